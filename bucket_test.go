@@ -1,0 +1,369 @@
+package drip_test
+
+import (
+	"bufio"
+	"compress/gzip"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/storage"
+	"github.com/drip-go/drip/storage/memory"
+)
+
+// getSet hides all of a storage but Get and Set.
+type getSet struct{ storage.Storage }
+
+// storages are the two paths of a decision: beside the data, and through Get and Set.
+var storages = map[string]func() storage.Storage{
+	"atomic":  func() storage.Storage { return memory.New() },
+	"get/set": func() storage.Storage { return getSet{memory.New()} },
+}
+
+func newBucket(t testing.TB, o drip.Options) *drip.Bucket {
+	t.Helper()
+	b, err := drip.New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// TestTraces replays runs that were recorded from npm dripping-bucket 1.2.0.
+func TestTraces(t *testing.T) {
+	for name, open := range storages {
+		t.Run(name, func(t *testing.T) {
+			file, err := os.Open("testdata/traces.jsonl.gz")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer file.Close()
+			unzipped, err := gzip.NewReader(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			lines := bufio.NewScanner(unzipped)
+			lines.Buffer(nil, 1<<20)
+			runs, delays := 0, 0
+			for lines.Scan() {
+				delays += replay(t, lines.Bytes(), open())
+				runs++
+			}
+			if err := lines.Err(); err != nil {
+				t.Fatal(err)
+			}
+			if runs != 300 || delays != 25_836 {
+				t.Errorf("%d runs with %d delays were compared, want 300 and 25,836", runs, delays)
+			}
+		})
+	}
+}
+
+func replay(t *testing.T, line []byte, s storage.Storage) (delays int) {
+	var run struct {
+		Seed, Size, RefreshRate                    int
+		RefreshIntervalMs, WaitForTokenMs, StartMs int64
+		Steps                                      [][]any
+	}
+	if err := json.Unmarshal(line, &run); err != nil {
+		t.Fatal(err)
+	}
+	b := newBucket(t, drip.Options{
+		Size: run.Size, RefreshRate: run.RefreshRate,
+		RefreshInterval: time.Duration(run.RefreshIntervalMs) * time.Millisecond,
+		WaitForToken:    time.Duration(run.WaitForTokenMs) * time.Millisecond,
+		Start:           time.UnixMilli(run.StartMs), Storage: s,
+	})
+	for i, step := range run.Steps {
+		entity, now := step[1].(string), time.UnixMilli(int64(step[2].(float64)))
+		if step[0] == "return" {
+			if err := b.ReturnToken(t.Context(), entity); err != nil {
+				t.Fatal(err)
+			}
+			continue
+		}
+		got, err := b.GetDelayAt(t.Context(), entity, now)
+		want := time.Duration(step[3].(float64)) * time.Millisecond
+		if err != nil || got != want {
+			t.Fatalf("seed %d step %d: GetDelayAt(%q, %d) = %v, %v; recorded %v", run.Seed, i, entity, now.UnixMilli(), got, err, want)
+		}
+		delays++
+	}
+	return delays
+}
+
+// TestExactUnderContention counts what 64 goroutines are granted that ask as fast as they can. Nobody is idle long
+// enough to fill a bucket, so what was granted and what is left must be what the intervals brought, to the last.
+func TestExactUnderContention(t *testing.T) {
+	for name, open := range storages {
+		for _, entities := range []int{1, 10_000} {
+			t.Run(fmt.Sprintf("%s/%d entities", name, entities), func(t *testing.T) {
+				const interval, rate, size = 20, 3, 100_000
+				s, began := open(), time.Now()
+				b := newBucket(t, drip.Options{
+					Size: size, RefreshRate: rate, RefreshInterval: interval * time.Millisecond, Start: began, Storage: s,
+				})
+				granted := make([]atomic.Int64, entities)
+				var wg sync.WaitGroup
+				for range 64 {
+					wg.Go(func() {
+						for time.Since(began) < 500*time.Millisecond {
+							e := rand.IntN(entities)
+							delay, err := b.GetDelay(context.Background(), fmt.Sprint(e))
+							if err != nil {
+								t.Error(err)
+								return
+							}
+							if delay == 0 {
+								granted[e].Add(1)
+								if err := b.ReturnToken(context.Background(), fmt.Sprint(e)); err != nil {
+									t.Error(err)
+								}
+							}
+						}
+					})
+				}
+				wg.Wait()
+				total := int64(0)
+				for e := range granted {
+					n := granted[e].Load()
+					total += n
+					st, rev, err := s.Get(t.Context(), fmt.Sprint(e))
+					if err != nil {
+						t.Fatal(err)
+					}
+					if rev == storage.NoRevision {
+						if n != 0 {
+							t.Fatalf("entity %d was granted %d and is not known", e, n)
+						}
+						continue
+					}
+					if elapsed := time.Since(began).Milliseconds() + 1; st.Ops.Last-began.UnixMilli() > elapsed {
+						t.Fatalf("entity %d: its last run is %d ms after the start, only %d have passed", e, st.Ops.Last-began.UnixMilli(), elapsed)
+					}
+					brought := rate * (st.Ops.Last/interval - began.UnixMilli()/interval)
+					if n+st.Ops.Capacity != brought {
+						t.Fatalf("entity %d: granted %d, left %d; the intervals brought %d", e, n, st.Ops.Capacity, brought)
+					}
+					if st.InUse != 0 {
+						t.Fatalf("entity %d: %d tokens are out after all were returned", e, st.InUse)
+					}
+				}
+				if total == 0 {
+					t.Error("nothing was granted")
+				}
+			})
+		}
+	}
+}
+
+func TestNeverMoreTokensThanSize(t *testing.T) {
+	for name, open := range storages {
+		t.Run(name, func(t *testing.T) {
+			const size = 5
+			b := newBucket(t, drip.Options{Size: size, RefreshRate: 1000, RefreshInterval: time.Millisecond, Start: time.Unix(0, 0), Storage: open()})
+			var inFlight, most, ran atomic.Int64
+			var wg sync.WaitGroup
+			for range 64 {
+				wg.Go(func() {
+					for ran.Load() < 2000 {
+						if delay, err := b.GetDelay(context.Background(), "shop"); err != nil {
+							t.Error(err)
+							return
+						} else if delay > 0 {
+							continue
+						}
+						n := inFlight.Add(1)
+						for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
+						}
+						ran.Add(1)
+						inFlight.Add(-1)
+						if err := b.ReturnToken(context.Background(), "shop"); err != nil {
+							t.Error(err)
+						}
+					}
+				})
+			}
+			wg.Wait()
+			if most.Load() > size {
+				t.Errorf("%d operations were in flight at once, allowed are %d", most.Load(), size)
+			}
+		})
+	}
+}
+
+func TestNewNamesTheWrongField(t *testing.T) {
+	for _, c := range []struct {
+		o    drip.Options
+		want string
+	}{
+		{drip.Options{Size: -1}, "drip: Options.Size is -1; it must be at least 1, or 0 for the default"},
+		{drip.Options{RefreshRate: -5}, "drip: Options.RefreshRate is -5; it must be at least 1, or 0 for the default"},
+		{drip.Options{RefreshInterval: -time.Second}, "drip: Options.RefreshInterval is -1s; it must be whole milliseconds, at least 1ms, or 0 for the default"},
+		{drip.Options{RefreshInterval: time.Microsecond}, "drip: Options.RefreshInterval is 1µs; it must be whole milliseconds, at least 1ms, or 0 for the default"},
+		{drip.Options{WaitForToken: 1500 * time.Microsecond}, "drip: Options.WaitForToken is 1.5ms; it must be whole milliseconds, at least 1ms, or 0 for the default"},
+	} {
+		if _, err := drip.New(c.o); err == nil || err.Error() != c.want {
+			t.Errorf("New(%+v) = %v, want %s", c.o, err, c.want)
+		}
+	}
+}
+
+func TestDefaults(t *testing.T) {
+	start := time.UnixMilli(1_700_000_000_000)
+	b := newBucket(t, drip.Options{Start: start})
+	count := func(now time.Time) (n int) {
+		for {
+			delay, err := b.GetDelayAt(t.Context(), "shop", now)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if delay > 0 {
+				return n
+			}
+			n++
+		}
+	}
+	if got := count(start.Add(time.Second)); got != 50 {
+		t.Errorf("%d runs in the first interval, want 50", got)
+	}
+	if got := count(start.Add(time.Minute)); got != 50 {
+		t.Errorf("%d more runs, want 50: then all 100 tokens are out", got)
+	}
+	if got, err := b.GetDelayAt(t.Context(), "shop", start.Add(2*time.Minute)); err != nil || got != 50*time.Millisecond {
+		t.Errorf("the delay when only a token is short is %v, %v; want 50ms", got, err)
+	}
+}
+
+// The clock of New and of GetDelay, without waiting.
+func TestOwnClock(t *testing.T) {
+	for name, open := range storages {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := newBucket(t, drip.Options{Size: 3, RefreshRate: 3, Storage: open()})
+				for i := range 3 {
+					if delay, err := b.GetDelay(t.Context(), "shop"); delay != time.Second || err != nil {
+						t.Errorf("delay %d of a bucket that has just started = %v, %v; want 1s", i, delay, err)
+					}
+				}
+				time.Sleep(time.Second)
+				for i := range 3 {
+					if delay, err := b.GetDelay(t.Context(), "shop"); delay != 0 || err != nil {
+						t.Errorf("delay %d an interval later = %v, %v; want 0", i, delay, err)
+					}
+				}
+			})
+		})
+	}
+}
+
+func TestErrorsNameOperationAndEntity(t *testing.T) {
+	b := newBucket(t, drip.Options{})
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, empty := b.GetDelay(t.Context(), "")
+	_, cancelled := b.GetDelay(ctx, "shop 1")
+	for _, c := range []struct {
+		err, is error
+		text    string
+	}{
+		{empty, drip.ErrNoEntity, `drip: get delay of "": the entity is empty`},
+		{cancelled, context.Canceled, `drip: get delay of "shop 1": context canceled`},
+		{b.ReturnToken(t.Context(), ""), drip.ErrNoEntity, `drip: return token of "": the entity is empty`},
+		{b.ReturnToken(ctx, "shop 1"), context.Canceled, `drip: return token of "shop 1": context canceled`},
+	} {
+		if !errors.Is(c.err, c.is) || c.err.Error() != c.text {
+			t.Errorf("got %v, want %s", c.err, c.text)
+		}
+	}
+}
+
+// contested is a Get/Set storage on which somebody else always writes first.
+type contested struct{ storage.Storage }
+
+func (contested) Set(context.Context, string, storage.State, storage.Revision) error {
+	return storage.ErrConflict
+}
+
+func TestConflictsEndWithTheContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBucket(t, drip.Options{Storage: contested{getSet{memory.New()}}})
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		began := time.Now()
+		_, err := b.GetDelay(ctx, "shop")
+		if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "others kept changing the state") {
+			t.Errorf("GetDelay = %v", err)
+		}
+		if time.Since(began) != 5*time.Second {
+			t.Errorf("it took %v, want the 5s of its context", time.Since(began))
+		}
+	})
+}
+
+// slow is a Get/Set storage whose Get takes a second.
+type slow struct{ storage.Storage }
+
+func (s slow) Get(ctx context.Context, key string) (storage.State, storage.Revision, error) {
+	time.Sleep(time.Second)
+	return s.Storage.Get(ctx, key)
+}
+
+func TestWaitingForOnesTurnEndsWithTheContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBucket(t, drip.Options{Storage: slow{getSet{memory.New()}}})
+		var wg sync.WaitGroup
+		defer wg.Wait()
+		wg.Go(func() {
+			if _, err := b.GetDelay(t.Context(), "shop"); err != nil {
+				t.Error(err)
+			}
+		})
+		synctest.Wait()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		defer cancel()
+		if _, err := b.GetDelay(ctx, "shop"); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("GetDelay behind a slow one = %v, want DeadlineExceeded", err)
+		}
+		if _, err := b.GetDelay(t.Context(), "other"); err != nil {
+			t.Errorf("another entity = %v", err)
+		}
+	})
+}
+
+// counting counts which path is taken.
+type counting struct {
+	*memory.Storage
+	plain, atomic int
+}
+
+func (c *counting) Get(ctx context.Context, key string) (storage.State, storage.Revision, error) {
+	c.plain++
+	return c.Storage.Get(ctx, key)
+}
+
+func (c *counting) GetDelay(ctx context.Context, key string, l *storage.Limits, now time.Time) (time.Duration, error) {
+	c.atomic++
+	return c.Storage.GetDelay(ctx, key, l, now)
+}
+
+func TestAtomicPathIsTaken(t *testing.T) {
+	s := &counting{Storage: memory.New()}
+	b := newBucket(t, drip.Options{Storage: s})
+	if _, err := b.GetDelay(t.Context(), "shop"); err != nil {
+		t.Fatal(err)
+	}
+	if s.plain != 0 || s.atomic != 1 {
+		t.Errorf("%d Gets and %d atomic decisions, want 0 and 1", s.plain, s.atomic)
+	}
+}

@@ -1,0 +1,68 @@
+package storage
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+)
+
+// OpenFunc makes a Storage from a URL whose scheme it was registered for. It connects to nothing yet.
+type OpenFunc func(ctx context.Context, u *url.URL) (Storage, error)
+
+var (
+	openersMu sync.RWMutex
+	openers   = map[string]OpenFunc{}
+)
+
+// Register makes a backend available to [Open] under a URL scheme, in any case. Backends call it from init. It
+// panics when the scheme is empty or taken, or open is nil: that is a mistake in the program, not in its input.
+//
+// Registering is for programs that choose their backend by configuration; any value that implements Storage can
+// be used without it.
+func Register(scheme string, open OpenFunc) {
+	scheme = strings.ToLower(scheme)
+	openersMu.Lock()
+	defer openersMu.Unlock()
+	switch {
+	case scheme == "":
+		panic("storage: Register with an empty scheme")
+	case open == nil:
+		panic("storage: Register of " + scheme + " with a nil OpenFunc")
+	case openers[scheme] != nil:
+		panic("storage: Register called twice for " + scheme)
+	}
+	openers[scheme] = open
+}
+
+// Open makes the Storage that a URL names: "memory:", "redis://localhost:6379/0". The backend's package must be
+// imported. No error repeats the URL, which may hold a password.
+func Open(ctx context.Context, rawURL string) (Storage, error) {
+	u, err := url.Parse(rawURL)
+	if err != nil {
+		// The error of url.Parse repeats its input; what it wraps mostly does not, but may quote a part of the
+		// userinfo or of the port, so its text is left out too.
+		return nil, errors.New("storage: open: malformed URL")
+	}
+	openersMu.RLock()
+	open, known := openers[u.Scheme], make([]string, 0, len(openers))
+	for scheme := range openers {
+		known = append(known, scheme)
+	}
+	openersMu.RUnlock()
+	slices.Sort(known)
+	switch {
+	case u.Scheme == "":
+		return nil, fmt.Errorf("storage: open: the URL has no scheme (there are: %s)", strings.Join(known, ", "))
+	case open == nil:
+		return nil, fmt.Errorf("storage: open: unknown scheme %q (forgotten import? there are: %s)", u.Scheme, strings.Join(known, ", "))
+	}
+	s, err := open(ctx, u)
+	if err != nil {
+		return nil, fmt.Errorf("storage: open %s: %w", u.Scheme, err)
+	}
+	return s, nil
+}

@@ -1,0 +1,400 @@
+// Package storagetest checks that a backend keeps the rules of package storage. Call Run from a test of yours:
+//
+//	func TestStorage(t *testing.T) {
+//		storagetest.Run(t, func(t *testing.T) storage.Storage { return mystorage.New(…) })
+//	}
+package storagetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/drip-go/drip/storage"
+)
+
+// Run runs every rule as a subtest, each on a storage of its own that open returns empty. open may clean up with
+// t.Cleanup, and may skip. The rules for atomic decisions are run when the storage is a storage.Atomic, the rule
+// for closing when it has Close() error.
+func Run(t *testing.T, open func(*testing.T) storage.Storage) {
+	for _, rule := range []struct {
+		name  string
+		check func(*testing.T, storage.Storage)
+	}{
+		{"Missing", testMissing},
+		{"RoundTrip", testRoundTrip},
+		{"StaleSetChangesNothing", testStale},
+		{"OneFirstSetWins", testFirstSet},
+		{"NoLostUpdate", testNoLostUpdate},
+		{"KeysAreIndependent", testKeys},
+		{"CancelledContext", testCancelled},
+		{"Closed", testClosed},
+		{"AtomicDecidesAsDecide", testAtomicDecides},
+		{"AtomicUnknownReturn", testAtomicUnknownReturn},
+		{"AtomicOnStateThatWasSet", testAtomicOnSetState},
+		{"AtomicConcurrent", testAtomicConcurrent},
+		{"AtomicOwnClock", testAtomicOwnClock},
+		{"AtomicCancelledContext", testAtomicCancelled},
+	} {
+		t.Run(rule.name, func(t *testing.T) { rule.check(t, open(t)) })
+	}
+}
+
+// state returns a state that is not the zero one and differs with n. It may not be forgotten.
+func state(n int64) storage.State {
+	return storage.State{
+		Ops:   storage.Ledger{Last: 1_700_000_000_000 + n, Capacity: 7 + n},
+		Wait:  storage.Ledger{Last: 1_700_000_001_000 + n, Capacity: 3 + n},
+		InUse: 1 + n,
+		Until: math.MaxInt64,
+	}
+}
+
+func get(t *testing.T, s storage.Storage, key string) (storage.State, storage.Revision) {
+	t.Helper()
+	st, rev, err := s.Get(t.Context(), key)
+	if err != nil {
+		t.Fatalf("Get(%q): %v", short(key), err)
+	}
+	return st, rev
+}
+
+func set(t *testing.T, s storage.Storage, key string, st storage.State, rev storage.Revision) {
+	t.Helper()
+	if err := s.Set(t.Context(), key, st, rev); err != nil {
+		t.Fatalf("Set(%q): %v", short(key), err)
+	}
+}
+
+func short(key string) string {
+	if len(key) > 40 {
+		return key[:40] + "…"
+	}
+	return key
+}
+
+func testMissing(t *testing.T, s storage.Storage) {
+	st, rev, err := s.Get(t.Context(), "nobody")
+	if st != (storage.State{}) || rev != storage.NoRevision || err != nil {
+		t.Errorf("Get of a key never set = %+v, %d, %v; want the zero State, NoRevision and no error", st, rev, err)
+	}
+}
+
+func testRoundTrip(t *testing.T, s storage.Storage) {
+	extreme := storage.State{
+		Ops:   storage.Ledger{Last: math.MinInt64, Capacity: math.MaxInt64},
+		Wait:  storage.Ledger{Last: math.MaxInt64, Capacity: 0},
+		InUse: math.MaxInt64, Until: math.MaxInt64,
+	}
+	var last storage.Revision
+	for i, want := range []storage.State{state(0), state(1), extreme, state(0)} {
+		set(t, s, "k", want, last)
+		got, rev := get(t, s, "k")
+		if got != want {
+			t.Errorf("Get after Set %d = %+v, want %+v", i, got, want)
+		}
+		if rev == storage.NoRevision || rev == last {
+			t.Errorf("revision after Set %d is %d, before it was %d; every Set gives a new one", i, rev, last)
+		}
+		last = rev
+	}
+}
+
+func testStale(t *testing.T, s storage.Storage) {
+	set(t, s, "k", state(0), storage.NoRevision)
+	_, old := get(t, s, "k")
+	set(t, s, "k", state(1), old)
+	_, current := get(t, s, "k")
+	for _, rev := range []storage.Revision{old, storage.NoRevision, current + 1} {
+		if err := s.Set(t.Context(), "k", state(2), rev); !errors.Is(err, storage.ErrConflict) {
+			t.Errorf("Set with revision %d while the current one is %d = %v, want ErrConflict", rev, current, err)
+		}
+	}
+	if err := s.Set(t.Context(), "missing", state(2), current); !errors.Is(err, storage.ErrConflict) {
+		t.Errorf("Set of a missing key with a revision = %v, want ErrConflict", err)
+	}
+	if got, rev := get(t, s, "k"); got != state(1) || rev != current {
+		t.Errorf("a refused Set changed the state: %+v at revision %d, want %+v at %d", got, rev, state(1), current)
+	}
+	if _, rev := get(t, s, "missing"); rev != storage.NoRevision {
+		t.Errorf("a refused Set stored a missing key")
+	}
+}
+
+func testFirstSet(t *testing.T, s storage.Storage) {
+	var won atomic.Int64
+	together(16, func(i int) {
+		switch err := s.Set(t.Context(), "k", state(int64(i)), storage.NoRevision); {
+		case err == nil:
+			won.Add(1)
+		case !errors.Is(err, storage.ErrConflict):
+			t.Errorf("Set = %v, want nil or ErrConflict", err)
+		}
+	})
+	if won.Load() != 1 {
+		t.Errorf("%d of 16 concurrent first Sets succeeded, want 1", won.Load())
+	}
+}
+
+func testNoLostUpdate(t *testing.T, s storage.Storage) {
+	const workers, each = 8, 25
+	together(workers, func(int) {
+		for done := 0; done < each; {
+			st, rev, err := s.Get(t.Context(), "k")
+			if err != nil {
+				t.Errorf("Get: %v", err)
+				return
+			}
+			st.InUse++
+			st.Until = math.MaxInt64
+			switch err := s.Set(t.Context(), "k", st, rev); {
+			case err == nil:
+				done++
+			case !errors.Is(err, storage.ErrConflict):
+				t.Errorf("Set: %v", err)
+				return
+			}
+		}
+	})
+	if st, _ := get(t, s, "k"); st.InUse != workers*each {
+		t.Errorf("%d increments through Get and Set left %d", workers*each, st.InUse)
+	}
+}
+
+func testKeys(t *testing.T, s storage.Storage) {
+	keys := []string{
+		"a", "A", "a ", " a", "a\n", "a\x00", "\x00", "a:b", "{a}", "{a}b", "a{", "}", "a*", "a/b", "../a", "%61", "'", `"`, `\`,
+		"žluťoučký kůň", "\xff\xfe not UTF-8", strings.Repeat("x", 64<<10), strings.Repeat("x", 64<<10-1) + "y",
+	}
+	for i, key := range keys {
+		set(t, s, key, state(int64(i)), storage.NoRevision)
+	}
+	for i, key := range keys {
+		if got, _ := get(t, s, key); got != state(int64(i)) {
+			t.Errorf("the state of key %q is %+v, want %+v", short(key), got, state(int64(i)))
+		}
+	}
+}
+
+func testCancelled(t *testing.T, s storage.Storage) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, _, err := s.Get(ctx, "k"); !errors.Is(err, context.Canceled) {
+		t.Errorf("Get with a cancelled context = %v, want context.Canceled", err)
+	}
+	if err := s.Set(ctx, "k", state(0), storage.NoRevision); !errors.Is(err, context.Canceled) {
+		t.Errorf("Set with a cancelled context = %v, want context.Canceled", err)
+	}
+	if _, rev := get(t, s, "k"); rev != storage.NoRevision {
+		t.Error("Set with a cancelled context stored the state")
+	}
+}
+
+func testClosed(t *testing.T, s storage.Storage) {
+	c, ok := s.(interface{ Close() error })
+	if !ok {
+		t.Skip("the storage has no Close")
+	}
+	set(t, s, "k", state(0), storage.NoRevision)
+	if err := c.Close(); err != nil {
+		t.Fatalf("Close: %v", err)
+	}
+	if _, _, err := s.Get(t.Context(), "k"); err == nil {
+		t.Error("Get after Close succeeded")
+	}
+	if err := s.Set(t.Context(), "l", state(0), storage.NoRevision); err == nil || errors.Is(err, storage.ErrConflict) {
+		t.Errorf("Set after Close = %v, want an error of its own", err)
+	}
+}
+
+func atomicOf(t *testing.T, s storage.Storage) storage.Atomic {
+	t.Helper()
+	a, ok := s.(storage.Atomic)
+	if !ok {
+		t.Skip("the storage is not a storage.Atomic")
+	}
+	return a
+}
+
+// testAtomicDecides runs random calls against the backend and against Decide, answer by answer.
+func testAtomicDecides(t *testing.T, s storage.Storage) {
+	a := atomicOf(t, s)
+	for run := range 40 {
+		rnd := rand.New(rand.NewPCG(uint64(run), 1))
+		pick := func(values ...int64) int64 { return values[rnd.IntN(len(values))] }
+		l := storage.Limits{
+			Size:            1 + rnd.Int64N(pick(1, 5, 50)),
+			RefreshRate:     1 + rnd.Int64N(pick(1, 5, 50)),
+			RefreshInterval: pick(1, 7, 100, 1000, 60_000, 86_400_000),
+			WaitForToken:    pick(1, 10, 50, 2500),
+			Start:           1_500_000_000_000 + rnd.Int64N(10_000),
+		}
+		now := l.Start + rnd.Int64N(3*l.RefreshInterval)
+		entities := []string{"a", "b", "c"}
+		model := map[string]storage.State{}
+		for step := range 150 {
+			key := fmt.Sprintf("%d-%s", run, entities[rnd.IntN(len(entities))])
+			st, known := model[key]
+			if !known {
+				st = l.New()
+			}
+			if rnd.IntN(3) == 0 {
+				if err := a.ReturnToken(t.Context(), key, &l); err != nil {
+					t.Fatalf("run %d step %d: ReturnToken: %v", run, step, err)
+				}
+				if known {
+					l.Return(&st)
+					model[key] = st
+				}
+				continue
+			}
+			delay := l.Decide(&st, now)
+			model[key] = st
+			got, err := a.GetDelay(t.Context(), key, &l, time.UnixMilli(now))
+			if err != nil {
+				t.Fatalf("run %d step %d: GetDelay: %v", run, step, err)
+			}
+			if want := storage.Milliseconds(delay); got != want {
+				t.Fatalf("run %d step %d, %+v at %d: GetDelay = %v, Decide says %v", run, step, l, now, got, want)
+			}
+			switch rnd.IntN(4) {
+			case 0:
+				now += rnd.Int64N(3 * l.RefreshInterval)
+			case 1:
+				now += rnd.Int64N(l.WaitForToken + 1)
+			case 2:
+				if rnd.IntN(10) == 0 { // the clock steps back
+					now -= rnd.Int64N(2 * l.RefreshInterval)
+				}
+			}
+		}
+	}
+}
+
+func testAtomicUnknownReturn(t *testing.T, s storage.Storage) {
+	a := atomicOf(t, s)
+	if err := a.ReturnToken(t.Context(), "nobody", limits(1, 1)); err != nil {
+		t.Errorf("ReturnToken of an unknown key = %v, want nil", err)
+	}
+	if st, rev := get(t, s, "nobody"); rev != storage.NoRevision {
+		t.Errorf("ReturnToken of an unknown key stored %+v", st)
+	}
+}
+
+// testAtomicOnSetState mixes the two paths: what Set stored is what GetDelay decides on.
+func testAtomicOnSetState(t *testing.T, s storage.Storage) {
+	a := atomicOf(t, s)
+	l := limits(5, 2)
+	now := l.Start + 10*l.RefreshInterval
+	st := l.New()
+	l.Decide(&st, now)
+	set(t, s, "k", st, storage.NoRevision)
+	for i := range 8 {
+		want := l.Decide(&st, now)
+		got, err := a.GetDelay(t.Context(), "k", l, time.UnixMilli(now))
+		if err != nil || got != storage.Milliseconds(want) {
+			t.Fatalf("GetDelay %d after Set = %v, %v; want %v", i, got, err, storage.Milliseconds(want))
+		}
+	}
+	if got, _ := get(t, s, "k"); got.Ops != st.Ops || got.Wait != st.Wait || got.InUse != st.InUse {
+		t.Errorf("Get after GetDelay = %+v, want %+v", got, st)
+	}
+}
+
+func testAtomicConcurrent(t *testing.T, s storage.Storage) {
+	a := atomicOf(t, s)
+	l := limits(40, 10)
+	now := time.UnixMilli(l.Start + 100*l.RefreshInterval)
+	var ran atomic.Int64
+	together(16, func(int) {
+		for range 20 {
+			switch delay, err := a.GetDelay(t.Context(), "k", l, now); {
+			case err != nil:
+				t.Errorf("GetDelay: %v", err)
+			case delay < 0:
+				t.Errorf("GetDelay = %v", delay)
+			case delay == 0:
+				ran.Add(1)
+			}
+		}
+	})
+	if ran.Load() != l.Size {
+		t.Errorf("of 320 concurrent calls at one time %d ran, want Size, %d", ran.Load(), l.Size)
+	}
+	together(16, func(int) {
+		for range 5 {
+			if err := a.ReturnToken(t.Context(), "k", l); err != nil {
+				t.Errorf("ReturnToken: %v", err)
+			}
+		}
+	})
+	if st, _ := get(t, s, "k"); st.InUse != 0 {
+		t.Errorf("after 80 returns of 40 tokens %d are in use, want 0", st.InUse)
+	}
+}
+
+func testAtomicOwnClock(t *testing.T, s storage.Storage) {
+	a := atomicOf(t, s)
+	l := limits(3, 3)
+	l.RefreshInterval = 3_600_000
+	l.Start = 0
+	ran := 0
+	for range 10 {
+		delay, err := a.GetDelay(t.Context(), "k", l, time.Time{})
+		if err != nil {
+			t.Fatalf("GetDelay: %v", err)
+		}
+		if delay == 0 {
+			ran++
+		} else if delay > 4*time.Hour {
+			t.Errorf("GetDelay by the backend's clock = %v, want at most 4h", delay)
+		}
+	}
+	if ran != 3 {
+		t.Errorf("by the backend's clock %d calls ran, want 3", ran)
+	}
+	st, _ := get(t, s, "k")
+	if off := time.Since(time.UnixMilli(st.Ops.Last)).Abs(); off > time.Hour {
+		t.Errorf("the backend's clock is %v away from this machine's", off)
+	}
+}
+
+func testAtomicCancelled(t *testing.T, s storage.Storage) {
+	a := atomicOf(t, s)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := a.GetDelay(ctx, "k", limits(1, 1), time.Time{}); !errors.Is(err, context.Canceled) {
+		t.Errorf("GetDelay with a cancelled context = %v, want context.Canceled", err)
+	}
+	if err := a.ReturnToken(ctx, "k", limits(1, 1)); !errors.Is(err, context.Canceled) {
+		t.Errorf("ReturnToken with a cancelled context = %v, want context.Canceled", err)
+	}
+	if st, rev := get(t, s, "k"); rev != storage.NoRevision {
+		t.Errorf("GetDelay with a cancelled context stored %+v", st)
+	}
+}
+
+func limits(size, rate int64) *storage.Limits {
+	return &storage.Limits{Size: size, RefreshRate: rate, RefreshInterval: 1000, WaitForToken: 50, Start: 1_700_000_000_000}
+}
+
+// together runs f(0) … f(n-1) at the same time and waits for them.
+func together(n int, f func(i int)) {
+	var wg sync.WaitGroup
+	ready := make(chan struct{})
+	for i := range n {
+		wg.Go(func() {
+			<-ready
+			f(i)
+		})
+	}
+	close(ready)
+	wg.Wait()
+}
