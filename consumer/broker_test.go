@@ -1,0 +1,128 @@
+package consumer
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/drip-go/drip/internal/servers"
+)
+
+func TestMain(m *testing.M) { os.Exit(servers.Main(m)) }
+
+// broker is a test's connection to a real RabbitMQ.
+type broker struct {
+	t   testing.TB
+	url string
+	ch  *amqp.Channel
+}
+
+func connect(t testing.TB, url string) *broker {
+	t.Helper()
+	conn, err := amqp.Dial(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.CloseDeadline(time.Now().Add(time.Second)) })
+	b := &broker{t: t, url: url}
+	b.ch, err = conn.Channel()
+	b.must(err)
+	b.must(b.ch.Confirm(false))
+	return b
+}
+
+func (b *broker) must(err error) {
+	b.t.Helper()
+	if err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+// queue declares a durable classic work queue named after the test.
+func (b *broker) queue() string {
+	b.t.Helper()
+	name := strings.NewReplacer("/", ".", " ", "_").Replace(b.t.Name()) + fmt.Sprint(time.Now().UnixNano())
+	_, err := b.ch.QueueDeclare(name, true, false, false, false, nil)
+	b.must(err)
+	return name
+}
+
+// publish sends messages and waits until the broker has them all.
+func (b *broker) publish(queue string, messages ...amqp.Publishing) {
+	b.t.Helper()
+	var last *amqp.DeferredConfirmation
+	for _, m := range messages {
+		var err error
+		last, err = b.ch.PublishWithDeferredConfirm("", queue, true, false, m)
+		b.must(err)
+	}
+	if last != nil && !last.Wait() {
+		b.t.Fatal("the broker did not confirm a message")
+	}
+}
+
+// count is the number of messages ready in a queue; -1 when there is none.
+func (b *broker) count(queue string) int {
+	b.t.Helper()
+	conn, err := amqp.Dial(b.url)
+	b.must(err)
+	defer conn.Close()
+	ch, err := conn.Channel()
+	b.must(err)
+	q, err := ch.QueueDeclarePassive(queue, true, false, false, false, nil)
+	if code(err) == amqp.NotFound {
+		return -1
+	}
+	b.must(err)
+	return q.Messages
+}
+
+// eventually polls until ok; the deadline is for a machine that is very busy.
+func eventually(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(60 * time.Second)
+	for !ok() {
+		if time.Now().After(deadline) {
+			t.Fatalf("never happened: %s", what)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+// running runs a Consumer until stop is called, or the test ends.
+func running(t testing.TB, o Options) (stop func()) {
+	t.Helper()
+	c, err := New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- c.Run(ctx) }()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Run = %v", err)
+		}
+	})
+	t.Cleanup(stop)
+	return stop
+}
+
+// byID is the entity function of tests whose limiter tells messages apart.
+func byID(d *amqp.Delivery) (string, error) { return d.MessageId, nil }
+
+func useBroker(t testing.TB) string { t.Helper(); return servers.UseRabbitMQ(t).URL() }
+
+func logLateness(t testing.TB, late []time.Duration) {
+	t.Helper()
+	slices.Sort(late)
+	t.Logf("late: p50 %v, p99 %v, max %v of %d", late[len(late)/2], late[len(late)*99/100], late[len(late)-1], len(late))
+}

@@ -1,0 +1,250 @@
+// Package consumer runs RabbitMQ consumers whose messages call rate-limited services.
+//
+// A message whose entity may run now is handled; one that may not is republished to a delay queue and comes back
+// when it is due. No handler sleeps, and a slow entity does not stand in the way of another. Use a [Consumer] with
+// its Run, or put [Limit] around the handler of a consume loop you have.
+//
+// # What is promised
+//
+// Nothing is lost: a message is acknowledged only when it was handled, or when the broker has confirmed its copy
+// in a delay queue or the dead-letter queue. Between that confirmation and the acknowledgement a crash leaves two
+// copies, so a handler may see a message twice.
+//
+// # Queues
+//
+// For the work queue "orders" there are "orders.drip.due" (what has waited), "orders.drip.dead" (what was given
+// up, with the reason in its headers) and the delay queues "orders.drip.due.250ms.00" to "….1024s.15", of which a
+// name says how long a slot is and which one it is. They are shared by all processes, and an empty one may be
+// deleted at any time. The clocks of the processes should agree to a fraction of a second: a message whose time
+// one clock has seen and another has not is asked about again.
+package consumer
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"time"
+)
+
+// Options says what a Consumer consumes, by which limits, and what it does when things go wrong.
+type Options struct {
+	// URL of the broker, amqp:// or amqps://. Required.
+	URL string
+
+	// TLS configures amqps. Defaults to what the URL says and the system's certificates.
+	TLS *tls.Config
+
+	// Queue is the work queue. It must exist. Required.
+	Queue string
+
+	// Limiter decides when a message may run: a *drip.Bucket. Required.
+	Limiter Limiter
+
+	// Entity tells whose limit a message falls under. Required.
+	Entity EntityFunc
+
+	// Handler does the work. It is called from many goroutines at once, with a context that ends when the drain
+	// time is over. An error is retried; see Throttled for the other kind. Required.
+	Handler Handler
+
+	// Prefetch is the most messages of the work queue in hand at once, handlers included. Defaults to 128.
+	Prefetch int
+
+	// Hold is the most postponed messages in hand at once, handlers included. They come a moment early and are
+	// held until they are due, so it should be above the number of messages that are due in half a second.
+	// Defaults to 2048.
+	Hold int
+
+	// Attempts is how often a message whose handler fails is handled in all, before it goes to the dead letters.
+	// Defaults to 5.
+	Attempts int
+
+	// RetryDelay is the time before the second attempt; it doubles with each further one, up to an hour, and up
+	// to a quarter is added at random. Defaults to one second.
+	RetryDelay time.Duration
+
+	// MaxPostponements is how often the limit may postpone a message before it goes to the dead letters.
+	// Defaults to 0: as often as it takes.
+	MaxPostponements int
+
+	// MaxAge is how long after its first postponement a message goes to the dead letters instead of to the
+	// handler. Defaults to 0: at any age.
+	MaxAge time.Duration
+
+	// DrainTime is how long Run waits for the handlers in flight once its context has ended. Defaults to 30
+	// seconds.
+	DrainTime time.Duration
+
+	// QueueType of the queues that are declared. Defaults to Quorum. Queues that exist with another type are an
+	// error.
+	QueueType QueueType
+
+	// Logger gets what happens to the connection and to messages that fail. Defaults to slog.Default().
+	Logger *slog.Logger
+}
+
+// Consumer consumes a queue by the limits of its entities. Make one with New and call Run.
+type Consumer struct {
+	Options
+	delays *DelayQueues
+}
+
+// New checks the options; its error names the field that is wrong. It connects to nothing.
+func New(o Options) (*Consumer, error) {
+	for _, f := range []struct {
+		name    string
+		missing bool
+	}{{"Limiter", o.Limiter == nil}, {"Entity", o.Entity == nil}, {"Handler", o.Handler == nil}} {
+		if f.missing {
+			return nil, fmt.Errorf("consumer: Options.%s is missing", f.name)
+		}
+	}
+	for _, f := range []struct {
+		name    string
+		v       *int
+		initial int
+	}{{"Prefetch", &o.Prefetch, 128}, {"Hold", &o.Hold, 2048}, {"Attempts", &o.Attempts, 5}, {"MaxPostponements", &o.MaxPostponements, 0}} {
+		if *f.v < 0 {
+			return nil, fmt.Errorf("consumer: Options.%s is %d; it must be above 0, or 0 for the default", f.name, *f.v)
+		}
+		if *f.v == 0 {
+			*f.v = f.initial
+		}
+	}
+	for _, f := range []struct {
+		name    string
+		v       *time.Duration
+		initial time.Duration
+	}{{"RetryDelay", &o.RetryDelay, time.Second}, {"MaxAge", &o.MaxAge, 0}, {"DrainTime", &o.DrainTime, 30 * time.Second}} {
+		if *f.v < 0 {
+			return nil, fmt.Errorf("consumer: Options.%s is %v; it must be above 0, or 0 for the default", f.name, *f.v)
+		}
+		if *f.v == 0 {
+			*f.v = f.initial
+		}
+	}
+	if max(o.Prefetch, o.Hold) > maxPrefetch {
+		return nil, fmt.Errorf("consumer: Options.Prefetch and Options.Hold may be at most %d", maxPrefetch)
+	}
+	if o.Logger == nil {
+		o.Logger = slog.Default()
+	}
+	o.Logger = o.Logger.With("queue", o.Queue)
+	delays, err := newDelayQueues(DelayQueuesOptions{URL: o.URL, TLS: o.TLS, Queue: o.Queue, QueueType: o.QueueType})
+	if err != nil {
+		return nil, fmt.Errorf("consumer: %w", err)
+	}
+	delays.target = o.Queue + ".drip.due"
+	delays.prefix = delays.target + "."
+	delays.held = true
+	return &Consumer{Options: o, delays: delays}, nil
+}
+
+const maxPrefetch = 65_535 // AMQP's
+
+func (c *Consumer) dueQueue() string  { return c.delays.target }
+func (c *Consumer) deadQueue() string { return c.Queue + ".drip.dead" }
+
+// Run consumes until ctx ends, and then until the handlers in flight have returned or the drain time is over;
+// what was not acknowledged goes back to its queue. It returns nil when it ended so, and ErrStillRunning when
+// there were handlers that did not return.
+//
+// It returns an error at once when it can't begin: no broker, no work queue, a queue it may not declare. Once it
+// has begun it reconnects whatever happens. A Consumer runs once.
+func (c *Consumer) Run(ctx context.Context) error {
+	defer c.delays.Close()
+	s, err := c.begin(ctx)
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil
+		}
+		return fmt.Errorf("consumer: %w", err)
+	}
+	// Handlers live on while Run drains. over ends the connections of those that outlive even that.
+	handlers, stopHandlers := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopHandlers()
+	over := make(chan struct{})
+	defer close(over)
+	var sessions sync.WaitGroup
+	for s != nil {
+		c.Logger.Info("consuming")
+		s.run(ctx, handlers)
+		// What is in hand is still acknowledged on this connection, if it lives.
+		ended := s
+		sessions.Go(func() { ended.finish(over) })
+		s = c.again(ctx)
+	}
+	drained := make(chan struct{})
+	go func() {
+		sessions.Wait()
+		close(drained)
+	}()
+	if within(c.DrainTime, drained) {
+		return nil
+	}
+	stopHandlers()
+	if within(handlerGrace, drained) {
+		return nil
+	}
+	return fmt.Errorf("consumer: drain: %w after %v", ErrStillRunning, c.DrainTime)
+}
+
+// ErrStillRunning is returned by Run when handlers did not return although their context has ended. Their
+// messages went back to the queue.
+var ErrStillRunning = errors.New("handlers are still running")
+
+// again begins a new session after one has ended, however long it takes. It returns nil when ctx has ended.
+func (c *Consumer) again(ctx context.Context) *session {
+	for backoff := firstBackoff; ; backoff = min(2*backoff, longestBackoff) {
+		if !sleep(ctx, jitter(backoff)) {
+			return nil
+		}
+		s, err := c.begin(ctx)
+		if err == nil {
+			return s
+		}
+		if ctx.Err() == nil {
+			c.Logger.Warn("cannot consume, will try again", "error", err)
+		}
+	}
+}
+
+const (
+	firstBackoff   = 100 * time.Millisecond
+	longestBackoff = 10 * time.Second
+	longestRetry   = time.Hour
+
+	// handlerGrace is what handlers get to return once the drain time is over and their context has ended.
+	handlerGrace = time.Second
+)
+
+// jitter adds up to a quarter, so that many who failed together don't come back together. It never takes away.
+func jitter(d time.Duration) time.Duration { return d + rand.N(d/4+1) }
+
+// sleep waits for d and reports whether ctx lived that long.
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// within reports whether done is closed before d is over.
+func within(d time.Duration, done <-chan struct{}) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-done:
+		return true
+	case <-t.C:
+		return false
+	}
+}

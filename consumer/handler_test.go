@@ -1,0 +1,132 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+// scripted answers every GetDelay alike and counts the tokens out.
+type scripted struct {
+	delay time.Duration
+	err   error
+	out   int
+	dead  bool // the context of the last ReturnToken had ended
+}
+
+func (l *scripted) GetDelay(context.Context, string) (time.Duration, error) {
+	if l.err == nil && l.delay == 0 {
+		l.out++
+	}
+	return l.delay, l.err
+}
+
+func (l *scripted) ReturnToken(ctx context.Context, _ string) error {
+	l.out--
+	l.dead = ctx.Err() != nil
+	return nil
+}
+
+type postponed []time.Duration
+
+func (p *postponed) Postpone(_ context.Context, _ *amqp.Delivery, delay time.Duration) error {
+	*p = append(*p, delay)
+	return nil
+}
+
+func TestLimit(t *testing.T) {
+	failure := errors.New("failure")
+	shop := func(d *amqp.Delivery) (string, error) { return d.MessageId, nil }
+	for name, c := range map[string]struct {
+		limiter   scripted
+		entity    EntityFunc
+		handler   error
+		header    amqp.Table
+		want      error
+		handled   bool
+		postponed int
+	}{
+		"runs":           {handled: true},
+		"fails":          {handled: true, handler: failure, want: failure},
+		"postponed":      {limiter: scripted{delay: time.Second}, postponed: 1},
+		"no answer":      {limiter: scripted{err: failure}, want: failure},
+		"entity fails":   {entity: func(*amqp.Delivery) (string, error) { return "", failure }, want: failure},
+		"came back soon": {header: amqp.Table{headerDue: time.Now().Add(time.Minute).UnixMilli()}, postponed: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if c.entity == nil {
+				c.entity = shop
+			}
+			var p postponed
+			handled := false
+			h := Limit(&c.limiter, c.entity, &p)(HandlerFunc(func(_ context.Context, d *amqp.Delivery) error {
+				handled = true
+				if len(d.Headers) != 0 {
+					t.Errorf("the handler sees our headers: %v", d.Headers)
+				}
+				return c.handler
+			}))
+			err := h.Handle(t.Context(), &amqp.Delivery{MessageId: "shop", Headers: c.header})
+			if !errors.Is(err, c.want) || (err == nil) != (c.want == nil) {
+				t.Errorf("Handle = %v, want %v", err, c.want)
+			}
+			if handled != c.handled || len(p) != c.postponed {
+				t.Errorf("handled %v, postponed %v", handled, p)
+			}
+			if c.limiter.out != 0 {
+				t.Errorf("%d tokens were not returned", c.limiter.out)
+			}
+		})
+	}
+}
+
+func TestLimitReturnsTheTokenOfAPanicAndOfACancelledHandler(t *testing.T) {
+	l := &scripted{}
+	ctx, cancel := context.WithCancel(t.Context())
+	h := Limit(l, byID, new(postponed))(HandlerFunc(func(context.Context, *amqp.Delivery) error {
+		cancel()
+		panic("oh")
+	}))
+	func() {
+		defer func() {
+			if recover() != "oh" {
+				t.Error("the panic did not reach the caller")
+			}
+		}()
+		h.Handle(ctx, &amqp.Delivery{MessageId: "shop"})
+	}()
+	if l.out != 0 || l.dead {
+		t.Errorf("%d tokens are out; the context of the return had ended: %v", l.out, l.dead)
+	}
+}
+
+func TestNewNamesTheWrongField(t *testing.T) {
+	good := Options{
+		URL: "amqp://user:secret@localhost/", Queue: "orders", Limiter: &scripted{}, Entity: byID,
+		Handler: HandlerFunc(func(context.Context, *amqp.Delivery) error { return nil }),
+	}
+	if _, err := New(good); err != nil {
+		t.Fatal(err)
+	}
+	for want, spoil := range map[string]func(*Options){
+		"consumer: Options.Limiter is missing":                                                         func(o *Options) { o.Limiter = nil },
+		"consumer: Options.Entity is missing":                                                          func(o *Options) { o.Entity = nil },
+		"consumer: Options.Handler is missing":                                                         func(o *Options) { o.Handler = nil },
+		"consumer: Options.Prefetch is -1; it must be above 0, or 0 for the default":                   func(o *Options) { o.Prefetch = -1 },
+		"consumer: Options.Attempts is -1; it must be above 0, or 0 for the default":                   func(o *Options) { o.Attempts = -1 },
+		"consumer: Options.DrainTime is -1s; it must be above 0, or 0 for the default":                 func(o *Options) { o.DrainTime = -time.Second },
+		"consumer: Options.Prefetch and Options.Hold may be at most 65535":                             func(o *Options) { o.Hold = 65536 },
+		"consumer: Options.Queue is empty":                                                             func(o *Options) { o.Queue = "" },
+		"consumer: Options.URL is not one of AMQP; it looks like amqp://user:password@host:5672/vhost": func(o *Options) { o.URL = "http://user:secret@localhost/" },
+		`consumer: Options.QueueType is "stream"; it must be "quorum" or "classic"`:                    func(o *Options) { o.QueueType = "stream" },
+	} {
+		o := good
+		spoil(&o)
+		if _, err := New(o); err == nil || err.Error() != want {
+			t.Errorf("New = %v, want %s", err, want)
+		}
+	}
+}

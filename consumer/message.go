@@ -1,0 +1,169 @@
+package consumer
+
+import (
+	"math"
+	"strings"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+// What travels with a postponed message. All of it is of constant size, however often it is postponed.
+const (
+	headerPrefix        = "x-drip-"
+	headerDue           = headerPrefix + "due"           // ms since 1970
+	headerFirst         = headerPrefix + "first"         // when it was first postponed, ms since 1970
+	headerPostponements = headerPrefix + "postponements" // trips because of the limit
+	headerAttempts      = headerPrefix + "attempts"      // times the handler has failed
+	headerExchange      = headerPrefix + "exchange"      // as the message was first published
+	headerRoutingKey    = headerPrefix + "routing-key"
+	headerExpiration    = headerPrefix + "expiration" // the message's own: ours is the time in the delay queue
+	headerUserID        = headerPrefix + "user-id"    // the broker refuses the property from another user's connection
+	headerKept          = headerPrefix + "kept"       // a table of the message's headers that the broker would act on
+	headerTag           = headerPrefix + "tag"        // tells which publishing a return is about
+
+	// Only on dead letters.
+	headerReason = headerPrefix + "reason"
+	headerError  = headerPrefix + "error"
+	headerAge    = headerPrefix + "age-ms"
+)
+
+// message is a delivery as its publisher sent it, and what became of it since.
+type message struct {
+	amqp.Delivery // without our headers, with the exchange, routing key, … of the first publishing
+	travel
+}
+
+// travel is what our headers say.
+type travel struct {
+	due, first              int64 // ms since 1970
+	postponements, attempts int64
+}
+
+// open reads a delivery. Headers come from whoever may publish to the queue: what is broken or absurd counts as
+// absent, and never stops a message. With trusted false all of ours do: a message that reaches the work queue
+// with them is somebody's copy.
+func open(d amqp.Delivery, now time.Time, trusted bool) message {
+	ms := now.UnixMilli()
+	m := message{Delivery: d, travel: travel{due: ms, first: ms}}
+	h := d.Headers
+	if trusted {
+		if v, ok := h[headerDue].(int64); ok && v < ms+longestDelay.Milliseconds() {
+			m.due = max(v, 0)
+		}
+		if v, ok := h[headerFirst].(int64); ok && v > 0 && v < ms {
+			m.first = v
+		}
+		m.postponements = count(h[headerPostponements])
+		m.attempts = count(h[headerAttempts])
+		if v, ok := h[headerExchange].(string); ok {
+			m.Exchange = v
+		}
+		if v, ok := h[headerRoutingKey].(string); ok {
+			m.RoutingKey = v
+		}
+		// The broker takes the expiration off what it dead-letters.
+		if v, ok := h[headerExpiration].(string); ok {
+			m.Expiration = v
+		}
+		if v, ok := h[headerUserID].(string); ok {
+			m.UserId = v
+		}
+	}
+	m.Headers = amqp.Table{}
+	for name, v := range h {
+		// What the broker noted about the trip through the delay queue is not the message's.
+		if !strings.HasPrefix(name, headerPrefix) && !(trusted && brokerActsOn(name)) {
+			m.Headers[name] = v
+		}
+	}
+	if kept, ok := h[headerKept].(amqp.Table); ok && trusted {
+		for name, v := range kept {
+			if brokerActsOn(name) {
+				m.Headers[name] = v
+			}
+		}
+	}
+	if len(m.Headers) == 0 {
+		m.Headers = nil // as the client gives a message without headers
+	}
+	return m
+}
+
+// postponeBy sets when the message is due. A delay below zero counts as zero.
+func (m *message) postponeBy(d time.Duration) {
+	m.due = time.Now().Add(min(max(d, 0), longestDelay)).UnixMilli()
+	if d%time.Millisecond > 0 {
+		m.due++ // never early
+	}
+}
+
+// age is the time since the message was first postponed.
+func (m *message) age() time.Duration {
+	return time.Duration(time.Now().UnixMilli()-m.first) * time.Millisecond
+}
+
+// shorten cuts s to at most n bytes of whole characters.
+func shorten(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	return strings.ToValidUTF8(s[:n], "")
+}
+
+func count(v any) int64 {
+	n, ok := v.(int64)
+	if !ok || n < 0 || n > math.MaxInt32 {
+		return 0
+	}
+	return n
+}
+
+// brokerActsOn tells the headers that a copy must not show the broker. It would send more copies to the queues
+// in CC and BCC. It notes dead-lettering in x-death and its kin: with them a copy grows at each trip, and older
+// brokers drop it silently when it passes the same queue again. And it counts deliveries.
+func brokerActsOn(name string) bool {
+	switch name {
+	case "CC", "BCC", "x-death", "x-delivery-count", "x-acquired-count":
+		return true
+	}
+	return strings.HasPrefix(name, "x-first-death-") || strings.HasPrefix(name, "x-last-death-")
+}
+
+// copy is the message to publish in place of the delivery: the same, with what we must know when it is back.
+func (m *message) copy() amqp.Publishing {
+	h, kept := make(amqp.Table, len(m.Headers)+10), amqp.Table{}
+	for name, v := range m.Headers {
+		if brokerActsOn(name) {
+			kept[name] = v
+		} else {
+			h[name] = v
+		}
+	}
+	if len(kept) > 0 {
+		h[headerKept] = kept
+	}
+	h[headerDue], h[headerFirst] = m.due, m.first
+	h[headerPostponements], h[headerAttempts] = m.postponements, m.attempts
+	h[headerExchange], h[headerRoutingKey] = m.Exchange, m.RoutingKey
+	if m.Expiration != "" {
+		h[headerExpiration] = m.Expiration
+	}
+	if m.UserId != "" {
+		h[headerUserID] = m.UserId
+	}
+	return amqp.Publishing{
+		Headers:         h,
+		ContentType:     m.ContentType,
+		ContentEncoding: m.ContentEncoding,
+		DeliveryMode:    m.DeliveryMode,
+		Priority:        m.Priority,
+		CorrelationId:   m.CorrelationId,
+		ReplyTo:         m.ReplyTo,
+		MessageId:       m.MessageId,
+		Timestamp:       m.Timestamp,
+		Type:            m.Type,
+		AppId:           m.AppId,
+		Body:            m.Body,
+	}
+}

@@ -1,0 +1,361 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+// dial opens a connection named for what it does. Its error says which address it was and never the URL, which
+// holds a password.
+func dial(ctx context.Context, url string, config amqp.Config, purpose string) (*amqp.Connection, error) {
+	uri, err := amqp.ParseURI(url)
+	if err != nil {
+		return nil, errors.New("malformed AMQP URL") // the cause may repeat it
+	}
+	// The client's own dialer knows no context. It clears this deadline once the connection is open.
+	var watch func() bool
+	config.Dial = func(network, addr string) (net.Conn, error) {
+		conn, err := (&net.Dialer{Timeout: dialTimeout}).DialContext(ctx, network, addr)
+		if err != nil {
+			return nil, err
+		}
+		watch = context.AfterFunc(ctx, func() { conn.SetDeadline(time.Now()) })
+		return conn, conn.SetDeadline(time.Now().Add(dialTimeout))
+	}
+	if config.TLSClientConfig != nil {
+		config.TLSClientConfig = config.TLSClientConfig.Clone() // the client writes the server's name into it
+	}
+	config.Properties = amqp.NewConnectionProperties()
+	config.Properties.SetClientConnectionName("drip " + purpose)
+	conn, err := amqp.DialConfig(url, config)
+	if watch != nil && !watch() && err == nil {
+		conn.CloseDeadline(time.Now())
+		err = ctx.Err()
+	}
+	if err != nil {
+		if ctx.Err() != nil {
+			err = ctx.Err()
+		}
+		return nil, fmt.Errorf("connect to RabbitMQ at %s: %w", net.JoinHostPort(uri.Host, fmt.Sprint(uri.Port)), err)
+	}
+	return conn, nil
+}
+
+const (
+	dialTimeout = 15 * time.Second
+	// closeTimeout bounds the polite end of a connection, which a dead or blocked broker does not answer.
+	closeTimeout = 5 * time.Second
+)
+
+func closeConnection(conn *amqp.Connection) { conn.CloseDeadline(time.Now().Add(closeTimeout)) }
+
+// Errors of a publishing. The message may have been stored after errUnconfirmed.
+var (
+	errUnroutable  = errors.New("returned as unroutable")
+	errRefused     = errors.New("refused by the broker")
+	errUnconfirmed = errors.New("not confirmed by the broker")
+)
+
+// publisher publishes on a connection of its own: a broker short of memory stops reading from connections that
+// publish, and acknowledgements must go through then. It returns when the broker has confirmed the message and
+// not returned it. It connects on first use and again after a failure.
+type publisher struct {
+	connect func(ctx context.Context) (*amqp.Connection, error)
+	timeout time.Duration // for one confirmation
+
+	// turn is held while connecting and while writing to the channel. A channel, so that waiting for it ends with
+	// the context: a write to a blocked broker may take long.
+	turn chan struct{}
+
+	mu     sync.Mutex // of what follows; never held over I/O
+	closed bool
+	line   *line // nil when there is none
+}
+
+// line is one connection of a publisher, with the publishings that wait for their confirmation on it.
+type line struct {
+	conn    *amqp.Connection
+	publish *amqp.Channel
+	declare *amqp.Channel // declaring where somebody publishes breaks the connection
+	done    chan struct{} // closed when the publish channel is
+
+	mu      sync.Mutex
+	waiting map[uint64]*waiting // by delivery tag
+	blocked chan struct{}       // not nil while the broker accepts nothing; closed when it does again
+}
+
+type waiting struct {
+	confirmed chan error // one value
+	returned  string     // why, when the message was returned
+}
+
+func newPublisher(connect func(ctx context.Context) (*amqp.Connection, error), timeout time.Duration) *publisher {
+	return &publisher{connect: connect, timeout: timeout, turn: make(chan struct{}, 1)}
+}
+
+// publish sends msg to the queue. It takes over msg.Headers, which must not be nil.
+func (p *publisher) publish(ctx context.Context, queue string, msg amqp.Publishing) error {
+	l, w, err := p.send(ctx, queue, msg)
+	if err != nil {
+		return err
+	}
+	timeout := time.NewTimer(p.timeout)
+	defer timeout.Stop()
+	select {
+	case err := <-w.confirmed:
+		return err
+	case <-ctx.Done():
+		return fmt.Errorf("%w: %w", errUnconfirmed, ctx.Err())
+	case <-timeout.C:
+		// A broker that is alive confirms. This connection is of no use any more.
+		l.conn.CloseDeadline(time.Now())
+		return fmt.Errorf("%w within %v", errUnconfirmed, p.timeout)
+	}
+}
+
+// send writes msg to the broker, when it is this caller's turn and the broker takes messages.
+func (p *publisher) send(ctx context.Context, queue string, msg amqp.Publishing) (*line, *waiting, error) {
+	for {
+		l, err := p.acquire(ctx)
+		if err != nil {
+			return nil, nil, err
+		}
+		if blocked := l.isBlocked(); blocked != nil {
+			p.release()
+			select {
+			case <-blocked:
+			case <-l.done:
+			case <-ctx.Done():
+				return nil, nil, fmt.Errorf("the broker accepts no messages now: %w", ctx.Err())
+			}
+			continue
+		}
+		defer p.release()
+		w := &waiting{confirmed: make(chan error, 1)}
+		tag := l.publish.GetNextPublishSeqNo()
+		msg.Headers[headerTag] = int64(tag)
+		l.add(tag, w)
+		// mandatory: of a message to a queue that is gone the broker says so, and then confirms it.
+		if err := l.publish.PublishWithContext(ctx, "", queue, true, false, msg); err != nil {
+			l.remove(tag)
+			return nil, nil, err
+		}
+		return l, w, nil
+	}
+}
+
+// declare runs f with a channel on which nobody publishes. A channel that f's error closed is replaced.
+func (p *publisher) declare(ctx context.Context, f func(*amqp.Channel) error) error {
+	l, err := p.acquire(ctx)
+	if err != nil {
+		return err
+	}
+	defer p.release()
+	if l.declare == nil || l.declare.IsClosed() {
+		if l.declare, err = l.conn.Channel(); err != nil {
+			return err
+		}
+	}
+	return f(l.declare)
+}
+
+// acquire waits for the caller's turn and returns a line that is up. release ends the turn.
+func (p *publisher) acquire(ctx context.Context) (*line, error) {
+	select {
+	case p.turn <- struct{}{}:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	if l := p.up(); l != nil {
+		return l, nil
+	}
+	l, err := p.open(ctx)
+	if err == nil && !p.use(l) {
+		closeConnection(l.conn)
+		err = amqp.ErrClosed
+	}
+	if err != nil {
+		p.release()
+		return nil, err
+	}
+	return l, nil
+}
+
+// up returns the line if there is one that works.
+func (p *publisher) up() *line {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.line != nil {
+		select {
+		case <-p.line.done:
+			go closeConnection(p.line.conn) // of which only the channel may be gone
+			p.line = nil
+		default:
+		}
+	}
+	return p.line
+}
+
+func (p *publisher) use(l *line) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.closed {
+		p.line = l
+	}
+	return !p.closed
+}
+
+func (p *publisher) release() { <-p.turn }
+
+func (p *publisher) open(ctx context.Context) (*line, error) {
+	p.mu.Lock()
+	closed := p.closed
+	p.mu.Unlock()
+	if closed {
+		return nil, amqp.ErrClosed
+	}
+	conn, err := p.connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	l := &line{conn: conn, done: make(chan struct{}), waiting: map[uint64]*waiting{}}
+	if l.publish, err = conn.Channel(); err == nil {
+		err = l.publish.Confirm(false)
+	}
+	if err != nil {
+		closeConnection(conn)
+		return nil, fmt.Errorf("open a channel with confirms: %w", err)
+	}
+	go l.read(
+		l.publish.NotifyReturn(make(chan amqp.Return, 64)),
+		l.publish.NotifyPublish(make(chan amqp.Confirmation, 1024)),
+		conn.NotifyBlocked(make(chan amqp.Blocking, 8)),
+		l.publish.NotifyClose(make(chan *amqp.Error, 1)),
+	)
+	return l, nil
+}
+
+// read handles what the broker says until the channel closes. The client delivers a return before the
+// confirmation that follows it, so the returns already here are read before a confirmation is passed on.
+func (l *line) read(returns <-chan amqp.Return, confirms <-chan amqp.Confirmation, blocked <-chan amqp.Blocking, closed <-chan *amqp.Error) {
+	for confirms != nil {
+		select {
+		case r, ok := <-returns:
+			if !ok {
+				returns = nil
+				continue
+			}
+			l.returned(r)
+		case b, ok := <-blocked:
+			if !ok {
+				blocked = nil
+				continue
+			}
+			l.block(b.Active)
+		case c, ok := <-confirms:
+			for len(returns) > 0 {
+				if r, ok := <-returns; ok {
+					l.returned(r)
+				}
+			}
+			if !ok {
+				confirms = nil
+				continue
+			}
+			l.confirmed(c)
+		}
+	}
+	l.end(<-closed)
+}
+
+func (l *line) add(tag uint64, w *waiting) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.waiting[tag] = w
+}
+
+func (l *line) remove(tag uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.waiting, tag)
+}
+
+func (l *line) returned(r amqp.Return) {
+	tag, ok := r.Headers[headerTag].(int64)
+	if !ok {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if w := l.waiting[uint64(tag)]; w != nil {
+		w.returned = r.ReplyText
+	}
+}
+
+func (l *line) confirmed(c amqp.Confirmation) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	w := l.waiting[c.DeliveryTag]
+	delete(l.waiting, c.DeliveryTag)
+	switch {
+	case w == nil:
+	case w.returned != "":
+		w.confirmed <- fmt.Errorf("%w: %s", errUnroutable, strings.ToLower(w.returned))
+	case !c.Ack:
+		w.confirmed <- errRefused
+	default:
+		w.confirmed <- nil
+	}
+}
+
+func (l *line) block(active bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case active && l.blocked == nil:
+		l.blocked = make(chan struct{})
+	case !active && l.blocked != nil:
+		close(l.blocked)
+		l.blocked = nil
+	}
+}
+
+func (l *line) isBlocked() <-chan struct{} {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.blocked
+}
+
+// end fails what still waits. cause is nil when we closed the connection ourselves.
+func (l *line) end(cause *amqp.Error) {
+	close(l.done)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for tag, w := range l.waiting {
+		err := fmt.Errorf("%w: the connection was closed", errUnconfirmed)
+		if cause != nil {
+			err = fmt.Errorf("%w: %w", errUnconfirmed, cause)
+		}
+		w.confirmed <- err
+		delete(l.waiting, tag)
+	}
+}
+
+// close ends the connection; publishings that wait fail, and so does what is published later.
+func (p *publisher) close() {
+	p.mu.Lock()
+	l := p.line
+	p.closed, p.line = true, nil
+	p.mu.Unlock()
+	if l != nil {
+		closeConnection(l.conn)
+		<-l.done
+	}
+}

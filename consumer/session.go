@@ -1,0 +1,293 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+// session is one connection that consumes: the work queue on one channel, the due queue on another, so that held
+// messages take nothing of the work queue's prefetch. An acknowledgement goes to the channel its delivery came
+// from, never to that of a later session.
+type session struct {
+	*Consumer
+	conn     *amqp.Connection
+	channels []*amqp.Channel
+	work     <-chan amqp.Delivery
+	due      <-chan amqp.Delivery
+	inHand   sync.WaitGroup
+
+	// waiting ends when messages in hand should be given back instead of waiting any longer: Run is over, or the
+	// session is. broken ends when the session can't acknowledge any more, or when handlers have to stop.
+	waiting, broken     context.Context
+	stopWaiting, ruined context.CancelFunc
+}
+
+// begin connects, declares and consumes.
+func (c *Consumer) begin(ctx context.Context) (*session, error) {
+	conn, err := dial(ctx, c.URL, amqp.Config{TLSClientConfig: c.TLS}, "consuming "+c.Queue)
+	if err != nil {
+		return nil, err
+	}
+	s := &session{Consumer: c, conn: conn}
+	if err := s.consume(ctx); err != nil {
+		closeConnection(conn)
+		return nil, err
+	}
+	return s, nil
+}
+
+func (s *session) consume(ctx context.Context) error {
+	for range 2 {
+		ch, err := s.conn.Channel()
+		if err != nil {
+			return fmt.Errorf("open a channel: %w", err)
+		}
+		s.channels = append(s.channels, ch)
+	}
+	ch := s.channels[0]
+	if err := checkQueue(ch, s.Queue); err != nil {
+		return err
+	}
+	if err := declareQueue(ch, s.deadQueue(), s.delays.queueType, amqp.Table{}); err != nil {
+		return err
+	}
+	// A broker that limits redeliveries would drop what was held too often; it goes to the dead letters then.
+	if err := declareQueue(ch, s.dueQueue(), s.delays.queueType, amqp.Table{
+		"x-dead-letter-exchange":    "",
+		"x-dead-letter-routing-key": s.deadQueue(),
+	}); err != nil {
+		return err
+	}
+	if err := s.delays.begin(ctx); err != nil {
+		return err
+	}
+	for i, from := range []struct {
+		queue      string
+		prefetch   int
+		deliveries *<-chan amqp.Delivery
+	}{{s.Queue, s.Prefetch, &s.work}, {s.dueQueue(), s.Hold, &s.due}} {
+		err := s.channels[i].Qos(from.prefetch, 0, false)
+		if err == nil {
+			*from.deliveries, err = s.channels[i].Consume(from.queue, consumerTag, false, false, false, false, nil)
+		}
+		if err != nil {
+			return fmt.Errorf("consume %q: %w", from.queue, err)
+		}
+	}
+	return nil
+}
+
+const consumerTag = "drip" // tags are a channel's own
+
+// run takes deliveries until ctx ends or the session does. Messages may still be in hand when it returns.
+func (s *session) run(ctx, handlers context.Context) {
+	s.waiting, s.stopWaiting = context.WithCancel(ctx)
+	s.broken, s.ruined = context.WithCancel(handlers)
+	defer s.stopWaiting()
+	// One loop's end is the session's: the broker has closed the connection or the channel, or it has cancelled
+	// the consumer because the queue is gone. A cancelled consumer hands out what it has buffered and ends.
+	stop := context.AfterFunc(s.waiting, func() {
+		for _, ch := range s.channels {
+			if err := ch.Cancel(consumerTag, false); err != nil && !errors.Is(err, amqp.ErrClosed) {
+				s.Logger.Debug("cancel the consumer", "error", err)
+			}
+		}
+	})
+	defer stop()
+	closed := s.conn.NotifyClose(make(chan *amqp.Error, 1))
+	var loops sync.WaitGroup
+	loops.Go(func() { s.take(s.work, false) })
+	loops.Go(func() { s.take(s.due, true) })
+	loops.Wait()
+	if ctx.Err() != nil {
+		return
+	}
+	if s.conn.IsClosed() {
+		s.Logger.Warn("the connection was lost", "error", <-closed)
+		s.ruined()
+		return
+	}
+	s.Logger.Warn("the broker has ended the consumer", "hint", "was a queue deleted?")
+}
+
+func (s *session) take(deliveries <-chan amqp.Delivery, waited bool) {
+	defer s.stopWaiting()
+	for d := range deliveries {
+		s.inHand.Go(func() { s.process(d, waited) })
+	}
+}
+
+// finish closes the connection when nothing is in hand any more, or when Run is over.
+func (s *session) finish(over <-chan struct{}) {
+	empty := make(chan struct{})
+	go func() {
+		s.inHand.Wait()
+		close(empty)
+	}()
+	select {
+	case <-empty:
+	case <-over:
+	}
+	s.ruined()
+	closeConnection(s.conn)
+}
+
+// process brings one delivery to its end: acknowledged when the message is done or safe elsewhere, else given
+// back to the broker.
+func (s *session) process(d amqp.Delivery, waited bool) {
+	m := open(d, time.Now(), waited)
+	err := s.advance(&m)
+	if err == nil {
+		err = d.Ack(false)
+	} else if s.broken.Err() == nil {
+		err = errors.Join(err, d.Nack(false, true))
+	}
+	switch {
+	case err == nil, s.waiting.Err() != nil:
+	case s.broken.Err() != nil || errors.Is(err, amqp.ErrClosed):
+		s.Logger.Debug("a message in hand when the connection was lost will be delivered again")
+	default:
+		s.Logger.Warn("a message was given back to the broker", "error", err)
+	}
+}
+
+// advance takes a message the next step of its way. Nil means that the delivery may be acknowledged.
+func (s *session) advance(m *message) error {
+	if m.due > time.Now().UnixMilli() {
+		if _, wait := placeFor(time.Now().UnixMilli(), m.due, true); wait {
+			return s.put(m) // a trip longer than its queues
+		}
+		if !sleep(s.waiting, time.Until(time.UnixMilli(m.due))) {
+			return s.waiting.Err()
+		}
+	}
+	if s.waiting.Err() != nil {
+		return s.waiting.Err()
+	}
+	if s.MaxAge > 0 && m.age() > s.MaxAge {
+		return s.bury(m, "too old", nil)
+	}
+	entity, err := entityOf(s.Entity, &m.Delivery)
+	if err != nil {
+		return s.failed(m, err)
+	}
+	delay, err := s.getDelay(entity)
+	if err != nil {
+		return err
+	}
+	if delay > 0 {
+		return s.postpone(m, delay)
+	}
+	err = s.handle(m)
+	if lost := returnToken(s.broken, s.Limiter, entity); lost != nil {
+		s.Logger.Error("a token was not returned", "entity", entity, "error", lost)
+	}
+	if throttled := (*throttledError)(nil); errors.As(err, &throttled) {
+		return s.postpone(m, max(0, throttled.retryAfter))
+	}
+	if err != nil {
+		return s.failed(m, err)
+	}
+	return nil
+}
+
+// getDelay asks the limiter, and again while it fails: without an answer nothing may run.
+func (s *session) getDelay(entity string) (time.Duration, error) {
+	for backoff := firstBackoff; ; backoff = min(2*backoff, longestBackoff) {
+		delay, err := s.Limiter.GetDelay(s.broken, entity)
+		if err == nil {
+			return delay, nil
+		}
+		if s.waiting.Err() == nil {
+			s.Logger.Error("no answer from the limiter, the message waits", "entity", entity, "error", err)
+		}
+		if !sleep(s.waiting, jitter(backoff)) {
+			return 0, err
+		}
+	}
+}
+
+func (s *session) handle(m *message) (err error) {
+	defer recovered(&err)
+	d := m.Delivery
+	d.Acknowledger = acknowledged{}
+	return s.Handler.Handle(s.broken, &d)
+}
+
+// acknowledged keeps handlers from settling what Run settles: a second acknowledgement closes the channel.
+type acknowledged struct{}
+
+var errAcknowledged = errors.New("consumer: Run acknowledges the delivery, a handler must not")
+
+func (acknowledged) Ack(uint64, bool) error        { return errAcknowledged }
+func (acknowledged) Nack(uint64, bool, bool) error { return errAcknowledged }
+func (acknowledged) Reject(uint64, bool) error     { return errAcknowledged }
+
+// postpone puts off a message that the limit does not let run.
+func (s *session) postpone(m *message, delay time.Duration) error {
+	if s.MaxPostponements > 0 && m.postponements >= int64(s.MaxPostponements) {
+		return s.bury(m, "postponed too often", nil)
+	}
+	m.postponements++
+	m.postponeBy(delay)
+	return s.put(m)
+}
+
+// failed retries a message whose handler or entity function failed, or gives it up.
+func (s *session) failed(m *message, cause error) error {
+	m.attempts++
+	log := s.Logger.With("attempt", m.attempts, "message_id", m.MessageId, "error", cause)
+	if panicked := (*PanicError)(nil); errors.As(cause, &panicked) {
+		log = log.With("stack", string(panicked.Stack))
+	}
+	if m.attempts >= int64(s.Attempts) {
+		log.Error("a message failed for the last time")
+		return s.bury(m, "failed", cause)
+	}
+	delay := longestRetry
+	if doublings := m.attempts - 1; doublings < 32 && s.RetryDelay < longestRetry>>doublings {
+		delay = s.RetryDelay << doublings
+	}
+	log.Warn("a message failed and will be tried again", "in", delay)
+	m.postponeBy(jitter(delay))
+	return s.put(m)
+}
+
+// put sends the message to wait.
+func (s *session) put(m *message) error {
+	return s.insist(func() error { return s.delays.put(s.broken, m) })
+}
+
+// bury sends the message to the dead letters.
+func (s *session) bury(m *message, reason string, cause error) error {
+	msg := m.copy()
+	delete(msg.Headers, headerDue)
+	msg.Headers[headerReason] = reason
+	msg.Headers[headerAge] = m.age().Milliseconds()
+	if cause != nil {
+		msg.Headers[headerError] = shorten(cause.Error(), 1000)
+	}
+	return s.insist(func() error { return s.delays.publisher.publish(s.broken, s.deadQueue(), msg) })
+}
+
+// insist repeats a publishing until it succeeds. It gives up when the session is broken: the message will be
+// delivered again.
+func (s *session) insist(publish func() error) error {
+	for backoff := firstBackoff; ; backoff = min(2*backoff, longestBackoff) {
+		err := publish()
+		if err == nil {
+			return nil
+		}
+		if s.broken.Err() == nil {
+			s.Logger.Warn("cannot publish, will try again", "error", err)
+		}
+		if !sleep(s.broken, jitter(backoff)) {
+			return err
+		}
+	}
+}
