@@ -92,10 +92,8 @@ func open(d amqp.Delivery, now time.Time, trusted bool) message {
 
 // postponeBy sets when the message is due. A delay below zero counts as zero.
 func (m *message) postponeBy(d time.Duration) {
-	m.due = time.Now().Add(min(max(d, 0), longestDelay)).UnixMilli()
-	if d%time.Millisecond > 0 {
-		m.due++ // never early
-	}
+	roundUp := time.Millisecond - 1 // never early
+	m.due = time.Now().Add(min(max(d, 0), longestDelay) + roundUp).UnixMilli()
 }
 
 // age is the time since the message was first postponed.

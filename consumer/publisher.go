@@ -108,15 +108,21 @@ func (p *publisher) publish(ctx context.Context, queue string, msg amqp.Publishi
 	}
 	timeout := time.NewTimer(p.timeout)
 	defer timeout.Stop()
-	select {
-	case err := <-w.confirmed:
-		return err
-	case <-ctx.Done():
-		return fmt.Errorf("%w: %w", errUnconfirmed, ctx.Err())
-	case <-timeout.C:
-		// A broker that is alive confirms. This connection is of no use any more.
-		l.conn.CloseDeadline(time.Now())
-		return fmt.Errorf("%w within %v", errUnconfirmed, p.timeout)
+	for {
+		select {
+		case err := <-w.confirmed:
+			return err
+		case <-ctx.Done():
+			return fmt.Errorf("%w: %w", errUnconfirmed, ctx.Err())
+		case <-timeout.C:
+			if l.isBlocked() != nil {
+				timeout.Reset(p.timeout)
+				continue
+			}
+			// A broker that is alive confirms. This connection is of no use any more.
+			l.conn.CloseDeadline(time.Now())
+			return fmt.Errorf("%w within %v", errUnconfirmed, p.timeout)
+		}
 	}
 }
 

@@ -53,14 +53,7 @@ func (s *session) consume(ctx context.Context) error {
 	if err := checkQueue(ch, s.Queue); err != nil {
 		return err
 	}
-	if err := declareQueue(ch, s.deadQueue(), s.delays.queueType, amqp.Table{}); err != nil {
-		return err
-	}
-	// A broker that limits redeliveries would drop what was held too often; it goes to the dead letters then.
-	if err := declareQueue(ch, s.dueQueue(), s.delays.queueType, amqp.Table{
-		"x-dead-letter-exchange":    "",
-		"x-dead-letter-routing-key": s.deadQueue(),
-	}); err != nil {
+	if err := s.declareOwn(ch); err != nil {
 		return err
 	}
 	if err := s.delays.begin(ctx); err != nil {
@@ -80,6 +73,18 @@ func (s *session) consume(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// declareOwn declares the queue of due messages and that of dead letters.
+func (c *Consumer) declareOwn(ch *amqp.Channel) error {
+	if err := declareQueue(ch, c.deadQueue(), c.delays.queueType, amqp.Table{}); err != nil {
+		return err
+	}
+	// A broker that limits redeliveries would drop what was held too often; it goes to the dead letters then.
+	return declareQueue(ch, c.dueQueue(), c.delays.queueType, amqp.Table{
+		"x-dead-letter-exchange":    "",
+		"x-dead-letter-routing-key": c.deadQueue(),
+	})
 }
 
 const consumerTag = "drip" // tags are a channel's own
@@ -275,11 +280,16 @@ func (s *session) bury(m *message, reason string, cause error) error {
 	return s.insist(func() error { return s.delays.publisher.publish(s.broken, s.deadQueue(), msg) })
 }
 
-// insist repeats a publishing until it succeeds. It gives up when the session is broken: the message will be
-// delivered again.
+// insist repeats a publishing until it succeeds; a queue of ours that was deleted is declared again. It gives up
+// when the session is broken: the message will be delivered again.
 func (s *session) insist(publish func() error) error {
 	for backoff := firstBackoff; ; backoff = min(2*backoff, longestBackoff) {
 		err := publish()
+		if errors.Is(err, errUnroutable) {
+			if err = s.delays.publisher.declare(s.broken, s.declareOwn); err == nil {
+				err = publish()
+			}
+		}
 		if err == nil {
 			return nil
 		}

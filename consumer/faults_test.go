@@ -1,0 +1,186 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/drip-go/drip/internal/servers"
+)
+
+// ledger counts how often each message was handled.
+type ledger struct {
+	mu      sync.Mutex
+	handled map[string]int
+}
+
+func (l *ledger) Handle(_ context.Context, d *amqp.Delivery) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.handled == nil {
+		l.handled = map[string]int{}
+	}
+	l.handled[d.MessageId]++
+	return nil
+}
+
+func (l *ledger) count() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.handled)
+}
+
+// twice is the number of messages handled more than once.
+func (l *ledger) twice() (n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, times := range l.handled {
+		if times > 1 {
+			n++
+		}
+	}
+	return n
+}
+
+func numbered(from, to int) (messages []amqp.Publishing) {
+	for i := from; i < to; i++ {
+		messages = append(messages, amqp.Publishing{MessageId: fmt.Sprint(i), DeliveryMode: amqp.Persistent})
+	}
+	return messages
+}
+
+// each postpones every message by a delay of its own, once.
+func each(t *testing.T, delay func(i int) time.Duration) *once {
+	i := 0
+	return &once{t: t, due: map[string]time.Time{}, delay: func() time.Duration { i++; return delay(i) }}
+}
+
+func TestBrokerIsKilled(t *testing.T) {
+	server := servers.OwnRabbitMQ(t)
+	b := connect(t, server.URL())
+	const n = 1000
+	queue := "orders"
+	_, err := b.ch.QueueDeclare(queue, true, false, false, false, amqp.Table{amqp.QueueTypeArg: amqp.QueueTypeQuorum})
+	b.must(err)
+	var l ledger
+	limiter := each(t, func(i int) time.Duration { return time.Duration(1+i%8) * time.Second })
+	stop := running(t, Options{URL: b.url, Queue: queue, Limiter: limiter, Entity: byID, Handler: &l, Logger: quiet})
+	// A quorum queue is not safe in its first seconds: it must be settled before the broker is killed.
+	b.publish(queue, numbered(0, n)...)
+	eventually(t, "the first messages are handled", func() bool { return l.count() > n/4 })
+	b.must(server.Kill())
+	b.must(server.Start(t.Context()))
+	eventually(t, "every message is handled", func() bool { return l.count() == n })
+	stop()
+	t.Logf("of %d messages none was lost, %d were handled twice", n, l.twice())
+}
+
+func TestQueuesAreDeleted(t *testing.T) {
+	b := connect(t, useBroker(t))
+	for name, deleted := range map[string]func(queue string) []string{
+		"the work queue":   func(q string) []string { return []string{q} },
+		"the due queue":    func(q string) []string { return []string{q + ".drip.due"} },
+		"the dead letters": func(q string) []string { return []string{q + ".drip.dead"} },
+		"the delay queues": func(q string) (names []string) {
+			for i := range rings[0].slots {
+				names = append(names, q+".drip.due."+place{queue: i}.name())
+			}
+			return names
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := &broker{t: t, url: b.url, ch: b.ch}
+			queue := b.queue()
+			var l ledger
+			limiter := each(t, func(i int) time.Duration { return time.Duration(i%5) * 300 * time.Millisecond })
+			failing := HandlerFunc(func(ctx context.Context, d *amqp.Delivery) error {
+				if d.MessageId == "bad" {
+					return errors.New("bad")
+				}
+				return l.Handle(ctx, d)
+			})
+			running(t, Options{URL: b.url, Queue: queue, Limiter: limiter, Entity: byID, Handler: failing, Attempts: 1, Logger: quiet})
+			b.publish(queue, numbered(0, 50)...)
+			eventually(t, "messages flow", func() bool { return l.count() == 50 })
+			for _, q := range deleted(queue) {
+				_, err := b.ch.QueueDelete(q, false, false, false)
+				b.must(err)
+			}
+			_, err := b.ch.QueueDeclare(queue, true, false, false, false, nil)
+			b.must(err)
+			b.publish(queue, numbered(50, 100)...)
+			eventually(t, "messages flow again", func() bool { return l.count() == 100 })
+			b.publish(queue, amqp.Publishing{MessageId: "bad"})
+			b.letter(queue)
+		})
+	}
+}
+
+// A broker that is short of memory takes no messages from publishers. What needs no publishing goes on, and the
+// rest does when the alarm is over.
+func TestBrokerIsBlocked(t *testing.T) {
+	server := servers.OwnRabbitMQ(t)
+	b := connect(t, server.URL())
+	queue := b.queue()
+	b.publish(queue, numbered(0, 100)...)
+	alarm := func(fraction string) {
+		t.Helper()
+		if out, err := server.Ctl(t.Context(), "set_vm_memory_high_watermark", fraction); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+	}
+	alarm("0.0000001")
+	var l ledger
+	limiter := each(t, func(int) time.Duration { return 10 * time.Millisecond })
+	for i := range 30 {
+		limiter.due[fmt.Sprint(i)] = time.Now() // these may run at once
+	}
+	stop := running(t, Options{URL: b.url, Queue: queue, Limiter: limiter, Entity: byID, Handler: &l, Logger: quiet})
+	eventually(t, "those that may run are handled during the alarm", func() bool { return l.count() >= 30 })
+	eventually(t, "the others are in hand", func() bool { return b.count(queue) == 0 })
+	alarm("0.8")
+	eventually(t, "the others are handled after the alarm", func() bool { return l.count() == 100 })
+	stop()
+	if l.twice() != 0 {
+		t.Errorf("%d messages were handled twice", l.twice())
+	}
+}
+
+// Without an answer of the limiter messages wait, and run when it is back.
+func TestLimiterFails(t *testing.T) {
+	b := connect(t, useBroker(t))
+	queue := b.queue()
+	var mu sync.Mutex
+	broken := true
+	var l ledger
+	running(t, Options{
+		URL: b.url, Queue: queue, Entity: byID, Handler: &l, Logger: quiet,
+		Limiter: failing(func() error {
+			mu.Lock()
+			defer mu.Unlock()
+			if broken {
+				return errors.New("the storage is away")
+			}
+			return nil
+		}),
+	})
+	b.publish(queue, numbered(0, 20)...)
+	eventually(t, "all are in hand", func() bool { return b.count(queue) == 0 })
+	mu.Lock()
+	if l.count() != 0 {
+		t.Errorf("%d messages ran without an answer of the limiter", l.count())
+	}
+	broken = false
+	mu.Unlock()
+	eventually(t, "all are handled", func() bool { return l.count() == 20 })
+}
+
+type failing func() error
+
+func (f failing) GetDelay(context.Context, string) (time.Duration, error) { return 0, f() }
+func (f failing) ReturnToken(context.Context, string) error               { return nil }

@@ -1,0 +1,174 @@
+// Package servers starts private RabbitMQ, Redis and PostgreSQL servers, for tests and for the demo.
+//
+// Every server listens on free ports of 127.0.0.1 only, keeps all it writes in a temporary folder of its own, and is
+// ended by its own process id: neither a server that already runs on the machine nor another test binary is touched.
+// A server dies with the Go process that started it, even if that is killed with -9; its folder is then removed by the
+// next process that starts one.
+//
+// Private servers run on Linux. Elsewhere set the environment variables below.
+//
+// # Tests
+//
+// [UseRabbitMQ], [UseRedis] and [UsePostgres] give the one shared server of the test binary; it is started on first use
+// and stopped by [Main]. [OwnRabbitMQ] and its kin give a server for one test alone, which may kill and pause it.
+// Where DRIP_RABBITMQ_URL, DRIP_REDIS_URL or DRIP_POSTGRES_URL is set, the shared server is that one. A server that
+// cannot be had skips the test, or fails it when the environment variable CI is set.
+//
+//	func TestMain(m *testing.M) { os.Exit(servers.Main(m)) }
+//
+// # Concurrency
+//
+// All methods may be called by several goroutines. Of one server, Start, Stop, Kill, Pause and Resume wait for each
+// other.
+package servers
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/signal"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// ErrMissing is wrapped by the error of a start for which a program is not installed. Its text says in one line what
+// to install.
+var ErrMissing = errors.New("not found")
+
+// startLimit bounds the start of a server for a test. It is seconds on a quiet machine; this is for a busy one.
+const startLimit = 2 * time.Minute
+
+// TB is the part of testing.TB that is needed here, so that importing this package links no package testing.
+type TB interface {
+	Helper()
+	Logf(format string, args ...any)
+	Skipf(format string, args ...any)
+	Fatalf(format string, args ...any)
+	Cleanup(func())
+}
+
+// Main runs the tests, stops what they started and returns the exit code. It does the same when the tests are
+// interrupted: servers do not get the terminal's Ctrl-C, so that a test which ends in good order still has them.
+func Main(m interface{ Run() int }) int {
+	interrupts := make(chan os.Signal, 1)
+	signal.Notify(interrupts, os.Interrupt, syscall.SIGTERM)
+	go func() {
+		<-interrupts
+		close(closing)
+		stopAll()
+		os.Exit(130)
+	}()
+	defer stopAll()
+	return m.Run()
+}
+
+var (
+	sharedRabbitMQ = sync.OnceValues(func() (*RabbitMQ, error) {
+		if url := os.Getenv("DRIP_RABBITMQ_URL"); url != "" {
+			return &RabbitMQ{server: server{name: "RabbitMQ", url: url}}, nil
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), startLimit)
+		defer cancel()
+		return StartRabbitMQ(ctx)
+	})
+	sharedRedis = sync.OnceValues(func() (*Redis, error) {
+		if url := os.Getenv("DRIP_REDIS_URL"); url != "" {
+			return &Redis{server: server{name: "Redis", url: url}}, nil
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), startLimit)
+		defer cancel()
+		return StartRedis(ctx)
+	})
+	sharedPostgres = sync.OnceValues(func() (*Postgres, error) {
+		if url := os.Getenv("DRIP_POSTGRES_URL"); url != "" {
+			return &Postgres{server: server{name: "PostgreSQL", url: url}}, nil
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), startLimit)
+		defer cancel()
+		return StartPostgres(ctx)
+	})
+)
+
+// UseRabbitMQ returns the broker that all tests of this binary share. Use names of your own in it.
+func UseRabbitMQ(t TB) *RabbitMQ {
+	t.Helper()
+	r, err := sharedRabbitMQ()
+	require(t, err)
+	return r
+}
+
+// UseRedis returns the Redis that all tests of this binary share. Use keys of your own in it.
+func UseRedis(t TB) *Redis {
+	t.Helper()
+	r, err := sharedRedis()
+	require(t, err)
+	return r
+}
+
+// UsePostgres returns the PostgreSQL that all tests of this binary share. Use tables of your own in it.
+func UsePostgres(t TB) *Postgres {
+	t.Helper()
+	p, err := sharedPostgres()
+	require(t, err)
+	return p
+}
+
+// OwnRabbitMQ starts a broker for this test alone and stops it when the test is over.
+func OwnRabbitMQ(t TB) *RabbitMQ {
+	t.Helper()
+	return own(t, StartRabbitMQ)
+}
+
+// OwnRabbitMQCluster starts a cluster of n nodes for this test alone and stops it when the test is over.
+func OwnRabbitMQCluster(t TB, n int) []*RabbitMQ {
+	t.Helper()
+	return own(t, func(ctx context.Context) (rabbitMQCluster, error) { return StartRabbitMQCluster(ctx, n) })
+}
+
+// OwnRedis starts a Redis for this test alone and stops it when the test is over. For args see [StartRedis].
+func OwnRedis(t TB, args ...string) *Redis {
+	t.Helper()
+	return own(t, func(ctx context.Context) (*Redis, error) { return StartRedis(ctx, args...) })
+}
+
+// OwnRedisCluster starts a Redis Cluster for this test alone and stops it when the test is over.
+func OwnRedisCluster(t TB, masters, replicasPerMaster int) *RedisCluster {
+	t.Helper()
+	return own(t, func(ctx context.Context) (*RedisCluster, error) {
+		return StartRedisCluster(ctx, masters, replicasPerMaster)
+	})
+}
+
+// OwnPostgres starts a PostgreSQL for this test alone and stops it when the test is over.
+func OwnPostgres(t TB) *Postgres {
+	t.Helper()
+	return own(t, StartPostgres)
+}
+
+func own[T interface{ Stop() error }](t TB, start func(context.Context) (T, error)) T {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), startLimit)
+	defer cancel()
+	s, err := start(ctx)
+	require(t, err)
+	t.Cleanup(func() {
+		if err := s.Stop(); err != nil {
+			t.Logf("%v", err)
+		}
+	})
+	return s
+}
+
+// require ends the test if a server cannot be had. A developer without the program still gets the other tests; CI must
+// not pass because it tested nothing.
+func require(t TB, err error) {
+	t.Helper()
+	switch {
+	case err == nil:
+	case os.Getenv("CI") != "":
+		t.Fatalf("%v", err)
+	default:
+		t.Skipf("%v", err)
+	}
+}

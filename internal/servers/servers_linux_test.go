@@ -1,0 +1,450 @@
+package servers
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+func TestMain(m *testing.M) {
+	// This binary is also the program that some tests start and then end from outside.
+	if os.Getenv("DRIP_SERVERS_TEST_STARTER") != "" {
+		os.Exit(Main(starter{}))
+	}
+	os.Exit(Main(m))
+}
+
+// starter is a program that starts a Redis, says which, and never ends.
+type starter struct{}
+
+func (starter) Run() int {
+	r, err := StartRedis(context.Background())
+	if err != nil {
+		fmt.Println(err)
+		return 1
+	}
+	fmt.Println(r.proc.cmd.Process.Pid, r.dir)
+	select {}
+}
+
+// start runs a starter and returns it with the process id and the folder of its Redis.
+func (starter) start(t *testing.T) (cmd *exec.Cmd, pid int, dir string) {
+	t.Helper()
+	OwnRedis(t) // skips the test where there is none
+	cmd = exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), "DRIP_SERVERS_TEST_STARTER=1")
+	out, err := cmd.StdoutPipe()
+	check(t, err)
+	check(t, cmd.Start())
+	line, _ := bufio.NewReader(out).ReadString('\n')
+	if _, err := fmt.Sscan(line, &pid, &dir); err != nil {
+		t.Fatalf("starter printed %q", line)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	if isGone(pid) {
+		t.Errorf("process %d is not running", pid)
+	}
+	return cmd, pid, dir
+}
+
+func isGone(pid int) bool {
+	s := state(pid)
+	return s == 0 || s == 'Z'
+}
+
+func check(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// eventually fails the test when done does not return true in time.
+func eventually(t *testing.T, what string, done func() bool) {
+	t.Helper()
+	if !poll(20*time.Second, done) {
+		t.Fatalf("%s: not within 20 s", what)
+	}
+}
+
+// checkStopped stops a server and looks for what it might leave behind.
+func checkStopped(t *testing.T, s *server) {
+	t.Helper()
+	pids := append(descendants(s.proc.cmd.Process.Pid), s.proc.cmd.Process.Pid)
+	check(t, s.Stop())
+	for _, pid := range pids {
+		if !isGone(pid) {
+			t.Errorf("%s: process %d is still there after Stop", s.name, pid)
+		}
+	}
+	if _, err := os.Stat(s.dir); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("%s: after Stop the folder %s: %v", s.name, s.dir, err)
+	}
+	if err := s.Stop(); err != nil {
+		t.Errorf("%s: second Stop = %v", s.name, err)
+	}
+	if err := s.Start(t.Context()); err == nil {
+		t.Errorf("%s: Start after Stop succeeds", s.name)
+	}
+}
+
+// channel connects to a broker.
+func channel(t *testing.T, r *RabbitMQ) *amqp.Channel {
+	t.Helper()
+	conn, err := amqp.Dial(r.URL())
+	check(t, err)
+	t.Cleanup(func() { _ = conn.Close() })
+	ch, err := conn.Channel()
+	check(t, err)
+	return ch
+}
+
+// publish declares a durable queue and returns when it has a message.
+func publish(t *testing.T, r *RabbitMQ, queue, body string) {
+	t.Helper()
+	ch := channel(t, r)
+	_, err := ch.QueueDeclare(queue, true, false, false, false, nil)
+	check(t, err)
+	check(t, ch.Confirm(false))
+	confirm, err := ch.PublishWithDeferredConfirm("", queue, false, false,
+		amqp.Publishing{DeliveryMode: amqp.Persistent, Body: []byte(body)})
+	check(t, err)
+	if ok, err := confirm.WaitContext(t.Context()); err != nil || !ok {
+		t.Fatalf("publish: confirmed %v, %v", ok, err)
+	}
+}
+
+// checkMessage takes one message from the queue.
+func checkMessage(t *testing.T, r *RabbitMQ, queue, body string) {
+	t.Helper()
+	d, ok, err := channel(t, r).Get(queue, true)
+	check(t, err)
+	if !ok || string(d.Body) != body {
+		t.Errorf("queue %s: got message %v %q, want %q", queue, ok, d.Body, body)
+	}
+}
+
+func TestRabbitMQ(t *testing.T) {
+	t.Parallel()
+	r := OwnRabbitMQ(t)
+
+	publish(t, r, "orders", "one")
+	_, err := channel(t, r).QueueDeclare("settled", true, false, false, false, nil) // see type RabbitMQ
+	check(t, err)
+	check(t, r.Kill())
+	if err := r.Kill(); err == nil {
+		t.Error("a second Kill succeeds")
+	}
+	if _, err := amqp.Dial(r.URL()); err == nil {
+		t.Error("a killed broker answers")
+	}
+	check(t, r.Start(t.Context()))
+	if err := r.Start(t.Context()); err == nil {
+		t.Error("a second Start succeeds")
+	}
+	checkMessage(t, r, "orders", "one")
+
+	checkPause(t, &r.server, func(ctx context.Context) error {
+		_, err := r.Ctl(ctx, "list_queues")
+		return err
+	})
+
+	out, err := r.Ctl(t.Context(), "list_queues", "name")
+	check(t, err)
+	if !strings.Contains(out, "orders") {
+		t.Errorf("list_queues = %q, want orders in it", out)
+	}
+	if _, err := r.Ctl(t.Context(), "no_such_command"); err == nil {
+		t.Error("an unknown command succeeds")
+	}
+	if cpu, err := r.CPU(); err != nil || cpu < 100*time.Millisecond || cpu > time.Hour {
+		t.Errorf("CPU = %v, %v", cpu, err)
+	}
+	checkStopped(t, &r.server)
+}
+
+// checkPause pauses a server, looks whether ask hangs, and resumes it.
+func checkPause(t *testing.T, s *server, ask func(context.Context) error) {
+	t.Helper()
+	check(t, s.Pause())
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	if err := ask(ctx); err == nil {
+		t.Errorf("%s: answers while paused", s.name)
+	}
+	if ctx.Err() == nil {
+		t.Errorf("%s: refuses while paused, should hang", s.name)
+	}
+	check(t, s.Resume())
+	ctx, cancel = context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if err := until(ctx, func() error { return ask(ctx) }); err != nil {
+		t.Errorf("%s: after Resume: %v", s.name, err)
+	}
+}
+
+func TestRabbitMQCluster(t *testing.T) {
+	t.Parallel()
+	nodes := OwnRabbitMQCluster(t, 3)
+	if len(nodes) != 3 {
+		t.Fatalf("got %d nodes, want 3", len(nodes))
+	}
+	publish(t, nodes[0], "orders", "one")
+	checkMessage(t, nodes[2], "orders", "one")
+
+	check(t, nodes[1].Kill())
+	publish(t, nodes[0], "orders", "two")
+	check(t, nodes[1].Start(t.Context()))
+	checkMessage(t, nodes[1], "orders", "two")
+	for _, r := range nodes {
+		checkStopped(t, &r.server)
+	}
+}
+
+func TestShared(t *testing.T) {
+	for _, name := range []string{"DRIP_RABBITMQ_URL", "DRIP_REDIS_URL", "DRIP_POSTGRES_URL"} {
+		if os.Getenv(name) != "" {
+			t.Skipf("%s is set", name)
+		}
+	}
+	if a, b := UseRedis(t), UseRedis(t); a != b {
+		t.Error("UseRedis: two servers")
+	}
+	if a, b := UseRabbitMQ(t), UseRabbitMQ(t); a != b {
+		t.Error("UseRabbitMQ: two servers")
+	}
+	if a, b := UsePostgres(t), UsePostgres(t); a != b {
+		t.Error("UsePostgres: two servers")
+	}
+}
+
+func TestForeign(t *testing.T) {
+	r := &Redis{server: server{name: "Redis", url: "redis://:secret@example.org:7000/3"}}
+	if got, want := r.Addr(), "example.org:7000"; got != want {
+		t.Errorf("Addr = %q, want %q", got, want)
+	}
+	q := &RabbitMQ{server: server{name: "RabbitMQ", url: "amqp://example.org"}}
+	_, ctlErr := q.Ctl(t.Context(), "stop")
+	_, cpuErr := q.CPU()
+	for i, err := range []error{
+		r.Start(t.Context()), r.Kill(), r.Pause(), r.Resume(), r.Stop(), ctlErr, cpuErr,
+	} {
+		if err == nil {
+			t.Errorf("call %d on a server of somebody else succeeds", i)
+		}
+	}
+}
+
+func TestRedis(t *testing.T) {
+	t.Parallel()
+	r := OwnRedis(t, "--appendonly", "yes", "--appendfsync", "always")
+	other := OwnRedis(t)
+	if r.Addr() == other.Addr() || r.dir == other.dir {
+		t.Errorf("two servers at %s in %s", r.Addr(), r.dir)
+	}
+	check(t, r.order(t.Context(), "SET key value"))
+	check(t, r.Kill())
+	if _, err := r.do(t.Context(), "PING"); err == nil {
+		t.Error("a killed Redis answers")
+	}
+	check(t, r.Start(t.Context()))
+	if got, err := r.do(t.Context(), "GET key"); got != "value" || err != nil {
+		t.Errorf("GET = %q, %v, want value", got, err)
+	}
+	if got, _ := other.do(t.Context(), "GET key"); got == "value" {
+		t.Error("two servers share their keys")
+	}
+	checkPause(t, &r.server, func(ctx context.Context) error {
+		_, err := r.do(ctx, "PING")
+		return err
+	})
+	check(t, other.Pause())
+	checkStopped(t, &other.server) // paused
+	check(t, r.Kill())
+	checkStopped(t, &r.server) // killed
+}
+
+func TestRedisCluster(t *testing.T) {
+	t.Parallel()
+	c := OwnRedisCluster(t, 3, 1)
+	if got := len(c.Addrs()); got != 6 {
+		t.Fatalf("got %d nodes, want 6", got)
+	}
+	// A replica takes the place of its master, which comes back as a replica.
+	replica, master := c.Nodes[3], c.Nodes[0]
+	role := func(r *Redis) string {
+		info, _ := r.do(t.Context(), "INFO replication")
+		return field(info, "role")
+	}
+	if got := role(replica); got != "slave" {
+		t.Errorf("role of node 3 is %q, want slave", got)
+	}
+	check(t, master.Kill())
+	eventually(t, "failover", func() bool { return role(replica) == "master" })
+	check(t, master.Start(t.Context()))
+	eventually(t, "return", func() bool { return role(master) == "slave" })
+	for _, r := range c.Nodes {
+		checkStopped(t, &r.server)
+	}
+}
+
+func TestPostgres(t *testing.T) {
+	t.Parallel()
+	p := OwnPostgres(t)
+	bin := filepath.Dir(p.command().Path)
+	sql := func(ctx context.Context, statement string) (string, error) {
+		cmd := exec.CommandContext(ctx, filepath.Join(bin, "psql"), "-X", "-A", "-t", "-d", p.URL(), "-c", statement)
+		cmd.Env = environ()
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			err = fmt.Errorf("%w: %s", err, out)
+		}
+		return strings.TrimSpace(string(out)), err
+	}
+	_, err := sql(t.Context(), "CREATE TABLE t AS SELECT 42 AS n")
+	check(t, err)
+	check(t, p.Kill())
+	if _, err := sql(t.Context(), "SELECT 1"); err == nil {
+		t.Error("a killed PostgreSQL answers")
+	}
+	check(t, p.Start(t.Context()))
+	if got, err := sql(t.Context(), "SELECT n FROM t"); got != "42" || err != nil {
+		t.Errorf("SELECT = %q, %v, want 42", got, err)
+	}
+	checkPause(t, &p.server, func(ctx context.Context) error {
+		_, err := sql(ctx, "SELECT 1")
+		return err
+	})
+	checkStopped(t, &p.server)
+}
+
+// A port that is taken between the search for it and the server's start costs another try, and a server of somebody
+// else on it is not mistaken for ours.
+func TestPortTaken(t *testing.T) {
+	t.Parallel()
+	first := OwnRedis(t)
+	tries := 0
+	second, err := again(func() (*Redis, error) {
+		tries++
+		r, err := startRedis(t.Context(), 0)
+		if err == nil && tries == 1 {
+			// As if it had been started on the port of the first.
+			check(t, r.Kill())
+			r.port = first.port
+			r.command = func() *exec.Cmd { return first.command() }
+			err = r.Start(t.Context())
+			_ = r.Stop()
+		}
+		return r, err
+	})
+	check(t, err)
+	defer second.Stop()
+	if tries != 2 {
+		t.Errorf("%d tries, want 2", tries)
+	}
+}
+
+func TestStarterKilled(t *testing.T) {
+	t.Parallel()
+	cmd, pid, dir := starter{}.start(t)
+	check(t, cmd.Process.Kill())
+	_ = cmd.Wait()
+	eventually(t, "end of the orphan", func() bool { return isGone(pid) })
+
+	alive := OwnRedis(t)
+	for _, d := range []string{dir, alive.dir} {
+		check(t, os.Chtimes(d, time.Time{}, time.Now().Add(-time.Hour)))
+	}
+	sweep()
+	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("folder of the dead: %v", err)
+	}
+	if _, err := os.Stat(alive.dir); err != nil {
+		t.Errorf("folder of the living: %v", err)
+	}
+}
+
+func TestStarterInterrupted(t *testing.T) {
+	t.Parallel()
+	cmd, pid, dir := starter{}.start(t)
+	check(t, cmd.Process.Signal(os.Interrupt))
+	_ = cmd.Wait()
+	if got := cmd.ProcessState.ExitCode(); got != 130 {
+		t.Errorf("exit code %d, want 130", got)
+	}
+	if !isGone(pid) {
+		t.Errorf("process %d is still running", pid)
+	}
+	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("folder %s: %v", dir, err)
+	}
+}
+
+func TestMissing(t *testing.T) {
+	_, err := program("some-package", "no-such-program", "/no/such/*/program")
+	if !errors.Is(err, ErrMissing) {
+		t.Errorf("got %v, want ErrMissing", err)
+	}
+	if got, want := fmt.Sprint(err), "no-such-program not found: apt-get install some-package"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+
+	for ci, want := range map[string]string{"": "skip", "true": "fatal"} {
+		t.Setenv("CI", ci)
+		var tb fakeTB
+		require(&tb, err)
+		if tb.got != want {
+			t.Errorf("CI=%q: got %q, want %q", ci, tb.got, want)
+		}
+	}
+}
+
+type fakeTB struct {
+	TB
+	got string
+}
+
+func (f *fakeTB) Helper()               {}
+func (f *fakeTB) Skipf(string, ...any)  { f.got = "skip" }
+func (f *fakeTB) Fatalf(string, ...any) { f.got = "fatal" }
+
+func TestFreePort(t *testing.T) {
+	seen := make(map[int]bool)
+	for range 50 {
+		p, err := freePort(busOffset)
+		check(t, err)
+		if seen[p] || !isFree(p) || !isFree(p+busOffset) {
+			t.Errorf("port %d is not free or came twice", p)
+		}
+		seen[p] = true
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	check(t, err)
+	defer l.Close()
+	if port := l.Addr().(*net.TCPAddr).Port; isFree(port) {
+		t.Errorf("port %d counts as free, and somebody listens on it", port)
+	}
+}
+
+// The terminal's Ctrl-C goes to a process group.
+func TestOwnProcessGroup(t *testing.T) {
+	r := OwnRedis(t)
+	ours, err := syscall.Getpgid(0)
+	check(t, err)
+	theirs, err := syscall.Getpgid(r.proc.cmd.Process.Pid)
+	check(t, err)
+	if ours == theirs {
+		t.Error("the server is in our process group")
+	}
+}
