@@ -47,7 +47,8 @@ type Options struct {
 	Start time.Time
 
 	// Storage keeps the state of the entities. Buckets that share a storage share its entities, and should have
-	// the same limits. Defaults to a new memory storage.
+	// the same limits. In a storage that outlives the process the tokens of a process that has crashed stay out
+	// for as long as that backend's documentation says. Defaults to a new memory storage.
 	Storage storage.Storage
 }
 

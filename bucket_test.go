@@ -1,14 +1,10 @@
 package drip_test
 
 import (
-	"bufio"
-	"compress/gzip"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -17,6 +13,7 @@ import (
 	"time"
 
 	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/internal/traces"
 	"github.com/drip-go/drip/storage"
 	"github.com/drip-go/drip/storage/memory"
 )
@@ -39,67 +36,14 @@ func newBucket(t testing.TB, o drip.Options) *drip.Bucket {
 	return b
 }
 
-// TestTraces replays runs that were recorded from npm dripping-bucket 1.2.0.
 func TestTraces(t *testing.T) {
 	for name, open := range storages {
 		t.Run(name, func(t *testing.T) {
-			file, err := os.Open("testdata/traces.jsonl.gz")
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer file.Close()
-			unzipped, err := gzip.NewReader(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			lines := bufio.NewScanner(unzipped)
-			lines.Buffer(nil, 1<<20)
-			runs, delays := 0, 0
-			for lines.Scan() {
-				delays += replay(t, lines.Bytes(), open())
-				runs++
-			}
-			if err := lines.Err(); err != nil {
-				t.Fatal(err)
-			}
-			if runs != 300 || delays != 25_836 {
-				t.Errorf("%d runs with %d delays were compared, want 300 and 25,836", runs, delays)
+			if err := traces.Replay(t.Context(), open(), traces.Runs); err != nil {
+				t.Error(err)
 			}
 		})
 	}
-}
-
-func replay(t *testing.T, line []byte, s storage.Storage) (delays int) {
-	var run struct {
-		Seed, Size, RefreshRate                    int
-		RefreshIntervalMs, WaitForTokenMs, StartMs int64
-		Steps                                      [][]any
-	}
-	if err := json.Unmarshal(line, &run); err != nil {
-		t.Fatal(err)
-	}
-	b := newBucket(t, drip.Options{
-		Size: run.Size, RefreshRate: run.RefreshRate,
-		RefreshInterval: time.Duration(run.RefreshIntervalMs) * time.Millisecond,
-		WaitForToken:    time.Duration(run.WaitForTokenMs) * time.Millisecond,
-		Start:           time.UnixMilli(run.StartMs), Storage: s,
-	})
-	for i, step := range run.Steps {
-		entity, now := step[1].(string), time.UnixMilli(int64(step[2].(float64)))
-		if step[0] == "return" {
-			if err := b.ReturnToken(t.Context(), entity); err != nil {
-				t.Fatal(err)
-			}
-			continue
-		}
-		got, err := b.GetDelayAt(t.Context(), entity, now)
-		want := time.Duration(step[3].(float64)) * time.Millisecond
-		if err != nil || got != want {
-			t.Fatalf("seed %d step %d: GetDelayAt(%q, %d) = %v, %v; recorded %v", run.Seed, i, entity, now.UnixMilli(), got, err, want)
-		}
-		delays++
-	}
-	return delays
 }
 
 // TestExactUnderContention counts what 64 goroutines are granted that ask as fast as they can. Nobody is idle long

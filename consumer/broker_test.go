@@ -68,20 +68,35 @@ func (b *broker) publish(queue string, messages ...amqp.Publishing) {
 	}
 }
 
-// count is the number of messages ready in a queue; -1 when there is none.
-func (b *broker) count(queue string) int {
+// look returns the state of a queue, and whether there is one. On a connection of its own: asking for a queue that
+// is not there closes the channel.
+func (b *broker) look(queue string) (q amqp.Queue, exists bool) {
 	b.t.Helper()
 	conn, err := amqp.Dial(b.url)
 	b.must(err)
 	defer conn.Close()
 	ch, err := conn.Channel()
 	b.must(err)
-	q, err := ch.QueueDeclarePassive(queue, true, false, false, false, nil)
+	q, err = ch.QueueDeclarePassive(queue, true, false, false, false, nil)
 	if code(err) == amqp.NotFound {
-		return -1
+		return q, false
 	}
 	b.must(err)
+	return q, true
+}
+
+// count is the number of messages ready in a queue.
+func (b *broker) count(queue string) int {
+	b.t.Helper()
+	q, _ := b.look(queue)
 	return q.Messages
+}
+
+// consumers is the number of consumers of a queue.
+func (b *broker) consumers(queue string) int {
+	b.t.Helper()
+	q, _ := b.look(queue)
+	return q.Consumers
 }
 
 // eventually polls until ok; the deadline is for a machine that is very busy.

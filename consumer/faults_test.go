@@ -111,8 +111,13 @@ func TestQueuesAreDeleted(t *testing.T) {
 				_, err := b.ch.QueueDelete(q, false, false, false)
 				b.must(err)
 			}
+			if name == "the due queue" {
+				eventually(t, "it is declared again", func() bool { _, exists := b.look(queue + ".drip.due"); return exists })
+			}
 			_, err := b.ch.QueueDeclare(queue, true, false, false, false, nil)
 			b.must(err)
+			// What expires while there is no due queue is kept, but the broker tries again only after three minutes.
+			eventually(t, "the consumer is back", func() bool { return b.consumers(queue+".drip.due") == 1 })
 			b.publish(queue, numbered(50, 100)...)
 			eventually(t, "messages flow again", func() bool { return l.count() == 100 })
 			b.publish(queue, amqp.Publishing{MessageId: "bad"})

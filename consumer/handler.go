@@ -36,11 +36,15 @@ func (f HandlerFunc) Handle(ctx context.Context, d *amqp.Delivery) error { retur
 type Middleware func(Handler) Handler
 
 // Limit returns a middleware for a consume loop of your own. A message that may run now goes to the next handler,
-// in the form its publisher gave it; one that may not is handed to p, which puts it off. Either way nil means:
-// acknowledge the delivery. Any error means: don't, let the broker deliver it again.
+// in the form its publisher gave it; one that may not is handed to p, which puts it off, and so is one whose
+// handler was Throttled. Either way nil means: acknowledge the delivery. Acknowledge in the loop, therefore: a
+// postponed message never reaches the handler.
 //
-// The token is returned on every path, also when the handler panics. Wrap what must run for every delivery, such
-// as a log, around Limit; what must run for every execution goes inside.
+// While the limiter gives no answer, the message waits for one until ctx ends. An error that is ErrEntity will not
+// go away: reject that message without requeueing it. After any other error let the broker deliver it again, with
+// some pause.
+//
+// The token is returned on every path, also when the handler panics.
 func Limit(l Limiter, entity EntityFunc, p Postponer) Middleware {
 	return func(next Handler) Handler {
 		return HandlerFunc(func(ctx context.Context, d *amqp.Delivery) error {
@@ -53,42 +57,68 @@ func Limit(l Limiter, entity EntityFunc, p Postponer) Middleware {
 			if err != nil {
 				return fmt.Errorf("consumer: %w", err)
 			}
-			delay, err := l.GetDelay(ctx, id)
+			delay, err := ask(ctx, ctx, l, id, slog.Default())
 			if err != nil {
 				return err
 			}
 			if delay > 0 {
 				return p.Postpone(ctx, d, delay)
 			}
-			defer func() {
-				if lost := returnToken(ctx, l, id); lost != nil {
-					// Not the caller's error: what the handler has done must not be done again because of it.
-					slog.ErrorContext(ctx, "a token was not returned", "entity", id, "error", lost)
-				}
-			}()
-			return next.Handle(ctx, &m.Delivery)
+			err = run(ctx, l, id, next, &m.Delivery, slog.Default())
+			if throttled := (*throttledError)(nil); errors.As(err, &throttled) {
+				return p.Postpone(ctx, d, throttled.retryAfter)
+			}
+			return err
 		})
 	}
+}
+
+// ask asks the limiter, and again while it fails: without an answer nothing may run. It stops when waiting ends.
+func ask(ctx, waiting context.Context, l Limiter, entity string, log *slog.Logger) (time.Duration, error) {
+	for backoff := firstBackoff; ; backoff = min(2*backoff, longestBackoff) {
+		delay, err := l.GetDelay(ctx, entity)
+		if err == nil {
+			return delay, nil
+		}
+		if waiting.Err() == nil {
+			log.Error("no answer from the limiter, the message waits", "entity", entity, "error", err)
+		}
+		if !sleep(waiting, jitter(backoff)) {
+			return 0, err
+		}
+	}
+}
+
+// run runs the handler and returns the token. When that fails it is only logged: what the handler has done must
+// not be done again because of it.
+func run(ctx context.Context, l Limiter, entity string, h Handler, d *amqp.Delivery, log *slog.Logger) error {
+	defer func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), returnTimeout)
+		defer cancel()
+		if err := l.ReturnToken(ctx, entity); err != nil {
+			log.ErrorContext(ctx, "a token was not returned", "entity", entity, "error", err)
+		}
+	}()
+	return h.Handle(ctx, d)
 }
 
 // returnTimeout bounds returning a token, which goes on after the handler's context has ended.
 const returnTimeout = 10 * time.Second
 
-func returnToken(ctx context.Context, l Limiter, entity string) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), returnTimeout)
-	defer cancel()
-	return l.ReturnToken(ctx, entity)
-}
+// ErrEntity is the error of a message whose entity function failed, panicked or returned an empty entity.
+var ErrEntity = errors.New("entity of the message")
 
 // entityOf calls f, whose panic is an error like any other.
-func entityOf(f EntityFunc, d *amqp.Delivery) (id string, err error) {
-	defer recovered(&err)
-	id, err = f(d)
+func entityOf(f EntityFunc, d *amqp.Delivery) (string, error) {
+	id, err := func() (id string, err error) {
+		defer recovered(&err)
+		return f(d)
+	}()
 	switch {
 	case err != nil:
-		return "", fmt.Errorf("entity of the message: %w", err)
+		return "", fmt.Errorf("%w: %w", ErrEntity, err)
 	case id == "":
-		return "", errors.New("entity of the message: it is empty")
+		return "", fmt.Errorf("%w: it is empty", ErrEntity)
 	}
 	return id, nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -52,8 +53,8 @@ func TestLimit(t *testing.T) {
 		"runs":           {handled: true},
 		"fails":          {handled: true, handler: failure, want: failure},
 		"postponed":      {limiter: scripted{delay: time.Second}, postponed: 1},
-		"no answer":      {limiter: scripted{err: failure}, want: failure},
-		"entity fails":   {entity: func(*amqp.Delivery) (string, error) { return "", failure }, want: failure},
+		"throttled":      {handled: true, handler: Throttled(time.Minute, failure), postponed: 1},
+		"entity fails":   {entity: func(*amqp.Delivery) (string, error) { return "", failure }, want: ErrEntity},
 		"came back soon": {header: amqp.Table{headerDue: time.Now().Add(time.Minute).UnixMilli()}, postponed: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -81,6 +82,34 @@ func TestLimit(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A loop that requeues at once what it got an error for would spin, and a broker that limits redeliveries would
+// drop the message.
+func TestLimitWaitsForTheLimiter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began, failure := time.Now(), errors.New("the storage is away")
+		l := failing(func() error {
+			if time.Since(began) < time.Minute {
+				return failure
+			}
+			return nil
+		})
+		var handled time.Duration
+		h := Limit(l, byID, new(postponed))(HandlerFunc(func(context.Context, *amqp.Delivery) error {
+			handled = time.Since(began)
+			return nil
+		}))
+		if err := h.Handle(t.Context(), &amqp.Delivery{MessageId: "shop"}); err != nil || handled < time.Minute || handled > 2*time.Minute {
+			t.Errorf("handled after %v, %v; want soon after the minute of the outage", handled, err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		began = time.Now()
+		if err := h.Handle(ctx, &amqp.Delivery{MessageId: "shop"}); !errors.Is(err, failure) || time.Since(began) != time.Second {
+			t.Errorf("Handle = %v after %v, want the failure when the context ends", err, time.Since(began))
+		}
+	})
 }
 
 func TestLimitReturnsTheTokenOfAPanicAndOfACancelledHandler(t *testing.T) {

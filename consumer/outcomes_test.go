@@ -56,7 +56,7 @@ func TestOutcomes(t *testing.T) {
 		},
 		"entity panics": {
 			entity: func(*amqp.Delivery) (string, error) { panic("poison") },
-			reason: "failed", text: "panic: poison",
+			reason: "failed", text: "entity of the message: panic: poison",
 		},
 		"entity is empty": {
 			entity: func(*amqp.Delivery) (string, error) { return "", nil },
@@ -321,20 +321,12 @@ func TestShutdown(t *testing.T) {
 	})
 }
 
-// consumers is the number of consumers of a queue.
-func (b *broker) consumers(queue string) int {
-	b.t.Helper()
-	q, err := b.ch.QueueDeclarePassive(queue, true, false, false, false, nil)
-	b.must(err)
-	return q.Consumers
-}
-
 // waitingIn counts the messages in the delay queues of a work queue.
 func (b *broker) waitingIn(queue string) (n int) {
 	b.t.Helper()
 	for ring := range rings {
 		for i := range rings[ring].slots {
-			n += max(0, b.count(queue+".drip.due."+place{ring: ring, queue: i}.name()))
+			n += b.count(queue + ".drip.due." + place{ring: ring, queue: i}.name())
 		}
 	}
 	return n

@@ -181,19 +181,16 @@ func (s *session) advance(m *message) error {
 	if err != nil {
 		return s.failed(m, err)
 	}
-	delay, err := s.getDelay(entity)
+	delay, err := ask(s.broken, s.waiting, s.Limiter, entity, s.Logger)
 	if err != nil {
 		return err
 	}
 	if delay > 0 {
 		return s.postpone(m, delay)
 	}
-	err = s.handle(m)
-	if lost := returnToken(s.broken, s.Limiter, entity); lost != nil {
-		s.Logger.Error("a token was not returned", "entity", entity, "error", lost)
-	}
+	err = s.handle(m, entity)
 	if throttled := (*throttledError)(nil); errors.As(err, &throttled) {
-		return s.postpone(m, max(0, throttled.retryAfter))
+		return s.postpone(m, throttled.retryAfter)
 	}
 	if err != nil {
 		return s.failed(m, err)
@@ -201,27 +198,11 @@ func (s *session) advance(m *message) error {
 	return nil
 }
 
-// getDelay asks the limiter, and again while it fails: without an answer nothing may run.
-func (s *session) getDelay(entity string) (time.Duration, error) {
-	for backoff := firstBackoff; ; backoff = min(2*backoff, longestBackoff) {
-		delay, err := s.Limiter.GetDelay(s.broken, entity)
-		if err == nil {
-			return delay, nil
-		}
-		if s.waiting.Err() == nil {
-			s.Logger.Error("no answer from the limiter, the message waits", "entity", entity, "error", err)
-		}
-		if !sleep(s.waiting, jitter(backoff)) {
-			return 0, err
-		}
-	}
-}
-
-func (s *session) handle(m *message) (err error) {
+func (s *session) handle(m *message, entity string) (err error) {
 	defer recovered(&err)
 	d := m.Delivery
 	d.Acknowledger = acknowledged{}
-	return s.Handler.Handle(s.broken, &d)
+	return run(s.broken, s.Limiter, entity, s.Handler, &d, s.Logger)
 }
 
 // acknowledged keeps handlers from settling what Run settles: a second acknowledgement closes the channel.

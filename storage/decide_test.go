@@ -93,8 +93,7 @@ func FuzzDecide(f *testing.F) {
 				continue
 			}
 			before := s
-			var delay int64
-			delay = l.Decide(&s, now)
+			delay := l.Decide(&s, now)
 			switch {
 			case delay < 0:
 				t.Fatalf("step %d: delay %d", i, delay)

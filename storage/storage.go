@@ -24,7 +24,9 @@ type Storage interface {
 	// Set stores s when the revision of key is still rev, NoRevision meaning that nothing is stored. Otherwise it
 	// changes nothing and returns ErrConflict. After any other error the state may or may not have been stored.
 	//
-	// The entity may be forgotten from s.Until on. Set does not keep s.
+	// The entity may be forgotten from s.Until on, by the clock of those who decide. That may be a simulation's:
+	// a backend that does not know the time of its callers forgets by the earlier of the machine's clock and the
+	// s.Ops.Last it is given. Set does not keep s.
 	Set(ctx context.Context, key string, s State, rev Revision) error
 }
 

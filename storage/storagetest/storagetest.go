@@ -34,6 +34,7 @@ func Run(t *testing.T, open func(*testing.T) storage.Storage) {
 		{"OneFirstSetWins", testFirstSet},
 		{"NoLostUpdate", testNoLostUpdate},
 		{"KeysAreIndependent", testKeys},
+		{"SimulatedTimeIsNotIdleTime", testSimulatedTime},
 		{"CancelledContext", testCancelled},
 		{"Closed", testClosed},
 		{"AtomicDecidesAsDecide", testAtomicDecides},
@@ -179,6 +180,25 @@ func testKeys(t *testing.T, s storage.Storage) {
 	for i, key := range keys {
 		if got, _ := get(t, s, key); got != state(int64(i)) {
 			t.Errorf("the state of key %q is %+v, want %+v", short(key), got, state(int64(i)))
+		}
+	}
+}
+
+// testSimulatedTime stores states of the year 2017, one after the other a millisecond apart. None has reached its
+// Until in that time, long as it is past by the machine's clock.
+func testSimulatedTime(t *testing.T, s storage.Storage) {
+	simulated := func(i int64) storage.State {
+		st := state(i)
+		st.Ops.Last, st.InUse, st.Until = 1_500_000_000_000+i, 0, 1_500_000_005_000+i
+		return st
+	}
+	const n = 100
+	for i := range int64(n) {
+		set(t, s, fmt.Sprint(i), simulated(i), storage.NoRevision)
+	}
+	for i := range int64(n) {
+		if got, _ := get(t, s, fmt.Sprint(i)); got != simulated(i) {
+			t.Fatalf("the state of key %d is %+v, want %+v: it was forgotten by another clock than its callers'", i, got, simulated(i))
 		}
 	}
 }

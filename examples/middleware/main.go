@@ -1,0 +1,113 @@
+// Middleware is a RabbitMQ consume loop as many programs have one, with drip added. The loop and the handler stay
+// as they were: all that is added stands in the function limited.
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"flag"
+	"log"
+	"os"
+	"os/signal"
+	"sync"
+	"syscall"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/consumer"
+)
+
+// --- What was there -------------------------------------------------------------------------------------------
+
+type handler func(ctx context.Context, d *amqp.Delivery) error
+
+const workers = 10
+
+// consume hands deliveries to handle until ctx ends, and finishes those it has.
+func consume(ctx context.Context, url, queue string, handle handler) error {
+	conn, err := amqp.Dial(url)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	ch, err := conn.Channel()
+	if err != nil {
+		return err
+	}
+	if err := ch.Qos(workers, 0, false); err != nil {
+		return err
+	}
+	deliveries, err := ch.ConsumeWithContext(ctx, queue, "", false, false, false, false, nil)
+	if err != nil {
+		return err
+	}
+	var wg sync.WaitGroup
+	for range workers {
+		wg.Go(func() {
+			for d := range deliveries {
+				err := handle(context.WithoutCancel(ctx), &d)
+				if err == nil {
+					err = d.Ack(false)
+				} else {
+					err = errors.Join(err, d.Nack(false, !d.Redelivered)) // once more, then no more
+				}
+				if err != nil {
+					log.Printf("%s: %v", d.Body, err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if ctx.Err() == nil {
+		return errors.New("the broker has ended the consumer")
+	}
+	return nil
+}
+
+// work is where the rate-limited service is called.
+func work(_ context.Context, d *amqp.Delivery) error {
+	log.Printf("%s: %s", d.Headers["shop"], d.Body)
+	return nil
+}
+
+// --- What drip adds -------------------------------------------------------------------------------------------
+
+// limited consumes as consume does, but at most ten a second of each shop. What may not run yet goes to a delay
+// queue, handle never sees it, and the loop acknowledges it: it is back when it is due.
+func limited(ctx context.Context, url, queue string, handle handler) error {
+	bucket, err := drip.New(drip.Options{Size: 20, RefreshRate: 10})
+	if err != nil {
+		return err
+	}
+	delays, err := consumer.OpenDelayQueues(ctx, consumer.DelayQueuesOptions{URL: url, Queue: queue})
+	if err != nil {
+		return err
+	}
+	defer delays.Close()
+	limit := consumer.Limit(bucket, shop, delays)
+	return consume(ctx, url, queue, limit(consumer.HandlerFunc(handle)).Handle)
+}
+
+// shop is whose limit a message falls under.
+func shop(d *amqp.Delivery) (string, error) {
+	shop, ok := d.Headers["shop"].(string)
+	if !ok {
+		return "", errors.New(`there is no header "shop"`)
+	}
+	return shop, nil
+}
+
+// --------------------------------------------------------------------------------------------------------------
+
+func main() {
+	queue := flag.String("queue", "orders", "the `name` of the queue, which must exist")
+	flag.Parse()
+	url := cmp.Or(os.Getenv("DRIP_RABBITMQ_URL"), "amqp://guest:guest@127.0.0.1:5672/")
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop)                            // a second Ctrl-C ends at once
+	if err := limited(ctx, url, *queue, work); err != nil { // drip: it was consume
+		log.Fatal(err)
+	}
+}
