@@ -46,3 +46,31 @@ func Example() {
 	// 10: postpone by 2s
 	// 11: postpone by 3s
 }
+
+// What a message handler does with a bucket.
+func ExampleBucket_GetDelay() {
+	call := func(context.Context) error { fmt.Println("called"); return nil }
+	postpone := func(by time.Duration) error { fmt.Println("postponed by", by); return nil }
+	bucket, err := drip.New(drip.Options{Size: 1, RefreshRate: 1, RefreshInterval: 24 * time.Hour, Start: time.Unix(0, 0)})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+
+	handle := func(ctx context.Context, shop string) error {
+		delay, err := bucket.GetDelay(ctx, shop)
+		if err != nil {
+			return err
+		}
+		if delay > 0 {
+			return postpone(delay)
+		}
+		defer bucket.ReturnToken(context.WithoutCancel(ctx), shop)
+		return call(ctx)
+	}
+
+	if err := handle(context.Background(), "shop-1"); err != nil {
+		fmt.Println(err)
+	}
+	// Output: called
+}

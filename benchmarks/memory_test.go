@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"runtime"
+	"slices"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -63,45 +63,56 @@ func (l *limiters) allow(b *testing.B, key string) {
 	}
 }
 
+// BenchmarkMemory times drip's pair and x/time/rate's Allow in turn, round by round, so that a machine that slows
+// down slows both. It reports the medians, and that of the ratio of each two rounds: below 1 drip is faster.
 func BenchmarkMemory(b *testing.B) {
 	for _, n := range []int{1, manyKeys} {
-		keys := keys(n)
-		bucket, limiters := generous(b), &limiters{}
-		for _, c := range []struct {
-			name string
-			call func(*testing.B, string)
-		}{
-			{"drip-pair", func(b *testing.B, key string) { pair(b, bucket, key) }},
-			{"xtime-allow", limiters.allow},
-		} {
-			for _, key := range keys {
-				c.call(b, key)
-			}
-			b.Run(fmt.Sprintf("%s/keys=%d/serial", c.name, n), func(b *testing.B) {
-				b.ReportAllocs()
-				i := 0
-				for b.Loop() {
-					c.call(b, keys[i])
-					if i++; i == n {
-						i = 0
-					}
+		for _, workers := range slices.Compact([]int{1, runtime.GOMAXPROCS(0)}) {
+			b.Run(fmt.Sprintf("keys=%d/workers=%d", n, workers), func(b *testing.B) {
+				keys := keys(n)
+				bucket, limiters := generous(b), &limiters{}
+				drip := func(key string) { pair(b, bucket, key) }
+				peer := func(key string) { limiters.allow(b, key) }
+				for _, key := range keys {
+					drip(key)
+					peer(key)
 				}
-			})
-			b.Run(fmt.Sprintf("%s/keys=%d/parallel", c.name, n), func(b *testing.B) {
-				b.ReportAllocs()
-				var started atomic.Int64
-				b.RunParallel(func(pb *testing.PB) {
-					i := int(started.Add(1)) * 37_777 % n
-					for pb.Next() {
-						c.call(b, keys[i])
-						if i++; i == n {
-							i = 0
-						}
-					}
-				})
+				var drips, peers, ratios []float64
+				for b.Loop() {
+					d, p := round(keys, workers, drip), round(keys, workers, peer)
+					drips, peers, ratios = append(drips, d), append(peers, p), append(ratios, d/p)
+				}
+				b.ReportMetric(median(drips), "ns/pair")
+				b.ReportMetric(median(peers), "ns/Allow")
+				b.ReportMetric(median(ratios), "ratio")
 			})
 		}
 	}
+}
+
+// round calls f 400,000 times, each worker beginning elsewhere in keys, and returns the nanoseconds a call took.
+func round(keys []string, workers int, f func(key string)) float64 {
+	const calls = 400_000
+	began := time.Now()
+	var wg sync.WaitGroup
+	for w := range workers {
+		wg.Go(func() {
+			next := w * len(keys) / workers
+			for range calls / workers {
+				f(keys[next])
+				if next++; next == len(keys) {
+					next = 0
+				}
+			}
+		})
+	}
+	wg.Wait()
+	return float64(time.Since(began)) / calls
+}
+
+func median(v []float64) float64 {
+	slices.Sort(v)
+	return v[len(v)/2]
 }
 
 // BenchmarkHeap reports the heap an entity takes, its key not counted, at a million entities.

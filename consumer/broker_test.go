@@ -3,7 +3,6 @@ package consumer
 import (
 	"context"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -14,8 +13,6 @@ import (
 
 	"github.com/drip-go/drip/internal/servers"
 )
-
-func TestMain(m *testing.M) { os.Exit(servers.Main(m)) }
 
 // broker is a test's connection to a real RabbitMQ.
 type broker struct {
