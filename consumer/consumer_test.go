@@ -13,7 +13,7 @@ import (
 
 // once postpones every entity once, by a delay of its own, and reports who comes back early.
 type once struct {
-	t     *testing.T
+	t     testing.TB
 	delay func() time.Duration
 
 	mu   sync.Mutex

@@ -55,9 +55,9 @@ func numbered(from, to int) (messages []amqp.Publishing) {
 }
 
 // each postpones every message by a delay of its own, once.
-func each(t *testing.T, delay func(i int) time.Duration) *once {
+func each(t testing.TB, delay func(i int) time.Duration) *once {
 	i := 0
-	return &once{t: t, due: map[string]time.Time{}, delay: func() time.Duration { i++; return delay(i) }}
+	return &once{t: t, due: map[string]time.Time{}, delay: func() time.Duration { i++; return delay(i - 1) }}
 }
 
 func TestBrokerIsKilled(t *testing.T) {

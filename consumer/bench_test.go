@@ -1,0 +1,90 @@
+package consumer
+
+import (
+	"context"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/drip-go/drip/internal/servers"
+)
+
+// BenchmarkLateness postpones 1,000 messages a second once each, and reports how long after its time a message is
+// asked about again, and what that costs the broker. Run it with -benchtime 1x.
+func BenchmarkLateness(b *testing.B) {
+	const n = 10_000
+	start := time.Now().Truncate(time.Second)
+	for name, delay := range map[string]func(i int) time.Duration{
+		"uniform 50ms-30s": func(int) time.Duration { return 50*time.Millisecond + rand.N(29_950*time.Millisecond) },
+		"whole seconds": func(int) time.Duration {
+			return time.Until(time.Now().Truncate(time.Second).Add(rand.N(30*time.Second) + time.Second).Truncate(time.Second))
+		},
+		"1000 at a time": func(i int) time.Duration { return time.Until(start.Add(time.Duration(15+i/1000) * time.Second)) },
+	} {
+		b.Run(name, func(b *testing.B) {
+			start = time.Now().Truncate(time.Second)
+			server := servers.UseRabbitMQ(b)
+			broker := connect(b, server.URL())
+			for b.Loop() {
+				l := each(b, delay)
+				before, err := server.CPU()
+				broker.must(err)
+				queue := broker.queue()
+				var handled ledger
+				stop := running(b, Options{URL: broker.url, Queue: queue, Limiter: l, Entity: byID, Handler: &handled, Logger: quiet})
+				tick := time.NewTicker(10 * time.Millisecond)
+				for i := 0; i < n; i += 10 {
+					<-tick.C
+					broker.publish(queue, numbered(i, i+10)...)
+				}
+				eventually(b, "all are handled", func() bool { return handled.count() == n })
+				stop()
+				after, err := server.CPU()
+				broker.must(err)
+				slices.Sort(l.late)
+				b.ReportMetric(float64(l.late[n/2])/1e6, "late-p50-ms")
+				b.ReportMetric(float64(l.late[n*99/100])/1e6, "late-p99-ms")
+				b.ReportMetric(float64(l.late[n-1])/1e6, "late-max-ms")
+				b.ReportMetric(float64((after-before).Microseconds())/n, "broker-µs/message")
+			}
+		})
+	}
+}
+
+// BenchmarkThroughput takes 50,000 messages off a queue: all postponed, or all handled.
+func BenchmarkThroughput(b *testing.B) {
+	const n = 50_000
+	for name, delay := range map[string]time.Duration{"postponed": time.Hour, "handled": 0} {
+		b.Run(name, func(b *testing.B) {
+			broker := connect(b, servers.UseRabbitMQ(b).URL())
+			for b.Loop() {
+				b.StopTimer()
+				queue := broker.queue()
+				broker.publish(queue, numbered(0, n)...)
+				// The last answer of the limiter, or the last run, ends it.
+				left, done := n, make(chan struct{})
+				seen := make(chan struct{}, n)
+				l := limiterFunc(func() time.Duration { seen <- struct{}{}; return delay })
+				b.StartTimer()
+				stop := running(b, Options{
+					URL: broker.url, Queue: queue, Limiter: l, Entity: byID, Logger: quiet,
+					Handler: HandlerFunc(func(context.Context, *amqp.Delivery) error { return nil }),
+				})
+				go func() {
+					for range seen {
+						if left--; left == 0 {
+							close(done)
+							return
+						}
+					}
+				}()
+				<-done
+				stop() // and so all are acknowledged
+			}
+			b.ReportMetric(float64(n)*float64(b.N)/b.Elapsed().Seconds(), "messages/s")
+		})
+	}
+}
