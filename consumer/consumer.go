@@ -48,7 +48,8 @@ type Options struct {
 	Entity EntityFunc
 
 	// Handler does the work. It is called from many goroutines at once, with a context that ends when the drain
-	// time is over. An error is retried; see Throttled for the other kind. Required.
+	// time is over, or when the connection is lost and the message will be delivered again. An error is retried;
+	// see Throttled for the other kind. Required.
 	Handler Handler
 
 	// Prefetch is the most messages of the work queue in hand at once, handlers included. Defaults to 128.
@@ -89,7 +90,7 @@ type Options struct {
 
 // Consumer consumes a queue by the limits of its entities. Make one with New and call Run.
 type Consumer struct {
-	Options
+	o      Options
 	delays *DelayQueues
 }
 
@@ -141,13 +142,13 @@ func New(o Options) (*Consumer, error) {
 	delays.target = o.Queue + ".drip.due"
 	delays.prefix = delays.target + "."
 	delays.held = true
-	return &Consumer{Options: o, delays: delays}, nil
+	return &Consumer{o: o, delays: delays}, nil
 }
 
 const maxPrefetch = 65_535 // AMQP's
 
 func (c *Consumer) dueQueue() string  { return c.delays.target }
-func (c *Consumer) deadQueue() string { return c.Queue + ".drip.dead" }
+func (c *Consumer) deadQueue() string { return c.o.Queue + ".drip.dead" }
 
 // Run consumes until ctx ends, and then until the handlers in flight have returned or the drain time is over;
 // what was not acknowledged goes back to its queue. It returns nil when it ended so, and ErrStillRunning when
@@ -171,7 +172,7 @@ func (c *Consumer) Run(ctx context.Context) error {
 	defer close(over)
 	var sessions sync.WaitGroup
 	for s != nil {
-		c.Logger.Info("consuming")
+		c.o.Logger.Info("consuming")
 		s.run(ctx, handlers)
 		// What is in hand is still acknowledged on this connection, if it lives.
 		ended := s
@@ -183,14 +184,14 @@ func (c *Consumer) Run(ctx context.Context) error {
 		sessions.Wait()
 		close(drained)
 	}()
-	if within(c.DrainTime, drained) {
+	if within(c.o.DrainTime, drained) {
 		return nil
 	}
 	stopHandlers()
 	if within(handlerGrace, drained) {
 		return nil
 	}
-	return fmt.Errorf("consumer: drain: %w after %v", ErrStillRunning, c.DrainTime)
+	return fmt.Errorf("consumer: drain: %w after %v", ErrStillRunning, c.o.DrainTime)
 }
 
 // ErrStillRunning is returned by Run when handlers did not return although their context has ended. Their
@@ -208,7 +209,7 @@ func (c *Consumer) again(ctx context.Context) *session {
 			return s
 		}
 		if ctx.Err() == nil {
-			c.Logger.Warn("cannot consume, will try again", "error", err)
+			c.o.Logger.Warn("cannot consume, will try again", "error", err)
 		}
 	}
 }

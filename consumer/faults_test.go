@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -78,6 +79,39 @@ func TestBrokerIsKilled(t *testing.T) {
 	eventually(t, "every message is handled", func() bool { return l.count() == n })
 	stop()
 	t.Logf("of %d messages none was lost, %d were handled twice", n, l.twice())
+}
+
+// The connection is cut again and again, wherever the messages are on their way.
+func TestConnectionIsCut(t *testing.T) {
+	direct := connect(t, useBroker(t))
+	queue := direct.queue()
+	proxy, url := through(t, direct.url)
+	const n, cuts = 1000, 10
+	var l ledger
+	var asked atomic.Int64
+	limiter := limiterFunc(func() time.Duration { return time.Duration(asked.Add(1)%3) * 700 * time.Millisecond })
+	stop := running(t, Options{URL: url, Queue: queue, Limiter: limiter, Entity: byID, Handler: &l, Logger: quiet})
+	cut := 0
+	for i := range cuts {
+		direct.publish(queue, numbered(i*n/cuts, (i+1)*n/cuts)...)
+		if i == 0 { // a Run that cannot begin returns
+			eventually(t, "the first message is handled", func() bool { return l.count() > 0 })
+		}
+		eventually(t, "the consumer is back", func() bool { return direct.consumers(queue) == 1 })
+		cut += proxy.cut()
+	}
+	eventually(t, "every message is handled", func() bool { return l.count() == n })
+	eventually(t, "nothing is left", func() bool {
+		return direct.count(queue)+direct.count(queue+".drip.due")+direct.waitingIn(queue) == 0
+	})
+	stop()
+	if cut < cuts {
+		t.Errorf("only %d connections were cut", cut)
+	}
+	if n := direct.count(queue + ".drip.dead"); n != 0 {
+		t.Errorf("%d messages were given up", n)
+	}
+	t.Logf("of %d messages none was lost in %d cuts, %d were handled twice", n, cut, l.twice())
 }
 
 func TestQueuesAreDeleted(t *testing.T) {

@@ -80,7 +80,7 @@ func ask(ctx, waiting context.Context, l Limiter, entity string, log *slog.Logge
 		if err == nil {
 			return delay, nil
 		}
-		if waiting.Err() == nil {
+		if backoff == firstBackoff && waiting.Err() == nil {
 			log.Error("no answer from the limiter, the message waits", "entity", entity, "error", err)
 		}
 		if !sleep(waiting, jitter(backoff)) {

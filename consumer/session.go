@@ -22,14 +22,15 @@ type session struct {
 	inHand   sync.WaitGroup
 
 	// waiting ends when messages in hand should be given back instead of waiting any longer: Run is over, or the
-	// session is. broken ends when the session can't acknowledge any more, or when handlers have to stop.
+	// session is. broken ends when the session can't acknowledge any more, or when handlers have to stop: it is
+	// their context, for the message of a lost connection is delivered again whatever they do.
 	waiting, broken     context.Context
 	stopWaiting, ruined context.CancelFunc
 }
 
 // begin connects, declares and consumes.
 func (c *Consumer) begin(ctx context.Context) (*session, error) {
-	conn, err := dial(ctx, c.URL, amqp.Config{TLSClientConfig: c.TLS}, "consuming "+c.Queue)
+	conn, err := dial(ctx, c.o.URL, amqp.Config{TLSClientConfig: c.o.TLS}, "consuming "+c.o.Queue)
 	if err != nil {
 		return nil, err
 	}
@@ -50,7 +51,7 @@ func (s *session) consume(ctx context.Context) error {
 		s.channels = append(s.channels, ch)
 	}
 	ch := s.channels[0]
-	if err := checkQueue(ch, s.Queue); err != nil {
+	if err := checkQueue(ch, s.o.Queue); err != nil {
 		return err
 	}
 	if err := s.declareOwn(ch); err != nil {
@@ -63,7 +64,7 @@ func (s *session) consume(ctx context.Context) error {
 		queue      string
 		prefetch   int
 		deliveries *<-chan amqp.Delivery
-	}{{s.Queue, s.Prefetch, &s.work}, {s.dueQueue(), s.Hold, &s.due}} {
+	}{{s.o.Queue, s.o.Prefetch, &s.work}, {s.dueQueue(), s.o.Hold, &s.due}} {
 		err := s.channels[i].Qos(from.prefetch, 0, false)
 		if err == nil {
 			*from.deliveries, err = s.channels[i].Consume(from.queue, consumerTag, false, false, false, false, nil)
@@ -97,9 +98,11 @@ func (s *session) run(ctx, handlers context.Context) {
 	// One loop's end is the session's: the broker has closed the connection or the channel, or it has cancelled
 	// the consumer because the queue is gone. A cancelled consumer hands out what it has buffered and ends.
 	stop := context.AfterFunc(s.waiting, func() {
+		impatient := time.AfterFunc(closeTimeout, func() { s.conn.CloseDeadline(time.Now()) })
+		defer impatient.Stop()
 		for _, ch := range s.channels {
 			if err := ch.Cancel(consumerTag, false); err != nil && !errors.Is(err, amqp.ErrClosed) {
-				s.Logger.Debug("cancel the consumer", "error", err)
+				s.o.Logger.Debug("cancel the consumer", "error", err)
 			}
 		}
 	})
@@ -113,11 +116,11 @@ func (s *session) run(ctx, handlers context.Context) {
 		return
 	}
 	if s.conn.IsClosed() {
-		s.Logger.Warn("the connection was lost", "error", <-closed)
+		s.o.Logger.Warn("the connection was lost", "error", <-closed)
 		s.ruined()
 		return
 	}
-	s.Logger.Warn("the broker has ended the consumer", "hint", "was a queue deleted?")
+	s.o.Logger.Warn("the broker has ended the consumer", "hint", "was a queue deleted?")
 }
 
 func (s *session) take(deliveries <-chan amqp.Delivery, waited bool) {
@@ -155,9 +158,9 @@ func (s *session) process(d amqp.Delivery, waited bool) {
 	switch {
 	case err == nil, s.waiting.Err() != nil:
 	case s.broken.Err() != nil || errors.Is(err, amqp.ErrClosed):
-		s.Logger.Debug("a message in hand when the connection was lost will be delivered again")
+		s.o.Logger.Debug("a message in hand when the connection was lost will be delivered again")
 	default:
-		s.Logger.Warn("a message was given back to the broker", "error", err)
+		s.o.Logger.Warn("a message was given back to the broker", "error", err)
 	}
 }
 
@@ -174,14 +177,14 @@ func (s *session) advance(m *message) error {
 	if s.waiting.Err() != nil {
 		return s.waiting.Err()
 	}
-	if s.MaxAge > 0 && m.age() > s.MaxAge {
+	if s.o.MaxAge > 0 && m.age() > s.o.MaxAge {
 		return s.bury(m, "too old", nil)
 	}
-	entity, err := entityOf(s.Entity, &m.Delivery)
+	entity, err := entityOf(s.o.Entity, &m.Delivery)
 	if err != nil {
 		return s.failed(m, err)
 	}
-	delay, err := ask(s.broken, s.waiting, s.Limiter, entity, s.Logger)
+	delay, err := ask(s.broken, s.waiting, s.o.Limiter, entity, s.o.Logger)
 	if err != nil {
 		return err
 	}
@@ -202,7 +205,7 @@ func (s *session) handle(m *message, entity string) (err error) {
 	defer recovered(&err)
 	d := m.Delivery
 	d.Acknowledger = acknowledged{}
-	return run(s.broken, s.Limiter, entity, s.Handler, &d, s.Logger)
+	return run(s.broken, s.o.Limiter, entity, s.o.Handler, &d, s.o.Logger)
 }
 
 // acknowledged keeps handlers from settling what Run settles: a second acknowledgement closes the channel.
@@ -216,7 +219,7 @@ func (acknowledged) Reject(uint64, bool) error     { return errAcknowledged }
 
 // postpone puts off a message that the limit does not let run.
 func (s *session) postpone(m *message, delay time.Duration) error {
-	if s.MaxPostponements > 0 && m.postponements >= int64(s.MaxPostponements) {
+	if s.o.MaxPostponements > 0 && m.postponements >= int64(s.o.MaxPostponements) {
 		return s.bury(m, "postponed too often", nil)
 	}
 	m.postponements++
@@ -227,17 +230,17 @@ func (s *session) postpone(m *message, delay time.Duration) error {
 // failed retries a message whose handler or entity function failed, or gives it up.
 func (s *session) failed(m *message, cause error) error {
 	m.attempts++
-	log := s.Logger.With("attempt", m.attempts, "message_id", m.MessageId, "error", cause)
+	log := s.o.Logger.With("attempt", m.attempts, "message_id", m.MessageId, "error", cause)
 	if panicked := (*PanicError)(nil); errors.As(cause, &panicked) {
 		log = log.With("stack", string(panicked.Stack))
 	}
-	if m.attempts >= int64(s.Attempts) {
+	if m.attempts >= int64(s.o.Attempts) {
 		log.Error("a message failed for the last time")
 		return s.bury(m, "failed", cause)
 	}
 	delay := longestRetry
-	if doublings := m.attempts - 1; doublings < 32 && s.RetryDelay < longestRetry>>doublings {
-		delay = s.RetryDelay << doublings
+	if doublings := m.attempts - 1; doublings < 32 && s.o.RetryDelay < longestRetry>>doublings {
+		delay = s.o.RetryDelay << doublings
 	}
 	log.Warn("a message failed and will be tried again", "in", delay)
 	m.postponeBy(jitter(delay))
@@ -275,7 +278,7 @@ func (s *session) insist(publish func() error) error {
 			return nil
 		}
 		if s.broken.Err() == nil {
-			s.Logger.Warn("cannot publish, will try again", "error", err)
+			s.o.Logger.Warn("cannot publish, will try again", "error", err)
 		}
 		if !sleep(s.broken, jitter(backoff)) {
 			return err
