@@ -85,7 +85,7 @@ func (b *Bucket) GetDelay(ctx context.Context, entityID string) (time.Duration, 
 
 // GetDelayAt is GetDelay at a time of the caller's, for simulations and tests; the zero time means now. Times
 // are cut to milliseconds. An entity's time never runs backwards: a time before its last run counts as the time
-// of that run.
+// of that run, for as long as the storage remembers it.
 func (b *Bucket) GetDelayAt(ctx context.Context, entityID string, now time.Time) (time.Duration, error) {
 	delay, err := b.getDelay(ctx, entityID, now)
 	if err != nil {

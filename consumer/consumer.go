@@ -15,8 +15,8 @@
 // For the work queue "orders" there are "orders.drip.due" (what has waited), "orders.drip.dead" (what was given
 // up, with the reason in its headers) and the delay queues "orders.drip.due.250ms.00" to "….1024s.15", of which a
 // name says how long a slot is and which one it is. They are shared by all processes, and an empty one may be
-// deleted at any time. The clocks of the processes should agree to a fraction of a second: a message whose time
-// one clock has seen and another has not is asked about again.
+// deleted at any time. The clocks of the processes should agree to a quarter of a second: with more between them
+// messages come back late by the difference, and those that come too early are asked about again.
 package consumer
 
 import (
@@ -56,7 +56,7 @@ type Options struct {
 	Prefetch int
 
 	// Hold is the most postponed messages in hand at once, handlers included. They come a moment early and are
-	// held until they are due, so it should be above the number of messages that are due in half a second.
+	// held until they are due, so it should be above the number of messages that are due in a second.
 	// Defaults to 2048.
 	Hold int
 
@@ -158,26 +158,30 @@ func (c *Consumer) deadQueue() string { return c.o.Queue + ".drip.dead" }
 // has begun it reconnects whatever happens. A Consumer runs once.
 func (c *Consumer) Run(ctx context.Context) error {
 	defer c.delays.Close()
-	s, err := c.begin(ctx)
+	// Handlers live on while Run drains. over ends the connections of those that outlive even that.
+	handlers, stopHandlers := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopHandlers()
+	over := make(chan struct{})
+	defer close(over)
+	s, err := c.begin(ctx, handlers)
 	if err != nil {
 		if ctx.Err() != nil {
 			return nil
 		}
 		return fmt.Errorf("consumer: %w", err)
 	}
-	// Handlers live on while Run drains. over ends the connections of those that outlive even that.
-	handlers, stopHandlers := context.WithCancel(context.WithoutCancel(ctx))
-	defer stopHandlers()
-	over := make(chan struct{})
-	defer close(over)
 	var sessions sync.WaitGroup
+	backoff := firstBackoff
 	for s != nil {
 		c.o.Logger.Info("consuming")
-		s.run(ctx, handlers)
+		began, ended := time.Now(), s
+		s.run(ctx)
 		// What is in hand is still acknowledged on this connection, if it lives.
-		ended := s
 		sessions.Go(func() { ended.finish(over) })
-		s = c.again(ctx)
+		if time.Since(began) > longestBackoff {
+			backoff = firstBackoff // it was a good session, not one of a row that fail
+		}
+		s, backoff = c.again(ctx, handlers, backoff)
 	}
 	drained := make(chan struct{})
 	go func() {
@@ -198,15 +202,17 @@ func (c *Consumer) Run(ctx context.Context) error {
 // messages went back to the queue.
 var ErrStillRunning = errors.New("handlers are still running")
 
-// again begins a new session after one has ended, however long it takes. It returns nil when ctx has ended.
-func (c *Consumer) again(ctx context.Context) *session {
-	for backoff := firstBackoff; ; backoff = min(2*backoff, longestBackoff) {
+// again begins a new session after one has ended, however long it takes. It returns nil when ctx has ended, and
+// the pause to begin with should that session end soon.
+func (c *Consumer) again(ctx, handlers context.Context, backoff time.Duration) (*session, time.Duration) {
+	for {
 		if !sleep(ctx, jitter(backoff)) {
-			return nil
+			return nil, 0
 		}
-		s, err := c.begin(ctx)
+		backoff = min(2*backoff, longestBackoff)
+		s, err := c.begin(ctx, handlers)
 		if err == nil {
-			return s
+			return s, backoff
 		}
 		if ctx.Err() == nil {
 			c.o.Logger.Warn("cannot consume, will try again", "error", err)

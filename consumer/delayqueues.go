@@ -5,6 +5,8 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"net/url"
+	"strings"
 	"sync"
 	"time"
 
@@ -50,7 +52,8 @@ type DelayQueuesOptions struct {
 }
 
 // DelayQueues postpone messages: they publish a copy to a delay queue, from which the broker sends it back to the
-// work queue when it is due, never early and at most a quarter of a second late. Make them with OpenDelayQueues,
+// work queue. Limit gets it when it is due, never early, and a quarter of a second late at most when the work queue
+// is empty. Make them with OpenDelayQueues,
 // end them with Close; they are safe for concurrent use.
 //
 // They are for a consume loop of your own, with Limit. A Consumer has delay queues of its own, and is more exact.
@@ -65,8 +68,7 @@ type DelayQueues struct {
 	declared map[place]bool // by ring and queue
 }
 
-// OpenDelayQueues connects to the broker, checks the queue and declares the first of the delay queues. The others
-// are declared when a message needs them.
+// OpenDelayQueues connects to the broker, checks the queue and declares the delay queues.
 func OpenDelayQueues(ctx context.Context, o DelayQueuesOptions) (*DelayQueues, error) {
 	q, err := newDelayQueues(o)
 	if err == nil {
@@ -91,8 +93,13 @@ func newDelayQueues(o DelayQueuesOptions) (*DelayQueues, error) {
 	case len(o.Queue) > maxQueueName:
 		return nil, fmt.Errorf("Options.Queue has %d bytes; it may have %d, to which drip appends", len(o.Queue), maxQueueName)
 	}
-	if _, err := amqp.ParseURI(o.URL); err != nil {
-		return nil, errors.New("Options.URL is not one of AMQP; it looks like amqp://user:password@host:5672/vhost") // the cause may repeat it
+	u, err := url.Parse(o.URL)
+	if err == nil {
+		_, err = amqp.ParseURI(o.URL)
+	}
+	// With a password that is not escaped a part of it would pass for the host, and be in the error of connecting.
+	if err != nil || strings.Contains(u.Path+u.RawQuery+u.Fragment, "@") {
+		return nil, errors.New("Options.URL is not one of AMQP; it looks like amqp://user:password@host:5672/vhost, with the password escaped") // the cause may repeat it
 	}
 	switch o.QueueType {
 	case "":
@@ -128,8 +135,9 @@ func (q *DelayQueues) Close() error {
 	return nil
 }
 
-// Postpone implements [Postponer]. It returns nil when the broker has confirmed the copy in a delay queue. After
-// an error the copy may be there all the same, so the message can come twice; it is never lost, as long as the
+// Postpone implements [Postponer]. It returns nil when the broker has confirmed the copy in a delay queue. A delay
+// above five seconds makes several trips: at the end of each Limit sees that it is not over and sends the message
+// on. After an error the copy may be there all the same, so the message can come twice; it is never lost, as long as the
 // delivery is then not acknowledged.
 func (q *DelayQueues) Postpone(ctx context.Context, d *amqp.Delivery, delay time.Duration) error {
 	now := time.Now()
@@ -144,77 +152,79 @@ func (q *DelayQueues) Postpone(ctx context.Context, d *amqp.Delivery, delay time
 	return nil
 }
 
-// put publishes the message to where it waits for its time.
+// put publishes the message to where it waits for its time. Where that is depends on when it is published, so it is
+// settled at the last moment.
 func (q *DelayQueues) put(ctx context.Context, m *message) error {
-	for tries := 0; ; tries++ {
-		now := time.Now().UnixMilli()
-		p, wait := placeFor(now, m.due, q.held)
-		msg, queue := m.copy(), q.target
+	for redeclared := false; ; {
+		p, wait := placeFor(time.Now().UnixMilli(), m.due, q.held)
 		if wait {
-			queue = q.prefix + p.name()
-			msg.Expiration = fmt.Sprint(p.leave - now)
 			if err := q.declare(ctx, p); err != nil {
 				return err
 			}
 		}
-		err := q.publisher.publish(ctx, queue, msg)
-		if !errors.Is(err, errUnroutable) || !wait || tries > 0 {
-			if err != nil {
-				return fmt.Errorf("publish to %q: %w", queue, err)
+		queue := q.target
+		err := q.publisher.publish(ctx, func() (string, amqp.Publishing, bool) {
+			now := time.Now().UnixMilli()
+			msg := m.copy()
+			if p, wait = placeFor(now, m.due, q.held); wait {
+				queue = q.prefix + p.name()
+				msg.Expiration = fmt.Sprint(p.leave - now)
 			}
+			return queue, msg, !wait || q.isDeclared(p)
+		})
+		switch {
+		case err == nil:
 			return nil
+		case errors.Is(err, errOutdated):
+		case errors.Is(err, errUnroutable) && wait && !redeclared:
+			q.forget(p) // somebody has deleted the delay queue
+			redeclared = true
+		default:
+			return fmt.Errorf("publish to %q: %w", queue, err)
 		}
-		q.forget(p) // somebody has deleted the delay queue
 	}
 }
 
-func (q *DelayQueues) declare(ctx context.Context, p place) error {
-	p.leave = 0 // not what makes a queue
-	q.mu.Lock()
-	declared := q.declared[p]
-	q.mu.Unlock()
-	if declared {
-		return nil
-	}
-	args := amqp.Table{
-		"x-dead-letter-exchange":    "",
-		"x-dead-letter-routing-key": q.target,
-	}
-	if q.queueType == Quorum {
-		// With at-least-once the broker removes a message only when its copy is confirmed; it asks for reject-publish.
-		args["x-dead-letter-strategy"] = "at-least-once"
-		args["x-overflow"] = "reject-publish"
-	}
-	name := q.prefix + p.name()
-	err := q.publisher.declare(ctx, func(ch *amqp.Channel) error { return declareQueue(ch, name, q.queueType, args) })
-	if err != nil {
-		return err
-	}
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.declared[p] = true
-	return nil
-}
-
-// begin declares the finest ring, so that what is wrong with the delay queues shows before a message needs one.
-// Queues that were declared before may be gone since.
+// begin declares the queues of everyday use, so that what is wrong with them shows before a message needs one.
+// Those that were declared before may be gone since.
 func (q *DelayQueues) begin(ctx context.Context) error {
 	q.mu.Lock()
 	clear(q.declared)
 	q.mu.Unlock()
-	for i := range rings[0].slots {
-		if err := q.declare(ctx, place{queue: i}); err != nil {
-			return err
+	for ring, r := range everyday {
+		for i := range r.slots {
+			if err := q.declare(ctx, place{ring: ring, queue: i}); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
 }
 
-func (q *DelayQueues) forget(p place) {
-	p.leave = 0
+func (q *DelayQueues) declare(ctx context.Context, p place) error {
+	if q.isDeclared(p) {
+		return nil
+	}
+	name := q.prefix + p.name()
+	err := q.publisher.declare(ctx, func(ch *amqp.Channel) error { return declareQueue(ch, name, q.queueType, q.target) })
+	if err == nil {
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		q.declared[p.asQueue()] = true
+	}
+	return err
+}
+
+func (q *DelayQueues) isDeclared(p place) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	delete(q.declared, p)
+	return q.declared[p.asQueue()]
+}
+
+func (q *DelayQueues) forget(p place) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	delete(q.declared, p.asQueue())
 }
 
 // checkQueue tells whether a queue exists.
@@ -229,8 +239,18 @@ func checkQueue(ch *amqp.Channel, name string) error {
 	return nil
 }
 
-func declareQueue(ch *amqp.Channel, name string, t QueueType, args amqp.Table) error {
-	args[amqp.QueueTypeArg] = string(t)
+// declareQueue declares a durable queue that sends what expires in it to the queue deadLetters, if that is named.
+func declareQueue(ch *amqp.Channel, name string, t QueueType, deadLetters string) error {
+	args := amqp.Table{amqp.QueueTypeArg: string(t)}
+	if deadLetters != "" {
+		args["x-dead-letter-exchange"] = ""
+		args["x-dead-letter-routing-key"] = deadLetters
+		if t == Quorum {
+			// With at-least-once the broker removes a message only when its copy is confirmed; it asks for reject-publish.
+			args["x-dead-letter-strategy"] = "at-least-once"
+			args["x-overflow"] = "reject-publish"
+		}
+	}
 	_, err := ch.QueueDeclare(name, true, false, false, false, args)
 	switch {
 	case code(err) == amqp.PreconditionFailed:

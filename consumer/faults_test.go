@@ -85,7 +85,7 @@ func TestBrokerIsKilled(t *testing.T) {
 func TestConnectionIsCut(t *testing.T) {
 	direct := connect(t, useBroker(t))
 	queue := direct.queue()
-	proxy, url := through(t, direct.url)
+	proxy, url := through(t, direct.url, 0)
 	const n, cuts = 1000, 10
 	var l ledger
 	var asked atomic.Int64
@@ -112,6 +112,53 @@ func TestConnectionIsCut(t *testing.T) {
 		t.Errorf("%d messages were given up", n)
 	}
 	t.Logf("of %d messages none was lost in %d cuts, %d were handled twice", n, cut, l.twice())
+}
+
+// A broker that stops answering, wherever a connection is on its way up, does not keep Run.
+func TestBrokerFreezesWhileConnecting(t *testing.T) {
+	b := connect(t, useBroker(t))
+	queue := b.queue()
+	for _, bytes := range []int64{1, 500, 530, 560, 600, 700} { // the handshake ends between 500 and 600
+		_, url := through(t, b.url, bytes)
+		c, err := New(Options{URL: url, Queue: queue, Limiter: &free{}, Entity: byID, Handler: &ledger{}, Logger: quiet})
+		b.must(err)
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		began := time.Now()
+		err = c.Run(ctx)
+		cancel()
+		if err != nil {
+			t.Errorf("stalled after %d bytes, Run = %v", bytes, err)
+		}
+		t.Logf("stalled after %d bytes, Run returned after %v", bytes, time.Since(began))
+	}
+}
+
+// The broker closes the channel of a delivery that is not acknowledged for too long, and delivers it again. What
+// becomes of the first delivery must leave no copy, or each round would double the message.
+func TestBrokerClosesTheChannel(t *testing.T) {
+	server := servers.OwnRabbitMQ(t)
+	b := connect(t, server.URL())
+	queue := b.queue()
+	if _, err := server.Ctl(t.Context(), "eval", "application:set_env(rabbit, consumer_timeout, 1000), application:set_env(rabbit, channel_tick_interval, 200)."); err != nil {
+		t.Fatal(err)
+	}
+	var runs atomic.Int64
+	stop := running(t, Options{
+		URL: b.url, Queue: queue, Limiter: &free{}, Entity: byID, Attempts: 2, RetryDelay: time.Millisecond, Logger: quiet,
+		Handler: HandlerFunc(func(ctx context.Context, _ *amqp.Delivery) error {
+			if runs.Add(1) <= 3 {
+				<-ctx.Done()
+				return errors.New("too late")
+			}
+			return nil
+		}),
+	})
+	b.publish(queue, numbered(0, 1)...)
+	eventually(t, "the message is handled after all", func() bool { return runs.Load() == 4 })
+	stop()
+	if n := b.count(queue) + b.count(queue+".drip.due") + b.count(queue+".drip.dead") + b.waitingIn(queue); n != 0 {
+		t.Errorf("%d copies are left", n)
+	}
 }
 
 func TestQueuesAreDeleted(t *testing.T) {

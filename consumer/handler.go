@@ -45,11 +45,15 @@ type Middleware func(Handler) Handler
 // some pause.
 //
 // The token is returned on every path, also when the handler panics.
+//
+// A message that comes back is known by its headers, so whoever may publish to the queue can publish what looks like
+// one: with another exchange, routing key and user ID than its own.
 func Limit(l Limiter, entity EntityFunc, p Postponer) Middleware {
 	return func(next Handler) Handler {
 		return HandlerFunc(func(ctx context.Context, d *amqp.Delivery) error {
 			now := time.Now()
-			m := open(*d, now, true)
+			_, back := d.Headers[headerDue]
+			m := open(*d, now, back)
 			if rest := m.due - now.UnixMilli(); rest > 0 {
 				return p.Postpone(ctx, d, time.Duration(rest)*time.Millisecond)
 			}
@@ -66,7 +70,7 @@ func Limit(l Limiter, entity EntityFunc, p Postponer) Middleware {
 			}
 			err = run(ctx, l, id, next, &m.Delivery, slog.Default())
 			if throttled := (*throttledError)(nil); errors.As(err, &throttled) {
-				return p.Postpone(ctx, d, throttled.retryAfter)
+				return p.Postpone(ctx, d, max(throttled.retryAfter, time.Second))
 			}
 			return err
 		})
@@ -89,14 +93,22 @@ func ask(ctx, waiting context.Context, l Limiter, entity string, log *slog.Logge
 	}
 }
 
-// run runs the handler and returns the token. When that fails it is only logged: what the handler has done must
-// not be done again because of it.
+// run runs the handler and returns the token, trying again for a while: a token returned twice heals when the
+// entity is idle, one that is not returned may never. When it fails for good that is only logged: what the handler
+// has done must not be done again because of it.
 func run(ctx context.Context, l Limiter, entity string, h Handler, d *amqp.Delivery, log *slog.Logger) error {
 	defer func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), returnTimeout)
 		defer cancel()
-		if err := l.ReturnToken(ctx, entity); err != nil {
-			log.ErrorContext(ctx, "a token was not returned", "entity", entity, "error", err)
+		for backoff := firstBackoff; ; backoff *= 2 {
+			err := l.ReturnToken(ctx, entity)
+			if err == nil {
+				return
+			}
+			if !sleep(ctx, jitter(backoff)) {
+				log.Error("a token was not returned", "entity", entity, "error", err)
+				return
+			}
 		}
 	}()
 	return h.Handle(ctx, d)
@@ -139,7 +151,8 @@ func recovered(err *error) {
 }
 
 // Throttled is the error of a handler whose call the provider refused because of its limit: the message is
-// postponed by retryAfter, and no retry is spent. cause may be nil.
+// postponed by retryAfter, and no retry is spent. Providers say 0, too: a message is postponed at least by
+// Options.RetryDelay, and behind Limit by a second. cause may be nil.
 func Throttled(retryAfter time.Duration, cause error) error {
 	return &throttledError{retryAfter, cause}
 }

@@ -3,6 +3,7 @@ package consumer
 import (
 	"context"
 	"errors"
+	"reflect"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -112,6 +113,42 @@ func TestLimitWaitsForTheLimiter(t *testing.T) {
 	})
 }
 
+func TestReturningATokenIsTriedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := &stubborn{failures: 3}
+		h := Limit(l, byID, new(postponed))(HandlerFunc(func(context.Context, *amqp.Delivery) error { return nil }))
+		if err := h.Handle(t.Context(), &amqp.Delivery{MessageId: "shop"}); err != nil || l.returned != 1 {
+			t.Errorf("Handle = %v, the token was returned %d times; want once", err, l.returned)
+		}
+	})
+}
+
+// stubborn fails to return a token some times.
+type stubborn struct{ failures, returned int }
+
+func (l *stubborn) GetDelay(context.Context, string) (time.Duration, error) { return 0, nil }
+func (l *stubborn) ReturnToken(context.Context, string) error {
+	if l.failures--; l.failures >= 0 {
+		return errors.New("connection refused")
+	}
+	l.returned++
+	return nil
+}
+
+// A loop may count on what the broker notes, as long as the message has made no trip of ours.
+func TestLimitLeavesTheBrokersNotes(t *testing.T) {
+	notes := amqp.Table{"x-death": []any{amqp.Table{"count": int64(4)}}, "x-delivery-count": int64(7)}
+	h := Limit(&scripted{}, byID, new(postponed))(HandlerFunc(func(_ context.Context, d *amqp.Delivery) error {
+		if !reflect.DeepEqual(d.Headers, notes) {
+			t.Errorf("the handler sees %v, want %v", d.Headers, notes)
+		}
+		return nil
+	}))
+	if err := h.Handle(t.Context(), &amqp.Delivery{MessageId: "shop", Headers: notes}); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestLimitReturnsTheTokenOfAPanicAndOfACancelledHandler(t *testing.T) {
 	l := &scripted{}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -141,16 +178,16 @@ func TestNewNamesTheWrongField(t *testing.T) {
 		t.Fatal(err)
 	}
 	for want, spoil := range map[string]func(*Options){
-		"consumer: Options.Limiter is missing":                                                         func(o *Options) { o.Limiter = nil },
-		"consumer: Options.Entity is missing":                                                          func(o *Options) { o.Entity = nil },
-		"consumer: Options.Handler is missing":                                                         func(o *Options) { o.Handler = nil },
-		"consumer: Options.Prefetch is -1; it must be above 0, or 0 for the default":                   func(o *Options) { o.Prefetch = -1 },
-		"consumer: Options.Attempts is -1; it must be above 0, or 0 for the default":                   func(o *Options) { o.Attempts = -1 },
-		"consumer: Options.DrainTime is -1s; it must be above 0, or 0 for the default":                 func(o *Options) { o.DrainTime = -time.Second },
-		"consumer: Options.Prefetch and Options.Hold may be at most 65535":                             func(o *Options) { o.Hold = 65536 },
-		"consumer: Options.Queue is empty":                                                             func(o *Options) { o.Queue = "" },
-		"consumer: Options.URL is not one of AMQP; it looks like amqp://user:password@host:5672/vhost": func(o *Options) { o.URL = "http://user:secret@localhost/" },
-		`consumer: Options.QueueType is "stream"; it must be "quorum" or "classic"`:                    func(o *Options) { o.QueueType = "stream" },
+		"consumer: Options.Limiter is missing":                                                                                    func(o *Options) { o.Limiter = nil },
+		"consumer: Options.Entity is missing":                                                                                     func(o *Options) { o.Entity = nil },
+		"consumer: Options.Handler is missing":                                                                                    func(o *Options) { o.Handler = nil },
+		"consumer: Options.Prefetch is -1; it must be above 0, or 0 for the default":                                              func(o *Options) { o.Prefetch = -1 },
+		"consumer: Options.Attempts is -1; it must be above 0, or 0 for the default":                                              func(o *Options) { o.Attempts = -1 },
+		"consumer: Options.DrainTime is -1s; it must be above 0, or 0 for the default":                                            func(o *Options) { o.DrainTime = -time.Second },
+		"consumer: Options.Prefetch and Options.Hold may be at most 65535":                                                        func(o *Options) { o.Hold = 65536 },
+		"consumer: Options.Queue is empty":                                                                                        func(o *Options) { o.Queue = "" },
+		"consumer: Options.URL is not one of AMQP; it looks like amqp://user:password@host:5672/vhost, with the password escaped": func(o *Options) { o.URL = "amqp://user:12/secret@localhost/" },
+		`consumer: Options.QueueType is "stream"; it must be "quorum" or "classic"`:                                               func(o *Options) { o.QueueType = "stream" },
 	} {
 		o := good
 		spoil(&o)

@@ -118,11 +118,11 @@ func count(v any) int64 {
 }
 
 // brokerActsOn tells the headers that a copy must not show the broker. It would send more copies to the queues
-// in CC and BCC. It notes dead-lettering in x-death and its kin: with them a copy grows at each trip, and older
-// brokers drop it silently when it passes the same queue again. And it counts deliveries.
+// in CC and BCC. And it notes dead-lettering in x-death and its kin: with them a copy grows at each trip, and older
+// brokers drop it silently when it passes the same queue again.
 func brokerActsOn(name string) bool {
 	switch name {
-	case "CC", "BCC", "x-death", "x-delivery-count", "x-acquired-count":
+	case "CC", "BCC", "x-death":
 		return true
 	}
 	return strings.HasPrefix(name, "x-first-death-") || strings.HasPrefix(name, "x-last-death-")
@@ -132,9 +132,12 @@ func brokerActsOn(name string) bool {
 func (m *message) copy() amqp.Publishing {
 	h, kept := make(amqp.Table, len(m.Headers)+10), amqp.Table{}
 	for name, v := range m.Headers {
-		if brokerActsOn(name) {
+		switch {
+		case brokerActsOn(name):
 			kept[name] = v
-		} else {
+		case name == "x-delivery-count" || name == "x-acquired-count":
+			// A quorum queue's note about this delivery. The copy is not that one.
+		default:
 			h[name] = v
 		}
 	}
@@ -164,4 +167,34 @@ func (m *message) copy() amqp.Publishing {
 		AppId:           m.AppId,
 		Body:            m.Body,
 	}
+}
+
+// size is about how many bytes the header frame of a publishing takes, from above.
+func size(msg *amqp.Publishing) int {
+	n := 64
+	for _, s := range []string{msg.ContentType, msg.ContentEncoding, msg.CorrelationId, msg.ReplyTo, msg.Expiration, msg.MessageId, msg.Type, msg.UserId, msg.AppId} {
+		n += 1 + len(s)
+	}
+	return n + fieldSize(msg.Headers)
+}
+
+func fieldSize(v any) int {
+	n := 5 // the type, and the length of what has one
+	switch v := v.(type) {
+	case string:
+		n += len(v)
+	case []byte:
+		n += len(v)
+	case []any:
+		for _, v := range v {
+			n += fieldSize(v)
+		}
+	case amqp.Table:
+		for name, v := range v {
+			n += 1 + len(name) + fieldSize(v)
+		}
+	default:
+		n += 8
+	}
+	return n
 }

@@ -29,7 +29,7 @@ func TestCopyIsTheMessage(t *testing.T) {
 	original := amqp.Delivery{
 		Headers: amqp.Table{
 			"shop": "a", "n": int32(4), "nested": amqp.Table{"deep": []any{"x", int64(1)}},
-			"CC": []any{"audit"}, "x-death": []any{amqp.Table{"queue": "theirs"}}, "x-first-death-queue": "theirs", "x-delivery-count": int64(3),
+			"CC": []any{"audit"}, "x-death": []any{amqp.Table{"queue": "theirs"}}, "x-first-death-queue": "theirs",
 		},
 		ContentType: "application/json", ContentEncoding: "gzip", DeliveryMode: 2, Priority: 7, CorrelationId: "c",
 		ReplyTo: "r", Expiration: "60000", MessageId: "m", Timestamp: time.Unix(1_700_000_000, 0), Type: "t",

@@ -50,6 +50,10 @@ func TestOutcomes(t *testing.T) {
 		"throttled is free": {handle: func(n int) error { return throttledIf(n <= 6) }, attempts: 7},
 		"always fails":      {handle: func(int) error { return errorIf(true) }, attempts: 3, reason: "failed", text: "no such luck"},
 		"panics":            {handle: func(int) error { panic("boom") }, attempts: 3, reason: "failed", text: "panic: boom"},
+		"fails with a nil in an error": {
+			handle: func(int) error { return (*typedError)(nil) }, attempts: 3, reason: "failed",
+			text: "panic: runtime error: invalid memory address or nil pointer dereference",
+		},
 		"entity fails": {
 			entity: func(*amqp.Delivery) (string, error) { return "", errors.New("no shop in it") },
 			reason: "failed", text: "entity of the message: no shop in it",
@@ -106,6 +110,10 @@ func TestOutcomes(t *testing.T) {
 		})
 	}
 }
+
+type typedError struct{ text string }
+
+func (e *typedError) Error() string { return e.text }
 
 func errorIf(fail bool) error {
 	if fail {
@@ -171,6 +179,28 @@ type limiterFunc func() time.Duration
 
 func (f limiterFunc) GetDelay(context.Context, string) (time.Duration, error) { return f(), nil }
 func (f limiterFunc) ReturnToken(context.Context, string) error               { return nil }
+
+// Headers that fill a frame leave no room for ours. The broker would close the connection for it, and with it fail
+// everything else that is on its way.
+func TestHeadersTooLargeToPostpone(t *testing.T) {
+	b := connect(t, useBroker(t))
+	queue := b.queue()
+	var l ledger
+	limiter := each(t, func(int) time.Duration { return 10 * time.Millisecond })
+	stop := running(t, Options{URL: b.url, Queue: queue, Limiter: limiter, Entity: byID, Handler: &l, Logger: quiet})
+	b.publish(queue, numbered(0, 100)...)
+	b.publish(queue, amqp.Publishing{MessageId: "large", Body: []byte("body"), Headers: amqp.Table{"large": strings.Repeat("x", 130_900)}})
+	b.publish(queue, numbered(100, 200)...)
+	d := b.letter(queue)
+	if d.MessageId != "large" || string(d.Body) != "body" || d.Headers[headerReason] != "too large to postpone" {
+		t.Errorf("the dead letter is %q %q, %v", d.MessageId, d.Body, d.Headers)
+	}
+	eventually(t, "the others are handled", func() bool { return l.count() == 200 })
+	stop()
+	if l.twice() != 0 {
+		t.Errorf("%d messages were handled twice", l.twice())
+	}
+}
 
 func TestGivesUp(t *testing.T) {
 	b := connect(t, useBroker(t))

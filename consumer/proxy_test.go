@@ -12,13 +12,14 @@ import (
 type proxy struct {
 	listener net.Listener
 	target   string
+	most     int64 // bytes of the broker's answers it passes on in a connection, then it stalls; 0 is all
 
 	mu    sync.Mutex
 	conns map[net.Conn]bool
 }
 
 // through returns a proxy in front of the broker at rawURL, and the URL to reach the broker through it.
-func through(t testing.TB, rawURL string) (*proxy, string) {
+func through(t testing.TB, rawURL string, most int64) (*proxy, string) {
 	t.Helper()
 	u, err := url.Parse(rawURL)
 	if err != nil {
@@ -28,7 +29,7 @@ func through(t testing.TB, rawURL string) (*proxy, string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &proxy{listener: l, target: u.Host, conns: map[net.Conn]bool{}}
+	p := &proxy{listener: l, target: u.Host, most: most, conns: map[net.Conn]bool{}}
 	var serving sync.WaitGroup
 	serving.Go(func() {
 		for {
@@ -61,8 +62,14 @@ func (p *proxy) pass(client net.Conn) {
 	var both sync.WaitGroup
 	for _, pair := range [][2]net.Conn{{client, broker}, {broker, client}} {
 		both.Go(func() {
-			io.Copy(pair[0], pair[1])
-			pair[0].Close()
+			if p.most > 0 && pair[0] == client {
+				io.CopyN(client, broker, p.most)
+				io.Copy(io.Discard, broker)
+			} else {
+				io.Copy(pair[0], pair[1])
+			}
+			client.Close()
+			broker.Close()
 		})
 	}
 	both.Wait()

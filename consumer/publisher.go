@@ -20,14 +20,18 @@ func dial(ctx context.Context, url string, config amqp.Config, purpose string) (
 		return nil, errors.New("malformed AMQP URL") // the cause may repeat it
 	}
 	// The client's own dialer knows no context. It clears this deadline once the connection is open.
+	timeout := dialTimeout
+	if uri.ConnectionTimeout > 0 {
+		timeout = time.Duration(uri.ConnectionTimeout) * time.Millisecond
+	}
 	var watch func() bool
 	config.Dial = func(network, addr string) (net.Conn, error) {
-		conn, err := (&net.Dialer{Timeout: dialTimeout}).DialContext(ctx, network, addr)
+		conn, err := (&net.Dialer{Timeout: timeout}).DialContext(ctx, network, addr)
 		if err != nil {
 			return nil, err
 		}
 		watch = context.AfterFunc(ctx, func() { conn.SetDeadline(time.Now()) })
-		return conn, conn.SetDeadline(time.Now().Add(dialTimeout))
+		return conn, conn.SetDeadline(time.Now().Add(timeout))
 	}
 	if config.TLSClientConfig != nil {
 		config.TLSClientConfig = config.TLSClientConfig.Clone() // the client writes the server's name into it
@@ -56,11 +60,24 @@ const (
 
 func closeConnection(conn *amqp.Connection) { conn.CloseDeadline(time.Now().Add(closeTimeout)) }
 
-// Errors of a publishing. The message may have been stored after errUnconfirmed.
+// guard closes the connection when ctx ends, or when the broker has not answered for dialTimeout, until it is
+// released: the client's own calls wait for an answer without a bound.
+func guard(ctx context.Context, conn *amqp.Connection) (release func()) {
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+	stop := context.AfterFunc(ctx, func() { conn.CloseDeadline(time.Now()) })
+	return func() {
+		stop()
+		cancel()
+	}
+}
+
+// Errors of a publishing. The message may have been stored after errUnconfirmed; after the others it was not.
 var (
 	errUnroutable  = errors.New("returned as unroutable")
 	errRefused     = errors.New("refused by the broker")
 	errUnconfirmed = errors.New("not confirmed by the broker")
+	errTooLarge    = errors.New("the headers are larger than a frame of the broker's")
+	errOutdated    = errors.New("waited too long to be published as it is")
 )
 
 // publisher publishes on a connection of its own: a broker short of memory stops reading from connections that
@@ -100,9 +117,11 @@ func newPublisher(connect func(ctx context.Context) (*amqp.Connection, error), t
 	return &publisher{connect: connect, timeout: timeout, turn: make(chan struct{}, 1)}
 }
 
-// publish sends msg to the queue. It takes over msg.Headers, which must not be nil.
-func (p *publisher) publish(ctx context.Context, queue string, msg amqp.Publishing) error {
-	l, w, err := p.send(ctx, queue, msg)
+// publish sends the message that build returns, with its queue. build is called when it is this message's turn, for
+// that may take long; when it returns false, publish returns errOutdated. The message's headers are taken over and
+// must not be nil.
+func (p *publisher) publish(ctx context.Context, build func() (queue string, msg amqp.Publishing, ok bool)) error {
+	l, w, err := p.send(ctx, build)
 	if err != nil {
 		return err
 	}
@@ -126,8 +145,8 @@ func (p *publisher) publish(ctx context.Context, queue string, msg amqp.Publishi
 	}
 }
 
-// send writes msg to the broker, when it is this caller's turn and the broker takes messages.
-func (p *publisher) send(ctx context.Context, queue string, msg amqp.Publishing) (*line, *waiting, error) {
+// send writes a message to the broker, when it is this caller's turn and the broker takes messages.
+func (p *publisher) send(ctx context.Context, build func() (string, amqp.Publishing, bool)) (*line, *waiting, error) {
 	for {
 		l, err := p.acquire(ctx)
 		if err != nil {
@@ -144,9 +163,16 @@ func (p *publisher) send(ctx context.Context, queue string, msg amqp.Publishing)
 			continue
 		}
 		defer p.release()
+		queue, msg, ok := build()
+		if !ok {
+			return nil, nil, errOutdated
+		}
 		w := &waiting{confirmed: make(chan error, 1)}
 		tag := l.publish.GetNextPublishSeqNo()
 		msg.Headers[headerTag] = int64(tag)
+		if frame := l.conn.Config.FrameSize; frame > 0 && size(&msg) > frame {
+			return nil, nil, errTooLarge // the broker would close the connection under all who wait on it
+		}
 		l.add(tag, w)
 		// mandatory: of a message to a queue that is gone the broker says so, and then confirms it.
 		if err := l.publish.PublishWithContext(ctx, "", queue, true, false, msg); err != nil {
@@ -164,6 +190,7 @@ func (p *publisher) declare(ctx context.Context, f func(*amqp.Channel) error) er
 		return err
 	}
 	defer p.release()
+	defer guard(context.WithoutCancel(ctx), l.conn)() // others wait on it, whose contexts live
 	if l.declare == nil || l.declare.IsClosed() {
 		if l.declare, err = l.conn.Channel(); err != nil {
 			return err
@@ -231,6 +258,7 @@ func (p *publisher) open(ctx context.Context) (*line, error) {
 	if err != nil {
 		return nil, err
 	}
+	defer guard(ctx, conn)()
 	l := &line{conn: conn, done: make(chan struct{}), waiting: map[uint64]*waiting{}}
 	if l.publish, err = conn.Channel(); err == nil {
 		err = l.publish.Confirm(false)

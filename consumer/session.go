@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"strings"
 	"sync"
 	"time"
 
@@ -17,38 +19,65 @@ type session struct {
 	*Consumer
 	conn     *amqp.Connection
 	channels []*amqp.Channel
+	closed   []<-chan *amqp.Error // tells of the connection and of each channel
 	work     <-chan amqp.Delivery
 	due      <-chan amqp.Delivery
 	inHand   sync.WaitGroup
 
 	// waiting ends when messages in hand should be given back instead of waiting any longer: Run is over, or the
 	// session is. broken ends when the session can't acknowledge any more, or when handlers have to stop: it is
-	// their context, for the message of a lost connection is delivered again whatever they do.
+	// their context, for the message of a lost session is delivered again whatever they do. From then on nothing
+	// is published either: it would be a copy of a message that is back in its queue.
 	waiting, broken     context.Context
 	stopWaiting, ruined context.CancelFunc
 }
 
-// begin connects, declares and consumes.
-func (c *Consumer) begin(ctx context.Context) (*session, error) {
+// begin connects, declares and consumes. handlers is the context of the handlers.
+func (c *Consumer) begin(ctx, handlers context.Context) (*session, error) {
 	conn, err := dial(ctx, c.o.URL, amqp.Config{TLSClientConfig: c.o.TLS}, "consuming "+c.o.Queue)
 	if err != nil {
 		return nil, err
 	}
 	s := &session{Consumer: c, conn: conn}
-	if err := s.consume(ctx); err != nil {
+	release := guard(ctx, conn)
+	err = s.consume(ctx)
+	release()
+	if err != nil {
 		closeConnection(conn)
 		return nil, err
 	}
+	s.waiting, s.stopWaiting = context.WithCancel(ctx)
+	s.broken, s.ruined = context.WithCancel(handlers)
+	go s.watch()
 	return s, nil
 }
 
+// watch ends the session when the broker closes its connection or one of its channels. It lives as long as the
+// connection.
+func (s *session) watch() {
+	var err *amqp.Error
+	select {
+	case err = <-s.closed[0]:
+	case err = <-s.closed[1]:
+	case err = <-s.closed[2]:
+	}
+	if err != nil { // else we have closed it
+		s.o.Logger.Warn("the connection or a channel was lost", "error", err)
+	}
+	s.ruined()
+	s.stopWaiting()
+	closeConnection(s.conn)
+}
+
 func (s *session) consume(ctx context.Context) error {
+	s.closed = append(s.closed, s.conn.NotifyClose(make(chan *amqp.Error, 1)))
 	for range 2 {
 		ch, err := s.conn.Channel()
 		if err != nil {
 			return fmt.Errorf("open a channel: %w", err)
 		}
 		s.channels = append(s.channels, ch)
+		s.closed = append(s.closed, ch.NotifyClose(make(chan *amqp.Error, 1)))
 	}
 	ch := s.channels[0]
 	if err := checkQueue(ch, s.o.Queue); err != nil {
@@ -78,25 +107,19 @@ func (s *session) consume(ctx context.Context) error {
 
 // declareOwn declares the queue of due messages and that of dead letters.
 func (c *Consumer) declareOwn(ch *amqp.Channel) error {
-	if err := declareQueue(ch, c.deadQueue(), c.delays.queueType, amqp.Table{}); err != nil {
+	if err := declareQueue(ch, c.deadQueue(), c.delays.queueType, ""); err != nil {
 		return err
 	}
 	// A broker that limits redeliveries would drop what was held too often; it goes to the dead letters then.
-	return declareQueue(ch, c.dueQueue(), c.delays.queueType, amqp.Table{
-		"x-dead-letter-exchange":    "",
-		"x-dead-letter-routing-key": c.deadQueue(),
-	})
+	return declareQueue(ch, c.dueQueue(), c.delays.queueType, c.deadQueue())
 }
 
 const consumerTag = "drip" // tags are a channel's own
 
 // run takes deliveries until ctx ends or the session does. Messages may still be in hand when it returns.
-func (s *session) run(ctx, handlers context.Context) {
-	s.waiting, s.stopWaiting = context.WithCancel(ctx)
-	s.broken, s.ruined = context.WithCancel(handlers)
+func (s *session) run(ctx context.Context) {
 	defer s.stopWaiting()
-	// One loop's end is the session's: the broker has closed the connection or the channel, or it has cancelled
-	// the consumer because the queue is gone. A cancelled consumer hands out what it has buffered and ends.
+	// One loop's end is the session's. A cancelled consumer hands out what it has buffered and ends.
 	stop := context.AfterFunc(s.waiting, func() {
 		impatient := time.AfterFunc(closeTimeout, func() { s.conn.CloseDeadline(time.Now()) })
 		defer impatient.Stop()
@@ -107,20 +130,13 @@ func (s *session) run(ctx, handlers context.Context) {
 		}
 	})
 	defer stop()
-	closed := s.conn.NotifyClose(make(chan *amqp.Error, 1))
 	var loops sync.WaitGroup
 	loops.Go(func() { s.take(s.work, false) })
 	loops.Go(func() { s.take(s.due, true) })
 	loops.Wait()
-	if ctx.Err() != nil {
-		return
+	if ctx.Err() == nil && s.broken.Err() == nil {
+		s.o.Logger.Warn("the broker has ended the consumer", "hint", "was a queue deleted?")
 	}
-	if s.conn.IsClosed() {
-		s.o.Logger.Warn("the connection was lost", "error", <-closed)
-		s.ruined()
-		return
-	}
-	s.o.Logger.Warn("the broker has ended the consumer", "hint", "was a queue deleted?")
 }
 
 func (s *session) take(deliveries <-chan amqp.Delivery, waited bool) {
@@ -149,6 +165,7 @@ func (s *session) finish(over <-chan struct{}) {
 // back to the broker.
 func (s *session) process(d amqp.Delivery, waited bool) {
 	m := open(d, time.Now(), waited)
+	m.Acknowledger = acknowledged{}
 	err := s.advance(&m)
 	if err == nil {
 		err = d.Ack(false)
@@ -191,24 +208,33 @@ func (s *session) advance(m *message) error {
 	if delay > 0 {
 		return s.postpone(m, delay)
 	}
-	err = s.handle(m, entity)
-	if throttled := (*throttledError)(nil); errors.As(err, &throttled) {
-		return s.postpone(m, throttled.retryAfter)
-	}
+	retryAfter, err := s.handle(m, entity)
 	if err != nil {
 		return s.failed(m, err)
+	}
+	if retryAfter > 0 {
+		return s.postpone(m, retryAfter)
 	}
 	return nil
 }
 
-func (s *session) handle(m *message, entity string) (err error) {
+// handle runs the handler. retryAfter is above zero when it was throttled. The methods of the handler's error are
+// called here, where a panic of theirs is caught, and nowhere else.
+func (s *session) handle(m *message, entity string) (retryAfter time.Duration, err error) {
 	defer recovered(&err)
 	d := m.Delivery
-	d.Acknowledger = acknowledged{}
-	return run(s.broken, s.o.Limiter, entity, s.o.Handler, &d, s.o.Logger)
+	err = run(s.broken, s.o.Limiter, entity, s.o.Handler, &d, s.o.Logger)
+	if throttled := (*throttledError)(nil); errors.As(err, &throttled) {
+		return max(throttled.retryAfter, s.o.RetryDelay), nil
+	}
+	if err != nil {
+		err = errors.New(err.Error())
+	}
+	return 0, err
 }
 
-// acknowledged keeps handlers from settling what Run settles: a second acknowledgement closes the channel.
+// acknowledged keeps handlers and entity functions from settling what Run settles: a second acknowledgement closes
+// the channel.
 type acknowledged struct{}
 
 var errAcknowledged = errors.New("consumer: Run acknowledges the delivery, a handler must not")
@@ -229,6 +255,9 @@ func (s *session) postpone(m *message, delay time.Duration) error {
 
 // failed retries a message whose handler or entity function failed, or gives it up.
 func (s *session) failed(m *message, cause error) error {
+	if s.broken.Err() != nil {
+		return s.broken.Err() // and no wonder that it failed
+	}
 	m.attempts++
 	log := s.o.Logger.With("attempt", m.attempts, "message_id", m.MessageId, "error", cause)
 	if panicked := (*PanicError)(nil); errors.As(cause, &panicked) {
@@ -249,7 +278,11 @@ func (s *session) failed(m *message, cause error) error {
 
 // put sends the message to wait.
 func (s *session) put(m *message) error {
-	return s.insist(func() error { return s.delays.put(s.broken, m) })
+	err := s.insist(func() error { return s.delays.put(s.broken, m) })
+	if errors.Is(err, errTooLarge) {
+		return s.bury(m, "too large to postpone", err)
+	}
+	return err
 }
 
 // bury sends the message to the dead letters.
@@ -261,21 +294,33 @@ func (s *session) bury(m *message, reason string, cause error) error {
 	if cause != nil {
 		msg.Headers[headerError] = shorten(cause.Error(), 1000)
 	}
-	return s.insist(func() error { return s.delays.publisher.publish(s.broken, s.deadQueue(), msg) })
+	publish := func() error {
+		return s.delays.publisher.publish(s.broken, func() (string, amqp.Publishing, bool) { return s.deadQueue(), msg, true })
+	}
+	err := s.insist(publish)
+	if errors.Is(err, errTooLarge) {
+		// With the headers goes what nobody could have postponed. The body stays.
+		maps.DeleteFunc(msg.Headers, func(name string, _ any) bool { return !strings.HasPrefix(name, headerPrefix) || name == headerKept })
+		err = s.insist(publish)
+	}
+	return err
 }
 
 // insist repeats a publishing until it succeeds; a queue of ours that was deleted is declared again. It gives up
 // when the session is broken: the message will be delivered again.
 func (s *session) insist(publish func() error) error {
 	for backoff := firstBackoff; ; backoff = min(2*backoff, longestBackoff) {
+		if s.broken.Err() != nil {
+			return s.broken.Err()
+		}
 		err := publish()
 		if errors.Is(err, errUnroutable) {
 			if err = s.delays.publisher.declare(s.broken, s.declareOwn); err == nil {
 				err = publish()
 			}
 		}
-		if err == nil {
-			return nil
+		if err == nil || errors.Is(err, errTooLarge) {
+			return err
 		}
 		if s.broken.Err() == nil {
 			s.o.Logger.Warn("cannot publish, will try again", "error", err)

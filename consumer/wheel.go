@@ -18,6 +18,8 @@ type ring struct {
 // Each ring but the first begins where the one before ends: its width is at most what that one reaches.
 var rings = [...]ring{{250, 24}, {4_000, 20}, {64_000, 20}, {1_024_000, 16}}
 
+var everyday = rings[:3]
+
 const (
 	// early is how long before its slot a message that will be held leaves its queue. Dead-lettering a thousand
 	// messages that are due at one instant takes the broker 270 ms with quorum queues (3.10, two cores).
@@ -65,6 +67,12 @@ func placeFor(now, due int64, held bool) (p place, ok bool) {
 		return place{ring: i, queue: slot % r.slots, leave: leave}, leave > now
 	}
 	panic("unreachable")
+}
+
+// asQueue is the place without its time: what makes a queue.
+func (p place) asQueue() place {
+	p.leave = 0
+	return p
 }
 
 // name is the queue's name behind the prefix: "250ms.07", "4s.00".

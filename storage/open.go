@@ -42,6 +42,9 @@ func Register(scheme string, open OpenFunc) {
 // imported. No error repeats the URL, which may hold a password.
 func Open(ctx context.Context, rawURL string) (Storage, error) {
 	u, err := url.Parse(rawURL)
+	if err == nil && u.Host != "" && strings.Contains(u.Path+u.RawQuery+u.Fragment, "@") {
+		err = errors.New("a password that is not escaped") // of which a part would pass for the host
+	}
 	if err != nil {
 		// The error of url.Parse repeats its input; what it wraps mostly does not, but may quote a part of the
 		// userinfo or of the port, so its text is left out too.

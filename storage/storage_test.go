@@ -25,6 +25,7 @@ func TestOpen(t *testing.T) {
 		{"nothing://user:secret@host", `storage: open: unknown scheme "nothing" (forgotten import? there are: test-scheme)`},
 		{"", "storage: open: the URL has no scheme (there are: test-scheme)"},
 		{"host:secret@/\x7f", "storage: open: malformed URL"},
+		{"test-scheme://user:12/secret@host", "storage: open: malformed URL"},
 		{"test-scheme://user:secret@host:port", "storage: open: malformed URL"},
 	} {
 		_, err := storage.Open(t.Context(), c.url)

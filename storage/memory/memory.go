@@ -69,7 +69,6 @@ type shard struct {
 	entities map[string]*entity
 	most     int              // the most entities since the map was made: maps do not shrink
 	revision storage.Revision // the last one given; one count for all keys, so a key that comes back repeats none
-	floor    [2]int64         // the latest Until forgotten on each timeline: a new entity is not decided before it
 	_        [64]byte         // keep neighbours off this cache line
 }
 
@@ -144,7 +143,6 @@ func (s *Storage) GetDelay(ctx context.Context, key string, l *storage.Limits, n
 	if e == nil {
 		e = sh.add(key)
 		e.State = l.New()
-		t = max(t, sh.floor[line])
 	}
 	e.timeline = line
 	delay := l.Decide(&e.State, t)
@@ -193,7 +191,8 @@ func (s *Storage) shard(key string) *shard {
 func (s *Storage) forget(line timeline, now int64) {
 	sw := &s.sweeps[line]
 	due := sw.due.Load()
-	if now < due || !sw.due.CompareAndSwap(due, now+sweepEvery) {
+	early := due-sweepEvery <= now && now < due // a time long before is that of another simulation
+	if early || !sw.due.CompareAndSwap(due, now+sweepEvery) {
 		return
 	}
 	s.shards[sw.next.Add(1)%shards].forget(line, now)
@@ -204,7 +203,6 @@ func (sh *shard) forget(line timeline, now int64) {
 	defer sh.mu.Unlock()
 	for key, e := range sh.entities {
 		if e.timeline == line && e.Until <= now {
-			sh.floor[line] = max(sh.floor[line], e.Until)
 			delete(sh.entities, key)
 		}
 	}

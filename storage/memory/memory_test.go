@@ -86,44 +86,28 @@ func TestTimelinesAreApart(t *testing.T) {
 	}
 }
 
-// An entity that was forgotten was full at that time. A clock that then steps back to before it finds no second
-// bucket.
-func TestForgottenEntityAndClockStepsBack(t *testing.T) {
-	s := memory.New()
-	start := time.UnixMilli(1_700_000_000_000)
-	l := perSecond
-	runs := func(now time.Time) (n int64) {
-		for range 100 {
-			d, err := s.GetDelay(t.Context(), "k", &l, now)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if d == 0 {
-				n++
-				if err := s.ReturnToken(t.Context(), "k", &l); err != nil {
-					t.Fatal(err)
-				}
+// Entities that others' forgetting makes room for are decided by their own times alone: one simulation after another
+// gets the same answers, and a time far ahead does not end the forgetting.
+func TestSimulationsAreApart(t *testing.T) {
+	ctx := t.Context()
+	begin := time.UnixMilli(1_700_000_000_000)
+	for range 20 { // the shards are seeded at random
+		s := memory.New()
+		decide(t, s, "far", 1, time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC))
+		for i := range 2000 {
+			decide(t, s, fmt.Sprint("first", i), 1, begin.Add(time.Hour+time.Duration(i)*time.Second))
+		}
+		if s.Len() > 600 {
+			t.Fatalf("%d entities are held: forgetting has ended", s.Len())
+		}
+		want := perSecond.New()
+		for i := range 50 {
+			now := begin.Add(time.Duration(i) * 100 * time.Millisecond)
+			delay := perSecond.Decide(&want, now.UnixMilli())
+			if got, err := s.GetDelay(ctx, "second", &perSecond, now); err != nil || got != storage.Milliseconds(delay) {
+				t.Fatalf("call %d of the second simulation = %v, %v; want %v", i, got, err, storage.Milliseconds(delay))
 			}
 		}
-		return n
-	}
-	if got := runs(start); got != l.Size {
-		t.Fatalf("%d runs from a full bucket, want %d", got, l.Size)
-	}
-	for i := 0; s.Len() > 1 || i < 300; i++ {
-		decide(t, s, fmt.Sprint("other", i%2), 1, start.Add(time.Hour+time.Duration(i)*time.Second))
-		if i > 2000 {
-			break
-		}
-	}
-	if _, rev, _ := s.Get(t.Context(), "k"); rev != storage.NoRevision {
-		t.Fatal("the idle entity was not forgotten")
-	}
-	if got := runs(start.Add(time.Second)); got != l.Size {
-		t.Errorf("%d runs after the step back, want %d: the bucket that was full when the entity was forgotten", got, l.Size)
-	}
-	if got := runs(start.Add(2 * time.Second)); got != 0 {
-		t.Errorf("%d more runs a second later, before the time the entity was forgotten; want 0", got)
 	}
 }
 
