@@ -48,7 +48,35 @@ func (b *broker) queue() string {
 	name := strings.NewReplacer("/", ".", " ", "_").Replace(b.t.Name()) + fmt.Sprint(time.Now().UnixNano())
 	_, err := b.ch.QueueDeclare(name, true, false, false, false, nil)
 	b.must(err)
+	b.t.Cleanup(func() { b.delete(name) })
 	return name
+}
+
+// delete deletes a work queue and drip's, so that the broker has no thousands of them to carry through the tests.
+func (b *broker) delete(queue string) {
+	conn, err := amqp.Dial(b.url)
+	if err != nil {
+		return // the broker is gone, too
+	}
+	defer conn.Close()
+	ch, err := conn.Channel()
+	if err != nil {
+		return
+	}
+	for _, name := range append(b.delayQueues(queue), queue, queue+".drip.due", queue+".drip.dead") {
+		ch.QueueDelete(name, false, false, true)
+	}
+	ch.QueueDeclarePassive(queue, true, false, false, false, nil) // answered when all of it is done
+}
+
+// delayQueues are the names of a Consumer's delay queues.
+func (b *broker) delayQueues(queue string) (names []string) {
+	for ring := range rings {
+		for i := range rings[ring].slots {
+			names = append(names, queue+".drip.due."+place{ring: ring, queue: i}.name())
+		}
+	}
+	return names
 }
 
 // publish sends messages and waits until the broker has them all.

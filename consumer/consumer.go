@@ -178,8 +178,8 @@ func (c *Consumer) Run(ctx context.Context) error {
 		s.run(ctx)
 		// What is in hand is still acknowledged on this connection, if it lives.
 		sessions.Go(func() { ended.finish(over) })
-		if time.Since(began) > longestBackoff {
-			backoff = firstBackoff // it was a good session, not one of a row that fail
+		if time.Since(began) > backoff {
+			backoff = firstBackoff // it was a session, not a try that failed
 		}
 		s, backoff = c.again(ctx, handlers, backoff)
 	}

@@ -354,10 +354,8 @@ func TestShutdown(t *testing.T) {
 // waitingIn counts the messages in the delay queues of a work queue.
 func (b *broker) waitingIn(queue string) (n int) {
 	b.t.Helper()
-	for ring := range rings {
-		for i := range rings[ring].slots {
-			n += b.count(queue + ".drip.due." + place{ring: ring, queue: i}.name())
-		}
+	for _, name := range b.delayQueues(queue) {
+		n += b.count(name)
 	}
 	return n
 }
