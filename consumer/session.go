@@ -134,7 +134,7 @@ func (s *session) run(ctx context.Context) {
 	loops.Go(func() { s.take(s.work, false) })
 	loops.Go(func() { s.take(s.due, true) })
 	loops.Wait()
-	if ctx.Err() == nil && s.broken.Err() == nil {
+	if ctx.Err() == nil && s.broken.Err() == nil && !s.conn.IsClosed() {
 		s.o.Logger.Warn("the broker has ended the consumer", "hint", "was a queue deleted?")
 	}
 }
