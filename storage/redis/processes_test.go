@@ -1,0 +1,168 @@
+package redis_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"os"
+	"os/exec"
+	"sync"
+	"testing"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/drip-go/drip/internal/servers"
+	"github.com/drip-go/drip/storage"
+	"github.com/drip-go/drip/storage/redis"
+)
+
+const (
+	processes, goroutines = 8, 16
+	contender             = "DRIP_TEST_CONTENDER" // set for a process of TestProcesses
+)
+
+var duration = flag.Duration("duration", 2*time.Second, "how long TestProcesses contends")
+
+// process is what a process of TestProcesses is told, and what it reports.
+type process struct {
+	Addr     string
+	Limits   storage.Limits
+	Duration time.Duration
+
+	Granted, Calls int64
+	MostInFlight   int64
+}
+
+// TestProcesses has 8 processes of 16 goroutines ask for one entity as fast as they can. What was granted must be no
+// more than the intervals brought, and the operations in flight, which the processes count in another key, no more
+// than Size.
+func TestProcesses(t *testing.T) {
+	for name, limits := range map[string]storage.Limits{
+		"capacity is short": {Size: 40, RefreshRate: 30, RefreshInterval: 10, WaitForToken: 5},
+		"tokens are short":  {Size: 10, RefreshRate: 1000, RefreshInterval: 10, WaitForToken: 5},
+	} {
+		t.Run(name, func(t *testing.T) { testProcesses(t, limits) })
+	}
+}
+
+func testProcesses(t *testing.T, limits storage.Limits) {
+	server := servers.OwnRedis(t)
+	client := connect(t, server.Addr())
+	s := newStorageWith(t, client, redis.Options{})
+	limits.Start = time.Now().UnixMilli()
+	var (
+		wg      sync.WaitGroup
+		reports [processes]process
+	)
+	for i := range reports {
+		wg.Go(func() {
+			told, err := json.Marshal(process{Addr: server.Addr(), Limits: limits, Duration: *duration})
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			cmd := exec.CommandContext(t.Context(), os.Args[0])
+			cmd.Env = append(os.Environ(), contender+"="+string(told))
+			cmd.Stderr = os.Stderr
+			out, err := cmd.Output()
+			if err == nil {
+				err = json.Unmarshal(out, &reports[i])
+			}
+			if err != nil {
+				t.Errorf("process %d: %v", i, err)
+			}
+		})
+	}
+	eventually(t, "all processes are there", func() bool {
+		return client.PubSubNumSub(t.Context(), "go").Val()["go"] == processes || t.Failed()
+	})
+	if err := client.Publish(t.Context(), "go", "").Err(); err != nil {
+		t.Error(err)
+	}
+	wg.Wait()
+	if t.Failed() {
+		return
+	}
+	var total process
+	least := reports[0].Granted
+	for _, r := range reports {
+		total.Granted += r.Granted
+		total.Calls += r.Calls
+		total.MostInFlight = max(total.MostInFlight, r.MostInFlight)
+		least = min(least, r.Granted)
+	}
+	end, err := client.Time(t.Context()).Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	brought := limits.RefreshRate * (end.UnixMilli()/limits.RefreshInterval - limits.Start/limits.RefreshInterval)
+	t.Logf("%d calls, %d granted, the intervals brought %d; at most %d in flight; the least served process got %.2f of the mean",
+		total.Calls, total.Granted, brought, total.MostInFlight, float64(least)*processes/float64(total.Granted))
+	if total.Granted == 0 || total.Granted > brought {
+		t.Errorf("granted %d, the intervals brought %d", total.Granted, brought)
+	}
+	if total.MostInFlight > limits.Size {
+		t.Errorf("%d in flight at most, allowed are %d", total.MostInFlight, limits.Size)
+	}
+	if n := inUse(t, s, "shop"); n != 0 {
+		t.Errorf("%d tokens are out at the end", n)
+	}
+	if 2*least*processes < total.Granted {
+		t.Errorf("the least served process got %d of %d", least, total.Granted)
+	}
+}
+
+// contend is what one of the processes does.
+func contend(told string) error {
+	var p process
+	if err := json.Unmarshal([]byte(told), &p); err != nil {
+		return err
+	}
+	client := goredis.NewClient(&goredis.Options{Addr: p.Addr})
+	defer client.Close()
+	s, err := redis.New(client, redis.Options{})
+	if err != nil {
+		return err
+	}
+	ctx := context.Background()
+	start := client.Subscribe(ctx, "go")
+	defer start.Close()
+	if _, err := start.ReceiveMessage(ctx); err != nil {
+		return err
+	}
+	var (
+		began  = time.Now()
+		mu     sync.Mutex
+		failed error
+		wg     sync.WaitGroup
+	)
+	for range goroutines {
+		wg.Go(func() {
+			var granted, calls, most int64
+			var err error
+			for err == nil && time.Since(began) < p.Duration {
+				var delay time.Duration
+				delay, err = s.GetDelay(ctx, "shop", &p.Limits, time.Time{})
+				calls++
+				if err != nil || delay > 0 {
+					continue
+				}
+				granted++
+				in, err1 := client.Incr(ctx, "in flight").Result()
+				most = max(most, in)
+				_, err2 := client.Decr(ctx, "in flight").Result()
+				err = errors.Join(err1, err2, s.ReturnToken(ctx, "shop", &p.Limits))
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			p.Granted += granted
+			p.Calls += calls
+			p.MostInFlight = max(p.MostInFlight, most)
+			failed = errors.Join(failed, err)
+		})
+	}
+	wg.Wait()
+	return errors.Join(failed, json.NewEncoder(os.Stdout).Encode(p))
+}

@@ -1,0 +1,416 @@
+package redis_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/drip-go/drip/internal/servers"
+	"github.com/drip-go/drip/internal/traces"
+	"github.com/drip-go/drip/storage"
+	"github.com/drip-go/drip/storage/redis"
+	"github.com/drip-go/drip/storage/storagetest"
+)
+
+func TestMain(m *testing.M) {
+	if told := os.Getenv(contender); told != "" {
+		if err := contend(told); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
+	goredis.SetLogger(silent{}) // the servers that it misses are meant to be missing
+	os.Exit(servers.Main(m))
+}
+
+type silent struct{}
+
+func (silent) Printf(context.Context, string, ...any) {}
+
+// backends make the clients that the tests run with.
+var backends = map[string]func(*testing.T) goredis.UniversalClient{
+	"miniredis": func(t *testing.T) goredis.UniversalClient { return connect(t, miniredis.RunT(t).Addr()) },
+	"redis":     func(t *testing.T) goredis.UniversalClient { return connectShared(t) },
+	"cluster": func(t *testing.T) goredis.UniversalClient {
+		return connectCluster(t, servers.OwnRedisCluster(t, 3, 0))
+	},
+}
+
+func connect(t testing.TB, addr string) *goredis.Client {
+	client := goredis.NewClient(&goredis.Options{Addr: addr})
+	t.Cleanup(func() { _ = client.Close() })
+	return client
+}
+
+func connectShared(t testing.TB) *goredis.Client {
+	o, err := goredis.ParseURL(servers.UseRedis(t).URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := goredis.NewClient(o)
+	t.Cleanup(func() { _ = client.Close() })
+	return client
+}
+
+func connectCluster(t testing.TB, cluster *servers.RedisCluster) *goredis.ClusterClient {
+	client := goredis.NewClusterClient(&goredis.ClusterOptions{Addrs: cluster.Addrs()})
+	t.Cleanup(func() { _ = client.Close() })
+	return client
+}
+
+// newStorage makes a storage that shares no key with that of another test.
+func newStorage(t testing.TB, client goredis.UniversalClient) *redis.Storage {
+	t.Helper()
+	return newStorageWith(t, client, redis.Options{Prefix: fmt.Sprintf("%s-%x:", t.Name(), rand.Uint64())})
+}
+
+func newStorageWith(t testing.TB, client goredis.UniversalClient, o redis.Options) *redis.Storage {
+	t.Helper()
+	s, err := redis.New(client, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func TestStorage(t *testing.T) {
+	for name, open := range backends {
+		t.Run(name, func(t *testing.T) {
+			client := open(t)
+			storagetest.Run(t, func(t *testing.T) storage.Storage { return newStorage(t, client) })
+		})
+	}
+}
+
+func TestTraces(t *testing.T) {
+	for name, open := range backends {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel() // the Lua of miniredis takes its time
+			if err := traces.Replay(t.Context(), newStorage(t, open(t)), traces.Runs); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// perSecond lets ten run at once and five more each second. An entity is full at first.
+var perSecond = storage.Limits{Size: 10, RefreshRate: 5, RefreshInterval: 1000, WaitForToken: 50}
+
+func getDelay(t testing.TB, s storage.Atomic, key string, l *storage.Limits) time.Duration {
+	t.Helper()
+	delay, err := s.GetDelay(t.Context(), key, l, time.Time{})
+	if err != nil {
+		t.Fatalf("GetDelay(%q): %v", key, err)
+	}
+	return delay
+}
+
+func returnToken(t testing.TB, s storage.Atomic, key string, l *storage.Limits) {
+	t.Helper()
+	if err := s.ReturnToken(t.Context(), key, l); err != nil {
+		t.Fatalf("ReturnToken(%q): %v", key, err)
+	}
+}
+
+// inUse returns the tokens that are out.
+func inUse(t testing.TB, s storage.Storage, key string) int64 {
+	t.Helper()
+	state, _, err := s.Get(t.Context(), key)
+	if err != nil {
+		t.Fatalf("Get(%q): %v", key, err)
+	}
+	return state.InUse
+}
+
+// eventually waits until done, a minute at most.
+func eventually(t testing.TB, what string, done func() bool) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); !done(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("after a minute: not %s", what)
+		}
+	}
+}
+
+func TestOpen(t *testing.T) {
+	mini := miniredis.RunT(t)
+	mini.RequireUserAuth("user", "s3cret/?@")
+	s, err := storage.Open(t.Context(), "redis://user:s3cret%2F%3F%40@"+mini.Addr()+"/3?prefix=app:&max_hold=1h&read_timeout=5s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := getDelay(t, s.(storage.Atomic), "shop", &perSecond); d != 0 {
+		t.Errorf("GetDelay = %v, want 0", d)
+	}
+	if ttl := mini.DB(3).TTL("app:{shop}"); ttl != time.Hour {
+		t.Errorf("the key app:{shop} of database 3 lives for %v, want 1h", ttl)
+	}
+	if err := s.(*redis.Storage).Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.(storage.Atomic).GetDelay(t.Context(), "shop", &perSecond, time.Time{}); !errors.Is(err, redis.ErrClosed) {
+		t.Errorf("GetDelay after Close = %v, want ErrClosed", err)
+	}
+	if n := mini.CurrentConnectionCount(); n != 0 {
+		eventually(t, "disconnected", func() bool { return mini.CurrentConnectionCount() == 0 })
+	}
+}
+
+func TestOpenErrors(t *testing.T) {
+	for url, want := range map[string]string{
+		"redis://host/one":               `storage: open redis: redis: invalid database number: "one"`,
+		"redis://host/0?max_holt=1h":     `storage: open redis: redis: unexpected option: max_holt`,
+		"redis://host/0?max_hold=1":      `storage: open redis: redis: max_hold is not a duration such as 1h`,
+		"redis://host/0?max_hold=-1s":    `storage: open redis: redis: Options.MaxHold is -1s; it must be at least 1ms, or 0 for the default`,
+		"redis://u:s3cret/0@host/0":      `storage: open: malformed URL`,
+		"redis://:12/s3cret@host":        `storage: open: malformed URL`,
+		"redis:s3cret@host":              `storage: open redis: redis: the URL has no // after the scheme`,
+		"redis://user:s3cret@host/a/b/c": `storage: open redis: redis: invalid URL path: /a/b/c`,
+	} {
+		_, err := storage.Open(t.Context(), url)
+		if err == nil || err.Error() != want {
+			t.Errorf("Open(%s) = %v, want %s", url, err, want)
+		}
+	}
+	if _, err := redis.New(nil, redis.Options{MaxHold: time.Microsecond}); err == nil || !strings.Contains(err.Error(), "Options.MaxHold is 1µs") {
+		t.Errorf("New with a MaxHold of 1µs = %v", err)
+	}
+}
+
+func TestCloseLeavesTheClientOpen(t *testing.T) {
+	client := connect(t, miniredis.RunT(t).Addr())
+	s := newStorage(t, client)
+	getDelay(t, s, "shop", &perSecond)
+	for range 2 {
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, _, get := s.Get(t.Context(), "shop")
+	_, decide := s.GetDelay(t.Context(), "shop", &perSecond, time.Time{})
+	for name, err := range map[string]error{
+		"Get":         get,
+		"Set":         s.Set(t.Context(), "shop", storage.State{}, storage.NoRevision),
+		"GetDelay":    decide,
+		"ReturnToken": s.ReturnToken(t.Context(), "shop", &perSecond),
+	} {
+		if !errors.Is(err, redis.ErrClosed) {
+			t.Errorf("%s after Close = %v, want ErrClosed", name, err)
+		}
+	}
+	if err := client.Ping(t.Context()).Err(); err != nil {
+		t.Errorf("the client after Close: %v", err)
+	}
+}
+
+// The server's clock decides: it is an hour off from that of this process, and does not move unless told to.
+func TestServerClock(t *testing.T) {
+	mini := miniredis.RunT(t)
+	clock := time.Now().Add(-time.Hour).Truncate(time.Second)
+	mini.SetTime(clock)
+	// Two storages are two processes. If either asked its own clock there would be a burst of 10 more.
+	a := newStorageWith(t, connect(t, mini.Addr()), redis.Options{})
+	b := newStorageWith(t, connect(t, mini.Addr()), redis.Options{})
+	runs := func() (n int) {
+		for range 30 {
+			for _, s := range []*redis.Storage{a, b} {
+				if getDelay(t, s, "shop", &perSecond) == 0 {
+					n++
+					returnToken(t, s, "shop", &perSecond)
+				}
+			}
+		}
+		return n
+	}
+	for i, want := range []int{10, 0, 5, 10, 10} {
+		if got := runs(); got != want {
+			t.Errorf("%d runs at step %d, want %d", got, i, want)
+		}
+		clock = clock.Add(time.Duration(i) * time.Second) // steps of 0, 1, 2 … seconds
+		mini.SetTime(clock)
+	}
+	mini.SetTime(clock.Add(-time.Minute))
+	if got := runs(); got != 0 {
+		t.Errorf("%d runs after the clock stepped back, want 0", got)
+	}
+}
+
+func TestTimeToLive(t *testing.T) {
+	mini := miniredis.RunT(t)
+	at := func(ms int64) { mini.SetTime(time.UnixMilli(1_700_000_000_000 + ms)) }
+	s := newStorageWith(t, connect(t, mini.Addr()), redis.Options{MaxHold: time.Minute})
+	expect := func(what string, want time.Duration) {
+		t.Helper()
+		if got := mini.TTL("drip:{shop}"); got != want {
+			t.Errorf("%s: the key lives for %v, want %v", what, got, want)
+		}
+	}
+	at(0)
+	getDelay(t, s, "shop", &perSecond)
+	expect("a token is out", time.Minute)
+	at(400)
+	returnToken(t, s, "shop", &perSecond)
+	expect("after its return, until the bucket is full", 2600*time.Millisecond)
+	at(1000)
+	for getDelay(t, s, "shop", &perSecond) == 0 {
+	}
+	expect("all tokens are out", time.Minute)
+	at(50_000)
+	getDelay(t, s, "shop", &perSecond)
+	expect("all tokens are out, and asking does not keep them", 11*time.Second)
+	mini.FastForward(11 * time.Second)
+	at(61_000)
+	if d := getDelay(t, s, "shop", &perSecond); d != 0 {
+		t.Errorf("MaxHold after the last run: GetDelay = %v, want 0: the holders are dead", d)
+	}
+	if n := inUse(t, s, "shop"); n != 1 {
+		t.Errorf("%d tokens are out, want the new one only", n)
+	}
+	// A caller's time says nothing about how long the entity will be needed.
+	if _, err := s.GetDelay(t.Context(), "shop", &perSecond, time.UnixMilli(1_500_000_000_000)); err != nil {
+		t.Fatal(err)
+	}
+	returnToken(t, s, "shop", &perSecond)
+	returnToken(t, s, "shop", &perSecond)
+	expect("by a caller's clock", time.Minute)
+	slow := perSecond
+	slow.RefreshInterval = 3_600_000
+	getDelay(t, s, "shop", &slow)
+	if got := mini.TTL("drip:{shop}"); got < 3*time.Hour {
+		t.Errorf("a bucket that fills in three hours lives for %v", got)
+	}
+}
+
+func TestIdleEntitiesAreGone(t *testing.T) {
+	client := connect(t, servers.OwnRedis(t).Addr())
+	s := newStorage(t, client)
+	fast := storage.Limits{Size: 3, RefreshRate: 1, RefreshInterval: 20, WaitForToken: 1}
+	for i := range 1000 {
+		key := fmt.Sprint("shop", i)
+		if d := getDelay(t, s, key, &fast); d != 0 {
+			t.Fatalf("GetDelay = %v, want 0", d)
+		}
+		returnToken(t, s, key, &fast)
+	}
+	getDelay(t, s, "holder", &fast)
+	eventually(t, "only the entity whose token is out is left", func() bool {
+		return client.DBSize(t.Context()).Val() == 1
+	})
+}
+
+func TestRevisionsAreNotRepeated(t *testing.T) {
+	client := connectShared(t)
+	s := newStorageWith(t, client, redis.Options{Prefix: t.Name()})
+	seen := map[storage.Revision]bool{}
+	for range 100 {
+		for range 3 {
+			getDelay(t, s, "shop", &perSecond)
+			_, rev, err := s.Get(t.Context(), "shop")
+			if err != nil || seen[rev] {
+				t.Fatalf("revision %d (%v) is repeated", rev, err)
+			}
+			seen[rev] = true
+		}
+		if err := client.Del(t.Context(), t.Name()+"{shop}").Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// Entities of any bytes keep apart and are decided, and those of a Cluster are on all its nodes.
+func TestEntities(t *testing.T) {
+	weird := []string{
+		" ", "\n", "\r\n", "\x00", "a b", "{", "}", "{}", "{}a", "}{", "{a}", "{a}b", "{a}c", "a}b", "a{b}c", "{{a}}", "*", "?[a]", "$1", "\xff\xfe",
+		"drip:{a}", strings.Repeat("x", 64<<10), strings.Repeat("x", 64<<10-1) + "y", strings.Repeat("}", 64<<10),
+	}
+	for name, open := range backends {
+		t.Run(name, func(t *testing.T) {
+			client := open(t)
+			s := newStorage(t, client)
+			l := perSecond
+			l.Size = 100
+			for i, key := range weird {
+				for range i + 1 {
+					getDelay(t, s, key, &l)
+				}
+			}
+			for i, key := range weird {
+				if n := inUse(t, s, key); n != int64(i+1) {
+					t.Errorf("entity %.20q has %d tokens out, want %d", key, n, i+1)
+				}
+			}
+			cluster, ok := client.(*goredis.ClusterClient)
+			if !ok {
+				return
+			}
+			for i := range 300 {
+				getDelay(t, s, fmt.Sprintf("a}%d", i), &l)
+				getDelay(t, s, fmt.Sprintf("{a}%d", i), &l)
+			}
+			err := cluster.ForEachMaster(t.Context(), func(ctx context.Context, node *goredis.Client) error {
+				n, err := node.DBSize(ctx).Result()
+				if n < 150 {
+					t.Errorf("%v of 600 entities are on a node, want about 200", n)
+				}
+				return err
+			})
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// TestRights has a user who may do what the package's documentation asks for.
+func TestRights(t *testing.T) {
+	server := servers.OwnRedis(t)
+	admin := connect(t, server.Addr())
+	err := admin.Do(t.Context(), "acl", "setuser", "app", "on", ">secret", "~drip:*", "+eval", "+evalsha", "+get", "+set", "+time").Err()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := storage.Open(t.Context(), "redis://app:secret@"+server.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.(*redis.Storage).Close()
+	getDelay(t, s.(storage.Atomic), "shop", &perSecond)
+	if n := inUse(t, s, "shop"); n != 1 {
+		t.Errorf("%d tokens are out, want 1", n)
+	}
+	if err := s.Set(t.Context(), "other", storage.State{}, storage.NoRevision); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestNumbersOutOfRange(t *testing.T) {
+	s := newStorage(t, connectShared(t))
+	now := time.UnixMilli(1_700_000_000_000)
+	for name, spoil := range map[string]func(*storage.Limits, *time.Time){
+		"Size":            func(l *storage.Limits, _ *time.Time) { l.Size = 1 << 52 },
+		"RefreshRate":     func(l *storage.Limits, _ *time.Time) { l.RefreshRate = 1<<63 - 1 },
+		"RefreshInterval": func(l *storage.Limits, _ *time.Time) { l.RefreshInterval = 1<<53 + 1 },
+		"WaitForToken":    func(l *storage.Limits, _ *time.Time) { l.WaitForToken = 1 << 60 },
+		"Start":           func(l *storage.Limits, _ *time.Time) { l.Start = -1 << 63 },
+		"now":             func(_ *storage.Limits, now *time.Time) { *now = time.UnixMilli(1 << 52) },
+		"time to fill":    func(l *storage.Limits, _ *time.Time) { l.Size, l.RefreshInterval = 1<<40, 1<<20 },
+	} {
+		l, now := perSecond, now
+		spoil(&l, &now)
+		if _, err := s.GetDelay(t.Context(), "shop", &l, now); !errors.Is(err, redis.ErrRange) {
+			t.Errorf("GetDelay with a large %s = %v, want ErrRange", name, err)
+		}
+	}
+	if _, rev, err := s.Get(t.Context(), "shop"); rev != storage.NoRevision || err != nil {
+		t.Errorf("after refusals only: revision %d, %v", rev, err)
+	}
+}

@@ -1,0 +1,80 @@
+package redis
+
+import (
+	"context"
+	"crypto/sha1"
+	_ "embed"
+	"encoding/hex"
+
+	goredis "github.com/redis/go-redis/v9"
+)
+
+var (
+	//go:embed common.lua
+	commonSource string
+	//go:embed decide.lua
+	decideSource string
+	//go:embed set.lua
+	setSource string
+
+	decideScript = newScript(commonSource + decideSource)
+	setScript    = newScript(commonSource + setSource)
+)
+
+type script struct{ source, hash string }
+
+func newScript(source string) *script {
+	sum := sha1.Sum([]byte(source))
+	return &script{source, hex.EncodeToString(sum[:])}
+}
+
+// command is one call of a script. It is answered with integers.
+type command struct {
+	*goredis.IntSliceCmd
+	script *script
+}
+
+// command makes a call with one key. For args there may be room to append.
+func (s *script) command(key string, args ...any) *command {
+	return &command{newCmd("evalsha", s.hash, key, args), s}
+}
+
+func newCmd(name, script, key string, args []any) *goredis.IntSliceCmd {
+	all := append(make([]any, 0, 4+len(args)), name, script, 1, key)
+	return goredis.NewIntSliceCmd(context.Background(), append(all, args...)...)
+}
+
+// NoRetry keeps go-redis from sending the command again when the connection broke before the answer came: it may have
+// been run, and would take a second token. What a server refuses to run, as with MOVED, go-redis still sends on.
+func (*command) NoRetry() bool { return true }
+
+// run sends the commands in one pipeline and leaves in each what came of it. A server that does not know a script,
+// because it has been started or its scripts were flushed, has not run it: it gets the command again with the source.
+func run(client goredis.UniversalClient, commands []*command) {
+	send(client, commands)
+	var unknown []*command
+	for _, c := range commands {
+		if goredis.HasErrorPrefix(c.Err(), "NOSCRIPT") {
+			key, args := c.Args()[3].(string), c.Args()[4:]
+			c.IntSliceCmd = newCmd("eval", c.script.source, key, args)
+			unknown = append(unknown, c)
+		}
+	}
+	send(client, unknown)
+}
+
+// send does not pass on the context of a caller: commands of several share the pipeline, and none of them may end it
+// for the others.
+func send(client goredis.UniversalClient, commands []*command) {
+	switch ctx := context.Background(); len(commands) {
+	case 0:
+	case 1:
+		_ = client.Process(ctx, commands[0])
+	default:
+		p := client.Pipeline()
+		for _, c := range commands {
+			_ = p.Process(ctx, c)
+		}
+		_, _ = p.Exec(ctx)
+	}
+}
