@@ -1,0 +1,161 @@
+package benchmarks
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-redis/redis_rate/v10"
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/internal/servers"
+	"github.com/drip-go/drip/storage/redis"
+)
+
+func TestMain(m *testing.M) { os.Exit(servers.Main(m)) }
+
+// BenchmarkRedis compares drip's GetDelay with Allow of redis_rate v10, which decides by rate alone, on one server. In
+// each iteration they take turns, so that a busy machine is as busy for both, and every call is let through. With
+// one goroutine it also shows what a context costs drip that can end: a goroutine, so that the caller can leave.
+//
+//	go test -run '^$' -bench Redis -benchtime 10x
+func BenchmarkRedis(b *testing.B) {
+	server := servers.UseRedis(b)
+	for _, n := range []int{1, 10_000} {
+		for _, goroutines := range []int{1, 16, 64, 256} {
+			b.Run(fmt.Sprintf("keys=%d/goroutines=%d", n, goroutines), func(b *testing.B) {
+				compareRedis(b, server, keys(n), goroutines)
+			})
+		}
+	}
+}
+
+func compareRedis(b *testing.B, server *servers.Redis, keys []string, goroutines int) {
+	o, err := goredis.ParseURL(server.URL())
+	if err != nil {
+		b.Fatal(err)
+	}
+	client := goredis.NewClient(o)
+	defer client.Close()
+	for i := range keys {
+		keys[i] += fmt.Sprintf("-%x", rand.Uint32()) // those of another run have a history
+	}
+	st, err := redis.New(client, redis.Options{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	bucket, err := drip.New(drip.Options{
+		Size: 1 << 30, RefreshRate: 1 << 30, RefreshInterval: time.Second, Start: time.Unix(0, 0), Storage: st,
+	})
+	if err != nil {
+		b.Fatal(err)
+	}
+	getDelay := func(ctx context.Context, key string) error {
+		delay, err := bucket.GetDelay(ctx, key)
+		if err == nil && delay != 0 {
+			err = fmt.Errorf("delay %v", delay)
+		}
+		return err
+	}
+	// A higher rate is lost in the script's arithmetic, and it would not even store the key.
+	limit := redis_rate.Limit{Rate: 1_000_000, Burst: 1_000_000, Period: time.Second}
+	limiter := redis_rate.NewLimiter(client)
+	allow := func(ctx context.Context, key string) error {
+		r, err := limiter.Allow(ctx, key, limit)
+		if err == nil && r.Allowed != 1 {
+			err = fmt.Errorf("%+v", r)
+		}
+		return err
+	}
+	turns := []*redisTurns{
+		{name: "drip", ctx: context.Background(), decide: getDelay},
+		{name: "rate", ctx: context.Background(), decide: allow},
+	}
+	if goroutines == 1 {
+		ctx, cancel := context.WithCancel(context.Background())
+		defer cancel()
+		turns = append(turns, &redisTurns{name: "drip-ctx", ctx: ctx, decide: getDelay})
+	}
+	for _, t := range turns {
+		t.take(b, server, keys, goroutines) // connects, loads the script, makes the keys
+		*t = redisTurns{name: t.name, ctx: t.ctx, decide: t.decide}
+	}
+	b.ResetTimer()
+	for b.Loop() {
+		for _, t := range turns {
+			t.take(b, server, keys, goroutines)
+		}
+	}
+	b.ReportMetric(0, "ns/op") // how long the turns are
+	ratios := make([]float64, b.N)
+	for i := range ratios {
+		ratios[i] = turns[0].rates[i] / turns[1].rates[i]
+	}
+	b.ReportMetric(median(ratios), "×rate")
+	for _, t := range turns {
+		slices.Sort(t.latencies)
+		at := func(q float64) float64 {
+			return float64(t.latencies[int(q*float64(len(t.latencies)-1))].Nanoseconds()) / 1000
+		}
+		b.ReportMetric(median(t.rates), t.name+"/s")
+		b.ReportMetric(at(0.5), t.name+"-p50-µs")
+		b.ReportMetric(at(0.99), t.name+"-p99-µs")
+		if t.cpu > 0 {
+			b.ReportMetric(float64(t.cpu.Microseconds())/float64(len(t.latencies)), t.name+"-server-µs")
+		}
+	}
+}
+
+// redisTurns is one way to decide, and what its turns came to.
+type redisTurns struct {
+	name   string
+	ctx    context.Context
+	decide func(context.Context, string) error
+
+	rates     []float64 // decisions a second, turn by turn
+	latencies []time.Duration
+	cpu       time.Duration // of the server
+}
+
+// take lets the goroutines decide for 300 ms, as fast as they can.
+func (t *redisTurns) take(b *testing.B, server *servers.Redis, keys []string, goroutines int) {
+	var (
+		wg        sync.WaitGroup
+		mu        sync.Mutex
+		decisions int
+		before, _ = server.CPU() // unknown when the server was not started here
+		began     = time.Now()
+	)
+	for range goroutines {
+		wg.Go(func() {
+			var latencies []time.Duration
+			next := rand.IntN(len(keys))
+			for now := time.Now(); now.Sub(began) < 300*time.Millisecond; {
+				if err := t.decide(t.ctx, keys[next]); err != nil {
+					b.Error(err)
+					break
+				}
+				if next++; next == len(keys) {
+					next = 0
+				}
+				end := time.Now()
+				latencies = append(latencies, end.Sub(now))
+				now = end
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			decisions += len(latencies)
+			t.latencies = append(t.latencies, latencies...)
+		})
+	}
+	wg.Wait()
+	t.rates = append(t.rates, float64(decisions)/time.Since(began).Seconds())
+	after, _ := server.CPU()
+	t.cpu += after - before
+}

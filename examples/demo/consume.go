@@ -1,0 +1,205 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"os"
+	"os/signal"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/consumer"
+	"github.com/drip-go/drip/storage"
+	_ "github.com/drip-go/drip/storage/redis"
+)
+
+// What makes this program a consumer process: a variable of its environment, and its settings as JSON on its
+// standard input. It runs until that input ends, which it also does when the demo is killed.
+const (
+	roleVariable = "DRIP_DEMO_ROLE"
+	consumerRole = "consumer"
+)
+
+type settings struct {
+	RabbitMQ string // URLs
+	Storage  string
+	Provider string
+	Queue    string
+}
+
+// report is a line of a consumer's standard output.
+type report struct {
+	Asked []int // orders about which the limiter was asked since the last report, one number for each time
+}
+
+const (
+	reportEvery = 100 * time.Millisecond
+	drainTime   = 5 * time.Second // far more than a call takes
+)
+
+func consumerMain() int {
+	// The terminal's Ctrl-C is for the demo, which ends its consumers in order.
+	signal.Ignore(os.Interrupt, syscall.SIGHUP, syscall.SIGPIPE)
+	slog.SetDefault(slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})))
+	var s settings
+	if err := json.NewDecoder(os.Stdin).Decode(&s); err != nil {
+		fmt.Fprintln(os.Stderr, "settings:", err)
+		return 1
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	go func() {
+		io.Copy(io.Discard, os.Stdin)
+		cancel()
+		time.Sleep(2 * drainTime)
+		os.Exit(1) // something hangs, and nobody may be left to end it
+	}()
+	if err := consume(ctx, s, os.Stdout); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return 0
+}
+
+// consume is a rate-limited consumer as any program would have it, but for its reports.
+func consume(ctx context.Context, s settings, out io.Writer) error {
+	store, err := storage.Open(ctx, s.Storage)
+	if err != nil {
+		return err
+	}
+	defer closeStorage(store)
+	bucket, err := drip.New(drip.Options{
+		Size:            size,
+		RefreshRate:     refreshRate,
+		RefreshInterval: refreshInterval,
+		Start:           time.Unix(0, 0), // a shop that is not in the store has been idle: its bucket is full
+		Storage:         store,
+	})
+	if err != nil {
+		return err
+	}
+	reports := reporter{out: out}
+	defer reports.every(reportEvery)()
+	c, err := consumer.New(consumer.Options{
+		URL:     s.RabbitMQ,
+		Queue:   s.Queue,
+		Limiter: bucket,
+		Entity: func(d *amqp.Delivery) (string, error) {
+			shop, n, err := orderOf(d)
+			if err != nil {
+				return "", err
+			}
+			reports.asked(n) // a Limiter hears of the shop only
+			return s.Queue + "." + shop, nil
+		},
+		Handler:   placeOrders(s.Provider),
+		DrainTime: drainTime,
+	})
+	if err != nil {
+		return err
+	}
+	return c.Run(ctx)
+}
+
+// closeStorage ends the connection of a storage that has one.
+func closeStorage(s storage.Storage) {
+	if c, ok := s.(io.Closer); ok {
+		c.Close()
+	}
+}
+
+// orderOf is what publish has put into the message.
+func orderOf(d *amqp.Delivery) (shop string, n int, err error) {
+	shop, _ = d.Headers[shopHeader].(string)
+	n, err = strconv.Atoi(d.MessageId)
+	if shop == "" || err != nil {
+		return "", 0, fmt.Errorf("not an order: shop %q, number %q", shop, d.MessageId)
+	}
+	return shop, n, nil
+}
+
+// placeOrders returns a handler that calls the provider.
+func placeOrders(url string) consumer.HandlerFunc {
+	transport := &http.Transport{MaxIdleConnsPerHost: 1000} // all calls go to one host; the default keeps 2 connections
+	client := &http.Client{Transport: transport, Timeout: 10 * time.Second}
+	return func(ctx context.Context, d *amqp.Delivery) error {
+		shop, n, err := orderOf(d)
+		if err != nil {
+			return err
+		}
+		request, err := http.NewRequestWithContext(ctx, http.MethodPost, fmt.Sprintf("%s/shops/%s/orders/%d", url, shop, n), nil)
+		if err != nil {
+			return err
+		}
+		response, err := client.Do(request)
+		if err != nil {
+			return err
+		}
+		defer response.Body.Close()
+		io.Copy(io.Discard, response.Body) // or the connection can't be used again
+		switch response.StatusCode {
+		case http.StatusOK:
+			return nil
+		case http.StatusTooManyRequests:
+			after, _ := strconv.Atoi(response.Header.Get("Retry-After"))
+			return consumer.Throttled(time.Duration(max(1, after))*time.Second, nil)
+		default:
+			return fmt.Errorf("the provider answered %s", response.Status)
+		}
+	}
+}
+
+// reporter tells the demo what the limiter is asked.
+type reporter struct {
+	out io.Writer
+
+	mu   sync.Mutex
+	next report
+}
+
+func (r *reporter) asked(n int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.next.Asked = append(r.next.Asked, n)
+}
+
+// every reports again and again; stop sends the last report.
+func (r *reporter) every(d time.Duration) (stop func()) {
+	quit, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		defer r.send()
+		t := time.NewTicker(d)
+		defer t.Stop()
+		for {
+			select {
+			case <-t.C:
+				r.send()
+			case <-quit:
+				return
+			}
+		}
+	}()
+	return func() {
+		close(quit)
+		<-done
+	}
+}
+
+func (r *reporter) send() {
+	r.mu.Lock()
+	now := r.next
+	r.next = report{}
+	r.mu.Unlock()
+	if len(now.Asked) > 0 {
+		json.NewEncoder(r.out).Encode(now) // without a reader we are about to end
+	}
+}

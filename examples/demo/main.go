@@ -1,0 +1,226 @@
+// Demo shows drip at work: a few thousand messages in RabbitMQ, for a dozen shops at once, whose provider allows each
+// shop ten calls a second and refuses what is more. Two consumer processes share one Redis, and every message gets its
+// call as early as the limits allow, none is refused and none is lost.
+//
+//	go run ./examples/demo
+//
+// RabbitMQ and Redis are those of DRIP_RABBITMQ_URL and DRIP_REDIS_URL, or private ones that end with the demo.
+// The exit status is 1 if the provider refused a call, if a message was lost, or if something else went wrong.
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/drip-go/drip/internal/servers"
+	"github.com/drip-go/drip/storage"
+)
+
+// What the provider allows a shop: a bucket that leaks all the time, and a number of calls at once.
+const (
+	bucketSize = 40
+	leakRate   = 10 // a second
+	mostAtOnce = 15
+)
+
+// What drip is told. The rate is the provider's. A token is returned after the provider's answer, so as many may be
+// out as the provider allows calls at once. But Size must be well below what the bucket holds: drip refreshes all at
+// once at the beginning of an interval while the bucket leaks evenly, and drip counts a call when it decides while
+// the provider counts it when it arrives. In any t seconds at most these calls arrive: size that were on their way
+// before, size of capacity that was left, and refreshRate for each of at most t+1 refreshes. The bucket leaks
+// t*leakRate of them. So if 2*size+refreshRate fit in, none is refused, however slow the network or the machine.
+const (
+	size            = 15
+	refreshRate     = 10
+	refreshInterval = time.Second
+
+	_ = uint(mostAtOnce - size) // or it does not compile
+	_ = uint(bucketSize - 2*size - refreshRate)
+)
+
+// errFailed ends the demo with status 1; what was wrong has been printed.
+var errFailed = errors.New("the demo has failed")
+
+func main() {
+	if os.Getenv(roleVariable) == consumerRole {
+		os.Exit(consumerMain())
+	}
+	shops := flag.Int("shops", 12, "`number` of shops")
+	messages := flag.Int("messages", 4000, "`number` of messages for all shops together, about")
+	processes := flag.Int("consumers", 2, "`number` of consumer processes")
+	flag.Parse()
+	if flag.NArg() > 0 || *shops < 1 || *messages < 1 || *processes < 1 {
+		fmt.Fprintln(os.Stderr, "demo: it takes no arguments, and each number must be at least 1")
+		flag.Usage()
+		os.Exit(2)
+	}
+	// SIGPIPE: who pipes us into head wants no servers left behind either.
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE)
+	defer stop()
+	err := demo(ctx, *shops, *messages, *processes)
+	switch {
+	case ctx.Err() != nil:
+		fmt.Fprintln(os.Stderr, "demo: interrupted")
+		os.Exit(130)
+	case errors.Is(err, errFailed):
+		os.Exit(1)
+	case err != nil:
+		fmt.Fprintln(os.Stderr, "demo:", err)
+		os.Exit(1)
+	}
+}
+
+// demo gets what is needed, runs, and leaves nothing behind.
+func demo(ctx context.Context, shops, messages, processes int) error {
+	began := time.Now()
+	out := newScreen(os.Stdout)
+	rabbitURL, redisURL, stop, err := getServers(ctx, out)
+	defer stop()
+	if err != nil {
+		return err
+	}
+	if err := checkStorage(ctx, redisURL); err != nil {
+		return err
+	}
+	run := "drip-demo-" + strings.ToLower(rand.Text()[:8])
+	plan := newPlan(shops, messages)
+	ledger := newLedger(plan, time.Now())
+	provider := newProvider(ledger)
+	if err := provider.start(); err != nil {
+		return err
+	}
+	defer provider.close()
+	broker, err := openBroker(rabbitURL, run)
+	if err != nil {
+		return err
+	}
+	defer broker.close()
+	consumers, err := startConsumers(processes, settings{
+		RabbitMQ: rabbitURL, Storage: redisURL, Provider: provider.url, Queue: run,
+	}, ledger, out)
+	defer consumers.stop()
+	if err != nil {
+		return err
+	}
+	if err := broker.awaitConsumers(ctx, processes, consumers.failed); err != nil {
+		return err
+	}
+	out.say(fmt.Sprintf("Ready after %s. Consumer processes: %d. Shops: %d, each with\nits own limit of %d calls a second, a burst of %d and %d calls at once.\n",
+		seconds(time.Since(began)), processes, shops, refreshRate, size, size))
+
+	err = watch(ctx, plan, ledger, broker, consumers, out)
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	// Only when no consumer is left nothing can be handled a second time.
+	if stopErr := consumers.stop(); err == nil {
+		err = stopErr
+	}
+	left, removeErr := broker.remove()
+	results := ledger.results(time.Now())
+	out.say(summary(results, len(left)))
+	text, ok := verdict(results[shops], left, ledger.missing(5), errors.Join(err, removeErr))
+	out.say(text)
+	if !ok {
+		return errFailed
+	}
+	return nil
+}
+
+// watch publishes and shows what happens until every message is done.
+func watch(ctx context.Context, p plan, l *ledger, b *broker, c *consumers, out *screen) error {
+	ctx, cancel := context.WithCancel(ctx)
+	published := make(chan error, 1)
+	go func() { published <- b.publish(ctx, p, l) }()
+	publishing := published
+	defer func() {
+		cancel()
+		if publishing != nil {
+			<-publishing
+		}
+	}()
+
+	// Twice as long as the slowest shop needs at its limit, and some time for a machine that is busy with other things.
+	limit := 2*p.shortest() + 40*time.Second
+	over := time.After(limit)
+	look := time.NewTicker(50 * time.Millisecond)
+	defer look.Stop()
+	for {
+		select {
+		case err := <-publishing:
+			publishing = nil
+			if err != nil {
+				return fmt.Errorf("publish: %w", err)
+			}
+		case err := <-c.failed:
+			return err
+		case <-over:
+			return fmt.Errorf("not finished within %v", limit)
+		case <-ctx.Done():
+			return ctx.Err()
+		case now := <-look.C:
+			s := l.snapshot(now)
+			out.show(s, now)
+			if s.finished() && publishing == nil {
+				return nil
+			}
+		}
+	}
+}
+
+// checkStorage tells early whether the storage answers: consumers would wait for it, and say so for each message.
+func checkStorage(ctx context.Context, url string) error {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	s, err := storage.Open(ctx, url)
+	if err != nil {
+		return err
+	}
+	defer closeStorage(s)
+	if _, _, err := s.Get(ctx, "drip-demo"); err != nil {
+		return fmt.Errorf("the storage of DRIP_REDIS_URL: %w", err)
+	}
+	return nil
+}
+
+// getServers returns the addresses of servers that run already or are started. stop ends those that were started; it
+// must be called also after an error.
+func getServers(ctx context.Context, out *screen) (rabbitURL, redisURL string, stop func(), err error) {
+	var stops []func() error
+	stop = func() {
+		for _, s := range stops {
+			if err := s(); err != nil {
+				fmt.Fprintln(os.Stderr, "demo:", err)
+			}
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	defer cancel()
+	rabbitURL, redisURL = os.Getenv("DRIP_RABBITMQ_URL"), os.Getenv("DRIP_REDIS_URL")
+	if rabbitURL == "" || redisURL == "" {
+		out.say("Starting private servers ...")
+	}
+	if redisURL == "" {
+		s, err := servers.StartRedis(ctx)
+		if err != nil {
+			return "", "", stop, err
+		}
+		redisURL, stops = s.URL(), append(stops, s.Stop)
+	}
+	if rabbitURL == "" {
+		s, err := servers.StartRabbitMQ(ctx)
+		if err != nil {
+			return "", "", stop, err
+		}
+		rabbitURL, stops = s.URL(), append(stops, s.Stop)
+	}
+	return rabbitURL, redisURL, stop, nil
+}

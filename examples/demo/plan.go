@@ -1,0 +1,59 @@
+package main
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"time"
+)
+
+// plan is what will be published: bursts of messages, each for one shop. A message is an order, which has a number.
+type plan struct {
+	shops  []shopPlan
+	bursts []burst // in the order of their times
+	orders int     // numbered from 0
+}
+
+type shopPlan struct {
+	name   string
+	orders int
+}
+
+type burst struct {
+	shop         int
+	at           time.Duration // after the beginning
+	first, after int           // its orders: first ≤ order < after
+}
+
+// newPlan divides about that many messages among the shops: some get half as much again as others, in one to three
+// bursts within the first seconds. A later burst mostly finds the shop still busy with the one before.
+func newPlan(shops, messages int) plan {
+	var p plan
+	for i := range shops {
+		_, spread := math.Modf(float64(i+1) * math.Phi) // 0 to 1, evenly for any number of shops
+		share := 0.8 + 0.4*spread
+		n := max(1, int(share*float64(messages)/float64(shops)+0.5))
+		p.shops = append(p.shops, shopPlan{fmt.Sprintf("shop-%02d", i+1), n})
+		bursts := 1 + i%3
+		for b := range bursts {
+			p.bursts = append(p.bursts, burst{
+				shop:  i,
+				at:    time.Duration(i%4)*600*time.Millisecond + time.Duration(b)*1700*time.Millisecond,
+				first: p.orders + n*b/bursts,
+				after: p.orders + n*(b+1)/bursts,
+			})
+		}
+		p.orders += n
+	}
+	slices.SortStableFunc(p.bursts, func(a, b burst) int { return int(a.at - b.at) })
+	return p
+}
+
+// shortest is how long the shop with the most messages needs at its limit.
+func (p plan) shortest() time.Duration {
+	most := 0
+	for _, s := range p.shops {
+		most = max(most, s.orders)
+	}
+	return time.Duration(most/refreshRate) * refreshInterval
+}
