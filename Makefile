@@ -15,5 +15,6 @@ lint: ## Check format, vet, staticcheck, go.mod, dependencies and known vulnerab
 fuzz: ## Fuzz the decision, five minutes
 	go test ./storage -run '^$$' -fuzz FuzzDecide -fuzztime 5m
 
-bench: ## Compare with x/time/rate in memory and with redis_rate on Redis
-	@cd benchmarks && ../scripts/servers run redis -- go test -run '^$$' -bench . -benchmem
+bench: ## Print the figures of the README
+	@cd benchmarks && ../scripts/servers run redis -- go test -run '^$$' -bench .
+	@scripts/servers run rabbitmq -- go test ./consumer -run '^$$' -bench . -benchtime 1x

@@ -11,13 +11,16 @@ import (
 	"github.com/drip-go/drip/storage"
 )
 
-func TestOpen(t *testing.T) {
+func init() {
 	storage.Register("Test-Scheme", func(_ context.Context, u *url.URL) (storage.Storage, error) {
 		if u.Host == "" {
 			return nil, errors.New("no host")
 		}
 		return nil, nil
 	})
+}
+
+func TestOpen(t *testing.T) {
 	for _, c := range []struct{ url, want string }{
 		{"test-scheme://host", ""},
 		{"TEST-SCHEME://host", ""},
@@ -41,11 +44,10 @@ func TestOpen(t *testing.T) {
 
 func TestRegisterPanics(t *testing.T) {
 	open := func(context.Context, *url.URL) (storage.Storage, error) { return nil, nil }
-	storage.Register("taken", open)
 	for name, register := range map[string]func(){
 		"empty":     func() { storage.Register("", open) },
 		"nil":       func() { storage.Register("other", nil) },
-		"duplicate": func() { storage.Register("TAKEN", open) },
+		"duplicate": func() { storage.Register("TEST-scheme", open) },
 	} {
 		func() {
 			defer func() {

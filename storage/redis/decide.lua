@@ -51,10 +51,6 @@ local function Decide(now)
   return max(1, WaitLast - now)
 end
 
-local function Return()
-  InUse = InUse - 1
-end
-
 function gain(last, capacity, t)
   local refreshes = max(0, interval(t) - interval(last))
   return min(Size, capacity + refreshes * RefreshRate)
@@ -70,7 +66,7 @@ function interval(t)
 end
 
 local revision, clock = 0, 0
-if value then
+if value then -- else Limits.New
   revision, clock, OpsLast, OpsCapacity, WaitLast, WaitCapacity, InUse = unpack('>i8i8i8i8i8i8i8', value)
 else
   OpsLast, OpsCapacity, WaitLast, WaitCapacity, InUse = Start, 0, Start - RefreshInterval, 0, 0
@@ -86,9 +82,8 @@ for i = 2, #ARGV do
       clock, now = 1, tonumber(op)
     end
     delay, changed = Decide(now), true
-  elseif InUse > 0 then
-    Return()
-    changed = true
+  elseif InUse > 0 then -- Limits.Return
+    InUse, changed = InUse - 1, true
   end
   answers[i - 1] = delay
 end

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"strings"
 	"sync"
@@ -53,6 +54,7 @@ func TestFlushedKeysAndScripts(t *testing.T) {
 	}
 	close(stop)
 	wg.Wait()
+	getDelay(t, s, "shop0", &plenty)
 	st, rev, err := s.Get(t.Context(), "shop0")
 	if err != nil || client.FlushAll(t.Context()).Err() != nil {
 		t.Fatal(err)
@@ -279,7 +281,7 @@ func TestKeyOfAnotherType(t *testing.T) {
 	for name, open := range backends {
 		t.Run(name, func(t *testing.T) {
 			client := open(t)
-			prefix := t.Name()
+			prefix := fmt.Sprintf("%s-%x:", t.Name(), rand.Uint64())
 			s := newStorageWith(t, client, redis.Options{Prefix: prefix})
 			if err := errors.Join(
 				client.LPush(t.Context(), prefix+"{list}", "x").Err(),

@@ -13,23 +13,22 @@
 // Callers who wait at the same time share a pipeline, and those who wait for the same entity share one call of the
 // script. Nobody waits for company: a caller is sent at once unless several pipelines to its server are under way.
 //
-// A call that was sent is not sent again, as go-redis does with other commands: it would take a second token. So
-// when the connection breaks before the answer, the call fails with [ErrNoAnswer], and may have been done. If it took
-// a token nobody will return it, and MaxHold applies.
+// A call that was sent is not sent again, as go-redis does with other commands: it might take a second token. So
+// when the connection breaks before the answer, the call fails with [ErrNoAnswer], and may have been done. A token
+// that it took is lost to the entity until it has run nothing for MaxHold.
 //
-// A caller whose context ends leaves at once. If it was not sent yet, nothing is decided; else the decision stands,
-// but a token that it took is given back as soon as the answer comes.
+// A caller whose context ends leaves at once. What was not sent yet is not decided; what was is, but a token is given
+// back as soon as the answer comes.
 //
-// The user of an ACL needs "~drip:* +evalsha +eval +get +set +time".
+// A user with an access list needs "~drip:* +evalsha +eval +get +set +time", and what the client needs to connect.
 //
 // # Expiry
 //
-// Every key has a time to live, after which the entity would be as good as new. While tokens are out that is
-// MaxHold after the entity's last run: a process that died holding tokens keeps them from others for so long. With an
-// eviction policy Redis may forget entities sooner, and with them what they have used.
+// Every key has a time to live: until the entity would be as good as new, or while tokens are out until MaxHold after
+// its last run. Then Redis forgets it, and tokens whose holders have died are back. An entity that was decided at a
+// time of the caller's is kept for MaxHold after each call, for the server's clock says nothing about that time.
 //
-// An entity that was decided at a time of the caller's is kept for MaxHold after each call, for the server's clock
-// says nothing about that time.
+// With an eviction policy Redis may forget entities sooner, and with them what they have used.
 //
 // # Clock
 //

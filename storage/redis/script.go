@@ -34,7 +34,7 @@ type command struct {
 	script *script
 }
 
-// command makes a call with one key. For args there may be room to append.
+// command makes a call of s, which is not sent yet.
 func (s *script) command(key string, args ...any) *command {
 	return &command{newCmd("evalsha", s.hash, key, args), s}
 }
