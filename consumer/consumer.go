@@ -90,8 +90,9 @@ type Options struct {
 
 // Consumer consumes a queue by the limits of its entities. Make one with New and call Run.
 type Consumer struct {
-	o      Options
-	delays *DelayQueues
+	o       Options
+	limiter *asker
+	delays  *DelayQueues
 }
 
 // New checks the options; its error names the field that is wrong. It connects to nothing.
@@ -142,7 +143,7 @@ func New(o Options) (*Consumer, error) {
 	delays.target = o.Queue + ".drip.due"
 	delays.prefix = delays.target + "."
 	delays.held = true
-	return &Consumer{o: o, delays: delays}, nil
+	return &Consumer{o: o, limiter: &asker{limiter: o.Limiter, log: o.Logger}, delays: delays}, nil
 }
 
 const maxPrefetch = 65_535 // AMQP's

@@ -159,6 +159,32 @@ func TestBrokerClosesTheChannel(t *testing.T) {
 	}
 }
 
+// A broker that hangs for a while, first while the delay queues are being declared, loses nothing.
+func TestBrokerHangs(t *testing.T) {
+	server := servers.OwnRabbitMQ(t)
+	b := connect(t, server.URL())
+	queue := b.queue()
+	const n = 1000
+	var l ledger
+	var asked atomic.Int64
+	limiter := limiterFunc(func() time.Duration { return time.Duration(asked.Add(1)%3) * 700 * time.Millisecond })
+	b.publish(queue, numbered(0, n/2)...)
+	running(t, Options{URL: b.url, Queue: queue, Limiter: limiter, Entity: byID, Handler: &l, Logger: quiet})
+	hang := func() {
+		t.Helper()
+		b.must(server.Pause())
+		time.Sleep(4 * time.Second) // this is the fault, not a wait for something
+		b.must(server.Resume())
+	}
+	eventually(t, "the due queue is declared", func() bool { _, exists := b.look(queue + ".drip.due"); return exists })
+	hang()
+	eventually(t, "messages flow", func() bool { return l.count() > 0 })
+	b.publish(queue, numbered(n/2, n)...)
+	hang()
+	eventually(t, "every message is handled", func() bool { return l.count() == n })
+	t.Logf("of %d messages none was lost, %d were handled twice", n, l.twice())
+}
+
 func TestQueuesAreDeleted(t *testing.T) {
 	b := connect(t, useBroker(t))
 	for name, deleted := range map[string]func(queue string) []string{

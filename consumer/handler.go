@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime/debug"
+	"sync/atomic"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -49,6 +50,7 @@ type Middleware func(Handler) Handler
 // A message that comes back is known by its headers, so whoever may publish to the queue can publish what looks like
 // one: with another exchange, routing key and user ID than its own.
 func Limit(l Limiter, entity EntityFunc, p Postponer) Middleware {
+	limiter := &asker{limiter: l, log: slog.Default()}
 	return func(next Handler) Handler {
 		return HandlerFunc(func(ctx context.Context, d *amqp.Delivery) error {
 			now := time.Now()
@@ -61,7 +63,7 @@ func Limit(l Limiter, entity EntityFunc, p Postponer) Middleware {
 			if err != nil {
 				return fmt.Errorf("consumer: %w", err)
 			}
-			delay, err := ask(ctx, ctx, l, id, slog.Default())
+			delay, err := limiter.getDelay(ctx, ctx, id)
 			if err != nil {
 				return err
 			}
@@ -77,15 +79,26 @@ func Limit(l Limiter, entity EntityFunc, p Postponer) Middleware {
 	}
 }
 
-// ask asks the limiter, and again while it fails: without an answer nothing may run. It stops when waiting ends.
-func ask(ctx, waiting context.Context, l Limiter, entity string, log *slog.Logger) (time.Duration, error) {
+// asker asks a limiter, and again while it fails: without an answer nothing may run. An outage is logged once, not
+// for every message that waits.
+type asker struct {
+	limiter Limiter
+	log     *slog.Logger
+	outage  atomic.Bool
+}
+
+// getDelay stops asking when waiting ends.
+func (a *asker) getDelay(ctx, waiting context.Context, entity string) (time.Duration, error) {
 	for backoff := firstBackoff; ; backoff = min(2*backoff, longestBackoff) {
-		delay, err := l.GetDelay(ctx, entity)
+		delay, err := a.limiter.GetDelay(ctx, entity)
 		if err == nil {
+			if a.outage.Load() && a.outage.CompareAndSwap(true, false) {
+				a.log.Info("the limiter answers again")
+			}
 			return delay, nil
 		}
-		if backoff == firstBackoff && waiting.Err() == nil {
-			log.Error("no answer from the limiter, the message waits", "entity", entity, "error", err)
+		if waiting.Err() == nil && a.outage.CompareAndSwap(false, true) {
+			a.log.Error("no answer from the limiter, messages wait", "entity", entity, "error", err)
 		}
 		if !sleep(waiting, jitter(backoff)) {
 			return 0, err

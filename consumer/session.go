@@ -201,7 +201,7 @@ func (s *session) advance(m *message) error {
 	if err != nil {
 		return s.failed(m, err)
 	}
-	delay, err := ask(s.broken, s.waiting, s.o.Limiter, entity, s.o.Logger)
+	delay, err := s.limiter.getDelay(s.broken, s.waiting, entity)
 	if err != nil {
 		return err
 	}
