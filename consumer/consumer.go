@@ -8,7 +8,8 @@
 //
 // Nothing is lost: a message is acknowledged only when it was handled, or when the broker has confirmed its copy
 // in a delay queue or the dead-letter queue. Between that confirmation and the acknowledgement a crash leaves two
-// copies, so a handler may see a message twice.
+// copies, so a handler may see a message twice. One exception is the broker's: RabbitMQ 3.10 that is killed within
+// some three seconds of declaring a quorum queue for the first time may come up without it.
 //
 // # Queues
 //

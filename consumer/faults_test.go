@@ -71,9 +71,10 @@ func TestBrokerIsKilled(t *testing.T) {
 	var l ledger
 	limiter := each(t, func(i int) time.Duration { return time.Duration(1+i%8) * time.Second })
 	stop := running(t, Options{URL: b.url, Queue: queue, Limiter: limiter, Entity: byID, Handler: &l, Logger: quiet})
-	// A quorum queue is not safe in its first seconds: it must be settled before the broker is killed.
 	b.publish(queue, numbered(0, n)...)
-	eventually(t, "the first messages are handled", func() bool { return l.count() > n/4 })
+	// RabbitMQ 3.10 loses a quorum queue when it is killed within about three seconds of its declaration. Those who
+	// had to wait for six are handled, so all queues are older.
+	eventually(t, "most messages are handled", func() bool { return l.count() > n*5/8 })
 	b.must(server.Kill())
 	b.must(server.Start(t.Context()))
 	eventually(t, "every message is handled", func() bool { return l.count() == n })
