@@ -40,8 +40,8 @@ type process struct {
 // than Size.
 func TestProcesses(t *testing.T) {
 	for name, limits := range map[string]storage.Limits{
-		"capacity is short": {Size: 40, RefreshRate: 30, RefreshInterval: 10, WaitForToken: 5},
-		"tokens are short":  {Size: 10, RefreshRate: 1000, RefreshInterval: 10, WaitForToken: 5},
+		"capacity is short": {Size: 40, RefreshRate: 6, RefreshInterval: 2, WaitForToken: 5},
+		"tokens are short":  {Size: 10, RefreshRate: 1000, RefreshInterval: 1, WaitForToken: 5},
 	} {
 		t.Run(name, func(t *testing.T) { testProcesses(t, limits) })
 	}
@@ -51,7 +51,6 @@ func testProcesses(t *testing.T, limits storage.Limits) {
 	server := servers.OwnRedis(t)
 	client := connect(t, server.Addr())
 	s := newStorageWith(t, client, redis.Options{})
-	limits.Start = time.Now().UnixMilli()
 	var (
 		wg      sync.WaitGroup
 		reports [processes]process
@@ -78,8 +77,12 @@ func testProcesses(t *testing.T, limits storage.Limits) {
 	eventually(t, "all processes are there", func() bool {
 		return client.PubSubNumSub(t.Context(), "go").Val()["go"] == processes || t.Failed()
 	})
+	begin, err := client.Time(t.Context()).Result()
+	if err != nil {
+		t.Fatal(err)
+	}
 	if err := client.Publish(t.Context(), "go", "").Err(); err != nil {
-		t.Error(err)
+		t.Fatal(err)
 	}
 	wg.Wait()
 	if t.Failed() {
@@ -97,7 +100,8 @@ func testProcesses(t *testing.T, limits storage.Limits) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	brought := limits.RefreshRate * (end.UnixMilli()/limits.RefreshInterval - limits.Start/limits.RefreshInterval)
+	intervals := end.UnixMilli()/limits.RefreshInterval - begin.UnixMilli()/limits.RefreshInterval
+	brought := limits.Size + limits.RefreshRate*intervals
 	t.Logf("%d calls, %d granted, the intervals brought %d; at most %d in flight; the least served process got %.2f of the mean",
 		total.Calls, total.Granted, brought, total.MostInFlight, float64(least)*processes/float64(total.Granted))
 	if total.Granted == 0 || total.Granted > brought {
