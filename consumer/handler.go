@@ -54,8 +54,7 @@ func Limit(l Limiter, entity EntityFunc, p Postponer) Middleware {
 	return func(next Handler) Handler {
 		return HandlerFunc(func(ctx context.Context, d *amqp.Delivery) error {
 			now := time.Now()
-			_, back := d.Headers[headerDue]
-			m := open(*d, now, back)
+			m := open(*d, now, true)
 			if rest := m.due - now.UnixMilli(); rest > 0 {
 				return p.Postpone(ctx, d, time.Duration(rest)*time.Millisecond)
 			}

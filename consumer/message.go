@@ -47,6 +47,9 @@ func open(d amqp.Delivery, now time.Time, trusted bool) message {
 	ms := now.UnixMilli()
 	m := message{Delivery: d, travel: travel{due: ms, first: ms}}
 	h := d.Headers
+	if _, back := h[headerDue]; !back {
+		trusted = false // it has made no trip of ours: what the broker noted is the message's
+	}
 	if trusted {
 		if v, ok := h[headerDue].(int64); ok && v < ms+longestDelay.Milliseconds() {
 			m.due = max(v, 0)
