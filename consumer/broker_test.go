@@ -127,7 +127,12 @@ func (b *broker) consumers(queue string) int {
 // eventually polls until ok; the deadline is for a machine that is very busy.
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(60 * time.Second)
+	eventuallyIn(t, time.Minute, what, ok)
+}
+
+func eventuallyIn(t testing.TB, limit time.Duration, what string, ok func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(limit)
 	for !ok() {
 		if time.Now().After(deadline) {
 			t.Fatalf("never happened: %s", what)
