@@ -7,6 +7,9 @@
 // An entity gains RefreshRate of capacity each RefreshInterval, never more than Size, and each operation that
 // runs takes one. At most Size operations are in flight at once. Delays spread what is postponed over the
 // intervals to come.
+//
+// [Bucket.Admit] is for those who can carry a ticket: what it postpones has its slot booked, and comes before
+// newcomers. Its tokens are leases that end by themselves, and an operation may cost several units.
 package drip
 
 import (
@@ -25,8 +28,7 @@ var ErrNoEntity = errors.New("the entity is empty")
 // Options says what a Bucket allows each of its entities. The zero value is 100 operations at once and 50 more a
 // second.
 type Options struct {
-	// Size is the most capacity an entity gathers while it is idle, which is its largest burst, and the most
-	// operations it may have in flight at once. Defaults to 100.
+	// Size is the most capacity an entity gathers while it is idle, which is its largest burst. Defaults to 100.
 	Size int
 
 	// RefreshRate is the capacity an entity gains each RefreshInterval. Defaults to 50.
@@ -36,9 +38,29 @@ type Options struct {
 	// begins with every second of Unix time. Defaults to one second.
 	RefreshInterval time.Duration
 
+	// Windows are further limits of the same entity, all enforced at once: 60 a minute and 5,000 a day.
+	Windows []Window
+
+	// Concurrency is the most operations an entity may have in flight at once. Defaults to Size.
+	Concurrency int
+
 	// WaitForToken is how long an operation is postponed when capacity is left and only a token is short, in
-	// whole milliseconds. Defaults to 50 ms.
+	// whole milliseconds. Admit goes by it only until it has measured how long operations take. Defaults to 50 ms.
 	WaitForToken time.Duration
+
+	// Lease is how long an operation that was admitted holds its token, unless it is renewed or given back: then the
+	// holder counts as dead. MaxLease is how long that may be in all. They default to a minute and an hour.
+	Lease, MaxLease time.Duration
+
+	// Share is the part of each limit that this deployment may use: with 0.8 it is 80 of 100. It applies to
+	// sizes, rates and Concurrency, rounded down. Defaults to 1, all of it.
+	Share float64
+
+	// Limits returns the limit of an entity that has its own, such as a shop on a better plan. Zero fields are those
+	// of these Options. It is asked for each decision, so it should answer from memory; a change holds from the
+	// next decision on and loses nothing. A window is known by its place in Windows. An error of it is
+	// returned, and nothing is decided. Defaults to nil: all are alike.
+	Limits func(ctx context.Context, entityID string) (Limit, error)
 
 	// Start is when an entity that is not in the storage began to gather capacity, empty. Defaults to the time of
 	// New: a restarted process that has forgotten what ran before begins with nothing, and gains its first
@@ -47,14 +69,19 @@ type Options struct {
 	Start time.Time
 
 	// Storage keeps the state of the entities. Buckets that share a storage share its entities, and should have
-	// the same limits. In a storage that outlives the process the tokens of a process that has crashed stay out
-	// for as long as that backend's documentation says. Defaults to a new memory storage.
+	// the same limits. In a storage that outlives the process the tokens that GetDelay took for a process that has
+	// crashed stay out for as long as that backend's documentation says. Defaults to a new memory storage.
 	Storage storage.Storage
+
+	// Clock tells the time of every call that gives none, for simulations and tests. Defaults to nil: the storage's
+	// own clock.
+	Clock func() time.Time
 }
 
-// Bucket decides for any number of entities by the same limits. Make one with New; it is safe for concurrent use.
+// Bucket decides for any number of entities. Make one with New; it is safe for concurrent use.
 type Bucket struct {
 	limits  storage.Limits
+	options Options
 	storage storage.Storage
 	atomic  storage.Atomic // nil when the storage has only Get and Set
 	queues  queues         // of callers in this process, for a storage that has only Get and Set
@@ -62,14 +89,21 @@ type Bucket struct {
 
 // New returns a Bucket with these options. Its error names the field that is wrong and says what is right.
 func New(o Options) (*Bucket, error) {
+	if o.Start.IsZero() {
+		o.Start = time.Now()
+		if o.Clock != nil {
+			o.Start = o.Clock()
+		}
+	}
+	o.setDefaults()
 	limits, err := o.limits()
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("drip: Options.%w", err)
 	}
-	b := &Bucket{limits: limits, storage: o.Storage}
-	if b.storage == nil {
-		b.storage = memory.New()
+	if o.Storage == nil {
+		o.Storage = memory.New()
 	}
+	b := &Bucket{limits: limits, options: o, storage: o.Storage}
 	b.atomic, _ = b.storage.(storage.Atomic)
 	return b, nil
 }
@@ -87,30 +121,11 @@ func (b *Bucket) GetDelay(ctx context.Context, entityID string) (time.Duration, 
 // are cut to milliseconds. An entity's time never runs backwards: a time before its last run counts as the time
 // of that run, for as long as the storage remembers it.
 func (b *Bucket) GetDelayAt(ctx context.Context, entityID string, now time.Time) (time.Duration, error) {
-	delay, err := b.getDelay(ctx, entityID, now)
+	a, err := b.do(ctx, entityID, storage.Op{Kind: storage.GetDelay}, now)
 	if err != nil {
 		return 0, fmt.Errorf("drip: get delay of %q: %w", entityID, err)
 	}
-	return delay, nil
-}
-
-func (b *Bucket) getDelay(ctx context.Context, entityID string, now time.Time) (time.Duration, error) {
-	if entityID == "" {
-		return 0, ErrNoEntity
-	}
-	if b.atomic != nil {
-		return b.atomic.GetDelay(ctx, entityID, &b.limits, now)
-	}
-	var delay int64
-	err := b.update(ctx, entityID, func(s *storage.State, _ bool) bool {
-		t := now
-		if t.IsZero() {
-			t = time.Now()
-		}
-		delay = b.limits.Decide(s, t.UnixMilli())
-		return true
-	})
-	return storage.Milliseconds(delay), err
+	return storage.Milliseconds(a.Delay), nil
 }
 
 // ReturnToken gives back a token that a zero delay took. Once too often does no harm: an entity never has more
@@ -119,63 +134,39 @@ func (b *Bucket) getDelay(ctx context.Context, entityID string, now time.Time) (
 // Call it with a context that is still alive, such as context.WithoutCancel of the handler's, or the token is
 // lost. After an error the token may or may not have been returned.
 func (b *Bucket) ReturnToken(ctx context.Context, entityID string) error {
-	if err := b.returnToken(ctx, entityID); err != nil {
+	if _, err := b.do(ctx, entityID, storage.Op{Kind: storage.ReturnToken}, time.Time{}); err != nil {
 		return fmt.Errorf("drip: return token of %q: %w", entityID, err)
 	}
 	return nil
 }
 
-func (b *Bucket) returnToken(ctx context.Context, entityID string) error {
+// do has the storage do an operation, at the time now or, if that is zero, by the clock.
+func (b *Bucket) do(ctx context.Context, entityID string, op storage.Op, now time.Time) (storage.Answer, error) {
 	if entityID == "" {
-		return ErrNoEntity
+		return storage.Answer{}, ErrNoEntity
+	}
+	limits := &b.limits
+	if b.options.Limits != nil {
+		own, err := b.limitsOf(ctx, entityID)
+		if err != nil {
+			return storage.Answer{}, err
+		}
+		limits = &own
+	}
+	if op.Cost != 1 && op.Kind == storage.Admit {
+		if err := affordable(limits, op.Cost); err != nil {
+			return storage.Answer{}, err
+		}
+	}
+	if now.IsZero() && b.options.Clock != nil {
+		now = b.options.Clock()
+	}
+	op.Now = storage.OwnClock
+	if !now.IsZero() {
+		op.Now = now.UnixMilli()
 	}
 	if b.atomic != nil {
-		return b.atomic.ReturnToken(ctx, entityID, &b.limits)
+		return b.atomic.Do(ctx, entityID, limits, op)
 	}
-	return b.update(ctx, entityID, func(s *storage.State, known bool) bool {
-		if !known || s.InUse == 0 {
-			return false
-		}
-		b.limits.Return(s)
-		return true
-	})
-}
-
-func (o Options) limits() (storage.Limits, error) {
-	if o.Size == 0 {
-		o.Size = 100
-	}
-	if o.RefreshRate == 0 {
-		o.RefreshRate = 50
-	}
-	if o.RefreshInterval == 0 {
-		o.RefreshInterval = time.Second
-	}
-	if o.WaitForToken == 0 {
-		o.WaitForToken = 50 * time.Millisecond
-	}
-	if o.Start.IsZero() {
-		o.Start = time.Now()
-	}
-	if o.Size < 0 {
-		return storage.Limits{}, fmt.Errorf("drip: Options.Size is %d; it must be at least 1, or 0 for the default", o.Size)
-	}
-	if o.RefreshRate < 0 {
-		return storage.Limits{}, fmt.Errorf("drip: Options.RefreshRate is %d; it must be at least 1, or 0 for the default", o.RefreshRate)
-	}
-	for _, f := range []struct {
-		name string
-		d    time.Duration
-	}{{"RefreshInterval", o.RefreshInterval}, {"WaitForToken", o.WaitForToken}} {
-		if f.d < time.Millisecond || f.d%time.Millisecond != 0 {
-			return storage.Limits{}, fmt.Errorf("drip: Options.%s is %v; it must be whole milliseconds, at least 1ms, or 0 for the default", f.name, f.d)
-		}
-	}
-	return storage.Limits{
-		Size:            int64(o.Size),
-		RefreshRate:     int64(o.RefreshRate),
-		RefreshInterval: o.RefreshInterval.Milliseconds(),
-		WaitForToken:    o.WaitForToken.Milliseconds(),
-		Start:           o.Start.UnixMilli(),
-	}, nil
+	return b.update(ctx, entityID, limits, &op)
 }

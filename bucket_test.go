@@ -296,9 +296,9 @@ func (c *counting) Get(ctx context.Context, key string) (storage.State, storage.
 	return c.Storage.Get(ctx, key)
 }
 
-func (c *counting) GetDelay(ctx context.Context, key string, l *storage.Limits, now time.Time) (time.Duration, error) {
+func (c *counting) Do(ctx context.Context, key string, l *storage.Limits, op storage.Op) (storage.Answer, error) {
 	c.atomic++
-	return c.Storage.GetDelay(ctx, key, l, now)
+	return c.Storage.Do(ctx, key, l, op)
 }
 
 func TestAtomicPathIsTaken(t *testing.T) {

@@ -17,39 +17,55 @@ const (
 	longestBackoff = 100 * time.Millisecond
 )
 
-// update changes the state of an entity in a storage that has only Get and Set: read, decide, write if nobody
-// wrote in between, else again until ctx ends. decide may be called several times; it gets the state of a new
-// entity when there is none, and says whether there is anything to write.
+// update does op in a storage that has only Get and Set: read, decide, write if nobody wrote in between, else again
+// until ctx ends.
 //
 // The callers of one entity queue up in this process first. Only processes race then, not goroutines: on a hot
 // entity racing goroutines would spend most of their tries on conflicts with each other.
-func (b *Bucket) update(ctx context.Context, entityID string, decide func(s *storage.State, known bool) (changed bool)) error {
+func (b *Bucket) update(ctx context.Context, entityID string, l *storage.Limits, op *storage.Op) (storage.Answer, error) {
 	if err := b.queues.enter(ctx, entityID); err != nil {
-		return err
+		return storage.Answer{}, err
 	}
 	defer b.queues.leave(entityID)
 	for backoff := firstBackoff; ; backoff = min(2*backoff, longestBackoff) {
-		s, rev, err := b.storage.Get(ctx, entityID)
+		s, rev, now, err := b.read(ctx, entityID)
 		if err != nil {
-			return err
+			return storage.Answer{}, err
 		}
-		known := rev != storage.NoRevision
-		if !known {
-			s = b.limits.New()
+		if rev == storage.NoRevision {
+			if op.Kind.OnKnown() {
+				return storage.Answer{}, nil
+			}
+			s = l.New()
 		}
-		if !decide(&s, known) {
-			return nil
+		if op.Now != storage.OwnClock {
+			now = op.Now
+		}
+		before := s.Clone()
+		a := l.Apply(&s, op, now)
+		if s.Equal(before) {
+			return a, nil
 		}
 		err = b.storage.Set(ctx, entityID, s, rev)
 		if !errors.Is(err, storage.ErrConflict) {
-			return err
+			return a, err
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("%w, while others kept changing the state", ctx.Err())
+			return storage.Answer{}, fmt.Errorf("%w, while others kept changing the state", ctx.Err())
 		case <-time.After(rand.N(backoff)):
 		}
 	}
+}
+
+// read gets the state of an entity and the time in ms, of the storage's clock if it has one.
+func (b *Bucket) read(ctx context.Context, entityID string) (storage.State, storage.Revision, int64, error) {
+	if timed, ok := b.storage.(storage.Timed); ok {
+		s, rev, now, err := timed.GetWithTime(ctx, entityID)
+		return s, rev, now.UnixMilli(), err
+	}
+	s, rev, err := b.storage.Get(ctx, entityID)
+	return s, rev, time.Now().UnixMilli(), err
 }
 
 // queues lets the callers of one entity through one at a time. The zero value is ready.

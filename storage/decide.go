@@ -2,32 +2,54 @@ package storage
 
 import (
 	"errors"
+	"fmt"
 	"math"
 	"math/bits"
 	"time"
 )
 
 // Limits is what the calculator allows an entity, in the numbers the algorithm works with: all times are whole
-// milliseconds. Each field but Start is at least 1; Validate tells.
+// milliseconds. Validate tells what is wrong with them.
 type Limits struct {
-	Size            int64 // the most capacity an entity gathers, and the most tokens out at once
-	RefreshRate     int64 // capacity gained each interval
-	RefreshInterval int64 // length of an interval
-	WaitForToken    int64 // how long to postpone when only a token is short
-	Start           int64 // when an entity nobody has seen yet began to gather capacity, since 1970
+	Window                // the first one
+	Windows      []Window // further ones, enforced at the same time
+	Concurrency  int64    // the most tokens out at once; 0 means Size
+	WaitForToken int64    // how long to postpone when only a token is short
+	Start        int64    // when an entity nobody has seen yet began to gather capacity, since 1970
+	Lease        int64    // how long a lease lasts unless it is renewed
+	MaxLease     int64    // and in all
 }
 
-// Validate returns an error that names the first field that is not at least 1.
+// Window brings capacity at the beginning of each interval of Unix time.
+type Window struct {
+	Size            int64 // the most capacity an entity gathers
+	RefreshRate     int64 // capacity gained each interval
+	RefreshInterval int64 // length of an interval
+}
+
+// Validate returns an error that names the first field that is not possible.
 func (l *Limits) Validate() error {
+	for i := range l.windows() {
+		name := "Limits."
+		if i > 0 {
+			name = fmt.Sprintf("Limits.Windows[%d].", i-1)
+		}
+		switch w := l.window(i); {
+		case w.Size < 1:
+			return errors.New("storage: " + name + "Size is below 1")
+		case w.RefreshRate < 1:
+			return errors.New("storage: " + name + "RefreshRate is below 1")
+		case w.RefreshInterval < 1:
+			return errors.New("storage: " + name + "RefreshInterval is below 1 ms")
+		}
+	}
 	switch {
-	case l.Size < 1:
-		return errors.New("storage: Limits.Size is below 1")
-	case l.RefreshRate < 1:
-		return errors.New("storage: Limits.RefreshRate is below 1")
-	case l.RefreshInterval < 1:
-		return errors.New("storage: Limits.RefreshInterval is below 1 ms")
 	case l.WaitForToken < 1:
 		return errors.New("storage: Limits.WaitForToken is below 1 ms")
+	case l.Concurrency < 0:
+		return errors.New("storage: Limits.Concurrency is below 0")
+	case l.Lease < 0 || l.MaxLease < 0:
+		return errors.New("storage: Limits.Lease or MaxLease is below 0")
 	}
 	return nil
 }
@@ -40,21 +62,16 @@ func (l *Limits) New() State {
 	}
 }
 
-// Decide answers one GetDelay at the time now, in milliseconds since 1970, with a delay in milliseconds, and
-// turns s into the next state. Zero means run: the token is taken. Anything else is above zero and means postpone:
-// the slot is booked. It looks at nothing but its arguments, and is defined for every int64.
+// classic answers one GetDelay of an entity with a single window and without any ticket outstanding: zero means
+// run, and the capacity is taken; anything else is above zero and means postpone.
 //
-// These are the delays of npm dripping-bucket 1.2.0, but for time that runs backwards: the entity's time stands
-// still until the clock has caught up with its last run, so no capacity is gained twice.
-func (l *Limits) Decide(s *State, now int64) (delay int64) {
-	now = max(now, s.Ops.Last)
-	if s.InUse < l.Size {
-		s.Ops.Capacity = l.gain(s.Ops, now)
-		if s.Ops.Capacity > 0 {
-			s.Ops = Ledger{Last: now, Capacity: s.Ops.Capacity - 1}
-			s.InUse++
-			s.Until = l.until(s)
-			return 0
+// These are the delays of npm dripping-bucket 1.2.0, but for time that runs backwards: the caller sees to it that now
+// is never before the last run, so no capacity is gained twice.
+func (l *Limits) classic(s *State, now int64) (delay int64, bound Bound) {
+	if s.inUse() < l.concurrency() {
+		if capacity := l.gain(s.Ops, now); capacity > 0 {
+			s.Ops = Ledger{Last: now, Capacity: capacity - 1}
+			return 0, BoundNone
 		}
 		// No capacity is left in this interval: the wait ledger must be in a later one.
 		switch n, last := l.interval(now), l.interval(s.Wait.Last); {
@@ -63,69 +80,58 @@ func (l *Limits) Decide(s *State, now int64) (delay int64) {
 		case last == n:
 			s.Wait.Last = l.following(now).Last
 		}
-	} else if now >= s.Wait.Last {
-		// No token is left, and no later slot was given yet: one may be free after WaitForToken.
-		next, from := add(now, l.WaitForToken), s.Wait
-		if s.Wait.Last < s.Ops.Last {
-			from = s.Ops
-		}
-		if capacity := l.gain(from, next); capacity > 0 {
-			s.Wait = Ledger{Last: next, Capacity: capacity}
-		} else {
-			s.Wait = l.following(next)
+		bound = BoundWindow
+	} else {
+		bound = BoundTokens
+		if now >= s.Wait.Last {
+			// No token is left, and no later slot was given yet: one may be free after WaitForToken.
+			next, from := add(now, l.WaitForToken), s.Wait
+			if s.Wait.Last < s.Ops.Last {
+				from = s.Ops
+			}
+			if capacity := l.gain(from, next); capacity > 0 {
+				s.Wait = Ledger{Last: next, Capacity: capacity}
+			} else {
+				s.Wait = l.following(next)
+			}
 		}
 	}
 	if s.Wait.Capacity == 0 {
 		s.Wait = l.following(s.Wait.Last)
 	}
 	s.Wait.Capacity--
-	s.Until = l.until(s)
-	return max(1, sub(s.Wait.Last, now))
-}
-
-// Return gives one token back in s. Without a token out nothing changes.
-func (l *Limits) Return(s *State) {
-	if s.InUse > 0 {
-		s.InUse--
-		s.Until = l.until(s)
-	}
+	return max(1, sub(s.Wait.Last, now)), bound
 }
 
 // gain is the capacity of from after the refreshes up to t.
-func (l *Limits) gain(from Ledger, t int64) int64 {
-	refreshes := max(0, sub(l.interval(t), l.interval(from.Last)))
-	return min(l.Size, add(from.Capacity, mul(refreshes, l.RefreshRate)))
+func (w *Window) gain(from Ledger, t int64) int64 {
+	return min(w.Size, add(from.Capacity, mul(w.refreshes(from.Last, t), w.RefreshRate)))
+}
+
+// refreshes is how many there are from a time to another.
+func (w *Window) refreshes(from, t int64) int64 {
+	return max(0, sub(w.interval(t), w.interval(from)))
 }
 
 // following is the interval after the one t is in, with all its capacity.
-func (l *Limits) following(t int64) Ledger {
-	into := t % l.RefreshInterval
+func (w *Window) following(t int64) Ledger {
+	into := t % w.RefreshInterval
 	if into < 0 {
-		into += l.RefreshInterval
+		into += w.RefreshInterval
 	}
-	return Ledger{Last: add(t, l.RefreshInterval-into), Capacity: l.RefreshRate}
+	return Ledger{Last: add(t, w.RefreshInterval-into), Capacity: w.RefreshRate}
 }
 
 // interval is the number of the interval t is in: floor(t / RefreshInterval).
-func (l *Limits) interval(t int64) int64 {
-	n := t / l.RefreshInterval
-	if t%l.RefreshInterval < 0 {
+func (w *Window) interval(t int64) int64 {
+	n := t / w.RefreshInterval
+	if t%w.RefreshInterval < 0 {
 		n--
 	}
 	return n
 }
 
-// until is State.Until: a time by which s has refilled, a new entity would be just as full, and no slot given
-// lies ahead.
-func (l *Limits) until(s *State) int64 {
-	if s.InUse > 0 {
-		return math.MaxInt64
-	}
-	refill := mul(add((l.Size-1)/l.RefreshRate, 2), l.RefreshInterval)
-	return max(add(max(s.Ops.Last, l.Start), refill), add(s.Wait.Last, l.RefreshInterval))
-}
-
-// Milliseconds is a delay of Decide as a Duration. Delays past the 292 years a Duration holds become the longest.
+// Milliseconds is a delay of Apply as a Duration. Delays past the 292 years a Duration holds become the longest.
 func Milliseconds(ms int64) time.Duration {
 	if ms > math.MaxInt64/int64(time.Millisecond) {
 		return math.MaxInt64

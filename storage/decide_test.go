@@ -8,8 +8,8 @@ import (
 )
 
 // Three a second of a bucket of five, asked step by step.
-func TestDecide(t *testing.T) {
-	l := storage.Limits{Size: 5, RefreshRate: 3, RefreshInterval: 1000, WaitForToken: 50, Start: 10_000}
+func TestGetDelay(t *testing.T) {
+	l := storage.Limits{Window: storage.Window{Size: 5, RefreshRate: 3, RefreshInterval: 1000}, WaitForToken: 50, Start: 10_000}
 	const returned = -1
 	type step struct {
 		now  int64
@@ -47,26 +47,34 @@ func TestDecide(t *testing.T) {
 			s := l.New()
 			for i, step := range steps {
 				if step.want == returned {
-					l.Return(&s)
+					giveBack(&l, &s)
 					continue
 				}
 				var got int64
-				if got = l.Decide(&s, step.now); got != step.want {
-					t.Fatalf("step %d: Decide at %d = %d, want %d", i, step.now, got, step.want)
+				if got = getDelay(&l, &s, step.now); got != step.want {
+					t.Fatalf("step %d: GetDelay at %d = %d, want %d", i, step.now, got, step.want)
 				}
 			}
 		})
 	}
 }
 
-// FuzzDecide drives entities through any limits and any times, and checks what must hold for all of them.
-func FuzzDecide(f *testing.F) {
+func getDelay(l *storage.Limits, s *storage.State, now int64) int64 {
+	return l.Apply(s, &storage.Op{Kind: storage.GetDelay}, now).Delay
+}
+
+func giveBack(l *storage.Limits, s *storage.State) {
+	l.Apply(s, &storage.Op{Kind: storage.ReturnToken}, 0)
+}
+
+// FuzzGetDelay drives entities through any limits and any times, and checks what must hold for all of them.
+func FuzzGetDelay(f *testing.F) {
 	f.Add(int64(5), int64(3), int64(1000), int64(50), int64(10_000), int64(10_000), []byte{0, 1, 2, 3, 200, 100, 9, 1, 1, 1})
 	f.Add(int64(1), int64(32), int64(86_400_000), int64(10), int64(1_500_000_000_123), int64(1_500_001_396_256), []byte("\x00\x81\x42\x17\x99\xc0\xff"))
 	f.Add(int64(math.MaxInt64), int64(1), int64(1), int64(1), int64(math.MinInt64), int64(math.MaxInt64), []byte{0, 64, 128, 192, 255})
 	f.Add(int64(1), int64(math.MaxInt64), int64(math.MaxInt64), int64(math.MaxInt64), int64(math.MaxInt64), int64(math.MinInt64), []byte{255, 192, 128, 64, 0})
 	f.Fuzz(func(t *testing.T, size, rate, interval, wait, start, now int64, steps []byte) {
-		l := storage.Limits{Size: size, RefreshRate: rate, RefreshInterval: interval, WaitForToken: wait, Start: start}
+		l := storage.Limits{Window: storage.Window{Size: size, RefreshRate: rate, RefreshInterval: interval}, WaitForToken: wait, Start: start}
 		if l.Validate() != nil {
 			t.Skip()
 		}
@@ -85,7 +93,7 @@ func FuzzDecide(f *testing.F) {
 			case 1:
 				now = stay(now, -int64(b&63)*(interval/16+1))
 			case 2:
-				l.Return(&s)
+				giveBack(&l, &s)
 				out = max(0, out-1)
 				if s.InUse != out {
 					t.Fatalf("step %d: %d tokens are out after a return, counted %d", i, s.InUse, out)
@@ -93,7 +101,7 @@ func FuzzDecide(f *testing.F) {
 				continue
 			}
 			before := s
-			delay := l.Decide(&s, now)
+			delay := getDelay(&l, &s, now)
 			switch {
 			case delay < 0:
 				t.Fatalf("step %d: delay %d", i, delay)
@@ -157,24 +165,24 @@ func FuzzForget(f *testing.F) {
 	f.Add(int64(1), int64(9), int64(1), int64(1), []byte{0, 0, 0}, uint16(0), []byte{0, 0, 150, 0, 0})
 	f.Add(int64(3), int64(200), int64(7), int64(90), []byte{0, 0, 0, 0, 0, 0, 0, 150, 150, 150}, uint16(3), []byte{0, 0, 0, 0, 0, 0, 1})
 	f.Fuzz(func(t *testing.T, size, rate, interval, wait int64, before []byte, later uint16, after []byte) {
-		l := storage.Limits{Size: size, RefreshRate: rate, RefreshInterval: interval, WaitForToken: wait, Start: 1_700_000_000_000}
+		l := storage.Limits{Window: storage.Window{Size: size, RefreshRate: rate, RefreshInterval: interval}, WaitForToken: wait, Start: 1_700_000_000_000}
 		if l.Validate() != nil || max(size, rate, interval, wait) > 1<<40 {
 			t.Skip()
 		}
 		s, now := l.New(), l.Start
 		call := func(s *storage.State, b byte) int64 {
 			if b >= 128 {
-				l.Return(s)
+				giveBack(&l, s)
 				return 0
 			}
-			return l.Decide(s, now)
+			return getDelay(&l, s, now)
 		}
 		for _, b := range before {
 			now += int64(b%16) * interval / 8
 			call(&s, b)
 		}
 		for s.InUse > 0 {
-			l.Return(&s)
+			giveBack(&l, &s)
 		}
 		if s.Until == 0 { // nothing was ever decided
 			t.Skip()

@@ -42,15 +42,18 @@ const NoRevision Revision = 0
 var ErrConflict = errors.New("state has changed since it was read")
 
 // Atomic is implemented by a backend that decides beside its data, in one round trip. A backend without it is
-// used through Get, [Limits.Decide], Set, and again on ErrConflict.
+// used through Get, [Limits.Apply], Set, and again on ErrConflict.
 //
-// Its answers are those of Limits.Decide and Limits.Return on the stored state. l is valid, is not changed and is
-// not kept.
+// Its answers are those of Limits.Apply on the stored state, or for an unknown key on [Limits.New]. l is valid, is not
+// changed and is not kept.
 type Atomic interface {
-	// GetDelay decides for key at the time now. The zero time means the backend's own clock, which processes that
-	// share the backend share too. Zero takes a token; after an error one may have been taken.
-	GetDelay(ctx context.Context, key string, l *Limits, now time.Time) (time.Duration, error)
+	// Do does op. OwnClock means the backend's own clock, which processes that share the backend share too. After an
+	// error op may have been done.
+	Do(ctx context.Context, key string, l *Limits, op Op) (Answer, error)
+}
 
-	// ReturnToken gives one token of key back. An unknown key is no error.
-	ReturnToken(ctx context.Context, key string, l *Limits) error
+// Timed is implemented by a backend whose own clock is not simply that of the process.
+type Timed interface {
+	// GetWithTime is Get, and tells the time of the backend's clock.
+	GetWithTime(ctx context.Context, key string) (State, Revision, time.Time, error)
 }

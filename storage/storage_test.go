@@ -61,7 +61,7 @@ func TestRegisterPanics(t *testing.T) {
 }
 
 func TestLimitsValidate(t *testing.T) {
-	good := storage.Limits{Size: 1, RefreshRate: 1, RefreshInterval: 1, WaitForToken: 1}
+	good := storage.Limits{Window: storage.Window{Size: 1, RefreshRate: 1, RefreshInterval: 1}, WaitForToken: 1}
 	if err := good.Validate(); err != nil {
 		t.Errorf("Validate(%+v) = %v", good, err)
 	}
@@ -70,6 +70,9 @@ func TestLimitsValidate(t *testing.T) {
 		"RefreshRate":     func(l *storage.Limits) { l.RefreshRate = -1 },
 		"RefreshInterval": func(l *storage.Limits) { l.RefreshInterval = 0 },
 		"WaitForToken":    func(l *storage.Limits) { l.WaitForToken = math.MinInt64 },
+		"Windows[1].Size": func(l *storage.Limits) { l.Windows = []storage.Window{l.Window, {}} },
+		"Concurrency":     func(l *storage.Limits) { l.Concurrency = -1 },
+		"Lease":           func(l *storage.Limits) { l.Lease = -1 },
 	} {
 		l := good
 		spoil(&l)
@@ -87,7 +90,7 @@ func FuzzStateEncoding(f *testing.F) {
 		before := storage.State{InUse: 42}
 		s := before
 		if err := s.UnmarshalBinary(b); err != nil {
-			if s != before {
+			if !s.Equal(before) {
 				t.Fatalf("UnmarshalBinary failed and changed the state to %+v", s)
 			}
 			return
@@ -97,7 +100,7 @@ func FuzzStateEncoding(f *testing.F) {
 			t.Fatal(err)
 		}
 		var back storage.State
-		if err := back.UnmarshalBinary(again); err != nil || back != s {
+		if err := back.UnmarshalBinary(again); err != nil || !back.Equal(s) {
 			t.Fatalf("%+v became %+v, %v", s, back, err)
 		}
 	})

@@ -96,7 +96,7 @@ func (s *Storage) Get(ctx context.Context, key string) (storage.State, storage.R
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	if e := sh.entities[key]; e != nil {
-		return e.State, e.revision, nil
+		return e.State.Clone(), e.revision, nil
 	}
 	return storage.State{}, storage.NoRevision, nil
 }
@@ -117,54 +117,43 @@ func (s *Storage) Set(ctx context.Context, key string, state storage.State, rev 
 		e = sh.add(key)
 	}
 	e.timeline = callersClock
-	e.State = state
+	e.State = state.Clone()
 	sh.changed(e)
 	sh.mu.Unlock()
 	s.forget(callersClock, state.Ops.Last)
 	return nil
 }
 
-// GetDelay implements [storage.Atomic].
-func (s *Storage) GetDelay(ctx context.Context, key string, l *storage.Limits, now time.Time) (time.Duration, error) {
+// Do implements [storage.Atomic].
+func (s *Storage) Do(ctx context.Context, key string, l *storage.Limits, op storage.Op) (storage.Answer, error) {
 	if err := ctx.Err(); err != nil {
-		return 0, err
+		return storage.Answer{}, err
 	}
-	var t int64
-	line := ownClock
-	if !now.IsZero() {
-		t, line = now.UnixMilli(), callersClock
-	}
+	now, line := op.Now, callersClock
 	sh := s.shard(key)
 	sh.mu.Lock()
-	if line == ownClock {
-		t = s.now() // in the lock, so that nobody decides by a time older than the last decision's
+	if now == storage.OwnClock {
+		now, line = s.now(), ownClock // in the lock, so that nobody decides by a time older than the last decision's
 	}
 	e := sh.entities[key]
 	if e == nil {
+		if op.Kind.OnKnown() {
+			sh.mu.Unlock()
+			return storage.Answer{}, nil
+		}
 		e = sh.add(key)
 		e.State = l.New()
 	}
-	e.timeline = line
-	delay := l.Decide(&e.State, t)
+	a := l.Apply(&e.State, &op, now)
 	sh.changed(e)
+	if !op.Kind.Timed() {
+		sh.mu.Unlock()
+		return a, nil
+	}
+	e.timeline = line
 	sh.mu.Unlock()
-	s.forget(line, t)
-	return storage.Milliseconds(delay), nil
-}
-
-// ReturnToken implements [storage.Atomic].
-func (s *Storage) ReturnToken(ctx context.Context, key string, l *storage.Limits) error {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	sh := s.shard(key)
-	sh.mu.Lock()
-	defer sh.mu.Unlock()
-	if e := sh.entities[key]; e != nil {
-		l.Return(&e.State)
-		sh.changed(e)
-	}
-	return nil
+	s.forget(line, now)
+	return a, nil
 }
 
 // Len is the number of entities held.
@@ -180,7 +169,15 @@ func (s *Storage) Len() int {
 }
 
 func (s *Storage) now() int64 {
-	return s.opened.UnixMilli() + time.Since(s.opened).Milliseconds()
+	return s.time().UnixMilli()
+}
+
+func (s *Storage) time() time.Time { return s.opened.Add(time.Since(s.opened)) }
+
+// GetWithTime implements [storage.Timed].
+func (s *Storage) GetWithTime(ctx context.Context, key string) (storage.State, storage.Revision, time.Time, error) {
+	state, rev, err := s.Get(ctx, key)
+	return state, rev, s.time(), err
 }
 
 func (s *Storage) shard(key string) *shard {

@@ -23,17 +23,31 @@ func TestOpen(t *testing.T) {
 	}
 }
 
-var perSecond = storage.Limits{Size: 10, RefreshRate: 5, RefreshInterval: 1000, WaitForToken: 50}
+var perSecond = storage.Limits{Window: storage.Window{Size: 10, RefreshRate: 5, RefreshInterval: 1000}, WaitForToken: 50}
+
+func getDelay(ctx context.Context, s *memory.Storage, key string, l *storage.Limits, now time.Time) (time.Duration, error) {
+	op := storage.Op{Kind: storage.GetDelay, Now: storage.OwnClock}
+	if !now.IsZero() {
+		op.Now = now.UnixMilli()
+	}
+	a, err := s.Do(ctx, key, l, op)
+	return storage.Milliseconds(a.Delay), err
+}
+
+func giveBack(ctx context.Context, s *memory.Storage, key string, l *storage.Limits) error {
+	_, err := s.Do(ctx, key, l, storage.Op{Kind: storage.ReturnToken, Now: storage.OwnClock})
+	return err
+}
 
 // decide makes the calls of n entities at a time, each of which runs and returns its token.
 func decide(t *testing.T, s *memory.Storage, prefix string, n int, now time.Time) {
 	t.Helper()
 	for i := range n {
 		key := fmt.Sprint(prefix, i)
-		if delay, err := s.GetDelay(context.Background(), key, &perSecond, now); delay != 0 || err != nil {
+		if delay, err := getDelay(context.Background(), s, key, &perSecond, now); delay != 0 || err != nil {
 			t.Fatalf("GetDelay(%s) = %v, %v; want 0", key, delay, err)
 		}
-		if err := s.ReturnToken(context.Background(), key, &perSecond); err != nil {
+		if err := giveBack(context.Background(), s, key, &perSecond); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -46,7 +60,7 @@ func TestIdleEntitiesAreForgotten(t *testing.T) {
 		if s.Len() != 10_000 {
 			t.Fatalf("%d entities after 10,000 calls", s.Len())
 		}
-		_, err := s.GetDelay(t.Context(), "holder", &perSecond, time.Time{})
+		_, err := getDelay(t.Context(), s, "holder", &perSecond, time.Time{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -68,10 +82,10 @@ func TestTimelinesAreApart(t *testing.T) {
 	l.RefreshInterval = 24 * 3_600_000
 	l.Size = 1
 	ctx := t.Context()
-	if d, err := s.GetDelay(ctx, "real", &l, time.Time{}); d != 0 || err != nil {
+	if d, err := getDelay(ctx, s, "real", &l, time.Time{}); d != 0 || err != nil {
 		t.Fatal(d, err)
 	}
-	if err := s.ReturnToken(ctx, "real", &l); err != nil {
+	if err := giveBack(ctx, s, "real", &l); err != nil {
 		t.Fatal(err)
 	}
 	future := time.Now().AddDate(50, 0, 0)
@@ -81,7 +95,7 @@ func TestTimelinesAreApart(t *testing.T) {
 	if s.Len() > 300 {
 		t.Errorf("%d entities: those of the simulation are not forgotten", s.Len())
 	}
-	if d, _ := s.GetDelay(ctx, "real", &l, time.Time{}); d == 0 {
+	if d, _ := getDelay(ctx, s, "real", &l, time.Time{}); d == 0 {
 		t.Error("the simulation made the storage forget what ran on the real clock")
 	}
 }
@@ -103,8 +117,8 @@ func TestSimulationsAreApart(t *testing.T) {
 		want := perSecond.New()
 		for i := range 50 {
 			now := begin.Add(time.Duration(i) * 100 * time.Millisecond)
-			delay := perSecond.Decide(&want, now.UnixMilli())
-			if got, err := s.GetDelay(ctx, "second", &perSecond, now); err != nil || got != storage.Milliseconds(delay) {
+			delay := perSecond.Apply(&want, &storage.Op{Kind: storage.GetDelay}, now.UnixMilli()).Delay
+			if got, err := getDelay(ctx, s, "second", &perSecond, now); err != nil || got != storage.Milliseconds(delay) {
 				t.Fatalf("call %d of the second simulation = %v, %v; want %v", i, got, err, storage.Milliseconds(delay))
 			}
 		}
@@ -115,10 +129,10 @@ func TestSteadyStateAllocatesNothing(t *testing.T) {
 	s := memory.New()
 	ctx := t.Context()
 	if n := testing.AllocsPerRun(1000, func() {
-		if _, err := s.GetDelay(ctx, "k", &perSecond, time.Time{}); err != nil {
+		if _, err := getDelay(ctx, s, "k", &perSecond, time.Time{}); err != nil {
 			t.Error(err)
 		}
-		if err := s.ReturnToken(ctx, "k", &perSecond); err != nil {
+		if err := giveBack(ctx, s, "k", &perSecond); err != nil {
 			t.Error(err)
 		}
 	}); n != 0 {

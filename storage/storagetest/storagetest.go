@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"math/rand/v2"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -42,8 +41,8 @@ func Run(t *testing.T, open func(*testing.T) storage.Storage) {
 		{"SimulatedTimeIsNotIdleTime", true, testSimulatedTime},
 		{"CancelledContext", true, testCancelled},
 		{"Closed", closes, testClosed},
-		{"AtomicDecidesAsDecide", isAtomic, testAtomicDecides},
-		{"AtomicUnknownReturn", isAtomic, testAtomicUnknownReturn},
+		{"AtomicDoesAsApply", isAtomic, testAtomicApplies},
+		{"AtomicUnknown", isAtomic, testAtomicUnknown},
 		{"AtomicOnStateThatWasSet", isAtomic, testAtomicOnSetState},
 		{"AtomicConcurrent", isAtomic, testAtomicConcurrent},
 		{"AtomicOwnClock", isAtomic, testAtomicOwnClock},
@@ -90,7 +89,7 @@ func short(key string) string {
 
 func testMissing(t *testing.T, s storage.Storage) {
 	st, rev, err := s.Get(t.Context(), "nobody")
-	if st != (storage.State{}) || rev != storage.NoRevision || err != nil {
+	if !st.Equal(storage.State{}) || rev != storage.NoRevision || err != nil {
 		t.Errorf("Get of a key never set = %+v, %d, %v; want the zero State, NoRevision and no error", st, rev, err)
 	}
 }
@@ -102,10 +101,23 @@ func testRoundTrip(t *testing.T, s storage.Storage) {
 		InUse: math.MaxInt64, Until: math.MaxInt64,
 	}
 	var last storage.Revision
-	for i, want := range []storage.State{state(0), state(1), extreme, state(0)} {
+	booked := state(2)
+	booked.Booking = &storage.Booking{
+		Late: storage.Ledger{Last: 1_700_000_002_000, Capacity: -4}, Closed: 1_700_000_003_000, Held: 8 * 250, LastID: 1_700_000_000_000 << 10,
+		Old:     storage.Tickets{Epoch: 1_700_000_001_000, Tickets: 2, Units: 9, Last: 1_700_000_001_500},
+		New:     storage.Tickets{Epoch: 1_700_000_001_400, Tickets: 1, Units: 1, Last: 1_700_000_002_500},
+		Further: []storage.Further{{Ops: 60, Wait: -3, Late: 0}, {Ops: 5000, Wait: 4990, Late: 1}},
+		Leases:  []storage.Held{{ID: 5, End: 1_700_000_060_000}, {ID: 6, End: 1_700_000_060_001}},
+	}
+	for i, want := range []storage.State{state(0), state(1), extreme, booked, state(0)} {
 		set(t, s, "k", want, last)
+		if want.Booking != nil { // Set does not keep it
+			was := want.Clone()
+			want.Booking.Leases[0].ID++
+			want = was
+		}
 		got, rev := get(t, s, "k")
-		if got != want {
+		if !got.Equal(want) {
 			t.Errorf("Get after Set %d = %+v, want %+v", i, got, want)
 		}
 		if rev == storage.NoRevision || rev == last {
@@ -128,7 +140,7 @@ func testStale(t *testing.T, s storage.Storage) {
 	if err := s.Set(t.Context(), "missing", state(2), current); !errors.Is(err, storage.ErrConflict) {
 		t.Errorf("Set of a missing key with a revision = %v, want ErrConflict", err)
 	}
-	if got, rev := get(t, s, "k"); got != state(1) || rev != current {
+	if got, rev := get(t, s, "k"); !got.Equal(state(1)) || rev != current {
 		t.Errorf("a refused Set changed the state: %+v at revision %d, want %+v at %d", got, rev, state(1), current)
 	}
 	if _, rev := get(t, s, "missing"); rev != storage.NoRevision {
@@ -185,7 +197,7 @@ func testKeys(t *testing.T, s storage.Storage) {
 		set(t, s, key, state(int64(i)), storage.NoRevision)
 	}
 	for i, key := range keys {
-		if got, _ := get(t, s, key); got != state(int64(i)) {
+		if got, _ := get(t, s, key); !got.Equal(state(int64(i))) {
 			t.Errorf("the state of key %q is %+v, want %+v", short(key), got, state(int64(i)))
 		}
 	}
@@ -204,7 +216,7 @@ func testSimulatedTime(t *testing.T, s storage.Storage) {
 		set(t, s, fmt.Sprint(i), simulated(i), storage.NoRevision)
 	}
 	for i := range int64(n) {
-		if got, _ := get(t, s, fmt.Sprint(i)); got != simulated(i) {
+		if got, _ := get(t, s, fmt.Sprint(i)); !got.Equal(simulated(i)) {
 			t.Fatalf("the state of key %d is %+v, want %+v: it was forgotten by another clock than its callers'", i, got, simulated(i))
 		}
 	}
@@ -238,104 +250,66 @@ func testClosed(t *testing.T, s storage.Storage) {
 	}
 }
 
-// testAtomicDecides runs random calls against the backend and against Decide, answer by answer.
-func testAtomicDecides(t *testing.T, s storage.Storage) {
-	a := s.(storage.Atomic)
-	for run := range 40 {
-		rnd := rand.New(rand.NewPCG(uint64(run), 1))
-		pick := func(values ...int64) int64 { return values[rnd.IntN(len(values))] }
-		l := storage.Limits{
-			Size:            1 + rnd.Int64N(pick(1, 5, 50)),
-			RefreshRate:     1 + rnd.Int64N(pick(1, 5, 50)),
-			RefreshInterval: pick(1, 7, 100, 1000, 60_000, 86_400_000),
-			WaitForToken:    pick(1, 10, 50, 2500),
-			Start:           1_500_000_000_000 + rnd.Int64N(10_000),
+// testAtomicApplies runs random operations against the backend and against Apply, answer by answer.
+func testAtomicApplies(t *testing.T, s storage.Storage) {
+	for seed := range uint64(40) {
+		Compare(t, s.(storage.Atomic), seed, 150)
+	}
+}
+
+func testAtomicUnknown(t *testing.T, s storage.Storage) {
+	for kind := storage.GetDelay; kind <= storage.Reset; kind++ {
+		if !kind.OnKnown() {
+			continue
 		}
-		now := l.Start + rnd.Int64N(3*l.RefreshInterval)
-		entities := []string{"a", "b", "c"}
-		model := map[string]storage.State{}
-		for step := range 150 {
-			key := fmt.Sprintf("%d-%s", run, entities[rnd.IntN(len(entities))])
-			st, known := model[key]
-			if !known {
-				st = l.New()
-			}
-			if rnd.IntN(3) == 0 {
-				if err := a.ReturnToken(t.Context(), key, &l); err != nil {
-					t.Fatalf("run %d step %d: ReturnToken: %v", run, step, err)
-				}
-				if known {
-					l.Return(&st)
-					model[key] = st
-				}
-				continue
-			}
-			delay := l.Decide(&st, now)
-			model[key] = st
-			got, err := a.GetDelay(t.Context(), key, &l, time.UnixMilli(now))
-			if err != nil {
-				t.Fatalf("run %d step %d: GetDelay: %v", run, step, err)
-			}
-			if want := storage.Milliseconds(delay); got != want {
-				t.Fatalf("run %d step %d, %+v at %d: GetDelay = %v, Decide says %v", run, step, l, now, got, want)
-			}
-			switch rnd.IntN(4) {
-			case 0:
-				now += rnd.Int64N(3 * l.RefreshInterval)
-			case 1:
-				now += rnd.Int64N(l.WaitForToken + 1)
-			case 2:
-				if rnd.IntN(10) == 0 { // the clock steps back
-					now -= rnd.Int64N(2 * l.RefreshInterval)
-				}
-			}
+		if a, err := do(t, s, "nobody", limits(1, 1), storage.Op{Kind: kind, Lease: storage.Lease{ID: 1}}); err != nil || a != (storage.Answer{}) {
+			t.Errorf("an operation of kind %d on an unknown key = %+v, %v; want nothing", kind, a, err)
+		}
+		if st, rev := get(t, s, "nobody"); rev != storage.NoRevision {
+			t.Errorf("an operation of kind %d on an unknown key stored %+v", kind, st)
 		}
 	}
 }
 
-func testAtomicUnknownReturn(t *testing.T, s storage.Storage) {
-	a := s.(storage.Atomic)
-	if err := a.ReturnToken(t.Context(), "nobody", limits(1, 1)); err != nil {
-		t.Errorf("ReturnToken of an unknown key = %v, want nil", err)
+// do does op at its time, or by the backend's clock if that is zero.
+func do(t *testing.T, s storage.Storage, key string, l *storage.Limits, op storage.Op) (storage.Answer, error) {
+	if op.Now == 0 {
+		op.Now = storage.OwnClock
 	}
-	if st, rev := get(t, s, "nobody"); rev != storage.NoRevision {
-		t.Errorf("ReturnToken of an unknown key stored %+v", st)
-	}
+	return s.(storage.Atomic).Do(t.Context(), key, l, op)
 }
 
-// testAtomicOnSetState mixes the two paths: what Set stored is what GetDelay decides on.
+// testAtomicOnSetState mixes the two paths: what Set stored is what Do decides on.
 func testAtomicOnSetState(t *testing.T, s storage.Storage) {
-	a := s.(storage.Atomic)
 	l := limits(5, 2)
-	now := l.Start + 10*l.RefreshInterval
+	op := storage.Op{Kind: storage.Admit, Cost: 1, Now: l.Start + 10*l.RefreshInterval}
 	st := l.New()
-	l.Decide(&st, now)
+	l.Apply(&st, &op, op.Now)
 	set(t, s, "k", st, storage.NoRevision)
 	for i := range 8 {
-		want := l.Decide(&st, now)
-		got, err := a.GetDelay(t.Context(), "k", l, time.UnixMilli(now))
-		if err != nil || got != storage.Milliseconds(want) {
-			t.Fatalf("GetDelay %d after Set = %v, %v; want %v", i, got, err, storage.Milliseconds(want))
+		want := l.Apply(&st, &op, op.Now)
+		if got, err := do(t, s, "k", l, op); err != nil || got != want {
+			t.Fatalf("Do %d after Set = %+v, %v; want %+v", i, got, err, want)
 		}
 	}
-	if got, _ := get(t, s, "k"); got.Ops != st.Ops || got.Wait != st.Wait || got.InUse != st.InUse {
-		t.Errorf("Get after GetDelay = %+v, want %+v", got, st)
+	got, _ := get(t, s, "k")
+	if got.Until = st.Until; !got.Equal(st) { // a backend may say when in its own way
+		t.Errorf("Get after Do = %+v, want %+v", got, st)
 	}
 }
 
 func testAtomicConcurrent(t *testing.T, s storage.Storage) {
-	a := s.(storage.Atomic)
 	l := limits(40, 10)
-	now := time.UnixMilli(l.Start + 100*l.RefreshInterval)
+	now := l.Start + 100*l.RefreshInterval
 	var ran atomic.Int64
 	together(16, func(int) {
 		for range 20 {
-			switch delay, err := a.GetDelay(t.Context(), "k", l, now); {
+			switch a, err := do(t, s, "k", l, storage.Op{Kind: storage.GetDelay, Now: now}); {
 			case err != nil:
 				t.Errorf("GetDelay: %v", err)
-			case delay < 0:
-				t.Errorf("GetDelay = %v", delay)
-			case delay == 0:
+			case a.Delay < 0:
+				t.Errorf("GetDelay = %v", a.Delay)
+			case a.Delay == 0:
 				ran.Add(1)
 			}
 		}
@@ -345,7 +319,7 @@ func testAtomicConcurrent(t *testing.T, s storage.Storage) {
 	}
 	together(16, func(int) {
 		for range 5 {
-			if err := a.ReturnToken(t.Context(), "k", l); err != nil {
+			if _, err := do(t, s, "k", l, storage.Op{Kind: storage.ReturnToken}); err != nil {
 				t.Errorf("ReturnToken: %v", err)
 			}
 		}
@@ -356,20 +330,19 @@ func testAtomicConcurrent(t *testing.T, s storage.Storage) {
 }
 
 func testAtomicOwnClock(t *testing.T, s storage.Storage) {
-	a := s.(storage.Atomic)
 	l := limits(3, 3)
 	l.RefreshInterval = 3_600_000
 	l.Start = 0
 	ran := 0
 	for range 10 {
-		delay, err := a.GetDelay(t.Context(), "k", l, time.Time{})
+		a, err := do(t, s, "k", l, storage.Op{Kind: storage.GetDelay})
 		if err != nil {
 			t.Fatalf("GetDelay: %v", err)
 		}
-		if delay == 0 {
+		if a.Delay == 0 {
 			ran++
-		} else if delay > 4*time.Hour {
-			t.Errorf("GetDelay by the backend's clock = %v, want at most 4h", delay)
+		} else if a.Delay > 4*l.RefreshInterval {
+			t.Errorf("GetDelay by the backend's clock = %v ms, want at most 4h", a.Delay)
 		}
 	}
 	if ran != 3 {
@@ -379,25 +352,33 @@ func testAtomicOwnClock(t *testing.T, s storage.Storage) {
 	if off := time.Since(time.UnixMilli(st.Ops.Last)).Abs(); off > time.Hour {
 		t.Errorf("the backend's clock is %v away from this machine's", off)
 	}
+	if timed, ok := s.(storage.Timed); ok {
+		got, rev, now, err := timed.GetWithTime(t.Context(), "k")
+		want, wantRev := get(t, s, "k")
+		if err != nil || !got.Equal(want) || rev != wantRev || now.UnixMilli() < st.Ops.Last || time.Since(now).Abs() > time.Hour {
+			t.Errorf("GetWithTime = %+v, %d, %v, %v; Get says %+v, %d", got, rev, now, err, want, wantRev)
+		}
+	}
 }
 
 func testAtomicCancelled(t *testing.T, s storage.Storage) {
-	a := s.(storage.Atomic)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := a.GetDelay(ctx, "k", limits(1, 1), time.Time{}); !errors.Is(err, context.Canceled) {
-		t.Errorf("GetDelay with a cancelled context = %v, want context.Canceled", err)
-	}
-	if err := a.ReturnToken(ctx, "k", limits(1, 1)); !errors.Is(err, context.Canceled) {
-		t.Errorf("ReturnToken with a cancelled context = %v, want context.Canceled", err)
+	for kind := storage.GetDelay; kind <= storage.Reset; kind++ {
+		if _, err := s.(storage.Atomic).Do(ctx, "k", limits(1, 1), storage.Op{Kind: kind, Now: storage.OwnClock, Cost: 1}); !errors.Is(err, context.Canceled) {
+			t.Errorf("Do with a cancelled context = %v, want context.Canceled", err)
+		}
 	}
 	if st, rev := get(t, s, "k"); rev != storage.NoRevision {
-		t.Errorf("GetDelay with a cancelled context stored %+v", st)
+		t.Errorf("Do with a cancelled context stored %+v", st)
 	}
 }
 
 func limits(size, rate int64) *storage.Limits {
-	return &storage.Limits{Size: size, RefreshRate: rate, RefreshInterval: 1000, WaitForToken: 50, Start: 1_700_000_000_000}
+	return &storage.Limits{
+		Window:       storage.Window{Size: size, RefreshRate: rate, RefreshInterval: 1000},
+		WaitForToken: 50, Start: 1_700_000_000_000, Lease: 60_000, MaxLease: 3_600_000,
+	}
 }
 
 // together runs f(0) … f(n-1) at the same time and waits for them.

@@ -1,0 +1,224 @@
+package drip
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/drip-go/drip/storage"
+)
+
+// Request says what is to be admitted. The zero value is one unit, a newcomer, now.
+type Request struct {
+	// Cost is how many units of capacity the operation takes; of its tokens it always takes one. Defaults to 1.
+	Cost int
+
+	// Ticket is that of the Admission which postponed this operation, zero for a newcomer. One that is forged or
+	// broken does no harm: nothing depends on a ticket but who comes first.
+	Ticket Ticket
+
+	// Now is a time of the caller's, for simulations and tests, cut to milliseconds. Defaults to now.
+	Now time.Time
+}
+
+// Admission is the answer of Admit: run, if Delay is zero, or postpone.
+type Admission struct {
+	// Delay is zero for an operation that may run now. Else it is how long to postpone it: ask again then, with Ticket.
+	Delay time.Duration
+
+	// Ticket is the slot that was booked for what is postponed. Let it travel with the message.
+	Ticket Ticket
+
+	// Lease is the token of what may run. Give it back with Settle when the operation is over.
+	Lease Lease
+
+	// Bound says what a delay comes from.
+	Bound Bound
+}
+
+// Ticket is a booked slot. It is written and read as a short text; the zero Ticket is that of a newcomer.
+type Ticket struct{ t storage.Ticket }
+
+// Lease is a token with an identity and an end. It is comparable; the zero Lease is none.
+type Lease struct{ l storage.Lease }
+
+// IsZero reports whether t is a newcomer's.
+func (t Ticket) IsZero() bool { return t == Ticket{} }
+
+// String is the ticket as a text of at most 64 bytes, empty for the zero Ticket.
+func (t Ticket) String() string {
+	if t.IsZero() {
+		return ""
+	}
+	return fmt.Sprintf("1.%d.%d.%d", t.t.Slot, t.t.Epoch, t.t.Cost)
+}
+
+// ParseTicket reads what String wrote. After an error the ticket is zero, which makes its message a newcomer.
+func ParseTicket(s string) (Ticket, error) {
+	if s == "" {
+		return Ticket{}, nil
+	}
+	var t storage.Ticket
+	var rest string
+	n, _ := fmt.Sscanf(s, "1.%d.%d.%d%s", &t.Slot, &t.Epoch, &t.Cost, &rest)
+	if n != 3 || t.Epoch < 1 || t.Cost < 0 || len(s) > 64 {
+		return Ticket{}, errors.New("drip: not a ticket")
+	}
+	return Ticket{t}, nil
+}
+
+// MarshalText implements encoding.TextMarshaler.
+func (t Ticket) MarshalText() ([]byte, error) { return []byte(t.String()), nil }
+
+// UnmarshalText implements encoding.TextUnmarshaler, as ParseTicket.
+func (t *Ticket) UnmarshalText(text []byte) (err error) {
+	*t, err = ParseTicket(string(text))
+	return err
+}
+
+// Slot is when the operation is due.
+func (t Ticket) Slot() time.Time { return time.UnixMilli(t.t.Slot) }
+
+// Cost is what the operation was charged when it was admitted.
+func (l Lease) Cost() int { return int(l.l.Cost) }
+
+// End is when the holder counts as dead, unless it renews the lease before.
+func (l Lease) End() time.Time { return time.UnixMilli(l.l.End) }
+
+// Bound says what a delay comes from.
+type Bound storage.Bound
+
+// What a delay may come from. BoundWindow is the first window, that of RefreshRate; BoundWindow+1 is Options.Windows[0],
+// and so on.
+const (
+	BoundNone   = Bound(storage.BoundNone)   // nothing: run
+	BoundClosed = Bound(storage.BoundClosed) // Throttled or Pause
+	BoundTokens = Bound(storage.BoundTokens) // as many operations are in flight as may be, or others wait for a token
+	BoundBooked = Bound(storage.BoundBooked) // the capacity that is left is booked by others
+	BoundWindow = Bound(storage.BoundWindow) // a window's capacity is used up
+)
+
+// String names it: "tokens", "window 2".
+func (b Bound) String() string {
+	switch b {
+	case BoundNone:
+		return "nothing"
+	case BoundClosed:
+		return "closed"
+	case BoundTokens:
+		return "tokens"
+	case BoundBooked:
+		return "booked"
+	}
+	return fmt.Sprintf("window %d", b-BoundWindow+1)
+}
+
+// ErrNoLease is returned for a lease that has been given back before, or has ended and was given to somebody else.
+// Nothing was changed.
+var ErrNoLease = errors.New("the lease is over")
+
+// Admit tells when an operation for the entity may run, as GetDelay does, and books the slot of what is postponed:
+//
+//   - When Delay is zero, run it, and give the lease back with Settle, whatever became of it. The lease ends by
+//     itself after Options.Lease; renew it before if the operation takes longer.
+//   - Otherwise postpone it by Delay and ask again with the Ticket. It then runs unless the limit itself forbids it,
+//     and newcomers have to leave it its room. If it runs no more, Cancel it.
+//
+// What runs is counted when it runs, so whatever tickets say no more runs than the limits allow. Without any ticket
+// outstanding Admit and GetDelay agree, but when only tokens are short: then Admit goes by how long operations took.
+//
+// ErrCost is returned for a cost that can never be admitted. After any error do not run; a lease that may have been
+// taken all the same ends by itself.
+func (b *Bucket) Admit(ctx context.Context, entityID string, r Request) (Admission, error) {
+	cost := int64(r.Cost)
+	if cost == 0 {
+		cost = 1
+	}
+	a, err := b.do(ctx, entityID, storage.Op{Kind: storage.Admit, Cost: cost, Ticket: r.Ticket.t}, r.Now)
+	if err != nil {
+		return Admission{}, fmt.Errorf("drip: admit %q: %w", entityID, err)
+	}
+	return Admission{
+		Delay:  storage.Milliseconds(a.Delay),
+		Ticket: Ticket{a.Ticket},
+		Lease:  Lease{a.Lease},
+		Bound:  Bound(a.Bound),
+	}, nil
+}
+
+// Settle gives a lease back and charges what the operation has really cost, which is Lease.Cost if nothing else is
+// known. What it cost more is owed by the entity's next operations. What it cost less comes back, as far as the provider
+// would have it too, had the operation cost that from the beginning: not above Size, and in a window of
+// Options.Windows only during the interval in which it ran.
+//
+// Once too often does no harm: then, and when the lease has ended, it returns ErrNoLease. Call it with a context
+// that is still alive, such as context.WithoutCancel of the handler's.
+func (b *Bucket) Settle(ctx context.Context, entityID string, l Lease, cost int) error {
+	if cost < 0 {
+		return fmt.Errorf("drip: settle %q: %w: %d", entityID, ErrCost, cost)
+	}
+	return b.leased(ctx, "settle", entityID, storage.Op{Kind: storage.Settle, Lease: l.l, Cost: int64(cost)})
+}
+
+// Cancel undoes an Admit: the lease is given back with all it was charged, as for an operation that was never sent, or
+// the booked slot is given to others. It returns ErrNoLease if there was nothing to undo.
+func (b *Bucket) Cancel(ctx context.Context, entityID string, a Admission) error {
+	return b.leased(ctx, "cancel", entityID, storage.Op{Kind: storage.Cancel, Lease: a.Lease.l, Ticket: a.Ticket.t})
+}
+
+// Renew makes a lease end Options.Lease from now, but not later than Options.MaxLease after it began. After ErrNoLease
+// the token belongs to somebody else: stop the operation if that can be done.
+func (b *Bucket) Renew(ctx context.Context, entityID string, l Lease) (Lease, error) {
+	a, err := b.do(ctx, entityID, storage.Op{Kind: storage.Renew, Lease: l.l}, time.Time{})
+	if err == nil && !a.Found {
+		err = ErrNoLease
+	}
+	if err != nil {
+		return Lease{}, fmt.Errorf("drip: renew the lease of %q: %w", entityID, err)
+	}
+	return Lease{a.Lease}, nil
+}
+
+func (b *Bucket) leased(ctx context.Context, doing, entityID string, op storage.Op) error {
+	a, err := b.do(ctx, entityID, op, time.Time{})
+	if err == nil && !a.Found {
+		err = ErrNoLease
+	}
+	if err != nil {
+		return fmt.Errorf("drip: %s %q: %w", doing, entityID, err)
+	}
+	return nil
+}
+
+// Throttled tells that the provider has refused an operation of the entity and wants retryAfter to pass. Nothing of the
+// entity runs before that, in any process; what capacity it had gathered is gone then, and what comes back with a
+// ticket is given a slot after it. Less than a millisecond counts as one.
+func (b *Bucket) Throttled(ctx context.Context, entityID string, retryAfter time.Duration) error {
+	return b.tell(ctx, "throttle", entityID, storage.Throttle, retryAfter)
+}
+
+// Pause lets nothing of the entity run for the time d, or until Resume.
+func (b *Bucket) Pause(ctx context.Context, entityID string, d time.Duration) error {
+	return b.tell(ctx, "pause", entityID, storage.Pause, d)
+}
+
+// Resume ends what Pause or Throttled began.
+func (b *Bucket) Resume(ctx context.Context, entityID string) error {
+	return b.tell(ctx, "resume", entityID, storage.Resume, 0)
+}
+
+// Reset takes back all tokens and leases of the entity and forgets all its tickets. What has run stays counted. Use it
+// when the holders are known to be gone.
+func (b *Bucket) Reset(ctx context.Context, entityID string) error {
+	return b.tell(ctx, "reset", entityID, storage.Reset, 0)
+}
+
+func (b *Bucket) tell(ctx context.Context, doing, entityID string, kind storage.Kind, d time.Duration) error {
+	// Rounded up: never early.
+	op := storage.Op{Kind: kind, For: max(1, (d + time.Millisecond - 1).Milliseconds())}
+	if _, err := b.do(ctx, entityID, op, time.Time{}); err != nil {
+		return fmt.Errorf("drip: %s %q: %w", doing, entityID, err)
+	}
+	return nil
+}

@@ -1,0 +1,471 @@
+package storage
+
+import (
+	"math"
+	"slices"
+)
+
+// This file is what the classic delays cannot do. Of each window there are three ledgers, which are advanced together:
+//
+//	Ops   what has run. Nothing runs that does not fit here.
+//	Wait  what is promised to newcomers, as if all of it had run at its slot. A newcomer is promised the next slot
+//	      after it that fits all windows.
+//	Late  what is promised again to tickets that were back in time and found no room, in front of all newcomers.
+//
+// The tickets not yet back are counted. Their cost is held back from newcomers, so a ticket that is back finds
+// its room even when it is late.
+
+// which ledger of a window.
+type ledger uint8
+
+const (
+	ops ledger = iota
+	wait
+	late
+)
+
+// decide answers GetDelay and Admit.
+func (l *Limits) decide(s *State, op *Op, now int64) (a Answer) {
+	admit := op.Kind == Admit
+	b := s.Booking
+	cost, t := int64(1), Ticket{}
+	if admit {
+		cost, t = op.Cost, op.Ticket
+	}
+	back := t.Epoch > 0 && t.Slot <= max(s.Wait.Last, b.Late.Last) // or it was never promised
+	if back {
+		l.unbook(s, t, now)
+	}
+	due := back && t.Slot <= now
+	var slot int64
+	switch {
+	case b == nil || !back && cost == 1 && b.quiet(now) && len(l.Windows) == 0 && !(admit && b.Held > 0 && s.inUse() >= l.concurrency()):
+		a.Delay, a.Bound = l.classic(s, now)
+		slot = s.Wait.Last
+	default:
+		if a.Bound = l.bound(s, cost, due, now); a.Bound == BoundNone {
+			l.spend(s, ops, now, cost)
+			break
+		}
+		switch {
+		case due:
+			slot = l.promise(s, late, cost, 0, a.Bound, now)
+		case back:
+			slot = t.Slot // it came early
+		default:
+			slot = l.promise(s, wait, cost, b.units(), a.Bound, now)
+		}
+		a.Delay = max(1, sub(slot, now))
+	}
+	switch {
+	case a.Delay == 0 && admit:
+		a.Lease = l.lease(s, cost, now)
+	case a.Delay == 0:
+		s.InUse++
+	case admit:
+		a.Ticket = b.book(slot, cost, now)
+	}
+	return a
+}
+
+// bound tells what keeps an operation from running now.
+func (l *Limits) bound(s *State, cost int64, due bool, now int64) Bound {
+	b := s.Booking
+	if now < b.Closed {
+		return BoundClosed
+	}
+	if s.inUse() >= l.concurrency() || !due && now < b.Late.Last {
+		return BoundTokens
+	}
+	var booked int64
+	if !due {
+		booked = b.units()
+	}
+	for i := range l.windows() {
+		switch c := l.capacity(s, ops, i, now); {
+		case c < cost:
+			return BoundWindow + Bound(i)
+		case sub(c, booked) < cost:
+			return BoundBooked
+		}
+	}
+	return BoundNone
+}
+
+// promise books the next slot of a line that fits all windows. A line that is not ahead of now begins with what is
+// left of what has run, less what is booked.
+func (l *Limits) promise(s *State, line ledger, cost, booked int64, bound Bound, now int64) (slot int64) {
+	last := s.last(line)
+	if *last <= now {
+		for i := range l.windows() {
+			*s.ledger(line, i) = sub(l.capacity(s, ops, i, now), booked)
+		}
+		*last = now
+	}
+	b := s.Booking
+	slot = max(*last, b.Closed)
+	for i := range l.windows() {
+		w := l.window(i)
+		if missing := sub(cost, *s.ledger(line, i)); missing > 0 {
+			intervals := (missing-1)/w.RefreshRate + 1
+			slot = max(slot, mulTime(add(w.interval(*last), intervals), w.RefreshInterval))
+		}
+	}
+	if bound == BoundTokens {
+		slot = max(slot, l.turn(s, line, now))
+	}
+	slot = max(slot, add(now, 1))
+	l.spend(s, line, slot, cost)
+	return slot
+}
+
+// turn is when the next of a line may get a token. All of them are out, and each comes back once in the time that
+// operations have held theirs.
+func (l *Limits) turn(s *State, line ledger, now int64) int64 {
+	b := s.Booking
+	if line == late {
+		if b.Late.Last > now {
+			return add(b.Late.Last, l.hold(b, 1))
+		}
+		return add(now, max(1, l.hold(b, 1)/4)) // the first of those who wait for it
+	}
+	return add(now, l.hold(b, b.tickets()+1))
+}
+
+// hold is how long it takes until n tokens come back.
+func (l *Limits) hold(b *Booking, n int64) int64 {
+	if b.Held == 0 {
+		return mul(n, l.WaitForToken)
+	}
+	return max(1, mul(n, b.Held)/(heldWeight*l.concurrency()))
+}
+
+// spend moves a line to the time t and takes cost from all its ledgers.
+func (l *Limits) spend(s *State, line ledger, t, cost int64) {
+	for i := range l.windows() {
+		*s.ledger(line, i) = sub(l.capacity(s, line, i, t), cost)
+	}
+	*s.last(line) = t
+}
+
+// capacity of the i-th window on a line at the time t.
+func (l *Limits) capacity(s *State, line ledger, i int, t int64) int64 {
+	return l.window(i).gain(Ledger{*s.last(line), *s.ledger(line, i)}, t)
+}
+
+// lease takes a token.
+func (l *Limits) lease(s *State, cost, now int64) Lease {
+	b := s.Booking
+	b.LastID = max(add(b.LastID, 1), mul(max(0, now), 1024)) // later than those of before the entity was forgotten
+	b.hold(b.LastID, add(now, l.Lease))
+	return Lease{ID: b.LastID, Begin: now, End: add(now, l.Lease), Cost: cost, Left: s.Ops.Capacity}
+}
+
+// settle gives a lease back, measures how long it was held and charges the real cost.
+func (l *Limits) settle(s *State, lease *Lease, cost, now int64) bool {
+	b := s.Booking
+	if b == nil || !b.release(lease.ID) {
+		return false
+	}
+	held := min(max(0, sub(now, lease.Begin)), longestHold)
+	if b.Held == 0 {
+		b.Held = heldWeight * held
+	} else {
+		b.Held += held - b.Held/heldWeight
+	}
+	l.charge(s, lease, cost, now)
+	return true
+}
+
+const (
+	heldWeight  = 8 // of what came before, in the average
+	longestHold = 1 << 40
+)
+
+// charge takes cost in place of what the lease was charged. More than a window has left is owed. Less comes back as far
+// as the window would have it, had the real cost been charged in the first place: what would have been above its size
+// by now is lost, and further windows give it back only in the same interval.
+func (l *Limits) charge(s *State, lease *Lease, cost, now int64) {
+	more := sub(cost, lease.Cost)
+	for i := range l.windows() {
+		w, change := l.window(i), more
+		if more < 0 {
+			left, refreshes := lease.Left, w.refreshes(lease.Begin, now)
+			if i > 0 && refreshes > 0 {
+				left = w.Size
+			} else if i > 0 {
+				left = sub(w.Size, lease.Cost)
+			}
+			room := max(0, sub(w.Size, add(left, mul(refreshes, w.RefreshRate))))
+			change = -min(-more, room)
+		}
+		p := s.ledger(ops, i)
+		*p = min(w.Size, sub(*p, change))
+		// What is owed delays newcomers. What comes back does not outlast a window that is full with each interval.
+		if s.Wait.Last > now && (change > 0 || w.Size > w.RefreshRate) {
+			p := s.ledger(wait, i)
+			*p = min(w.Size, sub(*p, change))
+		}
+	}
+}
+
+// cancel undoes an Admit.
+func (l *Limits) cancel(s *State, op *Op, now int64) (found bool) {
+	b := s.Booking
+	if b == nil {
+		return false
+	}
+	if b.release(op.Lease.ID) {
+		l.charge(s, &op.Lease, 0, now)
+		found = true
+	}
+	if t := op.Ticket; t.Epoch > 0 && l.unbook(s, t, now) {
+		found = true
+	}
+	return found
+}
+
+// renew makes a lease as long as a new one.
+func (l *Limits) renew(s *State, lease Lease, now int64) (Lease, bool) {
+	b := s.Booking
+	if b == nil || !b.release(lease.ID) {
+		return Lease{}, false
+	}
+	lease.End = min(add(now, l.Lease), add(lease.Begin, l.MaxLease))
+	b.hold(lease.ID, lease.End)
+	return lease, lease.End > now
+}
+
+// throttle closes the entity until a time. Capacity beyond what each interval brings is what the provider says is not
+// there: of it nothing is left then.
+func (l *Limits) throttle(s *State, until, now int64) {
+	b := l.booking(s)
+	b.Closed = max(b.Closed, until)
+	for i := range l.windows() {
+		if w := l.window(i); w.Size > w.RefreshRate {
+			p := s.ledger(ops, i)
+			*p = min(*p, -mul(w.refreshes(s.Ops.Last, b.Closed), w.RefreshRate))
+		}
+	}
+	if s.Wait.Last < b.Closed { // what was booked inside comes first
+		for i := range l.windows() {
+			*s.ledger(wait, i) = sub(l.capacity(s, ops, i, b.Closed), b.units())
+		}
+		s.Wait.Last = b.Closed
+	}
+}
+
+// reset forgets who runs and who waits.
+func (l *Limits) reset(s *State, now int64) {
+	b := s.Booking
+	b.Leases, b.Closed, b.Old, b.New = b.Leases[:0], 0, Tickets{}, Tickets{}
+	b.Late.Last = min(b.Late.Last, now)
+	s.Wait.Last = min(s.Wait.Last, sub(now, l.RefreshInterval))
+}
+
+// unbook takes a ticket that is back off the books.
+func (l *Limits) unbook(s *State, t Ticket, now int64) bool {
+	b := s.Booking
+	book := &b.New
+	if t.Epoch != book.Epoch {
+		book = &b.Old
+	}
+	if t.Epoch != book.Epoch || book.Tickets == 0 {
+		return false // given up, or back before
+	}
+	book.Tickets--
+	book.Units -= min(max(0, t.Cost), book.Units)
+	if book.Tickets == 0 {
+		book.Units = 0
+	}
+	if b.tickets() == 0 {
+		s.Wait = Ledger{Last: sub(now, l.RefreshInterval)} // nothing is promised any more
+	}
+	return true
+}
+
+// book notes a ticket.
+func (b *Booking) book(slot, cost, now int64) Ticket {
+	if b.New.Tickets == 0 {
+		b.New = Tickets{Epoch: max(1, now), Last: slot}
+	}
+	b.New.Tickets++
+	b.New.Units = add(b.New.Units, cost)
+	b.New.Last = max(b.New.Last, slot)
+	return Ticket{Slot: slot, Epoch: b.New.Epoch, Cost: cost}
+}
+
+// tidy ends leases, and gives up tickets that are overdue: those of the old book together, some time after the last of
+// them was due. Then the new book becomes the old one.
+func (l *Limits) tidy(s *State, now int64) {
+	b := s.Booking
+	n := 0
+	for n < len(b.Leases) && b.Leases[n].End <= now {
+		n++
+	}
+	if n > 0 {
+		b.Leases = slices.Delete(b.Leases, 0, n)
+	}
+	if b.Old.Tickets > 0 && now > add(b.Old.Last, l.grace()) {
+		b.Old = Tickets{}
+	}
+	if b.Old.Tickets == 0 && b.New.Tickets > 0 {
+		b.Old, b.New = b.New, Tickets{}
+	}
+}
+
+// grace is how long a ticket may be overdue before its slot is given to others: an interval and a second, for hops
+// that are late by one window.
+func (l *Limits) grace() int64 { return min(l.RefreshInterval, longestGrace) + 1000 }
+
+const longestGrace = 60_000
+
+// quiet reports whether the classic rules are all there is to say.
+func (b *Booking) quiet(now int64) bool {
+	return b.tickets() == 0 && b.Closed <= now && b.Late.Last <= now
+}
+
+func (b *Booking) tickets() int64 { return b.Old.Tickets + b.New.Tickets }
+func (b *Booking) units() int64   { return add(b.Old.Units, b.New.Units) }
+
+// hold adds a lease, in the order of their ends.
+func (b *Booking) hold(id, end int64) {
+	i := len(b.Leases)
+	for i > 0 && b.Leases[i-1].End > end {
+		i--
+	}
+	b.Leases = slices.Insert(b.Leases, i, Held{ID: id, End: end})
+}
+
+// release removes a lease.
+func (b *Booking) release(id int64) bool {
+	for i := range b.Leases {
+		if b.Leases[i].ID == id {
+			b.Leases = slices.Delete(b.Leases, i, i+1)
+			return true
+		}
+	}
+	return false
+}
+
+// forget makes s new, in the memory it has.
+func (l *Limits) forget(s *State) {
+	b := s.Booking
+	*s = l.New()
+	if b != nil {
+		*b = Booking{Further: b.Further[:0], Leases: b.Leases[:0]}
+		s.Booking = b
+	}
+}
+
+// until is State.Until: a time by which s has refilled, a new entity would be just as full, and no slot given and no
+// lease lies ahead.
+func (l *Limits) until(s *State) int64 {
+	if s.InUse > 0 {
+		return math.MaxInt64
+	}
+	from := max(s.Ops.Last, l.Start)
+	until := add(s.Wait.Last, l.RefreshInterval)
+	for i := range l.windows() {
+		w := l.window(i)
+		missing := max(w.Size, sub(w.Size, *s.ledger(ops, i)))
+		until = max(until, add(from, mul(add((missing-1)/w.RefreshRate, 2), w.RefreshInterval)))
+	}
+	if b := s.Booking; b != nil {
+		until = max(until, add(b.Late.Last, l.RefreshInterval), b.Closed)
+		if n := len(b.Leases); n > 0 {
+			until = max(until, b.Leases[n-1].End)
+		}
+		if b.tickets() > 0 {
+			until = max(until, add(max(b.Old.Last, b.New.Last), l.grace()+1))
+		}
+	}
+	return until
+}
+
+// booking is what s has for Admit, as wide as the limits.
+func (l *Limits) booking(s *State) *Booking {
+	if s.Booking == nil {
+		s.Booking = &Booking{}
+	}
+	b := s.Booking
+	switch n := len(l.Windows); {
+	case len(b.Further) > n:
+		b.Further = b.Further[:n]
+	case len(b.Further) < n:
+		known := s.Ops.Last > l.Start
+		for i := len(b.Further); i < n; i++ {
+			var f Further
+			if known { // a window that was added: of what ran before nothing is known
+				f = Further{l.Windows[i].Size, l.Windows[i].Size, l.Windows[i].Size}
+			}
+			b.Further = append(b.Further, f)
+		}
+	}
+	return b
+}
+
+func (l *Limits) windows() int { return 1 + len(l.Windows) }
+
+// window is the i-th one.
+func (l *Limits) window(i int) *Window {
+	if i == 0 {
+		return &l.Window
+	}
+	return &l.Windows[i-1]
+}
+
+func (l *Limits) concurrency() int64 {
+	if l.Concurrency == 0 {
+		return l.Size
+	}
+	return l.Concurrency
+}
+
+// inUse is how many tokens are out.
+func (s *State) inUse() int64 {
+	if s.Booking == nil {
+		return s.InUse
+	}
+	return s.InUse + int64(len(s.Booking.Leases))
+}
+
+// last is the time of a line.
+func (s *State) last(line ledger) *int64 {
+	switch line {
+	case ops:
+		return &s.Ops.Last
+	case wait:
+		return &s.Wait.Last
+	}
+	return &s.Booking.Late.Last
+}
+
+// ledger is the capacity of a line's i-th window at that time.
+func (s *State) ledger(line ledger, i int) *int64 {
+	if i > 0 {
+		f := &s.Booking.Further[i-1]
+		switch line {
+		case ops:
+			return &f.Ops
+		case wait:
+			return &f.Wait
+		}
+		return &f.Late
+	}
+	switch line {
+	case ops:
+		return &s.Ops.Capacity
+	case wait:
+		return &s.Wait.Capacity
+	}
+	return &s.Booking.Late.Capacity
+}
+
+// mulTime is the beginning of the n-th interval.
+func mulTime(n, interval int64) int64 {
+	if n < 0 {
+		return -mul(-n, interval)
+	}
+	return mul(n, interval)
+}
