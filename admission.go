@@ -135,8 +135,8 @@ func (b *Bucket) Admit(ctx context.Context, entityID string, r Request) (Admissi
 	if cost == 0 {
 		cost = 1
 	}
-	a, err := b.do(ctx, entityID, storage.Op{Kind: storage.Admit, Cost: cost, Ticket: r.Ticket.t}, r.Now)
-	if err != nil {
+	op, a := storage.Op{Kind: storage.Admit, Cost: cost, Ticket: r.Ticket.t}, storage.Answer{}
+	if err := b.do(ctx, entityID, &op, &a, r.Now); err != nil {
 		return Admission{}, fmt.Errorf("drip: admit %q: %w", entityID, err)
 	}
 	return Admission{
@@ -170,7 +170,8 @@ func (b *Bucket) Cancel(ctx context.Context, entityID string, a Admission) error
 // Renew makes a lease end Options.Lease from now, but not later than Options.MaxLease after it began. After ErrNoLease
 // the token belongs to somebody else: stop the operation if that can be done.
 func (b *Bucket) Renew(ctx context.Context, entityID string, l Lease) (Lease, error) {
-	a, err := b.do(ctx, entityID, storage.Op{Kind: storage.Renew, Lease: l.l}, time.Time{})
+	op, a := storage.Op{Kind: storage.Renew, Lease: l.l}, storage.Answer{}
+	err := b.do(ctx, entityID, &op, &a, time.Time{})
 	if err == nil && !a.Found {
 		err = ErrNoLease
 	}
@@ -181,7 +182,8 @@ func (b *Bucket) Renew(ctx context.Context, entityID string, l Lease) (Lease, er
 }
 
 func (b *Bucket) leased(ctx context.Context, doing, entityID string, op storage.Op) error {
-	a, err := b.do(ctx, entityID, op, time.Time{})
+	var a storage.Answer
+	err := b.do(ctx, entityID, &op, &a, time.Time{})
 	if err == nil && !a.Found {
 		err = ErrNoLease
 	}
@@ -216,8 +218,8 @@ func (b *Bucket) Reset(ctx context.Context, entityID string) error {
 
 func (b *Bucket) tell(ctx context.Context, doing, entityID string, kind storage.Kind, d time.Duration) error {
 	// Rounded up: never early.
-	op := storage.Op{Kind: kind, For: max(1, (d + time.Millisecond - 1).Milliseconds())}
-	if _, err := b.do(ctx, entityID, op, time.Time{}); err != nil {
+	op, a := storage.Op{Kind: kind, For: max(1, (d + time.Millisecond - 1).Milliseconds())}, storage.Answer{}
+	if err := b.do(ctx, entityID, &op, &a, time.Time{}); err != nil {
 		return fmt.Errorf("drip: %s %q: %w", doing, entityID, err)
 	}
 	return nil

@@ -83,8 +83,9 @@ type Bucket struct {
 	limits  storage.Limits
 	options Options
 	storage storage.Storage
-	atomic  storage.Atomic // nil when the storage has only Get and Set
-	queues  queues         // of callers in this process, for a storage that has only Get and Set
+	memory  *memory.Storage // the storage if it is one: called as it is, an operation stays on the stack
+	atomic  storage.Atomic  // nil when the storage has only Get and Set
+	queues  queues          // of callers in this process, for a storage that has only Get and Set
 }
 
 // New returns a Bucket with these options. Its error names the field that is wrong and says what is right.
@@ -104,6 +105,7 @@ func New(o Options) (*Bucket, error) {
 		o.Storage = memory.New()
 	}
 	b := &Bucket{limits: limits, options: o, storage: o.Storage}
+	b.memory, _ = b.storage.(*memory.Storage)
 	b.atomic, _ = b.storage.(storage.Atomic)
 	return b, nil
 }
@@ -121,8 +123,8 @@ func (b *Bucket) GetDelay(ctx context.Context, entityID string) (time.Duration, 
 // are cut to milliseconds. An entity's time never runs backwards: a time before its last run counts as the time
 // of that run, for as long as the storage remembers it.
 func (b *Bucket) GetDelayAt(ctx context.Context, entityID string, now time.Time) (time.Duration, error) {
-	a, err := b.do(ctx, entityID, storage.Op{Kind: storage.GetDelay}, now)
-	if err != nil {
+	op, a := storage.Op{Kind: storage.GetDelay}, storage.Answer{}
+	if err := b.do(ctx, entityID, &op, &a, now); err != nil {
 		return 0, fmt.Errorf("drip: get delay of %q: %w", entityID, err)
 	}
 	return storage.Milliseconds(a.Delay), nil
@@ -134,28 +136,29 @@ func (b *Bucket) GetDelayAt(ctx context.Context, entityID string, now time.Time)
 // Call it with a context that is still alive, such as context.WithoutCancel of the handler's, or the token is
 // lost. After an error the token may or may not have been returned.
 func (b *Bucket) ReturnToken(ctx context.Context, entityID string) error {
-	if _, err := b.do(ctx, entityID, storage.Op{Kind: storage.ReturnToken}, time.Time{}); err != nil {
+	op, a := storage.Op{Kind: storage.ReturnToken}, storage.Answer{}
+	if err := b.do(ctx, entityID, &op, &a, time.Time{}); err != nil {
 		return fmt.Errorf("drip: return token of %q: %w", entityID, err)
 	}
 	return nil
 }
 
-// do has the storage do an operation, at the time now or, if that is zero, by the clock.
-func (b *Bucket) do(ctx context.Context, entityID string, op storage.Op, now time.Time) (storage.Answer, error) {
+// do has the storage do an operation, at the time now or, if that is zero, by the clock. It sets a.
+func (b *Bucket) do(ctx context.Context, entityID string, op *storage.Op, a *storage.Answer, now time.Time) (err error) {
 	if entityID == "" {
-		return storage.Answer{}, ErrNoEntity
+		return ErrNoEntity
 	}
 	limits := &b.limits
 	if b.options.Limits != nil {
 		own, err := b.limitsOf(ctx, entityID)
 		if err != nil {
-			return storage.Answer{}, err
+			return err
 		}
 		limits = &own
 	}
-	if op.Cost != 1 && op.Kind == storage.Admit {
+	if op.Kind == storage.Admit && op.Cost != 1 {
 		if err := affordable(limits, op.Cost); err != nil {
-			return storage.Answer{}, err
+			return err
 		}
 	}
 	if now.IsZero() && b.options.Clock != nil {
@@ -165,8 +168,13 @@ func (b *Bucket) do(ctx context.Context, entityID string, op storage.Op, now tim
 	if !now.IsZero() {
 		op.Now = now.UnixMilli()
 	}
-	if b.atomic != nil {
-		return b.atomic.Do(ctx, entityID, limits, op)
+	switch {
+	case b.memory != nil:
+		return b.memory.Apply(ctx, entityID, limits, op, a)
+	case b.atomic != nil:
+		*a, err = b.atomic.Do(ctx, entityID, limits, *op)
+	default:
+		*a, err = b.update(ctx, entityID, limits, *op)
 	}
-	return b.update(ctx, entityID, limits, &op)
+	return err
 }

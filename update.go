@@ -22,7 +22,7 @@ const (
 //
 // The callers of one entity queue up in this process first. Only processes race then, not goroutines: on a hot
 // entity racing goroutines would spend most of their tries on conflicts with each other.
-func (b *Bucket) update(ctx context.Context, entityID string, l *storage.Limits, op *storage.Op) (storage.Answer, error) {
+func (b *Bucket) update(ctx context.Context, entityID string, l *storage.Limits, op storage.Op) (a storage.Answer, err error) {
 	if err := b.queues.enter(ctx, entityID); err != nil {
 		return storage.Answer{}, err
 	}
@@ -42,7 +42,8 @@ func (b *Bucket) update(ctx context.Context, entityID string, l *storage.Limits,
 			now = op.Now
 		}
 		before := s.Clone()
-		a := l.Apply(&s, op, now)
+		a = storage.Answer{}
+		l.Apply(&s, &op, now, &a)
 		if s.Equal(before) {
 			return a, nil
 		}

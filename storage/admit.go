@@ -25,7 +25,7 @@ const (
 )
 
 // decide answers GetDelay and Admit.
-func (l *Limits) decide(s *State, op *Op, now int64) (a Answer) {
+func (l *Limits) decide(s *State, op *Op, now int64, a *Answer) {
 	admit := op.Kind == Admit
 	b := s.Booking
 	cost, t := int64(1), Ticket{}
@@ -65,7 +65,6 @@ func (l *Limits) decide(s *State, op *Op, now int64) (a Answer) {
 	case admit:
 		a.Ticket = b.book(slot, cost, now)
 	}
-	return a
 }
 
 // bound tells what keeps an operation from running now.

@@ -59,12 +59,17 @@ func TestGetDelay(t *testing.T) {
 	}
 }
 
+func apply(l *storage.Limits, s *storage.State, op storage.Op, now int64) (a storage.Answer) {
+	l.Apply(s, &op, now, &a)
+	return a
+}
+
 func getDelay(l *storage.Limits, s *storage.State, now int64) int64 {
-	return l.Apply(s, &storage.Op{Kind: storage.GetDelay}, now).Delay
+	return apply(l, s, storage.Op{Kind: storage.GetDelay}, now).Delay
 }
 
 func giveBack(l *storage.Limits, s *storage.State) {
-	l.Apply(s, &storage.Op{Kind: storage.ReturnToken}, 0)
+	apply(l, s, storage.Op{Kind: storage.ReturnToken}, 0)
 }
 
 // FuzzGetDelay drives entities through any limits and any times, and checks what must hold for all of them.

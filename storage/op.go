@@ -86,9 +86,10 @@ type Lease struct {
 // ErrCost is the error of a cost that is below zero, or more than a window ever holds.
 var ErrCost = errors.New("the cost is negative or more than a window ever holds")
 
-// Apply does op at the time now, in milliseconds since 1970, and turns s into the next state. It looks at nothing
-// but its arguments, and is defined for all of them, valid limits and a possible op provided.
-func (l *Limits) Apply(s *State, op *Op, now int64) (a Answer) {
+// Apply does op at the time now, in milliseconds since 1970, turns s into the next state and sets a, which is zero
+// before. It looks at nothing but its arguments, and is defined for all of them, valid limits and a possible op
+// provided.
+func (l *Limits) Apply(s *State, op *Op, now int64, a *Answer) {
 	if op.Kind.Timed() && now >= s.Until && s.InUse == 0 {
 		l.forget(s) // as a backend may have done before
 	}
@@ -101,7 +102,7 @@ func (l *Limits) Apply(s *State, op *Op, now int64) (a Answer) {
 	}
 	switch op.Kind {
 	case GetDelay, Admit:
-		a = l.decide(s, op, now)
+		l.decide(s, op, now, a)
 	case ReturnToken:
 		if a.Found = s.InUse > 0; a.Found {
 			s.InUse--
@@ -127,7 +128,6 @@ func (l *Limits) Apply(s *State, op *Op, now int64) (a Answer) {
 		}
 	}
 	s.Until = l.until(s)
-	return a
 }
 
 // Timed reports whether the time matters to an Op of this kind.

@@ -125,35 +125,41 @@ func (s *Storage) Set(ctx context.Context, key string, state storage.State, rev 
 }
 
 // Do implements [storage.Atomic].
-func (s *Storage) Do(ctx context.Context, key string, l *storage.Limits, op storage.Op) (storage.Answer, error) {
+func (s *Storage) Do(ctx context.Context, key string, l *storage.Limits, op storage.Op) (a storage.Answer, err error) {
+	err = s.Apply(ctx, key, l, &op, &a)
+	return a, err
+}
+
+// Apply is Do, and sets a, for callers who keep op and a on their stack. It does not keep them.
+func (s *Storage) Apply(ctx context.Context, key string, l *storage.Limits, op *storage.Op, a *storage.Answer) error {
 	if err := ctx.Err(); err != nil {
-		return storage.Answer{}, err
+		return err
 	}
 	now, line := op.Now, callersClock
 	sh := s.shard(key)
 	sh.mu.Lock()
-	if now == storage.OwnClock {
+	if now == storage.OwnClock && op.Kind.Timed() {
 		now, line = s.now(), ownClock // in the lock, so that nobody decides by a time older than the last decision's
 	}
 	e := sh.entities[key]
 	if e == nil {
 		if op.Kind.OnKnown() {
 			sh.mu.Unlock()
-			return storage.Answer{}, nil
+			return nil
 		}
 		e = sh.add(key)
 		e.State = l.New()
 	}
-	a := l.Apply(&e.State, &op, now)
+	l.Apply(&e.State, op, now, a)
 	sh.changed(e)
 	if !op.Kind.Timed() {
 		sh.mu.Unlock()
-		return a, nil
+		return nil
 	}
 	e.timeline = line
 	sh.mu.Unlock()
 	s.forget(line, now)
-	return a, nil
+	return nil
 }
 
 // Len is the number of entities held.
@@ -169,15 +175,13 @@ func (s *Storage) Len() int {
 }
 
 func (s *Storage) now() int64 {
-	return s.time().UnixMilli()
+	return s.opened.UnixMilli() + time.Since(s.opened).Milliseconds()
 }
-
-func (s *Storage) time() time.Time { return s.opened.Add(time.Since(s.opened)) }
 
 // GetWithTime implements [storage.Timed].
 func (s *Storage) GetWithTime(ctx context.Context, key string) (storage.State, storage.Revision, time.Time, error) {
 	state, rev, err := s.Get(ctx, key)
-	return state, rev, s.time(), err
+	return state, rev, s.opened.Add(time.Since(s.opened)), err
 }
 
 func (s *Storage) shard(key string) *shard {

@@ -117,7 +117,9 @@ func TestSimulationsAreApart(t *testing.T) {
 		want := perSecond.New()
 		for i := range 50 {
 			now := begin.Add(time.Duration(i) * 100 * time.Millisecond)
-			delay := perSecond.Apply(&want, &storage.Op{Kind: storage.GetDelay}, now.UnixMilli()).Delay
+			var a storage.Answer
+			perSecond.Apply(&want, &storage.Op{Kind: storage.GetDelay}, now.UnixMilli(), &a)
+			delay := a.Delay
 			if got, err := getDelay(ctx, s, "second", &perSecond, now); err != nil || got != storage.Milliseconds(delay) {
 				t.Fatalf("call %d of the second simulation = %v, %v; want %v", i, got, err, storage.Milliseconds(delay))
 			}

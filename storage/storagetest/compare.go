@@ -103,7 +103,7 @@ func Compare(t testing.TB, a storage.Atomic, seed uint64, steps int) {
 		before := e.state.Clone()
 		var want storage.Answer
 		if e.known || !op.Kind.OnKnown() {
-			want = l.Apply(&e.state, &op, now)
+			l.Apply(&e.state, &op, now, &want)
 			e.known = true
 		}
 		got, err := a.Do(t.Context(), e.key, &l, op)

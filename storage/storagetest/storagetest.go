@@ -284,10 +284,11 @@ func testAtomicOnSetState(t *testing.T, s storage.Storage) {
 	l := limits(5, 2)
 	op := storage.Op{Kind: storage.Admit, Cost: 1, Now: l.Start + 10*l.RefreshInterval}
 	st := l.New()
-	l.Apply(&st, &op, op.Now)
+	l.Apply(&st, &op, op.Now, new(storage.Answer))
 	set(t, s, "k", st, storage.NoRevision)
 	for i := range 8 {
-		want := l.Apply(&st, &op, op.Now)
+		var want storage.Answer
+		l.Apply(&st, &op, op.Now, &want)
 		if got, err := do(t, s, "k", l, op); err != nil || got != want {
 			t.Fatalf("Do %d after Set = %+v, %v; want %+v", i, got, err, want)
 		}
