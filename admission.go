@@ -46,12 +46,12 @@ type Lease struct{ l storage.Lease }
 // IsZero reports whether t is a newcomer's.
 func (t Ticket) IsZero() bool { return t == Ticket{} }
 
-// String is the ticket as a text of at most 64 bytes, empty for the zero Ticket.
+// String is the ticket as a text of at most 96 bytes, empty for the zero Ticket.
 func (t Ticket) String() string {
 	if t.IsZero() {
 		return ""
 	}
-	return fmt.Sprintf("1.%d.%d.%d", t.t.Slot, t.t.Epoch, t.t.Cost)
+	return fmt.Sprintf("1.%d.%d.%d.%d", t.t.Slot, t.t.Epoch, t.t.Cost, t.t.Number)
 }
 
 // ParseTicket reads what String wrote. After an error the ticket is zero, which makes its message a newcomer.
@@ -61,8 +61,8 @@ func ParseTicket(s string) (Ticket, error) {
 	}
 	var t storage.Ticket
 	var rest string
-	n, _ := fmt.Sscanf(s, "1.%d.%d.%d%s", &t.Slot, &t.Epoch, &t.Cost, &rest)
-	if n != 3 || t.Epoch < 1 || t.Cost < 0 || len(s) > 64 {
+	n, _ := fmt.Sscanf(s, "1.%d.%d.%d.%d%s", &t.Slot, &t.Epoch, &t.Cost, &t.Number, &rest)
+	if n != 4 || t.Epoch < 1 || t.Cost < 0 || len(s) > 96 {
 		return Ticket{}, errors.New("drip: not a ticket")
 	}
 	return Ticket{t}, nil

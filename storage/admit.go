@@ -32,28 +32,38 @@ func (l *Limits) decide(s *State, op *Op, now int64, a *Answer) {
 	if admit {
 		cost, t = op.Cost, op.Ticket
 	}
-	back := t.Epoch > 0 && t.Slot <= max(s.Wait.Last, b.Late.Last) // or it was never promised
+	back := t.Epoch > 0 && t.Slot <= max(now, b.Old.Last, b.New.Last) // or it was never promised
 	if back {
 		l.unbook(s, t, now)
 	}
 	due := back && t.Slot <= now
 	var slot int64
 	switch {
-	case b == nil || !back && cost == 1 && b.quiet(now) && len(l.Windows) == 0 && !(admit && b.Held > 0 && s.inUse() >= l.concurrency()):
+	case b == nil || !back && cost == 1 && b.quiet(now) && len(l.Windows) == 0 && !(admit && b.Samples > 0 && s.inUse() >= l.concurrency()):
 		a.Delay, a.Bound = l.classic(s, now)
 		slot = s.Wait.Last
 	default:
-		if a.Bound = l.bound(s, cost, due, now); a.Bound == BoundNone {
+		a.Bound = l.bound(s, cost, due, now)
+		short := s.inUse() >= l.concurrency() || !back && now < b.Claim
+		switch {
+		case a.Bound == BoundNone && short:
+			a.Bound = BoundTokens
+		case a.Bound == BoundNone:
 			l.spend(s, ops, now, cost)
+		}
+		if a.Bound == BoundNone {
 			break
 		}
 		switch {
-		case due:
-			slot = l.promise(s, late, cost, 0, a.Bound, now)
-		case back:
+		case back && !due:
 			slot = t.Slot // it came early
-		default:
-			slot = l.promise(s, wait, cost, b.units(), a.Bound, now)
+		case !due:
+			slot = l.promise(s, wait, cost, b.units(), now)
+		case a.Bound != BoundTokens:
+			slot = l.promise(s, late, cost, 0, now)
+		}
+		if short && (due || !back) {
+			slot = max(slot, add(now, l.queue(b, t, due, now)))
 		}
 		a.Delay = max(1, sub(slot, now))
 	}
@@ -63,18 +73,20 @@ func (l *Limits) decide(s *State, op *Op, now int64, a *Answer) {
 	case a.Delay == 0:
 		s.InUse++
 	case admit:
-		a.Ticket = b.book(slot, cost, now)
+		number := t.Number
+		if !back {
+			b.Next++
+			number = b.Next
+		}
+		a.Ticket = b.book(slot, cost, number, now)
 	}
 }
 
-// bound tells what keeps an operation from running now.
+// bound tells what keeps an operation from running now, if a token is there.
 func (l *Limits) bound(s *State, cost int64, due bool, now int64) Bound {
 	b := s.Booking
 	if now < b.Closed {
 		return BoundClosed
-	}
-	if s.inUse() >= l.concurrency() || !due && now < b.Late.Last {
-		return BoundTokens
 	}
 	var booked int64
 	if !due {
@@ -93,7 +105,7 @@ func (l *Limits) bound(s *State, cost int64, due bool, now int64) Bound {
 
 // promise books the next slot of a line that fits all windows. A line that is not ahead of now begins with what is
 // left of what has run, less what is booked.
-func (l *Limits) promise(s *State, line ledger, cost, booked int64, bound Bound, now int64) (slot int64) {
+func (l *Limits) promise(s *State, line ledger, cost, booked, now int64) (slot int64) {
 	last := s.last(line)
 	if *last <= now {
 		for i := range l.windows() {
@@ -110,34 +122,33 @@ func (l *Limits) promise(s *State, line ledger, cost, booked int64, bound Bound,
 			slot = max(slot, mulTime(add(w.interval(*last), intervals), w.RefreshInterval))
 		}
 	}
-	if bound == BoundTokens {
-		slot = max(slot, l.turn(s, line, now))
-	}
 	slot = max(slot, add(now, 1))
 	l.spend(s, line, slot, cost)
 	return slot
 }
 
-// turn is when the next of a line may get a token. All of them are out, and each comes back once in the time that
-// operations have held theirs.
-func (l *Limits) turn(s *State, line ledger, now int64) int64 {
-	b := s.Booking
-	if line == late {
-		if b.Late.Last > now {
-			return add(b.Late.Last, l.hold(b, 1))
-		}
-		return add(now, max(1, l.hold(b, 1)/4)) // the first of those who wait for it
+// queue is how long to wait for a token. Whoever waits for one has a number and knows how many are before it: those
+// that are not back yet and have a lower one, about. When n tokens are to come back first, that takes n times as long
+// as operations have held theirs, divided by all tokens, but at random, so one has to be early by twice the square root
+// of n. Those who were early ask again, in turn.
+func (l *Limits) queue(b *Booking, t Ticket, due bool, now int64) int64 {
+	n := b.tickets() + 1
+	if !due {
+		return l.quarters(b, 4*n-8*root(n))
 	}
-	return add(now, l.hold(b, b.tickets()+1))
+	b.Claim = min(add(max(b.Claim, now), l.quarters(b, 1)), add(now, l.quarters(b, n)))
+	n = max(1, min(n, t.Number-(b.Next-n)))
+	return max(l.quarters(b, 4*n-8*root(n)), b.Claim-now)
 }
 
-// hold is how long it takes until n tokens come back.
-func (l *Limits) hold(b *Booking, n int64) int64 {
-	if b.Held == 0 {
-		return mul(n, l.WaitForToken)
-	}
-	return max(1, mul(n, b.Held)/(heldWeight*l.concurrency()))
+// quarters is n quarters of the time it takes until a token comes back. WaitForToken stands for the first sample.
+func (l *Limits) quarters(b *Booking, n int64) int64 {
+	c := l.concurrency()
+	held := add(b.Held, mul(c, l.WaitForToken))
+	return max(1, mul(max(1, n), held)/mul(4, mul(c, b.Samples+1)))
 }
+
+func root(n int64) int64 { return int64(math.Sqrt(float64(n))) }
 
 // spend moves a line to the time t and takes cost from all its ledgers.
 func (l *Limits) spend(s *State, line ledger, t, cost int64) {
@@ -167,17 +178,18 @@ func (l *Limits) settle(s *State, lease *Lease, cost, now int64) bool {
 		return false
 	}
 	held := min(max(0, sub(now, lease.Begin)), longestHold)
-	if b.Held == 0 {
-		b.Held = heldWeight * held
+	if b.Samples < mostSamples {
+		b.Samples++
 	} else {
-		b.Held += held - b.Held/heldWeight
+		b.Held -= b.Held / mostSamples
 	}
+	b.Held += held
 	l.charge(s, lease, cost, now)
 	return true
 }
 
 const (
-	heldWeight  = 8 // of what came before, in the average
+	mostSamples = 64 // in the average; then a new one counts for as much
 	longestHold = 1 << 40
 )
 
@@ -284,14 +296,14 @@ func (l *Limits) unbook(s *State, t Ticket, now int64) bool {
 }
 
 // book notes a ticket.
-func (b *Booking) book(slot, cost, now int64) Ticket {
+func (b *Booking) book(slot, cost, number, now int64) Ticket {
 	if b.New.Tickets == 0 {
 		b.New = Tickets{Epoch: max(1, now), Last: slot}
 	}
 	b.New.Tickets++
 	b.New.Units = add(b.New.Units, cost)
 	b.New.Last = max(b.New.Last, slot)
-	return Ticket{Slot: slot, Epoch: b.New.Epoch, Cost: cost}
+	return Ticket{Slot: slot, Epoch: b.New.Epoch, Cost: cost, Number: number}
 }
 
 // tidy ends leases, and gives up tickets that are overdue: those of the old book together, some time after the last of
@@ -321,7 +333,7 @@ const longestGrace = 60_000
 
 // quiet reports whether the classic rules are all there is to say.
 func (b *Booking) quiet(now int64) bool {
-	return b.tickets() == 0 && b.Closed <= now && b.Late.Last <= now
+	return b.tickets() == 0 && b.Closed <= now && b.Claim <= now
 }
 
 func (b *Booking) tickets() int64 { return b.Old.Tickets + b.New.Tickets }
@@ -371,7 +383,7 @@ func (l *Limits) until(s *State) int64 {
 		until = max(until, add(from, mul(add((missing-1)/w.RefreshRate, 2), w.RefreshInterval)))
 	}
 	if b := s.Booking; b != nil {
-		until = max(until, add(b.Late.Last, l.RefreshInterval), b.Closed)
+		until = max(until, add(b.Late.Last, l.RefreshInterval), b.Closed, b.Claim)
 		if n := len(b.Leases); n > 0 {
 			until = max(until, b.Leases[n-1].End)
 		}

@@ -69,9 +69,10 @@ const (
 // Ticket is a booked slot. It travels with what was postponed, and may be forged on the way: nothing depends on it but
 // who comes first.
 type Ticket struct {
-	Slot  int64 // when it is due, ms since 1970
-	Epoch int64 // which of the entity's books it is in: when that was begun; 0 only in the zero Ticket
-	Cost  int64 // what was booked
+	Slot   int64 // when it is due, ms since 1970
+	Epoch  int64 // which of the entity's books it is in: when that was begun; 0 only in the zero Ticket
+	Cost   int64 // what was booked
+	Number int64 // of how many tickets it is the last
 }
 
 // Lease is a token with an identity and an end.

@@ -31,10 +31,13 @@ type Ledger struct {
 
 // Booking is what Admit knows of an entity besides.
 type Booking struct {
-	Late     Ledger    // what was promised again
-	Closed   int64     // nothing runs before
-	Held     int64     // 8 times the average time, in ms, between Admit and Settle
+	Late     Ledger // what was promised again
+	Closed   int64  // nothing runs before
+	Held     int64  // times, in ms, between Admit and Settle: the sum of Samples of them
+	Samples  int64
 	LastID   int64     // of a lease
+	Next     int64     // how many tickets were issued
+	Claim    int64     // until then the tokens that come free are for those who were denied one
 	Old, New Tickets   // not yet back
 	Further  []Further // for each of Limits.Windows; the times are those of Ops, Wait and Late
 	Leases   []Held    // by their ends
@@ -109,14 +112,14 @@ func (s *State) UnmarshalBinary(b []byte) error {
 }
 
 // Numbers lists what s says, in the order of the declarations above: the six numbers before Booking, and if there is
-// one thirteen of it, how many Further there are and their three each, how many Leases and their two each.
+// one sixteen of it, how many Further there are and their three each, how many Leases and their two each.
 func (s State) Numbers() []int64 {
 	n := []int64{s.Ops.Last, s.Ops.Capacity, s.Wait.Last, s.Wait.Capacity, s.InUse, s.Until}
 	b := s.Booking
 	if b == nil {
 		return n
 	}
-	n = append(n, b.Late.Last, b.Late.Capacity, b.Closed, b.Held, b.LastID,
+	n = append(n, b.Late.Last, b.Late.Capacity, b.Closed, b.Held, b.Samples, b.LastID, b.Next, b.Claim,
 		b.Old.Epoch, b.Old.Tickets, b.Old.Units, b.Old.Last, b.New.Epoch, b.New.Tickets, b.New.Units, b.New.Last)
 	n = append(n, int64(len(b.Further)))
 	for _, f := range b.Further {
@@ -138,15 +141,15 @@ func StateOf(n []int64) (State, error) {
 	if n = n[6:]; len(n) == 0 {
 		return s, nil
 	}
-	if len(n) < 14 {
+	if len(n) < 17 {
 		return State{}, errState
 	}
 	b := &Booking{
-		Late: Ledger{n[0], n[1]}, Closed: n[2], Held: n[3], LastID: n[4],
-		Old: Tickets{n[5], n[6], n[7], n[8]}, New: Tickets{n[9], n[10], n[11], n[12]},
+		Late: Ledger{n[0], n[1]}, Closed: n[2], Held: n[3], Samples: n[4], LastID: n[5], Next: n[6], Claim: n[7],
+		Old: Tickets{n[8], n[9], n[10], n[11]}, New: Tickets{n[12], n[13], n[14], n[15]},
 	}
-	further := n[13]
-	n = n[14:]
+	further := n[16]
+	n = n[17:]
 	if further < 0 || further > int64(len(n))/3 {
 		return State{}, errState
 	}

@@ -103,7 +103,7 @@ func testRoundTrip(t *testing.T, s storage.Storage) {
 	var last storage.Revision
 	booked := state(2)
 	booked.Booking = &storage.Booking{
-		Late: storage.Ledger{Last: 1_700_000_002_000, Capacity: -4}, Closed: 1_700_000_003_000, Held: 8 * 250, LastID: 1_700_000_000_000 << 10,
+		Late: storage.Ledger{Last: 1_700_000_002_000, Capacity: -4}, Closed: 1_700_000_003_000, Held: 8 * 250, Samples: 8, LastID: 1_700_000_000_000 << 10,
 		Old:     storage.Tickets{Epoch: 1_700_000_001_000, Tickets: 2, Units: 9, Last: 1_700_000_001_500},
 		New:     storage.Tickets{Epoch: 1_700_000_001_400, Tickets: 1, Units: 1, Last: 1_700_000_002_500},
 		Further: []storage.Further{{Ops: 60, Wait: -3, Late: 0}, {Ops: 5000, Wait: 4990, Late: 1}},
