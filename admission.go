@@ -83,6 +83,9 @@ func (t Ticket) Slot() time.Time { return time.UnixMilli(t.t.Slot) }
 // Cost is what the operation was charged when it was admitted.
 func (l Lease) Cost() int { return int(l.l.Cost) }
 
+// Begin is when it was taken.
+func (l Lease) Begin() time.Time { return time.UnixMilli(l.l.Begin) }
+
 // End is when the holder counts as dead, unless it renews the lease before.
 func (l Lease) End() time.Time { return time.UnixMilli(l.l.End) }
 

@@ -29,6 +29,8 @@ import (
 	"math/rand/v2"
 	"sync"
 	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
 )
 
 // Options says what a Consumer consumes, by which limits, and what it does when things go wrong.
@@ -48,16 +50,25 @@ type Options struct {
 	// Entity tells whose limit a message falls under. Required.
 	Entity EntityFunc
 
+	// Cost tells how many units of the entity's capacity the operation of a message takes, before it runs. The handler
+	// may correct it: see Operation.SetCost. It needs a Limiter that is an Admitter. Defaults to 1 for each.
+	Cost func(d *amqp.Delivery) int
+
+	// FailOpen runs messages without a limit while the limiter gives no answer. Defaults to false: they wait.
+	FailOpen bool
+
 	// Handler does the work. It is called from many goroutines at once, with a context that ends when the drain
-	// time is over, or when the connection is lost and the message will be delivered again. An error is retried;
-	// see Throttled for the other kind. Required.
+	// time is over, when the connection is lost and the message will be delivered again, or when its lease is
+	// lost. An error is retried; see Throttled for the other kind, and OperationOf for what else the context tells.
+	// Required.
 	Handler Handler
 
 	// Prefetch is the most messages of the work queue in hand at once, handlers included. Defaults to 128.
 	Prefetch int
 
 	// Hold is the most postponed messages in hand at once, handlers included. They come a moment early and are
-	// held until they are due, so it should be above the number of messages that are due in a second.
+	// held until they are due, so it should be above the number of messages that are due in a second. Up to half
+	// of them may be waiting for a token, or for a window that comes within half a minute.
 	// Defaults to 2048.
 	Hold int
 
@@ -91,9 +102,10 @@ type Options struct {
 
 // Consumer consumes a queue by the limits of its entities. Make one with New and call Run.
 type Consumer struct {
-	o       Options
-	limiter *asker
-	delays  *DelayQueues
+	o      Options
+	gate   *gate
+	deck   *deck
+	delays *DelayQueues
 }
 
 // New checks the options; its error names the field that is wrong. It connects to nothing.
@@ -144,7 +156,12 @@ func New(o Options) (*Consumer, error) {
 	delays.target = o.Queue + ".drip.due"
 	delays.prefix = delays.target + "."
 	delays.held = true
-	return &Consumer{o: o, limiter: &asker{limiter: o.Limiter, log: o.Logger}, delays: delays}, nil
+	return &Consumer{
+		o:      o,
+		gate:   newGate(o.Limiter, o.Logger, o.FailOpen),
+		deck:   &deck{seats: map[string][]*seat{}, most: o.Hold / 2},
+		delays: delays,
+	}, nil
 }
 
 const maxPrefetch = 65_535 // AMQP's

@@ -145,6 +145,7 @@ func (q *DelayQueues) Postpone(ctx context.Context, d *amqp.Delivery, delay time
 	if m.due <= now.UnixMilli() { // else it goes on with a trip that was longer than the queues are
 		m.postponements++
 	}
+	m.ticket = ticketOf(d.Headers) // of the Admit that postponed it just now
 	m.postponeBy(delay)
 	if err := q.put(ctx, &m); err != nil {
 		return fmt.Errorf("consumer: postpone a message of %q by %v: %w", q.target, delay, err)

@@ -5,19 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"runtime/debug"
-	"sync/atomic"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
-)
 
-// Limiter is what this package needs of a bucket: *drip.Bucket is one. GetDelay returns 0 and takes a token, or
-// how long to postpone; ReturnToken gives the token back.
-type Limiter interface {
-	GetDelay(ctx context.Context, entityID string) (time.Duration, error)
-	ReturnToken(ctx context.Context, entityID string) error
-}
+	"github.com/drip-go/drip"
+)
 
 // EntityFunc tells whose limit a message falls under: the shop, the tenant. It must not return an empty entity.
 type EntityFunc func(d *amqp.Delivery) (string, error)
@@ -48,86 +43,45 @@ type Middleware func(Handler) Handler
 // The token is returned on every path, also when the handler panics.
 //
 // A message that comes back is known by its headers, so whoever may publish to the queue can publish what looks like
-// one: with another exchange, routing key and user ID than its own.
+// one: with another exchange, routing key and user ID than its own, or with a ticket that was not its own, which gets it
+// no more than a place in front.
 func Limit(l Limiter, entity EntityFunc, p Postponer) Middleware {
-	limiter := &asker{limiter: l, log: slog.Default()}
+	g := newGate(l, slog.Default(), false)
 	return func(next Handler) Handler {
 		return HandlerFunc(func(ctx context.Context, d *amqp.Delivery) error {
 			now := time.Now()
 			m := open(*d, now, true)
+			postpone := func(delay time.Duration, t drip.Ticket) error {
+				with := *d
+				with.Headers = maps.Clone(d.Headers)
+				if with.Headers == nil {
+					with.Headers = amqp.Table{}
+				}
+				with.Headers[headerTicket] = t.String()
+				return p.Postpone(ctx, &with, delay)
+			}
 			if rest := m.due - now.UnixMilli(); rest > 0 {
-				return p.Postpone(ctx, d, time.Duration(rest)*time.Millisecond)
+				return postpone(time.Duration(rest)*time.Millisecond, m.ticket)
 			}
 			id, err := entityOf(entity, &m.Delivery)
 			if err != nil {
 				return fmt.Errorf("consumer: %w", err)
 			}
-			delay, err := limiter.getDelay(ctx, ctx, id)
+			a, err := g.admit(ctx, ctx, id, drip.Request{Ticket: m.ticket})
 			if err != nil {
 				return err
 			}
-			if delay > 0 {
-				return p.Postpone(ctx, d, delay)
+			if a.Delay > 0 {
+				return postpone(a.Delay, a.Ticket)
 			}
-			err = run(ctx, l, id, next, &m.Delivery, slog.Default())
+			err = g.run(ctx, id, a, m.operation(id), func(ctx context.Context) error { return next.Handle(ctx, &m.Delivery) })
 			if throttled := (*throttledError)(nil); errors.As(err, &throttled) {
-				return p.Postpone(ctx, d, max(throttled.retryAfter, time.Second))
+				return postpone(g.throttled(ctx, ctx, id, max(throttled.retryAfter, time.Second), 0))
 			}
 			return err
 		})
 	}
 }
-
-// asker asks a limiter, and again while it fails: without an answer nothing may run. An outage is logged once, not
-// for every message that waits.
-type asker struct {
-	limiter Limiter
-	log     *slog.Logger
-	outage  atomic.Bool
-}
-
-// getDelay stops asking when waiting ends.
-func (a *asker) getDelay(ctx, waiting context.Context, entity string) (time.Duration, error) {
-	for backoff := firstBackoff; ; backoff = min(2*backoff, longestBackoff) {
-		delay, err := a.limiter.GetDelay(ctx, entity)
-		if err == nil {
-			if a.outage.Load() && a.outage.CompareAndSwap(true, false) {
-				a.log.Info("the limiter answers again")
-			}
-			return delay, nil
-		}
-		if waiting.Err() == nil && a.outage.CompareAndSwap(false, true) {
-			a.log.Error("no answer from the limiter, messages wait", "entity", entity, "error", err)
-		}
-		if !sleep(waiting, jitter(backoff)) {
-			return 0, err
-		}
-	}
-}
-
-// run runs the handler and returns the token, trying again for a while: a token returned twice heals when the
-// entity is idle, one that is not returned may never. When it fails for good that is only logged: what the handler
-// has done must not be done again because of it.
-func run(ctx context.Context, l Limiter, entity string, h Handler, d *amqp.Delivery, log *slog.Logger) error {
-	defer func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), returnTimeout)
-		defer cancel()
-		for backoff := firstBackoff; ; backoff *= 2 {
-			err := l.ReturnToken(ctx, entity)
-			if err == nil {
-				return
-			}
-			if !sleep(ctx, jitter(backoff)) {
-				log.Error("a token was not returned", "entity", entity, "error", err)
-				return
-			}
-		}
-	}()
-	return h.Handle(ctx, d)
-}
-
-// returnTimeout bounds returning a token, which goes on after the handler's context has ended.
-const returnTimeout = 10 * time.Second
 
 // ErrEntity is the error of a message whose entity function failed, panicked or returned an empty entity.
 var ErrEntity = errors.New("entity of the message")
@@ -147,6 +101,12 @@ func entityOf(f EntityFunc, d *amqp.Delivery) (string, error) {
 	return id, nil
 }
 
+// costOf calls f, whose panic is an error like any other.
+func costOf(f func(*amqp.Delivery) int, d *amqp.Delivery) (cost int, err error) {
+	defer recovered(&err)
+	return f(d), nil
+}
+
 // PanicError is the error of a handler that panicked.
 type PanicError struct {
 	Value any    // what it panicked with
@@ -162,9 +122,10 @@ func recovered(err *error) {
 	}
 }
 
-// Throttled is the error of a handler whose call the provider refused because of its limit: the message is
-// postponed by retryAfter, and no retry is spent. Providers say 0, too: a message is postponed at least by
-// Options.RetryDelay, and behind Limit by a second. cause may be nil.
+// Throttled is the error of a handler whose call the provider refused because of its limit: nothing of the entity runs
+// for retryAfter, in any process, and then the message does; no retry is spent. Providers say 0, too: it is at least
+// Options.RetryDelay, and behind Limit a second. With a Limiter that is no Admitter only the message waits. cause may
+// be nil.
 func Throttled(retryAfter time.Duration, cause error) error {
 	return &throttledError{retryAfter, cause}
 }

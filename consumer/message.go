@@ -6,6 +6,8 @@ import (
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/drip-go/drip"
 )
 
 // What travels with a postponed message. All of it is of constant size, however often it is postponed.
@@ -15,6 +17,7 @@ const (
 	headerFirst         = headerPrefix + "first"         // when it was first postponed, ms since 1970
 	headerPostponements = headerPrefix + "postponements" // trips because of the limit
 	headerAttempts      = headerPrefix + "attempts"      // times the handler has failed
+	headerTicket        = headerPrefix + "ticket"        // the booked slot, of Admit
 	headerExchange      = headerPrefix + "exchange"      // as the message was first published
 	headerRoutingKey    = headerPrefix + "routing-key"
 	headerExpiration    = headerPrefix + "expiration" // the message's own: ours is the time in the delay queue
@@ -38,6 +41,7 @@ type message struct {
 type travel struct {
 	due, first              int64 // ms since 1970
 	postponements, attempts int64
+	ticket                  drip.Ticket
 }
 
 // open reads a delivery. Headers come from whoever may publish to the queue: what is broken or absurd counts as
@@ -59,6 +63,7 @@ func open(d amqp.Delivery, now time.Time, trusted bool) message {
 		}
 		m.postponements = count(h[headerPostponements])
 		m.attempts = count(h[headerAttempts])
+		m.ticket = ticketOf(h)
 		if v, ok := h[headerExchange].(string); ok {
 			m.Exchange = v
 		}
@@ -91,6 +96,20 @@ func open(d amqp.Delivery, now time.Time, trusted bool) message {
 		m.Headers = nil // as the client gives a message without headers
 	}
 	return m
+}
+
+// ticketOf is the ticket in the headers; a broken one is none.
+func ticketOf(h amqp.Table) drip.Ticket {
+	v, _ := h[headerTicket].(string)
+	t, _ := drip.ParseTicket(v)
+	return t
+}
+
+// operation is what the handler may know.
+func (m *message) operation(entity string) *Operation {
+	op := &Operation{Entity: entity, Attempts: int(m.attempts), Postponements: int(m.postponements), Age: m.age()}
+	op.cost.Store(-1)
+	return op
 }
 
 // postponeBy sets when the message is due. A delay below zero counts as zero.
@@ -133,7 +152,7 @@ func brokerActsOn(name string) bool {
 
 // copy is the message to publish in place of the delivery: the same, with what we must know when it is back.
 func (m *message) copy() amqp.Publishing {
-	h, kept := make(amqp.Table, len(m.Headers)+10), amqp.Table{}
+	h, kept := make(amqp.Table, len(m.Headers)+11), amqp.Table{}
 	for name, v := range m.Headers {
 		switch {
 		case brokerActsOn(name):
@@ -150,6 +169,9 @@ func (m *message) copy() amqp.Publishing {
 	h[headerDue], h[headerFirst] = m.due, m.first
 	h[headerPostponements], h[headerAttempts] = m.postponements, m.attempts
 	h[headerExchange], h[headerRoutingKey] = m.Exchange, m.RoutingKey
+	if !m.ticket.IsZero() {
+		h[headerTicket] = m.ticket.String()
+	}
 	if m.Expiration != "" {
 		h[headerExpiration] = m.Expiration
 	}

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/drip-go/drip"
 )
 
 // session is one connection that consumes: the work queue on one channel, the due queue on another, so that held
@@ -166,7 +168,7 @@ func (s *session) finish(over <-chan struct{}) {
 func (s *session) process(d amqp.Delivery, waited bool) {
 	m := open(d, time.Now(), waited)
 	m.Acknowledger = acknowledged{}
-	err := s.advance(&m)
+	err := s.advance(&m, waited)
 	if err == nil {
 		err = d.Ack(false)
 	} else if s.broken.Err() == nil {
@@ -181,8 +183,9 @@ func (s *session) process(d amqp.Delivery, waited bool) {
 	}
 }
 
-// advance takes a message the next step of its way. Nil means that the delivery may be acknowledged.
-func (s *session) advance(m *message) error {
+// advance takes a message the next step of its way. Nil means that the delivery may be acknowledged. A message that
+// was back may stay in hand for a while instead of being postponed again.
+func (s *session) advance(m *message, back bool) error {
 	if m.due > time.Now().UnixMilli() {
 		if _, wait := placeFor(time.Now().UnixMilli(), m.due, true); wait {
 			return s.put(m) // a trip longer than its queues
@@ -194,36 +197,83 @@ func (s *session) advance(m *message) error {
 	if s.waiting.Err() != nil {
 		return s.waiting.Err()
 	}
-	if s.o.MaxAge > 0 && m.age() > s.o.MaxAge {
-		return s.bury(m, "too old", nil)
-	}
 	entity, err := entityOf(s.o.Entity, &m.Delivery)
 	if err != nil {
 		return s.failed(m, err)
 	}
-	delay, err := s.limiter.getDelay(s.broken, s.waiting, entity)
-	if err != nil {
-		return err
+	cost := 0
+	if s.o.Cost != nil {
+		if cost, err = costOf(s.o.Cost, &m.Delivery); err != nil {
+			return s.failed(m, err)
+		}
 	}
-	if delay > 0 {
-		return s.postpone(m, delay)
-	}
-	retryAfter, err := s.handle(m, entity)
-	if err != nil {
+	a, err := s.admit(m, entity, cost, back)
+	switch {
+	case errors.Is(err, errTooOld):
+		s.gate.cancel(s.broken, entity, drip.Admission{Delay: 1, Ticket: m.ticket})
+		return s.bury(m, "too old", nil)
+	case errors.Is(err, drip.ErrCost):
 		return s.failed(m, err)
+	case err != nil:
+		return err
+	case a.Delay > 0:
+		return s.postpone(m, entity, a.Delay)
 	}
-	if retryAfter > 0 {
-		return s.postpone(m, retryAfter)
+	return s.operate(m, entity, a, cost)
+}
+
+var errTooOld = errors.New("the message is too old")
+
+// admit asks whether a message may run. One that was back may stay in hand and ask again.
+func (s *session) admit(m *message, entity string, cost int, back bool) (admission, error) {
+	var place *seat
+	defer func() { s.deck.leave(entity, place) }()
+	for {
+		if s.o.MaxAge > 0 && m.age() > s.o.MaxAge {
+			return admission{}, errTooOld
+		}
+		a, err := s.gate.admit(s.broken, s.waiting, entity, drip.Request{Cost: cost, Ticket: m.ticket})
+		if err != nil || a.Delay == 0 {
+			return a, err
+		}
+		m.ticket = a.Ticket
+		if !back || a.Delay > patience || a.Ticket.IsZero() {
+			return a, nil
+		}
+		if place == nil {
+			if place = s.deck.sit(entity); place == nil {
+				return a, nil
+			}
+		}
+		s.deck.wait(s.waiting, place, a.Delay)
+		if s.waiting.Err() != nil {
+			return a, s.waiting.Err()
+		}
+	}
+}
+
+// operate runs a message that was admitted, and takes the step that follows from it.
+func (s *session) operate(m *message, entity string, a admission, cost int) error {
+	m.ticket = drip.Ticket{} // it is used
+	retryAfter, err := s.handle(m, entity, a)
+	s.deck.wake(entity)
+	switch {
+	case err != nil:
+		return s.failed(m, err)
+	case retryAfter > 0:
+		var delay time.Duration
+		delay, m.ticket = s.gate.throttled(s.broken, s.waiting, entity, retryAfter, cost)
+		return s.postpone(m, entity, delay)
 	}
 	return nil
 }
 
 // handle runs the handler. retryAfter is above zero when it was throttled. The methods of the handler's error are
 // called here, where a panic of theirs is caught, and nowhere else.
-func (s *session) handle(m *message, entity string) (retryAfter time.Duration, err error) {
+func (s *session) handle(m *message, entity string, a admission) (retryAfter time.Duration, err error) {
 	defer recovered(&err)
 	d := m.Delivery
-	err = run(s.broken, s.o.Limiter, entity, s.o.Handler, &d, s.o.Logger)
+	err = s.gate.run(s.broken, entity, a, m.operation(entity), func(ctx context.Context) error { return s.o.Handler.Handle(ctx, &d) })
 	if throttled := (*throttledError)(nil); errors.As(err, &throttled) {
 		return max(throttled.retryAfter, s.o.RetryDelay), nil
 	}
@@ -244,8 +294,9 @@ func (acknowledged) Nack(uint64, bool, bool) error { return errAcknowledged }
 func (acknowledged) Reject(uint64, bool) error     { return errAcknowledged }
 
 // postpone puts off a message that the limit does not let run.
-func (s *session) postpone(m *message, delay time.Duration) error {
+func (s *session) postpone(m *message, entity string, delay time.Duration) error {
 	if s.o.MaxPostponements > 0 && m.postponements >= int64(s.o.MaxPostponements) {
+		s.gate.cancel(s.broken, entity, drip.Admission{Delay: delay, Ticket: m.ticket})
 		return s.bury(m, "postponed too often", nil)
 	}
 	m.postponements++
@@ -259,6 +310,7 @@ func (s *session) failed(m *message, cause error) error {
 		return s.broken.Err() // and no wonder that it failed
 	}
 	m.attempts++
+	m.ticket = drip.Ticket{}
 	log := s.o.Logger.With("attempt", m.attempts, "message_id", m.MessageId, "error", cause)
 	if panicked := (*PanicError)(nil); errors.As(cause, &panicked) {
 		log = log.With("stack", string(panicked.Stack))

@@ -1,0 +1,89 @@
+package consumer
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+)
+
+// patience is the longest delay of a message that was back that is spent in hand instead of on another trip.
+const patience = 30 * time.Second
+
+// deck is where messages wait in hand that were back in time, but not to run: those for a token above all. Who settles
+// an operation wakes the first that waits for the same entity, so no token stands idle while somebody is at hand.
+type deck struct {
+	mu    sync.Mutex
+	seats map[string][]*seat // by the entity, in the order they were taken
+	taken int
+	most  int
+}
+
+// seat is the place of one message, which it keeps while it asks again and again.
+type seat struct {
+	turn    chan struct{}
+	waiting bool // guarded by the deck's mu
+}
+
+// sit takes a seat, or returns nil when there is none.
+func (k *deck) sit(entity string) *seat {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.taken >= k.most {
+		return nil
+	}
+	k.taken++
+	s := &seat{turn: make(chan struct{}, 1)}
+	k.seats[entity] = append(k.seats[entity], s)
+	return s
+}
+
+// wait waits until d is over, somebody wakes s, or ctx ends.
+func (k *deck) wait(ctx context.Context, s *seat, d time.Duration) {
+	k.mu.Lock()
+	s.waiting = true
+	k.mu.Unlock()
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-s.turn:
+		return
+	case <-t.C:
+	case <-ctx.Done():
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if !s.waiting {
+		<-s.turn // it was woken at the same time
+	}
+	s.waiting = false
+}
+
+// wake lets the first who waits for the entity ask again.
+func (k *deck) wake(entity string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, s := range k.seats[entity] {
+		if s.waiting {
+			s.waiting = false
+			s.turn <- struct{}{}
+			return
+		}
+	}
+}
+
+// leave gives a seat up. nil is none.
+func (k *deck) leave(entity string, s *seat) {
+	if s == nil {
+		return
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.taken--
+	left := slices.DeleteFunc(k.seats[entity], func(o *seat) bool { return o == s })
+	if len(left) == 0 {
+		delete(k.seats, entity)
+		return
+	}
+	k.seats[entity] = left
+}

@@ -1,0 +1,253 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/drip-go/drip"
+)
+
+// Limiter is what this package needs of a limiter. GetDelay returns 0 and takes a token, or how long to postpone;
+// ReturnToken gives the token back. A Limiter that is an Admitter as well, as *drip.Bucket is, is used as such.
+type Limiter interface {
+	GetDelay(ctx context.Context, entityID string) (time.Duration, error)
+	ReturnToken(ctx context.Context, entityID string) error
+}
+
+// Admitter books the slots of what it postpones: the ticket travels with the message, in a header, and lets it run
+// before newcomers when it is back. Tokens are leases, which are renewed while the handler runs.
+type Admitter interface {
+	Admit(ctx context.Context, entityID string, r drip.Request) (drip.Admission, error)
+	Settle(ctx context.Context, entityID string, l drip.Lease, cost int) error
+	Cancel(ctx context.Context, entityID string, a drip.Admission) error
+	Renew(ctx context.Context, entityID string, l drip.Lease) (drip.Lease, error)
+	Throttled(ctx context.Context, entityID string, retryAfter time.Duration) error
+}
+
+// plain is a Limiter without tickets as an Admitter.
+type plain struct{ Limiter }
+
+func (p plain) Admit(ctx context.Context, entity string, _ drip.Request) (drip.Admission, error) {
+	delay, err := p.GetDelay(ctx, entity)
+	return drip.Admission{Delay: delay}, err
+}
+
+func (p plain) Settle(ctx context.Context, entity string, _ drip.Lease, _ int) error {
+	return p.ReturnToken(ctx, entity)
+}
+
+func (p plain) Cancel(ctx context.Context, entity string, a drip.Admission) error {
+	if a.Delay > 0 {
+		return nil
+	}
+	return p.ReturnToken(ctx, entity)
+}
+
+func (plain) Renew(_ context.Context, _ string, l drip.Lease) (drip.Lease, error) { return l, nil }
+func (plain) Throttled(context.Context, string, time.Duration) error              { return nil }
+
+// gate asks the limiter about messages, and lets those run that may.
+type gate struct {
+	Admitter
+	log      *slog.Logger
+	failOpen bool
+	outage   atomic.Bool
+}
+
+func newGate(l Limiter, log *slog.Logger, failOpen bool) *gate {
+	a, ok := l.(Admitter)
+	if !ok {
+		a = plain{l}
+	}
+	return &gate{Admitter: a, log: log, failOpen: failOpen}
+}
+
+// admission is what the limiter has said about a message.
+type admission struct {
+	drip.Admission
+	unlimited bool // it gave no answer, and the message runs all the same: there is nothing to give back
+}
+
+// admit asks the limiter, and again while it fails, until waiting ends: without an answer nothing may run, unless the
+// user wants it to. An outage is logged once, not for every message that waits.
+func (g *gate) admit(ctx, waiting context.Context, entity string, r drip.Request) (admission, error) {
+	for backoff := firstBackoff; ; backoff = min(2*backoff, longestBackoff) {
+		a, err := g.Admit(ctx, entity, r)
+		if err == nil {
+			if g.outage.Load() && g.outage.CompareAndSwap(true, false) {
+				g.log.Info("the limiter answers again")
+			}
+			return admission{Admission: a}, nil
+		}
+		if errors.Is(err, drip.ErrCost) {
+			return admission{}, err // it will never do
+		}
+		if waiting.Err() == nil && g.outage.CompareAndSwap(false, true) {
+			if g.failOpen {
+				g.log.Error("no answer from the limiter, messages run without a limit", "entity", entity, "error", err)
+			} else {
+				g.log.Error("no answer from the limiter, messages wait", "entity", entity, "error", err)
+			}
+		}
+		if g.failOpen && waiting.Err() == nil {
+			return admission{unlimited: true}, nil
+		}
+		if !sleep(waiting, jitter(backoff)) {
+			return admission{}, err
+		}
+	}
+}
+
+// ErrLeaseLost is the cause of a handler's context that was cancelled because its lease could not be renewed: the
+// operation has taken longer than the bucket's MaxLease, or the limiter could not be reached for too long. Its token
+// belongs to others now.
+var ErrLeaseLost = errors.New("consumer: the lease of the operation was lost")
+
+// run runs the handler of a message that was admitted, renews its lease meanwhile and settles it on every path.
+func (g *gate) run(ctx context.Context, entity string, a admission, op *Operation, handle func(context.Context) error) error {
+	ctx = context.WithValue(ctx, operationKey{}, op)
+	if a.unlimited {
+		return handle(ctx)
+	}
+	cost := a.Lease.Cost()
+	defer func() {
+		if real := op.cost.Load(); real >= 0 {
+			cost = int(real)
+		}
+		g.settle(ctx, entity, a.Lease, cost)
+	}()
+	if end := a.Lease.End(); a.Lease != (drip.Lease{}) {
+		ctx, cancel := context.WithCancelCause(ctx)
+		defer cancel(nil)
+		k := &keeper{gate: g, ctx: ctx, entity: entity, lease: a.Lease, lost: func() { cancel(ErrLeaseLost) }}
+		k.begin(end.Sub(a.Lease.Begin()) / 3)
+		defer k.stop()
+		return handle(ctx)
+	}
+	return handle(ctx)
+}
+
+// settle gives a token back, trying again for a while: with a plain limiter one that is not returned is lost. When it
+// fails for good that is only logged: what the handler has done must not be done again because of it.
+func (g *gate) settle(ctx context.Context, entity string, l drip.Lease, cost int) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), returnTimeout)
+	defer cancel()
+	for backoff := firstBackoff; ; backoff *= 2 {
+		err := g.Settle(ctx, entity, l, cost)
+		if err == nil {
+			return
+		}
+		if errors.Is(err, drip.ErrNoLease) {
+			if backoff == firstBackoff { // else the try before has done it
+				g.log.Warn("an operation has outlived its lease", "entity", entity)
+			}
+			return
+		}
+		if !sleep(ctx, jitter(backoff)) {
+			g.log.Error("a token was not returned", "entity", entity, "error", err)
+			return
+		}
+	}
+}
+
+// cancel gives up an admission that is not used. When that fails it ends by itself.
+func (g *gate) cancel(ctx context.Context, entity string, a drip.Admission) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), returnTimeout)
+	defer cancel()
+	if err := g.Cancel(ctx, entity, a); err != nil && !errors.Is(err, drip.ErrNoLease) {
+		g.log.Debug("an unused admission was not cancelled", "entity", entity, "error", err)
+	}
+}
+
+// throttled closes the entity, and books the slot of the message whose operation was refused. It returns how long that
+// is to be postponed.
+func (g *gate) throttled(ctx, waiting context.Context, entity string, retryAfter time.Duration, cost int) (time.Duration, drip.Ticket) {
+	if err := g.Throttled(ctx, entity, retryAfter); err != nil {
+		g.log.Error("the limiter was not told that the provider refuses calls", "entity", entity, "error", err)
+		return retryAfter, drip.Ticket{}
+	}
+	a, err := g.admit(ctx, waiting, entity, drip.Request{Cost: cost})
+	switch {
+	case err != nil || a.unlimited:
+		return retryAfter, drip.Ticket{}
+	case a.Delay == 0: // it does not know of throttling
+		g.cancel(ctx, entity, a.Admission)
+		return retryAfter, drip.Ticket{}
+	}
+	return max(a.Delay, retryAfter), a.Ticket
+}
+
+// returnTimeout bounds giving a token back, which goes on after the handler's context has ended.
+const returnTimeout = 10 * time.Second
+
+// keeper renews a lease until it is stopped.
+type keeper struct {
+	*gate
+	ctx    context.Context
+	entity string
+	lost   func()
+
+	mu      sync.Mutex
+	lease   drip.Lease
+	timer   *time.Timer
+	stopped bool
+}
+
+func (k *keeper) begin(d time.Duration) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.timer = time.AfterFunc(d, func() { k.renew(d) })
+}
+
+// renew is called by the timer. A third of the lease's time is left for a second try when the limiter does not answer.
+func (k *keeper) renew(d time.Duration) {
+	lease, err := k.Renew(k.ctx, k.entity, k.lease)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	switch {
+	case k.stopped:
+		return
+	case err == nil:
+		k.lease = lease
+	case errors.Is(err, drip.ErrNoLease) || time.Now().After(k.lease.End()):
+		k.log.Warn("a lease was lost while its operation runs", "entity", k.entity, "error", err)
+		k.lost()
+		return
+	}
+	k.timer.Reset(d)
+}
+
+// stop ends the renewals. One that is under way is not waited for: it renews what is settled, which changes nothing.
+func (k *keeper) stop() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.stopped = true
+	k.timer.Stop()
+}
+
+// Operation is what a handler can know and say about the operation it runs, besides the message.
+type Operation struct {
+	Entity        string        // whose limit it runs under
+	Attempts      int           // how often it has failed before
+	Postponements int           // how often the limit has postponed it
+	Age           time.Duration // since it was first postponed
+
+	cost atomic.Int64 // what it has really cost; below zero: what was asked for
+}
+
+type operationKey struct{}
+
+// OperationOf returns the operation of a handler's context, nil for any other.
+func OperationOf(ctx context.Context) *Operation {
+	op, _ := ctx.Value(operationKey{}).(*Operation)
+	return op
+}
+
+// SetCost says what the operation has really cost, in units: more than was asked for is owed by the entity's next
+// operations, less comes back. Without it the operation has cost what Options.Cost says. It is safe for concurrent use;
+// the last one counts, a cost below zero counts as 0.
+func (o *Operation) SetCost(cost int) { o.cost.Store(int64(max(0, cost))) }
