@@ -1,0 +1,328 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/drip-go/drip"
+)
+
+func newBucket(t testing.TB, o drip.Options) *drip.Bucket {
+	t.Helper()
+	if o.Start.IsZero() {
+		o.Start = time.Unix(0, 0)
+	}
+	b, err := drip.New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func oneShop(*amqp.Delivery) (string, error) { return "shop", nil }
+
+// handled collects what a handler sees.
+type handled struct {
+	mu  sync.Mutex
+	ids []string
+	at  map[string]time.Time
+	ops map[string]*Operation
+	h   []amqp.Table
+}
+
+func (h *handled) Handle(ctx context.Context, d *amqp.Delivery) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.at == nil {
+		h.at, h.ops = map[string]time.Time{}, map[string]*Operation{}
+	}
+	h.ids = append(h.ids, d.MessageId)
+	h.at[d.MessageId], h.ops[d.MessageId] = time.Now(), OperationOf(ctx)
+	h.h = append(h.h, d.Headers)
+	return nil
+}
+
+func (h *handled) count() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return len(h.ids)
+}
+
+// perInterval fails the test if the handler ran more often than the limit allows.
+func (h *handled) perInterval(t *testing.T, size, rate int, interval time.Duration) {
+	t.Helper()
+	for _, from := range h.at {
+		n := 0
+		first := from.UnixMilli() / interval.Milliseconds()
+		last := first
+		for _, at := range h.at {
+			if !at.Before(from) {
+				n++
+				last = max(last, at.UnixMilli()/interval.Milliseconds())
+			}
+		}
+		// A handler starts a moment after its admission: one interval more may have passed by then.
+		if allowed := size + int(last-first+1)*rate; n > allowed {
+			t.Errorf("%d ran in %d intervals, allowed are %d", n, last-first+1, allowed)
+		}
+	}
+}
+
+// A message that was postponed comes back with its ticket and runs then, before those that came later.
+func TestTicketsTravel(t *testing.T) {
+	b := connect(t, useBroker(t))
+	queue := b.queue()
+	bucket := newBucket(t, drip.Options{Size: 5, RefreshRate: 5, Concurrency: 1000})
+	var h handled
+	stop := running(t, Options{URL: b.url, Queue: queue, Limiter: bucket, Entity: oneShop, Handler: &h, Logger: quiet})
+	const n = 30
+	for i := range n {
+		b.publish(queue, amqp.Publishing{MessageId: fmt.Sprint(i)})
+	}
+	eventually(t, "all messages are handled", func() bool { return h.count() == n })
+	stop()
+	for id, op := range h.ops {
+		if op.Postponements > 1 || op.Entity != "shop" {
+			t.Errorf("message %s was postponed %d times, for %q", id, op.Postponements, op.Entity)
+		}
+	}
+	for _, headers := range h.h {
+		for name := range headers {
+			if strings.HasPrefix(name, headerPrefix) {
+				t.Errorf("the handler sees the header %s", name)
+			}
+		}
+	}
+	if len(h.ops) != n {
+		t.Errorf("%d of %d messages were handled, some of them twice", len(h.ops), n)
+	}
+	h.perInterval(t, 5, 5, time.Second)
+}
+
+// Whoever can publish to the queues can forge tickets: messages still run, and the limit holds.
+func TestForgedTickets(t *testing.T) {
+	b := connect(t, useBroker(t))
+	queue := b.queue()
+	bucket := newBucket(t, drip.Options{Size: 5, RefreshRate: 5, Concurrency: 1000})
+	var h handled
+	stop := running(t, Options{URL: b.url, Queue: queue, Limiter: bucket, Entity: oneShop, Handler: &h, Logger: quiet})
+	eventually(t, "the queues are there", func() bool { return b.consumers(queue+".drip.due") > 0 })
+	now := time.Now().UnixMilli()
+	tickets := []any{
+		"", "1", "x", int64(7), amqp.Table{"a": "b"}, strings.Repeat("1.", 1000), "1.-5.-5.-5.-5",
+		"1.9223372036854775807.9223372036854775807.9223372036854775807.9223372036854775807",
+		fmt.Sprintf("1.%d.%d.1.1", now-5000, now-6000), // another entity's, or one long given up
+		fmt.Sprintf("1.%d.%d.1.1", now+3600_000, now),
+		fmt.Sprintf("1.%d.%d.1000000.-9", now, now),
+		fmt.Sprintf("2.%d.%d.1.1", now, now), "1.0.0.0.0", "1.1.1.1.1.1",
+	}
+	for i, ticket := range tickets {
+		for _, q := range []string{queue, queue + ".drip.due"} {
+			b.publish(q, amqp.Publishing{MessageId: fmt.Sprint(i, q), Headers: amqp.Table{
+				headerDue: now, headerFirst: now, headerPostponements: int64(1), headerTicket: ticket,
+			}})
+		}
+	}
+	// Replayed: the same ticket again and again.
+	for i := range 10 {
+		b.publish(queue+".drip.due", amqp.Publishing{MessageId: fmt.Sprint("again", i), Headers: amqp.Table{
+			headerDue: now, headerTicket: fmt.Sprintf("1.%d.%d.1.3", now, now),
+		}})
+	}
+	want := 2*len(tickets) + 10
+	eventually(t, "all messages are handled", func() bool { return h.count() == want })
+	stop()
+	h.perInterval(t, 5, 5, time.Second)
+}
+
+// With one token for an entity its messages run one after the other, and most of the waiting is done in hand.
+func TestMessagesWaitForTokens(t *testing.T) {
+	b := connect(t, useBroker(t))
+	queue := b.queue()
+	bucket := newBucket(t, drip.Options{Size: 1000, Concurrency: 1, WaitForToken: 50 * time.Millisecond})
+	var h handled
+	var running1 sync.Mutex
+	stop := running(t, Options{URL: b.url, Queue: queue, Limiter: bucket, Entity: oneShop, Logger: quiet, Handler: HandlerFunc(func(ctx context.Context, d *amqp.Delivery) error {
+		if !running1.TryLock() {
+			t.Error("two operations at once, with one token")
+			return nil
+		}
+		defer running1.Unlock()
+		time.Sleep(50 * time.Millisecond)
+		return h.Handle(ctx, d)
+	})})
+	const n = 20
+	for i := range n {
+		b.publish(queue, amqp.Publishing{MessageId: fmt.Sprint(i)})
+	}
+	eventually(t, "all messages are handled", func() bool { return h.count() == n })
+	stop()
+	trips := 0
+	for _, op := range h.ops {
+		trips += op.Postponements
+	}
+	if trips > 2*n {
+		t.Errorf("%d messages made %d trips", n, trips)
+	}
+	t.Logf("%d messages made %d trips", n, trips)
+	if a, err := bucket.Admit(t.Context(), "shop", drip.Request{}); err != nil || a.Delay != 0 {
+		t.Errorf("after all of them Admit = %+v, %v: a token was not given back", a, err)
+	}
+}
+
+// When the provider refuses a call nothing of that entity runs until the time it asks for is over; others do.
+func TestThrottledClosesTheEntity(t *testing.T) {
+	b := connect(t, useBroker(t))
+	queue := b.queue()
+	bucket := newBucket(t, drip.Options{Size: 10, RefreshRate: 5})
+	var h handled
+	var mu sync.Mutex
+	var until time.Time
+	stop := running(t, Options{URL: b.url, Queue: queue, Limiter: bucket, Logger: quiet,
+		Entity: func(d *amqp.Delivery) (string, error) { return d.Type, nil },
+		Handler: HandlerFunc(func(ctx context.Context, d *amqp.Delivery) error {
+			mu.Lock()
+			defer mu.Unlock()
+			if d.Type == "shop" && until.IsZero() {
+				until = time.Now().Add(2 * time.Second)
+				return Throttled(2*time.Second, nil)
+			}
+			return h.Handle(ctx, d)
+		}),
+	})
+	b.publish(queue, amqp.Publishing{MessageId: "refused", Type: "shop"})
+	eventually(t, "a call is refused", func() bool { mu.Lock(); defer mu.Unlock(); return !until.IsZero() })
+	// The refusal is told before the message is postponed.
+	eventually(t, "the message is postponed", func() bool {
+		n := 0
+		for _, q := range b.delayQueues(queue) {
+			n += b.count(q)
+		}
+		return n > 0
+	})
+	for i := range 3 {
+		b.publish(queue, amqp.Publishing{MessageId: fmt.Sprint(i), Type: "shop"}, amqp.Publishing{MessageId: fmt.Sprint("other", i), Type: "other"})
+	}
+	eventually(t, "all messages are handled", func() bool { return h.count() == 7 })
+	stop()
+	for id, at := range h.at {
+		if !strings.HasPrefix(id, "other") && at.Before(until.Add(-time.Millisecond)) {
+			t.Errorf("message %s ran %v before the provider's time was over", id, until.Sub(at))
+		}
+	}
+	if h.ops["refused"].Attempts != 0 {
+		t.Error("a refused call has spent a retry")
+	}
+}
+
+func TestCost(t *testing.T) {
+	b := connect(t, useBroker(t))
+	queue := b.queue()
+	bucket := newBucket(t, drip.Options{Size: 10, RefreshRate: 10, RefreshInterval: 24 * time.Hour})
+	var h handled
+	stop := running(t, Options{URL: b.url, Queue: queue, Limiter: bucket, Entity: oneShop, Logger: quiet, Attempts: 1,
+		Cost: func(d *amqp.Delivery) int { return int(d.Priority) },
+		Handler: HandlerFunc(func(ctx context.Context, d *amqp.Delivery) error {
+			OperationOf(ctx).SetCost(2)
+			return h.Handle(ctx, d)
+		}),
+	})
+	b.publish(queue, amqp.Publishing{MessageId: "five", Priority: 5}, amqp.Publishing{MessageId: "never", Priority: 11})
+	if d := b.letter(queue); d.MessageId != "never" || !strings.Contains(fmt.Sprint(d.Headers[headerError]), drip.ErrCost.Error()) {
+		t.Errorf("the dead letter is %s: %v", d.MessageId, d.Headers)
+	}
+	eventually(t, "the other is handled", func() bool { return h.count() == 1 })
+	stop()
+	if a, err := bucket.Admit(t.Context(), "shop", drip.Request{Cost: 8}); err != nil || a.Delay != 0 {
+		t.Errorf("of 10 units 2 were spent, and Admit of 8 = %+v, %v", a, err)
+	}
+}
+
+func TestFailOpen(t *testing.T) {
+	b := connect(t, useBroker(t))
+	queue := b.queue()
+	var h handled
+	stop := running(t, Options{URL: b.url, Queue: queue, Limiter: failing(func() error { return errors.New("no storage") }), Entity: oneShop, Handler: &h, Logger: quiet, FailOpen: true})
+	b.publish(queue, amqp.Publishing{MessageId: "1"}, amqp.Publishing{MessageId: "2"})
+	eventually(t, "all messages are handled", func() bool { return h.count() == 2 })
+	stop()
+}
+
+// A lease is renewed as long as its operation runs, and the operation is told when that is no longer possible.
+func TestLeaseIsRenewed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bucket := newBucket(t, drip.Options{Size: 10, Concurrency: 1, Lease: time.Minute, MaxLease: time.Hour})
+		g := newGate(bucket, quiet, false)
+		m := message{}
+		a, err := g.admit(t.Context(), t.Context(), "shop", drip.Request{})
+		if err != nil || a.Delay != 0 {
+			t.Fatal(a, err)
+		}
+		began := time.Now()
+		err = g.run(t.Context(), "shop", a, m.operation("shop"), func(ctx context.Context) error {
+			for time.Since(began) < 59*time.Minute {
+				time.Sleep(time.Minute)
+				other, err := bucket.Admit(ctx, "shop", drip.Request{})
+				if err != nil || other.Delay == 0 {
+					t.Fatalf("after %v Admit = %+v, %v: there is one token", time.Since(began), other, err)
+				}
+				if err := bucket.Cancel(ctx, "shop", other); err != nil {
+					t.Fatal(err)
+				}
+			}
+			<-ctx.Done()
+			if lasted := time.Since(began); lasted < time.Hour || lasted > time.Hour+time.Minute {
+				t.Errorf("the operation was told after %v that its lease is lost", lasted)
+			}
+			return context.Cause(ctx)
+		})
+		if !errors.Is(err, ErrLeaseLost) {
+			t.Errorf("run = %v, want ErrLeaseLost", err)
+		}
+	})
+}
+
+// The deck wakes who has sat longest among those who wait, and has no more seats than it is told.
+func TestDeck(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := &deck{seats: map[string][]*seat{}, most: 2}
+		first, second := k.sit("shop"), k.sit("shop")
+		if k.sit("other") != nil {
+			t.Error("a third of two seats was taken")
+		}
+		woken := make(chan int, 2)
+		wait := func(s *seat, n int) { k.wait(t.Context(), s, time.Hour); woken <- n }
+		go wait(second, 2)
+		synctest.Wait()
+		k.wake("shop") // the first asks just now
+		if n := <-woken; n != 2 {
+			t.Errorf("seat %d was woken", n)
+		}
+		go wait(first, 1)
+		go wait(second, 2)
+		synctest.Wait()
+		k.wake("nobody")
+		k.wake("shop")
+		if n := <-woken; n != 1 {
+			t.Errorf("seat %d was woken, want the first", n)
+		}
+		began := time.Now()
+		<-woken
+		if time.Since(began) != time.Hour {
+			t.Errorf("who is not woken waits for %v, want its hour", time.Since(began))
+		}
+		k.leave("shop", first)
+		k.leave("shop", second)
+		if k.taken != 0 || len(k.seats) != 0 {
+			t.Errorf("%d seats of %d entities are left", k.taken, len(k.seats))
+		}
+	})
+}
