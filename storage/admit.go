@@ -163,6 +163,15 @@ func (l *Limits) capacity(s *State, line ledger, i int, t int64) int64 {
 	return l.window(i).gain(Ledger{*s.last(line), *s.ledger(line, i)}, t)
 }
 
+// Capacity is what the i-th window of an entity, 0 being the first, has left at the time now; below zero is owed.
+func (l *Limits) Capacity(s State, i int, now int64) int64 {
+	s = s.Clone()
+	if len(l.Windows) > 0 {
+		l.booking(&s)
+	}
+	return l.capacity(&s, ops, i, max(now, s.Ops.Last))
+}
+
 // lease takes a token.
 func (l *Limits) lease(s *State, cost, now int64) Lease {
 	b := s.Booking

@@ -57,6 +57,9 @@ type Further struct{ Ops, Wait, Late int64 }
 // Held is a lease that was not given back yet.
 type Held struct{ ID, End int64 }
 
+// Begin is when the lease was taken: its number was made from it.
+func (h Held) Begin() int64 { return h.ID / 1024 }
+
 // Clone returns a copy that shares nothing with s.
 func (s State) Clone() State {
 	if s.Booking != nil {

@@ -1,0 +1,389 @@
+package drip_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/storage"
+	"github.com/drip-go/drip/storage/memory"
+)
+
+// clocked is a bucket whose time the test sets.
+type clocked struct {
+	*drip.Bucket
+	t   *testing.T
+	now time.Time
+}
+
+var noon = time.Date(2026, 3, 14, 12, 0, 0, 0, time.UTC)
+
+// newClocked makes a bucket on each path: beside the data, and through Get and Set.
+func eachPath(t *testing.T, o drip.Options, test func(t *testing.T, b *clocked)) {
+	for name, s := range map[string]storage.Storage{"atomic": memory.New(), "plain": struct{ storage.Storage }{memory.New()}} {
+		t.Run(name, func(t *testing.T) {
+			c := &clocked{t: t, now: noon}
+			o := o
+			o.Storage, o.Start, o.Clock = s, time.Unix(0, 0), func() time.Time { return c.now }
+			b, err := drip.New(o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			c.Bucket = b
+			test(t, c)
+		})
+	}
+}
+
+func (c *clocked) admit(cost int, ticket drip.Ticket) drip.Admission {
+	c.t.Helper()
+	a, err := c.Admit(context.Background(), "shop", drip.Request{Cost: cost, Ticket: ticket})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return a
+}
+
+func (c *clocked) runs(cost int, ticket drip.Ticket) drip.Lease {
+	c.t.Helper()
+	a := c.admit(cost, ticket)
+	if a.Delay != 0 {
+		c.t.Fatalf("a cost of %d is postponed by %v because of %v", cost, a.Delay, a.Bound)
+	}
+	return a.Lease
+}
+
+func (c *clocked) waits(cost int, ticket drip.Ticket, delay time.Duration, bound drip.Bound) drip.Ticket {
+	c.t.Helper()
+	a := c.admit(cost, ticket)
+	if a.Delay != delay || a.Bound != bound {
+		c.t.Fatalf("a cost of %d is postponed by %v because of %v, want %v because of %v", cost, a.Delay, a.Bound, delay, bound)
+	}
+	return a.Ticket
+}
+
+func (c *clocked) settle(l drip.Lease, cost int, want error) {
+	c.t.Helper()
+	if err := c.Settle(context.Background(), "shop", l, cost); !errors.Is(err, want) {
+		c.t.Fatalf("Settle = %v, want %v", err, want)
+	}
+}
+
+func (c *clocked) pass(d time.Duration) { c.now = c.now.Add(d) }
+
+var newcomer drip.Ticket
+
+// Two a second and ten a minute, five at once: all or nothing.
+func TestSeveralWindows(t *testing.T) {
+	eachPath(t, drip.Options{
+		Size: 4, RefreshRate: 2, Concurrency: 5,
+		Windows: []drip.Window{{Size: 10, RefreshInterval: time.Minute}},
+	}, func(t *testing.T, b *clocked) {
+		b.settle(b.runs(4, newcomer), 4, nil)
+		first := b.waits(3, newcomer, 2*time.Second, drip.BoundWindow)
+		b.waits(1, newcomer, 2*time.Second, drip.BoundWindow) // of the four that come by then one is left
+		b.pass(2 * time.Second)
+		b.settle(b.runs(3, first), 3, nil)
+		// Seven of the minute are used and one is booked; a second would do, the minute does not.
+		b.pass(time.Second)
+		before, err := b.Inspect(t.Context(), "shop")
+		if err != nil {
+			t.Fatal(err)
+		}
+		third := b.waits(3, newcomer, 57*time.Second, drip.BoundBooked)
+		if after, _ := b.Inspect(t.Context(), "shop"); fmt.Sprint(after.Windows) != fmt.Sprint(before.Windows) || after.InUse != 0 {
+			t.Errorf("a blocked check changed %v to %v", before.Windows, after.Windows)
+		}
+		b.pass(57 * time.Second)
+		b.settle(b.runs(3, third), 3, nil)
+		if s, _ := b.Inspect(t.Context(), "shop"); s.Windows[0].Capacity != 1 || s.Windows[1].Capacity != 7 {
+			t.Errorf("the windows have %v left", s.Windows)
+		}
+	})
+}
+
+func TestSettleTheRealCost(t *testing.T) {
+	eachPath(t, drip.Options{Size: 10, RefreshRate: 2, Windows: []drip.Window{{Size: 20, RefreshInterval: time.Minute}}}, func(t *testing.T, b *clocked) {
+		left := func(first, second int) {
+			t.Helper()
+			s, err := b.Inspect(t.Context(), "shop")
+			if err != nil || s.Windows[0].Capacity != first || s.Windows[1].Capacity != second {
+				t.Fatalf("%v, %v is left, want %d and %d", s.Windows, err, first, second)
+			}
+		}
+		l := b.runs(5, newcomer)
+		left(5, 15)
+		b.settle(l, 2, nil)
+		left(8, 18)
+		b.settle(l, 2, drip.ErrNoLease) // a second time it changes nothing
+		left(8, 18)
+		l = b.runs(1, newcomer)
+		b.settle(l, 13, nil) // more than there is: it is owed
+		left(-5, 5)
+		b.pass(2 * time.Second)
+		left(-1, 5)
+		b.waits(1, newcomer, time.Second, drip.BoundWindow)
+		// What is given back late is what the bucket would have had: not above its size, and not in another minute.
+		b.pass(time.Hour)
+		l = b.runs(6, newcomer)
+		left(4, 14)
+		b.pass(time.Second)
+		b.settle(l, 1, nil) // nine were left, eleven would be now
+		left(10, 19)
+		l = b.runs(6, newcomer)
+		b.pass(59 * time.Second) // another minute
+		b.settle(l, 0, nil)
+		left(10, 20)
+		b.runs(10, newcomer)
+	})
+}
+
+func TestCostThatNeverFits(t *testing.T) {
+	eachPath(t, drip.Options{Size: 10, Windows: []drip.Window{{Size: 7, RefreshInterval: time.Minute}}}, func(t *testing.T, b *clocked) {
+		for _, cost := range []int{-1, 8, 11} {
+			if _, err := b.Admit(t.Context(), "shop", drip.Request{Cost: cost}); !errors.Is(err, drip.ErrCost) || !strings.Contains(err.Error(), "shop") {
+				t.Errorf("Admit of %d = %v, want ErrCost", cost, err)
+			}
+		}
+		b.runs(7, newcomer)
+	})
+}
+
+// A token whose holder has died is back when the lease ends; its late settlement changes nothing.
+func TestLeasesEnd(t *testing.T) {
+	eachPath(t, drip.Options{Size: 100, RefreshRate: 100, Concurrency: 2, Lease: 10 * time.Second, MaxLease: 25 * time.Second}, func(t *testing.T, b *clocked) {
+		dead, alive := b.runs(1, newcomer), b.runs(1, newcomer)
+		for range 2 {
+			b.pass(9 * time.Second)
+			var err error
+			if alive, err = b.Renew(t.Context(), "shop", alive); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if s, err := b.Inspect(t.Context(), "shop"); err != nil || s.InUse != 1 || len(s.Leases) != 1 || s.Leases[0].Age != 18*time.Second {
+			t.Errorf("Inspect = %+v, %v", s, err)
+		}
+		if _, err := b.Renew(t.Context(), "shop", dead); !errors.Is(err, drip.ErrNoLease) {
+			t.Errorf("Renew of a lease that has ended = %v", err)
+		}
+		b.runs(1, newcomer)
+		b.settle(dead, 1, drip.ErrNoLease)
+		if a := b.admit(1, newcomer); a.Bound != drip.BoundTokens {
+			t.Errorf("a late settlement has made a third token: %+v", a)
+		}
+		b.pass(7 * time.Second)
+		if _, err := b.Renew(t.Context(), "shop", alive); !errors.Is(err, drip.ErrNoLease) {
+			t.Errorf("Renew after MaxLease = %v", err)
+		}
+	})
+}
+
+func TestThrottled(t *testing.T) {
+	eachPath(t, drip.Options{Size: 10, RefreshRate: 5}, func(t *testing.T, b *clocked) {
+		b.runs(10, newcomer)
+		booked := b.waits(1, newcomer, time.Second, drip.BoundWindow)
+		if err := b.Throttled(t.Context(), "shop", 30*time.Second); err != nil {
+			t.Fatal(err)
+		}
+		b.pass(time.Second)
+		booked = b.waits(1, booked, 30*time.Second, drip.BoundClosed) // the second that begins when it is over
+		b.waits(5, newcomer, 31*time.Second, drip.BoundClosed)
+		if d, err := b.GetDelay(t.Context(), "shop"); err != nil || d < 29*time.Second {
+			t.Errorf("GetDelay = %v, %v", d, err)
+		}
+		if a, err := b.Admit(t.Context(), "other", drip.Request{}); err != nil || a.Delay != 0 {
+			t.Errorf("another entity: %+v, %v", a, err)
+		}
+		b.pass(29 * time.Second)
+		if a := b.admit(1, newcomer); a.Delay == 0 {
+			t.Error("what it had gathered is not gone")
+		}
+		b.pass(time.Second)
+		b.runs(1, booked)
+		if err := b.Pause(t.Context(), "shop", time.Hour); err != nil {
+			t.Fatal(err)
+		}
+		b.pass(time.Minute)
+		if a := b.admit(1, newcomer); a.Bound != drip.BoundClosed {
+			t.Errorf("while it is paused: %+v", a)
+		}
+		if err := b.Resume(t.Context(), "shop"); err != nil {
+			t.Fatal(err)
+		}
+		b.runs(1, newcomer)
+	})
+}
+
+// A limit that changes holds from the next decision on, also for a thousand tickets that are out.
+func TestLimitsChange(t *testing.T) {
+	limit := drip.Limit{Size: 10, RefreshRate: 10}
+	eachPath(t, drip.Options{Concurrency: 10_000, Limits: func(_ context.Context, entity string) (drip.Limit, error) {
+		if entity == "unknown" {
+			return drip.Limit{}, errors.New("no such shop")
+		}
+		return limit, nil
+	}}, func(t *testing.T, b *clocked) {
+		limit = drip.Limit{Size: 10, RefreshRate: 10}
+		b.runs(10, newcomer)
+		type out struct {
+			due    time.Time
+			ticket drip.Ticket
+		}
+		var waiting []out
+		for range 1000 {
+			a := b.admit(1, newcomer)
+			waiting = append(waiting, out{b.now.Add(a.Delay), a.Ticket})
+		}
+		if last := waiting[999].due.Sub(b.now); last != 100*time.Second {
+			t.Fatalf("the last of 1000 at 10 a second is told %v", last)
+		}
+		limit = drip.Limit{Size: 4, RefreshRate: 4}
+		ran, redelivered := map[int64]int{}, 0
+		for len(waiting) > 0 {
+			next := 0
+			for i := range waiting {
+				if waiting[i].due.Before(waiting[next].due) {
+					next = i
+				}
+			}
+			b.now = waiting[next].due
+			a := b.admit(1, waiting[next].ticket)
+			if a.Delay > 0 {
+				waiting[next] = out{b.now.Add(a.Delay), a.Ticket}
+				redelivered++
+				continue
+			}
+			ran[b.now.Unix()]++
+			waiting = append(waiting[:next], waiting[next+1:]...)
+		}
+		for second, n := range ran {
+			if n > 4 {
+				t.Errorf("in second %d ran %d, 4 may", second, n)
+			}
+		}
+		if took := b.now.Sub(noon); took > 251*time.Second {
+			t.Errorf("1000 at 4 a second took %v", took)
+		}
+		t.Logf("%.2f redeliveries a message", float64(redelivered)/1000)
+		if _, err := b.Admit(t.Context(), "unknown", drip.Request{}); err == nil || !strings.Contains(err.Error(), "no such shop") {
+			t.Errorf("Admit = %v, want the error of Limits", err)
+		}
+		limit = drip.Limit{Size: -1}
+		if _, err := b.Admit(t.Context(), "shop", drip.Request{}); err == nil || !strings.Contains(err.Error(), "Limit.Size") {
+			t.Errorf("Admit = %v, want an error that names Limit.Size", err)
+		}
+	})
+}
+
+func TestShare(t *testing.T) {
+	eachPath(t, drip.Options{Size: 100, RefreshRate: 100, Concurrency: 100, Share: 0.29}, func(t *testing.T, b *clocked) {
+		b.runs(29, newcomer)
+		b.waits(1, newcomer, time.Second, drip.BoundWindow)
+	})
+	if _, err := drip.New(drip.Options{Size: 10, RefreshRate: 1, Share: 0.5}); err == nil || !strings.Contains(err.Error(), "Share") {
+		t.Errorf("New with a share of nothing = %v", err)
+	}
+}
+
+// What is cancelled costs nothing: neither a lease that was not used nor a slot.
+func TestCancel(t *testing.T) {
+	eachPath(t, drip.Options{Size: 2, RefreshRate: 2, Concurrency: 2}, func(t *testing.T, b *clocked) {
+		a := b.admit(2, newcomer)
+		if err := b.Cancel(t.Context(), "shop", a); err != nil {
+			t.Fatal(err)
+		}
+		b.settle(b.runs(2, newcomer), 2, nil)
+		booked := b.admit(2, newcomer)
+		if booked.Delay != time.Second {
+			t.Fatal(booked)
+		}
+		if err := b.Cancel(t.Context(), "shop", booked); err != nil {
+			t.Fatal(err)
+		}
+		if err := b.Cancel(t.Context(), "shop", booked); !errors.Is(err, drip.ErrNoLease) {
+			t.Errorf("Cancel again = %v", err)
+		}
+		b.waits(2, newcomer, time.Second, drip.BoundWindow)
+	})
+}
+
+// A ticket that never comes back holds its slot for a grace time, and no newcomer for longer.
+func TestLostTickets(t *testing.T) {
+	eachPath(t, drip.Options{Size: 2, RefreshRate: 2, Concurrency: 100}, func(t *testing.T, b *clocked) {
+		b.runs(2, newcomer)
+		b.waits(2, newcomer, time.Second, drip.BoundWindow) // and is lost
+		b.pass(time.Second)
+		kept := b.waits(1, newcomer, time.Second, drip.BoundBooked)
+		b.pass(time.Second)
+		b.runs(1, kept)
+		b.pass(2 * time.Second)
+		b.runs(2, newcomer)
+	})
+}
+
+func TestReset(t *testing.T) {
+	eachPath(t, drip.Options{Size: 4, RefreshRate: 1, Concurrency: 1}, func(t *testing.T, b *clocked) {
+		b.runs(3, newcomer)
+		b.admit(1, newcomer)
+		if err := b.Reset(t.Context(), "shop"); err != nil {
+			t.Fatal(err)
+		}
+		b.runs(1, newcomer)
+		if s, err := b.Inspect(t.Context(), "shop"); err != nil || s.Windows[0].Capacity != 0 || s.InUse != 1 || s.Tickets != 0 {
+			t.Errorf("Inspect = %+v, %v: what has run is forgotten, or what has waited is not", s, err)
+		}
+	})
+}
+
+// Inspect says of a newcomer what Admit says next, whatever has happened before.
+func TestInspectAgreesWithAdmit(t *testing.T) {
+	eachPath(t, drip.Options{Size: 5, RefreshRate: 2, Concurrency: 2, Lease: 3 * time.Second, Windows: []drip.Window{{Size: 20, RefreshInterval: time.Minute}}}, func(t *testing.T, b *clocked) {
+		rnd := rand.New(rand.NewPCG(1, 2))
+		var leases []drip.Lease
+		for i := range 2000 {
+			b.pass(time.Duration(rnd.IntN(700)) * time.Millisecond)
+			s, err := b.Inspect(t.Context(), "shop")
+			if err != nil {
+				t.Fatal(err)
+			}
+			a := b.admit(1, newcomer)
+			if a.Delay != s.Delay || a.Bound != s.Bound {
+				t.Fatalf("step %d: Inspect says %+v, Admit %+v", i, s, a)
+			}
+			if a.Delay == 0 {
+				leases = append(leases, a.Lease)
+			} else if rnd.IntN(2) == 0 {
+				b.pass(a.Delay)
+				b.admit(1, a.Ticket)
+			}
+			if len(leases) > 0 && rnd.IntN(2) == 0 {
+				_ = b.Settle(t.Context(), "shop", leases[0], rnd.IntN(3))
+				leases = leases[1:]
+			}
+		}
+	})
+}
+
+func TestTicketText(t *testing.T) {
+	eachPath(t, drip.Options{Size: 1, RefreshRate: 1}, func(t *testing.T, b *clocked) {
+		b.runs(1, newcomer)
+		ticket := b.admit(1, newcomer).Ticket
+		back, err := drip.ParseTicket(ticket.String())
+		if err != nil || back != ticket || ticket.IsZero() || !ticket.Slot().Equal(noon.Add(time.Second)) {
+			t.Errorf("%v became %v, %v", ticket, back, err)
+		}
+	})
+	for _, text := range []string{"x", "1.2.3", "1.2.3.4", "2.1.1.1.1", "1.1.0.1.1", "1.1.1.-1.1", "1.1.1.1.1x", "1.1.1.1.99999999999999999999", " 1.1.1.1.1", strings.Repeat("9", 200)} {
+		if got, err := drip.ParseTicket(text); err == nil || !got.IsZero() {
+			t.Errorf("ParseTicket(%q) = %v, %v", text, got, err)
+		}
+	}
+	if got, err := drip.ParseTicket(""); err != nil || !got.IsZero() {
+		t.Errorf("ParseTicket of nothing = %v, %v", got, err)
+	}
+}
