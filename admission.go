@@ -51,7 +51,7 @@ func (t Ticket) String() string {
 	if t.IsZero() {
 		return ""
 	}
-	return fmt.Sprintf("1.%d.%d.%d.%d", t.t.Slot, t.t.Epoch, t.t.Cost, t.t.Number)
+	return fmt.Sprintf("1.%d.%d.%d.%d.%d", t.t.Slot, t.t.Epoch, t.t.Cost, t.t.Number, t.t.Again)
 }
 
 // ParseTicket reads what String wrote. After an error the ticket is zero, which makes its message a newcomer.
@@ -61,8 +61,8 @@ func ParseTicket(s string) (Ticket, error) {
 	}
 	var t storage.Ticket
 	var rest string
-	n, _ := fmt.Sscanf(s, "1.%d.%d.%d.%d%s", &t.Slot, &t.Epoch, &t.Cost, &t.Number, &rest)
-	if n != 4 || t.Epoch < 1 || t.Cost < 0 || len(s) > 96 {
+	n, _ := fmt.Sscanf(s, "1.%d.%d.%d.%d.%d%s", &t.Slot, &t.Epoch, &t.Cost, &t.Number, &t.Again, &rest)
+	if n != 5 || t.Epoch < 1 || t.Cost < 0 || len(s) > 96 {
 		return Ticket{}, errors.New("drip: not a ticket")
 	}
 	return Ticket{t}, nil

@@ -378,7 +378,7 @@ func TestTicketText(t *testing.T) {
 			t.Errorf("%v became %v, %v", ticket, back, err)
 		}
 	})
-	for _, text := range []string{"x", "1.2.3", "1.2.3.4", "2.1.1.1.1", "1.1.0.1.1", "1.1.1.-1.1", "1.1.1.1.1x", "1.1.1.1.99999999999999999999", " 1.1.1.1.1", strings.Repeat("9", 200)} {
+	for _, text := range []string{"x", "1.2.3", "1.2.3.4.5", "2.1.1.1.1.1", "1.1.0.1.1.1", "1.1.1.-1.1.1", "1.1.1.1.1.1x", "1.1.1.1.1.99999999999999999999", " 1.1.1.1.1.1", strings.Repeat("9", 200)} {
 		if got, err := drip.ParseTicket(text); err == nil || !got.IsZero() {
 			t.Errorf("ParseTicket(%q) = %v, %v", text, got, err)
 		}

@@ -117,12 +117,12 @@ func TestForgedTickets(t *testing.T) {
 	eventually(t, "the queues are there", func() bool { return b.consumers(queue+".drip.due") > 0 })
 	now := time.Now().UnixMilli()
 	tickets := []any{
-		"", "1", "x", int64(7), amqp.Table{"a": "b"}, strings.Repeat("1.", 1000), "1.-5.-5.-5.-5",
-		"1.9223372036854775807.9223372036854775807.9223372036854775807.9223372036854775807",
-		fmt.Sprintf("1.%d.%d.1.1", now-5000, now-6000), // another entity's, or one long given up
-		fmt.Sprintf("1.%d.%d.1.1", now+3600_000, now),
-		fmt.Sprintf("1.%d.%d.1000000.-9", now, now),
-		fmt.Sprintf("2.%d.%d.1.1", now, now), "1.0.0.0.0", "1.1.1.1.1.1",
+		"", "1", "x", int64(7), amqp.Table{"a": "b"}, strings.Repeat("1.", 1000), "1.-5.-5.-5.-5.-5",
+		"1.9223372036854775807.9223372036854775807.9223372036854775807.9223372036854775807.9223372036854775807",
+		fmt.Sprintf("1.%d.%d.1.1.0", now-5000, now-6000), // another entity's, or one long given up
+		fmt.Sprintf("1.%d.%d.1.1.0", now+3600_000, now),
+		fmt.Sprintf("1.%d.%d.1000000.-9.0", now, now),
+		fmt.Sprintf("2.%d.%d.1.1", now, now), "1.0.0.0.0.0", "1.1.1.1.1.1.1",
 	}
 	for i, ticket := range tickets {
 		for _, q := range []string{queue, queue + ".drip.due"} {
@@ -134,7 +134,7 @@ func TestForgedTickets(t *testing.T) {
 	// Replayed: the same ticket again and again.
 	for i := range 10 {
 		b.publish(queue+".drip.due", amqp.Publishing{MessageId: fmt.Sprint("again", i), Headers: amqp.Table{
-			headerDue: now, headerTicket: fmt.Sprintf("1.%d.%d.1.3", now, now),
+			headerDue: now, headerTicket: fmt.Sprintf("1.%d.%d.1.3.0", now, now),
 		}})
 	}
 	want := 2*len(tickets) + 10

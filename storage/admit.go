@@ -59,8 +59,12 @@ func (l *Limits) decide(s *State, op *Op, now int64, a *Answer) {
 			slot = t.Slot // it came early
 		case !due:
 			slot = l.promise(s, wait, cost, b.units(), now)
-		case a.Bound != BoundTokens:
+		case a.Bound == BoundTokens:
+		case t.Again == 0:
 			slot = l.promise(s, late, cost, 0, now)
+			t.Again = 1
+		default: // it would meet others there for ever: behind all who wait there is room for sure
+			slot = l.promise(s, wait, cost, b.units(), now)
 		}
 		if short && (due || !back) {
 			slot = max(slot, add(now, l.queue(b, t, due, now)))
@@ -73,12 +77,12 @@ func (l *Limits) decide(s *State, op *Op, now int64, a *Answer) {
 	case a.Delay == 0:
 		s.InUse++
 	case admit:
-		number := t.Number
 		if !back {
 			b.Next++
-			number = b.Next
+			t = Ticket{Number: b.Next}
 		}
-		a.Ticket = b.book(slot, cost, number, now)
+		t.Slot, t.Cost = slot, cost
+		a.Ticket = b.book(t, now)
 	}
 }
 
@@ -305,14 +309,15 @@ func (l *Limits) unbook(s *State, t Ticket, now int64) bool {
 }
 
 // book notes a ticket.
-func (b *Booking) book(slot, cost, number, now int64) Ticket {
+func (b *Booking) book(t Ticket, now int64) Ticket {
 	if b.New.Tickets == 0 {
-		b.New = Tickets{Epoch: max(1, now), Last: slot}
+		b.New = Tickets{Epoch: max(1, now), Last: t.Slot}
 	}
+	t.Epoch = b.New.Epoch
 	b.New.Tickets++
-	b.New.Units = add(b.New.Units, cost)
-	b.New.Last = max(b.New.Last, slot)
-	return Ticket{Slot: slot, Epoch: b.New.Epoch, Cost: cost, Number: number}
+	b.New.Units = add(b.New.Units, t.Cost)
+	b.New.Last = max(b.New.Last, t.Slot)
+	return t
 }
 
 // tidy ends leases, and gives up tickets that are overdue: those of the old book together, some time after the last of

@@ -73,6 +73,7 @@ type Ticket struct {
 	Epoch  int64 // which of the entity's books it is in: when that was begun; 0 only in the zero Ticket
 	Cost   int64 // what was booked
 	Number int64 // of how many tickets it is the last
+	Again  int64 // 1 if it was back once and found no room
 }
 
 // Lease is a token with an identity and an end.

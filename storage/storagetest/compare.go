@@ -69,7 +69,7 @@ func Compare(t testing.TB, a storage.Atomic, seed uint64, steps int) {
 				}
 			}
 			if rnd.IntN(50) == 0 {
-				op.Ticket = storage.Ticket{Slot: now + rnd.Int64N(10_000) - 5000, Epoch: now - rnd.Int64N(3), Cost: rnd.Int64N(9) - 3, Number: rnd.Int64N(20) - 5}
+				op.Ticket = storage.Ticket{Slot: now + rnd.Int64N(10_000) - 5000, Epoch: now - rnd.Int64N(3), Cost: rnd.Int64N(9) - 3, Number: rnd.Int64N(20) - 5, Again: rnd.Int64N(3)}
 			}
 		case dice < 85 && len(e.leases) > 0:
 			i := rnd.IntN(len(e.leases))
