@@ -299,7 +299,7 @@ func TestDeck(t *testing.T) {
 			t.Error("a third of two seats was taken")
 		}
 		woken := make(chan int, 2)
-		wait := func(s *seat, n int) { k.wait(t.Context(), s, time.Hour); woken <- n }
+		wait := func(s *seat, n int) { k.wait(t.Context(), s, time.Hour, true); woken <- n }
 		go wait(second, 2)
 		synctest.Wait()
 		k.wake("shop") // the first asks just now

@@ -10,8 +10,8 @@ import (
 // patience is the longest delay of a message that was back that is spent in hand instead of on another trip.
 const patience = 30 * time.Second
 
-// deck is where messages wait in hand that were back in time, but not to run: those for a token above all. Who settles
-// an operation wakes the first that waits for the same entity, so no token stands idle while somebody is at hand.
+// deck is where messages wait in hand that were back in time, but not to run. Who settles an operation wakes the first
+// that waits for a token of the same entity, so none stands idle while somebody is at hand.
 type deck struct {
 	mu    sync.Mutex
 	seats map[string][]*seat // by the entity, in the order they were taken
@@ -22,7 +22,7 @@ type deck struct {
 // seat is the place of one message, which it keeps while it asks again and again.
 type seat struct {
 	turn    chan struct{}
-	waiting bool // guarded by the deck's mu
+	waiting bool // for a token; guarded by the deck's mu
 }
 
 // sit takes a seat, or returns nil when there is none.
@@ -38,10 +38,10 @@ func (k *deck) sit(entity string) *seat {
 	return s
 }
 
-// wait waits until d is over, somebody wakes s, or ctx ends.
-func (k *deck) wait(ctx context.Context, s *seat, d time.Duration) {
+// wait waits until d is over or ctx ends, and if it is for a token until somebody wakes s.
+func (k *deck) wait(ctx context.Context, s *seat, d time.Duration, token bool) {
 	k.mu.Lock()
-	s.waiting = true
+	s.waiting = token
 	k.mu.Unlock()
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -53,13 +53,13 @@ func (k *deck) wait(ctx context.Context, s *seat, d time.Duration) {
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if !s.waiting {
+	if token && !s.waiting {
 		<-s.turn // it was woken at the same time
 	}
 	s.waiting = false
 }
 
-// wake lets the first who waits for the entity ask again.
+// wake lets the first who waits for a token of the entity ask again.
 func (k *deck) wake(entity string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -245,7 +245,7 @@ func (s *session) admit(m *message, entity string, cost int, back bool) (admissi
 				return a, nil
 			}
 		}
-		s.deck.wait(s.waiting, place, a.Delay)
+		s.deck.wait(s.waiting, place, a.Delay, a.Bound == drip.BoundTokens)
 		if s.waiting.Err() != nil {
 			return a, s.waiting.Err()
 		}

@@ -169,11 +169,12 @@ func (l *Limits) capacity(s *State, line ledger, i int, t int64) int64 {
 
 // Capacity is what the i-th window of an entity, 0 being the first, has left at the time now; below zero is owed.
 func (l *Limits) Capacity(s State, i int, now int64) int64 {
-	s = s.Clone()
-	if len(l.Windows) > 0 {
+	s, now = s.Clone(), max(now, s.Ops.Last)
+	if s.Booking != nil || len(l.Windows) > 0 {
 		l.booking(&s)
+		l.adopt(&s, now)
 	}
-	return l.capacity(&s, ops, i, max(now, s.Ops.Last))
+	return l.capacity(&s, ops, i, now)
 }
 
 // lease takes a token.
@@ -378,7 +379,7 @@ func (l *Limits) forget(s *State) {
 	b := s.Booking
 	*s = l.New()
 	if b != nil {
-		*b = Booking{Further: b.Further[:0], Leases: b.Leases[:0]}
+		*b = Booking{Window: l.Window, Further: b.Further[:0], Leases: b.Leases[:0]}
 		s.Booking = b
 	}
 }
@@ -411,23 +412,43 @@ func (l *Limits) until(s *State) int64 {
 // booking is what s has for Admit, as wide as the limits.
 func (l *Limits) booking(s *State) *Booking {
 	if s.Booking == nil {
-		s.Booking = &Booking{}
+		s.Booking = &Booking{Window: l.Window}
 	}
 	b := s.Booking
-	switch n := len(l.Windows); {
-	case len(b.Further) > n:
-		b.Further = b.Further[:n]
-	case len(b.Further) < n:
-		known := s.Ops.Last > l.Start
-		for i := len(b.Further); i < n; i++ {
-			var f Further
-			if known { // a window that was added: of what ran before nothing is known
-				f = Further{l.Windows[i].Size, l.Windows[i].Size, l.Windows[i].Size}
-			}
-			b.Further = append(b.Further, f)
+	for len(b.Further) > len(l.Windows) {
+		b.Further = b.Further[:len(b.Further)-1]
+	}
+	for i := len(b.Further); i < len(l.Windows); i++ {
+		f := Further{Window: l.Windows[i]}
+		if s.Ops.Last > l.Start { // a window that was added: of what ran before nothing is known
+			f.Ops, f.Wait, f.Late = f.Window.Size, f.Window.Size, f.Window.Size
 		}
+		b.Further = append(b.Further, f)
 	}
 	return b
+}
+
+// adopt counts what has run up to now by the limits of before, if they have changed since: a higher rate brings
+// nothing for the time it was not there.
+func (l *Limits) adopt(s *State, now int64) {
+	b := s.Booking
+	changed := b.Window != l.Window
+	for i := range b.Further {
+		changed = changed || b.Further[i].Window != l.Windows[i]
+	}
+	if !changed {
+		return
+	}
+	for i := range l.windows() {
+		before := &b.Window
+		if i > 0 {
+			before = &b.Further[i-1].Window
+		}
+		p := s.ledger(ops, i)
+		*p = min(before.gain(Ledger{s.Ops.Last, *p}, now), l.window(i).Size)
+		*before = *l.window(i)
+	}
+	s.Ops.Last = now
 }
 
 func (l *Limits) windows() int { return 1 + len(l.Windows) }

@@ -99,6 +99,7 @@ func (l *Limits) Apply(s *State, op *Op, now int64, a *Answer) {
 	if s.Booking != nil || len(l.Windows) > 0 || op.Kind == Admit {
 		l.booking(s)
 		if op.Kind.Timed() {
+			l.adopt(s, now)
 			l.tidy(s, now)
 		}
 	}

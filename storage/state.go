@@ -39,6 +39,7 @@ type Booking struct {
 	Next     int64     // how many tickets were issued
 	Claim    int64     // until then the tokens that come free are for those who were denied one
 	Old, New Tickets   // not yet back
+	Window   Window    // the first one, when Ops was counted last
 	Further  []Further // for each of Limits.Windows; the times are those of Ops, Wait and Late
 	Leases   []Held    // by their ends
 }
@@ -51,8 +52,12 @@ type Tickets struct {
 	Last    int64 // when the last of them is due
 }
 
-// Further is the capacity of a further window: of what has run, of what was promised, of what was promised again.
-type Further struct{ Ops, Wait, Late int64 }
+// Further is the capacity of a further window: of what has run, of what was promised, of what was promised again. And
+// it is that window, when Ops was counted last.
+type Further struct {
+	Ops, Wait, Late int64
+	Window          Window
+}
 
 // Held is a lease that was not given back yet.
 type Held struct{ ID, End int64 }
@@ -124,9 +129,11 @@ func (s State) Numbers() []int64 {
 	}
 	n = append(n, b.Late.Last, b.Late.Capacity, b.Closed, b.Held, b.Samples, b.LastID, b.Next, b.Claim,
 		b.Old.Epoch, b.Old.Tickets, b.Old.Units, b.Old.Last, b.New.Epoch, b.New.Tickets, b.New.Units, b.New.Last)
-	n = append(n, int64(len(b.Further)))
+	w := b.Window
+	n = append(n, w.Size, w.RefreshRate, w.RefreshInterval, int64(len(b.Further)))
 	for _, f := range b.Further {
-		n = append(n, f.Ops, f.Wait, f.Late)
+		w := f.Window
+		n = append(n, f.Ops, f.Wait, f.Late, w.Size, w.RefreshRate, w.RefreshInterval)
 	}
 	n = append(n, int64(len(b.Leases)))
 	for _, h := range b.Leases {
@@ -144,21 +151,22 @@ func StateOf(n []int64) (State, error) {
 	if n = n[6:]; len(n) == 0 {
 		return s, nil
 	}
-	if len(n) < 17 {
+	if len(n) < 20 {
 		return State{}, errState
 	}
 	b := &Booking{
 		Late: Ledger{n[0], n[1]}, Closed: n[2], Held: n[3], Samples: n[4], LastID: n[5], Next: n[6], Claim: n[7],
 		Old: Tickets{n[8], n[9], n[10], n[11]}, New: Tickets{n[12], n[13], n[14], n[15]},
+		Window: Window{n[16], n[17], n[18]},
 	}
-	further := n[16]
-	n = n[17:]
-	if further < 0 || further > int64(len(n))/3 {
+	further := n[19]
+	n = n[20:]
+	if further < 0 || further > int64(len(n))/6 {
 		return State{}, errState
 	}
 	for ; further > 0; further-- {
-		b.Further = append(b.Further, Further{n[0], n[1], n[2]})
-		n = n[3:]
+		b.Further = append(b.Further, Further{n[0], n[1], n[2], Window{n[3], n[4], n[5]}})
+		n = n[6:]
 	}
 	if len(n) == 0 || n[0] < 0 || n[0] > int64(len(n)-1)/2 {
 		return State{}, errState

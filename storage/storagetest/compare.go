@@ -89,16 +89,20 @@ func Compare(t testing.TB, a storage.Atomic, seed uint64, steps int) {
 			} else {
 				op.Ticket = e.tickets[0]
 			}
-		case dice < 96:
+		case dice < 95:
 			op.Kind = storage.Throttle
-		case dice < 97:
+		case dice < 96:
 			op.Kind = storage.Pause
-		case dice < 98:
+		case dice < 97:
 			op.Kind = storage.Resume
-		case dice < 99:
+		case dice < 98:
 			op.Kind = storage.Reset
 		default:
 			l.Concurrency = pick(0, 1, 3, 50)
+			if !classic && rnd.IntN(2) == 0 {
+				l.Window = window()
+				op.Cost = min(op.Cost, l.Size)
+			}
 		}
 		before := e.state.Clone()
 		var want storage.Answer

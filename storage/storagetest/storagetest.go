@@ -104,10 +104,14 @@ func testRoundTrip(t *testing.T, s storage.Storage) {
 	booked := state(2)
 	booked.Booking = &storage.Booking{
 		Late: storage.Ledger{Last: 1_700_000_002_000, Capacity: -4}, Closed: 1_700_000_003_000, Held: 8 * 250, Samples: 8, LastID: 1_700_000_000_000 << 10,
-		Old:     storage.Tickets{Epoch: 1_700_000_001_000, Tickets: 2, Units: 9, Last: 1_700_000_001_500},
-		New:     storage.Tickets{Epoch: 1_700_000_001_400, Tickets: 1, Units: 1, Last: 1_700_000_002_500},
-		Further: []storage.Further{{Ops: 60, Wait: -3, Late: 0}, {Ops: 5000, Wait: 4990, Late: 1}},
-		Leases:  []storage.Held{{ID: 5, End: 1_700_000_060_000}, {ID: 6, End: 1_700_000_060_001}},
+		Old:    storage.Tickets{Epoch: 1_700_000_001_000, Tickets: 2, Units: 9, Last: 1_700_000_001_500},
+		New:    storage.Tickets{Epoch: 1_700_000_001_400, Tickets: 1, Units: 1, Last: 1_700_000_002_500},
+		Window: storage.Window{Size: 40, RefreshRate: 2, RefreshInterval: 1000},
+		Further: []storage.Further{
+			{Ops: 60, Wait: -3, Late: 0, Window: storage.Window{Size: 60, RefreshRate: 60, RefreshInterval: 60_000}},
+			{Ops: 5000, Wait: 4990, Late: 1, Window: storage.Window{Size: 5000, RefreshRate: 5000, RefreshInterval: 86_400_000}},
+		},
+		Leases: []storage.Held{{ID: 5, End: 1_700_000_060_000}, {ID: 6, End: 1_700_000_060_001}},
 	}
 	for i, want := range []storage.State{state(0), state(1), extreme, booked, state(0)} {
 		set(t, s, "k", want, last)
