@@ -1,0 +1,86 @@
+// Simulate plays scenarios and prints what came of them, for drip and for what one could do instead. It needs no server.
+//
+//	go run ./examples/simulate
+//	go run ./examples/simulate -svg late.svg rate-late-hops-60/60s
+package main
+
+import (
+	"bufio"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log"
+	"os"
+
+	"github.com/drip-go/drip/simulate"
+)
+
+func main() {
+	if err := run(os.Args[1:], os.Stdout); err != nil && !errors.Is(err, flag.ErrHelp) {
+		log.Fatal(err)
+	}
+}
+
+func run(args []string, out io.Writer) error {
+	flags := flag.NewFlagSet("simulate", flag.ContinueOnError)
+	list := flags.Bool("list", false, "name the scenarios there are")
+	seed := flags.Uint64("seed", 1, "what all randomness comes from")
+	svg := flags.String("svg", "", "a `file` to draw the runs in")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	if *list {
+		for _, s := range simulate.Scenarios() {
+			fmt.Fprintf(out, "%-24s%s\n", s.Name, s.About)
+		}
+		return nil
+	}
+	scenarios, err := named(flags.Args())
+	if err != nil {
+		return err
+	}
+	var reports []simulate.Report
+	for i, s := range scenarios {
+		if i > 0 {
+			fmt.Fprintln(out)
+		}
+		report, err := simulate.Run(s, *seed)
+		if err != nil {
+			return err
+		}
+		if err := report.WriteTable(out); err != nil {
+			return err
+		}
+		reports = append(reports, report)
+	}
+	if *svg == "" {
+		return nil
+	}
+	return draw(*svg, reports)
+}
+
+// named is the scenarios of these names, or all if there are none.
+func named(names []string) ([]simulate.Scenario, error) {
+	if len(names) == 0 {
+		return simulate.Scenarios(), nil
+	}
+	var scenarios []simulate.Scenario
+	for _, name := range names {
+		s, ok := simulate.Named(name)
+		if !ok {
+			return nil, fmt.Errorf("there is no scenario %q; -list names those there are", name)
+		}
+		scenarios = append(scenarios, s)
+	}
+	return scenarios, nil
+}
+
+func draw(name string, reports []simulate.Report) error {
+	file, err := os.Create(name)
+	if err != nil {
+		return err
+	}
+	w := bufio.NewWriter(file)
+	return errors.Join(simulate.WriteSVG(w, reports...), w.Flush(), file.Close())
+}

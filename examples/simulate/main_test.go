@@ -1,0 +1,45 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/drip-go/drip/simulate"
+)
+
+func TestRun(t *testing.T) {
+	svg := filepath.Join(t.TempDir(), "runs.svg")
+	var out strings.Builder
+	if err := run([]string{"-svg", svg, "-seed", "2", "rate-steady-0.9", "long-tail"}, &out); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"rate-steady-0.9: ", "\n\nlong-tail: ", "\n  admit ", "\n  optimum "} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("%q is not in\n%s", want, out.String())
+		}
+	}
+	drawn, err := os.ReadFile(svg)
+	if err != nil || !strings.HasPrefix(string(drawn), "<svg ") || !strings.HasSuffix(string(drawn), "</svg>\n") {
+		t.Errorf("drawn: %d bytes, %v", len(drawn), err)
+	}
+}
+
+func TestList(t *testing.T) {
+	var out strings.Builder
+	if err := run([]string{"-list"}, &out); err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range simulate.Scenarios() {
+		if !strings.Contains(out.String(), s.Name+" ") {
+			t.Errorf("%s is not listed", s.Name)
+		}
+	}
+}
+
+func TestUnknownScenario(t *testing.T) {
+	if err := run([]string{"nonsense"}, new(strings.Builder)); err == nil || !strings.Contains(err.Error(), `"nonsense"`) {
+		t.Errorf("run = %v", err)
+	}
+}
