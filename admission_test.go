@@ -191,20 +191,23 @@ func TestThrottled(t *testing.T) {
 			t.Fatal(err)
 		}
 		b.pass(time.Second)
-		booked = b.waits(1, booked, 30*time.Second, drip.BoundClosed) // the second that begins when it is over
-		b.waits(5, newcomer, 31*time.Second, drip.BoundClosed)
+		booked = b.waits(1, booked, 29*time.Second, drip.BoundClosed) // the second that begins when it is over
+		b.waits(5, newcomer, 30*time.Second, drip.BoundClosed)
 		if d, err := b.GetDelay(t.Context(), "shop"); err != nil || d < 29*time.Second {
 			t.Errorf("GetDelay = %v, %v", d, err)
 		}
 		if a, err := b.Admit(t.Context(), "other", drip.Request{}); err != nil || a.Delay != 0 {
 			t.Errorf("another entity: %+v, %v", a, err)
 		}
-		b.pass(29 * time.Second)
+		b.pass(28 * time.Second)
 		if a := b.admit(1, newcomer); a.Delay == 0 {
-			t.Error("what it had gathered is not gone")
+			t.Error("it is open before its time")
 		}
 		b.pass(time.Second)
 		b.runs(1, booked)
+		if a := b.admit(5, newcomer); a.Delay == 0 {
+			t.Error("what it had gathered is not gone")
+		}
 		if err := b.Pause(t.Context(), "shop", time.Hour); err != nil {
 			t.Fatal(err)
 		}

@@ -2,6 +2,7 @@ package drip_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -73,4 +74,89 @@ func ExampleBucket_GetDelay() {
 		fmt.Println(err)
 	}
 	// Output: called
+}
+
+// A handler whose messages carry their ticket, and whose calls cost what the provider says afterwards.
+func ExampleBucket_Admit() {
+	call := func(context.Context) (cost int, err error) { fmt.Println("called"); return 2, nil }
+	postpone := func(by time.Duration, t drip.Ticket) error { fmt.Println("postponed by", by); return nil }
+	bucket, err := drip.New(drip.Options{
+		Size: 4, RefreshRate: 4, RefreshInterval: 24 * time.Hour,
+		Concurrency: 5, Start: time.Unix(0, 0),
+	})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+
+	handle := func(ctx context.Context, shop string, ticket drip.Ticket) error {
+		a, err := bucket.Admit(ctx, shop, drip.Request{Ticket: ticket, Cost: 3})
+		if err != nil {
+			return err
+		}
+		if a.Delay > 0 {
+			return postpone(a.Delay, a.Ticket) // it comes back with its ticket
+		}
+		cost, err := call(ctx)
+		return errors.Join(err, bucket.Settle(context.WithoutCancel(ctx), shop, a.Lease, cost))
+	}
+
+	if err := handle(context.Background(), "shop-1", drip.Ticket{}); err != nil {
+		fmt.Println(err)
+	}
+	// Output: called
+}
+
+// An accounting API that allows each tenant 5 calls at a time, 60 a minute and 5,000 a day.
+func ExampleBucket_Inspect() {
+	ctx := context.Background()
+	now := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+	bucket, err := drip.New(drip.Options{
+		Size: 60, RefreshRate: 60, RefreshInterval: time.Minute,
+		Windows:     []drip.Window{{Size: 5000, RefreshInterval: 24 * time.Hour}},
+		Concurrency: 5,
+		Start:       time.Unix(0, 0),
+		Clock:       func() time.Time { return now },
+	})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	for range 5 {
+		if _, err := bucket.Admit(ctx, "tenant-1", drip.Request{}); err != nil {
+			fmt.Println(err)
+			return
+		}
+	}
+	s, err := bucket.Inspect(ctx, "tenant-1")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	for _, w := range s.Windows {
+		fmt.Printf("%d of %d a %v are left\n", w.Capacity, w.Size, w.RefreshInterval)
+	}
+	fmt.Printf("%d of %d tokens are out; a newcomer waits for %v\n", s.InUse, s.Concurrency, s.Bound)
+	// Output:
+	// 55 of 60 a 1m0s are left
+	// 4995 of 5000 a 24h0m0s are left
+	// 5 of 5 tokens are out; a newcomer waits for tokens
+}
+
+// What a handler tells when the provider has answered 429 with Retry-After: 30.
+func ExampleBucket_Throttled() {
+	ctx := context.Background()
+	now := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+	bucket, err := drip.New(drip.Options{Size: 40, RefreshRate: 2, Start: time.Unix(0, 0), Clock: func() time.Time { return now }})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	if err := bucket.Throttled(ctx, "shop-1", 30*time.Second); err != nil {
+		fmt.Println(err)
+		return
+	}
+	a, err := bucket.Admit(ctx, "shop-1", drip.Request{})
+	fmt.Println(a.Delay, a.Bound, err)
+	// Output: 30s closed <nil>
 }

@@ -262,14 +262,14 @@ func (l *Limits) renew(s *State, lease Lease, now int64) (Lease, bool) {
 }
 
 // throttle closes the entity until a time. Capacity beyond what each interval brings is what the provider says is not
-// there: of it nothing is left then.
+// there: nothing is left but what an interval brings that begins then.
 func (l *Limits) throttle(s *State, until, now int64) {
 	b := l.booking(s)
 	b.Closed = max(b.Closed, until)
 	for i := range l.windows() {
 		if w := l.window(i); w.Size > w.RefreshRate {
 			p := s.ledger(ops, i)
-			*p = min(*p, -mul(w.refreshes(s.Ops.Last, b.Closed), w.RefreshRate))
+			*p = min(*p, -mul(w.refreshes(s.Ops.Last, sub(b.Closed, 1)), w.RefreshRate))
 		}
 	}
 	if s.Wait.Last < b.Closed { // what was booked inside comes first
