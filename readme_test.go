@@ -3,15 +3,24 @@ package drip_test
 import (
 	"io/fs"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 )
 
-// Every Go block of the README stands, indentation apart, in a file that the compiler sees.
+// Every Go block of the README and of docs stands, indentation apart, in a file that the compiler sees.
 func TestReadmeCodeIsCompiled(t *testing.T) {
-	readme, err := os.ReadFile("README.md")
-	if err != nil {
-		t.Fatal(err)
+	pages, err := filepath.Glob("docs/*.md")
+	if err != nil || len(pages) == 0 {
+		t.Fatal(pages, err)
+	}
+	var text strings.Builder
+	for _, page := range append(pages, "README.md") {
+		b, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text.Write(b)
 	}
 	var sources strings.Builder
 	err = fs.WalkDir(os.DirFS("."), ".", func(path string, d fs.DirEntry, err error) error {
@@ -27,14 +36,14 @@ func TestReadmeCodeIsCompiled(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	blocks := strings.Split(string(readme), "```go\n")[1:]
+	blocks := strings.Split(text.String(), "```go\n")[1:]
 	if len(blocks) == 0 {
-		t.Fatal("the README has no Go block")
+		t.Fatal("there is no Go block")
 	}
 	for _, block := range blocks {
 		code, _, ended := strings.Cut(block, "```")
 		if !ended || !strings.Contains(sources.String(), unindent(code)) {
-			t.Errorf("this block of the README stands in no source file:\n%s", code)
+			t.Errorf("this block stands in no source file:\n%s", code)
 		}
 	}
 }
