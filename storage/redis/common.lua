@@ -1,14 +1,13 @@
--- What both scripts begin with.
+-- What all scripts begin with.
 --
--- The value of a key is eight big-endian int64: a revision, whose clock its times are (0: this server's, 1: a
--- caller's), and the fields of storage.State in their order.
+-- The value of a key is a sequence of big-endian int64: a revision, whose clock its times are (0: this server's, 1: a
+-- caller's), and the Numbers of storage.State: six, or twenty-seven and more when it has a Booking.
 
 local pack, unpack
 local struct = rawget(_G, 'struct')
 if struct then
   pack, unpack = struct.pack, struct.unpack
 else -- in miniredis; for formats '>i8i8…' only
-  local several = _G.unpack
   function pack(_, ...)
     local bytes = {}
     for i, v in ipairs({...}) do
@@ -19,24 +18,25 @@ else -- in miniredis; for formats '>i8i8…' only
     end
     return table.concat(bytes)
   end
-  function unpack(_, s)
+  function unpack(format, s, from)
     local values = {}
-    for i = 1, #s / 8 do
-      local v = s:byte(8 * i - 7)
+    for i = 1, (#format - 1) / 2 do
+      local at = (from or 1) + 8 * (i - 1)
+      local v = s:byte(at)
       v = v < 128 and v or v - 256
-      for byte = 8 * i - 6, 8 * i do
+      for byte = at + 1, at + 7 do
         v = 256 * v + s:byte(byte)
       end
       values[i] = v
     end
-    return several(values)
+    return _G.unpack(values)
   end
 end
 
 local longest = 2 ^ 43 -- time to live in ms, 278 years: more is too much for those who count it in nanoseconds
 
 local value = redis.call('GET', KEYS[1])
-if value and #value ~= 64 then
+if value and (#value < 64 or #value % 8 ~= 0) then
   return redis.error_reply('DRIPSTATE')
 end
 local time = redis.call('TIME')

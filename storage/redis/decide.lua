@@ -1,115 +1,116 @@
--- Runs operations of one entity in their order: storage.Limits.Decide and Return, beside the data.
+-- This is storage/decide.go, and after it come admit.go and op.go: function by function in the same order, with the
+-- same names. What is changed there is changed here, and storagetest.Compare finds what is not.
 --
--- KEYS[1]    the entity's key
--- ARGV[1]    big-endian int64: Size, RefreshRate, RefreshInterval, WaitForToken and Start of the Limits, and
---            Options.MaxHold in milliseconds
--- ARGV[2..]  the operations: 'd' decides by this server's clock, a number decides at that time, 'r' returns a token
---
--- Returns a number for each operation: the delay of a decision, 0 for a return. After an error nothing has changed.
+-- There is one difference: a Lua number is a double. Numbers below 2^52 and sums of two are exact, and what is larger
+-- is not stored: see exact. A product that is not exact is so large that it is not stored either, or that min takes the
+-- other number; where neither is so, mul and div tell.
 
-local max, min = math.max, math.min
-local Size, RefreshRate, RefreshInterval, WaitForToken, Start, MaxHold = unpack('>i8i8i8i8i8i8', ARGV[1])
-local OpsLast, OpsCapacity, WaitLast, WaitCapacity, InUse
+local gain, refreshes, following, interval
 
--- From here on this is storage/decide.go, function by function and line by line. What is changed there is changed
--- here, and FuzzScript finds what is not. There is one difference: a Lua number is a double. Numbers below 2^52 and
--- sums of two are exact, products are exact or well above Size, and what is larger is not stored: see the end.
+local function New()
+  return {
+    OpsLast = l.Start, OpsCapacity = 0, WaitLast = l.Start - l.RefreshInterval, WaitCapacity = 0, InUse = 0, Until = 0,
+  }
+end
 
-local gain, following, interval
+local BoundNone, BoundClosed, BoundTokens, BoundBooked, BoundWindow = 0, 1, 2, 3, 4
 
-local function Decide(now)
-  now = max(now, OpsLast)
-  if InUse < Size then
-    OpsCapacity = gain(OpsLast, OpsCapacity, now)
-    if OpsCapacity > 0 then
-      OpsLast, OpsCapacity = now, OpsCapacity - 1
-      InUse = InUse + 1
-      return 0
-    end
-    local n, last = interval(now), interval(WaitLast)
-    if last < n then
-      WaitLast, WaitCapacity = following(now)
-    elseif last == n then
-      WaitLast = following(now)
-    end
-  elseif now >= WaitLast then
-    local next, last, capacity = now + WaitForToken, WaitLast, WaitCapacity
-    if WaitLast < OpsLast then
-      last, capacity = OpsLast, OpsCapacity
-    end
-    capacity = gain(last, capacity, next)
+local function classic(now, inUse)
+  local bound
+  if inUse < l.Concurrency then
+    local capacity = gain(l, s.OpsLast, s.OpsCapacity, now)
     if capacity > 0 then
-      WaitLast, WaitCapacity = next, capacity
-    else
-      WaitLast, WaitCapacity = following(next)
+      s.OpsLast, s.OpsCapacity = now, capacity - 1
+      return 0, BoundNone
+    end
+    local n, last = interval(l, now), interval(l, s.WaitLast)
+    if last < n then
+      s.WaitLast, s.WaitCapacity = following(l, now)
+    elseif last == n then
+      s.WaitLast = following(l, now)
+    end
+    bound = BoundWindow
+  else
+    bound = BoundTokens
+    if now >= s.WaitLast then
+      local next, last, capacity = now + l.WaitForToken, s.WaitLast, s.WaitCapacity
+      if s.WaitLast < s.OpsLast then
+        last, capacity = s.OpsLast, s.OpsCapacity
+      end
+      capacity = gain(l, last, capacity, next)
+      if capacity > 0 then
+        s.WaitLast, s.WaitCapacity = next, capacity
+      else
+        s.WaitLast, s.WaitCapacity = following(l, next)
+      end
     end
   end
-  if WaitCapacity == 0 then
-    WaitLast, WaitCapacity = following(WaitLast)
+  if s.WaitCapacity == 0 then
+    s.WaitLast, s.WaitCapacity = following(l, s.WaitLast)
   end
-  WaitCapacity = WaitCapacity - 1
-  return max(1, WaitLast - now)
+  s.WaitCapacity = s.WaitCapacity - 1
+  return max(1, s.WaitLast - now), bound
 end
 
-function gain(last, capacity, t)
-  local refreshes = max(0, interval(t) - interval(last))
-  return min(Size, capacity + refreshes * RefreshRate)
+function gain(w, last, capacity, t)
+  return min(w.Size, capacity + refreshes(w, last, t) * w.RefreshRate)
 end
 
-function following(t)
-  local into = t % RefreshInterval
-  return t + (RefreshInterval - into), RefreshRate
+function refreshes(w, from, t)
+  return max(0, interval(w, t) - interval(w, from))
 end
 
-function interval(t)
-  return (t - t % RefreshInterval) / RefreshInterval
+function following(w, t)
+  return t + (w.RefreshInterval - t % w.RefreshInterval), w.RefreshRate
 end
 
-local revision, clock = 0, 0
-if value then -- else Limits.New
-  revision, clock, OpsLast, OpsCapacity, WaitLast, WaitCapacity, InUse = unpack('>i8i8i8i8i8i8i8', value)
-else
-  OpsLast, OpsCapacity, WaitLast, WaitCapacity, InUse = Start, 0, Start - RefreshInterval, 0, 0
+function interval(w, t)
+  return (t - t % w.RefreshInterval) / w.RefreshInterval
 end
-local millis = (micros - micros % 1000) / 1000
-local answers, changed, now = {}, false, nil
-for i = 2, #ARGV do
-  local op, delay = ARGV[i], 0
-  if op ~= 'r' then
-    if op == 'd' then
-      clock, now = 0, millis
+
+-- div is a / b in whole numbers, for a >= 0 and b > 0.
+local function div(a, b)
+  inexact = inexact or a >= limit
+  return (a - a % b) / b
+end
+
+-- full is when a window will be that had the capacity left at the time from.
+local function full(w, from, capacity)
+  return from + (div(max(w.Size, w.Size - capacity) - 1, w.RefreshRate) + 2) * w.RefreshInterval
+end
+
+s = s or New()
+if plain then
+  -- Then Apply comes to little more than classic. It is written down again because most calls want nothing else, and
+  -- because what follows takes longer to make than this to run.
+  local n = 0
+  for i = 2, #ARGV do
+    local op = ARGV[i]
+    if op == '\1' then -- ReturnToken
+      n = n + 1
+      answers[n] = s.InUse > 0 and 1 or 0
+      s.InUse = max(0, s.InUse - 1)
     else
-      clock, now = 1, tonumber(op)
+      known, clock, now = true, 0, millis
+      if op ~= '\0' then
+        clock, now = 1, unpack('>i8', op, 2)
+      end
+      if now >= s.Until and s.InUse == 0 then
+        s = New()
+      end
+      local delay, bound = classic(max(now, s.OpsLast), s.InUse)
+      if delay == 0 then
+        s.InUse = s.InUse + 1
+      end
+      answers[n + 1], answers[n + 2] = delay, bound
+      n = n + 2
     end
-    delay, changed = Decide(now), true
-  elseif InUse > 0 then -- Limits.Return
-    InUse, changed = InUse - 1, true
+    s.Until = limit
+    if s.InUse == 0 or i == #ARGV then
+      needed = full(l, max(s.OpsLast, Start), s.OpsCapacity)
+      till = max(needed, s.WaitLast + RefreshInterval)
+      s.Until = s.InUse > 0 and limit or till
+    end
   end
-  answers[i - 1] = delay
+  booked = ''
 end
-if not changed then
-  return answers
-end
-
--- Limits.until. While tokens are out the entity is kept for MaxHold after its last run, or until its bucket would be
--- full; by a caller's clock, about which this server's says nothing, for that long after the last call.
-local from = max(OpsLast, Start)
-local refill = ((Size - 1 - (Size - 1) % RefreshRate) / RefreshRate + 2) * RefreshInterval
-local till = max(from + refill, WaitLast + RefreshInterval)
-local hold = max(MaxHold, refill)
-local ttl = till - millis
-if clock == 1 then
-  ttl = max(hold, till - (now or OpsLast))
-elseif InUse > 0 then
-  ttl = from + hold - millis
-end
-
--- A state with a number too large to be exact is refused. So no Until is as large as limit, which here means never.
-local limit = 2 ^ 52
-if OpsLast <= -limit or WaitLast <= -limit or till >= limit or OpsCapacity < 0 or OpsCapacity >= limit
-  or WaitCapacity < 0 or WaitCapacity >= limit or InUse >= limit then
-  return redis.error_reply('DRIPRANGE')
-end
-redis.call('SET', KEYS[1], pack('>i8i8i8i8i8i8i8i8', max(micros, revision + 1), clock,
-  OpsLast, OpsCapacity, WaitLast, WaitCapacity, InUse, InUse > 0 and limit or till), 'PX', min(max(1, ttl), longest))
-return answers

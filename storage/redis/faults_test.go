@@ -21,7 +21,7 @@ import (
 )
 
 // plenty lets everybody run who asks.
-var plenty = storage.Limits{Size: 1_000_000, RefreshRate: 1_000_000, RefreshInterval: 1000, WaitForToken: 50}
+var plenty = limits(1_000_000, 1_000_000, 1000, 50)
 
 func TestFlushedKeysAndScripts(t *testing.T) {
 	client := connect(t, servers.OwnRedis(t).Addr())
@@ -37,7 +37,7 @@ func TestFlushedKeysAndScripts(t *testing.T) {
 					return
 				default:
 				}
-				if d, err := s.GetDelay(context.Background(), fmt.Sprint("shop", (i+n)%5), &plenty, time.Time{}); d != 0 || err != nil {
+				if d, err := ask(context.Background(), s, fmt.Sprint("shop", (i+n)%5), &plenty); d != 0 || err != nil {
 					t.Errorf("GetDelay = %v, %v; want 0", d, err)
 					return
 				}
@@ -71,7 +71,7 @@ func TestRestart(t *testing.T) {
 	if err := server.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	_, err := s.GetDelay(t.Context(), "shop", &perSecond, time.Time{})
+	_, err := ask(t.Context(), s, "shop", &perSecond)
 	if !errors.Is(err, redis.ErrNoAnswer) || !strings.Contains(err.Error(), "connection refused") {
 		t.Errorf("GetDelay from a dead server = %v, want ErrNoAnswer because of a refused connection", err)
 	}
@@ -102,7 +102,7 @@ func TestHangingServer(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 50 {
 		wg.Go(func() {
-			if d, err := s.GetDelay(ctx, "shop", &plenty, time.Time{}); !errors.Is(err, context.DeadlineExceeded) {
+			if d, err := ask(ctx, s, "shop", &plenty); !errors.Is(err, context.DeadlineExceeded) {
 				t.Errorf("GetDelay = %v, %v; want DeadlineExceeded", d, err)
 			}
 		})
@@ -112,7 +112,7 @@ func TestHangingServer(t *testing.T) {
 	for name, err := range map[string]error{
 		"Get":         get,
 		"Set":         s.Set(ctx, "shop", storage.State{}, storage.NoRevision),
-		"ReturnToken": s.ReturnToken(ctx, "shop", &plenty),
+		"ReturnToken": giveBack(ctx, s, "shop", &plenty),
 	} {
 		if !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("%s = %v, want DeadlineExceeded", name, err)
@@ -147,7 +147,7 @@ func TestLostAnswer(t *testing.T) {
 			var wg sync.WaitGroup
 			for i := range together {
 				wg.Go(func() {
-					switch d, err := s.GetDelay(ctx, key(i), &plenty, time.Time{}); {
+					switch d, err := ask(ctx, s, key(i), &plenty); {
 					case err == nil && d == 0:
 						ran.Add(1)
 					case errors.Is(err, redis.ErrNoAnswer):
@@ -259,7 +259,7 @@ func TestRefusals(t *testing.T) {
 			func(err error) bool { return strings.Contains(err.Error(), "can't run this command") }},
 	} {
 		order(c.spoil...)
-		_, decide := s.GetDelay(t.Context(), "shop", &perSecond, time.Time{})
+		_, decide := ask(t.Context(), s, "shop", &perSecond)
 		set := s.Set(t.Context(), "shop", before, rev)
 		order(c.fix...)
 		if decide == nil || !c.is(decide) || errors.Is(decide, redis.ErrNoAnswer) {
@@ -268,7 +268,7 @@ func TestRefusals(t *testing.T) {
 		if set == nil || !c.is(set) {
 			t.Errorf("%s: Set = %v", c.name, set)
 		}
-		if got, _, err := s.Get(t.Context(), "shop"); got != before || err != nil {
+		if got, _, err := s.Get(t.Context(), "shop"); !got.Equal(before) || err != nil {
 			t.Errorf("%s: the state has changed to %+v (%v)", c.name, got, err)
 		}
 	}
@@ -293,7 +293,7 @@ func TestKeyOfAnotherType(t *testing.T) {
 			for range 100 { // so that they share pipelines
 				for _, key := range []string{"list", "text", "shop"} {
 					wg.Go(func() {
-						_, err := s.GetDelay(t.Context(), key, &plenty, time.Time{})
+						_, err := ask(t.Context(), s, key, &plenty)
 						if key == "shop" && err != nil || key != "shop" && !errors.Is(err, redis.ErrNotState) {
 							t.Errorf("GetDelay(%q) = %v", key, err)
 						}
@@ -349,7 +349,7 @@ func TestClusterNodeHangs(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 50 {
 		wg.Go(func() {
-			if _, err := s.GetDelay(ctx, stuck, &plenty, time.Time{}); !errors.Is(err, context.Canceled) {
+			if _, err := ask(ctx, s, stuck, &plenty); !errors.Is(err, context.Canceled) {
 				t.Errorf("GetDelay from the node that hangs = %v, want Canceled", err)
 			}
 		})
@@ -377,7 +377,7 @@ func TestClusterFailover(t *testing.T) {
 	eventually(t, "decided by the replica", func() bool {
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		defer cancel()
-		d, err := s.GetDelay(ctx, key, &plenty, time.Time{})
+		d, err := ask(ctx, s, key, &plenty)
 		var answer goredis.Error
 		if err != nil && !errors.Is(err, redis.ErrNoAnswer) && !errors.As(err, &answer) && !errors.Is(err, context.DeadlineExceeded) || err == nil && d != 0 {
 			t.Fatalf("GetDelay = %v, %v", d, err)

@@ -33,26 +33,21 @@ type lane struct {
 
 // call is one operation on its way.
 type call struct {
-	key    string
-	limits storage.Limits
-	op     any // as decide.lua takes it
+	key        string
+	limits, op string // as op.lua takes them
+	kind       storage.Kind
+	now        int64
 
-	delay int64
-	err   error
+	answer storage.Answer
+	err    error
 
 	next       *call         // of the same command
-	done       chan struct{} // closed when delay and err are set
+	done       chan struct{} // closed when answer and err are set
 	sent, left bool          // guarded by the lane's mu
 }
 
-// The operations of decide.lua; any other is a decision at that time.
-const (
-	opNow    = "d"
-	opReturn = "r"
-)
-
 // do has c sent, and waits for the answer or the end of ctx.
-func (l *lane) do(ctx context.Context, c *call) (delay int64, err error) {
+func (l *lane) do(ctx context.Context, c *call) (storage.Answer, error) {
 	l.mu.Lock()
 	if ctx.Done() == nil && l.senders == 0 {
 		// Nobody to share with, and it will never leave: it need not be woken by somebody else.
@@ -63,7 +58,7 @@ func (l *lane) do(ctx context.Context, c *call) (delay int64, err error) {
 		l.senders--
 		l.start() // those who have come meanwhile
 		l.mu.Unlock()
-		return c.delay, c.err
+		return c.answer, c.err
 	}
 	c.done = make(chan struct{})
 	l.waiting = append(l.waiting, c)
@@ -73,10 +68,10 @@ func (l *lane) do(ctx context.Context, c *call) (delay int64, err error) {
 	case <-c.done:
 	case <-ctx.Done():
 		if l.leave(c) {
-			return 0, ctx.Err()
+			return storage.Answer{}, ctx.Err()
 		}
 	}
-	return c.delay, c.err
+	return c.answer, c.err
 }
 
 // start requires mu held. It starts a sender if there is need and room for one.
@@ -123,13 +118,13 @@ func (l *lane) take(batch []*call) []*call {
 	return batch
 }
 
-// answer wakes the callers of a batch. A token taken for one who has left is given back.
+// answer wakes the callers of a batch. What was taken for one who has left is given back.
 func (l *lane) answer(batch []*call) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, c := range batch {
-		if c.left && c.op != opReturn && c.err == nil && c.delay == 0 {
-			l.waiting = append(l.waiting, &call{key: c.key, limits: c.limits, op: opReturn, done: make(chan struct{})})
+		if back := c.undo(); c.left && back != nil {
+			l.waiting = append(l.waiting, back)
 		}
 		close(c.done)
 	}
@@ -156,16 +151,33 @@ func (l *lane) leave(c *call) bool {
 	return true
 }
 
+// undo makes the call that gives back what c has taken; nil if that is nothing.
+func (c *call) undo() *call {
+	op := storage.Op{Now: c.now}
+	switch {
+	case c.err != nil:
+		return nil
+	case c.kind == storage.GetDelay && c.answer.Delay == 0:
+		op.Kind = storage.ReturnToken
+	case c.kind == storage.Admit:
+		op.Kind, op.Lease, op.Ticket = storage.Cancel, c.answer.Lease, c.answer.Ticket
+	default:
+		return nil
+	}
+	packed, err := packOp(&op)
+	if err != nil { // then it would not have been answered
+		return nil
+	}
+	return &call{key: c.key, limits: c.limits, op: packed, kind: op.Kind, done: make(chan struct{})}
+}
+
 // byEntity links the calls of each entity by next, in their order, and returns the first ones. Callers with other
 // limits for the same entity are apart.
 func byEntity(calls []*call) (firsts []*call) {
 	if len(calls) == 1 {
 		return calls
 	}
-	type entity struct {
-		key    string
-		limits storage.Limits
-	}
+	type entity struct{ key, limits string }
 	last := make(map[entity]*call, len(calls))
 	for _, c := range calls {
 		e := entity{c.key, c.limits}

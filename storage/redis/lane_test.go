@@ -3,7 +3,6 @@ package redis
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -18,6 +17,12 @@ type server struct {
 	turn    chan struct{}
 }
 
+// What the calls of these tests ask for, and what gives back what they took.
+var (
+	opNow    = string([]byte{byte(storage.GetDelay)})
+	opReturn = string([]byte{byte(storage.ReturnToken)})
+)
+
 func newServer() (*server, *lane) {
 	s := &server{turn: make(chan struct{})}
 	return s, &lane{decide: s.decide}
@@ -26,7 +31,7 @@ func newServer() (*server, *lane) {
 func (s *server) decide(calls []*call) {
 	var ops []string
 	for _, c := range calls {
-		ops = append(ops, fmt.Sprint(c.key, c.op))
+		ops = append(ops, c.key+c.op)
 	}
 	s.mu.Lock()
 	s.batches = append(s.batches, ops)
@@ -149,18 +154,43 @@ func TestLeaving(t *testing.T) {
 }
 
 func TestByEntity(t *testing.T) {
-	other := storage.Limits{Size: 2}
 	calls := []*call{
-		{key: "a", op: 1}, {key: "b", op: 2}, {key: "a", op: 3}, {key: "a", op: 4, limits: other}, {key: "b", op: 5}, {key: "a", op: 6},
+		{key: "a", op: "1"}, {key: "b", op: "2"}, {key: "a", op: "3"}, {key: "a", op: "4", limits: "others"}, {key: "b", op: "5"}, {key: "a", op: "6"},
 	}
 	got := ""
 	for _, c := range byEntity(calls) {
 		for ; c != nil; c = c.next {
-			got += fmt.Sprint(c.key, c.op, " ")
+			got += c.key + c.op + " "
 		}
 		got += "| "
 	}
 	if want := "a1 a3 a6 | b2 b5 | a4 | "; got != want {
 		t.Errorf("got %s, want %s", got, want)
+	}
+}
+
+// What is taken for a caller who has left is given back by the operation that undoes it.
+func TestUndo(t *testing.T) {
+	lease, ticket := storage.Lease{ID: 7, Begin: 1, End: 2, Cost: 3}, storage.Ticket{Slot: 9, Epoch: 8, Cost: 3}
+	for _, c := range []struct {
+		of   call
+		want storage.Op
+	}{
+		{call{kind: storage.GetDelay}, storage.Op{Kind: storage.ReturnToken}},
+		{call{kind: storage.Admit, now: 5, answer: storage.Answer{Lease: lease}}, storage.Op{Kind: storage.Cancel, Now: 5, Lease: lease}},
+		{call{kind: storage.Admit, now: 5, answer: storage.Answer{Delay: 4, Ticket: ticket}}, storage.Op{Kind: storage.Cancel, Now: 5, Ticket: ticket}},
+	} {
+		want, err := packOp(&c.want)
+		if got := c.of.undo(); err != nil || got == nil || got.op != want || got.kind != c.want.Kind {
+			t.Errorf("undo of %+v = %+v, want %+v", c.of, got, c.want)
+		}
+	}
+	for _, c := range []call{
+		{kind: storage.GetDelay, answer: storage.Answer{Delay: 1}}, {kind: storage.GetDelay, err: ErrRange},
+		{kind: storage.Settle}, {kind: storage.ReturnToken}, {kind: storage.Renew},
+	} {
+		if got := c.undo(); got != nil {
+			t.Errorf("undo of %+v = %+v", c, got)
+		}
 	}
 }

@@ -40,8 +40,8 @@ type process struct {
 // than Size.
 func TestProcesses(t *testing.T) {
 	for name, limits := range map[string]storage.Limits{
-		"capacity is short": {Size: 40, RefreshRate: 6, RefreshInterval: 2, WaitForToken: 5},
-		"tokens are short":  {Size: 10, RefreshRate: 1000, RefreshInterval: 1, WaitForToken: 5},
+		"capacity is short": limits(40, 6, 2, 5),
+		"tokens are short":  limits(10, 1000, 1, 5),
 	} {
 		t.Run(name, func(t *testing.T) { testProcesses(t, limits) })
 	}
@@ -148,7 +148,7 @@ func contend(told string) error {
 			var err error
 			for err == nil && time.Since(began) < p.Duration {
 				var delay time.Duration
-				delay, err = s.GetDelay(ctx, "shop", &p.Limits, time.Time{})
+				delay, err = ask(ctx, s, "shop", &p.Limits)
 				calls++
 				if err != nil || delay > 0 {
 					continue
@@ -157,7 +157,7 @@ func contend(told string) error {
 				in, err1 := client.Incr(ctx, "in flight").Result()
 				most = max(most, in)
 				_, err2 := client.Decr(ctx, "in flight").Result()
-				err = errors.Join(err1, err2, s.ReturnToken(ctx, "shop", &p.Limits))
+				err = errors.Join(err1, err2, giveBack(ctx, s, "shop", &p.Limits))
 			}
 			mu.Lock()
 			defer mu.Unlock()

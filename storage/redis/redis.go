@@ -43,6 +43,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -183,11 +184,36 @@ func (s *Storage) Get(ctx context.Context, key string) (storage.State, storage.R
 		return storage.State{}, storage.NoRevision, nil
 	case err != nil:
 		return storage.State{}, storage.NoRevision, s.failure(err)
-	case len(value) != 64:
-		return storage.State{}, storage.NoRevision, ErrNotState
 	}
-	state, rev := unpack(value)
-	return state, rev, nil
+	return unpack(value)
+}
+
+// GetWithTime implements [storage.Timed].
+func (s *Storage) GetWithTime(ctx context.Context, key string) (storage.State, storage.Revision, time.Time, error) {
+	fail := func(err error) (storage.State, storage.Revision, time.Time, error) {
+		return storage.State{}, storage.NoRevision, time.Time{}, err
+	}
+	if err := s.usable(ctx); err != nil {
+		return fail(err)
+	}
+	answer, err := within(ctx, func() ([]any, error) { return getScript.Run(ctx, s.client, []string{s.key(key)}).Slice() })
+	if err != nil {
+		return fail(s.failure(err))
+	}
+	var numbers [2]int64
+	for i := range numbers {
+		text, _ := answer[1+i].(string)
+		if numbers[i], err = strconv.ParseInt(text, 10, 64); err != nil {
+			return fail(err)
+		}
+	}
+	now := time.Unix(numbers[0], 1000*numbers[1])
+	value, known := answer[0].(string)
+	if !known {
+		return storage.State{}, storage.NoRevision, now, nil
+	}
+	state, rev, err := unpack([]byte(value))
+	return state, rev, now, err
 }
 
 // Set implements [storage.Storage]. The time of a state is a caller's.
@@ -217,34 +243,20 @@ func (s *Storage) Set(ctx context.Context, key string, state storage.State, rev 
 	return nil
 }
 
-// GetDelay implements [storage.Atomic].
-func (s *Storage) GetDelay(ctx context.Context, key string, l *storage.Limits, now time.Time) (time.Duration, error) {
-	var op any = opNow
-	if !now.IsZero() {
-		ms := now.UnixMilli()
-		if outside(ms) {
-			return 0, ErrRange
-		}
-		op = ms
-	}
-	delay, err := s.do(ctx, key, l, op)
-	return storage.Milliseconds(delay), err
-}
-
-// ReturnToken implements [storage.Atomic].
-func (s *Storage) ReturnToken(ctx context.Context, key string, l *storage.Limits) error {
-	_, err := s.do(ctx, key, l, opReturn)
-	return err
-}
-
-func (s *Storage) do(ctx context.Context, key string, l *storage.Limits, op any) (int64, error) {
+// Do implements [storage.Atomic].
+func (s *Storage) Do(ctx context.Context, key string, l *storage.Limits, op storage.Op) (storage.Answer, error) {
 	if err := s.usable(ctx); err != nil {
-		return 0, err
+		return storage.Answer{}, err
 	}
-	if outside(l.Size) || outside(l.RefreshRate) || outside(l.RefreshInterval) || outside(l.WaitForToken) || outside(l.Start) {
-		return 0, ErrRange
+	limits, err := packLimits(l, s.maxHold)
+	if err != nil {
+		return storage.Answer{}, err
 	}
-	c := &call{key: s.key(key), limits: *l, op: op}
+	packed, err := packOp(&op)
+	if err != nil {
+		return storage.Answer{}, err
+	}
+	c := &call{key: s.key(key), limits: limits, op: packed, kind: op.Kind, now: op.Now}
 	return s.lane(ctx, c.key).do(ctx, c)
 }
 
@@ -273,16 +285,15 @@ func (s *Storage) decide(calls []*call) {
 	firsts := byEntity(calls)
 	commands := make([]*command, len(firsts))
 	for i, first := range firsts {
-		l := &first.limits
-		args := []any{pack(l.Size, l.RefreshRate, l.RefreshInterval, l.WaitForToken, l.Start, s.maxHold)}
+		args := []any{first.limits}
 		for c := first; c != nil; c = c.next {
 			args = append(args, c.op)
 		}
-		commands[i] = decideScript.command(first.key, args...)
+		commands[i] = opScript.command(first.key, args...)
 	}
 	run(s.client, commands)
 	for i, first := range firsts {
-		delays, err := commands[i].Result()
+		answers, err := commands[i].Result()
 		if err != nil {
 			err = s.failure(err)
 		} else if !s.reached.Load() {
@@ -290,7 +301,7 @@ func (s *Storage) decide(calls []*call) {
 		}
 		for c := first; c != nil; c = c.next {
 			if c.err = err; err == nil {
-				c.delay, delays = delays[0], delays[1:]
+				c.answer, answers = take(answers, c.kind)
 			}
 		}
 	}
@@ -333,8 +344,6 @@ func (s *Storage) failure(err error) error {
 	}
 	return err
 }
-
-func outside(n int64) bool { return n <= -limit || n >= limit }
 
 // within returns what f returns, or the error of ctx as soon as that ends: go-redis does not interrupt what is on its
 // way. Then f goes on, and its outcome is lost.

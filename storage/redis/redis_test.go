@@ -103,11 +103,29 @@ func TestTraces(t *testing.T) {
 }
 
 // perSecond lets ten run at once and five more each second. An entity is full at first.
-var perSecond = storage.Limits{Size: 10, RefreshRate: 5, RefreshInterval: 1000, WaitForToken: 50}
+var perSecond = limits(10, 5, 1000, 50)
+
+func limits(size, rate, interval, wait int64) storage.Limits {
+	return storage.Limits{
+		Window:       storage.Window{Size: size, RefreshRate: rate, RefreshInterval: interval},
+		WaitForToken: wait, Lease: 60_000, MaxLease: 3_600_000,
+	}
+}
+
+// ask asks by the server's clock.
+func ask(ctx context.Context, s storage.Atomic, key string, l *storage.Limits) (time.Duration, error) {
+	a, err := s.Do(ctx, key, l, storage.Op{Kind: storage.GetDelay, Now: storage.OwnClock})
+	return storage.Milliseconds(a.Delay), err
+}
+
+func giveBack(ctx context.Context, s storage.Atomic, key string, l *storage.Limits) error {
+	_, err := s.Do(ctx, key, l, storage.Op{Kind: storage.ReturnToken, Now: storage.OwnClock})
+	return err
+}
 
 func getDelay(t testing.TB, s storage.Atomic, key string, l *storage.Limits) time.Duration {
 	t.Helper()
-	delay, err := s.GetDelay(t.Context(), key, l, time.Time{})
+	delay, err := ask(t.Context(), s, key, l)
 	if err != nil {
 		t.Fatalf("GetDelay(%q): %v", key, err)
 	}
@@ -116,7 +134,7 @@ func getDelay(t testing.TB, s storage.Atomic, key string, l *storage.Limits) tim
 
 func returnToken(t testing.TB, s storage.Atomic, key string, l *storage.Limits) {
 	t.Helper()
-	if err := s.ReturnToken(t.Context(), key, l); err != nil {
+	if err := giveBack(t.Context(), s, key, l); err != nil {
 		t.Fatalf("ReturnToken(%q): %v", key, err)
 	}
 }
@@ -157,7 +175,7 @@ func TestOpen(t *testing.T) {
 	if err := s.(*redis.Storage).Close(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.(storage.Atomic).GetDelay(t.Context(), "shop", &perSecond, time.Time{}); !errors.Is(err, redis.ErrClosed) {
+	if _, err := ask(t.Context(), s.(storage.Atomic), "shop", &perSecond); !errors.Is(err, redis.ErrClosed) {
 		t.Errorf("GetDelay after Close = %v, want ErrClosed", err)
 	}
 	if n := mini.CurrentConnectionCount(); n != 0 {
@@ -196,12 +214,12 @@ func TestCloseLeavesTheClientOpen(t *testing.T) {
 		}
 	}
 	_, _, get := s.Get(t.Context(), "shop")
-	_, decide := s.GetDelay(t.Context(), "shop", &perSecond, time.Time{})
+	_, decide := ask(t.Context(), s, "shop", &perSecond)
 	for name, err := range map[string]error{
 		"Get":         get,
 		"Set":         s.Set(t.Context(), "shop", storage.State{}, storage.NoRevision),
 		"GetDelay":    decide,
-		"ReturnToken": s.ReturnToken(t.Context(), "shop", &perSecond),
+		"ReturnToken": giveBack(t.Context(), s, "shop", &perSecond),
 	} {
 		if !errors.Is(err, redis.ErrClosed) {
 			t.Errorf("%s after Close = %v, want ErrClosed", name, err)
@@ -276,7 +294,7 @@ func TestTimeToLive(t *testing.T) {
 		t.Errorf("%d tokens are out, want the new one only", n)
 	}
 	// A caller's time says nothing about how long the entity will be needed.
-	if _, err := s.GetDelay(t.Context(), "shop", &perSecond, time.UnixMilli(1_500_000_000_000)); err != nil {
+	if _, err := s.Do(t.Context(), "shop", &perSecond, storage.Op{Kind: storage.GetDelay, Now: 1_500_000_000_000}); err != nil {
 		t.Fatal(err)
 	}
 	returnToken(t, s, "shop", &perSecond)
@@ -293,7 +311,7 @@ func TestTimeToLive(t *testing.T) {
 func TestIdleEntitiesAreGone(t *testing.T) {
 	client := connect(t, servers.OwnRedis(t).Addr())
 	s := newStorage(t, client)
-	fast := storage.Limits{Size: 3, RefreshRate: 1, RefreshInterval: 20, WaitForToken: 1}
+	fast := limits(3, 1, 20, 1)
 	for i := range 1000 {
 		key := fmt.Sprint("shop", i)
 		if d := getDelay(t, s, key, &fast); d != 0 {
@@ -394,23 +412,43 @@ func TestRights(t *testing.T) {
 
 func TestNumbersOutOfRange(t *testing.T) {
 	s := newStorage(t, connectShared(t))
-	now := time.UnixMilli(1_700_000_000_000)
-	for name, spoil := range map[string]func(*storage.Limits, *time.Time){
-		"Size":            func(l *storage.Limits, _ *time.Time) { l.Size = 1 << 52 },
-		"RefreshRate":     func(l *storage.Limits, _ *time.Time) { l.RefreshRate = 1<<63 - 1 },
-		"RefreshInterval": func(l *storage.Limits, _ *time.Time) { l.RefreshInterval = 1<<53 + 1 },
-		"WaitForToken":    func(l *storage.Limits, _ *time.Time) { l.WaitForToken = 1 << 60 },
-		"Start":           func(l *storage.Limits, _ *time.Time) { l.Start = -1 << 63 },
-		"now":             func(_ *storage.Limits, now *time.Time) { *now = time.UnixMilli(1 << 52) },
-		"time to fill":    func(l *storage.Limits, _ *time.Time) { l.Size, l.RefreshInterval = 1<<40, 1<<20 },
+	const now = 1_700_000_000_000
+	for name, spoil := range map[string]func(*storage.Limits, *storage.Op){
+		"Size":            func(l *storage.Limits, _ *storage.Op) { l.Size = 1 << 52 },
+		"RefreshRate":     func(l *storage.Limits, _ *storage.Op) { l.RefreshRate = 1<<63 - 1 },
+		"RefreshInterval": func(l *storage.Limits, _ *storage.Op) { l.RefreshInterval = 1<<53 + 1 },
+		"WaitForToken":    func(l *storage.Limits, _ *storage.Op) { l.WaitForToken = 1 << 60 },
+		"Start":           func(l *storage.Limits, _ *storage.Op) { l.Start = -1 << 63 },
+		"further Size": func(l *storage.Limits, _ *storage.Op) {
+			l.Windows = []storage.Window{{Size: 1 << 52, RefreshRate: 1, RefreshInterval: 1}}
+		},
+		"now":          func(_ *storage.Limits, op *storage.Op) { op.Now = 1 << 52 },
+		"Cost":         func(_ *storage.Limits, op *storage.Op) { op.Kind, op.Cost = storage.Admit, 1<<52 },
+		"For":          func(_ *storage.Limits, op *storage.Op) { op.Kind, op.For = storage.Throttle, 1<<52 },
+		"time closed":  func(_ *storage.Limits, op *storage.Op) { op.Kind, op.For = storage.Throttle, 1<<52-1 },
+		"time to fill": func(l *storage.Limits, _ *storage.Op) { l.Size, l.RefreshInterval = 1<<40, 1<<20 },
+		"time to fill a further window": func(l *storage.Limits, _ *storage.Op) {
+			l.Windows = []storage.Window{{Size: 1 << 40, RefreshRate: 1, RefreshInterval: 1 << 20}}
+		},
+		"lease": func(_ *storage.Limits, op *storage.Op) { op.Kind, op.Lease.Left = storage.Settle, -1<<52 },
 	} {
-		l, now := perSecond, now
-		spoil(&l, &now)
-		if _, err := s.GetDelay(t.Context(), "shop", &l, now); !errors.Is(err, redis.ErrRange) {
-			t.Errorf("GetDelay with a large %s = %v, want ErrRange", name, err)
+		l, op := perSecond, storage.Op{Kind: storage.GetDelay, Now: now}
+		spoil(&l, &op)
+		if _, err := s.Do(t.Context(), "shop", &l, op); !errors.Is(err, redis.ErrRange) {
+			t.Errorf("an operation with a large %s = %v, want ErrRange", name, err)
 		}
 	}
 	if _, rev, err := s.Get(t.Context(), "shop"); rev != storage.NoRevision || err != nil {
 		t.Errorf("after refusals only: revision %d, %v", rev, err)
+	}
+	// A ticket comes from outside. One that was forged is worth nothing, and no error.
+	for _, n := range []int64{1 << 52, -1 << 52, 1<<63 - 1, -1 << 63} {
+		for i, forged := range []storage.Ticket{{Slot: n, Epoch: 1}, {Epoch: n}, {Epoch: 1, Cost: n}} {
+			op := storage.Op{Kind: storage.Admit, Now: now, Cost: 1, Ticket: forged}
+			key := fmt.Sprint(n, i)
+			if a, err := s.Do(t.Context(), key, &perSecond, op); err != nil || a.Delay != 0 {
+				t.Errorf("Admit with the ticket %+v = %+v, %v; want to run", forged, a, err)
+			}
+		}
 	}
 }

@@ -12,13 +12,22 @@ import (
 var (
 	//go:embed common.lua
 	commonSource string
+	//go:embed state.lua
+	stateSource string
 	//go:embed decide.lua
 	decideSource string
+	//go:embed admit.lua
+	admitSource string
+	//go:embed op.lua
+	opSource string
+	//go:embed store.lua
+	storeSource string
 	//go:embed set.lua
 	setSource string
 
-	decideScript = newScript(commonSource + decideSource)
-	setScript    = newScript(commonSource + setSource)
+	opScript  = newScript(commonSource + stateSource + decideSource + "if not plain then\n" + admitSource + opSource + "end\n" + storeSource)
+	setScript = newScript(commonSource + setSource)
+	getScript = goredis.NewScript(commonSource + "return {value, time[1], time[2]}")
 )
 
 type script struct{ source, hash string }

@@ -1,0 +1,124 @@
+package redis
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/drip-go/drip/storage"
+)
+
+// scanned is how many keys Redis looks at for one step of List: it is held up for less than a millisecond.
+const scanned = 1000
+
+// List implements [storage.Lister]. It scans the keys of every master, which takes two round trips for each thousand of
+// them, other people's keys included, and gets those with the prefix. What is no state is left out. A user with
+// an access list needs "+scan" besides.
+func (s *Storage) List(ctx context.Context, each func(storage.Entry) error) error {
+	if err := s.usable(ctx); err != nil {
+		return err
+	}
+	masters, several := s.client.(interface {
+		ForEachMaster(context.Context, func(context.Context, *goredis.Client) error) error
+	})
+	if !several {
+		return s.list(ctx, s.client, each)
+	}
+	var mu sync.Mutex
+	return masters.ForEachMaster(ctx, func(ctx context.Context, c *goredis.Client) error {
+		return s.list(ctx, c, func(e storage.Entry) error {
+			mu.Lock()
+			defer mu.Unlock()
+			return each(e)
+		})
+	})
+}
+
+// list lists the entities of one server.
+func (s *Storage) list(ctx context.Context, client goredis.Cmdable, each func(storage.Entry) error) error {
+	for cursor, more := uint64(0), true; more; more = cursor != 0 {
+		var keys []string
+		var err error
+		keys, cursor, err = scan(ctx, client, cursor, literally(s.prefix)+"{*")
+		if err != nil {
+			return s.failure(err)
+		}
+		if len(keys) == 0 {
+			continue
+		}
+		now, values, err := getAll(ctx, client, keys)
+		if err != nil {
+			return s.failure(err)
+		}
+		for i, value := range values {
+			entity, ours := s.entity(keys[i])
+			state, _, err := unpack(value)
+			if !ours || err != nil { // gone since, or somebody else's
+				continue
+			}
+			if err := each(storage.Entry{Key: entity, State: state, Time: now}); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func scan(ctx context.Context, client goredis.Cmdable, cursor uint64, match string) ([]string, uint64, error) {
+	type step struct {
+		keys []string
+		next uint64
+	}
+	found, err := within(ctx, func() (st step, err error) {
+		st.keys, st.next, err = client.Scan(ctx, cursor, match, scanned).Result()
+		return st, err
+	})
+	return found.keys, found.next, err
+}
+
+// getAll gets the values of keys and the time. In a Cluster the keys are of one server, but of several slots.
+func getAll(ctx context.Context, client goredis.Cmdable, keys []string) (time.Time, [][]byte, error) {
+	var now *goredis.TimeCmd
+	values := make([]*goredis.StringCmd, len(keys))
+	_, err := within(ctx, func() (struct{}, error) {
+		_, err := client.Pipelined(ctx, func(p goredis.Pipeliner) error {
+			now = p.Time(ctx)
+			for i, key := range keys {
+				values[i] = p.Get(ctx, key)
+			}
+			return nil
+		})
+		if now.Err() == nil {
+			err = nil // of a GET: the key is gone, or has no string
+		}
+		return struct{}{}, err
+	})
+	if err != nil {
+		return time.Time{}, nil, err
+	}
+	got := make([][]byte, len(keys))
+	for i, v := range values {
+		got[i], _ = v.Bytes()
+	}
+	return now.Val(), got, nil
+}
+
+// entity is the one whose key this is.
+func (s *Storage) entity(key string) (entity string, ok bool) {
+	inner, ok := strings.CutPrefix(key, s.prefix+"{")
+	if !ok {
+		return "", false
+	}
+	if entity, ok = strings.CutPrefix(inner, "}"); !ok {
+		entity = strings.TrimSuffix(inner, "}")
+	}
+	return entity, s.key(entity) == key
+}
+
+// literally is a pattern that matches only the text itself.
+func literally(text string) string {
+	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`, `]`, `\]`, `^`, `\^`).Replace(text)
+}

@@ -1,0 +1,48 @@
+-- The script that does operations begins here: what it is asked, and what is stored.
+--
+-- KEYS[1]    the entity's key
+-- ARGV[1]    big-endian int64: Size, RefreshRate, RefreshInterval, WaitForToken, Start and Concurrency of the Limits,
+--            Options.MaxHold in milliseconds, Lease and MaxLease, and the three of each of Windows
+-- ARGV[2..]  the operations. Each is a byte, its Kind, and then big-endian int64: Now, Cost, For, the five of Ticket
+--            and of Lease. Zeros at the end are left out; without any number Now is OwnClock
+--
+-- Returns the Answers one after the other, of each what its Kind sets: Delay and Bound of GetDelay; the same of Admit,
+-- and then the five of Lease for a Delay of 0, else the five of Ticket; Found of ReturnToken, Settle and Cancel; Found
+-- and the five of Lease of Renew. After an error nothing has changed.
+
+local max, min = math.max, math.min
+local limit = 2 ^ 52
+local inexact = false
+
+-- l are the Limits. For Concurrency stands what it is, not 0.
+local Size, RefreshRate, RefreshInterval, WaitForToken, Start, Concurrency, MaxHold = unpack('>i8i8i8i8i8i8i8', ARGV[1])
+local l = {
+  Size = Size, RefreshRate = RefreshRate, RefreshInterval = RefreshInterval,
+  WaitForToken = WaitForToken, Start = Start, Concurrency = Concurrency > 0 and Concurrency or Size,
+}
+
+-- s is the State, nil when nothing is stored: s.OpsLast is Ops.Last and so on, s.LateLast and s.LateCapacity are
+-- Booking.Late, and what else there is of Booking is s.Booking.
+local s
+local revision, clock = 0, 0
+if value then
+  local OpsLast, OpsCapacity, WaitLast, WaitCapacity, InUse, Until
+  revision, clock, OpsLast, OpsCapacity, WaitLast, WaitCapacity, InUse, Until = unpack('>i8i8i8i8i8i8i8i8', value)
+  s = {
+    OpsLast = OpsLast, OpsCapacity = OpsCapacity, WaitLast = WaitLast, WaitCapacity = WaitCapacity,
+    InUse = InUse, Until = Until,
+  }
+end
+
+-- plain tells that there is no Booking and none will be needed.
+local plain = #ARGV[1] == 72 and not (value and #value > 64)
+for i = 2, #ARGV do
+  local op = ARGV[i]
+  plain = plain and (op == '\0' or op == '\1' or string.byte(op) == 0)
+end
+
+local millis = (micros - micros % 1000) / 1000
+local known = value -- or something is to be stored
+local answers = {}
+local now -- what the last operation was told
+local till, needed, booked -- by when s would be as good as new, by when without what is promised; the bytes of Booking
