@@ -1,0 +1,416 @@
+// Package limiter limits the units a second that operations consume, and makes them wait: a client's side of a service
+// with so many read units a second for each table, say.
+//
+// What an operation costs is often known only when it is over. So a [Limiter] is paid afterwards: a call waits for
+// what was consumed before it, never for its own units, and any number is admitted as soon as nothing is owed. Most
+// callers want [Limiter.Do], or [Limiter.Consume] when they know the units beforehand:
+//
+//	waited, err := l.Consume(ctx, 5)
+//
+// What is not used is saved, for at most the limiter's duration. Over any time T no more is granted than
+// limit·(T+duration), and the last operation whole. That is the generic cell rate algorithm with the cost charged after
+// the test.
+//
+// # Waiting
+//
+// Nothing is charged to a call that waits before it is admitted. So one whose context ends or whose timeout passes has
+// nothing to give back, and those behind it move up. Calls are admitted in the order they came; TryConsume, which
+// cannot wait, goes before nobody who does. Who gives up after a short timeout and asks again would never be first, so
+// he keeps his place before those more than twice as patient: for a second, or until another as impatient takes it. For
+// the moment that it takes to ask again, 10 ms or half the duration, they leave him even his turn.
+//
+// # Several processes
+//
+// Limiters with the same [Options.Storage] and [Options.Key] are one, in any number of processes; they should have the
+// same limit and the same duration, which each sets for itself. The storage's clock decides if it has one
+// ([storage.Timed]), or else the processes' clocks, which should agree then. A call is at least one round trip, which
+// those who call at the same time share. Calls of one process are admitted in their order; between processes there is
+// none, and each has its share by chance. One that waits asks again ten times a second, in case units were given back
+// elsewhere.
+//
+// An error of the storage is returned to all who wait: they are not admitted, but may have been charged.
+//
+// # Compared with the SDKs of Oracle NoSQL Database
+//
+// The arithmetic is that of their rate limiters for Java, Go, Node.js and .NET wherever they agree. Where they do not:
+//
+//   - Saved units are counted from [New] (Java, Go), not from the first call.
+//   - A new limit keeps what is saved and owed as time (Java, Go): a second's worth stays a second's.
+//   - A timeout of zero is none (Java, Go, .NET). A negative one is an error and charges nothing (Java).
+//   - A call that times out but charges always reports the timeout (Java, Go).
+//   - Throttled drops what is saved at once (Java, Go), not at the next call.
+//   - Units may be fractions (Node.js).
+//   - The duration is a second unless said (Java, Go), and is at least the time of one unit; a lower limit raises it
+//     and a higher one does not lower it again (all).
+//   - NaN and limits of zero or less are errors. To have no limit say so: [Unlimited]. CurrentRate is 0 then.
+//
+// And where they agree or do worse, but should not:
+//
+//   - Waits, rates and durations are not rounded: 3 a second is 3, and 3e9 a second are not unlimited.
+//   - No number of units overflows into credit; too many to count are an error.
+//   - A wait that is cancelled charges nothing; theirs does.
+//   - Units given back shorten the waits under way; those charged meanwhile lengthen them.
+//   - Do lets those who wait go one after the other; after a wait for zero units, their pattern, all go at once.
+//   - Who has a short timeout gets his share beside the patient.
+//   - One limiter may serve many processes.
+package limiter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"sync"
+	"time"
+
+	"github.com/drip-go/drip/storage"
+)
+
+var (
+	// ErrTimeout is wrapped by the error of a call whose timeout passed before it was admitted.
+	ErrTimeout = errors.New("timed out")
+
+	// ErrInvalid is wrapped by the error that says which argument makes no sense and what would. Nothing has changed.
+	ErrInvalid = errors.New("invalid argument")
+
+	// ErrStorage is wrapped by the error of a call that the storage did not serve, with the cause. The call was not
+	// admitted, but may have been charged.
+	ErrStorage = errors.New("storage")
+)
+
+// Unlimited as a limit admits everything at once, and records nothing: what was owed before is owed again when another
+// limit is set.
+var Unlimited = math.Inf(1)
+
+const (
+	leastLimit  = 1e-9 // a unit in 31 years
+	mostLimit   = 1e15 // a unit takes a femtosecond
+	mostSeconds = 1e12 // that may be owed: 31,000 years
+)
+
+// Options of a Limiter. Limit must be set, and Key with a Storage.
+type Options struct {
+	// Limit is the units a second: between 1e-9 and 1e15, or Unlimited.
+	Limit float64
+
+	// Percent of the limit, above 0 and at most 100, is what this limiter allows, when others that share the limit but
+	// no Storage have the rest. It applies to SetLimit too. Defaults to 100.
+	Percent float64
+
+	// Duration is how much time's worth of units may be saved while they are not used. It is raised to the time of one
+	// unit if it is less. Defaults to one second.
+	Duration time.Duration
+
+	// Storage keeps the limiter for any number of processes; see the package's documentation. Defaults to this
+	// Limiter's own memory.
+	Storage storage.Storage
+
+	// Key is the limiter's name in the Storage, and must not be an entity of a Bucket there.
+	Key string
+}
+
+// Limiter limits units a second. Make one with New; it is safe for concurrent use, and nothing needs to be closed.
+type Limiter struct {
+	percent float64
+	storage storage.Storage // nil: next is here
+	timed   storage.Timed   // nil when the storage has no clock
+	key     string
+	born    time.Time
+
+	mu       sync.Mutex
+	limit    float64 // percent of what was set
+	duration time.Duration
+	next     instant // when nothing is owed any more; before now: since when units are saved
+
+	// See queue.go.
+	changes   []*request
+	queue     []*request
+	places    bool // some in queue are kept
+	patience  time.Duration
+	patientAt time.Time // when somebody with that patience waited last
+	serving   bool
+	again     bool
+	answered  []*request // by the round under way
+	timer     *time.Timer
+
+	// What operations of Do cost.
+	average    float64
+	operations float64 // that average is of, as far as they count
+}
+
+// New returns a Limiter that owes nothing and has saved nothing. Its error, ErrInvalid, names the field that is wrong
+// and says what is right.
+func New(o Options) (*Limiter, error) {
+	if o.Percent == 0 {
+		o.Percent = 100
+	}
+	if !(o.Percent > 0 && o.Percent <= 100) {
+		return nil, fmt.Errorf("limiter: %w: Options.Percent is %v; it must be above 0 and at most 100, or 0 for the default", ErrInvalid, o.Percent)
+	}
+	if o.Duration < 0 {
+		return nil, fmt.Errorf("limiter: %w: Options.Duration is %v; it must not be negative", ErrInvalid, o.Duration)
+	}
+	if o.Duration == 0 {
+		o.Duration = time.Second
+	}
+	if o.Storage != nil && o.Key == "" {
+		return nil, fmt.Errorf("limiter: %w: Options.Key is empty; it must name the limiter in the Storage", ErrInvalid)
+	}
+	if o.Storage == nil && o.Key != "" {
+		return nil, fmt.Errorf("limiter: %w: Options.Key is %q without a Storage; it names the limiter in one", ErrInvalid, o.Key)
+	}
+	l := &Limiter{
+		percent:  o.Percent,
+		storage:  o.Storage,
+		key:      o.Key,
+		born:     time.Now(),
+		duration: o.Duration,
+	}
+	l.next = at(l.born)
+	l.timed, _ = o.Storage.(storage.Timed)
+	if err := l.SetLimit(o.Limit); err != nil {
+		return nil, err
+	}
+	return l, nil
+}
+
+// Consume waits until nothing is owed, charges the units and returns how long it waited. Zero units wait and charge
+// nothing. Fewer than zero give units back, at once, and shorten the waits of others.
+//
+// It waits until its context ends; then nothing was charged, and the error wraps the context's.
+func (l *Limiter) Consume(ctx context.Context, units float64) (waited time.Duration, err error) {
+	waited, err = l.consume(ctx, units, 0, false)
+	return waited, failed("consume", units, err)
+}
+
+// ConsumeTimeout is Consume with a timeout: when the wait would be as long or longer, it waits so long and returns
+// ErrTimeout. Nothing was charged then, unless always is set. A timeout of zero is none, and a negative one is
+// ErrInvalid whatever is owed: to charge what was used without waiting there is ConsumeNow.
+//
+// The timeout is for the limiter's wait. The time that a storage needs to answer is bounded by the context.
+func (l *Limiter) ConsumeTimeout(ctx context.Context, units float64, timeout time.Duration, always bool) (waited time.Duration, err error) {
+	waited, err = l.consume(ctx, units, timeout, always)
+	return waited, failed("consume", units, err)
+}
+
+func (l *Limiter) consume(ctx context.Context, units float64, timeout time.Duration, always bool) (time.Duration, error) {
+	if timeout < 0 {
+		return 0, fmt.Errorf("%w: the timeout is %v; it must not be negative, and 0 is none", ErrInvalid, timeout)
+	}
+	if units < 0 {
+		return 0, l.consumeNow(ctx, units)
+	}
+	r := &request{units: units, timeout: timeout, always: always}
+	err := l.admit(ctx, r)
+	return r.waited, err
+}
+
+// TryConsume charges the units if nothing is owed and nobody waits, and reports whether it did. It does not wait, but
+// for the storage. Zero units ask whether a call would be admitted now; fewer give units back, and are true.
+func (l *Limiter) TryConsume(ctx context.Context, units float64) (bool, error) {
+	var err error
+	if units < 0 {
+		err = l.consumeNow(ctx, units)
+	} else {
+		err = l.admit(ctx, &request{units: units, final: true})
+	}
+	if err == errRefused {
+		return false, nil
+	}
+	return err == nil, failed("try to consume", units, err)
+}
+
+// ConsumeNow charges the units whatever is owed, without waiting: later calls wait for them. Fewer than zero are given
+// back.
+func (l *Limiter) ConsumeNow(ctx context.Context, units float64) error {
+	return failed("consume", units, l.consumeNow(ctx, units))
+}
+
+func (l *Limiter) consumeNow(ctx context.Context, units float64) error {
+	if err := check(units); err != nil {
+		return err
+	}
+	if l.Limit() == Unlimited {
+		return ctx.Err()
+	}
+	return l.change(ctx, func(next, now instant) (instant, error) { return l.charge(next, now, units/l.limit) })
+}
+
+// Do waits until nothing is owed, calls op and charges the units that op says it has used, whether it failed or not. It
+// does not wait again. The error is op's, or says why op was not called, or, joined to op's, why its units were not
+// charged.
+//
+// So that of many who wait one goes after the other, Do charges beforehand what operations of this Limiter cost on
+// average, the latest of them counting most, and a second's worth as long as that is not known. When op is over the
+// difference is settled. If op panics, or its units are negative or no number, that estimate stays charged.
+func (l *Limiter) Do(ctx context.Context, op func(context.Context) (units float64, err error)) error {
+	r := &request{estimate: true}
+	if err := l.admit(ctx, r); err != nil {
+		return fmt.Errorf("limiter: do: %w", err)
+	}
+	units, err := op(ctx)
+	if bad := check(units); bad != nil || units < 0 {
+		return errors.Join(err, fmt.Errorf("limiter: do: %w: the operation used %v units; they must be a number and not negative", ErrInvalid, units))
+	}
+	// An operation that failed and cost nothing says nothing about those that do.
+	if err == nil || units > 0 {
+		l.learn(units)
+	}
+	if r.charged == 0 && l.Limit() == Unlimited {
+		return err
+	}
+	settle := func(next, now instant) (instant, error) { return l.charge(next, now, units/l.limit-r.charged) }
+	if bad := l.change(context.WithoutCancel(ctx), settle); bad != nil {
+		err = errors.Join(err, fmt.Errorf("limiter: do: charge %v units: %w", units, bad))
+	}
+	return err
+}
+
+// expected returns what an operation of Do is charged beforehand. l.mu is held.
+func (l *Limiter) expected() float64 {
+	if l.operations == 0 {
+		return max(1, l.limit)
+	}
+	return l.average
+}
+
+// learn counts what an operation has cost. The second's worth that was expected of the first one counts like one: or, if
+// that costs nothing, all who wait would go next.
+func (l *Limiter) learn(units float64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.limit == Unlimited {
+		return
+	}
+	l.average = l.expected()
+	l.operations = min(l.operations+1, 7)
+	l.average += (units - l.average) / (l.operations + 1)
+}
+
+// Reset drops what is saved and what is owed. Limit and duration stay.
+func (l *Limiter) Reset(ctx context.Context) error {
+	err := l.change(ctx, func(_, now instant) (instant, error) { return now, nil })
+	return wrap("reset", err)
+}
+
+// Throttled tells that the service refused an operation although the limiter had admitted it. What is saved is
+// dropped; what is owed stays.
+func (l *Limiter) Throttled(ctx context.Context) error {
+	err := l.change(ctx, func(next, now instant) (instant, error) { return later(next, now), nil })
+	return wrap("throttled", err)
+}
+
+// CurrentRate returns the rate at this moment in percent of the limit: 100 when nothing is owed or saved, 0 when a
+// second's worth or more is saved, and above 100 when units are owed: 200 for a second's worth.
+func (l *Limiter) CurrentRate(ctx context.Context) (percent float64, err error) {
+	err = l.change(ctx, func(next, now instant) (instant, error) {
+		saved := min(now.sub(next), l.duration)
+		percent = max(0, 100-100*saved.Seconds())
+		if l.limit == Unlimited {
+			percent = 0
+		}
+		return next, nil
+	})
+	if err != nil {
+		return 0, wrap("current rate", err)
+	}
+	return percent, nil
+}
+
+// SetCurrentRate makes the rate at this moment so many percent of the limit; see CurrentRate. Less than 0 is more than
+// a second's worth saved, of which the next call finds no more than the duration.
+func (l *Limiter) SetCurrentRate(ctx context.Context, percent float64) error {
+	seconds := percent/100 - 1
+	if !(math.Abs(seconds) <= mostSeconds) {
+		return fmt.Errorf("limiter: %w: the rate is %v percent; it must be a number, and no more than 1e14 either way", ErrInvalid, percent)
+	}
+	err := l.change(ctx, func(_, now instant) (instant, error) { return now.after(seconds), nil })
+	return wrap("set current rate", err)
+}
+
+// SetLimit sets the units a second, of which this limiter allows its percentage. What is saved and what is owed stay the
+// same in time. The duration is raised to the time of one unit if it is less. Other processes have limits of their own.
+func (l *Limiter) SetLimit(perSecond float64) error {
+	limit := perSecond * l.percent / 100
+	if !(limit >= leastLimit && (limit <= mostLimit || limit == Unlimited)) {
+		of := ""
+		if l.percent != 100 {
+			of = fmt.Sprintf(", of which %v percent are %v", l.percent, limit)
+		}
+		return fmt.Errorf("limiter: %w: the limit is %v units a second%s; it must be between %v and %v, or Unlimited", ErrInvalid, perSecond, of, leastLimit, mostLimit)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.limit = limit
+	l.raise()
+	if len(l.queue) > 0 {
+		l.serve()
+	}
+	return nil
+}
+
+// Limit returns the units a second that this limiter allows: its percentage of what was set.
+func (l *Limiter) Limit() float64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.limit
+}
+
+// SetDuration sets how much time's worth of units may be saved, which is raised to the time of one unit if it is less. A
+// longer one counts what was not used in the past too, as far as that is known; a shorter one drops it with the next
+// call. Other processes have durations of their own.
+func (l *Limiter) SetDuration(d time.Duration) error {
+	if d < 0 {
+		return fmt.Errorf("limiter: %w: the duration is %v; it must not be negative", ErrInvalid, d)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.duration = d
+	l.raise()
+	return nil
+}
+
+// Duration returns how much time's worth of units may be saved.
+func (l *Limiter) Duration() time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.duration
+}
+
+// raise makes the duration long enough to save one unit, or a call would have to come at the very moment. l.mu is held.
+func (l *Limiter) raise() {
+	l.duration = max(l.duration, time.Duration(math.Round(1e9/l.limit)), 1)
+}
+
+// charge returns next with seconds' worth of units charged, or fewer than zero given back. l.mu is held.
+func (l *Limiter) charge(next, now instant, seconds float64) (instant, error) {
+	moved := later(next, now.before(l.duration))
+	if math.Abs(seconds) <= mostSeconds {
+		moved = moved.after(seconds)
+	}
+	if math.Abs(seconds) > mostSeconds || moved.ms-now.ms > mostSeconds*1000 {
+		return next, fmt.Errorf("%w: so many units are too many to count: no more than %v seconds' worth may be owed", ErrInvalid, float64(mostSeconds))
+	}
+	return moved, nil
+}
+
+func check(units float64) error {
+	if math.IsNaN(units) || math.IsInf(units, 0) {
+		return fmt.Errorf("%w: the units are %v; they must be a number", ErrInvalid, units)
+	}
+	return nil
+}
+
+func failed(what string, units float64, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("limiter: %s %v units: %w", what, units, err)
+}
+
+func wrap(what string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("limiter: %s: %w", what, err)
+}

@@ -1,0 +1,488 @@
+package limiter_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/drip-go/drip/limiter"
+	"github.com/drip-go/drip/storage/memory"
+)
+
+// A charge is what an operation cost, and when it ran.
+type charge struct {
+	at    time.Duration
+	units float64
+}
+
+// record is what a service would see.
+type record struct {
+	start time.Time
+	mu    sync.Mutex
+	all   []charge
+}
+
+func (r *record) add(units float64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.all = append(r.all, charge{time.Since(r.start), units})
+}
+
+// most returns the most units in any window of that length, and the total.
+func (r *record) most(window time.Duration) (most, total float64) {
+	first, in := 0, 0.0
+	for _, c := range r.all {
+		in += c.units
+		total += c.units
+		for r.all[first].at <= c.at-window {
+			in -= r.all[first].units
+			first++
+		}
+		most = max(most, in)
+	}
+	return most, total
+}
+
+// both runs f in a bubble for a limiter in memory and for one in a storage.
+func both(t *testing.T, o limiter.Options, f func(t *testing.T, l *limiter.Limiter)) {
+	t.Run("memory", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) { f(t, newLimiter(t, o)) })
+	})
+	t.Run("storage", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			o := o
+			o.Storage, o.Key = memory.New(), "table"
+			f(t, newLimiter(t, o))
+		})
+	})
+}
+
+// TestDo has many workers whose operations take 75 ms and tell their units when they are over. In no second are there
+// more than the limit and one burst; a wait for zero units before each operation and a charge after it, as the SDKs
+// do, makes it 255 with 50 workers.
+func TestDo(t *testing.T) {
+	const limit = 50.0
+	for name, c := range map[string]struct {
+		cost  func() float64
+		slack float64
+	}{
+		"5 units":      {func() float64 { return 5 }, 0},
+		"0 to 9 units": {func() float64 { return float64(rand.IntN(10)) }, 25}, // no average knows what comes next
+	} {
+		for _, workers := range []int{8, 50} {
+			for _, idle := range []time.Duration{0, 10 * time.Second} {
+				t.Run(fmt.Sprint(name, ", workers ", workers, ", idle ", idle), func(t *testing.T) {
+					both(t, limiter.Options{Limit: limit}, func(t *testing.T, l *limiter.Limiter) {
+						time.Sleep(idle)
+						r := record{start: time.Now()}
+						const lasts = 30 * time.Second
+						var wg sync.WaitGroup
+						for range workers {
+							wg.Go(func() {
+								for {
+									err := l.Do(t.Context(), func(context.Context) (float64, error) {
+										units := c.cost()
+										r.add(units)
+										time.Sleep(75 * time.Millisecond)
+										return units, nil
+									})
+									if err != nil {
+										t.Error(err)
+									}
+									if err != nil || time.Since(r.start) > lasts {
+										return
+									}
+								}
+							})
+						}
+						wg.Wait()
+						r.all = until(r.all, lasts)
+						second, total := r.most(time.Second)
+						burst := limit * l.Duration().Seconds()
+						t.Logf("at most %.0f units in a second, %.1f on average", second, total/lasts.Seconds())
+						if second > limit+burst+c.slack {
+							t.Errorf("%v units in a second", second)
+						}
+						if total < 0.95*limit*lasts.Seconds() || total > limit*lasts.Seconds()+burst+10 {
+							t.Errorf("%v units in %v", total, lasts)
+						}
+					})
+				})
+			}
+		}
+	}
+}
+
+func until(all []charge, end time.Duration) []charge {
+	for i, c := range all {
+		if c.at >= end {
+			return all[:i]
+		}
+	}
+	return all
+}
+
+// TestTwoCalls is what TestDo is about: the limiter's answers are those of the SDKs.
+func TestTwoCalls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLimiter(t, limiter.Options{Limit: 50})
+		r := record{start: time.Now()}
+		var wg sync.WaitGroup
+		for range 50 {
+			wg.Go(func() {
+				for time.Since(r.start) < 5*time.Second {
+					if _, err := l.Consume(t.Context(), 0); err != nil {
+						t.Error(err)
+						return
+					}
+					r.add(5)
+					time.Sleep(75 * time.Millisecond)
+					if _, err := l.Consume(t.Context(), 5); err != nil {
+						t.Error(err)
+						return
+					}
+				}
+			})
+		}
+		wg.Wait()
+		most, _ := r.most(time.Second)
+		t.Logf("at most %.0f units in a second", most)
+		if most < 250 {
+			t.Errorf("at most %v units in a second: Do is not needed", most)
+		}
+	})
+}
+
+// TestShare has callers with timeouts too short for their turn beside patient ones.
+func TestShare(t *testing.T) {
+	const seconds, limit = 20, 10
+	for _, timeout := range []time.Duration{
+		10 * time.Millisecond, 30 * time.Millisecond, 50 * time.Millisecond, 75 * time.Millisecond,
+		99 * time.Millisecond, 100 * time.Millisecond, 150 * time.Millisecond,
+	} {
+		for _, by := range []string{"timeout", "context"} {
+			for _, pause := range []time.Duration{0, 7 * time.Millisecond} {
+				for _, n := range [][2]int{{1, 1}, {2, 1}, {2, 3}, {5, 2}} {
+					patient, impatient := n[0], n[1]
+					t.Run(fmt.Sprint(timeout, " by ", by, ", pause ", pause, ", ", impatient, " beside ", patient), func(t *testing.T) {
+						both(t, limiter.Options{Limit: limit}, func(t *testing.T, l *limiter.Limiter) {
+							// Those who are patient have a deadline too, as in a service all have.
+							ctx, cancel := context.WithTimeout(t.Context(), seconds*time.Second)
+							defer cancel()
+							var wg sync.WaitGroup
+							granted := make([]int, patient+impatient)
+							for i := range granted {
+								wg.Go(func() {
+									for ctx.Err() == nil {
+										var err error
+										switch {
+										case i < patient:
+											_, err = l.Consume(ctx, 1)
+										case by == "timeout":
+											_, err = l.ConsumeTimeout(ctx, 1, timeout, false)
+										default:
+											short, cancel := context.WithTimeout(ctx, timeout)
+											_, err = l.Consume(short, 1)
+											cancel()
+										}
+										if err == nil {
+											granted[i]++
+										} else if pause > 0 {
+											time.Sleep(pause)
+										}
+									}
+								})
+							}
+							wg.Wait()
+							t.Log(granted)
+							total, group := 0, 0
+							share := float64(seconds*limit) / float64(len(granted))
+							for i, n := range granted {
+								total += n
+								if i >= patient {
+									group += n
+								}
+								if n := float64(n); n < share/2 || n > share*2 {
+									t.Errorf("granted %v; an equal share is %.0f", granted, share)
+								}
+							}
+							if got := float64(group) / float64(impatient); got < 0.75*share || got > 1.33*share {
+								t.Errorf("granted %v: the impatient have %.1f each, an equal share is %.0f", granted, got, share)
+							}
+							if total < seconds*limit*98/100 || total > seconds*limit+1 {
+								t.Errorf("granted %d", total)
+							}
+						})
+					})
+				}
+			}
+		}
+	}
+}
+
+// TestCancel ends waits of many in many ways: what they have not used is there for others.
+func TestCancel(t *testing.T) {
+	both(t, limiter.Options{Limit: 10}, func(t *testing.T, l *limiter.Limiter) {
+		must(t, l.ConsumeNow(t.Context(), 10))
+		ctx, cancel := context.WithCancel(t.Context())
+		short, cancel2 := context.WithTimeout(ctx, 150*time.Millisecond)
+		defer cancel2()
+		var wg sync.WaitGroup
+		for i := range 20 {
+			wg.Go(func() {
+				waited, err := l.Consume(ctx, 5)
+				if !errors.Is(err, context.Canceled) || waited != 200*time.Millisecond {
+					t.Errorf("%d: %v, %v", i, waited, err)
+				}
+			})
+			wg.Go(func() {
+				waited, err := l.Consume(short, 5)
+				if !errors.Is(err, context.DeadlineExceeded) || waited != 150*time.Millisecond {
+					t.Errorf("%d: %v, %v", i, waited, err)
+				}
+			})
+			wg.Go(func() {
+				waited, err := l.ConsumeTimeout(ctx, 5, 100*time.Millisecond, false)
+				if !errors.Is(err, limiter.ErrTimeout) || waited != 100*time.Millisecond {
+					t.Errorf("%d: %v, %v", i, waited, err)
+				}
+			})
+			wg.Go(func() {
+				err := l.Do(ctx, func(context.Context) (float64, error) {
+					t.Error("called")
+					return 0, nil
+				})
+				if !errors.Is(err, context.Canceled) {
+					t.Errorf("%d: %v", i, err)
+				}
+			})
+		}
+		time.Sleep(200 * time.Millisecond)
+		cancel()
+		wg.Wait()
+		if _, err := l.Consume(ctx, 5); !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+		waited, err := l.Consume(t.Context(), 0)
+		if err != nil || waited != 800*time.Millisecond {
+			t.Errorf("waited %v, %v", waited, err)
+		}
+	})
+}
+
+// TestOrder has calls wait for what was charged before them, in their order, and move up when one leaves.
+func TestOrder(t *testing.T) {
+	both(t, limiter.Options{Limit: 10}, func(t *testing.T, l *limiter.Limiter) {
+		must(t, l.ConsumeNow(t.Context(), 100))
+		var wg sync.WaitGroup
+		leaves, cancel := context.WithCancel(t.Context())
+		for _, c := range []struct {
+			ctx  context.Context
+			want time.Duration
+		}{
+			{t.Context(), 10 * time.Second},
+			{leaves, time.Second},
+			{t.Context(), 10*time.Second + 100*time.Millisecond},
+			{t.Context(), 10*time.Second + 200*time.Millisecond},
+		} {
+			wg.Go(func() {
+				waited, err := l.Consume(c.ctx, 1)
+				if waited != c.want || (err != nil) != (c.ctx == leaves) {
+					t.Errorf("waited %v, want %v: %v", waited, c.want, err)
+				}
+			})
+			synctest.Wait()
+		}
+		time.Sleep(time.Second)
+		cancel()
+		wg.Wait()
+	})
+}
+
+// TestGiveBack shortens waits that are under way, a charge lengthens them.
+func TestGiveBack(t *testing.T) {
+	both(t, limiter.Options{Limit: 10}, func(t *testing.T, l *limiter.Limiter) {
+		must(t, l.ConsumeNow(t.Context(), 10))
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			if waited, err := l.Consume(t.Context(), 0); waited != 700*time.Millisecond || err != nil {
+				t.Error(waited, err)
+			}
+		})
+		synctest.Wait()
+		must(t, l.ConsumeNow(t.Context(), 2))
+		time.Sleep(100 * time.Millisecond)
+		if _, err := l.Consume(t.Context(), -5); err != nil {
+			t.Error(err)
+		}
+		wg.Wait()
+
+		must(t, l.ConsumeNow(t.Context(), 10))
+		wg.Go(func() {
+			if waited, err := l.Consume(t.Context(), 1); waited != 0 || err != nil {
+				t.Error(waited, err)
+			}
+		})
+		synctest.Wait()
+		must(t, l.Reset(t.Context()))
+		synctest.Wait()
+		must(t, l.SetLimit(limiter.Unlimited))
+		wg.Wait()
+	})
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestDoOutcomes has operations end in all ways, and looks at what they were charged.
+func TestDoOutcomes(t *testing.T) {
+	failure := errors.New("failure")
+	both(t, limiter.Options{Limit: 10}, func(t *testing.T, l *limiter.Limiter) {
+		rate := func(want float64) {
+			t.Helper()
+			if got, err := l.CurrentRate(t.Context()); got < want-0.001 || got > want+0.001 || err != nil {
+				t.Errorf("the rate is %v, want %v: %v", got, want, err)
+			}
+			must(t, l.Reset(t.Context()))
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		returns := func(units float64, err error) error {
+			return l.Do(ctx, func(context.Context) (float64, error) { return units, err })
+		}
+		if err := returns(0, failure); err != failure {
+			t.Error(err)
+		}
+		rate(100)
+		func() {
+			defer func() { _ = recover() }()
+			_ = l.Do(ctx, func(context.Context) (float64, error) { panic("") })
+		}()
+		rate(200) // a second's worth, as nothing is known yet
+		must(t, returns(5, nil))
+		rate(150)
+		if err := returns(7, failure); err != failure {
+			t.Error(err)
+		}
+		rate(170)
+		for range 100 {
+			must(t, returns(5, nil))
+			must(t, l.Reset(ctx))
+		}
+		for _, units := range []float64{math.NaN(), math.Inf(1), -1} {
+			if err := returns(units, failure); !errors.Is(err, failure) || !errors.Is(err, limiter.ErrInvalid) {
+				t.Error(err)
+			}
+			rate(150)
+		}
+		err := l.Do(ctx, func(context.Context) (float64, error) {
+			cancel()
+			return 20, ctx.Err()
+		})
+		if err != context.Canceled {
+			t.Error(err)
+		}
+		rate(300) // charged, although the context has ended
+		if err := returns(1, nil); !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+		rate(100)
+	})
+}
+
+// TestUnlimited lets who waits go as soon as there is no limit.
+func TestUnlimited(t *testing.T) {
+	both(t, limiter.Options{Limit: 10}, func(t *testing.T, l *limiter.Limiter) {
+		must(t, l.ConsumeNow(t.Context(), 100))
+		var wg sync.WaitGroup
+		for range 3 {
+			wg.Go(func() {
+				if waited, err := l.Consume(t.Context(), 5); waited > time.Second || err != nil {
+					t.Error(waited, err)
+				}
+			})
+		}
+		time.Sleep(time.Second)
+		must(t, l.SetLimit(limiter.Unlimited))
+		wg.Wait()
+		must(t, l.Do(t.Context(), func(context.Context) (float64, error) { return 5, nil }))
+		must(t, l.SetLimit(10))
+		if waited, err := l.Consume(t.Context(), 0); waited != 9*time.Second || err != nil {
+			t.Error(waited, err)
+		}
+	})
+}
+
+// TestPercent has the limiter allow its part of a limit.
+func TestPercent(t *testing.T) {
+	l := newLimiter(t, limiter.Options{Limit: 50, Percent: 52})
+	if got := l.Limit(); got != 26 {
+		t.Errorf("the limit is %v", got)
+	}
+	must(t, l.SetLimit(10))
+	if got := l.Limit(); got != 5.2 {
+		t.Errorf("the limit is %v", got)
+	}
+}
+
+// TestInvalid has errors say what is wrong.
+func TestInvalid(t *testing.T) {
+	for _, c := range []struct {
+		o    limiter.Options
+		want string
+	}{
+		{limiter.Options{}, "the limit is 0 units a second"},
+		{limiter.Options{Limit: -5}, "the limit is -5"},
+		{limiter.Options{Limit: math.NaN()}, "the limit is NaN"},
+		{limiter.Options{Limit: math.Inf(-1)}, "the limit is -Inf"},
+		{limiter.Options{Limit: 1e16}, "or Unlimited"},
+		{limiter.Options{Limit: 1e-9, Percent: 50}, "of which 50 percent are 5e-10"},
+		{limiter.Options{Limit: 1, Percent: 100.1}, "Options.Percent is 100.1"},
+		{limiter.Options{Limit: 1, Percent: -1}, "Options.Percent is -1"},
+		{limiter.Options{Limit: 1, Percent: math.NaN()}, "Options.Percent is NaN"},
+		{limiter.Options{Limit: 1, Duration: -1}, "Options.Duration is -1ns"},
+		{limiter.Options{Limit: 1, Storage: memory.New()}, "Options.Key is empty"},
+		{limiter.Options{Limit: 1, Key: "table"}, `Options.Key is "table"`},
+	} {
+		_, err := limiter.New(c.o)
+		if !errors.Is(err, limiter.ErrInvalid) || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%+v: %v; want %q", c.o, err, c.want)
+		}
+	}
+	l := newLimiter(t, limiter.Options{Limit: 10})
+	_, err := l.ConsumeTimeout(t.Context(), 5, -5*time.Millisecond, true)
+	if want := "limiter: consume 5 units: invalid argument: the timeout is -5ms"; err == nil || !strings.HasPrefix(err.Error(), want) {
+		t.Errorf("%v, want %s…", err, want)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		l := newLimiter(t, limiter.Options{Limit: 10})
+		must(t, l.ConsumeNow(t.Context(), 1))
+		_, err := l.ConsumeTimeout(t.Context(), 5, 500*time.Microsecond, true)
+		if want := "limiter: consume 5 units: timed out after 500µs"; err == nil || err.Error() != want {
+			t.Errorf("%v, want %s", err, want)
+		}
+	})
+}
+
+func BenchmarkTryConsume(b *testing.B) {
+	l, err := limiter.New(limiter.Options{Limit: 1e12})
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := l.TryConsume(b.Context(), 1); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

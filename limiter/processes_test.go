@@ -1,0 +1,185 @@
+package limiter_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/drip-go/drip/internal/servers"
+	"github.com/drip-go/drip/limiter"
+	"github.com/drip-go/drip/storage"
+	_ "github.com/drip-go/drip/storage/redis"
+)
+
+const contender = "DRIP_TEST_LIMITER" // set for a process of TestProcesses
+
+func TestMain(m *testing.M) {
+	if told := os.Getenv(contender); told != "" {
+		if err := contend(told); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
+	os.Exit(servers.Main(m))
+}
+
+// process is what a process of TestProcesses is told, and what it reports: what it was granted in each tenth of a
+// second since Start, and how much that was.
+type process struct {
+	URL     string
+	Limit   float64
+	Start   time.Time
+	Lasts   time.Duration
+	By      string // "consume" or "do"
+	Granted []float64
+	Total   float64
+}
+
+const processes, workers = 4, 8
+
+// TestProcesses has 4 processes of 8 goroutines consume from one limiter as fast as they are let, where each process
+// would have a limit of its own with the SDKs.
+func TestProcesses(t *testing.T) {
+	for _, by := range []string{"consume", "do"} {
+		t.Run(by, func(t *testing.T) {
+			testProcesses(t, process{Limit: 300, Lasts: 2 * time.Second, By: by})
+		})
+	}
+}
+
+func testProcesses(t *testing.T, told process) {
+	told.URL = servers.OwnRedis(t).URL()
+	told.Start = time.Now().Add(time.Second)
+	var (
+		wg      sync.WaitGroup
+		reports [processes]process
+	)
+	for i := range reports {
+		wg.Go(func() {
+			arg, err := json.Marshal(told)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			cmd := exec.CommandContext(t.Context(), os.Args[0])
+			cmd.Env = append(os.Environ(), contender+"="+string(arg))
+			cmd.Stderr = os.Stderr
+			out, err := cmd.Output()
+			if err == nil {
+				err = json.Unmarshal(out, &reports[i])
+			}
+			if err != nil {
+				t.Errorf("process %d: %v", i, err)
+			}
+		})
+	}
+	wg.Wait()
+	if t.Failed() {
+		return
+	}
+	var total, least float64
+	var granted []float64
+	least = reports[0].Total
+	for _, r := range reports {
+		total += r.Total
+		least = min(least, r.Total)
+		for i, units := range r.Granted {
+			for i >= len(granted) {
+				granted = append(granted, 0)
+			}
+			granted[i] += units
+		}
+	}
+	second, in := 0.0, 0.0
+	for i, units := range granted {
+		in += units
+		if i >= 10 {
+			in -= granted[i-10]
+		}
+		second = max(second, in)
+	}
+	t.Logf("%.0f units in %v, %.1f a second; at most %.0f in a second; the least served process got %.2f of the mean",
+		total, told.Lasts, total/told.Lasts.Seconds(), second, least*processes/total)
+	const duration, last = 1, 3
+	if most := told.Limit*(told.Lasts.Seconds()+duration) + last; total > most {
+		t.Errorf("granted %v units, allowed are %v", total, most)
+	}
+	// A tenth and a half more: the processes read their clocks a little after they were let.
+	if most := told.Limit*(1.15+duration) + last; second > most {
+		t.Errorf("granted %v units in a second, allowed are %v", second, most)
+	}
+	if total < 0.8*told.Limit*told.Lasts.Seconds() {
+		t.Errorf("granted %v units, expected about %v", total, told.Limit*told.Lasts.Seconds())
+	}
+	if least*processes < total/3 {
+		t.Errorf("the least served process got %v of %v", least, total)
+	}
+}
+
+// contend is what one of the processes does.
+func contend(told string) error {
+	var p process
+	if err := json.Unmarshal([]byte(told), &p); err != nil {
+		return err
+	}
+	s, err := storage.Open(context.Background(), p.URL)
+	if err != nil {
+		return err
+	}
+	l, err := limiter.New(limiter.Options{Limit: p.Limit, Storage: s, Key: "table"})
+	if err != nil {
+		return err
+	}
+	time.Sleep(time.Until(p.Start))
+	ctx, cancel := context.WithDeadline(context.Background(), p.Start.Add(p.Lasts))
+	defer cancel()
+	var (
+		mu     sync.Mutex
+		failed error
+		wg     sync.WaitGroup
+	)
+	for worker := range workers {
+		wg.Go(func() {
+			units := float64(1 + worker%3)
+			grant := func() {
+				mu.Lock()
+				defer mu.Unlock()
+				tenth := int(time.Since(p.Start) / (100 * time.Millisecond))
+				for tenth >= len(p.Granted) {
+					p.Granted = append(p.Granted, 0)
+				}
+				p.Granted[tenth] += units
+				p.Total += units
+			}
+			for ctx.Err() == nil {
+				var err error
+				if p.By == "consume" {
+					if _, err = l.Consume(ctx, units); err == nil {
+						grant()
+					}
+				} else {
+					err = l.Do(ctx, func(context.Context) (float64, error) {
+						grant()
+						time.Sleep(5 * time.Millisecond)
+						return units, nil
+					})
+				}
+				if err != nil && ctx.Err() == nil {
+					mu.Lock()
+					failed = errors.Join(failed, err)
+					mu.Unlock()
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	return errors.Join(failed, json.NewEncoder(os.Stdout).Encode(p))
+}

@@ -1,0 +1,254 @@
+package limiter_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/drip-go/drip/limiter"
+	"github.com/drip-go/drip/storage"
+	"github.com/drip-go/drip/storage/memory"
+)
+
+// store is a storage of one key that can be made to do its worst. It never forgets unless it is told to.
+type store struct {
+	mu       sync.Mutex
+	state    storage.State
+	revision storage.Revision
+	forgets  bool
+	fail     error
+	trips    time.Duration // how long a call takes
+	hangs    bool          // until the context ends
+	between  func()        // called before each Set
+	sets     int
+}
+
+func (s *store) call(ctx context.Context) error {
+	s.mu.Lock()
+	trips, hangs, fail := s.trips, s.hangs, s.fail
+	s.mu.Unlock()
+	if hangs {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	time.Sleep(trips)
+	return fail
+}
+
+func (s *store) Get(ctx context.Context, _ string) (storage.State, storage.Revision, error) {
+	if err := s.call(ctx); err != nil {
+		return storage.State{}, storage.NoRevision, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.revision == 0 || s.forgets && s.state.Until <= time.Now().UnixMilli() {
+		return storage.State{}, storage.NoRevision, nil
+	}
+	return s.state, s.revision, nil
+}
+
+func (s *store) Set(ctx context.Context, _ string, state storage.State, rev storage.Revision) error {
+	if s.between != nil {
+		s.between()
+	}
+	if err := s.call(ctx); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if rev != s.revision && (rev != 0 || !s.forgets) {
+		return storage.ErrConflict
+	}
+	s.state, s.revision = state, s.revision+1
+	s.sets++
+	return nil
+}
+
+func (s *store) set(f func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f()
+}
+
+// timed is a storage with a clock an hour ahead.
+type timed struct{ *store }
+
+func (s timed) GetWithTime(ctx context.Context, key string) (storage.State, storage.Revision, time.Time, error) {
+	state, rev, err := s.Get(ctx, key)
+	return state, rev, time.Now().Add(time.Hour), err
+}
+
+// TestTimed has the storage's clock decide, whatever the process's says.
+func TestTimed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := timed{&store{}}
+		l := newLimiter(t, limiter.Options{Limit: 10, Storage: s, Key: "table"})
+		must(t, l.ConsumeNow(t.Context(), 10)) // nothing is saved, although the clocks differ
+		if waited, err := l.Consume(t.Context(), 1); waited != time.Second || err != nil {
+			t.Error(waited, err)
+		}
+		if last := s.state.Ops.Last - time.Now().UnixMilli(); last != time.Hour.Milliseconds() {
+			t.Errorf("the last change was in %d ms", last)
+		}
+		time.Sleep(time.Minute)
+		other := newLimiter(t, limiter.Options{Limit: 10, Storage: s, Key: "table"})
+		must(t, other.ConsumeNow(t.Context(), 20))
+		if waited, err := l.Consume(t.Context(), 1); waited != time.Second || err != nil {
+			t.Error(waited, err)
+		}
+	})
+}
+
+// TestForgotten has a storage that forgets the limiter as soon as it may.
+func TestForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &store{forgets: true}
+		o := limiter.Options{Limit: 10, Duration: 2 * time.Second, Storage: s, Key: "table"}
+		shared, alone := newLimiter(t, o), newLimiter(t, limiter.Options{Limit: 10, Duration: 2 * time.Second})
+		for i, units := range []float64{-30, 5, 30, 0, 12, 0, 35, 1, 300, 1, 1} {
+			a, err := shared.Consume(t.Context(), units)
+			must(t, err)
+			time.Sleep(-a)
+			must(t, alone.ConsumeNow(t.Context(), units))
+			x, err := shared.CurrentRate(t.Context())
+			must(t, err)
+			y, err := alone.CurrentRate(t.Context())
+			must(t, err)
+			if x != y {
+				t.Fatalf("step %d: the rates are %v and %v", i, x, y)
+			}
+			time.Sleep(time.Duration(i) * 300 * time.Millisecond)
+		}
+	})
+}
+
+// TestConflict has others change the limiter in every round.
+func TestConflict(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &store{}
+		l := newLimiter(t, limiter.Options{Limit: 10, Storage: s, Key: "table"})
+		other := newLimiter(t, limiter.Options{Limit: 10, Storage: s, Key: "table"})
+		conflicts, own := 3, true
+		s.between = func() {
+			if own && conflicts > 0 {
+				conflicts--
+				own = false
+				must(t, other.ConsumeNow(t.Context(), 1))
+				own = true
+			}
+		}
+		must(t, l.ConsumeNow(t.Context(), 1))
+		if rate, err := l.CurrentRate(t.Context()); rate < 130 || rate > 140 || err != nil {
+			t.Errorf("the rate is %v, %v", rate, err)
+		}
+	})
+}
+
+// TestRoundTrips has many callers share the round trips of one limiter: they see them once, not one after the other.
+// Nobody waits for the storage longer than his context, and what was admitted for one who had gone is given back.
+func TestRoundTrips(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &store{trips: 10 * time.Millisecond}
+		l := newLimiter(t, limiter.Options{Limit: 1000, Duration: time.Minute, Storage: s, Key: "table"})
+		time.Sleep(time.Minute)
+		start := time.Now()
+		var wg sync.WaitGroup
+		for range 1000 {
+			wg.Go(func() {
+				if ok, err := l.TryConsume(t.Context(), 1); !ok || err != nil {
+					t.Error(ok, err)
+				}
+			})
+		}
+		wg.Wait()
+		if took := time.Since(start); took > 40*time.Millisecond || s.sets > 2 {
+			t.Errorf("1000 calls took %v and %d Sets", took, s.sets)
+		}
+
+		must(t, l.SetCurrentRate(t.Context(), 100))
+		for _, after := range []time.Duration{5 * time.Millisecond, 15 * time.Millisecond} {
+			ctx, cancel := context.WithTimeout(t.Context(), after)
+			defer cancel()
+			start := time.Now()
+			if _, err := l.Consume(ctx, 5000); !errors.Is(err, context.DeadlineExceeded) || time.Since(start) != after {
+				t.Errorf("after %v: %v", time.Since(start), err)
+			}
+			time.Sleep(time.Second)
+			if rate, err := l.CurrentRate(t.Context()); rate != 0 || err != nil {
+				t.Errorf("the rate is %v, %v", rate, err)
+			}
+		}
+		// A timeout is for the limiter's wait.
+		if waited, err := l.ConsumeTimeout(t.Context(), 1, time.Millisecond, false); waited != 0 || err != nil {
+			t.Errorf("waited %v, %v", waited, err)
+		}
+		must(t, l.ConsumeNow(t.Context(), 100_000))
+		if _, err := l.ConsumeTimeout(t.Context(), 1, time.Millisecond, false); !errors.Is(err, limiter.ErrTimeout) {
+			t.Error(err)
+		}
+	})
+}
+
+// TestBroken has a storage that fails, and one that hangs.
+func TestBroken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &store{}
+		l := newLimiter(t, limiter.Options{Limit: 10, Storage: s, Key: "table"})
+		must(t, l.ConsumeNow(t.Context(), 10))
+		broken := errors.New("broken")
+		var wg sync.WaitGroup
+		for range 3 {
+			wg.Go(func() {
+				if _, err := l.Consume(t.Context(), 1); !errors.Is(err, limiter.ErrStorage) || !errors.Is(err, broken) {
+					t.Error(err)
+				}
+			})
+		}
+		synctest.Wait()
+		s.set(func() { s.fail = broken })
+		wg.Wait()
+		if ok, err := l.TryConsume(t.Context(), 1); ok || !errors.Is(err, broken) {
+			t.Error(ok, err)
+		}
+
+		s.set(func() { s.fail, s.hangs = nil, true })
+		start := time.Now()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := l.Reset(ctx); !errors.Is(err, context.DeadlineExceeded) || time.Since(start) != time.Second {
+			t.Errorf("after %v: %v", time.Since(start), err)
+		}
+		_, err := l.Consume(t.Context(), 1)
+		if !errors.Is(err, limiter.ErrStorage) || errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "10s") {
+			t.Error(err)
+		}
+
+		s.set(func() { s.hangs = false })
+		must(t, l.Reset(t.Context()))
+		if waited, err := l.Consume(t.Context(), 1); waited != 0 || err != nil {
+			t.Error(waited, err)
+		}
+	})
+}
+
+// TestOthers has a limiter notice what others give back while it waits.
+func TestOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := limiter.Options{Limit: 10, Storage: memory.New(), Key: "table"}
+		l, other := newLimiter(t, o), newLimiter(t, o)
+		must(t, other.ConsumeNow(t.Context(), 100))
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			if waited, err := l.Consume(t.Context(), 1); waited < 2*time.Second || waited > 2800*time.Millisecond || err != nil {
+				t.Error(waited, err)
+			}
+		})
+		time.Sleep(2 * time.Second)
+		must(t, other.ConsumeNow(t.Context(), -100))
+		wg.Wait()
+	})
+}
