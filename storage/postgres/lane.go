@@ -1,0 +1,185 @@
+package postgres
+
+import (
+	"context"
+	"runtime"
+	"slices"
+	"sync"
+
+	"github.com/drip-go/drip/storage"
+)
+
+const (
+	// maxSenders is how many batches of a lane may be under way, as far as the pool has connections.
+	maxSenders = 4
+
+	// maxBatch is how many entities are in a batch, and so for how long other processes may have to wait for one of them.
+	maxBatch = 64
+)
+
+// A lane is where calls wait. As long as fewer than maxSenders batches are under way each call is sent at once; then calls
+// gather until one is back. So nobody waits for company, and the more come the more share.
+//
+// An entity is in one batch at a time, with all its calls that wait.
+type lane struct {
+	decide func(batch []*turn, answered func([]*turn)) // calls answered for those whose calls have their answers
+
+	mu       sync.Mutex
+	entities map[string]*entity // those with calls that wait or are under way
+	ready    []*entity          // those with calls that wait and none under way
+	senders  int                // how many more may start
+}
+
+// entity is where the calls for one entity wait.
+type entity struct {
+	key     string
+	waiting []*call
+	left    int // how many of the waiting have left
+}
+
+// turn is the calls of one entity in a batch.
+type turn struct {
+	*entity
+	calls []*call
+}
+
+// call is one operation on its way.
+type call struct {
+	limits storage.Limits
+	op     storage.Op
+
+	answer storage.Answer
+	err    error
+
+	done       chan struct{} // closed when answer and err are set
+	sent, left bool          // guarded by the lane's mu
+}
+
+// do has an operation sent, and waits for the answer or the end of ctx.
+func (l *lane) do(ctx context.Context, key string, limits *storage.Limits, op storage.Op) (storage.Answer, error) {
+	c := &call{limits: *limits, op: op, done: make(chan struct{})}
+	c.limits.Windows = slices.Clone(limits.Windows) // the caller may leave before it is decided
+	l.mu.Lock()
+	e := l.entities[key]
+	if e == nil {
+		e = &entity{key: key}
+		l.entities[key] = e
+		l.ready = append(l.ready, e)
+	}
+	e.waiting = append(e.waiting, c)
+	l.start()
+	l.mu.Unlock()
+	select {
+	case <-c.done:
+	case <-ctx.Done():
+		if l.leave(e, c) {
+			return storage.Answer{}, ctx.Err()
+		}
+	}
+	return c.answer, c.err
+}
+
+// start requires mu held. It starts a sender if there is need and room for one.
+func (l *lane) start() {
+	if len(l.ready) > 0 && l.senders > 0 {
+		l.senders--
+		go l.send()
+	}
+}
+
+// send sends until nobody is waiting. It is a goroutine of its own because callers leave when their context ends, and
+// what others share must not end with it.
+func (l *lane) send() {
+	for {
+		// Callers who are ready to run, those of the last batch to begin with, get on this one.
+		runtime.Gosched()
+		batch := l.take()
+		if len(batch) == 0 {
+			return
+		}
+		l.decide(batch, l.answered)
+	}
+}
+
+// take returns the next turns. If there are none, the sender is counted out.
+func (l *lane) take() (batch []*turn) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	n := 0
+	for ; n < len(l.ready) && len(batch) < maxBatch; n++ {
+		e := l.ready[n]
+		if calls := e.take(); len(calls) > 0 {
+			batch = append(batch, &turn{e, calls})
+		} else {
+			delete(l.entities, e.key)
+		}
+	}
+	l.ready = slices.Delete(l.ready, 0, n)
+	if len(batch) == 0 {
+		l.senders++
+	}
+	return batch
+}
+
+// take takes the calls that wait. There may be none, if all callers have left.
+func (e *entity) take() []*call {
+	calls := slices.DeleteFunc(e.waiting, func(c *call) bool { return c.left })
+	for _, c := range calls {
+		c.sent = true
+	}
+	e.waiting, e.left = nil, 0
+	return calls
+}
+
+// answered wakes the callers of some turns. What was taken for one who has left is given back.
+func (l *lane) answered(turns []*turn) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, t := range turns {
+		for _, c := range t.calls {
+			if op, needed := c.undo(); needed {
+				t.waiting = append(t.waiting, &call{limits: c.limits, op: op, done: make(chan struct{})})
+			}
+			close(c.done)
+		}
+		if len(t.waiting) > 0 {
+			l.ready = append(l.ready, t.entity)
+		} else {
+			delete(l.entities, t.key)
+		}
+	}
+	l.start()
+}
+
+// undo is the operation that gives back what a call took whose caller has left.
+func (c *call) undo() (op storage.Op, needed bool) {
+	if !c.left || c.err != nil {
+		return op, false
+	}
+	switch a := &c.answer; {
+	case c.op.Kind == storage.Admit:
+		return storage.Op{Kind: storage.Cancel, Now: c.op.Now, Lease: a.Lease, Ticket: a.Ticket}, true
+	case c.op.Kind == storage.GetDelay && a.Delay == 0:
+		return storage.Op{Kind: storage.ReturnToken, Now: c.op.Now}, true
+	}
+	return op, false
+}
+
+// leave is what a caller does whose context has ended. It is false if the answer has just come.
+func (l *lane) leave(e *entity, c *call) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	select {
+	case <-c.done:
+		return false
+	default:
+	}
+	c.left = true
+	if !c.sent { // while a server hangs no sender takes them out
+		if e.left++; e.left > len(e.waiting)/2 {
+			e.waiting = slices.DeleteFunc(e.waiting, func(c *call) bool { return c.left })
+			e.left = 0
+		}
+	}
+	return true
+}
