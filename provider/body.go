@@ -1,0 +1,65 @@
+package provider
+
+import (
+	"bytes"
+	"encoding/json"
+	"strings"
+	"time"
+)
+
+// content is what a body says about the limit.
+type content struct {
+	throttled bool // whatever the status
+	forbidden bool // with a status of 403
+	wait      time.Duration
+	quota     *Quota
+}
+
+// contentOf reads the bodies of GraphQL (Shopify, GitHub) and the errors of GitHub and Salesforce. Anything else says
+// nothing.
+func contentOf(body []byte) (c content) {
+	body = bytes.TrimSpace(body)
+	if len(body) == 0 {
+		return c
+	}
+	if body[0] == '[' { // [{"message":"TotalRequests Limit exceeded.","errorCode":"REQUEST_LIMIT_EXCEEDED"}]
+		var errors []struct{ ErrorCode string }
+		_ = json.Unmarshal(body, &errors)
+		for _, e := range errors {
+			c.forbidden = c.forbidden || e.ErrorCode == "REQUEST_LIMIT_EXCEEDED"
+		}
+		return c
+	}
+	var b struct {
+		Message string
+		Errors  []struct {
+			Type       string
+			Extensions struct{ Code string }
+		}
+		Extensions struct {
+			Cost struct {
+				RequestedQueryCost float64
+				ThrottleStatus     struct{ MaximumAvailable, CurrentlyAvailable, RestoreRate float64 }
+			}
+		}
+	}
+	if !json.Valid(body) {
+		return c
+	}
+	_ = json.Unmarshal(body, &b) // what is of another type than here stays empty
+	c.forbidden = strings.Contains(strings.ToLower(b.Message), "rate limit")
+	for _, e := range b.Errors {
+		c.throttled = c.throttled || e.Extensions.Code == "THROTTLED" || e.Type == "RATE_LIMITED"
+	}
+	if t := b.Extensions.Cost.ThrottleStatus; t.RestoreRate > 0 && t.MaximumAvailable > 0 {
+		units := func(n float64) int64 { return int64(min(max(0, n), mostNumber)) }
+		c.quota = &Quota{
+			Unit: "points", Limit: units(t.MaximumAvailable), Remaining: units(t.CurrentlyAvailable),
+			PerSecond: min(t.RestoreRate, mostNumber),
+		}
+		if missing := b.Extensions.Cost.RequestedQueryCost - t.CurrentlyAvailable; missing > 0 {
+			c.wait = min(longestDay, seconds(missing/t.RestoreRate))
+		}
+	}
+	return c
+}

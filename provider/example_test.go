@@ -1,0 +1,131 @@
+package provider_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"time"
+
+	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/provider"
+)
+
+// The limits of an API that is known.
+func ExamplePreset_Limit() {
+	fmt.Println(provider.Xero.Name, "limits each", provider.Xero.Entity, "to", provider.Xero.Rules)
+	limit, err := provider.Xero.Limit(50 * time.Millisecond)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println(limit.RefreshRate, "each", limit.RefreshInterval)
+	for _, w := range limit.Windows {
+		fmt.Println(w.RefreshRate, "each", w.RefreshInterval)
+	}
+	fmt.Println("at most", limit.Concurrency, "at a time")
+	if _, err := drip.New(provider.Options(limit)); err != nil {
+		fmt.Println(err)
+	}
+	// Output:
+	// Xero limits each tenant to [60 in any 1m0s 5000 in any 24h0m0s 5 at a time]
+	// 6 each 6.673s
+	// 1250 each 8h0m0.017s
+	// at most 5 at a time
+}
+
+// The limits of another: 100 calls in each minute of the clock, and a bucket of 20 that drains by 5 a second.
+func ExampleLimit() {
+	limit, err := provider.Limit(50*time.Millisecond,
+		provider.LeakyBucket(20, 5),
+		provider.FixedWindow(100, time.Minute),
+		provider.Concurrency(4),
+	)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println(limit.Size, "at once,", limit.RefreshRate, "each", limit.RefreshInterval)
+	fmt.Println(limit.Windows[0].Size, "each", limit.Windows[0].RefreshInterval)
+
+	_, err = provider.Limit(0, provider.SlidingWindow(1, time.Second))
+	fmt.Println(err)
+	// Output:
+	// 18 at once, 1 each 200ms
+	// 96 each 1m0s
+	// provider: 1 in any 1s: 1 is not from 2 to 2147483647
+}
+
+func ExampleRead() {
+	response := &http.Response{StatusCode: http.StatusTooManyRequests, Header: http.Header{}}
+	response.Header.Set("RateLimit-Policy", `"burst";q=100;w=60,"daily";q=1000;w=86400`)
+	response.Header.Set("RateLimit", `"burst";r=0;t=30,"daily";r=820;t=40000`)
+
+	status := provider.Read(response)
+	fmt.Println("throttled:", status.Throttled, "for", status.RetryAfter)
+	for _, q := range status.Quotas {
+		fmt.Printf("%s: %d of %d in %v left\n", q.Name, q.Remaining, q.Limit, q.Window)
+	}
+	// Output:
+	// throttled: true for 30s
+	// burst: 0 of 100 in 1m0s left
+	// daily: 820 of 1000 in 24h0m0s left
+}
+
+// A provider that says what its limits are.
+func ExampleStatus_Rules() {
+	response := &http.Response{StatusCode: http.StatusOK, Header: http.Header{}}
+	response.Header.Set("RateLimit-Policy", `"burst";q=100;w=60,"parallel";q=8;qu="concurrent-requests"`)
+
+	rules := provider.Read(response).Rules()
+	fmt.Println(rules)
+	limit, err := provider.Limit(50*time.Millisecond, rules...)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println(limit.RefreshRate, "each", limit.RefreshInterval, "and", limit.Concurrency, "at a time")
+	// Output:
+	// [100 in any 1m0s 8 at a time]
+	// 10 each 6.673s and 8 at a time
+}
+
+// A client whose refused calls close the entity for all who share the bucket.
+func ExampleTransport() {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Retry-After", "30")
+		w.WriteHeader(http.StatusTooManyRequests)
+	}))
+	defer server.Close()
+	now := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+	bucket, err := drip.New(drip.Options{Start: time.Unix(0, 0), Clock: func() time.Time { return now }})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	client := &http.Client{Transport: &provider.Transport{Bucket: bucket}}
+	defer client.CloseIdleConnections()
+
+	request, err := http.NewRequestWithContext(provider.WithEntity(context.Background(), "shop-1"), http.MethodGet, server.URL, nil)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	response, err := client.Do(request)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer response.Body.Close()
+	fmt.Println(response.Status)
+
+	a, err := bucket.Admit(context.Background(), "shop-1", drip.Request{})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println("the next call of shop-1 is postponed by", a.Delay)
+	// Output:
+	// 429 Too Many Requests
+	// the next call of shop-1 is postponed by 30s
+}

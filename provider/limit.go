@@ -1,0 +1,220 @@
+package provider
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/drip-go/drip"
+)
+
+// Rule is one limit, as its provider says it.
+type Rule struct {
+	kind      kind
+	n         int           // the bucket's size, calls in a window, calls at a time
+	perSecond float64       // of a bucket
+	per       time.Duration // of a window
+	burst     int           // of a sliding window; 0 is a tenth of n
+}
+
+type kind uint8
+
+const (
+	leakyBucket kind = iota + 1
+	tokenBucket
+	fixedWindow
+	slidingWindow
+	concurrency
+)
+
+// LeakyBucket is a bucket that each call fills by one and that drains by perSecond, evenly. Its capacity must be at least
+// 2: one call after the other is a matter of Concurrency.
+func LeakyBucket(capacity int, perSecond float64) Rule {
+	return Rule{kind: leakyBucket, n: capacity, perSecond: perSecond}
+}
+
+// TokenBucket is a bucket that each call takes one from and that refills by perSecond, evenly. It is LeakyBucket upside
+// down, and the same limit.
+func TokenBucket(capacity int, perSecond float64) Rule {
+	return Rule{kind: tokenBucket, n: capacity, perSecond: perSecond}
+}
+
+// FixedWindow allows n calls in each window of the clock: each minute of Unix time, each day of UTC. It is for windows
+// that are known to begin then, by a clock that agrees with that of the bucket; otherwise it is a SlidingWindow.
+//
+// As many calls as may be in flight are taken off n. Without a Concurrency besides, that is a twentieth of n.
+func FixedWindow(n int, per time.Duration) Rule {
+	return Rule{kind: fixedWindow, n: n, per: per}
+}
+
+// SlidingWindow allows n calls in any span of time that long. It is right for each window whose beginning is not known as
+// well, such as one that begins with a call or at somebody's midnight, because that is such a span. n must be at least 2.
+//
+// A tenth of n may run at once, and nine tenths of n are what runs in the long run; Burst changes that.
+func SlidingWindow(n int, per time.Duration) Rule {
+	return Rule{kind: slidingWindow, n: n, per: per}
+}
+
+// Concurrency allows n calls at a time.
+func Concurrency(n int) Rule { return Rule{kind: concurrency, n: n} }
+
+// Burst says how much of a SlidingWindow may run at once, from one call to half of n. The more that is, the less runs in
+// the long run: n less the burst in each window.
+func (r Rule) Burst(n int) Rule {
+	r.burst = n
+	if n < 1 {
+		r.burst = -1 // not the default
+	}
+	return r
+}
+
+// String says it in words: "60 in any 1m0s".
+func (r Rule) String() string {
+	switch r.kind {
+	case leakyBucket:
+		return fmt.Sprintf("a bucket of %d that drains by %g a second", r.n, r.perSecond)
+	case tokenBucket:
+		return fmt.Sprintf("a bucket of %d that refills by %g a second", r.n, r.perSecond)
+	case fixedWindow:
+		return fmt.Sprintf("%d in each %v of the clock", r.n, r.per)
+	case slidingWindow:
+		return fmt.Sprintf("%d in any %v", r.n, r.per)
+	case concurrency:
+		return fmt.Sprintf("%d at a time", r.n)
+	}
+	return "no limit"
+}
+
+const (
+	unlimited   = 1 << 20              // of Size and Concurrency, where a provider has no limit
+	mostUnits   = math.MaxInt32        // of a limit
+	longest     = 366 * 24 * time.Hour // of a window
+	longestTrip = time.Hour
+)
+
+// Limit is the drip limit that keeps the rules, all of them at once: the first becomes the first window, others
+// Windows, so name the shortest first.
+//
+// travel is how long a request may take at most from its admission until the provider counts it: what the handler
+// does before, connecting, and the way. 50 ms is right for a connection that is open, near by; it costs 50 ms of each
+// sliding window and next to nothing of a bucket.
+//
+// Its error names a rule that cannot be kept: one that allows a single call in a window, or nothing that makes sense.
+func Limit(travel time.Duration, rules ...Rule) (drip.Limit, error) {
+	if travel < 0 || travel > longestTrip {
+		return drip.Limit{}, fmt.Errorf("provider: travel is %v; it must be 0 to %v", travel, longestTrip)
+	}
+	l := drip.Limit{Concurrency: unlimited}
+	inFlight := unlimited // the default for fixed windows
+	for _, r := range rules {
+		if err := r.check(); err != nil {
+			return drip.Limit{}, fmt.Errorf("provider: %v: %w", r, err)
+		}
+		switch r.kind {
+		case concurrency:
+			l.Concurrency = min(l.Concurrency, r.n)
+		case fixedWindow:
+			inFlight = min(inFlight, max(1, r.n/20))
+		}
+	}
+	if l.Concurrency == unlimited {
+		l.Concurrency = inFlight
+	}
+	for _, r := range rules {
+		var w drip.Window
+		switch r.kind {
+		case concurrency:
+			continue
+		case leakyBucket, tokenBucket:
+			w = r.bucket(travel)
+		case slidingWindow:
+			w = r.sliding(travel)
+		case fixedWindow:
+			n := r.n - l.Concurrency
+			if n < 1 {
+				return drip.Limit{}, fmt.Errorf("provider: %v: nothing is left of it with %d calls in flight", r, l.Concurrency)
+			}
+			w = drip.Window{Size: n, RefreshRate: n, RefreshInterval: r.per}
+		}
+		if l.Size == 0 {
+			l.Size, l.RefreshRate, l.RefreshInterval = w.Size, w.RefreshRate, w.RefreshInterval
+		} else {
+			l.Windows = append(l.Windows, w)
+		}
+	}
+	if l.Size == 0 {
+		l.Size, l.RefreshRate, l.RefreshInterval = unlimited, unlimited, time.Second
+	}
+	return l, nil
+}
+
+// Options are those of a bucket whose entities all have this limit. Say besides when an entity that is not stored has
+// begun to gather capacity: until Start is set, that is now, and the first comes with the next interval of each window,
+// which is hours when the window is a day.
+func Options(l drip.Limit) drip.Options {
+	return drip.Options{
+		Size: l.Size, RefreshRate: l.RefreshRate, RefreshInterval: l.RefreshInterval,
+		Windows: l.Windows, Concurrency: l.Concurrency, WaitForToken: l.WaitForToken,
+	}
+}
+
+func (r Rule) check() error {
+	least := 2
+	switch r.kind {
+	case concurrency:
+		least = 1
+	case leakyBucket, tokenBucket:
+		if !(r.perSecond*longest.Seconds() >= 1 && r.perSecond <= mostUnits) {
+			return fmt.Errorf("a rate must be above one a year and at most %d a second", mostUnits)
+		}
+	case fixedWindow, slidingWindow:
+		if r.per < time.Millisecond || r.per > longest || r.per%time.Millisecond != 0 {
+			return fmt.Errorf("a window must be whole milliseconds, from 1ms to %v", longest)
+		}
+	default:
+		return errors.New("make it with LeakyBucket, TokenBucket, FixedWindow, SlidingWindow or Concurrency")
+	}
+	if r.n < least || r.n > mostUnits {
+		return fmt.Errorf("%d is not from %d to %d", r.n, least, mostUnits)
+	}
+	if r.burst != 0 && (r.kind != slidingWindow || r.burst < 1 || r.burst > r.n/2) {
+		return errors.New("only a sliding window has a Burst, of 1 to half of its calls")
+	}
+	return nil
+}
+
+// bucket has all of the rate if Size allows it. The fewer come at a time, the larger Size is; but an interval is whole
+// milliseconds, so with some more at a time the rate is matched more exactly.
+func (r Rule) bucket(travel time.Duration) drip.Window {
+	var best drip.Window
+	bestShare := 0.0
+	for rate := max(1, int(r.perSecond/1000)); bestShare < 0.999; rate++ {
+		size := math.Floor(float64(r.n-rate) - r.perSecond*travel.Seconds())
+		if size < float64(rate) || best.RefreshRate > 0 && rate > best.RefreshRate+1000 {
+			break
+		}
+		interval := math.Ceil(float64(rate) * 1000 / r.perSecond)
+		if share := float64(rate) * 1000 / (interval * r.perSecond); share > bestShare {
+			best = drip.Window{Size: int(size), RefreshRate: rate, RefreshInterval: time.Duration(interval) * time.Millisecond}
+			bestShare = share
+		}
+	}
+	if best.Size == 0 {
+		best.RefreshRate = r.n / 2
+		best.Size = r.n - best.RefreshRate
+		interval := math.Ceil(float64(best.RefreshRate)*1000/r.perSecond + travel.Seconds()*1000)
+		best.RefreshInterval = time.Duration(interval) * time.Millisecond
+	}
+	return best
+}
+
+func (r Rule) sliding(travel time.Duration) drip.Window {
+	burst := r.burst
+	if burst == 0 {
+		burst = max(1, r.n/10)
+	}
+	beginnings := time.Duration(r.n/burst - 1)
+	span := (r.per + travel + time.Millisecond - 1) / time.Millisecond
+	return drip.Window{Size: burst, RefreshRate: burst, RefreshInterval: (span/beginnings + 1) * time.Millisecond}
+}

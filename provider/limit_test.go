@@ -1,0 +1,429 @@
+package provider
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/drip-go/drip"
+)
+
+const travel = 50 * time.Millisecond
+
+func TestLimit(t *testing.T) {
+	for _, c := range []struct {
+		rules []Rule
+		want  drip.Limit
+	}{
+		{
+			[]Rule{LeakyBucket(40, 2)}, // 40 - 1 - 2·0.05
+			drip.Limit{Size: 38, RefreshRate: 1, RefreshInterval: 500 * time.Millisecond, Concurrency: unlimited},
+		},
+		{
+			[]Rule{TokenBucket(20, 0.0167)},
+			drip.Limit{Size: 18, RefreshRate: 1, RefreshInterval: 59881 * time.Millisecond, Concurrency: unlimited},
+		},
+		{
+			[]Rule{LeakyBucket(100, 3)}, // 1 in 334 ms is 99.8 %, 2 in 667 ms are 99.95 %
+			drip.Limit{Size: 97, RefreshRate: 2, RefreshInterval: 667 * time.Millisecond, Concurrency: unlimited},
+		},
+		{
+			[]Rule{LeakyBucket(2, 1)}, // nothing is left of 2 - 1 - 0.05
+			drip.Limit{Size: 1, RefreshRate: 1, RefreshInterval: 1050 * time.Millisecond, Concurrency: unlimited},
+		},
+		{
+			[]Rule{SlidingWindow(100, 10*time.Second)}, // at most 9 beginnings in 10,050 ms
+			drip.Limit{Size: 10, RefreshRate: 10, RefreshInterval: 1117 * time.Millisecond, Concurrency: unlimited},
+		},
+		{
+			[]Rule{SlidingWindow(5, time.Second)},
+			drip.Limit{Size: 1, RefreshRate: 1, RefreshInterval: 263 * time.Millisecond, Concurrency: unlimited},
+		},
+		{
+			[]Rule{SlidingWindow(60, time.Minute).Burst(30)},
+			drip.Limit{Size: 30, RefreshRate: 30, RefreshInterval: 60051 * time.Millisecond, Concurrency: unlimited},
+		},
+		{
+			[]Rule{FixedWindow(60, time.Minute)},
+			drip.Limit{Size: 57, RefreshRate: 57, RefreshInterval: time.Minute, Concurrency: 3},
+		},
+		{
+			[]Rule{FixedWindow(60, time.Minute), FixedWindow(5000, 24*time.Hour), Concurrency(5)},
+			drip.Limit{
+				Size: 55, RefreshRate: 55, RefreshInterval: time.Minute, Concurrency: 5,
+				Windows: []drip.Window{{Size: 4995, RefreshRate: 4995, RefreshInterval: 24 * time.Hour}},
+			},
+		},
+		{
+			Xero.Rules,
+			drip.Limit{
+				Size: 6, RefreshRate: 6, RefreshInterval: 6673 * time.Millisecond, Concurrency: 5,
+				Windows: []drip.Window{{Size: 1250, RefreshRate: 1250, RefreshInterval: 8*time.Hour + 17*time.Millisecond}},
+			},
+		},
+		{
+			[]Rule{Concurrency(5), Concurrency(4)},
+			drip.Limit{Size: unlimited, RefreshRate: unlimited, RefreshInterval: time.Second, Concurrency: 4},
+		},
+	} {
+		got, err := Limit(travel, c.rules...)
+		if err != nil || fmt.Sprint(got) != fmt.Sprint(c.want) {
+			t.Errorf("%v: Limit = %v, %v, want %v", c.rules, got, err, c.want)
+		}
+	}
+}
+
+func TestLimitErrors(t *testing.T) {
+	for _, c := range []struct {
+		travel time.Duration
+		rules  []Rule
+		want   string
+	}{
+		{-1, nil, "travel is -1ns"},
+		{2 * time.Hour, nil, "travel is 2h0m0s"},
+		{0, []Rule{{}}, "provider: no limit: make it with"},
+		{0, []Rule{SlidingWindow(1, time.Second)}, "provider: 1 in any 1s: 1 is not from 2"},
+		{0, []Rule{LeakyBucket(1, 1)}, "a bucket of 1 that drains by 1 a second: 1 is not from 2"},
+		{0, []Rule{TokenBucket(5, 0)}, "a rate must be above"},
+		{0, []Rule{TokenBucket(5, -1)}, "a rate must be above"},
+		{0, []Rule{TokenBucket(5, 1e10)}, "a rate must be above"},
+		{0, []Rule{FixedWindow(5, 0)}, "a window must be whole milliseconds"},
+		{0, []Rule{FixedWindow(5, time.Microsecond)}, "a window must be whole milliseconds"},
+		{0, []Rule{FixedWindow(5, 500*24*time.Hour)}, "a window must be whole milliseconds"},
+		{0, []Rule{FixedWindow(5, time.Minute), Concurrency(5)}, "nothing is left of it with 5 calls in flight"},
+		{0, []Rule{SlidingWindow(10, time.Second).Burst(6)}, "only a sliding window has a Burst, of 1 to half"},
+		{0, []Rule{SlidingWindow(10, time.Second).Burst(0)}, "only a sliding window has a Burst"},
+		{0, []Rule{LeakyBucket(10, 1).Burst(2)}, "only a sliding window has a Burst"},
+		{0, []Rule{Concurrency(0)}, "0 at a time: 0 is not from 1"},
+	} {
+		if _, err := Limit(c.travel, c.rules...); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%v: error %v, want %q", c.rules, err, c.want)
+		}
+	}
+}
+
+// The oracles count arrivals, in milliseconds, with nothing of what the rules were made with: a log, not arithmetic.
+
+// overWindow is the first arrival that is one too many of those in the window that ends with it, or in that of the clock.
+func overWindow(arrivals []int64, n int, per int64, ofTheClock bool) int {
+	first := 0
+	for i, at := range arrivals {
+		for !ofTheClock && at-arrivals[first] >= per || ofTheClock && arrivals[first]/per < at/per {
+			first++
+		}
+		if i-first+1 > n {
+			return i
+		}
+	}
+	return -1
+}
+
+func overBucket(arrivals []int64, capacity int, perSecond float64) int {
+	level, last := 0.0, int64(0)
+	for i, at := range arrivals {
+		level = max(0, level-perSecond*float64(at-last)/1000) + 1
+		last = at
+		if level > float64(capacity)+1e-6 {
+			return i
+		}
+	}
+	return -1
+}
+
+func (r Rule) over(calls []call) int {
+	arrivals := make([]int64, len(calls))
+	for i, c := range calls {
+		arrivals[i] = c.arrived
+	}
+	slices.Sort(arrivals)
+	switch r.kind {
+	case leakyBucket, tokenBucket:
+		return overBucket(arrivals, r.n, r.perSecond)
+	case fixedWindow, slidingWindow:
+		return overWindow(arrivals, r.n, r.per.Milliseconds(), r.kind == fixedWindow)
+	}
+	var events []int64 // ends before beginnings
+	for _, c := range calls {
+		events = append(events, c.arrived*2+1, c.ended*2)
+	}
+	slices.Sort(events)
+	underWay := 0
+	for i, e := range events {
+		underWay += int(e%2*2 - 1)
+		if underWay > r.n {
+			return i
+		}
+	}
+	return -1
+}
+
+type call struct{ arrived, ended int64 }
+
+type flight struct {
+	call
+	lease drip.Lease
+}
+
+// play sends all that the limit lets through, when and how that is hard for it. Either all that has gathered in idle time goes
+// just before the beginning of an interval, and all that follows at the earliest, and it arrives as close together as it
+// may; or all of it is left to chance.
+func play(t *testing.T, l drip.Limit, span time.Duration, seed uint64) (calls []call) {
+	t.Helper()
+	const most = 1000
+	rnd := rand.New(rand.NewPCG(seed, 7))
+	classic, worst := seed%2 == 1, seed%4 < 2
+	way, interval := travel.Milliseconds(), l.RefreshInterval.Milliseconds()
+	begin := int64(1_767_225_600_000) + rnd.Int64N(1e8)
+	now := begin
+	beginning := func() int64 { return now - now%interval + interval }
+
+	o := Options(l)
+	o.Start = time.Unix(0, 0)
+	o.Clock = func() time.Time { return time.UnixMilli(now) }
+	o.Lease, o.MaxLease = 1e6*time.Hour, 1e6*time.Hour
+	bucket, err := drip.New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	admit := func() (ok bool, lease drip.Lease) {
+		if classic {
+			delay, err := bucket.GetDelay(t.Context(), "shop")
+			if err != nil {
+				t.Fatal(err)
+			}
+			return delay == 0, lease
+		}
+		a, err := bucket.Admit(t.Context(), "shop", drip.Request{})
+		if err == nil && a.Delay > 0 { // it does not come back
+			err = bucket.Cancel(t.Context(), "shop", a)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return a.Delay == 0, a.Lease
+	}
+	var flying []flight
+	land := func() {
+		flying = slices.DeleteFunc(flying, func(f flight) bool {
+			if f.ended > now {
+				return false
+			}
+			if classic {
+				err = bucket.ReturnToken(t.Context(), "shop")
+			} else {
+				err = bucket.Settle(t.Context(), "shop", f.lease, 1)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			return true
+		})
+	}
+	send := func(arrived, ended int64) bool {
+		ok, lease := admit()
+		if ok {
+			c := call{arrived, ended}
+			calls, flying = append(calls, c), append(flying, flight{c, lease})
+		}
+		return ok
+	}
+	for len(calls) < most && now < begin+20*span.Milliseconds() {
+		if worst {
+			now = beginning() - 1
+			first, until := now+way, now+2*span.Milliseconds()
+			for now < until && len(calls) < most && rnd.IntN(2000) > 0 {
+				land()
+				for arrived := max(first, now); send(arrived, arrived+1); {
+				}
+				next := beginning()
+				for _, f := range flying {
+					next = min(next, f.ended)
+				}
+				now = next
+			}
+			now += span.Milliseconds()
+			continue
+		}
+		land()
+		together := now + rnd.Int64N(way+1)
+		for range 1 + rnd.IntN(min(most, 2*l.Size)) {
+			arrived := []int64{now, now + way, now + rnd.Int64N(way+1), together}[rnd.IntN(4)]
+			if !send(arrived, arrived+1+[]int64{0, rnd.Int64N(20), rnd.Int64N(interval)}[rnd.IntN(3)]) {
+				break
+			}
+		}
+		now = []int64{max(now+1, beginning()-way), max(now+1, beginning()-1), beginning(), now + 1 + rnd.Int64N(2*interval), now + 1}[rnd.IntN(5)]
+		if rnd.IntN(100) == 0 {
+			now += rnd.Int64N(span.Milliseconds()) // idle: it is full again
+		}
+	}
+	return calls
+}
+
+var played = [][]Rule{
+	{LeakyBucket(40, 2)},
+	{LeakyBucket(100, 3)},
+	{LeakyBucket(2, 1)},
+	{LeakyBucket(3, 30)},
+	{LeakyBucket(10, 250)},
+	{TokenBucket(15, 0.0083)},
+	{SlidingWindow(2, time.Second)},
+	{SlidingWindow(5, time.Second)},
+	{SlidingWindow(29, time.Second)},
+	{SlidingWindow(100, 10*time.Second)},
+	{SlidingWindow(60, time.Minute).Burst(30)},
+	{FixedWindow(60, time.Minute)},
+	{FixedWindow(3, time.Second)},
+	{Concurrency(3)},
+	{SlidingWindow(5, time.Second), LeakyBucket(20, 1), Concurrency(2)},
+	{FixedWindow(20, time.Second), SlidingWindow(300, time.Minute), Concurrency(5)},
+}
+
+// What the limits let through is never more than the rules allow, when requests take up to 50 ms to arrive.
+func TestRulesAreKept(t *testing.T) {
+	test := func(name string, rules []Rule) {
+		t.Run(name, func(t *testing.T) {
+			l, err := Limit(travel, rules...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var windows time.Duration
+			for _, r := range rules {
+				windows = max(windows, r.per, time.Second)
+				if r.perSecond > 0 {
+					windows = max(windows, time.Duration(float64(r.n)/r.perSecond)*time.Second)
+				}
+			}
+			made := 0
+			for seed := range uint64(20) {
+				calls := play(t, l, windows, seed)
+				for _, r := range rules {
+					if i := r.over(calls); i >= 0 {
+						t.Fatalf("seed %d: %v: call %d of %d is over the limit; %v", seed, r, i, len(calls), l)
+					}
+				}
+				made += len(calls)
+			}
+			if made < 300 {
+				t.Errorf("only %d calls were made", made)
+			}
+		})
+	}
+	for _, rules := range played {
+		test(fmt.Sprint(rules), rules)
+	}
+	for _, p := range Presets() {
+		test(p.Name, p.Rules)
+	}
+}
+
+// The demand finds what is wrong: with a little more than the rules give it does not pass.
+func TestMoreIsNotKept(t *testing.T) {
+	for _, c := range []struct {
+		rule Rule
+		more func(l *drip.Limit)
+	}{
+		{LeakyBucket(40, 2), func(l *drip.Limit) { l.Size += 2 }},
+		{LeakyBucket(40, 2), func(l *drip.Limit) { l.RefreshInterval -= 10 * time.Millisecond }},
+		{LeakyBucket(2, 1), func(l *drip.Limit) { l.RefreshInterval = time.Second }},
+		{SlidingWindow(100, 10*time.Second), func(l *drip.Limit) { l.RefreshInterval = 1116 * time.Millisecond }},
+		{SlidingWindow(100, 10*time.Second), func(l *drip.Limit) { l.Size++ }},
+		{SlidingWindow(5, time.Second), func(l *drip.Limit) { l.RefreshInterval = 250 * time.Millisecond }},
+		{FixedWindow(20, time.Second), func(l *drip.Limit) { l.Concurrency += 2 }},
+		{Concurrency(3), func(l *drip.Limit) { l.Concurrency++ }},
+	} {
+		l, err := Limit(travel, c.rule)
+		if err != nil {
+			t.Fatal(err)
+		}
+		was := l
+		c.more(&l)
+		found := false
+		for seed := range uint64(200) {
+			if c.rule.over(play(t, l, 30*time.Second, seed)) >= 0 {
+				found = true
+				break
+			}
+		}
+		if !found {
+			t.Errorf("%v: nothing is over the limit with %v either, instead of %v", c.rule, l, was)
+		}
+	}
+}
+
+func TestPresets(t *testing.T) {
+	names := map[string]bool{}
+	for _, p := range Presets() {
+		for _, travel := range []time.Duration{0, travel, time.Second, 10 * time.Second} {
+			l, err := p.Limit(travel)
+			if err != nil {
+				t.Errorf("%s: %v", p.Name, err)
+			}
+			if _, err := drip.New(Options(l)); err != nil {
+				t.Errorf("%s: %v", p.Name, err)
+			}
+		}
+		if names[p.Name] || p.Name == "" || p.Entity == "" || p.Wait < time.Second || !strings.HasPrefix(p.Source, "https://") {
+			t.Errorf("something is missing of %+v, or another one has its name", p)
+		}
+		names[p.Name] = true
+		if _, err := time.Parse("2006-01", p.Checked); err != nil {
+			t.Errorf("%s: %v", p.Name, err)
+		}
+		if !slices.IsSortedFunc(p.Rules, func(a, b Rule) int {
+			if a.kind == concurrency || b.kind == concurrency {
+				return 0
+			}
+			return int(a.per - b.per)
+		}) {
+			t.Errorf("%s: the shortest window is not the first", p.Name)
+		}
+	}
+}
+
+// Any rule that is possible gives a limit that drip takes, and which keeps the inequality its proof rests on.
+func FuzzLimit(f *testing.F) {
+	for _, rules := range played {
+		r := rules[0]
+		f.Add(uint8(r.kind), r.n, r.perSecond, int64(r.per), r.burst, int64(travel))
+	}
+	f.Add(uint8(leakyBucket), mostUnits, float64(mostUnits), int64(0), 0, int64(time.Hour))
+	f.Add(uint8(leakyBucket), mostUnits, 1001.5, int64(0), 0, int64(0))
+	f.Add(uint8(slidingWindow), mostUnits, 0.0, int64(longest), 1, int64(time.Hour))
+	f.Fuzz(func(t *testing.T, k uint8, n int, perSecond float64, per int64, burst int, trip int64) {
+		r := Rule{kind: kind(k), n: n, perSecond: perSecond, per: time.Duration(per), burst: burst}
+		l, err := Limit(time.Duration(trip), r)
+		if err != nil {
+			return
+		}
+		if _, err := drip.New(Options(l)); err != nil {
+			t.Fatalf("%v: %v", r, err)
+		}
+		size, rate, interval := float64(l.Size), float64(l.RefreshRate), l.RefreshInterval.Seconds()
+		way := time.Duration(trip).Seconds()
+		switch r.kind {
+		case leakyBucket, tokenBucket:
+			for _, k := range []float64{0, 1, 2, 3, 10, 1e6} {
+				span := max(0, (k-1)*interval-way)
+				if got, most := size+k*rate, float64(n)+perSecond*span; got > most*(1+1e-9) {
+					t.Errorf("%v: %v: %g in %g s, allowed are %g", r, l, got, span, most)
+				}
+			}
+			if l.Size < l.RefreshRate {
+				t.Errorf("%v: %v", r, l)
+			}
+		case slidingWindow:
+			beginnings := (per+trip)/int64(l.RefreshInterval) + 1
+			if got := int64(l.Size) + beginnings*int64(l.RefreshRate); got > int64(n) {
+				t.Errorf("%v: %v: %d", r, l, got)
+			}
+		case fixedWindow:
+			if l.Size+l.Concurrency > n || l.RefreshRate > l.Size {
+				t.Errorf("%v: %v", r, l)
+			}
+		}
+	})
+}

@@ -1,0 +1,200 @@
+package provider
+
+import (
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Status is what a response says about the limit.
+type Status struct {
+	// Throttled reports whether the provider has refused the call because of its limit.
+	Throttled bool
+
+	// RetryAfter is how long it wants nothing more of the caller then, at most a day; 0 if it does not say.
+	RetryAfter time.Duration
+
+	// Quotas are the limits the response tells about, at most 16, of refused calls and of others.
+	Quotas []Quota
+}
+
+// Quota is what a response says about one limit. All of it is the word of whoever has sent the response.
+type Quota struct {
+	// Name is that of the policy, or what the provider calls it: "daily", "core"; often empty.
+	Name string
+
+	// Unit is what is counted: "requests" unless the response says something else, such as "points",
+	// "content-bytes" or "concurrent-requests".
+	Unit string
+
+	// Limit is how much the policy allows, and Remaining what is left of it. Unknown if the response does not say.
+	Limit, Remaining int64
+
+	// Window is the time the limit is for, and Reset when there is more again; 0 if the response does not say.
+	Window, Reset time.Duration
+
+	// PerSecond is how much comes back each second, for a bucket; 0 if the response does not say.
+	PerSecond float64
+
+	// Key is the partition key: which part of the provider's capacity this is about. Often empty.
+	Key string
+}
+
+// Unknown is a Limit or Remaining that the response does not say.
+const Unknown = -1
+
+const (
+	mostQuotas = 16
+	longestDay = 24 * time.Hour
+)
+
+// Read is what the status and the header of a response say. Its body is not read; Parse knows what some providers
+// say there.
+func Read(r *http.Response) Status { return Parse(r.StatusCode, r.Header, nil, time.Now()) }
+
+// Parse is what a response says that came at the time now. body is what is known of it, which may be nothing.
+//
+// A call was refused because of the limit if the status is 429; if it is 503, 529 or 403 and there is a Retry-After; if
+// it is 403 and nothing is left of a quota, as with GitHub and Salesforce; and if the body says so: a GraphQL error
+// THROTTLED (Shopify) or RATE_LIMITED (GitHub), 403 with REQUEST_LIMIT_EXCEEDED (Salesforce) or a message about the rate
+// limit (GitHub).
+//
+// How long to wait is what Retry-After says; if it is not there, until all quotas that are used up are reset. Times of
+// day count from the response's own Date, so clocks need not agree. What is malformed is ignored, and all numbers are
+// bounded.
+//
+// Sources, read in November 2026: RFC 9110 section 10.2.3; draft-ietf-httpapi-ratelimit-headers 03 to 11;
+// https://docs.github.com/en/rest/using-the-rest-api/rate-limits-for-the-rest-api;
+// https://developer.xero.com/faq/limits;
+// https://developers.hubspot.com/docs/developer-tooling/platform/usage-guidelines;
+// https://developer.salesforce.com/docs/atlas.en-us.api_rest.meta/api_rest/headers_api_usage.htm;
+// https://developer-docs.amazon.com/sp-api/docs/usage-plans-and-rate-limits;
+// https://shopify.dev/docs/api/usage/limits; https://developers.notion.com/reference/request-limits.
+func Parse(code int, h http.Header, body []byte, now time.Time) Status {
+	now = dateOf(h, now)
+	var s Status
+	if age, ok := number(h.Get("Age")); !ok || age == 0 { // what a cache has kept is not so any more
+		s.Quotas = quotasOf(h, now)
+	}
+	content := contentOf(body)
+	if content.quota != nil {
+		s.Quotas = append(s.Quotas, *content.quota)
+	}
+	s.Quotas = s.Quotas[:min(len(s.Quotas), mostQuotas)]
+
+	retryAfter, said := RetryAfter(h, now)
+	switch code {
+	case http.StatusTooManyRequests:
+		s.Throttled = true
+	case http.StatusServiceUnavailable, 529: // the site is overloaded: Notion and others
+		s.Throttled = said
+	case http.StatusForbidden:
+		s.Throttled = said || content.forbidden || slices.ContainsFunc(s.Quotas, func(q Quota) bool { return q.Remaining == 0 })
+	case http.StatusOK:
+		s.Throttled = content.throttled
+	}
+	switch {
+	case !s.Throttled:
+	case said:
+		s.RetryAfter = retryAfter
+	case content.wait > 0:
+		s.RetryAfter = content.wait
+	default:
+		s.RetryAfter = min(longestDay, reset(s.Quotas))
+	}
+	return s
+}
+
+// reset is when all quotas that are used up are reset; if none is known to be, all of which that is not known.
+func reset(quotas []Quota) (d time.Duration) {
+	for _, remaining := range []int64{0, Unknown} {
+		for _, q := range quotas {
+			if q.Remaining == remaining {
+				d = max(d, q.Reset)
+			}
+		}
+		if d > 0 {
+			return d
+		}
+	}
+	return 0
+}
+
+// Rules are the limits that the response states in full, for Limit: with windows, whose beginning it does not say, as
+// SlidingWindow, with a rate as LeakyBucket, and concurrent requests. Those of one call are left out. What a provider
+// may say that cannot be trusted with it, check before.
+func (s Status) Rules() []Rule {
+	var rules []Rule
+	for _, q := range s.Quotas {
+		var r Rule
+		n := int(min(q.Limit, mostUnits))
+		switch {
+		case q.Unit == "concurrent-requests":
+			r = Concurrency(n)
+		case q.PerSecond > 0:
+			r = LeakyBucket(n, q.PerSecond)
+		case q.Unit == "requests":
+			r = SlidingWindow(n, q.Window)
+		}
+		if r.check() == nil && !slices.Contains(rules, r) {
+			rules = append(rules, r)
+		}
+	}
+	return rules
+}
+
+// quotasOf reads all header fields that tell of quotas, the standard ones first.
+func quotasOf(h http.Header, now time.Time) []Quota {
+	quotas := standard(h)
+	for _, prefix := range []string{"RateLimit-", "X-RateLimit-", "X-Rate-Limit-", "Rate-Limit-"} {
+		quotas = threeFields(quotas, h, prefix, now)
+	}
+	for _, f := range []struct {
+		name, limit, remaining, milliseconds string
+		window                               time.Duration
+	}{
+		{"minute", "", "X-MinLimit-Remaining", "", time.Minute},
+		{"day", "", "X-DayLimit-Remaining", "", 24 * time.Hour},
+		{"app minute", "", "X-AppMinLimit-Remaining", "", time.Minute},
+		{"interval", "X-HubSpot-RateLimit-Max", "X-HubSpot-RateLimit-Remaining", "X-HubSpot-RateLimit-Interval-Milliseconds", 0},
+		{"daily", "X-HubSpot-RateLimit-Daily", "X-HubSpot-RateLimit-Daily-Remaining", "", 24 * time.Hour},
+		{"secondly", "X-HubSpot-RateLimit-Secondly", "X-HubSpot-RateLimit-Secondly-Remaining", "", time.Second},
+	} {
+		q := Quota{Name: f.name, Unit: "requests", Limit: count(h.Get(f.limit)), Remaining: count(h.Get(f.remaining)), Window: f.window}
+		if ms, ok := number(h.Get(f.milliseconds)); ok {
+			q.Window = seconds(ms / 1000)
+		}
+		if q.Limit != Unknown || q.Remaining != Unknown {
+			quotas = append(quotas, q)
+		}
+	}
+	if q, ok := used(h.Get("X-Shopify-Shop-Api-Call-Limit")); ok { // 32/40
+		quotas = append(quotas, q)
+	}
+	for info := range strings.SplitSeq(h.Get("Sforce-Limit-Info"), ";") { // api-usage=18/5000; per-app-api-usage=17/250(appName=a)
+		name, value, _ := strings.Cut(strings.TrimSpace(info), "=")
+		value, _, _ = strings.Cut(value, "(")
+		if q, ok := used(value); ok && strings.HasSuffix(name, "api-usage") {
+			q.Name, q.Window = name, 24*time.Hour
+			quotas = append(quotas, q)
+		}
+		if len(quotas) > mostQuotas {
+			break
+		}
+	}
+	if rate, ok := number(h.Get("X-Amzn-RateLimit-Limit")); ok && rate > 0 { // calls a second: 0.0167
+		quotas = append(quotas, Quota{Unit: "requests", Limit: Unknown, Remaining: Unknown, PerSecond: rate, Reset: seconds(1 / rate)})
+	}
+	return quotas
+}
+
+// used reads what is used of what: 32/40.
+func used(s string) (Quota, bool) {
+	n, of, _ := strings.Cut(s, "/")
+	spent, limit := count(n), count(of)
+	if spent == Unknown || limit == Unknown {
+		return Quota{}, false
+	}
+	return Quota{Unit: "requests", Limit: limit, Remaining: max(0, limit-spent)}, true
+}

@@ -1,0 +1,149 @@
+package provider
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"strings"
+	"time"
+)
+
+// Throttler is told of refused calls; *drip.Bucket is one.
+type Throttler interface {
+	Throttled(ctx context.Context, entityID string, retryAfter time.Duration) error
+}
+
+// Transport is an http.RoundTripper that sends requests with another, and closes the entity of those that the provider
+// refuses because of its limit, in all processes that share the bucket, for as long as the provider wants. The response
+// is passed on as it is. It is safe for concurrent use; do not change it once it is used.
+type Transport struct {
+	// Bucket is told of refused calls. Required.
+	Bucket Throttler
+
+	// Base sends the requests. Defaults to http.DefaultTransport.
+	Base http.RoundTripper
+
+	// Entity tells whose limit a request falls under. Defaults to the entity of its context, set by WithEntity. With
+	// package consumer: consumer.OperationOf(r.Context()).Entity.
+	Entity func(r *http.Request) string
+
+	// Wait is how long to wait after a refusal that does not say, as Preset.Wait. Defaults to a second.
+	Wait time.Duration
+
+	// Bodies has it look into JSON bodies of responses 200 and 403, of which at most the first 64 KiB are read
+	// before the response is passed on. Shopify's GraphQL refuses calls with 200, Salesforce and GitHub say in the
+	// body what a 403 means. Defaults to the status and the header alone.
+	Bodies bool
+
+	// OnThrottled is called after each refused call, with the error of the bucket if it could not be told. Defaults to
+	// logging that error.
+	OnThrottled func(r *http.Request, s Status, err error)
+}
+
+// tellTimeout bounds telling the bucket, which the response has to wait for.
+const tellTimeout = 2 * time.Second
+
+// RoundTrip implements http.RoundTripper. An error of the bucket does not become one of the call.
+func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
+	if t.Bucket == nil {
+		if r.Body != nil {
+			r.Body.Close()
+		}
+		return nil, errors.New("provider: Transport.Bucket is required")
+	}
+	response, err := t.base().RoundTrip(r)
+	if err != nil || response == nil {
+		return response, err
+	}
+	var begin []byte
+	if t.Bodies && tells(response) {
+		begin = peek(response)
+	}
+	s := Parse(response.StatusCode, response.Header, begin, time.Now())
+	if !s.Throttled {
+		return response, nil
+	}
+	if s.RetryAfter == 0 {
+		s.RetryAfter = t.Wait
+		if t.Wait <= 0 {
+			s.RetryAfter = time.Second
+		}
+	}
+	// The client may have given up; the others want to know all the same.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), tellTimeout)
+	defer cancel()
+	entity := t.entity(r)
+	err = t.Bucket.Throttled(ctx, entity, s.RetryAfter)
+	switch {
+	case t.OnThrottled != nil:
+		t.OnThrottled(r, s, err)
+	case err != nil:
+		slog.ErrorContext(ctx, "the bucket was not told that the provider refuses calls", "entity", entity, "error", err)
+	}
+	return response, nil
+}
+
+// CloseIdleConnections is for http.Client.CloseIdleConnections.
+func (t *Transport) CloseIdleConnections() {
+	if c, ok := t.base().(interface{ CloseIdleConnections() }); ok {
+		c.CloseIdleConnections()
+	}
+}
+
+func (t *Transport) base() http.RoundTripper {
+	if t.Base != nil {
+		return t.Base
+	}
+	return http.DefaultTransport
+}
+
+func (t *Transport) entity(r *http.Request) string {
+	if t.Entity != nil {
+		return t.Entity(r)
+	}
+	return EntityOf(r.Context())
+}
+
+const mostBody = 64 << 10
+
+// tells reports whether the body may say that the call was refused. Such bodies are short.
+func tells(r *http.Response) bool {
+	return (r.StatusCode == http.StatusOK || r.StatusCode == http.StatusForbidden) && r.Body != nil &&
+		r.ContentLength <= mostBody && strings.Contains(r.Header.Get("Content-Type"), "json")
+}
+
+// peek reads the beginning of the body, and puts it back.
+func peek(r *http.Response) []byte {
+	begin, err := io.ReadAll(io.LimitReader(r.Body, mostBody))
+	rest := io.Reader(r.Body)
+	if err != nil {
+		rest = failed{err}
+	}
+	r.Body = body{io.MultiReader(bytes.NewReader(begin), rest), r.Body}
+	return begin
+}
+
+type body struct {
+	io.Reader
+	io.Closer
+}
+
+type failed struct{ err error }
+
+func (f failed) Read([]byte) (int, error) { return 0, f.err }
+
+type entityKey struct{}
+
+// WithEntity returns a context for requests that fall under the limit of an entity.
+func WithEntity(ctx context.Context, entityID string) context.Context {
+	return context.WithValue(ctx, entityKey{}, entityID)
+}
+
+// EntityOf is what WithEntity has set, empty for any other context.
+func EntityOf(ctx context.Context) string {
+	id, _ := ctx.Value(entityKey{}).(string)
+	return id
+}
