@@ -18,6 +18,26 @@
 // name says how long a slot is and which one it is. They are shared by all processes, and an empty one may be
 // deleted at any time. The clocks of the processes should agree to a quarter of a second: with more between them
 // messages come back late by the difference, and those that come too early are asked about again.
+//
+// # Metrics and traces
+//
+// With Options.MeterProvider a Consumer counts, under the names of OpenTelemetry's conventions where there are some:
+//
+//	messaging.client.consumed.messages   deliveries, by the queue they came from
+//	drip.consumer.settlements            what became of each: drip.outcome is handled, postponed (by the limit), throttled
+//	                                     (by the provider), retried, forwarded (on a delay of several trips), returned (to
+//	                                     the broker) or dead_lettered, with the drip.reason
+//	drip.consumer.in_hand                messages in hand, by queue: at most Prefetch of the work queue, Hold of the other
+//	drip.consumer.lateness               from when a postponed message was due until it was asked about, in seconds
+//	messaging.process.duration           what handlers took; error.type is failed, panic or throttled
+//	messaging.client.sent.messages       copies for the delay queues and the dead letters; with an error.type those
+//	                                     that have failed, of which each is tried again
+//	messaging.client.operation.duration  what the broker took to confirm them
+//
+// With Options.TracerProvider each delivery is a span, from its receipt to its acknowledgement, with an event when the
+// handler begins. Its parent is the span that the message's traceparent header names, which is where [TraceHeaders]
+// helps a publisher to write it: so a message is one trace, over all postponements, and its handler's context carries
+// it on. What the limiter decides is measured in package telemetry.
 package consumer
 
 import (
@@ -31,6 +51,8 @@ import (
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/trace"
 )
 
 // Options says what a Consumer consumes, by which limits, and what it does when things go wrong.
@@ -98,6 +120,11 @@ type Options struct {
 
 	// Logger gets what happens to the connection and to messages that fail. Defaults to slog.Default().
 	Logger *slog.Logger
+
+	// MeterProvider gets the metrics, TracerProvider a span for each delivery: see the package's documentation. They
+	// default to nil, which is none.
+	MeterProvider  metric.MeterProvider
+	TracerProvider trace.TracerProvider
 }
 
 // Consumer consumes a queue by the limits of its entities. Make one with New and call Run.
@@ -106,6 +133,8 @@ type Consumer struct {
 	gate   *gate
 	deck   *deck
 	delays *DelayQueues
+
+	telemetry *telemetry // nil when nobody wants it
 }
 
 // New checks the options; its error names the field that is wrong. It connects to nothing.
@@ -156,12 +185,17 @@ func New(o Options) (*Consumer, error) {
 	delays.target = o.Queue + ".drip.due"
 	delays.prefix = delays.target + "."
 	delays.held = true
-	return &Consumer{
+	c := &Consumer{
 		o:      o,
 		gate:   newGate(o.Limiter, o.Logger, o.FailOpen),
 		deck:   &deck{seats: map[string][]*seat{}, most: o.Hold / 2},
 		delays: delays,
-	}, nil
+	}
+	if c.telemetry, err = newTelemetry(c); err != nil {
+		return nil, fmt.Errorf("consumer: Options.MeterProvider: %w", err)
+	}
+	c.o.Handler = c.telemetry.measured(o.Handler)
+	return c, nil
 }
 
 const maxPrefetch = 65_535 // AMQP's

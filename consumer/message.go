@@ -35,6 +35,7 @@ const (
 type message struct {
 	amqp.Delivery // without our headers, with the exchange, routing key, … of the first publishing
 	travel
+	visit *visit // its record, nil when nobody wants one
 }
 
 // travel is what our headers say.

@@ -168,12 +168,14 @@ func (s *session) finish(over <-chan struct{}) {
 func (s *session) process(d amqp.Delivery, waited bool) {
 	m := open(d, time.Now(), waited)
 	m.Acknowledger = acknowledged{}
+	m.visit = s.telemetry.receive(&m, waited)
 	err := s.advance(&m, waited)
 	if err == nil {
 		err = d.Ack(false)
 	} else if s.broken.Err() == nil {
 		err = errors.Join(err, d.Nack(false, true))
 	}
+	m.visit.end(err)
 	switch {
 	case err == nil, s.waiting.Err() != nil:
 	case s.broken.Err() != nil || errors.Is(err, amqp.ErrClosed):
@@ -188,6 +190,7 @@ func (s *session) process(d amqp.Delivery, waited bool) {
 func (s *session) advance(m *message, back bool) error {
 	if m.due > time.Now().UnixMilli() {
 		if _, wait := placeFor(time.Now().UnixMilli(), m.due, true); wait {
+			m.visit.became(wasForwarded, "")
 			return s.put(m) // a trip longer than its queues
 		}
 		if !sleep(s.waiting, time.Until(time.UnixMilli(m.due))) {
@@ -197,10 +200,12 @@ func (s *session) advance(m *message, back bool) error {
 	if s.waiting.Err() != nil {
 		return s.waiting.Err()
 	}
+	m.visit.due(m)
 	entity, err := entityOf(s.o.Entity, &m.Delivery)
 	if err != nil {
 		return s.failed(m, err)
 	}
+	m.visit.of(entity)
 	cost := 0
 	if s.o.Cost != nil {
 		if cost, err = costOf(s.o.Cost, &m.Delivery); err != nil {
@@ -211,13 +216,13 @@ func (s *session) advance(m *message, back bool) error {
 	switch {
 	case errors.Is(err, errTooOld):
 		s.gate.cancel(s.broken, entity, drip.Admission{Delay: 1, Ticket: m.ticket})
-		return s.bury(m, "too old", nil)
+		return s.bury(m, reasonTooOld, nil)
 	case errors.Is(err, drip.ErrCost):
 		return s.failed(m, err)
 	case err != nil:
 		return err
 	case a.Delay > 0:
-		return s.postpone(m, entity, a.Delay)
+		return s.postpone(m, entity, a.Delay, wasPostponed)
 	}
 	return s.operate(m, entity, a, cost)
 }
@@ -232,7 +237,7 @@ func (s *session) admit(m *message, entity string, cost int, back bool) (admissi
 		if s.o.MaxAge > 0 && m.age() > s.o.MaxAge {
 			return admission{}, errTooOld
 		}
-		a, err := s.gate.admit(s.broken, s.waiting, entity, drip.Request{Cost: cost, Ticket: m.ticket})
+		a, err := s.gate.admit(m.visit.context(s.broken), s.waiting, entity, drip.Request{Cost: cost, Ticket: m.ticket})
 		if err != nil || a.Delay == 0 {
 			return a, err
 		}
@@ -262,8 +267,8 @@ func (s *session) operate(m *message, entity string, a admission, cost int) erro
 		return s.failed(m, err)
 	case retryAfter > 0:
 		var delay time.Duration
-		delay, m.ticket = s.gate.throttled(s.broken, s.waiting, entity, retryAfter, cost)
-		return s.postpone(m, entity, delay)
+		delay, m.ticket = s.gate.throttled(m.visit.context(s.broken), s.waiting, entity, retryAfter, cost)
+		return s.postpone(m, entity, delay, wasThrottled)
 	}
 	return nil
 }
@@ -273,7 +278,7 @@ func (s *session) operate(m *message, entity string, a admission, cost int) erro
 func (s *session) handle(m *message, entity string, a admission) (retryAfter time.Duration, err error) {
 	defer recovered(&err)
 	d := m.Delivery
-	err = s.gate.run(s.broken, entity, a, m.operation(entity), func(ctx context.Context) error { return s.o.Handler.Handle(ctx, &d) })
+	err = s.gate.run(m.visit.context(s.broken), entity, a, m.operation(entity), func(ctx context.Context) error { return s.o.Handler.Handle(ctx, &d) })
 	if throttled := (*throttledError)(nil); errors.As(err, &throttled) {
 		return max(throttled.retryAfter, s.o.RetryDelay), nil
 	}
@@ -293,14 +298,15 @@ func (acknowledged) Ack(uint64, bool) error        { return errAcknowledged }
 func (acknowledged) Nack(uint64, bool, bool) error { return errAcknowledged }
 func (acknowledged) Reject(uint64, bool) error     { return errAcknowledged }
 
-// postpone puts off a message that the limit does not let run.
-func (s *session) postpone(m *message, entity string, delay time.Duration) error {
+// postpone puts off a message that the limit does not let run, or the provider.
+func (s *session) postpone(m *message, entity string, delay time.Duration, o outcome) error {
 	if s.o.MaxPostponements > 0 && m.postponements >= int64(s.o.MaxPostponements) {
 		s.gate.cancel(s.broken, entity, drip.Admission{Delay: delay, Ticket: m.ticket})
-		return s.bury(m, "postponed too often", nil)
+		return s.bury(m, reasonTooOften, nil)
 	}
 	m.postponements++
 	m.postponeBy(delay)
+	m.visit.put(delay, o)
 	return s.put(m)
 }
 
@@ -311,28 +317,31 @@ func (s *session) failed(m *message, cause error) error {
 	}
 	m.attempts++
 	m.ticket = drip.Ticket{}
+	m.visit.failed(cause)
 	log := s.o.Logger.With("attempt", m.attempts, "message_id", m.MessageId, "error", cause)
 	if panicked := (*PanicError)(nil); errors.As(cause, &panicked) {
 		log = log.With("stack", string(panicked.Stack))
 	}
 	if m.attempts >= int64(s.o.Attempts) {
-		log.Error("a message failed for the last time")
-		return s.bury(m, "failed", cause)
+		log.ErrorContext(m.visit.context(s.broken), "a message failed for the last time")
+		return s.bury(m, reasonFailed, cause)
 	}
 	delay := longestRetry
 	if doublings := m.attempts - 1; doublings < 32 && s.o.RetryDelay < longestRetry>>doublings {
 		delay = s.o.RetryDelay << doublings
 	}
-	log.Warn("a message failed and will be tried again", "in", delay)
-	m.postponeBy(jitter(delay))
+	log.WarnContext(m.visit.context(s.broken), "a message failed and will be tried again", "in", delay)
+	delay = jitter(delay)
+	m.postponeBy(delay)
+	m.visit.put(delay, wasRetried)
 	return s.put(m)
 }
 
 // put sends the message to wait.
 func (s *session) put(m *message) error {
-	err := s.insist(func() error { return s.delays.put(s.broken, m) })
+	err := s.insist(s.telemetry.timed(m.visit, s.dueQueue(), func() error { return s.delays.put(s.broken, m) }))
 	if errors.Is(err, errTooLarge) {
-		return s.bury(m, "too large to postpone", err)
+		return s.bury(m, reasonTooLarge, err)
 	}
 	return err
 }
@@ -346,14 +355,18 @@ func (s *session) bury(m *message, reason string, cause error) error {
 	if cause != nil {
 		msg.Headers[headerError] = shorten(cause.Error(), 1000)
 	}
-	publish := func() error {
+	publish := s.telemetry.timed(m.visit, s.deadQueue(), func() error {
 		return s.delays.publisher.publish(s.broken, func() (string, amqp.Publishing, bool) { return s.deadQueue(), msg, true })
-	}
+	})
+	m.visit.became(wasDeadLettered, reason)
 	err := s.insist(publish)
 	if errors.Is(err, errTooLarge) {
 		// With the headers goes what nobody could have postponed. The body stays.
 		maps.DeleteFunc(msg.Headers, func(name string, _ any) bool { return !strings.HasPrefix(name, headerPrefix) || name == headerKept })
 		err = s.insist(publish)
+	}
+	if err == nil && reason != reasonFailed { // of which failed tells
+		s.o.Logger.WarnContext(m.visit.context(s.broken), "a message went to the dead letters", "reason", reason, "message_id", m.MessageId, "postponements", m.postponements, "age", m.age())
 	}
 	return err
 }

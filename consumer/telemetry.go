@@ -1,0 +1,372 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/metric"
+	metricnoop "go.opentelemetry.io/otel/metric/noop"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
+	tracenoop "go.opentelemetry.io/otel/trace/noop"
+)
+
+// TraceHeaders are the headers of a message as OpenTelemetry's carrier of trace context. A publisher that wants its
+// trace to go on in the handler writes it into the message, whose Headers must not be nil:
+//
+//	propagation.TraceContext{}.Inject(ctx, consumer.TraceHeaders(message.Headers))
+type TraceHeaders amqp.Table
+
+// longestTraceHeader is twice what the W3C asks to propagate of a tracestate.
+const longestTraceHeader = 1024
+
+// Get returns a header that is a text, in either form that clients write it. One that is far too long counts as absent.
+func (h TraceHeaders) Get(key string) string {
+	var s string
+	switch v := h[key].(type) {
+	case string:
+		s = v
+	case []byte:
+		s = string(v[:min(len(v), longestTraceHeader+1)])
+	}
+	if len(s) > longestTraceHeader {
+		return ""
+	}
+	return s
+}
+
+// Set sets a header.
+func (h TraceHeaders) Set(key, value string) { h[key] = value }
+
+// Keys returns the names of all headers.
+func (h TraceHeaders) Keys() []string {
+	keys := make([]string, 0, len(h))
+	for key := range h {
+		keys = append(keys, key)
+	}
+	return keys
+}
+
+// outcome is what became of a delivery. Each has exactly one.
+type outcome string
+
+const (
+	wasHandled      outcome = "handled"
+	wasPostponed    outcome = "postponed"     // by the limit
+	wasThrottled    outcome = "throttled"     // by the provider: its handler said so
+	wasRetried      outcome = "retried"       // its handler failed, and it will be tried again
+	wasDeadLettered outcome = "dead_lettered" // for one of the reasons
+	wasForwarded    outcome = "forwarded"     // it was back before its time, from a delay longer than its queue's
+	wasReturned     outcome = "returned"      // given back to the broker, or lost with the connection: it comes again
+)
+
+// Why messages go to the dead letters.
+const (
+	reasonFailed   = "failed"
+	reasonTooOld   = "too old"
+	reasonTooOften = "postponed too often"
+	reasonTooLarge = "too large to postpone"
+)
+
+const scope = "github.com/drip-go/drip/consumer"
+
+// telemetry records what becomes of messages. A nil one records nothing and costs nothing.
+type telemetry struct {
+	tracer trace.Tracer
+	queue  string
+
+	consumed, settled, sent    metric.Int64Counter
+	inHand                     metric.Int64UpDownCounter
+	lateness, process, sending metric.Float64Histogram
+
+	// What they are recorded with, made once.
+	delivered   map[bool]metric.MeasurementOption // by whether it was back from a delay queue
+	held        map[bool]metric.MeasurementOption
+	settlements map[settlement]metric.MeasurementOption
+	ran         map[string]metric.MeasurementOption // by the error's type
+	publishing  map[publishing]metric.MeasurementOption
+	system      metric.MeasurementOption
+}
+
+type settlement struct {
+	outcome outcome
+	reason  string // of dead letters
+}
+
+type publishing struct{ queue, errorType string }
+
+// newTelemetry returns nil when both providers are.
+func newTelemetry(c *Consumer) (*telemetry, error) {
+	meters, tracers := c.o.MeterProvider, c.o.TracerProvider
+	if meters == nil && tracers == nil {
+		return nil, nil
+	}
+	if meters == nil {
+		meters = metricnoop.NewMeterProvider()
+	}
+	if tracers == nil {
+		tracers = tracenoop.NewTracerProvider()
+	}
+	t := &telemetry{tracer: tracers.Tracer(scope), queue: c.o.Queue}
+	if err := t.instruments(meters.Meter(scope)); err != nil {
+		return nil, err
+	}
+	t.attributes(c.dueQueue(), c.deadQueue())
+	return t, nil
+}
+
+func (t *telemetry) instruments(m metric.Meter) error {
+	var errs [7]error
+	t.consumed, errs[0] = m.Int64Counter("messaging.client.consumed.messages", metric.WithUnit("{message}"),
+		metric.WithDescription("Messages delivered, those that come back from a delay queue included."))
+	t.settled, errs[1] = m.Int64Counter("drip.consumer.settlements", metric.WithUnit("{message}"),
+		metric.WithDescription("What became of each delivery."))
+	t.sent, errs[2] = m.Int64Counter("messaging.client.sent.messages", metric.WithUnit("{message}"),
+		metric.WithDescription("Copies published to delay queues and dead letters, with an error type those that failed."))
+	t.inHand, errs[3] = m.Int64UpDownCounter("drip.consumer.in_hand", metric.WithUnit("{message}"),
+		metric.WithDescription("Messages in hand: waiting for their time, being handled, being published."))
+	t.lateness, errs[4] = m.Float64Histogram("drip.consumer.lateness", metric.WithUnit("s"),
+		metric.WithDescription("How long after its time a postponed message asks again whether it may run."),
+		metric.WithExplicitBucketBoundaries(.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 60))
+	t.process, errs[5] = m.Float64Histogram("messaging.process.duration", metric.WithUnit("s"),
+		metric.WithDescription("How long handlers take, with an error type those that fail."),
+		metric.WithExplicitBucketBoundaries(operationSeconds...))
+	t.sending, errs[6] = m.Float64Histogram("messaging.client.operation.duration", metric.WithUnit("s"),
+		metric.WithDescription("How long the broker takes to confirm a copy."),
+		metric.WithExplicitBucketBoundaries(operationSeconds...))
+	return errors.Join(errs[:]...)
+}
+
+// operationSeconds are the buckets that the semantic conventions ask for.
+var operationSeconds = []float64{.005, .01, .025, .05, .075, .1, .25, .5, .75, 1, 2.5, 5, 7.5, 10}
+
+// Attributes, named after the semantic conventions for messaging where those have a name.
+const (
+	keySystem        = attribute.Key("messaging.system")
+	keyDestination   = attribute.Key("messaging.destination.name")
+	keyOperation     = attribute.Key("messaging.operation.name")
+	keyOperationType = attribute.Key("messaging.operation.type")
+	keyMessageID     = attribute.Key("messaging.message.id")
+	keyBodySize      = attribute.Key("messaging.message.body.size")
+	keyRoutingKey    = attribute.Key("messaging.rabbitmq.destination.routing_key")
+	keyDeliveryTag   = attribute.Key("messaging.rabbitmq.message.delivery_tag")
+	keyErrorType     = attribute.Key("error.type")
+	keyOutcome       = attribute.Key("drip.outcome")
+	keyReason        = attribute.Key("drip.reason")
+	keyEntity        = attribute.Key("drip.entity")
+	keyDelay         = attribute.Key("drip.delay")
+	keyPostponements = attribute.Key("drip.postponements")
+	keyAttempts      = attribute.Key("drip.attempts")
+)
+
+var systemRabbitMQ = keySystem.String("rabbitmq")
+
+// attributes makes every set there can be, and begins the counters with 0: of one that begins with its first event
+// nobody sees that event.
+func (t *telemetry) attributes(due, dead string) {
+	ctx := context.Background()
+	with := func(attributes ...attribute.KeyValue) metric.MeasurementOption {
+		return metric.WithAttributeSet(attribute.NewSet(append(attributes, systemRabbitMQ)...))
+	}
+	work := keyDestination.String(t.queue)
+	t.system = with(work)
+	t.delivered, t.held = map[bool]metric.MeasurementOption{}, map[bool]metric.MeasurementOption{}
+	for back, queue := range map[bool]string{false: t.queue, true: due} {
+		t.delivered[back] = with(keyDestination.String(queue), keyOperation.String("deliver"))
+		t.held[back] = with(keyDestination.String(queue))
+		t.consumed.Add(ctx, 0, t.delivered[back])
+		t.inHand.Add(ctx, 0, t.held[back])
+	}
+	t.settlements = map[settlement]metric.MeasurementOption{}
+	for _, o := range []outcome{wasHandled, wasPostponed, wasThrottled, wasRetried, wasForwarded, wasReturned} {
+		t.settlements[settlement{outcome: o}] = with(work, keyOutcome.String(string(o)))
+	}
+	for _, reason := range []string{reasonFailed, reasonTooOld, reasonTooOften, reasonTooLarge} {
+		t.settlements[settlement{wasDeadLettered, reason}] = with(work, keyOutcome.String(string(wasDeadLettered)), keyReason.String(reason))
+	}
+	for _, o := range t.settlements {
+		t.settled.Add(ctx, 0, o)
+	}
+	t.ran = map[string]metric.MeasurementOption{}
+	for _, e := range []string{"", "failed", "panic", "throttled"} {
+		attributes := []attribute.KeyValue{work, keyOperation.String("process")}
+		if e != "" {
+			attributes = append(attributes, keyErrorType.String(e))
+		}
+		t.ran[e] = with(attributes...)
+	}
+	t.publishing = map[publishing]metric.MeasurementOption{}
+	for _, queue := range []string{due, dead} {
+		for _, e := range append([]string{""}, publishErrors...) {
+			attributes := []attribute.KeyValue{keyDestination.String(queue), keyOperation.String("publish"), keyOperationType.String("send")}
+			if e != "" {
+				attributes = append(attributes, keyErrorType.String(e))
+			}
+			t.publishing[publishing{queue, e}] = with(attributes...)
+			t.sent.Add(ctx, 0, t.publishing[publishing{queue, e}])
+		}
+	}
+}
+
+// visit is one delivery, from its receipt to its end. A nil one is not recorded.
+type visit struct {
+	*telemetry
+	ctx  context.Context // with the span
+	span trace.Span
+	back bool // from a delay queue
+	settlement
+}
+
+// receive begins a visit. Its span continues the trace of the message's publisher; those of all deliveries of a message
+// are siblings.
+func (t *telemetry) receive(m *message, back bool) *visit {
+	if t == nil {
+		return nil
+	}
+	v := &visit{telemetry: t, back: back, settlement: settlement{outcome: wasHandled}}
+	ctx := propagation.TraceContext{}.Extract(context.Background(), TraceHeaders(m.Headers))
+	v.ctx, v.span = t.tracer.Start(ctx, "process "+t.queue, trace.WithSpanKind(trace.SpanKindConsumer), trace.WithAttributes(
+		systemRabbitMQ, keyOperation.String("process"), keyOperationType.String("process"), keyDestination.String(t.queue)))
+	if v.span.IsRecording() {
+		v.span.SetAttributes(
+			keyBodySize.Int(len(m.Body)), keyDeliveryTag.Int64(int64(m.DeliveryTag)),
+			keyPostponements.Int64(m.postponements), keyAttempts.Int64(m.attempts))
+		v.text(keyMessageID, m.MessageId)
+		v.text(keyRoutingKey, m.RoutingKey)
+	}
+	t.consumed.Add(v.ctx, 1, t.delivered[back])
+	t.inHand.Add(v.ctx, 1, t.held[back])
+	return v
+}
+
+// text sets an attribute that a stranger may have written.
+func (v *visit) text(key attribute.Key, s string) {
+	if s != "" {
+		v.span.SetAttributes(key.String(printable(s)))
+	}
+}
+
+// printable is a short s in UTF-8: exporters refuse what is not, and all that they were to send with it.
+func printable(s string) string { return strings.ToValidUTF8(shorten(s, 256), "\ufffd") }
+
+// context is parent with the span.
+func (v *visit) context(parent context.Context) context.Context {
+	if v == nil {
+		return parent
+	}
+	return trace.ContextWithSpan(parent, v.span)
+}
+
+// due tells that a message that was back is asked about again. Of one that came early it is called at its time.
+func (v *visit) due(m *message) {
+	if v != nil && v.back {
+		v.lateness.Record(v.ctx, max(0, time.Since(time.UnixMilli(m.due)).Seconds()), v.system)
+	}
+}
+
+func (v *visit) of(entity string) {
+	if v != nil && v.span.IsRecording() {
+		v.text(keyEntity, entity)
+	}
+}
+
+// became sets the outcome; the last one counts.
+func (v *visit) became(o outcome, reason string) {
+	if v != nil {
+		v.settlement = settlement{o, reason}
+	}
+}
+
+func (v *visit) put(off time.Duration, o outcome) {
+	if v != nil {
+		v.became(o, "")
+		v.span.SetAttributes(keyDelay.Float64(off.Seconds()))
+	}
+}
+
+func (v *visit) failed(cause error) {
+	if v != nil && v.span.IsRecording() {
+		v.span.SetStatus(codes.Error, printable(cause.Error()))
+	}
+}
+
+// end ends the visit. err is nil when the delivery was acknowledged.
+func (v *visit) end(err error) {
+	if v == nil {
+		return
+	}
+	if err != nil {
+		v.became(wasReturned, "")
+	}
+	v.span.SetAttributes(keyOutcome.String(string(v.outcome)))
+	if v.reason != "" {
+		v.span.SetAttributes(keyReason.String(v.reason))
+	}
+	v.settled.Add(v.ctx, 1, v.settlements[v.settlement])
+	v.inHand.Add(v.ctx, -1, v.held[v.back])
+	v.span.End()
+}
+
+// measured is a Middleware: it records how long the handler takes, and how it ends. On the span it marks where waiting
+// ends and the work begins.
+func (t *telemetry) measured(next Handler) Handler {
+	if t == nil {
+		return next
+	}
+	return HandlerFunc(func(ctx context.Context, d *amqp.Delivery) (err error) {
+		trace.SpanFromContext(ctx).AddEvent("admitted")
+		began, errorType := time.Now(), "panic"
+		defer func() { t.process.Record(ctx, time.Since(began).Seconds(), t.ran[errorType]) }()
+		err = next.Handle(ctx, d)
+		switch refused := (*throttledError)(nil); {
+		case err == nil:
+			errorType = ""
+		case errors.As(err, &refused):
+			errorType = "throttled"
+		default:
+			errorType = "failed"
+		}
+		return err
+	})
+}
+
+// timed records each try of a publishing to a queue.
+func (t *telemetry) timed(v *visit, queue string, publish func() error) func() error {
+	if t == nil {
+		return publish
+	}
+	return func() error {
+		began := time.Now()
+		err := publish()
+		o := t.publishing[publishing{queue, publishError(err)}]
+		t.sent.Add(v.ctx, 1, o)
+		t.sending.Record(v.ctx, time.Since(began).Seconds(), o)
+		return err
+	}
+}
+
+var publishErrors = []string{"unroutable", "refused", "unconfirmed", "too_large", "closed", "_OTHER"}
+
+// publishError is the type of a publishing's error, one of publishErrors.
+func publishError(err error) string {
+	switch {
+	case err == nil:
+		return ""
+	case errors.Is(err, errUnroutable):
+		return "unroutable"
+	case errors.Is(err, errRefused):
+		return "refused"
+	case errors.Is(err, errUnconfirmed):
+		return "unconfirmed"
+	case errors.Is(err, errTooLarge):
+		return "too_large"
+	case errors.Is(err, amqp.ErrClosed):
+		return "closed"
+	}
+	return "_OTHER"
+}

@@ -1,0 +1,305 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	metricnoop "go.opentelemetry.io/otel/metric/noop"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
+	tracenoop "go.opentelemetry.io/otel/trace/noop"
+
+	"github.com/drip-go/drip/internal/oteltest"
+)
+
+// times postpones the first so many who ask.
+type times struct {
+	postponements atomic.Int64
+	delay         time.Duration
+}
+
+func postponing(n int64, delay time.Duration) *times {
+	t := &times{delay: delay}
+	t.postponements.Store(n)
+	return t
+}
+
+func (l *times) GetDelay(context.Context, string) (time.Duration, error) {
+	if l.postponements.Add(-1) >= 0 {
+		return l.delay, nil
+	}
+	return 0, nil
+}
+
+func (l *times) ReturnToken(context.Context, string) error { return nil }
+
+// From the publisher to the handler it is one trace, however often the message was postponed in between.
+func TestTraceGoesOnOverPostponements(t *testing.T) {
+	b := connect(t, useBroker(t))
+	queue := b.queue()
+	var tracers oteltest.Tracers
+	publisher, span := tracers.Tracer("").Start(t.Context(), "send")
+	seen := make(chan context.Context, 1)
+	stop := running(t, Options{
+		URL: b.url, Queue: queue, Limiter: postponing(3, 300*time.Millisecond), Entity: oneShop, Logger: quiet, TracerProvider: &tracers,
+		Handler: HandlerFunc(func(ctx context.Context, d *amqp.Delivery) error {
+			if got := trace.SpanContextFromContext(propagation.TraceContext{}.Extract(context.Background(), TraceHeaders(d.Headers))); got.SpanID() != span.SpanContext().SpanID() {
+				t.Errorf("the handler finds the span %v in the headers, want the publisher's", got.SpanID())
+			}
+			_, work := tracers.Tracer("").Start(ctx, "work")
+			work.End()
+			seen <- ctx
+			return nil
+		}),
+	})
+	message := amqp.Publishing{MessageId: "1", Headers: amqp.Table{}, Body: []byte("four")}
+	propagation.TraceContext{}.Inject(publisher, TraceHeaders(message.Headers))
+	b.publish(queue, message)
+	in := trace.SpanContextFromContext(<-seen)
+	stop()
+
+	var outcomes []string
+	for i, s := range tracers.Ended() {
+		if s.SpanContext().TraceID() != span.SpanContext().TraceID() {
+			t.Errorf("span %d is of the trace %v, the publisher's of %v", i, s.SpanContext().TraceID(), span.SpanContext().TraceID())
+		}
+		if s.Name == "work" {
+			if s.Parent.SpanID() != in.SpanID() {
+				t.Error("what the handler begins is not its delivery's child")
+			}
+			continue
+		}
+		if s.Name != "process "+queue || s.Kind != trace.SpanKindConsumer || s.Parent.SpanID() != span.SpanContext().SpanID() || !s.Parent.IsRemote() {
+			t.Errorf("span %d is %q of kind %v under %v, want one of a consumer under %v", i, s.Name, s.Kind, s.Parent.SpanID(), span.SpanContext().SpanID())
+		}
+		if s.Attributes[keyMessageID].AsString() != "1" || s.Attributes[keyEntity].AsString() != "shop" || s.Attributes[keyBodySize].AsInt64() != 4 ||
+			s.Attributes[keyPostponements].AsInt64() != int64(len(outcomes)) {
+			t.Errorf("span %d has the attributes %v", i, s.Attributes)
+		}
+		outcomes = append(outcomes, s.Attributes[keyOutcome].AsString())
+		if last := len(outcomes) == 4; last != (s.SpanContext().SpanID() == in.SpanID()) || last != (len(s.Events) == 1) {
+			t.Errorf("span %d has the events %v; the handler ran in %v", i, s.Events, in.SpanID())
+		}
+	}
+	if got := fmt.Sprint(outcomes); got != "[postponed postponed postponed handled]" {
+		t.Errorf("the deliveries' outcomes are %s", got)
+	}
+}
+
+// Every delivery is counted once, under what became of it.
+func TestMetricsOfAConsumer(t *testing.T) {
+	b := connect(t, useBroker(t))
+	queue := b.queue()
+	var meters oteltest.Meters
+	var tracers oteltest.Tracers
+	var refused atomic.Bool
+	var l ledger
+	stop := running(t, Options{
+		URL: b.url, Queue: queue, Limiter: postponing(2, 200*time.Millisecond), Logger: quiet, MeterProvider: &meters, TracerProvider: &tracers,
+		Attempts: 2, RetryDelay: 50 * time.Millisecond, Entity: func(d *amqp.Delivery) (string, error) { return d.Type, nil },
+		Handler: HandlerFunc(func(ctx context.Context, d *amqp.Delivery) error {
+			defer l.Handle(ctx, d)
+			switch {
+			case d.MessageId == "fails":
+				return errors.New("failure")
+			case d.MessageId == "panics":
+				panic("\xff")
+			case d.MessageId == "refused" && refused.CompareAndSwap(false, true):
+				return Throttled(50*time.Millisecond, nil)
+			}
+			return nil
+		}),
+	})
+	for _, id := range []string{"fine", "also fine", "fails", "panics", "refused", "of nobody"} {
+		m := amqp.Publishing{MessageId: id, Type: "shop"}
+		if id == "of nobody" {
+			m.Type = ""
+		}
+		b.publish(queue, m)
+	}
+	dead := queue + ".drip.dead"
+	eventually(t, "all is done", func() bool { return b.count(dead) == 3 && l.count() == 5 })
+	eventually(t, "all is counted", func() bool { return meters.Sum("drip.consumer.in_hand") == 0 })
+	stop()
+
+	count := func(name string, want float64, attributes ...attribute.KeyValue) {
+		t.Helper()
+		if got := meters.Sum(name, append(attributes, systemRabbitMQ)...); got != want {
+			t.Errorf("%s of %v is %v, want %v", name, attributes, got, want)
+		}
+	}
+	became := func(o outcome) attribute.KeyValue { return keyOutcome.String(string(o)) }
+	const settlements, consumed, sent = "drip.consumer.settlements", "messaging.client.consumed.messages", "messaging.client.sent.messages"
+	count(settlements, 3, became(wasHandled))
+	count(settlements, 2, became(wasPostponed))
+	count(settlements, 1, became(wasThrottled))
+	count(settlements, 3, became(wasRetried))
+	count(settlements, 3, became(wasDeadLettered), keyReason.String(reasonFailed))
+	count(settlements, 12)
+	count(consumed, 6, keyDestination.String(queue))
+	count(consumed, 6, keyDestination.String(queue+".drip.due"))
+	count(sent, 6, keyDestination.String(queue+".drip.due"))
+	count(sent, 3, keyDestination.String(dead))
+	if n := meters.Count("messaging.client.operation.duration"); n != 9 {
+		t.Errorf("the publishing of %d messages was timed, want 9", n)
+	}
+	if n, late := meters.Count("drip.consumer.lateness"), meters.Sum("drip.consumer.lateness"); n != 6 || late < 0 || late > 60 {
+		t.Errorf("%d messages were late by %v s in all, want 6 and little", n, late)
+	}
+	for e, want := range map[string]int{"failed": 2, "panic": 2, "throttled": 1} {
+		if n := meters.Count("messaging.process.duration", keyErrorType.String(e)); n != want {
+			t.Errorf("%d handlers ended with %s, want %d", n, e, want)
+		}
+	}
+	if n := meters.Count("messaging.process.duration"); n != 8 {
+		t.Errorf("%d handlers were timed, want 8", n)
+	}
+	failed := 0
+	for _, s := range tracers.Ended() {
+		if s.Broken {
+			t.Errorf("a span has a text that exporters refuse: %v", s.Attributes)
+		}
+		if s.Status == codes.Error {
+			failed++
+		}
+	}
+	if failed != 6 {
+		t.Errorf("%d spans have failed, want 6", failed)
+	}
+}
+
+// A stranger's headers end no span, no exporter and no process. At worst their message begins a trace of its own.
+func TestTraceHeadersOfAStranger(t *testing.T) {
+	var tracers oteltest.Tracers
+	c, err := New(Options{URL: "amqp://localhost/", Queue: "orders", Limiter: &scripted{}, Entity: byID, Handler: &ledger{}, TracerProvider: &tracers, MeterProvider: &oteltest.Meters{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const good = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+	for name, c1 := range map[string]struct {
+		traceparent, tracestate any
+		goesOn                  bool
+	}{
+		"good":                {good, "vendor=1", true},
+		"good, as bytes":      {[]byte(good), []byte("vendor=1"), true},
+		"no tracestate":       {good, nil, true},
+		"a broken state":      {good, "\xff,,==\x00", true},
+		"a huge state":        {good, strings.Repeat("a=1,", 1<<16), true},
+		"a number":            {int64(7), int64(7), false},
+		"a table":             {amqp.Table{"traceparent": good}, []any{good}, false},
+		"nothing":             {nil, nil, false},
+		"empty":               {"", "", false},
+		"not hexadecimal":     {strings.Replace(good, "0af", "xyz", 1), nil, false},
+		"zeros":               {"00-00000000000000000000000000000000-0000000000000000-00", nil, false},
+		"cut":                 {good[:40], nil, false},
+		"not text":            {"\xff\xfe\x00", nil, false},
+		"huge":                {strings.Repeat(good, 1<<12), nil, false},
+		"huge, as bytes":      {[]byte(strings.Repeat(good, 1<<12)), nil, false},
+		"a forbidden version": {"ff" + good[2:], nil, false},
+	} {
+		h := amqp.Table{"traceparent": c1.traceparent, "tracestate": c1.tracestate, "baggage": "\xff"}
+		m := open(amqp.Delivery{Headers: h, MessageId: "\xff" + strings.Repeat("€", 1000), RoutingKey: "\xff\x00"}, time.Now(), false)
+		v := c.telemetry.receive(&m, false)
+		v.of("\xff" + strings.Repeat("x", 1<<16))
+		v.failed(errors.New("\xff" + strings.Repeat("x", 1<<16)))
+		v.end(nil)
+		spans := tracers.Ended()
+		s := spans[len(spans)-1]
+		if goesOn := s.SpanContext().TraceID().String() == good[3:35]; goesOn != c1.goesOn {
+			t.Errorf("%s: the trace goes on: %v, want %v", name, goesOn, c1.goesOn)
+		}
+		if s.Broken || !s.SpanContext().IsValid() {
+			t.Errorf("%s: the span is broken: %v", name, s.Attributes)
+		}
+	}
+	if TraceHeaders(nil).Get("traceparent") != "" || len(TraceHeaders{"a": 1}.Keys()) != 1 {
+		t.Error("the carrier is wrong about no headers, or about one")
+	}
+}
+
+// Who has what kind of error is told by few words, and each of them has been counted from the beginning.
+func TestMetricsOfPublishing(t *testing.T) {
+	var meters oteltest.Meters
+	c, err := New(Options{URL: "amqp://localhost/", Queue: "orders", Limiter: &scripted{}, Entity: byID, Handler: &ledger{}, MeterProvider: &meters})
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := len(meters.Sets("messaging.client.sent.messages"))
+	m := open(amqp.Delivery{}, time.Now(), false)
+	v := c.telemetry.receive(&m, false)
+	for want, failure := range map[string]error{
+		"unroutable":  fmt.Errorf("%w: no route", errUnroutable),
+		"refused":     errRefused,
+		"unconfirmed": fmt.Errorf("%w: %w", errUnconfirmed, amqp.ErrClosed),
+		"too_large":   errTooLarge,
+		"closed":      amqp.ErrClosed,
+		"_OTHER":      errors.New("anything"),
+	} {
+		if err := c.telemetry.timed(v, c.dueQueue(), func() error { return failure })(); err != failure {
+			t.Errorf("the error became %v", err)
+		}
+		if n := meters.Sum("messaging.client.sent.messages", keyErrorType.String(want)); n != 1 {
+			t.Errorf("%v: counted %v times as %s", failure, n, want)
+		}
+	}
+	if after := len(meters.Sets("messaging.client.sent.messages")); after != before {
+		t.Errorf("there were %d series and are %d", before, after)
+	}
+}
+
+// What nobody wants costs nothing.
+func TestNoTelemetryAllocatesNothing(t *testing.T) {
+	c, err := New(Options{URL: "amqp://localhost/", Queue: "orders", Limiter: &scripted{}, Entity: byID, Handler: &ledger{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.telemetry != nil {
+		t.Error("there is telemetry without a provider")
+	}
+	m := open(amqp.Delivery{}, time.Now(), false)
+	if n := testing.AllocsPerRun(100, func() { aVisit(c, &m, nothing) }); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+func nothing() error { return nil }
+
+// aVisit is what is recorded of one delivery, and nothing else.
+func aVisit(c *Consumer, m *message, publish func() error) {
+	m.visit = c.telemetry.receive(m, true)
+	m.visit.due(m)
+	m.visit.of("shop")
+	m.visit.context(context.Background())
+	m.visit.put(time.Second, wasPostponed)
+	c.telemetry.timed(m.visit, c.delays.target, publish)()
+	m.visit.end(nil)
+}
+
+func BenchmarkTelemetry(b *testing.B) {
+	for _, o := range []struct {
+		name string
+		Options
+	}{{name: "off"}, {"noop", Options{MeterProvider: metricnoop.NewMeterProvider(), TracerProvider: tracenoop.NewTracerProvider()}}} {
+		b.Run(o.name, func(b *testing.B) {
+			o := o.Options
+			o.URL, o.Queue, o.Limiter, o.Entity, o.Handler = "amqp://localhost/", "orders", &scripted{}, byID, &ledger{}
+			c, err := New(o)
+			if err != nil {
+				b.Fatal(err)
+			}
+			m := open(amqp.Delivery{MessageId: "1", RoutingKey: "orders"}, time.Now(), false)
+			b.ReportAllocs()
+			for b.Loop() {
+				aVisit(c, &m, nothing)
+			}
+		})
+	}
+}
