@@ -103,7 +103,7 @@ func (o *Options) setDefaults() {
 func (o *Options) limits() (storage.Limits, error) {
 	var l storage.Limits
 	if !(o.Share > 0 && o.Share <= 1) {
-		return l, fmt.Errorf("Share is %v; it must be above 0 and at most 1, or 0 for the default", o.Share)
+		return l, fmt.Errorf("%s is %v; it must be above 0 and at most 1, or 0 for the default", "Share", o.Share)
 	}
 	var wrong []error
 	share := func(name string, n int) int64 {
@@ -115,7 +115,7 @@ func (o *Options) limits() (storage.Limits, error) {
 			part = int64(math.Floor(o.Share*float64(n) + 1e-9)) // 0.29 of 100 is 29, not 28.999999999999996
 		}
 		if n > 0 && part < 1 {
-			wrong = append(wrong, fmt.Errorf("Share leaves nothing of the %d of %s", n, name))
+			wrong = append(wrong, fmt.Errorf("%s is %d, of which the Share leaves nothing", name, n))
 		}
 		return part
 	}

@@ -332,11 +332,13 @@ func (l *Limits) tidy(s *State, now int64) {
 	if n > 0 {
 		b.Leases = slices.Delete(b.Leases, 0, n)
 	}
-	if b.Old.Tickets > 0 && now > add(b.Old.Last, l.grace()) {
-		b.Old = Tickets{}
-	}
-	if b.Old.Tickets == 0 && b.New.Tickets > 0 {
-		b.Old, b.New = b.New, Tickets{}
+	for range 2 { // the new book may be overdue too
+		if b.Old.Tickets > 0 && now > add(b.Old.Last, l.grace()) {
+			b.Old = Tickets{}
+		}
+		if b.Old.Tickets == 0 && b.New.Tickets > 0 {
+			b.Old, b.New = b.New, Tickets{}
+		}
 	}
 }
 

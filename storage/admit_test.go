@@ -44,10 +44,6 @@ func (e *entity) admit(now, cost int64, t storage.Ticket) storage.Answer {
 	return e.do(storage.Op{Kind: storage.Admit, Cost: cost, Ticket: t}, now)
 }
 
-func (e *entity) settle(now int64, l storage.Lease, cost int64) bool {
-	return e.do(storage.Op{Kind: storage.Settle, Lease: l, Cost: cost}, now).Found
-}
-
 // runs admits and fails the test if it is postponed.
 func (e *entity) runs(now, cost int64, t storage.Ticket) storage.Lease {
 	e.t.Helper()
@@ -85,6 +81,20 @@ func TestBookedSlotsAreKept(t *testing.T) {
 	e.runs(1200, 1, second)
 	e.runs(1900, 1, first)
 	e.runs(2000, 1, third)
+}
+
+// Tickets that are lost cost no more than their slots, whichever book they are in.
+func TestLostTicketsOfBothBooks(t *testing.T) {
+	l := perSecond(2, 2)
+	l.Concurrency = 100
+	l.Windows = []storage.Window{{Size: 100, RefreshRate: 100, RefreshInterval: 3600 * second}} // or all would be forgotten
+	e := newEntity(t, l)
+	e.runs(0, 2, newcomer)
+	e.waits(0, 1, newcomer, 1000)
+	e.waits(100, 1, newcomer, 900) // in the second book
+	e.waits(200, 1, newcomer, 1800)
+	e.waits(2500, 2, newcomer, 1500) // all that was booked may still come
+	e.runs(60_000, 2, newcomer)
 }
 
 // Without a ticket outstanding Admit says what GetDelay says, on any entity.
