@@ -161,13 +161,15 @@ func (b *Bucket) Settle(ctx context.Context, entityID string, l Lease, cost int)
 	if cost < 0 {
 		return fmt.Errorf("drip: settle %q: %w: %d", entityID, ErrCost, cost)
 	}
-	return b.leased(ctx, "settle", entityID, storage.Op{Kind: storage.Settle, Lease: l.l, Cost: int64(cost)})
+	op := storage.Op{Kind: storage.Settle, Lease: l.l, Cost: int64(cost)}
+	return b.leased(ctx, "settle", entityID, &op)
 }
 
 // Cancel undoes an Admit: the lease is given back with all it was charged, as for an operation that was never sent, or
 // the booked slot is given to others. It returns ErrNoLease if there was nothing to undo.
 func (b *Bucket) Cancel(ctx context.Context, entityID string, a Admission) error {
-	return b.leased(ctx, "cancel", entityID, storage.Op{Kind: storage.Cancel, Lease: a.Lease.l, Ticket: a.Ticket.t})
+	op := storage.Op{Kind: storage.Cancel, Lease: a.Lease.l, Ticket: a.Ticket.t}
+	return b.leased(ctx, "cancel", entityID, &op)
 }
 
 // Renew makes a lease end Options.Lease from now, but not later than Options.MaxLease after it began. After ErrNoLease
@@ -184,9 +186,9 @@ func (b *Bucket) Renew(ctx context.Context, entityID string, l Lease) (Lease, er
 	return Lease{a.Lease}, nil
 }
 
-func (b *Bucket) leased(ctx context.Context, doing, entityID string, op storage.Op) error {
+func (b *Bucket) leased(ctx context.Context, doing, entityID string, op *storage.Op) error {
 	var a storage.Answer
-	err := b.do(ctx, entityID, &op, &a, time.Time{})
+	err := b.do(ctx, entityID, op, &a, time.Time{})
 	if err == nil && !a.Found {
 		err = ErrNoLease
 	}
@@ -220,8 +222,8 @@ func (b *Bucket) Reset(ctx context.Context, entityID string) error {
 }
 
 func (b *Bucket) tell(ctx context.Context, doing, entityID string, kind storage.Kind, d time.Duration) error {
-	// Rounded up: never early.
-	op, a := storage.Op{Kind: kind, For: max(1, (d + time.Millisecond - 1).Milliseconds())}, storage.Answer{}
+	up := (max(d, 1)-1)/time.Millisecond + 1 // never early
+	op, a := storage.Op{Kind: kind, For: int64(up)}, storage.Answer{}
 	if err := b.do(ctx, entityID, &op, &a, time.Time{}); err != nil {
 		return fmt.Errorf("drip: %s %q: %w", doing, entityID, err)
 	}

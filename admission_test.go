@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"strings"
 	"testing"
@@ -403,5 +404,19 @@ func TestTicketText(t *testing.T) {
 	}
 	if got, err := drip.ParseTicket(""); err != nil || !got.IsZero() {
 		t.Errorf("ParseTicket of nothing = %v, %v", got, err)
+	}
+}
+
+// A wait that no number of milliseconds holds is the longest.
+func TestThrottledForEver(t *testing.T) {
+	b, err := drip.New(drip.Options{Clock: func() time.Time { return time.Unix(1e9, 0) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Throttled(t.Context(), "shop", math.MaxInt64); err != nil {
+		t.Fatal(err)
+	}
+	if a, err := b.Admit(t.Context(), "shop", drip.Request{}); err != nil || a.Delay < 100*365*24*time.Hour {
+		t.Errorf("Admit = %+v, %v", a, err)
 	}
 }

@@ -332,13 +332,8 @@ func (l *Limits) tidy(s *State, now int64) {
 	if n > 0 {
 		b.Leases = slices.Delete(b.Leases, 0, n)
 	}
-	for range 2 { // the new book may be overdue too
-		if b.Old.Tickets > 0 && now > add(b.Old.Last, l.grace()) {
-			b.Old = Tickets{}
-		}
-		if b.Old.Tickets == 0 && b.New.Tickets > 0 {
-			b.Old, b.New = b.New, Tickets{}
-		}
+	for b.Old.Tickets > 0 && now > add(b.Old.Last, l.grace()) || b.Old.Tickets == 0 && b.New.Tickets > 0 {
+		b.Old, b.New = b.New, Tickets{}
 	}
 }
 
@@ -358,11 +353,10 @@ func (b *Booking) units() int64   { return add(b.Old.Units, b.New.Units) }
 
 // hold adds a lease, in the order of their ends.
 func (b *Booking) hold(id, end int64) {
-	i := len(b.Leases)
-	for i > 0 && b.Leases[i-1].End > end {
-		i--
+	b.Leases = append(b.Leases, Held{ID: id, End: end})
+	for i := len(b.Leases) - 1; i > 0 && b.Leases[i-1].End > end; i-- {
+		b.Leases[i-1], b.Leases[i] = b.Leases[i], b.Leases[i-1]
 	}
-	b.Leases = slices.Insert(b.Leases, i, Held{ID: id, End: end})
 }
 
 // release removes a lease.

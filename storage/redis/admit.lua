@@ -279,13 +279,8 @@ function tidy(now)
   if n > 0 then
     b.Leases = sub(b.Leases, n + 1)
   end
-  for _ = 1, 2 do
-    if b.Old.Tickets > 0 and now > b.Old.Last + grace() then
-      b.Old = {Epoch = 0, Tickets = 0, Units = 0, Last = 0}
-    end
-    if b.Old.Tickets == 0 and b.New.Tickets > 0 then
-      b.Old, b.New = b.New, {Epoch = 0, Tickets = 0, Units = 0, Last = 0}
-    end
+  while b.Old.Tickets > 0 and now > b.Old.Last + grace() or b.Old.Tickets == 0 and b.New.Tickets > 0 do
+    b.Old, b.New = b.New, {Epoch = 0, Tickets = 0, Units = 0, Last = 0}
   end
 end
 
