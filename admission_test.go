@@ -87,7 +87,8 @@ func TestSeveralWindows(t *testing.T) {
 	}, func(t *testing.T, b *clocked) {
 		b.settle(b.runs(4, newcomer), 4, nil)
 		first := b.waits(3, newcomer, 2*time.Second, drip.BoundWindow)
-		b.waits(1, newcomer, 2*time.Second, drip.BoundWindow) // of the four that come by then one is left
+		// Of the four that come by then one is left, for 10 ms later, so that they do not need all tokens at once.
+		b.waits(1, newcomer, 2*time.Second+10*time.Millisecond, drip.BoundWindow)
 		b.pass(2 * time.Second)
 		b.settle(b.runs(3, first), 3, nil)
 		// Seven of the minute are used and one is booked; a second would do, the minute does not.

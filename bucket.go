@@ -45,7 +45,7 @@ type Options struct {
 	Concurrency int
 
 	// WaitForToken is how long an operation is postponed when capacity is left and only a token is short, in
-	// whole milliseconds. Admit goes by it only until it has measured how long operations take. Defaults to 50 ms.
+	// whole milliseconds. To Admit it is how long an operation takes, until it has measured that. Defaults to 50 ms.
 	WaitForToken time.Duration
 
 	// Lease is how long an operation that was admitted holds its token, unless it is renewed or given back: then the

@@ -8,7 +8,7 @@ import (
 )
 
 // patience is the longest delay of a message that was back that is spent in hand instead of on another trip.
-const patience = 30 * time.Second
+const patience = 5 * time.Minute
 
 // deck is where messages wait in hand that were back in time, but not to run. Who settles an operation wakes the first
 // that waits for a token of the same entity, so none stands idle while somebody is at hand.

@@ -65,9 +65,9 @@ var firstCall300 = drip.Options{Size: 10, RefreshRate: 1, RefreshInterval: 1035 
 // A token is held from before the request is sent until its answer is there, so the provider never has more calls under
 // way than tokens are out. That needs leases that last: consumers that live renew theirs, and what a dead one has sent
 // ends before its lease of 30 seconds, because the operations here time out before that, or nobody dies. An operation is
-// expected to take a second, so one of five tokens comes back every 200 ms.
+// expected to take a second.
 var fiveAtOnce = drip.Options{
-	Size: 1000, RefreshRate: 1000, Concurrency: 5, WaitForToken: 200 * time.Millisecond, Lease: 30 * time.Second,
+	Size: 1000, RefreshRate: 1000, Concurrency: 5, WaitForToken: time.Second, Lease: 30 * time.Second,
 }
 
 // bucketAndMinute is for a leaky bucket of 40 that drains by 2 a second, 100 in each minute of the clock, and 5 calls at

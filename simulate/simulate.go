@@ -61,7 +61,7 @@ type Scenario struct {
 
 	// Hold is the longest delay for which a consumer keeps a message in hand, once it has come back, instead of sending
 	// it through the broker again. It asks again when that is over, and when an operation of the same entity ends in its
-	// process and this is the first in hand. Only policies with tickets hold. Defaults to 30 seconds and Seats to 1,024,
+	// process and this is the first in hand. Only policies with tickets hold. Defaults to 5 minutes and Seats to 1,024,
 	// which is what package consumer does; with a Hold below zero they never do.
 	Hold time.Duration
 
@@ -167,7 +167,7 @@ func (s *Scenario) setDefaults() error {
 		s.Late = Fixed(0)
 	}
 	if s.Hold == 0 {
-		s.Hold = 30 * time.Second
+		s.Hold = 5 * time.Minute
 	}
 	if s.Seats == 0 {
 		s.Seats = 1024

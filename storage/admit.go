@@ -127,8 +127,24 @@ func (l *Limits) promise(s *State, line ledger, cost, booked, now int64) (slot i
 		}
 	}
 	slot = max(slot, add(now, 1))
+	if *last > now {
+		slot = max(slot, add(*last, l.apart(b, now)))
+	}
 	l.spend(s, line, slot, cost)
 	return slot
+}
+
+// apart is how long after each other those come who are promised the same interval, if it brings more than can run at
+// once and is long enough for that. So most of them find a token.
+func (l *Limits) apart(b *Booking, now int64) int64 {
+	for i := range l.windows() {
+		if w := l.window(i); l.concurrency() < w.RefreshRate {
+			if apart := l.quarters(b, 8, now); mul(apart, w.RefreshRate) <= w.RefreshInterval {
+				return apart
+			}
+		}
+	}
+	return 0
 }
 
 // queue is how long to wait for a token. Whoever waits for one has a number and knows how many are before it: those
@@ -138,18 +154,28 @@ func (l *Limits) promise(s *State, line ledger, cost, booked, now int64) (slot i
 func (l *Limits) queue(b *Booking, t Ticket, due bool, now int64) int64 {
 	n := b.tickets() + 1
 	if !due {
-		return l.quarters(b, 4*n-8*root(n))
+		return l.quarters(b, 4*n-8*root(n), now)
 	}
-	b.Claim = min(add(max(b.Claim, now), l.quarters(b, 1)), add(now, l.quarters(b, n)))
+	b.Claim = min(add(max(b.Claim, now), l.quarters(b, 1, now)), add(now, l.quarters(b, n, now)))
 	n = max(1, min(n, t.Number-(b.Next-n)))
-	return max(l.quarters(b, 4*n-8*root(n)), b.Claim-now)
+	if apart := l.apart(b, now); apart > 0 {
+		return mul(n, apart)
+	}
+	return max(l.quarters(b, 4*n-8*root(n), now), b.Claim-now)
 }
 
-// quarters is n quarters of the time it takes until a token comes back. WaitForToken stands for the first sample.
-func (l *Limits) quarters(b *Booking, n int64) int64 {
-	c := l.concurrency()
-	held := add(b.Held, mul(c, l.WaitForToken))
-	return max(1, mul(max(1, n), held)/mul(4, mul(c, b.Samples+1)))
+// quarters is n quarters of the time it takes until a token comes back. WaitForToken stands for the first sample, and as
+// long as there are few, operations under way that have taken longer than these do count too.
+func (l *Limits) quarters(b *Booking, n, now int64) int64 {
+	held, samples := add(b.Held, l.WaitForToken), b.Samples+1
+	if b.Samples < mostSamples {
+		for _, h := range b.Leases {
+			if age := sub(now, h.Begin()); age > held/samples {
+				held, samples = add(held, age), samples+1
+			}
+		}
+	}
+	return max(1, mul(max(1, n), held)/mul(4, mul(l.concurrency(), samples)))
 }
 
 func root(n int64) int64 { return int64(math.Sqrt(float64(n))) }

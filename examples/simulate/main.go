@@ -2,6 +2,7 @@
 //
 //	go run ./examples/simulate
 //	go run ./examples/simulate -svg late.svg rate-late-hops-60/60s
+//	go run ./examples/simulate -summary
 package main
 
 import (
@@ -12,6 +13,7 @@ import (
 	"io"
 	"log"
 	"os"
+	"time"
 
 	"github.com/drip-go/drip/simulate"
 )
@@ -26,6 +28,7 @@ func run(args []string, out io.Writer) error {
 	flags := flag.NewFlagSet("simulate", flag.ContinueOnError)
 	list := flags.Bool("list", false, "name the scenarios there are")
 	seed := flags.Uint64("seed", 1, "what all randomness comes from")
+	summary := flags.Bool("summary", false, "print one table, of Admit in comparison, in Markdown")
 	svg := flags.String("svg", "", "a `file` to draw the runs in")
 	if err := flags.Parse(args); err != nil {
 		return err
@@ -41,23 +44,49 @@ func run(args []string, out io.Writer) error {
 		return err
 	}
 	var reports []simulate.Report
+	if *summary {
+		fmt.Fprint(out, heading)
+	}
 	for i, s := range scenarios {
-		if i > 0 {
-			fmt.Fprintln(out)
-		}
 		report, err := simulate.Run(s, *seed)
 		if err != nil {
 			return err
 		}
+		reports = append(reports, report)
+		if *summary {
+			fmt.Fprint(out, row(report))
+			continue
+		}
+		if i > 0 {
+			fmt.Fprintln(out)
+		}
 		if err := report.WriteTable(out); err != nil {
 			return err
 		}
-		reports = append(reports, report)
 	}
 	if *svg == "" {
 		return nil
 	}
 	return draw(*svg, reports)
+}
+
+const heading = `| scenario | postponements: mean, most | the same, retry after | makespan | p99 wait | longest wait | over the limit |
+|---|---|---|---|---|---|---|
+`
+
+// row is what came of a scenario for Admit, beside retry-after and as multiples of the optimum.
+func row(r simulate.Report) string {
+	admit, retryAfter, optimum := r.Results[0], r.Results[2], r.Results[3]
+	times := func(a, b time.Duration) string {
+		if a == b {
+			return "1.00"
+		}
+		return fmt.Sprintf("%.2f", float64(a)/float64(b))
+	}
+	return fmt.Sprintf("| %s | %.2f, %d | %.0f, %d | %s | %s | %s | %d |\n", r.Scenario.Name,
+		admit.Redeliveries.Mean, admit.Redeliveries.Max, retryAfter.Redeliveries.Mean, retryAfter.Redeliveries.Max,
+		times(admit.Makespan, optimum.Makespan), times(admit.Wait.P99, optimum.Wait.P99), times(admit.Wait.Max, optimum.Wait.Max),
+		admit.OverLimit)
 }
 
 // named is the scenarios of these names, or all if there are none.

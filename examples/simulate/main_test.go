@@ -43,3 +43,20 @@ func TestUnknownScenario(t *testing.T) {
 		t.Errorf("run = %v", err)
 	}
 }
+
+// What the README says is what is printed, for those scenarios that take little time.
+func TestSummaryIsInTheREADME(t *testing.T) {
+	readme, err := os.ReadFile("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out strings.Builder
+	if err := run([]string{"-summary", "rate-steady-0.9", "token-bucket", "concurrency-burst", "long-tail"}, &out); err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(out.String()) {
+		if !strings.Contains(string(readme), line) {
+			t.Errorf("the README does not say\n%s", line)
+		}
+	}
+}

@@ -1,38 +1,41 @@
 -- This is storage/admit.go.
 
-local sub, rep = string.sub, string.rep
+-- What Admit needs besides classic. A window is a table of its three numbers: windows[0] is the first one, and those of
+-- Limits.Windows follow. A line is a table of its Last and, from 0, the capacities of the windows. b is the Booking, nil
+-- if there is none, and b.windows are its Windows.
+local windows = {[0] = {Size = Size, RefreshRate = RefreshRate, RefreshInterval = RefreshInterval}}
+local ops, wait, late = {Last = OpsLast, [0] = OpsCapacity}, {Last = WaitLast, [0] = WaitCapacity}, nil
+local b
+local Lease, MaxLease = unpack('>i8i8', ARGV[1], 57)
+
+local sub = string.sub
 local mostSamples, longestHold, longestGrace = 64, 2 ^ 40, 60000
 
--- The ledgers. The capacity of a line's i-th window is in s by the name of capacities for i = 0, else by
--- 3*(i-1)+line.
-local ops, wait, late = 1, 2, 3
-local lasts = {'OpsLast', 'WaitLast', 'LateLast'}
-local capacities = {'OpsCapacity', 'WaitCapacity', 'LateCapacity'}
-
-local decide, bound, promise, queue, quarters, root, spend, capacity, lease, settle, charge, cancel, renew, throttle
-local reset, unbook, book, tidy, grace, quiet, tickets, units, hold, release, forget, Until, booking, adopt, window, inUse
-local ledger, mul, mulTime
+local decide, bound, promise, apart, queue, quarters, root, spend, capacity, lease, settle, charge, cancel, renew, throttle
+local reset, unbook, book, tidy, grace, quiet, tickets, units, hold, release, forget, until_, booking, adopt, inUse
+local none, refreshes, interval, mul, div
 
 function decide(op, now)
-  local admit, b = op.Admit, s.Booking
-  local cost, t, again = 1, nil, nil
+  local admit = op.Admit
+  local cost, t, again = 1, nil, 0
   if admit then
     cost, t = op.Cost, op.Ticket
-    again = t.Again
   end
   local back = admit and t.Epoch > 0 and t.Slot <= max(now, b.Old.Last, b.New.Last)
   if back then
     unbook(t, now)
+    again = t.Again
   end
   local due = back and t.Slot <= now
   local delay, why, slot = 0, nil, nil
-  if not b or not back and cost == 1 and quiet(now) and l.windows == 0
-    and not (admit and b.Samples > 0 and inUse() >= l.Concurrency) then
-    delay, why = classic(now, inUse())
-    slot = s.WaitLast
+  if not b or not back and cost == 1 and quiet(now) and #windows == 0
+    and not (admit and b.Samples > 0 and inUse() >= Concurrency) then
+    delay, why, ops.Last, ops[0], wait.Last, wait[0] = classic(Size, RefreshRate, RefreshInterval, WaitForToken,
+      Concurrency, ops.Last, ops[0], wait.Last, wait[0], inUse(), now)
+    slot = wait.Last
   else
     why = bound(cost, due, now)
-    local short = inUse() >= l.Concurrency or not back and now < b.Claim
+    local short = inUse() >= Concurrency or not back and now < b.Claim
     if why == BoundNone and short then
       why = BoundTokens
     elseif why == BoundNone then
@@ -60,12 +63,12 @@ function decide(op, now)
   if delay == 0 and admit then
     return delay, why, lease(cost, now)
   elseif delay == 0 then
-    s.InUse = s.InUse + 1
+    InUse = InUse + 1
   elseif admit then
     local number = t.Number
     if not back then
       b.Next = b.Next + 1
-      number, again = b.Next, 0
+      number = b.Next
     end
     return delay, why, book(slot, cost, number, again, now)
   end
@@ -73,11 +76,11 @@ function decide(op, now)
 end
 
 function bound(cost, due, now)
-  if now < s.Booking.Closed then
+  if now < b.Closed then
     return BoundClosed
   end
   local booked = due and 0 or units()
-  for i = 0, l.windows do
+  for i = 0, #windows do
     local c = capacity(ops, i, now)
     if c < cost then
       return BoundWindow + i
@@ -89,42 +92,67 @@ function bound(cost, due, now)
 end
 
 function promise(line, cost, booked, now)
-  local last = lasts[line]
-  if s[last] <= now then
-    for i = 0, l.windows do
-      s[ledger(line, i)] = capacity(ops, i, now) - booked
+  if line.Last <= now then
+    for i = 0, #windows do
+      line[i] = capacity(ops, i, now) - booked
     end
-    s[last] = now
+    line.Last = now
   end
-  local slot = max(s[last], s.Booking.Closed)
-  for i = 0, l.windows do
-    local w = window(i)
-    local missing = cost - s[ledger(line, i)]
+  local slot = max(line.Last, b.Closed)
+  for i = 0, #windows do
+    local w, missing = windows[i], cost - line[i]
     if missing > 0 then
       local intervals = div(missing - 1, w.RefreshRate) + 1
-      slot = max(slot, mulTime(interval(w, s[last]) + intervals, w.RefreshInterval))
+      slot = max(slot, (interval(w, line.Last) + intervals) * w.RefreshInterval)
     end
   end
   slot = max(slot, now + 1)
+  if line.Last > now then
+    slot = max(slot, line.Last + apart(now))
+  end
   spend(line, slot, cost)
   return slot
 end
 
-function queue(t, due, now)
-  local b = s.Booking
-  local n = tickets() + 1
-  if not due then
-    return quarters(4 * n - 8 * root(n))
+function apart(now)
+  for i = 0, #windows do
+    local w = windows[i]
+    if Concurrency < w.RefreshRate then
+      local each = quarters(8, now)
+      if each * w.RefreshRate <= w.RefreshInterval then
+        return each
+      end
+    end
   end
-  b.Claim = min(max(b.Claim, now) + quarters(1), now + quarters(n))
-  n = max(1, min(n, t.Number - (b.Next - n)))
-  return max(quarters(4 * n - 8 * root(n)), b.Claim - now)
+  return 0
 end
 
-function quarters(n)
-  local b, c = s.Booking, l.Concurrency
-  local held = b.Held + mul(c, l.WaitForToken)
-  return max(1, div(mul(max(1, n), held), mul(4, mul(c, b.Samples + 1))))
+function queue(t, due, now)
+  local n = tickets() + 1
+  if not due then
+    return quarters(4 * n - 8 * root(n), now)
+  end
+  b.Claim = min(max(b.Claim, now) + quarters(1, now), now + quarters(n, now))
+  n = max(1, min(n, t.Number - (b.Next - n)))
+  local each = apart(now)
+  if each > 0 then
+    return mul(n, each)
+  end
+  return max(quarters(4 * n - 8 * root(n), now), b.Claim - now)
+end
+
+function quarters(n, now)
+  local held, samples = b.Held + WaitForToken, b.Samples + 1
+  if b.Samples < mostSamples then
+    for at = 1, #b.Leases, 16 do
+      local id = unpack('>i8', b.Leases, at)
+      local age = now - div(id, 1024)
+      if age > div(held, samples) then
+        held, samples = held + age, samples + 1
+      end
+    end
+  end
+  return max(1, div(mul(max(1, n), held), mul(4, mul(Concurrency, samples))))
 end
 
 function root(n)
@@ -132,25 +160,25 @@ function root(n)
 end
 
 function spend(line, t, cost)
-  for i = 0, l.windows do
-    s[ledger(line, i)] = capacity(line, i, t) - cost
+  for i = 0, #windows do
+    line[i] = capacity(line, i, t) - cost
   end
-  s[lasts[line]] = t
+  line.Last = t
 end
 
 function capacity(line, i, t)
-  return gain(window(i), s[lasts[line]], s[ledger(line, i)], t)
+  local w = windows[i]
+  return gain(w.Size, w.RefreshRate, w.RefreshInterval, line.Last, line[i], t)
 end
 
+-- lease returns the five of Lease.
 function lease(cost, now)
-  local b = s.Booking
   b.LastID = max(b.LastID + 1, max(0, now) * 1024)
-  hold(b.LastID, now + l.Lease)
-  return b.LastID, now, now + l.Lease, cost, s.OpsCapacity
+  hold(b.LastID, now + Lease)
+  return b.LastID, now, now + Lease, cost, ops[0]
 end
 
 function settle(lease, cost, now)
-  local b = s.Booking
   if not b or not release(lease.ID) then
     return false
   end
@@ -167,10 +195,10 @@ end
 
 function charge(lease, cost, now)
   local more = cost - lease.Cost
-  for i = 0, l.windows do
-    local w, change = window(i), more
+  for i = 0, #windows do
+    local w, change = windows[i], more
     if more < 0 then
-      local left, n = lease.Left, refreshes(window(i), lease.Begin, now)
+      local left, n = lease.Left, refreshes(w, lease.Begin, now)
       if i > 0 and n > 0 then
         left = w.Size
       elseif i > 0 then
@@ -179,17 +207,15 @@ function charge(lease, cost, now)
       local room = max(0, w.Size - (left + n * w.RefreshRate))
       change = -min(-more, room)
     end
-    local p = ledger(ops, i)
-    s[p] = min(w.Size, s[p] - change)
-    if s.WaitLast > now and (change > 0 or w.Size > w.RefreshRate) then
-      p = ledger(wait, i)
-      s[p] = min(w.Size, s[p] - change)
+    ops[i] = min(w.Size, ops[i] - change)
+    if wait.Last > now and (change > 0 or w.Size > w.RefreshRate) then
+      wait[i] = min(w.Size, wait[i] - change)
     end
   end
 end
 
 function cancel(op, now)
-  if not s.Booking then
+  if not b then
     return false
   end
   local found = false
@@ -203,44 +229,40 @@ function cancel(op, now)
   return found
 end
 
+-- renew returns Found and the five of Lease.
 function renew(lease, now)
-  if not s.Booking or not release(lease.ID) then
+  if not b or not release(lease.ID) then
     return 0, 0, 0, 0, 0, 0
   end
-  lease.End = min(now + l.Lease, lease.Begin + l.MaxLease)
+  lease.End = min(now + Lease, lease.Begin + MaxLease)
   hold(lease.ID, lease.End)
   return lease.End > now and 1 or 0, lease.ID, lease.Begin, lease.End, lease.Cost, lease.Left
 end
 
-function throttle(till, now)
-  local b = booking()
-  b.Closed = max(b.Closed, till)
-  for i = 0, l.windows do
-    local w = window(i)
+function throttle(to, now)
+  booking()
+  b.Closed = max(b.Closed, to)
+  for i = 0, #windows do
+    local w = windows[i]
     if w.Size > w.RefreshRate then
-      local p = ledger(ops, i)
-      s[p] = min(s[p], -(refreshes(w, s.OpsLast, b.Closed - 1) * w.RefreshRate))
+      ops[i] = min(ops[i], -(refreshes(w, ops.Last, b.Closed - 1) * w.RefreshRate))
     end
   end
-  if s.WaitLast < b.Closed then
-    for i = 0, l.windows do
-      s[ledger(wait, i)] = capacity(ops, i, b.Closed) - units()
+  if wait.Last < b.Closed then
+    for i = 0, #windows do
+      wait[i] = capacity(ops, i, b.Closed) - units()
     end
-    s.WaitLast = b.Closed
+    wait.Last = b.Closed
   end
 end
 
 function reset(now)
-  local b = s.Booking
-  b.Leases, b.Closed = '', 0
-  b.Old = {Epoch = 0, Tickets = 0, Units = 0, Last = 0}
-  b.New = {Epoch = 0, Tickets = 0, Units = 0, Last = 0}
-  s.LateLast = min(s.LateLast, now)
-  s.WaitLast = min(s.WaitLast, now - l.RefreshInterval)
+  b.Leases, b.Closed, b.Old, b.New = '', 0, none(), none()
+  late.Last = min(late.Last, now)
+  wait.Last = min(wait.Last, now - RefreshInterval)
 end
 
 function unbook(t, now)
-  local b = s.Booking
   local book = b.New
   if t.Epoch ~= book.Epoch then
     book = b.Old
@@ -254,13 +276,14 @@ function unbook(t, now)
     book.Units = 0
   end
   if tickets() == 0 then
-    s.WaitLast, s.WaitCapacity = now - l.RefreshInterval, 0
+    wait.Last, wait[0] = now - RefreshInterval, 0
   end
   return true
 end
 
+-- book returns the five of Ticket.
 function book(slot, cost, number, again, now)
-  local n = s.Booking.New
+  local n = b.New
   if n.Tickets == 0 then
     n.Epoch, n.Units, n.Last = max(1, now), 0, slot
   end
@@ -271,7 +294,6 @@ function book(slot, cost, number, again, now)
 end
 
 function tidy(now)
-  local b = s.Booking
   local n = 0
   while n < #b.Leases and unpack('>i8', b.Leases, n + 9) <= now do
     n = n + 16
@@ -280,38 +302,36 @@ function tidy(now)
     b.Leases = sub(b.Leases, n + 1)
   end
   while b.Old.Tickets > 0 and now > b.Old.Last + grace() or b.Old.Tickets == 0 and b.New.Tickets > 0 do
-    b.Old, b.New = b.New, {Epoch = 0, Tickets = 0, Units = 0, Last = 0}
+    b.Old, b.New = b.New, none()
   end
 end
 
 function grace()
-  return min(l.RefreshInterval, longestGrace) + 1000
+  return min(RefreshInterval, longestGrace) + 1000
 end
 
 function quiet(now)
-  return tickets() == 0 and s.Booking.Closed <= now and s.Booking.Claim <= now
+  return tickets() == 0 and b.Closed <= now and b.Claim <= now
 end
 
 function tickets()
-  return s.Booking.Old.Tickets + s.Booking.New.Tickets
+  return b.Old.Tickets + b.New.Tickets
 end
 
 function units()
-  return s.Booking.Old.Units + s.Booking.New.Units
+  return b.Old.Units + b.New.Units
 end
 
 -- Leases are the bytes that are stored, ID and End of each.
-function hold(id, till)
-  local b = s.Booking
+function hold(id, to)
   local n = #b.Leases
-  while n > 0 and unpack('>i8', b.Leases, n - 7) > till do
+  while n > 0 and unpack('>i8', b.Leases, n - 7) > to do
     n = n - 16
   end
-  b.Leases = sub(b.Leases, 1, n) .. pack('>i8i8', id, till) .. sub(b.Leases, n + 1)
+  b.Leases = sub(b.Leases, 1, n) .. pack('>i8i8', id, to) .. sub(b.Leases, n + 1)
 end
 
 function release(id)
-  local b = s.Booking
   local bytes = pack('>i8', id)
   local at = string.find(b.Leases, bytes, 1, true)
   while at and at % 16 ~= 1 do
@@ -324,104 +344,96 @@ function release(id)
 end
 
 function forget()
-  local booked = s.Booking
-  s = New()
-  if booked then
+  ops, wait = {Last = Start, [0] = 0}, {Last = Start - RefreshInterval, [0] = 0}
+  if b then
+    b = nil
     booking()
   end
 end
 
--- Until is Limits.until but for plain tokens, and until when an entity is needed besides them and what only promises.
-function Until()
-  local from = max(s.OpsLast, l.Start)
-  local till = from
-  for i = 0, l.windows do
-    till = max(till, full(window(i), from, s[ledger(ops, i)]))
+-- until_ is Limits.until without plain tokens, and what of it is not promises only: see store.lua.
+function until_()
+  local from = max(ops.Last, Start)
+  local needed = from
+  for i = 0, #windows do
+    local w = windows[i]
+    local missing = max(w.Size, w.Size - ops[i])
+    needed = max(needed, from + (div(missing - 1, w.RefreshRate) + 2) * w.RefreshInterval)
   end
-  local b = s.Booking
+  local to = wait.Last + RefreshInterval
   if b then
-    till = max(till, b.Closed)
+    needed = max(needed, b.Closed)
     if #b.Leases > 0 then
       local last = unpack('>i8', b.Leases, #b.Leases - 7)
-      till = max(till, last)
+      needed = max(needed, last)
     end
-  end
-  local needed = till
-  till = max(till, s.WaitLast + l.RefreshInterval)
-  if b then
-    till = max(till, s.LateLast + l.RefreshInterval, b.Claim)
+    to = max(to, late.Last + RefreshInterval, b.Claim)
     if tickets() > 0 then
-      till = max(till, max(b.Old.Last, b.New.Last) + (grace() + 1))
+      to = max(to, max(b.Old.Last, b.New.Last) + (grace() + 1))
     end
   end
-  return till, needed
+  return max(to, needed), needed
 end
 
 function booking()
-  local b = s.Booking
   if not b then
+    late = {Last = 0, [0] = 0}
     b = {
-      [0] = l, Closed = 0, Held = 0, Samples = 0, LastID = 0, Next = 0, Claim = 0, Further = 0, Leases = '',
-      Old = {Epoch = 0, Tickets = 0, Units = 0, Last = 0},
-      New = {Epoch = 0, Tickets = 0, Units = 0, Last = 0},
+      Closed = 0, Held = 0, Samples = 0, LastID = 0, Next = 0, Claim = 0, Old = none(), New = none(),
+      windows = {[0] = windows[0]}, Leases = '',
     }
-    s.LateLast, s.LateCapacity, s.Booking = 0, 0, b
   end
-  for i = b.Further + 1, l.windows do
-    local c = s.OpsLast > l.Start and l[i].Size or 0
-    s[ledger(ops, i)], s[ledger(wait, i)], s[ledger(late, i)] = c, c, c
-    b[i] = l[i]
+  for i = #b.windows, #windows + 1, -1 do
+    b.windows[i] = nil
   end
-  b.Further = l.windows
-  return b
+  for i = #b.windows + 1, #windows do
+    local c = ops.Last > Start and windows[i].Size or 0
+    ops[i], wait[i], late[i] = c, c, c
+    b.windows[i] = windows[i]
+  end
 end
 
 function adopt(now)
-  local b = s.Booking
   local changed = false
-  for i = 0, l.windows do
-    local before, w = b[i], window(i)
+  for i = 0, #windows do
+    local before, w = b.windows[i], windows[i]
     changed = changed or before.Size ~= w.Size or before.RefreshRate ~= w.RefreshRate
       or before.RefreshInterval ~= w.RefreshInterval
   end
   if not changed then
     return
   end
-  for i = 0, l.windows do
-    local p = ledger(ops, i)
-    s[p] = min(gain(b[i], s.OpsLast, s[p], now), window(i).Size)
-    b[i] = window(i)
+  for i = 0, #windows do
+    local before = b.windows[i]
+    ops[i] = min(gain(before.Size, before.RefreshRate, before.RefreshInterval, ops.Last, ops[i], now), windows[i].Size)
+    b.windows[i] = windows[i]
   end
-  s.OpsLast = now
-end
-
-function window(i)
-  if i == 0 then
-    return l
-  end
-  return l[i]
+  ops.Last = now
 end
 
 function inUse()
-  if not s.Booking then
-    return s.InUse
-  end
-  return s.InUse + #s.Booking.Leases / 16
+  return b and InUse + #b.Leases / 16 or InUse
 end
 
-function ledger(line, i)
-  if i > 0 then
-    return 3 * (i - 1) + line
-  end
-  return capacities[line]
+function none()
+  return {Epoch = 0, Tickets = 0, Units = 0, Last = 0}
 end
 
-function mulTime(n, interval)
-  return n * interval
+function refreshes(w, from, t)
+  return max(0, interval(w, t) - interval(w, from))
 end
 
--- mul is for a >= 0 and b >= 0.
+function interval(w, t)
+  return (t - t % w.RefreshInterval) / w.RefreshInterval
+end
+
+-- mul is for a >= 0 and b >= 0, div for a >= 0 and b > 0.
 function mul(a, b)
   inexact = inexact or a * b >= limit
   return a * b
+end
+
+function div(a, b)
+  inexact = inexact or a >= limit
+  return (a - a % b) / b
 end
