@@ -15,9 +15,18 @@
 //
 // Nothing is charged to a call that waits before it is admitted. So one whose context ends or whose timeout passes has
 // nothing to give back, and those behind it move up. Calls are admitted in the order they came; TryConsume, which
-// cannot wait, goes before nobody who does. Who gives up after a short timeout and asks again would never be first, so
-// he keeps his place before those more than twice as patient: for a second, or until another as impatient takes it. For
-// the moment that it takes to ask again, 10 ms or half the duration, they leave him even his turn.
+// cannot wait, goes before nobody who does.
+//
+// Who gives up and asks again would be last each time, and with a short timeout never first beside those who stay. So a
+// place is kept for a second: it goes to the next call whose timeout or context is as long, to a twentieth, if somebody
+// waits who came later and is not as patient, or more. To him who is less patient than they are and has just given up the
+// others leave even his turn, for the moment that it takes to ask again: 10 ms, or half the duration. All who ask
+// again at once get about the same then, whatever their timeouts.
+//
+// The SDKs below wait for zero units, operate, and charge the real units. By two calls of one's own, Consume(ctx, 0) and
+// ConsumeNow, that holds the limit in the long run, but not from second to second: nothing is owed until the first
+// operation is over, so all who wait go at once. With 50 units a second and 50 workers whose operations take 75 ms and 5
+// units each, 255 go in the first second. Do is the same pattern, and no more than 50 go, and what was saved.
 //
 // # Several processes
 //
@@ -25,8 +34,8 @@
 // same limit and the same duration, which each sets for itself. The storage's clock decides if it has one
 // ([storage.Timed]), or else the processes' clocks, which should agree then. A call is at least one round trip, which
 // those who call at the same time share. Calls of one process are admitted in their order; between processes there is
-// none, and each has its share by chance. One that waits asks again ten times a second, in case units were given back
-// elsewhere.
+// none, and each has its share by chance. One that waits asks again after a tenth of its wait, but not more than ten
+// times a second, in case units were given back elsewhere.
 //
 // An error of the storage is returned to all who wait: they are not admitted, but may have been charged.
 //
@@ -42,7 +51,8 @@
 //   - Units may be fractions (Node.js).
 //   - The duration is a second unless said (Java, Go), and is at least the time of one unit; a lower limit raises it
 //     and a higher one does not lower it again (all).
-//   - NaN and limits of zero or less are errors. To have no limit say so: [Unlimited]. CurrentRate is 0 then.
+//   - A limit of zero or less is none (all), which Limit calls [Unlimited] (Go) and CurrentRate 0 (Java). NaN is an error
+//     (Node.js, .NET), and so are an Options.Limit that is not set and a negative duration.
 //
 // And where they agree or do worse, but should not:
 //
@@ -50,7 +60,7 @@
 //   - No number of units overflows into credit; too many to count are an error.
 //   - A wait that is cancelled charges nothing; theirs does.
 //   - Units given back shorten the waits under way; those charged meanwhile lengthen them.
-//   - Do lets those who wait go one after the other; after a wait for zero units, their pattern, all go at once.
+//   - Do lets those who wait go one after the other.
 //   - Who has a short timeout gets his share beside the patient.
 //   - One limiter may serve many processes.
 package limiter
@@ -78,6 +88,8 @@ var (
 	ErrStorage = errors.New("storage")
 )
 
+var errTooMany = fmt.Errorf("%w: no more than %v seconds' worth of units may be owed", ErrInvalid, float64(mostSeconds))
+
 // Unlimited as a limit admits everything at once, and records nothing: what was owed before is owed again when another
 // limit is set.
 var Unlimited = math.Inf(1)
@@ -88,9 +100,9 @@ const (
 	mostSeconds = 1e12 // that may be owed: 31,000 years
 )
 
-// Options of a Limiter. Limit must be set, and Key with a Storage.
+// Options of a Limiter. Limit must be set, and Storage and Key go together.
 type Options struct {
-	// Limit is the units a second: between 1e-9 and 1e15, or Unlimited.
+	// Limit is the units a second: between 1e-9 and 1e15, or Unlimited, which is what less than zero means too. Required.
 	Limit float64
 
 	// Percent of the limit, above 0 and at most 100, is what this limiter allows, when others that share the limit but
@@ -124,13 +136,12 @@ type Limiter struct {
 
 	// See queue.go.
 	changes   []*request
-	queue     []*request
-	places    bool // some in queue are kept
-	patience  time.Duration
-	patientAt time.Time // when somebody with that patience waited last
+	queue     []*request // by place
+	vacancies []vacancy  // by since
+	places    int64      // how many there were
+	answers   []*request // of the round under way
 	serving   bool
 	again     bool
-	answered  []*request // by the round under way
 	timer     *time.Timer
 
 	// What operations of Do cost.
@@ -159,6 +170,9 @@ func New(o Options) (*Limiter, error) {
 	if o.Storage == nil && o.Key != "" {
 		return nil, fmt.Errorf("limiter: %w: Options.Key is %q without a Storage; it names the limiter in one", ErrInvalid, o.Key)
 	}
+	if o.Limit == 0 {
+		return nil, fmt.Errorf("limiter: %w: Options.Limit is 0; it must be set, to Unlimited if there is none", ErrInvalid)
+	}
 	l := &Limiter{
 		percent:  o.Percent,
 		storage:  o.Storage,
@@ -175,7 +189,8 @@ func New(o Options) (*Limiter, error) {
 }
 
 // Consume waits until nothing is owed, charges the units and returns how long it waited. Zero units wait and charge
-// nothing. Fewer than zero give units back, at once, and shorten the waits of others.
+// nothing; to operate then and charge what that took, use Do. Fewer than zero give units back, at once, and shorten the
+// waits of others.
 //
 // It waits until its context ends; then nothing was charged, and the error wraps the context's.
 func (l *Limiter) Consume(ctx context.Context, units float64) (waited time.Duration, err error) {
@@ -212,7 +227,7 @@ func (l *Limiter) TryConsume(ctx context.Context, units float64) (bool, error) {
 	if units < 0 {
 		err = l.consumeNow(ctx, units)
 	} else {
-		err = l.admit(ctx, &request{units: units, final: true})
+		err = l.admit(ctx, &request{units: units, try: true})
 	}
 	if err == errRefused {
 		return false, nil
@@ -227,10 +242,11 @@ func (l *Limiter) ConsumeNow(ctx context.Context, units float64) error {
 }
 
 func (l *Limiter) consumeNow(ctx context.Context, units float64) error {
-	if err := check(units); err != nil {
+	limit := l.Limit()
+	if err := check(units, limit); err != nil {
 		return err
 	}
-	if l.Limit() == Unlimited {
+	if limit == Unlimited {
 		return ctx.Err()
 	}
 	return l.change(ctx, func(next, now instant) (instant, error) { return l.charge(next, now, units/l.limit) })
@@ -249,7 +265,7 @@ func (l *Limiter) Do(ctx context.Context, op func(context.Context) (units float6
 		return fmt.Errorf("limiter: do: %w", err)
 	}
 	units, err := op(ctx)
-	if bad := check(units); bad != nil || units < 0 {
+	if bad := check(units, Unlimited); bad != nil || units < 0 {
 		return errors.Join(err, fmt.Errorf("limiter: do: %w: the operation used %v units; they must be a number and not negative", ErrInvalid, units))
 	}
 	// An operation that failed and cost nothing says nothing about those that do.
@@ -328,16 +344,20 @@ func (l *Limiter) SetCurrentRate(ctx context.Context, percent float64) error {
 	return wrap("set current rate", err)
 }
 
-// SetLimit sets the units a second, of which this limiter allows its percentage. What is saved and what is owed stay the
-// same in time. The duration is raised to the time of one unit if it is less. Other processes have limits of their own.
+// SetLimit sets the units a second, of which this limiter allows its percentage; zero or less is Unlimited. What is saved
+// and what is owed stay the same in time. The duration is raised to the time of one unit if it is less. Other processes
+// have limits of their own.
 func (l *Limiter) SetLimit(perSecond float64) error {
 	limit := perSecond * l.percent / 100
+	if limit <= 0 {
+		limit = Unlimited
+	}
 	if !(limit >= leastLimit && (limit <= mostLimit || limit == Unlimited)) {
 		of := ""
 		if l.percent != 100 {
 			of = fmt.Sprintf(", of which %v percent are %v", l.percent, limit)
 		}
-		return fmt.Errorf("limiter: %w: the limit is %v units a second%s; it must be between %v and %v, or Unlimited", ErrInvalid, perSecond, of, leastLimit, mostLimit)
+		return fmt.Errorf("limiter: %w: the limit is %v units a second%s; it must be between %v and %v, or Unlimited, or 0 for that", ErrInvalid, perSecond, of, leastLimit, mostLimit)
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -384,19 +404,23 @@ func (l *Limiter) raise() {
 
 // charge returns next with seconds' worth of units charged, or fewer than zero given back. l.mu is held.
 func (l *Limiter) charge(next, now instant, seconds float64) (instant, error) {
-	moved := later(next, now.before(l.duration))
-	if math.Abs(seconds) <= mostSeconds {
-		moved = moved.after(seconds)
+	if !(math.Abs(seconds) <= mostSeconds) {
+		return next, errTooMany
 	}
-	if math.Abs(seconds) > mostSeconds || moved.ms-now.ms > mostSeconds*1000 {
-		return next, fmt.Errorf("%w: so many units are too many to count: no more than %v seconds' worth may be owed", ErrInvalid, float64(mostSeconds))
+	moved := later(next, now.before(l.duration)).after(seconds)
+	if moved.ms-now.ms > mostSeconds*1000 {
+		return next, errTooMany
 	}
 	return moved, nil
 }
 
-func check(units float64) error {
+// check returns an error for units that are no number or too many to count.
+func check(units, limit float64) error {
 	if math.IsNaN(units) || math.IsInf(units, 0) {
 		return fmt.Errorf("%w: the units are %v; they must be a number", ErrInvalid, units)
+	}
+	if math.Abs(units/limit) > mostSeconds {
+		return errTooMany
 	}
 	return nil
 }

@@ -110,7 +110,7 @@ func TestDo(t *testing.T) {
 						if second > limit+burst+c.slack {
 							t.Errorf("%v units in a second", second)
 						}
-						if total < 0.95*limit*lasts.Seconds() || total > limit*lasts.Seconds()+burst+10 {
+						if total < 0.95*limit*lasts.Seconds() || total > limit*lasts.Seconds()+burst+10+c.slack {
 							t.Errorf("%v units in %v", total, lasts)
 						}
 					})
@@ -164,12 +164,11 @@ func TestTwoCalls(t *testing.T) {
 func TestShare(t *testing.T) {
 	const seconds, limit = 20, 10
 	for _, timeout := range []time.Duration{
-		10 * time.Millisecond, 30 * time.Millisecond, 50 * time.Millisecond, 75 * time.Millisecond,
-		99 * time.Millisecond, 100 * time.Millisecond, 150 * time.Millisecond,
+		10 * time.Millisecond, 30 * time.Millisecond, 99 * time.Millisecond, 150 * time.Millisecond,
 	} {
 		for _, by := range []string{"timeout", "context"} {
 			for _, pause := range []time.Duration{0, 7 * time.Millisecond} {
-				for _, n := range [][2]int{{1, 1}, {2, 1}, {2, 3}, {5, 2}} {
+				for _, n := range [][2]int{{1, 1}, {2, 3}, {5, 2}} {
 					patient, impatient := n[0], n[1]
 					t.Run(fmt.Sprint(timeout, " by ", by, ", pause ", pause, ", ", impatient, " beside ", patient), func(t *testing.T) {
 						both(t, limiter.Options{Limit: limit}, func(t *testing.T, l *limiter.Limiter) {
@@ -224,6 +223,41 @@ func TestShare(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// TestShareOfAll has callers with all sorts of timeouts, each of which asks again at once: all get the same, those who never
+// have the time to wait for a turn of their own, too.
+func TestShareOfAll(t *testing.T) {
+	for _, timeouts := range [][]int{
+		{50, 5000, 5000}, {110, 90}, {150, 90}, {300, 160, 90}, {150, 150, 90, 90}, {90, 90, 90, 150},
+		{1000, 600, 300, 150, 90, 50, 10}, {1000, 600, 300, 150, 90, 50, 10, 1000, 600, 300, 150, 90, 50, 10},
+	} {
+		t.Run(fmt.Sprint(timeouts), func(t *testing.T) {
+			both(t, limiter.Options{Limit: 10}, func(t *testing.T, l *limiter.Limiter) {
+				ctx, cancel := context.WithTimeout(t.Context(), 40*time.Second)
+				defer cancel()
+				granted := make([]int, len(timeouts))
+				var wg sync.WaitGroup
+				for i, ms := range timeouts {
+					wg.Go(func() {
+						for ctx.Err() == nil {
+							if _, err := l.ConsumeTimeout(ctx, 1, time.Duration(ms)*time.Millisecond, false); err == nil {
+								granted[i]++
+							}
+						}
+					})
+				}
+				wg.Wait()
+				t.Log(granted)
+				share := 400 / float64(len(timeouts))
+				for _, n := range granted {
+					if n := float64(n); n < 0.4*share || n > 2*share {
+						t.Errorf("granted %v; an equal share is %.0f", granted, share)
+					}
+				}
+			})
+		})
 	}
 }
 
@@ -302,6 +336,45 @@ func TestOrder(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		cancel()
+		wg.Wait()
+	})
+}
+
+// TestOrderOfTheImpatient has calls that are as patient as each other: they keep their order, although one has given up.
+func TestOrderOfTheImpatient(t *testing.T) {
+	both(t, limiter.Options{Limit: 10}, func(t *testing.T, l *limiter.Limiter) {
+		must(t, l.ConsumeNow(t.Context(), 8))
+		call := func(timeout, want time.Duration) {
+			waited, err := l.ConsumeTimeout(t.Context(), 1, timeout, false)
+			if waited != want || (err != nil) != (want == timeout) {
+				t.Errorf("waited %v of %v, want %v: %v", waited, timeout, want, err)
+			}
+		}
+		var wg sync.WaitGroup
+		wg.Go(func() { call(600*time.Millisecond, 600*time.Millisecond) })
+		time.Sleep(300 * time.Millisecond)
+		wg.Go(func() { call(610*time.Millisecond, 500*time.Millisecond) })
+		time.Sleep(310 * time.Millisecond)
+		wg.Go(func() { call(600*time.Millisecond, 290*time.Millisecond) })
+		wg.Wait()
+	})
+}
+
+// TestTie has the timeout of who is in front pass when his turn comes: the next one has the turn at once.
+func TestTie(t *testing.T) {
+	both(t, limiter.Options{Limit: 10}, func(t *testing.T, l *limiter.Limiter) {
+		must(t, l.ConsumeNow(t.Context(), 1))
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			waited, err := l.ConsumeTimeout(t.Context(), 1, 100*time.Millisecond, false)
+			if waited != 100*time.Millisecond || !errors.Is(err, limiter.ErrTimeout) {
+				t.Error(waited, err)
+			}
+		})
+		synctest.Wait()
+		if waited, err := l.ConsumeTimeout(t.Context(), 1, 104*time.Millisecond, false); waited != 100*time.Millisecond || err != nil {
+			t.Error(waited, err)
+		}
 		wg.Wait()
 	})
 }
@@ -411,6 +484,11 @@ func TestUnlimited(t *testing.T) {
 					t.Error(waited, err)
 				}
 			})
+			wg.Go(func() {
+				if err := l.Do(t.Context(), func(context.Context) (float64, error) { return 5, nil }); err != nil {
+					t.Error(err)
+				}
+			})
 		}
 		time.Sleep(time.Second)
 		must(t, l.SetLimit(limiter.Unlimited))
@@ -441,10 +519,9 @@ func TestInvalid(t *testing.T) {
 		o    limiter.Options
 		want string
 	}{
-		{limiter.Options{}, "the limit is 0 units a second"},
-		{limiter.Options{Limit: -5}, "the limit is -5"},
+		{limiter.Options{}, "Options.Limit is 0"},
 		{limiter.Options{Limit: math.NaN()}, "the limit is NaN"},
-		{limiter.Options{Limit: math.Inf(-1)}, "the limit is -Inf"},
+		{limiter.Options{Limit: 1e-10}, "the limit is 1e-10"},
 		{limiter.Options{Limit: 1e16}, "or Unlimited"},
 		{limiter.Options{Limit: 1e-9, Percent: 50}, "of which 50 percent are 5e-10"},
 		{limiter.Options{Limit: 1, Percent: 100.1}, "Options.Percent is 100.1"},

@@ -207,7 +207,7 @@ func checkModel(t *testing.T, rnd *rand.Rand, calls int) {
 // FuzzBound has many callers at once, some of whom leave early, and counts what they were granted: over any time T no
 // more than limit·(T+duration) and the last operation, and no less than the limit while they waited.
 func FuzzBound(f *testing.F) {
-	for seed := range uint64(50) {
+	for seed := range uint64(20) {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, seed uint64) {

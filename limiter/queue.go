@@ -21,19 +21,18 @@ type request struct {
 	// Of a change, which is made whatever is owed.
 	change func(next, now instant) (instant, error)
 
-	// Of one that waits to be admitted.
+	// Of one that wants to be admitted.
 	units    float64
 	estimate bool          // the units are what Do costs on average
+	try      bool          // the first round admits or refuses it
 	timeout  time.Duration // 0: none
 	always   bool          // it is charged after its timeout too
 	arrived  time.Time
-	deadline time.Time     // its timeout's or its context's; zero: none
-	patience time.Duration // until the deadline
-	final    bool          // the next round admits or refuses it
-	seen     time.Time     // when a round did not admit it last
+	place    int64         // in the queue
+	patience time.Duration // until its timeout or the end of its context
+	waits    bool          // a round has not admitted it
 
 	gone     bool // its context has ended: nobody waits for the answer
-	kept     bool // its caller has given up: it is only his place in the queue
 	answered bool
 	done     chan struct{} // closed when it is answered, if that was not at once
 
@@ -43,9 +42,16 @@ type request struct {
 	err     error
 }
 
+// A vacancy is the place of somebody who gave up and may ask again.
+type vacancy struct {
+	place    int64
+	patience time.Duration
+	since    time.Time
+}
+
 const (
-	keepPlace   = time.Second           // for him who gave up
-	holdTurn    = 10 * time.Millisecond // for him who gave up
+	keepPlace   = time.Second           // for somebody who gave up
+	holdTurn    = 10 * time.Millisecond // for somebody who gave up
 	askAgain    = 100 * time.Millisecond
 	storageTime = 10 * time.Second // then the storage counts as broken: its callers may have no deadline
 
@@ -65,21 +71,20 @@ func (l *Limiter) change(ctx context.Context, f func(next, now instant) (instant
 
 // admit waits until r is admitted or refused, or its context ends.
 func (l *Limiter) admit(ctx context.Context, r *request) error {
-	if err := check(r.units); err != nil {
+	limit := l.Limit()
+	if err := check(r.units, limit); err != nil {
 		return err
 	}
-	if l.Limit() == Unlimited {
+	if limit == Unlimited {
 		return ctx.Err()
 	}
 	r.arrived = time.Now()
 	r.patience = never
 	if r.timeout > 0 {
 		r.patience = r.timeout
-		r.deadline = r.arrived.Add(r.timeout)
 	}
-	if end, ok := ctx.Deadline(); ok && end.Sub(r.arrived) < r.patience && !r.final {
-		r.patience = end.Sub(r.arrived)
-		r.deadline = end
+	if end, ok := ctx.Deadline(); ok {
+		r.patience = min(r.patience, end.Sub(r.arrived))
 	}
 	return l.submit(ctx, r)
 }
@@ -115,7 +120,6 @@ func (l *Limiter) submit(ctx context.Context, r *request) error {
 		case <-timeout:
 			// Not refused here: its turn may have come in time, and only not been seen yet.
 			l.mu.Lock()
-			r.final = true
 			l.serve()
 			l.mu.Unlock()
 		case <-ctx.Done():
@@ -126,63 +130,69 @@ func (l *Limiter) submit(ctx context.Context, r *request) error {
 	}
 }
 
-// enqueue gives r the first place that is kept for somebody as impatient, or the last. l.mu is held here and below.
+// enqueue puts r last. But if it may be somebody who gave up just now, as it is as patient as he, and others are there who
+// came after him and are not, it has the place that he had. l.mu is held here and below.
 func (l *Limiter) enqueue(r *request) {
-	if l.places && !r.deadline.IsZero() {
-		for i, q := range l.queue {
-			if q.kept && r.patience/2 <= q.patience {
-				l.queue[i] = r
-				return
-			}
+	l.vacancies = slices.DeleteFunc(l.vacancies, func(v vacancy) bool { return r.arrived.Sub(v.since) > keepPlace })
+	l.places++
+	r.place = l.places
+	i := slices.IndexFunc(l.vacancies, func(v vacancy) bool { return alike(r.patience, v.patience) })
+	if i >= 0 && !r.try {
+		place := l.vacancies[i].place
+		l.vacancies = slices.Delete(l.vacancies, i, i+1)
+		if slices.ContainsFunc(l.queue, func(q *request) bool { return q.place > place && !alike(q.patience, r.patience) }) {
+			r.place = place
 		}
 	}
-	l.queue = append(l.queue, r)
+	for i = len(l.queue); i > 0 && l.queue[i-1].place > r.place; i-- {
+	}
+	l.queue = slices.Insert(l.queue, i, r)
 }
 
 // leave is for a caller whose context has ended, and returns what he is told.
 func (l *Limiter) leave(r *request, err error) error {
-	switch {
-	case r.answered && (r.change != nil || r.err != nil):
+	if r.answered {
 		return r.err
-	case r.answered:
-		l.giveBack(r)
-	case r.change == nil && errors.Is(err, context.DeadlineExceeded):
-		l.keep(r)
 	}
 	r.gone = true
+	this := func(q *request) bool { return q == r }
+	if r.change != nil {
+		l.changes = slices.DeleteFunc(l.changes, this)
+		return err
+	}
+	l.queue = slices.DeleteFunc(l.queue, this)
 	r.waited = time.Since(r.arrived)
-	l.tidy(time.Now())
+	if errors.Is(err, context.DeadlineExceeded) {
+		l.vacate(r)
+	}
 	return err
 }
 
-// giveBack undoes an admission that nobody waited for.
-func (l *Limiter) giveBack(r *request) {
-	if r.charged != 0 {
-		l.changes = append(l.changes, &request{
-			change: func(next, now instant) (instant, error) { return l.charge(next, now, -r.charged) },
-		})
-		l.serve()
-	}
+// vacate keeps the place of r for a while.
+func (l *Limiter) vacate(r *request) {
+	l.vacancies = append(l.vacancies, vacancy{r.place, r.patience, time.Now()})
 }
 
-// keep keeps the place of r for him if somebody much more patient has waited lately, who would be before him every time
-// otherwise. Those who are alike just go in the order they come.
-func (l *Limiter) keep(r *request) {
-	r.kept = r.patience < l.patience/2 && time.Since(l.patientAt) < keepPlace
-	l.places = l.places || r.kept
-}
-
-// tidy drops from the queue who waits no more and has no place kept.
-func (l *Limiter) tidy(now time.Time) {
-	l.places = false
-	l.queue = slices.DeleteFunc(l.queue, func(r *request) bool {
-		if r.kept && now.Before(r.deadline.Add(keepPlace)) {
-			l.places = true
-			return false
+// held returns for how long the turn of r is held for somebody less patient who was before it and has given up while it
+// waited: not so long that what is saved meanwhile is lost.
+func (l *Limiter) held(r *request, now time.Time) (d time.Duration) {
+	hold := min(holdTurn, l.duration/2)
+	for _, v := range slices.Backward(l.vacancies) {
+		left := v.since.Add(hold).Sub(now)
+		if left <= 0 {
+			break
 		}
-		return r.answered || r.gone
-	})
+		if v.place < r.place && r.arrived.Before(v.since) && longer(r.patience, v.patience) {
+			d = max(d, left)
+		}
+	}
+	return d
 }
+
+// longer reports whether p is longer than q by more than a twentieth. If neither is, they are alike.
+func longer(p, q time.Duration) bool { return p-p/20 > q }
+
+func alike(p, q time.Duration) bool { return !longer(p, q) && !longer(q, p) }
 
 // serve has rounds made until only time can help; in memory before it returns.
 func (l *Limiter) serve() {
@@ -218,7 +228,6 @@ func (l *Limiter) round() {
 			l.fail(err)
 			return
 		}
-		changes := len(l.changes)
 		next := l.plan(s)
 		if next != s.next {
 			err = l.store(s, next)
@@ -233,78 +242,74 @@ func (l *Limiter) round() {
 			l.fail(err)
 			return
 		}
-		l.changes = slices.Delete(l.changes, 0, changes)
-		for _, r := range l.answered {
+		for _, r := range l.answers {
 			l.answer(r)
 		}
-		l.tidy(s.at)
+		answered := func(r *request) bool { return r.answered }
+		l.changes = slices.DeleteFunc(l.changes, answered)
+		l.queue = slices.DeleteFunc(l.queue, answered)
 		l.sleep(s, next)
 		return
 	}
 }
 
-// plan decides about all requests by what was read of the limiter: those in l.answered are, provided that next is
+// plan decides about all requests by what was read of the limiter: those in l.answers are, provided that next is
 // stored.
 func (l *Limiter) plan(s reading) (next instant) {
 	next = s.next
-	clear(l.answered)
-	l.answered = l.answered[:0]
+	clear(l.answers)
+	l.answers = l.answers[:0]
 	for _, r := range l.changes {
-		if !r.gone {
-			next, r.err = r.change(next, s.now)
-			l.answered = append(l.answered, r)
-		}
+		next, r.err = r.change(next, s.now)
+		l.answers = append(l.answers, r)
 	}
-	var (
-		left    time.Time // when he gave up whose turn it is, and who may come back for it
-		heldFor = never   // his patience
-		waiting = false   // somebody is in front
-	)
+	turn := true // nobody in front has to wait
 	for _, r := range l.queue {
 		over := l.over(next, s.now)
-		switch free := s.at.Add(over); {
-		case over > 0:
-		case r.kept || r.late(free):
-			if s.at.Before(r.deadline.Add(l.hold())) {
-				heldFor = min(heldFor, r.patience)
-				if left.Before(r.deadline) {
-					left = r.deadline
-				}
-			}
-		// Held back is who waited beside him and is much more patient, and who is behind such a one.
-		case r.patience/2 <= heldFor || r.final && r.timeout > 0 || !waiting && !r.arrived.Before(left):
+		deadline := r.arrived.Add(r.timeout)
+		inTime := r.timeout == 0 || s.at.Add(over).Before(deadline)
+		turn = turn && over <= 0 && inTime && l.held(r, s.at) == 0
+		switch {
+		case turn:
 			next, r.err = l.take(r, next, s.now)
-			if r.waited = 0; !r.seen.IsZero() {
+			r.waited = 0
+			if r.waits {
 				r.waited = s.at.Sub(r.arrived)
 			}
-			l.answered = append(l.answered, r)
-			continue
-		}
-		if r.kept {
-			continue
-		}
-		if !r.final {
-			waiting = true
-			continue
-		}
-		r.err = errRefused
-		if r.timeout > 0 {
-			r.waited = r.timeout
+		case r.try:
+			r.err = errRefused
+		case r.timeout > 0 && !s.at.Before(deadline):
 			r.err = fmt.Errorf("%w after %v", ErrTimeout, r.timeout)
-		}
-		if r.always {
-			var err error
-			if next, err = l.take(r, next, s.now); err != nil {
-				r.err = err
+			r.waited = r.timeout
+			if r.always {
+				var err error
+				if next, err = l.take(r, next, s.now); err != nil {
+					r.err = err
+				}
 			}
+		default:
+			r.waits = true
+			continue
 		}
-		l.answered = append(l.answered, r)
+		l.answers = append(l.answers, r)
 	}
 	return next
 }
 
+// over returns for how long something is owed yet; less than zero: since when nothing is.
+func (l *Limiter) over(next, now instant) time.Duration {
+	over := next.sub(now)
+	if l.limit == Unlimited {
+		over = min(0, over)
+	}
+	return over
+}
+
 // take charges r.
 func (l *Limiter) take(r *request, next, now instant) (instant, error) {
+	if l.limit == Unlimited {
+		return next, nil
+	}
 	units := r.units
 	if r.estimate {
 		units = l.expected()
@@ -321,97 +326,52 @@ func (l *Limiter) answer(r *request) {
 	}
 	switch {
 	case r.change != nil:
-	case r.gone:
-		if r.err == nil {
-			l.giveBack(r)
-		}
-	case r.err == nil:
-		// If he took the turn of somebody who is about to come back, that one gets his.
-		i := slices.Index(l.queue, r)
-		j := slices.IndexFunc(l.queue, func(q *request) bool { return !q.answered || q.kept })
-		if 0 <= j && j < i {
-			l.queue[i], l.queue[j] = l.queue[j], r
-		}
-	case r.timeout > 0:
-		l.keep(r)
+	case r.err == nil && r.gone: // nobody waited for it
+		l.changes = append(l.changes, &request{
+			change: func(next, now instant) (instant, error) { return l.charge(next, now, -r.charged) },
+		})
+		l.again = true
+	case r.timeout > 0 && r.err != nil && !r.always && !r.gone:
+		l.vacate(r)
 	}
 }
 
 // fail answers all requests with an error of the storage.
 func (l *Limiter) fail(err error) {
 	for _, r := range slices.Concat(l.changes, l.queue) {
-		if !r.gone && !r.answered {
-			r.err = fmt.Errorf("%w: %w", ErrStorage, err)
-			r.answered = true
-			if r.done != nil {
-				close(r.done)
-			}
+		r.err = fmt.Errorf("%w: %w", ErrStorage, err)
+		r.answered = true
+		if r.done != nil {
+			close(r.done)
 		}
 	}
 	l.changes, l.queue = nil, nil
 }
 
-// sleep sets the timer for the next round, if time brings one about, and notes who waits.
+// sleep sets the timer for the next round.
 func (l *Limiter) sleep(s reading, next instant) {
-	wake, most := never, time.Duration(0)
-	over := l.over(next, s.now)
-	free := s.at.Add(over)
-	for _, r := range l.queue {
-		late := r.kept || r.late(free)
-		switch {
-		case over > 0 && !late:
-			wake = over
-		case over <= 0 && late:
-			if turn := r.deadline.Add(l.hold()).Sub(s.at); turn > 0 {
-				wake = min(wake, turn)
-			}
-		}
-		if r.kept {
-			continue
-		}
-		r.seen = s.at
-		most = max(most, r.patience)
-		if l.storage != nil { // where others may give back
-			wake = min(wake, max(over/10, askAgain))
-		}
+	if len(l.queue) == 0 {
+		return
 	}
-	if most > l.patience/2 || s.at.Sub(l.patientAt) > keepPlace {
-		l.patience, l.patientAt = most, s.at
+	wake := l.over(next, s.now)
+	if wake <= 0 {
+		wake = l.held(l.queue[0], s.at)
 	}
-	switch {
-	case l.timer == nil && wake != never:
-		l.timer = time.AfterFunc(time.Until(s.at.Add(wake)), func() {
-			l.mu.Lock()
-			defer l.mu.Unlock()
-			l.serve()
-		})
-	case wake != never:
-		l.timer.Reset(time.Until(s.at.Add(wake)))
-	case l.timer != nil:
-		l.timer.Stop()
+	if wake <= 0 { // somebody who was in front has given up in this round
+		l.again = true
+		return
 	}
-}
-
-// over returns for how long something is owed yet; less than zero: since when nothing is.
-func (l *Limiter) over(next, now instant) time.Duration {
-	if l.limit == Unlimited {
-		return min(0, next.sub(now))
+	if l.storage != nil { // where others may give back
+		wake = min(wake, max(wake/10, askAgain))
 	}
-	return next.sub(now)
-}
-
-// hold is for how long a turn is held for somebody: not so long that what is saved meanwhile is lost.
-func (l *Limiter) hold() time.Duration { return min(holdTurn, l.duration/2) }
-
-// turn returns since when it is the turn of r, if nothing is owed since free: what was owed before may have been given back.
-func (r *request) turn(free time.Time) time.Time {
-	if free.Before(r.seen) {
-		return r.seen
+	wake = time.Until(s.at.Add(wake))
+	if l.timer != nil {
+		l.timer.Reset(wake)
+		return
 	}
-	return free
-}
-
-// late reports whether that turn is too late.
-func (r *request) late(free time.Time) bool {
-	return !r.deadline.IsZero() && !r.turn(free).Before(r.deadline)
+	l.timer = time.AfterFunc(wake, func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.serve()
+	})
 }

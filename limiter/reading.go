@@ -11,6 +11,10 @@ import (
 var errNoAnswer = errors.New("no answer within " + storageTime.String())
 
 // A reading is what is known of a limiter at a time, by the clock that decides and by the process's.
+//
+// A storage keeps it as a State, because any backend keeps those and tells who came first: the instant next is the ledger
+// Wait. It is no Bucket's state. A Bucket counts whole units that come at the beginnings of intervals, and here they are
+// fractions that come all the time; a Bucket's answers would not be those of the SDKs.
 type reading struct {
 	next, now instant
 	born      instant // of this Limiter

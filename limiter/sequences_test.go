@@ -120,7 +120,8 @@ V48 6e8 | 6e8 1 | 0 consume 6e8 = 0 | 0 consume 0 = 1000
 V49 15e6 | 15e6 1 | 0 consume 15e6 = 0 | 0 consume 0 = 1000 | . consume 1 = 0 | . consume 0 = 0.000067
 V50 35 days | 1 1 | 0 consume 3000000 = 0 | 0 try 0 = false | 0 consume 0 = 3000000000
 V51 317 years | 1 1 | 0 consume 1e10 = 0 | 0 try 0 = false | 0 consumeT 0 1000 false = TIMEOUT after 1000 | . now -1e10 = ok | . consume 0 = 0
-V52 negative limit | 10 1 | 0 setLimit -5 = INVALID | 0 getLimit = 10 | 0 setLimit 0 = INVALID | 0 getLimit = 10 | 0 getDuration = 1
+V28b zero is no limit | 10 1 | 0 consume 10 = 0 | 0 setLimit 0 = ok | 0 consume 1000 = 0 | 0 getLimit = +Inf | 0 setLimit 10 = ok | 0 consume 0 = 1000
+V52 negative is no limit | -5 1 | 0 consume 100 = 0 | 0 consume 100 = 0 | 0 getLimit = +Inf | 0 getDuration = 1
 V54 lower at once | 10 30 | 0 setLimit 5 = ok | 0 consume 1 = 0 | 0 consume 1 = 200
 V55 raise at once | 10 30 | 0 setLimit 20 = ok | 0 consume 1 = 0 | 0 consume 1 = 50
 V58 26 a second | 26 1 | 0 consume 26 = 0 | 0 consume 0 = 1000 | . consume 1 = 0

@@ -3,6 +3,8 @@ package limiter_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"math/rand/v2"
 	"strings"
 	"sync"
 	"testing"
@@ -251,4 +253,98 @@ func TestOthers(t *testing.T) {
 		must(t, other.ConsumeNow(t.Context(), -100))
 		wg.Wait()
 	})
+}
+
+// TestStorm has many callers do everything at once, in memory and on a storage that is slow, loses races and fails: all
+// of them are answered, or the bubble has a deadlock. Then the limiter is as good as a new one.
+func TestStorm(t *testing.T) {
+	for seed := range uint64(5) {
+		t.Run(fmt.Sprint("memory ", seed), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { storm(t, seed, limiter.Options{Limit: 100}, func() {}) })
+		})
+		t.Run(fmt.Sprint("storage ", seed), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s, rnd := &store{forgets: true}, rand.New(rand.NewPCG(seed, 0))
+				ctx, cancel := context.WithCancel(t.Context())
+				var faults sync.WaitGroup
+				faults.Go(func() {
+					for ctx.Err() == nil {
+						time.Sleep(time.Duration(rnd.IntN(50)) * time.Millisecond)
+						s.set(func() {
+							s.fail, s.trips = nil, time.Duration(rnd.IntN(5))*time.Millisecond
+							switch rnd.IntN(10) {
+							case 0:
+								s.fail = errors.New("broken")
+							case 1, 2:
+								s.revision++ // somebody has stored the same again
+							}
+						})
+					}
+				})
+				storm(t, seed, limiter.Options{Limit: 100, Storage: s, Key: "table"}, func() {
+					cancel()
+					faults.Wait()
+					s.set(func() { s.fail, s.trips = nil, 0 })
+				})
+			})
+		})
+	}
+}
+
+func storm(t *testing.T, seed uint64, o limiter.Options, calm func()) {
+	l := newLimiter(t, o)
+	var wg sync.WaitGroup
+	for i := range uint64(50) {
+		rnd := rand.New(rand.NewPCG(seed, i))
+		wg.Go(func() {
+			for range 50 {
+				ctx, cancel := context.WithCancel(t.Context())
+				units, short := float64(rnd.IntN(8)), time.Duration(1+rnd.IntN(200))*time.Millisecond
+				if rnd.IntN(2) == 0 {
+					ctx, cancel = context.WithTimeout(ctx, short)
+				}
+				left := time.AfterFunc(time.Duration(1+rnd.IntN(2000))*time.Millisecond, cancel)
+				var err error
+				switch rnd.IntN(14) {
+				default:
+					_, err = l.Consume(ctx, units)
+				case 3, 4, 5:
+					_, err = l.ConsumeTimeout(ctx, units, short, rnd.IntN(2) == 0)
+				case 6:
+					_, err = l.TryConsume(ctx, units)
+				case 7:
+					err = l.ConsumeNow(ctx, units-4)
+				case 8:
+					err = l.Do(ctx, func(context.Context) (float64, error) {
+						time.Sleep(short / 10)
+						return units, nil
+					})
+				case 9:
+					err = l.SetLimit([]float64{1, 100, 1000, limiter.Unlimited}[rnd.IntN(4)])
+				case 10:
+					err = l.SetDuration(short)
+				case 11:
+					err = l.Reset(ctx)
+				case 12:
+					_, err = l.CurrentRate(ctx)
+				case 13:
+					err = l.Throttled(ctx)
+				}
+				if err != nil && ctx.Err() == nil && !errors.Is(err, limiter.ErrTimeout) && (o.Storage == nil || !errors.Is(err, limiter.ErrStorage)) {
+					t.Error(err)
+				}
+				left.Stop()
+				cancel()
+			}
+		})
+	}
+	wg.Wait()
+	calm()
+	time.Sleep(time.Minute)
+	must(t, l.SetLimit(10))
+	must(t, l.Reset(t.Context()))
+	must(t, l.ConsumeNow(t.Context(), 10))
+	if waited, err := l.Consume(t.Context(), 1); waited != time.Second || err != nil {
+		t.Error(waited, err)
+	}
 }

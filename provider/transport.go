@@ -46,7 +46,8 @@ type Transport struct {
 // tellTimeout bounds telling the bucket, which the response has to wait for.
 const tellTimeout = 2 * time.Second
 
-// RoundTrip implements http.RoundTripper. An error of the bucket does not become one of the call.
+// RoundTrip implements http.RoundTripper. After a refused call it tells the bucket before it returns, which may take two
+// seconds at most; an error of the bucket goes to OnThrottled and does not become one of the call.
 func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if t.Bucket == nil {
 		if r.Body != nil {
@@ -109,10 +110,14 @@ func (t *Transport) entity(r *http.Request) string {
 
 const mostBody = 64 << 10
 
-// tells reports whether the body may say that the call was refused. Such bodies are short.
+// tells reports whether the body may say that the call was refused. Such bodies are short, and no streams.
 func tells(r *http.Response) bool {
-	return (r.StatusCode == http.StatusOK || r.StatusCode == http.StatusForbidden) && r.Body != nil &&
-		r.ContentLength <= mostBody && strings.Contains(r.Header.Get("Content-Type"), "json")
+	if r.StatusCode != http.StatusOK && r.StatusCode != http.StatusForbidden || r.Body == nil || r.ContentLength > mostBody {
+		return false
+	}
+	media, _, _ := strings.Cut(r.Header.Get("Content-Type"), ";")
+	media = strings.ToLower(strings.TrimSpace(media))
+	return media == "application/json" || strings.HasSuffix(media, "+json")
 }
 
 // peek reads the beginning of the body, and puts it back.

@@ -4,11 +4,13 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 	"testing/iotest"
 	"time"
@@ -65,6 +67,8 @@ func TestTransport(t *testing.T) {
 		"403":                    {403, json + "X-RateLimit-Remaining: 5", `{"message":"no"}`, true, 0, 0},
 		"GraphQL":                {200, json, throttled, true, 0, 2 * time.Second},
 		"GraphQL, not looked at": {200, json, throttled, false, 0, 0},
+		"GraphQL, its own type":  {200, "Content-Type: Application/GraphQL-Response+JSON", throttled, true, 0, 2 * time.Second},
+		"a stream of JSON":       {200, "Content-Type: application/x-ndjson", throttled, true, 0, 0},
 		"not JSON":               {200, "Content-Type: text/html", throttled, true, 0, 0},
 		"long":                   {200, json, throttled + strings.Repeat(" ", 2*mostBody), true, 0, 0},
 		"Salesforce":             {403, json, `[{"errorCode":"REQUEST_LIMIT_EXCEEDED"}]`, true, time.Minute, time.Minute},
@@ -262,5 +266,55 @@ func TestTransportClosesTheEntity(t *testing.T) {
 	now = now.Add(25 * time.Second)
 	if delay := call("shop-1"); delay > 0 {
 		t.Errorf("shop-1 is still postponed by %v", delay)
+	}
+}
+
+// Many at once, of many entities, with clients that follow redirects and give up: each entity is closed by its own
+// refusals.
+func TestTransportAtOnce(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case r.URL.Path == "/":
+			http.Redirect(w, r, "/there?"+r.URL.RawQuery, http.StatusTemporaryRedirect)
+		case r.URL.RawQuery == "refuse":
+			w.Header().Set("Retry-After", "20")
+			w.WriteHeader(http.StatusTooManyRequests)
+		}
+	}))
+	defer server.Close()
+	bucket, err := drip.New(drip.Options{Start: time.Unix(0, 0)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := &http.Client{Transport: &Transport{Bucket: bucket, Bodies: true}}
+	defer client.CloseIdleConnections()
+	var wg sync.WaitGroup
+	for i := range 40 {
+		wg.Go(func() {
+			shop, query := fmt.Sprint("shop-", i%4), "accept"
+			if i%4 == 0 {
+				query = "refuse"
+			}
+			request, err := http.NewRequestWithContext(WithEntity(t.Context(), shop), http.MethodPost, server.URL+"/?"+query, strings.NewReader("body"))
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			response, err := client.Do(request)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			if err := response.Body.Close(); err != nil || (response.StatusCode == 429) != (query == "refuse") {
+				t.Error(response.Status, err)
+			}
+		})
+	}
+	wg.Wait()
+	for i := range 4 {
+		a, err := bucket.Admit(t.Context(), fmt.Sprint("shop-", i), drip.Request{})
+		if err != nil || (a.Delay > 0) != (i == 0) {
+			t.Errorf("shop-%d is postponed by %v: %v", i, a.Delay, err)
+		}
 	}
 }

@@ -22,15 +22,18 @@ const (
 	perSecond = 5
 )
 
-// newAPI returns an API whose bucket of one shop somebody else has filled.
+// newAPI returns an API whose bucket of one shop somebody else has filled just before its first call.
 func newAPI(full string) *api {
-	return &api{level: map[string]float64{full: size}, last: map[string]time.Time{full: time.Now()}}
+	return &api{level: map[string]float64{full: size}, last: map[string]time.Time{}}
 }
 
 func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	shop, now := r.Header.Get("X-Shop"), time.Now()
+	if a.last[shop].IsZero() {
+		a.last[shop] = now
+	}
 	level := max(0, a.level[shop]-perSecond*now.Sub(a.last[shop]).Seconds())
 	a.calls++
 	if missing := level + 1 - size; missing > 0 {

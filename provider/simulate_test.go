@@ -1,0 +1,75 @@
+package provider
+
+import (
+	"testing"
+	"time"
+
+	"github.com/drip-go/drip/simulate"
+)
+
+// provider is one of package simulate that counts as the rule says.
+func (r Rule) provider() simulate.Provider {
+	switch r.kind {
+	case leakyBucket:
+		return simulate.LeakyBucket(float64(r.n), r.perSecond)
+	case tokenBucket:
+		return simulate.TokenBucket(float64(r.n), r.perSecond)
+	case fixedWindow:
+		return simulate.FixedWindow(r.n, r.per)
+	case slidingWindow:
+		return simulate.SlidingWindow(r.n, r.per)
+	}
+	return simulate.Concurrency(r.n)
+}
+
+// TestPresetsInTheSimulator sends each preset twice as much as its first rule takes at once, to providers that count by
+// the rules for themselves: no call is over the limit, and all are made. Windows whose beginning is not known begin with a
+// call, besides.
+func TestPresetsInTheSimulator(t *testing.T) {
+	for _, p := range Presets() {
+		t.Run(p.Name, func(t *testing.T) {
+			l, err := p.Limit(travel)
+			if err != nil {
+				t.Fatal(err)
+			}
+			first := p.Rules[0]
+			cost := max(1, first.n/500) // of each call, or there would be many
+			n := 2 * first.n / cost
+			policies := []simulate.Policy{simulate.Admit}
+			if cost == 1 { // it knows no other
+				policies = append(policies, simulate.Classic)
+			}
+			report, err := simulate.Run(simulate.Scenario{
+				Name:    p.Name,
+				Options: Options(l),
+				Providers: func() (all []simulate.Provider) {
+					for _, r := range p.Rules {
+						all = append(all, r.provider())
+						if r.kind == slidingWindow {
+							all = append(all, simulate.FirstCallWindow(r.n, r.per))
+						}
+					}
+					return all
+				},
+				Arrivals: simulate.Mixed(
+					simulate.Burst(n-n/4, 10300*time.Millisecond),
+					simulate.Poisson(float64(n/4)/60, 0, time.Minute),
+				),
+				Costs:     simulate.FixedCost(cost),
+				Operation: simulate.Uniform(20*time.Millisecond, 2*time.Second),
+				Travel:    travel,
+				Processes: 2,
+			}, 1, policies...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, r := range report.Results {
+				if r.OverLimit > 0 || r.Done != r.Messages || r.Messages < n/2 {
+					t.Errorf("%s: %d calls over the limit, %d of %d made", r.Policy, r.OverLimit, r.Done, r.Messages)
+				}
+			}
+			admit := report.Results[0]
+			t.Logf("%d calls in %v, %.2f postponements each", admit.Done, admit.Makespan, admit.Redeliveries.Mean)
+		})
+	}
+}
