@@ -1,0 +1,277 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/storage"
+	"github.com/drip-go/drip/storage/memory"
+)
+
+// owner is the limits that consumers have, of which the commands know nothing.
+var owners = map[string]drip.Options{
+	"one window":      {Size: 5, RefreshRate: 3},
+	"several windows": {Size: 5, RefreshRate: 3, Windows: []drip.Window{{Size: 40, RefreshInterval: time.Minute}, {Size: 300, RefreshRate: 20, RefreshInterval: time.Hour}}},
+	"few tokens":      {Size: 20, RefreshRate: 20, Concurrency: 3, Lease: 10 * time.Second},
+	"a long window":   {Size: 2, RefreshRate: 1, Windows: []drip.Window{{Size: 100, RefreshInterval: 31 * 24 * time.Hour}}},
+}
+
+// user is what has an entity decided about at random, and remembers what it was told.
+type user struct {
+	bucket   *drip.Bucket
+	tickets  []drip.Ticket
+	running  []drip.Admission
+	plain    int
+	answered []string
+}
+
+// grace is how long the tickets of owners may be overdue. Then they count as lost, and what one gets that comes back after all
+// depends on when the entity was forgotten.
+const grace = 2 * time.Second
+
+func (u *user) step(ctx context.Context, r *rand.Rand) error {
+	switch n := r.IntN(10); {
+	case n < 5:
+		var q drip.Request
+		for len(u.tickets) > 0 && time.Since(u.tickets[0].Slot()) > grace {
+			u.tickets = u.tickets[1:]
+		}
+		if len(u.tickets) > 0 && n < 3 {
+			q.Ticket, u.tickets = u.tickets[0], u.tickets[1:]
+		}
+		a, err := u.bucket.Admit(ctx, "shop", q)
+		u.answered = append(u.answered, fmt.Sprint("admit ", a.Delay, a.Bound))
+		if a.Delay > 0 {
+			u.tickets = append(u.tickets, a.Ticket)
+		} else {
+			u.running = append(u.running, a)
+		}
+		return err
+	case n < 7:
+		d, err := u.bucket.GetDelay(ctx, "shop")
+		u.answered = append(u.answered, fmt.Sprint("get delay ", d))
+		if d == 0 {
+			u.plain++
+		}
+		return err
+	case n < 9 && len(u.running) > 0:
+		a := u.running[0]
+		u.running = u.running[1:]
+		err := u.bucket.Settle(ctx, "shop", a.Lease, r.IntN(3))
+		u.answered = append(u.answered, fmt.Sprint("settle ", err))
+		return nil // the lease may be over
+	case u.plain > 0:
+		u.plain--
+		return u.bucket.ReturnToken(ctx, "shop")
+	}
+	return nil
+}
+
+// The commands know nothing of the limits, and do to an entity what the library does to it with them: whatever happened
+// before, all that is decided afterwards is the same.
+func TestChangesKeepWhatIsKnown(t *testing.T) {
+	for name, o := range owners {
+		t.Run(name, func(t *testing.T) {
+			for seed := range *seeds {
+				synctest.Test(t, func(t *testing.T) { testChanges(t, o, seed) })
+			}
+		})
+	}
+}
+
+func testChanges(t *testing.T, o drip.Options, seed uint64) {
+	ctx := t.Context()
+	o.Start = time.Unix(0, 0)
+	var users [2]user
+	var stores [2]*memory.Storage
+	for i := range users {
+		stores[i] = memory.New()
+		o.Storage = stores[i]
+		b, err := drip.New(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		users[i].bucket = b
+	}
+	url := share(t, stores[0])
+	r := rand.New(rand.NewPCG(seed, 0))
+	for range 250 {
+		if r.IntN(8) == 0 {
+			wait := time.Duration(r.Int64N(int64([]time.Duration{time.Second, time.Minute, time.Hour}[r.IntN(3)])))
+			time.Sleep(wait)
+		}
+		if r.IntN(12) == 0 {
+			before := must(t, "inspect", url, "shop")
+			var err error
+			switch d := time.Duration(1 + r.Int64N(int64(5*time.Second))); r.IntN(4) {
+			case 0, 1:
+				if o := try(t, "pause", url, "shop", d.String()); o.status == statusUsage || strings.Contains(o.out, "nothing was changed") {
+					continue
+				}
+				err = users[1].bucket.Pause(ctx, "shop", d)
+			case 2:
+				must(t, "resume", url, "shop")
+				err = users[1].bucket.Resume(ctx, "shop")
+			case 3:
+				must(t, "reset", url, "shop", "--yes")
+				err = users[1].bucket.Reset(ctx, "shop")
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, rev, _ := stores[0].Get(ctx, "shop")
+			want, _, _ := stores[1].Get(ctx, "shop")
+			if rev != storage.NoRevision && got.Until < want.Until { // else it had been forgotten before
+				t.Fatalf("seed %d: it will be forgotten at %d, before %d. It was:\n%s", seed, got.Until, want.Until, before)
+			}
+			continue
+		}
+		state := r.Uint64()
+		for i := range users {
+			if err := users[i].step(ctx, rand.New(rand.NewPCG(state, 1))); err != nil {
+				t.Fatal(err)
+			}
+		}
+		a, b := users[0].answered, users[1].answered
+		if n := len(a); n > 0 && a[n-1] != b[n-1] {
+			t.Fatalf("seed %d: after the commands the answer is %q, after the library's own methods %q", seed, a[n-1], b[n-1])
+		}
+	}
+}
+
+// What the further windows have counted stays counted.
+func TestWindowsAreKept(t *testing.T) {
+	for _, args := range []string{"pause URL shop 1ms", "resume URL shop", "reset URL shop --yes"} {
+		t.Run(strings.Fields(args)[0], func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s, url := newMemory(t)
+				b, err := drip.New(drip.Options{Size: 5, RefreshRate: 5, Windows: []drip.Window{{Size: 20, RefreshInterval: 24 * time.Hour}},
+					Start: time.Unix(0, 0), Storage: s})
+				if err != nil {
+					t.Fatal(err)
+				}
+				for range 4 {
+					for range 3 {
+						a, err := b.Admit(t.Context(), "shop", drip.Request{})
+						if err != nil || a.Delay != 0 {
+							t.Fatal(a, err)
+						}
+						if err := b.Settle(t.Context(), "shop", a.Lease, 1); err != nil {
+							t.Fatal(err)
+						}
+					}
+					if args[0] == 'r' && args[2] == 's' && args[3] == 'u' {
+						must(t, "pause", url, "shop", "1h")
+					}
+					must(t, strings.Fields(strings.ReplaceAll(args, "URL", url))...)
+					time.Sleep(time.Second)
+				}
+				status, err := b.Inspect(t.Context(), "shop")
+				if err != nil || status.Windows[1].Capacity != 8 {
+					t.Errorf("of 20 a day 12 have run, and %d are left, %v", status.Windows[1].Capacity, err)
+				}
+			})
+		})
+	}
+}
+
+func TestChange(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, url := newMemory(t)
+		b, err := drip.New(drip.Options{Size: 2, RefreshRate: 1, Start: time.Unix(0, 0), Storage: s})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 3 {
+			if _, err := b.Admit(t.Context(), "shop-1", drip.Request{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		steps := []struct {
+			args string
+			outcome
+		}{
+			{"resume URL shop-2", outcome{0, "shop-2: it was not closed\n", ""}},
+			{"reset URL shop-2", outcome{0, "shop-2: nothing is stored of it: it is idle, or has another name\n", ""}},
+			{"pause URL shop-2 1m", outcome{0, "shop-2: closed until 00:01:00.000\nNothing was stored of this entity: it was idle, or has another name.\n", ""}},
+			{"pause URL shop-1 10m", outcome{0, "shop-1: closed until 00:10:00.000\n", ""}},
+			{"pause URL shop-1 5m", outcome{0, "shop-1: closed until 00:10:00.000 already, which is later; nothing was changed\n", ""}},
+			{"pause URL shop-1 5m --json", outcome{0, `{
+  "entity": "shop-1",
+  "known": true,
+  "changed": false,
+  "closed_until": "2000-01-01T00:10:00.000Z"
+}
+`, ""}},
+			{"resume URL shop-1", outcome{0, "shop-1: open again; it had been closed until 00:10:00.000\n", ""}},
+			{"reset URL shop-1", outcome{2, "", "drip reset: it takes back 2 tokens and 1 ticket of shop-1; nobody is here to confirm that, so it needs --yes\n"}},
+			{"reset URL shop-1 --yes", outcome{0, "shop-1: 2 tokens and 1 ticket taken back; what has run stays counted\n", ""}},
+		}
+		for _, step := range steps {
+			got := try(t, strings.Fields(strings.ReplaceAll(step.args, "URL", url))...)
+			if got != step.outcome {
+				t.Errorf("drip %s:\n%+v\nwant\n%+v", step.args, got, step.outcome)
+			}
+		}
+	})
+}
+
+// Of an entity that only GetDelay was asked about nobody knows the limits: they have to be said.
+func TestPauseNeedsTheLimitsOfGetDelay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, url := newMemory(t)
+		b, err := drip.New(drip.Options{Size: 3, RefreshRate: 1, Start: time.Unix(0, 0), Storage: s})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			if _, err := b.GetDelay(t.Context(), "shop"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		before, _, _ := s.Get(t.Context(), "shop")
+		o := try(t, "pause", url, "shop", "10s")
+		after, _, _ := s.Get(t.Context(), "shop")
+		if o.status != statusUsage || !strings.Contains(o.err, "--limits tells them") || !after.Equal(before) {
+			t.Errorf("%+v, and %+v became %+v", o, before, after)
+		}
+		must(t, "pause", url, "shop", "10s", `--limits={"size": 3, "rate": 1}`)
+		status, err := b.Inspect(t.Context(), "shop")
+		if err != nil || status.Bound != drip.BoundClosed || status.Windows[0].Capacity != 1 || status.InUse != 2 {
+			t.Errorf("%+v, %v", status, err)
+		}
+	})
+}
+
+func TestResetAsks(t *testing.T) {
+	s, url := newMemory(t)
+	for answer, want := range map[string]outcome{
+		"y\n":   {0, "shop-1: 1 token and 0 tickets taken back; what has run stays counted\n", ""},
+		"Yes\n": {0, "shop-1: 1 token and 0 tickets taken back; what has run stays counted\n", ""},
+		"n\n":   {4, "", "drip reset: no: nothing was changed\n"},
+		"\n":    {4, "", "drip reset: no: nothing was changed\n"},
+		"":      {4, "", "drip reset: no: nothing was changed\n"},
+	} {
+		l := storage.Limits{Window: storage.Window{Size: 100, RefreshRate: 100, RefreshInterval: 1000}, WaitForToken: 50, Lease: 1e6, MaxLease: 1e6}
+		if _, err := s.Do(t.Context(), "shop-1", &l, storage.Op{Kind: storage.Reset, Now: storage.OwnClock}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.Do(t.Context(), "shop-1", &l, storage.Op{Kind: storage.Admit, Cost: 1, Now: storage.OwnClock}); err != nil {
+			t.Fatal(err)
+		}
+		got := tryWith(t, &terminal{in: strings.NewReader(answer), asked: true}, "reset", url, "shop-1")
+		question, rest, asked := strings.Cut(got.err, "[y/N] ")
+		if !asked || !strings.HasPrefix(question, "Take back 1 token and 0 tickets of shop-1?") {
+			t.Errorf("it asks %q", got.err)
+		}
+		if got.err = rest; got != want {
+			t.Errorf("answered %q: %+v, want %+v", answer, got, want)
+		}
+	}
+}

@@ -1,0 +1,236 @@
+package main
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/drip-go/drip"
+)
+
+// told is what of inspect's JSON a decision can be compared with.
+type told struct {
+	Delay  int64  `json:"delay_ms"`
+	Bound  string `json:"bound"`
+	Limits string `json:"limits"`
+}
+
+func inspected(t *testing.T, args ...string) (got told) {
+	t.Helper()
+	if err := json.Unmarshal([]byte(must(t, append([]string{"inspect", "--json"}, args...)...)), &got); err != nil {
+		t.Fatal(err)
+	}
+	return got
+}
+
+// What inspect says of a newcomer is what Admit says next, whatever has happened before: with the limits of the consumers, and
+// with no more than the number of tokens, which is not stored.
+func TestInspectAgreesWithTheNextDecision(t *testing.T) {
+	for name, o := range owners {
+		for seed := range *seeds {
+			t.Run(fmt.Sprint(name, " ", seed), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) { testInspectAgrees(t, o, seed) })
+			})
+		}
+	}
+}
+
+func testInspectAgrees(t *testing.T, o drip.Options, seed uint64) {
+	s, url := newMemory(t)
+	o.Start, o.Storage = time.Unix(0, 0), s
+	b, err := drip.New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u := user{bucket: b}
+	all := limits{Size: o.Size, Rate: o.RefreshRate, Interval: duration(o.RefreshInterval), Concurrency: o.Concurrency}
+	for _, w := range o.Windows {
+		all.Windows = append(all.Windows, window{w.Size, w.RefreshRate, duration(w.RefreshInterval)})
+	}
+	every, err := json.Marshal(all)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tokens := fmt.Sprintf(`{"concurrency": %d}`, cmp.Or(o.Concurrency, o.Size))
+	r := rand.New(rand.NewPCG(seed, 7))
+	for range 150 {
+		if r.IntN(3) == 0 {
+			time.Sleep(time.Duration(r.Int64N(int64([]time.Duration{time.Second, time.Second, time.Hour}[r.IntN(3)]))))
+		}
+		if err := u.step(t.Context(), r); err != nil {
+			t.Fatal(err)
+		}
+		if r.IntN(20) == 0 {
+			if err := b.Throttled(t.Context(), "shop", time.Duration(r.Int64N(int64(3*time.Second)))); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if r.IntN(4) > 0 {
+			continue
+		}
+		with := inspected(t, url, "shop", "--limits", string(every))
+		bare := inspected(t, url, "shop", "--limits", tokens)
+		a, err := b.Admit(t.Context(), "shop", drip.Request{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := told{a.Delay.Milliseconds(), a.Bound.String(), "given"}
+		if with != want {
+			t.Fatalf("seed %d: inspect says %+v, and the decision was %+v", seed, with, want)
+		}
+		if state, _, _ := s.Get(t.Context(), "shop"); state.Booking != nil && bare != want {
+			t.Fatalf("seed %d: inspect says %+v by the stored windows, and the decision was %+v", seed, bare, want)
+		}
+		if a.Delay > 0 {
+			u.tickets = append(u.tickets, a.Ticket)
+		} else {
+			u.running = append(u.running, a)
+		}
+	}
+}
+
+func TestInspect(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, url := newMemory(t)
+		b, err := drip.New(drip.Options{
+			Size: 4, RefreshRate: 2, Concurrency: 8, Windows: []drip.Window{{Size: 60, RefreshInterval: time.Minute}},
+			Start: time.Unix(0, 0), Storage: s,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		admit := func(n, cost int) (last drip.Admission) {
+			for range n {
+				if last, err = b.Admit(t.Context(), "shop-1", drip.Request{Cost: cost}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			return last
+		}
+		time.Sleep(100 * time.Millisecond)
+		done := admit(1, 1)
+		time.Sleep(180 * time.Millisecond)
+		if err := b.Settle(t.Context(), "shop-1", done.Lease, 1); err != nil {
+			t.Fatal(err)
+		}
+		admit(3, 1)
+		time.Sleep(20 * time.Millisecond)
+		admit(2, 2)
+		time.Sleep(5 * time.Millisecond)
+		for _, d := range []string{"shop-2", "shop-2"} {
+			if _, err := b.GetDelay(t.Context(), d); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, c := range []struct{ args, want string }{
+			{"shop-1", `shop-1 at 2000-01-01 00:00:00.305 +0000, by the storage's clock
+next        a newcomer runs 00:00:03.000, in 2.7s: the capacity of 4, +2 every 1s is used up
+capacity    0 of 4, +2 every 1s
+            56 of 60, +60 every 1m
+tokens      3 in use
+            held for 25ms, ends 00:01:00.280, in 59.98s
+            held for 25ms, ends 00:01:00.280, in 59.98s
+            held for 25ms, ends 00:01:00.280, in 59.98s
+operations  take 180ms on average
+booked      2 tickets, 4 units, the last for 00:00:02.000, in 1.7s
+last run    00:00:00.280, 25ms ago
+
+These are the windows of the last decision. --limits '{"concurrency": N}' tells how many tokens there are.
+`},
+			{`shop-1 --limits={"concurrency":3}`, `shop-1 at 2000-01-01 00:00:00.305 +0000, by the storage's clock
+next        a newcomer runs 00:00:03.000, in 2.7s: the capacity of 4, +2 every 1s is used up
+capacity    0 of 4, +2 every 1s
+            56 of 60, +60 every 1m
+tokens      3 of 3 in use
+            held for 25ms, ends 00:01:00.280, in 59.98s
+            held for 25ms, ends 00:01:00.280, in 59.98s
+            held for 25ms, ends 00:01:00.280, in 59.98s
+operations  take 180ms on average
+booked      2 tickets, 4 units, the last for 00:00:02.000, in 1.7s
+last run    00:00:00.280, 25ms ago
+`},
+			{"shop-2", `shop-2 at 2000-01-01 00:00:00.305 +0000, by the storage's clock
+next        a newcomer runs now
+capacity    2 of 4, +2 every 1s
+            58 of 60, +60 every 1m
+tokens      2 in use
+            2 taken by GetDelay: since when is not stored
+last run    00:00:00.305, 0s ago
+
+These are the windows of the last decision. --limits '{"concurrency": N}' tells how many tokens there are.
+`},
+			{"shop-3", `shop-3 at 2000-01-01 00:00:00.305 +0000, by the storage's clock
+stored      nothing: it is idle, or has another name
+tokens      0 in use
+
+The limits of this entity are not stored. --limits '{"size": N, "rate": N, "interval": "1s"}' tells them.
+`},
+			{`shop-3 --limits={"size":4,"rate":2}`, `shop-3 at 2000-01-01 00:00:00.305 +0000, by the storage's clock
+stored      nothing: it is idle, or has another name
+next        a newcomer runs now
+capacity    4 of 4, +2 every 1s
+tokens      0 of 4 in use
+`},
+			{`shop-1 --json`, `{
+  "entity": "shop-1",
+  "time": "2000-01-01T00:00:00.305Z",
+  "known": true,
+  "limits": "stored",
+  "delay_ms": 2695,
+  "bound": "window 1",
+  "windows": [
+    {
+      "size": 4,
+      "rate": 2,
+      "interval_ms": 1000,
+      "capacity": 0
+    },
+    {
+      "size": 60,
+      "rate": 60,
+      "interval_ms": 60000,
+      "capacity": 56
+    }
+  ],
+  "in_use": 3,
+  "plain": 0,
+  "leases": [
+    {
+      "age_ms": 25,
+      "end": "2000-01-01T00:01:00.280Z"
+    },
+    {
+      "age_ms": 25,
+      "end": "2000-01-01T00:01:00.280Z"
+    },
+    {
+      "age_ms": 25,
+      "end": "2000-01-01T00:01:00.280Z"
+    }
+  ],
+  "operation_ms": 180,
+  "tickets": 2,
+  "booked": 4,
+  "booked_until": "2000-01-01T00:00:02.000Z",
+  "promised_until": "2000-01-01T00:00:02.000Z",
+  "closed_until": null,
+  "last_run": "2000-01-01T00:00:00.280Z"
+}
+`},
+		} {
+			if got := must(t, append([]string{"inspect", url}, strings.Fields(c.args)...)...); got != c.want {
+				t.Errorf("drip inspect %s:\n%s\nwant:\n%s", c.args, got, c.want)
+			}
+		}
+		must(t, "pause", url, "shop-1", "26h")
+		want := `next        a newcomer runs 2000-01-02 02:00:00.305, in 26h: closed, by pause or by the provider`
+		if got := must(t, "inspect", url, "shop-1"); !strings.Contains(got, want) {
+			t.Errorf("paused:\n%s", got)
+		}
+	})
+}

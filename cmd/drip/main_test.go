@@ -1,0 +1,109 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/drip-go/drip/internal/servers"
+	"github.com/drip-go/drip/storage"
+	"github.com/drip-go/drip/storage/memory"
+)
+
+// asProgram makes the test binary the program itself.
+const asProgram = "DRIP_TEST_AS_PROGRAM"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asProgram) != "" {
+		main()
+	}
+	goredis.SetLogger(silent{}) // as main does
+	os.Exit(servers.Main(m))
+}
+
+var seeds = flag.Uint64("seeds", 15, "how many random histories there are of each kind")
+
+// shared are the storages that the tests name in URLs, such as test:shops.
+var shared sync.Map
+
+func init() {
+	storage.Register("test", func(_ context.Context, u *url.URL) (storage.Storage, error) {
+		s, ok := shared.Load(u.Opaque)
+		if !ok {
+			return nil, errors.New("no such storage")
+		}
+		return s.(storage.Storage), nil
+	})
+}
+
+// share makes a storage have the URL that is returned.
+func share(t *testing.T, s storage.Storage) string {
+	t.Helper()
+	name := strings.ReplaceAll(t.Name(), "/", "-")
+	shared.Store(name, s)
+	t.Cleanup(func() { shared.Delete(name) })
+	return "test:" + name
+}
+
+func newMemory(t *testing.T) (*memory.Storage, string) {
+	t.Helper()
+	s := memory.New()
+	return s, share(t, s)
+}
+
+// program is a command line for a process of its own.
+func program(ctx context.Context, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, os.Args[0], args...)
+	cmd.Env = append(os.Environ(), asProgram+"=1", "TERM=xterm")
+	return cmd
+}
+
+// outcome is what came of a command line.
+type outcome struct {
+	status   int
+	out, err string
+}
+
+// try runs a command line in this process, without a terminal.
+func try(t *testing.T, args ...string) outcome {
+	t.Helper()
+	return tryWith(t, &terminal{in: strings.NewReader("")}, args...)
+}
+
+func tryWith(t *testing.T, with *terminal, args ...string) outcome {
+	t.Helper()
+	var out, err strings.Builder
+	with.out, with.err, with.zone = &out, &err, time.UTC
+	status := run(t.Context(), with, args)
+	return outcome{status, out.String(), err.String()}
+}
+
+// must is the output of a command line that does its work.
+func must(t *testing.T, args ...string) string {
+	t.Helper()
+	o := try(t, args...)
+	if o.status != statusOK || o.err != "" {
+		t.Fatalf("drip %s: status %d\n%s", strings.Join(args, " "), o.status, o.err)
+	}
+	return o.out
+}
+
+// write writes a file and returns its name.
+func write(t *testing.T, name, text string) string {
+	t.Helper()
+	name = filepath.Join(t.TempDir(), name)
+	if err := os.WriteFile(name, []byte(text), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	return name
+}

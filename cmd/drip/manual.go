@@ -1,0 +1,151 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"runtime/debug"
+)
+
+const overviewHelp = `
+drip help COMMAND says more of one, drip help urls and drip help limits of what most of them take.
+
+Exit statuses:
+  0    it is done
+  1    it failed
+  2    the command line, or a file that it names, makes no sense
+  3    the server gave no answer, or none in time
+  4    the answer is no: reset was not confirmed, or simulate --check found a call over the limit
+  130  it was interrupted
+`
+
+// topics are what help knows besides the commands.
+var topics = map[string]string{
+	"urls": `A URL names the storage that the consumers use, with the parameters they use:
+
+  redis://user:password@host:6379/0?prefix=drip:    rediss: for TLS
+  postgres://user:password@host:5432/database?schema=drip
+
+A Redis Cluster cannot be named by a URL. AMQP-URL names a RabbitMQ: amqp://user:password@host:5672/vhost, amqps: for TLS.
+
+Characters such as @ and / in a password have to be escaped: %40, %2F. What is on a command line can be seen in the list
+of processes. So instead of a URL there may be the name of an environment variable that holds it, as env:REDIS_URL. No
+output or error of drip repeats a URL or a password.
+`,
+	"limits": `--limits tells what the consumers allow an entity, in JSON or in a file of JSON. It says the same as drip.Options in
+their code; what is left out is the default of drip.Options.
+
+  {
+    "size": 38, "rate": 1, "interval": "500ms",
+    "windows": [{"size": 95, "rate": 95, "interval": "1m"}],
+    "concurrency": 5,
+    "wait_for_token": "50ms", "lease": "1m", "max_lease": "1h"
+  }
+
+windows are those after the first; a rate that is left out is the size.
+
+The storage has the windows that the last decision of Admit went by. They are taken if --limits names none, so that
+--limits '{"concurrency": 5}' is enough there. Of an entity with one window that only GetDelay was asked about it has none.
+`,
+}
+
+const inspectHelp = `It tells what is left of each limit, which tokens are out and for how long, what is booked and until when, and when a
+newcomer would run and what keeps it from running now. It changes nothing and asks the storage once.
+
+Without --limits it goes by the windows that are stored, and cannot tell how many tokens there are.
+
+  drip inspect redis://localhost:6379/0 shop-1
+  drip inspect env:REDIS_URL shop-1 --limits '{"concurrency": 5}'
+`
+
+const topHelp = `Busiest are the entities with most operations in flight, then those that ran last. Longest waiting are those whose last
+postponed message is told to come back the latest. On a terminal the picture is refreshed until Ctrl-C; in a pipe it is
+one snapshot.
+
+A snapshot reads all that is stored, in steps of a thousand entities that hold up no decision. If that takes longer
+than --timeout it shows what was read, and says so. The pause between two is at least four times what one takes.
+
+  in use    tokens that are out
+  last run  how long ago something ran
+  takes     how long operations take, on average
+  tickets   how many postponed messages have not come back
+  waiting   until the last of those postponed is told to come back
+  closed    until a pause, or what the provider has asked for, is over
+  capacity  what is left of each window
+  next      when a newcomer would run, and because of what not now
+`
+
+const pauseHelp = `Nothing of the entity runs in any process until the time is over, or until drip resume. What is in flight goes on. What
+is closed for longer already stays so. Nothing that is known of the entity is lost. --limits is needed only for an
+entity that GetDelay, and nobody else, was asked about.
+
+  drip pause redis://localhost:6379/0 shop-1 10m
+`
+
+const resumeHelp = `Of an entity that the provider has throttled this ends its time, too.
+`
+
+const resetHelp = `Use it when those who hold the tokens are known to be gone. All tokens and leases are back, all tickets forgotten, and the
+entity is open; messages that come back with a forgotten ticket are newcomers. What has run stays counted.
+
+It asks for confirmation on a terminal, and needs --yes elsewhere.
+`
+
+const queuesHelp = `It asks RabbitMQ for the work queue, for what is due, for the dead letters and for the delay queues, by names: those
+"QUEUE.drip.due.…" of a Consumer, and "QUEUE.drip.…" of DelayQueues in a consume loop of your own. Nothing is
+declared and no message is touched.
+
+All messages of a delay queue leave it together, at a time that follows from its name and this machine's clock. Those of
+the 4s, 64s and 1024s queues leave a little before they are due, and are put into a finer one.
+`
+
+const simulateHelp = `It prints what would come of them: for drip with tickets (admit), for the classic delays, for a limiter that says "retry
+after", and for an optimum that knows the future. FILE is JSON, - for the input:
+
+` + scenarioExample + `
+limits are those of drip help limits. Only arrivals are required. All durations are texts such as "1.5s".
+
+providers count the calls of each entity, and find those that are over the limit:
+  leaky-bucket, token-bucket                          size, per_second
+  fixed-window, first-call-window, sliding-window     size, interval
+  concurrency                                         size
+
+entities is how many there are, each with its own load. arrivals are of several kinds at once:
+  burst            count messages at the time "at"
+  steady, poisson  per_second, from, to: at equal or at random distances
+  trace            file: CSV, of which each line is a message: a time and, if there are several, its entity. A time is
+                   2026-01-31T12:00:00Z, or seconds since 1970 or since the beginning, or 1m30s since the beginning.
+                   A file with dates begins at midnight (UTC) of its first day
+
+operation is how long the provider takes, late by how much a message misses its time. Each is a duration, or
+  {"kind": "exponential", "mean": "1s", "at_most": "20s"}
+  {"kind": "log-normal", "median": "1s", "sigma": 1.5, "at_most": "20s"}
+
+cost is a number, or {"from": 1, "to": 10, "off": 3}: an estimate, and by how much the real cost may be off.
+travel is the most time that a request is on its way. Package simulate can do more: crashes, outages, limits that change.
+`
+
+const scenarioExample = `  {
+    "name": "plus",
+    "about": "a leaky bucket of 40 that drains by 2 a second; a backlog of 100 and a load of 60 %",
+    "limits": {"size": 38, "rate": 1, "interval": "500ms"},
+    "providers": [{"kind": "leaky-bucket", "size": 40, "per_second": 2}],
+    "arrivals": [
+      {"kind": "burst", "count": 100, "at": "10s"},
+      {"kind": "poisson", "per_second": 1.2, "from": "0s", "to": "5m"}
+    ],
+    "operation": {"kind": "exponential", "mean": "200ms", "at_most": "20s"},
+    "travel": "50ms"
+  }
+`
+
+// version is "drip version".
+type version struct{ noFlags }
+
+func (version) run(_ context.Context, t *terminal, _ []string) error {
+	v := "unknown"
+	if info, ok := debug.ReadBuildInfo(); ok {
+		v = info.Main.Version
+	}
+	_, err := fmt.Fprintln(t.out, "drip", v)
+	return err
+}

@@ -1,0 +1,169 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+)
+
+// command is what a word after drip stands for. The flags set its fields.
+type command interface {
+	flags(*flag.FlagSet)
+	run(ctx context.Context, t *terminal, args []string) error
+}
+
+// listing is a command in the help.
+type listing struct {
+	name  string
+	args  string // as in "URL ENTITY"; those in brackets may be left out
+	about string
+	help  string
+	make  func() command
+}
+
+// directory is all there is.
+func directory() []listing {
+	return []listing{
+		{"inspect", "URL ENTITY", "why an entity waits, and until when", inspectHelp, func() command { return new(inspect) }},
+		{"top", "URL", "the busiest and the longest-waiting entities", topHelp, func() command { return new(top) }},
+		{"pause", "URL ENTITY DURATION", "let nothing of an entity run for a time", pauseHelp, func() command { return new(pause) }},
+		{"resume", "URL ENTITY", "end what pause, or a throttled operation, began", resumeHelp, func() command { return new(resume) }},
+		{"reset", "URL ENTITY", "take back all tokens and tickets of an entity", resetHelp, func() command { return new(reset) }},
+		{"simulate", "FILE", "play limits and a load in virtual time", simulateHelp, func() command { return new(simulation) }},
+		{"queues", "AMQP-URL QUEUE", "what waits in the delay queues of a work queue", queuesHelp, func() command { return new(queues) }},
+		{"completion", "SHELL", "print what completes command lines in bash, zsh or fish", completionHelp, func() command { return new(completion) }},
+		{"help", "[COMMAND]", "print this, or more about a command, urls or limits", "", func() command { return new(help) }},
+		{"version", "", "print the version", "", func() command { return new(version) }},
+	}
+}
+
+// parse reads a command's arguments. Flags may stand anywhere before "--".
+func parse(d listing, c command, args []string) (positional []string, err error) {
+	set := d.flagSet(c)
+	for len(args) > 0 {
+		if err := set.Parse(args); err != nil {
+			if errors.Is(err, flag.ErrHelp) {
+				return nil, err
+			}
+			text := strings.NewReplacer(
+				"flag provided but not defined: -", "there is no flag --",
+				"for flag -", "for --", "flag needs an argument: -", "a value is missing for --",
+			).Replace(err.Error())
+			return nil, usagef("%s; drip help %s lists the flags", strings.ReplaceAll(text, "---", "--"), d.name)
+		}
+		rest := set.Args()
+		if read := len(args) - len(rest); read > 0 && args[read-1] == "--" {
+			positional = append(positional, rest...)
+			break
+		}
+		if len(rest) == 0 {
+			break
+		}
+		positional, args = append(positional, rest[0]), rest[1:]
+	}
+	var names []string
+	for name := range strings.FieldsSeq(d.args) {
+		if !strings.HasPrefix(name, "[") {
+			names = append(names, name)
+		}
+	}
+	switch most := len(strings.Fields(d.args)); {
+	case len(positional) < len(names):
+		return nil, usagef("%s is missing; it is: drip %s %s", names[len(positional)], d.name, d.args)
+	case len(positional) > most:
+		return nil, usagef("%d arguments are too many; it is: drip %s %s", len(positional), d.name, d.args)
+	}
+	for i, name := range names {
+		if positional[i] == "" {
+			return nil, usagef("%s is empty", name)
+		}
+	}
+	return positional, nil
+}
+
+func (d listing) flagSet(c command) *flag.FlagSet {
+	set := flag.NewFlagSet(d.name, flag.ContinueOnError)
+	set.SetOutput(io.Discard)
+	set.Usage = func() {}
+	c.flags(set)
+	return set
+}
+
+// flagNames are those of a command, with their dashes.
+func (d listing) flagNames() (names []string) {
+	d.flagSet(d.make()).VisitAll(func(f *flag.Flag) { names = append(names, "--"+f.Name) })
+	return names
+}
+
+// timeout is a flag of all who ask a server.
+type timeout struct{ timeout duration }
+
+func (t *timeout) flags(set *flag.FlagSet) {
+	set.TextVar(&t.timeout, "timeout", duration(5*time.Second), "how long the server may take for an answer, a `duration`")
+}
+
+func (t timeout) within(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, time.Duration(t.timeout))
+}
+
+type noFlags struct{}
+
+func (noFlags) flags(*flag.FlagSet) {}
+
+// help
+
+type help struct{ noFlags }
+
+func (help) run(_ context.Context, t *terminal, args []string) error {
+	if len(args) == 0 {
+		_, err := io.WriteString(t.out, overview())
+		return err
+	}
+	if text, ok := topics[args[0]]; ok {
+		_, err := io.WriteString(t.out, text)
+		return err
+	}
+	all := directory()
+	i := slices.IndexFunc(all, func(d listing) bool { return d.name == args[0] })
+	if i < 0 {
+		return usagef("there is nothing about %q; drip help lists the commands", args[0])
+	}
+	_, err := io.WriteString(t.out, all[i].manual())
+	return err
+}
+
+func overview() string {
+	var b strings.Builder
+	b.WriteString("drip looks into the storages and queues of drip, and tries limits before they are used.\n\n")
+	for _, d := range directory() {
+		fmt.Fprintf(&b, "  drip %-*s  %s\n", 27, strings.TrimSpace(d.name+" "+d.args), d.about)
+	}
+	b.WriteString(overviewHelp)
+	return b.String()
+}
+
+// manual is what help says of a command.
+func (d listing) manual() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "drip %s\n\n%s.\n", strings.TrimSpace(d.name+" "+d.args), strings.ToUpper(d.about[:1])+d.about[1:])
+	if d.help != "" {
+		b.WriteString("\n" + d.help)
+	}
+	var flags strings.Builder
+	d.flagSet(d.make()).VisitAll(func(f *flag.Flag) {
+		value, usage := flag.UnquoteUsage(f)
+		if f.DefValue != "" && f.DefValue != "false" && f.DefValue != "0" && f.DefValue != "0s" {
+			usage += " (" + f.DefValue + ")"
+		}
+		fmt.Fprintf(&flags, "  %-24s %s\n", strings.TrimSpace("--"+f.Name+" "+value), usage)
+	})
+	if flags.Len() > 0 {
+		b.WriteString("\nFlags, which may stand anywhere before --:\n\n" + flags.String())
+	}
+	return b.String()
+}

@@ -1,0 +1,88 @@
+package main
+
+import (
+	"strings"
+	"testing"
+	"testing/synctest"
+)
+
+// What is wrong with a command line is said in a way that helps to put it right.
+func TestUsage(t *testing.T) {
+	_, url := newMemory(t)
+	unknown := write(t, "unknown.json", `{"size": 5, "rte": 3}`)
+	broken := write(t, "broken.json", "{\n  \"size\": 5,\n  rate: 3\n}\n")
+	for _, c := range []struct{ line, want string }{
+		{"", "drip looks into the storages"},
+		{"inspct", `drip: there is no command "inspct"; drip help lists those there are`},
+		{"inspect", "drip inspect: URL is missing; it is: drip inspect URL ENTITY"},
+		{"inspect URL", "drip inspect: ENTITY is missing; it is: drip inspect URL ENTITY"},
+		{"inspect URL a b", "drip inspect: 3 arguments are too many; it is: drip inspect URL ENTITY"},
+		{"inspect shop-1 URL", "drip inspect: storage: open: the URL has no scheme"},
+		{"inspect mysql://host/db a", `storage: open: unknown scheme "mysql"`},
+		{"inspect env:DRIP_TEST_NOT_SET a", "drip inspect: the environment variable DRIP_TEST_NOT_SET is not set"},
+		{"inspect URL a --jsno", "drip inspect: there is no flag --jsno; drip help inspect lists the flags"},
+		{"inspect URL a --limits", "drip inspect: a value is missing for --limits; drip help inspect"},
+		{"inspect URL a --timeout 5", `drip inspect: invalid value "5" for --timeout: "5" is not a duration such as 250ms, 1.5s or 24h`},
+		{"inspect memory: a", "drip inspect: memory: is in the process that uses it"},
+		{`inspect URL a --limits {"size":"ten"}`, "drip inspect: --limits: size is a string; it must be a number"},
+		{`inspect URL a --limits {"size":-3}`, "drip inspect: limits: Size is -3; it must be at least 1"},
+		{`inspect URL a --limits {"interval":"5"}`, `drip inspect: --limits: "5" is not a duration such as 250ms, 1.5s or 24h`},
+		{`inspect URL a --limits {"size":`, "drip inspect: --limits: it ends too early"},
+		{"inspect URL a --limits nowhere.json", "open nowhere.json: no such file"},
+		{"inspect URL a --limits " + unknown, unknown + `: unknown field "rte"`},
+		{"inspect URL a --limits " + broken, broken + ":3: invalid character"},
+		{"top URL --rows 0", "drip top: --rows and --every must be above 0"},
+		{"pause URL a soon", "drip pause: DURATION is not one above 0, such as 30s"},
+		{"pause URL a -1s", "there is no flag --1s"},
+		{"pause URL a 0s", "drip pause: DURATION is not one above 0"},
+		{"completion csh", `drip completion: there is nothing for "csh"; there is for bash, zsh and fish`},
+		{"help nonsense", `drip help: there is nothing about "nonsense"`},
+		{"queues localhost orders", "drip queues: AMQP-URL is not one; it looks like amqp://"},
+	} {
+		o := try(t, strings.Fields(strings.ReplaceAll(c.line, "URL", url))...)
+		if o.status != statusUsage || !strings.Contains(o.err, c.want) || o.out != "" {
+			t.Errorf("drip %s: status %d, %q\nwant %q", c.line, o.status, o.err+o.out, c.want)
+		}
+	}
+}
+
+func TestFlagsMayStandAnywhere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, url := newMemory(t)
+		want := must(t, "inspect", `--limits={"size":7}`, "--json", url, "shop-1")
+		for _, line := range []string{
+			`inspect URL --limits {"size":7} shop-1 --json`, `inspect -json URL shop-1 -limits {"size":7}`, `inspect --json --limits {"size":7} -- URL shop-1`,
+		} {
+			if got := must(t, strings.Fields(strings.ReplaceAll(line, "URL", url))...); got != want {
+				t.Errorf("%s:\n%s\nwant:\n%s", line, got, want)
+			}
+		}
+		if got := must(t, "inspect", url, "--", "--json"); !strings.HasPrefix(got, "--json at ") {
+			t.Errorf("the entity --json:\n%s", got)
+		}
+	})
+}
+
+func TestHelp(t *testing.T) {
+	texts := []string{must(t, "help"), must(t, "help", "urls"), must(t, "help", "limits")}
+	for _, d := range directory() {
+		got := must(t, "help", d.name)
+		texts = append(texts, got)
+		if asked := must(t, d.name, "--help"); asked != got {
+			t.Errorf("drip %s --help is not drip help %[1]s:\n%s", d.name, asked)
+		}
+		if !strings.Contains(texts[0], "  drip "+d.name) {
+			t.Errorf("drip help does not list %s", d.name)
+		}
+	}
+	for _, text := range texts {
+		for line := range strings.Lines(text) {
+			if len([]rune(line)) > 125 {
+				t.Errorf("a line of help is too long: %s", line)
+			}
+		}
+	}
+	if got := must(t, "--version"); !strings.HasPrefix(got, "drip ") {
+		t.Errorf("drip --version: %q", got)
+	}
+}

@@ -1,0 +1,110 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+	"unicode/utf8"
+)
+
+// short is a duration to about three digits, in the form in which durations are given.
+func short(d time.Duration) string {
+	switch {
+	case d <= -time.Minute || d >= time.Minute:
+		d = d.Round(time.Second)
+	case d <= -time.Second || d >= time.Second:
+		d = d.Round(10 * time.Millisecond)
+	default:
+		d = d.Round(time.Millisecond)
+	}
+	text := d.String()
+	if strings.HasSuffix(text, "m0s") {
+		text = strings.TrimSuffix(text, "0s")
+	}
+	if strings.HasSuffix(text, "h0m") {
+		text = strings.TrimSuffix(text, "0m")
+	}
+	return text
+}
+
+// clock is the time of day of t, with the date if that is not today's.
+func clock(t, now time.Time, zone *time.Location) string {
+	t, now = t.In(zone), now.In(zone)
+	const day = "2006-01-02"
+	if t.Format(day) == now.Format(day) {
+		return t.Format("15:04:05.000")
+	}
+	return t.Format("2006-01-02 15:04:05.000")
+}
+
+// count is "1 ticket", "12 tickets".
+func count(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
+// printable keeps what others have named from moving the cursor.
+func printable(text string) string {
+	quoted := fmt.Sprintf("%q", text)
+	if inner := quoted[1 : len(quoted)-1]; inner != text {
+		return quoted
+	}
+	return text
+}
+
+// cut shortens a text to a width.
+func cut(text string, width int) string {
+	if utf8.RuneCountInString(text) <= width {
+		return text
+	}
+	return string([]rune(text)[:width-1]) + "…"
+}
+
+// writeTable writes rows with columns as wide as they need, the first one at least leftmost. What is in that one, and what begins
+// with a space, begins on the left, everything else ends on the right.
+func writeTable(w io.Writer, leftmost int, rows [][]string) {
+	widths := []int{leftmost}
+	for _, row := range rows {
+		for i, cell := range row {
+			if i == len(widths) {
+				widths = append(widths, 0)
+			}
+			widths[i] = max(widths[i], utf8.RuneCountInString(strings.TrimPrefix(cell, " ")))
+		}
+	}
+	for _, row := range rows {
+		var line strings.Builder
+		for i, cell := range row {
+			text, left := strings.CutPrefix(cell, " ")
+			pad := strings.Repeat(" ", widths[i]-utf8.RuneCountInString(text))
+			if i == 0 || left {
+				line.WriteString(text + pad + "  ")
+			} else {
+				line.WriteString(pad + text + "  ")
+			}
+		}
+		fmt.Fprintln(w, strings.TrimRight(line.String(), " "))
+	}
+}
+
+func writeJSON(w io.Writer, v any) error {
+	e := json.NewEncoder(w)
+	e.SetEscapeHTML(false)
+	e.SetIndent("", "  ")
+	return e.Encode(v)
+}
+
+// moment is a time in JSON: in UTC, to the millisecond; null if it is zero.
+type moment time.Time
+
+func (m moment) MarshalJSON() ([]byte, error) {
+	t := time.Time(m)
+	if t.IsZero() {
+		return []byte("null"), nil
+	}
+	return []byte(t.UTC().Format(`"2006-01-02T15:04:05.000Z"`)), nil
+}

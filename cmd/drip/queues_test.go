@@ -1,0 +1,179 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/drip-go/drip/consumer"
+	"github.com/drip-go/drip/internal/servers"
+)
+
+// workQueue declares one, and returns a channel beside.
+func workQueue(t *testing.T, url string) (*amqp.Channel, string) {
+	t.Helper()
+	conn, err := amqp.Dial(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	ch, err := conn.Channel()
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := fmt.Sprintf("orders-%d", time.Now().UnixNano())
+	if _, err := ch.QueueDeclare(name, true, false, false, false, nil); err != nil {
+		t.Fatal(err)
+	}
+	return ch, name
+}
+
+type queuesAnswer struct {
+	Queue, Due, Dead *struct {
+		Name                string
+		Messages, Consumers int
+	}
+	Waiting int
+	NextDue time.Time `json:"next_due"`
+	Delays  []struct {
+		Name     string
+		Messages int
+		Expires  time.Time
+	} `json:"delay_queues"`
+}
+
+func lookAtQueues(t *testing.T, url, queue string) (a queuesAnswer) {
+	t.Helper()
+	if err := json.Unmarshal([]byte(must(t, "queues", patient, url, queue, "--json")), &a); err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+// leaves checks that a message which was due between two times leaves the delay queues between two others, as seen from when
+// it is due.
+func (a queuesAnswer) leaves(t *testing.T, ring string, messages int, from, to time.Time) {
+	t.Helper()
+	for _, d := range a.Delays {
+		if strings.Contains(d.Name, "."+ring+".") && d.Messages == messages && !d.Expires.Before(from.Truncate(time.Millisecond)) && !d.Expires.After(to) {
+			return
+		}
+	}
+	t.Errorf("no queue of %s has %d messages that leave from %v to %v: %+v", ring, messages, from, to, a.Delays)
+}
+
+// What waits in the DelayQueues of a consume loop.
+func TestQueues(t *testing.T) {
+	url := servers.UseRabbitMQ(t).URL()
+	ch, queue := workQueue(t, url)
+	if got := must(t, "queues", patient, url, queue); !strings.Contains(got, "\n0 messages wait in 0 of 0 delay queues\n") {
+		t.Errorf("before anything was postponed:\n%s", got)
+	}
+	delays, err := consumer.OpenDelayQueues(t.Context(), consumer.DelayQueuesOptions{URL: url, Queue: queue, QueueType: consumer.Classic})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer delays.Close()
+	if err := ch.PublishWithContext(t.Context(), "", queue, false, false, amqp.Publishing{}); err != nil {
+		t.Fatal(err)
+	}
+	begin := time.Now()
+	for _, d := range []time.Duration{4 * time.Second, time.Minute, 10 * time.Minute, 10 * time.Minute, 3 * time.Hour} {
+		if err := delays.Postpone(t.Context(), &amqp.Delivery{Body: []byte("order")}, d); err != nil {
+			t.Fatal(err)
+		}
+	}
+	end := time.Now()
+	text := must(t, "queues", patient, url, queue)
+	a := lookAtQueues(t, url, queue)
+	t.Log("\n" + text)
+	if a.Queue.Name != queue || a.Due != nil || a.Dead != nil || a.Queue.Messages+a.Waiting != 6 {
+		t.Errorf("of 6 messages: %+v", a)
+	}
+	if !strings.Contains(text, "of 65 delay queues, the first until ") {
+		t.Errorf("64 are declared at the start and one when it was needed:\n%s", text)
+	}
+	// A loop of one's own gets a message when it is due, from the coarser rings up to a slot and a second before.
+	if len(a.Delays) == 4 { // else the machine was slow, and the first has left
+		a.leaves(t, "250ms", 1, begin.Add(4*time.Second), end.Add(4250*time.Millisecond))
+		if !a.NextDue.Equal(a.Delays[0].Expires) || !strings.Contains(a.Delays[0].Name, ".250ms.") {
+			t.Errorf("next due is %v: %+v", a.NextDue, a.Delays)
+		}
+	}
+	a.leaves(t, "4s", 1, begin.Add(55*time.Second), end.Add(59*time.Second))
+	a.leaves(t, "64s", 2, begin.Add(535*time.Second), end.Add(599*time.Second))
+	a.leaves(t, "1024s", 1, begin.Add(3*time.Hour-1025*time.Second), end.Add(3*time.Hour-time.Second))
+}
+
+// later is a limiter that lets nothing run: an entity is how long to wait.
+type later struct{}
+
+func (later) GetDelay(_ context.Context, entity string) (time.Duration, error) {
+	return time.ParseDuration(entity)
+}
+func (later) ReturnToken(context.Context, string) error { return nil }
+
+// What waits in the delay queues of a Consumer.
+func TestQueuesOfAConsumer(t *testing.T) {
+	url := servers.UseRabbitMQ(t).URL()
+	ch, queue := workQueue(t, url)
+	c, err := consumer.New(consumer.Options{
+		URL: url, Queue: queue, QueueType: consumer.Classic, Limiter: later{},
+		Entity:  func(d *amqp.Delivery) (string, error) { return string(d.Body), nil },
+		Handler: consumer.HandlerFunc(func(context.Context, *amqp.Delivery) error { return nil }),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- c.Run(ctx) }()
+	defer func() {
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}()
+	begin := time.Now()
+	for _, delay := range []string{"5s", "5m", "5m"} {
+		if err := ch.PublishWithContext(t.Context(), "", queue, false, false, amqp.Publishing{Body: []byte(delay)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var a queuesAnswer
+	for a.Waiting < 3 {
+		if a = lookAtQueues(t, url, queue); time.Since(begin) > time.Minute {
+			t.Fatalf("nothing waits: %+v", a)
+		}
+	}
+	end := time.Now()
+	t.Log("\n" + must(t, "queues", patient, url, queue))
+	if a.Due == nil || a.Dead == nil || a.Dead.Messages != 0 || a.Waiting != 3 {
+		t.Errorf("%+v", a)
+	}
+	// It holds a message for the last part of a slot and 400 ms.
+	a.leaves(t, "250ms", 1, begin.Add(4350*time.Millisecond), end.Add(4600*time.Millisecond))
+	a.leaves(t, "64s", 2, begin.Add(235*time.Second), end.Add(299*time.Second))
+}
+
+func TestQueuesThatAreNotThere(t *testing.T) {
+	url := servers.UseRabbitMQ(t).URL()
+	for line, want := range map[string]struct {
+		status int
+		text   string
+	}{
+		url + " nowhere":                             {statusFailure, `there is no queue "nowhere"`},
+		url + "/no-such-host orders":                 {statusFailure, "The virtual host is the path of the URL"},
+		"amqp://127.0.0.1:1 orders":                  {statusNoAnswer, "Is the server running, and does it listen at that address?"},
+		strings.Replace(url, "@", "x@", 1) + " nope": {statusFailure, "Are the user and the password in the URL right?"},
+	} {
+		if o := try(t, append([]string{"queues", patient}, strings.Fields(line)...)...); o.status != want.status || !strings.Contains(o.err, want.text) {
+			t.Errorf("drip queues %s: %+v\nwant %+v", line, o, want)
+		}
+	}
+}

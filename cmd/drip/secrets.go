@@ -1,0 +1,53 @@
+package main
+
+import (
+	"net/url"
+	"os"
+	"strings"
+)
+
+// variable is how a URL is given whose password must not be in the list of processes: env:NAME.
+const variable = "env:"
+
+// address is the URL that an argument is or names.
+func address(arg string) (string, error) {
+	name, named := strings.CutPrefix(arg, variable)
+	if !named {
+		return arg, nil
+	}
+	if value := os.Getenv(name); value != "" {
+		return value, nil
+	}
+	return "", usagef("the environment variable %s is not set", name)
+}
+
+// withoutSecrets takes URLs with a user or a password out of a text, and the passwords of those on the command line
+// wherever they stand. The errors of the libraries are careful themselves; this is for arguments in wrong places
+// and for servers that repeat what they were told.
+func withoutSecrets(text string, args []string) string {
+	for _, arg := range args {
+		if _, value, flagged := strings.Cut(arg, "="); flagged && strings.HasPrefix(arg, "-") {
+			arg = value
+		}
+		if value, err := address(arg); err == nil {
+			arg = value
+		}
+		arg = strings.TrimLeft(arg, "-")
+		scheme, rest, _ := strings.Cut(arg, ":")
+		at := strings.LastIndex(rest, "@") // the password may have one that is not escaped
+		if at < 0 {
+			continue
+		}
+		text = strings.ReplaceAll(text, arg, scheme+":…")
+		userinfo := strings.TrimPrefix(rest[:at], "//")
+		text = strings.ReplaceAll(text, userinfo, "…")
+		_, password, _ := strings.Cut(userinfo, ":")
+		plain, _ := url.PathUnescape(password)
+		for _, secret := range []string{password, plain} {
+			if len(secret) > 3 { // shorter ones are in every other word
+				text = strings.ReplaceAll(text, secret, "…")
+			}
+		}
+	}
+	return text
+}

@@ -1,0 +1,53 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+)
+
+// Whatever is wrong, and wherever a URL stands, no password is printed.
+func TestNoPasswordIsPrinted(t *testing.T) {
+	const password, escaped = "s3cr/t@w0rd", "s3cr%2Ft%40w0rd"
+	for i, url := range []string{
+		"redis://user:" + escaped + "@127.0.0.1:1/0?max_retries=-1",
+		"redis://user:" + password + "@127.0.0.1:1/0",
+		"redis://user:" + escaped + "@127.0.0.1:1/zero",
+		"redis://user:" + escaped + "@127.0.0.1:port",
+		"rediss://:" + escaped + "@127.0.0.1:1?max_retries=-1",
+		"redis:user:" + escaped + "@127.0.0.1",
+		"postgres://user:" + escaped + "@127.0.0.1:1/db",
+		"postgres://user:" + password + "@127.0.0.1:1/db",
+		"postgres://user:" + escaped + "@127.0.0.1:port/db",
+		"postgres://user:" + escaped + "@127.0.0.1:1/db?sslmode=odd",
+		"mysql://user:" + escaped + "@127.0.0.1:1/db",
+		"amqp://user:" + escaped + "@127.0.0.1:1/",
+		"amqp://user:" + password + "@127.0.0.1:1/",
+		"amqp://user:" + escaped + "@127.0.0.1:port/",
+	} {
+		variable := fmt.Sprint("DRIP_TEST_ADDRESS_", i)
+		t.Setenv(variable, url)
+		t.Run(fmt.Sprint(i), func(t *testing.T) {
+			t.Parallel() // nobody answers, which takes a while
+			for _, line := range []string{
+				"URL", "inspect URL", "inspect URL shop", "inspect shop URL", "inspect test:none URL", "inspect URL shop URL",
+				"inspect URL shop --timeout URL", "inspect URL shop --timeout=URL", "inspect URL shop --limits URL", "inspect URL shop --limits={URL",
+				"inspect env:NAME shop", "inspect URL shop --URL", "top URL", "top URL --once --json", "pause URL shop URL", "pause URL shop 1s",
+				"resume URL shop", "reset URL shop", "reset URL shop --yes", "queues URL orders", "queues orders URL", "queues env:NAME orders",
+				"simulate URL", "completion URL", "help URL",
+			} {
+				args := strings.Fields(strings.NewReplacer("URL", url, "NAME", variable).Replace(line))
+				o := try(t, args...)
+				printed := o.out + o.err
+				for _, secret := range []string{password, escaped, "s3cr", "w0rd"} {
+					if strings.Contains(printed, secret) {
+						t.Errorf("drip %s: status %d, and a password is printed:\n%s", strings.Join(args, " "), o.status, printed)
+					}
+				}
+				if o.status == statusOK || printed == "" {
+					t.Errorf("drip %s: status %d, %q", strings.Join(args, " "), o.status, printed)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,96 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/drip-go/drip/internal/servers"
+)
+
+// openTerminal makes a pseudo terminal and returns its two ends.
+func openTerminal(t *testing.T) (user, ours *os.File) {
+	t.Helper()
+	user, err := os.OpenFile("/dev/ptmx", os.O_RDWR|syscall.O_NOCTTY, 0)
+	if err != nil {
+		t.Skip(err)
+	}
+	t.Cleanup(func() { user.Close() })
+	var unlocked, number int32
+	for request, value := range map[uintptr]*int32{syscall.TIOCSPTLCK: &unlocked, syscall.TIOCGPTN: &number} {
+		if _, _, errno := syscall.Syscall(syscall.SYS_IOCTL, user.Fd(), request, uintptr(unsafe.Pointer(value))); errno != 0 {
+			t.Skip(errno)
+		}
+	}
+	ours, err = os.OpenFile(fmt.Sprint("/dev/pts/", number), os.O_RDWR|syscall.O_NOCTTY, 0)
+	if err != nil {
+		t.Skip(err)
+	}
+	t.Cleanup(func() { ours.Close() })
+	return user, ours
+}
+
+// On a terminal top goes on until Ctrl-C, and leaves the screen as it was.
+func TestTopOnATerminal(t *testing.T) {
+	address := servers.UseRedis(t).URL()
+	user, ours := openTerminal(t)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	cmd := program(ctx, "top", patient, address, "--every", "10ms")
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = ours, ours, ours
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true} // so that Ctrl-C becomes a signal
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ours.Close()
+	var screen bytes.Buffer
+	interrupted := false
+	for chunk := make([]byte, 4096); ; { // until the terminal has no program any more
+		n, err := user.Read(chunk)
+		screen.Write(chunk[:n])
+		if !interrupted && strings.Count(screen.String(), "LONGEST WAITING") >= 3 {
+			interrupted = true
+			if _, err := user.Write([]byte{3}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err != nil {
+			break
+		}
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("%v: %s", err, screen.String())
+	}
+	shown, left, ended := strings.Cut(screen.String(), leave)
+	if !strings.HasPrefix(shown, enter) || !ended || !strings.Contains(left, "LONGEST WAITING") || strings.Contains(left, "\x1b") {
+		t.Errorf("%q", screen.String())
+	}
+}
+
+// In a pipe, and into a file, it is one snapshot without anything for terminals.
+func TestTopInAPipe(t *testing.T) {
+	cmd := program(t.Context(), "top", patient, servers.UseRedis(t).URL())
+	var errs strings.Builder
+	cmd.Stderr = &errs
+	pipe, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	out, err := io.ReadAll(pipe)
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("%v: %s", err, errs.String())
+	}
+	if err != nil || strings.Count(string(out), "LONGEST WAITING") != 1 || strings.Contains(string(out), "\x1b") {
+		t.Errorf("%q, %v", out, err)
+	}
+}

@@ -1,0 +1,190 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/storage"
+)
+
+func TestTop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, url := newMemory(t)
+		if got, want := must(t, "top", url), `00:00:00  0 entities, 0 tokens in use, 0 tickets out, 0 closed
+
+BUSIEST
+nothing has run
+
+LONGEST WAITING
+nothing waits
+`; got != want {
+			t.Errorf("of nothing:\n%s", got)
+		}
+		b, err := drip.New(drip.Options{Size: 4, RefreshRate: 2, Start: time.Unix(0, 0), Storage: s})
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(100 * time.Millisecond)
+		for i, n := range []int{7, 2, 12, 1} {
+			time.Sleep(time.Millisecond)
+			admit(t, b, fmt.Sprint("shop-", i), n)
+		}
+		for range 2 {
+			if _, err := b.GetDelay(t.Context(), "a shop of GetDelay whose name is very long indeed"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		must(t, "pause", url, "shop-3", "90m")
+		time.Sleep(time.Second)
+		for args, want := range map[string]string{
+			"--rows=4": `00:00:01  5 entities, 13 tokens in use, 11 tickets out, 1 closed
+
+BUSIEST                                   in use  last run  takes  tickets  waiting  closed  capacity   next  because of
+shop-2                                         4    1s ago      -        8     2.9s       -    2 of 4   3.9s  booked
+shop-0                                         4    1s ago      -        3    896ms       -    2 of 4  896ms  booked
+a shop of GetDelay whose name is very l…       2    1s ago      -        0        -       -         -      -
+shop-1                                         2    1s ago      -        0        -       -    4 of 4    now
+
+LONGEST WAITING                           in use  last run  takes  tickets  waiting  closed  capacity   next  because of
+shop-2                                         4    1s ago      -        8     2.9s       -    2 of 4   3.9s  booked
+shop-0                                         4    1s ago      -        3    896ms       -    2 of 4  896ms  booked
+`,
+			"--rows=1 --limits={\"concurrency\":2}": `00:00:01  5 entities, 13 tokens in use, 11 tickets out, 1 closed
+
+BUSIEST                   in use  last run  takes  tickets  waiting  closed  capacity  next  because of
+shop-2                    4 of 2    1s ago      -        8     2.9s       -    2 of 4  3.9s  booked
+
+LONGEST WAITING           in use  last run  takes  tickets  waiting  closed  capacity  next  because of
+shop-2                    4 of 2    1s ago      -        8     2.9s       -    2 of 4  3.9s  booked
+`,
+		} {
+			if got := must(t, append([]string{"top", url}, strings.Fields(args)...)...); got != want {
+				t.Errorf("drip top %s:\n%s\nwant:\n%s", args, got, want)
+			}
+		}
+	})
+}
+
+// The tables have what sorting everything would have, whatever the order, and each entity once.
+func TestRanking(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 1))
+	for range 200 {
+		k := ranking{most: 1 + r.IntN(5), order: byWaiting}
+		last := map[string]int{}
+		for range r.IntN(40) {
+			name, n := fmt.Sprint("shop-", r.IntN(12)), r.IntN(10)
+			if before, told := last[name]; told && n < before {
+				n = before // an entity that sinks while it is read may leave its place empty
+			}
+			last[name] = n
+			k.add(&report{entity: name, facts: facts{promised: time.Unix(int64(n), 0)}})
+		}
+		for i, got := range k.reports {
+			above := 0
+			for name, n := range last {
+				if byWaiting(&report{entity: name, facts: facts{promised: time.Unix(int64(n), 0)}}, got) < 0 {
+					above++
+				}
+			}
+			if above != i {
+				t.Fatalf("%s is at %d, and %d are above it", got.entity, i, above)
+			}
+		}
+		if len(k.reports) != min(k.most, len(last)) {
+			t.Fatalf("%d of %d are shown", len(k.reports), len(last))
+		}
+	}
+}
+
+// slow is a storage whose List does not end by itself.
+type slow struct {
+	storage.Storage
+	entries []storage.Entry
+}
+
+func (s slow) List(ctx context.Context, each func(storage.Entry) error) error {
+	for _, e := range s.entries {
+		if err := each(e); err != nil {
+			return err
+		}
+	}
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// What there was no time for is missing, and said to be.
+func TestTopShowsWhatThereWasTimeFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		some := []storage.Entry{{Key: "shop", Time: time.Now(), State: storage.State{InUse: 1, Ops: storage.Ledger{Last: time.Now().UnixMilli()}}}}
+		url := share(t, slow{entries: some})
+		if got := must(t, "top", url); !strings.Contains(got, "\nThere are more, for which there was no time: see --timeout.\n") || !strings.Contains(got, "\nshop ") {
+			t.Errorf("it prints\n%s", got)
+		}
+		if got := must(t, "top", url, "--json"); !strings.Contains(got, `"complete": false`) {
+			t.Errorf("it prints\n%s", got)
+		}
+	})
+	synctest.Test(t, func(t *testing.T) {
+		if o := try(t, "top", share(t, slow{})); o.status != statusNoAnswer {
+			t.Errorf("without any answer: %+v", o)
+		}
+	})
+}
+
+// failing is a storage that cannot be listed any more after some time.
+type failing struct {
+	storage.Storage
+	from time.Time
+}
+
+func (s failing) List(ctx context.Context, each func(storage.Entry) error) error {
+	if !time.Now().Before(s.from) {
+		return errors.New("it is gone")
+	}
+	return s.Storage.(storage.Lister).List(ctx, each)
+}
+
+// On a terminal the screen is left as it was, with what was seen last, whatever has happened.
+func TestTopLive(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, _ := newMemory(t)
+		b, err := drip.New(drip.Options{Size: 4, RefreshRate: 2, Start: time.Unix(0, 0), Storage: s})
+		if err != nil {
+			t.Fatal(err)
+		}
+		admit(t, b, "shop-1", 1)
+		url := share(t, failing{s, time.Now().Add(5 * time.Second)})
+		ctx, interrupt := context.WithCancel(t.Context())
+		var out, errs strings.Builder
+		status := make(chan int)
+		go func() {
+			status <- run(ctx, &terminal{out: &out, err: &errs, interactive: true, zone: time.UTC}, []string{"top", url, "--every", "3s"})
+		}()
+		time.Sleep(4 * time.Second)
+		admit(t, b, "shop-2", 2)
+		time.Sleep(6 * time.Second)
+		interrupt()
+		if got := <-status; got != statusOK || errs.Len() > 0 {
+			t.Errorf("status %d, %s", got, errs.String())
+		}
+		text := out.String()
+		begin, end := strings.Index(text, enter), strings.Index(text, leave)
+		if begin != 0 || end < 0 || strings.Count(text, enter) != 1 || strings.Count(text, leave) != 1 {
+			t.Fatalf("%q", text)
+		}
+		screen, after := text[:end], text[end+len(leave):]
+		if strings.Contains(screen, "\n") || strings.Count(screen, "\x1b[1;1H") != 4 || strings.Count(screen, "\x1b[1;1Hit is gone\x1b[K\x1b[J") != 2 {
+			t.Errorf("on the screen: %q", screen)
+		}
+		if !strings.HasPrefix(after, "00:00:03  1 entity, 1 token in use") || !strings.HasSuffix(after, "\n") || strings.Contains(after, "\x1b") {
+			t.Errorf("left behind: %q", after)
+		}
+	})
+}
