@@ -1,10 +1,15 @@
-.PHONY: help demo test lint fuzz bench
+.PHONY: help demo dashboard test lint fuzz compare
 
 help: ## What there is
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-6s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: ## Watch two consumers keep a dozen shops exactly at their limits, in under a minute
-	@go build -o bin/demo ./examples/demo && scripts/servers run rabbitmq redis -- bin/demo
+	@go build -C examples/demo -o ../../bin/demo . && scripts/servers run rabbitmq redis -- bin/demo
+
+dashboard: ## Check that each panel of the dashboard shows data of the demo, and draw them into docs/dashboard.svg
+	@go build -C examples/demo -o ../../bin/demo . && go build -C examples/observability -o ../../bin/panels ./panels
+	@scripts/servers run rabbitmq redis -- bin/panels -dashboard examples/observability/dashboard.json \
+		-title 'drip: the demo' -svg docs/dashboard.svg bin/demo
 
 test: ## Run all tests against real servers, with the race detector
 	@scripts/test
@@ -12,9 +17,9 @@ test: ## Run all tests against real servers, with the race detector
 lint: ## Check format, vet, staticcheck, go.mod, dependencies and known vulnerabilities
 	@scripts/lint
 
-fuzz: ## Fuzz the decision, five minutes
-	go test ./storage -run '^$$' -fuzz FuzzDecide -fuzztime 5m
+fuzz: ## Fuzz the decision, the limiter and the parsers, a minute each
+	@for p in ./storage ./limiter ./provider; do for f in $$(go test $$p -list '^Fuzz' | grep '^Fuzz'); do \
+		go test $$p -run '^$$' -fuzz "^$$f\$$" -fuzztime 1m || exit 1; done; done
 
-bench: ## Print the figures of the README
-	@cd benchmarks && ../scripts/servers run redis -- go test -run '^$$' -bench .
-	@scripts/servers run rabbitmq -- go test ./consumer -run '^$$' -bench . -benchtime 1x
+compare: ## Run every comparison of the README, and write its figures anew
+	@scripts/compare

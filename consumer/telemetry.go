@@ -13,7 +13,6 @@ import (
 	metricnoop "go.opentelemetry.io/otel/metric/noop"
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
-	tracenoop "go.opentelemetry.io/otel/trace/noop"
 )
 
 // TraceHeaders are the headers of a message as OpenTelemetry's carrier of trace context. A publisher that wants its
@@ -77,7 +76,7 @@ const scope = "github.com/drip-go/drip/consumer"
 
 // telemetry records what becomes of messages. A nil one records nothing and costs nothing.
 type telemetry struct {
-	tracer trace.Tracer
+	tracer trace.Tracer // nil for metrics alone
 	queue  string
 
 	consumed, settled, sent    metric.Int64Counter
@@ -85,12 +84,24 @@ type telemetry struct {
 	lateness, process, sending metric.Float64Histogram
 
 	// What they are recorded with, made once.
-	delivered   map[bool]metric.MeasurementOption // by whether it was back from a delay queue
-	held        map[bool]metric.MeasurementOption
-	settlements map[settlement]metric.MeasurementOption
-	ran         map[string]metric.MeasurementOption // by the error's type
-	publishing  map[publishing]metric.MeasurementOption
-	system      metric.MeasurementOption
+	began       []trace.SpanStartOption
+	delivered   map[bool]labels // by whether it was back from a delay queue
+	held        map[bool]labels
+	settlements map[settlement]labels
+	ran         map[string]labels // by the error's type
+	publishing  map[publishing]labels
+	work        labels
+}
+
+// labels are attributes in the form that instruments take without an allocation.
+type labels struct {
+	add    []metric.AddOption
+	record []metric.RecordOption
+}
+
+func labelled(attributes ...attribute.KeyValue) labels {
+	o := metric.WithAttributeSet(attribute.NewSet(append(attributes, systemRabbitMQ)...))
+	return labels{[]metric.AddOption{o}, []metric.RecordOption{o}}
 }
 
 type settlement struct {
@@ -109,10 +120,10 @@ func newTelemetry(c *Consumer) (*telemetry, error) {
 	if meters == nil {
 		meters = metricnoop.NewMeterProvider()
 	}
-	if tracers == nil {
-		tracers = tracenoop.NewTracerProvider()
+	t := &telemetry{queue: c.o.Queue}
+	if tracers != nil {
+		t.tracer = tracers.Tracer(scope)
 	}
-	t := &telemetry{tracer: tracers.Tracer(scope), queue: c.o.Queue}
 	if err := t.instruments(meters.Meter(scope)); err != nil {
 		return nil, err
 	}
@@ -170,45 +181,45 @@ var systemRabbitMQ = keySystem.String("rabbitmq")
 // nobody sees that event.
 func (t *telemetry) attributes(due, dead string) {
 	ctx := context.Background()
-	with := func(attributes ...attribute.KeyValue) metric.MeasurementOption {
-		return metric.WithAttributeSet(attribute.NewSet(append(attributes, systemRabbitMQ)...))
-	}
 	work := keyDestination.String(t.queue)
-	t.system = with(work)
-	t.delivered, t.held = map[bool]metric.MeasurementOption{}, map[bool]metric.MeasurementOption{}
+	t.began = []trace.SpanStartOption{trace.WithSpanKind(trace.SpanKindConsumer), trace.WithAttributes(
+		systemRabbitMQ, keyOperation.String("process"), keyOperationType.String("process"), work)}
+	t.work = labelled(work)
+	t.delivered, t.held = map[bool]labels{}, map[bool]labels{}
 	for back, queue := range map[bool]string{false: t.queue, true: due} {
-		t.delivered[back] = with(keyDestination.String(queue), keyOperation.String("deliver"))
-		t.held[back] = with(keyDestination.String(queue))
-		t.consumed.Add(ctx, 0, t.delivered[back])
-		t.inHand.Add(ctx, 0, t.held[back])
+		t.delivered[back] = labelled(keyDestination.String(queue), keyOperation.String("deliver"))
+		t.held[back] = labelled(keyDestination.String(queue))
+		t.consumed.Add(ctx, 0, t.delivered[back].add...)
+		t.inHand.Add(ctx, 0, t.held[back].add...)
 	}
-	t.settlements = map[settlement]metric.MeasurementOption{}
+	t.settlements = map[settlement]labels{}
 	for _, o := range []outcome{wasHandled, wasPostponed, wasThrottled, wasRetried, wasForwarded, wasReturned} {
-		t.settlements[settlement{outcome: o}] = with(work, keyOutcome.String(string(o)))
+		t.settlements[settlement{outcome: o}] = labelled(work, keyOutcome.String(string(o)))
 	}
 	for _, reason := range []string{reasonFailed, reasonTooOld, reasonTooOften, reasonTooLarge} {
-		t.settlements[settlement{wasDeadLettered, reason}] = with(work, keyOutcome.String(string(wasDeadLettered)), keyReason.String(reason))
+		t.settlements[settlement{wasDeadLettered, reason}] = labelled(work, keyOutcome.String(string(wasDeadLettered)), keyReason.String(reason))
 	}
-	for _, o := range t.settlements {
-		t.settled.Add(ctx, 0, o)
+	for _, l := range t.settlements {
+		t.settled.Add(ctx, 0, l.add...)
 	}
-	t.ran = map[string]metric.MeasurementOption{}
+	t.ran = map[string]labels{}
 	for _, e := range []string{"", "failed", "panic", "throttled"} {
 		attributes := []attribute.KeyValue{work, keyOperation.String("process")}
 		if e != "" {
 			attributes = append(attributes, keyErrorType.String(e))
 		}
-		t.ran[e] = with(attributes...)
+		t.ran[e] = labelled(attributes...)
 	}
-	t.publishing = map[publishing]metric.MeasurementOption{}
+	t.publishing = map[publishing]labels{}
 	for _, queue := range []string{due, dead} {
 		for _, e := range append([]string{""}, publishErrors...) {
 			attributes := []attribute.KeyValue{keyDestination.String(queue), keyOperation.String("publish"), keyOperationType.String("send")}
 			if e != "" {
 				attributes = append(attributes, keyErrorType.String(e))
 			}
-			t.publishing[publishing{queue, e}] = with(attributes...)
-			t.sent.Add(ctx, 0, t.publishing[publishing{queue, e}])
+			l := labelled(attributes...)
+			t.publishing[publishing{queue, e}] = l
+			t.sent.Add(ctx, 0, l.add...)
 		}
 	}
 }
@@ -228,10 +239,11 @@ func (t *telemetry) receive(m *message, back bool) *visit {
 	if t == nil {
 		return nil
 	}
-	v := &visit{telemetry: t, back: back, settlement: settlement{outcome: wasHandled}}
-	ctx := propagation.TraceContext{}.Extract(context.Background(), TraceHeaders(m.Headers))
-	v.ctx, v.span = t.tracer.Start(ctx, "process "+t.queue, trace.WithSpanKind(trace.SpanKindConsumer), trace.WithAttributes(
-		systemRabbitMQ, keyOperation.String("process"), keyOperationType.String("process"), keyDestination.String(t.queue)))
+	v := &visit{telemetry: t, ctx: context.Background(), span: noSpan, back: back, settlement: settlement{outcome: wasHandled}}
+	if t.tracer != nil {
+		publisher := propagation.TraceContext{}.Extract(v.ctx, TraceHeaders(m.Headers))
+		v.ctx, v.span = t.tracer.Start(publisher, "process "+t.queue, t.began...)
+	}
 	if v.span.IsRecording() {
 		v.span.SetAttributes(
 			keyBodySize.Int(len(m.Body)), keyDeliveryTag.Int64(int64(m.DeliveryTag)),
@@ -239,10 +251,12 @@ func (t *telemetry) receive(m *message, back bool) *visit {
 		v.text(keyMessageID, m.MessageId)
 		v.text(keyRoutingKey, m.RoutingKey)
 	}
-	t.consumed.Add(v.ctx, 1, t.delivered[back])
-	t.inHand.Add(v.ctx, 1, t.held[back])
+	t.consumed.Add(v.ctx, 1, t.delivered[back].add...)
+	t.inHand.Add(v.ctx, 1, t.held[back].add...)
 	return v
 }
+
+var noSpan = trace.SpanFromContext(context.Background())
 
 // text sets an attribute that a stranger may have written.
 func (v *visit) text(key attribute.Key, s string) {
@@ -256,7 +270,7 @@ func printable(s string) string { return strings.ToValidUTF8(shorten(s, 256), "\
 
 // context is parent with the span.
 func (v *visit) context(parent context.Context) context.Context {
-	if v == nil {
+	if v == nil || v.tracer == nil {
 		return parent
 	}
 	return trace.ContextWithSpan(parent, v.span)
@@ -265,7 +279,7 @@ func (v *visit) context(parent context.Context) context.Context {
 // due tells that a message that was back is asked about again. Of one that came early it is called at its time.
 func (v *visit) due(m *message) {
 	if v != nil && v.back {
-		v.lateness.Record(v.ctx, max(0, time.Since(time.UnixMilli(m.due)).Seconds()), v.system)
+		v.lateness.Record(v.ctx, max(0, time.Since(time.UnixMilli(m.due)).Seconds()), v.work.record...)
 	}
 }
 
@@ -283,8 +297,8 @@ func (v *visit) became(o outcome, reason string) {
 }
 
 func (v *visit) put(off time.Duration, o outcome) {
-	if v != nil {
-		v.became(o, "")
+	v.became(o, "")
+	if v != nil && v.span.IsRecording() {
 		v.span.SetAttributes(keyDelay.Float64(off.Seconds()))
 	}
 }
@@ -303,12 +317,14 @@ func (v *visit) end(err error) {
 	if err != nil {
 		v.became(wasReturned, "")
 	}
-	v.span.SetAttributes(keyOutcome.String(string(v.outcome)))
-	if v.reason != "" {
-		v.span.SetAttributes(keyReason.String(v.reason))
+	if v.span.IsRecording() {
+		v.span.SetAttributes(keyOutcome.String(string(v.outcome)))
+		if v.reason != "" {
+			v.span.SetAttributes(keyReason.String(v.reason))
+		}
 	}
-	v.settled.Add(v.ctx, 1, v.settlements[v.settlement])
-	v.inHand.Add(v.ctx, -1, v.held[v.back])
+	v.settled.Add(v.ctx, 1, v.settlements[v.settlement].add...)
+	v.inHand.Add(v.ctx, -1, v.held[v.back].add...)
 	v.span.End()
 }
 
@@ -319,9 +335,11 @@ func (t *telemetry) measured(next Handler) Handler {
 		return next
 	}
 	return HandlerFunc(func(ctx context.Context, d *amqp.Delivery) (err error) {
-		trace.SpanFromContext(ctx).AddEvent("admitted")
+		if t.tracer != nil { // else a span would be that of Run's caller
+			trace.SpanFromContext(ctx).AddEvent("admitted")
+		}
 		began, errorType := time.Now(), "panic"
-		defer func() { t.process.Record(ctx, time.Since(began).Seconds(), t.ran[errorType]) }()
+		defer func() { t.process.Record(ctx, time.Since(began).Seconds(), t.ran[errorType].record...) }()
 		err = next.Handle(ctx, d)
 		switch refused := (*throttledError)(nil); {
 		case err == nil:
@@ -343,9 +361,9 @@ func (t *telemetry) timed(v *visit, queue string, publish func() error) func() e
 	return func() error {
 		began := time.Now()
 		err := publish()
-		o := t.publishing[publishing{queue, publishError(err)}]
-		t.sent.Add(v.ctx, 1, o)
-		t.sending.Record(v.ctx, time.Since(began).Seconds(), o)
+		l := t.publishing[publishing{queue, publishError(err)}]
+		t.sent.Add(v.ctx, 1, l.add...)
+		t.sending.Record(v.ctx, time.Since(began).Seconds(), l.record...)
 		return err
 	}
 }

@@ -15,7 +15,6 @@ import (
 	metricnoop "go.opentelemetry.io/otel/metric/noop"
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
-	tracenoop "go.opentelemetry.io/otel/trace/noop"
 
 	"github.com/drip-go/drip/internal/oteltest"
 )
@@ -41,55 +40,65 @@ func (l *times) GetDelay(context.Context, string) (time.Duration, error) {
 
 func (l *times) ReturnToken(context.Context, string) error { return nil }
 
-// From the publisher to the handler it is one trace, however often the message was postponed in between.
+// From the publisher to the handler it is one trace, however often the message was postponed in between and whatever for.
 func TestTraceGoesOnOverPostponements(t *testing.T) {
 	b := connect(t, useBroker(t))
 	queue := b.queue()
 	var tracers oteltest.Tracers
 	publisher, span := tracers.Tracer("").Start(t.Context(), "send")
-	seen := make(chan context.Context, 1)
+	message := amqp.Publishing{MessageId: "1", Headers: amqp.Table{"tracestate": "vendor=1"}, Body: []byte("four")}
+	propagation.TraceContext{}.Inject(publisher, TraceHeaders(message.Headers))
+	sent := fmt.Sprint(message.Headers)
+	ends := []error{errors.New("failure"), Throttled(300*time.Millisecond, nil), nil}
+	ran := make(chan trace.SpanContext, len(ends))
 	stop := running(t, Options{
-		URL: b.url, Queue: queue, Limiter: postponing(3, 300*time.Millisecond), Entity: oneShop, Logger: quiet, TracerProvider: &tracers,
+		URL: b.url, Queue: queue, Limiter: postponing(2, 300*time.Millisecond), Entity: oneShop, Logger: quiet, TracerProvider: &tracers,
+		RetryDelay: 50 * time.Millisecond,
 		Handler: HandlerFunc(func(ctx context.Context, d *amqp.Delivery) error {
-			if got := trace.SpanContextFromContext(propagation.TraceContext{}.Extract(context.Background(), TraceHeaders(d.Headers))); got.SpanID() != span.SpanContext().SpanID() {
-				t.Errorf("the handler finds the span %v in the headers, want the publisher's", got.SpanID())
+			if got := fmt.Sprint(d.Headers); got != sent {
+				t.Errorf("the handler finds the headers %s, want %s", got, sent)
 			}
 			_, work := tracers.Tracer("").Start(ctx, "work")
 			work.End()
-			seen <- ctx
-			return nil
+			ran <- trace.SpanContextFromContext(ctx)
+			return ends[len(ran)-1]
 		}),
 	})
-	message := amqp.Publishing{MessageId: "1", Headers: amqp.Table{}, Body: []byte("four")}
-	propagation.TraceContext{}.Inject(publisher, TraceHeaders(message.Headers))
 	b.publish(queue, message)
-	in := trace.SpanContextFromContext(<-seen)
+	eventually(t, "the message is handled", func() bool { return len(ran) == len(ends) })
 	stop()
+	close(ran)
 
-	var outcomes []string
+	var works, deliveries []*oteltest.Span
 	for i, s := range tracers.Ended() {
 		if s.SpanContext().TraceID() != span.SpanContext().TraceID() {
 			t.Errorf("span %d is of the trace %v, the publisher's of %v", i, s.SpanContext().TraceID(), span.SpanContext().TraceID())
 		}
 		if s.Name == "work" {
-			if s.Parent.SpanID() != in.SpanID() {
-				t.Error("what the handler begins is not its delivery's child")
-			}
-			continue
+			works = append(works, s)
+		} else {
+			deliveries = append(deliveries, s)
 		}
+	}
+	var outcomes []string
+	for i, s := range deliveries {
 		if s.Name != "process "+queue || s.Kind != trace.SpanKindConsumer || s.Parent.SpanID() != span.SpanContext().SpanID() || !s.Parent.IsRemote() {
 			t.Errorf("span %d is %q of kind %v under %v, want one of a consumer under %v", i, s.Name, s.Kind, s.Parent.SpanID(), span.SpanContext().SpanID())
 		}
 		if s.Attributes[keyMessageID].AsString() != "1" || s.Attributes[keyEntity].AsString() != "shop" || s.Attributes[keyBodySize].AsInt64() != 4 ||
-			s.Attributes[keyPostponements].AsInt64() != int64(len(outcomes)) {
+			s.Attributes[keyPostponements].AsInt64() != int64(i)-s.Attributes[keyAttempts].AsInt64() {
 			t.Errorf("span %d has the attributes %v", i, s.Attributes)
 		}
 		outcomes = append(outcomes, s.Attributes[keyOutcome].AsString())
-		if last := len(outcomes) == 4; last != (s.SpanContext().SpanID() == in.SpanID()) || last != (len(s.Events) == 1) {
-			t.Errorf("span %d has the events %v; the handler ran in %v", i, s.Events, in.SpanID())
+		handled := i >= 2
+		if handled != (len(s.Events) == 1) {
+			t.Errorf("span %d has the events %v", i, s.Events)
+		}
+		if handled && (works[i-2].Parent.SpanID() != s.SpanContext().SpanID() || (<-ran).SpanID() != s.SpanContext().SpanID()) {
+			t.Errorf("the handler did not run in span %d", i)
 		}
 	}
-	if got := fmt.Sprint(outcomes); got != "[postponed postponed postponed handled]" {
+	if got := fmt.Sprint(outcomes); got != "[postponed postponed retried throttled handled]" {
 		t.Errorf("the deliveries' outcomes are %s", got)
 	}
 }
@@ -255,6 +264,30 @@ func TestMetricsOfPublishing(t *testing.T) {
 	}
 }
 
+// With metrics alone the handler's context is that of Run, and a span in there is none of the consumer's.
+func TestMetricsLeaveSpansOfOthersAlone(t *testing.T) {
+	var tracers oteltest.Tracers
+	c, err := New(Options{URL: "amqp://localhost/", Queue: "orders", Limiter: &scripted{}, Entity: byID, Handler: &ledger{}, MeterProvider: &oteltest.Meters{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, span := tracers.Tracer("").Start(t.Context(), "main")
+	m := open(amqp.Delivery{}, time.Now(), false)
+	v := c.telemetry.receive(&m, false)
+	if v.context(ctx) != ctx {
+		t.Error("the context is another one")
+	}
+	if err := c.o.Handler.Handle(ctx, &m.Delivery); err != nil {
+		t.Fatal(err)
+	}
+	v.failed(errors.New("failure"))
+	v.end(nil)
+	span.End()
+	if s := tracers.Ended()[0]; len(s.Events)+len(s.Attributes)+int(s.Status) != 0 {
+		t.Errorf("the span was given %v, %v and the status %v", s.Events, s.Attributes, s.Status)
+	}
+}
+
 // What nobody wants costs nothing.
 func TestNoTelemetryAllocatesNothing(t *testing.T) {
 	c, err := New(Options{URL: "amqp://localhost/", Queue: "orders", Limiter: &scripted{}, Entity: byID, Handler: &ledger{}})
@@ -287,7 +320,7 @@ func BenchmarkTelemetry(b *testing.B) {
 	for _, o := range []struct {
 		name string
 		Options
-	}{{name: "off"}, {"noop", Options{MeterProvider: metricnoop.NewMeterProvider(), TracerProvider: tracenoop.NewTracerProvider()}}} {
+	}{{name: "off"}, {"on", Options{MeterProvider: metricnoop.NewMeterProvider()}}} {
 		b.Run(o.name, func(b *testing.B) {
 			o := o.Options
 			o.URL, o.Queue, o.Limiter, o.Entity, o.Handler = "amqp://localhost/", "orders", &scripted{}, byID, &ledger{}

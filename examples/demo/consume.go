@@ -20,6 +20,7 @@ import (
 	"github.com/drip-go/drip/consumer"
 	"github.com/drip-go/drip/storage"
 	_ "github.com/drip-go/drip/storage/redis"
+	"github.com/drip-go/drip/telemetry"
 )
 
 // What makes this program a consumer process: a variable of its environment, and its settings as JSON on its
@@ -34,6 +35,7 @@ type settings struct {
 	Storage  string
 	Provider string
 	Queue    string
+	Metrics  string // address to serve them at, empty for none
 }
 
 // report is a line of a consumer's standard output.
@@ -76,13 +78,18 @@ func consume(ctx context.Context, s settings, out io.Writer) error {
 		return err
 	}
 	defer closeStorage(store)
-	bucket, err := drip.New(drip.Options{
+	meters, stopMetrics, err := serveMetrics(s.Metrics)
+	if err != nil {
+		slog.Warn("no metrics; choose another -metrics address", "error", err)
+	}
+	defer stopMetrics()
+	bucket, err := telemetry.New(drip.Options{
 		Size:            size,
 		RefreshRate:     refreshRate,
 		RefreshInterval: refreshInterval,
 		Start:           time.Unix(0, 0), // a shop that is not in the store has been idle: its bucket is full
 		Storage:         store,
-	})
+	}, meters)
 	if err != nil {
 		return err
 	}
@@ -100,8 +107,9 @@ func consume(ctx context.Context, s settings, out io.Writer) error {
 			reports.asked(n) // a Limiter hears of the shop only
 			return s.Queue + "." + shop, nil
 		},
-		Handler:   placeOrders(s.Provider),
-		DrainTime: drainTime,
+		Handler:       placeOrders(s.Provider),
+		DrainTime:     drainTime,
+		MeterProvider: meters,
 	})
 	if err != nil {
 		return err

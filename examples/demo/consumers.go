@@ -18,7 +18,7 @@ type consumers struct {
 	stop   func() error
 }
 
-// startConsumers starts n processes. They are to be stopped also after an error; stop may be called again, and
+// startConsumers starts n processes, whose metrics are at as many ports from that of the settings. They are to be stopped also after an error; stop may be called again, and
 // returns what went wrong in any of them.
 func startConsumers(n int, s settings, l *ledger, out *screen) (*consumers, error) {
 	var all []*process
@@ -43,7 +43,12 @@ func startConsumers(n int, s settings, l *ledger, out *screen) (*consumers, erro
 		return errors.Join(errs...)
 	})
 	for i := range n {
-		p, err := startProcess(fmt.Sprintf("consumer process %d", i+1), s, l, out)
+		own := s
+		var err error
+		if own.Metrics, err = metricsOf(s.Metrics, i); err != nil {
+			return c, err
+		}
+		p, err := startProcess(fmt.Sprintf("consumer process %d", i+1), own, l, out)
 		if err != nil {
 			return c, err
 		}

@@ -2,7 +2,10 @@
 // shop ten calls a second and refuses what is more. Two consumer processes share one Redis, and every message gets its
 // call as early as the limits allow, none is refused and none is lost.
 //
-//	go run ./examples/demo
+//	go run -C examples/demo .
+//
+// It is a module of its own, for the sake of OpenTelemetry's SDK: each consumer process serves its metrics for
+// Prometheus, the first one at 127.0.0.1:9464, the next one at 9465. examples/observability has a dashboard for them.
 //
 // RabbitMQ and Redis are those of DRIP_RABBITMQ_URL and DRIP_REDIS_URL, or private ones that end with the demo.
 // The exit status is 1 if the provider refused a call, if a message was lost, or if something else went wrong.
@@ -56,16 +59,21 @@ func main() {
 	shops := flag.Int("shops", 12, "`number` of shops")
 	messages := flag.Int("messages", 4000, "`number` of messages for all shops together, about")
 	processes := flag.Int("consumers", 2, "`number` of consumer processes")
+	metrics := flag.String("metrics", "127.0.0.1:9464", "`address` of the first process's metrics for Prometheus, empty for none")
 	flag.Parse()
 	if flag.NArg() > 0 || *shops < 1 || *messages < 1 || *processes < 1 {
 		fmt.Fprintln(os.Stderr, "demo: it takes no arguments, and each number must be at least 1")
 		flag.Usage()
 		os.Exit(2)
 	}
+	if _, err := metricsOf(*metrics, *processes-1); err != nil {
+		fmt.Fprintln(os.Stderr, "demo:", err)
+		os.Exit(2)
+	}
 	// SIGPIPE: who pipes us into head wants no servers left behind either.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE)
 	defer stop()
-	err := demo(ctx, *shops, *messages, *processes)
+	err := demo(ctx, *shops, *messages, *processes, *metrics)
 	switch {
 	case ctx.Err() != nil:
 		fmt.Fprintln(os.Stderr, "demo: interrupted")
@@ -79,7 +87,7 @@ func main() {
 }
 
 // demo gets what is needed, runs, and leaves nothing behind.
-func demo(ctx context.Context, shops, messages, processes int) error {
+func demo(ctx context.Context, shops, messages, processes int, metrics string) error {
 	began := time.Now()
 	out := newScreen(os.Stdout)
 	rabbitURL, redisURL, stop, err := getServers(ctx, out)
@@ -104,7 +112,7 @@ func demo(ctx context.Context, shops, messages, processes int) error {
 	}
 	defer broker.close()
 	consumers, err := startConsumers(processes, settings{
-		RabbitMQ: rabbitURL, Storage: redisURL, Provider: provider.url, Queue: run,
+		RabbitMQ: rabbitURL, Storage: redisURL, Provider: provider.url, Queue: run, Metrics: metrics,
 	}, ledger, out)
 	defer consumers.stop()
 	if err != nil {

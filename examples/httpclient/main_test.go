@@ -20,12 +20,13 @@ func TestRun(t *testing.T) {
 	if err := run(t.Context(), server.URL, &out); err != nil {
 		t.Fatal(err)
 	}
-	if api.refused != 1 || api.calls != 21 {
-		t.Errorf("%d of %d calls were refused, want 1 of 21", api.refused, api.calls)
+	// One is refused, or more if the machine stands still between the bucket's clock and the API's.
+	if api.refused < 1 || api.calls != 20+api.refused {
+		t.Errorf("%d of %d calls were refused, want at least one and 20 that were not", api.refused, api.calls)
 	}
-	for _, want := range []string{"shop-1 was refused: closed for 1s\n", "shop-1 call 10\n", "shop-2 call 10\n"} {
-		if n := strings.Count(out.String(), want); n != 1 {
-			t.Errorf("%q is there %d times", want, n)
+	for want, times := range map[string]int{" was refused: closed for 1s\n": api.refused, "shop-1 call 10\n": 1, "shop-2 call 10\n": 1} {
+		if n := strings.Count(out.String(), want); n != times {
+			t.Errorf("%q is there %d times, want %d", want, n, times)
 		}
 	}
 	if t.Failed() {

@@ -101,15 +101,23 @@ func (m meter) Float64Histogram(name string, _ ...metric.Float64HistogramOption)
 	return histogram{name: name, of: m.of}, nil
 }
 
+func (m meter) Int64ObservableCounter(name string, o ...metric.Int64ObservableCounterOption) (metric.Int64ObservableCounter, error) {
+	m.of.observe(name, metric.NewInt64ObservableCounterConfig(o...).Callbacks())
+	return metricnoop.Int64ObservableCounter{}, nil
+}
+
 func (m meter) Int64ObservableUpDownCounter(name string, o ...metric.Int64ObservableUpDownCounterOption) (metric.Int64ObservableUpDownCounter, error) {
-	m.of.mu.Lock()
-	defer m.of.mu.Unlock()
-	if m.of.callbacks == nil {
-		m.of.callbacks = map[string][]metric.Int64Callback{}
-	}
-	config := metric.NewInt64ObservableUpDownCounterConfig(o...)
-	m.of.callbacks[name] = append(m.of.callbacks[name], config.Callbacks()...)
+	m.of.observe(name, metric.NewInt64ObservableUpDownCounterConfig(o...).Callbacks())
 	return metricnoop.Int64ObservableUpDownCounter{}, nil
+}
+
+func (m *Meters) observe(name string, callbacks []metric.Int64Callback) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.callbacks == nil {
+		m.callbacks = map[string][]metric.Int64Callback{}
+	}
+	m.callbacks[name] = append(m.callbacks[name], callbacks...)
 }
 
 type counter struct {

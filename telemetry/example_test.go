@@ -1,0 +1,42 @@
+package telemetry_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+	metricnoop "go.opentelemetry.io/otel/metric/noop"
+	tracenoop "go.opentelemetry.io/otel/trace/noop"
+
+	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/consumer"
+	"github.com/drip-go/drip/telemetry"
+)
+
+// A consumer that is measured and traced.
+func ExampleNew() {
+	// These record nothing. Take those of your program's SDK.
+	meters, tracers := metricnoop.NewMeterProvider(), tracenoop.NewTracerProvider()
+
+	bucket, err := telemetry.New(drip.Options{Size: 20, RefreshRate: 10}, meters)
+	if err != nil {
+		log.Fatal(err)
+	}
+	c, err := consumer.New(consumer.Options{
+		URL: "amqp://localhost/", Queue: "orders", Limiter: bucket, Entity: shop, Handler: consumer.HandlerFunc(handle),
+		MeterProvider: meters, TracerProvider: tracers,
+	})
+	fmt.Println(c != nil, err)
+	// Output: true <nil>
+}
+
+func shop(d *amqp.Delivery) (string, error) {
+	if d.Type == "" {
+		return "", errors.New("the message has no type")
+	}
+	return d.Type, nil
+}
+
+func handle(context.Context, *amqp.Delivery) error { return nil }

@@ -1,0 +1,123 @@
+package telemetry
+
+import (
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/drip-go/drip"
+)
+
+// leases are those that a bucket has given out. Whether one is over its storage says, when the lease is given back or
+// renewed; of one about which nobody asks its end does, counted from here: the storage's clock may be another one.
+type leases struct {
+	mu      sync.Mutex
+	out     map[lease]held
+	first   map[lease]lease // of one that was renewed: as it was taken
+	expired int64
+	most    int // with as many those that are over are looked for
+}
+
+type lease struct {
+	entity string
+	drip.Lease
+}
+
+type held struct {
+	began, end time.Time
+	now        lease // as it was renewed last
+}
+
+func lasts(l drip.Lease) time.Duration { return l.End().Sub(l.Begin()) }
+
+func (s *leases) taken(entity string, l drip.Lease) {
+	now := time.Now()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.out == nil {
+		s.out, s.first = map[lease]held{}, map[lease]lease{}
+	}
+	if len(s.out) >= s.most {
+		s.expire(now)
+		s.most = max(64, 2*len(s.out))
+	}
+	key := lease{entity, l}
+	s.out[key] = held{now, now.Add(lasts(l)), key}
+}
+
+// given ends a lease, unless err leaves open whether it has.
+func (s *leases) given(entity string, l drip.Lease, err error) {
+	over := errors.Is(err, drip.ErrNoLease)
+	if err != nil && !over {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	key, h, ok := s.find(entity, l)
+	if !ok {
+		return // a ticket that was cancelled, or a lease that was given back or counted before
+	}
+	s.remove(key, h)
+	if over {
+		s.expired++
+	}
+}
+
+func (s *leases) renewed(entity string, before, after drip.Lease) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	key, h, ok := s.find(entity, before)
+	if !ok {
+		return
+	}
+	s.remove(key, h)
+	h.end, h.now = h.began.Add(lasts(after)), lease{entity, after}
+	s.out[key] = h
+	if h.now != key {
+		s.first[h.now] = key
+	}
+}
+
+func (s *leases) reset(entity string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.expire(time.Now())
+	for key, h := range s.out {
+		if key.entity == entity {
+			s.remove(key, h)
+		}
+	}
+}
+
+// count tells how many are out, and how many have expired so far.
+func (s *leases) count() (out, expired int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.expire(time.Now())
+	return int64(len(s.out)), s.expired
+}
+
+// The methods below require s.mu held.
+
+func (s *leases) find(entity string, l drip.Lease) (lease, held, bool) {
+	key := lease{entity, l}
+	if first, ok := s.first[key]; ok {
+		key = first
+	}
+	h, ok := s.out[key]
+	return key, h, ok
+}
+
+func (s *leases) remove(key lease, h held) {
+	delete(s.out, key)
+	delete(s.first, h.now)
+}
+
+func (s *leases) expire(now time.Time) {
+	for key, h := range s.out {
+		if !now.Before(h.end) {
+			s.remove(key, h)
+			s.expired++
+		}
+	}
+}

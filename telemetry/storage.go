@@ -1,0 +1,168 @@
+package telemetry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+
+	"github.com/drip-go/drip/storage"
+)
+
+// Storage returns s with its calls timed. It can do what s can: it is a storage.Atomic or a storage.Lister, and has
+// Close, if s is and has. New does this with the storage it is given; use it for a storage that a bucket shares with
+// others, such as the limiters of package limiter. A storage that is timed already is returned as it is.
+func Storage(s storage.Storage, p metric.MeterProvider, attributes ...attribute.KeyValue) (storage.Storage, error) {
+	switch {
+	case s == nil:
+		return nil, errors.New("telemetry: there is no storage")
+	case p == nil:
+		return nil, errors.New("telemetry: there is no MeterProvider")
+	}
+	if _, ok := s.(interface{ isTimed() }); ok {
+		return s, nil
+	}
+	duration, err := p.Meter(scope).Float64Histogram("drip.storage.duration", metric.WithUnit("s"),
+		metric.WithDescription("How long calls of the storage take."),
+		metric.WithExplicitBucketBoundaries(.00001, .0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5))
+	if err != nil {
+		return nil, fmt.Errorf("telemetry: %w", err)
+	}
+	t := &timed{Storage: s, duration: duration, calls: map[call]labels{}}
+	for _, operation := range append(operations[:], get, set, other) {
+		for _, e := range []string{"", "conflict", "canceled", "timeout", other} {
+			with := []attribute.KeyValue{keyOperation.String(operation)}
+			if e != "" {
+				with = append(with, keyErrorType.String(e))
+			}
+			t.calls[call{operation, e}] = labelled(attributes, with...)
+		}
+	}
+	atomic, decides := s.(storage.Atomic)
+	lister, lists := s.(storage.Lister)
+	closer, closes := s.(io.Closer)
+	d := decider{t, atomic}
+	switch {
+	case decides && lists && closes:
+		return struct {
+			decider
+			storage.Lister
+			io.Closer
+		}{d, lister, closer}, nil
+	case decides && lists:
+		return struct {
+			decider
+			storage.Lister
+		}{d, lister}, nil
+	case decides && closes:
+		return struct {
+			decider
+			io.Closer
+		}{d, closer}, nil
+	case decides:
+		return d, nil
+	case lists && closes:
+		return struct {
+			*timed
+			storage.Lister
+			io.Closer
+		}{t, lister, closer}, nil
+	case lists:
+		return struct {
+			*timed
+			storage.Lister
+		}{t, lister}, nil
+	case closes:
+		return struct {
+			*timed
+			io.Closer
+		}{t, closer}, nil
+	}
+	return t, nil
+}
+
+// timed is a storage with Get and Set.
+type timed struct {
+	storage.Storage
+	duration metric.Float64Histogram
+	calls    map[call]labels
+}
+
+type call struct{ operation, errorType string }
+
+// operations are the names of a storage.Atomic's, by their kinds.
+var operations = [...]string{
+	storage.GetDelay: "get_delay", storage.ReturnToken: "return_token", storage.Admit: "admit", storage.Settle: "settle",
+	storage.Cancel: "cancel", storage.Renew: "renew", storage.Throttle: "throttle", storage.Pause: "pause",
+	storage.Resume: "resume", storage.Reset: "reset",
+}
+
+const get, set, other = "get", "set", "_OTHER"
+
+func (t *timed) isTimed() {}
+
+func (t *timed) record(ctx context.Context, began time.Time, operation string, err error) {
+	t.duration.Record(ctx, time.Since(began).Seconds(), t.calls[call{operation, errorType(err)}].record...)
+}
+
+func errorType(err error) string {
+	switch {
+	case err == nil:
+		return ""
+	case errors.Is(err, storage.ErrConflict):
+		return "conflict"
+	case errors.Is(err, context.Canceled):
+		return "canceled"
+	case errors.Is(err, context.DeadlineExceeded):
+		return "timeout"
+	}
+	return other
+}
+
+func (t *timed) Get(ctx context.Context, key string) (storage.State, storage.Revision, error) {
+	began := time.Now()
+	s, rev, err := t.Storage.Get(ctx, key)
+	t.record(ctx, began, get, err)
+	return s, rev, err
+}
+
+// GetWithTime implements storage.Timed. The clock of a storage that is none is that of the process.
+func (t *timed) GetWithTime(ctx context.Context, key string) (storage.State, storage.Revision, time.Time, error) {
+	clock, ok := t.Storage.(storage.Timed)
+	if !ok {
+		s, rev, err := t.Get(ctx, key)
+		return s, rev, time.Now(), err
+	}
+	began := time.Now()
+	s, rev, now, err := clock.GetWithTime(ctx, key)
+	t.record(ctx, began, get, err)
+	return s, rev, now, err
+}
+
+func (t *timed) Set(ctx context.Context, key string, s storage.State, rev storage.Revision) error {
+	began := time.Now()
+	err := t.Storage.Set(ctx, key, s, rev)
+	t.record(ctx, began, set, err)
+	return err
+}
+
+// decider is a storage that decides beside its data.
+type decider struct {
+	*timed
+	atomic storage.Atomic
+}
+
+func (d decider) Do(ctx context.Context, key string, l *storage.Limits, op storage.Op) (storage.Answer, error) {
+	operation := other
+	if int(op.Kind) < len(operations) {
+		operation = operations[op.Kind]
+	}
+	began := time.Now()
+	a, err := d.atomic.Do(ctx, key, l, op)
+	d.record(ctx, began, operation, err)
+	return a, err
+}

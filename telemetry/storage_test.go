@@ -1,0 +1,184 @@
+package telemetry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"testing"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+
+	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/internal/oteltest"
+	"github.com/drip-go/drip/storage"
+	"github.com/drip-go/drip/storage/memory"
+	"github.com/drip-go/drip/storage/storagetest"
+)
+
+// A storage that is timed keeps all rules of one that is not.
+func TestStorageConforms(t *testing.T) {
+	for name, open := range map[string]func() storage.Storage{
+		"atomic": func() storage.Storage { return memory.New() },
+		"plain":  func() storage.Storage { return struct{ storage.Storage }{memory.New()} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			storagetest.Run(t, func(t *testing.T) storage.Storage { return timedStorage(t, open(), &oteltest.Meters{}) })
+		})
+	}
+}
+
+func timedStorage(t *testing.T, s storage.Storage, meters *oteltest.Meters) storage.Storage {
+	timed, err := Storage(s, meters, attribute.String("api", "orders"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return timed
+}
+
+// It can do what the storage can, and nothing else. Timed it is always, by the clock of the storage or of the process.
+func TestStorageCanDoTheSame(t *testing.T) {
+	type (
+		plain  struct{ storage.Storage }
+		atomic struct{ storage.Atomic }
+		lister struct{ storage.Lister }
+		closer struct{ io.Closer }
+	)
+	m := memory.New()
+	p, a, l, c := plain{m}, atomic{m}, lister{m}, closer{io.NopCloser(nil)}
+	for i, s := range []storage.Storage{
+		p,
+		struct {
+			plain
+			closer
+		}{p, c},
+		struct {
+			plain
+			lister
+		}{p, l},
+		struct {
+			plain
+			lister
+			closer
+		}{p, l, c},
+		struct {
+			plain
+			atomic
+		}{p, a},
+		struct {
+			plain
+			atomic
+			closer
+		}{p, a, c},
+		struct {
+			plain
+			atomic
+			lister
+		}{p, a, l},
+		struct {
+			plain
+			atomic
+			lister
+			closer
+		}{p, a, l, c},
+		m,
+	} {
+		timed := timedStorage(t, s, &oteltest.Meters{})
+		can := func(s storage.Storage) string {
+			_, decides := s.(storage.Atomic)
+			_, lists := s.(storage.Lister)
+			_, closes := s.(io.Closer)
+			return fmt.Sprint(decides, lists, closes)
+		}
+		if can(timed) != can(s) {
+			t.Errorf("storage %d: Atomic, Lister and Close are %s, of the storage itself %s", i, can(timed), can(s))
+		}
+		if _, ok := timed.(storage.Timed); !ok {
+			t.Errorf("storage %d: it is not Timed", i)
+		}
+		if again := timedStorage(t, timed, &oteltest.Meters{}); again != timed {
+			t.Errorf("storage %d: timed twice", i)
+		}
+	}
+}
+
+// failing fails while err is set.
+type failing struct {
+	storage.Storage
+	err error
+}
+
+func (f *failing) Get(ctx context.Context, key string) (storage.State, storage.Revision, error) {
+	if f.err != nil {
+		return storage.State{}, storage.NoRevision, f.err
+	}
+	return f.Storage.Get(ctx, key)
+}
+
+// Every call is timed once, under its name and what became of it.
+func TestStorageDuration(t *testing.T) {
+	var meters oteltest.Meters
+	timed := timedStorage(t, memory.New(), &meters)
+	limits := &storage.Limits{Window: storage.Window{Size: 1, RefreshRate: 1, RefreshInterval: 1000}, WaitForToken: 1, Lease: 1000, MaxLease: 1000}
+	for kind := storage.GetDelay; kind <= storage.Reset+1; kind++ { // one that there is not, too
+		for range 2 {
+			if _, err := timed.(storage.Atomic).Do(t.Context(), "shop", limits, storage.Op{Kind: kind, Now: 1, Cost: 1, For: 1}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for _, operation := range []string{"get_delay", "return_token", "admit", "settle", "cancel", "renew", "throttle", "pause", "resume", "reset", "_OTHER"} {
+		if n := meters.Count("drip.storage.duration", keyOperation.String(operation), attribute.String("api", "orders")); n != 2 {
+			t.Errorf("%s was timed %d times, want 2", operation, n)
+		}
+	}
+	f := &failing{Storage: memory.New()}
+	timed = timedStorage(t, f, &meters)
+	for want, err := range map[string]error{
+		"canceled": fmt.Errorf("get: %w", context.Canceled), "timeout": context.DeadlineExceeded, "_OTHER": errors.New("down"),
+	} {
+		f.err = err
+		if _, _, got := timed.Get(t.Context(), "shop"); got != err {
+			t.Errorf("the error became %v", got)
+		}
+		if _, _, _, got := timed.(storage.Timed).GetWithTime(t.Context(), "shop"); got != err {
+			t.Errorf("the error became %v", got)
+		}
+		if n := meters.Count("drip.storage.duration", keyOperation.String("get"), keyErrorType.String(want)); n != 2 {
+			t.Errorf("%v was timed %d times as %s, want 2", err, n, want)
+		}
+	}
+	if err := timed.Set(t.Context(), "shop", storage.State{}, 7); err != storage.ErrConflict {
+		t.Errorf("the error became %v", err)
+	}
+	if n := meters.Count("drip.storage.duration", keyOperation.String("set"), keyErrorType.String("conflict")); n != 1 {
+		t.Errorf("a conflict was timed %d times, want once", n)
+	}
+	if total := meters.Sum("drip.storage.duration"); total <= 0 || total > 60 {
+		t.Errorf("all calls took %v s", total)
+	}
+}
+
+// slow takes a while for all that it does.
+type slow struct{ *memory.Storage }
+
+func (s slow) Do(ctx context.Context, key string, l *storage.Limits, op storage.Op) (storage.Answer, error) {
+	time.Sleep(2 * time.Millisecond)
+	return s.Storage.Do(ctx, key, l, op)
+}
+
+// A bucket asks its timed storage once for each decision, as it would ask the storage itself.
+func TestNewTimesItsStorage(t *testing.T) {
+	var meters oteltest.Meters
+	b, err := New(drip.Options{Storage: slow{memory.New()}}, &meters)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.Admit(t.Context(), "shop", drip.Request{}); err != nil {
+		t.Fatal(err)
+	}
+	if n, took := meters.Count("drip.storage.duration"), meters.Sum("drip.storage.duration", keyOperation.String("admit")); n != 1 || took < .002 {
+		t.Errorf("%d calls took %v s, want one of 2 ms", n, took)
+	}
+}

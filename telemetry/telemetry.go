@@ -1,0 +1,220 @@
+// Package telemetry measures a bucket and its storage through OpenTelemetry's API. It brings no SDK: the metrics go to
+// the MeterProvider that your program has.
+//
+//	bucket, err := telemetry.New(drip.Options{Size: 20, RefreshRate: 10, Storage: s}, provider)
+//
+// is drip.New, and measures besides:
+//
+//	drip.decisions         what GetDelay and Admit have answered: drip.outcome is run, postponed or failed. For what Admit
+//	                       postpones drip.bound says why: closed (Throttled or Pause), tokens, booked, window 1, window 2, …
+//	drip.delay             by how long it was postponed, in seconds
+//	drip.throttled         how often the provider has refused an operation: calls of Throttled
+//	drip.leases            leases that are out: taken by this Bucket, not given back and not over
+//	drip.leases.expired    those that were over before they were given back: an operation took longer than its lease, or
+//	                       nobody has settled it
+//	drip.storage.duration  what a call of the storage took, in seconds: drip.operation is get_delay, admit, settle, …, and
+//	                       for a storage that has only Get and Set also get or set; error.type is conflict (for a Set that
+//	                       lost its race and is repeated), canceled, timeout or _OTHER
+//
+// No metric has the entity as an attribute, so there are as many series for a million entities as for one. What happens
+// to messages is measured by package consumer.
+package telemetry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+
+	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/storage/memory"
+)
+
+const scope = "github.com/drip-go/drip/telemetry"
+
+// Attributes.
+const (
+	keyOutcome   = attribute.Key("drip.outcome")
+	keyBound     = attribute.Key("drip.bound")
+	keyOperation = attribute.Key("drip.operation")
+	keyErrorType = attribute.Key("error.type")
+)
+
+// Bucket is a drip.Bucket that is measured. Make one with New; it is safe for concurrent use.
+type Bucket struct {
+	*drip.Bucket
+
+	attributes []attribute.KeyValue
+	decisions  metric.Int64Counter
+	delay      metric.Float64Histogram
+	throttled  metric.Int64Counter
+	leases     leases
+
+	// What they are recorded with, made once.
+	run, failed, put, every labels
+	bound                   []labels // of what was postponed, by what it was bound
+}
+
+// labels are attributes in the form that instruments take without an allocation.
+type labels struct {
+	add    []metric.AddOption
+	record []metric.RecordOption
+}
+
+func labelled(common []attribute.KeyValue, more ...attribute.KeyValue) labels {
+	o := metric.WithAttributeSet(attribute.NewSet(slices.Concat(common, more)...))
+	return labels{[]metric.AddOption{o}, []metric.RecordOption{o}}
+}
+
+// New returns a drip.New(o) whose decisions, leases and storage are measured. All its metrics have the attributes, which
+// may tell one bucket of a process from another. Its errors are those of drip.New and of the provider.
+func New(o drip.Options, p metric.MeterProvider, attributes ...attribute.KeyValue) (*Bucket, error) {
+	if o.Storage == nil {
+		o.Storage = memory.New()
+	}
+	var err error
+	if o.Storage, err = Storage(o.Storage, p, attributes...); err != nil {
+		return nil, err
+	}
+	b := &Bucket{attributes: slices.Clone(attributes)}
+	if b.Bucket, err = drip.New(o); err != nil {
+		return nil, err
+	}
+	if err := b.instruments(p.Meter(scope)); err != nil {
+		return nil, fmt.Errorf("telemetry: %w", err)
+	}
+	b.begin(1 + len(o.Windows))
+	return b, nil
+}
+
+func (b *Bucket) instruments(m metric.Meter) error {
+	var errs [5]error
+	b.decisions, errs[0] = m.Int64Counter("drip.decisions", metric.WithUnit("{decision}"),
+		metric.WithDescription("Answers of the limiter, by outcome and by what has bound those that were postponed."))
+	b.delay, errs[1] = m.Float64Histogram("drip.delay", metric.WithUnit("s"),
+		metric.WithDescription("By how long operations were postponed."),
+		metric.WithExplicitBucketBoundaries(.05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 21600, 86400))
+	b.throttled, errs[2] = m.Int64Counter("drip.throttled", metric.WithUnit("{refusal}"),
+		metric.WithDescription("Operations that the provider has refused because of its limit."))
+	every := metric.WithAttributeSet(attribute.NewSet(slices.Clone(b.attributes)...))
+	_, errs[3] = m.Int64ObservableUpDownCounter("drip.leases", metric.WithUnit("{lease}"),
+		metric.WithDescription("Leases that are out."),
+		metric.WithInt64Callback(func(_ context.Context, o metric.Int64Observer) error {
+			out, _ := b.leases.count()
+			o.Observe(out, every)
+			return nil
+		}))
+	_, errs[4] = m.Int64ObservableCounter("drip.leases.expired", metric.WithUnit("{lease}"),
+		metric.WithDescription("Leases that were over before they were given back."),
+		metric.WithInt64Callback(func(_ context.Context, o metric.Int64Observer) error {
+			_, expired := b.leases.count()
+			o.Observe(expired, every)
+			return nil
+		}))
+	return errors.Join(errs[:]...)
+}
+
+// begin makes the attributes, and begins the counters with 0: of one that begins with its first event nobody sees that
+// event.
+func (b *Bucket) begin(windows int) {
+	ctx := context.Background()
+	b.every = labelled(b.attributes)
+	b.run = labelled(b.attributes, keyOutcome.String("run"))
+	b.put = labelled(b.attributes, keyOutcome.String("postponed"))
+	b.failed = labelled(b.attributes, keyOutcome.String("failed"))
+	for bound := drip.BoundNone; int(bound) < int(drip.BoundWindow)+windows; bound++ {
+		b.bound = append(b.bound, b.boundBy(bound))
+		if bound != drip.BoundNone {
+			b.decisions.Add(ctx, 0, b.bound[bound].add...)
+		}
+	}
+	b.decisions.Add(ctx, 0, b.run.add...)
+	b.decisions.Add(ctx, 0, b.failed.add...)
+	b.throttled.Add(ctx, 0, b.every.add...)
+}
+
+// boundBy makes the attributes of a decision. Those of the options' windows are made beforehand.
+func (b *Bucket) boundBy(bound drip.Bound) labels {
+	if int(bound) < len(b.bound) {
+		return b.bound[bound]
+	}
+	return labelled(b.attributes, keyOutcome.String("postponed"), keyBound.String(bound.String()))
+}
+
+func (b *Bucket) decided(ctx context.Context, delay time.Duration, postponed labels, err error) {
+	switch {
+	case err != nil:
+		b.decisions.Add(ctx, 1, b.failed.add...)
+	case delay > 0:
+		b.decisions.Add(ctx, 1, postponed.add...)
+		b.delay.Record(ctx, delay.Seconds(), b.every.record...)
+	default:
+		b.decisions.Add(ctx, 1, b.run.add...)
+	}
+}
+
+// GetDelay is that of drip.Bucket.
+func (b *Bucket) GetDelay(ctx context.Context, entityID string) (time.Duration, error) {
+	return b.GetDelayAt(ctx, entityID, time.Time{})
+}
+
+// GetDelayAt is that of drip.Bucket.
+func (b *Bucket) GetDelayAt(ctx context.Context, entityID string, now time.Time) (time.Duration, error) {
+	delay, err := b.Bucket.GetDelayAt(ctx, entityID, now)
+	b.decided(ctx, delay, b.put, err)
+	return delay, err
+}
+
+// Admit is that of drip.Bucket.
+func (b *Bucket) Admit(ctx context.Context, entityID string, r drip.Request) (drip.Admission, error) {
+	a, err := b.Bucket.Admit(ctx, entityID, r)
+	b.decided(ctx, a.Delay, b.boundBy(a.Bound), err)
+	if err == nil && a.Delay == 0 {
+		b.leases.taken(entityID, a.Lease)
+	}
+	return a, err
+}
+
+// Settle is that of drip.Bucket.
+func (b *Bucket) Settle(ctx context.Context, entityID string, l drip.Lease, cost int) error {
+	err := b.Bucket.Settle(ctx, entityID, l, cost)
+	b.leases.given(entityID, l, err)
+	return err
+}
+
+// Cancel is that of drip.Bucket.
+func (b *Bucket) Cancel(ctx context.Context, entityID string, a drip.Admission) error {
+	err := b.Bucket.Cancel(ctx, entityID, a)
+	b.leases.given(entityID, a.Lease, err)
+	return err
+}
+
+// Renew is that of drip.Bucket.
+func (b *Bucket) Renew(ctx context.Context, entityID string, l drip.Lease) (drip.Lease, error) {
+	renewed, err := b.Bucket.Renew(ctx, entityID, l)
+	if err == nil {
+		b.leases.renewed(entityID, l, renewed)
+	} else {
+		b.leases.given(entityID, l, err)
+	}
+	return renewed, err
+}
+
+// Throttled is that of drip.Bucket.
+func (b *Bucket) Throttled(ctx context.Context, entityID string, retryAfter time.Duration) error {
+	b.throttled.Add(ctx, 1, b.every.add...)
+	return b.Bucket.Throttled(ctx, entityID, retryAfter)
+}
+
+// Reset is that of drip.Bucket.
+func (b *Bucket) Reset(ctx context.Context, entityID string) error {
+	err := b.Bucket.Reset(ctx, entityID)
+	if err == nil {
+		b.leases.reset(entityID)
+	}
+	return err
+}

@@ -1,0 +1,400 @@
+package telemetry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+	metricnoop "go.opentelemetry.io/otel/metric/noop"
+
+	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/consumer"
+	"github.com/drip-go/drip/internal/oteltest"
+	"github.com/drip-go/drip/provider"
+	"github.com/drip-go/drip/storage"
+	"github.com/drip-go/drip/storage/memory"
+)
+
+var (
+	_ consumer.Limiter   = (*Bucket)(nil)
+	_ consumer.Admitter  = (*Bucket)(nil)
+	_ provider.Throttler = (*Bucket)(nil)
+)
+
+var noon = time.Date(2026, 3, 14, 12, 0, 0, 0, time.UTC)
+
+// Each answer is counted once, under what it was bound by, and no entity begins a series.
+func TestDecisions(t *testing.T) {
+	var meters oteltest.Meters
+	api := attribute.String("api", "orders")
+	now := noon
+	b, err := New(drip.Options{
+		Size: 5, RefreshRate: 5, Concurrency: 3, Windows: []drip.Window{{Size: 4, RefreshRate: 4, RefreshInterval: time.Minute}},
+		Start: time.Unix(0, 0), Clock: func() time.Time { return now },
+	}, &meters, api)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx := t.Context()
+	admit := func(entity string, cost int) drip.Admission {
+		t.Helper()
+		a, err := b.Admit(ctx, entity, drip.Request{Cost: cost})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return a
+	}
+	const entities = 100
+	series := len(meters.Sets("drip.decisions"))
+	delays := 0.0
+	for i := range entities {
+		now = noon
+		entity := fmt.Sprint("shop-", i)
+		a := admit(entity, 1) // runs, and three more
+		for range 2 {
+			admit(entity, 1)
+		}
+		delays += admit(entity, 1).Delay.Seconds() // tokens
+		if err := b.Settle(ctx, entity, a.Lease, 1); err != nil {
+			t.Fatal(err)
+		}
+		now = now.Add(time.Second)
+		delays += admit(entity, 4).Delay.Seconds() // the second window
+		delays += admit(entity, 1).Delay.Seconds() // booked
+		if err := b.Throttled(ctx, entity, time.Hour); err != nil {
+			t.Fatal(err)
+		}
+		delays += admit(entity, 1).Delay.Seconds() // closed
+		if _, err := b.Admit(ctx, entity, drip.Request{Cost: 6}); !errors.Is(err, drip.ErrCost) {
+			t.Fatal(err)
+		}
+	}
+	for want, attributes := range map[int][]attribute.KeyValue{
+		3 * entities: {keyOutcome.String("run")},
+		4 * entities: {keyOutcome.String("postponed")},
+		1 * entities: {keyOutcome.String("failed")},
+		8 * entities: {},
+	} {
+		if got := meters.Sum("drip.decisions", append(attributes, api)...); got != float64(want) {
+			t.Errorf("%v decisions are %v, want %d", got, attributes, want)
+		}
+	}
+	for bound, want := range map[string]float64{"closed": entities, "tokens": entities, "booked": entities, "window 1": 0, "window 2": entities} {
+		if got := meters.Sum("drip.decisions", keyBound.String(bound)); got != want {
+			t.Errorf("%v decisions are bound by %s, want %v", got, bound, want)
+		}
+	}
+	if n, sum := meters.Count("drip.delay", api), meters.Sum("drip.delay"); n != 4*entities || sum != delays {
+		t.Errorf("%d delays of %v s in all, want %d of %v s", n, sum, 4*entities, delays)
+	}
+	if got := meters.Sum("drip.throttled", api); got != entities {
+		t.Errorf("throttled %v times, want %d", got, entities)
+	}
+	if got := len(meters.Sets("drip.decisions")); got != series {
+		t.Errorf("%d series of decisions after %d entities, want %d as in the beginning", got, entities, series)
+	}
+	for metric, most := range map[string]int{"drip.delay": 1, "drip.throttled": 1, "drip.leases": 1, "drip.leases.expired": 1, "drip.storage.duration": 3} {
+		if got := len(meters.Sets(metric)); got != most {
+			t.Errorf("%d series of %s, want %d", got, metric, most)
+		}
+	}
+}
+
+// What GetDelay postpones has no bound, and a window that only one entity has is counted all the same.
+func TestDecisionsWithoutSeriesOfTheirOwn(t *testing.T) {
+	var meters oteltest.Meters
+	window := drip.Window{Size: 9, RefreshRate: 9, RefreshInterval: time.Second}
+	b, err := New(drip.Options{
+		Size: 9, RefreshRate: 9, Start: time.Unix(0, 0), Clock: func() time.Time { return noon },
+		Limits: func(_ context.Context, entity string) (drip.Limit, error) {
+			if entity != "special" {
+				return drip.Limit{}, nil
+			}
+			return drip.Limit{Windows: []drip.Window{window, {Size: 1, RefreshRate: 1, RefreshInterval: time.Hour}}}, nil
+		},
+	}, &meters)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if _, err := b.Admit(t.Context(), "special", drip.Request{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 10 {
+		if _, err := b.GetDelay(t.Context(), "shop"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for want, attributes := range map[float64][]attribute.KeyValue{
+		1: {keyBound.String("window 3")}, 2: {keyOutcome.String("postponed")}, 10: {keyOutcome.String("run")},
+	} {
+		if got := meters.Sum("drip.decisions", attributes...); got != want {
+			t.Errorf("%v decisions are %v, want %v", got, attributes, want)
+		}
+	}
+}
+
+// Whatever happens to leases, the storage and the metric agree on how many are out, and each that was taken is out,
+// was given back or has expired.
+func TestLeases(t *testing.T) {
+	for seed := range uint64(20) {
+		synctest.Test(t, func(t *testing.T) { leasesAtRandom(t, rand.New(rand.NewPCG(seed, 0))) })
+	}
+}
+
+func leasesAtRandom(t *testing.T, random *rand.Rand) {
+	var meters oteltest.Meters
+	b, err := New(drip.Options{Size: 1000, RefreshRate: 1000, Concurrency: 8, Lease: 100 * time.Millisecond, MaxLease: 300 * time.Millisecond, Start: time.Unix(0, 0)}, &meters)
+	if err != nil {
+		t.Fatal(err)
+	}
+	type holder struct {
+		entity        string
+		first, latest drip.Lease
+	}
+	var holders []holder // those of leases that are over among them
+	taken, given, tookBack := 0, 0, 0
+	inUse := func(entity string) int {
+		s, err := b.Inspect(t.Context(), entity)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s.InUse
+	}
+	allowed := func(err error) {
+		t.Helper()
+		if err != nil && !errors.Is(err, drip.ErrNoLease) {
+			t.Fatal(err)
+		}
+	}
+	entities := []string{"a", "b", "c"}
+	for step := range 500 {
+		entity := entities[random.IntN(len(entities))]
+		var h *holder
+		if len(holders) > 0 {
+			h = &holders[random.IntN(len(holders))]
+		}
+		switch dice := random.IntN(100); {
+		case dice < 40:
+			a, err := b.Admit(t.Context(), entity, drip.Request{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if a.Delay == 0 {
+				taken++
+				holders = append(holders, holder{entity, a.Lease, a.Lease})
+			} else {
+				allowed(b.Cancel(t.Context(), entity, a))
+			}
+		case dice < 60 && h != nil:
+			which := h.first
+			if random.IntN(2) == 0 {
+				which = h.latest
+			}
+			before := inUse(h.entity)
+			if random.IntN(2) == 0 {
+				allowed(b.Settle(t.Context(), h.entity, which, 1))
+			} else {
+				allowed(b.Cancel(t.Context(), h.entity, drip.Admission{Lease: which}))
+			}
+			given += before - inUse(h.entity)
+		case dice < 75 && h != nil:
+			l, err := b.Renew(t.Context(), h.entity, h.latest)
+			allowed(err)
+			if err == nil {
+				h.latest = l
+			}
+		case dice < 76:
+			tookBack += inUse(entity)
+			if err := b.Reset(t.Context(), entity); err != nil {
+				t.Fatal(err)
+			}
+		default:
+			time.Sleep(time.Duration(random.IntN(50)) * time.Millisecond)
+		}
+		if random.IntN(2) == 0 {
+			continue // nobody looks every time
+		}
+		out := 0
+		for _, entity := range entities {
+			out += inUse(entity)
+		}
+		if got := meters.Sum("drip.leases"); got != float64(out) {
+			t.Fatalf("after step %d the metric says that %v leases are out, the storage %d", step, got, out)
+		}
+		if got, want := meters.Sum("drip.leases.expired"), taken-given-tookBack-out; got != float64(want) {
+			t.Fatalf("after step %d %v leases have expired, want %d", step, got, want)
+		}
+	}
+	if meters.Sum("drip.leases.expired") == 0 || given == 0 {
+		t.Error("nothing has expired, or nothing was given back")
+	}
+	time.Sleep(time.Second)
+	if meters.Sum("drip.leases") != 0 || len(b.leases.out)+len(b.leases.first) != 0 {
+		t.Errorf("of leases that are over %d and %d are kept", len(b.leases.out), len(b.leases.first))
+	}
+}
+
+// Leases that nobody settles are forgotten even when nobody reads the metric.
+func TestLeasesThatNobodyCounts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, err := New(drip.Options{Size: 1000, RefreshRate: 1000, Lease: time.Second}, metricnoop.NewMeterProvider())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 10_000 {
+			time.Sleep(100 * time.Millisecond)
+			if _, err := b.Admit(t.Context(), "shop", drip.Request{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if n := len(b.leases.out); n > 100 {
+			t.Errorf("%d leases are remembered, of which 10 are out", n)
+		}
+	})
+}
+
+// A lease whose storage does not answer is out until it is given back, or over.
+func TestLeaseOfAStorageThatFails(t *testing.T) {
+	var meters oteltest.Meters
+	s := &failing{Storage: memory.New()}
+	b, err := New(drip.Options{Storage: s, Start: time.Unix(0, 0)}, &meters)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, err := b.Admit(t.Context(), "shop", drip.Request{})
+	if err != nil || a.Delay > 0 {
+		t.Fatal(a, err)
+	}
+	s.err = errors.New("down")
+	if b.Settle(t.Context(), "shop", a.Lease, 1) == nil || meters.Sum("drip.leases") != 1 {
+		t.Errorf("%v leases are out, want 1", meters.Sum("drip.leases"))
+	}
+	if _, err := b.Renew(t.Context(), "shop", a.Lease); err == nil || meters.Sum("drip.leases") != 1 {
+		t.Errorf("%v leases are out, want 1", meters.Sum("drip.leases"))
+	}
+	s.err = nil
+	if err := b.Settle(t.Context(), "shop", a.Lease, 1); err != nil || meters.Sum("drip.leases") != 0 {
+		t.Errorf("%v leases are out, want none: %v", meters.Sum("drip.leases"), err)
+	}
+}
+
+func TestNewNamesWhatIsWrong(t *testing.T) {
+	if _, err := New(drip.Options{}, nil); err == nil {
+		t.Error("no provider is no error")
+	}
+	if _, err := New(drip.Options{Size: -1}, &oteltest.Meters{}); err == nil {
+		t.Error("a Size below 0 is no error")
+	}
+	if _, err := New(drip.Options{}, broken{}); !errors.Is(err, errBroken) {
+		t.Errorf("the provider's error became %v", err)
+	}
+	if _, err := Storage(nil, &oteltest.Meters{}); err == nil {
+		t.Error("no storage is no error")
+	}
+}
+
+var errBroken = errors.New("broken")
+
+type broken struct{ metricnoop.MeterProvider }
+
+func (broken) Meter(string, ...metric.MeterOption) metric.Meter { return brokenMeter{} }
+
+type brokenMeter struct{ metricnoop.Meter }
+
+func (brokenMeter) Int64Counter(string, ...metric.Int64CounterOption) (metric.Int64Counter, error) {
+	return metricnoop.Int64Counter{}, errBroken
+}
+
+// Deciding, giving back and reading the metrics at once is for the race detector to look at.
+func TestManyAtOnce(t *testing.T) {
+	var meters oteltest.Meters
+	b, err := New(drip.Options{Size: 1 << 20, RefreshRate: 1 << 20, Start: time.Unix(0, 0)}, &meters)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			for range 200 {
+				a, err := b.Admit(context.Background(), "shop", drip.Request{})
+				if err != nil || a.Delay > 0 {
+					t.Error(a, err)
+					return
+				}
+				l, err := b.Renew(context.Background(), "shop", a.Lease)
+				if err == nil {
+					err = b.Settle(context.Background(), "shop", l, 1)
+				}
+				if err != nil {
+					t.Error(err)
+				}
+				meters.Sum("drip.leases")
+			}
+		})
+	}
+	all.Wait()
+	if meters.Sum("drip.leases") != 0 || meters.Sum("drip.decisions") != 1600 || meters.Count("drip.storage.duration") != 4800 {
+		t.Errorf("%v leases are out after %v decisions and %d calls, want 0, 1600, 4800",
+			meters.Sum("drip.leases"), meters.Sum("drip.decisions"), meters.Count("drip.storage.duration"))
+	}
+}
+
+// Recording itself takes nothing from the heap; what an SDK does is its own affair.
+func TestRecordingAllocatesNothing(t *testing.T) {
+	plain, err := drip.New(drip.Options{Size: 1 << 20, RefreshRate: 1 << 20, Storage: struct {
+		storage.Storage
+		storage.Atomic
+	}{memory.New(), memory.New()}, Start: time.Unix(0, 0)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	measured, err := New(drip.Options{Size: 1 << 20, RefreshRate: 1 << 20, Start: time.Unix(0, 0)}, metricnoop.NewMeterProvider())
+	if err != nil {
+		t.Fatal(err)
+	}
+	without := testing.AllocsPerRun(1000, func() { admitAndSettle(t, plain) })
+	with := testing.AllocsPerRun(1000, func() { admitAndSettle(t, measured) })
+	if with > without {
+		t.Errorf("%v allocations, want %v as without", with, without)
+	}
+}
+
+func admitAndSettle(t testing.TB, b consumer.Admitter) {
+	a, err := b.Admit(context.Background(), "shop", drip.Request{})
+	if err == nil {
+		err = b.Settle(context.Background(), "shop", a.Lease, 1)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Ratios, not times: what measuring adds to a decision in memory, the fastest there is.
+func BenchmarkAdmitAndSettle(b *testing.B) {
+	o := drip.Options{Size: 1 << 30, RefreshRate: 1 << 30, Start: time.Unix(0, 0)}
+	plain, err := drip.New(o)
+	if err != nil {
+		b.Fatal(err)
+	}
+	measured, err := New(o, metricnoop.NewMeterProvider())
+	if err != nil {
+		b.Fatal(err)
+	}
+	for name, a := range map[string]consumer.Admitter{"off": plain, "on": measured} {
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				admitAndSettle(b, a)
+			}
+		})
+	}
+}
