@@ -6,7 +6,9 @@ import (
 	"math/rand/v2"
 	"os"
 	"slices"
+	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -22,7 +24,11 @@ func TestMain(m *testing.M) { os.Exit(servers.Main(m)) }
 
 // BenchmarkRedis compares drip's GetDelay with Allow of redis_rate v10, which decides by rate alone, on one server. In
 // each iteration they take turns, so that a busy machine is as busy for both, and every call is let through. With
-// one goroutine it also shows what a context costs drip that can end: a goroutine, so that the caller can leave.
+// one goroutine it also shows what a context costs drip that can end: a goroutine, so that the caller can leave; and
+// what Admit and Settle cost together.
+//
+// Besides decisions a second and latencies it prints what a decision takes of a processor in microseconds: the script,
+// the server with it, and the client. Those hardly depend on what else the machine does.
 //
 //	go test -run '^$' -bench Redis -benchtime 10x
 func BenchmarkRedis(b *testing.B) {
@@ -63,6 +69,17 @@ func compareRedis(b *testing.B, server *servers.Redis, keys []string, goroutines
 		}
 		return err
 	}
+	admitAndSettle := func(ctx context.Context, key string) error {
+		key += "-admitted"
+		a, err := bucket.Admit(ctx, key, drip.Request{})
+		switch {
+		case err != nil:
+			return err
+		case a.Delay != 0:
+			return fmt.Errorf("%+v", a)
+		}
+		return bucket.Settle(ctx, key, a.Lease, 1)
+	}
 	// A higher rate is lost in the script's arithmetic, and it would not even store the key.
 	limit := redis_rate.Limit{Rate: 1_000_000, Burst: 1_000_000, Period: time.Second}
 	limiter := redis_rate.NewLimiter(client)
@@ -80,7 +97,9 @@ func compareRedis(b *testing.B, server *servers.Redis, keys []string, goroutines
 	if goroutines == 1 {
 		ctx, cancel := context.WithCancel(context.Background())
 		defer cancel()
-		turns = append(turns, &redisTurns{name: "drip-ctx", ctx: ctx, decide: getDelay})
+		turns = append(turns,
+			&redisTurns{name: "drip-ctx", ctx: ctx, decide: getDelay},
+			&redisTurns{name: "drip-admit+settle", ctx: context.Background(), decide: admitAndSettle})
 	}
 	for _, t := range turns {
 		t.take(b, server, keys, goroutines) // connects, loads the script, makes the keys
@@ -106,8 +125,11 @@ func compareRedis(b *testing.B, server *servers.Redis, keys []string, goroutines
 		b.ReportMetric(median(t.rates), t.name+"/s")
 		b.ReportMetric(at(0.5), t.name+"-p50-µs")
 		b.ReportMetric(at(0.99), t.name+"-p99-µs")
-		if t.cpu > 0 {
-			b.ReportMetric(float64(t.cpu.Microseconds())/float64(len(t.latencies)), t.name+"-server-µs")
+		each := func(d time.Duration) float64 { return float64(d.Microseconds()) / float64(len(t.latencies)) }
+		b.ReportMetric(each(t.script), t.name+"-script-µs")
+		b.ReportMetric(each(t.client), t.name+"-client-µs")
+		if t.server > 0 {
+			b.ReportMetric(each(t.server), t.name+"-server-µs")
 		}
 	}
 }
@@ -120,11 +142,13 @@ type redisTurns struct {
 
 	rates     []float64 // decisions a second, turn by turn
 	latencies []time.Duration
-	cpu       time.Duration // of the server
+
+	script, server, client time.Duration // of a processor
 }
 
 // take lets the goroutines decide for 300 ms, as fast as they can.
 func (t *redisTurns) take(b *testing.B, server *servers.Redis, keys []string, goroutines int) {
+	script, client := scriptTime(b, server), clientTime(b)
 	var (
 		wg        sync.WaitGroup
 		mu        sync.Mutex
@@ -157,5 +181,39 @@ func (t *redisTurns) take(b *testing.B, server *servers.Redis, keys []string, go
 	wg.Wait()
 	t.rates = append(t.rates, float64(decisions)/time.Since(began).Seconds())
 	after, _ := server.CPU()
-	t.cpu += after - before
+	t.server += after - before
+	t.client += clientTime(b) - client
+	t.script += scriptTime(b, server) - script
+}
+
+// scriptTime is how long the server has run scripts.
+func scriptTime(b *testing.B, server *servers.Redis) time.Duration {
+	o, err := goredis.ParseURL(server.URL())
+	if err != nil {
+		b.Fatal(err)
+	}
+	client := goredis.NewClient(o)
+	defer client.Close()
+	info, err := client.Info(context.Background(), "commandstats").Result()
+	if err != nil {
+		b.Fatal(err)
+	}
+	_, of, found := strings.Cut(info, "cmdstat_evalsha:")
+	if !found { // none yet
+		return 0
+	}
+	var calls, micros int64
+	if _, err := fmt.Sscanf(of, "calls=%d,usec=%d,", &calls, &micros); err != nil {
+		b.Fatal(err)
+	}
+	return time.Duration(micros) * time.Microsecond
+}
+
+// clientTime is the processor time of this process.
+func clientTime(b *testing.B) time.Duration {
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		b.Fatal(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }

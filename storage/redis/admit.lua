@@ -1,265 +1,295 @@
 -- This is storage/admit.go.
 
--- What Admit needs besides classic. A window is a table of its three numbers: windows[0] is the first one, and those of
+-- What Admit needs besides classic. A window is a table of its three numbers: windows[0] is the first one, those of
 -- Limits.Windows follow. A line is a table of its Last and, from 0, the capacities of the windows. b is the Booking, nil
--- if there is none, and b.windows are its Windows.
+-- if there is none, and b.windows are its windows.
 local windows = {[0] = {Size = Size, RefreshRate = RefreshRate, RefreshInterval = RefreshInterval}}
 local ops, wait, late = {Last = OpsLast, [0] = OpsCapacity}, {Last = WaitLast, [0] = WaitCapacity}, nil
 local b
 local Lease, MaxLease = unpack('>i8i8', ARGV[1], 57)
 
+-- To make a function takes longer than to run it, so only those are made that the operations asked for need.
+local GetDelay, ReturnToken, Admit, Settle, Cancel, Renew, Throttle, Pause, Resume, Reset = 0, 1, 2, 3, 4, 5, 6, 7, 8, 9
+local asked = {}
+for i = 2, #ARGV do
+  asked[string.byte(ARGV[i])] = true
+end
+
+local BoundNone, BoundClosed, BoundTokens, BoundBooked, BoundWindow = 0, 1, 2, 3, 4
 local sub = string.sub
 local mostSamples, longestHold, longestGrace = 64, 2 ^ 40, 60000
 
-local decide, bound, promise, apart, queue, quarters, root, spend, capacity, lease, settle, charge, cancel, renew, throttle
-local reset, unbook, book, tidy, grace, quiet, tickets, units, hold, release, forget, until_, booking, adopt, inUse
-local none, refreshes, interval, mul, div
+local decide, bound, promise, apart, queue, quarters, root, spend, capacity, lease, settle, charge, cancel, renew
+local throttle, reset, unbook, book, tidy, grace, quiet, tickets, units, hold, release, forget, until_, booking, adopt
+local inUse, none, refreshes, interval, mul, div
 
-function decide(op, now)
-  local admit = op.Admit
-  local cost, t, again = 1, nil, 0
-  if admit then
-    cost, t = op.Cost, op.Ticket
-  end
-  local back = admit and t.Epoch > 0 and t.Slot <= max(now, b.Old.Last, b.New.Last)
-  if back then
-    unbook(t, now)
-    again = t.Again
-  end
-  local due = back and t.Slot <= now
-  local delay, why, slot = 0, nil, nil
-  if not b or not back and cost == 1 and quiet(now) and #windows == 0
-    and not (admit and b.Samples > 0 and inUse() >= Concurrency) then
-    delay, why, ops.Last, ops[0], wait.Last, wait[0] = classic(Size, RefreshRate, RefreshInterval, WaitForToken,
-      Concurrency, ops.Last, ops[0], wait.Last, wait[0], inUse(), now)
-    slot = wait.Last
-  else
-    why = bound(cost, due, now)
-    local short = inUse() >= Concurrency or not back and now < b.Claim
-    if why == BoundNone and short then
-      why = BoundTokens
-    elseif why == BoundNone then
-      spend(ops, now, cost)
+if asked[GetDelay] or asked[Admit] then
+  function decide(op, now)
+    local admit = op.Admit
+    local cost, t, again = 1, nil, 0
+    if admit then
+      cost, t = op.Cost, op.Ticket
     end
-    if why ~= BoundNone then
-      if back and not due then
-        slot = t.Slot
-      elseif not due then
-        slot = promise(wait, cost, units(), now)
-      elseif why == BoundTokens then
-        slot = 0
-      elseif again == 0 then
-        slot = promise(late, cost, 0, now)
-        again = 1
-      else
-        slot = promise(wait, cost, units(), now)
+    local back = admit and t.Epoch > 0 and t.Slot <= max(now, b.Old.Last, b.New.Last)
+    if back then
+      unbook(t, now)
+      again = t.Again
+    end
+    local due = back and t.Slot <= now
+    local delay, why, slot = 0, nil, nil
+    if not b or not back and cost == 1 and quiet(now) and #windows == 0
+      and not (admit and b.Samples > 0 and inUse() >= Concurrency) then
+      delay, why, ops.Last, ops[0], wait.Last, wait[0] = classic(Size, RefreshRate, RefreshInterval, WaitForToken,
+        Concurrency, ops.Last, ops[0], wait.Last, wait[0], inUse(), now)
+      slot = wait.Last
+    else
+      why = bound(cost, due, now)
+      local short = inUse() >= Concurrency or not back and now < b.Claim
+      if why == BoundNone and short then
+        why = BoundTokens
+      elseif why == BoundNone then
+        spend(ops, now, cost)
       end
-      if short and (due or not back) then
-        slot = max(slot, now + queue(t, due, now))
+      if why ~= BoundNone then
+        if back and not due then
+          slot = t.Slot
+        elseif not due then
+          slot = promise(wait, cost, units(), now)
+        elseif why == BoundTokens then
+          slot = 0
+        elseif again == 0 then
+          slot = promise(late, cost, 0, now)
+          again = 1
+        else
+          slot = promise(wait, cost, units(), now)
+        end
+        if short and (due or not back) then
+          slot = max(slot, now + queue(t, due, now))
+        end
+        delay = max(1, slot - now)
       end
-      delay = max(1, slot - now)
     end
-  end
-  if delay == 0 and admit then
-    return delay, why, lease(cost, now)
-  elseif delay == 0 then
-    InUse = InUse + 1
-  elseif admit then
-    local number = t.Number
-    if not back then
-      b.Next = b.Next + 1
-      number = b.Next
+    if delay == 0 and admit then
+      return delay, why, lease(cost, now)
+    elseif delay == 0 then
+      InUse = InUse + 1
+    elseif admit then
+      local number = t.Number
+      if not back then
+        b.Next = b.Next + 1
+        number = b.Next
+      end
+      return delay, why, book(slot, cost, number, again, now)
     end
-    return delay, why, book(slot, cost, number, again, now)
+    return delay, why
   end
-  return delay, why
-end
 
-function bound(cost, due, now)
-  if now < b.Closed then
-    return BoundClosed
-  end
-  local booked = due and 0 or units()
-  for i = 0, #windows do
-    local c = capacity(ops, i, now)
-    if c < cost then
-      return BoundWindow + i
-    elseif c - booked < cost then
-      return BoundBooked
+  function bound(cost, due, now)
+    if now < b.Closed then
+      return BoundClosed
     end
-  end
-  return BoundNone
-end
-
-function promise(line, cost, booked, now)
-  if line.Last <= now then
+    local booked = due and 0 or units()
     for i = 0, #windows do
-      line[i] = capacity(ops, i, now) - booked
+      local c = capacity(ops, i, now)
+      if c < cost then
+        return BoundWindow + i
+      elseif c - booked < cost then
+        return BoundBooked
+      end
     end
-    line.Last = now
+    return BoundNone
   end
-  local slot = max(line.Last, b.Closed)
-  for i = 0, #windows do
-    local w, missing = windows[i], cost - line[i]
-    if missing > 0 then
-      local intervals = div(missing - 1, w.RefreshRate) + 1
-      slot = max(slot, (interval(w, line.Last) + intervals) * w.RefreshInterval)
+
+  function promise(line, cost, booked, now)
+    if line.Last <= now then
+      for i = 0, #windows do
+        line[i] = capacity(ops, i, now) - booked
+      end
+      line.Last = now
     end
+    local slot = max(line.Last, b.Closed)
+    for i = 0, #windows do
+      local w, missing = windows[i], cost - line[i]
+      if missing > 0 then
+        local intervals = div(missing - 1, w.RefreshRate) + 1
+        slot = max(slot, (interval(w, line.Last) + intervals) * w.RefreshInterval)
+      end
+    end
+    slot = max(slot, now + 1)
+    if line.Last > now then
+      slot = max(slot, line.Last + apart(now))
+    end
+    spend(line, slot, cost)
+    return slot
   end
-  slot = max(slot, now + 1)
-  if line.Last > now then
-    slot = max(slot, line.Last + apart(now))
+
+  function apart(now)
+    for i = 0, #windows do
+      local w = windows[i]
+      if Concurrency < w.RefreshRate then
+        local each = quarters(8, now)
+        if each * w.RefreshRate <= w.RefreshInterval then
+          return each
+        end
+      end
+    end
+    return 0
   end
-  spend(line, slot, cost)
-  return slot
+
+  function queue(t, due, now)
+    local n = tickets() + 1
+    if not due then
+      return quarters(4 * n - 8 * root(n), now)
+    end
+    b.Claim = min(max(b.Claim, now) + quarters(1, now), now + quarters(n, now))
+    n = max(1, min(n, t.Number - (b.Next - n)))
+    local each = apart(now)
+    if each > 0 then
+      return mul(n, each)
+    end
+    return max(quarters(4 * n - 8 * root(n), now), b.Claim - now)
+  end
+
+  function quarters(n, now)
+    local held, samples = b.Held + WaitForToken, b.Samples + 1
+    if b.Samples < mostSamples then
+      for at = 1, #b.Leases, 16 do
+        local id = unpack('>i8', b.Leases, at)
+        local age = now - div(id, 1024)
+        if age > div(held, samples) then
+          held, samples = held + age, samples + 1
+        end
+      end
+    end
+    return max(1, div(mul(max(1, n), held), mul(4, mul(Concurrency, samples))))
+  end
+
+  function root(n)
+    return math.floor(math.sqrt(n))
+  end
+
+  function spend(line, t, cost)
+    for i = 0, #windows do
+      line[i] = capacity(line, i, t) - cost
+    end
+    line.Last = t
+  end
+
+  -- lease returns the five of Lease.
+  function lease(cost, now)
+    b.LastID = max(b.LastID + 1, max(0, now) * 1024)
+    hold(b.LastID, now + Lease)
+    return b.LastID, now, now + Lease, cost, ops[0]
+  end
+
+  -- book returns the five of Ticket.
+  function book(slot, cost, number, again, now)
+    local n = b.New
+    if n.Tickets == 0 then
+      n.Epoch, n.Units, n.Last = max(1, now), 0, slot
+    end
+    n.Tickets = n.Tickets + 1
+    n.Units = n.Units + cost
+    n.Last = max(n.Last, slot)
+    return slot, n.Epoch, cost, number, again
+  end
+
+  function quiet(now)
+    return tickets() == 0 and b.Closed <= now and b.Claim <= now
+  end
 end
 
-function apart(now)
-  for i = 0, #windows do
-    local w = windows[i]
-    if Concurrency < w.RefreshRate then
-      local each = quarters(8, now)
-      if each * w.RefreshRate <= w.RefreshInterval then
-        return each
+if asked[Settle] or asked[Cancel] or asked[Renew] then
+  function settle(lease, cost, now)
+    if not b or not release(lease.ID) then
+      return false
+    end
+    local held = min(max(0, now - lease.Begin), longestHold)
+    if b.Samples < mostSamples then
+      b.Samples = b.Samples + 1
+    else
+      b.Held = b.Held - div(b.Held, mostSamples)
+    end
+    b.Held = b.Held + held
+    charge(lease, cost, now)
+    return true
+  end
+
+  function charge(lease, cost, now)
+    local more = cost - lease.Cost
+    for i = 0, #windows do
+      local w, change = windows[i], more
+      if more < 0 then
+        local left, n = lease.Left, refreshes(w, lease.Begin, now)
+        if i > 0 and n > 0 then
+          left = w.Size
+        elseif i > 0 then
+          left = w.Size - lease.Cost
+        end
+        local room = max(0, w.Size - (left + n * w.RefreshRate))
+        change = -min(-more, room)
+      end
+      ops[i] = min(w.Size, ops[i] - change)
+      if wait.Last > now and (change > 0 or w.Size > w.RefreshRate) then
+        wait[i] = min(w.Size, wait[i] - change)
       end
     end
   end
-  return 0
+
+  function cancel(op, now)
+    if not b then
+      return false
+    end
+    local found = false
+    if release(op.Lease.ID) then
+      charge(op.Lease, 0, now)
+      found = true
+    end
+    if op.Ticket.Epoch > 0 and unbook(op.Ticket, now) then
+      found = true
+    end
+    return found
+  end
+
+  -- renew returns Found and the five of Lease.
+  function renew(lease, now)
+    if not b or not release(lease.ID) then
+      return 0, 0, 0, 0, 0, 0
+    end
+    lease.End = min(now + Lease, lease.Begin + MaxLease)
+    hold(lease.ID, lease.End)
+    return lease.End > now and 1 or 0, lease.ID, lease.Begin, lease.End, lease.Cost, lease.Left
+  end
 end
 
-function queue(t, due, now)
-  local n = tickets() + 1
-  if not due then
-    return quarters(4 * n - 8 * root(n), now)
-  end
-  b.Claim = min(max(b.Claim, now) + quarters(1, now), now + quarters(n, now))
-  n = max(1, min(n, t.Number - (b.Next - n)))
-  local each = apart(now)
-  if each > 0 then
-    return mul(n, each)
-  end
-  return max(quarters(4 * n - 8 * root(n), now), b.Claim - now)
-end
-
-function quarters(n, now)
-  local held, samples = b.Held + WaitForToken, b.Samples + 1
-  if b.Samples < mostSamples then
-    for at = 1, #b.Leases, 16 do
-      local id = unpack('>i8', b.Leases, at)
-      local age = now - div(id, 1024)
-      if age > div(held, samples) then
-        held, samples = held + age, samples + 1
+if asked[Throttle] or asked[Reset] then
+  function throttle(to, now)
+    booking()
+    b.Closed = max(b.Closed, to)
+    for i = 0, #windows do
+      local w = windows[i]
+      if w.Size > w.RefreshRate then
+        ops[i] = min(ops[i], -(refreshes(w, ops.Last, b.Closed - 1) * w.RefreshRate))
       end
     end
+    if wait.Last < b.Closed then
+      for i = 0, #windows do
+        wait[i] = capacity(ops, i, b.Closed) - units()
+      end
+      wait.Last = b.Closed
+    end
   end
-  return max(1, div(mul(max(1, n), held), mul(4, mul(Concurrency, samples))))
-end
 
-function root(n)
-  return math.floor(math.sqrt(n))
-end
-
-function spend(line, t, cost)
-  for i = 0, #windows do
-    line[i] = capacity(line, i, t) - cost
+  function reset(now)
+    b.Leases, b.Closed, b.Old, b.New = '', 0, none(), none()
+    late.Last = min(late.Last, now)
+    wait.Last = min(wait.Last, now - RefreshInterval)
   end
-  line.Last = t
 end
 
 function capacity(line, i, t)
   local w = windows[i]
   return gain(w.Size, w.RefreshRate, w.RefreshInterval, line.Last, line[i], t)
-end
-
--- lease returns the five of Lease.
-function lease(cost, now)
-  b.LastID = max(b.LastID + 1, max(0, now) * 1024)
-  hold(b.LastID, now + Lease)
-  return b.LastID, now, now + Lease, cost, ops[0]
-end
-
-function settle(lease, cost, now)
-  if not b or not release(lease.ID) then
-    return false
-  end
-  local held = min(max(0, now - lease.Begin), longestHold)
-  if b.Samples < mostSamples then
-    b.Samples = b.Samples + 1
-  else
-    b.Held = b.Held - div(b.Held, mostSamples)
-  end
-  b.Held = b.Held + held
-  charge(lease, cost, now)
-  return true
-end
-
-function charge(lease, cost, now)
-  local more = cost - lease.Cost
-  for i = 0, #windows do
-    local w, change = windows[i], more
-    if more < 0 then
-      local left, n = lease.Left, refreshes(w, lease.Begin, now)
-      if i > 0 and n > 0 then
-        left = w.Size
-      elseif i > 0 then
-        left = w.Size - lease.Cost
-      end
-      local room = max(0, w.Size - (left + n * w.RefreshRate))
-      change = -min(-more, room)
-    end
-    ops[i] = min(w.Size, ops[i] - change)
-    if wait.Last > now and (change > 0 or w.Size > w.RefreshRate) then
-      wait[i] = min(w.Size, wait[i] - change)
-    end
-  end
-end
-
-function cancel(op, now)
-  if not b then
-    return false
-  end
-  local found = false
-  if release(op.Lease.ID) then
-    charge(op.Lease, 0, now)
-    found = true
-  end
-  if op.Ticket.Epoch > 0 and unbook(op.Ticket, now) then
-    found = true
-  end
-  return found
-end
-
--- renew returns Found and the five of Lease.
-function renew(lease, now)
-  if not b or not release(lease.ID) then
-    return 0, 0, 0, 0, 0, 0
-  end
-  lease.End = min(now + Lease, lease.Begin + MaxLease)
-  hold(lease.ID, lease.End)
-  return lease.End > now and 1 or 0, lease.ID, lease.Begin, lease.End, lease.Cost, lease.Left
-end
-
-function throttle(to, now)
-  booking()
-  b.Closed = max(b.Closed, to)
-  for i = 0, #windows do
-    local w = windows[i]
-    if w.Size > w.RefreshRate then
-      ops[i] = min(ops[i], -(refreshes(w, ops.Last, b.Closed - 1) * w.RefreshRate))
-    end
-  end
-  if wait.Last < b.Closed then
-    for i = 0, #windows do
-      wait[i] = capacity(ops, i, b.Closed) - units()
-    end
-    wait.Last = b.Closed
-  end
-end
-
-function reset(now)
-  b.Leases, b.Closed, b.Old, b.New = '', 0, none(), none()
-  late.Last = min(late.Last, now)
-  wait.Last = min(wait.Last, now - RefreshInterval)
 end
 
 function unbook(t, now)
@@ -281,18 +311,6 @@ function unbook(t, now)
   return true
 end
 
--- book returns the five of Ticket.
-function book(slot, cost, number, again, now)
-  local n = b.New
-  if n.Tickets == 0 then
-    n.Epoch, n.Units, n.Last = max(1, now), 0, slot
-  end
-  n.Tickets = n.Tickets + 1
-  n.Units = n.Units + cost
-  n.Last = max(n.Last, slot)
-  return slot, n.Epoch, cost, number, again
-end
-
 function tidy(now)
   local n = 0
   while n < #b.Leases and unpack('>i8', b.Leases, n + 9) <= now do
@@ -308,10 +326,6 @@ end
 
 function grace()
   return min(RefreshInterval, longestGrace) + 1000
-end
-
-function quiet(now)
-  return tickets() == 0 and b.Closed <= now and b.Claim <= now
 end
 
 function tickets()

@@ -15,6 +15,7 @@ import (
 
 	goredis "github.com/redis/go-redis/v9"
 
+	"github.com/drip-go/drip"
 	"github.com/drip-go/drip/internal/servers"
 	"github.com/drip-go/drip/storage"
 	"github.com/drip-go/drip/storage/redis"
@@ -37,9 +38,19 @@ func TestFlushedKeysAndScripts(t *testing.T) {
 					return
 				default:
 				}
-				if d, err := ask(context.Background(), s, fmt.Sprint("shop", (i+n)%5), &plenty); d != 0 || err != nil {
-					t.Errorf("GetDelay = %v, %v; want 0", d, err)
+				key := fmt.Sprint("shop", (i+n)%5)
+				op := storage.Op{Kind: storage.Kind(n % 2 * int(storage.Admit)), Now: storage.OwnClock, Cost: 1}
+				a, err := s.Do(context.Background(), key, &plenty, op)
+				if a.Delay != 0 || err != nil {
+					t.Errorf("%+v = %+v, %v; want to run", op, a, err)
 					return
+				}
+				if op.Kind == storage.Admit {
+					op = storage.Op{Kind: storage.Settle, Now: storage.OwnClock, Cost: 1, Lease: a.Lease}
+					if _, err := s.Do(context.Background(), key, &plenty, op); err != nil { // the lease may be gone
+						t.Errorf("Settle: %v", err)
+						return
+					}
 				}
 				done.Add(1)
 			}
@@ -64,10 +75,48 @@ func TestFlushedKeysAndScripts(t *testing.T) {
 	}
 }
 
+// A lease of an entity that Redis has lost is over: nothing fails, and nobody else's lease is given back by it.
+func TestFlushedLease(t *testing.T) {
+	client := connect(t, servers.OwnRedis(t).Addr())
+	s := newStorage(t, client)
+	bucket, err := drip.New(drip.Options{Size: 5, Start: time.Unix(0, 0), Storage: s})
+	if err != nil {
+		t.Fatal(err)
+	}
+	lost, err := bucket.Admit(t.Context(), "shop", drip.Request{})
+	if err != nil || lost.Delay != 0 {
+		t.Fatalf("Admit = %+v, %v", lost, err)
+	}
+	if err := client.FlushAll(t.Context()).Err(); err != nil {
+		t.Fatal(err)
+	}
+	for _, known := range []bool{false, true} {
+		if known {
+			if a, err := bucket.Admit(t.Context(), "shop", drip.Request{}); err != nil || a.Delay != 0 {
+				t.Fatalf("Admit = %+v, %v", a, err)
+			}
+		}
+		_, renew := bucket.Renew(t.Context(), "shop", lost.Lease)
+		for name, err := range map[string]error{
+			"Settle": bucket.Settle(t.Context(), "shop", lost.Lease, 1),
+			"Renew":  renew,
+			"Cancel": bucket.Cancel(t.Context(), "shop", lost),
+		} {
+			if !errors.Is(err, drip.ErrNoLease) {
+				t.Errorf("%s of a lost lease = %v, want ErrNoLease", name, err)
+			}
+		}
+	}
+	if _, n := out(t, s, "shop"); n != 1 {
+		t.Errorf("%d leases are out, want that of after the loss", n)
+	}
+}
+
 func TestRestart(t *testing.T) {
 	server := servers.OwnRedis(t)
 	s := newStorage(t, connect(t, server.Addr()))
 	getDelay(t, s, "shop", &perSecond)
+	lost := admit(t, s, "shop", &perSecond)
 	if err := server.Kill(); err != nil {
 		t.Fatal(err)
 	}
@@ -80,6 +129,9 @@ func TestRestart(t *testing.T) {
 	}
 	if err := server.Start(t.Context()); err != nil {
 		t.Fatal(err)
+	}
+	if a := do(t, s, "shop", &perSecond, storage.Op{Kind: storage.Settle, Cost: 1, Lease: lost.Lease}); a.Found {
+		t.Error("Settle after the restart found a lease that Redis had kept in memory only")
 	}
 	if d := getDelay(t, s, "shop", &perSecond); d != 0 {
 		t.Errorf("GetDelay after the restart = %v, want 0", d)
@@ -100,10 +152,11 @@ func TestHangingServer(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
 	var wg sync.WaitGroup
-	for range 50 {
+	for i := range 50 {
 		wg.Go(func() {
-			if d, err := ask(ctx, s, "shop", &plenty); !errors.Is(err, context.DeadlineExceeded) {
-				t.Errorf("GetDelay = %v, %v; want DeadlineExceeded", d, err)
+			op := storage.Op{Kind: storage.Kind(i % 2 * int(storage.Admit)), Now: storage.OwnClock, Cost: 1}
+			if a, err := s.Do(ctx, "shop", &plenty, op); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("%+v = %+v, %v; want DeadlineExceeded", op, a, err)
 			}
 		})
 	}
@@ -125,7 +178,10 @@ func TestHangingServer(t *testing.T) {
 	if n := scriptCalls(t, client); n < 3 {
 		t.Errorf("%d script calls: nothing was sent while the server hung", n)
 	}
-	eventually(t, "only the tokens of those who stayed are out", func() bool { return inUse(t, s, "shop") == 2 })
+	eventually(t, "only the tokens of those who stayed are out", func() bool {
+		tokens, leases := out(t, s, "shop")
+		return tokens == 2 && leases == 0
+	})
 }
 
 // A call whose answer is lost is not made again, whatever the client's MaxRetries.
@@ -187,6 +243,53 @@ func TestLostAnswer(t *testing.T) {
 	}
 }
 
+// A lease whose answer is lost is out once, and ends by itself. A Settle whose answer is lost may be done again.
+func TestLostLease(t *testing.T) {
+	server := servers.OwnRedis(t)
+	proxy := newProxy(t, server.Addr())
+	client := goredis.NewClient(&goredis.Options{Addr: proxy.addr, MaxRetries: 10})
+	defer client.Close()
+	s := newStorageWith(t, client, redis.Options{})
+	direct := newStorageWith(t, connect(t, server.Addr()), redis.Options{})
+	l := plenty
+	l.Concurrency, l.Lease = 1, 200
+	lose := func(op storage.Op) {
+		t.Helper()
+		op.Now, op.Cost = storage.OwnClock, 1
+		proxy.cut.Store(1)
+		if a, err := s.Do(t.Context(), "shop", &l, op); !errors.Is(err, redis.ErrNoAnswer) {
+			t.Fatalf("operation %d = %+v, %v; want ErrNoAnswer", op.Kind, a, err)
+		}
+	}
+	getDelay(t, s, "other", &l) // loads the script
+	lose(storage.Op{Kind: storage.Admit})
+	if _, n := out(t, direct, "shop"); n != 1 {
+		t.Errorf("%d leases are out after an Admit whose answer is lost, want 1", n)
+	}
+	var a storage.Answer
+	eventually(t, "admitted when the lost lease is over", func() bool {
+		op := storage.Op{Kind: storage.Admit, Cost: 1, Ticket: a.Ticket}
+		a = do(t, s, "shop", &l, op)
+		return a.Delay == 0
+	})
+	l.Lease = 60_000
+	a = do(t, s, "shop", &l, storage.Op{Kind: storage.Renew, Lease: a.Lease})
+	if !a.Found {
+		eventually(t, "admitted again, the lease was over", func() bool {
+			a = admit(t, s, "shop", &l)
+			return a.Delay == 0
+		})
+	}
+	settle := storage.Op{Kind: storage.Settle, Cost: 1, Lease: a.Lease}
+	lose(settle)
+	if a := do(t, s, "shop", &l, settle); a.Found {
+		t.Error("Settle whose answer was lost was not done")
+	}
+	if _, n := out(t, direct, "shop"); n != 0 {
+		t.Errorf("%d leases are out after it was given back, want 0", n)
+	}
+}
+
 // proxy is a TCP proxy that can cut connections instead of passing on an answer.
 type proxy struct {
 	addr string
@@ -238,6 +341,7 @@ func TestRefusals(t *testing.T) {
 	client := connect(t, server.Addr())
 	s := newStorageWith(t, client, redis.Options{})
 	getDelay(t, s, "shop", &perSecond)
+	lease := admit(t, s, "shop", &perSecond).Lease
 	before, rev, err := s.Get(t.Context(), "shop")
 	if err != nil {
 		t.Fatal(err)
@@ -259,11 +363,17 @@ func TestRefusals(t *testing.T) {
 			func(err error) bool { return strings.Contains(err.Error(), "can't run this command") }},
 	} {
 		order(c.spoil...)
-		_, decide := ask(t.Context(), s, "shop", &perSecond)
+		var decide [3]error
+		for i, kind := range []storage.Kind{storage.GetDelay, storage.Admit, storage.Settle} {
+			op := storage.Op{Kind: kind, Now: storage.OwnClock, Cost: 1, Lease: lease}
+			_, decide[i] = s.Do(t.Context(), "shop", &perSecond, op)
+		}
 		set := s.Set(t.Context(), "shop", before, rev)
 		order(c.fix...)
-		if decide == nil || !c.is(decide) || errors.Is(decide, redis.ErrNoAnswer) {
-			t.Errorf("%s: GetDelay = %v", c.name, decide)
+		for i, err := range decide {
+			if err == nil || !c.is(err) || errors.Is(err, redis.ErrNoAnswer) {
+				t.Errorf("%s: operation %d = %v", c.name, i, err)
+			}
 		}
 		if set == nil || !c.is(set) {
 			t.Errorf("%s: Set = %v", c.name, set)
@@ -274,6 +384,9 @@ func TestRefusals(t *testing.T) {
 	}
 	if d := getDelay(t, s, "shop", &perSecond); d != 0 {
 		t.Errorf("GetDelay when all is well again = %v, want 0", d)
+	}
+	if a := do(t, s, "shop", &perSecond, storage.Op{Kind: storage.Settle, Cost: 1, Lease: lease}); !a.Found {
+		t.Error("Settle when all is well again does not find the lease")
 	}
 }
 
@@ -290,12 +403,13 @@ func TestKeyOfAnotherType(t *testing.T) {
 				t.Fatal(err)
 			}
 			var wg sync.WaitGroup
-			for range 100 { // so that they share pipelines
+			for i := range 100 { // so that they share pipelines
 				for _, key := range []string{"list", "text", "shop"} {
 					wg.Go(func() {
-						_, err := ask(t.Context(), s, key, &plenty)
+						op := storage.Op{Kind: storage.Kind(i % 4), Now: storage.OwnClock, Cost: 1} // to Settle
+						_, err := s.Do(t.Context(), key, &plenty, op)
 						if key == "shop" && err != nil || key != "shop" && !errors.Is(err, redis.ErrNotState) {
-							t.Errorf("GetDelay(%q) = %v", key, err)
+							t.Errorf("%+v of %q: %v", op, key, err)
 						}
 					})
 				}
@@ -369,7 +483,7 @@ func TestClusterFailover(t *testing.T) {
 	client := connectCluster(t, cluster)
 	s := newStorage(t, client)
 	key := entityOn(t, client, cluster.Nodes[0], true)
-	getDelay(t, s, key, &plenty)
+	lease := admit(t, s, key, &plenty).Lease
 	if err := cluster.Nodes[0].Kill(); err != nil {
 		t.Fatal(err)
 	}
@@ -388,6 +502,8 @@ func TestClusterFailover(t *testing.T) {
 		return err == nil
 	})
 	t.Logf("while there was no master: %v", last)
+	// The replica may have been told of the lease, or not: that is no error.
+	do(t, s, key, &plenty, storage.Op{Kind: storage.Settle, Cost: 1, Lease: lease})
 }
 
 // scriptCalls returns how many scripts the server has run.
@@ -411,43 +527,80 @@ func scriptCalls(t *testing.T, client *goredis.Client) (n int) {
 	return n
 }
 
+// trips counts how often a client has sent something.
+type trips struct{ n atomic.Int64 }
+
+func (*trips) DialHook(next goredis.DialHook) goredis.DialHook { return next }
+func (c *trips) ProcessHook(next goredis.ProcessHook) goredis.ProcessHook {
+	return func(ctx context.Context, cmd goredis.Cmder) error { c.n.Add(1); return next(ctx, cmd) }
+}
+func (c *trips) ProcessPipelineHook(next goredis.ProcessPipelineHook) goredis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []goredis.Cmder) error { c.n.Add(1); return next(ctx, cmds) }
+}
+
+// A decision is one script call at most, and one round trip; callers who wait at the same time have fewer.
 func TestScriptCalls(t *testing.T) {
-	client := connect(t, servers.OwnRedis(t).Addr())
+	server := servers.OwnRedis(t)
+	admin, client := connect(t, server.Addr()), connect(t, server.Addr())
 	s := newStorage(t, client)
 	getDelay(t, s, "shop", &plenty) // loads the script
+	sent := new(trips)
+	client.AddHook(sent)
 	count := func(what string, decisions int, f func()) (calls int) {
-		before := scriptCalls(t, client)
+		before, trips := scriptCalls(t, admin), sent.n.Load()
 		f()
-		calls = scriptCalls(t, client) - before
-		t.Logf("%s: %d decisions in %d script calls", what, decisions, calls)
-		if calls > decisions {
-			t.Errorf("%s: %d script calls for %d decisions", what, calls, decisions)
+		calls, trips = scriptCalls(t, admin)-before, sent.n.Load()-trips
+		t.Logf("%s: %d decisions in %d script calls and %d round trips", what, decisions, calls, trips)
+		if calls > decisions || trips > int64(decisions) {
+			t.Errorf("%s: %d script calls and %d round trips for %d decisions", what, calls, trips, decisions)
 		}
 		return calls
 	}
-	if calls := count("one after the other", 100, func() {
-		for range 50 {
-			getDelay(t, s, "shop", &plenty)
-			returnToken(t, s, "shop", &plenty)
+	for kind := storage.GetDelay; kind <= storage.Reset; kind++ {
+		var a storage.Answer
+		if kind != storage.GetDelay && kind != storage.ReturnToken {
+			a = admit(t, s, "shop", &plenty)
 		}
-	}); calls != 100 {
-		t.Errorf("%d calls", calls)
+		op := storage.Op{Kind: kind, Cost: 1, Lease: a.Lease, For: 1}
+		if calls := count(fmt.Sprintf("an operation of kind %d", kind), 1, func() { a = do(t, s, "shop", &plenty, op) }); calls != 1 {
+			t.Errorf("%d calls", calls)
+		}
+		if found := kind == storage.ReturnToken || kind == storage.Settle || kind == storage.Cancel || kind == storage.Renew; a.Found != found {
+			t.Errorf("an operation of kind %d = %+v", kind, a)
+		}
 	}
-	together := func(entity func(int) string) func() {
+	together := func(entity func(int) string, each func(key string)) func() {
 		return func() {
 			var wg sync.WaitGroup
 			for i := range 64 {
 				wg.Go(func() {
 					for range 50 {
-						getDelay(t, s, entity(i), &plenty)
+						each(entity(i))
 					}
 				})
 			}
 			wg.Wait()
 		}
 	}
-	if calls := count("64 for one entity", 64*50, together(func(int) string { return "shop" })); calls > 64*50/2 {
-		t.Errorf("callers for one entity do not share calls")
+	one := func(int) string { return "shop" }
+	several := func(i int) string { return fmt.Sprint("shop", i) }
+	decide := func(key string) { getDelay(t, s, key, &plenty) }
+	admitAndSettle := func(key string) {
+		a := admit(t, s, key, &plenty)
+		do(t, s, key, &plenty, storage.Op{Kind: storage.Settle, Cost: 1, Lease: a.Lease})
 	}
-	count("64 for 64 entities", 64*50, together(func(i int) string { return fmt.Sprint("shop", i) }))
+	for _, c := range []struct {
+		what      string
+		decisions int
+		do        func()
+	}{
+		{"64 callers of GetDelay for one entity", 64 * 50, together(one, decide)},
+		{"64 callers of Admit and Settle for one entity", 2 * 64 * 50, together(one, admitAndSettle)},
+	} {
+		if calls := count(c.what, c.decisions, c.do); calls > c.decisions/2 {
+			t.Errorf("%s do not share calls", c.what)
+		}
+	}
+	count("64 callers of GetDelay for 64 entities", 64*50, together(several, decide))
+	count("64 callers of Admit and Settle for 64 entities", 2*64*50, together(several, admitAndSettle))
 }

@@ -2,6 +2,7 @@ package redis
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"sync"
 	"time"
@@ -21,20 +22,38 @@ func (s *Storage) List(ctx context.Context, each func(storage.Entry) error) erro
 	if err := s.usable(ctx); err != nil {
 		return err
 	}
+	var (
+		mu    sync.Mutex // the masters are asked at the same time
+		asked bool
+		ended error
+	)
+	one := func(e storage.Entry) error {
+		mu.Lock()
+		defer mu.Unlock()
+		if ended == nil {
+			ended = ctx.Err()
+		}
+		if ended == nil {
+			ended = each(e)
+		}
+		return ended
+	}
 	masters, several := s.client.(interface {
 		ForEachMaster(context.Context, func(context.Context, *goredis.Client) error) error
 	})
 	if !several {
-		return s.list(ctx, s.client, each)
+		return s.list(ctx, s.client, one)
 	}
-	var mu sync.Mutex
-	return masters.ForEachMaster(ctx, func(ctx context.Context, c *goredis.Client) error {
-		return s.list(ctx, c, func(e storage.Entry) error {
-			mu.Lock()
-			defer mu.Unlock()
-			return each(e)
-		})
+	err := masters.ForEachMaster(ctx, func(ctx context.Context, c *goredis.Client) error {
+		mu.Lock()
+		asked = true
+		mu.Unlock()
+		return s.list(ctx, c, one)
 	})
+	if err != nil && !asked { // not even which masters there are
+		return s.failure(err)
+	}
+	return err
 }
 
 // list lists the entities of one server.
@@ -82,28 +101,29 @@ func scan(ctx context.Context, client goredis.Cmdable, cursor uint64, match stri
 // getAll gets the values of keys and the time. In a Cluster the keys are of one server, but of several slots.
 func getAll(ctx context.Context, client goredis.Cmdable, keys []string) (time.Time, [][]byte, error) {
 	var now *goredis.TimeCmd
-	values := make([]*goredis.StringCmd, len(keys))
-	_, err := within(ctx, func() (struct{}, error) {
-		_, err := client.Pipelined(ctx, func(p goredis.Pipeliner) error {
+	values, err := within(ctx, func() ([][]byte, error) {
+		commands, _ := client.Pipelined(ctx, func(p goredis.Pipeliner) error {
 			now = p.Time(ctx)
-			for i, key := range keys {
-				values[i] = p.Get(ctx, key)
+			for _, key := range keys {
+				p.Get(ctx, key)
 			}
 			return nil
 		})
-		if now.Err() == nil {
-			err = nil // of a GET: the key is gone, or has no string
+		values := make([][]byte, len(keys))
+		for i, c := range commands[1:] {
+			value, err := c.(*goredis.StringCmd).Bytes()
+			var answer goredis.Error
+			if err != nil && !errors.As(err, &answer) { // else the key is gone, or has no string
+				return nil, err
+			}
+			values[i] = value
 		}
-		return struct{}{}, err
+		return values, now.Err()
 	})
 	if err != nil {
 		return time.Time{}, nil, err
 	}
-	got := make([][]byte, len(keys))
-	for i, v := range values {
-		got[i], _ = v.Bytes()
-	}
-	return now.Val(), got, nil
+	return now.Val(), values, nil
 }
 
 // entity is the one whose key this is.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"flag"
+	"fmt"
 	"os"
 	"os/exec"
 	"sync"
@@ -23,31 +24,35 @@ const (
 	contender             = "DRIP_TEST_CONTENDER" // set for a process of TestProcesses
 )
 
-var duration = flag.Duration("duration", 2*time.Second, "how long TestProcesses contends")
+// A long run is -duration 10s.
+var duration = flag.Duration("duration", 2*time.Second, "how long TestProcesses contends, each time")
 
 // process is what a process of TestProcesses is told, and what it reports.
 type process struct {
 	Addr     string
 	Limits   storage.Limits
+	Admit    bool // instead of GetDelay
 	Duration time.Duration
 
 	Granted, Calls int64
 	MostInFlight   int64
 }
 
-// TestProcesses has 8 processes of 16 goroutines ask for one entity as fast as they can. What was granted must be no
-// more than the intervals brought, and the operations in flight, which the processes count in another key, no more
-// than Size.
+// TestProcesses has 8 processes of 16 goroutines ask for one entity: GetDelay as fast as they can, Admit when they are
+// told to. What was granted must be no more than the intervals brought, and the operations in flight, which the
+// processes count in another key, no more than Size.
 func TestProcesses(t *testing.T) {
-	for name, limits := range map[string]storage.Limits{
-		"capacity is short": limits(40, 6, 2, 5),
-		"tokens are short":  limits(10, 1000, 1, 5),
-	} {
-		t.Run(name, func(t *testing.T) { testProcesses(t, limits) })
+	for _, admit := range []bool{false, true} {
+		for name, limits := range map[string]storage.Limits{
+			"capacity is short": limits(40, 6, 2, 5),
+			"tokens are short":  limits(10, 1000, 1, 5),
+		} {
+			t.Run(fmt.Sprintf("%s/Admit=%t", name, admit), func(t *testing.T) { testProcesses(t, limits, admit) })
+		}
 	}
 }
 
-func testProcesses(t *testing.T, limits storage.Limits) {
+func testProcesses(t *testing.T, limits storage.Limits, admit bool) {
 	server := servers.OwnRedis(t)
 	client := connect(t, server.Addr())
 	s := newStorageWith(t, client, redis.Options{})
@@ -57,7 +62,7 @@ func testProcesses(t *testing.T, limits storage.Limits) {
 	)
 	for i := range reports {
 		wg.Go(func() {
-			told, err := json.Marshal(process{Addr: server.Addr(), Limits: limits, Duration: *duration})
+			told, err := json.Marshal(process{Addr: server.Addr(), Limits: limits, Admit: admit, Duration: *duration})
 			if err != nil {
 				t.Error(err)
 				return
@@ -110,8 +115,8 @@ func testProcesses(t *testing.T, limits storage.Limits) {
 	if total.MostInFlight > limits.Size {
 		t.Errorf("%d in flight at most, allowed are %d", total.MostInFlight, limits.Size)
 	}
-	if n := inUse(t, s, "shop"); n != 0 {
-		t.Errorf("%d tokens are out at the end", n)
+	if tokens, leases := out(t, s, "shop"); tokens != 0 || leases != 0 {
+		t.Errorf("%d tokens and %d leases are out at the end", tokens, leases)
 	}
 	if 2*least*processes < total.Granted {
 		t.Errorf("the least served process got %d of %d", least, total.Granted)
@@ -146,18 +151,31 @@ func contend(told string) error {
 		wg.Go(func() {
 			var granted, calls, most int64
 			var err error
+			take, give := storage.Op{Kind: storage.GetDelay}, storage.Op{Kind: storage.ReturnToken}
+			if p.Admit {
+				take, give = storage.Op{Kind: storage.Admit, Cost: 1}, storage.Op{Kind: storage.Settle, Cost: 1}
+			}
+			take.Now, give.Now = storage.OwnClock, storage.OwnClock
 			for err == nil && time.Since(began) < p.Duration {
-				var delay time.Duration
-				delay, err = ask(ctx, s, "shop", &p.Limits)
+				var a storage.Answer
+				a, err = s.Do(ctx, "shop", &p.Limits, take)
 				calls++
-				if err != nil || delay > 0 {
+				take.Ticket, give.Lease = a.Ticket, a.Lease
+				if err != nil || a.Delay > 0 {
+					if p.Admit { // who has a ticket loses nothing by coming when told
+						time.Sleep(storage.Milliseconds(a.Delay))
+					}
 					continue
 				}
 				granted++
 				in, err1 := client.Incr(ctx, "in flight").Result()
 				most = max(most, in)
 				_, err2 := client.Decr(ctx, "in flight").Result()
-				err = errors.Join(err1, err2, giveBack(ctx, s, "shop", &p.Limits))
+				back, err3 := s.Do(ctx, "shop", &p.Limits, give)
+				err = errors.Join(err1, err2, err3)
+				if err == nil && !back.Found {
+					err = errors.New("what was taken was not out any more")
+				}
 			}
 			mu.Lock()
 			defer mu.Unlock()

@@ -9,32 +9,53 @@
 //
 // # Atomicity
 //
-// Storage is [storage.Atomic]. An entity is one key, and a decision is made by a script beside it, in one round trip.
-// Callers who wait at the same time share a pipeline, and those who wait for the same entity share one call of the
-// script. Nobody waits for company: a caller is sent at once unless several pipelines to its server are under way.
+// Storage is [storage.Atomic]. An entity is one key, and every operation on it, from GetDelay to Settle, is one call of
+// a script beside it, in one round trip. Callers who wait at the same time share a pipeline, and those who wait for the
+// same entity share one call of the script. Nobody waits for company: a caller is sent at once unless several pipelines
+// to its server are under way.
+//
+// A caller whose context ends leaves at once. What was not sent yet is not decided; what was is, but a token, a lease
+// or a ticket is given back as soon as the answer comes.
+//
+// # Lost answers
 //
 // A call that was sent is not sent again, as go-redis does with other commands: it might take a second token. So
-// when the connection breaks before the answer, the call fails with [ErrNoAnswer], and may have been done. A token
-// that it took is lost to the entity until it has run nothing for MaxHold.
+// when the connection breaks before the answer, the call fails with [ErrNoAnswer], and may have been done:
 //
-// A caller whose context ends leaves at once. What was not sent yet is not decided; what was is, but a token is given
-// back as soon as the answer comes.
+//   - A token that GetDelay took is lost to the entity until it has run nothing for MaxHold.
+//   - A lease that Admit took ends by itself, a ticket that it booked is given up some time after it was due. The
+//     capacity stays used.
+//   - Settle and Renew may be done again, and Cancel of a lease: the second time they find the lease as the first has
+//     left it. ReturnToken may not, nor Cancel of a ticket: it might give back somebody else's.
 //
-// A user with an access list needs "~drip:* +evalsha +eval +get +set +time", and what the client needs to connect.
+// # What a key holds
 //
-// # Expiry
+// The value of a key is a revision and the numbers of [storage.State], eight bytes each: 64 bytes for an entity that
+// knows only GetDelay, 232 for one that was admitted to, and 48 more for each further window and 16 for each lease that
+// is out. The key is the prefix and the entity in braces.
 //
-// Every key has a time to live: until the entity would be as good as new, or while tokens are out until MaxHold after
-// its last run. Then Redis forgets it, and tokens whose holders have died are back. An entity that was decided at a
-// time of the caller's is kept for MaxHold after each call, for the server's clock says nothing about that time.
+// Every key has a time to live: until the entity would be as good as new, its leases have ended, its tickets are given
+// up and it is open again. While plain tokens of GetDelay are out, that is MaxHold after its last run at least; then
+// Redis forgets it, and tokens whose holders have died are back. Leases do not need MaxHold. An entity that was decided
+// at a time of the caller's is kept for MaxHold after each call, for the server's clock says nothing about that time.
 //
-// With an eviction policy Redis may forget entities sooner, and with them what they have used.
+// With an eviction policy Redis may forget entities sooner, and so it does when keys are flushed or a server without
+// persistence is restarted. They are new then, as full as the Start of the bucket makes them, and their leases are over.
+//
+// # Cluster and access
+//
+// In a Cluster the entities spread over all nodes, and one that does not answer keeps nobody from the others. After a
+// failover the new master may lack the last decisions, which Redis replicates without waiting.
+//
+// A user with an access list needs "~drip:* +evalsha +eval +get +set +time", for List "+scan", and what the client needs
+// to connect.
 //
 // # Clock
 //
 // Unless the caller gives a time, the server's clock decides, so the clocks of the processes do not matter. Times and
 // limits must be below 2^52, and so must the time a bucket takes to fill in milliseconds, or a call fails with
-// [ErrRange]: Lua has no larger exact numbers.
+// [ErrRange]: Lua has no larger exact numbers. Leases, whose numbers are made from the time, can be had until the
+// year 2248.
 package redis
 
 import (
@@ -80,9 +101,10 @@ type Options struct {
 	// entities. Defaults to "drip:".
 	Prefix string
 
-	// MaxHold is how long a token may be out, as far as the storage can tell: when an entity with tokens out has run
-	// nothing for so long, its holders count as dead and all its tokens are back. It should be well above the
-	// longest operation. When a bucket takes longer to fill, that time takes its place. Defaults to 24 hours.
+	// MaxHold is how long a token of GetDelay may be out, as far as the storage can tell: when an entity with tokens out
+	// has run nothing for so long, its holders count as dead and all its tokens are back. It should be well above the
+	// longest operation. When a bucket takes longer to fill, that time takes its place. Defaults to 24 hours. The leases
+	// of Admit end without it.
 	MaxHold time.Duration
 }
 

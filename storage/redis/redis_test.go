@@ -3,6 +3,7 @@ package redis_test
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -91,11 +92,18 @@ func TestStorage(t *testing.T) {
 	}
 }
 
+// All of them are -miniredis-runs 300, for a minute.
+var miniredisRuns = flag.Int("miniredis-runs", 30, "how many recorded runs are replayed with miniredis, whose Lua is slow")
+
 func TestTraces(t *testing.T) {
 	for name, open := range backends {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel() // the Lua of miniredis takes its time
-			if err := traces.Replay(t.Context(), newStorage(t, open(t)), traces.Runs); err != nil {
+			t.Parallel()
+			runs := traces.Runs
+			if name == "miniredis" {
+				runs = *miniredisRuns
+			}
+			if err := traces.Replay(t.Context(), newStorage(t, open(t)), runs); err != nil {
 				t.Error(err)
 			}
 		})
@@ -139,14 +147,40 @@ func returnToken(t testing.TB, s storage.Atomic, key string, l *storage.Limits) 
 	}
 }
 
+// do does an operation by the server's clock.
+func do(t testing.TB, s storage.Atomic, key string, l *storage.Limits, op storage.Op) storage.Answer {
+	t.Helper()
+	op.Now = storage.OwnClock
+	a, err := s.Do(t.Context(), key, l, op)
+	if err != nil {
+		t.Fatalf("operation %d of %q: %v", op.Kind, key, err)
+	}
+	return a
+}
+
+func admit(t testing.TB, s storage.Atomic, key string, l *storage.Limits) storage.Answer {
+	t.Helper()
+	return do(t, s, key, l, storage.Op{Kind: storage.Admit, Cost: 1})
+}
+
 // inUse returns the tokens that are out.
 func inUse(t testing.TB, s storage.Storage, key string) int64 {
+	t.Helper()
+	n, _ := out(t, s, key)
+	return n
+}
+
+// out returns the plain tokens and the leases that are.
+func out(t testing.TB, s storage.Storage, key string) (tokens, leases int64) {
 	t.Helper()
 	state, _, err := s.Get(t.Context(), key)
 	if err != nil {
 		t.Fatalf("Get(%q): %v", key, err)
 	}
-	return state.InUse
+	if state.Booking != nil {
+		leases = int64(len(state.Booking.Leases))
+	}
+	return state.InUse, leases
 }
 
 // eventually waits until done, a minute at most.
@@ -308,16 +342,68 @@ func TestTimeToLive(t *testing.T) {
 	}
 }
 
+// What is known of leases, tickets and closed entities is kept for as long as it matters.
+func TestTimeToLiveOfAdmission(t *testing.T) {
+	const hour = 3_600_000
+	admit := storage.Op{Kind: storage.Admit, Cost: 1}
+	for name, c := range map[string]struct {
+		ops   []storage.Op
+		least time.Duration
+	}{
+		"a lease is out":         {[]storage.Op{admit}, 90 * time.Second},
+		"tickets are booked":     {[]storage.Op{admit, admit, admit, admit, admit}, 2 * time.Second},
+		"throttled":              {[]storage.Op{admit, {Kind: storage.Throttle, For: 2 * hour}}, 2 * time.Hour},
+		"paused":                 {[]storage.Op{{Kind: storage.Pause, For: 48 * hour}}, 48 * time.Hour},
+		"paused and a token out": {[]storage.Op{{Kind: storage.GetDelay}, {Kind: storage.Pause, For: 48 * hour}}, 48 * time.Hour},
+	} {
+		t.Run(name, func(t *testing.T) {
+			mini := miniredis.RunT(t)
+			now := time.UnixMilli(1_700_000_000_000)
+			mini.SetTime(now)
+			s := newStorageWith(t, connect(t, mini.Addr()), redis.Options{})
+			l := limits(2, 2, 1000, 50)
+			l.Lease, l.Concurrency = 90_000, 100
+			for _, op := range c.ops {
+				do(t, s, "shop", &l, op)
+			}
+			state, _, err := s.Get(t.Context(), "shop")
+			if err != nil {
+				t.Fatal(err)
+			}
+			ttl := mini.TTL("drip:{shop}")
+			if ttl < c.least || state.InUse == 0 && ttl != time.UnixMilli(state.Until).Sub(now) {
+				t.Errorf("the key lives for %v, want %v at least, and until %v", ttl, c.least, time.UnixMilli(state.Until).Sub(now))
+			}
+			mini.FastForward(c.least - time.Millisecond)
+			mini.SetTime(now.Add(c.least - time.Millisecond))
+			if op := c.ops[len(c.ops)-1].Kind; op == storage.Throttle || op == storage.Pause {
+				a := do(t, s, "shop", &l, admit)
+				if a.Bound != storage.BoundClosed || a.Delay < 1 {
+					t.Errorf("Admit a millisecond before it opens = %+v, want BoundClosed", a)
+				}
+			}
+		})
+	}
+}
+
 func TestIdleEntitiesAreGone(t *testing.T) {
 	client := connect(t, servers.OwnRedis(t).Addr())
 	s := newStorage(t, client)
 	fast := limits(3, 1, 20, 1)
-	for i := range 1000 {
-		key := fmt.Sprint("shop", i)
-		if d := getDelay(t, s, key, &fast); d != 0 {
+	fast.Lease = 30
+	for i := range 200 {
+		shop := func(what string) string { return fmt.Sprint(what, i) }
+		if d := getDelay(t, s, shop("plain"), &fast); d != 0 {
 			t.Fatalf("GetDelay = %v, want 0", d)
 		}
-		returnToken(t, s, key, &fast)
+		returnToken(t, s, shop("plain"), &fast)
+		settled := admit(t, s, shop("settled"), &fast)
+		do(t, s, shop("settled"), &fast, storage.Op{Kind: storage.Settle, Cost: 2, Lease: settled.Lease})
+		for range 6 { // leases that nobody gives back, and tickets that do not come
+			admit(t, s, shop("lost"), &fast)
+		}
+		do(t, s, shop("throttled"), &fast, storage.Op{Kind: storage.Throttle, For: 50})
+		do(t, s, shop("paused"), &fast, storage.Op{Kind: storage.Pause, For: 50})
 	}
 	getDelay(t, s, "holder", &fast)
 	eventually(t, "only the entity whose token is out is left", func() bool {

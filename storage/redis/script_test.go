@@ -19,20 +19,33 @@ import (
 	"github.com/drip-go/drip/storage/storagetest"
 )
 
-var decisions = flag.Int("decisions", 20_000, "how many random operations the script is compared with Apply by")
+// A long run is -decisions 1100000, for a few minutes.
+var decisions = flag.Int("decisions", 10_000, "how many random operations the script is compared with Apply by")
 
-// backends are the two kinds of Lua a script meets.
-var backends = map[string]func(testing.TB) string{
-	"miniredis": func(t testing.TB) string { return "redis://" + miniredis.RunT(t).Addr() },
-	"redis":     func(t testing.TB) string { return servers.UseRedis(t).URL() },
+// backends are the kinds of Lua a script meets, how to reach it, and how many times less of it is enough.
+var backends = []struct {
+	name   string
+	client func(testing.TB) goredis.UniversalClient
+	less   int
+}{
+	{"redis", connectRedis, 1},
+	{"miniredis", func(t testing.TB) goredis.UniversalClient { // its Lua is slow
+		return goredis.NewClient(&goredis.Options{Addr: miniredis.RunT(t).Addr()})
+	}, 10},
+	{"cluster", func(t testing.TB) goredis.UniversalClient {
+		return goredis.NewClusterClient(&goredis.ClusterOptions{Addrs: servers.OwnRedisCluster(t, 3, 0).Addrs()})
+	}, 10},
 }
 
-func newStorage(t testing.TB, url string) *Storage {
-	o, err := goredis.ParseURL(url)
+func connectRedis(t testing.TB) goredis.UniversalClient {
+	o, err := goredis.ParseURL(servers.UseRedis(t).URL())
 	if err != nil {
 		t.Fatal(err)
 	}
-	client := goredis.NewClient(o)
+	return goredis.NewClient(o)
+}
+
+func newStorage(t testing.TB, client goredis.UniversalClient) *Storage {
 	t.Cleanup(func() { _ = client.Close() })
 	s, err := New(client, Options{Prefix: fmt.Sprintf("%s-%x:", t.Name(), rand.Uint64())})
 	if err != nil {
@@ -43,17 +56,14 @@ func newStorage(t testing.TB, url string) *Storage {
 
 // TestScriptAppliesAsApply has single operations compared, as every backend has, but many more of them.
 func TestScriptAppliesAsApply(t *testing.T) {
-	for name, url := range backends {
-		t.Run(name, func(t *testing.T) {
-			s := newStorage(t, url(t))
-			n := *decisions
-			if name == "miniredis" {
-				n /= 10 // its Lua is slow
-			}
+	for _, b := range backends {
+		t.Run(b.name, func(t *testing.T) {
+			s := newStorage(t, b.client(t))
 			const steps = 250
-			for first := rand.Uint64() >> 1; n > 0; n -= steps {
-				storagetest.Compare(t, s, first, steps)
-				first++
+			seed := rand.Uint64() >> 1
+			for done := 0; done < *decisions/b.less; done += steps {
+				storagetest.Compare(t, s, seed, steps)
+				seed++
 			}
 		})
 	}
@@ -155,7 +165,7 @@ func FuzzScript(f *testing.F) {
 	f.Add(int64(limit-1), int64(1), int64(1), int64(1), int64(1-limit), int64(limit-1), int64(1), int64(limit-1), []byte{0, 64, 128, 192, 255})
 	f.Add(int64(1), int64(limit-1), int64(limit-1), int64(limit-1), int64(limit-1), int64(1-limit), int64(0), int64(1), []byte{255, 192, 128, 64, 0})
 	f.Add(int64(math.MaxInt64), int64(limit), int64(limit+1), int64(3), int64(math.MinInt64), int64(limit), int64(0), int64(0), []byte{1})
-	s := newStorage(f, servers.UseRedis(f).URL())
+	s := newStorage(f, connectRedis(f))
 	f.Fuzz(func(t *testing.T, size, rate, interval, wait, start, now, concurrency, further int64, steps []byte) {
 		l := storage.Limits{
 			Window:      storage.Window{Size: size, RefreshRate: rate, RefreshInterval: interval},
@@ -191,6 +201,9 @@ func FuzzScript(f *testing.F) {
 				op = c.other(int(b & 31))
 			}
 			op.Now = now
+			if _, err := packOp(&op); err != nil { // too large
+				op = storage.Op{Kind: storage.ReturnToken}
+			}
 			ops = append(ops, op)
 			if b&32 != 0 || i == len(steps)-1 {
 				if err := c.run(ops); err != nil {
@@ -237,13 +250,9 @@ func (c *comparison) other(n int) storage.Op {
 // TestScriptTakesSeveral compares random runs of several operations a call, most of them near intervals, sizes and
 // rates where answers change.
 func TestScriptTakesSeveral(t *testing.T) {
-	for name, url := range backends {
-		t.Run(name, func(t *testing.T) {
-			s := newStorage(t, url(t))
-			n := *decisions
-			if name == "miniredis" {
-				n /= 10
-			}
+	for _, b := range backends {
+		t.Run(b.name, func(t *testing.T) {
+			s, n := newStorage(t, b.client(t)), *decisions/b.less
 			seed := rand.Uint64()
 			rnd := rand.New(rand.NewPCG(seed, 0))
 			for n > 0 {

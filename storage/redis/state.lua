@@ -4,7 +4,7 @@
 -- ARGV[1]    big-endian int64: Size, RefreshRate, RefreshInterval, WaitForToken, Start and Concurrency of the Limits,
 --            Options.MaxHold in milliseconds, Lease and MaxLease, and the three of each of Windows
 -- ARGV[2..]  the operations. Each is a byte, its Kind, and then big-endian int64: Now, Cost, For, the five of Ticket
---            and of Lease. Zeros at the end are left out; without any number Now is OwnClock
+--            and of Lease. Of GetDelay and ReturnToken it is Now only, or nothing for OwnClock
 --
 -- Returns the Answers one after the other, of each what its Kind sets: Delay and Bound of GetDelay; the same of Admit,
 -- and then the five of Lease for a Delay of 0, else the five of Ticket; Found of ReturnToken, Settle and Cancel; Found
@@ -14,24 +14,16 @@ local max, min = math.max, math.min
 local limit = 2 ^ 52
 local inexact = false
 
--- l are the Limits. For Concurrency stands what it is, not 0.
 local Size, RefreshRate, RefreshInterval, WaitForToken, Start, Concurrency, MaxHold = unpack('>i8i8i8i8i8i8i8', ARGV[1])
-local l = {
-  Size = Size, RefreshRate = RefreshRate, RefreshInterval = RefreshInterval,
-  WaitForToken = WaitForToken, Start = Start, Concurrency = Concurrency > 0 and Concurrency or Size,
-}
+if Concurrency == 0 then
+  Concurrency = Size
+end
 
--- s is the State, nil when nothing is stored: s.OpsLast is Ops.Last and so on, s.LateLast and s.LateCapacity are
--- Booking.Late, and what else there is of Booking is s.Booking.
-local s
+-- The State, but for its Booking. Without a value it is Limits.New.
+local OpsLast, OpsCapacity, WaitLast, WaitCapacity, InUse, Until = Start, 0, Start - RefreshInterval, 0, 0, 0
 local revision, clock = 0, 0
 if value then
-  local OpsLast, OpsCapacity, WaitLast, WaitCapacity, InUse, Until
   revision, clock, OpsLast, OpsCapacity, WaitLast, WaitCapacity, InUse, Until = unpack('>i8i8i8i8i8i8i8i8', value)
-  s = {
-    OpsLast = OpsLast, OpsCapacity = OpsCapacity, WaitLast = WaitLast, WaitCapacity = WaitCapacity,
-    InUse = InUse, Until = Until,
-  }
 end
 
 -- plain tells that there is no Booking and none will be needed.
@@ -45,4 +37,5 @@ local millis = (micros - micros % 1000) / 1000
 local known = value -- or something is to be stored
 local answers = {}
 local now -- what the last operation was told
-local till, needed, booked -- by when s would be as good as new, by when without what is promised; the bytes of Booking
+local till, needed -- by when the State would be as good as new, and by when but for what is promised
+local booked = '' -- the bytes of Booking

@@ -81,16 +81,17 @@ func packOp(op *storage.Op) (string, error) {
 		outside(l.ID/2) || outside(l.Begin) || outside(l.End) || outside(l.Cost) || outside(l.Left) {
 		return "", ErrRange
 	}
-	numbers := [...]int64{o.Now, o.Cost, o.For, clamp(t.Slot), clamp(t.Epoch), clamp(t.Cost), clamp(t.Number), clamp(t.Again),
-		l.ID, l.Begin, l.End, l.Cost, l.Left}
-	n := len(numbers)
-	for n > 1 && numbers[n-1] == 0 {
-		n--
+	b := append(make([]byte, 0, 1+13*8), byte(op.Kind))
+	switch classic := op.Kind == storage.GetDelay || op.Kind == storage.ReturnToken; {
+	case classic && o.Now == storage.OwnClock:
+	case classic:
+		b = appendNumbers(b, o.Now)
+	default:
+		b = appendNumbers(b, o.Now, o.Cost, o.For,
+			clamp(t.Slot), clamp(t.Epoch), clamp(t.Cost), clamp(t.Number), clamp(t.Again),
+			l.ID, l.Begin, l.End, l.Cost, l.Left)
 	}
-	if n == 1 && o.Now == storage.OwnClock {
-		n = 0
-	}
-	return string(appendNumbers(append(make([]byte, 0, 1+8*len(numbers)), byte(op.Kind)), numbers[:n]...)), nil
+	return string(b), nil
 }
 
 // clamp brings a number of a ticket, which may be forged, to where a script can compare it.

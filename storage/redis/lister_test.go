@@ -1,0 +1,106 @@
+package redis_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/drip-go/drip/storage"
+	"github.com/drip-go/drip/storage/redis"
+)
+
+func TestList(t *testing.T) {
+	for name, open := range backends {
+		t.Run(name, func(t *testing.T) {
+			client := open(t)
+			prefix := fmt.Sprintf("%s[*?\\-%x:", t.Name(), rand.Uint64())
+			s := newStorageWith(t, client, redis.Options{Prefix: prefix})
+			want := map[string]storage.State{}
+			for i := range 1200 { // more than one step of a scan finds
+				key := fmt.Sprint("shop", i)
+				want[key] = storage.State{}
+				getDelay(t, s, key, &plenty)
+			}
+			for _, key := range []string{" ", "\n", "{", "}", "{}", "{}a", "}{", "a}b", "*", "\xff"} {
+				want[key] = storage.State{}
+				admit(t, s, key, &plenty)
+			}
+			for key := range want {
+				state, _, err := s.Get(t.Context(), key)
+				if err != nil {
+					t.Fatal(err)
+				}
+				want[key] = state
+			}
+			for key, value := range map[string]string{ // of other people
+				prefix + "shop1": "x", prefix + "{text}": "x", prefix + "{}shop": "x", "*" + prefix + "{shop}": "x", prefix + "{a}b": "x",
+			} {
+				if err := client.Set(t.Context(), key, value, time.Minute).Err(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := client.LPush(t.Context(), prefix+"{list}", "x").Err(); err != nil {
+				t.Fatal(err)
+			}
+			seen := map[string]bool{}
+			err := s.List(t.Context(), func(e storage.Entry) error {
+				if w, ok := want[e.Key]; !ok || !e.State.Equal(w) {
+					t.Errorf("%q is listed with %+v, want %+v", e.Key, e.State, w)
+				}
+				if off := time.Since(e.Time).Abs(); off > time.Minute {
+					t.Errorf("%q was read %v from now", e.Key, off)
+				}
+				seen[e.Key] = true
+				return nil
+			})
+			if err != nil || len(seen) != len(want) {
+				t.Errorf("List told %d of %d entities, %v", len(seen), len(want), err)
+			}
+
+			told, enough := 0, errors.New("enough")
+			if err := s.List(t.Context(), func(storage.Entry) error { told++; return enough }); err != enough || told != 1 {
+				t.Errorf("List that is ended = %v after %d entities, want that error after one", err, told)
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			told = 0
+			if err := s.List(ctx, func(storage.Entry) error { told++; cancel(); return nil }); !errors.Is(err, context.Canceled) || told != 1 {
+				t.Errorf("List whose context ends = %v after %d entities, want Canceled after one", err, told)
+			}
+		})
+	}
+}
+
+// lossy is a connection that breaks after the first two answers of a pipeline.
+type lossy struct{}
+
+func (lossy) DialHook(next goredis.DialHook) goredis.DialHook          { return next }
+func (lossy) ProcessHook(next goredis.ProcessHook) goredis.ProcessHook { return next }
+func (lossy) ProcessPipelineHook(next goredis.ProcessPipelineHook) goredis.ProcessPipelineHook {
+	return func(ctx context.Context, commands []goredis.Cmder) error {
+		err := next(ctx, commands)
+		for _, c := range commands[2:] {
+			c.SetErr(io.ErrUnexpectedEOF)
+		}
+		return err
+	}
+}
+
+// What was not read is not missing.
+func TestListThatLosesAnswers(t *testing.T) {
+	client := connectShared(t)
+	s := newStorage(t, client)
+	for i := range 3 {
+		getDelay(t, s, fmt.Sprint("shop", i), &plenty)
+	}
+	client.AddHook(lossy{})
+	err := s.List(t.Context(), func(storage.Entry) error { return nil })
+	if !errors.Is(err, redis.ErrNoAnswer) || !errors.Is(err, io.ErrUnexpectedEOF) {
+		t.Errorf("List = %v, want ErrNoAnswer", err)
+	}
+}
