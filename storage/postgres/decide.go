@@ -8,8 +8,6 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
-	"sync"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -20,99 +18,184 @@ import (
 const (
 	micros = "floor(extract(epoch from clock_timestamp()) * 1000000)::bigint"
 
-	// What was decided on a state that was remembered holds if the state is still that one, and if the time it was
-	// decided at is not ahead of the server's, nor a second behind.
-	stillThat = "key = $1 and revision = $2 and " + micros + " - $3::bigint * 1000 between 0 and 1000000"
-	swapSQL   = "update drip.entity set revision = $4, state = $5, expires = $6, callers_clock = $7 where " + stillThat + " returning " + micros
-	checkSQL  = "select " + micros + " from drip.entity where " + stillThat
+	readSQL = "select clock, coalesce(revision, 0), state, coalesce(expires, 0), coalesce(callers_clock, false) " +
+		"from (select " + micros + " as clock) c left join drip.entity on key = $1"
 
-	// Else the row is locked until the decision is stored. There is one to lock, be it empty.
-	beginSQL = "begin isolation level read committed"
-	limitSQL = "set local idle_in_transaction_session_timeout = " // for a process that stops in the middle
-	emptySQL = "insert into drip.entity (key, revision, state, expires, callers_clock) values ($1, 0, '', 0, false) on conflict (key) do nothing"
-	lockSQL  = "select revision, state, expires, callers_clock from drip.entity where key = $1 for no key update"
-	clockSQL = "select " + micros
-	storeSQL = "update drip.entity set revision = $2, state = $3, expires = $4, callers_clock = $5 where key = $1"
-	dropSQL  = "delete from drip.entity where key = $1 and revision = 0"
+	// What was decided on a state that is known here holds if the row still has that revision, and if the server's clock
+	// is between the time it was decided at and the end of the interval.
+	inTime   = micros + " between $2 and $3"
+	checkSQL = "select " + micros + " from drip.entity where key = $1 and " + inTime + " and revision = $4"
+	swapSQL  = "update drip.entity set revision = $4, state = $5, expires = $6, callers_clock = $7 " +
+		"where key = $1 and " + inTime + " and revision = $8 returning " + micros
+	createSQL = "insert into drip.entity (key, revision, state, expires, callers_clock, entity) " +
+		"select $1, $4::bigint, $5::bytea, $6::bigint, $7::boolean, $8::bytea where " + inTime +
+		" on conflict (key) do nothing returning " + micros
+
+	// Else the row is locked until the decision is stored.
+	beginSQL    = "begin isolation level read committed"
+	limitSQL    = "set local idle_in_transaction_session_timeout = " // for a process that stops in the middle
+	lockSQL     = "select revision, state, expires, callers_clock from drip.entity where key = $1 for no key update"
+	clockSQL    = "select " + micros
+	storeSQL    = "update drip.entity set revision = $2, state = $3, expires = $4, callers_clock = $5 where key = $1"
+	storeNewSQL = "insert into drip.entity (key, revision, state, expires, callers_clock, entity) values ($1, $2, $3, $4, $5, $6)"
 )
 
-// record is what the row of an entity holds.
+// longest is a time that is never reached, in milliseconds. Sums and differences of two are none too large.
+const longest = math.MaxInt64 / 4
+
+// record is what the row of an entity holds. One that is remembered does not change.
 type record struct {
 	state        storage.State
-	revision     int64 // 0: nothing is stored
+	revision     int64 // 0: there is no row
 	expires      int64
 	callersClock bool
 
-	shared bool // another process has changed it between the last two decisions of this one
+	way way // to decide the next time
 }
+
+// way is how to decide.
+type way uint8
+
+const (
+	alone  way = iota // nobody else has changed the row since it was known here: it is what is remembered
+	shared            // others change it, too: read it first
+	hot               // they do so all the time: lock it first
+)
 
 // decide decides about the turns of a batch.
 //
 // The calculator is this process: the database only keeps what it is told, if it is told on the grounds of what it has. A
 // port of the calculator into the database was three times slower than one update, and a second thing to keep true.
 //
-// An entity that was last changed here needs one statement, in one round trip with the others. If somebody else has
-// changed it, the row is locked, read, decided about and stored, in two round trips; and so it goes on until nobody
-// else has come in between.
+// An entity that was last changed here needs one statement, in one round trip with the others. One that was changed by
+// somebody else, or is not remembered, is read first, which is another round trip. If somebody else comes in between, its
+// row is locked, read, decided about and stored, in two round trips; and so it goes on until nobody else has changed it.
 func (s *Storage) decide(batch []*turn, answered func([]*turn)) {
 	ctx, cancel := context.WithTimeout(context.Background(), s.timeout)
 	defer cancel()
-	// All who lock several rows do it in this order, so that they do not wait for each other in a circle.
-	slices.SortFunc(batch, func(a, b *turn) int { return cmp.Compare(a.key, b.key) })
-	var mine, others []*turn
+	var ways [hot + 1][]*turn
 	now, known := s.clock.now()
 	for _, t := range batch {
-		if r := s.memory.get(t.key); known && r != nil && !r.shared {
-			mine = append(mine, t)
-		} else {
-			others = append(others, t)
+		w := shared
+		if t.known = s.memory.get(t.key); t.known != nil {
+			t.remembered = t.known.revision
+			if w = t.known.way; w == alone && !known {
+				w = shared
+			}
 		}
+		ways[w] = append(ways[w], t)
 	}
-	if len(mine) > 0 {
-		done, stale := s.swap(ctx, mine, now)
+	// swap decides at a time, and leaves those for which that does not hold to another way.
+	swap := func(turns []*turn, now int64, or way) {
+		if len(turns) == 0 {
+			return
+		}
+		inOrder(turns)
+		done, stale := s.swap(ctx, turns, now)
 		answered(done)
-		others = append(others, stale...)
+		ways[or] = append(ways[or], stale...)
 	}
-	if len(others) > 0 {
-		slices.SortFunc(others, func(a, b *turn) int { return cmp.Compare(a.key, b.key) })
-		s.fail(others, s.retry(ctx, func() error { return s.lock(ctx, others) }))
-		answered(others)
+	swap(ways[alone], now, shared)
+	if turns := ways[shared]; len(turns) > 0 {
+		var failed []*turn
+		turns, failed, now = s.read(ctx, turns)
+		answered(failed)
+		swap(turns, now, hot)
+	}
+	if turns := ways[hot]; len(turns) > 0 {
+		inOrder(turns)
+		if err := s.retry(ctx, func() error { return s.lock(ctx, turns) }); err != nil {
+			for _, t := range turns {
+				t.fail(err)
+			}
+		}
+		answered(turns)
 	}
 }
 
-// swap decides on the states that are remembered. For those that are stale nothing has changed.
-func (s *Storage) swap(ctx context.Context, turns []*turn, now int64) (done, stale []*turn) {
-	next := make([]*record, len(turns))
-	swapped := make([]int64, len(turns)) // when, by the server's clock
-	asked := s.clock.reading()
-	err := s.send(ctx, s.pool, func(b *pgx.Batch) {
-		for i, t := range turns {
-			r := s.memory.get(t.key)
-			var changed bool
-			next[i], changed = s.apply(r, t.calls, now)
-			var q *pgx.QueuedQuery
-			if changed {
-				q = b.Queue(s.sql.swap, rowKey(t.key), r.revision, now, next[i].revision, next[i].encoded(), next[i].expires, next[i].callersClock)
-			} else {
-				q = b.Queue(s.sql.check, rowKey(t.key), r.revision, now)
+// inOrder sorts turns. All who lock several rows do it in this order, so that they do not wait for each other in a circle.
+// One is left: two who make the same row, of whom one has locked what the other wants next. The server ends it (40P01).
+func inOrder(turns []*turn) {
+	slices.SortFunc(turns, func(a, b *turn) int { return cmp.Compare(a.key, b.key) })
+}
+
+// read reads the rows, and the time in milliseconds.
+func (s *Storage) read(ctx context.Context, turns []*turn) (known, failed []*turn, now int64) {
+	var micros int64
+	err := s.retry(ctx, func() error {
+		return send(ctx, s.pool, func(b *pgx.Batch) {
+			for _, t := range turns {
+				b.Queue(s.sql.read, rowKey(t.key)).QueryRow(func(row pgx.Row) error {
+					var state []byte
+					t.known = new(record)
+					err := row.Scan(&micros, &t.known.revision, &state, &t.known.expires, &t.known.callersClock)
+					t.broken = !t.known.decode(state)
+					return err
+				})
 			}
-			q.QueryRow(func(row pgx.Row) error {
-				err := row.Scan(&swapped[i])
-				if errors.Is(err, pgx.ErrNoRows) {
-					return nil
+		})
+	})
+	for _, t := range turns {
+		switch {
+		case err != nil:
+			t.fail(err)
+			failed = append(failed, t)
+		case t.broken:
+			t.fail(ErrNotState)
+			failed = append(failed, t)
+		default:
+			known = append(known, t)
+		}
+	}
+	if err == nil {
+		s.clock.heard(micros, true)
+	}
+	return known, failed, floor(micros, 1000)
+}
+
+// decode reads the state of a row, if there is one. It is false if that is none.
+func (r *record) decode(state []byte) bool {
+	return r.revision == 0 || r.state.UnmarshalBinary(state) == nil
+}
+
+// swap decides on the states that are known. For those that are stale nothing has changed.
+func (s *Storage) swap(ctx context.Context, turns []*turn, now int64) (done, stale []*turn) {
+	swapped := make([]int64, len(turns)) // when, by the server's clock
+	next := make([]*record, len(turns))
+	err := send(ctx, s.pool, func(b *pgx.Batch) {
+		for i, t := range turns {
+			n, changed := s.apply(t.known, t.calls, now)
+			next[i] = n
+			args := []any{rowKey(t.key), now * 1000, t.holds(now)*1000 - 1}
+			var sql string
+			switch {
+			case !changed && n.revision == 0:
+				swapped[i] = now * 1000 // there is no row, and need not be one
+				continue
+			case !changed:
+				sql, args = s.sql.check, append(args, n.revision)
+			case t.known.revision == 0:
+				sql, args = s.sql.create, append(args, n.revision, n.encoded(), n.expires, n.callersClock, longName(t.key))
+			default:
+				sql, args = s.sql.swap, append(args, n.revision, n.encoded(), n.expires, n.callersClock, t.known.revision)
+			}
+			b.Queue(sql, args...).QueryRow(func(row pgx.Row) error {
+				if err := row.Scan(&swapped[i]); !errors.Is(err, pgx.ErrNoRows) {
+					return err
 				}
-				return err
+				return nil
 			})
 		}
 	})
 	switch {
-	case again(err): // others were quicker
+	case again(err): // others were quicker, and the statements were one transaction
 		return nil, turns
 	case err != nil:
+		err = s.failure(err)
 		for _, t := range turns {
 			s.memory.forget(t.key)
+			t.fail(err)
 		}
-		s.fail(turns, s.failure(err))
 		return turns, nil
 	}
 	for i, t := range turns {
@@ -120,32 +203,72 @@ func (s *Storage) swap(ctx context.Context, turns []*turn, now int64) (done, sta
 			stale = append(stale, t)
 			continue
 		}
-		s.clock.heard(swapped[i], asked)
-		s.memory.put(t.key, next[i])
+		if t.remembered != 0 && t.remembered != t.known.revision {
+			next[i].way = shared
+		}
+		s.clock.heard(swapped[i], false)
+		s.remember(t, next[i])
 		done = append(done, t)
 	}
 	return done, stale
 }
 
+// remember keeps what the row of an entity is known to hold.
+func (s *Storage) remember(t *turn, r *record) {
+	if r == nil || r.revision == 0 {
+		s.memory.forget(t.key)
+	} else {
+		s.memory.put(t.key, r)
+	}
+}
+
+// holds is until when a decision at now may be made: later an operation would be counted in an interval that is over.
+// It is a second at most, so that what else depends on the time is no older.
+func (t *turn) holds(now int64) int64 {
+	until := now + 1000
+	end := func(w *storage.Window) {
+		if left := w.RefreshInterval - (now - floor(now, w.RefreshInterval)*w.RefreshInterval); left < until-now {
+			until = now + left
+		}
+	}
+	for _, c := range t.calls {
+		if c.op.Now != storage.OwnClock || !c.op.Kind.Timed() {
+			continue
+		}
+		end(&c.limits.Window)
+		for i := range c.limits.Windows {
+			end(&c.limits.Windows[i])
+		}
+	}
+	return until
+}
+
 // lock locks the rows, decides and stores.
-func (s *Storage) lock(ctx context.Context, turns []*turn) error {
+func (s *Storage) lock(ctx context.Context, turns []*turn) (err error) {
 	conn, err := s.pool.Acquire(ctx)
 	if err != nil {
 		return err
 	}
-	defer conn.Release() // after an error it is still in the transaction, so the pool closes it
+	defer func() {
+		if err != nil {
+			_, _ = conn.Exec(ctx, "rollback") // if it fails, the pool closes the connection
+		}
+		conn.Release()
+	}()
 	rows := make([]record, len(turns))
 	states := make([][]byte, len(turns))
 	var now int64
-	asked := s.clock.reading()
-	err = s.send(ctx, conn, func(b *pgx.Batch) {
+	err = send(ctx, conn, func(b *pgx.Batch) {
 		b.Queue(beginSQL)
-		b.Queue(limitSQL + fmt.Sprint(s.timeout.Milliseconds()))
+		b.Queue(limitSQL + fmt.Sprint(max(1, s.timeout.Milliseconds()/2)))
 		for i, t := range turns {
-			b.Queue(s.sql.empty, rowKey(t.key))
 			r := &rows[i]
 			b.Queue(s.sql.lock, rowKey(t.key)).QueryRow(func(row pgx.Row) error {
-				return row.Scan(&r.revision, &states[i], &r.expires, &r.callersClock)
+				err := row.Scan(&r.revision, &states[i], &r.expires, &r.callersClock)
+				if errors.Is(err, pgx.ErrNoRows) {
+					return nil
+				}
+				return err
 			})
 		}
 		b.Queue(clockSQL).QueryRow(func(row pgx.Row) error { return row.Scan(&now) })
@@ -153,36 +276,34 @@ func (s *Storage) lock(ctx context.Context, turns []*turn) error {
 	if err != nil {
 		return err
 	}
-	s.clock.heard(now, asked)
+	s.clock.heard(now, true)
 	next := make([]*record, len(turns))
-	err = s.send(ctx, conn, func(b *pgx.Batch) {
+	err = send(ctx, conn, func(b *pgx.Batch) {
 		for i, t := range turns {
 			r := &rows[i]
-			if r.revision != 0 {
-				if err := r.state.UnmarshalBinary(states[i]); err != nil {
-					s.fail([]*turn{t}, ErrNotState)
-					continue
-				}
+			if !r.decode(states[i]) {
+				t.fail(ErrNotState)
+				continue
 			}
-			n, changed := s.apply(r, t.calls, now/1000)
+			n, changed := s.apply(r, t.calls, floor(now, 1000))
+			if t.remembered != 0 && t.remembered != r.revision {
+				n.way = hot
+			}
+			next[i] = n
 			switch {
+			case changed && r.revision == 0:
+				b.Queue(s.sql.storeNew, rowKey(t.key), n.revision, n.encoded(), n.expires, n.callersClock, longName(t.key))
 			case changed:
 				b.Queue(s.sql.store, rowKey(t.key), n.revision, n.encoded(), n.expires, n.callersClock)
-			case r.revision == 0:
-				b.Queue(s.sql.drop, rowKey(t.key))
 			}
-			before := s.memory.get(t.key)
-			n.shared = before != nil && before.revision != r.revision
-			next[i] = n
 		}
 		b.Queue("commit")
 	})
 	for i, t := range turns {
-		if err == nil && next[i] != nil && next[i].revision != 0 {
-			s.memory.put(t.key, next[i])
-		} else {
-			s.memory.forget(t.key)
+		if err != nil {
+			next[i] = nil
 		}
+		s.remember(t, next[i])
 	}
 	return err
 }
@@ -192,21 +313,21 @@ func (s *Storage) lock(ctx context.Context, turns []*turn) error {
 func (s *Storage) apply(r *record, calls []*call, now int64) (next *record, changed bool) {
 	next = &record{state: r.state.Clone(), revision: r.revision, expires: r.expires, callersClock: r.callersClock}
 	stored := r.revision != 0 && now < r.expires
-	known := stored
+	known, clock := stored, r.state.Ops.Last
 	for _, c := range calls {
-		c.answer = storage.Answer{} // it may be another try
+		c.answer, c.err = storage.Answer{}, nil // it may be another try
 		if !known {
 			if c.op.Kind.OnKnown() {
 				continue
 			}
 			known, next.state, next.callersClock = true, c.limits.New(), false
 		}
-		if c.op.Kind.Timed() {
-			next.callersClock = c.op.Now != storage.OwnClock
-		}
 		at := c.op.Now
 		if at == storage.OwnClock {
 			at = now
+		}
+		if c.op.Kind.Timed() {
+			next.callersClock, clock = c.op.Now != storage.OwnClock, at
 		}
 		c.limits.Apply(&next.state, &c.op, at, &c.answer)
 	}
@@ -214,114 +335,56 @@ func (s *Storage) apply(r *record, calls []*call, now int64) (next *record, chan
 		return next, false
 	}
 	next.revision = newRevision()
-	next.expires = s.expires(next, &calls[len(calls)-1].limits, now)
+	next.expires = within(s.idle(&next.state, &calls[len(calls)-1].limits))
+	if next.callersClock { // about which the server's clock says nothing
+		next.expires = now + max(s.maxHold, next.expires-within(clock))
+	}
 	return next, true
 }
 
 // newRevision is one that no key has had before.
 func newRevision() int64 { return 1 + rand.Int64N(math.MaxInt64) }
 
-// expires is when an entity may be forgotten. Tokens whose holders may have died are kept for MaxHold after the last run.
-// So is, after each call, a state at times of a caller's, about which the server's clock says nothing.
-func (s *Storage) expires(r *record, l *storage.Limits, now int64) int64 {
-	const longest = math.MaxInt64 / 4 // so that sums of two are none too large
-	refill := int64(longest)
-	if intervals := (l.Size-1)/l.RefreshRate + 2; intervals < longest/l.RefreshInterval {
-		refill = intervals * l.RefreshInterval
+// idle is when an entity is as good as new. The holders of plain tokens that are out count as dead MaxHold after the last
+// run; as far as the bucket goes it is idle then if it would be with all of them given back.
+func (s *Storage) idle(st *storage.State, l *storage.Limits) int64 {
+	if st.InUse == 0 {
+		return st.Until
 	}
-	keep := max(s.maxHold, refill)
-	st := &r.state
-	switch {
-	case r.callersClock && st.InUse == 0 && st.Until < longest && st.Ops.Last > -longest:
-		return now + max(keep, min(longest, st.Until-st.Ops.Last))
-	case r.callersClock:
-		return now + keep
-	case st.InUse > 0:
-		return min(longest, max(st.Ops.Last, l.Start)) + keep
-	}
-	return st.Until
+	free := st.Clone()
+	free.InUse = 1
+	l.Apply(&free, &storage.Op{Kind: storage.ReturnToken}, free.Ops.Last, new(storage.Answer))
+	return max(free.Until, within(max(st.Ops.Last, l.Start))+s.maxHold)
 }
+
+// within makes a time one that can be calculated with.
+func within(ms int64) int64 { return min(max(ms, -longest), longest) }
 
 func (r *record) encoded() []byte {
 	b, _ := r.state.MarshalBinary() // it returns no error
 	return b
 }
 
-// fail sets the error of all calls of some turns, if there is one.
-func (s *Storage) fail(turns []*turn, err error) {
-	for _, t := range turns {
-		for _, c := range t.calls {
-			if err != nil {
-				c.err = err
-			}
-		}
+// fail sets the error of all calls.
+func (t *turn) fail(err error) {
+	for _, c := range t.calls {
+		c.err = err
 	}
 }
 
-// memory is what is known of rows. It is bounded, for which it forgets some.
-type memory struct {
-	mu      sync.Mutex
-	records map[string]*record
-	most    int
+// send sends statements in one round trip. They are one transaction, as long as none of them begins or ends one.
+func send(ctx context.Context, to interface {
+	SendBatch(context.Context, *pgx.Batch) pgx.BatchResults
+}, queue func(*pgx.Batch)) error {
+	var b pgx.Batch
+	queue(&b)
+	return to.SendBatch(ctx, &b).Close()
 }
 
-func (m *memory) get(key string) *record {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.records[key]
-}
-
-func (m *memory) put(key string, r *record) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if _, known := m.records[key]; !known && len(m.records) >= m.most {
-		for any := range m.records {
-			delete(m.records, any)
-			break
-		}
-	}
-	m.records[key] = r
-}
-
-func (m *memory) forget(key string) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	delete(m.records, key)
-}
-
-// clock is the server's as far as it is known here: what it must have shown at the least. So it is behind by up to a
-// round trip, and never ahead unless the server's was set back since it was last heard of.
-type clock struct {
-	started time.Time // all readings are since then, so setting the clock of this machine changes nothing
-
-	mu     sync.Mutex
-	known  bool
-	behind int64 // what the server's shows less what this one reads, in microseconds
-}
-
-// reading is what the clock of this process reads, in microseconds.
-func (c *clock) reading() int64 { return time.Since(c.started).Microseconds() }
-
-// now is in milliseconds.
-func (c *clock) now() (ms int64, known bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return floor(c.reading()+c.behind, 1000), c.known
-}
-
-// heard takes in that the server's clock has shown a time after that reading.
-func (c *clock) heard(micros, asked int64) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	least, most := micros-c.reading()-1, micros-asked+1
-	if !c.known || least > c.behind || most < c.behind {
-		c.known, c.behind = true, least
-	}
-}
-
+// floor is a / b, rounded down.
 func floor(a, b int64) int64 {
-	if a < 0 {
-		return (a+1)/b - 1
+	if a%b < 0 {
+		return a/b - 1
 	}
 	return a / b
 }

@@ -41,6 +41,11 @@ type entity struct {
 type turn struct {
 	*entity
 	calls []*call
+
+	// Of decide:
+	remembered int64   // the revision that the row had when this process knew it last; 0 if it does not remember
+	known      *record // what is decided on
+	broken     bool    // the row holds no state
 }
 
 // call is one operation on its way.
@@ -61,6 +66,20 @@ func (l *lane) do(ctx context.Context, key string, limits *storage.Limits, op st
 	c.limits.Windows = slices.Clone(limits.Windows) // the caller may leave before it is decided
 	l.mu.Lock()
 	e := l.entities[key]
+	if e == nil && ctx.Done() == nil && l.senders > 0 && len(l.ready) == 0 {
+		// Nobody to share with, and it will never leave: it need not be woken by somebody else.
+		e = &entity{key: key}
+		l.entities[key] = e
+		l.senders--
+		l.mu.Unlock()
+		c.sent = true
+		l.decide([]*turn{{entity: e, calls: []*call{c}}}, l.answered)
+		l.mu.Lock()
+		l.senders++
+		l.start() // those who have come meanwhile
+		l.mu.Unlock()
+		return c.answer, c.err
+	}
 	if e == nil {
 		e = &entity{key: key}
 		l.entities[key] = e
@@ -109,7 +128,7 @@ func (l *lane) take() (batch []*turn) {
 	for ; n < len(l.ready) && len(batch) < maxBatch; n++ {
 		e := l.ready[n]
 		if calls := e.take(); len(calls) > 0 {
-			batch = append(batch, &turn{e, calls})
+			batch = append(batch, &turn{entity: e, calls: calls})
 		} else {
 			delete(l.entities, e.key)
 		}

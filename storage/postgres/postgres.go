@@ -1,3 +1,77 @@
+// Package postgres keeps the entities of drip in PostgreSQL, where any number of processes share them. It is tested on
+// PostgreSQL 15, and asks for nothing that is not in 10. For YugabyteDB see below.
+//
+// # URL
+//
+// "postgres://user:password@host:5432/database" with the parameters of [pgxpool.ParseConfig] and, for [Options], schema,
+// max_hold, timeout and delete_every: "postgres://host/db?schema=limits&max_hold=1h". Importing the package registers
+// the schemes postgres and postgresql. For a pool of your own call [New].
+//
+// # Schema
+//
+// There is one table, with a row for each entity. Nothing makes it by itself: call [Storage.CreateSchema] when a process
+// starts, or put the text of [SchemaSQL] into your migrations. Without it calls fail with [ErrNoSchema].
+//
+// # Atomicity
+//
+// Storage is [storage.Atomic]. It remembers the state of the entities it has decided about, and the revision of their
+// rows. So a decision is made in this process, and one statement stores it, in one round trip, if the row still has that
+// revision and the time is still that of the decision. Otherwise it takes more:
+//
+//   - An entity that is not remembered, or that other processes use as well, is read first: two round trips.
+//   - When another process comes in between, the row is locked, read and written in two round trips more. An entity
+//     for which that happens again and again is locked at once: two round trips, during which the others wait.
+//   - What finds out that another process has changed the row has spent a round trip on that.
+//
+// Callers who wait at the same time share a round trip, and those who wait for the same entity share one statement
+// besides. Nobody waits for company: a caller is sent at once unless several batches are under way.
+//
+// What the server refuses for what others did at the same time (40001, 40P01, 23505), or because this process was stopped
+// while it had a lock (25P03), is decided again until Timeout is over; nothing was stored then. A call whose answer is lost
+// is not made again, for it might take a second token: it fails with [ErrNoAnswer], and may have been done. A token that it
+// took is lost to the entity until it has run nothing for MaxHold.
+//
+// A caller whose context ends leaves at once. What was not sent yet is not decided; what was is, but a token is given
+// back as soon as the answer comes.
+//
+// # Transactions and pools
+//
+// Decisions are no part of a transaction of yours: they use connections of the pool, up to four at a time, and one that
+// you hold while you ask is not among them. They hold at every default_transaction_isolation. A connection that has been
+// idle for a second is pinged by the pool before it is used, which is a round trip more.
+//
+// Behind PgBouncer use session or transaction pooling. In transaction pooling either set its max_prepared_statements
+// above zero, which is there since version 1.21, or add default_query_exec_mode=exec to the URL. Statement pooling
+// has no transactions, so it will not do.
+//
+// The database must be one that can be written to; with several hosts in the URL add target_session_attrs=read-write.
+// synchronous_commit=off makes decisions faster where commits wait for a disk or a standby; if the server dies, the last
+// ones are forgotten.
+//
+// # Expiry
+//
+// A row says when its entity is as good as new: from then on it counts as not stored. While plain tokens are out that is
+// MaxHold after the last run, when they count as back. An entity that was decided at a time of the caller's is kept for
+// MaxHold after each call, for the server's clock says nothing about that time. Now and then a call has the rows of
+// idle entities deleted, see DeleteEvery.
+//
+// # Clock
+//
+// Unless the caller gives a time, the server's clock decides, so the clocks of the processes do not matter. One that is
+// remembered is only used if it is not ahead of the server's, and in the same interval of every window, when the decision
+// is stored. When the server's clock steps back, entities stand still until it is where it was.
+//
+// # YugabyteDB
+//
+// Nothing was run on YugabyteDB. There are only plain statements and row locks here, which it has: no function, no
+// trigger, no advisory lock. By its documentation this is what differs:
+//
+//   - Unless yb_enable_read_committed_isolation is set, read committed is snapshot isolation there, and conflicts come as
+//     40001 where PostgreSQL waits. They are decided again, as above.
+//   - The clock is that of the node a connection is to. What an entity has run keeps its time from going back, but
+//     decisions through different nodes may be off by what their clocks differ.
+//   - The table is sharded by a hash of the key, so entities spread over the nodes, and [Storage.List] and the deletion
+//     of idle rows look at all of them. The fillfactor means nothing there.
 package postgres
 
 import (
@@ -11,7 +85,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -39,8 +112,8 @@ var (
 
 // Options of a Storage. The zero value is ready.
 type Options struct {
-	// Schema is where the table and the functions are. Storages that share a database and have different ones do not
-	// share entities. Defaults to "drip".
+	// Schema is where the table is. Storages that share a database and have different ones do not share entities.
+	// Defaults to "drip".
 	Schema string
 
 	// MaxHold is how long a plain token may be out, as far as the storage can tell: when an entity with such tokens out
@@ -48,8 +121,9 @@ type Options struct {
 	// the longest operation. When a bucket takes longer to fill, that time takes its place. Defaults to 24 hours.
 	MaxHold time.Duration
 
-	// Timeout is how long a call may take in the database, with all who share its transaction. It is for a server that
-	// hangs: a caller leaves when its own context ends. Defaults to 5 seconds.
+	// Timeout is how long a call may take in the database, with all who share its transaction, and twice the time for which
+	// a process that stops in the middle may keep the others from an entity. It is for a server that hangs: a caller
+	// leaves when its own context ends. Defaults to 5 seconds.
 	Timeout time.Duration
 
 	// DeleteEvery is how often the calls of this process have idle entities deleted. Below zero it is never: then
@@ -76,7 +150,9 @@ type Storage struct {
 	closed  atomic.Bool
 
 	deleteEvery time.Duration
-	deleteDue   atomic.Int64 // by the reading of clock
+	deleteDue   atomic.Int64    // by the reading of clock
+	open        context.Context // ends with Close
+	end         context.CancelFunc
 }
 
 // New returns a Storage that uses the pool. It connects to nothing yet. Close leaves the pool open.
@@ -120,6 +196,7 @@ func New(pool *pgxpool.Pool, o Options) (*Storage, error) {
 		senders:  min(maxSenders, int(pool.Config().MaxConns)),
 		entities: map[string]*entity{},
 	}
+	s.open, s.end = context.WithCancel(context.Background())
 	s.deleteDue.Store(s.nextDelete())
 	return s, nil
 }
@@ -162,10 +239,14 @@ func open(_ context.Context, u *url.URL) (storage.Storage, error) {
 	return s, nil
 }
 
-// Close makes every later call fail with ErrClosed. Calls under way are still answered; a pool that was opened from a
-// URL is closed after them.
+// Close makes every later call fail with ErrClosed. Calls that were sent are still answered. A pool that was opened from
+// a URL is closed, for which Close waits until they are; those that wait for a connection then fail with ErrClosed, too.
 func (s *Storage) Close() error {
-	if !s.closed.Swap(true) && s.owned {
+	if s.closed.Swap(true) {
+		return nil
+	}
+	s.end()
+	if s.owned {
 		s.pool.Close()
 	}
 	return nil
@@ -178,22 +259,28 @@ func (s *Storage) Get(ctx context.Context, key string) (storage.State, storage.R
 }
 
 // GetWithTime implements [storage.Timed], with the server's clock.
-func (s *Storage) GetWithTime(ctx context.Context, key string) (state storage.State, rev storage.Revision, now time.Time, err error) {
+func (s *Storage) GetWithTime(ctx context.Context, key string) (storage.State, storage.Revision, time.Time, error) {
 	if err := s.usable(ctx); err != nil {
-		return state, rev, now, err
+		return storage.State{}, storage.NoRevision, time.Time{}, err
 	}
-	var clock, revision int64
+	ctx, cancel := context.WithTimeout(ctx, s.timeout)
+	defer cancel()
+	var r record
+	var clock int64
 	var encoded []byte
-	err = s.retry(ctx, func() error {
-		return s.pool.QueryRow(ctx, s.sql.get, rowKey(key)).Scan(&clock, &revision, &encoded)
+	err := s.retry(ctx, func() error {
+		return s.pool.QueryRow(ctx, s.sql.read, rowKey(key)).Scan(&clock, &r.revision, &encoded, &r.expires, &r.callersClock)
 	})
+	if err == nil && !r.decode(encoded) {
+		err = ErrNotState
+	}
 	if err != nil {
-		return state, rev, now, err
+		return storage.State{}, storage.NoRevision, time.Time{}, err
 	}
-	if revision != 0 && state.UnmarshalBinary(encoded) != nil {
-		return state, rev, now, ErrNotState
+	if floor(clock, 1000) >= r.expires {
+		r = record{}
 	}
-	return state, storage.Revision(revision), time.UnixMicro(clock), nil
+	return r.state, storage.Revision(r.revision), time.UnixMicro(clock), nil
 }
 
 // Set implements [storage.Storage]. The time of a state is a caller's.
@@ -201,15 +288,16 @@ func (s *Storage) Set(ctx context.Context, key string, state storage.State, rev 
 	if err := s.usable(ctx); err != nil {
 		return err
 	}
+	ctx, cancel := context.WithTimeout(ctx, s.timeout)
+	defer cancel()
 	keep := s.maxHold
-	if state.Until < math.MaxInt64 && state.Ops.Last > 0 {
-		keep = max(keep, state.Until-state.Ops.Last)
+	if state.Until < math.MaxInt64 {
+		keep = max(keep, within(state.Until)-within(state.Ops.Last))
 	}
 	encoded, _ := state.MarshalBinary() // it returns no error
-	args := []any{rowKey(key), newRevision(), encoded, keep}
-	sql := s.sql.insert
+	sql, args := s.sql.setNew, []any{rowKey(key), newRevision(), encoded, keep, longName(key)}
 	if rev != storage.NoRevision {
-		sql, args = s.sql.update, append(args, int64(rev))
+		sql, args[4] = s.sql.set, int64(rev)
 	}
 	var stored int64
 	err := s.retry(ctx, func() error {
@@ -225,29 +313,30 @@ func (s *Storage) Set(ctx context.Context, key string, state storage.State, rev 
 
 const (
 	// An entity that has expired counts as not stored.
-	getSQL = "select clock, coalesce(revision, 0), state from (select " + micros + " as clock) c " +
-		"left join drip.entity on key = $1 and revision <> 0 and expires > clock / 1000"
-	insertSQL = "insert into drip.entity as e (key, revision, state, expires, callers_clock) " +
-		"values ($1, $2, $3, " + micros + " / 1000 + $4, true) on conflict (key) do update set " +
-		"(revision, state, expires, callers_clock) = row(excluded.revision, excluded.state, excluded.expires, true) " +
+	setNewSQL = "insert into drip.entity as e (key, revision, state, expires, callers_clock, entity) " +
+		"values ($1, $2, $3, " + micros + " / 1000 + $4, true, $5) on conflict (key) do update set " +
+		"revision = excluded.revision, state = excluded.state, expires = excluded.expires, callers_clock = true " +
 		"where e.expires <= " + micros + " / 1000"
-	updateSQL = "update drip.entity set (revision, state, expires, callers_clock) = row($2, $3, " + micros + " / 1000 + $4, true) " +
+	setSQL = "update drip.entity set revision = $2, state = $3, expires = " + micros + " / 1000 + $4, callers_clock = true " +
 		"where key = $1 and revision = $5 and expires > " + micros + " / 1000"
 
 	deleteSQL = "delete from drip.entity where key = any (array(" +
-		"select key from drip.entity, (select " + micros + " / 1000 as clock) c where expires <= clock limit $1 for update of entity skip locked))"
+		"select key from drip.entity, (select " + micros + " / 1000 as clock) c where expires <= clock limit $1 " +
+		"for update of entity skip locked))"
 )
 
 // sql is the statements in the storage's schema.
 type sql struct {
-	swap, check, empty, lock, store, drop string
-	get, insert, update, delete           string
+	read, check, swap, create, lock, store, storeNew string
+	set, setNew, delete, list                        string
 }
 
 func newSQL(schema string) *sql {
 	return &sql{
-		in(schema, swapSQL), in(schema, checkSQL), in(schema, emptySQL), in(schema, lockSQL), in(schema, storeSQL), in(schema, dropSQL),
-		in(schema, getSQL), in(schema, insertSQL), in(schema, updateSQL), in(schema, deleteSQL),
+		read: in(schema, readSQL), check: in(schema, checkSQL), swap: in(schema, swapSQL), create: in(schema, createSQL),
+		lock: in(schema, lockSQL), store: in(schema, storeSQL), storeNew: in(schema, storeNewSQL),
+		set: in(schema, setSQL), setNew: in(schema, setNewSQL),
+		delete: in(schema, deleteSQL), list: in(schema, listSQL),
 	}
 }
 
@@ -260,15 +349,6 @@ func (s *Storage) Do(ctx context.Context, key string, l *storage.Limits, op stor
 	return s.lane.do(ctx, key, l, op)
 }
 
-// send sends statements in one round trip. They are one transaction, as long as none of them begins or ends one.
-func (s *Storage) send(ctx context.Context, to interface {
-	SendBatch(context.Context, *pgx.Batch) pgx.BatchResults
-}, queue func(*pgx.Batch)) error {
-	var b pgx.Batch
-	queue(&b)
-	return to.SendBatch(ctx, &b).Close()
-}
-
 // retry does f until the server does not refuse it for what others did at the same time, or ctx ends. It makes the
 // error one that this package documents.
 func (s *Storage) retry(ctx context.Context, f func() error) error {
@@ -277,10 +357,14 @@ func (s *Storage) retry(ctx context.Context, f func() error) error {
 		if err == nil {
 			return nil
 		}
-		if !again(err) || ctx.Err() != nil {
+		if !again(err) {
 			return s.failure(err)
 		}
-		time.Sleep(rand.N(wait))
+		select {
+		case <-time.After(rand.N(wait)):
+		case <-ctx.Done():
+			return s.failure(err)
+		}
 	}
 }
 
@@ -292,6 +376,10 @@ func again(err error) bool {
 	}
 	switch answer.Code {
 	case "40001", "40P01", "23505": // serialization_failure, deadlock_detected, unique_violation
+		return true
+	case "25P03": // idle_in_transaction_session_timeout: this process was stopped for so long
+		return true
+	case "42P06", "42P07": // duplicate_schema, duplicate_table: two of CreateSchema
 		return true
 	}
 	return false
@@ -321,8 +409,8 @@ func (s *Storage) usable(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// DeleteIdle deletes what is stored of entities that are as good as new. It does so a thousand at a time, and leaves those
-// that are just decided about.
+// DeleteIdle deletes what is stored of entities that are as good as new. It does so ten thousand at a time, and leaves
+// those that are just decided about.
 func (s *Storage) DeleteIdle(ctx context.Context) error {
 	if err := s.usable(ctx); err != nil {
 		return err
@@ -340,7 +428,7 @@ func (s *Storage) DeleteIdle(ctx context.Context) error {
 	}
 }
 
-const deleteAtOnce = 1000
+const deleteAtOnce = 10_000
 
 // deleteNowAndThen has idle entities deleted when that is due.
 func (s *Storage) deleteNowAndThen() {
@@ -349,7 +437,7 @@ func (s *Storage) deleteNowAndThen() {
 		return
 	}
 	go func() {
-		ctx, cancel := context.WithTimeout(context.Background(), s.deleteEvery)
+		ctx, cancel := context.WithTimeout(s.open, s.deleteEvery)
 		defer cancel()
 		_ = s.DeleteIdle(ctx) // if it failed, the next one does it
 	}()
@@ -363,11 +451,20 @@ func (s *Storage) nextDelete() int64 {
 // maxKey is the longest key of a row. The database indexes no more than 2704 bytes.
 const maxKey = 512
 
-// rowKey is the key of an entity's row: the entity, or of a long one its beginning and a hash of all of it.
+// rowKey is the key of an entity's row: the entity, or of a long one its beginning and a hash of all of it. No two have
+// the same: those that are hashed are as long as no other.
 func rowKey(entity string) []byte {
 	if len(entity) < maxKey {
 		return []byte(entity)
 	}
 	sum := sha256.Sum256([]byte(entity))
 	return append([]byte(entity[:maxKey-len(sum)]), sum[:]...)
+}
+
+// longName is the entity if its key does not say it.
+func longName(entity string) []byte {
+	if len(entity) < maxKey {
+		return nil
+	}
+	return []byte(entity)
 }

@@ -2,11 +2,20 @@ package postgres_test
 
 import (
 	"context"
+	"errors"
+	"flag"
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/drip-go/drip/internal/servers"
@@ -16,15 +25,27 @@ import (
 	"github.com/drip-go/drip/storage/storagetest"
 )
 
-func TestMain(m *testing.M) { os.Exit(servers.Main(m)) }
+func TestMain(m *testing.M) {
+	if told := os.Getenv(contender); told != "" {
+		if err := contend(told); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
+	os.Exit(servers.Main(m))
+}
 
-// newPool connects to the server. Settings of the sessions may follow, as name and value.
-func newPool(t testing.TB, url string, settings ...string) *pgxpool.Pool {
+// newPool connects to a server. Settings of the sessions may follow, as name and value.
+func newPool(t testing.TB, url string, most int32, settings ...string) *pgxpool.Pool {
 	t.Helper()
 	config, err := pgxpool.ParseConfig(url)
 	if err != nil {
 		t.Fatal(err)
 	}
+	config.MaxConns = most
+	config.ConnConfig.Tracer = refusals{t}
+	config.ShouldPing = func(context.Context, pgxpool.ShouldPingParams) bool { return false }
 	for i := 0; i < len(settings); i += 2 {
 		config.ConnConfig.RuntimeParams[settings[i]] = settings[i+1]
 	}
@@ -36,37 +57,507 @@ func newPool(t testing.TB, url string, settings ...string) *pgxpool.Pool {
 	return pool
 }
 
+// refusals fails a test in which the server had to end a deadlock.
+type refusals struct{ t testing.TB }
+
+func (r refusals) TraceBatchEnd(_ context.Context, _ *pgx.Conn, data pgx.TraceBatchEndData) {
+	r.check(data.Err)
+}
+func (r refusals) TraceQueryEnd(_ context.Context, _ *pgx.Conn, data pgx.TraceQueryEndData) {
+	r.check(data.Err)
+}
+
+func (r refusals) check(err error) {
+	var refused *pgconn.PgError
+	if errors.As(err, &refused) && refused.Code == "40P01" {
+		r.t.Errorf("deadlock: %s", refused.Detail)
+	}
+}
+
+func (r refusals) TraceBatchStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceBatchStartData) context.Context {
+	return ctx
+}
+func (r refusals) TraceBatchQuery(context.Context, *pgx.Conn, pgx.TraceBatchQueryData) {}
+func (r refusals) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
+	return ctx
+}
+
+func sharedPool(t testing.TB) *pgxpool.Pool {
+	t.Helper()
+	return newPool(t, servers.UsePostgres(t).URL(), 4)
+}
+
+// newSchema names a schema that no other test has.
+func newSchema() string { return fmt.Sprintf("drip %x", rand.Uint64()) }
+
 // newStorage makes a storage with a schema of its own.
 func newStorage(t testing.TB) *postgres.Storage {
 	t.Helper()
-	return newStorageIn(t, newPool(t, servers.UsePostgres(t).URL()), fmt.Sprintf("drip %x", rand.Uint64()))
+	return newStorageWith(t, sharedPool(t), postgres.Options{Schema: newSchema()})
 }
 
-func newStorageIn(t testing.TB, pool *pgxpool.Pool, schema string) *postgres.Storage {
+func newStorageWith(t testing.TB, pool *pgxpool.Pool, o postgres.Options) *postgres.Storage {
 	t.Helper()
-	s, err := postgres.New(pool, postgres.Options{Schema: schema})
+	s, err := postgres.New(pool, o)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := s.CreateSchema(context.Background()); err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { _ = s.Close() })
 	return s
 }
 
-func TestStorage(t *testing.T) {
-	storagetest.Run(t, func(t *testing.T) storage.Storage { return newStorage(t) })
-}
-
-func TestCompare(t *testing.T) {
-	s := newStorage(t)
-	for seed := range uint64(60) {
-		storagetest.Compare(t, s, 1000+seed, 400)
+// exec runs statements on the table of a schema, which they call drip.entity.
+func exec(t testing.TB, pool *pgxpool.Pool, schema, sql string, args ...any) {
+	t.Helper()
+	if _, err := pool.Exec(context.Background(), in(schema, sql), args...); err != nil {
+		t.Fatalf("%s: %v", sql, err)
 	}
 }
 
+func query[T any](t testing.TB, pool *pgxpool.Pool, schema, sql string, args ...any) (v T) {
+	t.Helper()
+	if err := pool.QueryRow(context.Background(), in(schema, sql), args...).Scan(&v); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+	return v
+}
+
+func in(schema, sql string) string {
+	return strings.ReplaceAll(sql, "drip.", pgx.Identifier{schema}.Sanitize()+".")
+}
+
+// limits are those of an entity that is full at first.
+func limits(size, rate, interval int64) *storage.Limits {
+	return &storage.Limits{
+		Window:       storage.Window{Size: size, RefreshRate: rate, RefreshInterval: interval},
+		WaitForToken: 50, Lease: 60_000, MaxLease: 3_600_000, Concurrency: 1 << 40, Start: -1 << 50,
+	}
+}
+
+// plenty lets everybody run who asks, and its only interval does not end while the tests run.
+var plenty = limits(1<<40, 1<<40, 1<<44)
+
+// ask asks by the server's clock.
+func ask(ctx context.Context, s storage.Atomic, key string, l *storage.Limits) (time.Duration, error) {
+	a, err := s.Do(ctx, key, l, storage.Op{Kind: storage.GetDelay, Now: storage.OwnClock})
+	return storage.Milliseconds(a.Delay), err
+}
+
+func getDelay(t testing.TB, s storage.Atomic, key string, l *storage.Limits) time.Duration {
+	t.Helper()
+	delay, err := ask(context.Background(), s, key, l)
+	if err != nil {
+		t.Fatalf("GetDelay(%q): %v", key, err)
+	}
+	return delay
+}
+
+func inUse(t testing.TB, s storage.Storage, key string) int64 {
+	t.Helper()
+	st, _, err := s.Get(context.Background(), key)
+	if err != nil {
+		t.Fatalf("Get(%q): %v", key, err)
+	}
+	return st.InUse
+}
+
+func eventually(t testing.TB, what string, is func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(30 * time.Second); !is(); time.Sleep(2 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("not in 30 s: %s", what)
+		}
+	}
+}
+
+func TestStorage(t *testing.T) {
+	t.Parallel()
+	storagetest.Run(t, func(t *testing.T) storage.Storage { return newStorage(t) })
+}
+
 func TestRecordedRuns(t *testing.T) {
+	t.Parallel()
 	if err := traces.Replay(t.Context(), newStorage(t), traces.Runs); err != nil {
 		t.Error(err)
+	}
+}
+
+// steps is how many operations TestCompare does on each of its storages; a long run has 100000.
+var steps = flag.Int("steps", 2000, "how many operations TestCompare does")
+
+func TestCompare(t *testing.T) {
+	t.Parallel()
+	compare := func(t *testing.T, a storage.Atomic) {
+		first := rand.Uint64()
+		for seed := range uint64(*steps / 400) {
+			storagetest.Compare(t, a, first+seed, 400)
+		}
+	}
+	t.Run("one process", func(t *testing.T) { compare(t, newStorage(t)) })
+	t.Run("two processes in turn", func(t *testing.T) {
+		o := postgres.Options{Schema: newSchema()}
+		compare(t, &inTurn{storages: []storage.Atomic{newStorageWith(t, sharedPool(t), o), newStorageWith(t, sharedPool(t), o)}})
+	})
+	t.Run("two processes at random, which forget", func(t *testing.T) {
+		o := postgres.Options{Schema: newSchema(), Remember: 1}
+		compare(t, &inTurn{random: true, storages: []storage.Atomic{newStorageWith(t, sharedPool(t), o), newStorageWith(t, sharedPool(t), o)}})
+	})
+}
+
+// inTurn has several storages do what is asked of one.
+type inTurn struct {
+	storages []storage.Atomic
+	random   bool
+	next     int
+}
+
+func (i *inTurn) Do(ctx context.Context, key string, l *storage.Limits, op storage.Op) (storage.Answer, error) {
+	if i.next++; i.random {
+		i.next = rand.IntN(len(i.storages))
+	}
+	return i.storages[i.next%len(i.storages)].Do(ctx, key, l, op)
+}
+
+// What pgx can do without prepared statements, for poolers that have none.
+func TestExecModes(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []string{"cache_statement", "cache_describe", "describe_exec", "exec", "simple_protocol"} {
+		t.Run(mode, func(t *testing.T) {
+			pool := newPool(t, servers.UsePostgres(t).URL()+"&default_query_exec_mode="+mode, 4, "datestyle", "SQL, DMY", "timezone", "Asia/Kathmandu")
+			o := postgres.Options{Schema: newSchema()}
+			s := newStorageWith(t, pool, o)
+			storagetest.Compare(t, &inTurn{storages: []storage.Atomic{s, s, newStorageWith(t, pool, o)}}, 1, 200)
+			for i := range 5 {
+				if d := getDelay(t, s, "shop", limits(3, 1, 1<<44)); (d == 0) != (i < 3) {
+					t.Errorf("call %d: %v", i, d)
+				}
+			}
+			long := strings.Repeat("long", 500)
+			if err := s.Set(t.Context(), long, storage.State{InUse: 7, Until: 1 << 60}, storage.NoRevision); err != nil {
+				t.Fatal(err)
+			}
+			st, rev, err := s.Get(t.Context(), long)
+			if err != nil || st.InUse != 7 {
+				t.Fatalf("Get = %+v, %v", st, err)
+			}
+			if err := s.Set(t.Context(), long, storage.State{InUse: 8, Until: 1 << 60}, rev); err != nil {
+				t.Fatal(err)
+			}
+			found := map[string]int64{}
+			if err := errors.Join(s.DeleteIdle(t.Context()), s.List(t.Context(), func(e storage.Entry) error {
+				found[e.Key] = e.State.InUse
+				return nil
+			})); err != nil {
+				t.Fatal(err)
+			}
+			if found[long] != 8 || found["shop"] != 3 {
+				t.Errorf("List tells %d and %d", found[long], found["shop"])
+			}
+		})
+	}
+}
+
+func TestOptions(t *testing.T) {
+	pool := newPool(t, "postgres://nobody@127.0.0.1:1/none", 1)
+	for _, o := range []postgres.Options{{MaxHold: -1}, {Timeout: time.Microsecond}, {Remember: -1}} {
+		if _, err := postgres.New(pool, o); err == nil || !strings.HasPrefix(err.Error(), "postgres: Options.") {
+			t.Errorf("New with %+v = %v", o, err)
+		}
+	}
+}
+
+func TestOpen(t *testing.T) {
+	for _, query := range []string{"max_hold=x", "max_hold=-1s", "timeout=1ns", "pool_max_conns=none", "port=x"} {
+		_, err := storage.Open(t.Context(), "postgres://me:secret@127.0.0.1:1/db?"+query)
+		if err == nil || strings.Contains(err.Error(), "secret") {
+			t.Errorf("Open with %s = %v", query, err)
+		}
+	}
+	url := servers.UsePostgres(t).URL() + "&schema=opened&max_hold=1h&timeout=20s&delete_every=-1s&pool_max_conns=2"
+	for range 2 { // the schema is there the second time
+		opened, err := storage.Open(t.Context(), url)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := opened.(*postgres.Storage)
+		if err := s.CreateSchema(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		getDelay(t, s, "shop", plenty)
+		if err := errors.Join(s.Close(), s.Close()); err != nil {
+			t.Errorf("Close = %v", err)
+		}
+		for name, err := range map[string]error{
+			"CreateSchema": s.CreateSchema(t.Context()), "DeleteIdle": s.DeleteIdle(t.Context()),
+			"List": s.List(t.Context(), func(storage.Entry) error { return nil }),
+		} {
+			if !errors.Is(err, postgres.ErrClosed) {
+				t.Errorf("%s after Close = %v, want ErrClosed", name, err)
+			}
+		}
+	}
+	if n := query[int64](t, sharedPool(t), "opened", "select count(*) from drip.entity"); n != 1 {
+		t.Errorf("%d rows are in the schema of the URL, want 1", n)
+	}
+}
+
+func TestSchema(t *testing.T) {
+	pool := newPool(t, servers.UsePostgres(t).URL(), 16)
+	for range 5 {
+		o := postgres.Options{Schema: newSchema()}
+		var wg sync.WaitGroup
+		for range 16 {
+			wg.Go(func() { newStorageWith(t, pool, o) })
+		}
+		wg.Wait()
+	}
+
+	// By hand, and for a user who may do no more than the doc of SchemaSQL says.
+	schema, user := newSchema(), fmt.Sprintf("user_%x", rand.Uint64())
+	exec(t, pool, schema, postgres.SchemaSQL(schema))
+	exec(t, pool, schema, "create role "+user+" login; grant usage on schema "+pgx.Identifier{schema}.Sanitize()+" to "+user+
+		"; grant select, insert, update, delete on drip.entity to "+user)
+	t.Cleanup(func() { exec(t, pool, schema, "drop table drip.entity; drop owned by "+user+"; drop role "+user) })
+	s := newStorageWith(t, newPool(t, servers.UsePostgres(t).URL(), 4, "role", user), postgres.Options{Schema: schema})
+	storagetest.Compare(t, s, 1, 200)
+	if err := s.DeleteIdle(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if def := postgres.SchemaSQL(""); !strings.Contains(def, "drip.entity") || def != postgres.SchemaSQL("drip") {
+		t.Errorf("SchemaSQL of the default schema:\n%s", def)
+	}
+}
+
+func TestList(t *testing.T) {
+	pool := sharedPool(t)
+	o := postgres.Options{Schema: newSchema()}
+	s := newStorageWith(t, pool, o)
+	want := map[string]int64{}
+	for i := range 2300 {
+		want[fmt.Sprint("shop", i)] = 1
+	}
+	want[strings.Repeat("x", 511)], want[strings.Repeat("x", 512)], want[strings.Repeat("x", 9000)] = 1, 1, 1
+	want["\x00\xff"] = 1
+	var wg sync.WaitGroup
+	for key := range want {
+		wg.Go(func() { getDelay(t, s, key, plenty) })
+	}
+	wg.Wait()
+	for _, key := range []string{"idle", "broken"} {
+		getDelay(t, s, key, plenty)
+	}
+	exec(t, pool, o.Schema, "update drip.entity set expires = 5 where key = 'idle'")
+	exec(t, pool, o.Schema, `update drip.entity set state = '\x7b' where key = 'broken'`)
+	got := map[string]int64{}
+	if err := s.List(t.Context(), func(e storage.Entry) error {
+		if _, twice := got[e.Key]; twice || time.Since(e.Time).Abs() > time.Minute {
+			t.Errorf("List tells %+v", e)
+		}
+		got[e.Key] = e.State.InUse
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if len(got) != len(want) {
+		t.Errorf("List tells %d entities, want %d", len(got), len(want))
+	}
+	for key := range want {
+		if got[key] != 1 {
+			t.Errorf("List tells %d tokens of %.20q, want 1", got[key], key)
+		}
+	}
+	stop, told := errors.New("enough"), 0
+	if err := s.List(t.Context(), func(storage.Entry) error { told++; return stop }); !errors.Is(err, stop) || told != 1 {
+		t.Errorf("List = %v after %d entries", err, told)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	if err := s.List(ctx, func(storage.Entry) error { cancel(); return nil }); !errors.Is(err, context.Canceled) {
+		t.Errorf("List = %v, want Canceled", err)
+	}
+}
+
+// What a process remembers is bounded, and that another sender makes it forget an entity at any time does no harm.
+func TestForgetful(t *testing.T) {
+	s := newStorageWith(t, sharedPool(t), postgres.Options{Schema: newSchema(), Remember: 2})
+	var wg sync.WaitGroup
+	for i := range 16 {
+		wg.Go(func() {
+			for range 30 {
+				if d, err := ask(t.Context(), s, fmt.Sprint("shop", i%8), plenty); d != 0 || err != nil {
+					t.Errorf("GetDelay = %v, %v", d, err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	for i := range 8 {
+		if n := inUse(t, s, fmt.Sprint("shop", i)); n != 60 {
+			t.Errorf("%d tokens of shop%d are out, want 60", n, i)
+		}
+	}
+}
+
+// Nothing is written for what changes nothing: no new version of the row, no insert and delete of an empty one.
+func TestUnchangedIsNotWritten(t *testing.T) {
+	t.Parallel()
+	pool := sharedPool(t)
+	o := postgres.Options{Schema: newSchema()}
+	first, second := newStorageWith(t, pool, o), newStorageWith(t, pool, o)
+	for name, s := range map[string]storage.Atomic{"one process": first, "two in turn": &inTurn{storages: []storage.Atomic{first, second}}} {
+		l := limits(5, 5, 1<<44)
+		key := newSchema()
+		admit := func(t1 storage.Ticket) storage.Answer {
+			t.Helper()
+			a, err := s.Do(t.Context(), key, l, storage.Op{Kind: storage.Admit, Now: storage.OwnClock, Cost: 1, Ticket: t1})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return a
+		}
+		leased := admit(storage.Ticket{})
+		version := func() string {
+			return query[string](t, pool, o.Schema, "select xmin::text || ctid::text from drip.entity where key = $1", []byte(key))
+		}
+		settle := storage.Op{Kind: storage.Settle, Now: storage.OwnClock, Lease: leased.Lease, Cost: 1}
+		if a, err := s.Do(t.Context(), key, l, settle); !a.Found || err != nil {
+			t.Fatalf("Settle = %+v, %v", a, err)
+		}
+		before := version()
+		for _, op := range []storage.Op{
+			{Kind: storage.ReturnToken}, settle, {Kind: storage.Cancel, Lease: leased.Lease}, {Kind: storage.Renew, Lease: leased.Lease}, {Kind: storage.Resume},
+		} {
+			op.Now = storage.OwnClock
+			for range 3 {
+				if a, err := s.Do(t.Context(), key, l, op); err != nil || a.Found {
+					t.Errorf("%s: operation %d = %+v, %v", name, op.Kind, a, err)
+				}
+			}
+			if now := version(); now != before {
+				t.Errorf("%s: operation %d, which changes nothing, wrote the row", name, op.Kind)
+				before = now
+			}
+		}
+		if _, _, err := first.Get(t.Context(), key); err != nil || version() != before {
+			t.Errorf("Get wrote the row (%v)", err)
+		}
+		// A denial books a slot, so that the next one is told a later one: that is written.
+		for range 4 {
+			admit(storage.Ticket{})
+		}
+		before = version()
+		first := admit(storage.Ticket{})
+		if second := admit(storage.Ticket{}); first.Delay == 0 || second.Ticket == first.Ticket || version() == before {
+			t.Errorf("a denial did not book: %+v, then %+v", first, second)
+		}
+	}
+	written := "select n_tup_ins + n_tup_upd + n_tup_del from pg_stat_user_tables where schemaname = $1"
+	read := "select seq_scan + idx_scan from pg_stat_user_tables where schemaname = $1"
+	s := newStorageWith(t, pool, postgres.Options{Schema: o.Schema})
+	stat := func(sql string) int64 { return query[int64](t, pool, o.Schema, sql, o.Schema) }
+	flush := func(sql string, past int64) { // the server counts with a delay
+		eventually(t, "counted", func() bool { return stat(sql) >= past })
+	}
+	flush(written, 2*(1+1+4+2))
+	before, scans := stat(written), stat(read)
+	for i := range 20 {
+		if a, err := s.Do(t.Context(), fmt.Sprint("nobody", i), plenty, storage.Op{Kind: storage.ReturnToken}); err != nil || a.Found {
+			t.Fatalf("ReturnToken = %+v, %v", a, err)
+		}
+	}
+	flush(read, scans+20)
+	if after := stat(written); after != before {
+		t.Errorf("20 returns to unknown entities wrote %d rows", after-before)
+	}
+}
+
+// The count of rows is that of the entities that are not idle.
+func TestDeleteIdle(t *testing.T) {
+	pool := sharedPool(t)
+	o := postgres.Options{Schema: newSchema(), DeleteEvery: time.Millisecond}
+	s := newStorageWith(t, pool, o)
+	getDelay(t, s, "busy", plenty)
+	quick := limits(1, 1, 1)
+	for i := range 60 {
+		key := fmt.Sprint("idle", i)
+		getDelay(t, s, key, quick)
+		if _, err := s.Do(t.Context(), key, quick, storage.Op{Kind: storage.ReturnToken}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually(t, "the calls of this process had the idle rows deleted", func() bool {
+		getDelay(t, s, "busy", plenty)
+		return query[int64](t, pool, o.Schema, "select count(*) from drip.entity") == 1
+	})
+	// What was deleted is decided about as if it had never been there, from memory too.
+	if d := getDelay(t, s, "idle7", quick); d != 0 {
+		t.Errorf("GetDelay of an entity whose row is gone = %v", d)
+	}
+}
+
+// Rows that somebody is deciding about are not waited for.
+func TestDeleteIdleSkips(t *testing.T) {
+	pool := sharedPool(t)
+	o := postgres.Options{Schema: newSchema()}
+	s := newStorageWith(t, pool, o)
+	for _, key := range []string{"a", "b"} {
+		getDelay(t, s, key, plenty)
+	}
+	exec(t, pool, o.Schema, "update drip.entity set expires = 0")
+	tx, err := pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), in(o.Schema, "select from drip.entity where key = 'a' for no key update")); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.DeleteIdle(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if left := query[string](t, pool, o.Schema, "select string_agg(encode(key, 'escape'), ',') from drip.entity"); left != "a" {
+		t.Errorf("%q is left, want the row that was locked", left)
+	}
+}
+
+// Whatever the order in which processes ask for several entities, they do not wait for each other in a circle.
+func TestNoDeadlocks(t *testing.T) {
+	pool := sharedPool(t)
+	o := postgres.Options{Schema: newSchema()}
+	keys := make([]string, 12)
+	for i := range keys {
+		keys[i] = fmt.Sprint("shop", i)
+	}
+	var wg sync.WaitGroup
+	var granted atomic.Int64
+	for range 3 {
+		s := newStorageWith(t, newPool(t, servers.UsePostgres(t).URL(), 4), o)
+		for range 24 {
+			wg.Go(func() {
+				for range 4 {
+					mixed := slices.Clone(keys)
+					rand.Shuffle(len(mixed), func(i, j int) { mixed[i], mixed[j] = mixed[j], mixed[i] })
+					for _, key := range mixed {
+						if d, err := ask(t.Context(), s, key, plenty); d != 0 || err != nil {
+							t.Errorf("GetDelay = %v, %v", d, err)
+							return
+						}
+						granted.Add(1)
+					}
+				}
+			})
+		}
+	}
+	wg.Wait()
+	s, total := newStorageWith(t, pool, o), int64(0)
+	for _, key := range keys {
+		total += inUse(t, s, key)
+	}
+	if total != granted.Load() {
+		t.Errorf("%d tokens are out, %d were granted", total, granted.Load())
 	}
 }

@@ -31,19 +31,12 @@ func (s *Storage) CreateSchema(ctx context.Context) error {
 	if err := s.usable(ctx); err != nil {
 		return err
 	}
-	var there bool
-	err := s.pool.QueryRow(ctx, "select to_regclass($1) is not null", pgx.Identifier{s.schema, "entity"}.Sanitize()).Scan(&there)
-	if err == nil && !there { // or it would ask for the right to create
-		err = s.retry(ctx, func() error {
-			// Two who create the same at once may fail, whatever they say about what exists. It is all one transaction.
-			_, err := s.pool.Exec(ctx, "select pg_advisory_xact_lock("+schemaLock+");\n"+SchemaSQL(s.schema))
-			return err
-		})
-	}
-	if err != nil {
-		return s.failure(err)
-	}
-	return nil
+	return s.retry(ctx, func() error {
+		var there bool
+		err := s.pool.QueryRow(ctx, "select to_regclass($1) is not null", pgx.Identifier{s.schema, "entity"}.Sanitize()).Scan(&there)
+		if err == nil && !there { // or it would ask for the right to create
+			_, err = s.pool.Exec(ctx, SchemaSQL(s.schema)) // one transaction
+		}
+		return err
+	})
 }
-
-const schemaLock = "1685219696" // "drip" in ASCII

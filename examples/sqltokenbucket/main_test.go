@@ -1,0 +1,199 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/drip-go/drip/internal/servers"
+)
+
+func TestMain(m *testing.M) { os.Exit(servers.Main(m)) }
+
+func connect(t *testing.T, url string) *pgxpool.Pool {
+	t.Helper()
+	pool, err := pgxpool.New(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	return pool
+}
+
+// newFunction has a schema of its own, and a clock that shows at, in seconds.
+func newFunction(t *testing.T, at *float64) *function {
+	t.Helper()
+	f, err := open(t.Context(), connect(t, servers.UsePostgres(t).URL()), fmt.Sprintf("test_%x", rand.Uint64()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.clock = func() time.Time { return time.UnixMicro(1_800_000_000_000_000 + int64(*at*1e6)) }
+	return f
+}
+
+func request(t *testing.T, f *function, id string, rate, window int) int {
+	t.Helper()
+	left, wait, err := f.request(context.Background(), id, rate, window)
+	if err != nil || (left < 0) != (wait > 0) {
+		t.Fatalf("request = %d, %v, %v", left, wait, err)
+	}
+	return left
+}
+
+// The session that the series shows: ten tokens at once, none, and after four seconds four more.
+func TestAnswers(t *testing.T) {
+	var at float64
+	f := newFunction(t, &at)
+	var got []int
+	for range 13 {
+		got = append(got, request(t, f, "user1", 1, 10))
+	}
+	at += 4
+	for range 5 {
+		got = append(got, request(t, f, "user1", 1, 10))
+	}
+	if want := "[9 8 7 6 5 4 3 2 1 0 -1 -1 -1 3 2 1 0 -1]"; fmt.Sprint(got) != want {
+		t.Errorf("got  %v\nwant %s", got, want)
+	}
+	if left := request(t, f, "user2", 1, 10); left != 9 {
+		t.Errorf("another user has %d left, want 9", left)
+	}
+	at += 1000
+	if left := request(t, f, "user1", 1, 10); left != 9 {
+		t.Errorf("after a long time %d are left, want 9", left)
+	}
+	at -= 500 // a clock that steps back
+	if left := request(t, f, "user1", 1, 10); left != 8 {
+		t.Errorf("after the clock was set back %d are left, want 8", left)
+	}
+	for _, wrong := range [][2]int{{0, 1}, {1, 0}, {-1, -1}, {1 << 40, 1 << 40}} {
+		if _, _, err := f.request(t.Context(), "user1", wrong[0], wrong[1]); err == nil {
+			t.Errorf("request with %v succeeds", wrong)
+		}
+	}
+	if left := request(t, f, "many", 1_000_000, 3600); left != 3_599_999_999 {
+		t.Errorf("%d are left of 3,600,000,000", left)
+	}
+}
+
+// Who polls without a token left costs reads, and is given the next one like anybody.
+func TestDenialWritesNothing(t *testing.T) {
+	pool := connect(t, servers.UsePostgres(t).URL())
+	schema := fmt.Sprintf("test_%x", rand.Uint64())
+	f, err := open(t.Context(), pool, schema)
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := time.UnixMilli(1_800_000_000_000)
+	f.clock = func() time.Time { return now }
+	version := func() (v string) {
+		if err := pool.QueryRow(t.Context(), "select xmin::text || ctid::text from "+schema+".entity").Scan(&v); err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+	request(t, f, "user1", 1, 1)
+	before := version()
+	for range 60 {
+		now = now.Add(10 * time.Millisecond)
+		if left := request(t, f, "user1", 1, 1); left != -1 {
+			t.Errorf("%d are left", left)
+		}
+	}
+	if version() != before {
+		t.Error("a denial wrote the row")
+	}
+	now = now.Add(400 * time.Millisecond)
+	if left := request(t, f, "user1", 1, 1); left != 0 || version() == before {
+		t.Errorf("a second later %d are left, want 0", left)
+	}
+}
+
+// Steady callers get what the rate allows, whether they ask a little less often or much more.
+func TestSteadyCallers(t *testing.T) {
+	const rate, seconds = 10, 10
+	for _, asked := range []int{8, 10, 15, 20, 21} { // a second
+		var at float64
+		f := newFunction(t, &at)
+		granted := 0
+		for i := range asked * seconds {
+			at = float64(i) / float64(asked)
+			if request(t, f, "user1", rate, 1) >= 0 {
+				granted++
+			}
+		}
+		least := min(asked, rate) * seconds
+		if most := rate + rate*seconds; granted < least || granted > most {
+			t.Errorf("%d a second: %d granted, want %d to %d", asked, granted, least, most)
+		}
+	}
+}
+
+// Sessions that ask for the same id at the same time share its tokens, whatever their isolation level.
+func TestSessions(t *testing.T) {
+	for _, level := range []string{"read committed", "serializable"} {
+		schema := fmt.Sprintf("test_%x", rand.Uint64())
+		now := time.Now()
+		answers := make(chan int, 16*20)
+		var wg sync.WaitGroup
+		for range 16 {
+			f, err := open(t.Context(), connect(t, servers.UsePostgres(t).URL()+"&pool_max_conns=1&default_transaction_isolation="+strings.ReplaceAll(level, " ", "%20")), schema)
+			if err != nil {
+				t.Fatal(err)
+			}
+			f.clock = func() time.Time { return now }
+			wg.Go(func() {
+				for range 20 {
+					left, _, err := f.request(context.Background(), "user1", 100, 1)
+					if err != nil {
+						t.Error(err)
+					}
+					answers <- left
+				}
+			})
+		}
+		wg.Wait()
+		close(answers)
+		granted := 0
+		for left := range answers {
+			if left >= 0 {
+				granted++
+			}
+		}
+		if granted != 100 {
+			t.Errorf("%s: %d of 320 calls granted, want 100", level, granted)
+		}
+	}
+}
+
+func TestRun(t *testing.T) {
+	var out strings.Builder
+	id, rate, window, err := arguments([]string{fmt.Sprintf("user %x", rand.Uint64()), "1", "1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := run(t.Context(), &out, servers.UsePostgres(t).URL(), 0, id, rate, window); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if want := regexp.MustCompile(`^\d\d:\d\d:\d\d 0\n\d\d:\d\d:\d\d (0|-1, the next one in \S+)\n$`); !want.MatchString(out.String()) {
+		t.Errorf("run printed\n%s", out.String())
+	}
+	for _, args := range [][]string{{}, {"a", "b"}, {"a", "1", "2", "3"}} {
+		if _, _, _, err := arguments(args); err == nil {
+			t.Errorf("arguments %q are taken", args)
+		}
+	}
+	if id, rate, window, err := arguments([]string{"a"}); id != "a" || rate != 2 || window != 60 || err != nil {
+		t.Errorf("the defaults are %d and %d, %v", rate, window, err)
+	}
+}

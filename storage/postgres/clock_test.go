@@ -1,0 +1,279 @@
+package postgres_test
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/drip-go/drip/internal/servers"
+	"github.com/drip-go/drip/storage"
+	"github.com/drip-go/drip/storage/postgres"
+)
+
+// serverClock stands in for the server's clock: sessions whose search_path names it first find its clock_timestamp. It
+// stands still, or runs beside the real one.
+type serverClock struct {
+	t    *testing.T
+	pool *pgxpool.Pool // of sessions with this clock
+	set  string
+}
+
+func newServerClock(t *testing.T) *serverClock {
+	t.Helper()
+	schema := newSchema()
+	pool := sharedPool(t)
+	name := pgx.Identifier{schema}.Sanitize()
+	exec(t, pool, schema, `create schema `+name+`;
+		create table drip.clock (stands timestamptz, ahead interval);
+		insert into drip.clock values ('2026-01-01T00:00:00Z', null);
+		create function drip.clock_timestamp() returns timestamptz volatile language sql as
+			'select coalesce(stands, pg_catalog.clock_timestamp() + ahead) from `+strings.ReplaceAll(name, "'", "''")+`.clock'`)
+	return &serverClock{
+		t:    t,
+		pool: newPool(t, servers.UsePostgres(t).URL(), 4, "search_path", name+", pg_catalog"),
+		set:  in(schema, "update drip.clock set stands = $1, ahead = $2"),
+	}
+}
+
+// stand makes the clock show that time after 2026 began.
+func (c *serverClock) stand(at time.Duration) { c.update(year2026.Add(at), nil) }
+
+// run makes it run, ahead of the real one by d.
+func (c *serverClock) run(d time.Duration) { c.update(nil, d) }
+
+func (c *serverClock) update(stands, ahead any) {
+	c.t.Helper()
+	if _, err := c.pool.Exec(context.Background(), c.set, stands, ahead); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+var year2026 = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
+// grants counts how many of n calls run.
+func grants(t *testing.T, s storage.Atomic, l *storage.Limits, n int) (granted int) {
+	t.Helper()
+	for range n {
+		if getDelay(t, s, "shop", l) == 0 {
+			granted++
+		}
+	}
+	return granted
+}
+
+// Steady callers, from a tenth of the rate to twice that, for six seconds. All run who ask no more often than the rate
+// allows; when more ask, what the rate allows runs, and nobody who is denied makes it less.
+func TestSteadyCallers(t *testing.T) {
+	t.Parallel()
+	const seconds, rate = 6, 10
+	clock := newServerClock(t)
+	for _, burst := range []int64{1, 10} {
+		for _, share := range []float64{0.1, 0.49, 0.5, 0.51, 0.9, 0.99, 1, 1.002, 1.1, 1.5, 2} { // of the rate
+			if burst > 1 && share < 1 {
+				continue // the bucket is never empty
+			}
+			s := newStorageWith(t, clock.pool, postgres.Options{Schema: newSchema()})
+			l := limits(burst, 1, 1000/rate)
+			granted, calls := 0, int(share*rate*seconds)
+			for i := range calls {
+				clock.stand(time.Duration(math.Round(float64(i)/(share*rate)*1e6)) * time.Microsecond)
+				granted += grants(t, s, l, 1)
+			}
+			intervals := int(float64(calls-1) / share) // since the first
+			most := int(burst) + intervals
+			least := min(calls, intervals+1)
+			if granted > most || float64(granted) < 0.99*float64(least) {
+				t.Errorf("%v of the rate, bursts of %d: %d of %d granted, want %d to %d", share, burst, granted, calls, least, most)
+			}
+		}
+	}
+}
+
+// What is known of token buckets that are a few lines of SQL, at the server's clock.
+func TestServerClock(t *testing.T) {
+	perSecond := func(size, rate int64) *storage.Limits { return limits(size, rate, 1000) }
+	for _, c := range []struct {
+		name  string
+		l     *storage.Limits
+		steps []step
+	}{
+		{"a burst is as large as the bucket, after an idle time too", perSecond(10, 1),
+			[]step{{at: 0, calls: 15, granted: 10}, {at: 1000, calls: 15, granted: 10}}},
+		{"a denial takes nothing from the next refill", perSecond(10, 1),
+			[]step{{at: 0, calls: 12, granted: 10}, {at: 0.999, calls: 1}, {at: 1, calls: 2, granted: 1}, {at: 2, calls: 2, granted: 1}}},
+		{"who polls is not starved", limits(1, 1, 1000),
+			[]step{{at: 0, calls: 1, granted: 1}, {at: 0.4, calls: 60}, {at: 0.8, calls: 60}, {at: 1.1, calls: 60, granted: 1}, {at: 2.9, calls: 60, granted: 1}}},
+		{"a clock that steps back takes nothing and brings nothing", perSecond(10, 1),
+			[]step{{at: 100, calls: 4, granted: 4}, {at: 97, calls: 3, granted: 3}, {at: 98, calls: 3, granted: 3}, {at: 99, calls: 3}, {at: 100.5, calls: 3}, {at: 101, calls: 3, granted: 1}}},
+		{"a clock that steps forth fills the bucket and no more", perSecond(10, 1),
+			[]step{{at: 0, calls: 11, granted: 10}, {at: 1e6, calls: 15, granted: 10}, {at: 5, calls: 15}, {at: 1e6 + 1, calls: 15, granted: 1}}},
+		{"the refill is not counted twice", perSecond(10, 1),
+			[]step{{at: 10, calls: 11, granted: 10}, {at: 13, calls: 2, granted: 2}, {at: 13, calls: 2, granted: 1}, {at: 13, calls: 2}}},
+		{"large numbers", limits(3_600_000_000_000, 1_000_000_000, 1000),
+			[]step{{at: 0, calls: 5, granted: 5}, {at: 1e9, calls: 5, granted: 5}}},
+		{"three in ten seconds", limits(3, 3, 10_000),
+			[]step{{at: 0, calls: 4, granted: 3}, {at: 9.9, calls: 4}, {at: 10, calls: 4, granted: 3}}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			clock := newServerClock(t)
+			o := postgres.Options{Schema: newSchema()}
+			s := &inTurn{storages: []storage.Atomic{newStorageWith(t, clock.pool, o), newStorageWith(t, clock.pool, o)}}
+			for _, st := range c.steps {
+				clock.stand(time.Duration(st.at * float64(time.Second)))
+				if got := grants(t, s, c.l, st.calls); got != st.granted {
+					t.Errorf("at %vs: %d of %d calls granted, want %d", st.at, got, st.calls, st.granted)
+				}
+			}
+		})
+	}
+}
+
+type step struct {
+	at             float64 // seconds
+	calls, granted int
+}
+
+// The clock that a process remembers is no other than the server's, whatever that does.
+func TestServerClockSteps(t *testing.T) {
+	clock := newServerClock(t)
+	s := newStorageWith(t, clock.pool, postgres.Options{Schema: newSchema()})
+	l := limits(1, 1, 60_000)
+	granted := func(what string, want int) {
+		t.Helper()
+		if got := grants(t, s, l, 5); got != want {
+			t.Errorf("%s: %d of 5 granted, want %d", what, got, want)
+		}
+	}
+	for i, c := range []struct {
+		ahead time.Duration
+		want  int
+	}{
+		{0, 1}, {0, 0}, {time.Hour, 1}, {time.Hour + time.Minute, 1}, {time.Hour + 3*time.Minute, 1}, {0, 0}, {time.Hour, 0},
+		{time.Hour + 2*time.Minute, 0}, {time.Hour + 4*time.Minute, 1}, {-time.Hour, 0}, {24 * time.Hour, 1},
+	} {
+		now := time.Now() // somewhere in the middle of a minute, so that none ends meanwhile
+		clock.run(c.ahead + now.Truncate(time.Minute).Add(20*time.Second).Sub(now))
+		granted(fmt.Sprintf("step %d, %v ahead", i, c.ahead), c.want)
+	}
+}
+
+// A decision counts in the interval in which it is stored, however long that takes: what was decided in another one is
+// decided again.
+func TestStoredInItsInterval(t *testing.T) {
+	clock := newServerClock(t)
+	o := postgres.Options{Schema: newSchema()}
+	s := newStorageWith(t, clock.pool, o)
+	l := limits(5, 5, 60_000)
+	clock.stand(59*time.Second + 900*time.Millisecond)
+	if n := grants(t, s, l, 3); n != 3 {
+		t.Fatalf("%d of 3 granted", n)
+	}
+	// Somebody has the row, and it is a new minute, of which all has run, when it comes free.
+	tx, err := sharedPool(t).Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(context.Background()) }()
+	if _, err := tx.Exec(t.Context(), in(o.Schema, "update drip.entity set expires = expires + 1")); err != nil {
+		t.Fatal(err)
+	}
+	got := make(chan time.Duration)
+	go func() {
+		d, err := ask(context.Background(), s, "shop", l)
+		if err != nil {
+			t.Error(err)
+		}
+		got <- d
+	}()
+	waiting(t, clock.pool)
+	clock.stand(60*time.Second + 100*time.Millisecond)
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if d := <-got; d != 0 {
+		t.Errorf("GetDelay = %v", d)
+	}
+	st, _, err := s.Get(t.Context(), "shop")
+	if want := year2026.Add(60*time.Second + 100*time.Millisecond).UnixMilli(); err != nil || st.Ops.Last != want || st.Ops.Capacity != 4 {
+		t.Errorf("it was counted at %d, which left %d (%v); want %d and 4", st.Ops.Last, st.Ops.Capacity, err, want)
+	}
+}
+
+// waiting returns when a session of the pool's user waits for a row.
+func waiting(t *testing.T, pool *pgxpool.Pool) {
+	t.Helper()
+	eventually(t, "somebody waits for a lock", func() bool {
+		return query[bool](t, pool, "", "select exists (select from pg_stat_activity where wait_event_type = 'Lock' and query like '%entity%')")
+	})
+}
+
+// Rows are kept as long as they say anything that a new one would not.
+func TestExpiry(t *testing.T) {
+	const day = 24 * time.Hour
+	month := *limits(2, 2, (30 * day).Milliseconds())
+	month.Start = -1 << 50 // long ago
+	monthly := limits(2, 2, 1000)
+	monthly.Windows = []storage.Window{{Size: 3, RefreshRate: 3, RefreshInterval: (30 * day).Milliseconds()}}
+	tokens := limits(10, 10, 1000)
+	tokens.Concurrency = 1
+	for _, c := range []struct {
+		name  string
+		l     *storage.Limits
+		steps []step
+		pause time.Duration
+	}{
+		{"a token whose holder died is back after MaxHold", tokens, []step{{calls: 3, granted: 1}, {at: 3599, calls: 3}, {at: 3601, calls: 3, granted: 1}}, 0},
+		{"but not what has run in a month", &month, []step{{calls: 3, granted: 2}, {at: 2 * day.Seconds(), calls: 3}}, 0},
+		{"nor in a further window", monthly, []step{{calls: 3, granted: 2}, {at: 7200, calls: 3, granted: 1}, {at: 2 * day.Seconds(), calls: 3}}, 0},
+		{"nor that it is closed", tokens, []step{{at: 7200, calls: 1}, {at: 2 * day.Seconds(), calls: 1}, {at: 4 * day.Seconds(), calls: 2, granted: 1}}, 3 * day},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			clock := newServerClock(t)
+			s := newStorageWith(t, clock.pool, postgres.Options{Schema: newSchema(), MaxHold: time.Hour})
+			clock.stand(0)
+			if c.pause > 0 {
+				getDelay(t, s, "shop", c.l)
+				if _, err := s.Do(t.Context(), "shop", c.l, storage.Op{Kind: storage.Pause, Now: storage.OwnClock, For: c.pause.Milliseconds()}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for _, st := range c.steps {
+				clock.stand(time.Duration(st.at * float64(time.Second)))
+				if err := s.DeleteIdle(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				if got := grants(t, s, c.l, st.calls); got != st.granted {
+					t.Errorf("at %vs: %d of %d calls granted, want %d", st.at, got, st.calls, st.granted)
+				}
+			}
+		})
+	}
+	// By the server's clock a simulation's times are long over. It is kept all the same.
+	clock := newServerClock(t)
+	s := newStorageWith(t, clock.pool, postgres.Options{Schema: newSchema(), MaxHold: time.Hour})
+	clock.stand(0)
+	at := func(ms int64) storage.Answer {
+		a, err := s.Do(t.Context(), "shop", monthly, storage.Op{Kind: storage.GetDelay, Now: ms})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return a
+	}
+	for i := range int64(3) {
+		if a := at(1_500_000_000_000 + 1000*i); a.Delay != 0 {
+			t.Errorf("run %d is postponed by %d ms", i, a.Delay)
+		}
+	}
+	for _, days := range []time.Duration{1, 20} {
+		clock.stand(days * day)
+		if a := at(1_500_000_010_000); a.Delay == 0 {
+			t.Errorf("after %d days the month was forgotten", days)
+		}
+	}
+}
