@@ -421,3 +421,35 @@ func TestThrottledForEver(t *testing.T) {
 		t.Errorf("Admit = %+v, %v", a, err)
 	}
 }
+
+// Newcomers who come while the entity is closed are behind those who are booked, and a limit that is lowered meanwhile
+// does not close it for longer.
+func TestClosed(t *testing.T) {
+	limit := drip.Limit{Size: 20, RefreshRate: 10}
+	options := drip.Options{Concurrency: 100, Limits: func(context.Context, string) (drip.Limit, error) { return limit, nil }}
+	for name, closed := range map[string]func(b *clocked) error{
+		"Pause":     func(b *clocked) error { return b.Pause(t.Context(), "shop", time.Hour) },
+		"Throttled": func(b *clocked) error { return b.Throttled(t.Context(), "shop", time.Hour) },
+	} {
+		eachPath(t, options, func(t *testing.T, b *clocked) {
+			limit = drip.Limit{Size: 20, RefreshRate: 10}
+			b.settle(b.runs(20, newcomer), 20, nil)
+			for range 100 {
+				b.admit(1, newcomer)
+			}
+			if err := closed(b); err != nil {
+				t.Fatal(name, err)
+			}
+			if a := b.admit(1, newcomer); a.Delay < time.Hour+8*time.Second || a.Delay > time.Hour+11*time.Second {
+				t.Errorf("%s: behind 100 who are booked a newcomer is told %v", name, a.Delay)
+			}
+			b.pass(time.Minute)
+			limit = drip.Limit{Size: 2, RefreshRate: 1}
+			b.admit(1, newcomer)
+			b.pass(time.Hour)
+			if s, err := b.Inspect(t.Context(), "shop"); err != nil || s.Windows[0].Capacity < 1 {
+				t.Errorf("%s: a minute after it is over there is %v, %v", name, s.Windows, err)
+			}
+		})
+	}
+}

@@ -107,18 +107,19 @@ func (l *Limits) bound(s *State, cost int64, due bool, now int64) Bound {
 	return BoundNone
 }
 
-// promise books the next slot of a line that fits all windows. A line that is not ahead of now begins with what is
-// left of what has run, less what is booked.
+// promise books the next slot of a line that fits all windows. A line that is not ahead of now, and of when the entity
+// is open again, begins with what is left then of what has run, less what is booked.
 func (l *Limits) promise(s *State, line ledger, cost, booked, now int64) (slot int64) {
-	last := s.last(line)
-	if *last <= now {
-		for i := range l.windows() {
-			*s.ledger(line, i) = sub(l.capacity(s, ops, i, now), booked)
-		}
-		*last = now
-	}
 	b := s.Booking
-	slot = max(*last, b.Closed)
+	last, open := s.last(line), max(now, b.Closed)
+	ahead := *last > open
+	if !ahead {
+		for i := range l.windows() {
+			*s.ledger(line, i) = sub(l.capacity(s, ops, i, open), booked)
+		}
+		*last = open
+	}
+	slot = max(*last, add(now, 1))
 	for i := range l.windows() {
 		w := l.window(i)
 		if missing := sub(cost, *s.ledger(line, i)); missing > 0 {
@@ -126,8 +127,7 @@ func (l *Limits) promise(s *State, line ledger, cost, booked, now int64) (slot i
 			slot = max(slot, mulTime(add(w.interval(*last), intervals), w.RefreshInterval))
 		}
 	}
-	slot = max(slot, add(now, 1))
-	if *last > now {
+	if ahead {
 		slot = max(slot, add(*last, l.apart(b, now)))
 	}
 	l.spend(s, line, slot, cost)
@@ -253,7 +253,7 @@ func (l *Limits) charge(s *State, lease *Lease, cost, now int64) {
 		p := s.ledger(ops, i)
 		*p = min(w.Size, sub(*p, change))
 		// What is owed delays newcomers. What comes back does not outlast a window that is full with each interval.
-		if s.Wait.Last > now && (change > 0 || w.Size > w.RefreshRate) {
+		if s.Wait.Last > now && (change > 0 || w.spare()) {
 			p := s.ledger(wait, i)
 			*p = min(w.Size, sub(*p, change))
 		}
@@ -293,17 +293,19 @@ func (l *Limits) throttle(s *State, until, now int64) {
 	b := l.booking(s)
 	b.Closed = max(b.Closed, until)
 	for i := range l.windows() {
-		if w := l.window(i); w.Size > w.RefreshRate {
+		if w := l.window(i); w.spare() {
 			p := s.ledger(ops, i)
-			*p = min(*p, -mul(w.refreshes(s.Ops.Last, sub(b.Closed, 1)), w.RefreshRate))
+			*p = min(*p, -w.dry(s.Ops.Last, b.Closed))
 		}
 	}
-	if s.Wait.Last < b.Closed { // what was booked inside comes first
-		for i := range l.windows() {
-			*s.ledger(wait, i) = sub(l.capacity(s, ops, i, b.Closed), b.units())
-		}
-		s.Wait.Last = b.Closed
-	}
+}
+
+// spare tells that a window gathers more than an interval brings.
+func (w *Window) spare() bool { return w.Size > w.RefreshRate }
+
+// dry is what the window must lack at a time, to have nothing but what the interval brings that begins when it opens.
+func (w *Window) dry(now, open int64) int64 {
+	return mul(w.refreshes(now, sub(open, 1)), w.RefreshRate)
 }
 
 // reset forgets who runs and who waits.
@@ -462,13 +464,19 @@ func (l *Limits) adopt(s *State, now int64) {
 		return
 	}
 	for i := range l.windows() {
-		before := &b.Window
+		before, w := &b.Window, l.window(i)
 		if i > 0 {
 			before = &b.Further[i-1].Window
 		}
 		p := s.ledger(ops, i)
-		*p = min(before.gain(Ledger{s.Ops.Last, *p}, now), l.window(i).Size)
-		*before = *l.window(i)
+		*p = before.gain(Ledger{s.Ops.Last, *p}, now)
+		if *p <= 0 && now < b.Closed && before.spare() && w.spare() {
+			if dry := before.dry(now, b.Closed); *p <= -dry { // throttled: by the new limit, then
+				*p = sub(add(*p, dry), w.dry(now, b.Closed))
+			}
+		}
+		*p = min(*p, w.Size)
+		*before = *w
 	}
 	s.Ops.Last = now
 }

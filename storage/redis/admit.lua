@@ -21,7 +21,7 @@ local mostSamples, longestHold, longestGrace = 64, 2 ^ 40, 60000
 
 local decide, bound, promise, apart, queue, quarters, root, spend, capacity, lease, settle, charge, cancel, renew
 local throttle, reset, unbook, book, tidy, grace, quiet, tickets, units, hold, release, forget, until_, booking, adopt
-local inUse, none, refreshes, interval, mul, div
+local inUse, none, spare, dry, refreshes, interval, mul, div
 
 if asked[GetDelay] or asked[Admit] then
   function decide(op, now)
@@ -101,13 +101,15 @@ if asked[GetDelay] or asked[Admit] then
   end
 
   function promise(line, cost, booked, now)
-    if line.Last <= now then
+    local open = max(now, b.Closed)
+    local ahead = line.Last > open
+    if not ahead then
       for i = 0, #windows do
-        line[i] = capacity(ops, i, now) - booked
+        line[i] = capacity(ops, i, open) - booked
       end
-      line.Last = now
+      line.Last = open
     end
-    local slot = max(line.Last, b.Closed)
+    local slot = max(line.Last, now + 1)
     for i = 0, #windows do
       local w, missing = windows[i], cost - line[i]
       if missing > 0 then
@@ -115,8 +117,7 @@ if asked[GetDelay] or asked[Admit] then
         slot = max(slot, (interval(w, line.Last) + intervals) * w.RefreshInterval)
       end
     end
-    slot = max(slot, now + 1)
-    if line.Last > now then
+    if ahead then
       slot = max(slot, line.Last + apart(now))
     end
     spend(line, slot, cost)
@@ -230,7 +231,7 @@ if asked[Settle] or asked[Cancel] or asked[Renew] then
         change = -min(-more, room)
       end
       ops[i] = min(w.Size, ops[i] - change)
-      if wait.Last > now and (change > 0 or w.Size > w.RefreshRate) then
+      if wait.Last > now and (change > 0 or spare(w)) then
         wait[i] = min(w.Size, wait[i] - change)
       end
     end
@@ -268,15 +269,9 @@ if asked[Throttle] or asked[Reset] then
     b.Closed = max(b.Closed, to)
     for i = 0, #windows do
       local w = windows[i]
-      if w.Size > w.RefreshRate then
-        ops[i] = min(ops[i], -(refreshes(w, ops.Last, b.Closed - 1) * w.RefreshRate))
+      if spare(w) then
+        ops[i] = min(ops[i], -dry(w, ops.Last, b.Closed))
       end
-    end
-    if wait.Last < b.Closed then
-      for i = 0, #windows do
-        wait[i] = capacity(ops, i, b.Closed) - units()
-      end
-      wait.Last = b.Closed
     end
   end
 
@@ -285,6 +280,14 @@ if asked[Throttle] or asked[Reset] then
     late.Last = min(late.Last, now)
     wait.Last = min(wait.Last, now - RefreshInterval)
   end
+end
+
+function spare(w)
+  return w.Size > w.RefreshRate
+end
+
+function dry(w, now, open)
+  return refreshes(w, now, open - 1) * w.RefreshRate
 end
 
 function capacity(line, i, t)
@@ -418,9 +421,16 @@ function adopt(now)
     return
   end
   for i = 0, #windows do
-    local before = b.windows[i]
-    ops[i] = min(gain(before.Size, before.RefreshRate, before.RefreshInterval, ops.Last, ops[i], now), windows[i].Size)
-    b.windows[i] = windows[i]
+    local before, w = b.windows[i], windows[i]
+    local p = gain(before.Size, before.RefreshRate, before.RefreshInterval, ops.Last, ops[i], now)
+    if p <= 0 and now < b.Closed and spare(before) and spare(w) then
+      local lacks = dry(before, now, b.Closed)
+      if p <= -lacks then
+        p = p + lacks - dry(w, now, b.Closed)
+      end
+    end
+    ops[i] = min(p, w.Size)
+    b.windows[i] = w
   end
   ops.Last = now
 end
