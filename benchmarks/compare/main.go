@@ -82,27 +82,49 @@ func read(in io.Reader) (metrics, error) {
 	return m, lines.Err()
 }
 
+// rows are those of the tables, in the order of the keys.
+var rows = struct {
+	InMemory, Delays map[string]string // what a row is called, and the benchmark
+	Callers, Clients []int
+}{
+	InMemory: map[string]string{
+		"**drip**":               "drip-ns",
+		"golang.org/x/time/rate": "xtime-ns",
+		"sethvargo/go-limiter":   "sethvargo-ns",
+		"throttled/throttled":    "throttled-ns",
+		"uber-go/ratelimit":      "uber-ns",
+		"ulule/limiter":          "ulule-ns",
+	},
+	Callers: []int{1, 16, 64, 256},
+	Clients: []int{1, 10, 50},
+	Delays: map[string]string{
+		"50 ms to 30 s":                      "uniform_50ms-30s",
+		"to whole seconds":                   "whole_seconds",
+		"to the same instant, 1,000 of them": "1000_at_a_time",
+	},
+}
+
 // fill fills in a template. Where a benchmark was run several times it is the median.
 func (m metrics) fill(text string) (string, error) {
 	t, err := template.New("figures.md").Funcs(template.FuncMap{
 		"metric": func(benchmark, unit string) (float64, error) {
 			v := m[benchmark][unit]
 			if len(v) == 0 {
-				return 0, fmt.Errorf("Benchmark%s has not printed a figure in %s", benchmark, unit)
+				return 0, fmt.Errorf("%s has not printed a figure in %s", "Benchmark"+benchmark, unit)
 			}
 			slices.Sort(v)
 			return v[len(v)/2], nil
 		},
-		"whole": func(v float64) string { return thousands(math.Round(v)) },
-		"two":   func(v float64) string { return fmt.Sprintf("%.2f", v) },
-		"one":   func(v float64) string { return fmt.Sprintf("%.1f", v) },
-		"k":     func(v float64) string { return fmt.Sprintf("%.1fk", v/1000) },
+		"whole":   func(v float64) string { return thousands(math.Round(v)) },
+		"two":     func(v float64) string { return fmt.Sprintf("%.2f", v) },
+		"one":     func(v float64) string { return fmt.Sprintf("%.1f", v) },
+		"inverse": func(v float64) float64 { return 1 / v },
 	}).Parse(text)
 	if err != nil {
 		return "", err
 	}
 	var b strings.Builder
-	err = t.Execute(&b, nil)
+	err = t.Execute(&b, rows)
 	return b.String(), err
 }
 

@@ -24,7 +24,7 @@ func TestFill(t *testing.T) {
 		`{{metric "Memory/keys=1/workers=2" "drip-ns" | whole}} ns`: "913 ns", // the median
 		`{{metric "Memory/keys=1/workers=2" "of-xtime" | two}}`:     "0.60",
 		`{{metric "Heap" "B/entity" | whole}}`:                      "120",
-		`{{whole 1234567.8}} {{whole 999.4}} {{k 15749.0}}`:         "1,234,568 999 15.7k",
+		`{{whole 1234567.8}} {{whole 999.4}} {{inverse 0.5 | one}}`: "1,234,568 999 2.0",
 	} {
 		if got, err := m.fill(template); err != nil || got != want {
 			t.Errorf("%s is %q, %v; want %q", template, got, err, want)
