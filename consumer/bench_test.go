@@ -54,6 +54,33 @@ func BenchmarkLateness(b *testing.B) {
 	}
 }
 
+// BenchmarkLatenessOfADay postpones by up to a day, in a wheel that turns faster: the coarsest ring's queues are the same
+// number of trips apart, of eight seconds instead of four hours. It reports how late messages are after all their trips.
+func BenchmarkLatenessOfADay(b *testing.B) {
+	const n, day = 5_000, 144 * time.Second // which is six turns of the coarsest ring, as a day is
+	kept := rings
+	rings = [...]ring{{250, 24}, {2_000, 8}, {4_000, 8}, {8_000, 5}}
+	b.Cleanup(func() { rings = kept })
+	br := connect(b, servers.UseRabbitMQ(b).URL())
+	for b.Loop() {
+		l := each(b, func(int) time.Duration { return rand.N(day) })
+		queue := br.queue()
+		var handled ledger
+		stop := running(b, Options{URL: br.url, Queue: queue, Limiter: l, Entity: byID, Handler: &handled, Logger: quiet})
+		tick := time.NewTicker(10 * time.Millisecond)
+		for i := 0; i < n; i += 10 {
+			<-tick.C
+			br.publish(queue, numbered(i, i+10)...)
+		}
+		eventuallyIn(b, 2*day, "all are handled", func() bool { return handled.count() == n })
+		stop()
+		slices.Sort(l.late)
+		b.ReportMetric(float64(l.late[n/2])/1e6, "late-p50-ms")
+		b.ReportMetric(float64(l.late[n*99/100])/1e6, "late-p99-ms")
+		b.ReportMetric(float64(l.late[n-1])/1e6, "late-max-ms")
+	}
+}
+
 // BenchmarkThroughput takes 50,000 messages off a queue: all postponed, or all handled.
 func BenchmarkThroughput(b *testing.B) {
 	const n = 50_000

@@ -93,21 +93,56 @@ func (b *broker) publish(queue string, messages ...amqp.Publishing) {
 	}
 }
 
-// look returns the state of a queue, and whether there is one. On a connection of its own: asking for a queue that
-// is not there closes the channel.
+// look returns the state of a queue, and whether there is one.
 func (b *broker) look(queue string) (q amqp.Queue, exists bool) {
+	b.t.Helper()
+	found := b.lookAll(queue)
+	if len(found) == 0 {
+		return q, false
+	}
+	return found[0], true
+}
+
+// lookAll returns the states of those of the queues that there are. On a connection of its own: asking for a queue
+// that is not there closes the channel.
+func (b *broker) lookAll(queues ...string) (found []amqp.Queue) {
 	b.t.Helper()
 	conn, err := amqp.Dial(b.url)
 	b.must(err)
 	defer conn.Close()
-	ch, err := conn.Channel()
-	b.must(err)
-	q, err = ch.QueueDeclarePassive(queue, true, false, false, false, nil)
-	if code(err) == amqp.NotFound {
-		return q, false
+	var ch *amqp.Channel
+	for _, name := range queues {
+		if ch == nil {
+			ch, err = conn.Channel()
+			b.must(err)
+		}
+		q, err := ch.QueueDeclarePassive(name, true, false, false, false, nil)
+		if code(err) == amqp.NotFound {
+			ch = nil
+			continue
+		}
+		b.must(err)
+		found = append(found, q)
 	}
-	b.must(err)
-	return q, true
+	return found
+}
+
+// waitingIn is the number of messages in the delay queues of a work queue.
+func (b *broker) waitingIn(queue string) (n int) {
+	b.t.Helper()
+	for _, q := range b.lookAll(b.delayQueues(queue)...) {
+		n += q.Messages
+	}
+	return n
+}
+
+// ready is the number of messages in all queues of a work queue but the dead letters.
+func (b *broker) ready(queue string) (n int) {
+	b.t.Helper()
+	for _, q := range b.lookAll(append(b.delayQueues(queue), queue, queue+".drip.due")...) {
+		n += q.Messages
+	}
+	return n
 }
 
 // count is the number of messages ready in a queue.

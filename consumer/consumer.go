@@ -9,7 +9,9 @@
 // Nothing is lost: a message is acknowledged only when it was handled, or when the broker has confirmed its copy
 // in a delay queue or the dead-letter queue. Between that confirmation and the acknowledgement a crash leaves two
 // copies, so a handler may see a message twice. One exception is the broker's: RabbitMQ 3.10 that is killed within
-// some three seconds of declaring a quorum queue for the first time may come up without it.
+// some three seconds of declaring a quorum queue for the first time may come up without it. And what a quorum queue is
+// dead-lettering when its node dies comes late: the broker tries again after 3 minutes, or after the milliseconds of
+// its setting rabbit.dead_letter_worker_publisher_confirm_timeout. Until then no queue counts it.
 //
 // # Queues
 //
@@ -207,6 +209,11 @@ func (c *Consumer) deadQueue() string { return c.o.Queue + ".drip.dead" }
 // what was not acknowledged goes back to its queue. It returns nil when it ended so, and ErrStillRunning when
 // there were handlers that did not return.
 //
+// A second signal should end the process at once, whatever handlers do. What is in hand is then delivered again:
+//
+//	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
+//	context.AfterFunc(ctx, stop) // after the first signal the second is the default again
+//
 // It returns an error at once when it can't begin: no broker, no work queue, a queue it may not declare. Once it
 // has begun it reconnects whatever happens. A Consumer runs once.
 func (c *Consumer) Run(ctx context.Context) error {
@@ -216,7 +223,11 @@ func (c *Consumer) Run(ctx context.Context) error {
 	defer stopHandlers()
 	over := make(chan struct{})
 	defer close(over)
-	s, err := c.begin(ctx, handlers)
+	var s *session
+	err := patiently(ctx, func() (err error) {
+		s, err = c.begin(ctx, handlers)
+		return err
+	})
 	if err != nil {
 		if ctx.Err() != nil {
 			return nil

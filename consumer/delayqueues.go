@@ -75,7 +75,7 @@ func OpenDelayQueues(ctx context.Context, o DelayQueuesOptions) (*DelayQueues, e
 		err = q.publisher.declare(ctx, func(ch *amqp.Channel) error { return checkQueue(ch, o.Queue) })
 	}
 	if err == nil {
-		err = q.begin(ctx)
+		err = patiently(ctx, func() error { return q.begin(ctx) })
 	}
 	if err != nil {
 		if q != nil {
@@ -147,15 +147,15 @@ func (q *DelayQueues) Postpone(ctx context.Context, d *amqp.Delivery, delay time
 	}
 	m.ticket = ticketOf(d.Headers) // of the Admit that postponed it just now
 	m.postponeBy(delay)
-	if err := q.put(ctx, &m); err != nil {
+	if err := q.put(ctx, ctx, &m); err != nil {
 		return fmt.Errorf("consumer: postpone a message of %q by %v: %w", q.target, delay, err)
 	}
 	return nil
 }
 
 // put publishes the message to where it waits for its time. Where that is depends on when it is published, so it is
-// settled at the last moment.
-func (q *DelayQueues) put(ctx context.Context, m *message) error {
+// settled at the last moment. For patience see publish.
+func (q *DelayQueues) put(ctx, patience context.Context, m *message) error {
 	for redeclared := false; ; {
 		p, wait := placeFor(time.Now().UnixMilli(), m.due, q.held)
 		if wait {
@@ -164,7 +164,7 @@ func (q *DelayQueues) put(ctx context.Context, m *message) error {
 			}
 		}
 		queue := q.target
-		err := q.publisher.publish(ctx, func() (string, amqp.Publishing, bool) {
+		err := q.publisher.publish(ctx, patience, func() (string, amqp.Publishing, bool) {
 			now := time.Now().UnixMilli()
 			msg := m.copy()
 			if p, wait = placeFor(now, m.due, q.held); wait {
@@ -226,6 +226,17 @@ func (q *DelayQueues) forget(p place) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	delete(q.declared, p.asQueue())
+}
+
+// patiently calls begin again when it failed for a reason of the broker's own: of many quorum queues that are declared
+// on a busy node one may not elect its leader in time.
+func patiently(ctx context.Context, begin func() error) error {
+	for tries := 1; ; tries++ {
+		err := begin()
+		if code(err) != amqp.InternalError || tries == 3 || !sleep(ctx, jitter(firstBackoff)) {
+			return err
+		}
+	}
 }
 
 // checkQueue tells whether a queue exists.

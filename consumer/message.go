@@ -167,9 +167,18 @@ func (m *message) copy() amqp.Publishing {
 	if len(kept) > 0 {
 		h[headerKept] = kept
 	}
+	// Each header costs the broker some microseconds: what open takes for granted is left out.
 	h[headerDue], h[headerFirst] = m.due, m.first
-	h[headerPostponements], h[headerAttempts] = m.postponements, m.attempts
-	h[headerExchange], h[headerRoutingKey] = m.Exchange, m.RoutingKey
+	h[headerRoutingKey] = m.RoutingKey
+	if m.postponements > 0 {
+		h[headerPostponements] = m.postponements
+	}
+	if m.attempts > 0 {
+		h[headerAttempts] = m.attempts
+	}
+	if m.Exchange != "" {
+		h[headerExchange] = m.Exchange
+	}
 	if !m.ticket.IsZero() {
 		h[headerTicket] = m.ticket.String()
 	}

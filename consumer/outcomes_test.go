@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -68,7 +69,8 @@ func TestOutcomes(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := &broker{t: t, url: b.url, ch: b.ch}
+			t.Parallel()
+			b := connect(t, b.url)
 			queue := b.queue()
 			if c.entity == nil {
 				c.entity = byID
@@ -140,11 +142,25 @@ func TestMessageIsUnchangedAfter200Postponements(t *testing.T) {
 		if asked++; asked > 200 {
 			return 0
 		}
-		return time.Duration(asked%4) * 20 * time.Millisecond // now and then longer than a slot is: see below
+		if asked%40 == 0 {
+			return 700 * time.Millisecond // through a delay queue; the others are held in hand
+		}
+		return time.Duration(1+asked%4) * time.Millisecond
+	})
+	p, url := through(t, b.url, 0)
+	var mu sync.Mutex
+	var sizes []int // of the properties and headers that are published
+	p.through(func(f frame) bool {
+		if !f.fromBroker && f.kind == 2 {
+			mu.Lock()
+			defer mu.Unlock()
+			sizes = append(sizes, len(f.payload))
+		}
+		return true
 	})
 	got := make(chan amqp.Delivery, 1)
 	running(t, Options{
-		URL: b.url, Queue: queue, Limiter: l, Entity: byID,
+		URL: url, Queue: queue, Limiter: l, Entity: byID,
 		Handler: HandlerFunc(func(_ context.Context, d *amqp.Delivery) error { got <- *d; return nil }),
 	})
 	want := amqp.Publishing{
@@ -169,6 +185,11 @@ func TestMessageIsUnchangedAfter200Postponements(t *testing.T) {
 	}
 	if !reflect.DeepEqual(back, want) {
 		t.Errorf("the handler got\n%+v, published was\n%+v", back, want)
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if slices.Min(sizes) < slices.Max(sizes)-4 || len(sizes) != 200 { // the expiration of our own has digits
+		t.Errorf("%d copies had headers of %d to %d bytes", len(sizes), slices.Min(sizes), slices.Max(sizes))
 	}
 	if err := d.Ack(false); !errors.Is(err, errAcknowledged) {
 		t.Errorf("a handler that acknowledges gets %v", err)
@@ -349,13 +370,4 @@ func TestShutdown(t *testing.T) {
 			t.Errorf("%d messages are in the delay queues, want 10", n)
 		}
 	})
-}
-
-// waitingIn counts the messages in the delay queues of a work queue.
-func (b *broker) waitingIn(queue string) (n int) {
-	b.t.Helper()
-	for _, name := range b.delayQueues(queue) {
-		n += b.count(name)
-	}
-	return n
 }

@@ -1,4 +1,4 @@
-package consumer_test
+package consumer
 
 import (
 	"bufio"
@@ -18,18 +18,27 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/drip-go/drip"
-	"github.com/drip-go/drip/consumer"
 	"github.com/drip-go/drip/internal/servers"
 	"github.com/drip-go/drip/storage"
 	_ "github.com/drip-go/drip/storage/redis"
 )
 
-// childVariable, when set, makes this test binary a consumer process: see child.
-const childVariable = "DRIP_TEST_CONSUMER"
+// jobVariable, when set, makes this test binary a consumer process that does the job.
+const jobVariable = "DRIP_TEST_JOB"
+
+// job is a consumer process of a test.
+type job struct {
+	Kind                   string // see children
+	RabbitMQ, Redis, Queue string
+	Step                   step // at which a victim dies
+}
+
+// children are what a process does until its context ends, by the job's kind.
+var children = map[string]func(context.Context, job) error{"checks": checks, "victim": victim, "takes its time": takesItsTime}
 
 func TestMain(m *testing.M) {
-	if job := os.Getenv(childVariable); job != "" {
-		if err := child(job); err != nil {
+	if config := os.Getenv(jobVariable); config != "" {
+		if err := child(config); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
@@ -38,18 +47,62 @@ func TestMain(m *testing.M) {
 	os.Exit(servers.Main(m))
 }
 
-type job struct{ RabbitMQ, Redis, Queue string }
+// child does a job until its input ends.
+func child(config string) error {
+	var j job
+	if err := json.Unmarshal([]byte(config), &j); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	go func() {
+		io.Copy(io.Discard, os.Stdin)
+		cancel()
+	}()
+	return children[j.Kind](ctx, j)
+}
 
-// run is a line of a child's output: a message it has handled.
+// process starts a process that does the job. It ends when its input is closed. Each line it prints goes to line.
+func process(t *testing.T, j job, line func(string)) (cmd *exec.Cmd, input io.Closer, wait func() error) {
+	t.Helper()
+	config, err := json.Marshal(j)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd = exec.CommandContext(t.Context(), os.Args[0])
+	cmd.Env = append(os.Environ(), jobVariable+"="+string(config))
+	cmd.Stderr = os.Stderr
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() {
+		for lines := bufio.NewScanner(out); lines.Scan(); {
+			line(lines.Text())
+		}
+		ended <- cmd.Wait()
+	}()
+	return cmd, in, func() error { return <-ended }
+}
+
+// run is a line of the output: a message that was handled.
 type run struct {
 	Message, Entity string
 	Millisecond     int64
 }
 
 const (
-	entities   = 20
-	perEntity  = 500
-	size, rate = 100, 50 // a second
+	entities               = 20
+	perEntity              = 500
+	bucketSize, bucketRate = 100, 50 // a second
 )
 
 // published is the message number n of an entity, which the handler must see as it is.
@@ -68,35 +121,25 @@ func published(entity string, n int) amqp.Publishing {
 	}
 }
 
-// child consumes until its input ends, and writes what it handles.
-func child(config string) error {
-	var j job
-	if err := json.Unmarshal([]byte(config), &j); err != nil {
-		return err
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	go func() {
-		io.Copy(io.Discard, os.Stdin)
-		cancel()
-	}()
+// checks compares each message with what was published, and prints it.
+func checks(ctx context.Context, j job) error {
 	s, err := storage.Open(ctx, j.Redis)
 	if err != nil {
 		return err
 	}
-	bucket, err := drip.New(drip.Options{Size: size, RefreshRate: rate, Start: time.Unix(0, 0), Storage: s})
+	bucket, err := drip.New(drip.Options{Size: bucketSize, RefreshRate: bucketRate, Start: time.Unix(0, 0), Storage: s})
 	if err != nil {
 		return err
 	}
 	var mu sync.Mutex
 	out := json.NewEncoder(os.Stdout)
-	c, err := consumer.New(consumer.Options{
+	c, err := New(Options{
 		URL: j.RabbitMQ, Queue: j.Queue, Limiter: bucket,
 		Entity: func(d *amqp.Delivery) (string, error) {
 			shop, _ := d.Headers["shop"].(string)
 			return shop, nil
 		},
-		Handler: consumer.HandlerFunc(func(_ context.Context, d *amqp.Delivery) error {
+		Handler: HandlerFunc(func(_ context.Context, d *amqp.Delivery) error {
 			entity, n := d.Headers["shop"].(string), int(d.Headers["number"].(int32))
 			got := amqp.Publishing{
 				Headers: d.Headers, ContentType: d.ContentType, DeliveryMode: d.DeliveryMode, Priority: d.Priority,
@@ -117,41 +160,24 @@ func child(config string) error {
 }
 
 func TestTwoProcesses(t *testing.T) {
-	j := job{servers.UseRabbitMQ(t).URL(), servers.UseRedis(t).URL(), fmt.Sprint("orders", time.Now().UnixNano())}
+	j := job{Kind: "checks", RabbitMQ: servers.UseRabbitMQ(t).URL(), Redis: servers.UseRedis(t).URL(), Queue: fmt.Sprint("orders", time.Now().UnixNano())}
 	publish(t, j)
-	config, err := json.Marshal(j)
-	if err != nil {
-		t.Fatal(err)
-	}
-	runs := make(chan run, entities*perEntity)
-	var children sync.WaitGroup
-	var stops []io.Closer
+	runs := make(chan run, 2*entities*perEntity)
+	var processes sync.WaitGroup
+	var inputs []io.Closer
 	for range 2 {
-		cmd := exec.CommandContext(t.Context(), os.Args[0])
-		cmd.Env = append(os.Environ(), childVariable+"="+string(config))
-		cmd.Stderr = os.Stderr
-		in, err := cmd.StdinPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		out, err := cmd.StdoutPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
-		stops = append(stops, in)
-		children.Go(func() {
-			handled := 0
-			for lines := bufio.NewScanner(out); lines.Scan(); handled++ {
-				var r run
-				if err := json.Unmarshal(lines.Bytes(), &r); err != nil {
-					t.Errorf("%s: %v", lines.Text(), err)
-				}
-				runs <- r
+		handled := 0
+		_, input, wait := process(t, j, func(line string) {
+			var r run
+			if err := json.Unmarshal([]byte(line), &r); err != nil {
+				t.Errorf("%s: %v", line, err)
 			}
-			if err := cmd.Wait(); err != nil {
+			handled++
+			runs <- r
+		})
+		inputs = append(inputs, input)
+		processes.Go(func() {
+			if err := wait(); err != nil {
 				t.Error(err)
 			}
 			if handled == 0 {
@@ -171,10 +197,10 @@ func TestTwoProcesses(t *testing.T) {
 			t.Fatalf("%d of %d messages were handled", len(times), entities*perEntity)
 		}
 	}
-	for _, stop := range stops {
-		stop.Close()
+	for _, input := range inputs {
+		input.Close()
 	}
-	children.Wait()
+	processes.Wait()
 	close(runs)
 	for r := range runs {
 		times[r.Message]++
@@ -190,7 +216,7 @@ func TestTwoProcesses(t *testing.T) {
 		for i := range ms {
 			for k := i; k < len(ms); k++ {
 				intervals := int(ms[k]/1000 - ms[i]/1000 + 1)
-				if n := k - i + 1; n > size+rate*(intervals+1) {
+				if n := k - i + 1; n > bucketSize+bucketRate*(intervals+1) {
 					t.Fatalf("%s: %d runs in %d seconds", entity, n, intervals)
 				}
 			}

@@ -1,6 +1,7 @@
 package consumer
 
 import (
+	"encoding/binary"
 	"io"
 	"net"
 	"net/url"
@@ -11,25 +12,49 @@ import (
 // proxy passes connections on to the broker, and cuts them when told to.
 type proxy struct {
 	listener net.Listener
-	target   string
 	most     int64 // bytes of the broker's answers it passes on in a connection, then it stalls; 0 is all
 
-	mu    sync.Mutex
-	conns map[net.Conn]bool
+	mu     sync.Mutex
+	target string
+	pass   filter // nil passes all; for connections that begin later
+	conns  map[net.Conn]bool
 }
+
+// frame is one of AMQP 0-9-1.
+type frame struct {
+	fromBroker bool
+	kind       byte // 1 is a method, 2 a message's properties
+	payload    []byte
+}
+
+// filter tells whether a frame passes. It is called from many goroutines at once.
+type filter func(f frame) bool
+
+// is tells whether the frame is that method of the class basic.
+func (f frame) is(method uint16) bool {
+	const basic = 60
+	return f.kind == 1 && len(f.payload) >= 4 &&
+		binary.BigEndian.Uint16(f.payload) == basic && binary.BigEndian.Uint16(f.payload[2:]) == method
+}
+
+const (
+	basicDeliver = 60
+	basicAck     = 80
+)
+
+// confirms tells whether the frame is the broker's confirmation of a publishing, acknowledges whether it is the
+// acknowledgement of a delivery.
+func (f frame) confirms() bool     { return f.fromBroker && f.is(basicAck) }
+func (f frame) acknowledges() bool { return !f.fromBroker && f.is(basicAck) }
 
 // through returns a proxy in front of the broker at rawURL, and the URL to reach the broker through it.
 func through(t testing.TB, rawURL string, most int64) (*proxy, string) {
 	t.Helper()
-	u, err := url.Parse(rawURL)
-	if err != nil {
-		t.Fatal(err)
-	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &proxy{listener: l, target: u.Host, most: most, conns: map[net.Conn]bool{}}
+	p := &proxy{listener: l, most: most, conns: map[net.Conn]bool{}}
 	var serving sync.WaitGroup
 	serving.Go(func() {
 		for {
@@ -37,7 +62,7 @@ func through(t testing.TB, rawURL string, most int64) (*proxy, string) {
 			if err != nil {
 				return
 			}
-			serving.Go(func() { p.pass(conn) })
+			serving.Go(func() { p.serve(conn) })
 		}
 	})
 	t.Cleanup(func() {
@@ -45,13 +70,37 @@ func through(t testing.TB, rawURL string, most int64) (*proxy, string) {
 		p.cut()
 		serving.Wait()
 	})
+	u := p.to(t, rawURL)
 	u.Host = l.Addr().String()
 	return p, u.String()
 }
 
-func (p *proxy) pass(client net.Conn) {
+// to sends the connections that begin from now on to the broker at rawURL.
+func (p *proxy) to(t testing.TB, rawURL string) *url.URL {
+	t.Helper()
+	u, err := url.Parse(rawURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.target = u.Host
+	return u
+}
+
+// through lets only those frames pass that f wants, of connections that begin from now on.
+func (p *proxy) through(f filter) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.pass = f
+}
+
+func (p *proxy) serve(client net.Conn) {
 	defer client.Close()
-	broker, err := net.Dial("tcp", p.target)
+	p.mu.Lock()
+	target, pass := p.target, p.pass
+	p.mu.Unlock()
+	broker, err := net.Dial("tcp", target)
 	if err != nil {
 		return
 	}
@@ -62,11 +111,15 @@ func (p *proxy) pass(client net.Conn) {
 	var both sync.WaitGroup
 	for _, pair := range [][2]net.Conn{{client, broker}, {broker, client}} {
 		both.Go(func() {
-			if p.most > 0 && pair[0] == client {
+			to, from := pair[0], pair[1]
+			switch {
+			case p.most > 0 && to == client:
 				io.CopyN(client, broker, p.most)
 				io.Copy(io.Discard, broker)
-			} else {
-				io.Copy(pair[0], pair[1])
+			case pass != nil:
+				copyFrames(to, from, from == broker, pass)
+			default:
+				io.Copy(to, from)
 			}
 			client.Close()
 			broker.Close()
@@ -77,6 +130,31 @@ func (p *proxy) pass(client net.Conn) {
 	delete(p.conns, client)
 	delete(p.conns, broker)
 	p.mu.Unlock()
+}
+
+// copyFrames copies the frames that pass wants, until one of the connections ends.
+func copyFrames(to io.Writer, from io.Reader, fromBroker bool, pass filter) {
+	if !fromBroker {
+		if _, err := io.CopyN(to, from, 8); err != nil { // the protocol's name and version
+			return
+		}
+	}
+	for {
+		const head, tail = 7, 1
+		b := make([]byte, head, 512)
+		if _, err := io.ReadFull(from, b); err != nil {
+			return
+		}
+		b = append(b, make([]byte, binary.BigEndian.Uint32(b[3:])+tail)...)
+		if _, err := io.ReadFull(from, b[head:]); err != nil {
+			return
+		}
+		if pass(frame{fromBroker, b[0], b[head : len(b)-tail]}) {
+			if _, err := to.Write(b); err != nil {
+				return
+			}
+		}
+	}
 }
 
 // cut closes all connections and returns how many there were.

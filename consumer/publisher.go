@@ -77,6 +77,7 @@ var (
 	errRefused     = errors.New("refused by the broker")
 	errUnconfirmed = errors.New("not confirmed by the broker")
 	errTooLarge    = errors.New("the headers are larger than a frame of the broker's")
+	errBlocked     = errors.New("accepts no messages now")
 	errOutdated    = errors.New("waited too long to be published as it is")
 )
 
@@ -120,33 +121,44 @@ func newPublisher(connect func(ctx context.Context) (*amqp.Connection, error), t
 // publish sends the message that build returns, with its queue. build is called when it is this message's turn, for
 // that may take long; when it returns false, publish returns errOutdated. The message's headers are taken over and
 // must not be nil.
-func (p *publisher) publish(ctx context.Context, build func() (queue string, msg amqp.Publishing, ok bool)) error {
-	l, w, err := p.send(ctx, build)
+//
+// For a broker that accepts no messages it waits until patience ends, and for the confirmation not much longer.
+func (p *publisher) publish(ctx, patience context.Context, build func() (queue string, msg amqp.Publishing, ok bool)) error {
+	l, w, err := p.send(ctx, patience, build)
 	if err != nil {
 		return err
 	}
 	timeout := time.NewTimer(p.timeout)
 	defer timeout.Stop()
-	for {
+	for impatient := patience.Done(); ; {
 		select {
 		case err := <-w.confirmed:
 			return err
 		case <-ctx.Done():
 			return fmt.Errorf("%w: %w", errUnconfirmed, ctx.Err())
-		case <-timeout.C:
+		case <-impatient:
+			impatient = nil
 			if l.isBlocked() != nil {
+				return fmt.Errorf("%w, which %w", errUnconfirmed, errBlocked)
+			}
+			timeout.Reset(min(p.timeout, closeTimeout))
+		case <-timeout.C:
+			switch {
+			case impatient == nil:
+			case l.isBlocked() != nil:
 				timeout.Reset(p.timeout)
 				continue
+			default:
+				// A broker that is alive confirms. This connection is of no use any more.
+				l.conn.CloseDeadline(time.Now())
 			}
-			// A broker that is alive confirms. This connection is of no use any more.
-			l.conn.CloseDeadline(time.Now())
-			return fmt.Errorf("%w within %v", errUnconfirmed, p.timeout)
+			return fmt.Errorf("%w in time", errUnconfirmed)
 		}
 	}
 }
 
 // send writes a message to the broker, when it is this caller's turn and the broker takes messages.
-func (p *publisher) send(ctx context.Context, build func() (string, amqp.Publishing, bool)) (*line, *waiting, error) {
+func (p *publisher) send(ctx, patience context.Context, build func() (string, amqp.Publishing, bool)) (*line, *waiting, error) {
 	for {
 		l, err := p.acquire(ctx)
 		if err != nil {
@@ -157,8 +169,10 @@ func (p *publisher) send(ctx context.Context, build func() (string, amqp.Publish
 			select {
 			case <-blocked:
 			case <-l.done:
+			case <-patience.Done():
+				return nil, nil, fmt.Errorf("the broker %w: %w", errBlocked, patience.Err())
 			case <-ctx.Done():
-				return nil, nil, fmt.Errorf("the broker accepts no messages now: %w", ctx.Err())
+				return nil, nil, fmt.Errorf("the broker %w: %w", errBlocked, ctx.Err())
 			}
 			continue
 		}

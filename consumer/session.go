@@ -1,6 +1,7 @@
 package consumer
 
 import (
+	"container/list"
 	"context"
 	"errors"
 	"fmt"
@@ -41,9 +42,12 @@ func (c *Consumer) begin(ctx, handlers context.Context) (*session, error) {
 		return nil, err
 	}
 	s := &session{Consumer: c, conn: conn}
-	release := guard(ctx, conn)
-	err = s.consume(ctx)
-	release()
+	if err = s.open(ctx); err == nil {
+		err = c.delays.begin(ctx)
+	}
+	if err == nil {
+		err = s.consume(ctx)
+	}
 	if err != nil {
 		closeConnection(conn)
 		return nil, err
@@ -71,7 +75,9 @@ func (s *session) watch() {
 	closeConnection(s.conn)
 }
 
-func (s *session) consume(ctx context.Context) error {
+// open opens the channels, looks for the work queue and declares what is not for delays.
+func (s *session) open(ctx context.Context) error {
+	defer guard(ctx, s.conn)()
 	s.closed = append(s.closed, s.conn.NotifyClose(make(chan *amqp.Error, 1)))
 	for range 2 {
 		ch, err := s.conn.Channel()
@@ -81,16 +87,14 @@ func (s *session) consume(ctx context.Context) error {
 		s.channels = append(s.channels, ch)
 		s.closed = append(s.closed, ch.NotifyClose(make(chan *amqp.Error, 1)))
 	}
-	ch := s.channels[0]
-	if err := checkQueue(ch, s.o.Queue); err != nil {
+	if err := checkQueue(s.channels[0], s.o.Queue); err != nil {
 		return err
 	}
-	if err := s.declareOwn(ch); err != nil {
-		return err
-	}
-	if err := s.delays.begin(ctx); err != nil {
-		return err
-	}
+	return s.declareOwn(s.channels[0])
+}
+
+func (s *session) consume(ctx context.Context) error {
+	defer guard(ctx, s.conn)()
 	for i, from := range []struct {
 		queue      string
 		prefetch   int
@@ -133,18 +137,19 @@ func (s *session) run(ctx context.Context) {
 	})
 	defer stop()
 	var loops sync.WaitGroup
-	loops.Go(func() { s.take(s.work, false) })
-	loops.Go(func() { s.take(s.due, true) })
+	loops.Go(func() { s.take(&settling{deliveries: s.channels[0]}, s.work, false) })
+	loops.Go(func() { s.take(&settling{deliveries: s.channels[1]}, s.due, true) })
 	loops.Wait()
 	if ctx.Err() == nil && s.broken.Err() == nil && !s.conn.IsClosed() {
 		s.o.Logger.Warn("the broker has ended the consumer", "hint", "was a queue deleted?")
 	}
 }
 
-func (s *session) take(deliveries <-chan amqp.Delivery, waited bool) {
+func (s *session) take(from *settling, deliveries <-chan amqp.Delivery, waited bool) {
 	defer s.stopWaiting()
 	for d := range deliveries {
-		s.inHand.Go(func() { s.process(d, waited) })
+		delivery := from.received(d.DeliveryTag)
+		s.inHand.Go(func() { s.process(from, delivery, d, waited) })
 	}
 }
 
@@ -159,21 +164,28 @@ func (s *session) finish(over <-chan struct{}) {
 	case <-empty:
 	case <-over:
 	}
+	// The last acknowledgements may be on their way inside the broker, which drops those that it has not passed on to
+	// a quorum queue when their channel closes: what was handled would be delivered again.
+	if s.broken.Err() == nil {
+		within(settleTime, over)
+	}
 	s.ruined()
 	closeConnection(s.conn)
 }
 
+const settleTime = 250 * time.Millisecond
+
 // process brings one delivery to its end: acknowledged when the message is done or safe elsewhere, else given
 // back to the broker.
-func (s *session) process(d amqp.Delivery, waited bool) {
+func (s *session) process(from *settling, delivery *list.Element, d amqp.Delivery, waited bool) {
 	m := open(d, time.Now(), waited)
 	m.Acknowledger = acknowledged{}
 	m.visit = s.telemetry.receive(&m, waited)
 	err := s.advance(&m, waited)
 	if err == nil {
-		err = d.Ack(false)
+		err = from.ack(delivery)
 	} else if s.broken.Err() == nil {
-		err = errors.Join(err, d.Nack(false, true))
+		err = errors.Join(err, from.giveBack(delivery))
 	}
 	m.visit.end(err)
 	switch {
@@ -339,7 +351,7 @@ func (s *session) failed(m *message, cause error) error {
 
 // put sends the message to wait.
 func (s *session) put(m *message) error {
-	err := s.insist(s.telemetry.timed(m.visit, s.dueQueue(), func() error { return s.delays.put(s.broken, m) }))
+	err := s.insist(s.telemetry.timed(m.visit, s.dueQueue(), func() error { return s.delays.put(s.broken, s.waiting, m) }))
 	if errors.Is(err, errTooLarge) {
 		return s.bury(m, reasonTooLarge, err)
 	}
@@ -351,12 +363,13 @@ func (s *session) bury(m *message, reason string, cause error) error {
 	msg := m.copy()
 	delete(msg.Headers, headerDue)
 	msg.Headers[headerReason] = reason
+	msg.Headers[headerAttempts], msg.Headers[headerPostponements] = m.attempts, m.postponements
 	msg.Headers[headerAge] = m.age().Milliseconds()
 	if cause != nil {
 		msg.Headers[headerError] = shorten(cause.Error(), 1000)
 	}
 	publish := s.telemetry.timed(m.visit, s.deadQueue(), func() error {
-		return s.delays.publisher.publish(s.broken, func() (string, amqp.Publishing, bool) { return s.deadQueue(), msg, true })
+		return s.delays.publisher.publish(s.broken, s.waiting, func() (string, amqp.Publishing, bool) { return s.deadQueue(), msg, true })
 	})
 	m.visit.became(wasDeadLettered, reason)
 	err := s.insist(publish)
@@ -372,7 +385,8 @@ func (s *session) bury(m *message, reason string, cause error) error {
 }
 
 // insist repeats a publishing until it succeeds; a queue of ours that was deleted is declared again. It gives up
-// when the session is broken: the message will be delivered again.
+// when the session is broken, for the message will be delivered again, and when it fails after nothing more is to
+// wait: then the message is given back.
 func (s *session) insist(publish func() error) error {
 	for backoff := firstBackoff; ; backoff = min(2*backoff, longestBackoff) {
 		if s.broken.Err() != nil {
@@ -390,7 +404,7 @@ func (s *session) insist(publish func() error) error {
 		if s.broken.Err() == nil {
 			s.o.Logger.Warn("cannot publish, will try again", "error", err)
 		}
-		if !sleep(s.broken, jitter(backoff)) {
+		if !sleep(s.waiting, jitter(backoff)) {
 			return err
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -138,7 +139,10 @@ func newRabbitMQ(bin string, names *epmd) (*RabbitMQ, error) {
 		"RABBITMQ_CONFIG_FILE="+r.path("rabbitmq.conf"),
 		"RABBITMQ_CONF_ENV_FILE="+r.path("rabbitmq-env.conf"),
 		"RABBITMQ_ENABLED_PLUGINS_FILE="+r.path("enabled_plugins"),
-		"RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS=+S 2:2 -start_epmd false -kernel inet_dist_use_interface {127,0,0,1}",
+		// What was being dead-lettered at least once when a node dies is tried again after this time, of 3 minutes by
+		// default. Until then no queue counts it.
+		"RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS=+S 2:2 -start_epmd false -kernel inet_dist_use_interface {127,0,0,1}"+
+			" -rabbit dead_letter_worker_publisher_confirm_timeout 10000",
 		// rabbitmqctl is an Erlang node, too. Left alone it takes one of eleven ports, which several test binaries share.
 		"RABBITMQ_CTL_ERL_ARGS=-start_epmd false",
 		"RABBITMQ_CTL_DIST_PORT_MIN=20000",
@@ -231,6 +235,13 @@ func (r *RabbitMQ) Ctl(ctx context.Context, args ...string) (string, error) {
 			strings.TrimSpace(stderr.String()))
 	}
 	return stdout.String(), nil
+}
+
+// Command is a command, in the caller's folder, that finds the node's rabbitmqctl and the node with it.
+func (r *RabbitMQ) Command(ctx context.Context, name string, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Env = append(slices.Clone(r.env), "PATH="+filepath.Dir(r.ctl)+string(os.PathListSeparator)+os.Getenv("PATH"))
+	return cmd
 }
 
 // epmd is the name server through which the nodes of a cluster find each other's ports. Left alone, Erlang starts one

@@ -1,0 +1,95 @@
+package consumer
+
+import (
+	"container/list"
+	"math"
+	"sync"
+)
+
+// settling is a channel that is consumed from. It acknowledges many deliveries with one frame when many are over at
+// once: frames are most of what an acknowledgement costs, here and in the broker.
+type settling struct {
+	deliveries interface { // an *amqp.Channel
+		Ack(tag uint64, multiple bool) error
+		Nack(tag uint64, multiple, requeue bool) error
+	}
+
+	mu          sync.Mutex
+	outstanding list.List // the tags of deliveries that are not over, in their order
+	fresh       []uint64  // those to acknowledge
+	writing     bool
+}
+
+// received notes a delivery. It is to be called in the order in which they come, and what it returns is for ack or
+// giveBack.
+func (c *settling) received(tag uint64) *list.Element {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.outstanding.PushBack(tag)
+}
+
+// giveBack gives a delivery back to its queue.
+func (c *settling) giveBack(delivery *list.Element) error {
+	if err := c.deliveries.Nack(delivery.Value.(uint64), false, true); err != nil {
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.outstanding.Remove(delivery)
+	return nil
+}
+
+// ack acknowledges a delivery. Who comes while another writes leaves it to that one, and is not told if it fails: then
+// the channel is gone, and what becomes of an acknowledgement nobody knows anyway.
+func (c *settling) ack(delivery *list.Element) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.fresh = append(c.fresh, c.outstanding.Remove(delivery).(uint64))
+	if c.writing {
+		return nil
+	}
+	c.writing = true
+	defer func() { c.writing = false }()
+	for len(c.fresh) > 0 {
+		together, alone := c.take()
+		c.mu.Unlock()
+		err := c.write(together, alone)
+		c.mu.Lock()
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// take takes what is to be acknowledged: all up to the tag together, unless that is 0, and those alone. The tag is one
+// that the broker waits for, which it insists on. It requires mu held.
+func (c *settling) take() (together uint64, alone []uint64) {
+	first := uint64(math.MaxUint64)
+	if e := c.outstanding.Front(); e != nil {
+		first = e.Value.(uint64)
+	}
+	for _, tag := range c.fresh {
+		if tag < first {
+			together = max(together, tag)
+		} else {
+			alone = append(alone, tag)
+		}
+	}
+	c.fresh = c.fresh[:0]
+	return together, alone
+}
+
+func (c *settling) write(together uint64, alone []uint64) error {
+	if together > 0 {
+		if err := c.deliveries.Ack(together, true); err != nil {
+			return err
+		}
+	}
+	for _, tag := range alone {
+		if err := c.deliveries.Ack(tag, false); err != nil {
+			return err
+		}
+	}
+	return nil
+}

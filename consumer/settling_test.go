@@ -1,0 +1,99 @@
+package consumer
+
+import (
+	"errors"
+	"math/rand/v2"
+	"runtime"
+	"sync"
+	"testing"
+)
+
+// strict is a broker's side of a channel, as strict as a broker: a tag that is not outstanding is an error.
+type strict struct {
+	t           *testing.T
+	mu          sync.Mutex
+	outstanding map[uint64]bool
+	wanted      map[uint64]bool // the deliveries that may be acknowledged by now
+	frames      int
+}
+
+func (b *strict) Ack(tag uint64, multiple bool) error {
+	runtime.Gosched() // so that others come meanwhile
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.frames++
+	if !b.outstanding[tag] {
+		b.t.Errorf("tag %d is acknowledged, which is not outstanding", tag)
+	}
+	for other := range b.outstanding {
+		if other == tag || multiple && other < tag {
+			if !b.wanted[other] {
+				b.t.Errorf("delivery %d is acknowledged with tag %d, and is not over", other, tag)
+			}
+			delete(b.outstanding, other)
+		}
+	}
+	return nil
+}
+
+func (b *strict) Nack(tag uint64, _, _ bool) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.outstanding[tag] {
+		b.t.Errorf("tag %d is given back, which is not outstanding", tag)
+	}
+	delete(b.outstanding, tag)
+	return nil
+}
+
+// Whatever the order in which deliveries are over, each is settled once, and none before.
+func TestSettling(t *testing.T) {
+	for seed := range uint64(50) {
+		rnd := rand.New(rand.NewPCG(seed, 0))
+		const n = 500
+		b := &strict{t: t, outstanding: map[uint64]bool{}, wanted: map[uint64]bool{}}
+		for tag := range uint64(n) {
+			b.outstanding[tag+1] = true
+		}
+		c := &settling{deliveries: b}
+		var all sync.WaitGroup
+		turns := make(chan struct{}, 1+rnd.IntN(16)) // that many at once, nearly in order
+		for tag := range uint64(n) {
+			turns <- struct{}{}
+			back, delivery := rnd.IntN(20) == 0, c.received(tag+1)
+			all.Go(func() {
+				defer func() { <-turns }()
+				for range tag % 5 {
+					runtime.Gosched()
+				}
+				if back {
+					c.giveBack(delivery)
+					return
+				}
+				b.mu.Lock()
+				b.wanted[tag+1] = true
+				b.mu.Unlock()
+				c.ack(delivery)
+			})
+		}
+		all.Wait()
+		if len(b.outstanding) > 0 || c.outstanding.Len() > 0 {
+			t.Errorf("%d deliveries are not settled, %d are remembered", len(b.outstanding), c.outstanding.Len())
+		}
+	}
+}
+
+type broken struct{ error }
+
+func (b broken) Ack(uint64, bool) error        { return b }
+func (b broken) Nack(uint64, bool, bool) error { return b }
+
+func TestSettlingFails(t *testing.T) {
+	failure := broken{errors.New("closed")}
+	c := &settling{deliveries: failure}
+	for tag := range uint64(2) {
+		if err := errors.Join(c.ack(c.received(2*tag+1)), c.giveBack(c.received(2*tag+2))); !errors.Is(err, failure) {
+			t.Errorf("got %v, want the failure", err)
+		}
+	}
+}

@@ -1,0 +1,129 @@
+package consumer
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os/signal"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/drip-go/drip/internal/servers"
+)
+
+// takesItsTime consumes until a signal and has handlers that never return. The second signal is the process's end, as
+// Run's documentation says.
+func takesItsTime(ctx context.Context, j job) error {
+	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop)
+	c, err := New(Options{
+		URL: j.RabbitMQ, Queue: j.Queue, Limiter: &free{}, Entity: byID, Logger: quiet, DrainTime: time.Hour,
+		Handler: HandlerFunc(func(context.Context, *amqp.Delivery) error {
+			fmt.Println("handling")
+			select {}
+		}),
+	})
+	if err != nil {
+		return err
+	}
+	return c.Run(ctx)
+}
+
+func TestSecondSignalEndsAtOnce(t *testing.T) {
+	b := connect(t, useBroker(t))
+	queue := b.queue()
+	b.publish(queue, numbered(0, 1)...)
+	handling := make(chan string, 1)
+	cmd, _, wait := process(t, job{Kind: "takes its time", RabbitMQ: b.url, Queue: queue}, func(line string) { handling <- line })
+	<-handling
+	b.must(cmd.Process.Signal(syscall.SIGTERM))
+	eventually(t, "it takes no more messages", func() bool { return b.consumers(queue) == 0 })
+	b.must(cmd.Process.Signal(syscall.SIGTERM))
+	if err := wait(); !wasKilled(err) {
+		t.Errorf("the process ended with %v, want the signal", err)
+	}
+	eventually(t, "the message is back", func() bool { return b.count(queue) == 1 })
+}
+
+// When Run ends under load each message is handled once or still there, and no token is out.
+func TestShutdownUnderLoad(t *testing.T) {
+	b := connect(t, useBroker(t))
+	queue := b.queue()
+	const n = 2000
+	b.publish(queue, numbered(0, n)...)
+	var l ledger
+	limiter := &free{}
+	some := func() time.Duration {
+		if rand.N(2) == 0 {
+			limiter.out.Add(1)
+			return 0
+		}
+		return rand.N(900 * time.Millisecond)
+	}
+	stop := running(t, Options{
+		URL: b.url, Queue: queue, Entity: byID, Logger: quiet, Limiter: returning{limiterFunc(some), limiter},
+		Handler: HandlerFunc(func(ctx context.Context, d *amqp.Delivery) error {
+			time.Sleep(rand.N(20 * time.Millisecond))
+			return l.Handle(ctx, d)
+		}),
+	})
+	eventually(t, "messages flow", func() bool { return l.count() > n/4 })
+	stop()
+	handled := l.count()
+	if handled == n {
+		t.Fatal("all were handled before the end")
+	}
+	if out := limiter.out.Load(); out != 0 {
+		t.Errorf("%d tokens were not returned", out)
+	}
+	eventually(t, "what was not handled is in the queues", func() bool {
+		return b.ready(queue) == n-handled
+	})
+	if l.twice() != 0 || l.count() != handled {
+		t.Errorf("%d messages were handled twice, %d after Run", l.twice(), l.count()-handled)
+	}
+}
+
+// returning asks one limiter and returns to another.
+type returning struct {
+	limiterFunc
+	to *free
+}
+
+func (l returning) ReturnToken(ctx context.Context, id string) error {
+	return l.to.ReturnToken(ctx, id)
+}
+
+// A broker that takes no messages does not keep Run: what waits to be postponed is given back.
+func TestShutdownWhileBlocked(t *testing.T) {
+	t.Parallel()
+	server := servers.OwnRabbitMQ(t)
+	b := connect(t, server.URL())
+	queue := b.queue()
+	const n = 100
+	b.publish(queue, numbered(0, n)...)
+	if out, err := server.Ctl(t.Context(), "set_vm_memory_high_watermark", "0.0000001"); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	var mu sync.Mutex
+	asked := 0
+	c, err := New(Options{
+		URL: b.url, Queue: queue, Entity: byID, Handler: &ledger{}, Logger: quiet, DrainTime: time.Hour,
+		Limiter: limiterFunc(func() time.Duration { mu.Lock(); defer mu.Unlock(); asked++; return time.Minute }),
+	})
+	b.must(err)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- c.Run(ctx) }()
+	eventually(t, "all wait to be postponed", func() bool { mu.Lock(); defer mu.Unlock(); return asked == n })
+	cancel()
+	if err := <-done; err != nil {
+		t.Errorf("Run = %v", err)
+	}
+	// Some may have got through before the alarm.
+	eventually(t, "all are back", func() bool { return b.count(queue) > n/2 && b.ready(queue) == n })
+}

@@ -1,0 +1,288 @@
+package consumer
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/internal/servers"
+)
+
+// fault is something that goes wrong for a while in a soak. It returns when it is over.
+type fault struct {
+	name string
+	do   func(s *soak) error
+}
+
+var faults = []fault{
+	{"the connections are cut", func(s *soak) error { s.proxy.cut(); return nil }},
+	{"the broker hangs", func(s *soak) error {
+		if err := s.server.Pause(); err != nil {
+			return err
+		}
+		time.Sleep(time.Second)
+		return s.server.Resume()
+	}},
+	{"the broker is short of memory", func(s *soak) error {
+		if _, err := s.server.Ctl(s.t.Context(), "set_vm_memory_high_watermark", "0.0000001"); err != nil {
+			return err
+		}
+		time.Sleep(time.Second)
+		_, err := s.server.Ctl(s.t.Context(), "set_vm_memory_high_watermark", "0.8")
+		return err
+	}},
+	{"the broker is killed", func(s *soak) error {
+		if err := s.server.Kill(); err != nil {
+			return err
+		}
+		return s.server.Start(s.t.Context())
+	}},
+	{"the limiter gives no answer", func(s *soak) error {
+		s.outage.Store(true)
+		time.Sleep(time.Second)
+		s.outage.Store(false)
+		return nil
+	}},
+	{"confirmations are lost", func(s *soak) error {
+		s.lossy.Store(true)
+		time.Sleep(time.Second)
+		s.lossy.Store(false)
+		s.proxy.cut()
+		return nil
+	}},
+	{"the consumer is stopped and another started", func(s *soak) error {
+		s.stop()
+		s.stop = s.consume()
+		return nil
+	}},
+}
+
+// soak is a steady load on one consumer while things go wrong.
+type soak struct {
+	t      *testing.T
+	server *servers.RabbitMQ
+	proxy  *proxy
+	url    string
+	bucket *drip.Bucket
+	stop   func()
+
+	outage, lossy atomic.Bool
+
+	mu      sync.Mutex
+	handled map[string]int
+	out     int // published, and confirmed
+}
+
+const soakQueue = "orders"
+
+func (s *soak) consume() (stop func()) {
+	s.t.Helper()
+	o := Options{
+		URL: s.url, Queue: soakQueue, Limiter: unreliable{s.bucket, &s.outage}, Logger: quiet,
+		Entity: func(d *amqp.Delivery) (string, error) { return d.Type, nil },
+		Handler: HandlerFunc(func(_ context.Context, d *amqp.Delivery) error {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.handled[d.MessageId]++
+			if s.handled[d.MessageId] == 1 && rand.N(50) == 0 {
+				s.handled[d.MessageId] = 0 // it is tried again
+				return fmt.Errorf("bad luck")
+			}
+			return nil
+		}),
+		RetryDelay: 100 * time.Millisecond, Attempts: 20,
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() {
+		for { // as a supervisor does: what can't begin is started again
+			c, err := New(o)
+			if err == nil {
+				err = c.Run(ctx)
+			}
+			if err == nil || ctx.Err() != nil {
+				ended <- err
+				return
+			}
+			sleep(ctx, firstBackoff)
+		}
+	}()
+	return func() {
+		cancel()
+		if err := <-ended; err != nil {
+			s.t.Errorf("Run = %v", err)
+		}
+	}
+}
+
+// unreliable is a bucket that fails during an outage.
+type unreliable struct {
+	*drip.Bucket
+	outage *atomic.Bool
+}
+
+func (u unreliable) Admit(ctx context.Context, entity string, r drip.Request) (drip.Admission, error) {
+	if u.outage.Load() {
+		return drip.Admission{}, fmt.Errorf("an outage")
+	}
+	return u.Bucket.Admit(ctx, entity, r)
+}
+
+// load publishes messages at a steady rate until ctx ends. What is confirmed counts.
+func (s *soak) load(ctx context.Context) {
+	const batch, every = 20, 100 * time.Millisecond
+	for n, tick := 0, time.NewTicker(every); ; n++ {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		for !s.published(ctx, n*batch, (n+1)*batch) && ctx.Err() == nil {
+			time.Sleep(every)
+		}
+	}
+}
+
+func (s *soak) published(ctx context.Context, from, to int) bool {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	defer cancel()
+	conn, err := dial(ctx, s.server.URL(), amqp.Config{}, "soaking")
+	if err != nil {
+		return false
+	}
+	defer conn.CloseDeadline(time.Now().Add(time.Second))
+	ch, err := conn.Channel()
+	if err == nil {
+		err = ch.Confirm(false)
+	}
+	if err != nil {
+		return false
+	}
+	messages := numbered(from, to)
+	var confirms []*amqp.DeferredConfirmation
+	for i := range messages {
+		messages[i].Type = fmt.Sprint("shop", i%10)
+		c, err := ch.PublishWithDeferredConfirmWithContext(ctx, "", soakQueue, true, false, messages[i])
+		if err != nil {
+			return false
+		}
+		confirms = append(confirms, c)
+	}
+	for _, c := range confirms {
+		if ok, err := c.WaitContext(ctx); err != nil || !ok {
+			return false
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.out = to
+	return true
+}
+
+// counted returns how many of the messages that were published have been handled, and how many of those twice.
+func (s *soak) counted() (published, handled, twice int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range s.out {
+		switch times := s.handled[fmt.Sprint(i)]; {
+		case times > 1:
+			twice++
+			fallthrough
+		case times > 0:
+			handled++
+		}
+	}
+	return s.out, handled, twice
+}
+
+// resources are what must not grow.
+type resources struct {
+	goroutines       int
+	heap             uint64
+	channels, queues int
+}
+
+func (s *soak) resources() (r resources) {
+	s.t.Helper()
+	runtime.GC()
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	count := func(what string) int {
+		out, err := s.server.Ctl(s.t.Context(), what, "name")
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		return strings.Count(out, "\n")
+	}
+	return resources{runtime.NumGoroutine(), m.HeapAlloc, count("list_channels"), count("list_queues")}
+}
+
+// TestSoak runs a steady load with random faults. What it uses at the end is what it used at the beginning. A day's
+// worth of faults takes longer: DRIP_SOAK=10m.
+func TestSoak(t *testing.T) {
+	lasts := 15 * time.Second
+	if v := os.Getenv("DRIP_SOAK"); v != "" {
+		var err error
+		if lasts, err = time.ParseDuration(v); err != nil {
+			t.Fatal(err)
+		}
+	}
+	server := servers.OwnRabbitMQ(t)
+	bucket := newBucket(t, drip.Options{Size: 20, RefreshRate: 25})
+	s := &soak{t: t, server: server, bucket: bucket, handled: map[string]int{}}
+	s.proxy, s.url = through(t, server.URL(), 0)
+	s.proxy.through(func(f frame) bool { return !f.confirms() || !s.lossy.Load() })
+	b := connect(t, server.URL())
+	_, err := b.ch.QueueDeclare(soakQueue, true, false, false, false, amqp.Table{amqp.QueueTypeArg: amqp.QueueTypeQuorum})
+	b.must(err)
+	b.must(b.ch.Close())
+
+	// The queues are older than the three seconds in which a kill loses them, and have seen a round, before it begins.
+	s.stop = s.consume()
+	ctx, cancel := context.WithCancel(t.Context())
+	var loading sync.WaitGroup
+	loading.Go(func() { s.load(ctx) })
+	everything := func() bool { published, handled, _ := s.counted(); return handled == published && published > 0 }
+	time.Sleep(5 * time.Second)
+	s.stop()
+	before := s.resources()
+	s.stop = s.consume()
+
+	happened := map[string]int{}
+	for end := time.Now().Add(lasts); time.Now().Before(end); {
+		f := faults[rand.N(len(faults))]
+		happened[f.name]++
+		if err := f.do(s); err != nil {
+			t.Fatalf("%s: %v", f.name, err)
+		}
+		time.Sleep(rand.N(2 * time.Second))
+	}
+	cancel()
+	loading.Wait()
+	eventuallyIn(t, 2*time.Minute, "every message is handled", everything)
+	eventuallyIn(t, 2*time.Minute, "nothing is left", func() bool { return b.ready(soakQueue) == 0 })
+	s.stop()
+	published, _, twice := s.counted()
+	t.Logf("of %d messages none was lost, %d were handled twice; %v", published, twice, happened)
+	var after resources
+	eventually(t, "what was used is given back", func() bool {
+		after = s.resources()
+		return after.goroutines <= before.goroutines+2 && after.channels <= before.channels && after.queues <= before.queues
+	})
+	s.handled = nil
+	if after = s.resources(); after.heap > before.heap+10<<20 {
+		t.Errorf("the heap has %d bytes, before it had %d", after.heap, before.heap)
+	}
+	t.Logf("before %+v, after %+v", before, after)
+}
