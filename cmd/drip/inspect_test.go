@@ -228,7 +228,8 @@ tokens      0 of 4 in use
 			}
 		}
 		must(t, "pause", url, "shop-1", "26h")
-		want := `next        a newcomer runs 2000-01-02 02:00:00.305, in 26h: closed, by pause or by the provider`
+		// Of what there is then those who are booked take all.
+		want := `next        a newcomer runs 2000-01-02 02:00:01.000, in 26h0m1s: closed, by pause or by the provider`
 		if got := must(t, "inspect", url, "shop-1"); !strings.Contains(got, want) {
 			t.Errorf("paused:\n%s", got)
 		}
