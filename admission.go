@@ -89,6 +89,15 @@ func (l Lease) Begin() time.Time { return time.UnixMilli(l.l.Begin) }
 // End is when the holder counts as dead, unless it renews the lease before.
 func (l Lease) End() time.Time { return time.UnixMilli(l.l.End) }
 
+// Ticket is for an operation that has to run again, because it failed or the provider refused it: with it Admit gives it
+// the next room there is, in front of newcomers. That of the zero Lease is a newcomer's.
+func (l Lease) Ticket() Ticket {
+	if l == (Lease{}) {
+		return Ticket{}
+	}
+	return Ticket{storage.Ticket{Slot: l.l.Begin, Epoch: 1, Cost: l.l.Cost}} // in no book: all are begun later
+}
+
 // Bound says what a delay comes from.
 type Bound storage.Bound
 

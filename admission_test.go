@@ -453,3 +453,32 @@ func TestClosed(t *testing.T) {
 		})
 	}
 }
+
+// An operation that has to run again is in front of those who have not run yet.
+func TestPlaceIsKept(t *testing.T) {
+	eachPath(t, drip.Options{Size: 1, RefreshRate: 1, Concurrency: 5}, func(t *testing.T, b *clocked) {
+		failed := b.runs(1, newcomer)
+		for range 50 {
+			b.admit(1, newcomer)
+		}
+		b.settle(failed, 1, nil)
+		b.pass(500 * time.Millisecond)
+		again := b.waits(1, failed.Ticket(), 500*time.Millisecond, drip.BoundWindow)
+		b.pass(500 * time.Millisecond)
+		refused := b.runs(1, again)
+		if err := b.Throttled(t.Context(), "shop", 10*time.Second); err != nil {
+			t.Fatal(err)
+		}
+		b.settle(refused, 1, nil)
+		text, err := drip.ParseTicket(refused.Ticket().String())
+		if err != nil || text != refused.Ticket() {
+			t.Errorf("ParseTicket = %v, %v", text, err)
+		}
+		again = b.waits(1, text, 10*time.Second, drip.BoundClosed)
+		b.pass(10 * time.Second)
+		b.settle(b.runs(1, again), 1, nil)
+		if (drip.Lease{}).Ticket() != newcomer {
+			t.Error("no lease, and a ticket of it")
+		}
+	})
+}

@@ -76,7 +76,7 @@ func Limit(l Limiter, entity EntityFunc, p Postponer) Middleware {
 			}
 			err = g.run(ctx, id, a, m.operation(id), func(ctx context.Context) error { return next.Handle(ctx, &m.Delivery) })
 			if throttled := (*throttledError)(nil); errors.As(err, &throttled) {
-				return postpone(g.throttled(ctx, ctx, id, max(throttled.retryAfter, time.Second), 0))
+				return postpone(g.throttled(ctx, ctx, id, max(throttled.retryAfter, time.Second), drip.Request{Ticket: a.Lease.Ticket()}))
 			}
 			return err
 		})
@@ -96,7 +96,7 @@ func entityOf(f EntityFunc, d *amqp.Delivery) (string, error) {
 	case err != nil:
 		return "", fmt.Errorf("%w: %w", ErrEntity, err)
 	case id == "":
-		return "", fmt.Errorf("%w: it is empty", ErrEntity)
+		return "", Permanent(fmt.Errorf("%w: it is empty", ErrEntity))
 	}
 	return id, nil
 }
@@ -122,8 +122,21 @@ func recovered(err *error) {
 	}
 }
 
+// Permanent is the error of a handler, or of an entity function, that would fail again: a Consumer spends no retry and
+// sends the message to the dead letters. Behind Limit it is an error like any other.
+func Permanent(cause error) error { return &permanentError{cause} }
+
+type permanentError struct{ error }
+
+func (e *permanentError) Unwrap() error { return e.error }
+
+func permanent(err error) bool {
+	e := (*permanentError)(nil)
+	return errors.As(err, &e)
+}
+
 // Throttled is the error of a handler whose call the provider refused because of its limit: nothing of the entity runs
-// for retryAfter, in any process, and then the message does; no retry is spent. Providers say 0, too: it is at least
+// for retryAfter, in any process, and then the message does, in front of newcomers; no retry is spent. Providers say 0, too: it is at least
 // Options.RetryDelay, and behind Limit a second. With a Limiter that is no Admitter only the message waits. cause may
 // be nil.
 func Throttled(retryAfter time.Duration, cause error) error {

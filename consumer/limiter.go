@@ -163,20 +163,20 @@ func (g *gate) cancel(ctx context.Context, entity string, a drip.Admission) {
 	}
 }
 
-// throttled closes the entity, and books the slot of the message whose operation was refused. It returns how long that
-// is to be postponed.
-func (g *gate) throttled(ctx, waiting context.Context, entity string, retryAfter time.Duration, cost int) (time.Duration, drip.Ticket) {
+// throttled closes the entity, and books the slot of the message whose operation was refused, which keeps its place. It
+// returns how long that is to be postponed.
+func (g *gate) throttled(ctx, waiting context.Context, entity string, retryAfter time.Duration, r drip.Request) (time.Duration, drip.Ticket) {
 	if err := g.Throttled(ctx, entity, retryAfter); err != nil {
 		g.log.Error("the limiter was not told that the provider refuses calls", "entity", entity, "error", err)
-		return retryAfter, drip.Ticket{}
+		return retryAfter, r.Ticket
 	}
-	a, err := g.admit(ctx, waiting, entity, drip.Request{Cost: cost})
+	a, err := g.admit(ctx, waiting, entity, r)
 	switch {
 	case err != nil || a.unlimited:
-		return retryAfter, drip.Ticket{}
+		return retryAfter, r.Ticket
 	case a.Delay == 0: // it does not know of throttling
 		g.cancel(ctx, entity, a.Admission)
-		return retryAfter, drip.Ticket{}
+		return retryAfter, r.Ticket
 	}
 	return max(a.Delay, retryAfter), a.Ticket
 }

@@ -45,6 +45,7 @@ func TestOutcomes(t *testing.T) {
 		attempts int // of the handler
 		reason   string
 		text     string
+		final    bool // after the first attempt
 	}{
 		"succeeds":          {handle: func(int) error { return nil }, attempts: 1},
 		"fails once":        {handle: func(n int) error { return errorIf(n == 1) }, attempts: 2},
@@ -65,7 +66,11 @@ func TestOutcomes(t *testing.T) {
 		},
 		"entity is empty": {
 			entity: func(*amqp.Delivery) (string, error) { return "", nil },
-			reason: "failed", text: "entity of the message: it is empty",
+			reason: "failed", text: "entity of the message: it is empty", final: true,
+		},
+		"fails for good": {
+			handle: func(int) error { return fmt.Errorf("of 3: %w", Permanent(errors.New("no such invoice"))) }, attempts: 1,
+			reason: "failed", text: "of 3: no such invoice", final: true,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -84,8 +89,11 @@ func TestOutcomes(t *testing.T) {
 			b.publish(queue, amqp.Publishing{MessageId: "m", Body: []byte("body"), Headers: amqp.Table{"shop": "a"}})
 			if c.reason != "" {
 				d := b.letter(queue)
-				h := d.Headers
-				if h[headerReason] != c.reason || h[headerError] != c.text || h[headerAttempts] != int64(3) {
+				h, attempts := d.Headers, int64(3)
+				if c.final {
+					attempts = 1
+				}
+				if h[headerReason] != c.reason || h[headerError] != c.text || h[headerAttempts] != attempts {
 					t.Errorf("the dead letter says %v", h)
 				}
 				if h["shop"] != "a" || string(d.Body) != "body" || h[headerRoutingKey] != queue {

@@ -215,13 +215,13 @@ func (s *session) advance(m *message, back bool) error {
 	m.visit.due(m)
 	entity, err := entityOf(s.o.Entity, &m.Delivery)
 	if err != nil {
-		return s.failed(m, err)
+		return s.failed(m, entity, err)
 	}
 	m.visit.of(entity)
 	cost := 0
 	if s.o.Cost != nil {
 		if cost, err = costOf(s.o.Cost, &m.Delivery); err != nil {
-			return s.failed(m, err)
+			return s.failed(m, entity, err)
 		}
 	}
 	a, err := s.admit(m, entity, cost, back)
@@ -230,7 +230,7 @@ func (s *session) advance(m *message, back bool) error {
 		s.gate.cancel(s.broken, entity, drip.Admission{Delay: 1, Ticket: m.ticket})
 		return s.bury(m, reasonTooOld, nil)
 	case errors.Is(err, drip.ErrCost):
-		return s.failed(m, err)
+		return s.failed(m, entity, err)
 	case err != nil:
 		return err
 	case a.Delay > 0:
@@ -271,15 +271,15 @@ func (s *session) admit(m *message, entity string, cost int, back bool) (admissi
 
 // operate runs a message that was admitted, and takes the step that follows from it.
 func (s *session) operate(m *message, entity string, a admission, cost int) error {
-	m.ticket = drip.Ticket{} // it is used
+	m.ticket = a.Lease.Ticket() // its own is used; should it run again it keeps its place
 	retryAfter, err := s.handle(m, entity, a)
 	s.deck.wake(entity)
 	switch {
 	case err != nil:
-		return s.failed(m, err)
+		return s.failed(m, entity, err)
 	case retryAfter > 0:
 		var delay time.Duration
-		delay, m.ticket = s.gate.throttled(m.visit.context(s.broken), s.waiting, entity, retryAfter, cost)
+		delay, m.ticket = s.gate.throttled(m.visit.context(s.broken), s.waiting, entity, retryAfter, drip.Request{Cost: cost, Ticket: m.ticket})
 		return s.postpone(m, entity, delay, wasThrottled)
 	}
 	return nil
@@ -294,7 +294,11 @@ func (s *session) handle(m *message, entity string, a admission) (retryAfter tim
 	if throttled := (*throttledError)(nil); errors.As(err, &throttled) {
 		return max(throttled.retryAfter, s.o.RetryDelay), nil
 	}
-	if err != nil {
+	switch {
+	case err == nil:
+	case permanent(err):
+		err = Permanent(errors.New(err.Error()))
+	default:
 		err = errors.New(err.Error())
 	}
 	return 0, err
@@ -323,18 +327,17 @@ func (s *session) postpone(m *message, entity string, delay time.Duration, o out
 }
 
 // failed retries a message whose handler or entity function failed, or gives it up.
-func (s *session) failed(m *message, cause error) error {
+func (s *session) failed(m *message, entity string, cause error) error {
 	if s.broken.Err() != nil {
 		return s.broken.Err() // and no wonder that it failed
 	}
 	m.attempts++
-	m.ticket = drip.Ticket{}
 	m.visit.failed(cause)
-	log := s.o.Logger.With("attempt", m.attempts, "message_id", m.MessageId, "error", cause)
+	log := s.o.Logger.With("entity", entity, "attempt", m.attempts, "message_id", m.MessageId, "error", cause)
 	if panicked := (*PanicError)(nil); errors.As(cause, &panicked) {
 		log = log.With("stack", string(panicked.Stack))
 	}
-	if m.attempts >= int64(s.o.Attempts) {
+	if m.attempts >= int64(s.o.Attempts) || permanent(cause) {
 		log.ErrorContext(m.visit.context(s.broken), "a message failed for the last time")
 		return s.bury(m, reasonFailed, cause)
 	}
@@ -342,7 +345,7 @@ func (s *session) failed(m *message, cause error) error {
 	if doublings := m.attempts - 1; doublings < 32 && s.o.RetryDelay < longestRetry>>doublings {
 		delay = s.o.RetryDelay << doublings
 	}
-	log.WarnContext(m.visit.context(s.broken), "a message failed and will be tried again", "in", delay)
+	log.WarnContext(m.visit.context(s.broken), "a message failed and will be tried again", "not_before", delay)
 	delay = jitter(delay)
 	m.postponeBy(delay)
 	m.visit.put(delay, wasRetried)
@@ -360,6 +363,7 @@ func (s *session) put(m *message) error {
 
 // bury sends the message to the dead letters.
 func (s *session) bury(m *message, reason string, cause error) error {
+	m.ticket = drip.Ticket{}
 	msg := m.copy()
 	delete(msg.Headers, headerDue)
 	msg.Headers[headerReason] = reason

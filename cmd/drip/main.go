@@ -163,7 +163,7 @@ func message(err error) string {
 		{context.DeadlineExceeded.Error(), "There was no answer in time: --timeout sets how long that is"},
 		{redis.ErrNotState.Error(), "Is the prefix right? It is a parameter of the URL: redis://host?prefix=drip:"},
 		{postgres.ErrNoSchema.Error(), "Is the schema right? It is a parameter of the URL: postgres://host/database?schema=drip"},
-		{"connection refused", "Is the server running, and does it listen at that address?"},
+		{"connection refused", "Nothing listens at that address"},
 	} {
 		if strings.Contains(text, hint.sign) {
 			return text + "\n" + hint.advice + "."
