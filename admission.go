@@ -208,8 +208,9 @@ func (b *Bucket) leased(ctx context.Context, doing, entityID string, op *storage
 }
 
 // Throttled tells that the provider has refused an operation of the entity and wants retryAfter to pass. Nothing of the
-// entity runs before that, in any process; what capacity it had gathered is gone then, and what comes back with a
-// ticket is given a slot after it. Less than a millisecond counts as one.
+// entity runs before that, in any process; what capacity it had gathered beyond what an interval brings is gone then, and
+// what comes back with a ticket is given a slot after it. A window whose Size is its RefreshRate keeps what is left in
+// it. Less than a millisecond counts as one.
 func (b *Bucket) Throttled(ctx context.Context, entityID string, retryAfter time.Duration) error {
 	return b.tell(ctx, "throttle", entityID, storage.Throttle, retryAfter)
 }

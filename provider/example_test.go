@@ -35,6 +35,27 @@ func ExamplePreset_Limit() {
 }
 
 // The limits of another: 100 calls in each minute of the clock, and a bucket of 20 that drains by 5 a second.
+// An accounting API allows 60 calls a minute and 5,000 a day for each tenant, and 5 at a time.
+func ExampleOptions() {
+	limit, err := provider.Limit(50*time.Millisecond,
+		provider.SlidingWindow(60, time.Minute),
+		provider.SlidingWindow(5000, 24*time.Hour).Burst(1250),
+		provider.Concurrency(5),
+	)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	o := provider.Options(limit)
+	fmt.Println(o.Size, "at once,", o.RefreshRate, "each", o.RefreshInterval)
+	fmt.Println(o.Windows[0].Size, "each", o.Windows[0].RefreshInterval)
+	fmt.Println(o.Concurrency, "in flight")
+	// Output:
+	// 6 at once, 6 each 6.673s
+	// 1250 each 8h0m0.017s
+	// 5 in flight
+}
+
 func ExampleLimit() {
 	limit, err := provider.Limit(50*time.Millisecond,
 		provider.LeakyBucket(20, 5),
