@@ -17,7 +17,6 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
-	"strconv"
 	"syscall"
 	"time"
 
@@ -25,6 +24,7 @@ import (
 
 	"github.com/drip-go/drip"
 	"github.com/drip-go/drip/consumer"
+	"github.com/drip-go/drip/provider"
 )
 
 func main() {
@@ -86,11 +86,13 @@ func (c caller) Handle(ctx context.Context, d *amqp.Delivery) error {
 		return err
 	}
 	defer res.Body.Close()
-	switch {
-	case res.StatusCode == http.StatusTooManyRequests:
+	if s := provider.Read(res); s.Throttled {
 		// Somebody else uses up the shop's limit, too. That is no failure: the message comes back later.
-		seconds, _ := strconv.Atoi(res.Header.Get("Retry-After"))
-		return consumer.Throttled(time.Duration(max(1, seconds))*time.Second, nil)
+		return consumer.Throttled(s.RetryAfter, nil)
+	}
+	switch {
+	case res.StatusCode == http.StatusUnprocessableEntity:
+		return consumer.Permanent(errors.New("the API cannot make sense of it"))
 	case res.StatusCode >= 300:
 		return fmt.Errorf("the API answers %s", res.Status)
 	}
