@@ -16,7 +16,7 @@ import (
 )
 
 // One entity with a great many messages that wait adds nothing to the wait of others. What others wait is in the log,
-// without and with it; DRIP_WAITING=100000 asks for as many messages as the README speaks of.
+// without and with it; DRIP_WAITING=100000 has as many of them.
 func TestOneEntityDoesNotDelayOthers(t *testing.T) {
 	waiting := 5000
 	if v := os.Getenv("DRIP_WAITING"); v != "" {
