@@ -169,7 +169,7 @@ func TestQueuesThatAreNotThere(t *testing.T) {
 	}{
 		url + " nowhere":                             {statusFailure, `there is no queue "nowhere"`},
 		url + "/no-such-host orders":                 {statusFailure, "The virtual host is the path of the URL"},
-		"amqp://127.0.0.1:1 orders":                  {statusNoAnswer, "Is the server running, and does it listen at that address?"},
+		"amqp://127.0.0.1:1 orders":                  {statusNoAnswer, "Nothing listens at that address"},
 		strings.Replace(url, "@", "x@", 1) + " nope": {statusFailure, "Are the user and the password in the URL right?"},
 	} {
 		if o := try(t, append([]string{"queues", patient}, strings.Fields(line)...)...); o.status != want.status || !strings.Contains(o.err, want.text) {
