@@ -113,7 +113,12 @@ func TestMetricsOfAConsumer(t *testing.T) {
 	var l ledger
 	stop := running(t, Options{
 		URL: b.url, Queue: queue, Limiter: postponing(2, 200*time.Millisecond), Logger: quiet, MeterProvider: &meters, TracerProvider: &tracers,
-		Attempts: 2, RetryDelay: 50 * time.Millisecond, Entity: func(d *amqp.Delivery) (string, error) { return d.Type, nil },
+		Attempts: 2, RetryDelay: 50 * time.Millisecond, Entity: func(d *amqp.Delivery) (string, error) {
+			if d.Type == "" {
+				return "", errors.New("of nobody")
+			}
+			return d.Type, nil
+		},
 		Handler: HandlerFunc(func(ctx context.Context, d *amqp.Delivery) error {
 			defer l.Handle(ctx, d)
 			switch {
