@@ -208,7 +208,12 @@ func TestShare(t *testing.T) {
 								if i >= patient {
 									group += n
 								}
-								if n := float64(n); n < share/2 || n > share*2 {
+								// In virtual time those who are as impatient are in step, and share by chance.
+								least, most := share/2, share*2
+								if i >= patient {
+									least, most = share/10, share*float64(impatient)*1.33
+								}
+								if n := float64(n); n < least || n > most {
 									t.Errorf("granted %v; an equal share is %.0f", granted, share)
 								}
 							}
