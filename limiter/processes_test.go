@@ -2,31 +2,21 @@ package limiter_test
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
 	"os"
-	"os/exec"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/drip-go/drip/internal/contenders"
 	"github.com/drip-go/drip/internal/servers"
 	"github.com/drip-go/drip/limiter"
 	"github.com/drip-go/drip/storage"
 	_ "github.com/drip-go/drip/storage/redis"
 )
 
-const contender = "DRIP_TEST_LIMITER" // set for a process of TestProcesses
-
 func TestMain(m *testing.M) {
-	if told := os.Getenv(contender); told != "" {
-		if err := contend(told); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		return
-	}
+	contenders.Main(contend)
 	os.Exit(servers.Main(m))
 }
 
@@ -57,30 +47,7 @@ func TestProcesses(t *testing.T) {
 func testProcesses(t *testing.T, told process) {
 	told.URL = servers.OwnRedis(t).URL()
 	told.Start = time.Now().Add(time.Second)
-	var (
-		wg      sync.WaitGroup
-		reports [processes]process
-	)
-	for i := range reports {
-		wg.Go(func() {
-			arg, err := json.Marshal(told)
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			cmd := exec.CommandContext(t.Context(), os.Args[0])
-			cmd.Env = append(os.Environ(), contender+"="+string(arg))
-			cmd.Stderr = os.Stderr
-			out, err := cmd.Output()
-			if err == nil {
-				err = json.Unmarshal(out, &reports[i])
-			}
-			if err != nil {
-				t.Errorf("process %d: %v", i, err)
-			}
-		})
-	}
-	wg.Wait()
+	reports := contenders.Start(t, processes, told)()
 	if t.Failed() {
 		return
 	}
@@ -125,11 +92,7 @@ func testProcesses(t *testing.T, told process) {
 }
 
 // contend is what one of the processes does.
-func contend(told string) error {
-	var p process
-	if err := json.Unmarshal([]byte(told), &p); err != nil {
-		return err
-	}
+func contend(p *process) error {
 	s, err := storage.Open(context.Background(), p.URL)
 	if err != nil {
 		return err
@@ -182,5 +145,5 @@ func contend(told string) error {
 		})
 	}
 	wg.Wait()
-	return errors.Join(failed, json.NewEncoder(os.Stdout).Encode(p))
+	return failed
 }

@@ -133,6 +133,18 @@ func (l *Limits) Apply(s *State, op *Op, now int64, a *Answer) {
 	s.Until = l.until(s)
 }
 
+// Undo is the operation that gives back what o has taken with this answer, for backends whose caller has left before it
+// came. needed is false when that is nothing.
+func (o *Op) Undo(a *Answer) (undo Op, needed bool) {
+	switch {
+	case o.Kind == Admit:
+		return Op{Kind: Cancel, Now: o.Now, Lease: a.Lease, Ticket: a.Ticket}, true
+	case o.Kind == GetDelay && a.Delay == 0:
+		return Op{Kind: ReturnToken, Now: o.Now}, true
+	}
+	return Op{}, false
+}
+
 // Timed reports whether the time matters to an Op of this kind.
 func (k Kind) Timed() bool { return k != ReturnToken }
 

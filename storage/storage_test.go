@@ -105,3 +105,23 @@ func FuzzStateEncoding(f *testing.F) {
 		}
 	})
 }
+
+func TestUndo(t *testing.T) {
+	lease, ticket := storage.Lease{ID: 7, Cost: 2}, storage.Ticket{Slot: 9, Epoch: 1}
+	for _, c := range []struct {
+		op     storage.Op
+		answer storage.Answer
+		want   storage.Op
+		needed bool
+	}{
+		{storage.Op{Kind: storage.GetDelay, Now: 5}, storage.Answer{}, storage.Op{Kind: storage.ReturnToken, Now: 5}, true},
+		{storage.Op{Kind: storage.GetDelay, Now: 5}, storage.Answer{Delay: 1}, storage.Op{}, false},
+		{storage.Op{Kind: storage.Admit, Now: 5}, storage.Answer{Lease: lease}, storage.Op{Kind: storage.Cancel, Now: 5, Lease: lease}, true},
+		{storage.Op{Kind: storage.Admit, Now: 5}, storage.Answer{Delay: 1, Ticket: ticket}, storage.Op{Kind: storage.Cancel, Now: 5, Ticket: ticket}, true},
+		{storage.Op{Kind: storage.Settle, Now: 5}, storage.Answer{Found: true}, storage.Op{}, false},
+	} {
+		if got, needed := c.op.Undo(&c.answer); got != c.want || needed != c.needed {
+			t.Errorf("%+v with %+v: Undo = %+v, %t, want %+v, %t", c.op, c.answer, got, needed, c.want, c.needed)
+		}
+	}
+}

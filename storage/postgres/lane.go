@@ -156,7 +156,7 @@ func (l *lane) answered(turns []*turn) {
 	defer l.mu.Unlock()
 	for _, t := range turns {
 		for _, c := range t.calls {
-			if op, needed := c.undo(); needed {
+			if op, needed := c.op.Undo(&c.answer); needed && c.left && c.err == nil {
 				t.waiting = append(t.waiting, &call{limits: c.limits, op: op, done: make(chan struct{})})
 			}
 			close(c.done)
@@ -168,20 +168,6 @@ func (l *lane) answered(turns []*turn) {
 		}
 	}
 	l.start()
-}
-
-// undo is the operation that gives back what a call took whose caller has left.
-func (c *call) undo() (op storage.Op, needed bool) {
-	if !c.left || c.err != nil {
-		return op, false
-	}
-	switch a := &c.answer; {
-	case c.op.Kind == storage.Admit:
-		return storage.Op{Kind: storage.Cancel, Now: c.op.Now, Lease: a.Lease, Ticket: a.Ticket}, true
-	case c.op.Kind == storage.GetDelay && a.Delay == 0:
-		return storage.Op{Kind: storage.ReturnToken, Now: c.op.Now}, true
-	}
-	return op, false
 }
 
 // leave is what a caller does whose context has ended. It is false if the answer has just come.

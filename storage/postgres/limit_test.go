@@ -2,18 +2,16 @@ package postgres_test
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
-	"os"
-	osexec "os/exec"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/drip-go/drip/internal/contenders"
 	"github.com/drip-go/drip/internal/servers"
 	"github.com/drip-go/drip/storage"
 	"github.com/drip-go/drip/storage/postgres"
@@ -172,10 +170,7 @@ func TestInsideTransaction(t *testing.T) {
 	}
 }
 
-const (
-	processes, goroutines = 4, 8
-	contender             = "DRIP_TEST_CONTENDER" // set for a process of TestProcesses
-)
+const processes, goroutines = 4, 8
 
 // process is what a process of TestProcesses is told, and what it reports.
 type process struct {
@@ -191,30 +186,7 @@ func TestProcesses(t *testing.T) {
 	schema := newSchema()
 	url := servers.UsePostgres(t).URL()
 	c := newContest(t, newStorageWith(t, sharedPool(t), postgres.Options{Schema: schema}))
-	var (
-		wg      sync.WaitGroup
-		reports [processes]process
-	)
-	for i := range reports {
-		wg.Go(func() {
-			told, err := json.Marshal(process{URL: url, Schema: schema, Start: c.start, Duration: 2 * *duration})
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			cmd := osexec.CommandContext(t.Context(), os.Args[0])
-			cmd.Env = append(os.Environ(), contender+"="+string(told))
-			cmd.Stderr = os.Stderr
-			out, err := cmd.Output()
-			if err == nil {
-				err = json.Unmarshal(out, &reports[i])
-			}
-			if err != nil {
-				t.Errorf("process %d: %v", i, err)
-			}
-		})
-	}
-	wg.Wait()
+	reports := contenders.Start(t, processes, process{URL: url, Schema: schema, Start: c.start, Duration: 2 * *duration})()
 	var granted, calls int64
 	for _, r := range reports {
 		granted += r.Granted
@@ -225,11 +197,7 @@ func TestProcesses(t *testing.T) {
 }
 
 // contend is what one of the processes does.
-func contend(told string) error {
-	var p process
-	if err := json.Unmarshal([]byte(told), &p); err != nil {
-		return err
-	}
+func contend(p *process) error {
 	ctx := context.Background()
 	pool, err := pgxpool.New(ctx, p.URL)
 	if err != nil {
@@ -260,5 +228,5 @@ func contend(told string) error {
 		})
 	}
 	wg.Wait()
-	return errors.Join(failed, json.NewEncoder(os.Stdout).Encode(p))
+	return failed
 }

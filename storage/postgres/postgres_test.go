@@ -18,6 +18,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/drip-go/drip/internal/contenders"
 	"github.com/drip-go/drip/internal/servers"
 	"github.com/drip-go/drip/internal/traces"
 	"github.com/drip-go/drip/storage"
@@ -26,13 +27,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if told := os.Getenv(contender); told != "" {
-		if err := contend(told); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		return
-	}
+	contenders.Main(contend)
 	os.Exit(servers.Main(m))
 }
 

@@ -153,15 +153,9 @@ func (l *lane) leave(c *call) bool {
 
 // undo makes the call that gives back what c has taken; nil if that is nothing.
 func (c *call) undo() *call {
-	op := storage.Op{Now: c.now}
-	switch {
-	case c.err != nil:
-		return nil
-	case c.kind == storage.GetDelay && c.answer.Delay == 0:
-		op.Kind = storage.ReturnToken
-	case c.kind == storage.Admit:
-		op.Kind, op.Lease, op.Ticket = storage.Cancel, c.answer.Lease, c.answer.Ticket
-	default:
+	took := storage.Op{Kind: c.kind, Now: c.now}
+	op, needed := took.Undo(&c.answer)
+	if !needed || c.err != nil {
 		return nil
 	}
 	packed, err := packOp(&op)

@@ -2,27 +2,22 @@ package redis_test
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
-	"os"
-	"os/exec"
 	"sync"
 	"testing"
 	"time"
 
 	goredis "github.com/redis/go-redis/v9"
 
+	"github.com/drip-go/drip/internal/contenders"
 	"github.com/drip-go/drip/internal/servers"
 	"github.com/drip-go/drip/storage"
 	"github.com/drip-go/drip/storage/redis"
 )
 
-const (
-	processes, goroutines = 8, 16
-	contender             = "DRIP_TEST_CONTENDER" // set for a process of TestProcesses
-)
+const processes, goroutines = 8, 16
 
 // A long run is -duration 10s.
 var duration = flag.Duration("duration", 2*time.Second, "how long TestProcesses contends, each time")
@@ -56,29 +51,7 @@ func testProcesses(t *testing.T, limits storage.Limits, admit bool) {
 	server := servers.OwnRedis(t)
 	client := connect(t, server.Addr())
 	s := newStorageWith(t, client, redis.Options{})
-	var (
-		wg      sync.WaitGroup
-		reports [processes]process
-	)
-	for i := range reports {
-		wg.Go(func() {
-			told, err := json.Marshal(process{Addr: server.Addr(), Limits: limits, Admit: admit, Duration: *duration})
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			cmd := exec.CommandContext(t.Context(), os.Args[0])
-			cmd.Env = append(os.Environ(), contender+"="+string(told))
-			cmd.Stderr = os.Stderr
-			out, err := cmd.Output()
-			if err == nil {
-				err = json.Unmarshal(out, &reports[i])
-			}
-			if err != nil {
-				t.Errorf("process %d: %v", i, err)
-			}
-		})
-	}
+	wait := contenders.Start(t, processes, process{Addr: server.Addr(), Limits: limits, Admit: admit, Duration: *duration})
 	eventually(t, "all processes are there", func() bool {
 		return client.PubSubNumSub(t.Context(), "go").Val()["go"] == processes || t.Failed()
 	})
@@ -89,7 +62,7 @@ func testProcesses(t *testing.T, limits storage.Limits, admit bool) {
 	if err := client.Publish(t.Context(), "go", "").Err(); err != nil {
 		t.Fatal(err)
 	}
-	wg.Wait()
+	reports := wait()
 	if t.Failed() {
 		return
 	}
@@ -124,11 +97,7 @@ func testProcesses(t *testing.T, limits storage.Limits, admit bool) {
 }
 
 // contend is what one of the processes does.
-func contend(told string) error {
-	var p process
-	if err := json.Unmarshal([]byte(told), &p); err != nil {
-		return err
-	}
+func contend(p *process) error {
 	client := goredis.NewClient(&goredis.Options{Addr: p.Addr})
 	defer client.Close()
 	s, err := redis.New(client, redis.Options{})
@@ -186,5 +155,5 @@ func contend(told string) error {
 		})
 	}
 	wg.Wait()
-	return errors.Join(failed, json.NewEncoder(os.Stdout).Encode(p))
+	return failed
 }

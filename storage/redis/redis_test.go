@@ -14,6 +14,7 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	goredis "github.com/redis/go-redis/v9"
 
+	"github.com/drip-go/drip/internal/contenders"
 	"github.com/drip-go/drip/internal/servers"
 	"github.com/drip-go/drip/internal/traces"
 	"github.com/drip-go/drip/storage"
@@ -22,13 +23,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if told := os.Getenv(contender); told != "" {
-		if err := contend(told); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		return
-	}
+	contenders.Main(contend)
 	goredis.SetLogger(silent{}) // the servers that it misses are meant to be missing
 	os.Exit(servers.Main(m))
 }
