@@ -482,3 +482,30 @@ func TestPlaceIsKept(t *testing.T) {
 		}
 	})
 }
+
+func TestSteadyStateAllocatesNothing(t *testing.T) {
+	b, err := drip.New(drip.Options{Size: 1 << 30, RefreshRate: 1 << 30, Start: time.Unix(0, 0)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx := t.Context()
+	for name, pair := range map[string]func() error{
+		"GetDelay and ReturnToken": func() error {
+			_, err := b.GetDelay(ctx, "classic")
+			return errors.Join(err, b.ReturnToken(ctx, "classic"))
+		},
+		"Admit and Settle": func() error {
+			a, err := b.Admit(ctx, "shop", drip.Request{})
+			return errors.Join(err, b.Settle(ctx, "shop", a.Lease, 1))
+		},
+	} {
+		n := testing.AllocsPerRun(1000, func() {
+			if err := pair(); err != nil {
+				t.Error(err)
+			}
+		})
+		if n != 0 {
+			t.Errorf("%s: %v allocations, want none", name, n)
+		}
+	}
+}
