@@ -389,6 +389,105 @@ func TestInspectAgreesWithAdmit(t *testing.T) {
 	})
 }
 
+// Of a newcomer who is told to come some time after the entity opens, Inspect also says what that is for.
+func TestInspectOfAClosedEntity(t *testing.T) {
+	options := drip.Options{Size: 4, RefreshRate: 2, Concurrency: 3, WaitForToken: time.Minute, Lease: time.Hour}
+	for name, c := range map[string]struct {
+		prepare func(t *testing.T, b *clocked)
+		want    drip.Bound
+	}{
+		"nothing else":  {func(*testing.T, *clocked) {}, drip.BoundNone},
+		"runs":          {func(_ *testing.T, b *clocked) { b.runs(1, newcomer) }, drip.BoundNone},
+		"tokens":        {func(_ *testing.T, b *clocked) { b.runs(1, newcomer); b.runs(1, newcomer); b.runs(1, newcomer) }, drip.BoundTokens},
+		"a window":      {func(_ *testing.T, b *clocked) { b.runs(4, newcomer) }, drip.BoundWindow},
+		"booked before": {func(_ *testing.T, b *clocked) { b.runs(4, newcomer); b.admit(4, newcomer) }, drip.BoundBooked},
+		"told before": {func(t *testing.T, b *clocked) {
+			b.runs(4, newcomer)
+			for range 4 {
+				if _, err := b.GetDelay(t.Context(), "shop"); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}, drip.BoundBooked},
+	} {
+		t.Run(name, func(t *testing.T) {
+			eachPath(t, options, func(t *testing.T, b *clocked) {
+				c.prepare(t, b)
+				pause := 1100 * time.Millisecond // a window opens before the entity does
+				if c.want == drip.BoundWindow {
+					pause = 300 * time.Millisecond
+				}
+				if err := b.Pause(t.Context(), "shop", pause); err != nil {
+					t.Fatal(err)
+				}
+				s, err := b.Inspect(t.Context(), "shop")
+				if err != nil || s.Bound != drip.BoundClosed || s.Then != c.want || (s.Delay > pause) != (s.Then != drip.BoundNone) {
+					t.Errorf("Inspect = %+v, %v, want then %v", s, err, c.want)
+				}
+			})
+		})
+	}
+}
+
+// What Inspect says that comes after a pause is what it says when that is over, if nothing has changed in between.
+func TestInspectAgreesWithTheOpening(t *testing.T) {
+	eachPath(t, drip.Options{Size: 5, RefreshRate: 2, Concurrency: 3, WaitForToken: 3 * time.Second, Lease: time.Hour, Windows: []drip.Window{{Size: 6, RefreshInterval: 5 * time.Second}}}, func(t *testing.T, b *clocked) {
+		rnd := rand.New(rand.NewPCG(3, 4))
+		var leases []drip.Lease
+		agreed := map[drip.Bound]int{}
+		inspect := func() drip.Status {
+			s, err := b.Inspect(t.Context(), "shop")
+			if err != nil {
+				t.Fatal(err)
+			}
+			return s
+		}
+		for i := range 1000 {
+			b.pass(time.Duration(rnd.IntN(3000)) * time.Millisecond)
+			for range rnd.IntN(5) {
+				if a := b.admit(1, newcomer); a.Delay == 0 {
+					leases = append(leases, a.Lease)
+				} else if rnd.IntN(4) == 0 {
+					b.admit(1, a.Ticket)
+				}
+			}
+			if rnd.IntN(2) == 0 {
+				for _, l := range leases {
+					_ = b.Settle(t.Context(), "shop", l, rnd.IntN(3))
+				}
+				leases = nil
+			}
+			shut := b.Pause
+			if rnd.IntN(8) == 0 {
+				shut = b.Throttled
+			}
+			if err := shut(t.Context(), "shop", time.Duration(1+rnd.IntN(900))*time.Millisecond); err != nil {
+				t.Fatal(err)
+			}
+			before := inspect()
+			later := before.Delay > before.ClosedUntil.Sub(before.Time)
+			if before.Bound != drip.BoundClosed || later != (before.Then != drip.BoundNone) {
+				t.Fatalf("step %d: Inspect says %+v", i, before)
+			}
+			b.pass(before.ClosedUntil.Sub(before.Time))
+			after := inspect()
+			if !later || after.Tickets != before.Tickets {
+				continue
+			}
+			if after.Bound != before.Then && after.Bound != drip.BoundNone {
+				t.Fatalf("step %d: while it was closed, Inspect says %+v, then %+v", i, before, after)
+			}
+			agreed[after.Bound]++
+		}
+		for _, bound := range []drip.Bound{drip.BoundTokens, drip.BoundBooked, drip.BoundWindow, drip.BoundWindow + 1} {
+			if agreed[bound] < 3 {
+				t.Errorf("%v came up %d times", bound, agreed[bound])
+			}
+		}
+		t.Log(agreed)
+	})
+}
+
 func TestTicketText(t *testing.T) {
 	eachPath(t, drip.Options{Size: 1, RefreshRate: 1}, func(t *testing.T, b *clocked) {
 		b.runs(1, newcomer)

@@ -9,7 +9,7 @@ import (
 	"github.com/drip-go/drip"
 )
 
-// The table of the README: what drip lets run, a provider that counts for itself does not refuse.
+// The table of docs/limits.md: what drip lets run, a provider that counts for itself does not refuse.
 func TestProvidersRefuseNothing(t *testing.T) {
 	const begin = 1_700_000_000_000
 	for name, c := range map[string]struct {

@@ -3,6 +3,7 @@ package drip
 import (
 	"context"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/drip-go/drip/storage"
@@ -33,9 +34,11 @@ type Status struct {
 	// ClosedUntil is when Throttled or Pause end, zero if the entity is open.
 	ClosedUntil time.Time
 
-	// Delay is what Admit would tell a newcomer of one unit, and Bound what that comes from.
+	// Delay is what Admit would tell a newcomer of one unit, and Bound what that comes from. When that is BoundClosed, Then
+	// is what the rest of the delay comes from, after ClosedUntil: BoundNone if there is none.
 	Delay time.Duration
 	Bound Bound
+	Then  Bound
 }
 
 // WindowStatus is a limit and what is left of it. Capacity below zero is owed by operations that have cost more than
@@ -121,6 +124,9 @@ func statusOf(entityID string, l *storage.Limits, s storage.State, known bool, n
 	}
 	if booking.Closed > now {
 		status.ClosedUntil = time.UnixMilli(booking.Closed)
+		if a.Delay > booking.Closed-now {
+			status.Then = opening(l, s, now)
+		}
 	}
 	booked, newcomer := next.Booking, int64(0)
 	if a.Delay > 0 {
@@ -131,4 +137,26 @@ func statusOf(entityID string, l *storage.Limits, s storage.State, known bool, n
 		status.BookedUntil = time.UnixMilli(max(booking.Old.Last, booking.New.Last))
 	}
 	return status
+}
+
+// opening is what keeps a newcomer from running when the entity opens, if those who are booked have not come back by then
+// and those who run have not ended.
+func opening(l *storage.Limits, s storage.State, now int64) Bound {
+	s = s.Clone()
+	b, open := s.Booking, s.Booking.Closed
+	var a storage.Answer
+	l.Apply(&s, &storage.Op{Kind: storage.Resume}, now, &a)
+	s.Until = math.MaxInt64
+	b.Old.Last, b.New.Last = max(b.Old.Last, open), max(b.New.Last, open)
+	for i := range b.Leases {
+		b.Leases[i].End = max(b.Leases[i].End, open+1)
+	}
+	l.Apply(&s, &storage.Op{Kind: storage.Admit, Cost: 1}, open, &a)
+	switch {
+	case a.Delay > 0:
+		return Bound(a.Bound)
+	case now < b.Claim: // those who were denied a token ask again first
+		return BoundTokens
+	}
+	return BoundBooked // others without a ticket were told to come later than that
 }

@@ -113,7 +113,10 @@ func (r *report) write(out io.Writer, zone *time.Location) error {
 	if r.limits != nowhere {
 		next := "now"
 		if r.status.Delay > 0 {
-			next = at(now.Add(r.status.Delay)) + ": " + r.bound()
+			next = at(now.Add(r.status.Delay)) + ": " + r.because(r.status.Bound)
+			if then := r.status.Then; then != drip.BoundNone {
+				next += "; then " + r.because(then)
+			}
 		}
 		line("next", "a newcomer runs %s", next)
 		name := "capacity"
@@ -197,9 +200,9 @@ func (r *report) note() string {
 	return "\nThe last decision was made by other limits: " + strings.Join(texts, "; ") + ".\n"
 }
 
-// bound says what the delay comes from.
-func (r *report) bound() string {
-	switch b := r.status.Bound; b {
+// because says what a delay comes from.
+func (r *report) because(b drip.Bound) string {
+	switch b {
 	case drip.BoundClosed:
 		return "closed, by pause or by the provider"
 	case drip.BoundTokens:
@@ -227,6 +230,7 @@ type entityJSON struct {
 	Limits      source       `json:"limits,omitempty"`
 	Delay       *int64       `json:"delay_ms,omitempty"`
 	Bound       string       `json:"bound,omitempty"`
+	Then        string       `json:"then,omitempty"`
 	Windows     []windowJSON `json:"windows,omitempty"`
 	Concurrency int          `json:"concurrency,omitempty"`
 	InUse       int          `json:"in_use"`
@@ -269,6 +273,9 @@ func (r *report) json() entityJSON {
 	}
 	delay := r.status.Delay.Milliseconds()
 	e.Delay, e.Bound = &delay, r.status.Bound.String()
+	if then := r.status.Then; then != drip.BoundNone {
+		e.Then = then.String()
+	}
 	if r.limits == given {
 		e.Concurrency = r.status.Concurrency
 	}

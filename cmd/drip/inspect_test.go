@@ -229,8 +229,25 @@ tokens      0 of 4 in use
 		}
 		must(t, "pause", url, "shop-1", "26h")
 		// Of what there is then those who are booked take all.
-		want := `next        a newcomer runs 2000-01-02 02:00:01.000, in 26h0m1s: closed, by pause or by the provider`
+		want := `
+next        a newcomer runs 2000-01-02 02:00:01.000, in 26h0m1s: closed, by pause or by the provider; then what capacity is left is booked
+`
 		if got := must(t, "inspect", url, "shop-1"); !strings.Contains(got, want) {
+			t.Errorf("paused:\n%s", got)
+		}
+		if got := must(t, "inspect", url, "shop-1", "--json"); !strings.Contains(got, `"bound": "closed",
+  "then": "booked",
+`) {
+			t.Errorf("paused:\n%s", got)
+		}
+		if got := must(t, "top", url); !strings.Contains(got, "  closed, then booked\n") {
+			t.Errorf("paused:\n%s", got)
+		}
+		must(t, "pause", url, "shop-2", "26h")
+		want = `
+next        a newcomer runs 2000-01-02 02:00:00.305, in 26h: closed, by pause or by the provider
+`
+		if got := must(t, "inspect", url, "shop-2"); !strings.Contains(got, want) {
 			t.Errorf("paused:\n%s", got)
 		}
 	})

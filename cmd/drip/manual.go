@@ -14,7 +14,8 @@ Exit statuses:
   1    it failed
   2    the command line, or a file that it names, makes no sense
   3    the server gave no answer, or none in time
-  4    the answer is no: reset was not confirmed, or simulate --check found a call over the limit
+  4    the answer is no: reset was not confirmed, or simulate --check found a call over the limit or a
+       message left
   130  it was interrupted
 `
 

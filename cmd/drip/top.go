@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/drip-go/drip"
 	"github.com/drip-go/drip/storage"
 )
 
@@ -272,7 +273,11 @@ func (r *report) row() []string {
 	if s.Delay == 0 {
 		return append(row, "now")
 	}
-	return append(row, short(s.Delay), " "+s.Bound.String())
+	because := s.Bound.String()
+	if s.Then != drip.BoundNone {
+		because += ", then " + s.Then.String()
+	}
+	return append(row, short(s.Delay), " "+because)
 }
 
 type overallJSON struct {

@@ -1,4 +1,4 @@
-// Package cleanup holds a shell script, and here the test of it on a real broker.
+// Package cleanup holds a shell script and a list of commands, and here the tests of both on a real broker.
 package cleanup
 
 import (
@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
@@ -14,31 +15,17 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(servers.Main(m)) }
 
-func TestCleanup(t *testing.T) {
+// others are queues that look a little like those of the work queue orders.
+var others = []string{"orders2", "orders2.drip.dead", "orders2.drip.250ms.00", "orders_drip.dead", "orders.drip_dead"}
+
+func TestScript(t *testing.T) {
+	t.Parallel()
 	server := servers.OwnRabbitMQ(t)
-	conn, err := amqp.Dial(server.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	ch, err := conn.Channel()
-	if err == nil {
-		err = ch.Confirm(false)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	const waits, dead, idle, other = "orders.drip.due.250ms.01", "orders.drip.dead", "orders.drip.due.64s.00", "orders2.drip.dead"
-	for _, name := range []string{waits, dead, idle, other, "orders"} {
-		if _, err := ch.QueueDeclare(name, true, false, false, false, amqp.Table{amqp.QueueTypeArg: amqp.QueueTypeQuorum}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for _, name := range []string{waits, dead, "orders"} {
-		confirm, err := ch.PublishWithDeferredConfirm("", name, true, false, amqp.Publishing{Body: []byte("x")})
-		if err != nil || !confirm.Wait() {
-			t.Fatalf("publish to %s: %v", name, err)
-		}
+	ch := channel(t, server.URL())
+	const waits, idle = "orders.drip.due.250ms.01", "orders.drip.due.64s.00"
+	declare(t, ch, append([]string{"orders", waits, dead, idle}, others...)...)
+	for _, name := range []string{"orders", waits, dead} {
+		publish(t, ch, name, "x")
 	}
 	script := func(args ...string) (string, error) {
 		out, err := server.Command(t.Context(), "./cleanup.sh", args...).CombinedOutput()
@@ -52,48 +39,154 @@ func TestCleanup(t *testing.T) {
 		}
 		return out
 	}
-	// shown waits for the counts of the queues' last messages, which come every few seconds.
 	shown := func(want ...string) {
 		t.Helper()
-		var got []string
-		for range 20 {
-			got = strings.Split(strings.TrimSpace(must("show", "orders")), "\n")
-			slices.Sort(got)
-			if slices.Equal(got, want) {
-				return
-			}
-		}
-		t.Fatalf("show = %q, want %q", got, want)
+		awaitLines(t, func() string { return must("show", "orders") }, want)
 	}
+	refused := func(why, word string) {
+		t.Helper()
+		if out, err := script(word, "orders"); err == nil || !strings.Contains(out, why) {
+			t.Errorf("%s = %v, %s; want %q", word, err, out, why)
+		}
+	}
+
 	shown(dead+"\t1", waits+"\t1", idle+"\t0")
+	must("limit", "orders", "14", "100000")
+	if got, want := policies(t, server), []string{dead}; !slices.Equal(got, want) {
+		t.Errorf("the policy is that of %q, want %q", got, want)
+	}
+
+	consumes := channel(t, server.URL())
+	if _, err := consumes.Consume("orders", "", true, false, false, false, nil); err != nil {
+		t.Fatal(err)
+	}
+	refused("there are consumers:\norders\t1\n", "tidy")
+	if err := consumes.Close(); err != nil {
+		t.Fatal(err)
+	}
+	awaitLines(t, func() string {
+		out, err := server.Ctl(t.Context(), "list_queues", "--no-table-headers", "consumers")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.Trim(out, "0\n")
+	}, nil)
+
+	// A broker that was started just now says 0 of all quorum queues.
+	if err := server.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if err := server.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	must("tidy", "orders")
 	shown(dead+"\t1", waits+"\t1")
-	must("limit", "orders", "14", "100000")
-	policies, err := server.Ctl(t.Context(), "list_queues", "--no-table-headers", "name", "policy")
-	if err != nil || !strings.Contains(policies, dead+"\t"+dead) || strings.Contains(policies, other+"\t"+dead) {
-		t.Errorf("the policies of the queues are %v\n%s", err, policies)
-	}
-	if out, err := script("remove", "orders"); err == nil || !strings.Contains(out, "there are messages left:\n") {
-		t.Errorf("remove with messages = %v, %s", err, out)
-	}
-	shown(dead+"\t1", waits+"\t1")
+	refused("there are messages left:\n", "remove")
+
+	ch = channel(t, server.URL())
 	for _, name := range []string{waits, dead} {
-		if _, err := ch.QueuePurge(name, false); err != nil {
+		if got := drain(t, ch, name); !slices.Equal(got, []string{"x"}) {
+			t.Errorf("in %s there is %q", name, got)
+		}
+	}
+	must("remove", "orders")
+	if got, want := queues(t, server, "/"), sorted(append(others, "orders")); !slices.Equal(got, want) {
+		t.Errorf("after remove there are %q, want %q", got, want)
+	}
+	if out, err := script("explode", "orders"); err == nil || !strings.Contains(out, "cleanup.sh tidy orders") || strings.Contains(out, "set -eu") {
+		t.Errorf("an unknown word = %v, %s", err, out)
+	}
+}
+
+func channel(t *testing.T, url string) *amqp.Channel {
+	t.Helper()
+	conn, err := amqp.Dial(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	ch, err := conn.Channel()
+	if err == nil {
+		err = ch.Confirm(false)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ch
+}
+
+func declare(t *testing.T, ch *amqp.Channel, names ...string) {
+	t.Helper()
+	for _, name := range names {
+		if _, err := ch.QueueDeclare(name, true, false, false, false, amqp.Table{amqp.QueueTypeArg: amqp.QueueTypeQuorum}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	shown(dead+"\t0", waits+"\t0")
-	must("remove", "orders")
-	if out := must("show", "orders"); out != "" {
-		t.Errorf("after remove there are\n%s", out)
+}
+
+func publish(t *testing.T, ch *amqp.Channel, queue, body string) {
+	t.Helper()
+	confirm, err := ch.PublishWithDeferredConfirm("", queue, true, false, amqp.Publishing{DeliveryMode: amqp.Persistent, Body: []byte(body)})
+	if err != nil || !confirm.Wait() {
+		t.Fatalf("publish to %s: %v", queue, err)
 	}
-	if _, err := ch.QueueDeclarePassive("orders", true, false, false, false, nil); err != nil {
-		t.Errorf("the work queue: %v", err)
+}
+
+// drain takes all messages out of a queue.
+func drain(t *testing.T, ch *amqp.Channel, queue string) (bodies []string) {
+	t.Helper()
+	for {
+		d, ok, err := ch.Get(queue, true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !ok {
+			return bodies
+		}
+		bodies = append(bodies, string(d.Body))
 	}
-	if _, err := ch.QueueDeclarePassive(other, true, false, false, false, nil); err != nil {
-		t.Errorf("another work queue's dead letters: %v", err)
+}
+
+// queues are the names of all queues there are, in order.
+func queues(t *testing.T, server *servers.RabbitMQ, vhost string) []string {
+	t.Helper()
+	out, err := server.Ctl(t.Context(), "list_queues", "--vhost", vhost, "--no-table-headers", "name")
+	if err != nil {
+		t.Fatal(err)
 	}
-	if out, err := script("explode", "orders"); err == nil || !strings.Contains(out, "cleanup.sh tidy orders") {
-		t.Errorf("an unknown word = %v, %s", err, out)
+	return lines(out)
+}
+
+// policies are the names of all queues that a policy applies to.
+func policies(t *testing.T, server *servers.RabbitMQ) (names []string) {
+	t.Helper()
+	out, err := server.Ctl(t.Context(), "list_queues", "--no-table-headers", "name", "policy")
+	if err != nil {
+		t.Fatal(err)
 	}
+	for _, line := range lines(out) {
+		if name, policy, _ := strings.Cut(line, "\t"); policy != "" {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+func sorted(names []string) []string { return slices.Sorted(slices.Values(names)) }
+
+// lines are those of a text, in order.
+func lines(text string) []string {
+	return sorted(strings.FieldsFunc(text, func(r rune) bool { return r == '\n' }))
+}
+
+// awaitLines calls f until its lines are those that are wanted. What the broker says of queues is some seconds old.
+func awaitLines(t *testing.T, f func() string, want []string) {
+	t.Helper()
+	var got []string
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(time.Second) {
+		if got = lines(f()); slices.Equal(got, sorted(want)) {
+			return
+		}
+	}
+	t.Fatalf("there is\n%q, want\n%q", got, sorted(want))
 }

@@ -44,9 +44,9 @@ func TestUnknownScenario(t *testing.T) {
 	}
 }
 
-// What the README says is what is printed, for those scenarios that take little time.
-func TestSummaryIsInTheREADME(t *testing.T) {
-	readme, err := os.ReadFile("../../README.md")
+// What docs/trying.md says is what is printed, for those scenarios that take little time.
+func TestSummaryIsInTheDocs(t *testing.T) {
+	page, err := os.ReadFile("../../docs/trying.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,8 +55,8 @@ func TestSummaryIsInTheREADME(t *testing.T) {
 		t.Fatal(err)
 	}
 	for line := range strings.Lines(out.String()) {
-		if !strings.Contains(string(readme), line) {
-			t.Errorf("the README does not say\n%s", line)
+		if !strings.Contains(string(page), line) {
+			t.Errorf("the page does not say\n%s", line)
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"fmt"
 	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -29,6 +30,8 @@ type RabbitMQ struct {
 	group string // the name that its cluster gives itself; a single node is a cluster of one
 	ctl   string // the path of rabbitmqctl
 	env   []string
+
+	management int // the port of its management plugin; 0 if that is off
 }
 
 // StartRabbitMQ starts a node and returns when a queue can be declared in it, after about 5 seconds.
@@ -49,10 +52,22 @@ func StartRabbitMQCluster(ctx context.Context, n int) ([]*RabbitMQ, error) {
 	if n < 1 {
 		return nil, fmt.Errorf("RabbitMQ: a cluster of %d nodes", n)
 	}
-	return again(func() ([]*RabbitMQ, error) { return startRabbitMQ(ctx, n) })
+	return again(func() ([]*RabbitMQ, error) { return startRabbitMQ(ctx, n, false) })
 }
 
-func startRabbitMQ(ctx context.Context, n int) (_ []*RabbitMQ, err error) {
+// StartManagedRabbitMQ starts a node with the management plugin, which answers at ManagementURL.
+func StartManagedRabbitMQ(ctx context.Context) (*RabbitMQ, error) {
+	if err := supported(); err != nil {
+		return nil, err
+	}
+	nodes, err := again(func() ([]*RabbitMQ, error) { return startRabbitMQ(ctx, 1, true) })
+	if err != nil {
+		return nil, err
+	}
+	return nodes[0], nil
+}
+
+func startRabbitMQ(ctx context.Context, n int, managed bool) (_ []*RabbitMQ, err error) {
 	// The script in PATH may be a wrapper which switches the user and drops the environment: it comes last.
 	script, err := program("rabbitmq-server",
 		"/usr/lib/rabbitmq/bin/rabbitmq-server", "/usr/lib/rabbitmq/lib/*/sbin/rabbitmq-server", "rabbitmq-server")
@@ -77,6 +92,12 @@ func startRabbitMQ(ctx context.Context, n int) (_ []*RabbitMQ, err error) {
 			return nil, err
 		}
 		nodes = append(nodes, r)
+		if !managed {
+			continue
+		}
+		if r.management, err = freePort(); err != nil {
+			return nil, err
+		}
 	}
 	cookie := rand.Text()
 	for _, r := range nodes {
@@ -123,7 +144,12 @@ func newRabbitMQ(bin string, names *epmd) (*RabbitMQ, error) {
 	}
 	names.users.Add(1)
 	r.after = names.release
-	r.ready = func(ctx context.Context, _ int) error { return r.declare(ctx, port) }
+	r.ready = func(ctx context.Context, _ int) error {
+		if err := r.declare(ctx, port); err != nil || r.management == 0 {
+			return err
+		}
+		return r.answers(ctx)
+	}
 	r.env = environ(
 		"HOME="+r.dir, // where Erlang looks for the cookie
 		"ERL_CRASH_DUMP="+r.path("erl_crash.dump"),
@@ -165,6 +191,11 @@ func (r *RabbitMQ) configure(first *RabbitMQ, cookie string) error {
 	fmt.Fprintf(&conf, "cluster_name = %s\n", r.group)
 	fmt.Fprintf(&conf, "log.console = true\nlog.file = false\n")
 	fmt.Fprintf(&conf, "disk_free_limit.absolute = 1MB\n") // a nearly full disk would block every publisher
+	plugins := "[].\n"
+	if r.management > 0 {
+		fmt.Fprintf(&conf, "management.tcp.ip = 127.0.0.1\nmanagement.tcp.port = %d\n", r.management)
+		plugins = "[rabbitmq_management].\n"
+	}
 	if r != first {
 		fmt.Fprintf(&conf, "cluster_formation.peer_discovery_backend = classic_config\n")
 		for i, peer := range []*RabbitMQ{first, r} {
@@ -175,7 +206,7 @@ func (r *RabbitMQ) configure(first *RabbitMQ, cookie string) error {
 		".erlang.cookie":    cookie,
 		"rabbitmq.conf":     conf.String(),
 		"rabbitmq-env.conf": "",
-		"enabled_plugins":   "[].\n",
+		"enabled_plugins":   plugins,
 	} {
 		if err := os.WriteFile(r.path(name), []byte(content), 0o400); err != nil { // Erlang insists on the mode
 			return fmt.Errorf("RabbitMQ: %w", err)
@@ -211,6 +242,27 @@ func (r *RabbitMQ) declare(ctx context.Context, port int) error {
 	}
 	_, err = ch.QueueDeclare("", false, true, true, false, nil)
 	return err
+}
+
+// ManagementURL is where the management plugin of StartManagedRabbitMQ answers, as http://127.0.0.1:15672. User and
+// password are guest.
+func (r *RabbitMQ) ManagementURL() string { return "http://" + address(r.management) }
+
+// answers asks the management plugin for something that takes no password.
+func (r *RabbitMQ) answers(ctx context.Context) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, r.ManagementURL()+"/", nil)
+	if err != nil {
+		return err
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	if res.StatusCode != http.StatusOK {
+		return fmt.Errorf("the management plugin answers %s", res.Status)
+	}
+	return nil
 }
 
 // awaitNodes waits until the node sees n running nodes, itself included.

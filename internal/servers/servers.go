@@ -120,6 +120,12 @@ func OwnRabbitMQ(t TB) *RabbitMQ {
 	return own(t, StartRabbitMQ)
 }
 
+// OwnManagedRabbitMQ starts a broker with the management plugin for this test alone and stops it when the test is over.
+func OwnManagedRabbitMQ(t TB) *RabbitMQ {
+	t.Helper()
+	return own(t, StartManagedRabbitMQ)
+}
+
 // OwnRabbitMQCluster starts a cluster of n nodes for this test alone and stops it when the test is over.
 func OwnRabbitMQCluster(t TB, n int) []*RabbitMQ {
 	t.Helper()

@@ -1,0 +1,70 @@
+package main
+
+import (
+	"bufio"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/drip-go/drip/internal/servers"
+)
+
+func TestMain(m *testing.M) {
+	if os.Getenv("DRIP_EXAMPLE") != "" {
+		main()
+		return
+	}
+	os.Exit(servers.Main(m))
+}
+
+// The program handles what comes, also what it had to postpone, and ends by Ctrl-C.
+func TestMainHandlesAll(t *testing.T) {
+	url := servers.OwnRabbitMQ(t).URL()
+	conn, err := amqp.Dial(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	ch, err := conn.Channel()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ch.QueueDeclare("orders", true, false, false, false, amqp.Table{amqp.QueueTypeArg: amqp.QueueTypeQuorum}); err != nil {
+		t.Fatal(err)
+	}
+	const messages = 7
+	for range messages {
+		if err := ch.Publish("", "orders", true, false, amqp.Publishing{Body: []byte("shop-1")}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	program := exec.Command(os.Args[0])
+	program.Env = append(os.Environ(), "DRIP_EXAMPLE=1", "DRIP_RABBITMQ_URL="+url)
+	out, err := program.StderrPipe()
+	if err == nil {
+		err = program.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer program.Process.Kill() // if it does not end
+	calls := 0
+	for lines := bufio.NewScanner(out); lines.Scan(); {
+		if strings.HasSuffix(lines.Text(), " a call for shop-1") {
+			if calls++; calls == messages {
+				if err := program.Process.Signal(os.Interrupt); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+	}
+	if err := program.Wait(); err != nil {
+		t.Error(err)
+	}
+	if calls != messages {
+		t.Errorf("there were %d calls, want %d", calls, messages)
+	}
+}
