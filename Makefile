@@ -1,7 +1,7 @@
-.PHONY: help demo dashboard test lint fuzz compare
+.PHONY: help demo dashboard test rabbitmq4 lint fuzz compare
 
 help: ## What there is
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: ## Watch two consumers keep a dozen shops exactly at their limits, in under a minute
 	@go build -C examples/demo -o ../../bin/demo . && scripts/servers run rabbitmq redis -- bin/demo
@@ -13,6 +13,9 @@ dashboard: ## Check that each panel of the dashboard shows data of the demo, and
 
 test: ## Run all tests against real servers, with the race detector
 	@scripts/test
+
+rabbitmq4: ## Run the consumer's tests against RabbitMQ 4.0 and 4.3, in folders of newer Debian releases; takes root
+	@scripts/rabbitmq4
 
 lint: ## Check format, vet, staticcheck, go.mod, dependencies and known vulnerabilities
 	@scripts/lint
