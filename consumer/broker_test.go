@@ -162,7 +162,7 @@ func (b *broker) consumers(queue string) int {
 // eventually polls until ok; the deadline is for a machine that is very busy.
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	eventuallyIn(t, time.Minute, what, ok)
+	eventuallyIn(t, 2*time.Minute, what, ok)
 }
 
 func eventuallyIn(t testing.TB, limit time.Duration, what string, ok func() bool) {

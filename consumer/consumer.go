@@ -48,6 +48,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"math/rand/v2"
 	"sync"
 	"time"
@@ -92,7 +93,7 @@ type Options struct {
 
 	// Hold is the most postponed messages in hand at once, handlers included. They come a moment early and are
 	// held until they are due, so it should be above the number of messages that are due in a second. Up to half
-	// of them may be waiting for a token, or for a window that comes within half a minute.
+	// of them may be waiting for a token, or for a window that comes within five minutes.
 	// Defaults to 2048.
 	Hold int
 
@@ -100,8 +101,8 @@ type Options struct {
 	// Defaults to 5.
 	Attempts int
 
-	// RetryDelay is the time before the second attempt; it doubles with each further one, up to an hour, and up
-	// to a quarter is added at random. Defaults to one second.
+	// RetryDelay is the time before the second attempt; it doubles with each further one, up to an hour unless it is
+	// longer itself, and up to a quarter is added at random. Defaults to one second.
 	RetryDelay time.Duration
 
 	// MaxPostponements is how often the limit may postpone a message before it goes to the dead letters.
@@ -294,7 +295,18 @@ const (
 )
 
 // jitter adds up to a quarter, so that many who failed together don't come back together. It never takes away.
-func jitter(d time.Duration) time.Duration { return d + rand.N(d/4+1) }
+func jitter(d time.Duration) time.Duration { return d + rand.N(min(d/4, math.MaxInt64-d)+1) }
+
+// retryDelay is the time before a message is tried again that has failed so often, without the jitter: base, which is
+// above zero, then twice as long each time, up to an hour or base if that is longer.
+func retryDelay(base time.Duration, failures int64) time.Duration {
+	longest := max(base, longestRetry)
+	doublings := min(max(failures-1, 0), 62)
+	if base > longest>>doublings {
+		return longest
+	}
+	return base << doublings
+}
 
 // sleep waits for d and reports whether ctx lived that long.
 func sleep(ctx context.Context, d time.Duration) bool {

@@ -48,6 +48,7 @@ func (l *once) ReturnToken(context.Context, string) error {
 }
 
 func TestPostponedMessagesComeBackWhenDue(t *testing.T) {
+	t.Parallel()
 	b := connect(t, useBroker(t))
 	queue := b.queue()
 	const n = 2000

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/drip-go/drip"
 )
 
 // Postponer puts a message off. *DelayQueues is one.
@@ -145,7 +147,8 @@ func (q *DelayQueues) Postpone(ctx context.Context, d *amqp.Delivery, delay time
 	if m.due <= now.UnixMilli() { // else it goes on with a trip that was longer than the queues are
 		m.postponements++
 	}
-	m.ticket = ticketOf(d.Headers) // of the Admit that postponed it just now
+	ticket, _ := d.Headers[headerTicket].(string)
+	m.ticket, _ = drip.ParseTicket(ticket) // of the Admit that postponed it just now; without one it is a newcomer
 	m.postponeBy(delay)
 	if err := q.put(ctx, ctx, &m); err != nil {
 		return fmt.Errorf("consumer: postpone a message of %q by %v: %w", q.target, delay, err)

@@ -28,7 +28,7 @@ func TestOneEntityDoesNotDelayOthers(t *testing.T) {
 	b := connect(t, useBroker(t))
 	queue := b.queue()
 	bucket := newBucket(t, drip.Options{Size: 10, RefreshRate: 10})
-	const others, each = 100, 20
+	const others, each = 100, 10
 	var mu sync.Mutex
 	var waits []time.Duration
 	var slow, postponed int

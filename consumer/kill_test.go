@@ -103,6 +103,7 @@ func victim(ctx context.Context, j job) error {
 
 // A process that is killed, wherever its messages are, loses none.
 func TestProcessIsKilled(t *testing.T) {
+	t.Parallel()
 	b := connect(t, useBroker(t))
 	for _, at := range killedAt {
 		t.Run(string(at), func(t *testing.T) {

@@ -3,6 +3,7 @@ package consumer
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -55,7 +56,10 @@ type gate struct {
 	Admitter
 	log      *slog.Logger
 	failOpen bool
-	outage   atomic.Bool
+
+	outage    atomic.Bool
+	failed    atomic.Int64 // when the limiter gave no answer last, ns since 1970
+	unlimited atomic.Int64 // what has run without a limit in this outage
 }
 
 func newGate(l Limiter, log *slog.Logger, failOpen bool) *gate {
@@ -73,32 +77,48 @@ type admission struct {
 }
 
 // admit asks the limiter, and again while it fails, until waiting ends: without an answer nothing may run, unless the
-// user wants it to. An outage is logged once, not for every message that waits.
+// user wants it to. An outage is logged once, not for every message that waits; also one of some entities alone.
 func (g *gate) admit(ctx, waiting context.Context, entity string, r drip.Request) (admission, error) {
 	for backoff := firstBackoff; ; backoff = min(2*backoff, longestBackoff) {
 		a, err := g.Admit(ctx, entity, r)
 		if err == nil {
-			if g.outage.Load() && g.outage.CompareAndSwap(true, false) {
-				g.log.Info("the limiter answers again")
-			}
+			g.answers()
 			return admission{Admission: a}, nil
 		}
 		if errors.Is(err, drip.ErrCost) {
 			return admission{}, err // it will never do
 		}
-		if waiting.Err() == nil && g.outage.CompareAndSwap(false, true) {
+		if waiting.Err() == nil {
+			g.fails(entity, err)
 			if g.failOpen {
-				g.log.Error("no answer from the limiter, messages run without a limit", "entity", entity, "error", err)
-			} else {
-				g.log.Error("no answer from the limiter, messages wait", "entity", entity, "error", err)
+				g.unlimited.Add(1)
+				return admission{unlimited: true}, nil
 			}
-		}
-		if g.failOpen && waiting.Err() == nil {
-			return admission{unlimited: true}, nil
 		}
 		if !sleep(waiting, jitter(backoff)) {
 			return admission{}, err
 		}
+	}
+}
+
+// outageOver is how long after its last failure the limiter is believed to answer: longer than any pause between two tries
+// of a message that waits.
+const outageOver = 2 * longestBackoff
+
+func (g *gate) fails(entity string, err error) {
+	g.failed.Store(time.Now().UnixNano())
+	if g.outage.CompareAndSwap(false, true) {
+		does := "messages wait"
+		if g.failOpen {
+			does = "messages run without a limit"
+		}
+		g.log.Error("no answer from the limiter, "+does, "entity", entity, "error", err)
+	}
+}
+
+func (g *gate) answers() {
+	if g.outage.Load() && time.Now().UnixNano()-g.failed.Load() > int64(outageOver) && g.outage.CompareAndSwap(true, false) {
+		g.log.Info("the limiter answers again", "unlimited", g.unlimited.Swap(0))
 	}
 }
 
@@ -126,7 +146,11 @@ func (g *gate) run(ctx context.Context, entity string, a admission, op *Operatio
 		k := &keeper{gate: g, ctx: ctx, entity: entity, lease: a.Lease, lost: func() { cancel(ErrLeaseLost) }}
 		k.begin(end.Sub(a.Lease.Begin()) / 3)
 		defer k.stop()
-		return handle(ctx)
+		err := handle(ctx)
+		if err != nil && context.Cause(ctx) == ErrLeaseLost && !errors.Is(err, ErrLeaseLost) {
+			err = fmt.Errorf("%w: %w", ErrLeaseLost, err) // or it would say no more than that a context was cancelled
+		}
+		return err
 	}
 	return handle(ctx)
 }

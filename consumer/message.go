@@ -2,6 +2,8 @@ package consumer
 
 import (
 	"math"
+	"net/url"
+	"strconv"
 	"strings"
 	"time"
 
@@ -10,25 +12,28 @@ import (
 	"github.com/drip-go/drip"
 )
 
-// What travels with a postponed message. All of it is of constant size, however often it is postponed.
+// What travels with a postponed message. But for the digits of what is counted it is of constant size, however often the
+// message is postponed.
 const (
-	headerPrefix        = "x-drip-"
-	headerDue           = headerPrefix + "due"           // ms since 1970
-	headerFirst         = headerPrefix + "first"         // when it was first postponed, ms since 1970
+	// Most is in one header, for each costs the broker some microseconds: see message.note.
+	headerNote = "x-drip"
+
+	headerPrefix = "x-drip-"
+	headerKept   = headerPrefix + "kept" // a table of the message's headers that the broker would act on
+
+	// From Limit to its Postponer only.
+	headerTicket = headerPrefix + "ticket"
+
+	// On dead letters only.
+	headerReason        = headerPrefix + "reason"
+	headerError         = headerPrefix + "error"
+	headerAge           = headerPrefix + "age-ms"
 	headerPostponements = headerPrefix + "postponements" // trips because of the limit
 	headerAttempts      = headerPrefix + "attempts"      // times the handler has failed
-	headerTicket        = headerPrefix + "ticket"        // the booked slot, of Admit
 	headerExchange      = headerPrefix + "exchange"      // as the message was first published
 	headerRoutingKey    = headerPrefix + "routing-key"
-	headerExpiration    = headerPrefix + "expiration" // the message's own: ours is the time in the delay queue
+	headerExpiration    = headerPrefix + "expiration" // the message's own, which would end it there
 	headerUserID        = headerPrefix + "user-id"    // the broker refuses the property from another user's connection
-	headerKept          = headerPrefix + "kept"       // a table of the message's headers that the broker would act on
-	headerTag           = headerPrefix + "tag"        // tells which publishing a return is about
-
-	// Only on dead letters.
-	headerReason = headerPrefix + "reason"
-	headerError  = headerPrefix + "error"
-	headerAge    = headerPrefix + "age-ms"
 )
 
 // message is a delivery as its publisher sent it, and what became of it since.
@@ -38,11 +43,13 @@ type message struct {
 	visit *visit // its record, nil when nobody wants one
 }
 
-// travel is what our headers say.
+// travel is what a copy's note tells of its message, besides the properties that our publishing needs for itself.
 type travel struct {
-	due, first              int64 // ms since 1970
-	postponements, attempts int64
-	ticket                  drip.Ticket
+	due           int64       // ms since 1970
+	first         int64       // when it was first postponed, ms since 1970
+	postponements int64       // trips because of the limit
+	attempts      int64       // times the handler has failed
+	ticket        drip.Ticket // the booked slot, of Admit
 }
 
 // open reads a delivery. Headers come from whoever may publish to the queue: what is broken or absurd counts as
@@ -52,37 +59,17 @@ func open(d amqp.Delivery, now time.Time, trusted bool) message {
 	ms := now.UnixMilli()
 	m := message{Delivery: d, travel: travel{due: ms, first: ms}}
 	h := d.Headers
-	if _, back := h[headerDue]; !back {
+	note, back := h[headerNote].(string)
+	if !back {
 		trusted = false // it has made no trip of ours: what the broker noted is the message's
 	}
 	if trusted {
-		if v, ok := h[headerDue].(int64); ok && v < ms+longestDelay.Milliseconds() {
-			m.due = max(v, 0)
-		}
-		if v, ok := h[headerFirst].(int64); ok && v > 0 && v < ms {
-			m.first = v
-		}
-		m.postponements = count(h[headerPostponements])
-		m.attempts = count(h[headerAttempts])
-		m.ticket = ticketOf(h)
-		if v, ok := h[headerExchange].(string); ok {
-			m.Exchange = v
-		}
-		if v, ok := h[headerRoutingKey].(string); ok {
-			m.RoutingKey = v
-		}
-		// The broker takes the expiration off what it dead-letters.
-		if v, ok := h[headerExpiration].(string); ok {
-			m.Expiration = v
-		}
-		if v, ok := h[headerUserID].(string); ok {
-			m.UserId = v
-		}
+		m.read(note)
 	}
 	m.Headers = amqp.Table{}
 	for name, v := range h {
 		// What the broker noted about the trip through the delay queue is not the message's.
-		if !strings.HasPrefix(name, headerPrefix) && !(trusted && brokerActsOn(name)) {
+		if !ours(name) && !(trusted && brokerActsOn(name)) {
 			m.Headers[name] = v
 		}
 	}
@@ -99,12 +86,94 @@ func open(d amqp.Delivery, now time.Time, trusted bool) message {
 	return m
 }
 
-// ticketOf is the ticket in the headers; a broken one is none.
-func ticketOf(h amqp.Table) drip.Ticket {
-	v, _ := h[headerTicket].(string)
-	t, _ := drip.ParseTicket(v)
-	return t
+// ours tells our headers from the message's.
+func ours(name string) bool { return name == headerNote || strings.HasPrefix(name, headerPrefix) }
+
+// note is what a copy carries in headerNote: words name=value, the values escaped as in the query of a URL.
+func (m *message) note() string {
+	b := make([]byte, 0, 192)
+	number := func(name string, v int64) { b = strconv.AppendInt(append(b, name...), v, 10) }
+	text := func(name, v string) { b = append(append(b, name...), url.QueryEscape(v)...) }
+	number("due=", m.due)
+	number(" first=", m.first)
+	if m.postponements > 0 {
+		number(" postponements=", m.postponements)
+	}
+	if m.attempts > 0 {
+		number(" attempts=", m.attempts)
+	}
+	if !m.ticket.IsZero() {
+		b = append(append(b, " ticket="...), m.ticket.String()...)
+	}
+	if m.Exchange != "" {
+		text(" exchange=", m.Exchange)
+	}
+	text(" key=", m.RoutingKey)
+	if m.Expiration != "" {
+		text(" expiration=", m.Expiration)
+	}
+	if m.UserId != "" {
+		text(" user=", m.UserId)
+	}
+	return string(b)
 }
+
+// read sets what note wrote, as far as it can be: what is broken or absurd counts as absent.
+func (m *message) read(note string) {
+	now := m.first
+	for word := range strings.FieldsSeq(note) {
+		name, value, _ := strings.Cut(word, "=")
+		switch name {
+		case "due":
+			setNumber(&m.due, value, now+longestDelay.Milliseconds())
+		case "first":
+			setNumber(&m.first, value, now)
+		case "postponements":
+			setNumber(&m.postponements, value, math.MaxInt32)
+		case "attempts":
+			setNumber(&m.attempts, value, math.MaxInt32)
+		case "ticket":
+			m.ticket, _ = drip.ParseTicket(value)
+		case "exchange":
+			setText(&m.Exchange, value)
+		case "key":
+			setText(&m.RoutingKey, value)
+		case "expiration": // which the broker takes off what it dead-letters
+			setText(&m.Expiration, value)
+		case "user":
+			setText(&m.UserId, value)
+		}
+	}
+}
+
+func setNumber(to *int64, from string, most int64) {
+	if v, err := strconv.ParseInt(from, 10, 64); err == nil && v >= 0 && v <= most {
+		*to = v
+	}
+}
+
+func setText(to *string, from string) {
+	if v, err := url.QueryUnescape(from); err == nil {
+		*to = v
+	}
+}
+
+// mark sets the number of a publishing in the headers of its message, for the case that it is returned.
+func mark(h amqp.Table, number uint64) {
+	note, _ := h[headerNote].(string)
+	note, _, _ = strings.Cut(note, markWord) // of an earlier try
+	h[headerNote] = note + markWord + strconv.FormatUint(number, 10)
+}
+
+// marked is the number that mark added.
+func marked(h amqp.Table) (number uint64, ok bool) {
+	note, _ := h[headerNote].(string)
+	_, digits, _ := strings.Cut(note, markWord)
+	number, err := strconv.ParseUint(digits, 10, 64)
+	return number, err == nil
+}
+
+const markWord = " tag="
 
 // operation is what the handler may know.
 func (m *message) operation(entity string) *Operation {
@@ -132,14 +201,6 @@ func shorten(s string, n int) string {
 	return strings.ToValidUTF8(s[:n], "")
 }
 
-func count(v any) int64 {
-	n, ok := v.(int64)
-	if !ok || n < 0 || n > math.MaxInt32 {
-		return 0
-	}
-	return n
-}
-
 // brokerActsOn tells the headers that a copy must not show the broker. It would send more copies to the queues
 // in CC and BCC. And it notes dead-lettering in x-death and its kin: with them a copy grows at each trip, and older
 // brokers drop it silently when it passes the same queue again.
@@ -153,7 +214,35 @@ func brokerActsOn(name string) bool {
 
 // copy is the message to publish in place of the delivery: the same, with what we must know when it is back.
 func (m *message) copy() amqp.Publishing {
-	h, kept := make(amqp.Table, len(m.Headers)+11), amqp.Table{}
+	msg := m.publishing()
+	msg.Headers[headerNote] = m.note()
+	return msg
+}
+
+// deadLetter is the message to publish when it is given up: the same, with what its owner wants to know.
+func (m *message) deadLetter(reason string, cause error) amqp.Publishing {
+	msg := m.publishing()
+	h := msg.Headers
+	h[headerReason], h[headerAttempts], h[headerPostponements] = reason, m.attempts, m.postponements
+	h[headerAge], h[headerRoutingKey] = m.age().Milliseconds(), m.RoutingKey
+	if m.Exchange != "" {
+		h[headerExchange] = m.Exchange
+	}
+	if m.Expiration != "" {
+		h[headerExpiration] = m.Expiration
+	}
+	if m.UserId != "" {
+		h[headerUserID] = m.UserId
+	}
+	if cause != nil {
+		h[headerError] = shorten(cause.Error(), 1000)
+	}
+	return msg
+}
+
+// publishing is the message without what the broker would act on, and with headers that the caller may add to.
+func (m *message) publishing() amqp.Publishing {
+	h, kept := make(amqp.Table, len(m.Headers)+2), amqp.Table{}
 	for name, v := range m.Headers {
 		switch {
 		case brokerActsOn(name):
@@ -166,27 +255,6 @@ func (m *message) copy() amqp.Publishing {
 	}
 	if len(kept) > 0 {
 		h[headerKept] = kept
-	}
-	// Each header costs the broker some microseconds: what open takes for granted is left out.
-	h[headerDue], h[headerFirst] = m.due, m.first
-	h[headerRoutingKey] = m.RoutingKey
-	if m.postponements > 0 {
-		h[headerPostponements] = m.postponements
-	}
-	if m.attempts > 0 {
-		h[headerAttempts] = m.attempts
-	}
-	if m.Exchange != "" {
-		h[headerExchange] = m.Exchange
-	}
-	if !m.ticket.IsZero() {
-		h[headerTicket] = m.ticket.String()
-	}
-	if m.Expiration != "" {
-		h[headerExpiration] = m.Expiration
-	}
-	if m.UserId != "" {
-		h[headerUserID] = m.UserId
 	}
 	return amqp.Publishing{
 		Headers:         h,

@@ -1,6 +1,8 @@
 package consumer
 
 import (
+	"fmt"
+	"math"
 	"reflect"
 	"strings"
 	"testing"
@@ -65,10 +67,14 @@ func TestBrokenHeadersStopNothing(t *testing.T) {
 	far := now.Add(longestDelay).UnixMilli() + 1
 	for _, h := range []amqp.Table{
 		nil,
-		{headerDue: "soon", headerFirst: nil, headerPostponements: 1.5, headerAttempts: []any{}, headerExchange: int32(1), headerRoutingKey: amqp.Table{}, headerKept: "x"},
-		{headerDue: far, headerFirst: int64(-1), headerPostponements: int64(-1), headerAttempts: int64(1) << 40},
-		{headerDue: int64(-1) << 63, headerFirst: far},
+		{headerNote: int64(7), headerKept: "x"},
+		{headerNote: "", headerKept: int32(1)},
+		{headerNote: "due=soon first= postponements=1.5 attempts=x exchange=%zz key=% expiration=%f user=%0 tag= = =7 due due=="},
+		{headerNote: fmt.Sprintf("due=%d first=-1 postponements=-1 attempts=%d ticket=%s", far, int64(1)<<40, strings.Repeat("1.", 1000))},
+		{headerNote: fmt.Sprintf("due=%d first=%d", int64(-1)<<63, far)},
+		{headerNote: "\xff\x00 " + strings.Repeat(" first=99999999999999999999", 1000)},
 		{headerKept: amqp.Table{"shop": "forged"}},
+		{headerNote: "", headerKept: amqp.Table{"shop": "forged"}},
 	} {
 		m := open(amqp.Delivery{Headers: h, RoutingKey: "orders"}, now, true)
 		if m.due > now.UnixMilli() || m.first != now.UnixMilli() || m.postponements != 0 || m.attempts != 0 || m.RoutingKey != "orders" || m.Headers != nil {
@@ -76,11 +82,37 @@ func TestBrokenHeadersStopNothing(t *testing.T) {
 		}
 	}
 	// On the work queue not even good ones are.
-	good := amqp.Table{headerDue: now.UnixMilli() + 5000, headerPostponements: int64(9), headerExchange: "e", headerKept: amqp.Table{"CC": "x"}, "shop": "a"}
+	good := amqp.Table{
+		headerNote: fmt.Sprintf("due=%d postponements=9 exchange=e key=k", now.UnixMilli()+5000),
+		headerKept: amqp.Table{"CC": "x"}, "shop": "a",
+	}
 	m := open(amqp.Delivery{Headers: good, RoutingKey: "orders"}, now, false)
-	if m.due != now.UnixMilli() || m.postponements != 0 || m.Exchange != "" || !reflect.DeepEqual(m.Headers, amqp.Table{"shop": "a"}) {
+	if m.due != now.UnixMilli() || m.postponements != 0 || m.Exchange != "" || m.RoutingKey != "orders" || !reflect.DeepEqual(m.Headers, amqp.Table{"shop": "a"}) {
 		t.Errorf("the work queue's headers were believed: %+v", m)
 	}
+}
+
+// What a publisher may put into exchange names, routing keys and user names comes back as it was.
+func FuzzNote(f *testing.F) {
+	f.Add("shops", "shop.a b=c%20+ü\xff\x00 tag=7 due=1", "60000", "guest", int64(3), int64(2), uint64(9))
+	f.Add("", "", "", "", int64(0), int64(0), uint64(0))
+	f.Fuzz(func(t *testing.T, exchange, key, expiration, user string, postponements, attempts int64, number uint64) {
+		now := time.Now()
+		m := open(amqp.Delivery{Exchange: exchange, RoutingKey: key, Expiration: expiration, UserId: user}, now, true)
+		m.postponements, m.attempts = postponements&math.MaxInt32, attempts&math.MaxInt32
+		m.due += 1000
+		m.first -= 1000
+		p := m.copy()
+		for _, n := range []uint64{number + 1, number} { // it was tried before
+			mark(p.Headers, n)
+			if got, ok := marked(p.Headers); got != n || !ok {
+				t.Fatalf("marked = %d, %v, want %d: %q", got, ok, n, p.Headers)
+			}
+		}
+		if back := open(asDelivery(p), now, true); !reflect.DeepEqual(back, m) {
+			t.Errorf("back is %+v, it was %+v, with %q", back, m, p.Headers)
+		}
+	})
 }
 
 func TestShorten(t *testing.T) {

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
+	"math/rand/v2"
 	"reflect"
 	"slices"
 	"strings"
@@ -14,6 +16,8 @@ import (
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/drip-go/drip"
 )
 
 var quiet = slog.New(slog.DiscardHandler)
@@ -38,10 +42,12 @@ func (b *broker) letter(queue string) amqp.Delivery {
 }
 
 func TestOutcomes(t *testing.T) {
+	t.Parallel()
 	b := connect(t, useBroker(t))
-	for name, c := range map[string]struct {
+	rows := map[string]struct {
 		handle   func(attempt int) error
 		entity   EntityFunc
+		cost     func(*amqp.Delivery) int
 		attempts int // of the handler
 		reason   string
 		text     string
@@ -55,6 +61,16 @@ func TestOutcomes(t *testing.T) {
 		"fails with a nil in an error": {
 			handle: func(int) error { return (*typedError)(nil) }, attempts: 3, reason: "failed",
 			text: "panic: runtime error: invalid memory address or nil pointer dereference",
+		},
+		"gives up by itself": { // with a context of its own: Run does not end
+			handle: func(int) error { return fmt.Errorf("call: %w", context.Canceled) }, attempts: 3, reason: "failed",
+			text: "call: context canceled",
+		},
+		"takes too long for itself": {
+			handle: func(int) error { return context.DeadlineExceeded }, attempts: 3, reason: "failed", text: "context deadline exceeded",
+		},
+		"cost panics": {
+			cost: func(*amqp.Delivery) int { panic("poison") }, reason: "failed", text: "panic: poison",
 		},
 		"entity fails": {
 			entity: func(*amqp.Delivery) (string, error) { return "", errors.New("no shop in it") },
@@ -72,52 +88,91 @@ func TestOutcomes(t *testing.T) {
 			handle: func(int) error { return fmt.Errorf("of 3: %w", Permanent(errors.New("no such invoice"))) }, attempts: 1,
 			reason: "failed", text: "of 3: no such invoice", final: true,
 		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			b := connect(t, b.url)
-			queue := b.queue()
-			if c.entity == nil {
-				c.entity = byID
+	}
+	queue := b.queue()
+	limiter := &free{}
+	var mu sync.Mutex
+	handled := map[string]int{}
+	stop := running(t, Options{
+		URL: b.url, Queue: queue, Limiter: limiter, Attempts: 3, RetryDelay: time.Millisecond, Logger: quiet,
+		Entity: func(d *amqp.Delivery) (string, error) {
+			if f := rows[d.MessageId].entity; f != nil {
+				return f(d)
 			}
-			l := &free{}
-			var handled atomic.Int64
-			stop := running(t, Options{
-				URL: b.url, Queue: queue, Limiter: l, Entity: c.entity, Attempts: 3, RetryDelay: time.Millisecond, Logger: quiet,
-				Handler: HandlerFunc(func(context.Context, *amqp.Delivery) error { return c.handle(int(handled.Add(1))) }),
-			})
-			b.publish(queue, amqp.Publishing{MessageId: "m", Body: []byte("body"), Headers: amqp.Table{"shop": "a"}})
-			if c.reason != "" {
-				d := b.letter(queue)
-				h, attempts := d.Headers, int64(3)
-				if c.final {
-					attempts = 1
-				}
-				if h[headerReason] != c.reason || h[headerError] != c.text || h[headerAttempts] != attempts {
-					t.Errorf("the dead letter says %v", h)
-				}
-				if h["shop"] != "a" || string(d.Body) != "body" || h[headerRoutingKey] != queue {
-					t.Errorf("the dead letter is not the message: %v %q", h, d.Body)
-				}
-				if _, ok := h[headerAge].(int64); !ok {
-					t.Errorf("the dead letter has no age: %v", h)
-				}
-			} else {
-				eventually(t, "all attempts", func() bool { return int(handled.Load()) == c.attempts })
+			return d.MessageId, nil
+		},
+		Cost: func(d *amqp.Delivery) int {
+			if f := rows[d.MessageId].cost; f != nil {
+				return f(d)
 			}
-			stop()
-			if int(handled.Load()) != c.attempts {
-				t.Errorf("the handler ran %d times, want %d", handled.Load(), c.attempts)
+			return 1
+		},
+		Handler: HandlerFunc(func(_ context.Context, d *amqp.Delivery) error {
+			mu.Lock()
+			handled[d.MessageId]++
+			attempt := handled[d.MessageId]
+			mu.Unlock()
+			return rows[d.MessageId].handle(attempt)
+		}),
+	})
+	given := 0
+	for name, c := range rows {
+		b.publish(queue, amqp.Publishing{MessageId: name, Body: []byte("body"), Headers: amqp.Table{"shop": "a"}})
+		if c.reason != "" {
+			given++
+		}
+	}
+	dead := queue + ".drip.dead"
+	eventually(t, "all attempts", func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		for name, c := range rows {
+			if handled[name] < c.attempts {
+				return false
 			}
-			if l.out.Load() != 0 {
-				t.Errorf("%d tokens were not returned", l.out.Load())
-			}
-			for _, q := range []string{queue, queue + ".drip.due", queue + ".drip.dead"} {
-				if n := b.count(q); n != 0 {
-					t.Errorf("%d messages are left in %s", n, q)
-				}
-			}
-		})
+		}
+		return b.count(dead) >= given
+	})
+	stop()
+	letters := map[string]amqp.Delivery{}
+	for {
+		d, ok, err := b.ch.Get(dead, true)
+		b.must(err)
+		if !ok {
+			break
+		}
+		letters[d.MessageId] = d
+	}
+	for name, c := range rows {
+		if handled[name] != c.attempts {
+			t.Errorf("%s: the handler ran %d times, want %d", name, handled[name], c.attempts)
+		}
+		d, ok := letters[name]
+		if ok != (c.reason != "") {
+			t.Errorf("%s: given up is %v", name, ok)
+		}
+		if !ok {
+			continue
+		}
+		h, attempts := d.Headers, int64(3)
+		if c.final {
+			attempts = 1
+		}
+		if h[headerReason] != c.reason || h[headerError] != c.text || h[headerAttempts] != attempts {
+			t.Errorf("%s: the dead letter says %v", name, h)
+		}
+		if h["shop"] != "a" || string(d.Body) != "body" || h[headerRoutingKey] != queue {
+			t.Errorf("%s: the dead letter is not the message: %v %q", name, h, d.Body)
+		}
+		if _, ok := h[headerAge].(int64); !ok {
+			t.Errorf("%s: the dead letter has no age: %v", name, h)
+		}
+	}
+	if len(letters) != given || b.ready(queue) != 0 {
+		t.Errorf("%d dead letters, want %d; %d messages are left", len(letters), given, b.ready(queue))
+	}
+	if n := limiter.out.Load(); n != 0 {
+		t.Errorf("%d tokens were not returned", n)
 	}
 }
 
@@ -140,6 +195,7 @@ func throttledIf(fail bool) error {
 }
 
 func TestMessageIsUnchangedAfter200Postponements(t *testing.T) {
+	t.Parallel()
 	b := connect(t, useBroker(t))
 	queue := b.queue()
 	exchange := queue + ".exchange"
@@ -196,7 +252,7 @@ func TestMessageIsUnchangedAfter200Postponements(t *testing.T) {
 	}
 	mu.Lock()
 	defer mu.Unlock()
-	if slices.Min(sizes) < slices.Max(sizes)-4 || len(sizes) != 200 { // the expiration of our own has digits
+	if slices.Min(sizes) < slices.Max(sizes)-8 || len(sizes) != 200 { // what is counted has digits, and so has our own expiration
 		t.Errorf("%d copies had headers of %d to %d bytes", len(sizes), slices.Min(sizes), slices.Max(sizes))
 	}
 	if err := d.Ack(false); !errors.Is(err, errAcknowledged) {
@@ -212,6 +268,7 @@ func (f limiterFunc) ReturnToken(context.Context, string) error               { 
 // Headers that fill a frame leave no room for ours. The broker would close the connection for it, and with it fail
 // everything else that is on its way.
 func TestHeadersTooLargeToPostpone(t *testing.T) {
+	t.Parallel()
 	b := connect(t, useBroker(t))
 	queue := b.queue()
 	var l ledger
@@ -232,37 +289,211 @@ func TestHeadersTooLargeToPostpone(t *testing.T) {
 }
 
 func TestGivesUp(t *testing.T) {
+	t.Parallel()
 	b := connect(t, useBroker(t))
 	for name, c := range map[string]struct {
-		set           func(*Options)
-		reason        string
-		postponements int64
+		set                     func(*Options)
+		asked                   int // how often the limiter postpones it, by 30 ms
+		handler                 error
+		reason                  string
+		postponements, attempts int64
 	}{
-		"postponed too often": {func(o *Options) { o.MaxPostponements = 3 }, "postponed too often", 3},
-		"too old":             {func(o *Options) { o.MaxAge = 100 * time.Millisecond }, "too old", 0},
+		"postponed too often": {
+			set: func(o *Options) { o.MaxPostponements = 3 }, asked: 100, reason: "postponed too often", postponements: 3,
+		},
+		"throttled too often": {
+			set: func(o *Options) { o.MaxPostponements = 3 }, asked: 1, handler: Throttled(30*time.Millisecond, nil),
+			reason: "postponed too often", postponements: 3,
+		},
+		"too old": {set: func(o *Options) { o.MaxAge = 100 * time.Millisecond }, asked: 100, reason: "too old"},
+		"postponed, then failed": {
+			set: func(o *Options) { o.Attempts = 2; o.MaxPostponements = 2 }, asked: 2, handler: errors.New("no such luck"),
+			reason: "failed", postponements: 2, attempts: 2,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := &broker{t: t, url: b.url, ch: b.ch}
+			t.Parallel()
+			b := connect(t, b.url)
+			var asked atomic.Int64
 			o := Options{
-				URL: b.url, Queue: b.queue(), Entity: byID, Logger: quiet,
-				Limiter: limiterFunc(func() time.Duration { return 30 * time.Millisecond }),
-				Handler: HandlerFunc(func(context.Context, *amqp.Delivery) error { t.Error("it ran"); return nil }),
+				URL: b.url, Queue: b.queue(), Entity: byID, Logger: quiet, RetryDelay: time.Millisecond,
+				Limiter: limiterFunc(func() time.Duration {
+					if int(asked.Add(1)) <= c.asked {
+						return 30 * time.Millisecond
+					}
+					return 0
+				}),
+				Handler: HandlerFunc(func(context.Context, *amqp.Delivery) error {
+					if c.handler == nil {
+						t.Error("it ran")
+					}
+					return c.handler
+				}),
 			}
 			c.set(&o)
-			running(t, o)
-			b.publish(o.Queue, amqp.Publishing{MessageId: "m"})
-			h := b.letter(o.Queue).Headers
-			if h[headerReason] != c.reason || c.postponements != 0 && h[headerPostponements] != c.postponements {
+			stop := running(t, o)
+			b.publish(o.Queue, amqp.Publishing{MessageId: "m", Headers: amqp.Table{"shop": "a"}, Body: []byte("body")})
+			d := b.letter(o.Queue)
+			h := d.Headers
+			if h[headerReason] != c.reason || h[headerAttempts] != c.attempts || c.postponements != 0 && h[headerPostponements] != c.postponements {
 				t.Errorf("the dead letter says %v", h)
 			}
 			if age, _ := h[headerAge].(int64); age < 60 {
 				t.Errorf("the dead letter is %v ms old", h[headerAge])
 			}
+			if d.MessageId != "m" || h["shop"] != "a" || string(d.Body) != "body" {
+				t.Errorf("the dead letter is not the message: %v %q", h, d.Body)
+			}
+			stop()
+			if n := b.ready(o.Queue); n != 0 {
+				t.Errorf("%d copies are left", n)
+			}
 		})
 	}
 }
 
+// A message that is given up while it waits gives its slot to others.
+func TestGivingUpReturnsTheSlot(t *testing.T) {
+	t.Parallel()
+	b := connect(t, useBroker(t))
+	for reason, set := range map[string]func(*Options){
+		"postponed too often": func(o *Options) { o.MaxPostponements, o.Hold = 2, 1 }, // no seat on the deck
+		"too old":             func(o *Options) { o.MaxAge = 200 * time.Millisecond },
+	} {
+		t.Run(reason, func(t *testing.T) {
+			t.Parallel()
+			b := connect(t, b.url)
+			bucket := newBucket(t, drip.Options{Size: 10, Concurrency: 1, WaitForToken: 10 * time.Millisecond})
+			taken, err := bucket.Admit(t.Context(), "shop", drip.Request{})
+			b.must(err)
+			o := Options{URL: b.url, Queue: b.queue(), Entity: oneShop, Logger: quiet, Limiter: bucket, Handler: &ledger{}}
+			set(&o)
+			stop := running(t, o)
+			b.publish(o.Queue, numbered(0, 1)...)
+			if h := b.letter(o.Queue).Headers; h[headerReason] != reason {
+				t.Errorf("the dead letter says %v", h)
+			}
+			stop()
+			status, err := bucket.Inspect(t.Context(), "shop")
+			if err != nil || status.Tickets != 0 || status.InUse != 1 {
+				t.Errorf("%d tickets are booked and %d tokens out (%v), want that of the test alone", status.Tickets, status.InUse, err)
+			}
+			b.must(bucket.Settle(t.Context(), "shop", taken.Lease, 1))
+		})
+	}
+}
+
+// A handler that takes longer than its lease may last is told so, and its token goes to the next. What it does then is
+// an outcome like any other.
+func TestHandlerOutlivesItsLease(t *testing.T) {
+	t.Parallel()
+	b := connect(t, useBroker(t))
+	begin := func(t *testing.T, attempts int, late func(ctx context.Context) error) (*broker, string, *drip.Bucket, *ledger) {
+		b := connect(t, b.url)
+		queue, l := b.queue(), &ledger{}
+		bucket := newBucket(t, drip.Options{Size: 10, Concurrency: 1, Lease: 200 * time.Millisecond, MaxLease: 500 * time.Millisecond})
+		running(t, Options{
+			URL: b.url, Queue: queue, Entity: oneShop, Logger: quiet, Limiter: bucket, Attempts: attempts, RetryDelay: time.Millisecond,
+			Handler: HandlerFunc(func(ctx context.Context, d *amqp.Delivery) error {
+				if d.MessageId == "0" && OperationOf(ctx).Attempts == 0 {
+					if err := late(ctx); err != nil {
+						return err
+					}
+				}
+				return l.Handle(ctx, d)
+			}),
+		})
+		return b, queue, bucket, l
+	}
+	untilTold := func(ctx context.Context) error {
+		<-ctx.Done()
+		if cause := context.Cause(ctx); cause != ErrLeaseLost {
+			return Permanent(fmt.Errorf("the context ended because of %v", cause))
+		}
+		return ctx.Err()
+	}
+	t.Run("and is tried again", func(t *testing.T) {
+		t.Parallel()
+		b, queue, _, l := begin(t, 2, untilTold)
+		b.publish(queue, numbered(0, 1)...)
+		eventually(t, "the second attempt succeeds", func() bool { return l.count() == 1 })
+		if n := b.count(queue + ".drip.dead"); n != 0 {
+			t.Errorf("%d messages were given up", n)
+		}
+	})
+	t.Run("and is given up", func(t *testing.T) {
+		t.Parallel()
+		b, queue, bucket, _ := begin(t, 1, untilTold)
+		b.publish(queue, numbered(0, 1)...)
+		if text := b.letter(queue).Headers[headerError]; text != ErrLeaseLost.Error()+": context canceled" {
+			t.Errorf("the dead letter says %q", text)
+		}
+		if status, err := bucket.Inspect(t.Context(), "shop"); err != nil || status.InUse != 0 {
+			t.Errorf("%d tokens are out (%v)", status.InUse, err)
+		}
+	})
+	t.Run("and does not care", func(t *testing.T) {
+		t.Parallel()
+		release := make(chan struct{})
+		b, queue, bucket, l := begin(t, 1, func(context.Context) error { <-release; return nil })
+		letGo := sync.OnceFunc(func() { close(release) })
+		t.Cleanup(letGo)
+		b.publish(queue, numbered(0, 1)...)
+		eventually(t, "it has the token", func() bool {
+			status, err := bucket.Inspect(t.Context(), "shop")
+			return err == nil && status.InUse == 1
+		})
+		b.publish(queue, numbered(1, 2)...)
+		eventually(t, "the next has its token", func() bool { return l.among(1, 2) == 1 })
+		letGo()
+		eventually(t, "it is handled all the same", func() bool { return l.count() == 2 })
+		eventually(t, "no token is out", func() bool {
+			status, err := bucket.Inspect(t.Context(), "shop")
+			return err == nil && status.InUse == 0
+		})
+		if n := b.count(queue + ".drip.dead"); l.twice() != 0 || n != 0 {
+			t.Errorf("%d messages were handled twice, %d given up", l.twice(), n)
+		}
+	})
+}
+
+// Between two attempts there is never less than RetryDelay, then twice as much each time up to an hour, and the random
+// part only adds.
+func TestRetryDelay(t *testing.T) {
+	check := func(base time.Duration, failures int64) {
+		t.Helper()
+		d, longest := retryDelay(base, failures), max(base, longestRetry)
+		if d < base || d > longest || failures <= 1 && d != base {
+			t.Fatalf("retryDelay(%v, %d) = %v", base, failures, d)
+		}
+		if failures < math.MaxInt64 {
+			want := longest
+			if d <= longest/2 {
+				want = 2 * d
+			}
+			if next := retryDelay(base, failures+1); failures >= 1 && next != want {
+				t.Fatalf("retryDelay(%v, %d) = %v, then %v; want %v", base, failures, d, next, want)
+			}
+		}
+		if j := jitter(d); j < d || j-d > d/4 {
+			t.Fatalf("jitter(%v) = %v", d, j)
+		}
+	}
+	bases := []time.Duration{1, 2, 3, time.Millisecond, time.Second, longestRetry - 1, longestRetry, longestRetry + 1, math.MaxInt64 - 1, math.MaxInt64}
+	counts := []int64{0, 1, 2, 3, 12, 13, 31, 32, 33, 41, 42, 43, 62, 63, 64, 65, math.MaxInt32, math.MaxInt64 - 1, math.MaxInt64}
+	for range 300 {
+		bases = append(bases, time.Duration(1+rand.Int64N(1<<(1+rand.IntN(62)))))
+		counts = append(counts, 1+rand.Int64N(1<<(1+rand.IntN(62))))
+	}
+	for _, base := range bases {
+		for _, failures := range counts {
+			check(base, failures)
+		}
+	}
+}
+
 func TestRunSaysWhyItCannotBegin(t *testing.T) {
+	t.Parallel()
 	b := connect(t, useBroker(t))
 	queue := b.queue()
 	other := b.queue()
@@ -278,6 +509,7 @@ func TestRunSaysWhyItCannotBegin(t *testing.T) {
 		"another delay queue": {b.url, other, []string{`queue "` + other + `.drip.due.250ms.00" exists and is another one than drip needs; delete it`}},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			consumer, err := New(Options{
 				URL: c.url, Queue: c.queue, Limiter: &free{}, Entity: byID, Logger: quiet,
 				Handler: HandlerFunc(func(context.Context, *amqp.Delivery) error { return nil }),
@@ -304,9 +536,11 @@ func TestRunSaysWhyItCannotBegin(t *testing.T) {
 }
 
 func TestShutdown(t *testing.T) {
+	t.Parallel()
 	b := connect(t, useBroker(t))
 	t.Run("waits for handlers", func(t *testing.T) {
-		b := &broker{t: t, url: b.url, ch: b.ch}
+		t.Parallel()
+		b := connect(t, b.url)
 		queue, l := b.queue(), &free{}
 		started, release := make(chan struct{}, 100), make(chan struct{})
 		stop := running(t, Options{
@@ -336,7 +570,8 @@ func TestShutdown(t *testing.T) {
 		}
 	})
 	t.Run("not for ever", func(t *testing.T) {
-		b := &broker{t: t, url: b.url, ch: b.ch}
+		t.Parallel()
+		b := connect(t, b.url)
 		queue, started, release := b.queue(), make(chan struct{}), make(chan struct{})
 		defer close(release)
 		c, err := New(Options{
@@ -359,8 +594,49 @@ func TestShutdown(t *testing.T) {
 		}
 		eventually(t, "the message is back", func() bool { return b.count(queue) == 1 })
 	})
+	// A handler that is told to end says so in one way or another; nothing of that counts.
+	t.Run("takes back from handlers", func(t *testing.T) {
+		t.Parallel()
+		b := connect(t, b.url)
+		says := map[string]func(ctx context.Context) error{
+			"its context's error": func(ctx context.Context) error { return ctx.Err() },
+			"that it is no use":   func(ctx context.Context) error { return Permanent(ctx.Err()) },
+			"that it was refused": func(ctx context.Context) error { return Throttled(time.Hour, ctx.Err()) },
+			"nothing, it panics":  func(ctx context.Context) error { panic(ctx.Err()) },
+		}
+		queue, started := b.queue(), make(chan struct{})
+		bucket := newBucket(t, drip.Options{Size: 10})
+		stop := running(t, Options{
+			URL: b.url, Queue: queue, Limiter: bucket, Entity: byID, DrainTime: time.Millisecond, Attempts: 1, Logger: quiet,
+			Handler: HandlerFunc(func(ctx context.Context, d *amqp.Delivery) error {
+				started <- struct{}{}
+				<-ctx.Done()
+				return says[d.MessageId](ctx)
+			}),
+		})
+		for id := range says {
+			b.publish(queue, amqp.Publishing{MessageId: id, Headers: amqp.Table{"shop": "a"}})
+			<-started
+		}
+		stop()
+		eventually(t, "the messages are back", func() bool { return b.count(queue) == len(says) })
+		for range says {
+			d, _, err := b.ch.Get(queue, true)
+			if err != nil || !d.Redelivered || !reflect.DeepEqual(d.Headers, amqp.Table{"shop": "a"}) {
+				t.Errorf("%s: what is back has the headers %v, redelivered: %v (%v)", d.MessageId, d.Headers, d.Redelivered, err)
+			}
+			status, err := bucket.Inspect(t.Context(), d.MessageId)
+			if err != nil || status.InUse != 0 || status.Tickets != 0 || !status.ClosedUntil.IsZero() {
+				t.Errorf("%s: of the entity is left %+v (%v)", d.MessageId, status, err)
+			}
+		}
+		if n := b.ready(queue) + b.count(queue+".drip.dead"); n != 0 {
+			t.Errorf("%d copies are left", n)
+		}
+	})
 	t.Run("gives back what is held", func(t *testing.T) {
-		b := &broker{t: t, url: b.url, ch: b.ch}
+		t.Parallel()
+		b := connect(t, b.url)
 		queue := b.queue()
 		var asked sync.Map
 		o := Options{

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -43,6 +44,10 @@ func TestMain(m *testing.M) {
 			os.Exit(1)
 		}
 		os.Exit(0)
+	}
+	// Most of these tests wait for a broker most of the time.
+	if err := flag.Set("test.parallel", "8"); err != nil { // -parallel on the command line is read later, and counts
+		panic(err)
 	}
 	os.Exit(servers.Main(m))
 }
@@ -160,6 +165,7 @@ func checks(ctx context.Context, j job) error {
 }
 
 func TestTwoProcesses(t *testing.T) {
+	t.Parallel()
 	j := job{Kind: "checks", RabbitMQ: servers.UseRabbitMQ(t).URL(), Redis: servers.UseRedis(t).URL(), Queue: fmt.Sprint("orders", time.Now().UnixNano())}
 	publish(t, j)
 	runs := make(chan run, 2*entities*perEntity)

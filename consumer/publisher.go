@@ -103,9 +103,12 @@ type line struct {
 	publish *amqp.Channel
 	declare *amqp.Channel // declaring where somebody publishes breaks the connection
 	done    chan struct{} // closed when the publish channel is
+	opened  time.Time
 
 	mu      sync.Mutex
 	waiting map[uint64]*waiting // by delivery tag
+	users   int                 // calls of publish that have not returned
+	retired bool                // the last of them closes it
 	blocked chan struct{}       // not nil while the broker accepts nothing; closed when it does again
 }
 
@@ -128,11 +131,15 @@ func (p *publisher) publish(ctx, patience context.Context, build func() (queue s
 	if err != nil {
 		return err
 	}
+	defer l.leave()
 	timeout := time.NewTimer(p.timeout)
 	defer timeout.Stop()
 	for impatient := patience.Done(); ; {
 		select {
 		case err := <-w.confirmed:
+			if errors.Is(err, errRefused) {
+				p.retire(l)
+			}
 			return err
 		case <-ctx.Done():
 			return fmt.Errorf("%w: %w", errUnconfirmed, ctx.Err())
@@ -183,7 +190,7 @@ func (p *publisher) send(ctx, patience context.Context, build func() (string, am
 		}
 		w := &waiting{confirmed: make(chan error, 1)}
 		tag := l.publish.GetNextPublishSeqNo()
-		msg.Headers[headerTag] = int64(tag)
+		mark(msg.Headers, tag)
 		if frame := l.conn.Config.FrameSize; frame > 0 && size(&msg) > frame {
 			return nil, nil, errTooLarge // the broker would close the connection under all who wait on it
 		}
@@ -191,6 +198,7 @@ func (p *publisher) send(ctx, patience context.Context, build func() (string, am
 		// mandatory: of a message to a queue that is gone the broker says so, and then confirms it.
 		if err := l.publish.PublishWithContext(ctx, "", queue, true, false, msg); err != nil {
 			l.remove(tag)
+			l.leave()
 			return nil, nil, err
 		}
 		return l, w, nil
@@ -261,6 +269,22 @@ func (p *publisher) use(l *line) bool {
 
 func (p *publisher) release() { <-p.turn }
 
+// retire has what is published from now on go over a new line, unless this one is new itself. The channels of RabbitMQ 3.10
+// remember the leader of a quorum queue from their first publishing there. If that was lost just then, they refuse
+// every message for the queue until its node is back.
+func (p *publisher) retire(l *line) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.line == l && time.Since(l.opened) > retireAfter {
+		p.line = nil
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.retired = true
+	}
+}
+
+const retireAfter = 5 * time.Second
+
 func (p *publisher) open(ctx context.Context) (*line, error) {
 	p.mu.Lock()
 	closed := p.closed
@@ -273,7 +297,7 @@ func (p *publisher) open(ctx context.Context) (*line, error) {
 		return nil, err
 	}
 	defer guard(ctx, conn)()
-	l := &line{conn: conn, done: make(chan struct{}), waiting: map[uint64]*waiting{}}
+	l := &line{conn: conn, done: make(chan struct{}), opened: time.Now(), waiting: map[uint64]*waiting{}}
 	if l.publish, err = conn.Channel(); err == nil {
 		err = l.publish.Confirm(false)
 	}
@@ -327,6 +351,18 @@ func (l *line) add(tag uint64, w *waiting) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.waiting[tag] = w
+	l.users++
+}
+
+// leave ends what add began.
+func (l *line) leave() {
+	l.mu.Lock()
+	l.users--
+	last := l.retired && l.users == 0
+	l.mu.Unlock()
+	if last {
+		closeConnection(l.conn)
+	}
 }
 
 func (l *line) remove(tag uint64) {
@@ -336,13 +372,13 @@ func (l *line) remove(tag uint64) {
 }
 
 func (l *line) returned(r amqp.Return) {
-	tag, ok := r.Headers[headerTag].(int64)
+	tag, ok := marked(r.Headers)
 	if !ok {
 		return
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if w := l.waiting[uint64(tag)]; w != nil {
+	if w := l.waiting[tag]; w != nil {
 		w.returned = r.ReplyText
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"strings"
 	"sync"
 	"time"
 
@@ -355,10 +354,7 @@ func (s *session) failed(m *message, entity string, cause error) error {
 		log.ErrorContext(m.visit.context(s.broken), "a message failed for the last time")
 		return s.bury(m, reasonFailed, cause)
 	}
-	delay := longestRetry
-	if doublings := m.attempts - 1; doublings < 32 && s.o.RetryDelay < longestRetry>>doublings {
-		delay = s.o.RetryDelay << doublings
-	}
+	delay := retryDelay(s.o.RetryDelay, m.attempts)
 	log.WarnContext(m.visit.context(s.broken), "a message failed and will be tried again", "not_before", delay)
 	delay = jitter(delay)
 	m.postponeBy(delay)
@@ -377,15 +373,7 @@ func (s *session) put(m *message) error {
 
 // bury sends the message to the dead letters.
 func (s *session) bury(m *message, reason string, cause error) error {
-	m.ticket = drip.Ticket{}
-	msg := m.copy()
-	delete(msg.Headers, headerDue)
-	msg.Headers[headerReason] = reason
-	msg.Headers[headerAttempts], msg.Headers[headerPostponements] = m.attempts, m.postponements
-	msg.Headers[headerAge] = m.age().Milliseconds()
-	if cause != nil {
-		msg.Headers[headerError] = shorten(cause.Error(), 1000)
-	}
+	msg := m.deadLetter(reason, cause)
 	publish := s.telemetry.timed(m.visit, s.deadQueue(), func() error {
 		return s.delays.publisher.publish(s.broken, s.waiting, func() (string, amqp.Publishing, bool) { return s.deadQueue(), msg, true })
 	})
@@ -393,7 +381,7 @@ func (s *session) bury(m *message, reason string, cause error) error {
 	err := s.insist(publish)
 	if errors.Is(err, errTooLarge) {
 		// With the headers goes what nobody could have postponed. The body stays.
-		maps.DeleteFunc(msg.Headers, func(name string, _ any) bool { return !strings.HasPrefix(name, headerPrefix) || name == headerKept })
+		maps.DeleteFunc(msg.Headers, func(name string, _ any) bool { return !ours(name) || name == headerKept })
 		err = s.insist(publish)
 	}
 	if err == nil && reason != reasonFailed { // of which failed tells

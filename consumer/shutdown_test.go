@@ -34,6 +34,7 @@ func takesItsTime(ctx context.Context, j job) error {
 }
 
 func TestSecondSignalEndsAtOnce(t *testing.T) {
+	t.Parallel()
 	b := connect(t, useBroker(t))
 	queue := b.queue()
 	b.publish(queue, numbered(0, 1)...)
@@ -51,6 +52,7 @@ func TestSecondSignalEndsAtOnce(t *testing.T) {
 
 // When Run ends under load each message is handled once or still there, and no token is out.
 func TestShutdownUnderLoad(t *testing.T) {
+	t.Parallel()
 	b := connect(t, useBroker(t))
 	queue := b.queue()
 	const n = 2000

@@ -42,6 +42,7 @@ func (l *times) ReturnToken(context.Context, string) error { return nil }
 
 // From the publisher to the handler it is one trace, however often the message was postponed in between and whatever for.
 func TestTraceGoesOnOverPostponements(t *testing.T) {
+	t.Parallel()
 	b := connect(t, useBroker(t))
 	queue := b.queue()
 	var tracers oteltest.Tracers
@@ -105,6 +106,7 @@ func TestTraceGoesOnOverPostponements(t *testing.T) {
 
 // Every delivery is counted once, under what became of it.
 func TestMetricsOfAConsumer(t *testing.T) {
+	t.Parallel()
 	b := connect(t, useBroker(t))
 	queue := b.queue()
 	var meters oteltest.Meters

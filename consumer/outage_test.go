@@ -1,0 +1,311 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"math"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/internal/servers"
+	"github.com/drip-go/drip/storage"
+)
+
+// outages are ways in which a Redis gives no answer, or one that is none.
+var outages = []struct {
+	name       string
+	begin, end func(*servers.Redis, *goredis.Client) error
+}{
+	{"it hangs",
+		func(r *servers.Redis, _ *goredis.Client) error { return r.Pause() },
+		func(r *servers.Redis, _ *goredis.Client) error { return r.Resume() }},
+	{"it is killed",
+		func(r *servers.Redis, _ *goredis.Client) error { return r.Kill() },
+		func(r *servers.Redis, _ *goredis.Client) error { return r.Start(context.Background()) }},
+	{"it has no memory",
+		func(_ *servers.Redis, c *goredis.Client) error {
+			return c.ConfigSet(context.Background(), "maxmemory", "1").Err()
+		},
+		func(_ *servers.Redis, c *goredis.Client) error {
+			return c.ConfigSet(context.Background(), "maxmemory", "0").Err()
+		}},
+}
+
+// counted is a bucket that counts its answers.
+type counted struct {
+	*drip.Bucket
+	granted, failed atomic.Int64
+}
+
+func (c *counted) Admit(ctx context.Context, entity string, r drip.Request) (drip.Admission, error) {
+	a, err := c.Bucket.Admit(ctx, entity, r)
+	switch {
+	case err != nil:
+		c.failed.Add(1)
+	case a.Delay == 0:
+		c.granted.Add(1)
+	}
+	return a, err
+}
+
+// lines is a log that counts how often each line was written.
+type lines struct {
+	mu sync.Mutex
+	n  map[string]int
+}
+
+func (l *lines) Enabled(context.Context, slog.Level) bool { return true }
+func (l *lines) WithAttrs([]slog.Attr) slog.Handler       { return l }
+func (l *lines) WithGroup(string) slog.Handler            { return l }
+
+func (l *lines) Handle(_ context.Context, r slog.Record) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.n == nil {
+		l.n = map[string]int{}
+	}
+	text := r.Message
+	r.Attrs(func(a slog.Attr) bool {
+		if a.Key == "unlimited" {
+			text += fmt.Sprint(", unlimited: ", a.Value)
+		}
+		return true
+	})
+	l.n[text]++
+	return nil
+}
+
+func (l *lines) count(text string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.n[text]
+}
+
+const (
+	waitLine      = "no answer from the limiter, messages wait"
+	unlimitedLine = "no answer from the limiter, messages run without a limit"
+)
+
+// While the storage is away messages wait, or with FailOpen run without a limit, which the log says. Afterwards each has
+// been handled once, and no token is out.
+func TestStorageOutage(t *testing.T) {
+	t.Parallel()
+	broker := useBroker(t)
+	for _, queues := range []QueueType{Quorum, Classic} {
+		for _, failOpen := range []bool{false, true} {
+			name := "messages wait"
+			if failOpen {
+				name = "messages run without a limit"
+			}
+			t.Run(fmt.Sprint(queues, "/", name), func(t *testing.T) {
+				t.Parallel()
+				storageOutage(t, connect(t, broker), queues, failOpen)
+			})
+		}
+	}
+}
+
+func storageOutage(t *testing.T, b *broker, queues QueueType, failOpen bool) {
+	redis := servers.OwnRedis(t, "--appendonly", "yes")
+	client := goredis.NewClient(&goredis.Options{Addr: redis.Addr()})
+	defer client.Close()
+	s, err := storage.Open(t.Context(), redis.URL()+"?dial_timeout=300ms&read_timeout=300ms")
+	b.must(err)
+	defer s.(io.Closer).Close()
+	limiter := &counted{Bucket: newBucket(t, drip.Options{Size: 10, RefreshRate: 20, Concurrency: 3, Lease: 2 * time.Second, Storage: s})}
+	queue := b.typed(queues)
+	var l ledger
+	var log lines
+	var runs atomic.Int64
+	c, err := New(Options{
+		URL: b.url, Queue: queue, QueueType: queues, Limiter: limiter, FailOpen: failOpen, Logger: slog.New(&log),
+		Entity: func(d *amqp.Delivery) (string, error) { return d.Type, nil },
+		Handler: HandlerFunc(func(ctx context.Context, d *amqp.Delivery) error {
+			if run := runs.Add(1); !failOpen && run > limiter.granted.Load() {
+				t.Error("a message runs that the limiter has not let run")
+			}
+			return l.Handle(ctx, d)
+		}),
+	})
+	b.must(err)
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() { ended <- c.Run(ctx) }()
+
+	const shops, batch = 5, 50
+	out := 0
+	publish := func() {
+		messages := numbered(out, out+batch)
+		for i := range messages {
+			messages[i].Type = fmt.Sprint("shop", i%shops)
+		}
+		b.publish(queue, messages...)
+		out += batch
+	}
+	for _, o := range outages {
+		before := l.count()
+		publish()
+		eventually(t, "messages flow, and some are postponed", func() bool { return l.count() > before })
+		failed, began := limiter.failed.Load(), time.Now()
+		b.must(o.begin(redis, client))
+		published := out
+		publish() // none of these can have been admitted
+		if failOpen {
+			eventually(t, o.name+": all are handled meanwhile", func() bool { return l.among(published, out) == batch })
+			if log.count(unlimitedLine) == 0 {
+				t.Errorf("%s: nothing was logged of what runs without a limit", o.name)
+			}
+		} else {
+			eventually(t, o.name+": it was asked again and again", func() bool { return limiter.failed.Load()-failed > 3*batch })
+			// Of each message that waits the tries are twice as far from each other each time, 100 ms at least.
+			tries, lasted := float64(limiter.failed.Load()-failed), time.Since(began)
+			if most := float64(out-before) * (1 + math.Log2(1+lasted.Seconds()*10)); tries > most {
+				t.Errorf("%s: it was asked %v times in %v, want at most %v", o.name, tries, lasted, most)
+			}
+			if n := l.among(published, out); n != 0 {
+				t.Errorf("%s: %d messages ran meanwhile", o.name, n)
+			}
+		}
+		select {
+		case err := <-ended:
+			t.Fatalf("%s: Run = %v", o.name, err)
+		default:
+		}
+		b.must(o.end(redis, client))
+		eventually(t, "after "+o.name+" all are handled", func() bool { return l.count() == out })
+	}
+	cancel()
+	b.must(<-ended)
+	if n := b.ready(queue) + b.count(queue+".drip.dead"); n != 0 {
+		t.Errorf("%d messages are left", n)
+	}
+	if l.twice() != 0 {
+		t.Errorf("%d messages were handled twice", l.twice())
+	}
+	for i := range shops {
+		eventually(t, "no token is out", func() bool {
+			status, err := limiter.Inspect(t.Context(), fmt.Sprint("shop", i))
+			b.must(err)
+			return status.InUse == 0
+		})
+	}
+	// An outage is logged when it begins, not for every message and every try.
+	if n := log.count(waitLine) + log.count(unlimitedLine); n < 1 || n > len(outages) {
+		t.Errorf("%d outages were logged %d times", len(outages), n)
+	}
+	without := runs.Load() - limiter.granted.Load()
+	if (without > 0) != failOpen {
+		t.Errorf("%d messages ran without a limit", without)
+	}
+	t.Logf("of %d messages none was lost, %d were handled twice, %d without a limit; the limiter failed %d times",
+		out, l.twice(), without, limiter.failed.Load())
+}
+
+// typed declares a durable work queue of a type.
+func (b *broker) typed(t QueueType) string {
+	b.t.Helper()
+	name := b.queue()
+	if t != Classic {
+		_, err := b.ch.QueueDelete(name, false, false, false)
+		b.must(err)
+		b.declare(name, t)
+	}
+	return name
+}
+
+// declare declares a work queue, which may be there already.
+func (b *broker) declare(name string, t QueueType) {
+	b.t.Helper()
+	var args amqp.Table // none at all, as for one that was there before us, means a classic one
+	if t != Classic {
+		args = amqp.Table{amqp.QueueTypeArg: string(t)}
+	}
+	_, err := b.ch.QueueDeclare(name, true, false, false, false, args)
+	b.must(err)
+}
+
+// among is how many of those messages were handled.
+func (l *ledger) among(from, to int) (n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for i := from; i < to; i++ {
+		if l.handled[fmt.Sprint(i)] > 0 {
+			n++
+		}
+	}
+	return n
+}
+
+// An outage of an hour is asked about now and then. It is logged when it begins and when it is over, with what ran without
+// a limit meanwhile; also one in which the limiter answers for others.
+func TestOutageIsLoggedOnce(t *testing.T) {
+	for _, failOpen := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			const waiting = 10
+			began := time.Now()
+			var log lines
+			var tries, unlimited atomic.Int64
+			g := newGate(limiterOf(func(entity string) error {
+				if entity == "fine" || time.Since(began) > time.Hour {
+					return nil
+				}
+				tries.Add(1)
+				return errors.New("no answer")
+			}), slog.New(&log), failOpen)
+			ask := func(entity string) {
+				a, err := g.admit(t.Context(), t.Context(), entity, drip.Request{})
+				answered := entity == "fine" || time.Since(began) > time.Hour
+				if err != nil || a.unlimited == answered || !answered && !failOpen {
+					t.Errorf("admit = %+v, %v for %s after %v", a, err, entity, time.Since(began))
+				}
+				if a.unlimited {
+					unlimited.Add(1)
+				}
+			}
+			var all sync.WaitGroup
+			for i := range waiting + 1 {
+				entity, until := fmt.Sprint("shop", i), time.Hour
+				if i == waiting {
+					entity, until = "fine", 2*time.Hour
+				}
+				all.Go(func() {
+					for time.Since(began) < until {
+						ask(entity)
+						time.Sleep(7 * time.Second)
+					}
+				})
+			}
+			all.Wait()
+			if most := waiting * (10 + int(time.Hour/longestBackoff)); !failOpen && tries.Load() > int64(most) {
+				t.Errorf("%d messages asked %d times in an hour, want at most %d", waiting, tries.Load(), most)
+			}
+			want := map[string]int{waitLine: 1, "the limiter answers again, unlimited: 0": 1}
+			if failOpen {
+				want = map[string]int{unlimitedLine: 1, fmt.Sprint("the limiter answers again, unlimited: ", unlimited.Load()): 1}
+			}
+			if !maps.Equal(log.n, want) {
+				t.Errorf("logged was %v, want %v", log.n, want)
+			}
+		})
+	}
+}
+
+// limiterOf lets run what it has no error for.
+type limiterOf func(entity string) error
+
+func (f limiterOf) GetDelay(_ context.Context, entity string) (time.Duration, error) {
+	return 0, f(entity)
+}
+func (f limiterOf) ReturnToken(context.Context, string) error { return nil }

@@ -1,0 +1,47 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+// A connection on which the broker refuses a message is replaced, unless it is a new one; those who wait for their
+// confirmation on it get it.
+func TestRefusingConnectionIsReplaced(t *testing.T) {
+	b := connect(t, useBroker(t))
+	queue := b.queue()
+	full := queue + ".full"
+	_, err := b.ch.QueueDeclare(full, true, false, false, false, amqp.Table{"x-max-length": 0, "x-overflow": "reject-publish"})
+	b.must(err)
+	p := newPublisher(func(ctx context.Context) (*amqp.Connection, error) { return dial(ctx, b.url, amqp.Config{}, "testing") }, time.Minute)
+	defer p.close()
+	publish := func(queue string) error {
+		return p.publish(t.Context(), t.Context(), func() (string, amqp.Publishing, bool) {
+			return queue, amqp.Publishing{Headers: amqp.Table{}, Body: make([]byte, 100)}, true
+		})
+	}
+	if err := publish(full); !errors.Is(err, errRefused) {
+		t.Fatalf("a full queue's error is %v", err)
+	}
+	first := p.up()
+	if first == nil {
+		t.Fatal("a new connection was given up")
+	}
+	first.opened = time.Now().Add(-time.Minute)
+	first.add(1000, &waiting{}) // somebody who waits
+	if err := publish(full); !errors.Is(err, errRefused) {
+		t.Fatalf("a full queue's error is %v", err)
+	}
+	b.must(publish(queue))
+	if p.up() == first || first.conn.IsClosed() {
+		t.Errorf("the connection was not replaced, or closed under those who wait: %v", first.conn.IsClosed())
+	}
+	first.leave()
+	if !first.conn.IsClosed() {
+		t.Error("it is still open, and nobody needs it")
+	}
+}
