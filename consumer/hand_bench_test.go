@@ -27,7 +27,7 @@ import (
 // What a postponed message carries is most of the difference there: each header costs the broker some 4 µs. So there is
 // a loop, too, that writes what drip writes.
 func BenchmarkHand(b *testing.B) {
-	const n, pairs = 20_000, 5
+	const n, pairs = 50_000, 5
 	for name, c := range map[string]struct {
 		delay time.Duration
 		hand  func(*broker, *amqp.Channel, string, func())
@@ -38,7 +38,7 @@ func BenchmarkHand(b *testing.B) {
 			m := open(*d, time.Now(), false)
 			m.postponements++
 			h := m.copy().Headers
-			h[headerTag] = int64(d.DeliveryTag)
+			mark(h, d.DeliveryTag)
 			return h
 		})},
 	} {

@@ -3,6 +3,7 @@ package consumer
 import (
 	"container/list"
 	"math"
+	"runtime"
 	"sync"
 )
 
@@ -51,6 +52,9 @@ func (c *settling) ack(delivery *list.Element) error {
 	c.writing = true
 	defer func() { c.writing = false }()
 	for len(c.fresh) > 0 {
+		c.mu.Unlock()
+		runtime.Gosched() // whoever is about to acknowledge, too, goes along
+		c.mu.Lock()
 		together, alone := c.take()
 		c.mu.Unlock()
 		err := c.write(together, alone)
