@@ -268,7 +268,7 @@ func TestLeaseIsRenewed(t *testing.T) {
 		bucket := newBucket(t, drip.Options{Size: 10, Concurrency: 1, Lease: time.Minute, MaxLease: time.Hour})
 		g := newGate(bucket, quiet, false)
 		m := message{}
-		a, err := g.admit(t.Context(), t.Context(), "shop", drip.Request{})
+		a, err := g.admit(t.Context(), t.Context(), nil, "shop", drip.Request{})
 		if err != nil || a.Delay != 0 {
 			t.Fatal(a, err)
 		}

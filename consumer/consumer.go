@@ -27,8 +27,8 @@
 //
 //	messaging.client.consumed.messages   deliveries, by the queue they came from
 //	drip.consumer.settlements            what became of each: drip.outcome is handled, postponed (by the limit), throttled
-//	                                     (by the provider), retried, forwarded (on a delay of several trips), returned (to
-//	                                     the broker) or dead_lettered, with the drip.reason
+//	                                     (by the provider), retried, forwarded (on a delay of several trips, or because
+//	                                     the limiter gives no answer), returned (to the broker) or dead_lettered, with the drip.reason
 //	drip.consumer.in_hand                messages in hand, by queue: at most Prefetch of the work queue, Hold of the other
 //	drip.consumer.lateness               from when a postponed message was due until it was asked about, in seconds
 //	messaging.process.duration           what handlers took; error.type is failed, panic or throttled
@@ -137,6 +137,9 @@ type Consumer struct {
 	deck   *deck
 	delays *DelayQueues
 
+	fresh, returned *crowd // of the work queue and of the due queue
+	publishing      outage
+
 	telemetry *telemetry // nil when nobody wants it
 }
 
@@ -193,6 +196,7 @@ func New(o Options) (*Consumer, error) {
 		gate:   newGate(o.Limiter, o.Logger, o.FailOpen),
 		deck:   &deck{seats: map[string][]*seat{}, most: o.Hold / 2},
 		delays: delays,
+		fresh:  newCrowd(o.Prefetch), returned: newCrowd(o.Hold),
 	}
 	if c.telemetry, err = newTelemetry(c); err != nil {
 		return nil, fmt.Errorf("consumer: Options.MeterProvider: %w", err)

@@ -67,7 +67,7 @@ func Limit(l Limiter, entity EntityFunc, p Postponer) Middleware {
 			if err != nil {
 				return fmt.Errorf("consumer: %w", err)
 			}
-			a, err := g.admit(ctx, ctx, id, drip.Request{Ticket: m.ticket})
+			a, err := g.admit(ctx, ctx, nil, id, drip.Request{Ticket: m.ticket})
 			if err != nil {
 				return err
 			}

@@ -57,8 +57,7 @@ type gate struct {
 	log      *slog.Logger
 	failOpen bool
 
-	outage    atomic.Bool
-	failed    atomic.Int64 // when the limiter gave no answer last, ns since 1970
+	outage    outage
 	unlimited atomic.Int64 // what has run without a limit in this outage
 }
 
@@ -77,12 +76,15 @@ type admission struct {
 }
 
 // admit asks the limiter, and again while it fails, until waiting ends: without an answer nothing may run, unless the
-// user wants it to. An outage is logged once, not for every message that waits; also one of some entities alone.
-func (g *gate) admit(ctx, waiting context.Context, entity string, r drip.Request) (admission, error) {
+// user wants it to. Those who wait for one are counted in c, if it isn't nil; after a while the error is errCrowded if they
+// are too many. An outage is logged once, not for every message that waits; also one of some entities alone.
+func (g *gate) admit(ctx, waiting context.Context, c *crowd, entity string, r drip.Request) (admission, error) {
 	for backoff := firstBackoff; ; backoff = min(2*backoff, longestBackoff) {
 		a, err := g.Admit(ctx, entity, r)
 		if err == nil {
-			g.answers()
+			if g.outage.works() {
+				g.log.Info("the limiter answers again", "unlimited", g.unlimited.Swap(0))
+			}
 			return admission{Admission: a}, nil
 		}
 		if errors.Is(err, drip.ErrCost) {
@@ -95,31 +97,28 @@ func (g *gate) admit(ctx, waiting context.Context, entity string, r drip.Request
 				return admission{unlimited: true}, nil
 			}
 		}
+		if backoff == firstBackoff {
+			c.enter()
+			defer c.leave()
+		}
+		if backoff > time.Second && c.isFull() {
+			return admission{}, fmt.Errorf("%w: %w", errCrowded, err)
+		}
 		if !sleep(waiting, jitter(backoff)) {
 			return admission{}, err
 		}
 	}
 }
 
-// outageOver is how long after its last failure the limiter is believed to answer: longer than any pause between two tries
-// of a message that waits.
-const outageOver = 2 * longestBackoff
-
 func (g *gate) fails(entity string, err error) {
-	g.failed.Store(time.Now().UnixNano())
-	if g.outage.CompareAndSwap(false, true) {
-		does := "messages wait"
-		if g.failOpen {
-			does = "messages run without a limit"
-		}
-		g.log.Error("no answer from the limiter, "+does, "entity", entity, "error", err)
+	if !g.outage.fails() {
+		return
 	}
-}
-
-func (g *gate) answers() {
-	if g.outage.Load() && time.Now().UnixNano()-g.failed.Load() > int64(outageOver) && g.outage.CompareAndSwap(true, false) {
-		g.log.Info("the limiter answers again", "unlimited", g.unlimited.Swap(0))
+	does := "messages wait"
+	if g.failOpen {
+		does = "messages run without a limit"
 	}
+	g.log.Error("no answer from the limiter, "+does, "entity", entity, "error", err)
 }
 
 // ErrLeaseLost is the cause of a handler's context that was cancelled because its lease could not be renewed: the
@@ -194,7 +193,7 @@ func (g *gate) throttled(ctx, waiting context.Context, entity string, retryAfter
 		g.log.Error("the limiter was not told that the provider refuses calls", "entity", entity, "error", err)
 		return retryAfter, r.Ticket
 	}
-	a, err := g.admit(ctx, waiting, entity, r)
+	a, err := g.admit(ctx, waiting, nil, entity, r)
 	switch {
 	case err != nil || a.unlimited:
 		return retryAfter, r.Ticket

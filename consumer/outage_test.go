@@ -248,6 +248,43 @@ func (l *ledger) among(from, to int) (n int) {
 	return n
 }
 
+// A limiter that fails for one entity alone, as where one node of a Redis Cluster is down, stops no other.
+func TestFailingEntityStarvesNobody(t *testing.T) {
+	bothTypes(t, func(t *testing.T, b *broker, queues QueueType, queue string) {
+		var away atomic.Bool
+		away.Store(true)
+		limiter := limiterOf(func(entity string) error {
+			if entity == "failing" && away.Load() {
+				return errors.New("no answer")
+			}
+			return nil
+		})
+		const n = 50
+		messages := numbered(0, 2*n)
+		for i := range messages {
+			messages[i].Type = "fine"
+			if i < n {
+				messages[i].Type = "failing"
+			}
+		}
+		b.publish(queue, messages...)
+		var l ledger
+		running(t, Options{
+			URL: b.url, Queue: queue, QueueType: queues, Prefetch: 10, Hold: 8, Limiter: limiter, Handler: &l, Logger: quiet,
+			Entity: func(d *amqp.Delivery) (string, error) { return d.Type, nil },
+		})
+		eventually(t, "the others are handled", func() bool { return l.among(n, 2*n) == n })
+		if l.among(0, n) > 0 {
+			t.Errorf("%d messages ran without an answer", l.among(0, n))
+		}
+		away.Store(false)
+		eventually(t, "all are handled", func() bool { return l.count() == 2*n })
+		if l.twice() > 0 {
+			t.Errorf("%d messages were handled twice", l.twice())
+		}
+	})
+}
+
 // An outage of an hour is asked about now and then. It is logged when it begins and when it is over, with what ran without
 // a limit meanwhile; also one in which the limiter answers for others.
 func TestOutageIsLoggedOnce(t *testing.T) {
@@ -265,7 +302,7 @@ func TestOutageIsLoggedOnce(t *testing.T) {
 				return errors.New("no answer")
 			}), slog.New(&log), failOpen)
 			ask := func(entity string) {
-				a, err := g.admit(t.Context(), t.Context(), entity, drip.Request{})
+				a, err := g.admit(t.Context(), t.Context(), nil, entity, drip.Request{})
 				answered := entity == "fine" || time.Since(began) > time.Hour
 				if err != nil || a.unlimited == answered || !answered && !failOpen {
 					t.Errorf("admit = %+v, %v for %s after %v", a, err, entity, time.Since(began))

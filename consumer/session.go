@@ -244,6 +244,10 @@ func (s *session) advance(m *message, back bool) error {
 		return s.bury(m, reasonTooOld, nil)
 	case errors.Is(err, drip.ErrCost):
 		return s.failed(m, entity, err)
+	case errors.Is(err, errCrowded):
+		m.postponeBy(jitter(crowdedDelay))
+		m.visit.became(wasForwarded, "")
+		return s.put(m)
 	case err != nil:
 		return err
 	case a.Delay > 0:
@@ -256,13 +260,17 @@ var errTooOld = errors.New("the message is too old")
 
 // admit asks whether a message may run. One that was back may stay in hand and ask again.
 func (s *session) admit(m *message, entity string, cost int, back bool) (admission, error) {
+	waiters := s.fresh
+	if back {
+		waiters = s.returned
+	}
 	var place *seat
 	defer func() { s.deck.leave(entity, place) }()
 	for {
 		if s.o.MaxAge > 0 && m.age() > s.o.MaxAge {
 			return admission{}, errTooOld
 		}
-		a, err := s.gate.admit(m.visit.context(s.broken), s.waiting, entity, drip.Request{Cost: cost, Ticket: m.ticket})
+		a, err := s.gate.admit(m.visit.context(s.broken), s.waiting, waiters, entity, drip.Request{Cost: cost, Ticket: m.ticket})
 		if err != nil || a.Delay == 0 {
 			return a, err
 		}
@@ -405,9 +413,12 @@ func (s *session) insist(publish func() error) error {
 			}
 		}
 		if err == nil || errors.Is(err, errTooLarge) {
+			if s.publishing.works() {
+				s.o.Logger.Info("messages are published again")
+			}
 			return err
 		}
-		if s.broken.Err() == nil {
+		if s.broken.Err() == nil && s.publishing.fails() {
 			s.o.Logger.Warn("cannot publish, will try again", "error", err)
 		}
 		if !sleep(s.waiting, jitter(backoff)) {

@@ -60,7 +60,7 @@ const (
 	wasThrottled    outcome = "throttled"     // by the provider: its handler said so
 	wasRetried      outcome = "retried"       // its handler failed, and it will be tried again
 	wasDeadLettered outcome = "dead_lettered" // for one of the reasons
-	wasForwarded    outcome = "forwarded"     // it was back before its time, from a delay longer than its queue's
+	wasForwarded    outcome = "forwarded"     // it was back before its time, or the limiter gave no answer
 	wasReturned     outcome = "returned"      // given back to the broker, or lost with the connection: it comes again
 )
 
