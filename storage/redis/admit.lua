@@ -1,34 +1,33 @@
 -- This is storage/admit.go.
 
--- What Admit needs besides classic. A window is a table of its three numbers: windows[0] is the first one, those of
--- Limits.Windows follow. A line is a table of its Last and, from 0, the capacities of the windows. b is the Booking, nil
--- if there is none, and b.windows are its windows.
-local windows = {[0] = {Size = Size, RefreshRate = RefreshRate, RefreshInterval = RefreshInterval}}
-local ops, wait, late = {Last = OpsLast, [0] = OpsCapacity}, {Last = WaitLast, [0] = WaitCapacity}, nil
-local b
-local Lease, MaxLease = unpack('>i8i8', ARGV[1], 57)
-
--- To make a function takes longer than to run it, so only those are made that the operations asked for need.
+-- To make a function takes longer than to run it: the longer, the more variables outside it uses, and the more were
+-- declared after those. So only the functions are made that the operations asked for need, constants are inside, and
+-- the variables that most of them use come last.
 local GetDelay, ReturnToken, Admit, Settle, Cancel, Renew, Throttle, Pause, Resume, Reset = 0, 1, 2, 3, 4, 5, 6, 7, 8, 9
 local asked = {}
-for i = 2, #ARGV do
+for i = 3, #ARGV do
   asked[string.byte(ARGV[i])] = true
 end
 
-local BoundNone, BoundClosed, BoundTokens, BoundBooked, BoundWindow = 0, 1, 2, 3, 4
-local sub = string.sub
-local mostSamples, longestHold, longestGrace = 64, 2 ^ 40, 60000
+local decide, bound, promise, apart, queue, quarters, root, spend, lease, book, quiet
+local settle, charge, cancel, renew, throttle, reset, forget, until_, booking, adopt, inUse, hold, release, unbook, tidy
+local spare, dry, gain, capacity, refreshes, interval, none, grace, tickets, units, mul, div
+local Lease, MaxLease = unpack('>i8i8', ARGV[1], 49)
 
-local decide, bound, promise, apart, queue, quarters, root, spend, capacity, lease, settle, charge, cancel, renew
-local throttle, reset, unbook, book, tidy, grace, quiet, tickets, units, hold, release, forget, until_, booking, adopt
-local inUse, none, spare, dry, refreshes, interval, mul, div
+-- What Admit needs besides classic. A window is a table of its three numbers: windows[0] is the first one, those of
+-- Limits.Windows follow. A line is a table of its Last and, from 0, the capacities of the windows. b is the Booking, nil
+-- if there is none, and b.windows are its windows.
+local late, wait, ops = nil, {Last = WaitLast, [0] = WaitCapacity}, {Last = OpsLast, [0] = OpsCapacity}
+local windows = {[0] = {Size = Size, RefreshRate = RefreshRate, RefreshInterval = RefreshInterval}}
+local sub, max, min, b = string.sub, math.max, math.min, nil
 
 if asked[GetDelay] or asked[Admit] then
-  function decide(op, now)
-    local admit = op.Admit
+  -- admit is the op of Admit, nil for GetDelay.
+  function decide(admit, now)
+    local BoundNone, BoundTokens = 0, 2
     local cost, t, again = 1, nil, 0
     if admit then
-      cost, t = op.Cost, op.Ticket
+      cost, t = admit.Cost, admit.Ticket
     end
     local back = admit and t.Epoch > 0 and t.Slot <= max(now, b.Old.Last, b.New.Last)
     if back then
@@ -85,6 +84,7 @@ if asked[GetDelay] or asked[Admit] then
   end
 
   function bound(cost, due, now)
+    local BoundNone, BoundClosed, BoundBooked, BoundWindow = 0, 1, 3, 4
     if now < b.Closed then
       return BoundClosed
     end
@@ -152,6 +152,7 @@ if asked[GetDelay] or asked[Admit] then
   end
 
   function quarters(n, now)
+    local mostSamples = 64
     local held, samples = b.Held + WaitForToken, b.Samples + 1
     if b.Samples < mostSamples then
       for at = 1, #b.Leases, 16 do
@@ -205,6 +206,7 @@ if asked[Settle] or asked[Cancel] or asked[Renew] then
     if not b or not release(lease.ID) then
       return false
     end
+    local mostSamples, longestHold = 64, 2 ^ 40
     local held = min(max(0, now - lease.Begin), longestHold)
     if b.Samples < mostSamples then
       b.Samples = b.Samples + 1
@@ -291,8 +293,7 @@ function dry(w, now, open)
 end
 
 function capacity(line, i, t)
-  local w = windows[i]
-  return gain(w.Size, w.RefreshRate, w.RefreshInterval, line.Last, line[i], t)
+  return gain(windows[i], line.Last, line[i], t)
 end
 
 function unbook(t, now)
@@ -328,6 +329,7 @@ function tidy(now)
 end
 
 function grace()
+  local longestGrace = 60000
   return min(RefreshInterval, longestGrace) + 1000
 end
 
@@ -422,7 +424,7 @@ function adopt(now)
   end
   for i = 0, #windows do
     local before, w = b.windows[i], windows[i]
-    local p = gain(before.Size, before.RefreshRate, before.RefreshInterval, ops.Last, ops[i], now)
+    local p = gain(before, ops.Last, ops[i], now)
     if p <= 0 and now < b.Closed and spare(before) and spare(w) then
       local lacks = dry(before, now, b.Closed)
       if p <= -lacks then
@@ -441,6 +443,10 @@ end
 
 function none()
   return {Epoch = 0, Tickets = 0, Units = 0, Last = 0}
+end
+
+function gain(w, last, capacity, t)
+  return min(w.Size, capacity + refreshes(w, last, t) * w.RefreshRate)
 end
 
 function refreshes(w, from, t)

@@ -35,9 +35,10 @@ end
 
 local longest = 2 ^ 43 -- time to live in ms, 278 years: more is too much for those who count it in nanoseconds
 
-local value = redis.call('GET', KEYS[1])
+local call = redis.call
+local value = call('GET', KEYS[1])
 if value and (#value < 64 or #value % 8 ~= 0) then
   return redis.error_reply('DRIPSTATE')
 end
-local time = redis.call('TIME')
+local time = call('TIME')
 local micros = time[1] * 1000000 + time[2]

@@ -6,60 +6,51 @@
 -- other number; where neither is so, mul and div tell. And classic has local variables and few functions, because most
 -- calls want nothing else, and to make tables and functions takes longer than all it calculates.
 
-local function gain(Size, RefreshRate, RefreshInterval, last, capacity, t)
+-- classic returns delay, bound and the ledgers. What follows a time is written out, and so is gain, once for the case
+-- with a token and the one without; and bounds are numbers.
+local function classic(Size, RefreshRate, RefreshInterval, WaitForToken, Concurrency,
+  OpsLast, OpsCapacity, WaitLast, WaitCapacity, inUse, now)
+  local token, t, last, capacity = inUse < Concurrency, now, OpsLast, OpsCapacity
+  if not token then
+    t = now + WaitForToken
+    if WaitLast >= OpsLast then
+      last, capacity = WaitLast, WaitCapacity
+    end
+  end
   local refreshes = (t - t % RefreshInterval - (last - last % RefreshInterval)) / RefreshInterval
   if refreshes > 0 then
     capacity = capacity + refreshes * RefreshRate
   end
-  return capacity < Size and capacity or Size
-end
-
--- classic returns delay, bound and the ledgers. What follows a time is written out, and bounds are numbers.
-local function classic(Size, RefreshRate, RefreshInterval, WaitForToken, Concurrency,
-  OpsLast, OpsCapacity, WaitLast, WaitCapacity, inUse, now)
-  local bound
-  if inUse < Concurrency then
-    local capacity = gain(Size, RefreshRate, RefreshInterval, OpsLast, OpsCapacity, now)
-    if capacity > 0 then
-      return 0, 0, now, capacity - 1, WaitLast, WaitCapacity
-    end
+  if capacity > Size then
+    capacity = Size
+  end
+  if token and capacity > 0 then
+    return 0, 0, now, capacity - 1, WaitLast, WaitCapacity
+  elseif token then
     local began, last = now - now % RefreshInterval, WaitLast - WaitLast % RefreshInterval
     if last < began then
       WaitLast, WaitCapacity = began + RefreshInterval, RefreshRate
     elseif last == began then
       WaitLast = began + RefreshInterval
     end
-    bound = 4
-  else
-    bound = 2
-    if now >= WaitLast then
-      local next, last, capacity = now + WaitForToken, WaitLast, WaitCapacity
-      if WaitLast < OpsLast then
-        last, capacity = OpsLast, OpsCapacity
-      end
-      capacity = gain(Size, RefreshRate, RefreshInterval, last, capacity, next)
-      if capacity > 0 then
-        WaitLast, WaitCapacity = next, capacity
-      else
-        WaitLast, WaitCapacity = next - next % RefreshInterval + RefreshInterval, RefreshRate
-      end
-    end
+  elseif now >= WaitLast and capacity > 0 then
+    WaitLast, WaitCapacity = t, capacity
+  elseif now >= WaitLast then
+    WaitLast, WaitCapacity = t - t % RefreshInterval + RefreshInterval, RefreshRate
   end
   if WaitCapacity == 0 then
     WaitLast, WaitCapacity = WaitLast - WaitLast % RefreshInterval + RefreshInterval, RefreshRate
   end
   local delay = WaitLast - now
-  return delay > 1 and delay or 1, bound, OpsLast, OpsCapacity, WaitLast, WaitCapacity - 1
+  return delay > 1 and delay or 1, token and 4 or 2, OpsLast, OpsCapacity, WaitLast, WaitCapacity - 1
 end
 
 if plain then
-  local n = 0
-  for i = 2, #ARGV do
+  for i = 3, #ARGV do
     local op = ARGV[i]
     if op == '\1' then -- ReturnToken
-      n = n + 1
-      answers[n] = InUse > 0 and 1 or 0
-      InUse = max(0, InUse - 1)
+      answers[i - 2] = pack('>i8', InUse > 0 and 1 or 0)
+      InUse = InUse > 0 and InUse - 1 or 0
     else
       known, clock, now = true, 0, millis
       if op ~= '\0' then
@@ -71,19 +62,20 @@ if plain then
       local delay, bound
       delay, bound, OpsLast, OpsCapacity, WaitLast, WaitCapacity = classic(
         Size, RefreshRate, RefreshInterval, WaitForToken, Concurrency,
-        OpsLast, OpsCapacity, WaitLast, WaitCapacity, InUse, max(now, OpsLast))
+        OpsLast, OpsCapacity, WaitLast, WaitCapacity, InUse, now > OpsLast and now or OpsLast)
       if delay == 0 then
         InUse = InUse + 1
       end
-      answers[n + 1], answers[n + 2] = delay, bound
-      n = n + 2
+      answers[i - 2] = pack('>i8i8', delay, bound)
     end
     Until = limit
     if InUse == 0 or i == #ARGV then
-      local most = max(Size, Size - OpsCapacity) - 1
+      local most = (OpsCapacity < 0 and Size - OpsCapacity or Size) - 1
       inexact = inexact or most >= limit
-      needed = max(OpsLast, Start) + ((most - most % RefreshRate) / RefreshRate + 2) * RefreshInterval
-      till = max(needed, WaitLast + RefreshInterval)
+      needed = ((most - most % RefreshRate) / RefreshRate + 2) * RefreshInterval
+      needed = needed + (OpsLast > Start and OpsLast or Start)
+      till = WaitLast + RefreshInterval
+      till = till > needed and till or needed
       if InUse == 0 then
         Until = till
       end

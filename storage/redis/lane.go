@@ -29,6 +29,7 @@ type lane struct {
 	waiting []*call
 	left    int // how many of the waiting have left
 	senders int
+	looking int // how many of them are about to take what waits
 }
 
 // call is one operation on its way.
@@ -76,8 +77,9 @@ func (l *lane) do(ctx context.Context, c *call) (storage.Answer, error) {
 
 // start requires mu held. It starts a sender if there is need and room for one.
 func (l *lane) start() {
-	if len(l.waiting) > 0 && l.senders < maxSenders {
+	if len(l.waiting) > 0 && l.looking == 0 && l.senders < maxSenders {
 		l.senders++
+		l.looking++
 		go l.send()
 	}
 }
@@ -102,6 +104,7 @@ func (l *lane) send() {
 func (l *lane) take(batch []*call) []*call {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.looking--
 	n := 0
 	for ; n < len(l.waiting) && len(batch) < maxBatch; n++ {
 		if c := l.waiting[n]; c.left {
@@ -115,10 +118,12 @@ func (l *lane) take(batch []*call) []*call {
 	if len(batch) == 0 {
 		l.senders--
 	}
+	l.start() // for those who found no room
 	return batch
 }
 
-// answer wakes the callers of a batch. What was taken for one who has left is given back.
+// answer wakes the callers of a batch, whose sender then looks for more. What was taken for one who has left is given
+// back.
 func (l *lane) answer(batch []*call) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -128,7 +133,7 @@ func (l *lane) answer(batch []*call) {
 		}
 		close(c.done)
 	}
-	l.start()
+	l.looking++
 }
 
 // leave is what a caller does whose context has ended. It is false if the answer has just come.

@@ -83,9 +83,28 @@ func TestCallersShare(t *testing.T) {
 		if n := len(s.batches); n != maxSenders+2 {
 			t.Errorf("%d pipelines, want %d", n, maxSenders+2)
 		}
-		if l.senders != 0 || len(l.waiting) != 0 {
-			t.Errorf("%d senders and %d calls are left", l.senders, len(l.waiting))
+		if l.senders != 0 || l.looking != 0 || len(l.waiting) != 0 {
+			t.Errorf("%d senders, %d of them looking, and %d calls are left", l.senders, l.looking, len(l.waiting))
 		}
+	})
+}
+
+// Those who find no room in a pipeline do not wait until it is back.
+func TestMoreThanABatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, l := newServer()
+		for range maxBatch + 1 {
+			l.waiting = append(l.waiting, &call{key: "e", op: opNow, done: make(chan struct{})})
+		}
+		l.senders, l.looking = 1, 1
+		if batch := l.take(nil); len(batch) != maxBatch {
+			t.Errorf("the first pipeline takes %d calls, want %d", len(batch), maxBatch)
+		}
+		synctest.Wait()
+		if n := s.count("e" + opNow); n != 1 {
+			t.Errorf("%d calls are sent beside it, want 1", n)
+		}
+		close(s.turn)
 	})
 }
 

@@ -4,49 +4,51 @@
 local OwnClock = -2 ^ 63
 local six, twenty = '>i8i8i8i8i8i8', '>i8i8i8i8i8i8i8i8i8i8i8i8i8i8i8i8i8i8i8i8'
 
-for i = 1, (#ARGV[1] - 72) / 24 do
+for i = 1, (#ARGV[1] - 64) / 24 do
   local w = {}
-  w.Size, w.RefreshRate, w.RefreshInterval = unpack('>i8i8i8', ARGV[1], 49 + 24 * i)
+  w.Size, w.RefreshRate, w.RefreshInterval = unpack('>i8i8i8', ARGV[1], 41 + 24 * i)
   windows[i] = w
 end
 if value and #value > 64 then
   if #value < 232 then
     return redis.error_reply('DRIPSTATE')
   end
-  local Old, New, w, further = {}, {}, {}, nil
-  late, b = {}, {Old = Old, New = New, windows = {[0] = w}}
-  late.Last, late[0], b.Closed, b.Held, b.Samples, b.LastID, b.Next, b.Claim,
-    Old.Epoch, Old.Tickets, Old.Units, Old.Last, New.Epoch, New.Tickets, New.Units, New.Last,
-    w.Size, w.RefreshRate, w.RefreshInterval, further = unpack(twenty, value, 65)
+  local LateLast, LateCapacity, Closed, Held, Samples, LastID, Next, Claim, OldEpoch, OldTickets, OldUnits, OldLast,
+    NewEpoch, NewTickets, NewUnits, NewLast, Size, RefreshRate, RefreshInterval, further = unpack(twenty, value, 65)
   local from = 233 + 48 * further -- of the leases
   if further < 0 or #value < from - 1 then
     return redis.error_reply('DRIPSTATE')
-  end
-  for i = 1, further do
-    w = {}
-    ops[i], wait[i], late[i], w.Size, w.RefreshRate, w.RefreshInterval = unpack(six, value, 177 + 48 * i)
-    b.windows[i] = w
   end
   local held = unpack('>i8', value, from - 8)
   if held < 0 or #value < from - 1 + 16 * held then
     return redis.error_reply('DRIPSTATE')
   end
-  b.Leases = sub(value, from, from - 1 + 16 * held)
-end
-
-local function answer(...)
-  for _, number in ipairs({...}) do
-    answers[#answers + 1] = number
+  late = {Last = LateLast, [0] = LateCapacity}
+  b = {
+    Closed = Closed, Held = Held, Samples = Samples, LastID = LastID, Next = Next, Claim = Claim,
+    Old = {Epoch = OldEpoch, Tickets = OldTickets, Units = OldUnits, Last = OldLast},
+    New = {Epoch = NewEpoch, Tickets = NewTickets, Units = NewUnits, Last = NewLast},
+    windows = {[0] = {Size = Size, RefreshRate = RefreshRate, RefreshInterval = RefreshInterval}},
+    Leases = sub(value, from, from - 1 + 16 * held),
+  }
+  for i = 1, further do
+    local w = {}
+    ops[i], wait[i], late[i], w.Size, w.RefreshRate, w.RefreshInterval = unpack(six, value, 177 + 48 * i)
+    b.windows[i] = w
   end
 end
 
-for i = 2, #ARGV do
+for i = 3, #ARGV do
   local arg, at = ARGV[i], OwnClock
-  local Kind, op, ticket, lease = string.byte(arg), {}, {}, {}
+  local Kind, op, answer = string.byte(arg), nil, ''
   if #arg == 105 then
-    at, op.Cost, op.For, ticket.Slot, ticket.Epoch, ticket.Cost, ticket.Number, ticket.Again,
-      lease.ID, lease.Begin, lease.End, lease.Cost, lease.Left = unpack('>i8i8i8i8i8i8i8i8i8i8i8i8i8', arg, 2)
-    op.Ticket, op.Lease, op.Admit = ticket, lease, Kind == Admit
+    local Now, Cost, For, Slot, Epoch, Booked, Number, Again, ID, Begin, End, Charged, Left =
+      unpack('>i8i8i8i8i8i8i8i8i8i8i8i8i8', arg, 2)
+    at, op = Now, {
+      Cost = Cost, For = For,
+      Ticket = {Slot = Slot, Epoch = Epoch, Cost = Booked, Number = Number, Again = Again},
+      Lease = {ID = ID, Begin = Begin, End = End, Cost = Charged, Left = Left},
+    }
   elseif #arg == 9 then
     at = unpack('>i8', arg, 2)
   end
@@ -70,17 +72,19 @@ for i = 2, #ARGV do
         tidy(at)
       end
     end
-    if Kind == GetDelay or Kind == Admit then
-      answer(decide(op, at))
+    if Kind == GetDelay then
+      answer = pack('>i8i8', decide(nil, at))
+    elseif Kind == Admit then
+      answer = pack('>i8i8i8i8i8i8i8', decide(op, at))
     elseif Kind == ReturnToken then
-      answer(InUse > 0 and 1 or 0)
+      answer = pack('>i8', InUse > 0 and 1 or 0)
       InUse = max(0, InUse - 1)
     elseif Kind == Settle then
-      answer(settle(lease, op.Cost, at) and 1 or 0)
+      answer = pack('>i8', settle(op.Lease, op.Cost, at) and 1 or 0)
     elseif Kind == Cancel then
-      answer(cancel(op, at) and 1 or 0)
+      answer = pack('>i8', cancel(op, at) and 1 or 0)
     elseif Kind == Renew then
-      answer(renew(lease, at))
+      answer = pack('>i8i8i8i8i8i8', renew(op.Lease, at))
     elseif Kind == Throttle then
       throttle(at + op.For, at)
     elseif Kind == Pause then
@@ -99,10 +103,11 @@ for i = 2, #ARGV do
     till, needed = until_()
     Until = InUse > 0 and limit or till
   elseif Kind == Renew then
-    answer(0, 0, 0, 0, 0, 0)
+    answer = pack('>i8i8i8i8i8i8', 0, 0, 0, 0, 0, 0)
   elseif Kind < Resume then
-    answer(0)
+    answer = pack('>i8', 0)
   end
+  answers[i - 2] = answer
   if b then -- all numbers are to be exact. Those of the first window only grow until store.lua looks at them
     local most = max(late.Last, b.Closed, b.Held, b.Next, b.Claim,
       b.Old.Epoch, b.Old.Tickets, b.Old.Units, b.Old.Last, b.New.Epoch, b.New.Tickets, b.New.Units, b.New.Last)

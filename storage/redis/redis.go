@@ -251,15 +251,15 @@ func (s *Storage) Set(ctx context.Context, key string, state storage.State, rev 
 	if state.Until < limit && state.Ops.Last > -limit {
 		keep = max(keep, state.Until-state.Ops.Last)
 	}
-	c := setScript.command(s.key(key), read, packState(state), keep)
-	answer, err := within(ctx, func() ([]int64, error) {
+	c := setScript.command(append(setScript.args(s.key(key)), read, packState(state), keep))
+	answer, err := within(ctx, func() (string, error) {
 		run(s.client, []*command{c})
 		return c.Result()
 	})
 	switch {
 	case err != nil:
 		return s.failure(err)
-	case answer[0] == 0:
+	case answer == "0":
 		return storage.ErrConflict
 	}
 	return nil
@@ -270,7 +270,7 @@ func (s *Storage) Do(ctx context.Context, key string, l *storage.Limits, op stor
 	if err := s.usable(ctx); err != nil {
 		return storage.Answer{}, err
 	}
-	limits, err := packLimits(l, s.maxHold)
+	limits, err := packLimits(l)
 	if err != nil {
 		return storage.Answer{}, err
 	}
@@ -307,11 +307,11 @@ func (s *Storage) decide(calls []*call) {
 	firsts := byEntity(calls)
 	commands := make([]*command, len(firsts))
 	for i, first := range firsts {
-		args := []any{first.limits}
+		args := append(opScript.args(first.key), first.limits, s.maxHold)
 		for c := first; c != nil; c = c.next {
 			args = append(args, c.op)
 		}
-		commands[i] = opScript.command(first.key, args...)
+		commands[i] = opScript.command(args)
 	}
 	run(s.client, commands)
 	for i, first := range firsts {

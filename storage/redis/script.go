@@ -5,6 +5,7 @@ import (
 	"crypto/sha1"
 	_ "embed"
 	"encoding/hex"
+	"slices"
 
 	goredis "github.com/redis/go-redis/v9"
 )
@@ -37,20 +38,20 @@ func newScript(source string) *script {
 	return &script{source, hex.EncodeToString(sum[:])}
 }
 
-// command is one call of a script. It is answered with integers.
+// command is one call of a script.
 type command struct {
-	*goredis.IntSliceCmd
+	*goredis.StringCmd
 	script *script
 }
 
-// command makes a call of s, which is not sent yet.
-func (s *script) command(key string, args ...any) *command {
-	return &command{newCmd("evalsha", s.hash, key, args), s}
+// args begins the arguments of a call of s for a key. The others are appended.
+func (s *script) args(key string) []any {
+	return append(make([]any, 0, 7), "evalsha", s.hash, 1, key) // room for a single operation
 }
 
-func newCmd(name, script, key string, args []any) *goredis.IntSliceCmd {
-	all := append(make([]any, 0, 4+len(args)), name, script, 1, key)
-	return goredis.NewIntSliceCmd(context.Background(), append(all, args...)...)
+// command makes a call of s, which is not sent yet.
+func (s *script) command(args []any) *command {
+	return &command{goredis.NewStringCmd(context.Background(), args...), s}
 }
 
 // NoRetry keeps go-redis from sending the command again when the connection broke before the answer came: it may have
@@ -63,9 +64,10 @@ func run(client goredis.UniversalClient, commands []*command) {
 	send(client, commands)
 	var unknown []*command
 	for _, c := range commands {
-		if goredis.HasErrorPrefix(c.Err(), "NOSCRIPT") {
-			key, args := c.Args()[3].(string), c.Args()[4:]
-			c.IntSliceCmd = newCmd("eval", c.script.source, key, args)
+		if err := c.Err(); err != nil && goredis.HasErrorPrefix(err, "NOSCRIPT") {
+			args := slices.Clone(c.Args())
+			args[0], args[1] = "eval", c.script.source
+			c.StringCmd = goredis.NewStringCmd(context.Background(), args...)
 			unknown = append(unknown, c)
 		}
 	}

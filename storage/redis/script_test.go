@@ -91,7 +91,7 @@ func (c *comparison) run(ops []storage.Op) error {
 	calls := make([]*call, len(ops))
 	want := make([]storage.Answer, len(ops))
 	next, known, large := c.state.Clone(), c.known, false
-	limits, err := packLimits(&c.limits, c.storage.maxHold)
+	limits, err := packLimits(&c.limits)
 	if err != nil {
 		return err
 	}

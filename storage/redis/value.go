@@ -3,7 +3,6 @@ package redis
 import (
 	"encoding/binary"
 	"math"
-	"slices"
 
 	"github.com/drip-go/drip/storage"
 )
@@ -47,16 +46,23 @@ func unpack(value []byte) (storage.State, storage.Revision, error) {
 }
 
 // packLimits makes the first argument of op.lua.
-func packLimits(l *storage.Limits, maxHold int64) (string, error) {
-	numbers := append(make([]int64, 0, 15), l.Size, l.RefreshRate, l.RefreshInterval, l.WaitForToken, l.Start,
-		l.Concurrency, maxHold, l.Lease, l.MaxLease)
-	for _, w := range l.Windows {
-		numbers = append(numbers, w.Size, w.RefreshRate, w.RefreshInterval)
+func packLimits(l *storage.Limits) (string, error) {
+	b, large := make([]byte, 0, 15*8), false
+	add := func(numbers ...int64) {
+		for _, n := range numbers {
+			large = large || outside(n)
+			b = binary.BigEndian.AppendUint64(b, uint64(n))
+		}
 	}
-	if slices.ContainsFunc(numbers, outside) {
+	add(l.Size, l.RefreshRate, l.RefreshInterval, l.WaitForToken, l.Start, l.Concurrency, l.Lease, l.MaxLease)
+	for i := range l.Windows {
+		w := &l.Windows[i]
+		add(w.Size, w.RefreshRate, w.RefreshInterval)
+	}
+	if large {
 		return "", ErrRange
 	}
-	return string(appendNumbers(make([]byte, 0, 15*8), numbers...)), nil
+	return string(b), nil
 }
 
 // packOp makes another argument of op.lua.
@@ -98,11 +104,11 @@ func packOp(op *storage.Op) (string, error) {
 func clamp(n int64) int64 { return min(max(n, 1-limit), limit-1) }
 
 // take reads what a script answers to an operation of the kind, and returns what is behind it.
-func take(numbers []int64, kind storage.Kind) (a storage.Answer, rest []int64) {
+func take(answers string, kind storage.Kind) (a storage.Answer, rest string) {
 	next := func() int64 {
-		n := numbers[0]
-		numbers = numbers[1:]
-		return n
+		n := binary.BigEndian.Uint64([]byte(answers[:8]))
+		answers = answers[8:]
+		return int64(n)
 	}
 	switch kind {
 	case storage.GetDelay, storage.Admit:
@@ -115,5 +121,5 @@ func take(numbers []int64, kind storage.Kind) (a storage.Answer, rest []int64) {
 	} else if kind == storage.Admit || kind == storage.Renew {
 		a.Lease = storage.Lease{ID: next(), Begin: next(), End: next(), Cost: next(), Left: next()}
 	}
-	return a, numbers
+	return a, answers
 }
