@@ -3,6 +3,8 @@ package limiter_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"math/rand/v2"
 	"os"
 	"sync"
 	"testing"
@@ -12,6 +14,7 @@ import (
 	"github.com/drip-go/drip/internal/servers"
 	"github.com/drip-go/drip/limiter"
 	"github.com/drip-go/drip/storage"
+	"github.com/drip-go/drip/storage/postgres"
 	_ "github.com/drip-go/drip/storage/redis"
 )
 
@@ -24,6 +27,7 @@ func TestMain(m *testing.M) {
 // second since Start, and how much that was.
 type process struct {
 	URL     string
+	Key     string
 	Limit   float64
 	Start   time.Time
 	Lasts   time.Duration
@@ -37,15 +41,30 @@ const processes, workers = 4, 8
 // TestProcesses has 4 processes of 8 goroutines consume from one limiter as fast as they are let, where each process
 // would have a limit of its own with the SDKs.
 func TestProcesses(t *testing.T) {
-	for _, by := range []string{"consume", "do"} {
-		t.Run(by, func(t *testing.T) {
-			testProcesses(t, process{Limit: 300, Lasts: 2 * time.Second, By: by})
-		})
+	for name, url := range map[string]string{"redis": servers.OwnRedis(t).URL(), "postgres": postgresURL(t)} {
+		for _, by := range []string{"consume", "do"} {
+			t.Run(name+"/"+by, func(t *testing.T) {
+				testProcesses(t, process{URL: url, Key: by, Limit: 300, Lasts: 2 * time.Second, By: by})
+			})
+		}
 	}
 }
 
+// postgresURL is of a schema that no other test has.
+func postgresURL(t *testing.T) string {
+	url := fmt.Sprintf("%s&schema=limiter_%x", servers.UsePostgres(t).URL(), rand.Uint64())
+	s, err := storage.Open(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.(*postgres.Storage).CreateSchema(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	must(t, s.(*postgres.Storage).Close())
+	return url
+}
+
 func testProcesses(t *testing.T, told process) {
-	told.URL = servers.OwnRedis(t).URL()
 	told.Start = time.Now().Add(time.Second)
 	reports := contenders.Start(t, processes, told)()
 	if t.Failed() {
@@ -97,7 +116,7 @@ func contend(p *process) error {
 	if err != nil {
 		return err
 	}
-	l, err := limiter.New(limiter.Options{Limit: p.Limit, Storage: s, Key: "table"})
+	l, err := limiter.New(limiter.Options{Limit: p.Limit, Storage: s, Key: p.Key})
 	if err != nil {
 		return err
 	}

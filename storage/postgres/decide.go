@@ -8,36 +8,48 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/drip-go/drip/storage"
 )
 
-// The statements. The time is the server's in microseconds, and not that of now(), which stands still in a transaction.
+// The statements. The time is the server's, and not that of now(), which stands still in a transaction. It comes as
+// seconds in a float64, which has the microseconds: that is several times quicker than numeric.
 const (
-	micros = "floor(extract(epoch from clock_timestamp()) * 1000000)::bigint"
+	seconds = "date_part('epoch', clock_timestamp())"
 
-	readSQL = "select clock, coalesce(revision, 0), state, coalesce(expires, 0), coalesce(callers_clock, false) " +
-		"from (select " + micros + " as clock) c left join drip.entity on key = $1"
+	// numbers is those of storage.State.Numbers, as one column.
+	numbers = "array[ops_last, ops_capacity, wait_last, wait_capacity, in_use, until] || booking"
+
+	readSQL = "select clock, coalesce(revision, 0), case when revision is not null then " + numbers + " end, " +
+		"coalesce(expires, 0), coalesce(callers_clock, false) " +
+		"from (select " + seconds + " as clock) c left join drip.entity on key = $1"
 
 	// What was decided on a state that is known here holds if the row still has that revision, and if the server's clock
 	// is between the time it was decided at and the end of the interval.
-	inTime   = micros + " between $2 and $3"
-	checkSQL = "select " + micros + " from drip.entity where key = $1 and " + inTime + " and revision = $4"
-	swapSQL  = "update drip.entity set revision = $4, state = $5, expires = $6, callers_clock = $7 " +
-		"where key = $1 and " + inTime + " and revision = $8 returning " + micros
-	createSQL = "insert into drip.entity (key, revision, state, expires, callers_clock, entity) " +
-		"select $1, $4::bigint, $5::bytea, $6::bigint, $7::boolean, $8::bytea where " + inTime +
-		" on conflict (key) do nothing returning " + micros
+	inTime   = "clock_timestamp() between $2 and $3"
+	checkSQL = "select " + seconds + " from drip.entity where key = $1 and " + inTime + " and revision = $4"
+	swapSQL  = "update drip.entity set revision = $4, expires = $5, callers_clock = $6, ops_last = $7, ops_capacity = $8, " +
+		"wait_last = $9, wait_capacity = $10, in_use = $11, until = $12, booking = $13 " +
+		"where key = $1 and " + inTime + " and revision = $14 returning " + seconds
+	createSQL = "insert into drip.entity (key, revision, expires, callers_clock, " + columns + ", entity) " +
+		"select $1, $4::bigint, $5::bigint, $6::boolean, $7::bigint, $8::bigint, $9::bigint, $10::bigint, $11::bigint, " +
+		"$12::bigint, $13::bigint[], $14::bytea where " + inTime +
+		" on conflict (key) do nothing returning " + seconds
+	columns = "ops_last, ops_capacity, wait_last, wait_capacity, in_use, until, booking"
 
 	// Else the row is locked until the decision is stored.
-	beginSQL    = "begin isolation level read committed"
-	limitSQL    = "set local idle_in_transaction_session_timeout = " // for a process that stops in the middle
-	lockSQL     = "select revision, state, expires, callers_clock from drip.entity where key = $1 for no key update"
-	clockSQL    = "select " + micros
-	storeSQL    = "update drip.entity set revision = $2, state = $3, expires = $4, callers_clock = $5 where key = $1"
-	storeNewSQL = "insert into drip.entity (key, revision, state, expires, callers_clock, entity) values ($1, $2, $3, $4, $5, $6)"
+	beginSQL = "begin isolation level read committed"
+	limitSQL = "set local idle_in_transaction_session_timeout = " // for a process that stops in the middle
+	lockSQL  = "select revision, " + numbers + ", expires, callers_clock from drip.entity where key = $1 for no key update"
+	clockSQL = "select " + seconds
+	storeSQL = "update drip.entity set revision = $2, expires = $3, callers_clock = $4, ops_last = $5, ops_capacity = $6, " +
+		"wait_last = $7, wait_capacity = $8, in_use = $9, until = $10, booking = $11 where key = $1"
+	storeNewSQL = "insert into drip.entity (key, revision, expires, callers_clock, " + columns + ", entity) " +
+		"values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)"
 )
 
 // longest is a time that is never reached, in milliseconds. Sums and differences of two are none too large.
@@ -57,19 +69,21 @@ type record struct {
 type way uint8
 
 const (
-	alone  way = iota // nobody else has changed the row since it was known here: it is what is remembered
-	shared            // others change it, too: read it first
-	hot               // they do so all the time: lock it first
+	alone   way = iota // nobody else has changed the row since it was known here: it is what is remembered
+	unknown            // whatever the row holds, if the classic rules are enough
+	shared             // others change it, too: read it first
+	hot                // they do so all the time: lock it first
 )
 
 // decide decides about the turns of a batch.
 //
 // The calculator is this process: the database only keeps what it is told, if it is told on the grounds of what it has. A
-// port of the calculator into the database was three times slower than one update, and a second thing to keep true.
+// port of all the calculator into the database was three times slower than one update, and a second thing to keep true.
 //
-// An entity that was last changed here needs one statement, in one round trip with the others. One that was changed by
-// somebody else, or is not remembered, is read first, which is another round trip. If somebody else comes in between, its
-// row is locked, read, decided about and stored, in two round trips; and so it goes on until nobody else has changed it.
+// An entity that was last changed here needs one statement, in one round trip with the others. So does one that others
+// change as well, as long as the classic rules decide and there is one call. Else it is read first, which is another
+// round trip. If somebody else comes in between, its row is locked, read, decided about and stored, in two round trips; and
+// so it goes on until nobody else has changed it.
 func (s *Storage) decide(batch []*turn, answered func([]*turn)) {
 	ctx, cancel := context.WithTimeout(context.Background(), s.timeout)
 	defer cancel()
@@ -79,32 +93,48 @@ func (s *Storage) decide(batch []*turn, answered func([]*turn)) {
 		w := shared
 		if t.known = s.memory.get(t.key); t.known != nil {
 			t.remembered = t.known.revision
-			if w = t.known.way; w == alone && !known {
-				w = shared
-			}
+			w = t.known.way
+		}
+		if w == alone && !known {
+			w = shared
+		}
+		if w != alone && known && s.classic(t, now) {
+			ways[unknown] = append(ways[unknown], t)
+		} else {
+			ways[w] = append(ways[w], t)
+		}
+	}
+	// try decides at a time, and tells for which turns that does not hold.
+	try := func(by func(context.Context, []*turn, int64) (done, stale []*turn), turns []*turn, now int64) []*turn {
+		if len(turns) == 0 {
+			return nil
+		}
+		inOrder(turns)
+		done, stale := by(ctx, turns, now)
+		answered(done)
+		return stale
+	}
+	stale := try(s.swap, ways[alone], now)
+	if len(stale) > 0 {
+		now, _ = s.clock.now()
+	}
+	for _, t := range stale {
+		w := shared
+		if s.classic(t, now) {
+			w = unknown
 		}
 		ways[w] = append(ways[w], t)
 	}
-	// swap decides at a time, and leaves those for which that does not hold to another way.
-	swap := func(turns []*turn, now int64, or way) {
-		if len(turns) == 0 {
-			return
-		}
-		inOrder(turns)
-		done, stale := s.swap(ctx, turns, now)
-		answered(done)
-		ways[or] = append(ways[or], stale...)
-	}
-	swap(ways[alone], now, shared)
+	ways[shared] = append(ways[shared], try(s.decideClassic, ways[unknown], now)...)
 	if turns := ways[shared]; len(turns) > 0 {
-		var failed []*turn
-		turns, failed, now = s.read(ctx, turns)
+		turns, failed, now := s.read(ctx, turns)
 		answered(failed)
-		swap(turns, now, hot)
+		ways[hot] = append(ways[hot], try(s.swap, turns, now)...)
 	}
 	if turns := ways[hot]; len(turns) > 0 {
 		inOrder(turns)
-		if err := s.retry(ctx, func() error { return s.lock(ctx, turns) }); err != nil {
+		lock := func(conn *pgxpool.Conn) error { return s.lock(ctx, conn, turns) }
+		if err := s.retry(ctx, func() error { return s.inTransaction(ctx, lock) }); err != nil {
 			for _, t := range turns {
 				t.fail(err)
 			}
@@ -121,14 +151,14 @@ func inOrder(turns []*turn) {
 
 // read reads the rows, and the time in milliseconds.
 func (s *Storage) read(ctx context.Context, turns []*turn) (known, failed []*turn, now int64) {
-	var micros int64
+	var clock float64
 	err := s.retry(ctx, func() error {
 		return send(ctx, s.pool, func(b *pgx.Batch) {
 			for _, t := range turns {
 				b.Queue(s.sql.read, rowKey(t.key)).QueryRow(func(row pgx.Row) error {
-					var state []byte
+					var state []int64
 					t.known = new(record)
-					err := row.Scan(&micros, &t.known.revision, &state, &t.known.expires, &t.known.callersClock)
+					err := row.Scan(&clock, &t.known.revision, &state, &t.known.expires, &t.known.callersClock)
 					t.broken = !t.known.decode(state)
 					return err
 				})
@@ -147,6 +177,7 @@ func (s *Storage) read(ctx context.Context, turns []*turn) (known, failed []*tur
 			known = append(known, t)
 		}
 	}
+	micros := toMicros(clock)
 	if err == nil {
 		s.clock.heard(micros, true)
 	}
@@ -154,30 +185,50 @@ func (s *Storage) read(ctx context.Context, turns []*turn) (known, failed []*tur
 }
 
 // decode reads the state of a row, if there is one. It is false if that is none.
-func (r *record) decode(state []byte) bool {
-	return r.revision == 0 || r.state.UnmarshalBinary(state) == nil
+func (r *record) decode(state []int64) bool {
+	if r.revision == 0 {
+		return true
+	}
+	var err error
+	r.state, err = storage.StateOf(state)
+	return err == nil
+}
+
+// columns appends what the row is to hold.
+func (r *record) columns(args []any) []any {
+	return appendState(append(args, r.revision, r.expires, r.callersClock), &r.state)
+}
+
+// appendState appends the columns of a state.
+func appendState(args []any, s *storage.State) []any {
+	var booking []int64
+	if s.Booking != nil {
+		booking = s.Numbers()[6:]
+	}
+	return append(args, s.Ops.Last, s.Ops.Capacity, s.Wait.Last, s.Wait.Capacity, s.InUse, s.Until, booking)
 }
 
 // swap decides on the states that are known. For those that are stale nothing has changed.
 func (s *Storage) swap(ctx context.Context, turns []*turn, now int64) (done, stale []*turn) {
-	swapped := make([]int64, len(turns)) // when, by the server's clock
+	swapped := make([]float64, len(turns)) // when, by the server's clock
 	next := make([]*record, len(turns))
 	err := send(ctx, s.pool, func(b *pgx.Batch) {
 		for i, t := range turns {
 			n, changed := s.apply(t.known, t.calls, now)
 			next[i] = n
-			args := []any{rowKey(t.key), now * 1000, t.holds(now)*1000 - 1}
+			from, until := t.holds(now)
+			args := []any{rowKey(t.key), from, until}
 			var sql string
 			switch {
 			case !changed && n.revision == 0:
-				swapped[i] = now * 1000 // there is no row, and need not be one
+				swapped[i] = float64(now) / 1000 // there is no row, and need not be one
 				continue
 			case !changed:
 				sql, args = s.sql.check, append(args, n.revision)
 			case t.known.revision == 0:
-				sql, args = s.sql.create, append(args, n.revision, n.encoded(), n.expires, n.callersClock, longName(t.key))
+				sql, args = s.sql.create, append(n.columns(args), longName(t.key))
 			default:
-				sql, args = s.sql.swap, append(args, n.revision, n.encoded(), n.expires, n.callersClock, t.known.revision)
+				sql, args = s.sql.swap, append(n.columns(args), t.known.revision)
 			}
 			b.Queue(sql, args...).QueryRow(func(row pgx.Row) error {
 				if err := row.Scan(&swapped[i]); !errors.Is(err, pgx.ErrNoRows) {
@@ -191,11 +242,7 @@ func (s *Storage) swap(ctx context.Context, turns []*turn, now int64) (done, sta
 	case again(err): // others were quicker, and the statements were one transaction
 		return nil, turns
 	case err != nil:
-		err = s.failure(err)
-		for _, t := range turns {
-			s.memory.forget(t.key)
-			t.fail(err)
-		}
+		s.failed(turns, err)
 		return turns, nil
 	}
 	for i, t := range turns {
@@ -206,11 +253,20 @@ func (s *Storage) swap(ctx context.Context, turns []*turn, now int64) (done, sta
 		if t.remembered != 0 && t.remembered != t.known.revision {
 			next[i].way = shared
 		}
-		s.clock.heard(swapped[i], false)
+		s.clock.heard(toMicros(swapped[i]), false)
 		s.remember(t, next[i])
 		done = append(done, t)
 	}
 	return done, stale
+}
+
+// failed is for turns of which it is not known whether they are stored.
+func (s *Storage) failed(turns []*turn, err error) {
+	err = s.failure(err)
+	for _, t := range turns {
+		s.memory.forget(t.key)
+		t.fail(err)
+	}
 }
 
 // remember keeps what the row of an entity is known to hold.
@@ -222,9 +278,14 @@ func (s *Storage) remember(t *turn, r *record) {
 	}
 }
 
-// holds is until when a decision at now may be made: later an operation would be counted in an interval that is over.
-// It is a second at most, so that what else depends on the time is no older.
-func (t *turn) holds(now int64) int64 {
+// holds is from when until when a decision at now may be made: later an operation would be counted in an interval that is
+// over. It is a second at most, so that what else depends on the time is no older.
+func (t *turn) holds(now int64) (from, until time.Time) {
+	return time.UnixMilli(now), time.UnixMicro(t.end(now)*1000 - 1)
+}
+
+// end is when an interval ends, or a second is over.
+func (t *turn) end(now int64) int64 {
 	until := now + 1000
 	end := func(w *storage.Window) {
 		if left := w.RefreshInterval - (now - floor(now, w.RefreshInterval)*w.RefreshInterval); left < until-now {
@@ -243,22 +304,25 @@ func (t *turn) holds(now int64) int64 {
 	return until
 }
 
-// lock locks the rows, decides and stores.
-func (s *Storage) lock(ctx context.Context, turns []*turn) (err error) {
+// inTransaction does f, which begins a transaction and commits it. If it fails there is none left.
+func (s *Storage) inTransaction(ctx context.Context, f func(*pgxpool.Conn) error) error {
 	conn, err := s.pool.Acquire(ctx)
 	if err != nil {
 		return err
 	}
-	defer func() {
-		if err != nil {
-			_, _ = conn.Exec(ctx, "rollback") // if it fails, the pool closes the connection
-		}
-		conn.Release()
-	}()
+	defer conn.Release()
+	if err = f(conn); err != nil {
+		_, _ = conn.Exec(ctx, "rollback") // if it fails, the pool closes the connection
+	}
+	return err
+}
+
+// lock locks the rows, decides and stores.
+func (s *Storage) lock(ctx context.Context, conn *pgxpool.Conn, turns []*turn) error {
 	rows := make([]record, len(turns))
-	states := make([][]byte, len(turns))
-	var now int64
-	err = send(ctx, conn, func(b *pgx.Batch) {
+	states := make([][]int64, len(turns))
+	var clock float64
+	err := send(ctx, conn, func(b *pgx.Batch) {
 		b.Queue(beginSQL)
 		b.Queue(limitSQL + fmt.Sprint(max(1, s.timeout.Milliseconds()/2)))
 		for i, t := range turns {
@@ -271,11 +335,12 @@ func (s *Storage) lock(ctx context.Context, turns []*turn) (err error) {
 				return err
 			})
 		}
-		b.Queue(clockSQL).QueryRow(func(row pgx.Row) error { return row.Scan(&now) })
+		b.Queue(clockSQL).QueryRow(func(row pgx.Row) error { return row.Scan(&clock) })
 	})
 	if err != nil {
 		return err
 	}
+	now := toMicros(clock)
 	s.clock.heard(now, true)
 	next := make([]*record, len(turns))
 	err = send(ctx, conn, func(b *pgx.Batch) {
@@ -292,9 +357,9 @@ func (s *Storage) lock(ctx context.Context, turns []*turn) (err error) {
 			next[i] = n
 			switch {
 			case changed && r.revision == 0:
-				b.Queue(s.sql.storeNew, rowKey(t.key), n.revision, n.encoded(), n.expires, n.callersClock, longName(t.key))
+				b.Queue(s.sql.storeNew, append(n.columns([]any{rowKey(t.key)}), longName(t.key))...)
 			case changed:
-				b.Queue(s.sql.store, rowKey(t.key), n.revision, n.encoded(), n.expires, n.callersClock)
+				b.Queue(s.sql.store, n.columns([]any{rowKey(t.key)})...)
 			}
 		}
 		b.Queue("commit")
@@ -360,11 +425,6 @@ func (s *Storage) idle(st *storage.State, l *storage.Limits) int64 {
 // within makes a time one that can be calculated with.
 func within(ms int64) int64 { return min(max(ms, -longest), longest) }
 
-func (r *record) encoded() []byte {
-	b, _ := r.state.MarshalBinary() // it returns no error
-	return b
-}
-
 // fail sets the error of all calls.
 func (t *turn) fail(err error) {
 	for _, c := range t.calls {
@@ -373,13 +433,30 @@ func (t *turn) fail(err error) {
 }
 
 // send sends statements in one round trip. They are one transaction, as long as none of them begins or ends one.
-func send(ctx context.Context, to interface {
-	SendBatch(context.Context, *pgx.Batch) pgx.BatchResults
-}, queue func(*pgx.Batch)) error {
+func send(ctx context.Context, to querier, queue func(*pgx.Batch)) error {
 	var b pgx.Batch
 	queue(&b)
+	if len(b.QueuedQueries) == 1 {
+		q := b.QueuedQueries[0]
+		return q.Fn(single{ctx: ctx, to: to, query: q}) // the same with less to do
+	}
 	return to.SendBatch(ctx, &b).Close()
 }
+
+type querier interface {
+	SendBatch(context.Context, *pgx.Batch) pgx.BatchResults
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}
+
+// single is the results of a batch of one statement, which has one row.
+type single struct {
+	pgx.BatchResults
+	ctx   context.Context
+	to    querier
+	query *pgx.QueuedQuery
+}
+
+func (s single) QueryRow() pgx.Row { return s.to.QueryRow(s.ctx, s.query.SQL, s.query.Arguments...) }
 
 // floor is a / b, rounded down.
 func floor(a, b int64) int64 {

@@ -46,6 +46,9 @@ type turn struct {
 	remembered int64   // the revision that the row had when this process knew it last; 0 if it does not remember
 	known      *record // what is decided on
 	broken     bool    // the row holds no state
+	next       *record // of classic: what the row is expected to hold then
+	sql        string
+	args       []any // of sql, behind the key, the times and the revision
 }
 
 // call is one operation on its way.

@@ -195,7 +195,7 @@ func TestMemory(t *testing.T) {
 	}
 }
 
-func TestHolds(t *testing.T) {
+func TestEnd(t *testing.T) {
 	op := storage.Op{Now: storage.OwnClock}
 	window := func(interval int64) storage.Limits {
 		return storage.Limits{Window: storage.Window{RefreshInterval: interval}}
@@ -218,8 +218,8 @@ func TestHolds(t *testing.T) {
 		{-1234, []*call{{limits: window(1000), op: op}}, -1000},
 		{-1000, []*call{{limits: window(1000), op: op}}, 0},
 	} {
-		if got := (&turn{calls: c.calls}).holds(c.now); got != c.want {
-			t.Errorf("a decision at %d holds until %d, want %d", c.now, got, c.want)
+		if got := (&turn{calls: c.calls}).end(c.now); got != c.want {
+			t.Errorf("a decision at %d holds to the end at %d, want %d", c.now, got, c.want)
 		}
 	}
 }

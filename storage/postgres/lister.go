@@ -13,8 +13,8 @@ const (
 	// listAtOnce is how many rows List reads in a round trip.
 	listAtOnce = 1000
 
-	listSQL = "select key, entity, state, clock from drip.entity, (select " + micros + " as clock) c " +
-		"where key > $1 and expires > clock / 1000 order by key limit $2"
+	listSQL = "select key, entity, " + numbers + ", clock from drip.entity, (select " + seconds + " as clock) c " +
+		"where key > $1 and expires > clock * 1000 order by key limit $2"
 )
 
 // List implements [storage.Lister], in the order of the keys, a thousand rows in each round trip. What is no state is left
@@ -33,11 +33,11 @@ func (s *Storage) List(ctx context.Context, each func(storage.Entry) error) erro
 			return err
 		}
 		for _, r := range rows {
-			entry := storage.Entry{Key: string(r.Key), Time: time.UnixMicro(r.Clock)}
+			entry := storage.Entry{Key: string(r.Key), Time: time.UnixMicro(toMicros(r.Clock))}
 			if r.Entity != nil {
 				entry.Key = string(r.Entity)
 			}
-			if entry.State.UnmarshalBinary(r.State) != nil {
+			if entry.State, err = storage.StateOf(r.State); err != nil {
 				continue
 			}
 			if err := each(entry); err != nil {
@@ -52,8 +52,9 @@ func (s *Storage) List(ctx context.Context, each func(storage.Entry) error) erro
 }
 
 type row struct {
-	Key, Entity, State []byte
-	Clock              int64
+	Key, Entity []byte
+	State       []int64
+	Clock       float64
 }
 
 func (s *Storage) rowsAfter(ctx context.Context, key []byte) ([]row, error) {

@@ -16,12 +16,18 @@
 //
 // Storage is [storage.Atomic]. It remembers the state of the entities it has decided about, and the revision of their
 // rows. So a decision is made in this process, and one statement stores it, in one round trip, if the row still has that
-// revision and the time is still that of the decision. Otherwise it takes more:
+// revision and the time is still that of the decision. For an entity that other processes use as well it is this:
 //
-//   - An entity that is not remembered, or that other processes use as well, is read first: two round trips.
-//   - When another process comes in between, the row is locked, read and written in two round trips more. An entity
-//     for which that happens again and again is locked at once: two round trips, during which the others wait.
-//   - What finds out that another process has changed the row has spent a round trip on that.
+//   - Where the classic rules are enough, that is GetDelay and ReturnToken of an entity with one window that nobody was
+//     admitted to, the statement takes or gives back the token, or promises the next slot, whatever the others have stored.
+//     That is one round trip, too, for an entity that is new here as well.
+//   - Otherwise the entity is read first: two round trips. When another process comes in between, the row is locked, read
+//     and written in two round trips more. An entity for which that happens again and again is locked at once: two
+//     round trips, during which the others wait.
+//   - What finds out that things are not as remembered has spent a round trip on that: that another process has
+//     changed the row, that the last of a window has just been taken, or all tokens are out.
+//
+// So several processes, each of which decides about an entity with Admit and Settle, take two round trips each time.
 //
 // Callers who wait at the same time share a round trip, and those who wait for the same entity share one statement
 // besides. Nobody waits for company: a caller is sent at once unless several batches are under way.
@@ -131,7 +137,7 @@ type Options struct {
 	DeleteEvery time.Duration
 
 	// Remember is of how many entities the storage remembers the state, about 300 bytes each: a decision about another one
-	// takes a second round trip. Defaults to 100,000.
+	// may take a second round trip. Defaults to 100,000.
 	Remember int
 }
 
@@ -148,6 +154,8 @@ type Storage struct {
 	memory  memory
 	clock   clock
 	closed  atomic.Bool
+
+	isolated atomic.Bool // sessions begin transactions at a level that refuses to wait for others
 
 	deleteEvery time.Duration
 	deleteDue   atomic.Int64    // by the reading of clock
@@ -266,21 +274,22 @@ func (s *Storage) GetWithTime(ctx context.Context, key string) (storage.State, s
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
 	var r record
-	var clock int64
-	var encoded []byte
+	var clock float64
+	var numbers []int64
 	err := s.retry(ctx, func() error {
-		return s.pool.QueryRow(ctx, s.sql.read, rowKey(key)).Scan(&clock, &r.revision, &encoded, &r.expires, &r.callersClock)
+		return s.pool.QueryRow(ctx, s.sql.read, rowKey(key)).Scan(&clock, &r.revision, &numbers, &r.expires, &r.callersClock)
 	})
-	if err == nil && !r.decode(encoded) {
+	if err == nil && !r.decode(numbers) {
 		err = ErrNotState
 	}
 	if err != nil {
 		return storage.State{}, storage.NoRevision, time.Time{}, err
 	}
-	if floor(clock, 1000) >= r.expires {
+	now := toMicros(clock)
+	if floor(now, 1000) >= r.expires {
 		r = record{}
 	}
-	return r.state, storage.Revision(r.revision), time.UnixMicro(clock), nil
+	return r.state, storage.Revision(r.revision), time.UnixMicro(now), nil
 }
 
 // Set implements [storage.Storage]. The time of a state is a caller's.
@@ -294,10 +303,11 @@ func (s *Storage) Set(ctx context.Context, key string, state storage.State, rev 
 	if state.Until < math.MaxInt64 {
 		keep = max(keep, within(state.Until)-within(state.Ops.Last))
 	}
-	encoded, _ := state.MarshalBinary() // it returns no error
-	sql, args := s.sql.setNew, []any{rowKey(key), newRevision(), encoded, keep, longName(key)}
-	if rev != storage.NoRevision {
-		sql, args[4] = s.sql.set, int64(rev)
+	sql, args := s.sql.setNew, appendState([]any{rowKey(key), newRevision(), keep}, &state)
+	if rev == storage.NoRevision {
+		args = append(args, longName(key))
+	} else {
+		sql, args = s.sql.set, append(args, int64(rev))
 	}
 	var stored int64
 	err := s.retry(ctx, func() error {
@@ -312,22 +322,27 @@ func (s *Storage) Set(ctx context.Context, key string, state storage.State, rev 
 }
 
 const (
+	millis = "floor(extract(epoch from clock_timestamp()) * 1000)::bigint"
+
 	// An entity that has expired counts as not stored.
-	setNewSQL = "insert into drip.entity as e (key, revision, state, expires, callers_clock, entity) " +
-		"values ($1, $2, $3, " + micros + " / 1000 + $4, true, $5) on conflict (key) do update set " +
-		"revision = excluded.revision, state = excluded.state, expires = excluded.expires, callers_clock = true " +
-		"where e.expires <= " + micros + " / 1000"
-	setSQL = "update drip.entity set revision = $2, state = $3, expires = " + micros + " / 1000 + $4, callers_clock = true " +
-		"where key = $1 and revision = $5 and expires > " + micros + " / 1000"
+	setNewSQL = "insert into drip.entity as e (key, revision, expires, callers_clock, " + columns + ", entity) " +
+		"values ($1, $2, " + millis + " + $3, true, $4, $5, $6, $7, $8, $9, $10, $11) on conflict (key) do update set " +
+		"revision = excluded.revision, expires = excluded.expires, callers_clock = true, ops_last = excluded.ops_last, " +
+		"ops_capacity = excluded.ops_capacity, wait_last = excluded.wait_last, wait_capacity = excluded.wait_capacity, " +
+		"in_use = excluded.in_use, until = excluded.until, booking = excluded.booking where e.expires <= " + millis
+	setSQL = "update drip.entity set revision = $2, expires = " + millis + " + $3, callers_clock = true, ops_last = $4, " +
+		"ops_capacity = $5, wait_last = $6, wait_capacity = $7, in_use = $8, until = $9, booking = $10 " +
+		"where key = $1 and revision = $11 and expires > " + millis
 
 	deleteSQL = "delete from drip.entity where key = any (array(" +
-		"select key from drip.entity, (select " + micros + " / 1000 as clock) c where expires <= clock limit $1 " +
+		"select key from drip.entity, (select " + millis + " as clock) c where expires <= clock limit $1 " +
 		"for update of entity skip locked))"
 )
 
 // sql is the statements in the storage's schema.
 type sql struct {
 	read, check, swap, create, lock, store, storeNew string
+	start, run, postpone, giveBack                   string
 	set, setNew, delete, list                        string
 }
 
@@ -335,6 +350,7 @@ func newSQL(schema string) *sql {
 	return &sql{
 		read: in(schema, readSQL), check: in(schema, checkSQL), swap: in(schema, swapSQL), create: in(schema, createSQL),
 		lock: in(schema, lockSQL), store: in(schema, storeSQL), storeNew: in(schema, storeNewSQL),
+		start: in(schema, startSQL), run: in(schema, runSQL), postpone: in(schema, postponeSQL), giveBack: in(schema, giveBackSQL),
 		set: in(schema, setSQL), setNew: in(schema, setNewSQL),
 		delete: in(schema, deleteSQL), list: in(schema, listSQL),
 	}

@@ -345,7 +345,7 @@ func TestList(t *testing.T) {
 		getDelay(t, s, key, plenty)
 	}
 	exec(t, pool, o.Schema, "update drip.entity set expires = 5 where key = 'idle'")
-	exec(t, pool, o.Schema, `update drip.entity set state = '\x7b' where key = 'broken'`)
+	exec(t, pool, o.Schema, "update drip.entity set booking = '{7}' where key = 'broken'")
 	got := map[string]int64{}
 	if err := s.List(t.Context(), func(e storage.Entry) error {
 		if _, twice := got[e.Key]; twice || time.Since(e.Time).Abs() > time.Minute {

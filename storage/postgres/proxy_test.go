@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/drip-go/drip"
 	"github.com/drip-go/drip/internal/servers"
 	"github.com/drip-go/drip/storage"
 	"github.com/drip-go/drip/storage/postgres"
@@ -174,37 +175,74 @@ func TestRoundTrips(t *testing.T) {
 			}
 		}
 	})
-	p.roundTrips(t, "an entity that is new here", 2+1, func() {
+	p.roundTrips(t, "an entity that is new, and one that is new here", 1+1, func() {
 		key := newSchema()
 		getDelay(t, s, key, plenty)
-		getDelay(t, s, key, plenty)
+		getDelay(t, other, key, plenty)
 	})
-	p.roundTrips(t, "two processes in turn", 2*20, func() {
+	p.roundTrips(t, "two processes in turn", 40, func() {
 		for range 10 {
 			getDelay(t, s, "shop", plenty)
 			getDelay(t, other, "shop", plenty)
+			returnToken(s, "shop")
+			returnToken(other, "shop")
 		}
 	})
-	getDelay(t, other, "shop", plenty) // is alone with it
-	getDelay(t, other, "shop", plenty)
-	p.roundTrips(t, "an entity that another process had, and alone again", 2+2+1+3+2, func() {
-		for range 3 {
-			getDelay(t, s, "shop", plenty) // locks, for it was shared; locks again, for it still was; then has it alone
+	none := limits(1, 1, 1<<36)
+	for range 3 {
+		getDelay(t, s, "none", none)
+		getDelay(t, other, "none", none)
+	}
+	p.roundTrips(t, "two processes in turn that are denied", 20, func() {
+		for range 10 {
+			if a, b := getDelay(t, s, "none", none), getDelay(t, other, "none", none); a == 0 || b <= a {
+				t.Errorf("postponed by %v and %v", a, b)
+			}
 		}
-		getDelay(t, other, "shop", plenty) // finds that it was changed
-		getDelay(t, other, "shop", plenty) // locks, and finds that it was not
 	})
+	p.roundTrips(t, "two processes in turn, and two windows", 2*20, func() {
+		for range 10 {
+			getDelay(t, s, "shop2", twoWindows)
+			getDelay(t, other, "shop2", twoWindows)
+		}
+	})
+	for _, c := range []struct {
+		key    string
+		limits *storage.Limits
+		want   int64
+	}{{"shop", plenty, 1 + 1 + 1 + 2 + 1}, {"shop2", twoWindows, 2 + 2 + 1 + 3 + 2}} {
+		getDelay(t, other, c.key, c.limits) // is alone with it
+		getDelay(t, other, c.key, c.limits)
+		p.roundTrips(t, "an entity that another process had, and alone again: "+c.key, c.want, func() {
+			for range 3 {
+				getDelay(t, s, c.key, c.limits) // knows that it was shared; finds that it still was; then has it alone
+			}
+			getDelay(t, other, c.key, c.limits) // finds that it was changed
+			getDelay(t, other, c.key, c.limits) // finds that it was not
+		})
+	}
 	direct := newStorageWith(t, sharedPool(t), o)
 	makeHot(t, p, s, direct)
 	p.roundTrips(t, "an entity that others change all the time", 2*10, func() {
 		for range 10 {
-			getDelay(t, direct, "shop", plenty)
-			getDelay(t, s, "shop", plenty)
+			getDelay(t, direct, "shop", twoWindows)
+			getDelay(t, s, "shop", twoWindows)
 		}
 	})
 	p.roundTrips(t, "a look", 10, func() {
 		for range 10 {
 			_ = inUse(t, s, "shop")
+		}
+	})
+	bucket, err := drip.New(drip.Options{Storage: s})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.roundTrips(t, "Inspect, as drip inspect asks", 10, func() {
+		for range 10 {
+			if status, err := bucket.Inspect(t.Context(), "shop"); err != nil || status.InUse == 0 {
+				t.Fatalf("Inspect = %+v, %v", status, err)
+			}
 		}
 	})
 	before := p.answers.Load()
@@ -222,31 +260,38 @@ func TestRoundTrips(t *testing.T) {
 	}
 }
 
+// twoWindows is plenty for which the classic rules are not enough.
+var twoWindows = func() *storage.Limits {
+	l := *plenty
+	l.Windows = []storage.Window{l.Window}
+	return &l
+}()
+
 // makeAlone makes s believe that it has the shop alone, makeShared that others use it, too, and makeHot that they do all the
 // time. s goes through the proxy, other does not.
 func makeAlone(t *testing.T, s *postgres.Storage) {
 	t.Helper()
 	for range 3 {
-		getDelay(t, s, "shop", plenty)
+		getDelay(t, s, "shop", twoWindows)
 	}
 }
 
 func makeShared(t *testing.T, s, other *postgres.Storage) {
 	t.Helper()
 	makeAlone(t, s)
-	getDelay(t, other, "shop", plenty)
-	getDelay(t, s, "shop", plenty)
+	getDelay(t, other, "shop", twoWindows)
+	getDelay(t, s, "shop", twoWindows)
 }
 
 func makeHot(t *testing.T, p *proxy, s, other *postgres.Storage) {
 	t.Helper()
 	makeShared(t, s, other)
 	p.after(1, func(net.Conn, net.Conn) bool { // it has read
-		getDelay(t, other, "shop", plenty)
+		getDelay(t, other, "shop", twoWindows)
 		return true
 	})
 	before := p.answers.Load()
-	getDelay(t, s, "shop", plenty)
+	getDelay(t, s, "shop", twoWindows)
 	if n := p.answers.Load() - before; n < 4 { // more, if a statement had to be prepared
 		t.Errorf("a decision that somebody came in between took %d round trips, want 4", n)
 	}
@@ -273,17 +318,39 @@ func TestLostAnswer(t *testing.T) {
 		c.prepare()
 		before := inUse(t, direct, "shop")
 		p.lose(c.lost)
-		if d, err := ask(context.Background(), s, "shop", plenty); !errors.Is(err, postgres.ErrNoAnswer) {
+		if d, err := ask(context.Background(), s, "shop", twoWindows); !errors.Is(err, postgres.ErrNoAnswer) {
 			t.Errorf("%s: %v, %v; want ErrNoAnswer", c.name, d, err)
 		}
 		if n := inUse(t, direct, "shop") - before; n != c.done {
 			t.Errorf("%s: %d tokens were taken, want %d", c.name, n, c.done)
 		}
-		if d := getDelay(t, s, "shop", plenty); d != 0 {
+		if d := getDelay(t, s, "shop", twoWindows); d != 0 {
 			t.Errorf("%s: then %v", c.name, d)
 		}
 		if n := inUse(t, direct, "shop") - before; n != c.done+1 {
 			t.Errorf("%s: in the end %d tokens were taken, want %d", c.name, n, c.done+1)
+		}
+	}
+	for _, c := range []struct {
+		name string
+		op   storage.Kind
+		done int64
+	}{{"a token", storage.GetDelay, 1}, {"a token that comes back", storage.ReturnToken, -1}} {
+		for range 3 { // others always come in between
+			for _, kind := range []storage.Kind{storage.GetDelay, storage.GetDelay, storage.ReturnToken} {
+				if _, err := s.Do(t.Context(), "plain", plenty, storage.Op{Kind: kind, Now: storage.OwnClock}); err != nil {
+					t.Fatal(err)
+				}
+				getDelay(t, direct, "plain", plenty)
+			}
+		}
+		before := inUse(t, direct, "plain")
+		p.lose(1)
+		if _, err := s.Do(t.Context(), "plain", plenty, storage.Op{Kind: c.op, Now: storage.OwnClock}); !errors.Is(err, postgres.ErrNoAnswer) {
+			t.Errorf("%s: %v, want ErrNoAnswer", c.name, err)
+		}
+		if n := inUse(t, direct, "plain") - before; n != c.done {
+			t.Errorf("%s: %d tokens were taken, want %d", c.name, n, c.done)
 		}
 	}
 	st, rev, err := s.Get(t.Context(), "shop")
@@ -305,10 +372,10 @@ func TestStoppedInTheMiddle(t *testing.T) {
 	p := newProxy(t, servers.UsePostgres(t).URL())
 	o := postgres.Options{Schema: newSchema(), Timeout: time.Second}
 	stopped := newStorageWith(t, newPool(t, p.url, 1), o)
-	getDelay(t, stopped, "prepared", plenty)
+	getDelay(t, stopped, "prepared", twoWindows)
 	o.Timeout = 20 * time.Second
 	direct := newStorageWith(t, sharedPool(t), o)
-	getDelay(t, direct, "shop", plenty)
+	getDelay(t, direct, "shop", twoWindows)
 	locked, served := make(chan struct{}), make(chan struct{})
 	makeHot(t, p, stopped, direct)
 	before := inUse(t, direct, "shop")
@@ -320,12 +387,12 @@ func TestStoppedInTheMiddle(t *testing.T) {
 	})
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		if d, err := ask(context.Background(), stopped, "shop", plenty); !errors.Is(err, postgres.ErrNoAnswer) {
+		if d, err := ask(context.Background(), stopped, "shop", twoWindows); !errors.Is(err, postgres.ErrNoAnswer) {
 			t.Errorf("the process that was stopped: %v, %v; want ErrNoAnswer", d, err)
 		}
 	})
 	<-locked
-	if d := getDelay(t, direct, "shop", plenty); d != 0 {
+	if d := getDelay(t, direct, "shop", twoWindows); d != 0 {
 		t.Errorf("GetDelay = %v", d)
 	}
 	close(served)
