@@ -280,6 +280,12 @@ func TestSoak(t *testing.T) {
 	published, _, twice := s.counted()
 	t.Logf("of %d messages none was lost, %d were handled twice; %v", published, twice, happened)
 	var after resources
+	defer func() {
+		if t.Failed() {
+			stacks := make([]byte, 1<<20)
+			t.Logf("before %+v, after %+v\n%s", before, after, stacks[:runtime.Stack(stacks, true)])
+		}
+	}()
 	eventually(t, "what was used is given back", func() bool {
 		after = s.resources()
 		return after.goroutines <= before.goroutines+2 && after.channels <= before.channels && after.queues <= before.queues
