@@ -43,72 +43,65 @@ var poison = map[string]amqp.Publishing{
 // Whatever a message is made of, a handler gets it, after a trip through a delay queue, as it would from the work queue,
 // and so does who looks at the dead letters.
 func TestPoison(t *testing.T) {
-	t.Parallel()
-	broker := useBroker(t)
-	for _, queues := range []QueueType{Quorum, Classic} {
-		t.Run(string(queues), func(t *testing.T) {
-			t.Parallel()
-			b := connect(t, broker)
-			queue := b.typed(queues)
-			publish := func() {
-				for id, m := range poison {
-					m.MessageId = id
-					b.publish(queue, m)
-				}
+	bothTypes(t, func(t *testing.T, b *broker, queues QueueType, queue string) {
+		publish := func() {
+			for id, m := range poison {
+				m.MessageId = id
+				b.publish(queue, m)
 			}
-			publish()
-			want := map[string]amqp.Delivery{} // as a consumer gets it that knows nothing of us
-			for range poison {
-				d, _, err := b.ch.Get(queue, true)
-				b.must(err)
-				want[d.MessageId] = d
-			}
-			var mu sync.Mutex
-			got := map[string]amqp.Delivery{}
-			stop := running(t, Options{
-				URL: b.url, Queue: queue, QueueType: queues, Entity: byID, Logger: quiet,
-				Limiter: each(t, func(i int) time.Duration { return time.Duration(700*(i%2)+1) * time.Millisecond }), // held in hand, or through a delay queue
-				Handler: HandlerFunc(func(_ context.Context, d *amqp.Delivery) error {
-					mu.Lock()
-					defer mu.Unlock()
-					got[d.MessageId] = *d
-					return Permanent(errors.New("of no use"))
-				}),
-			})
-			publish()
-			dead := queue + ".drip.dead"
-			eventually(t, "all are dead letters", func() bool { return b.count(dead) == len(poison) })
-			stop()
-			if n := b.ready(queue); n != 0 {
-				t.Errorf("%d copies are left", n)
-			}
-			for range poison {
-				d, _, err := b.ch.Get(dead, true)
-				b.must(err)
-				id := d.MessageId
-				if id == "" || d.Headers[headerReason] != reasonFailed {
-					t.Errorf("%s: the dead letter says %v", id, d.Headers)
-				}
-				if a, b := essence(want[id], queue), essence(got[id], queue); a != b {
-					t.Errorf("%s: the handler got\n%.1000s\nfrom the work queue comes\n%.1000s", id, b, a)
-				}
-				for name := range d.Headers { // what kept has
-					if brokerActsOn(name) {
-						t.Errorf("%s: the dead letter has the header %s", id, name)
-					}
-				}
-				if kept, ok := d.Headers[headerKept].(amqp.Table); ok {
-					for name, v := range kept {
-						d.Headers[name] = v
-					}
-				}
-				d.Exchange, d.RoutingKey = "", queue
-				if a, b := essence(want[id], queue), essence(d, queue); a != b {
-					t.Errorf("%s: the dead letter is\n%.1000s\nfrom the work queue comes\n%.1000s", id, b, a)
-				}
-			}
+		}
+		publish()
+		want := map[string]amqp.Delivery{} // as a consumer gets it that knows nothing of us
+		for range poison {
+			d, _, err := b.ch.Get(queue, true)
+			b.must(err)
+			want[d.MessageId] = d
+		}
+		var mu sync.Mutex
+		got := map[string]amqp.Delivery{}
+		stop := running(t, Options{
+			URL: b.url, Queue: queue, QueueType: queues, Entity: byID, Logger: quiet,
+			Limiter: each(t, func(i int) time.Duration { return time.Duration(700*(i%2)+1) * time.Millisecond }), // held in hand, or through a delay queue
+			Handler: HandlerFunc(func(_ context.Context, d *amqp.Delivery) error {
+				mu.Lock()
+				defer mu.Unlock()
+				got[d.MessageId] = *d
+				return Permanent(errors.New("of no use"))
+			}),
 		})
-	}
+		publish()
+		dead := queue + ".drip.dead"
+		eventually(t, "all are dead letters", func() bool { return b.count(dead) == len(poison) })
+		stop()
+		if n := b.ready(queue); n != 0 {
+			t.Errorf("%d copies are left", n)
+		}
+		for range poison {
+			d, _, err := b.ch.Get(dead, true)
+			b.must(err)
+			id := d.MessageId
+			if id == "" || d.Headers[headerReason] != reasonFailed {
+				t.Errorf("%s: the dead letter says %v", id, d.Headers)
+			}
+			if a, b := essence(want[id], queue), essence(got[id], queue); a != b {
+				t.Errorf("%s: the handler got\n%.1000s\nfrom the work queue comes\n%.1000s", id, b, a)
+			}
+			for name := range d.Headers { // what kept has
+				if brokerActsOn(name) {
+					t.Errorf("%s: the dead letter has the header %s", id, name)
+				}
+			}
+			if kept, ok := d.Headers[headerKept].(amqp.Table); ok {
+				for name, v := range kept {
+					d.Headers[name] = v
+				}
+			}
+			d.Exchange, d.RoutingKey = "", queue
+			if a, b := essence(want[id], queue), essence(d, queue); a != b {
+				t.Errorf("%s: the dead letter is\n%.1000s\nfrom the work queue comes\n%.1000s", id, b, a)
+			}
+		}
+	})
 }
 
 // essence is what a message is, in a text with the types of its headers: its publisher's, without ours and the broker's

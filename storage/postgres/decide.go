@@ -89,6 +89,12 @@ func (s *Storage) decide(batch []*turn, answered func([]*turn)) {
 	defer cancel()
 	var ways [hot + 1][]*turn
 	now, known := s.clock.now()
+	divide := func(t *turn, w way) {
+		if w != alone && known && s.classic(t, now) {
+			w = unknown
+		}
+		ways[w] = append(ways[w], t)
+	}
 	for _, t := range batch {
 		w := shared
 		if t.known = s.memory.get(t.key); t.known != nil {
@@ -98,11 +104,7 @@ func (s *Storage) decide(batch []*turn, answered func([]*turn)) {
 		if w == alone && !known {
 			w = shared
 		}
-		if w != alone && known && s.classic(t, now) {
-			ways[unknown] = append(ways[unknown], t)
-		} else {
-			ways[w] = append(ways[w], t)
-		}
+		divide(t, w)
 	}
 	// try decides at a time, and tells for which turns that does not hold.
 	try := func(by func(context.Context, []*turn, int64) (done, stale []*turn), turns []*turn, now int64) []*turn {
@@ -116,14 +118,10 @@ func (s *Storage) decide(batch []*turn, answered func([]*turn)) {
 	}
 	stale := try(s.swap, ways[alone], now)
 	if len(stale) > 0 {
-		now, _ = s.clock.now()
+		now, known = s.clock.now()
 	}
 	for _, t := range stale {
-		w := shared
-		if s.classic(t, now) {
-			w = unknown
-		}
-		ways[w] = append(ways[w], t)
+		divide(t, shared)
 	}
 	ways[shared] = append(ways[shared], try(s.decideClassic, ways[unknown], now)...)
 	if turns := ways[shared]; len(turns) > 0 {
