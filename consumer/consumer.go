@@ -28,7 +28,8 @@
 //	messaging.client.consumed.messages   deliveries, by the queue they came from
 //	drip.consumer.settlements            what became of each: drip.outcome is handled, postponed (by the limit), throttled
 //	                                     (by the provider), retried, forwarded (on a delay of several trips, or because
-//	                                     the limiter gives no answer), returned (to the broker) or dead_lettered, with the drip.reason
+//	                                     the limiter gives no answer), returned (to the broker) or dead_lettered, with
+//	                                     the drip.reason
 //	drip.consumer.in_hand                messages in hand, by queue: at most Prefetch of the work queue, Hold of the other
 //	drip.consumer.lateness               from when a postponed message was due until it was asked about, in seconds
 //	messaging.process.duration           what handlers took; error.type is failed, panic or throttled

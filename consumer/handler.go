@@ -136,9 +136,9 @@ func permanent(err error) bool {
 }
 
 // Throttled is the error of a handler whose call the provider refused because of its limit: nothing of the entity runs
-// for retryAfter, in any process, and then the message does, in front of newcomers; no retry is spent. Providers say 0, too: it is at least
-// Options.RetryDelay, and behind Limit a second. With a Limiter that is no Admitter only the message waits. cause may
-// be nil.
+// for retryAfter, in any process, and then the message does, in front of newcomers; no retry is spent. Providers say 0,
+// too: it is at least Options.RetryDelay, and behind Limit a second. With a Limiter that is no Admitter only the message
+// waits. cause may be nil.
 func Throttled(retryAfter time.Duration, cause error) error {
 	return &throttledError{retryAfter, cause}
 }
