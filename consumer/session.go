@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"sync"
 	"time"
 
@@ -136,32 +137,56 @@ func (s *session) run(ctx context.Context) {
 	})
 	defer stop()
 	var loops sync.WaitGroup
-	loops.Go(func() { s.take(&settling{deliveries: s.channels[0]}, s.work, false) })
-	loops.Go(func() { s.take(&settling{deliveries: s.channels[1]}, s.due, true) })
+	loops.Go(func() { s.take(newSettling(s.channels[0], s.o.Prefetch/8), s.work, false) })
+	// Of many that are due at once none is acknowledged before all have begun: the broker would take the time to do it.
+	loops.Go(func() { s.take(newSettling(s.channels[1], s.o.Hold/2), s.due, true) })
 	loops.Wait()
 	if ctx.Err() == nil && s.broken.Err() == nil && !s.conn.IsClosed() {
 		s.o.Logger.Warn("the broker has ended the consumer", "hint", "was a queue deleted?")
 	}
 }
 
-// take has each delivery processed as it comes, by whoever is idle, or else by a new goroutine. Those that are kept have
-// grown their stacks already, which is a tenth of what a message costs.
-func (s *session) take(from *settling, deliveries <-chan amqp.Delivery, waited bool) {
-	defer s.stopWaiting()
-	idle := make(chan func())
-	defer close(idle)
-	for d := range deliveries {
-		delivery := from.received(d.DeliveryTag)
-		next := func() { s.process(from, delivery, d, waited) }
+// delivery is a message in hand.
+type delivery struct {
+	message
+	from *settling
+	tag  *list.Element
+	back bool // from the due queue
+	far  bool // not due for so long that it goes to a delay queue again
+}
+
+// take has each delivery processed, as it comes or when it is due, until there are no more.
+func (s *session) take(from *settling, deliveries <-chan amqp.Delivery, back bool) {
+	w := workers{process: s.process, running: &s.inHand}
+	defer w.close()
+	var early held
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for set := int64(0); ; {
 		select {
-		case idle <- next:
-		default:
-			s.inHand.Go(func() {
-				next()
-				for next := range idle {
-					next()
-				}
-			})
+		case d, ok := <-deliveries:
+			if !ok {
+				s.stopWaiting()
+				early.release(math.MaxInt64, w.do)
+				return
+			}
+			now := time.Now()
+			m := &delivery{message: open(d, now, back), from: from, tag: from.received(d.DeliveryTag), back: back}
+			m.Acknowledger = acknowledged{}
+			m.visit = s.telemetry.receive(&m.message, back)
+			_, m.far = placeFor(now.UnixMilli(), m.due, true)
+			if m.far || m.due <= now.UnixMilli() {
+				w.do(m)
+				continue
+			}
+			early.add(m)
+		case <-timer.C:
+			early.release(time.Now().UnixMilli(), w.do)
+			set = 0
+		}
+		if next := early.next(); next != set && next != 0 {
+			timer.Reset(time.Until(time.UnixMilli(next)))
+			set = next
 		}
 	}
 }
@@ -190,17 +215,14 @@ const settleTime = 250 * time.Millisecond
 
 // process brings one delivery to its end: acknowledged when the message is done or safe elsewhere, else given
 // back to the broker.
-func (s *session) process(from *settling, delivery *list.Element, d amqp.Delivery, waited bool) {
-	m := open(d, time.Now(), waited)
-	m.Acknowledger = acknowledged{}
-	m.visit = s.telemetry.receive(&m, waited)
-	err := s.advance(&m, waited)
+func (s *session) process(d *delivery) {
+	err := s.advance(d)
 	if err == nil {
-		err = from.ack(delivery)
+		err = d.from.ack(d.tag)
 	} else if s.broken.Err() == nil {
-		err = errors.Join(err, from.giveBack(delivery))
+		err = errors.Join(err, d.from.giveBack(d.tag))
 	}
-	m.visit.end(err)
+	d.visit.end(err)
 	switch {
 	case err == nil, s.waiting.Err() != nil:
 	case s.broken.Err() != nil || errors.Is(err, amqp.ErrClosed):
@@ -212,15 +234,11 @@ func (s *session) process(from *settling, delivery *list.Element, d amqp.Deliver
 
 // advance takes a message the next step of its way. Nil means that the delivery may be acknowledged. A message that
 // was back may stay in hand for a while instead of being postponed again.
-func (s *session) advance(m *message, back bool) error {
-	if m.due > time.Now().UnixMilli() {
-		if _, wait := placeFor(time.Now().UnixMilli(), m.due, true); wait {
-			m.visit.became(wasForwarded, "")
-			return s.put(m) // a trip longer than its queues
-		}
-		if !sleep(s.waiting, time.Until(time.UnixMilli(m.due))) {
-			return s.waiting.Err()
-		}
+func (s *session) advance(d *delivery) error {
+	m := &d.message
+	if d.far {
+		m.visit.became(wasForwarded, "")
+		return s.put(m)
 	}
 	if s.waiting.Err() != nil {
 		return s.waiting.Err()
@@ -237,7 +255,7 @@ func (s *session) advance(m *message, back bool) error {
 			return s.failed(m, entity, err)
 		}
 	}
-	a, err := s.admit(m, entity, cost, back)
+	a, err := s.admit(m, entity, cost, d.back)
 	switch {
 	case errors.Is(err, errTooOld):
 		s.gate.cancel(s.broken, entity, drip.Admission{Delay: 1, Ticket: m.ticket})

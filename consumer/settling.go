@@ -3,22 +3,36 @@ package consumer
 import (
 	"container/list"
 	"math"
-	"runtime"
 	"sync"
+	"time"
 )
 
 // settling is a channel that is consumed from. It acknowledges many deliveries with one frame when many are over at
 // once: frames are most of what an acknowledgement costs, here and in the broker.
 type settling struct {
-	deliveries interface { // an *amqp.Channel
-		Ack(tag uint64, multiple bool) error
-		Nack(tag uint64, multiple, requeue bool) error
-	}
+	deliveries acknowledger
+
+	enough int
+	full   chan struct{} // tells that so many are fresh
 
 	mu          sync.Mutex
 	outstanding list.List // the tags of deliveries that are not over, in their order
 	fresh       []uint64  // those to acknowledge
 	writing     bool
+}
+
+// gather is how long an acknowledgement waits for others to go along. If the process dies meanwhile, what was done is
+// delivered again.
+const gather = 5 * time.Millisecond
+
+// newSettling is for a channel on which no more than enough acknowledgements are to wait: a part of its prefetch.
+func newSettling(deliveries acknowledger, enough int) *settling {
+	return &settling{deliveries: deliveries, enough: max(enough, 1), full: make(chan struct{}, 1)}
+}
+
+type acknowledger interface { // an *amqp.Channel
+	Ack(tag uint64, multiple bool) error
+	Nack(tag uint64, multiple, requeue bool) error
 }
 
 // received notes a delivery. It is to be called in the order in which they come, and what it returns is for ack or
@@ -47,14 +61,23 @@ func (c *settling) ack(delivery *list.Element) error {
 	defer c.mu.Unlock()
 	c.fresh = append(c.fresh, c.outstanding.Remove(delivery).(uint64))
 	if c.writing {
+		if len(c.fresh) == c.enough {
+			c.full <- struct{}{}
+		}
 		return nil
 	}
 	c.writing = true
 	defer func() { c.writing = false }()
 	for len(c.fresh) > 0 {
-		c.mu.Unlock()
-		runtime.Gosched() // whoever is about to acknowledge, too, goes along
-		c.mu.Lock()
+		if len(c.fresh) < c.enough {
+			c.mu.Unlock()
+			within(gather, c.full)
+			c.mu.Lock()
+		}
+		select {
+		case <-c.full:
+		default:
+		}
 		together, alone := c.take()
 		c.mu.Unlock()
 		err := c.write(together, alone)

@@ -220,11 +220,11 @@ func (s *soak) resources() (r resources) {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	r.goroutines, r.heap = runtime.NumGoroutine(), heap()
+	r.goroutines, r.heap = runtime.NumGoroutine(), heapInUse()
 	return r
 }
 
-func heap() uint64 {
+func heapInUse() uint64 {
 	runtime.GC()
 	runtime.GC()
 	var m runtime.MemStats
@@ -291,7 +291,7 @@ func TestSoak(t *testing.T) {
 		return after.goroutines <= before.goroutines+2 && after.channels <= before.channels && after.queues <= before.queues
 	})
 	s.handled = nil
-	if after.heap = heap(); after.heap > before.heap+10<<20 {
+	if after.heap = heapInUse(); after.heap > before.heap+10<<20 {
 		t.Errorf("the heap has %d bytes, before it had %d", after.heap, before.heap)
 	}
 	t.Logf("before %+v, after %+v", before, after)

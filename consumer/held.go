@@ -1,0 +1,40 @@
+package consumer
+
+import "container/heap"
+
+// held are messages that are back a moment before they are due. Who takes deliveries has them, with one timer for all: a
+// thousand that are due at one instant are begun in the time in which a hundred sleepers wake up.
+type held struct{ byDue }
+
+func (h *held) add(d *delivery) { heap.Push(&h.byDue, d) }
+
+// next is when the next is due, 0 if there is none.
+func (h *held) next() int64 {
+	if len(h.byDue) == 0 {
+		return 0
+	}
+	return h.byDue[0].due
+}
+
+// release gives away what is due by then.
+func (h *held) release(by int64, to func(*delivery)) {
+	for len(h.byDue) > 0 && h.byDue[0].due <= by {
+		to(heap.Pop(&h.byDue).(*delivery))
+	}
+}
+
+// byDue is a heap.
+type byDue []*delivery
+
+func (h byDue) Len() int           { return len(h) }
+func (h byDue) Less(i, j int) bool { return h[i].due < h[j].due }
+func (h byDue) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
+func (h *byDue) Push(d any)        { *h = append(*h, d.(*delivery)) }
+
+func (h *byDue) Pop() any {
+	last := len(*h) - 1
+	d := (*h)[last]
+	(*h)[last] = nil
+	*h = (*h)[:last]
+	return d
+}

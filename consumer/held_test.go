@@ -1,0 +1,144 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"math"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+// What is held is given away in the order in which it is due, at its time and not before.
+func TestHeld(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(1, 2))
+	var h held
+	kept := 0
+	for now := int64(0); now < 10_000; now += rnd.Int64N(100) {
+		for range rnd.IntN(20) {
+			d := &delivery{}
+			d.due = now + rnd.Int64N(1000)
+			h.add(d)
+			kept++
+		}
+		last := int64(0)
+		h.release(now, func(d *delivery) {
+			if d.due > now || d.due < last {
+				t.Fatalf("at %d one that is due at %d comes after one of %d", now, d.due, last)
+			}
+			last = d.due
+			kept--
+		})
+		if next := h.next(); next != 0 && next <= now || next == 0 && kept > 0 {
+			t.Fatalf("at %d the next of %d is due at %d", now, kept, next)
+		}
+	}
+	h.release(math.MaxInt64, func(*delivery) { kept-- })
+	if kept != 0 || h.next() != 0 {
+		t.Errorf("%d are left, the next is due at %d", kept, h.next())
+	}
+}
+
+// taking is a session without a broker.
+func taking(t *testing.T, o Options) *session {
+	t.Helper()
+	o.URL, o.Queue, o.Entity, o.Logger = "amqp://localhost", "orders", byID, quiet
+	if o.Handler == nil {
+		o.Handler = HandlerFunc(func(context.Context, *amqp.Delivery) error { return nil })
+	}
+	c, err := New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.delays.publisher.connect = func(context.Context) (*amqp.Connection, error) { return nil, errors.New("no broker") }
+	s := &session{Consumer: c}
+	s.waiting, s.stopWaiting = context.WithCancel(t.Context())
+	s.broken, s.ruined = context.WithCancel(t.Context())
+	t.Cleanup(s.ruined)
+	t.Cleanup(s.stopWaiting)
+	return s
+}
+
+// A message that is back early is asked about when it is due, to the millisecond. When nothing more is to wait it is given
+// back at once.
+func TestTakeHolds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const n = 500
+		var mu sync.Mutex
+		asked, due := map[string]time.Time{}, map[string]time.Time{}
+		free := limiterFunc(func() time.Duration { return 0 })
+		s := taking(t, Options{Limiter: free, Handler: HandlerFunc(func(_ context.Context, d *amqp.Delivery) error {
+			mu.Lock()
+			defer mu.Unlock()
+			asked[d.MessageId] = time.Now()
+			return nil
+		})})
+		b := &strict{t: t, outstanding: map[uint64]bool{}, wanted: map[uint64]bool{}}
+		deliveries := make(chan amqp.Delivery, n+1)
+		send := func(tag uint64, delay time.Duration) {
+			m := message{Delivery: numberedDelivery(tag)}
+			m.postponeBy(delay)
+			m.first = time.Now().UnixMilli()
+			due[m.MessageId] = time.UnixMilli(m.due)
+			m.Headers = amqp.Table{headerNote: m.note()}
+			b.outstanding[tag], b.wanted[tag] = true, delay < time.Minute
+			deliveries <- m.Delivery
+		}
+		ended := make(chan struct{})
+		go func() { defer close(ended); s.take(newSettling(b, 1), deliveries, true) }()
+		rnd := rand.New(rand.NewPCG(3, 4))
+		for tag := range uint64(n) {
+			send(tag+1, time.Duration(rnd.Int64N(int64(early*time.Millisecond))))
+			time.Sleep(time.Duration(rnd.Int64N(int64(3 * time.Millisecond))))
+			synctest.Wait()
+		}
+		time.Sleep(early * time.Millisecond)
+		synctest.Wait()
+		for id, at := range due {
+			if asked[id] != at {
+				t.Errorf("message %s is due at %v and was asked about at %v", id, at, asked[id])
+			}
+		}
+		if len(b.outstanding) > 0 {
+			t.Errorf("%d are not settled", len(b.outstanding))
+		}
+		send(n+1, early*time.Millisecond)
+		synctest.Wait()
+		close(deliveries)
+		<-ended
+		s.inHand.Wait()
+		if len(asked) != n || len(b.outstanding) > 0 {
+			t.Errorf("%d were asked about, %d are outstanding; want that the last was given back", len(asked), len(b.outstanding))
+		}
+	})
+}
+
+// A message that was found too early to be held never runs early, though by the time somebody has come to process it the
+// delay queues may not serve it any more.
+func TestFarNeverRuns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := taking(t, Options{Limiter: limiterFunc(func() time.Duration { t.Error("was asked about"); return 0 })})
+		b := &strict{t: t, outstanding: map[uint64]bool{1: true}}
+		from := newSettling(b, 1)
+		d := &delivery{message: message{Delivery: numberedDelivery(1)}, from: from, tag: from.received(1), back: true, far: true}
+		d.postponeBy(100 * time.Millisecond)
+		if _, wait := placeFor(time.Now().UnixMilli(), d.due, true); wait {
+			t.Fatal("the delay queues serve it")
+		}
+		go s.process(d)
+		time.Sleep(time.Minute)
+		s.stopWaiting()
+		synctest.Wait()
+		if len(b.outstanding) > 0 {
+			t.Error("it was not given back")
+		}
+	})
+}
+
+func numberedDelivery(tag uint64) amqp.Delivery {
+	return amqp.Delivery{DeliveryTag: tag, MessageId: numbered(int(tag), int(tag)+1)[0].MessageId}
+}
