@@ -16,18 +16,24 @@ import (
 )
 
 // One entity with a great many messages that wait adds nothing to the wait of others. What others wait is in the log,
-// without and with it; DRIP_WAITING=100000 has as many of them.
+// without and with it. DRIP_WAITING=100000 has as many of them, and looks at nine rounds instead of one.
 func TestOneEntityDoesNotDelayOthers(t *testing.T) {
-	waiting := 5000
+	waiting, rounds := 5000, 1
 	if v := os.Getenv("DRIP_WAITING"); v != "" {
 		var err error
 		if waiting, err = strconv.Atoi(v); err != nil {
 			t.Fatal(err)
 		}
+		rounds = 9
 	}
 	b := connect(t, useBroker(t))
 	queue := b.queue()
-	bucket := newBucket(t, drip.Options{Size: 10, RefreshRate: 10})
+	bucket := newBucket(t, drip.Options{Size: 1000, RefreshRate: 1000, Limits: func(_ context.Context, entity string) (l drip.Limit, err error) {
+		if entity == "slow" { // as a shop platform's
+			l.Size, l.RefreshRate = 40, 2
+		}
+		return l, nil
+	}})
 	const others, each = 100, 10
 	var mu sync.Mutex
 	var waits []time.Duration
@@ -49,7 +55,7 @@ func TestOneEntityDoesNotDelayOthers(t *testing.T) {
 			return nil
 		}),
 	})
-	round := func() time.Duration {
+	round := func() []time.Duration {
 		mu.Lock()
 		waits = nil
 		mu.Unlock()
@@ -62,21 +68,32 @@ func TestOneEntityDoesNotDelayOthers(t *testing.T) {
 			b.must(err)
 		}
 		eventually(t, "all of the others are handled", func() bool { mu.Lock(); defer mu.Unlock(); return len(waits) == others*each })
-		slices.Sort(waits)
-		return waits[len(waits)*99/100]
+		return waits
 	}
-	round() // the first is for warming up
-	without := round()
+	// The first rounds are for warming up, or for the broker to write down what it has got.
+	measured := func() (p50, p99 time.Duration) {
+		for range max(1, rounds/3) {
+			round()
+		}
+		var all []time.Duration
+		for range rounds {
+			all = append(all, round()...)
+		}
+		slices.Sort(all)
+		return all[len(all)/2], all[len(all)*99/100]
+	}
+	p50Alone, p99Alone := measured()
 	messages := make([]amqp.Publishing, waiting)
 	for i := range messages {
 		messages[i] = amqp.Publishing{Type: "slow", DeliveryMode: amqp.Persistent}
 	}
 	b.publish(queue, messages...)
 	eventuallyIn(t, 10*time.Minute, "they wait", func() bool { return b.count(queue) == 0 })
-	with := round()
+	p50, p99 := measured()
 	mu.Lock()
 	defer mu.Unlock()
-	t.Logf("p99 of %d waits of %d entities: %v alone, %v while %d messages of another wait", others*each, others, without, with, waiting-slow)
+	t.Logf("%d waits of %d entities: p50 %v and p99 %v alone, %v and %v while %d messages of another wait",
+		rounds*others*each, others, p50Alone, p99Alone, p50, p99, waiting-slow)
 	if waiting-slow < waiting/2 {
 		t.Error("too few of them have waited")
 	}

@@ -258,6 +258,7 @@ func TestSoak(t *testing.T) {
 	var loading sync.WaitGroup
 	loading.Go(func() { s.load(ctx) })
 	everything := func() bool { published, handled, _ := s.counted(); return handled == published && published > 0 }
+	eventually(t, "a message is handled", func() bool { _, handled, _ := s.counted(); return handled > 0 }) // all queues are there
 	time.Sleep(5 * time.Second)
 	s.stop()
 	before := s.resources()
