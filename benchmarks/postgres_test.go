@@ -205,12 +205,14 @@ func (t *postgresTurns) clients(b *testing.B, n int, do func(client int)) {
 	}
 }
 
-// take lets the clients decide for 400 ms, as fast as they can.
+// take lets the clients decide for 400 ms, as fast as they can. Before that they connect, prepare the statements, and
+// decide once about each key: connections live for longer than these, and have met what they work with.
 func (t *postgresTurns) take(b *testing.B, admin *pgxpool.Pool, keys []string, clients int) {
 	t.clients(b, clients, func(i int) {
-		for n := range 20 { // connects, and prepares the statements
+		for n := i; n < len(keys)+20*clients; n += clients {
 			if err := t.decide(i, keys[n%len(keys)]); err != nil {
 				b.Error(t.name, err)
+				return
 			}
 		}
 	})

@@ -77,7 +77,7 @@ func (s State) Clone() State {
 
 // Equal reports whether s and o say the same.
 func (s State) Equal(o State) bool {
-	return slices.Equal(s.Numbers(), o.Numbers())
+	return s == o || s.Booking != nil && o.Booking != nil && slices.Equal(s.Numbers(), o.Numbers())
 }
 
 // stateVersion is the first byte of an encoded State. A new field is appended and read when it is there; the

@@ -119,26 +119,25 @@ func (s *Storage) classic(t *turn, now int64) bool {
 
 // decideClassic has the turns decided by the statements that classic told. For those that are stale nothing has changed.
 func (s *Storage) decideClassic(ctx context.Context, turns []*turn, now int64) (done, stale []*turn) {
-	clocks := make([]float64, len(turns))
-	err := s.sendCommitted(ctx, func(b *pgx.Batch) {
-		for i, t := range turns {
-			t.next.revision = newRevision()
-			from, until := t.holds(now)
-			args := append([]any{rowKey(t.key), from, until, t.next.revision}, t.args...)
-			b.Queue(t.sql, args...).QueryRow(func(row pgx.Row) error {
-				n := t.next
-				expected, s := n.state, &n.state
-				err := row.Scan(&clocks[i], &s.Ops.Last, &s.Ops.Capacity, &s.Wait.Last, &s.Wait.Capacity, &s.InUse, &s.Until, &n.expires)
-				if *s != expected {
-					n.way = shared // somebody else has changed it
-				}
-				if errors.Is(err, pgx.ErrNoRows) {
-					return nil
-				}
-				return err
-			})
-		}
-	})
+	deciding := make([]statement, 0, len(turns))
+	for _, t := range turns {
+		t.next.revision, t.stored = newRevision(), 0
+		from, until := t.holds(now)
+		args := append(append(make([]any, 0, 16), rowKey(t.key), from, until, t.next.revision), t.args...)
+		deciding = append(deciding, statement{t.sql, args, func(row pgx.Row) error {
+			n := t.next
+			expected, s := n.state, &n.state
+			err := row.Scan(&t.stored, &s.Ops.Last, &s.Ops.Capacity, &s.Wait.Last, &s.Wait.Capacity, &s.InUse, &s.Until, &n.expires)
+			if *s != expected {
+				n.way = shared // somebody else has changed it
+			}
+			if errors.Is(err, pgx.ErrNoRows) {
+				return nil
+			}
+			return err
+		}})
+	}
+	err := s.sendCommitted(ctx, deciding)
 	var refused *pgconn.PgError
 	if errors.As(err, &refused) && refused.Code == "40001" {
 		s.isolated.Store(true)
@@ -150,12 +149,12 @@ func (s *Storage) decideClassic(ctx context.Context, turns []*turn, now int64) (
 		s.failed(turns, err)
 		return turns, nil
 	}
-	for i, t := range turns {
-		if clocks[i] == 0 {
+	for _, t := range turns {
+		if t.stored == 0 {
 			stale = append(stale, t)
 			continue
 		}
-		s.clock.heard(toMicros(clocks[i]), false)
+		s.clock.heard(toMicros(t.stored), false)
 		s.remember(t, t.next)
 		if a := &t.calls[0].answer; a.Delay > 0 {
 			a.Delay = max(1, t.next.state.Wait.Last-max(now, t.next.state.Ops.Last))
@@ -167,16 +166,13 @@ func (s *Storage) decideClassic(ctx context.Context, turns []*turn, now int64) (
 
 // sendCommitted sends statements in one round trip that are to wait for others and decide about what these have stored.
 // Sessions that begin transactions at a higher isolation level, which refuses that, begin one at read committed.
-func (s *Storage) sendCommitted(ctx context.Context, queue func(*pgx.Batch)) error {
+func (s *Storage) sendCommitted(ctx context.Context, statements []statement) error {
 	if !s.isolated.Load() {
-		return send(ctx, s.pool, queue)
+		return send(ctx, s.pool, statements...)
 	}
 	return s.inTransaction(ctx, func(conn *pgxpool.Conn) error {
-		return send(ctx, conn, func(b *pgx.Batch) {
-			b.Queue(beginSQL)
-			queue(b)
-			b.Queue("commit")
-		})
+		statements := append([]statement{{sql: beginSQL}}, statements...)
+		return send(ctx, conn, append(statements, statement{sql: "commit"})...)
 	})
 }
 

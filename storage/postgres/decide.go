@@ -85,8 +85,7 @@ const (
 // round trip. If somebody else comes in between, its row is locked, read, decided about and stored, in two round trips; and
 // so it goes on until nobody else has changed it.
 func (s *Storage) decide(batch []*turn, answered func([]*turn)) {
-	ctx, cancel := context.WithTimeout(context.Background(), s.timeout)
-	defer cancel()
+	ctx := s.deadlines.context()
 	var ways [hot + 1][]*turn
 	now, known := s.clock.now()
 	divide := func(t *turn, w way) {
@@ -151,17 +150,17 @@ func inOrder(turns []*turn) {
 func (s *Storage) read(ctx context.Context, turns []*turn) (known, failed []*turn, now int64) {
 	var clock float64
 	err := s.retry(ctx, func() error {
-		return send(ctx, s.pool, func(b *pgx.Batch) {
-			for _, t := range turns {
-				b.Queue(s.sql.read, rowKey(t.key)).QueryRow(func(row pgx.Row) error {
-					var state []int64
-					t.known = new(record)
-					err := row.Scan(&clock, &t.known.revision, &state, &t.known.expires, &t.known.callersClock)
-					t.broken = !t.known.decode(state)
-					return err
-				})
-			}
-		})
+		var reading []statement
+		for _, t := range turns {
+			reading = append(reading, statement{s.sql.read, []any{rowKey(t.key)}, func(row pgx.Row) error {
+				var state []int64
+				t.known = new(record)
+				err := row.Scan(&clock, &t.known.revision, &state, &t.known.expires, &t.known.callersClock)
+				t.broken = !t.known.decode(state)
+				return err
+			}})
+		}
+		return send(ctx, s.pool, reading...)
 	})
 	for _, t := range turns {
 		switch {
@@ -208,34 +207,33 @@ func appendState(args []any, s *storage.State) []any {
 
 // swap decides on the states that are known. For those that are stale nothing has changed.
 func (s *Storage) swap(ctx context.Context, turns []*turn, now int64) (done, stale []*turn) {
-	swapped := make([]float64, len(turns)) // when, by the server's clock
-	next := make([]*record, len(turns))
-	err := send(ctx, s.pool, func(b *pgx.Batch) {
-		for i, t := range turns {
-			n, changed := s.apply(t.known, t.calls, now)
-			next[i] = n
-			from, until := t.holds(now)
-			args := []any{rowKey(t.key), from, until}
-			var sql string
-			switch {
-			case !changed && n.revision == 0:
-				swapped[i] = float64(now) / 1000 // there is no row, and need not be one
-				continue
-			case !changed:
-				sql, args = s.sql.check, append(args, n.revision)
-			case t.known.revision == 0:
-				sql, args = s.sql.create, append(n.columns(args), longName(t.key))
-			default:
-				sql, args = s.sql.swap, append(n.columns(args), t.known.revision)
-			}
-			b.Queue(sql, args...).QueryRow(func(row pgx.Row) error {
-				if err := row.Scan(&swapped[i]); !errors.Is(err, pgx.ErrNoRows) {
-					return err
-				}
-				return nil
-			})
+	swapping := make([]statement, 0, len(turns))
+	for _, t := range turns {
+		n, changed := s.apply(t.known, t.calls, now)
+		t.next, t.stored = n, 0
+		if !changed && n.revision == 0 {
+			t.stored = float64(now) / 1000 // there is no row, and need not be one
+			continue
 		}
-	})
+		from, until := t.holds(now)
+		args := append(make([]any, 0, 14), rowKey(t.key), from, until)
+		var sql string
+		switch {
+		case !changed:
+			sql, args = s.sql.check, append(args, n.revision)
+		case t.known.revision == 0:
+			sql, args = s.sql.create, append(n.columns(args), longName(t.key))
+		default:
+			sql, args = s.sql.swap, append(n.columns(args), t.known.revision)
+		}
+		swapping = append(swapping, statement{sql, args, func(row pgx.Row) error {
+			if err := row.Scan(&t.stored); !errors.Is(err, pgx.ErrNoRows) {
+				return err
+			}
+			return nil
+		}})
+	}
+	err := send(ctx, s.pool, swapping...)
 	switch {
 	case again(err): // others were quicker, and the statements were one transaction
 		return nil, turns
@@ -243,16 +241,16 @@ func (s *Storage) swap(ctx context.Context, turns []*turn, now int64) (done, sta
 		s.failed(turns, err)
 		return turns, nil
 	}
-	for i, t := range turns {
-		if swapped[i] == 0 {
+	for _, t := range turns {
+		if t.stored == 0 {
 			stale = append(stale, t)
 			continue
 		}
 		if t.remembered != 0 && t.remembered != t.known.revision {
-			next[i].way = shared
+			t.next.way = shared
 		}
-		s.clock.heard(toMicros(swapped[i]), false)
-		s.remember(t, next[i])
+		s.clock.heard(toMicros(t.stored), false)
+		s.remember(t, t.next)
 		done = append(done, t)
 	}
 	return done, stale
@@ -320,53 +318,50 @@ func (s *Storage) lock(ctx context.Context, conn *pgxpool.Conn, turns []*turn) e
 	rows := make([]record, len(turns))
 	states := make([][]int64, len(turns))
 	var clock float64
-	err := send(ctx, conn, func(b *pgx.Batch) {
-		b.Queue(beginSQL)
-		b.Queue(limitSQL + fmt.Sprint(max(1, s.timeout.Milliseconds()/2)))
-		for i, t := range turns {
-			r := &rows[i]
-			b.Queue(s.sql.lock, rowKey(t.key)).QueryRow(func(row pgx.Row) error {
-				err := row.Scan(&r.revision, &states[i], &r.expires, &r.callersClock)
-				if errors.Is(err, pgx.ErrNoRows) {
-					return nil
-				}
-				return err
-			})
-		}
-		b.Queue(clockSQL).QueryRow(func(row pgx.Row) error { return row.Scan(&clock) })
-	})
+	locking := []statement{{sql: beginSQL}, {sql: limitSQL + fmt.Sprint(max(1, s.timeout.Milliseconds()/2))}}
+	for i, t := range turns {
+		r := &rows[i]
+		locking = append(locking, statement{s.sql.lock, []any{rowKey(t.key)}, func(row pgx.Row) error {
+			err := row.Scan(&r.revision, &states[i], &r.expires, &r.callersClock)
+			if errors.Is(err, pgx.ErrNoRows) {
+				return nil
+			}
+			return err
+		}})
+	}
+	locking = append(locking, statement{clockSQL, nil, func(row pgx.Row) error { return row.Scan(&clock) }})
+	err := send(ctx, conn, locking...)
 	if err != nil {
 		return err
 	}
 	now := toMicros(clock)
 	s.clock.heard(now, true)
-	next := make([]*record, len(turns))
-	err = send(ctx, conn, func(b *pgx.Batch) {
-		for i, t := range turns {
-			r := &rows[i]
-			if !r.decode(states[i]) {
-				t.fail(ErrNotState)
-				continue
-			}
-			n, changed := s.apply(r, t.calls, floor(now, 1000))
-			if t.remembered != 0 && t.remembered != r.revision {
-				n.way = hot
-			}
-			next[i] = n
-			switch {
-			case changed && r.revision == 0:
-				b.Queue(s.sql.storeNew, append(n.columns([]any{rowKey(t.key)}), longName(t.key))...)
-			case changed:
-				b.Queue(s.sql.store, n.columns([]any{rowKey(t.key)})...)
-			}
-		}
-		b.Queue("commit")
-	})
+	var storing []statement
 	for i, t := range turns {
-		if err != nil {
-			next[i] = nil
+		r := &rows[i]
+		t.next = nil
+		if !r.decode(states[i]) {
+			t.fail(ErrNotState)
+			continue
 		}
-		s.remember(t, next[i])
+		n, changed := s.apply(r, t.calls, floor(now, 1000))
+		if t.remembered != 0 && t.remembered != r.revision {
+			n.way = hot
+		}
+		t.next = n
+		switch {
+		case changed && r.revision == 0:
+			storing = append(storing, statement{sql: s.sql.storeNew, args: append(n.columns([]any{rowKey(t.key)}), longName(t.key))})
+		case changed:
+			storing = append(storing, statement{sql: s.sql.store, args: n.columns([]any{rowKey(t.key)})})
+		}
+	}
+	err = send(ctx, conn, append(storing, statement{sql: "commit"})...)
+	for _, t := range turns {
+		if err != nil {
+			t.next = nil
+		}
+		s.remember(t, t.next)
 	}
 	return err
 }
@@ -430,13 +425,24 @@ func (t *turn) fail(err error) {
 	}
 }
 
+// statement is one that has a row, of which row is told, or none that matters.
+type statement struct {
+	sql  string
+	args []any
+	row  func(pgx.Row) error
+}
+
 // send sends statements in one round trip. They are one transaction, as long as none of them begins or ends one.
-func send(ctx context.Context, to querier, queue func(*pgx.Batch)) error {
+func send(ctx context.Context, to querier, statements ...statement) error {
+	if len(statements) == 1 && statements[0].row != nil {
+		s := &statements[0]
+		return s.row(to.QueryRow(ctx, s.sql, s.args...)) // the same with less to do
+	}
 	var b pgx.Batch
-	queue(&b)
-	if len(b.QueuedQueries) == 1 {
-		q := b.QueuedQueries[0]
-		return q.Fn(single{ctx: ctx, to: to, query: q}) // the same with less to do
+	for _, s := range statements {
+		if q := b.Queue(s.sql, s.args...); s.row != nil {
+			q.QueryRow(s.row)
+		}
 	}
 	return to.SendBatch(ctx, &b).Close()
 }
@@ -445,16 +451,6 @@ type querier interface {
 	SendBatch(context.Context, *pgx.Batch) pgx.BatchResults
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
-
-// single is the results of a batch of one statement, which has one row.
-type single struct {
-	pgx.BatchResults
-	ctx   context.Context
-	to    querier
-	query *pgx.QueuedQuery
-}
-
-func (s single) QueryRow() pgx.Row { return s.to.QueryRow(s.ctx, s.query.SQL, s.query.Arguments...) }
 
 // floor is a / b, rounded down.
 func floor(a, b int64) int64 {

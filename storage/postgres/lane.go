@@ -46,9 +46,12 @@ type turn struct {
 	remembered int64   // the revision that the row had when this process knew it last; 0 if it does not remember
 	known      *record // what is decided on
 	broken     bool    // the row holds no state
-	next       *record // of classic: what the row is expected to hold then
-	sql        string
-	args       []any // of sql, behind the key, the times and the revision
+	next       *record // what the row is to hold then
+	stored     float64 // when it does, by the server's clock; 0 if it does not
+
+	// Of classic: what does it.
+	sql  string
+	args []any // behind the key, the times and the revision
 }
 
 // call is one operation on its way.
@@ -59,30 +62,37 @@ type call struct {
 	answer storage.Answer
 	err    error
 
-	done       chan struct{} // closed when answer and err are set
+	done       chan struct{} // closed when answer and err are set; nil if the caller is who sends it
 	sent, left bool          // guarded by the lane's mu
 }
 
 // do has an operation sent, and waits for the answer or the end of ctx.
 func (l *lane) do(ctx context.Context, key string, limits *storage.Limits, op storage.Op) (storage.Answer, error) {
-	c := &call{limits: *limits, op: op, done: make(chan struct{})}
-	c.limits.Windows = slices.Clone(limits.Windows) // the caller may leave before it is decided
 	l.mu.Lock()
 	e := l.entities[key]
 	if e == nil && ctx.Done() == nil && l.senders > 0 && len(l.ready) == 0 {
 		// Nobody to share with, and it will never leave: it need not be woken by somebody else.
-		e = &entity{key: key}
-		l.entities[key] = e
+		alone := struct {
+			entity
+			turn
+			call
+			calls [1]*call
+			batch [1]*turn
+		}{entity: entity{key: key}, call: call{limits: *limits, op: op, sent: true}}
+		l.entities[key] = &alone.entity
 		l.senders--
 		l.mu.Unlock()
-		c.sent = true
-		l.decide([]*turn{{entity: e, calls: []*call{c}}}, l.answered)
+		alone.calls[0], alone.batch[0] = &alone.call, &alone.turn
+		alone.turn.entity, alone.turn.calls = &alone.entity, alone.calls[:]
+		l.decide(alone.batch[:], l.answered)
 		l.mu.Lock()
 		l.senders++
 		l.start() // those who have come meanwhile
 		l.mu.Unlock()
-		return c.answer, c.err
+		return alone.answer, alone.err
 	}
+	c := &call{limits: *limits, op: op, done: make(chan struct{})}
+	c.limits.Windows = slices.Clone(limits.Windows) // the caller may leave before it is decided
 	if e == nil {
 		e = &entity{key: key}
 		l.entities[key] = e
@@ -162,7 +172,9 @@ func (l *lane) answered(turns []*turn) {
 			if op, needed := c.op.Undo(&c.answer); needed && c.left && c.err == nil {
 				t.waiting = append(t.waiting, &call{limits: c.limits, op: op, done: make(chan struct{})})
 			}
-			close(c.done)
+			if c.done != nil {
+				close(c.done)
+			}
 		}
 		if len(t.waiting) > 0 {
 			l.ready = append(l.ready, t.entity)

@@ -127,9 +127,9 @@ type Options struct {
 	// the longest operation. When a bucket takes longer to fill, that time takes its place. Defaults to 24 hours.
 	MaxHold time.Duration
 
-	// Timeout is how long a call may take in the database, with all who share its transaction, and twice the time for which
-	// a process that stops in the middle may keep the others from an entity. It is for a server that hangs: a caller
-	// leaves when its own context ends. Defaults to 5 seconds.
+	// Timeout is how long a call may take in the database, with all who share its transaction, give or take an eighth, and
+	// twice the time for which a process that stops in the middle may keep the others from an entity. It is for a server
+	// that hangs: a caller leaves when its own context ends. Defaults to 5 seconds.
 	Timeout time.Duration
 
 	// DeleteEvery is how often the calls of this process have idle entities deleted. Below zero it is never: then
@@ -154,6 +154,8 @@ type Storage struct {
 	memory  memory
 	clock   clock
 	closed  atomic.Bool
+
+	deadlines deadlines
 
 	isolated atomic.Bool // sessions begin transactions at a level that refuses to wait for others
 
@@ -197,6 +199,7 @@ func New(pool *pgxpool.Pool, o Options) (*Storage, error) {
 		sql:         newSQL(o.Schema),
 		memory:      memory{records: map[string]*record{}, most: o.Remember},
 		clock:       clock{started: time.Now()},
+		deadlines:   deadlines{after: o.Timeout},
 		deleteEvery: o.DeleteEvery,
 	}
 	s.lane = lane{
