@@ -7,11 +7,12 @@
 // # What is promised
 //
 // Nothing is lost: a message is acknowledged only when it was handled, or when the broker has confirmed its copy
-// in a delay queue or the dead-letter queue. Between that confirmation and the acknowledgement a crash leaves two
-// copies, so a handler may see a message twice. One exception is the broker's: RabbitMQ 3.10 that is killed within
-// some three seconds of declaring a quorum queue for the first time may come up without it. And what a quorum queue is
-// dead-lettering when its node dies comes late: the broker tries again after 3 minutes, or after the milliseconds of
-// its setting rabbit.dead_letter_worker_publisher_confirm_timeout. Until then no queue counts it.
+// in a delay queue or the dead-letter queue. A crash between that and the acknowledgement, which waits up to five
+// milliseconds for others to go along, leaves two copies, so a handler may see a message twice. One exception is the
+// broker's: RabbitMQ 3.10 that is killed within some three seconds of declaring a quorum queue for the first time may come
+// up without it. And what a quorum queue is dead-lettering when its node dies comes late: the broker tries again after
+// 3 minutes, or after the milliseconds of its setting rabbit.dead_letter_worker_publisher_confirm_timeout. Until then no
+// queue counts it.
 //
 // # Queues
 //

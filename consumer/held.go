@@ -2,8 +2,8 @@ package consumer
 
 import "container/heap"
 
-// held are messages that are back a moment before they are due. Who takes deliveries has them, with one timer for all: a
-// thousand that are due at one instant are begun in the time in which a hundred sleepers wake up.
+// held are messages that are back a moment before they are due. Who takes deliveries has them, with one timer for all:
+// thousands of goroutines that sleep would wake up one by one, and grow their stacks again.
 type held struct{ byDue }
 
 func (h *held) add(d *delivery) { heap.Push(&h.byDue, d) }

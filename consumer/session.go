@@ -159,7 +159,7 @@ type delivery struct {
 func (s *session) take(from *settling, deliveries <-chan amqp.Delivery, back bool) {
 	w := workers{process: s.process, running: &s.inHand}
 	defer w.close()
-	var early held
+	var soon held
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for set := int64(0); ; {
@@ -167,7 +167,7 @@ func (s *session) take(from *settling, deliveries <-chan amqp.Delivery, back boo
 		case d, ok := <-deliveries:
 			if !ok {
 				s.stopWaiting()
-				early.release(math.MaxInt64, w.do)
+				soon.release(math.MaxInt64, w.do)
 				return
 			}
 			now := time.Now()
@@ -179,12 +179,12 @@ func (s *session) take(from *settling, deliveries <-chan amqp.Delivery, back boo
 				w.do(m)
 				continue
 			}
-			early.add(m)
+			soon.add(m)
 		case <-timer.C:
-			early.release(time.Now().UnixMilli(), w.do)
+			soon.release(time.Now().UnixMilli(), w.do)
 			set = 0
 		}
-		if next := early.next(); next != set && next != 0 {
+		if next := soon.next(); next != set && next != 0 {
 			timer.Reset(time.Until(time.UnixMilli(next)))
 			set = next
 		}

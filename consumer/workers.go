@@ -53,27 +53,33 @@ func (w *workers) call() {
 func (w *workers) work() {
 	turn := make(chan struct{}, 1)
 	w.mu.Lock()
+	w.called = false
+	w.mu.Unlock()
+	for d := w.next(turn); d != nil; d = w.next(turn) {
+		w.process(d)
+	}
+}
+
+// next is what a worker has to do next, for which it may have to wait for its turn. It is nil when everything is done.
+func (w *workers) next(turn chan struct{}) *delivery {
+	w.mu.Lock()
 	defer w.mu.Unlock()
-	for {
-		w.called = false
-		for len(w.queue) > 0 {
-			d := w.queue[0]
-			w.queue[0] = nil
-			w.queue = w.queue[1:]
-			w.call()
-			w.mu.Unlock()
-			w.process(d)
-			w.mu.Lock()
-		}
+	for len(w.queue) == 0 {
 		if w.closed {
-			return
+			return nil
 		}
 		w.idle = append(w.idle, turn)
 		w.mu.Unlock()
-		_, open := <-turn
+		_, called := <-turn
 		w.mu.Lock()
-		if !open {
-			return
+		if !called {
+			return nil
 		}
+		w.called = false
 	}
+	d := w.queue[0]
+	w.queue[0] = nil
+	w.queue = w.queue[1:]
+	w.call()
+	return d
 }
