@@ -3,8 +3,8 @@ package benchmarks
 
 import (
 	"context"
-	"math"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"runtime"
 	"slices"

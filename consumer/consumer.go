@@ -96,7 +96,7 @@ type Options struct {
 	// Hold is the most postponed messages in hand at once, handlers included. They come a moment early and are
 	// held until they are due, so it should be above the number of messages that are due in a second. Up to half
 	// of them may be waiting for a token, or for a window that comes within five minutes.
-	// Defaults to 2048.
+	// Defaults to 4096.
 	Hold int
 
 	// Attempts is how often a message whose handler fails is handled in all, before it goes to the dead letters.
@@ -159,7 +159,7 @@ func New(o Options) (*Consumer, error) {
 		name    string
 		v       *int
 		initial int
-	}{{"Prefetch", &o.Prefetch, 128}, {"Hold", &o.Hold, 2048}, {"Attempts", &o.Attempts, 5}, {"MaxPostponements", &o.MaxPostponements, 0}} {
+	}{{"Prefetch", &o.Prefetch, 128}, {"Hold", &o.Hold, 4096}, {"Attempts", &o.Attempts, 5}, {"MaxPostponements", &o.MaxPostponements, 0}} {
 		if *f.v < 0 {
 			return nil, fmt.Errorf("consumer: Options.%s is %d; it must be above 0, or 0 for the default", f.name, *f.v)
 		}

@@ -22,8 +22,9 @@ var everyday = rings[:3]
 
 const (
 	// early is how long before its slot a message that will be held leaves its queue. Dead-lettering a thousand
-	// messages that are due at one instant takes the broker 270 ms with quorum queues (3.10, two cores).
-	early = 400
+	// messages that are due at one instant takes the broker 270 ms with quorum queues (3.10, two cores), and longer
+	// while others are postponed and those of a coarser slot come back, too.
+	early = 700
 
 	// lead is how long before its time a message comes back from a coarser ring, to be placed again.
 	lead = 1_000
