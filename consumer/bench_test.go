@@ -34,25 +34,15 @@ func BenchmarkLateness(b *testing.B) {
 				var handled ledger
 				stop := running(b, Options{URL: broker.url, Queue: queue, Limiter: l, Entity: byID, Handler: &handled, Logger: quiet})
 				start = time.Now().Truncate(time.Second)
-				tick := time.NewTicker(10 * time.Millisecond)
-				var before time.Duration
-				for i := 0; i < n; i += 10 {
-					<-tick.C
-					broker.publish(queue, numbered(i, i+10)...)
-					if i == steady {
-						var err error
-						before, err = server.CPU()
-						broker.must(err)
-					}
-				}
+				broker.thousandASecond(queue, 0, steady)
+				before, err := server.CPU()
+				broker.must(err)
+				broker.thousandASecond(queue, steady, n)
 				after, err := server.CPU()
 				broker.must(err)
 				eventually(b, "all are handled", func() bool { return handled.count() == n })
 				stop()
-				slices.Sort(l.late)
-				b.ReportMetric(float64(l.late[n/2])/1e6, "late-p50-ms")
-				b.ReportMetric(float64(l.late[n*99/100])/1e6, "late-p99-ms")
-				b.ReportMetric(float64(l.late[n-1])/1e6, "late-max-ms")
+				reportLateness(b, l.late)
 				b.ReportMetric(float64((after-before).Microseconds())/(n-steady), "broker-µs/message")
 			}
 		})
@@ -72,18 +62,29 @@ func BenchmarkLatenessOfADay(b *testing.B) {
 		queue := br.queue()
 		var handled ledger
 		stop := running(b, Options{URL: br.url, Queue: queue, Limiter: l, Entity: byID, Handler: &handled, Logger: quiet})
-		tick := time.NewTicker(10 * time.Millisecond)
-		for i := 0; i < n; i += 10 {
-			<-tick.C
-			br.publish(queue, numbered(i, i+10)...)
-		}
+		br.thousandASecond(queue, 0, n)
 		eventuallyIn(b, 2*day, "all are handled", func() bool { return handled.count() == n })
 		stop()
-		slices.Sort(l.late)
-		b.ReportMetric(float64(l.late[n/2])/1e6, "late-p50-ms")
-		b.ReportMetric(float64(l.late[n*99/100])/1e6, "late-p99-ms")
-		b.ReportMetric(float64(l.late[n-1])/1e6, "late-max-ms")
+		reportLateness(b, l.late)
 	}
+}
+
+// thousandASecond publishes the messages of these numbers, ten each 10 ms.
+func (b *broker) thousandASecond(queue string, from, to int) {
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for i := from; i < to; i += 10 {
+		<-tick.C
+		b.publish(queue, numbered(i, i+10)...)
+	}
+}
+
+func reportLateness(b *testing.B, late []time.Duration) {
+	slices.Sort(late)
+	n := len(late)
+	b.ReportMetric(float64(late[n/2])/1e6, "late-p50-ms")
+	b.ReportMetric(float64(late[n*99/100])/1e6, "late-p99-ms")
+	b.ReportMetric(float64(late[n-1])/1e6, "late-max-ms")
 }
 
 // BenchmarkThroughput takes 50,000 messages off a queue: all postponed, or all handled.

@@ -2,36 +2,35 @@ package consumer
 
 import "container/heap"
 
-// held are messages that are back a moment before they are due. Who takes deliveries has them, with one timer for all:
-// thousands of goroutines that sleep would wake up one by one, and grow their stacks again.
-type held struct{ byDue }
+// held are messages that are back a moment before they are due: a heap. Who takes deliveries has them, with one timer for
+// all: thousands of goroutines that sleep would wake up one by one, and grow their stacks again.
+type held []*delivery
 
-func (h *held) add(d *delivery) { heap.Push(&h.byDue, d) }
+func (h *held) add(d *delivery) { heap.Push(h, d) }
 
 // next is when the next is due, 0 if there is none.
-func (h *held) next() int64 {
-	if len(h.byDue) == 0 {
+func (h held) next() int64 {
+	if len(h) == 0 {
 		return 0
 	}
-	return h.byDue[0].due
+	return h[0].due
 }
 
 // release gives away what is due by then.
 func (h *held) release(by int64, to func(*delivery)) {
-	for len(h.byDue) > 0 && h.byDue[0].due <= by {
-		to(heap.Pop(&h.byDue).(*delivery))
+	for len(*h) > 0 && (*h)[0].due <= by {
+		to(heap.Pop(h).(*delivery))
 	}
 }
 
-// byDue is a heap.
-type byDue []*delivery
+// Len, Less, Swap, Push and Pop are for package heap.
 
-func (h byDue) Len() int           { return len(h) }
-func (h byDue) Less(i, j int) bool { return h[i].due < h[j].due }
-func (h byDue) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
-func (h *byDue) Push(d any)        { *h = append(*h, d.(*delivery)) }
+func (h held) Len() int           { return len(h) }
+func (h held) Less(i, j int) bool { return h[i].due < h[j].due }
+func (h held) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
+func (h *held) Push(d any)        { *h = append(*h, d.(*delivery)) }
 
-func (h *byDue) Pop() any {
+func (h *held) Pop() any {
 	last := len(*h) - 1
 	d := (*h)[last]
 	(*h)[last] = nil

@@ -77,7 +77,7 @@ func TestTakeHolds(t *testing.T) {
 			asked[d.MessageId] = time.Now()
 			return nil
 		})})
-		b := &strict{t: t, outstanding: map[uint64]bool{}, wanted: map[uint64]bool{}}
+		b := newStrict(t, 0)
 		deliveries := make(chan amqp.Delivery, n+1)
 		send := func(tag uint64, delay time.Duration) {
 			m := message{Delivery: numberedDelivery(tag)}
@@ -85,7 +85,7 @@ func TestTakeHolds(t *testing.T) {
 			m.first = time.Now().UnixMilli()
 			due[m.MessageId] = time.UnixMilli(m.due)
 			m.Headers = amqp.Table{headerNote: m.note()}
-			b.outstanding[tag], b.wanted[tag] = true, delay < time.Minute
+			b.outstanding[tag], b.wanted[tag] = true, delay < early*time.Millisecond
 			deliveries <- m.Delivery
 		}
 		ended := make(chan struct{})
@@ -122,7 +122,7 @@ func TestTakeHolds(t *testing.T) {
 func TestFarNeverRuns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := taking(t, Options{Limiter: limiterFunc(func() time.Duration { t.Error("was asked about"); return 0 })})
-		b := &strict{t: t, outstanding: map[uint64]bool{1: true}}
+		b := newStrict(t, 1)
 		from := newSettling(b, 1)
 		d := &delivery{message: message{Delivery: numberedDelivery(1)}, from: from, tag: from.received(1), back: true, far: true}
 		d.postponeBy(100 * time.Millisecond)

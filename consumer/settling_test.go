@@ -19,6 +19,15 @@ type strict struct {
 	frames      int
 }
 
+// newStrict is one that has sent deliveries 1 to n.
+func newStrict(t *testing.T, n uint64) *strict {
+	b := &strict{t: t, outstanding: map[uint64]bool{}, wanted: map[uint64]bool{}}
+	for tag := range n {
+		b.outstanding[tag+1] = true
+	}
+	return b
+}
+
 func (b *strict) Ack(tag uint64, multiple bool) error {
 	runtime.Gosched() // so that others come meanwhile
 	b.mu.Lock()
@@ -54,10 +63,7 @@ func TestSettling(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			rnd := rand.New(rand.NewPCG(seed, 0))
 			const n = 500
-			b := &strict{t: t, outstanding: map[uint64]bool{}, wanted: map[uint64]bool{}}
-			for tag := range uint64(n) {
-				b.outstanding[tag+1] = true
-			}
+			b := newStrict(t, n)
 			c := newSettling(b, rnd.IntN(20))
 			var all sync.WaitGroup
 			turns := make(chan struct{}, 1+rnd.IntN(16)) // that many at once, nearly in order
@@ -102,7 +108,7 @@ func TestSettlingGathers(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				b := &strict{t: t, outstanding: map[uint64]bool{}, wanted: map[uint64]bool{}}
+				b := newStrict(t, 0)
 				s := newSettling(b, 5)
 				var all sync.WaitGroup
 				began := time.Now()

@@ -68,31 +68,15 @@ type call struct {
 
 // do has an operation sent, and waits for the answer or the end of ctx.
 func (l *lane) do(ctx context.Context, key string, limits *storage.Limits, op storage.Op) (storage.Answer, error) {
-	l.mu.Lock()
-	e := l.entities[key]
-	if e == nil && ctx.Done() == nil && l.senders > 0 && len(l.ready) == 0 {
-		// Nobody to share with, and it will never leave: it need not be woken by somebody else.
-		alone := struct {
-			entity
-			turn
-			call
-			calls [1]*call
-			batch [1]*turn
-		}{entity: entity{key: key}, call: call{limits: *limits, op: op, sent: true}}
-		l.entities[key] = &alone.entity
-		l.senders--
-		l.mu.Unlock()
-		alone.calls[0], alone.batch[0] = &alone.call, &alone.turn
-		alone.turn.entity, alone.turn.calls = &alone.entity, alone.calls[:]
-		l.decide(alone.batch[:], l.answered)
-		l.mu.Lock()
-		l.senders++
-		l.start() // those who have come meanwhile
-		l.mu.Unlock()
-		return alone.answer, alone.err
+	if ctx.Done() == nil { // it will never leave, and need not be woken by somebody else
+		if a := l.alone(key); a != nil {
+			return l.doAlone(a, limits, op)
+		}
 	}
 	c := &call{limits: *limits, op: op, done: make(chan struct{})}
 	c.limits.Windows = slices.Clone(limits.Windows) // the caller may leave before it is decided
+	l.mu.Lock()
+	e := l.entities[key]
 	if e == nil {
 		e = &entity{key: key}
 		l.entities[key] = e
@@ -109,6 +93,41 @@ func (l *lane) do(ctx context.Context, key string, limits *storage.Limits, op st
 		}
 	}
 	return c.answer, c.err
+}
+
+// lone is a batch of one call, in one piece.
+type lone struct {
+	entity
+	turn
+	call
+	calls [1]*call
+	batch [1]*turn
+}
+
+// alone counts in a sender for an entity that nobody else asks about. It is nil if there is anybody to share with.
+func (l *lane) alone(key string) *lone {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.senders == 0 || len(l.ready) > 0 || l.entities[key] != nil {
+		return nil
+	}
+	a := &lone{entity: entity{key: key}}
+	l.entities[key] = &a.entity
+	l.senders--
+	return a
+}
+
+// doAlone sends an operation itself.
+func (l *lane) doAlone(a *lone, limits *storage.Limits, op storage.Op) (storage.Answer, error) {
+	a.call = call{limits: *limits, op: op, sent: true}
+	a.calls[0], a.batch[0] = &a.call, &a.turn
+	a.turn.entity, a.turn.calls = &a.entity, a.calls[:]
+	l.decide(a.batch[:], l.answered)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.senders++
+	l.start() // those who have come meanwhile
+	return a.answer, a.err
 }
 
 // start requires mu held. It starts a sender if there is need and room for one.

@@ -1,7 +1,6 @@
 package postgres
 
 import (
-	"context"
 	"sync"
 	"time"
 )
@@ -65,25 +64,4 @@ func (c *clock) heard(micros int64, doubt bool) {
 	if least := micros - c.reading() - 1; !c.known || doubt || least > c.behind {
 		c.known, c.behind = true, least
 	}
-}
-
-// deadlines are contexts that end when a time is over, or up to an eighth of it before: what begins at about the same time
-// has one in common.
-type deadlines struct {
-	after time.Duration
-
-	mu   sync.Mutex
-	ctx  context.Context
-	made time.Time
-}
-
-func (d *deadlines) context() context.Context {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if now := time.Now(); d.ctx == nil || now.Sub(d.made) > d.after/8 {
-		ctx, cancel := context.WithTimeout(context.Background(), d.after)
-		context.AfterFunc(ctx, cancel)
-		d.ctx, d.made = ctx, now
-	}
-	return d.ctx
 }

@@ -127,9 +127,9 @@ type Options struct {
 	// the longest operation. When a bucket takes longer to fill, that time takes its place. Defaults to 24 hours.
 	MaxHold time.Duration
 
-	// Timeout is how long a call may take in the database, with all who share its transaction, give or take an eighth, and
-	// twice the time for which a process that stops in the middle may keep the others from an entity. It is for a server
-	// that hangs: a caller leaves when its own context ends. Defaults to 5 seconds.
+	// Timeout is how long a call may take in the database, with all who share its transaction, or up to an eighth less,
+	// and twice the time for which a process that stops in the middle may keep the others from an entity. It is for a
+	// server that hangs: a caller leaves when its own context ends. Defaults to 5 seconds.
 	Timeout time.Duration
 
 	// DeleteEvery is how often the calls of this process have idle entities deleted. Below zero it is never: then
