@@ -132,28 +132,34 @@ func (p *publisher) publish(ctx, patience context.Context, build func() (queue s
 		return err
 	}
 	defer l.leave()
-	timeout := time.NewTimer(p.timeout)
+	if err = l.await(ctx, patience, w, p.timeout); errors.Is(err, errRefused) {
+		p.retire(l)
+	}
+	return err
+}
+
+// await waits for a confirmation, and no longer than most once the broker accepts messages. For patience see publish.
+func (l *line) await(ctx, patience context.Context, w *waiting, most time.Duration) error {
+	timeout := time.NewTimer(most)
 	defer timeout.Stop()
 	for impatient := patience.Done(); ; {
 		select {
 		case err := <-w.confirmed:
-			if errors.Is(err, errRefused) {
-				p.retire(l)
-			}
 			return err
 		case <-ctx.Done():
 			return fmt.Errorf("%w: %w", errUnconfirmed, ctx.Err())
 		case <-impatient:
 			impatient = nil
-			if l.isBlocked() != nil {
-				return fmt.Errorf("%w, which %w", errUnconfirmed, errBlocked)
+			grace := closeTimeout
+			if l.isBlocked() != nil { // what the broker read before that it is about to confirm, the rest it has not read
+				grace = settleTime
 			}
-			timeout.Reset(min(p.timeout, closeTimeout))
+			timeout.Reset(min(most, grace))
 		case <-timeout.C:
 			switch {
 			case impatient == nil:
 			case l.isBlocked() != nil:
-				timeout.Reset(p.timeout)
+				timeout.Reset(most)
 				continue
 			default:
 				// A broker that is alive confirms. This connection is of no use any more.

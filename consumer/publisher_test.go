@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -43,5 +44,35 @@ func TestRefusingConnectionIsReplaced(t *testing.T) {
 	first.leave()
 	if !first.conn.IsClosed() {
 		t.Error("it is still open, and nobody needs it")
+	}
+}
+
+// What a broker took before it accepted no more is confirmed a moment later. When nothing more is to wait there is still
+// that moment: else the message would be given back, and be there twice.
+func TestConfirmedAfterBlocking(t *testing.T) {
+	for _, test := range []struct {
+		name      string
+		confirmed time.Duration // after the end of patience
+		want      error
+		after     time.Duration
+	}{
+		{"about to be confirmed", 200 * time.Millisecond, nil, 200 * time.Millisecond},
+		{"not read", time.Hour, errUnconfirmed, 250 * time.Millisecond},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := &waiting{confirmed: make(chan error, 1)}
+				l := &line{waiting: map[uint64]*waiting{1: w}}
+				l.block(true)
+				patience, end := context.WithCancel(t.Context())
+				time.AfterFunc(time.Minute, end)
+				time.AfterFunc(time.Minute+test.confirmed, func() { l.confirmed(amqp.Confirmation{DeliveryTag: 1, Ack: true}) })
+				began := time.Now()
+				err := l.await(t.Context(), patience, w, 10*time.Second)
+				if took := time.Since(began); !errors.Is(err, test.want) || took != time.Minute+test.after {
+					t.Errorf("%v after %v", err, took)
+				}
+			})
+		})
 	}
 }

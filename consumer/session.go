@@ -211,6 +211,7 @@ func (s *session) finish(over <-chan struct{}) {
 	closeConnection(s.conn)
 }
 
+// settleTime is for what is on its way inside the broker, from the client or to it.
 const settleTime = 250 * time.Millisecond
 
 // process brings one delivery to its end: acknowledged when the message is done or safe elsewhere, else given
