@@ -168,11 +168,11 @@ func (s *Storage) decideClassic(ctx context.Context, turns []*turn, now int64) (
 // Sessions that begin transactions at a higher isolation level, which refuses that, begin one at read committed.
 func (s *Storage) sendCommitted(ctx context.Context, statements []statement) error {
 	if !s.isolated.Load() {
-		return send(ctx, s.pool, statements...)
+		return s.send(ctx, statements...)
 	}
 	return s.inTransaction(ctx, func(conn *pgxpool.Conn) error {
 		statements := append([]statement{{sql: beginSQL}}, statements...)
-		return send(ctx, conn, append(statements, statement{sql: "commit"})...)
+		return sendBatch(ctx, conn, append(statements, statement{sql: "commit"}))
 	})
 }
 

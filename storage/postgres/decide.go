@@ -160,7 +160,7 @@ func (s *Storage) read(ctx context.Context, turns []*turn) (known, failed []*tur
 				return err
 			}})
 		}
-		return send(ctx, s.pool, reading...)
+		return s.send(ctx, reading...)
 	})
 	for _, t := range turns {
 		switch {
@@ -233,7 +233,7 @@ func (s *Storage) swap(ctx context.Context, turns []*turn, now int64) (done, sta
 			return nil
 		}})
 	}
-	err := send(ctx, s.pool, swapping...)
+	err := s.send(ctx, swapping...)
 	switch {
 	case again(err): // others were quicker, and the statements were one transaction
 		return nil, turns
@@ -330,7 +330,7 @@ func (s *Storage) lock(ctx context.Context, conn *pgxpool.Conn, turns []*turn) e
 		}})
 	}
 	locking = append(locking, statement{clockSQL, nil, func(row pgx.Row) error { return row.Scan(&clock) }})
-	err := send(ctx, conn, locking...)
+	err := sendBatch(ctx, conn, locking)
 	if err != nil {
 		return err
 	}
@@ -356,7 +356,7 @@ func (s *Storage) lock(ctx context.Context, conn *pgxpool.Conn, turns []*turn) e
 			storing = append(storing, statement{sql: s.sql.store, args: n.columns([]any{rowKey(t.key)})})
 		}
 	}
-	err = send(ctx, conn, append(storing, statement{sql: "commit"})...)
+	err = sendBatch(ctx, conn, append(storing, statement{sql: "commit"}))
 	for _, t := range turns {
 		if err != nil {
 			t.next = nil
@@ -423,33 +423,6 @@ func (t *turn) fail(err error) {
 	for _, c := range t.calls {
 		c.err = err
 	}
-}
-
-// statement is one that has a row, of which row is told, or none that matters.
-type statement struct {
-	sql  string
-	args []any
-	row  func(pgx.Row) error
-}
-
-// send sends statements in one round trip. They are one transaction, as long as none of them begins or ends one.
-func send(ctx context.Context, to querier, statements ...statement) error {
-	if len(statements) == 1 && statements[0].row != nil {
-		s := &statements[0]
-		return s.row(to.QueryRow(ctx, s.sql, s.args...)) // the same with less to do
-	}
-	var b pgx.Batch
-	for _, s := range statements {
-		if q := b.Queue(s.sql, s.args...); s.row != nil {
-			q.QueryRow(s.row)
-		}
-	}
-	return to.SendBatch(ctx, &b).Close()
-}
-
-type querier interface {
-	SendBatch(context.Context, *pgx.Batch) pgx.BatchResults
-	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
 // floor is a / b, rounded down.

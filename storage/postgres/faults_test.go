@@ -12,7 +12,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/drip-go/drip/internal/servers"
 	"github.com/drip-go/drip/storage"
@@ -433,19 +432,8 @@ func TestDecidedAgain(t *testing.T) {
 func TestDeadlock(t *testing.T) {
 	url := servers.UsePostgres(t).URL()
 	schema := newSchema()
-	config, err := pgxpool.ParseConfig(url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	config.MaxConns = 1
-	config.ConnConfig.RuntimeParams["deadlock_timeout"] = "1ms" // who waits last looks first, and is picked
 	var picked deadlocks
-	config.ConnConfig.Tracer = &picked
-	pool, err := pgxpool.NewWithConfig(t.Context(), config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pool.Close)
+	pool := newTracedPool(t, &picked, url, 1, "deadlock_timeout", "1ms") // who waits last looks first, and is picked
 	s := newStorageWith(t, pool, postgres.Options{Schema: schema, Timeout: 30 * time.Second})
 	keys := []string{"a", "b", "c", "z"}
 	for _, key := range keys {

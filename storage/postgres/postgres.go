@@ -146,6 +146,7 @@ type Options struct {
 type Storage struct {
 	pool    *pgxpool.Pool
 	owned   bool // the pool was made here
+	plain   bool // it sends statements as pgx does by default
 	schema  string
 	timeout time.Duration
 	maxHold int64 // in milliseconds
@@ -195,7 +196,7 @@ func New(pool *pgxpool.Pool, o Options) (*Storage, error) {
 		return nil, fmt.Errorf("postgres: Options.Remember is %d; it must be at least 1, or 0 for the default", o.Remember)
 	}
 	s := &Storage{
-		pool: pool, schema: o.Schema, timeout: o.Timeout, maxHold: o.MaxHold.Milliseconds(),
+		pool: pool, plain: plain(pool.Config()), schema: o.Schema, timeout: o.Timeout, maxHold: o.MaxHold.Milliseconds(),
 		sql:         newSQL(o.Schema),
 		memory:      memory{records: map[string]*record{}, most: o.Remember},
 		clock:       clock{started: time.Now()},
@@ -347,16 +348,23 @@ type sql struct {
 	read, check, swap, create, lock, store, storeNew string
 	start, run, postpone, giveBack                   string
 	set, setNew, delete, list                        string
+
+	names map[string]string // of those that are sent alone, as prepared statements
 }
 
 func newSQL(schema string) *sql {
-	return &sql{
+	s := &sql{
 		read: in(schema, readSQL), check: in(schema, checkSQL), swap: in(schema, swapSQL), create: in(schema, createSQL),
 		lock: in(schema, lockSQL), store: in(schema, storeSQL), storeNew: in(schema, storeNewSQL),
 		start: in(schema, startSQL), run: in(schema, runSQL), postpone: in(schema, postponeSQL), giveBack: in(schema, giveBackSQL),
 		set: in(schema, setSQL), setNew: in(schema, setNewSQL),
 		delete: in(schema, deleteSQL), list: in(schema, listSQL),
+		names: map[string]string{},
 	}
+	for _, text := range []string{s.read, s.check, s.swap, s.create, s.start, s.run, s.postpone, s.giveBack} {
+		s.names[text] = fmt.Sprintf("drip_%x", sha256.Sum224([]byte(text)))
+	}
+	return s
 }
 
 // Do implements [storage.Atomic].

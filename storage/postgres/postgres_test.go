@@ -34,12 +34,17 @@ func TestMain(m *testing.M) {
 // newPool connects to a server. Settings of the sessions may follow, as name and value.
 func newPool(t testing.TB, url string, most int32, settings ...string) *pgxpool.Pool {
 	t.Helper()
+	return newTracedPool(t, nil, url, most, settings...)
+}
+
+func newTracedPool(t testing.TB, tracer pgx.QueryTracer, url string, most int32, settings ...string) *pgxpool.Pool {
+	t.Helper()
 	config, err := pgxpool.ParseConfig(url)
 	if err != nil {
 		t.Fatal(err)
 	}
 	config.MaxConns = most
-	config.ConnConfig.Tracer = refusals{t}
+	config.ConnConfig.Tracer = tracer
 	config.ShouldPing = func(context.Context, pgxpool.ShouldPingParams) bool { return false }
 	for i := 0; i < len(settings); i += 2 {
 		config.ConnConfig.RuntimeParams[settings[i]] = settings[i+1]
@@ -530,7 +535,7 @@ func TestNoDeadlocks(t *testing.T) {
 	var wg sync.WaitGroup
 	var granted atomic.Int64
 	for range 3 {
-		s := newStorageWith(t, newPool(t, servers.UsePostgres(t).URL(), 4), o)
+		s := newStorageWith(t, newTracedPool(t, refusals{t}, servers.UsePostgres(t).URL(), 4), o)
 		for range 24 {
 			wg.Go(func() {
 				for range 4 {

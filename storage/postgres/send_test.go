@@ -1,0 +1,49 @@
+package postgres_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/drip-go/drip/internal/servers"
+	"github.com/drip-go/drip/storage/postgres"
+)
+
+// What the connection forgets is prepared again. As with all that pgx prepares, one call finds out.
+func TestForgottenStatement(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t, servers.UsePostgres(t).URL(), 1)
+	o := postgres.Options{Schema: newSchema()}
+	s := newStorageWith(t, pool, o)
+	taken := int64(0)
+	for range 3 {
+		getDelay(t, s, "shop", plenty)
+		taken++
+		exec(t, pool, "", "deallocate all")
+		_, err := ask(t.Context(), s, "shop", plenty)
+		var refused *pgconn.PgError
+		if err == nil {
+			taken++
+		} else if !errors.As(err, &refused) || refused.Code != "26000" { // invalid_sql_statement_name
+			t.Fatal(err)
+		}
+	}
+	getDelay(t, s, "shop", plenty)
+	if n := query[int64](t, pool, o.Schema, "select in_use from drip.entity"); n != taken+1 {
+		t.Errorf("%d tokens are out, %d were taken", n, taken+1)
+	}
+}
+
+// The connection goes back to the pool as it was: a statement of somebody else's may take longer than Timeout.
+func TestNoDeadlineIsLeft(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t, servers.UsePostgres(t).URL(), 1)
+	s := newStorageWith(t, pool, postgres.Options{Schema: newSchema(), Timeout: 2 * time.Second})
+	getDelay(t, s, "shop", plenty)
+	before := query[int](t, pool, "", "select pg_backend_pid()")
+	if after := query[int](t, pool, "", "select pg_backend_pid() from pg_sleep(2.1)"); after != before {
+		t.Error("that is another connection")
+	}
+}
