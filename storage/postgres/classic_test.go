@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/drip-go/drip/internal/servers"
 	"github.com/drip-go/drip/storage"
 	"github.com/drip-go/drip/storage/postgres"
 )
@@ -138,3 +139,37 @@ func TestClassic(t *testing.T) {
 		}
 	}
 }
+
+// An entity that several processes ask about, in no order, takes one round trip a decision. What a process has to itself
+// again is soon what it remembers again, which is cheaper.
+func TestCalm(t *testing.T) {
+	t.Parallel()
+	var sent sentences
+	pool := newTracedPool(t, &sent, servers.UsePostgres(t).URL(), 1)
+	o := postgres.Options{Schema: newSchema()}
+	processes := []storage.Atomic{newStorageWith(t, pool, o), newStorageWith(t, pool, o)}
+	sent = nil
+	const n = 400
+	for range n {
+		getDelay(t, processes[rand.IntN(2)], "shop", plenty)
+	}
+	if extra := len(sent) - n; extra > 10 { // to begin with
+		t.Errorf("%d decisions took %d round trips more", n, extra)
+	}
+	sent = nil
+	for range 20 {
+		getDelay(t, processes[0], "shop", plenty)
+	}
+	if last := sent[len(sent)-1]; len(sent) != 20 || !strings.Contains(last, "revision = $14") {
+		t.Errorf("20 decisions took %d round trips, the last is %s", len(sent), last)
+	}
+}
+
+// sentences is what was sent.
+type sentences []string
+
+func (s *sentences) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
+	*s = append(*s, data.SQL)
+	return ctx
+}
+func (s *sentences) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}

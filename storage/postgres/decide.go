@@ -62,7 +62,8 @@ type record struct {
 	expires      int64
 	callersClock bool
 
-	way way // to decide the next time
+	way  way // to decide the next time
+	calm int // how often in a row nobody else has changed it between two decisions of classic
 }
 
 // way is how to decide.
