@@ -20,7 +20,8 @@
 //
 //   - Where the classic rules are enough, that is GetDelay and ReturnToken of an entity with one window that nobody was
 //     admitted to, the statement takes or gives back the token, or promises the next slot, whatever the others have stored.
-//     That is one round trip, too, for an entity that is new here as well.
+//     That is one round trip, too, for an entity that is new here as well. Others are expected until sixteen decisions in
+//     a row were undisturbed.
 //   - Otherwise the entity is read first: two round trips. When another process comes in between, the row is locked, read
 //     and written in two round trips more. An entity for which that happens again and again is locked at once: two
 //     round trips, during which the others wait.

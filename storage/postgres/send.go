@@ -19,18 +19,18 @@ type statement struct {
 	row  func(pgx.Row) error
 }
 
-// send sends statements in one round trip, as one transaction.
+// send sends statements that have a row each in one round trip, as one transaction.
 func (s *Storage) send(ctx context.Context, statements ...statement) error {
-	if len(statements) > 1 || len(statements) > 0 && statements[0].row == nil {
+	switch {
+	case len(statements) == 0:
+		return nil
+	case len(statements) > 1:
 		return sendBatch(ctx, s.pool, statements)
+	case s.plain:
+		return s.sendAlone(ctx, &statements[0])
 	}
-	for _, alone := range statements {
-		if s.plain {
-			return s.sendAlone(ctx, alone)
-		}
-		return alone.row(s.pool.QueryRow(ctx, alone.sql, alone.args...))
-	}
-	return nil
+	alone := &statements[0]
+	return alone.row(s.pool.QueryRow(ctx, alone.sql, alone.args...))
 }
 
 // sendBatch sends statements in one round trip. They are one transaction, as long as none of them begins or ends one.
@@ -56,7 +56,7 @@ func plain(c *pgxpool.Config) bool {
 
 // sendAlone does what Query of pgx does, for a statement that nobody shares, in a few microseconds less: integers are
 // encoded here, and the connection has the deadline, so that no context has to be watched.
-func (s *Storage) sendAlone(ctx context.Context, alone statement) error {
+func (s *Storage) sendAlone(ctx context.Context, alone *statement) error {
 	conn, err := s.pool.Acquire(ctx)
 	if err != nil {
 		return err
