@@ -211,11 +211,12 @@ func TestRoundTrips(t *testing.T) {
 		limits *storage.Limits
 		want   int64
 	}{{"shop", plenty, 1 + 1 + 1 + 2 + 1}, {"shop2", twoWindows, 2 + 2 + 1 + 3 + 2}} {
-		getDelay(t, other, c.key, c.limits) // is alone with it
-		getDelay(t, other, c.key, c.limits)
+		for range 20 {
+			getDelay(t, other, c.key, c.limits) // is alone with it
+		}
 		p.roundTrips(t, "an entity that another process had, and alone again: "+c.key, c.want, func() {
 			for range 3 {
-				getDelay(t, s, c.key, c.limits) // knows that it was shared; finds that it still was; then has it alone
+				getDelay(t, s, c.key, c.limits) // knows that it was shared; finds that it still was; then that it is not
 			}
 			getDelay(t, other, c.key, c.limits) // finds that it was changed
 			getDelay(t, other, c.key, c.limits) // finds that it was not
