@@ -72,12 +72,13 @@ func (s *Storage) sendAlone(ctx context.Context, alone *statement) error {
 	if err != nil {
 		return err
 	}
+	connection, watched := c.PgConn().Conn(), context.Background()
 	deadline, _ := ctx.Deadline()
-	if err = c.PgConn().Conn().SetDeadline(deadline); err != nil {
-		return err
+	if connection.SetDeadline(deadline) != nil {
+		watched = ctx // a tunnel may have no deadlines
 	}
-	defer c.PgConn().Conn().SetDeadline(time.Time{}) // fails only if it is closed
-	answer := c.PgConn().ExecStatement(context.Background(), prepared, values, binaryFormat, binaryFormat)
+	defer connection.SetDeadline(time.Time{})
+	answer := c.PgConn().ExecStatement(watched, prepared, values, binaryFormat, binaryFormat)
 	err = alone.row(firstRow{answer, c.TypeMap()})
 	if _, refused := answer.Close(); refused != nil {
 		if !again(refused) {

@@ -1,11 +1,14 @@
 package postgres_test
 
 import (
+	"context"
 	"errors"
+	"net"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/drip-go/drip/internal/servers"
 	"github.com/drip-go/drip/storage/postgres"
@@ -47,3 +50,28 @@ func TestNoDeadlineIsLeft(t *testing.T) {
 		t.Error("that is another connection")
 	}
 }
+
+// A tunnel may have no deadlines, such as that of an SSH client. Then the context is watched.
+func TestNoDeadlines(t *testing.T) {
+	t.Parallel()
+	config := newPool(t, servers.UsePostgres(t).URL(), 1).Config()
+	config.ConnConfig.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		conn, err := new(net.Dialer).DialContext(ctx, network, addr)
+		return tunnel{conn}, err
+	}
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	s := newStorageWith(t, pool, postgres.Options{Schema: newSchema()})
+	for range 3 {
+		if d := getDelay(t, s, "shop", plenty); d != 0 {
+			t.Errorf("GetDelay = %v", d)
+		}
+	}
+}
+
+type tunnel struct{ net.Conn }
+
+func (tunnel) SetDeadline(time.Time) error { return errors.New("deadlines are not supported") }
