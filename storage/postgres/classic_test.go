@@ -160,7 +160,7 @@ func TestCalm(t *testing.T) {
 	for range 20 {
 		getDelay(t, processes[0], "shop", plenty)
 	}
-	if last := sent[len(sent)-1]; len(sent) != 20 || !strings.Contains(last, "revision = $14") {
+	if last := sent[len(sent)-1]; len(sent) != 20 || !strings.Contains(last, "revision = $10") {
 		t.Errorf("20 decisions took %d round trips, the last is %s", len(sent), last)
 	}
 }

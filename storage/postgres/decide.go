@@ -35,6 +35,9 @@ const (
 	swapSQL  = "update drip.entity set revision = $4, expires = $5, callers_clock = $6, ops_last = $7, ops_capacity = $8, " +
 		"wait_last = $9, wait_capacity = $10, in_use = $11, until = $12, booking = $13 " +
 		"where key = $1 and " + inTime + " and revision = $14 returning " + seconds
+	// A run changes no more than this, and neither does a token that comes back.
+	swapRunsSQL = "update drip.entity set revision = $4, expires = $5, ops_last = $6, ops_capacity = $7, in_use = $8, until = $9 " +
+		"where key = $1 and " + inTime + " and revision = $10 returning " + seconds
 	createSQL = "insert into drip.entity (key, revision, expires, callers_clock, " + columns + ", entity) " +
 		"select $1, $4::bigint, $5::bigint, $6::boolean, $7::bigint, $8::bigint, $9::bigint, $10::bigint, $11::bigint, " +
 		"$12::bigint, $13::bigint[], $14::bytea where " + inTime +
@@ -197,6 +200,18 @@ func (r *record) columns(args []any) []any {
 	return appendState(append(args, r.revision, r.expires, r.callersClock), &r.state)
 }
 
+// onlyRan tells whether r differs from what was before in no more than what a run changes.
+func (r *record) onlyRan(before *record) bool {
+	a, b := &r.state, &before.state
+	return a.Wait == b.Wait && a.Booking == nil && b.Booking == nil && r.callersClock == before.callersClock
+}
+
+// runs appends what a run changes.
+func (r *record) runs(args []any) []any {
+	s := &r.state
+	return append(args, r.revision, r.expires, s.Ops.Last, s.Ops.Capacity, s.InUse, s.Until)
+}
+
 // appendState appends the columns of a state.
 func appendState(args []any, s *storage.State) []any {
 	var booking []int64
@@ -224,6 +239,8 @@ func (s *Storage) swap(ctx context.Context, turns []*turn, now int64) (done, sta
 			sql, args = s.sql.check, append(args, n.revision)
 		case t.known.revision == 0:
 			sql, args = s.sql.create, append(n.columns(args), longName(t.key))
+		case n.onlyRan(t.known):
+			sql, args = s.sql.swapRuns, append(n.runs(args), t.known.revision)
 		default:
 			sql, args = s.sql.swap, append(n.columns(args), t.known.revision)
 		}

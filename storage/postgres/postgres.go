@@ -346,23 +346,23 @@ const (
 
 // sql is the statements in the storage's schema.
 type sql struct {
-	read, check, swap, create, lock, store, storeNew string
-	start, run, postpone, giveBack                   string
-	set, setNew, delete, list                        string
+	read, check, swap, swapRuns, create, lock, store, storeNew string
+	start, run, postpone, giveBack                             string
+	set, setNew, delete, list                                  string
 
 	names map[string]string // of those that are sent alone, as prepared statements
 }
 
 func newSQL(schema string) *sql {
 	s := &sql{
-		read: in(schema, readSQL), check: in(schema, checkSQL), swap: in(schema, swapSQL), create: in(schema, createSQL),
+		read: in(schema, readSQL), check: in(schema, checkSQL), swap: in(schema, swapSQL), swapRuns: in(schema, swapRunsSQL), create: in(schema, createSQL),
 		lock: in(schema, lockSQL), store: in(schema, storeSQL), storeNew: in(schema, storeNewSQL),
 		start: in(schema, startSQL), run: in(schema, runSQL), postpone: in(schema, postponeSQL), giveBack: in(schema, giveBackSQL),
 		set: in(schema, setSQL), setNew: in(schema, setNewSQL),
 		delete: in(schema, deleteSQL), list: in(schema, listSQL),
 		names: map[string]string{},
 	}
-	for _, text := range []string{s.read, s.check, s.swap, s.create, s.start, s.run, s.postpone, s.giveBack} {
+	for _, text := range []string{s.read, s.check, s.swap, s.swapRuns, s.create, s.start, s.run, s.postpone, s.giveBack} {
 		s.names[text] = fmt.Sprintf("drip_%x", sha256.Sum224([]byte(text)))
 	}
 	return s
