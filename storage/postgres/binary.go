@@ -12,20 +12,27 @@ import (
 
 var binaryFormat = []int16{pgx.BinaryFormatCode} // of all of them
 
-// encode makes values those of PostgreSQL's binary format. A null has none.
-func encode(types *pgtype.Map, oids []uint32, values []any) (encoded [][]byte, err error) {
-	encoded = make([][]byte, len(values))
-	b := make([]byte, 0, 10*len(values))
+// encoded is values in PostgreSQL's binary format. A null has none.
+type encoded struct {
+	values [][]byte
+	bytes  []byte // of all values
+}
+
+// encode makes e the values.
+func (e *encoded) encode(types *pgtype.Map, oids []uint32, values []any) error {
+	e.values, e.bytes = e.values[:0], e.bytes[:0]
 	for i, v := range values {
-		next, err := appendValue(b, types, oids[i], v)
+		next, err := appendValue(e.bytes, types, oids[i], v)
 		if err != nil {
-			return nil, err
+			return err
 		}
-		if next != nil {
-			encoded[i], b = next[len(b):], next
+		if next == nil {
+			e.values = append(e.values, nil)
+		} else {
+			e.values, e.bytes = append(e.values, next[len(e.bytes):]), next
 		}
 	}
-	return encoded, nil
+	return nil
 }
 
 // year2000 is where PostgreSQL's times begin, in microseconds since 1970.

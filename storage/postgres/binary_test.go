@@ -24,10 +24,13 @@ func TestEncode(t *testing.T) {
 		pgtype.Int4OID, // not what an int64 is
 	}
 	types := pgtype.NewMap()
-	got, err := encode(types, oids, values)
-	if err != nil {
-		t.Fatal(err)
+	var e encoded
+	for range 2 { // it is used again
+		if err := e.encode(types, oids, values); err != nil {
+			t.Fatal(err)
+		}
 	}
+	got := e.values
 	for i, v := range values {
 		want, err := types.Encode(oids[i], pgx.BinaryFormatCode, v, nil)
 		if err != nil {
@@ -37,7 +40,7 @@ func TestEncode(t *testing.T) {
 			t.Errorf("%v as type %d is %x, want %x", v, oids[i], got[i], want)
 		}
 	}
-	if _, err := encode(types, []uint32{pgtype.Int4OID}, []any{int64(math.MaxInt64)}); err == nil {
+	if err := e.encode(types, []uint32{pgtype.Int4OID}, []any{int64(math.MaxInt64)}); err == nil {
 		t.Error("a number that its type cannot hold is encoded")
 	}
 }

@@ -28,6 +28,7 @@ type lane struct {
 	entities map[string]*entity // those with calls that wait or are under way
 	ready    []*entity          // those with calls that wait and none under way
 	senders  int                // how many more may start
+	spare    []*lone            // to be used again
 }
 
 // entity is where the calls for one entity wait.
@@ -51,7 +52,7 @@ type turn struct {
 
 	// Of classic: what does it.
 	sql  string
-	args []any // behind the key, the times and the revision
+	args []any
 }
 
 // call is one operation on its way.
@@ -111,7 +112,13 @@ func (l *lane) alone(key string) *lone {
 	if l.senders == 0 || len(l.ready) > 0 || l.entities[key] != nil {
 		return nil
 	}
-	a := &lone{entity: entity{key: key}}
+	var a *lone
+	if last := len(l.spare) - 1; last >= 0 {
+		a, l.spare = l.spare[last], l.spare[:last]
+	} else {
+		a = new(lone)
+	}
+	a.entity = entity{key: key}
 	l.entities[key] = &a.entity
 	l.senders--
 	return a
@@ -127,7 +134,12 @@ func (l *lane) doAlone(a *lone, limits *storage.Limits, op storage.Op) (storage.
 	defer l.mu.Unlock()
 	l.senders++
 	l.start() // those who have come meanwhile
-	return a.answer, a.err
+	answer, err := a.answer, a.err
+	if l.entities[a.key] != &a.entity { // it is not where they wait
+		*a = lone{}
+		l.spare = append(l.spare, a)
+	}
+	return answer, err
 }
 
 // start requires mu held. It starts a sender if there is need and room for one.

@@ -4,9 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
+	"strconv"
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/drip-go/drip/storage"
 )
@@ -119,6 +122,56 @@ func TestAloneWithoutContext(t *testing.T) {
 		n := d.count("e0", storage.GetDelay) + d.count("e1", storage.GetDelay) + d.count("e2", storage.GetDelay)
 		if n != 12 || l.senders != 2 || len(l.entities) != 0 {
 			t.Errorf("%d of 12 calls were sent, %d senders are free, %d entities known", n, l.senders, len(l.entities))
+		}
+	})
+}
+
+// What a call used is used again by others, but not while somebody waits in it. Each has the answer for its entity.
+func TestAloneAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		busy := map[string]bool{}
+		var mu sync.Mutex
+		mark := func(batch []*turn, is bool) {
+			mu.Lock()
+			defer mu.Unlock()
+			for _, turn := range batch {
+				if busy[turn.key] == is {
+					t.Errorf("%s is in two batches at a time", turn.key)
+				}
+				busy[turn.key] = is
+			}
+		}
+		l := &lane{senders: 3, entities: map[string]*entity{}, decide: func(batch []*turn, answered func([]*turn)) {
+			mark(batch, true)
+			time.Sleep(rand.N(3 * time.Millisecond))
+			for _, turn := range batch {
+				for _, c := range turn.calls {
+					c.answer.Delay, _ = strconv.ParseInt(turn.key, 10, 64)
+				}
+			}
+			mark(batch, false)
+			answered(batch)
+		}}
+		var wg sync.WaitGroup
+		for i := range 8 {
+			wg.Go(func() {
+				for range 100 {
+					ctx, key := t.Context(), rand.Int64N(5)
+					if rand.IntN(2) == 0 {
+						ctx = context.Background()
+					}
+					a, err := l.do(ctx, strconv.FormatInt(key, 10), &storage.Limits{}, storage.Op{})
+					if err != nil || a.Delay != key {
+						t.Errorf("caller %d has %v, %v, want the answer for %d", i, a, err, key)
+					}
+					time.Sleep(rand.N(5 * time.Millisecond))
+				}
+			})
+		}
+		wg.Wait()
+		synctest.Wait()
+		if l.senders != 3 || len(l.entities) != 0 || len(l.spare) > 3 {
+			t.Errorf("%d senders are free, %d entities known, %d kept to be used again", l.senders, len(l.entities), len(l.spare))
 		}
 	})
 }

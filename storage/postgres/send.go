@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -50,6 +51,9 @@ func plain(c *pgxpool.Config) bool {
 	return c.ConnConfig.DefaultQueryExecMode == pgx.QueryExecModeCacheStatement && c.ConnConfig.Tracer == nil && c.BeforeConnect == nil
 }
 
+// encodings are those that can be used again.
+var encodings = sync.Pool{New: func() any { return new(encoded) }}
+
 // sendAlone does what Query of pgx does, for a statement that nobody shares, in a few microseconds less: values are
 // encoded here, and the connection has the deadline, so that no context has to be watched.
 func (s *Storage) sendAlone(ctx context.Context, alone *statement) error {
@@ -64,8 +68,9 @@ func (s *Storage) sendAlone(ctx context.Context, alone *statement) error {
 	if err != nil {
 		return err
 	}
-	values, err := encode(c.TypeMap(), prepared.ParamOIDs, alone.args)
-	if err != nil {
+	e := encodings.Get().(*encoded)
+	defer encodings.Put(e)
+	if err := e.encode(c.TypeMap(), prepared.ParamOIDs, alone.args); err != nil {
 		return err
 	}
 	connection, watched := c.PgConn().Conn(), context.Background()
@@ -74,7 +79,7 @@ func (s *Storage) sendAlone(ctx context.Context, alone *statement) error {
 		watched = ctx // a tunnel may have no deadlines
 	}
 	defer connection.SetDeadline(time.Time{})
-	answer := c.PgConn().ExecStatement(watched, prepared, values, binaryFormat, binaryFormat)
+	answer := c.PgConn().ExecStatement(watched, prepared, e.values, binaryFormat, binaryFormat)
 	err = alone.row(firstRow{answer, c.TypeMap()})
 	if _, refused := answer.Close(); refused != nil {
 		if !again(refused) {
