@@ -1,7 +1,6 @@
 package postgres
 
 import (
-	"context"
 	"errors"
 	"math"
 	"math/bits"
@@ -108,16 +107,16 @@ func (s *Storage) classic(t *turn, now int64) bool {
 	}
 	switch a := &c.answer; {
 	case c.op.Kind == storage.GetDelay && a.Delay == 0:
-		t.sql, t.args = s.sql.run, append(args, n, interval, l.RefreshRate, l.Size, tokens, max(refill, s.maxHold))
+		t.text, t.args = s.sql.run, append(args, n, interval, l.RefreshRate, l.Size, tokens, max(refill, s.maxHold))
 		if t.known == nil {
-			t.sql, t.args = s.sql.start, append(t.args,
+			t.text, t.args = s.sql.start, append(t.args,
 				t.next.expires, t.next.state.Wait.Last, t.next.state.Ops.Capacity, longName(t.key))
 		}
 	case c.op.Kind == storage.GetDelay && a.Bound == storage.BoundWindow && t.known != nil:
-		t.sql = s.sql.postpone
+		t.text = s.sql.postpone
 		t.args = append(args, n*interval, n*interval+interval, interval, l.RefreshRate, tokens, l.Start, refill, s.maxHold)
 	case c.op.Kind == storage.ReturnToken && a.Found:
-		t.sql, t.args = s.sql.giveBack, append(args, interval, l.Start, refill, s.maxHold)
+		t.text, t.args = s.sql.giveBack, append(args, interval, l.Start, refill, s.maxHold)
 	default:
 		return false
 	}
@@ -125,11 +124,11 @@ func (s *Storage) classic(t *turn, now int64) bool {
 }
 
 // decideClassic has the turns decided by the statements that classic told. For those that are stale nothing has changed.
-func (s *Storage) decideClassic(ctx context.Context, turns []*turn, now int64) (done, stale []*turn) {
+func (s *Storage) decideClassic(ctx *deadline, turns []*turn, now int64) (done, stale []*turn) {
 	deciding := make([]statement, 0, len(turns))
 	for _, t := range turns {
 		t.stored = 0
-		deciding = append(deciding, statement{t.sql, t.args, func(row pgx.Row) error {
+		deciding = append(deciding, statement{t.text, t.args, func(row pgx.Row) error {
 			n := t.next
 			expected, s := n.state, &n.state
 			err := row.Scan(&t.stored, &s.Ops.Last, &s.Ops.Capacity, &s.Wait.Last, &s.Wait.Capacity, &s.InUse, &s.Until, &n.expires)
@@ -173,13 +172,13 @@ func (s *Storage) decideClassic(ctx context.Context, turns []*turn, now int64) (
 
 // sendCommitted sends statements in one round trip that are to wait for others and decide about what these have stored.
 // Sessions that begin transactions at a higher isolation level, which refuses that, begin one at read committed.
-func (s *Storage) sendCommitted(ctx context.Context, statements []statement) error {
+func (s *Storage) sendCommitted(ctx *deadline, statements []statement) error {
 	if !s.isolated.Load() {
 		return s.send(ctx, statements...)
 	}
 	return s.inTransaction(ctx, func(conn *pgxpool.Conn) error {
-		statements := append([]statement{{sql: beginSQL}}, statements...)
-		return sendBatch(ctx, conn, append(statements, statement{sql: "commit"}))
+		statements := append([]statement{{text: text{sql: beginSQL}}}, statements...)
+		return sendBatch(ctx, conn, append(statements, statement{text: text{sql: "commit"}}))
 	})
 }
 

@@ -2,9 +2,15 @@ package postgres
 
 import (
 	"context"
+	"errors"
+	"io"
+	"net"
+	"os"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // Whenever it is asked for, a context lasts for the time or up to an eighth less, and is then over.
@@ -33,3 +39,62 @@ func TestDeadlines(t *testing.T) {
 		}
 	})
 }
+
+// When the time is over, what is under way on a connection fails, and on no other. The connection is left as it was.
+func TestInterrupt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const after = 800 * time.Millisecond
+		d := deadlines{after: after}
+		began, ctx := time.Now(), d.context()
+		connect := func(wrap func(net.Conn) net.Conn) (c *pgconn.PgConn, server net.Conn) {
+			config, err := pgconn.ParseConfig("host=localhost")
+			if err != nil {
+				t.Fatal(err)
+			}
+			near, server := net.Pipe()
+			if c, err = pgconn.Construct(&pgconn.HijackedConn{Conn: wrap(near), Config: config}); err != nil {
+				t.Fatal(err)
+			}
+			return c, server
+		}
+		begin := func(c *pgconn.PgConn) {
+			if err := ctx.begin(c); err != nil {
+				t.Fatal(err)
+			}
+		}
+		plain := func(c net.Conn) net.Conn { return c }
+		c, server := connect(plain)
+		done, doneServer := connect(plain)
+		tunneled, _ := connect(func(c net.Conn) net.Conn { return noDeadlines{c} })
+		begin(done)
+		begin(c)
+		begin(tunneled)
+		ctx.end(done)
+
+		b := make([]byte, 1)
+		if _, err := c.Conn().Read(b); !errors.Is(err, os.ErrDeadlineExceeded) || time.Since(began) != after {
+			t.Errorf("after %v: %v", time.Since(began), err)
+		}
+		if _, err := tunneled.Conn().Read(b); !errors.Is(err, io.ErrClosedPipe) || time.Since(began) != after {
+			t.Errorf("without deadlines, after %v: %v", time.Since(began), err)
+		}
+		if err := ctx.begin(done); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("begin after the time is %v", err)
+		}
+		ctx.end(c)
+		ctx.end(tunneled)
+		for c, server := range map[*pgconn.PgConn]net.Conn{c: server, done: doneServer} {
+			go server.Write([]byte{1})
+			if _, err := c.Conn().Read(b); err != nil {
+				t.Error(err)
+			}
+		}
+		if len(ctx.connections) != 0 {
+			t.Errorf("%d connections are left", len(ctx.connections))
+		}
+	})
+}
+
+type noDeadlines struct{ net.Conn }
+
+func (noDeadlines) SetDeadline(time.Time) error { return errors.New("deadlines are not supported") }

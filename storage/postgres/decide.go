@@ -110,7 +110,7 @@ func (s *Storage) decide(batch []*turn, answered func([]*turn)) {
 		divide(t, w)
 	}
 	// try decides at a time, and tells for which turns that does not hold.
-	try := func(by func(context.Context, []*turn, int64) (done, stale []*turn), turns []*turn, now int64) []*turn {
+	try := func(by func(*deadline, []*turn, int64) (done, stale []*turn), turns []*turn, now int64) []*turn {
 		if len(turns) == 0 {
 			return nil
 		}
@@ -151,7 +151,7 @@ func inOrder(turns []*turn) {
 }
 
 // read reads the rows, and the time in milliseconds.
-func (s *Storage) read(ctx context.Context, turns []*turn) (known, failed []*turn, now int64) {
+func (s *Storage) read(ctx *deadline, turns []*turn) (known, failed []*turn, now int64) {
 	var clock float64
 	err := s.retry(ctx, func() error {
 		var reading []statement
@@ -222,7 +222,7 @@ func appendState(args []any, s *storage.State) []any {
 }
 
 // swap decides on the states that are known. For those that are stale nothing has changed.
-func (s *Storage) swap(ctx context.Context, turns []*turn, now int64) (done, stale []*turn) {
+func (s *Storage) swap(ctx *deadline, turns []*turn, now int64) (done, stale []*turn) {
 	swapping := make([]statement, 0, len(turns))
 	for _, t := range turns {
 		n, changed := s.apply(t.known, t.calls, now)
@@ -233,7 +233,7 @@ func (s *Storage) swap(ctx context.Context, turns []*turn, now int64) (done, sta
 		}
 		from, until := t.holds(now)
 		args := append(make([]any, 0, 14), rowKey(t.key), from, until)
-		var sql string
+		var sql text
 		switch {
 		case !changed:
 			sql, args = s.sql.check, append(args, n.revision)
@@ -336,7 +336,7 @@ func (s *Storage) lock(ctx context.Context, conn *pgxpool.Conn, turns []*turn) e
 	rows := make([]record, len(turns))
 	states := make([][]int64, len(turns))
 	var clock float64
-	locking := []statement{{sql: beginSQL}, {sql: limitSQL + fmt.Sprint(max(1, s.timeout.Milliseconds()/2))}}
+	locking := []statement{{text: text{sql: beginSQL}}, {text: text{sql: limitSQL + fmt.Sprint(max(1, s.timeout.Milliseconds()/2))}}}
 	for i, t := range turns {
 		r := &rows[i]
 		locking = append(locking, statement{s.sql.lock, []any{rowKey(t.key)}, func(row pgx.Row) error {
@@ -347,7 +347,7 @@ func (s *Storage) lock(ctx context.Context, conn *pgxpool.Conn, turns []*turn) e
 			return err
 		}})
 	}
-	locking = append(locking, statement{clockSQL, nil, func(row pgx.Row) error { return row.Scan(&clock) }})
+	locking = append(locking, statement{text{sql: clockSQL}, nil, func(row pgx.Row) error { return row.Scan(&clock) }})
 	err := sendBatch(ctx, conn, locking)
 	if err != nil {
 		return err
@@ -369,12 +369,12 @@ func (s *Storage) lock(ctx context.Context, conn *pgxpool.Conn, turns []*turn) e
 		t.next = n
 		switch {
 		case changed && r.revision == 0:
-			storing = append(storing, statement{sql: s.sql.storeNew, args: append(n.columns([]any{rowKey(t.key)}), longName(t.key))})
+			storing = append(storing, statement{text: s.sql.storeNew, args: append(n.columns([]any{rowKey(t.key)}), longName(t.key))})
 		case changed:
-			storing = append(storing, statement{sql: s.sql.store, args: n.columns([]any{rowKey(t.key)})})
+			storing = append(storing, statement{text: s.sql.store, args: n.columns([]any{rowKey(t.key)})})
 		}
 	}
-	err = sendBatch(ctx, conn, append(storing, statement{sql: "commit"}))
+	err = sendBatch(ctx, conn, append(storing, statement{text: text{sql: "commit"}}))
 	for _, t := range turns {
 		if err != nil {
 			t.next = nil

@@ -51,7 +51,7 @@ type turn struct {
 	stored     float64 // when it does, by the server's clock; 0 if it does not
 
 	// Of classic: what does it.
-	sql  string
+	text text
 	args []any
 }
 

@@ -60,7 +60,7 @@ type row struct {
 func (s *Storage) rowsAfter(ctx context.Context, key []byte) ([]row, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
-	rows, err := s.pool.Query(ctx, s.sql.list, key, listAtOnce)
+	rows, err := s.pool.Query(ctx, s.sql.list.sql, key, listAtOnce)
 	if err != nil {
 		return nil, err
 	}

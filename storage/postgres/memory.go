@@ -21,7 +21,7 @@ func (m *memory) get(key string) *record {
 func (m *memory) put(key string, r *record) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if _, known := m.records[key]; !known && len(m.records) >= m.most {
+	if len(m.records) >= m.most && m.records[key] == nil {
 		for any := range m.records {
 			delete(m.records, any)
 			break

@@ -282,7 +282,7 @@ func (s *Storage) GetWithTime(ctx context.Context, key string) (storage.State, s
 	var clock float64
 	var numbers []int64
 	err := s.retry(ctx, func() error {
-		return s.pool.QueryRow(ctx, s.sql.read, rowKey(key)).Scan(&clock, &r.revision, &numbers, &r.expires, &r.callersClock)
+		return s.pool.QueryRow(ctx, s.sql.read.sql, rowKey(key)).Scan(&clock, &r.revision, &numbers, &r.expires, &r.callersClock)
 	})
 	if err == nil && !r.decode(numbers) {
 		err = ErrNotState
@@ -308,11 +308,11 @@ func (s *Storage) Set(ctx context.Context, key string, state storage.State, rev 
 	if state.Until < math.MaxInt64 {
 		keep = max(keep, within(state.Until)-within(state.Ops.Last))
 	}
-	sql, args := s.sql.setNew, appendState([]any{rowKey(key), newRevision(), keep}, &state)
+	sql, args := s.sql.setNew.sql, appendState([]any{rowKey(key), newRevision(), keep}, &state)
 	if rev == storage.NoRevision {
 		args = append(args, longName(key))
 	} else {
-		sql, args = s.sql.set, append(args, int64(rev))
+		sql, args = s.sql.set.sql, append(args, int64(rev))
 	}
 	var stored int64
 	err := s.retry(ctx, func() error {
@@ -346,26 +346,25 @@ const (
 
 // sql is the statements in the storage's schema.
 type sql struct {
-	read, check, swap, swapRuns, create, lock, store, storeNew string
-	start, run, postpone, giveBack                             string
-	set, setNew, delete, list                                  string
-
-	names map[string]string // of those that are sent alone, as prepared statements
+	read, check, swap, swapRuns, create, lock, store, storeNew text
+	start, run, postpone, giveBack                             text
+	set, setNew, delete, list                                  text
 }
 
+// text is that of a statement, and the name under which it is prepared if it is sent alone.
+type text struct{ sql, name string }
+
 func newSQL(schema string) *sql {
-	s := &sql{
-		read: in(schema, readSQL), check: in(schema, checkSQL), swap: in(schema, swapSQL), swapRuns: in(schema, swapRunsSQL), create: in(schema, createSQL),
-		lock: in(schema, lockSQL), store: in(schema, storeSQL), storeNew: in(schema, storeNewSQL),
-		start: in(schema, startSQL), run: in(schema, runSQL), postpone: in(schema, postponeSQL), giveBack: in(schema, giveBackSQL),
-		set: in(schema, setSQL), setNew: in(schema, setNewSQL),
-		delete: in(schema, deleteSQL), list: in(schema, listSQL),
-		names: map[string]string{},
+	in := func(source string) text {
+		sql := in(schema, source)
+		return text{sql, fmt.Sprintf("drip_%x", sha256.Sum224([]byte(sql)))}
 	}
-	for _, text := range []string{s.read, s.check, s.swap, s.swapRuns, s.create, s.start, s.run, s.postpone, s.giveBack} {
-		s.names[text] = fmt.Sprintf("drip_%x", sha256.Sum224([]byte(text)))
+	return &sql{
+		read: in(readSQL), check: in(checkSQL), swap: in(swapSQL), swapRuns: in(swapRunsSQL), create: in(createSQL),
+		lock: in(lockSQL), store: in(storeSQL), storeNew: in(storeNewSQL),
+		start: in(startSQL), run: in(runSQL), postpone: in(postponeSQL), giveBack: in(giveBackSQL),
+		set: in(setSQL), setNew: in(setNewSQL), delete: in(deleteSQL), list: in(listSQL),
 	}
-	return s
 }
 
 // Do implements [storage.Atomic].
@@ -446,7 +445,7 @@ func (s *Storage) DeleteIdle(ctx context.Context) error {
 	for {
 		var deleted int64
 		err := s.retry(ctx, func() error {
-			tag, err := s.pool.Exec(ctx, s.sql.delete, deleteAtOnce)
+			tag, err := s.pool.Exec(ctx, s.sql.delete.sql, deleteAtOnce)
 			deleted = tag.RowsAffected()
 			return err
 		})

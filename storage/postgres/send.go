@@ -2,8 +2,8 @@ package postgres
 
 import (
 	"context"
+	"fmt"
 	"sync"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -11,13 +11,13 @@ import (
 
 // statement is one that has a row, of which row is told, or none that matters.
 type statement struct {
-	sql  string
+	text
 	args []any
 	row  func(pgx.Row) error
 }
 
 // send sends statements that have a row each in one round trip, as one transaction.
-func (s *Storage) send(ctx context.Context, statements ...statement) error {
+func (s *Storage) send(ctx *deadline, statements ...statement) error {
 	switch {
 	case len(statements) == 0:
 		return nil
@@ -55,16 +55,15 @@ func plain(c *pgxpool.Config) bool {
 var encodings = sync.Pool{New: func() any { return new(encoded) }}
 
 // sendAlone does what Query of pgx does, for a statement that nobody shares, in a few microseconds less: values are
-// encoded here, and the connection has the deadline, so that no context has to be watched.
-func (s *Storage) sendAlone(ctx context.Context, alone *statement) error {
+// encoded here, and the end of the context is waited for once for all.
+func (s *Storage) sendAlone(ctx *deadline, alone *statement) error {
 	conn, err := s.pool.Acquire(ctx)
 	if err != nil {
 		return err
 	}
 	defer conn.Release()
 	c := conn.Conn()
-	name := s.sql.names[alone.sql]
-	prepared, err := c.Prepare(ctx, name, alone.sql) // which it is but for the first time
+	prepared, err := c.Prepare(ctx, alone.name, alone.sql) // which it is but for the first time
 	if err != nil {
 		return err
 	}
@@ -73,17 +72,18 @@ func (s *Storage) sendAlone(ctx context.Context, alone *statement) error {
 	if err := e.encode(c.TypeMap(), prepared.ParamOIDs, alone.args); err != nil {
 		return err
 	}
-	connection, watched := c.PgConn().Conn(), context.Background()
-	deadline, _ := ctx.Deadline()
-	if connection.SetDeadline(deadline) != nil {
-		watched = ctx // a tunnel may have no deadlines
+	if err := ctx.begin(c.PgConn()); err != nil {
+		return err
 	}
-	defer connection.SetDeadline(time.Time{})
-	answer := c.PgConn().ExecStatement(watched, prepared, e.values, binaryFormat, binaryFormat)
+	defer ctx.end(c.PgConn())
+	answer := c.PgConn().ExecStatement(context.Background(), prepared, e.values, binaryFormat, binaryFormat)
 	err = alone.row(firstRow{answer, c.TypeMap()})
 	if _, refused := answer.Close(); refused != nil {
 		if !again(refused) {
-			_ = c.Deallocate(ctx, name) // it may be that which is wrong; if this fails the connection is gone
+			_ = c.Deallocate(ctx, alone.name) // it may be that which is wrong; if this fails the connection is gone
+		}
+		if over := ctx.Err(); over != nil {
+			return fmt.Errorf("%w: %w", over, refused)
 		}
 		return refused
 	}

@@ -51,7 +51,7 @@ func TestNoDeadlineIsLeft(t *testing.T) {
 	}
 }
 
-// A tunnel may have no deadlines, such as that of an SSH client. Then the context is watched.
+// A tunnel may have no deadlines, such as that of an SSH client. It is closed when Timeout has passed.
 func TestNoDeadlines(t *testing.T) {
 	t.Parallel()
 	config := newPool(t, servers.UsePostgres(t).URL(), 1).Config()
@@ -64,12 +64,29 @@ func TestNoDeadlines(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(pool.Close)
-	s := newStorageWith(t, pool, postgres.Options{Schema: newSchema()})
+	o := postgres.Options{Schema: newSchema(), Timeout: 500 * time.Millisecond}
+	s := newStorageWith(t, pool, o)
 	for range 3 {
 		if d := getDelay(t, s, "shop", plenty); d != 0 {
 			t.Errorf("GetDelay = %v", d)
 		}
 	}
+	tx, err := newPool(t, servers.UsePostgres(t).URL(), 1).Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback(context.Background())
+	if _, err := tx.Exec(t.Context(), in(o.Schema, "select from drip.entity for update")); err != nil {
+		t.Fatal(err)
+	}
+	_, err = ask(context.Background(), s, "shop", plenty)
+	if !errors.Is(err, postgres.ErrNoAnswer) || !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("GetDelay of a row that is locked = %v, want ErrNoAnswer for the Timeout", err)
+	}
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	getDelay(t, s, "shop", plenty)
 }
 
 type tunnel struct{ net.Conn }
