@@ -177,8 +177,8 @@ func (s *Storage) sendCommitted(ctx *deadline, statements []statement) error {
 		return s.send(ctx, statements...)
 	}
 	return s.inTransaction(ctx, func(conn *pgxpool.Conn) error {
-		statements := append([]statement{{text: text{sql: beginSQL}}}, statements...)
-		return sendBatch(ctx, conn, append(statements, statement{text: text{sql: "commit"}}))
+		statements := append([]statement{command(beginSQL)}, statements...)
+		return sendBatch(ctx, conn, append(statements, command("commit")))
 	})
 }
 

@@ -31,8 +31,8 @@ func (d *deadlines) context() *deadline {
 	return d.last
 }
 
-// deadline is a context that many have in common, with the connections on which something is under way until then. If each
-// set a deadline for its connection, and none when it is done, that would be timers by the thousand, which wake threads.
+// deadline is a context that many have in common, with the connections that something is under way on. If each of these
+// had a deadline set and cleared for each statement, that would be two timers a statement, which wake threads.
 type deadline struct {
 	context.Context
 

@@ -336,7 +336,7 @@ func (s *Storage) lock(ctx context.Context, conn *pgxpool.Conn, turns []*turn) e
 	rows := make([]record, len(turns))
 	states := make([][]int64, len(turns))
 	var clock float64
-	locking := []statement{{text: text{sql: beginSQL}}, {text: text{sql: limitSQL + fmt.Sprint(max(1, s.timeout.Milliseconds()/2))}}}
+	locking := []statement{command(beginSQL), command(limitSQL + fmt.Sprint(max(1, s.timeout.Milliseconds()/2)))}
 	for i, t := range turns {
 		r := &rows[i]
 		locking = append(locking, statement{s.sql.lock, []any{rowKey(t.key)}, func(row pgx.Row) error {
@@ -374,7 +374,7 @@ func (s *Storage) lock(ctx context.Context, conn *pgxpool.Conn, turns []*turn) e
 			storing = append(storing, statement{text: s.sql.store, args: n.columns([]any{rowKey(t.key)})})
 		}
 	}
-	err = sendBatch(ctx, conn, append(storing, statement{text: text{sql: "commit"}}))
+	err = sendBatch(ctx, conn, append(storing, command("commit")))
 	for _, t := range turns {
 		if err != nil {
 			t.next = nil

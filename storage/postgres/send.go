@@ -16,6 +16,9 @@ type statement struct {
 	row  func(pgx.Row) error
 }
 
+// command is a statement without values.
+func command(sql string) statement { return statement{text: text{sql: sql}} }
+
 // send sends statements that have a row each in one round trip, as one transaction.
 func (s *Storage) send(ctx *deadline, statements ...statement) error {
 	switch {
