@@ -64,7 +64,7 @@ func TestNoDeadlines(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(pool.Close)
-	o := postgres.Options{Schema: newSchema(), Timeout: 500 * time.Millisecond}
+	o := postgres.Options{Schema: newSchema(), Timeout: 2 * time.Second}
 	s := newStorageWith(t, pool, o)
 	for range 3 {
 		if d := getDelay(t, s, "shop", plenty); d != 0 {
