@@ -23,24 +23,24 @@ const (
 	plainSQL   = "not e.callers_clock and e.booking is null"
 	classicGot = " returning " + seconds + ", e.ops_last, e.ops_capacity, e.wait_last, e.wait_capacity, e.in_use, e.until, e.expires"
 
-	// A token is taken. $6 is the number of the interval, $7 its length, $8 what it brings, $9 the size, $10 the tokens, and
-	// $11 how long after the run the entity is kept.
+	// A token is taken. $6 is the number of the interval, $7 its length, $8 what it brings, $9 the size, $10 the tokens, $11
+	// the start, and $12 how long after that or the run the entity is kept.
 	runSQL = "update drip.entity e set revision = $4, ops_last = " + lastSQL + ", ops_capacity = " + capacitySQL + " - 1, " +
 		"in_use = e.in_use + 1, until = " + never + ", expires = " + keptSQL + classicSQL + " and " + freeSQL + classicGot
 	lastSQL     = "greatest($5::bigint, e.ops_last)"
 	capacitySQL = "least($9::bigint, e.ops_capacity + greatest(0, $6::bigint - e.ops_last / $7::bigint) * $8::bigint)"
-	keptSQL     = "greatest(e.wait_last + $7::bigint, " + lastSQL + " + $11::bigint)"
+	keptSQL     = "greatest(e.wait_last + $7::bigint, greatest(" + lastSQL + ", $11::bigint) + $12::bigint)"
 	freeSQL     = "e.ops_last >= 0 and e.in_use < $10::bigint and " + capacitySQL + " > 0"
 
-	// The same for an entity of which nothing is remembered. If there is no row, or one that has expired, $12 is then when it
-	// expires, $13 the last slot, $14 what is left, and $15 the name.
+	// The same for an entity of which nothing is remembered. If there is no row, or one that has expired, $13 is then when it
+	// expires, $14 the last slot, $15 what is left, and $16 the name.
 	startSQL = "insert into drip.entity as e (key, revision, expires, callers_clock, entity, " +
 		"ops_last, ops_capacity, wait_last, wait_capacity, in_use, until) " +
-		"select $1, $4::bigint, $12::bigint, false, $15::bytea, $5::bigint, $14::bigint, $13::bigint, 0, 1, " + never +
+		"select $1, $4::bigint, $13::bigint, false, $16::bytea, $5::bigint, $15::bigint, $14::bigint, 0, 1, " + never +
 		" where " + inTime + " on conflict (key) do update set revision = $4, callers_clock = false, booking = null, " +
-		"ops_last = " + ifNew + "$5 else " + lastSQL + " end, ops_capacity = " + ifNew + "$14 else " + capacitySQL + " - 1 end, " +
-		"wait_last = " + ifNew + "$13 else e.wait_last end, wait_capacity = " + ifNew + "0 else e.wait_capacity end, " +
-		"in_use = " + ifNew + "1 else e.in_use + 1 end, until = " + never + ", expires = " + ifNew + "$12 else " + keptSQL + " end " +
+		"ops_last = " + ifNew + "$5 else " + lastSQL + " end, ops_capacity = " + ifNew + "$15 else " + capacitySQL + " - 1 end, " +
+		"wait_last = " + ifNew + "$14 else e.wait_last end, wait_capacity = " + ifNew + "0 else e.wait_capacity end, " +
+		"in_use = " + ifNew + "1 else e.in_use + 1 end, until = " + never + ", expires = " + ifNew + "$13 else " + keptSQL + " end " +
 		"where " + inTime + " and (e.expires <= $5 or " + plainSQL + " and " + freeSQL + ")" + classicGot
 	ifNew = "case when e.expires <= $5 then "
 
@@ -84,7 +84,7 @@ func (s *Storage) classic(t *turn, now int64) bool {
 		return false
 	case r != nil && (now >= r.expires || r.callersClock || r.state.Booking != nil):
 		return false
-	case c.op.Kind == storage.GetDelay && now < l.Start, c.op.Kind == storage.ReturnToken && r == nil:
+	case r == nil && (c.op.Kind == storage.ReturnToken || now < l.Start):
 		return false
 	case r == nil:
 		r = new(record)
@@ -107,7 +107,7 @@ func (s *Storage) classic(t *turn, now int64) bool {
 	}
 	switch a := &c.answer; {
 	case c.op.Kind == storage.GetDelay && a.Delay == 0:
-		t.text, t.args = s.sql.run, append(args, n, interval, l.RefreshRate, l.Size, tokens, max(refill, s.maxHold))
+		t.text, t.args = s.sql.run, append(args, n, interval, l.RefreshRate, l.Size, tokens, l.Start, max(refill, s.maxHold))
 		if t.known == nil {
 			t.text, t.args = s.sql.start, append(t.args,
 				t.next.expires, t.next.state.Wait.Last, t.next.state.Ops.Capacity, longName(t.key))

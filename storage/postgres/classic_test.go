@@ -165,6 +165,29 @@ func TestCalm(t *testing.T) {
 	}
 }
 
+// A process whose clock is ahead of the server's, and which has begun a moment ago, takes one round trip a decision, too.
+func TestBeforeStart(t *testing.T) {
+	t.Parallel()
+	var sent sentences
+	pool := newTracedPool(t, &sent, servers.UsePostgres(t).URL(), 1)
+	o := postgres.Options{Schema: newSchema()}
+	processes := []storage.Atomic{newStorageWith(t, pool, o), newStorageWith(t, pool, o)}
+	limits := *plenty
+	for range 2 {
+		for _, s := range processes {
+			getDelay(t, s, "shop", &limits)
+		}
+	}
+	limits.Start = time.Now().Add(time.Hour).UnixMilli()
+	sent = nil
+	for i := range 10 {
+		getDelay(t, processes[i%2], "shop", &limits)
+	}
+	if len(sent) != 10 {
+		t.Errorf("10 decisions took %d round trips", len(sent))
+	}
+}
+
 // sentences is what was sent.
 type sentences []string
 
