@@ -24,9 +24,12 @@ func (d *deadlines) context() *deadline {
 	defer d.mu.Unlock()
 	if now := time.Now(); d.last == nil || now.Sub(d.made) > d.after/8 {
 		ctx, cancel := context.WithTimeout(context.Background(), d.after)
-		d.last, d.made = &deadline{Context: ctx}, now
-		context.AfterFunc(ctx, d.last.interrupt)
-		context.AfterFunc(ctx, cancel)
+		made := &deadline{Context: ctx}
+		context.AfterFunc(ctx, func() {
+			cancel()
+			made.interrupt()
+		})
+		d.last, d.made = made, now
 	}
 	return d.last
 }

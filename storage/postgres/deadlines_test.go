@@ -65,7 +65,7 @@ func TestInterrupt(t *testing.T) {
 		plain := func(c net.Conn) net.Conn { return c }
 		c, server := connect(plain)
 		done, doneServer := connect(plain)
-		tunneled, _ := connect(func(c net.Conn) net.Conn { return noDeadlines{c} })
+		tunneled, _ := connect(func(c net.Conn) net.Conn { return NoDeadlines{c} })
 		begin(done)
 		begin(c)
 		begin(tunneled)
@@ -95,6 +95,7 @@ func TestInterrupt(t *testing.T) {
 	})
 }
 
-type noDeadlines struct{ net.Conn }
+// NoDeadlines is a connection such as that through a tunnel of an SSH client.
+type NoDeadlines struct{ net.Conn }
 
-func (noDeadlines) SetDeadline(time.Time) error { return errors.New("deadlines are not supported") }
+func (NoDeadlines) SetDeadline(time.Time) error { return errors.New("deadlines are not supported") }

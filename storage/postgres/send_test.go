@@ -51,13 +51,13 @@ func TestNoDeadlineIsLeft(t *testing.T) {
 	}
 }
 
-// A tunnel may have no deadlines, such as that of an SSH client. It is closed when Timeout has passed.
+// A connection without deadlines is closed when Timeout has passed.
 func TestNoDeadlines(t *testing.T) {
 	t.Parallel()
 	config := newPool(t, servers.UsePostgres(t).URL(), 1).Config()
 	config.ConnConfig.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
 		conn, err := new(net.Dialer).DialContext(ctx, network, addr)
-		return tunnel{conn}, err
+		return postgres.NoDeadlines{Conn: conn}, err
 	}
 	pool, err := pgxpool.NewWithConfig(t.Context(), config)
 	if err != nil {
@@ -88,7 +88,3 @@ func TestNoDeadlines(t *testing.T) {
 	}
 	getDelay(t, s, "shop", plenty)
 }
-
-type tunnel struct{ net.Conn }
-
-func (tunnel) SetDeadline(time.Time) error { return errors.New("deadlines are not supported") }
