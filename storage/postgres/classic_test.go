@@ -61,8 +61,17 @@ func TestClassic(t *testing.T) {
 	row := func(schema, key string) string {
 		return query[string](t, pool, schema, "select coalesce((select concat_ws(',', ops_last, ops_capacity, wait_last, wait_capacity, in_use, until, booking, expires, callers_clock) from drip.entity where key = $1), '')", []byte(key))
 	}
-	for seed := range uint64(*steps / 200) {
-		rnd := rand.New(rand.NewPCG(rand.Uint64(), seed))
+	seldom := func() (names []string) { // those that have hardly been tried
+		for name := range classicStatements {
+			if counted.changed[name] < *steps/20 {
+				names = append(names, name)
+			}
+		}
+		return names
+	}
+	rounds := *steps / 200
+	for round := 0; round < rounds || len(seldom()) > 0 && round < 20*rounds; round++ {
+		rnd := rand.New(rand.NewPCG(rand.Uint64(), 0))
 		pick := func(values ...int64) int64 { return values[rnd.IntN(len(values))] }
 		interval := pick(1, 7, 100, 1000, 60_000)
 		now := pick(0, 1, rnd.Int64N(3*interval))
@@ -133,10 +142,8 @@ func TestClassic(t *testing.T) {
 		}
 	}
 	t.Logf("rows changed by statement: %v", counted.changed)
-	for name := range classicStatements {
-		if counted.changed[name] < *steps/50 {
-			t.Errorf("the statement to %s has changed %d rows", name, counted.changed[name])
-		}
+	if names := seldom(); len(names) > 0 {
+		t.Errorf("the statements to %v have hardly changed a row", names)
 	}
 }
 
