@@ -37,7 +37,7 @@ import (
 var ErrMissing = errors.New("not found")
 
 // startLimit bounds the start of a server for a test. It is seconds on a quiet machine; this is for a busy one.
-const startLimit = 2 * time.Minute
+const startLimit = 5 * time.Minute
 
 // TB is the part of testing.TB that is needed here, so that importing this package links no package testing.
 type TB interface {
