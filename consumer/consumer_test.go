@@ -13,8 +13,9 @@ import (
 
 // once postpones every entity once, by a delay of its own, and reports who comes back early.
 type once struct {
-	t     testing.TB
-	delay func() time.Duration
+	t      testing.TB
+	delay  func() time.Duration
+	copies bool // the broker may deliver a message again that is postponed already, which then waits for the rest
 
 	mu   sync.Mutex
 	due  map[string]time.Time
@@ -33,6 +34,9 @@ func (l *once) GetDelay(_ context.Context, entity string) (time.Duration, error)
 		return d, nil
 	}
 	if now.Before(due) {
+		if l.copies {
+			return due.Sub(now), nil
+		}
 		l.t.Errorf("message %s came back %v early", entity, due.Sub(now))
 	}
 	l.late = append(l.late, now.Sub(due))

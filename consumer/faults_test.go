@@ -74,6 +74,7 @@ func TestBrokerIsKilled(t *testing.T) {
 	b.must(err)
 	var l ledger
 	limiter := each(t, func(i int) time.Duration { return time.Duration(1+i%8) * time.Second })
+	limiter.copies = true
 	stop := running(t, Options{URL: b.url, Queue: queue, Limiter: limiter, Entity: byID, Handler: &l, Logger: quiet})
 	b.publish(queue, numbered(0, n)...)
 	// RabbitMQ 3.10 loses a quorum queue when it is killed within about three seconds of its declaration. Those who
@@ -223,6 +224,7 @@ func TestNodeIsLost(t *testing.T) {
 	queue := "orders"
 	var l ledger
 	limiter := each(t, func(i int) time.Duration { return time.Duration(i%8) * 500 * time.Millisecond })
+	limiter.copies = true
 	publish := func(node *servers.RabbitMQ, from, to int) {
 		b := connect(t, node.URL())
 		_, err := b.ch.QueueDeclare(queue, true, false, false, false, amqp.Table{amqp.QueueTypeArg: amqp.QueueTypeQuorum})

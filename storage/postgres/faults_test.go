@@ -433,13 +433,13 @@ func TestDeadlock(t *testing.T) {
 	url := servers.UsePostgres(t).URL()
 	schema := newSchema()
 	var picked deadlocks
-	pool := newTracedPool(t, &picked, url, 1, "deadlock_timeout", "1ms") // who waits last looks first, and is picked
+	pool := newTracedPool(t, &picked, url, 1, "deadlock_timeout", "1ms") // who looks first is picked
 	s := newStorageWith(t, pool, postgres.Options{Schema: schema, Timeout: 30 * time.Second})
 	keys := []string{"a", "b", "c", "z"}
 	for _, key := range keys {
 		getDelay(t, s, key, plenty)
 	}
-	admin := newPool(t, url, 4)
+	admin := newPool(t, url, 4, "deadlock_timeout", "1h")
 	begin := func() pgx.Tx {
 		t.Helper()
 		tx, err := admin.Begin(t.Context())
