@@ -21,7 +21,7 @@ import (
 const (
 	classicSQL = " where e.key = $1 and " + inTime + " and e.expires > $5 and " + plainSQL
 	plainSQL   = "not e.callers_clock and e.booking is null"
-	classicGot = " returning " + seconds + ", e.ops_last, e.ops_capacity, e.wait_last, e.wait_capacity, e.in_use, e.until, e.expires"
+	classicGot = " returning " + stillInTime + ", e.ops_last, e.ops_capacity, e.wait_last, e.wait_capacity, e.in_use, e.until, e.expires"
 
 	// A token is taken. $6 is the number of the interval, $7 its length, $8 what it brings, $9 the size, $10 the tokens, $11
 	// the start, and $12 how long after that or the run the entity is kept.

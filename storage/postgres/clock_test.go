@@ -166,42 +166,69 @@ func TestServerClockSteps(t *testing.T) {
 // A decision counts in the interval in which it is stored, however long that takes: what was decided in another one is
 // decided again.
 func TestStoredInItsInterval(t *testing.T) {
-	clock := newServerClock(t)
-	o := postgres.Options{Schema: newSchema()}
-	s := newStorageWith(t, clock.pool, o)
-	l := limits(5, 5, 60_000)
-	clock.stand(59*time.Second + 900*time.Millisecond)
-	if n := grants(t, s, l, 3); n != 3 {
-		t.Fatalf("%d of 3 granted", n)
-	}
-	// Somebody has the row, and it is a new minute, of which all has run, when it comes free.
-	tx, err := sharedPool(t).Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = tx.Rollback(context.Background()) }()
-	if _, err := tx.Exec(t.Context(), in(o.Schema, "update drip.entity set expires = expires + 1")); err != nil {
-		t.Fatal(err)
-	}
-	got := make(chan time.Duration)
-	go func() {
-		d, err := ask(context.Background(), s, "shop", l)
-		if err != nil {
-			t.Error(err)
-		}
-		got <- d
-	}()
-	waiting(t, clock.pool)
-	clock.stand(60*time.Second + 100*time.Millisecond)
-	if err := tx.Commit(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if d := <-got; d != 0 {
-		t.Errorf("GetDelay = %v", d)
-	}
-	st, _, err := s.Get(t.Context(), "shop")
-	if want := year2026.Add(60*time.Second + 100*time.Millisecond).UnixMilli(); err != nil || st.Ops.Last != want || st.Ops.Capacity != 4 {
-		t.Errorf("it was counted at %d, which left %d (%v); want %d and 4", st.Ops.Last, st.Ops.Capacity, err, want)
+	const insert = "insert into drip.entity (key, revision, expires, callers_clock, ops_last, ops_capacity, wait_last, wait_capacity, in_use, until) " +
+		"values ('shop', 1, 0, false, 0, 0, 0, 0, 0, 0)"
+	for _, c := range []struct {
+		name, sql  string // what somebody else does
+		commit     bool
+		own, other int // how many have run before, of this process and of another
+	}{
+		{"changed", "update drip.entity set expires = expires + 1", true, 3, 0},
+		{"not changed", "update drip.entity set expires = expires + 1", false, 3, 0},
+		{"locked", "select from drip.entity for no key update", true, 3, 0},
+		{"changed, of several", "update drip.entity set expires = expires + 1", true, 3, 1},
+		{"not changed, of several", "update drip.entity set expires = expires + 1", false, 3, 1},
+		{"locked, of several", "select from drip.entity for no key update", true, 3, 1},
+		{"changed by another", "update drip.entity set expires = expires + 1", true, 0, 1},
+		{"locked by another", "select from drip.entity for no key update", true, 0, 1},
+		{"not made", insert, false, 0, 0},
+		{"made", insert, true, 0, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			clock := newServerClock(t)
+			o := postgres.Options{Schema: newSchema()}
+			s, other := newStorageWith(t, clock.pool, o), newStorageWith(t, clock.pool, o)
+			l := limits(5, 5, 60_000)
+			clock.stand(59*time.Second + 900*time.Millisecond)
+			inUse(t, s, "nobody") // which tells the time
+			if n := grants(t, s, l, c.own) + grants(t, other, l, c.other); n != c.own+c.other {
+				t.Fatalf("%d granted", n)
+			}
+			// Somebody has the row, and it is a new minute, of which all has run, when it comes free.
+			tx, err := sharedPool(t).Begin(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = tx.Rollback(context.Background()) }()
+			if _, err := tx.Exec(t.Context(), in(o.Schema, c.sql)); err != nil {
+				t.Fatal(err)
+			}
+			got := make(chan time.Duration)
+			go func() {
+				d, err := ask(context.Background(), s, "shop", l)
+				if err != nil {
+					t.Error(err)
+				}
+				got <- d
+			}()
+			waiting(t, clock.pool)
+			clock.stand(60*time.Second + 100*time.Millisecond)
+			if c.commit {
+				err = tx.Commit(t.Context())
+			} else {
+				err = tx.Rollback(t.Context())
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if d := <-got; d != 0 {
+				t.Errorf("GetDelay = %v", d)
+			}
+			st, _, err := s.Get(t.Context(), "shop")
+			if want := year2026.Add(60*time.Second + 100*time.Millisecond).UnixMilli(); err != nil || st.Ops.Last != want || st.Ops.Capacity != 4 {
+				t.Errorf("it was counted at %d, which left %d (%v); want %d and 4", st.Ops.Last, st.Ops.Capacity, err, want)
+			}
+		})
 	}
 }
 

@@ -30,18 +30,22 @@ const (
 
 	// What was decided on a state that is known here holds if the row still has that revision, and if the server's clock
 	// is between the time it was decided at and the end of the interval.
-	inTime   = "clock_timestamp() between $2 and $3"
+	inTime = "clock_timestamp() between $2 and $3"
+	// When it had to wait for a row that comes free as it was, PostgreSQL does not look again whether that is so: the
+	// statement fails if it is late, by dividing by zero (22012).
+	stillInTime = seconds + " / (clock_timestamp() <= $3)::int"
+
 	checkSQL = "select " + seconds + " from drip.entity where key = $1 and " + inTime + " and revision = $4"
 	swapSQL  = "update drip.entity set revision = $4, expires = $5, callers_clock = $6, ops_last = $7, ops_capacity = $8, " +
 		"wait_last = $9, wait_capacity = $10, in_use = $11, until = $12, booking = $13 " +
-		"where key = $1 and " + inTime + " and revision = $14 returning " + seconds
+		"where key = $1 and " + inTime + " and revision = $14 returning " + stillInTime
 	// A run changes no more than this, and neither does a token that comes back.
 	swapRunsSQL = "update drip.entity set revision = $4, expires = $5, ops_last = $6, ops_capacity = $7, in_use = $8, until = $9 " +
-		"where key = $1 and " + inTime + " and revision = $10 returning " + seconds
+		"where key = $1 and " + inTime + " and revision = $10 returning " + stillInTime
 	createSQL = "insert into drip.entity (key, revision, expires, callers_clock, " + columns + ", entity) " +
 		"select $1, $4::bigint, $5::bigint, $6::boolean, $7::bigint, $8::bigint, $9::bigint, $10::bigint, $11::bigint, " +
 		"$12::bigint, $13::bigint[], $14::bytea where " + inTime +
-		" on conflict (key) do nothing returning " + seconds
+		" on conflict (key) do nothing returning " + stillInTime
 	columns = "ops_last, ops_capacity, wait_last, wait_capacity, in_use, until, booking"
 
 	// Else the row is locked until the decision is stored.

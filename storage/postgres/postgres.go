@@ -66,7 +66,8 @@
 //
 // Unless the caller gives a time, the server's clock decides, so the clocks of the processes do not matter. One that is
 // remembered is only used if it is not ahead of the server's, and in the same interval of every window, when the decision
-// is stored. When the server's clock steps back, entities stand still until it is where it was.
+// is stored, however long it had to wait for the row. What is decided about a row that was locked first is decided at the
+// time when that was read. When the server's clock steps back, entities stand still until it is where it was.
 //
 // # YugabyteDB
 //
@@ -403,6 +404,8 @@ func again(err error) bool {
 	}
 	switch answer.Code {
 	case "40001", "40P01", "23505": // serialization_failure, deadlock_detected, unique_violation
+		return true
+	case "22012": // division_by_zero: the statement was late
 		return true
 	case "25P03": // idle_in_transaction_session_timeout: this process was stopped for so long
 		return true
