@@ -40,6 +40,11 @@ func (i instant) sub(o instant) time.Duration {
 	return time.Duration(ms*1e6 + floor(i.as-o.as+5e8, 1e9))
 }
 
+// seconds returns the time from o to i.
+func (i instant) seconds(o instant) float64 {
+	return float64(i.ms-o.ms)/1000 + float64(i.as-o.as)/1000/asPerMs
+}
+
 func (i instant) less(o instant) bool {
 	return i.ms < o.ms || i.ms == o.ms && i.as < o.as
 }

@@ -35,7 +35,8 @@
 // ([storage.Timed]), or else the processes' clocks, which should agree then. A call is at least one round trip, which
 // those who call at the same time share. Calls of one process are admitted in their order; between processes there is
 // none, and each has its share by chance. One that waits asks again after a tenth of its wait, but not more than ten
-// times a second, in case units were given back elsewhere.
+// times a second, in case units were given back elsewhere. When the clock that decides is set back, what was consumed is
+// owed until it is again where it was, unless Reset drops that; without a storage no setting of a clock matters.
 //
 // An error of the storage is returned to all who wait: they are not admitted, but may have been charged.
 //
@@ -199,8 +200,9 @@ func (l *Limiter) Consume(ctx context.Context, units float64) (waited time.Durat
 }
 
 // ConsumeTimeout is Consume with a timeout: when the wait would be as long or longer, it waits so long and returns
-// ErrTimeout. Nothing was charged then, unless always is set. A timeout of zero is none, and a negative one is
-// ErrInvalid whatever is owed: to charge what was used without waiting there is ConsumeNow.
+// ErrTimeout. Nothing was charged then, unless always is set. A context that ends before charges nothing, always or not.
+// A timeout of zero is none, and a negative one is ErrInvalid whatever is owed. To charge what was used already, whatever
+// becomes of the context, there is ConsumeNow.
 //
 // The timeout is for the limiter's wait. The time that a storage needs to answer is bounded by the context.
 func (l *Limiter) ConsumeTimeout(ctx context.Context, units float64, timeout time.Duration, always bool) (waited time.Duration, err error) {
@@ -258,15 +260,20 @@ func (l *Limiter) consumeNow(ctx context.Context, units float64) error {
 //
 // So that of many who wait one goes after the other, Do charges beforehand what operations of this Limiter cost on
 // average, the latest of them counting most, and a second's worth as long as that is not known. When op is over the
-// difference is settled. If op panics, or its units are negative or no number, that estimate stays charged.
+// difference is settled. If op panics, or its units are negative, no number or too many to count, that estimate stays
+// charged.
 func (l *Limiter) Do(ctx context.Context, op func(context.Context) (units float64, err error)) error {
 	r := &request{estimate: true}
 	if err := l.admit(ctx, r); err != nil {
 		return fmt.Errorf("limiter: do: %w", err)
 	}
 	units, err := op(ctx)
-	if bad := check(units, Unlimited); bad != nil || units < 0 {
-		return errors.Join(err, fmt.Errorf("limiter: do: %w: the operation used %v units; they must be a number and not negative", ErrInvalid, units))
+	bad := check(units, l.Limit())
+	if units < 0 {
+		bad = fmt.Errorf("%w: the units are %v; an operation must not give any back", ErrInvalid, units)
+	}
+	if bad != nil {
+		return errors.Join(err, fmt.Errorf("limiter: do: charge %v units: %w", units, bad))
 	}
 	// An operation that failed and cost nothing says nothing about those that do.
 	if err == nil || units > 0 {
@@ -320,8 +327,8 @@ func (l *Limiter) Throttled(ctx context.Context) error {
 // second's worth or more is saved, and above 100 when units are owed: 200 for a second's worth.
 func (l *Limiter) CurrentRate(ctx context.Context) (percent float64, err error) {
 	err = l.change(ctx, func(next, now instant) (instant, error) {
-		saved := min(now.sub(next), l.duration)
-		percent = max(0, 100-100*saved.Seconds())
+		saved := min(now.seconds(next), l.duration.Seconds())
+		percent = max(0, 100-100*saved)
 		if l.limit == Unlimited {
 			percent = 0
 		}
@@ -349,10 +356,10 @@ func (l *Limiter) SetCurrentRate(ctx context.Context, percent float64) error {
 // have limits of their own.
 func (l *Limiter) SetLimit(perSecond float64) error {
 	limit := perSecond * l.percent / 100
-	if limit <= 0 {
+	switch {
+	case perSecond <= 0, perSecond == Unlimited:
 		limit = Unlimited
-	}
-	if !(limit >= leastLimit && (limit <= mostLimit || limit == Unlimited)) {
+	case !(limit >= leastLimit && limit <= mostLimit):
 		of := ""
 		if l.percent != 100 {
 			of = fmt.Sprintf(", of which %v percent are %v", l.percent, limit)

@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
+	"weak"
 
 	"github.com/drip-go/drip/limiter"
 	"github.com/drip-go/drip/storage/memory"
@@ -316,6 +318,34 @@ func TestCancel(t *testing.T) {
 	})
 }
 
+// TestNothingIsKept drops limiters of which something is owed for long, after somebody has waited.
+func TestNothingIsKept(t *testing.T) {
+	var dropped []weak.Pointer[limiter.Limiter]
+	for range 1000 {
+		l := newLimiter(t, limiter.Options{Limit: 10})
+		must(t, l.ConsumeNow(t.Context(), 1e6))
+		if _, err := l.ConsumeTimeout(t.Context(), 1, time.Microsecond, false); !errors.Is(err, limiter.ErrTimeout) {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Microsecond)
+		if _, err := l.Consume(ctx, 1); !errors.Is(err, context.DeadlineExceeded) {
+			t.Fatal(err)
+		}
+		cancel()
+		dropped = append(dropped, weak.Make(l))
+	}
+	runtime.GC()
+	kept := 0
+	for _, p := range dropped {
+		if p.Value() != nil {
+			kept++
+		}
+	}
+	if kept > len(dropped)/2 { // a timer that was stopped may be kept for a while
+		t.Errorf("%d of %d limiters are kept", kept, len(dropped))
+	}
+}
+
 // TestOrder has calls wait for what was charged before them, in their order, and move up when one leaves.
 func TestOrder(t *testing.T) {
 	both(t, limiter.Options{Limit: 10}, func(t *testing.T, l *limiter.Limiter) {
@@ -457,7 +487,7 @@ func TestDoOutcomes(t *testing.T) {
 			must(t, returns(5, nil))
 			must(t, l.Reset(ctx))
 		}
-		for _, units := range []float64{math.NaN(), math.Inf(1), -1} {
+		for _, units := range []float64{math.NaN(), math.Inf(1), -1, 1e20} {
 			if err := returns(units, failure); !errors.Is(err, failure) || !errors.Is(err, limiter.ErrInvalid) {
 				t.Error(err)
 			}
@@ -475,6 +505,17 @@ func TestDoOutcomes(t *testing.T) {
 			t.Error(err)
 		}
 		rate(100)
+	})
+}
+
+// TestDoCostsTooMuch has operations expected to cost more than may be owed.
+func TestDoCostsTooMuch(t *testing.T) {
+	both(t, limiter.Options{Limit: 10}, func(t *testing.T, l *limiter.Limiter) {
+		for _, units := range []float64{1e12, 5, 5} {
+			must(t, l.Do(t.Context(), func(context.Context) (float64, error) { return units, nil }))
+			must(t, l.Reset(t.Context()))
+			must(t, l.SetLimit(0.01))
+		}
 	})
 }
 
@@ -528,7 +569,9 @@ func TestInvalid(t *testing.T) {
 		{limiter.Options{Limit: math.NaN()}, "the limit is NaN"},
 		{limiter.Options{Limit: 1e-10}, "the limit is 1e-10"},
 		{limiter.Options{Limit: 1e16}, "or Unlimited"},
+		{limiter.Options{Limit: 1e307}, "the limit is 1e+307"},
 		{limiter.Options{Limit: 1e-9, Percent: 50}, "of which 50 percent are 5e-10"},
+		{limiter.Options{Limit: 1e-200, Percent: 1e-200}, "of which 1e-200 percent are 0"},
 		{limiter.Options{Limit: 1, Percent: 100.1}, "Options.Percent is 100.1"},
 		{limiter.Options{Limit: 1, Percent: -1}, "Options.Percent is -1"},
 		{limiter.Options{Limit: 1, Percent: math.NaN()}, "Options.Percent is NaN"},
@@ -545,6 +588,10 @@ func TestInvalid(t *testing.T) {
 	_, err := l.ConsumeTimeout(t.Context(), 5, -5*time.Millisecond, true)
 	if want := "limiter: consume 5 units: invalid argument: the timeout is -5ms"; err == nil || !strings.HasPrefix(err.Error(), want) {
 		t.Errorf("%v, want %s…", err, want)
+	}
+	must(t, l.SetCurrentRate(t.Context(), 1e13)) // 3,000 years
+	if rate, err := l.CurrentRate(t.Context()); math.Abs(rate-1e13) > 1e3 || err != nil {
+		t.Errorf("the rate is %v, %v", rate, err)
 	}
 	synctest.Test(t, func(t *testing.T) {
 		l := newLimiter(t, limiter.Options{Limit: 10})

@@ -38,7 +38,7 @@ type request struct {
 
 	// The answer. Until answered is set it may be of a round that comes to nothing.
 	waited  time.Duration
-	charged float64 // in seconds
+	charged float64 // in seconds; 0 if it is refused
 	err     error
 }
 
@@ -99,7 +99,9 @@ func (l *Limiter) submit(ctx context.Context, r *request) error {
 	} else {
 		l.enqueue(r)
 	}
-	l.serve()
+	if !r.waits {
+		l.serve()
+	}
 	if r.answered {
 		l.mu.Unlock()
 		return r.err
@@ -120,7 +122,9 @@ func (l *Limiter) submit(ctx context.Context, r *request) error {
 		case <-timeout:
 			// Not refused here: its turn may have come in time, and only not been seen yet.
 			l.mu.Lock()
-			l.serve()
+			if !r.answered { // by a round for somebody else
+				l.serve()
+			}
 			l.mu.Unlock()
 		case <-ctx.Done():
 			l.mu.Lock()
@@ -147,6 +151,8 @@ func (l *Limiter) enqueue(r *request) {
 	for i = len(l.queue); i > 0 && l.queue[i-1].place > r.place; i-- {
 	}
 	l.queue = slices.Insert(l.queue, i, r)
+	// It has to wait if those before it do, and there is a timer for them. In a storage units may have been given back.
+	r.waits = l.storage == nil && !r.try && i > 0 && l.queue[i-1].waits
 }
 
 // leave is for a caller whose context has ended, and returns what he is told.
@@ -161,6 +167,7 @@ func (l *Limiter) leave(r *request, err error) error {
 		return err
 	}
 	l.queue = slices.DeleteFunc(l.queue, this)
+	l.rest()
 	r.waited = time.Since(r.arrived)
 	if errors.Is(err, context.DeadlineExceeded) {
 		l.vacate(r)
@@ -265,6 +272,7 @@ func (l *Limiter) plan(s reading) (next instant) {
 	}
 	turn := true // nobody in front has to wait
 	for _, r := range l.queue {
+		r.charged = 0
 		over := l.over(next, s.now)
 		deadline := r.arrived.Add(r.timeout)
 		inTime := r.timeout == 0 || s.at.Add(over).Before(deadline)
@@ -310,12 +318,15 @@ func (l *Limiter) take(r *request, next, now instant) (instant, error) {
 	if l.limit == Unlimited {
 		return next, nil
 	}
-	units := r.units
+	seconds := r.units / l.limit
 	if r.estimate {
-		units = l.expected()
+		seconds = min(l.expected()/l.limit, mostSeconds)
 	}
-	r.charged = units / l.limit
-	return l.charge(next, now, r.charged)
+	next, err := l.charge(next, now, seconds)
+	if err == nil {
+		r.charged = seconds
+	}
+	return next, err
 }
 
 // answer lets the caller of r go.
@@ -325,8 +336,7 @@ func (l *Limiter) answer(r *request) {
 		close(r.done)
 	}
 	switch {
-	case r.change != nil:
-	case r.err == nil && r.gone: // nobody waited for it
+	case r.gone && r.charged != 0: // nobody waited for it
 		l.changes = append(l.changes, &request{
 			change: func(next, now instant) (instant, error) { return l.charge(next, now, -r.charged) },
 		})
@@ -346,11 +356,20 @@ func (l *Limiter) fail(err error) {
 		}
 	}
 	l.changes, l.queue = nil, nil
+	l.rest()
+}
+
+// rest stops the timer when nobody waits, so that a Limiter that nobody has any more is not kept until it would fire.
+func (l *Limiter) rest() {
+	if len(l.queue) == 0 && l.timer != nil {
+		l.timer.Stop()
+	}
 }
 
 // sleep sets the timer for the next round.
 func (l *Limiter) sleep(s reading, next instant) {
 	if len(l.queue) == 0 {
+		l.rest()
 		return
 	}
 	wake := l.over(next, s.now)

@@ -76,18 +76,22 @@ func (s *store) set(f func()) {
 	f()
 }
 
-// timed is a storage with a clock an hour ahead.
-type timed struct{ *store }
+// timed is a storage with a clock of its own.
+type timed struct {
+	*store
+	ahead *time.Duration
+}
 
 func (s timed) GetWithTime(ctx context.Context, key string) (storage.State, storage.Revision, time.Time, error) {
 	state, rev, err := s.Get(ctx, key)
-	return state, rev, time.Now().Add(time.Hour), err
+	return state, rev, time.Now().Add(*s.ahead), err
 }
 
 // TestTimed has the storage's clock decide, whatever the process's says.
 func TestTimed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := timed{&store{}}
+		ahead := time.Hour
+		s := timed{&store{}, &ahead}
 		l := newLimiter(t, limiter.Options{Limit: 10, Storage: s, Key: "table"})
 		must(t, l.ConsumeNow(t.Context(), 10)) // nothing is saved, although the clocks differ
 		if waited, err := l.Consume(t.Context(), 1); waited != time.Second || err != nil {
@@ -100,6 +104,17 @@ func TestTimed(t *testing.T) {
 		other := newLimiter(t, limiter.Options{Limit: 10, Storage: s, Key: "table"})
 		must(t, other.ConsumeNow(t.Context(), 20))
 		if waited, err := l.Consume(t.Context(), 1); waited != time.Second || err != nil {
+			t.Error(waited, err)
+		}
+
+		ahead = 0 // it is set back
+		if waited, err := l.Consume(t.Context(), 0); waited != time.Hour+100*time.Millisecond || err != nil {
+			t.Error(waited, err)
+		}
+		ahead = -time.Hour
+		must(t, l.Reset(t.Context()))
+		must(t, l.ConsumeNow(t.Context(), 1))
+		if waited, err := l.Consume(t.Context(), 0); waited != 100*time.Millisecond || err != nil {
 			t.Error(waited, err)
 		}
 	})
@@ -191,6 +206,37 @@ func TestRoundTrips(t *testing.T) {
 		must(t, l.ConsumeNow(t.Context(), 100_000))
 		if _, err := l.ConsumeTimeout(t.Context(), 1, time.Millisecond, false); !errors.Is(err, limiter.ErrTimeout) {
 			t.Error(err)
+		}
+	})
+}
+
+// TestLeavingDuringARound has callers leave while they are charged.
+func TestLeavingDuringARound(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &store{trips: 10 * time.Millisecond}
+		l := newLimiter(t, limiter.Options{Limit: 10, Storage: s, Key: "table"})
+		for _, always := range []bool{true, false} {
+			must(t, l.SetCurrentRate(t.Context(), 200))
+			time.Sleep(time.Second - 110*time.Millisecond)
+			timeout := 100 * time.Millisecond
+			if !always {
+				timeout = time.Second
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), 115*time.Millisecond)
+			defer cancel()
+			if _, err := l.ConsumeTimeout(ctx, 100, timeout, always); !errors.Is(err, context.DeadlineExceeded) {
+				t.Error(err)
+			}
+			before, after := 0, 0
+			s.set(func() { before = s.sets })
+			time.Sleep(time.Second)
+			s.set(func() { after = s.sets })
+			if after != before+2 { // it was charged and given back
+				t.Errorf("%d Sets after it had left", after-before)
+			}
+			if rate, err := l.CurrentRate(t.Context()); rate > 100 || err != nil {
+				t.Errorf("always %v: the rate is %v, %v", always, rate, err)
+			}
 		}
 	})
 }
