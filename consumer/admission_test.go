@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -204,13 +205,9 @@ func TestThrottledClosesTheEntity(t *testing.T) {
 	})
 	b.publish(queue, amqp.Publishing{MessageId: "refused", Type: "shop"})
 	eventually(t, "a call is refused", func() bool { mu.Lock(); defer mu.Unlock(); return !until.IsZero() })
-	// The refusal is told before the message is postponed.
-	eventually(t, "the message is postponed", func() bool {
-		n := 0
-		for _, q := range b.delayQueues(queue) {
-			n += b.count(q)
-		}
-		return n > 0
+	eventually(t, "the bucket knows", func() bool {
+		status, err := bucket.Inspect(t.Context(), "shop")
+		return err == nil && !status.ClosedUntil.IsZero()
 	})
 	for i := range 3 {
 		b.publish(queue, amqp.Publishing{MessageId: fmt.Sprint(i), Type: "shop"}, amqp.Publishing{MessageId: fmt.Sprint("other", i), Type: "other"})
@@ -224,6 +221,31 @@ func TestThrottledClosesTheEntity(t *testing.T) {
 	}
 	if h.ops["refused"].Attempts != 0 {
 		t.Error("a refused call has spent a retry")
+	}
+}
+
+// closing is a bucket that looks at the entity when a token comes back.
+type closing struct {
+	*drip.Bucket
+	closed []bool
+}
+
+func (c *closing) Settle(ctx context.Context, entity string, l drip.Lease, cost int) error {
+	status, err := c.Inspect(ctx, entity)
+	c.closed = append(c.closed, err == nil && !status.ClosedUntil.IsZero())
+	return c.Bucket.Settle(ctx, entity, l, cost)
+}
+
+// The entity is closed before the token of the refused operation is free, or another begins in between.
+func TestThrottledHasItsToken(t *testing.T) {
+	l := &closing{Bucket: newBucket(t, drip.Options{Size: 10, Concurrency: 1})}
+	var p postponed
+	h := Limit(l, oneShop, &p)(HandlerFunc(func(context.Context, *amqp.Delivery) error { return Throttled(time.Hour, nil) }))
+	if err := h.Handle(t.Context(), &amqp.Delivery{}); err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(l.closed, []bool{true}) || len(p) != 1 || p[0] < 59*time.Minute {
+		t.Errorf("closed when settled: %v; postponed by %v", l.closed, p)
 	}
 }
 

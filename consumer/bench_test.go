@@ -10,6 +10,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/drip-go/drip/internal/servers"
+	"github.com/drip-go/drip/internal/wheel"
 )
 
 // BenchmarkLateness postpones 1,000 messages a second once each, for 45 seconds, and reports how long after its time a
@@ -54,7 +55,7 @@ func BenchmarkLateness(b *testing.B) {
 func BenchmarkLatenessOfADay(b *testing.B) {
 	const n, day = 5_000, 144 * time.Second // which is six turns of the coarsest ring, as a day is
 	kept := rings
-	rings = [...]ring{{250, 24}, {2_000, 8}, {4_000, 8}, {8_000, 5}}
+	rings = [...]wheel.Ring{{Width: 250, Slots: 24}, {Width: 2_000, Slots: 8}, {Width: 4_000, Slots: 8}, {Width: 8_000, Slots: 5}}
 	b.Cleanup(func() { rings = kept })
 	br := connect(b, servers.UseRabbitMQ(b).URL())
 	for b.Loop() {

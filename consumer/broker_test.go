@@ -72,7 +72,7 @@ func (b *broker) delete(queue string) {
 // delayQueues are the names of a Consumer's delay queues.
 func (b *broker) delayQueues(queue string) (names []string) {
 	for ring := range rings {
-		for i := range rings[ring].slots {
+		for i := range rings[ring].Slots {
 			names = append(names, queue+".drip.due."+place{ring: ring, queue: i}.name())
 		}
 	}
@@ -162,7 +162,7 @@ func (b *broker) consumers(queue string) int {
 // eventually polls until ok; the deadline is for a machine that is very busy.
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	eventuallyIn(t, 2*time.Minute, what, ok)
+	eventuallyIn(t, 5*time.Minute, what, ok)
 }
 
 func eventuallyIn(t testing.TB, limit time.Duration, what string, ok func() bool) {

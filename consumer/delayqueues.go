@@ -196,7 +196,7 @@ func (q *DelayQueues) begin(ctx context.Context) error {
 	clear(q.declared)
 	q.mu.Unlock()
 	for ring, r := range everyday {
-		for i := range r.slots {
+		for i := range r.Slots {
 			if err := q.declare(ctx, place{ring: ring, queue: i}); err != nil {
 				return err
 			}

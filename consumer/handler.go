@@ -74,9 +74,14 @@ func Limit(l Limiter, entity EntityFunc, p Postponer) Middleware {
 			if a.Delay > 0 {
 				return postpone(a.Delay, a.Ticket)
 			}
-			err = g.run(ctx, id, a, m.operation(id), func(ctx context.Context) error { return next.Handle(ctx, &m.Delivery) })
-			if throttled := (*throttledError)(nil); errors.As(err, &throttled) {
-				return postpone(g.throttled(ctx, ctx, id, max(throttled.retryAfter, time.Second), drip.Request{Ticket: a.Lease.Ticket()}))
+			var refused refusal
+			err = g.run(ctx, id, a, m.operation(id), func(running context.Context) error {
+				err := next.Handle(running, &m.Delivery)
+				refused = g.refused(ctx, id, err, time.Second)
+				return err
+			})
+			if refused.retryAfter > 0 {
+				return postpone(g.rebook(ctx, ctx, id, refused, drip.Request{Ticket: a.Lease.Ticket()}))
 			}
 			return err
 		})

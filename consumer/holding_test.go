@@ -213,6 +213,7 @@ func (h *holding) closedMinutes() {
 	h.b.must(bucket.Throttled(h.t.Context(), "slow", 4*time.Minute)) // for longer than this test may take, and less than the patience of who is in hand
 	c := h.begin(bucket, func(context.Context, *amqp.Delivery) error { return nil })
 	h.decked(c)
+	h.b.must(bucket.Throttled(h.t.Context(), "slow", 4*time.Minute)) // which took what time it took
 	h.othersRun()
 	h.slowWaits()
 }

@@ -186,22 +186,43 @@ func (g *gate) cancel(ctx context.Context, entity string, a drip.Admission) {
 	}
 }
 
-// throttled closes the entity, and books the slot of the message whose operation was refused, which keeps its place. It
-// returns how long that is to be postponed.
-func (g *gate) throttled(ctx, waiting context.Context, entity string, retryAfter time.Duration, r drip.Request) (time.Duration, drip.Ticket) {
-	if err := g.Throttled(ctx, entity, retryAfter); err != nil {
+// refusal is what a handler's error says of the provider.
+type refusal struct {
+	retryAfter time.Duration // 0: the provider has not refused the operation
+	told       bool          // the limiter knows of it
+}
+
+// refused closes the entity if err says that the provider has refused its operation, which still has its token then: none
+// begins in between. The provider wants least to pass at the least.
+func (g *gate) refused(ctx context.Context, entity string, err error, least time.Duration) (r refusal) {
+	throttled := (*throttledError)(nil)
+	if !errors.As(err, &throttled) {
+		return refusal{}
+	}
+	r.retryAfter = max(throttled.retryAfter, least)
+	if err := g.Throttled(ctx, entity, r.retryAfter); err != nil {
 		g.log.Error("the limiter was not told that the provider refuses calls", "entity", entity, "error", err)
-		return retryAfter, r.Ticket
+		return r
+	}
+	r.told = true
+	return r
+}
+
+// rebook books the slot of a message whose operation was refused, which keeps its place, when that is over. It returns how
+// long the message is to be postponed.
+func (g *gate) rebook(ctx, waiting context.Context, entity string, refused refusal, r drip.Request) (time.Duration, drip.Ticket) {
+	if !refused.told {
+		return refused.retryAfter, r.Ticket
 	}
 	a, err := g.admit(ctx, waiting, nil, entity, r)
 	switch {
 	case err != nil || a.unlimited:
-		return retryAfter, r.Ticket
+		return refused.retryAfter, r.Ticket
 	case a.Delay == 0: // it does not know of throttling
 		g.cancel(ctx, entity, a.Admission)
-		return retryAfter, r.Ticket
+		return refused.retryAfter, r.Ticket
 	}
-	return max(a.Delay, retryAfter), a.Ticket
+	return max(a.Delay, refused.retryAfter), a.Ticket
 }
 
 // returnTimeout bounds giving a token back, which goes on after the handler's context has ended.

@@ -363,7 +363,7 @@ func TestGivingUpReturnsTheSlot(t *testing.T) {
 		t.Run(reason, func(t *testing.T) {
 			t.Parallel()
 			b := connect(t, b.url)
-			bucket := newBucket(t, drip.Options{Size: 10, Concurrency: 1, WaitForToken: 10 * time.Millisecond})
+			bucket := newBucket(t, drip.Options{Size: 10, Concurrency: 1, WaitForToken: 10 * time.Millisecond, Lease: time.Hour})
 			taken, err := bucket.Admit(t.Context(), "shop", drip.Request{})
 			b.must(err)
 			o := Options{URL: b.url, Queue: b.queue(), Entity: oneShop, Logger: quiet, Limiter: bucket, Handler: &ledger{}}
@@ -434,15 +434,12 @@ func TestHandlerOutlivesItsLease(t *testing.T) {
 	})
 	t.Run("and does not care", func(t *testing.T) {
 		t.Parallel()
-		release := make(chan struct{})
-		b, queue, bucket, l := begin(t, 1, func(context.Context) error { <-release; return nil })
+		started, release := make(chan struct{}), make(chan struct{})
+		b, queue, bucket, l := begin(t, 1, func(context.Context) error { close(started); <-release; return nil })
 		letGo := sync.OnceFunc(func() { close(release) })
 		t.Cleanup(letGo)
 		b.publish(queue, numbered(0, 1)...)
-		eventually(t, "it has the token", func() bool {
-			status, err := bucket.Inspect(t.Context(), "shop")
-			return err == nil && status.InUse == 1
-		})
+		<-started
 		b.publish(queue, numbered(1, 2)...)
 		eventually(t, "the next has its token", func() bool { return l.among(1, 2) == 1 })
 		letGo()
@@ -606,7 +603,7 @@ func TestShutdown(t *testing.T) {
 		}
 		queue, started := b.queue(), make(chan struct{})
 		bucket := newBucket(t, drip.Options{Size: 10})
-		stop := running(t, Options{
+		c, err := New(Options{
 			URL: b.url, Queue: queue, Limiter: bucket, Entity: byID, DrainTime: time.Millisecond, Attempts: 1, Logger: quiet,
 			Handler: HandlerFunc(func(ctx context.Context, d *amqp.Delivery) error {
 				started <- struct{}{}
@@ -614,11 +611,18 @@ func TestShutdown(t *testing.T) {
 				return says[d.MessageId](ctx)
 			}),
 		})
+		b.must(err)
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan error)
+		go func() { ended <- c.Run(ctx) }()
 		for id := range says {
 			b.publish(queue, amqp.Publishing{MessageId: id, Headers: amqp.Table{"shop": "a"}})
 			<-started
 		}
 		stop()
+		if err := <-ended; err != nil && !errors.Is(err, ErrStillRunning) { // of a busy machine
+			t.Error(err)
+		}
 		eventually(t, "the messages are back", func() bool { return b.count(queue) == len(says) })
 		for range says {
 			d, _, err := b.ch.Get(queue, true)
@@ -650,8 +654,6 @@ func TestShutdown(t *testing.T) {
 		}
 		eventually(t, "all are postponed", func() bool { return b.count(queue) == 0 && b.waitingIn(queue) == 10 })
 		stop()
-		if n := b.waitingIn(queue); n != 10 {
-			t.Errorf("%d messages are in the delay queues, want 10", n)
-		}
+		eventually(t, "they still are", func() bool { return b.waitingIn(queue) == 10 }) // a slow broker counts none: see look
 	})
 }

@@ -312,27 +312,31 @@ func (s *session) admit(m *message, entity string, cost int, back bool) (admissi
 // operate runs a message that was admitted, and takes the step that follows from it.
 func (s *session) operate(m *message, entity string, a admission, cost int) error {
 	m.ticket = a.Lease.Ticket() // its own is used; should it run again it keeps its place
-	retryAfter, err := s.handle(m, entity, a)
+	refused, err := s.handle(m, entity, a)
 	s.deck.wake(entity)
 	switch {
 	case err != nil:
 		return s.failed(m, entity, err)
-	case retryAfter > 0:
+	case refused.retryAfter > 0:
 		var delay time.Duration
-		delay, m.ticket = s.gate.throttled(m.visit.context(s.broken), s.waiting, entity, retryAfter, drip.Request{Cost: cost, Ticket: m.ticket})
+		delay, m.ticket = s.gate.rebook(m.visit.context(s.broken), s.waiting, entity, refused, drip.Request{Cost: cost, Ticket: m.ticket})
 		return s.postpone(m, entity, delay, wasThrottled)
 	}
 	return nil
 }
 
-// handle runs the handler. retryAfter is above zero when it was throttled. The methods of the handler's error are
+// handle runs the handler. An operation that the provider has refused is no error. The methods of the handler's error are
 // called here, where a panic of theirs is caught, and nowhere else.
-func (s *session) handle(m *message, entity string, a admission) (retryAfter time.Duration, err error) {
+func (s *session) handle(m *message, entity string, a admission) (refused refusal, err error) {
 	defer recovered(&err)
-	d := m.Delivery
-	err = s.gate.run(m.visit.context(s.broken), entity, a, m.operation(entity), func(ctx context.Context) error { return s.o.Handler.Handle(ctx, &d) })
-	if throttled := (*throttledError)(nil); errors.As(err, &throttled) {
-		return max(throttled.retryAfter, s.o.RetryDelay), nil
+	d, ctx := m.Delivery, m.visit.context(s.broken)
+	err = s.gate.run(ctx, entity, a, m.operation(entity), func(running context.Context) error {
+		err := s.o.Handler.Handle(running, &d)
+		refused = s.gate.refused(ctx, entity, err, s.o.RetryDelay)
+		return err
+	})
+	if refused.retryAfter > 0 {
+		return refused, nil
 	}
 	switch {
 	case err == nil:
@@ -341,7 +345,7 @@ func (s *session) handle(m *message, entity string, a admission) (retryAfter tim
 	default:
 		err = errors.New(err.Error())
 	}
-	return 0, err
+	return refusal{}, err
 }
 
 // acknowledged keeps handlers and entity functions from settling what Run settles: a second acknowledgement closes

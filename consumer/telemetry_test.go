@@ -143,7 +143,9 @@ func TestMetricsOfAConsumer(t *testing.T) {
 	}
 	dead := queue + ".drip.dead"
 	eventually(t, "all is done", func() bool { return b.count(dead) == 3 && l.count() == 5 })
-	eventually(t, "all is counted", func() bool { return meters.Sum("drip.consumer.in_hand") == 0 })
+	eventually(t, "all is counted", func() bool {
+		return meters.Sum("drip.consumer.settlements") == 12 && meters.Sum("drip.consumer.in_hand") == 0
+	})
 	stop()
 
 	count := func(name string, want float64, attributes ...attribute.KeyValue) {

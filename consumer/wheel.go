@@ -1,30 +1,18 @@
 package consumer
 
 import (
-	"fmt"
 	"time"
+
+	"github.com/drip-go/drip/internal/wheel"
 )
 
-// The delay queues are a timing wheel. Time is cut into slots of a ring's width; the messages of slot n wait in
-// queue n mod slots of that ring, each with the TTL that ends when the slot does its part. So all messages of a
-// queue expire together, and none waits behind one that is due later. A delay too long for a ring goes to the
-// next, coarser one, comes back early and is placed again.
-type ring struct {
-	width int64 // of a slot, in ms
-	slots int64 // queues
-}
-
-// The first three rings are the 64 queues of everyday use and reach 19 minutes; the last serves longer delays.
-// Each ring but the first begins where the one before ends: its width is at most what that one reaches.
-var rings = [...]ring{{250, 24}, {4_000, 20}, {64_000, 20}, {1_024_000, 16}}
-
-var everyday = rings[:3]
+var (
+	rings    = wheel.Rings
+	everyday = rings[:wheel.Everyday]
+)
 
 const (
-	// early is how long before its slot a message that will be held leaves its queue. Dead-lettering a thousand
-	// messages that are due at one instant takes the broker 270 ms with quorum queues (3.10, two cores), and longer
-	// while others are postponed and those of a coarser slot come back, too.
-	early = 700
+	early = wheel.Early
 
 	// lead is how long before its time a message comes back from a coarser ring, to be placed again.
 	lead = 1_000
@@ -45,27 +33,27 @@ type place struct {
 // and the holder waits for the rest; otherwise it leaves with the first slot that begins at due or later.
 func placeFor(now, due int64, held bool) (p place, ok bool) {
 	for i, r := range rings {
-		slot, leave := due/r.width, int64(0)
+		slot, leave := due/r.Width, int64(0)
 		switch {
 		case i > 0:
-			slot = (due - lead) / r.width
-			leave = slot * r.width
+			slot = (due - lead) / r.Width
+			leave = slot * r.Width
 		case held:
-			leave = slot*r.width - early
+			leave = slot*r.Width - early
 		default:
-			slot = (due + r.width - 1) / r.width
-			leave = slot * r.width
+			slot = (due + r.Width - 1) / r.Width
+			leave = slot * r.Width
 		}
 		// The slot just ended may still be leaving its queue, and clocks of processes differ: two slots stay free.
-		furthest := now/r.width + r.slots - 2
+		furthest := now/r.Width + r.Slots - 2
 		if slot > furthest {
 			if i < len(rings)-1 {
 				continue
 			}
 			slot = furthest
-			leave = slot * r.width
+			leave = slot * r.Width
 		}
-		return place{ring: i, queue: slot % r.slots, leave: leave}, leave > now
+		return place{ring: i, queue: slot % r.Slots, leave: leave}, leave > now
 	}
 	panic("unreachable")
 }
@@ -76,11 +64,5 @@ func (p place) asQueue() place {
 	return p
 }
 
-// name is the queue's name behind the prefix: "250ms.07", "4s.00".
-func (p place) name() string {
-	width := time.Duration(rings[p.ring].width) * time.Millisecond
-	if width < time.Second {
-		return fmt.Sprintf("%dms.%02d", width.Milliseconds(), p.queue)
-	}
-	return fmt.Sprintf("%ds.%02d", width/time.Second, p.queue)
-}
+// name is the queue's name behind the prefix.
+func (p place) name() string { return rings[p.ring].Name(p.queue) }

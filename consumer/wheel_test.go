@@ -22,7 +22,7 @@ func TestWheel(t *testing.T) {
 			due := now + delay
 			p, wait := placeFor(now, due, held)
 			if !wait {
-				if longest := rings[0].width + early; held && delay > longest || !held && delay > 0 {
+				if longest := rings[0].Width + early; held && delay > longest || !held && delay > 0 {
 					t.Fatalf("a message due in %d ms does not wait, held=%v", delay, held)
 				}
 				continue
@@ -33,12 +33,12 @@ func TestWheel(t *testing.T) {
 				t.Fatalf("a message put at %d leaves at %d", now, p.leave)
 			case p.ring > 0 && p.leave > due-lead:
 				t.Fatalf("a message due at %d comes back from ring %d at %d, too late to be placed", due, p.ring, p.leave)
-			case p.ring == 0 && held && (p.leave > due || due-p.leave > r.width+early):
+			case p.ring == 0 && held && (p.leave > due || due-p.leave > r.Width+early):
 				t.Fatalf("a message due at %d, to be held, leaves at %d", due, p.leave)
-			case p.ring == 0 && !held && (p.leave < due || p.leave-due >= r.width):
+			case p.ring == 0 && !held && (p.leave < due || p.leave-due >= r.Width):
 				t.Fatalf("a message due at %d leaves at %d", due, p.leave)
-			case p.queue < 0 || p.queue >= r.slots:
-				t.Fatalf("queue %d of %d", p.queue, r.slots)
+			case p.queue < 0 || p.queue >= r.Slots:
+				t.Fatalf("queue %d of %d", p.queue, r.Slots)
 			}
 			q := queue{p.ring, p.queue}
 			if other := leaves[q]; other > now && other != p.leave {
@@ -73,7 +73,7 @@ func TestEveryDelayEnds(t *testing.T) {
 func TestEverydayQueues(t *testing.T) {
 	n := int64(0)
 	for _, r := range everyday {
-		n += r.slots
+		n += r.Slots
 	}
 	if n > 64 {
 		t.Errorf("%d queues for everyday use, want at most 64", n)

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/drip-go/drip/internal/wheel"
 )
 
 // queues is "drip queues".
@@ -93,18 +95,18 @@ func look(conn *amqp.Connection, queue string) (*queuesState, error) {
 	}
 	now := time.Now()
 	s := &queuesState{Time: moment(now), Queue: *work[0], Due: work[1], Dead: work[2], Delay: []waitingState{}, now: now}
-	for _, w := range []wheel{{queue + ".drip.due.", early}, {queue + ".drip.", 0}} {
-		some, err := lookAt(conn, w.firsts())
+	for _, d := range []delayQueues{{queue + ".drip.due.", wheel.Early}, {queue + ".drip.", 0}} {
+		some, err := lookAt(conn, d.firsts())
 		if err != nil {
 			return nil, err
 		}
 		if !slices.ContainsFunc(some, func(q *queueState) bool { return q != nil }) {
 			continue
 		}
-		delays := w.queues()
+		delays := d.all()
 		names := make([]string, len(delays))
-		for i, d := range delays {
-			names[i] = d.name
+		for i, q := range delays {
+			names[i] = q.name
 		}
 		found, err := lookAt(conn, names)
 		if err != nil {

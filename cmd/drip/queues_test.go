@@ -156,8 +156,8 @@ func TestQueuesOfAConsumer(t *testing.T) {
 	if a.Due == nil || a.Dead == nil || a.Dead.Messages != 0 || a.Waiting != 3 {
 		t.Errorf("%+v", a)
 	}
-	// It holds a message for the last part of a slot and 400 ms.
-	a.leaves(t, "250ms", 1, begin.Add(4350*time.Millisecond), end.Add(4600*time.Millisecond))
+	// It holds a message for the last part of a slot and 700 ms.
+	a.leaves(t, "250ms", 1, begin.Add(4050*time.Millisecond), end.Add(4300*time.Millisecond))
 	a.leaves(t, "64s", 2, begin.Add(235*time.Second), end.Add(299*time.Second))
 }
 
