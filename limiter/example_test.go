@@ -18,20 +18,20 @@ func Example() {
 		return
 	}
 	for range 3 {
-		waited, err := l.Consume(ctx, 2)
+		waited, err := l.Consume(ctx, 10)
 		if err != nil {
 			fmt.Println(err)
 			return
 		}
-		fmt.Println("waited about", waited.Round(100*time.Millisecond))
+		fmt.Println("waited about", waited.Round(time.Second))
 	}
-	_, err = l.ConsumeTimeout(ctx, 2, 10*time.Millisecond, false)
+	_, err = l.ConsumeTimeout(ctx, 10, 10*time.Millisecond, false)
 	fmt.Println(err, errors.Is(err, limiter.ErrTimeout))
 	// Output:
 	// waited about 0s
-	// waited about 200ms
-	// waited about 200ms
-	// limiter: consume 2 units: timed out after 10ms true
+	// waited about 1s
+	// waited about 1s
+	// limiter: consume 10 units: timed out after 10ms true
 }
 
 // An operation whose units are known when it is over.

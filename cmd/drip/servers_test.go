@@ -208,7 +208,7 @@ func TestServerThatSaysNo(t *testing.T) {
 		"inspect " + with(t, database, "schema", "nowhere") + " shop": "Is the schema right?",
 		"top " + with(t, database, "schema", "nowhere"):               "Is the schema right?",
 	} {
-		o := try(t, strings.Fields(line)...)
+		o := try(t, append(strings.Fields(line), patient)...)
 		if o.status != statusFailure || !strings.Contains(o.err, want) || strings.Contains(o.err, "falsch") {
 			t.Errorf("drip %s: %+v\nwant %s", line, o, want)
 		}

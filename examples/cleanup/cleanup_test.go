@@ -183,7 +183,7 @@ func lines(text string) []string {
 func awaitLines(t *testing.T, f func() string, want []string) {
 	t.Helper()
 	var got []string
-	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(time.Second) {
+	for deadline := time.Now().Add(5 * time.Minute); time.Now().Before(deadline); time.Sleep(time.Second) {
 		if got = lines(f()); slices.Equal(got, sorted(want)) {
 			return
 		}

@@ -191,7 +191,7 @@ func postpone(t *testing.T, server *servers.RabbitMQ, ch *amqp.Channel) map[stri
 	if err != nil {
 		t.Fatal(err)
 	}
-	for entity, pause := range map[string]time.Duration{"minutes": 10 * time.Minute, "hour": time.Hour} {
+	for entity, pause := range map[string]time.Duration{"minutes": 18 * time.Minute, "hour": time.Hour} {
 		if err := bucket.Pause(t.Context(), entity, pause); err != nil {
 			t.Fatal(err)
 		}
@@ -217,7 +217,7 @@ func postpone(t *testing.T, server *servers.RabbitMQ, ch *amqp.Channel) map[stri
 	defer cancel()
 	ended := make(chan error, 1)
 	go func() { ended <- c.Run(ctx) }()
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Second) {
+	for deadline := time.Now().Add(5 * time.Minute); ; time.Sleep(time.Second) {
 		found, n := map[string]int{}, 0
 		for _, name := range queues(t, server, "/") {
 			if !strings.HasPrefix(name, "orders.drip.") {

@@ -58,7 +58,7 @@ func TestRun(t *testing.T) {
 	defer cancel()
 	done := make(chan error, 1)
 	go func() { done <- run(ctx, url, queue, server.URL) }()
-	deadline := time.After(time.Minute)
+	deadline := time.After(5 * time.Minute)
 	for a.accepted() < messages {
 		select {
 		case err := <-done:

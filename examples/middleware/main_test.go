@@ -35,7 +35,7 @@ func TestLimited(t *testing.T) {
 	defer cancel()
 	done := make(chan error, 1)
 	go func() { done <- limited(ctx, url, queue, handle) }()
-	deadline := time.After(time.Minute)
+	deadline := time.After(5 * time.Minute)
 	for count() < messages {
 		select {
 		case err := <-done:

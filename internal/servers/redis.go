@@ -141,6 +141,10 @@ func StartRedisCluster(ctx context.Context, masters, replicasPerMaster int) (*Re
 	if masters < 1 || replicasPerMaster < 0 {
 		return nil, fmt.Errorf("Redis: a cluster of %d masters with %d replicas each", masters, replicasPerMaster)
 	}
+	nodeTimeout := "15000" // of a node that is not let run on a busy machine; it is Redis's default
+	if replicasPerMaster > 0 {
+		nodeTimeout = "1000"
+	}
 	c := &RedisCluster{Nodes: make([]*Redis, masters*(1+replicasPerMaster))}
 	numbers := make([]int, len(c.Nodes))
 	for i := range numbers {
@@ -148,7 +152,7 @@ func StartRedisCluster(ctx context.Context, masters, replicasPerMaster int) (*Re
 	}
 	err := each(numbers, func(i int) (err error) {
 		c.Nodes[i], err = again(func() (*Redis, error) {
-			return startRedis(ctx, busOffset, "--cluster-enabled", "yes", "--cluster-node-timeout", "1000",
+			return startRedis(ctx, busOffset, "--cluster-enabled", "yes", "--cluster-node-timeout", nodeTimeout,
 				"--cluster-announce-ip", "127.0.0.1")
 		})
 		return err

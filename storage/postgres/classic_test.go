@@ -163,12 +163,15 @@ func TestCalm(t *testing.T) {
 	if extra := len(sent) - n; extra > 10 { // to begin with
 		t.Errorf("%d decisions took %d round trips more", n, extra)
 	}
-	sent = nil
-	for range 20 {
-		getDelay(t, processes[0], "shop", plenty)
-	}
-	if last := sent[len(sent)-1]; len(sent) != 20 || !strings.Contains(last, "revision = $10") {
-		t.Errorf("20 decisions took %d round trips, the last is %s", len(sent), last)
+	last := ""
+	oneTrip(t, &sent, 20, func() {
+		for range 20 {
+			getDelay(t, processes[0], "shop", plenty)
+		}
+		last = sent[len(sent)-1]
+	})
+	if !strings.Contains(last, "revision = $10") {
+		t.Errorf("the last of 20 decisions is %s", last)
 	}
 }
 
@@ -186,13 +189,24 @@ func TestBeforeStart(t *testing.T) {
 		}
 	}
 	limits.Start = time.Now().Add(time.Hour).UnixMilli()
-	sent = nil
-	for i := range 10 {
-		getDelay(t, processes[i%2], "shop", &limits)
+	oneTrip(t, &sent, 10, func() {
+		for i := range 10 {
+			getDelay(t, processes[i%2], "shop", &limits)
+		}
+	})
+}
+
+// oneTrip fails the test if n decisions take more than n round trips each of five times: one that takes a second, as one
+// may on a busy machine, is late and made again.
+func oneTrip(t *testing.T, sent *sentences, n int, decide func()) {
+	t.Helper()
+	for range 5 {
+		*sent = nil
+		if decide(); len(*sent) == n {
+			return
+		}
 	}
-	if len(sent) != 10 {
-		t.Errorf("10 decisions took %d round trips", len(sent))
-	}
+	t.Errorf("%d decisions took %d round trips", n, len(*sent))
 }
 
 // sentences is what was sent.

@@ -62,7 +62,7 @@ func testRestart(t *testing.T, server *servers.Postgres) {
 func testHangs(t *testing.T, server *servers.Postgres) {
 	o := postgres.Options{Schema: newSchema(), Timeout: time.Minute}
 	s := newStorageWith(t, newPool(t, server.URL(), 8), o)
-	short := newStorageWith(t, newPool(t, server.URL(), 1), postgres.Options{Schema: o.Schema, Timeout: 100 * time.Millisecond})
+	short := newStorageWith(t, newPool(t, server.URL(), 1), postgres.Options{Schema: o.Schema, Timeout: time.Second})
 	getDelay(t, s, "shop", plenty)
 	getDelay(t, short, "other", plenty)
 	if err := server.Pause(); err != nil {
@@ -282,9 +282,10 @@ func TestNotState(t *testing.T) {
 
 // What the server refuses is an error of its own, and has changed nothing, in the same batch neither.
 func TestRefusals(t *testing.T) {
-	pool := newPool(t, servers.UsePostgres(t).URL(), 1)
+	pool, admin := newPool(t, servers.UsePostgres(t).URL(), 1), newPool(t, servers.UsePostgres(t).URL(), 1)
 	schema := newSchema()
 	s := newStorageWith(t, pool, postgres.Options{Schema: schema})
+	exec(t, admin, schema, "select") // so that its session has begun
 	other := newStorageWith(t, sharedPool(t), postgres.Options{Schema: schema})
 	function := "create or replace function drip.refuse() returns trigger language plpgsql as $$ begin %s; return new; end $$"
 	trigger := "create %s trigger refuse %s on drip.entity %s for each row execute function drip.refuse()"
@@ -309,11 +310,11 @@ func TestRefusals(t *testing.T) {
 				before += inUse(t, s, key)
 			}
 			if c.code == "57014" {
-				exec(t, pool, schema, "alter role postgres set statement_timeout = '100ms'")
+				exec(t, admin, schema, "alter role postgres set statement_timeout = '100ms'")
 				pool.Reset()
 			}
-			exec(t, pool, schema, fmt.Sprintf(function, c.body))
-			exec(t, pool, schema, fmt.Sprintf(trigger, c.kind, c.when, c.timing))
+			exec(t, admin, schema, fmt.Sprintf(function, c.body))
+			exec(t, admin, schema, fmt.Sprintf(trigger, c.kind, c.when, c.timing))
 			granted := together(s, 24, func(key string, d time.Duration, err error) {
 				var refused *pgconn.PgError
 				if err == nil && d == 0 && strings.Contains(c.name, "batch") && key != "shop3" {
@@ -324,7 +325,7 @@ func TestRefusals(t *testing.T) {
 				}
 			})
 			if c.code == "57014" {
-				exec(t, pool, schema, "alter role postgres reset statement_timeout")
+				exec(t, admin, schema, "alter role postgres reset statement_timeout")
 				pool.Reset()
 			}
 			exec(t, pool, schema, "drop trigger refuse on drip.entity")
@@ -475,7 +476,7 @@ func TestDeadlock(t *testing.T) {
 		for _, key := range keys[:3] {
 			call(key)
 		}
-		time.Sleep(time.Duration(rounds) * 5 * time.Millisecond)
+		eventually(t, "the three are in one batch", func() bool { return s.Waiting() == 3 })
 		if err := third.Commit(t.Context()); err != nil {
 			t.Fatal(err)
 		}

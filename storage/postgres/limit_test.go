@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -19,53 +20,68 @@ import (
 
 var duration = flag.Duration("duration", 200*time.Millisecond, "how long the tests of the limit contend")
 
-// contest is a test in which many ask for one entity as fast as they can, by the server's clock. It gains 4 each 20 ms,
+// contest is a test in which many ask for one entity as fast as they can, by the server's clock. It gains 2 each 20 ms,
 // from nothing and without end, so what was granted must be exactly what the intervals brought.
 type contest struct {
 	t     *testing.T
-	s     *postgres.Storage // of one more, who asks at last for what is left
+	s     *postgres.Storage
 	start int64
 	l     *storage.Limits
 }
 
 func newContest(t *testing.T, s *postgres.Storage) *contest {
 	c := &contest{t: t, s: s}
-	c.start = c.now()
+	_, _, now, err := s.GetWithTime(t.Context(), "shop")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.start = now.UnixMilli()
 	c.l = contestLimits(c.start)
 	return c
 }
 
 func contestLimits(start int64) *storage.Limits {
-	l := limits(1_000_000, 4, 20)
+	l := limits(1_000_000, 2, 20)
 	l.Start = start
 	return l
 }
 
-// now is the server's clock.
-func (c *contest) now() int64 {
-	c.t.Helper()
-	_, _, now, err := c.s.GetWithTime(context.Background(), "shop")
-	if err != nil {
-		c.t.Fatal(err)
+// contendFor asks for a while, and then until it is told that nothing is left: what the intervals have brought until the end
+// of that while, by the server's clock, was granted to somebody then.
+func contendFor(d time.Duration, s *postgres.Storage, l *storage.Limits) (granted, calls, until int64, err error) {
+	ctx, began := context.Background(), time.Now()
+	for {
+		if until == 0 && time.Since(began) > d {
+			_, _, now, err := s.GetWithTime(ctx, "shop")
+			if err != nil {
+				return granted, calls, 0, err
+			}
+			until = now.UnixMilli()
+		}
+		delay, err := ask(ctx, s, "shop", l)
+		switch calls++; {
+		case err != nil:
+			return granted, calls, until, err
+		case delay == 0:
+			granted++
+		case until > 0:
+			return granted, calls, until, nil
+		}
 	}
-	return now.UnixMilli()
 }
 
-// check asks for what is left, until nothing is, and compares.
-func (c *contest) check(granted int64) {
+// check compares what was granted with what the intervals have brought until a time, and with what is left.
+func (c *contest) check(granted, until int64) {
 	c.t.Helper()
 	brought := func(now int64) int64 {
 		return c.l.RefreshRate * (now/c.l.RefreshInterval - c.start/c.l.RefreshInterval)
 	}
-	for total := granted; ; total++ {
-		before := c.now()
-		if getDelay(c.t, c.s, "shop", c.l) == 0 {
-			continue
-		}
-		if least, most := brought(before), brought(c.now()); total < least || total > most {
-			c.t.Errorf("%d were granted and %d left, the intervals brought %d to %d", granted, total-granted, least, most)
-		}
-		return
+	if least := brought(until); granted < least {
+		c.t.Errorf("%d were granted of %d that were asked for", granted, least)
+	}
+	state, _, err := c.s.Get(c.t.Context(), "shop")
+	if want := brought(state.Ops.Last); err != nil || granted+state.Ops.Capacity != want {
+		c.t.Errorf("%d were granted and %d are left, the intervals brought %d (%v)", granted, state.Ops.Capacity, want, err)
 	}
 }
 
@@ -79,30 +95,22 @@ func TestLimitAtEveryIsolation(t *testing.T) {
 				o := postgres.Options{Schema: newSchema(), Timeout: time.Minute}
 				c := newContest(t, newStorageWith(t, newPool(t, url, 1, "default_transaction_isolation", level), o))
 				var wg sync.WaitGroup
-				granted := make([]int64, sessions)
-				for i := range sessions {
+				var total, until atomic.Int64
+				for range sessions {
 					pool := newPool(t, url, 1, "default_transaction_isolation", level)
 					s := newStorageWith(t, pool, o)
 					wg.Go(func() {
 						defer pool.Close()
-						for began := time.Now(); time.Since(began) < *duration; {
-							d, err := ask(context.Background(), s, "shop", c.l)
-							if err != nil {
-								t.Error(err)
-								return
-							}
-							if d == 0 {
-								granted[i]++
-							}
+						granted, _, end, err := contendFor(*duration, s, c.l)
+						if err != nil {
+							t.Error(err)
 						}
+						total.Add(granted)
+						until.Store(end) // of any of them
 					})
 				}
 				wg.Wait()
-				total := int64(0)
-				for _, n := range granted {
-					total += n
-				}
-				c.check(total)
+				c.check(total.Load(), until.Load())
 			})
 		}
 	}
@@ -178,7 +186,7 @@ type process struct {
 	Start       int64
 	Duration    time.Duration
 
-	Granted, Calls int64
+	Granted, Calls, Until int64
 }
 
 // TestProcesses has processes with several goroutines each ask for one entity.
@@ -187,13 +195,14 @@ func TestProcesses(t *testing.T) {
 	url := servers.UsePostgres(t).URL()
 	c := newContest(t, newStorageWith(t, sharedPool(t), postgres.Options{Schema: schema}))
 	reports := contenders.Start(t, processes, process{URL: url, Schema: schema, Start: c.start, Duration: 2 * *duration})()
-	var granted, calls int64
+	var granted, calls, until int64
 	for _, r := range reports {
 		granted += r.Granted
 		calls += r.Calls
+		until = max(until, r.Until)
 	}
 	t.Logf("%d of %d calls granted", granted, calls)
-	c.check(granted)
+	c.check(granted, until)
 }
 
 // contend is what one of the processes does.
@@ -215,16 +224,13 @@ func contend(p *process) error {
 	)
 	for range goroutines {
 		wg.Go(func() {
-			for began := time.Now(); time.Since(began) < p.Duration; {
-				d, err := ask(ctx, s, "shop", contestLimits(p.Start))
-				mu.Lock()
-				p.Calls++
-				if err == nil && d == 0 {
-					p.Granted++
-				}
-				failed = errors.Join(failed, err)
-				mu.Unlock()
-			}
+			granted, calls, until, err := contendFor(p.Duration, s, contestLimits(p.Start))
+			mu.Lock()
+			defer mu.Unlock()
+			p.Granted += granted
+			p.Calls += calls
+			p.Until = max(p.Until, until)
+			failed = errors.Join(failed, err)
 		})
 	}
 	wg.Wait()

@@ -371,7 +371,7 @@ func TestLostAnswer(t *testing.T) {
 // A process that stops between the two round trips keeps the others from the entity for half of its Timeout.
 func TestStoppedInTheMiddle(t *testing.T) {
 	p := newProxy(t, servers.UsePostgres(t).URL())
-	o := postgres.Options{Schema: newSchema(), Timeout: time.Second}
+	o := postgres.Options{Schema: newSchema(), Timeout: 4 * time.Second}
 	stopped := newStorageWith(t, newPool(t, p.url, 1), o)
 	getDelay(t, stopped, "prepared", twoWindows)
 	o.Timeout = 20 * time.Second

@@ -76,7 +76,7 @@ func TestList(t *testing.T) {
 	}
 }
 
-// lossy is a connection that breaks after the first two answers of a pipeline.
+// lossy is a connection that breaks after the first answer of a pipeline.
 type lossy struct{}
 
 func (lossy) DialHook(next goredis.DialHook) goredis.DialHook          { return next }
@@ -84,7 +84,7 @@ func (lossy) ProcessHook(next goredis.ProcessHook) goredis.ProcessHook { return 
 func (lossy) ProcessPipelineHook(next goredis.ProcessPipelineHook) goredis.ProcessPipelineHook {
 	return func(ctx context.Context, commands []goredis.Cmder) error {
 		err := next(ctx, commands)
-		for _, c := range commands[2:] {
+		for _, c := range commands[1:] {
 			c.SetErr(io.ErrUnexpectedEOF)
 		}
 		return err
