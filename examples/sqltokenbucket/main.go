@@ -114,8 +114,8 @@ func open(ctx context.Context, pool *pgxpool.Pool, schema string) (*function, er
 // request takes a token of id and returns how many are left. If there is none it returns -1, and when there will be one.
 // An id that was never seen, or not for the time of the window, has rate*window tokens.
 //
-// Who is denied has written nothing, so polling costs a read. Who is not has looked at the bucket, which is the number
-// that is returned, and then taken a token: two round trips.
+// It looks at the bucket first. When that is empty nothing is written, so polling costs a read. Otherwise a token is taken,
+// which is another round trip. How many are granted is exact; those who ask at the same moment may be told the same number.
 func (f *function) request(ctx context.Context, id string, rate, window int) (left int, wait time.Duration, err error) {
 	bucket, err := f.bucket(rate, window)
 	if err != nil {
@@ -140,20 +140,24 @@ func (f *function) bucket(rate, window int) (*drip.Bucket, error) {
 	if rate < 1 || window < 1 || rate > math.MaxInt32 || window > math.MaxInt32 {
 		return nil, fmt.Errorf("%d tokens a second for %d seconds is not possible", rate, window)
 	}
-	refills := 1 // a second, all of them of as many tokens
-	for _, n := range []int{10, 5, 2} {
-		if rate%n == 0 {
-			refills = n
-			break
-		}
-	}
+	tokens, every := refill(rate)
 	return drip.New(drip.Options{
 		Size:            rate * window,
-		RefreshRate:     rate / refills,
-		RefreshInterval: time.Second / time.Duration(refills),
+		RefreshRate:     tokens,
+		RefreshInterval: every,
 		Concurrency:     math.MaxInt, // the function does not know when an operation is over
 		Start:           time.Unix(0, 0),
 		Storage:         f.storage,
 		Clock:           f.clock,
 	})
+}
+
+// refill is how a rate comes: in whole tokens, as evenly as whole milliseconds have it with no more than a hundredth less.
+// So three a second are one each 334 ms.
+func refill(rate int) (tokens int, every time.Duration) {
+	for ms := 1; ; ms++ {
+		if tokens, left := rate*ms/1000, rate*ms%1000; left*100 <= rate*ms {
+			return tokens, time.Duration(ms) * time.Millisecond // at a whole second nothing is left
+		}
+	}
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"os"
 	"regexp"
@@ -133,6 +134,56 @@ func TestSteadyCallers(t *testing.T) {
 		least := min(asked, rate) * seconds
 		if most := rate + rate*seconds; granted < least || granted > most {
 			t.Errorf("%d a second: %d granted, want %d to %d", asked, granted, least, most)
+		}
+	}
+}
+
+// In no time more is granted than the bucket holds, what the rate brings, and one refill, whenever that begins.
+func TestBound(t *testing.T) {
+	const seconds = 3
+	for _, rate := range []int{1, 3, 7, 9, 10, 101} {
+		at := 0.9985
+		f := newFunction(t, &at)
+		tokens, _ := refill(rate)
+		var granted []float64 // when
+		for end := at + seconds; at < end; at += 0.4 / float64(rate) {
+			if request(t, f, "user1", rate, 1) >= 0 {
+				granted = append(granted, at)
+			}
+		}
+		if least := 0.98 * float64(rate*seconds); float64(len(granted)) < least {
+			t.Errorf("%d a second: %d granted, want %.1f at the least", rate, len(granted), least)
+		}
+		for i, from := range granted {
+			for j, to := range granted[i:] {
+				if most := float64(rate+tokens) + float64(rate)*(to-from); float64(j+1) > most+1e-6 {
+					t.Fatalf("%d a second: %d granted in %v s, want %.1f at the most", rate, j+1, to-from, most)
+				}
+			}
+		}
+	}
+	for _, c := range []struct{ rate, tokens, ms int }{{1, 1, 1000}, {2, 1, 500}, {3, 1, 334}, {7, 1, 143}, {60, 3, 50}, {999, 90, 91}, {1000, 1, 1}, {math.MaxInt32, 2147483, 1}} {
+		if tokens, every := refill(c.rate); tokens != c.tokens || every != time.Duration(c.ms)*time.Millisecond {
+			t.Errorf("%d a second: %d each %v, want %+v", c.rate, tokens, every, c)
+		}
+	}
+}
+
+// Callers at random get what the rate brings, however often they ask.
+func TestPoisson(t *testing.T) {
+	const rate, seconds = 20, 20
+	for _, asked := range []float64{16, 22, 30, 46, 80} { // a second
+		var at float64
+		f := newFunction(t, &at)
+		rnd := rand.New(rand.NewPCG(1, uint64(asked)))
+		calls, granted, most := 0, 0, 0
+		for ; at < seconds; at += rnd.ExpFloat64() / asked {
+			if calls++; request(t, f, "user1", rate, 1) >= 0 {
+				granted++
+			}
+		}
+		if most = rate + rate*seconds; granted > most || float64(granted) < 0.99*float64(min(calls, rate*seconds)) {
+			t.Errorf("%v a second: %d of %d calls granted, want %d at the most", asked, granted, calls, most)
 		}
 	}
 }

@@ -130,8 +130,9 @@ type Options struct {
 	MaxHold time.Duration
 
 	// Timeout is how long a call may take in the database, with all who share its transaction, or up to an eighth less,
-	// and twice the time for which a process that stops in the middle may keep the others from an entity. It is for a
-	// server that hangs: a caller leaves when its own context ends. Defaults to 5 seconds.
+	// and twice the time for which a process that stops in the middle may keep the others from the entities of its batch,
+	// 64 at most. Who waits for such rows in four batches keeps its other entities waiting, too. It is for a server that
+	// hangs: a caller leaves when its own context ends. Defaults to 5 seconds.
 	Timeout time.Duration
 
 	// DeleteEvery is how often the calls of this process have idle entities deleted. Below zero it is never: then
