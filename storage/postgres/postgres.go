@@ -33,8 +33,9 @@
 // Callers who wait at the same time share a round trip, and those who wait for the same entity share one statement
 // besides. Nobody waits for company: a caller is sent at once unless several batches are under way.
 //
-// What the server refuses for what others did at the same time (40001, 40P01, 23505), or because this process was stopped
-// while it had a lock (25P03), is decided again until Timeout is over; nothing was stored then. A call whose answer is lost
+// What the server refuses for what others did at the same time (40001, 40P01, 23505), because this process was stopped
+// while it had a lock (25P03), or because a statement was late, which it says by dividing by zero (22012), is decided again
+// until Timeout is over; nothing was stored then. A call whose answer is lost
 // is not made again, for it might take a second token: it fails with [ErrNoAnswer], and may have been done. A token that it
 // took is lost to the entity until it has run nothing for MaxHold.
 //
