@@ -91,10 +91,6 @@ func testProcesses(t *testing.T, limits storage.Limits, admit bool) {
 	if tokens, leases := out(t, s, "shop"); tokens != 0 || leases != 0 {
 		t.Errorf("%d tokens and %d leases are out at the end", tokens, leases)
 	}
-	// The order of those who are admitted is the limiter's; who polls has what the scheduler lets him.
-	if least == 0 || admit && 2*least*processes < total.Granted {
-		t.Errorf("the least served process got %d of %d", least, total.Granted)
-	}
 }
 
 // contend is what one of the processes does.
