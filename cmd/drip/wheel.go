@@ -9,14 +9,14 @@ import (
 // delayQueues is those of a Consumer, or those of DelayQueues in a consume loop that somebody else has written.
 type delayQueues struct {
 	prefix string
-	early  int64 // of the first ring
+	early  int64 // of the first ring, in ms
 }
 
 type delayQueue struct {
 	name  string
 	ring  wheel.Ring
 	slot  int64
-	early int64
+	early int64 // in ms
 }
 
 // all are those that there may be.

@@ -6,10 +6,7 @@
 // coarser one, comes back early and is placed again.
 package wheel
 
-import (
-	"fmt"
-	"time"
-)
+import "fmt"
 
 // Ring is the queues of one width.
 type Ring struct {
@@ -31,9 +28,8 @@ const Early = 700
 
 // Name is a queue's name behind the prefix: "250ms.07", "4s.00".
 func (r Ring) Name(queue int64) string {
-	width := time.Duration(r.Width) * time.Millisecond
-	if width < time.Second {
+	if r.Width < 1000 {
 		return fmt.Sprintf("%dms.%02d", r.Width, queue)
 	}
-	return fmt.Sprintf("%ds.%02d", width/time.Second, queue)
+	return fmt.Sprintf("%ds.%02d", r.Width/1000, queue)
 }

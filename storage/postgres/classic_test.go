@@ -152,9 +152,7 @@ func TestClassic(t *testing.T) {
 func TestCalm(t *testing.T) {
 	t.Parallel()
 	var sent sentences
-	pool := newTracedPool(t, &sent, servers.UsePostgres(t).URL(), 1)
-	o := postgres.Options{Schema: newSchema()}
-	processes := []storage.Atomic{newStorageWith(t, pool, o), newStorageWith(t, pool, o)}
+	processes := twoProcesses(t, &sent)
 	sent = nil
 	const n = 400
 	for range n {
@@ -164,11 +162,16 @@ func TestCalm(t *testing.T) {
 		t.Errorf("%d decisions took %d round trips more", n, extra)
 	}
 	last := ""
-	oneTrip(t, &sent, 20, func() {
+	roundTrips(t, "20 decisions of one that shared it before", 20, func() int64 {
+		for i := range 10 {
+			getDelay(t, processes[i%2], "shop", plenty)
+		}
+		sent = nil
 		for range 20 {
 			getDelay(t, processes[0], "shop", plenty)
 		}
 		last = sent[len(sent)-1]
+		return int64(len(sent))
 	})
 	if !strings.Contains(last, "revision = $10") {
 		t.Errorf("the last of 20 decisions is %s", last)
@@ -179,9 +182,7 @@ func TestCalm(t *testing.T) {
 func TestBeforeStart(t *testing.T) {
 	t.Parallel()
 	var sent sentences
-	pool := newTracedPool(t, &sent, servers.UsePostgres(t).URL(), 1)
-	o := postgres.Options{Schema: newSchema()}
-	processes := []storage.Atomic{newStorageWith(t, pool, o), newStorageWith(t, pool, o)}
+	processes := twoProcesses(t, &sent)
 	limits := *plenty
 	for range 2 {
 		for _, s := range processes {
@@ -189,24 +190,21 @@ func TestBeforeStart(t *testing.T) {
 		}
 	}
 	limits.Start = time.Now().Add(time.Hour).UnixMilli()
-	oneTrip(t, &sent, 10, func() {
+	roundTrips(t, "10 decisions before the start", 10, func() int64 {
+		sent = nil
 		for i := range 10 {
 			getDelay(t, processes[i%2], "shop", &limits)
 		}
+		return int64(len(sent))
 	})
 }
 
-// oneTrip fails the test if n decisions take more than n round trips each of five times: one that takes a second, as one
-// may on a busy machine, is late and made again.
-func oneTrip(t *testing.T, sent *sentences, n int, decide func()) {
+// twoProcesses have the same entities. What they send is told.
+func twoProcesses(t *testing.T, sent *sentences) []storage.Atomic {
 	t.Helper()
-	for range 5 {
-		*sent = nil
-		if decide(); len(*sent) == n {
-			return
-		}
-	}
-	t.Errorf("%d decisions took %d round trips", n, len(*sent))
+	pool := newTracedPool(t, sent, servers.UsePostgres(t).URL(), 1)
+	o := postgres.Options{Schema: newSchema()}
+	return []storage.Atomic{newStorageWith(t, pool, o), newStorageWith(t, pool, o)}
 }
 
 // sentences is what was sent.
