@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/drip-go/drip/storage"
+	"github.com/drip-go/drip/decision"
 )
 
 // Request says what is to be admitted. The zero value is one unit, a newcomer, now.
@@ -38,10 +38,14 @@ type Admission struct {
 }
 
 // Ticket is a booked slot. It is written and read as a short text; the zero Ticket is that of a newcomer.
-type Ticket struct{ t storage.Ticket }
+type Ticket struct{ t decision.Ticket }
 
-// Lease is a token with an identity and an end. It is comparable; the zero Lease is none.
-type Lease struct{ l storage.Lease }
+// Lease is a token with an identity and an end. It belongs to its entity: no call for another one takes it. It is
+// comparable; the zero Lease is none.
+type Lease struct {
+	entity string
+	l      decision.Lease
+}
 
 // IsZero reports whether t is a newcomer's.
 func (t Ticket) IsZero() bool { return t == Ticket{} }
@@ -51,7 +55,7 @@ func (t Ticket) String() string {
 	if t.IsZero() {
 		return ""
 	}
-	return fmt.Sprintf("1.%d.%d.%d.%d.%d", t.t.Slot, t.t.Epoch, t.t.Cost, t.t.Number, t.t.Again)
+	return fmt.Sprintf("2.%d.%d.%d.%d", t.t.Slot, t.t.Number, t.t.Again, t.t.Cost)
 }
 
 // ParseTicket reads what String wrote. After an error the ticket is zero, which makes its message a newcomer.
@@ -59,10 +63,11 @@ func ParseTicket(s string) (Ticket, error) {
 	if s == "" {
 		return Ticket{}, nil
 	}
-	var t storage.Ticket
+	var t decision.Ticket
 	var rest string
-	n, _ := fmt.Sscanf(s, "1.%d.%d.%d.%d.%d%s", &t.Slot, &t.Epoch, &t.Cost, &t.Number, &t.Again, &rest)
-	if n != 5 || t.Epoch < 1 || t.Cost < 0 || len(s) > 96 {
+	n, _ := fmt.Sscanf(s, "2.%d.%d.%d.%d%s", &t.Slot, &t.Number, &t.Again, &t.Cost, &rest)
+	if n != 4 || len(s) > 96 || t.Slot < 1 || t.Slot >= decision.LastTime || t.Number < 0 || t.Number >= decision.LastTime ||
+		t.Again < 0 || t.Again > 1 || t.Cost < 0 || t.Cost > decision.MostUnits {
 		return Ticket{}, errors.New("drip: not a ticket")
 	}
 	return Ticket{t}, nil
@@ -95,21 +100,29 @@ func (l Lease) Ticket() Ticket {
 	if l == (Lease{}) {
 		return Ticket{}
 	}
-	return Ticket{storage.Ticket{Slot: l.l.Begin, Epoch: 1, Cost: l.l.Cost}} // in no book: all are begun later
+	return Ticket{decision.Ticket{Slot: l.l.Begin, Cost: l.l.Cost}}
 }
 
 // Bound says what a delay comes from.
-type Bound storage.Bound
+type Bound int
 
 // What a delay may come from. BoundWindow is the first window, that of RefreshRate; BoundWindow+1 is Options.Windows[0],
 // and so on.
 const (
-	BoundNone   = Bound(storage.BoundNone)   // nothing: run
-	BoundClosed = Bound(storage.BoundClosed) // Throttled or Pause
-	BoundTokens = Bound(storage.BoundTokens) // as many operations are in flight as may be, or others wait for a token
-	BoundBooked = Bound(storage.BoundBooked) // the capacity that is left is booked by others
-	BoundWindow = Bound(storage.BoundWindow) // a window's capacity is used up
+	BoundNone   Bound = iota // nothing: run
+	BoundClosed              // Throttled or Pause
+	BoundTokens              // as many operations are in flight as may be, or others wait for a token
+	BoundBooked              // the capacity that is left is booked by others
+	BoundWindow              // a window's capacity is used up
 )
+
+// leaseOf is a lease as it is given out.
+func leaseOf(entityID string, l decision.Lease) Lease {
+	if l == (decision.Lease{}) {
+		return Lease{}
+	}
+	return Lease{entityID, l}
+}
 
 // String names it: "tokens", "window 2".
 func (b Bound) String() string {
@@ -147,14 +160,14 @@ func (b *Bucket) Admit(ctx context.Context, entityID string, r Request) (Admissi
 	if cost == 0 {
 		cost = 1
 	}
-	op, a := storage.Op{Kind: storage.Admit, Cost: cost, Ticket: r.Ticket.t}, storage.Answer{}
+	op, a := decision.Op{Kind: decision.Admit, Cost: cost, Ticket: r.Ticket.t}, decision.Answer{}
 	if err := b.do(ctx, entityID, &op, &a, r.Now); err != nil {
 		return Admission{}, fmt.Errorf("drip: admit %q: %w", entityID, err)
 	}
 	return Admission{
-		Delay:  storage.Milliseconds(a.Delay),
+		Delay:  milliseconds(a.Delay),
 		Ticket: Ticket{a.Ticket},
-		Lease:  Lease{a.Lease},
+		Lease:  leaseOf(entityID, a.Lease),
 		Bound:  Bound(a.Bound),
 	}, nil
 }
@@ -167,44 +180,48 @@ func (b *Bucket) Admit(ctx context.Context, entityID string, r Request) (Admissi
 // Once too often does no harm: then, and when the lease has ended, it returns ErrNoLease. Call it with a context
 // that is still alive, such as context.WithoutCancel of the handler's.
 func (b *Bucket) Settle(ctx context.Context, entityID string, l Lease, cost int) error {
-	if cost < 0 {
+	if cost < 0 || int64(cost) > decision.MostUnits {
 		return fmt.Errorf("drip: settle %q: %w: %d", entityID, ErrCost, cost)
 	}
-	op := storage.Op{Kind: storage.Settle, Lease: l.l, Cost: int64(cost)}
-	return b.leased(ctx, "settle", entityID, &op)
+	op := decision.Op{Kind: decision.Settle, Cost: int64(cost)}
+	return b.leased(ctx, "settle", entityID, l, &op)
 }
 
 // Cancel undoes an Admit: the lease is given back with all it was charged, as for an operation that was never sent, or
 // the booked slot is given to others. It returns ErrNoLease if there was nothing to undo.
 func (b *Bucket) Cancel(ctx context.Context, entityID string, a Admission) error {
-	op := storage.Op{Kind: storage.Cancel, Lease: a.Lease.l, Ticket: a.Ticket.t}
-	return b.leased(ctx, "cancel", entityID, &op)
+	op := decision.Op{Kind: decision.Cancel, Ticket: a.Ticket.t}
+	return b.leased(ctx, "cancel", entityID, a.Lease, &op)
 }
 
 // Renew makes a lease end Options.Lease from now, but not later than Options.MaxLease after it began. After ErrNoLease
 // the token belongs to somebody else: stop the operation if that can be done.
 func (b *Bucket) Renew(ctx context.Context, entityID string, l Lease) (Lease, error) {
-	op, a := storage.Op{Kind: storage.Renew, Lease: l.l}, storage.Answer{}
-	err := b.do(ctx, entityID, &op, &a, time.Time{})
-	if err == nil && !a.Found {
-		err = ErrNoLease
-	}
-	if err != nil {
+	op, a := decision.Op{Kind: decision.Renew}, decision.Answer{}
+	if err := b.withLease(ctx, entityID, l, &op, &a); err != nil {
 		return Lease{}, fmt.Errorf("drip: renew the lease of %q: %w", entityID, err)
 	}
-	return Lease{a.Lease}, nil
+	return Lease{entityID, a.Lease}, nil
 }
 
-func (b *Bucket) leased(ctx context.Context, doing, entityID string, op *storage.Op) error {
-	var a storage.Answer
-	err := b.do(ctx, entityID, op, &a, time.Time{})
-	if err == nil && !a.Found {
-		err = ErrNoLease
-	}
-	if err != nil {
+func (b *Bucket) leased(ctx context.Context, doing, entityID string, l Lease, op *decision.Op) error {
+	var a decision.Answer
+	if err := b.withLease(ctx, entityID, l, op, &a); err != nil {
 		return fmt.Errorf("drip: %s %q: %w", doing, entityID, err)
 	}
 	return nil
+}
+
+func (b *Bucket) withLease(ctx context.Context, entityID string, l Lease, op *decision.Op, a *decision.Answer) error {
+	if l != (Lease{}) && l.entity != entityID {
+		return fmt.Errorf("%w: it is one of %q", ErrNoLease, l.entity)
+	}
+	op.Lease = l.l
+	err := b.do(ctx, entityID, op, a, time.Time{})
+	if err == nil && !a.Found {
+		err = ErrNoLease
+	}
+	return err
 }
 
 // Throttled tells that the provider has refused an operation of the entity and wants retryAfter to pass. Nothing of the
@@ -212,28 +229,28 @@ func (b *Bucket) leased(ctx context.Context, doing, entityID string, op *storage
 // what comes back with a ticket is given a slot after it. A window whose Size is its RefreshRate keeps what is left in
 // it. Less than a millisecond counts as one.
 func (b *Bucket) Throttled(ctx context.Context, entityID string, retryAfter time.Duration) error {
-	return b.tell(ctx, "throttle", entityID, storage.Throttle, retryAfter)
+	return b.tell(ctx, "throttle", entityID, decision.Throttle, retryAfter)
 }
 
 // Pause lets nothing of the entity run for the time d, or until Resume.
 func (b *Bucket) Pause(ctx context.Context, entityID string, d time.Duration) error {
-	return b.tell(ctx, "pause", entityID, storage.Pause, d)
+	return b.tell(ctx, "pause", entityID, decision.Pause, d)
 }
 
 // Resume ends what Pause or Throttled began.
 func (b *Bucket) Resume(ctx context.Context, entityID string) error {
-	return b.tell(ctx, "resume", entityID, storage.Resume, 0)
+	return b.tell(ctx, "resume", entityID, decision.Resume, 0)
 }
 
 // Reset takes back all tokens and leases of the entity and forgets all its tickets. What has run stays counted. Use it
 // when the holders are known to be gone.
 func (b *Bucket) Reset(ctx context.Context, entityID string) error {
-	return b.tell(ctx, "reset", entityID, storage.Reset, 0)
+	return b.tell(ctx, "reset", entityID, decision.Reset, 0)
 }
 
-func (b *Bucket) tell(ctx context.Context, doing, entityID string, kind storage.Kind, d time.Duration) error {
-	up := (max(d, 1)-1)/time.Millisecond + 1 // never early
-	op, a := storage.Op{Kind: kind, For: int64(up)}, storage.Answer{}
+func (b *Bucket) tell(ctx context.Context, doing, entityID string, kind decision.Kind, d time.Duration) error {
+	up := min((max(d, 1)-1)/time.Millisecond+1, decision.MostTime) // never early
+	op, a := decision.Op{Kind: kind, For: int64(up)}, decision.Answer{}
 	if err := b.do(ctx, entityID, &op, &a, time.Time{}); err != nil {
 		return fmt.Errorf("drip: %s %q: %w", doing, entityID, err)
 	}

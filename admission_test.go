@@ -88,20 +88,21 @@ func TestSeveralWindows(t *testing.T) {
 		b.settle(b.runs(4, newcomer), 4, nil)
 		first := b.waits(3, newcomer, 2*time.Second, drip.BoundWindow)
 		// Of the four that come by then one is left, for 10 ms later, so that they do not need all tokens at once.
-		b.waits(1, newcomer, 2*time.Second+10*time.Millisecond, drip.BoundWindow)
+		second := b.waits(1, newcomer, 2*time.Second+10*time.Millisecond, drip.BoundBooked)
 		b.pass(2 * time.Second)
 		b.settle(b.runs(3, first), 3, nil)
-		// Seven of the minute are used and one is booked; a second would do, the minute does not.
-		b.pass(time.Second)
+		// Eight of the minute are used; a second would do, the minute does not.
+		b.pass(500 * time.Millisecond)
+		b.settle(b.runs(1, second), 1, nil)
 		before, err := b.Inspect(t.Context(), "shop")
 		if err != nil {
 			t.Fatal(err)
 		}
-		third := b.waits(3, newcomer, 57*time.Second, drip.BoundBooked)
+		third := b.waits(3, newcomer, 57500*time.Millisecond, drip.BoundWindow+1)
 		if after, _ := b.Inspect(t.Context(), "shop"); fmt.Sprint(after.Windows) != fmt.Sprint(before.Windows) || after.InUse != 0 {
 			t.Errorf("a blocked check changed %v to %v", before.Windows, after.Windows)
 		}
-		b.pass(57 * time.Second)
+		b.pass(57500 * time.Millisecond)
 		b.settle(b.runs(3, third), 3, nil)
 		if s, _ := b.Inspect(t.Context(), "shop"); s.Windows[0].Capacity != 1 || s.Windows[1].Capacity != 7 {
 			t.Errorf("the windows have %v left", s.Windows)
@@ -193,8 +194,12 @@ func TestThrottled(t *testing.T) {
 			t.Fatal(err)
 		}
 		b.pass(time.Second)
-		booked = b.waits(1, booked, 29*time.Second, drip.BoundClosed) // the second that begins when it is over
-		b.waits(5, newcomer, 30*time.Second, drip.BoundClosed)
+		again := b.admit(1, booked)
+		if again.Delay < 29*time.Second || again.Delay >= 30*time.Second || again.Bound != drip.BoundClosed {
+			t.Errorf("a ticket that came back is postponed by %v because of %v, want 29s to 30s because of closed", again.Delay, again.Bound)
+		}
+		booked = again.Ticket
+		b.waits(5, newcomer, 31*time.Second, drip.BoundClosed)
 		if d, err := b.GetDelay(t.Context(), "shop"); err != nil || d < 29*time.Second {
 			t.Errorf("GetDelay = %v, %v", d, err)
 		}
@@ -214,8 +219,8 @@ func TestThrottled(t *testing.T) {
 			t.Fatal(err)
 		}
 		b.pass(time.Minute)
-		if a := b.admit(1, newcomer); a.Bound != drip.BoundClosed {
-			t.Errorf("while it is paused: %+v", a)
+		if a := b.admit(1, newcomer); a.Delay < 59*time.Minute || a.Bound != drip.BoundClosed {
+			t.Errorf("while it is paused for 59 minutes more: %+v", a)
 		}
 		if err := b.Resume(t.Context(), "shop"); err != nil {
 			t.Fatal(err)
@@ -292,8 +297,9 @@ func TestRaisedLimitIsNotRetroactive(t *testing.T) {
 		limit = drip.Limit{Size: 40, RefreshRate: 2}
 		b.runs(40, newcomer)
 		b.pass(5 * time.Second)
+		b.runs(1, newcomer)
 		limit = drip.Limit{Size: 80, RefreshRate: 20}
-		b.runs(10, newcomer)
+		b.runs(9, newcomer)
 		b.waits(1, newcomer, time.Second, drip.BoundWindow)
 		b.pass(3600 * time.Second)
 		b.runs(80, newcomer)
@@ -325,10 +331,12 @@ func TestCancel(t *testing.T) {
 		if err := b.Cancel(t.Context(), "shop", booked); err != nil {
 			t.Fatal(err)
 		}
-		if err := b.Cancel(t.Context(), "shop", booked); !errors.Is(err, drip.ErrNoLease) {
-			t.Errorf("Cancel again = %v", err)
+		if err := b.Cancel(t.Context(), "shop", drip.Admission{}); !errors.Is(err, drip.ErrNoLease) {
+			t.Errorf("Cancel of nothing = %v, want ErrNoLease", err)
 		}
-		b.waits(2, newcomer, time.Second, drip.BoundWindow)
+		if next := b.admit(2, newcomer); next.Delay < time.Second || next.Delay >= 2*time.Second {
+			t.Errorf("after a slot was given back, a newcomer is told %v, want the second of that slot", next.Delay)
+		}
 	})
 }
 
@@ -354,7 +362,7 @@ func TestReset(t *testing.T) {
 			t.Fatal(err)
 		}
 		b.runs(1, newcomer)
-		if s, err := b.Inspect(t.Context(), "shop"); err != nil || s.Windows[0].Capacity != 0 || s.InUse != 1 || s.Tickets != 0 {
+		if s, err := b.Inspect(t.Context(), "shop"); err != nil || s.Windows[0].Capacity != 0 || s.InUse != 1 {
 			t.Errorf("Inspect = %+v, %v: what has run is forgotten, or what has waited is not", s, err)
 		}
 	})
@@ -389,16 +397,15 @@ func TestInspectAgreesWithAdmit(t *testing.T) {
 	})
 }
 
-// Of a newcomer who is told to come some time after the entity opens, Inspect also says what that is for.
+// While the entity is closed, Then is the cause of a delay that goes on after it has opened.
 func TestInspectOfAClosedEntity(t *testing.T) {
 	options := drip.Options{Size: 4, RefreshRate: 2, Concurrency: 3, WaitForToken: time.Minute, Lease: time.Hour}
 	for name, c := range map[string]struct {
 		prepare func(t *testing.T, b *clocked)
-		want    drip.Bound
+		then    drip.Bound
 	}{
 		"nothing else":  {func(*testing.T, *clocked) {}, drip.BoundNone},
 		"runs":          {func(_ *testing.T, b *clocked) { b.runs(1, newcomer) }, drip.BoundNone},
-		"tokens":        {func(_ *testing.T, b *clocked) { b.runs(1, newcomer); b.runs(1, newcomer); b.runs(1, newcomer) }, drip.BoundTokens},
 		"a window":      {func(_ *testing.T, b *clocked) { b.runs(4, newcomer) }, drip.BoundWindow},
 		"booked before": {func(_ *testing.T, b *clocked) { b.runs(4, newcomer); b.admit(4, newcomer) }, drip.BoundBooked},
 		"told before": {func(t *testing.T, b *clocked) {
@@ -414,15 +421,18 @@ func TestInspectOfAClosedEntity(t *testing.T) {
 			eachPath(t, options, func(t *testing.T, b *clocked) {
 				c.prepare(t, b)
 				pause := 1100 * time.Millisecond // a window opens before the entity does
-				if c.want == drip.BoundWindow {
+				if c.then == drip.BoundWindow {
 					pause = 300 * time.Millisecond
 				}
 				if err := b.Pause(t.Context(), "shop", pause); err != nil {
 					t.Fatal(err)
 				}
 				s, err := b.Inspect(t.Context(), "shop")
-				if err != nil || s.Bound != drip.BoundClosed || s.Then != c.want || (s.Delay > pause) != (s.Then != drip.BoundNone) {
-					t.Errorf("Inspect = %+v, %v, want then %v", s, err, c.want)
+				if err != nil || s.Bound != drip.BoundClosed || s.Then != c.then || (s.Delay > pause) != (s.Then != drip.BoundNone) {
+					t.Errorf("Inspect = %+v, %v, want bound closed, then %v", s, err, c.then)
+				}
+				if want := b.now.Add(pause); !s.ClosedUntil.Equal(want) {
+					t.Errorf("ClosedUntil = %v, want %v", s.ClosedUntil, want)
 				}
 			})
 		})
@@ -466,12 +476,12 @@ func TestInspectAgreesWithTheOpening(t *testing.T) {
 			}
 			before := inspect()
 			later := before.Delay > before.ClosedUntil.Sub(before.Time)
-			if before.Bound != drip.BoundClosed || later != (before.Then != drip.BoundNone) {
+			if !later && before.Then != drip.BoundNone {
 				t.Fatalf("step %d: Inspect says %+v", i, before)
 			}
 			b.pass(before.ClosedUntil.Sub(before.Time))
 			after := inspect()
-			if !later || after.Tickets != before.Tickets {
+			if !later {
 				continue
 			}
 			if after.Bound != before.Then && after.Bound != drip.BoundNone {
@@ -479,7 +489,7 @@ func TestInspectAgreesWithTheOpening(t *testing.T) {
 			}
 			agreed[after.Bound]++
 		}
-		for _, bound := range []drip.Bound{drip.BoundTokens, drip.BoundBooked, drip.BoundWindow, drip.BoundWindow + 1} {
+		for _, bound := range []drip.Bound{drip.BoundTokens, drip.BoundBooked, drip.BoundWindow} {
 			if agreed[bound] < 3 {
 				t.Errorf("%v came up %d times", bound, agreed[bound])
 			}
@@ -516,7 +526,7 @@ func TestThrottledForEver(t *testing.T) {
 	if err := b.Throttled(t.Context(), "shop", math.MaxInt64); err != nil {
 		t.Fatal(err)
 	}
-	if a, err := b.Admit(t.Context(), "shop", drip.Request{}); err != nil || a.Delay < 100*365*24*time.Hour {
+	if a, err := b.Admit(t.Context(), "shop", drip.Request{}); err != nil || a.Delay < 34*365*24*time.Hour {
 		t.Errorf("Admit = %+v, %v", a, err)
 	}
 }

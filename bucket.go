@@ -18,6 +18,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/drip-go/drip/decision"
 	"github.com/drip-go/drip/storage"
 	"github.com/drip-go/drip/storage/memory"
 )
@@ -25,13 +26,16 @@ import (
 // ErrNoEntity is returned for an empty entity. Nothing was decided.
 var ErrNoEntity = errors.New("the entity is empty")
 
+// ErrTime is returned for a time that is more than 278 years from 1970. Nothing was decided.
+var ErrTime = errors.New("the time is out of range")
+
 // Options says what a Bucket allows each of its entities. The zero value is 100 operations at once and 50 more a
 // second.
 type Options struct {
 	// Size is the most capacity an entity gathers while it is idle, which is its largest burst. Defaults to 100.
 	Size int
 
-	// RefreshRate is the capacity an entity gains each RefreshInterval. Defaults to 50.
+	// RefreshRate is the capacity an entity gains each RefreshInterval. Defaults to 50, or Size if that is less.
 	RefreshRate int
 
 	// RefreshInterval is the length of an interval, in whole milliseconds. Intervals are aligned: one of a second
@@ -62,10 +66,10 @@ type Options struct {
 	// returned, and nothing is decided. Defaults to nil: all are alike.
 	Limits func(ctx context.Context, entityID string) (Limit, error)
 
-	// Start is when an entity that is not in the storage began to gather capacity, empty. Defaults to the time of
-	// New: a restarted process that has forgotten what ran before begins with nothing, and gains its first
-	// capacity with the next interval. With a storage that outlives the process set it to any fixed time in the
-	// past, such as time.Unix(0, 0): an entity not stored there has been idle, and is full.
+	// Start is when an entity that is not in the storage began to gather capacity, empty. With the memory storage it
+	// defaults to the time of New: a restarted process that has forgotten what ran before begins with nothing, and
+	// gains its first capacity with the next interval. With any other storage it defaults to 1970: an entity that is
+	// not stored there has been idle, and is full.
 	Start time.Time
 
 	// Storage keeps the state of the entities. Buckets that share a storage share its entities, and should have
@@ -80,7 +84,7 @@ type Options struct {
 
 // Bucket decides for any number of entities. Make one with New; it is safe for concurrent use.
 type Bucket struct {
-	limits  storage.Limits
+	limits  decision.Limits
 	options Options
 	storage storage.Storage
 	memory  *memory.Storage // the storage if it is one: called as it is, an operation stays on the stack
@@ -90,22 +94,25 @@ type Bucket struct {
 
 // New returns a Bucket with these options. Its error names the field that is wrong and says what is right.
 func New(o Options) (*Bucket, error) {
-	if o.Start.IsZero() {
+	if o.Storage == nil {
+		o.Storage = memory.New()
+	}
+	local, _ := o.Storage.(*memory.Storage)
+	switch {
+	case !o.Start.IsZero():
+	case local == nil: // it outlives this process
+		o.Start = time.UnixMilli(0)
+	case o.Clock != nil:
+		o.Start = o.Clock()
+	default:
 		o.Start = time.Now()
-		if o.Clock != nil {
-			o.Start = o.Clock()
-		}
 	}
 	o.setDefaults()
 	limits, err := o.limits()
 	if err != nil {
 		return nil, fmt.Errorf("drip: Options.%w", err)
 	}
-	if o.Storage == nil {
-		o.Storage = memory.New()
-	}
-	b := &Bucket{limits: limits, options: o, storage: o.Storage}
-	b.memory, _ = b.storage.(*memory.Storage)
+	b := &Bucket{limits: limits, options: o, storage: o.Storage, memory: local}
 	b.atomic, _ = b.storage.(storage.Atomic)
 	return b, nil
 }
@@ -120,23 +127,24 @@ func (b *Bucket) GetDelay(ctx context.Context, entityID string) (time.Duration, 
 }
 
 // GetDelayAt is GetDelay at a time of the caller's, for simulations and tests; the zero time means now. Times
-// are cut to milliseconds. An entity's time never runs backwards: a time before its last run counts as the time
-// of that run, for as long as the storage remembers it.
+// are cut to milliseconds. An entity's time never runs backwards: at an earlier time than before it gains nothing, and
+// the delay is as much longer.
 func (b *Bucket) GetDelayAt(ctx context.Context, entityID string, now time.Time) (time.Duration, error) {
-	op, a := storage.Op{Kind: storage.GetDelay}, storage.Answer{}
+	op, a := decision.Op{Kind: decision.GetDelay}, decision.Answer{}
 	if err := b.do(ctx, entityID, &op, &a, now); err != nil {
 		return 0, fmt.Errorf("drip: get delay of %q: %w", entityID, err)
 	}
-	return storage.Milliseconds(a.Delay), nil
+	return milliseconds(a.Delay), nil
 }
 
-// ReturnToken gives back a token that a zero delay took. Once too often does no harm: an entity never has more
-// than Size tokens, and one that is not in the storage is left alone.
+// ReturnToken gives back a token that a zero delay took. Call it once for each: a second call gives back a token that
+// another operation holds, though an entity never has more than its Concurrency of them. Leases do not have that weakness:
+// see Admit. An entity that is not in the storage is left alone.
 //
 // Call it with a context that is still alive, such as context.WithoutCancel of the handler's, or the token is
 // lost. After an error the token may or may not have been returned.
 func (b *Bucket) ReturnToken(ctx context.Context, entityID string) error {
-	op, a := storage.Op{Kind: storage.ReturnToken}, storage.Answer{}
+	op, a := decision.Op{Kind: decision.ReturnToken}, decision.Answer{}
 	if err := b.do(ctx, entityID, &op, &a, time.Time{}); err != nil {
 		return fmt.Errorf("drip: return token of %q: %w", entityID, err)
 	}
@@ -144,29 +152,16 @@ func (b *Bucket) ReturnToken(ctx context.Context, entityID string) error {
 }
 
 // do has the storage do an operation, at the time now or, if that is zero, by the clock. It sets a.
-func (b *Bucket) do(ctx context.Context, entityID string, op *storage.Op, a *storage.Answer, now time.Time) (err error) {
-	if entityID == "" {
-		return ErrNoEntity
+func (b *Bucket) do(ctx context.Context, entityID string, op *decision.Op, a *decision.Answer, now time.Time) (err error) {
+	limits, err := b.limitsOf(ctx, entityID)
+	if err != nil {
+		return err
 	}
-	limits := &b.limits
-	if b.options.Limits != nil {
-		own, err := b.limitsOf(ctx, entityID)
-		if err != nil {
-			return err
-		}
-		limits = &own
+	if op.Kind == decision.Admit && (op.Cost < 0 || op.Cost > 1 && op.Cost > limits.Most()) {
+		return fmt.Errorf("%w: %d of at most %d", ErrCost, op.Cost, limits.Most())
 	}
-	if op.Kind == storage.Admit && op.Cost != 1 {
-		if err := affordable(limits, op.Cost); err != nil {
-			return err
-		}
-	}
-	if now.IsZero() && b.options.Clock != nil {
-		now = b.options.Clock()
-	}
-	op.Now = storage.OwnClock
-	if !now.IsZero() {
-		op.Now = now.UnixMilli()
+	if op.Now, err = b.clock(now); err != nil {
+		return err
 	}
 	switch {
 	case b.memory != nil:
@@ -178,3 +173,20 @@ func (b *Bucket) do(ctx context.Context, entityID string, op *storage.Op, a *sto
 	}
 	return err
 }
+
+// clock is a time of the caller's in milliseconds, or if it is zero that of Options.Clock, or the storage's own.
+func (b *Bucket) clock(now time.Time) (int64, error) {
+	if now.IsZero() {
+		if b.options.Clock == nil {
+			return decision.OwnClock, nil
+		}
+		now = b.options.Clock()
+	}
+	if ms := now.UnixMilli(); ms > -decision.LastTime && ms < decision.LastTime {
+		return ms, nil
+	}
+	return 0, fmt.Errorf("%w: %v", ErrTime, now)
+}
+
+// milliseconds is a number of milliseconds as a Duration.
+func milliseconds(ms int64) time.Duration { return time.Duration(ms) * time.Millisecond }

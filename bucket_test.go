@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/decision"
 	"github.com/drip-go/drip/internal/traces"
 	"github.com/drip-go/drip/storage"
 	"github.com/drip-go/drip/storage/memory"
@@ -22,9 +23,9 @@ import (
 type getSet struct{ storage.Storage }
 
 // storages are the two paths of a decision: beside the data, and through Get and Set.
-var storages = map[string]func() storage.Storage{
-	"atomic":  func() storage.Storage { return memory.New() },
-	"get/set": func() storage.Storage { return getSet{memory.New()} },
+var storages = map[string]func(*testing.T) storage.Storage{
+	"atomic":  func(*testing.T) storage.Storage { return memory.New() },
+	"get/set": func(*testing.T) storage.Storage { return getSet{memory.New()} },
 }
 
 func newBucket(t testing.TB, o drip.Options) *drip.Bucket {
@@ -39,7 +40,7 @@ func newBucket(t testing.TB, o drip.Options) *drip.Bucket {
 func TestTraces(t *testing.T) {
 	for name, open := range storages {
 		t.Run(name, func(t *testing.T) {
-			if err := traces.Replay(t.Context(), open(), traces.Runs); err != nil {
+			if err := traces.Replay(t.Context(), open(t), traces.Runs); err != nil {
 				t.Error(err)
 			}
 		})
@@ -53,7 +54,7 @@ func TestExactUnderContention(t *testing.T) {
 		for _, entities := range []int{1, 10_000} {
 			t.Run(fmt.Sprintf("%s/%d entities", name, entities), func(t *testing.T) {
 				const interval, rate, size = 20, 3, 100_000
-				s, began := open(), time.Now()
+				s, began := open(t), time.Now()
 				b := newBucket(t, drip.Options{
 					Size: size, RefreshRate: rate, RefreshInterval: interval * time.Millisecond, Start: began, Storage: s,
 				})
@@ -92,15 +93,19 @@ func TestExactUnderContention(t *testing.T) {
 						}
 						continue
 					}
-					if elapsed := time.Since(began).Milliseconds() + 1; st.Ops.Last-began.UnixMilli() > elapsed {
-						t.Fatalf("entity %d: its last run is %d ms after the start, only %d have passed", e, st.Ops.Last-began.UnixMilli(), elapsed)
+					var left decision.State
+					if _, err := storage.Decode(st.Data, &left); err != nil {
+						t.Fatal(err)
 					}
-					brought := rate * (st.Ops.Last/interval - began.UnixMilli()/interval)
-					if n+st.Ops.Capacity != brought {
-						t.Fatalf("entity %d: granted %d, left %d; the intervals brought %d", e, n, st.Ops.Capacity, brought)
+					if last, elapsed := left.Now-began.UnixMilli(), time.Since(began).Milliseconds()+1; last > elapsed {
+						t.Fatalf("entity %d: its last decision is %d ms after the start, only %d have passed", e, last, elapsed)
 					}
-					if st.InUse != 0 {
-						t.Fatalf("entity %d: %d tokens are out after all were returned", e, st.InUse)
+					brought := rate * (left.Now/interval - began.UnixMilli()/interval)
+					if n+left.Lines[0].Left != brought {
+						t.Fatalf("entity %d: granted %d, left %d; the intervals brought %d", e, n, left.Lines[0].Left, brought)
+					}
+					if left.Plain != 0 {
+						t.Fatalf("entity %d: %d tokens are out after all were returned", e, left.Plain)
 					}
 				}
 				if total == 0 {
@@ -115,7 +120,7 @@ func TestNeverMoreTokensThanSize(t *testing.T) {
 	for name, open := range storages {
 		t.Run(name, func(t *testing.T) {
 			const size = 5
-			b := newBucket(t, drip.Options{Size: size, RefreshRate: 1000, RefreshInterval: time.Millisecond, Start: time.Unix(0, 0), Storage: open()})
+			b := newBucket(t, drip.Options{Size: size, RefreshRate: 1000, RefreshInterval: time.Millisecond, Start: time.Unix(0, 0), Storage: open(t)})
 			var inFlight, most, ran atomic.Int64
 			var wg sync.WaitGroup
 			for range 64 {
@@ -194,7 +199,7 @@ func TestOwnClock(t *testing.T) {
 	for name, open := range storages {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				b := newBucket(t, drip.Options{Size: 3, RefreshRate: 3, Storage: open()})
+				b := newBucket(t, drip.Options{Size: 3, RefreshRate: 3, Start: time.Now(), Storage: open(t)})
 				for i := range 3 {
 					if delay, err := b.GetDelay(t.Context(), "shop"); delay != time.Second || err != nil {
 						t.Errorf("delay %d of a bucket that has just started = %v, %v; want 1s", i, delay, err)
@@ -296,7 +301,7 @@ func (c *counting) Get(ctx context.Context, key string) (storage.State, storage.
 	return c.Storage.Get(ctx, key)
 }
 
-func (c *counting) Do(ctx context.Context, key string, l *storage.Limits, op storage.Op) (storage.Answer, error) {
+func (c *counting) Do(ctx context.Context, key string, l *decision.Limits, op decision.Op) (decision.Answer, error) {
 	c.atomic++
 	return c.Storage.Do(ctx, key, l, op)
 }
@@ -309,5 +314,32 @@ func TestAtomicPathIsTaken(t *testing.T) {
 	}
 	if s.plain != 0 || s.atomic != 1 {
 		t.Errorf("%d Gets and %d atomic decisions, want 0 and 1", s.plain, s.atomic)
+	}
+}
+
+// stored is a Get/Set storage that keeps the last State it was given.
+type stored struct {
+	storage.Storage
+	last storage.State
+}
+
+func (s *stored) Set(ctx context.Context, key string, state storage.State, rev storage.Revision) error {
+	s.last = state
+	return s.Storage.Set(ctx, key, state, rev)
+}
+
+// ReturnToken has no time of the caller's. The time of a state stays the one it was decided at.
+func TestReturnedTokenKeepsTheTime(t *testing.T) {
+	s := &stored{Storage: memory.New()}
+	b := newBucket(t, drip.Options{Storage: s})
+	now := time.UnixMilli(1_500_000_000_000)
+	if delay, err := b.GetDelayAt(t.Context(), "shop", now); delay != 0 || err != nil {
+		t.Fatalf("GetDelayAt = %v, %v, want 0", delay, err)
+	}
+	if err := b.ReturnToken(t.Context(), "shop"); err != nil {
+		t.Fatal(err)
+	}
+	if s.last.Now != now.UnixMilli() {
+		t.Errorf("the state is of %d, want %d", s.last.Now, now.UnixMilli())
 	}
 }

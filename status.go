@@ -3,9 +3,9 @@ package drip
 import (
 	"context"
 	"fmt"
-	"math"
 	"time"
 
+	"github.com/drip-go/drip/decision"
 	"github.com/drip-go/drip/storage"
 )
 
@@ -26,8 +26,8 @@ type Status struct {
 	// Operation is how long operations take, on average; 0 if none was settled yet.
 	Operation time.Duration
 
-	// Tickets are booked and not yet back, for Booked units in all. The last of them is due at BookedUntil.
-	Tickets     int
+	// Booked is about how many units are promised to operations that have not run yet. The last of them is due at
+	// BookedUntil.
 	Booked      int
 	BookedUntil time.Time
 
@@ -65,98 +65,66 @@ func (b *Bucket) Inspect(ctx context.Context, entityID string) (Status, error) {
 }
 
 func (b *Bucket) inspect(ctx context.Context, entityID string) (Status, error) {
-	if entityID == "" {
-		return Status{}, ErrNoEntity
-	}
-	l := b.limits
-	if b.options.Limits != nil {
-		var err error
-		if l, err = b.limitsOf(ctx, entityID); err != nil {
-			return Status{}, err
-		}
-	}
-	s, rev, now, err := b.read(ctx, entityID)
+	l, err := b.limitsOf(ctx, entityID)
 	if err != nil {
 		return Status{}, err
 	}
-	if b.options.Clock != nil {
-		now = b.options.Clock().UnixMilli()
+	e, err := b.read(ctx, entityID)
+	if err != nil {
+		return Status{}, err
 	}
-	return statusOf(entityID, &l, s, rev != storage.NoRevision, now), nil
+	now := e.Time.UnixMilli()
+	if b.options.Clock != nil {
+		if now, err = b.clock(time.Time{}); err != nil {
+			return Status{}, err
+		}
+	}
+	return statusOf(l, &e, now), nil
 }
 
-func statusOf(entityID string, l *storage.Limits, s storage.State, known bool, now int64) Status {
-	if !known {
-		s = l.New()
+// read is what is stored of an entity.
+func (b *Bucket) read(ctx context.Context, entityID string) (storage.Entry, error) {
+	if r, ok := b.storage.(storage.Reader); ok {
+		return r.Read(ctx, entityID)
 	}
-	// What the next decision will find: leases that have ended are gone, and so are tickets that were given up.
-	next := s.Clone()
-	var a storage.Answer
-	l.Apply(&next, &storage.Op{Kind: storage.Admit, Cost: 1}, now, &a)
-	status := Status{
-		Entity: entityID, Time: time.UnixMilli(now), Known: known,
-		Concurrency: int(l.Concurrency), InUse: int(s.InUse),
-		Delay: storage.Milliseconds(a.Delay), Bound: Bound(a.Bound),
+	stored, _, err := b.storage.Get(ctx, entityID)
+	if err != nil {
+		return storage.Entry{}, err
 	}
-	if status.Concurrency == 0 {
-		status.Concurrency = int(l.Size)
+	e := storage.Entry{Key: entityID, Time: time.Now()}
+	e.Leases, err = storage.Decode(stored.Data, &e.State)
+	e.Out = int64(len(e.Leases))
+	return e, err
+}
+
+func statusOf(l *decision.Limits, e *storage.Entry, now int64) Status {
+	s := &e.State
+	status := Status{Entity: e.Key, Time: time.UnixMilli(now), Known: s.Print != 0, Concurrency: int(l.Tokens)}
+	out := e.Out
+	for _, h := range e.Leases {
+		if h.End <= now {
+			out--
+			continue
+		}
+		status.Leases = append(status.Leases, LeaseStatus{Age: milliseconds(max(0, now-h.ID/1024)), End: time.UnixMilli(h.End)})
 	}
-	for i, w := range append([]storage.Window{l.Window}, l.Windows...) {
+	a, then := l.Newcomer(s, out, now)
+	status.InUse = int(s.Plain + out)
+	status.Delay, status.Bound, status.Then = milliseconds(a.Delay), Bound(a.Bound), Bound(then)
+	for i, w := range l.Windows {
 		status.Windows = append(status.Windows, WindowStatus{
-			Window: Window{
-				Size: int(w.Size), RefreshRate: int(w.RefreshRate), RefreshInterval: storage.Milliseconds(w.RefreshInterval),
-			},
-			Capacity: int(l.Capacity(s, i, now)),
+			Window:   Window{Size: int(w.Size), RefreshRate: int(w.Rate), RefreshInterval: milliseconds(w.Interval)},
+			Capacity: int(s.Lines[i].Left),
 		})
 	}
-	booking := s.Booking
-	if booking == nil {
-		return status
+	if s.Ended > 0 {
+		status.Operation = milliseconds(s.Held / s.Ended)
 	}
-	for _, h := range booking.Leases {
-		if h.End > now {
-			status.InUse++
-			status.Leases = append(status.Leases, LeaseStatus{Age: storage.Milliseconds(max(0, now-h.Begin())), End: time.UnixMilli(h.End)})
-		}
+	if s.Closed > now {
+		status.ClosedUntil = time.UnixMilli(s.Closed)
 	}
-	if booking.Samples > 0 {
-		status.Operation = storage.Milliseconds(booking.Held / booking.Samples)
-	}
-	if booking.Closed > now {
-		status.ClosedUntil = time.UnixMilli(booking.Closed)
-		if a.Delay > booking.Closed-now {
-			status.Then = opening(l, s, now)
-		}
-	}
-	booked, newcomer := next.Booking, int64(0)
-	if a.Delay > 0 {
-		newcomer = 1
-	}
-	if n := booked.Old.Tickets + booked.New.Tickets - newcomer; n > 0 {
-		status.Tickets, status.Booked = int(n), int(booked.Old.Units+booked.New.Units-newcomer)
-		status.BookedUntil = time.UnixMilli(max(booking.Old.Last, booking.New.Last))
+	if booked := l.Booked(s); booked > 0 && s.Slot > now {
+		status.Booked, status.BookedUntil = int(booked), time.UnixMilli(s.Slot)
 	}
 	return status
-}
-
-// opening is what keeps a newcomer from running when the entity opens, if those who are booked have not come back by then
-// and those who run have not ended.
-func opening(l *storage.Limits, s storage.State, now int64) Bound {
-	s = s.Clone()
-	b, open := s.Booking, s.Booking.Closed
-	var a storage.Answer
-	l.Apply(&s, &storage.Op{Kind: storage.Resume}, now, &a)
-	s.Until = math.MaxInt64
-	b.Old.Last, b.New.Last = max(b.Old.Last, open), max(b.New.Last, open)
-	for i := range b.Leases {
-		b.Leases[i].End = max(b.Leases[i].End, open+1)
-	}
-	l.Apply(&s, &storage.Op{Kind: storage.Admit, Cost: 1}, open, &a)
-	switch {
-	case a.Delay > 0:
-		return Bound(a.Bound)
-	case now < b.Claim: // those who were denied a token ask again first
-		return BoundTokens
-	}
-	return BoundBooked // others without a ticket were told to come later than that
 }

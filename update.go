@@ -1,6 +1,7 @@
 package drip
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/drip-go/drip/decision"
 	"github.com/drip-go/drip/storage"
 )
 
@@ -22,51 +24,42 @@ const (
 //
 // The callers of one entity queue up in this process first. Only processes race then, not goroutines: on a hot
 // entity racing goroutines would spend most of their tries on conflicts with each other.
-func (b *Bucket) update(ctx context.Context, entityID string, l *storage.Limits, op storage.Op) (a storage.Answer, err error) {
+func (b *Bucket) update(ctx context.Context, entityID string, l *decision.Limits, op decision.Op) (a decision.Answer, err error) {
 	if err := b.queues.enter(ctx, entityID); err != nil {
-		return storage.Answer{}, err
+		return decision.Answer{}, err
 	}
 	defer b.queues.leave(entityID)
 	for backoff := firstBackoff; ; backoff = min(2*backoff, longestBackoff) {
-		s, rev, now, err := b.read(ctx, entityID)
+		stored, rev, err := b.storage.Get(ctx, entityID)
 		if err != nil {
-			return storage.Answer{}, err
+			return decision.Answer{}, err
 		}
-		if rev == storage.NoRevision {
-			if op.Kind.OnKnown() {
-				return storage.Answer{}, nil
-			}
-			s = l.New()
+		var s decision.State
+		held, err := storage.Decode(stored.Data, &s)
+		if err != nil {
+			return decision.Answer{}, err
 		}
-		if op.Now != storage.OwnClock {
-			now = op.Now
+		now := op.Now
+		if now == decision.OwnClock {
+			now = time.Now().UnixMilli()
 		}
-		before := s.Clone()
-		a = storage.Answer{}
-		l.Apply(&s, &op, now, &a)
-		if s.Equal(before) {
+		leases := storage.NewLeases(held)
+		a = decision.Answer{}
+		l.Apply(&s, leases, &op, now, &a)
+		data := storage.Encode(&s, leases.All())
+		if bytes.Equal(data, stored.Data) {
 			return a, nil
 		}
-		err = b.storage.Set(ctx, entityID, s, rev)
+		err = b.storage.Set(ctx, entityID, storage.State{Data: data, Now: s.Now, Until: max(l.Until(&s), leases.Last())}, rev)
 		if !errors.Is(err, storage.ErrConflict) {
 			return a, err
 		}
 		select {
 		case <-ctx.Done():
-			return storage.Answer{}, fmt.Errorf("%w, while others kept changing the state", ctx.Err())
+			return decision.Answer{}, fmt.Errorf("%w, while others kept changing the state", ctx.Err())
 		case <-time.After(rand.N(backoff)):
 		}
 	}
-}
-
-// read gets the state of an entity and the time in ms, of the storage's clock if it has one.
-func (b *Bucket) read(ctx context.Context, entityID string) (storage.State, storage.Revision, int64, error) {
-	if timed, ok := b.storage.(storage.Timed); ok {
-		s, rev, now, err := timed.GetWithTime(ctx, entityID)
-		return s, rev, now.UnixMilli(), err
-	}
-	s, rev, err := b.storage.Get(ctx, entityID)
-	return s, rev, time.Now().UnixMilli(), err
 }
 
 // queues lets the callers of one entity through one at a time. The zero value is ready.

@@ -1,59 +1,92 @@
-// Package storage holds what a drip backend implements and the algorithm it may run beside its data.
+// Package storage is the contract between drip and the places where it keeps the state of entities.
 //
-// A backend is a [Storage]: two methods, Get and Set, with a revision that tells whether the state changed in
-// between. A backend that can decide beside its data is [Atomic] too. The decision itself is [Limits.Decide], a
-// pure function that every path shares. Package storagetest checks a backend against the rules stated here.
+// A backend is a [Storage]: Get and Set, with a revision that tells whether the state changed in between. The state is
+// opaque to it. A backend that can decide beside its data is [Atomic], too: it calls package decision, or Lua that is
+// generated from it. Package storagetest checks a backend against the rules stated here.
+//
+// Programs that use a backend need [Open] at most.
 package storage
 
 import (
 	"context"
 	"errors"
 	"time"
+
+	"github.com/drip-go/drip/decision"
 )
 
 // Storage keeps one [State] for each key. The key is the entity: any bytes, never empty.
 //
-// Implementations are safe for concurrent use. They return their own errors unwrapped; the caller adds the
-// operation and the entity. A constructor opens no connection: the first call does. A Storage that holds a
-// connection also has Close() error.
+// Implementations are safe for concurrent use. They return their own errors unwrapped; the caller adds the operation
+// and the entity. A constructor opens no connection: the first call does. A Storage that holds a connection also has
+// Close() error.
 type Storage interface {
-	// Get returns the state of key and its revision. Nothing stored is no error: it returns the zero State and
-	// NoRevision.
+	// Get returns the state of key and its revision. If nothing is stored it returns the zero State, NoRevision and no
+	// error. The State is the caller's.
 	Get(ctx context.Context, key string) (State, Revision, error)
 
-	// Set stores s when the revision of key is still rev, NoRevision meaning that nothing is stored. Otherwise it
-	// changes nothing and returns ErrConflict. After any other error the state may or may not have been stored.
-	//
-	// The entity may be forgotten from s.Until on, by the clock of those who decide. That may be a simulation's:
-	// a backend that does not know the time of its callers forgets by the earlier of the machine's clock and the
-	// s.Ops.Last it is given. Set does not keep s.
+	// Set stores s if the revision of key is still rev; NoRevision means that nothing is stored. Otherwise it changes
+	// nothing and returns ErrConflict. After any other error the state may or may not have been stored. Set does not
+	// keep s.Data.
 	Set(ctx context.Context, key string, s State, rev Revision) error
 }
 
-// Revision is the version of one key's state, chosen by the backend. A key that was forgotten and comes back must
-// not repeat a revision that a reader may still hold.
+// State is what a backend stores under a key.
+type State struct {
+	// Data is opaque to the backend.
+	Data []byte
+
+	// Now is the time at which Data was decided, in milliseconds since 1970. It may be a simulation's.
+	Now int64
+
+	// Until is the time from which the backend may forget the key, on the clock of Now. [decision.Never] forbids it. A
+	// backend that forgets by its own clock keeps the key for Until - Now after Set. If Now is not the time of
+	// that clock, it keeps the key for a day at least.
+	Until int64
+}
+
+// Revision is the version of one key's state, chosen by the backend. A key that was forgotten and comes back must not
+// repeat a revision that a reader may still hold.
 type Revision uint64
 
 // NoRevision is the revision of a key under which nothing is stored.
 const NoRevision Revision = 0
 
-// ErrConflict is what Set returns when the state is no longer the one that was read. Nothing was changed: read
-// again and decide again.
+// ErrConflict is returned by Set if the state is no longer the one that was read. Nothing was changed: read again and
+// decide again.
 var ErrConflict = errors.New("state has changed since it was read")
 
-// Atomic is implemented by a backend that decides beside its data, in one round trip. A backend without it is
-// used through Get, [Limits.Apply], Set, and again on ErrConflict.
-//
-// Its answers are those of Limits.Apply on the stored state, or for an unknown key on [Limits.New]. l is valid, is not
-// changed and is not kept.
+// Atomic is implemented by a backend that decides beside its data, in one round trip. A backend without it is used
+// through Get, [decision.Limits.Apply], Set, and again on ErrConflict.
 type Atomic interface {
-	// Do does op. OwnClock means the backend's own clock, which processes that share the backend share too. After an
-	// error op may have been done.
-	Do(ctx context.Context, key string, l *Limits, op Op) (Answer, error)
+	// Do does op and returns the answer of [decision.Limits.Apply]. decision.OwnClock as its Now means the backend's own
+	// clock, which processes that share the backend share, too. l is ready, is not changed and is not kept. After
+	// an error op may have been done.
+	Do(ctx context.Context, key string, l *decision.Limits, op decision.Op) (decision.Answer, error)
 }
 
-// Timed is implemented by a backend whose own clock is not simply that of the process.
-type Timed interface {
-	// GetWithTime is Get, and tells the time of the backend's clock.
-	GetWithTime(ctx context.Context, key string) (State, Revision, time.Time, error)
+// Reader is implemented by a backend that does not keep leases in State.Data, or that has a clock of its own.
+type Reader interface {
+	// Read returns everything that is stored of key, by the backend's clock. Nothing is changed.
+	Read(ctx context.Context, key string) (Entry, error)
 }
+
+// Lister is implemented by a backend that can list its entities. Tools use it; decisions do not need it.
+type Lister interface {
+	// List calls each for every entity stored, in no order and never twice at the same time, until all are told or each
+	// returns an error, which List then returns. It holds up no decision. A change meanwhile may be told before or
+	// after it, or twice, and an entity that comes or goes may be left out.
+	List(ctx context.Context, each func(Entry) error) error
+}
+
+// Entry is an entity as it is stored. It is the caller's.
+type Entry struct {
+	Key    string
+	State  decision.State // zero if nothing is stored
+	Leases []Held         // the first to end first; of a List at most MostListed
+	Out    int64          // the number of leases
+	Time   time.Time      // of the backend's clock
+}
+
+// MostListed is the number of leases that Entry.Leases holds at most.
+const MostListed = 1000

@@ -10,10 +10,10 @@ import (
 // List implements [storage.Lister]. It locks a shard for as long as it takes to copy it.
 func (s *Storage) List(ctx context.Context, each func(storage.Entry) error) error {
 	for i := range s.shards {
-		if err := ctx.Err(); err != nil {
+		if err := s.usable(ctx); err != nil {
 			return err
 		}
-		for _, e := range s.shards[i].entries(time.UnixMilli(s.now())) {
+		for _, e := range s.shards[i].entries(s.clock()) {
 			if err := each(e); err != nil {
 				return err
 			}
@@ -22,12 +22,17 @@ func (s *Storage) List(ctx context.Context, each func(storage.Entry) error) erro
 	return nil
 }
 
+// entries is what a shard holds. What Set has stored and is no state is left out.
 func (sh *shard) entries(now time.Time) []storage.Entry {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	entries := make([]storage.Entry, 0, len(sh.entities))
-	for key, e := range sh.entities {
-		entries = append(entries, storage.Entry{Key: key, State: e.State.Clone(), Time: now})
+	entries := make([]storage.Entry, 0, sh.count)
+	for _, e := range sh.entities {
+		for ; e != nil; e = e.another {
+			if entry, err := e.entry(now); err == nil {
+				entries = append(entries, entry)
+			}
+		}
 	}
 	return entries
 }

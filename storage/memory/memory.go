@@ -11,9 +11,10 @@
 //
 // # Expiry
 //
-// An entity is forgotten once its bucket is full and no token is out, which changes no answer. There is no
-// goroutine: about every 64 ms the caller of that moment looks through the next shard, so all of them have their
-// turn in 16 seconds as long as anything is decided.
+// Storage forgets an entity once its bucket is full and no token is out, which changes no answer. There is no
+// goroutine: about every 64 ms a caller looks through the next shard, so all shards have their turn in 16 seconds as
+// long as anything is decided. Storage keeps an entity that was decided at another time than its own, as in a
+// simulation, for a day at least.
 //
 // # Clock
 //
@@ -22,13 +23,16 @@
 package memory
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"hash/maphash"
 	"net/url"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/drip-go/drip/decision"
 	"github.com/drip-go/drip/storage"
 )
 
@@ -38,127 +42,174 @@ func init() {
 
 const (
 	shards     = 256
-	sweepEvery = 64 // ms between two shards looked through
+	sweepEvery = 64         // ms between two shards looked through
+	near       = 60_000     // ms that a caller's clock may be off and still be taken for the storage's
+	day        = 86_400_000 // ms that what is not near is kept at least
 )
 
 // Storage keeps the state of entities in this process's memory. Make one with New. It is safe for concurrent use.
 type Storage struct {
 	seed   maphash.Seed
 	opened time.Time
-	sweeps [2]sweep // for each timeline
 	shards [shards]shard
-}
 
-// A timeline says whose time an entity is decided by. Entities are forgotten by the times of their own timeline
-// only: a simulation that runs through a year must not make the entities of the real clock look idle.
-type timeline uint8
-
-const (
-	ownClock timeline = iota
-	callersClock
-)
-
-// sweep is the progress of forgetting on one timeline.
-type sweep struct {
+	_    [64]byte     // what follows changes; keep it off the lines above
 	due  atomic.Int64 // the time the next shard is to be looked through
 	next atomic.Uint32
 }
 
 type shard struct {
 	mu       sync.Mutex
-	entities map[string]*entity
-	most     int              // the most entities since the map was made: maps do not shrink
-	revision storage.Revision // the last one given; one count for all keys, so a key that comes back repeats none
-	_        [64]byte         // keep neighbours off this cache line
+	entities map[uint64]*entity // by the hash of the key
+	count    int                // of entities
+	most     int                // the most entities since the map was made: maps do not shrink
+	revision storage.Revision   // the last one given; one count for all keys, so a key that comes back repeats none
+	op       decision.Op        // that is done now: Apply lets go of the caller's, which may be on a stack
+	_        [128 - 120%128]byte
 }
 
+// entity is what is known of one key.
 type entity struct {
-	storage.State
+	key      string
+	another  *entity // whose key has the same hash
+	state    decision.State
+	first    [1]decision.Line // where the lines of an entity with one window are
+	leases   storage.Leases
+	until    int64 // by the storage's clock
 	revision storage.Revision
-	timeline timeline
+	raw      *[]byte // what Set has stored if nothing was decided since
+	other    bool    // its time is not the storage's: it is decided in a simulation
 }
 
 // New returns an empty storage.
 func New() *Storage {
-	s := &Storage{seed: maphash.MakeSeed(), opened: time.Now()}
+	now := time.Now()
+	// The clock begins on a whole millisecond: the time of a decision is the time that Read tells, cut.
+	s := &Storage{seed: maphash.MakeSeed(), opened: now.Add(-time.Duration(now.Nanosecond() % 1e6))}
 	for i := range s.shards {
-		s.shards[i].entities = map[string]*entity{}
+		s.shards[i].entities = map[uint64]*entity{}
 	}
 	return s
 }
 
-// Get implements [storage.Storage].
+// Get implements [storage.Storage]. It sets Data only.
 func (s *Storage) Get(ctx context.Context, key string) (storage.State, storage.Revision, error) {
-	if err := ctx.Err(); err != nil {
+	if err := s.usable(ctx); err != nil {
 		return storage.State{}, storage.NoRevision, err
 	}
-	sh := s.shard(key)
+	sh, hash := s.shard(key)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	if e := sh.entities[key]; e != nil {
-		return e.State.Clone(), e.revision, nil
+	e := sh.entity(hash, key)
+	switch {
+	case e == nil:
+		return storage.State{}, storage.NoRevision, nil
+	case e.raw != nil:
+		return storage.State{Data: bytes.Clone(*e.raw)}, e.revision, nil
 	}
-	return storage.State{}, storage.NoRevision, nil
+	return storage.State{Data: storage.Encode(&e.state, e.leases.All())}, e.revision, nil
 }
 
 // Set implements [storage.Storage].
 func (s *Storage) Set(ctx context.Context, key string, state storage.State, rev storage.Revision) error {
-	if err := ctx.Err(); err != nil {
+	if err := s.usable(ctx); err != nil {
 		return err
 	}
-	sh := s.shard(key)
+	raw := bytes.Clone(state.Data)
+	sh, hash := s.shard(key)
 	sh.mu.Lock()
-	e := sh.entities[key]
-	if current := revisionOf(e); current != rev {
+	e := sh.entity(hash, key)
+	current := storage.NoRevision
+	if e != nil {
+		current = e.revision
+	}
+	if current != rev {
 		sh.mu.Unlock()
 		return storage.ErrConflict
 	}
 	if e == nil {
-		e = sh.add(key)
+		e = newEntity(key)
+		sh.add(hash, e)
 	}
-	e.timeline = callersClock
-	e.State = state.Clone()
+	now := s.now()
+	e.raw = &raw
+	e.keep(now, state.Now, state.Until)
 	sh.changed(e)
 	sh.mu.Unlock()
-	s.forget(callersClock, state.Ops.Last)
+	s.forget(now)
 	return nil
 }
 
 // Do implements [storage.Atomic].
-func (s *Storage) Do(ctx context.Context, key string, l *storage.Limits, op storage.Op) (a storage.Answer, err error) {
+func (s *Storage) Do(ctx context.Context, key string, l *decision.Limits, op decision.Op) (a decision.Answer, err error) {
 	err = s.Apply(ctx, key, l, &op, &a)
 	return a, err
 }
 
 // Apply is Do, and sets a, for callers who keep op and a on their stack. It does not keep them.
-func (s *Storage) Apply(ctx context.Context, key string, l *storage.Limits, op *storage.Op, a *storage.Answer) error {
-	if err := ctx.Err(); err != nil {
+func (s *Storage) Apply(ctx context.Context, key string, l *decision.Limits, op *decision.Op, a *decision.Answer) error {
+	if err := s.usable(ctx); err != nil {
 		return err
 	}
-	now, line := op.Now, callersClock
-	sh := s.shard(key)
+	sh, hash := s.shard(key)
 	sh.mu.Lock()
-	if now == storage.OwnClock && op.Kind.Timed() {
-		now, line = s.now(), ownClock // in the lock, so that nobody decides by a time older than the last decision's
+	e := sh.entity(hash, key)
+	known, now := e != nil, int64(0)
+	if known && !e.other && op.Kind == decision.ReturnToken && op.Now == decision.OwnClock {
+		now = e.state.Now // the time does not matter, and to ask for it costs as much as the rest
+	} else {
+		now = s.now() // in the lock, so that nobody decides by a time older than the last decision's
 	}
-	e := sh.entities[key]
-	if e == nil {
-		if op.Kind.OnKnown() {
+	if !known {
+		e = newEntity(key)
+	} else if e.raw != nil {
+		if err := e.decode(); err != nil {
 			sh.mu.Unlock()
-			return nil
+			return err
 		}
-		e = sh.add(key)
-		e.State = l.New()
 	}
-	l.Apply(&e.State, op, now, a)
+	sh.op = *op
+	if op.Now == decision.OwnClock {
+		sh.op.Now = now
+	}
+	l.Apply(&e.state, &e.leases, &sh.op, sh.op.Now, a)
+	theirs := sh.op.Now
+	if e.other && e.state.Now != now { // ReturnToken and Renew by the storage's clock leave its time as it is
+		theirs = e.state.Now
+	}
+	e.keep(now, theirs, max(l.Until(&e.state), e.leases.Last()))
 	sh.changed(e)
-	if !op.Kind.Timed() {
-		sh.mu.Unlock()
-		return nil
+	if e.state.Print == 0 {
+		e.until = now // nothing is known of it
+	} else if !known {
+		sh.add(hash, e)
 	}
-	e.timeline = line
 	sh.mu.Unlock()
-	s.forget(line, now)
+	s.forget(now)
+	return nil
+}
+
+// keep sets the time from which the storage, whose clock is at now, may forget the entity, if that is end by a clock that
+// is at theirs.
+func (e *entity) keep(now, theirs, end int64) {
+	span := end - theirs
+	e.other = now-theirs > near || theirs-now > near
+	if e.other {
+		span = max(span, day)
+	}
+	e.until = now + span
+}
+
+// decode reads what Set has stored.
+func (e *entity) decode() error {
+	leases, err := storage.Decode(*e.raw, &e.state)
+	if err != nil {
+		return err
+	}
+	if len(e.state.Lines) <= len(e.first) {
+		e.state.Lines = e.first[:copy(e.first[:], e.state.Lines)]
+	}
+	e.leases, e.raw = *storage.NewLeases(leases), nil
 	return nil
 }
 
@@ -168,71 +219,57 @@ func (s *Storage) Len() int {
 	for i := range s.shards {
 		sh := &s.shards[i]
 		sh.mu.Lock()
-		n += len(sh.entities)
+		n += sh.count
 		sh.mu.Unlock()
 	}
 	return n
 }
 
+// now is the time in milliseconds.
 func (s *Storage) now() int64 {
 	return s.opened.UnixMilli() + time.Since(s.opened).Milliseconds()
 }
 
-// GetWithTime implements [storage.Timed].
-func (s *Storage) GetWithTime(ctx context.Context, key string) (storage.State, storage.Revision, time.Time, error) {
-	state, rev, err := s.Get(ctx, key)
-	return state, rev, s.opened.Add(time.Since(s.opened)), err
-}
+// clock is now with all its digits.
+func (s *Storage) clock() time.Time { return s.opened.Add(time.Since(s.opened)) }
 
-func (s *Storage) shard(key string) *shard {
-	return &s.shards[maphash.String(s.seed, key)%shards]
-}
-
-// forget looks through the next shard when that is due on the timeline, whose time is now.
-func (s *Storage) forget(line timeline, now int64) {
-	sw := &s.sweeps[line]
-	due := sw.due.Load()
-	early := due-sweepEvery <= now && now < due // a time long before is that of another simulation
-	if early || !sw.due.CompareAndSwap(due, now+sweepEvery) {
-		return
+// Read implements [storage.Reader].
+func (s *Storage) Read(ctx context.Context, key string) (storage.Entry, error) {
+	if err := s.usable(ctx); err != nil {
+		return storage.Entry{}, err
 	}
-	s.shards[sw.next.Add(1)%shards].forget(line, now)
-}
-
-func (sh *shard) forget(line timeline, now int64) {
+	sh, hash := s.shard(key)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	for key, e := range sh.entities {
-		if e.timeline == line && e.Until <= now {
-			delete(sh.entities, key)
-		}
-	}
-	if len(sh.entities) < sh.most/4 {
-		kept := make(map[string]*entity, len(sh.entities))
-		for key, e := range sh.entities {
-			kept[key] = e
-		}
-		sh.entities, sh.most = kept, len(kept)
-	}
-}
-
-// add makes an entity. It requires sh.mu held, as changed does.
-func (sh *shard) add(key string) *entity {
-	e := &entity{}
-	sh.entities[key] = e
-	sh.most = max(sh.most, len(sh.entities))
-	return e
-}
-
-// changed gives an entity its next revision.
-func (sh *shard) changed(e *entity) {
-	sh.revision++
-	e.revision = sh.revision
-}
-
-func revisionOf(e *entity) storage.Revision {
+	e := sh.entity(hash, key)
 	if e == nil {
-		return storage.NoRevision
+		e = newEntity(key)
 	}
-	return e.revision
+	return e.entry(s.clock())
+}
+
+// usable is the error of a call that need not be tried.
+func (s *Storage) usable(ctx context.Context) error {
+	if s.shards[0].entities == nil {
+		return errors.New("memory: a Storage is made with New")
+	}
+	return ctx.Err()
+}
+
+// shard is where key belongs, and the hash of key.
+func (s *Storage) shard(key string) (*shard, uint64) {
+	hash := maphash.String(s.seed, key)
+	return &s.shards[hash%shards], hash
+}
+
+// forget looks through the next shard when that is due.
+func (s *Storage) forget(now int64) {
+	due := s.due.Load()
+	if now < due || !s.due.CompareAndSwap(due, now+sweepEvery) {
+		return
+	}
+	sh := &s.shards[s.next.Add(1)%shards]
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	sh.forget(now)
 }

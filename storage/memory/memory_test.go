@@ -2,11 +2,13 @@ package memory_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/drip-go/drip/decision"
 	"github.com/drip-go/drip/storage"
 	"github.com/drip-go/drip/storage/memory"
 	"github.com/drip-go/drip/storage/storagetest"
@@ -23,50 +25,52 @@ func TestOpen(t *testing.T) {
 	}
 }
 
-var perSecond = storage.Limits{Window: storage.Window{Size: 10, RefreshRate: 5, RefreshInterval: 1000}, WaitForToken: 50}
-
-func getDelay(ctx context.Context, s *memory.Storage, key string, l *storage.Limits, now time.Time) (time.Duration, error) {
-	op := storage.Op{Kind: storage.GetDelay, Now: storage.OwnClock}
-	if !now.IsZero() {
-		op.Now = now.UnixMilli()
-	}
-	a, err := s.Do(ctx, key, l, op)
-	return storage.Milliseconds(a.Delay), err
+// perSecond is a limit of 5 a second.
+func perSecond() *decision.Limits {
+	return ready(decision.Limits{
+		Windows: []decision.Window{{Size: 10, Rate: 5, Interval: 1000}}, Tokens: 10, Guess: 50, Lease: 60_000, MaxLease: 60_000,
+	})
 }
 
-func giveBack(ctx context.Context, s *memory.Storage, key string, l *storage.Limits) error {
-	_, err := s.Do(ctx, key, l, storage.Op{Kind: storage.ReturnToken, Now: storage.OwnClock})
-	return err
+func ready(l decision.Limits) *decision.Limits {
+	if field, window := l.Ready(); field != "" {
+		panic(fmt.Sprint(field, window))
+	}
+	return &l
+}
+
+func do(t testing.TB, s *memory.Storage, key string, l *decision.Limits, op decision.Op) decision.Answer {
+	t.Helper()
+	a, err := s.Do(context.Background(), key, l, op)
+	if err != nil {
+		t.Fatalf("Do(%s) of %+v: %v", key, op, err)
+	}
+	return a
 }
 
 // decide makes the calls of n entities at a time, each of which runs and returns its token.
-func decide(t *testing.T, s *memory.Storage, prefix string, n int, now time.Time) {
+func decide(t testing.TB, s *memory.Storage, prefix string, n int, now int64) {
 	t.Helper()
 	for i := range n {
 		key := fmt.Sprint(prefix, i)
-		if delay, err := getDelay(context.Background(), s, key, &perSecond, now); delay != 0 || err != nil {
-			t.Fatalf("GetDelay(%s) = %v, %v; want 0", key, delay, err)
+		if a := do(t, s, key, perSecond(), decision.Op{Kind: decision.GetDelay, Now: now}); a.Delay != 0 {
+			t.Fatalf("GetDelay(%s) = %+v, want no delay", key, a)
 		}
-		if err := giveBack(context.Background(), s, key, &perSecond); err != nil {
-			t.Fatal(err)
-		}
+		do(t, s, key, perSecond(), decision.Op{Kind: decision.ReturnToken, Now: now})
 	}
 }
 
 func TestIdleEntitiesAreForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := memory.New()
-		decide(t, s, "idle", 10_000, time.Time{})
+		decide(t, s, "idle", 10_000, decision.OwnClock)
 		if s.Len() != 10_000 {
-			t.Fatalf("%d entities after 10,000 calls", s.Len())
+			t.Fatalf("%d entities after 10,000 calls, want 10,000", s.Len())
 		}
-		_, err := getDelay(t.Context(), s, "holder", &perSecond, time.Time{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		do(t, s, "holder", perSecond(), decision.Op{Kind: decision.GetDelay, Now: decision.OwnClock})
 		for range 600 { // more than two rounds of all shards
 			time.Sleep(300 * time.Millisecond)
-			decide(t, s, "busy", 1, time.Time{})
+			decide(t, s, "busy", 1, decision.OwnClock)
 		}
 		if s.Len() != 2 { // the busy one, and the one whose token is out
 			t.Errorf("%d entities are left, want 2", s.Len())
@@ -74,70 +78,127 @@ func TestIdleEntitiesAreForgotten(t *testing.T) {
 	})
 }
 
-// Forgetting by one clock must not touch the entities of the other: years of simulated time pass here while an
-// entity of the real clock is waiting for its next interval.
-func TestTimelinesAreApart(t *testing.T) {
-	s := memory.New()
-	l := perSecond
-	l.RefreshInterval = 24 * 3_600_000
-	l.Size = 1
-	ctx := t.Context()
-	if d, err := getDelay(ctx, s, "real", &l, time.Time{}); d != 0 || err != nil {
-		t.Fatal(d, err)
-	}
-	if err := giveBack(ctx, s, "real", &l); err != nil {
-		t.Fatal(err)
-	}
-	future := time.Now().AddDate(50, 0, 0)
-	for i := range 600 {
-		decide(t, s, fmt.Sprint("simulated", i), 1, future.Add(time.Duration(i)*time.Second))
-	}
-	if s.Len() > 300 {
-		t.Errorf("%d entities: those of the simulation are not forgotten", s.Len())
-	}
-	if d, _ := getDelay(ctx, s, "real", &l, time.Time{}); d == 0 {
-		t.Error("the simulation made the storage forget what ran on the real clock")
-	}
-}
-
-// Entities that others' forgetting makes room for are decided by their own times alone: one simulation after another
-// gets the same answers, and a time far ahead does not end the forgetting.
-func TestSimulationsAreApart(t *testing.T) {
-	ctx := t.Context()
-	begin := time.UnixMilli(1_700_000_000_000)
-	for range 20 { // the shards are seeded at random
+// An entity whose lease has ended is forgotten after it, not before.
+func TestLeaseKeepsItsEntity(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		s := memory.New()
-		decide(t, s, "far", 1, time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC))
-		for i := range 2000 {
-			decide(t, s, fmt.Sprint("first", i), 1, begin.Add(time.Hour+time.Duration(i)*time.Second))
-		}
-		if s.Len() > 600 {
-			t.Fatalf("%d entities are held: forgetting has ended", s.Len())
-		}
-		want := perSecond.New()
-		for i := range 50 {
-			now := begin.Add(time.Duration(i) * 100 * time.Millisecond)
-			var a storage.Answer
-			perSecond.Apply(&want, &storage.Op{Kind: storage.GetDelay}, now.UnixMilli(), &a)
-			delay := a.Delay
-			if got, err := getDelay(ctx, s, "second", &perSecond, now); err != nil || got != storage.Milliseconds(delay) {
-				t.Fatalf("call %d of the second simulation = %v, %v; want %v", i, got, err, storage.Milliseconds(delay))
+		do(t, s, "k", perSecond(), decision.Op{Kind: decision.Admit, Cost: 1, Now: decision.OwnClock})
+		pass := func(d time.Duration) {
+			for range 300 {
+				time.Sleep(d / 300)
+				do(t, s, "nobody", perSecond(), decision.Op{Kind: decision.ReturnToken, Now: decision.OwnClock})
 			}
 		}
+		pass(59 * time.Second)
+		if s.Len() != 1 {
+			t.Errorf("%d entities are held before the lease ends, want 1", s.Len())
+		}
+		pass(59 * time.Second)
+		if s.Len() != 0 {
+			t.Errorf("%d entities are held after the lease has ended, want 0", s.Len())
+		}
+	})
+}
+
+// The time of one caller makes no other entity look idle: a clock that is ahead must not give everybody a full bucket.
+func TestClockThatIsAhead(t *testing.T) {
+	daily := ready(decision.Limits{
+		Windows: []decision.Window{{Size: 1, Rate: 1, Interval: 24 * 3_600_000}}, Tokens: 1, Guess: 50, Lease: 1, MaxLease: 1,
+	})
+	synctest.Test(t, func(t *testing.T) {
+		s := memory.New()
+		now := time.Now().UnixMilli()
+		do(t, s, "own", daily, decision.Op{Kind: decision.GetDelay, Now: decision.OwnClock})
+		do(t, s, "own", daily, decision.Op{Kind: decision.ReturnToken, Now: decision.OwnClock})
+		do(t, s, "caller's", daily, decision.Op{Kind: decision.GetDelay, Now: now})
+		do(t, s, "caller's", daily, decision.Op{Kind: decision.ReturnToken, Now: now})
+		for i := range 600 {
+			decide(t, s, fmt.Sprint("ahead", i), 1, now+50*365*24*3_600_000+int64(i)*1000)
+			time.Sleep(100 * time.Millisecond)
+		}
+		if a := do(t, s, "own", daily, decision.Op{Kind: decision.GetDelay, Now: decision.OwnClock}); a.Delay == 0 {
+			t.Error("calls 50 years ahead made the storage forget what ran by its own clock")
+		}
+		if a := do(t, s, "caller's", daily, decision.Op{Kind: decision.GetDelay, Now: now}); a.Delay == 0 {
+			t.Error("calls 50 years ahead made the storage forget what ran by a caller's clock")
+		}
+		if s.Len() != 602 {
+			t.Errorf("%d entities are held, want 602: those of another time are kept for a day", s.Len())
+		}
+		for range 600 {
+			time.Sleep(15 * time.Minute)
+			decide(t, s, "busy", 1, decision.OwnClock)
+		}
+		if s.Len() != 1 {
+			t.Errorf("%d entities are held six days later, want the busy one", s.Len())
+		}
+	})
+}
+
+// Each entity is told as it is, once.
+func TestManyEntities(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := memory.New()
+		const n = 20_000
+		for i := range n {
+			for range 1 + i%3 {
+				do(t, s, fmt.Sprint(i), perSecond(), decision.Op{Kind: decision.Admit, Cost: 1, Now: decision.OwnClock})
+			}
+		}
+		told := 0
+		err := s.List(t.Context(), func(e storage.Entry) error {
+			told++
+			var i int64
+			if _, err := fmt.Sscan(e.Key, &i); err != nil || e.Out != 1+i%3 || e.State.Lines[0].Left != 10-e.Out {
+				t.Errorf("List tells %+v, want %d leases and as much less of 10", e, 1+i%3)
+			}
+			return nil
+		})
+		if err != nil || told != n {
+			t.Errorf("List tells %d entities, %v; want %d", told, err, n)
+		}
+	})
+}
+
+func TestZeroStorage(t *testing.T) {
+	var s memory.Storage
+	const want = "memory: a Storage is made with New"
+	_, _, get := s.Get(t.Context(), "k")
+	_, do := s.Do(t.Context(), "k", perSecond(), decision.Op{Now: decision.OwnClock})
+	_, read := s.Read(t.Context(), "k")
+	for name, err := range map[string]error{
+		"Get": get, "Do": do, "Read": read,
+		"Set":   s.Set(t.Context(), "k", storage.State{}, storage.NoRevision),
+		"Apply": s.Apply(t.Context(), "k", perSecond(), &decision.Op{}, &decision.Answer{}),
+		"List":  s.List(t.Context(), func(storage.Entry) error { return nil }),
+	} {
+		if err == nil || err.Error() != want {
+			t.Errorf("%s of a zero Storage = %v, want %s", name, err, want)
+		}
+	}
+	if n := s.Len(); n != 0 {
+		t.Errorf("Len of a zero Storage = %d, want 0", n)
 	}
 }
 
 func TestSteadyStateAllocatesNothing(t *testing.T) {
-	s := memory.New()
-	ctx := t.Context()
+	s, l, ctx := memory.New(), perSecond(), t.Context()
+	l.Windows[0].Size, l.Windows[0].Rate, l.Tokens = 1<<30, 1<<30, 1<<30
+	l.Ready()
 	if n := testing.AllocsPerRun(1000, func() {
-		if _, err := getDelay(ctx, s, "k", &perSecond, time.Time{}); err != nil {
-			t.Error(err)
-		}
-		if err := giveBack(ctx, s, "k", &perSecond); err != nil {
-			t.Error(err)
+		var a decision.Answer
+		op := decision.Op{Kind: decision.GetDelay, Now: decision.OwnClock}
+		err := s.Apply(ctx, "classic", l, &op, &a)
+		op.Kind = decision.ReturnToken
+		err = errors.Join(err, s.Apply(ctx, "classic", l, &op, &a))
+		op = decision.Op{Kind: decision.Admit, Cost: 1, Now: decision.OwnClock}
+		a = decision.Answer{}
+		err = errors.Join(err, s.Apply(ctx, "leased", l, &op, &a))
+		op = decision.Op{Kind: decision.Settle, Cost: 1, Lease: a.Lease, Now: decision.OwnClock}
+		if err = errors.Join(err, s.Apply(ctx, "leased", l, &op, &a)); err != nil || !a.Found {
+			t.Errorf("%+v, %v", a, err)
 		}
 	}); n != 0 {
-		t.Errorf("%v allocations a decision, want 0", n)
+		t.Errorf("%v allocations of four decisions, want 0", n)
 	}
 }

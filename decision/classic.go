@@ -1,0 +1,56 @@
+package decision
+
+// getDelay answers GetDelay. As long as an entity knows nothing but GetDelay and has one window, the delays are those of
+// npm dripping-bucket 1.2.0, number for number. After that a caller is a newcomer that carries no ticket.
+func (l *Limits) getDelay(s *State, leases Leases, now int64, a *Answer) {
+	before := s.Now
+	t := l.advance(s, leases, now)
+	if len(l.Windows) == 1 && s.LastID == 0 && s.Next == 0 && s.Closed <= t {
+		l.classic(s, t, before, a)
+	} else {
+		op := Op{Kind: GetDelay, Cost: 1}
+		l.decide(s, leases, &op, t, a)
+	}
+	if a.Delay == 0 {
+		s.Plain++
+	} else {
+		a.Delay, a.Ticket = a.Delay+t-now, Ticket{}
+	}
+}
+
+// classic is the algorithm of the reference. Slot and Promised are its wait.last and wait.capacity, Now and Left its ops.
+func (l *Limits) classic(s *State, now, before int64, a *Answer) {
+	w, line := &l.Windows[0], &s.Lines[0]
+	if s.Plain < l.Tokens {
+		if line.Left > 0 {
+			line.Left--
+			return
+		}
+		a.Bound = BoundWindow
+		n, last := w.interval(now), w.interval(s.Slot)
+		if last < n {
+			s.Slot, line.Promised = w.next(now), w.Rate
+		} else if last == n {
+			s.Slot = w.next(now)
+		}
+	} else {
+		a.Bound = BoundTokens
+		if now >= s.Slot {
+			at := now + l.Guess
+			from, left := s.Slot, line.Promised
+			if s.Slot < before {
+				from, left = now, line.Left
+			}
+			left = min(w.Size, w.gain(s, left, from, at))
+			s.Slot, line.Promised = at, left
+			if left <= 0 {
+				s.Slot, line.Promised = w.next(at), w.Rate
+			}
+		}
+	}
+	if line.Promised == 0 {
+		s.Slot, line.Promised = w.next(s.Slot), w.Rate
+	}
+	line.Promised--
+	a.Delay = max(1, s.Slot-now)
+}

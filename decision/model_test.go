@@ -1,0 +1,294 @@
+package decision_test
+
+import (
+	"fmt"
+
+	"github.com/drip-go/drip/decision"
+)
+
+// ledger counts what an entity let run, by itself: it keeps the list of runs and shares no arithmetic with package
+// decision. Each of its methods takes note of one event and returns an error if a rule is broken.
+type ledger struct {
+	now    int64 // the time of the entity
+	eras   []era // of limits; the last one holds
+	runs   []run
+	closed []span // when nothing may run, in order
+	empty  []drop
+	holds  map[int64]hold // by the ID of the lease
+	tokens int64          // the most that may be out
+	plain  int64          // tokens of GetDelay that are out
+}
+
+// era is a time in which the limits stayed the same.
+type era struct {
+	from   int64
+	run    int // the first run in it
+	limits decision.Limits
+}
+
+// run is an operation that began.
+type run struct{ at, cost int64 }
+
+// span is a time from its first millisecond to the one before its last.
+type span struct{ from, to int64 }
+
+// drop is a time at which a window had nothing left: what ran since then, it has gained since then.
+type drop struct {
+	at     int64
+	run    int // the first run since
+	window int
+}
+
+// hold is a lease that is out.
+type hold struct {
+	lease decision.Lease
+	run   int
+}
+
+// newLedger begins at the time Start of the limits, with empty windows.
+func newLedger(l decision.Limits) *ledger {
+	b := &ledger{now: -1 << 62, tokens: l.Tokens, holds: map[int64]hold{}}
+	b.change(l, l.Start)
+	for w := range l.Windows {
+		b.empty = append(b.empty, drop{at: l.Start, window: w})
+	}
+	return b
+}
+
+// change takes note of limits that hold from a time on.
+func (b *ledger) change(l decision.Limits, at int64) {
+	b.eras = append(b.eras, era{at, len(b.runs), l})
+}
+
+// limits are those that windows are counted by.
+func (b *ledger) limits() *decision.Limits { return &b.eras[len(b.eras)-1].limits }
+
+// tick takes note of the time of an operation. The time of an entity does not run backwards.
+func (b *ledger) tick(now int64) {
+	if len(b.runs) == 0 { // an entity may be asked before it began, and gains from then on
+		for i := range b.empty {
+			b.empty[i].at = min(b.empty[i].at, now)
+		}
+		b.eras[0].from = min(b.eras[0].from, now)
+	}
+	b.now = max(b.now, now)
+}
+
+// ran takes note of an operation that began.
+func (b *ledger) ran(cost int64) error {
+	if n := len(b.closed); n > 0 && b.now < b.closed[n-1].to {
+		return fmt.Errorf("at %d an operation ran, closed until %d", b.now, b.closed[n-1].to)
+	}
+	b.runs = append(b.runs, run{b.now, cost})
+	if out := b.inFlight(); out > b.tokens {
+		return fmt.Errorf("%d operations in flight, want at most %d", out, b.tokens)
+	}
+	for w := range b.limits().Windows {
+		if err := b.check(w); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// admitted takes note of a lease.
+func (b *ledger) admitted(l decision.Lease) error {
+	if b.alive(l.ID, b.now) {
+		return fmt.Errorf("a second lease has the ID %d", l.ID)
+	}
+	b.holds[l.ID] = hold{l, len(b.runs)}
+	return b.ran(l.Cost)
+}
+
+// alive reports whether the lease of an ID is out.
+func (b *ledger) alive(id, now int64) bool {
+	h, ok := b.holds[id]
+	return ok && h.lease.End > max(now, b.now)
+}
+
+// ended takes note of a lease that came back with the real cost. An operation that cost more than its estimate is counted
+// by the estimate: what it owes is checked by what runs afterwards.
+func (b *ledger) ended(id, cost int64) {
+	r := &b.runs[b.holds[id].run]
+	r.cost = min(r.cost, cost)
+	delete(b.holds, id)
+}
+
+// inFlight is the number of operations that hold a token.
+func (b *ledger) inFlight() int64 {
+	out := b.plain
+	for _, h := range b.holds {
+		if h.lease.End > b.now {
+			out++
+		}
+	}
+	return out
+}
+
+// close takes note of a closing. It does not end before another one.
+func (b *ledger) close(wait int64) {
+	to := b.now + wait
+	for _, c := range b.closed {
+		to = max(to, c.to)
+	}
+	b.closed = append(b.closed, span{b.now, to})
+}
+
+// throttle takes note of a closing that drops what windows have gathered.
+func (b *ledger) throttle(wait int64) {
+	b.close(wait)
+	for i, w := range b.limits().Windows {
+		if w.Size > w.Rate {
+			b.empty = append(b.empty, drop{b.now, len(b.runs), i})
+		}
+	}
+}
+
+// open takes note of the end of all closings.
+func (b *ledger) open() {
+	for i := range b.closed {
+		b.closed[i].to = min(b.closed[i].to, b.now)
+	}
+}
+
+// reset takes note of the end of all leases. If the time of the entity was ahead it goes back, and nothing is left then.
+func (b *ledger) reset(now int64) {
+	clear(b.holds)
+	b.plain = 0
+	if ahead := b.now > now; ahead {
+		b.now, b.runs, b.closed, b.empty = now, nil, nil, nil
+		b.eras = []era{{now, 0, *b.limits()}}
+		for w := range b.limits().Windows {
+			b.empty = append(b.empty, drop{at: now, window: w})
+		}
+	}
+	b.open()
+}
+
+// check compares each span that ends with the last run with what the window could give in it.
+func (b *ledger) check(w int) error {
+	last, sum := len(b.runs)-1, int64(0)
+	for i := last; i >= 0; i-- {
+		sum += b.runs[i].cost
+		if from := b.runs[i].at; b.known(w, i) {
+			if gain := b.gain(w, from, b.now); sum-gain > b.size(w, from) {
+				return fmt.Errorf("window %d: from %d to %d ran %d units, want at most %d and a gain of %d",
+					w, from, b.now, sum, b.size(w, from), gain)
+			}
+		}
+	}
+	for _, d := range b.empty {
+		if d.window != w || !b.known(w, d.run) {
+			continue
+		}
+		sum = 0
+		for _, r := range b.runs[d.run:] {
+			sum += r.cost
+		}
+		if gain := b.gain(w, d.at, b.now); sum > gain {
+			return fmt.Errorf("window %d: since it was empty at %d ran %d units until %d, want at most %d", w, d.at, sum, b.now, gain)
+		}
+	}
+	return nil
+}
+
+// known reports whether a window was among the limits at a run or in the days before. What ran earlier is not counted for it.
+func (b *ledger) known(w, run int) bool {
+	by := b.now
+	if run < len(b.runs) {
+		by = b.runs[run].at
+	}
+	for i, e := range b.eras {
+		ended := i < len(b.eras)-1 && b.eras[i+1].from < by-30*86_400_000
+		if e.run <= run && !ended && w < len(e.limits.Windows) {
+			return true
+		}
+	}
+	return false
+}
+
+// size is the largest size that a window had since a time.
+func (b *ledger) size(w int, from int64) (size int64) {
+	for i, e := range b.eras {
+		if w < len(e.limits.Windows) && (i == len(b.eras)-1 || b.eras[i+1].from >= from) {
+			size = max(size, e.limits.Windows[w].Size)
+		}
+	}
+	return size
+}
+
+// gain is the most that a window brought from a time to another: its Rate at each beginning of an interval. One that
+// gathers capacity brings nothing while the entity is closed. While it is left out, it may bring by the limits before or
+// after, whichever is more.
+func (b *ledger) gain(w int, from, to int64) (gain int64) {
+	for i, e := range b.eras {
+		begin, end := max(from, e.from), to
+		if i == 0 {
+			begin = from
+		}
+		if i < len(b.eras)-1 {
+			end = min(end, b.eras[i+1].from)
+		}
+		if begin > end {
+			continue
+		}
+		most := int64(0)
+		for _, window := range b.windows(w, i) {
+			most = max(most, b.gainOf(window, begin, end))
+		}
+		gain = min(gain+most, 1<<61)
+	}
+	return gain
+}
+
+// windows are the limits that a window may be counted by in an era: its own, or if it is left out those of the eras around.
+func (b *ledger) windows(w, at int) (all []decision.Window) {
+	if len(b.eras[at].limits.Windows) > w {
+		return b.eras[at].limits.Windows[w : w+1]
+	}
+	for _, e := range b.eras {
+		if len(e.limits.Windows) > w {
+			all = append(all, e.limits.Windows[w])
+		}
+	}
+	return all
+}
+
+func (b *ledger) gainOf(w decision.Window, from, to int64) int64 {
+	if w.Size <= w.Rate {
+		return times(begins(w.Interval, from, to), w.Rate)
+	}
+	n := int64(0)
+	for _, c := range b.closed {
+		if c.from >= to {
+			break
+		}
+		if c.from > from {
+			n += begins(w.Interval, from, c.from)
+		}
+		if c.to > from { // an interval that begins as it opens brings
+			from = c.to - 1
+		}
+	}
+	return times(n+begins(w.Interval, from, to), w.Rate)
+}
+
+// begins is the number of intervals that begin after from and not after to.
+func begins(interval, from, to int64) (n int64) {
+	if from >= to {
+		return 0
+	}
+	first := from - (from%interval+interval)%interval + interval
+	if first > to {
+		return 0
+	}
+	return (to-first)/interval + 1
+}
+
+// times multiplies without an overflow.
+func times(a, b int64) int64 {
+	if a > 0 && b > 1<<61/a {
+		return 1 << 61
+	}
+	return a * b
+}

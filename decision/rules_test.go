@@ -1,0 +1,351 @@
+package decision_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/drip-go/drip/decision"
+	"github.com/drip-go/drip/internal/traces"
+	"github.com/drip-go/drip/storage"
+)
+
+// begin begins an interval of each length that the tests use. Times of tests count from it, in milliseconds.
+const begin = 1_700_006_400_000
+
+// entity drives one entity by hand.
+type entity struct {
+	t      *testing.T
+	l      decision.Limits
+	s      decision.State
+	leases storage.Leases
+}
+
+// newEntity has these windows, which are full, and many tokens.
+func newEntity(t *testing.T, windows ...decision.Window) *entity {
+	e := &entity{t: t, l: decision.Limits{Windows: windows, Tokens: 1000, Guess: 50, Lease: 60_000, MaxLease: 150_000}}
+	e.ready()
+	return e
+}
+
+func (e *entity) ready() {
+	e.t.Helper()
+	if field, window := e.l.Ready(); field != "" {
+		e.t.Fatalf("field %s of window %d is out of range", field, window)
+	}
+}
+
+func (e *entity) do(now int64, op decision.Op) (a decision.Answer) {
+	e.l.Apply(&e.s, &e.leases, &op, begin+now, &a)
+	return a
+}
+
+func (e *entity) admit(now, cost int64, t decision.Ticket) decision.Answer {
+	return e.do(now, decision.Op{Kind: decision.Admit, Cost: cost, Ticket: t})
+}
+
+// runs admits, and fails the test unless it runs.
+func (e *entity) runs(now, cost int64, t decision.Ticket) decision.Lease {
+	e.t.Helper()
+	a := e.admit(now, cost, t)
+	if a.Delay != 0 {
+		e.t.Fatalf("at %d a cost of %d waits %d because of %d, want it to run", now, cost, a.Delay, a.Bound)
+	}
+	return a.Lease
+}
+
+// waits admits, and fails the test unless it is postponed by delay.
+func (e *entity) waits(now, cost int64, t decision.Ticket, delay int64, bound decision.Bound) decision.Ticket {
+	e.t.Helper()
+	a := e.admit(now, cost, t)
+	if a.Delay != delay || a.Bound != bound {
+		e.t.Fatalf("at %d a cost of %d waits %d because of %d, want %d because of %d", now, cost, a.Delay, a.Bound, delay, bound)
+	}
+	return a.Ticket
+}
+
+func (e *entity) settle(now int64, l decision.Lease, cost int64) {
+	e.t.Helper()
+	if !e.do(now, decision.Op{Kind: decision.Settle, Lease: l, Cost: cost}).Found {
+		e.t.Fatalf("at %d the lease %d was not found", now, l.ID)
+	}
+}
+
+// left fails the test unless the first window has so much left.
+func (e *entity) left(want int64) {
+	e.t.Helper()
+	if got := e.s.Lines[0].Left; got != want {
+		e.t.Fatalf("%d units are left, want %d", got, want)
+	}
+}
+
+var newcomer decision.Ticket
+
+func perSecond(size, rate int64) decision.Window {
+	return decision.Window{Size: size, Rate: rate, Interval: 1000}
+}
+
+// Three a second of a bucket of five, asked step by step.
+func TestClassicDelays(t *testing.T) {
+	const start, returned = 10_000, -1
+	type step struct{ now, want int64 } // the delay, or returned for a token given back
+	for name, steps := range map[string][]step{
+		"starts empty, and spreads what waits by three": {
+			{10_000, 1000}, {10_001, 999}, {10_002, 998}, {10_003, 1997}, {10_500, 1500}, {10_999, 1001}, {10_999, 2001},
+		},
+		"the interval brings three": {
+			{11_000, 0}, {11_000, 0}, {11_999, 0}, {11_999, 1}, {12_000, 0},
+		},
+		"never more than the bucket holds": {
+			{99_000, 0}, {99_000, 0}, {99_000, 0}, {99_000, 0}, {99_000, 0}, {99_000, 1000}, {99_001, 999},
+		},
+		"only tokens are short": {
+			{99_000, 0}, {99_000, 0}, {99_000, 0}, {99_000, 0}, {99_000, 0}, {100_000, 50}, {100_010, 40}, {100_020, 30}, {100_030, 970},
+		},
+		"tokens come back": {
+			{99_000, 0}, {99_000, 0}, {99_000, 0}, {99_000, 0}, {99_000, 0},
+			{99_100, returned}, {99_100, 900}, {100_000, 0}, {100_000, 50},
+		},
+		"a token too many is none": {
+			{99_000, returned}, {99_000, 0}, {99_000, returned}, {99_000, returned}, {99_000, returned},
+			{100_000, 0}, {100_000, 0}, {100_000, 0}, {100_000, 0}, {100_000, 0}, {100_000, 1000},
+		},
+		"a clock that steps back brings nothing": {
+			{11_500, 0}, {11_500, 0}, {11_500, 0}, {10_500, 1500}, {11_500, 500}, {9_000, 3000}, {12_000, 0},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := newEntity(t, perSecond(5, 3))
+			e.l.Tokens, e.l.Start = 5, start
+			e.ready()
+			for i, step := range steps {
+				op := decision.Op{Kind: decision.GetDelay}
+				if step.want == returned {
+					e.do(step.now-begin, decision.Op{Kind: decision.ReturnToken})
+				} else if got := e.do(step.now-begin, op).Delay; got != step.want {
+					t.Fatalf("step %d: GetDelay at %d = %d, want %d", i, step.now, got, step.want)
+				}
+			}
+		})
+	}
+}
+
+// core is an atomic storage of States, with nothing in between.
+type core struct {
+	storage.Storage
+	entities map[string]*entity
+}
+
+func (c core) Do(_ context.Context, key string, l *decision.Limits, op decision.Op) (a decision.Answer, err error) {
+	e := c.entities[key]
+	if e == nil {
+		e = &entity{}
+		c.entities[key] = e
+	}
+	l.Apply(&e.s, &e.leases, &op, op.Now, &a)
+	return a, nil
+}
+
+func TestRecordedDelays(t *testing.T) {
+	if err := traces.Replay(t.Context(), core{entities: map[string]*entity{}}, traces.Runs); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestBookedSlotsAreKept(t *testing.T) {
+	e := newEntity(t, perSecond(2, 2))
+	e.settle(0, e.runs(0, 2, newcomer), 2)
+	first := e.waits(0, 1, newcomer, 1000, decision.BoundWindow)
+	second := e.admit(0, 1, newcomer).Ticket
+	third := e.admit(0, 1, newcomer).Ticket
+	if third.Slot < begin+2000 {
+		t.Fatalf("the third of two a second is told %d", third.Slot-begin)
+	}
+	if a := e.admit(1100, 1, newcomer); a.Delay < 900 || a.Bound != decision.BoundBooked {
+		t.Fatalf("a newcomer waits %d because of %d, want the next second because it is booked", a.Delay, a.Bound)
+	}
+	e.settle(1200, e.runs(1200, 1, second), 1)
+	e.settle(1900, e.runs(1900, 1, first), 1)
+	e.settle(2900, e.runs(2900, 1, third), 1)
+}
+
+func TestSeveralWindowsAreOneDecision(t *testing.T) {
+	e := newEntity(t, perSecond(4, 2), decision.Window{Size: 5, Rate: 5, Interval: 60_000})
+	e.settle(0, e.runs(0, 3, newcomer), 3)
+	e.waits(0, 3, newcomer, 60_000, decision.BoundWindow+1)
+	e.left(1)
+}
+
+func TestConcurrencyBindsToo(t *testing.T) {
+	e := newEntity(t, perSecond(100, 100))
+	e.l.Tokens = 2
+	l := e.runs(0, 1, newcomer)
+	e.runs(0, 1, newcomer)
+	if a := e.admit(0, 1, newcomer); a.Bound != decision.BoundTokens {
+		t.Fatalf("a third of two waits %d because of %d, want tokens", a.Delay, a.Bound)
+	}
+	e.settle(10, l, 1)
+	e.runs(10, 1, newcomer)
+}
+
+func TestDelaysFollowMeasuredOperations(t *testing.T) {
+	e := newEntity(t, perSecond(1000, 1000))
+	e.l.Tokens = 1
+	for i := range int64(64) {
+		e.settle(2000*i+2000, e.runs(2000*i, 1, newcomer), 1)
+	}
+	e.runs(128_500, 1, newcomer)
+	var a decision.Answer
+	for range 25 {
+		a = e.admit(128_500, 1, newcomer)
+	}
+	if a.Delay < 20_000 || a.Delay > 50_000 {
+		t.Errorf("the 25th behind operations of 2s is told %d ms, want 20s to 50s", a.Delay)
+	}
+}
+
+func TestLeasesEnd(t *testing.T) {
+	e := newEntity(t, perSecond(100, 100))
+	e.l.Tokens = 1
+	l := e.runs(0, 1, newcomer)
+	renewed := e.do(50_000, decision.Op{Kind: decision.Renew, Lease: l}).Lease
+	if want := int64(begin + 110_000); renewed.End != want {
+		t.Errorf("renewed until %d, want %d", renewed.End, want)
+	}
+	e.waits(109_999, 1, newcomer, e.admit(109_999, 1, newcomer).Delay, decision.BoundTokens)
+	e.runs(111_000, 1, newcomer)
+	if e.do(111_001, decision.Op{Kind: decision.Settle, Lease: renewed, Cost: 1}).Found {
+		t.Error("a lease that has ended was settled")
+	}
+}
+
+func TestRenewalsHaveAnEnd(t *testing.T) {
+	e := newEntity(t, perSecond(100, 100))
+	l := e.runs(0, 1, newcomer)
+	for now := int64(50_000); now < 150_000; now += 50_000 {
+		l = e.do(now, decision.Op{Kind: decision.Renew, Lease: l}).Lease
+	}
+	if l.End != begin+150_000 {
+		t.Errorf("renewed until %d, want %d", l.End-begin, 150_000)
+	}
+}
+
+func TestRefundsAndDebts(t *testing.T) {
+	for name, c := range map[string]struct{ real, at, left int64 }{
+		"cheaper":                     {2, 100, 8},
+		"dearer is owed":              {14, 100, -4},
+		"as thought":                  {5, 100, 5},
+		"partly after the window has": {0, 3000, 10},
+		"not above Size":              {0, 30_000, 10},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := newEntity(t, perSecond(10, 1))
+			e.settle(c.at, e.runs(0, 5, newcomer), c.real)
+			e.left(c.left)
+		})
+	}
+}
+
+func TestLateRefundsStayWithinSize(t *testing.T) {
+	e := newEntity(t, perSecond(90, 9))
+	x, y := e.runs(0, 45, newcomer), e.runs(0, 45, newcomer)
+	e.settle(0, x, 0)
+	e.runs(5000, 90, newcomer)
+	e.settle(5000, y, 0)
+	e.left(0)
+}
+
+func TestThrottleDropsWhatIsGathered(t *testing.T) {
+	e := newEntity(t, perSecond(70, 7))
+	l := e.runs(0, 35, newcomer)
+	e.do(0, decision.Op{Kind: decision.Throttle, For: 4000})
+	e.settle(0, l, 0)
+	booked := e.waits(3999, 1, newcomer, 1, decision.BoundClosed)
+	e.runs(4000, 6, newcomer)
+	e.runs(4000, 1, booked)
+	e.left(0)
+}
+
+func TestPauseDoesNotShortenThrottle(t *testing.T) {
+	e := newEntity(t, perSecond(7, 7))
+	e.do(0, decision.Op{Kind: decision.Throttle, For: 60_000})
+	e.do(0, decision.Op{Kind: decision.Pause, For: 1000})
+	e.waits(2000, 1, newcomer, 58_000, decision.BoundClosed)
+}
+
+func TestResumeOpens(t *testing.T) {
+	e := newEntity(t, perSecond(70, 7))
+	e.do(0, decision.Op{Kind: decision.Throttle, For: 86_400_000})
+	e.do(5500, decision.Op{Kind: decision.Resume})
+	e.waits(5500, 1, newcomer, 500, decision.BoundWindow)
+}
+
+func TestResetEndsLeasesAndKeepsWhatRan(t *testing.T) {
+	e := newEntity(t, perSecond(5, 1))
+	e.l.Tokens = 1
+	l := e.runs(0, 3, newcomer)
+	e.do(0, decision.Op{Kind: decision.Reset})
+	e.left(2)
+	e.runs(0, 1, newcomer)
+	if e.do(0, decision.Op{Kind: decision.Settle, Lease: l}).Found {
+		t.Error("a lease of before Reset was settled")
+	}
+}
+
+func TestTimeThatStepsBackMakesNoCapacity(t *testing.T) {
+	e := newEntity(t, perSecond(5, 5))
+	e.settle(0, e.runs(0, 5, newcomer), 5)
+	e.waits(-3_600_000, 1, newcomer, 3_601_000, decision.BoundWindow)
+}
+
+func TestTicketsAreOnlyAnOrder(t *testing.T) {
+	e := newEntity(t, perSecond(1, 1))
+	e.settle(0, e.runs(0, 1, newcomer), 1)
+	for _, forged := range []decision.Ticket{
+		{Slot: begin}, {Slot: 1, Number: 1}, {Slot: decision.LastTime - 1, Number: decision.LastTime - 1, Again: 1, Cost: decision.MostUnits},
+	} {
+		if a := e.admit(500, 1, forged); a.Delay == 0 {
+			t.Errorf("%+v ran above the limit", forged)
+		}
+	}
+}
+
+// Nobody comes back with a ticket, and yet the limit is used.
+func TestLostTicketsCostOnlyThemselves(t *testing.T) {
+	e := newEntity(t, perSecond(10, 10))
+	ran := 0
+	for now := int64(0); now < 60_000; now += 10 {
+		if a := e.admit(now, 1, newcomer); a.Delay == 0 {
+			e.settle(now, a.Lease, 1)
+			ran++
+		}
+	}
+	if ran < 550 {
+		t.Errorf("%d ran in a minute at 10 a second, want nearly 600", ran)
+	}
+}
+
+func TestIdleEntityIsForgotten(t *testing.T) {
+	e := newEntity(t, perSecond(10, 10))
+	e.settle(0, e.runs(0, 10, newcomer), 10)
+	until := e.l.Until(&e.s) - begin
+	if until > 60_000 {
+		t.Errorf("kept for %d ms, want at most a minute", until)
+	}
+	kept, forgotten := *e, newEntity(t, perSecond(10, 10))
+	for _, cost := range []int64{7, 3, 1} {
+		a, b := kept.admit(until, cost, newcomer), forgotten.admit(until, cost, newcomer)
+		if a.Delay != b.Delay {
+			t.Errorf("a cost of %d waits %d if it was kept, %d if it was forgotten", cost, a.Delay, b.Delay)
+		}
+	}
+}
+
+func TestLeaseOfBeforeAWindowRefundsNothingThere(t *testing.T) {
+	e := newEntity(t, perSecond(10, 10))
+	old := e.runs(0, 1, newcomer)
+	e.l.Windows = append(e.l.Windows, decision.Window{Size: 1, Rate: 1, Interval: 60_000})
+	e.ready()
+	e.runs(0, 1, newcomer)
+	e.settle(0, old, 0)
+	e.waits(0, 1, newcomer, 60_000, decision.BoundWindow+1)
+}

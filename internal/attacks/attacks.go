@@ -1,0 +1,258 @@
+// Package attacks tries to break a limit: through the public calls of package drip, on any storage, in virtual time.
+//
+// Each attack is a test of its own below [Run], named by the rule that it tries to break. The root package, and each
+// backend, runs all of them.
+package attacks
+
+import (
+	"container/heap"
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/storage"
+)
+
+// Run runs all attacks as subtests. Each opens a storage of its own. Attacks with many callers use n of them: 100,000 in
+// memory, fewer where a decision is a round trip.
+func Run(t *testing.T, n int, open func(t *testing.T) storage.Storage) {
+	for _, a := range attacks {
+		t.Run(a.name, func(t *testing.T) { a.try(t, &target{n: n, open: open}) })
+	}
+}
+
+type attack struct {
+	name string
+	try  func(t *testing.T, g *target)
+}
+
+// target makes the buckets that an attack tries to break.
+type target struct {
+	n    int
+	open func(t *testing.T) storage.Storage
+}
+
+// shop is an entity of a bucket whose clock the attack sets.
+type shop struct {
+	*drip.Bucket
+	t   *testing.T
+	now time.Time
+}
+
+// noon begins an interval of each length that the attacks use.
+var noon = time.Date(2026, 3, 14, 12, 0, 0, 0, time.UTC)
+
+// shop makes a bucket with a storage of its own, and full entities.
+func (g *target) shop(t *testing.T, o drip.Options) *shop {
+	t.Helper()
+	s := &shop{t: t, now: noon}
+	o.Storage, o.Start, o.Clock = g.open(t), time.Unix(0, 0), func() time.Time { return s.now }
+	b, err := drip.New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Bucket = b
+	return s
+}
+
+func (s *shop) pass(d time.Duration) { s.now = s.now.Add(d) }
+
+func (s *shop) ok(err error) {
+	s.t.Helper()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+func (s *shop) admitOf(entity string, cost int, ticket drip.Ticket) drip.Admission {
+	s.t.Helper()
+	a, err := s.Admit(context.Background(), entity, drip.Request{Cost: cost, Ticket: ticket})
+	s.ok(err)
+	return a
+}
+
+func (s *shop) admit(cost int) drip.Admission { return s.admitOf("shop", cost, drip.Ticket{}) }
+
+// runs admits a newcomer that has to run.
+func (s *shop) runs(cost int) drip.Lease {
+	s.t.Helper()
+	a := s.admit(cost)
+	if a.Delay != 0 {
+		s.t.Fatalf("a cost of %d waits %v for %v, want it to run", cost, a.Delay, a.Bound)
+	}
+	return a.Lease
+}
+
+// waits admits a newcomer that must not run.
+func (s *shop) waits(cost int) drip.Admission {
+	s.t.Helper()
+	a := s.admit(cost)
+	if a.Delay == 0 {
+		s.t.Fatalf("a cost of %d ran, want it to wait", cost)
+	}
+	return a
+}
+
+func (s *shop) settle(l drip.Lease, cost int) {
+	s.t.Helper()
+	s.ok(s.Settle(context.Background(), "shop", l, cost))
+}
+
+func (s *shop) getDelay() time.Duration {
+	s.t.Helper()
+	d, err := s.GetDelay(context.Background(), "shop")
+	s.ok(err)
+	return d
+}
+
+func (s *shop) returnToken() {
+	s.t.Helper()
+	s.ok(s.ReturnToken(context.Background(), "shop"))
+}
+
+// burst counts how many newcomers of one unit run now, of at most that many. They are settled at once.
+func (s *shop) burst(most int) (ran int) {
+	s.t.Helper()
+	for range most {
+		a := s.admit(1)
+		if a.Delay > 0 {
+			return ran
+		}
+		s.settle(a.Lease, 1)
+		ran++
+	}
+	return ran
+}
+
+// hops counts the postponements of one caller until it runs, of at most that many.
+func (s *shop) hops(most int, ask func() time.Duration) int {
+	s.t.Helper()
+	for n := range most {
+		d := ask()
+		if d == 0 {
+			return n
+		}
+		s.pass(d)
+	}
+	s.t.Fatalf("a caller came %d times and did not run", most)
+	return most
+}
+
+// message is one that waits in a queue, and what becomes of it.
+type message struct {
+	at        time.Duration // after noon, when it comes next
+	came      time.Duration // when it came first
+	ticket    drip.Ticket
+	cost      int
+	real      int
+	plain     bool // it asks GetDelay
+	forgetful bool // it loses its tickets
+	hops      int
+	ran       time.Duration // when it ran; below zero if it did not
+}
+
+// queue is the messages in the order of their times.
+type queue []*message
+
+func (q queue) Len() int           { return len(q) }
+func (q queue) Less(i, k int) bool { return q[i].at < q[k].at }
+func (q queue) Swap(i, k int)      { q[i], q[k] = q[k], q[i] }
+func (q *queue) Push(x any)        { *q = append(*q, x.(*message)) }
+func (q *queue) Pop() any {
+	old := *q
+	m := old[len(old)-1]
+	*q = old[:len(old)-1]
+	return m
+}
+
+// every returns n messages of one unit that come evenly between two times.
+func every(n int, from, to time.Duration) (all []*message) {
+	for i := range n {
+		at := from + (to-from)*time.Duration(i)/time.Duration(n)
+		all = append(all, &message{at: at, came: at, cost: 1, real: 1, ran: -1})
+	}
+	return all
+}
+
+// play delivers messages, each again after its delay, until all have run or the time is over. Operations take no time.
+func (s *shop) play(until time.Duration, groups ...[]*message) {
+	s.t.Helper()
+	var q queue
+	for _, group := range groups {
+		q = append(q, group...)
+	}
+	heap.Init(&q)
+	for len(q) > 0 && q[0].at <= until {
+		m := q[0]
+		s.now = noon.Add(m.at)
+		var d time.Duration
+		if m.plain {
+			if d = s.getDelay(); d == 0 {
+				s.returnToken()
+			}
+		} else {
+			a := s.admitOf("shop", m.cost, m.ticket)
+			if d = a.Delay; d == 0 {
+				s.settle(a.Lease, m.real)
+			} else if !m.forgetful {
+				m.ticket = a.Ticket
+			}
+		}
+		if d == 0 {
+			m.ran = m.at
+			heap.Pop(&q)
+			continue
+		}
+		m.hops++
+		m.at += d
+		heap.Fix(&q, 0)
+	}
+}
+
+// last is when the last of the messages ran, and how many did.
+func last(all []*message) (end time.Duration, ran int) {
+	for _, m := range all {
+		if m.ran >= 0 {
+			end = max(end, m.ran)
+			ran++
+		}
+	}
+	return end, ran
+}
+
+// longest is the longest time that one of the messages waited. One that did not run waits for ever.
+func longest(all []*message) (wait time.Duration) {
+	for _, m := range all {
+		if m.ran < 0 {
+			return 1 << 62
+		}
+		wait = max(wait, m.ran-m.came)
+	}
+	return wait
+}
+
+// wantAll fails the test unless all of the messages ran by a time.
+func wantAll(t *testing.T, what string, all []*message, by time.Duration) {
+	t.Helper()
+	if end, ran := last(all); ran < len(all) || end > by {
+		t.Errorf("%s: %d of %d ran, the last at %v; want all by %v", what, ran, len(all), end, by)
+	}
+}
+
+func hops(all []*message) float64 {
+	n := 0
+	for _, m := range all {
+		n += m.hops
+	}
+	return float64(n) / float64(len(all))
+}
+
+func isNoLease(err error) error {
+	if !errors.Is(err, drip.ErrNoLease) {
+		return fmt.Errorf("got %v, want ErrNoLease", err)
+	}
+	return nil
+}

@@ -1,0 +1,267 @@
+// Package batch gathers operations on their way to a server, so that callers who wait at the same time share a round trip.
+//
+// A call is sent at once as long as fewer than the most senders are under way. After that calls gather until a sender is
+// back. So batching never delays a call, and the more callers there are, the more of them share.
+//
+// An entity is in one batch at a time, with a good part of its calls that wait.
+package batch
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/drip-go/drip/decision"
+)
+
+// mostCalls is how many calls of an entity a batch takes. With all of them, those in front, whose time may be short, would
+// wait for the last.
+const mostCalls = 128
+
+// What an Undo waits before it is sent again.
+const firstBackoff, longestBackoff = 10 * time.Millisecond, time.Second
+
+// Call is one operation on its way.
+type Call struct {
+	Limits decision.Limits
+	Op     decision.Op
+
+	Answer decision.Answer // set by the sender, as Err and Again are
+	Err    error
+	Again  bool // after Err the operation may be sent again: it is surely not done, or does no harm when done twice
+
+	done       chan struct{} // closed when Answer and Err are set; nil if no other goroutine waits for that
+	sent, left bool          // guarded by the lane's mu
+
+	until   time.Time // until then an Undo is sent again; zero for what callers ask for
+	backoff time.Duration
+}
+
+// Turn is the calls of one entity in a batch, in their order.
+type Turn struct {
+	Key   string
+	Calls []*Call
+
+	entity *entity
+}
+
+// Fail sets the error of all calls.
+func (t *Turn) Fail(err error) {
+	for _, c := range t.Calls {
+		c.Answer, c.Err = decision.Answer{}, err
+	}
+}
+
+// Lane is where calls wait for one server. Make one with New. It is safe for concurrent use.
+type Lane struct {
+	send  func(batch []*Turn, answered func([]*Turn))
+	turns int // the most in a batch
+
+	mu       sync.Mutex
+	entities map[string]*entity // those with calls that wait or are under way
+	ready    []*entity          // those with calls that wait and none under way
+	senders  int                // how many more may start
+}
+
+// entity is where the calls for one entity wait.
+type entity struct {
+	key     string
+	waiting []*Call
+	left    int // the number of waiting calls whose callers have left
+}
+
+// New returns a Lane of so many senders, each of which takes so many turns at most. send sets the Answer and Err of all
+// calls of a batch, and calls answered once for each turn as soon as its calls have them. A panic of send becomes the
+// error of the calls.
+func New(senders, turns int, send func(batch []*Turn, answered func([]*Turn))) *Lane {
+	return &Lane{send: send, turns: turns, senders: senders, entities: map[string]*entity{}}
+}
+
+// Do has an operation sent, and waits for the answer or the end of ctx. It keeps no part of limits. What was taken for a
+// caller who left before the answer came is given back; when that fails, it is tried again for as long as a lease lasts.
+func (l *Lane) Do(ctx context.Context, key string, limits *decision.Limits, op decision.Op) (decision.Answer, error) {
+	c := &Call{Limits: *limits, Op: op}
+	c.Limits.Windows = slices.Clone(limits.Windows) // the caller may leave before it is decided
+	if ctx.Done() == nil {
+		if t := l.alone(key, c); t != nil { // it will never leave, and need not be woken by somebody else
+			l.deliver([]*Turn{t})
+			l.mu.Lock()
+			l.senders++
+			l.start() // calls that have come meanwhile
+			l.mu.Unlock()
+			return c.Answer, c.Err
+		}
+	}
+	c.done = make(chan struct{})
+	e := l.enter(key, c)
+	select {
+	case <-c.done:
+	case <-ctx.Done():
+		if l.leave(e, c) {
+			return decision.Answer{}, ctx.Err()
+		}
+	}
+	return c.Answer, c.Err
+}
+
+// enter has a call wait for a sender.
+func (l *Lane) enter(key string, c *Call) *entity {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	e := l.entities[key]
+	if e == nil {
+		e = &entity{key: key}
+		l.entities[key] = e
+		l.ready = append(l.ready, e)
+	}
+	e.waiting = append(e.waiting, c)
+	l.start()
+	return e
+}
+
+// alone counts in a sender for a call that has nobody to share with. It is nil if there is anybody.
+func (l *Lane) alone(key string, c *Call) *Turn {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.senders == 0 || len(l.ready) > 0 || l.entities[key] != nil {
+		return nil
+	}
+	e := &entity{key: key}
+	l.entities[key] = e
+	l.senders--
+	c.sent = true
+	return &Turn{Key: key, Calls: []*Call{c}, entity: e}
+}
+
+// start requires mu held. It starts a sender if there is need and room for one.
+func (l *Lane) start() {
+	if len(l.ready) > 0 && l.senders > 0 {
+		l.senders--
+		go l.run()
+	}
+}
+
+// run sends until nobody is waiting. It is a goroutine of its own because callers leave when their context ends, and a
+// batch that others share must not end with it.
+func (l *Lane) run() {
+	for {
+		// Callers who are ready to run, those of the last batch to begin with, get on this one.
+		runtime.Gosched()
+		batch := l.take()
+		if len(batch) == 0 {
+			return
+		}
+		l.deliver(batch)
+	}
+}
+
+// deliver sends a batch. It sees to it that every turn is answered once, whatever send does.
+func (l *Lane) deliver(batch []*Turn) {
+	answered := make(map[*Turn]bool, len(batch))
+	defer func() {
+		if p := recover(); p != nil {
+			for _, t := range batch {
+				if !answered[t] {
+					t.Fail(fmt.Errorf("a panic while it was sent: %v", p))
+					l.answered([]*Turn{t})
+				}
+			}
+		}
+	}()
+	l.send(batch, func(turns []*Turn) {
+		for _, t := range turns {
+			answered[t] = true
+		}
+		l.answered(turns)
+	})
+}
+
+// take returns the next turns. If there are none, the sender is counted out.
+func (l *Lane) take() (batch []*Turn) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	n := 0
+	for ; n < len(l.ready) && len(batch) < l.turns; n++ {
+		e := l.ready[n]
+		if calls := e.take(); len(calls) > 0 {
+			batch = append(batch, &Turn{Key: e.key, Calls: calls, entity: e})
+		} else {
+			delete(l.entities, e.key)
+		}
+	}
+	l.ready = slices.Delete(l.ready, 0, n)
+	if len(batch) == 0 {
+		l.senders++
+	}
+	return batch
+}
+
+// take takes calls that wait. There may be none, if all callers have left.
+func (e *entity) take() []*Call {
+	calls := slices.DeleteFunc(e.waiting, func(c *Call) bool { return c.left })
+	e.waiting, e.left = nil, 0
+	if len(calls) > mostCalls {
+		calls, e.waiting = calls[:mostCalls:mostCalls], slices.Clone(calls[mostCalls:])
+	}
+	for _, c := range calls {
+		c.sent = true
+	}
+	return calls
+}
+
+// answered wakes the callers of some turns. What was taken for one who has left is given back.
+func (l *Lane) answered(turns []*Turn) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, t := range turns {
+		e := t.entity
+		for _, c := range t.Calls {
+			if op, needed := c.Op.Undo(&c.Answer); needed && c.left && c.Err == nil {
+				lease := time.Duration(c.Limits.Lease) * time.Millisecond
+				e.waiting = append(e.waiting, &Call{Limits: c.Limits, Op: op, until: time.Now().Add(lease), backoff: firstBackoff})
+			}
+			if c.Err != nil && c.Again && time.Now().Before(c.until) {
+				next := &Call{Limits: c.Limits, Op: c.Op, until: c.until, backoff: min(2*c.backoff, longestBackoff)}
+				time.AfterFunc(c.backoff, func() { l.enter(e.key, next) })
+			}
+			if c.done != nil {
+				close(c.done)
+			}
+		}
+		if len(e.waiting) > 0 {
+			l.ready = append(l.ready, e)
+		} else {
+			delete(l.entities, e.key)
+		}
+	}
+	l.start()
+}
+
+// leave counts out a caller whose context has ended. It is false if the answer has just come.
+func (l *Lane) leave(e *entity, c *Call) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	select {
+	case <-c.done:
+		return false
+	default:
+	}
+	c.left = true
+	if !c.sent { // while a server hangs no sender takes them out
+		if e.left++; e.left > len(e.waiting)/2 {
+			e.waiting = slices.DeleteFunc(e.waiting, func(c *Call) bool { return c.left })
+			e.left = 0
+		}
+	}
+	return true
+}
+
+// Waiting is the number of entities with calls that are not sent yet, for tests.
+func (l *Lane) Waiting() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.ready)
+}

@@ -1,0 +1,167 @@
+package batch
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/drip-go/drip/decision"
+)
+
+var limits = decision.Limits{Windows: []decision.Window{{Size: 1, Rate: 1, Interval: 1}}, Lease: 60_000}
+
+const most = 4 // senders
+
+// server is what a lane sends to in these tests. It answers when told to, and every decision takes a token.
+type server struct {
+	mu      sync.Mutex
+	batches [][]string // keys, once for each call
+	kinds   map[string]map[decision.Kind]int
+	refuse  int // how many returns fail
+	turn    chan struct{}
+}
+
+func newServer(turns int) (*server, *Lane) {
+	s := &server{turn: make(chan struct{}), kinds: map[string]map[decision.Kind]int{}}
+	return s, New(most, turns, s.send)
+}
+
+func (s *server) send(batch []*Turn, answered func([]*Turn)) {
+	var keys []string
+	s.mu.Lock()
+	for _, t := range batch {
+		if s.kinds[t.Key] == nil {
+			s.kinds[t.Key] = map[decision.Kind]int{}
+		}
+		for _, c := range t.Calls {
+			keys = append(keys, t.Key)
+			s.kinds[t.Key][c.Op.Kind]++
+			if c.Op.Kind == decision.ReturnToken && s.refuse > 0 {
+				s.refuse--
+				c.Err, c.Again = errors.New("no connection"), true
+			}
+		}
+	}
+	s.batches = append(s.batches, keys)
+	s.mu.Unlock()
+	<-s.turn
+	answered(batch)
+}
+
+var getDelay = decision.Op{Kind: decision.GetDelay, Now: decision.OwnClock}
+
+func TestCallersShare(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, l := newServer(10)
+		var wg sync.WaitGroup
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		ask := func(key string) {
+			wg.Go(func() {
+				if _, err := l.Do(ctx, key, &limits, getDelay); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		for i := range most { // each of these finds a sender free, and is sent alone
+			ask(string(rune('a' + i)))
+			synctest.Wait()
+		}
+		for i := range 100 {
+			ask(string(rune('a' + i%20)))
+		}
+		synctest.Wait()
+		if len(s.batches) != most {
+			t.Fatalf("%d batches are under way, want %d", len(s.batches), most)
+		}
+		close(s.turn)
+		wg.Wait()
+		synctest.Wait()
+		calls := 0
+		for _, b := range s.batches {
+			calls += len(b)
+		}
+		if calls != 100+most || len(s.batches) > most+most+2 {
+			t.Errorf("%d calls in %d batches", calls, len(s.batches))
+		}
+		if l.senders != most || len(l.ready) != 0 || len(l.entities) != 0 {
+			t.Errorf("%d senders are free, %d entities are ready and %d known", l.senders, len(l.ready), len(l.entities))
+		}
+	})
+}
+
+// A caller that cannot leave needs no goroutine, and whoever comes meanwhile is sent all the same.
+func TestAloneWithoutContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, l := newServer(10)
+		var wg sync.WaitGroup
+		for range 3 * most {
+			wg.Go(func() {
+				if _, err := l.Do(context.Background(), "e", &limits, getDelay); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		synctest.Wait()
+		close(s.turn)
+		wg.Wait()
+		synctest.Wait()
+		if n := s.kinds["e"][decision.GetDelay]; n != 3*most || l.senders != most {
+			t.Errorf("%d of %d calls were sent, %d senders are free", n, 3*most, l.senders)
+		}
+	})
+}
+
+// Who leaves before the call is sent is not decided. Who leaves later gives back what was taken, however often that fails.
+func TestLeaving(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, l := newServer(1)
+		s.refuse = 5
+		var wg sync.WaitGroup
+		ctx, leave := context.WithCancel(t.Context())
+		start := func(ctx context.Context, key string, want error) {
+			wg.Go(func() {
+				if _, err := l.Do(ctx, key, &limits, getDelay); !errors.Is(err, want) {
+					t.Errorf("the call for %s: %v, want %v", key, err, want)
+				}
+			})
+			synctest.Wait()
+		}
+		stay := context.WithoutCancel(ctx)
+		start(ctx, "sent", context.Canceled)
+		for _, key := range []string{"a", "b", "c"} {
+			start(stay, key, nil)
+		}
+		for range 10 {
+			start(ctx, "waiting", context.Canceled)
+		}
+		start(stay, "staying", nil)
+		leave()
+		synctest.Wait()
+		if n := len(l.entities["waiting"].waiting); n > 1 {
+			t.Errorf("%d calls wait after all have left", n)
+		}
+		close(s.turn)
+		wg.Wait()
+		time.Sleep(10 * longestBackoff) // of the bubble: every Undo was sent again
+		synctest.Wait()
+		for key, want := range map[string][2]int{"sent": {1, 6}, "waiting": {0, 0}, "staying": {1, 0}, "a": {1, 0}} {
+			if taken, back := s.kinds[key][decision.GetDelay], s.kinds[key][decision.ReturnToken]; taken != want[0] || back != want[1] {
+				t.Errorf("%s: %d calls and %d returns, want %v", key, taken, back, want)
+			}
+		}
+	})
+}
+
+// A sender that panics fails its calls, and goes on with the next.
+func TestPanic(t *testing.T) {
+	l := New(1, 10, func([]*Turn, func([]*Turn)) { panic("oh") })
+	for range 2 {
+		if _, err := l.Do(t.Context(), "e", &limits, getDelay); err == nil {
+			t.Error("Do of a sender that panics = nil")
+		}
+	}
+}

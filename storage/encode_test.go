@@ -1,0 +1,127 @@
+package storage_test
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"math"
+	"reflect"
+	"testing"
+
+	"github.com/drip-go/drip/decision"
+	"github.com/drip-go/drip/storage"
+)
+
+// numbered is a State in which every number is another one, with n lines.
+func numbered(n int) (s decision.State) {
+	next := int64(0)
+	number := func(v reflect.Value) {
+		for i := range v.NumField() {
+			if f := v.Field(i); f.Kind() == reflect.Int64 {
+				next++
+				f.SetInt(next)
+			}
+		}
+	}
+	number(reflect.ValueOf(&s).Elem())
+	for i := range n {
+		s.Lines = append(s.Lines, decision.Line{})
+		number(reflect.ValueOf(&s.Lines[i]).Elem())
+	}
+	return s
+}
+
+// A field that is added to State or Line and forgotten in Encode or Decode comes back as 0 here.
+func TestEncode(t *testing.T) {
+	extreme := numbered(1)
+	extreme.Print, extreme.Now, extreme.Lines[0].Left = math.MaxInt64, math.MinInt64, -1
+	for _, c := range []struct {
+		state  decision.State
+		leases []storage.Held
+	}{
+		{numbered(1), []storage.Held{}},
+		{numbered(3), []storage.Held{{ID: 1, End: 2}, {ID: 2, End: 2}, {ID: 1 << 52, End: 1 << 43}}},
+		{extreme, []storage.Held{{ID: math.MinInt64, End: math.MaxInt64}}},
+	} {
+		b := storage.Encode(&c.state, c.leases)
+		var got decision.State
+		leases, err := storage.Decode(b, &got)
+		if err != nil || !reflect.DeepEqual(got, c.state) || !reflect.DeepEqual(leases, c.leases) {
+			t.Errorf("Decode(Encode(%+v, %v)) = %+v, %v, %v", c.state, c.leases, got, leases, err)
+		}
+	}
+	if b := storage.Encode(&decision.State{Lines: []decision.Line{}}, nil); b != nil {
+		t.Errorf("Encode of an entity that nobody knows = %x, want no bytes", b)
+	}
+	got := numbered(2)
+	if leases, err := storage.Decode(nil, &got); err != nil || leases != nil || !reflect.DeepEqual(got, decision.State{}) {
+		t.Errorf("Decode of no bytes = %+v, %v, %v; want the zero State and no leases", got, leases, err)
+	}
+}
+
+// The format is fixed: numbers of eight bytes, the highest first, the fields in the order of their declaration. Lua and SQL
+// read it so.
+func TestEncodedFormat(t *testing.T) {
+	s := numbered(2)
+	b := storage.Encode(&s, []storage.Held{{ID: 101, End: 102}})
+	fields := int64(reflect.TypeFor[decision.State]().NumField() - 1)
+	lineFields := int64(reflect.TypeFor[decision.Line]().NumField())
+	want := []int64{2}
+	for i := range fields {
+		want = append(want, i+1)
+	}
+	want = append(want, 2)
+	for i := range 2 * lineFields {
+		want = append(want, fields+i+1)
+	}
+	want = append(want, 101, 102)
+	for i, w := range want {
+		if len(b) < 8*i+8 {
+			t.Fatalf("%d bytes, want %d numbers of 8", len(b), len(want))
+		}
+		if got := int64(binary.BigEndian.Uint64(b[8*i:])); got != w {
+			t.Errorf("number %d is %d, want %d", i, got, w)
+		}
+	}
+	if len(b) != 8*len(want) {
+		t.Errorf("%d bytes, want %d", len(b), 8*len(want))
+	}
+}
+
+// FuzzDecode checks that Decode takes what Encode writes and nothing else, and leaves the State alone otherwise.
+func FuzzDecode(f *testing.F) {
+	one, three := numbered(1), numbered(3)
+	f.Add([]byte{})
+	f.Add([]byte{2, 0, 0, 0})
+	f.Add(storage.Encode(&one, nil))
+	f.Add(storage.Encode(&three, []storage.Held{{ID: 1, End: 2}, {ID: 3, End: 4}}))
+	f.Add(make([]byte, 8*16))
+	nobody := storage.Encode(&one, nil)
+	clear(nobody[8:16])
+	f.Add(nobody)
+	for _, lines := range []uint64{2, 1 << 40, 1 << 63, math.MaxUint64} { // more than there are bytes for
+		b := storage.Encode(&one, nil)
+		binary.BigEndian.PutUint64(b[8*reflect.TypeFor[decision.State]().NumField():], lines)
+		f.Add(b)
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		s := numbered(2)
+		given := bytes.Clone(b)
+		leases, err := storage.Decode(b, &s)
+		if !bytes.Equal(b, given) {
+			t.Fatal("Decode changed its argument")
+		}
+		if err != nil {
+			if !errors.Is(err, storage.ErrFormat) || leases != nil || !reflect.DeepEqual(s, numbered(2)) {
+				t.Fatalf("Decode failed with %v and left %+v and %v, want ErrFormat and nothing changed", err, s, leases)
+			}
+			return
+		}
+		if need := 64*len(s.Lines) + 16*len(leases); need > len(b) {
+			t.Fatalf("Decode made %d bytes of %d", need, len(b))
+		}
+		if again := storage.Encode(&s, leases); !bytes.Equal(again, b) {
+			t.Fatalf("Encode(Decode(%x)) = %x", b, again)
+		}
+	})
+}

@@ -1,0 +1,76 @@
+package memory
+
+import (
+	"time"
+
+	"github.com/drip-go/drip/storage"
+)
+
+func newEntity(key string) *entity {
+	e := &entity{key: key}
+	e.state.Lines = e.first[:0]
+	return e
+}
+
+// entry is what is told of an entity.
+func (e *entity) entry(now time.Time) (storage.Entry, error) {
+	if e.raw != nil {
+		if err := e.decode(); err != nil {
+			return storage.Entry{}, err
+		}
+	}
+	leases := e.leases.All()
+	return storage.Entry{
+		Key: e.key, State: e.state.Copy(), Leases: leases[:min(len(leases), storage.MostListed)], Out: int64(len(leases)), Time: now,
+	}, nil
+}
+
+// The methods of a shard require sh.mu held.
+
+// entity is the one of key, nil if there is none.
+func (sh *shard) entity(hash uint64, key string) *entity {
+	e := sh.entities[hash]
+	for e != nil && e.key != key {
+		e = e.another
+	}
+	return e
+}
+
+func (sh *shard) add(hash uint64, e *entity) {
+	e.another = sh.entities[hash]
+	sh.entities[hash] = e
+	sh.count++
+	sh.most = max(sh.most, sh.count)
+}
+
+// changed gives an entity its next revision.
+func (sh *shard) changed(e *entity) {
+	sh.revision++
+	e.revision = sh.revision
+}
+
+// forget drops the entities whose time is over.
+func (sh *shard) forget(now int64) {
+	for hash, e := range sh.entities {
+		for at := &e; *at != nil; {
+			if (*at).until <= now {
+				*at = (*at).another
+				sh.count--
+			} else {
+				at = &(*at).another
+			}
+		}
+		if e == nil {
+			delete(sh.entities, hash)
+		} else {
+			sh.entities[hash] = e
+		}
+	}
+	if sh.count < sh.most/4 {
+		kept := make(map[uint64]*entity, len(sh.entities))
+		for hash, e := range sh.entities {
+			kept[hash] = e
+		}
+		sh.entities, sh.most = kept, sh.count
+	}
+}
