@@ -1,6 +1,7 @@
 package redis_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -16,6 +17,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/decision"
 	"github.com/drip-go/drip/internal/servers"
 	"github.com/drip-go/drip/storage"
 	"github.com/drip-go/drip/storage/redis"
@@ -39,14 +41,14 @@ func TestFlushedKeysAndScripts(t *testing.T) {
 				default:
 				}
 				key := fmt.Sprint("shop", (i+n)%5)
-				op := storage.Op{Kind: storage.Kind(n % 2 * int(storage.Admit)), Now: storage.OwnClock, Cost: 1}
+				op := decision.Op{Kind: decision.Kind(n % 2 * int(decision.Admit)), Now: decision.OwnClock, Cost: 1}
 				a, err := s.Do(context.Background(), key, &plenty, op)
 				if a.Delay != 0 || err != nil {
 					t.Errorf("%+v = %+v, %v; want to run", op, a, err)
 					return
 				}
-				if op.Kind == storage.Admit {
-					op = storage.Op{Kind: storage.Settle, Now: storage.OwnClock, Cost: 1, Lease: a.Lease}
+				if op.Kind == decision.Admit {
+					op = decision.Op{Kind: decision.Settle, Now: decision.OwnClock, Cost: 1, Lease: a.Lease}
 					if _, err := s.Do(context.Background(), key, &plenty, op); err != nil { // the lease may be gone
 						t.Errorf("Settle: %v", err)
 						return
@@ -131,7 +133,7 @@ func TestRestart(t *testing.T) {
 	if err := server.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if a := do(t, s, "shop", &perSecond, storage.Op{Kind: storage.Settle, Cost: 1, Lease: lost.Lease}); a.Found {
+	if a := do(t, s, "shop", &perSecond, decision.Op{Kind: decision.Settle, Cost: 1, Lease: lost.Lease}); a.Found {
 		t.Error("Settle after the restart found a lease that Redis had kept in memory only")
 	}
 	if d := getDelay(t, s, "shop", &perSecond); d != 0 {
@@ -155,7 +157,7 @@ func TestHangingServer(t *testing.T) {
 	var wg sync.WaitGroup
 	for i := range 50 {
 		wg.Go(func() {
-			op := storage.Op{Kind: storage.Kind(i % 2 * int(storage.Admit)), Now: storage.OwnClock, Cost: 1}
+			op := decision.Op{Kind: decision.Kind(i % 2 * int(decision.Admit)), Now: decision.OwnClock, Cost: 1}
 			if a, err := s.Do(ctx, "shop", &plenty, op); !errors.Is(err, context.DeadlineExceeded) {
 				t.Errorf("%+v = %+v, %v; want DeadlineExceeded", op, a, err)
 			}
@@ -236,7 +238,7 @@ func TestLostAnswer(t *testing.T) {
 		t.Fatal(err)
 	}
 	proxy.cut.Store(1)
-	if err := s.Set(t.Context(), "set", storage.State{InUse: 1}, storage.NoRevision); !errors.Is(err, redis.ErrNoAnswer) {
+	if err := s.Set(t.Context(), "set", storage.State{Data: storage.Encode(&decision.State{Print: 1, Plain: 1}, nil)}, storage.NoRevision); !errors.Is(err, redis.ErrNoAnswer) {
 		t.Errorf("Set whose answer is lost = %v, want ErrNoAnswer: ErrConflict would say that nothing has changed", err)
 	}
 	if n := inUse(t, direct, "set"); n != 1 {
@@ -253,35 +255,35 @@ func TestLostLease(t *testing.T) {
 	s := newStorageWith(t, client, redis.Options{})
 	direct := newStorageWith(t, connect(t, server.Addr()), redis.Options{})
 	l := plenty
-	l.Concurrency, l.Lease = 1, 200
-	lose := func(op storage.Op) {
+	l.Tokens, l.Lease = 1, 200
+	lose := func(op decision.Op) {
 		t.Helper()
-		op.Now, op.Cost = storage.OwnClock, 1
+		op.Now, op.Cost = decision.OwnClock, 1
 		proxy.cut.Store(1)
 		if a, err := s.Do(t.Context(), "shop", &l, op); !errors.Is(err, redis.ErrNoAnswer) {
 			t.Fatalf("operation %d = %+v, %v; want ErrNoAnswer", op.Kind, a, err)
 		}
 	}
 	getDelay(t, s, "other", &l) // loads the script
-	lose(storage.Op{Kind: storage.Admit})
+	lose(decision.Op{Kind: decision.Admit})
 	if _, n := out(t, direct, "shop"); n != 1 {
 		t.Errorf("%d leases are out after an Admit whose answer is lost, want 1", n)
 	}
-	var a storage.Answer
+	var a decision.Answer
 	eventually(t, "admitted when the lost lease is over", func() bool {
-		op := storage.Op{Kind: storage.Admit, Cost: 1, Ticket: a.Ticket}
+		op := decision.Op{Kind: decision.Admit, Cost: 1, Ticket: a.Ticket}
 		a = do(t, s, "shop", &l, op)
 		return a.Delay == 0
 	})
 	l.Lease = 60_000
-	a = do(t, s, "shop", &l, storage.Op{Kind: storage.Renew, Lease: a.Lease})
+	a = do(t, s, "shop", &l, decision.Op{Kind: decision.Renew, Lease: a.Lease})
 	if !a.Found {
 		eventually(t, "admitted again, the lease was over", func() bool {
 			a = admit(t, s, "shop", &l)
 			return a.Delay == 0
 		})
 	}
-	settle := storage.Op{Kind: storage.Settle, Cost: 1, Lease: a.Lease}
+	settle := decision.Op{Kind: decision.Settle, Cost: 1, Lease: a.Lease}
 	lose(settle)
 	if a := do(t, s, "shop", &l, settle); a.Found {
 		t.Error("Settle whose answer was lost was not done")
@@ -289,6 +291,94 @@ func TestLostLease(t *testing.T) {
 	if _, n := out(t, direct, "shop"); n != 0 {
 		t.Errorf("%d leases are out after it was given back, want 0", n)
 	}
+}
+
+// wrong is a hook that answers calls of scripts itself.
+type wrong struct{ answer atomic.Pointer[string] }
+
+func (*wrong) DialHook(next goredis.DialHook) goredis.DialHook { return next }
+func (w *wrong) ProcessHook(next goredis.ProcessHook) goredis.ProcessHook {
+	return func(ctx context.Context, cmd goredis.Cmder) error {
+		c, ok := cmd.(interface{ SetVal(string) })
+		answer := w.answer.Load()
+		if !ok || answer == nil {
+			return next(ctx, cmd)
+		}
+		c.SetVal(*answer)
+		return nil
+	}
+}
+func (w *wrong) ProcessPipelineHook(next goredis.ProcessPipelineHook) goredis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []goredis.Cmder) error {
+		for _, cmd := range cmds {
+			if err := w.ProcessHook(func(context.Context, goredis.Cmder) error { return nil })(ctx, cmd); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+}
+
+// An answer that is no decision is an error of the calls, and nothing else.
+func TestWrongAnswers(t *testing.T) {
+	client := connectShared(t)
+	s := newStorage(t, client)
+	hook := new(wrong)
+	client.AddHook(hook)
+	for _, answer := range []string{"", "x", strings.Repeat("\x00", 23), strings.Repeat("\xff", 24), strings.Repeat("\x00\x00\x00\x00\x00\x00\x10\x40", 3)} {
+		hook.answer.Store(&answer)
+		var wg sync.WaitGroup
+		for range 20 {
+			wg.Go(func() {
+				if a, err := s.Do(t.Context(), "shop", &plenty, decision.Op{Kind: decision.Admit, Cost: 1, Now: decision.OwnClock}); !errors.Is(err, redis.ErrNoAnswer) {
+					t.Errorf("Do answered by %q = %+v, %v; want ErrNoAnswer", answer, a, err)
+				}
+			})
+		}
+		wg.Wait()
+		if err := s.Set(t.Context(), "other", storage.State{}, storage.NoRevision); !errors.Is(err, redis.ErrNoAnswer) {
+			t.Errorf("Set answered by %q = %v, want ErrNoAnswer", answer, err)
+		}
+	}
+	hook.answer.Store(nil)
+	if d := getDelay(t, s, "shop", &plenty); d != 0 {
+		t.Errorf("GetDelay afterwards = %v, want 0", d)
+	}
+}
+
+// With a pool of one connection, which others hold, what was taken for callers who have left is given back all the same.
+func TestSmallPool(t *testing.T) {
+	server := servers.OwnRedis(t)
+	client := goredis.NewClient(&goredis.Options{Addr: server.Addr(), PoolSize: 1, PoolTimeout: 5 * time.Millisecond, ReadTimeout: -1})
+	defer client.Close()
+	s := newStorageWith(t, client, redis.Options{})
+	direct := newStorageWith(t, connect(t, server.Addr()), redis.Options{})
+	getDelay(t, s, "shop", &plenty)
+	returnToken(t, s, "shop", &plenty)
+	ctx, leave := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	var admitted atomic.Int64
+	for range 200 {
+		wg.Go(func() {
+			a, err := s.Do(ctx, "shop", &plenty, decision.Op{Kind: decision.Admit, Cost: 1, Now: decision.OwnClock})
+			if err == nil && a.Delay == 0 {
+				admitted.Add(1)
+			}
+		})
+	}
+	leave()
+	conn := client.Conn() // takes the only connection
+	if err := conn.Ping(t.Context()).Err(); err != nil && !errors.Is(err, goredis.ErrPoolTimeout) {
+		t.Fatal(err)
+	}
+	wg.Wait()
+	if err := conn.Close(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "only the leases of those who stayed are out", func() bool {
+		_, leases := out(t, direct, "shop")
+		return leases == admitted.Load()
+	})
 }
 
 // proxy is a TCP proxy that can cut connections instead of passing on an answer.
@@ -365,8 +455,8 @@ func TestRefusals(t *testing.T) {
 	} {
 		order(c.spoil...)
 		var decide [3]error
-		for i, kind := range []storage.Kind{storage.GetDelay, storage.Admit, storage.Settle} {
-			op := storage.Op{Kind: kind, Now: storage.OwnClock, Cost: 1, Lease: lease}
+		for i, kind := range []decision.Kind{decision.GetDelay, decision.Admit, decision.Settle} {
+			op := decision.Op{Kind: kind, Now: decision.OwnClock, Cost: 1, Lease: lease}
 			_, decide[i] = s.Do(t.Context(), "shop", &perSecond, op)
 		}
 		set := s.Set(t.Context(), "shop", before, rev)
@@ -379,14 +469,14 @@ func TestRefusals(t *testing.T) {
 		if set == nil || !c.is(set) {
 			t.Errorf("%s: Set = %v", c.name, set)
 		}
-		if got, _, err := s.Get(t.Context(), "shop"); !got.Equal(before) || err != nil {
+		if got, _, err := s.Get(t.Context(), "shop"); !bytes.Equal(got.Data, before.Data) || err != nil {
 			t.Errorf("%s: the state has changed to %+v (%v)", c.name, got, err)
 		}
 	}
 	if d := getDelay(t, s, "shop", &perSecond); d != 0 {
 		t.Errorf("GetDelay when all is well again = %v, want 0", d)
 	}
-	if a := do(t, s, "shop", &perSecond, storage.Op{Kind: storage.Settle, Cost: 1, Lease: lease}); !a.Found {
+	if a := do(t, s, "shop", &perSecond, decision.Op{Kind: decision.Settle, Cost: 1, Lease: lease}); !a.Found {
 		t.Error("Settle when all is well again does not find the lease")
 	}
 }
@@ -407,7 +497,7 @@ func TestKeyOfAnotherType(t *testing.T) {
 			for i := range 100 { // so that they share pipelines
 				for _, key := range []string{"list", "text", "shop"} {
 					wg.Go(func() {
-						op := storage.Op{Kind: storage.Kind(i % 4), Now: storage.OwnClock, Cost: 1} // to Settle
+						op := decision.Op{Kind: decision.Kind(i % 4), Now: decision.OwnClock, Cost: 1} // to Settle
 						_, err := s.Do(t.Context(), key, &plenty, op)
 						if key == "shop" && err != nil || key != "shop" && !errors.Is(err, redis.ErrNotState) {
 							t.Errorf("%+v of %q: %v", op, key, err)
@@ -504,7 +594,7 @@ func TestClusterFailover(t *testing.T) {
 	})
 	t.Logf("while there was no master: %v", last)
 	// The replica may have been told of the lease, or not: that is no error.
-	do(t, s, key, &plenty, storage.Op{Kind: storage.Settle, Cost: 1, Lease: lease})
+	do(t, s, key, &plenty, decision.Op{Kind: decision.Settle, Cost: 1, Lease: lease})
 }
 
 // scriptCalls returns how many scripts the server has run.
@@ -557,16 +647,16 @@ func TestScriptCalls(t *testing.T) {
 		}
 		return calls
 	}
-	for kind := storage.GetDelay; kind <= storage.Reset; kind++ {
-		var a storage.Answer
-		if kind != storage.GetDelay && kind != storage.ReturnToken {
+	for kind := decision.GetDelay; kind <= decision.Reset; kind++ {
+		var a decision.Answer
+		if kind != decision.GetDelay && kind != decision.ReturnToken {
 			a = admit(t, s, "shop", &plenty)
 		}
-		op := storage.Op{Kind: kind, Cost: 1, Lease: a.Lease, For: 1}
+		op := decision.Op{Kind: kind, Cost: 1, Lease: a.Lease, For: 1}
 		if calls := count(fmt.Sprintf("an operation of kind %d", kind), 1, func() { a = do(t, s, "shop", &plenty, op) }); calls != 1 {
 			t.Errorf("%d calls", calls)
 		}
-		if found := kind == storage.ReturnToken || kind == storage.Settle || kind == storage.Cancel || kind == storage.Renew; a.Found != found {
+		if found := kind == decision.ReturnToken || kind == decision.Settle || kind == decision.Cancel || kind == decision.Renew; a.Found != found {
 			t.Errorf("an operation of kind %d = %+v", kind, a)
 		}
 	}
@@ -588,7 +678,7 @@ func TestScriptCalls(t *testing.T) {
 	decide := func(key string) { getDelay(t, s, key, &plenty) }
 	admitAndSettle := func(key string) {
 		a := admit(t, s, key, &plenty)
-		do(t, s, key, &plenty, storage.Op{Kind: storage.Settle, Cost: 1, Lease: a.Lease})
+		do(t, s, key, &plenty, decision.Op{Kind: decision.Settle, Cost: 1, Lease: a.Lease})
 	}
 	for _, c := range []struct {
 		what      string
@@ -604,4 +694,33 @@ func TestScriptCalls(t *testing.T) {
 	}
 	count("64 callers of GetDelay for 64 entities", 64*50, together(several, decide))
 	count("64 callers of Admit and Settle for 64 entities", 2*64*50, together(several, admitAndSettle))
+}
+
+// Callers in a hurry share calls as all others do: most of a thousand, who give an answer 1 to 20 ms, get one, and what was
+// taken for the others is given back.
+func TestShortDeadlines(t *testing.T) {
+	s := newStorage(t, connect(t, servers.OwnRedis(t).Addr()))
+	admit(t, s, "shop", &plenty)
+	var wg sync.WaitGroup
+	var admitted, missed atomic.Int64
+	for i := range 1000 {
+		wg.Go(func() {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Duration(1+i%20)*time.Millisecond)
+			defer cancel()
+			switch a, err := s.Do(ctx, "shop", &plenty, decision.Op{Kind: decision.Admit, Cost: 1, Now: decision.OwnClock}); {
+			case err == nil && a.Delay == 0:
+				admitted.Add(1)
+			case errors.Is(err, context.DeadlineExceeded):
+				missed.Add(1)
+			default:
+				t.Errorf("Admit = %+v, %v", a, err)
+			}
+		})
+	}
+	wg.Wait()
+	t.Logf("of 1000 callers %d were admitted, %d were too late", admitted.Load(), missed.Load())
+	eventually(t, "only the leases of those who were admitted are out", func() bool {
+		_, leases := out(t, s, "shop")
+		return leases == 1+admitted.Load()
+	})
 }

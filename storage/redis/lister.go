@@ -61,24 +61,37 @@ func (s *Storage) list(ctx context.Context, client goredis.Cmdable, each func(st
 	for cursor, more := uint64(0), true; more; more = cursor != 0 {
 		var keys []string
 		var err error
-		keys, cursor, err = scan(ctx, client, cursor, literally(s.prefix)+"{*")
+		keys, cursor, err = s.scan(ctx, client, cursor, literally(s.prefix)+"{*}")
 		if err != nil {
-			return s.failure(err)
+			return err
 		}
 		if len(keys) == 0 {
 			continue
 		}
-		now, values, err := getAll(ctx, client, keys)
+		now, values, err := s.getAll(ctx, client, keys)
 		if err != nil {
-			return s.failure(err)
+			return err
 		}
 		for i, value := range values {
 			entity, ours := s.entity(keys[i])
-			state, _, err := unpack(value)
+			v, err := unpack(value)
 			if !ours || err != nil { // gone since, or somebody else's
 				continue
 			}
-			if err := each(storage.Entry{Key: entity, State: state, Time: now}); err != nil {
+			e := storage.Entry{Key: entity, Time: now}
+			if v.apart {
+				if e, err = s.read(ctx, client, entity); err != nil && !errors.Is(err, ErrNotState) {
+					return err
+				}
+			} else {
+				e.Leases, err = storage.Decode(v.Data, &e.State)
+				e.Out = int64(len(e.Leases))
+				byEnd(e.Leases)
+			}
+			if err != nil || e.State.Print == 0 {
+				continue
+			}
+			if err := each(e); err != nil {
 				return err
 			}
 		}
@@ -86,12 +99,12 @@ func (s *Storage) list(ctx context.Context, client goredis.Cmdable, each func(st
 	return nil
 }
 
-func scan(ctx context.Context, client goredis.Cmdable, cursor uint64, match string) ([]string, uint64, error) {
+func (s *Storage) scan(ctx context.Context, client goredis.Cmdable, cursor uint64, match string) ([]string, uint64, error) {
 	type step struct {
 		keys []string
 		next uint64
 	}
-	found, err := within(ctx, func() (st step, err error) {
+	found, err := ask(ctx, s, func() (st step, err error) {
 		st.keys, st.next, err = client.Scan(ctx, cursor, match, scanned).Result()
 		return st, err
 	})
@@ -99,9 +112,9 @@ func scan(ctx context.Context, client goredis.Cmdable, cursor uint64, match stri
 }
 
 // getAll gets the values of keys and the time. In a Cluster the keys are of one server, but of several slots.
-func getAll(ctx context.Context, client goredis.Cmdable, keys []string) (time.Time, [][]byte, error) {
+func (s *Storage) getAll(ctx context.Context, client goredis.Cmdable, keys []string) (time.Time, [][]byte, error) {
 	var now *goredis.TimeCmd
-	values, err := within(ctx, func() ([][]byte, error) {
+	values, err := ask(ctx, s, func() ([][]byte, error) {
 		commands, _ := client.Pipelined(ctx, func(p goredis.Pipeliner) error {
 			now = p.Time(ctx)
 			for _, key := range keys {
@@ -128,14 +141,9 @@ func getAll(ctx context.Context, client goredis.Cmdable, keys []string) (time.Ti
 
 // entity is the one whose key this is.
 func (s *Storage) entity(key string) (entity string, ok bool) {
-	inner, ok := strings.CutPrefix(key, s.prefix+"{")
-	if !ok {
-		return "", false
-	}
-	if entity, ok = strings.CutPrefix(inner, "}"); !ok {
-		entity = strings.TrimSuffix(inner, "}")
-	}
-	return entity, s.key(entity) == key
+	entity, ok = strings.CutPrefix(strings.TrimSuffix(key, "}"), s.prefix+"{")
+	entity = unescape.Replace(entity)
+	return entity, ok && entity != "" && s.keys(entity)[0] == key
 }
 
 // literally is a pattern that matches only the text itself.

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"reflect"
+	"slices"
 	"testing"
 	"time"
 
@@ -21,25 +23,29 @@ func TestList(t *testing.T) {
 			client := open(t)
 			prefix := fmt.Sprintf("%s[*?\\-%x:", t.Name(), rand.Uint64())
 			s := newStorageWith(t, client, redis.Options{Prefix: prefix})
-			want := map[string]storage.State{}
+			want := map[string]storage.Entry{}
 			for i := range 1200 { // more than one step of a scan finds
 				key := fmt.Sprint("shop", i)
-				want[key] = storage.State{}
+				want[key] = storage.Entry{}
 				getDelay(t, s, key, &plenty)
 			}
 			for _, key := range []string{" ", "\n", "{", "}", "{}", "{}a", "}{", "a}b", "*", "\xff"} {
-				want[key] = storage.State{}
+				want[key] = storage.Entry{}
 				admit(t, s, key, &plenty)
 			}
+			want["many"] = storage.Entry{}
+			for range 2 * storage.MostListed {
+				admit(t, s, "many", &plenty)
+			}
 			for key := range want {
-				state, _, err := s.Get(t.Context(), key)
+				e, err := s.Read(t.Context(), key)
 				if err != nil {
 					t.Fatal(err)
 				}
-				want[key] = state
+				want[key] = e
 			}
 			for key, value := range map[string]string{ // of other people
-				prefix + "shop1": "x", prefix + "{text}": "x", prefix + "{}shop": "x", "*" + prefix + "{shop}": "x", prefix + "{a}b": "x",
+				prefix + "shop1": "x", prefix + "{text}": "x", prefix + "{}shop": "x", prefix + "{}": "x", "*" + prefix + "{shop}": "x", prefix + "{a}b": "x",
 			} {
 				if err := client.Set(t.Context(), key, value, time.Minute).Err(); err != nil {
 					t.Fatal(err)
@@ -50,8 +56,8 @@ func TestList(t *testing.T) {
 			}
 			seen := map[string]bool{}
 			err := s.List(t.Context(), func(e storage.Entry) error {
-				if w, ok := want[e.Key]; !ok || !e.State.Equal(w) {
-					t.Errorf("%q is listed with %+v, want %+v", e.Key, e.State, w)
+				if w, ok := want[e.Key]; !ok || !reflect.DeepEqual(e.State, w.State) || !slices.Equal(e.Leases, w.Leases) || e.Out != w.Out {
+					t.Errorf("%q is listed as %+v, want %+v", e.Key, e, w)
 				}
 				if off := time.Since(e.Time).Abs(); off > time.Minute {
 					t.Errorf("%q was read %v from now", e.Key, off)

@@ -11,9 +11,9 @@ import (
 
 	goredis "github.com/redis/go-redis/v9"
 
+	"github.com/drip-go/drip/decision"
 	"github.com/drip-go/drip/internal/contenders"
 	"github.com/drip-go/drip/internal/servers"
-	"github.com/drip-go/drip/storage"
 	"github.com/drip-go/drip/storage/redis"
 )
 
@@ -25,7 +25,7 @@ var duration = flag.Duration("duration", 2*time.Second, "how long TestProcesses 
 // process is what a process of TestProcesses is told, and what it reports.
 type process struct {
 	Addr     string
-	Limits   storage.Limits
+	Limits   decision.Limits
 	Admit    bool // instead of GetDelay
 	Duration time.Duration
 
@@ -38,7 +38,7 @@ type process struct {
 // processes count in another key, no more than Size.
 func TestProcesses(t *testing.T) {
 	for _, admit := range []bool{false, true} {
-		for name, limits := range map[string]storage.Limits{
+		for name, limits := range map[string]decision.Limits{
 			"capacity is short": limits(40, 6, 2, 5),
 			"tokens are short":  limits(10, 1000, 1, 5),
 		} {
@@ -47,7 +47,7 @@ func TestProcesses(t *testing.T) {
 	}
 }
 
-func testProcesses(t *testing.T, limits storage.Limits, admit bool) {
+func testProcesses(t *testing.T, limits decision.Limits, admit bool) {
 	server := servers.OwnRedis(t)
 	client := connect(t, server.Addr())
 	s := newStorageWith(t, client, redis.Options{})
@@ -78,15 +78,15 @@ func testProcesses(t *testing.T, limits storage.Limits, admit bool) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	intervals := end.UnixMilli()/limits.RefreshInterval - begin.UnixMilli()/limits.RefreshInterval
-	brought := limits.Size + limits.RefreshRate*intervals
+	intervals := end.UnixMilli()/limits.Windows[0].Interval - begin.UnixMilli()/limits.Windows[0].Interval
+	brought := limits.Tokens + limits.Windows[0].Rate*intervals
 	t.Logf("%d calls, %d granted, the intervals brought %d; at most %d in flight; the least served process got %.2f of the mean",
 		total.Calls, total.Granted, brought, total.MostInFlight, float64(least)*processes/float64(total.Granted))
 	if total.Granted == 0 || total.Granted > brought {
 		t.Errorf("granted %d, the intervals brought %d", total.Granted, brought)
 	}
-	if total.MostInFlight > limits.Size {
-		t.Errorf("%d in flight at most, allowed are %d", total.MostInFlight, limits.Size)
+	if total.MostInFlight > limits.Tokens {
+		t.Errorf("%d in flight at most, allowed are %d", total.MostInFlight, limits.Tokens)
 	}
 	if tokens, leases := out(t, s, "shop"); tokens != 0 || leases != 0 {
 		t.Errorf("%d tokens and %d leases are out at the end", tokens, leases)
@@ -117,19 +117,19 @@ func contend(p *process) error {
 		wg.Go(func() {
 			var granted, calls, most int64
 			var err error
-			take, give := storage.Op{Kind: storage.GetDelay}, storage.Op{Kind: storage.ReturnToken}
+			take, give := decision.Op{Kind: decision.GetDelay}, decision.Op{Kind: decision.ReturnToken}
 			if p.Admit {
-				take, give = storage.Op{Kind: storage.Admit, Cost: 1}, storage.Op{Kind: storage.Settle, Cost: 1}
+				take, give = decision.Op{Kind: decision.Admit, Cost: 1}, decision.Op{Kind: decision.Settle, Cost: 1}
 			}
-			take.Now, give.Now = storage.OwnClock, storage.OwnClock
+			take.Now, give.Now = decision.OwnClock, decision.OwnClock
 			for err == nil && time.Since(began) < p.Duration {
-				var a storage.Answer
+				var a decision.Answer
 				a, err = s.Do(ctx, "shop", &p.Limits, take)
 				calls++
 				take.Ticket, give.Lease = a.Ticket, a.Lease
 				if err != nil || a.Delay > 0 {
 					if p.Admit { // who has a ticket loses nothing by coming when told
-						time.Sleep(storage.Milliseconds(a.Delay))
+						time.Sleep(time.Duration(a.Delay) * time.Millisecond)
 					}
 					continue
 				}

@@ -22,22 +22,22 @@
 // A call that was sent is not sent again, as go-redis does with other commands: it might take a second token. So
 // when the connection breaks before the answer, the call fails with [ErrNoAnswer], and may have been done:
 //
-//   - A token that GetDelay took is lost to the entity until it has run nothing for MaxHold.
-//   - A lease that Admit took ends by itself, a ticket that it booked is given up some time after it was due. The
-//     capacity stays used.
-//   - Settle and Renew may be done again, and Cancel of a lease: the second time they find the lease as the first has
-//     left it. ReturnToken may not, nor Cancel of a ticket: it might give back somebody else's.
+//   - A token that GetDelay took is lost to the entity until none was taken for MaxHold.
+//   - A lease that Admit took ends by itself. A slot that it booked stays booked, as that of a ticket that is lost.
+//   - Settle and Cancel of a lease may be done again: the second time they find no lease. ReturnToken may not, nor
+//     Cancel of a ticket: it might give back somebody else's.
 //
 // # What a key holds
 //
-// The value of a key is a revision and the numbers of [storage.State], eight bytes each: 64 bytes for an entity that
-// knows only GetDelay, 232 for one that was admitted to, and 48 more for each further window and 16 for each lease that
-// is out. The key is the prefix and the entity in braces.
+// An entity is one key, the prefix and the entity in braces, with a "%" in it as "%25" and a "}" as "%7D". Its value is
+// numbers of eight bytes: eight of this package and those of the state, 232 bytes in all, and 64 more for each further
+// window and 16 for each lease. When more than 32 leases are out, they move to a sorted set, whose key has ":leases" at
+// the end. So what a call takes hardly grows with the number of leases.
 //
-// Every key has a time to live: until the entity would be as good as new, its leases have ended, its tickets are given
-// up and it is open again. While plain tokens of GetDelay are out, that is MaxHold after its last run at least; then
-// Redis forgets it, and tokens whose holders have died are back. Leases do not need MaxHold. An entity that was decided
-// at a time of the caller's is kept for MaxHold after each call, for the server's clock says nothing about that time.
+// Every key has a time to live: until the entity would be as good as new and its leases have ended. While plain tokens
+// of GetDelay are out, that is MaxHold after the last one was taken; then Redis forgets the entity, and tokens whose
+// holders have died are back. Leases do not need MaxHold. An entity whose time is a minute or more away from the server's
+// was decided at times of the caller's, of which the server's clock says nothing: it is kept for MaxHold at least.
 //
 // With an eviction policy Redis may forget entities sooner, and so it does when keys are flushed or a server without
 // persistence is restarted. They are new then, as full as the Start of the bucket makes them, and their leases are over.
@@ -47,15 +47,12 @@
 // In a Cluster the entities spread over all nodes, and one that does not answer keeps nobody from the others. After a
 // failover the new master may lack the last decisions, which Redis replicates without waiting.
 //
-// A user with an access list needs "~drip:* +evalsha +eval +get +set +time", for List "+scan", and what the client needs
-// to connect.
+// A user with an access list needs "~drip:* +evalsha +eval +get +set +time +unlink +pexpire +zadd +zrem +zcard +zcount
+// +zscore +zrangebyscore", for Get "+zrange", for List "+scan", and what the client needs to connect.
 //
 // # Clock
 //
-// Unless the caller gives a time, the server's clock decides, so the clocks of the processes do not matter. Times and
-// limits must be below 2^52, and so must the time a bucket takes to fill in milliseconds, or a call fails with
-// [ErrRange]: Lua has no larger exact numbers. Leases, whose numbers are made from the time, can be had until the
-// year 2248.
+// Unless the caller gives a time, the server's clock decides, so the clocks of the processes do not matter.
 package redis
 
 import (
@@ -63,7 +60,9 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"net"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -72,27 +71,38 @@ import (
 
 	goredis "github.com/redis/go-redis/v9"
 
+	"github.com/drip-go/drip/decision"
+	"github.com/drip-go/drip/internal/batch"
 	"github.com/drip-go/drip/storage"
 )
 
 var (
 	// ErrNoAnswer is wrapped by the error of a call that Redis did not answer: it was not reached, the connection
-	// broke, or the client's read timeout passed. Unless the cause, wrapped too, is a failure to connect, the call
-	// may have been done all the same.
+	// broke, the client's read timeout passed, or a hook of the client came up with something else. Unless the cause,
+	// wrapped too, is a failure to connect, the call may have been done all the same.
 	//
 	// What Redis answers instead of doing the call is returned as go-redis makes it; see goredis.IsOOMError and its
 	// kin. Nothing has changed then.
 	ErrNoAnswer = errors.New("redis: no answer")
 
-	// ErrNotState is returned when the key holds something else than a state, which was not written by this package.
-	// Nothing has changed.
+	// ErrNotState is returned when the key holds something else than a state. Nothing has changed.
 	ErrNotState = errors.New("redis: the key holds something else than the state of an entity")
-
-	// ErrRange is returned when a number is too large to calculate with: see the package's Clock. Nothing has changed.
-	ErrRange = errors.New("redis: a limit or a time is too large")
 
 	// ErrClosed is returned by every call after Close.
 	ErrClosed = errors.New("redis: the storage is closed")
+)
+
+const (
+	// maxSenders is how many pipelines to a server may be under way: with more than one the server works on the next
+	// while the callers of the last are woken, with too many nobody shares. A client whose pool is smaller has fewer.
+	maxSenders = 4
+
+	// maxTurns is how many entities a pipeline takes.
+	maxTurns = 512
+
+	// maxOps is how many operations a call of the script takes, and so for how long it may hold up the server: for less
+	// than a millisecond.
+	maxOps = 64
 )
 
 // Options of a Storage. The zero value is ready.
@@ -115,11 +125,12 @@ type Storage struct {
 	owned   bool    // the client was made here
 	prefix  string
 	maxHold int64 // in milliseconds
+	senders int   // pipelines that may be under way
 	closed  atomic.Bool
 	reached atomic.Bool // something was answered
 
 	mu    sync.Mutex
-	lanes map[string]*lane // by the address of the server in a Cluster; otherwise there is one, ""
+	lanes map[string]*batch.Lane // by the address of the server in a Cluster; otherwise there is one, ""
 }
 
 // cluster is what *goredis.ClusterClient has besides.
@@ -147,9 +158,19 @@ func New(client goredis.UniversalClient, o Options) (*Storage, error) {
 		client:  client,
 		prefix:  o.Prefix,
 		maxHold: o.MaxHold.Milliseconds(),
-		lanes:   map[string]*lane{},
+		lanes:   map[string]*batch.Lane{},
 	}
 	s.cluster, _ = client.(cluster)
+	pool := maxSenders
+	switch c := client.(type) {
+	case *goredis.Client:
+		pool = c.Options().PoolSize
+	case *goredis.ClusterClient:
+		pool = c.Options().PoolSize
+	case *goredis.Ring:
+		pool = c.Options().PoolSize
+	}
+	s.senders = max(1, min(pool, maxSenders))
 	return s, nil
 }
 
@@ -195,100 +216,146 @@ func (s *Storage) Close() error {
 	return s.client.Close()
 }
 
-// Get implements [storage.Storage].
+// Get implements [storage.Storage]. An entity with thousands of leases takes several round trips.
 func (s *Storage) Get(ctx context.Context, key string) (storage.State, storage.Revision, error) {
+	none := storage.State{}
 	if err := s.usable(ctx); err != nil {
-		return storage.State{}, storage.NoRevision, err
+		return none, storage.NoRevision, err
 	}
-	value, err := within(ctx, func() ([]byte, error) { return s.client.Get(ctx, s.key(key)).Bytes() })
-	switch {
-	case errors.Is(err, goredis.Nil):
-		return storage.State{}, storage.NoRevision, nil
-	case err != nil:
-		return storage.State{}, storage.NoRevision, s.failure(err)
+	keys := s.keys(key)
+	value, err := ask(ctx, s, func() ([]byte, error) { return s.client.Get(ctx, keys[0]).Bytes() })
+	if errors.Is(err, goredis.Nil) {
+		return none, storage.NoRevision, nil
+	} else if err != nil {
+		return none, storage.NoRevision, err
 	}
-	return unpack(value)
+	v, err := unpack(value)
+	if err != nil {
+		return none, storage.NoRevision, err
+	}
+	var state decision.State
+	held, err := storage.Decode(v.Data, &state)
+	if err != nil {
+		return v.State, v.revision, nil // Set has stored it
+	}
+	// Who changes a lease changes the revision: with another one in the set, the Set that follows fails.
+	for more := v.apart; more; {
+		list, err := ask(ctx, s, func() ([]goredis.Z, error) {
+			return s.client.ZRangeWithScores(ctx, keys[1], int64(len(held)), int64(len(held))+storage.MostListed-1).Result()
+		})
+		if err != nil {
+			return none, storage.NoRevision, err
+		}
+		for _, z := range list {
+			id, _ := z.Member.(string)
+			if len(id) != 8 {
+				return none, storage.NoRevision, ErrNotState
+			}
+			held = append(held, storage.Held{ID: number([]byte(id), 0), End: int64(z.Score)})
+		}
+		more = len(list) == storage.MostListed
+	}
+	if len(held) > 0 {
+		byEnd(held)
+		v.Data = storage.Encode(&state, held)
+	}
+	return v.State, v.revision, nil
 }
 
-// GetWithTime implements [storage.Timed].
-func (s *Storage) GetWithTime(ctx context.Context, key string) (storage.State, storage.Revision, time.Time, error) {
-	fail := func(err error) (storage.State, storage.Revision, time.Time, error) {
-		return storage.State{}, storage.NoRevision, time.Time{}, err
-	}
+// Read implements [storage.Reader].
+func (s *Storage) Read(ctx context.Context, key string) (storage.Entry, error) {
 	if err := s.usable(ctx); err != nil {
-		return fail(err)
+		return storage.Entry{}, err
 	}
-	answer, err := within(ctx, func() ([]any, error) { return getScript.Run(ctx, s.client, []string{s.key(key)}).Slice() })
+	return s.read(ctx, s.client, key)
+}
+
+// read reads an entity from one server.
+func (s *Storage) read(ctx context.Context, client goredis.Scripter, key string) (storage.Entry, error) {
+	keys := s.keys(key)
+	answer, err := ask(ctx, s, func() ([]any, error) {
+		return readScript.Run(ctx, client, keys[:], storage.MostListed).Slice()
+	})
 	if err != nil {
-		return fail(s.failure(err))
+		return storage.Entry{}, err
 	}
-	var numbers [2]int64
-	for i := range numbers {
-		text, _ := answer[1+i].(string)
-		if numbers[i], err = strconv.ParseInt(text, 10, 64); err != nil {
-			return fail(err)
+	if len(answer) != 5 {
+		return storage.Entry{}, fmt.Errorf("%w that is an entity", ErrNoAnswer)
+	}
+	value, _ := answer[0].(string)
+	seconds, err1 := strconv.ParseInt(fmt.Sprint(answer[1]), 10, 64)
+	micros, err2 := strconv.ParseInt(fmt.Sprint(answer[2]), 10, 64)
+	if err := errors.Join(err1, err2); err != nil {
+		return storage.Entry{}, fmt.Errorf("%w that is an entity: %w", ErrNoAnswer, err)
+	}
+	e := storage.Entry{Key: key, Time: time.Unix(seconds, 1000*micros)}
+	if value == "" {
+		return e, nil
+	}
+	v, err := unpack([]byte(value))
+	if err != nil {
+		return storage.Entry{}, err
+	}
+	if e.Leases, err = storage.Decode(v.Data, &e.State); err != nil {
+		return storage.Entry{}, fmt.Errorf("%w: %w", ErrNotState, err)
+	}
+	e.Out = int64(len(e.Leases))
+	if v.apart {
+		list, _ := answer[3].([]any)
+		e.Out, _ = answer[4].(int64)
+		if e.Leases, err = heldOf(list); err != nil {
+			return storage.Entry{}, err
 		}
 	}
-	now := time.Unix(numbers[0], 1000*numbers[1])
-	value, known := answer[0].(string)
-	if !known {
-		return storage.State{}, storage.NoRevision, now, nil
-	}
-	state, rev, err := unpack([]byte(value))
-	return state, rev, now, err
+	byEnd(e.Leases)
+	return e, nil
 }
 
-// Set implements [storage.Storage]. The time of a state is a caller's.
+// Set implements [storage.Storage].
 func (s *Storage) Set(ctx context.Context, key string, state storage.State, rev storage.Revision) error {
 	if err := s.usable(ctx); err != nil {
 		return err
 	}
+	keep := s.maxHold
+	if state.Until != decision.Never {
+		keep = max(0, state.Until-state.Now)
+	}
 	var read []byte
 	if rev != storage.NoRevision {
-		read = binary.BigEndian.AppendUint64(nil, uint64(rev))
+		read = binary.LittleEndian.AppendUint64(nil, uint64(rev))
 	}
-	keep := s.maxHold
-	if state.Until < limit && state.Ops.Last > -limit {
-		keep = max(keep, state.Until-state.Ops.Last)
-	}
-	c := setScript.command(append(setScript.args(s.key(key)), read, packState(state), keep))
-	answer, err := within(ctx, func() (string, error) {
+	before, behind := pack(&state)
+	c := setScript.command(s.keys(key), read, before, behind, state.Now, keep, s.maxHold)
+	answer, err := ask(ctx, s, func() (string, error) {
 		run(s.client, []*command{c})
 		return c.Result()
 	})
 	switch {
 	case err != nil:
-		return s.failure(err)
+		return err
 	case answer == "0":
 		return storage.ErrConflict
+	case answer != "1":
+		return fmt.Errorf("%w that is a Set's", ErrNoAnswer)
 	}
 	return nil
 }
 
 // Do implements [storage.Atomic].
-func (s *Storage) Do(ctx context.Context, key string, l *storage.Limits, op storage.Op) (storage.Answer, error) {
+func (s *Storage) Do(ctx context.Context, key string, l *decision.Limits, op decision.Op) (decision.Answer, error) {
 	if err := s.usable(ctx); err != nil {
-		return storage.Answer{}, err
+		return decision.Answer{}, err
 	}
-	limits, err := packLimits(l)
-	if err != nil {
-		return storage.Answer{}, err
-	}
-	packed, err := packOp(&op)
-	if err != nil {
-		return storage.Answer{}, err
-	}
-	c := &call{key: s.key(key), limits: limits, op: packed, kind: op.Kind, now: op.Now}
-	return s.lane(ctx, c.key).do(ctx, c)
+	return s.lane(ctx, key).Do(ctx, key, l, op)
 }
 
-// lane returns the lane of a key. In a Cluster each server has its own, so that one which hangs keeps nobody from the
+// lane returns the lane of an entity. In a Cluster each server has its own, so that one which hangs keeps nobody from the
 // others.
-func (s *Storage) lane(ctx context.Context, key string) *lane {
+func (s *Storage) lane(ctx context.Context, key string) *batch.Lane {
 	server := ""
 	// Before the first answer the client may not know the Cluster, and would ask here, for longer than ctx lives.
 	if s.cluster != nil && s.reached.Load() {
-		if master, err := s.cluster.MasterForKey(ctx, key); err == nil {
+		if master, err := s.cluster.MasterForKey(ctx, s.keys(key)[0]); err == nil {
 			server = master.Options().Addr
 		}
 	}
@@ -296,47 +363,94 @@ func (s *Storage) lane(ctx context.Context, key string) *lane {
 	defer s.mu.Unlock()
 	l := s.lanes[server]
 	if l == nil {
-		l = &lane{decide: s.decide}
+		l = batch.New(s.senders, maxTurns, s.decide)
 		s.lanes[server] = l
 	}
 	return l
 }
 
-// decide sends the calls, those of one entity as one command, and sets what came of them.
-func (s *Storage) decide(calls []*call) {
-	firsts := byEntity(calls)
-	commands := make([]*command, len(firsts))
-	for i, first := range firsts {
-		args := append(opScript.args(first.key), first.limits, s.maxHold)
-		for c := first; c != nil; c = c.next {
-			args = append(args, c.op)
-		}
-		commands[i] = opScript.command(args)
-	}
-	run(s.client, commands)
-	for i, first := range firsts {
-		answers, err := commands[i].Result()
-		if err != nil {
-			err = s.failure(err)
-		} else if !s.reached.Load() {
-			s.reached.Store(true)
-		}
-		for c := first; c != nil; c = c.next {
-			if c.err = err; err == nil {
-				c.answer, answers = take(answers, c.kind)
+// decide sends a batch in one pipeline and sets what came of it. Calls of one entity share a call of the script, as far as
+// they have the same limits.
+func (s *Storage) decide(turns []*batch.Turn, answered func([]*batch.Turn)) {
+	commands := make([]*command, 0, len(turns))
+	for _, t := range turns {
+		keys := s.keys(t.Key)
+		for calls := t.Calls; len(calls) > 0; {
+			n := together(calls)
+			args := make([]any, 0, 2+n)
+			args = append(args, packLimits(&calls[0].Limits), s.maxHold)
+			for _, c := range calls[:n] {
+				args = append(args, packOp(&c.Op))
 			}
+			commands = append(commands, decideScript.command(keys, args...))
+			calls = calls[n:]
+		}
+	}
+	run(s.client, slices.Clone(commands))
+	for _, t := range turns {
+		for calls := t.Calls; len(calls) > 0; {
+			n := together(calls)
+			s.take(commands[0], calls[:n])
+			commands, calls = commands[1:], calls[n:]
+		}
+	}
+	answered(turns)
+}
+
+// together is how many of the calls share a call of the script.
+func together(calls []*batch.Call) int {
+	first := &calls[0].Limits
+	for i, c := range calls {
+		l := &c.Limits
+		same := i < maxOps && l.Print == first.Print && l.Tokens == first.Tokens && l.Guess == first.Guess && l.Lease == first.Lease &&
+			l.MaxLease == first.MaxLease && l.Start == first.Start && slices.Equal(l.Windows, first.Windows)
+		if !same {
+			return i
+		}
+	}
+	return len(calls)
+}
+
+// take sets what a call of the script has answered.
+func (s *Storage) take(c *command, calls []*batch.Call) {
+	answers, err := c.Result()
+	if err == nil && !s.reached.Load() {
+		s.reached.Store(true)
+	}
+	err = s.failure(err)
+	for _, call := range calls {
+		if err == nil {
+			answers, err = take(answers, &call.Answer)
+		}
+		if call.Err = err; err != nil {
+			call.Answer = decision.Answer{}
+			call.Again = again(err) || call.Op.Kind == decision.Cancel && call.Op.Ticket.Number == 0
 		}
 	}
 }
 
-// key names the key of an entity. A Cluster picks the node by what is between the first brace and the one that closes
-// it, or by the whole key when that is nothing: so an entity with such a brace in it is not cut there.
-func (s *Storage) key(entity string) string {
-	if strings.Contains(entity, "}") {
-		return s.prefix + "{}" + entity
-	}
-	return s.prefix + "{" + entity + "}"
+// again tells whether an operation that failed is surely not done, and may be done later.
+func again(err error) bool {
+	var answer goredis.Error
+	var network *net.OpError
+	return !errors.Is(err, ErrClosed) && !errors.Is(err, ErrNotState) &&
+		(errors.As(err, &answer) || errors.Is(err, goredis.ErrPoolTimeout) || errors.As(err, &network) && network.Op == "dial")
 }
+
+// keys are those of an entity: of its state and of its leases. A Cluster picks the node by what is between the first
+// brace and the one that closes it, so there is none in between.
+func (s *Storage) keys(entity string) [2]string {
+	if strings.ContainsAny(entity, "%}") {
+		entity = escape.Replace(entity)
+	}
+	key := s.prefix + "{" + entity + "}"
+	return [2]string{key, key + ":leases"}
+}
+
+var (
+	escape   = strings.NewReplacer("%", "%25", "}", "%7D")
+	unescape = strings.NewReplacer("%25", "%", "%7D", "}")
+)
 
 // usable is the error of a call that need not be tried.
 func (s *Storage) usable(ctx context.Context) error {
@@ -350,6 +464,8 @@ func (s *Storage) usable(ctx context.Context) error {
 func (s *Storage) failure(err error) error {
 	var answer goredis.Error
 	switch {
+	case err == nil:
+		return nil
 	case errors.Is(err, goredis.ErrClosed) && s.closed.Load():
 		return ErrClosed
 	case !errors.As(err, &answer):
@@ -357,8 +473,6 @@ func (s *Storage) failure(err error) error {
 			s.cluster.ReloadState(context.Background())
 		}
 		return fmt.Errorf("%w: %w", ErrNoAnswer, err)
-	case goredis.HasErrorPrefix(err, "DRIPRANGE"):
-		return ErrRange
 	case goredis.HasErrorPrefix(err, "DRIPSTATE"):
 		return ErrNotState
 	case strings.Contains(err.Error(), "WRONGTYPE"): // before Redis 7 it is not in front
@@ -367,11 +481,12 @@ func (s *Storage) failure(err error) error {
 	return err
 }
 
-// within returns what f returns, or the error of ctx as soon as that ends: go-redis does not interrupt what is on its
+// ask returns what f returns, or the error of ctx as soon as that ends: go-redis does not interrupt what is on its
 // way. Then f goes on, and its outcome is lost.
-func within[T any](ctx context.Context, f func() (T, error)) (T, error) {
+func ask[T any](ctx context.Context, s *Storage, f func() (T, error)) (T, error) {
 	if ctx.Done() == nil {
-		return f()
+		value, err := f()
+		return value, s.failure(err)
 	}
 	type outcome struct {
 		value T
@@ -384,7 +499,7 @@ func within[T any](ctx context.Context, f func() (T, error)) (T, error) {
 	}()
 	select {
 	case o := <-done:
-		return o.value, o.err
+		return o.value, s.failure(o.err)
 	case <-ctx.Done():
 		var none T
 		return none, ctx.Err()

@@ -10,25 +10,21 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 )
 
+//go:generate go run ../../internal/luagen -decision ../../decision -encoding ../encode.go -o decide.lua decide.lua.tmpl
+
 var (
-	//go:embed common.lua
-	commonSource string
-	//go:embed state.lua
-	stateSource string
+	//go:embed numbers.lua
+	numbersSource string
 	//go:embed decide.lua
 	decideSource string
-	//go:embed admit.lua
-	admitSource string
-	//go:embed op.lua
-	opSource string
-	//go:embed store.lua
-	storeSource string
 	//go:embed set.lua
 	setSource string
+	//go:embed read.lua
+	readSource string
 
-	opScript  = newScript(commonSource + stateSource + decideSource + "if not plain then\n" + admitSource + opSource + "end\n" + storeSource)
-	setScript = newScript(commonSource + setSource)
-	getScript = goredis.NewScript(commonSource + "return {value, time[1], time[2]}")
+	decideScript = newScript(numbersSource + decideSource)
+	setScript    = newScript(numbersSource + setSource)
+	readScript   = goredis.NewScript(numbersSource + readSource)
 )
 
 type script struct{ source, hash string }
@@ -44,14 +40,10 @@ type command struct {
 	script *script
 }
 
-// args begins the arguments of a call of s for a key. The others are appended.
-func (s *script) args(key string) []any {
-	return append(make([]any, 0, 7), "evalsha", s.hash, 1, key) // room for a single operation
-}
-
-// command makes a call of s, which is not sent yet.
-func (s *script) command(args []any) *command {
-	return &command{goredis.NewStringCmd(context.Background(), args...), s}
+// command makes a call of s for the keys, which is not sent yet.
+func (s *script) command(keys [2]string, args ...any) *command {
+	all := append(make([]any, 0, 5+len(args)), "evalsha", s.hash, 2, keys[0], keys[1])
+	return &command{goredis.NewStringCmd(context.Background(), append(all, args...)...), s}
 }
 
 // NoRetry keeps go-redis from sending the command again when the connection broke before the answer came: it may have
@@ -59,19 +51,28 @@ func (s *script) command(args []any) *command {
 func (*command) NoRetry() bool { return true }
 
 // run sends the commands in one pipeline and leaves in each what came of it. A server that does not know a script,
-// because it has been started or its scripts were flushed, has not run it: it gets the command again with the source.
+// because it has been started or its scripts were flushed, has not run it. It gets the first of those with the source,
+// and then the others again.
 func run(client goredis.UniversalClient, commands []*command) {
 	send(client, commands)
-	var unknown []*command
-	for _, c := range commands {
-		if err := c.Err(); err != nil && goredis.HasErrorPrefix(err, "NOSCRIPT") {
-			args := slices.Clone(c.Args())
-			args[0], args[1] = "eval", c.script.source
-			c.StringCmd = goredis.NewStringCmd(context.Background(), args...)
-			unknown = append(unknown, c)
+	for {
+		commands = slices.DeleteFunc(commands, func(c *command) bool {
+			err := c.Err()
+			return err == nil || !goredis.HasErrorPrefix(err, "NOSCRIPT") || c.Args()[0] == "eval"
+		})
+		if len(commands) == 0 {
+			return
 		}
+		for i, c := range commands {
+			args := slices.Clone(c.Args())
+			if i == 0 {
+				args[0], args[1] = "eval", c.script.source
+			}
+			c.StringCmd = goredis.NewStringCmd(context.Background(), args...)
+		}
+		send(client, commands[:1])
+		send(client, commands[1:])
 	}
-	send(client, unknown)
 }
 
 // send does not pass on the context of a caller: commands of several share the pipeline, and none of them may end it

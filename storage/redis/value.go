@@ -1,125 +1,173 @@
 package redis
 
 import (
+	"cmp"
 	"encoding/binary"
+	"fmt"
 	"math"
+	"slices"
+	"strconv"
 
+	"github.com/drip-go/drip/decision"
 	"github.com/drip-go/drip/storage"
 )
 
-// limit is what every number that a script calculates with stays below, either way: sums of two are then exact in a
-// Lua number, which is a double. An Until from there on means never.
-const limit = 1 << 52
+// layout is the first number of a value that decide.lua can read. It changes with the others.
+const layout = 2
 
-func outside(n int64) bool { return n <= -limit || n >= limit }
+// rawLayout is that of a value whose state is no state that decide.lua could read.
+const rawLayout = 3
 
-// appendNumbers is pack of common.lua.
+// headers is how many numbers stand in front of a state: see decide.lua.tmpl.
+const headers = 8
+
+// format is what storage.Encode has in front of the numbers of a state, which a value does not have.
+var format = storage.Encode(&decision.State{Print: 1}, nil)[:8]
+
+// stored is the value of a key.
+type stored struct {
+	storage.State
+	revision storage.Revision
+	apart    bool // the leases are in the set
+}
+
+// number is the i-th number of a value.
+func number(b []byte, i int) int64 {
+	return int64(math.Float64frombits(binary.LittleEndian.Uint64(b[8*i:])))
+}
+
+// unpack reads a value.
+func unpack(value []byte) (s stored, err error) {
+	if len(value) < 8*headers {
+		return s, ErrNotState
+	}
+	s.revision = storage.Revision(binary.LittleEndian.Uint64(value[8:]))
+	kind := number(value, 0)
+	if kind != layout && kind != rawLayout {
+		return s, ErrNotState
+	}
+	s.Now, s.Until, s.apart = number(value, 2), number(value, 3), number(value, 5) == 1
+	rest := value[8*headers:]
+	switch {
+	case kind == rawLayout:
+		s.Data = rest
+	case len(rest) > 0:
+		s.Data = slices.Clone(format)
+		for i := range len(rest) / 8 {
+			s.Data = binary.BigEndian.AppendUint64(s.Data, uint64(number(rest, i)))
+		}
+	}
+	return s, nil
+}
+
+// pack makes a value. before is what it has in front of the revision.
+func pack(s *storage.State) (before, behind []byte) {
+	const exact = 1 << 53
+	var state decision.State
+	held, err := storage.Decode(s.Data, &state)
+	if err == nil && len(s.Data) > 0 {
+		var numbers []int64
+		for rest := s.Data[len(format):]; len(rest) > 0; rest = rest[8:] {
+			n := int64(binary.BigEndian.Uint64(rest))
+			numbers = append(numbers, n)
+			if n < -exact || n > exact {
+				err = storage.ErrFormat
+			}
+		}
+		first, last := int64(0), int64(0)
+		for i, h := range held {
+			last = max(last, h.End)
+			if i == 0 || h.End < first {
+				first = h.End
+			}
+		}
+		if err == nil {
+			return appendNumbers(nil, layout), appendNumbers(appendNumbers(nil, s.Now, s.Until, s.Now, 0, first, last), numbers...)
+		}
+	}
+	kind := int64(layout)
+	if err != nil {
+		kind = rawLayout
+	}
+	return appendNumbers(nil, kind), append(appendNumbers(nil, s.Now, s.Until, s.Now, 0, 0, 0), s.Data...)
+}
+
+// heldOf reads members of a set of leases and their ends, as a script lists them.
+func heldOf(list []any) ([]storage.Held, error) {
+	held := make([]storage.Held, len(list)/2)
+	for i := range held {
+		id, _ := list[2*i].(string)
+		end, err := strconv.ParseFloat(fmt.Sprint(list[2*i+1]), 64)
+		if len(id) != 8 || err != nil {
+			return nil, ErrNotState
+		}
+		held[i] = storage.Held{ID: number([]byte(id), 0), End: int64(end)}
+	}
+	return held, nil
+}
+
+// byEnd puts leases in the order of storage.Leases.
+func byEnd(held []storage.Held) {
+	slices.SortFunc(held, func(a, b storage.Held) int { return cmp.Or(cmp.Compare(a.End, b.End), cmp.Compare(a.ID, b.ID)) })
+}
+
+// appendNumbers writes numbers as scripts read them.
 func appendNumbers(b []byte, numbers ...int64) []byte {
 	for _, n := range numbers {
-		b = binary.BigEndian.AppendUint64(b, uint64(n))
+		b = binary.LittleEndian.AppendUint64(b, math.Float64bits(float64(n)))
 	}
 	return b
 }
 
-// packState makes the value of a state, but for the revision in front. Its clock is a caller's.
-func packState(s storage.State) []byte {
-	return appendNumbers(appendNumbers(nil, 1), s.Numbers()...)
-}
-
-// unpack reads a whole value.
-func unpack(value []byte) (storage.State, storage.Revision, error) {
-	numbers := make([]int64, len(value)/8)
-	for i := range numbers {
-		numbers[i] = int64(binary.BigEndian.Uint64(value[8*i:]))
-	}
-	if len(numbers) < 2 || len(value)%8 != 0 {
-		return storage.State{}, storage.NoRevision, ErrNotState
-	}
-	s, err := storage.StateOf(numbers[2:])
-	if err != nil {
-		return storage.State{}, storage.NoRevision, ErrNotState
-	}
-	if s.Until >= limit {
-		s.Until = math.MaxInt64
-	}
-	return s, storage.Revision(numbers[0]), nil
-}
-
-// packLimits makes the first argument of op.lua.
-func packLimits(l *storage.Limits) (string, error) {
-	b, large := make([]byte, 0, 15*8), false
-	add := func(numbers ...int64) {
-		for _, n := range numbers {
-			large = large || outside(n)
-			b = binary.BigEndian.AppendUint64(b, uint64(n))
-		}
-	}
-	add(l.Size, l.RefreshRate, l.RefreshInterval, l.WaitForToken, l.Start, l.Concurrency, l.Lease, l.MaxLease)
+// packLimits makes the first argument of decide.lua: the numbers of decision.Limits in the order in which they are
+// declared, with how many Windows there are, and those of the Windows.
+func packLimits(l *decision.Limits) string {
+	b := make([]byte, 0, 8*16)
+	b = appendNumbers(b, int64(len(l.Windows)), l.Tokens, l.Guess, l.Lease, l.MaxLease, l.Start, l.Print, l.Fill)
 	for i := range l.Windows {
 		w := &l.Windows[i]
-		add(w.Size, w.RefreshRate, w.RefreshInterval)
+		b = appendNumbers(b, w.Size, w.Rate, w.Interval)
 	}
-	if large {
-		return "", ErrRange
-	}
-	return string(b), nil
+	return string(b)
 }
 
-// packOp makes another argument of op.lua.
-func packOp(op *storage.Op) (string, error) {
-	o := storage.Op{Now: op.Now} // and what the kind reads
-	switch op.Kind {
-	case storage.ReturnToken:
-		o.Now = storage.OwnClock
-	case storage.Admit:
-		o.Cost, o.Ticket = op.Cost, op.Ticket
-	case storage.Settle:
-		o.Cost, o.Lease = op.Cost, op.Lease
-	case storage.Cancel:
-		o.Lease, o.Ticket = op.Lease, op.Ticket
-	case storage.Renew:
-		o.Lease = op.Lease
-	case storage.Throttle, storage.Pause:
-		o.For = op.For
+// packOp makes another argument of decide.lua: the numbers of decision.Op in the order in which they are declared. What
+// most operations are is the Kind alone.
+func packOp(o *decision.Op) string {
+	if o.Now == decision.OwnClock && o.For == 0 && o.Ticket == (decision.Ticket{}) && o.Lease == (decision.Lease{}) &&
+		(o.Cost == 1 || o.Kind == decision.GetDelay || o.Kind == decision.ReturnToken) {
+		return kinds[o.Kind : o.Kind+1]
 	}
 	t, l := &o.Ticket, &o.Lease
-	if outside(o.Now) && o.Now != storage.OwnClock || outside(o.Cost) || outside(o.For) ||
-		outside(l.ID/2) || outside(l.Begin) || outside(l.End) || outside(l.Cost) || outside(l.Left) {
-		return "", ErrRange
-	}
-	b := append(make([]byte, 0, 1+13*8), byte(op.Kind))
-	switch classic := op.Kind == storage.GetDelay || op.Kind == storage.ReturnToken; {
-	case classic && o.Now == storage.OwnClock:
-	case classic:
-		b = appendNumbers(b, o.Now)
-	default:
-		b = appendNumbers(b, o.Now, o.Cost, o.For,
-			clamp(t.Slot), clamp(t.Epoch), clamp(t.Cost), clamp(t.Number), clamp(t.Again),
-			l.ID, l.Begin, l.End, l.Cost, l.Left)
-	}
-	return string(b), nil
+	b := make([]byte, 0, 8*12)
+	b = appendNumbers(b, int64(o.Kind), o.Now, o.Cost, o.For, t.Slot, t.Number, t.Again, t.Cost, l.ID, l.Begin, l.End, l.Cost)
+	return string(b)
 }
 
-// clamp brings a number of a ticket, which may be forged, to where a script can compare it.
-func clamp(n int64) int64 { return min(max(n, 1-limit), limit-1) }
+const kinds = "\x00\x01\x02\x03\x04\x05\x06\x07\x08\x09"
 
-// take reads what a script answers to an operation of the kind, and returns what is behind it.
-func take(answers string, kind storage.Kind) (a storage.Answer, rest string) {
+// take reads the next of the answers of decide.lua, and returns those behind it.
+func take(answers string, a *decision.Answer) (rest string, err error) {
+	var missing bool
 	next := func() int64 {
-		n := binary.BigEndian.Uint64([]byte(answers[:8]))
+		if len(answers) < 8 {
+			missing = true
+			return 0
+		}
+		n := number([]byte(answers[:8]), 0)
 		answers = answers[8:]
-		return int64(n)
+		return n
 	}
-	switch kind {
-	case storage.GetDelay, storage.Admit:
-		a.Delay, a.Bound = next(), storage.Bound(next())
-	case storage.ReturnToken, storage.Settle, storage.Cancel, storage.Renew:
-		a.Found = next() == 1
+	sum := next()
+	a.Found, a.Delay, a.Bound = sum&1 != 0, next(), decision.Bound(next())
+	if sum&2 != 0 {
+		a.Ticket = decision.Ticket{Slot: next(), Number: next(), Again: next(), Cost: next()}
 	}
-	if kind == storage.Admit && a.Delay > 0 {
-		a.Ticket = storage.Ticket{Slot: next(), Epoch: next(), Cost: next(), Number: next(), Again: next()}
-	} else if kind == storage.Admit || kind == storage.Renew {
-		a.Lease = storage.Lease{ID: next(), Begin: next(), End: next(), Cost: next(), Left: next()}
+	if sum&4 != 0 {
+		a.Lease = decision.Lease{ID: next(), Begin: next(), End: next(), Cost: next()}
 	}
-	return a, answers
+	if missing || sum>>3 != 0 {
+		return "", fmt.Errorf("%w that is a decision", ErrNoAnswer)
+	}
+	return answers, nil
 }
