@@ -12,7 +12,9 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/drip-go/drip/decision"
 	"github.com/drip-go/drip/internal/servers"
 	"github.com/drip-go/drip/storage"
 	"github.com/drip-go/drip/storage/postgres"
@@ -68,11 +70,11 @@ func testHangs(t *testing.T, server *servers.Postgres) {
 	if err := server.Pause(); err != nil {
 		t.Fatal(err)
 	}
-	if d, err := ask(context.Background(), short, "other", plenty); !errors.Is(err, postgres.ErrNoAnswer) || !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("GetDelay = %v, %v; want ErrNoAnswer for the Timeout", d, err)
+	if d, err := ask(context.Background(), short, "other", plenty); !errors.Is(err, postgres.ErrNoAnswer) || errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("GetDelay = %v, %v; want ErrNoAnswer for the Timeout, and no error of a context", d, err)
 	}
-	if _, _, err := short.Get(context.Background(), "other"); !errors.Is(err, postgres.ErrNoAnswer) {
-		t.Errorf("Get = %v, want ErrNoAnswer for the Timeout", err)
+	if _, _, err := short.Get(context.Background(), "other"); !errors.Is(err, postgres.ErrNoAnswer) || errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("Get = %v, want ErrNoAnswer for the Timeout, and no error of a context", err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
@@ -86,7 +88,7 @@ func testHangs(t *testing.T, server *servers.Postgres) {
 	}
 	wg.Wait()
 	_, _, get := s.Get(ctx, "shop")
-	_, returned := s.Do(ctx, "shop", plenty, storage.Op{Kind: storage.ReturnToken})
+	_, returned := s.Do(ctx, "shop", plenty, decision.Op{Kind: decision.ReturnToken})
 	for name, err := range map[string]error{
 		"Get": get, "ReturnToken": returned, "Set": s.Set(ctx, "shop", storage.State{}, storage.NoRevision), "DeleteIdle": s.DeleteIdle(ctx),
 	} {
@@ -253,9 +255,9 @@ func TestNotState(t *testing.T) {
 	pool := newPool(t, servers.UsePostgres(t).URL(), 1)
 	o := postgres.Options{Schema: newSchema()}
 	s := newStorageWith(t, pool, o)
-	for _, broken := range []string{"{1}", "{1,2,3,4,5}"} {
+	for _, broken := range []string{"x", strings.Repeat("12345678", 20)} {
 		getDelay(t, s, "broken", plenty)
-		exec(t, pool, o.Schema, "update drip.entity set booking = $1, revision = revision + 1 where key = 'broken'", broken)
+		exec(t, pool, o.Schema, "update drip.entity set data = $1, revision = revision + 1 where key = 'broken'", []byte(broken))
 		var wg sync.WaitGroup
 		for i := range 60 { // so that they share batches
 			wg.Go(func() {
@@ -267,11 +269,11 @@ func TestNotState(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		if _, _, err := s.Get(t.Context(), "broken"); !errors.Is(err, postgres.ErrNotState) {
-			t.Errorf("Get = %v, want ErrNotState", err)
+		if _, err := s.Read(t.Context(), "broken"); !errors.Is(err, postgres.ErrNotState) || !errors.Is(err, storage.ErrFormat) {
+			t.Errorf("Read = %v, want ErrNotState", err)
 		}
-		if got := query[string](t, pool, o.Schema, "select booking::text from drip.entity where key = 'broken'"); got != broken {
-			t.Errorf("the row now holds %q", got)
+		if st, _, err := s.Get(t.Context(), "broken"); err != nil || string(st.Data) != broken {
+			t.Errorf("Get = %q, %v; want what the row holds", st.Data, err)
 		}
 		exec(t, pool, o.Schema, "delete from drip.entity where key = 'broken'")
 	}
@@ -434,7 +436,7 @@ func TestDeadlock(t *testing.T) {
 	url := servers.UsePostgres(t).URL()
 	schema := newSchema()
 	var picked deadlocks
-	pool := newTracedPool(t, &picked, url, 1, "deadlock_timeout", "1ms") // who looks first is picked
+	pool := newTracedPool(t, &picked, url, 1, "deadlock_timeout", "200ms") // the first to look is picked
 	s := newStorageWith(t, pool, postgres.Options{Schema: schema, Timeout: 30 * time.Second})
 	keys := []string{"a", "b", "c", "z"}
 	for _, key := range keys {
@@ -540,4 +542,52 @@ func TestOneConnection(t *testing.T) {
 	}
 	conn.Release()
 	eventually(t, "who left gets its token back", func() bool { return inUse(t, s, "shop0") == 8 })
+}
+
+// The lease of a caller who has left is given back, even if no connection is to be had for that at first.
+func TestLeftWithoutConnection(t *testing.T) {
+	admin := sharedPool(t)
+	pool := newPool(t, servers.UsePostgres(t).URL(), 1)
+	o := postgres.Options{Schema: newSchema(), Timeout: 2 * time.Second}
+	s := newStorageWith(t, pool, o)
+	getDelay(t, s, "shop", plenty)
+	tx, err := admin.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), in(o.Schema, "select from drip.entity for update")); err != nil {
+		t.Fatal(err)
+	}
+	ctx, leave := context.WithCancel(t.Context())
+	left := make(chan error)
+	go func() {
+		_, err := s.Do(ctx, "shop", plenty, decision.Op{Kind: decision.Admit, Now: decision.OwnClock, Cost: 1})
+		left <- err
+	}()
+	waiting(t, admin)
+	leave()
+	if err := <-left; !errors.Is(err, context.Canceled) {
+		t.Fatalf("Admit = %v, want Canceled", err)
+	}
+	taken := make(chan *pgxpool.Conn)
+	go func() {
+		conn, err := pool.Acquire(context.Background()) // after the call that was sent
+		if err != nil {
+			t.Error(err)
+		}
+		taken <- conn
+	}()
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	direct, conn := newStorageWith(t, admin, o), <-taken
+	back := func() bool {
+		e, err := direct.Read(t.Context(), "shop")
+		return err == nil && e.Out == 0 && e.State.LastID > 0
+	}
+	eventually(t, "no connection was to be had, or it was back before the connection was taken", func() bool {
+		return pool.Stat().CanceledAcquireCount() > 0 || back()
+	})
+	conn.Release()
+	eventually(t, "the lease is given back", back)
 }

@@ -12,9 +12,9 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/drip-go/drip/decision"
 	"github.com/drip-go/drip/internal/contenders"
 	"github.com/drip-go/drip/internal/servers"
-	"github.com/drip-go/drip/storage"
 	"github.com/drip-go/drip/storage/postgres"
 )
 
@@ -26,21 +26,21 @@ type contest struct {
 	t     *testing.T
 	s     *postgres.Storage
 	start int64
-	l     *storage.Limits
+	l     *decision.Limits
 }
 
 func newContest(t *testing.T, s *postgres.Storage) *contest {
 	c := &contest{t: t, s: s}
-	_, _, now, err := s.GetWithTime(t.Context(), "shop")
+	e, err := s.Read(t.Context(), "shop")
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.start = now.UnixMilli()
+	c.start = e.Time.UnixMilli()
 	c.l = contestLimits(c.start)
 	return c
 }
 
-func contestLimits(start int64) *storage.Limits {
+func contestLimits(start int64) *decision.Limits {
 	l := limits(1_000_000, 2, 20)
 	l.Start = start
 	return l
@@ -48,15 +48,15 @@ func contestLimits(start int64) *storage.Limits {
 
 // contendFor asks for a while, and then until it is told that nothing is left: what the intervals have brought until the end
 // of that while, by the server's clock, was granted to somebody then.
-func contendFor(d time.Duration, s *postgres.Storage, l *storage.Limits) (granted, calls, until int64, err error) {
+func contendFor(d time.Duration, s *postgres.Storage, l *decision.Limits) (granted, calls, until int64, err error) {
 	ctx, began := context.Background(), time.Now()
 	for {
 		if until == 0 && time.Since(began) > d {
-			_, _, now, err := s.GetWithTime(ctx, "shop")
+			e, err := s.Read(ctx, "shop")
 			if err != nil {
 				return granted, calls, 0, err
 			}
-			until = now.UnixMilli()
+			until = e.Time.UnixMilli()
 		}
 		delay, err := ask(ctx, s, "shop", l)
 		switch calls++; {
@@ -74,14 +74,18 @@ func contendFor(d time.Duration, s *postgres.Storage, l *storage.Limits) (grante
 func (c *contest) check(granted, until int64) {
 	c.t.Helper()
 	brought := func(now int64) int64 {
-		return c.l.RefreshRate * (now/c.l.RefreshInterval - c.start/c.l.RefreshInterval)
+		w := c.l.Windows[0]
+		return w.Rate * (now/w.Interval - c.start/w.Interval)
 	}
 	if least := brought(until); granted < least {
 		c.t.Errorf("%d were granted of %d that were asked for", granted, least)
 	}
-	state, _, err := c.s.Get(c.t.Context(), "shop")
-	if want := brought(state.Ops.Last); err != nil || granted+state.Ops.Capacity != want {
-		c.t.Errorf("%d were granted and %d are left, the intervals brought %d (%v)", granted, state.Ops.Capacity, want, err)
+	e, err := c.s.Read(c.t.Context(), "shop")
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	if left, want := e.State.Lines[0].Left, brought(e.State.Now); granted+left != want {
+		c.t.Errorf("%d were granted and %d are left, the intervals brought %d", granted, left, want)
 	}
 }
 
@@ -126,7 +130,7 @@ func TestFirstCallRace(t *testing.T) {
 			storages = append(storages, newStorageWith(t, newPool(t, url, 1, "default_transaction_isolation", level), o))
 			getDelay(t, storages[len(storages)-1], "connected", plenty)
 		}
-		l := limits(5, 1, 1<<44)
+		l := limits(5, 1, 1<<36)
 		for round := range 10 {
 			var wg sync.WaitGroup
 			granted := make([]bool, len(storages))

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// memory is what is known of rows. It is bounded, for which it forgets some.
+// memory is what this process knows of rows. It is bounded: a new record takes the place of any other.
 type memory struct {
 	mu      sync.Mutex
 	records map[string]*record
@@ -18,10 +18,15 @@ func (m *memory) get(key string) *record {
 	return m.records[key]
 }
 
+// put remembers a record. Nil, or a row that is not there, is forgotten.
 func (m *memory) put(key string, r *record) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if len(m.records) >= m.most && m.records[key] == nil {
+	delete(m.records, key)
+	if r == nil || r.revision == 0 {
+		return
+	}
+	if len(m.records) >= m.most {
 		for any := range m.records {
 			delete(m.records, any)
 			break
@@ -30,34 +35,28 @@ func (m *memory) put(key string, r *record) {
 	m.records[key] = r
 }
 
-func (m *memory) forget(key string) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	delete(m.records, key)
-}
-
-// clock is the server's as far as it is known here: what it must have shown at the least. So it is behind by no more than
-// an answer took that was quick, and ahead only if the server's is slower or was set back. Then what is decided by
-// it is refused, and what is heard next counts.
+// clock is the server's clock as far as it is known here: the time that it must have shown at least. So it is behind by the
+// time that the quickest answer took, and ahead only if the server's clock is slower or was set back. What is decided by it
+// is refused then, and the next time that is heard counts.
 type clock struct {
-	started time.Time // all readings are since then, so setting the clock of this machine changes nothing
+	started time.Time // readings are since then, so setting the clock of this machine changes nothing
 
 	mu     sync.Mutex
 	known  bool
-	behind int64 // what the server's shows less what this one reads, in microseconds
+	behind int64 // the server's time less the reading, in microseconds
 }
 
-// reading is what the clock of this process reads, in microseconds.
+// reading is the time of the clock of this process, in microseconds.
 func (c *clock) reading() int64 { return time.Since(c.started).Microseconds() }
 
 // now is in milliseconds.
 func (c *clock) now() (ms int64, known bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return floor(c.reading()+c.behind, 1000), c.known
+	return (c.reading() + c.behind) / 1000, c.known
 }
 
-// heard takes in that the server's clock has shown a time. doubt says that what was known before may be wrong.
+// heard takes in that the server's clock has shown a time. doubt says that the time known before may be wrong.
 func (c *clock) heard(micros int64, doubt bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

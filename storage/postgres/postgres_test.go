@@ -18,6 +18,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/drip-go/drip/decision"
 	"github.com/drip-go/drip/internal/contenders"
 	"github.com/drip-go/drip/internal/servers"
 	"github.com/drip-go/drip/internal/traces"
@@ -130,23 +131,27 @@ func in(schema, sql string) string {
 }
 
 // limits are those of an entity that is full at first.
-func limits(size, rate, interval int64) *storage.Limits {
-	return &storage.Limits{
-		Window:       storage.Window{Size: size, RefreshRate: rate, RefreshInterval: interval},
-		WaitForToken: 50, Lease: 60_000, MaxLease: 3_600_000, Concurrency: 1 << 40, Start: -1 << 50,
+func limits(size, rate, interval int64) *decision.Limits {
+	l := &decision.Limits{
+		Windows: []decision.Window{{Size: size, Rate: rate, Interval: interval}},
+		Guess:   50, Lease: 60_000, MaxLease: 3_600_000, Tokens: 1 << 40, Start: -1 << 42,
 	}
+	if field, _ := l.Ready(); field != "" {
+		panic("limits: " + field)
+	}
+	return l
 }
 
 // plenty lets everybody run who asks, and its only interval does not end while the tests run.
-var plenty = limits(1<<40, 1<<40, 1<<44)
+var plenty = limits(1<<40, 1<<40, 1<<40)
 
 // ask asks by the server's clock.
-func ask(ctx context.Context, s storage.Atomic, key string, l *storage.Limits) (time.Duration, error) {
-	a, err := s.Do(ctx, key, l, storage.Op{Kind: storage.GetDelay, Now: storage.OwnClock})
-	return storage.Milliseconds(a.Delay), err
+func ask(ctx context.Context, s storage.Atomic, key string, l *decision.Limits) (time.Duration, error) {
+	a, err := s.Do(ctx, key, l, decision.Op{Kind: decision.GetDelay, Now: decision.OwnClock})
+	return time.Duration(a.Delay) * time.Millisecond, err
 }
 
-func getDelay(t testing.TB, s storage.Atomic, key string, l *storage.Limits) time.Duration {
+func getDelay(t testing.TB, s storage.Atomic, key string, l *decision.Limits) time.Duration {
 	t.Helper()
 	delay, err := ask(context.Background(), s, key, l)
 	if err != nil {
@@ -155,13 +160,14 @@ func getDelay(t testing.TB, s storage.Atomic, key string, l *storage.Limits) tim
 	return delay
 }
 
-func inUse(t testing.TB, s storage.Storage, key string) int64 {
+// inUse is the number of plain tokens that are out.
+func inUse(t testing.TB, s storage.Reader, key string) int64 {
 	t.Helper()
-	st, _, err := s.Get(context.Background(), key)
+	e, err := s.Read(context.Background(), key)
 	if err != nil {
-		t.Fatalf("Get(%q): %v", key, err)
+		t.Fatalf("Read(%q): %v", key, err)
 	}
-	return st.InUse
+	return e.State.Plain
 }
 
 func eventually(t testing.TB, what string, is func() bool) {
@@ -214,7 +220,7 @@ type inTurn struct {
 	next     int
 }
 
-func (i *inTurn) Do(ctx context.Context, key string, l *storage.Limits, op storage.Op) (storage.Answer, error) {
+func (i *inTurn) Do(ctx context.Context, key string, l *decision.Limits, op decision.Op) (decision.Answer, error) {
 	if i.next++; i.random {
 		i.next = rand.IntN(len(i.storages))
 	}
@@ -230,25 +236,26 @@ func TestExecModes(t *testing.T) {
 			o := postgres.Options{Schema: newSchema()}
 			s := newStorageWith(t, pool, o)
 			storagetest.Compare(t, &inTurn{storages: []storage.Atomic{s, s, newStorageWith(t, pool, o)}}, 1, 200)
+			storagetest.Compare(t, s, 2, 200)
 			for i := range 5 {
-				if d := getDelay(t, s, "shop", limits(3, 1, 1<<44)); (d == 0) != (i < 3) {
+				if d := getDelay(t, s, "shop", limits(3, 1, 1<<36)); (d == 0) != (i < 3) {
 					t.Errorf("call %d: %v", i, d)
 				}
 			}
 			long := strings.Repeat("long", 500)
-			if err := s.Set(t.Context(), long, storage.State{InUse: 7, Until: 1 << 60}, storage.NoRevision); err != nil {
+			if err := s.Set(t.Context(), long, storage.State{Data: storage.Encode(&decision.State{Print: 1, Plain: 7}, nil), Until: 1 << 60}, storage.NoRevision); err != nil {
 				t.Fatal(err)
 			}
-			st, rev, err := s.Get(t.Context(), long)
-			if err != nil || st.InUse != 7 {
-				t.Fatalf("Get = %+v, %v", st, err)
+			_, rev, err := s.Get(t.Context(), long)
+			if n := inUse(t, s, long); err != nil || n != 7 {
+				t.Fatalf("Get = %v, and %d tokens are out", err, n)
 			}
-			if err := s.Set(t.Context(), long, storage.State{InUse: 8, Until: 1 << 60}, rev); err != nil {
+			if err := s.Set(t.Context(), long, storage.State{Data: storage.Encode(&decision.State{Print: 1, Plain: 8}, nil), Until: 1 << 60}, rev); err != nil {
 				t.Fatal(err)
 			}
 			found := map[string]int64{}
 			if err := errors.Join(s.DeleteIdle(t.Context()), s.List(t.Context(), func(e storage.Entry) error {
-				found[e.Key] = e.State.InUse
+				found[e.Key] = e.State.Plain
 				return nil
 			})); err != nil {
 				t.Fatal(err)
@@ -262,7 +269,7 @@ func TestExecModes(t *testing.T) {
 
 func TestOptions(t *testing.T) {
 	pool := newPool(t, "postgres://nobody@127.0.0.1:1/none", 1)
-	for _, o := range []postgres.Options{{MaxHold: -1}, {Timeout: time.Microsecond}, {Remember: -1}} {
+	for _, o := range []postgres.Options{{MaxHold: -1}, {Timeout: time.Microsecond}, {Remember: -1}, {Schema: strings.Repeat("s", 64)}} {
 		if _, err := postgres.New(pool, o); err == nil || !strings.HasPrefix(err.Error(), "postgres: Options.") {
 			t.Errorf("New with %+v = %v", o, err)
 		}
@@ -319,8 +326,10 @@ func TestSchema(t *testing.T) {
 	schema, user := newSchema(), fmt.Sprintf("user_%x", rand.Uint64())
 	exec(t, pool, schema, postgres.SchemaSQL(schema))
 	exec(t, pool, schema, "create role "+user+" login; grant usage on schema "+pgx.Identifier{schema}.Sanitize()+" to "+user+
-		"; grant select, insert, update, delete on drip.entity to "+user)
-	t.Cleanup(func() { exec(t, pool, schema, "drop table drip.entity; drop owned by "+user+"; drop role "+user) })
+		"; grant select, insert, update, delete on drip.entity, drip.lease to "+user)
+	t.Cleanup(func() {
+		exec(t, pool, schema, "drop table drip.entity, drip.lease; drop owned by "+user+"; drop role "+user)
+	})
 	s := newStorageWith(t, newPool(t, servers.UsePostgres(t).URL(), 4, "role", user), postgres.Options{Schema: schema})
 	storagetest.Compare(t, s, 1, 200)
 	if err := s.DeleteIdle(t.Context()); err != nil {
@@ -350,13 +359,13 @@ func TestList(t *testing.T) {
 		getDelay(t, s, key, plenty)
 	}
 	exec(t, pool, o.Schema, "update drip.entity set expires = 5 where key = 'idle'")
-	exec(t, pool, o.Schema, "update drip.entity set booking = '{7}' where key = 'broken'")
+	exec(t, pool, o.Schema, "update drip.entity set data = 'x' where key = 'broken'")
 	got := map[string]int64{}
 	if err := s.List(t.Context(), func(e storage.Entry) error {
 		if _, twice := got[e.Key]; twice || time.Since(e.Time).Abs() > time.Minute {
 			t.Errorf("List tells %+v", e)
 		}
-		got[e.Key] = e.State.InUse
+		got[e.Key] = e.State.Plain
 		return nil
 	}); err != nil {
 		t.Fatal(err)
@@ -407,29 +416,29 @@ func TestUnchangedIsNotWritten(t *testing.T) {
 	o := postgres.Options{Schema: newSchema()}
 	first, second := newStorageWith(t, pool, o), newStorageWith(t, pool, o)
 	for name, s := range map[string]storage.Atomic{"one process": first, "two in turn": &inTurn{storages: []storage.Atomic{first, second}}} {
-		l := limits(5, 5, 1<<44)
+		l := limits(5, 5, 1<<36)
 		key := newSchema()
-		admit := func(t1 storage.Ticket) storage.Answer {
+		admit := func(t1 decision.Ticket) decision.Answer {
 			t.Helper()
-			a, err := s.Do(t.Context(), key, l, storage.Op{Kind: storage.Admit, Now: storage.OwnClock, Cost: 1, Ticket: t1})
+			a, err := s.Do(t.Context(), key, l, decision.Op{Kind: decision.Admit, Now: decision.OwnClock, Cost: 1, Ticket: t1})
 			if err != nil {
 				t.Fatal(err)
 			}
 			return a
 		}
-		leased := admit(storage.Ticket{})
+		leased := admit(decision.Ticket{})
 		version := func() string {
 			return query[string](t, pool, o.Schema, "select xmin::text || ctid::text from drip.entity where key = $1", []byte(key))
 		}
-		settle := storage.Op{Kind: storage.Settle, Now: storage.OwnClock, Lease: leased.Lease, Cost: 1}
+		settle := decision.Op{Kind: decision.Settle, Now: decision.OwnClock, Lease: leased.Lease, Cost: 1}
 		if a, err := s.Do(t.Context(), key, l, settle); !a.Found || err != nil {
 			t.Fatalf("Settle = %+v, %v", a, err)
 		}
 		before := version()
-		for _, op := range []storage.Op{
-			{Kind: storage.ReturnToken}, settle, {Kind: storage.Cancel, Lease: leased.Lease}, {Kind: storage.Renew, Lease: leased.Lease}, {Kind: storage.Resume},
+		for _, op := range []decision.Op{
+			{Kind: decision.ReturnToken}, settle, {Kind: decision.Cancel, Lease: leased.Lease}, {Kind: decision.Renew, Lease: leased.Lease},
 		} {
-			op.Now = storage.OwnClock
+			op.Now = decision.OwnClock
 			for range 3 {
 				if a, err := s.Do(t.Context(), key, l, op); err != nil || a.Found {
 					t.Errorf("%s: operation %d = %+v, %v", name, op.Kind, a, err)
@@ -445,25 +454,25 @@ func TestUnchangedIsNotWritten(t *testing.T) {
 		}
 		// A denial books a slot, so that the next one is told a later one: that is written.
 		for range 4 {
-			admit(storage.Ticket{})
+			admit(decision.Ticket{})
 		}
 		before = version()
-		first := admit(storage.Ticket{})
-		if second := admit(storage.Ticket{}); first.Delay == 0 || second.Ticket == first.Ticket || version() == before {
+		first := admit(decision.Ticket{})
+		if second := admit(decision.Ticket{}); first.Delay == 0 || second.Ticket == first.Ticket || version() == before {
 			t.Errorf("a denial did not book: %+v, then %+v", first, second)
 		}
 	}
-	written := "select n_tup_ins + n_tup_upd + n_tup_del from pg_stat_user_tables where schemaname = $1"
-	read := "select seq_scan + idx_scan from pg_stat_user_tables where schemaname = $1"
+	written := "select sum(n_tup_ins + n_tup_upd + n_tup_del)::bigint from pg_stat_user_tables where schemaname = $1"
+	read := "select sum(seq_scan + idx_scan)::bigint from pg_stat_user_tables where schemaname = $1"
 	s := newStorageWith(t, pool, postgres.Options{Schema: o.Schema})
 	stat := func(sql string) int64 { return query[int64](t, pool, o.Schema, sql, o.Schema) }
 	flush := func(sql string, past int64) { // the server counts with a delay
 		eventually(t, "counted", func() bool { return stat(sql) >= past })
 	}
-	flush(written, 2*(1+1+4+2))
+	flush(written, 2*(2+2+8+2)) // a run and its settlement change a lease, too
 	before, scans := stat(written), stat(read)
 	for i := range 20 {
-		if a, err := s.Do(t.Context(), fmt.Sprint("nobody", i), plenty, storage.Op{Kind: storage.ReturnToken}); err != nil || a.Found {
+		if a, err := s.Do(t.Context(), fmt.Sprint("nobody", i), plenty, decision.Op{Kind: decision.ReturnToken}); err != nil || a.Found {
 			t.Fatalf("ReturnToken = %+v, %v", a, err)
 		}
 	}
@@ -483,7 +492,7 @@ func TestDeleteIdle(t *testing.T) {
 	for i := range 60 {
 		key := fmt.Sprint("idle", i)
 		getDelay(t, s, key, quick)
-		if _, err := s.Do(t.Context(), key, quick, storage.Op{Kind: storage.ReturnToken}); err != nil {
+		if _, err := s.Do(t.Context(), key, quick, decision.Op{Kind: decision.ReturnToken}); err != nil {
 			t.Fatal(err)
 		}
 	}

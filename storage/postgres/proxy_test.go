@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/decision"
 	"github.com/drip-go/drip/internal/servers"
 	"github.com/drip-go/drip/storage"
 	"github.com/drip-go/drip/storage/postgres"
@@ -129,22 +130,16 @@ func (p *proxy) serve(client net.Conn, to string) {
 	}
 }
 
-// roundTrips is how many f takes.
-func (p *proxy) roundTrips(t *testing.T, what string, want int64, f func()) {
-	t.Helper()
-	roundTrips(t, what, want, func() int64 {
-		before := p.answers.Load()
-		f()
-		return p.answers.Load() - before
-	})
-}
-
-// roundTrips is what f tells. It is tried a few times, because what a busy machine delays by a second is decided again.
-func roundTrips(t *testing.T, what string, want int64, f func() int64) {
+// roundTrips checks how many f takes after prepare. It is tried a few times, because a decision that a busy machine delays is
+// made again.
+func (p *proxy) roundTrips(t *testing.T, what string, want int64, prepare, f func()) {
 	t.Helper()
 	least := int64(1 << 40)
 	for range 5 {
-		if least = min(least, f()); least == want {
+		prepare()
+		before := p.answers.Load()
+		f()
+		if least = min(least, p.answers.Load()-before); least == want {
 			return
 		}
 	}
@@ -158,7 +153,7 @@ func TestRoundTrips(t *testing.T) {
 	s, other := newStorageWith(t, pool, o), newStorageWith(t, pool, o)
 	returnToken := func(s *postgres.Storage, key string) {
 		t.Helper()
-		if _, err := s.Do(t.Context(), key, plenty, storage.Op{Kind: storage.ReturnToken, Now: storage.OwnClock}); err != nil {
+		if _, err := s.Do(t.Context(), key, plenty, decision.Op{Kind: decision.ReturnToken, Now: decision.OwnClock}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -170,25 +165,30 @@ func TestRoundTrips(t *testing.T) {
 	getDelay(t, s, "shop", plenty)
 	getDelay(t, s, "shop", plenty)
 
-	p.roundTrips(t, "50 decisions of one process", 100, func() {
+	nothing := func() {}
+	p.roundTrips(t, "50 decisions of one process", 100, nothing, func() {
 		for range 50 {
 			getDelay(t, s, "shop", plenty)
 			returnToken(s, "shop")
 		}
 	})
-	p.roundTrips(t, "what changes nothing", 20, func() {
+	p.roundTrips(t, "what changes nothing", 20, nothing, func() {
 		for range 20 {
-			if _, err := s.Do(t.Context(), "shop", plenty, storage.Op{Kind: storage.Resume, Now: storage.OwnClock}); err != nil {
-				t.Fatal(err)
+			lost := decision.Lease{ID: 1, End: 1 << 42}
+			if a, err := s.Do(t.Context(), "shop", plenty, decision.Op{Kind: decision.Settle, Now: decision.OwnClock, Lease: lost}); err != nil || a.Found {
+				t.Fatal(a, err)
 			}
 		}
 	})
-	p.roundTrips(t, "an entity that is new, and one that is new here", 1+1, func() {
+	p.roundTrips(t, "an entity that is new, and one that is new here", 2+2, nothing, func() {
 		key := newSchema()
 		getDelay(t, s, key, plenty)
 		getDelay(t, other, key, plenty)
 	})
-	p.roundTrips(t, "two processes in turn", 40, func() {
+	p.roundTrips(t, "two processes in turn", 2*40, func() {
+		makeContested(t, s, other)
+		makeContested(t, other, s)
+	}, func() {
 		for range 10 {
 			getDelay(t, s, "shop", plenty)
 			getDelay(t, other, "shop", plenty)
@@ -196,49 +196,15 @@ func TestRoundTrips(t *testing.T) {
 			returnToken(other, "shop")
 		}
 	})
-	none := limits(1, 1, 1<<36)
-	for range 3 {
-		getDelay(t, s, "none", none)
-		getDelay(t, other, "none", none)
-	}
-	p.roundTrips(t, "two processes in turn that are denied", 20, func() {
-		for range 10 {
-			if a, b := getDelay(t, s, "none", none), getDelay(t, other, "none", none); a == 0 || b <= a {
-				t.Errorf("postponed by %v and %v", a, b)
-			}
+	p.roundTrips(t, "an entity that another process had, and alone again", 3+2+1+1, func() {
+		makeAlone(t, s)
+		getDelay(t, other, "shop", plenty)
+	}, func() {
+		for range 4 {
+			getDelay(t, s, "shop", plenty) // finds that it was changed; that it was not; and relies on that
 		}
 	})
-	p.roundTrips(t, "two processes in turn, and two windows", 2*20, func() {
-		for range 10 {
-			getDelay(t, s, "shop2", twoWindows)
-			getDelay(t, other, "shop2", twoWindows)
-		}
-	})
-	for _, c := range []struct {
-		key    string
-		limits *storage.Limits
-		want   int64
-	}{{"shop", plenty, 1 + 1 + 1 + 2 + 1}, {"shop2", twoWindows, 2 + 2 + 1 + 3 + 2}} {
-		for range 20 {
-			getDelay(t, other, c.key, c.limits) // is alone with it
-		}
-		p.roundTrips(t, "an entity that another process had, and alone again: "+c.key, c.want, func() {
-			for range 3 {
-				getDelay(t, s, c.key, c.limits) // knows that it was shared; finds that it still was; then that it is not
-			}
-			getDelay(t, other, c.key, c.limits) // finds that it was changed
-			getDelay(t, other, c.key, c.limits) // finds that it was not
-		})
-	}
-	direct := newStorageWith(t, sharedPool(t), o)
-	makeHot(t, p, s, direct)
-	p.roundTrips(t, "an entity that others change all the time", 2*10, func() {
-		for range 10 {
-			getDelay(t, direct, "shop", twoWindows)
-			getDelay(t, s, "shop", twoWindows)
-		}
-	})
-	p.roundTrips(t, "a look", 10, func() {
+	p.roundTrips(t, "a look", 10, nothing, func() {
 		for range 10 {
 			_ = inUse(t, s, "shop")
 		}
@@ -247,7 +213,7 @@ func TestRoundTrips(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.roundTrips(t, "Inspect, as drip inspect asks", 10, func() {
+	p.roundTrips(t, "Inspect, as drip inspect asks", 10, nothing, func() {
 		for range 10 {
 			if status, err := bucket.Inspect(t.Context(), "shop"); err != nil || status.InUse == 0 {
 				t.Fatalf("Inspect = %+v, %v", status, err)
@@ -269,41 +235,19 @@ func TestRoundTrips(t *testing.T) {
 	}
 }
 
-// twoWindows is plenty for which the classic rules are not enough.
-var twoWindows = func() *storage.Limits {
-	l := *plenty
-	l.Windows = []storage.Window{l.Window}
-	return &l
-}()
-
-// makeAlone makes s believe that it has the shop alone, makeShared that others use it, too, and makeHot that they do all the
-// time. s goes through the proxy, other does not.
+// makeAlone makes s expect that nobody else changes the shop, and makeContested that others do.
 func makeAlone(t *testing.T, s *postgres.Storage) {
 	t.Helper()
 	for range 3 {
-		getDelay(t, s, "shop", twoWindows)
+		getDelay(t, s, "shop", plenty)
 	}
 }
 
-func makeShared(t *testing.T, s, other *postgres.Storage) {
+func makeContested(t *testing.T, s, other *postgres.Storage) {
 	t.Helper()
 	makeAlone(t, s)
-	getDelay(t, other, "shop", twoWindows)
-	getDelay(t, s, "shop", twoWindows)
-}
-
-func makeHot(t *testing.T, p *proxy, s, other *postgres.Storage) {
-	t.Helper()
-	makeShared(t, s, other)
-	p.after(1, func(net.Conn, net.Conn) bool { // it has read
-		getDelay(t, other, "shop", twoWindows)
-		return true
-	})
-	before := p.answers.Load()
-	getDelay(t, s, "shop", twoWindows)
-	if n := p.answers.Load() - before; n < 4 { // more, if a statement had to be prepared
-		t.Errorf("a decision that somebody came in between took %d round trips, want 4", n)
-	}
+	getDelay(t, other, "shop", plenty)
+	getDelay(t, s, "shop", plenty)
 }
 
 // A call whose answer is lost is not made again, and was made or not as a whole.
@@ -319,54 +263,31 @@ func TestLostAnswer(t *testing.T) {
 		done    int64
 	}{
 		{"a swap", func() { makeAlone(t, s) }, 1, 1},
-		{"a read", func() { makeShared(t, s, direct) }, 1, 0},
-		{"a swap after reading", func() { makeShared(t, s, direct) }, 2, 1},
-		{"the row that was locked", func() { makeHot(t, p, s, direct) }, 1, 0},
-		{"what was stored then", func() { makeHot(t, p, s, direct) }, 2, 1},
+		{"a swap that is stale", func() { makeAlone(t, s); getDelay(t, direct, "shop", plenty) }, 1, 0},
+		{"the row that was locked", func() { makeContested(t, s, direct) }, 1, 0},
+		{"what was stored then", func() { makeContested(t, s, direct) }, 2, 1},
 	} {
 		c.prepare()
 		before := inUse(t, direct, "shop")
 		p.lose(c.lost)
-		if d, err := ask(context.Background(), s, "shop", twoWindows); !errors.Is(err, postgres.ErrNoAnswer) {
+		if d, err := ask(context.Background(), s, "shop", plenty); !errors.Is(err, postgres.ErrNoAnswer) {
 			t.Errorf("%s: %v, %v; want ErrNoAnswer", c.name, d, err)
 		}
 		if n := inUse(t, direct, "shop") - before; n != c.done {
 			t.Errorf("%s: %d tokens were taken, want %d", c.name, n, c.done)
 		}
-		if d := getDelay(t, s, "shop", twoWindows); d != 0 {
+		if d := getDelay(t, s, "shop", plenty); d != 0 {
 			t.Errorf("%s: then %v", c.name, d)
 		}
 		if n := inUse(t, direct, "shop") - before; n != c.done+1 {
 			t.Errorf("%s: in the end %d tokens were taken, want %d", c.name, n, c.done+1)
 		}
 	}
-	for _, c := range []struct {
-		name string
-		op   storage.Kind
-		done int64
-	}{{"a token", storage.GetDelay, 1}, {"a token that comes back", storage.ReturnToken, -1}} {
-		for range 3 { // others always come in between
-			for _, kind := range []storage.Kind{storage.GetDelay, storage.GetDelay, storage.ReturnToken} {
-				if _, err := s.Do(t.Context(), "plain", plenty, storage.Op{Kind: kind, Now: storage.OwnClock}); err != nil {
-					t.Fatal(err)
-				}
-				getDelay(t, direct, "plain", plenty)
-			}
-		}
-		before := inUse(t, direct, "plain")
-		p.lose(1)
-		if _, err := s.Do(t.Context(), "plain", plenty, storage.Op{Kind: c.op, Now: storage.OwnClock}); !errors.Is(err, postgres.ErrNoAnswer) {
-			t.Errorf("%s: %v, want ErrNoAnswer", c.name, err)
-		}
-		if n := inUse(t, direct, "plain") - before; n != c.done {
-			t.Errorf("%s: %d tokens were taken, want %d", c.name, n, c.done)
-		}
-	}
 	st, rev, err := s.Get(t.Context(), "shop")
 	if err != nil {
 		t.Fatal(err)
 	}
-	st.InUse = 77
+	st.Data = storage.Encode(&decision.State{Print: 1, Plain: 77}, nil)
 	p.lose(2) // the first one prepares
 	if err := s.Set(t.Context(), "shop", st, rev); !errors.Is(err, postgres.ErrNoAnswer) {
 		t.Errorf("Set whose answer is lost = %v, want ErrNoAnswer: ErrConflict would say that nothing has changed", err)
@@ -381,12 +302,12 @@ func TestStoppedInTheMiddle(t *testing.T) {
 	p := newProxy(t, servers.UsePostgres(t).URL())
 	o := postgres.Options{Schema: newSchema(), Timeout: 4 * time.Second}
 	stopped := newStorageWith(t, newPool(t, p.url, 1), o)
-	getDelay(t, stopped, "prepared", twoWindows)
+	getDelay(t, stopped, "prepared", plenty)
 	o.Timeout = 20 * time.Second
 	direct := newStorageWith(t, sharedPool(t), o)
-	getDelay(t, direct, "shop", twoWindows)
+	getDelay(t, direct, "shop", plenty)
 	locked, served := make(chan struct{}), make(chan struct{})
-	makeHot(t, p, stopped, direct)
+	makeContested(t, stopped, direct)
 	before := inUse(t, direct, "shop")
 	p.after(1, func(client, _ net.Conn) bool {
 		p.unplugged.Store(client, nil)
@@ -396,12 +317,12 @@ func TestStoppedInTheMiddle(t *testing.T) {
 	})
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		if d, err := ask(context.Background(), stopped, "shop", twoWindows); !errors.Is(err, postgres.ErrNoAnswer) {
+		if d, err := ask(context.Background(), stopped, "shop", plenty); !errors.Is(err, postgres.ErrNoAnswer) {
 			t.Errorf("the process that was stopped: %v, %v; want ErrNoAnswer", d, err)
 		}
 	})
 	<-locked
-	if d := getDelay(t, direct, "shop", twoWindows); d != 0 {
+	if d := getDelay(t, direct, "shop", plenty); d != 0 {
 		t.Errorf("GetDelay = %v", d)
 	}
 	close(served)

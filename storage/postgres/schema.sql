@@ -1,18 +1,26 @@
 create schema if not exists drip;
 
--- An entity a row. There is no index on expires, so that an update touches no index, and the room on each page lets the
--- new version of a row stay beside the old one.
+-- One row for each entity. No index covers a column that changes, and the free room on each page lets the new version of
+-- a row stay beside the old one.
 create table if not exists drip.entity (
-  key           bytea   primary key, -- the entity, or of a long name its beginning and a hash
-  revision      bigint  not null,    -- at random; never 0
-  expires       bigint  not null,    -- in milliseconds since 1970: from then on it counts as not stored
-  ops_last      bigint  not null,    -- from here on storage.State, in the order of its Numbers
-  ops_capacity  bigint  not null,
-  wait_last     bigint  not null,
-  wait_capacity bigint  not null,
-  in_use        bigint  not null,
-  until         bigint  not null,
+  key           bytea   primary key, -- the entity, or the beginning of a long name and a hash
+  revision      bigint  not null,    -- random; never 0
+  expires       bigint  not null,    -- in milliseconds since 1970: from then on the entity counts as not stored
   callers_clock boolean not null,    -- the times in the state are a caller's, not this server's
-  booking       bigint[],            -- what follows in the Numbers
+  decided       bigint  not null,    -- storage.State.Now
+  until         bigint  not null,    -- storage.State.Until
+  leases        bigint  not null,    -- the number of rows in drip.lease
+  first_end     bigint  not null,    -- none of these ends earlier
+  last_end      bigint  not null,    -- none of these ends later
+  data          bytea   not null,    -- storage.State.Data
   entity        bytea                -- the entity, if its name is long
 ) with (fillfactor = 70);
+
+-- One row for each lease. Whoever changes the leases of an entity changes its row in drip.entity, too.
+create table if not exists drip.lease (
+  key  bytea  not null,
+  id   bigint not null,
+  ends bigint not null, -- in milliseconds since 1970
+  primary key (key, id)
+);
+create index if not exists lease_ends on drip.lease (key, ends, id);

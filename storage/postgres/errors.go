@@ -1,0 +1,118 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/drip-go/drip/decision"
+)
+
+var (
+	// ErrNoAnswer is wrapped by the error of a call that the server did not answer: it was not reached, the connection
+	// broke, or Options.Timeout passed. Unless the cause is a failure to connect, the call may have been done all the
+	// same. The error is one of a context only if the caller's has ended.
+	//
+	// What the server answers instead of doing the call is returned as a [pgconn.PgError]. Nothing has changed then.
+	ErrNoAnswer = errors.New("postgres: no answer")
+
+	// ErrNoSchema is wrapped by the error of a call that found no table. Call CreateSchema. Nothing has changed.
+	ErrNoSchema = errors.New("postgres: the schema is missing or not complete")
+
+	// ErrNotState is wrapped by the error of Do and Read if the row holds something else than a state. Nothing has changed.
+	ErrNotState = errors.New("postgres: the row holds something else than the state of an entity")
+
+	// ErrClosed is returned by every call after Close.
+	ErrClosed = errors.New("postgres: the storage is closed")
+
+	errTimeout = errors.New("Options.Timeout is over")
+)
+
+// limited returns a context that ends when Options.Timeout is over, with errTimeout as the cause.
+func (s *Storage) limited(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeoutCause(ctx, s.timeout, errTimeout)
+}
+
+// retry calls f until the server does not refuse it for what others did at the same time, or ctx ends.
+func (s *Storage) retry(ctx context.Context, f func() error) error {
+	for wait := time.Millisecond; ; wait = min(2*wait, 50*time.Millisecond) {
+		err := f()
+		if !again(err) {
+			return s.failure(ctx, err)
+		}
+		select {
+		case <-time.After(rand.N(wait)):
+		case <-ctx.Done():
+			return s.failure(ctx, err)
+		}
+	}
+}
+
+// again reports whether an error says that others did something at the same time. Nothing has changed then.
+func again(err error) bool {
+	var answer *pgconn.PgError
+	if !errors.As(err, &answer) {
+		return false
+	}
+	switch answer.Code {
+	case "40001", "40P01", "23505", // serialization_failure, deadlock_detected, unique_violation
+		"22012",          // division_by_zero: the statement was late
+		"25P03",          // idle_in_transaction_session_timeout: this process was stopped for so long
+		"42P06", "42P07": // duplicate_schema, duplicate_table: two of CreateSchema
+		return true
+	}
+	return false
+}
+
+// failure turns an error of pgx into one that this package documents.
+func (s *Storage) failure(ctx context.Context, err error) error {
+	var answer *pgconn.PgError
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &answer) && answer.SeverityUnlocalized != "FATAL": // a fatal error ends the connection
+		switch answer.Code {
+		case "3F000", "42P01", "42703": // invalid_schema_name, undefined_table, undefined_column
+			return fmt.Errorf("%w: %w", ErrNoSchema, err)
+		}
+		return err
+	case s.closed.Load():
+		return ErrClosed
+	case context.Cause(ctx) == errTimeout && errors.As(err, new(unsent)):
+		return fmt.Errorf("%w: %w: %v", ErrNoAnswer, unsent{errTimeout}, err) // no error of a context
+	case context.Cause(ctx) == errTimeout:
+		return fmt.Errorf("%w: %w: %v", ErrNoAnswer, errTimeout, err)
+	case ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded):
+		return fmt.Errorf("%w: %v", ErrNoAnswer, err) // nor is that of connect_timeout
+	}
+	return fmt.Errorf("%w: %w", ErrNoAnswer, err)
+}
+
+// unsent is the error of statements that were surely not sent.
+type unsent struct{ error }
+
+func (u unsent) Unwrap() error { return u.error }
+
+// fail sets the error of the calls of a turn. A call may be made again if nothing was done, or if it only gives back a
+// lease.
+func (s *Storage) fail(t *turn, err error) {
+	s.memory.put(t.Key, nil)
+	undone := !errors.Is(err, ErrNoAnswer) && err != ErrClosed || errors.As(err, new(unsent))
+	for _, c := range t.calls {
+		c.Answer, c.Err = decision.Answer{}, err
+		c.Again = undone || c.Op.Kind == decision.Cancel && c.Op.Ticket.Number == 0
+	}
+	t.calls = nil
+}
+
+// usable is the error of a call that need not be tried.
+func (s *Storage) usable(ctx context.Context) error {
+	if s.closed.Load() {
+		return ErrClosed
+	}
+	return ctx.Err()
+}

@@ -1,0 +1,150 @@
+package postgres
+
+import (
+	"context"
+	"math"
+
+	"github.com/drip-go/drip/decision"
+)
+
+// none as the end of a lease means that there is no lease.
+const none = -1 << 53
+
+// change is what becomes of one lease: it ended at was and ends at ends. Either may be none.
+type change struct{ was, ends int64 }
+
+// leases are the leases of an entity while its calls are decided, as far as they are known. It implements
+// [decision.Leases]. What a decision costs does not depend on the number of leases: the row of the entity has their number
+// and a time before which none ends, and the calls name the ones that they release.
+type leases struct {
+	out     int64            // the number of leases
+	first   int64            // no lease that has a row ends earlier
+	soon    int64            // no lease that has changed ends earlier
+	last    int64            // no lease ends later
+	read    map[int64]int64  // the ends of the leases that the calls name; nil if they were not read
+	changes map[int64]change // by ID
+
+	unknown bool // the answer would need rows that were not read
+	purge   bool // the answer would need the rows deleted that have ended by the time ended
+	ended   int64
+}
+
+// Out implements [decision.Leases].
+func (l *leases) Out(now int64) int64 {
+	if now >= l.first && !l.purge {
+		l.purge, l.ended = true, now
+	}
+	if now >= l.soon {
+		l.soon = decision.Never
+		for id, c := range l.changes {
+			if c.ends > now {
+				l.soon = min(l.soon, c.ends)
+			} else if c.ends != none {
+				l.remove(id, c)
+			}
+		}
+	}
+	return l.out
+}
+
+// Hold implements [decision.Leases].
+func (l *leases) Hold(id, end int64) {
+	c, changed := l.changes[id]
+	if !changed {
+		c.was = none
+	}
+	l.set(id, change{c.was, end})
+	l.out++
+	l.soon, l.last = min(l.soon, end), max(l.last, end)
+}
+
+func (l *leases) set(id int64, c change) {
+	if l.changes == nil {
+		l.changes = map[int64]change{}
+	}
+	l.changes[id] = c
+}
+
+// remove removes a lease that is out.
+func (l *leases) remove(id int64, c change) {
+	if c.was == none {
+		delete(l.changes, id) // it never had a row
+	} else {
+		l.set(id, change{c.was, none})
+	}
+	if l.out--; l.out == 0 {
+		l.first, l.soon, l.last = decision.Never, decision.Never, 0
+	}
+}
+
+// Release implements [decision.Leases]. If the lease was not read, it is expected to be there with the end that its holder
+// knows; the statement finds out.
+func (l *leases) Release(lease *decision.Lease, now int64) bool {
+	id, c := lease.ID, change{none, none}
+	if changed, ok := l.changes[id]; ok {
+		c = changed
+	} else if end, ok := l.read[id]; ok {
+		c = change{end, end}
+	} else if l.read == nil && l.out > 0 && id > 0 {
+		l.unknown = l.unknown || lease.End <= now // it may have been renewed
+		c = change{lease.End, lease.End}
+	}
+	if c.ends == none {
+		return false
+	}
+	l.remove(id, c)
+	return c.ends > now
+}
+
+// Clear implements [decision.Leases].
+func (l *leases) Clear() {
+	for id, c := range l.changes {
+		if c.ends != none {
+			l.remove(id, c)
+		}
+	}
+	if l.out > 0 && !l.purge {
+		l.purge, l.ended = true, math.MaxInt64 // all of them
+	}
+}
+
+// arrays are the changes as the values of a statement: the leases that must be there, their ends and whether they go; and
+// the leases that are held and their ends.
+func (l *leases) arrays() []any {
+	known, was, goes, held, ends := []int64{}, []int64{}, []bool{}, []int64{}, []int64{} // nil would be null
+	for id, c := range l.changes {
+		if c.was != none {
+			known, was, goes = append(known, id), append(was, c.was), append(goes, c.ends == none)
+		}
+		if c.ends != none {
+			held, ends = append(held, id), append(ends, c.ends)
+		}
+	}
+	return []any{known, was, goes, held, ends}
+}
+
+// purgeAtOnce is the most leases that one transaction deletes, so that it holds the row for a few milliseconds only.
+const purgeAtOnce = 1000
+
+// purge deletes the leases that have ended, of the turns that cannot be decided before.
+func (s *Storage) purge(ctx context.Context, turns []*turn) error {
+	for _, t := range turns {
+		if t.next == nil || t.next.decided > 0 || !t.next.leases.purge {
+			continue
+		}
+		for deleted := purgeAtOnce; deleted == purgeAtOnce; {
+			deleted = 0
+			var r record
+			revision := newRevision()
+			if err := s.send(ctx, statement{sql: beginSQL}, statement{s.sql.lock, []any{t.row}, r.fields()},
+				statement{s.sql.purge, []any{t.row, t.next.leases.ended, purgeAtOnce, revision, int64(decision.Never)}, []any{&deleted}},
+				statement{sql: commitSQL}); err != nil {
+				return err
+			}
+			if t.known != nil && r.revision == t.known.revision {
+				t.known = &record{revision: revision} // nobody else has changed the row
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,170 @@
+package postgres_test
+
+import (
+	"errors"
+	"math/rand/v2"
+	"sync"
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/drip-go/drip/decision"
+	"github.com/drip-go/drip/internal/servers"
+	"github.com/drip-go/drip/storage"
+	"github.com/drip-go/drip/storage/postgres"
+)
+
+// counted checks that the row of the shop tells the truth about its leases.
+func counted(t *testing.T, pool *pgxpool.Pool, schema string) (rows int64) {
+	t.Helper()
+	if wrong := query[int64](t, pool, schema, `select count(*) from drip.entity e where
+		leases <> (select count(*) from drip.lease l where l.key = e.key)
+		or first_end > (select min(ends) from drip.lease l where l.key = e.key)
+		or last_end < (select max(ends) from drip.lease l where l.key = e.key)`); wrong > 0 {
+		t.Errorf("%d rows tell something else of their leases than there is", wrong)
+	}
+	if lost := query[int64](t, pool, schema, "select count(*) from drip.lease where key not in (select key from drip.entity)"); lost > 0 {
+		t.Errorf("%d leases have no entity", lost)
+	}
+	return query[int64](t, pool, schema, "select count(*) from drip.lease where key = 'shop'")
+}
+
+// Several processes admit, renew, settle, settle twice and cancel, and leases end by themselves. Others use Get and Set
+// meanwhile. The number of leases is always that of their rows.
+func TestLeasesAreCounted(t *testing.T) {
+	o := postgres.Options{Schema: newSchema()}
+	pool := sharedPool(t)
+	long, short := *plenty, *plenty
+	short.Lease, short.MaxLease = 5, 20
+	var wg sync.WaitGroup
+	for range 3 {
+		s := newStorageWith(t, newPool(t, servers.UsePostgres(t).URL(), 4), o)
+		for worker := range 6 {
+			wg.Go(func() {
+				random := rand.New(rand.NewPCG(uint64(worker), 2))
+				var held []decision.Lease
+				for range 60 {
+					op := decision.Op{Kind: decision.Admit, Now: decision.OwnClock, Cost: 1}
+					if n := len(held); n > 0 && random.IntN(2) == 0 {
+						op.Lease = held[random.IntN(n)] // it may be settled already, or have ended
+						op.Kind = []decision.Kind{decision.Settle, decision.Renew, decision.Cancel}[random.IntN(3)]
+					}
+					l := []*decision.Limits{&long, &short}[random.IntN(2)]
+					a, err := s.Do(t.Context(), "shop", l, op)
+					if err != nil {
+						t.Error(err)
+					}
+					if a.Lease.ID != 0 {
+						held = append(held, a.Lease)
+					}
+					if random.IntN(20) > 0 {
+						continue
+					}
+					st, rev, err := s.Get(t.Context(), "shop")
+					if err == nil {
+						err = s.Set(t.Context(), "shop", st, rev)
+					}
+					if err != nil && !errors.Is(err, storage.ErrConflict) {
+						t.Error(err)
+					}
+				}
+			})
+		}
+	}
+	wg.Wait()
+	rows := counted(t, pool, o.Schema)
+	s := newStorageWith(t, pool, o)
+	st, _, err := s.Get(t.Context(), "shop")
+	if err != nil {
+		t.Fatal(err)
+	}
+	leases, err := storage.Decode(st.Data, new(decision.State))
+	e, err2 := s.Read(t.Context(), "shop")
+	if err := errors.Join(err, err2); err != nil || e.Out != int64(len(leases)) || rows > e.Out {
+		t.Errorf("Get tells %d leases and Read %d, of which %d have rows (%v)", len(leases), e.Out, rows, err)
+	}
+}
+
+// However many leases have ended, each transaction deletes a bounded number, and none of them counts.
+func TestEndedLeases(t *testing.T) {
+	o := postgres.Options{Schema: newSchema()}
+	pool := sharedPool(t)
+	s := newStorageWith(t, pool, o)
+	l := *plenty
+	l.Tokens = 2500
+	admitAt := func(now int64) decision.Answer {
+		t.Helper()
+		a, err := s.Do(t.Context(), "shop", &l, decision.Op{Kind: decision.Admit, Now: now, Cost: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return a
+	}
+	var wg sync.WaitGroup
+	for i := range 500 {
+		wg.Go(func() {
+			for j := range 5 {
+				admitAt(1_700_000_000_000 + int64(5*i+j))
+			}
+		})
+	}
+	wg.Wait()
+	if a := admitAt(1_700_000_003_000); a.Bound != decision.BoundTokens {
+		t.Errorf("Admit with all tokens out = %+v", a)
+	}
+	if n := counted(t, pool, o.Schema); n != 2500 {
+		t.Errorf("%d leases are out, want 2500", n)
+	}
+	l.Tokens = 1
+	if a := admitAt(1_700_000_063_001); a.Delay != 0 {
+		t.Errorf("Admit when all leases have ended = %+v", a)
+	}
+	if n := counted(t, pool, o.Schema); n != 1 {
+		t.Errorf("%d leases are left, want the last one", n)
+	}
+	// A lease that was renewed since, and one that was settled, are found by their IDs.
+	l.Tokens = 10
+	lease := admitAt(1_700_000_063_002).Lease
+	do := func(kind decision.Kind, lease decision.Lease, now int64) decision.Answer {
+		t.Helper()
+		a, err := s.Do(t.Context(), "shop", &l, decision.Op{Kind: kind, Now: now, Lease: lease, Cost: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return a
+	}
+	renewed := do(decision.Renew, lease, 1_700_000_100_000)
+	if !renewed.Found || renewed.Lease.End <= lease.End {
+		t.Errorf("Renew = %+v", renewed)
+	}
+	if a := do(decision.Settle, lease, lease.End+1); !a.Found {
+		t.Error("Settle by its old end does not find a renewed lease")
+	}
+	if a := do(decision.Settle, renewed.Lease, lease.End+1); a.Found {
+		t.Error("Settle finds a lease that was settled")
+	}
+	// What has expired takes its leases along, and so does Reset.
+	do(decision.Reset, decision.Lease{}, lease.End+2)
+	if n := counted(t, pool, o.Schema); n != 0 {
+		t.Errorf("after a Reset %d leases are out", n)
+	}
+	admitAt(1_700_000_200_000)
+	exec(t, pool, o.Schema, "update drip.entity set expires = 0, revision = revision + 1")
+	if e, err := s.Read(t.Context(), "shop"); err != nil || e.Out != 0 || e.State.Print != 0 {
+		t.Errorf("Read of an expired entity = %+v, %v", e, err)
+	}
+	l.Tokens = 1
+	if a := admitAt(1_700_000_200_001); a.Delay != 0 {
+		t.Errorf("Admit of an expired entity = %+v", a)
+	}
+	if n := counted(t, pool, o.Schema); n != 1 {
+		t.Errorf("%d leases are out, want 1", n)
+	}
+	exec(t, pool, o.Schema, "update drip.entity set expires = 0, revision = revision + 1")
+	if err := s.DeleteIdle(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if n := counted(t, pool, o.Schema); n != 0 {
+		t.Errorf("%d leases are left of a deleted entity", n)
+	}
+}
