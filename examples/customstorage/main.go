@@ -38,7 +38,6 @@ func run(ctx context.Context, url string, out io.Writer) (err error) {
 	}
 	bucket, err := drip.New(drip.Options{
 		Size: 5, RefreshRate: 1, RefreshInterval: 10 * time.Second,
-		Start:   time.Unix(0, 0), // this storage forgets only who is full again
 		Storage: s,
 	})
 	if err != nil {

@@ -3,149 +3,250 @@ package storagetest
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
+	"github.com/drip-go/drip/decision"
 	"github.com/drip-go/drip/storage"
 )
 
-// Compare does random operations with random limits on a few keys of the backend, and on states of its own with
-// [storage.Limits.Apply]. It fails t at the first answer that differs. The same seed is the same run; different seeds
+// Compare plays steps random operations with random limits on a few keys of a, and on states of its own with
+// [decision.Limits.Apply]. It fails t at the first answer that differs. The same seed is the same run; different seeds
 // use different keys.
+//
+// If a is also a [storage.Storage], a part of the operations goes through Get, Apply and Set, so both ways of deciding
+// continue each other's work.
 func Compare(t testing.TB, a storage.Atomic, seed uint64, steps int) {
 	t.Helper()
-	rnd := rand.New(rand.NewPCG(seed, 1))
-	pick := func(values ...int64) int64 { return values[rnd.IntN(len(values))] }
-	window := func() storage.Window {
-		return storage.Window{
-			Size:            1 + rnd.Int64N(pick(1, 5, 50)),
-			RefreshRate:     1 + rnd.Int64N(pick(1, 5, 50)),
-			RefreshInterval: pick(1, 7, 100, 1000, 60_000, 86_400_000),
-		}
-	}
-	l := storage.Limits{
-		Window: window(), Concurrency: pick(0, 0, 1, 3, 50), WaitForToken: pick(1, 10, 50, 2500),
-		Start: 1_500_000_000_000 + rnd.Int64N(10_000), Lease: pick(1, 1000, 60_000), MaxLease: pick(60_000, 3_600_000),
-	}
-	for range pick(0, 0, 0, 1, 2) {
-		l.Windows = append(l.Windows, window())
-	}
-	classic := rnd.IntN(4) == 0 // nothing but GetDelay and ReturnToken
-	type entity struct {
-		key     string
-		state   storage.State
-		known   bool
-		tickets []storage.Ticket
-		leases  []storage.Lease
-	}
-	entities := make([]entity, 3)
-	for i := range entities {
-		entities[i] = entity{key: fmt.Sprintf("%d-%c", seed, 'a'+i), state: l.New()}
-	}
-	now := l.Start + rnd.Int64N(3*l.RefreshInterval)
-	// A backend may forget an entity from its Until on, whenever it likes. That changes no answer as long as the time does
-	// not step back and the limits stay: either they do, or nobody asks again about an entity that may be forgotten.
-	steady, renewed := rnd.IntN(2) == 0, 0
+	g := newGame(seed)
 	for step := range steps {
-		for i := range entities {
-			if e := &entities[i]; !steady && e.known && now >= e.state.Until {
-				renewed++
-				*e = entity{key: fmt.Sprintf("%d-%c%d", seed, 'a'+i, renewed)}
-			}
-			if e := &entities[i]; !e.known {
-				e.state = l.New()
-			}
+		e := g.player()
+		op := g.op(e)
+		before, out := e.state.Copy(), e.leases.All()
+		var want decision.Answer
+		g.limits.Apply(&e.state, e.leases, &op, op.Now, &want)
+		way, do := "Do", a.Do
+		if s, ok := a.(storage.Storage); ok && g.IntN(8) == 0 {
+			way, do = "Get, Apply and Set", plain{s}.Do
 		}
-		e := &entities[rnd.IntN(len(entities))]
-		op := storage.Op{Now: now, Cost: 1 + rnd.Int64N(l.Size), For: pick(1, 500, 30_000)}
-		for _, w := range l.Windows {
-			op.Cost = min(op.Cost, w.Size)
-		}
-		switch dice := rnd.IntN(100); {
-		case classic && dice < 70:
-		case classic:
-			op.Kind = storage.ReturnToken
-		case dice < 5:
-		case dice < 10:
-			op.Kind = storage.ReturnToken
-		case dice < 55:
-			op.Kind = storage.Admit
-			if n := len(e.tickets); n > 0 && rnd.IntN(3) > 0 {
-				i := rnd.IntN(min(n, 3))
-				op.Ticket = e.tickets[i]
-				if rnd.IntN(50) > 0 { // or it comes twice
-					e.tickets = append(e.tickets[:i], e.tickets[i+1:]...)
-				}
-				// A slot may be in the year 4000, which need not be in the range of a backend.
-				if now < op.Ticket.Slot && op.Ticket.Slot < 1<<42 && rnd.IntN(4) > 0 {
-					now = op.Ticket.Slot + pick(0, 0, 3, l.RefreshInterval)
-					op.Now = now
-				}
-			}
-			if rnd.IntN(50) == 0 {
-				op.Ticket = storage.Ticket{Slot: now + rnd.Int64N(10_000) - 5000, Epoch: now - rnd.Int64N(3), Cost: rnd.Int64N(9) - 3, Number: rnd.Int64N(20) - 5, Again: rnd.Int64N(3)}
-			}
-		case dice < 85 && len(e.leases) > 0:
-			i := rnd.IntN(len(e.leases))
-			op.Kind, op.Lease = storage.Settle, e.leases[i]
-			if rnd.IntN(10) > 0 {
-				e.leases = append(e.leases[:i], e.leases[i+1:]...)
-			}
-			if rnd.IntN(2) == 0 {
-				op.Cost = op.Lease.Cost
-			}
-		case dice < 90 && len(e.leases) > 0:
-			op.Kind, op.Lease = storage.Renew, e.leases[rnd.IntN(len(e.leases))]
-		case dice < 94 && len(e.leases)+len(e.tickets) > 0:
-			op.Kind = storage.Cancel
-			if len(e.leases) > 0 {
-				op.Lease = e.leases[0]
-			} else {
-				op.Ticket = e.tickets[0]
-			}
-		case dice < 95:
-			op.Kind = storage.Throttle
-		case dice < 96:
-			op.Kind = storage.Pause
-		case dice < 97:
-			op.Kind = storage.Resume
-		case dice < 98:
-			op.Kind = storage.Reset
-		case steady:
-		default:
-			l.Concurrency = pick(0, 1, 3, 50)
-			if !classic && rnd.IntN(2) == 0 {
-				l.Window = window()
-				op.Cost = min(op.Cost, l.Size)
-			}
-		}
-		before := e.state.Clone()
-		var want storage.Answer
-		if e.known || !op.Kind.OnKnown() {
-			l.Apply(&e.state, &op, now, &want)
-			e.known = true
-		}
-		got, err := a.Do(t.Context(), e.key, &l, op)
+		got, err := do(t.Context(), e.key, &g.limits, op)
 		if err != nil {
-			t.Fatalf("seed %d step %d: %+v: %v", seed, step, op, err)
+			t.Fatalf("seed %d, step %d, key %q: %s of %+v: %v", seed, step, e.key, way, op, err)
 		}
 		if got != want {
-			t.Fatalf("seed %d step %d: %+v with %+v on %+v %+v\n     = %+v\nApply: %+v", seed, step, op, l, before, before.Booking, got, want)
+			t.Fatalf("seed %d, step %d, key %q: a backend answers what Limits.Apply answers\n   op: %+v\n with: %+v\n   on: %+v\n  and: leases %v\n  got: %+v by %s\n want: %+v",
+				seed, step, e.key, op, g.limits, before, out, got, way, want)
 		}
-		if want.Ticket != (storage.Ticket{}) {
-			e.tickets = append(e.tickets, want.Ticket)
+		g.remember(e, &op, &want)
+		g.tick()
+	}
+}
+
+// game is the random side of Compare.
+type game struct {
+	*rand.Rand
+	seed    uint64
+	limits  decision.Limits
+	classic bool // nothing but GetDelay and ReturnToken
+	// A backend may forget an entity from its Until on, whenever it likes. That changes no answer as long as time does
+	// not step back and the limits stay: either they do, or an entity that may be forgotten is never asked for again.
+	steady   bool
+	now      int64
+	renewed  int
+	entities []*player
+	strange  []decision.Lease // of other entities
+}
+
+// player is an entity and what its callers hold.
+type player struct {
+	key     string
+	state   decision.State
+	leases  *storage.Leases
+	tickets []decision.Ticket
+	held    []decision.Lease
+}
+
+func newGame(seed uint64) *game {
+	g := &game{Rand: rand.New(rand.NewPCG(seed, 1)), seed: seed}
+	g.limits.Start = 1_500_000_000_000 + g.Int64N(10_000)
+	if g.IntN(4) == 0 {
+		g.limits.Start = 0
+	}
+	g.change()
+	g.classic, g.steady = g.IntN(4) == 0, g.IntN(2) == 0
+	g.now = 1_500_000_000_000 + g.Int64N(3*g.limits.Windows[0].Interval)
+	g.entities = make([]*player, 3)
+	for i := range g.entities {
+		g.renew(i)
+	}
+	return g
+}
+
+func (g *game) pick(values ...int64) int64 { return values[g.IntN(len(values))] }
+
+// change makes new limits, with a number of windows of their own.
+func (g *game) change() {
+	l := &g.limits
+	l.Windows = nil
+	for range 1 + g.pick(0, 0, 0, 1, 2) {
+		l.Windows = append(l.Windows, decision.Window{
+			Size:     1 + g.Int64N(g.pick(1, 5, 50)),
+			Rate:     1 + g.Int64N(g.pick(1, 5, 50)),
+			Interval: g.pick(1, 7, 100, 1000, 60_000, 86_400_000),
+		})
+	}
+	l.Tokens, l.Guess = g.pick(l.Windows[0].Size, 1, 3, 50), g.pick(1, 10, 50, 2500)
+	l.Lease, l.MaxLease = g.pick(1, 1000, 60_000), g.pick(60_000, 3_600_000)
+	if field, window := l.Ready(); field != "" {
+		panic(fmt.Sprintf("storagetest: limits of its own have a bad %s of window %d: %+v", field, window, *l))
+	}
+}
+
+// renew puts an entity that nobody knows in place i.
+func (g *game) renew(i int) {
+	g.renewed++
+	g.entities[i] = &player{key: fmt.Sprintf("%d-%d", g.seed, g.renewed), leases: &storage.Leases{}}
+}
+
+// leave renews the entities that the backend may have forgotten.
+func (g *game) leave() {
+	for i, e := range g.entities {
+		if e.state.Print != 0 && g.now >= max(g.limits.Until(&e.state), e.leases.Last()) {
+			g.renew(i)
 		}
-		if op.Kind == storage.Admit && want.Lease != (storage.Lease{}) {
-			e.leases = append(e.leases, want.Lease)
+	}
+}
+
+func (g *game) player() *player { return g.entities[g.IntN(len(g.entities))] }
+
+// op is the next operation on e. It may move the time.
+func (g *game) op(e *player) decision.Op {
+	l := &g.limits
+	if !g.steady && g.IntN(100) == 0 {
+		g.leave() // by the old limits
+		if g.IntN(2) == 0 && !g.classic {
+			g.change()
+		} else {
+			l.Tokens = g.pick(1, 3, 50)
 		}
-		switch rnd.IntN(6) {
+		g.leave() // by the new ones
+	}
+	op := decision.Op{Cost: 1 + g.Int64N(l.Most()), For: g.pick(1, 500, 30_000)}
+	dice := g.IntN(100)
+	switch {
+	case g.classic:
+		op.Kind = decision.GetDelay
+		if dice < 30 {
+			op.Kind = decision.ReturnToken
+		}
+	case dice < 5:
+		op.Kind = decision.GetDelay
+	case dice < 10:
+		op.Kind = decision.ReturnToken
+	case dice < 55:
+		op.Kind = decision.Admit
+		op.Ticket = g.ticket(e)
+	case dice < 80:
+		op.Kind = decision.Settle
+		op.Lease = g.lease(e)
+		switch g.IntN(4) {
 		case 0:
-			now += rnd.Int64N(3 * l.RefreshInterval)
+			op.Cost = 0
 		case 1, 2:
-			now += rnd.Int64N(l.WaitForToken + 1)
-		case 3:
-			if !steady && rnd.IntN(10) == 0 { // the clock steps back
-				now -= rnd.Int64N(2 * l.RefreshInterval)
-			}
+			op.Cost = op.Lease.Cost
 		}
+	case dice < 88:
+		op.Kind = decision.Renew
+		op.Lease = g.lease(e)
+	case dice < 94:
+		op.Kind = decision.Cancel
+		if g.IntN(3) > 0 {
+			op.Lease = g.lease(e)
+		}
+		if g.IntN(3) > 0 && len(e.tickets) > 0 {
+			op.Ticket = e.tickets[g.IntN(len(e.tickets))]
+		}
+	case dice < 96:
+		op.Kind = decision.Throttle
+	case dice < 98:
+		op.Kind = decision.Pause
+	case dice < 99:
+		op.Kind = decision.Resume
+	default:
+		op.Kind = decision.Reset
+	}
+	op.Now = g.now
+	return op
+}
+
+// ticket is one of e's, mostly the first and mostly on time, or none, or a forged one.
+func (g *game) ticket(e *player) (t decision.Ticket) {
+	if g.IntN(30) == 0 {
+		return decision.Ticket{
+			Slot: max(1, g.now+g.Int64N(20_000)-10_000), Number: g.pick(0, 1, 5, decision.LastTime-1) + g.Int64N(20)/20,
+			Again: g.Int64N(2), Cost: g.pick(0, 1, 9, decision.MostUnits),
+		}
+	}
+	n := len(e.tickets)
+	if n == 0 || g.IntN(3) == 0 {
+		return t
+	}
+	i := g.IntN(min(n, 3))
+	t = e.tickets[i]
+	if g.IntN(50) > 0 { // or it comes twice
+		e.tickets = slices.Delete(e.tickets, i, i+1)
+	}
+	// A slot may be in the year 2200, which need not be in the range of a backend's clock.
+	if g.now < t.Slot && t.Slot < 1<<42 && g.IntN(4) > 0 {
+		g.now = t.Slot + g.pick(0, 0, 3, g.limits.Windows[0].Interval)
+	}
+	return t
+}
+
+// lease is one of e's, which may have ended, been renewed or been given back, or one of another entity.
+func (g *game) lease(e *player) decision.Lease {
+	if n := len(g.strange); n > 0 && g.IntN(20) == 0 {
+		return g.strange[g.IntN(n)]
+	}
+	n := len(e.held)
+	if n == 0 {
+		return decision.Lease{}
+	}
+	i := g.IntN(n)
+	lease := e.held[i]
+	if g.IntN(10) > 0 {
+		e.held = slices.Delete(e.held, i, i+1)
+	}
+	return lease
+}
+
+// remember keeps what an answer gave the caller.
+func (g *game) remember(e *player, op *decision.Op, a *decision.Answer) {
+	if a.Ticket != (decision.Ticket{}) {
+		e.tickets = append(e.tickets, a.Ticket)
+	}
+	if a.Lease != (decision.Lease{}) {
+		e.held = append(e.held, a.Lease)
+		if op.Kind == decision.Admit && len(g.strange) < 50 {
+			g.strange = append(g.strange, a.Lease)
+		}
+	}
+}
+
+// tick lets time pass.
+func (g *game) tick() {
+	switch g.IntN(6) {
+	case 0:
+		g.now += g.Int64N(3 * g.limits.Windows[0].Interval)
+	case 1, 2:
+		g.now += g.Int64N(g.limits.Guess + 1)
+	case 3:
+		if !g.steady && g.IntN(10) == 0 { // the clock steps back
+			g.leave()
+			g.now -= g.Int64N(2 * g.limits.Windows[0].Interval)
+		}
+	}
+	if !g.steady {
+		g.leave()
 	}
 }

@@ -1,4 +1,4 @@
-// Package storagetest checks that a backend keeps the rules of package storage. Call Run from a test of yours:
+// Package storagetest checks that a backend keeps the rules of package storage. Call Run from a test:
 //
 //	func TestStorage(t *testing.T) {
 //		storagetest.Run(t, func(t *testing.T) storage.Storage { return mystorage.New(…) })
@@ -6,27 +6,33 @@
 package storagetest
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
-	"math"
+	"math/rand/v2"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/drip-go/drip/decision"
 	"github.com/drip-go/drip/storage"
 )
 
 // Run runs every rule as a subtest, each on a storage of its own that open returns empty. open may clean up with
-// t.Cleanup, and may skip. The rules for atomic decisions are run when the storage is a storage.Atomic, the rule
-// for closing when it has Close() error.
+// t.Cleanup, and may skip. The rules of [storage.Atomic], [storage.Reader], [storage.Lister] and Close() error are run if
+// the storage has their methods.
 func Run(t *testing.T, open func(*testing.T) storage.Storage) {
 	s := open(t)
 	_, isAtomic := s.(storage.Atomic)
+	_, isReader := s.(storage.Reader)
+	_, isLister := s.(storage.Lister)
 	_, closes := s.(io.Closer)
+	testForgetting(t, open, closes)
 	for _, rule := range []struct {
 		name    string
 		applies bool
@@ -34,8 +40,9 @@ func Run(t *testing.T, open func(*testing.T) storage.Storage) {
 	}{
 		{"Missing", true, testMissing},
 		{"RoundTrip", true, testRoundTrip},
+		{"DataIsTheCallers", true, testAliasing},
+		{"EverySetHasItsRevision", true, testRevisions},
 		{"StaleSetChangesNothing", true, testStale},
-		{"OneFirstSetWins", true, testFirstSet},
 		{"NoLostUpdate", true, testNoLostUpdate},
 		{"KeysAreIndependent", true, testKeys},
 		{"SimulatedTimeIsNotIdleTime", true, testSimulatedTime},
@@ -47,6 +54,10 @@ func Run(t *testing.T, open func(*testing.T) storage.Storage) {
 		{"AtomicConcurrent", isAtomic, testAtomicConcurrent},
 		{"AtomicOwnClock", isAtomic, testAtomicOwnClock},
 		{"AtomicCancelledContext", isAtomic, testAtomicCancelled},
+		{"Read", isReader, testRead},
+		{"List", isLister, testList},
+		{"OneFirstSetWins", true, testFirstSet},
+		{"OneSetOfARevisionWins", true, testRace},
 	} {
 		if rule.applies {
 			t.Run(rule.name, func(t *testing.T) { rule.check(t, open(t)) })
@@ -54,121 +65,237 @@ func Run(t *testing.T, open func(*testing.T) storage.Storage) {
 	}
 }
 
-// state returns a state that is not the zero one and differs with n. It may not be forgotten.
-func state(n int64) storage.State {
-	return storage.State{
-		Ops:   storage.Ledger{Last: 1_700_000_000_000 + n, Capacity: 7 + n},
-		Wait:  storage.Ledger{Last: 1_700_000_001_000 + n, Capacity: 3 + n},
-		InUse: 1 + n,
-		Until: math.MaxInt64,
-	}
+// state is a State of the real clock with n bytes that may not be forgotten. The same n is the same state.
+func state(n int) storage.State {
+	data := make([]byte, n)
+	rnd := rand.NewChaCha8([32]byte{byte(n), byte(n >> 8), byte(n >> 16)})
+	_, _ = rnd.Read(data)
+	return storage.State{Data: data, Now: time.Now().UnixMilli(), Until: decision.Never}
 }
 
-func get(t *testing.T, s storage.Storage, key string) (storage.State, storage.Revision) {
+func get(t testing.TB, s storage.Storage, key string) (storage.State, storage.Revision) {
 	t.Helper()
 	st, rev, err := s.Get(t.Context(), key)
 	if err != nil {
-		t.Fatalf("Get(%q): %v", short(key), err)
+		t.Fatalf("Get(%s): %v", short(key), err)
 	}
 	return st, rev
 }
 
-func set(t *testing.T, s storage.Storage, key string, st storage.State, rev storage.Revision) {
+func set(t testing.TB, s storage.Storage, key string, st storage.State, rev storage.Revision) {
 	t.Helper()
 	if err := s.Set(t.Context(), key, st, rev); err != nil {
-		t.Fatalf("Set(%q): %v", short(key), err)
+		t.Fatalf("Set(%s) of %d bytes at revision %d: %v", short(key), len(st.Data), rev, err)
 	}
 }
 
-func short(key string) string {
-	if len(key) > 40 {
-		return key[:40] + "…"
+// holds fails t unless s has want under key. It returns the revision.
+func holds(t testing.TB, s storage.Storage, key string, want storage.State, rule string) storage.Revision {
+	t.Helper()
+	got, rev := get(t, s, key)
+	if rev == storage.NoRevision || !bytes.Equal(got.Data, want.Data) {
+		t.Fatalf("%s: Get(%s) = %s at revision %d, want %s", rule, short(key), short(string(got.Data)), rev, short(string(want.Data)))
 	}
-	return key
+	return rev
+}
+
+// short is a string for people to read.
+func short(s string) string {
+	if len(s) > 40 {
+		return fmt.Sprintf("%q… (%d bytes)", s[:40], len(s))
+	}
+	return fmt.Sprintf("%q", s)
 }
 
 func testMissing(t *testing.T, s storage.Storage) {
 	st, rev, err := s.Get(t.Context(), "nobody")
-	if !st.Equal(storage.State{}) || rev != storage.NoRevision || err != nil {
+	if st.Data != nil || st.Now != 0 || st.Until != 0 || rev != storage.NoRevision || err != nil {
 		t.Errorf("Get of a key never set = %+v, %d, %v; want the zero State, NoRevision and no error", st, rev, err)
 	}
 }
 
 func testRoundTrip(t *testing.T, s storage.Storage) {
-	extreme := storage.State{
-		Ops:   storage.Ledger{Last: math.MinInt64, Capacity: math.MaxInt64},
-		Wait:  storage.Ledger{Last: math.MaxInt64, Capacity: 0},
-		InUse: math.MaxInt64, Until: math.MaxInt64,
+	last := storage.NoRevision
+	for _, n := range []int{1, 0, 7, 8, 9, 15, 16, 128, 255, 256, 257, 1000, 4096, 64 << 10, 1 << 10, 0, 3} {
+		set(t, s, "k", state(n), last)
+		last = holds(t, s, "k", state(n), "Get returns the bytes that Set stored")
 	}
-	var last storage.Revision
-	booked := state(2)
-	booked.Booking = &storage.Booking{
-		Late: storage.Ledger{Last: 1_700_000_002_000, Capacity: -4}, Closed: 1_700_000_003_000, Held: 8 * 250, Samples: 8, LastID: 1_700_000_000_000 << 10,
-		Old:    storage.Tickets{Epoch: 1_700_000_001_000, Tickets: 2, Units: 9, Last: 1_700_000_001_500},
-		New:    storage.Tickets{Epoch: 1_700_000_001_400, Tickets: 1, Units: 1, Last: 1_700_000_002_500},
-		Window: storage.Window{Size: 40, RefreshRate: 2, RefreshInterval: 1000},
-		Further: []storage.Further{
-			{Ops: 60, Wait: -3, Late: 0, Window: storage.Window{Size: 60, RefreshRate: 60, RefreshInterval: 60_000}},
-			{Ops: 5000, Wait: 4990, Late: 1, Window: storage.Window{Size: 5000, RefreshRate: 5000, RefreshInterval: 86_400_000}},
-		},
-		Leases: []storage.Held{{ID: 5, End: 1_700_000_060_000}, {ID: 6, End: 1_700_000_060_001}},
+	all := make([]byte, 256)
+	for i := range all {
+		all[i] = byte(i)
 	}
-	for i, want := range []storage.State{state(0), state(1), extreme, booked, state(0)} {
-		set(t, s, "k", want, last)
-		if want.Booking != nil { // Set does not keep it
-			was := want.Clone()
-			want.Booking.Leases[0].ID++
-			want = was
+	for i, data := range []string{string(all), "\xff\xfe", "\x00", "\xed\xa0\x80 \xc3(", "{\"a\": 1}", " \r\n", "'; --", "NULL", "\ufeffa", "\ufffd"} {
+		key, want := fmt.Sprint("first", i), storage.State{Data: []byte(data), Now: 1, Until: decision.Never}
+		set(t, s, key, want, storage.NoRevision)
+		holds(t, s, key, want, "Get returns the bytes that Set stored")
+	}
+}
+
+func testAliasing(t *testing.T, s storage.Storage) {
+	spoil := func(b []byte) {
+		for i := range b {
+			b[i] ^= 0xff
 		}
-		got, rev := get(t, s, "k")
-		if !got.Equal(want) {
-			t.Errorf("Get after Set %d = %+v, want %+v", i, got, want)
+	}
+	var rev storage.Revision
+	for range 3 {
+		given := state(100)
+		set(t, s, "k", given, rev)
+		spoil(given.Data)
+		rev = holds(t, s, "k", state(100), "Set does not keep the Data that it is given")
+		for range 3 {
+			got, _ := get(t, s, "k")
+			spoil(got.Data)
+			_ = append(got.Data, "more"...)
+			holds(t, s, "k", state(100), "the State that Get returns is the caller's, who may change it")
 		}
-		if rev == storage.NoRevision || rev == last {
-			t.Errorf("revision after Set %d is %d, before it was %d; every Set gives a new one", i, rev, last)
+		held, _ := get(t, s, "k")
+		set(t, s, "k", state(99), rev)
+		if !bytes.Equal(held.Data, state(100).Data) {
+			t.Fatal("the State that Get returns is the caller's: a later Set changed it")
 		}
-		last = rev
+		rev = holds(t, s, "k", state(99), "Get returns the bytes that Set stored")
+	}
+}
+
+// testRevisions makes so many revisions that one of eight bits repeats, and within this process one of sixteen.
+func testRevisions(t *testing.T, s storage.Storage) {
+	n := 300
+	if _, closes := s.(io.Closer); !closes {
+		n = 70_000
+	}
+	states := [2]storage.State{state(1), state(2)}
+	seen := map[storage.Revision]int{storage.NoRevision: -1}
+	rev := storage.NoRevision
+	for i := range n {
+		set(t, s, "k", states[i%2], rev)
+		rev = holds(t, s, "k", states[i%2], "Get returns the bytes that Set stored")
+		if before, repeated := seen[rev]; repeated {
+			t.Fatalf("no revision of a key comes twice: Set %d gave %d, as Set %d did (-1: NoRevision)", i, rev, before)
+		}
+		seen[rev] = i
 	}
 }
 
 func testStale(t *testing.T, s storage.Storage) {
-	set(t, s, "k", state(0), storage.NoRevision)
+	const rule = "a Set whose revision is not the current one changes nothing and returns ErrConflict"
+	set(t, s, "k", state(1), storage.NoRevision)
 	_, old := get(t, s, "k")
-	set(t, s, "k", state(1), old)
+	set(t, s, "k", state(2), old)
 	_, current := get(t, s, "k")
-	for _, rev := range []storage.Revision{old, storage.NoRevision, current + 1} {
-		if err := s.Set(t.Context(), "k", state(2), rev); !errors.Is(err, storage.ErrConflict) {
-			t.Errorf("Set with revision %d while the current one is %d = %v, want ErrConflict", rev, current, err)
+	// So often that a backend which lets one stale Set in a hundred through does not get by.
+	for i := range 2000 {
+		for _, rev := range []storage.Revision{old, storage.NoRevision, current + 1} {
+			if err := s.Set(t.Context(), "k", state(3), rev); !errors.Is(err, storage.ErrConflict) {
+				t.Fatalf("%s: Set %d at %d while the current one is %d = %v", rule, i, rev, current, err)
+			}
+		}
+		if i%100 == 0 || i == 1999 {
+			if rev := holds(t, s, "k", state(2), rule); rev != current {
+				t.Fatalf("%s: it changed the revision from %d to %d", rule, current, rev)
+			}
+		}
+		if err := s.Set(t.Context(), "missing", state(3), current); !errors.Is(err, storage.ErrConflict) {
+			t.Fatalf("%s: Set %d of a key under which nothing is stored, at %d = %v", rule, i, current, err)
 		}
 	}
-	if err := s.Set(t.Context(), "missing", state(2), current); !errors.Is(err, storage.ErrConflict) {
-		t.Errorf("Set of a missing key with a revision = %v, want ErrConflict", err)
-	}
-	if got, rev := get(t, s, "k"); !got.Equal(state(1)) || rev != current {
-		t.Errorf("a refused Set changed the state: %+v at revision %d, want %+v at %d", got, rev, state(1), current)
-	}
 	if _, rev := get(t, s, "missing"); rev != storage.NoRevision {
-		t.Errorf("a refused Set stored a missing key")
+		t.Fatalf("%s: it stored a missing key", rule)
 	}
 }
 
+// testFirstSet lets callers that start in the same instant set a new key, again and again.
 func testFirstSet(t *testing.T, s storage.Storage) {
-	var won atomic.Int64
-	together(16, func(i int) {
-		switch err := s.Set(t.Context(), "k", state(int64(i)), storage.NoRevision); {
-		case err == nil:
-			won.Add(1)
-		case !errors.Is(err, storage.ErrConflict):
-			t.Errorf("Set = %v, want nil or ErrConflict", err)
-		}
+	race(t, s, func(string) storage.Revision { return storage.NoRevision })
+}
+
+// testRace lets callers that start in the same instant set a key of which all have read the same revision.
+func testRace(t *testing.T, s storage.Storage) {
+	race(t, s, func(key string) storage.Revision {
+		set(t, s, key, state(5), storage.NoRevision)
+		_, rev := get(t, s, key)
+		return rev
 	})
-	if won.Load() != 1 {
-		t.Errorf("%d of 16 concurrent first Sets succeeded, want 1", won.Load())
+}
+
+// race lets a few callers set a key at the same revision in each of many rounds.
+func race(t *testing.T, s storage.Storage, revision func(key string) storage.Revision) {
+	t.Helper()
+	const callers = 4
+	// The larger ones widen the gap of a backend that copies between checking and storing.
+	states := [callers]storage.State{state(10), state(11), state(32 << 10), state(64 << 10)}
+	round := func(key string, readers int) {
+		t.Helper()
+		rev := revision(key)
+		var won, left, reads atomic.Int64
+		left.Store(callers)
+		together(callers+readers, func(i int) {
+			if i >= callers {
+				for left.Load() > 0 {
+					if _, _, err := s.Get(t.Context(), key); err != nil {
+						t.Errorf("Get: %v", err)
+					}
+					reads.Add(1)
+				}
+				return
+			}
+			defer left.Add(-1)
+			for reads.Load() < int64(2*readers) { // until those wait for each other
+				runtime.Gosched()
+			}
+			switch err := s.Set(t.Context(), key, states[i], rev); {
+			case err == nil:
+				won.Add(1 << (8 * i))
+			case !errors.Is(err, storage.ErrConflict):
+				t.Errorf("Set = %v, want nil or ErrConflict", err)
+			}
+		})
+		winner := -1
+		for i := range callers {
+			if won.Load() == 1<<(8*i) {
+				winner = i
+			}
+		}
+		if winner < 0 {
+			t.Fatalf("of %d callers that set a key at the same revision, %d, one succeeds; these did (a byte each): %08x", callers, rev, won.Load())
+		}
+		holds(t, s, key, states[winner], "the only Set that succeeded has stored its bytes")
 	}
+	if _, closes := s.(io.Closer); !closes && takesLongKeys(t, s) {
+		for i := range 20 { // a map of few keys compares without hashing
+			set(t, s, fmt.Sprint("other", i), state(1), storage.NoRevision)
+		}
+		for i := range 120 {
+			round(longKey(i), 4)
+		}
+	}
+	begin := time.Now()
+	for i := 0; i < 50 || i < 20_000 && time.Since(begin) < time.Second/4; i++ {
+		round(fmt.Sprint("k", i), 0)
+	}
+}
+
+// longKey returns keys that take a millisecond to hash or to compare. In a backend within this process they widen each gap in
+// which it does that, and hold its locks for so long that a sync.Mutex serves those who wait in turn, so that a caller
+// who unlocks between checking and storing is overtaken there, whatever the scheduler does. All share their memory.
+func longKey(i int) string {
+	return manyBytes()[i:]
+}
+
+var manyBytes = sync.OnceValue(func() string { return strings.Repeat("long key ", 1<<20) })
+
+// takesLongKeys is false if the backend refuses them, as it may.
+func takesLongKeys(t *testing.T, s storage.Storage) bool {
+	_, _, err := s.Get(t.Context(), longKey(1000))
+	if err != nil {
+		t.Logf("races are tried with short keys only: Get of a key of 9 MB: %v", err)
+	}
+	return err == nil
 }
 
 func testNoLostUpdate(t *testing.T, s storage.Storage) {
 	const workers, each = 8, 25
+	set(t, s, "k", storage.State{Data: []byte{0, 0}, Now: time.Now().UnixMilli(), Until: decision.Never}, storage.NoRevision)
 	together(workers, func(int) {
 		for done := 0; done < each; {
 			st, rev, err := s.Get(t.Context(), "k")
@@ -176,8 +303,10 @@ func testNoLostUpdate(t *testing.T, s storage.Storage) {
 				t.Errorf("Get: %v", err)
 				return
 			}
-			st.InUse++
-			st.Until = math.MaxInt64
+			if st.Data[0]++; st.Data[0] == 0 {
+				st.Data[1]++
+			}
+			st.Now, st.Until = time.Now().UnixMilli(), decision.Never
 			switch err := s.Set(t.Context(), "k", st, rev); {
 			case err == nil:
 				done++
@@ -187,42 +316,41 @@ func testNoLostUpdate(t *testing.T, s storage.Storage) {
 			}
 		}
 	})
-	if st, _ := get(t, s, "k"); st.InUse != workers*each {
-		t.Errorf("%d increments through Get and Set left %d", workers*each, st.InUse)
+	st, _ := get(t, s, "k")
+	if n := int(st.Data[0]) + int(st.Data[1])<<8; n != workers*each {
+		t.Errorf("no update is lost: %d increments through Get and Set left %d", workers*each, n)
 	}
 }
 
 func testKeys(t *testing.T, s storage.Storage) {
 	keys := []string{
-		"a", "A", "a ", " a", "a\n", "a\x00", "\x00", "a:b", "{a}", "{a}b", "a{", "}", "a*", "a/b", "../a", "%61", "'", `"`, `\`,
-		"žluťoučký kůň", "\xff\xfe not UTF-8", strings.Repeat("x", 64<<10), strings.Repeat("x", 64<<10-1) + "y",
+		"a", "A", "a ", " a", "a\n", "a\x00", "\x00", "\x00\x00", "a:b", "{a}", "{a}b", "a{", "}", "a*", "a?", "[a]", "a%", "a_", "a/b", "../a", "./a",
+		"%61", "'", `"`, `\`, `\x61`, "1", "01", "1.0", "+1", "k", "\u212a", "ss", "ß", "\u1e9e", "i", "İ", "ı", "é", "e\u0301", "žluťoučký kůň",
+		"\xff", "\xfe", "\xff\xfe not UTF-8", "\ufffd", "\ufffd\ufffd", "\xed\xa0\x80", "\xed\xa0\x81", "\xf4\x90\x80\x80", "\xc0\x80",
+		"\ufeffa", "a\u200b",
+	}
+	for _, n := range []int{8, 16, 31, 32, 63, 64, 100, 127, 128, 255, 256, 511, 512, 1000, 1023, 1024, 2048, 4096, 32 << 10, 64 << 10} {
+		keys = append(keys, strings.Repeat("x", n), strings.Repeat("x", n)+"y", strings.Repeat("x", n)+"z")
 	}
 	for i, key := range keys {
-		set(t, s, key, state(int64(i)), storage.NoRevision)
+		set(t, s, key, state(i), storage.NoRevision)
 	}
 	for i, key := range keys {
-		if got, _ := get(t, s, key); !got.Equal(state(int64(i))) {
-			t.Errorf("the state of key %q is %+v, want %+v", short(key), got, state(int64(i)))
-		}
+		holds(t, s, key, state(i), "two keys that differ in any byte have two states")
 	}
 }
 
 // testSimulatedTime stores states of the year 2017, one after the other a millisecond apart. None has reached its
 // Until in that time, long as it is past by the machine's clock.
 func testSimulatedTime(t *testing.T, s storage.Storage) {
-	simulated := func(i int64) storage.State {
+	for i := range 100 {
 		st := state(i)
-		st.Ops.Last, st.InUse, st.Until = 1_500_000_000_000+i, 0, 1_500_000_005_000+i
-		return st
+		st.Now = 1_500_000_000_000 + int64(i)
+		st.Until = st.Now + 5000
+		set(t, s, fmt.Sprint(i), st, storage.NoRevision)
 	}
-	const n = 100
-	for i := range int64(n) {
-		set(t, s, fmt.Sprint(i), simulated(i), storage.NoRevision)
-	}
-	for i := range int64(n) {
-		if got, _ := get(t, s, fmt.Sprint(i)); !got.Equal(simulated(i)) {
-			t.Fatalf("the state of key %d is %+v, want %+v: it was forgotten by another clock than its callers'", i, got, simulated(i))
-		}
+	for i := range 100 {
+		holds(t, s, fmt.Sprint(i), state(i), "a state is not forgotten by another clock than its Now")
 	}
 }
 
@@ -232,7 +360,7 @@ func testCancelled(t *testing.T, s storage.Storage) {
 	if _, _, err := s.Get(ctx, "k"); !errors.Is(err, context.Canceled) {
 		t.Errorf("Get with a cancelled context = %v, want context.Canceled", err)
 	}
-	if err := s.Set(ctx, "k", state(0), storage.NoRevision); !errors.Is(err, context.Canceled) {
+	if err := s.Set(ctx, "k", state(1), storage.NoRevision); !errors.Is(err, context.Canceled) {
 		t.Errorf("Set with a cancelled context = %v, want context.Canceled", err)
 	}
 	if _, rev := get(t, s, "k"); rev != storage.NoRevision {
@@ -242,160 +370,45 @@ func testCancelled(t *testing.T, s storage.Storage) {
 
 func testClosed(t *testing.T, s storage.Storage) {
 	c := s.(io.Closer)
-	set(t, s, "k", state(0), storage.NoRevision)
+	set(t, s, "k", state(1), storage.NoRevision)
 	if err := c.Close(); err != nil {
 		t.Fatalf("Close: %v", err)
 	}
 	if _, _, err := s.Get(t.Context(), "k"); err == nil {
 		t.Error("Get after Close succeeded")
 	}
-	if err := s.Set(t.Context(), "l", state(0), storage.NoRevision); err == nil || errors.Is(err, storage.ErrConflict) {
+	if err := s.Set(t.Context(), "l", state(1), storage.NoRevision); err == nil || errors.Is(err, storage.ErrConflict) {
 		t.Errorf("Set after Close = %v, want an error of its own", err)
 	}
-}
-
-// testAtomicApplies runs random operations against the backend and against Apply, answer by answer.
-func testAtomicApplies(t *testing.T, s storage.Storage) {
-	for seed := range uint64(40) {
-		Compare(t, s.(storage.Atomic), seed, 150)
-	}
-}
-
-func testAtomicUnknown(t *testing.T, s storage.Storage) {
-	for kind := storage.GetDelay; kind <= storage.Reset; kind++ {
-		if !kind.OnKnown() {
-			continue
-		}
-		if a, err := do(t, s, "nobody", limits(1, 1), storage.Op{Kind: kind, Lease: storage.Lease{ID: 1}}); err != nil || a != (storage.Answer{}) {
-			t.Errorf("an operation of kind %d on an unknown key = %+v, %v; want nothing", kind, a, err)
-		}
-		if st, rev := get(t, s, "nobody"); rev != storage.NoRevision {
-			t.Errorf("an operation of kind %d on an unknown key stored %+v", kind, st)
+	if a, ok := s.(storage.Atomic); ok {
+		if _, err := a.Do(t.Context(), "k", limits(1, 1), decision.Op{Kind: decision.GetDelay, Now: decision.OwnClock}); err == nil {
+			t.Error("Do after Close succeeded")
 		}
 	}
 }
 
-// do does op at its time, or by the backend's clock if that is zero.
-func do(t *testing.T, s storage.Storage, key string, l *storage.Limits, op storage.Op) (storage.Answer, error) {
-	if op.Now == 0 {
-		op.Now = storage.OwnClock
+// limits are those of one window of a second.
+func limits(size, rate int64) *decision.Limits {
+	l := &decision.Limits{
+		Windows: []decision.Window{{Size: size, Rate: rate, Interval: 1000}}, Tokens: size,
+		Guess: 50, Start: 1_700_000_000_000, Lease: 60_000, MaxLease: 3_600_000,
 	}
-	return s.(storage.Atomic).Do(t.Context(), key, l, op)
+	l.Ready()
+	return l
 }
 
-// testAtomicOnSetState mixes the two paths: what Set stored is what Do decides on.
-func testAtomicOnSetState(t *testing.T, s storage.Storage) {
-	l := limits(5, 2)
-	op := storage.Op{Kind: storage.Admit, Cost: 1, Now: l.Start + 10*l.RefreshInterval}
-	st := l.New()
-	l.Apply(&st, &op, op.Now, new(storage.Answer))
-	set(t, s, "k", st, storage.NoRevision)
-	for i := range 8 {
-		var want storage.Answer
-		l.Apply(&st, &op, op.Now, &want)
-		if got, err := do(t, s, "k", l, op); err != nil || got != want {
-			t.Fatalf("Do %d after Set = %+v, %v; want %+v", i, got, err, want)
-		}
-	}
-	got, _ := get(t, s, "k")
-	if got.Until = st.Until; !got.Equal(st) { // a backend may say when in its own way
-		t.Errorf("Get after Do = %+v, want %+v", got, st)
-	}
-}
-
-func testAtomicConcurrent(t *testing.T, s storage.Storage) {
-	l := limits(40, 10)
-	now := l.Start + 100*l.RefreshInterval
-	var ran atomic.Int64
-	together(16, func(int) {
-		for range 20 {
-			switch a, err := do(t, s, "k", l, storage.Op{Kind: storage.GetDelay, Now: now}); {
-			case err != nil:
-				t.Errorf("GetDelay: %v", err)
-			case a.Delay < 0:
-				t.Errorf("GetDelay = %v", a.Delay)
-			case a.Delay == 0:
-				ran.Add(1)
-			}
-		}
-	})
-	if ran.Load() != l.Size {
-		t.Errorf("of 320 concurrent calls at one time %d ran, want Size, %d", ran.Load(), l.Size)
-	}
-	together(16, func(int) {
-		for range 5 {
-			if _, err := do(t, s, "k", l, storage.Op{Kind: storage.ReturnToken}); err != nil {
-				t.Errorf("ReturnToken: %v", err)
-			}
-		}
-	})
-	if st, _ := get(t, s, "k"); st.InUse != 0 {
-		t.Errorf("after 80 returns of 40 tokens %d are in use, want 0", st.InUse)
-	}
-}
-
-func testAtomicOwnClock(t *testing.T, s storage.Storage) {
-	l := limits(3, 3)
-	l.RefreshInterval = 3_600_000
-	l.Start = 0
-	ran := 0
-	for range 10 {
-		a, err := do(t, s, "k", l, storage.Op{Kind: storage.GetDelay})
-		if err != nil {
-			t.Fatalf("GetDelay: %v", err)
-		}
-		if a.Delay == 0 {
-			ran++
-		} else if a.Delay > 4*l.RefreshInterval {
-			t.Errorf("GetDelay by the backend's clock = %v ms, want at most 4h", a.Delay)
-		}
-	}
-	if ran != 3 {
-		t.Errorf("by the backend's clock %d calls ran, want 3", ran)
-	}
-	st, _ := get(t, s, "k")
-	if off := time.Since(time.UnixMilli(st.Ops.Last)).Abs(); off > time.Hour {
-		t.Errorf("the backend's clock is %v away from this machine's", off)
-	}
-	if timed, ok := s.(storage.Timed); ok {
-		got, rev, now, err := timed.GetWithTime(t.Context(), "k")
-		want, wantRev := get(t, s, "k")
-		if err != nil || !got.Equal(want) || rev != wantRev || now.UnixMilli() < st.Ops.Last || time.Since(now).Abs() > time.Hour {
-			t.Errorf("GetWithTime = %+v, %d, %v, %v; Get says %+v, %d", got, rev, now, err, want, wantRev)
-		}
-	}
-}
-
-func testAtomicCancelled(t *testing.T, s storage.Storage) {
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	for kind := storage.GetDelay; kind <= storage.Reset; kind++ {
-		if _, err := s.(storage.Atomic).Do(ctx, "k", limits(1, 1), storage.Op{Kind: kind, Now: storage.OwnClock, Cost: 1}); !errors.Is(err, context.Canceled) {
-			t.Errorf("Do with a cancelled context = %v, want context.Canceled", err)
-		}
-	}
-	if st, rev := get(t, s, "k"); rev != storage.NoRevision {
-		t.Errorf("Do with a cancelled context stored %+v", st)
-	}
-}
-
-func limits(size, rate int64) *storage.Limits {
-	return &storage.Limits{
-		Window:       storage.Window{Size: size, RefreshRate: rate, RefreshInterval: 1000},
-		WaitForToken: 50, Start: 1_700_000_000_000, Lease: 60_000, MaxLease: 3_600_000,
-	}
-}
-
-// together runs f(0) … f(n-1) at the same time and waits for them.
+// together runs f(0) … f(n-1) at the same time, as far as there are processors, and waits for them.
 func together(n int, f func(i int)) {
 	var wg sync.WaitGroup
-	ready := make(chan struct{})
+	var ready atomic.Int64
 	for i := range n {
 		wg.Go(func() {
-			<-ready
+			ready.Add(1)
+			for ready.Load() < int64(n) {
+				runtime.Gosched()
+			}
 			f(i)
 		})
 	}
-	close(ready)
 	wg.Wait()
 }

@@ -13,14 +13,12 @@
 //
 // # Expiry
 //
-// Each Set looks at the next few entities and forgets those whose State.Until is over. Tokens that were out when
-// the process ended are back when the file is opened again: whoever held them ended, too.
+// Each Set looks at the next few entities and forgets those whose time is over.
 //
 // # Clock
 //
-// Only forgetting needs the time, and takes the earlier of two: the last run of the entity being stored, for
-// GetDelayAt may simulate the past, and the machine's clock, for it may simulate the future. Don't mix simulations
-// of the past with the present in one file.
+// Only forgetting needs the time, and takes the machine's. Storage keeps what was decided at another time, as in a
+// simulation, for a day at least.
 package boltstorage
 
 import (
@@ -61,7 +59,6 @@ type Storage struct {
 	mu     sync.Mutex
 	db     *bbolt.DB // nil before the first call and after Close
 	closed bool
-	before storage.Revision // the last one given before this process opened the file
 
 	next []byte // where the sweep goes on; used in writing transactions only, so by one at a time
 }
@@ -82,12 +79,10 @@ func (s *Storage) Get(ctx context.Context, key string) (state storage.State, rev
 		return storage.State{}, storage.NoRevision, err
 	}
 	err = db.View(func(tx *bbolt.Tx) error {
-		state, rev, err = decode(tx.Bucket(entities).Get(hash(key)))
+		rev, _, state.Data, err = decode(tx.Bucket(entities).Get(hash(key)))
+		state.Data = bytes.Clone(state.Data) // it is gone with the transaction
 		return err
 	})
-	if rev <= s.before {
-		state.InUse = 0
-	}
 	return state, rev, err
 }
 
@@ -103,7 +98,7 @@ func (s *Storage) Set(ctx context.Context, key string, state storage.State, rev 
 			return err // the turn to write took long to come
 		}
 		b, k := tx.Bucket(entities), hash(key)
-		_, current, err := decode(b.Get(k))
+		current, _, _, err := decode(b.Get(k))
 		if err != nil {
 			return err
 		}
@@ -115,15 +110,21 @@ func (s *Storage) Set(ctx context.Context, key string, state storage.State, rev 
 		if err != nil {
 			return err
 		}
-		value, err := state.AppendBinary(binary.BigEndian.AppendUint64(nil, next))
-		if err != nil {
+		now := time.Now().UnixMilli()
+		if err := b.Put(k, encode(next, forgetAt(now, state), state.Data)); err != nil {
 			return err
 		}
-		if err := b.Put(k, value); err != nil {
-			return err
-		}
-		return s.sweep(b, min(state.Ops.Last, time.Now().UnixMilli()))
+		return s.sweep(b, now)
 	})
+}
+
+// forgetAt is when the machine's clock, which is at now, has State.Until.
+func forgetAt(now int64, state storage.State) int64 {
+	span := state.Until - state.Now
+	if off := now - state.Now; off < -60_000 || off > 60_000 { // Now is not of this clock
+		span = max(span, 24*3_600_000)
+	}
+	return now + span
 }
 
 // Close closes the file. What is called later fails.
@@ -159,10 +160,7 @@ func (s *Storage) open(ctx context.Context) (*bbolt.DB, error) {
 		return nil, err
 	}
 	err = db.Update(func(tx *bbolt.Tx) error {
-		b, err := tx.CreateBucketIfNotExists(entities)
-		if err == nil {
-			s.before = storage.Revision(b.Sequence())
-		}
+		_, err := tx.CreateBucketIfNotExists(entities)
 		return err
 	})
 	if err != nil {
@@ -180,21 +178,28 @@ func hash(key string) []byte {
 	return sum[:]
 }
 
-// decode reads a value: the revision in eight bytes, then the state. Nil is what bbolt has of a missing key.
-func decode(value []byte) (state storage.State, rev storage.Revision, err error) {
+// encode makes a value: the revision and the time to forget it in eight bytes each, then the data.
+func encode(rev uint64, forget int64, data []byte) []byte {
+	value := binary.BigEndian.AppendUint64(nil, rev)
+	value = binary.BigEndian.AppendUint64(value, uint64(forget))
+	return append(value, data...)
+}
+
+// decode reads a value. Nil is what bbolt has of a missing key.
+func decode(value []byte) (rev storage.Revision, forget int64, data []byte, err error) {
 	if value == nil {
-		return state, storage.NoRevision, nil
+		return storage.NoRevision, 0, nil, nil
 	}
-	if len(value) < 8 {
-		return state, storage.NoRevision, errors.New("a stored value is too short")
+	if len(value) < 16 {
+		return storage.NoRevision, 0, nil, errors.New("a stored value is too short")
 	}
-	return state, storage.Revision(binary.BigEndian.Uint64(value)), state.UnmarshalBinary(value[8:])
+	return storage.Revision(binary.BigEndian.Uint64(value)), int64(binary.BigEndian.Uint64(value[8:])), value[16:], nil
 }
 
 // sweepStep is how many entities a Set looks at. It stores at most one, so any number above that keeps up.
 const sweepStep = 8
 
-// sweep forgets those of the next few entities that may be forgotten at now.
+// sweep forgets those of the next few entities whose time is over.
 func (s *Storage) sweep(b *bbolt.Bucket, now int64) error {
 	var idle [][]byte
 	c := b.Cursor()
@@ -203,7 +208,7 @@ func (s *Storage) sweep(b *bbolt.Bucket, now int64) error {
 		if k == nil {
 			break // the end; the next one begins anew
 		}
-		if state, _, err := decode(v); err == nil && state.Until <= now {
+		if _, forget, _, err := decode(v); err == nil && forget <= now {
 			idle = append(idle, k)
 		}
 		k, v = c.Next()

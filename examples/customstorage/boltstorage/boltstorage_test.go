@@ -3,16 +3,17 @@ package boltstorage_test
 import (
 	"errors"
 	"fmt"
-	"math"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.etcd.io/bbolt"
 	berrors "go.etcd.io/bbolt/errors"
 
+	"github.com/drip-go/drip/decision"
 	"github.com/drip-go/drip/examples/customstorage/boltstorage"
 	"github.com/drip-go/drip/internal/traces"
 	"github.com/drip-go/drip/storage"
@@ -108,30 +109,24 @@ func TestBadFile(t *testing.T) {
 	}
 }
 
-// The state outlives the process that stored it; the tokens that were out do not.
+// What was stored outlives the process.
 func TestReopen(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "drip.db")
-	want := storage.State{Ops: storage.Ledger{Last: 1, Capacity: 2}, Wait: storage.Ledger{Last: 3, Capacity: 4}, InUse: 5, Until: math.MaxInt64}
 	s := boltstorage.New(path, fast)
-	set(t, s, "k", want)
-	if got, _, err := s.Get(t.Context(), "k"); got != want || err != nil {
-		t.Errorf("Get = %+v, %v; want %+v", got, err, want)
-	}
+	set(t, s, "k", storage.State{Data: []byte("before"), Until: decision.Never})
 	s.Close()
 
 	s = boltstorage.New(path, fast)
 	defer s.Close()
-	want.InUse = 0
 	got, rev, err := s.Get(t.Context(), "k")
-	if got != want || err != nil {
-		t.Errorf("after opening the file again Get = %+v, %v; want %+v", got, err, want)
+	if string(got.Data) != "before" || err != nil {
+		t.Errorf("after opening the file again Get = %q, %v; want what was set before", got.Data, err)
 	}
-	want.InUse = 1
-	if err := s.Set(t.Context(), "k", want, rev); err != nil {
+	if err := s.Set(t.Context(), "k", storage.State{Data: []byte("after"), Until: decision.Never}, rev); err != nil {
 		t.Errorf("Set with the revision from before = %v", err)
 	}
-	if got, _, err := s.Get(t.Context(), "k"); got != want || err != nil {
-		t.Errorf("Get = %+v, %v; want %+v", got, err, want)
+	if got, _, err := s.Get(t.Context(), "k"); string(got.Data) != "after" || err != nil {
+		t.Errorf("Get = %q, %v; want what was set after", got.Data, err)
 	}
 }
 
@@ -146,55 +141,74 @@ func set(t *testing.T, s storage.Storage, key string, st storage.State) {
 	}
 }
 
+// A file has no connection, so its clock is that of testing/synctest and years pass at once.
+func TestKeeps(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "drip.db")
+	synctest.Test(t, func(t *testing.T) {
+		s := boltstorage.New(path, fast)
+		defer s.Close()
+		storagetest.Keeps(t, s, time.Sleep, 400*24*time.Hour)
+	})
+}
+
 func TestForgetting(t *testing.T) {
-	const year = 365 * 24 * 3_600_000
-	now := time.Now().UnixMilli()
-	ran := func(at int64) storage.State { return storage.State{Ops: storage.Ledger{Last: at}, Until: at + 1000} }
 	for _, c := range []struct {
-		name          string
-		idle, writer  storage.State
-		wantForgotten bool
+		name     string
+		now      time.Duration // of the decision, after the machine's clock
+		kept     time.Duration
+		lost     time.Duration
+		untilOff int64
 	}{
-		{"idle for a minute", ran(now - 60_000), ran(now), true},
-		{"ran just now", ran(now), ran(now), false},
-		{"holds a token", storage.State{Ops: storage.Ledger{Last: now - 60_000}, InUse: 1, Until: math.MaxInt64}, ran(now), false},
-		{"idle in a simulation of the past", ran(now - year), ran(now - year + 60_000), true},
-		{"ran just now in a simulation of the past", ran(now - year), ran(now - year), false},
-		{"while others simulate the future", ran(now + 3_600_000), ran(now + year), false},
+		{"of the machine's clock", 0, 59 * time.Second, time.Minute, 60_000},
+		{"of a simulation of the past", -365 * 24 * time.Hour, 23 * time.Hour, 24 * time.Hour, 60_000},
+		{"of a simulation of the future", 365 * 24 * time.Hour, 23 * time.Hour, 24 * time.Hour, 60_000},
+		{"for ever", 0, 10 * 365 * 24 * time.Hour, 0, decision.Never},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			const entities = 200
-			s := file(t, fast)
-			for i := range entities {
-				set(t, s, fmt.Sprint("idle", i), c.idle)
-			}
-			_, old, err := s.Get(t.Context(), "idle0")
-			if err != nil {
-				t.Fatal(err)
-			}
-			for range entities { // at eight a Set: more than every entity's turn
-				set(t, s, "writer", c.writer)
-			}
-			left := 0
-			for i := range entities {
-				_, rev, err := s.Get(t.Context(), fmt.Sprint("idle", i))
+			path := filepath.Join(t.TempDir(), "drip.db")
+			synctest.Test(t, func(t *testing.T) {
+				const entities = 50
+				s := boltstorage.New(path, fast)
+				defer s.Close()
+				now := time.Now().Add(c.now).UnixMilli()
+				for i := range entities {
+					set(t, s, fmt.Sprint("idle", i), storage.State{Data: []byte("idle"), Now: now, Until: now + c.untilOff})
+				}
+				_, old, err := s.Get(t.Context(), "idle0")
 				if err != nil {
 					t.Fatal(err)
 				}
-				if rev != storage.NoRevision {
-					left++
+				left := func() (n int) {
+					for range entities { // at eight a Set: more than every entity's turn
+						set(t, s, "writer", storage.State{Now: time.Now().UnixMilli(), Until: decision.Never})
+					}
+					for i := range entities {
+						_, rev, err := s.Get(t.Context(), fmt.Sprint("idle", i))
+						if err != nil {
+							t.Fatal(err)
+						}
+						if rev != storage.NoRevision {
+							n++
+						}
+					}
+					return n
 				}
-			}
-			if want := map[bool]int{true: 0, false: entities}[c.wantForgotten]; left != want {
-				t.Errorf("%d of %d entities are left, want %d", left, entities, want)
-			}
-			if !c.wantForgotten {
-				return
-			}
-			set(t, s, "idle0", c.idle)
-			if _, rev, _ := s.Get(t.Context(), "idle0"); rev == old {
-				t.Error("an entity that came back repeats its revision")
-			}
+				time.Sleep(c.kept)
+				if n := left(); n != entities {
+					t.Errorf("after %v %d of %d entities are left, want all", c.kept, n, entities)
+				}
+				if c.lost == 0 {
+					return
+				}
+				time.Sleep(c.lost - c.kept)
+				if n := left(); n != 0 {
+					t.Errorf("after %v %d of %d entities are left, want none", c.lost, n, entities)
+				}
+				set(t, s, "idle0", storage.State{})
+				if _, rev, _ := s.Get(t.Context(), "idle0"); rev == old {
+					t.Error("an entity that came back repeats its revision")
+				}
+			})
 		})
 	}
 }

@@ -1,0 +1,285 @@
+package storagetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"reflect"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/drip-go/drip/decision"
+	"github.com/drip-go/drip/storage"
+)
+
+func do(t *testing.T, s storage.Storage, key string, l *decision.Limits, op decision.Op) decision.Answer {
+	t.Helper()
+	a, err := s.(storage.Atomic).Do(t.Context(), key, l, op)
+	if err != nil {
+		t.Fatalf("Do(%s) of %+v: %v", short(key), op, err)
+	}
+	return a
+}
+
+// decode returns what is stored under key, as the plain path reads it.
+func decode(t testing.TB, s storage.Storage, key string) (state decision.State, leases []storage.Held) {
+	t.Helper()
+	stored, rev := get(t, s, key)
+	leases, err := storage.Decode(stored.Data, &state)
+	if err != nil {
+		t.Fatalf("Get(%s) after Do returns what storage.Encode writes, at revision %d: %v", short(key), rev, err)
+	}
+	return state, leases
+}
+
+// testAtomicApplies runs random operations against the backend and against Apply, answer by answer.
+func testAtomicApplies(t *testing.T, s storage.Storage) {
+	for seed := range uint64(40) {
+		Compare(t, s.(storage.Atomic), seed, 150)
+	}
+}
+
+func testAtomicUnknown(t *testing.T, s storage.Storage) {
+	for _, kind := range []decision.Kind{decision.ReturnToken, decision.Settle, decision.Cancel, decision.Renew, decision.Resume, decision.Reset} {
+		for _, now := range []int64{decision.OwnClock, 1_700_000_000_000} {
+			op := decision.Op{Kind: kind, Now: now, Lease: decision.Lease{ID: 1, End: 1_800_000_000_000}, Ticket: decision.Ticket{Slot: 1_700_000_000_000, Number: 1}}
+			if a := do(t, s, "nobody", limits(1, 1), op); a != (decision.Answer{}) {
+				t.Errorf("an operation of kind %d on an unknown key = %+v, want the zero Answer", kind, a)
+			}
+			if st, rev := get(t, s, "nobody"); rev != storage.NoRevision {
+				t.Errorf("an operation of kind %d on an unknown key stored %+v, want nothing", kind, st)
+			}
+		}
+	}
+}
+
+// testAtomicOnSetState mixes the two paths: Do decides on what Set stored, and Get returns all that Do stored.
+func testAtomicOnSetState(t *testing.T, s storage.Storage) {
+	l := limits(6, 2)
+	op := decision.Op{Kind: decision.Admit, Cost: 1, Now: l.Start + 10_000}
+	var want decision.State
+	leases := &storage.Leases{}
+	for range 3 {
+		l.Apply(&want, leases, &op, op.Now, new(decision.Answer))
+	}
+	until := max(l.Until(&want), leases.Last())
+	set(t, s, "k", storage.State{Data: storage.Encode(&want, leases.All()), Now: op.Now, Until: until}, storage.NoRevision)
+	_, before := get(t, s, "k")
+	for i := range 8 {
+		var a decision.Answer
+		l.Apply(&want, leases, &op, op.Now, &a)
+		if got := do(t, s, "k", l, op); got != a {
+			t.Fatalf("Do decides on what Set stored, leases included: Do %d after Set = %+v, want %+v", i, got, a)
+		}
+		got, held := decode(t, s, "k")
+		if !reflect.DeepEqual(got, want) || !reflect.DeepEqual(held, leases.All()) {
+			t.Fatalf("Get returns all that Do stored: after Do %d it is %+v with leases %v, want %+v with %v", i, got, held, want, leases.All())
+		}
+		_, rev := get(t, s, "k")
+		if rev == before || rev == storage.NoRevision {
+			t.Fatalf("every Do that changes a key gives it a new revision: after Do %d it is %d, before it was %d", i, rev, before)
+		}
+		err := s.Set(t.Context(), "k", storage.State{Data: storage.Encode(&want, nil), Now: op.Now, Until: decision.Never}, before)
+		if !errors.Is(err, storage.ErrConflict) {
+			t.Fatalf("a Set at the revision of before a Do = %v, want ErrConflict", err)
+		}
+		before = rev
+	}
+	// Bytes that are no state are Set's to keep and not Do's to lose.
+	_, rev := get(t, s, "k")
+	set(t, s, "k", state(13), rev)
+	if a, err := s.(storage.Atomic).Do(t.Context(), "k", l, op); err == nil {
+		t.Errorf("Do on bytes that are no encoded state = %+v, want an error", a)
+	}
+	holds(t, s, "k", state(13), "Do on bytes that are no encoded state changes nothing")
+}
+
+func testAtomicConcurrent(t *testing.T, s storage.Storage) {
+	if _, closes := s.(io.Closer); !closes && takesLongKeys(t, s) {
+		for i := range 5 {
+			concurrent(t, s, longKey(i), 4, 4)
+		}
+	}
+	for i := range 20 {
+		concurrent(t, s, fmt.Sprint("k", i), 16, 20)
+	}
+}
+
+// concurrent lets callers take tokens at the same time, and return them.
+func concurrent(t *testing.T, s storage.Storage, key string, callers, each int) {
+	t.Helper()
+	size := int64(callers * each / 8)
+	l := limits(size, 1)
+	now := l.Start + 1_000_000
+	call := func(op decision.Op) decision.Answer {
+		a, err := s.(storage.Atomic).Do(t.Context(), key, l, op)
+		if err != nil {
+			t.Errorf("Do of %+v: %v", op, err)
+		}
+		return a
+	}
+	var ran, found atomic.Int64
+	together(callers, func(int) {
+		for range each {
+			switch a := call(decision.Op{Kind: decision.GetDelay, Now: now}); {
+			case a.Delay < 0:
+				t.Errorf("GetDelay = %v, want no less than 0", a.Delay)
+			case a.Delay == 0:
+				ran.Add(1)
+			}
+		}
+	})
+	if ran.Load() != size {
+		t.Fatalf("of %d concurrent GetDelay at one time %d ran, want Size, %d", callers*each, ran.Load(), size)
+	}
+	together(callers, func(int) {
+		for range each / 4 {
+			if call(decision.Op{Kind: decision.ReturnToken, Now: now}).Found {
+				found.Add(1)
+			}
+		}
+	})
+	if st, _ := decode(t, s, key); st.Plain != 0 || found.Load() != size {
+		t.Fatalf("%d concurrent returns of %d tokens found %d and left %d, want %d and 0", callers*(each/4), size, found.Load(), st.Plain, size)
+	}
+}
+
+func testAtomicOwnClock(t *testing.T, s storage.Storage) {
+	l := limits(3, 3)
+	l.Windows[0].Interval, l.Start = 24*3_600_000, 0
+	l.Ready()
+	ran := 0
+	for range 10 {
+		a := do(t, s, "k", l, decision.Op{Kind: decision.GetDelay, Now: decision.OwnClock})
+		if a.Delay == 0 {
+			ran++
+		} else if a.Delay > 4*24*3_600_000 {
+			t.Errorf("GetDelay by the backend's clock = %v ms, want at most 4 days", a.Delay)
+		}
+	}
+	if ran != 3 && ran != 6 { // twice as many if the day ends meanwhile
+		t.Errorf("by the backend's clock %d calls of a limit of 3 a day ran, want 3", ran)
+	}
+	st, _ := decode(t, s, "k")
+	if off := time.Since(time.UnixMilli(st.Now)).Abs(); off > time.Hour {
+		t.Errorf("the backend's clock is %v away from this machine's, want at most an hour", off)
+	}
+}
+
+func testAtomicCancelled(t *testing.T, s storage.Storage) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for kind := decision.GetDelay; kind <= decision.Reset; kind++ {
+		op := decision.Op{Kind: kind, Now: decision.OwnClock, Cost: 1}
+		if _, err := s.(storage.Atomic).Do(ctx, "k", limits(1, 1), op); !errors.Is(err, context.Canceled) {
+			t.Errorf("Do of kind %d with a cancelled context = %v, want context.Canceled", kind, err)
+		}
+	}
+	if st, rev := get(t, s, "k"); rev != storage.NoRevision {
+		t.Errorf("Do with a cancelled context stored %+v, want nothing", st)
+	}
+}
+
+// fill stores n entities by the backend's own clock, or by this machine's if it has none. Each has a few leases.
+func fill(t *testing.T, s storage.Storage, n int) (entries map[string]storage.Entry) {
+	t.Helper()
+	l := limits(10, 10)
+	l.Lease = 3_600_000
+	entries = map[string]storage.Entry{}
+	for i := range n {
+		key := fmt.Sprintf("entity \xff %d", i)
+		for range 1 + i%3 {
+			op := decision.Op{Kind: decision.Admit, Cost: 1, Now: time.Now().UnixMilli()}
+			var err error
+			if a, ok := s.(storage.Atomic); ok && i%2 == 0 {
+				op.Now = decision.OwnClock
+				_, err = a.Do(t.Context(), key, l, op)
+			} else {
+				_, err = plain{s}.Do(t.Context(), key, l, op)
+			}
+			if err != nil {
+				t.Fatalf("%+v: %v", op, err)
+			}
+		}
+		e := storage.Entry{Key: key}
+		e.State, e.Leases = decode(t, s, key)
+		e.Out = int64(len(e.Leases))
+		if e.Out != int64(1+i%3) {
+			t.Fatalf("Get returns all that was stored: %d leases of %s, want %d", e.Out, short(key), 1+i%3)
+		}
+		entries[key] = e
+	}
+	return entries
+}
+
+// told fails t unless an entry is as it was stored.
+func told(t *testing.T, got, want storage.Entry) {
+	t.Helper()
+	if off := time.Since(got.Time).Abs(); off > time.Hour {
+		t.Errorf("Entry.Time of %s is %v away from this machine's clock, want at most an hour", short(got.Key), off)
+	}
+	got.Time = time.Time{}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("an Entry is what is stored:\n  got: %+v\n want: %+v", got, want)
+	}
+}
+
+func testRead(t *testing.T, s storage.Storage) {
+	r := s.(storage.Reader)
+	for key, want := range fill(t, s, 6) {
+		_, before := get(t, s, key)
+		got, err := r.Read(t.Context(), key)
+		if err != nil {
+			t.Fatalf("Read(%s): %v", short(key), err)
+		}
+		told(t, got, want)
+		if _, rev := get(t, s, key); rev != before {
+			t.Errorf("Read changes nothing: the revision was %d and is %d", before, rev)
+		}
+	}
+	got, err := r.Read(t.Context(), "nobody")
+	if err != nil || got.State.Print != 0 || got.Out != 0 || len(got.Leases) != 0 {
+		t.Errorf("Read of a key never set = %+v, %v; want the zero State, no leases and no error", got, err)
+	}
+	if off := time.Since(got.Time).Abs(); off > time.Hour {
+		t.Errorf("Entry.Time of a key never set is %v away from this machine's clock, want at most an hour", off)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := r.Read(ctx, "nobody"); !errors.Is(err, context.Canceled) {
+		t.Errorf("Read with a cancelled context = %v, want context.Canceled", err)
+	}
+}
+
+func testList(t *testing.T, s storage.Storage) {
+	want := fill(t, s, 30)
+	l := s.(storage.Lister)
+	got := map[string]storage.Entry{}
+	if err := l.List(t.Context(), func(e storage.Entry) error {
+		got[e.Key] = e
+		return nil
+	}); err != nil {
+		t.Fatalf("List: %v", err)
+	}
+	for key, e := range want {
+		if _, listed := got[key]; !listed {
+			t.Errorf("List tells every entity stored, but not %s", short(key))
+			continue
+		}
+		told(t, got[key], e)
+	}
+	if len(got) != len(want) {
+		t.Errorf("List tells %d entities, want %d", len(got), len(want))
+	}
+	stop, calls := errors.New("stop"), 0
+	if err := l.List(t.Context(), func(storage.Entry) error { calls++; return stop }); !errors.Is(err, stop) || calls != 1 {
+		t.Errorf("List = %v after %d calls of each, which returned an error; want that error after 1", err, calls)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := l.List(ctx, func(storage.Entry) error { return nil }); !errors.Is(err, context.Canceled) {
+		t.Errorf("List with a cancelled context = %v, want context.Canceled", err)
+	}
+}

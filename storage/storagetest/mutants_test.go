@@ -1,0 +1,507 @@
+package storagetest
+
+import (
+	"context"
+	"hash/fnv"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/drip-go/drip/decision"
+	"github.com/drip-go/drip/storage"
+	"github.com/drip-go/drip/storage/memory"
+)
+
+// wrong are backends that each break one rule. A mistake that depends on luck is here as small as it can be.
+var wrong = map[string]func() storage.Storage{
+	"forgets after 10 ms":                      func() storage.Storage { return forgets(10 * time.Millisecond) },
+	"forgets after 1 s":                        func() storage.Storage { return forgets(time.Second) },
+	"forgets after 1 min":                      func() storage.Storage { return forgets(time.Minute) },
+	"forgets after 1 day":                      func() storage.Storage { return forgets(24 * time.Hour) },
+	"forgets 1 min after it was asked for":     func() storage.Storage { return &mutant{keep: newKeep(), forget: time.Minute, sliding: true} },
+	"forgets by a timer of 1 s":                func() storage.Storage { return &mutant{keep: newKeep(), timer: time.Second} },
+	"forgets by a timer of 1 min":              func() storage.Storage { return &mutant{keep: newKeep(), timer: time.Minute} },
+	"forgets 10 ms of a simulation later":      func() storage.Storage { return &mutant{keep: newKeep(), simulated: 10} },
+	"forgets 1 s of a simulation later":        func() storage.Storage { return &mutant{keep: newKeep(), simulated: 1000} },
+	"forgets 1 min of a simulation later":      func() storage.Storage { return &mutant{keep: newKeep(), simulated: 60_000} },
+	"forgets by the machine's clock at Until":  func() storage.Storage { return &mutant{keep: newKeep(), until: true} },
+	"forgets what it decided after 10 ms":      func() storage.Storage { return &decider{Storage: memory.New(), forget: 10 * time.Millisecond} },
+	"forgets what it decided after 1 s":        func() storage.Storage { return &decider{Storage: memory.New(), forget: time.Second} },
+	"forgets what it decided after 1 min":      func() storage.Storage { return &decider{Storage: memory.New(), forget: time.Minute} },
+	"Get returns the bytes it keeps":           func() storage.Storage { return &mutant{keep: newKeep(), aliasGet: true} },
+	"Set keeps the bytes it is given":          func() storage.Storage { return &mutant{keep: newKeep(), aliasSet: true} },
+	"revisions repeat after 255":               func() storage.Storage { return &revisions{most: 255} },
+	"revisions repeat after 65535":             func() storage.Storage { return &revisions{most: 65535} },
+	"revisions repeat after 2":                 func() storage.Storage { return &revisions{most: 2} },
+	"revisions begin again after forgetting":   func() storage.Storage { return &revisions{most: 1 << 60, forget: true} },
+	"revisions begin again, by simulated time": func() storage.Storage { return &revisions{most: 1 << 60, forget: true, simulated: true} },
+	"keys are made valid UTF-8": func() storage.Storage {
+		return keyed(func(k string) string { return strings.ToValidUTF8(k, "\ufffd") })
+	},
+	"keys lose what is no UTF-8": func() storage.Storage { return keyed(func(k string) string { return strings.ToValidUTF8(k, "") }) },
+	"keys are text":              func() storage.Storage { return keyed(func(k string) string { return string([]rune(k)) }) },
+	"keys are cut at 63":         func() storage.Storage { return keyed(func(k string) string { return k[:min(len(k), 63)] }) },
+	"keys are cut at 255":        func() storage.Storage { return keyed(func(k string) string { return k[:min(len(k), 255)] }) },
+	"keys are cut at 2000":       func() storage.Storage { return keyed(func(k string) string { return k[:min(len(k), 2000)] }) },
+	"keys are cut at 65535":      func() storage.Storage { return keyed(func(k string) string { return k[:min(len(k), 65535)] }) },
+	"keys end at a zero byte": func() storage.Storage {
+		return keyed(func(k string) string { k, _, _ = strings.Cut(k, "\x00"); return k })
+	},
+	"keys are lower case":      func() storage.Storage { return keyed(strings.ToLower) },
+	"keys are trimmed":         func() storage.Storage { return keyed(strings.TrimSpace) },
+	"keys are their hash tags": func() storage.Storage { return keyed(hashTag) },
+	"keys are 12 bits":         func() storage.Storage { return keyed(hash12) },
+	"data are made valid UTF-8": func() storage.Storage {
+		return data(func(d []byte) []byte { return []byte(strings.ToValidUTF8(string(d), "\ufffd")) })
+	},
+	"data are text": func() storage.Storage {
+		return data(func(d []byte) []byte { return []byte(string([]rune(string(d)))) })
+	},
+	"data are cut at 4 KB":   func() storage.Storage { return data(func(d []byte) []byte { return d[:min(len(d), 4096)] }) },
+	"data are cut at 65535":  func() storage.Storage { return data(func(d []byte) []byte { return d[:min(len(d), 65535)] }) },
+	"data are whole numbers": func() storage.Storage { return data(func(d []byte) []byte { return d[:len(d)/8*8] }) },
+	"data end at a zero byte": func() storage.Storage {
+		return data(func(d []byte) []byte { s, _, _ := strings.Cut(string(d), "\x00"); return []byte(s) })
+	},
+	"the first Set is not locked":           func() storage.Storage { return &mutant{keep: newKeep(), firstRace: true} },
+	"the first Set is hardly unlocked":      func() storage.Storage { return &mutant{keep: newKeep(), firstRace: true, tight: true} },
+	"no Set is quite locked":                func() storage.Storage { return &mutant{keep: newKeep(), race: true, tight: true} },
+	"no Set is locked":                      func() storage.Storage { return &mutant{keep: newKeep(), race: true} },
+	"a Set of another key may come between": func() storage.Storage { return &tornStorage{} },
+	"1 in 100 conflicts is accepted":        func() storage.Storage { return &mutant{keep: newKeep(), accept: 100} },
+	"1 in 100 conflicts of a first Set accepted": func() storage.Storage {
+		return &mutant{keep: newKeep(), accept: 100, only: func(rev storage.Revision) bool { return rev == 0 }}
+	},
+	"1 in 100 conflicts of a later Set accepted": func() storage.Storage {
+		return &mutant{keep: newKeep(), accept: 100, only: func(rev storage.Revision) bool { return rev != 0 }}
+	},
+	"1 in 100 conflicts is stored":            func() storage.Storage { return &mutant{keep: newKeep(), accept: 100, quietly: true} },
+	"the last Set wins":                       func() storage.Storage { return &mutant{keep: newKeep(), accept: 1} },
+	"1 in 100 Sets is lost":                   func() storage.Storage { return &mutant{keep: newKeep(), lose: 100} },
+	"empty data are nothing":                  func() storage.Storage { return &mutant{keep: newKeep(), empty: true} },
+	"contexts are not looked at":              func() storage.Storage { return &mutant{keep: newKeep(), deaf: true} },
+	"Do loses races":                          func() storage.Storage { return &decider{Storage: memory.New(), torn: true} },
+	"Do loses leases that were set":           func() storage.Storage { return &decider{Storage: memory.New(), leaseless: true} },
+	"Do goes by its own clock":                func() storage.Storage { return &decider{Storage: memory.New(), own: true} },
+	"Do goes by milliseconds since its start": func() storage.Storage { return &decider{Storage: memory.New(), begin: time.Now()} },
+	"Do gives one unit too many":              func() storage.Storage { return &decider{Storage: memory.New(), generous: true} },
+	"Do gives no new revision":                func() storage.Storage { return &decider{Storage: memory.New(), still: true} },
+	"Do takes unknown bytes for nobody's":     func() storage.Storage { return &decider{Storage: memory.New(), trusting: true} },
+	"Read and List leave leases out":          func() storage.Storage { return &teller{Storage: memory.New(), leaseless: true} },
+	"List leaves an entity out":               func() storage.Storage { return &teller{Storage: memory.New(), skip: true} },
+	"List goes on after an error":             func() storage.Storage { return &teller{Storage: memory.New(), stubborn: true} },
+}
+
+// TestWrongBackends runs the suite in a process of its own on each wrong backend. It must fail there.
+func TestWrongBackends(t *testing.T) {
+	if name := os.Getenv("DRIP_WRONG_BACKEND"); name != "" {
+		Run(t, func(*testing.T) storage.Storage { return wrong[name]() })
+		return
+	}
+	names := make([]string, 0, len(wrong))
+	for name := range wrong {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		t.Run(name, func(t *testing.T) {
+			cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestWrongBackends$", "-test.failfast", "-test.short", "-test.timeout=2m")
+			cmd.Env = append(os.Environ(), "DRIP_WRONG_BACKEND="+name)
+			out, err := cmd.CombinedOutput()
+			text := string(out)
+			if err == nil {
+				t.Fatalf("Run finds nothing wrong with a backend that is: %s", name)
+			}
+			if !strings.Contains(text, "--- FAIL: TestWrongBackends/") || strings.Contains(text, "panic:") {
+				t.Fatalf("Run on a wrong backend fails a rule and ends; this is what it printed (%v):\n%s", err, text)
+			}
+			for line := range strings.Lines(text) {
+				if strings.Contains(line, "_test.go:") || strings.Contains(line, ".go:") {
+					t.Log(strings.TrimSpace(line))
+					break
+				}
+			}
+		})
+	}
+}
+
+// mutant is keep with mistakes.
+type mutant struct {
+	*keep
+	forget             time.Duration // after so long
+	sliding            bool          // since the last look
+	timer              time.Duration
+	simulated          int64 // ms of a later Set's Now
+	until              bool
+	aliasGet, aliasSet bool
+	firstRace, race    bool
+	tight              bool // nothing is done between the locks
+	accept             int
+	only               func(storage.Revision) bool
+	quietly            bool
+	lose               int
+	empty, deaf        bool
+
+	times  sync.Map // of the last Set, by key
+	nows   sync.Map
+	untils sync.Map
+}
+
+func forgets(d time.Duration) *mutant { return &mutant{keep: newKeep(), forget: d} }
+
+// over drops key if the mutant thinks its time has come.
+func (m *mutant) over(key string) {
+	drop := false
+	if at, ok := m.times.Load(key); ok && m.forget > 0 && time.Since(at.(time.Time)) > m.forget {
+		drop = true
+	}
+	if at, ok := m.untils.Load(key); ok && m.until && time.Now().UnixMilli() >= at.(int64) {
+		drop = true
+	}
+	if drop {
+		m.drop(key)
+	}
+	if m.sliding {
+		m.times.Store(key, time.Now())
+	}
+}
+
+func (m *mutant) drop(key string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.m, key)
+}
+
+func (m *mutant) Get(ctx context.Context, key string) (storage.State, storage.Revision, error) {
+	m.over(key)
+	if m.deaf {
+		ctx = context.Background()
+	}
+	if m.aliasGet {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		return m.m[key].state, m.m[key].rev, ctx.Err()
+	}
+	st, rev, err := m.keep.Get(ctx, key)
+	if m.empty && len(st.Data) == 0 {
+		return storage.State{}, storage.NoRevision, err
+	}
+	return st, rev, err
+}
+
+func (m *mutant) Set(ctx context.Context, key string, s storage.State, rev storage.Revision) error {
+	m.over(key)
+	if m.deaf {
+		ctx = context.Background()
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if m.simulated > 0 {
+		m.nows.Range(func(other, at any) bool {
+			if s.Now-at.(int64) > m.simulated && s.Now-at.(int64) < 1e11 {
+				m.drop(other.(string))
+			}
+			return true
+		})
+		m.nows.Store(key, s.Now)
+	}
+	if m.lose > 0 && rand.IntN(m.lose) == 0 {
+		if _, current, _ := m.keep.Get(ctx, key); current == rev {
+			return nil
+		}
+	}
+	if m.empty && len(s.Data) == 0 {
+		return nil
+	}
+	if m.tight {
+		s.Data = slices.Clone(s.Data)
+	}
+	if m.aliasSet || m.race || m.firstRace && rev == storage.NoRevision {
+		m.mu.Lock()
+		current := m.m[key].rev
+		if m.race || m.firstRace {
+			m.mu.Unlock()
+		}
+		if current != rev {
+			if m.aliasSet {
+				m.mu.Unlock()
+			}
+			return storage.ErrConflict
+		}
+		if !m.aliasSet {
+			if !m.tight {
+				s.Data = slices.Clone(s.Data)
+			}
+			m.mu.Lock()
+		}
+		m.rev++
+		m.m[key] = record{s, m.rev}
+		m.mu.Unlock()
+		return ctx.Err()
+	}
+	err := m.keep.Set(ctx, key, s, rev)
+	if err == storage.ErrConflict && m.accept > 0 && rand.IntN(m.accept) == 0 && (m.only == nil || m.only(rev)) {
+		_, current, _ := m.keep.Get(ctx, key)
+		err = m.keep.Set(ctx, key, s, current)
+		if m.quietly {
+			err = storage.ErrConflict
+		}
+	}
+	if err == nil {
+		m.times.Store(key, time.Now())
+		m.untils.Store(key, s.Until)
+		if m.timer > 0 {
+			time.AfterFunc(m.timer, func() { m.drop(key) })
+		}
+	}
+	return err
+}
+
+// keyed is keep with other keys.
+func keyed(f func(string) string) storage.Storage { return keyMutant{newKeep(), f} }
+
+type keyMutant struct {
+	keep *keep
+	f    func(string) string
+}
+
+func (m keyMutant) Get(ctx context.Context, key string) (storage.State, storage.Revision, error) {
+	return m.keep.Get(ctx, m.f(key))
+}
+
+func (m keyMutant) Set(ctx context.Context, key string, s storage.State, rev storage.Revision) error {
+	return m.keep.Set(ctx, m.f(key), s, rev)
+}
+
+func hashTag(k string) string {
+	if _, rest, ok := strings.Cut(k, "{"); ok {
+		if tag, _, ok := strings.Cut(rest, "}"); ok && tag != "" {
+			return tag
+		}
+	}
+	return k
+}
+
+func hash12(k string) string {
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(k))
+	return string(rune(h.Sum32() >> 20))
+}
+
+// data is keep with other bytes.
+func data(f func([]byte) []byte) storage.Storage { return dataMutant{newKeep(), f} }
+
+type dataMutant struct {
+	*keep
+	f func([]byte) []byte
+}
+
+func (m dataMutant) Set(ctx context.Context, key string, s storage.State, rev storage.Revision) error {
+	s.Data = m.f(s.Data)
+	return m.keep.Set(ctx, key, s, rev)
+}
+
+// revisions counts the revisions of each key in its record, from 1 to most. It may forget the record from Until on.
+type revisions struct {
+	mu                sync.Mutex
+	m                 map[string]record
+	most              storage.Revision
+	forget, simulated bool
+}
+
+func (r *revisions) Get(ctx context.Context, key string) (storage.State, storage.Revision, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if rec := r.m[key]; r.forget && !r.simulated && rec.state.Until <= time.Now().UnixMilli() && rec.state.Now > time.Now().UnixMilli()-400*86_400_000 && rec.state.Now < time.Now().UnixMilli()+60_000 {
+		delete(r.m, key)
+	}
+	rec := r.m[key]
+	rec.state.Data = slices.Clone(rec.state.Data)
+	return rec.state, rec.rev, ctx.Err()
+}
+
+func (r *revisions) Set(ctx context.Context, key string, s storage.State, rev storage.Revision) error {
+	if _, _, err := r.Get(ctx, key); err != nil {
+		return err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.m[key].rev != rev {
+		return storage.ErrConflict
+	}
+	if r.m == nil {
+		r.m = map[string]record{}
+	}
+	for other, rec := range r.m {
+		if r.simulated && rec.state.Until <= s.Now && rec.state.Until > s.Now-400*86_400_000 {
+			delete(r.m, other)
+		}
+	}
+	s.Data = slices.Clone(s.Data)
+	r.m[key] = record{s, rev%r.most + 1}
+	return nil
+}
+
+// tornStorage is a sync.Map that is loaded and then stored to.
+type tornStorage struct {
+	m sync.Map
+}
+
+func (s *tornStorage) Get(ctx context.Context, key string) (storage.State, storage.Revision, error) {
+	v, ok := s.m.Load(key)
+	if !ok {
+		return storage.State{}, storage.NoRevision, ctx.Err()
+	}
+	r := *v.(*record)
+	r.state.Data = slices.Clone(r.state.Data)
+	return r.state, r.rev, ctx.Err()
+}
+
+func (s *tornStorage) Set(ctx context.Context, key string, st storage.State, rev storage.Revision) error {
+	_, current, err := s.Get(ctx, key)
+	if err != nil {
+		return err
+	}
+	if current != rev {
+		return storage.ErrConflict
+	}
+	st.Data = slices.Clone(st.Data)
+	s.m.Store(key, &record{st, rev + 1})
+	return nil
+}
+
+// decider is memory with mistakes in Do.
+type decider struct {
+	*memory.Storage
+	forget                    time.Duration
+	torn, leaseless, own      bool
+	generous, still, trusting bool
+	begin                     time.Time
+
+	mu    sync.Mutex
+	times map[string]time.Time
+	lapse map[string]int // how often a key was forgotten
+}
+
+func (d *decider) Do(ctx context.Context, key string, l *decision.Limits, op decision.Op) (decision.Answer, error) {
+	switch {
+	case d.forget > 0:
+		d.mu.Lock()
+		if d.times == nil {
+			d.times, d.lapse = map[string]time.Time{}, map[string]int{}
+		}
+		if at, ok := d.times[key]; ok && time.Since(at) > d.forget {
+			d.lapse[key]++
+		}
+		d.times[key] = time.Now()
+		key += strings.Repeat(" forgotten", d.lapse[key])
+		d.mu.Unlock()
+	case d.torn:
+		if op.Now == decision.OwnClock {
+			op.Now = time.Now().UnixMilli()
+		}
+		return careless{d.Storage}.Do(ctx, key, l, op)
+	case d.leaseless:
+		st, rev, err := d.Get(ctx, key)
+		var s decision.State
+		if held, bad := storage.Decode(st.Data, &s); err == nil && bad == nil && len(held) > 0 && d.times[key].IsZero() {
+			st.Data, st.Now, st.Until = storage.Encode(&s, nil), op.Now, decision.Never
+			_ = d.Set(ctx, key, st, rev)
+		}
+		if d.times == nil {
+			d.times = map[string]time.Time{}
+		}
+		d.times[key] = time.Now()
+	case d.own:
+		op.Now = decision.OwnClock
+	case !d.begin.IsZero() && op.Now == decision.OwnClock:
+		op.Now = time.Since(d.begin).Milliseconds()
+	case d.generous && op.Kind == decision.Settle:
+		op.Cost = max(0, op.Cost-1)
+	case d.still:
+		before, rev, _ := d.Get(ctx, key)
+		a, err := d.Storage.Do(ctx, key, l, op)
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		if before.Data != nil {
+			if d.lapse == nil {
+				d.lapse = map[string]int{}
+			}
+			if d.lapse[key] == 0 {
+				d.lapse[key] = int(rev)
+			}
+		}
+		return a, err
+	case d.trusting:
+		st, rev, _ := d.Get(ctx, key)
+		if _, bad := storage.Decode(st.Data, new(decision.State)); bad != nil {
+			_ = d.Set(ctx, key, storage.State{Now: op.Now, Until: decision.Never}, rev)
+		}
+	}
+	return d.Storage.Do(ctx, key, l, op)
+}
+
+func (d *decider) Get(ctx context.Context, key string) (storage.State, storage.Revision, error) {
+	st, rev, err := d.Storage.Get(ctx, key)
+	if d.lapse[key] > 0 && d.still {
+		rev = storage.Revision(d.lapse[key])
+	}
+	return st, rev, err
+}
+
+// careless is plain that takes a conflict for a success.
+type careless struct{ s storage.Storage }
+
+func (c careless) Do(ctx context.Context, key string, l *decision.Limits, op decision.Op) (a decision.Answer, err error) {
+	stored, rev, err := c.s.Get(ctx, key)
+	if err != nil {
+		return a, err
+	}
+	var s decision.State
+	held, err := storage.Decode(stored.Data, &s)
+	if err != nil {
+		return a, err
+	}
+	leases := storage.NewLeases(held)
+	l.Apply(&s, leases, &op, op.Now, &a)
+	data := storage.Encode(&s, leases.All())
+	if string(data) != string(stored.Data) {
+		_ = c.s.Set(ctx, key, storage.State{Data: data, Now: s.Now, Until: max(l.Until(&s), leases.Last())}, rev)
+	}
+	return a, nil
+}
+
+// teller is memory with mistakes in Read and List.
+type teller struct {
+	*memory.Storage
+	leaseless, skip, stubborn bool
+}
+
+func (r *teller) Read(ctx context.Context, key string) (storage.Entry, error) {
+	e, err := r.Storage.Read(ctx, key)
+	if r.leaseless && len(e.Leases) > 2 {
+		e.Leases = e.Leases[:2]
+	}
+	return e, err
+}
+
+func (r *teller) List(ctx context.Context, each func(storage.Entry) error) error {
+	first := true
+	return r.Storage.List(ctx, func(e storage.Entry) error {
+		skip := r.skip && first
+		first = false
+		if skip {
+			return nil
+		}
+		if err := each(e); !r.stubborn {
+			return err
+		}
+		return nil
+	})
+}
