@@ -120,7 +120,8 @@ type message struct {
 	travel, operation int64
 	estimate, actual  int
 	crashes, lost     bool
-	unacknowledged    int // which of its acknowledgements is lost, counted from 1; 0 for none
+	unacknowledged    int  // which of its acknowledgements is lost, counted from 1; 0 for none
+	plain             bool // its consumers ask GetDelay
 
 	started, ended  int64 // for the first time; 0 until then
 	acknowledged    int   // how often
@@ -144,6 +145,7 @@ func (s *Scenario) messages(seed uint64) []message {
 			if n := 1 + r.IntN(2); r.Float64() < s.Duplicates {
 				m.unacknowledged = n
 			}
+			m.plain = s.Plain > 0 && r.Float64() < s.Plain
 			all = append(all, m)
 		}
 	}

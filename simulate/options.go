@@ -92,3 +92,13 @@ var pointsAndMinute = drip.Options{
 	Windows:     []drip.Window{{Size: 938, RefreshInterval: time.Minute}},
 	Concurrency: 5,
 }
+
+// fiveAtOnceGuessed10 is fiveAtOnce, but an operation is expected to take ten seconds.
+var fiveAtOnceGuessed10 = drip.Options{
+	Size: 1000, RefreshRate: 1000, Concurrency: 5, WaitForToken: 10 * time.Second, Lease: 30 * time.Second,
+}
+
+// points2000 is for a leaky bucket of 2,000 points that drains by 100 a second, and requests that are not on their way.
+//
+// As with leaky40 in intervals of 100 ms: at least 2000 + 10·(k-1) when k begin, so Size is 1990.
+var points2000 = drip.Options{Size: 1990, RefreshRate: 10, RefreshInterval: 100 * time.Millisecond, Concurrency: 1000}

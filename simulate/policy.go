@@ -8,7 +8,7 @@ import (
 	"github.com/drip-go/drip"
 )
 
-// Policy is a way to decide which message may run, and when those come back that may not.
+// Policy decides which messages run, and when the others come back.
 type Policy struct {
 	// Name is what tables and charts call it.
 	Name string
@@ -16,8 +16,7 @@ type Policy struct {
 	// New makes the limiter of one run. Options.Clock tells the run's time, and Options.Limits what has changed.
 	New func(o drip.Options) (Limiter, error)
 
-	// Tickets says that what comes back with one is told a time of its own, so that its consumer may hold it. See
-	// Scenario.Hold.
+	// Tickets says that a message that comes back has a slot of its own, so a consumer may hold it. See Scenario.Hold.
 	Tickets bool
 }
 
@@ -27,13 +26,25 @@ type Limiter interface {
 	// answer is given to Settle when an operation is over.
 	Admit(entity string, r drip.Request) (drip.Admission, error)
 
-	// Settle tells that an operation is over, and what it has really cost.
+	// Settle ends an operation and charges its real cost.
 	Settle(entity string, a drip.Admission, cost int) error
 }
 
 // renewer is a Limiter whose leases have to be renewed while operations take long.
 type renewer interface {
 	Renew(entity string, l drip.Lease) (drip.Lease, error)
+}
+
+// others is a Limiter that also knows callers without tickets, and closes entities.
+type others interface {
+	GetDelay(entity string) (time.Duration, error)
+	ReturnToken(entity string) error
+	throttler
+}
+
+// throttler is a Limiter that closes entities.
+type throttler interface {
+	Throttled(entity string, wait time.Duration) error
 }
 
 // Admit is Bucket.Admit and Bucket.Settle. Consumers keep the leases of operations under way alive.
@@ -56,6 +67,18 @@ func (l admit) Renew(entity string, lease drip.Lease) (drip.Lease, error) {
 	return l.b.Renew(context.Background(), entity, lease)
 }
 
+func (l admit) GetDelay(entity string) (time.Duration, error) {
+	return l.b.GetDelay(context.Background(), entity)
+}
+
+func (l admit) ReturnToken(entity string) error {
+	return l.b.ReturnToken(context.Background(), entity)
+}
+
+func (l admit) Throttled(entity string, wait time.Duration) error {
+	return l.b.Throttled(context.Background(), entity, wait)
+}
+
 // Classic is Bucket.GetDelay and Bucket.ReturnToken: it knows neither tickets nor costs nor the end of a lease.
 var Classic = Policy{Name: "classic", New: func(o drip.Options) (Limiter, error) {
 	b, err := drip.New(o)
@@ -73,10 +96,13 @@ func (l classic) Settle(entity string, _ drip.Admission, _ int) error {
 	return l.b.ReturnToken(context.Background(), entity)
 }
 
-// RetryAfter is what limiters give that keep no queue: GCRA with the sizes and rates of the Options, by which
-// everybody who is refused at a time is told the same time to come back, and a count of the operations in flight. Who
-// finds too many of them asks again after a second. Nothing is settled, and a count that a crash has left high
-// stays high.
+func (l classic) Throttled(entity string, wait time.Duration) error {
+	return l.b.Throttled(context.Background(), entity, wait)
+}
+
+// RetryAfter is a limiter that keeps no queue: GCRA with the sizes and rates of the Options, which tells all messages
+// refused at a time the same time to come back, and a count of the operations in flight. If the count is at its limit, a
+// message comes back after a second. RetryAfter settles nothing, and a count that a crash has left high stays high.
 var RetryAfter = Policy{Name: "retry-after", New: func(o drip.Options) (Limiter, error) {
 	return &retryAfter{options: o, entities: map[string]*gcra{}}, nil
 }}

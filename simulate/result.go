@@ -8,13 +8,12 @@ import (
 	"time"
 )
 
-// Report is what came of a scenario.
+// Report is the outcome of a scenario.
 type Report struct {
 	Scenario Scenario
 	Seed     uint64
 
-	// Binding is the limit that is in the way most, of those the Options have: the one of which the optimum uses
-	// the largest part.
+	// Binding is the limit of the Options that binds most: the optimum uses the largest part of it.
 	Binding string
 
 	// Results are those of the policies, and of the optimum at the end.
@@ -33,7 +32,7 @@ type Result struct {
 	// Redeliveries of a message are its trips through the broker because it was postponed.
 	Redeliveries Redeliveries
 
-	// HeldAsks is how often, a message, it was asked about in a consumer's hand.
+	// HeldAsks is the mean number of times that a consumer asked for a message it held.
 	HeldAsks float64
 
 	// Utilisation is the part of the binding limit that was used, from the first arrival to the last start; of a limit
@@ -50,7 +49,7 @@ type Result struct {
 	// than that. The interval is that of Options.RefreshInterval.
 	Overtaken int
 
-	// OverLimit is how many calls a provider found to be over its limit. They are done all the same.
+	// OverLimit is the number of calls that a provider found to be over its limit. It does them all the same.
 	OverLimit int
 
 	arrivals, ends []int64  // in order, ms since 1970

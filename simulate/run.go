@@ -66,6 +66,9 @@ func newRun(s *Scenario, messages []message, seed uint64) *run {
 		r.providers = append(r.providers, s.Providers())
 	}
 	for _, c := range s.Changes {
+		if c.Throttle > 0 {
+			r.events.addEnd(since(c.At), func() { r.throttle(c.Throttle) })
+		}
 		if c.Provider != nil {
 			r.events.addEnd(since(c.At), func() {
 				for _, providers := range r.providers {
@@ -99,6 +102,15 @@ func (r *run) play(p Policy) error {
 	return r.err
 }
 
+// throttle closes all entities.
+func (r *run) throttle(wait time.Duration) {
+	if limiter, ok := r.limiter.(throttler); ok {
+		for _, name := range r.names {
+			r.err = errors.Join(r.err, limiter.Throttled(name, wait))
+		}
+	}
+}
+
 // playOptimum starts each message when that is best.
 func (r *run) playOptimum() {
 	r.limiter = nothing{}
@@ -109,11 +121,21 @@ func (r *run) playOptimum() {
 		entities[m.entity] = append(entities[m.entity], m)
 	}
 	for _, messages := range entities {
-		for i, start := range optimum(messages, r.eras, r.scenario.Outage) {
+		for i, start := range optimum(messages, r.eras, r.closed()) {
 			r.events.add(start, func() { r.start(&delivery{message: messages[i]}, drip.Admission{}) })
 		}
 	}
 	r.happen()
+}
+
+// closed is when nothing runs at best: the outage, or if there is none the first closing.
+func (r *run) closed() Outage {
+	for _, c := range r.scenario.Changes {
+		if c.Throttle > 0 && r.scenario.Outage == (Outage{}) {
+			return Outage{c.At, c.At + c.Throttle}
+		}
+	}
+	return r.scenario.Outage
 }
 
 // nothing is the limiter of the optimum, which needs none.
@@ -149,13 +171,20 @@ func (r *run) deliver(d *delivery) {
 
 // ask does what the policy says.
 func (r *run) ask(d *delivery) {
-	a, err := r.limiter.Admit(r.names[d.entity], drip.Request{Cost: d.estimate, Ticket: d.ticket})
+	var a drip.Admission
+	var err error
+	limiter, plain := r.limiter.(others)
+	if plain = plain && d.plain; plain {
+		a.Delay, err = limiter.GetDelay(r.names[d.entity])
+	} else {
+		a, err = r.limiter.Admit(r.names[d.entity], drip.Request{Cost: d.estimate, Ticket: d.ticket})
+	}
 	switch {
 	case err != nil:
 		r.err = errors.Join(r.err, err)
 	case a.Delay == 0:
 		r.start(d, a)
-	case r.tickets && d.back && a.Delay <= r.scenario.Hold && r.hold(d, a):
+	case r.tickets && !plain && d.back && a.Delay <= r.scenario.Hold && r.hold(d, a):
 	default:
 		r.postpone(d, a)
 	}
@@ -223,6 +252,9 @@ func (r *run) postpone(d *delivery, a drip.Admission) {
 		r.lost++
 		return
 	}
+	if r.scenario.LostTickets > 0 && r.rnd.Float64() < r.scenario.LostTickets {
+		a.Ticket = drip.Ticket{}
+	}
 	copied := &delivery{message: d.message, carried: a.Ticket, ticket: a.Ticket, back: true}
 	late := max(0, r.scenario.Late(r.rnd))
 	r.after((a.Delay + late).Milliseconds(), func() { r.deliver(copied) })
@@ -289,7 +321,13 @@ func (r *run) finish(d *delivery, a drip.Admission) {
 	if d.ended == 0 {
 		d.ended = r.now
 	}
-	if err := r.limiter.Settle(r.names[d.entity], a, d.actual); err != nil {
+	var err error
+	if limiter, ok := r.limiter.(others); ok && d.plain {
+		err = limiter.ReturnToken(r.names[d.entity])
+	} else {
+		err = r.limiter.Settle(r.names[d.entity], a, d.actual)
+	}
+	if err != nil {
 		r.err = errors.Join(r.err, err)
 		return
 	}
@@ -300,7 +338,7 @@ func (r *run) finish(d *delivery, a drip.Admission) {
 // renew keeps the lease of an operation alive, until its end.
 func (r *run) renew(d *delivery, a *drip.Admission, end int64) {
 	limiter, ok := r.limiter.(renewer)
-	if !ok {
+	if !ok || d.plain {
 		return
 	}
 	next := r.now + (a.Lease.End().UnixMilli()-r.now)/2

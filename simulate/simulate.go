@@ -1,14 +1,14 @@
-// Package simulate tries a limit before it is used: it sends a load through drip in virtual time, and counts what
-// the provider would have counted.
-//
-// A [Scenario] says what the limit is, how the provider counts, what arrives, how long operations take and what goes
-// wrong. [Run] plays it once for each [Policy] with the same messages, and beside them for the optimum: a queue that
-// knows the future. The [Report] is written as a table or drawn as a chart.
+// Package simulate tries a limit before it is used. It sends a load through drip in virtual time and counts the calls as
+// the provider would.
 //
 //	s, _ := simulate.Named("rate-poisson-backlog")
 //	report, err := simulate.Run(s, 1)
 //
-// Nothing waits and nothing depends on the machine: the same scenario with the same seed gives the same numbers.
+// A [Scenario] has the limit, the providers, the arrivals, the time of operations and the faults. [Run] plays it for each
+// [Policy] with the same messages, and for the optimum, a queue that knows the future. The [Report] is written as a table
+// or drawn as a chart.
+//
+// The same scenario with the same seed gives the same numbers on every machine.
 package simulate
 
 import (
@@ -31,48 +31,49 @@ type Scenario struct {
 	// are full at Begin.
 	Options drip.Options
 
-	// Changes are what happens to the limit on the way, in order of time.
+	// Changes change the limit during the run. They are in order of time.
 	Changes []Change
 
-	// Providers makes the providers of one entity. They count for themselves. Defaults to none.
+	// Providers makes the providers of one entity, which count the calls. Defaults to none.
 	Providers func() []Provider
 
 	// Entities is how many there are, each with a load of its own from Arrivals. Defaults to 1.
 	Entities int
 
-	// Arrivals is when the messages of an entity arrive.
+	// Arrivals are the times at which the messages of an entity arrive.
 	Arrivals Arrivals
 
-	// Operation is how long the provider takes.
+	// Operation is the time that the provider takes.
 	Operation Distribution
 
-	// Costs are what the operations cost. Defaults to one unit each.
+	// Costs are the units of the operations. Defaults to one each.
 	Costs Costs
 
-	// Travel is how long a request may be on its way to the provider: each takes a time between 0 and this. The answer
-	// takes none. Defaults to 0.
+	// Travel is the most time that a request takes to the provider; each takes a random part of it. The answer takes no
+	// time. Defaults to 0.
 	Travel time.Duration
 
-	// Late is by how much a postponed message misses the time when it should come back. Defaults to nothing.
+	// Late is how late a postponed message comes back. Defaults to 0.
 	Late Distribution
 
 	// Processes is how many consumers there are. Deliveries go to them in turn. Defaults to 1.
 	Processes int
 
-	// Hold is the longest delay for which a consumer keeps a message in hand, once it has come back, instead of sending
-	// it through the broker again. It asks again when that is over, and when an operation of the same entity ends in its
-	// process and this is the first in hand. Only policies with tickets hold. Defaults to 5 minutes and Seats to 1,024,
-	// which is what package consumer does; with a Hold below zero they never do.
+	// Hold is the longest delay for which a consumer holds a message that has come back, instead of postponing it
+	// through the broker again. The consumer asks again after the delay, and for the first held message of an entity
+	// also when an operation of that entity ends in its process. Only policies with tickets hold. Below zero they do
+	// not. Defaults to 5 minutes, as in package consumer.
 	Hold time.Duration
 
-	// Seats is the most messages that one process has in hand to ask again.
+	// Seats is the most messages that one process holds. Defaults to 1,024, as in package consumer.
 	Seats int
 
-	// Outage is a time without consumers: what arrives or comes back is delivered at its end. Operations that have
-	// begun end as they would.
+	// Outage is a time without consumers. Messages that arrive or come back then are delivered at its end. Operations
+	// that have begun go on.
 	Outage Outage
 
-	// Crashes is the share of messages whose holder dies: the operation ends at the provider, and nobody says so.
+	// Crashes is the share of messages whose consumer dies during the operation. The provider ends the operation, and
+	// the lease is not given back.
 	Crashes float64
 
 	// Duplicates is the share of messages one of whose acknowledgements is lost.
@@ -80,6 +81,13 @@ type Scenario struct {
 
 	// Lost is the share of messages that never come back from their first postponement.
 	Lost float64
+
+	// LostTickets is the share of postponements whose message comes back without its ticket.
+	LostTickets float64
+
+	// Plain is the share of messages whose consumers ask GetDelay and give the token back with ReturnToken. It matters to
+	// the policy Admit only.
+	Plain float64
 
 	// Redelivery is how long the broker takes to deliver again after a crash or a lost acknowledgement. Defaults to
 	// 10 seconds.
@@ -89,17 +97,19 @@ type Scenario struct {
 // Outage is a time without consumers. The zero Outage is none.
 type Outage struct{ From, To time.Duration }
 
-// Change is something that happens to a limit.
+// Change changes a limit at a time.
 type Change struct {
 	// At is when.
 	At time.Duration
 
-	// Limit is what holds for all entities from then on, as the function Options.Limits would return it. Nil leaves it
-	// as it was.
+	// Limit is the limit of all entities from then on, as Options.Limits returns it. Nil leaves it as it is.
 	Limit *drip.Limit
 
-	// Provider is called for each provider of each entity with the time in milliseconds since 1970. Nil leaves
-	// them as they were.
+	// Throttle closes all entities for that time, as Bucket.Throttled does. RetryAfter knows nothing of it.
+	Throttle time.Duration
+
+	// Provider is called for each provider of each entity with the time in milliseconds since 1970. Nil leaves them as
+	// they are.
 	Provider func(p Provider, ms int64)
 }
 
@@ -135,7 +145,7 @@ func (s *Scenario) setDefaults() error {
 	for _, share := range []struct {
 		name string
 		of   float64
-	}{{"Crashes", s.Crashes}, {"Duplicates", s.Duplicates}, {"Lost", s.Lost}} {
+	}{{"Crashes", s.Crashes}, {"Duplicates", s.Duplicates}, {"Lost", s.Lost}, {"LostTickets", s.LostTickets}, {"Plain", s.Plain}} {
 		if !(share.of >= 0 && share.of <= 1) {
 			return fmt.Errorf("%s is %v; it must be from 0 to 1", share.name, share.of)
 		}

@@ -3,6 +3,7 @@
 //	go run ./examples/simulate
 //	go run ./examples/simulate -svg late.svg rate-late-hops-60/60s
 //	go run ./examples/simulate -summary
+//	go run ./examples/simulate -lost 300
 package main
 
 import (
@@ -13,6 +14,7 @@ import (
 	"io"
 	"log"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/drip-go/drip/simulate"
@@ -29,6 +31,7 @@ func run(args []string, out io.Writer) error {
 	list := flags.Bool("list", false, "name the scenarios there are")
 	seed := flags.Uint64("seed", 1, "what all randomness comes from")
 	summary := flags.Bool("summary", false, "print one table, of Admit in comparison, in Markdown")
+	lost := flags.Int("lost", 0, "play that `many` random loads of which tickets are lost, and print one table in Markdown")
 	svg := flags.String("svg", "", "a `file` to draw the runs in")
 	if err := flags.Parse(args); err != nil {
 		return err
@@ -38,6 +41,9 @@ func run(args []string, out io.Writer) error {
 			fmt.Fprintf(out, "%-24s%s\n", s.Name, s.About)
 		}
 		return nil
+	}
+	if *lost > 0 {
+		return losses(out, *lost, *seed)
 	}
 	scenarios, err := named(flags.Args())
 	if err != nil {
@@ -87,6 +93,39 @@ func row(r simulate.Report) string {
 		admit.Redeliveries.Mean, admit.Redeliveries.Max, retryAfter.Redeliveries.Mean, retryAfter.Redeliveries.Max,
 		times(admit.Makespan, optimum.Makespan), times(admit.Wait.P99, optimum.Wait.P99), times(admit.Wait.Max, optimum.Wait.Max),
 		admit.OverLimit)
+}
+
+// losses plays random loads of which a share of the tickets is lost, and tells how long they took, as multiples of the
+// optimum, and how many never ended.
+func losses(out io.Writer, n int, seed uint64) error {
+	fmt.Fprint(out, "| tickets lost | makespan: median, p95, most | longest wait: median, p95, most | stopped |\n|---|---|---|---|\n")
+	for _, share := range []float64{0, 0.01, 0.1, 0.5, 1} {
+		var makespans, waits []float64
+		stopped := 0
+		for i := range uint64(n) {
+			s := simulate.RandomLoad(i)
+			s.LostTickets = share
+			report, err := simulate.Run(s, seed+i, simulate.Admit)
+			if err != nil {
+				return err
+			}
+			admit, optimum := report.Results[0], report.Results[1]
+			if admit.Done < admit.Messages {
+				stopped++
+			}
+			makespans = append(makespans, admit.Makespan.Seconds()/optimum.Makespan.Seconds())
+			waits = append(waits, (admit.Wait.Max+time.Second).Seconds()/(optimum.Wait.Max+time.Second).Seconds())
+		}
+		fmt.Fprintf(out, "| %v %% | %s | %s | %d |\n", 100*share, spread(makespans), spread(waits), stopped)
+	}
+	return nil
+}
+
+// spread is the median, the value that 95 % do not exceed, and the largest.
+func spread(values []float64) string {
+	slices.Sort(values)
+	n := len(values)
+	return fmt.Sprintf("%.2f, %.2f, %.2f", values[n/2], values[(n*95-1)/100], values[n-1])
 }
 
 // named is the scenarios of these names, or all if there are none.
