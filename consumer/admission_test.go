@@ -130,7 +130,7 @@ func TestForgedTickets(t *testing.T) {
 	for i, ticket := range tickets {
 		for _, q := range []string{queue, queue + ".drip.due"} {
 			b.publish(q, amqp.Publishing{MessageId: fmt.Sprint(i, q), Headers: amqp.Table{
-				headerNote: fmt.Sprintf("due=%d first=%d postponements=1 ticket=%s", now, now, ticket), headerTicket: ticket,
+				headerNote: fmt.Sprintf("due=%d first=%d postponements=1 ticket=%s", now, now, ticket), headerPrefix + "ticket": ticket,
 			}})
 		}
 	}
@@ -295,7 +295,7 @@ func TestLeaseIsRenewed(t *testing.T) {
 			t.Fatal(a, err)
 		}
 		began := time.Now()
-		err = g.run(t.Context(), "shop", a, m.operation("shop"), func(ctx context.Context) error {
+		_, err = g.run(t.Context(), "shop", a, m.operation("shop"), func(ctx context.Context) error {
 			for time.Since(began) < 59*time.Minute {
 				time.Sleep(time.Minute)
 				other, err := bucket.Admit(ctx, "shop", drip.Request{})
@@ -322,8 +322,8 @@ func TestLeaseIsRenewed(t *testing.T) {
 func TestDeck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := &deck{seats: map[string][]*seat{}, most: 2}
-		first, second := k.sit("shop"), k.sit("shop")
-		if k.sit("other") != nil {
+		first, second := k.sit("shop", 0), k.sit("shop", 0)
+		if k.sit("other", 0) != nil {
 			t.Error("a third of two seats was taken")
 		}
 		woken := make(chan int, 2)

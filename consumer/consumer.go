@@ -29,8 +29,8 @@
 //	messaging.client.consumed.messages   deliveries, by the queue they came from
 //	drip.consumer.settlements            what became of each: drip.outcome is handled, postponed (by the limit), throttled
 //	                                     (by the provider), retried, forwarded (on a delay of several trips, or because
-//	                                     the limiter gives no answer), returned (to the broker) or dead_lettered, with
-//	                                     the drip.reason
+//	                                     the limiter gives no answer, its lease was lost or there is no place for it),
+//	                                     returned (to the broker) or dead_lettered, with the drip.reason
 //	drip.consumer.in_hand                messages in hand, by queue: at most Prefetch of the work queue, Hold of the other
 //	drip.consumer.lateness               from when a postponed message was due until it was asked about, in seconds
 //	messaging.process.duration           what handlers took; error.type is failed, panic or throttled
@@ -90,14 +90,20 @@ type Options struct {
 	// Required.
 	Handler Handler
 
-	// Prefetch is the most messages of the work queue in hand at once, handlers included. Defaults to 128.
+	// Prefetch is the most messages of the work queue in hand at once: with their handlers, waiting for the limiter, or
+	// being postponed. Defaults to 128.
 	Prefetch int
 
-	// Hold is the most postponed messages in hand at once, handlers included. They come a moment early and are
-	// held until they are due, so it should be above the number of messages that are due in a second. Up to half
-	// of them may be waiting for a token, or for a window that comes within five minutes.
+	// Hold is the most postponed messages in hand at once, likewise. They come a moment early and are held until they are
+	// due, so it should be above the number of messages that are due in a second. Up to half of them may be waiting for a
+	// token, or for a window, for up to five seconds.
 	// Defaults to 4096.
 	Hold int
+
+	// Handlers is the most handlers at once. An entity takes at most three times as many of them, and of Prefetch, as it
+	// leaves free, which is three quarters when no other runs: its messages beyond that wait in delay queues when none of
+	// its handlers ends for a second. Defaults to 1024.
+	Handlers int
 
 	// Attempts is how often a message whose handler fails is handled in all, before it goes to the dead letters.
 	// Defaults to 5.
@@ -119,6 +125,9 @@ type Options struct {
 	// seconds.
 	DrainTime time.Duration
 
+	// FailFast has Run return an error when the broker cannot be reached at the start. Defaults to false: it is waited for.
+	FailFast bool
+
 	// QueueType of the queues that are declared. Defaults to Quorum. Queues that exist with another type are an
 	// error.
 	QueueType QueueType
@@ -139,7 +148,7 @@ type Consumer struct {
 	deck   *deck
 	delays *DelayQueues
 
-	fresh, returned *crowd // of the work queue and of the due queue
+	fresh, handlers *places // of the work queue's messages, and of all
 	publishing      outage
 
 	telemetry *telemetry // nil when nobody wants it
@@ -159,7 +168,7 @@ func New(o Options) (*Consumer, error) {
 		name    string
 		v       *int
 		initial int
-	}{{"Prefetch", &o.Prefetch, 128}, {"Hold", &o.Hold, 4096}, {"Attempts", &o.Attempts, 5}, {"MaxPostponements", &o.MaxPostponements, 0}} {
+	}{{"Prefetch", &o.Prefetch, 128}, {"Hold", &o.Hold, 4096}, {"Handlers", &o.Handlers, 1024}, {"Attempts", &o.Attempts, 5}, {"MaxPostponements", &o.MaxPostponements, 0}} {
 		if *f.v < 0 {
 			return nil, fmt.Errorf("consumer: Options.%s is %d; it must be above 0, or 0 for the default", f.name, *f.v)
 		}
@@ -186,7 +195,7 @@ func New(o Options) (*Consumer, error) {
 		o.Logger = slog.Default()
 	}
 	o.Logger = o.Logger.With("queue", o.Queue)
-	delays, err := newDelayQueues(DelayQueuesOptions{URL: o.URL, TLS: o.TLS, Queue: o.Queue, QueueType: o.QueueType})
+	delays, err := newDelayQueues(DelayQueuesOptions{URL: o.URL, TLS: o.TLS, Queue: o.Queue, QueueType: o.QueueType}, o.Logger)
 	if err != nil {
 		return nil, fmt.Errorf("consumer: %w", err)
 	}
@@ -198,7 +207,7 @@ func New(o Options) (*Consumer, error) {
 		gate:   newGate(o.Limiter, o.Logger, o.FailOpen),
 		deck:   &deck{seats: map[string][]*seat{}, most: o.Hold / 2},
 		delays: delays,
-		fresh:  newCrowd(o.Prefetch), returned: newCrowd(o.Hold),
+		fresh:  newPlaces(o.Prefetch), handlers: newPlaces(o.Handlers),
 	}
 	if c.telemetry, err = newTelemetry(c); err != nil {
 		return nil, fmt.Errorf("consumer: Options.MeterProvider: %w", err)
@@ -221,18 +230,21 @@ func (c *Consumer) deadQueue() string { return c.o.Queue + ".drip.dead" }
 //	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 //	context.AfterFunc(ctx, stop) // after the first signal the second is the default again
 //
-// It returns an error at once when it can't begin: no broker, no work queue, a queue it may not declare. Once it
-// has begun it reconnects whatever happens. A Consumer runs once.
+// It waits for a broker that is down, unless Options.FailFast is set, and returns an error at once when it can't begin with
+// the one there is: no work queue, or one that is a stream, a permission that is missing, a queue it can't declare. The
+// error says what to do. Once it has begun it reconnects whatever happens. A Consumer runs once.
 func (c *Consumer) Run(ctx context.Context) error {
 	defer c.delays.Close()
+	ctx, hopeless := context.WithCancelCause(ctx)
+	defer hopeless(nil)
 	// Handlers live on while Run drains. over ends the connections of those that outlive even that.
 	handlers, stopHandlers := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopHandlers()
 	over := make(chan struct{})
 	defer close(over)
 	var s *session
-	err := patiently(ctx, func() (err error) {
-		s, err = c.begin(ctx, handlers)
+	err := start(ctx, c.o.FailFast, c.o.Logger, func() (err error) {
+		s, err = c.begin(ctx, handlers, hopeless, true)
 		return err
 	})
 	if err != nil {
@@ -252,7 +264,7 @@ func (c *Consumer) Run(ctx context.Context) error {
 		if time.Since(began) > backoff {
 			backoff = firstBackoff // it was a session, not a try that failed
 		}
-		s, backoff = c.again(ctx, handlers, backoff)
+		s, backoff = c.again(ctx, handlers, hopeless, backoff)
 	}
 	drained := make(chan struct{})
 	go func() {
@@ -260,6 +272,9 @@ func (c *Consumer) Run(ctx context.Context) error {
 		close(drained)
 	}()
 	if within(c.o.DrainTime, drained) {
+		if cause := context.Cause(ctx); errors.Is(cause, ErrQueue) {
+			return fmt.Errorf("consumer: %w", cause)
+		}
 		return nil
 	}
 	stopHandlers()
@@ -275,13 +290,13 @@ var ErrStillRunning = errors.New("handlers are still running")
 
 // again begins a new session after one has ended, however long it takes. It returns nil when ctx has ended, and
 // the pause to begin with should that session end soon.
-func (c *Consumer) again(ctx, handlers context.Context, backoff time.Duration) (*session, time.Duration) {
+func (c *Consumer) again(ctx, handlers context.Context, hopeless context.CancelCauseFunc, backoff time.Duration) (*session, time.Duration) {
 	for {
 		if !sleep(ctx, jitter(backoff)) {
 			return nil, 0
 		}
 		backoff = min(2*backoff, longestBackoff)
-		s, err := c.begin(ctx, handlers)
+		s, err := c.begin(ctx, handlers, hopeless, false)
 		if err == nil {
 			return s, backoff
 		}

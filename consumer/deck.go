@@ -7,34 +7,41 @@ import (
 	"time"
 )
 
-// patience is the longest delay of a message that was back that is spent in hand instead of on another trip.
-const patience = 5 * time.Minute
+// patience is how long a message that was back may wait in hand for its turn, instead of on another trip. The slots that
+// it books meanwhile are known to this process alone, and are lost with it.
+const patience = 5 * time.Second
 
 // deck is where messages wait in hand that were back in time, but not to run. Who settles an operation wakes the first
 // that waits for a token of the same entity, so none stands idle while somebody is at hand.
 type deck struct {
 	mu    sync.Mutex
-	seats map[string][]*seat // by the entity, in the order they were taken
+	seats map[string][]*seat // by the entity, of high priority first, then in the order they were taken
 	taken int
 	most  int
 }
 
 // seat is the place of one message, which it keeps while it asks again and again.
 type seat struct {
-	turn    chan struct{}
-	waiting bool // for a token; guarded by the deck's mu
+	turn     chan struct{}
+	priority uint8 // the message's
+	waiting  bool  // for a token; guarded by the deck's mu
 }
 
 // sit takes a seat, or returns nil when there is none.
-func (k *deck) sit(entity string) *seat {
+func (k *deck) sit(entity string, priority uint8) *seat {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.taken >= k.most {
 		return nil
 	}
 	k.taken++
-	s := &seat{turn: make(chan struct{}, 1)}
-	k.seats[entity] = append(k.seats[entity], s)
+	s := &seat{turn: make(chan struct{}, 1), priority: priority}
+	seats := k.seats[entity]
+	i := len(seats)
+	for i > 0 && seats[i-1].priority < priority {
+		i--
+	}
+	k.seats[entity] = slices.Insert(seats, i, s)
 	return s
 }
 

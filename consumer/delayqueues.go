@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/url"
 	"strings"
 	"sync"
@@ -49,8 +50,12 @@ type DelayQueuesOptions struct {
 	// QueueType of the delay queues. Defaults to Quorum. Queues that exist with another type are an error.
 	QueueType QueueType
 
-	// ConfirmTimeout is how long the broker may take to confirm a message. Defaults to 30 seconds.
+	// ConfirmTimeout is how long the broker may take to confirm a message. Another delay queue is used then instead of the
+	// one that is silent. Defaults to 10 seconds.
 	ConfirmTimeout time.Duration
+
+	// FailFast has OpenDelayQueues return an error when the broker cannot be reached. Defaults to false: it is waited for.
+	FailFast bool
 }
 
 // DelayQueues postpone messages: they publish a copy to a delay queue, from which the broker sends it back to the
@@ -67,17 +72,38 @@ type DelayQueues struct {
 	publisher *publisher
 
 	mu       sync.Mutex
-	declared map[place]bool // by ring and queue
+	declared map[place]bool      // by ring and queue
+	shunned  map[place]*shunning // likewise
 }
 
-// OpenDelayQueues connects to the broker, checks the queue and declares the delay queues.
+// shunning is what is known of a delay queue that has not taken a message: it has no leader, a policy limits its length, it
+// cannot be declared.
+type shunning struct {
+	until time.Time     // then one message tries it again
+	tried bool          // that message is on its way
+	last  time.Duration // how long it was shunned
+}
+
+const (
+	firstShunning   = 10 * time.Second
+	longestShunning = 5 * time.Minute
+)
+
+// OpenDelayQueues connects to the broker, checks the queue and declares the delay queues. It waits until ctx ends for a broker
+// that is down, unless FailFast is set.
 func OpenDelayQueues(ctx context.Context, o DelayQueuesOptions) (*DelayQueues, error) {
-	q, err := newDelayQueues(o)
+	q, err := newDelayQueues(o, slog.Default().With("queue", o.Queue))
 	if err == nil {
-		err = q.publisher.declare(ctx, func(ch *amqp.Channel) error { return checkQueue(ch, o.Queue) })
-	}
-	if err == nil {
-		err = patiently(ctx, func() error { return q.begin(ctx) })
+		err = start(ctx, o.FailFast, q.publisher.log, func() error {
+			err := q.publisher.declare(ctx, func(ch *amqp.Channel) error { return checkQueue(ch, o.Queue) })
+			if err == nil {
+				err = q.examine(ctx, o.Queue)
+			}
+			if err == nil {
+				err = q.begin(ctx, true)
+			}
+			return err
+		})
 	}
 	if err != nil {
 		if q != nil {
@@ -88,7 +114,7 @@ func OpenDelayQueues(ctx context.Context, o DelayQueuesOptions) (*DelayQueues, e
 	return q, nil
 }
 
-func newDelayQueues(o DelayQueuesOptions) (*DelayQueues, error) {
+func newDelayQueues(o DelayQueuesOptions, log *slog.Logger) (*DelayQueues, error) {
 	switch {
 	case o.Queue == "":
 		return nil, errors.New("Options.Queue is empty")
@@ -114,7 +140,7 @@ func newDelayQueues(o DelayQueuesOptions) (*DelayQueues, error) {
 		return nil, fmt.Errorf("Options.ConfirmTimeout is %v; it must be above 0, or 0 for the default", o.ConfirmTimeout)
 	}
 	if o.ConfirmTimeout == 0 {
-		o.ConfirmTimeout = 30 * time.Second
+		o.ConfirmTimeout = 10 * time.Second
 	}
 	connect := func(ctx context.Context) (*amqp.Connection, error) {
 		return dial(ctx, o.URL, amqp.Config{TLSClientConfig: o.TLS}, "publishing for "+o.Queue)
@@ -123,8 +149,9 @@ func newDelayQueues(o DelayQueuesOptions) (*DelayQueues, error) {
 		prefix:    o.Queue + ".drip.",
 		target:    o.Queue,
 		queueType: o.QueueType,
-		publisher: newPublisher(connect, o.ConfirmTimeout),
+		publisher: newPublisher(connect, o.ConfirmTimeout, log),
 		declared:  map[place]bool{},
+		shunned:   map[place]*shunning{},
 	}, nil
 }
 
@@ -147,9 +174,11 @@ func (q *DelayQueues) Postpone(ctx context.Context, d *amqp.Delivery, delay time
 	if m.due <= now.UnixMilli() { // else it goes on with a trip that was longer than the queues are
 		m.postponements++
 	}
-	ticket, _ := d.Headers[headerTicket].(string)
-	m.ticket, _ = drip.ParseTicket(ticket) // of the Admit that postponed it just now; without one it is a newcomer
+	m.ticket, _ = ctx.Value(ticketKey{}).(drip.Ticket) // without one it is a newcomer
 	m.postponeBy(delay)
+	if m.due > m.expires() {
+		return fmt.Errorf("consumer: postpone a message of %q by %v: %w", q.target, delay, ErrExpired)
+	}
 	if err := q.put(ctx, ctx, &m); err != nil {
 		return fmt.Errorf("consumer: postpone a message of %q by %v: %w", q.target, delay, err)
 	}
@@ -157,48 +186,183 @@ func (q *DelayQueues) Postpone(ctx context.Context, d *amqp.Delivery, delay time
 }
 
 // put publishes the message to where it waits for its time. Where that is depends on when it is published, so it is
-// settled at the last moment. For patience see publish.
+// settled at the last moment. A delay queue that does not take it is shunned for a while, by all, and another one is used.
+// For patience see publish.
 func (q *DelayQueues) put(ctx, patience context.Context, m *message) error {
-	for redeclared := false; ; {
-		p, wait := placeFor(time.Now().UnixMilli(), m.due, q.held)
-		if wait {
-			if err := q.declare(ctx, p); err != nil {
-				return err
+	for redeclared, refused := false, 0; ; {
+		p, wait, err := q.place(time.Now().UnixMilli(), m.due)
+		if err == nil && wait {
+			if err = q.declare(ctx, p); err != nil && refusesDeclaration(err) {
+				q.shun(p, err)
+				continue
 			}
 		}
+		if err != nil {
+			return err
+		}
 		queue := q.target
-		err := q.publisher.publish(ctx, patience, func() (string, amqp.Publishing, bool) {
+		err = q.publisher.publish(ctx, patience, func() (string, amqp.Publishing, bool) {
 			now := time.Now().UnixMilli()
 			msg := m.copy()
-			if p, wait = placeFor(now, m.due, q.held); wait {
+			if p, wait, err = q.place(now, m.due); wait {
 				queue = q.prefix + p.name()
 				msg.Expiration = fmt.Sprint(p.leave - now)
 			}
-			return queue, msg, !wait || q.isDeclared(p)
+			if err != nil || wait && !q.isDeclared(p) {
+				return "", msg, false
+			}
+			q.tries(p, wait)
+			return queue, msg, true
 		})
 		switch {
 		case err == nil:
+			q.takes(p, wait)
 			return nil
 		case errors.Is(err, errOutdated):
-		case errors.Is(err, errUnroutable) && wait && !redeclared:
-			q.forget(p) // somebody has deleted the delay queue
+			continue
+		case !wait:
+		case errors.Is(err, errUnroutable) && !redeclared:
+			q.publisher.log.Warn("a delay queue was deleted; messages that waited in it are lost", "delay_queue", queue)
+			q.forget(p)
 			redeclared = true
-		default:
-			return fmt.Errorf("publish to %q: %w", queue, err)
+			continue
+		case errors.Is(err, errRefused), errors.Is(err, errSilent), errors.Is(err, errUnroutable):
+			q.shun(p, err)
+			if refused++; refused < mostRefusals {
+				continue
+			}
+		}
+		return fmt.Errorf("publish to %q: %w", queue, err)
+	}
+}
+
+// errDropped is the error of a delay queue that does not keep what it takes.
+var errDropped = errors.New("a policy bounds its length, and it throws messages out")
+
+// errNoPlace is the error of a message for which there is no delay queue now.
+var errNoPlace = errors.New("no delay queue takes messages")
+
+// place is placeFor among the queues that take messages. Where there is none, a message that will be held goes to its holder
+// at once.
+func (q *DelayQueues) place(now, due int64) (p place, wait bool, err error) {
+	p, wait = placeFor(now, due, q.held)
+	if !wait {
+		return p, false, nil
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.isOpen(p) {
+		return p, true, nil
+	}
+	for _, p := range p.others(now, q.held) {
+		if q.isOpen(p) {
+			return p, true, nil
+		}
+	}
+	if q.held {
+		return p, false, nil
+	}
+	return p, false, errNoPlace
+}
+
+// isOpen tells whether a message may be published to a queue. It requires mu held.
+func (q *DelayQueues) isOpen(p place) bool {
+	s := q.shunned[p.asQueue()]
+	return s == nil || !time.Now().Before(s.until)
+}
+
+// tries notes that a message is published to a queue. Of one that was shunned for long enough one message finds out.
+func (q *DelayQueues) tries(p place, wait bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if s := q.shunned[p.asQueue()]; wait && s != nil {
+		s.until, s.tried = time.Now().Add(q.publisher.timeout), true
+	}
+}
+
+// shun has a delay queue not be used for a while. When it is silent, so is its ring: it would take the time of a confirmation
+// to find that out of each. When it could not be declared, so are those that are not declared: there may be no more queues.
+func (q *DelayQueues) shun(p place, cause error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.shunOne(p, cause)
+	silent, undeclared := errors.Is(cause, errSilent), refusesDeclaration(cause)
+	for i := range rings[p.ring].Slots {
+		o := place{ring: p.ring, queue: i}
+		if q.shunned[o] == nil && (silent || undeclared && !q.declared[o]) {
+			s := *q.shunned[p.asQueue()]
+			q.shunned[o] = &s
 		}
 	}
 }
 
+// shunOne requires mu held.
+func (q *DelayQueues) shunOne(p place, cause error) {
+	s := q.shunned[p.asQueue()]
+	if s == nil {
+		s = &shunning{}
+		q.shunned[p.asQueue()] = s
+		q.publisher.log.Warn("a delay queue takes no messages, others are used", "delay_queue", q.prefix+p.name(), "error", cause)
+	}
+	if !s.tried && time.Now().Before(s.until) {
+		return // many have found out at once
+	}
+	s.tried = false
+	s.last = min(max(2*s.last, firstShunning), longestShunning)
+	s.until = time.Now().Add(s.last)
+}
+
+// dropped shuns the delay queue from which a policy has thrown a message that is back before its time, and would be thrown
+// from there again.
+func (q *DelayQueues) dropped(h amqp.Table) {
+	if reason, _ := h["x-first-death-reason"].(string); reason != "maxlen" {
+		return
+	}
+	from, _ := h["x-first-death-queue"].(string)
+	for ring, r := range rings {
+		for i := range r.Slots {
+			if p := (place{ring: ring, queue: i}); q.prefix+p.name() == from {
+				q.shun(p, errDropped)
+			}
+		}
+	}
+}
+
+// takes notes that a delay queue has taken a message.
+func (q *DelayQueues) takes(p place, wait bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if s := q.shunned[p.asQueue()]; wait && s != nil && s.tried {
+		delete(q.shunned, p.asQueue())
+		q.publisher.log.Info("a delay queue takes messages again", "delay_queue", q.prefix+p.name())
+	}
+}
+
+// refusesDeclaration tells an error of declaring a queue that is the broker's answer, from one of the connection.
+func refusesDeclaration(err error) bool {
+	switch code(err) {
+	case amqp.AccessRefused, amqp.NotFound, amqp.ResourceLocked, amqp.PreconditionFailed, amqp.InternalError, amqp.NotImplemented, amqp.NotAllowed:
+		return true
+	}
+	return false
+}
+
 // begin declares the queues of everyday use, so that what is wrong with them shows before a message needs one.
-// Those that were declared before may be gone since.
-func (q *DelayQueues) begin(ctx context.Context) error {
+// Those that were declared before may be gone since. At the start an error is one; later the queue is shunned.
+func (q *DelayQueues) begin(ctx context.Context, start bool) error {
 	q.mu.Lock()
 	clear(q.declared)
 	q.mu.Unlock()
 	for ring, r := range everyday {
 		for i := range r.Slots {
-			if err := q.declare(ctx, place{ring: ring, queue: i}); err != nil {
+			p := place{ring: ring, queue: i}
+			err := q.declare(ctx, p)
+			switch {
+			case err == nil:
+			case start || !refusesDeclaration(err):
 				return err
+			default:
+				q.shun(p, err)
 			}
 		}
 	}
@@ -231,29 +395,6 @@ func (q *DelayQueues) forget(p place) {
 	delete(q.declared, p.asQueue())
 }
 
-// patiently calls begin again when it failed for a reason of the broker's own: of many quorum queues that are declared
-// on a busy node one may not elect its leader in time.
-func patiently(ctx context.Context, begin func() error) error {
-	for tries := 1; ; tries++ {
-		err := begin()
-		if code(err) != amqp.InternalError || tries == 3 || !sleep(ctx, jitter(firstBackoff)) {
-			return err
-		}
-	}
-}
-
-// checkQueue tells whether a queue exists.
-func checkQueue(ch *amqp.Channel, name string) error {
-	_, err := ch.QueueDeclarePassive(name, false, false, false, false, nil)
-	if code(err) == amqp.NotFound {
-		return fmt.Errorf("there is no queue %q; declare it first: %w", name, err)
-	}
-	if err != nil {
-		return fmt.Errorf("look at queue %q: %w", name, err)
-	}
-	return nil
-}
-
 // declareQueue declares a durable queue that sends what expires in it to the queue deadLetters, if that is named.
 func declareQueue(ch *amqp.Channel, name string, t QueueType, deadLetters string) error {
 	args := amqp.Table{amqp.QueueTypeArg: string(t)}
@@ -267,13 +408,18 @@ func declareQueue(ch *amqp.Channel, name string, t QueueType, deadLetters string
 		}
 	}
 	_, err := ch.QueueDeclare(name, true, false, false, false, args)
-	switch {
-	case code(err) == amqp.PreconditionFailed:
-		return fmt.Errorf("queue %q exists and is another one than drip needs; delete it when it is empty, or choose its queue type: %w", name, err)
-	case err != nil:
-		return fmt.Errorf("declare queue %q: %w", name, err)
+	if err == nil {
+		return nil
 	}
-	return nil
+	if code(err) == amqp.PreconditionFailed {
+		switch text := err.Error(); {
+		case strings.Contains(text, "queue limit"):
+			return fmt.Errorf("declare queue %q: raise the limit of queues of the virtual host; drip takes 66 for a work queue, and 16 more for delays above 19 minutes: %w", name, err)
+		case strings.Contains(text, "inequivalent arg"):
+			return fmt.Errorf("queue %q exists and is another one than drip needs; delete it when it is empty, or choose its queue type: %w", name, err)
+		}
+	}
+	return fmt.Errorf("declare queue %q: %w", name, permissions(err))
 }
 
 // code is the reply code of an error of the broker's.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"runtime/debug"
 	"time"
 
@@ -36,11 +35,12 @@ type Middleware func(Handler) Handler
 // handler was Throttled. Either way nil means: acknowledge the delivery. Acknowledge in the loop, therefore: a
 // postponed message never reaches the handler.
 //
-// While the limiter gives no answer, the message waits for one until ctx ends. An error that is ErrEntity will not
-// go away: reject that message without requeueing it. After any other error let the broker deliver it again, with
-// some pause.
+// While the limiter gives no answer, the message waits for one until ctx ends, and after five minutes it is put off. When
+// [IsPermanent] tells that an error will not go away, reject the message without requeueing it. After any other error let
+// the broker deliver it again, with some pause.
 //
-// The token is returned on every path, also when the handler panics.
+// The token is returned on every path, also when the handler panics, and a slot that was booked for a message that p did
+// not take is given to others.
 //
 // A message that comes back is known by its headers, so whoever may publish to the queue can publish what looks like
 // one: with another exchange, routing key and user ID than its own, or with a ticket that was not its own, which gets it
@@ -51,45 +51,72 @@ func Limit(l Limiter, entity EntityFunc, p Postponer) Middleware {
 		return HandlerFunc(func(ctx context.Context, d *amqp.Delivery) error {
 			now := time.Now()
 			m := open(*d, now, true)
-			postpone := func(delay time.Duration, t drip.Ticket) error {
-				with := *d
-				with.Headers = maps.Clone(d.Headers)
-				if with.Headers == nil {
-					with.Headers = amqp.Table{}
-				}
-				with.Headers[headerTicket] = t.String()
-				return p.Postpone(ctx, &with, delay)
-			}
-			if rest := m.due - now.UnixMilli(); rest > 0 {
-				return postpone(time.Duration(rest)*time.Millisecond, m.ticket)
-			}
-			id, err := entityOf(entity, &m.Delivery)
-			if err != nil {
-				return fmt.Errorf("consumer: %w", err)
-			}
-			a, err := g.admit(ctx, ctx, nil, id, drip.Request{Ticket: m.ticket})
-			if err != nil {
-				return err
-			}
-			if a.Delay > 0 {
-				return postpone(a.Delay, a.Ticket)
-			}
-			var refused refusal
-			err = g.run(ctx, id, a, m.operation(id), func(running context.Context) error {
-				err := next.Handle(running, &m.Delivery)
-				refused = g.refused(ctx, id, err, time.Second)
+			err := g.limited(ctx, &m, entity, next, func(delay time.Duration) error {
+				err := p.Postpone(context.WithValue(ctx, ticketKey{}, m.ticket), d, delay)
+				m.stored = err == nil
 				return err
 			})
-			if refused.retryAfter > 0 {
-				return postpone(g.rebook(ctx, ctx, id, refused, drip.Request{Ticket: a.Lease.Ticket()}))
-			}
+			// With an error that is not permanent the delivery comes again, and the ticket that it came with.
+			g.forsake(ctx, &m, err != nil && !IsPermanent(err))
 			return err
 		})
 	}
 }
 
+// limited is what Limit does with a message.
+func (g *gate) limited(ctx context.Context, m *message, entity EntityFunc, next Handler, postpone func(time.Duration) error) (err error) {
+	user, now := m.delivery(), time.Now().UnixMilli()
+	if m.entity, err = entityOf(entity, user); err != nil {
+		return fmt.Errorf("consumer: %w", err)
+	}
+	if now > m.expires() {
+		return fmt.Errorf("consumer: %w", ErrExpired)
+	}
+	if rest := m.due - now; rest > 0 {
+		return postpone(time.Duration(rest) * time.Millisecond)
+	}
+	a, err := g.ask(ctx, ctx, nil, m, 0)
+	switch {
+	case errors.Is(err, errCrowded):
+		return postpone(jitter(crowdedDelay))
+	case err != nil:
+		return err
+	case a.Delay > 0:
+		return postpone(a.Delay)
+	}
+	var refused refusal
+	_, err = g.run(ctx, m.entity, a, m.operation(m.entity), func(running context.Context) error {
+		err := next.Handle(running, user)
+		refused = g.refused(ctx, m.entity, err, time.Second)
+		return err
+	})
+	if refused.retryAfter > 0 {
+		return postpone(g.rebook(ctx, ctx, m, refused, 0))
+	}
+	return err
+}
+
+// ticketKey is the key under which the context of Postpone has the ticket of the message.
+type ticketKey struct{}
+
 // ErrEntity is the error of a message whose entity function failed, panicked or returned an empty entity.
 var ErrEntity = errors.New("entity of the message")
+
+// ErrExpired is the error of a message behind Limit whose own expiration ends before it may run. Reject it without
+// requeueing, which is what the broker does with such a message. A Consumer sends it to the dead letters.
+var ErrExpired = errors.New("the message has expired")
+
+// IsPermanent reports whether an error of Limit's handler says that the message would fail at each further delivery: it
+// is ErrEntity, ErrUnpostponable, ErrExpired, drip.ErrCost, or that of [Permanent]. Reject such a message without
+// requeueing it.
+func IsPermanent(err error) bool {
+	for _, e := range []error{ErrEntity, ErrUnpostponable, ErrExpired, drip.ErrCost} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return permanent(err)
+}
 
 // entityOf calls f, whose panic is an error like any other.
 func entityOf(f EntityFunc, d *amqp.Delivery) (string, error) {
@@ -128,7 +155,7 @@ func recovered(err *error) {
 }
 
 // Permanent is the error of a handler, or of an entity function, that would fail again: a Consumer spends no retry and
-// sends the message to the dead letters. Behind Limit it is an error like any other.
+// sends the message to the dead letters. Behind Limit see IsPermanent.
 func Permanent(cause error) error { return &permanentError{cause} }
 
 type permanentError struct{ error }

@@ -8,27 +8,29 @@ type held []*delivery
 
 func (h *held) add(d *delivery) { heap.Push(h, d) }
 
-// next is when the next is due, 0 if there is none.
+// next is until when the next is held, 0 if there is none.
 func (h held) next() int64 {
 	if len(h) == 0 {
 		return 0
 	}
-	return h[0].due
+	return h[0].at
 }
 
-// release gives away what is due by then.
+// release gives away what is held until then, of one millisecond high priorities first.
 func (h *held) release(by int64, to func(*delivery)) {
-	for len(*h) > 0 && (*h)[0].due <= by {
+	for len(*h) > 0 && (*h)[0].at <= by {
 		to(heap.Pop(h).(*delivery))
 	}
 }
 
 // Len, Less, Swap, Push and Pop are for package heap.
 
-func (h held) Len() int           { return len(h) }
-func (h held) Less(i, j int) bool { return h[i].due < h[j].due }
-func (h held) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
-func (h *held) Push(d any)        { *h = append(*h, d.(*delivery)) }
+func (h held) Len() int { return len(h) }
+func (h held) Less(i, j int) bool {
+	return h[i].at < h[j].at || h[i].at == h[j].at && h[i].Priority > h[j].Priority
+}
+func (h held) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
+func (h *held) Push(d any)   { *h = append(*h, d.(*delivery)) }
 
 func (h *held) Pop() any {
 	last := len(*h) - 1

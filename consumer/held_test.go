@@ -21,16 +21,16 @@ func TestHeld(t *testing.T) {
 	for now := int64(0); now < 10_000; now += rnd.Int64N(100) {
 		for range rnd.IntN(20) {
 			d := &delivery{}
-			d.due = now + rnd.Int64N(1000)
+			d.at = now + rnd.Int64N(1000)
 			h.add(d)
 			kept++
 		}
 		last := int64(0)
 		h.release(now, func(d *delivery) {
-			if d.due > now || d.due < last {
-				t.Fatalf("at %d one that is due at %d comes after one of %d", now, d.due, last)
+			if d.at > now || d.at < last {
+				t.Fatalf("at %d one that is due at %d comes after one of %d", now, d.at, last)
 			}
-			last = d.due
+			last = d.at
 			kept--
 		})
 		if next := h.next(); next != 0 && next <= now || next == 0 && kept > 0 {

@@ -210,9 +210,9 @@ func (h *holding) untilDue() {
 func (h *holding) closedMinutes() {
 	bucket := reluctantBucket(h.t)
 	bucket.first = slowMessages                                      // which come back to find it closed
-	h.b.must(bucket.Throttled(h.t.Context(), "slow", 4*time.Minute)) // for longer than this test may take, and less than the patience of who is in hand
-	c := h.begin(bucket, func(context.Context, *amqp.Delivery) error { return nil })
-	h.decked(c)
+	h.b.must(bucket.Throttled(h.t.Context(), "slow", 4*time.Minute)) // for longer than this test may take
+	h.begin(bucket, func(context.Context, *amqp.Delivery) error { return nil })
+	eventually(h.t, "all are postponed for minutes", func() bool { return h.b.waitingIn(h.queue) == slowMessages })
 	h.b.must(bucket.Throttled(h.t.Context(), "slow", 4*time.Minute)) // which took what time it took
 	h.othersRun()
 	h.slowWaits()

@@ -76,9 +76,11 @@ type admission struct {
 }
 
 // admit asks the limiter, and again while it fails, until waiting ends: without an answer nothing may run, unless the
-// user wants it to. Those who wait for one are counted in c, if it isn't nil; after a while the error is errCrowded if they
-// are too many. An outage is logged once, not for every message that waits; also one of some entities alone.
-func (g *gate) admit(ctx, waiting context.Context, c *crowd, entity string, r drip.Request) (admission, error) {
+// user wants it to. Messages that wait for one are counted in their rooms; the error is errCrowded when they are too many
+// there, or have waited too long. An outage is logged once, not for every message that waits; also one of some entities
+// alone.
+func (g *gate) admit(ctx, waiting context.Context, in rooms, entity string, r drip.Request) (admission, error) {
+	began := time.Now()
 	for backoff := firstBackoff; ; backoff = min(2*backoff, longestBackoff) {
 		a, err := g.Admit(ctx, entity, r)
 		if err == nil {
@@ -98,16 +100,31 @@ func (g *gate) admit(ctx, waiting context.Context, c *crowd, entity string, r dr
 			}
 		}
 		if backoff == firstBackoff {
-			c.enter()
-			defer c.leave()
+			in.limited(1)
+			defer in.limited(-1)
 		}
-		if backoff > time.Second && c.isFull() {
+		if backoff > time.Second && in.crowded() || time.Since(began) > inHand {
 			return admission{}, fmt.Errorf("%w: %w", errCrowded, err)
 		}
 		if !sleep(waiting, jitter(backoff)) {
 			return admission{}, err
 		}
 	}
+}
+
+// ask is admit for a message, which then has the ticket that goes with the answer.
+func (g *gate) ask(ctx, waiting context.Context, in rooms, m *message, cost int) (admission, error) {
+	a, err := g.admit(ctx, waiting, in, m.entity, drip.Request{Cost: cost, Ticket: m.ticket})
+	switch {
+	case err != nil:
+	case a.unlimited:
+		m.booked = false // by nobody who answers
+	case a.Delay > 0:
+		m.ticket, m.booked = a.Ticket, !a.Ticket.IsZero()
+	default:
+		m.ticket, m.booked = a.Lease.Ticket(), false // its own is used; should it run again it keeps its place
+	}
+	return a, err
 }
 
 func (g *gate) fails(entity string, err error) {
@@ -126,11 +143,12 @@ func (g *gate) fails(entity string, err error) {
 // belongs to others now.
 var ErrLeaseLost = errors.New("consumer: the lease of the operation was lost")
 
-// run runs the handler of a message that was admitted, renews its lease meanwhile and settles it on every path.
-func (g *gate) run(ctx context.Context, entity string, a admission, op *Operation, handle func(context.Context) error) error {
+// run runs the handler of a message that was admitted, renews its lease meanwhile and settles it on every path. With
+// interrupted the error is not the operation's: its lease was lost before it was as old as a lease may be.
+func (g *gate) run(ctx context.Context, entity string, a admission, op *Operation, handle func(context.Context) error) (interrupted bool, err error) {
 	ctx = context.WithValue(ctx, operationKey{}, op)
 	if a.unlimited {
-		return handle(ctx)
+		return false, handle(ctx)
 	}
 	cost := a.Lease.Cost()
 	defer func() {
@@ -139,19 +157,22 @@ func (g *gate) run(ctx context.Context, entity string, a admission, op *Operatio
 		}
 		g.settle(ctx, entity, a.Lease, cost)
 	}()
-	if end := a.Lease.End(); a.Lease != (drip.Lease{}) {
-		ctx, cancel := context.WithCancelCause(ctx)
-		defer cancel(nil)
-		k := &keeper{gate: g, ctx: ctx, entity: entity, lease: a.Lease, lost: func() { cancel(ErrLeaseLost) }}
-		k.begin(end.Sub(a.Lease.Begin()) / 3)
-		defer k.stop()
-		err := handle(ctx)
-		if err != nil && context.Cause(ctx) == ErrLeaseLost && !errors.Is(err, ErrLeaseLost) {
-			err = fmt.Errorf("%w: %w", ErrLeaseLost, err) // or it would say no more than that a context was cancelled
-		}
-		return err
+	if a.Lease == (drip.Lease{}) {
+		return false, handle(ctx)
 	}
-	return handle(ctx)
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	k := &keeper{gate: g, ctx: ctx, entity: entity, lease: a.Lease, lost: func() { cancel(ErrLeaseLost) }}
+	k.begin(a.Lease.End().Sub(a.Lease.Begin()) / 3)
+	defer k.stop()
+	err = handle(ctx)
+	if err == nil || context.Cause(ctx) != ErrLeaseLost {
+		return false, err
+	}
+	if !errors.Is(err, ErrLeaseLost) {
+		err = fmt.Errorf("%w: %w", ErrLeaseLost, err) // or it would say no more than that a context was cancelled
+	}
+	return !k.isOld(), err
 }
 
 // settle gives a token back, trying again for a while: with a plain limiter one that is not returned is lost. When it
@@ -186,6 +207,15 @@ func (g *gate) cancel(ctx context.Context, entity string, a drip.Admission) {
 	}
 }
 
+// forsake gives up the slot that a message has booked, unless a copy carries it on, or a delivery that is given back.
+func (g *gate) forsake(ctx context.Context, m *message, returned bool) {
+	if !m.booked || m.stored || returned && m.ticket == m.carried {
+		return
+	}
+	m.booked = false
+	g.cancel(ctx, m.entity, drip.Admission{Delay: 1, Ticket: m.ticket})
+}
+
 // refusal is what a handler's error says of the provider.
 type refusal struct {
 	retryAfter time.Duration // 0: the provider has not refused the operation
@@ -210,19 +240,19 @@ func (g *gate) refused(ctx context.Context, entity string, err error, least time
 
 // rebook books the slot of a message whose operation was refused, which keeps its place, when that is over. It returns how
 // long the message is to be postponed.
-func (g *gate) rebook(ctx, waiting context.Context, entity string, refused refusal, r drip.Request) (time.Duration, drip.Ticket) {
+func (g *gate) rebook(ctx, waiting context.Context, m *message, refused refusal, cost int) time.Duration {
 	if !refused.told {
-		return refused.retryAfter, r.Ticket
+		return refused.retryAfter
 	}
-	a, err := g.admit(ctx, waiting, nil, entity, r)
+	a, err := g.ask(ctx, waiting, nil, m, cost)
 	switch {
 	case err != nil || a.unlimited:
-		return refused.retryAfter, r.Ticket
+		return refused.retryAfter
 	case a.Delay == 0: // it does not know of throttling
-		g.cancel(ctx, entity, a.Admission)
-		return refused.retryAfter, r.Ticket
+		g.cancel(ctx, m.entity, a.Admission)
+		return refused.retryAfter
 	}
-	return max(a.Delay, refused.retryAfter), a.Ticket
+	return max(a.Delay, refused.retryAfter)
 }
 
 // returnTimeout bounds giving a token back, which goes on after the handler's context has ended.
@@ -237,6 +267,7 @@ type keeper struct {
 
 	mu      sync.Mutex
 	lease   drip.Lease
+	old     bool // the limiter makes it no longer
 	timer   *time.Timer
 	stopped bool
 }
@@ -256,6 +287,7 @@ func (k *keeper) renew(d time.Duration) {
 	case k.stopped:
 		return
 	case err == nil:
+		k.old = lease.End().Sub(k.lease.End()) < d/2
 		k.lease = lease
 	case errors.Is(err, drip.ErrNoLease) || time.Now().After(k.lease.End()):
 		k.log.Warn("a lease was lost while its operation runs", "entity", k.entity, "error", err)
@@ -271,6 +303,12 @@ func (k *keeper) stop() {
 	defer k.mu.Unlock()
 	k.stopped = true
 	k.timer.Stop()
+}
+
+func (k *keeper) isOld() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.old
 }
 
 // Operation is what a handler can know and say about the operation it runs, besides the message.

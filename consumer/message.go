@@ -1,6 +1,9 @@
 package consumer
 
 import (
+	"bytes"
+	"errors"
+	"fmt"
 	"math"
 	"net/url"
 	"strconv"
@@ -19,10 +22,7 @@ const (
 	headerNote = "x-drip"
 
 	headerPrefix = "x-drip-"
-	headerKept   = headerPrefix + "kept" // a table of the message's headers that the broker would act on
-
-	// From Limit to its Postponer only.
-	headerTicket = headerPrefix + "ticket"
+	headerKept   = headerPrefix + "kept" // a table of the message's headers that the broker would act on, or we
 
 	// On dead letters only.
 	headerReason        = headerPrefix + "reason"
@@ -40,7 +40,11 @@ const (
 type message struct {
 	amqp.Delivery // without our headers, with the exchange, routing key, … of the first publishing
 	travel
-	visit *visit // its record, nil when nobody wants one
+	entity  string      // once it is known
+	carried drip.Ticket // the ticket that the delivery came with
+	booked  bool        // the limiter has a slot for its ticket
+	stored  bool        // a copy has the ticket
+	visit   *visit      // its record, nil when nobody wants one
 }
 
 // travel is what a copy's note tells of its message, besides the properties that our publishing needs for itself.
@@ -65,20 +69,28 @@ func open(d amqp.Delivery, now time.Time, trusted bool) message {
 	}
 	if trusted {
 		m.read(note)
+		m.carried, m.booked = m.ticket, !m.ticket.IsZero()
 	}
+	_, dead := h[headerReason].(string) // somebody has moved it back to try it again
 	m.Headers = amqp.Table{}
 	for name, v := range h {
-		// What the broker noted about the trip through the delay queue is not the message's.
-		if !ours(name) && !(trusted && brokerActsOn(name)) {
+		switch {
+		case name == headerNote || name == headerKept || dead && ofDeadLetter(name):
+		case trusted && brokerActsOn(name) || (trusted || dead) && (name == "x-delivery-count" || name == "x-acquired-count"):
+			// What the broker noted about the trip through our queues is not the message's.
+		default:
 			m.Headers[name] = v
 		}
 	}
-	if kept, ok := h[headerKept].(amqp.Table); ok && trusted {
+	if kept, ok := h[headerKept].(amqp.Table); ok && (trusted || dead) {
 		for name, v := range kept {
-			if brokerActsOn(name) {
+			if hidden(name) {
 				m.Headers[name] = v
 			}
 		}
+	}
+	if e, ok := h[headerExpiration].(string); ok && dead && m.Expiration == "" {
+		m.Expiration = e
 	}
 	if len(m.Headers) == 0 {
 		m.Headers = nil // as the client gives a message without headers
@@ -86,16 +98,32 @@ func open(d amqp.Delivery, now time.Time, trusted bool) message {
 	return m
 }
 
-// ours tells our headers from the message's.
+// ours tells the names of our headers. A publisher may use them, too, but for headerNote and headerKept.
 func ours(name string) bool { return name == headerNote || strings.HasPrefix(name, headerPrefix) }
+
+// hidden tells the headers of a message that its copy has in headerKept.
+func hidden(name string) bool { return brokerActsOn(name) || ours(name) }
+
+// ofDeadLetter tells the headers that deadLetter sets.
+func ofDeadLetter(name string) bool {
+	switch name {
+	case headerReason, headerError, headerAge, headerPostponements, headerAttempts, headerExchange, headerRoutingKey, headerExpiration, headerUserID:
+		return true
+	}
+	return false
+}
 
 // note is what a copy carries in headerNote: words name=value, the values escaped as in the query of a URL.
 func (m *message) note() string {
 	b := make([]byte, 0, 192)
 	number := func(name string, v int64) { b = strconv.AppendInt(append(b, name...), v, 10) }
 	text := func(name, v string) { b = append(append(b, name...), url.QueryEscape(v)...) }
-	number("due=", m.due)
-	number(" first=", m.first)
+	if m.due > 0 {
+		number(" due=", m.due)
+	}
+	if m.first > 0 {
+		number(" first=", m.first)
+	}
 	if m.postponements > 0 {
 		number(" postponements=", m.postponements)
 	}
@@ -193,6 +221,15 @@ func (m *message) age() time.Duration {
 	return time.Duration(time.Now().UnixMilli()-m.first) * time.Millisecond
 }
 
+// expires is when the message's own expiration ends, in ms since 1970. Its time is counted from the first delivery: how long
+// it was in its queue before, nobody tells.
+func (m *message) expires() int64 {
+	if ms, err := strconv.ParseInt(m.Expiration, 10, 64); err == nil && ms >= 0 && ms <= longestDelay.Milliseconds() {
+		return m.first + ms
+	}
+	return math.MaxInt64
+}
+
 // shorten cuts s to at most n bytes of whole characters.
 func shorten(s string, n int) string {
 	if len(s) <= n {
@@ -223,6 +260,9 @@ func (m *message) copy() amqp.Publishing {
 func (m *message) deadLetter(reason string, cause error) amqp.Publishing {
 	msg := m.publishing()
 	h := msg.Headers
+	anew := *m // should it be tried again, from the queue of due messages
+	anew.travel = travel{}
+	h[headerNote] = anew.note()
 	h[headerReason], h[headerAttempts], h[headerPostponements] = reason, m.attempts, m.postponements
 	h[headerAge], h[headerRoutingKey] = m.age().Milliseconds(), m.RoutingKey
 	if m.Exchange != "" {
@@ -245,7 +285,7 @@ func (m *message) publishing() amqp.Publishing {
 	h, kept := make(amqp.Table, len(m.Headers)+2), amqp.Table{}
 	for name, v := range m.Headers {
 		switch {
-		case brokerActsOn(name):
+		case hidden(name):
 			kept[name] = v
 		case name == "x-delivery-count" || name == "x-acquired-count":
 			// A quorum queue's note about this delivery. The copy is not that one.
@@ -272,17 +312,50 @@ func (m *message) publishing() amqp.Publishing {
 	}
 }
 
-// size is about how many bytes the header frame of a publishing takes, from above.
-func size(msg *amqp.Publishing) int {
+// ErrUnpostponable is the error of a message that can never be postponed: its headers leave no room in a frame for what a
+// copy and the broker add, are nested too deep, or hold a value that AMQP does not know. A Consumer sends it to the dead
+// letters. Behind Limit reject the delivery without requeueing it: see IsPermanent.
+var ErrUnpostponable = errors.New("consumer: the message cannot be postponed")
+
+// deepest is how many tables and lists a header may be nested in. Encoding and decoding copy a table once for each level
+// it is nested in, so that 130 kB of them can take a second.
+const deepest = 64
+
+// brokersRoom is how many bytes the broker may add to the headers of a message that it dead-letters from a queue of this
+// name, twice: an entry of x-death, with its queue and its routing key, and the queue of the first and of the last death.
+func brokersRoom(queue string) int { return 640 + 6*len(queue) }
+
+// publishable tells why a message cannot be published to a queue, with frames of at most frame bytes unless that is 0.
+// The broker closes the connection of a client that sends more in the headers.
+func publishable(msg *amqp.Publishing, queue string, frame int) error {
 	n := 64
 	for _, s := range []string{msg.ContentType, msg.ContentEncoding, msg.CorrelationId, msg.ReplyTo, msg.Expiration, msg.MessageId, msg.Type, msg.UserId, msg.AppId} {
 		n += 1 + len(s)
 	}
-	return n + fieldSize(msg.Headers)
+	headers, err := fieldSize(msg.Headers, 0)
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrUnpostponable, err)
+	}
+	if n += headers + brokersRoom(queue); frame > 0 && n > frame {
+		return fmt.Errorf("%w: its headers leave no room in a frame of %d bytes", ErrUnpostponable, frame)
+	}
+	return nil
 }
 
-func fieldSize(v any) int {
-	n := 5 // the type, and the length of what has one
+// fieldSize is about how many bytes a header takes, from above. Its error is that of a value that cannot be encoded, or is
+// nested too deep; depth is how deep this one is.
+func fieldSize(v any, depth int) (n int, err error) {
+	if depth > deepest {
+		return 0, fmt.Errorf("its headers are nested more than %d deep", deepest)
+	}
+	n = 5 // the type, and the length of what has one
+	add := func(v any) {
+		m, e := fieldSize(v, depth+1)
+		n += m
+		if err == nil {
+			err = e
+		}
+	}
 	switch v := v.(type) {
 	case string:
 		n += len(v)
@@ -290,14 +363,56 @@ func fieldSize(v any) int {
 		n += len(v)
 	case []any:
 		for _, v := range v {
-			n += fieldSize(v)
+			add(v)
 		}
 	case amqp.Table:
 		for name, v := range v {
-			n += 1 + len(name) + fieldSize(v)
+			if len(name) > 255 {
+				return 0, fmt.Errorf("a header has a name of %d bytes", len(name))
+			}
+			n += 1 + len(name)
+			add(v)
 		}
-	default:
+	case nil, bool, byte, int8, int, int16, int32, int64, uint16, uint32, float32, float64, amqp.Decimal, time.Time:
 		n += 8
+	default:
+		return 0, fmt.Errorf("a header is a %T, which AMQP has no type for", v)
 	}
-	return n
+	return n, err
+}
+
+// owned is a copy of a header's value, of which nothing is shared: handlers may change theirs.
+func owned(v any) any {
+	switch v := v.(type) {
+	case []byte:
+		return bytes.Clone(v)
+	case []any:
+		if v == nil {
+			return v
+		}
+		c := make([]any, len(v))
+		for i := range v {
+			c[i] = owned(v[i])
+		}
+		return c
+	case amqp.Table:
+		if v == nil {
+			return v
+		}
+		c := make(amqp.Table, len(v))
+		for name := range v {
+			c[name] = owned(v[name])
+		}
+		return c
+	}
+	return v
+}
+
+// delivery is the message as a user's function gets it, with headers of its own.
+func (m *message) delivery() *amqp.Delivery {
+	d := m.Delivery
+	if d.Headers != nil {
+		d.Headers = owned(d.Headers).(amqp.Table)
+	}
+	return &d
 }

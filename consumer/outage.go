@@ -1,7 +1,6 @@
 package consumer
 
 import (
-	"errors"
 	"sync/atomic"
 	"time"
 )
@@ -26,32 +25,3 @@ func (o *outage) fails() bool {
 func (o *outage) works() bool {
 	return o.on.Load() && time.Now().UnixNano()-o.failed.Load() > int64(outageOver) && o.on.CompareAndSwap(true, false)
 }
-
-// crowd counts the messages of a queue that wait in hand for the limiter's answer. It may fail for some entities and
-// answer for others, so these are left an eighth of the prefetch. A nil crowd is never full.
-type crowd struct {
-	n    atomic.Int64
-	most int64
-}
-
-func newCrowd(prefetch int) *crowd { return &crowd{most: int64(prefetch - max(prefetch/8, 1))} }
-
-func (c *crowd) enter() {
-	if c != nil {
-		c.n.Add(1)
-	}
-}
-
-func (c *crowd) leave() {
-	if c != nil {
-		c.n.Add(-1)
-	}
-}
-
-func (c *crowd) isFull() bool { return c != nil && c.n.Load() > c.most }
-
-// errCrowded is the error of a message that should wait elsewhere.
-var errCrowded = errors.New("too many messages wait for an answer")
-
-// crowdedDelay is what it spends there, but for the jitter.
-const crowdedDelay = 5 * time.Second

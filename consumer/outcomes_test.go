@@ -375,8 +375,8 @@ func TestGivingUpReturnsTheSlot(t *testing.T) {
 			}
 			stop()
 			status, err := bucket.Inspect(t.Context(), "shop")
-			if err != nil || status.Tickets != 0 || status.InUse != 1 {
-				t.Errorf("%d tickets are booked and %d tokens out (%v), want that of the test alone", status.Tickets, status.InUse, err)
+			if err != nil || status.Booked != 0 || status.InUse != 1 {
+				t.Errorf("%d units are booked and %d tokens out (%v), want the token of the test alone", status.Booked, status.InUse, err)
 			}
 			b.must(bucket.Settle(t.Context(), "shop", taken.Lease, 1))
 		})
@@ -508,7 +508,7 @@ func TestRunSaysWhyItCannotBegin(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			consumer, err := New(Options{
-				URL: c.url, Queue: c.queue, Limiter: &free{}, Entity: byID, Logger: quiet,
+				URL: c.url, Queue: c.queue, Limiter: &free{}, Entity: byID, Logger: quiet, FailFast: true,
 				Handler: HandlerFunc(func(context.Context, *amqp.Delivery) error { return nil }),
 			})
 			if err != nil {
@@ -517,7 +517,7 @@ func TestRunSaysWhyItCannotBegin(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			err = consumer.Run(ctx)
-			_, errQueues := OpenDelayQueues(ctx, DelayQueuesOptions{URL: c.url, Queue: c.queue})
+			_, errQueues := OpenDelayQueues(ctx, DelayQueuesOptions{URL: c.url, Queue: c.queue, FailFast: true})
 			if name == "another delay queue" {
 				errQueues = err // of a Consumer only
 			}
@@ -630,7 +630,7 @@ func TestShutdown(t *testing.T) {
 				t.Errorf("%s: what is back has the headers %v, redelivered: %v (%v)", d.MessageId, d.Headers, d.Redelivered, err)
 			}
 			status, err := bucket.Inspect(t.Context(), d.MessageId)
-			if err != nil || status.InUse != 0 || status.Tickets != 0 || !status.ClosedUntil.IsZero() {
+			if err != nil || status.InUse != 0 || status.Booked != 0 || !status.ClosedUntil.IsZero() {
 				t.Errorf("%s: of the entity is left %+v (%v)", d.MessageId, status, err)
 			}
 		}

@@ -31,11 +31,13 @@ const jobVariable = "DRIP_TEST_JOB"
 type job struct {
 	Kind                   string // see children
 	RabbitMQ, Redis, Queue string
-	Step                   step // at which a victim dies
+	Step                   step   // at which a victim dies
+	Provider               string // that a caller calls
+	Loop                   bool   // whether a caller has a loop of its own
 }
 
 // children are what a process does until its context ends, by the job's kind.
-var children = map[string]func(context.Context, job) error{"checks": checks, "victim": victim, "takes its time": takesItsTime}
+var children = map[string]func(context.Context, job) error{"checks": checks, "victim": victim, "takes its time": takesItsTime, "calls": caller}
 
 func TestMain(m *testing.M) {
 	if config := os.Getenv(jobVariable); config != "" {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"strings"
 	"sync"
@@ -71,12 +72,12 @@ func guard(ctx context.Context, conn *amqp.Connection) (release func()) {
 	}
 }
 
-// Errors of a publishing. The message may have been stored after errUnconfirmed; after the others it was not.
+// Errors of a publishing. The message may have been stored after errUnconfirmed and errSilent; after the others it was not.
 var (
 	errUnroutable  = errors.New("returned as unroutable")
 	errRefused     = errors.New("refused by the broker")
 	errUnconfirmed = errors.New("not confirmed by the broker")
-	errTooLarge    = errors.New("the headers are larger than a frame of the broker's")
+	errSilent      = errors.New("not confirmed by the broker in time")
 	errBlocked     = errors.New("accepts no messages now")
 	errOutdated    = errors.New("waited too long to be published as it is")
 )
@@ -87,6 +88,7 @@ var (
 type publisher struct {
 	connect func(ctx context.Context) (*amqp.Connection, error)
 	timeout time.Duration // for one confirmation
+	log     *slog.Logger
 
 	// turn is held while connecting and while writing to the channel. A channel, so that waiting for it ends with
 	// the context: a write to a blocked broker may take long.
@@ -100,25 +102,33 @@ type publisher struct {
 // line is one connection of a publisher, with the publishings that wait for their confirmation on it.
 type line struct {
 	conn    *amqp.Connection
+	log     *slog.Logger
 	publish *amqp.Channel
 	declare *amqp.Channel // declaring where somebody publishes breaks the connection
 	done    chan struct{} // closed when the publish channel is
-	opened  time.Time
+
+	returnsNoted chan chan struct{} // to read: it closes what it gets when it has noted all returns of before
+
+	opened time.Time
 
 	mu      sync.Mutex
 	waiting map[uint64]*waiting // by delivery tag
+	last    uint64              // the highest tag that was confirmed
 	users   int                 // calls of publish that have not returned
 	retired bool                // the last of them closes it
 	blocked chan struct{}       // not nil while the broker accepts nothing; closed when it does again
+	cause   *amqp.Error         // why it is done, if that is the broker's doing
 }
 
 type waiting struct {
-	confirmed chan error // one value
-	returned  string     // why, when the message was returned
+	tag       uint64
+	confirmed <-chan struct{} // closed when the broker has confirmed it or refused it, or the channel was closed
+	acked     func() bool     // which of these
+	returned  string          // why, when the message was returned; guarded by the line's mu
 }
 
-func newPublisher(connect func(ctx context.Context) (*amqp.Connection, error), timeout time.Duration) *publisher {
-	return &publisher{connect: connect, timeout: timeout, turn: make(chan struct{}, 1)}
+func newPublisher(connect func(ctx context.Context) (*amqp.Connection, error), timeout time.Duration, log *slog.Logger) *publisher {
+	return &publisher{connect: connect, timeout: timeout, log: log, turn: make(chan struct{}, 1)}
 }
 
 // publish sends the message that build returns, with its queue. build is called when it is this message's turn, for
@@ -131,7 +141,7 @@ func (p *publisher) publish(ctx, patience context.Context, build func() (queue s
 	if err != nil {
 		return err
 	}
-	defer l.leave()
+	defer l.leave(w.tag)
 	if err = l.await(ctx, patience, w, p.timeout); errors.Is(err, errRefused) {
 		p.retire(l)
 	}
@@ -144,8 +154,8 @@ func (l *line) await(ctx, patience context.Context, w *waiting, most time.Durati
 	defer timeout.Stop()
 	for impatient := patience.Done(); ; {
 		select {
-		case err := <-w.confirmed:
-			return err
+		case <-w.confirmed:
+			return l.outcome(w)
 		case <-ctx.Done():
 			return fmt.Errorf("%w: %w", errUnconfirmed, ctx.Err())
 		case <-impatient:
@@ -158,14 +168,15 @@ func (l *line) await(ctx, patience context.Context, w *waiting, most time.Durati
 		case <-timeout.C:
 			switch {
 			case impatient == nil:
+				return fmt.Errorf("%w: in time", errUnconfirmed)
 			case l.isBlocked() != nil:
 				timeout.Reset(most)
 				continue
-			default:
-				// A broker that is alive confirms. This connection is of no use any more.
+			case !l.hasConfirmed(w.tag):
+				// It confirms nothing: this connection is of no use any more, perhaps because of this queue.
 				l.conn.CloseDeadline(time.Now())
 			}
-			return fmt.Errorf("%w in time", errUnconfirmed)
+			return errSilent
 		}
 	}
 }
@@ -194,19 +205,20 @@ func (p *publisher) send(ctx, patience context.Context, build func() (string, am
 		if !ok {
 			return nil, nil, errOutdated
 		}
-		w := &waiting{confirmed: make(chan error, 1)}
 		tag := l.publish.GetNextPublishSeqNo()
+		w := &waiting{tag: tag}
 		mark(msg.Headers, tag)
-		if frame := l.conn.Config.FrameSize; frame > 0 && size(&msg) > frame {
-			return nil, nil, errTooLarge // the broker would close the connection under all who wait on it
+		if err := publishable(&msg, queue, l.conn.Config.FrameSize); err != nil {
+			return nil, nil, err
 		}
 		l.add(tag, w)
 		// mandatory: of a message to a queue that is gone the broker says so, and then confirms it.
-		if err := l.publish.PublishWithContext(ctx, "", queue, true, false, msg); err != nil {
-			l.remove(tag)
-			l.leave()
+		c, err := l.publish.PublishWithDeferredConfirmWithContext(ctx, "", queue, true, false, msg)
+		if err != nil {
+			l.leave(tag)
 			return nil, nil, err
 		}
+		w.confirmed, w.acked = c.Done(), c.Acked
 		return l, w, nil
 	}
 }
@@ -303,7 +315,7 @@ func (p *publisher) open(ctx context.Context) (*line, error) {
 		return nil, err
 	}
 	defer guard(ctx, conn)()
-	l := &line{conn: conn, done: make(chan struct{}), opened: time.Now(), waiting: map[uint64]*waiting{}}
+	l := &line{conn: conn, log: p.log, done: make(chan struct{}), returnsNoted: make(chan chan struct{}), opened: time.Now(), waiting: map[uint64]*waiting{}}
 	if l.publish, err = conn.Channel(); err == nil {
 		err = l.publish.Confirm(false)
 	}
@@ -313,17 +325,15 @@ func (p *publisher) open(ctx context.Context) (*line, error) {
 	}
 	go l.read(
 		l.publish.NotifyReturn(make(chan amqp.Return, 64)),
-		l.publish.NotifyPublish(make(chan amqp.Confirmation, 1024)),
 		conn.NotifyBlocked(make(chan amqp.Blocking, 8)),
 		l.publish.NotifyClose(make(chan *amqp.Error, 1)),
 	)
 	return l, nil
 }
 
-// read handles what the broker says until the channel closes. The client delivers a return before the
-// confirmation that follows it, so the returns already here are read before a confirmation is passed on.
-func (l *line) read(returns <-chan amqp.Return, confirms <-chan amqp.Confirmation, blocked <-chan amqp.Blocking, closed <-chan *amqp.Error) {
-	for confirms != nil {
+// read handles what the broker says until the channel closes.
+func (l *line) read(returns <-chan amqp.Return, blocked <-chan amqp.Blocking, closed <-chan *amqp.Error) {
+	for {
 		select {
 		case r, ok := <-returns:
 			if !ok {
@@ -337,20 +347,23 @@ func (l *line) read(returns <-chan amqp.Return, confirms <-chan amqp.Confirmatio
 				continue
 			}
 			l.block(b.Active)
-		case c, ok := <-confirms:
+			if b.Active {
+				l.log.Warn("the broker accepts no messages: postponing waits, handlers go on", "reason", b.Reason)
+			} else {
+				l.log.Info("the broker accepts messages again")
+			}
+		case noted := <-l.returnsNoted:
 			for len(returns) > 0 {
 				if r, ok := <-returns; ok {
 					l.returned(r)
 				}
 			}
-			if !ok {
-				confirms = nil
-				continue
-			}
-			l.confirmed(c)
+			close(noted)
+		case cause := <-closed:
+			l.end(cause)
+			return
 		}
 	}
-	l.end(<-closed)
 }
 
 func (l *line) add(tag uint64, w *waiting) {
@@ -361,20 +374,15 @@ func (l *line) add(tag uint64, w *waiting) {
 }
 
 // leave ends what add began.
-func (l *line) leave() {
+func (l *line) leave(tag uint64) {
 	l.mu.Lock()
+	delete(l.waiting, tag)
 	l.users--
 	last := l.retired && l.users == 0
 	l.mu.Unlock()
 	if last {
 		closeConnection(l.conn)
 	}
-}
-
-func (l *line) remove(tag uint64) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	delete(l.waiting, tag)
 }
 
 func (l *line) returned(r amqp.Return) {
@@ -389,20 +397,43 @@ func (l *line) returned(r amqp.Return) {
 	}
 }
 
-func (l *line) confirmed(c amqp.Confirmation) {
+// outcome is what the confirmation of a publishing says. The confirmations of NotifyPublish would not do: the client brings
+// them into order, so that one that is missing holds up all others, and turns a refusal that came before its turn into an
+// acknowledgement when the next is one of several at once.
+func (l *line) outcome(w *waiting) error {
+	if !w.acked() && l.publish.IsClosed() {
+		<-l.done
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if l.cause != nil {
+			return fmt.Errorf("%w: %w", errUnconfirmed, l.cause)
+		}
+		return fmt.Errorf("%w: the connection was closed", errUnconfirmed)
+	}
+	// The client handles a return before the confirmation that follows it, but read may not have noted it yet.
+	noted := make(chan struct{})
+	select {
+	case l.returnsNoted <- noted:
+		<-noted
+	case <-l.done:
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	w := l.waiting[c.DeliveryTag]
-	delete(l.waiting, c.DeliveryTag)
+	l.last = max(l.last, w.tag)
 	switch {
-	case w == nil:
 	case w.returned != "":
-		w.confirmed <- fmt.Errorf("%w: %s", errUnroutable, strings.ToLower(w.returned))
-	case !c.Ack:
-		w.confirmed <- errRefused
-	default:
-		w.confirmed <- nil
+		return fmt.Errorf("%w: %s", errUnroutable, strings.ToLower(w.returned))
+	case !w.acked():
+		return errRefused
 	}
+	return nil
+}
+
+// hasConfirmed tells whether anything was confirmed that was published after the tag.
+func (l *line) hasConfirmed(tag uint64) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.last > tag
 }
 
 func (l *line) block(active bool) {
@@ -423,19 +454,12 @@ func (l *line) isBlocked() <-chan struct{} {
 	return l.blocked
 }
 
-// end fails what still waits. cause is nil when we closed the connection ourselves.
+// end notes why the channel was closed. cause is nil when we closed the connection ourselves.
 func (l *line) end(cause *amqp.Error) {
-	close(l.done)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for tag, w := range l.waiting {
-		err := fmt.Errorf("%w: the connection was closed", errUnconfirmed)
-		if cause != nil {
-			err = fmt.Errorf("%w: %w", errUnconfirmed, cause)
-		}
-		w.confirmed <- err
-		delete(l.waiting, tag)
-	}
+	l.cause = cause
+	close(l.done)
 }
 
 // close ends the connection; publishings that wait fail, and so does what is published later.

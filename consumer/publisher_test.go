@@ -18,7 +18,7 @@ func TestRefusingConnectionIsReplaced(t *testing.T) {
 	full := queue + ".full"
 	_, err := b.ch.QueueDeclare(full, true, false, false, false, amqp.Table{"x-max-length": 0, "x-overflow": "reject-publish"})
 	b.must(err)
-	p := newPublisher(func(ctx context.Context) (*amqp.Connection, error) { return dial(ctx, b.url, amqp.Config{}, "testing") }, time.Minute)
+	p := newPublisher(func(ctx context.Context) (*amqp.Connection, error) { return dial(ctx, b.url, amqp.Config{}, "testing") }, time.Minute, quiet)
 	defer p.close()
 	publish := func(queue string) error {
 		return p.publish(t.Context(), t.Context(), func() (string, amqp.Publishing, bool) {
@@ -41,7 +41,7 @@ func TestRefusingConnectionIsReplaced(t *testing.T) {
 	if p.up() == first || first.conn.IsClosed() {
 		t.Errorf("the connection was not replaced, or closed under those who wait: %v", first.conn.IsClosed())
 	}
-	first.leave()
+	first.leave(1000)
 	if !first.conn.IsClosed() {
 		t.Error("it is still open, and nobody needs it")
 	}
@@ -61,12 +61,14 @@ func TestConfirmedAfterBlocking(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := &waiting{confirmed: make(chan error, 1)}
-				l := &line{waiting: map[uint64]*waiting{1: w}}
+				confirmed, done := make(chan struct{}), make(chan struct{})
+				close(done)
+				w := &waiting{confirmed: confirmed, acked: func() bool { return true }}
+				l := &line{log: quiet, done: done}
 				l.block(true)
 				patience, end := context.WithCancel(t.Context())
 				time.AfterFunc(time.Minute, end)
-				time.AfterFunc(time.Minute+test.confirmed, func() { l.confirmed(amqp.Confirmation{DeliveryTag: 1, Ack: true}) })
+				time.AfterFunc(time.Minute+test.confirmed, func() { close(confirmed) })
 				began := time.Now()
 				err := l.await(t.Context(), patience, w, 10*time.Second)
 				if took := time.Since(began); !errors.Is(err, test.want) || took != time.Minute+test.after {

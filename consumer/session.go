@@ -5,14 +5,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
+	"log/slog"
 	"math"
 	"sync"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
-
-	"github.com/drip-go/drip"
 )
 
 // session is one connection that consumes: the work queue on one channel, the due queue on another, so that held
@@ -27,6 +25,9 @@ type session struct {
 	due      <-chan amqp.Delivery
 	inHand   sync.WaitGroup
 
+	suspected bool                    // of being a stream
+	hopeless  context.CancelCauseFunc // ends Run with an error
+
 	// waiting ends when messages in hand should be given back instead of waiting any longer: Run is over, or the
 	// session is. broken ends when the session can't acknowledge any more, or when handlers have to stop: it is
 	// their context, for the message of a lost session is delivered again whatever they do. From then on nothing
@@ -35,15 +36,24 @@ type session struct {
 	stopWaiting, ruined context.CancelFunc
 }
 
-// begin connects, declares and consumes. handlers is the context of the handlers.
-func (c *Consumer) begin(ctx, handlers context.Context) (*session, error) {
+// begin connects, declares and consumes. handlers is the context of the handlers, hopeless ends Run with
+// an error. At the start what is wrong is an error
+// that says how to mend it; later a Consumer makes do.
+func (c *Consumer) begin(ctx, handlers context.Context, hopeless context.CancelCauseFunc, start bool) (*session, error) {
 	conn, err := dial(ctx, c.o.URL, amqp.Config{TLSClientConfig: c.o.TLS}, "consuming "+c.o.Queue)
 	if err != nil {
 		return nil, err
 	}
-	s := &session{Consumer: c, conn: conn}
-	if err = s.open(ctx); err == nil {
-		err = c.delays.begin(ctx)
+	s := &session{Consumer: c, conn: conn, hopeless: hopeless}
+	err = s.open(ctx)
+	if err == nil && start {
+		err = c.delays.examine(ctx, c.o.Queue)
+	}
+	if err == nil {
+		err = c.delays.publisher.declare(ctx, c.declareOwn)
+	}
+	if err == nil {
+		err = c.delays.begin(ctx, start)
 	}
 	if err == nil {
 		err = s.consume(ctx)
@@ -75,7 +85,7 @@ func (s *session) watch() {
 	closeConnection(s.conn)
 }
 
-// open opens the channels, looks for the work queue and declares what is not for delays.
+// open opens the channels and looks for the work queue.
 func (s *session) open(ctx context.Context) error {
 	defer guard(ctx, s.conn)()
 	s.closed = append(s.closed, s.conn.NotifyClose(make(chan *amqp.Error, 1)))
@@ -87,10 +97,7 @@ func (s *session) open(ctx context.Context) error {
 		s.channels = append(s.channels, ch)
 		s.closed = append(s.closed, ch.NotifyClose(make(chan *amqp.Error, 1)))
 	}
-	if err := checkQueue(s.channels[0], s.o.Queue); err != nil {
-		return err
-	}
-	return s.declareOwn(s.channels[0])
+	return checkQueue(s.channels[0], s.o.Queue)
 }
 
 func (s *session) consume(ctx context.Context) error {
@@ -105,7 +112,7 @@ func (s *session) consume(ctx context.Context) error {
 			*from.deliveries, err = s.channels[i].Consume(from.queue, consumerTag, false, false, false, false, nil)
 		}
 		if err != nil {
-			return fmt.Errorf("consume %q: %w", from.queue, err)
+			return fmt.Errorf("consume %q: %w", from.queue, permissions(err))
 		}
 	}
 	return nil
@@ -136,24 +143,101 @@ func (s *session) run(ctx context.Context) {
 		}
 	})
 	defer stop()
-	var loops sync.WaitGroup
-	loops.Go(func() { s.take(newSettling(s.channels[0], s.o.Prefetch/8), s.work, false) })
+	work := newSettling(s.channels[0], s.o.Prefetch/8)
 	// Of many that are due at once none is acknowledged before all have begun: the broker would take the time to do it.
-	loops.Go(func() { s.take(newSettling(s.channels[1], s.o.Hold/2), s.due, true) })
+	due := newSettling(s.channels[1], s.o.Hold/2)
+	var loops sync.WaitGroup
+	loops.Go(func() { s.take(work, s.work, false) })
+	loops.Go(func() { s.take(due, s.due, true) })
+	for _, q := range []struct {
+		name string
+		from *settling
+		most int
+	}{{s.o.Queue, work, s.o.Prefetch}, {s.dueQueue(), due, s.o.Hold}} {
+		loops.Go(func() {
+			watchStalls(s.waiting, q.from, q.most, s.o.Logger.With("from", q.name), func() (running, limiting int) {
+				return s.handlers.count()
+			})
+		})
+	}
 	loops.Wait()
 	if ctx.Err() == nil && s.broken.Err() == nil && !s.conn.IsClosed() {
 		s.o.Logger.Warn("the broker has ended the consumer", "hint", "was a queue deleted?")
 	}
 }
 
+// suspect tells whether the work queue is a stream, after a delivery with a header that a stream adds, or a publisher. It asks
+// once a session: whoever may not configure the queue has no other way to tell.
+func (s *session) suspect(d amqp.Delivery) bool {
+	if s.suspected {
+		return false
+	}
+	s.suspected = true
+	err := s.isStream()
+	if err != nil {
+		s.hopeless(err)
+		s.stopWaiting()
+	}
+	return err != nil
+}
+
+// isStream returns ErrQueue if the work queue is a stream: from those nothing can be got one by one. What is got goes back.
+func (s *session) isStream() error {
+	conn, err := dial(s.waiting, s.o.URL, amqp.Config{TLSClientConfig: s.o.TLS}, "looking at "+s.o.Queue)
+	if err != nil {
+		return nil
+	}
+	defer closeConnection(conn)
+	defer guard(s.waiting, conn)()
+	ch, err := conn.Channel()
+	if err != nil {
+		return nil
+	}
+	if _, _, err = ch.Get(s.o.Queue, false); code(err) == amqp.NotImplemented {
+		return errStream(s.o.Queue)
+	}
+	return nil
+}
+
+// watchStalls logs when all messages that may be in hand are, and none of them has ended for stalledAfter; and when that is
+// over. It ends with ctx. With count it tells how many are with their handlers, and how many wait for the limiter.
+func watchStalls(ctx context.Context, from *settling, most int, log *slog.Logger, count func() (handlers, limiting int)) {
+	var last, since uint64
+	stalled := false
+	for sleep(ctx, stalledAfter/3) {
+		inHand, ended := from.counts()
+		switch {
+		case inHand < most || ended != last:
+			if last, since = ended, 0; stalled {
+				stalled = false
+				log.Info("messages go on")
+			}
+		case !stalled:
+			if since++; since < 3 {
+				continue
+			}
+			stalled = true
+			handlers, limiting := count()
+			log.Warn("no message has ended for a while, and as many are in hand as may be", "in_hand", inHand, "handlers", handlers, "wait_for_limiter", limiting, "after", stalledAfter)
+		}
+	}
+}
+
+const stalledAfter = 30 * time.Second
+
 // delivery is a message in hand.
 type delivery struct {
 	message
 	from *settling
 	tag  *list.Element
-	back bool // from the due queue
-	far  bool // not due for so long that it goes to a delay queue again
+	back bool  // from the due queue
+	far  bool  // not due for so long that it goes to a delay queue again
+	at   int64 // when it is held until, ms since 1970
 }
+
+// longestHeld is how long a message is held for which there is no delay queue. Then it makes a trip to the end of the queue of
+// due messages, if there is still none.
+const longestHeld = time.Minute
 
 // take has each delivery processed, as it comes or when it is due, until there are no more.
 func (s *session) take(from *settling, deliveries <-chan amqp.Delivery, back bool) {
@@ -170,18 +254,29 @@ func (s *session) take(from *settling, deliveries <-chan amqp.Delivery, back boo
 				soon.release(math.MaxInt64, w.do)
 				return
 			}
+			if _, ok := d.Headers["x-stream-offset"]; ok && !back && s.suspect(d) {
+				return
+			}
 			now := time.Now()
 			m := &delivery{message: open(d, now, back), from: from, tag: from.received(d.DeliveryTag), back: back}
 			m.Acknowledger = acknowledged{}
 			m.visit = s.telemetry.receive(&m.message, back)
-			_, m.far = placeFor(now.UnixMilli(), m.due, true)
+			if back && m.due > now.UnixMilli() {
+				s.delays.dropped(d.Headers)
+			}
+			_, m.far, _ = s.delays.place(now.UnixMilli(), m.due)
 			if m.far || m.due <= now.UnixMilli() {
 				w.do(m)
 				continue
 			}
+			m.at = min(m.due, now.Add(longestHeld).UnixMilli())
 			soon.add(m)
 		case <-timer.C:
-			soon.release(time.Now().UnixMilli(), w.do)
+			now := time.Now().UnixMilli()
+			soon.release(now, func(d *delivery) {
+				d.far = d.due > now
+				w.do(d)
+			})
 			set = 0
 		}
 		if next := soon.next(); next != set && next != 0 {
@@ -213,239 +308,3 @@ func (s *session) finish(over <-chan struct{}) {
 
 // settleTime is for what is on its way inside the broker, from the client or to it.
 const settleTime = 250 * time.Millisecond
-
-// process brings one delivery to its end: acknowledged when the message is done or safe elsewhere, else given
-// back to the broker.
-func (s *session) process(d *delivery) {
-	err := s.advance(d)
-	if err == nil {
-		err = d.from.ack(d.tag)
-	} else if s.broken.Err() == nil {
-		err = errors.Join(err, d.from.giveBack(d.tag))
-	}
-	d.visit.end(err)
-	switch {
-	case err == nil, s.waiting.Err() != nil:
-	case s.broken.Err() != nil || errors.Is(err, amqp.ErrClosed):
-		s.o.Logger.Debug("a message in hand when the connection was lost will be delivered again")
-	default:
-		s.o.Logger.Warn("a message was given back to the broker", "error", err)
-	}
-}
-
-// advance takes a message the next step of its way. Nil means that the delivery may be acknowledged. A message that
-// was back may stay in hand for a while instead of being postponed again.
-func (s *session) advance(d *delivery) error {
-	m := &d.message
-	if d.far {
-		m.visit.became(wasForwarded, "")
-		return s.put(m)
-	}
-	if s.waiting.Err() != nil {
-		return s.waiting.Err()
-	}
-	m.visit.due(m)
-	entity, err := entityOf(s.o.Entity, &m.Delivery)
-	if err != nil {
-		return s.failed(m, entity, err)
-	}
-	m.visit.of(entity)
-	cost := 0
-	if s.o.Cost != nil {
-		if cost, err = costOf(s.o.Cost, &m.Delivery); err != nil {
-			return s.failed(m, entity, err)
-		}
-	}
-	a, err := s.admit(m, entity, cost, d.back)
-	switch {
-	case errors.Is(err, errTooOld):
-		s.gate.cancel(s.broken, entity, drip.Admission{Delay: 1, Ticket: m.ticket})
-		return s.bury(m, reasonTooOld, nil)
-	case errors.Is(err, drip.ErrCost):
-		return s.failed(m, entity, err)
-	case errors.Is(err, errCrowded):
-		m.postponeBy(jitter(crowdedDelay))
-		m.visit.became(wasForwarded, "")
-		return s.put(m)
-	case err != nil:
-		return err
-	case a.Delay > 0:
-		return s.postpone(m, entity, a.Delay, wasPostponed)
-	}
-	return s.operate(m, entity, a, cost)
-}
-
-var errTooOld = errors.New("the message is too old")
-
-// admit asks whether a message may run. One that was back may stay in hand and ask again.
-func (s *session) admit(m *message, entity string, cost int, back bool) (admission, error) {
-	waiters := s.fresh
-	if back {
-		waiters = s.returned
-	}
-	var place *seat
-	defer func() { s.deck.leave(entity, place) }()
-	for {
-		if s.o.MaxAge > 0 && m.age() > s.o.MaxAge {
-			return admission{}, errTooOld
-		}
-		a, err := s.gate.admit(m.visit.context(s.broken), s.waiting, waiters, entity, drip.Request{Cost: cost, Ticket: m.ticket})
-		if err != nil || a.Delay == 0 {
-			return a, err
-		}
-		m.ticket = a.Ticket
-		if !back || a.Delay > patience || a.Ticket.IsZero() {
-			return a, nil
-		}
-		if place == nil {
-			if place = s.deck.sit(entity); place == nil {
-				return a, nil
-			}
-		}
-		s.deck.wait(s.waiting, place, a.Delay, a.Bound == drip.BoundTokens)
-		if s.waiting.Err() != nil {
-			return a, s.waiting.Err()
-		}
-	}
-}
-
-// operate runs a message that was admitted, and takes the step that follows from it.
-func (s *session) operate(m *message, entity string, a admission, cost int) error {
-	m.ticket = a.Lease.Ticket() // its own is used; should it run again it keeps its place
-	refused, err := s.handle(m, entity, a)
-	s.deck.wake(entity)
-	switch {
-	case err != nil:
-		return s.failed(m, entity, err)
-	case refused.retryAfter > 0:
-		var delay time.Duration
-		delay, m.ticket = s.gate.rebook(m.visit.context(s.broken), s.waiting, entity, refused, drip.Request{Cost: cost, Ticket: m.ticket})
-		return s.postpone(m, entity, delay, wasThrottled)
-	}
-	return nil
-}
-
-// handle runs the handler. An operation that the provider has refused is no error. The methods of the handler's error are
-// called here, where a panic of theirs is caught, and nowhere else.
-func (s *session) handle(m *message, entity string, a admission) (refused refusal, err error) {
-	defer recovered(&err)
-	d, ctx := m.Delivery, m.visit.context(s.broken)
-	err = s.gate.run(ctx, entity, a, m.operation(entity), func(running context.Context) error {
-		err := s.o.Handler.Handle(running, &d)
-		refused = s.gate.refused(ctx, entity, err, s.o.RetryDelay)
-		return err
-	})
-	if refused.retryAfter > 0 {
-		return refused, nil
-	}
-	switch {
-	case err == nil:
-	case permanent(err):
-		err = Permanent(errors.New(err.Error()))
-	default:
-		err = errors.New(err.Error())
-	}
-	return refusal{}, err
-}
-
-// acknowledged keeps handlers and entity functions from settling what Run settles: a second acknowledgement closes
-// the channel.
-type acknowledged struct{}
-
-var errAcknowledged = errors.New("consumer: Run acknowledges the delivery, a handler must not")
-
-func (acknowledged) Ack(uint64, bool) error        { return errAcknowledged }
-func (acknowledged) Nack(uint64, bool, bool) error { return errAcknowledged }
-func (acknowledged) Reject(uint64, bool) error     { return errAcknowledged }
-
-// postpone puts off a message that the limit does not let run, or the provider.
-func (s *session) postpone(m *message, entity string, delay time.Duration, o outcome) error {
-	if s.o.MaxPostponements > 0 && m.postponements >= int64(s.o.MaxPostponements) {
-		s.gate.cancel(s.broken, entity, drip.Admission{Delay: delay, Ticket: m.ticket})
-		return s.bury(m, reasonTooOften, nil)
-	}
-	m.postponements++
-	m.postponeBy(delay)
-	m.visit.put(delay, o)
-	return s.put(m)
-}
-
-// failed retries a message whose handler or entity function failed, or gives it up.
-func (s *session) failed(m *message, entity string, cause error) error {
-	if s.broken.Err() != nil {
-		return s.broken.Err() // and no wonder that it failed
-	}
-	m.attempts++
-	m.visit.failed(cause)
-	log := s.o.Logger.With("entity", entity, "attempt", m.attempts, "message_id", m.MessageId, "error", cause)
-	if panicked := (*PanicError)(nil); errors.As(cause, &panicked) {
-		log = log.With("stack", string(panicked.Stack))
-	}
-	if m.attempts >= int64(s.o.Attempts) || permanent(cause) {
-		log.ErrorContext(m.visit.context(s.broken), "a message failed for the last time")
-		return s.bury(m, reasonFailed, cause)
-	}
-	delay := retryDelay(s.o.RetryDelay, m.attempts)
-	log.WarnContext(m.visit.context(s.broken), "a message failed and will be tried again", "not_before", delay)
-	delay = jitter(delay)
-	m.postponeBy(delay)
-	m.visit.put(delay, wasRetried)
-	return s.put(m)
-}
-
-// put sends the message to wait.
-func (s *session) put(m *message) error {
-	err := s.insist(s.telemetry.timed(m.visit, s.dueQueue(), func() error { return s.delays.put(s.broken, s.waiting, m) }))
-	if errors.Is(err, errTooLarge) {
-		return s.bury(m, reasonTooLarge, err)
-	}
-	return err
-}
-
-// bury sends the message to the dead letters.
-func (s *session) bury(m *message, reason string, cause error) error {
-	msg := m.deadLetter(reason, cause)
-	publish := s.telemetry.timed(m.visit, s.deadQueue(), func() error {
-		return s.delays.publisher.publish(s.broken, s.waiting, func() (string, amqp.Publishing, bool) { return s.deadQueue(), msg, true })
-	})
-	m.visit.became(wasDeadLettered, reason)
-	err := s.insist(publish)
-	if errors.Is(err, errTooLarge) {
-		// With the headers goes what nobody could have postponed. The body stays.
-		maps.DeleteFunc(msg.Headers, func(name string, _ any) bool { return !ours(name) || name == headerKept })
-		err = s.insist(publish)
-	}
-	if err == nil && reason != reasonFailed { // of which failed tells
-		s.o.Logger.WarnContext(m.visit.context(s.broken), "a message went to the dead letters", "reason", reason, "message_id", m.MessageId, "postponements", m.postponements, "age", m.age())
-	}
-	return err
-}
-
-// insist repeats a publishing until it succeeds; a queue of ours that was deleted is declared again. It gives up
-// when the session is broken, for the message will be delivered again, and when it fails after nothing more is to
-// wait: then the message is given back.
-func (s *session) insist(publish func() error) error {
-	for backoff := firstBackoff; ; backoff = min(2*backoff, longestBackoff) {
-		if s.broken.Err() != nil {
-			return s.broken.Err()
-		}
-		err := publish()
-		if errors.Is(err, errUnroutable) {
-			if err = s.delays.publisher.declare(s.broken, s.declareOwn); err == nil {
-				err = publish()
-			}
-		}
-		if err == nil || errors.Is(err, errTooLarge) {
-			if s.publishing.works() {
-				s.o.Logger.Info("messages are published again")
-			}
-			return err
-		}
-		if s.broken.Err() == nil && s.publishing.fails() {
-			s.o.Logger.Warn("cannot publish, will try again", "error", err)
-		}
-		if !sleep(s.waiting, jitter(backoff)) {
-			return err
-		}
-	}
-}

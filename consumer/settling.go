@@ -18,6 +18,7 @@ type settling struct {
 	mu          sync.Mutex
 	outstanding list.List // the tags of deliveries that are not over, in their order
 	fresh       []uint64  // those to acknowledge
+	ended       uint64    // how many were acknowledged or given back
 	writing     bool
 }
 
@@ -51,7 +52,15 @@ func (c *settling) giveBack(delivery *list.Element) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.outstanding.Remove(delivery)
+	c.ended++
 	return nil
+}
+
+// counts is how many deliveries are in hand, and how many were settled.
+func (c *settling) counts() (inHand int, ended uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.outstanding.Len(), c.ended
 }
 
 // ack acknowledges a delivery. Who comes while another writes leaves it to that one, and is not told if it fails: then
@@ -59,6 +68,7 @@ func (c *settling) giveBack(delivery *list.Element) error {
 func (c *settling) ack(delivery *list.Element) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.ended++
 	c.fresh = append(c.fresh, c.outstanding.Remove(delivery).(uint64))
 	if c.writing {
 		if len(c.fresh) == c.enough {

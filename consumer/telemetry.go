@@ -60,7 +60,7 @@ const (
 	wasThrottled    outcome = "throttled"     // by the provider: its handler said so
 	wasRetried      outcome = "retried"       // its handler failed, and it will be tried again
 	wasDeadLettered outcome = "dead_lettered" // for one of the reasons
-	wasForwarded    outcome = "forwarded"     // it was back before its time, or the limiter gave no answer
+	wasForwarded    outcome = "forwarded"     // it was back before its time, the limiter gave no answer, or it had no place
 	wasReturned     outcome = "returned"      // given back to the broker, or lost with the connection: it comes again
 )
 
@@ -70,6 +70,7 @@ const (
 	reasonTooOld   = "too old"
 	reasonTooOften = "postponed too often"
 	reasonTooLarge = "too large to postpone"
+	reasonExpired  = "expired"
 )
 
 const scope = "github.com/drip-go/drip/consumer"
@@ -196,7 +197,7 @@ func (t *telemetry) attributes(due, dead string) {
 	for _, o := range []outcome{wasHandled, wasPostponed, wasThrottled, wasRetried, wasForwarded, wasReturned} {
 		t.settlements[settlement{outcome: o}] = labelled(work, keyOutcome.String(string(o)))
 	}
-	for _, reason := range []string{reasonFailed, reasonTooOld, reasonTooOften, reasonTooLarge} {
+	for _, reason := range []string{reasonFailed, reasonTooOld, reasonTooOften, reasonTooLarge, reasonExpired} {
 		t.settlements[settlement{wasDeadLettered, reason}] = labelled(work, keyOutcome.String(string(wasDeadLettered)), keyReason.String(reason))
 	}
 	for _, l := range t.settlements {
@@ -379,9 +380,9 @@ func publishError(err error) string {
 		return "unroutable"
 	case errors.Is(err, errRefused):
 		return "refused"
-	case errors.Is(err, errUnconfirmed):
+	case errors.Is(err, errUnconfirmed), errors.Is(err, errSilent):
 		return "unconfirmed"
-	case errors.Is(err, errTooLarge):
+	case errors.Is(err, ErrUnpostponable):
 		return "too_large"
 	case errors.Is(err, amqp.ErrClosed):
 		return "closed"

@@ -257,7 +257,7 @@ func TestMetricsOfPublishing(t *testing.T) {
 		"unroutable":  fmt.Errorf("%w: no route", errUnroutable),
 		"refused":     errRefused,
 		"unconfirmed": fmt.Errorf("%w: %w", errUnconfirmed, amqp.ErrClosed),
-		"too_large":   errTooLarge,
+		"too_large":   ErrUnpostponable,
 		"closed":      amqp.ErrClosed,
 		"_OTHER":      errors.New("anything"),
 	} {

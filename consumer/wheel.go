@@ -58,6 +58,40 @@ func placeFor(now, due int64, held bool) (p place, ok bool) {
 	panic("unreachable")
 }
 
+// others are the places that may serve in place of p, the best first. A message that will be held comes back earlier, to be
+// placed again; any other comes later.
+func (p place) others(now int64, held bool) (others []place) {
+	if held {
+		for i := p.ring; i >= 0; i-- {
+			r := rings[i]
+			ahead := int64(0)
+			if i == 0 {
+				ahead = early
+			}
+			last := min(p.leave, (now/r.Width+r.Slots-2)*r.Width-ahead)
+			for slot := (last + ahead) / r.Width; ; slot-- {
+				leave := slot*r.Width - ahead
+				if leave <= now {
+					break
+				}
+				if q := (place{ring: i, queue: slot % r.Slots, leave: leave}); q != p {
+					others = append(others, q)
+				}
+			}
+		}
+		return others
+	}
+	for i := p.ring; i < len(rings); i++ {
+		r := rings[i]
+		for slot := (p.leave + r.Width - 1) / r.Width; slot <= now/r.Width+r.Slots-2; slot++ {
+			if q := (place{ring: i, queue: slot % r.Slots, leave: slot * r.Width}); q != p {
+				others = append(others, q)
+			}
+		}
+	}
+	return others
+}
+
 // asQueue is the place without its time: what makes a queue.
 func (p place) asQueue() place {
 	p.leave = 0

@@ -34,9 +34,13 @@ type RabbitMQ struct {
 	management int // the port of its management plugin; 0 if that is off
 }
 
-// StartRabbitMQ starts a node and returns when a queue can be declared in it, after about 5 seconds.
-func StartRabbitMQ(ctx context.Context) (*RabbitMQ, error) {
-	nodes, err := StartRabbitMQCluster(ctx, 1)
+// StartRabbitMQ starts a node and returns when a queue can be declared in it, after about 5 seconds. Env are environment
+// variables of its own, as in RABBITMQ_FEATURE_FLAGS=quorum_queue.
+func StartRabbitMQ(ctx context.Context, env ...string) (*RabbitMQ, error) {
+	if err := supported(); err != nil {
+		return nil, err
+	}
+	nodes, err := again(func() ([]*RabbitMQ, error) { return startRabbitMQ(ctx, 1, false, env...) })
 	if err != nil {
 		return nil, err
 	}
@@ -67,7 +71,7 @@ func StartManagedRabbitMQ(ctx context.Context) (*RabbitMQ, error) {
 	return nodes[0], nil
 }
 
-func startRabbitMQ(ctx context.Context, n int, managed bool) (_ []*RabbitMQ, err error) {
+func startRabbitMQ(ctx context.Context, n int, managed bool, env ...string) (_ []*RabbitMQ, err error) {
 	// The script in PATH may be a wrapper which switches the user and drops the environment: it comes last.
 	script, err := program("rabbitmq-server",
 		"/usr/lib/rabbitmq/bin/rabbitmq-server", "/usr/lib/rabbitmq/lib/*/sbin/rabbitmq-server", "rabbitmq-server")
@@ -91,6 +95,7 @@ func startRabbitMQ(ctx context.Context, n int, managed bool) (_ []*RabbitMQ, err
 		if err != nil {
 			return nil, err
 		}
+		r.env = append(r.env, env...)
 		nodes = append(nodes, r)
 		if !managed {
 			continue

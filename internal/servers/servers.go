@@ -114,10 +114,10 @@ func UsePostgres(t TB) *Postgres {
 	return p
 }
 
-// OwnRabbitMQ starts a broker for this test alone and stops it when the test is over.
-func OwnRabbitMQ(t TB) *RabbitMQ {
+// OwnRabbitMQ starts a broker for this test alone and stops it when the test is over. For env see [StartRabbitMQ].
+func OwnRabbitMQ(t TB, env ...string) *RabbitMQ {
 	t.Helper()
-	return own(t, StartRabbitMQ)
+	return own(t, func(ctx context.Context) (*RabbitMQ, error) { return StartRabbitMQ(ctx, env...) })
 }
 
 // OwnManagedRabbitMQ starts a broker with the management plugin for this test alone and stops it when the test is over.

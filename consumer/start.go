@@ -1,0 +1,144 @@
+package consumer
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+// start calls begin until it succeeds: a broker that is down or just coming up is waited for. An error that is the broker's
+// last word is returned at once, with failFast any. Of many quorum queues that are declared on a busy node one may not elect
+// its leader in time: even then it is tried three times.
+func start(ctx context.Context, failFast bool, log *slog.Logger, begin func() error) error {
+	backoff := firstBackoff
+	for tries := 1; ; tries++ {
+		err := begin()
+		if err == nil || ctx.Err() != nil || isLastWord(err) {
+			return err
+		}
+		if failFast && (code(err) != amqp.InternalError || tries == 3) {
+			return err
+		}
+		log.Warn("cannot begin, will try again", "error", err)
+		if !sleep(ctx, jitter(backoff)) {
+			return err
+		}
+		backoff = min(2*backoff, longestBackoff)
+	}
+}
+
+// isLastWord tells that another try would fail for the same reason.
+func isLastWord(err error) bool {
+	if errors.Is(err, ErrQueue) || errors.Is(err, ErrBroker) || errors.As(err, new(*tls.CertificateVerificationError)) {
+		return true
+	}
+	switch code(err) {
+	case amqp.AccessRefused, amqp.PreconditionFailed, amqp.NotAllowed, amqp.NotImplemented:
+		return true
+	}
+	return false
+}
+
+// ErrQueue is the error of Run and OpenDelayQueues when the work queue does not exist, or is a stream.
+var ErrQueue = errors.New("the work queue cannot be used")
+
+// checkQueue tells whether a queue exists.
+func checkQueue(ch *amqp.Channel, name string) error {
+	_, err := ch.QueueDeclarePassive(name, false, false, false, false, nil)
+	switch {
+	case code(err) == amqp.NotFound && strings.Contains(err.Error(), "no queue"): // else its node is down
+		return fmt.Errorf("%w: there is no queue %q; declare it first: %w", ErrQueue, name, err)
+	case err != nil:
+		return fmt.Errorf("look at queue %q: %w", name, permissions(err))
+	}
+	return nil
+}
+
+// permissions adds to an error of a permission that is missing where to find those that are needed.
+func permissions(err error) error {
+	if code(err) == amqp.AccessRefused {
+		err = fmt.Errorf("%w; docs/operating.md lists the permissions that drip needs", err)
+	}
+	return err
+}
+
+// examine looks for what a broker cannot give, before a message needs it.
+func (q *DelayQueues) examine(ctx context.Context, work string) error {
+	probe := q.prefix + "probe"
+	err := q.publisher.declare(ctx, func(ch *amqp.Channel) error { return checkType(ch, work) })
+	if err == nil {
+		err = q.publisher.declare(ctx, func(ch *amqp.Channel) error { return checkPermissions(ch, probe) })
+	}
+	if err == nil && q.queueType == Quorum {
+		err = q.publisher.supportsQuorum(ctx, probe)
+	}
+	return err
+}
+
+// checkPermissions tells whether the user may declare queues of drip's and publish to them, with a queue that is never
+// declared because there is no such type. Where all queues exist nothing else would tell before the first postponement.
+func checkPermissions(ch *amqp.Channel, name string) error {
+	_, err := ch.QueueDeclare(name, true, false, false, false, amqp.Table{amqp.QueueTypeArg: "drip asks for permissions", "x-dead-letter-exchange": ""})
+	if code(err) == amqp.AccessRefused {
+		return fmt.Errorf("declare queues of drip's and publish to them: %w", permissions(err))
+	}
+	if code(err) == amqp.PreconditionFailed {
+		return nil
+	}
+	return err
+}
+
+// checkType tells whether a queue is a stream, as far as the broker tells: it compares the type with one that there is not,
+// if the user has the permission to configure the queue.
+func checkType(ch *amqp.Channel, name string) error {
+	_, err := ch.QueueDeclare(name, true, false, false, false, amqp.Table{amqp.QueueTypeArg: "drip asks for the type"})
+	if code(err) == amqp.PreconditionFailed && strings.Contains(err.Error(), "'stream'") {
+		return errStream(name)
+	}
+	if code(err) == amqp.PreconditionFailed || code(err) == amqp.AccessRefused {
+		return nil
+	}
+	return err
+}
+
+func errStream(queue string) error {
+	return fmt.Errorf("%w: %q is a stream, which keeps what is acknowledged; use a quorum or a classic queue", ErrQueue, queue)
+}
+
+// ErrBroker is the error of Run and OpenDelayQueues when the broker has no quorum queues that dead-letter at least once.
+var ErrBroker = errors.New("quorum queues with at-least-once dead-lettering are not to be had")
+
+// supportsQuorum tells whether the broker has what delay queues need. Without the feature flag stream_queue RabbitMQ 3.10 and
+// 3.11 accept the declaration, dead-letter at most once and say so in their log; later versions always have it.
+func (p *publisher) supportsQuorum(ctx context.Context, name string) error {
+	l, err := p.acquire(ctx)
+	if err != nil {
+		return err
+	}
+	version, _ := l.conn.Properties["version"].(string)
+	p.release()
+	var major, minor int
+	if n, _ := fmt.Sscanf(version, "%d.%d", &major, &minor); n < 2 || major > 3 || minor > 11 {
+		return nil
+	}
+	if major < 3 || minor < 10 {
+		return fmt.Errorf("%w: RabbitMQ %s is older than 3.10; upgrade it, or choose the queue type classic", ErrBroker, version)
+	}
+	// A stream must be durable: this one is never declared.
+	err = p.declare(ctx, func(ch *amqp.Channel) error {
+		_, err := ch.QueueDeclare(name, false, false, false, false, amqp.Table{amqp.QueueTypeArg: amqp.QueueTypeStream})
+		return err
+	})
+	if code(err) == amqp.InternalError && strings.Contains(err.Error(), "feature flag") {
+		return fmt.Errorf("%w: enable them with \"rabbitmqctl enable_feature_flag stream_queue\", or choose the queue type classic: %w", ErrBroker, err)
+	}
+	if code(err) == amqp.PreconditionFailed {
+		return nil
+	}
+	return err
+}

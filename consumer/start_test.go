@@ -1,0 +1,169 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/drip-go/drip/internal/servers"
+)
+
+// cannot runs a Consumer and opens delay queues, each of which is to fail with an error that is want and has the text.
+func cannot(t *testing.T, o Options, want error, text string) {
+	t.Helper()
+	c, err := New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	defer cancel()
+	err = c.Run(ctx)
+	delays, errDelays := OpenDelayQueues(ctx, DelayQueuesOptions{URL: o.URL, Queue: o.Queue, QueueType: o.QueueType})
+	if errDelays == nil {
+		delays.Close()
+	}
+	for what, err := range map[string]error{"Run": err, "OpenDelayQueues": errDelays} {
+		if err == nil || want != nil && !errors.Is(err, want) || !strings.Contains(err.Error(), text) || strings.Contains(err.Error(), "secret") {
+			t.Errorf("%s = %v, want %v with %q", what, err, want, text)
+		}
+	}
+}
+
+// A stream keeps what is acknowledged and hands out no more than once: it is no work queue.
+func TestStreamIsNoWorkQueue(t *testing.T) {
+	t.Parallel()
+	b := connect(t, useBroker(t))
+	queue := fmt.Sprint("stream", time.Now().UnixNano())
+	_, err := b.ch.QueueDeclare(queue, true, false, false, false, amqp.Table{amqp.QueueTypeArg: amqp.QueueTypeStream})
+	b.must(err)
+	t.Cleanup(func() { b.delete(queue) })
+	cannot(t, Options{URL: b.url, Queue: queue, Limiter: &free{}, Entity: byID, Handler: &ledger{}, Logger: quiet}, ErrQueue, "is a stream")
+}
+
+// user adds a user with permissions for the work queue "orders", and returns the URL.
+func user(t *testing.T, server *servers.RabbitMQ, name, configure, write, read string) string {
+	t.Helper()
+	for _, args := range [][]string{{"add_user", name, "secret"}, {"set_permissions", "-p", "/", name, configure, write, read}} {
+		if _, err := server.Ctl(t.Context(), args...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return strings.Replace(server.URL(), "guest:guest", name+":secret", 1)
+}
+
+// The permissions of docs/operating.md are enough, and where one is missing the error says so at the start.
+func TestPermissions(t *testing.T) {
+	t.Parallel()
+	server := servers.OwnRabbitMQ(t)
+	b := connect(t, server.URL())
+	b.declare("orders", Quorum)
+	const configure, write, read = `^orders\.drip\.`, `^amq\.default$`, `^orders(\.drip\..+)?$`
+	o := Options{URL: user(t, server, "enough", configure, write, read), Queue: "orders", Entity: byID, Handler: &ledger{}, Logger: quiet, Limiter: &free{}}
+	for name, p := range map[string][3]string{
+		"configure": {`^$`, write, read}, "write": {configure, `^$`, read}, "read": {configure, write, `^$`},
+	} {
+		o := o
+		o.URL = user(t, server, name, p[0], p[1], p[2])
+		cannot(t, o, nil, "docs/operating.md lists the permissions that drip needs")
+	}
+	var l ledger
+	o.Handler = &l
+	o.Limiter = each(t, func(i int) time.Duration { return time.Duration(i%2) * 1500 * time.Millisecond })
+	stop := running(t, o)
+	b.publish("orders", numbered(0, 20)...)
+	eventually(t, "all are handled", func() bool { return l.count() == 20 })
+	stop()
+	// Where all queues exist, too.
+	o.URL = strings.Replace(server.URL(), "guest:guest", "write:secret", 1)
+	cannot(t, o, nil, "docs/operating.md lists the permissions that drip needs")
+	// Whoever may not configure the work queue is told that it is a stream by the first message.
+	_, err := b.ch.QueueDelete("orders", false, false, false)
+	b.must(err)
+	_, err = b.ch.QueueDeclare("orders", true, false, false, false, amqp.Table{amqp.QueueTypeArg: amqp.QueueTypeStream})
+	b.must(err)
+	o.URL = strings.Replace(server.URL(), "guest:guest", "enough:secret", 1)
+	c, err := New(o)
+	b.must(err)
+	ended := make(chan error, 1)
+	go func() { ended <- c.Run(t.Context()) }()
+	eventually(t, "it has begun", func() bool {
+		return b.consumers("orders.drip.due") > 0
+	})
+	eventually(t, "Run ends", func() bool {
+		b.publish("orders", numbered(100, 101)...)
+		select {
+		case err = <-ended:
+			return true
+		default:
+			return false
+		}
+	})
+	if !errors.Is(err, ErrQueue) {
+		t.Errorf("Run = %v", err)
+	}
+	// A publisher that says so does not make it one.
+	_, err = b.ch.QueueDelete("orders", false, false, false)
+	b.must(err)
+	b.declare("orders", Quorum)
+	o.URL, o.Limiter = server.URL(), &free{}
+	running(t, o)
+	b.publish("orders", amqp.Publishing{MessageId: "forged", Headers: amqp.Table{"x-stream-offset": int64(1)}})
+	b.publish("orders", numbered(200, 220)...)
+	eventually(t, "all are handled", func() bool { return l.among(200, 220) == 20 })
+}
+
+// RabbitMQ 3.10 without the feature flag stream_queue dead-letters at most once, whatever a queue asks for.
+func TestFeatureFlags(t *testing.T) {
+	t.Parallel()
+	server := servers.OwnRabbitMQ(t, "RABBITMQ_FEATURE_FLAGS=quorum_queue")
+	b := connect(t, server.URL())
+	if out, err := server.Ctl(t.Context(), "list_feature_flags", "name", "state"); err != nil || !strings.Contains(out, "stream_queue\tdisabled") {
+		t.Skip("this RabbitMQ has no quorum queues without at-least-once dead-lettering")
+	}
+	b.declare("orders", Classic)
+	o := Options{URL: b.url, Queue: "orders", Entity: byID, Handler: &ledger{}, Logger: quiet, Limiter: &free{}}
+	cannot(t, o, ErrBroker, "rabbitmqctl enable_feature_flag stream_queue")
+	var l ledger
+	o.QueueType, o.Handler = Classic, &l
+	running(t, o)
+	b.publish("orders", numbered(0, 10)...)
+	eventually(t, "all are handled with classic queues", func() bool { return l.count() == 10 })
+}
+
+// A broker that is down at the start is waited for.
+func TestBrokerIsDownAtTheStart(t *testing.T) {
+	t.Parallel()
+	server := servers.OwnRabbitMQ(t)
+	b := connect(t, server.URL())
+	b.declare("orders", Quorum)
+	b.publish("orders", numbered(0, 10)...)
+	_, err := server.Ctl(t.Context(), "stop_app")
+	b.must(err)
+	var l ledger
+	o := Options{URL: server.URL(), Queue: "orders", Entity: byID, Handler: &l, Logger: quiet, Limiter: &free{}}
+	fast := o
+	fast.FailFast = true
+	c, err := New(fast)
+	b.must(err)
+	if err := c.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "connect to RabbitMQ at 127.0.0.1") {
+		t.Errorf("Run = %v with FailFast", err)
+	}
+	running(t, o)
+	opened := make(chan error, 1)
+	go func() {
+		delays, err := OpenDelayQueues(t.Context(), DelayQueuesOptions{URL: o.URL, Queue: o.Queue})
+		if err == nil {
+			err = delays.Close()
+		}
+		opened <- err
+	}()
+	_, err = server.Ctl(t.Context(), "start_app")
+	b.must(err)
+	b.must(<-opened)
+	eventually(t, "all are handled", func() bool { return l.count() == 10 })
+}

@@ -1,0 +1,190 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"reflect"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/drip-go/drip"
+)
+
+// A message whose own expiration ends before it may run goes to the dead letters, and its slot to others. One that may run
+// before is handled.
+func TestExpiration(t *testing.T) {
+	t.Parallel()
+	b := connect(t, useBroker(t))
+	queue := b.queue()
+	bucket := newBucket(t, drip.Options{Size: 1, RefreshRate: 1, RefreshInterval: time.Hour})
+	var h handled
+	stop := running(t, Options{URL: b.url, Queue: queue, Limiter: bucket, Entity: oneShop, Handler: &h, Logger: quiet})
+	b.publish(queue, amqp.Publishing{MessageId: "runs", Expiration: "60000"})
+	eventually(t, "the first runs", func() bool { return h.count() == 1 })
+	b.publish(queue, amqp.Publishing{MessageId: "expires", Expiration: "1000", Headers: amqp.Table{"shop": "a"}})
+	d := b.letter(queue)
+	if d.MessageId != "expires" || d.Headers[headerReason] != reasonExpired || d.Headers[headerExpiration] != "1000" || d.Headers["shop"] != "a" {
+		t.Errorf("the dead letter is %s: %v", d.MessageId, d.Headers)
+	}
+	stop()
+	if status, err := bucket.Inspect(t.Context(), "shop"); err != nil || status.Booked != 0 {
+		t.Errorf("%d slots are booked (%v)", status.Booked, err)
+	}
+	if b.ready(queue) != 0 || h.count() != 1 {
+		t.Errorf("%d messages are left, %d were handled", b.ready(queue), h.count())
+	}
+}
+
+// Behind Limit such a message is an error that is permanent, whether that shows when it is put off or when it is back.
+func TestLimitExpires(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q, err := newDelayQueues(DelayQueuesOptions{URL: "amqp://localhost/", Queue: "orders"}, quiet)
+		if err != nil {
+			t.Fatal(err)
+		}
+		bucket := newBucket(t, drip.Options{Size: 1, RefreshRate: 1, RefreshInterval: time.Hour})
+		var h handled
+		limit := Limit(bucket, oneShop, q)(&h)
+		if err := limit.Handle(t.Context(), &amqp.Delivery{Expiration: "1000"}); err != nil {
+			t.Fatal(err)
+		}
+		err = limit.Handle(t.Context(), &amqp.Delivery{Expiration: "1000"})
+		if !errors.Is(err, ErrExpired) || !IsPermanent(err) {
+			t.Errorf("Handle = %v of one that is to wait for an hour", err)
+		}
+		m := open(amqp.Delivery{Expiration: "1000"}, time.Now(), true)
+		time.Sleep(2 * time.Second)
+		d := asDelivery(m.copy())
+		if err := limit.Handle(t.Context(), &d); !errors.Is(err, ErrExpired) {
+			t.Errorf("Handle = %v of one that is back too late", err)
+		}
+		if status, err := bucket.Inspect(t.Context(), "shop"); err != nil || status.Booked != 0 || h.count() != 1 {
+			t.Errorf("%d slots are booked (%v), %d were handled", status.Booked, err, h.count())
+		}
+	})
+}
+
+// Headers that a publisher has named like ours are the message's: in the handler, after a postponement, in the dead letter.
+func TestHeadersNamedLikeOurs(t *testing.T) {
+	theirs := amqp.Table{"x-drip-attempts": int64(99), "x-drip-ticket": "theirs", "x-drip-reasons": "many", "X-Drip": "theirs"}
+	d := amqp.Delivery{Headers: owned(theirs).(amqp.Table), RoutingKey: "orders"}
+	now := time.Now()
+	for _, trusted := range []bool{false, true} {
+		m := open(d, now, trusted)
+		if !reflect.DeepEqual(m.Headers, theirs) || m.attempts != 0 || !m.ticket.IsZero() {
+			t.Errorf("the message is %+v", m)
+		}
+	}
+	m := open(d, now, false)
+	for range 3 {
+		m = open(asDelivery(m.copy()), now, true)
+	}
+	if !reflect.DeepEqual(m.Headers, theirs) {
+		t.Errorf("back from a delay queue it has %v", m.Headers)
+	}
+	p := m.deadLetter(reasonFailed, errors.New("no such luck"))
+	if p.Headers[headerAttempts] != int64(0) || !reflect.DeepEqual(p.Headers[headerKept], theirs2(theirs)) {
+		t.Errorf("the dead letter has %v", p.Headers)
+	}
+	if m := open(amqp.Delivery{Headers: p.Headers}, now, false); !reflect.DeepEqual(m.Headers, theirs) {
+		t.Errorf("tried again it has %v", m.Headers)
+	}
+}
+
+// theirs2 are those of the headers that we could take for ours.
+func theirs2(h amqp.Table) amqp.Table {
+	kept := amqp.Table{}
+	for name, v := range h {
+		if ours(name) {
+			kept[name] = v
+		}
+	}
+	return kept
+}
+
+// A dead letter that is moved to the queue of due messages is tried again as it was published, in all it was. From the work
+// queue, to which anybody may publish, it comes without what only its first delivery could tell: exchange, routing key, user.
+func TestDeadLetterIsTriedAgain(t *testing.T) {
+	t.Parallel()
+	b := connect(t, useBroker(t))
+	queue := b.queue()
+	exchange := queue + ".exchange"
+	b.must(b.ch.ExchangeDeclare(exchange, "direct", false, true, false, false, nil))
+	b.must(b.ch.QueueBind(queue, "shop.a", exchange, false, nil))
+	var mu sync.Mutex
+	var got []amqp.Delivery
+	stop := running(t, Options{URL: b.url, Queue: queue, Limiter: &free{}, Entity: byID, Logger: quiet, RetryDelay: time.Millisecond, Attempts: 2,
+		Handler: HandlerFunc(func(ctx context.Context, d *amqp.Delivery) error {
+			mu.Lock()
+			defer mu.Unlock()
+			if OperationOf(ctx).Attempts == 0 {
+				got = append(got, *d)
+			}
+			return errors.New("no such luck")
+		})})
+	want := amqp.Publishing{
+		Headers:   amqp.Table{"shop": "a", "CC": []any{"nowhere"}, "x-death": []any{amqp.Table{"queue": "theirs", "count": int64(2)}}, "x-drip-own": "theirs"},
+		MessageId: "m", Expiration: "3600000", UserId: "guest", Priority: 3, Body: []byte("body"),
+	}
+	b.must(b.ch.Publish(exchange, "shop.a", true, false, want))
+	letter := func() amqp.Publishing {
+		d := b.letter(queue)
+		if d.Headers[headerAttempts] != int64(2) || d.Headers[headerReason] != reasonFailed {
+			t.Errorf("the dead letter says %v", d.Headers)
+		}
+		return amqp.Publishing{Headers: d.Headers, MessageId: d.MessageId, Priority: d.Priority, Body: d.Body}
+	}
+	b.publish(queue+".drip.due", letter())
+	b.publish(queue, letter())
+	letter()
+	stop()
+	for i, d := range got {
+		d.Acknowledger, d.ConsumerTag, d.DeliveryTag, d.Redelivered = nil, "", 0, false
+		if i == 2 && d.Exchange == "" && d.RoutingKey == queue && d.UserId == "" {
+			d.Exchange, d.RoutingKey, d.UserId = exchange, "shop.a", "guest"
+		}
+		if w := (amqp.Delivery{Headers: want.Headers, MessageId: "m", Expiration: "3600000", UserId: "guest", Priority: 3, Body: []byte("body"), Exchange: exchange, RoutingKey: "shop.a"}); !reflect.DeepEqual(d, w) {
+			t.Errorf("delivery %d is\n%+v, published was\n%+v", i, d, w)
+		}
+	}
+	if len(got) != 3 {
+		t.Errorf("it was tried %d times, want 3", len(got))
+	}
+}
+
+// Of those that wait in hand high priorities go first.
+func TestPriorityInHand(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := &deck{seats: map[string][]*seat{}, most: 10}
+		order := make(chan uint8, 10)
+		for _, priority := range []uint8{0, 9, 5, 9, 0} {
+			s := k.sit("shop", priority)
+			go func() { k.wait(t.Context(), s, time.Hour, true); order <- priority; k.leave("shop", s) }()
+			synctest.Wait()
+		}
+		for _, want := range []uint8{9, 9, 5, 0, 0} {
+			k.wake("shop")
+			if got := <-order; got != want {
+				t.Errorf("priority %d is woken, want %d", got, want)
+			}
+			synctest.Wait()
+		}
+		var h held
+		for _, priority := range []uint8{0, 9, 5} {
+			d := &delivery{at: 7}
+			d.Priority = priority
+			h.add(d)
+		}
+		last := uint8(255)
+		h.release(7, func(d *delivery) {
+			if d.Priority > last {
+				t.Errorf("priority %d after %d", d.Priority, last)
+			}
+			last = d.Priority
+		})
+	})
+}

@@ -1,0 +1,607 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"reflect"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/internal/servers"
+)
+
+const lostLine = "the connection or a channel was lost"
+
+// loop is a consume loop as docs/consumer.md has it, with Limit around its handler. What is permanent is rejected, to the
+// queue's dead letters if it has some.
+type loop struct {
+	t      testing.TB
+	delays *DelayQueues
+	closed <-chan *amqp.Error
+	stop   func()
+}
+
+func looping(t testing.TB, url, queue string, l Limiter, entity EntityFunc, h Handler) *loop {
+	t.Helper()
+	delays, err := OpenDelayQueues(t.Context(), DelayQueuesOptions{URL: url, Queue: queue})
+	if err != nil {
+		t.Fatal(err)
+	}
+	delays.publisher.log = quiet
+	b := connect(t, url)
+	b.must(b.ch.Qos(50, 0, false))
+	deliveries, err := b.ch.Consume(queue, "loop", false, false, false, false, nil)
+	b.must(err)
+	ctx, cancel := context.WithCancel(context.Background())
+	handle := Limit(l, entity, delays)(h).Handle
+	var hands sync.WaitGroup
+	for range 20 {
+		hands.Go(func() {
+			for d := range deliveries {
+				err := handle(ctx, &d)
+				switch {
+				case err == nil:
+					d.Ack(false)
+				case IsPermanent(err):
+					d.Reject(false)
+				default:
+					sleep(ctx, 50*time.Millisecond)
+					d.Nack(false, true)
+				}
+			}
+		})
+	}
+	stop := sync.OnceFunc(func() {
+		cancel()
+		b.ch.Cancel("loop", false)
+		hands.Wait()
+		delays.Close()
+	})
+	t.Cleanup(stop)
+	return &loop{t: t, delays: delays, closed: b.ch.NotifyClose(make(chan *amqp.Error, 1)), stop: stop}
+}
+
+// alive fails the test if the loop's connection was closed under it.
+func (l *loop) alive() {
+	l.t.Helper()
+	select {
+	case err := <-l.closed:
+		l.t.Errorf("the loop's connection was closed: %v", err)
+	default:
+	}
+}
+
+// nested is a header with tables that deep.
+func nested(depth int) amqp.Table {
+	t := amqp.Table{}
+	for range depth {
+		t = amqp.Table{"": t}
+	}
+	return t
+}
+
+// large are messages with headers that leave more or less of a frame to those that the broker and we add.
+func large() (messages []amqp.Publishing) {
+	for n := 126_000; n < 130_900; n += 350 {
+		messages = append(messages, amqp.Publishing{MessageId: fmt.Sprint("large", n), Headers: amqp.Table{"large": strings.Repeat("x", n)}, Body: []byte("body")})
+	}
+	return messages
+}
+
+// A message with headers as large or as deep as they can be is postponed and handled or goes to the dead letters; it costs
+// no other anything, and nobody's connection.
+func TestHeadersCostTheirMessage(t *testing.T) {
+	poisons := append(large(),
+		amqp.Publishing{MessageId: "deep", Headers: amqp.Table{"deep": nested(5_000), "shop": "a"}},
+		amqp.Publishing{MessageId: "deep enough", Headers: amqp.Table{"deep": nested(deepest - 2)}})
+	t.Run("Consumer", func(t *testing.T) {
+		bothTypes(t, func(t *testing.T, b *broker, queues QueueType, queue string) {
+			var l ledger
+			var log lines
+			limiter := each(t, func(int) time.Duration { return 1200 * time.Millisecond })
+			limiter.copies = true
+			stop := running(t, Options{URL: b.url, Queue: queue, QueueType: queues, Limiter: limiter, Entity: byID, Handler: &l, Logger: slog.New(&log)})
+			b.publish(queue, numbered(0, 50)...)
+			b.publish(queue, poisons...)
+			b.publish(queue, numbered(50, 100)...)
+			dead := queue + ".drip.dead"
+			eventually(t, "each is handled or a dead letter", func() bool { return l.count()+b.count(dead) == 100+len(poisons) })
+			stop()
+			if l.among(0, 100) != 100 || l.twice() != 0 || log.count(lostLine) != 0 {
+				t.Errorf("of 100 others %d were handled, %d of all twice; %d connections were lost", l.among(0, 100), l.twice(), log.count(lostLine))
+			}
+			buried := 0
+			for {
+				d, ok, err := b.ch.Get(dead, true)
+				b.must(err)
+				if !ok {
+					break
+				}
+				buried++
+				if d.Headers[headerReason] != reasonTooLarge || d.Headers[headerError] == nil {
+					t.Errorf("the dead letter of %s says %v", d.MessageId, d.Headers)
+				}
+				if shop := d.Headers["shop"]; d.MessageId == "deep" && (shop != "a" || d.Headers["deep"] != nil) {
+					t.Errorf("the dead letter of %s has the shop %v and what is too deep: %v", d.MessageId, shop, d.Headers["deep"] != nil)
+				}
+				l.Handle(t.Context(), &d)
+			}
+			if buried < 2 || l.handled["large126000"] != 1 || l.handled["deep enough"] != 1 || l.handled["deep"] != 1 || l.twice() != 0 {
+				t.Errorf("%d are dead letters; handled or buried were %v", buried, l.handled)
+			}
+		})
+	})
+	t.Run("Limit", func(t *testing.T) {
+		t.Parallel()
+		b := connect(t, useBroker(t))
+		queue := b.queue()
+		dead := queue + ".rejected"
+		b.ch.QueueDelete(queue, false, false, false)
+		_, err := b.ch.QueueDeclare(queue, true, false, false, false, amqp.Table{"x-dead-letter-exchange": "", "x-dead-letter-routing-key": dead})
+		b.must(err)
+		_, err = b.ch.QueueDeclare(dead, false, true, false, false, nil)
+		b.must(err)
+		var l ledger
+		bucket := newBucket(t, drip.Options{Size: 1000, RefreshRate: 1000, RefreshInterval: 3 * time.Second})
+		loop := looping(t, b.url, queue, bucket, oneShop, &l)
+		b.must(bucket.Throttled(t.Context(), "shop", 5*time.Second))
+		b.publish(queue, numbered(0, 50)...)
+		b.publish(queue, poisons...)
+		b.publish(queue, numbered(50, 100)...)
+		eventually(t, "each is handled or rejected", func() bool { return l.count()+b.count(dead) == 100+len(poisons) })
+		loop.alive()
+		loop.stop()
+		if n := b.count(dead); l.among(0, 100) != 100 || n < 2 {
+			t.Errorf("of 100 others %d were handled, %d poisoned ones rejected", l.among(0, 100), n)
+		}
+	})
+}
+
+// Whatever a handler does to itself or to its message's headers, the message goes its way, with the headers it came with.
+func TestHandlersEnd(t *testing.T) {
+	t.Parallel()
+	b := connect(t, useBroker(t))
+	queue := b.queue()
+	headers := amqp.Table{"shop": "a", "list": []any{"x", amqp.Table{"deep": []byte("y")}}}
+	var mu sync.Mutex
+	seen := map[string]int{}
+	spoil := func(d *amqp.Delivery) {
+		mu.Lock()
+		defer mu.Unlock()
+		seen[d.MessageId]++
+		if !reflect.DeepEqual(d.Headers, headers) {
+			t.Errorf("%s: the handler sees %v", d.MessageId, d.Headers)
+		}
+		d.Headers["list"].([]any)[1].(amqp.Table)["deep"].([]byte)[0] = 0
+		d.Headers["unknown"] = struct{}{}
+		delete(d.Headers, "shop")
+	}
+	handler := HandlerFunc(func(_ context.Context, d *amqp.Delivery) error {
+		spoil(d)
+		if d.MessageId == "exits" {
+			runtime.Goexit()
+		}
+		return errors.New("no such luck")
+	})
+	limiter := &free{}
+	stop := running(t, Options{URL: b.url, Queue: queue, Limiter: limiter, Entity: byID, Handler: handler, Logger: quiet,
+		Prefetch: 1, Hold: 1, Attempts: 3, RetryDelay: time.Millisecond})
+	for _, id := range []string{"exits", "fails"} {
+		b.publish(queue, amqp.Publishing{MessageId: id, Headers: headers})
+	}
+	for range 2 {
+		d := b.letter(queue)
+		want := "no such luck"
+		if d.MessageId == "exits" {
+			want = errGoexit.Error()
+		}
+		if d.Headers[headerReason] != reasonFailed || d.Headers[headerError] != want || d.Headers["shop"] != "a" || seen[d.MessageId] != 3 {
+			t.Errorf("%s was handled %d times; the dead letter says %v", d.MessageId, seen[d.MessageId], d.Headers)
+		}
+	}
+	stop()
+	if n := limiter.out.Load(); n != 0 || b.ready(queue) != 0 {
+		t.Errorf("%d tokens were not returned, %d messages are left", n, b.ready(queue))
+	}
+
+	d := amqp.Delivery{MessageId: "limit", Headers: owned(headers).(amqp.Table)}
+	var put amqp.Table
+	h := Limit(&free{}, byID, postponer(func(d *amqp.Delivery) error { put = d.Headers; return nil }))(HandlerFunc(func(_ context.Context, d *amqp.Delivery) error {
+		spoil(d)
+		return Throttled(time.Second, nil)
+	}))
+	if err := h.Handle(t.Context(), &d); err != nil || !reflect.DeepEqual(put, headers) {
+		t.Errorf("Handle = %v, postponed was a message with %v", err, put)
+	}
+}
+
+type postponer func(*amqp.Delivery) error
+
+func (p postponer) Postpone(_ context.Context, d *amqp.Delivery, _ time.Duration) error { return p(d) }
+
+// What the entity function put into the headers is known to be no header before it is sent.
+func TestUnknownTypes(t *testing.T) {
+	for name, h := range map[string]amqp.Table{
+		"a struct": {"x": struct{}{}}, "in a list": {"x": []any{make(chan int)}}, "in a table": {"x": amqp.Table{"y": []string{}}},
+		"a long name": {strings.Repeat("x", 256): 1}, "too deep": nested(deepest + 1),
+	} {
+		if err := publishable(&amqp.Publishing{Headers: h}, "orders", 0); !errors.Is(err, ErrUnpostponable) || !IsPermanent(err) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if err := publishable(&amqp.Publishing{Headers: everyType}, "orders", 131_072); err != nil {
+		t.Errorf("every type there is: %v", err)
+	}
+}
+
+// Delay queues that take no messages are avoided: their messages run when they are due, and nobody waits for them.
+func TestDelayQueuesRefuse(t *testing.T) {
+	for name, c := range map[string]struct {
+		queues QueueType
+		n      int
+		refuse func(t *testing.T, server *servers.RabbitMQ)
+	}{
+		"a policy": {Classic, 300, func(t *testing.T, server *servers.RabbitMQ) {
+			if _, err := server.Ctl(t.Context(), "set_policy", "short", `\.drip\..*s\.\d\d$`, `{"max-length": 1, "overflow": "reject-publish"}`, "--apply-to", "queues"); err != nil {
+				t.Fatal(err)
+			}
+		}},
+		"no leaders": {Quorum, 300, func(t *testing.T, server *servers.RabbitMQ) {
+			const suspend = `[sys:suspend(element(1, amqqueue:get_pid(Q))) || Q <- rabbit_amqqueue:list(), binary:match(element(4, amqqueue:get_name(Q)), <<".250ms.">>) =/= nomatch].`
+			if _, err := server.Ctl(t.Context(), "eval", suspend); err != nil {
+				t.Fatal(err)
+			}
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := servers.OwnRabbitMQ(t)
+			b := connect(t, server.URL())
+			_, err := b.ch.QueueDeclare("orders", true, false, false, false, amqp.Table{amqp.QueueTypeArg: amqp.QueueTypeQuorum})
+			b.must(err)
+			var l ledger
+			limiter := each(t, func(i int) time.Duration { return time.Duration(i%3) * 2 * time.Second })
+			limiter.copies = true
+			consumer, err := New(Options{URL: b.url, Queue: "orders", QueueType: c.queues, Limiter: limiter, Entity: byID, Handler: &l, Logger: quiet, Prefetch: 20})
+			b.must(err)
+			consumer.delays.publisher.timeout = time.Second
+			ctx, cancel := context.WithCancel(t.Context())
+			ended := make(chan error, 1)
+			go func() { ended <- consumer.Run(ctx) }()
+			begun(t, b, "orders")
+			c.refuse(t, server)
+			b.publish("orders", numbered(0, c.n)...)
+			eventually(t, "all are handled", func() bool { return l.count() == c.n })
+			cancel()
+			b.must(<-ended)
+			if dead := b.count("orders.drip.dead"); dead != 0 {
+				t.Errorf("%d were given up", dead)
+			}
+		})
+	}
+}
+
+// A loop's messages wait in other queues, later ones, than those that take none.
+func TestDelayQueuesRefuseALoop(t *testing.T) {
+	t.Parallel()
+	server := servers.OwnRabbitMQ(t)
+	b := connect(t, server.URL())
+	queue := b.queue()
+	var l ledger
+	bucket := newBucket(t, drip.Options{Size: 100, RefreshRate: 100})
+	loop := looping(t, b.url, queue, bucket, oneShop, &l)
+	b.must(bucket.Throttled(t.Context(), "shop", 5*time.Second))
+	if _, err := server.Ctl(t.Context(), "set_policy", "short", `\.250ms\.`, `{"max-length": 1, "overflow": "reject-publish"}`, "--apply-to", "queues"); err != nil {
+		t.Fatal(err)
+	}
+	b.publish(queue, numbered(0, 50)...)
+	eventually(t, "all are handled", func() bool { return l.count() == 50 })
+	loop.alive()
+}
+
+// Where the virtual host has no more queues, a long delay takes several trips through those there are.
+func TestNoMoreQueues(t *testing.T) {
+	t.Parallel()
+	server := servers.OwnRabbitMQ(t)
+	b := connect(t, server.URL())
+	b.declare("orders", Quorum)
+	limit := func(queues int) {
+		t.Helper()
+		if _, err := server.Ctl(t.Context(), "set_vhost_limits", "-p", "/", fmt.Sprintf(`{"max-queues": %d}`, queues)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var l ledger
+	o := Options{URL: b.url, Queue: "orders", Entity: byID, Handler: &l, Logger: quiet, Prefetch: 2,
+		Limiter: each(t, func(i int) time.Duration { return time.Duration(i%2) * time.Hour })}
+	limit(20)
+	c, err := New(o)
+	b.must(err)
+	if err := c.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "raise the limit of queues") {
+		t.Errorf("Run = %v with room for 20 queues", err)
+	}
+	limit(1 + 2 + 64)
+	stop := running(t, o)
+	b.publish("orders", numbered(0, 20)...)
+	eventually(t, "those without a delay are handled", func() bool { return l.count() == 10 })
+	eventually(t, "the others wait", func() bool { return b.waitingIn("orders") == 10 })
+	stop()
+}
+
+// A booking ends with the message that has it: when a consumer stops there are no more bookings than messages, as often as it
+// is started again while they wait in hand with a ticket of this process.
+func TestRestartsLeaveNoBookings(t *testing.T) {
+	t.Parallel()
+	b := connect(t, useBroker(t))
+	queue := b.queue()
+	bucket := newBucket(t, drip.Options{Size: 1000})
+	const n = 20
+	var l ledger
+	consume := func() (*Consumer, func()) {
+		c, err := New(Options{URL: b.url, Queue: queue, Limiter: bucket, Entity: oneShop, Handler: &l, Logger: quiet})
+		b.must(err)
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- c.Run(ctx) }()
+		return c, func() { cancel(); b.must(<-ended) }
+	}
+	b.publish(queue, numbered(0, n)...)
+	for range 4 {
+		b.must(bucket.Pause(t.Context(), "shop", 4*time.Second))
+		c, stop := consume()
+		eventually(t, "all wait in hand", func() bool {
+			b.must(bucket.Pause(t.Context(), "shop", 4*time.Second))
+			c.deck.mu.Lock()
+			defer c.deck.mu.Unlock()
+			return c.deck.taken == n
+		})
+		stop()
+		if status, err := bucket.Inspect(t.Context(), "shop"); err != nil || status.Booked > n {
+			t.Errorf("%d slots are booked for %d messages (%v)", status.Booked, n, err)
+		}
+	}
+	b.must(bucket.Resume(t.Context(), "shop"))
+	_, stop := consume()
+	eventually(t, "all are handled", func() bool { return l.count() == n })
+	stop()
+	if status, err := bucket.Inspect(t.Context(), "shop"); err != nil || status.Booked > n/4 { // a bucket may take some for overdue
+		t.Errorf("%d slots are booked for nobody (%v)", status.Booked, err)
+	}
+}
+
+// A message that cannot be put off holds no slot.
+func TestLimitCancelsWhatIsNotPostponed(t *testing.T) {
+	bucket := newBucket(t, drip.Options{Size: 1, RefreshRate: 1, RefreshInterval: time.Hour})
+	h := Limit(bucket, oneShop, postponer(func(*amqp.Delivery) error { return errors.New("no broker") }))(HandlerFunc(func(context.Context, *amqp.Delivery) error {
+		return Throttled(time.Hour, nil)
+	}))
+	for range 50 {
+		if err := h.Handle(t.Context(), &amqp.Delivery{}); err == nil {
+			t.Fatal("a message was postponed")
+		}
+	}
+	if status, err := bucket.Inspect(t.Context(), "shop"); err != nil || status.Booked != 0 || status.InUse != 0 {
+		t.Errorf("%d slots are booked, %d tokens out (%v)", status.Booked, status.InUse, err)
+	}
+}
+
+// An outage of the storage that outlasts a lease spends no attempt.
+func TestOutageSpendsNoAttempt(t *testing.T) {
+	t.Parallel()
+	b := connect(t, useBroker(t))
+	queue := b.queue()
+	var away atomic.Bool
+	bucket := newBucket(t, drip.Options{Size: 100, Lease: 300 * time.Millisecond})
+	var l ledger
+	var begun, told atomic.Int64
+	stop := running(t, Options{
+		URL: b.url, Queue: queue, Limiter: wayward{bucket, &away}, Entity: oneShop, Attempts: 1, RetryDelay: 10 * time.Millisecond, Logger: quiet,
+		Handler: HandlerFunc(func(ctx context.Context, d *amqp.Delivery) error {
+			if begun.Add(1) <= 10 {
+				<-ctx.Done()
+				told.Add(1)
+				return ctx.Err()
+			}
+			return l.Handle(ctx, d)
+		}),
+	})
+	b.publish(queue, numbered(0, 10)...)
+	eventually(t, "all have begun", func() bool { return begun.Load() >= 10 })
+	away.Store(true)
+	eventually(t, "their leases are lost", func() bool { return told.Load() == 10 })
+	away.Store(false)
+	eventually(t, "all are handled", func() bool { return l.count() == 10 })
+	stop()
+	if n := b.count(queue + ".drip.dead"); n != 0 {
+		t.Errorf("%d were given up", n)
+	}
+}
+
+// wayward is a bucket that fails when it is away.
+type wayward struct {
+	*drip.Bucket
+	away *atomic.Bool
+}
+
+func (w wayward) Renew(ctx context.Context, entity string, l drip.Lease) (drip.Lease, error) {
+	if w.away.Load() {
+		return drip.Lease{}, errors.New("the storage is away")
+	}
+	return w.Bucket.Renew(ctx, entity, l)
+}
+
+// What waits in hand for a token does not run into the broker's consumer_timeout, which takes the channel from all.
+func TestWaitingInHandIsBounded(t *testing.T) {
+	t.Parallel()
+	server := servers.OwnRabbitMQ(t)
+	b := connect(t, server.URL())
+	b.declare("orders", Quorum)
+	if _, err := server.Ctl(t.Context(), "eval", "application:set_env(rabbit, consumer_timeout, 9000), application:set_env(rabbit, channel_tick_interval, 200)."); err != nil {
+		t.Fatal(err)
+	}
+	bucket := newBucket(t, drip.Options{Size: 1000, Concurrency: 1, WaitForToken: 100 * time.Millisecond, Lease: time.Hour})
+	taken, err := bucket.Admit(t.Context(), "shop", drip.Request{})
+	b.must(err)
+	var log lines
+	var h handled
+	running(t, Options{URL: b.url, Queue: "orders", Limiter: bucket, Entity: oneShop, Handler: &h, Logger: slog.New(&log)})
+	b.publish("orders", numbered(0, 5)...)
+	began := time.Now()
+	eventually(t, "twice the broker's time is over, or a channel", func() bool { return time.Since(began) > 18*time.Second || log.count(lostLine) > 0 })
+	b.must(bucket.Settle(t.Context(), "shop", taken.Lease, 1))
+	eventually(t, "all are handled", func() bool { return h.count() == 5 })
+	if n := log.count(lostLine); n != 0 {
+		t.Errorf("%d channels were lost", n)
+	}
+}
+
+// Entities whose handlers hang leave places to others, with default options.
+func TestHangingEntitiesLeavePlaces(t *testing.T) {
+	bothTypes(t, func(t *testing.T, b *broker, queues QueueType, queue string) {
+		bucket := newBucket(t, drip.Options{Size: 100, RefreshRate: 100})
+		release := make(chan struct{})
+		letGo := sync.OnceFunc(func() { close(release) })
+		var l ledger
+		var hanging atomic.Int64
+		running(t, Options{
+			URL: b.url, Queue: queue, QueueType: queues, Limiter: bucket, Logger: quiet,
+			Entity: func(d *amqp.Delivery) (string, error) { return d.Type, nil },
+			Handler: HandlerFunc(func(ctx context.Context, d *amqp.Delivery) error {
+				if d.Type != "fine" {
+					hanging.Add(1)
+					<-release
+				}
+				return l.Handle(ctx, d)
+			}),
+		})
+		t.Cleanup(letGo)
+		messages := numbered(0, 600)
+		for i := range messages {
+			messages[i].Type = fmt.Sprint("hangs", i%2)
+			if i >= 500 {
+				messages[i].Type = "fine"
+			}
+		}
+		b.publish(queue, messages...)
+		eventually(t, "the others are handled", func() bool { return l.among(500, 600) == 100 })
+		if n := hanging.Load(); n < 50 || l.among(0, 500) > 0 {
+			t.Errorf("%d hang, %d of them were handled", n, l.among(0, 500))
+		}
+		letGo()
+		eventually(t, "all are handled", func() bool { return l.count() == 600 })
+		if l.twice() > 0 {
+			t.Errorf("%d were handled twice", l.twice())
+		}
+	})
+}
+
+// Handlers bounds the handlers, whatever Prefetch and Hold are.
+func TestHandlersAtOnce(t *testing.T) {
+	t.Parallel()
+	b := connect(t, useBroker(t))
+	queue := b.queue()
+	var l ledger
+	var now, most atomic.Int64
+	stop := running(t, Options{
+		URL: b.url, Queue: queue, Logger: quiet, Handlers: 4,
+		Limiter: each(t, func(i int) time.Duration { return time.Duration(i%2) * 100 * time.Millisecond }), Entity: byID,
+		Handler: HandlerFunc(func(ctx context.Context, d *amqp.Delivery) error {
+			n := now.Add(1)
+			defer now.Add(-1)
+			for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
+			}
+			time.Sleep(5 * time.Millisecond)
+			return l.Handle(ctx, d)
+		}),
+	})
+	b.publish(queue, numbered(0, 200)...)
+	eventually(t, "all are handled", func() bool { return l.count() == 200 })
+	stop()
+	if most.Load() > 4 || most.Load() < 2 {
+		t.Errorf("%d handlers ran at once, want up to 4", most.Load())
+	}
+}
+
+// An entity takes three times what it leaves free; one whose operations do not end waits elsewhere; places that are given
+// back go to those who wait, in turn.
+func TestPlaces(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlaces(16)
+		took := func(entity string) (n int) {
+			for {
+				began := time.Now()
+				err := p.enter(t.Context(), entity)
+				if err == nil {
+					n++
+					continue
+				}
+				if waited := time.Since(began); !errors.Is(err, errCrowded) || waited > stallAfter {
+					t.Errorf("%s: %v after %v", entity, err, waited)
+				}
+				return n
+			}
+		}
+		if a, b, c := took("a"), took("b"), took("c"); a != 12 || b != 3 || c != 1 {
+			t.Errorf("three that hang took %d, %d and %d of 16", a, b, c)
+		}
+		var turns []string
+		var waiting sync.WaitGroup
+		for i := range 3 {
+			for _, entity := range []string{"d", "e"} {
+				waiting.Go(func() {
+					if err := p.enter(t.Context(), entity); err == nil {
+						turns = append(turns, entity)
+						p.leave(entity)
+					} else {
+						t.Error(i, err)
+					}
+				})
+				synctest.Wait()
+			}
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		waiting.Go(func() {
+			if err := p.enter(ctx, "f"); err != context.Canceled {
+				t.Errorf("enter = %v with a context that ends", err)
+			}
+		})
+		synctest.Wait()
+		cancel()
+		time.Sleep(time.Minute) // none of them has a place, so they wait
+		p.leave("a")
+		waiting.Wait()
+		if want := []string{"d", "e", "d", "e", "d", "e"}; !slices.Equal(turns, want) {
+			t.Errorf("the turns were %v", turns)
+		}
+		for range 11 {
+			p.leave("a")
+		}
+		for range 3 {
+			p.leave("b")
+		}
+		p.leave("c")
+		if p.taken != 0 || len(p.parties) != 0 || len(p.line) != 0 {
+			t.Errorf("%d places, %d entities, %d in line are left", p.taken, len(p.parties), len(p.line))
+		}
+		for range 16 {
+			if err := p.enter(t.Context(), fmt.Sprint(p.taken)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		began := time.Now()
+		if err := p.enter(t.Context(), "late"); !errors.Is(err, errCrowded) || time.Since(began) != inHand {
+			t.Errorf("enter = %v after %v when all places are taken", err, time.Since(began))
+		}
+	})
+}
