@@ -1,44 +1,44 @@
-// Package limiter limits the units a second that operations consume, and makes them wait: a client's side of a service
-// with so many read units a second for each table, say.
+// Package limiter limits the units a second that operations consume, and makes the operations wait: the client's side
+// of a service that allows so many read units a second for each table.
 //
-// What an operation costs is often known only when it is over. So a [Limiter] is paid afterwards: a call waits for
-// what was consumed before it, never for its own units, and any number is admitted as soon as nothing is owed. Most
-// callers want [Limiter.Do], or [Limiter.Consume] when they know the units beforehand:
+// Most callers should use [Limiter.Do], or [Limiter.Consume] if they know the units beforehand:
 //
 //	waited, err := l.Consume(ctx, 5)
 //
-// What is not used is saved, for at most the limiter's duration. Over any time T no more is granted than
-// limit·(T+duration), and the last operation whole. That is the generic cell rate algorithm with the cost charged after
-// the test.
+// A call waits for the units of the calls before it, never for its own, because many operations cost what is known
+// only when they are over. A call of any size is admitted as soon as nothing is owed. Unused units are saved, for at most
+// the limiter's duration. Over any time T a Limiter grants at most limit·(T+duration) units and the whole last operation.
+// The algorithm is GCRA with the cost charged after the test.
 //
 // # Waiting
 //
-// Nothing is charged to a call that waits before it is admitted. So one whose context ends or whose timeout passes has
-// nothing to give back, and those behind it move up. Calls are admitted in the order they came; TryConsume, which
-// cannot wait, goes before nobody who does.
+// A call is charged when it is admitted. If its context ends or its timeout passes before, it has nothing to give back,
+// and the calls behind it move up. Calls are admitted in FIFO order; TryConsume does not overtake a waiting call.
 //
-// Who gives up and asks again would be last each time, and with a short timeout never first beside those who stay. So a
-// place is kept for a second: it goes to the next call whose timeout or context is as long, to a twentieth, if somebody
-// waits who came later and is not as patient, or more. To him who is less patient than they are and has just given up the
-// others leave even his turn, for the moment that it takes to ask again: 10 ms, or half the duration. All who ask
-// again at once get about the same then, whatever their timeouts.
+// A caller that times out and asks again keeps its place for a second. The next call whose timeout or context is as long,
+// within a twentieth, takes the place, if a later call with a different one is waiting. A more patient call also leaves
+// a caller that has just timed out its turn, for 10 ms or half the duration. So callers that ask again at once get equal
+// shares, whatever their timeouts.
 //
-// The SDKs below wait for zero units, operate, and charge the real units. By two calls of one's own, Consume(ctx, 0) and
-// ConsumeNow, that holds the limit in the long run, but not from second to second: nothing is owed until the first
-// operation is over, so all who wait go at once. With 50 units a second and 50 workers whose operations take 75 ms and 5
-// units each, 255 go in the first second. Do is the same pattern, and no more than 50 go, and what was saved.
+// The SDKs below wait for zero units, operate, and charge the real units. Consume(ctx, 0) and ConsumeNow do the same. That
+// holds the limit in the long run but not each second: nothing is owed until the first operation is over, so all
+// waiting calls go at once. With 50 units a second and 50 workers whose operations take 75 ms and 5 units each, 255 units
+// go in the first second. With Do it is 50 and the saved ones.
 //
 // # Several processes
 //
-// Limiters with the same [Options.Storage] and [Options.Key] are one, in any number of processes; they should have the
-// same limit and the same duration, which each sets for itself. The storage's clock decides if it has one
-// ([storage.Timed]), or else the processes' clocks, which should agree then. A call is at least one round trip, which
-// those who call at the same time share. Calls of one process are admitted in their order; between processes there is
-// none, and each has its share by chance. One that waits asks again after a tenth of its wait, but not more than ten
-// times a second, in case units were given back elsewhere. When the clock that decides is set back, what was consumed is
-// owed until it is again where it was, unless Reset drops that; without a storage no setting of a clock matters.
+// Limiters with the same [Options.Storage] and [Options.Key] are one limiter, in any number of processes. Each process
+// sets the limit and the duration itself; they should be the same. The storage's clock decides if it has one
+// ([storage.Reader]). Otherwise the clocks of the processes decide and should agree.
 //
-// An error of the storage is returned to all who wait: they are not admitted, but may have been charged.
+// A call takes at least one round trip, which concurrent calls share. Calls of one process are admitted in their order;
+// processes get their shares by chance. A waiting call asks again after a tenth of its wait, at most ten times a second,
+// because another process may give units back.
+//
+// If the deciding clock is set back, consumed units stay owed until the clock is where it was, or until Reset. Without a
+// Storage, setting the clock has no effect.
+//
+// An error of the storage is returned to all waiting calls. They are not admitted, but may have been charged.
 //
 // # Compared with the SDKs of Oracle NoSQL Database
 //
@@ -61,8 +61,8 @@
 //   - No number of units overflows into credit; too many to count are an error.
 //   - A wait that is cancelled charges nothing; theirs does.
 //   - Units given back shorten the waits under way; those charged meanwhile lengthen them.
-//   - Do lets those who wait go one after the other.
-//   - Who has a short timeout gets his share beside the patient.
+//   - Do admits waiting operations one after the other.
+//   - Callers with short timeouts get their share beside patient ones.
 //   - One limiter may serve many processes.
 package limiter
 
@@ -91,8 +91,8 @@ var (
 
 var errTooMany = fmt.Errorf("%w: no more than %v seconds' worth of units may be owed", ErrInvalid, float64(mostSeconds))
 
-// Unlimited as a limit admits everything at once, and records nothing: what was owed before is owed again when another
-// limit is set.
+// Unlimited as a limit admits everything at once and records nothing. Units that were owed before are owed again when
+// another limit is set.
 var Unlimited = math.Inf(1)
 
 const (
@@ -103,19 +103,18 @@ const (
 
 // Options of a Limiter. Limit must be set, and Storage and Key go together.
 type Options struct {
-	// Limit is the units a second: between 1e-9 and 1e15, or Unlimited, which is what less than zero means too. Required.
+	// Limit is the units a second: between 1e-9 and 1e15, or Unlimited. Below zero it is Unlimited, too. Required.
 	Limit float64
 
-	// Percent of the limit, above 0 and at most 100, is what this limiter allows, when others that share the limit but
-	// no Storage have the rest. It applies to SetLimit too. Defaults to 100.
+	// Percent is this limiter's part of the limit, above 0 and at most 100, if other limiters that share no Storage have
+	// the rest. It applies to SetLimit too. Defaults to 100.
 	Percent float64
 
-	// Duration is how much time's worth of units may be saved while they are not used. It is raised to the time of one
-	// unit if it is less. Defaults to one second.
+	// Duration is how much time's worth of unused units may be saved. It is raised to the time of one unit if it is less.
+	// Defaults to one second.
 	Duration time.Duration
 
-	// Storage keeps the limiter for any number of processes; see the package's documentation. Defaults to this
-	// Limiter's own memory.
+	// Storage keeps the limiter for any number of processes; see the package comment. Defaults to this Limiter's memory.
 	Storage storage.Storage
 
 	// Key is the limiter's name in the Storage, and must not be an entity of a Bucket there.
@@ -126,7 +125,7 @@ type Options struct {
 type Limiter struct {
 	percent float64
 	storage storage.Storage // nil: next is here
-	timed   storage.Timed   // nil when the storage has no clock
+	reader  storage.Reader  // nil when the storage has no clock
 	key     string
 	born    time.Time
 
@@ -182,7 +181,7 @@ func New(o Options) (*Limiter, error) {
 		duration: o.Duration,
 	}
 	l.next = at(l.born)
-	l.timed, _ = o.Storage.(storage.Timed)
+	l.reader, _ = o.Storage.(storage.Reader)
 	if err := l.SetLimit(o.Limit); err != nil {
 		return nil, err
 	}
@@ -190,21 +189,20 @@ func New(o Options) (*Limiter, error) {
 }
 
 // Consume waits until nothing is owed, charges the units and returns how long it waited. Zero units wait and charge
-// nothing; to operate then and charge what that took, use Do. Fewer than zero give units back, at once, and shorten the
+// nothing; use Do to operate then and charge the real units. Units below zero are given back at once and shorten the
 // waits of others.
 //
-// It waits until its context ends; then nothing was charged, and the error wraps the context's.
+// If the context ends first, nothing is charged and the error wraps the context's.
 func (l *Limiter) Consume(ctx context.Context, units float64) (waited time.Duration, err error) {
 	waited, err = l.consume(ctx, units, 0, false)
 	return waited, failed("consume", units, err)
 }
 
-// ConsumeTimeout is Consume with a timeout: when the wait would be as long or longer, it waits so long and returns
-// ErrTimeout. Nothing was charged then, unless always is set. A context that ends before charges nothing, always or not.
-// A timeout of zero is none, and a negative one is ErrInvalid whatever is owed. To charge what was used already, whatever
-// becomes of the context, there is ConsumeNow.
+// ConsumeTimeout is Consume with a timeout. If the wait would be as long or longer, it waits that long and returns
+// ErrTimeout; the units are charged then only if always is true. A context that ends first charges nothing. A timeout of
+// zero is none, and a negative one is ErrInvalid. ConsumeNow charges whatever becomes of the context.
 //
-// The timeout is for the limiter's wait. The time that a storage needs to answer is bounded by the context.
+// The timeout bounds the limiter's wait, and the context the time that a storage takes to answer.
 func (l *Limiter) ConsumeTimeout(ctx context.Context, units float64, timeout time.Duration, always bool) (waited time.Duration, err error) {
 	waited, err = l.consume(ctx, units, timeout, always)
 	return waited, failed("consume", units, err)
@@ -222,8 +220,8 @@ func (l *Limiter) consume(ctx context.Context, units float64, timeout time.Durat
 	return r.waited, err
 }
 
-// TryConsume charges the units if nothing is owed and nobody waits, and reports whether it did. It does not wait, but
-// for the storage. Zero units ask whether a call would be admitted now; fewer give units back, and are true.
+// TryConsume charges the units if nothing is owed and no call waits, and reports whether it did. It waits for the storage
+// at most. Zero units ask whether a call would be admitted now. Units below zero are given back, which returns true.
 func (l *Limiter) TryConsume(ctx context.Context, units float64) (bool, error) {
 	var err error
 	if units < 0 {
@@ -237,7 +235,7 @@ func (l *Limiter) TryConsume(ctx context.Context, units float64) (bool, error) {
 	return err == nil, failed("try to consume", units, err)
 }
 
-// ConsumeNow charges the units whatever is owed, without waiting: later calls wait for them. Fewer than zero are given
+// ConsumeNow charges the units without waiting, whatever is owed; later calls wait for them. Units below zero are given
 // back.
 func (l *Limiter) ConsumeNow(ctx context.Context, units float64) error {
 	return failed("consume", units, l.consumeNow(ctx, units))
@@ -254,14 +252,13 @@ func (l *Limiter) consumeNow(ctx context.Context, units float64) error {
 	return l.change(ctx, func(next, now instant) (instant, error) { return l.charge(next, now, units/l.limit) })
 }
 
-// Do waits until nothing is owed, calls op and charges the units that op says it has used, whether it failed or not. It
-// does not wait again. The error is op's, or says why op was not called, or, joined to op's, why its units were not
-// charged.
+// Do waits until nothing is owed, calls op and charges the units that op returns, even if op failed. It does not wait
+// again. The error is op's. It says why op was not called, or, joined to op's, why its units were not charged.
 //
-// So that of many who wait one goes after the other, Do charges beforehand what operations of this Limiter cost on
-// average, the latest of them counting most, and a second's worth as long as that is not known. When op is over the
-// difference is settled. If op panics, or its units are negative, no number or too many to count, that estimate stays
-// charged.
+// Do charges an estimate before op and settles the difference after it, so waiting operations go one after the other.
+// The estimate is the average cost of this Limiter's operations, of which the latest count most, or a second's worth as
+// long as none is over. If op panics or returns units that are negative, no number or too many to count, the estimate
+// stays charged.
 func (l *Limiter) Do(ctx context.Context, op func(context.Context) (units float64, err error)) error {
 	r := &request{estimate: true}
 	if err := l.admit(ctx, r); err != nil {
@@ -316,8 +313,8 @@ func (l *Limiter) Reset(ctx context.Context) error {
 	return wrap("reset", err)
 }
 
-// Throttled tells that the service refused an operation although the limiter had admitted it. What is saved is
-// dropped; what is owed stays.
+// Throttled drops the saved units. Call it when the service has refused an operation that the limiter had admitted. Owed
+// units stay owed.
 func (l *Limiter) Throttled(ctx context.Context) error {
 	err := l.change(ctx, func(next, now instant) (instant, error) { return later(next, now), nil })
 	return wrap("throttled", err)

@@ -1,10 +1,13 @@
 package limiter
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"sync"
 	"time"
 
+	"github.com/drip-go/drip/decision"
 	"github.com/drip-go/drip/storage"
 )
 
@@ -12,16 +15,18 @@ var errNoAnswer = errors.New("no answer within " + storageTime.String())
 
 // A reading is what is known of a limiter at a time, by the clock that decides and by the process's.
 //
-// A storage keeps it as a State, because any backend keeps those and tells who came first: the instant next is the ledger
-// Wait. It is no Bucket's state. A Bucket counts whole units that come at the beginnings of intervals, and here they are
-// fractions that come all the time; a Bucket's answers would not be those of the SDKs.
+// A storage keeps a limiter as a decision.State in which Print is mark, Slot and Held are the instant next, and Now is
+// the time of the change. So any backend can store it and tell the time with it. It is no Bucket's state: a Bucket counts
+// whole units that come at the beginnings of intervals, and here they are fractions that come all the time.
 type reading struct {
 	next, now instant
 	born      instant // of this Limiter
 	at        time.Time
-	state     storage.State
 	revision  storage.Revision
 }
+
+// mark is the Print of a limiter's state.
+const mark = 1
 
 // load reads the limiter. With a storage it lets go of l.mu for the time that takes.
 func (l *Limiter) load() (s reading, err error) {
@@ -31,27 +36,39 @@ func (l *Limiter) load() (s reading, err error) {
 		s.next, s.now = l.next, at(l.born.Add(s.at.Sub(l.born)))
 		return s, nil
 	}
-	var clock time.Time
-	err = l.io(func(ctx context.Context) error {
-		var err error
-		if l.timed != nil {
-			s.state, s.revision, clock, err = l.timed.GetWithTime(ctx, l.key)
-		} else {
-			s.state, s.revision, err = l.storage.Get(ctx, l.key)
+	var (
+		stored   storage.State
+		entry    storage.Entry
+		unread   error
+		together sync.WaitGroup
+	)
+	err = l.io(func(ctx context.Context) (err error) {
+		if l.reader != nil { // for its clock
+			together.Go(func() { entry, unread = l.reader.Read(ctx, l.key) })
 		}
-		return err
+		stored, s.revision, err = l.storage.Get(ctx, l.key)
+		together.Wait()
+		return cmp.Or(err, unread)
 	})
-	s.at = time.Now()
-	if l.timed == nil {
-		clock = s.at
+	if err != nil {
+		return s, err
 	}
-	s.now = at(clock)
+	s.at = time.Now()
+	if l.reader == nil {
+		entry.Time = s.at
+	}
+	s.now = at(entry.Time)
 	s.born = s.now.before(s.at.Sub(l.born))
-	s.next = instant{s.state.Wait.Last, s.state.Wait.Capacity}
 	if s.revision == storage.NoRevision { // never used, or forgotten: it has saved for as long as we know of
 		s.next = s.born
+		return s, nil
 	}
-	return s, err
+	var state decision.State
+	if _, err := storage.Decode(stored.Data, &state); err != nil {
+		return s, err
+	}
+	s.next = instant{state.Slot, state.Held}
+	return s, nil
 }
 
 // store makes next what the limiter knows, if nobody changed what was read.
@@ -60,11 +77,13 @@ func (l *Limiter) store(s reading, next instant) error {
 		l.next = next
 		return nil
 	}
-	s.state.Ops.Last = s.now.ms
-	s.state.Wait = storage.Ledger{Last: next.ms, Capacity: next.as}
-	// Then all is saved that can be, and would be if the limiter was not known. Two: each is less than one too early.
-	s.state.Until = later(next, s.born).ms + l.duration.Milliseconds() + 2
-	return l.io(func(ctx context.Context) error { return l.storage.Set(ctx, l.key, s.state, s.revision) })
+	state := storage.State{
+		Data: storage.Encode(&decision.State{Print: mark, Now: s.now.ms, Slot: next.ms, Held: next.as}, nil),
+		Now:  s.now.ms,
+		// Then all is saved that can be, and would be if the limiter was not known. Two: each is less than one too early.
+		Until: later(next, s.born).ms + l.duration.Milliseconds() + 2,
+	}
+	return l.io(func(ctx context.Context) error { return l.storage.Set(ctx, l.key, state, s.revision) })
 }
 
 // io calls the storage, without l.mu.

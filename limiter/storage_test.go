@@ -76,28 +76,30 @@ func (s *store) set(f func()) {
 	f()
 }
 
-// timed is a storage with a clock of its own.
-type timed struct {
+// clocked is a storage with a clock of its own.
+type clocked struct {
 	*store
 	ahead *time.Duration
 }
 
-func (s timed) GetWithTime(ctx context.Context, key string) (storage.State, storage.Revision, time.Time, error) {
-	state, rev, err := s.Get(ctx, key)
-	return state, rev, time.Now().Add(*s.ahead), err
+func (s clocked) Read(ctx context.Context, key string) (storage.Entry, error) {
+	if err := s.call(ctx); err != nil {
+		return storage.Entry{}, err
+	}
+	return storage.Entry{Key: key, Time: time.Now().Add(*s.ahead)}, nil
 }
 
-// TestTimed has the storage's clock decide, whatever the process's says.
-func TestTimed(t *testing.T) {
+// TestClock has the storage's clock decide, whatever the process's says.
+func TestClock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ahead := time.Hour
-		s := timed{&store{}, &ahead}
+		s := clocked{&store{}, &ahead}
 		l := newLimiter(t, limiter.Options{Limit: 10, Storage: s, Key: "table"})
 		must(t, l.ConsumeNow(t.Context(), 10)) // nothing is saved, although the clocks differ
 		if waited, err := l.Consume(t.Context(), 1); waited != time.Second || err != nil {
 			t.Error(waited, err)
 		}
-		if last := s.state.Ops.Last - time.Now().UnixMilli(); last != time.Hour.Milliseconds() {
+		if last := s.state.Now - time.Now().UnixMilli(); last != time.Hour.Milliseconds() {
 			t.Errorf("the last change was in %d ms", last)
 		}
 		time.Sleep(time.Minute)
@@ -169,7 +171,7 @@ func TestConflict(t *testing.T) {
 // Nobody waits for the storage longer than his context, and what was admitted for one who had gone is given back.
 func TestRoundTrips(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &store{trips: 10 * time.Millisecond}
+		s := clocked{&store{trips: 10 * time.Millisecond}, new(time.Duration)}
 		l := newLimiter(t, limiter.Options{Limit: 1000, Duration: time.Minute, Storage: s, Key: "table"})
 		time.Sleep(time.Minute)
 		start := time.Now()

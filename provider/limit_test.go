@@ -183,7 +183,7 @@ func play(t *testing.T, l drip.Limit, span time.Duration, seed uint64) (calls []
 	o := Options(l)
 	o.Start = time.Unix(0, 0)
 	o.Clock = func() time.Time { return time.UnixMilli(now) }
-	o.Lease, o.MaxLease = 1e6*time.Hour, 1e6*time.Hour
+	o.Lease, o.MaxLease = 1e5*time.Hour, 1e5*time.Hour
 	bucket, err := drip.New(o)
 	if err != nil {
 		t.Fatal(err)

@@ -10,12 +10,15 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
 
+	"github.com/drip-go/drip/decision"
 	"github.com/drip-go/drip/storage"
 )
 
-// Storage returns s with its calls timed. It can do what s can: it is a storage.Atomic or a storage.Lister, and has
-// Close, if s is and has. New does this with the storage it is given; use it for a storage that a bucket shares with
-// others, such as the limiters of package limiter. A storage that is timed already is returned as it is.
+// Storage returns s with its calls timed. The result is a [storage.Atomic] or a [storage.Lister], and has Close, if s is
+// and has. It is always a [storage.Reader], by the clock of the process if s is none.
+//
+// New does this with the storage it is given. Use Storage for one that a bucket shares with others, such as the limiters
+// of package limiter. A storage that is timed already is returned as it is.
 func Storage(s storage.Storage, p metric.MeterProvider, attributes ...attribute.KeyValue) (storage.Storage, error) {
 	switch {
 	case s == nil:
@@ -33,7 +36,7 @@ func Storage(s storage.Storage, p metric.MeterProvider, attributes ...attribute.
 		return nil, fmt.Errorf("telemetry: %w", err)
 	}
 	t := &timed{Storage: s, duration: duration, calls: map[call]labels{}}
-	for _, operation := range append(operations[:], get, set, other) {
+	for _, operation := range append(operations[:], get, set, read, other) {
 		for _, e := range []string{"", "conflict", "canceled", "timeout", other} {
 			with := []attribute.KeyValue{keyOperation.String(operation)}
 			if e != "" {
@@ -85,7 +88,7 @@ func Storage(s storage.Storage, p metric.MeterProvider, attributes ...attribute.
 	return t, nil
 }
 
-// timed is a storage with Get and Set.
+// timed is a storage with Get, Set and Read.
 type timed struct {
 	storage.Storage
 	duration metric.Float64Histogram
@@ -96,12 +99,12 @@ type call struct{ operation, errorType string }
 
 // operations are the names of a storage.Atomic's, by their kinds.
 var operations = [...]string{
-	storage.GetDelay: "get_delay", storage.ReturnToken: "return_token", storage.Admit: "admit", storage.Settle: "settle",
-	storage.Cancel: "cancel", storage.Renew: "renew", storage.Throttle: "throttle", storage.Pause: "pause",
-	storage.Resume: "resume", storage.Reset: "reset",
+	decision.GetDelay: "get_delay", decision.ReturnToken: "return_token", decision.Admit: "admit", decision.Settle: "settle",
+	decision.Cancel: "cancel", decision.Renew: "renew", decision.Throttle: "throttle", decision.Pause: "pause",
+	decision.Resume: "resume", decision.Reset: "reset",
 }
 
-const get, set, other = "get", "set", "_OTHER"
+const get, set, read, other = "get", "set", "read", "_OTHER"
 
 func (t *timed) isTimed() {}
 
@@ -130,17 +133,28 @@ func (t *timed) Get(ctx context.Context, key string) (storage.State, storage.Rev
 	return s, rev, err
 }
 
-// GetWithTime implements storage.Timed. The clock of a storage that is none is that of the process.
-func (t *timed) GetWithTime(ctx context.Context, key string) (storage.State, storage.Revision, time.Time, error) {
-	clock, ok := t.Storage.(storage.Timed)
-	if !ok {
-		s, rev, err := t.Get(ctx, key)
-		return s, rev, time.Now(), err
-	}
+// Read implements [storage.Reader].
+func (t *timed) Read(ctx context.Context, key string) (e storage.Entry, err error) {
 	began := time.Now()
-	s, rev, now, err := clock.GetWithTime(ctx, key)
-	t.record(ctx, began, get, err)
-	return s, rev, now, err
+	if r, ok := t.Storage.(storage.Reader); ok {
+		e, err = r.Read(ctx, key)
+	} else {
+		e, err = t.readPlain(ctx, key)
+	}
+	t.record(ctx, began, read, err)
+	return e, err
+}
+
+// readPlain is Read with Get.
+func (t *timed) readPlain(ctx context.Context, key string) (storage.Entry, error) {
+	stored, _, err := t.Storage.Get(ctx, key)
+	if err != nil {
+		return storage.Entry{}, err
+	}
+	e := storage.Entry{Key: key, Time: time.Now()}
+	e.Leases, err = storage.Decode(stored.Data, &e.State)
+	e.Out = int64(len(e.Leases))
+	return e, err
 }
 
 func (t *timed) Set(ctx context.Context, key string, s storage.State, rev storage.Revision) error {
@@ -156,9 +170,9 @@ type decider struct {
 	atomic storage.Atomic
 }
 
-func (d decider) Do(ctx context.Context, key string, l *storage.Limits, op storage.Op) (storage.Answer, error) {
+func (d decider) Do(ctx context.Context, key string, l *decision.Limits, op decision.Op) (decision.Answer, error) {
 	operation := other
-	if int(op.Kind) < len(operations) {
+	if op.Kind >= 0 && int(op.Kind) < len(operations) {
 		operation = operations[op.Kind]
 	}
 	began := time.Now()

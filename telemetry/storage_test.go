@@ -5,12 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"reflect"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
 
 	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/decision"
 	"github.com/drip-go/drip/internal/oteltest"
 	"github.com/drip-go/drip/storage"
 	"github.com/drip-go/drip/storage/memory"
@@ -37,7 +40,7 @@ func timedStorage(t *testing.T, s storage.Storage, meters *oteltest.Meters) stor
 	return timed
 }
 
-// It can do what the storage can, and nothing else. Timed it is always, by the clock of the storage or of the process.
+// It can do what the storage can, and nothing else but Read.
 func TestStorageCanDoTheSame(t *testing.T) {
 	type (
 		plain  struct{ storage.Storage }
@@ -71,18 +74,13 @@ func TestStorageCanDoTheSame(t *testing.T) {
 			atomic
 			closer
 		}{p, a, c},
-		struct {
-			plain
-			atomic
-			lister
-		}{p, a, l},
+		m,
 		struct {
 			plain
 			atomic
 			lister
 			closer
 		}{p, a, l, c},
-		m,
 	} {
 		timed := timedStorage(t, s, &oteltest.Meters{})
 		can := func(s storage.Storage) string {
@@ -91,16 +89,59 @@ func TestStorageCanDoTheSame(t *testing.T) {
 			_, closes := s.(io.Closer)
 			return fmt.Sprint(decides, lists, closes)
 		}
-		if can(timed) != can(s) {
-			t.Errorf("storage %d: Atomic, Lister and Close are %s, of the storage itself %s", i, can(timed), can(s))
+		if got, want := can(timed), can(s); got != want {
+			t.Errorf("storage %d: Atomic, Lister and Close are %s, want %s", i, got, want)
 		}
-		if _, ok := timed.(storage.Timed); !ok {
-			t.Errorf("storage %d: it is not Timed", i)
+		if _, ok := timed.(storage.Reader); !ok {
+			t.Errorf("storage %d: it is no Reader, want one", i)
 		}
 		if again := timedStorage(t, timed, &oteltest.Meters{}); again != timed {
-			t.Errorf("storage %d: timed twice", i)
+			t.Errorf("storage %d: timed twice, want once", i)
 		}
 	}
+}
+
+// closing is a storage that says when it is closed.
+type closing struct {
+	storage.Storage
+	err error
+}
+
+func (c closing) Close() error { return c.err }
+
+func TestStorageIsClosed(t *testing.T) {
+	want := errors.New("closed")
+	timed := timedStorage(t, closing{memory.New(), want}, &oteltest.Meters{})
+	if got := timed.(io.Closer).Close(); got != want {
+		t.Errorf("Close() = %v, want the storage's %v", got, want)
+	}
+}
+
+// Read tells what the storage tells, or, of one with Get and Set alone, what Get does and the process's time.
+func TestStorageReads(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := memory.New()
+		b, err := drip.New(drip.Options{Storage: m, Start: time.Unix(0, 0)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := b.Admit(t.Context(), "shop", drip.Request{}); err != nil {
+			t.Fatal(err)
+		}
+		want, err := m.Read(t.Context(), "shop")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name, s := range map[string]storage.Storage{"Reader": m, "plain": struct{ storage.Storage }{m}} {
+			got, err := timedStorage(t, s, &oteltest.Meters{}).(storage.Reader).Read(t.Context(), "shop")
+			if err != nil || !got.Time.Equal(want.Time) {
+				t.Errorf("%s: at %v, %v; want %v, no error", name, got.Time, err, want.Time)
+			}
+			if got.Time = want.Time; !reflect.DeepEqual(got, want) {
+				t.Errorf("%s: got %+v, want %+v", name, got, want)
+			}
+		}
+	})
 }
 
 // failing fails while err is set.
@@ -120,10 +161,13 @@ func (f *failing) Get(ctx context.Context, key string) (storage.State, storage.R
 func TestStorageDuration(t *testing.T) {
 	var meters oteltest.Meters
 	timed := timedStorage(t, memory.New(), &meters)
-	limits := &storage.Limits{Window: storage.Window{Size: 1, RefreshRate: 1, RefreshInterval: 1000}, WaitForToken: 1, Lease: 1000, MaxLease: 1000}
-	for kind := storage.GetDelay; kind <= storage.Reset+1; kind++ { // one that there is not, too
+	limits := &decision.Limits{Windows: []decision.Window{{Size: 1, Rate: 1, Interval: 1000}}, Tokens: 1, Guess: 1, Lease: 1000, MaxLease: 1000}
+	if field, _ := limits.Ready(); field != "" {
+		t.Fatalf("Ready() = %q, want none", field)
+	}
+	for kind := decision.GetDelay; kind <= decision.Reset+1; kind++ { // one that there is not, too
 		for range 2 {
-			if _, err := timed.(storage.Atomic).Do(t.Context(), "shop", limits, storage.Op{Kind: kind, Now: 1, Cost: 1, For: 1}); err != nil {
+			if _, err := timed.(storage.Atomic).Do(t.Context(), "shop", limits, decision.Op{Kind: kind, Now: 1, Cost: 1, For: 1}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -142,11 +186,13 @@ func TestStorageDuration(t *testing.T) {
 		if _, _, got := timed.Get(t.Context(), "shop"); got != err {
 			t.Errorf("the error became %v", got)
 		}
-		if _, _, _, got := timed.(storage.Timed).GetWithTime(t.Context(), "shop"); got != err {
+		if _, got := timed.(storage.Reader).Read(t.Context(), "shop"); got != err {
 			t.Errorf("the error became %v", got)
 		}
-		if n := meters.Count("drip.storage.duration", keyOperation.String("get"), keyErrorType.String(want)); n != 2 {
-			t.Errorf("%v was timed %d times as %s, want 2", err, n, want)
+		for _, operation := range []string{"get", "read"} {
+			if n := meters.Count("drip.storage.duration", keyOperation.String(operation), keyErrorType.String(want)); n != 1 {
+				t.Errorf("%s with %v was timed %d times as %s, want once", operation, err, n, want)
+			}
 		}
 	}
 	if err := timed.Set(t.Context(), "shop", storage.State{}, 7); err != storage.ErrConflict {
@@ -163,7 +209,7 @@ func TestStorageDuration(t *testing.T) {
 // slow takes a while for all that it does.
 type slow struct{ *memory.Storage }
 
-func (s slow) Do(ctx context.Context, key string, l *storage.Limits, op storage.Op) (storage.Answer, error) {
+func (s slow) Do(ctx context.Context, key string, l *decision.Limits, op decision.Op) (decision.Answer, error) {
 	time.Sleep(2 * time.Millisecond)
 	return s.Storage.Do(ctx, key, l, op)
 }

@@ -12,9 +12,9 @@
 //	drip.leases            leases that are out: taken by this Bucket, not given back and not over
 //	drip.leases.expired    those that were over before they were given back: an operation took longer than its lease, or
 //	                       nobody has settled it
-//	drip.storage.duration  what a call of the storage took, in seconds: drip.operation is get_delay, admit, settle, …, and
-//	                       for a storage that has only Get and Set also get or set; error.type is conflict (for a Set that
-//	                       lost its race and is repeated), canceled, timeout or _OTHER
+//	drip.storage.duration  what a call of the storage took, in seconds: drip.operation is get_delay, admit, settle, …, read
+//	                       for Inspect, and get or set for a storage that has only those; error.type is conflict (for a
+//	                       Set that lost its race and is repeated), canceled, timeout or _OTHER
 //
 // No metric has the entity as an attribute, so there are as many series for a million entities as for one. What happens
 // to messages is measured by package consumer.
@@ -75,6 +75,14 @@ func labelled(common []attribute.KeyValue, more ...attribute.KeyValue) labels {
 func New(o drip.Options, p metric.MeterProvider, attributes ...attribute.KeyValue) (*Bucket, error) {
 	if o.Storage == nil {
 		o.Storage = memory.New()
+	}
+	if _, local := o.Storage.(*memory.Storage); local && o.Start.IsZero() {
+		// The default of drip.New, which does not see that the timed storage is one in memory.
+		now := time.Now
+		if o.Clock != nil {
+			now = o.Clock
+		}
+		o.Start = now()
 	}
 	var err error
 	if o.Storage, err = Storage(o.Storage, p, attributes...); err != nil {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"reflect"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -240,6 +241,38 @@ func leasesAtRandom(t *testing.T, random *rand.Rand) {
 	time.Sleep(time.Second)
 	if meters.Sum("drip.leases") != 0 || len(b.leases.out)+len(b.leases.first) != 0 {
 		t.Errorf("of leases that are over %d and %d are kept", len(b.leases.out), len(b.leases.first))
+	}
+}
+
+// New has the defaults of drip.New, also that of Start, which depends on the storage.
+func TestNewHasTheDefaultsOfDrip(t *testing.T) {
+	clock := func() time.Time { return time.UnixMilli(5000) }
+	for name, options := range map[string]func() drip.Options{
+		"no storage": func() drip.Options { return drip.Options{} },
+		"in memory":  func() drip.Options { return drip.Options{Storage: memory.New()} },
+		"another":    func() drip.Options { return drip.Options{Storage: struct{ storage.Storage }{memory.New()}} },
+		"a clock":    func() drip.Options { return drip.Options{Clock: clock} },
+		"a start":    func() drip.Options { return drip.Options{Start: time.Unix(1, 0), Clock: clock} },
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			o := options()
+			measured, err := New(o, &oteltest.Meters{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			plain, err := drip.New(o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := measured.Inspect(t.Context(), "shop")
+			if err != nil {
+				t.Fatal(err)
+			}
+			want, err := plain.Inspect(t.Context(), "shop")
+			if err != nil || !reflect.DeepEqual(got, want) {
+				t.Errorf("%s: %+v, want %+v, %v", name, got, want, err)
+			}
+		})
 	}
 }
 

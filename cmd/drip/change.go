@@ -4,12 +4,13 @@ import (
 	"bufio"
 	"cmp"
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"strings"
 	"time"
 
-	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/decision"
 	"github.com/drip-go/drip/storage"
 )
 
@@ -26,26 +27,32 @@ func (c *change) flags(set *flag.FlagSet) {
 
 // subject is an entity that is to be changed.
 type subject struct {
-	entity  string
-	before  snapshot
-	storage storage.Storage
+	*report // of before
+	state   decision.State
+	storage storage.Atomic
 }
 
-// bucket is one that changes the entity and keeps all that is known of it. That takes the windows by which its owners
-// decide: with fewer of them it would forget what the others have counted, and with others it would forget the entity
-// before it is full again. They are stored beside the counts, where there are some.
-func (e *subject) bucket(otherwise *limits) (*drip.Bucket, error) {
-	l := e.before.limits()
-	if l == nil {
-		l = otherwise
+// do changes the entity. It does not know the limits of its owners, and with others it would count its capacity wrongly. So
+// it says that the limits are those of the last decision and that it is the time of that decision: then nothing has to be
+// counted. The entity is kept for two years, or for as long as its owners say with their next decision.
+//
+// Of an entity that is not stored, only the closing matters: its owners cut the capacity to what they allow.
+func (e *subject) do(ctx context.Context, kind decision.Kind, d time.Duration) error {
+	l := decision.Limits{
+		Windows: []decision.Window{{Size: decision.MostUnits, Rate: decision.MostUnits, Interval: 1}},
+		Tokens:  1, Guess: 1, Lease: 1, MaxLease: 1,
 	}
-	return l.bucket(e.storage)
+	l.Ready()
+	op := decision.Op{Kind: kind, Now: decision.OwnClock, For: min(int64((d+time.Millisecond-1)/time.Millisecond), decision.MostTime/2)}
+	if e.Known {
+		l.Print, l.Fill = e.state.Print, 2*366*24*time.Hour.Milliseconds()
+		now := e.Time.UnixMilli()
+		op.Now = min(e.state.Now, now) // not above: Reset puts a time right that is ahead of the clock
+		op.For += max(0, now-e.state.Now)
+	}
+	_, err := e.storage.Do(ctx, e.Entity, &l, op)
+	return err
 }
-
-// idle are limits for entities of which no counts are kept but one, or none at all: one that is new is full, as it is for
-// all who have a Start in the past, and one that is known is forgotten after two years, or as its owners say with
-// their next decision.
-var idle = &limits{Size: plenty, Rate: plenty, Interval: duration(366 * 24 * time.Hour)}
 
 // do reads the entity and has f change it.
 func (c *change) do(ctx context.Context, args []string, f func(context.Context, *subject) error) error {
@@ -54,13 +61,35 @@ func (c *change) do(ctx context.Context, args []string, f func(context.Context, 
 		return err
 	}
 	defer closing()
-	e := &subject{entity: args[1], storage: s}
+	atomic, ok := s.(storage.Atomic)
+	if !ok {
+		return errors.New("this storage cannot change its entities")
+	}
 	reading, cancel := c.within(ctx)
 	defer cancel()
-	if e.before, err = take(reading, s, e.entity); err != nil {
-		return fmt.Errorf("%q: %w", e.entity, err)
+	e, err := read(reading, s, args[1])
+	if err != nil {
+		return err
 	}
-	return f(ctx, e)
+	j, err := newJudge(nil)
+	if err != nil {
+		return err
+	}
+	r, err := j.report(ctx, e)
+	if err != nil {
+		return err
+	}
+	return f(ctx, &subject{r, e.State, atomic})
+}
+
+// apply does the change, with a time limit of its own: the user may have taken a while to answer.
+func (c *change) apply(ctx context.Context, e *subject, kind decision.Kind, d time.Duration) error {
+	ctx, cancel := c.within(ctx)
+	defer cancel()
+	if err := e.do(ctx, kind, d); err != nil {
+		return fmt.Errorf("%q: %w", e.Entity, err)
+	}
+	return nil
 }
 
 type changeJSON struct {
@@ -80,54 +109,28 @@ func (c *change) tell(t *terminal, j changeJSON, format string, args ...any) err
 }
 
 // pause is "drip pause".
-type pause struct {
-	change
-	limits limitsFlag
-}
-
-func (c *pause) flags(set *flag.FlagSet) {
-	c.change.flags(set)
-	c.limits.flags(set)
-}
+type pause struct{ change }
 
 func (c *pause) run(ctx context.Context, t *terminal, args []string) error {
-	l, err := c.limits.read(t)
-	if err != nil {
-		return err
-	}
 	d, err := time.ParseDuration(args[2])
 	if err != nil || d <= 0 {
 		return usagef("DURATION is not one above 0, such as 30s, 10m or 1h30m")
 	}
 	return c.do(ctx, args, func(ctx context.Context, e *subject) error {
-		until := e.before.time.Add(d)
-		if closed := e.before.facts().closedUntil; closed.After(until) {
+		until := e.Time.Add(d)
+		if closed := e.ClosedUntil; closed.After(until) {
 			// Perhaps the provider has asked for it, and its word must not be cut short.
-			return c.tell(t, changeJSON{e.entity, e.before.known, false, moment(closed)},
-				"closed until %s already, which is later; nothing was changed", clock(closed, e.before.time, t.zone))
+			return c.tell(t, changeJSON{e.Entity, e.Known, false, moment(closed)},
+				"closed until %s already, which is later; nothing was changed", clock(closed, e.Time, t.zone))
 		}
-		switch {
-		case l == nil && !e.before.known:
-			l = idle
-		case l == nil && e.before.limits() == nil:
-			return usagef("the limits of %s are not stored, because only GetDelay was asked about it, and without them what it has used "+
-				"would be counted wrongly; --limits tells them", printable(e.entity))
-		}
-		b, err := e.bucket(l)
-		if err != nil {
-			return err
-		}
-		ctx, cancel := c.within(ctx)
-		defer cancel()
-		if err := b.Pause(ctx, e.entity, d); err != nil {
+		if err := c.apply(ctx, e, decision.Pause, d); err != nil {
 			return err
 		}
 		note := ""
-		if !e.before.known {
+		if !e.Known {
 			note = "\nNothing was stored of this entity: it was idle, or has another name."
 		}
-		return c.tell(t, changeJSON{e.entity, e.before.known, true, moment(until)},
-			"closed until %s%s", clock(until, e.before.time, t.zone), note)
+		return c.tell(t, changeJSON{e.Entity, e.Known, true, moment(until)}, "closed until %s%s", clock(until, e.Time, t.zone), note)
 	})
 }
 
@@ -136,21 +139,15 @@ type resume struct{ change }
 
 func (c *resume) run(ctx context.Context, t *terminal, args []string) error {
 	return c.do(ctx, args, func(ctx context.Context, e *subject) error {
-		closed := e.before.facts().closedUntil
-		j := changeJSON{e.entity, e.before.known, !closed.IsZero(), moment{}}
+		closed := e.ClosedUntil
+		j := changeJSON{e.Entity, e.Known, !closed.IsZero(), moment{}}
 		if closed.IsZero() {
 			return c.tell(t, j, "it was not closed")
 		}
-		b, err := e.bucket(idle)
-		if err != nil {
+		if err := c.apply(ctx, e, decision.Resume, 0); err != nil {
 			return err
 		}
-		ctx, cancel := c.within(ctx)
-		defer cancel()
-		if err := b.Resume(ctx, e.entity); err != nil {
-			return err
-		}
-		return c.tell(t, j, "open again; it had been closed until %s", clock(closed, e.before.time, t.zone))
+		return c.tell(t, j, "open again; it had been closed until %s", clock(closed, e.Time, t.zone))
 	})
 }
 
@@ -167,30 +164,22 @@ func (c *reset) flags(set *flag.FlagSet) {
 
 func (c *reset) run(ctx context.Context, t *terminal, args []string) error {
 	return c.do(ctx, args, func(ctx context.Context, e *subject) error {
-		f := e.before.facts()
-		j := changeJSON{e.entity, e.before.known, e.before.known, moment{}}
-		if !e.before.known {
+		j := changeJSON{e.Entity, e.Known, e.Known, moment{}}
+		if !e.Known {
 			return c.tell(t, j, "nothing is stored of it: it is idle, or has another name")
 		}
-		// All that is out counts as gone.
-		lost := count(f.inUse(), "token") + " and " + count(f.tickets, "ticket")
+		lost := count(e.InUse, "token") + " and all tickets"
 		if !c.yes {
 			if !t.asked {
-				return usagef("it takes back %s of %s; nobody is here to confirm that, so it needs --yes", lost, printable(e.entity))
+				return usagef("it takes back %s of %s; nobody is here to confirm that, so it needs --yes", lost, printable(e.Entity))
 			}
 			question := fmt.Sprintf("Take back %s of %s? If an operation is still under way there may be too many at once. [y/N] ",
-				lost, printable(e.entity))
+				lost, printable(e.Entity))
 			if yes, err := t.ask(ctx, question); err != nil || !yes {
 				return cmp.Or(err, fmt.Errorf("%w: nothing was changed", errNo))
 			}
 		}
-		b, err := e.bucket(idle)
-		if err != nil {
-			return err
-		}
-		ctx, cancel := c.within(ctx)
-		defer cancel()
-		if err := b.Reset(ctx, e.entity); err != nil {
+		if err := c.apply(ctx, e, decision.Reset, 0); err != nil {
 			return err
 		}
 		return c.tell(t, j, "%s taken back; what has run stays counted", lost)

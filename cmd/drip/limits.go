@@ -39,7 +39,7 @@ func (l *limits) options(s storage.Storage) drip.Options {
 		Size: l.Size, RefreshRate: l.Rate, RefreshInterval: time.Duration(l.Interval),
 		Concurrency: l.Concurrency, WaitForToken: time.Duration(l.WaitForToken),
 		Lease: time.Duration(l.Lease), MaxLease: time.Duration(l.MaxLease),
-		Start: time.Unix(0, 0), Storage: s,
+		Storage: s,
 	}
 	for _, w := range l.Windows {
 		o.Windows = append(o.Windows, drip.Window{Size: w.Size, RefreshRate: w.Rate, RefreshInterval: time.Duration(w.Interval)})
@@ -54,11 +54,6 @@ func (l *limits) bucket(s storage.Storage) (*drip.Bucket, error) {
 		return nil, usagef("limits: %s", strings.TrimPrefix(err.Error(), "drip: Options."))
 	}
 	return b, nil
-}
-
-// windowless tells that the limits say nothing of any window.
-func (l *limits) windowless() bool {
-	return l.Size == 0 && l.Rate == 0 && l.Interval == 0 && l.Windows == nil
 }
 
 // limitsFlag is the flag --limits.

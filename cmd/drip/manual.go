@@ -42,47 +42,46 @@ their code; what is left out is the default of drip.Options.
     "wait_for_token": "50ms", "lease": "1m", "max_lease": "1h"
   }
 
-windows are those after the first; a rate that is left out is the size.
-
-The storage has the windows that the last decision of Admit went by. They are taken if --limits names none, so that
---limits '{"concurrency": 5}' is enough there. Of an entity with one window that only GetDelay was asked about it has none.
+windows are those after the first; a rate that is left out is the size. The storage does not hold the limits, only what is
+left of them: inspect and top need them to say when an operation would run. Nothing else does.
 `,
 }
 
-const inspectHelp = `It tells what is left of each limit, which tokens are out and for how long, what is booked and until when, and when a
-newcomer would run and what keeps it from running now. It changes nothing and asks the storage once.
-
-Without --limits it goes by the windows that are stored, and cannot tell how many tokens there are.
+const inspectHelp = `It tells what is left of each limit, which tokens are out and for how long, and until when slots are booked or the entity
+is closed. It changes nothing and asks the storage once. With --limits it also tells when a newcomer would run, and what
+keeps it from running now.
 
   drip inspect redis://localhost:6379/0 shop-1
-  drip inspect env:REDIS_URL shop-1 --limits '{"concurrency": 5}'
+  drip inspect env:REDIS_URL shop-1 --limits '{"size": 38, "rate": 1, "interval": "500ms"}'
 `
 
-const topHelp = `Busiest are the entities with most operations in flight, then those that ran last. Longest waiting are those whose last
-postponed message is told to come back the latest. On a terminal the picture is refreshed until Ctrl-C; in a pipe it is
-one snapshot.
+const topHelp = `Busiest are the entities with most operations in flight, then those that were decided about last. Longest waiting are
+those whose last booked slot is furthest away. On a terminal the picture is refreshed until Ctrl-C; in a pipe it is one
+snapshot.
 
 A snapshot reads all that is stored, in steps of a thousand entities that hold up no decision. If that takes longer
 than --timeout it shows what was read, and says so. The pause between two is at least four times what one takes.
 
   in use    tokens that are out
-  last run  how long ago something ran
+  decided   how long ago the last decision was
   takes     how long operations take, on average
-  tickets   how many postponed messages have not come back
-  waiting   until the last of those postponed is told to come back
+  booked    units that are promised and have not run
+  waiting   until the last booked slot
   closed    until a pause, or what the provider has asked for, is over
   capacity  what is left of each window
   next      when a newcomer would run, and because of what not now
+
+booked, capacity and next need --limits, which are those of all entities.
 `
 
 const pauseHelp = `Nothing of the entity runs in any process until the time is over, or until drip resume. What is in flight goes on. What
-is closed for longer already stays so. Nothing that is known of the entity is lost. --limits is needed only for an
-entity that GetDelay, and nobody else, was asked about.
+is closed for longer already stays so. Nothing that is known of the entity is lost.
 
   drip pause redis://localhost:6379/0 shop-1 10m
 `
 
-const resumeHelp = `Of an entity that the provider has throttled this ends its time, too.
+const resumeHelp = `Of an entity that the provider has throttled this ends its time, too. The entity gains capacity as if it had been open
+since its last decision.
 `
 
 const resetHelp = `Use it when those who hold the tokens are known to be gone. All tokens and leases are back, all tickets forgotten, and the

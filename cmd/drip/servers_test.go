@@ -87,11 +87,11 @@ func TestOnServers(t *testing.T) {
 	onServers(t, func(t *testing.T, address string) {
 		b := consumers(t, address)
 		admit(t, b, "shop-1", 3)
-		const tokens = `--limits={"concurrency": 4}`
+		const all = `--limits={"size": 9, "rate": 9, "interval": "240000h", "concurrency": 4}`
 		agree := func(entity, bound string) {
 			t.Helper()
 			begin := time.Now()
-			got := inspected(t, patient, address, entity, tokens)
+			got := inspected(t, patient, address, entity, all)
 			a := admit(t, b, entity, 1)
 			off := time.Duration(got.Delay)*time.Millisecond - a.Delay // the server's clock goes on in between
 			if got.Bound != a.Bound.String() || got.Bound != bound || off.Abs() > time.Since(begin)+time.Millisecond {
@@ -108,14 +108,14 @@ func TestOnServers(t *testing.T) {
 			t.Error(got)
 		}
 		agree("shop-1", "tokens")
-		if got := must(t, "reset", patient, address, "shop-1", "--yes"); got != "shop-1: 4 tokens and 3 tickets taken back; what has run stays counted\n" {
+		if got := must(t, "reset", patient, address, "shop-1", "--yes"); got != "shop-1: 4 tokens and all tickets taken back; what has run stays counted\n" {
 			t.Error(got)
 		}
 		agree("shop-1", "nothing")
-		if got := must(t, "inspect", patient, address, "shop-1"); !strings.Contains(got, "\ncapacity    4 of 9, +9 every 240000h\n") {
+		if got := must(t, "inspect", patient, address, "shop-1", all); !strings.Contains(got, "\ncapacity    4 of 9, +9 every 240000h\n") {
 			t.Errorf("what has run should stay counted, five of nine:\n%s", got)
 		}
-		if got := inspected(t, patient, address, "shop-2", tokens); got != (told{Limits: "given", Bound: "nothing"}) {
+		if got := inspected(t, patient, address, "shop-2", all); got != (told{Limits: "given", Bound: "nothing"}) {
 			t.Errorf("of an entity that is not stored: %+v", got)
 		}
 	})
@@ -128,21 +128,21 @@ func TestTopOnServers(t *testing.T) {
 		for i := range many {
 			admit(t, b, fmt.Sprintf("shop-%04d", i), 1)
 		}
-		admit(t, b, "shop-0011", 6)
+		admit(t, b, "shop-0011", 9) // the last one beyond what there is
 		admit(t, b, "shop-0007", 3)
 		must(t, "pause", patient, address, "shop-0003", "72h")
 		var got struct {
-			Complete                         bool
-			Entities, Tickets, Closed, InUse int `json:",omitempty"`
-			Busiest, Longest_waiting         []struct{ Entity, Bound string }
+			Complete                  bool
+			Entities, Waiting, Closed int
+			Busiest, Longest_waiting  []struct{ Entity, Bound string }
 		}
-		if err := json.Unmarshal([]byte(must(t, "top", patient, address, "--json", "--rows", "2", `--limits={"concurrency":4}`)), &got); err != nil {
+		if err := json.Unmarshal([]byte(must(t, "top", patient, address, "--json", "--rows", "2", `--limits={"size":9,"rate":9,"interval":"240000h","concurrency":4}`)), &got); err != nil {
 			t.Fatal(err)
 		}
-		if !got.Complete || got.Entities != many || got.Closed != 1 || got.Tickets != 3 {
-			t.Errorf("of %d entities, one closed, three tickets: %+v", many, got)
+		if !got.Complete || got.Entities != many || got.Closed != 1 || got.Waiting != 1 {
+			t.Errorf("of %d entities, one closed, one waiting: %+v", many, got)
 		}
-		if fmt.Sprint(got.Busiest) != "[{shop-0007 tokens} {shop-0011 tokens}]" || fmt.Sprint(got.Longest_waiting) != "[{shop-0011 tokens}]" {
+		if fmt.Sprint(got.Busiest) != "[{shop-0007 tokens} {shop-0011 booked}]" || fmt.Sprint(got.Longest_waiting) != "[{shop-0011 booked}]" {
 			t.Errorf("busiest %v, longest waiting %v", got.Busiest, got.Longest_waiting)
 		}
 		t.Log("\n" + must(t, "top", patient, address, "--once", "--rows", "3"))

@@ -1,15 +1,15 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"io"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/decision"
 	"github.com/drip-go/drip/storage"
 	_ "github.com/drip-go/drip/storage/postgres"
 	_ "github.com/drip-go/drip/storage/redis"
@@ -35,145 +35,84 @@ func open(ctx context.Context, arg string) (s storage.Storage, close func(), err
 	}, nil
 }
 
-// snapshot is what is stored of an entity at one time. It is a Storage of that entity alone, of which a Bucket can be
-// asked what it makes of it.
-type snapshot struct {
-	state storage.State
-	known bool
-	time  time.Time
-}
-
-// take reads an entity, in one round trip.
-func take(ctx context.Context, s storage.Storage, entity string) (snapshot, error) {
-	var (
-		snap snapshot
-		rev  storage.Revision
-		err  error
-	)
-	if timed, ok := s.(storage.Timed); ok {
-		snap.state, rev, snap.time, err = timed.GetWithTime(ctx, entity)
-	} else {
-		snap.state, rev, err = s.Get(ctx, entity)
-		snap.time = time.Now()
+// read reads an entity, in one round trip.
+func read(ctx context.Context, s storage.Storage, entity string) (storage.Entry, error) {
+	r, ok := s.(storage.Reader)
+	if !ok {
+		return storage.Entry{}, errors.New("this storage cannot show its entities")
 	}
-	snap.known = rev != storage.NoRevision
-	return snap, err
-}
-
-func (s snapshot) GetWithTime(context.Context, string) (storage.State, storage.Revision, time.Time, error) {
-	rev := storage.NoRevision
-	if s.known {
-		rev = 1
-	}
-	return s.state.Clone(), rev, s.time, nil
-}
-
-func (s snapshot) Get(ctx context.Context, key string) (storage.State, storage.Revision, error) {
-	state, rev, _, err := s.GetWithTime(ctx, key)
-	return state, rev, err
-}
-
-func (s snapshot) Set(context.Context, string, storage.State, storage.Revision) error {
-	return errors.New("a snapshot does not change")
-}
-
-// status is what drip makes of the snapshot under these limits.
-func (s snapshot) status(ctx context.Context, l *limits, entity string) (drip.Status, error) {
-	b, err := l.bucket(s)
+	e, err := r.Read(ctx, entity)
 	if err != nil {
-		return drip.Status{}, err
+		return e, fmt.Errorf("%q: %w", entity, err)
 	}
-	return b.Inspect(ctx, entity)
+	return e, nil
 }
 
-// limits are the windows that the last decision went by, or nil: they are stored only with what Admit, Pause and
-// Throttled leave. Everything else is not, such as how many tokens there are: here there are plenty.
-func (s snapshot) limits() *limits {
-	b := s.state.Booking
-	if b == nil {
-		return nil
-	}
-	var l limits
-	first := windowOf(b.Window)
-	l.Size, l.Rate, l.Interval, l.Concurrency = first.Size, first.Rate, first.Interval, plenty
-	for _, f := range b.Further {
-		l.Windows = append(l.Windows, windowOf(f.Window))
-	}
-	return &l
+// judge says what drip makes of entities that were read. It is the storage of its own Bucket, with one of them at a time.
+type judge struct {
+	storage.Storage // nil: Inspect only reads
+	entry           storage.Entry
+	bucket          *drip.Bucket
+	limits          bool // they are known
 }
 
-const plenty = 1 << 30
-
-func windowOf(w storage.Window) window {
-	return window{int(w.Size), int(w.RefreshRate), duration(storage.Milliseconds(w.RefreshInterval))}
+// newJudge returns a judge by these limits. If they are nil, what needs limits is left out of its reports.
+func newJudge(l *limits) (*judge, error) {
+	j := &judge{limits: l != nil}
+	if l == nil {
+		l = &limits{Size: 1, Rate: 1, Interval: duration(366 * 24 * time.Hour)} // by which nothing is forgotten soon
+	}
+	var err error
+	j.bucket, err = l.bucket(j)
+	return j, err
 }
 
-// facts are what a snapshot says without any limits.
-type facts struct {
-	lastRun     time.Time // zero: never
-	capacity    []int64   // of each window, when it ran last
-	plain       int       // tokens without a lease
-	leases      []lease
-	operation   time.Duration
-	tickets     int
-	booked      int       // units
-	bookedUntil time.Time // when the last ticket is due
-	promised    time.Time // the last slot given to anybody, if it is to come
-	closedUntil time.Time // zero: open
+// Read implements storage.Reader. The Bucket gets a copy, as it is the caller's.
+func (j *judge) Read(context.Context, string) (storage.Entry, error) {
+	e := j.entry
+	e.State = e.State.Copy()
+	return e, nil
 }
 
-type lease struct {
-	age time.Duration
-	end time.Time
+func (j *judge) report(ctx context.Context, e storage.Entry) (*report, error) {
+	j.entry = e
+	s, err := j.bucket.Inspect(ctx, e.Key)
+	r := &report{Status: s, limits: j.limits, plain: int(e.State.Plain)}
+	if !s.Known {
+		return r, err
+	}
+	r.decided = time.UnixMilli(e.State.Now)
+	if last := time.UnixMilli(e.State.Slot); last.After(s.Time) {
+		r.waiting = last
+	}
+	for _, line := range e.State.Lines {
+		r.capacity = append(r.capacity, line.Left)
+	}
+	r.changed = j.limits && e.State.Print != printOf(s.Windows)
+	return r, err
 }
 
-func (f facts) inUse() int { return f.plain + len(f.leases) }
-
-// waiting is until when those that were postponed are put off; zero if nobody is.
-func (f facts) waiting() time.Time {
-	if f.promised.After(f.bookedUntil) {
-		return f.promised
+// printOf is the mark of windows in the state of the entities that are decided by them.
+func printOf(windows []drip.WindowStatus) int64 {
+	var l decision.Limits
+	for _, w := range windows {
+		l.Windows = append(l.Windows, decision.Window{
+			Size: int64(w.Size), Rate: int64(w.RefreshRate), Interval: w.RefreshInterval.Milliseconds(),
+		})
 	}
-	return f.bookedUntil
+	l.Ready() // Print does not depend on what is missing
+	return l.Print
 }
 
-func (s snapshot) facts() (f facts) {
-	if !s.known {
-		return f
-	}
-	now := s.time.UnixMilli()
-	if s.state.Ops.Last > 0 {
-		f.lastRun = time.UnixMilli(s.state.Ops.Last)
-	}
-	f.capacity = []int64{s.state.Ops.Capacity}
-	f.plain = int(s.state.InUse)
-	last := s.state.Wait.Last
-	if b := s.state.Booking; b != nil {
-		for _, w := range b.Further {
-			f.capacity = append(f.capacity, w.Ops)
-		}
-		for _, h := range b.Leases {
-			if h.End > now {
-				age := storage.Milliseconds(max(0, now-h.Begin()))
-				f.leases = append(f.leases, lease{age, time.UnixMilli(h.End)})
-			}
-		}
-		if b.Samples > 0 {
-			f.operation = storage.Milliseconds(b.Held / b.Samples)
-		}
-		if n := b.Old.Tickets + b.New.Tickets; n > 0 && now < s.state.Until {
-			f.tickets = int(n)
-			f.booked = int(b.Old.Units + b.New.Units)
-			f.bookedUntil = time.UnixMilli(max(b.Old.Last, b.New.Last))
-		}
-		if b.Closed > now {
-			f.closedUntil = time.UnixMilli(b.Closed)
-		}
-		last = max(last, b.Late.Last)
-	}
-	if last > now {
-		f.promised = time.UnixMilli(last)
-	}
-	slices.SortStableFunc(f.leases, func(a, b lease) int { return cmp.Compare(b.age, a.age) })
-	return f
+// report is what is said of an entity. Without limits the Status has no meaning in what depends on them: Windows, Delay,
+// Bound, Then, Booked and Concurrency.
+type report struct {
+	drip.Status
+	limits  bool // they are known
+	changed bool // the last decision was made by other ones
+
+	plain    int       // tokens without a lease
+	decided  time.Time // the time of the last decision; zero: never
+	waiting  time.Time // the last slot that is promised; zero if it has passed
+	capacity []int64   // of each window, after the last decision
 }

@@ -117,7 +117,7 @@ func show(out io.Writer, before, text string) error {
 type overall struct {
 	time                             time.Time
 	complete                         bool // all entities were read
-	entities, inUse, tickets, closed int
+	entities, inUse, waiting, closed int
 	busiest, longest                 ranking
 }
 
@@ -125,49 +125,43 @@ type overall struct {
 func (c *top) look(ctx context.Context, lister storage.Lister, l *limits) (*overall, error) {
 	within, cancel := c.within(ctx)
 	defer cancel()
+	j, err := newJudge(l)
+	if err != nil {
+		return nil, err
+	}
 	o := &overall{
 		complete: true,
 		busiest:  ranking{most: c.rows, order: byUse},
 		longest:  ranking{most: c.rows, order: byWaiting},
 	}
-	err := lister.List(within, func(e storage.Entry) error {
-		r := &report{entity: e.Key, snapshot: snapshot{state: e.State, known: true, time: e.Time}}
-		r.facts = r.snapshot.facts()
-		o.add(r)
-		return nil
+	err = lister.List(within, func(e storage.Entry) error {
+		r, err := j.report(ctx, e)
+		if err == nil {
+			o.add(r)
+		}
+		return err
 	})
 	if err != nil && o.entities > 0 && ctx.Err() == nil && within.Err() != nil {
 		o.complete, err = false, nil
 	}
-	if err != nil {
-		return nil, err
-	}
 	if o.time.IsZero() {
 		o.time = time.Now()
 	}
-	for _, r := range slices.Concat(o.busiest.reports, o.longest.reports) {
-		if err := r.judge(ctx, l); err != nil {
-			return nil, err
-		}
-	}
-	return o, nil
+	return o, err
 }
 
 func (o *overall) add(r *report) {
-	f := &r.facts
-	if r.snapshot.time.After(o.time) {
-		o.time = r.snapshot.time
+	if r.Time.After(o.time) {
+		o.time = r.Time
 	}
 	o.entities++
-	o.inUse += f.inUse()
-	o.tickets += f.tickets
-	if !f.closedUntil.IsZero() {
+	o.inUse += r.InUse
+	if !r.ClosedUntil.IsZero() {
 		o.closed++
 	}
-	if f.inUse() > 0 || !f.lastRun.IsZero() {
-		o.busiest.add(r)
-	}
-	if !f.waiting().IsZero() {
+	o.busiest.add(r)
+	if !r.waiting.IsZero() {
+		o.waiting++
 		o.longest.add(r)
 	}
 }
@@ -180,29 +174,21 @@ type ranking struct {
 }
 
 func (k *ranking) add(r *report) {
-	k.reports = slices.DeleteFunc(k.reports, func(o *report) bool { return o.entity == r.entity }) // a storage may tell twice
+	k.reports = slices.DeleteFunc(k.reports, func(o *report) bool { return o.Entity == r.Entity }) // a storage may tell twice
 	if i, _ := slices.BinarySearchFunc(k.reports, r, k.order); i < k.most {
 		k.reports = slices.Insert(k.reports, i, r)
 		k.reports = k.reports[:min(k.most, len(k.reports))]
 	}
 }
 
-// byUse puts those first that have most operations in flight, then those that ran last.
+// byUse puts those first that have most operations in flight, then those that were decided about last.
 func byUse(a, b *report) int {
-	return cmp.Or(
-		cmp.Compare(b.facts.inUse(), a.facts.inUse()),
-		b.facts.lastRun.Compare(a.facts.lastRun),
-		cmp.Compare(a.entity, b.entity),
-	)
+	return cmp.Or(cmp.Compare(b.InUse, a.InUse), b.decided.Compare(a.decided), cmp.Compare(a.Entity, b.Entity))
 }
 
 // byWaiting puts those first whose last one waits longest, then those with most to wait.
 func byWaiting(a, b *report) int {
-	return cmp.Or(
-		b.facts.waiting().Compare(a.facts.waiting()),
-		cmp.Compare(b.facts.tickets, a.facts.tickets),
-		cmp.Compare(a.entity, b.entity),
-	)
+	return cmp.Or(b.waiting.Compare(a.waiting), cmp.Compare(b.Booked, a.Booked), cmp.Compare(a.Entity, b.Entity))
 }
 
 func (o *overall) text(zone *time.Location) string {
@@ -211,13 +197,13 @@ func (o *overall) text(zone *time.Location) string {
 	if o.entities == 1 {
 		entities = "1 entity"
 	}
-	fmt.Fprintf(&b, "%s  %s, %s in use, %s out, %d closed\n", o.time.In(zone).Format("15:04:05"), entities,
-		count(o.inUse, "token"), count(o.tickets, "ticket"), o.closed)
+	fmt.Fprintf(&b, "%s  %s, %s in use, %d waiting, %d closed\n", o.time.In(zone).Format("15:04:05"), entities,
+		count(o.inUse, "token"), o.waiting, o.closed)
 	if !o.complete {
 		b.WriteString("There are more, for which there was no time: see --timeout.\n")
 	}
 	rows := [][]string{{""}}
-	rows = append(rows, o.busiest.rows("BUSIEST", "nothing has run")...)
+	rows = append(rows, o.busiest.rows("BUSIEST", "nothing is stored")...)
 	rows = append(rows, []string{""})
 	rows = append(rows, o.longest.rows("LONGEST WAITING", "nothing waits")...)
 	writeTable(&b, 24, rows) // the first column as wide as most names, so that nothing dances
@@ -228,7 +214,7 @@ func (k *ranking) rows(name, none string) [][]string {
 	if len(k.reports) == 0 {
 		return [][]string{{name}, {none}}
 	}
-	rows := [][]string{{name, "in use", "last run", "takes", "tickets", "waiting", "closed", "capacity", "next", " because of"}}
+	rows := [][]string{{name, "in use", "decided", "takes", "booked", "waiting", "closed", "capacity", "next", " because of"}}
 	for _, r := range k.reports {
 		rows = append(rows, r.row())
 	}
@@ -237,47 +223,42 @@ func (k *ranking) rows(name, none string) [][]string {
 
 // row is a line of a table.
 func (r *report) row() []string {
-	f, now := &r.facts, r.snapshot.time
 	until := func(t time.Time) string {
-		switch left := t.Sub(now); {
-		case t.IsZero():
+		if t.IsZero() {
 			return "-"
-		case left < 0:
-			return "overdue"
-		default:
-			return short(left)
 		}
+		return short(t.Sub(r.Time))
 	}
-	ran, takes := "-", "-"
-	if !f.lastRun.IsZero() {
-		ran = short(max(0, now.Sub(f.lastRun))) + " ago"
+	takes, inUse, booked := "-", fmt.Sprint(r.InUse), "-"
+	if r.Operation > 0 {
+		takes = short(r.Operation)
 	}
-	if f.operation > 0 {
-		takes = short(f.operation)
+	if r.limits {
+		inUse, booked = fmt.Sprintf("%d of %d", r.InUse, r.Concurrency), fmt.Sprint(r.Booked)
 	}
 	row := []string{
-		cut(printable(r.entity), 40), fmt.Sprint(f.inUse()), ran, takes, fmt.Sprint(f.tickets), until(f.waiting()), until(f.closedUntil),
+		cut(printable(r.Entity), 40), inUse, short(max(0, r.Time.Sub(r.decided))) + " ago", takes, booked,
+		until(r.waiting), until(r.ClosedUntil),
 	}
-	if r.limits == nowhere {
+	if !r.limits {
 		return append(row, "-", "-")
 	}
-	s := &r.status
-	if r.limits == given {
-		row[1] = fmt.Sprintf("%d of %d", s.InUse, s.Concurrency)
-	}
-	capacity := make([]string, len(s.Windows))
-	for i, w := range s.Windows {
+	capacity := make([]string, len(r.Windows))
+	for i, w := range r.Windows {
 		capacity[i] = fmt.Sprintf("%d of %d", w.Capacity, w.Size)
 	}
 	row = append(row, strings.Join(capacity, ", "))
-	if s.Delay == 0 {
+	if r.Delay == 0 {
 		return append(row, "now")
 	}
-	because := s.Bound.String()
-	if s.Then != drip.BoundNone {
-		because += ", then " + s.Then.String()
+	because := r.Bound.String()
+	if !r.ClosedUntil.IsZero() {
+		because = "closed"
+		if r.Then != drip.BoundNone {
+			because += ", then " + r.Then.String()
+		}
 	}
-	return append(row, short(s.Delay), " "+because)
+	return append(row, short(r.Delay), " "+because)
 }
 
 type overallJSON struct {
@@ -285,14 +266,14 @@ type overallJSON struct {
 	Complete bool         `json:"complete"`
 	Entities int          `json:"entities"`
 	InUse    int          `json:"in_use"`
-	Tickets  int          `json:"tickets"`
+	Waiting  int          `json:"waiting"`
 	Closed   int          `json:"closed"`
 	Busiest  []entityJSON `json:"busiest"`
 	Longest  []entityJSON `json:"longest_waiting"`
 }
 
 func (o *overall) json() overallJSON {
-	return overallJSON{moment(o.time), o.complete, o.entities, o.inUse, o.tickets, o.closed, o.busiest.json(), o.longest.json()}
+	return overallJSON{moment(o.time), o.complete, o.entities, o.inUse, o.waiting, o.closed, o.busiest.json(), o.longest.json()}
 }
 
 func (k *ranking) json() []entityJSON {

@@ -11,16 +11,17 @@ import (
 	"time"
 
 	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/decision"
 	"github.com/drip-go/drip/storage"
 )
 
 func TestTop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, url := newMemory(t)
-		if got, want := must(t, "top", url), `00:00:00  0 entities, 0 tokens in use, 0 tickets out, 0 closed
+		if got, want := must(t, "top", url), `00:00:00  0 entities, 0 tokens in use, 0 waiting, 0 closed
 
 BUSIEST
-nothing has run
+nothing is stored
 
 LONGEST WAITING
 nothing waits
@@ -44,25 +45,25 @@ nothing waits
 		must(t, "pause", url, "shop-3", "90m")
 		time.Sleep(time.Second)
 		for args, want := range map[string]string{
-			"--rows=4": `00:00:01  5 entities, 13 tokens in use, 11 tickets out, 1 closed
+			"--rows=4": `00:00:01  5 entities, 13 tokens in use, 2 waiting, 1 closed
 
-BUSIEST                                   in use  last run  takes  tickets  waiting  closed  capacity   next  because of
-shop-2                                         4    1s ago      -        8     2.9s       -    2 of 4   3.9s  booked
-shop-0                                         4    1s ago      -        3    896ms       -    2 of 4  896ms  booked
-a shop of GetDelay whose name is very l…       2    1s ago      -        0        -       -         -      -
-shop-1                                         2    1s ago      -        0        -       -    4 of 4    now
+BUSIEST                                   in use  decided  takes  booked  waiting  closed  capacity  next  because of
+shop-2                                         4   1s ago      -       -    2.92s       -         -     -
+shop-0                                         4   1s ago      -       -    896ms       -         -     -
+a shop of GetDelay whose name is very l…       2   1s ago      -       -        -       -         -     -
+shop-1                                         2   1s ago      -       -        -       -         -     -
 
-LONGEST WAITING                           in use  last run  takes  tickets  waiting  closed  capacity   next  because of
-shop-2                                         4    1s ago      -        8     2.9s       -    2 of 4   3.9s  booked
-shop-0                                         4    1s ago      -        3    896ms       -    2 of 4  896ms  booked
+LONGEST WAITING                           in use  decided  takes  booked  waiting  closed  capacity  next  because of
+shop-2                                         4   1s ago      -       -    2.92s       -         -     -
+shop-0                                         4   1s ago      -       -    896ms       -         -     -
 `,
-			"--rows=1 --limits={\"concurrency\":2}": `00:00:01  5 entities, 13 tokens in use, 11 tickets out, 1 closed
+			`--rows=1 --limits={"size":4,"rate":2,"concurrency":2}`: `00:00:01  5 entities, 13 tokens in use, 2 waiting, 1 closed
 
-BUSIEST                   in use  last run  takes  tickets  waiting  closed  capacity  next  because of
-shop-2                    4 of 2    1s ago      -        8     2.9s       -    2 of 4  3.9s  booked
+BUSIEST                   in use  decided  takes  booked  waiting  closed  capacity  next  because of
+shop-2                    4 of 2   1s ago      -       8    2.92s       -    2 of 4  3.9s  booked
 
-LONGEST WAITING           in use  last run  takes  tickets  waiting  closed  capacity  next  because of
-shop-2                    4 of 2    1s ago      -        8     2.9s       -    2 of 4  3.9s  booked
+LONGEST WAITING           in use  decided  takes  booked  waiting  closed  capacity  next  because of
+shop-2                    4 of 2   1s ago      -       8    2.92s       -    2 of 4  3.9s  booked
 `,
 		} {
 			if got := must(t, append([]string{"top", url}, strings.Fields(args)...)...); got != want {
@@ -74,6 +75,9 @@ shop-2                    4 of 2    1s ago      -        8     2.9s       -    2
 
 // The tables have what sorting everything would have, whatever the order, and each entity once.
 func TestRanking(t *testing.T) {
+	waits := func(name string, until int) *report {
+		return &report{Status: drip.Status{Entity: name}, waiting: time.Unix(int64(until), 0)}
+	}
 	r := rand.New(rand.NewPCG(1, 1))
 	for range 200 {
 		k := ranking{most: 1 + r.IntN(5), order: byWaiting}
@@ -84,17 +88,17 @@ func TestRanking(t *testing.T) {
 				n = before // an entity that sinks while it is read may leave its place empty
 			}
 			last[name] = n
-			k.add(&report{entity: name, facts: facts{promised: time.Unix(int64(n), 0)}})
+			k.add(waits(name, n))
 		}
 		for i, got := range k.reports {
 			above := 0
 			for name, n := range last {
-				if byWaiting(&report{entity: name, facts: facts{promised: time.Unix(int64(n), 0)}}, got) < 0 {
+				if byWaiting(waits(name, n), got) < 0 {
 					above++
 				}
 			}
 			if above != i {
-				t.Fatalf("%s is at %d, and %d are above it", got.entity, i, above)
+				t.Fatalf("%s is at %d, and %d are above it", got.Entity, i, above)
 			}
 		}
 		if len(k.reports) != min(k.most, len(last)) {
@@ -122,7 +126,7 @@ func (s slow) List(ctx context.Context, each func(storage.Entry) error) error {
 // What there was no time for is missing, and said to be.
 func TestTopShowsWhatThereWasTimeFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		some := []storage.Entry{{Key: "shop", Time: time.Now(), State: storage.State{InUse: 1, Ops: storage.Ledger{Last: time.Now().UnixMilli()}}}}
+		some := []storage.Entry{{Key: "shop", Time: time.Now(), State: decision.State{Print: 1, Plain: 1, Now: time.Now().UnixMilli()}}}
 		url := share(t, slow{entries: some})
 		if got := must(t, "top", url); !strings.Contains(got, "\nThere are more, for which there was no time: see --timeout.\n") || !strings.Contains(got, "\nshop ") {
 			t.Errorf("it prints\n%s", got)
