@@ -21,8 +21,8 @@ lint: ## Check format, vet, staticcheck, go.mod, dependencies and known vulnerab
 	@scripts/lint
 
 fuzz: ## Fuzz the decision, the limiter and the parsers, a minute each
-	@for p in ./storage ./limiter ./provider; do for f in $$(go test $$p -list '^Fuzz' | grep '^Fuzz'); do \
-		go test $$p -run '^$$' -fuzz "^$$f\$$" -fuzztime 1m || exit 1; done; done
+	@for p in ./decision ./storage ./limiter ./provider; do for f in $$(go test $$p -list '^Fuzz' | grep '^Fuzz'); do \
+		go test $$p -run '^$$' -fuzz "^$$f\$$" -fuzztime 1m -fuzzminimizetime 100x || exit 1; done; done
 
 compare: ## Run every comparison of the README, and write its figures anew
 	@scripts/compare

@@ -22,10 +22,10 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(servers.Main(m)) }
 
-// BenchmarkRedis compares drip's GetDelay with Allow of redis_rate v10, which decides by rate alone, on one server. In
-// each iteration they take turns, so that a busy machine is as busy for both, and every call is let through. With
-// one goroutine it also shows what a context costs drip that can end: a goroutine, so that the caller can leave; and
-// what Admit and Settle cost together.
+// BenchmarkRedis compares drip's GetDelay, and Admit and Settle as a pair, which is what a message costs, with one Allow of
+// redis_rate v10, which decides by rate alone, on one server. In each iteration they take turns, so that a busy machine
+// is as busy for all, and every call is let through. With one goroutine it also shows what a context costs drip that
+// can end: a goroutine, so that the caller can leave.
 //
 // Besides decisions a second and latencies it prints what a decision takes of a processor in microseconds: the script,
 // the server with it, and the client. Those hardly depend on what else the machine does.
@@ -94,13 +94,12 @@ func compareRedis(b *testing.B, server *servers.Redis, keys []string, goroutines
 	turns := []*redisTurns{
 		{name: "drip", ctx: context.Background(), decide: getDelay},
 		{name: "rate", ctx: context.Background(), decide: allow},
+		{name: "pair", ctx: context.Background(), decide: admitAndSettle},
 	}
 	if goroutines == 1 {
 		ctx, cancel := context.WithCancel(context.Background())
 		defer cancel()
-		turns = append(turns,
-			&redisTurns{name: "drip-ctx", ctx: ctx, decide: getDelay},
-			&redisTurns{name: "drip-admit+settle", ctx: context.Background(), decide: admitAndSettle})
+		turns = append(turns, &redisTurns{name: "drip-ctx", ctx: ctx, decide: getDelay})
 	}
 	for _, t := range turns {
 		t.take(b, server, keys, goroutines) // connects, loads the script, makes the keys
@@ -113,11 +112,16 @@ func compareRedis(b *testing.B, server *servers.Redis, keys []string, goroutines
 		}
 	}
 	b.ReportMetric(0, "ns/op") // how long the turns are
-	ratios := make([]float64, b.N)
-	for i := range ratios {
-		ratios[i] = turns[0].rates[i] / turns[1].rates[i]
+	for _, t := range turns {
+		if t.name == "rate" {
+			continue
+		}
+		ratios := make([]float64, b.N)
+		for i := range ratios {
+			ratios[i] = t.rates[i] / turns[1].rates[i]
+		}
+		b.ReportMetric(median(ratios), t.name+"×rate")
 	}
-	b.ReportMetric(median(ratios), "×rate")
 	for _, t := range turns {
 		slices.Sort(t.latencies)
 		at := func(q float64) float64 {

@@ -86,6 +86,7 @@ func read(in io.Reader) (metrics, error) {
 var rows = struct {
 	InMemory, Delays map[string]string // what a row is called, and the benchmark
 	Callers, Clients []int
+	Leases           []int
 }{
 	InMemory: map[string]string{
 		"**drip**":               "drip-ns",
@@ -97,6 +98,7 @@ var rows = struct {
 	},
 	Callers: []int{1, 16, 64, 256},
 	Clients: []int{1, 10, 50},
+	Leases:  []int{0, 100, 1000, 10_000, 100_000},
 	Delays: map[string]string{
 		"50 ms to 30 s":                      "uniform_50ms-30s",
 		"to whole seconds":                   "whole_seconds",

@@ -87,7 +87,6 @@ func consume(ctx context.Context, s settings, out io.Writer) error {
 		Size:            size,
 		RefreshRate:     refreshRate,
 		RefreshInterval: refreshInterval,
-		Start:           time.Unix(0, 0), // a shop that is not in the store has been idle: its bucket is full
 		Storage:         store,
 	}, meters)
 	if err != nil {

@@ -97,7 +97,7 @@ func run(ctx context.Context, url, storageURL string, listener net.Listener, out
 	// drip.New, and measured.
 	bucket, err := telemetry.New(drip.Options{
 		Size: 10, RefreshRate: 10, Concurrency: 5, Lease: 500 * time.Millisecond, MaxLease: time.Second,
-		Start: time.Unix(0, 0), Storage: s,
+		Storage: s,
 	}, meters)
 	if err != nil {
 		return err

@@ -26,6 +26,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/decision"
 	"github.com/drip-go/drip/storage/postgres"
 )
 
@@ -145,7 +146,7 @@ func (f *function) bucket(rate, window int) (*drip.Bucket, error) {
 		Size:            rate * window,
 		RefreshRate:     tokens,
 		RefreshInterval: every,
-		Concurrency:     math.MaxInt, // the function does not know when an operation is over
+		Concurrency:     min(decision.MostUnits, math.MaxInt), // the function does not know when an operation is over
 		Start:           time.Unix(0, 0),
 		Storage:         f.storage,
 		Clock:           f.clock,
