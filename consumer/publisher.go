@@ -117,6 +117,7 @@ type line struct {
 	users   int                 // calls of publish that have not returned
 	retired bool                // the last of them closes it
 	blocked chan struct{}       // not nil while the broker accepts nothing; closed when it does again
+	freed   time.Time           // when it accepted messages again, zero if it was never blocked
 	cause   *amqp.Error         // why it is done, if that is the broker's doing
 }
 
@@ -171,6 +172,9 @@ func (l *line) await(ctx, patience context.Context, w *waiting, most time.Durati
 				return fmt.Errorf("%w: in time", errUnconfirmed)
 			case l.isBlocked() != nil:
 				timeout.Reset(most)
+				continue
+			case l.accepting() < most: // what it left unread while it was blocked comes first
+				timeout.Reset(most - l.accepting())
 				continue
 			case !l.hasConfirmed(w.tag):
 				// It confirms nothing: this connection is of no use any more, perhaps because of this queue.
@@ -444,8 +448,15 @@ func (l *line) block(active bool) {
 		l.blocked = make(chan struct{})
 	case !active && l.blocked != nil:
 		close(l.blocked)
-		l.blocked = nil
+		l.blocked, l.freed = nil, time.Now()
 	}
+}
+
+// accepting is how long the broker has accepted messages since it was blocked last.
+func (l *line) accepting() time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return time.Since(l.freed)
 }
 
 func (l *line) isBlocked() <-chan struct{} {

@@ -78,3 +78,21 @@ func TestConfirmedAfterBlocking(t *testing.T) {
 		})
 	}
 }
+
+// The time that a broker has for a confirmation begins anew when it accepts messages again: those that it had not read come
+// first.
+func TestConfirmedLongAfterBlocking(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		confirmed := make(chan struct{})
+		done := make(chan struct{})
+		close(done)
+		l := &line{log: quiet, done: done}
+		time.AfterFunc(time.Second, func() { l.block(true) })
+		time.AfterFunc(9*time.Second, func() { l.block(false) })
+		time.AfterFunc(15*time.Second, func() { close(confirmed) })
+		w := &waiting{confirmed: confirmed, acked: func() bool { return true }}
+		if err := l.await(t.Context(), t.Context(), w, 10*time.Second); err != nil {
+			t.Errorf("await = %v, want a confirmation", err)
+		}
+	})
+}
