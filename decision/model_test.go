@@ -218,8 +218,8 @@ func (b *ledger) size(w int, from int64) (size int64) {
 }
 
 // gain is the most that a window brought from a time to another: its Rate at each beginning of an interval. One that
-// gathers capacity brings nothing while the entity is closed. While it is left out, it may bring by the limits before or
-// after, whichever is more.
+// gathers capacity brings nothing while the entity is closed. While it is left out nobody knows of a closing, and it may
+// bring by the limits before or after, whichever is more.
 func (b *ledger) gain(w int, from, to int64) (gain int64) {
 	for i, e := range b.eras {
 		begin, end := max(from, e.from), to
@@ -234,7 +234,11 @@ func (b *ledger) gain(w int, from, to int64) (gain int64) {
 		}
 		most := int64(0)
 		for _, window := range b.windows(w, i) {
-			most = max(most, b.gainOf(window, begin, end))
+			if w < len(e.limits.Windows) {
+				most = max(most, b.gainOf(window, begin, end))
+			} else {
+				most = max(most, times(begins(window.Interval, begin, end), window.Rate))
+			}
 		}
 		gain = min(gain+most, 1<<61)
 	}
