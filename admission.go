@@ -188,7 +188,8 @@ func (b *Bucket) Settle(ctx context.Context, entityID string, l Lease, cost int)
 }
 
 // Cancel undoes an Admit: the lease is given back with all it was charged, as for an operation that was never sent, or
-// the booked slot is given to others. It returns ErrNoLease if there was nothing to undo.
+// the booked slot is given to others. Call it once for a
+// ticket: a second call may give back the slot of another. It returns ErrNoLease if the lease was over or the ticket unknown.
 func (b *Bucket) Cancel(ctx context.Context, entityID string, a Admission) error {
 	op := decision.Op{Kind: decision.Cancel, Ticket: a.Ticket.t}
 	return b.leased(ctx, "cancel", entityID, a.Lease, &op)
