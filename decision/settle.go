@@ -47,7 +47,7 @@ func (l *Limits) throttle(s *State, leases Leases, now, wait int64) {
 	for i := range l.Windows {
 		if w, line := &l.Windows[i], &s.Lines[i]; w.Size > w.Rate {
 			line.Left = min(line.Left, 0)
-			line.Fresh, line.FreshFrom, line.Stale = 0, s.LastID, 0
+			line.keep(s)
 		}
 	}
 }

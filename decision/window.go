@@ -106,7 +106,7 @@ func (l *Limits) adopt(s *State, now int64) {
 		line := &s.Lines[i]
 		if line.Spare == leftOut { // what ran meanwhile may have run last
 			line.Left += w.gain(s, min(line.Promised, w.Size), line.Taken, now) - line.Promised
-			line.Fresh, line.FreshFrom, line.Stale = 0, s.LastID, 0
+			line.keep(s)
 		}
 		line.Left = min(line.Left, w.Size)
 		line.Promised, line.Spare, line.Taken = line.Left, 0, 0
@@ -145,6 +145,9 @@ func (line *Line) clip(w *Window, last int64) {
 		line.Stale -= over
 	}
 }
+
+// keep lets no lease that is out give anything back.
+func (line *Line) keep(s *State) { line.Fresh, line.FreshFrom, line.Stale = 0, s.LastID, 0 }
 
 // line brings the promised slots to now. Nothing is promised that has run.
 func (l *Limits) line(s *State, now int64) {
