@@ -1,29 +1,144 @@
 package decision
 
-// admit answers Admit.
-func (l *Limits) admit(s *State, leases Leases, op *Op, now int64, a *Answer) {
-	t := l.advance(s, leases, now)
-	l.decide(s, leases, op, t, a)
-	if a.Delay > 0 {
-		a.Delay += t - now
-		return
+// admit answers Admit and GetDelay.
+func (l *Limits) admit(s *State, leases Leases, shared []Shared, op *Op, before, now int64, a *Answer) {
+	plain := op.Kind == GetDelay
+	if plain && len(shared) == 0 && len(l.Windows) == 1 && s.LastID == 0 && s.Next == 0 && s.Closed <= now {
+		l.classic(s, now, before, a)
+	} else {
+		l.decide(s, leases, shared, op, now, a)
 	}
-	s.LastID = max(s.LastID+1, t*1024) // later than the leases of before the entity was forgotten
-	a.Lease = Lease{ID: s.LastID, Begin: t, End: t + l.Lease, Cost: op.Cost}
-	leases.Hold(a.Lease.ID, a.Lease.End)
-	for i := range l.Windows {
-		s.Lines[i].Fresh += op.Cost
+	if plain {
+		a.Ticket = Ticket{}
+		if a.Delay == 0 {
+			s.Plain++
+		}
+	} else if a.Delay == 0 && !a.Late {
+		l.lease(s, leases, shared, op.Cost, now, a)
 	}
 }
 
+// lease holds a token in all limits, under one ID.
+func (l *Limits) lease(s *State, leases Leases, shared []Shared, cost, now int64, a *Answer) {
+	id := max(s.LastID+1, now*1024) // later than the leases of before the entity was forgotten
+	for i := range shared {
+		x := &shared[i]
+		id = max(id, x.State.LastID+1)
+	}
+	a.Lease = Lease{ID: id, Begin: now, End: now + l.Lease, Cost: cost}
+	s.LastID = id
+	leases.Hold(id, a.Lease.End)
+	for i := range l.Windows {
+		s.Lines[i].Fresh += cost
+	}
+	for i := range shared {
+		x := &shared[i]
+		x.State.LastID = id
+		x.Leases.Hold(id, a.Lease.End)
+		for j := range x.Limits.Windows {
+			x.State.Lines[j].Fresh += cost
+		}
+	}
+}
+
+// arrive counts the entity and the shared limits up to one time, and returns it.
+func (l *Limits) arrive(s *State, leases Leases, shared []Shared, now int64) int64 {
+	for i := range shared {
+		x := &shared[i]
+		if x.State.Print != 0 {
+			now = max(now, x.State.Now)
+		}
+	}
+	now = l.advance(s, leases, now)
+	for i := range shared {
+		x := &shared[i]
+		x.advance(now)
+	}
+	return now
+}
+
 // decide answers Admit, and GetDelay for an entity that more is known of.
-func (l *Limits) decide(s *State, leases Leases, op *Op, now int64, a *Answer) {
+func (l *Limits) decide(s *State, leases Leases, shared []Shared, op *Op, now int64, a *Answer) {
+	if op.Kind == GetDelay {
+		op.Cost = 1
+	}
 	l.line(s, now)
+	if op.Urgent || len(s.Flows) > 0 {
+		f := &s.Flows[s.flow(ofUrgent)]
+		f.expire(now - l.grace())
+		if op.Urgent && op.Ticket.Slot > 0 {
+			f.take(&op.Ticket)
+		}
+	}
 	v := l.look(s, leases, op, now)
-	if v.bound == BoundNone {
-		l.run(s, op, &v, now)
-	} else {
+	fits := v.bound == BoundNone
+	for i := range shared {
+		x := &shared[i]
+		f := &s.Flows[s.flow(x.Key)]
+		x.enter(f, op, v.back, now)
+		x.look(f, op, v.back, now)
+		fits = fits && x.fits
+	}
+	if op.Deadline > 0 && now > op.Deadline {
+		a.Late = true
+	} else if fits {
+		l.run(s, op, &v)
+		for i := range shared {
+			x := &shared[i]
+			x.run(&s.Flows[s.flow(x.Key)], op)
+		}
+		return
+	}
+	// The first slot that suits all.
+	own := now + 1
+	if v.bound != BoundNone {
+		own = l.when(s, op, &v, now)
+		a.Bound = v.bound
+	}
+	slot, before, rounds := own, int64(0), int64(0)
+	for before < slot && rounds < 8 {
+		before = slot
+		rounds++
+		for i := range shared {
+			x := &shared[i]
+			at := x.place(&s.Flows[s.flow(x.Key)], op, v.back, slot, now)
+			if at > slot || a.Bound == BoundNone && !x.fits {
+				a.Limit, a.Bound = int64(i)+1, x.bound
+				if x.fits { // now, but not then
+					a.Bound = BoundBooked
+				}
+				slot = at
+			}
+			if i == 0 && !x.token && !op.Urgent {
+				slot = l.Windows[0].inLine(s, &s.Flows[s.flow(x.Key)], op.Cost, slot, now)
+			}
+		}
+	}
+	a.Delay = slot - now
+	if a.Late || op.Deadline > 0 && slot > op.Deadline {
+		a.Late = true
+		if v.back {
+			l.unbook(s, &op.Ticket)
+		}
+		return
+	}
+	if a.Limit == 0 {
 		l.book(s, op, &v, now, a)
+	} else {
+		a.Ticket = Ticket{Slot: slot, Number: op.Ticket.Number, Again: op.Ticket.Again, Cost: op.Cost}
+	}
+	if op.Urgent {
+		s.Flows[s.flow(ofUrgent)].put(&a.Ticket)
+	}
+	for i := range shared {
+		x := &shared[i]
+		f := &s.Flows[s.flow(x.Key)]
+		if i == 0 && !x.token && !op.Urgent {
+			end := max(slot, f.End)
+			f.Left = l.Windows[0].ahead(s, f, end, now) - op.Cost
+			f.End = end
+		}
+		x.book(f, op, v.back, &a.Ticket, now)
 	}
 }
 
@@ -44,6 +159,7 @@ func (l *Limits) look(s *State, leases Leases, op *Op, now int64) (v view) {
 	t := &op.Ticket
 	v.back = t.Slot > 0 && t.Number <= s.Next && op.Kind == Admit
 	v.at, v.bound = now, BoundNone
+	urgent := s.urgent()
 	v.pace = l.pace(s)
 	v.again = max(l.space(v.pace), v.pace/4)
 	if s.Closed > now {
@@ -51,7 +167,11 @@ func (l *Limits) look(s *State, leases Leases, op *Op, now int64) (v view) {
 	}
 	for i := range l.Windows {
 		w := &l.Windows[i]
-		at := w.room(s, s.Lines[i].Left, op.Cost, now)
+		left := s.Lines[i].Left
+		if v.back && !op.Urgent { // it lets what is urgent pass, but for half of the rate once it was denied
+			left -= min(urgent, w.Rate-t.Again*(w.Rate+1)/2)
+		}
+		at := w.room(s, left, op.Cost, now)
 		if at > v.at {
 			v.at, v.bound = at, BoundWindow+Bound(i)
 		}
@@ -64,10 +184,17 @@ func (l *Limits) look(s *State, leases Leases, op *Op, now int64) (v view) {
 	v.fresh = !v.back || v.at > now && (t.Again > 0 && t.Slot <= now || now-t.Slot > l.grace())
 	if v.fresh {
 		v.slot = max(s.Slot, s.Closed)
-		for i := range l.Windows {
-			v.slot = max(v.slot, l.Windows[i].room(s, s.Lines[i].Promised, l.weight(s, op.Cost), s.Slot))
+		if op.Urgent {
+			v.slot = max(now, s.Closed)
 		}
-		if s.Slot > now {
+		for i := range l.Windows {
+			if w, line := &l.Windows[i], &s.Lines[i]; op.Urgent {
+				v.slot = max(v.slot, w.room(s, line.Left-urgent, op.Cost, now))
+			} else {
+				v.slot = max(v.slot, w.room(s, line.Promised, l.weight(s, op.Cost), s.Slot))
+			}
+		}
+		if s.Slot > now && !op.Urgent {
 			v.slot = max(v.slot, s.Slot+l.space(v.pace)/1000)
 		}
 		if v.slot > v.at {
@@ -77,7 +204,7 @@ func (l *Limits) look(s *State, leases Leases, op *Op, now int64) (v view) {
 			}
 		}
 	}
-	if v.at == now && (s.Plain+leases.Out(now) >= l.Tokens || !v.back && s.AgainUS > now*1000) {
+	if v.at == now && (s.Plain+leases.Out(now) >= l.Tokens || !v.back && !op.Urgent && s.AgainUS > now*1000) {
 		v.bound = BoundTokens
 	}
 	if s.Closed > now {
@@ -114,7 +241,7 @@ func (l *Limits) others(s *State, which int, now int64) int64 {
 }
 
 // run takes capacity.
-func (l *Limits) run(s *State, op *Op, v *view, now int64) {
+func (l *Limits) run(s *State, op *Op, v *view) {
 	for i := range s.Lines {
 		line := &s.Lines[i]
 		line.Left -= op.Cost
@@ -123,7 +250,7 @@ func (l *Limits) run(s *State, op *Op, v *view, now int64) {
 		}
 	}
 	if !v.back && !v.spare {
-		l.promise(s, now, op.Cost)
+		l.promise(s, s.Slot, op.Cost)
 	}
 	if !v.back { // a token was free although others wait for one: they are fewer than their numbers say
 		s.Head += max(0, s.Next*16-s.Head+15) / 16
@@ -132,20 +259,48 @@ func (l *Limits) run(s *State, op *Op, v *view, now int64) {
 	}
 }
 
-// book gives a ticket.
+// when is the slot of an operation that does not run. It changes nothing.
+func (l *Limits) when(s *State, op *Op, v *view, now int64) int64 {
+	t, slot, again := &op.Ticket, max(v.at, now+1), int64(0)
+	if !v.fresh && t.Slot > now {
+		slot = max(v.at, t.Slot)
+	} else if !v.fresh {
+		again = l.again(s, now)
+		if v.bound == BoundTokens { // none comes back before
+			again = min(again+v.again, Never)
+		}
+		slot = max(slot, again/1000)
+	}
+	if v.bound == BoundTokens && !op.Urgent {
+		// Tokens come back at random: early by twice the root, so that few find one idle and none waits for long.
+		number := t.Number
+		if !v.back {
+			number = s.Next + 1
+		}
+		n := max(1, number-s.Head/16)
+		slot = max(slot, now+min(max(0, n-2*root(n)), bound/v.pace)*v.pace/1000)
+	}
+	return slot
+}
+
+// again is when the tickets that were denied have had their turn, in us.
+func (l *Limits) again(s *State, now int64) int64 { return max(s.AgainUS, max(now, s.Closed)*1000) }
+
+// book gives a ticket for the slot in a.
 func (l *Limits) book(s *State, op *Op, v *view, now int64, a *Answer) {
 	t := op.Ticket
 	if !v.back {
 		s.Next++
 		t.Number = s.Next
 	}
-	slot := max(v.at, now+1)
 	if v.fresh {
-		l.promise(s, v.slot, op.Cost)
+		if op.Urgent {
+			l.promise(s, s.Slot, op.Cost)
+		} else {
+			l.promise(s, v.slot, op.Cost)
+		}
 		t.Again = 0
-	} else if t.Slot > now {
-		slot = max(v.at, t.Slot)
-	} else {
+	} else if t.Slot <= now {
 		if v.at > now {
 			t.Again = 1
 			for i := range l.Windows {
@@ -155,20 +310,10 @@ func (l *Limits) book(s *State, op *Op, v *view, now int64, a *Answer) {
 				}
 			}
 		}
-		again := max(s.AgainUS, max(now, s.Closed)*1000)
-		s.AgainUS = min(again+v.again, Never)
-		if v.bound == BoundTokens { // none comes back before
-			again = s.AgainUS
-		}
-		slot = max(slot, again/1000)
+		s.AgainUS = min(l.again(s, now)+v.again, Never)
 	}
-	if v.bound == BoundTokens {
-		// Tokens come back at random: early by twice the root, so that few find one idle and none waits for long.
-		n := max(1, t.Number-s.Head/16)
-		slot = max(slot, now+min(max(0, n-2*root(n)), bound/v.pace)*v.pace/1000)
-	}
-	t.Slot, t.Cost = slot, op.Cost
-	a.Delay, a.Bound, a.Ticket = slot-now, v.bound, t
+	t.Slot, t.Cost = now+a.Delay, op.Cost
+	a.Ticket = t
 }
 
 // promise takes a slot.
@@ -180,14 +325,15 @@ func (l *Limits) promise(s *State, slot, cost int64) {
 	s.Slot = slot
 }
 
-// unbook gives a slot back.
-func (l *Limits) unbook(s *State, leases Leases, t *Ticket, now int64) {
-	l.line(s, l.advance(s, leases, now))
-	for i := range l.Windows {
-		line := &s.Lines[i]
-		line.Promised = min(l.Windows[i].Size, line.Promised+l.weight(s, t.Cost))
+// unbook gives a slot back that is in the line.
+func (l *Limits) unbook(s *State, t *Ticket) {
+	if t.Number > 0 {
+		for i := range l.Windows {
+			line := &s.Lines[i]
+			line.Promised = min(l.Windows[i].Size, line.Promised+l.weight(s, t.Cost))
+		}
+		s.Head = min(s.Next*16, s.Head+16)
 	}
-	s.Head = min(s.Next*16, s.Head+16)
 }
 
 // weight is what an operation is expected to cost.

@@ -1,24 +1,7 @@
 package decision
 
-// getDelay answers GetDelay. As long as an entity knows nothing but GetDelay and has one window, the delays are those of
-// npm dripping-bucket 1.2.0, number for number. After that a caller is a newcomer that carries no ticket.
-func (l *Limits) getDelay(s *State, leases Leases, now int64, a *Answer) {
-	before := s.Now
-	t := l.advance(s, leases, now)
-	if len(l.Windows) == 1 && s.LastID == 0 && s.Next == 0 && s.Closed <= t {
-		l.classic(s, t, before, a)
-	} else {
-		op := Op{Kind: GetDelay, Cost: 1}
-		l.decide(s, leases, &op, t, a)
-	}
-	if a.Delay == 0 {
-		s.Plain++
-	} else {
-		a.Delay, a.Ticket = a.Delay+t-now, Ticket{}
-	}
-}
-
-// classic is the algorithm of the reference. Slot and Promised are its wait.last and wait.capacity, Now and Left its ops.
+// classic answers GetDelay as long as an entity knows nothing else and has one window: the delays are those of npm
+// dripping-bucket 1.2.0, number for number. Slot and Promised are its wait.last and wait.capacity, Now and Left its ops.
 func (l *Limits) classic(s *State, now, before int64, a *Answer) {
 	w, line := &l.Windows[0], &s.Lines[0]
 	if s.Plain < l.Tokens {

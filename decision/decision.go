@@ -14,6 +14,9 @@
 //
 // Each window keeps two capacities. Left counts what has run, and nothing runs that does not fit it. Promised counts
 // the booked slots as well, and only newcomers look at it. So bookings decide the order, never the limit.
+//
+// A limit that entities share is asked besides: all limits must let the operation run, or it books the first slot that suits
+// all. See [Shared].
 package decision
 
 // Never is a time that does not come.
@@ -35,6 +38,9 @@ type State struct {
 	Ended   int64 // the number of operations in Held
 	Saved   int64 // the average part of an estimate that comes back when it is settled, in 4096ths
 	Lines   []Line
+
+	Flows     []Flow     // of an entity: one for each shared limit it was within, and one of its own for urgent operations
+	Calendars []Calendar // of a shared limit: one
 }
 
 // Line is the state of one window.
@@ -58,12 +64,12 @@ const (
 	GetDelay Kind = iota
 	// ReturnToken gives back one plain token. It sets Found if one was out.
 	ReturnToken
-	// Admit decides for a caller who can carry a ticket. It reads Cost and Ticket. It sets Delay and Bound, and the
-	// Lease of an operation that runs or the Ticket of one that is postponed.
+	// Admit decides for a caller who can carry a ticket. It reads Cost, Ticket, Urgent and Deadline. It sets Delay, Bound
+	// and Limit, and the Lease of an operation that runs or the Ticket of one that is postponed; or Late.
 	Admit
 	// Settle gives back Lease and charges the real Cost. It sets Found.
 	Settle
-	// Cancel undoes an Admit: it gives back Lease with its whole cost, and the slot of Ticket. It sets Found.
+	// Cancel undoes an Admit: it gives back Lease with its whole cost, and the slot of Ticket. It reads Urgent. It sets Found.
 	Cancel
 	// Renew makes Lease as long as a new one, up to Limits.MaxLease. It sets Lease and Found.
 	Renew
@@ -85,17 +91,22 @@ const OwnClock = -1 << 63
 type Op struct {
 	Kind   Kind
 	Now    int64 // ms since 1970, or OwnClock
-	Cost   int64
+	Cost   int64 // of GetDelay it is 1, whatever is given
 	For    int64 // ms
 	Ticket Ticket
 	Lease  Lease
+
+	Urgent   bool  // Admit and Cancel: it goes before what is not urgent of the entity
+	Deadline int64 // Admit: no later slot is booked; ms since 1970, 0 if there is none
 }
 
 // Answer is the outcome of an Op.
 type Answer struct {
 	Delay  int64 // ms by the clock of the caller; 0: run
 	Bound  Bound // the cause of Delay
+	Limit  int64 // the limit of Bound: 0 is the entity's own, 1 the first shared one
 	Found  bool
+	Late   bool // Admit: it cannot run before its Deadline. Nothing is booked, and a Ticket is given up
 	Ticket Ticket
 	Lease  Lease
 }
@@ -132,30 +143,40 @@ const (
 // Apply does op at the time now, sets the answer a, which is zero before, and turns s and leases into what is to be stored.
 // A State that is zero afterwards needs no storing.
 func (l *Limits) Apply(s *State, leases Leases, op *Op, now int64, a *Answer) {
+	l.ApplyWithin(s, leases, nil, op, now, a)
+}
+
+// ApplyWithin is Apply for an operation within shared limits, too. They change with s. A Settle, a Cancel and a Renew need
+// those of the Admit.
+func (l *Limits) ApplyWithin(s *State, leases Leases, shared []Shared, op *Op, now int64, a *Answer) {
+	before, t := s.Now, now
+	changes := op.Kind == GetDelay || op.Kind == Admit || op.Kind == Throttle || op.Kind == Pause
+	if op.Kind == Settle || op.Kind == Cancel {
+		changes = s.giveBack(leases, shared, op, now, a)
+	} else if op.Kind == Resume || op.Kind == Reset {
+		changes = s.Print != 0
+	}
+	if changes {
+		t = l.arrive(s, leases, shared, now)
+	}
 	switch op.Kind {
-	case GetDelay:
-		l.getDelay(s, leases, now, a)
-	case Admit:
-		l.admit(s, leases, op, now, a)
+	case GetDelay, Admit:
+		l.admit(s, leases, shared, op, before, t, a)
+		if a.Delay > 0 {
+			a.Delay += t - now
+		}
 	case ReturnToken:
 		if s.Plain > 0 {
 			s.Plain--
 			a.Found = true
+			for i := range shared {
+				x := &shared[i]
+				x.State.Plain = max(0, x.State.Plain-1)
+			}
 		}
-	case Settle:
-		if leases.Release(&op.Lease, max(now, s.Now)) {
-			l.settle(s, leases, &op.Lease, op.Cost, now)
-			a.Found = true
-		}
-	case Cancel:
-		if leases.Release(&op.Lease, max(now, s.Now)) {
-			l.advance(s, leases, now)
-			l.charge(s, &op.Lease, 0)
-			a.Found = true
-		}
-		if op.Ticket.Number > 0 && op.Ticket.Number <= s.Next {
-			l.unbook(s, leases, &op.Ticket, now)
-			a.Found = true
+	case Settle, Cancel:
+		if changes {
+			l.end(s, shared, op, t, a)
 		}
 	case Renew:
 		if leases.Release(&op.Lease, max(now, s.Now)) {
@@ -163,19 +184,26 @@ func (l *Limits) Apply(s *State, leases Leases, op *Op, now int64, a *Answer) {
 			a.Lease.End = min(max(now, s.Now)+l.Lease, op.Lease.Begin+l.MaxLease)
 			leases.Hold(a.Lease.ID, a.Lease.End)
 			a.Found = a.Lease.End > now
+			for i := range shared {
+				x := &shared[i]
+				if x.Leases.Release(&op.Lease, max(now, x.State.Now)) {
+					x.Leases.Hold(a.Lease.ID, a.Lease.End)
+				}
+			}
 		}
-	case Throttle:
-		l.throttle(s, leases, now, op.For)
-	case Pause:
-		l.pause(s, leases, now, op.For)
+	case Throttle, Pause:
+		l.pause(s, t, t+op.For)
+		if op.Kind == Throttle {
+			l.drop(s)
+		}
 	case Resume:
 		if s.Print != 0 {
-			l.resume(s, leases, now)
+			l.resume(s, t)
 		}
 	case Reset:
 		leases.Clear()
 		if s.Print != 0 {
-			l.reset(s, leases, now)
+			l.reset(s, before, now)
 		}
 	}
 }
@@ -185,7 +213,7 @@ func (l *Limits) Apply(s *State, leases Leases, op *Op, now int64, a *Answer) {
 func (o *Op) Undo(a *Answer) (undo Op, any bool) {
 	switch {
 	case o.Kind == Admit:
-		return Op{Kind: Cancel, Now: o.Now, Lease: a.Lease, Ticket: a.Ticket}, true
+		return Op{Kind: Cancel, Now: o.Now, Lease: a.Lease, Ticket: a.Ticket, Urgent: o.Urgent}, true
 	case o.Kind == GetDelay && a.Delay == 0:
 		return Op{Kind: ReturnToken, Now: o.Now}, true
 	}

@@ -2,23 +2,43 @@ package decision
 
 // Newcomer tells what Admit would answer a newcomer of one unit now, if out leases are out. If the cause is BoundClosed,
 // then is the cause of the rest of the delay, after the entity has opened. Nothing is changed but s, which is advanced.
-func (l *Limits) Newcomer(s *State, out, now int64) (a Answer, then Bound) {
-	op, leases := Op{Kind: Admit, Cost: 1}, counted(out)
-	after := s.Copy()
-	l.Apply(&after, leases, &op, now, &a)
+// Their Leases in shared only need to count.
+func (l *Limits) Newcomer(s *State, out int64, shared []Shared, now int64) (a Answer, then Bound) {
+	leases := counted(out)
+	a = l.newcomer(s, leases, shared, now)
 	if a.Delay > 0 && now+a.Delay > s.Closed && s.Closed > now {
-		var b Answer
-		after = s.Copy()
-		l.Apply(&after, leases, &op, s.Closed, &b)
-		then = b.Bound
+		then = l.newcomer(s, leases, shared, s.Closed).Bound
 	}
 	l.line(s, l.advance(s, leases, now))
 	return a, then
 }
 
+func (l *Limits) newcomer(s *State, leases Leases, shared []Shared, now int64) (a Answer) {
+	op, after := Op{Kind: Admit, Cost: 1}, s.Copy()
+	copies := make([]Shared, len(shared))
+	for i, x := range shared {
+		state := x.State.Copy()
+		x.State, x.Leases = &state, counted(x.Leases.Out(now))
+		copies[i] = x
+	}
+	l.ApplyWithin(&after, leases, copies, &op, now, &a)
+	return a
+}
+
+// Counted are leases of which only the number matters.
+func Counted(out int64) Leases { return counted(out) }
+
 // Booked is about the number of units that are promised and have not run yet. s is as Newcomer leaves it.
 func (l *Limits) Booked(s *State) int64 {
 	booked := int64(MostUnits)
+	if len(s.Calendars) > 0 {
+		c := &s.Calendars[0]
+		sum := c.Late
+		for place := range int64(Grains) {
+			sum += c.Ring.At(place)
+		}
+		return sum * l.Scale
+	}
 	for i := range l.Windows {
 		w, line := &l.Windows[i], &s.Lines[i]
 		if n := w.interval(s.Slot) - w.interval(w.since(s, s.Now)); n < MostUnits/w.Rate {

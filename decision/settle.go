@@ -5,9 +5,61 @@ const (
 	longest = 1 << 36 // ms that one of them counts at most
 )
 
-// settle measures an operation and charges its real cost.
-func (l *Limits) settle(s *State, leases Leases, lease *Lease, cost, now int64) {
-	now = l.advance(s, leases, now)
+// giveBack releases the lease of a Settle or a Cancel. It sets Found if the entity had it, and reports whether there is
+// anything to do: what does nothing must change nothing, not even the time of the entity.
+func (s *State) giveBack(leases Leases, shared []Shared, op *Op, now int64, a *Answer) (any bool) {
+	a.Found = leases.Release(&op.Lease, max(now, s.Now))
+	any = a.Found
+	for i := range shared {
+		x := &shared[i]
+		x.held = x.Leases.Release(&op.Lease, max(now, x.State.Now))
+		any = any || x.held
+	}
+	return any || s.booked(shared, op)
+}
+
+// booked tells whether op is the Cancel of a ticket that may be on the books.
+func (s *State) booked(shared []Shared, op *Op) bool {
+	t := &op.Ticket
+	return op.Kind == Cancel && t.Slot > 0 && t.Number <= s.Next && (t.Number > 0 || len(shared) > 0)
+}
+
+// end charges what the lease has really cost where it was released, and takes the ticket of a Cancel off the books.
+func (l *Limits) end(s *State, shared []Shared, op *Op, now int64, a *Answer) {
+	cost, booked := op.Cost, s.booked(shared, op)
+	if op.Kind == Cancel {
+		cost = 0
+	}
+	if a.Found {
+		if op.Kind == Settle {
+			s.learn(&op.Lease, cost, now)
+		}
+		l.charge(s, &op.Lease, cost)
+	}
+	if booked {
+		a.Found = true
+		l.line(s, now)
+		l.unbook(s, &op.Ticket)
+		if op.Urgent {
+			s.Flows[s.flow(ofUrgent)].take(&op.Ticket)
+		}
+	}
+	for i := range shared {
+		x := &shared[i]
+		if x.held {
+			if op.Kind == Settle {
+				x.State.learn(&op.Lease, cost, now)
+			}
+			x.Limits.charge(x.State, &op.Lease, cost)
+		}
+		if booked {
+			x.enter(&s.Flows[s.flow(x.Key)], op, true, now)
+		}
+	}
+}
+
+// learn measures an operation.
+func (s *State) learn(lease *Lease, cost, now int64) {
 	if s.Ended < most {
 		s.Ended++
 	} else {
@@ -17,7 +69,6 @@ func (l *Limits) settle(s *State, leases Leases, lease *Lease, cost, now int64) 
 	if lease.Cost > 0 {
 		s.Saved = max(0, s.Saved-s.Saved/64+64-min(cost, 2*lease.Cost)*64/lease.Cost)
 	}
-	l.charge(s, lease, cost)
 }
 
 // charge takes cost in place of the estimate of a lease. What it cost more is owed. What it cost less comes back as far
@@ -40,10 +91,8 @@ func (l *Limits) charge(s *State, lease *Lease, cost int64) {
 	}
 }
 
-// throttle closes the entity for a time. A window that gathers capacity then has nothing but the gain of an interval that
-// begins when it opens.
-func (l *Limits) throttle(s *State, leases Leases, now, wait int64) {
-	l.pause(s, leases, now, wait)
+// drop leaves a window that gathers capacity nothing but the gain of an interval that begins when it opens.
+func (l *Limits) drop(s *State) {
 	for i := range l.Windows {
 		if w, line := &l.Windows[i], &s.Lines[i]; w.Size > w.Rate {
 			line.Left = min(line.Left, 0)
@@ -52,19 +101,17 @@ func (l *Limits) throttle(s *State, leases Leases, now, wait int64) {
 	}
 }
 
-// pause closes the entity for a time, and never opens it earlier than before. What was promised comes later by as much.
-func (l *Limits) pause(s *State, leases Leases, now, wait int64) {
-	now = l.advance(s, leases, now)
+// pause closes the entity until a time, and never opens it earlier than before. What was promised comes later by as much.
+func (l *Limits) pause(s *State, now, until int64) {
 	from := max(s.Closed, now)
-	s.Closed = max(s.Closed, now+wait)
+	s.Closed = max(s.Closed, until)
 	if s.Slot > now && s.Closed > from {
 		s.Slot += s.Closed - from
 	}
 }
 
 // resume opens the entity. What was promised behind the closing comes earlier by as much.
-func (l *Limits) resume(s *State, leases Leases, now int64) {
-	now = l.advance(s, leases, now)
+func (l *Limits) resume(s *State, now int64) {
 	if s.Closed > now {
 		s.Slot = max(now, s.Slot-(s.Closed-now))
 	}
@@ -72,10 +119,10 @@ func (l *Limits) resume(s *State, leases Leases, now int64) {
 }
 
 // reset forgets who runs and who waits, and a time that was ahead of the clock. Such a time brings no capacity.
-func (l *Limits) reset(s *State, leases Leases, now int64) {
-	ahead := s.Now > now
-	l.advance(s, leases, now)
+func (l *Limits) reset(s *State, before, now int64) {
+	ahead := before > now
 	s.Now, s.Slot, s.Plain, s.Closed, s.AgainUS, s.Head = now, now, 0, 0, 0, s.Next*16
+	s.Flows, s.Calendars = s.Flows[:0], s.Calendars[:0]
 	for i := range s.Lines {
 		line := &s.Lines[i]
 		if ahead {

@@ -81,7 +81,9 @@ const remembered = 31 * 86_400_000
 const leftOut = -Never
 
 // forget makes s the State of an entity that nobody knows. It keeps the memory of Lines.
-func (s *State) forget() { *s = State{Lines: s.Lines[:0]} }
+func (s *State) forget() {
+	*s = State{Lines: s.Lines[:0], Flows: s.Flows[:0], Calendars: s.Calendars[:0]}
+}
 
 // adopt goes on with limits that have changed. A higher rate brings nothing for the time it was not there, and what was
 // promised means nothing any more. A window is known by its place. One that is left out keeps its Line, where Spare is leftOut,
@@ -172,6 +174,10 @@ func (l *Limits) Until(s *State) int64 {
 			w := &l.Windows[i]
 			until = max(until, s.Now+min(owed/w.Rate+1, LastTime/w.Interval)*w.Interval+l.Fill)
 		}
+	}
+	for i := range s.Flows {
+		f := &s.Flows[i]
+		until = max(until, f.Until+l.Fill+l.grace())
 	}
 	if len(s.Lines) > len(l.Windows) {
 		until += remembered

@@ -79,6 +79,9 @@ func (p place) field(name string) string {
 // flat lists all numbers and bools of the struct.
 func (p place) flat() (names []string) {
 	for f := range p.of.Fields() {
+		if isExternal(f.Type()) {
+			continue
+		}
 		switch t := f.Type().Underlying().(type) {
 		case *types.Struct:
 			names = append(names, place{of: t, prefix: p.field(f.Name())}.flat()...)
@@ -92,6 +95,9 @@ func (p place) flat() (names []string) {
 }
 
 func zeros(t types.Type) (codes []string) {
+	if isExternal(t) {
+		return []string{t.(*types.Named).Obj().Name() + "()"}
+	}
 	switch u := t.Underlying().(type) {
 	case *types.Struct:
 		for f := range u.Fields() {
@@ -165,6 +171,8 @@ func structOf(t types.Type) *types.Struct {
 	return s
 }
 
+func isSlice(t types.Type) bool { _, ok := t.Underlying().(*types.Slice); return ok }
+
 func isPointer(t types.Type) bool { _, ok := t.Underlying().(*types.Pointer); return ok }
 
 // place is where the struct is that x is or points to.
@@ -191,8 +199,16 @@ func (e *emitter) place(x ast.Expr) place {
 	return place{}
 }
 
+// A table is a slice that is no field.
+type table string
+
 // slice is the table of a slice.
 func (e *emitter) slice(x ast.Expr) string {
+	if id, ok := x.(*ast.Ident); ok {
+		if t, ok := e.values[e.info.ObjectOf(id)].(table); ok {
+			return string(t)
+		}
+	}
 	if s, ok := x.(*ast.SelectorExpr); ok {
 		return e.place(s.X).field(s.Sel.Name)
 	}
@@ -375,8 +391,8 @@ func (e *emitter) raise(m, op string, v expr) {
 
 func (e *emitter) callScalar(x *ast.CallExpr) expr {
 	fn, recv := e.callee(x)
-	if _, ok := recv.(leases); ok {
-		return expr{fn.Name() + "(" + strings.Join(e.arguments(x.Args), ", ") + ")", atom}
+	if r, ok := recv.(external); ok {
+		return expr{string(r) + fn.Name() + "(" + strings.Join(e.arguments(x.Args), ", ") + ")", atom}
 	}
 	if t, n, ok := e.floor(fn); ok { // as its body is
 		e.bind(fn, recv, x.Args)
@@ -413,9 +429,27 @@ func (e *emitter) floor(fn *types.Func) (t, n ast.Expr, ok bool) {
 	return q.X, q.Y, negative
 }
 
-type leases struct{}
+// An external is what has its methods in the template: Leases, and a Ring. In front of the methods' names it has that of the
+// table they are in, if there is one.
+type external string
 
-// callee is the function called, and its receiver: a place, leases, or nil.
+func isExternal(t types.Type) bool {
+	named, ok := t.(*types.Named)
+	return ok && (types.IsInterface(t) || named.Obj().Name() == "Ring")
+}
+
+func (e *emitter) external(x ast.Expr) external {
+	if s, ok := x.(*ast.SelectorExpr); ok {
+		return external(e.place(s.X).field(s.Sel.Name) + ".")
+	}
+	v, ok := e.values[e.info.ObjectOf(x.(*ast.Ident))].(external)
+	if !ok {
+		e.fail(x, "methods that are not known")
+	}
+	return v
+}
+
+// callee is the function called, and its receiver: a place, an external, or nil.
 func (e *emitter) callee(x *ast.CallExpr) (*types.Func, any) {
 	switch f := x.Fun.(type) {
 	case *ast.Ident:
@@ -424,8 +458,8 @@ func (e *emitter) callee(x *ast.CallExpr) (*types.Func, any) {
 		}
 	case *ast.SelectorExpr:
 		fn, _ := e.info.Uses[f.Sel].(*types.Func)
-		if types.IsInterface(e.info.TypeOf(f.X)) {
-			return fn, leases{}
+		if isExternal(e.info.TypeOf(f.X)) {
+			return fn, e.external(f.X)
 		}
 		if fn != nil {
 			return fn, e.place(f.X)
@@ -467,8 +501,10 @@ func (e *emitter) bind(fn *types.Func, recv any, args []ast.Expr) {
 	for i, a := range args {
 		obj := sig.Params().At(i)
 		switch {
-		case types.IsInterface(obj.Type()):
-			param(obj, leases{})
+		case isExternal(obj.Type()):
+			param(obj, e.external(a))
+		case isSlice(obj.Type()):
+			param(obj, table(e.slice(a)))
 		case structOf(obj.Type()) != nil:
 			if !isPointer(obj.Type()) {
 				e.fail(a, "a struct is passed by value")
@@ -586,8 +622,8 @@ func (e *emitter) throughPointer(x ast.Expr) bool {
 // call inlines a function. Its results go to the locals given, or to new ones, which it returns.
 func (e *emitter) call(x *ast.CallExpr, to []string) []string {
 	fn, recv := e.callee(x)
-	if _, ok := recv.(leases); ok {
-		e.line("%s(%s)", fn.Name(), strings.Join(e.arguments(x.Args), ", "))
+	if r, ok := recv.(external); ok {
+		e.line("%s%s(%s)", r, fn.Name(), strings.Join(e.arguments(x.Args), ", "))
 		return nil
 	}
 	results := fn.Signature().Results()

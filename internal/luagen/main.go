@@ -13,6 +13,7 @@ import (
 	"flag"
 	"fmt"
 	"go/ast"
+	"go/constant"
 	"go/parser"
 	"go/token"
 	"go/types"
@@ -72,6 +73,8 @@ func generate(folder, encoding, tmpl string) (text []byte, err error) {
 		"format": func() (string, error) { return numberOf(encoding, "format") },
 		"layout": func() (string, error) { return numberOf(filepath.Join(filepath.Dir(tmpl), "value.go"), "layout") },
 		"zeros":  p.zeros,
+		"all":    p.all,
+		"ring":   func() string { n, _ := constant.Int64Val(p.value("Grains")); return fmt.Sprint(3 * n) },
 		"d":      func(typ string) string { return strings.Repeat("d", p.count(typ)) },
 		"bytes":  func(typ string) int { return 8 * p.count(typ) },
 		"count":  p.count,
@@ -141,6 +144,11 @@ func (p *pkg) names(variable, typ string) string {
 	return strings.Join(scalars(place{of: structOf(p.typ(typ)), prefix: variable}.flat()), ", ")
 }
 
+// all are the locals of a struct with its slices.
+func (p *pkg) all(variable, typ string) string {
+	return strings.Join(place{of: structOf(p.typ(typ)), prefix: variable}.flat(), ", ")
+}
+
 // fields are those of a struct in a table.
 func (p *pkg) fields(table, typ string) string {
 	return strings.Join(place{of: structOf(p.typ(typ)), table: table}.flat(), ", ")
@@ -188,8 +196,10 @@ func (p *pkg) zeros(typ string) string {
 // count is the number of names.
 func (p *pkg) count(typ string) int { return strings.Count(p.names("x", typ), ",") + 1 }
 
-func (p *pkg) constant(name string) string {
-	return literal(p.types.Scope().Lookup(name).(*types.Const).Val()).code
+func (p *pkg) constant(name string) string { return literal(p.value(name)).code }
+
+func (p *pkg) value(name string) constant.Value {
+	return p.types.Scope().Lookup(name).(*types.Const).Val()
 }
 
 // inline writes the call of a method of Limits, with variables named as its parameters are in package decision. Its result
@@ -213,8 +223,10 @@ func (p *pkg) inline(method string, depth int, result ...string) (text string, e
 		for _, v := range params {
 			e.names = append(e.names, v.Name())
 			switch {
-			case types.IsInterface(v.Type()):
-				e.values[v] = leases{}
+			case isExternal(v.Type()):
+				e.values[v] = external("")
+			case isSlice(v.Type()):
+				e.values[v] = table(v.Name())
 			case structOf(v.Type()) != nil:
 				e.values[v] = place{of: structOf(v.Type()), prefix: v.Name()}
 			default:

@@ -1,0 +1,49 @@
+package decision
+
+// Grains is the number of grains in a calendar.
+const Grains = 1024
+
+// mostBooked is the most that a grain of a calendar holds.
+const mostBooked = 1<<24 - 1
+
+// Ring holds the units that are booked in each grain of a calendar. A grain has the place of its number modulo Grains.
+// It decides nothing. The zero Ring is empty.
+type Ring struct {
+	places []byte // three for each grain, the lowest first; none if nothing was booked
+}
+
+// At is the number at a place.
+func (r *Ring) At(place int64) int64 {
+	if len(r.places) == 0 {
+		return 0
+	}
+	at := r.places[3*place : 3*place+3]
+	return int64(at[0]) | int64(at[1])<<8 | int64(at[2])<<16
+}
+
+// Put sets the number at a place. It is at least 0 and below 2^24.
+func (r *Ring) Put(place, units int64) {
+	if len(r.places) == 0 {
+		if units == 0 {
+			return
+		}
+		r.places = append(r.places[:0], make([]byte, 3*Grains)...)
+	}
+	at := r.places[3*place : 3*place+3]
+	at[0], at[1], at[2] = byte(units), byte(units>>8), byte(units>>16)
+}
+
+// Clear sets all to 0.
+func (r *Ring) Clear() { r.places = r.places[:0] }
+
+// Bytes are the numbers of all places, three bytes each, the lowest first; none if nothing was booked. They are the Ring's.
+func (r *Ring) Bytes() []byte { return r.places }
+
+// SetBytes makes the Ring what Bytes has told. It reports whether b is that; if not, nothing is changed.
+func (r *Ring) SetBytes(b []byte) bool {
+	if len(b) != 0 && len(b) != 3*Grains {
+		return false
+	}
+	r.places = append(r.places[:0], b...)
+	return true
+}

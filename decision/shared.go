@@ -1,0 +1,344 @@
+package decision
+
+// Shared is a limit that entities share, as one decision of an entity within it finds it. Its State counts what all of
+// them have run, its Leases are those of all.
+//
+// Its Calendar tells how many units are booked in each grain of time, and whatever is booked is only an expectation:
+// what runs is counted in State, as for an entity. Room in the calendar goes to whoever asks first. If there is none, an
+// entity books at its fair share, which is what a grain brings times its weight, by the weight of all that wait: there it
+// displaces those that booked early. Who is back and below its share runs before them, and they book again.
+type Shared struct {
+	Key    int64 // tells the limit from others of the bucket
+	Weight int64 // of the entity
+	Limits *Limits
+	State  *State
+	Leases Leases
+
+	// What the operation finds.
+	units int64 // its cost in the calendar
+	rate  int64 // what a grain brings there
+	held  bool  // the lease was one of its own
+	fits  bool  // the limit lets it run now
+	bound Bound // why not
+	token bool  // only a token is short
+	below bool  // the entity is below its fair share
+	spare bool  // it takes what those leave who have booked
+	fair  int64 // where its fair share has a place for it, in ticks
+}
+
+const (
+	tick       = 1 << 19 // the parts of a grain in which shares are counted
+	mostWeight = 1 << 24 // of all together
+	minute     = 60_000
+)
+
+// Calendar is what the State of a shared limit has besides. Grains are numbered from 1970.
+type Calendar struct {
+	Grain  int64 // the length of a grain, in ms
+	Head   int64 // the grain of State.Now
+	Late   int64 // the units due in the grain before Head that are not back
+	Front  int64 // no grain before it has room
+	Far    int64 // the number of tickets that found no room in the calendar
+	Minute int64 // the minute of Weight
+	Weight int64 // of the entities that wait, counted in this minute
+	Before int64 // of those counted in the minute before, and not since
+	Peak   int64 // of all that wait, as Head began
+	Ring   Ring  // the units booked in Head and the grains after it
+}
+
+// Flow is what the State of an entity has for each shared limit. That with the key ofUrgent counts its urgent tickets.
+//
+// Tickets are counted by their slots, those until Before and those after it. So one that is lost counts until its half is over.
+type Flow struct {
+	Key        int64 // of the limit
+	Units      int64 // of the tickets that are out, with slots until Before
+	Later      int64 // of those after it
+	Before     int64
+	Until      int64 // the last slot that was told
+	End        int64 // the last slot in the entity's own line of those within this limit first of all
+	Left       int64 // what its first window has left at End
+	Urgent     int64 // the part of Units and Later that is urgent
+	Fair       int64 // until when the entity has had its fair share, in ticks
+	FairUrgent int64 // the same, of urgent operations alone
+	Again      int64 // where the next ticket goes that is displaced, in ticks
+	Minute     int64 // when Weight was counted
+	Weight     int64 // the weight that is counted in the Calendar
+}
+
+const ofUrgent = 0
+
+// expire forgets the tickets that should have been back at a time.
+func (f *Flow) expire(at int64) {
+	if at > f.Before {
+		f.Units, f.Later, f.Before = f.Later, 0, f.Until
+		f.Urgent = min(f.Urgent, f.Units)
+	}
+}
+
+// put counts a ticket.
+func (f *Flow) put(t *Ticket) {
+	if t.Slot <= f.Before {
+		f.Units += t.Cost
+	} else {
+		f.Later += t.Cost
+	}
+	f.Until = max(f.Until, t.Slot)
+}
+
+// take counts a ticket no more.
+func (f *Flow) take(t *Ticket) {
+	if t.Slot <= f.Before {
+		f.Units = max(0, f.Units-t.Cost)
+	} else {
+		f.Later = max(0, f.Later-t.Cost)
+	}
+}
+
+// urgent is the units of the urgent tickets that are out.
+func (s *State) urgent() int64 {
+	for i := range s.Flows {
+		if s.Flows[i].Key == ofUrgent {
+			return s.Flows[i].Units + s.Flows[i].Later
+		}
+	}
+	return 0
+}
+
+// inLine is the first slot from t on in the line of the entity's first window that belongs to a flow. There is one for each
+// limit that operations are within first of all, so that those of a slow endpoint do not keep up those of a fast one.
+func (w *Window) inLine(s *State, f *Flow, cost, t, now int64) int64 {
+	t = max(t, f.End)
+	return w.room(s, w.ahead(s, f, t, now), cost, t)
+}
+
+// ahead is what that line has left at t.
+func (w *Window) ahead(s *State, f *Flow, t, now int64) int64 {
+	return min(w.gain(s, f.Left, f.End, t), w.gain(s, s.Lines[0].Left, now, t))
+}
+
+// flow is the place of the entity's Flow in a limit. It is made if there is none.
+func (s *State) flow(key int64) int64 {
+	for i := range s.Flows {
+		if s.Flows[i].Key == key {
+			return int64(i)
+		}
+	}
+	s.Flows = append(s.Flows, Flow{Key: key})
+	return int64(len(s.Flows)) - 1
+}
+
+// advance brings the limit to now.
+func (x *Shared) advance(now int64) {
+	x.Limits.advance(x.State, x.Leases, now)
+	if len(x.State.Calendars) == 0 {
+		x.State.Calendars = append(x.State.Calendars, Calendar{})
+	}
+	c := &x.State.Calendars[0]
+	head := x.Limits.grain(now)
+	if c.Grain != x.Limits.Grain || head-c.Head >= Grains {
+		c.Ring.Clear()
+		c.Grain, c.Head, c.Late, c.Front = x.Limits.Grain, head, 0, head
+	}
+	if c.Head < head {
+		c.Late = 0
+		if c.Head+1 == head {
+			c.Late = c.Ring.At(c.Head % Grains)
+		}
+		for c.Head < head {
+			c.Ring.Put(c.Head%Grains, 0)
+			c.Head++
+		}
+		c.Peak = c.Weight + c.Before
+	}
+	c.Front = max(c.Front, head+1)
+	if m := max(0, now) / minute; m != c.Minute {
+		c.Before = 0
+		if c.Minute+1 == m { // who does not come for two minutes does not count
+			c.Before = c.Weight
+		}
+		c.Weight, c.Minute = 0, m
+	}
+}
+
+// weigh counts the weight of an entity with tickets out, once.
+func (x *Shared) weigh(f *Flow) {
+	c := &x.State.Calendars[0]
+	if f.Minute == c.Minute {
+		c.Weight -= f.Weight
+	} else if f.Minute+1 == c.Minute {
+		c.Before -= f.Weight
+	}
+	f.Minute, f.Weight = c.Minute, 0
+	if f.Units+f.Later > 0 {
+		f.Weight = min(x.Weight, mostWeight-c.Weight)
+		c.Weight += f.Weight
+	}
+}
+
+// booked is a cost in units of the calendar.
+func (l *Limits) booked(cost int64) int64 { return min((cost+l.Scale-1)/l.Scale, mostBooked) }
+
+// share is how long the fair share of the entity takes for some units, in ticks.
+func (x *Shared) share(units int64) int64 {
+	c := &x.State.Calendars[0]
+	all := max(c.Peak, c.Weight+c.Before, x.Weight)
+	return min(x.Limits.booked(units)*all/x.Weight, 1<<32) * tick / x.rate
+}
+
+// enter takes the ticket off the books of the limit.
+func (x *Shared) enter(f *Flow, op *Op, back bool, now int64) {
+	c, l := &x.State.Calendars[0], x.Limits
+	x.units = l.booked(op.Cost) // as many of them as tokens come back, when these are what is short
+	x.rate = max(1, min(l.PerGrain/l.Scale, min(l.Grain*1000/l.pace(x.State), mostBooked)*x.units))
+	f.expire(now - l.grace())
+	if back {
+		n, units := l.grain(op.Ticket.Slot), l.booked(op.Ticket.Cost)
+		if n >= c.Head && n < c.Head+Grains {
+			c.Ring.Put(n%Grains, max(0, c.Ring.At(n%Grains)-units))
+		} else if n+1 == c.Head {
+			c.Late = max(0, c.Late-units)
+		}
+		f.take(&op.Ticket)
+		if op.Urgent {
+			f.Urgent = max(0, f.Urgent-op.Ticket.Cost)
+		}
+	}
+	x.weigh(f)
+}
+
+// look tells whether the operation may run now, as far as this limit goes.
+func (x *Shared) look(f *Flow, op *Op, back bool, now int64) {
+	c, s, l := &x.State.Calendars[0], x.State, x.Limits
+	end, all := (c.Head+1)*c.Grain-1, int64(MostUnits)
+	x.fits, x.bound, x.spare, x.fair = true, BoundNone, true, 0
+	for i := range l.Windows {
+		w, line := &l.Windows[i], &s.Lines[i]
+		if line.Left < op.Cost && x.bound == BoundNone {
+			x.bound = BoundWindow + Bound(i)
+		}
+		all = min(all, line.Left+min(w.interval(end)-w.interval(now), MostUnits/w.Rate)*w.Rate)
+		x.spare = x.spare && line.Spare-line.Taken >= op.Cost
+	}
+	free := l.Tokens - s.Plain - x.Leases.Out(now)
+	x.below = f.Fair < (c.Head+1)*tick
+	if op.Urgent {
+		x.below = f.FairUrgent < (c.Head+1)*tick
+	}
+	x.below = x.below || l.FirstCome == 1
+	due := min(c.Ring.At(c.Head%Grains)+c.Late, mostBooked)
+	room := all >= due*l.Scale+op.Cost // all that are due in this grain fit
+	if x.rate < l.PerGrain/l.Scale {   // tokens are what is short
+		rest := x.rate * ((end - now) * 1024 / c.Grain) / 1024
+		room = room && min(free, mostBooked)*x.units+rest >= due+x.units
+	}
+	x.spare = x.spare && !room && (!back || !x.below)
+	entitled := room || back && x.below || x.spare
+	x.token = false
+	if s.Closed > now {
+		x.bound = BoundClosed
+	} else if x.bound == BoundNone && !entitled {
+		x.bound = BoundBooked
+	} else if x.bound == BoundNone && (free < 1 || !back && s.AgainUS > now*1000) {
+		x.bound, x.token = BoundTokens, back || due == 0
+	}
+	x.fits = x.bound == BoundNone
+}
+
+// run takes capacity and a token.
+func (x *Shared) run(f *Flow, op *Op) {
+	c, s := &x.State.Calendars[0], x.State
+	for i := range s.Lines {
+		s.Lines[i].Left -= op.Cost
+		if x.spare && i < len(x.Limits.Windows) {
+			s.Lines[i].Taken += op.Cost
+		}
+	}
+	if op.Kind == GetDelay {
+		s.Plain++
+	}
+	step := x.share(op.Cost)
+	step += step / 8 // the rest is for whoever fits
+	from := (c.Head - 1) * tick
+	if x.below {
+		f.Fair = min(max(f.Fair, from)+step, Never)
+	}
+	if op.Urgent {
+		f.FairUrgent = min(max(f.FairUrgent, from)+step, Never)
+	}
+}
+
+// in is where in a grain the next unit has its turn.
+func (x *Shared) in(n int64) int64 {
+	c, w := &x.State.Calendars[0], &x.Limits.Windows[0]
+	at := n * c.Grain
+	if n >= c.Head && n < c.Head+Grains && x.Limits.PerGrain > w.Rate {
+		at += min(c.Ring.At(n%Grains), mostBooked) * x.Limits.Scale / w.Rate * w.Interval % c.Grain
+	}
+	return at
+}
+
+// place is the first slot from t on.
+func (x *Shared) place(f *Flow, op *Op, back bool, t, now int64) int64 {
+	c, s, l := &x.State.Calendars[0], x.State, x.Limits
+	if x.token {
+		return max(t, (max(s.AgainUS, now*1000)+l.pace(s))/1000)
+	}
+	t = max(t, s.Closed)
+	for i := range l.Windows {
+		if w := &l.Windows[i]; w.Interval > c.Grain {
+			t = max(t, w.room(s, s.Lines[i].Left, op.Cost, now))
+		}
+	}
+	if x.fits && l.grain(t) <= c.Head {
+		return t
+	}
+	n := max(l.grain(t), c.Head+1)
+	first := n <= c.Front
+	if first {
+		n = c.Front
+	}
+	for n < c.Head+Grains-1 && c.Ring.At(n%Grains) >= x.rate {
+		n++
+	}
+	if first {
+		c.Front = min(n, c.Head+Grains-1)
+	}
+	if n >= c.Head+Grains-1 { // it asks again in the second half of the calendar
+		c.Far++
+		n = max(l.grain(t), c.Head+Grains/2+c.Far%4096*7919%(Grains/2-1))
+	}
+	ahead, had := f.Units+f.Later, f.Fair
+	if op.Urgent {
+		ahead, had = f.Urgent, f.FairUrgent
+	}
+	had = max(had/tick, c.Head+1) * tick
+	x.fair = had + x.share(ahead)
+	if back && !op.Urgent { // displaced: half-way back in the line of its entity, one after the other
+		x.fair = max(had+x.share(ahead/2), f.Again)
+	}
+	if l.FirstCome == 1 {
+		x.fair = Never
+	}
+	return max(t, x.in(max(l.grain(t), min(n, x.fair/tick))))
+}
+
+// book puts a ticket on the books.
+func (x *Shared) book(f *Flow, op *Op, back bool, t *Ticket, now int64) {
+	c, s := &x.State.Calendars[0], x.State
+	if x.token {
+		s.AgainUS = min(max(s.AgainUS, now*1000)+x.Limits.pace(s), Never)
+	}
+	n := x.Limits.grain(t.Slot)
+	if n >= c.Head && n < c.Head+Grains {
+		c.Ring.Put(n%Grains, min(c.Ring.At(n%Grains)+x.units, mostBooked))
+	}
+	if back && !op.Urgent && n == x.fair/tick {
+		f.Again = min(x.fair+x.share(op.Cost), Never)
+	}
+	f.put(t)
+	if op.Urgent {
+		f.Urgent += op.Cost
+	}
+	s.Slot = max(s.Slot, t.Slot)
+	x.weigh(f)
+}

@@ -1,0 +1,288 @@
+package decision_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/drip-go/drip/decision"
+	"github.com/drip-go/drip/storage"
+)
+
+// limited is an entity or a shared limit with a ledger of its own.
+type limited struct {
+	id     int64
+	l      decision.Limits
+	s      decision.State
+	leases *storage.Leases
+	book   *ledger
+}
+
+func newLimited(c *choices, id, now int64) *limited {
+	x := &limited{id: id, leases: storage.NewLeases(nil), l: c.limits(now - c.of(0, 1, 1000, 86_400_000, now))}
+	if field, window := x.l.Ready(); field != "" {
+		panic(fmt.Sprint(field, window))
+	}
+	x.book = newLedger(x.l)
+	return x
+}
+
+// crowd is several entities with limits that they share, and those who use them, honestly or not.
+type crowd struct {
+	c        *choices
+	t        *testing.T
+	now      int64
+	entities []*limited
+	shared   []*limited
+	messages []message
+	steps    int
+}
+
+// message is an operation that was postponed, or one that runs, or has run.
+type message struct {
+	entity int
+	within int // a bit for each of shared
+	urgent bool
+	cost   int64
+	ticket decision.Ticket
+	lease  decision.Lease
+}
+
+func (w *crowd) within(which int, weight int64) (shared []decision.Shared, books []*limited) {
+	for i, x := range w.shared {
+		if which&(1<<i) != 0 {
+			in := storage.Within{Limits: &x.l, ID: x.id, Weight: weight}
+			shared, books = append(shared, in.In(&x.s, x.leases)), append(books, x)
+		}
+	}
+	return shared, books
+}
+
+func (w *crowd) must(err error) {
+	w.t.Helper()
+	if err != nil {
+		w.t.Fatalf("step %d at %d: %v", w.steps, w.now, err)
+	}
+}
+
+// do applies an operation of an entity, and has each ledger take note of it.
+func (w *crowd) do(m *message, op decision.Op) decision.Answer {
+	w.t.Helper()
+	e, a := w.entities[m.entity], decision.Answer{}
+	shared, books := w.within(m.within, 1+int64(m.entity)*3)
+	books = append(books, e)
+	alive := make([]bool, len(books))
+	for i, x := range books {
+		alive[i] = x.book.alive(op.Lease.ID, max(w.now, x.s.Now))
+	}
+	e.l.ApplyWithin(&e.s, e.leases, shared, &op, w.now, &a)
+	for i, x := range books {
+		if op.Kind == decision.Admit || op.Kind == decision.GetDelay || x.s.Print != 0 && x.s.Now >= x.book.now {
+			x.book.tick(x.s.Now)
+		}
+		switch op.Kind {
+		case decision.Admit:
+			if a.Delay == 0 && !a.Late {
+				w.must(x.book.admitted(a.Lease))
+			}
+		case decision.GetDelay:
+			if a.Delay == 0 {
+				x.book.plain++
+				w.must(x.book.ran(1))
+			}
+		case decision.ReturnToken:
+			x.book.plain = max(0, x.book.plain-1)
+		case decision.Settle, decision.Cancel:
+			cost := op.Cost
+			if op.Kind == decision.Cancel {
+				cost = 0
+			}
+			if !alive[i] {
+				delete(x.book.holds, op.Lease.ID)
+			} else {
+				x.book.ended(op.Lease.ID, cost)
+			}
+		}
+	}
+	if a.Late && (a.Ticket != (decision.Ticket{}) || a.Lease != (decision.Lease{})) {
+		w.t.Fatalf("step %d: a late one got %+v", w.steps, a)
+	}
+	if op.Deadline > 0 && !a.Late && a.Ticket.Slot > op.Deadline {
+		w.t.Fatalf("step %d: a slot at %d after the deadline %d", w.steps, a.Ticket.Slot, op.Deadline)
+	}
+	for _, x := range books {
+		for _, n := range []int64{x.s.Now, x.s.Slot, x.s.LastID, x.s.Next, x.s.Head, x.s.AgainUS, x.s.Held} {
+			if n > decision.Never || n < -decision.Never {
+				w.t.Fatalf("step %d: a number of %+v is above 2^53", w.steps, x.s)
+			}
+		}
+		for _, f := range x.s.Flows {
+			for _, n := range []int64{f.Units, f.Later, f.Urgent, f.Fair, f.FairUrgent, f.Again, f.Until, f.End, f.Left, f.Weight} {
+				if n > decision.Never || n < -decision.Never {
+					w.t.Fatalf("step %d: a number of %+v is above 2^53", w.steps, f)
+				}
+			}
+		}
+	}
+	return a
+}
+
+// direct is an operation on a shared limit or an entity alone.
+func (w *crowd) direct(x *limited, op decision.Op) {
+	var a decision.Answer
+	x.l.Apply(&x.s, x.leases, &op, w.now, &a)
+	if x.s.Print != 0 {
+		x.book.tick(x.s.Now)
+	}
+	switch op.Kind {
+	case decision.Throttle:
+		x.book.throttle(op.For)
+	case decision.Pause:
+		x.book.close(op.For)
+	case decision.Resume:
+		x.book.open()
+	}
+}
+
+func (w *crowd) step() {
+	c := w.c
+	m := message{entity: c.n(len(w.entities)), within: c.n(1 << len(w.shared)), urgent: c.n(4) == 0}
+	most := w.entities[m.entity].l.Most()
+	for _, x := range w.shared {
+		most = min(most, x.l.Most())
+	}
+	m.cost = 1 + int64(c.n(8))%most
+	known := -1
+	if n := len(w.messages); n > 0 {
+		known = n - 1 - c.n(min(n, 100))
+	}
+	unit := w.entities[m.entity].l.Windows[0].Interval
+	switch dice := c.n(24); {
+	case dice < 5 || known < 0: // a newcomer
+		w.admit(m)
+	case dice < 11: // one comes back, in time, late, twice, or with a ticket that is not its own
+		m := w.messages[known]
+		if c.n(4) > 0 {
+			w.messages = append(w.messages[:known], w.messages[known+1:]...)
+		}
+		if c.n(3) > 0 && m.ticket.Slot < w.now+20*unit {
+			w.now = max(w.now, m.ticket.Slot+int64(c.n(3))*unit/4)
+		}
+		if c.n(16) == 0 {
+			m.ticket = decision.Ticket{Slot: c.of(1, max(1, w.now-unit), w.now, w.now+unit), Number: c.of(0, 1, 5), Cost: c.of(0, 1, decision.MostUnits)}
+		}
+		w.admit(m)
+	case dice < 16:
+		m := &w.messages[known]
+		w.do(m, decision.Op{Kind: decision.Settle, Lease: m.lease, Cost: c.of(0, 0, 1, m.lease.Cost, 2*m.lease.Cost)})
+	case dice == 16:
+		m := &w.messages[known]
+		w.do(m, decision.Op{Kind: decision.Cancel, Lease: m.lease, Ticket: m.ticket, Urgent: m.urgent})
+	case dice == 17:
+		w.do(&m, decision.Op{Kind: decision.GetDelay})
+	case dice == 18:
+		m.within = 1<<len(w.shared) - 1
+		if w.entities[m.entity].book.plain > 0 {
+			w.do(&m, decision.Op{Kind: decision.ReturnToken})
+		}
+	case dice == 19:
+		x := append(w.shared, w.entities...)[c.n(len(w.shared)+len(w.entities))]
+		kind := []decision.Kind{decision.Throttle, decision.Pause, decision.Resume}[c.n(3)]
+		w.direct(x, decision.Op{Kind: kind, For: 1 + int64(c.n(40))*unit/8})
+	case dice == 20:
+		w.now += c.of(1, unit, 20*unit)
+	default:
+		w.now += int64(c.n(64)) * unit / 16
+	}
+}
+
+// admit asks for a message, and keeps what it is given.
+func (w *crowd) admit(m message) {
+	op := decision.Op{Kind: decision.Admit, Cost: m.cost, Ticket: m.ticket, Urgent: m.urgent}
+	if w.c.n(16) == 0 {
+		op.Deadline = max(1, w.now+w.c.of(-1, 1, 100, 10_000))
+	}
+	a := w.do(&m, op)
+	m.ticket, m.lease = a.Ticket, a.Lease
+	w.messages = append(w.messages, m)
+}
+
+// crowded does random operations, and then lets one caller after the other come until it runs.
+func crowded(t *testing.T, b []byte) {
+	c := &choices{b}
+	w := &crowd{c: c, t: t, now: 1_700_006_400_000}
+	for i := range int64(3) {
+		w.entities = append(w.entities, newLimited(c, 0, w.now))
+		if i < 2 {
+			w.shared = append(w.shared, newLimited(c, i+1, w.now))
+		}
+	}
+	for len(c.b) > 0 {
+		w.steps++
+		w.step()
+	}
+	all := append(w.shared, w.entities...)
+	for _, x := range all {
+		w.direct(x, decision.Op{Kind: decision.Resume})
+		w.direct(x, decision.Op{Kind: decision.Reset})
+		x.book.reset(w.now)
+		w.now = max(w.now, x.s.Now)
+	}
+	for i := range w.entities {
+		m := message{entity: i, within: 1<<len(w.shared) - 1, cost: 1}
+		for hops := 0; ; hops++ {
+			a := w.do(&m, decision.Op{Kind: decision.Admit, Cost: 1, Ticket: m.ticket})
+			if a.Delay == 0 {
+				w.do(&m, decision.Op{Kind: decision.Settle, Lease: a.Lease, Cost: 1})
+				break
+			}
+			if hops == 100 {
+				t.Fatalf("the entity %d came 100 times and did not run: %+v", i, a)
+			}
+			m.ticket = a.Ticket
+			if w.now += a.Delay; w.now >= decision.LastTime {
+				return // no clock shows that
+			}
+		}
+	}
+}
+
+// FuzzShared checks each of several limits against a ledger of its own.
+func FuzzShared(f *testing.F) {
+	for seed := range uint64(20) {
+		f.Add(random(seed))
+	}
+	f.Fuzz(func(t *testing.T, b []byte) { crowded(t, b[:min(len(b), 1500)]) })
+}
+
+// What FuzzShared checks, with fixed seeds.
+func TestShared(t *testing.T) {
+	for seed := range uint64(*entities) {
+		crowded(t, random(seed))
+		if t.Failed() {
+			t.Fatalf("seed %d", seed)
+		}
+	}
+}
+
+// A shared limit with room keeps nobody waiting for its own next interval.
+func TestSharedWithRoom(t *testing.T) {
+	ready := func(w decision.Window) decision.Limits {
+		l := decision.Limits{Windows: []decision.Window{w}, Tokens: 100, Guess: 50, Lease: 60_000, MaxLease: 60_000}
+		if field, _ := l.Ready(); field != "" {
+			t.Fatal(field)
+		}
+		return l
+	}
+	own, all := ready(decision.Window{Size: 1, Rate: 1, Interval: 500}), ready(decision.Window{Size: 1000, Rate: 1000, Interval: 60_000})
+	var s, shared decision.State
+	leases, held := storage.NewLeases(nil), storage.NewLeases(nil)
+	in := storage.Within{Limits: &all, ID: 1, Weight: 1}
+	const now = 1_700_006_400_100
+	for i, want := range []int64{0, 400, 900} {
+		var a decision.Answer
+		own.ApplyWithin(&s, leases, []decision.Shared{in.In(&shared, held)}, &decision.Op{Kind: decision.Admit, Cost: 1}, now, &a)
+		if a.Delay != want {
+			t.Errorf("operation %d is delayed by %d, want %d", i, a.Delay, want)
+		}
+	}
+}
