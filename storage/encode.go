@@ -11,10 +11,11 @@ import (
 var ErrFormat = errors.New("the stored bytes are not the state of an entity")
 
 // format is the first number of an encoded state. It changes with the meaning of the others.
-const format = 2
+const format = 3
 
 // An encoded state is numbers of eight bytes, the highest first, so that Lua can read them: the format, the scalars of
-// State, the number of lines, the numbers of each line, and the ID and the End of each lease.
+// State, how many Lines, Flows, Calendars and bytes of the Ring there are, the numbers of each of them, the ID and the End of
+// each lease; and the bytes of the Ring of the Calendar.
 
 // scalars are the numbers of a State, in the order of their declaration.
 func scalars(s *decision.State) [12]*int64 {
@@ -29,9 +30,25 @@ func ofLine(l *decision.Line) [8]*int64 {
 	return [...]*int64{&l.Left, &l.Promised, &l.Spare, &l.Taken, &l.Fresh, &l.FreshFrom, &l.Stale, &l.StaleFrom}
 }
 
+// ofFlow are the numbers of a Flow, in the order of their declaration.
+func ofFlow(f *decision.Flow) [13]*int64 {
+	return [...]*int64{
+		&f.Key, &f.Units, &f.Later, &f.Before, &f.Until, &f.End, &f.Left, &f.Urgent, &f.Fair, &f.FairUrgent, &f.Again, &f.Minute,
+		&f.Weight,
+	}
+}
+
+// ofCalendar are the numbers of a Calendar, in the order of their declaration.
+func ofCalendar(c *decision.Calendar) [9]*int64 {
+	return [...]*int64{&c.Grain, &c.Head, &c.Late, &c.Front, &c.Far, &c.Minute, &c.Weight, &c.Before, &c.Peak}
+}
+
 const (
-	numScalars = len([12]*int64{})
-	numOfLine  = len([8]*int64{})
+	numScalars    = len([12]*int64{})
+	numOfLine     = len([8]*int64{})
+	numOfFlow     = len([13]*int64{})
+	numOfCalendar = len([9]*int64{})
+	numCounts     = 4
 )
 
 // Encode returns the state of an entity and its leases as bytes. The zero State without leases is no bytes at all.
@@ -39,23 +56,41 @@ func Encode(s *decision.State, leases []Held) []byte {
 	if s.Print == 0 && len(leases) == 0 {
 		return nil
 	}
-	b := make([]byte, 0, 8*(2+numScalars+numOfLine*len(s.Lines)+2*len(leases)))
-	put := func(n int64) { b = binary.BigEndian.AppendUint64(b, uint64(n)) }
-	put(format)
-	for _, n := range scalars(s) {
-		put(*n)
+	var ring []byte
+	for i := range s.Calendars {
+		ring = s.Calendars[i].Ring.Bytes()
 	}
-	put(int64(len(s.Lines)))
-	for i := range s.Lines {
-		for _, n := range ofLine(&s.Lines[i]) {
+	numbers := 1 + numScalars + numCounts + numOfLine*len(s.Lines) + numOfFlow*len(s.Flows) + numOfCalendar*len(s.Calendars) + 2*len(leases)
+	b := make([]byte, 0, 8*numbers+len(ring))
+	put := func(n int64) { b = binary.BigEndian.AppendUint64(b, uint64(n)) }
+	putAll := func(of []*int64) {
+		for _, n := range of {
 			put(*n)
 		}
+	}
+	put(format)
+	scalars := scalars(s)
+	putAll(scalars[:])
+	for _, n := range [numCounts]int{len(s.Lines), len(s.Flows), len(s.Calendars), len(ring)} {
+		put(int64(n))
+	}
+	for i := range s.Lines {
+		of := ofLine(&s.Lines[i])
+		putAll(of[:])
+	}
+	for i := range s.Flows {
+		of := ofFlow(&s.Flows[i])
+		putAll(of[:])
+	}
+	for i := range s.Calendars {
+		of := ofCalendar(&s.Calendars[i])
+		putAll(of[:])
 	}
 	for _, h := range leases {
 		put(h.ID)
 		put(h.End)
 	}
-	return b
+	return append(b, ring...)
 }
 
 // Decode reads what Encode wrote, and nothing else: Encode of what it reads is b again. Its error is ErrFormat; s is
@@ -65,21 +100,30 @@ func Decode(b []byte, s *decision.State) ([]Held, error) {
 		*s = decision.State{}
 		return nil, nil
 	}
-	numbers := int64(len(b) / 8)
 	next := func() (n int64) {
 		n, b = int64(binary.BigEndian.Uint64(b)), b[8:]
 		return n
 	}
-	if len(b)%8 != 0 || numbers < int64(2+numScalars) || next() != format {
+	nextAll := func(of []*int64) {
+		for _, n := range of {
+			*n = next()
+		}
+	}
+	most := int64(len(b))
+	if len(b) < 8*(1+numScalars+numCounts) || next() != format {
 		return nil, ErrFormat
 	}
 	var read decision.State
-	for _, n := range scalars(&read) {
-		*n = next()
+	scalars := scalars(&read)
+	nextAll(scalars[:])
+	lines, flows, calendars, ring := next(), next(), next(), next()
+	for _, n := range [numCounts]int64{lines, flows, calendars, ring} {
+		if n < 0 || n > most {
+			return nil, ErrFormat
+		}
 	}
-	lines := next()
-	rest := numbers - int64(2+numScalars) - lines*int64(numOfLine)
-	if lines < 0 || lines > numbers || rest < 0 || rest%2 != 0 {
+	rest := int64(len(b)) - 8*(lines*int64(numOfLine)+flows*int64(numOfFlow)+calendars*int64(numOfCalendar)) - ring
+	if rest < 0 || rest%16 != 0 {
 		return nil, ErrFormat
 	}
 	if read.Print == 0 && rest == 0 { // Encode writes no bytes for it
@@ -87,13 +131,31 @@ func Decode(b []byte, s *decision.State) ([]Held, error) {
 	}
 	read.Lines = make([]decision.Line, lines)
 	for i := range read.Lines {
-		for _, n := range ofLine(&read.Lines[i]) {
-			*n = next()
-		}
+		of := ofLine(&read.Lines[i])
+		nextAll(of[:])
 	}
-	leases := make([]Held, rest/2)
+	if flows > 0 {
+		read.Flows = make([]decision.Flow, flows)
+	}
+	for i := range read.Flows {
+		of := ofFlow(&read.Flows[i])
+		nextAll(of[:])
+	}
+	if calendars > 1 {
+		return nil, ErrFormat
+	} else if calendars > 0 {
+		read.Calendars = make([]decision.Calendar, calendars)
+	}
+	for i := range read.Calendars {
+		of := ofCalendar(&read.Calendars[i])
+		nextAll(of[:])
+	}
+	leases := make([]Held, rest/16)
 	for i := range leases {
 		leases[i] = Held{ID: next(), End: next()}
+	}
+	if len(b) > 0 && (calendars != 1 || !read.Calendars[0].Ring.SetBytes(b)) {
+		return nil, ErrFormat
 	}
 	*s = read
 	return leases, nil

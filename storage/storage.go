@@ -65,6 +65,31 @@ type Atomic interface {
 	Do(ctx context.Context, key string, l *decision.Limits, op decision.Op) (decision.Answer, error)
 }
 
+// Joint is implemented by an Atomic backend that decides about several keys in one round trip. In a backend without it an
+// operation within shared limits goes by Get and Set, one key after the other.
+type Joint interface {
+	// DoWithin does op within shared limits and returns the answer of [decision.Limits.ApplyWithin]: all keys change
+	// together, or none. No key is named twice. Apart from that it is Do.
+	// The error is ErrApart if the storage keeps the keys in places that cannot decide together.
+	DoWithin(ctx context.Context, key string, l *decision.Limits, within []Within, op decision.Op) (decision.Answer, error)
+}
+
+// ErrApart is returned by a Joint for keys that it keeps apart. Nothing was decided.
+var ErrApart = errors.New("the keys are kept apart")
+
+// Within is a shared limit that an operation is within.
+type Within struct {
+	Key    string           // its state is stored under it
+	Limits *decision.Limits // ready; not changed and not kept
+	ID     int64            // its decision.Shared.Key
+	Weight int64            // of the entity in it, at least 1
+}
+
+// In is the Within as the decision finds it, with the state stored under its Key and the leases of that.
+func (w *Within) In(s *decision.State, leases decision.Leases) decision.Shared {
+	return decision.Shared{Key: w.ID, Weight: w.Weight, Limits: w.Limits, State: s, Leases: leases}
+}
+
 // Reader is implemented by a backend that does not keep leases in State.Data, or that has a clock of its own.
 type Reader interface {
 	// Read returns everything that is stored of key, by the backend's clock. Nothing is changed.

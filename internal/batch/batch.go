@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/drip-go/drip/decision"
+	"github.com/drip-go/drip/storage"
 )
 
 // mostCalls is how many calls of an entity a batch takes. With all of them, those in front, whose time may be short, would
@@ -27,6 +28,7 @@ const firstBackoff, longestBackoff = 10 * time.Millisecond, time.Second
 // Call is one operation on its way.
 type Call struct {
 	Limits decision.Limits
+	Within []storage.Within // with Limits of their own
 	Op     decision.Op
 
 	Answer decision.Answer // set by the sender, as Err and Again are
@@ -80,11 +82,17 @@ func New(senders, turns int, send func(batch []*Turn, answered func([]*Turn))) *
 	return &Lane{send: send, turns: turns, senders: senders, entities: map[string]*entity{}}
 }
 
-// Do has an operation sent, and waits for the answer or the end of ctx. It keeps no part of limits. What was taken for a
+// Do has an operation sent, and waits for the answer or the end of ctx. It keeps no part of limits and within. What was taken for a
 // caller who left before the answer came is given back; when that fails, it is tried again for as long as a lease lasts.
-func (l *Lane) Do(ctx context.Context, key string, limits *decision.Limits, op decision.Op) (decision.Answer, error) {
-	c := &Call{Limits: *limits, Op: op}
+func (l *Lane) Do(ctx context.Context, key string, limits *decision.Limits, within []storage.Within, op decision.Op) (decision.Answer, error) {
+	c := &Call{Limits: *limits, Within: slices.Clone(within), Op: op}
 	c.Limits.Windows = slices.Clone(limits.Windows) // the caller may leave before it is decided
+	for i := range c.Within {
+		w := &c.Within[i]
+		own := *w.Limits
+		own.Windows = slices.Clone(own.Windows)
+		w.Limits = &own
+	}
 	if ctx.Done() == nil {
 		if t := l.alone(key, c); t != nil { // it will never leave, and need not be woken by somebody else
 			l.deliver([]*Turn{t})
@@ -221,10 +229,10 @@ func (l *Lane) answered(turns []*Turn) {
 		for _, c := range t.Calls {
 			if op, needed := c.Op.Undo(&c.Answer); needed && c.left && c.Err == nil {
 				lease := time.Duration(c.Limits.Lease) * time.Millisecond
-				e.waiting = append(e.waiting, &Call{Limits: c.Limits, Op: op, until: time.Now().Add(lease), backoff: firstBackoff})
+				e.waiting = append(e.waiting, &Call{Limits: c.Limits, Within: c.Within, Op: op, until: time.Now().Add(lease), backoff: firstBackoff})
 			}
 			if c.Err != nil && c.Again && time.Now().Before(c.until) {
-				next := &Call{Limits: c.Limits, Op: c.Op, until: c.until, backoff: min(2*c.backoff, longestBackoff)}
+				next := &Call{Limits: c.Limits, Within: c.Within, Op: c.Op, until: c.until, backoff: min(2*c.backoff, longestBackoff)}
 				time.AfterFunc(c.backoff, func() { l.enter(e.key, next) })
 			}
 			if c.done != nil {

@@ -61,7 +61,7 @@ func TestCallersShare(t *testing.T) {
 		defer cancel()
 		ask := func(key string) {
 			wg.Go(func() {
-				if _, err := l.Do(ctx, key, &limits, getDelay); err != nil {
+				if _, err := l.Do(ctx, key, &limits, nil, getDelay); err != nil {
 					t.Error(err)
 				}
 			})
@@ -100,7 +100,7 @@ func TestAloneWithoutContext(t *testing.T) {
 		var wg sync.WaitGroup
 		for range 3 * most {
 			wg.Go(func() {
-				if _, err := l.Do(context.Background(), "e", &limits, getDelay); err != nil {
+				if _, err := l.Do(context.Background(), "e", &limits, nil, getDelay); err != nil {
 					t.Error(err)
 				}
 			})
@@ -124,7 +124,7 @@ func TestLeaving(t *testing.T) {
 		ctx, leave := context.WithCancel(t.Context())
 		start := func(ctx context.Context, key string, want error) {
 			wg.Go(func() {
-				if _, err := l.Do(ctx, key, &limits, getDelay); !errors.Is(err, want) {
+				if _, err := l.Do(ctx, key, &limits, nil, getDelay); !errors.Is(err, want) {
 					t.Errorf("the call for %s: %v, want %v", key, err, want)
 				}
 			})
@@ -160,7 +160,7 @@ func TestLeaving(t *testing.T) {
 func TestPanic(t *testing.T) {
 	l := New(1, 10, func([]*Turn, func([]*Turn)) { panic("oh") })
 	for range 2 {
-		if _, err := l.Do(t.Context(), "e", &limits, getDelay); err == nil {
+		if _, err := l.Do(t.Context(), "e", &limits, nil, getDelay); err == nil {
 			t.Error("Do of a sender that panics = nil")
 		}
 	}

@@ -6,7 +6,7 @@
 //
 // # Atomicity
 //
-// Storage is [storage.Atomic]. An entity belongs to one of 256 shards, a shard is a map behind a mutex, and a
+// Storage is [storage.Atomic] and [storage.Joint]. An entity belongs to one of 256 shards, a shard is a map behind a mutex, and a
 // decision is made in place under that mutex without an allocation.
 //
 // # Expiry
@@ -31,6 +31,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+	"unsafe"
 
 	"github.com/drip-go/drip/decision"
 	"github.com/drip-go/drip/storage"
@@ -53,7 +54,9 @@ type Storage struct {
 	opened time.Time
 	shards [shards]shard
 
-	_    [64]byte     // what follows changes; keep it off the lines above
+	_      [64]byte  // what follows changes; keep it off the lines above
+	joints sync.Pool // of *joint
+
 	due  atomic.Int64 // the time the next shard is to be looked through
 	next atomic.Uint32
 }
@@ -61,11 +64,12 @@ type Storage struct {
 type shard struct {
 	mu       sync.Mutex
 	entities map[uint64]*entity // by the hash of the key
+	place    int                // among the shards
 	count    int                // of entities
 	most     int                // the most entities since the map was made: maps do not shrink
 	revision storage.Revision   // the last one given; one count for all keys, so a key that comes back repeats none
 	op       decision.Op        // that is done now: Apply lets go of the caller's, which may be on a stack
-	_        [128 - 120%128]byte
+	_        [128 - (48+unsafe.Sizeof(decision.Op{}))%128]byte
 }
 
 // entity is what is known of one key.
@@ -86,8 +90,9 @@ func New() *Storage {
 	now := time.Now()
 	// The clock begins on a whole millisecond: the time of a decision is the time that Read tells, cut.
 	s := &Storage{seed: maphash.MakeSeed(), opened: now.Add(-time.Duration(now.Nanosecond() % 1e6))}
+	s.joints.New = func() any { return new(joint) }
 	for i := range s.shards {
-		s.shards[i].entities = map[uint64]*entity{}
+		s.shards[i].entities, s.shards[i].place = map[uint64]*entity{}, i
 	}
 	return s
 }
@@ -146,6 +151,12 @@ func (s *Storage) Do(ctx context.Context, key string, l *decision.Limits, op dec
 	return a, err
 }
 
+// DoWithin implements [storage.Joint].
+func (s *Storage) DoWithin(ctx context.Context, key string, l *decision.Limits, within []storage.Within, op decision.Op) (a decision.Answer, err error) {
+	err = s.ApplyWithin(ctx, key, l, within, &op, &a)
+	return a, err
+}
+
 // Apply is Do, and sets a, for callers who keep op and a on their stack. It does not keep them.
 func (s *Storage) Apply(ctx context.Context, key string, l *decision.Limits, op *decision.Op, a *decision.Answer) error {
 	if err := s.usable(ctx); err != nil {
@@ -173,20 +184,49 @@ func (s *Storage) Apply(ctx context.Context, key string, l *decision.Limits, op 
 		sh.op.Now = now
 	}
 	l.Apply(&e.state, &e.leases, &sh.op, sh.op.Now, a)
-	theirs := sh.op.Now
-	if e.other && e.state.Now != now { // ReturnToken and Renew by the storage's clock leave its time as it is
-		theirs = e.state.Now
-	}
-	e.keep(now, theirs, max(l.Until(&e.state), e.leases.Last()))
-	sh.changed(e)
-	if e.state.Print == 0 {
-		e.until = now // nothing is known of it
-	} else if !known {
-		sh.add(hash, e)
-	}
+	sh.store(hash, e, l, &sh.op, now, known)
 	sh.mu.Unlock()
 	s.forget(now)
 	return nil
+}
+
+// ApplyWithin is DoWithin, and sets a. It does not keep op, a and within.
+func (s *Storage) ApplyWithin(ctx context.Context, key string, l *decision.Limits, within []storage.Within, op *decision.Op, a *decision.Answer) error {
+	if err := s.usable(ctx); err != nil {
+		return err
+	}
+	j := s.joints.Get().(*joint)
+	defer s.joints.Put(j)
+	sh, hash := s.shard(key)
+	j.begin(sh, hash, key)
+	for i := range within {
+		sh, hash := s.shard(within[i].Key)
+		j.add(sh, hash, within[i].Key)
+	}
+	j.lock()
+	now := s.now()
+	err := j.find()
+	if err == nil {
+		j.op = *op
+		if op.Now == decision.OwnClock {
+			j.op.Now = now
+		}
+		for i := range within {
+			e := j.parts[i+1].entity
+			j.shared = append(j.shared, within[i].In(&e.state, &e.leases))
+		}
+		e := j.parts[0].entity
+		j.answer = decision.Answer{}
+		l.ApplyWithin(&e.state, &e.leases, j.shared, &j.op, j.op.Now, &j.answer)
+		*a = j.answer
+		j.store(0, l, now)
+		for i := range within {
+			j.store(i+1, within[i].Limits, now)
+		}
+	}
+	j.unlock()
+	s.forget(now)
+	return err
 }
 
 // keep sets the time from which the storage, whose clock is at now, may forget the entity, if that is end by a clock that

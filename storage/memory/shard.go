@@ -3,6 +3,7 @@ package memory
 import (
 	"time"
 
+	"github.com/drip-go/drip/decision"
 	"github.com/drip-go/drip/storage"
 )
 
@@ -41,6 +42,21 @@ func (sh *shard) add(hash uint64, e *entity) {
 	sh.entities[hash] = e
 	sh.count++
 	sh.most = max(sh.most, sh.count)
+}
+
+// store keeps an entity after op, when the storage's clock is at now. known tells whether it was there before.
+func (sh *shard) store(hash uint64, e *entity, l *decision.Limits, op *decision.Op, now int64, known bool) {
+	theirs := op.Now
+	if e.other && e.state.Now != now { // ReturnToken and Renew by the storage's clock leave its time as it is
+		theirs = e.state.Now
+	}
+	e.keep(now, theirs, max(l.Until(&e.state), e.leases.Last()))
+	sh.changed(e)
+	if e.state.Print == 0 {
+		e.until = now // nothing is known of it
+	} else if !known {
+		sh.add(hash, e)
+	}
 }
 
 // changed gives an entity its next revision.

@@ -45,6 +45,18 @@ func (s *Storage) decide(waiting []*batch.Turn, answered func([]*batch.Turn)) {
 	ctx, cancel := s.limited(context.Background())
 	defer cancel()
 	slices.SortFunc(waiting, func(a, b *batch.Turn) int { return cmp.Compare(a.Key, b.Key) })
+	var joint []*batch.Turn
+	waiting = slices.DeleteFunc(waiting, func(t *batch.Turn) bool {
+		within := slices.ContainsFunc(t.Calls, func(c *batch.Call) bool { return len(c.Within) > 0 })
+		if within {
+			joint = append(joint, t)
+		}
+		return within
+	})
+	if len(joint) > 0 {
+		s.decideJoint(ctx, joint)
+		answered(joint)
+	}
 	now, known := s.clock.now()
 	var turns, remembered []*turn
 	for _, w := range waiting {

@@ -17,6 +17,9 @@
 //   - Lock. The row is locked and read in one round trip, and written in a second one. This is for entities that are not
 //     remembered, and for those that others have changed since the decision before.
 //
+// Decisions within shared limits take the way of the lock: the rows of the entity and of the limits are locked in the order
+// of their keys. What waits at the same time shares a transaction, so a process takes a shared row once for many.
+//
 // What a decision costs does not depend on the number of leases that are out. Leases that have ended are deleted when a
 // decision depends on it, at most a thousand in a transaction; that takes more round trips. Callers that wait at the same
 // time share a round trip, and those that wait for one entity share a statement.
@@ -190,7 +193,7 @@ func (s *Storage) Do(ctx context.Context, key string, l *decision.Limits, op dec
 		return decision.Answer{}, err
 	}
 	s.deleteNowAndThen()
-	return s.lane.Do(ctx, key, l, op)
+	return s.lane.Do(ctx, key, l, nil, op)
 }
 
 // CreateSchema makes the schema and the tables with the text of [SchemaSQL], if they are missing. Every process may call

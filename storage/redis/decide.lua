@@ -2,54 +2,111 @@
 --
 -- KEYS[1]    the entity's state
 -- KEYS[2]    its leases, if there are many: a sorted set of their IDs by their ends
+-- KEYS[3..]  the same of the shared limits that the operations are within
 -- ARGV[1]    the limits: their numbers, how many windows there are in the place of these, and the numbers of each
 -- ARGV[2]    Options.MaxHold in milliseconds, in decimal
--- ARGV[3..]  the operations. Each is its numbers; or a byte, its Kind, if it is at OwnClock and has a Cost of 1 and
+-- ARGV[3..]  for each shared limit its ID, the weight of the entity and its limits; then the operations. Each of these is its numbers; or a byte, its Kind, if it is at OwnClock and has a Cost of 1 and
 --            nothing else
 --
 -- Numbers are doubles, the lowest byte first: see numbers.lua, which comes before this.
 --
--- The value of a key is the layout, 2; a revision; the time and the Until of the state; the time at which a plain
+-- The value of a key is the layout, 4; a revision; the time and the Until of the state; the time at which a plain
 -- token was taken last; 1 if the leases are in KEYS[2], else 0; a time before which none of the leases ends, and one after
--- which none does; the numbers of the state, how many windows it has in the place of these, and those of each; and of each
--- lease its ID and its end.
+-- which none does; the numbers of the state, with how many windows, flows and calendars it has in the place of these; the
+-- numbers of each; of each lease its ID and its end; and the ring of the calendar, if there is one.
 --
--- Returns the answers one after the other in a string: a sum of 1 for Found, 2 for a ticket and 4 for a lease, then Delay,
--- Bound, the numbers of the ticket and those of the lease. A table would take longer. After an error nothing has changed.
+-- Returns the answers one after the other in a string: a sum of 1 for Found, 2 for a ticket, 4 for a lease, 8 for Late and
+-- 16 times Limit, then Delay, Bound, the numbers of the ticket and those of the lease. A table would take longer. After an error nothing has changed.
 
 local call, sub = redis.call, string.sub
 local most = 32 -- leases in a value: Redis takes time for each byte of each string that Lua makes
 local longest = 2 ^ 43 -- time to live in ms, 278 years: more is too much for those who count it in nanoseconds
 local hold = tonumber(ARGV[2])
-local value, time = call('GET', KEYS[1]), call('TIME')
+local time = call('TIME')
 local micros = time[1] * 1000000 + time[2]
 local millis = (micros - micros % 1000) / 1000
 
-local l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_Start, l_Print, l_Fill = unpack('<dddddddd', ARGV[1])
+-- The shared limits' keys follow the entity's, their arguments the first two.
+local shared, shared_n = {}, #KEYS / 2 - 1
+local first_op = 3 + shared_n
+local plain = shared_n == 0 -- no operation knows of a lease
+for i = first_op, #ARGV do
+  plain = plain and #ARGV[i] == 1 and string.byte(ARGV[i]) < 2
+end
+
+-- Ring makes the ring of a calendar from its bytes. Its methods are those of decision.Ring, and bytes tells what it is now.
+local function Ring(bytes)
+  local changed, ring = {}, {}
+  bytes = bytes or string.rep('\0', 3072)
+  function ring.At(place)
+    local n = changed[place]
+    if not n then
+      local a, b, c = string.byte(bytes, 3 * place + 1, 3 * place + 3)
+      n = a + 256 * b + 65536 * c
+    end
+    return n
+  end
+  function ring.Put(place, n)
+    changed[place] = n
+  end
+  function ring.Clear()
+    bytes, changed = string.rep('\0', 3072), {}
+  end
+  function ring.bytes()
+    for place, n in pairs(changed) do
+      local low = n % 256
+      local rest = (n - low) / 256
+      bytes = sub(bytes, 1, 3 * place) .. string.char(low, rest % 256, (rest - rest % 256) / 256) .. sub(bytes, 3 * place + 4)
+    end
+    changed = {}
+    return bytes
+  end
+  return ring
+end
+
+
+
+-- load reads an entity into locals, with the methods of its leases. save stores what they have become.
+local key, members, bytes = KEYS[1], KEYS[2], ARGV[1]
+local value = call('GET', key)
+local l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Print, l_Fill, l_Grain, l_PerGrain, l_Scale = unpack('<dddddddddddd', bytes)
 local l_Windows = {}
 for i = 0, l_Windows_n - 1 do
-  local w_Size, w_Rate, w_Interval = unpack('<ddd', ARGV[1], i * 24 + 64 + 1)
+  local w_Size, w_Rate, w_Interval = unpack('<ddd', bytes, i * 24 + 96 + 1)
   l_Windows[i] = {Size = w_Size, Rate = w_Rate, Interval = w_Interval}
 end
 
--- leases are the bytes of those in the value, apart tells whether they are in KEYS[2] instead.
+-- leases are the bytes of those in the value, apart tells whether they are in members instead.
 local revision, ran, apart, first, last, leases = 0, 0, 0, 0, 0, ''
-local s_Lines = {}
-local s_Print, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Ended, s_Saved, s_Lines_n = 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
+local s_Lines, s_Flows, s_Calendars = {}, {}, {}
+local s_Print, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Ended, s_Saved, s_Lines_n, s_Flows_n, s_Calendars_n = 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
 if value then
   local layout, at, till
   if #value < 64 or #value % 8 ~= 0 then
     return redis.error_reply('DRIPSTATE')
   end
   layout, revision = unpack('<dd', value)
-  if layout == 2 and #value >= 104 + 64 then
-    layout, revision, at, till, ran, apart, first, last, s_Print, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Ended, s_Saved, s_Lines_n = unpack('<ddddddddddddddddddddd', value)
+  if layout == 4 and #value >= 120 + 64 then
+    layout, revision, at, till, ran, apart, first, last, s_Print, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Ended, s_Saved, s_Lines_n, s_Flows_n, s_Calendars_n = unpack('<ddddddddddddddddddddddd', value)
+    local from = 120 + 65
     for i = 0, s_Lines_n - 1 do
-      local line_Left, line_Promised, line_Spare, line_Taken, line_Fresh, line_FreshFrom, line_Stale, line_StaleFrom = unpack('<dddddddd', value, i * 64 + 104 + 65)
+      local line_Left, line_Promised, line_Spare, line_Taken, line_Fresh, line_FreshFrom, line_Stale, line_StaleFrom = unpack('<dddddddd', value, from)
       s_Lines[i] = {Left = line_Left, Promised = line_Promised, Spare = line_Spare, Taken = line_Taken, Fresh = line_Fresh, FreshFrom = line_FreshFrom, Stale = line_Stale, StaleFrom = line_StaleFrom}
+      from = from + 64
     end
-    leases = sub(value, 104 + 64 * s_Lines_n + 65)
-  elseif layout ~= 2 then
+    for i = 0, s_Flows_n - 1 do
+      local flow_Key, flow_Units, flow_Later, flow_Before, flow_Until, flow_End, flow_Left, flow_Urgent, flow_Fair, flow_FairUrgent, flow_Again, flow_Minute, flow_Weight = unpack('<ddddddddddddd', value, from)
+      s_Flows[i] = {Key = flow_Key, Units = flow_Units, Later = flow_Later, Before = flow_Before, Until = flow_Until, End = flow_End, Left = flow_Left, Urgent = flow_Urgent, Fair = flow_Fair, FairUrgent = flow_FairUrgent, Again = flow_Again, Minute = flow_Minute, Weight = flow_Weight}
+      from = from + 104
+    end
+    leases = sub(value, from)
+    if s_Calendars_n > 0 then
+      local calendar_Grain, calendar_Head, calendar_Late, calendar_Front, calendar_Far, calendar_Minute, calendar_Weight, calendar_Before, calendar_Peak = unpack('<ddddddddd', value, from)
+      local calendar_Ring = Ring(sub(value, -3072))
+      s_Calendars[0] = {Grain = calendar_Grain, Head = calendar_Head, Late = calendar_Late, Front = calendar_Front, Far = calendar_Far, Minute = calendar_Minute, Weight = calendar_Weight, Before = calendar_Before, Peak = calendar_Peak, Ring = calendar_Ring}
+      leases = sub(value, from + 72, -3072 - 1)
+    end
+  elseif layout ~= 4 then
     return redis.error_reply('DRIPSTATE')
   end
 end
@@ -57,12 +114,9 @@ end
 -- These are the methods of decision.Leases. Operations that know of no lease do not need them. out is how many end
 -- after the time counted.
 local Out, Hold, Release, Clear
-local out, counted, complete, plain = 0, nil, false, apart == 0 and leases == ''
-local added, adding -- members of KEYS[2] with their ends before them, and whether one is among them
-for i = 3, #ARGV do
-  plain = plain and #ARGV[i] == 1 and string.byte(ARGV[i]) < 2
-end
-if plain then
+local out, counted, complete = 0, nil, false
+local added, adding -- members of members with their ends before them, and whether one is among them
+if plain and apart == 0 and leases == '' then
   function Out()
     return 0
   end
@@ -71,12 +125,12 @@ else
 
   local function add()
     if #added > 0 then
-      call('ZADD', KEYS[2], _G.unpack(added))
+      call('ZADD', members, _G.unpack(added))
       added, adding = {}, {}
     end
   end
 
-  -- Out removes what has ended, from KEYS[2] a few at a time: complete tells whether that was all.
+  -- Out removes what has ended, from members a few at a time: complete tells whether that was all.
   function Out(now)
     if counted == now then
       return out
@@ -84,13 +138,13 @@ else
     counted = now
     if apart == 1 then
       add()
-      local ended = call('ZRANGEBYSCORE', KEYS[2], '-inf', now, 'LIMIT', 0, 100)
+      local ended = call('ZRANGEBYSCORE', members, '-inf', now, 'LIMIT', 0, 100)
       complete = #ended < 100
       if #ended == 0 then
-        out = call('ZCARD', KEYS[2])
+        out = call('ZCARD', members)
       else
-        call('ZREM', KEYS[2], _G.unpack(ended))
-        out = call('ZCOUNT', KEYS[2], string.format('(%.0f', now), '+inf')
+        call('ZREM', members, _G.unpack(ended))
+        out = call('ZCOUNT', members, string.format('(%.0f', now), '+inf')
       end
       if out == 0 then
         Clear()
@@ -144,15 +198,15 @@ else
         add()
       end
       if complete and counted == now then -- what is there has not ended
-        if call('ZREM', KEYS[2], bytes) == 1 then
+        if call('ZREM', members, bytes) == 1 then
           out = out - 1
           return true
         end
         return false
       end
-      till = tonumber(call('ZSCORE', KEYS[2], bytes) or nil)
+      till = tonumber(call('ZSCORE', members, bytes) or nil)
       if till then
-        call('ZREM', KEYS[2], bytes)
+        call('ZREM', members, bytes)
       end
     else
       local at = string.find(leases, bytes, 1, true)
@@ -173,35 +227,350 @@ else
   function Clear()
     added, adding = {}, {}
     if apart == 1 then
-      call('UNLINK', KEYS[2])
+      call('UNLINK', members)
     end
     leases, apart, first, last, out = '', 0, 0, 0, 0
   end
 end
 
+if shared_n > 0 then
+  local function open(key, members, bytes)
+    local id, weight = unpack('<dd', bytes)
+    bytes = sub(bytes, 17)
+    local plain, value = false, call('GET', key)
+    local l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Print, l_Fill, l_Grain, l_PerGrain, l_Scale = unpack('<dddddddddddd', bytes)
+local l_Windows = {}
+for i = 0, l_Windows_n - 1 do
+  local w_Size, w_Rate, w_Interval = unpack('<ddd', bytes, i * 24 + 96 + 1)
+  l_Windows[i] = {Size = w_Size, Rate = w_Rate, Interval = w_Interval}
+end
+
+-- leases are the bytes of those in the value, apart tells whether they are in members instead.
+local revision, ran, apart, first, last, leases = 0, 0, 0, 0, 0, ''
+local s_Lines, s_Flows, s_Calendars = {}, {}, {}
+local s_Print, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Ended, s_Saved, s_Lines_n, s_Flows_n, s_Calendars_n = 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
+if value then
+  local layout, at, till
+  if #value < 64 or #value % 8 ~= 0 then
+    return redis.error_reply('DRIPSTATE')
+  end
+  layout, revision = unpack('<dd', value)
+  if layout == 4 and #value >= 120 + 64 then
+    layout, revision, at, till, ran, apart, first, last, s_Print, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Ended, s_Saved, s_Lines_n, s_Flows_n, s_Calendars_n = unpack('<ddddddddddddddddddddddd', value)
+    local from = 120 + 65
+    for i = 0, s_Lines_n - 1 do
+      local line_Left, line_Promised, line_Spare, line_Taken, line_Fresh, line_FreshFrom, line_Stale, line_StaleFrom = unpack('<dddddddd', value, from)
+      s_Lines[i] = {Left = line_Left, Promised = line_Promised, Spare = line_Spare, Taken = line_Taken, Fresh = line_Fresh, FreshFrom = line_FreshFrom, Stale = line_Stale, StaleFrom = line_StaleFrom}
+      from = from + 64
+    end
+    for i = 0, s_Flows_n - 1 do
+      local flow_Key, flow_Units, flow_Later, flow_Before, flow_Until, flow_End, flow_Left, flow_Urgent, flow_Fair, flow_FairUrgent, flow_Again, flow_Minute, flow_Weight = unpack('<ddddddddddddd', value, from)
+      s_Flows[i] = {Key = flow_Key, Units = flow_Units, Later = flow_Later, Before = flow_Before, Until = flow_Until, End = flow_End, Left = flow_Left, Urgent = flow_Urgent, Fair = flow_Fair, FairUrgent = flow_FairUrgent, Again = flow_Again, Minute = flow_Minute, Weight = flow_Weight}
+      from = from + 104
+    end
+    leases = sub(value, from)
+    if s_Calendars_n > 0 then
+      local calendar_Grain, calendar_Head, calendar_Late, calendar_Front, calendar_Far, calendar_Minute, calendar_Weight, calendar_Before, calendar_Peak = unpack('<ddddddddd', value, from)
+      local calendar_Ring = Ring(sub(value, -3072))
+      s_Calendars[0] = {Grain = calendar_Grain, Head = calendar_Head, Late = calendar_Late, Front = calendar_Front, Far = calendar_Far, Minute = calendar_Minute, Weight = calendar_Weight, Before = calendar_Before, Peak = calendar_Peak, Ring = calendar_Ring}
+      leases = sub(value, from + 72, -3072 - 1)
+    end
+  elseif layout ~= 4 then
+    return redis.error_reply('DRIPSTATE')
+  end
+end
+
+-- These are the methods of decision.Leases. Operations that know of no lease do not need them. out is how many end
+-- after the time counted.
+local Out, Hold, Release, Clear
+local out, counted, complete = 0, nil, false
+local added, adding -- members of members with their ends before them, and whether one is among them
+if plain and apart == 0 and leases == '' then
+  function Out()
+    return 0
+  end
+else
+  added, adding = {}, {}
+
+  local function add()
+    if #added > 0 then
+      call('ZADD', members, _G.unpack(added))
+      added, adding = {}, {}
+    end
+  end
+
+  -- Out removes what has ended, from members a few at a time: complete tells whether that was all.
+  function Out(now)
+    if counted == now then
+      return out
+    end
+    counted = now
+    if apart == 1 then
+      add()
+      local ended = call('ZRANGEBYSCORE', members, '-inf', now, 'LIMIT', 0, 100)
+      complete = #ended < 100
+      if #ended == 0 then
+        out = call('ZCARD', members)
+      else
+        call('ZREM', members, _G.unpack(ended))
+        out = call('ZCOUNT', members, string.format('(%.0f', now), '+inf')
+      end
+      if out == 0 then
+        Clear()
+      end
+    elseif now < first then
+      out = #leases / 16
+    else
+      local kept, n = {}, 0
+      first = last
+      for i = 1, #leases, 16 do
+        local id, till = unpack('<dd', leases, i)
+        if till > now then
+          n = n + 1
+          kept[n] = sub(leases, i, i + 15)
+          if till < first then
+            first = till
+          end
+        end
+      end
+      leases, out = table.concat(kept), n
+    end
+    return out
+  end
+
+  function Hold(id, till)
+    if apart == 1 then
+      local n, bytes = #added, pack('<d', id)
+      added[n + 1] = n > 0 and till == last and added[n - 1] or string.format('%.0f', till)
+      added[n + 2], adding[bytes] = bytes, true
+      if n > 500 then
+        add()
+      end
+    else
+      if leases == '' or till < first then
+        first = till
+      end
+      leases = leases .. pack('<dd', id, till)
+    end
+    if till > last then
+      last = till
+    end
+    if counted and till > counted then
+      out = out + 1
+    end
+  end
+
+  function Release(id, _, _, _, now)
+    local bytes, till = pack('<d', id), nil
+    if apart == 1 then
+      if adding[bytes] then
+        add()
+      end
+      if complete and counted == now then -- what is there has not ended
+        if call('ZREM', members, bytes) == 1 then
+          out = out - 1
+          return true
+        end
+        return false
+      end
+      till = tonumber(call('ZSCORE', members, bytes) or nil)
+      if till then
+        call('ZREM', members, bytes)
+      end
+    else
+      local at = string.find(leases, bytes, 1, true)
+      while at and at % 16 ~= 1 do
+        at = string.find(leases, bytes, at + 1, true)
+      end
+      if at then
+        till = unpack('<d', leases, at + 8)
+        leases = sub(leases, 1, at - 1) .. sub(leases, at + 16)
+      end
+    end
+    if till and counted and till > counted then
+      out = out - 1
+    end
+    return till ~= nil and till > now
+  end
+
+  function Clear()
+    added, adding = {}, {}
+    if apart == 1 then
+      call('UNLINK', members)
+    end
+    leases, apart, first, last, out = '', 0, 0, 0, 0
+  end
+end
+    local x, taken = {Key = id, Weight = weight, Leases = {Out = Out, Hold = Hold, Release = Release, Clear = Clear}}, s_Plain
+    x.Limits_Windows, x.Limits_Windows_n, x.Limits_Tokens, x.Limits_Guess, x.Limits_Lease, x.Limits_MaxLease, x.Limits_FirstCome, x.Limits_Start, x.Limits_Print, x.Limits_Fill, x.Limits_Grain, x.Limits_PerGrain, x.Limits_Scale = l_Windows, l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Print, l_Fill, l_Grain, l_PerGrain, l_Scale
+    x.State_Print, x.State_Now, x.State_Slot, x.State_Plain, x.State_LastID, x.State_Closed, x.State_Next, x.State_Head, x.State_AgainUS, x.State_Held, x.State_Ended, x.State_Saved, x.State_Lines, x.State_Lines_n, x.State_Flows, x.State_Flows_n, x.State_Calendars, x.State_Calendars_n = s_Print, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Ended, s_Saved, s_Lines, s_Lines_n, s_Flows, s_Flows_n, s_Calendars, s_Calendars_n
+    function x.save()
+      s_Print, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Ended, s_Saved, s_Lines, s_Lines_n, s_Flows, s_Flows_n, s_Calendars, s_Calendars_n = x.State_Print, x.State_Now, x.State_Slot, x.State_Plain, x.State_LastID, x.State_Closed, x.State_Next, x.State_Head, x.State_AgainUS, x.State_Held, x.State_Ended, x.State_Saved, x.State_Lines, x.State_Lines_n, x.State_Flows, x.State_Flows_n, x.State_Calendars, x.State_Calendars_n
+      if s_Plain > taken then
+        ran = millis
+      end
+      if s_Print ~= 0 then
+        -- Until is for an entity whose plain tokens are back.
+local till, tokens = 0, s_Plain
+s_Plain = 0
+if s_Plain > 0 then
+  till = 9007199254740991
+else
+  local max2 = s_Now
+  if s_Slot > max2 then max2 = s_Slot end
+  if s_Closed > max2 then max2 = s_Closed end
+  local x2 = (s_AgainUS - s_AgainUS % 1000) / 1000
+  if x2 > max2 then max2 = x2 end
+  if l_Start > max2 then max2 = l_Start end
+  local until2 = max2 + l_Fill + (l_Windows[0].Interval < 60000 and l_Windows[0].Interval or 60000) + 1000
+  for i2 = 0, s_Lines_n - 1 do
+    local owed = -(s_Lines[i2].Left < s_Lines[i2].Promised and s_Lines[i2].Left or s_Lines[i2].Promised)
+    if owed > 0 and i2 < l_Windows_n then
+      local w2 = l_Windows[i2]
+      local w2_Size, w2_Rate, w2_Interval = w2.Size, w2.Rate, w2.Interval
+      local min2 = (owed - owed % w2_Rate) / w2_Rate + 1
+      local x3 = (8796093022208 - 8796093022208 % w2_Interval) / w2_Interval
+      if x3 < min2 then min2 = x3 end
+      local x4 = s_Now + min2 * w2_Interval + l_Fill
+      if x4 > until2 then until2 = x4 end
+    end
+  end
+  for i2 = 0, s_Flows_n - 1 do
+    local f = s_Flows[i2]
+    local x3 = f.Until + l_Fill + (l_Windows[0].Interval < 60000 and l_Windows[0].Interval or 60000) + 1000
+    if x3 > until2 then until2 = x3 end
+  end
+  if s_Lines_n > l_Windows_n then
+    until2 = until2 + 2678400000
+  end
+  till = until2
+end
+s_Plain = tokens
+if (apart == 1 or leases ~= '') and last > till then
+  till = last
+end
+
+-- The entity is kept until its state would be as good as new. While plain tokens are out, that is MaxHold after one was
+-- taken last, when their holders count as dead. This server's clock says nothing about times that are not its own.
+local ttl = till - s_Now
+if tokens > 0 then
+  till = 9007199254740991
+  if ran + hold - millis > ttl then
+    ttl = ran + hold - millis
+  end
+end
+if s_Now - millis > 60000 or millis - s_Now > 60000 then
+  ttl = math.max(ttl, hold)
+end
+if ttl == hold then -- as it mostly is for plain tokens; to write a number takes Redis long
+  ttl = ARGV[2]
+else
+  ttl = math.min(math.max(ttl, 1), longest)
+end
+if added and #added > 0 then
+  call('ZADD', members, _G.unpack(added))
+elseif #leases > 16 * most then
+  for i = 1, #leases, 16 do
+    call('ZADD', members, unpack('<d', leases, i + 8), sub(leases, i, i + 7))
+  end
+  apart, leases = 1, ''
+end
+local micros = micros
+if micros <= revision then
+  micros = revision + 1
+end
+local line = s_Lines[0]
+if s_Lines_n + s_Flows_n + s_Calendars_n > 1 then
+  local parts = {}
+  for i = 1, s_Lines_n - 1 do
+    local line = s_Lines[i]
+    parts[#parts + 1] = pack('<dddddddd', line.Left, line.Promised, line.Spare, line.Taken, line.Fresh, line.FreshFrom, line.Stale, line.StaleFrom)
+  end
+  for i = 0, s_Flows_n - 1 do
+    local flow = s_Flows[i]
+    parts[#parts + 1] = pack('<ddddddddddddd', flow.Key, flow.Units, flow.Later, flow.Before, flow.Until, flow.End, flow.Left, flow.Urgent, flow.Fair, flow.FairUrgent, flow.Again, flow.Minute, flow.Weight)
+  end
+  local calendar = s_Calendars[0]
+  if calendar and s_Calendars_n > 0 then
+    parts[#parts + 1] = pack('<ddddddddd', calendar.Grain, calendar.Head, calendar.Late, calendar.Front, calendar.Far, calendar.Minute, calendar.Weight, calendar.Before, calendar.Peak)
+    leases = leases .. calendar.Ring.bytes()
+  end
+  leases = table.concat(parts) .. leases
+end
+local stored = pack('<ddddddddddddddddddddddddddddddd', 4, micros, s_Now, till, ran, apart, first, last,
+  s_Print, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Ended, s_Saved, s_Lines_n, s_Flows_n, s_Calendars_n, line.Left, line.Promised, line.Spare, line.Taken, line.Fresh, line.FreshFrom, line.Stale, line.StaleFrom)
+call('SET', key, leases == '' and stored or stored .. leases, 'PX', ttl)
+if apart == 1 then
+  call('PEXPIRE', members, ttl)
+end
+      end
+    end
+    return x
+  end
+  for i = 0, shared_n - 1 do
+    shared[i] = open(KEYS[2 * i + 3], KEYS[2 * i + 4], ARGV[i + 3])
+    if shared[i].err then
+      return shared[i]
+    end
+  end
+end
+
 local answers = {}
-for i = 3, #ARGV do
+for i = first_op, #ARGV do
   local op = ARGV[i]
-  local op_Kind, op_Now, op_Cost, op_For, op_Ticket_Slot, op_Ticket_Number, op_Ticket_Again, op_Ticket_Cost, op_Lease_ID, op_Lease_Begin, op_Lease_End, op_Lease_Cost = 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
+  local op_Kind, op_Now, op_Cost, op_For, op_Ticket_Slot, op_Ticket_Number, op_Ticket_Again, op_Ticket_Cost, op_Lease_ID, op_Lease_Begin, op_Lease_End, op_Lease_Cost, op_Urgent, op_Deadline = 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, false, 0
   if #op == 1 then
     op_Kind, op_Now, op_Cost = string.byte(op), -9223372036854775808, 1
   else
-    op_Kind, op_Now, op_Cost, op_For, op_Ticket_Slot, op_Ticket_Number, op_Ticket_Again, op_Ticket_Cost, op_Lease_ID, op_Lease_Begin, op_Lease_End, op_Lease_Cost = unpack('<dddddddddddd', op)
+    op_Kind, op_Now, op_Cost, op_For, op_Ticket_Slot, op_Ticket_Number, op_Ticket_Again, op_Ticket_Cost, op_Lease_ID, op_Lease_Begin, op_Lease_End, op_Lease_Cost, op_Urgent, op_Deadline = unpack('<dddddddddddddd', op)
+    op_Urgent = op_Urgent == 1
   end
   local now, taken = op_Now, s_Plain
   if now == -9223372036854775808 then
     now = millis
   end
-  local a_Delay, a_Bound, a_Found, a_Ticket_Slot, a_Ticket_Number, a_Ticket_Again, a_Ticket_Cost, a_Lease_ID, a_Lease_Begin, a_Lease_End, a_Lease_Cost = 0, 0, false, 0, 0, 0, 0, 0, 0, 0, 0
+  local a_Delay, a_Bound, a_Limit, a_Found, a_Late, a_Ticket_Slot, a_Ticket_Number, a_Ticket_Again, a_Ticket_Cost, a_Lease_ID, a_Lease_Begin, a_Lease_End, a_Lease_Cost = 0, 0, 0, false, false, 0, 0, 0, 0, 0, 0, 0, 0
 
-  if op_Kind == 0 then
+  local before2 = s_Now
+  local t = now
+  local changes = op_Kind == 0 or op_Kind == 2 or op_Kind == 6 or op_Kind == 7
+  if op_Kind == 3 or op_Kind == 4 then
+    local any = false
     do
-      local before2 = s_Now
+      a_Found = Release(op_Lease_ID, op_Lease_Begin, op_Lease_End, op_Lease_Cost, now > s_Now and now or s_Now)
+      any = a_Found
+      for i2 = 0, shared_n - 1 do
+        local x2 = shared[i2]
+        x2.held = x2.Leases.Release(op_Lease_ID, op_Lease_Begin, op_Lease_End, op_Lease_Cost, now > x2.State_Now and now or x2.State_Now)
+        any = any or x2.held
+      end
+      local is2 = any
+      if not is2 then
+        local booked = false
+        booked = op_Kind == 4 and op_Ticket_Slot > 0 and op_Ticket_Number <= s_Next and (op_Ticket_Number > 0 or shared_n > 0)
+        is2 = booked
+      end
+      any = is2
+    end
+    changes = any
+  elseif op_Kind == 8 or op_Kind == 9 then
+    changes = s_Print ~= 0
+  end
+  if changes then
+    local arrive = 0
+    do
+      local now2 = now
+      for i2 = 0, shared_n - 1 do
+        local x2 = shared[i2]
+        if x2.State_Print ~= 0 then
+          if x2.State_Now > now2 then now2 = x2.State_Now end
+        end
+      end
       local advance = 0
       do
-        local now2 = now
+        local now3 = now2
         if s_Print ~= 0 then
-          if s_Now > now2 then now2 = s_Now end
+          if s_Now > now3 then now3 = s_Now end
           local is2 = s_Print == l_Print
           if is2 then
             local Until2 = 0
@@ -212,8 +581,8 @@ for i = 3, #ARGV do
                 local max2 = s_Now
                 if s_Slot > max2 then max2 = s_Slot end
                 if s_Closed > max2 then max2 = s_Closed end
-                local x = (s_AgainUS - s_AgainUS % 1000) / 1000
-                if x > max2 then max2 = x end
+                local x2 = (s_AgainUS - s_AgainUS % 1000) / 1000
+                if x2 > max2 then max2 = x2 end
                 if l_Start > max2 then max2 = l_Start end
                 local until2 = max2 + l_Fill + (l_Windows[0].Interval < 60000 and l_Windows[0].Interval or 60000) + 1000
                 for i2 = 0, s_Lines_n - 1 do
@@ -222,11 +591,16 @@ for i = 3, #ARGV do
                     local w2 = l_Windows[i2]
                     local w2_Size, w2_Rate, w2_Interval = w2.Size, w2.Rate, w2.Interval
                     local min2 = (owed - owed % w2_Rate) / w2_Rate + 1
-                    local x2 = (8796093022208 - 8796093022208 % w2_Interval) / w2_Interval
-                    if x2 < min2 then min2 = x2 end
-                    local x3 = s_Now + min2 * w2_Interval + l_Fill
-                    if x3 > until2 then until2 = x3 end
+                    local x3 = (8796093022208 - 8796093022208 % w2_Interval) / w2_Interval
+                    if x3 < min2 then min2 = x3 end
+                    local x4 = s_Now + min2 * w2_Interval + l_Fill
+                    if x4 > until2 then until2 = x4 end
                   end
+                end
+                for i2 = 0, s_Flows_n - 1 do
+                  local f = s_Flows[i2]
+                  local x3 = f.Until + l_Fill + (l_Windows[0].Interval < 60000 and l_Windows[0].Interval or 60000) + 1000
+                  if x3 > until2 then until2 = x3 end
                 end
                 if s_Lines_n > l_Windows_n then
                   until2 = until2 + 2678400000
@@ -234,16 +608,16 @@ for i = 3, #ARGV do
                 Until2 = until2
               end
             end
-            is2 = now2 >= Until2
+            is2 = now3 >= Until2
           end
-          if is2 and Out(now2) == 0 then
-            s_Print, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Ended, s_Saved, s_Lines, s_Lines_n = 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {}, 0
+          if is2 and Out(now3) == 0 then
+            s_Print, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Ended, s_Saved, s_Lines, s_Lines_n, s_Flows, s_Flows_n, s_Calendars, s_Calendars_n = 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {}, 0, {}, 0, {}, 0
           end
         end
         if s_Print ~= l_Print then
           do
             local known = s_Print ~= 0
-            local from2 = now2
+            local from2 = now3
             if not known then
               from2 = l_Start
             end
@@ -264,26 +638,26 @@ for i = 3, #ARGV do
               elseif i2 >= s_Lines_n then
                 local gain = 0
                 do
-                  if now2 <= from2 then
+                  if now3 <= from2 then
                     gain = 0
                   else
                     local since = 0
                     do
                       if w2_Size > w2_Rate then
                         local max2 = from2
-                        local x = s_Closed - 1
-                        if x > max2 then max2 = x end
+                        local x2 = s_Closed - 1
+                        if x2 > max2 then max2 = x2 end
                         since = max2
                       else
                         since = from2
                       end
                     end
-                    local n2 = (now2 - now2 % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
+                    local n2 = (now3 - now3 % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
                     if n2 <= 0 then
                       gain = 0
                     else
-                      local x = w2_Size - 0
-                      if n2 > (x - x % w2_Rate) / w2_Rate then
+                      local x2 = w2_Size - 0
+                      if n2 > (x2 - x2 % w2_Rate) / w2_Rate then
                         gain = w2_Size
                       else
                         gain = 0 + n2 * w2_Rate
@@ -300,26 +674,26 @@ for i = 3, #ARGV do
                 do
                   local left = line2.Promised < w2_Size and line2.Promised or w2_Size
                   local from3 = line2.Taken
-                  if now2 <= from3 then
+                  if now3 <= from3 then
                     gain = left
                   else
                     local since = 0
                     do
                       if w2_Size > w2_Rate then
                         local max2 = from3
-                        local x = s_Closed - 1
-                        if x > max2 then max2 = x end
+                        local x2 = s_Closed - 1
+                        if x2 > max2 then max2 = x2 end
                         since = max2
                       else
                         since = from3
                       end
                     end
-                    local n2 = (now2 - now2 % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
+                    local n2 = (now3 - now3 % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
                     if n2 <= 0 then
                       gain = left
                     else
-                      local x = w2_Size - left
-                      if n2 > (x - x % w2_Rate) / w2_Rate then
+                      local x2 = w2_Size - left
+                      if n2 > (x2 - x2 % w2_Rate) / w2_Rate then
                         gain = w2_Size
                       else
                         gain = left + n2 * w2_Rate
@@ -337,8 +711,8 @@ for i = 3, #ARGV do
                 local over = line2.Left + line2.Stale + line2.Fresh - w2_Size
                 if over > line2.Stale then
                   local max2 = 0
-                  local x = w2_Size - line2.Left
-                  if x > max2 then max2 = x end
+                  local x2 = w2_Size - line2.Left
+                  if x2 > max2 then max2 = x2 end
                   line2.Stale, line2.StaleFrom = max2, line2.FreshFrom
                   line2.Fresh, line2.FreshFrom = 0, last2
                 elseif over > 0 then
@@ -346,15 +720,15 @@ for i = 3, #ARGV do
                 end
               end
             end
-            s_Print, s_Now, s_Slot = l_Print, now2, from2 - l_Windows[0].Interval
+            s_Print, s_Now, s_Slot = l_Print, now3, from2 - l_Windows[0].Interval
           end
         end
-        local idle = s_Now < now2 and s_AgainUS > now2 * 1000 and s_Plain + Out(now2) < l_Tokens
+        local idle = s_Now < now3 and s_AgainUS > now3 * 1000 and s_Plain + Out(now3) < l_Tokens
         for i2 = 0, l_Windows_n - 1 do
           local w2 = l_Windows[i2]
           local w2_Size, w2_Rate, w2_Interval = w2.Size, w2.Rate, w2.Interval
           local line2 = s_Lines[i2]
-          if (now2 - now2 % w2_Interval) / w2_Interval > (s_Now - s_Now % w2_Interval) / w2_Interval then
+          if (now3 - now3 % w2_Interval) / w2_Interval > (s_Now - s_Now % w2_Interval) / w2_Interval then
             local left = line2.Left
             do
               local spare = 0
@@ -362,7 +736,7 @@ for i = 3, #ARGV do
                 local gain = 0
                 do
                   local left2 = line2.Left
-                  local to2 = (now2 - now2 % w2_Interval) / w2_Interval * w2_Interval - 1
+                  local to2 = (now3 - now3 % w2_Interval) / w2_Interval * w2_Interval - 1
                   if to2 <= s_Now then
                     gain = left2
                   else
@@ -370,8 +744,8 @@ for i = 3, #ARGV do
                     do
                       if w2_Size > w2_Rate then
                         local max2 = s_Now
-                        local x = s_Closed - 1
-                        if x > max2 then max2 = x end
+                        local x2 = s_Closed - 1
+                        if x2 > max2 then max2 = x2 end
                         since = max2
                       else
                         since = s_Now
@@ -381,8 +755,8 @@ for i = 3, #ARGV do
                     if n2 <= 0 then
                       gain = left2
                     else
-                      local x = w2_Size - left2
-                      if n2 > (x - x % w2_Rate) / w2_Rate then
+                      local x2 = w2_Size - left2
+                      if n2 > (x2 - x2 % w2_Rate) / w2_Rate then
                         gain = w2_Size
                       else
                         gain = left2 + n2 * w2_Rate
@@ -391,34 +765,34 @@ for i = 3, #ARGV do
                   end
                 end
                 local max2 = 0
-                local x = line2.Taken + (0 > gain and 0 or gain)
-                if x > max2 then max2 = x end
+                local x2 = line2.Taken + (0 > gain and 0 or gain)
+                if x2 > max2 then max2 = x2 end
                 spare = max2
               end
               line2.Spare, line2.Taken = spare, 0
             end
             local gain = 0
             do
-              if now2 <= s_Now then
+              if now3 <= s_Now then
                 gain = left
               else
                 local since = 0
                 do
                   if w2_Size > w2_Rate then
                     local max2 = s_Now
-                    local x = s_Closed - 1
-                    if x > max2 then max2 = x end
+                    local x2 = s_Closed - 1
+                    if x2 > max2 then max2 = x2 end
                     since = max2
                   else
                     since = s_Now
                   end
                 end
-                local n2 = (now2 - now2 % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
+                local n2 = (now3 - now3 % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
                 if n2 <= 0 then
                   gain = left
                 else
-                  local x = w2_Size - left
-                  if n2 > (x - x % w2_Rate) / w2_Rate then
+                  local x2 = w2_Size - left
+                  if n2 > (x2 - x2 % w2_Rate) / w2_Rate then
                     gain = w2_Size
                   else
                     gain = left + n2 * w2_Rate
@@ -432,8 +806,8 @@ for i = 3, #ARGV do
               local over = line2.Left + line2.Stale + line2.Fresh - w2_Size
               if over > line2.Stale then
                 local max2 = 0
-                local x = w2_Size - line2.Left
-                if x > max2 then max2 = x end
+                local x2 = w2_Size - line2.Left
+                if x2 > max2 then max2 = x2 end
                 line2.Stale, line2.StaleFrom = max2, line2.FreshFrom
                 line2.Fresh, line2.FreshFrom = 0, last2
               elseif over > 0 then
@@ -446,10 +820,10 @@ for i = 3, #ARGV do
                 local w3 = l_Windows[i3]
                 local w3_Size, w3_Rate, w3_Interval = w3.Size, w3.Rate, w3.Interval
                 local line3 = s_Lines[i3]
-                if (now2 - now2 % w3_Interval) / w3_Interval == (s_Now - s_Now % w3_Interval) / w3_Interval then
+                if (now3 - now3 % w3_Interval) / w3_Interval == (s_Now - s_Now % w3_Interval) / w3_Interval then
                   local min2 = w3_Size
-                  local x = line3.Promised + units
-                  if x < min2 then min2 = x end
+                  local x2 = line3.Promised + units
+                  if x2 < min2 then min2 = x2 end
                   line3.Promised = min2
                 end
               end
@@ -458,7 +832,7 @@ for i = 3, #ARGV do
             if is2 then
               local gain2 = 0
               do
-                local to2 = (now2 - now2 % w2_Interval) / w2_Interval * w2_Interval - 1
+                local to2 = (now3 - now3 % w2_Interval) / w2_Interval * w2_Interval - 1
                 if to2 <= s_Now then
                   gain2 = left
                 else
@@ -466,8 +840,8 @@ for i = 3, #ARGV do
                   do
                     if w2_Size > w2_Rate then
                       local max2 = s_Now
-                      local x = s_Closed - 1
-                      if x > max2 then max2 = x end
+                      local x2 = s_Closed - 1
+                      if x2 > max2 then max2 = x2 end
                       since = max2
                     else
                       since = s_Now
@@ -477,8 +851,8 @@ for i = 3, #ARGV do
                   if n2 <= 0 then
                     gain2 = left
                   else
-                    local x = w2_Size - left
-                    if n2 > (x - x % w2_Rate) / w2_Rate then
+                    local x2 = w2_Size - left
+                    if n2 > (x2 - x2 % w2_Rate) / w2_Rate then
                       gain2 = w2_Size
                     else
                       gain2 = left + n2 * w2_Rate
@@ -494,13 +868,376 @@ for i = 3, #ARGV do
           end
         end
         if idle then
-          s_AgainUS = now2 * 1000
+          s_AgainUS = now3 * 1000
         end
-        s_Now = now2
-        advance = now2
+        s_Now = now3
+        advance = now3
       end
-      local t = advance
-      if l_Windows_n == 1 and s_LastID == 0 and s_Next == 0 and s_Closed <= t then
+      now2 = advance
+      for i2 = 0, shared_n - 1 do
+        local x2 = shared[i2]
+        do
+          local advance2 = 0
+          do
+            local now3 = now2
+            if x2.State_Print ~= 0 then
+              if x2.State_Now > now3 then now3 = x2.State_Now end
+              local is2 = x2.State_Print == x2.Limits_Print
+              if is2 then
+                local Until2 = 0
+                do
+                  if x2.State_Plain > 0 then
+                    Until2 = 9007199254740991
+                  else
+                    local x3 = x2.State_AgainUS
+                    local max2 = x2.State_Now
+                    if x2.State_Slot > max2 then max2 = x2.State_Slot end
+                    if x2.State_Closed > max2 then max2 = x2.State_Closed end
+                    local x4 = (x3 - x3 % 1000) / 1000
+                    if x4 > max2 then max2 = x4 end
+                    if x2.Limits_Start > max2 then max2 = x2.Limits_Start end
+                    local until2 = max2 + x2.Limits_Fill + (x2.Limits_Windows[0].Interval < 60000 and x2.Limits_Windows[0].Interval or 60000) + 1000
+                    for i3 = 0, x2.State_Lines_n - 1 do
+                      local owed = -(x2.State_Lines[i3].Left < x2.State_Lines[i3].Promised and x2.State_Lines[i3].Left or x2.State_Lines[i3].Promised)
+                      if owed > 0 and i3 < x2.Limits_Windows_n then
+                        local w2 = x2.Limits_Windows[i3]
+                        local w2_Size, w2_Rate, w2_Interval = w2.Size, w2.Rate, w2.Interval
+                        local min2 = (owed - owed % w2_Rate) / w2_Rate + 1
+                        local x5 = (8796093022208 - 8796093022208 % w2_Interval) / w2_Interval
+                        if x5 < min2 then min2 = x5 end
+                        local x6 = x2.State_Now + min2 * w2_Interval + x2.Limits_Fill
+                        if x6 > until2 then until2 = x6 end
+                      end
+                    end
+                    for i3 = 0, x2.State_Flows_n - 1 do
+                      local f = x2.State_Flows[i3]
+                      local x5 = f.Until + x2.Limits_Fill + (x2.Limits_Windows[0].Interval < 60000 and x2.Limits_Windows[0].Interval or 60000) + 1000
+                      if x5 > until2 then until2 = x5 end
+                    end
+                    if x2.State_Lines_n > x2.Limits_Windows_n then
+                      until2 = until2 + 2678400000
+                    end
+                    Until2 = until2
+                  end
+                end
+                is2 = now3 >= Until2
+              end
+              if is2 and x2.Leases.Out(now3) == 0 then
+                x2.State_Print, x2.State_Now, x2.State_Slot, x2.State_Plain, x2.State_LastID, x2.State_Closed, x2.State_Next, x2.State_Head, x2.State_AgainUS, x2.State_Held, x2.State_Ended, x2.State_Saved, x2.State_Lines, x2.State_Lines_n, x2.State_Flows, x2.State_Flows_n, x2.State_Calendars, x2.State_Calendars_n = 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {}, 0, {}, 0, {}, 0
+              end
+            end
+            if x2.State_Print ~= x2.Limits_Print then
+              do
+                local known = x2.State_Print ~= 0
+                local from2 = now3
+                if not known then
+                  from2 = x2.Limits_Start
+                end
+                for i3 = 0, x2.State_Lines_n - 1 do
+                  do
+                    local line2 = x2.State_Lines[i3]
+                    if i3 >= x2.Limits_Windows_n and line2.Spare ~= -9007199254740991 then
+                      line2.Spare, line2.Taken, line2.Promised = -9007199254740991, x2.State_Now, line2.Left
+                    end
+                  end
+                end
+                for i3 = 0, x2.Limits_Windows_n - 1 do
+                  local w2 = x2.Limits_Windows[i3]
+                  local w2_Size, w2_Rate, w2_Interval = w2.Size, w2.Rate, w2.Interval
+                  if i3 >= x2.State_Lines_n and known then
+                    x2.State_Lines[x2.State_Lines_n] = {Left = w2_Size, Promised = 0, Spare = 0, Taken = 0, Fresh = 0, FreshFrom = x2.State_LastID, Stale = 0, StaleFrom = x2.State_LastID}
+                    x2.State_Lines_n = x2.State_Lines_n + 1
+                  elseif i3 >= x2.State_Lines_n then
+                    local gain = 0
+                    do
+                      if now3 <= from2 then
+                        gain = 0
+                      else
+                        local since = 0
+                        do
+                          if w2_Size > w2_Rate then
+                            local max2 = from2
+                            local x3 = x2.State_Closed - 1
+                            if x3 > max2 then max2 = x3 end
+                            since = max2
+                          else
+                            since = from2
+                          end
+                        end
+                        local n2 = (now3 - now3 % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
+                        if n2 <= 0 then
+                          gain = 0
+                        else
+                          local x3 = w2_Size - 0
+                          if n2 > (x3 - x3 % w2_Rate) / w2_Rate then
+                            gain = w2_Size
+                          else
+                            gain = 0 + n2 * w2_Rate
+                          end
+                        end
+                      end
+                    end
+                    x2.State_Lines[x2.State_Lines_n] = {Left = gain, Promised = 0, Spare = 0, Taken = 0, Fresh = 0, FreshFrom = 0, Stale = 0, StaleFrom = 0}
+                    x2.State_Lines_n = x2.State_Lines_n + 1
+                  end
+                  local line2 = x2.State_Lines[i3]
+                  if line2.Spare == -9007199254740991 then
+                    local gain = 0
+                    do
+                      local left = line2.Promised < w2_Size and line2.Promised or w2_Size
+                      local from3 = line2.Taken
+                      if now3 <= from3 then
+                        gain = left
+                      else
+                        local since = 0
+                        do
+                          if w2_Size > w2_Rate then
+                            local max2 = from3
+                            local x3 = x2.State_Closed - 1
+                            if x3 > max2 then max2 = x3 end
+                            since = max2
+                          else
+                            since = from3
+                          end
+                        end
+                        local n2 = (now3 - now3 % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
+                        if n2 <= 0 then
+                          gain = left
+                        else
+                          local x3 = w2_Size - left
+                          if n2 > (x3 - x3 % w2_Rate) / w2_Rate then
+                            gain = w2_Size
+                          else
+                            gain = left + n2 * w2_Rate
+                          end
+                        end
+                      end
+                    end
+                    line2.Left = line2.Left + (gain - line2.Promised)
+                    line2.Fresh, line2.FreshFrom, line2.Stale = 0, x2.State_LastID, 0
+                  end
+                  if w2_Size < line2.Left then line2.Left = w2_Size end
+                  line2.Promised, line2.Spare, line2.Taken = line2.Left, 0, 0
+                  do
+                    local last2 = x2.State_LastID
+                    local over = line2.Left + line2.Stale + line2.Fresh - w2_Size
+                    if over > line2.Stale then
+                      local max2 = 0
+                      local x3 = w2_Size - line2.Left
+                      if x3 > max2 then max2 = x3 end
+                      line2.Stale, line2.StaleFrom = max2, line2.FreshFrom
+                      line2.Fresh, line2.FreshFrom = 0, last2
+                    elseif over > 0 then
+                      line2.Stale = line2.Stale - over
+                    end
+                  end
+                end
+                x2.State_Print, x2.State_Now, x2.State_Slot = x2.Limits_Print, now3, from2 - x2.Limits_Windows[0].Interval
+              end
+            end
+            local idle = x2.State_Now < now3 and x2.State_AgainUS > now3 * 1000 and x2.State_Plain + x2.Leases.Out(now3) < x2.Limits_Tokens
+            for i3 = 0, x2.Limits_Windows_n - 1 do
+              local w2 = x2.Limits_Windows[i3]
+              local w2_Size, w2_Rate, w2_Interval = w2.Size, w2.Rate, w2.Interval
+              local line2 = x2.State_Lines[i3]
+              local t2 = x2.State_Now
+              if (now3 - now3 % w2_Interval) / w2_Interval > (t2 - t2 % w2_Interval) / w2_Interval then
+                local left = line2.Left
+                do
+                  local spare = 0
+                  local t3 = x2.State_Slot
+                  local t4 = x2.State_Now
+                  if (t3 - t3 % w2_Interval) / w2_Interval > (t4 - t4 % w2_Interval) / w2_Interval then
+                    local gain = 0
+                    do
+                      local left2 = line2.Left
+                      local from2 = x2.State_Now
+                      local to2 = (now3 - now3 % w2_Interval) / w2_Interval * w2_Interval - 1
+                      if to2 <= from2 then
+                        gain = left2
+                      else
+                        local since = 0
+                        do
+                          if w2_Size > w2_Rate then
+                            local max2 = from2
+                            local x3 = x2.State_Closed - 1
+                            if x3 > max2 then max2 = x3 end
+                            since = max2
+                          else
+                            since = from2
+                          end
+                        end
+                        local n2 = (to2 - to2 % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
+                        if n2 <= 0 then
+                          gain = left2
+                        else
+                          local x3 = w2_Size - left2
+                          if n2 > (x3 - x3 % w2_Rate) / w2_Rate then
+                            gain = w2_Size
+                          else
+                            gain = left2 + n2 * w2_Rate
+                          end
+                        end
+                      end
+                    end
+                    local max2 = 0
+                    local x3 = line2.Taken + (0 > gain and 0 or gain)
+                    if x3 > max2 then max2 = x3 end
+                    spare = max2
+                  end
+                  line2.Spare, line2.Taken = spare, 0
+                end
+                local gain = 0
+                do
+                  local from2 = x2.State_Now
+                  if now3 <= from2 then
+                    gain = left
+                  else
+                    local since = 0
+                    do
+                      if w2_Size > w2_Rate then
+                        local max2 = from2
+                        local x3 = x2.State_Closed - 1
+                        if x3 > max2 then max2 = x3 end
+                        since = max2
+                      else
+                        since = from2
+                      end
+                    end
+                    local n2 = (now3 - now3 % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
+                    if n2 <= 0 then
+                      gain = left
+                    else
+                      local x3 = w2_Size - left
+                      if n2 > (x3 - x3 % w2_Rate) / w2_Rate then
+                        gain = w2_Size
+                      else
+                        gain = left + n2 * w2_Rate
+                      end
+                    end
+                  end
+                end
+                line2.Left = gain
+                do
+                  local last2 = x2.State_LastID
+                  local over = line2.Left + line2.Stale + line2.Fresh - w2_Size
+                  if over > line2.Stale then
+                    local max2 = 0
+                    local x3 = w2_Size - line2.Left
+                    if x3 > max2 then max2 = x3 end
+                    line2.Stale, line2.StaleFrom = max2, line2.FreshFrom
+                    line2.Fresh, line2.FreshFrom = 0, last2
+                  elseif over > 0 then
+                    line2.Stale = line2.Stale - over
+                  end
+                end
+                do
+                  local units = line2.Spare
+                  for i4 = 0, x2.Limits_Windows_n - 1 do
+                    local w3 = x2.Limits_Windows[i4]
+                    local w3_Size, w3_Rate, w3_Interval = w3.Size, w3.Rate, w3.Interval
+                    local line3 = x2.State_Lines[i4]
+                    local t3 = x2.State_Now
+                    if (now3 - now3 % w3_Interval) / w3_Interval == (t3 - t3 % w3_Interval) / w3_Interval then
+                      local min2 = w3_Size
+                      local x3 = line3.Promised + units
+                      if x3 < min2 then min2 = x3 end
+                      line3.Promised = min2
+                    end
+                  end
+                end
+                local is2 = idle
+                if is2 then
+                  local gain2 = 0
+                  do
+                    local from2 = x2.State_Now
+                    local to2 = (now3 - now3 % w2_Interval) / w2_Interval * w2_Interval - 1
+                    if to2 <= from2 then
+                      gain2 = left
+                    else
+                      local since = 0
+                      do
+                        if w2_Size > w2_Rate then
+                          local max2 = from2
+                          local x3 = x2.State_Closed - 1
+                          if x3 > max2 then max2 = x3 end
+                          since = max2
+                        else
+                          since = from2
+                        end
+                      end
+                      local n2 = (to2 - to2 % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
+                      if n2 <= 0 then
+                        gain2 = left
+                      else
+                        local x3 = w2_Size - left
+                        if n2 > (x3 - x3 % w2_Rate) / w2_Rate then
+                          gain2 = w2_Size
+                        else
+                          gain2 = left + n2 * w2_Rate
+                        end
+                      end
+                    end
+                  end
+                  is2 = gain2 >= w2_Rate
+                end
+                idle = is2
+              else
+                idle = false
+              end
+            end
+            if idle then
+              x2.State_AgainUS = now3 * 1000
+            end
+            x2.State_Now = now3
+            advance2 = now3
+          end
+          if x2.State_Calendars_n == 0 then
+            x2.State_Calendars[x2.State_Calendars_n] = {Grain = 0, Head = 0, Late = 0, Front = 0, Far = 0, Minute = 0, Weight = 0, Before = 0, Peak = 0, Ring = Ring()}
+            x2.State_Calendars_n = x2.State_Calendars_n + 1
+          end
+          local c2 = x2.State_Calendars[0]
+          local x3 = 0 > now2 and 0 or now2
+          local y = x2.Limits_Grain
+          local head = (x3 - x3 % y) / y
+          if c2.Grain ~= x2.Limits_Grain or head - c2.Head >= 1024 then
+            c2.Ring.Clear()
+            c2.Grain, c2.Head, c2.Late, c2.Front = x2.Limits_Grain, head, 0, head
+          end
+          if c2.Head < head then
+            c2.Late = 0
+            if c2.Head + 1 == head then
+              c2.Late = c2.Ring.At(c2.Head % 1024)
+            end
+            while c2.Head < head do
+              c2.Ring.Put(c2.Head % 1024, 0)
+              c2.Head = c2.Head + 1
+            end
+            c2.Peak = c2.Weight + c2.Before
+          end
+          local x4 = head + 1
+          if x4 > c2.Front then c2.Front = x4 end
+          do
+            local x5 = 0 > now2 and 0 or now2
+            local m = (x5 - x5 % 60000) / 60000
+            if m ~= c2.Minute then
+              c2.Before = 0
+              if c2.Minute + 1 == m then
+                c2.Before = c2.Weight
+              end
+              c2.Weight, c2.Minute = 0, m
+            end
+          end
+        end
+      end
+      arrive = now2
+    end
+    t = arrive
+  end
+  if op_Kind == 0 or op_Kind == 2 then
+    do
+      local plain2 = op_Kind == 0
+      if plain2 and shared_n == 0 and l_Windows_n == 1 and s_LastID == 0 and s_Next == 0 and s_Closed <= t then
         do
           repeat
             local w2 = l_Windows[0]
@@ -537,8 +1274,8 @@ for i = 3, #ARGV do
                     do
                       if w2_Size > w2_Rate then
                         local max2 = from2
-                        local x = s_Closed - 1
-                        if x > max2 then max2 = x end
+                        local x2 = s_Closed - 1
+                        if x2 > max2 then max2 = x2 end
                         since = max2
                       else
                         since = from2
@@ -548,8 +1285,8 @@ for i = 3, #ARGV do
                     if n2 <= 0 then
                       gain = left
                     else
-                      local x = w2_Size - left
-                      if n2 > (x - x % w2_Rate) / w2_Rate then
+                      local x2 = w2_Size - left
+                      if n2 > (x2 - x2 % w2_Rate) / w2_Rate then
                         gain = w2_Size
                       else
                         gain = left + n2 * w2_Rate
@@ -569,14 +1306,1638 @@ for i = 3, #ARGV do
             end
             line2.Promised = line2.Promised - 1
             local max2 = 1
-            local x = s_Slot - t
-            if x > max2 then max2 = x end
+            local x2 = s_Slot - t
+            if x2 > max2 then max2 = x2 end
             a_Delay = max2
           until true
         end
       else
-        local op2_Kind, op2_Now, op2_Cost, op2_For, op2_Ticket_Slot, op2_Ticket_Number, op2_Ticket_Again, op2_Ticket_Cost, op2_Lease_ID, op2_Lease_Begin, op2_Lease_End, op2_Lease_Cost = 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0
         do
+          repeat
+            if op_Kind == 0 then
+              op_Cost = 1
+            end
+            do
+              local slot = t > s_Slot and t or s_Slot
+              for i2 = 0, l_Windows_n - 1 do
+                local w2 = l_Windows[i2]
+                local w2_Size, w2_Rate, w2_Interval = w2.Size, w2.Rate, w2.Interval
+                local line2 = s_Lines[i2]
+                local gain = 0
+                do
+                  local left = line2.Promised
+                  if slot <= s_Slot then
+                    gain = left
+                  else
+                    local since = 0
+                    do
+                      if w2_Size > w2_Rate then
+                        local max2 = s_Slot
+                        local x2 = s_Closed - 1
+                        if x2 > max2 then max2 = x2 end
+                        since = max2
+                      else
+                        since = s_Slot
+                      end
+                    end
+                    local n2 = (slot - slot % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
+                    if n2 <= 0 then
+                      gain = left
+                    else
+                      local x2 = w2_Size - left
+                      if n2 > (x2 - x2 % w2_Rate) / w2_Rate then
+                        gain = w2_Size
+                      else
+                        gain = left + n2 * w2_Rate
+                      end
+                    end
+                  end
+                end
+                local gain2 = 0
+                do
+                  local left = line2.Promised
+                  if slot <= s_Slot then
+                    gain2 = left
+                  else
+                    local since = 0
+                    do
+                      if w2_Size > w2_Rate then
+                        local max2 = s_Slot
+                        local x2 = s_Closed - 1
+                        if x2 > max2 then max2 = x2 end
+                        since = max2
+                      else
+                        since = s_Slot
+                      end
+                    end
+                    local n2 = (slot - slot % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
+                    if n2 <= 0 then
+                      gain2 = left
+                    else
+                      local x2 = w2_Size - left
+                      if n2 > (x2 - x2 % w2_Rate) / w2_Rate then
+                        gain2 = w2_Size
+                      else
+                        gain2 = left + n2 * w2_Rate
+                      end
+                    end
+                  end
+                end
+                local gain3 = 0
+                do
+                  local left = line2.Left
+                  if slot <= t then
+                    gain3 = left
+                  else
+                    local since = 0
+                    do
+                      if w2_Size > w2_Rate then
+                        local max2 = t
+                        local x2 = s_Closed - 1
+                        if x2 > max2 then max2 = x2 end
+                        since = max2
+                      else
+                        since = t
+                      end
+                    end
+                    local n2 = (slot - slot % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
+                    if n2 <= 0 then
+                      gain3 = left
+                    else
+                      local x2 = w2_Size - left
+                      if n2 > (x2 - x2 % w2_Rate) / w2_Rate then
+                        gain3 = w2_Size
+                      else
+                        gain3 = left + n2 * w2_Rate
+                      end
+                    end
+                  end
+                end
+                line2.Promised = gain2 < gain3 and gain2 or gain3
+              end
+              s_Slot = slot
+            end
+            if op_Urgent or s_Flows_n > 0 then
+              local flow2 = 0
+              do
+                local done
+                for i2 = 0, s_Flows_n - 1 do
+                  if s_Flows[i2].Key == 0 then
+                    flow2 = i2
+                    done = true
+                    break
+                  end
+                end
+                if not done then
+                  s_Flows[s_Flows_n] = {Key = 0, Units = 0, Later = 0, Before = 0, Until = 0, End = 0, Left = 0, Urgent = 0, Fair = 0, FairUrgent = 0, Again = 0, Minute = 0, Weight = 0}
+                  s_Flows_n = s_Flows_n + 1
+                  flow2 = s_Flows_n - 1
+                end
+              end
+              local f = s_Flows[flow2]
+              do
+                local at2 = t - ((l_Windows[0].Interval < 60000 and l_Windows[0].Interval or 60000) + 1000)
+                if at2 > f.Before then
+                  f.Units, f.Later, f.Before = f.Later, 0, f.Until
+                  if f.Units < f.Urgent then f.Urgent = f.Units end
+                end
+              end
+              if op_Urgent and op_Ticket_Slot > 0 then
+                do
+                  if op_Ticket_Slot <= f.Before then
+                    local max2 = 0
+                    local x2 = f.Units - op_Ticket_Cost
+                    if x2 > max2 then max2 = x2 end
+                    f.Units = max2
+                  else
+                    local max2 = 0
+                    local x2 = f.Later - op_Ticket_Cost
+                    if x2 > max2 then max2 = x2 end
+                    f.Later = max2
+                  end
+                end
+              end
+            end
+            local v_at, v_bound, v_slot, v_back, v_fresh, v_spare, v_pace, v_again = 0, 0, 0, false, false, false, 0, 0
+            do
+              v_back = op_Ticket_Slot > 0 and op_Ticket_Number <= s_Next and op_Kind == 2
+              v_at, v_bound = t, 0
+              local urgent = 0
+              do
+                local done
+                for i2 = 0, s_Flows_n - 1 do
+                  if s_Flows[i2].Key == 0 then
+                    urgent = s_Flows[i2].Units + s_Flows[i2].Later
+                    done = true
+                    break
+                  end
+                end
+                if not done then
+                  urgent = 0
+                end
+              end
+              local urgent2 = urgent
+              local x2 = (s_Held + l_Guess) * 1000
+              local y = (s_Ended + 1) * l_Tokens
+              local max2 = 1
+              local x3 = (x2 - x2 % y) / y
+              if x3 > max2 then max2 = x3 end
+              v_pace = max2
+              local space = 0
+              do
+                local done
+                for i2 = 0, l_Windows_n - 1 do
+                  do
+                    local w2 = l_Windows[i2]
+                    local w2_Size, w2_Rate, w2_Interval = w2.Size, w2.Rate, w2.Interval
+                    local x4 = w2_Interval * 500
+                    if v_pace <= (x4 - x4 % w2_Rate) / w2_Rate then
+                      space = 2 * v_pace
+                      done = true
+                      break
+                    end
+                  end
+                end
+                if not done then
+                  space = 0
+                end
+              end
+              local space2 = 0
+              do
+                local done
+                for i2 = 0, l_Windows_n - 1 do
+                  do
+                    local w2 = l_Windows[i2]
+                    local w2_Size, w2_Rate, w2_Interval = w2.Size, w2.Rate, w2.Interval
+                    local x4 = w2_Interval * 500
+                    if v_pace <= (x4 - x4 % w2_Rate) / w2_Rate then
+                      space2 = 2 * v_pace
+                      done = true
+                      break
+                    end
+                  end
+                end
+                if not done then
+                  space2 = 0
+                end
+              end
+              local max3 = space2
+              local x4 = (v_pace - v_pace % 4) / 4
+              if x4 > max3 then max3 = x4 end
+              v_again = max3
+              if s_Closed > t then
+                v_at, v_bound = s_Closed, 1
+              end
+              for i2 = 0, l_Windows_n - 1 do
+                local w2 = l_Windows[i2]
+                local w2_Size, w2_Rate, w2_Interval = w2.Size, w2.Rate, w2.Interval
+                local left = s_Lines[i2].Left
+                if v_back and not op_Urgent then
+                  local x5 = op_Ticket_Again * (w2_Rate + 1)
+                  local min2 = urgent2
+                  local x6 = w2_Rate - (x5 - x5 % 2) / 2
+                  if x6 < min2 then min2 = x6 end
+                  left = left - min2
+                end
+                local room = 0
+                do
+                  if left >= op_Cost then
+                    room = t
+                  else
+                    local since = 0
+                    do
+                      if w2_Size > w2_Rate then
+                        local max4 = t
+                        local x5 = s_Closed - 1
+                        if x5 > max4 then max4 = x5 end
+                        since = max4
+                      else
+                        since = t
+                      end
+                    end
+                    local x5 = op_Cost - left - 1
+                    local min2 = (x5 - x5 % w2_Rate) / w2_Rate + 1
+                    local x6 = (8796093022208 - 8796093022208 % w2_Interval) / w2_Interval
+                    if x6 < min2 then min2 = x6 end
+                    room = ((since - since % w2_Interval) / w2_Interval + min2) * w2_Interval
+                  end
+                end
+                local at2 = room
+                if at2 > v_at then
+                  v_at, v_bound = at2, 4 + i2
+                end
+                if (at2 > s_Closed and at2 or s_Closed) > t then
+                  local x5 = w2_Interval * 1000
+                  local each2 = (x5 - x5 % w2_Rate) / w2_Rate
+                  local y2 = each2 + 1
+                  local min2 = op_Cost
+                  local x6 = (1125899906842624 - 1125899906842624 % y2) / y2
+                  if x6 < min2 then min2 = x6 end
+                  local x7 = min2 * each2
+                  if x7 > v_again then v_again = x7 end
+                end
+              end
+              v_fresh = not v_back or v_at > t and (op_Ticket_Again > 0 and op_Ticket_Slot <= t or t - op_Ticket_Slot > (l_Windows[0].Interval < 60000 and l_Windows[0].Interval or 60000) + 1000)
+              if v_fresh then
+                v_slot = s_Slot > s_Closed and s_Slot or s_Closed
+                if op_Urgent then
+                  v_slot = t > s_Closed and t or s_Closed
+                end
+                for i2 = 0, l_Windows_n - 1 do
+                  do
+                    local w2 = l_Windows[i2]
+                    local w2_Size, w2_Rate, w2_Interval = w2.Size, w2.Rate, w2.Interval
+                    local line2 = s_Lines[i2]
+                    if op_Urgent then
+                      local room = 0
+                      do
+                        local left = line2.Left - urgent2
+                        if left >= op_Cost then
+                          room = t
+                        else
+                          local since = 0
+                          do
+                            if w2_Size > w2_Rate then
+                              local max4 = t
+                              local x5 = s_Closed - 1
+                              if x5 > max4 then max4 = x5 end
+                              since = max4
+                            else
+                              since = t
+                            end
+                          end
+                          local x5 = op_Cost - left - 1
+                          local min2 = (x5 - x5 % w2_Rate) / w2_Rate + 1
+                          local x6 = (8796093022208 - 8796093022208 % w2_Interval) / w2_Interval
+                          if x6 < min2 then min2 = x6 end
+                          room = ((since - since % w2_Interval) / w2_Interval + min2) * w2_Interval
+                        end
+                      end
+                      if room > v_slot then v_slot = room end
+                    else
+                      local room = 0
+                      do
+                        local left = line2.Promised
+                        local x5 = op_Cost * s_Saved
+                        local max4 = 1
+                        local x6 = op_Cost - (x5 - x5 % 4096) / 4096
+                        if x6 > max4 then max4 = x6 end
+                        if left >= max4 then
+                          room = s_Slot
+                        else
+                          local since = 0
+                          do
+                            if w2_Size > w2_Rate then
+                              local max5 = s_Slot
+                              local x7 = s_Closed - 1
+                              if x7 > max5 then max5 = x7 end
+                              since = max5
+                            else
+                              since = s_Slot
+                            end
+                          end
+                          local x7 = max4 - left - 1
+                          local min2 = (x7 - x7 % w2_Rate) / w2_Rate + 1
+                          local x8 = (8796093022208 - 8796093022208 % w2_Interval) / w2_Interval
+                          if x8 < min2 then min2 = x8 end
+                          room = ((since - since % w2_Interval) / w2_Interval + min2) * w2_Interval
+                        end
+                      end
+                      if room > v_slot then v_slot = room end
+                    end
+                  end
+                end
+                if s_Slot > t and not op_Urgent then
+                  local space3 = 0
+                  do
+                    local done
+                    for i2 = 0, l_Windows_n - 1 do
+                      do
+                        local w2 = l_Windows[i2]
+                        local w2_Size, w2_Rate, w2_Interval = w2.Size, w2.Rate, w2.Interval
+                        local x5 = w2_Interval * 500
+                        if v_pace <= (x5 - x5 % w2_Rate) / w2_Rate then
+                          space3 = 2 * v_pace
+                          done = true
+                          break
+                        end
+                      end
+                    end
+                    if not done then
+                      space3 = 0
+                    end
+                  end
+                  local x5 = s_Slot + (space3 - space3 % 1000) / 1000
+                  if x5 > v_slot then v_slot = x5 end
+                end
+                if v_slot > v_at then
+                  local is2 = v_at == t
+                  if is2 then
+                    local spare = false
+                    do
+                      local done
+                      for i2 = 0, l_Windows_n - 1 do
+                        local line2 = s_Lines[i2]
+                        local w2 = l_Windows[i2]
+                        local w2_Size, w2_Rate, w2_Interval = w2.Size, w2.Rate, w2.Interval
+                        local is2 = (s_Slot - s_Slot % w2_Interval) / w2_Interval == (t - t % w2_Interval) / w2_Interval
+                        if is2 then
+                          local x5 = op_Cost * s_Saved
+                          local max4 = 1
+                          local x6 = op_Cost - (x5 - x5 % 4096) / 4096
+                          if x6 > max4 then max4 = x6 end
+                          is2 = line2.Promised >= max4
+                        end
+                        local beside = is2
+                        local is3 = not beside and line2.Spare - line2.Taken < op_Cost
+                        if is3 then
+                          local others = 0
+                          do
+                            local most2 = 1099511627776
+                            local w3 = l_Windows[i2]
+                            local w3_Size, w3_Rate, w3_Interval = w3.Size, w3.Rate, w3.Interval
+                            local until2 = ((t - t % w3_Interval) / w3_Interval + 1) * w3_Interval - 1
+                            for i3 = 0, l_Windows_n - 1 do
+                              local w4 = l_Windows[i3]
+                              local w4_Size, w4_Rate, w4_Interval = w4.Size, w4.Rate, w4.Interval
+                              local n2 = (until2 - until2 % w4_Interval) / w4_Interval - (t - t % w4_Interval) / w4_Interval
+                              if i3 ~= i2 and n2 < (1099511627776 - 1099511627776 % w4_Rate) / w4_Rate then
+                                local x7 = s_Lines[i3].Left + n2 * w4_Rate
+                                if x7 < most2 then most2 = x7 end
+                              end
+                            end
+                            others = most2
+                          end
+                          is3 = line2.Left - op_Cost < others
+                        end
+                        if is3 then
+                          spare = false
+                          done = true
+                          break
+                        end
+                      end
+                      if not done then
+                        spare = true
+                      end
+                    end
+                    is2 = spare
+                  end
+                  v_spare = is2
+                  if not v_spare then
+                    v_at, v_bound = v_slot, 3
+                  end
+                end
+              end
+              if v_at == t and (s_Plain + Out(t) >= l_Tokens or not v_back and not op_Urgent and s_AgainUS > t * 1000) then
+                v_bound = 2
+              end
+              if s_Closed > t then
+                v_bound = 1
+              end
+            end
+            local fits = v_bound == 0
+            for i2 = 0, shared_n - 1 do
+              local x2 = shared[i2]
+              local flow2 = 0
+              do
+                local key2 = x2.Key
+                local done
+                for i3 = 0, s_Flows_n - 1 do
+                  if s_Flows[i3].Key == key2 then
+                    flow2 = i3
+                    done = true
+                    break
+                  end
+                end
+                if not done then
+                  s_Flows[s_Flows_n] = {Key = key2, Units = 0, Later = 0, Before = 0, Until = 0, End = 0, Left = 0, Urgent = 0, Fair = 0, FairUrgent = 0, Again = 0, Minute = 0, Weight = 0}
+                  s_Flows_n = s_Flows_n + 1
+                  flow2 = s_Flows_n - 1
+                end
+              end
+              local f = s_Flows[flow2]
+              do
+                local back2 = v_back
+                local c2 = x2.State_Calendars[0]
+                local x3 = op_Cost + x2.Limits_Scale - 1
+                local y = x2.Limits_Scale
+                local min2 = (x3 - x3 % y) / y
+                if 16777215 < min2 then min2 = 16777215 end
+                x2.units = min2
+                local x4 = x2.Limits_PerGrain
+                local y2 = x2.Limits_Scale
+                local x5 = (x2.State_Held + x2.Limits_Guess) * 1000
+                local y3 = (x2.State_Ended + 1) * x2.Limits_Tokens
+                local max2 = 1
+                local x6 = (x5 - x5 % y3) / y3
+                if x6 > max2 then max2 = x6 end
+                local x7 = x2.Limits_Grain * 1000
+                local min3 = (x7 - x7 % max2) / max2
+                if 16777215 < min3 then min3 = 16777215 end
+                local min4 = (x4 - x4 % y2) / y2
+                local x8 = min3 * x2.units
+                if x8 < min4 then min4 = x8 end
+                x2.rate = 1 > min4 and 1 or min4
+                do
+                  local at2 = t - ((x2.Limits_Windows[0].Interval < 60000 and x2.Limits_Windows[0].Interval or 60000) + 1000)
+                  if at2 > f.Before then
+                    f.Units, f.Later, f.Before = f.Later, 0, f.Until
+                    if f.Units < f.Urgent then f.Urgent = f.Units end
+                  end
+                end
+                if back2 then
+                  local x9 = 0 > op_Ticket_Slot and 0 or op_Ticket_Slot
+                  local y4 = x2.Limits_Grain
+                  local n2 = (x9 - x9 % y4) / y4
+                  local x10 = op_Ticket_Cost + x2.Limits_Scale - 1
+                  local y5 = x2.Limits_Scale
+                  local min5 = (x10 - x10 % y5) / y5
+                  if 16777215 < min5 then min5 = 16777215 end
+                  local units = min5
+                  if n2 >= c2.Head and n2 < c2.Head + 1024 then
+                    local max3 = 0
+                    local x11 = c2.Ring.At(n2 % 1024) - units
+                    if x11 > max3 then max3 = x11 end
+                    c2.Ring.Put(n2 % 1024, max3)
+                  elseif n2 + 1 == c2.Head then
+                    local max3 = 0
+                    local x11 = c2.Late - units
+                    if x11 > max3 then max3 = x11 end
+                    c2.Late = max3
+                  end
+                  do
+                    if op_Ticket_Slot <= f.Before then
+                      local max3 = 0
+                      local x11 = f.Units - op_Ticket_Cost
+                      if x11 > max3 then max3 = x11 end
+                      f.Units = max3
+                    else
+                      local max3 = 0
+                      local x11 = f.Later - op_Ticket_Cost
+                      if x11 > max3 then max3 = x11 end
+                      f.Later = max3
+                    end
+                  end
+                  if op_Urgent then
+                    local max3 = 0
+                    local x11 = f.Urgent - op_Ticket_Cost
+                    if x11 > max3 then max3 = x11 end
+                    f.Urgent = max3
+                  end
+                end
+                do
+                  local c3 = x2.State_Calendars[0]
+                  if f.Minute == c3.Minute then
+                    c3.Weight = c3.Weight - f.Weight
+                  elseif f.Minute + 1 == c3.Minute then
+                    c3.Before = c3.Before - f.Weight
+                  end
+                  f.Minute, f.Weight = c3.Minute, 0
+                  if f.Units + f.Later > 0 then
+                    local min5 = x2.Weight
+                    local x9 = 16777216 - c3.Weight
+                    if x9 < min5 then min5 = x9 end
+                    f.Weight = min5
+                    c3.Weight = c3.Weight + f.Weight
+                  end
+                end
+              end
+              do
+                local back2 = v_back
+                local c2 = x2.State_Calendars[0]
+                local end2 = (c2.Head + 1) * c2.Grain - 1
+                local all2 = 1099511627776
+                x2.fits, x2.bound, x2.spare, x2.fair = true, 0, true, 0
+                for i3 = 0, x2.Limits_Windows_n - 1 do
+                  local w2 = x2.Limits_Windows[i3]
+                  local w2_Size, w2_Rate, w2_Interval = w2.Size, w2.Rate, w2.Interval
+                  local line2 = x2.State_Lines[i3]
+                  if line2.Left < op_Cost and x2.bound == 0 then
+                    x2.bound = 4 + i3
+                  end
+                  local min2 = (end2 - end2 % w2_Interval) / w2_Interval - (t - t % w2_Interval) / w2_Interval
+                  local x3 = (1099511627776 - 1099511627776 % w2_Rate) / w2_Rate
+                  if x3 < min2 then min2 = x3 end
+                  local x4 = line2.Left + min2 * w2_Rate
+                  if x4 < all2 then all2 = x4 end
+                  x2.spare = x2.spare and line2.Spare - line2.Taken >= op_Cost
+                end
+                local free = x2.Limits_Tokens - x2.State_Plain - x2.Leases.Out(t)
+                x2.below = f.Fair < (c2.Head + 1) * 524288
+                if op_Urgent then
+                  x2.below = f.FairUrgent < (c2.Head + 1) * 524288
+                end
+                x2.below = x2.below or x2.Limits_FirstCome == 1
+                local min2 = c2.Ring.At(c2.Head % 1024) + c2.Late
+                if 16777215 < min2 then min2 = 16777215 end
+                local due = min2
+                local room = all2 >= due * x2.Limits_Scale + op_Cost
+                local x3 = x2.Limits_PerGrain
+                local y = x2.Limits_Scale
+                if x2.rate < (x3 - x3 % y) / y then
+                  local x4 = (end2 - t) * 1024
+                  local y2 = c2.Grain
+                  local x5 = x2.rate * ((x4 - x4 % y2) / y2)
+                  local rest2 = (x5 - x5 % 1024) / 1024
+                  room = room and (free < 16777215 and free or 16777215) * x2.units + rest2 >= due + x2.units
+                end
+                x2.spare = x2.spare and not room and (not back2 or not x2.below)
+                local entitled = room or back2 and x2.below or x2.spare
+                x2.token = false
+                if x2.State_Closed > t then
+                  x2.bound = 1
+                elseif x2.bound == 0 and not entitled then
+                  x2.bound = 3
+                elseif x2.bound == 0 and (free < 1 or not back2 and x2.State_AgainUS > t * 1000) then
+                  x2.bound, x2.token = 2, back2 or due == 0
+                end
+                x2.fits = x2.bound == 0
+              end
+              fits = fits and x2.fits
+            end
+            if op_Deadline > 0 and t > op_Deadline then
+              a_Late = true
+            elseif fits then
+              do
+                for i2 = 0, s_Lines_n - 1 do
+                  local line2 = s_Lines[i2]
+                  line2.Left = line2.Left - op_Cost
+                  if v_spare and i2 < l_Windows_n then
+                    line2.Taken = line2.Taken + op_Cost
+                  end
+                end
+                if not v_back and not v_spare then
+                  do
+                    local slot = s_Slot
+                    local cost = op_Cost
+                    for i2 = 0, l_Windows_n - 1 do
+                      local line2 = s_Lines[i2]
+                      local gain = 0
+                      do
+                        local w2 = l_Windows[i2]
+                        local w2_Size, w2_Rate, w2_Interval = w2.Size, w2.Rate, w2.Interval
+                        local left = line2.Promised
+                        if slot <= s_Slot then
+                          gain = left
+                        else
+                          local since = 0
+                          do
+                            if w2_Size > w2_Rate then
+                              local max2 = s_Slot
+                              local x2 = s_Closed - 1
+                              if x2 > max2 then max2 = x2 end
+                              since = max2
+                            else
+                              since = s_Slot
+                            end
+                          end
+                          local n2 = (slot - slot % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
+                          if n2 <= 0 then
+                            gain = left
+                          else
+                            local x2 = w2_Size - left
+                            if n2 > (x2 - x2 % w2_Rate) / w2_Rate then
+                              gain = w2_Size
+                            else
+                              gain = left + n2 * w2_Rate
+                            end
+                          end
+                        end
+                      end
+                      local x2 = cost * s_Saved
+                      local max2 = 1
+                      local x3 = cost - (x2 - x2 % 4096) / 4096
+                      if x3 > max2 then max2 = x3 end
+                      line2.Promised = gain - max2
+                    end
+                    s_Slot = slot
+                  end
+                end
+                if not v_back then
+                  local max2 = 0
+                  local x2 = s_Next * 16 - s_Head + 15
+                  if x2 > max2 then max2 = x2 end
+                  s_Head = s_Head + (max2 - max2 % 16) / 16
+                elseif op_Ticket_Number > 0 then
+                  local max2 = 128
+                  local x2 = 512 + op_Ticket_Number * 16 - s_Head
+                  if x2 > max2 then max2 = x2 end
+                  s_Head = s_Head + (max2 - max2 % 32) / 32
+                end
+              end
+              for i2 = 0, shared_n - 1 do
+                local x2 = shared[i2]
+                do
+                  local flow2 = 0
+                  do
+                    local key2 = x2.Key
+                    local done
+                    for i3 = 0, s_Flows_n - 1 do
+                      if s_Flows[i3].Key == key2 then
+                        flow2 = i3
+                        done = true
+                        break
+                      end
+                    end
+                    if not done then
+                      s_Flows[s_Flows_n] = {Key = key2, Units = 0, Later = 0, Before = 0, Until = 0, End = 0, Left = 0, Urgent = 0, Fair = 0, FairUrgent = 0, Again = 0, Minute = 0, Weight = 0}
+                      s_Flows_n = s_Flows_n + 1
+                      flow2 = s_Flows_n - 1
+                    end
+                  end
+                  local f = s_Flows[flow2]
+                  local c2 = x2.State_Calendars[0]
+                  for i3 = 0, x2.State_Lines_n - 1 do
+                    x2.State_Lines[i3].Left = x2.State_Lines[i3].Left - op_Cost
+                    if x2.spare and i3 < x2.Limits_Windows_n then
+                      x2.State_Lines[i3].Taken = x2.State_Lines[i3].Taken + op_Cost
+                    end
+                  end
+                  if op_Kind == 0 then
+                    x2.State_Plain = x2.State_Plain + 1
+                  end
+                  local share = 0
+                  do
+                    local c3 = x2.State_Calendars[0]
+                    local max2 = c3.Peak
+                    local x3 = c3.Weight + c3.Before
+                    if x3 > max2 then max2 = x3 end
+                    if x2.Weight > max2 then max2 = x2.Weight end
+                    local all2 = max2
+                    local x4 = op_Cost + x2.Limits_Scale - 1
+                    local y = x2.Limits_Scale
+                    local min2 = (x4 - x4 % y) / y
+                    if 16777215 < min2 then min2 = 16777215 end
+                    local x5 = min2 * all2
+                    local y2 = x2.Weight
+                    local min3 = (x5 - x5 % y2) / y2
+                    if 4294967296 < min3 then min3 = 4294967296 end
+                    local x6 = min3 * 524288
+                    local y3 = x2.rate
+                    share = (x6 - x6 % y3) / y3
+                  end
+                  local step = share
+                  step = step + (step - step % 8) / 8
+                  local from2 = (c2.Head - 1) * 524288
+                  if x2.below then
+                    local min2 = (f.Fair > from2 and f.Fair or from2) + step
+                    if 9007199254740991 < min2 then min2 = 9007199254740991 end
+                    f.Fair = min2
+                  end
+                  if op_Urgent then
+                    local min2 = (f.FairUrgent > from2 and f.FairUrgent or from2) + step
+                    if 9007199254740991 < min2 then min2 = 9007199254740991 end
+                    f.FairUrgent = min2
+                  end
+                end
+              end
+              break
+            end
+            local own2 = t + 1
+            if v_bound ~= 0 then
+              local when2 = 0
+              do
+                local max2 = v_at
+                local x2 = t + 1
+                if x2 > max2 then max2 = x2 end
+                local slot = max2
+                local again = 0
+                if not v_fresh and op_Ticket_Slot > t then
+                  slot = v_at > op_Ticket_Slot and v_at or op_Ticket_Slot
+                elseif not v_fresh then
+                  local max3 = s_AgainUS
+                  local x3 = (t > s_Closed and t or s_Closed) * 1000
+                  if x3 > max3 then max3 = x3 end
+                  again = max3
+                  if v_bound == 2 then
+                    local min2 = again + v_again
+                    if 9007199254740991 < min2 then min2 = 9007199254740991 end
+                    again = min2
+                  end
+                  local x4 = (again - again % 1000) / 1000
+                  if x4 > slot then slot = x4 end
+                end
+                if v_bound == 2 and not op_Urgent then
+                  local number2 = op_Ticket_Number
+                  if not v_back then
+                    number2 = s_Next + 1
+                  end
+                  local max3 = 1
+                  local x3 = number2 - (s_Head - s_Head % 16) / 16
+                  if x3 > max3 then max3 = x3 end
+                  local n2 = max3
+                  local root = 0
+                  do
+                    local x4 = 1 > n2 and 1 or n2
+                    local x5 = x4 + 1
+                    local y = (x5 - x5 % 2) / 2
+                    while y < x4 do
+                      x4 = y
+                      local x6 = x4 + (n2 - n2 % x4) / x4
+                      y = (x6 - x6 % 2) / 2
+                    end
+                    root = x4
+                  end
+                  local max4 = 0
+                  local x4 = n2 - 2 * root
+                  if x4 > max4 then max4 = x4 end
+                  local min2 = max4
+                  local x5 = (1125899906842624 - 1125899906842624 % v_pace) / v_pace
+                  if x5 < min2 then min2 = x5 end
+                  local x6 = min2 * v_pace
+                  local x7 = t + (x6 - x6 % 1000) / 1000
+                  if x7 > slot then slot = x7 end
+                end
+                when2 = slot
+              end
+              own2 = when2
+              a_Bound = v_bound
+            end
+            local slot = own2
+            local before3 = 0
+            local rounds = 0
+            while before3 < slot and rounds < 8 do
+              before3 = slot
+              rounds = rounds + 1
+              for i2 = 0, shared_n - 1 do
+                local x2 = shared[i2]
+                local place2 = 0
+                do
+                  local flow2 = 0
+                  do
+                    local key2 = x2.Key
+                    local done
+                    for i3 = 0, s_Flows_n - 1 do
+                      if s_Flows[i3].Key == key2 then
+                        flow2 = i3
+                        done = true
+                        break
+                      end
+                    end
+                    if not done then
+                      s_Flows[s_Flows_n] = {Key = key2, Units = 0, Later = 0, Before = 0, Until = 0, End = 0, Left = 0, Urgent = 0, Fair = 0, FairUrgent = 0, Again = 0, Minute = 0, Weight = 0}
+                      s_Flows_n = s_Flows_n + 1
+                      flow2 = s_Flows_n - 1
+                    end
+                  end
+                  local f = s_Flows[flow2]
+                  local back2 = v_back
+                  local t2 = slot
+                  local c2 = x2.State_Calendars[0]
+                  if x2.token then
+                    local max2 = x2.State_AgainUS
+                    local x3 = t * 1000
+                    if x3 > max2 then max2 = x3 end
+                    local x4 = (x2.State_Held + x2.Limits_Guess) * 1000
+                    local y = (x2.State_Ended + 1) * x2.Limits_Tokens
+                    local max3 = 1
+                    local x5 = (x4 - x4 % y) / y
+                    if x5 > max3 then max3 = x5 end
+                    local x6 = max2 + max3
+                    local max4 = t2
+                    local x7 = (x6 - x6 % 1000) / 1000
+                    if x7 > max4 then max4 = x7 end
+                    place2 = max4
+                  else
+                    if x2.State_Closed > t2 then t2 = x2.State_Closed end
+                    for i3 = 0, x2.Limits_Windows_n - 1 do
+                      do
+                        local w2 = x2.Limits_Windows[i3]
+                        local w2_Size, w2_Rate, w2_Interval = w2.Size, w2.Rate, w2.Interval
+                        if w2_Interval > c2.Grain then
+                          local room = 0
+                          do
+                            local left = x2.State_Lines[i3].Left
+                            if left >= op_Cost then
+                              room = t
+                            else
+                              local since = 0
+                              do
+                                if w2_Size > w2_Rate then
+                                  local max2 = t
+                                  local x3 = x2.State_Closed - 1
+                                  if x3 > max2 then max2 = x3 end
+                                  since = max2
+                                else
+                                  since = t
+                                end
+                              end
+                              local x3 = op_Cost - left - 1
+                              local min2 = (x3 - x3 % w2_Rate) / w2_Rate + 1
+                              local x4 = (8796093022208 - 8796093022208 % w2_Interval) / w2_Interval
+                              if x4 < min2 then min2 = x4 end
+                              room = ((since - since % w2_Interval) / w2_Interval + min2) * w2_Interval
+                            end
+                          end
+                          if room > t2 then t2 = room end
+                        end
+                      end
+                    end
+                    local is2 = x2.fits
+                    if is2 then
+                      local x3 = 0 > t2 and 0 or t2
+                      local y = x2.Limits_Grain
+                      is2 = (x3 - x3 % y) / y <= c2.Head
+                    end
+                    if is2 then
+                      place2 = t2
+                    else
+                      local x4 = 0 > t2 and 0 or t2
+                      local y2 = x2.Limits_Grain
+                      local max2 = (x4 - x4 % y2) / y2
+                      local x5 = c2.Head + 1
+                      if x5 > max2 then max2 = x5 end
+                      local n2 = max2
+                      local first2 = n2 <= c2.Front
+                      if first2 then
+                        n2 = c2.Front
+                      end
+                      while n2 < c2.Head + 1024 - 1 and c2.Ring.At(n2 % 1024) >= x2.rate do
+                        n2 = n2 + 1
+                      end
+                      if first2 then
+                        local min2 = n2
+                        local x6 = c2.Head + 1024 - 1
+                        if x6 < min2 then min2 = x6 end
+                        c2.Front = min2
+                      end
+                      if n2 >= c2.Head + 1024 - 1 then
+                        c2.Far = c2.Far + 1
+                        local x6 = 0 > t2 and 0 or t2
+                        local y3 = x2.Limits_Grain
+                        local x7 = 0 > t2 and 0 or t2
+                        local y4 = x2.Limits_Grain
+                        local max3 = (x7 - x7 % y4) / y4
+                        local x8 = c2.Head + 512 + c2.Far % 4096 * 7919 % 511
+                        if x8 > max3 then max3 = x8 end
+                        n2 = max3
+                      end
+                      local ahead = f.Units + f.Later
+                      local had = f.Fair
+                      if op_Urgent then
+                        ahead, had = f.Urgent, f.FairUrgent
+                      end
+                      local max3 = (had - had % 524288) / 524288
+                      local x6 = c2.Head + 1
+                      if x6 > max3 then max3 = x6 end
+                      had = max3 * 524288
+                      local share = 0
+                      do
+                        local c3 = x2.State_Calendars[0]
+                        local max4 = c3.Peak
+                        local x7 = c3.Weight + c3.Before
+                        if x7 > max4 then max4 = x7 end
+                        if x2.Weight > max4 then max4 = x2.Weight end
+                        local all2 = max4
+                        local x8 = ahead + x2.Limits_Scale - 1
+                        local y3 = x2.Limits_Scale
+                        local min2 = (x8 - x8 % y3) / y3
+                        if 16777215 < min2 then min2 = 16777215 end
+                        local x9 = min2 * all2
+                        local y4 = x2.Weight
+                        local min3 = (x9 - x9 % y4) / y4
+                        if 4294967296 < min3 then min3 = 4294967296 end
+                        local x10 = min3 * 524288
+                        local y5 = x2.rate
+                        share = (x10 - x10 % y5) / y5
+                      end
+                      x2.fair = had + share
+                      if back2 and not op_Urgent then
+                        local share2 = 0
+                        do
+                          local units = (ahead - ahead % 2) / 2
+                          local c3 = x2.State_Calendars[0]
+                          local max4 = c3.Peak
+                          local x7 = c3.Weight + c3.Before
+                          if x7 > max4 then max4 = x7 end
+                          if x2.Weight > max4 then max4 = x2.Weight end
+                          local all2 = max4
+                          local x8 = units + x2.Limits_Scale - 1
+                          local y3 = x2.Limits_Scale
+                          local min2 = (x8 - x8 % y3) / y3
+                          if 16777215 < min2 then min2 = 16777215 end
+                          local x9 = min2 * all2
+                          local y4 = x2.Weight
+                          local min3 = (x9 - x9 % y4) / y4
+                          if 4294967296 < min3 then min3 = 4294967296 end
+                          local x10 = min3 * 524288
+                          local y5 = x2.rate
+                          share2 = (x10 - x10 % y5) / y5
+                        end
+                        local share3 = 0
+                        do
+                          local units = (ahead - ahead % 2) / 2
+                          local c3 = x2.State_Calendars[0]
+                          local max4 = c3.Peak
+                          local x7 = c3.Weight + c3.Before
+                          if x7 > max4 then max4 = x7 end
+                          if x2.Weight > max4 then max4 = x2.Weight end
+                          local all2 = max4
+                          local x8 = units + x2.Limits_Scale - 1
+                          local y3 = x2.Limits_Scale
+                          local min2 = (x8 - x8 % y3) / y3
+                          if 16777215 < min2 then min2 = 16777215 end
+                          local x9 = min2 * all2
+                          local y4 = x2.Weight
+                          local min3 = (x9 - x9 % y4) / y4
+                          if 4294967296 < min3 then min3 = 4294967296 end
+                          local x10 = min3 * 524288
+                          local y5 = x2.rate
+                          share3 = (x10 - x10 % y5) / y5
+                        end
+                        local max4 = had + share3
+                        if f.Again > max4 then max4 = f.Again end
+                        x2.fair = max4
+                      end
+                      if x2.Limits_FirstCome == 1 then
+                        x2.fair = 9007199254740991
+                      end
+                      local in2 = 0
+                      do
+                        local x7 = 0 > t2 and 0 or t2
+                        local y3 = x2.Limits_Grain
+                        local x8 = x2.fair
+                        local min2 = n2
+                        local x9 = (x8 - x8 % 524288) / 524288
+                        if x9 < min2 then min2 = x9 end
+                        local max4 = (x7 - x7 % y3) / y3
+                        if min2 > max4 then max4 = min2 end
+                        local c3 = x2.State_Calendars[0]
+                        local w2 = x2.Limits_Windows[0]
+                        local w2_Size, w2_Rate, w2_Interval = w2.Size, w2.Rate, w2.Interval
+                        local at2 = max4 * c3.Grain
+                        if max4 >= c3.Head and max4 < c3.Head + 1024 and x2.Limits_PerGrain > w2_Rate then
+                          local x10 = (c3.Ring.At(max4 % 1024) < 16777215 and c3.Ring.At(max4 % 1024) or 16777215) * x2.Limits_Scale
+                          at2 = at2 + (x10 - x10 % w2_Rate) / w2_Rate * w2_Interval % c3.Grain
+                        end
+                        in2 = at2
+                      end
+                      place2 = t2 > in2 and t2 or in2
+                    end
+                  end
+                end
+                local at2 = place2
+                if at2 > slot or a_Bound == 0 and not x2.fits then
+                  a_Limit, a_Bound = i2 + 1, x2.bound
+                  if x2.fits then
+                    a_Bound = 3
+                  end
+                  slot = at2
+                end
+                if i2 == 0 and not x2.token and not op_Urgent then
+                  local inLine = 0
+                  do
+                    local w2 = l_Windows[0]
+                    local w2_Size, w2_Rate, w2_Interval = w2.Size, w2.Rate, w2.Interval
+                    local flow2 = 0
+                    do
+                      local key2 = x2.Key
+                      local done
+                      for i3 = 0, s_Flows_n - 1 do
+                        if s_Flows[i3].Key == key2 then
+                          flow2 = i3
+                          done = true
+                          break
+                        end
+                      end
+                      if not done then
+                        s_Flows[s_Flows_n] = {Key = key2, Units = 0, Later = 0, Before = 0, Until = 0, End = 0, Left = 0, Urgent = 0, Fair = 0, FairUrgent = 0, Again = 0, Minute = 0, Weight = 0}
+                        s_Flows_n = s_Flows_n + 1
+                        flow2 = s_Flows_n - 1
+                      end
+                    end
+                    local f = s_Flows[flow2]
+                    local t2 = slot
+                    if f.End > t2 then t2 = f.End end
+                    local room = 0
+                    do
+                      local gain = 0
+                      do
+                        local left = f.Left
+                        local from2 = f.End
+                        if t2 <= from2 then
+                          gain = left
+                        else
+                          local since = 0
+                          do
+                            if w2_Size > w2_Rate then
+                              local max2 = from2
+                              local x3 = s_Closed - 1
+                              if x3 > max2 then max2 = x3 end
+                              since = max2
+                            else
+                              since = from2
+                            end
+                          end
+                          local n2 = (t2 - t2 % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
+                          if n2 <= 0 then
+                            gain = left
+                          else
+                            local x3 = w2_Size - left
+                            if n2 > (x3 - x3 % w2_Rate) / w2_Rate then
+                              gain = w2_Size
+                            else
+                              gain = left + n2 * w2_Rate
+                            end
+                          end
+                        end
+                      end
+                      local gain2 = 0
+                      do
+                        local left = s_Lines[0].Left
+                        if t2 <= t then
+                          gain2 = left
+                        else
+                          local since = 0
+                          do
+                            if w2_Size > w2_Rate then
+                              local max2 = t
+                              local x3 = s_Closed - 1
+                              if x3 > max2 then max2 = x3 end
+                              since = max2
+                            else
+                              since = t
+                            end
+                          end
+                          local n2 = (t2 - t2 % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
+                          if n2 <= 0 then
+                            gain2 = left
+                          else
+                            local x3 = w2_Size - left
+                            if n2 > (x3 - x3 % w2_Rate) / w2_Rate then
+                              gain2 = w2_Size
+                            else
+                              gain2 = left + n2 * w2_Rate
+                            end
+                          end
+                        end
+                      end
+                      local left = gain < gain2 and gain or gain2
+                      if left >= op_Cost then
+                        room = t2
+                      else
+                        local since = 0
+                        do
+                          if w2_Size > w2_Rate then
+                            local max2 = t2
+                            local x3 = s_Closed - 1
+                            if x3 > max2 then max2 = x3 end
+                            since = max2
+                          else
+                            since = t2
+                          end
+                        end
+                        local x3 = op_Cost - left - 1
+                        local min2 = (x3 - x3 % w2_Rate) / w2_Rate + 1
+                        local x4 = (8796093022208 - 8796093022208 % w2_Interval) / w2_Interval
+                        if x4 < min2 then min2 = x4 end
+                        room = ((since - since % w2_Interval) / w2_Interval + min2) * w2_Interval
+                      end
+                    end
+                    inLine = room
+                  end
+                  slot = inLine
+                end
+              end
+            end
+            a_Delay = slot - t
+            if a_Late or op_Deadline > 0 and slot > op_Deadline then
+              a_Late = true
+              if v_back then
+                do
+                  if op_Ticket_Number > 0 then
+                    for i2 = 0, l_Windows_n - 1 do
+                      local line2 = s_Lines[i2]
+                      local x2 = op_Ticket_Cost * s_Saved
+                      local max2 = 1
+                      local x3 = op_Ticket_Cost - (x2 - x2 % 4096) / 4096
+                      if x3 > max2 then max2 = x3 end
+                      local min2 = l_Windows[i2].Size
+                      local x4 = line2.Promised + max2
+                      if x4 < min2 then min2 = x4 end
+                      line2.Promised = min2
+                    end
+                    local min2 = s_Next * 16
+                    local x2 = s_Head + 16
+                    if x2 < min2 then min2 = x2 end
+                    s_Head = min2
+                  end
+                end
+              end
+            else
+              if a_Limit == 0 then
+                do
+                  local t2_Slot, t2_Number, t2_Again, t2_Cost = op_Ticket_Slot, op_Ticket_Number, op_Ticket_Again, op_Ticket_Cost
+                  if not v_back then
+                    s_Next = s_Next + 1
+                    t2_Number = s_Next
+                  end
+                  if v_fresh then
+                    if op_Urgent then
+                      do
+                        local slot2 = s_Slot
+                        local cost = op_Cost
+                        for i2 = 0, l_Windows_n - 1 do
+                          local line2 = s_Lines[i2]
+                          local gain = 0
+                          do
+                            local w2 = l_Windows[i2]
+                            local w2_Size, w2_Rate, w2_Interval = w2.Size, w2.Rate, w2.Interval
+                            local left = line2.Promised
+                            if slot2 <= s_Slot then
+                              gain = left
+                            else
+                              local since = 0
+                              do
+                                if w2_Size > w2_Rate then
+                                  local max2 = s_Slot
+                                  local x2 = s_Closed - 1
+                                  if x2 > max2 then max2 = x2 end
+                                  since = max2
+                                else
+                                  since = s_Slot
+                                end
+                              end
+                              local n2 = (slot2 - slot2 % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
+                              if n2 <= 0 then
+                                gain = left
+                              else
+                                local x2 = w2_Size - left
+                                if n2 > (x2 - x2 % w2_Rate) / w2_Rate then
+                                  gain = w2_Size
+                                else
+                                  gain = left + n2 * w2_Rate
+                                end
+                              end
+                            end
+                          end
+                          local x2 = cost * s_Saved
+                          local max2 = 1
+                          local x3 = cost - (x2 - x2 % 4096) / 4096
+                          if x3 > max2 then max2 = x3 end
+                          line2.Promised = gain - max2
+                        end
+                        s_Slot = slot2
+                      end
+                    else
+                      do
+                        local slot2 = v_slot
+                        local cost = op_Cost
+                        for i2 = 0, l_Windows_n - 1 do
+                          local line2 = s_Lines[i2]
+                          local gain = 0
+                          do
+                            local w2 = l_Windows[i2]
+                            local w2_Size, w2_Rate, w2_Interval = w2.Size, w2.Rate, w2.Interval
+                            local left = line2.Promised
+                            if slot2 <= s_Slot then
+                              gain = left
+                            else
+                              local since = 0
+                              do
+                                if w2_Size > w2_Rate then
+                                  local max2 = s_Slot
+                                  local x2 = s_Closed - 1
+                                  if x2 > max2 then max2 = x2 end
+                                  since = max2
+                                else
+                                  since = s_Slot
+                                end
+                              end
+                              local n2 = (slot2 - slot2 % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
+                              if n2 <= 0 then
+                                gain = left
+                              else
+                                local x2 = w2_Size - left
+                                if n2 > (x2 - x2 % w2_Rate) / w2_Rate then
+                                  gain = w2_Size
+                                else
+                                  gain = left + n2 * w2_Rate
+                                end
+                              end
+                            end
+                          end
+                          local x2 = cost * s_Saved
+                          local max2 = 1
+                          local x3 = cost - (x2 - x2 % 4096) / 4096
+                          if x3 > max2 then max2 = x3 end
+                          line2.Promised = gain - max2
+                        end
+                        s_Slot = slot2
+                      end
+                    end
+                    t2_Again = 0
+                  elseif t2_Slot <= t then
+                    if v_at > t then
+                      t2_Again = 1
+                      for i2 = 0, l_Windows_n - 1 do
+                        local line2 = s_Lines[i2]
+                        if line2.Left < op_Cost and s_Closed <= t then
+                          local max2 = line2.Spare - op_Cost
+                          if -1125899906842624 > max2 then max2 = -1125899906842624 end
+                          local max3 = line2.Taken - op_Cost
+                          if -1125899906842624 > max3 then max3 = -1125899906842624 end
+                          line2.Spare, line2.Taken = max2, max3
+                        end
+                      end
+                    end
+                    local max2 = s_AgainUS
+                    local x2 = (t > s_Closed and t or s_Closed) * 1000
+                    if x2 > max2 then max2 = x2 end
+                    local max3 = s_AgainUS
+                    local x3 = (t > s_Closed and t or s_Closed) * 1000
+                    if x3 > max3 then max3 = x3 end
+                    local min2 = max3 + v_again
+                    if 9007199254740991 < min2 then min2 = 9007199254740991 end
+                    s_AgainUS = min2
+                  end
+                  t2_Slot, t2_Cost = t + a_Delay, op_Cost
+                  a_Ticket_Slot, a_Ticket_Number, a_Ticket_Again, a_Ticket_Cost = t2_Slot, t2_Number, t2_Again, t2_Cost
+                end
+              else
+                a_Ticket_Slot, a_Ticket_Number, a_Ticket_Again, a_Ticket_Cost = slot, op_Ticket_Number, op_Ticket_Again, op_Cost
+              end
+              if op_Urgent then
+                local flow2 = 0
+                do
+                  local done
+                  for i2 = 0, s_Flows_n - 1 do
+                    if s_Flows[i2].Key == 0 then
+                      flow2 = i2
+                      done = true
+                      break
+                    end
+                  end
+                  if not done then
+                    s_Flows[s_Flows_n] = {Key = 0, Units = 0, Later = 0, Before = 0, Until = 0, End = 0, Left = 0, Urgent = 0, Fair = 0, FairUrgent = 0, Again = 0, Minute = 0, Weight = 0}
+                    s_Flows_n = s_Flows_n + 1
+                    flow2 = s_Flows_n - 1
+                  end
+                end
+                do
+                  local f = s_Flows[flow2]
+                  if a_Ticket_Slot <= f.Before then
+                    f.Units = f.Units + a_Ticket_Cost
+                  else
+                    f.Later = f.Later + a_Ticket_Cost
+                  end
+                  if a_Ticket_Slot > f.Until then f.Until = a_Ticket_Slot end
+                end
+              end
+              for i2 = 0, shared_n - 1 do
+                local x2 = shared[i2]
+                local flow2 = 0
+                do
+                  local key2 = x2.Key
+                  local done
+                  for i3 = 0, s_Flows_n - 1 do
+                    if s_Flows[i3].Key == key2 then
+                      flow2 = i3
+                      done = true
+                      break
+                    end
+                  end
+                  if not done then
+                    s_Flows[s_Flows_n] = {Key = key2, Units = 0, Later = 0, Before = 0, Until = 0, End = 0, Left = 0, Urgent = 0, Fair = 0, FairUrgent = 0, Again = 0, Minute = 0, Weight = 0}
+                    s_Flows_n = s_Flows_n + 1
+                    flow2 = s_Flows_n - 1
+                  end
+                end
+                local f = s_Flows[flow2]
+                if i2 == 0 and not x2.token and not op_Urgent then
+                  local end2 = slot > f.End and slot or f.End
+                  local w2 = l_Windows[0]
+                  local w2_Size, w2_Rate, w2_Interval = w2.Size, w2.Rate, w2.Interval
+                  local gain = 0
+                  do
+                    local left = f.Left
+                    local from2 = f.End
+                    if end2 <= from2 then
+                      gain = left
+                    else
+                      local since = 0
+                      do
+                        if w2_Size > w2_Rate then
+                          local max2 = from2
+                          local x3 = s_Closed - 1
+                          if x3 > max2 then max2 = x3 end
+                          since = max2
+                        else
+                          since = from2
+                        end
+                      end
+                      local n2 = (end2 - end2 % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
+                      if n2 <= 0 then
+                        gain = left
+                      else
+                        local x3 = w2_Size - left
+                        if n2 > (x3 - x3 % w2_Rate) / w2_Rate then
+                          gain = w2_Size
+                        else
+                          gain = left + n2 * w2_Rate
+                        end
+                      end
+                    end
+                  end
+                  local gain2 = 0
+                  do
+                    local left = s_Lines[0].Left
+                    if end2 <= t then
+                      gain2 = left
+                    else
+                      local since = 0
+                      do
+                        if w2_Size > w2_Rate then
+                          local max2 = t
+                          local x3 = s_Closed - 1
+                          if x3 > max2 then max2 = x3 end
+                          since = max2
+                        else
+                          since = t
+                        end
+                      end
+                      local n2 = (end2 - end2 % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
+                      if n2 <= 0 then
+                        gain2 = left
+                      else
+                        local x3 = w2_Size - left
+                        if n2 > (x3 - x3 % w2_Rate) / w2_Rate then
+                          gain2 = w2_Size
+                        else
+                          gain2 = left + n2 * w2_Rate
+                        end
+                      end
+                    end
+                  end
+                  f.Left = (gain < gain2 and gain or gain2) - op_Cost
+                  f.End = end2
+                end
+                do
+                  local back2 = v_back
+                  local c2 = x2.State_Calendars[0]
+                  if x2.token then
+                    local max2 = x2.State_AgainUS
+                    local x3 = t * 1000
+                    if x3 > max2 then max2 = x3 end
+                    local x4 = (x2.State_Held + x2.Limits_Guess) * 1000
+                    local y = (x2.State_Ended + 1) * x2.Limits_Tokens
+                    local max3 = 1
+                    local x5 = (x4 - x4 % y) / y
+                    if x5 > max3 then max3 = x5 end
+                    local max4 = x2.State_AgainUS
+                    local x6 = t * 1000
+                    if x6 > max4 then max4 = x6 end
+                    local x7 = (x2.State_Held + x2.Limits_Guess) * 1000
+                    local y2 = (x2.State_Ended + 1) * x2.Limits_Tokens
+                    local max5 = 1
+                    local x8 = (x7 - x7 % y2) / y2
+                    if x8 > max5 then max5 = x8 end
+                    local min2 = max4 + max5
+                    if 9007199254740991 < min2 then min2 = 9007199254740991 end
+                    x2.State_AgainUS = min2
+                  end
+                  local x3 = 0 > a_Ticket_Slot and 0 or a_Ticket_Slot
+                  local y = x2.Limits_Grain
+                  local n2 = (x3 - x3 % y) / y
+                  if n2 >= c2.Head and n2 < c2.Head + 1024 then
+                    local min2 = c2.Ring.At(n2 % 1024) + x2.units
+                    if 16777215 < min2 then min2 = 16777215 end
+                    c2.Ring.Put(n2 % 1024, min2)
+                  end
+                  local is2 = back2 and not op_Urgent
+                  if is2 then
+                    local x4 = x2.fair
+                    is2 = n2 == (x4 - x4 % 524288) / 524288
+                  end
+                  if is2 then
+                    local share = 0
+                    do
+                      local c3 = x2.State_Calendars[0]
+                      local max2 = c3.Peak
+                      local x5 = c3.Weight + c3.Before
+                      if x5 > max2 then max2 = x5 end
+                      if x2.Weight > max2 then max2 = x2.Weight end
+                      local all2 = max2
+                      local x6 = op_Cost + x2.Limits_Scale - 1
+                      local y2 = x2.Limits_Scale
+                      local min2 = (x6 - x6 % y2) / y2
+                      if 16777215 < min2 then min2 = 16777215 end
+                      local x7 = min2 * all2
+                      local y3 = x2.Weight
+                      local min3 = (x7 - x7 % y3) / y3
+                      if 4294967296 < min3 then min3 = 4294967296 end
+                      local x8 = min3 * 524288
+                      local y4 = x2.rate
+                      share = (x8 - x8 % y4) / y4
+                    end
+                    local share2 = 0
+                    do
+                      local c3 = x2.State_Calendars[0]
+                      local max2 = c3.Peak
+                      local x5 = c3.Weight + c3.Before
+                      if x5 > max2 then max2 = x5 end
+                      if x2.Weight > max2 then max2 = x2.Weight end
+                      local all2 = max2
+                      local x6 = op_Cost + x2.Limits_Scale - 1
+                      local y2 = x2.Limits_Scale
+                      local min2 = (x6 - x6 % y2) / y2
+                      if 16777215 < min2 then min2 = 16777215 end
+                      local x7 = min2 * all2
+                      local y3 = x2.Weight
+                      local min3 = (x7 - x7 % y3) / y3
+                      if 4294967296 < min3 then min3 = 4294967296 end
+                      local x8 = min3 * 524288
+                      local y4 = x2.rate
+                      share2 = (x8 - x8 % y4) / y4
+                    end
+                    local min2 = x2.fair + share2
+                    if 9007199254740991 < min2 then min2 = 9007199254740991 end
+                    f.Again = min2
+                  end
+                  if a_Ticket_Slot <= f.Before then
+                    f.Units = f.Units + a_Ticket_Cost
+                  else
+                    f.Later = f.Later + a_Ticket_Cost
+                  end
+                  if a_Ticket_Slot > f.Until then f.Until = a_Ticket_Slot end
+                  if op_Urgent then
+                    f.Urgent = f.Urgent + op_Cost
+                  end
+                  if a_Ticket_Slot > x2.State_Slot then x2.State_Slot = a_Ticket_Slot end
+                  do
+                    local c3 = x2.State_Calendars[0]
+                    if f.Minute == c3.Minute then
+                      c3.Weight = c3.Weight - f.Weight
+                    elseif f.Minute + 1 == c3.Minute then
+                      c3.Before = c3.Before - f.Weight
+                    end
+                    f.Minute, f.Weight = c3.Minute, 0
+                    if f.Units + f.Later > 0 then
+                      local min2 = x2.Weight
+                      local x5 = 16777216 - c3.Weight
+                      if x5 < min2 then min2 = x5 end
+                      f.Weight = min2
+                      c3.Weight = c3.Weight + f.Weight
+                    end
+                  end
+                end
+              end
+            end
+          until true
+        end
+      end
+      if plain2 then
+        a_Ticket_Slot, a_Ticket_Number, a_Ticket_Again, a_Ticket_Cost = 0, 0, 0, 0
+        if a_Delay == 0 then
+          s_Plain = s_Plain + 1
+        end
+      elseif a_Delay == 0 and not a_Late then
+        do
+          local cost = op_Cost
+          local max2 = s_LastID + 1
+          local x2 = t * 1024
+          if x2 > max2 then max2 = x2 end
+          local id2 = max2
+          for i2 = 0, shared_n - 1 do
+            local x3 = shared[i2]
+            local x4 = x3.State_LastID + 1
+            if x4 > id2 then id2 = x4 end
+          end
+          a_Lease_ID, a_Lease_Begin, a_Lease_End, a_Lease_Cost = id2, t, t + l_Lease, cost
+          s_LastID = id2
+          Hold(id2, a_Lease_End)
+          for i2 = 0, l_Windows_n - 1 do
+            s_Lines[i2].Fresh = s_Lines[i2].Fresh + cost
+          end
+          for i2 = 0, shared_n - 1 do
+            local x3 = shared[i2]
+            x3.State_LastID = id2
+            x3.Leases.Hold(id2, a_Lease_End)
+            for j = 0, x3.Limits_Windows_n - 1 do
+              x3.State_Lines[j].Fresh = x3.State_Lines[j].Fresh + cost
+            end
+          end
+        end
+      end
+    end
+    if a_Delay > 0 then
+      a_Delay = a_Delay + (t - now)
+    end
+  elseif op_Kind == 1 then
+    if s_Plain > 0 then
+      s_Plain = s_Plain - 1
+      a_Found = true
+      for i2 = 0, shared_n - 1 do
+        local x2 = shared[i2]
+        local max2 = 0
+        local x3 = x2.State_Plain - 1
+        if x3 > max2 then max2 = x3 end
+        x2.State_Plain = max2
+      end
+    end
+  elseif op_Kind == 3 or op_Kind == 4 then
+    if changes then
+      do
+        local cost = op_Cost
+        local booked = false
+        booked = op_Kind == 4 and op_Ticket_Slot > 0 and op_Ticket_Number <= s_Next and (op_Ticket_Number > 0 or shared_n > 0)
+        local booked2 = booked
+        if op_Kind == 4 then
+          cost = 0
+        end
+        if a_Found then
+          if op_Kind == 3 then
+            do
+              if s_Ended < 64 then
+                s_Ended = s_Ended + 1
+              else
+                s_Held = s_Held - (s_Held - s_Held % 64) / 64
+              end
+              local max2 = 0
+              local x2 = t - op_Lease_Begin
+              if x2 > max2 then max2 = x2 end
+              s_Held = s_Held + (max2 < 68719476736 and max2 or 68719476736)
+              if op_Lease_Cost > 0 then
+                local min2 = cost
+                local x3 = 2 * op_Lease_Cost
+                if x3 < min2 then min2 = x3 end
+                local x4 = min2 * 64
+                local max3 = 0
+                local x5 = s_Saved - (s_Saved - s_Saved % 64) / 64 + 64 - (x4 - x4 % op_Lease_Cost) / op_Lease_Cost
+                if x5 > max3 then max3 = x5 end
+                s_Saved = max3
+              end
+            end
+          end
+          do
+            for i2 = 0, l_Windows_n - 1 do
+              local w2 = l_Windows[i2]
+              local w2_Size, w2_Rate, w2_Interval = w2.Size, w2.Rate, w2.Interval
+              local line2 = s_Lines[i2]
+              local back2 = op_Lease_Cost - cost
+              if op_Lease_ID > line2.FreshFrom then
+                if line2.Fresh < back2 then back2 = line2.Fresh end
+                local max2 = 0
+                local x2 = line2.Fresh - op_Lease_Cost
+                if x2 > max2 then max2 = x2 end
+                line2.Fresh = max2
+              elseif op_Lease_ID > line2.StaleFrom then
+                if line2.Stale < back2 then back2 = line2.Stale end
+                line2.Stale = line2.Stale - (0 > back2 and 0 or back2)
+              else
+                if 0 < back2 then back2 = 0 end
+              end
+              local max2 = line2.Left + back2
+              if -1125899906842624 > max2 then max2 = -1125899906842624 end
+              line2.Left = max2
+              local max3 = line2.Promised + back2
+              if -1125899906842624 > max3 then max3 = -1125899906842624 end
+              line2.Promised = w2_Size < max3 and w2_Size or max3
+            end
+          end
+        end
+        if booked2 then
+          a_Found = true
           do
             local slot = t > s_Slot and t or s_Slot
             for i2 = 0, l_Windows_n - 1 do
@@ -593,8 +2954,8 @@ for i = 3, #ARGV do
                   do
                     if w2_Size > w2_Rate then
                       local max2 = s_Slot
-                      local x = s_Closed - 1
-                      if x > max2 then max2 = x end
+                      local x2 = s_Closed - 1
+                      if x2 > max2 then max2 = x2 end
                       since = max2
                     else
                       since = s_Slot
@@ -604,8 +2965,8 @@ for i = 3, #ARGV do
                   if n2 <= 0 then
                     gain = left
                   else
-                    local x = w2_Size - left
-                    if n2 > (x - x % w2_Rate) / w2_Rate then
+                    local x2 = w2_Size - left
+                    if n2 > (x2 - x2 % w2_Rate) / w2_Rate then
                       gain = w2_Size
                     else
                       gain = left + n2 * w2_Rate
@@ -623,8 +2984,8 @@ for i = 3, #ARGV do
                   do
                     if w2_Size > w2_Rate then
                       local max2 = s_Slot
-                      local x = s_Closed - 1
-                      if x > max2 then max2 = x end
+                      local x2 = s_Closed - 1
+                      if x2 > max2 then max2 = x2 end
                       since = max2
                     else
                       since = s_Slot
@@ -634,8 +2995,8 @@ for i = 3, #ARGV do
                   if n2 <= 0 then
                     gain2 = left
                   else
-                    local x = w2_Size - left
-                    if n2 > (x - x % w2_Rate) / w2_Rate then
+                    local x2 = w2_Size - left
+                    if n2 > (x2 - x2 % w2_Rate) / w2_Rate then
                       gain2 = w2_Size
                     else
                       gain2 = left + n2 * w2_Rate
@@ -653,8 +3014,8 @@ for i = 3, #ARGV do
                   do
                     if w2_Size > w2_Rate then
                       local max2 = t
-                      local x = s_Closed - 1
-                      if x > max2 then max2 = x end
+                      local x2 = s_Closed - 1
+                      if x2 > max2 then max2 = x2 end
                       since = max2
                     else
                       since = t
@@ -664,8 +3025,8 @@ for i = 3, #ARGV do
                   if n2 <= 0 then
                     gain3 = left
                   else
-                    local x = w2_Size - left
-                    if n2 > (x - x % w2_Rate) / w2_Rate then
+                    local x2 = w2_Size - left
+                    if n2 > (x2 - x2 % w2_Rate) / w2_Rate then
                       gain3 = w2_Size
                     else
                       gain3 = left + n2 * w2_Rate
@@ -677,3330 +3038,273 @@ for i = 3, #ARGV do
             end
             s_Slot = slot
           end
-          local v_at, v_bound, v_slot, v_back, v_fresh, v_spare, v_pace, v_again = 0, 0, 0, false, false, false, 0, 0
           do
-            v_back = op2_Ticket_Slot > 0 and op2_Ticket_Number <= s_Next and op2_Kind == 2
-            v_at, v_bound = t, 0
-            local x = (s_Held + l_Guess) * 1000
-            local y = (s_Ended + 1) * l_Tokens
-            local max2 = 1
-            local x2 = (x - x % y) / y
-            if x2 > max2 then max2 = x2 end
-            v_pace = max2
-            local space = 0
-            do
-              local done
+            if op_Ticket_Number > 0 then
               for i2 = 0, l_Windows_n - 1 do
-                do
-                  local w2 = l_Windows[i2]
-                  local w2_Size, w2_Rate, w2_Interval = w2.Size, w2.Rate, w2.Interval
-                  local x3 = w2_Interval * 500
-                  if v_pace <= (x3 - x3 % w2_Rate) / w2_Rate then
-                    space = 2 * v_pace
-                    done = true
-                    break
-                  end
-                end
-              end
-              if not done then
-                space = 0
-              end
-            end
-            local space2 = 0
-            do
-              local done
-              for i2 = 0, l_Windows_n - 1 do
-                do
-                  local w2 = l_Windows[i2]
-                  local w2_Size, w2_Rate, w2_Interval = w2.Size, w2.Rate, w2.Interval
-                  local x3 = w2_Interval * 500
-                  if v_pace <= (x3 - x3 % w2_Rate) / w2_Rate then
-                    space2 = 2 * v_pace
-                    done = true
-                    break
-                  end
-                end
-              end
-              if not done then
-                space2 = 0
-              end
-            end
-            local max3 = space2
-            local x3 = (v_pace - v_pace % 4) / 4
-            if x3 > max3 then max3 = x3 end
-            v_again = max3
-            if s_Closed > t then
-              v_at, v_bound = s_Closed, 1
-            end
-            for i2 = 0, l_Windows_n - 1 do
-              local w2 = l_Windows[i2]
-              local w2_Size, w2_Rate, w2_Interval = w2.Size, w2.Rate, w2.Interval
-              local room = 0
-              do
-                local left = s_Lines[i2].Left
-                if left >= op2_Cost then
-                  room = t
-                else
-                  local since = 0
-                  do
-                    if w2_Size > w2_Rate then
-                      local max4 = t
-                      local x4 = s_Closed - 1
-                      if x4 > max4 then max4 = x4 end
-                      since = max4
-                    else
-                      since = t
-                    end
-                  end
-                  local x4 = op2_Cost - left - 1
-                  local min2 = (x4 - x4 % w2_Rate) / w2_Rate + 1
-                  local x5 = (8796093022208 - 8796093022208 % w2_Interval) / w2_Interval
-                  if x5 < min2 then min2 = x5 end
-                  room = ((since - since % w2_Interval) / w2_Interval + min2) * w2_Interval
-                end
-              end
-              local at2 = room
-              if at2 > v_at then
-                v_at, v_bound = at2, 4 + i2
-              end
-              if (at2 > s_Closed and at2 or s_Closed) > t then
-                local x4 = w2_Interval * 1000
-                local each2 = (x4 - x4 % w2_Rate) / w2_Rate
-                local y2 = each2 + 1
-                local min2 = op2_Cost
-                local x5 = (1125899906842624 - 1125899906842624 % y2) / y2
-                if x5 < min2 then min2 = x5 end
-                local x6 = min2 * each2
-                if x6 > v_again then v_again = x6 end
-              end
-            end
-            v_fresh = not v_back or v_at > t and (op2_Ticket_Again > 0 and op2_Ticket_Slot <= t or t - op2_Ticket_Slot > (l_Windows[0].Interval < 60000 and l_Windows[0].Interval or 60000) + 1000)
-            if v_fresh then
-              v_slot = s_Slot > s_Closed and s_Slot or s_Closed
-              for i2 = 0, l_Windows_n - 1 do
-                local room = 0
-                do
-                  local w2 = l_Windows[i2]
-                  local w2_Size, w2_Rate, w2_Interval = w2.Size, w2.Rate, w2.Interval
-                  local left = s_Lines[i2].Promised
-                  local x4 = op2_Cost * s_Saved
-                  local max4 = 1
-                  local x5 = op2_Cost - (x4 - x4 % 4096) / 4096
-                  if x5 > max4 then max4 = x5 end
-                  if left >= max4 then
-                    room = s_Slot
-                  else
-                    local since = 0
-                    do
-                      if w2_Size > w2_Rate then
-                        local max5 = s_Slot
-                        local x6 = s_Closed - 1
-                        if x6 > max5 then max5 = x6 end
-                        since = max5
-                      else
-                        since = s_Slot
-                      end
-                    end
-                    local x6 = max4 - left - 1
-                    local min2 = (x6 - x6 % w2_Rate) / w2_Rate + 1
-                    local x7 = (8796093022208 - 8796093022208 % w2_Interval) / w2_Interval
-                    if x7 < min2 then min2 = x7 end
-                    room = ((since - since % w2_Interval) / w2_Interval + min2) * w2_Interval
-                  end
-                end
-                if room > v_slot then v_slot = room end
-              end
-              if s_Slot > t then
-                local space3 = 0
-                do
-                  local done
-                  for i2 = 0, l_Windows_n - 1 do
-                    do
-                      local w2 = l_Windows[i2]
-                      local w2_Size, w2_Rate, w2_Interval = w2.Size, w2.Rate, w2.Interval
-                      local x4 = w2_Interval * 500
-                      if v_pace <= (x4 - x4 % w2_Rate) / w2_Rate then
-                        space3 = 2 * v_pace
-                        done = true
-                        break
-                      end
-                    end
-                  end
-                  if not done then
-                    space3 = 0
-                  end
-                end
-                local x4 = s_Slot + (space3 - space3 % 1000) / 1000
-                if x4 > v_slot then v_slot = x4 end
-              end
-              if v_slot > v_at then
-                local is2 = v_at == t
-                if is2 then
-                  local spare = false
-                  do
-                    local done
-                    for i2 = 0, l_Windows_n - 1 do
-                      local line2 = s_Lines[i2]
-                      local w2 = l_Windows[i2]
-                      local w2_Size, w2_Rate, w2_Interval = w2.Size, w2.Rate, w2.Interval
-                      local is2 = (s_Slot - s_Slot % w2_Interval) / w2_Interval == (t - t % w2_Interval) / w2_Interval
-                      if is2 then
-                        local x4 = op2_Cost * s_Saved
-                        local max4 = 1
-                        local x5 = op2_Cost - (x4 - x4 % 4096) / 4096
-                        if x5 > max4 then max4 = x5 end
-                        is2 = line2.Promised >= max4
-                      end
-                      local beside = is2
-                      local is3 = not beside and line2.Spare - line2.Taken < op2_Cost
-                      if is3 then
-                        local others = 0
-                        do
-                          local most2 = 1099511627776
-                          local w3 = l_Windows[i2]
-                          local w3_Size, w3_Rate, w3_Interval = w3.Size, w3.Rate, w3.Interval
-                          local until2 = ((t - t % w3_Interval) / w3_Interval + 1) * w3_Interval - 1
-                          for i3 = 0, l_Windows_n - 1 do
-                            local w4 = l_Windows[i3]
-                            local w4_Size, w4_Rate, w4_Interval = w4.Size, w4.Rate, w4.Interval
-                            local n2 = (until2 - until2 % w4_Interval) / w4_Interval - (t - t % w4_Interval) / w4_Interval
-                            if i3 ~= i2 and n2 < (1099511627776 - 1099511627776 % w4_Rate) / w4_Rate then
-                              local x6 = s_Lines[i3].Left + n2 * w4_Rate
-                              if x6 < most2 then most2 = x6 end
-                            end
-                          end
-                          others = most2
-                        end
-                        is3 = line2.Left - op2_Cost < others
-                      end
-                      if is3 then
-                        spare = false
-                        done = true
-                        break
-                      end
-                    end
-                    if not done then
-                      spare = true
-                    end
-                  end
-                  is2 = spare
-                end
-                v_spare = is2
-                if not v_spare then
-                  v_at, v_bound = v_slot, 3
-                end
-              end
-            end
-            if v_at == t and (s_Plain + Out(t) >= l_Tokens or not v_back and s_AgainUS > t * 1000) then
-              v_bound = 2
-            end
-            if s_Closed > t then
-              v_bound = 1
-            end
-          end
-          if v_bound == 0 then
-            do
-              for i2 = 0, s_Lines_n - 1 do
                 local line2 = s_Lines[i2]
-                line2.Left = line2.Left - op2_Cost
-                if v_spare and i2 < l_Windows_n then
-                  line2.Taken = line2.Taken + op2_Cost
-                end
-              end
-              if not v_back and not v_spare then
-                do
-                  local cost = op2_Cost
-                  for i2 = 0, l_Windows_n - 1 do
-                    local line2 = s_Lines[i2]
-                    local gain = 0
-                    do
-                      local w2 = l_Windows[i2]
-                      local w2_Size, w2_Rate, w2_Interval = w2.Size, w2.Rate, w2.Interval
-                      local left = line2.Promised
-                      if t <= s_Slot then
-                        gain = left
-                      else
-                        local since = 0
-                        do
-                          if w2_Size > w2_Rate then
-                            local max2 = s_Slot
-                            local x = s_Closed - 1
-                            if x > max2 then max2 = x end
-                            since = max2
-                          else
-                            since = s_Slot
-                          end
-                        end
-                        local n2 = (t - t % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
-                        if n2 <= 0 then
-                          gain = left
-                        else
-                          local x = w2_Size - left
-                          if n2 > (x - x % w2_Rate) / w2_Rate then
-                            gain = w2_Size
-                          else
-                            gain = left + n2 * w2_Rate
-                          end
-                        end
-                      end
-                    end
-                    local x = cost * s_Saved
-                    local max2 = 1
-                    local x2 = cost - (x - x % 4096) / 4096
-                    if x2 > max2 then max2 = x2 end
-                    line2.Promised = gain - max2
-                  end
-                  s_Slot = t
-                end
-              end
-              if not v_back then
-                local max2 = 0
-                local x = s_Next * 16 - s_Head + 15
-                if x > max2 then max2 = x end
-                s_Head = s_Head + (max2 - max2 % 16) / 16
-              elseif op2_Ticket_Number > 0 then
-                local max2 = 128
-                local x = 512 + op2_Ticket_Number * 16 - s_Head
-                if x > max2 then max2 = x end
-                s_Head = s_Head + (max2 - max2 % 32) / 32
-              end
-            end
-          else
-            do
-              local t2_Slot, t2_Number, t2_Again, t2_Cost = op2_Ticket_Slot, op2_Ticket_Number, op2_Ticket_Again, op2_Ticket_Cost
-              if not v_back then
-                s_Next = s_Next + 1
-                t2_Number = s_Next
-              end
-              local max2 = v_at
-              local x = t + 1
-              if x > max2 then max2 = x end
-              local slot = max2
-              if v_fresh then
-                do
-                  local slot2 = v_slot
-                  local cost = op2_Cost
-                  for i2 = 0, l_Windows_n - 1 do
-                    local line2 = s_Lines[i2]
-                    local gain = 0
-                    do
-                      local w2 = l_Windows[i2]
-                      local w2_Size, w2_Rate, w2_Interval = w2.Size, w2.Rate, w2.Interval
-                      local left = line2.Promised
-                      if slot2 <= s_Slot then
-                        gain = left
-                      else
-                        local since = 0
-                        do
-                          if w2_Size > w2_Rate then
-                            local max3 = s_Slot
-                            local x2 = s_Closed - 1
-                            if x2 > max3 then max3 = x2 end
-                            since = max3
-                          else
-                            since = s_Slot
-                          end
-                        end
-                        local n2 = (slot2 - slot2 % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
-                        if n2 <= 0 then
-                          gain = left
-                        else
-                          local x2 = w2_Size - left
-                          if n2 > (x2 - x2 % w2_Rate) / w2_Rate then
-                            gain = w2_Size
-                          else
-                            gain = left + n2 * w2_Rate
-                          end
-                        end
-                      end
-                    end
-                    local x2 = cost * s_Saved
-                    local max3 = 1
-                    local x3 = cost - (x2 - x2 % 4096) / 4096
-                    if x3 > max3 then max3 = x3 end
-                    line2.Promised = gain - max3
-                  end
-                  s_Slot = slot2
-                end
-                t2_Again = 0
-              elseif t2_Slot > t then
-                slot = v_at > t2_Slot and v_at or t2_Slot
-              else
-                if v_at > t then
-                  t2_Again = 1
-                  for i2 = 0, l_Windows_n - 1 do
-                    local line2 = s_Lines[i2]
-                    if line2.Left < op2_Cost and s_Closed <= t then
-                      local max3 = line2.Spare - op2_Cost
-                      if -1125899906842624 > max3 then max3 = -1125899906842624 end
-                      local max4 = line2.Taken - op2_Cost
-                      if -1125899906842624 > max4 then max4 = -1125899906842624 end
-                      line2.Spare, line2.Taken = max3, max4
-                    end
-                  end
-                end
-                local max3 = s_AgainUS
-                local x2 = (t > s_Closed and t or s_Closed) * 1000
-                if x2 > max3 then max3 = x2 end
-                local again = max3
-                local min2 = again + v_again
-                if 9007199254740991 < min2 then min2 = 9007199254740991 end
-                s_AgainUS = min2
-                if v_bound == 2 then
-                  again = s_AgainUS
-                end
-                local x3 = (again - again % 1000) / 1000
-                if x3 > slot then slot = x3 end
-              end
-              if v_bound == 2 then
-                local max3 = 1
-                local x2 = t2_Number - (s_Head - s_Head % 16) / 16
-                if x2 > max3 then max3 = x2 end
-                local n2 = max3
-                local root = 0
-                do
-                  local x3 = 1 > n2 and 1 or n2
-                  local x4 = x3 + 1
-                  local y = (x4 - x4 % 2) / 2
-                  while y < x3 do
-                    x3 = y
-                    local x5 = x3 + (n2 - n2 % x3) / x3
-                    y = (x5 - x5 % 2) / 2
-                  end
-                  root = x3
-                end
-                local max4 = 0
-                local x3 = n2 - 2 * root
-                if x3 > max4 then max4 = x3 end
-                local min2 = max4
-                local x4 = (1125899906842624 - 1125899906842624 % v_pace) / v_pace
+                local x2 = op_Ticket_Cost * s_Saved
+                local max2 = 1
+                local x3 = op_Ticket_Cost - (x2 - x2 % 4096) / 4096
+                if x3 > max2 then max2 = x3 end
+                local min2 = l_Windows[i2].Size
+                local x4 = line2.Promised + max2
                 if x4 < min2 then min2 = x4 end
-                local x5 = min2 * v_pace
-                local x6 = t + (x5 - x5 % 1000) / 1000
-                if x6 > slot then slot = x6 end
+                line2.Promised = min2
               end
-              t2_Slot, t2_Cost = slot, op2_Cost
-              a_Delay, a_Bound, a_Ticket_Slot, a_Ticket_Number, a_Ticket_Again, a_Ticket_Cost = slot - t, v_bound, t2_Slot, t2_Number, t2_Again, t2_Cost
+              local min2 = s_Next * 16
+              local x2 = s_Head + 16
+              if x2 < min2 then min2 = x2 end
+              s_Head = min2
             end
           end
-        end
-      end
-      if a_Delay == 0 then
-        s_Plain = s_Plain + 1
-      else
-        a_Delay, a_Ticket_Slot, a_Ticket_Number, a_Ticket_Again, a_Ticket_Cost = a_Delay + t - now, 0, 0, 0, 0
-      end
-    end
-  elseif op_Kind == 2 then
-    do
-      local advance = 0
-      do
-        local now2 = now
-        if s_Print ~= 0 then
-          if s_Now > now2 then now2 = s_Now end
-          local is2 = s_Print == l_Print
-          if is2 then
-            local Until2 = 0
+          if op_Urgent then
+            local flow2 = 0
             do
-              if s_Plain > 0 then
-                Until2 = 9007199254740991
-              else
-                local max2 = s_Now
-                if s_Slot > max2 then max2 = s_Slot end
-                if s_Closed > max2 then max2 = s_Closed end
-                local x = (s_AgainUS - s_AgainUS % 1000) / 1000
-                if x > max2 then max2 = x end
-                if l_Start > max2 then max2 = l_Start end
-                local until2 = max2 + l_Fill + (l_Windows[0].Interval < 60000 and l_Windows[0].Interval or 60000) + 1000
-                for i2 = 0, s_Lines_n - 1 do
-                  local owed = -(s_Lines[i2].Left < s_Lines[i2].Promised and s_Lines[i2].Left or s_Lines[i2].Promised)
-                  if owed > 0 and i2 < l_Windows_n then
-                    local w2 = l_Windows[i2]
-                    local w2_Size, w2_Rate, w2_Interval = w2.Size, w2.Rate, w2.Interval
-                    local min2 = (owed - owed % w2_Rate) / w2_Rate + 1
-                    local x2 = (8796093022208 - 8796093022208 % w2_Interval) / w2_Interval
-                    if x2 < min2 then min2 = x2 end
-                    local x3 = s_Now + min2 * w2_Interval + l_Fill
-                    if x3 > until2 then until2 = x3 end
-                  end
+              local done
+              for i2 = 0, s_Flows_n - 1 do
+                if s_Flows[i2].Key == 0 then
+                  flow2 = i2
+                  done = true
+                  break
                 end
-                if s_Lines_n > l_Windows_n then
-                  until2 = until2 + 2678400000
-                end
-                Until2 = until2
+              end
+              if not done then
+                s_Flows[s_Flows_n] = {Key = 0, Units = 0, Later = 0, Before = 0, Until = 0, End = 0, Left = 0, Urgent = 0, Fair = 0, FairUrgent = 0, Again = 0, Minute = 0, Weight = 0}
+                s_Flows_n = s_Flows_n + 1
+                flow2 = s_Flows_n - 1
               end
             end
-            is2 = now2 >= Until2
-          end
-          if is2 and Out(now2) == 0 then
-            s_Print, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Ended, s_Saved, s_Lines, s_Lines_n = 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {}, 0
+            do
+              local f = s_Flows[flow2]
+              if op_Ticket_Slot <= f.Before then
+                local max2 = 0
+                local x2 = f.Units - op_Ticket_Cost
+                if x2 > max2 then max2 = x2 end
+                f.Units = max2
+              else
+                local max2 = 0
+                local x2 = f.Later - op_Ticket_Cost
+                if x2 > max2 then max2 = x2 end
+                f.Later = max2
+              end
+            end
           end
         end
-        if s_Print ~= l_Print then
-          do
-            local known = s_Print ~= 0
-            local from2 = now2
-            if not known then
-              from2 = l_Start
-            end
-            for i2 = 0, s_Lines_n - 1 do
+        for i2 = 0, shared_n - 1 do
+          local x2 = shared[i2]
+          if x2.held then
+            if op_Kind == 3 then
               do
-                local line2 = s_Lines[i2]
-                if i2 >= l_Windows_n and line2.Spare ~= -9007199254740991 then
-                  line2.Spare, line2.Taken, line2.Promised = -9007199254740991, s_Now, line2.Left
+                if x2.State_Ended < 64 then
+                  x2.State_Ended = x2.State_Ended + 1
+                else
+                  local x3 = x2.State_Held
+                  x2.State_Held = x2.State_Held - (x3 - x3 % 64) / 64
+                end
+                local max2 = 0
+                local x3 = t - op_Lease_Begin
+                if x3 > max2 then max2 = x3 end
+                x2.State_Held = x2.State_Held + (max2 < 68719476736 and max2 or 68719476736)
+                if op_Lease_Cost > 0 then
+                  local x4 = x2.State_Saved
+                  local min2 = cost
+                  local x5 = 2 * op_Lease_Cost
+                  if x5 < min2 then min2 = x5 end
+                  local x6 = min2 * 64
+                  local max3 = 0
+                  local x7 = x2.State_Saved - (x4 - x4 % 64) / 64 + 64 - (x6 - x6 % op_Lease_Cost) / op_Lease_Cost
+                  if x7 > max3 then max3 = x7 end
+                  x2.State_Saved = max3
                 end
               end
             end
-            for i2 = 0, l_Windows_n - 1 do
-              local w2 = l_Windows[i2]
-              local w2_Size, w2_Rate, w2_Interval = w2.Size, w2.Rate, w2.Interval
-              if i2 >= s_Lines_n and known then
-                s_Lines[s_Lines_n] = {Left = w2_Size, Promised = 0, Spare = 0, Taken = 0, Fresh = 0, FreshFrom = s_LastID, Stale = 0, StaleFrom = s_LastID}
-                s_Lines_n = s_Lines_n + 1
-              elseif i2 >= s_Lines_n then
-                local gain = 0
-                do
-                  if now2 <= from2 then
-                    gain = 0
-                  else
-                    local since = 0
-                    do
-                      if w2_Size > w2_Rate then
-                        local max2 = from2
-                        local x = s_Closed - 1
-                        if x > max2 then max2 = x end
-                        since = max2
-                      else
-                        since = from2
-                      end
-                    end
-                    local n2 = (now2 - now2 % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
-                    if n2 <= 0 then
-                      gain = 0
-                    else
-                      local x = w2_Size - 0
-                      if n2 > (x - x % w2_Rate) / w2_Rate then
-                        gain = w2_Size
-                      else
-                        gain = 0 + n2 * w2_Rate
-                      end
-                    end
-                  end
-                end
-                s_Lines[s_Lines_n] = {Left = gain, Promised = 0, Spare = 0, Taken = 0, Fresh = 0, FreshFrom = 0, Stale = 0, StaleFrom = 0}
-                s_Lines_n = s_Lines_n + 1
-              end
-              local line2 = s_Lines[i2]
-              if line2.Spare == -9007199254740991 then
-                local gain = 0
-                do
-                  local left = line2.Promised < w2_Size and line2.Promised or w2_Size
-                  local from3 = line2.Taken
-                  if now2 <= from3 then
-                    gain = left
-                  else
-                    local since = 0
-                    do
-                      if w2_Size > w2_Rate then
-                        local max2 = from3
-                        local x = s_Closed - 1
-                        if x > max2 then max2 = x end
-                        since = max2
-                      else
-                        since = from3
-                      end
-                    end
-                    local n2 = (now2 - now2 % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
-                    if n2 <= 0 then
-                      gain = left
-                    else
-                      local x = w2_Size - left
-                      if n2 > (x - x % w2_Rate) / w2_Rate then
-                        gain = w2_Size
-                      else
-                        gain = left + n2 * w2_Rate
-                      end
-                    end
-                  end
-                end
-                line2.Left = line2.Left + (gain - line2.Promised)
-                line2.Fresh, line2.FreshFrom, line2.Stale = 0, s_LastID, 0
-              end
-              if w2_Size < line2.Left then line2.Left = w2_Size end
-              line2.Promised, line2.Spare, line2.Taken = line2.Left, 0, 0
-              do
-                local last2 = s_LastID
-                local over = line2.Left + line2.Stale + line2.Fresh - w2_Size
-                if over > line2.Stale then
+            do
+              for i3 = 0, x2.Limits_Windows_n - 1 do
+                local w2 = x2.Limits_Windows[i3]
+                local w2_Size, w2_Rate, w2_Interval = w2.Size, w2.Rate, w2.Interval
+                local line2 = x2.State_Lines[i3]
+                local back2 = op_Lease_Cost - cost
+                if op_Lease_ID > line2.FreshFrom then
+                  if line2.Fresh < back2 then back2 = line2.Fresh end
                   local max2 = 0
-                  local x = w2_Size - line2.Left
-                  if x > max2 then max2 = x end
-                  line2.Stale, line2.StaleFrom = max2, line2.FreshFrom
-                  line2.Fresh, line2.FreshFrom = 0, last2
-                elseif over > 0 then
-                  line2.Stale = line2.Stale - over
-                end
-              end
-            end
-            s_Print, s_Now, s_Slot = l_Print, now2, from2 - l_Windows[0].Interval
-          end
-        end
-        local idle = s_Now < now2 and s_AgainUS > now2 * 1000 and s_Plain + Out(now2) < l_Tokens
-        for i2 = 0, l_Windows_n - 1 do
-          local w2 = l_Windows[i2]
-          local w2_Size, w2_Rate, w2_Interval = w2.Size, w2.Rate, w2.Interval
-          local line2 = s_Lines[i2]
-          if (now2 - now2 % w2_Interval) / w2_Interval > (s_Now - s_Now % w2_Interval) / w2_Interval then
-            local left = line2.Left
-            do
-              local spare = 0
-              if (s_Slot - s_Slot % w2_Interval) / w2_Interval > (s_Now - s_Now % w2_Interval) / w2_Interval then
-                local gain = 0
-                do
-                  local left2 = line2.Left
-                  local to2 = (now2 - now2 % w2_Interval) / w2_Interval * w2_Interval - 1
-                  if to2 <= s_Now then
-                    gain = left2
-                  else
-                    local since = 0
-                    do
-                      if w2_Size > w2_Rate then
-                        local max2 = s_Now
-                        local x = s_Closed - 1
-                        if x > max2 then max2 = x end
-                        since = max2
-                      else
-                        since = s_Now
-                      end
-                    end
-                    local n2 = (to2 - to2 % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
-                    if n2 <= 0 then
-                      gain = left2
-                    else
-                      local x = w2_Size - left2
-                      if n2 > (x - x % w2_Rate) / w2_Rate then
-                        gain = w2_Size
-                      else
-                        gain = left2 + n2 * w2_Rate
-                      end
-                    end
-                  end
-                end
-                local max2 = 0
-                local x = line2.Taken + (0 > gain and 0 or gain)
-                if x > max2 then max2 = x end
-                spare = max2
-              end
-              line2.Spare, line2.Taken = spare, 0
-            end
-            local gain = 0
-            do
-              if now2 <= s_Now then
-                gain = left
-              else
-                local since = 0
-                do
-                  if w2_Size > w2_Rate then
-                    local max2 = s_Now
-                    local x = s_Closed - 1
-                    if x > max2 then max2 = x end
-                    since = max2
-                  else
-                    since = s_Now
-                  end
-                end
-                local n2 = (now2 - now2 % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
-                if n2 <= 0 then
-                  gain = left
+                  local x3 = line2.Fresh - op_Lease_Cost
+                  if x3 > max2 then max2 = x3 end
+                  line2.Fresh = max2
+                elseif op_Lease_ID > line2.StaleFrom then
+                  if line2.Stale < back2 then back2 = line2.Stale end
+                  line2.Stale = line2.Stale - (0 > back2 and 0 or back2)
                 else
-                  local x = w2_Size - left
-                  if n2 > (x - x % w2_Rate) / w2_Rate then
-                    gain = w2_Size
-                  else
-                    gain = left + n2 * w2_Rate
-                  end
+                  if 0 < back2 then back2 = 0 end
                 end
+                local max2 = line2.Left + back2
+                if -1125899906842624 > max2 then max2 = -1125899906842624 end
+                line2.Left = max2
+                local max3 = line2.Promised + back2
+                if -1125899906842624 > max3 then max3 = -1125899906842624 end
+                line2.Promised = w2_Size < max3 and w2_Size or max3
               end
             end
-            line2.Left = gain
+          end
+          if booked2 then
             do
-              local last2 = s_LastID
-              local over = line2.Left + line2.Stale + line2.Fresh - w2_Size
-              if over > line2.Stale then
-                local max2 = 0
-                local x = w2_Size - line2.Left
-                if x > max2 then max2 = x end
-                line2.Stale, line2.StaleFrom = max2, line2.FreshFrom
-                line2.Fresh, line2.FreshFrom = 0, last2
-              elseif over > 0 then
-                line2.Stale = line2.Stale - over
-              end
-            end
-            do
-              local units = line2.Spare
-              for i3 = 0, l_Windows_n - 1 do
-                local w3 = l_Windows[i3]
-                local w3_Size, w3_Rate, w3_Interval = w3.Size, w3.Rate, w3.Interval
-                local line3 = s_Lines[i3]
-                if (now2 - now2 % w3_Interval) / w3_Interval == (s_Now - s_Now % w3_Interval) / w3_Interval then
-                  local min2 = w3_Size
-                  local x = line3.Promised + units
-                  if x < min2 then min2 = x end
-                  line3.Promised = min2
-                end
-              end
-            end
-            local is2 = idle
-            if is2 then
-              local gain2 = 0
+              local flow2 = 0
               do
-                local to2 = (now2 - now2 % w2_Interval) / w2_Interval * w2_Interval - 1
-                if to2 <= s_Now then
-                  gain2 = left
-                else
-                  local since = 0
-                  do
-                    if w2_Size > w2_Rate then
-                      local max2 = s_Now
-                      local x = s_Closed - 1
-                      if x > max2 then max2 = x end
-                      since = max2
-                    else
-                      since = s_Now
-                    end
-                  end
-                  local n2 = (to2 - to2 % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
-                  if n2 <= 0 then
-                    gain2 = left
-                  else
-                    local x = w2_Size - left
-                    if n2 > (x - x % w2_Rate) / w2_Rate then
-                      gain2 = w2_Size
-                    else
-                      gain2 = left + n2 * w2_Rate
-                    end
-                  end
-                end
-              end
-              is2 = gain2 >= w2_Rate
-            end
-            idle = is2
-          else
-            idle = false
-          end
-        end
-        if idle then
-          s_AgainUS = now2 * 1000
-        end
-        s_Now = now2
-        advance = now2
-      end
-      local t = advance
-      do
-        do
-          local slot = t > s_Slot and t or s_Slot
-          for i2 = 0, l_Windows_n - 1 do
-            local w2 = l_Windows[i2]
-            local w2_Size, w2_Rate, w2_Interval = w2.Size, w2.Rate, w2.Interval
-            local line2 = s_Lines[i2]
-            local gain = 0
-            do
-              local left = line2.Promised
-              if slot <= s_Slot then
-                gain = left
-              else
-                local since = 0
-                do
-                  if w2_Size > w2_Rate then
-                    local max2 = s_Slot
-                    local x = s_Closed - 1
-                    if x > max2 then max2 = x end
-                    since = max2
-                  else
-                    since = s_Slot
-                  end
-                end
-                local n2 = (slot - slot % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
-                if n2 <= 0 then
-                  gain = left
-                else
-                  local x = w2_Size - left
-                  if n2 > (x - x % w2_Rate) / w2_Rate then
-                    gain = w2_Size
-                  else
-                    gain = left + n2 * w2_Rate
-                  end
-                end
-              end
-            end
-            local gain2 = 0
-            do
-              local left = line2.Promised
-              if slot <= s_Slot then
-                gain2 = left
-              else
-                local since = 0
-                do
-                  if w2_Size > w2_Rate then
-                    local max2 = s_Slot
-                    local x = s_Closed - 1
-                    if x > max2 then max2 = x end
-                    since = max2
-                  else
-                    since = s_Slot
-                  end
-                end
-                local n2 = (slot - slot % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
-                if n2 <= 0 then
-                  gain2 = left
-                else
-                  local x = w2_Size - left
-                  if n2 > (x - x % w2_Rate) / w2_Rate then
-                    gain2 = w2_Size
-                  else
-                    gain2 = left + n2 * w2_Rate
-                  end
-                end
-              end
-            end
-            local gain3 = 0
-            do
-              local left = line2.Left
-              if slot <= t then
-                gain3 = left
-              else
-                local since = 0
-                do
-                  if w2_Size > w2_Rate then
-                    local max2 = t
-                    local x = s_Closed - 1
-                    if x > max2 then max2 = x end
-                    since = max2
-                  else
-                    since = t
-                  end
-                end
-                local n2 = (slot - slot % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
-                if n2 <= 0 then
-                  gain3 = left
-                else
-                  local x = w2_Size - left
-                  if n2 > (x - x % w2_Rate) / w2_Rate then
-                    gain3 = w2_Size
-                  else
-                    gain3 = left + n2 * w2_Rate
-                  end
-                end
-              end
-            end
-            line2.Promised = gain2 < gain3 and gain2 or gain3
-          end
-          s_Slot = slot
-        end
-        local v_at, v_bound, v_slot, v_back, v_fresh, v_spare, v_pace, v_again = 0, 0, 0, false, false, false, 0, 0
-        do
-          v_back = op_Ticket_Slot > 0 and op_Ticket_Number <= s_Next and op_Kind == 2
-          v_at, v_bound = t, 0
-          local x = (s_Held + l_Guess) * 1000
-          local y = (s_Ended + 1) * l_Tokens
-          local max2 = 1
-          local x2 = (x - x % y) / y
-          if x2 > max2 then max2 = x2 end
-          v_pace = max2
-          local space = 0
-          do
-            local done
-            for i2 = 0, l_Windows_n - 1 do
-              do
-                local w2 = l_Windows[i2]
-                local w2_Size, w2_Rate, w2_Interval = w2.Size, w2.Rate, w2.Interval
-                local x3 = w2_Interval * 500
-                if v_pace <= (x3 - x3 % w2_Rate) / w2_Rate then
-                  space = 2 * v_pace
-                  done = true
-                  break
-                end
-              end
-            end
-            if not done then
-              space = 0
-            end
-          end
-          local space2 = 0
-          do
-            local done
-            for i2 = 0, l_Windows_n - 1 do
-              do
-                local w2 = l_Windows[i2]
-                local w2_Size, w2_Rate, w2_Interval = w2.Size, w2.Rate, w2.Interval
-                local x3 = w2_Interval * 500
-                if v_pace <= (x3 - x3 % w2_Rate) / w2_Rate then
-                  space2 = 2 * v_pace
-                  done = true
-                  break
-                end
-              end
-            end
-            if not done then
-              space2 = 0
-            end
-          end
-          local max3 = space2
-          local x3 = (v_pace - v_pace % 4) / 4
-          if x3 > max3 then max3 = x3 end
-          v_again = max3
-          if s_Closed > t then
-            v_at, v_bound = s_Closed, 1
-          end
-          for i2 = 0, l_Windows_n - 1 do
-            local w2 = l_Windows[i2]
-            local w2_Size, w2_Rate, w2_Interval = w2.Size, w2.Rate, w2.Interval
-            local room = 0
-            do
-              local left = s_Lines[i2].Left
-              if left >= op_Cost then
-                room = t
-              else
-                local since = 0
-                do
-                  if w2_Size > w2_Rate then
-                    local max4 = t
-                    local x4 = s_Closed - 1
-                    if x4 > max4 then max4 = x4 end
-                    since = max4
-                  else
-                    since = t
-                  end
-                end
-                local x4 = op_Cost - left - 1
-                local min2 = (x4 - x4 % w2_Rate) / w2_Rate + 1
-                local x5 = (8796093022208 - 8796093022208 % w2_Interval) / w2_Interval
-                if x5 < min2 then min2 = x5 end
-                room = ((since - since % w2_Interval) / w2_Interval + min2) * w2_Interval
-              end
-            end
-            local at2 = room
-            if at2 > v_at then
-              v_at, v_bound = at2, 4 + i2
-            end
-            if (at2 > s_Closed and at2 or s_Closed) > t then
-              local x4 = w2_Interval * 1000
-              local each2 = (x4 - x4 % w2_Rate) / w2_Rate
-              local y2 = each2 + 1
-              local min2 = op_Cost
-              local x5 = (1125899906842624 - 1125899906842624 % y2) / y2
-              if x5 < min2 then min2 = x5 end
-              local x6 = min2 * each2
-              if x6 > v_again then v_again = x6 end
-            end
-          end
-          v_fresh = not v_back or v_at > t and (op_Ticket_Again > 0 and op_Ticket_Slot <= t or t - op_Ticket_Slot > (l_Windows[0].Interval < 60000 and l_Windows[0].Interval or 60000) + 1000)
-          if v_fresh then
-            v_slot = s_Slot > s_Closed and s_Slot or s_Closed
-            for i2 = 0, l_Windows_n - 1 do
-              local room = 0
-              do
-                local w2 = l_Windows[i2]
-                local w2_Size, w2_Rate, w2_Interval = w2.Size, w2.Rate, w2.Interval
-                local left = s_Lines[i2].Promised
-                local x4 = op_Cost * s_Saved
-                local max4 = 1
-                local x5 = op_Cost - (x4 - x4 % 4096) / 4096
-                if x5 > max4 then max4 = x5 end
-                if left >= max4 then
-                  room = s_Slot
-                else
-                  local since = 0
-                  do
-                    if w2_Size > w2_Rate then
-                      local max5 = s_Slot
-                      local x6 = s_Closed - 1
-                      if x6 > max5 then max5 = x6 end
-                      since = max5
-                    else
-                      since = s_Slot
-                    end
-                  end
-                  local x6 = max4 - left - 1
-                  local min2 = (x6 - x6 % w2_Rate) / w2_Rate + 1
-                  local x7 = (8796093022208 - 8796093022208 % w2_Interval) / w2_Interval
-                  if x7 < min2 then min2 = x7 end
-                  room = ((since - since % w2_Interval) / w2_Interval + min2) * w2_Interval
-                end
-              end
-              if room > v_slot then v_slot = room end
-            end
-            if s_Slot > t then
-              local space3 = 0
-              do
+                local key2 = x2.Key
                 local done
-                for i2 = 0, l_Windows_n - 1 do
-                  do
-                    local w2 = l_Windows[i2]
-                    local w2_Size, w2_Rate, w2_Interval = w2.Size, w2.Rate, w2.Interval
-                    local x4 = w2_Interval * 500
-                    if v_pace <= (x4 - x4 % w2_Rate) / w2_Rate then
-                      space3 = 2 * v_pace
-                      done = true
-                      break
-                    end
+                for i3 = 0, s_Flows_n - 1 do
+                  if s_Flows[i3].Key == key2 then
+                    flow2 = i3
+                    done = true
+                    break
                   end
                 end
                 if not done then
-                  space3 = 0
+                  s_Flows[s_Flows_n] = {Key = key2, Units = 0, Later = 0, Before = 0, Until = 0, End = 0, Left = 0, Urgent = 0, Fair = 0, FairUrgent = 0, Again = 0, Minute = 0, Weight = 0}
+                  s_Flows_n = s_Flows_n + 1
+                  flow2 = s_Flows_n - 1
                 end
               end
-              local x4 = s_Slot + (space3 - space3 % 1000) / 1000
-              if x4 > v_slot then v_slot = x4 end
-            end
-            if v_slot > v_at then
-              local is2 = v_at == t
-              if is2 then
-                local spare = false
+              local f = s_Flows[flow2]
+              local c2 = x2.State_Calendars[0]
+              local x3 = op_Cost + x2.Limits_Scale - 1
+              local y = x2.Limits_Scale
+              local min2 = (x3 - x3 % y) / y
+              if 16777215 < min2 then min2 = 16777215 end
+              x2.units = min2
+              local x4 = x2.Limits_PerGrain
+              local y2 = x2.Limits_Scale
+              local x5 = (x2.State_Held + x2.Limits_Guess) * 1000
+              local y3 = (x2.State_Ended + 1) * x2.Limits_Tokens
+              local max2 = 1
+              local x6 = (x5 - x5 % y3) / y3
+              if x6 > max2 then max2 = x6 end
+              local x7 = x2.Limits_Grain * 1000
+              local min3 = (x7 - x7 % max2) / max2
+              if 16777215 < min3 then min3 = 16777215 end
+              local min4 = (x4 - x4 % y2) / y2
+              local x8 = min3 * x2.units
+              if x8 < min4 then min4 = x8 end
+              x2.rate = 1 > min4 and 1 or min4
+              do
+                local at2 = t - ((x2.Limits_Windows[0].Interval < 60000 and x2.Limits_Windows[0].Interval or 60000) + 1000)
+                if at2 > f.Before then
+                  f.Units, f.Later, f.Before = f.Later, 0, f.Until
+                  if f.Units < f.Urgent then f.Urgent = f.Units end
+                end
+              end
+              if true then
+                local x9 = 0 > op_Ticket_Slot and 0 or op_Ticket_Slot
+                local y4 = x2.Limits_Grain
+                local n2 = (x9 - x9 % y4) / y4
+                local x10 = op_Ticket_Cost + x2.Limits_Scale - 1
+                local y5 = x2.Limits_Scale
+                local min5 = (x10 - x10 % y5) / y5
+                if 16777215 < min5 then min5 = 16777215 end
+                local units = min5
+                if n2 >= c2.Head and n2 < c2.Head + 1024 then
+                  local max3 = 0
+                  local x11 = c2.Ring.At(n2 % 1024) - units
+                  if x11 > max3 then max3 = x11 end
+                  c2.Ring.Put(n2 % 1024, max3)
+                elseif n2 + 1 == c2.Head then
+                  local max3 = 0
+                  local x11 = c2.Late - units
+                  if x11 > max3 then max3 = x11 end
+                  c2.Late = max3
+                end
                 do
-                  local done
-                  for i2 = 0, l_Windows_n - 1 do
-                    local line2 = s_Lines[i2]
-                    local w2 = l_Windows[i2]
-                    local w2_Size, w2_Rate, w2_Interval = w2.Size, w2.Rate, w2.Interval
-                    local is2 = (s_Slot - s_Slot % w2_Interval) / w2_Interval == (t - t % w2_Interval) / w2_Interval
-                    if is2 then
-                      local x4 = op_Cost * s_Saved
-                      local max4 = 1
-                      local x5 = op_Cost - (x4 - x4 % 4096) / 4096
-                      if x5 > max4 then max4 = x5 end
-                      is2 = line2.Promised >= max4
-                    end
-                    local beside = is2
-                    local is3 = not beside and line2.Spare - line2.Taken < op_Cost
-                    if is3 then
-                      local others = 0
-                      do
-                        local most2 = 1099511627776
-                        local w3 = l_Windows[i2]
-                        local w3_Size, w3_Rate, w3_Interval = w3.Size, w3.Rate, w3.Interval
-                        local until2 = ((t - t % w3_Interval) / w3_Interval + 1) * w3_Interval - 1
-                        for i3 = 0, l_Windows_n - 1 do
-                          local w4 = l_Windows[i3]
-                          local w4_Size, w4_Rate, w4_Interval = w4.Size, w4.Rate, w4.Interval
-                          local n2 = (until2 - until2 % w4_Interval) / w4_Interval - (t - t % w4_Interval) / w4_Interval
-                          if i3 ~= i2 and n2 < (1099511627776 - 1099511627776 % w4_Rate) / w4_Rate then
-                            local x6 = s_Lines[i3].Left + n2 * w4_Rate
-                            if x6 < most2 then most2 = x6 end
-                          end
-                        end
-                        others = most2
-                      end
-                      is3 = line2.Left - op_Cost < others
-                    end
-                    if is3 then
-                      spare = false
-                      done = true
-                      break
-                    end
-                  end
-                  if not done then
-                    spare = true
+                  if op_Ticket_Slot <= f.Before then
+                    local max3 = 0
+                    local x11 = f.Units - op_Ticket_Cost
+                    if x11 > max3 then max3 = x11 end
+                    f.Units = max3
+                  else
+                    local max3 = 0
+                    local x11 = f.Later - op_Ticket_Cost
+                    if x11 > max3 then max3 = x11 end
+                    f.Later = max3
                   end
                 end
-                is2 = spare
+                if op_Urgent then
+                  local max3 = 0
+                  local x11 = f.Urgent - op_Ticket_Cost
+                  if x11 > max3 then max3 = x11 end
+                  f.Urgent = max3
+                end
               end
-              v_spare = is2
-              if not v_spare then
-                v_at, v_bound = v_slot, 3
-              end
-            end
-          end
-          if v_at == t and (s_Plain + Out(t) >= l_Tokens or not v_back and s_AgainUS > t * 1000) then
-            v_bound = 2
-          end
-          if s_Closed > t then
-            v_bound = 1
-          end
-        end
-        if v_bound == 0 then
-          do
-            for i2 = 0, s_Lines_n - 1 do
-              local line2 = s_Lines[i2]
-              line2.Left = line2.Left - op_Cost
-              if v_spare and i2 < l_Windows_n then
-                line2.Taken = line2.Taken + op_Cost
-              end
-            end
-            if not v_back and not v_spare then
               do
-                local cost = op_Cost
-                for i2 = 0, l_Windows_n - 1 do
-                  local line2 = s_Lines[i2]
-                  local gain = 0
-                  do
-                    local w2 = l_Windows[i2]
-                    local w2_Size, w2_Rate, w2_Interval = w2.Size, w2.Rate, w2.Interval
-                    local left = line2.Promised
-                    if t <= s_Slot then
-                      gain = left
-                    else
-                      local since = 0
-                      do
-                        if w2_Size > w2_Rate then
-                          local max2 = s_Slot
-                          local x = s_Closed - 1
-                          if x > max2 then max2 = x end
-                          since = max2
-                        else
-                          since = s_Slot
-                        end
-                      end
-                      local n2 = (t - t % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
-                      if n2 <= 0 then
-                        gain = left
-                      else
-                        local x = w2_Size - left
-                        if n2 > (x - x % w2_Rate) / w2_Rate then
-                          gain = w2_Size
-                        else
-                          gain = left + n2 * w2_Rate
-                        end
-                      end
-                    end
-                  end
-                  local x = cost * s_Saved
-                  local max2 = 1
-                  local x2 = cost - (x - x % 4096) / 4096
-                  if x2 > max2 then max2 = x2 end
-                  line2.Promised = gain - max2
+                local c3 = x2.State_Calendars[0]
+                if f.Minute == c3.Minute then
+                  c3.Weight = c3.Weight - f.Weight
+                elseif f.Minute + 1 == c3.Minute then
+                  c3.Before = c3.Before - f.Weight
                 end
-                s_Slot = t
-              end
-            end
-            if not v_back then
-              local max2 = 0
-              local x = s_Next * 16 - s_Head + 15
-              if x > max2 then max2 = x end
-              s_Head = s_Head + (max2 - max2 % 16) / 16
-            elseif op_Ticket_Number > 0 then
-              local max2 = 128
-              local x = 512 + op_Ticket_Number * 16 - s_Head
-              if x > max2 then max2 = x end
-              s_Head = s_Head + (max2 - max2 % 32) / 32
-            end
-          end
-        else
-          do
-            local t2_Slot, t2_Number, t2_Again, t2_Cost = op_Ticket_Slot, op_Ticket_Number, op_Ticket_Again, op_Ticket_Cost
-            if not v_back then
-              s_Next = s_Next + 1
-              t2_Number = s_Next
-            end
-            local max2 = v_at
-            local x = t + 1
-            if x > max2 then max2 = x end
-            local slot = max2
-            if v_fresh then
-              do
-                local slot2 = v_slot
-                local cost = op_Cost
-                for i2 = 0, l_Windows_n - 1 do
-                  local line2 = s_Lines[i2]
-                  local gain = 0
-                  do
-                    local w2 = l_Windows[i2]
-                    local w2_Size, w2_Rate, w2_Interval = w2.Size, w2.Rate, w2.Interval
-                    local left = line2.Promised
-                    if slot2 <= s_Slot then
-                      gain = left
-                    else
-                      local since = 0
-                      do
-                        if w2_Size > w2_Rate then
-                          local max3 = s_Slot
-                          local x2 = s_Closed - 1
-                          if x2 > max3 then max3 = x2 end
-                          since = max3
-                        else
-                          since = s_Slot
-                        end
-                      end
-                      local n2 = (slot2 - slot2 % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
-                      if n2 <= 0 then
-                        gain = left
-                      else
-                        local x2 = w2_Size - left
-                        if n2 > (x2 - x2 % w2_Rate) / w2_Rate then
-                          gain = w2_Size
-                        else
-                          gain = left + n2 * w2_Rate
-                        end
-                      end
-                    end
-                  end
-                  local x2 = cost * s_Saved
-                  local max3 = 1
-                  local x3 = cost - (x2 - x2 % 4096) / 4096
-                  if x3 > max3 then max3 = x3 end
-                  line2.Promised = gain - max3
-                end
-                s_Slot = slot2
-              end
-              t2_Again = 0
-            elseif t2_Slot > t then
-              slot = v_at > t2_Slot and v_at or t2_Slot
-            else
-              if v_at > t then
-                t2_Again = 1
-                for i2 = 0, l_Windows_n - 1 do
-                  local line2 = s_Lines[i2]
-                  if line2.Left < op_Cost and s_Closed <= t then
-                    local max3 = line2.Spare - op_Cost
-                    if -1125899906842624 > max3 then max3 = -1125899906842624 end
-                    local max4 = line2.Taken - op_Cost
-                    if -1125899906842624 > max4 then max4 = -1125899906842624 end
-                    line2.Spare, line2.Taken = max3, max4
-                  end
+                f.Minute, f.Weight = c3.Minute, 0
+                if f.Units + f.Later > 0 then
+                  local min5 = x2.Weight
+                  local x9 = 16777216 - c3.Weight
+                  if x9 < min5 then min5 = x9 end
+                  f.Weight = min5
+                  c3.Weight = c3.Weight + f.Weight
                 end
               end
-              local max3 = s_AgainUS
-              local x2 = (t > s_Closed and t or s_Closed) * 1000
-              if x2 > max3 then max3 = x2 end
-              local again = max3
-              local min2 = again + v_again
-              if 9007199254740991 < min2 then min2 = 9007199254740991 end
-              s_AgainUS = min2
-              if v_bound == 2 then
-                again = s_AgainUS
-              end
-              local x3 = (again - again % 1000) / 1000
-              if x3 > slot then slot = x3 end
             end
-            if v_bound == 2 then
-              local max3 = 1
-              local x2 = t2_Number - (s_Head - s_Head % 16) / 16
-              if x2 > max3 then max3 = x2 end
-              local n2 = max3
-              local root = 0
-              do
-                local x3 = 1 > n2 and 1 or n2
-                local x4 = x3 + 1
-                local y = (x4 - x4 % 2) / 2
-                while y < x3 do
-                  x3 = y
-                  local x5 = x3 + (n2 - n2 % x3) / x3
-                  y = (x5 - x5 % 2) / 2
-                end
-                root = x3
-              end
-              local max4 = 0
-              local x3 = n2 - 2 * root
-              if x3 > max4 then max4 = x3 end
-              local min2 = max4
-              local x4 = (1125899906842624 - 1125899906842624 % v_pace) / v_pace
-              if x4 < min2 then min2 = x4 end
-              local x5 = min2 * v_pace
-              local x6 = t + (x5 - x5 % 1000) / 1000
-              if x6 > slot then slot = x6 end
-            end
-            t2_Slot, t2_Cost = slot, op_Cost
-            a_Delay, a_Bound, a_Ticket_Slot, a_Ticket_Number, a_Ticket_Again, a_Ticket_Cost = slot - t, v_bound, t2_Slot, t2_Number, t2_Again, t2_Cost
           end
         end
       end
-      if a_Delay > 0 then
-        a_Delay = a_Delay + (t - now)
-      else
-        local max2 = s_LastID + 1
-        local x = t * 1024
-        if x > max2 then max2 = x end
-        s_LastID = max2
-        a_Lease_ID, a_Lease_Begin, a_Lease_End, a_Lease_Cost = s_LastID, t, t + l_Lease, op_Cost
-        Hold(a_Lease_ID, a_Lease_End)
-        for i2 = 0, l_Windows_n - 1 do
-          s_Lines[i2].Fresh = s_Lines[i2].Fresh + op_Cost
-        end
-      end
-    end
-  elseif op_Kind == 1 then
-    if s_Plain > 0 then
-      s_Plain = s_Plain - 1
-      a_Found = true
-    end
-  elseif op_Kind == 3 then
-    if Release(op_Lease_ID, op_Lease_Begin, op_Lease_End, op_Lease_Cost, now > s_Now and now or s_Now) then
-      do
-        local cost = op_Cost
-        local now2 = now
-        local advance = 0
-        do
-          local now3 = now2
-          if s_Print ~= 0 then
-            if s_Now > now3 then now3 = s_Now end
-            local is2 = s_Print == l_Print
-            if is2 then
-              local Until2 = 0
-              do
-                if s_Plain > 0 then
-                  Until2 = 9007199254740991
-                else
-                  local max2 = s_Now
-                  if s_Slot > max2 then max2 = s_Slot end
-                  if s_Closed > max2 then max2 = s_Closed end
-                  local x = (s_AgainUS - s_AgainUS % 1000) / 1000
-                  if x > max2 then max2 = x end
-                  if l_Start > max2 then max2 = l_Start end
-                  local until2 = max2 + l_Fill + (l_Windows[0].Interval < 60000 and l_Windows[0].Interval or 60000) + 1000
-                  for i2 = 0, s_Lines_n - 1 do
-                    local owed = -(s_Lines[i2].Left < s_Lines[i2].Promised and s_Lines[i2].Left or s_Lines[i2].Promised)
-                    if owed > 0 and i2 < l_Windows_n then
-                      local w2 = l_Windows[i2]
-                      local w2_Size, w2_Rate, w2_Interval = w2.Size, w2.Rate, w2.Interval
-                      local min2 = (owed - owed % w2_Rate) / w2_Rate + 1
-                      local x2 = (8796093022208 - 8796093022208 % w2_Interval) / w2_Interval
-                      if x2 < min2 then min2 = x2 end
-                      local x3 = s_Now + min2 * w2_Interval + l_Fill
-                      if x3 > until2 then until2 = x3 end
-                    end
-                  end
-                  if s_Lines_n > l_Windows_n then
-                    until2 = until2 + 2678400000
-                  end
-                  Until2 = until2
-                end
-              end
-              is2 = now3 >= Until2
-            end
-            if is2 and Out(now3) == 0 then
-              s_Print, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Ended, s_Saved, s_Lines, s_Lines_n = 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {}, 0
-            end
-          end
-          if s_Print ~= l_Print then
-            do
-              local known = s_Print ~= 0
-              local from2 = now3
-              if not known then
-                from2 = l_Start
-              end
-              for i2 = 0, s_Lines_n - 1 do
-                do
-                  local line2 = s_Lines[i2]
-                  if i2 >= l_Windows_n and line2.Spare ~= -9007199254740991 then
-                    line2.Spare, line2.Taken, line2.Promised = -9007199254740991, s_Now, line2.Left
-                  end
-                end
-              end
-              for i2 = 0, l_Windows_n - 1 do
-                local w2 = l_Windows[i2]
-                local w2_Size, w2_Rate, w2_Interval = w2.Size, w2.Rate, w2.Interval
-                if i2 >= s_Lines_n and known then
-                  s_Lines[s_Lines_n] = {Left = w2_Size, Promised = 0, Spare = 0, Taken = 0, Fresh = 0, FreshFrom = s_LastID, Stale = 0, StaleFrom = s_LastID}
-                  s_Lines_n = s_Lines_n + 1
-                elseif i2 >= s_Lines_n then
-                  local gain = 0
-                  do
-                    if now3 <= from2 then
-                      gain = 0
-                    else
-                      local since = 0
-                      do
-                        if w2_Size > w2_Rate then
-                          local max2 = from2
-                          local x = s_Closed - 1
-                          if x > max2 then max2 = x end
-                          since = max2
-                        else
-                          since = from2
-                        end
-                      end
-                      local n2 = (now3 - now3 % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
-                      if n2 <= 0 then
-                        gain = 0
-                      else
-                        local x = w2_Size - 0
-                        if n2 > (x - x % w2_Rate) / w2_Rate then
-                          gain = w2_Size
-                        else
-                          gain = 0 + n2 * w2_Rate
-                        end
-                      end
-                    end
-                  end
-                  s_Lines[s_Lines_n] = {Left = gain, Promised = 0, Spare = 0, Taken = 0, Fresh = 0, FreshFrom = 0, Stale = 0, StaleFrom = 0}
-                  s_Lines_n = s_Lines_n + 1
-                end
-                local line2 = s_Lines[i2]
-                if line2.Spare == -9007199254740991 then
-                  local gain = 0
-                  do
-                    local left = line2.Promised < w2_Size and line2.Promised or w2_Size
-                    local from3 = line2.Taken
-                    if now3 <= from3 then
-                      gain = left
-                    else
-                      local since = 0
-                      do
-                        if w2_Size > w2_Rate then
-                          local max2 = from3
-                          local x = s_Closed - 1
-                          if x > max2 then max2 = x end
-                          since = max2
-                        else
-                          since = from3
-                        end
-                      end
-                      local n2 = (now3 - now3 % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
-                      if n2 <= 0 then
-                        gain = left
-                      else
-                        local x = w2_Size - left
-                        if n2 > (x - x % w2_Rate) / w2_Rate then
-                          gain = w2_Size
-                        else
-                          gain = left + n2 * w2_Rate
-                        end
-                      end
-                    end
-                  end
-                  line2.Left = line2.Left + (gain - line2.Promised)
-                  line2.Fresh, line2.FreshFrom, line2.Stale = 0, s_LastID, 0
-                end
-                if w2_Size < line2.Left then line2.Left = w2_Size end
-                line2.Promised, line2.Spare, line2.Taken = line2.Left, 0, 0
-                do
-                  local last2 = s_LastID
-                  local over = line2.Left + line2.Stale + line2.Fresh - w2_Size
-                  if over > line2.Stale then
-                    local max2 = 0
-                    local x = w2_Size - line2.Left
-                    if x > max2 then max2 = x end
-                    line2.Stale, line2.StaleFrom = max2, line2.FreshFrom
-                    line2.Fresh, line2.FreshFrom = 0, last2
-                  elseif over > 0 then
-                    line2.Stale = line2.Stale - over
-                  end
-                end
-              end
-              s_Print, s_Now, s_Slot = l_Print, now3, from2 - l_Windows[0].Interval
-            end
-          end
-          local idle = s_Now < now3 and s_AgainUS > now3 * 1000 and s_Plain + Out(now3) < l_Tokens
-          for i2 = 0, l_Windows_n - 1 do
-            local w2 = l_Windows[i2]
-            local w2_Size, w2_Rate, w2_Interval = w2.Size, w2.Rate, w2.Interval
-            local line2 = s_Lines[i2]
-            if (now3 - now3 % w2_Interval) / w2_Interval > (s_Now - s_Now % w2_Interval) / w2_Interval then
-              local left = line2.Left
-              do
-                local spare = 0
-                if (s_Slot - s_Slot % w2_Interval) / w2_Interval > (s_Now - s_Now % w2_Interval) / w2_Interval then
-                  local gain = 0
-                  do
-                    local left2 = line2.Left
-                    local to2 = (now3 - now3 % w2_Interval) / w2_Interval * w2_Interval - 1
-                    if to2 <= s_Now then
-                      gain = left2
-                    else
-                      local since = 0
-                      do
-                        if w2_Size > w2_Rate then
-                          local max2 = s_Now
-                          local x = s_Closed - 1
-                          if x > max2 then max2 = x end
-                          since = max2
-                        else
-                          since = s_Now
-                        end
-                      end
-                      local n2 = (to2 - to2 % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
-                      if n2 <= 0 then
-                        gain = left2
-                      else
-                        local x = w2_Size - left2
-                        if n2 > (x - x % w2_Rate) / w2_Rate then
-                          gain = w2_Size
-                        else
-                          gain = left2 + n2 * w2_Rate
-                        end
-                      end
-                    end
-                  end
-                  local max2 = 0
-                  local x = line2.Taken + (0 > gain and 0 or gain)
-                  if x > max2 then max2 = x end
-                  spare = max2
-                end
-                line2.Spare, line2.Taken = spare, 0
-              end
-              local gain = 0
-              do
-                if now3 <= s_Now then
-                  gain = left
-                else
-                  local since = 0
-                  do
-                    if w2_Size > w2_Rate then
-                      local max2 = s_Now
-                      local x = s_Closed - 1
-                      if x > max2 then max2 = x end
-                      since = max2
-                    else
-                      since = s_Now
-                    end
-                  end
-                  local n2 = (now3 - now3 % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
-                  if n2 <= 0 then
-                    gain = left
-                  else
-                    local x = w2_Size - left
-                    if n2 > (x - x % w2_Rate) / w2_Rate then
-                      gain = w2_Size
-                    else
-                      gain = left + n2 * w2_Rate
-                    end
-                  end
-                end
-              end
-              line2.Left = gain
-              do
-                local last2 = s_LastID
-                local over = line2.Left + line2.Stale + line2.Fresh - w2_Size
-                if over > line2.Stale then
-                  local max2 = 0
-                  local x = w2_Size - line2.Left
-                  if x > max2 then max2 = x end
-                  line2.Stale, line2.StaleFrom = max2, line2.FreshFrom
-                  line2.Fresh, line2.FreshFrom = 0, last2
-                elseif over > 0 then
-                  line2.Stale = line2.Stale - over
-                end
-              end
-              do
-                local units = line2.Spare
-                for i3 = 0, l_Windows_n - 1 do
-                  local w3 = l_Windows[i3]
-                  local w3_Size, w3_Rate, w3_Interval = w3.Size, w3.Rate, w3.Interval
-                  local line3 = s_Lines[i3]
-                  if (now3 - now3 % w3_Interval) / w3_Interval == (s_Now - s_Now % w3_Interval) / w3_Interval then
-                    local min2 = w3_Size
-                    local x = line3.Promised + units
-                    if x < min2 then min2 = x end
-                    line3.Promised = min2
-                  end
-                end
-              end
-              local is2 = idle
-              if is2 then
-                local gain2 = 0
-                do
-                  local to2 = (now3 - now3 % w2_Interval) / w2_Interval * w2_Interval - 1
-                  if to2 <= s_Now then
-                    gain2 = left
-                  else
-                    local since = 0
-                    do
-                      if w2_Size > w2_Rate then
-                        local max2 = s_Now
-                        local x = s_Closed - 1
-                        if x > max2 then max2 = x end
-                        since = max2
-                      else
-                        since = s_Now
-                      end
-                    end
-                    local n2 = (to2 - to2 % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
-                    if n2 <= 0 then
-                      gain2 = left
-                    else
-                      local x = w2_Size - left
-                      if n2 > (x - x % w2_Rate) / w2_Rate then
-                        gain2 = w2_Size
-                      else
-                        gain2 = left + n2 * w2_Rate
-                      end
-                    end
-                  end
-                end
-                is2 = gain2 >= w2_Rate
-              end
-              idle = is2
-            else
-              idle = false
-            end
-          end
-          if idle then
-            s_AgainUS = now3 * 1000
-          end
-          s_Now = now3
-          advance = now3
-        end
-        now2 = advance
-        if s_Ended < 64 then
-          s_Ended = s_Ended + 1
-        else
-          s_Held = s_Held - (s_Held - s_Held % 64) / 64
-        end
-        local max2 = 0
-        local x = now2 - op_Lease_Begin
-        if x > max2 then max2 = x end
-        s_Held = s_Held + (max2 < 68719476736 and max2 or 68719476736)
-        if op_Lease_Cost > 0 then
-          local min2 = cost
-          local x2 = 2 * op_Lease_Cost
-          if x2 < min2 then min2 = x2 end
-          local x3 = min2 * 64
-          local max3 = 0
-          local x4 = s_Saved - (s_Saved - s_Saved % 64) / 64 + 64 - (x3 - x3 % op_Lease_Cost) / op_Lease_Cost
-          if x4 > max3 then max3 = x4 end
-          s_Saved = max3
-        end
-        do
-          for i2 = 0, l_Windows_n - 1 do
-            local w2 = l_Windows[i2]
-            local w2_Size, w2_Rate, w2_Interval = w2.Size, w2.Rate, w2.Interval
-            local line2 = s_Lines[i2]
-            local back2 = op_Lease_Cost - cost
-            if op_Lease_ID > line2.FreshFrom then
-              if line2.Fresh < back2 then back2 = line2.Fresh end
-              local max3 = 0
-              local x2 = line2.Fresh - op_Lease_Cost
-              if x2 > max3 then max3 = x2 end
-              line2.Fresh = max3
-            elseif op_Lease_ID > line2.StaleFrom then
-              if line2.Stale < back2 then back2 = line2.Stale end
-              line2.Stale = line2.Stale - (0 > back2 and 0 or back2)
-            else
-              if 0 < back2 then back2 = 0 end
-            end
-            local max3 = line2.Left + back2
-            if -1125899906842624 > max3 then max3 = -1125899906842624 end
-            line2.Left = max3
-            local max4 = line2.Promised + back2
-            if -1125899906842624 > max4 then max4 = -1125899906842624 end
-            line2.Promised = w2_Size < max4 and w2_Size or max4
-          end
-        end
-      end
-      a_Found = true
-    end
-  elseif op_Kind == 4 then
-    if Release(op_Lease_ID, op_Lease_Begin, op_Lease_End, op_Lease_Cost, now > s_Now and now or s_Now) then
-      local advance = 0
-      do
-        local now2 = now
-        if s_Print ~= 0 then
-          if s_Now > now2 then now2 = s_Now end
-          local is2 = s_Print == l_Print
-          if is2 then
-            local Until2 = 0
-            do
-              if s_Plain > 0 then
-                Until2 = 9007199254740991
-              else
-                local max2 = s_Now
-                if s_Slot > max2 then max2 = s_Slot end
-                if s_Closed > max2 then max2 = s_Closed end
-                local x = (s_AgainUS - s_AgainUS % 1000) / 1000
-                if x > max2 then max2 = x end
-                if l_Start > max2 then max2 = l_Start end
-                local until2 = max2 + l_Fill + (l_Windows[0].Interval < 60000 and l_Windows[0].Interval or 60000) + 1000
-                for i2 = 0, s_Lines_n - 1 do
-                  local owed = -(s_Lines[i2].Left < s_Lines[i2].Promised and s_Lines[i2].Left or s_Lines[i2].Promised)
-                  if owed > 0 and i2 < l_Windows_n then
-                    local w2 = l_Windows[i2]
-                    local w2_Size, w2_Rate, w2_Interval = w2.Size, w2.Rate, w2.Interval
-                    local min2 = (owed - owed % w2_Rate) / w2_Rate + 1
-                    local x2 = (8796093022208 - 8796093022208 % w2_Interval) / w2_Interval
-                    if x2 < min2 then min2 = x2 end
-                    local x3 = s_Now + min2 * w2_Interval + l_Fill
-                    if x3 > until2 then until2 = x3 end
-                  end
-                end
-                if s_Lines_n > l_Windows_n then
-                  until2 = until2 + 2678400000
-                end
-                Until2 = until2
-              end
-            end
-            is2 = now2 >= Until2
-          end
-          if is2 and Out(now2) == 0 then
-            s_Print, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Ended, s_Saved, s_Lines, s_Lines_n = 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {}, 0
-          end
-        end
-        if s_Print ~= l_Print then
-          do
-            local known = s_Print ~= 0
-            local from2 = now2
-            if not known then
-              from2 = l_Start
-            end
-            for i2 = 0, s_Lines_n - 1 do
-              do
-                local line2 = s_Lines[i2]
-                if i2 >= l_Windows_n and line2.Spare ~= -9007199254740991 then
-                  line2.Spare, line2.Taken, line2.Promised = -9007199254740991, s_Now, line2.Left
-                end
-              end
-            end
-            for i2 = 0, l_Windows_n - 1 do
-              local w2 = l_Windows[i2]
-              local w2_Size, w2_Rate, w2_Interval = w2.Size, w2.Rate, w2.Interval
-              if i2 >= s_Lines_n and known then
-                s_Lines[s_Lines_n] = {Left = w2_Size, Promised = 0, Spare = 0, Taken = 0, Fresh = 0, FreshFrom = s_LastID, Stale = 0, StaleFrom = s_LastID}
-                s_Lines_n = s_Lines_n + 1
-              elseif i2 >= s_Lines_n then
-                local gain = 0
-                do
-                  if now2 <= from2 then
-                    gain = 0
-                  else
-                    local since = 0
-                    do
-                      if w2_Size > w2_Rate then
-                        local max2 = from2
-                        local x = s_Closed - 1
-                        if x > max2 then max2 = x end
-                        since = max2
-                      else
-                        since = from2
-                      end
-                    end
-                    local n2 = (now2 - now2 % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
-                    if n2 <= 0 then
-                      gain = 0
-                    else
-                      local x = w2_Size - 0
-                      if n2 > (x - x % w2_Rate) / w2_Rate then
-                        gain = w2_Size
-                      else
-                        gain = 0 + n2 * w2_Rate
-                      end
-                    end
-                  end
-                end
-                s_Lines[s_Lines_n] = {Left = gain, Promised = 0, Spare = 0, Taken = 0, Fresh = 0, FreshFrom = 0, Stale = 0, StaleFrom = 0}
-                s_Lines_n = s_Lines_n + 1
-              end
-              local line2 = s_Lines[i2]
-              if line2.Spare == -9007199254740991 then
-                local gain = 0
-                do
-                  local left = line2.Promised < w2_Size and line2.Promised or w2_Size
-                  local from3 = line2.Taken
-                  if now2 <= from3 then
-                    gain = left
-                  else
-                    local since = 0
-                    do
-                      if w2_Size > w2_Rate then
-                        local max2 = from3
-                        local x = s_Closed - 1
-                        if x > max2 then max2 = x end
-                        since = max2
-                      else
-                        since = from3
-                      end
-                    end
-                    local n2 = (now2 - now2 % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
-                    if n2 <= 0 then
-                      gain = left
-                    else
-                      local x = w2_Size - left
-                      if n2 > (x - x % w2_Rate) / w2_Rate then
-                        gain = w2_Size
-                      else
-                        gain = left + n2 * w2_Rate
-                      end
-                    end
-                  end
-                end
-                line2.Left = line2.Left + (gain - line2.Promised)
-                line2.Fresh, line2.FreshFrom, line2.Stale = 0, s_LastID, 0
-              end
-              if w2_Size < line2.Left then line2.Left = w2_Size end
-              line2.Promised, line2.Spare, line2.Taken = line2.Left, 0, 0
-              do
-                local last2 = s_LastID
-                local over = line2.Left + line2.Stale + line2.Fresh - w2_Size
-                if over > line2.Stale then
-                  local max2 = 0
-                  local x = w2_Size - line2.Left
-                  if x > max2 then max2 = x end
-                  line2.Stale, line2.StaleFrom = max2, line2.FreshFrom
-                  line2.Fresh, line2.FreshFrom = 0, last2
-                elseif over > 0 then
-                  line2.Stale = line2.Stale - over
-                end
-              end
-            end
-            s_Print, s_Now, s_Slot = l_Print, now2, from2 - l_Windows[0].Interval
-          end
-        end
-        local idle = s_Now < now2 and s_AgainUS > now2 * 1000 and s_Plain + Out(now2) < l_Tokens
-        for i2 = 0, l_Windows_n - 1 do
-          local w2 = l_Windows[i2]
-          local w2_Size, w2_Rate, w2_Interval = w2.Size, w2.Rate, w2.Interval
-          local line2 = s_Lines[i2]
-          if (now2 - now2 % w2_Interval) / w2_Interval > (s_Now - s_Now % w2_Interval) / w2_Interval then
-            local left = line2.Left
-            do
-              local spare = 0
-              if (s_Slot - s_Slot % w2_Interval) / w2_Interval > (s_Now - s_Now % w2_Interval) / w2_Interval then
-                local gain = 0
-                do
-                  local left2 = line2.Left
-                  local to2 = (now2 - now2 % w2_Interval) / w2_Interval * w2_Interval - 1
-                  if to2 <= s_Now then
-                    gain = left2
-                  else
-                    local since = 0
-                    do
-                      if w2_Size > w2_Rate then
-                        local max2 = s_Now
-                        local x = s_Closed - 1
-                        if x > max2 then max2 = x end
-                        since = max2
-                      else
-                        since = s_Now
-                      end
-                    end
-                    local n2 = (to2 - to2 % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
-                    if n2 <= 0 then
-                      gain = left2
-                    else
-                      local x = w2_Size - left2
-                      if n2 > (x - x % w2_Rate) / w2_Rate then
-                        gain = w2_Size
-                      else
-                        gain = left2 + n2 * w2_Rate
-                      end
-                    end
-                  end
-                end
-                local max2 = 0
-                local x = line2.Taken + (0 > gain and 0 or gain)
-                if x > max2 then max2 = x end
-                spare = max2
-              end
-              line2.Spare, line2.Taken = spare, 0
-            end
-            local gain = 0
-            do
-              if now2 <= s_Now then
-                gain = left
-              else
-                local since = 0
-                do
-                  if w2_Size > w2_Rate then
-                    local max2 = s_Now
-                    local x = s_Closed - 1
-                    if x > max2 then max2 = x end
-                    since = max2
-                  else
-                    since = s_Now
-                  end
-                end
-                local n2 = (now2 - now2 % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
-                if n2 <= 0 then
-                  gain = left
-                else
-                  local x = w2_Size - left
-                  if n2 > (x - x % w2_Rate) / w2_Rate then
-                    gain = w2_Size
-                  else
-                    gain = left + n2 * w2_Rate
-                  end
-                end
-              end
-            end
-            line2.Left = gain
-            do
-              local last2 = s_LastID
-              local over = line2.Left + line2.Stale + line2.Fresh - w2_Size
-              if over > line2.Stale then
-                local max2 = 0
-                local x = w2_Size - line2.Left
-                if x > max2 then max2 = x end
-                line2.Stale, line2.StaleFrom = max2, line2.FreshFrom
-                line2.Fresh, line2.FreshFrom = 0, last2
-              elseif over > 0 then
-                line2.Stale = line2.Stale - over
-              end
-            end
-            do
-              local units = line2.Spare
-              for i3 = 0, l_Windows_n - 1 do
-                local w3 = l_Windows[i3]
-                local w3_Size, w3_Rate, w3_Interval = w3.Size, w3.Rate, w3.Interval
-                local line3 = s_Lines[i3]
-                if (now2 - now2 % w3_Interval) / w3_Interval == (s_Now - s_Now % w3_Interval) / w3_Interval then
-                  local min2 = w3_Size
-                  local x = line3.Promised + units
-                  if x < min2 then min2 = x end
-                  line3.Promised = min2
-                end
-              end
-            end
-            local is2 = idle
-            if is2 then
-              local gain2 = 0
-              do
-                local to2 = (now2 - now2 % w2_Interval) / w2_Interval * w2_Interval - 1
-                if to2 <= s_Now then
-                  gain2 = left
-                else
-                  local since = 0
-                  do
-                    if w2_Size > w2_Rate then
-                      local max2 = s_Now
-                      local x = s_Closed - 1
-                      if x > max2 then max2 = x end
-                      since = max2
-                    else
-                      since = s_Now
-                    end
-                  end
-                  local n2 = (to2 - to2 % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
-                  if n2 <= 0 then
-                    gain2 = left
-                  else
-                    local x = w2_Size - left
-                    if n2 > (x - x % w2_Rate) / w2_Rate then
-                      gain2 = w2_Size
-                    else
-                      gain2 = left + n2 * w2_Rate
-                    end
-                  end
-                end
-              end
-              is2 = gain2 >= w2_Rate
-            end
-            idle = is2
-          else
-            idle = false
-          end
-        end
-        if idle then
-          s_AgainUS = now2 * 1000
-        end
-        s_Now = now2
-        advance = now2
-      end
-      do
-        for i2 = 0, l_Windows_n - 1 do
-          local w2 = l_Windows[i2]
-          local w2_Size, w2_Rate, w2_Interval = w2.Size, w2.Rate, w2.Interval
-          local line2 = s_Lines[i2]
-          local back2 = op_Lease_Cost - 0
-          if op_Lease_ID > line2.FreshFrom then
-            if line2.Fresh < back2 then back2 = line2.Fresh end
-            local max2 = 0
-            local x = line2.Fresh - op_Lease_Cost
-            if x > max2 then max2 = x end
-            line2.Fresh = max2
-          elseif op_Lease_ID > line2.StaleFrom then
-            if line2.Stale < back2 then back2 = line2.Stale end
-            line2.Stale = line2.Stale - (0 > back2 and 0 or back2)
-          else
-            if 0 < back2 then back2 = 0 end
-          end
-          local max2 = line2.Left + back2
-          if -1125899906842624 > max2 then max2 = -1125899906842624 end
-          line2.Left = max2
-          local max3 = line2.Promised + back2
-          if -1125899906842624 > max3 then max3 = -1125899906842624 end
-          line2.Promised = w2_Size < max3 and w2_Size or max3
-        end
-      end
-      a_Found = true
-    end
-    if op_Ticket_Number > 0 and op_Ticket_Number <= s_Next then
-      do
-        do
-          local advance = 0
-          do
-            local now2 = now
-            if s_Print ~= 0 then
-              if s_Now > now2 then now2 = s_Now end
-              local is2 = s_Print == l_Print
-              if is2 then
-                local Until2 = 0
-                do
-                  if s_Plain > 0 then
-                    Until2 = 9007199254740991
-                  else
-                    local max2 = s_Now
-                    if s_Slot > max2 then max2 = s_Slot end
-                    if s_Closed > max2 then max2 = s_Closed end
-                    local x = (s_AgainUS - s_AgainUS % 1000) / 1000
-                    if x > max2 then max2 = x end
-                    if l_Start > max2 then max2 = l_Start end
-                    local until2 = max2 + l_Fill + (l_Windows[0].Interval < 60000 and l_Windows[0].Interval or 60000) + 1000
-                    for i2 = 0, s_Lines_n - 1 do
-                      local owed = -(s_Lines[i2].Left < s_Lines[i2].Promised and s_Lines[i2].Left or s_Lines[i2].Promised)
-                      if owed > 0 and i2 < l_Windows_n then
-                        local w2 = l_Windows[i2]
-                        local w2_Size, w2_Rate, w2_Interval = w2.Size, w2.Rate, w2.Interval
-                        local min2 = (owed - owed % w2_Rate) / w2_Rate + 1
-                        local x2 = (8796093022208 - 8796093022208 % w2_Interval) / w2_Interval
-                        if x2 < min2 then min2 = x2 end
-                        local x3 = s_Now + min2 * w2_Interval + l_Fill
-                        if x3 > until2 then until2 = x3 end
-                      end
-                    end
-                    if s_Lines_n > l_Windows_n then
-                      until2 = until2 + 2678400000
-                    end
-                    Until2 = until2
-                  end
-                end
-                is2 = now2 >= Until2
-              end
-              if is2 and Out(now2) == 0 then
-                s_Print, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Ended, s_Saved, s_Lines, s_Lines_n = 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {}, 0
-              end
-            end
-            if s_Print ~= l_Print then
-              do
-                local known = s_Print ~= 0
-                local from2 = now2
-                if not known then
-                  from2 = l_Start
-                end
-                for i2 = 0, s_Lines_n - 1 do
-                  do
-                    local line2 = s_Lines[i2]
-                    if i2 >= l_Windows_n and line2.Spare ~= -9007199254740991 then
-                      line2.Spare, line2.Taken, line2.Promised = -9007199254740991, s_Now, line2.Left
-                    end
-                  end
-                end
-                for i2 = 0, l_Windows_n - 1 do
-                  local w2 = l_Windows[i2]
-                  local w2_Size, w2_Rate, w2_Interval = w2.Size, w2.Rate, w2.Interval
-                  if i2 >= s_Lines_n and known then
-                    s_Lines[s_Lines_n] = {Left = w2_Size, Promised = 0, Spare = 0, Taken = 0, Fresh = 0, FreshFrom = s_LastID, Stale = 0, StaleFrom = s_LastID}
-                    s_Lines_n = s_Lines_n + 1
-                  elseif i2 >= s_Lines_n then
-                    local gain = 0
-                    do
-                      if now2 <= from2 then
-                        gain = 0
-                      else
-                        local since = 0
-                        do
-                          if w2_Size > w2_Rate then
-                            local max2 = from2
-                            local x = s_Closed - 1
-                            if x > max2 then max2 = x end
-                            since = max2
-                          else
-                            since = from2
-                          end
-                        end
-                        local n2 = (now2 - now2 % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
-                        if n2 <= 0 then
-                          gain = 0
-                        else
-                          local x = w2_Size - 0
-                          if n2 > (x - x % w2_Rate) / w2_Rate then
-                            gain = w2_Size
-                          else
-                            gain = 0 + n2 * w2_Rate
-                          end
-                        end
-                      end
-                    end
-                    s_Lines[s_Lines_n] = {Left = gain, Promised = 0, Spare = 0, Taken = 0, Fresh = 0, FreshFrom = 0, Stale = 0, StaleFrom = 0}
-                    s_Lines_n = s_Lines_n + 1
-                  end
-                  local line2 = s_Lines[i2]
-                  if line2.Spare == -9007199254740991 then
-                    local gain = 0
-                    do
-                      local left = line2.Promised < w2_Size and line2.Promised or w2_Size
-                      local from3 = line2.Taken
-                      if now2 <= from3 then
-                        gain = left
-                      else
-                        local since = 0
-                        do
-                          if w2_Size > w2_Rate then
-                            local max2 = from3
-                            local x = s_Closed - 1
-                            if x > max2 then max2 = x end
-                            since = max2
-                          else
-                            since = from3
-                          end
-                        end
-                        local n2 = (now2 - now2 % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
-                        if n2 <= 0 then
-                          gain = left
-                        else
-                          local x = w2_Size - left
-                          if n2 > (x - x % w2_Rate) / w2_Rate then
-                            gain = w2_Size
-                          else
-                            gain = left + n2 * w2_Rate
-                          end
-                        end
-                      end
-                    end
-                    line2.Left = line2.Left + (gain - line2.Promised)
-                    line2.Fresh, line2.FreshFrom, line2.Stale = 0, s_LastID, 0
-                  end
-                  if w2_Size < line2.Left then line2.Left = w2_Size end
-                  line2.Promised, line2.Spare, line2.Taken = line2.Left, 0, 0
-                  do
-                    local last2 = s_LastID
-                    local over = line2.Left + line2.Stale + line2.Fresh - w2_Size
-                    if over > line2.Stale then
-                      local max2 = 0
-                      local x = w2_Size - line2.Left
-                      if x > max2 then max2 = x end
-                      line2.Stale, line2.StaleFrom = max2, line2.FreshFrom
-                      line2.Fresh, line2.FreshFrom = 0, last2
-                    elseif over > 0 then
-                      line2.Stale = line2.Stale - over
-                    end
-                  end
-                end
-                s_Print, s_Now, s_Slot = l_Print, now2, from2 - l_Windows[0].Interval
-              end
-            end
-            local idle = s_Now < now2 and s_AgainUS > now2 * 1000 and s_Plain + Out(now2) < l_Tokens
-            for i2 = 0, l_Windows_n - 1 do
-              local w2 = l_Windows[i2]
-              local w2_Size, w2_Rate, w2_Interval = w2.Size, w2.Rate, w2.Interval
-              local line2 = s_Lines[i2]
-              if (now2 - now2 % w2_Interval) / w2_Interval > (s_Now - s_Now % w2_Interval) / w2_Interval then
-                local left = line2.Left
-                do
-                  local spare = 0
-                  if (s_Slot - s_Slot % w2_Interval) / w2_Interval > (s_Now - s_Now % w2_Interval) / w2_Interval then
-                    local gain = 0
-                    do
-                      local left2 = line2.Left
-                      local to2 = (now2 - now2 % w2_Interval) / w2_Interval * w2_Interval - 1
-                      if to2 <= s_Now then
-                        gain = left2
-                      else
-                        local since = 0
-                        do
-                          if w2_Size > w2_Rate then
-                            local max2 = s_Now
-                            local x = s_Closed - 1
-                            if x > max2 then max2 = x end
-                            since = max2
-                          else
-                            since = s_Now
-                          end
-                        end
-                        local n2 = (to2 - to2 % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
-                        if n2 <= 0 then
-                          gain = left2
-                        else
-                          local x = w2_Size - left2
-                          if n2 > (x - x % w2_Rate) / w2_Rate then
-                            gain = w2_Size
-                          else
-                            gain = left2 + n2 * w2_Rate
-                          end
-                        end
-                      end
-                    end
-                    local max2 = 0
-                    local x = line2.Taken + (0 > gain and 0 or gain)
-                    if x > max2 then max2 = x end
-                    spare = max2
-                  end
-                  line2.Spare, line2.Taken = spare, 0
-                end
-                local gain = 0
-                do
-                  if now2 <= s_Now then
-                    gain = left
-                  else
-                    local since = 0
-                    do
-                      if w2_Size > w2_Rate then
-                        local max2 = s_Now
-                        local x = s_Closed - 1
-                        if x > max2 then max2 = x end
-                        since = max2
-                      else
-                        since = s_Now
-                      end
-                    end
-                    local n2 = (now2 - now2 % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
-                    if n2 <= 0 then
-                      gain = left
-                    else
-                      local x = w2_Size - left
-                      if n2 > (x - x % w2_Rate) / w2_Rate then
-                        gain = w2_Size
-                      else
-                        gain = left + n2 * w2_Rate
-                      end
-                    end
-                  end
-                end
-                line2.Left = gain
-                do
-                  local last2 = s_LastID
-                  local over = line2.Left + line2.Stale + line2.Fresh - w2_Size
-                  if over > line2.Stale then
-                    local max2 = 0
-                    local x = w2_Size - line2.Left
-                    if x > max2 then max2 = x end
-                    line2.Stale, line2.StaleFrom = max2, line2.FreshFrom
-                    line2.Fresh, line2.FreshFrom = 0, last2
-                  elseif over > 0 then
-                    line2.Stale = line2.Stale - over
-                  end
-                end
-                do
-                  local units = line2.Spare
-                  for i3 = 0, l_Windows_n - 1 do
-                    local w3 = l_Windows[i3]
-                    local w3_Size, w3_Rate, w3_Interval = w3.Size, w3.Rate, w3.Interval
-                    local line3 = s_Lines[i3]
-                    if (now2 - now2 % w3_Interval) / w3_Interval == (s_Now - s_Now % w3_Interval) / w3_Interval then
-                      local min2 = w3_Size
-                      local x = line3.Promised + units
-                      if x < min2 then min2 = x end
-                      line3.Promised = min2
-                    end
-                  end
-                end
-                local is2 = idle
-                if is2 then
-                  local gain2 = 0
-                  do
-                    local to2 = (now2 - now2 % w2_Interval) / w2_Interval * w2_Interval - 1
-                    if to2 <= s_Now then
-                      gain2 = left
-                    else
-                      local since = 0
-                      do
-                        if w2_Size > w2_Rate then
-                          local max2 = s_Now
-                          local x = s_Closed - 1
-                          if x > max2 then max2 = x end
-                          since = max2
-                        else
-                          since = s_Now
-                        end
-                      end
-                      local n2 = (to2 - to2 % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
-                      if n2 <= 0 then
-                        gain2 = left
-                      else
-                        local x = w2_Size - left
-                        if n2 > (x - x % w2_Rate) / w2_Rate then
-                          gain2 = w2_Size
-                        else
-                          gain2 = left + n2 * w2_Rate
-                        end
-                      end
-                    end
-                  end
-                  is2 = gain2 >= w2_Rate
-                end
-                idle = is2
-              else
-                idle = false
-              end
-            end
-            if idle then
-              s_AgainUS = now2 * 1000
-            end
-            s_Now = now2
-            advance = now2
-          end
-          local now2 = advance
-          local slot = now2 > s_Slot and now2 or s_Slot
-          for i2 = 0, l_Windows_n - 1 do
-            local w2 = l_Windows[i2]
-            local w2_Size, w2_Rate, w2_Interval = w2.Size, w2.Rate, w2.Interval
-            local line2 = s_Lines[i2]
-            local gain = 0
-            do
-              local left = line2.Promised
-              if slot <= s_Slot then
-                gain = left
-              else
-                local since = 0
-                do
-                  if w2_Size > w2_Rate then
-                    local max2 = s_Slot
-                    local x = s_Closed - 1
-                    if x > max2 then max2 = x end
-                    since = max2
-                  else
-                    since = s_Slot
-                  end
-                end
-                local n2 = (slot - slot % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
-                if n2 <= 0 then
-                  gain = left
-                else
-                  local x = w2_Size - left
-                  if n2 > (x - x % w2_Rate) / w2_Rate then
-                    gain = w2_Size
-                  else
-                    gain = left + n2 * w2_Rate
-                  end
-                end
-              end
-            end
-            local gain2 = 0
-            do
-              local left = line2.Promised
-              if slot <= s_Slot then
-                gain2 = left
-              else
-                local since = 0
-                do
-                  if w2_Size > w2_Rate then
-                    local max2 = s_Slot
-                    local x = s_Closed - 1
-                    if x > max2 then max2 = x end
-                    since = max2
-                  else
-                    since = s_Slot
-                  end
-                end
-                local n2 = (slot - slot % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
-                if n2 <= 0 then
-                  gain2 = left
-                else
-                  local x = w2_Size - left
-                  if n2 > (x - x % w2_Rate) / w2_Rate then
-                    gain2 = w2_Size
-                  else
-                    gain2 = left + n2 * w2_Rate
-                  end
-                end
-              end
-            end
-            local gain3 = 0
-            do
-              local left = line2.Left
-              if slot <= now2 then
-                gain3 = left
-              else
-                local since = 0
-                do
-                  if w2_Size > w2_Rate then
-                    local max2 = now2
-                    local x = s_Closed - 1
-                    if x > max2 then max2 = x end
-                    since = max2
-                  else
-                    since = now2
-                  end
-                end
-                local n2 = (slot - slot % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
-                if n2 <= 0 then
-                  gain3 = left
-                else
-                  local x = w2_Size - left
-                  if n2 > (x - x % w2_Rate) / w2_Rate then
-                    gain3 = w2_Size
-                  else
-                    gain3 = left + n2 * w2_Rate
-                  end
-                end
-              end
-            end
-            line2.Promised = gain2 < gain3 and gain2 or gain3
-          end
-          s_Slot = slot
-        end
-        for i2 = 0, l_Windows_n - 1 do
-          local line2 = s_Lines[i2]
-          local x = op_Ticket_Cost * s_Saved
-          local max2 = 1
-          local x2 = op_Ticket_Cost - (x - x % 4096) / 4096
-          if x2 > max2 then max2 = x2 end
-          local min2 = l_Windows[i2].Size
-          local x3 = line2.Promised + max2
-          if x3 < min2 then min2 = x3 end
-          line2.Promised = min2
-        end
-        local min2 = s_Next * 16
-        local x = s_Head + 16
-        if x < min2 then min2 = x end
-        s_Head = min2
-      end
-      a_Found = true
     end
   elseif op_Kind == 5 then
     if Release(op_Lease_ID, op_Lease_Begin, op_Lease_End, op_Lease_Cost, now > s_Now and now or s_Now) then
       a_Lease_ID, a_Lease_Begin, a_Lease_End, a_Lease_Cost = op_Lease_ID, op_Lease_Begin, op_Lease_End, op_Lease_Cost
       local min2 = (now > s_Now and now or s_Now) + l_Lease
-      local x = op_Lease_Begin + l_MaxLease
-      if x < min2 then min2 = x end
+      local x2 = op_Lease_Begin + l_MaxLease
+      if x2 < min2 then min2 = x2 end
       a_Lease_End = min2
       Hold(a_Lease_ID, a_Lease_End)
       a_Found = a_Lease_End > now
+      for i2 = 0, shared_n - 1 do
+        local x3 = shared[i2]
+        if x3.Leases.Release(op_Lease_ID, op_Lease_Begin, op_Lease_End, op_Lease_Cost, now > x3.State_Now and now or x3.State_Now) then
+          x3.Leases.Hold(a_Lease_ID, a_Lease_End)
+        end
+      end
     end
-  elseif op_Kind == 6 then
+  elseif op_Kind == 6 or op_Kind == 7 then
     do
-      local wait = op_For
+      local until2 = t + op_For
+      local from2 = s_Closed > t and s_Closed or t
+      if until2 > s_Closed then s_Closed = until2 end
+      if s_Slot > t and s_Closed > from2 then
+        s_Slot = s_Slot + (s_Closed - from2)
+      end
+    end
+    if op_Kind == 6 then
       do
-        local now2 = now
-        local advance = 0
-        do
-          local now3 = now2
-          if s_Print ~= 0 then
-            if s_Now > now3 then now3 = s_Now end
-            local is2 = s_Print == l_Print
-            if is2 then
-              local Until2 = 0
-              do
-                if s_Plain > 0 then
-                  Until2 = 9007199254740991
-                else
-                  local max2 = s_Now
-                  if s_Slot > max2 then max2 = s_Slot end
-                  if s_Closed > max2 then max2 = s_Closed end
-                  local x = (s_AgainUS - s_AgainUS % 1000) / 1000
-                  if x > max2 then max2 = x end
-                  if l_Start > max2 then max2 = l_Start end
-                  local until2 = max2 + l_Fill + (l_Windows[0].Interval < 60000 and l_Windows[0].Interval or 60000) + 1000
-                  for i2 = 0, s_Lines_n - 1 do
-                    local owed = -(s_Lines[i2].Left < s_Lines[i2].Promised and s_Lines[i2].Left or s_Lines[i2].Promised)
-                    if owed > 0 and i2 < l_Windows_n then
-                      local w2 = l_Windows[i2]
-                      local w2_Size, w2_Rate, w2_Interval = w2.Size, w2.Rate, w2.Interval
-                      local min2 = (owed - owed % w2_Rate) / w2_Rate + 1
-                      local x2 = (8796093022208 - 8796093022208 % w2_Interval) / w2_Interval
-                      if x2 < min2 then min2 = x2 end
-                      local x3 = s_Now + min2 * w2_Interval + l_Fill
-                      if x3 > until2 then until2 = x3 end
-                    end
-                  end
-                  if s_Lines_n > l_Windows_n then
-                    until2 = until2 + 2678400000
-                  end
-                  Until2 = until2
-                end
-              end
-              is2 = now3 >= Until2
-            end
-            if is2 and Out(now3) == 0 then
-              s_Print, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Ended, s_Saved, s_Lines, s_Lines_n = 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {}, 0
-            end
-          end
-          if s_Print ~= l_Print then
-            do
-              local known = s_Print ~= 0
-              local from2 = now3
-              if not known then
-                from2 = l_Start
-              end
-              for i2 = 0, s_Lines_n - 1 do
-                do
-                  local line2 = s_Lines[i2]
-                  if i2 >= l_Windows_n and line2.Spare ~= -9007199254740991 then
-                    line2.Spare, line2.Taken, line2.Promised = -9007199254740991, s_Now, line2.Left
-                  end
-                end
-              end
-              for i2 = 0, l_Windows_n - 1 do
-                local w2 = l_Windows[i2]
-                local w2_Size, w2_Rate, w2_Interval = w2.Size, w2.Rate, w2.Interval
-                if i2 >= s_Lines_n and known then
-                  s_Lines[s_Lines_n] = {Left = w2_Size, Promised = 0, Spare = 0, Taken = 0, Fresh = 0, FreshFrom = s_LastID, Stale = 0, StaleFrom = s_LastID}
-                  s_Lines_n = s_Lines_n + 1
-                elseif i2 >= s_Lines_n then
-                  local gain = 0
-                  do
-                    if now3 <= from2 then
-                      gain = 0
-                    else
-                      local since = 0
-                      do
-                        if w2_Size > w2_Rate then
-                          local max2 = from2
-                          local x = s_Closed - 1
-                          if x > max2 then max2 = x end
-                          since = max2
-                        else
-                          since = from2
-                        end
-                      end
-                      local n2 = (now3 - now3 % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
-                      if n2 <= 0 then
-                        gain = 0
-                      else
-                        local x = w2_Size - 0
-                        if n2 > (x - x % w2_Rate) / w2_Rate then
-                          gain = w2_Size
-                        else
-                          gain = 0 + n2 * w2_Rate
-                        end
-                      end
-                    end
-                  end
-                  s_Lines[s_Lines_n] = {Left = gain, Promised = 0, Spare = 0, Taken = 0, Fresh = 0, FreshFrom = 0, Stale = 0, StaleFrom = 0}
-                  s_Lines_n = s_Lines_n + 1
-                end
-                local line2 = s_Lines[i2]
-                if line2.Spare == -9007199254740991 then
-                  local gain = 0
-                  do
-                    local left = line2.Promised < w2_Size and line2.Promised or w2_Size
-                    local from3 = line2.Taken
-                    if now3 <= from3 then
-                      gain = left
-                    else
-                      local since = 0
-                      do
-                        if w2_Size > w2_Rate then
-                          local max2 = from3
-                          local x = s_Closed - 1
-                          if x > max2 then max2 = x end
-                          since = max2
-                        else
-                          since = from3
-                        end
-                      end
-                      local n2 = (now3 - now3 % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
-                      if n2 <= 0 then
-                        gain = left
-                      else
-                        local x = w2_Size - left
-                        if n2 > (x - x % w2_Rate) / w2_Rate then
-                          gain = w2_Size
-                        else
-                          gain = left + n2 * w2_Rate
-                        end
-                      end
-                    end
-                  end
-                  line2.Left = line2.Left + (gain - line2.Promised)
-                  line2.Fresh, line2.FreshFrom, line2.Stale = 0, s_LastID, 0
-                end
-                if w2_Size < line2.Left then line2.Left = w2_Size end
-                line2.Promised, line2.Spare, line2.Taken = line2.Left, 0, 0
-                do
-                  local last2 = s_LastID
-                  local over = line2.Left + line2.Stale + line2.Fresh - w2_Size
-                  if over > line2.Stale then
-                    local max2 = 0
-                    local x = w2_Size - line2.Left
-                    if x > max2 then max2 = x end
-                    line2.Stale, line2.StaleFrom = max2, line2.FreshFrom
-                    line2.Fresh, line2.FreshFrom = 0, last2
-                  elseif over > 0 then
-                    line2.Stale = line2.Stale - over
-                  end
-                end
-              end
-              s_Print, s_Now, s_Slot = l_Print, now3, from2 - l_Windows[0].Interval
-            end
-          end
-          local idle = s_Now < now3 and s_AgainUS > now3 * 1000 and s_Plain + Out(now3) < l_Tokens
-          for i2 = 0, l_Windows_n - 1 do
+        for i2 = 0, l_Windows_n - 1 do
+          do
             local w2 = l_Windows[i2]
             local w2_Size, w2_Rate, w2_Interval = w2.Size, w2.Rate, w2.Interval
             local line2 = s_Lines[i2]
-            if (now3 - now3 % w2_Interval) / w2_Interval > (s_Now - s_Now % w2_Interval) / w2_Interval then
-              local left = line2.Left
-              do
-                local spare = 0
-                if (s_Slot - s_Slot % w2_Interval) / w2_Interval > (s_Now - s_Now % w2_Interval) / w2_Interval then
-                  local gain = 0
-                  do
-                    local left2 = line2.Left
-                    local to2 = (now3 - now3 % w2_Interval) / w2_Interval * w2_Interval - 1
-                    if to2 <= s_Now then
-                      gain = left2
-                    else
-                      local since = 0
-                      do
-                        if w2_Size > w2_Rate then
-                          local max2 = s_Now
-                          local x = s_Closed - 1
-                          if x > max2 then max2 = x end
-                          since = max2
-                        else
-                          since = s_Now
-                        end
-                      end
-                      local n2 = (to2 - to2 % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
-                      if n2 <= 0 then
-                        gain = left2
-                      else
-                        local x = w2_Size - left2
-                        if n2 > (x - x % w2_Rate) / w2_Rate then
-                          gain = w2_Size
-                        else
-                          gain = left2 + n2 * w2_Rate
-                        end
-                      end
-                    end
-                  end
-                  local max2 = 0
-                  local x = line2.Taken + (0 > gain and 0 or gain)
-                  if x > max2 then max2 = x end
-                  spare = max2
-                end
-                line2.Spare, line2.Taken = spare, 0
-              end
-              local gain = 0
-              do
-                if now3 <= s_Now then
-                  gain = left
-                else
-                  local since = 0
-                  do
-                    if w2_Size > w2_Rate then
-                      local max2 = s_Now
-                      local x = s_Closed - 1
-                      if x > max2 then max2 = x end
-                      since = max2
-                    else
-                      since = s_Now
-                    end
-                  end
-                  local n2 = (now3 - now3 % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
-                  if n2 <= 0 then
-                    gain = left
-                  else
-                    local x = w2_Size - left
-                    if n2 > (x - x % w2_Rate) / w2_Rate then
-                      gain = w2_Size
-                    else
-                      gain = left + n2 * w2_Rate
-                    end
-                  end
-                end
-              end
-              line2.Left = gain
-              do
-                local last2 = s_LastID
-                local over = line2.Left + line2.Stale + line2.Fresh - w2_Size
-                if over > line2.Stale then
-                  local max2 = 0
-                  local x = w2_Size - line2.Left
-                  if x > max2 then max2 = x end
-                  line2.Stale, line2.StaleFrom = max2, line2.FreshFrom
-                  line2.Fresh, line2.FreshFrom = 0, last2
-                elseif over > 0 then
-                  line2.Stale = line2.Stale - over
-                end
-              end
-              do
-                local units = line2.Spare
-                for i3 = 0, l_Windows_n - 1 do
-                  local w3 = l_Windows[i3]
-                  local w3_Size, w3_Rate, w3_Interval = w3.Size, w3.Rate, w3.Interval
-                  local line3 = s_Lines[i3]
-                  if (now3 - now3 % w3_Interval) / w3_Interval == (s_Now - s_Now % w3_Interval) / w3_Interval then
-                    local min2 = w3_Size
-                    local x = line3.Promised + units
-                    if x < min2 then min2 = x end
-                    line3.Promised = min2
-                  end
-                end
-              end
-              local is2 = idle
-              if is2 then
-                local gain2 = 0
-                do
-                  local to2 = (now3 - now3 % w2_Interval) / w2_Interval * w2_Interval - 1
-                  if to2 <= s_Now then
-                    gain2 = left
-                  else
-                    local since = 0
-                    do
-                      if w2_Size > w2_Rate then
-                        local max2 = s_Now
-                        local x = s_Closed - 1
-                        if x > max2 then max2 = x end
-                        since = max2
-                      else
-                        since = s_Now
-                      end
-                    end
-                    local n2 = (to2 - to2 % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
-                    if n2 <= 0 then
-                      gain2 = left
-                    else
-                      local x = w2_Size - left
-                      if n2 > (x - x % w2_Rate) / w2_Rate then
-                        gain2 = w2_Size
-                      else
-                        gain2 = left + n2 * w2_Rate
-                      end
-                    end
-                  end
-                end
-                is2 = gain2 >= w2_Rate
-              end
-              idle = is2
-            else
-              idle = false
+            if w2_Size > w2_Rate then
+              if 0 < line2.Left then line2.Left = 0 end
+              line2.Fresh, line2.FreshFrom, line2.Stale = 0, s_LastID, 0
             end
           end
-          if idle then
-            s_AgainUS = now3 * 1000
-          end
-          s_Now = now3
-          advance = now3
         end
-        now2 = advance
-        local from2 = s_Closed > now2 and s_Closed or now2
-        local x = now2 + wait
-        if x > s_Closed then s_Closed = x end
-        if s_Slot > now2 and s_Closed > from2 then
-          s_Slot = s_Slot + (s_Closed - from2)
-        end
-      end
-      for i2 = 0, l_Windows_n - 1 do
-        do
-          local w2 = l_Windows[i2]
-          local w2_Size, w2_Rate, w2_Interval = w2.Size, w2.Rate, w2.Interval
-          local line2 = s_Lines[i2]
-          if w2_Size > w2_Rate then
-            if 0 < line2.Left then line2.Left = 0 end
-            line2.Fresh, line2.FreshFrom, line2.Stale = 0, s_LastID, 0
-          end
-        end
-      end
-    end
-  elseif op_Kind == 7 then
-    do
-      local now2 = now
-      local wait = op_For
-      local advance = 0
-      do
-        local now3 = now2
-        if s_Print ~= 0 then
-          if s_Now > now3 then now3 = s_Now end
-          local is2 = s_Print == l_Print
-          if is2 then
-            local Until2 = 0
-            do
-              if s_Plain > 0 then
-                Until2 = 9007199254740991
-              else
-                local max2 = s_Now
-                if s_Slot > max2 then max2 = s_Slot end
-                if s_Closed > max2 then max2 = s_Closed end
-                local x = (s_AgainUS - s_AgainUS % 1000) / 1000
-                if x > max2 then max2 = x end
-                if l_Start > max2 then max2 = l_Start end
-                local until2 = max2 + l_Fill + (l_Windows[0].Interval < 60000 and l_Windows[0].Interval or 60000) + 1000
-                for i2 = 0, s_Lines_n - 1 do
-                  local owed = -(s_Lines[i2].Left < s_Lines[i2].Promised and s_Lines[i2].Left or s_Lines[i2].Promised)
-                  if owed > 0 and i2 < l_Windows_n then
-                    local w2 = l_Windows[i2]
-                    local w2_Size, w2_Rate, w2_Interval = w2.Size, w2.Rate, w2.Interval
-                    local min2 = (owed - owed % w2_Rate) / w2_Rate + 1
-                    local x2 = (8796093022208 - 8796093022208 % w2_Interval) / w2_Interval
-                    if x2 < min2 then min2 = x2 end
-                    local x3 = s_Now + min2 * w2_Interval + l_Fill
-                    if x3 > until2 then until2 = x3 end
-                  end
-                end
-                if s_Lines_n > l_Windows_n then
-                  until2 = until2 + 2678400000
-                end
-                Until2 = until2
-              end
-            end
-            is2 = now3 >= Until2
-          end
-          if is2 and Out(now3) == 0 then
-            s_Print, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Ended, s_Saved, s_Lines, s_Lines_n = 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {}, 0
-          end
-        end
-        if s_Print ~= l_Print then
-          do
-            local known = s_Print ~= 0
-            local from2 = now3
-            if not known then
-              from2 = l_Start
-            end
-            for i2 = 0, s_Lines_n - 1 do
-              do
-                local line2 = s_Lines[i2]
-                if i2 >= l_Windows_n and line2.Spare ~= -9007199254740991 then
-                  line2.Spare, line2.Taken, line2.Promised = -9007199254740991, s_Now, line2.Left
-                end
-              end
-            end
-            for i2 = 0, l_Windows_n - 1 do
-              local w2 = l_Windows[i2]
-              local w2_Size, w2_Rate, w2_Interval = w2.Size, w2.Rate, w2.Interval
-              if i2 >= s_Lines_n and known then
-                s_Lines[s_Lines_n] = {Left = w2_Size, Promised = 0, Spare = 0, Taken = 0, Fresh = 0, FreshFrom = s_LastID, Stale = 0, StaleFrom = s_LastID}
-                s_Lines_n = s_Lines_n + 1
-              elseif i2 >= s_Lines_n then
-                local gain = 0
-                do
-                  if now3 <= from2 then
-                    gain = 0
-                  else
-                    local since = 0
-                    do
-                      if w2_Size > w2_Rate then
-                        local max2 = from2
-                        local x = s_Closed - 1
-                        if x > max2 then max2 = x end
-                        since = max2
-                      else
-                        since = from2
-                      end
-                    end
-                    local n2 = (now3 - now3 % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
-                    if n2 <= 0 then
-                      gain = 0
-                    else
-                      local x = w2_Size - 0
-                      if n2 > (x - x % w2_Rate) / w2_Rate then
-                        gain = w2_Size
-                      else
-                        gain = 0 + n2 * w2_Rate
-                      end
-                    end
-                  end
-                end
-                s_Lines[s_Lines_n] = {Left = gain, Promised = 0, Spare = 0, Taken = 0, Fresh = 0, FreshFrom = 0, Stale = 0, StaleFrom = 0}
-                s_Lines_n = s_Lines_n + 1
-              end
-              local line2 = s_Lines[i2]
-              if line2.Spare == -9007199254740991 then
-                local gain = 0
-                do
-                  local left = line2.Promised < w2_Size and line2.Promised or w2_Size
-                  local from3 = line2.Taken
-                  if now3 <= from3 then
-                    gain = left
-                  else
-                    local since = 0
-                    do
-                      if w2_Size > w2_Rate then
-                        local max2 = from3
-                        local x = s_Closed - 1
-                        if x > max2 then max2 = x end
-                        since = max2
-                      else
-                        since = from3
-                      end
-                    end
-                    local n2 = (now3 - now3 % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
-                    if n2 <= 0 then
-                      gain = left
-                    else
-                      local x = w2_Size - left
-                      if n2 > (x - x % w2_Rate) / w2_Rate then
-                        gain = w2_Size
-                      else
-                        gain = left + n2 * w2_Rate
-                      end
-                    end
-                  end
-                end
-                line2.Left = line2.Left + (gain - line2.Promised)
-                line2.Fresh, line2.FreshFrom, line2.Stale = 0, s_LastID, 0
-              end
-              if w2_Size < line2.Left then line2.Left = w2_Size end
-              line2.Promised, line2.Spare, line2.Taken = line2.Left, 0, 0
-              do
-                local last2 = s_LastID
-                local over = line2.Left + line2.Stale + line2.Fresh - w2_Size
-                if over > line2.Stale then
-                  local max2 = 0
-                  local x = w2_Size - line2.Left
-                  if x > max2 then max2 = x end
-                  line2.Stale, line2.StaleFrom = max2, line2.FreshFrom
-                  line2.Fresh, line2.FreshFrom = 0, last2
-                elseif over > 0 then
-                  line2.Stale = line2.Stale - over
-                end
-              end
-            end
-            s_Print, s_Now, s_Slot = l_Print, now3, from2 - l_Windows[0].Interval
-          end
-        end
-        local idle = s_Now < now3 and s_AgainUS > now3 * 1000 and s_Plain + Out(now3) < l_Tokens
-        for i2 = 0, l_Windows_n - 1 do
-          local w2 = l_Windows[i2]
-          local w2_Size, w2_Rate, w2_Interval = w2.Size, w2.Rate, w2.Interval
-          local line2 = s_Lines[i2]
-          if (now3 - now3 % w2_Interval) / w2_Interval > (s_Now - s_Now % w2_Interval) / w2_Interval then
-            local left = line2.Left
-            do
-              local spare = 0
-              if (s_Slot - s_Slot % w2_Interval) / w2_Interval > (s_Now - s_Now % w2_Interval) / w2_Interval then
-                local gain = 0
-                do
-                  local left2 = line2.Left
-                  local to2 = (now3 - now3 % w2_Interval) / w2_Interval * w2_Interval - 1
-                  if to2 <= s_Now then
-                    gain = left2
-                  else
-                    local since = 0
-                    do
-                      if w2_Size > w2_Rate then
-                        local max2 = s_Now
-                        local x = s_Closed - 1
-                        if x > max2 then max2 = x end
-                        since = max2
-                      else
-                        since = s_Now
-                      end
-                    end
-                    local n2 = (to2 - to2 % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
-                    if n2 <= 0 then
-                      gain = left2
-                    else
-                      local x = w2_Size - left2
-                      if n2 > (x - x % w2_Rate) / w2_Rate then
-                        gain = w2_Size
-                      else
-                        gain = left2 + n2 * w2_Rate
-                      end
-                    end
-                  end
-                end
-                local max2 = 0
-                local x = line2.Taken + (0 > gain and 0 or gain)
-                if x > max2 then max2 = x end
-                spare = max2
-              end
-              line2.Spare, line2.Taken = spare, 0
-            end
-            local gain = 0
-            do
-              if now3 <= s_Now then
-                gain = left
-              else
-                local since = 0
-                do
-                  if w2_Size > w2_Rate then
-                    local max2 = s_Now
-                    local x = s_Closed - 1
-                    if x > max2 then max2 = x end
-                    since = max2
-                  else
-                    since = s_Now
-                  end
-                end
-                local n2 = (now3 - now3 % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
-                if n2 <= 0 then
-                  gain = left
-                else
-                  local x = w2_Size - left
-                  if n2 > (x - x % w2_Rate) / w2_Rate then
-                    gain = w2_Size
-                  else
-                    gain = left + n2 * w2_Rate
-                  end
-                end
-              end
-            end
-            line2.Left = gain
-            do
-              local last2 = s_LastID
-              local over = line2.Left + line2.Stale + line2.Fresh - w2_Size
-              if over > line2.Stale then
-                local max2 = 0
-                local x = w2_Size - line2.Left
-                if x > max2 then max2 = x end
-                line2.Stale, line2.StaleFrom = max2, line2.FreshFrom
-                line2.Fresh, line2.FreshFrom = 0, last2
-              elseif over > 0 then
-                line2.Stale = line2.Stale - over
-              end
-            end
-            do
-              local units = line2.Spare
-              for i3 = 0, l_Windows_n - 1 do
-                local w3 = l_Windows[i3]
-                local w3_Size, w3_Rate, w3_Interval = w3.Size, w3.Rate, w3.Interval
-                local line3 = s_Lines[i3]
-                if (now3 - now3 % w3_Interval) / w3_Interval == (s_Now - s_Now % w3_Interval) / w3_Interval then
-                  local min2 = w3_Size
-                  local x = line3.Promised + units
-                  if x < min2 then min2 = x end
-                  line3.Promised = min2
-                end
-              end
-            end
-            local is2 = idle
-            if is2 then
-              local gain2 = 0
-              do
-                local to2 = (now3 - now3 % w2_Interval) / w2_Interval * w2_Interval - 1
-                if to2 <= s_Now then
-                  gain2 = left
-                else
-                  local since = 0
-                  do
-                    if w2_Size > w2_Rate then
-                      local max2 = s_Now
-                      local x = s_Closed - 1
-                      if x > max2 then max2 = x end
-                      since = max2
-                    else
-                      since = s_Now
-                    end
-                  end
-                  local n2 = (to2 - to2 % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
-                  if n2 <= 0 then
-                    gain2 = left
-                  else
-                    local x = w2_Size - left
-                    if n2 > (x - x % w2_Rate) / w2_Rate then
-                      gain2 = w2_Size
-                    else
-                      gain2 = left + n2 * w2_Rate
-                    end
-                  end
-                end
-              end
-              is2 = gain2 >= w2_Rate
-            end
-            idle = is2
-          else
-            idle = false
-          end
-        end
-        if idle then
-          s_AgainUS = now3 * 1000
-        end
-        s_Now = now3
-        advance = now3
-      end
-      now2 = advance
-      local from2 = s_Closed > now2 and s_Closed or now2
-      local x = now2 + wait
-      if x > s_Closed then s_Closed = x end
-      if s_Slot > now2 and s_Closed > from2 then
-        s_Slot = s_Slot + (s_Closed - from2)
       end
     end
   elseif op_Kind == 8 then
     if s_Print ~= 0 then
       do
-        local now2 = now
-        local advance = 0
-        do
-          local now3 = now2
-          if s_Print ~= 0 then
-            if s_Now > now3 then now3 = s_Now end
-            local is2 = s_Print == l_Print
-            if is2 then
-              local Until2 = 0
-              do
-                if s_Plain > 0 then
-                  Until2 = 9007199254740991
-                else
-                  local max2 = s_Now
-                  if s_Slot > max2 then max2 = s_Slot end
-                  if s_Closed > max2 then max2 = s_Closed end
-                  local x = (s_AgainUS - s_AgainUS % 1000) / 1000
-                  if x > max2 then max2 = x end
-                  if l_Start > max2 then max2 = l_Start end
-                  local until2 = max2 + l_Fill + (l_Windows[0].Interval < 60000 and l_Windows[0].Interval or 60000) + 1000
-                  for i2 = 0, s_Lines_n - 1 do
-                    local owed = -(s_Lines[i2].Left < s_Lines[i2].Promised and s_Lines[i2].Left or s_Lines[i2].Promised)
-                    if owed > 0 and i2 < l_Windows_n then
-                      local w2 = l_Windows[i2]
-                      local w2_Size, w2_Rate, w2_Interval = w2.Size, w2.Rate, w2.Interval
-                      local min2 = (owed - owed % w2_Rate) / w2_Rate + 1
-                      local x2 = (8796093022208 - 8796093022208 % w2_Interval) / w2_Interval
-                      if x2 < min2 then min2 = x2 end
-                      local x3 = s_Now + min2 * w2_Interval + l_Fill
-                      if x3 > until2 then until2 = x3 end
-                    end
-                  end
-                  if s_Lines_n > l_Windows_n then
-                    until2 = until2 + 2678400000
-                  end
-                  Until2 = until2
-                end
-              end
-              is2 = now3 >= Until2
-            end
-            if is2 and Out(now3) == 0 then
-              s_Print, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Ended, s_Saved, s_Lines, s_Lines_n = 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {}, 0
-            end
-          end
-          if s_Print ~= l_Print then
-            do
-              local known = s_Print ~= 0
-              local from2 = now3
-              if not known then
-                from2 = l_Start
-              end
-              for i2 = 0, s_Lines_n - 1 do
-                do
-                  local line2 = s_Lines[i2]
-                  if i2 >= l_Windows_n and line2.Spare ~= -9007199254740991 then
-                    line2.Spare, line2.Taken, line2.Promised = -9007199254740991, s_Now, line2.Left
-                  end
-                end
-              end
-              for i2 = 0, l_Windows_n - 1 do
-                local w2 = l_Windows[i2]
-                local w2_Size, w2_Rate, w2_Interval = w2.Size, w2.Rate, w2.Interval
-                if i2 >= s_Lines_n and known then
-                  s_Lines[s_Lines_n] = {Left = w2_Size, Promised = 0, Spare = 0, Taken = 0, Fresh = 0, FreshFrom = s_LastID, Stale = 0, StaleFrom = s_LastID}
-                  s_Lines_n = s_Lines_n + 1
-                elseif i2 >= s_Lines_n then
-                  local gain = 0
-                  do
-                    if now3 <= from2 then
-                      gain = 0
-                    else
-                      local since = 0
-                      do
-                        if w2_Size > w2_Rate then
-                          local max2 = from2
-                          local x = s_Closed - 1
-                          if x > max2 then max2 = x end
-                          since = max2
-                        else
-                          since = from2
-                        end
-                      end
-                      local n2 = (now3 - now3 % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
-                      if n2 <= 0 then
-                        gain = 0
-                      else
-                        local x = w2_Size - 0
-                        if n2 > (x - x % w2_Rate) / w2_Rate then
-                          gain = w2_Size
-                        else
-                          gain = 0 + n2 * w2_Rate
-                        end
-                      end
-                    end
-                  end
-                  s_Lines[s_Lines_n] = {Left = gain, Promised = 0, Spare = 0, Taken = 0, Fresh = 0, FreshFrom = 0, Stale = 0, StaleFrom = 0}
-                  s_Lines_n = s_Lines_n + 1
-                end
-                local line2 = s_Lines[i2]
-                if line2.Spare == -9007199254740991 then
-                  local gain = 0
-                  do
-                    local left = line2.Promised < w2_Size and line2.Promised or w2_Size
-                    local from3 = line2.Taken
-                    if now3 <= from3 then
-                      gain = left
-                    else
-                      local since = 0
-                      do
-                        if w2_Size > w2_Rate then
-                          local max2 = from3
-                          local x = s_Closed - 1
-                          if x > max2 then max2 = x end
-                          since = max2
-                        else
-                          since = from3
-                        end
-                      end
-                      local n2 = (now3 - now3 % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
-                      if n2 <= 0 then
-                        gain = left
-                      else
-                        local x = w2_Size - left
-                        if n2 > (x - x % w2_Rate) / w2_Rate then
-                          gain = w2_Size
-                        else
-                          gain = left + n2 * w2_Rate
-                        end
-                      end
-                    end
-                  end
-                  line2.Left = line2.Left + (gain - line2.Promised)
-                  line2.Fresh, line2.FreshFrom, line2.Stale = 0, s_LastID, 0
-                end
-                if w2_Size < line2.Left then line2.Left = w2_Size end
-                line2.Promised, line2.Spare, line2.Taken = line2.Left, 0, 0
-                do
-                  local last2 = s_LastID
-                  local over = line2.Left + line2.Stale + line2.Fresh - w2_Size
-                  if over > line2.Stale then
-                    local max2 = 0
-                    local x = w2_Size - line2.Left
-                    if x > max2 then max2 = x end
-                    line2.Stale, line2.StaleFrom = max2, line2.FreshFrom
-                    line2.Fresh, line2.FreshFrom = 0, last2
-                  elseif over > 0 then
-                    line2.Stale = line2.Stale - over
-                  end
-                end
-              end
-              s_Print, s_Now, s_Slot = l_Print, now3, from2 - l_Windows[0].Interval
-            end
-          end
-          local idle = s_Now < now3 and s_AgainUS > now3 * 1000 and s_Plain + Out(now3) < l_Tokens
-          for i2 = 0, l_Windows_n - 1 do
-            local w2 = l_Windows[i2]
-            local w2_Size, w2_Rate, w2_Interval = w2.Size, w2.Rate, w2.Interval
-            local line2 = s_Lines[i2]
-            if (now3 - now3 % w2_Interval) / w2_Interval > (s_Now - s_Now % w2_Interval) / w2_Interval then
-              local left = line2.Left
-              do
-                local spare = 0
-                if (s_Slot - s_Slot % w2_Interval) / w2_Interval > (s_Now - s_Now % w2_Interval) / w2_Interval then
-                  local gain = 0
-                  do
-                    local left2 = line2.Left
-                    local to2 = (now3 - now3 % w2_Interval) / w2_Interval * w2_Interval - 1
-                    if to2 <= s_Now then
-                      gain = left2
-                    else
-                      local since = 0
-                      do
-                        if w2_Size > w2_Rate then
-                          local max2 = s_Now
-                          local x = s_Closed - 1
-                          if x > max2 then max2 = x end
-                          since = max2
-                        else
-                          since = s_Now
-                        end
-                      end
-                      local n2 = (to2 - to2 % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
-                      if n2 <= 0 then
-                        gain = left2
-                      else
-                        local x = w2_Size - left2
-                        if n2 > (x - x % w2_Rate) / w2_Rate then
-                          gain = w2_Size
-                        else
-                          gain = left2 + n2 * w2_Rate
-                        end
-                      end
-                    end
-                  end
-                  local max2 = 0
-                  local x = line2.Taken + (0 > gain and 0 or gain)
-                  if x > max2 then max2 = x end
-                  spare = max2
-                end
-                line2.Spare, line2.Taken = spare, 0
-              end
-              local gain = 0
-              do
-                if now3 <= s_Now then
-                  gain = left
-                else
-                  local since = 0
-                  do
-                    if w2_Size > w2_Rate then
-                      local max2 = s_Now
-                      local x = s_Closed - 1
-                      if x > max2 then max2 = x end
-                      since = max2
-                    else
-                      since = s_Now
-                    end
-                  end
-                  local n2 = (now3 - now3 % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
-                  if n2 <= 0 then
-                    gain = left
-                  else
-                    local x = w2_Size - left
-                    if n2 > (x - x % w2_Rate) / w2_Rate then
-                      gain = w2_Size
-                    else
-                      gain = left + n2 * w2_Rate
-                    end
-                  end
-                end
-              end
-              line2.Left = gain
-              do
-                local last2 = s_LastID
-                local over = line2.Left + line2.Stale + line2.Fresh - w2_Size
-                if over > line2.Stale then
-                  local max2 = 0
-                  local x = w2_Size - line2.Left
-                  if x > max2 then max2 = x end
-                  line2.Stale, line2.StaleFrom = max2, line2.FreshFrom
-                  line2.Fresh, line2.FreshFrom = 0, last2
-                elseif over > 0 then
-                  line2.Stale = line2.Stale - over
-                end
-              end
-              do
-                local units = line2.Spare
-                for i3 = 0, l_Windows_n - 1 do
-                  local w3 = l_Windows[i3]
-                  local w3_Size, w3_Rate, w3_Interval = w3.Size, w3.Rate, w3.Interval
-                  local line3 = s_Lines[i3]
-                  if (now3 - now3 % w3_Interval) / w3_Interval == (s_Now - s_Now % w3_Interval) / w3_Interval then
-                    local min2 = w3_Size
-                    local x = line3.Promised + units
-                    if x < min2 then min2 = x end
-                    line3.Promised = min2
-                  end
-                end
-              end
-              local is2 = idle
-              if is2 then
-                local gain2 = 0
-                do
-                  local to2 = (now3 - now3 % w2_Interval) / w2_Interval * w2_Interval - 1
-                  if to2 <= s_Now then
-                    gain2 = left
-                  else
-                    local since = 0
-                    do
-                      if w2_Size > w2_Rate then
-                        local max2 = s_Now
-                        local x = s_Closed - 1
-                        if x > max2 then max2 = x end
-                        since = max2
-                      else
-                        since = s_Now
-                      end
-                    end
-                    local n2 = (to2 - to2 % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
-                    if n2 <= 0 then
-                      gain2 = left
-                    else
-                      local x = w2_Size - left
-                      if n2 > (x - x % w2_Rate) / w2_Rate then
-                        gain2 = w2_Size
-                      else
-                        gain2 = left + n2 * w2_Rate
-                      end
-                    end
-                  end
-                end
-                is2 = gain2 >= w2_Rate
-              end
-              idle = is2
-            else
-              idle = false
-            end
-          end
-          if idle then
-            s_AgainUS = now3 * 1000
-          end
-          s_Now = now3
-          advance = now3
-        end
-        now2 = advance
-        if s_Closed > now2 then
-          local max2 = now2
-          local x = s_Slot - (s_Closed - now2)
-          if x > max2 then max2 = x end
+        if s_Closed > t then
+          local max2 = t
+          local x2 = s_Slot - (s_Closed - t)
+          if x2 > max2 then max2 = x2 end
           s_Slot = max2
         end
         local min2 = s_AgainUS
-        local x = now2 * 1000
-        if x < min2 then min2 = x end
+        local x2 = t * 1000
+        if x2 < min2 then min2 = x2 end
         s_Closed, s_AgainUS = 0, min2
       end
     end
@@ -4008,310 +3312,9 @@ for i = 3, #ARGV do
     Clear()
     if s_Print ~= 0 then
       do
-        local ahead = s_Now > now
-        local advance = 0
-        do
-          local now2 = now
-          if s_Print ~= 0 then
-            if s_Now > now2 then now2 = s_Now end
-            local is2 = s_Print == l_Print
-            if is2 then
-              local Until2 = 0
-              do
-                if s_Plain > 0 then
-                  Until2 = 9007199254740991
-                else
-                  local max2 = s_Now
-                  if s_Slot > max2 then max2 = s_Slot end
-                  if s_Closed > max2 then max2 = s_Closed end
-                  local x = (s_AgainUS - s_AgainUS % 1000) / 1000
-                  if x > max2 then max2 = x end
-                  if l_Start > max2 then max2 = l_Start end
-                  local until2 = max2 + l_Fill + (l_Windows[0].Interval < 60000 and l_Windows[0].Interval or 60000) + 1000
-                  for i2 = 0, s_Lines_n - 1 do
-                    local owed = -(s_Lines[i2].Left < s_Lines[i2].Promised and s_Lines[i2].Left or s_Lines[i2].Promised)
-                    if owed > 0 and i2 < l_Windows_n then
-                      local w2 = l_Windows[i2]
-                      local w2_Size, w2_Rate, w2_Interval = w2.Size, w2.Rate, w2.Interval
-                      local min2 = (owed - owed % w2_Rate) / w2_Rate + 1
-                      local x2 = (8796093022208 - 8796093022208 % w2_Interval) / w2_Interval
-                      if x2 < min2 then min2 = x2 end
-                      local x3 = s_Now + min2 * w2_Interval + l_Fill
-                      if x3 > until2 then until2 = x3 end
-                    end
-                  end
-                  if s_Lines_n > l_Windows_n then
-                    until2 = until2 + 2678400000
-                  end
-                  Until2 = until2
-                end
-              end
-              is2 = now2 >= Until2
-            end
-            if is2 and Out(now2) == 0 then
-              s_Print, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Ended, s_Saved, s_Lines, s_Lines_n = 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {}, 0
-            end
-          end
-          if s_Print ~= l_Print then
-            do
-              local known = s_Print ~= 0
-              local from2 = now2
-              if not known then
-                from2 = l_Start
-              end
-              for i2 = 0, s_Lines_n - 1 do
-                do
-                  local line2 = s_Lines[i2]
-                  if i2 >= l_Windows_n and line2.Spare ~= -9007199254740991 then
-                    line2.Spare, line2.Taken, line2.Promised = -9007199254740991, s_Now, line2.Left
-                  end
-                end
-              end
-              for i2 = 0, l_Windows_n - 1 do
-                local w2 = l_Windows[i2]
-                local w2_Size, w2_Rate, w2_Interval = w2.Size, w2.Rate, w2.Interval
-                if i2 >= s_Lines_n and known then
-                  s_Lines[s_Lines_n] = {Left = w2_Size, Promised = 0, Spare = 0, Taken = 0, Fresh = 0, FreshFrom = s_LastID, Stale = 0, StaleFrom = s_LastID}
-                  s_Lines_n = s_Lines_n + 1
-                elseif i2 >= s_Lines_n then
-                  local gain = 0
-                  do
-                    if now2 <= from2 then
-                      gain = 0
-                    else
-                      local since = 0
-                      do
-                        if w2_Size > w2_Rate then
-                          local max2 = from2
-                          local x = s_Closed - 1
-                          if x > max2 then max2 = x end
-                          since = max2
-                        else
-                          since = from2
-                        end
-                      end
-                      local n2 = (now2 - now2 % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
-                      if n2 <= 0 then
-                        gain = 0
-                      else
-                        local x = w2_Size - 0
-                        if n2 > (x - x % w2_Rate) / w2_Rate then
-                          gain = w2_Size
-                        else
-                          gain = 0 + n2 * w2_Rate
-                        end
-                      end
-                    end
-                  end
-                  s_Lines[s_Lines_n] = {Left = gain, Promised = 0, Spare = 0, Taken = 0, Fresh = 0, FreshFrom = 0, Stale = 0, StaleFrom = 0}
-                  s_Lines_n = s_Lines_n + 1
-                end
-                local line2 = s_Lines[i2]
-                if line2.Spare == -9007199254740991 then
-                  local gain = 0
-                  do
-                    local left = line2.Promised < w2_Size and line2.Promised or w2_Size
-                    local from3 = line2.Taken
-                    if now2 <= from3 then
-                      gain = left
-                    else
-                      local since = 0
-                      do
-                        if w2_Size > w2_Rate then
-                          local max2 = from3
-                          local x = s_Closed - 1
-                          if x > max2 then max2 = x end
-                          since = max2
-                        else
-                          since = from3
-                        end
-                      end
-                      local n2 = (now2 - now2 % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
-                      if n2 <= 0 then
-                        gain = left
-                      else
-                        local x = w2_Size - left
-                        if n2 > (x - x % w2_Rate) / w2_Rate then
-                          gain = w2_Size
-                        else
-                          gain = left + n2 * w2_Rate
-                        end
-                      end
-                    end
-                  end
-                  line2.Left = line2.Left + (gain - line2.Promised)
-                  line2.Fresh, line2.FreshFrom, line2.Stale = 0, s_LastID, 0
-                end
-                if w2_Size < line2.Left then line2.Left = w2_Size end
-                line2.Promised, line2.Spare, line2.Taken = line2.Left, 0, 0
-                do
-                  local last2 = s_LastID
-                  local over = line2.Left + line2.Stale + line2.Fresh - w2_Size
-                  if over > line2.Stale then
-                    local max2 = 0
-                    local x = w2_Size - line2.Left
-                    if x > max2 then max2 = x end
-                    line2.Stale, line2.StaleFrom = max2, line2.FreshFrom
-                    line2.Fresh, line2.FreshFrom = 0, last2
-                  elseif over > 0 then
-                    line2.Stale = line2.Stale - over
-                  end
-                end
-              end
-              s_Print, s_Now, s_Slot = l_Print, now2, from2 - l_Windows[0].Interval
-            end
-          end
-          local idle = s_Now < now2 and s_AgainUS > now2 * 1000 and s_Plain + Out(now2) < l_Tokens
-          for i2 = 0, l_Windows_n - 1 do
-            local w2 = l_Windows[i2]
-            local w2_Size, w2_Rate, w2_Interval = w2.Size, w2.Rate, w2.Interval
-            local line2 = s_Lines[i2]
-            if (now2 - now2 % w2_Interval) / w2_Interval > (s_Now - s_Now % w2_Interval) / w2_Interval then
-              local left = line2.Left
-              do
-                local spare = 0
-                if (s_Slot - s_Slot % w2_Interval) / w2_Interval > (s_Now - s_Now % w2_Interval) / w2_Interval then
-                  local gain = 0
-                  do
-                    local left2 = line2.Left
-                    local to2 = (now2 - now2 % w2_Interval) / w2_Interval * w2_Interval - 1
-                    if to2 <= s_Now then
-                      gain = left2
-                    else
-                      local since = 0
-                      do
-                        if w2_Size > w2_Rate then
-                          local max2 = s_Now
-                          local x = s_Closed - 1
-                          if x > max2 then max2 = x end
-                          since = max2
-                        else
-                          since = s_Now
-                        end
-                      end
-                      local n2 = (to2 - to2 % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
-                      if n2 <= 0 then
-                        gain = left2
-                      else
-                        local x = w2_Size - left2
-                        if n2 > (x - x % w2_Rate) / w2_Rate then
-                          gain = w2_Size
-                        else
-                          gain = left2 + n2 * w2_Rate
-                        end
-                      end
-                    end
-                  end
-                  local max2 = 0
-                  local x = line2.Taken + (0 > gain and 0 or gain)
-                  if x > max2 then max2 = x end
-                  spare = max2
-                end
-                line2.Spare, line2.Taken = spare, 0
-              end
-              local gain = 0
-              do
-                if now2 <= s_Now then
-                  gain = left
-                else
-                  local since = 0
-                  do
-                    if w2_Size > w2_Rate then
-                      local max2 = s_Now
-                      local x = s_Closed - 1
-                      if x > max2 then max2 = x end
-                      since = max2
-                    else
-                      since = s_Now
-                    end
-                  end
-                  local n2 = (now2 - now2 % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
-                  if n2 <= 0 then
-                    gain = left
-                  else
-                    local x = w2_Size - left
-                    if n2 > (x - x % w2_Rate) / w2_Rate then
-                      gain = w2_Size
-                    else
-                      gain = left + n2 * w2_Rate
-                    end
-                  end
-                end
-              end
-              line2.Left = gain
-              do
-                local last2 = s_LastID
-                local over = line2.Left + line2.Stale + line2.Fresh - w2_Size
-                if over > line2.Stale then
-                  local max2 = 0
-                  local x = w2_Size - line2.Left
-                  if x > max2 then max2 = x end
-                  line2.Stale, line2.StaleFrom = max2, line2.FreshFrom
-                  line2.Fresh, line2.FreshFrom = 0, last2
-                elseif over > 0 then
-                  line2.Stale = line2.Stale - over
-                end
-              end
-              do
-                local units = line2.Spare
-                for i3 = 0, l_Windows_n - 1 do
-                  local w3 = l_Windows[i3]
-                  local w3_Size, w3_Rate, w3_Interval = w3.Size, w3.Rate, w3.Interval
-                  local line3 = s_Lines[i3]
-                  if (now2 - now2 % w3_Interval) / w3_Interval == (s_Now - s_Now % w3_Interval) / w3_Interval then
-                    local min2 = w3_Size
-                    local x = line3.Promised + units
-                    if x < min2 then min2 = x end
-                    line3.Promised = min2
-                  end
-                end
-              end
-              local is2 = idle
-              if is2 then
-                local gain2 = 0
-                do
-                  local to2 = (now2 - now2 % w2_Interval) / w2_Interval * w2_Interval - 1
-                  if to2 <= s_Now then
-                    gain2 = left
-                  else
-                    local since = 0
-                    do
-                      if w2_Size > w2_Rate then
-                        local max2 = s_Now
-                        local x = s_Closed - 1
-                        if x > max2 then max2 = x end
-                        since = max2
-                      else
-                        since = s_Now
-                      end
-                    end
-                    local n2 = (to2 - to2 % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
-                    if n2 <= 0 then
-                      gain2 = left
-                    else
-                      local x = w2_Size - left
-                      if n2 > (x - x % w2_Rate) / w2_Rate then
-                        gain2 = w2_Size
-                      else
-                        gain2 = left + n2 * w2_Rate
-                      end
-                    end
-                  end
-                end
-                is2 = gain2 >= w2_Rate
-              end
-              idle = is2
-            else
-              idle = false
-            end
-          end
-          if idle then
-            s_AgainUS = now2 * 1000
-          end
-          s_Now = now2
-          advance = now2
-        end
+        local ahead = before2 > now
         s_Now, s_Slot, s_Plain, s_Closed, s_AgainUS, s_Head = now, now, 0, 0, 0, s_Next * 16
+        s_Flows, s_Flows_n, s_Calendars, s_Calendars_n = {}, 0, {}, 0
         for i2 = 0, s_Lines_n - 1 do
           local line2 = s_Lines[i2]
           if ahead then
@@ -4326,22 +3329,18 @@ for i = 3, #ARGV do
   if s_Plain > taken then
     ran = millis
   end
-  local sum = a_Found and 1 or 0
+  local sum = (a_Found and 1 or 0) + (a_Late and 8 or 0) + 16 * a_Limit
   if a_Lease_ID ~= 0 then
-    answers[i - 2] = pack('<ddddddd', sum + 4, a_Delay, a_Bound, a_Lease_ID, a_Lease_Begin, a_Lease_End, a_Lease_Cost)
+    answers[i - first_op + 1] = pack('<ddddddd', sum + 4, a_Delay, a_Bound, a_Lease_ID, a_Lease_Begin, a_Lease_End, a_Lease_Cost)
   elseif a_Ticket_Slot ~= 0 or a_Ticket_Number ~= 0 then
-    answers[i - 2] = pack('<ddddddd', sum + 2, a_Delay, a_Bound, a_Ticket_Slot, a_Ticket_Number, a_Ticket_Again, a_Ticket_Cost)
+    answers[i - first_op + 1] = pack('<ddddddd', sum + 2, a_Delay, a_Bound, a_Ticket_Slot, a_Ticket_Number, a_Ticket_Again, a_Ticket_Cost)
   else
-    answers[i - 2] = pack('<ddd', sum, a_Delay, a_Bound)
+    answers[i - first_op + 1] = pack('<ddd', sum, a_Delay, a_Bound)
   end
 end
 
-local reply = #answers == 1 and answers[1] or table.concat(answers)
-if s_Print == 0 then -- there is nothing to know
-  return reply
-end
-
--- Until is for an entity whose plain tokens are back.
+if s_Print ~= 0 then -- else there is nothing to know
+  -- Until is for an entity whose plain tokens are back.
 local till, tokens = 0, s_Plain
 s_Plain = 0
 if s_Plain > 0 then
@@ -4350,8 +3349,8 @@ else
   local max2 = s_Now
   if s_Slot > max2 then max2 = s_Slot end
   if s_Closed > max2 then max2 = s_Closed end
-  local x = (s_AgainUS - s_AgainUS % 1000) / 1000
-  if x > max2 then max2 = x end
+  local x2 = (s_AgainUS - s_AgainUS % 1000) / 1000
+  if x2 > max2 then max2 = x2 end
   if l_Start > max2 then max2 = l_Start end
   local until2 = max2 + l_Fill + (l_Windows[0].Interval < 60000 and l_Windows[0].Interval or 60000) + 1000
   for i2 = 0, s_Lines_n - 1 do
@@ -4360,11 +3359,16 @@ else
       local w2 = l_Windows[i2]
       local w2_Size, w2_Rate, w2_Interval = w2.Size, w2.Rate, w2.Interval
       local min2 = (owed - owed % w2_Rate) / w2_Rate + 1
-      local x2 = (8796093022208 - 8796093022208 % w2_Interval) / w2_Interval
-      if x2 < min2 then min2 = x2 end
-      local x3 = s_Now + min2 * w2_Interval + l_Fill
-      if x3 > until2 then until2 = x3 end
+      local x3 = (8796093022208 - 8796093022208 % w2_Interval) / w2_Interval
+      if x3 < min2 then min2 = x3 end
+      local x4 = s_Now + min2 * w2_Interval + l_Fill
+      if x4 > until2 then until2 = x4 end
     end
+  end
+  for i2 = 0, s_Flows_n - 1 do
+    local f = s_Flows[i2]
+    local x3 = f.Until + l_Fill + (l_Windows[0].Interval < 60000 and l_Windows[0].Interval or 60000) + 1000
+    if x3 > until2 then until2 = x3 end
   end
   if s_Lines_n > l_Windows_n then
     until2 = until2 + 2678400000
@@ -4394,29 +3398,43 @@ else
   ttl = math.min(math.max(ttl, 1), longest)
 end
 if added and #added > 0 then
-  call('ZADD', KEYS[2], _G.unpack(added))
+  call('ZADD', members, _G.unpack(added))
 elseif #leases > 16 * most then
   for i = 1, #leases, 16 do
-    call('ZADD', KEYS[2], unpack('<d', leases, i + 8), sub(leases, i, i + 7))
+    call('ZADD', members, unpack('<d', leases, i + 8), sub(leases, i, i + 7))
   end
   apart, leases = 1, ''
 end
+local micros = micros
 if micros <= revision then
   micros = revision + 1
 end
 local line = s_Lines[0]
-if s_Lines_n > 1 then
-  local lines = {}
+if s_Lines_n + s_Flows_n + s_Calendars_n > 1 then
+  local parts = {}
   for i = 1, s_Lines_n - 1 do
     local line = s_Lines[i]
-    lines[i] = pack('<dddddddd', line.Left, line.Promised, line.Spare, line.Taken, line.Fresh, line.FreshFrom, line.Stale, line.StaleFrom)
+    parts[#parts + 1] = pack('<dddddddd', line.Left, line.Promised, line.Spare, line.Taken, line.Fresh, line.FreshFrom, line.Stale, line.StaleFrom)
   end
-  leases = table.concat(lines) .. leases
+  for i = 0, s_Flows_n - 1 do
+    local flow = s_Flows[i]
+    parts[#parts + 1] = pack('<ddddddddddddd', flow.Key, flow.Units, flow.Later, flow.Before, flow.Until, flow.End, flow.Left, flow.Urgent, flow.Fair, flow.FairUrgent, flow.Again, flow.Minute, flow.Weight)
+  end
+  local calendar = s_Calendars[0]
+  if calendar and s_Calendars_n > 0 then
+    parts[#parts + 1] = pack('<ddddddddd', calendar.Grain, calendar.Head, calendar.Late, calendar.Front, calendar.Far, calendar.Minute, calendar.Weight, calendar.Before, calendar.Peak)
+    leases = leases .. calendar.Ring.bytes()
+  end
+  leases = table.concat(parts) .. leases
 end
-local stored = pack('<ddddddddddddddddddddddddddddd', 2, micros, s_Now, till, ran, apart, first, last,
-  s_Print, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Ended, s_Saved, s_Lines_n, line.Left, line.Promised, line.Spare, line.Taken, line.Fresh, line.FreshFrom, line.Stale, line.StaleFrom)
-call('SET', KEYS[1], leases == '' and stored or stored .. leases, 'PX', ttl)
+local stored = pack('<ddddddddddddddddddddddddddddddd', 4, micros, s_Now, till, ran, apart, first, last,
+  s_Print, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Ended, s_Saved, s_Lines_n, s_Flows_n, s_Calendars_n, line.Left, line.Promised, line.Spare, line.Taken, line.Fresh, line.FreshFrom, line.Stale, line.StaleFrom)
+call('SET', key, leases == '' and stored or stored .. leases, 'PX', ttl)
 if apart == 1 then
-  call('PEXPIRE', KEYS[2], ttl)
+  call('PEXPIRE', members, ttl)
 end
-return reply
+end
+for i = 0, shared_n - 1 do
+  shared[i].save()
+end
+return #answers == 1 and answers[1] or table.concat(answers)

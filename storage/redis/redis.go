@@ -9,7 +9,7 @@
 //
 // # Atomicity
 //
-// Storage is [storage.Atomic]. An entity is one key, and every operation on it, from GetDelay to Settle, is one call of
+// Storage is [storage.Atomic] and [storage.Joint]. An entity is one key, and every operation on it, from GetDelay to Settle, is one call of
 // a script beside it, in one round trip. Callers who wait at the same time share a pipeline, and those who wait for the
 // same entity share one call of the script. Nobody waits for company: a caller is sent at once unless several pipelines
 // to its server are under way.
@@ -30,8 +30,9 @@
 // # What a key holds
 //
 // An entity is one key, the prefix and the entity in braces, with a "%" in it as "%25" and a "}" as "%7D". Its value is
-// numbers of eight bytes: eight of this package and those of the state, 232 bytes in all, and 64 more for each further
-// window and 16 for each lease. When more than 32 leases are out, they move to a sorted set, whose key has ":leases" at
+// numbers of eight bytes: eight of this package and those of the state, 248 bytes in all, and 64 more for each further
+// window, 104 for each shared limit and 16 for each lease. A shared limit is a key of the same kind, with a calendar of
+// 3,144 bytes. When more than 32 leases are out, they move to a sorted set, whose key has ":leases" at
 // the end. So what a call takes hardly grows with the number of leases.
 //
 // Every key has a time to live: until the entity would be as good as new and its leases have ended. While plain tokens
@@ -43,6 +44,9 @@
 // persistence is restarted. They are new then, as full as the Start of the bucket makes them, and their leases are over.
 //
 // # Cluster and access
+//
+// A decision within shared limits is one call of the script, too. In a Cluster it needs the keys of the entity and of the
+// limits in one slot: a Prefix with braces of its own, such as "{drip}:", puts all keys of a Storage there, on one node.
 //
 // In a Cluster the entities spread over all nodes, and one that does not answer keeps nobody from the others. After a
 // failover the new master may lack the last decisions, which Redis replicates without waiting.
@@ -325,7 +329,8 @@ func (s *Storage) Set(ctx context.Context, key string, state storage.State, rev 
 		read = binary.LittleEndian.AppendUint64(nil, uint64(rev))
 	}
 	before, behind := pack(&state)
-	c := setScript.command(s.keys(key), read, before, behind, state.Now, keep, s.maxHold)
+	keys := s.keys(key)
+	c := setScript.command(keys[:], read, before, behind, state.Now, keep, s.maxHold)
 	answer, err := ask(ctx, s, func() (string, error) {
 		run(s.client, []*command{c})
 		return c.Result()
@@ -346,7 +351,19 @@ func (s *Storage) Do(ctx context.Context, key string, l *decision.Limits, op dec
 	if err := s.usable(ctx); err != nil {
 		return decision.Answer{}, err
 	}
-	return s.lane(ctx, key).Do(ctx, key, l, op)
+	return s.lane(ctx, key).Do(ctx, key, l, nil, op)
+}
+
+// DoWithin implements [storage.Joint]. In a Cluster all keys must be in one slot: a Prefix with braces puts them there, or
+// the error is storage.ErrApart.
+func (s *Storage) DoWithin(ctx context.Context, key string, l *decision.Limits, within []storage.Within, op decision.Op) (decision.Answer, error) {
+	if err := s.usable(ctx); err != nil {
+		return decision.Answer{}, err
+	}
+	if tag := strings.IndexByte(s.prefix, '{'); s.cluster != nil && (tag < 0 || strings.IndexByte(s.prefix[tag+1:], '}') < 1) {
+		return decision.Answer{}, fmt.Errorf("redis: %w: in a Cluster shared limits need a Prefix with braces, such as \"{drip}:\"", storage.ErrApart)
+	}
+	return s.lane(ctx, key).Do(ctx, key, l, within, op)
 }
 
 // lane returns the lane of an entity. In a Cluster each server has its own, so that one which hangs keeps nobody from the
@@ -374,11 +391,19 @@ func (s *Storage) lane(ctx context.Context, key string) *batch.Lane {
 func (s *Storage) decide(turns []*batch.Turn, answered func([]*batch.Turn)) {
 	commands := make([]*command, 0, len(turns))
 	for _, t := range turns {
-		keys := s.keys(t.Key)
+		own := s.keys(t.Key)
 		for calls := t.Calls; len(calls) > 0; {
 			n := together(calls)
-			args := make([]any, 0, 2+n)
+			within := calls[0].Within
+			keys := append(make([]string, 0, 2+2*len(within)), own[:]...)
+			args := make([]any, 0, 2+len(within)+n)
 			args = append(args, packLimits(&calls[0].Limits), s.maxHold)
+			for i := range within {
+				w := &within[i]
+				shared := s.keys(w.Key)
+				keys = append(keys, shared[:]...)
+				args = append(args, string(appendNumbers(nil, w.ID, w.Weight))+packLimits(w.Limits))
+			}
 			for _, c := range calls[:n] {
 				args = append(args, packOp(&c.Op))
 			}
@@ -399,16 +424,21 @@ func (s *Storage) decide(turns []*batch.Turn, answered func([]*batch.Turn)) {
 
 // together is how many of the calls share a call of the script.
 func together(calls []*batch.Call) int {
-	first := &calls[0].Limits
+	first := calls[0]
 	for i, c := range calls {
-		l := &c.Limits
-		same := i < maxOps && l.Print == first.Print && l.Tokens == first.Tokens && l.Guess == first.Guess && l.Lease == first.Lease &&
-			l.MaxLease == first.MaxLease && l.Start == first.Start && slices.Equal(l.Windows, first.Windows)
+		same := i < maxOps && equal(&c.Limits, &first.Limits) && slices.EqualFunc(c.Within, first.Within, func(a, b storage.Within) bool {
+			return a.Key == b.Key && a.Weight == b.Weight && equal(a.Limits, b.Limits)
+		})
 		if !same {
 			return i
 		}
 	}
 	return len(calls)
+}
+
+func equal(a, b *decision.Limits) bool {
+	return a.Print == b.Print && a.Tokens == b.Tokens && a.Guess == b.Guess && a.Lease == b.Lease && a.MaxLease == b.MaxLease &&
+		a.Start == b.Start && a.FirstCome == b.FirstCome && slices.Equal(a.Windows, b.Windows)
 }
 
 // take sets what a call of the script has answered.

@@ -41,8 +41,11 @@ type command struct {
 }
 
 // command makes a call of s for the keys, which is not sent yet.
-func (s *script) command(keys [2]string, args ...any) *command {
-	all := append(make([]any, 0, 5+len(args)), "evalsha", s.hash, 2, keys[0], keys[1])
+func (s *script) command(keys []string, args ...any) *command {
+	all := append(make([]any, 0, 3+len(keys)+len(args)), "evalsha", s.hash, len(keys))
+	for _, k := range keys {
+		all = append(all, k)
+	}
 	return &command{goredis.NewStringCmd(context.Background(), append(all, args...)...), s}
 }
 

@@ -49,7 +49,7 @@ func connectRedis(t testing.TB) goredis.UniversalClient {
 
 func openStorage(t testing.TB, client goredis.UniversalClient) *Storage {
 	t.Cleanup(func() { _ = client.Close() })
-	s, err := New(client, Options{Prefix: fmt.Sprintf("%s-%x:", t.Name(), rand.Uint64())})
+	s, err := New(client, Options{Prefix: fmt.Sprintf("{%s-%x}:", t.Name(), rand.Uint64())})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -67,10 +67,17 @@ type comparison struct {
 	held    []storage.Held
 	tickets []decision.Ticket
 	leases  []decision.Lease
+	shared  []*comparison // the limits that it is within
 }
 
-func newComparison(s *Storage, l decision.Limits) *comparison {
-	return &comparison{storage: s, key: fmt.Sprint("compared-%}-", entities.Add(1)), limits: l}
+func newComparison(s *Storage, l decision.Limits, rnd *rand.Rand) *comparison {
+	c := &comparison{storage: s, key: fmt.Sprint("compared-%}-", entities.Add(1)), limits: l}
+	for range max(0, rnd.IntN(5)-2) {
+		x := &comparison{storage: s, key: fmt.Sprint("compared-%}-", entities.Add(1)), limits: randomLimits(rnd)}
+		x.limits.Start = l.Start
+		c.shared = append(c.shared, x)
+	}
+	return c
 }
 
 // run does the operations in one call of the script, and compares answers and state.
@@ -78,9 +85,19 @@ func (c *comparison) run(ops []decision.Op) error {
 	turn := &batch.Turn{Key: c.key, Calls: make([]*batch.Call, len(ops))}
 	want := make([]decision.Answer, len(ops))
 	next, leases := c.state.Copy(), storage.NewLeases(slices.Clone(c.held))
+	within := make([]storage.Within, len(c.shared))
+	states, held := make([]decision.State, len(c.shared)), make([]*storage.Leases, len(c.shared))
+	for i, x := range c.shared {
+		within[i] = storage.Within{Key: x.key, Limits: &x.limits, ID: int64(i + 1), Weight: 1 + int64(i)*7}
+		states[i], held[i] = x.state.Copy(), storage.NewLeases(slices.Clone(x.held))
+	}
 	for i, op := range ops {
-		turn.Calls[i] = &batch.Call{Limits: c.limits, Op: op}
-		c.limits.Apply(&next, leases, &op, op.Now, &want[i])
+		turn.Calls[i] = &batch.Call{Limits: c.limits, Within: within, Op: op}
+		shared := make([]decision.Shared, len(within))
+		for j := range within {
+			shared[j] = within[j].In(&states[j], held[j])
+		}
+		c.limits.ApplyWithin(&next, leases, shared, &op, op.Now, &want[i])
 	}
 	fail := func(format string, args ...any) error {
 		return fmt.Errorf("%s\nby %+v\nfrom %+v %v by %+v", fmt.Sprintf(format, args...), c.limits, c.state, c.held, ops)
@@ -100,6 +117,16 @@ func (c *comparison) run(ops []decision.Op) error {
 			c.tickets = append(c.tickets, a.Ticket)
 		}
 	}
+	for i, x := range c.shared {
+		if err := x.compareStored(states[i], held[i], fail); err != nil {
+			return err
+		}
+	}
+	return c.compareStored(next, leases, fail)
+}
+
+// compareStored compares what is stored with what should be, and goes on from it.
+func (c *comparison) compareStored(next decision.State, leases *storage.Leases, fail func(format string, args ...any) error) error {
 	got, rev, err := c.storage.Get(context.Background(), c.key)
 	if err != nil {
 		return err
@@ -112,6 +139,11 @@ func (c *comparison) run(ops []decision.Op) error {
 		held, err := storage.Decode(got.Data, &state)
 		if err != nil {
 			return fail("%v", err)
+		}
+		for i := range next.Calendars { // a ring without bookings is stored as a whole, too
+			if r := &next.Calendars[i].Ring; len(r.Bytes()) == 0 {
+				r.SetBytes(make([]byte, 3*decision.Grains))
+			}
 		}
 		if a, b := storage.Encode(&state, nil), storage.Encode(&next, nil); string(a) != string(b) {
 			return fail("stored %+v, want %+v", state, next)
@@ -137,8 +169,14 @@ func alive(held []storage.Held, now int64) []storage.Held {
 
 // op makes a random operation, with the tickets and leases there are.
 func (c *comparison) op(rnd *rand.Rand, now int64) decision.Op {
-	op := decision.Op{Kind: decision.Admit, Now: now, Cost: 1}
+	op := decision.Op{Kind: decision.Admit, Now: now, Cost: 1, Urgent: rnd.IntN(4) == 0}
+	if rnd.IntN(4) == 0 {
+		op.Deadline = max(1, now+rnd.Int64N(5000)-100)
+	}
 	most := c.limits.Most()
+	for _, x := range c.shared {
+		most = min(most, x.limits.Most())
+	}
 	dice := rnd.IntN(100)
 	if n := len(c.tickets); n > 0 && rnd.IntN(3) > 0 {
 		op.Ticket = c.tickets[max(0, n-1-rnd.IntN(10))]
@@ -185,7 +223,7 @@ func TestScript(t *testing.T) {
 			seed := cmp.Or(*seed, rand.Uint64())
 			rnd := rand.New(rand.NewPCG(seed, 0))
 			for n > 0 {
-				c := newComparison(s, randomLimits(rnd))
+				c := newComparison(s, randomLimits(rnd), rnd)
 				if n -= c.compare(t, rnd); t.Failed() {
 					t.Fatalf("seed %d", seed)
 				}
@@ -199,7 +237,7 @@ func FuzzScript(f *testing.F) {
 	s := openStorage(f, connectRedis(f))
 	f.Fuzz(func(t *testing.T, seed uint64) {
 		rnd := rand.New(rand.NewPCG(seed, 0))
-		newComparison(s, randomLimits(rnd)).compare(t, rnd)
+		newComparison(s, randomLimits(rnd), rnd).compare(t, rnd)
 	})
 }
 

@@ -13,13 +13,17 @@ import (
 )
 
 // layout is the first number of a value that decide.lua can read. It changes with the others.
-const layout = 2
+const layout = 4
 
 // rawLayout is that of a value whose state is no state that decide.lua could read.
 const rawLayout = 3
 
 // headers is how many numbers stand in front of a state: see decide.lua.tmpl.
 const headers = 8
+
+// scalars is how many numbers a state has in front of its lines: behind those of State stand the numbers of lines, flows
+// and calendars.
+const scalars = 12 + 3
 
 // format is what storage.Encode has in front of the numbers of a state, which a value does not have.
 var format = storage.Encode(&decision.State{Print: 1}, nil)[:8]
@@ -52,10 +56,21 @@ func unpack(value []byte) (s stored, err error) {
 	case kind == rawLayout:
 		s.Data = rest
 	case len(rest) > 0:
-		s.Data = slices.Clone(format)
-		for i := range len(rest) / 8 {
-			s.Data = binary.BigEndian.AppendUint64(s.Data, uint64(number(rest, i)))
+		if len(rest) < 8*scalars {
+			return s, ErrNotState
 		}
+		ring := 0 // the bytes at the end that are no numbers
+		if number(rest, scalars-1) > 0 {
+			ring = min(len(rest), 3*decision.Grains)
+		}
+		s.Data = slices.Clone(format)
+		for i := range (len(rest) - ring) / 8 {
+			s.Data = binary.BigEndian.AppendUint64(s.Data, uint64(number(rest, i)))
+			if i == scalars-1 { // storage.Encode has the length of the ring there
+				s.Data = binary.BigEndian.AppendUint64(s.Data, uint64(ring))
+			}
+		}
+		s.Data = append(s.Data, rest[len(rest)-ring:]...)
 	}
 	return s, nil
 }
@@ -66,10 +81,15 @@ func pack(s *storage.State) (before, behind []byte) {
 	var state decision.State
 	held, err := storage.Decode(s.Data, &state)
 	if err == nil && len(s.Data) > 0 {
+		ring := int(binary.BigEndian.Uint64(s.Data[len(format)+8*scalars:]))
+		places := make([]byte, 3*decision.Grains*len(state.Calendars))
+		copy(places, s.Data[len(s.Data)-ring:])
 		var numbers []int64
-		for rest := s.Data[len(format):]; len(rest) > 0; rest = rest[8:] {
+		for rest, i := s.Data[len(format):len(s.Data)-ring], 0; len(rest) > 0; rest, i = rest[8:], i+1 {
 			n := int64(binary.BigEndian.Uint64(rest))
-			numbers = append(numbers, n)
+			if i != scalars {
+				numbers = append(numbers, n)
+			}
 			if n < -exact || n > exact {
 				err = storage.ErrFormat
 			}
@@ -82,7 +102,8 @@ func pack(s *storage.State) (before, behind []byte) {
 			}
 		}
 		if err == nil {
-			return appendNumbers(nil, layout), appendNumbers(appendNumbers(nil, s.Now, s.Until, s.Now, 0, first, last), numbers...)
+			behind = appendNumbers(appendNumbers(nil, s.Now, s.Until, s.Now, 0, first, last), numbers...)
+			return appendNumbers(nil, layout), append(behind, places...)
 		}
 	}
 	kind := int64(layout)
@@ -123,7 +144,7 @@ func appendNumbers(b []byte, numbers ...int64) []byte {
 // declared, with how many Windows there are, and those of the Windows.
 func packLimits(l *decision.Limits) string {
 	b := make([]byte, 0, 8*16)
-	b = appendNumbers(b, int64(len(l.Windows)), l.Tokens, l.Guess, l.Lease, l.MaxLease, l.Start, l.Print, l.Fill)
+	b = appendNumbers(b, int64(len(l.Windows)), l.Tokens, l.Guess, l.Lease, l.MaxLease, l.FirstCome, l.Start, l.Print, l.Fill, l.Grain, l.PerGrain, l.Scale)
 	for i := range l.Windows {
 		w := &l.Windows[i]
 		b = appendNumbers(b, w.Size, w.Rate, w.Interval)
@@ -134,13 +155,16 @@ func packLimits(l *decision.Limits) string {
 // packOp makes another argument of decide.lua: the numbers of decision.Op in the order in which they are declared. What
 // most operations are is the Kind alone.
 func packOp(o *decision.Op) string {
-	if o.Now == decision.OwnClock && o.For == 0 && o.Ticket == (decision.Ticket{}) && o.Lease == (decision.Lease{}) &&
+	if o.Now == decision.OwnClock && o.For == 0 && !o.Urgent && o.Deadline == 0 && o.Ticket == (decision.Ticket{}) && o.Lease == (decision.Lease{}) &&
 		(o.Cost == 1 || o.Kind == decision.GetDelay || o.Kind == decision.ReturnToken) {
 		return kinds[o.Kind : o.Kind+1]
 	}
 	t, l := &o.Ticket, &o.Lease
-	b := make([]byte, 0, 8*12)
-	b = appendNumbers(b, int64(o.Kind), o.Now, o.Cost, o.For, t.Slot, t.Number, t.Again, t.Cost, l.ID, l.Begin, l.End, l.Cost)
+	b, urgent := make([]byte, 0, 8*14), int64(0)
+	if o.Urgent {
+		urgent = 1
+	}
+	b = appendNumbers(b, int64(o.Kind), o.Now, o.Cost, o.For, t.Slot, t.Number, t.Again, t.Cost, l.ID, l.Begin, l.End, l.Cost, urgent, o.Deadline)
 	return string(b)
 }
 
@@ -159,14 +183,15 @@ func take(answers string, a *decision.Answer) (rest string, err error) {
 		return n
 	}
 	sum := next()
-	a.Found, a.Delay, a.Bound = sum&1 != 0, next(), decision.Bound(next())
+	a.Found, a.Late, a.Limit = sum&1 != 0, sum&8 != 0, sum>>4
+	a.Delay, a.Bound = next(), decision.Bound(next())
 	if sum&2 != 0 {
 		a.Ticket = decision.Ticket{Slot: next(), Number: next(), Again: next(), Cost: next()}
 	}
 	if sum&4 != 0 {
 		a.Lease = decision.Lease{ID: next(), Begin: next(), End: next(), Cost: next()}
 	}
-	if missing || sum>>3 != 0 {
+	if missing || sum < 0 {
 		return "", fmt.Errorf("%w that is a decision", ErrNoAnswer)
 	}
 	return answers, nil

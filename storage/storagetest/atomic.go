@@ -146,6 +146,44 @@ func concurrent(t *testing.T, s storage.Storage, key string, callers, each int) 
 	}
 }
 
+// testJointConcurrent lets operations of several entities run at the same time within two shared limits, of which one is
+// short.
+func testJointConcurrent(t *testing.T, s storage.Storage) {
+	const callers, each, size = 16, 20, 40
+	l, app, other := limits(1000, 1), limits(size, 1), limits(1000, 1)
+	now := l.Start + 1_000_000
+	for round := range 5 {
+		within := []storage.Within{
+			{Key: fmt.Sprint("app", round), Limits: app, ID: 1, Weight: 1},
+			{Key: fmt.Sprint("other", round), Limits: other, ID: 2, Weight: 1},
+		}
+		var ran, entities atomic.Int64
+		together(callers, func(int) {
+			key := fmt.Sprint("k", round, "-", entities.Add(1)%5)
+			for i := range each {
+				op := decision.Op{Kind: decision.Admit, Now: now, Cost: 1}
+				a, err := s.(storage.Joint).DoWithin(t.Context(), key, l, within[:1+i%2], op)
+				if errors.Is(err, storage.ErrApart) {
+					return
+				} else if err != nil {
+					t.Errorf("DoWithin of %+v: %v", op, err)
+				} else if a.Delay == 0 {
+					ran.Add(1)
+				}
+			}
+		})
+		if n := ran.Load(); n != size && n != 0 {
+			t.Fatalf("of %d operations at the same time within a limit of %d ran %d", callers*each, size, n)
+		} else if n == 0 {
+			t.Log("the storage keeps the keys apart")
+			return
+		}
+		if state, leases := decode(t, s, within[0].Key); state.Lines[0].Left != 0 || len(leases) != size {
+			t.Fatalf("%d operations left %d units and %d leases, want none and %d", size, state.Lines[0].Left, len(leases), size)
+		}
+	}
+}
+
 func testAtomicOwnClock(t *testing.T, s storage.Storage) {
 	l := limits(3, 3)
 	l.Windows[0].Interval, l.Start = 24*3_600_000, 0

@@ -1,6 +1,7 @@
 package storagetest
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -15,27 +16,50 @@ import (
 // use different keys.
 //
 // If a is also a [storage.Storage], a part of the operations goes through Get, Apply and Set, so both ways of deciding
-// continue each other's work.
+// continue each other's work. If a is a [storage.Joint], a part of them is within shared limits.
 func Compare(t testing.TB, a storage.Atomic, seed uint64, steps int) {
 	t.Helper()
 	g := newGame(seed)
 	for step := range steps {
 		e := g.player()
+		if _, ok := a.(storage.Joint); ok && !g.classic && g.IntN(20) == 0 { // a shared limit itself
+			e = g.shared[g.IntN(len(g.shared))]
+		}
 		op := g.op(e)
+		if e.id != 0 && op.Kind < decision.Throttle {
+			op.Kind = decision.Throttle + decision.Kind(g.IntN(4))
+		}
+		var within []storage.Within
+		var shared []decision.Shared
+		joint, _ := a.(storage.Joint)
+		if joint != nil && e.id == 0 {
+			within, shared = g.within(e, &op)
+		}
 		before, out := e.state.Copy(), e.leases.All()
 		var want decision.Answer
-		g.limits.Apply(&e.state, e.leases, &op, op.Now, &want)
+		reference := op // Apply may change it
+		e.limits.ApplyWithin(&e.state, e.leases, shared, &reference, op.Now, &want)
 		way, do := "Do", a.Do
 		if s, ok := a.(storage.Storage); ok && g.IntN(8) == 0 {
 			way, do = "Get, Apply and Set", plain{s}.Do
 		}
-		got, err := do(t.Context(), e.key, &g.limits, op)
+		var got decision.Answer
+		var err error
+		if len(within) > 0 {
+			way = fmt.Sprintf("DoWithin %d", len(within))
+			got, err = joint.DoWithin(t.Context(), e.key, e.limits, within, op)
+			if errors.Is(err, storage.ErrApart) {
+				return // the rest is for one that keeps them in one place
+			}
+		} else {
+			got, err = do(t.Context(), e.key, e.limits, op)
+		}
 		if err != nil {
 			t.Fatalf("seed %d, step %d, key %q: %s of %+v: %v", seed, step, e.key, way, op, err)
 		}
 		if got != want {
 			t.Fatalf("seed %d, step %d, key %q: a backend answers what Limits.Apply answers\n   op: %+v\n with: %+v\n   on: %+v\n  and: leases %v\n  got: %+v by %s\n want: %+v",
-				seed, step, e.key, op, g.limits, before, out, got, way, want)
+				seed, step, e.key, op, *e.limits, before, out, got, way, want)
 		}
 		g.remember(e, &op, &want)
 		g.tick()
@@ -54,12 +78,15 @@ type game struct {
 	now      int64
 	renewed  int
 	entities []*player
+	shared   []*player        // limits that the entities share
 	strange  []decision.Lease // of other entities
 }
 
 // player is an entity and what its callers hold.
 type player struct {
 	key     string
+	limits  *decision.Limits
+	id      int64 // of a shared limit
 	state   decision.State
 	leases  *storage.Leases
 	tickets []decision.Ticket
@@ -72,13 +99,20 @@ func newGame(seed uint64) *game {
 	if g.IntN(4) == 0 {
 		g.limits.Start = 0
 	}
-	g.change()
+	g.random(&g.limits)
 	g.classic, g.steady = g.IntN(4) == 0, g.IntN(2) == 0
 	g.now = 1_500_000_000_000 + g.Int64N(3*g.limits.Windows[0].Interval)
 	g.entities = make([]*player, 3)
 	for i := range g.entities {
-		g.renew(i)
+		g.renew(g.entities, i)
 	}
+	g.shared = make([]*player, 2)
+	for i := range g.shared {
+		g.renew(g.shared, i)
+		g.shared[i].limits = &decision.Limits{}
+		g.shared[i].id = int64(i + 1)
+	}
+	g.change()
 	return g
 }
 
@@ -86,7 +120,14 @@ func (g *game) pick(values ...int64) int64 { return values[g.IntN(len(values))] 
 
 // change makes new limits, with a number of windows of their own.
 func (g *game) change() {
-	l := &g.limits
+	g.random(&g.limits)
+	for _, e := range g.shared {
+		e.limits.Start, e.limits.FirstCome = g.limits.Start, g.pick(0, 0, 1)
+		g.random(e.limits)
+	}
+}
+
+func (g *game) random(l *decision.Limits) {
 	l.Windows = nil
 	for range 1 + g.pick(0, 0, 0, 1, 2) {
 		l.Windows = append(l.Windows, decision.Window{
@@ -103,31 +144,56 @@ func (g *game) change() {
 }
 
 // renew puts an entity that nobody knows in place i.
-func (g *game) renew(i int) {
+func (g *game) renew(all []*player, i int) {
 	g.renewed++
-	g.entities[i] = &player{key: fmt.Sprintf("%d-%d", g.seed, g.renewed), leases: &storage.Leases{}}
+	e := &player{key: fmt.Sprintf("%d-%d", g.seed, g.renewed), limits: &g.limits, leases: &storage.Leases{}}
+	if all[i] != nil {
+		e.limits, e.id = all[i].limits, all[i].id
+	}
+	all[i] = e
 }
 
 // leave renews the entities that the backend may have forgotten.
 func (g *game) leave() {
-	for i, e := range g.entities {
-		if e.state.Print != 0 && g.now >= max(g.limits.Until(&e.state), e.leases.Last()) {
-			g.renew(i)
+	for _, all := range [][]*player{g.entities, g.shared} {
+		for i, e := range all {
+			if e.state.Print != 0 && g.now >= max(e.limits.Until(&e.state), e.leases.Last()) {
+				g.renew(all, i)
+			}
 		}
 	}
 }
 
 func (g *game) player() *player { return g.entities[g.IntN(len(g.entities))] }
 
+// within chooses what op is within. Now and then op becomes one on a shared limit itself.
+func (g *game) within(e *player, op *decision.Op) (within []storage.Within, shared []decision.Shared) {
+	if g.classic || g.IntN(3) == 0 {
+		return nil, nil
+	}
+	for _, x := range g.shared {
+		if g.IntN(3) > 0 {
+			w := storage.Within{Key: x.key, Limits: x.limits, ID: x.id, Weight: g.pick(1, 1, 3, 1000)}
+			within, shared = append(within, w), append(shared, w.In(&x.state, x.leases))
+			op.Cost = min(op.Cost, x.limits.Most())
+		}
+	}
+	op.Urgent = g.IntN(4) == 0
+	if g.IntN(4) == 0 {
+		op.Deadline = max(1, g.now+g.pick(-10, 1, 100, 10_000))
+	}
+	return within, shared
+}
+
 // op is the next operation on e. It may move the time.
 func (g *game) op(e *player) decision.Op {
-	l := &g.limits
+	l := e.limits
 	if !g.steady && g.IntN(100) == 0 {
 		g.leave() // by the old limits
 		if g.IntN(2) == 0 && !g.classic {
 			g.change()
 		} else {
-			l.Tokens = g.pick(1, 3, 50)
+			g.limits.Tokens = g.pick(1, 3, 50)
 		}
 		g.leave() // by the new ones
 	}

@@ -43,12 +43,14 @@ var wrong = map[string]func() storage.Storage{
 	"keys are made valid UTF-8": func() storage.Storage {
 		return keyed(func(k string) string { return strings.ToValidUTF8(k, "\ufffd") })
 	},
-	"keys lose what is no UTF-8": func() storage.Storage { return keyed(func(k string) string { return strings.ToValidUTF8(k, "") }) },
-	"keys are text":              func() storage.Storage { return keyed(func(k string) string { return string([]rune(k)) }) },
-	"keys are cut at 63":         func() storage.Storage { return keyed(func(k string) string { return k[:min(len(k), 63)] }) },
-	"keys are cut at 255":        func() storage.Storage { return keyed(func(k string) string { return k[:min(len(k), 255)] }) },
-	"keys are cut at 2000":       func() storage.Storage { return keyed(func(k string) string { return k[:min(len(k), 2000)] }) },
-	"keys are cut at 65535":      func() storage.Storage { return keyed(func(k string) string { return k[:min(len(k), 65535)] }) },
+	"keys lose what is no UTF-8":        func() storage.Storage { return keyed(func(k string) string { return strings.ToValidUTF8(k, "") }) },
+	"keys are text":                     func() storage.Storage { return keyed(func(k string) string { return string([]rune(k)) }) },
+	"shared limits are left out":        func() storage.Storage { return &looseJoint{Storage: memory.New(), without: true} },
+	"a shared limit is stored unlocked": func() storage.Storage { return &looseJoint{Storage: memory.New()} },
+	"keys are cut at 63":                func() storage.Storage { return keyed(func(k string) string { return k[:min(len(k), 63)] }) },
+	"keys are cut at 255":               func() storage.Storage { return keyed(func(k string) string { return k[:min(len(k), 255)] }) },
+	"keys are cut at 2000":              func() storage.Storage { return keyed(func(k string) string { return k[:min(len(k), 2000)] }) },
+	"keys are cut at 65535":             func() storage.Storage { return keyed(func(k string) string { return k[:min(len(k), 65535)] }) },
 	"keys end at a zero byte": func() storage.Storage {
 		return keyed(func(k string) string { k, _, _ = strings.Cut(k, "\x00"); return k })
 	},
@@ -504,4 +506,50 @@ func (r *teller) List(ctx context.Context, each func(storage.Entry) error) error
 		}
 		return nil
 	})
+}
+
+// looseJoint decides within shared limits beside its storage. Without leaves them out; otherwise what another has stored
+// meanwhile is overwritten.
+type looseJoint struct {
+	*memory.Storage
+	without bool
+}
+
+func (s *looseJoint) DoWithin(ctx context.Context, key string, l *decision.Limits, within []storage.Within, op decision.Op) (decision.Answer, error) {
+	if s.without {
+		return s.Do(ctx, key, l, op)
+	}
+	keys := []string{key}
+	for _, w := range within {
+		keys = append(keys, w.Key)
+	}
+	states, leases := make([]decision.State, len(keys)), make([]*storage.Leases, len(keys))
+	for i, k := range keys {
+		stored, _, err := s.Get(ctx, k)
+		if err != nil {
+			return decision.Answer{}, err
+		}
+		held, err := storage.Decode(stored.Data, &states[i])
+		if err != nil {
+			return decision.Answer{}, err
+		}
+		leases[i] = storage.NewLeases(held)
+	}
+	var shared []decision.Shared
+	for i := range within {
+		shared = append(shared, within[i].In(&states[i+1], leases[i+1]))
+	}
+	var a decision.Answer
+	l.ApplyWithin(&states[0], leases[0], shared, &op, op.Now, &a)
+	for i, k := range keys {
+		limits := l
+		if i > 0 {
+			limits = within[i-1].Limits
+		}
+		for err := storage.ErrConflict; err == storage.ErrConflict; {
+			_, rev, _ := s.Get(ctx, k)
+			err = s.Set(ctx, k, storage.State{Data: storage.Encode(&states[i], leases[i].All()), Now: states[i].Now, Until: limits.Until(&states[i])}, rev)
+		}
+	}
+	return a, nil
 }

@@ -29,6 +29,7 @@ import (
 func Run(t *testing.T, open func(*testing.T) storage.Storage) {
 	s := open(t)
 	_, isAtomic := s.(storage.Atomic)
+	_, isJoint := s.(storage.Joint)
 	_, isReader := s.(storage.Reader)
 	_, isLister := s.(storage.Lister)
 	_, closes := s.(io.Closer)
@@ -53,6 +54,7 @@ func Run(t *testing.T, open func(*testing.T) storage.Storage) {
 		{"AtomicOnStateThatWasSet", isAtomic, testAtomicOnSetState},
 		{"AtomicConcurrent", isAtomic, testAtomicConcurrent},
 		{"AtomicOwnClock", isAtomic, testAtomicOwnClock},
+		{"JointConcurrent", isJoint, testJointConcurrent},
 		{"AtomicCancelledContext", isAtomic, testAtomicCancelled},
 		{"Read", isReader, testRead},
 		{"List", isLister, testList},
