@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/drip-go/drip/decision"
+	"github.com/drip-go/drip/storage"
 )
 
 // Request says what is to be admitted. The zero value is one unit, a newcomer, now.
@@ -17,6 +18,18 @@ type Request struct {
 	// Ticket is that of the Admission which postponed this operation, zero for a newcomer. One that is forged or
 	// broken does no harm: nothing depends on a ticket but who comes first.
 	Ticket Ticket
+
+	// Within are the names of the shared limits that the operation is within, of Options.Shared. Defaults to nil: all of
+	// them. An empty list that is not nil is none.
+	Within []string
+
+	// Urgent lets the operation pass the others of its entity. It does not pass other entities: in a shared limit that is
+	// short it counts as a part of its entity's share.
+	Urgent bool
+
+	// Deadline is when the operation is worth nothing any more. Admit returns ErrDeadline for one that would run later. The
+	// zero time is none.
+	Deadline time.Time
 
 	// Now is a time of the caller's, for simulations and tests, cut to milliseconds. Defaults to now.
 	Now time.Time
@@ -33,18 +46,25 @@ type Admission struct {
 	// Lease is the token of what may run. Give it back with Settle when the operation is over.
 	Lease Lease
 
-	// Bound says what a delay comes from.
+	// Bound says what a delay comes from, and Limit is the name of the shared limit that it belongs to, "" for the
+	// entity's own.
 	Bound Bound
+	Limit string
 }
 
 // Ticket is a booked slot. It is written and read as a short text; the zero Ticket is that of a newcomer.
-type Ticket struct{ t decision.Ticket }
+type Ticket struct {
+	t      decision.Ticket
+	within uint64 // the shared limits, a bit for each
+	urgent bool
+}
 
 // Lease is a token with an identity and an end. It belongs to its entity: no call for another one takes it. It is
 // comparable; the zero Lease is none.
 type Lease struct {
 	entity string
 	l      decision.Lease
+	within uint64 // the shared limits, a bit for each
 }
 
 // IsZero reports whether t is a newcomer's.
@@ -55,7 +75,11 @@ func (t Ticket) String() string {
 	if t.IsZero() {
 		return ""
 	}
-	return fmt.Sprintf("2.%d.%d.%d.%d", t.t.Slot, t.t.Number, t.t.Again, t.t.Cost)
+	urgent := 0
+	if t.urgent {
+		urgent = 1
+	}
+	return fmt.Sprintf("3.%d.%d.%d.%d.%d.%x", t.t.Slot, t.t.Number, t.t.Again, t.t.Cost, urgent, t.within)
 }
 
 // ParseTicket reads what String wrote. After an error the ticket is zero, which makes its message a newcomer.
@@ -63,14 +87,16 @@ func ParseTicket(s string) (Ticket, error) {
 	if s == "" {
 		return Ticket{}, nil
 	}
-	var t decision.Ticket
+	var t Ticket
+	var urgent int
 	var rest string
-	n, _ := fmt.Sscanf(s, "2.%d.%d.%d.%d%s", &t.Slot, &t.Number, &t.Again, &t.Cost, &rest)
-	if n != 4 || len(s) > 96 || t.Slot < 1 || t.Slot >= decision.LastTime || t.Number < 0 || t.Number >= decision.LastTime ||
-		t.Again < 0 || t.Again > 1 || t.Cost < 0 || t.Cost > decision.MostUnits {
+	n, _ := fmt.Sscanf(s, "3.%d.%d.%d.%d.%d.%x%s", &t.t.Slot, &t.t.Number, &t.t.Again, &t.t.Cost, &urgent, &t.within, &rest)
+	t.urgent = urgent == 1
+	if n != 6 || len(s) > 96 || t.t.Slot < 1 || t.t.Slot >= decision.LastTime || t.t.Number < 0 || t.t.Number >= decision.LastTime ||
+		t.t.Again < 0 || t.t.Again > 1 || t.t.Cost < 0 || t.t.Cost > decision.MostUnits || urgent < 0 || urgent > 1 {
 		return Ticket{}, errors.New("drip: not a ticket")
 	}
-	return Ticket{t}, nil
+	return t, nil
 }
 
 // MarshalText implements encoding.TextMarshaler.
@@ -100,7 +126,7 @@ func (l Lease) Ticket() Ticket {
 	if l == (Lease{}) {
 		return Ticket{}
 	}
-	return Ticket{decision.Ticket{Slot: l.l.Begin, Cost: l.l.Cost}}
+	return Ticket{t: decision.Ticket{Slot: l.l.Begin}}
 }
 
 // Bound says what a delay comes from.
@@ -117,11 +143,11 @@ const (
 )
 
 // leaseOf is a lease as it is given out.
-func leaseOf(entityID string, l decision.Lease) Lease {
+func leaseOf(entityID string, l decision.Lease, within uint64) Lease {
 	if l == (decision.Lease{}) {
 		return Lease{}
 	}
-	return Lease{entityID, l}
+	return Lease{entityID, l, within}
 }
 
 // String names it: "tokens", "window 2".
@@ -139,6 +165,9 @@ func (b Bound) String() string {
 	return fmt.Sprintf("window %d", b-BoundWindow+1)
 }
 
+// ErrDeadline is returned for an operation that would run after its Request.Deadline. Nothing was booked.
+var ErrDeadline = errors.New("it cannot run before its deadline")
+
 // ErrNoLease is returned for a lease that has been given back before, or has ended and was given to somebody else.
 // Nothing was changed.
 var ErrNoLease = errors.New("the lease is over")
@@ -153,23 +182,39 @@ var ErrNoLease = errors.New("the lease is over")
 // What runs is counted when it runs, so whatever tickets say no more runs than the limits allow. Without any ticket
 // outstanding Admit and GetDelay agree, but when only tokens are short: then Admit goes by how long operations took.
 //
-// ErrCost is returned for a cost that can never be admitted. After any error do not run; a lease that may have been
+// ErrCost is returned for a cost that can never be admitted, ErrDeadline for an operation that cannot run before its
+// Deadline: nothing is booked then, and its ticket is given up. After any error do not run; a lease that may have been
 // taken all the same ends by itself.
 func (b *Bucket) Admit(ctx context.Context, entityID string, r Request) (Admission, error) {
 	cost := int64(r.Cost)
 	if cost == 0 {
 		cost = 1
 	}
-	op, a := decision.Op{Kind: decision.Admit, Cost: cost, Ticket: r.Ticket.t}, decision.Answer{}
-	if err := b.do(ctx, entityID, &op, &a, r.Now); err != nil {
+	op, a := decision.Op{Kind: decision.Admit, Cost: cost, Ticket: r.Ticket.t, Urgent: r.Urgent}, decision.Answer{}
+	if !r.Deadline.IsZero() {
+		op.Deadline = max(1, min(r.Deadline.UnixMilli(), decision.LastTime))
+	}
+	which, err := b.named(r.Within)
+	var within []storage.Within
+	if err == nil {
+		within, err = b.do(ctx, entityID, which, &op, &a, r.Now)
+	}
+	if err == nil && a.Late {
+		err = ErrDeadline
+	}
+	if err != nil {
 		return Admission{}, fmt.Errorf("drip: admit %q: %w", entityID, err)
 	}
-	return Admission{
-		Delay:  milliseconds(a.Delay),
-		Ticket: Ticket{a.Ticket},
-		Lease:  leaseOf(entityID, a.Lease),
-		Bound:  Bound(a.Bound),
-	}, nil
+	admission := Admission{
+		Delay: milliseconds(a.Delay),
+		Lease: leaseOf(entityID, a.Lease, which),
+		Bound: Bound(a.Bound),
+		Limit: b.limitName(within, a.Limit),
+	}
+	if a.Ticket != (decision.Ticket{}) {
+		admission.Ticket = Ticket{a.Ticket, which, r.Urgent}
+	}
+	return admission, nil
 }
 
 // Settle gives a lease back and charges what the operation has really cost, which is Lease.Cost if nothing else is
@@ -191,7 +236,8 @@ func (b *Bucket) Settle(ctx context.Context, entityID string, l Lease, cost int)
 // the booked slot is given to others. Call it once for a
 // ticket: a second call may give back the slot of another. It returns ErrNoLease if the lease was over or the ticket unknown.
 func (b *Bucket) Cancel(ctx context.Context, entityID string, a Admission) error {
-	op := decision.Op{Kind: decision.Cancel, Ticket: a.Ticket.t}
+	op := decision.Op{Kind: decision.Cancel, Ticket: a.Ticket.t, Urgent: a.Ticket.urgent}
+	a.Lease.within |= a.Ticket.within & b.all
 	return b.leased(ctx, "cancel", entityID, a.Lease, &op)
 }
 
@@ -202,7 +248,7 @@ func (b *Bucket) Renew(ctx context.Context, entityID string, l Lease) (Lease, er
 	if err := b.withLease(ctx, entityID, l, &op, &a); err != nil {
 		return Lease{}, fmt.Errorf("drip: renew the lease of %q: %w", entityID, err)
 	}
-	return Lease{entityID, a.Lease}, nil
+	return Lease{entityID, a.Lease, l.within}, nil
 }
 
 func (b *Bucket) leased(ctx context.Context, doing, entityID string, l Lease, op *decision.Op) error {
@@ -214,11 +260,11 @@ func (b *Bucket) leased(ctx context.Context, doing, entityID string, l Lease, op
 }
 
 func (b *Bucket) withLease(ctx context.Context, entityID string, l Lease, op *decision.Op, a *decision.Answer) error {
-	if l != (Lease{}) && l.entity != entityID {
+	if l.l != (decision.Lease{}) && l.entity != entityID {
 		return fmt.Errorf("%w: it is one of %q", ErrNoLease, l.entity)
 	}
 	op.Lease = l.l
-	err := b.do(ctx, entityID, op, a, time.Time{})
+	_, err := b.do(ctx, entityID, l.within&b.all, op, a, time.Time{})
 	if err == nil && !a.Found {
 		err = ErrNoLease
 	}
@@ -252,7 +298,7 @@ func (b *Bucket) Reset(ctx context.Context, entityID string) error {
 func (b *Bucket) tell(ctx context.Context, doing, entityID string, kind decision.Kind, d time.Duration) error {
 	up := min((max(d, 1)-1)/time.Millisecond+1, decision.MostTime) // never early
 	op, a := decision.Op{Kind: kind, For: int64(up)}, decision.Answer{}
-	if err := b.do(ctx, entityID, &op, &a, time.Time{}); err != nil {
+	if _, err := b.do(ctx, entityID, 0, &op, &a, time.Time{}); err != nil {
 		return fmt.Errorf("drip: %s %q: %w", doing, entityID, err)
 	}
 	return nil

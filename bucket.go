@@ -16,6 +16,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/drip-go/drip/decision"
@@ -56,6 +57,17 @@ type Options struct {
 	// holder counts as dead. MaxLease is how long that may be in all. They default to a minute and an hour.
 	Lease, MaxLease time.Duration
 
+	// Shared are limits that entities have together, by name: that of the app, of an endpoint. An operation is within all
+	// of them, unless Request.Within says otherwise, and none is ever exceeded. Capacity that is not enough for all is
+	// divided between the entities that wait, by Weight. Of a Limit Size and RefreshRate default to each other,
+	// RefreshInterval to a second and Concurrency to any number; one that has Concurrency only limits nothing else.
+	// At most 64.
+	Shared map[string]Limit
+
+	// Weight is an entity's part of a shared limit that is not enough for all, from 1 to a million. It is asked for each
+	// decision, so it should answer from memory. Defaults to nil: all weigh the same.
+	Weight func(entityID string) int
+
 	// Share is the part of each limit that this deployment may use: with 0.8 it is 80 of 100. It applies to
 	// sizes, rates and Concurrency, rounded down. Defaults to 1, all of it.
 	Share float64
@@ -89,7 +101,11 @@ type Bucket struct {
 	storage storage.Storage
 	memory  *memory.Storage // the storage if it is one: called as it is, an operation stays on the stack
 	atomic  storage.Atomic  // nil when the storage has only Get and Set
-	queues  queues          // of callers in this process, for a storage that has only Get and Set
+	joint   storage.Joint   // nil when the storage decides about one key at a time
+	shared  []sharedLimit
+	all     uint64           // all of shared, a bit for each
+	alike   []storage.Within // all of shared, for entities that are alike
+	queues  queues           // of callers in this process, for a storage that has only Get and Set
 }
 
 // New returns a Bucket with these options. Its error names the field that is wrong and says what is right.
@@ -114,6 +130,10 @@ func New(o Options) (*Bucket, error) {
 	}
 	b := &Bucket{limits: limits, options: o, storage: o.Storage, memory: local}
 	b.atomic, _ = b.storage.(storage.Atomic)
+	b.joint, _ = b.storage.(storage.Joint)
+	if err := b.share(&o); err != nil {
+		return nil, fmt.Errorf("drip: Options.%w", err)
+	}
 	return b, nil
 }
 
@@ -131,7 +151,7 @@ func (b *Bucket) GetDelay(ctx context.Context, entityID string) (time.Duration, 
 // the delay is as much longer.
 func (b *Bucket) GetDelayAt(ctx context.Context, entityID string, now time.Time) (time.Duration, error) {
 	op, a := decision.Op{Kind: decision.GetDelay}, decision.Answer{}
-	if err := b.do(ctx, entityID, &op, &a, now); err != nil {
+	if _, err := b.do(ctx, entityID, b.all, &op, &a, now); err != nil {
 		return 0, fmt.Errorf("drip: get delay of %q: %w", entityID, err)
 	}
 	return milliseconds(a.Delay), nil
@@ -145,33 +165,73 @@ func (b *Bucket) GetDelayAt(ctx context.Context, entityID string, now time.Time)
 // lost. After an error the token may or may not have been returned.
 func (b *Bucket) ReturnToken(ctx context.Context, entityID string) error {
 	op, a := decision.Op{Kind: decision.ReturnToken}, decision.Answer{}
-	if err := b.do(ctx, entityID, &op, &a, time.Time{}); err != nil {
+	if _, err := b.do(ctx, entityID, b.all, &op, &a, time.Time{}); err != nil {
 		return fmt.Errorf("drip: return token of %q: %w", entityID, err)
 	}
 	return nil
 }
 
-// do has the storage do an operation, at the time now or, if that is zero, by the clock. It sets a.
-func (b *Bucket) do(ctx context.Context, entityID string, op *decision.Op, a *decision.Answer, now time.Time) (err error) {
+// do has the storage do an operation, at the time now or, if that is zero, by the clock. It sets a. The operation is within
+// the shared limits that which has the bits of; it returns them.
+func (b *Bucket) do(ctx context.Context, entityID string, which uint64, op *decision.Op, a *decision.Answer, now time.Time) ([]storage.Within, error) {
 	limits, err := b.limitsOf(ctx, entityID)
 	if err != nil {
-		return err
-	}
-	if op.Kind == decision.Admit && (op.Cost < 0 || op.Cost > 1 && op.Cost > limits.Most()) {
-		return fmt.Errorf("%w: %d of at most %d", ErrCost, op.Cost, limits.Most())
+		return nil, err
 	}
 	if op.Now, err = b.clock(now); err != nil {
-		return err
+		return nil, err
+	}
+	if which != 0 {
+		return b.doWithin(ctx, entityID, limits, which, op, a)
+	}
+	if err := affordable(op, limits); err != nil {
+		return nil, err
 	}
 	switch {
 	case b.memory != nil:
-		return b.memory.Apply(ctx, entityID, limits, op, a)
+		return nil, b.memory.Apply(ctx, entityID, limits, op, a)
 	case b.atomic != nil:
 		*a, err = b.atomic.Do(ctx, entityID, limits, *op)
 	default:
-		*a, err = b.update(ctx, entityID, limits, *op)
+		*a, err = b.update(ctx, entityID, limits, nil, *op)
 	}
-	return err
+	return nil, err
+}
+
+// doWithin is do within shared limits.
+func (b *Bucket) doWithin(ctx context.Context, entityID string, limits *decision.Limits, which uint64, op *decision.Op, a *decision.Answer) ([]storage.Within, error) {
+	if strings.HasPrefix(entityID, sharedMark) {
+		return nil, errors.New("a shared limit is no entity")
+	}
+	within, err := b.within(ctx, entityID, which)
+	if err != nil {
+		return nil, err
+	}
+	for i := range within {
+		if err := affordable(op, within[i].Limits); err != nil {
+			return nil, fmt.Errorf("limit %q: %w", b.limitName(within, int64(i)+1), err)
+		}
+	}
+	if err := affordable(op, limits); err != nil {
+		return nil, err
+	}
+	switch {
+	case b.memory != nil:
+		err = b.memory.ApplyWithin(ctx, entityID, limits, within, op, a)
+	case b.joint != nil:
+		*a, err = b.joint.DoWithin(ctx, entityID, limits, within, *op)
+	default:
+		*a, err = b.update(ctx, entityID, limits, within, *op)
+	}
+	return within, err
+}
+
+// affordable is the error of a cost that a limit never has room for.
+func affordable(op *decision.Op, l *decision.Limits) error {
+	if op.Kind == decision.Admit && (op.Cost < 0 || op.Cost > 1 && op.Cost > l.Most()) {
+		return fmt.Errorf("%w: %d of at most %d", ErrCost, op.Cost, l.Most())
+	}
+	return nil
 }
 
 // clock is a time of the caller's in milliseconds, or if it is zero that of Options.Clock, or the storage's own.

@@ -31,6 +31,10 @@ type Limit struct {
 	Windows           []Window
 	Concurrency       int
 	WaitForToken      time.Duration
+
+	// FirstCome lets the entities of a shared limit that is short run in the order in which they came, instead of dividing
+	// it between them. It means nothing for an entity's own limit.
+	FirstCome bool
 }
 
 // ErrCost is returned for a cost below zero, or above what a window can ever hold. Nothing was decided.
@@ -45,6 +49,13 @@ func (b *Bucket) limitsOf(ctx context.Context, entityID string) (*decision.Limit
 		return nil, errors.New("the context is nil")
 	case entityID == "":
 		return nil, ErrNoEntity
+	}
+	if s, err := b.sharedOf(entityID); err != nil {
+		return nil, err
+	} else if s != nil {
+		return b.limitsOfShared(ctx, s)
+	}
+	switch {
 	case b.options.Limits == nil:
 		return &b.limits, nil
 	}
@@ -53,19 +64,24 @@ func (b *Bucket) limitsOf(ctx context.Context, entityID string) (*decision.Limit
 		return nil, fmt.Errorf("its limit: %w", err)
 	}
 	o := b.options
-	o.Size = cmp.Or(own.Size, o.Size)
-	o.RefreshRate = cmp.Or(own.RefreshRate, o.RefreshRate)
-	o.RefreshInterval = cmp.Or(own.RefreshInterval, o.RefreshInterval)
-	o.Concurrency = cmp.Or(own.Concurrency, o.Concurrency)
-	o.WaitForToken = cmp.Or(own.WaitForToken, o.WaitForToken)
-	if len(own.Windows) > 0 {
-		o.Windows = own.Windows
-	}
+	o.override(&own)
 	l, err := o.limits()
 	if err != nil {
 		return nil, fmt.Errorf("its limit: Limit.%w", err)
 	}
 	return &l, nil
+}
+
+// override takes the fields of a limit that are not zero.
+func (o *Options) override(l *Limit) {
+	o.Size = cmp.Or(l.Size, o.Size)
+	o.RefreshRate = cmp.Or(l.RefreshRate, o.RefreshRate)
+	o.RefreshInterval = cmp.Or(l.RefreshInterval, o.RefreshInterval)
+	o.Concurrency = cmp.Or(l.Concurrency, o.Concurrency)
+	o.WaitForToken = cmp.Or(l.WaitForToken, o.WaitForToken)
+	if len(l.Windows) > 0 {
+		o.Windows = l.Windows
+	}
 }
 
 func (o *Options) setDefaults() {

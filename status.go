@@ -3,6 +3,7 @@ package drip
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/drip-go/drip/decision"
@@ -34,11 +35,13 @@ type Status struct {
 	// ClosedUntil is when Throttled or Pause end, zero if the entity is open.
 	ClosedUntil time.Time
 
-	// Delay is what Admit would tell a newcomer of one unit, and Bound what that comes from. When that is BoundClosed, Then
-	// is what the rest of the delay comes from, after ClosedUntil: BoundNone if there is none.
+	// Delay is what Admit would tell a newcomer of one unit within all shared limits, and Bound what that comes from. When
+	// that is BoundClosed, Then is what the rest of the delay comes from, after ClosedUntil: BoundNone if there is none.
+	// Limit is the name of the shared limit that Bound belongs to, "" for the entity's own.
 	Delay time.Duration
 	Bound Bound
 	Then  Bound
+	Limit string
 }
 
 // WindowStatus is a limit and what is left of it. Capacity below zero is owed by operations that have cost more than
@@ -54,7 +57,8 @@ type LeaseStatus struct {
 	End time.Time     // unless it is renewed or settled before
 }
 
-// Inspect tells what is known of an entity, in one round trip. Nothing is changed: what it says of a newcomer is what
+// Inspect tells what is known of an entity, or of a shared limit by its SharedID, in one round trip and one more for each
+// shared limit. Nothing is changed: what it says of a newcomer is what
 // Admit says next, as long as nobody comes in between.
 func (b *Bucket) Inspect(ctx context.Context, entityID string) (Status, error) {
 	status, err := b.inspect(ctx, entityID)
@@ -79,7 +83,34 @@ func (b *Bucket) inspect(ctx context.Context, entityID string) (Status, error) {
 			return Status{}, err
 		}
 	}
-	return statusOf(l, &e, now), nil
+	shared, err := b.sharedNow(ctx, entityID)
+	if err != nil {
+		return Status{}, err
+	}
+	status := statusOf(l, &e, shared, now)
+	if status.limit > 0 {
+		status.Limit = b.shared[status.limit-1].name
+	}
+	return status.Status, nil
+}
+
+// sharedNow is what an entity is within, read one after the other.
+func (b *Bucket) sharedNow(ctx context.Context, entityID string) (shared []decision.Shared, err error) {
+	if strings.HasPrefix(entityID, sharedMark) {
+		return nil, nil
+	}
+	within, err := b.within(ctx, entityID, b.all)
+	if err != nil {
+		return nil, err
+	}
+	for i := range within {
+		e, err := b.read(ctx, within[i].Key)
+		if err != nil {
+			return nil, err
+		}
+		shared = append(shared, within[i].In(&e.State, decision.Counted(e.Out)))
+	}
+	return shared, nil
 }
 
 // read is what is stored of an entity.
@@ -97,7 +128,13 @@ func (b *Bucket) read(ctx context.Context, entityID string) (storage.Entry, erro
 	return e, err
 }
 
-func statusOf(l *decision.Limits, e *storage.Entry, now int64) Status {
+// told is a Status, and the number of the shared limit that binds.
+type told struct {
+	Status
+	limit int64
+}
+
+func statusOf(l *decision.Limits, e *storage.Entry, shared []decision.Shared, now int64) told {
 	s := &e.State
 	status := Status{Entity: e.Key, Time: time.UnixMilli(now), Known: s.Print != 0, Concurrency: int(l.Tokens)}
 	out := e.Out
@@ -108,7 +145,7 @@ func statusOf(l *decision.Limits, e *storage.Entry, now int64) Status {
 		}
 		status.Leases = append(status.Leases, LeaseStatus{Age: milliseconds(max(0, now-h.ID/1024)), End: time.UnixMilli(h.End)})
 	}
-	a, then := l.Newcomer(s, out, now)
+	a, then := l.Newcomer(s, out, shared, now)
 	status.InUse = int(s.Plain + out)
 	status.Delay, status.Bound, status.Then = milliseconds(a.Delay), Bound(a.Bound), Bound(then)
 	for i, w := range l.Windows {
@@ -126,5 +163,5 @@ func statusOf(l *decision.Limits, e *storage.Entry, now int64) Status {
 	if booked := l.Booked(s); booked > 0 && s.Slot > now {
 		status.Booked, status.BookedUntil = int(booked), time.UnixMilli(s.Slot)
 	}
-	return status
+	return told{status, a.Limit}
 }

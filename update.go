@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -22,35 +24,47 @@ const (
 // update does op in a storage that has only Get and Set: read, decide, write if nobody wrote in between, else again
 // until ctx ends.
 //
-// The callers of one entity queue up in this process first. Only processes race then, not goroutines: on a hot
+// The callers of one key queue up in this process first. Only processes race then, not goroutines: on a hot
 // entity racing goroutines would spend most of their tries on conflicts with each other.
-func (b *Bucket) update(ctx context.Context, entityID string, l *decision.Limits, op decision.Op) (a decision.Answer, err error) {
-	if err := b.queues.enter(ctx, entityID); err != nil {
-		return decision.Answer{}, err
+//
+// Shared limits are written before the entity. What was taken of them is given back if a later write loses its race. So a
+// limit is never exceeded; at worst a part of it is unused for a moment, or, if the process dies, as long as a lease.
+func (b *Bucket) update(ctx context.Context, entityID string, l *decision.Limits, within []storage.Within, op decision.Op) (a decision.Answer, err error) {
+	keys := []key{{id: entityID, limits: l}}
+	for i := range within {
+		keys = append(keys, key{id: within[i].Key, limits: within[i].Limits})
 	}
-	defer b.queues.leave(entityID)
-	for backoff := firstBackoff; ; backoff = min(2*backoff, longestBackoff) {
-		stored, rev, err := b.storage.Get(ctx, entityID)
-		if err != nil {
+	queue := slices.Clone(keys[1:])
+	slices.SortFunc(queue, func(a, b key) int { return strings.Compare(a.id, b.id) })
+	for _, k := range append(keys[:1:1], queue...) { // all in one order, so that nobody waits for each other
+		if err := b.queues.enter(ctx, k.id); err != nil {
 			return decision.Answer{}, err
 		}
-		var s decision.State
-		held, err := storage.Decode(stored.Data, &s)
-		if err != nil {
-			return decision.Answer{}, err
+		defer b.queues.leave(k.id)
+	}
+	for backoff := firstBackoff; ; backoff = min(2*backoff, longestBackoff) {
+		shared := make([]decision.Shared, len(within))
+		for i := range keys {
+			if err := keys[i].get(ctx, b.storage); err != nil {
+				return decision.Answer{}, err
+			}
+		}
+		for i := range within {
+			shared[i] = within[i].In(&keys[i+1].state, keys[i+1].leases)
 		}
 		now := op.Now
 		if now == decision.OwnClock {
 			now = time.Now().UnixMilli()
 		}
-		leases := storage.NewLeases(held)
 		a = decision.Answer{}
-		l.Apply(&s, leases, &op, now, &a)
-		data := storage.Encode(&s, leases.All())
-		if bytes.Equal(data, stored.Data) {
-			return a, nil
+		l.ApplyWithin(&keys[0].state, keys[0].leases, shared, &op, now, &a)
+		for i := len(keys) - 1; i >= 0 && err == nil; i-- {
+			if err = keys[i].set(ctx, b.storage); err != nil {
+				if failed := b.giveBack(context.WithoutCancel(ctx), keys[i+1:], &op, &a); failed != nil {
+					return decision.Answer{}, failed
+				}
+			}
 		}
-		err = b.storage.Set(ctx, entityID, storage.State{Data: data, Now: s.Now, Until: max(l.Until(&s), leases.Last())}, rev)
 		if !errors.Is(err, storage.ErrConflict) {
 			return a, err
 		}
@@ -59,7 +73,61 @@ func (b *Bucket) update(ctx context.Context, entityID string, l *decision.Limits
 			return decision.Answer{}, fmt.Errorf("%w, while others kept changing the state", ctx.Err())
 		case <-time.After(rand.N(backoff)):
 		}
+		err = nil
 	}
+}
+
+// giveBack undoes what op has taken of shared limits.
+func (b *Bucket) giveBack(ctx context.Context, keys []key, op *decision.Op, a *decision.Answer) error {
+	undo, any := op.Undo(a)
+	undo.Ticket = decision.Ticket{} // a slot that nobody comes for costs only itself
+	if !any || undo.Kind == decision.Cancel && undo.Lease == (decision.Lease{}) {
+		return nil
+	}
+	for i := range keys {
+		k := &keys[i]
+		for {
+			if err := k.get(ctx, b.storage); err != nil {
+				return err
+			}
+			k.limits.Apply(&k.state, k.leases, &undo, k.state.Now, new(decision.Answer))
+			if err := k.set(ctx, b.storage); err == nil {
+				break
+			} else if !errors.Is(err, storage.ErrConflict) {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// key is a key while it is decided about.
+type key struct {
+	id     string
+	limits *decision.Limits
+	data   []byte
+	rev    storage.Revision
+	state  decision.State
+	leases *storage.Leases
+}
+
+func (k *key) get(ctx context.Context, s storage.Storage) error {
+	stored, rev, err := s.Get(ctx, k.id)
+	if err != nil {
+		return err
+	}
+	held, err := storage.Decode(stored.Data, &k.state)
+	k.data, k.rev, k.leases = stored.Data, rev, storage.NewLeases(held)
+	return err
+}
+
+// set stores the key if it has changed.
+func (k *key) set(ctx context.Context, s storage.Storage) error {
+	data := storage.Encode(&k.state, k.leases.All())
+	if bytes.Equal(data, k.data) {
+		return nil
+	}
+	return s.Set(ctx, k.id, storage.State{Data: data, Now: k.state.Now, Until: max(k.limits.Until(&k.state), k.leases.Last())}, k.rev)
 }
 
 // queues lets the callers of one entity through one at a time. The zero value is ready.

@@ -1,0 +1,191 @@
+package contenders_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"net/url"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/internal/contenders"
+	"github.com/drip-go/drip/internal/servers"
+	"github.com/drip-go/drip/provider"
+	"github.com/drip-go/drip/storage"
+	"github.com/drip-go/drip/storage/postgres"
+	_ "github.com/drip-go/drip/storage/redis"
+)
+
+// realVariable has the test run that takes more than half a minute.
+const realVariable = "DRIP_TEST_REAL"
+
+const (
+	processes = 8
+	callers   = 16 // of a process
+	shops     = 40
+
+	// onTheWay is how long a call may take to the provider. The processes have two processors together, or less.
+	onTheWay = 500 * time.Millisecond
+)
+
+var app = contenders.App{
+	Own:      contenders.Bucket{Size: 40, PerSecond: 2},
+	All:      contenders.Bucket{Size: 100, PerSecond: 50},
+	Endpoint: contenders.Bucket{Size: 30, PerSecond: 10},
+}
+
+// process is what a process is told, and what it reports.
+type process struct {
+	Storage, Provider string // URLs
+	Duration          time.Duration
+
+	Decisions int
+}
+
+func TestMain(m *testing.M) {
+	contenders.Main(contend)
+	os.Exit(servers.Main(m))
+}
+
+// TestProcessesWithinSharedLimits: 8 processes decide within the app's limit and an endpoint's in real time; some of what
+// is admitted is cancelled. A provider that counts for itself refuses nothing.
+func TestProcessesWithinSharedLimits(t *testing.T) {
+	if os.Getenv(realVariable) == "" {
+		t.Skip("it takes half a minute; set " + realVariable)
+	}
+	for name, open := range map[string]func(*testing.T) string{
+		"Redis":      func(t *testing.T) string { return servers.OwnRedis(t).URL() },
+		"PostgreSQL": withSchema,
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := &contenders.App{Own: app.Own, All: app.All, Endpoint: app.Endpoint}
+			providerURL, stop := a.Serve()
+			defer stop()
+			decisions := 0
+			for _, p := range contenders.Start(t, processes, process{Storage: open(t), Provider: providerURL, Duration: 15 * time.Second})() {
+				decisions += p.Decisions
+			}
+			calls, refused := a.Calls()
+			used, took := a.Used()
+			t.Logf("%d calls in %v, after %d decisions of %d processes: %.1f%% of the app's limit; refused: %v", len(calls), took, decisions, processes, 100*used, refused)
+			if len(refused) > 0 {
+				t.Errorf("the provider refused calls: %v", refused)
+			}
+			if used < 0.9 {
+				t.Errorf("%.1f%% of the app's limit were used", 100*used)
+			}
+		})
+	}
+}
+
+func withSchema(t *testing.T) string {
+	address := servers.OwnPostgres(t).URL()
+	s, err := storage.Open(t.Context(), address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := s.(*postgres.Storage)
+	if err := errors.Join(p.CreateSchema(t.Context()), p.Close()); err != nil {
+		t.Fatal(err)
+	}
+	return address
+}
+
+// contend has goroutines that ask, wait and call, half of them the endpoint.
+func contend(p *process) error {
+	ctx, cancel := context.WithTimeout(context.Background(), p.Duration)
+	defer cancel()
+	s, err := storage.Open(ctx, p.Storage)
+	if err != nil {
+		return err
+	}
+	defer s.(io.Closer).Close()
+	o := provider.Options(keeps(app.Own))
+	o.Storage, o.Concurrency = s, 100
+	o.Shared = map[string]drip.Limit{"app": keeps(app.All), "endpoint": keeps(app.Endpoint)}
+	bucket, err := drip.New(o)
+	if err != nil {
+		return err
+	}
+	var all sync.WaitGroup
+	var errs [callers]error
+	var decisions [callers]int
+	for i := range callers {
+		all.Go(func() {
+			for ctx.Err() == nil && errs[i] == nil {
+				decisions[i], errs[i] = one(ctx, bucket, p.Provider, i, decisions[i])
+			}
+			if ctx.Err() != nil { // which it may be about
+				errs[i] = nil
+			}
+		})
+	}
+	all.Wait()
+	for _, n := range decisions {
+		p.Decisions += n
+	}
+	return errors.Join(errs[:]...)
+}
+
+// one takes one operation through the limits, and counts decisions.
+func one(ctx context.Context, bucket *drip.Bucket, providerURL string, caller, decisions int) (int, error) {
+	shop := fmt.Sprint("shop ", rand.N(shops))
+	q := url.Values{"shop": {shop}}
+	r := drip.Request{Within: []string{"app"}, Urgent: caller%5 == 0}
+	if caller%2 == 0 {
+		r.Within = append(r.Within, "endpoint")
+		q.Set("endpoint", "search")
+	}
+	for {
+		a, err := bucket.Admit(ctx, shop, r)
+		if err != nil {
+			return decisions, err
+		}
+		decisions++
+		if a.Delay == 0 {
+			// It is settled also when the time is over: what was sent counts.
+			ctx := context.WithoutCancel(ctx)
+			if rand.N(20) == 0 {
+				return decisions, bucket.Cancel(ctx, shop, a)
+			}
+			return decisions, errors.Join(call(ctx, providerURL+"/?"+q.Encode()), bucket.Settle(ctx, shop, a.Lease, 1))
+		}
+		r.Ticket = a.Ticket
+		select {
+		case <-time.After(a.Delay):
+		case <-ctx.Done():
+			return decisions, ctx.Err()
+		}
+	}
+}
+
+var client = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: callers}, Timeout: 10 * time.Second}
+
+func call(ctx context.Context, address string) error {
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, address, nil)
+	if err != nil {
+		return err
+	}
+	answer, err := client.Do(r)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(io.Discard, answer.Body)
+	return errors.Join(err, answer.Body.Close())
+}
+
+// keeps is drip's limit that keeps the provider's.
+func keeps(b contenders.Bucket) drip.Limit {
+	l, err := provider.Limit(onTheWay, provider.LeakyBucket(int(b.Size), b.PerSecond))
+	if err != nil {
+		panic(err)
+	}
+	l.Concurrency = 0
+	return l
+}

@@ -1,0 +1,196 @@
+package drip
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"maps"
+	"math/bits"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/drip-go/drip/decision"
+	"github.com/drip-go/drip/storage"
+)
+
+// ErrNoShared is returned for the name of a shared limit that Options.Shared does not have. Nothing was decided.
+var ErrNoShared = errors.New("no such shared limit")
+
+// mostShared is how many shared limits a Bucket has at most: which of them a ticket is within is a bit for each.
+const mostShared = 64
+
+// sharedMark begins the ID of a shared limit.
+const sharedMark = "shared:"
+
+// SharedID is the ID of a shared limit, "shared:" and its name, for the methods that take an entity: Throttled closes the limit for every entity
+// within it, Pause, Resume and Reset work alike, Inspect tells what is left of it, and Options.Limits may change it at run
+// time. GetDelay, Admit and the calls about a lease take entities only, and no entity begins with "shared:".
+func SharedID(name string) string { return sharedMark + name }
+
+// sharedLimit is one of Options.Shared.
+type sharedLimit struct {
+	name      string
+	id        int64   // decision.Shared.Key
+	options   Options // what the limit is without Options.Limits
+	firstCome bool
+	limits    decision.Limits
+}
+
+// share prepares Options.Shared, those that bring the least first: an entity's own line follows the first one.
+func (b *Bucket) share(o *Options) error {
+	if len(o.Shared) > mostShared {
+		return sharedError(" has %d limits; it must have at most %d", len(o.Shared), mostShared)
+	}
+	for _, name := range slices.Sorted(maps.Keys(o.Shared)) {
+		if name == "" {
+			return sharedError(" has a limit without a name")
+		}
+		limit, own := o.Shared[name], *o
+		own.Size, own.RefreshRate = cmp.Or(limit.Size, limit.RefreshRate), cmp.Or(limit.RefreshRate, limit.Size)
+		own.RefreshInterval = cmp.Or(limit.RefreshInterval, time.Second)
+		own.Windows, own.WaitForToken = limit.Windows, cmp.Or(limit.WaitForToken, o.WaitForToken)
+		own.Concurrency = limit.Concurrency
+		if own.Size == 0 && len(limit.Windows) > 0 {
+			w := limit.Windows[0]
+			own.Size, own.RefreshRate, own.RefreshInterval = w.Size, cmp.Or(w.RefreshRate, w.Size), w.RefreshInterval
+			own.Windows = limit.Windows[1:]
+		}
+		s := sharedLimit{name: name, id: idOf(name), options: own, firstCome: limit.FirstCome}
+		var err error
+		if s.limits, err = s.of(&s.options); err != nil {
+			return sharedError("[%q].%w", name, err)
+		}
+		if slices.ContainsFunc(b.shared, func(other sharedLimit) bool { return other.id == s.id }) {
+			return sharedError("[%q]: the name collides with another; choose another one", name)
+		}
+		b.shared = append(b.shared, s)
+	}
+	slices.SortStableFunc(b.shared, func(x, y sharedLimit) int {
+		return cmp.Compare(float64(x.limits.PerGrain)/float64(x.limits.Grain), float64(y.limits.PerGrain)/float64(y.limits.Grain))
+	})
+	b.all = allOf(len(b.shared))
+	for i := range b.shared {
+		b.alike = append(b.alike, b.shared[i].within(&b.shared[i].limits, 1))
+	}
+	return nil
+}
+
+// sharedError names the field.
+func sharedError(format string, args ...any) error { return fmt.Errorf("Shared"+format, args...) }
+
+func allOf(n int) uint64 { return 1<<n - 1 }
+
+// idOf is a number that tells a name from others, never 0.
+func idOf(name string) int64 {
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(name))
+	return int64(h.Sum64()>>12) | 1
+}
+
+// of is the limit that options say, which may have tokens and no window.
+func (s *sharedLimit) of(o *Options) (decision.Limits, error) {
+	own := *o
+	unlimited := own.Size == 0 && own.RefreshRate == 0
+	if unlimited && own.Concurrency == 0 {
+		return decision.Limits{}, fmt.Errorf("%s is 0; it needs a Size, a RefreshRate, Windows or a Concurrency", "Size")
+	}
+	if unlimited {
+		own.Size, own.RefreshRate = decision.MostUnits, decision.MostUnits
+	}
+	own.Concurrency = cmp.Or(own.Concurrency, decision.MostUnits)
+	l, err := own.limits()
+	if s.firstCome {
+		l.FirstCome = 1
+	}
+	return l, err
+}
+
+func (s *sharedLimit) within(l *decision.Limits, weight int64) storage.Within {
+	return storage.Within{Key: SharedID(s.name), Limits: l, ID: s.id, Weight: weight}
+}
+
+// named is the shared limits with these names; nil means all.
+func (b *Bucket) named(names []string) (which uint64, err error) {
+	if names == nil {
+		return b.all, nil
+	}
+	for _, name := range names {
+		i := slices.IndexFunc(b.shared, func(s sharedLimit) bool { return s.name == name })
+		if i < 0 {
+			return 0, fmt.Errorf("%w: %q", ErrNoShared, name)
+		}
+		which |= 1 << i
+	}
+	return which, nil
+}
+
+// within is what an operation of an entity is within.
+func (b *Bucket) within(ctx context.Context, entityID string, which uint64) ([]storage.Within, error) {
+	if which == 0 {
+		return nil, nil
+	}
+	if which == b.all && b.options.Weight == nil && b.options.Limits == nil {
+		return b.alike, nil
+	}
+	weight := int64(1)
+	if b.options.Weight != nil {
+		weight = int64(max(1, min(b.options.Weight(entityID), mostWeight)))
+	}
+	within := make([]storage.Within, 0, bits.OnesCount64(which))
+	for i := range b.shared {
+		if which&(1<<i) == 0 {
+			continue
+		}
+		l, err := b.limitsOfShared(ctx, &b.shared[i])
+		if err != nil {
+			return nil, err
+		}
+		within = append(within, b.shared[i].within(l, weight))
+	}
+	return within, nil
+}
+
+// mostWeight is the most that one entity weighs.
+const mostWeight = 1_000_000
+
+// limitsOfShared is the limit as Options.Limits has it now.
+func (b *Bucket) limitsOfShared(ctx context.Context, s *sharedLimit) (*decision.Limits, error) {
+	if b.options.Limits == nil {
+		return &s.limits, nil
+	}
+	now, err := b.options.Limits(ctx, SharedID(s.name))
+	if err != nil {
+		return nil, fmt.Errorf("the limit %q: %w", s.name, err)
+	}
+	o := s.options
+	o.override(&now)
+	l, err := s.of(&o)
+	if err != nil {
+		return nil, fmt.Errorf("the limit %q: Limit.%w", s.name, err)
+	}
+	return &l, nil
+}
+
+// sharedOf is the shared limit with this ID; nil if it is no such ID.
+func (b *Bucket) sharedOf(id string) (*sharedLimit, error) {
+	name, ok := strings.CutPrefix(id, sharedMark)
+	if !ok {
+		return nil, nil
+	}
+	i := slices.IndexFunc(b.shared, func(s sharedLimit) bool { return s.name == name })
+	if i < 0 {
+		return nil, fmt.Errorf("%w: %q", ErrNoShared, name)
+	}
+	return &b.shared[i], nil
+}
+
+// limitName is the name of the limit that an answer tells of, "" for the entity's own.
+func (b *Bucket) limitName(within []storage.Within, limit int64) string {
+	if limit == 0 {
+		return ""
+	}
+	return strings.TrimPrefix(within[limit-1].Key, sharedMark)
+}

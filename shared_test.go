@@ -1,0 +1,342 @@
+package drip_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/storage"
+	"github.com/drip-go/drip/storage/memory"
+)
+
+// onlyGetSet hides what a storage can do besides.
+type onlyGetSet struct{ storage.Storage }
+
+// shops is a bucket of shops within an app's limit and an endpoint's, by a clock of its own. They begin full.
+func shops(t *testing.T, s storage.Storage, o drip.Options) (*drip.Bucket, *time.Time) {
+	t.Helper()
+	now := time.Unix(1_700_000_000, 0)
+	o.Storage, o.Start = s, time.Unix(0, 0)
+	o.Clock = func() time.Time { return now }
+	b, err := drip.New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b, &now
+}
+
+func sharedStorages() map[string]storage.Storage {
+	return map[string]storage.Storage{"memory": memory.New(), "Get and Set": onlyGetSet{memory.New()}}
+}
+
+func TestSharedLimit(t *testing.T) {
+	for name, s := range sharedStorages() {
+		t.Run(name, func(t *testing.T) {
+			ctx := t.Context()
+			b, now := shops(t, s, drip.Options{
+				Size: 4, RefreshRate: 2,
+				Shared: map[string]drip.Limit{"app": {RefreshRate: 5}, "orders": {Size: 3, Concurrency: 2}},
+			})
+			admit := func(shop string, within ...string) drip.Admission {
+				t.Helper()
+				a, err := b.Admit(ctx, shop, drip.Request{Within: within})
+				if err != nil {
+					t.Fatal(err)
+				}
+				return a
+			}
+			var ran []drip.Admission
+			for i := range 4 { // the shop's own limit
+				a := admit("shop-1", "app")
+				if a.Delay != 0 {
+					t.Fatalf("call %d waits %v because of %v of %q", i, a.Delay, a.Bound, a.Limit)
+				}
+				ran = append(ran, a)
+			}
+			if a := admit("shop-1", "app"); a.Delay == 0 || a.Limit != "" || a.Bound != drip.BoundWindow {
+				t.Errorf("the fifth call of a shop that has 4: %+v, want it to wait for its own window", a)
+			} else if err := b.Cancel(ctx, "shop-1", a); err != nil {
+				t.Error(err)
+			}
+			if a := admit("shop-2", "app"); a.Delay != 0 {
+				t.Fatalf("the app's fifth call waits %v", a.Delay)
+			}
+			a := admit("shop-3", "app")
+			if a.Delay != time.Second || a.Limit != "app" || a.Bound != drip.BoundWindow {
+				t.Errorf("the app's sixth call: %+v, want it to wait a second for the window of the app", a)
+			}
+			if b := admit("shop-3", []string{}...); b.Delay != 0 && b.Limit != "app" {
+				t.Errorf("within all: %+v", b)
+			}
+			if status, err := b.Inspect(ctx, drip.SharedID("app")); err != nil || status.Windows[0].Capacity != 0 || status.InUse != 5 {
+				t.Errorf("the app: %+v, %v; want no capacity and 5 in use", status, err)
+			}
+			if status, err := b.Inspect(ctx, "shop-9"); err != nil || status.Limit != "app" || status.Delay == 0 {
+				t.Errorf("a newcomer: %+v, %v; want it to wait for the app", status, err)
+			}
+			for i, a := range ran {
+				if err := b.Settle(ctx, "shop-1", a.Lease, i%2); err != nil { // two of them cost nothing
+					t.Error(err)
+				}
+				if err := b.Settle(ctx, "shop-1", a.Lease, 1); !errors.Is(err, drip.ErrNoLease) {
+					t.Errorf("settled twice: %v", err)
+				}
+			}
+			if status, err := b.Inspect(ctx, drip.SharedID("app")); err != nil || status.Windows[0].Capacity != 2 || status.InUse != 1 {
+				t.Errorf("the app: %+v, %v; want a capacity of 2 and 1 in use", status, err)
+			}
+
+			*now = now.Add(time.Second)
+			if back, err := b.Admit(ctx, "shop-3", drip.Request{Ticket: a.Ticket, Within: []string{"app"}}); err != nil || back.Delay != 0 {
+				t.Errorf("back with its ticket: %+v, %v; want it to run", back, err)
+			}
+			// Tokens: two at once at the endpoint.
+			one := admit("shop-4", "orders")
+			admit("shop-5", "orders")
+			if a := admit("shop-6", "orders"); a.Delay == 0 || a.Limit != "orders" || a.Bound != drip.BoundTokens {
+				t.Errorf("the third at once: %+v, want it to wait for a token of orders", a)
+			}
+			renewed, err := b.Renew(ctx, "shop-4", one.Lease)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := b.Settle(ctx, "shop-4", renewed, 1); err != nil {
+				t.Error(err)
+			}
+
+			// A closing of the app holds everybody within it, and nobody else.
+			if err := b.Throttled(ctx, drip.SharedID("app"), 10*time.Second); err != nil {
+				t.Fatal(err)
+			}
+			if a := admit("shop-7", "app"); a.Delay < 10*time.Second || a.Limit != "app" || a.Bound != drip.BoundClosed {
+				t.Errorf("the app is closed: %+v", a)
+			}
+			if a := admit("shop-7", "orders"); a.Limit == "app" {
+				t.Errorf("not within the app: %+v", a)
+			}
+			if err := b.Resume(ctx, drip.SharedID("app")); err != nil {
+				t.Fatal(err)
+			}
+			*now = now.Add(2 * time.Second)
+			if a := admit("shop-8", "app"); a.Delay != 0 {
+				t.Errorf("the app is open: %+v", a)
+			}
+			*now = now.Add(2 * time.Minute) // those with tickets and leases are lost
+			if d, err := b.GetDelay(ctx, "shop-8"); err != nil || d != 0 {
+				t.Errorf("GetDelay = %v, %v", d, err)
+			}
+			if err := b.ReturnToken(ctx, "shop-8"); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+func TestSharedErrors(t *testing.T) {
+	for text, o := range map[string]drip.Options{
+		`Shared["app"].Size is 0`:              {Shared: map[string]drip.Limit{"app": {}}},
+		`Shared["app"].RefreshInterval is 1ns`: {Shared: map[string]drip.Limit{"app": {Size: 1, RefreshInterval: 1}}},
+		`Shared has a limit without a name`:    {Shared: map[string]drip.Limit{"": {Size: 1}}},
+		`Shared["app"].Size is -1`:             {Shared: map[string]drip.Limit{"app": {Size: -1}}},
+	} {
+		if _, err := drip.New(o); err == nil || !strings.Contains(err.Error(), text) {
+			t.Errorf("New = %v, want %q", err, text)
+		}
+	}
+	many := map[string]drip.Limit{}
+	for i := range 65 {
+		many[fmt.Sprint(i)] = drip.Limit{Size: 1}
+	}
+	if _, err := drip.New(drip.Options{Shared: many}); err == nil {
+		t.Error("New takes 65 shared limits")
+	}
+	b, _ := shops(t, nil, drip.Options{Size: 9, Shared: map[string]drip.Limit{"app": {Size: 5}}})
+	ctx := t.Context()
+	if _, err := b.Admit(ctx, "shop", drip.Request{Within: []string{"other"}}); !errors.Is(err, drip.ErrNoShared) {
+		t.Errorf("within a limit that is not there: %v", err)
+	}
+	if _, err := b.Admit(ctx, "shop", drip.Request{Cost: 6}); !errors.Is(err, drip.ErrCost) || !strings.Contains(err.Error(), `"app"`) {
+		t.Errorf("a cost that the app never has: %v", err)
+	}
+	if _, err := b.Admit(ctx, "shop", drip.Request{Cost: 6, Within: []string{}}); err != nil {
+		t.Errorf("the same, not within it: %v", err)
+	}
+	if _, err := b.Admit(ctx, drip.SharedID("app"), drip.Request{}); err == nil {
+		t.Error("a shared limit is admitted")
+	}
+	if err := b.Throttled(ctx, drip.SharedID("other"), time.Second); !errors.Is(err, drip.ErrNoShared) {
+		t.Errorf("a limit that is not there is closed: %v", err)
+	}
+}
+
+func TestDeadline(t *testing.T) {
+	for name, s := range sharedStorages() {
+		t.Run(name, func(t *testing.T) {
+			ctx := t.Context()
+			b, now := shops(t, s, drip.Options{Size: 1, RefreshRate: 1, Concurrency: 9, Shared: map[string]drip.Limit{"app": {Size: 50}}})
+			if _, err := b.Admit(ctx, "shop", drip.Request{Deadline: *now}); err != nil {
+				t.Fatalf("it runs at its deadline: %v", err)
+			}
+			in := func(d time.Duration, ticket drip.Ticket) (drip.Admission, error) {
+				return b.Admit(ctx, "shop", drip.Request{Deadline: now.Add(d), Ticket: ticket})
+			}
+			if a, err := in(999*time.Millisecond, drip.Ticket{}); !errors.Is(err, drip.ErrDeadline) || a != (drip.Admission{}) {
+				t.Errorf("it would run a millisecond late: %+v, %v", a, err)
+			}
+			first, err := in(time.Second, drip.Ticket{})
+			if err != nil || first.Delay != time.Second {
+				t.Fatalf("it runs in time: %+v, %v", first, err)
+			}
+			*now = now.Add(2 * time.Second)
+			if _, err := in(-time.Second, first.Ticket); !errors.Is(err, drip.ErrDeadline) {
+				t.Errorf("it comes back late: %v", err)
+			}
+			if a, err := b.Admit(ctx, "shop", drip.Request{}); err != nil || a.Delay != 0 {
+				t.Errorf("its slot was given up: %+v, %v", a, err)
+			}
+		})
+	}
+}
+
+// An urgent operation passes the others of its entity, which are not starved.
+func TestUrgent(t *testing.T) {
+	b, now := shops(t, nil, drip.Options{Size: 2, RefreshRate: 2})
+	ctx := t.Context()
+	due := map[time.Time][]drip.Request{}
+	ask := func(r drip.Request, ran *int) time.Duration {
+		t.Helper()
+		a, err := b.Admit(ctx, "shop", r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if a.Delay > 0 {
+			r.Ticket = a.Ticket
+			due[now.Add(a.Delay)] = append(due[now.Add(a.Delay)], r)
+			return a.Delay
+		}
+		*ran++
+		if err := b.Settle(ctx, "shop", a.Lease, 1); err != nil {
+			t.Fatal(err)
+		}
+		return 0
+	}
+	var bulk, urgent int
+	for range 100 {
+		ask(drip.Request{}, &bulk)
+	}
+	for range 10 {
+		if d := ask(drip.Request{Urgent: true}, &urgent); d > 2*time.Second {
+			t.Fatalf("an urgent one waits %v behind 100 that are not", d)
+		}
+		for end := now.Add(time.Second); now.Before(end); *now = now.Add(10 * time.Millisecond) {
+			come := due[*now]
+			delete(due, *now)
+			for _, r := range come {
+				if r.Urgent {
+					ask(r, &urgent)
+				} else {
+					ask(r, &bulk)
+				}
+			}
+		}
+	}
+	if urgent < 9 || bulk < 9 {
+		t.Errorf("in 10 s ran %d urgent ones and %d others, want 9 of each at least", urgent, bulk)
+	}
+}
+
+func TestWeight(t *testing.T) {
+	b, _ := shops(t, nil, drip.Options{
+		Shared: map[string]drip.Limit{"app": {RefreshRate: 10}},
+		Weight: func(id string) int { return len(id) },
+	})
+	slots := map[string]time.Duration{}
+	for range 50 {
+		for _, id := range []string{"a", "bbbb"} {
+			a, err := b.Admit(t.Context(), id, drip.Request{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			slots[id] = max(slots[id], a.Delay)
+		}
+	}
+	if slots["bbbb"] >= slots["a"] {
+		t.Errorf("the last of 50 of the weight 4 has a slot in %v, of the weight 1 in %v", slots["bbbb"], slots["a"])
+	}
+}
+
+// Whoever comes at the same time, from two processes, never gets more than the shared limit has.
+func TestSharedAtOnce(t *testing.T) {
+	for name, s := range sharedStorages() {
+		t.Run(name, func(t *testing.T) {
+			o := drip.Options{Size: 100, RefreshInterval: time.Hour, Shared: map[string]drip.Limit{"app": {Size: 50, RefreshInterval: time.Hour}}}
+			one, _ := shops(t, s, o)
+			two, _ := shops(t, s, o)
+			var wg sync.WaitGroup
+			var mu sync.Mutex
+			ran := 0
+			for i := range 20 {
+				b := one
+				if i%2 == 0 {
+					b = two
+				}
+				wg.Go(func() {
+					for range 5 {
+						a, err := b.Admit(context.Background(), fmt.Sprintf("shop-%d", i%7), drip.Request{})
+						if err != nil {
+							t.Error(err)
+							return
+						}
+						if a.Delay == 0 {
+							mu.Lock()
+							ran++
+							mu.Unlock()
+						}
+					}
+				})
+			}
+			wg.Wait()
+			if ran > 50 || ran < 40 {
+				t.Errorf("%d of 100 ran, want 50 at most, and nearly as many", ran)
+			}
+		})
+	}
+}
+
+// With FirstCome a newcomer waits for all that came before, whatever their entities.
+func TestFirstCome(t *testing.T) {
+	for firstCome, want := range map[bool]time.Duration{true: 3 * time.Second, false: time.Second} {
+		b, _ := shops(t, nil, drip.Options{Shared: map[string]drip.Limit{"app": {RefreshRate: 10, FirstCome: firstCome}}})
+		for range 30 {
+			if _, err := b.Admit(t.Context(), "big", drip.Request{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if a, err := b.Admit(t.Context(), "small", drip.Request{}); err != nil || a.Delay != want {
+			t.Errorf("FirstCome %t: a newcomer waits %v, %v; want %v", firstCome, a.Delay, err, want)
+		}
+	}
+}
+
+func TestTicketOfSharedLimits(t *testing.T) {
+	b, _ := shops(t, nil, drip.Options{Size: 1, RefreshRate: 1, Shared: map[string]drip.Limit{"app": {Size: 1}, "orders": {Size: 1}}})
+	var a drip.Admission
+	for range 2 {
+		var err error
+		if a, err = b.Admit(t.Context(), "shop", drip.Request{Urgent: true}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	again, err := drip.ParseTicket(a.Ticket.String())
+	if err != nil || again != a.Ticket || a.Ticket.IsZero() {
+		t.Errorf("ParseTicket(%q) = %v, %v", a.Ticket, again, err)
+	}
+	if err := b.Cancel(t.Context(), "shop", drip.Admission{Ticket: again}); err != nil {
+		t.Errorf("Cancel of a ticket that was a text: %v", err)
+	}
+}
