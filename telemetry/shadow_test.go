@@ -1,0 +1,67 @@
+package telemetry_test
+
+import (
+	"fmt"
+	"log"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	metricnoop "go.opentelemetry.io/otel/metric/noop"
+
+	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/consumer"
+	"github.com/drip-go/drip/internal/oteltest"
+	"github.com/drip-go/drip/telemetry"
+)
+
+// A consumer that handles everything at once, and counts what would be postponed.
+func ExampleNew_shadow() {
+	meters := metricnoop.NewMeterProvider() // take that of your program's SDK
+	bucket, err := telemetry.New(drip.Options{Size: 20, RefreshRate: 10}, meters)
+	if err != nil {
+		log.Fatal(err)
+	}
+	shadow := &drip.Shadow{Bucket: bucket}
+	defer shadow.Close()
+	c, err := consumer.New(consumer.Options{
+		URL: "amqp://localhost/", Queue: "orders", Limiter: shadow, Entity: shop, Handler: consumer.HandlerFunc(handle),
+	})
+	fmt.Println(c != nil, err)
+	// Output: true <nil>
+}
+
+// The consumer uses the tickets of a Shadow.
+var _ consumer.Admitter = (*drip.Shadow)(nil)
+
+// The metrics show what would have been postponed.
+func TestShadowIsMeasured(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var meters oteltest.Meters
+		bucket, err := telemetry.New(drip.Options{Size: 2, RefreshRate: 1, Start: time.Unix(0, 0)}, &meters)
+		if err != nil {
+			t.Fatal(err)
+		}
+		shadow := &drip.Shadow{Bucket: bucket}
+		defer shadow.Close()
+		for range 10 {
+			a, err := shadow.Admit(t.Context(), "shop", drip.Request{})
+			if err != nil || a.Delay != 0 {
+				t.Fatal(a, err)
+			}
+			if err := shadow.Settle(t.Context(), "shop", a.Lease, 1); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		postponed := meters.Sum("drip.decisions", attribute.String("drip.outcome", "postponed"))
+		if ran := meters.Sum("drip.decisions", attribute.String("drip.outcome", "run")); ran != 10 || postponed != 8 {
+			t.Errorf("%v would have run, after %v postponements; want 10 and 8", ran, postponed)
+		}
+		if out := meters.Sum("drip.leases"); out != 0 {
+			t.Errorf("%v leases are out", out)
+		}
+	})
+}
