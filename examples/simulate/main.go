@@ -4,6 +4,8 @@
 //	go run ./examples/simulate -svg late.svg rate-late-hops-60/60s
 //	go run ./examples/simulate -summary
 //	go run ./examples/simulate -lost 300
+//	go run ./examples/simulate -shared
+//	go run ./examples/simulate -shared -random 100
 package main
 
 import (
@@ -32,6 +34,8 @@ func run(args []string, out io.Writer) error {
 	seed := flags.Uint64("seed", 1, "what all randomness comes from")
 	summary := flags.Bool("summary", false, "print one table, of Admit in comparison, in Markdown")
 	lost := flags.Int("lost", 0, "play that `many` random loads of which tickets are lost, and print one table in Markdown")
+	shared := flags.Bool("shared", false, "play the scenarios of limits that entities share, and print one table in Markdown")
+	random := flags.Int("random", 0, "with -shared: play that `many` random loads instead")
 	svg := flags.String("svg", "", "a `file` to draw the runs in")
 	if err := flags.Parse(args); err != nil {
 		return err
@@ -44,6 +48,9 @@ func run(args []string, out io.Writer) error {
 	}
 	if *lost > 0 {
 		return losses(out, *lost, *seed)
+	}
+	if *shared {
+		return sharing(out, *random, *seed, flags.Args())
 	}
 	scenarios, err := named(flags.Args())
 	if err != nil {
@@ -126,6 +133,32 @@ func spread(values []float64) string {
 	slices.Sort(values)
 	n := len(values)
 	return fmt.Sprintf("%.2f, %.2f, %.2f", values[n/2], values[(n*95-1)/100], values[n-1])
+}
+
+// sharing plays the scenarios of these names with shared limits, all if there are none, or random ones instead.
+func sharing(out io.Writer, random int, seed uint64, names []string) error {
+	scenarios := simulate.SharedScenarios()
+	if random > 0 {
+		scenarios = nil
+		for i := range uint64(random) {
+			scenarios = append(scenarios, simulate.RandomShared(seed+i))
+		}
+	}
+	var results []simulate.SharedResult
+	for _, s := range scenarios {
+		if len(names) > 0 && !slices.Contains(names, s.Name) {
+			continue
+		}
+		r, err := simulate.RunShared(s, seed)
+		if err != nil {
+			return err
+		}
+		results = append(results, r)
+	}
+	if len(results) == 0 {
+		return fmt.Errorf("there is no shared scenario of %q", names)
+	}
+	return simulate.WriteSharedTable(out, results...)
 }
 
 // named is the scenarios of these names, or all if there are none.

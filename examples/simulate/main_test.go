@@ -54,9 +54,37 @@ func TestSummaryIsInTheDocs(t *testing.T) {
 	if err := run([]string{"-summary", "rate-steady-0.9", "token-bucket", "concurrency-burst", "long-tail"}, &out); err != nil {
 		t.Fatal(err)
 	}
+	contains(t, page, &out)
+}
+
+// The same of docs/shared.md.
+func TestSharedIsInTheDocs(t *testing.T) {
+	page, err := os.ReadFile("../../docs/shared.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out strings.Builder
+	if err := run([]string{"-shared", "shops", "shops-in-turn", "shops-by-shop", "shops-100ms", "urgent", "far", "five-at-once"}, &out); err != nil {
+		t.Fatal(err)
+	}
+	contains(t, page, &out)
+}
+
+func contains(t *testing.T, page []byte, out *strings.Builder) {
+	t.Helper()
 	for line := range strings.Lines(out.String()) {
 		if !strings.Contains(string(page), line) {
 			t.Errorf("the page does not say\n%s", line)
 		}
+	}
+}
+
+func TestSharedRandom(t *testing.T) {
+	var out strings.Builder
+	if err := run([]string{"-shared", "-random", "3", "-seed", "5"}, &out); err != nil || strings.Count(out.String(), "| random-") != 3 {
+		t.Errorf("%v, printed\n%s", err, out.String())
+	}
+	if err := run([]string{"-shared", "nonsense"}, &out); err == nil {
+		t.Error("there is no error of a scenario that is none")
 	}
 }
