@@ -7,6 +7,8 @@
 //	limit, err := provider.Xero.Limit(50 * time.Millisecond)
 //	bucket, err := drip.New(provider.Options(limit))
 //
+// Its Options have the limits that entities share as well: those of the app, of the user.
+//
 // [Read] says what a response tells of the limit: whether the call was refused because of it, for how long, and what is
 // left. It knows Retry-After, RateLimit and RateLimit-Policy, their predecessors, X-RateLimit, and what some providers have
 // of their own. A [Transport] does that for all calls of an http.Client, and closes the entity in the bucket when the

@@ -3,6 +3,7 @@ package provider_test
 import (
 	"context"
 	"fmt"
+	"log"
 	"net/http"
 	"net/http/httptest"
 	"time"
@@ -149,4 +150,22 @@ func ExampleTransport() {
 	// Output:
 	// 429 Too Many Requests
 	// the next call of shop-1 is postponed by 30s
+}
+
+// A level that follows what the provider says.
+func ExampleFollower() {
+	limit, err := provider.ShopifyGraphQL.Limit(50 * time.Millisecond)
+	if err != nil {
+		log.Fatal(err)
+	}
+	follower := &provider.Follower{Limit: limit}
+	options := provider.Options(limit)
+	options.Limits = follower.Limits
+	bucket, err := drip.New(options)
+	if err != nil {
+		log.Fatal(err)
+	}
+	client := &http.Client{Transport: &provider.Transport{Bucket: bucket, Follower: follower}}
+	fmt.Println(client != nil, follower.Level("shop"))
+	// Output: true 1
 }

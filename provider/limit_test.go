@@ -365,6 +365,13 @@ func TestPresets(t *testing.T) {
 			if _, err := drip.New(Options(l)); err != nil {
 				t.Errorf("%s: %v", p.Name, err)
 			}
+			o, err := p.Options(travel)
+			if err != nil || len(o.Shared) != len(p.Shared) {
+				t.Errorf("%s: %+v, %v", p.Name, o.Shared, err)
+			}
+			if _, err := drip.New(o); err != nil {
+				t.Errorf("%s: %v", p.Name, err)
+			}
 		}
 		if names[p.Name] || p.Name == "" || p.Entity == "" || p.Wait < time.Second || !strings.HasPrefix(p.Source, "https://") {
 			t.Errorf("something is missing of %+v, or another one has its name", p)

@@ -1,6 +1,7 @@
 package provider
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/drip-go/drip"
@@ -19,6 +20,9 @@ type Preset struct {
 	// sliding ones, and of those of a day a quarter may run at once.
 	Rules []Rule
 
+	// Shared are the limits that entities have together, by name: that of the app, of the user. Nil if none is known.
+	Shared map[string][]Rule
+
 	// Wait is how long to wait after a refusal that does not say; for Transport.Wait.
 	Wait time.Duration
 
@@ -29,6 +33,31 @@ type Preset struct {
 
 // Limit is the drip limit that keeps the preset's; see the function Limit.
 func (p Preset) Limit(travel time.Duration) (drip.Limit, error) { return Limit(travel, p.Rules...) }
+
+// Options are those of a bucket that keeps all of the preset's limits, the shared ones as well; see the functions Limit
+// and Options. Every operation is within all of them unless its Request.Within says otherwise. When the provider refuses a
+// call because of a shared limit, tell Bucket.Throttled its drip.SharedID.
+func (p Preset) Options(travel time.Duration) (drip.Options, error) {
+	own, err := p.Limit(travel)
+	if err != nil {
+		return drip.Options{}, err
+	}
+	o := Options(own)
+	for name, rules := range p.Shared {
+		l, err := Limit(travel, rules...)
+		if err != nil {
+			return drip.Options{}, fmt.Errorf("%w, of the limit %q", err, name)
+		}
+		if l.Concurrency == unlimited {
+			l.Concurrency = 0
+		}
+		if o.Shared == nil {
+			o.Shared = map[string]drip.Limit{}
+		}
+		o.Shared[name] = l
+	}
+	return o, nil
+}
 
 const day = 24 * time.Hour
 
@@ -52,19 +81,21 @@ const (
 )
 
 func shopify(name string, r Rule, source string) Preset {
-	return Preset{"Shopify " + name, "app and store", []Rule{r}, time.Second, source, "2026-11"}
+	return Preset{"Shopify " + name, "app and store", []Rule{r}, nil, time.Second, source, "2026-11"}
 }
 
-// Stripe: 100 calls a second, 25 in a sandbox, and 25 of each endpoint. How it counts a second is not published.
+// Stripe: an account has 100 calls a second, 25 in a sandbox; and 25 of each endpoint, such as POST /v1/payment_intents,
+// but 20 of search, and of files 20 that read and 20 that write. How it counts a second is not published. StripeEndpoints
+// is for the calls of one account, with the endpoint as entity.
 var (
-	Stripe         = stripe("live", 100)
-	StripeSandbox  = stripe("sandbox", 25)
-	StripeEndpoint = stripe("an endpoint", 25)
+	Stripe          = stripe("live", "account", 100, nil)
+	StripeSandbox   = stripe("sandbox", "account", 25, nil)
+	StripeEndpoints = stripe("the endpoints of one account", "endpoint", 25, map[string][]Rule{"account": {SlidingWindow(100, time.Second)}})
 )
 
-func stripe(name string, n int) Preset {
+func stripe(name, entity string, n int, shared map[string][]Rule) Preset {
 	return Preset{
-		"Stripe, " + name, "account", []Rule{SlidingWindow(n, time.Second)}, time.Second,
+		"Stripe, " + name, entity, []Rule{SlidingWindow(n, time.Second)}, shared, time.Second,
 		"https://docs.stripe.com/rate-limits", "2026-11",
 	}
 }
@@ -80,7 +111,7 @@ var (
 
 func gitHub(name string, rules ...Rule) Preset {
 	return Preset{
-		"GitHub " + name, "user or installation", rules, time.Minute,
+		"GitHub " + name, "user or installation", rules, nil, time.Minute,
 		"https://docs.github.com/en/rest/using-the-rest-api/rate-limits-for-the-rest-api", "2026-11",
 	}
 }
@@ -96,7 +127,7 @@ var (
 
 func hubSpot(name string, rules ...Rule) Preset {
 	return Preset{
-		"HubSpot, " + name, "app and portal", rules, 10 * time.Second,
+		"HubSpot, " + name, "app and portal", rules, nil, 10 * time.Second,
 		"https://developers.hubspot.com/docs/developer-tooling/platform/usage-guidelines", "2026-11",
 	}
 }
@@ -111,7 +142,7 @@ var (
 
 func slack(tier string, n int) Preset {
 	return Preset{
-		"Slack, tier " + tier, "app, workspace and method", []Rule{SlidingWindow(n, time.Minute)}, time.Minute,
+		"Slack, tier " + tier, "app, workspace and method", []Rule{SlidingWindow(n, time.Minute)}, nil, time.Minute,
 		"https://docs.slack.dev/apis/web-api/rate-limits", "2026-11",
 	}
 }
@@ -119,11 +150,12 @@ func slack(tier string, n int) Preset {
 // Salesforce, editions Enterprise and Professional: 100,000 calls in any 24 hours, and 1,000 more for each licence, which
 // this does not count; 25 calls at a time that take 20 seconds or more, which here all do.
 var Salesforce = Preset{
-	"Salesforce", "organization", []Rule{SlidingWindow(100_000, day).Burst(25_000), Concurrency(25)}, time.Minute,
+	"Salesforce", "organization", []Rule{SlidingWindow(100_000, day).Burst(25_000), Concurrency(25)}, nil, time.Minute,
 	"https://developer.salesforce.com/docs/atlas.en-us.salesforce_app_limits_cheatsheet.meta/salesforce_app_limits_cheatsheet/salesforce_app_limits_platform_api.htm", "2026-11",
 }
 
-// Amazon's Selling Partner API, by operation. These are the defaults; some accounts have other ones.
+// Amazon's Selling Partner API, by operation. These are the defaults; some accounts have other ones. Of some operations an
+// application has a limit over all accounts as well, of which only the rate is published: here it has no burst.
 var (
 	AmazonGetOrders          = amazon("getOrders", TokenBucket(20, 0.0167))
 	AmazonGetOrder           = amazon("getOrder, getOrderItems", TokenBucket(30, 0.5))
@@ -131,18 +163,33 @@ var (
 	AmazonCreateFeedDocument = amazon("createFeedDocument", TokenBucket(15, 0.5))
 	AmazonGetFeed            = amazon("getFeed", TokenBucket(15, 2))
 	AmazonFulfillment        = amazon("fulfilment outbound", TokenBucket(30, 2))
+
+	AmazonGetCatalogItem        = amazonApp("getCatalogItem", TokenBucket(2, 2), 250, "catalog-items")
+	AmazonSearchCatalogItems    = amazonApp("searchCatalogItems", TokenBucket(2, 2), 500, "catalog-items")
+	AmazonListingsRestrictions  = amazonApp("getListingsRestrictions", TokenBucket(10, 5), 100, "listings-restrictions")
+	AmazonProductTypeDefinition = amazonApp("getDefinitionsProductType", TokenBucket(5, 5), 100, "product-type-definitions")
+	AmazonSearchProductTypes    = amazonApp("searchDefinitionsProductTypes", TokenBucket(5, 5), 100, "product-type-definitions")
 )
 
 func amazon(operation string, r Rule) Preset {
 	return Preset{
-		"Amazon SP-API " + operation, "account, application and operation", []Rule{r}, time.Second,
+		"Amazon SP-API " + operation, "account, application and operation", []Rule{r}, nil, time.Second,
 		"https://developer-docs.amazon.com/sp-api/docs/usage-plans-and-rate-limits", "2026-11",
 	}
 }
 
+// amazonApp is an operation of which the app has so many a second, over all accounts.
+func amazonApp(operation string, r Rule, app int, api string) Preset {
+	p := amazon(operation, r)
+	p.Shared = map[string][]Rule{"app": {SlidingWindow(app, time.Second)}}
+	p.Source = "https://developer-docs.amazon.com/sp-api/docs/" + api + "-api-rate-limits"
+	return p
+}
+
 // Xero: 60 calls in a minute, 5,000 in a day and 5 at a time. All tenants of an app have 10,000 a minute together.
 var Xero = Preset{
-	"Xero", "tenant", []Rule{SlidingWindow(60, time.Minute), SlidingWindow(5000, day).Burst(1250), Concurrency(5)}, time.Minute,
+	"Xero", "tenant", []Rule{SlidingWindow(60, time.Minute), SlidingWindow(5000, day).Burst(1250), Concurrency(5)},
+	map[string][]Rule{"app": {SlidingWindow(10_000, time.Minute)}}, time.Minute,
 	"https://developer.xero.com/faq/limits", "2026-11",
 }
 
@@ -155,47 +202,41 @@ var (
 
 func quickBooks(name string, rules ...Rule) Preset {
 	return Preset{
-		"QuickBooks Online" + name, "realm and app", rules, time.Minute,
+		"QuickBooks Online" + name, "realm and app", rules, nil, time.Minute,
 		"https://developer.intuit.com/app/developer/qbo/docs/learn/limits-and-throttles", "2026-11",
 	}
 }
 
 // Airtable: 5 calls a second of a base, and 50 of all bases with the tokens of one user. After a refusal nothing succeeds
 // for 30 seconds.
-var (
-	Airtable     = airtable("", "base", 5)
-	AirtableUser = airtable(" user", "user", 50)
-)
-
-func airtable(name, entity string, n int) Preset {
-	return Preset{
-		"Airtable" + name, entity, []Rule{SlidingWindow(n, time.Second)}, 30 * time.Second,
-		"https://support.airtable.com/docs/managing-api-call-limits-in-airtable", "2026-11",
-	}
+var Airtable = Preset{
+	"Airtable", "base", []Rule{SlidingWindow(5, time.Second)},
+	map[string][]Rule{"user": {SlidingWindow(50, time.Second)}}, 30 * time.Second,
+	"https://airtable.com/developers/web/api/rate-limits", "2026-11",
 }
 
 // Notion: 3 calls a second on average, counted by the minute. The workspace's plan may allow more; its connections share
 // another limit.
 var Notion = Preset{
-	"Notion", "connection", []Rule{SlidingWindow(180, time.Minute)}, time.Minute,
+	"Notion", "connection", []Rule{SlidingWindow(180, time.Minute)}, nil, time.Minute,
 	"https://developers.notion.com/reference/request-limits", "2026-11",
 }
 
 // Shopline: a leaky bucket of 40 that drains by 4 a second.
 var Shopline = Preset{
-	"Shopline", "app and store", []Rule{LeakyBucket(40, 4)}, time.Second,
+	"Shopline", "app and store", []Rule{LeakyBucket(40, 4)}, nil, time.Second,
 	"https://developer.shopline.com/docs/apps/api-instructions-for-use/rest-admin-api/flow-control", "2026-11",
 }
 
 // Qonto: 1,000 calls in ten seconds and 10,000 in ten minutes.
 var Qonto = Preset{
-	"Qonto", "IP address", []Rule{SlidingWindow(1000, 10*time.Second), SlidingWindow(10_000, 10*time.Minute)}, 10 * time.Second,
+	"Qonto", "IP address", []Rule{SlidingWindow(1000, 10*time.Second), SlidingWindow(10_000, 10*time.Minute)}, nil, 10 * time.Second,
 	"https://docs.qonto.com/get-started/general/rate-limitations", "2026-11",
 }
 
 // Asaas: 25,000 calls in twelve hours that begin with the first one, and 50 that read at a time.
 var Asaas = Preset{
-	"Asaas", "account", []Rule{SlidingWindow(25_000, 12*time.Hour).Burst(6250), Concurrency(50)}, time.Minute,
+	"Asaas", "account", []Rule{SlidingWindow(25_000, 12*time.Hour).Burst(6250), Concurrency(50)}, nil, time.Minute,
 	"https://docs.asaas.com/docs/api-limits-1", "2026-11",
 }
 
@@ -204,15 +245,15 @@ func Presets() []Preset {
 	return []Preset{
 		ShopifyGraphQL, ShopifyGraphQLAdvanced, ShopifyGraphQLPlus, ShopifyGraphQLEnterprise,
 		ShopifyREST, ShopifyRESTAdvanced, ShopifyRESTPlus,
-		Stripe, StripeSandbox, StripeEndpoint,
+		Stripe, StripeSandbox, StripeEndpoints,
 		GitHub, GitHubEnterprise, GitHubContent,
 		HubSpot, HubSpotProfessional, HubSpotEnterprise, HubSpotSearch,
 		SlackTier2, SlackTier3, SlackTier4,
 		Salesforce,
 		AmazonGetOrders, AmazonGetOrder, AmazonCreateFeed, AmazonCreateFeedDocument, AmazonGetFeed, AmazonFulfillment,
+		AmazonGetCatalogItem, AmazonSearchCatalogItems, AmazonListingsRestrictions, AmazonProductTypeDefinition, AmazonSearchProductTypes,
 		Xero,
 		QuickBooks, QuickBooksBatch,
-		Airtable, AirtableUser,
-		Notion, Shopline, Qonto, Asaas,
+		Airtable, Notion, Shopline, Qonto, Asaas,
 	}
 }

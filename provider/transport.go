@@ -38,6 +38,10 @@ type Transport struct {
 	// body what a 403 means. Defaults to the status and the header alone.
 	Bodies bool
 
+	// Follower is told what each response says of the limit, and moves the level of the entity. Defaults to nil: the limits
+	// stay as they are.
+	Follower *Follower
+
 	// OnThrottled is called after each refused call, with the error of the bucket if it could not be told. Defaults to
 	// logging that error.
 	OnThrottled func(r *http.Request, s Status, err error)
@@ -64,6 +68,9 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		begin = peek(response)
 	}
 	s := Parse(response.StatusCode, response.Header, begin, time.Now())
+	if t.Follower != nil {
+		t.Follower.Seen(t.entity(r), s)
+	}
 	if !s.Throttled {
 		return response, nil
 	}
