@@ -1,0 +1,127 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/drip-go/drip"
+)
+
+// Limiter is what a Worker needs of a limiter. GetDelay returns 0 and takes a token, or how long to postpone;
+// ReturnToken gives the token back. A Limiter that is an Admitter as well, as *drip.Bucket is, is used as such.
+type Limiter interface {
+	GetDelay(ctx context.Context, entityID string) (time.Duration, error)
+	ReturnToken(ctx context.Context, entityID string) error
+}
+
+// Admitter books the slots of what it postpones: the ticket travels with the message and lets it run before newcomers
+// when it is back. Tokens are leases, which are renewed while the operation runs.
+type Admitter interface {
+	Admit(ctx context.Context, entityID string, r drip.Request) (drip.Admission, error)
+	Settle(ctx context.Context, entityID string, l drip.Lease, cost int) error
+	Cancel(ctx context.Context, entityID string, a drip.Admission) error
+	Renew(ctx context.Context, entityID string, l drip.Lease) (drip.Lease, error)
+	Throttled(ctx context.Context, entityID string, retryAfter time.Duration) error
+}
+
+// plain is a Limiter without tickets as an Admitter.
+type plain struct{ Limiter }
+
+func (p plain) Admit(ctx context.Context, entity string, _ drip.Request) (drip.Admission, error) {
+	delay, err := p.GetDelay(ctx, entity)
+	return drip.Admission{Delay: delay}, err
+}
+
+func (p plain) Settle(ctx context.Context, entity string, _ drip.Lease, _ int) error {
+	return p.ReturnToken(ctx, entity)
+}
+
+func (p plain) Cancel(ctx context.Context, entity string, a drip.Admission) error {
+	if a.Delay > 0 {
+		return nil
+	}
+	return p.ReturnToken(ctx, entity)
+}
+
+func (plain) Renew(_ context.Context, _ string, l drip.Lease) (drip.Lease, error) { return l, nil }
+func (plain) Throttled(context.Context, string, time.Duration) error              { return nil }
+
+// Admit asks the limiter about a message. With a Delay of zero it may run: call Run. Otherwise it is postponed, and its
+// Note has the ticket.
+//
+// When the limiter gives no answer, nothing may run, unless Options.FailOpen is set. Admit then calls pause with a time
+// that grows: pause waits for it and reports whether to ask again. Without, the limiter's error is returned. An outage is
+// logged once, not for every message that waits; also one of some entities alone. An error that IsPermanent comes at once.
+func (w *Worker[M]) Admit(ctx context.Context, m *Message, pause func(time.Duration) bool) (drip.Admission, error) {
+	for backoff := firstBackoff; ; backoff = min(2*backoff, longestBackoff) {
+		if w.o.MaxAge > 0 && m.Note.Age() > w.o.MaxAge {
+			return drip.Admission{}, ErrTooOld
+		}
+		r := m.Request
+		r.Ticket = m.Note.Ticket
+		a, err := w.limiter.Admit(ctx, m.Entity, r)
+		switch {
+		case err == nil:
+			if w.outage.Works() {
+				w.o.Logger.Info("the limiter answers again", "unlimited", w.unlimited.Swap(0))
+			}
+			m.answered(a)
+			return a, nil
+		case IsPermanent(err):
+			return drip.Admission{}, err
+		}
+		if ctx.Err() == nil {
+			w.fails(m.Entity, err)
+			if w.o.FailOpen {
+				w.unlimited.Add(1)
+				m.unlimited, m.booked = true, false // the slot is booked by a limiter that does not answer
+				return drip.Admission{}, nil
+			}
+		}
+		if !pause(jitter(backoff)) {
+			return drip.Admission{}, err
+		}
+	}
+}
+
+// answered notes the ticket that goes with an answer of the limiter. The own ticket of what runs is used; should it run
+// again it keeps its place.
+func (m *Message) answered(a drip.Admission) {
+	if a.Delay > 0 {
+		m.Note.Ticket, m.booked = a.Ticket, !a.Ticket.IsZero()
+		return
+	}
+	m.lease, m.unlimited = a.Lease, false
+	m.Note.Ticket, m.booked = a.Lease.Ticket(), false
+}
+
+func (w *Worker[M]) fails(entity string, err error) {
+	if !w.outage.Fails() {
+		return
+	}
+	does := "messages wait"
+	if w.o.FailOpen {
+		does = "messages run without a limit"
+	}
+	w.o.Logger.Error("no answer from the limiter, "+does, "entity", entity, "error", err)
+}
+
+// Abandon gives up the slot that a message has booked, so that others get it. Call it when nobody takes the Outcome's
+// Note along. returned tells that the same delivery comes again, with the note that it had.
+func (w *Worker[M]) Abandon(ctx context.Context, m *Message, returned bool) {
+	if !m.booked || returned && m.Note.Ticket == m.carried {
+		return
+	}
+	m.booked = false
+	w.cancel(ctx, m.Entity, drip.Admission{Delay: 1, Ticket: m.Note.Ticket})
+}
+
+// cancel gives up an admission that is not used. When that fails it ends by itself.
+func (w *Worker[M]) cancel(ctx context.Context, entity string, a drip.Admission) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), returnTimeout)
+	defer cancel()
+	if err := w.limiter.Cancel(ctx, entity, a); err != nil && !errors.Is(err, drip.ErrNoLease) {
+		w.o.Logger.Debug("an unused admission was not cancelled", "entity", entity, "error", err)
+	}
+}

@@ -1,0 +1,224 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/drip-go/drip"
+)
+
+// ErrLeaseLost is the cause of an operation's context that was cancelled because its lease could not be renewed: the
+// operation has taken longer than the bucket's MaxLease, or the limiter could not be reached for too long. Its token
+// belongs to others now.
+var ErrLeaseLost = errors.New("the lease of the operation was lost")
+
+// Run runs the operation of a message that Admit has admitted, renews its lease meanwhile, gives it back on every path,
+// and says what follows.
+func (w *Worker[M]) Run(ctx context.Context, m *Message, run func(context.Context) error) Outcome {
+	var refused *ThrottledError
+	told := false
+	interrupted, err := w.leased(ctx, m, func(running context.Context) error {
+		err := caught(func() error { return run(running) })
+		if broken := caught(func() error { errors.As(err, &refused); return nil }); broken != nil {
+			return broken // the error's own methods panic
+		}
+		if refused != nil && !refused.MessageOnly {
+			// The limit is closed while the operation has its token, so that no other begins in between.
+			closes := m.Entity
+			if refused.Shared != "" {
+				closes = drip.SharedID(refused.Shared)
+			}
+			told = w.throttle(ctx, closes, max(refused.RetryAfter, w.o.RetryDelay))
+		}
+		return err
+	})
+	switch {
+	case err == nil:
+		return Outcome{Kind: Done, Note: m.Note}
+	case refused != nil && refused.MessageOnly:
+		return w.postpone(m, Refused, refused.RetryAfter, err)
+	case refused != nil:
+		delay := max(refused.RetryAfter, w.o.RetryDelay)
+		if told {
+			delay = w.rebook(ctx, m, delay)
+		}
+		return w.postpone(m, Refused, delay, err)
+	case interrupted && ctx.Err() == nil:
+		out := w.wait(m, w.o.RetryDelay, err)
+		w.o.Logger.Warn("an operation has lost its lease and will be tried again, which is no attempt", "entity", m.Entity, "message_id", m.ID, "not_before", out.Delay, "error", err)
+		return out
+	case ctx.Err() != nil && w.o.Attempts > 0: // and no wonder that it failed
+		return w.wait(m, w.o.RetryDelay, err)
+	}
+	return w.Fail(ctx, m, err)
+}
+
+// leased runs an operation under its lease. With interrupted the error is not the operation's: its lease was lost before
+// it was as old as a lease may be.
+func (w *Worker[M]) leased(ctx context.Context, m *Message, run func(context.Context) error) (interrupted bool, err error) {
+	op := &Operation{Entity: m.Entity, Attempts: m.Note.Attempts, Postponements: m.Note.Postponements, Age: m.Note.Age()}
+	op.cost.Store(-1)
+	ctx = context.WithValue(ctx, operationKey{}, op)
+	if m.unlimited {
+		return false, run(ctx)
+	}
+	cost := m.lease.Cost()
+	defer func() {
+		if real := op.cost.Load(); real >= 0 {
+			cost = int(real)
+		}
+		w.settle(ctx, m.Entity, m.lease, cost)
+	}()
+	if m.lease == (drip.Lease{}) {
+		return false, run(ctx)
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	k := &renewer{limiter: w.limiter, log: w.o.Logger, ctx: ctx, entity: m.Entity, lease: m.lease, lost: func() { cancel(ErrLeaseLost) }}
+	k.begin(m.lease.End().Sub(m.lease.Begin()) / 3)
+	defer k.stop()
+	err = run(ctx)
+	if err == nil || context.Cause(ctx) != ErrLeaseLost {
+		return false, err
+	}
+	lost := false
+	if err = told(err, func() { lost = errors.Is(err, ErrLeaseLost) }); !lost {
+		err = fmt.Errorf("%w: %w", ErrLeaseLost, err) // or it would say no more than that a context was cancelled
+	}
+	return !k.isOld(), err
+}
+
+// settle gives a token back, trying again for a while: with a plain limiter one that is not returned is lost. When it
+// fails for good that is only logged: what the operation has done must not be done again because of it.
+func (w *Worker[M]) settle(ctx context.Context, entity string, l drip.Lease, cost int) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), returnTimeout)
+	defer cancel()
+	for backoff := firstBackoff; ; backoff *= 2 {
+		err := w.limiter.Settle(ctx, entity, l, cost)
+		if err == nil {
+			return
+		}
+		if errors.Is(err, drip.ErrNoLease) {
+			if backoff == firstBackoff { // else the try before has done it
+				w.o.Logger.Warn("an operation has outlived its lease", "entity", entity)
+			}
+			return
+		}
+		if !sleep(ctx, jitter(backoff)) {
+			w.o.Logger.Error("a token was not returned", "entity", entity, "error", err)
+			return
+		}
+	}
+}
+
+// throttle closes an entity or a shared limit for retryAfter, and reports whether the limiter knows of it. An operation that was stopped is
+// not believed.
+func (w *Worker[M]) throttle(ctx context.Context, entity string, retryAfter time.Duration) bool {
+	if err := w.limiter.Throttled(ctx, entity, retryAfter); err != nil {
+		w.o.Logger.Error("the limiter was not told that the provider refuses calls", "entity", entity, "error", err)
+		return false
+	}
+	return true
+}
+
+// rebook books the slot of a message whose operation was refused, for when retryAfter is over. It returns how long the
+// message is to be postponed.
+func (w *Worker[M]) rebook(ctx context.Context, m *Message, retryAfter time.Duration) time.Duration {
+	r := m.Request
+	r.Ticket = m.Note.Ticket
+	a, err := w.limiter.Admit(ctx, m.Entity, r)
+	switch {
+	case err != nil:
+		return retryAfter
+	case a.Delay == 0: // it does not know of throttling
+		w.cancel(ctx, m.Entity, a)
+		return retryAfter
+	}
+	m.answered(a)
+	return max(a.Delay, retryAfter)
+}
+
+// returnTimeout bounds what the limiter is told after an operation, which goes on after its context has ended.
+const returnTimeout = 10 * time.Second
+
+// renewer renews a lease until it is stopped.
+type renewer struct {
+	limiter Admitter
+	log     *slog.Logger
+	ctx     context.Context
+	entity  string
+	lost    func()
+
+	mu      sync.Mutex
+	lease   drip.Lease
+	old     bool // the limiter makes it no longer
+	timer   *time.Timer
+	stopped bool
+}
+
+func (k *renewer) begin(d time.Duration) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.timer = time.AfterFunc(d, func() { k.renew(d) })
+}
+
+// renew is called by the timer. A third of the lease's time is left for a second try when the limiter does not answer.
+func (k *renewer) renew(d time.Duration) {
+	lease, err := k.limiter.Renew(k.ctx, k.entity, k.lease)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	switch {
+	case k.stopped:
+		return
+	case err == nil:
+		k.old = lease.End().Sub(k.lease.End()) < d/2
+		k.lease = lease
+	case errors.Is(err, drip.ErrNoLease) || time.Now().After(k.lease.End()):
+		k.log.Warn("a lease was lost while its operation runs", "entity", k.entity, "error", err)
+		k.lost()
+		return
+	}
+	k.timer.Reset(d)
+}
+
+// stop ends the renewals. One that is under way is not waited for: it renews what is settled, which changes nothing.
+func (k *renewer) stop() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.stopped = true
+	k.timer.Stop()
+}
+
+func (k *renewer) isOld() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.old
+}
+
+// Operation is what a message's operation can know and say about itself.
+type Operation struct {
+	Entity        string        // whose limit it runs under
+	Attempts      int           // how often it has failed before
+	Postponements int           // how often it was postponed
+	Age           time.Duration // since the message was first delivered
+
+	cost atomic.Int64 // what it has really cost; below zero: what was asked for
+}
+
+type operationKey struct{}
+
+// OperationOf returns the operation of a context that Run made, nil for any other.
+func OperationOf(ctx context.Context) *Operation {
+	op, _ := ctx.Value(operationKey{}).(*Operation)
+	return op
+}
+
+// SetCost says what the operation has really cost, in units: more than was asked for is owed by the entity's next
+// operations, less comes back. Without it the operation has cost what was asked for. It is safe for concurrent use; the
+// last one counts, a cost below zero counts as 0.
+func (o *Operation) SetCost(cost int) { o.cost.Store(int64(max(0, cost))) }

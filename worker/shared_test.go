@@ -1,0 +1,82 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/drip-go/drip"
+)
+
+// A refusal by a shared limit closes that for all entities, and no entity.
+func TestThrottledShared(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bucket := newBucket(t, drip.Options{Size: 10, RefreshRate: 10, Shared: map[string]drip.Limit{"app": {Size: 10}, "search": {Size: 10}}})
+		w := newWorker(t, Options[string]{Limiter: bucket})
+		out := w.Do(t.Context(), "shop", "", func(context.Context) error { return ThrottledShared("app", time.Minute, nil) })
+		if out.Kind != Refused || out.Delay < time.Minute || out.Note.Ticket.IsZero() || out.Note.Attempts != 0 {
+			t.Fatalf("Do = %+v", out)
+		}
+		if other := w.Do(t.Context(), "other", "", succeeds); other.Kind != Postponed || other.Delay < 59*time.Second {
+			t.Errorf("Do of another entity = %+v", other)
+		}
+		status, err := bucket.Inspect(t.Context(), "shop")
+		if err != nil || !status.ClosedUntil.IsZero() {
+			t.Errorf("its entity is closed: %+v, %v", status, err)
+		}
+		if a, err := bucket.Admit(t.Context(), "shop", drip.Request{Within: []string{"search"}}); err != nil || a.Delay != 0 {
+			t.Errorf("within another limit Admit = %+v, %v", a, err)
+		}
+		time.Sleep(out.Delay)
+		if out := w.Do(t.Context(), "shop", out.Note.String(), succeeds); out.Kind != Done {
+			t.Errorf("when it is over Do = %+v", out)
+		}
+		// A limit that there is not: the message waits alone.
+		if out := w.Do(t.Context(), "shop", "", func(context.Context) error { return ThrottledShared("ap", time.Minute, nil) }); out.Kind != Refused {
+			t.Errorf("Do = %+v", out)
+		}
+		if out := w.Do(t.Context(), "shop", "", succeeds); out.Kind != Done {
+			t.Errorf("Do of the next = %+v", out)
+		}
+	})
+}
+
+// What is over by the time it would run is given up at once, whatever it waits for, and leaves its slot to others.
+func TestDeadlineOfWhatIsPutOff(t *testing.T) {
+	failure := errors.New("failure")
+	for name, c := range map[string]struct {
+		run   func(context.Context) error // nil: the limit postpones it
+		spent int
+		cause error
+	}{
+		"postponed":        {},
+		"retried":          {run: func(context.Context) error { return failure }, spent: 1, cause: failure},
+		"refused":          {run: func(context.Context) error { return Throttled(time.Hour, failure) }, cause: failure},
+		"refused by app":   {run: func(context.Context) error { return ThrottledShared("app", time.Hour, failure) }, cause: failure},
+		"later":            {run: func(context.Context) error { return Later(time.Hour, nil) }},
+		"over when it ran": {run: func(context.Context) error { time.Sleep(2 * time.Minute); return failure }, spent: 1, cause: failure},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				end := time.Now().Add(time.Minute)
+				bucket := newBucket(t, drip.Options{Size: 1, RefreshRate: 1, RefreshInterval: time.Hour, Concurrency: 10, Shared: map[string]drip.Limit{"app": {Size: 10}}})
+				w := newWorker(t, Options[string]{Limiter: bucket, Attempts: 3, RetryDelay: 10 * time.Minute, Request: func(string) drip.Request { return drip.Request{Deadline: end} }})
+				if c.run == nil {
+					w.Do(t.Context(), "shop", "", succeeds)
+					c.run = func(context.Context) error { t.Error("it runs"); return nil }
+				}
+				out := w.Do(t.Context(), "shop", "", c.run)
+				if out.Kind != GivenUp || out.Delay != 0 || !errors.Is(out.Err, drip.ErrDeadline) || !errors.Is(out.Err, c.cause) && c.cause != nil || out.Note.Attempts != c.spent {
+					t.Errorf("Do = %+v", out)
+				}
+				for _, id := range []string{"shop", drip.SharedID("app")} {
+					if status, err := bucket.Inspect(t.Context(), id); err != nil || status.Booked != 0 || status.InUse != 0 {
+						t.Errorf("of %q is left %+v, %v", id, status, err)
+					}
+				}
+			})
+		})
+	}
+}

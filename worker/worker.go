@@ -1,0 +1,366 @@
+// Package worker takes messages of any queue through a rate limit: it admits, runs, renews the lease and settles.
+//
+// A [Worker] knows no queue. For each delivery the queue's code calls [Worker.Do], which runs the message's operation
+// or says how long to postpone it. One short text has to travel with the message, its [Note]: the queue's code stores it
+// in a header or in metadata, and hands it back with the next delivery. The packages below adapters do that for River,
+// JetStream, asynq and SQS, package consumer for RabbitMQ.
+//
+// An operation returns nil when it is done, an error to be tried again, or one of the errors that say more:
+// [Throttled] or [ThrottledShared] when the provider has refused it, [Later] to postpone this message alone, [Permanent] when it would fail
+// again.
+package worker
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"math/rand/v2"
+	"sync/atomic"
+	"time"
+
+	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/internal/outage"
+)
+
+// Options configure a Worker. M is the queue's type of a message.
+type Options[M any] struct {
+	// Limiter decides when a message may run: a *drip.Bucket. Required.
+	Limiter Limiter
+
+	// Entity returns the entity whose limit a message falls under. A message for which it fails has failed. Required.
+	Entity func(M) (string, error)
+
+	// Request returns what else the limiter is to know of a message: its cost, the shared limits that it is Within, whether
+	// it is Urgent, its Deadline, after which it is given up with drip.ErrDeadline. The Worker sets the ticket. It needs a
+	// Limiter that is an Admitter. Defaults to nil: one unit each, within all shared limits.
+	Request func(M) drip.Request
+
+	// ID names a message in the log. Defaults to nil: it has no name.
+	ID func(M) string
+
+	// FailOpen runs messages without a limit while the limiter gives no answer. Defaults to false: they wait.
+	FailOpen bool
+
+	// Attempts is how often a message whose operation fails is run in all, before it is given up. Defaults to 0: a
+	// failure is the queue's, which has retries of its own.
+	Attempts int
+
+	// RetryDelay is the time before the second attempt. It doubles with each further attempt, up to an hour unless it is
+	// longer itself, and up to a quarter is added at random. Throttled waits for it at least. Defaults to one second.
+	RetryDelay time.Duration
+
+	// MaxPostponements is how often a message may be postponed before it is given up. Defaults to 0: as often as it takes.
+	MaxPostponements int
+
+	// MaxAge is how long after its first delivery a message is given up instead of run. Defaults to 0: at any age.
+	MaxAge time.Duration
+
+	// Observe is called with the outcome of each delivery, for metrics. It must not block. Defaults to nil.
+	Observe func(ctx context.Context, m *Message, out Outcome)
+
+	// Logger gets outages of the limiter, lost leases and attempts that failed. Defaults to slog.Default().
+	Logger *slog.Logger
+}
+
+// Worker takes messages through a limit. Make one with New; it is safe for concurrent use.
+type Worker[M any] struct {
+	o       Options[M]
+	limiter Admitter
+
+	outage    outage.Outage
+	unlimited atomic.Int64 // how many have run without a limit in this outage
+}
+
+// New checks the options. Its error names the field that is wrong.
+func New[M any](o Options[M]) (*Worker[M], error) {
+	switch {
+	case o.Limiter == nil:
+		return nil, errors.New("worker: Options.Limiter is missing")
+	case o.Entity == nil:
+		return nil, errors.New("worker: Options.Entity is missing")
+	case o.Attempts < 0:
+		return nil, fmt.Errorf("worker: Options.Attempts is %d; it must not be below 0", o.Attempts)
+	case o.RetryDelay < 0:
+		return nil, fmt.Errorf("worker: Options.RetryDelay is %v; it must not be below 0", o.RetryDelay)
+	case o.MaxPostponements < 0:
+		return nil, fmt.Errorf("worker: Options.MaxPostponements is %d; it must not be below 0", o.MaxPostponements)
+	case o.MaxAge < 0:
+		return nil, fmt.Errorf("worker: Options.MaxAge is %v; it must not be below 0", o.MaxAge)
+	}
+	o.RetryDelay = cmp.Or(o.RetryDelay, time.Second)
+	o.Logger = cmp.Or(o.Logger, slog.Default())
+	l, ok := o.Limiter.(Admitter)
+	if !ok {
+		l = plain{o.Limiter}
+	}
+	return &Worker[M]{o: o, limiter: l}, nil
+}
+
+// Kind is what became of a delivery.
+type Kind string
+
+// The kinds of an Outcome. The Delay of the first three is zero, that of the others is above zero.
+const (
+	Done      Kind = "done"      // its operation has succeeded
+	Failed    Kind = "failed"    // its operation has failed, and the queue's own retries decide
+	GivenUp   Kind = "given up"  // it must not run any more
+	Postponed Kind = "postponed" // by the limit
+	Refused   Kind = "refused"   // by the provider: its operation returned Throttled or Later
+	Retried   Kind = "retried"   // its operation has failed and is tried again
+	Waiting   Kind = "waiting"   // it came early, the limiter gives no answer, or its lease was lost; nothing is spent
+)
+
+// Outcome says what to do with a delivery. If Delay is above zero, postpone it by that long, with Note. Else acknowledge
+// it if Err is nil. Else it has failed; if Kind is GivenUp, drop it or send it to the dead letters.
+type Outcome struct {
+	Kind  Kind
+	Delay time.Duration
+	Note  Note
+	Err   error // why the operation has failed, or the message was given up
+}
+
+// Message is one delivery in hand.
+type Message struct {
+	Entity  string       // whose limit it falls under
+	Request drip.Request // what the limiter is asked; its ticket is the Note's
+	Note    Note         // what has travelled with it
+	ID      string       // for the log; may be empty
+
+	carried   drip.Ticket // the ticket that the delivery came with
+	booked    bool        // the limiter has a slot for the Note's ticket
+	unlimited bool        // admitted without an answer of the limiter: there is nothing to give back
+	lease     drip.Lease
+}
+
+// Why a message is given up, besides an error that is permanent.
+var (
+	ErrTooOld   = errors.New("the message is too old")
+	ErrTooOften = errors.New("the message was postponed too often")
+)
+
+const (
+	// patience is how long Do waits in hand while the limiter gives no answer; outagePause is how long the message is then
+	// postponed. Queues take back a message that is in hand for long.
+	patience    = 2 * time.Second
+	outagePause = 5 * time.Second
+
+	// soon is how long Do holds a message that is back before it may run, instead of postponing it again.
+	soon = 250 * time.Millisecond
+)
+
+// Do takes a delivery one step of its way. It asks the limiter and, if the message may run, calls run and gives the token
+// back, whatever became of it. Note is the text of the Outcome that postponed the message, empty for a new message; a
+// text that is no note makes it a new one.
+//
+// The context of run ends with ctx and when the lease is lost; OperationOf tells what else is known. A panic of run is
+// an error. An Outcome that postpones spends none of the attempts unless it is Retried.
+func (w *Worker[M]) Do(ctx context.Context, msg M, note string, run func(context.Context) error) Outcome {
+	m, err := w.Open(msg, ParseNote(note))
+	var out Outcome
+	switch rest := time.Until(m.Note.Due); {
+	case err != nil:
+		out = w.Fail(ctx, m, err)
+	case rest > soon:
+		out = Outcome{Kind: Waiting, Delay: rest, Note: m.Note}
+	default:
+		out = w.step(ctx, m, run)
+	}
+	if out.Delay == 0 {
+		w.Abandon(ctx, m, out.Kind == Failed)
+	}
+	if out.Kind == GivenUp && (outlived(out.Err) || errors.Is(out.Err, ErrTooOften)) {
+		w.o.Logger.WarnContext(ctx, "a message is given up", "entity", m.Entity, "message_id", m.ID, "reason", out.Err)
+	}
+	if w.o.Observe != nil {
+		w.o.Observe(ctx, m, out)
+	}
+	return out
+}
+
+func (w *Worker[M]) step(ctx context.Context, m *Message, run func(context.Context) error) Outcome {
+	back, began := m.Note.Postponements > 0, time.Now()
+	if !sleep(ctx, time.Until(m.Note.Due)) {
+		return Outcome{Kind: Waiting, Delay: w.o.RetryDelay, Note: m.Note, Err: ctx.Err()}
+	}
+	for {
+		asked := time.Now()
+		a, err := w.Admit(ctx, m, func(pause time.Duration) bool {
+			return time.Since(asked)+pause < patience && sleep(ctx, pause)
+		})
+		switch {
+		case outlived(err):
+			return w.GiveUp(m, err)
+		case IsPermanent(err):
+			return w.Fail(ctx, m, err)
+		case err != nil:
+			return w.wait(m, outagePause, err)
+		case a.Delay == 0:
+			return w.Run(ctx, m, run)
+		case !back || time.Since(began)+a.Delay > soon:
+			return w.Postpone(m, a.Delay)
+		}
+		if !sleep(ctx, a.Delay) {
+			return w.Postpone(m, a.Delay)
+		}
+	}
+}
+
+// DrainTime is how long after its consumer's context that of Drain ends.
+const DrainTime = 30 * time.Second
+
+// Drain returns a context for messages in hand, which ends DrainTime after ctx: handlers may finish what they have begun.
+// Call end when nothing is in hand any more.
+func Drain(ctx context.Context) (hands context.Context, end context.CancelFunc) {
+	hands, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() {
+		sleep(hands, DrainTime)
+		cancel()
+	})
+	return hands, func() { stop(); cancel() }
+}
+
+// The methods below are the steps of Do, for a queue's code that puts steps of its own between them.
+
+// Open finds out the entity and the request of a message. A panic of the user's functions is an error. The Message is not
+// nil, also with an error.
+func (w *Worker[M]) Open(msg M, n Note) (_ *Message, err error) {
+	m := &Message{Note: n, carried: n.Ticket, booked: !n.Ticket.IsZero()}
+	err = caught(func() (err error) {
+		if w.o.ID != nil {
+			m.ID = w.o.ID(msg)
+		}
+		m.Entity, err = w.o.Entity(msg)
+		return err
+	})
+	switch {
+	case err != nil:
+		return m, fmt.Errorf("%w: %w", ErrEntity, err)
+	case m.Entity == "":
+		return m, Permanent(fmt.Errorf("%w: it is empty", ErrEntity))
+	case w.o.Request == nil:
+		return m, nil
+	}
+	return m, caught(func() error {
+		m.Request = w.o.Request(msg)
+		return nil
+	})
+}
+
+// Postpone puts off a message that the limit does not let run.
+func (w *Worker[M]) Postpone(m *Message, delay time.Duration) Outcome {
+	return w.postpone(m, Postponed, delay, nil)
+}
+
+func (w *Worker[M]) postpone(m *Message, kind Kind, delay time.Duration, cause error) Outcome {
+	if w.o.MaxPostponements > 0 && m.Note.Postponements >= w.o.MaxPostponements {
+		return w.GiveUp(m, ErrTooOften)
+	}
+	m.Note.Postponements++
+	return m.later(kind, delay, cause)
+}
+
+// wait puts off a message that spends nothing by it.
+func (w *Worker[M]) wait(m *Message, delay time.Duration, cause error) Outcome {
+	return m.later(Waiting, jitter(delay), cause)
+}
+
+func (m *Message) later(kind Kind, delay time.Duration, cause error) Outcome {
+	delay = min(max(delay, time.Millisecond), longestDelay)
+	m.Note.Due = time.Now().Add(delay + time.Millisecond - 1).Truncate(time.Millisecond) // never early
+	if end := m.Request.Deadline; !end.IsZero() && m.Note.Due.After(end) {
+		return Outcome{Kind: GivenUp, Note: m.Note, Err: lateFor(cause)}
+	}
+	return Outcome{Kind: kind, Delay: delay, Note: m.Note, Err: cause}
+}
+
+// lateFor is drip.ErrDeadline with the reason of the delay that is too long, if there is one.
+func lateFor(cause error) error {
+	if cause == nil {
+		return drip.ErrDeadline
+	}
+	return fmt.Errorf("%w: %w", drip.ErrDeadline, cause)
+}
+
+// outlived reports whether a message is given up because of the time, which spends no attempt.
+func outlived(err error) bool { return errors.Is(err, ErrTooOld) || errors.Is(err, drip.ErrDeadline) }
+
+// GiveUp ends a message that must not run any more.
+func (w *Worker[M]) GiveUp(m *Message, cause error) Outcome {
+	return Outcome{Kind: GivenUp, Note: m.Note, Err: cause}
+}
+
+// Fail spends an attempt of a message that has failed, and retries it or gives it up. Without Options.Attempts that is
+// the queue's to decide, unless the error is permanent.
+func (w *Worker[M]) Fail(ctx context.Context, m *Message, cause error) Outcome {
+	m.Note.Attempts++
+	final, stack := false, []byte(nil)
+	raw := cause
+	cause = told(raw, func() {
+		final = IsPermanent(raw)
+		if p := (*PanicError)(nil); errors.As(raw, &p) {
+			stack = p.Stack
+		}
+	})
+	switch {
+	case w.o.Attempts > 0:
+	case final:
+		return w.GiveUp(m, cause)
+	default:
+		return Outcome{Kind: Failed, Note: m.Note, Err: cause}
+	}
+	log := w.o.Logger.With("entity", m.Entity, "attempt", m.Note.Attempts, "message_id", m.ID, "error", cause)
+	if stack != nil {
+		log = log.With("stack", string(stack))
+	}
+	if final || m.Note.Attempts >= w.o.Attempts {
+		log.ErrorContext(ctx, "a message failed for the last time")
+		return w.GiveUp(m, cause)
+	}
+	delay := retryDelay(w.o.RetryDelay, m.Note.Attempts)
+	out := m.later(Retried, jitter(delay), cause)
+	if out.Kind == Retried {
+		log.WarnContext(ctx, "a message failed and will be tried again", "not_before", delay)
+	}
+	return out
+}
+
+const (
+	firstBackoff   = 100 * time.Millisecond
+	longestBackoff = 10 * time.Second
+	longestRetry   = time.Hour
+
+	// longestDelay bounds the delays that a handler may ask for, and the time that a note may tell.
+	longestDelay = 366 * 24 * time.Hour
+)
+
+// jitter adds up to a quarter, so that messages which failed together don't come back together. It never takes away.
+func jitter(d time.Duration) time.Duration { return d + rand.N(min(d/4, math.MaxInt64-d)+1) }
+
+// retryDelay is the time before a message is tried again that has failed so often, without the jitter: base, which is
+// above zero, then twice as long each time, up to an hour or base if that is longer.
+func retryDelay(base time.Duration, failures int) time.Duration {
+	longest := max(base, longestRetry)
+	doublings := min(max(failures-1, 0), 62)
+	if base > longest>>doublings {
+		return longest
+	}
+	return base << doublings
+}
+
+// sleep waits for d and reports whether ctx lived that long.
+func sleep(ctx context.Context, d time.Duration) bool {
+	if d <= 0 {
+		return ctx.Err() == nil
+	}
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

@@ -1,0 +1,535 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/drip-go/drip"
+)
+
+var quiet = slog.New(slog.DiscardHandler)
+
+func newBucket(t testing.TB, o drip.Options) *drip.Bucket {
+	t.Helper()
+	if o.Start.IsZero() {
+		o.Start = time.Unix(0, 0)
+	}
+	b, err := drip.New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// newWorker makes a worker whose messages are their entities.
+func newWorker(t testing.TB, o Options[string]) *Worker[string] {
+	t.Helper()
+	if o.Entity == nil {
+		o.Entity = func(m string) (string, error) { return m, nil }
+	}
+	if o.Logger == nil {
+		o.Logger = quiet
+	}
+	w, err := New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+func succeeds(context.Context) error { return nil }
+
+// Each message is postponed once at most, spends nothing by it, and runs when its slot is there.
+func TestDoPostponesOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorker(t, Options[string]{Limiter: newBucket(t, drip.Options{Size: 5, RefreshRate: 5})})
+		var mu sync.Mutex
+		ran := map[int64]int{}
+		var all sync.WaitGroup
+		for range 40 {
+			all.Go(func() {
+				note := ""
+				for {
+					out := w.Do(t.Context(), "shop", note, func(ctx context.Context) error {
+						if op := OperationOf(ctx); op.Entity != "shop" || op.Postponements > 1 || op.Attempts != 0 {
+							t.Errorf("the operation is %+v", op)
+						}
+						mu.Lock()
+						defer mu.Unlock()
+						ran[time.Now().Unix()]++
+						return nil
+					})
+					if out.Kind == Done {
+						return
+					}
+					if out.Kind != Postponed || out.Delay <= 0 || out.Err != nil {
+						t.Errorf("Do = %+v", out)
+						return
+					}
+					note = out.Note.String()
+					time.Sleep(out.Delay)
+				}
+			})
+		}
+		all.Wait()
+		for second, n := range ran {
+			if n > 5 {
+				t.Errorf("%d ran in second %d, allowed are 5", n, second)
+			}
+		}
+	})
+}
+
+// The outcome of each way in which an operation ends, and the token that is back after it.
+func TestOutcomes(t *testing.T) {
+	failure := errors.New("failure")
+	for name, c := range map[string]struct {
+		attempts  int
+		note      Note
+		run       func(context.Context) error
+		kind      Kind
+		least     time.Duration
+		err       error
+		spent     int // attempts
+		postponed int
+	}{
+		"succeeds":                          {run: succeeds, kind: Done},
+		"fails, the queue retries":          {run: func(context.Context) error { return failure }, kind: Failed, err: failure, spent: 1},
+		"fails, the worker retries":         {attempts: 3, run: func(context.Context) error { return failure }, kind: Retried, least: time.Second, err: failure, spent: 1},
+		"fails for the last time":           {attempts: 3, note: Note{Attempts: 2}, run: func(context.Context) error { return failure }, kind: GivenUp, err: failure, spent: 3},
+		"would fail again":                  {run: func(context.Context) error { return Permanent(failure) }, kind: GivenUp, err: failure, spent: 1},
+		"is throttled":                      {attempts: 3, run: func(context.Context) error { return Throttled(time.Minute, failure) }, kind: Refused, least: time.Minute, err: failure, postponed: 1},
+		"is throttled, the provider says 0": {run: func(context.Context) error { return Throttled(0, nil) }, kind: Refused, least: time.Second, postponed: 1},
+		"wants to run later":                {attempts: 1, run: func(context.Context) error { return fmt.Errorf("busy: %w", Later(time.Hour, failure)) }, kind: Refused, least: time.Hour, err: failure, postponed: 1},
+		"wants to run at once":              {run: func(context.Context) error { return Later(-1, nil) }, kind: Refused, least: time.Millisecond, postponed: 1},
+		"panics":                            {attempts: 3, run: func(context.Context) error { panic("oh") }, kind: Retried, least: time.Second, spent: 1},
+		"its error panics":                  {attempts: 3, run: func(context.Context) error { return broken{} }, kind: Retried, least: time.Second, spent: 1},
+		"came early":                        {note: Note{Due: time.Now().Add(time.Hour)}, kind: Waiting, least: 59 * time.Minute},
+		"is too old":                        {note: Note{First: time.Now().Add(-25 * time.Hour)}, kind: GivenUp, err: ErrTooOld},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bucket := newBucket(t, drip.Options{Size: 10, RefreshRate: 10})
+			w := newWorker(t, Options[string]{Limiter: bucket, Attempts: c.attempts, MaxAge: 24 * time.Hour})
+			ran := false
+			out := w.Do(t.Context(), "shop", c.note.String(), func(ctx context.Context) error {
+				if ran = true; c.run == nil {
+					t.Error("it runs")
+				}
+				return c.run(ctx)
+			})
+			if out.Kind != c.kind || out.Delay < c.least || out.Delay > 2*c.least || c.err != nil && !errors.Is(out.Err, c.err) {
+				t.Errorf("Do = %+v", out)
+			}
+			if out.Note.Attempts != c.spent || out.Note.Postponements != c.postponed {
+				t.Errorf("its note is %v", out.Note)
+			}
+			if (out.Delay > 0) != (out.Kind != Done && out.Kind != Failed && out.Kind != GivenUp) {
+				t.Errorf("a delay of %v goes with %q", out.Delay, out.Kind)
+			}
+			if status, err := bucket.Inspect(t.Context(), "shop"); err != nil || status.InUse != 0 {
+				t.Errorf("%d tokens are out (%v)", status.InUse, err)
+			}
+			if ran != (c.run != nil) {
+				t.Errorf("ran: %v", ran)
+			}
+		})
+	}
+}
+
+// broken is an error whose methods panic.
+type broken struct{}
+
+func (broken) Error() string { panic("no text") }
+func (broken) Unwrap() error { panic("no cause") }
+
+// Throttled closes the entity, Later does not.
+func TestLaterIsOfTheMessageAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorker(t, Options[string]{Limiter: newBucket(t, drip.Options{Size: 10, RefreshRate: 10})})
+		if out := w.Do(t.Context(), "shop", "", func(context.Context) error { return Later(time.Hour, nil) }); out.Kind != Refused {
+			t.Fatalf("Do = %+v", out)
+		}
+		if out := w.Do(t.Context(), "shop", "", succeeds); out.Kind != Done {
+			t.Errorf("after Later Do of another = %+v", out)
+		}
+		refused := w.Do(t.Context(), "shop", "", func(context.Context) error { return Throttled(time.Minute, nil) })
+		other := w.Do(t.Context(), "shop", "", succeeds)
+		if other.Kind != Postponed || other.Delay < 59*time.Second {
+			t.Errorf("after Throttled Do of another = %+v", other)
+		}
+		time.Sleep(refused.Delay)
+		if out := w.Do(t.Context(), "shop", refused.Note.String(), succeeds); out.Kind != Done {
+			t.Errorf("when it is over Do = %+v", out)
+		}
+	})
+}
+
+// A message that goes for good gives its slot to others; it also does when it was postponed too often.
+func TestGivenUpMessagesLeaveTheirSlots(t *testing.T) {
+	bucket := newBucket(t, drip.Options{Size: 1, RefreshRate: 1, RefreshInterval: time.Hour, Concurrency: 10})
+	w := newWorker(t, Options[string]{Limiter: bucket, MaxPostponements: 1})
+	if out := w.Do(t.Context(), "shop", "", succeeds); out.Kind != Done {
+		t.Fatalf("Do = %+v", out)
+	}
+	out := w.Do(t.Context(), "shop", "", succeeds)
+	if out.Kind != Postponed {
+		t.Fatalf("Do = %+v", out)
+	}
+	n := out.Note
+	n.Due = time.Time{}
+	out = w.Do(t.Context(), "shop", n.String(), succeeds)
+	if out.Kind != GivenUp || !errors.Is(out.Err, ErrTooOften) {
+		t.Errorf("Do = %+v", out)
+	}
+	if status, err := bucket.Inspect(t.Context(), "shop"); err != nil || status.Booked != 0 {
+		t.Errorf("%d slots are booked (%v)", status.Booked, err)
+	}
+}
+
+// A message without an entity fails, and one that the limit can never admit is given up.
+func TestMessagesThatCannotRun(t *testing.T) {
+	bucket := newBucket(t, drip.Options{Size: 10, RefreshRate: 10})
+	w := newWorker(t, Options[string]{
+		Limiter: bucket,
+		Entity: func(m string) (string, error) {
+			switch m {
+			case "fails":
+				return "", errors.New("no such shop")
+			case "panics":
+				panic("oh")
+			}
+			return m, nil
+		},
+		Request: func(m string) drip.Request { return drip.Request{Cost: len(m)} },
+	})
+	for m, want := range map[string]struct {
+		kind Kind
+		err  error
+	}{"fails": {Failed, ErrEntity}, "panics": {Failed, ErrEntity}, "": {GivenUp, ErrEntity}, "far too large": {GivenUp, drip.ErrCost}, "fine": {Done, nil}} {
+		if out := w.Do(t.Context(), m, "", succeeds); out.Kind != want.kind || !errors.Is(out.Err, want.err) {
+			t.Errorf("Do(%q) = %+v", m, out)
+		}
+	}
+}
+
+// A message whose slot would lie past its deadline is given up at once, and books none.
+func TestDeadline(t *testing.T) {
+	bucket := newBucket(t, drip.Options{Size: 1, RefreshRate: 1, RefreshInterval: time.Hour})
+	w := newWorker(t, Options[string]{Limiter: bucket, Request: func(string) drip.Request {
+		return drip.Request{Deadline: time.Now().Add(time.Minute)}
+	}})
+	if out := w.Do(t.Context(), "shop", "", succeeds); out.Kind != Done {
+		t.Errorf("Do = %+v", out)
+	}
+	if out := w.Do(t.Context(), "shop", "", succeeds); out.Kind != GivenUp || !errors.Is(out.Err, drip.ErrDeadline) {
+		t.Errorf("Do = %+v", out)
+	}
+	if status, err := bucket.Inspect(t.Context(), "shop"); err != nil || status.Booked != 0 {
+		t.Errorf("%d slots are booked (%v)", status.Booked, err)
+	}
+}
+
+// While the limiter gives no answer a message is put off soon, and spends nothing.
+func TestDoInAnOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var observed []Outcome
+		w := newWorker(t, Options[string]{
+			Limiter: limiterOf(func(string) error { return errors.New("no answer") }),
+			Observe: func(_ context.Context, _ *Message, out Outcome) { observed = append(observed, out) },
+		})
+		began := time.Now()
+		out := w.Do(t.Context(), "shop", "", func(context.Context) error { t.Error("it runs"); return nil })
+		if out.Kind != Waiting || out.Delay < outagePause || out.Note.Postponements != 0 || out.Note.Attempts != 0 || time.Since(began) > patience {
+			t.Errorf("Do = %+v after %v", out, time.Since(began))
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		began = time.Now()
+		if out := w.Do(ctx, "shop", "", succeeds); out.Kind != Waiting || time.Since(began) > time.Second {
+			t.Errorf("Do = %+v after %v with a context of a second", out, time.Since(began))
+		}
+		if len(observed) != 2 || observed[0] != out {
+			t.Errorf("observed was %+v", observed)
+		}
+	})
+}
+
+// What is in hand has some time to end when its consumer is stopped.
+func TestDrain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		hands, end := Drain(ctx)
+		defer end()
+		cancel()
+		began := time.Now()
+		<-hands.Done()
+		if passed := time.Since(began); passed != DrainTime {
+			t.Errorf("it has ended after %v", passed)
+		}
+		hands, end = Drain(t.Context())
+		end()
+		<-hands.Done()
+	})
+}
+
+// What a note writes it reads, within its bounds. What was not written by one is a new message's.
+func TestNote(t *testing.T) {
+	now := time.Now().Truncate(time.Millisecond)
+	bucket := newBucket(t, drip.Options{Size: 1, RefreshRate: 1, RefreshInterval: 24 * time.Hour})
+	var ticket drip.Ticket
+	for range 3 {
+		a, err := bucket.Admit(t.Context(), "shop", drip.Request{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ticket = a.Ticket
+	}
+	for _, n := range []Note{
+		{First: now}, {First: now.Add(-time.Hour), Due: now.Add(time.Minute), Attempts: 3, Postponements: 7},
+		{First: now.Add(-time.Hour), Due: now.Add(time.Minute), Attempts: math.MaxInt32, Postponements: math.MaxInt32, Ticket: ticket},
+	} {
+		text := n.String()
+		if got := ParseNote(text); got.String() != text || got.Ticket != n.Ticket || !got.Due.Equal(n.Due) {
+			t.Errorf("%+v is %q, read is %+v", n, text, got)
+		}
+		if len(text) > longestNote || strings.ContainsAny(text, "\",\n") {
+			t.Errorf("a note is %q", text)
+		}
+	}
+	for _, text := range []string{
+		"", "x", "due=", "due=-1", "due=x", "ticket=x", "due=1 attempts=x", "attempts=99999999999999999999", "name=1", "\xff\xfe",
+		fmt.Sprint("due=", now.Add(2*longestDelay).UnixMilli()), strings.Repeat("attempts=1 ", 1000),
+	} {
+		n := ParseNote(text)
+		if n.Age() > time.Minute || !n.Ticket.IsZero() || !n.Due.IsZero() || n.Attempts != 0 || n.Postponements != 0 {
+			t.Errorf("%q is %+v, want a new message's", text, n)
+		}
+	}
+	if n := ParseNote(fmt.Sprint("first=", now.Add(time.Hour).UnixMilli())); n.Age() < 0 || n.First.After(time.Now()) {
+		t.Errorf("a first delivery in the future is %+v", n)
+	}
+}
+
+func TestNewNamesTheWrongField(t *testing.T) {
+	for want, o := range map[string]Options[string]{
+		"worker: Options.Limiter is missing":                             {},
+		"worker: Options.Entity is missing":                              {Limiter: limiterOf(nil)},
+		"worker: Options.Attempts is -1; it must not be below 0":         {Limiter: limiterOf(nil), Attempts: -1},
+		"worker: Options.RetryDelay is -1ns; it must not be below 0":     {Limiter: limiterOf(nil), RetryDelay: -1},
+		"worker: Options.MaxAge is -1ns; it must not be below 0":         {Limiter: limiterOf(nil), MaxAge: -1},
+		"worker: Options.MaxPostponements is -1; it must not be below 0": {Limiter: limiterOf(nil), MaxPostponements: -1},
+	} {
+		if o.Limiter != nil {
+			o.Entity = func(string) (string, error) { return "", nil }
+			if strings.Contains(want, "Entity") {
+				o.Entity = nil
+			}
+		}
+		if _, err := New(o); err == nil || err.Error() != want {
+			t.Errorf("New = %v, want %s", err, want)
+		}
+	}
+}
+
+// A lease is renewed as long as its operation runs, and the operation is told when that is no longer possible.
+func TestLeaseIsRenewed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bucket := newBucket(t, drip.Options{Size: 10, Concurrency: 1, Lease: time.Minute, MaxLease: time.Hour})
+		w := newWorker(t, Options[string]{Limiter: bucket})
+		began := time.Now()
+		out := w.Do(t.Context(), "shop", "", func(ctx context.Context) error {
+			for time.Since(began) < 59*time.Minute {
+				time.Sleep(time.Minute)
+				other, err := bucket.Admit(ctx, "shop", drip.Request{})
+				if err != nil || other.Delay == 0 {
+					t.Fatalf("after %v Admit = %+v, %v: there is one token", time.Since(began), other, err)
+				}
+				if err := bucket.Cancel(ctx, "shop", other); err != nil {
+					t.Fatal(err)
+				}
+			}
+			<-ctx.Done()
+			if lasted := time.Since(began); lasted < time.Hour || lasted > time.Hour+time.Minute {
+				t.Errorf("the operation was told after %v that its lease is lost", lasted)
+			}
+			return context.Cause(ctx)
+		})
+		if !errors.Is(out.Err, ErrLeaseLost) {
+			t.Errorf("Do = %+v, want ErrLeaseLost", out)
+		}
+	})
+}
+
+// The real cost of an operation is what is charged.
+func TestSetCost(t *testing.T) {
+	bucket := newBucket(t, drip.Options{Size: 10, RefreshRate: 10, RefreshInterval: 24 * time.Hour})
+	w := newWorker(t, Options[string]{Limiter: bucket, Request: func(string) drip.Request { return drip.Request{Cost: 5} }})
+	w.Do(t.Context(), "shop", "", func(ctx context.Context) error { OperationOf(ctx).SetCost(2); return nil })
+	if a, err := bucket.Admit(t.Context(), "shop", drip.Request{Cost: 8}); err != nil || a.Delay != 0 {
+		t.Errorf("of 10 units 2 were spent, and Admit of 8 = %+v, %v", a, err)
+	}
+}
+
+// A limiter without tickets is used, too. Its tokens are returned, also when that fails at first and the context is over.
+func TestPlainLimiter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := &stubborn{failures: 3}
+		w := newWorker(t, Options[string]{Limiter: l})
+		ctx, cancel := context.WithCancel(t.Context())
+		if out := w.Do(ctx, "shop", "", func(context.Context) error { cancel(); return nil }); out.Kind != Done || l.returned != 1 {
+			t.Errorf("Do = %+v, the token was returned %d times; want once", out, l.returned)
+		}
+	})
+}
+
+// stubborn fails to return a token some times.
+type stubborn struct{ failures, returned int }
+
+func (l *stubborn) GetDelay(context.Context, string) (time.Duration, error) { return 0, nil }
+func (l *stubborn) ReturnToken(context.Context, string) error {
+	if l.failures--; l.failures >= 0 {
+		return errors.New("connection refused")
+	}
+	l.returned++
+	return nil
+}
+
+// Between two attempts there is never less than RetryDelay, then twice as much each time up to an hour, and the random
+// part only adds.
+func TestRetryDelay(t *testing.T) {
+	check := func(base time.Duration, failures int) {
+		t.Helper()
+		d, longest := retryDelay(base, failures), max(base, longestRetry)
+		if d < base || d > longest || failures <= 1 && d != base {
+			t.Fatalf("retryDelay(%v, %d) = %v", base, failures, d)
+		}
+		if failures < math.MaxInt {
+			want := longest
+			if d <= longest/2 {
+				want = 2 * d
+			}
+			if next := retryDelay(base, failures+1); failures >= 1 && next != want {
+				t.Fatalf("retryDelay(%v, %d) = %v, then %v; want %v", base, failures, d, next, want)
+			}
+		}
+		if j := jitter(d); j < d || j-d > d/4 {
+			t.Fatalf("jitter(%v) = %v", d, j)
+		}
+	}
+	bases := []time.Duration{1, 2, 3, time.Millisecond, time.Second, longestRetry - 1, longestRetry, longestRetry + 1, math.MaxInt64 - 1, math.MaxInt64}
+	counts := []int{0, 1, 2, 3, 12, 13, 31, 32, 33, 41, 42, 43, 62, 63, 64, 65, math.MaxInt32, math.MaxInt - 1, math.MaxInt}
+	for range 300 {
+		bases = append(bases, time.Duration(1+rand.Int64N(1<<(1+rand.IntN(62)))))
+		counts = append(counts, 1+rand.IntN(1<<(1+rand.IntN(62))))
+	}
+	for _, base := range bases {
+		for _, failures := range counts {
+			check(base, failures)
+		}
+	}
+}
+
+// limiterOf lets run what it has no error for.
+type limiterOf func(entity string) error
+
+func (f limiterOf) GetDelay(_ context.Context, entity string) (time.Duration, error) {
+	return 0, f(entity)
+}
+func (f limiterOf) ReturnToken(context.Context, string) error { return nil }
+
+// An outage of an hour is asked about now and then. It is logged when it begins and when it is over, with how many have run
+// without a limit meanwhile; also one in which the limiter answers for others.
+func TestOutageIsLoggedOnce(t *testing.T) {
+	for _, failOpen := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			const waiting, inHand = 10, 5 * time.Minute
+			began := time.Now()
+			var log lines
+			var tries, unlimited atomic.Int64
+			w := newWorker(t, Options[string]{FailOpen: failOpen, Logger: slog.New(&log), Limiter: limiterOf(func(entity string) error {
+				if entity == "fine" || time.Since(began) > time.Hour {
+					return nil
+				}
+				tries.Add(1)
+				return errors.New("no answer")
+			})})
+			ask := func(entity string) {
+				m, err := w.Open(entity, Note{})
+				if err != nil {
+					t.Error(err)
+				}
+				asked := time.Now()
+				_, err = w.Admit(t.Context(), m, func(d time.Duration) bool { return time.Since(asked) < inHand && sleep(t.Context(), d) })
+				answered := entity == "fine" || time.Since(began) > time.Hour
+				if err != nil && !answered && !failOpen {
+					return // it has waited in hand for long enough, and asks again when it is back
+				}
+				if err != nil || m.unlimited == answered || !answered && !failOpen {
+					t.Errorf("Admit = %v for %s after %v", err, entity, time.Since(began))
+				}
+				if m.unlimited {
+					unlimited.Add(1)
+				}
+			}
+			var all sync.WaitGroup
+			for i := range waiting + 1 {
+				entity, until := fmt.Sprint("shop", i), time.Hour
+				if i == waiting {
+					entity, until = "fine", 2*time.Hour
+				}
+				all.Go(func() {
+					for time.Since(began) < until {
+						ask(entity)
+						time.Sleep(7 * time.Second)
+					}
+				})
+			}
+			all.Wait()
+			if most := waiting * (10*int(time.Hour/inHand) + int(time.Hour/longestBackoff)); !failOpen && tries.Load() > int64(most) {
+				t.Errorf("%d messages asked %d times in an hour, want at most %d", waiting, tries.Load(), most)
+			}
+			want := []string{"no answer from the limiter, messages wait", "the limiter answers again, unlimited: 0"}
+			if failOpen {
+				want = []string{"no answer from the limiter, messages run without a limit", fmt.Sprint("the limiter answers again, unlimited: ", unlimited.Load())}
+			}
+			if !slices.Equal(log.all, want) {
+				t.Errorf("logged was %q, want %q", log.all, want)
+			}
+		})
+	}
+}
+
+// lines is a log of messages.
+type lines struct {
+	mu  sync.Mutex
+	all []string
+}
+
+func (l *lines) Enabled(context.Context, slog.Level) bool { return true }
+func (l *lines) WithAttrs([]slog.Attr) slog.Handler       { return l }
+func (l *lines) WithGroup(string) slog.Handler            { return l }
+
+func (l *lines) Handle(_ context.Context, r slog.Record) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	text := r.Message
+	r.Attrs(func(a slog.Attr) bool {
+		if a.Key == "unlimited" {
+			text += fmt.Sprint(", unlimited: ", a.Value)
+		}
+		return true
+	})
+	l.all = append(l.all, text)
+	return nil
+}

@@ -1,0 +1,207 @@
+package workertest
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/internal/servers"
+	"github.com/drip-go/drip/storage"
+	_ "github.com/drip-go/drip/storage/redis" // for the limits that outlive a process
+)
+
+// step is one of a message's way, at which a process dies.
+type step string
+
+var steps = []step{
+	"when it has come",
+	"after Admit has postponed it",
+	"after Admit lets it run",
+	"in the handler",
+	"after the handler, before the lease is settled",
+	"after the lease is settled",
+}
+
+const (
+	nowhere = iota - 1 // the process lives: see Benchmark
+	came
+	postponed
+	admitted
+	handling
+	handled
+	settled
+)
+
+// fateful is how many messages have to come to a step before it kills: others are then at any other.
+const fateful = 3
+
+// job is what a process of the suite is told.
+type job struct {
+	Queue, Storage string
+	Step           int
+	Rate           int // the limit: so many a second, and at once
+}
+
+const variable = "DRIP_WORKERTEST"
+
+// Child is the first call of the adapter's TestMain. In a process that Run has started it consumes until it dies, and does
+// not return. In any other it lets eight tests run at once, since they wait most of the time.
+func Child(a Adapter) {
+	text := os.Getenv(variable)
+	if text == "" {
+		if err := flag.Set("test.parallel", "8"); err != nil { // -parallel on the command line is read later, and counts
+			panic(err)
+		}
+		return
+	}
+	var j job
+	err := json.Unmarshal([]byte(text), &j)
+	switch {
+	case err != nil:
+	case j.Step == nowhere:
+		if err = consumer(a, j); err == nil {
+			os.Exit(0)
+		}
+	default:
+		err = victim(context.Background(), a, j)
+	}
+	fmt.Println("failed", err)
+	os.Exit(1)
+}
+
+func victim(ctx context.Context, a Adapter, j job) error {
+	b, closeBucket, err := shared(ctx, j.Storage, j.Rate)
+	if err != nil {
+		return err
+	}
+	defer closeBucket()
+	q, err := a.Open(ctx, j.Queue)
+	if err != nil {
+		return err
+	}
+	m := &mortal{Bucket: b, at: j.Step}
+	return q.Consume(ctx, m, func(_ context.Context, msg Message) error {
+		fmt.Println("ran", msg.ID, msg.Entity, time.Now().UnixMilli())
+		m.reached(handling)
+		time.Sleep(20 * time.Millisecond)
+		return nil
+	})
+}
+
+const crashRate = 4
+
+// shared is a bucket whose state outlives the process.
+func shared(ctx context.Context, url string, rate int) (*drip.Bucket, func(), error) {
+	s, err := storage.Open(ctx, url)
+	if err != nil {
+		return nil, nil, err
+	}
+	b, err := drip.New(drip.Options{Size: rate, RefreshRate: rate, Lease: 2 * time.Second, Storage: s})
+	return b, func() {
+		if c, ok := s.(interface{ Close() error }); ok {
+			c.Close()
+		}
+	}, err
+}
+
+// mortal is a bucket in a process that dies when the n-th message comes to a step.
+type mortal struct {
+	*drip.Bucket
+	at   int
+	seen atomic.Int64
+}
+
+func (m *mortal) reached(step int) {
+	if m.at == step && m.seen.Add(1) == fateful {
+		if p, err := os.FindProcess(os.Getpid()); err == nil {
+			p.Kill()
+		}
+		select {}
+	}
+}
+
+func (m *mortal) Admit(ctx context.Context, entity string, r drip.Request) (drip.Admission, error) {
+	m.reached(came)
+	a, err := m.Bucket.Admit(ctx, entity, r)
+	if a.Delay > 0 {
+		m.reached(postponed)
+	} else {
+		m.reached(admitted)
+	}
+	return a, err
+}
+
+func (m *mortal) Settle(ctx context.Context, entity string, l drip.Lease, cost int) error {
+	m.reached(handled)
+	err := m.Bucket.Settle(ctx, entity, l, cost)
+	m.reached(settled)
+	return err
+}
+
+// A process is killed at each step of a message's way. Another one takes over: every message runs, some twice, none
+// over the limit, and no token stays out.
+func testCrash(t *testing.T, s *suite) {
+	url := servers.UseRedis(t).URL()
+	for i, name := range steps {
+		t.Run(string(name), func(t *testing.T) {
+			t.Parallel()
+			crash(t, newSuite(t, s.Adapter), i, url)
+		})
+	}
+}
+
+func crash(t *testing.T, s *suite, at int, url string) {
+	const n, entities = 24, 2
+	// The storage is shared by all queues, so the entities have the queue's name.
+	messages := make([]Message, n)
+	for i := range messages {
+		messages[i] = Message{ID: fmt.Sprint("m", i), Entity: fmt.Sprint(s.name, "-", i%entities)}
+	}
+	s.must(s.queue.Publish(t.Context(), messages...))
+	text, err := json.Marshal(job{s.name, url, at, crashRate})
+	s.must(err)
+	ctx, cancel := context.WithTimeout(t.Context(), s.patience())
+	defer cancel()
+	cmd := exec.CommandContext(ctx, os.Args[0])
+	cmd.Env = append(os.Environ(), variable+"="+string(text))
+	out, err := cmd.Output()
+	if err == nil || ctx.Err() != nil || strings.Contains(string(out), "failed") {
+		t.Fatalf("the process was to be killed: %v, %s", err, out)
+	}
+	for lines := bufio.NewScanner(strings.NewReader(string(out))); lines.Scan(); {
+		var r run
+		var ms int64
+		if k, _ := fmt.Sscanf(lines.Text(), "ran %s %s %d", &r.ID, &r.Entity, &ms); k == 3 {
+			r.at = time.UnixMilli(ms)
+			s.ran = append(s.ran, r)
+		}
+	}
+	b, closeBucket, err := shared(t.Context(), url, crashRate)
+	s.must(err)
+	t.Cleanup(closeBucket)
+	s.consume(b, s.handle)
+	s.eventually(2*s.patience(), "all messages ran", func() bool { m, _ := s.counts(); return m == n })
+	s.empty()
+	s.within(crashRate, crashRate, time.Second)
+	_, twice := s.counts() // at most what the dead process had in hand, which is all
+	if len(s.ran) > n+twice {
+		t.Errorf("of %d messages some ran more than twice: %d runs", n, len(s.ran))
+	}
+	for i := range entities {
+		s.eventually(s.patience(), "no token is out", func() bool {
+			status, err := b.Inspect(t.Context(), fmt.Sprint(s.name, "-", i))
+			s.must(err)
+			return status.InUse == 0
+		})
+	}
+	t.Logf("0 of %d lost, %d ran twice", n, twice)
+}

@@ -1,0 +1,257 @@
+package workertest
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/internal/servers"
+	"github.com/drip-go/drip/worker"
+)
+
+// Bare is a Queue whose messages can also be handled without the adapter, for Benchmark.
+type Bare interface {
+	Queue
+
+	// ConsumeBare is Consume with the queue's client alone.
+	ConsumeBare(ctx context.Context, handle func(context.Context, Message) error) error
+}
+
+const (
+	benchMessages, benchShops = 2000, 30
+	benchRate                 = 2 // a second, and at once
+)
+
+// Benchmark measures an adapter, whose queues are Bare. Run it with -benchtime 1x. Limited takes 2,000 messages of 30 shops
+// through two processes that share their limits in Redis, 2 a second each: 33 seconds if the limit is used to the full.
+// Free has a limit that is never short, Bare has none.
+func Benchmark(b *testing.B, a Adapter) {
+	b.Run("Limited", func(b *testing.B) {
+		for b.Loop() {
+			limited(b, a)
+		}
+	})
+	handles := map[string]func(context.Context, Queue, func(context.Context, Message) error) error{
+		"Free": func(ctx context.Context, q Queue, handle func(context.Context, Message) error) error {
+			bucket, err := drip.New(drip.Options{Size: 1 << 30, RefreshRate: 1 << 30, Start: time.Unix(0, 0)})
+			if err != nil {
+				return err
+			}
+			return q.Consume(ctx, bucket, handle)
+		},
+		"Bare": func(ctx context.Context, q Queue, handle func(context.Context, Message) error) error {
+			return q.(Bare).ConsumeBare(ctx, handle)
+		},
+	}
+	for _, name := range []string{"Free", "Bare"} {
+		b.Run(name, func(b *testing.B) {
+			for b.Loop() {
+				q := published(b, a, fmt.Sprintf("drip%d", time.Now().UnixNano()))
+				ctx, cancel := context.WithCancel(b.Context())
+				var ran, began atomic.Int64 // with the first message: a consumer may take its time to begin
+				all := make(chan struct{})
+				ended := make(chan error, 1)
+				go func() {
+					ended <- handles[name](ctx, q, func(context.Context, Message) error {
+						switch ran.Add(1) {
+						case 1:
+							began.Store(time.Now().UnixNano())
+						case benchMessages:
+							close(all)
+						}
+						return nil
+					})
+				}()
+				<-all
+				b.ReportMetric((benchMessages-1)/time.Since(time.Unix(0, began.Load())).Seconds(), "messages/s")
+				cancel()
+				if err := <-ended; err != nil {
+					b.Fatal(err)
+				}
+			}
+			b.ReportMetric(0, "ns/op")
+		})
+	}
+}
+
+// published is a queue with all messages.
+func published(b *testing.B, a Adapter, name string) Queue {
+	b.Helper()
+	q, err := a.Open(b.Context(), name)
+	if err != nil {
+		b.Fatal(err)
+	}
+	messages := make([]Message, benchMessages)
+	for i := range messages {
+		messages[i] = Message{fmt.Sprint("m", i), fmt.Sprint(name, "-", i%benchShops)}
+	}
+	if err := q.Publish(b.Context(), messages...); err != nil {
+		b.Fatal(err)
+	}
+	return q
+}
+
+// told is a bucket that writes down how it is asked, and its process what it runs: see tally.
+type told struct {
+	*drip.Bucket
+	mu  sync.Mutex
+	out io.Writer
+}
+
+func (l *told) line(a ...any) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	fmt.Fprintln(l.out, a...)
+}
+
+func (l *told) Admit(ctx context.Context, entity string, r drip.Request) (drip.Admission, error) {
+	a, err := l.Bucket.Admit(ctx, entity, r)
+	if !r.Ticket.IsZero() {
+		l.line("back", time.Since(r.Ticket.Slot()).Microseconds())
+	}
+	return a, err
+}
+
+func (l *told) handle(ctx context.Context, m Message) error {
+	postponements := 0
+	if op := worker.OperationOf(ctx); op != nil {
+		postponements = op.Postponements
+	}
+	l.line("ran", m.ID, m.Entity, time.Now().UnixMilli(), postponements)
+	return nil
+}
+
+// consumer is what the second process does, until its standard input ends.
+func consumer(a Adapter, j job) error {
+	ctx, cancel := context.WithCancel(context.Background())
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		cancel()
+	}()
+	bucket, closeBucket, err := shared(ctx, j.Storage, j.Rate)
+	if err != nil {
+		return err
+	}
+	defer closeBucket()
+	q, err := a.Open(ctx, j.Queue)
+	if err != nil {
+		return err
+	}
+	l := &told{Bucket: bucket, out: os.Stdout}
+	return q.Consume(ctx, l, l.handle)
+}
+
+// limited takes all messages through two processes.
+func limited(b *testing.B, a Adapter) {
+	url, name := servers.UseRedis(b).URL(), fmt.Sprintf("drip%d", time.Now().UnixNano())
+	bucket, closeBucket, err := shared(b.Context(), url, benchRate)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer closeBucket()
+	q := published(b, a, name)
+
+	text, err := json.Marshal(job{name, url, nowhere, benchRate})
+	if err != nil {
+		b.Fatal(err)
+	}
+	other := exec.CommandContext(b.Context(), os.Args[0])
+	other.Env = append(os.Environ(), variable+"="+string(text))
+	other.Stderr = os.Stderr
+	stop, err := other.StdinPipe()
+	if err != nil {
+		b.Fatal(err)
+	}
+	reader, writer := io.Pipe()
+	other.Stdout = writer
+	if err := other.Start(); err != nil {
+		b.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(b.Context())
+	l := &told{Bucket: bucket, out: writer}
+	ended := make(chan error, 1)
+	go func() { ended <- q.Consume(ctx, l, l.handle) }()
+
+	t := tally{ran: map[string]int{}, at: map[string][]int64{}}
+	over := time.AfterFunc(10*time.Minute, func() { writer.CloseWithError(fmt.Errorf("only %d messages ran", len(t.ran))) })
+	defer over.Stop()
+	lines := bufio.NewScanner(reader)
+	for len(t.ran) < benchMessages && lines.Scan() {
+		t.read(lines.Text())
+	}
+	go io.Copy(io.Discard, reader)
+	cancel()
+	stop.Close()
+	if err := <-ended; err != nil {
+		b.Error(err)
+	}
+	if err := other.Wait(); err != nil {
+		b.Error(err)
+	}
+	if lines.Err() != nil {
+		b.Fatal(lines.Err())
+	}
+	t.report(b)
+}
+
+// tally is what both processes have told.
+type tally struct {
+	ran     map[string]int
+	at      map[string][]int64 // by entity, ms
+	late    []int64            // µs
+	carried int                // postponements
+}
+
+func (t *tally) read(line string) {
+	var id, entity string
+	var at, late int64
+	var postponements int
+	if n, _ := fmt.Sscanf(line, "ran %s %s %d %d", &id, &entity, &at, &postponements); n == 4 {
+		t.ran[id]++
+		t.at[entity] = append(t.at[entity], at)
+		t.carried += postponements
+	}
+	if n, _ := fmt.Sscanf(line, "back %d", &late); n == 1 {
+		t.late = append(t.late, late)
+	}
+}
+
+func (t *tally) report(b *testing.B) {
+	doubled, refused, used, could := 0, 0, 0, 0
+	for _, n := range t.ran {
+		doubled += n - 1
+	}
+	for _, times := range t.at {
+		slices.Sort(times)
+		first, last := times[0]/1000, times[len(times)-1]/1000
+		used += len(times)
+		could += benchRate + benchRate*int(last-first)
+		for i, from := range times { // as in suite.within
+			for j := i; j < len(times); j++ {
+				if j-i+1 > benchRate+benchRate*int(times[j]/1000-from/1000+1) {
+					refused++
+				}
+			}
+		}
+	}
+	b.ReportMetric(float64(t.carried)/benchMessages, "postponements/message")
+	if n := len(t.late); n > 0 {
+		slices.Sort(t.late)
+		b.ReportMetric(float64(t.late[n/2])/1000, "p50-late-ms")
+		b.ReportMetric(float64(t.late[n*99/100])/1000, "p99-late-ms")
+	}
+	b.ReportMetric(float64(used)/float64(could)*100, "%used")
+	b.ReportMetric(float64(refused), "refused")
+	b.ReportMetric(float64(doubled), "doubled")
+	b.ReportMetric(0, "ns/op")
+}

@@ -1,0 +1,559 @@
+// Package workertest checks that a queue's adapter, built on package worker, keeps the rules: nothing runs over the limit,
+// about one postponement a message, which spends no attempt and never ends early, and nothing lost when a process dies, the
+// limiter fails, or a handler does. Call Child and Run from the adapter's tests:
+//
+//	var adapter = workertest.Adapter{Open: open, Late: time.Second, Again: 5 * time.Second}
+//
+//	func TestMain(m *testing.M) { workertest.Child(adapter); os.Exit(servers.Main(m)) }
+//
+//	func TestAdapter(t *testing.T) { workertest.Run(t, adapter) }
+package workertest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/worker"
+)
+
+// Message is what the suite sends through a queue.
+type Message struct{ ID, Entity string }
+
+// Queue is a queue in a real server, and a consumer of it that uses the adapter. Its methods are called from several
+// goroutines at once.
+type Queue interface {
+	// Publish adds messages.
+	Publish(ctx context.Context, messages ...Message) error
+
+	// Consume handles messages through the adapter until ctx ends, at least 30 at once, and returns when what is in hand
+	// has ended. A message whose handle fails is handled again within Adapter.Again, three times in all at least and ten
+	// at most. Handle's context is the one that the adapter gives to a handler.
+	Consume(ctx context.Context, l worker.Limiter, handle func(context.Context, Message) error) error
+
+	// Left counts the messages that are not done, wherever they wait, those that were given up excepted.
+	Left(ctx context.Context) (int, error)
+}
+
+// Adapter is what Run checks.
+type Adapter struct {
+	// Open connects to the queue of that name, which is made if there is none. It is called in other processes, too, which
+	// inherit the environment.
+	Open func(ctx context.Context, name string) (Queue, error)
+
+	// Late is how long after its slot a message may ask to run, most of the time. It bounds the median.
+	Late time.Duration
+
+	// Again is how long after a crash or a failure a message is handled again, at most.
+	Again time.Duration
+}
+
+// rules are the subtests of Run.
+var rules = []struct {
+	name  string
+	check func(*testing.T, *suite)
+}{
+	{"Limit", testLimit},
+	{"PostponementsSpendNoAttempt", testAttempts},
+	{"FailuresAreRetried", testFailures},
+	{"Throttled", testThrottled},
+	{"Later", testLater},
+	{"LimiterOutage", testOutage},
+	{"LongHandler", testLongHandler},
+	{"PanickingHandler", testPanic},
+	{"Shutdown", testShutdown},
+	{"Crash", testCrash},
+}
+
+// Run runs every rule as a subtest, each on a queue of its own.
+func Run(t *testing.T, a Adapter) {
+	for _, rule := range rules {
+		t.Run(rule.name, func(t *testing.T) {
+			t.Parallel()
+			rule.check(t, newSuite(t, a))
+		})
+	}
+}
+
+// suite is a queue with its consumers, for one subtest.
+type suite struct {
+	Adapter
+	t     *testing.T
+	name  string
+	queue Queue
+	ledger
+}
+
+var queues atomic.Int64
+
+func newSuite(t *testing.T, a Adapter) *suite {
+	t.Helper()
+	s := &suite{Adapter: a, t: t, name: fmt.Sprintf("drip%d-%d", time.Now().UnixMilli(), queues.Add(1))}
+	s.queue = s.open()
+	return s
+}
+
+func (s *suite) open() Queue {
+	s.t.Helper()
+	q, err := s.Open(s.t.Context(), s.name)
+	s.must(err)
+	return q
+}
+
+func (s *suite) must(err error) {
+	s.t.Helper()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// consume runs a consumer until stop is called, which waits for it, or until the test ends.
+func (s *suite) consume(l worker.Limiter, handle func(context.Context, Message) error) (stop func()) {
+	s.t.Helper()
+	q, ended := s.open(), make(chan error, 1)
+	ctx, cancel := context.WithCancel(context.Background())
+	go func() { ended <- q.Consume(ctx, l, handle) }()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		select {
+		case err := <-ended:
+			if err != nil && !errors.Is(err, context.Canceled) {
+				s.t.Errorf("Consume = %v", err)
+			}
+		case <-time.After(time.Minute):
+			s.t.Error("Consume does not return within a minute after its context has ended")
+		}
+	})
+	s.t.Cleanup(stop)
+	return stop
+}
+
+func (s *suite) publish(entities, n int) {
+	s.t.Helper()
+	messages := make([]Message, n)
+	for i := range messages {
+		messages[i] = Message{ID: fmt.Sprint("m", i), Entity: fmt.Sprint("shop", i%entities)}
+	}
+	s.must(s.queue.Publish(s.t.Context(), messages...))
+}
+
+// eventually waits for what must come to be.
+func (s *suite) eventually(within time.Duration, what string, is func() bool) {
+	s.t.Helper()
+	for began := time.Now(); !is(); time.Sleep(20 * time.Millisecond) {
+		if time.Since(began) > within {
+			s.t.Fatalf("not within %v: %s", within, what)
+		}
+	}
+}
+
+// patience is how long the suite waits for something that may be slow on a busy machine.
+func (s *suite) patience() time.Duration {
+	if testing.Short() {
+		return 5*time.Second + s.Again + s.Late
+	}
+	return 20*time.Second + 3*s.Again + 5*s.Late
+}
+
+// empty waits until nothing is left in the queue.
+func (s *suite) empty() {
+	s.t.Helper()
+	s.eventually(s.patience(), "the queue is empty", func() bool {
+		n, err := s.queue.Left(s.t.Context())
+		s.must(err)
+		return n == 0
+	})
+}
+
+// ledger notes what ran, and when.
+type ledger struct {
+	mu  sync.Mutex
+	ran []run
+}
+
+type run struct {
+	Message
+	at            time.Time
+	postponements int
+	attempts      int
+}
+
+func (l *ledger) note(ctx context.Context, m Message) (times int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	r := run{Message: m, at: time.Now()}
+	if op := worker.OperationOf(ctx); op != nil {
+		r.postponements, r.attempts = op.Postponements, op.Attempts
+	}
+	l.ran = append(l.ran, r)
+	for _, r := range l.ran {
+		if r.ID == m.ID {
+			times++
+		}
+	}
+	return times
+}
+
+func (l *ledger) handle(ctx context.Context, m Message) error {
+	l.note(ctx, m)
+	return nil
+}
+
+// counts is how many messages ran, and how many of these more than once.
+func (l *ledger) counts() (distinct, twice int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	n := map[string]int{}
+	for _, r := range l.ran {
+		if n[r.ID]++; n[r.ID] == 2 {
+			twice++
+		}
+	}
+	return len(n), twice
+}
+
+// all waits until n messages ran.
+func (s *suite) all(n int) {
+	s.t.Helper()
+	s.eventually(s.patience(), fmt.Sprintf("all %d messages ran", n), func() bool { m, _ := s.counts(); return m >= n })
+}
+
+// once fails the test if messages ran twice.
+func (s *suite) once() {
+	s.t.Helper()
+	if _, twice := s.counts(); twice > 0 {
+		s.t.Errorf("%d messages ran twice", twice)
+	}
+}
+
+// within fails the test if more ran of an entity than the limit allows, as its provider counts.
+func (s *suite) within(size, rate int, interval time.Duration) {
+	s.t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	of := map[string][]int64{}
+	for _, r := range s.ran {
+		of[r.Entity] = append(of[r.Entity], r.at.UnixMilli())
+	}
+	for entity, times := range of {
+		slices.Sort(times)
+		for i, from := range times {
+			for j := i; j < len(times); j++ {
+				// A handler begins a moment after its admission, so one interval more may have begun.
+				intervals := int(times[j]/interval.Milliseconds()-from/interval.Milliseconds()) + 1
+				if n := j - i + 1; n > size+intervals*rate {
+					s.t.Errorf("%d of %s ran in %d intervals, allowed are %d", n, entity, intervals, size+intervals*rate)
+					return
+				}
+			}
+		}
+	}
+}
+
+func (s *suite) bucket(o drip.Options) *drip.Bucket {
+	s.t.Helper()
+	o.Start = time.Unix(0, 0)
+	b, err := drip.New(o)
+	s.must(err)
+	return b
+}
+
+// free fails the test if tokens are out.
+func (s *suite) free(b *drip.Bucket, entities int) {
+	s.t.Helper()
+	for i := range entities {
+		s.eventually(s.patience(), "no token is out", func() bool {
+			status, err := b.Inspect(s.t.Context(), fmt.Sprint("shop", i))
+			s.must(err)
+			return status.InUse == 0
+		})
+	}
+}
+
+// watched is a bucket that knows how it was asked.
+type watched struct {
+	*drip.Bucket
+	mu                          sync.Mutex
+	newcomers, postponed, early int
+	late                        []time.Duration
+}
+
+func (w *watched) Admit(ctx context.Context, entity string, r drip.Request) (drip.Admission, error) {
+	a, err := w.Bucket.Admit(ctx, entity, r)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if r.Ticket.IsZero() {
+		w.newcomers++
+	} else {
+		late := time.Since(r.Ticket.Slot())
+		if late < -5*time.Millisecond {
+			w.early++
+		}
+		w.late = append(w.late, late)
+	}
+	if a.Delay > 0 {
+		w.postponed++
+	}
+	return a, err
+}
+
+// Two consumers take messages through a limit. Each message is a newcomer once, is postponed about once at most, comes back
+// when its slot is there, and runs once; no more run than may.
+func testLimit(t *testing.T, s *suite) {
+	const n, entities, size, rate = 60, 3, 4, 4
+	w := &watched{Bucket: s.bucket(drip.Options{Size: size, RefreshRate: rate, Concurrency: 1000})}
+	for range 2 {
+		s.consume(w, s.handle)
+	}
+	s.publish(entities, n)
+	s.all(n)
+	s.empty()
+	s.once()
+	s.within(size, rate, time.Second)
+	s.free(w.Bucket, entities)
+	for _, r := range s.ran {
+		if r.attempts != 0 {
+			t.Errorf("a message has %d attempts after %d postponements", r.attempts, r.postponements)
+		}
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.newcomers != n {
+		t.Errorf("%d messages came %d times without a ticket", n, w.newcomers)
+	}
+	if w.early > 0 {
+		t.Errorf("messages came back %d times before they were due", w.early)
+	}
+	if w.postponed > n*13/10 {
+		t.Errorf("%d messages were postponed %d times", n, w.postponed)
+	}
+	slices.Sort(w.late)
+	if len(w.late) == 0 {
+		t.Fatal("no message was postponed")
+	}
+	p50, p99 := w.late[len(w.late)/2], w.late[len(w.late)*99/100]
+	if p50 > s.Late {
+		t.Errorf("messages came back %v late, half of them; want at most %v", p50, s.Late)
+	}
+	t.Logf("%.2f postponements a message, late by %v (p50), %v (p99)", float64(w.postponed)/n, p50.Round(time.Millisecond), p99.Round(time.Millisecond))
+}
+
+// stubborn postpones each entity some times, by a time that no adapter waits for in hand.
+type stubborn struct {
+	*drip.Bucket
+	mu    sync.Mutex
+	asked map[string]int
+}
+
+const refusals = 12
+
+func (l *stubborn) Admit(ctx context.Context, entity string, r drip.Request) (drip.Admission, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.asked[entity]++; l.asked[entity] <= refusals {
+		return drip.Admission{Delay: 300 * time.Millisecond}, nil
+	}
+	return l.Bucket.Admit(ctx, entity, r)
+}
+
+// A message that is postponed more often than it may be attempted still runs.
+func testAttempts(t *testing.T, s *suite) {
+	s.publish(2, 2)
+	s.consume(&stubborn{Bucket: s.bucket(drip.Options{}), asked: map[string]int{}}, s.handle)
+	s.eventually(s.patience()+refusals*(s.Late+2*time.Second), "both messages ran", func() bool { n, _ := s.counts(); return n == 2 })
+	s.once()
+	s.empty()
+	for _, r := range s.ran {
+		if r.attempts != 0 || r.postponements != refusals {
+			t.Errorf("after %d postponements the note tells of %d, and of %d attempts", refusals, r.postponements, r.attempts)
+		}
+	}
+}
+
+// A handler that fails is called again. Its token is back meanwhile.
+func testFailures(t *testing.T, s *suite) {
+	b := s.bucket(drip.Options{Concurrency: 1})
+	s.publish(1, 2)
+	s.consume(b, func(ctx context.Context, m Message) error {
+		if s.note(ctx, m) < 3 {
+			return errors.New("no such luck")
+		}
+		return nil
+	})
+	s.eventually(s.patience()+4*s.Again, "both ran three times", func() bool { s.mu.Lock(); defer s.mu.Unlock(); return len(s.ran) == 6 })
+	s.empty()
+	s.free(b, 1)
+}
+
+// When the provider refuses a call, nothing of its entity runs until the time it asked for is over. Others do.
+func testThrottled(t *testing.T, s *suite) {
+	const closed = 3 * time.Second
+	b := s.bucket(drip.Options{})
+	var until atomic.Int64
+	s.consume(b, func(ctx context.Context, m Message) error {
+		if m.Entity == "shop0" && until.CompareAndSwap(0, time.Now().Add(closed).UnixNano()) {
+			return worker.Throttled(closed, nil)
+		}
+		s.note(ctx, m)
+		return nil
+	})
+	s.must(s.queue.Publish(t.Context(), Message{"refused", "shop0"}))
+	s.eventually(s.patience(), "a call is refused", func() bool { return until.Load() != 0 })
+	s.eventually(s.patience(), "its token is back", func() bool { st, err := b.Inspect(t.Context(), "shop0"); return err == nil && st.InUse == 0 })
+	s.publish(2, 6)
+	s.all(7)
+	s.empty()
+	s.once()
+	others := false
+	for _, r := range s.ran {
+		before := r.at.UnixNano() < until.Load()-int64(50*time.Millisecond)
+		if before && r.Entity == "shop0" {
+			t.Errorf("%s ran %v before the provider allows it", r.ID, time.Duration(until.Load()-r.at.UnixNano()))
+		}
+		others = others || before
+		if r.attempts != 0 {
+			t.Errorf("%s has spent %d attempts", r.ID, r.attempts)
+		}
+	}
+	if !others {
+		t.Error("nothing of the other entity ran meanwhile")
+	}
+	s.free(b, 2)
+}
+
+// A handler that wants its message later gets it then. Others of the entity run meanwhile.
+func testLater(t *testing.T, s *suite) {
+	const later = 2 * time.Second
+	b := s.bucket(drip.Options{})
+	var asked atomic.Int64
+	s.publish(1, 5)
+	s.consume(b, func(ctx context.Context, m Message) error {
+		if m.ID == "m0" && asked.CompareAndSwap(0, time.Now().UnixNano()) {
+			return worker.Later(later, nil)
+		}
+		s.note(ctx, m)
+		return nil
+	})
+	s.all(5)
+	s.empty()
+	s.once()
+	others := 0
+	for _, r := range s.ran {
+		passed := time.Duration(r.at.UnixNano() - asked.Load())
+		switch {
+		case r.ID == "m0" && (passed < later || r.attempts != 0 || r.postponements != 1):
+			t.Errorf("the message came after %v with %d attempts and %d postponements", passed, r.attempts, r.postponements)
+		case r.ID != "m0" && passed < later:
+			others++
+		}
+	}
+	if others != 4 {
+		t.Errorf("%d of 4 others ran meanwhile", others)
+	}
+}
+
+// away is a bucket whose storage gives no answer for a while.
+type away struct {
+	*drip.Bucket
+	gone  atomic.Bool
+	asked atomic.Int64
+}
+
+func (l *away) Admit(ctx context.Context, entity string, r drip.Request) (drip.Admission, error) {
+	if l.gone.Load() {
+		l.asked.Add(1)
+		return drip.Admission{}, errors.New("no answer")
+	}
+	return l.Bucket.Admit(ctx, entity, r)
+}
+
+// While the limiter gives no answer nothing runs, and nothing is spent. Afterwards everything runs once.
+func testOutage(t *testing.T, s *suite) {
+	const n = 10
+	l := &away{Bucket: s.bucket(drip.Options{})}
+	l.gone.Store(true)
+	s.publish(2, n)
+	s.consume(l, s.handle)
+	s.eventually(s.patience(), "messages wait for the limiter", func() bool { return l.asked.Load() > 7*n })
+	if ran, _ := s.counts(); ran > 0 {
+		t.Errorf("%d messages ran without an answer", ran)
+	}
+	l.gone.Store(false)
+	s.all(n)
+	s.empty()
+	s.once()
+	for _, r := range s.ran {
+		if r.attempts != 0 || r.postponements != 0 {
+			t.Errorf("the outage has cost %d attempts and %d postponements", r.attempts, r.postponements)
+		}
+	}
+}
+
+// An operation may take longer than the queue waits for a dead process, and longer than its lease: both are renewed.
+func testLongHandler(t *testing.T, s *suite) {
+	b := s.bucket(drip.Options{Lease: 2 * time.Second})
+	s.publish(1, 2)
+	for range 2 {
+		s.consume(b, func(ctx context.Context, m Message) error {
+			s.note(ctx, m)
+			select {
+			case <-time.After(min(s.Again+time.Second, 8*time.Second)):
+			case <-ctx.Done():
+				t.Errorf("the context of the handler has ended: %v", context.Cause(ctx))
+			}
+			return nil
+		})
+	}
+	s.eventually(s.patience(), "both ran", func() bool { n, _ := s.counts(); return n == 2 })
+	s.empty()
+	s.once()
+	s.free(b, 1)
+}
+
+// A handler that panics has failed.
+func testPanic(t *testing.T, s *suite) {
+	b := s.bucket(drip.Options{})
+	s.publish(1, 2)
+	s.consume(b, func(ctx context.Context, m Message) error {
+		if s.note(ctx, m) == 1 {
+			panic("oh")
+		}
+		return nil
+	})
+	s.eventually(s.patience()+2*s.Again, "both ran twice", func() bool { s.mu.Lock(); defer s.mu.Unlock(); return len(s.ran) == 4 })
+	s.empty()
+	s.free(b, 1)
+}
+
+// A consumer that is stopped ends its handlers first. What they have done is not done again, and the rest is not lost.
+func testShutdown(t *testing.T, s *suite) {
+	const n = 40
+	b := s.bucket(drip.Options{Concurrency: 5})
+	var ended atomic.Int64
+	handle := func(ctx context.Context, m Message) error {
+		time.Sleep(200 * time.Millisecond) // whatever the context says
+		s.note(ctx, m)
+		ended.Add(1)
+		return nil
+	}
+	stop := s.consume(b, handle)
+	s.publish(1, n)
+	s.eventually(s.patience(), "some ran", func() bool { return ended.Load() > 2 })
+	stop()
+	before := ended.Load()
+	time.Sleep(300 * time.Millisecond)
+	if now := ended.Load(); now != before {
+		t.Errorf("%d handlers were running when Consume had returned", now-before)
+	}
+	s.consume(b, handle)
+	s.eventually(2*s.patience(), "all ran", func() bool { m, _ := s.counts(); return m == n })
+	s.empty()
+	s.once()
+	s.free(b, 1)
+}
