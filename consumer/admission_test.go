@@ -284,40 +284,6 @@ func TestFailOpen(t *testing.T) {
 	stop()
 }
 
-// A lease is renewed as long as its operation runs, and the operation is told when that is no longer possible.
-func TestLeaseIsRenewed(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		bucket := newBucket(t, drip.Options{Size: 10, Concurrency: 1, Lease: time.Minute, MaxLease: time.Hour})
-		g := newGate(bucket, quiet, false)
-		m := message{}
-		a, err := g.admit(t.Context(), t.Context(), nil, "shop", drip.Request{})
-		if err != nil || a.Delay != 0 {
-			t.Fatal(a, err)
-		}
-		began := time.Now()
-		_, err = g.run(t.Context(), "shop", a, m.operation("shop"), func(ctx context.Context) error {
-			for time.Since(began) < 59*time.Minute {
-				time.Sleep(time.Minute)
-				other, err := bucket.Admit(ctx, "shop", drip.Request{})
-				if err != nil || other.Delay == 0 {
-					t.Fatalf("after %v Admit = %+v, %v: there is one token", time.Since(began), other, err)
-				}
-				if err := bucket.Cancel(ctx, "shop", other); err != nil {
-					t.Fatal(err)
-				}
-			}
-			<-ctx.Done()
-			if lasted := time.Since(began); lasted < time.Hour || lasted > time.Hour+time.Minute {
-				t.Errorf("the operation was told after %v that its lease is lost", lasted)
-			}
-			return context.Cause(ctx)
-		})
-		if !errors.Is(err, ErrLeaseLost) {
-			t.Errorf("run = %v, want ErrLeaseLost", err)
-		}
-	})
-}
-
 // The deck wakes who has sat longest among those who wait, and has no more seats than it is told.
 func TestDeck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

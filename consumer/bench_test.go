@@ -54,9 +54,9 @@ func BenchmarkLateness(b *testing.B) {
 // number of trips apart, of eight seconds instead of four hours. It reports how late messages are after all their trips.
 func BenchmarkLatenessOfADay(b *testing.B) {
 	const n, day = 5_000, 144 * time.Second // which is six turns of the coarsest ring, as a day is
-	kept := rings
-	rings = [...]wheel.Ring{{Width: 250, Slots: 24}, {Width: 2_000, Slots: 8}, {Width: 4_000, Slots: 8}, {Width: 8_000, Slots: 5}}
-	b.Cleanup(func() { rings = kept })
+	kept := wheel.Standard.Rings
+	wheel.Standard.Rings = []wheel.Ring{{Width: 250, Slots: 24}, {Width: 2_000, Slots: 8}, {Width: 4_000, Slots: 8}, {Width: 8_000, Slots: 5}}
+	b.Cleanup(func() { wheel.Standard.Rings = kept })
 	br := connect(b, servers.UseRabbitMQ(b).URL())
 	for b.Loop() {
 		l := each(b, func(int) time.Duration { return rand.N(day) })

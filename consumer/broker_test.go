@@ -12,6 +12,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/drip-go/drip/internal/servers"
+	"github.com/drip-go/drip/internal/wheel"
 )
 
 // broker is a test's connection to a real RabbitMQ.
@@ -71,9 +72,13 @@ func (b *broker) delete(queue string) {
 
 // delayQueues are the names of a Consumer's delay queues.
 func (b *broker) delayQueues(queue string) (names []string) {
-	for ring := range rings {
-		for i := range rings[ring].Slots {
-			names = append(names, queue+".drip.due."+place{ring: ring, queue: i}.name())
+	return delayQueuesOf(&wheel.Standard, queue)
+}
+
+func delayQueuesOf(l *wheel.Layout, queue string) (names []string) {
+	for i, r := range l.Rings {
+		for n := range r.Slots {
+			names = append(names, queue+".drip.due."+l.Queue(i, n))
 		}
 	}
 	return names

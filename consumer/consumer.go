@@ -12,14 +12,15 @@
 // broker's: RabbitMQ 3.10 that is killed within some three seconds of declaring a quorum queue for the first time may come
 // up without it. And what a quorum queue is dead-lettering when its node dies comes late: the broker tries again after
 // 3 minutes, or after the milliseconds of its setting rabbit.dead_letter_worker_publisher_confirm_timeout. Until then no
-// queue counts it.
+// queue counts it: docs/operating.md says how to set it.
 //
 // # Queues
 //
 // For the work queue "orders" there are "orders.drip.due" (what has waited), "orders.drip.dead" (what was given
-// up, with the reason in its headers) and the delay queues "orders.drip.due.250ms.00" to "….1024s.15", of which a
-// name says how long a slot is and which one it is. They are shared by all processes, and an empty one may be
-// deleted at any time. The clocks of the processes should agree to a quarter of a second: with more between them
+// up, with the reason in its headers) and the delay queues "orders.drip.due.v1.250ms.00" to "….1024s.15", of which a
+// name says their layout's version, how long a slot is and which one it is. They are shared by all processes, and the broker
+// removes one that nobody has used for 30 days. Delay queues of another version send what is due to the same queue, so
+// processes of several versions run side by side, and what waited in queues that are used no more comes back, too. The clocks of the processes should agree to a quarter of a second: with more between them
 // messages come back late by the difference, and those that come too early are asked about again.
 //
 // # Metrics and traces
@@ -58,6 +59,10 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/trace"
+
+	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/internal/outage"
+	"github.com/drip-go/drip/worker"
 )
 
 // Options says what a Consumer consumes, by which limits, and what it does when things go wrong.
@@ -78,8 +83,14 @@ type Options struct {
 	Entity EntityFunc
 
 	// Cost tells how many units of the entity's capacity the operation of a message takes, before it runs. The handler
-	// may correct it: see Operation.SetCost. It needs a Limiter that is an Admitter. Defaults to 1 for each.
+	// may correct it: see Operation.SetCost. It needs a Limiter that is an Admitter. Defaults to that of Request.
 	Cost func(d *amqp.Delivery) int
+
+	// Request returns what else the limiter is to know of a message: the shared limits that it is Within, whether it is
+	// Urgent, its Deadline. One that cannot run before its Deadline goes to the dead letters at once, for the reason
+	// "expired". The Consumer sets the ticket. It needs a Limiter that is an Admitter. Defaults to the zero Request, which
+	// costs 1 and is within all shared limits.
+	Request func(d *amqp.Delivery) drip.Request
 
 	// FailOpen runs messages without a limit while the limiter gives no answer. Defaults to false: they wait.
 	FailOpen bool
@@ -132,6 +143,11 @@ type Options struct {
 	// error.
 	QueueType QueueType
 
+	// FewQueues takes 18 delay queues instead of 64, and 16 more for delays above two minutes. Messages are as exact, but come
+	// up to five seconds early to be held: Hold should be above the number that are due in that time. Processes may differ.
+	// Defaults to false.
+	FewQueues bool
+
 	// Logger gets what happens to the connection and to messages that fail. Defaults to slog.Default().
 	Logger *slog.Logger
 
@@ -144,12 +160,12 @@ type Options struct {
 // Consumer consumes a queue by the limits of its entities. Make one with New and call Run.
 type Consumer struct {
 	o      Options
-	gate   *gate
+	worker *limited
 	deck   *deck
 	delays *DelayQueues
 
 	fresh, handlers *places // of the work queue's messages, and of all
-	publishing      outage
+	publishing      outage.Outage
 
 	telemetry *telemetry // nil when nobody wants it
 }
@@ -195,7 +211,14 @@ func New(o Options) (*Consumer, error) {
 		o.Logger = slog.Default()
 	}
 	o.Logger = o.Logger.With("queue", o.Queue)
-	delays, err := newDelayQueues(DelayQueuesOptions{URL: o.URL, TLS: o.TLS, Queue: o.Queue, QueueType: o.QueueType}, o.Logger)
+	w, err := worker.New(worker.Options[*amqp.Delivery]{
+		Limiter: o.Limiter, Entity: o.Entity, Request: o.request(), FailOpen: o.FailOpen, Attempts: o.Attempts, RetryDelay: o.RetryDelay,
+		MaxPostponements: o.MaxPostponements, MaxAge: o.MaxAge, Logger: o.Logger, ID: func(d *amqp.Delivery) string { return d.MessageId },
+	})
+	if err != nil {
+		return nil, fmt.Errorf("consumer: %w", err)
+	}
+	delays, err := newDelayQueues(DelayQueuesOptions{URL: o.URL, TLS: o.TLS, Queue: o.Queue, QueueType: o.QueueType, FewQueues: o.FewQueues}, o.Logger)
 	if err != nil {
 		return nil, fmt.Errorf("consumer: %w", err)
 	}
@@ -204,7 +227,7 @@ func New(o Options) (*Consumer, error) {
 	delays.held = true
 	c := &Consumer{
 		o:      o,
-		gate:   newGate(o.Limiter, o.Logger, o.FailOpen),
+		worker: w,
 		deck:   &deck{seats: map[string][]*seat{}, most: o.Hold / 2},
 		delays: delays,
 		fresh:  newPlaces(o.Prefetch), handlers: newPlaces(o.Handlers),
@@ -214,6 +237,21 @@ func New(o Options) (*Consumer, error) {
 	}
 	c.o.Handler = c.telemetry.measured(o.Handler)
 	return c, nil
+}
+
+// request is the function of a message that the limiter is asked with.
+func (o *Options) request() func(*amqp.Delivery) drip.Request {
+	if o.Cost == nil {
+		return o.Request
+	}
+	cost, request := o.Cost, o.Request
+	return func(d *amqp.Delivery) (r drip.Request) {
+		if request != nil {
+			r = request(d)
+		}
+		r.Cost = cost(d)
+		return r
+	}
 }
 
 const maxPrefetch = 65_535 // AMQP's
@@ -309,7 +347,6 @@ func (c *Consumer) again(ctx, handlers context.Context, hopeless context.CancelC
 const (
 	firstBackoff   = 100 * time.Millisecond
 	longestBackoff = 10 * time.Second
-	longestRetry   = time.Hour
 
 	// handlerGrace is what handlers get to return once the drain time is over and their context has ended.
 	handlerGrace = time.Second
@@ -317,17 +354,6 @@ const (
 
 // jitter adds up to a quarter, so that many who failed together don't come back together. It never takes away.
 func jitter(d time.Duration) time.Duration { return d + rand.N(min(d/4, math.MaxInt64-d)+1) }
-
-// retryDelay is the time before a message is tried again that has failed so often, without the jitter: base, which is
-// above zero, then twice as long each time, up to an hour or base if that is longer.
-func retryDelay(base time.Duration, failures int64) time.Duration {
-	longest := max(base, longestRetry)
-	doublings := min(max(failures-1, 0), 62)
-	if base > longest>>doublings {
-		return longest
-	}
-	return base << doublings
-}
 
 // sleep waits for d and reports whether ctx lived that long.
 func sleep(ctx context.Context, d time.Duration) bool {

@@ -15,6 +15,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/drip-go/drip/internal/servers"
+	"github.com/drip-go/drip/internal/wheel"
 )
 
 // ledger counts how often each message was handled.
@@ -93,6 +94,45 @@ func TestBrokerIsKilled(t *testing.T) {
 	eventually(t, "every message is handled", func() bool { return l.count() == n })
 	stop()
 	t.Logf("of %d messages none was lost, %d were handled twice", n, l.twice())
+}
+
+// What a killed broker was dead-lettering comes back at once, with its default settings, when somebody runs the commands of
+// docs/operating.md.
+func TestBrokerTriesAgain(t *testing.T) {
+	t.Parallel()
+	const commands = `rabbitmqctl set_policy drip-try-again '\.drip\..*s\.[0-9][0-9]$' '{"dead-letter-exchange": ""}' --apply-to queues
+rabbitmqctl clear_policy drip-try-again
+`
+	if text, err := os.ReadFile("../docs/operating.md"); err == nil && !strings.Contains(string(text), commands) { // scripts/rabbitmq4 has no docs
+		t.Error("docs/operating.md has other commands")
+	}
+	server := servers.OwnRabbitMQ(t, "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS=+S 2:2 -start_epmd false -kernel inet_dist_use_interface {127,0,0,1}")
+	b := connect(t, server.URL())
+	b.declare("orders", Quorum)
+	const n = 1500
+	var l ledger
+	limiter := each(t, func(i int) time.Duration { return 3*time.Second + time.Duration(i)*8*time.Millisecond })
+	limiter.copies = true
+	stop := running(t, Options{URL: b.url, Queue: "orders", Limiter: limiter, Entity: byID, Handler: &l, Logger: quiet})
+	b.publish("orders", numbered(0, n)...)
+	eventually(t, "some are handled", func() bool { return l.count() > n/4 })
+	b.must(server.Kill())
+	b.must(server.Start(t.Context()))
+	begun(t, b, "orders")
+	last, since := 0, time.Now()
+	eventually(t, "those that are not stuck are handled", func() bool {
+		if c := l.count(); c != last {
+			last, since = c, time.Now()
+		}
+		return last == n || time.Since(since) > 10*time.Second
+	})
+	out, err := server.Command(t.Context(), "sh", "-euc", commands).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	eventuallyIn(t, time.Minute, "every message is handled", func() bool { return l.count() == n })
+	stop()
+	t.Logf("%d of %d messages were stuck", n-last, n)
 }
 
 // bothTypes runs a test for each type of queue, of the work queue and of those that are declared, on the shared broker.
@@ -409,12 +449,7 @@ func TestQueuesAreDeleted(t *testing.T) {
 		"the work queue":   {func(q string) []string { return []string{q} }, basicCancel},
 		"the due queue":    {func(q string) []string { return []string{q + ".drip.due"} }, basicCancel},
 		"the dead letters": {func(q string) []string { return []string{q + ".drip.dead"} }, basicReturn},
-		"the delay queues": {func(q string) (names []string) {
-			for i := range rings[0].Slots {
-				names = append(names, q+".drip.due."+place{queue: i}.name())
-			}
-			return names
-		}, basicReturn},
+		"the delay queues": {func(q string) []string { return delayQueuesOf(&wheel.Standard, q)[:wheel.Standard.Rings[0].Slots] }, basicReturn},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bothTypes(t, func(t *testing.T, b *broker, queues QueueType, queue string) {

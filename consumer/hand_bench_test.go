@@ -160,7 +160,7 @@ func republish(b *broker, ch *amqp.Channel, queue string, seen func(), headers f
 	b.must(err)
 	b.must(out.Confirm(false))
 	target := queue + ".by.hand"
-	b.must(declareQueue(out, target, Quorum, queue))
+	b.must(declareQueue(out, target, Quorum, queue, 0))
 	deliveries, err := ch.Consume(queue, "hand", false, false, false, false, nil)
 	b.must(err)
 	type pair struct {

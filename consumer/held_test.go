@@ -11,6 +11,8 @@ import (
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/drip-go/drip/internal/wheel"
 )
 
 // What is held is given away in the order in which it is due, at its time and not before.
@@ -126,7 +128,7 @@ func TestFarNeverRuns(t *testing.T) {
 		from := newSettling(b, 1)
 		d := &delivery{message: message{Delivery: numberedDelivery(1)}, from: from, tag: from.received(1), back: true, far: true}
 		d.postponeBy(100 * time.Millisecond)
-		if _, wait := placeFor(time.Now().UnixMilli(), d.due, true); wait {
+		if _, wait := placeFor(&wheel.Standard, time.Now().UnixMilli(), d.due, true); wait {
 			t.Fatal("the delay queues serve it")
 		}
 		go s.process(d)

@@ -91,10 +91,8 @@ func TestWhatOthersDoIsLogged(t *testing.T) {
 		t.Error("nothing was logged of what a policy has thrown out")
 	}
 	ctl("clear_policy", "short")
-	for ring := range rings {
-		for i := range rings[ring].Slots {
-			b.ch.QueueDelete("orders.drip.due."+place{ring: ring, queue: i}.name(), false, false, false)
-		}
+	for _, name := range b.delayQueues("orders") {
+		b.ch.QueueDelete(name, false, false, false)
 	}
 	b.publish("orders", numbered(100, 130)...)
 	eventually(t, "all are handled", func() bool { return l.count() == 90 })

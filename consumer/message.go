@@ -40,11 +40,9 @@ const (
 type message struct {
 	amqp.Delivery // without our headers, with the exchange, routing key, … of the first publishing
 	travel
-	entity  string      // once it is known
-	carried drip.Ticket // the ticket that the delivery came with
-	booked  bool        // the limiter has a slot for its ticket
-	stored  bool        // a copy has the ticket
-	visit   *visit      // its record, nil when nobody wants one
+	entity string // once it is known
+	stored bool   // a copy has the ticket
+	visit  *visit // its record, nil when nobody wants one
 }
 
 // travel is what a copy's note tells of its message, besides the properties that our publishing needs for itself.
@@ -57,21 +55,25 @@ type travel struct {
 }
 
 // open reads a delivery. Headers come from whoever may publish to the queue: what is broken or absurd counts as
-// absent, and never stops a message. With trusted false all of ours do: a message that reaches the work queue
-// with them is somebody's copy.
+// absent, and never stops a message. So do all of ours in a message that came through an exchange with a name, and with
+// trusted false: a message that reaches the work queue with them is somebody's copy. But a dead letter that was moved there is
+// as it was published, if it came through the default exchange, as what comes from delay queues does: who may publish to that
+// may publish to each queue.
 func open(d amqp.Delivery, now time.Time, trusted bool) message {
 	ms := now.UnixMilli()
 	m := message{Delivery: d, travel: travel{due: ms, first: ms}}
 	h := d.Headers
 	note, back := h[headerNote].(string)
-	if !back {
+	if !back || d.Exchange != "" {
 		trusted = false // it has made no trip of ours: what the broker noted is the message's
 	}
-	if trusted {
-		m.read(note)
-		m.carried, m.booked = m.ticket, !m.ticket.IsZero()
-	}
 	_, dead := h[headerReason].(string) // somebody has moved it back to try it again
+	if trusted || dead && d.Exchange == "" {
+		m.read(note)
+	}
+	if !trusted {
+		m.travel = travel{due: ms, first: ms}
+	}
 	m.Headers = amqp.Table{}
 	for name, v := range h {
 		switch {
@@ -202,13 +204,6 @@ func marked(h amqp.Table) (number uint64, ok bool) {
 }
 
 const markWord = " tag="
-
-// operation is what the handler may know.
-func (m *message) operation(entity string) *Operation {
-	op := &Operation{Entity: entity, Attempts: int(m.attempts), Postponements: int(m.postponements), Age: m.age()}
-	op.cost.Store(-1)
-	return op
-}
 
 // postponeBy sets when the message is due. A delay below zero counts as zero.
 func (m *message) postponeBy(d time.Duration) {

@@ -6,12 +6,10 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"maps"
 	"math"
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -283,63 +281,6 @@ func TestFailingEntityStarvesNobody(t *testing.T) {
 			t.Errorf("%d messages were handled twice", l.twice())
 		}
 	})
-}
-
-// An outage of an hour is asked about now and then. It is logged when it begins and when it is over, with what ran without
-// a limit meanwhile; also one in which the limiter answers for others.
-func TestOutageIsLoggedOnce(t *testing.T) {
-	for _, failOpen := range []bool{false, true} {
-		synctest.Test(t, func(t *testing.T) {
-			const waiting = 10
-			began := time.Now()
-			var log lines
-			var tries, unlimited atomic.Int64
-			g := newGate(limiterOf(func(entity string) error {
-				if entity == "fine" || time.Since(began) > time.Hour {
-					return nil
-				}
-				tries.Add(1)
-				return errors.New("no answer")
-			}), slog.New(&log), failOpen)
-			ask := func(entity string) {
-				a, err := g.admit(t.Context(), t.Context(), nil, entity, drip.Request{})
-				answered := entity == "fine" || time.Since(began) > time.Hour
-				if errors.Is(err, errCrowded) && !answered && !failOpen {
-					return // it has waited in hand for long enough, and asks again when it is back
-				}
-				if err != nil || a.unlimited == answered || !answered && !failOpen {
-					t.Errorf("admit = %+v, %v for %s after %v", a, err, entity, time.Since(began))
-				}
-				if a.unlimited {
-					unlimited.Add(1)
-				}
-			}
-			var all sync.WaitGroup
-			for i := range waiting + 1 {
-				entity, until := fmt.Sprint("shop", i), time.Hour
-				if i == waiting {
-					entity, until = "fine", 2*time.Hour
-				}
-				all.Go(func() {
-					for time.Since(began) < until {
-						ask(entity)
-						time.Sleep(7 * time.Second)
-					}
-				})
-			}
-			all.Wait()
-			if most := waiting * (10*int(time.Hour/inHand) + int(time.Hour/longestBackoff)); !failOpen && tries.Load() > int64(most) {
-				t.Errorf("%d messages asked %d times in an hour, want at most %d", waiting, tries.Load(), most)
-			}
-			want := map[string]int{waitLine: 1, "the limiter answers again, unlimited: 0": 1}
-			if failOpen {
-				want = map[string]int{unlimitedLine: 1, fmt.Sprint("the limiter answers again, unlimited: ", unlimited.Load()): 1}
-			}
-			if !maps.Equal(log.n, want) {
-				t.Errorf("logged was %v, want %v", log.n, want)
-			}
-		})
-	}
 }
 
 // limiterOf lets run what it has no error for.

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math"
-	"math/rand/v2"
 	"reflect"
 	"slices"
 	"strings"
@@ -454,47 +452,12 @@ func TestHandlerOutlivesItsLease(t *testing.T) {
 	})
 }
 
-// Between two attempts there is never less than RetryDelay, then twice as much each time up to an hour, and the random
-// part only adds.
-func TestRetryDelay(t *testing.T) {
-	check := func(base time.Duration, failures int64) {
-		t.Helper()
-		d, longest := retryDelay(base, failures), max(base, longestRetry)
-		if d < base || d > longest || failures <= 1 && d != base {
-			t.Fatalf("retryDelay(%v, %d) = %v", base, failures, d)
-		}
-		if failures < math.MaxInt64 {
-			want := longest
-			if d <= longest/2 {
-				want = 2 * d
-			}
-			if next := retryDelay(base, failures+1); failures >= 1 && next != want {
-				t.Fatalf("retryDelay(%v, %d) = %v, then %v; want %v", base, failures, d, next, want)
-			}
-		}
-		if j := jitter(d); j < d || j-d > d/4 {
-			t.Fatalf("jitter(%v) = %v", d, j)
-		}
-	}
-	bases := []time.Duration{1, 2, 3, time.Millisecond, time.Second, longestRetry - 1, longestRetry, longestRetry + 1, math.MaxInt64 - 1, math.MaxInt64}
-	counts := []int64{0, 1, 2, 3, 12, 13, 31, 32, 33, 41, 42, 43, 62, 63, 64, 65, math.MaxInt32, math.MaxInt64 - 1, math.MaxInt64}
-	for range 300 {
-		bases = append(bases, time.Duration(1+rand.Int64N(1<<(1+rand.IntN(62)))))
-		counts = append(counts, 1+rand.Int64N(1<<(1+rand.IntN(62))))
-	}
-	for _, base := range bases {
-		for _, failures := range counts {
-			check(base, failures)
-		}
-	}
-}
-
 func TestRunSaysWhyItCannotBegin(t *testing.T) {
 	t.Parallel()
 	b := connect(t, useBroker(t))
 	queue := b.queue()
 	other := b.queue()
-	_, err := b.ch.QueueDeclare(other+".drip.due.250ms.00", true, false, false, false, nil) // a classic one, without TTL
+	_, err := b.ch.QueueDeclare(other+".drip.due.v1.250ms.00", true, false, false, false, nil) // a classic one, without TTL
 	b.must(err)
 	for name, c := range map[string]struct {
 		url, queue string
@@ -503,7 +466,7 @@ func TestRunSaysWhyItCannotBegin(t *testing.T) {
 		"no broker":           {"amqp://user:secret@127.0.0.1:1/", queue, []string{"connect to RabbitMQ at 127.0.0.1:1", "connection refused"}},
 		"wrong password":      {strings.Replace(b.url, "guest:guest", "guest:secret", 1), queue, []string{"connect to RabbitMQ at 127.0.0.1", "username or password not allowed"}},
 		"no queue":            {b.url, "nobody.declared.this", []string{`there is no queue "nobody.declared.this"; declare it first`}},
-		"another delay queue": {b.url, other, []string{`queue "` + other + `.drip.due.250ms.00" exists and is another one than drip needs; delete it`}},
+		"another delay queue": {b.url, other, []string{`queue "` + other + `.drip.due.v1.250ms.00" exists and is another one than drip needs; delete it`}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -9,6 +9,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/worker"
 )
 
 // process brings one delivery to its end: acknowledged when the message is done or safe elsewhere, else given
@@ -22,7 +23,7 @@ func (s *session) process(d *delivery) {
 		if v := recover(); v != nil {
 			panic(v) // it is not the user's: those are caught
 		}
-		s.end(d, s.failed(&d.message, errGoexit))
+		s.end(d, s.failed(d, errGoexit))
 	}()
 	err := s.advance(d)
 	returned = true
@@ -40,7 +41,9 @@ func (s *session) end(d *delivery, err error) {
 		err = errors.Join(err, d.from.giveBack(d.tag))
 	}
 	d.visit.end(err)
-	s.gate.forsake(s.broken, &d.message, givenBack)
+	if d.limited != nil && !d.stored {
+		s.worker.Abandon(s.broken, d.limited, givenBack)
+	}
 	switch {
 	case err == nil, s.waiting.Err() != nil:
 	case s.broken.Err() != nil || errors.Is(err, amqp.ErrClosed):
@@ -64,8 +67,10 @@ func (s *session) advance(d *delivery) error {
 	m.visit.due(m)
 	user := m.delivery()
 	var err error
-	if m.entity, err = entityOf(s.o.Entity, user); err != nil {
-		return s.failed(m, err)
+	d.limited, err = s.worker.Open(user, m.trip())
+	m.entity = d.limited.Entity
+	if err != nil {
+		return s.failed(d, err)
 	}
 	m.visit.of(m.entity)
 	switch {
@@ -74,22 +79,16 @@ func (s *session) advance(d *delivery) error {
 	case d.back && m.attempts >= int64(s.o.Attempts):
 		return s.bury(m, reasonFailed, errBuriedLate)
 	}
-	cost := 0
-	if s.o.Cost != nil {
-		if cost, err = costOf(s.o.Cost, user); err != nil {
-			return s.failed(m, err)
-		}
-	}
 	in := rooms{s.fresh, s.handlers}
 	if d.back {
 		in = rooms{s.handlers}
 	}
-	a, err := s.admit(m, cost, d.back, in)
+	a, err := s.admit(d, in)
 	switch {
-	case errors.Is(err, errTooOld):
-		return s.bury(m, reasonTooOld, nil)
-	case errors.Is(err, drip.ErrCost):
-		return s.failed(m, Permanent(err))
+	case errors.Is(err, worker.ErrTooOld) || errors.Is(err, drip.ErrDeadline):
+		return s.follow(m, s.worker.GiveUp(d.limited, err))
+	case worker.IsPermanent(err):
+		return s.failed(d, err)
 	case errors.Is(err, errCrowded):
 		m.postponeBy(jitter(crowdedDelay))
 		m.visit.became(wasForwarded, "")
@@ -97,31 +96,26 @@ func (s *session) advance(d *delivery) error {
 	case err != nil:
 		return err
 	case a.Delay > 0:
-		return s.postpone(m, a.Delay, wasPostponed)
+		return s.follow(m, s.worker.Postpone(d.limited, a.Delay))
 	}
-	return s.operate(m, user, a, cost, in)
+	return s.operate(d, user, in)
 }
 
-var (
-	errTooOld     = errors.New("the message is too old")
-	errBuriedLate = errors.New("its last attempt has failed, and the dead letters took no messages then")
-)
+var errBuriedLate = errors.New("its last attempt has failed, and the dead letters took no messages then")
 
 // admit asks whether a message may run. One that was back may stay in hand and ask again. With a delay of zero the message
 // has places in its rooms.
-func (s *session) admit(m *message, cost int, back bool, in rooms) (admission, error) {
+func (s *session) admit(d *delivery, in rooms) (drip.Admission, error) {
+	m := &d.message
 	var place *seat
 	var sat time.Time
 	defer func() { s.deck.leave(m.entity, place) }()
 	for {
-		if s.o.MaxAge > 0 && m.age() > s.o.MaxAge {
-			return admission{}, errTooOld
-		}
-		a, err := s.ask(m, cost, in)
+		a, err := s.ask(d, in)
 		if err != nil || a.Delay == 0 {
 			return a, err
 		}
-		if !back || a.Ticket.IsZero() {
+		if !d.back || a.Ticket.IsZero() {
 			return a, nil
 		}
 		if place == nil {
@@ -141,60 +135,33 @@ func (s *session) admit(m *message, cost int, back bool, in rooms) (admission, e
 }
 
 // ask asks the limiter about a message that has places in its rooms, and keeps them if it may run.
-func (s *session) ask(m *message, cost int, in rooms) (a admission, err error) {
-	if err := in.enter(s.waiting, m.entity); err != nil {
-		return admission{}, err
+func (s *session) ask(d *delivery, in rooms) (a drip.Admission, err error) {
+	if err := in.enter(s.waiting, d.entity); err != nil {
+		return drip.Admission{}, err
 	}
 	defer func() {
 		if err != nil || a.Delay > 0 {
-			in.leave(m.entity)
+			in.leave(d.entity)
 		}
 	}()
-	return s.gate.ask(m.visit.context(s.broken), s.waiting, in, m, cost)
+	a, err = ask(d.visit.context(s.broken), s.waiting, s.worker, d.limited, in)
+	d.ticket = d.limited.Note.Ticket
+	return a, err
 }
 
-// operate runs a message that was admitted, and takes the step that follows from it.
-func (s *session) operate(m *message, user *amqp.Delivery, a admission, cost int, in rooms) error {
-	refused, interrupted, err := s.handle(m, user, a, in)
-	switch {
-	case err != nil && interrupted && s.broken.Err() == nil:
-		delay := jitter(s.o.RetryDelay)
-		s.o.Logger.Warn("an operation has lost its lease and will be tried again, which is no attempt", "entity", m.entity, "message_id", m.MessageId, "not_before", delay, "error", err)
-		m.postponeBy(delay)
-		m.visit.became(wasForwarded, "")
-		return s.put(m, err)
-	case err != nil:
-		return s.failed(m, err)
-	case refused.retryAfter > 0:
-		delay := s.gate.rebook(m.visit.context(s.broken), s.waiting, m, refused, cost)
-		return s.postpone(m, delay, wasThrottled)
+// operate runs a message that was admitted, gives its places back and takes the step that follows.
+func (s *session) operate(d *delivery, user *amqp.Delivery, in rooms) error {
+	out := func() worker.Outcome {
+		defer s.deck.wake(d.entity)
+		defer in.leave(d.entity)
+		return s.worker.Run(d.visit.context(s.broken), d.limited, func(running context.Context) error {
+			return s.o.Handler.Handle(running, user)
+		})
+	}()
+	if out.Err != nil && s.broken.Err() != nil {
+		return s.broken.Err() // and no wonder that it failed
 	}
-	return nil
-}
-
-// handle runs the handler and gives the places back. An operation that the provider has refused is no error. The methods of
-// the handler's error are called here, where a panic of theirs is caught, and nowhere else.
-func (s *session) handle(m *message, user *amqp.Delivery, a admission, in rooms) (refused refusal, interrupted bool, err error) {
-	defer s.deck.wake(m.entity)
-	defer in.leave(m.entity)
-	defer recovered(&err)
-	ctx := m.visit.context(s.broken)
-	interrupted, err = s.gate.run(ctx, m.entity, a, m.operation(m.entity), func(running context.Context) error {
-		err := s.o.Handler.Handle(running, user)
-		refused = s.gate.refused(ctx, m.entity, err, s.o.RetryDelay)
-		return err
-	})
-	if refused.retryAfter > 0 {
-		return refused, false, nil
-	}
-	switch {
-	case err == nil:
-	case permanent(err):
-		err = Permanent(errors.New(err.Error()))
-	default:
-		err = errors.New(err.Error())
-	}
-	return refusal{}, interrupted, err
+	return s.follow(&d.message, out)
 }
 
 // acknowledged keeps handlers and entity functions from settling what Run settles: a second acknowledgement closes
@@ -207,38 +174,47 @@ func (acknowledged) Ack(uint64, bool) error        { return errAcknowledged }
 func (acknowledged) Nack(uint64, bool, bool) error { return errAcknowledged }
 func (acknowledged) Reject(uint64, bool) error     { return errAcknowledged }
 
-// postpone puts off a message that the limit does not let run, or the provider.
-func (s *session) postpone(m *message, delay time.Duration, o outcome) error {
-	if s.o.MaxPostponements > 0 && m.postponements >= int64(s.o.MaxPostponements) {
-		return s.bury(m, reasonTooOften, nil)
+// failed retries a message whose entity or cost function failed, or gives it up.
+func (s *session) failed(d *delivery, cause error) error {
+	if s.broken.Err() != nil {
+		return s.broken.Err()
 	}
-	m.postponements++
-	m.postponeBy(delay)
-	m.visit.put(delay, o)
-	return s.put(m, nil)
+	if d.limited == nil {
+		d.limited = &worker.Message{Note: d.trip(), ID: d.MessageId}
+	}
+	return s.follow(&d.message, s.worker.Fail(d.visit.context(s.broken), d.limited, cause))
 }
 
-// failed retries a message whose handler or entity function failed, or gives it up.
-func (s *session) failed(m *message, cause error) error {
-	if s.broken.Err() != nil {
-		return s.broken.Err() // and no wonder that it failed
+// follow does what the outcome of a delivery says.
+func (s *session) follow(m *message, out worker.Outcome) error {
+	m.takes(out.Note)
+	switch out.Kind {
+	case worker.Done:
+		return nil
+	case worker.Postponed:
+		m.visit.put(out.Delay, wasPostponed)
+		return s.put(m, nil)
+	case worker.Refused:
+		m.visit.put(out.Delay, wasThrottled)
+		return s.put(m, nil)
+	case worker.Waiting:
+		m.visit.became(wasForwarded, "")
+		return s.put(m, out.Err)
+	case worker.Retried:
+		m.visit.failed(out.Err)
+		m.visit.put(out.Delay, wasRetried)
+		return s.put(m, out.Err)
 	}
-	m.attempts++
-	m.visit.failed(cause)
-	log := s.o.Logger.With("entity", m.entity, "attempt", m.attempts, "message_id", m.MessageId, "error", cause)
-	if panicked := (*PanicError)(nil); errors.As(cause, &panicked) {
-		log = log.With("stack", string(panicked.Stack))
+	switch {
+	case errors.Is(out.Err, worker.ErrTooOld):
+		return s.bury(m, reasonTooOld, nil)
+	case errors.Is(out.Err, worker.ErrTooOften):
+		return s.bury(m, reasonTooOften, nil)
+	case errors.Is(out.Err, drip.ErrDeadline):
+		return s.bury(m, reasonExpired, out.Err)
 	}
-	if m.attempts >= int64(s.o.Attempts) || permanent(cause) {
-		log.ErrorContext(m.visit.context(s.broken), "a message failed for the last time")
-		return s.bury(m, reasonFailed, cause)
-	}
-	delay := retryDelay(s.o.RetryDelay, m.attempts)
-	log.WarnContext(m.visit.context(s.broken), "a message failed and will be tried again", "not_before", delay)
-	delay = jitter(delay)
-	m.postponeBy(delay)
-	m.visit.put(delay, wasRetried)
-	return s.put(m, cause)
+	m.visit.failed(out.Err)
+	return s.bury(m, reasonFailed, out.Err)
 }
 
 // put sends the message to wait, unless it has expired when that is over. Cause is why it is tried again, if it has failed.
@@ -310,12 +286,12 @@ func (s *session) insist(publish func() error) error {
 			}
 		}
 		if err == nil || errors.Is(err, ErrUnpostponable) {
-			if s.publishing.works() {
+			if s.publishing.Works() {
 				s.o.Logger.Info("messages are published again")
 			}
 			return err
 		}
-		if s.broken.Err() == nil && s.publishing.fails() {
+		if s.broken.Err() == nil && s.publishing.Fails() {
 			s.o.Logger.Warn("cannot publish, will try again", "error", err)
 		}
 		if errors.Is(err, errRefused) || errors.Is(err, errSilent) {

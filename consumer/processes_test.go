@@ -22,6 +22,7 @@ import (
 	"github.com/drip-go/drip/internal/servers"
 	"github.com/drip-go/drip/storage"
 	_ "github.com/drip-go/drip/storage/redis"
+	"github.com/drip-go/drip/workertest"
 )
 
 // jobVariable, when set, makes this test binary a consumer process that does the job.
@@ -37,9 +38,10 @@ type job struct {
 }
 
 // children are what a process does until its context ends, by the job's kind.
-var children = map[string]func(context.Context, job) error{"checks": checks, "victim": victim, "takes its time": takesItsTime, "calls": caller}
+var children = map[string]func(context.Context, job) error{"checks": checks, "victim": victim, "takes its time": takesItsTime, "calls": caller, "shares": sharer}
 
 func TestMain(m *testing.M) {
+	workertest.Child(conformance)
 	if config := os.Getenv(jobVariable); config != "" {
 		if err := child(config); err != nil {
 			fmt.Fprintln(os.Stderr, err)

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/drip-go/drip/worker"
 )
 
 // session is one connection that consumes: the work queue on one channel, the due queue on another, so that held
@@ -120,11 +122,11 @@ func (s *session) consume(ctx context.Context) error {
 
 // declareOwn declares the queue of due messages and that of dead letters.
 func (c *Consumer) declareOwn(ch *amqp.Channel) error {
-	if err := declareQueue(ch, c.deadQueue(), c.delays.queueType, ""); err != nil {
+	if err := declareQueue(ch, c.deadQueue(), c.delays.queueType, "", 0); err != nil {
 		return err
 	}
 	// A broker that limits redeliveries would drop what was held too often; it goes to the dead letters then.
-	return declareQueue(ch, c.dueQueue(), c.delays.queueType, c.deadQueue())
+	return declareQueue(ch, c.dueQueue(), c.delays.queueType, c.deadQueue(), 0)
 }
 
 const consumerTag = "drip" // tags are a channel's own
@@ -228,11 +230,12 @@ const stalledAfter = 30 * time.Second
 // delivery is a message in hand.
 type delivery struct {
 	message
-	from *settling
-	tag  *list.Element
-	back bool  // from the due queue
-	far  bool  // not due for so long that it goes to a delay queue again
-	at   int64 // when it is held until, ms since 1970
+	limited *worker.Message // what the limit is asked with, once its entity is known
+	from    *settling
+	tag     *list.Element
+	back    bool  // from the due queue
+	far     bool  // not due for so long that it goes to a delay queue again
+	at      int64 // when it is held until, ms since 1970
 }
 
 // longestHeld is how long a message is held for which there is no delay queue. Then it makes a trip to the end of the queue of

@@ -13,12 +13,14 @@ import (
 
 // start calls begin until it succeeds: a broker that is down or just coming up is waited for. An error that is the broker's
 // last word is returned at once, with failFast any. Of many quorum queues that are declared on a busy node one may not elect
-// its leader in time: even then it is tried three times.
+// its leader in time: even then it is tried three times. A connection that is refused is tried handshakes times: the client says
+// the same of one that was lost meanwhile.
 func start(ctx context.Context, failFast bool, log *slog.Logger, begin func() error) error {
 	backoff := firstBackoff
 	for tries := 1; ; tries++ {
 		err := begin()
-		if err == nil || ctx.Err() != nil || isLastWord(err) {
+		refused := errors.Is(err, amqp.ErrCredentials) || errors.Is(err, amqp.ErrVhost)
+		if err == nil || ctx.Err() != nil || isLastWord(err) && (!refused || tries == handshakes) {
 			return err
 		}
 		if failFast && (code(err) != amqp.InternalError || tries == 3) {
@@ -31,6 +33,9 @@ func start(ctx context.Context, failFast bool, log *slog.Logger, begin func() er
 		backoff = min(2*backoff, longestBackoff)
 	}
 }
+
+// handshakes take three seconds, in which a broker that dies is gone.
+const handshakes = 6
 
 // isLastWord tells that another try would fail for the same reason.
 func isLastWord(err error) bool {

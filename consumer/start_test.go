@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -133,6 +134,37 @@ func TestFeatureFlags(t *testing.T) {
 	running(t, o)
 	b.publish("orders", numbered(0, 10)...)
 	eventually(t, "all are handled with classic queues", func() bool { return l.count() == 10 })
+}
+
+// A broker that dies while a connection begins has not refused it, though the client says so.
+func TestBrokerDiesInTheHandshake(t *testing.T) {
+	t.Parallel()
+	b := connect(t, useBroker(t))
+	for name, method := range map[string]byte{"start-ok": 11, "open": 40} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := connect(t, b.url)
+			queue := b.queue()
+			p, url := through(t, b.url, 0)
+			var seen atomic.Int64
+			p.through(func(f frame) bool {
+				const connection = 10
+				if f.kind == 1 && !f.fromBroker && f.payload[1] == connection && f.payload[3] == method && seen.Add(1) <= 2 {
+					p.cut()
+					return false
+				}
+				return true
+			})
+			var l ledger
+			running(t, Options{URL: url, Queue: queue, Limiter: &free{}, Entity: byID, Handler: &l, Logger: quiet})
+			b.publish(queue, numbered(0, 1)...)
+			eventually(t, "it is handled", func() bool { return l.count() == 1 })
+			seen.Store(0)
+			delays, err := OpenDelayQueues(t.Context(), DelayQueuesOptions{URL: url, Queue: queue})
+			b.must(err)
+			b.must(delays.Close())
+		})
+	}
 }
 
 // A broker that is down at the start is waited for.

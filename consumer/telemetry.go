@@ -13,6 +13,8 @@ import (
 	metricnoop "go.opentelemetry.io/otel/metric/noop"
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
+
+	"github.com/drip-go/drip/worker"
 )
 
 // TraceHeaders are the headers of a message as OpenTelemetry's carrier of trace context. A publisher that wants its
@@ -342,7 +344,7 @@ func (t *telemetry) measured(next Handler) Handler {
 		began, errorType := time.Now(), "panic"
 		defer func() { t.process.Record(ctx, time.Since(began).Seconds(), t.ran[errorType].record...) }()
 		err = next.Handle(ctx, d)
-		switch refused := (*throttledError)(nil); {
+		switch refused := (*worker.ThrottledError)(nil); {
 		case err == nil:
 			errorType = ""
 		case errors.As(err, &refused):

@@ -106,8 +106,8 @@ func theirs2(h amqp.Table) amqp.Table {
 	return kept
 }
 
-// A dead letter that is moved to the queue of due messages is tried again as it was published, in all it was. From the work
-// queue, to which anybody may publish, it comes without what only its first delivery could tell: exchange, routing key, user.
+// A dead letter that is moved to the work queue, or to that of due messages, is tried again as it was published, in all it
+// was. Whoever may only publish through an exchange cannot have a message pass for one.
 func TestDeadLetterIsTriedAgain(t *testing.T) {
 	t.Parallel()
 	b := connect(t, useBroker(t))
@@ -140,19 +140,24 @@ func TestDeadLetterIsTriedAgain(t *testing.T) {
 	}
 	b.publish(queue+".drip.due", letter())
 	b.publish(queue, letter())
-	letter()
+	forged := letter()
+	b.must(b.ch.Publish(exchange, "shop.a", true, false, amqp.Publishing{Headers: forged.Headers, MessageId: "forged"}))
+	b.letter(queue)
 	stop()
 	for i, d := range got {
 		d.Acknowledger, d.ConsumerTag, d.DeliveryTag, d.Redelivered = nil, "", 0, false
-		if i == 2 && d.Exchange == "" && d.RoutingKey == queue && d.UserId == "" {
-			d.Exchange, d.RoutingKey, d.UserId = exchange, "shop.a", "guest"
+		if d.MessageId == "forged" {
+			if d.UserId != "" || d.Exchange != exchange {
+				t.Errorf("a message passes for a dead letter of %q", d.UserId)
+			}
+			continue
 		}
 		if w := (amqp.Delivery{Headers: want.Headers, MessageId: "m", Expiration: "3600000", UserId: "guest", Priority: 3, Body: []byte("body"), Exchange: exchange, RoutingKey: "shop.a"}); !reflect.DeepEqual(d, w) {
 			t.Errorf("delivery %d is\n%+v, published was\n%+v", i, d, w)
 		}
 	}
-	if len(got) != 3 {
-		t.Errorf("it was tried %d times, want 3", len(got))
+	if len(got) != 4 {
+		t.Errorf("they were tried %d times, want 4", len(got))
 	}
 }
 

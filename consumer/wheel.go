@@ -6,11 +6,6 @@ import (
 	"github.com/drip-go/drip/internal/wheel"
 )
 
-var (
-	rings    = wheel.Rings
-	everyday = rings[:wheel.Everyday]
-)
-
 const (
 	early = wheel.Early
 
@@ -23,16 +18,16 @@ const (
 
 // place is where a message waits.
 type place struct {
-	ring  int   // index in rings
+	ring  int   // index in the layout's rings
 	queue int64 // of the ring
 	leave int64 // when the message leaves that queue, ms since 1970
 }
 
-// placeFor finds the place of a message that is due at due, when it is now, both in ms since 1970; ok is false
+// placeFor finds the place in a layout of a message that is due at due, when it is now, both in ms since 1970; ok is false
 // when there is no time to wait in a queue. A message that will be held leaves just before the slot it is due in
 // and the holder waits for the rest; otherwise it leaves with the first slot that begins at due or later.
-func placeFor(now, due int64, held bool) (p place, ok bool) {
-	for i, r := range rings {
+func placeFor(l *wheel.Layout, now, due int64, held bool) (p place, ok bool) {
+	for i, r := range l.Rings {
 		slot, leave := due/r.Width, int64(0)
 		switch {
 		case i > 0:
@@ -47,7 +42,7 @@ func placeFor(now, due int64, held bool) (p place, ok bool) {
 		// The slot just ended may still be leaving its queue, and clocks of processes differ: two slots stay free.
 		furthest := now/r.Width + r.Slots - 2
 		if slot > furthest {
-			if i < len(rings)-1 {
+			if i < len(l.Rings)-1 {
 				continue
 			}
 			slot = furthest
@@ -60,10 +55,10 @@ func placeFor(now, due int64, held bool) (p place, ok bool) {
 
 // others are the places that may serve in place of p, the best first. A message that will be held comes back earlier, to be
 // placed again; any other comes later.
-func (p place) others(now int64, held bool) (others []place) {
+func (p place) others(l *wheel.Layout, now int64, held bool) (others []place) {
 	if held {
 		for i := p.ring; i >= 0; i-- {
-			r := rings[i]
+			r := l.Rings[i]
 			ahead := int64(0)
 			if i == 0 {
 				ahead = early
@@ -81,8 +76,8 @@ func (p place) others(now int64, held bool) (others []place) {
 		}
 		return others
 	}
-	for i := p.ring; i < len(rings); i++ {
-		r := rings[i]
+	for i := p.ring; i < len(l.Rings); i++ {
+		r := l.Rings[i]
 		for slot := (p.leave + r.Width - 1) / r.Width; slot <= now/r.Width+r.Slots-2; slot++ {
 			if q := (place{ring: i, queue: slot % r.Slots, leave: slot * r.Width}); q != p {
 				others = append(others, q)
@@ -97,6 +92,3 @@ func (p place) asQueue() place {
 	p.leave = 0
 	return p
 }
-
-// name is the queue's name behind the prefix.
-func (p place) name() string { return rings[p.ring].Name(p.queue) }

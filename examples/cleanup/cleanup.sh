@@ -62,7 +62,7 @@ limit)
 tidy)
 	settle
 	queues | awk -F '\t' -v prefix="$queue.drip." '$2 == "0" &&
-		substr($1, length(prefix) + 1) ~ /^(due\.)?(250ms|4s|64s|1024s)\.[0-9][0-9]$/' | delete_all
+		substr($1, length(prefix) + 1) ~ /^(due\.)?v1(few)?\.[0-9]+m?s\.[0-9][0-9]$/' | delete_all
 	;;
 remove)
 	settle

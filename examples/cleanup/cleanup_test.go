@@ -16,13 +16,13 @@ import (
 func TestMain(m *testing.M) { os.Exit(servers.Main(m)) }
 
 // others are queues that look a little like those of the work queue orders.
-var others = []string{"orders2", "orders2.drip.dead", "orders2.drip.250ms.00", "orders_drip.dead", "orders.drip_dead"}
+var others = []string{"orders2", "orders2.drip.dead", "orders2.drip.v1.250ms.00", "orders_drip.dead", "orders.drip_dead"}
 
 func TestScript(t *testing.T) {
 	t.Parallel()
 	server := servers.OwnRabbitMQ(t)
 	ch := channel(t, server.URL())
-	const waits, idle = "orders.drip.due.250ms.01", "orders.drip.due.64s.00"
+	const waits, idle = "orders.drip.due.v1.250ms.01", "orders.drip.due.v1few.24s.00"
 	declare(t, ch, append([]string{"orders", waits, dead, idle}, others...)...)
 	for _, name := range []string{"orders", waits, dead} {
 		publish(t, ch, name, "x")

@@ -19,7 +19,11 @@ type broker struct {
 	removed bool // the queues
 }
 
-const shopHeader = "shop"
+// The headers of an order.
+const (
+	shopHeader   = "shop"
+	urgentHeader = "urgent" // a bool
+)
 
 func openBroker(url, queue string) (*broker, error) {
 	b := &broker{url: url, queue: queue}
@@ -92,7 +96,7 @@ func (b *broker) publish(ctx context.Context, p plan, l *ledger) error {
 			c, err := b.ch.PublishWithDeferredConfirm("", b.queue, false, false, amqp.Publishing{
 				DeliveryMode: amqp.Persistent,
 				MessageId:    strconv.Itoa(n),
-				Headers:      amqp.Table{shopHeader: p.shops[burst.shop].name},
+				Headers:      amqp.Table{shopHeader: p.shops[burst.shop].name, urgentHeader: n >= p.urgent},
 			})
 			if err != nil {
 				return err
@@ -121,7 +125,7 @@ func (b *broker) remove() (left map[string]int, err error) {
 		queues int
 	}{{"250ms", 24}, {"4s", 20}, {"64s", 20}, {"1024s", 16}} {
 		for i := range ring.queues {
-			names = append(names, fmt.Sprintf("%s.drip.due.%s.%02d", b.queue, ring.slot, i))
+			names = append(names, fmt.Sprintf("%s.drip.due.v1.%s.%02d", b.queue, ring.slot, i))
 		}
 	}
 	b.removed, left = true, map[string]int{}

@@ -18,6 +18,7 @@ import (
 
 	"github.com/drip-go/drip"
 	"github.com/drip-go/drip/consumer"
+	limits "github.com/drip-go/drip/provider"
 	"github.com/drip-go/drip/storage"
 	_ "github.com/drip-go/drip/storage/redis"
 	"github.com/drip-go/drip/telemetry"
@@ -35,7 +36,8 @@ type settings struct {
 	Storage  string
 	Provider string
 	Queue    string
-	Metrics  string // address to serve them at, empty for none
+	Metrics  string          // address to serve them at, empty for none
+	Rules    map[string]rule // what the provider allows the shops together
 }
 
 // report is a line of a consumer's standard output.
@@ -83,11 +85,18 @@ func consume(ctx context.Context, s settings, out io.Writer) error {
 		slog.Warn("no metrics; choose another -metrics address", "error", err)
 	}
 	defer stopMetrics()
+	shared := map[string]drip.Limit{}
+	for name, r := range s.Rules {
+		if shared[name], err = limits.Limit(onTheWay, limits.LeakyBucket(r.Size, float64(r.PerSecond))); err != nil {
+			return err
+		}
+	}
 	bucket, err := telemetry.New(drip.Options{
 		Size:            size,
 		RefreshRate:     refreshRate,
 		RefreshInterval: refreshInterval,
 		Storage:         store,
+		Shared:          shared,
 	}, meters)
 	if err != nil {
 		return err
@@ -105,6 +114,14 @@ func consume(ctx context.Context, s settings, out io.Writer) error {
 			}
 			reports.asked(n) // a Limiter hears of the shop only
 			return s.Queue + "." + shop, nil
+		},
+		Request: func(d *amqp.Delivery) drip.Request {
+			r := drip.Request{Within: []string{appLimit}}
+			if _, n, err := orderOf(d); err == nil && aboutStock(n) {
+				r.Within = append(r.Within, stockLimit)
+			}
+			r.Urgent, _ = d.Headers[urgentHeader].(bool)
+			return r
 		},
 		Handler:       placeOrders(s.Provider),
 		DrainTime:     drainTime,
@@ -142,7 +159,11 @@ func placeOrders(url string) consumer.HandlerFunc {
 		if err != nil {
 			return err
 		}
-		request, err := http.NewRequestWithContext(ctx, http.MethodPost, fmt.Sprintf("%s/shops/%s/orders/%d", url, shop, n), nil)
+		endpoint := "orders"
+		if aboutStock(n) {
+			endpoint = stockLimit
+		}
+		request, err := http.NewRequestWithContext(ctx, http.MethodPost, fmt.Sprintf("%s/shops/%s/%s/%d", url, shop, endpoint, n), nil)
 		if err != nil {
 			return err
 		}
@@ -157,7 +178,11 @@ func placeOrders(url string) consumer.HandlerFunc {
 			return nil
 		case http.StatusTooManyRequests:
 			after, _ := strconv.Atoi(response.Header.Get("Retry-After"))
-			return consumer.Throttled(time.Duration(max(1, after))*time.Second, nil)
+			wait := time.Duration(max(1, after)) * time.Second
+			if shared := response.Header.Get(limitHeader); shared != "" {
+				return consumer.ThrottledShared(shared, wait, nil)
+			}
+			return consumer.Throttled(wait, nil)
 		default:
 			return fmt.Errorf("the provider answered %s", response.Status)
 		}

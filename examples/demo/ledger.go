@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"math"
 	"sync"
 	"time"
 )
@@ -13,6 +14,10 @@ type ledger struct {
 	orders []order
 	shops  []shop
 	began  time.Time // the first publishing
+	urgent int       // the number of the first urgent order
+	rule   rule      // the app's
+	app    appUse
+	stock  stockUse
 }
 
 type order struct {
@@ -21,6 +26,7 @@ type order struct {
 	asked     int // decisions of the limiter about it
 	calls     int // that the provider accepted
 	done      bool
+	wait      time.Duration // from its publishing to its call
 }
 
 type shop struct {
@@ -35,27 +41,64 @@ type shop struct {
 	todo      int // orders that are published and have had no call yet
 	began     time.Time
 	ended     time.Time
-	wait      time.Duration // the longest from publishing an order to its call
 	allowance
 }
 
-// allowance is what the limit allows a shop, to compare it with what was made of it: drip's arithmetic on the
-// calls that the provider saw.
+// allowance is what a shop's limit allows in this second, to compare it with what was made of it: drip's arithmetic on
+// the calls that the provider saw.
 type allowance struct {
 	interval int64 // that limit and used are of
 	limit    int   // calls that it allows
 	used     int   // calls in it
-
-	// Of the time since the shop last began to have something to do.
-	since  int64 // the interval it began in
-	start  int   // calls that were allowed at once
-	wanted int   // orders
-
-	allowed int // calls that were allowed while orders waited for them, in the times before
 }
 
-func newLedger(p plan, now time.Time) *ledger {
-	l := &ledger{orders: make([]order, p.orders), shops: make([]shop, len(p.shops))}
+// appUse is what was made of the app's limit while the shops that had something to do might have used more than all of it.
+type appUse struct {
+	account         // as the provider counts it
+	busy    int     // shops with something to do
+	short   bool    // the limit is
+	calls   int     // while it was
+	allowed float64 // by it, then
+	since   time.Time
+
+	interval int64 // that used is of
+	used     int   // calls in it
+	refused  int   // calls, by this limit
+}
+
+// change counts shops that begin or end having something to do.
+func (a *appUse) change(by int, t time.Time) {
+	a.busy += by
+	short := a.busy*refreshRate > a.PerSecond
+	switch {
+	case short && !a.short:
+		a.allowed += a.room(t)
+		a.since = t
+	case !short && a.short:
+		a.allowed += t.Sub(a.since).Seconds() * float64(a.PerSecond)
+	}
+	a.short = short
+}
+
+// call counts a call.
+func (a *appUse) call(t time.Time) {
+	a.enter(t)
+	a.leave()
+	if a.short {
+		a.calls++
+	}
+	if n := intervalOf(t); n != a.interval {
+		a.interval, a.used = n, 0
+	}
+	a.used++
+}
+
+// stockUse is what became of the calls of the endpoint.
+type stockUse struct{ calls, refused int }
+
+func newLedger(p plan, app rule, now time.Time) *ledger {
+	l := &ledger{orders: make([]order, p.orders), shops: make([]shop, len(p.shops)), urgent: p.urgent, rule: app}
+	l.app.rule = app
 	for i, s := range p.shops {
 		l.shops[i] = shop{name: s.name, orders: s.orders, allowance: allowance{interval: intervalOf(now), limit: size}}
 	}
@@ -83,20 +126,6 @@ func (a *allowance) roll(t time.Time) {
 // whose capacity it took.
 func (a *allowance) left() int { return max(0, a.limit-a.used) }
 
-// begin is when a shop begins to have something to do.
-func (a *allowance) begin(t time.Time) {
-	a.roll(t)
-	a.since, a.start, a.wanted = a.interval, a.left(), 0
-}
-
-// end is the last call of what there was to do. What is left of a refresh that was needed was allowed to nobody; a
-// refresh after which all could have been done already was wasted.
-func (a *allowance) end() {
-	needed := (max(0, a.wanted-a.start) + refreshRate - 1) / refreshRate
-	wasted := max(0, int(a.interval-a.since)-needed) * refreshRate
-	a.allowed += a.wanted + wasted
-}
-
 // order returns an order and its shop, to be changed; of a number that was never published it returns ones that are
 // nobody's. It requires mu held.
 func (l *ledger) order(n int) (*order, *shop) {
@@ -119,11 +148,9 @@ func (l *ledger) published(n int, at time.Time) {
 	if s.began.IsZero() {
 		s.began = at
 	}
-	if s.todo == 0 {
-		s.begin(at)
+	if s.todo++; s.todo == 1 {
+		l.app.change(1, at)
 	}
-	s.todo++
-	s.wanted++
 }
 
 // asked is told of every decision of the limiter about an order.
@@ -145,6 +172,10 @@ func (l *ledger) accepted(n int, at time.Time) {
 	o, s := l.order(n)
 	s.roll(at)
 	s.used++
+	l.app.call(at)
+	if aboutStock(n) {
+		l.stock.calls++
+	}
 	s.calls++
 	s.inFlight++
 	o.calls++
@@ -152,20 +183,26 @@ func (l *ledger) accepted(n int, at time.Time) {
 		return
 	}
 	s.called++
-	s.wait = max(s.wait, at.Sub(o.published))
+	o.wait = at.Sub(o.published)
 	if o.asked > 0 {
 		s.postponed--
 	}
 	if s.todo--; s.todo == 0 {
-		s.end()
+		l.app.change(-1, at)
 	}
 }
 
-func (l *ledger) refused(n int) {
+func (l *ledger) refused(n int, limit string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	_, s := l.order(n)
 	s.refused++
+	switch limit {
+	case appLimit:
+		l.app.refused++
+	case stockLimit:
+		l.stock.refused++
+	}
 }
 
 func (l *ledger) answered(n int, at time.Time) {
@@ -184,6 +221,8 @@ func (l *ledger) answered(n int, at time.Time) {
 type snapshot struct {
 	elapsed time.Duration // since the first publishing
 	shops   []shopNow
+	app     int // calls of all in this second
+	limit   int // of all in a second
 }
 
 type shopNow struct {
@@ -199,17 +238,21 @@ type shopNow struct {
 func (l *ledger) snapshot(now time.Time) snapshot {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	var s snapshot
+	s := snapshot{limit: l.rule.PerSecond}
+	if l.app.interval == intervalOf(now) {
+		s.app = l.app.used
+	}
 	if !l.began.IsZero() {
 		s.elapsed = now.Sub(l.began)
 	}
 	for i := range l.shops {
 		h := &l.shops[i]
 		h.roll(now)
-		intervals := (max(0, h.orders-h.called-h.left()) + refreshRate - 1) / refreshRate
+		rate := min(refreshRate, float64(l.rule.PerSecond)/float64(max(1, l.app.busy)))
+		seconds := math.Ceil(float64(max(0, h.orders-h.called-h.left())) / rate)
 		s.shops = append(s.shops, shopNow{
 			name: h.name, orders: h.orders, done: h.done, inFlight: h.inFlight, postponed: h.postponed,
-			used: h.used, limit: h.limit, refused: h.refused, eta: time.Duration(intervals) * refreshInterval,
+			used: h.used, limit: h.limit, refused: h.refused, eta: time.Duration(seconds) * time.Second,
 		})
 	}
 	return s
@@ -217,16 +260,12 @@ func (l *ledger) snapshot(now time.Time) snapshot {
 
 // total is all shops as one; it is done when the last one is.
 func (s snapshot) total() shopNow {
-	t := shopNow{name: "all"}
+	t := shopNow{name: "all", used: s.app, limit: s.limit}
 	for _, h := range s.shops {
 		t.orders += h.orders
 		t.done += h.done
 		t.inFlight += h.inFlight
 		t.postponed += h.postponed
-		if h.done < h.orders || h.used > 0 { // what nobody wants is not counted
-			t.used += h.used
-			t.limit += h.limit
-		}
 		t.refused += h.refused
 		t.eta = max(t.eta, h.eta)
 	}
@@ -248,25 +287,60 @@ type result struct {
 	twice         int // orders with more than one call
 	postponements int // of all orders together
 	most          int // postponements of one order
-	allowed       int // calls that the limit allowed while orders waited for them
 	wait, took    time.Duration
 }
 
+// sharedResult is what has become of the limits that the shops share.
+type sharedResult struct {
+	calls      map[string]int // accepted by the provider, by the limit
+	refused    map[string]int
+	used       float64 // the part of the app's limit, while the shops could have used more; 0 if they never could
+	urgent     int     // orders
+	urgentMost time.Duration
+	urgentMean time.Duration
+	othersMean time.Duration // which the others waited
+}
+
+// shared is to be asked for when all is over.
+func (l *ledger) shared() sharedResult {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	r := sharedResult{
+		calls:   map[string]int{stockLimit: l.stock.calls},
+		refused: map[string]int{appLimit: l.app.refused, stockLimit: l.stock.refused},
+		urgent:  len(l.orders) - l.urgent,
+	}
+	for i := range l.shops {
+		r.calls[appLimit] += l.shops[i].calls
+	}
+	if l.app.allowed >= 1 {
+		r.used = float64(l.app.calls) / l.app.allowed
+	}
+	var urgent, others time.Duration
+	for n := range l.orders {
+		wait := l.orders[n].wait
+		if n >= l.urgent {
+			urgent += wait
+			r.urgentMost = max(r.urgentMost, wait)
+		} else {
+			others += wait
+		}
+	}
+	// Of those without a call nothing is counted: the verdict tells of them.
+	r.urgentMean, r.othersMean = urgent/time.Duration(max(1, r.urgent)), others/time.Duration(max(1, l.urgent))
+	return r
+}
+
 // results returns what has become of each shop's orders, and last of all.
-func (l *ledger) results(now time.Time) []result {
+func (l *ledger) results() []result {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	rs := make([]result, len(l.shops)+1)
 	for i := range l.shops {
 		s := &l.shops[i]
-		allowed := s.allowed
-		if s.todo > 0 {
-			s.roll(now)
-			allowed += s.start + int(s.interval-s.since)*refreshRate
-		}
 		rs[i] = result{
 			name: s.name, orders: s.orders, calls: s.calls, refused: s.refused, undone: s.orders - s.done,
-			allowed: allowed, wait: s.wait, took: max(0, s.ended.Sub(s.began)),
+			took: max(0, s.ended.Sub(s.began)),
 		}
 	}
 	for i := range l.orders {
@@ -279,6 +353,7 @@ func (l *ledger) results(now time.Time) []result {
 		postponements := max(0, o.asked-o.calls)
 		r.postponements += postponements
 		r.most = max(r.most, postponements)
+		r.wait = max(r.wait, o.wait)
 	}
 	all := &rs[len(l.shops)]
 	all.name = "all"
@@ -291,7 +366,6 @@ func (l *ledger) results(now time.Time) []result {
 		all.twice += r.twice
 		all.postponements += r.postponements
 		all.most = max(all.most, r.most)
-		all.allowed += r.allowed
 		all.wait = max(all.wait, r.wait)
 	}
 	return rs

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"math"
 	"testing"
 	"time"
 )
@@ -25,7 +26,7 @@ func TestLedger(t *testing.T) {
 		}
 	}
 	begin := func() *ledger {
-		l := newLedger(p, start)
+		l := newLedger(p, rule{Size: 40, PerSecond: 8}, start)
 		for n := range 35 {
 			l.published(n, at(500))
 		}
@@ -33,9 +34,9 @@ func TestLedger(t *testing.T) {
 		for n := 15; n < 35; n++ {
 			l.asked(n)
 		}
-		check(l, 900, shopNow{done: 15, postponed: 20, used: 15, limit: 15, eta: 2 * time.Second})
+		check(l, 900, shopNow{done: 15, postponed: 20, used: 15, limit: 15, eta: 3 * time.Second})
 		run(l, 15, 25, 1001)
-		check(l, 1100, shopNow{done: 25, postponed: 10, used: 10, limit: 10, eta: time.Second})
+		check(l, 1100, shopNow{done: 25, postponed: 10, used: 10, limit: 10, eta: 2 * time.Second})
 		return l
 	}
 
@@ -45,8 +46,8 @@ func TestLedger(t *testing.T) {
 	if !l.snapshot(at(2900)).finished() {
 		t.Error("not finished although all is done")
 	}
-	want := result{name: "a", orders: 35, calls: 35, postponements: 20, most: 1, allowed: 35, wait: 1505 * time.Millisecond, took: 1605 * time.Millisecond}
-	if got := l.results(at(9000)); got[0] != want {
+	want := result{name: "a", orders: 35, calls: 35, postponements: 20, most: 1, wait: 1505 * time.Millisecond, took: 1605 * time.Millisecond}
+	if got := l.results(); got[0] != want {
 		t.Errorf("got %+v, want %+v", got[0], want)
 	}
 
@@ -56,13 +57,13 @@ func TestLedger(t *testing.T) {
 	for n := 25; n < 35; n++ {
 		l.asked(n)
 	}
-	l.refused(25)
+	l.refused(25, "")
 	run(l, 25, 35, 3010)
 	run(l, 7, 8, 3020)
 	run(l, 4000, 4001, 3020)
 	check(l, 3900, shopNow{done: 35, used: 11, limit: 15, refused: 1})
-	want = result{name: "all", orders: 35, calls: 36, refused: 1, twice: 1, postponements: 30, most: 2, allowed: 45, wait: 2510 * time.Millisecond, took: 2610 * time.Millisecond}
-	if got := l.results(at(9000)); got[1] != want {
+	want = result{name: "all", orders: 35, calls: 36, refused: 1, twice: 1, postponements: 30, most: 2, wait: 2510 * time.Millisecond, took: 2610 * time.Millisecond}
+	if got := l.results(); got[1] != want {
 		t.Errorf("got %+v, want %+v", got[1], want)
 	}
 
@@ -71,8 +72,8 @@ func TestLedger(t *testing.T) {
 	if l.snapshot(at(4000)).finished() {
 		t.Error("finished although orders are not done")
 	}
-	if got := l.results(at(4500))[1]; got.undone != 10 || got.allowed != 55 {
-		t.Errorf("undone %d, allowed %d; want 10 and 55", got.undone, got.allowed)
+	if got := l.results()[1]; got.undone != 10 {
+		t.Errorf("undone %d; want 10", got.undone)
 	}
 	missing := l.missing(3)
 	if len(missing) != 3 || missing[0] != "message 25 of a: published true, decisions 1, calls accepted 0" {
@@ -80,38 +81,41 @@ func TestLedger(t *testing.T) {
 	}
 }
 
-// A shop that runs out of work: what it did not need is not counted, what it made wait is.
-func TestAllowance(t *testing.T) {
+// The app's limit counts while more shops have something to do than it is enough for.
+func TestSharedUse(t *testing.T) {
 	start := time.Unix(1_700_000_000, 0)
 	at := func(ms int) time.Time { return start.Add(time.Duration(ms) * time.Millisecond) }
-	type step struct{ ms, publish, call int }
-	for _, c := range []struct {
-		name    string
-		steps   []step
-		allowed int
-	}{
-		{"less than at once", []step{{100, 7, 7}}, 7},
-		{"two bursts with a rest between them", []step{{100, 20, 15}, {1000, 0, 5}, {9000, 20, 15}, {10_000, 0, 5}}, 40},
-		{"what the first burst left the second may use", []step{{100, 20, 15}, {1000, 0, 5}, {1500, 5, 5}}, 25},
-		{"a refresh late", []step{{100, 20, 15}, {2000, 0, 5}}, 30},
-		{"late although all were allowed at once", []step{{100, 12, 10}, {1000, 0, 2}}, 22},
-		{"one that waits for ever", []step{{100, 20, 15}}, 105},
-	} {
-		l := newLedger(plan{shops: []shopPlan{{"a", 100}}, bursts: []burst{{after: 100}}, orders: 100}, start)
-		published, called := 0, 0
-		for _, s := range c.steps {
-			for range s.publish {
-				l.published(published, at(s.ms))
-				published++
-			}
-			for range s.call {
-				l.accepted(called, at(s.ms))
-				called++
-			}
-		}
-		if got := l.results(at(9500))[0].allowed; got != c.allowed {
-			t.Errorf("%s: %d allowed, want %d", c.name, got, c.allowed)
-		}
+	p := plan{shops: []shopPlan{{"a", 20}, {"b", 21}}, bursts: []burst{{after: 20}, {shop: 1, first: 20, after: 41}}, orders: 41, urgent: 40}
+	l := newLedger(p, rule{Size: 40, PerSecond: 10}, start)
+	for n := range 20 {
+		l.published(n, at(0))
+	}
+	for n := range 5 { // shop a alone cannot use more than the limit
+		l.accepted(n, at(0))
+	}
+	for n := 20; n < 41; n++ {
+		l.published(n, at(100)) // the bucket has 4 calls in it
+	}
+	for n := 5; n < 41; n++ {
+		l.accepted(n, at(1000))
+		l.answered(n, at(1100))
+	}
+	l.refused(3, appLimit)
+	l.refused(3, stockLimit)
+	l.refused(4, "")
+	// It was short until the last call of shop a, for 36 in the bucket and 9 that have leaked.
+	got := l.shared()
+	if want := 15 / 45.0; math.Abs(got.used-want) > 1e-9 {
+		t.Errorf("used %v, want %v", got.used, want)
+	}
+	if got.calls[appLimit] != 41 || got.calls[stockLimit] != 4 || got.refused[appLimit] != 1 || got.refused[stockLimit] != 1 {
+		t.Errorf("calls %v, refused %v", got.calls, got.refused)
+	}
+	if got.urgent != 1 || got.urgentMean != 900*time.Millisecond || got.urgentMost != got.urgentMean || got.othersMean == 0 {
+		t.Errorf("of urgent ones: %+v", got)
+	}
+	if all := l.results()[2]; all.refused != 3 || all.calls != 41 {
+		t.Errorf("all: %+v", all)
 	}
 }
 
@@ -129,6 +133,9 @@ func TestPlan(t *testing.T) {
 				t.Errorf("%+v: a burst at %v after one at %v", c, b.at, last)
 			}
 			last = b.at
+		}
+		if urgent := p.orders - p.urgent; urgent != c.messages/100 {
+			t.Errorf("%+v: %d are urgent", c, urgent)
 		}
 		for n, times := range orders {
 			if times != 1 {

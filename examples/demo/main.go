@@ -1,6 +1,7 @@
 // Demo shows drip at work: a few thousand messages in RabbitMQ, for a dozen shops at once, whose provider allows each
-// shop ten calls a second and refuses what is more. Two consumer processes share one Redis, and every message gets its
-// call as early as the limits allow, none is refused and none is lost.
+// shop ten calls a second, the app less than its shops together, and one endpoint less still; it refuses what is more. Two
+// consumer processes share one Redis, and every message gets its call as early as the limits allow, the urgent ones at
+// once, none is refused and none is lost.
 //
 //	go run -C examples/demo .
 //
@@ -49,6 +50,24 @@ const (
 	_ = uint(bucketSize - 2*size - refreshRate)
 )
 
+// onTheWay is how long a call may be on its way to the provider: what drip is told of the limits that shops share leaves
+// room for that.
+const onTheWay = 500 * time.Millisecond
+
+// sharedRules are the provider's limits that shops share, leaky buckets, too: the app's, two thirds of what its shops may do together, and that of the endpoint for the stock.
+func sharedRules(shops int) map[string]rule {
+	perSecond := max(10, 2*shops*leakRate/3)
+	return map[string]rule{
+		appLimit:   {Size: 2 * perSecond, PerSecond: perSecond},
+		stockLimit: {Size: perSecond, PerSecond: max(2, perSecond/6)},
+	}
+}
+
+const (
+	appLimit   = "app"
+	stockLimit = "stock"
+)
+
 // errFailed ends the demo with status 1; what was wrong has been printed.
 var errFailed = errors.New("the demo has failed")
 
@@ -57,7 +76,7 @@ func main() {
 		os.Exit(consumerMain())
 	}
 	shops := flag.Int("shops", 12, "`number` of shops")
-	messages := flag.Int("messages", 4000, "`number` of messages for all shops together, about")
+	messages := flag.Int("messages", 2800, "`number` of messages for all shops together, about")
 	processes := flag.Int("consumers", 2, "`number` of consumer processes")
 	metrics := flag.String("metrics", "127.0.0.1:9464", "`address` of the first process's metrics for Prometheus, empty for none")
 	flag.Parse()
@@ -100,8 +119,9 @@ func demo(ctx context.Context, shops, messages, processes int, metrics string) e
 	}
 	run := "drip-demo-" + strings.ToLower(rand.Text()[:8])
 	plan := newPlan(shops, messages)
-	ledger := newLedger(plan, time.Now())
-	provider := newProvider(ledger)
+	rules := sharedRules(shops)
+	ledger := newLedger(plan, rules[appLimit], time.Now())
+	provider := newProvider(ledger, rules)
 	if err := provider.start(); err != nil {
 		return err
 	}
@@ -112,7 +132,7 @@ func demo(ctx context.Context, shops, messages, processes int, metrics string) e
 	}
 	defer broker.close()
 	consumers, err := startConsumers(processes, settings{
-		RabbitMQ: rabbitURL, Storage: redisURL, Provider: provider.url, Queue: run, Metrics: metrics,
+		RabbitMQ: rabbitURL, Storage: redisURL, Provider: provider.url, Queue: run, Metrics: metrics, Rules: rules,
 	}, ledger, out)
 	defer consumers.stop()
 	if err != nil {
@@ -121,8 +141,8 @@ func demo(ctx context.Context, shops, messages, processes int, metrics string) e
 	if err := broker.awaitConsumers(ctx, processes, consumers.failed); err != nil {
 		return err
 	}
-	out.say(fmt.Sprintf("Ready after %s. Consumer processes: %d. Shops: %d, each with\nits own limit of %d calls a second, a burst of %d and %d calls at once.\n",
-		seconds(time.Since(began)), processes, shops, refreshRate, size, size))
+	out.say(fmt.Sprintf("Ready after %s. Consumer processes: %d. Shops: %d, with %d calls a second each.\nAll of them together have %d a second, of which %d may be about the stock.\n",
+		seconds(time.Since(began)), processes, shops, refreshRate, rules[appLimit].PerSecond, rules[stockLimit].PerSecond))
 
 	err = watch(ctx, plan, ledger, broker, consumers, out)
 	if ctx.Err() != nil {
@@ -133,8 +153,9 @@ func demo(ctx context.Context, shops, messages, processes int, metrics string) e
 		err = stopErr
 	}
 	left, removeErr := broker.remove()
-	results := ledger.results(time.Now())
+	results := ledger.results()
 	out.say(summary(results, len(left)))
+	out.say(shared(ledger.shared(), rules))
 	text, ok := verdict(results[shops], left, ledger.missing(5), errors.Join(err, removeErr))
 	out.say(text)
 	if !ok {
@@ -156,8 +177,8 @@ func watch(ctx context.Context, p plan, l *ledger, b *broker, c *consumers, out 
 		}
 	}()
 
-	// Twice as long as the slowest shop needs at its limit, and some time for a machine that is busy with other things.
-	limit := 2*p.shortest() + 40*time.Second
+	// Twice as long as the shops need at the app's limit, and some time for a machine that is busy with other things.
+	limit := 2*p.shortest(l.rule.PerSecond) + 40*time.Second
 	over := time.After(limit)
 	look := time.NewTicker(50 * time.Millisecond)
 	defer look.Stop()

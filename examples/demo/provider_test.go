@@ -13,11 +13,13 @@ import (
 // The bucket holds 40 and leaks 10 a second, to the millisecond.
 func TestAccountLeaks(t *testing.T) {
 	start := time.Now()
-	var a account
+	a := account{rule: rule{Size: bucketSize, PerSecond: leakRate, AtOnce: mostAtOnce}}
 	call := func(ms int, want bool, retryAfter time.Duration) {
 		t.Helper()
-		refused := a.enter(start.Add(time.Duration(ms) * time.Millisecond))
+		now := start.Add(time.Duration(ms) * time.Millisecond)
+		refused := a.refuses(now)
 		if refused == nil {
+			a.enter(now)
 			a.leave()
 		}
 		if (refused == nil) != want {
@@ -47,21 +49,23 @@ func TestAccountLeaks(t *testing.T) {
 
 func TestAccountCountsCallsAtOnce(t *testing.T) {
 	start := time.Now()
-	var a account
+	a := account{rule: rule{Size: bucketSize, PerSecond: leakRate, AtOnce: mostAtOnce}}
 	for i := range 15 {
-		if refused := a.enter(start); refused != nil {
+		if refused := a.refuses(start); refused != nil {
 			t.Fatalf("call %d: %+v", i, refused)
 		}
+		a.enter(start)
 	}
 	later := start.Add(time.Hour)
-	if refused := a.enter(later); refused == nil {
+	if refused := a.refuses(later); refused == nil {
 		t.Error("16 calls at once were accepted")
 	}
 	a.leave()
-	if refused := a.enter(later); refused != nil {
+	if refused := a.refuses(later); refused != nil {
 		t.Errorf("the 15th call at once: %+v", refused)
 	}
-	if refused := a.enter(later); refused == nil {
+	a.enter(later)
+	if refused := a.refuses(later); refused == nil {
 		t.Error("16 calls at once were accepted")
 	}
 }
@@ -71,7 +75,7 @@ type calls struct {
 	accept, refuse, answer int
 }
 
-func (c *calls) refused(int)             { c.refuse++ }
+func (c *calls) refused(int, string)     { c.refuse++ }
 func (c *calls) accepted(int, time.Time) { c.accept++ }
 func (c *calls) answered(int, time.Time) { c.answer++ }
 
@@ -79,7 +83,7 @@ func (c *calls) answered(int, time.Time) { c.answer++ }
 func TestProviderAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log calls
-		p := newProvider(&log)
+		p := newProvider(&log, map[string]rule{appLimit: {Size: 1000, PerSecond: 1000}})
 		place := func(shop string, n int) (codes map[int]int, retryAfter string) {
 			codes = map[int]int{}
 			var mu sync.Mutex
@@ -136,5 +140,38 @@ func TestProviderAnswers(t *testing.T) {
 		if accepted := log.accept - 61; accepted < 40 || accepted > 40+leaked || codes[http.StatusTooManyRequests] == 0 || after != "1" {
 			t.Errorf("%d of 60 calls in a moment were accepted, the last 15 %v, Retry-After %q; want 40 and what leaked, %d", accepted, codes, after, leaked)
 		}
+	})
+}
+
+// A call is within the app's limit, and that about the stock within the endpoint's: what one refuses costs the others
+// nothing, and the answer names it.
+func TestProviderSharesLimits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log calls
+		p := newProvider(&log, map[string]rule{appLimit: {Size: 7, PerSecond: 1}, stockLimit: {Size: 2, PerSecond: 1}})
+		call := func(path string) (code int, limit, after string) {
+			w := httptest.NewRecorder()
+			p.server.Handler.ServeHTTP(w, httptest.NewRequest("POST", path, nil))
+			return w.Code, w.Header().Get(limitHeader), w.Header().Get("Retry-After")
+		}
+		at := func(path string, wantCode int, wantLimit string) {
+			t.Helper()
+			if code, limit, after := call(path); code != wantCode || limit != wantLimit || (after == "") != (code == http.StatusOK) {
+				t.Errorf("%s: %d, limit %q, Retry-After %q; want %d, %q", path, code, limit, after, wantCode, wantLimit)
+			}
+		}
+		var together sync.WaitGroup
+		for i := range 2 {
+			together.Go(func() { at(fmt.Sprintf("/shops/%d/stock/1", i), http.StatusOK, "") })
+		}
+		together.Wait()
+		at("/shops/3/stock/1", http.StatusTooManyRequests, stockLimit)
+		for i := range 5 {
+			together.Go(func() { at(fmt.Sprintf("/shops/%d/orders/1", i), http.StatusOK, "") })
+		}
+		together.Wait()
+		at("/shops/9/orders/1", http.StatusTooManyRequests, appLimit)
+		time.Sleep(2 * time.Second)
+		at("/shops/9/stock/1", http.StatusOK, "")
 	})
 }

@@ -137,23 +137,38 @@ func summary(rs []result, left int) string {
 		undone = "undone"
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "%-45s %10s %6s %7s\n", "", "postponed", "limit", "longest")
-	fmt.Fprintf(&b, "%-8s %8s %6s %7s %6s %5s %5s %4s %6s %7s %7s\n",
-		"shop", "messages", "calls", "refused", undone, "twice", "mean", "most", "used", "wait", "time")
+	fmt.Fprintf(&b, "%-45s %10s %7s\n", "", "postponed", "longest")
+	fmt.Fprintf(&b, "%-8s %8s %6s %7s %6s %5s %5s %4s %7s %7s\n",
+		"shop", "messages", "calls", "refused", undone, "twice", "mean", "most", "wait", "time")
 	for _, r := range rs {
-		fmt.Fprintf(&b, "%-8s %8d %6d %7d %6d %5d %5.2f %4d %6s %7s %7s\n",
-			r.name, r.orders, r.calls, r.refused, r.undone, r.twice, r.mean(), r.most, r.used(), seconds(r.wait), seconds(r.took))
+		fmt.Fprintf(&b, "%-8s %8d %6d %7d %6d %5d %5.2f %4d %7s %7s\n",
+			r.name, r.orders, r.calls, r.refused, r.undone, r.twice, r.mean(), r.most, seconds(r.wait), seconds(r.took))
 	}
 	b.WriteString(`refused, twice: calls the provider refused, messages with more than one call.
-postponed: how often the limit put off a message. longest wait: until its call.
-limit used: calls / calls that the limit allowed while messages waited.`)
+postponed: how often a limit put off a message. longest wait: until its call.
+`)
 	return b.String()
 }
 
 func (r result) mean() float64 { return float64(r.postponements) / float64(max(1, r.orders)) }
 
-func (r result) used() string {
-	return fmt.Sprintf("%.1f%%", 100*float64(r.calls)/float64(max(1, r.allowed)))
+// shared tells of the limits that the shops share, as the provider has counted them.
+func shared(r sharedResult, rules map[string]rule) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%-8s %8s %6s %7s %6s\n", "limit", "a second", "calls", "refused", "used")
+	for _, name := range slices.Sorted(maps.Keys(rules)) {
+		used := ""
+		if name == appLimit && r.used > 0 {
+			used = fmt.Sprintf("%.1f%%", 100*r.used)
+		}
+		b.WriteString(strings.TrimRight(fmt.Sprintf("%-8s %8d %6d %7d %6s", name, rules[name].PerSecond, r.calls[name], r.refused[name], used), " ") + "\n")
+	}
+	b.WriteString("used: calls / calls that the provider allows the app, while shops wait for it.\n")
+	if r.urgent > 0 {
+		fmt.Fprintf(&b, "Urgent messages: %d. They waited %s, at most %s; the others %s.\n",
+			r.urgent, seconds(r.urgentMean), seconds(r.urgentMost), seconds(r.othersMean))
+	}
+	return b.String()
 }
 
 // verdict says in words how the demo ended. cause is why it ended early, left is how many messages are in which

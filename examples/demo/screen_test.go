@@ -9,7 +9,7 @@ import (
 	"unicode/utf8"
 )
 
-var some = snapshot{elapsed: 3140 * time.Millisecond, shops: []shopNow{
+var some = snapshot{elapsed: 3140 * time.Millisecond, app: 13, limit: 20, shops: []shopNow{
 	{name: "shop-01", orders: 270, done: 50, inFlight: 7, postponed: 213, used: 10, limit: 10, eta: 22 * time.Second},
 	{name: "shop-02", orders: 30, done: 30, limit: 20},
 	{name: "shop-03", orders: 10, done: 10, used: 3, limit: 10, refused: 1},
@@ -43,8 +43,12 @@ func TestFits(t *testing.T) {
 			name: "shop-40", orders: 2000, done: 1234, inFlight: 20, postponed: 746, used: 20, limit: 20, eta: 9999 * time.Second,
 		})
 	}
-	r := result{name: "shop-40", orders: 99_999, calls: 99_999, refused: 9999, undone: 9999, twice: 9999, postponements: 999_990, most: 999, allowed: 99_999, wait: 999 * time.Second, took: 999 * time.Second}
-	for _, text := range []string{table(many), table(snapshot{}), summary([]result{r, r}, 0), summary([]result{r, {}}, 3)} {
+	r := result{name: "shop-40", orders: 99_999, calls: 99_999, refused: 9999, undone: 9999, twice: 9999, postponements: 999_990, most: 999, wait: 999 * time.Second, took: 999 * time.Second}
+	big := sharedResult{
+		calls: map[string]int{appLimit: 99_999}, refused: map[string]int{appLimit: 99_999}, used: 1,
+		urgent: 999, urgentMean: 999 * time.Second, urgentMost: 999 * time.Second, othersMean: 999 * time.Second,
+	}
+	for _, text := range []string{table(many), table(snapshot{}), summary([]result{r, r}, 0), summary([]result{r, {}}, 3), shared(big, sharedRules(12)), shared(sharedResult{}, sharedRules(1))} {
 		for l := range strings.SplitSeq(text, "\n") {
 			if n := utf8.RuneCountInString(l); n > 79 {
 				t.Errorf("%d characters: %s", n, l)

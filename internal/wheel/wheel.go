@@ -14,22 +14,39 @@ type Ring struct {
 	Slots int64 // queues
 }
 
-// Rings begin each but the first where the one before ends: the width is at most what that one reaches. The first Everyday
-// are declared at the start and reach 19 minutes; the last, for longer delays, when it is needed.
-var Rings = [...]Ring{{250, 24}, {4_000, 20}, {64_000, 20}, {1_024_000, 16}}
+// Layout is the delay queues of a work queue. All layouts send what is due to the same queue, so processes with different
+// ones run side by side, and the messages of one that nobody uses any more come back like all others.
+type Layout struct {
+	// Name is a part of the queues' names. A change of anything that two processes must agree on takes a new one: of the
+	// rings, of the arguments that the queues are declared with.
+	Name string
 
-// Everyday is how many of Rings are for everyday use.
-const Everyday = 3
+	// Rings begin each but the first where the one before ends: the width is less than what that one reaches. The first
+	// Everyday are declared at the start, the others, for longer delays, when they are needed.
+	Rings    []Ring
+	Everyday int
+}
+
+var (
+	// Standard has 64 queues for delays of up to 19 minutes, and 16 for longer ones.
+	Standard = Layout{"v1", []Ring{{250, 24}, {4_000, 20}, {64_000, 20}, {1_024_000, 16}}, 3}
+
+	// Few has 18 queues for delays of up to two minutes, 8 more for those of up to 14, and another 8 for longer ones.
+	Few = Layout{"v1few", []Ring{{4_000, 10}, {24_000, 8}, {144_000, 8}, {864_000, 8}}, 2}
+
+	// Layouts are those that there are.
+	Layouts = []*Layout{&Standard, &Few}
+)
 
 // Early is how many milliseconds before its slot a message that a Consumer will hold leaves its queue of the first ring.
 // Dead-lettering a thousand messages that are due at one instant takes the broker 270 ms with quorum queues (3.10, two
 // cores), and longer while others are postponed and those of a coarser slot come back, too.
 const Early = 700
 
-// Name is a queue's name behind the prefix: "250ms.07", "4s.00".
-func (r Ring) Name(queue int64) string {
-	if r.Width < 1000 {
-		return fmt.Sprintf("%dms.%02d", r.Width, queue)
+// Queue is the name, behind the prefix, of a ring's queue: "v1.250ms.07", "v1.4s.00".
+func (l *Layout) Queue(ring int, queue int64) string {
+	if w := l.Rings[ring].Width; w%1000 > 0 {
+		return fmt.Sprintf("%s.%dms.%02d", l.Name, w, queue)
 	}
-	return fmt.Sprintf("%ds.%02d", r.Width/1000, queue)
+	return fmt.Sprintf("%s.%ds.%02d", l.Name, l.Rings[ring].Width/1000, queue)
 }

@@ -1,0 +1,131 @@
+package consumer
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/drip-go/drip/internal/servers"
+	"github.com/drip-go/drip/internal/wheel"
+)
+
+// What waits in the delay queues of one layout is handled by a Consumer of another, in time: so an upgrade that changes the
+// layout drains what was there before it. They also run side by side.
+func TestLayoutsDrainEachOther(t *testing.T) {
+	t.Parallel()
+	b := connect(t, useBroker(t))
+	for _, few := range []bool{true, false} {
+		t.Run(fmt.Sprint("few first ", few), func(t *testing.T) {
+			t.Parallel()
+			b := connect(t, b.url)
+			queue := b.queue()
+			t.Cleanup(func() { b.deleteAll(delayQueuesOf(&wheel.Few, queue)...) })
+			const n = 200
+			var l ledger
+			limiter := each(t, func(int) time.Duration { return 5*time.Second + rand.N(25*time.Second) })
+			o := Options{URL: b.url, Queue: queue, Limiter: limiter, Entity: byID, Handler: &l, Logger: quiet, FewQueues: few}
+			first := running(t, o)
+			b.publish(queue, numbered(0, n)...)
+			eventually(t, "all wait", func() bool { limiter.mu.Lock(); defer limiter.mu.Unlock(); return len(limiter.due) == n })
+			o.FewQueues = !few
+			second := running(t, o)
+			b.publish(queue, numbered(n, 2*n)...)
+			time.Sleep(3 * time.Second)
+			first()
+			eventually(t, "all are handled", func() bool { return l.count() == 2*n })
+			second()
+			logLateness(t, limiter.late)
+		})
+	}
+}
+
+// With few queues a Consumer is as exact: it holds its messages for longer. A loop is up to a slot late.
+func TestFewQueues(t *testing.T) {
+	t.Parallel()
+	b := connect(t, useBroker(t))
+	queue := b.queue()
+	t.Cleanup(func() { b.deleteAll(delayQueuesOf(&wheel.Few, queue)...) })
+	const n = 1000
+	var l ledger
+	limiter := each(t, func(int) time.Duration { return 50*time.Millisecond + rand.N(45*time.Second) })
+	stop := running(t, Options{URL: b.url, Queue: queue, Limiter: limiter, Entity: byID, Handler: &l, Logger: quiet, FewQueues: true})
+	b.publish(queue, numbered(0, n)...)
+	eventually(t, "all are handled", func() bool { return l.count() == n })
+	stop()
+	logLateness(t, limiter.late)
+	if p50 := limiter.late[n/2]; p50 > 100*time.Millisecond {
+		t.Errorf("half of the messages were more than %v late", p50)
+	}
+	if n := len(b.lookAll(delayQueuesOf(&wheel.Few, queue)...)); n != 18 {
+		t.Errorf("there are %d delay queues, want 18", n)
+	}
+}
+
+// A delay queue that nobody uses for long is removed. One that is used is not, nor one in which messages wait, whoever
+// looked last.
+func TestIdleQueuesAreRemoved(t *testing.T) {
+	for _, queues := range []QueueType{Quorum, Classic} {
+		t.Run(string(queues), func(t *testing.T) {
+			t.Parallel()
+			server := servers.OwnRabbitMQ(t)
+			b := connect(t, server.URL())
+			b.declare("orders", Quorum)
+			const idle = 12 * time.Second
+			existing := func() int { // without a look at them, which renews classic queues
+				out, err := server.Ctl(t.Context(), "list_queues", "--no-table-headers", "name")
+				b.must(err)
+				return strings.Count(out, ".v1.")
+			}
+			var l ledger
+			limiter := each(t, func(i int) time.Duration { return time.Second + time.Duration(i%10)*time.Second })
+			consume := func() (stop func()) {
+				c, err := New(Options{URL: b.url, Queue: "orders", QueueType: queues, Limiter: limiter, Entity: byID, Handler: &l, Logger: quiet})
+				b.must(err)
+				c.delays.idle = idle
+				ctx, cancel := context.WithCancel(t.Context())
+				ended := make(chan error, 1)
+				go func() { ended <- c.Run(ctx) }()
+				return func() { cancel(); b.must(<-ended) }
+			}
+			stop := consume()
+			n := 0
+			for end := time.Now().Add(2 * idle); time.Now().Before(end); time.Sleep(200 * time.Millisecond) {
+				b.publish("orders", numbered(n, n+2)...)
+				n += 2
+			}
+			eventually(t, "all are handled", func() bool { return l.count() == n })
+			stop()
+			logLateness(t, limiter.late)
+			eventually(t, "all are removed", func() bool { return existing() == 0 })
+			if _, ok := b.look("orders.drip.due"); !ok {
+				t.Error("the queue of due messages was removed")
+			}
+			stop = consume()
+			b.publish("orders", numbered(n, n+20)...)
+			eventually(t, "all are handled", func() bool { return l.count() == n+20 })
+			stop()
+		})
+	}
+}
+
+// deleteAll deletes queues, whether they exist or not.
+func (b *broker) deleteAll(queues ...string) {
+	conn, err := amqp.Dial(b.url)
+	if err != nil {
+		return // the broker is gone, too
+	}
+	defer conn.Close()
+	ch, err := conn.Channel()
+	if err != nil {
+		return
+	}
+	for _, name := range queues {
+		ch.QueueDelete(name, false, false, true)
+	}
+	ch.QueueDeclarePassive(queues[0], true, false, false, false, nil) // answered when all of it is done
+}
