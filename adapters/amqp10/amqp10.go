@@ -1,0 +1,197 @@
+// Package dripamqp10 takes messages of a RabbitMQ queue through a rate limit of drip, over AMQP 1.0. It needs RabbitMQ 4.3 or
+// later and a quorum queue, without any argument or policy of its own.
+//
+// A message that may not run yet goes back to its queue with the time at which the broker is to deliver it again, and its
+// ticket in an annotation: there is no copy and no delay queue. Package consumer is for older brokers.
+package dripamqp10
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/url"
+	"sync"
+	"time"
+
+	"github.com/Azure/go-amqp"
+
+	"github.com/drip-go/drip/worker"
+)
+
+// Options configure a Limit. Limiter and Entity are required. Attempts defaults to 5.
+type Options = worker.Options[*amqp.Message]
+
+// Queue says what is consumed.
+type Queue struct {
+	// URL of the broker, amqp:// or amqps://. Required.
+	URL string
+
+	// Conn has what else is to be said of the connection: TLS, and a virtual host as HostName "vhost:name". Defaults to
+	// nil.
+	Conn *amqp.ConnOptions
+
+	// Name of the queue, a quorum queue that exists. Required.
+	Name string
+
+	// InHand is the most messages in hand at once, each in a goroutine of its own. Defaults to 128.
+	InHand int
+}
+
+// Limit takes messages through a limit. Make one with New; it is safe for concurrent use.
+//
+// A handler's error is tried again, Options.Attempts times in all. worker.Throttled and worker.Later put the message off. A
+// message that is given up, as by worker.Permanent, is rejected, which sends it to the queue's dead-letter exchange.
+type Limit struct {
+	w   *worker.Worker[*amqp.Message]
+	log *slog.Logger
+}
+
+// New checks the options. Its error names the field that is wrong.
+func New(o Options) (*Limit, error) {
+	o.Attempts = cmp.Or(o.Attempts, 5)
+	o.Logger = cmp.Or(o.Logger, slog.Default())
+	if o.ID == nil {
+		o.ID = messageID
+	}
+	w, err := worker.New(o)
+	if err != nil {
+		return nil, err
+	}
+	return &Limit{w, o.Logger}, nil
+}
+
+func messageID(m *amqp.Message) string {
+	if m.Properties == nil || m.Properties.MessageID == nil {
+		return ""
+	}
+	return fmt.Sprint(m.Properties.MessageID)
+}
+
+// The annotations of a message that was put off. RabbitMQ acts on the second.
+const (
+	noteAnnotation = "x-opt-drip"
+	dueAnnotation  = "x-opt-delivery-time" // ms since 1970
+)
+
+const (
+	firstBackoff   = 100 * time.Millisecond
+	longestBackoff = 10 * time.Second
+	closeTimeout   = 5 * time.Second
+
+	// wayTooEarly is more than the broker is early, or two clocks differ.
+	wayTooEarly = time.Second
+)
+
+// Consume handles messages of the queue until ctx ends, and returns when what is in hand has ended; the handlers' context
+// ends worker.DrainTime after ctx. It returns an error when it can't begin. Once it has begun it reconnects whatever happens; what was in hand then is delivered again.
+func (l *Limit) Consume(ctx context.Context, q Queue, handle func(context.Context, *amqp.Message) error) error {
+	switch {
+	case q.URL == "" || q.Name == "":
+		return errors.New("dripamqp10: Queue.URL or Queue.Name is missing")
+	case q.InHand < 0:
+		return fmt.Errorf("dripamqp10: Queue.InHand is %d; it must be above 0, or 0 for the default", q.InHand)
+	}
+	q.InHand = cmp.Or(q.InHand, 128)
+	begun := false
+	for backoff := firstBackoff; ; backoff = min(2*backoff, longestBackoff) {
+		s, err := open(ctx, q)
+		if err == nil {
+			begun, backoff = true, firstBackoff
+			err = l.consume(ctx, s, handle)
+		}
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case !begun:
+			return fmt.Errorf("dripamqp10: consume %q: %w", q.Name, err)
+		}
+		l.log.Warn("the connection was lost, will connect again", "queue", q.Name, "error", err)
+		select {
+		case <-time.After(backoff):
+		case <-ctx.Done():
+		}
+	}
+}
+
+// session is a connection that consumes.
+type session struct {
+	conn     *amqp.Conn
+	receiver *amqp.Receiver
+}
+
+func open(ctx context.Context, q Queue) (s session, err error) {
+	if s.conn, err = amqp.Dial(ctx, q.URL, q.Conn); err != nil {
+		return s, err
+	}
+	var channel *amqp.Session
+	if version, _ := s.conn.Properties()["version"].(string); !delays(version) {
+		err = fmt.Errorf("RabbitMQ %q does not delay messages; it takes 4.3 or later", version)
+	} else {
+		channel, err = s.conn.NewSession(ctx, nil)
+	}
+	if err == nil {
+		// The broker sends no more than is in hand: a message that is settled gives its credit back.
+		s.receiver, err = channel.NewReceiver(ctx, "/queues/"+url.PathEscape(q.Name), &amqp.ReceiverOptions{Credit: int32(q.InHand)})
+	}
+	if err != nil {
+		s.conn.Close()
+	}
+	return s, err
+}
+
+// delays reports whether this version of RabbitMQ delays messages. An older one would deliver them at once, again and again.
+func delays(version string) bool {
+	var major, minor int
+	n, _ := fmt.Sscanf(version, "%d.%d", &major, &minor)
+	return n == 2 && (major > 4 || major == 4 && minor >= 3)
+}
+
+// consume ends with ctx or with the connection.
+func (l *Limit) consume(ctx context.Context, s session, handle func(context.Context, *amqp.Message) error) error {
+	handling, end := worker.Drain(ctx)
+	defer end()
+	var running sync.WaitGroup
+	defer func() {
+		running.Wait()
+		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
+		defer cancel()
+		_ = s.receiver.Close(closing) // what was settled is written before
+		_ = s.conn.Close()
+	}()
+	for {
+		m, err := s.receiver.Receive(ctx, nil)
+		if err != nil {
+			return err
+		}
+		running.Go(func() { l.step(handling, s.receiver, m, handle) })
+	}
+}
+
+// step takes a delivery one step of its way.
+func (l *Limit) step(ctx context.Context, r *amqp.Receiver, m *amqp.Message, handle func(context.Context, *amqp.Message) error) {
+	note, _ := m.Annotations[noteAnnotation].(string)
+	if rest := time.Until(worker.ParseNote(note).Due); rest > wayTooEarly {
+		l.log.Warn("a message came early: is its queue a quorum queue?", "early", rest)
+		time.Sleep(wayTooEarly) // or it would go round and round
+	}
+	out := l.w.Do(ctx, m, note, func(ctx context.Context) error { return handle(ctx, m) })
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
+	defer cancel()
+	var err error
+	switch {
+	case out.Delay > 0:
+		err = r.ModifyMessage(ctx, m, &amqp.ModifyMessageOptions{Annotations: amqp.Annotations{
+			noteAnnotation: out.Note.String(), dueAnnotation: out.Note.Due.UnixMilli(),
+		}})
+	case out.Err != nil:
+		l.log.Error("a message is given up", "error", out.Err)
+		err = r.RejectMessage(ctx, m, &amqp.Error{Condition: "drip:given-up", Description: out.Err.Error()})
+	default:
+		err = r.AcceptMessage(ctx, m)
+	}
+	if err != nil {
+		l.log.Warn("a message will be delivered again", "error", err)
+	}
+}

@@ -1,0 +1,165 @@
+package dripamqp10
+
+import (
+	"context"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/Azure/go-amqp"
+	amqp091 "github.com/rabbitmq/amqp091-go"
+
+	"github.com/drip-go/drip/internal/servers"
+	"github.com/drip-go/drip/worker"
+	"github.com/drip-go/drip/workertest"
+)
+
+var adapter = workertest.Adapter{Open: openQueue, Late: 100 * time.Millisecond, Again: 5 * time.Second}
+
+const variable = "DRIP_TEST_AMQP10"
+
+func TestMain(m *testing.M) {
+	workertest.Child(adapter)
+	os.Exit(servers.Main(m))
+}
+
+// The broker must be RabbitMQ 4.3 or later: scripts/rabbitmq4 runs this test with one. With another it is skipped.
+func TestAdapter(t *testing.T) {
+	url := servers.UseRabbitMQ(t).URL()
+	conn, err := amqp091.Dial(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	os.Setenv(variable, url)
+	if version, _ := conn.Properties["version"].(string); !delays(version) {
+		limit, err := New(Options{Limiter: free{}, Entity: shop})
+		if err == nil {
+			err = limit.Consume(t.Context(), Queue{URL: url, Name: "orders"}, nil)
+		}
+		if err == nil {
+			t.Errorf("Consume begins with RabbitMQ %s", version)
+		}
+		t.Skipf("RabbitMQ %s does not delay messages; 4.3 does (Consume = %v)", version, err)
+	}
+	workertest.Run(t, adapter)
+}
+
+func BenchmarkAdapter(b *testing.B) {
+	os.Setenv(variable, servers.UseRabbitMQ(b).URL())
+	workertest.Benchmark(b, adapter)
+}
+
+func TestVersions(t *testing.T) {
+	for version, want := range map[string]bool{"": false, "3.10.8": false, "4.2.9": false, "4.3.0": true, "4.3": true, "4.10.1": true, "5.0.0": true, "x.y": false} {
+		if delays(version) != want {
+			t.Errorf("delays(%q) = %v", version, !want)
+		}
+	}
+}
+
+// free lets everything run.
+type free struct{}
+
+func (free) GetDelay(context.Context, string) (time.Duration, error) { return 0, nil }
+func (free) ReturnToken(context.Context, string) error               { return nil }
+
+type queue struct{ url, name string }
+
+func openQueue(_ context.Context, name string) (workertest.Queue, error) {
+	q := &queue{os.Getenv(variable), name}
+	return q, q.with(func(ch *amqp091.Channel) error {
+		_, err := ch.QueueDeclare(name, true, false, false, false, amqp091.Table{amqp091.QueueTypeArg: "quorum"})
+		return err
+	})
+}
+
+func (q *queue) with(do func(*amqp091.Channel) error) error {
+	conn, err := amqp091.Dial(q.url)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	ch, err := conn.Channel()
+	if err != nil {
+		return err
+	}
+	return do(ch)
+}
+
+func (q *queue) Publish(ctx context.Context, messages ...workertest.Message) error {
+	conn, err := amqp.Dial(ctx, q.url, nil)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	session, err := conn.NewSession(ctx, nil)
+	if err != nil {
+		return err
+	}
+	sender, err := session.NewSender(ctx, "/queues/"+q.name, nil)
+	if err != nil {
+		return err
+	}
+	for _, m := range messages {
+		err := sender.Send(ctx, &amqp.Message{
+			Header: &amqp.MessageHeader{Durable: true}, Data: [][]byte{[]byte(m.ID)}, ApplicationProperties: map[string]any{"shop": m.Entity},
+		}, nil)
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func shop(m *amqp.Message) (string, error) {
+	shop, _ := m.ApplicationProperties["shop"].(string)
+	return shop, nil
+}
+
+func (q *queue) Consume(ctx context.Context, l worker.Limiter, handle func(context.Context, workertest.Message) error) error {
+	limit, err := New(Options{Limiter: l, Entity: shop, RetryDelay: 200 * time.Millisecond})
+	if err != nil {
+		return err
+	}
+	return limit.Consume(ctx, Queue{URL: q.url, Name: q.name}, func(ctx context.Context, m *amqp.Message) error {
+		entity, err := shop(m)
+		if err != nil {
+			return err
+		}
+		return handle(ctx, workertest.Message{ID: string(m.GetData()), Entity: entity})
+	})
+}
+
+// ConsumeBare handles messages as they come, in order.
+func (q *queue) ConsumeBare(ctx context.Context, handle func(context.Context, workertest.Message) error) error {
+	s, err := open(ctx, Queue{URL: q.url, Name: q.name, InHand: 30})
+	if err != nil {
+		return err
+	}
+	defer s.conn.Close()
+	for {
+		m, err := s.receiver.Receive(ctx, nil)
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err == nil {
+			err = handle(ctx, workertest.Message{ID: string(m.GetData())})
+		}
+		if err == nil {
+			err = s.receiver.AcceptMessage(ctx, m)
+		}
+		if err != nil && ctx.Err() == nil {
+			return err
+		}
+	}
+}
+
+func (q *queue) Left(context.Context) (n int, err error) {
+	err = q.with(func(ch *amqp091.Channel) error {
+		queue, err := ch.QueueDeclarePassive(q.name, true, false, false, false, nil)
+		n = queue.Messages
+		return err
+	})
+	return n, err
+}

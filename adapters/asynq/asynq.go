@@ -1,0 +1,161 @@
+// Package dripasynq takes asynq tasks through a rate limit of drip.
+//
+// A task that may not run yet is put off as a retry that is no failure, until its slot. Its ticket travels in the task's
+// headers, so it runs then, before newcomers.
+package dripasynq
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"time"
+
+	"github.com/hibiken/asynq"
+
+	"github.com/drip-go/drip/worker"
+)
+
+// Options configure a Limit. Limiter and Entity are required. Leave Attempts at 0: asynq retries.
+type Options = worker.Options[*asynq.Task]
+
+// Limit takes tasks through a limit: Middleware does, in a server whose Config went through Configure. Make one with New,
+// and end it with Close; it is safe for concurrent use.
+//
+// A handler's error is asynq's to retry. worker.Throttled and worker.Later put the task off, worker.Permanent archives it.
+//
+// asynq stores what a handler writes into the headers of a task that was enqueued with some, and archives a task that is
+// put off at its last attempt. So a task without headers, or at its last attempt, is put off as a copy: a new task with
+// another ID, which is not unique if the task was. Enqueue tasks with Headers to save that at the first postponement.
+type Limit struct {
+	w         *worker.Worker[*asynq.Task]
+	client    *asynq.Client
+	inspector *asynq.Inspector
+}
+
+// New checks the options. Its error names the field that is wrong. It connects to nothing yet.
+func New(redis asynq.RedisConnOpt, o Options) (*Limit, error) {
+	if o.ID == nil {
+		o.ID = func(t *asynq.Task) string {
+			if w := t.ResultWriter(); w != nil {
+				return w.TaskID()
+			}
+			return ""
+		}
+	}
+	w, err := worker.New(o)
+	if err != nil {
+		return nil, err
+	}
+	return &Limit{w, asynq.NewClient(redis), asynq.NewInspector(redis)}, nil
+}
+
+// Close ends the connections. Call it after the server's Shutdown.
+func (l *Limit) Close() error { return errors.Join(l.client.Close(), l.inspector.Close()) }
+
+// header has the note.
+const header = "drip"
+
+// Headers are for asynq.NewTaskWithHeaders when a task has none of its own.
+func Headers() map[string]string { return map[string]string{header: ""} }
+
+// Configure returns the configuration of a server whose handlers use the Middleware. It adds to RetryDelayFunc, IsFailure
+// and ErrorHandler what is for tasks that are put off. DelayedTaskCheckInterval, which bounds how late they come, defaults
+// to a second instead of five.
+func (l *Limit) Configure(c asynq.Config) asynq.Config {
+	delay, failure, report := c.RetryDelayFunc, c.IsFailure, c.ErrorHandler
+	if delay == nil {
+		delay = asynq.DefaultRetryDelayFunc
+	}
+	c.RetryDelayFunc = func(n int, err error, t *asynq.Task) time.Duration {
+		if p := (*postponed)(nil); errors.As(err, &p) {
+			return time.Until(p.due)
+		}
+		return delay(n, err, t)
+	}
+	c.IsFailure = func(err error) bool {
+		if p := (*postponed)(nil); errors.As(err, &p) {
+			return false
+		}
+		return failure == nil && err != nil || failure != nil && failure(err)
+	}
+	if report != nil {
+		c.ErrorHandler = asynq.ErrorHandlerFunc(func(ctx context.Context, t *asynq.Task, err error) {
+			if p := (*postponed)(nil); !errors.As(err, &p) {
+				report.HandleError(ctx, t, err)
+			}
+		})
+	}
+	if c.DelayedTaskCheckInterval == 0 {
+		c.DelayedTaskCheckInterval = time.Second
+	}
+	return c
+}
+
+// postponed is the error by which a task is put off.
+type postponed struct {
+	due   time.Time
+	cause error
+}
+
+func (e *postponed) Error() string {
+	text := "postponed until " + e.due.Format(time.RFC3339)
+	if e.cause != nil {
+		text += ": " + e.cause.Error()
+	}
+	return text
+}
+
+// Middleware is an asynq.MiddlewareFunc.
+func (l *Limit) Middleware(next asynq.Handler) asynq.Handler {
+	return asynq.HandlerFunc(func(ctx context.Context, t *asynq.Task) error {
+		out := l.w.Do(ctx, t, t.Headers()[header], func(ctx context.Context) error { return next.ProcessTask(ctx, t) })
+		switch {
+		case out.Delay == 0 && out.Kind == worker.GivenUp:
+			return fmt.Errorf("%w: %w", out.Err, asynq.SkipRetry)
+		case out.Delay == 0:
+			return out.Err
+		}
+		// asynq cuts the time to whole seconds, which would be early. A moment early is held by the worker.
+		due := out.Note.Due.Add(time.Second - early).Truncate(time.Second)
+		retried, _ := asynq.GetRetryCount(ctx)
+		most, _ := asynq.GetMaxRetry(ctx)
+		if h := t.Headers(); h != nil && retried < most {
+			if ctx.Err() != nil {
+				return ctx.Err() // asynq has given the task up, and stores it: the map is its own
+			}
+			h[header] = out.Note.String()
+			return &postponed{due, out.Err}
+		}
+		return l.copy(ctx, t, out.Note, due, most-retried)
+	})
+}
+
+// early is less than a worker holds a task that comes early.
+const early = 100 * time.Millisecond
+
+// copy enqueues the task anew. After nil the one in hand is done.
+func (l *Limit) copy(ctx context.Context, t *asynq.Task, n worker.Note, due time.Time, retries int) error {
+	queue, _ := asynq.GetQueueName(ctx)
+	id, _ := asynq.GetTaskID(ctx)
+	info, err := l.inspector.GetTaskInfo(queue, id)
+	if err != nil {
+		return fmt.Errorf("dripasynq: postpone task %s: %w", id, err)
+	}
+	headers := maps.Clone(t.Headers())
+	if headers == nil {
+		headers = map[string]string{}
+	}
+	headers[header] = n.String()
+	o := []asynq.Option{asynq.Queue(queue), asynq.ProcessAt(due), asynq.MaxRetry(retries), asynq.Retention(info.Retention)}
+	if info.Timeout > 0 {
+		o = append(o, asynq.Timeout(info.Timeout))
+	}
+	if !info.Deadline.IsZero() {
+		o = append(o, asynq.Deadline(info.Deadline))
+	}
+	if _, err = l.client.EnqueueContext(ctx, asynq.NewTaskWithHeaders(t.Type(), t.Payload(), headers), o...); err != nil {
+		return fmt.Errorf("dripasynq: postpone task %s: %w", id, err)
+	}
+	return nil
+}

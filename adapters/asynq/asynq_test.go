@@ -1,0 +1,174 @@
+package dripasynq
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/hibiken/asynq"
+
+	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/internal/servers"
+	"github.com/drip-go/drip/worker"
+	"github.com/drip-go/drip/workertest"
+)
+
+// asynq looks each minute for tasks whose process died a minute ago.
+var adapter = workertest.Adapter{Open: open, Late: 1500 * time.Millisecond, Again: 130 * time.Second}
+
+const variable = "DRIP_TEST_ASYNQ"
+
+func TestMain(m *testing.M) {
+	workertest.Child(adapter)
+	os.Exit(servers.Main(m))
+}
+
+// With headers a task is put off as itself, without as a copy.
+func TestAdapter(t *testing.T) {
+	os.Setenv(variable, servers.UseRedis(t).URL())
+	workertest.Run(t, adapter)
+}
+
+func BenchmarkAdapter(b *testing.B) {
+	os.Setenv(variable, servers.UseRedis(b).URL())
+	workertest.Benchmark(b, adapter)
+}
+
+func TestTasksWithoutHeaders(t *testing.T) {
+	os.Setenv(variable, servers.UseRedis(t).URL())
+	a := adapter
+	a.Open = func(ctx context.Context, name string) (workertest.Queue, error) { return openWith(name, nil, 5) }
+	workertest.Run(t, a)
+}
+
+// A task that has one attempt is not archived when it is put off.
+func TestLastAttempt(t *testing.T) {
+	os.Setenv(variable, servers.UseRedis(t).URL())
+	q, err := openWith(fmt.Sprint("last", time.Now().UnixMilli()), Headers, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	bucket, err := drip.New(drip.Options{Size: 1, RefreshRate: 1, Start: time.Unix(0, 0)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const n = 4
+	messages := make([]workertest.Message, n)
+	for i := range messages {
+		messages[i] = workertest.Message{ID: fmt.Sprint(i), Entity: "shop"}
+	}
+	if err := q.Publish(t.Context(), messages...); err != nil {
+		t.Fatal(err)
+	}
+	ran := make(chan struct{}, 2*n)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		ended <- q.Consume(ctx, bucket, func(context.Context, workertest.Message) error { ran <- struct{}{}; return nil })
+	}()
+	for range n {
+		<-ran
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Fatal(err)
+	}
+	i := asynq.NewInspector(q.redis)
+	defer i.Close()
+	if info, err := i.GetQueueInfo(q.name); err != nil || info.Archived != 0 || info.Size != 0 {
+		t.Errorf("of %d tasks %d are archived, %d are left (%v)", n, info.Archived, info.Size, err)
+	}
+}
+
+// queue is a queue of asynq.
+type queue struct {
+	redis   asynq.RedisConnOpt
+	name    string
+	headers func() map[string]string
+	retries int
+}
+
+func open(_ context.Context, name string) (workertest.Queue, error) {
+	return openWith(name, Headers, 5)
+}
+
+func openWith(name string, headers func() map[string]string, retries int) (*queue, error) {
+	redis, err := asynq.ParseRedisURI(os.Getenv(variable))
+	return &queue{redis, name, headers, retries}, err
+}
+
+func (q *queue) Publish(ctx context.Context, messages ...workertest.Message) error {
+	client := asynq.NewClient(q.redis)
+	defer client.Close()
+	for _, m := range messages {
+		payload, err := json.Marshal(m)
+		if err != nil {
+			return err
+		}
+		task := asynq.NewTask("job", payload)
+		if q.headers != nil {
+			task = asynq.NewTaskWithHeaders("job", payload, q.headers())
+		}
+		if _, err := client.EnqueueContext(ctx, task, asynq.Queue(q.name), asynq.MaxRetry(q.retries)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func message(t *asynq.Task) (m workertest.Message, err error) {
+	err = json.Unmarshal(t.Payload(), &m)
+	return m, err
+}
+
+func (q *queue) Consume(ctx context.Context, l worker.Limiter, handle func(context.Context, workertest.Message) error) error {
+	limit, err := New(q.redis, Options{Limiter: l, Entity: func(t *asynq.Task) (string, error) {
+		m, err := message(t)
+		return m.Entity, err
+	}})
+	if err != nil {
+		return err
+	}
+	defer limit.Close()
+	return q.run(ctx, limit.Configure, limit.Middleware, handle)
+}
+
+func (q *queue) ConsumeBare(ctx context.Context, handle func(context.Context, workertest.Message) error) error {
+	return q.run(ctx, func(c asynq.Config) asynq.Config { return c }, func(h asynq.Handler) asynq.Handler { return h }, handle)
+}
+
+func (q *queue) run(ctx context.Context, configure func(asynq.Config) asynq.Config, middleware asynq.MiddlewareFunc, handle func(context.Context, workertest.Message) error) error {
+	server := asynq.NewServer(q.redis, configure(asynq.Config{
+		Concurrency: 30, Queues: map[string]int{q.name: 1}, LogLevel: asynq.FatalLevel, ShutdownTimeout: 20 * time.Second,
+		TaskCheckInterval: 50 * time.Millisecond, DelayedTaskCheckInterval: 100 * time.Millisecond,
+		RetryDelayFunc: func(int, error, *asynq.Task) time.Duration { return 300 * time.Millisecond },
+	}))
+	mux := asynq.NewServeMux()
+	mux.Use(middleware)
+	mux.HandleFunc("job", func(ctx context.Context, t *asynq.Task) error {
+		m, err := message(t)
+		if err != nil {
+			return err
+		}
+		return handle(ctx, m)
+	})
+	if err := server.Start(mux); err != nil {
+		return err
+	}
+	<-ctx.Done()
+	server.Shutdown()
+	return nil
+}
+
+func (q *queue) Left(context.Context) (int, error) {
+	i := asynq.NewInspector(q.redis)
+	defer i.Close()
+	info, err := i.GetQueueInfo(q.name)
+	if err != nil {
+		return 0, err
+	}
+	return info.Pending + info.Active + info.Scheduled + info.Retry, nil
+}

@@ -1,0 +1,254 @@
+// Package dripjetstream takes messages of a JetStream consumer through a rate limit of drip.
+//
+// A message that may not run yet is put off with NakWithDelay until its slot. The server keeps the headers of a message as
+// they were published, so tickets wait in a stream of their own, in memory, by the sequence of their message.
+package dripjetstream
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/drip-go/drip/worker"
+)
+
+// Options configure a Limit. Limiter and Entity are required. Attempts defaults to 5.
+type Options = worker.Options[jetstream.Msg]
+
+// Limit takes messages through a limit. Make one with New; it is safe for concurrent use.
+//
+// A handler's error is tried again, Options.Attempts times in all. worker.Throttled and worker.Later put the message off. A
+// message that is given up, as by worker.Permanent, is terminated with the reason.
+type Limit struct {
+	js  jetstream.JetStream
+	w   *worker.Worker[jetstream.Msg]
+	log *slog.Logger
+}
+
+// New checks the options. Its error names the field that is wrong.
+func New(js jetstream.JetStream, o Options) (*Limit, error) {
+	o.Attempts = cmp.Or(o.Attempts, 5)
+	o.Logger = cmp.Or(o.Logger, slog.Default())
+	if o.ID == nil {
+		o.ID = sequence
+	}
+	w, err := worker.New(o)
+	if err != nil {
+		return nil, err
+	}
+	return &Limit{js, w, o.Logger}, nil
+}
+
+// noteAge is how long a ticket is kept whose message does not come back.
+const noteAge = 24 * time.Hour
+
+// Consume handles messages of a pull consumer until ctx ends, and returns when what is in hand has ended; the handlers'
+// context ends worker.DrainTime after ctx. It has inHand messages in hand at most, each in a goroutine of its own.
+//
+// The consumer must acknowledge explicitly and have no MaxDeliver, because each postponement is a delivery; Consume returns
+// an error otherwise. What is put off counts against the consumer's MaxAckPending.
+func (l *Limit) Consume(ctx context.Context, c jetstream.Consumer, inHand int, handle func(context.Context, jetstream.Msg) error) error {
+	info := c.CachedInfo()
+	config := info.Config
+	switch {
+	case inHand < 1:
+		return fmt.Errorf("dripjetstream: inHand is %d; it must be above 0", inHand)
+	case config.AckPolicy != jetstream.AckExplicitPolicy:
+		return fmt.Errorf("dripjetstream: consumer %q does not acknowledge explicitly", info.Name)
+	case config.MaxDeliver > 0:
+		return fmt.Errorf("dripjetstream: consumer %q has a MaxDeliver of %d, and each postponement is a delivery; set it to -1 and Options.Attempts", info.Name, config.MaxDeliver)
+	}
+	notes, err := l.notes(ctx, info)
+	if err != nil {
+		return fmt.Errorf("dripjetstream: tickets of consumer %q: %w", info.Name, err)
+	}
+	stopped := ctx
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	handling, end := worker.Drain(stopped)
+	defer end()
+	var pulling, running sync.WaitGroup
+	hands := make(chan struct{}, inHand)
+	for range min(pulls, inHand) {
+		pulling.Go(func() {
+			if err := l.pull(ctx, handling, c, notes, hands, &running, config.AckWait, handle); err != nil {
+				cancel(fmt.Errorf("dripjetstream: consume %q: %w", info.Name, err))
+			}
+		})
+	}
+	pulling.Wait()
+	err = context.Cause(ctx)
+	running.Wait()
+	flush, stop := context.WithTimeout(context.WithoutCancel(ctx), flushTimeout)
+	defer stop()
+	if err := l.js.Conn().FlushWithContext(flush); err != nil {
+		l.log.Warn("the last acknowledgements may be lost", "consumer", info.Name, "error", err)
+	}
+	if stopped.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+// pulls is how many messages are asked for at once, each alone: more of one answer would wait in the client, where nothing
+// tells the server that they are in hand.
+const pulls = 8
+
+// pull takes one message after the other, each with a hand, until ctx ends. handling is the handlers' context.
+func (l *Limit) pull(ctx, handling context.Context, c jetstream.Consumer, notes *notes, hands chan struct{}, running *sync.WaitGroup, ackWait time.Duration, handle func(context.Context, jetstream.Msg) error) error {
+	messages, err := c.Messages(jetstream.PullMaxMessages(1))
+	if err != nil {
+		return err
+	}
+	defer context.AfterFunc(ctx, messages.Stop)()
+	for {
+		select {
+		case hands <- struct{}{}:
+		case <-ctx.Done():
+			return nil
+		}
+		msg, err := messages.Next()
+		switch {
+		case err == nil:
+			running.Go(func() {
+				defer func() { <-hands }()
+				l.step(handling, notes, msg, ackWait, handle)
+			})
+			continue
+		case ctx.Err() != nil:
+			return nil
+		case errors.Is(err, jetstream.ErrMsgIteratorClosed), errors.Is(err, jetstream.ErrConsumerDeleted):
+			return err
+		}
+		<-hands
+		l.log.Warn("no message from the server, will try again", "error", err)
+		select {
+		case <-time.After(time.Second):
+		case <-ctx.Done():
+		}
+	}
+}
+
+const flushTimeout = 5 * time.Second
+
+// step takes a delivery one step of its way.
+func (l *Limit) step(ctx context.Context, notes *notes, msg jetstream.Msg, ackWait time.Duration, handle func(context.Context, jetstream.Msg) error) {
+	stop := keep(msg, ackWait)
+	defer stop()
+	meta, err := msg.Metadata()
+	if err != nil {
+		return // not of a consumer
+	}
+	key := sequence(msg)
+	var note string
+	var stored uint64
+	if meta.NumDelivered > 1 {
+		note, stored = notes.get(ctx, key)
+	}
+	out := l.w.Do(ctx, msg, note, func(ctx context.Context) error { return handle(ctx, msg) })
+	ctx = context.WithoutCancel(ctx)
+	switch {
+	case out.Delay > 0:
+		notes.put(ctx, key, out.Note.String())
+		due := out.Note.Due
+		stop()
+		err = msg.NakWithDelay(max(time.Until(due), time.Millisecond))
+	case out.Err != nil:
+		stop()
+		err = msg.TermWithReason(out.Err.Error())
+	default:
+		stop()
+		err = msg.Ack()
+	}
+	if err != nil {
+		l.log.Warn("a message will be delivered again", "sequence", meta.Sequence.Stream, "error", err)
+		return
+	}
+	if out.Delay == 0 && stored > 0 {
+		notes.drop(ctx, stored)
+	}
+}
+
+// sequence is that of the message in its stream.
+func sequence(msg jetstream.Msg) string {
+	meta, err := msg.Metadata()
+	if err != nil {
+		return ""
+	}
+	return strconv.FormatUint(meta.Sequence.Stream, 10)
+}
+
+// keep tells the server that a message is in hand until stop is called.
+func keep(msg jetstream.Msg, ackWait time.Duration) (stop func()) {
+	ended := make(chan struct{})
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		ticker := time.NewTicker(max(ackWait/3, time.Millisecond))
+		defer ticker.Stop()
+		for {
+			select {
+			case <-ticker.C:
+				_ = msg.InProgress() // without a connection the server delivers it again
+			case <-ended:
+				return
+			}
+		}
+	}()
+	return sync.OnceFunc(func() { close(ended); <-stopped })
+}
+
+// notes are the tickets of what is put off, in a stream of their own. To lose one costs its message no more than its place:
+// nothing waits for them.
+type notes struct {
+	js     jetstream.JetStream
+	stream jetstream.Stream
+	prefix string // of the subjects, which end with the sequence of the message
+	log    *slog.Logger
+}
+
+func (l *Limit) notes(ctx context.Context, info *jetstream.ConsumerInfo) (*notes, error) {
+	prefix := "drip." + info.Stream + "." + info.Name + "."
+	stream, err := l.js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{
+		Name: "drip-" + info.Stream + "-" + info.Name, Description: "tickets of postponed messages", Subjects: []string{prefix + "*"},
+		MaxMsgsPerSubject: 1, MaxAge: noteAge, Storage: jetstream.MemoryStorage, AllowDirect: true,
+	})
+	return &notes{l.js, stream, prefix, l.log}, err
+}
+
+const noteTimeout = 2 * time.Second
+
+// get returns the note of a message, and its own sequence, 0 if there is none.
+func (n *notes) get(ctx context.Context, message string) (note string, stored uint64) {
+	ctx, cancel := context.WithTimeout(ctx, noteTimeout)
+	defer cancel()
+	m, err := n.stream.GetLastMsgForSubject(ctx, n.prefix+message)
+	if err != nil {
+		if !errors.Is(err, jetstream.ErrMsgNotFound) {
+			n.log.Warn("a ticket is lost", "sequence", message, "error", err)
+		}
+		return "", 0
+	}
+	return string(m.Data), m.Sequence
+}
+
+func (n *notes) put(ctx context.Context, message, note string) {
+	ctx, cancel := context.WithTimeout(ctx, noteTimeout)
+	defer cancel()
+	if _, err := n.js.Publish(ctx, n.prefix+message, []byte(note)); err != nil {
+		n.log.Warn("a ticket is lost", "sequence", message, "error", err)
+	}
+}
+
+func (n *notes) drop(ctx context.Context, stored uint64) {
+	ctx, cancel := context.WithTimeout(ctx, noteTimeout)
+	defer cancel()
+	_ = n.stream.DeleteMsg(ctx, stored) // it ends by itself
+}

@@ -1,0 +1,204 @@
+package dripjetstream
+
+import (
+	"context"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/internal/servers"
+	"github.com/drip-go/drip/worker"
+	"github.com/drip-go/drip/workertest"
+)
+
+var adapter = workertest.Adapter{Open: open, Late: 100 * time.Millisecond, Again: 4 * time.Second}
+
+const variable = "DRIP_TEST_NATS"
+
+func TestMain(m *testing.M) {
+	workertest.Child(adapter)
+	os.Exit(servers.Main(m))
+}
+
+// useNATS starts a server in this process.
+func useNATS(t testing.TB) string {
+	t.Helper()
+	s, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: -1, JetStream: true, StoreDir: t.TempDir(), NoSigs: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Start()
+	t.Cleanup(func() { s.Shutdown(); s.WaitForShutdown() })
+	if !s.ReadyForConnections(30 * time.Second) {
+		t.Fatal("the server does not start")
+	}
+	return s.ClientURL()
+}
+
+func TestAdapter(t *testing.T) {
+	os.Setenv(variable, useNATS(t))
+	workertest.Run(t, adapter)
+}
+
+func BenchmarkAdapter(b *testing.B) {
+	os.Setenv(variable, useNATS(b))
+	workertest.Benchmark(b, adapter)
+}
+
+// queue is a stream with a consumer.
+type queue struct {
+	js   jetstream.JetStream
+	name string
+}
+
+var connect = sync.OnceValues(func() (*nats.Conn, error) { return nats.Connect(os.Getenv(variable)) })
+
+func open(ctx context.Context, name string) (workertest.Queue, error) {
+	nc, err := connect()
+	if err != nil {
+		return nil, err
+	}
+	js, err := jetstream.New(nc)
+	if err != nil {
+		return nil, err
+	}
+	q := &queue{js, name}
+	_, err = js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{Name: name, Subjects: []string{name}, Retention: jetstream.WorkQueuePolicy})
+	if err == nil {
+		_, err = q.consumer(ctx, 0)
+	}
+	return q, err
+}
+
+func (q *queue) consumer(ctx context.Context, maxDeliver int) (jetstream.Consumer, error) {
+	return q.js.CreateOrUpdateConsumer(ctx, q.name, jetstream.ConsumerConfig{Durable: "work", AckPolicy: jetstream.AckExplicitPolicy, AckWait: 2 * time.Second, MaxDeliver: maxDeliver})
+}
+
+func (q *queue) Publish(ctx context.Context, messages ...workertest.Message) error {
+	for _, m := range messages {
+		msg := nats.NewMsg(q.name)
+		msg.Header.Set("id", m.ID)
+		msg.Header.Set("shop", m.Entity)
+		if _, err := q.js.PublishMsg(ctx, msg); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func shop(m jetstream.Msg) (string, error) { return m.Headers().Get("shop"), nil }
+
+func (q *queue) Consume(ctx context.Context, l worker.Limiter, handle func(context.Context, workertest.Message) error) error {
+	limit, err := New(q.js, Options{Limiter: l, Entity: shop, RetryDelay: 200 * time.Millisecond})
+	if err != nil {
+		return err
+	}
+	c, err := q.consumer(context.WithoutCancel(ctx), 0)
+	if err != nil {
+		return err
+	}
+	return limit.Consume(ctx, c, 30, func(ctx context.Context, m jetstream.Msg) error {
+		return handle(ctx, workertest.Message{ID: m.Headers().Get("id"), Entity: m.Headers().Get("shop")})
+	})
+}
+
+// ConsumeBare handles messages as they come, in order.
+func (q *queue) ConsumeBare(ctx context.Context, handle func(context.Context, workertest.Message) error) error {
+	c, err := q.consumer(ctx, 0)
+	if err != nil {
+		return err
+	}
+	consuming, err := c.Consume(func(m jetstream.Msg) {
+		if handle(ctx, workertest.Message{ID: m.Headers().Get("id"), Entity: m.Headers().Get("shop")}) == nil {
+			_ = m.Ack()
+		}
+	})
+	if err != nil {
+		return err
+	}
+	<-ctx.Done()
+	consuming.Stop()
+	return nil
+}
+
+func (q *queue) Left(ctx context.Context) (int, error) {
+	s, err := q.js.Stream(ctx, q.name)
+	if err != nil {
+		return 0, err
+	}
+	info, err := s.Info(ctx)
+	if err != nil {
+		return 0, err
+	}
+	return int(info.State.Msgs), nil
+}
+
+// Nothing is left of the tickets when their messages are done, and a consumer that would drop postponed messages is an error.
+func TestTickets(t *testing.T) {
+	os.Setenv(variable, useNATS(t))
+	nc, err := nats.Connect(os.Getenv(variable))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	q := &queue{js, "orders"}
+	if _, err := js.CreateStream(ctx, jetstream.StreamConfig{Name: q.name, Subjects: []string{q.name}}); err != nil {
+		t.Fatal(err)
+	}
+	bucket, err := drip.New(drip.Options{Size: 5, RefreshRate: 5, Start: time.Unix(0, 0)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	limit, err := New(js, Options{Limiter: bucket, Entity: shop})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := q.consumer(ctx, 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := limit.Consume(ctx, c, 1, nil); err == nil || !strings.Contains(err.Error(), "MaxDeliver") {
+		t.Errorf("Consume = %v with a MaxDeliver of 3", err)
+	}
+	if c, err = q.consumer(ctx, -1); err != nil {
+		t.Fatal(err)
+	}
+	var messages []workertest.Message
+	for range 12 {
+		messages = append(messages, workertest.Message{Entity: "shop"})
+	}
+	if err := q.Publish(ctx, messages...); err != nil {
+		t.Fatal(err)
+	}
+	var left sync.WaitGroup
+	left.Add(len(messages))
+	ended := make(chan error, 1)
+	go func() {
+		ended <- limit.Consume(ctx, c, 20, func(context.Context, jetstream.Msg) error { left.Done(); return nil })
+	}()
+	left.Wait()
+	cancel()
+	if err := <-ended; err != nil {
+		t.Fatal(err)
+	}
+	s, err := js.Stream(t.Context(), "drip-orders-work")
+	if err != nil {
+		t.Fatal(err)
+	}
+	info, err := s.Info(t.Context())
+	if err != nil || info.State.Msgs != 0 || info.State.LastSeq == 0 {
+		t.Errorf("%d of %d tickets are left (%v)", info.State.Msgs, info.State.LastSeq, err)
+	}
+}

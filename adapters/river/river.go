@@ -1,0 +1,82 @@
+// Package dripriver takes River jobs through a rate limit of drip.
+//
+// A job that may not run yet is snoozed until its slot. Its ticket travels in the job's metadata, so it runs then, before
+// newcomers. A snooze spends none of the job's attempts.
+package dripriver
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strconv"
+
+	"github.com/riverqueue/river"
+	"github.com/riverqueue/river/rivertype"
+
+	"github.com/drip-go/drip/worker"
+)
+
+// Options configure a Limit. Limiter and Entity are required. Leave Attempts at 0: River retries.
+type Options = worker.Options[*rivertype.JobRow]
+
+// Limit is a worker middleware of River. Put it into Config.Middleware to limit all jobs, or return it from the
+// Middleware method of a worker to limit its own. Make one with New; it is safe for concurrent use.
+//
+// A worker's error is River's to retry. worker.Throttled and worker.Later snooze the job, worker.Permanent cancels it.
+type Limit struct {
+	river.MiddlewareDefaults
+	w *worker.Worker[*rivertype.JobRow]
+}
+
+// New checks the options. Its error names the field that is wrong.
+func New(o Options) (*Limit, error) {
+	if o.ID == nil {
+		o.ID = func(j *rivertype.JobRow) string { return strconv.FormatInt(j.ID, 10) }
+	}
+	w, err := worker.New(o)
+	if err != nil {
+		return nil, err
+	}
+	return &Limit{w: w}, nil
+}
+
+// noteKey is the key of the note in a job's metadata.
+const noteKey = "drip"
+
+// Work implements rivertype.WorkerMiddleware.
+func (l *Limit) Work(ctx context.Context, job *rivertype.JobRow, run func(context.Context) error) error {
+	var metadata map[string]json.RawMessage
+	var note string
+	if json.Unmarshal(job.Metadata, &metadata) == nil {
+		_ = json.Unmarshal(metadata[noteKey], &note) // of anything else than a text it is a new job
+	}
+	out := l.w.Do(ctx, job, note, run)
+	switch {
+	case out.Kind == worker.Done:
+		return nil
+	case out.Kind == worker.GivenUp:
+		return river.JobCancel(out.Err)
+	}
+	// Also a job that has failed keeps its place for the next attempt.
+	if err := river.MetadataSet(ctx, noteKey, out.Note.String()); err != nil {
+		return fmt.Errorf("dripriver: keep the ticket of job %d: %w", job.ID, err)
+	}
+	if out.Delay > 0 {
+		return river.JobSnooze(out.Delay)
+	}
+	return out.Err
+}
+
+// Arg returns a text of the job's arguments by its name in their JSON, for Options.Entity:
+//
+//	Entity: func(j *rivertype.JobRow) (string, error) { return dripriver.Arg(j, "shop") },
+func Arg(job *rivertype.JobRow, name string) (text string, err error) {
+	var args map[string]json.RawMessage
+	if err = json.Unmarshal(job.EncodedArgs, &args); err == nil {
+		err = json.Unmarshal(args[name], &text)
+	}
+	if err != nil {
+		return "", fmt.Errorf("dripriver: argument %q of a %s: %w", name, job.Kind, err)
+	}
+	return text, nil
+}

@@ -1,0 +1,127 @@
+package dripriver
+
+import (
+	"context"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/riverqueue/river"
+	"github.com/riverqueue/river/riverdriver/riverpgxv5"
+	"github.com/riverqueue/river/rivermigrate"
+	"github.com/riverqueue/river/rivertype"
+
+	"github.com/drip-go/drip/internal/servers"
+	"github.com/drip-go/drip/worker"
+	"github.com/drip-go/drip/workertest"
+)
+
+// River looks every 30 seconds for jobs of dead processes.
+var adapter = workertest.Adapter{Open: open, Late: time.Second, Again: 50 * time.Second}
+
+const variable = "DRIP_TEST_RIVER"
+
+func TestMain(m *testing.M) {
+	workertest.Child(adapter)
+	os.Exit(servers.Main(m))
+}
+
+func TestAdapter(t *testing.T) {
+	usePostgres(t)
+	workertest.Run(t, adapter)
+}
+
+func BenchmarkAdapter(b *testing.B) {
+	usePostgres(b)
+	workertest.Benchmark(b, adapter)
+}
+
+// usePostgres makes River's tables in a server.
+func usePostgres(t testing.TB) {
+	t.Helper()
+	os.Setenv(variable, servers.UsePostgres(t).URL())
+	p, err := pool()
+	if err != nil {
+		t.Fatal(err)
+	}
+	migrator, err := rivermigrate.New(riverpgxv5.New(p), nil)
+	if err == nil {
+		_, err = migrator.Migrate(t.Context(), rivermigrate.DirectionUp, nil)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+type job struct {
+	workertest.Message
+}
+
+func (job) Kind() string { return "job" }
+
+// queue is a queue of River.
+type queue struct {
+	pool *pgxpool.Pool
+	name string
+}
+
+var pool = sync.OnceValues(func() (*pgxpool.Pool, error) { return pgxpool.New(context.Background(), os.Getenv(variable)) })
+
+func open(_ context.Context, name string) (workertest.Queue, error) {
+	p, err := pool()
+	return &queue{p, name}, err
+}
+
+func (q *queue) Publish(ctx context.Context, messages ...workertest.Message) error {
+	client, err := river.NewClient(riverpgxv5.New(q.pool), &river.Config{})
+	if err != nil {
+		return err
+	}
+	jobs := make([]river.InsertManyParams, len(messages))
+	for i, m := range messages {
+		jobs[i] = river.InsertManyParams{Args: job{m}, InsertOpts: &river.InsertOpts{Queue: q.name, MaxAttempts: 5}}
+	}
+	_, err = client.InsertMany(ctx, jobs)
+	return err
+}
+
+func (q *queue) Consume(ctx context.Context, l worker.Limiter, handle func(context.Context, workertest.Message) error) error {
+	limit, err := New(Options{Limiter: l, Entity: func(j *rivertype.JobRow) (string, error) { return Arg(j, "Entity") }})
+	if err != nil {
+		return err
+	}
+	return q.run(ctx, []rivertype.Middleware{limit}, handle)
+}
+
+func (q *queue) ConsumeBare(ctx context.Context, handle func(context.Context, workertest.Message) error) error {
+	return q.run(ctx, nil, handle)
+}
+
+func (q *queue) run(ctx context.Context, middleware []rivertype.Middleware, handle func(context.Context, workertest.Message) error) error {
+	workers := river.NewWorkers()
+	river.AddWorker(workers, river.WorkFunc(func(ctx context.Context, j *river.Job[job]) error { return handle(ctx, j.Args.Message) }))
+	client, err := river.NewClient(riverpgxv5.New(q.pool), &river.Config{
+		Queues: map[string]river.QueueConfig{q.name: {MaxWorkers: 100}}, Workers: workers, Middleware: middleware,
+		FetchCooldown: 50 * time.Millisecond, FetchPollInterval: 100 * time.Millisecond,
+		JobTimeout: 12 * time.Second, RescueStuckJobsAfter: 15 * time.Second, RetryPolicy: soon{},
+	})
+	if err != nil {
+		return err
+	}
+	if err := client.Start(context.WithoutCancel(ctx)); err != nil {
+		return err
+	}
+	<-ctx.Done()
+	return client.Stop(context.WithoutCancel(ctx))
+}
+
+type soon struct{}
+
+func (soon) NextRetry(*rivertype.JobRow) time.Time { return time.Now().Add(300 * time.Millisecond) }
+
+func (q *queue) Left(ctx context.Context) (n int, err error) {
+	err = q.pool.QueryRow(ctx, "SELECT count(*) FROM river_job WHERE queue = $1 AND finalized_at IS NULL", q.name).Scan(&n)
+	return n, err
+}

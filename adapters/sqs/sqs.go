@@ -1,0 +1,239 @@
+// Package dripsqs takes messages of an Amazon SQS queue through a rate limit of drip.
+//
+// A message that may not run yet is sent anew with a delay, and its original deleted: only a new message can carry the
+// ticket, and its receive count begins again. Delays above 15 minutes make several trips.
+package dripsqs
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/sqs"
+	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
+
+	"github.com/drip-go/drip/worker"
+)
+
+// Options configure a Limit. Limiter and Entity are required. Attempts defaults to 5.
+type Options = worker.Options[*types.Message]
+
+// Queue says what is consumed.
+type Queue struct {
+	// URL of the queue, which is a standard one. Required.
+	URL string
+
+	// DeadLetters is the URL of the queue to which a message goes that is given up, with the attribute drip-reason if
+	// there is room for it. Required.
+	DeadLetters string
+
+	// Visibility is how long a message is hidden from other consumers, in whole seconds; that is renewed while the message
+	// is in hand. Defaults to 30 seconds.
+	Visibility time.Duration
+
+	// InHand is the most messages in hand at once, each in a goroutine of its own. Defaults to 64.
+	InHand int
+}
+
+// Limit takes messages through a limit. Make one with New; it is safe for concurrent use.
+//
+// A handler's error is tried again, Options.Attempts times in all. worker.Throttled and worker.Later put the message off. A
+// message that is given up, as by worker.Permanent, goes to the dead letters.
+type Limit struct {
+	client *sqs.Client
+	w      *worker.Worker[*types.Message]
+	log    *slog.Logger
+}
+
+// New checks the options. Its error names the field that is wrong.
+func New(client *sqs.Client, o Options) (*Limit, error) {
+	o.Attempts = cmp.Or(o.Attempts, 5)
+	o.Logger = cmp.Or(o.Logger, slog.Default())
+	if o.ID == nil {
+		o.ID = func(m *types.Message) string { return aws.ToString(m.MessageId) }
+	}
+	w, err := worker.New(o)
+	if err != nil {
+		return nil, err
+	}
+	return &Limit{client, w, o.Logger}, nil
+}
+
+// The attributes of a message that was put off, and of a dead letter.
+const (
+	noteAttribute   = "drip"
+	reasonAttribute = "drip-reason"
+)
+
+// Consume handles messages of the queue until ctx ends, and returns when what is in hand has ended; the handlers' context
+// ends worker.DrainTime after ctx.
+func (l *Limit) Consume(ctx context.Context, q Queue, handle func(context.Context, *types.Message) error) error {
+	q.Visibility, q.InHand = cmp.Or(q.Visibility, 30*time.Second), cmp.Or(q.InHand, 64)
+	switch {
+	case q.URL == "" || q.DeadLetters == "":
+		return errors.New("dripsqs: Queue.URL or Queue.DeadLetters is missing")
+	case strings.HasSuffix(q.URL, ".fifo"):
+		return errors.New("dripsqs: Queue.URL is one of a FIFO queue, in which a single message can't be delayed")
+	case q.Visibility < time.Second || q.Visibility%time.Second != 0:
+		return fmt.Errorf("dripsqs: Queue.Visibility is %v; it must be in whole seconds", q.Visibility)
+	case q.InHand < 0:
+		return fmt.Errorf("dripsqs: Queue.InHand is %d; it must be above 0, or 0 for the default", q.InHand)
+	}
+	handling, end := worker.Drain(ctx)
+	defer end()
+	var running sync.WaitGroup
+	defer running.Wait()
+	hands := make(chan struct{}, q.InHand)
+	for ctx.Err() == nil {
+		free := 0 // hands, at least one; SQS gives ten messages at most
+		for free < 10 {
+			if free > 0 && len(hands) == cap(hands) {
+				break
+			}
+			select {
+			case hands <- struct{}{}:
+				free++
+				continue
+			case <-ctx.Done():
+			}
+			break
+		}
+		got, err := l.client.ReceiveMessage(ctx, &sqs.ReceiveMessageInput{
+			QueueUrl: &q.URL, MaxNumberOfMessages: int32(max(free, 1)), WaitTimeSeconds: 20,
+			VisibilityTimeout: seconds(q.Visibility), MessageAttributeNames: []string{"All"},
+		})
+		var messages []types.Message
+		if err == nil {
+			messages = got.Messages
+		}
+		for i := range messages {
+			running.Go(func() {
+				defer func() { <-hands }()
+				l.step(handling, q, &messages[i], handle)
+			})
+		}
+		for range free - len(messages) {
+			<-hands
+		}
+		if err != nil && ctx.Err() == nil {
+			l.log.Warn("no messages from SQS, will try again", "queue", q.URL, "error", err)
+			select {
+			case <-time.After(time.Second):
+			case <-ctx.Done():
+			}
+		}
+	}
+	return nil
+}
+
+// seconds is a time that SQS understands.
+func seconds(d time.Duration) int32 { return int32(d / time.Second) }
+
+// step takes a delivery one step of its way.
+func (l *Limit) step(ctx context.Context, q Queue, m *types.Message, handle func(context.Context, *types.Message) error) {
+	stop := l.keep(context.WithoutCancel(ctx), q, m)
+	defer stop()
+	note := aws.ToString(m.MessageAttributes[noteAttribute].StringValue)
+	delete(m.MessageAttributes, noteAttribute)
+	out := l.w.Do(ctx, m, note, func(ctx context.Context) error { return handle(ctx, m) })
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTimeout)
+	defer cancel()
+	var err error
+	switch {
+	case out.Delay > 0:
+		delay := wait(time.Until(out.Note.Due))
+		if err = l.send(ctx, q.URL, m, min(delay, longest), noteAttribute, out.Note.String()); err != nil {
+			// Without the ticket, then. It is back as a new message.
+			l.log.Warn("a message loses its ticket", "message_id", aws.ToString(m.MessageId), "error", err)
+			stop()
+			_, err = l.client.ChangeMessageVisibility(ctx, &sqs.ChangeMessageVisibilityInput{
+				QueueUrl: &q.URL, ReceiptHandle: m.ReceiptHandle, VisibilityTimeout: seconds(min(delay, longestHidden)),
+			})
+			l.report(m, err)
+			return
+		}
+	case out.Err != nil:
+		name := reasonAttribute
+		if len(m.MessageAttributes) >= mostAttributes {
+			name = ""
+		}
+		err = l.send(ctx, q.DeadLetters, m, 0, name, reason(out.Err))
+	}
+	if err == nil {
+		_, err = l.client.DeleteMessage(ctx, &sqs.DeleteMessageInput{QueueUrl: &q.URL, ReceiptHandle: m.ReceiptHandle})
+	}
+	l.report(m, err)
+}
+
+func (l *Limit) report(m *types.Message, err error) {
+	if err != nil {
+		l.log.Warn("a message will be delivered again", "message_id", aws.ToString(m.MessageId), "error", err)
+	}
+}
+
+const (
+	longest       = 15 * time.Minute // that SQS delays a new message
+	longestHidden = 11 * time.Hour   // below the twelve that SQS hides one
+
+	callTimeout = 10 * time.Second // of what is told to SQS after a handler
+
+	mostAttributes = 10 // that a message of SQS may have
+)
+
+// wait is d in whole seconds. A tenth of a second early is held by the worker.
+func wait(d time.Duration) time.Duration {
+	return max(0, (d - 100*time.Millisecond + time.Second - 1).Truncate(time.Second))
+}
+
+// reason is the text of an error as an attribute may be: not empty, and short.
+func reason(err error) string {
+	text := strings.ToValidUTF8(err.Error(), "?")
+	return cmp.Or(text[:min(len(text), 1000)], "failed")
+}
+
+// send sends the message anew, with one attribute more if name is not empty.
+func (l *Limit) send(ctx context.Context, url string, m *types.Message, delay time.Duration, name, value string) error {
+	attributes := maps.Clone(m.MessageAttributes)
+	if attributes == nil {
+		attributes = map[string]types.MessageAttributeValue{}
+	}
+	if name != "" {
+		attributes[name] = types.MessageAttributeValue{DataType: aws.String("String"), StringValue: &value}
+	}
+	_, err := l.client.SendMessage(ctx, &sqs.SendMessageInput{
+		QueueUrl: &url, MessageBody: m.Body, MessageAttributes: attributes, DelaySeconds: seconds(delay),
+	})
+	return err
+}
+
+// keep hides a message while it is in hand, until stop is called.
+func (l *Limit) keep(ctx context.Context, q Queue, m *types.Message) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		ticker := time.NewTicker(q.Visibility / 3)
+		defer ticker.Stop()
+		for {
+			select {
+			case <-ticker.C:
+				_, err := l.client.ChangeMessageVisibility(ctx, &sqs.ChangeMessageVisibilityInput{
+					QueueUrl: &q.URL, ReceiptHandle: m.ReceiptHandle, VisibilityTimeout: seconds(q.Visibility),
+				})
+				if err != nil && ctx.Err() == nil {
+					l.log.Warn("a message in hand may be delivered to others", "message_id", aws.ToString(m.MessageId), "error", err)
+				}
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return sync.OnceFunc(func() { cancel(); <-stopped })
+}
