@@ -4,90 +4,124 @@ import (
 	"bufio"
 	"cmp"
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"strings"
 	"time"
 
-	"github.com/drip-go/drip/decision"
-	"github.com/drip-go/drip/storage"
+	"github.com/drip-go/drip/internal/entities"
 )
 
-// change is what the commands that change an entity have in common.
+// change is what the commands that change entities have in common.
 type change struct {
 	timeout
-	json bool
+	json, yes   bool
+	prefix, all bool
 }
 
 func (c *change) flags(set *flag.FlagSet) {
 	set.BoolVar(&c.json, "json", false, "print JSON")
+	set.BoolVar(&c.prefix, "prefix", false, "all stored entities whose names begin with ENTITY")
+	set.BoolVar(&c.all, "all", false, "all stored entities; ENTITY is left out")
+	set.BoolVar(&c.yes, "yes", false, "do not ask")
 	c.timeout.flags(set)
 }
 
-// subject is an entity that is to be changed.
-type subject struct {
-	*report // of before
-	state   decision.State
-	storage storage.Atomic
+// leftOut is the argument that the flags make needless.
+func (c *change) leftOut() string {
+	if c.all {
+		return "ENTITY"
+	}
+	return ""
 }
 
-// do changes the entity. It does not know the limits of its owners, and with others it would count its capacity wrongly. So
-// it says that the limits are those of the last decision and that it is the time of that decision: then nothing has to be
-// counted. The entity is kept for two years, or for as long as its owners say with their next decision.
-//
-// Of an entity that is not stored, only the closing matters: its owners cut the capacity to what they allow.
-func (e *subject) do(ctx context.Context, kind decision.Kind, d time.Duration) error {
-	l := decision.Limits{
-		Windows: []decision.Window{{Size: decision.MostUnits, Rate: decision.MostUnits, Interval: 1}},
-		Tokens:  1, Guess: 1, Lease: 1, MaxLease: 1,
-	}
-	l.Ready()
-	op := decision.Op{Kind: kind, Now: decision.OwnClock, For: min(int64((d+time.Millisecond-1)/time.Millisecond), decision.MostTime/2)}
-	if e.Known {
-		l.Print, l.Fill = e.state.Print, 2*366*24*time.Hour.Milliseconds()
-		now := e.Time.UnixMilli()
-		op.Now = min(e.state.Now, now) // not above: Reset puts a time right that is ahead of the clock
-		op.For += max(0, now-e.state.Now)
-	}
-	_, err := e.storage.Do(ctx, e.Entity, &l, op)
-	return err
-}
+// act is one thing that is done to an entity.
+type act func(context.Context, *entities.Subject) (changed bool, err error)
 
-// do reads the entity and has f change it.
-func (c *change) do(ctx context.Context, args []string, f func(context.Context, *subject) error) error {
+// one reads an entity and has f change it.
+func (c *change) one(ctx context.Context, args []string, f func(context.Context, *entities.Subject) error) error {
 	s, closing, err := open(ctx, args[0])
 	if err != nil {
 		return err
 	}
 	defer closing()
-	atomic, ok := s.(storage.Atomic)
-	if !ok {
-		return errors.New("this storage cannot change its entities")
-	}
 	reading, cancel := c.within(ctx)
 	defer cancel()
-	e, err := read(reading, s, args[1])
+	e, err := entities.Open(reading, s, args[1])
 	if err != nil {
 		return err
 	}
-	j, err := newJudge(nil)
-	if err != nil {
-		return err
-	}
-	r, err := j.report(ctx, e)
-	if err != nil {
-		return err
-	}
-	return f(ctx, &subject{r, e.State, atomic})
+	return f(ctx, e)
 }
 
 // apply does the change, with a time limit of its own: the user may have taken a while to answer.
-func (c *change) apply(ctx context.Context, e *subject, kind decision.Kind, d time.Duration) error {
+func (c *change) apply(ctx context.Context, e *entities.Subject, f act) (bool, error) {
 	ctx, cancel := c.within(ctx)
 	defer cancel()
-	if err := e.do(ctx, kind, d); err != nil {
-		return fmt.Errorf("%q: %w", e.Entity, err)
+	return f(ctx, e)
+}
+
+type manyJSON struct {
+	Entities int `json:"entities"` // that were meant
+	Changed  int `json:"changed"`  // of them
+	Failed   int `json:"failed"`
+}
+
+// many has f change all entities that are meant. doing and done are what the change is called: "pause", "paused for 10m".
+func (c *change) many(ctx context.Context, t *terminal, args []string, doing, done string, f act) error {
+	prefix := ""
+	switch {
+	case c.all && c.prefix:
+		return usagef("--all and --prefix exclude each other")
+	case c.prefix:
+		prefix = args[1]
+	}
+	s, closing, err := open(ctx, args[0])
+	if err != nil {
+		return err
+	}
+	defer closing()
+	listing, cancel := c.within(ctx)
+	defer cancel()
+	names, err := entities.Names(listing, s, prefix)
+	if err != nil {
+		return err
+	}
+	if err := c.confirm(ctx, t, fmt.Sprintf("it would %s %s", doing, entityCount(len(names))), fmt.Sprintf("Really %s %s?", doing, entityCount(len(names)))); err != nil {
+		return err
+	}
+	changed, failed, err := entities.ChangeAll(ctx, s, names, func(ctx context.Context, e *entities.Subject) (bool, error) { return c.apply(ctx, e, f) })
+	if err != nil {
+		err = fmt.Errorf("%d of %s failed, the first: %w", failed, entityCount(len(names)), err)
+	}
+	if c.json {
+		return cmp.Or(writeJSON(t.out, manyJSON{len(names), changed, failed}), err)
+	}
+	fmt.Fprintf(t.out, "%s %s", entityCount(changed), done)
+	if same := len(names) - changed - failed; same > 0 {
+		fmt.Fprintf(t.out, ", %d needed no change", same)
+	}
+	fmt.Fprintln(t.out)
+	return err
+}
+
+func entityCount(n int) string {
+	if n == 1 {
+		return "1 entity"
+	}
+	return fmt.Sprintf("%d entities", n)
+}
+
+// confirm asks, unless --yes is given. Its error is that the answer is no, or that nobody is there to answer.
+func (c *change) confirm(ctx context.Context, t *terminal, what, question string) error {
+	if c.yes {
+		return nil
+	}
+	if !t.asked {
+		return usagef("%s; nobody is here to confirm that, so it needs --yes", what)
+	}
+	if yes, err := t.ask(ctx, question+" [y/N] "); err != nil || !yes {
+		return cmp.Or(err, fmt.Errorf("%w: nothing was changed", errNo))
 	}
 	return nil
 }
@@ -104,7 +138,7 @@ func (c *change) tell(t *terminal, j changeJSON, format string, args ...any) err
 	if c.json {
 		return writeJSON(t.out, j)
 	}
-	_, err := fmt.Fprintf(t.out, "%s: %s\n", printable(j.Entity), fmt.Sprintf(format, args...))
+	_, err := fmt.Fprintf(t.out, "%s: %s\n", entities.Printable(j.Entity), fmt.Sprintf(format, args...))
 	return err
 }
 
@@ -112,25 +146,29 @@ func (c *change) tell(t *terminal, j changeJSON, format string, args ...any) err
 type pause struct{ change }
 
 func (c *pause) run(ctx context.Context, t *terminal, args []string) error {
-	d, err := time.ParseDuration(args[2])
+	d, err := time.ParseDuration(args[len(args)-1])
 	if err != nil || d <= 0 {
 		return usagef("DURATION is not one above 0, such as 30s, 10m or 1h30m")
 	}
-	return c.do(ctx, args, func(ctx context.Context, e *subject) error {
-		until := e.Time.Add(d)
-		if closed := e.ClosedUntil; closed.After(until) {
-			// Perhaps the provider has asked for it, and its word must not be cut short.
-			return c.tell(t, changeJSON{e.Entity, e.Known, false, moment(closed)},
-				"closed until %s already, which is later; nothing was changed", clock(closed, e.Time, t.zone))
-		}
-		if err := c.apply(ctx, e, decision.Pause, d); err != nil {
+	shut := func(ctx context.Context, e *entities.Subject) (bool, error) { return e.Pause(ctx, d) }
+	if c.prefix || c.all {
+		return c.many(ctx, t, args, "pause", "paused for "+entities.Short(d), shut)
+	}
+	return c.one(ctx, args, func(ctx context.Context, e *entities.Subject) error {
+		changed, err := c.apply(ctx, e, shut)
+		if err != nil {
 			return err
+		}
+		if !changed {
+			return c.tell(t, changeJSON{e.Entity, e.Known, false, moment(e.ClosedUntil)},
+				"closed until %s already, which is later; nothing was changed", entities.Clock(e.ClosedUntil, e.Time, t.zone))
 		}
 		note := ""
 		if !e.Known {
 			note = "\nNothing was stored of this entity: it was idle, or has another name."
 		}
-		return c.tell(t, changeJSON{e.Entity, e.Known, true, moment(until)}, "closed until %s%s", clock(until, e.Time, t.zone), note)
+		until := e.Time.Add(d)
+		return c.tell(t, changeJSON{e.Entity, e.Known, true, moment(until)}, "closed until %s%s", entities.Clock(until, e.Time, t.zone), note)
 	})
 }
 
@@ -138,48 +176,42 @@ func (c *pause) run(ctx context.Context, t *terminal, args []string) error {
 type resume struct{ change }
 
 func (c *resume) run(ctx context.Context, t *terminal, args []string) error {
-	return c.do(ctx, args, func(ctx context.Context, e *subject) error {
-		closed := e.ClosedUntil
-		j := changeJSON{e.Entity, e.Known, !closed.IsZero(), moment{}}
-		if closed.IsZero() {
-			return c.tell(t, j, "it was not closed")
-		}
-		if err := c.apply(ctx, e, decision.Resume, 0); err != nil {
+	open := func(ctx context.Context, e *entities.Subject) (bool, error) { return e.Resume(ctx) }
+	if c.prefix || c.all {
+		return c.many(ctx, t, args, "open", "opened", open)
+	}
+	return c.one(ctx, args, func(ctx context.Context, e *entities.Subject) error {
+		changed, err := c.apply(ctx, e, open)
+		if err != nil {
 			return err
 		}
-		return c.tell(t, j, "open again; it had been closed until %s", clock(closed, e.Time, t.zone))
+		j := changeJSON{e.Entity, e.Known, changed, moment{}}
+		if !changed {
+			return c.tell(t, j, "it was not closed")
+		}
+		return c.tell(t, j, "open again; it had been closed until %s", entities.Clock(e.ClosedUntil, e.Time, t.zone))
 	})
 }
 
 // reset is "drip reset".
-type reset struct {
-	change
-	yes bool
-}
-
-func (c *reset) flags(set *flag.FlagSet) {
-	set.BoolVar(&c.yes, "yes", false, "do not ask")
-	c.change.flags(set)
-}
+type reset struct{ change }
 
 func (c *reset) run(ctx context.Context, t *terminal, args []string) error {
-	return c.do(ctx, args, func(ctx context.Context, e *subject) error {
+	clear := func(ctx context.Context, e *entities.Subject) (bool, error) { return e.Reset(ctx) }
+	if c.prefix || c.all {
+		return c.many(ctx, t, args, "take back all tokens and tickets of", "reset; what has run stays counted", clear)
+	}
+	return c.one(ctx, args, func(ctx context.Context, e *entities.Subject) error {
 		j := changeJSON{e.Entity, e.Known, e.Known, moment{}}
 		if !e.Known {
 			return c.tell(t, j, "nothing is stored of it: it is idle, or has another name")
 		}
-		lost := count(e.InUse, "token") + " and all tickets"
-		if !c.yes {
-			if !t.asked {
-				return usagef("it takes back %s of %s; nobody is here to confirm that, so it needs --yes", lost, printable(e.Entity))
-			}
-			question := fmt.Sprintf("Take back %s of %s? If an operation is still under way there may be too many at once. [y/N] ",
-				lost, printable(e.Entity))
-			if yes, err := t.ask(ctx, question); err != nil || !yes {
-				return cmp.Or(err, fmt.Errorf("%w: nothing was changed", errNo))
-			}
+		lost := entities.Count(e.InUse, "token") + " and all tickets"
+		of := lost + " of " + entities.Printable(e.Entity)
+		if err := c.confirm(ctx, t, "it takes back "+of, "Take back "+of+"? If an operation is still under way there may be too many at once."); err != nil {
+			return err
 		}
-		if err := c.apply(ctx, e, decision.Reset, 0); err != nil {
+		if _, err := c.apply(ctx, e, clear); err != nil {
 			return err
 		}
 		return c.tell(t, j, "%s taken back; what has run stays counted", lost)

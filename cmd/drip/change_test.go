@@ -362,3 +362,37 @@ func TestResetAsks(t *testing.T) {
 		}
 	}
 }
+
+func TestChangeMany(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, url := newMemory(t)
+		b, err := drip.New(drip.Options{Start: time.Unix(0, 0), Storage: s})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range []string{"eu-1", "eu-2", "us-1", "e"} {
+			admit(t, b, name, 1)
+		}
+		if err := b.Pause(t.Context(), "eu-2", time.Hour); err != nil {
+			t.Fatal(err)
+		}
+		for _, step := range []struct {
+			args string
+			outcome
+		}{
+			{"pause URL eu- 10m --prefix", outcome{2, "", "drip pause: it would pause 2 entities; nobody is here to confirm that, so it needs --yes\n"}},
+			{"pause URL eu- 10m --prefix --yes", outcome{0, "1 entity paused for 10m, 1 needed no change\n", ""}},
+			{"pause URL 10m --all --prefix", outcome{2, "", "drip pause: --all and --prefix exclude each other\n"}},
+			{"pause URL 2h --all --yes --json", outcome{0, "{\n  \"entities\": 4,\n  \"changed\": 4,\n  \"failed\": 0\n}\n", ""}},
+			{"resume URL u --prefix --yes", outcome{0, "1 entity opened\n", ""}},
+			{"resume URL --all --yes", outcome{0, "3 entities opened, 1 needed no change\n", ""}},
+			{"reset URL eu-1 --prefix --yes", outcome{0, "1 entity reset; what has run stays counted\n", ""}},
+			{"reset URL none --prefix --yes", outcome{0, "0 entities reset; what has run stays counted\n", ""}},
+		} {
+			got := try(t, strings.Fields(strings.ReplaceAll(step.args, "URL", url))...)
+			if got != step.outcome {
+				t.Errorf("drip %s:\n%+v\nwant\n%+v", step.args, got, step.outcome)
+			}
+		}
+	})
+}

@@ -32,6 +32,8 @@ func (d listing) words() []string {
 	switch d.name {
 	case "help":
 		return append(names(directory()), "limits", "urls")
+	case "dead":
+		return append([]string{"list", "requeue"}, d.flagNames()...)
 	case "completion":
 		return []string{"bash", "zsh", "fish"}
 	}

@@ -24,7 +24,7 @@ func TestDocs(t *testing.T) {
 	for _, status := range []int{statusOK, statusFailure, statusUsage, statusNoAnswer, statusNo, statusInterrupted} {
 		names = append(names, fmt.Sprintf("\n| %d |", status))
 	}
-	for _, v := range []any{entityJSON{}, overallJSON{}, changeJSON{}, queuesState{}, reportJSON{}} {
+	for _, v := range []any{entityJSON{}, overallJSON{}, changeJSON{}, manyJSON{}, queuesJSON{}, lettersJSON{}, requeueJSON{}, reportJSON{}} {
 		for _, field := range jsonFields(reflect.TypeOf(v)) {
 			names = append(names, "`"+field+"`")
 		}

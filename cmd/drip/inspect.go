@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/internal/entities"
 )
 
 // inspect is "drip inspect". Its one round trip is that of take.
@@ -36,138 +37,101 @@ func (c *inspect) run(ctx context.Context, t *terminal, args []string) error {
 	defer closing()
 	ctx, cancel := c.within(ctx)
 	defer cancel()
-	e, err := read(ctx, s, args[1])
+	e, err := entities.Read(ctx, s, args[1])
 	if err != nil {
 		return err
 	}
-	j, err := newJudge(l)
+	j, err := l.judge()
 	if err != nil {
 		return err
 	}
-	r, err := j.report(ctx, e)
+	found, err := j.Report(ctx, e)
 	if err != nil {
 		return err
 	}
+	r := report{found}
 	if c.json {
 		return writeJSON(t.out, r.json())
 	}
 	return r.write(t.out, t.zone)
 }
 
-func (r *report) write(out io.Writer, zone *time.Location) error {
+func (r report) write(out io.Writer, zone *time.Location) error {
 	var b strings.Builder
 	at := func(t time.Time) string {
 		left := t.Sub(r.Time)
 		if left <= 0 {
-			return fmt.Sprintf("%s, %s ago", clock(t, r.Time, zone), short(-left))
+			return fmt.Sprintf("%s, %s ago", entities.Clock(t, r.Time, zone), entities.Short(-left))
 		}
-		return fmt.Sprintf("%s, in %s", clock(t, r.Time, zone), short(left))
+		return fmt.Sprintf("%s, in %s", entities.Clock(t, r.Time, zone), entities.Short(left))
 	}
 	line := func(name, format string, args ...any) {
 		fmt.Fprintf(&b, "%-10s  %s\n", name, fmt.Sprintf(format, args...))
 	}
-	fmt.Fprintf(&b, "%s at %s, by the storage's clock\n", printable(r.Entity), r.Time.In(zone).Format("2006-01-02 15:04:05.000 -0700"))
+	fmt.Fprintf(&b, "%s at %s, by the storage's clock\n", entities.Printable(r.Entity), r.Time.In(zone).Format("2006-01-02 15:04:05.000 -0700"))
 	if !r.Known {
 		line("stored", "nothing: it is idle, or has another name")
 	}
 	of := ""
 	switch {
-	case r.limits:
+	case r.Limits:
 		of = fmt.Sprintf(" of %d", r.Concurrency)
 		next := "now"
 		if r.Delay > 0 {
-			next = at(r.Time.Add(r.Delay)) + ": "
-			switch {
-			case r.ClosedUntil.IsZero():
-				next += r.because(r.Bound)
-			case r.Then == drip.BoundNone:
-				next += closed
-			default:
-				next += closed + "; then " + r.because(r.Then)
-			}
+			next = at(r.Time.Add(r.Delay)) + ": " + r.Why()
 		}
 		line("next", "a newcomer runs %s", next)
 		name := "capacity"
 		for _, w := range r.Windows {
-			line(name, "%s of %s", units(int64(w.Capacity)), windowText(w.Window))
+			line(name, "%s of %s", entities.Units(int64(w.Capacity)), entities.Window(w.Window))
 			name = ""
 		}
 	case r.Known:
-		left := make([]string, len(r.capacity))
-		for i, n := range r.capacity {
-			left[i] = units(n)
+		left := make([]string, len(r.Capacity))
+		for i, n := range r.Capacity {
+			left[i] = entities.Units(n)
 		}
 		line("capacity", "%s after the last decision", strings.Join(left, ", "))
 	}
 	line("tokens", "%d%s in use", r.InUse, of)
 	for i, l := range r.Leases {
 		if i == mostLeases && len(r.Leases) > mostLeases+1 {
-			line("", "and %d more", r.InUse-r.plain-i)
+			line("", "and %d more", r.InUse-r.Plain-i)
 			break
 		}
-		line("", "held for %s, ends %s", short(l.Age), at(l.End))
+		line("", "held for %s, ends %s", entities.Short(l.Age), at(l.End))
 	}
-	if r.plain > 0 {
-		line("", "%d taken by GetDelay: since when is not stored", r.plain)
+	if r.Plain > 0 {
+		line("", "%d taken by GetDelay: since when is not stored", r.Plain)
 	}
 	if r.Operation > 0 {
-		line("operations", "take %s on average", short(r.Operation))
+		line("operations", "take %s on average", entities.Short(r.Operation))
 	}
 	switch {
-	case r.waiting.IsZero():
-	case r.limits && r.Booked > 0:
-		line("booked", "%s, the last for %s", count(r.Booked, "unit"), at(r.waiting))
+	case r.Waiting.IsZero():
+	case r.Limits && r.Booked > 0:
+		line("booked", "%s, the last for %s", entities.Count(r.Booked, "unit"), at(r.Waiting))
 	default:
-		line("booked", "slots until %s", at(r.waiting))
+		line("booked", "slots until %s", at(r.Waiting))
 	}
 	if !r.ClosedUntil.IsZero() {
 		line("closed", "until %s", at(r.ClosedUntil))
 	}
-	if !r.decided.IsZero() {
-		line("decided", "last at %s", at(r.decided))
+	if !r.Decided.IsZero() {
+		line("decided", "last at %s", at(r.Decided))
 	}
 	switch {
-	case !r.limits:
+	case !r.Limits:
 		b.WriteString("\nThe storage does not hold the limits. --limits '{\"size\": N, \"rate\": N, \"interval\": \"1s\"}' tells them.\n")
-	case r.changed:
+	case r.Changed:
 		b.WriteString("\nThe last decision was made by other limits.\n")
 	}
 	_, err := io.WriteString(out, b.String())
 	return err
 }
 
-// units is "3" or "owes 3".
-func units(n int64) string {
-	if n < 0 {
-		return fmt.Sprintf("owes %d", -n)
-	}
-	return fmt.Sprint(n)
-}
-
 // mostLeases is how many are shown, the first to end.
 const mostLeases = 5
-
-const closed = "closed, by pause or by the provider"
-
-// because says what a delay of an entity that is open comes from.
-func (r *report) because(b drip.Bound) string {
-	switch b {
-	case drip.BoundTokens:
-		return "all tokens are out, or others wait for one"
-	case drip.BoundBooked:
-		return "what capacity is left is booked"
-	default:
-		if i := int(b - drip.BoundWindow); i >= 0 && i < len(r.Windows) {
-			return "the capacity of " + windowText(r.Windows[i].Window) + " is used up"
-		}
-		return b.String()
-	}
-}
-
-// windowText is "5, +3 every 1s".
-func windowText(w drip.Window) string {
-	return fmt.Sprintf("%d, +%d every %s", w.Size, w.RefreshRate, short(w.RefreshInterval))
-}
 
 // entityJSON is an entity in JSON; docs/cli.md says what the fields are. What takes limits is left out without any.
 type entityJSON struct {
@@ -202,19 +166,19 @@ type leaseJSON struct {
 	End moment `json:"end"`
 }
 
-func (r *report) json() entityJSON {
+func (r report) json() entityJSON {
 	e := entityJSON{
-		Entity: r.Entity, Time: moment(r.Time), Known: r.Known, InUse: r.InUse, Plain: r.plain, Leases: []leaseJSON{},
-		Operation: r.Operation.Milliseconds(), BookedUntil: moment(r.waiting), ClosedUntil: moment(r.ClosedUntil),
-		LastDecision: moment(r.decided),
+		Entity: r.Entity, Time: moment(r.Time), Known: r.Known, InUse: r.InUse, Plain: r.Plain, Leases: []leaseJSON{},
+		Operation: r.Operation.Milliseconds(), BookedUntil: moment(r.Waiting), ClosedUntil: moment(r.ClosedUntil),
+		LastDecision: moment(r.Decided),
 	}
 	for _, l := range r.Leases {
 		e.Leases = append(e.Leases, leaseJSON{l.Age.Milliseconds(), moment(l.End)})
 	}
-	if !r.limits {
+	if !r.Limits {
 		return e
 	}
-	if e.Limits = "given"; r.changed {
+	if e.Limits = "given"; r.Changed {
 		e.Limits = "changed"
 	}
 	delay := r.Delay.Milliseconds()

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/internal/entities"
 	"github.com/drip-go/drip/storage"
 )
 
@@ -144,4 +145,4 @@ func (d *duration) UnmarshalText(text []byte) error {
 	return nil
 }
 
-func (d duration) MarshalText() ([]byte, error) { return []byte(short(time.Duration(d))), nil }
+func (d duration) MarshalText() ([]byte, error) { return []byte(entities.Short(time.Duration(d))), nil }

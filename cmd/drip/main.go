@@ -2,10 +2,12 @@
 //
 //	drip inspect URL ENTITY         why an entity waits, and until when
 //	drip top URL                    the busiest and the longest-waiting entities
+//	drip serve URL                  a page with all of it, for browsers
 //	drip pause URL ENTITY DURATION  let nothing of an entity run; drip resume ends it
 //	drip reset URL ENTITY           take back all tokens and tickets of an entity
 //	drip simulate FILE              play limits and a load in virtual time
 //	drip queues AMQP-URL QUEUE      what waits in the delay queues of a work queue
+//	drip dead list AMQP-URL QUEUE   its dead letters; drip dead requeue puts them back
 //
 // "drip help" says more.
 package main

@@ -74,10 +74,36 @@ than --timeout it shows what was read, and says so. The pause between two is at 
 booked, capacity and next need --limits, which are those of all entities.
 `
 
+const serveHelp = `The page shows the entities by backlog, by when the last one runs, by use and by closing, with a search; of one entity
+what binds it and until when, what is left, who holds its tokens; and, with --broker, the queues and their dead letters.
+With --limits it says when a newcomer would run.
+
+It is reached on this machine only, unless --listen says otherwise, and changes nothing, unless --write is given. There is
+no login: put a proxy with one in front of it, or mount package page in a program of your own.
+
+  drip serve env:REDIS_URL --limits shop.json
+  drip serve env:REDIS_URL --broker env:AMQP_URL --queues orders,invoices --write
+`
+
+const deadHelp = `ACTION is list or requeue. List shows the first dead letters, with an ID and the reason of each. Requeue puts them back
+to be handled, as they were published: one with --id, those with one reason with --reason, or all with --all. It asks
+for confirmation on a terminal, and needs --yes elsewhere, but for --id.
+
+  drip dead list env:AMQP_URL orders
+  drip dead requeue env:AMQP_URL orders --reason "too old"
+
+The broker marks what was listed as redelivered. A letter in a quorum queue that was listed often moves to its end.
+`
+
 const pauseHelp = `Nothing of the entity runs in any process until the time is over, or until drip resume. What is in flight goes on. What
 is closed for longer already stays so. Nothing that is known of the entity is lost.
 
   drip pause redis://localhost:6379/0 shop-1 10m
+  drip pause redis://localhost:6379/0 eu- 10m --prefix
+  drip pause redis://localhost:6379/0 10m --all
+
+With --prefix and --all those are meant that are stored now. One that is idle, and so not stored, is not paused. It asks for
+confirmation then, or needs --yes.
 `
 
 const resumeHelp = `Of an entity that the provider has throttled this ends its time, too. The entity gains capacity as if it had been open
@@ -91,11 +117,11 @@ It asks for confirmation on a terminal, and needs --yes elsewhere.
 `
 
 const queuesHelp = `It asks RabbitMQ for the work queue, for what is due, for the dead letters and for the delay queues, by names: those
-"QUEUE.drip.due.…" of a Consumer, and "QUEUE.drip.…" of DelayQueues in a consume loop of your own. Nothing is
-declared and no message is touched.
+"QUEUE.drip.due.v1.…" of a Consumer, "QUEUE.drip.v1.…" of DelayQueues in a consume loop of your own, and with "v1few" those
+of either with FewQueues. Nothing is declared and no message is touched.
 
-All messages of a delay queue leave it together, at a time that follows from its name and this machine's clock. Those of
-the 4s, 64s and 1024s queues leave a little before they are due, and are put into a finer one.
+All messages of a delay queue leave it together, at a time that follows from its name and this machine's clock. But for the
+queues of the shortest time that is a little before they are due, and they are put into a finer one.
 `
 
 const simulateHelp = `It prints what would come of them: for drip with tickets (admit), for the classic delays, for a limiter that says "retry

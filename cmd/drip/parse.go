@@ -31,11 +31,13 @@ func directory() []listing {
 	return []listing{
 		{"inspect", "URL ENTITY", "why an entity waits, and until when", inspectHelp, func() command { return new(inspect) }},
 		{"top", "URL", "the busiest and the longest-waiting entities", topHelp, func() command { return new(top) }},
+		{"serve", "URL", "entities, queues and dead letters on a page for browsers", serveHelp, func() command { return new(serve) }},
 		{"pause", "URL ENTITY DURATION", "let nothing of an entity run for a time", pauseHelp, func() command { return new(pause) }},
 		{"resume", "URL ENTITY", "end what pause, or a throttled operation, began", resumeHelp, func() command { return new(resume) }},
 		{"reset", "URL ENTITY", "take back all tokens and tickets of an entity", resetHelp, func() command { return new(reset) }},
 		{"simulate", "FILE", "play limits and a load in virtual time", simulateHelp, func() command { return new(simulation) }},
-		{"queues", "AMQP-URL QUEUE", "what waits in the delay queues of a work queue", queuesHelp, func() command { return new(queues) }},
+		{"queues", "AMQP-URL QUEUE", "what waits in the delay queues of a work queue", queuesHelp, func() command { return new(lookQueues) }},
+		{"dead", "ACTION AMQP-URL QUEUE", "list the dead letters of a work queue, or requeue them", deadHelp, func() command { return new(dead) }},
 		{"completion", "SHELL", "print what completes command lines in bash, zsh or fish", completionHelp, func() command { return new(completion) }},
 		{"help", "[COMMAND]", "print this, or more about a command, urls or limits", "", func() command { return new(help) }},
 		{"version", "", "print the version", "", func() command { return new(version) }},
@@ -66,13 +68,22 @@ func parse(d listing, c command, args []string) (positional []string, err error)
 		}
 		positional, args = append(positional, rest[0]), rest[1:]
 	}
+	leftOut := ""
+	if l, ok := c.(interface{ leftOut() string }); ok {
+		leftOut = l.leftOut()
+	}
 	var names []string
+	most := 0
 	for name := range strings.FieldsSeq(d.args) {
+		if name == leftOut {
+			continue
+		}
+		most++
 		if !strings.HasPrefix(name, "[") {
 			names = append(names, name)
 		}
 	}
-	switch most := len(strings.Fields(d.args)); {
+	switch {
 	case len(positional) < len(names):
 		return nil, usagef("%s is missing; it is: drip %s %s", names[len(positional)], d.name, d.args)
 	case len(positional) > most:
@@ -141,7 +152,7 @@ func overview() string {
 	var b strings.Builder
 	b.WriteString("drip looks into the storages and queues of drip, and tries limits before they are used.\n\n")
 	for _, d := range directory() {
-		fmt.Fprintf(&b, "  drip %-*s  %s\n", 27, strings.TrimSpace(d.name+" "+d.args), d.about)
+		fmt.Fprintf(&b, "  drip %-*s  %s\n", 29, strings.TrimSpace(d.name+" "+d.args), d.about)
 	}
 	b.WriteString(overviewHelp)
 	return b.String()

@@ -9,53 +9,6 @@ import (
 	"unicode/utf8"
 )
 
-// short is a duration to about three digits, in the form in which durations are given.
-func short(d time.Duration) string {
-	switch {
-	case d <= -time.Minute || d >= time.Minute:
-		d = d.Round(time.Second)
-	case d <= -time.Second || d >= time.Second:
-		d = d.Round(10 * time.Millisecond)
-	default:
-		d = d.Round(time.Millisecond)
-	}
-	text := d.String()
-	if strings.HasSuffix(text, "m0s") {
-		text = strings.TrimSuffix(text, "0s")
-	}
-	if strings.HasSuffix(text, "h0m") {
-		text = strings.TrimSuffix(text, "0m")
-	}
-	return text
-}
-
-// clock is the time of day of t, with the date if that is not today's.
-func clock(t, now time.Time, zone *time.Location) string {
-	t, now = t.In(zone), now.In(zone)
-	const day = "2006-01-02"
-	if t.Format(day) == now.Format(day) {
-		return t.Format("15:04:05.000")
-	}
-	return t.Format("2006-01-02 15:04:05.000")
-}
-
-// count is "1 ticket", "12 tickets".
-func count(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
-}
-
-// printable keeps what others have named from moving the cursor.
-func printable(text string) string {
-	quoted := fmt.Sprintf("%q", text)
-	if inner := quoted[1 : len(quoted)-1]; inner != text {
-		return quoted
-	}
-	return text
-}
-
 // cut shortens a text to a width.
 func cut(text string, width int) string {
 	if utf8.RuneCountInString(text) <= width {

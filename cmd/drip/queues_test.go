@@ -113,6 +113,30 @@ func TestQueues(t *testing.T) {
 	a.leaves(t, "1024s", 1, begin.Add(3*time.Hour-1025*time.Second), end.Add(3*time.Hour-time.Second))
 }
 
+// Two loops with different delay queues for one work queue.
+func TestQueuesOfTwoLayouts(t *testing.T) {
+	url := servers.UseRabbitMQ(t).URL()
+	_, queue := workQueue(t, url)
+	begin := time.Now()
+	for _, few := range []bool{false, true} {
+		delays, err := consumer.OpenDelayQueues(t.Context(), consumer.DelayQueuesOptions{URL: url, Queue: queue, QueueType: consumer.Classic, FewQueues: few})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer delays.Close()
+		if err := delays.Postpone(t.Context(), &amqp.Delivery{Body: []byte("order")}, time.Minute); err != nil {
+			t.Fatal(err)
+		}
+	}
+	end := time.Now()
+	if text := must(t, "queues", patient, url, queue); !strings.Contains(text, "2 messages wait in 2 of 82 delay queues, the first until ") {
+		t.Errorf("of 64 and 18 delay queues:\n%s", text)
+	}
+	a := lookAtQueues(t, url, queue)
+	a.leaves(t, "v1.4s", 1, begin.Add(55*time.Second), end.Add(59*time.Second))
+	a.leaves(t, "v1few.24s", 1, begin.Add(35*time.Second), end.Add(59*time.Second))
+}
+
 // later is a limiter that lets nothing run: an entity is how long to wait.
 type later struct{}
 
@@ -170,7 +194,7 @@ func TestQueuesThatAreNotThere(t *testing.T) {
 		status int
 		text   string
 	}{
-		url + " nowhere":                             {statusFailure, `there is no queue "nowhere"`},
+		url + " nowhere":                             {statusFailure, `look at "nowhere"`},
 		url + "/no-such-host orders":                 {statusFailure, "The virtual host is the path of the URL"},
 		"amqp://127.0.0.1:1 orders":                  {statusNoAnswer, "Nothing listens at that address"},
 		strings.Replace(url, "@", "x@", 1) + " nope": {statusFailure, "Are the user and the password in the URL right?"},

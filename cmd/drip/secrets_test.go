@@ -34,7 +34,8 @@ func TestNoPasswordIsPrinted(t *testing.T) {
 				"inspect URL shop --timeout URL", "inspect URL shop --timeout=URL", "inspect URL shop --limits URL", "inspect URL shop --limits={URL",
 				"inspect env:NAME shop", "inspect URL shop --URL", "top URL", "top URL --once --json", "pause URL shop URL", "pause URL shop 1s",
 				"resume URL shop", "reset URL shop", "reset URL shop --yes", "queues URL orders", "queues orders URL", "queues env:NAME orders",
-				"simulate URL", "completion URL", "help URL",
+				"dead list URL orders", "dead requeue URL orders --all --yes", "dead URL list orders", "serve URL --listen URL", "serve URL --broker URL --queues orders --listen=nowhere:port",
+				"pause URL 1s --all --yes", "simulate URL", "completion URL", "help URL",
 			} {
 				args := strings.Fields(strings.NewReplacer("URL", url, "NAME", variable).Replace(line))
 				o := try(t, args...)

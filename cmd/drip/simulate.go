@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/drip-go/drip/internal/entities"
 	"github.com/drip-go/drip/simulate"
 )
 
@@ -97,10 +98,10 @@ func check(r simulate.Report) error {
 			continue
 		}
 		if res.OverLimit > 0 {
-			return fmt.Errorf("%w: %s over the provider's limit", errNo, count(res.OverLimit, "call"))
+			return fmt.Errorf("%w: %s over the provider's limit", errNo, entities.Count(res.OverLimit, "call"))
 		}
 		if left := res.Messages - res.Lost - res.Done; left > 0 {
-			return fmt.Errorf("%w: %s not handled", errNo, count(left, "message"))
+			return fmt.Errorf("%w: %s not handled", errNo, entities.Count(left, "message"))
 		}
 	}
 	return nil

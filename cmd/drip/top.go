@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/internal/entities"
 	"github.com/drip-go/drip/storage"
 )
 
@@ -125,7 +126,7 @@ type overall struct {
 func (c *top) look(ctx context.Context, lister storage.Lister, l *limits) (*overall, error) {
 	within, cancel := c.within(ctx)
 	defer cancel()
-	j, err := newJudge(l)
+	j, err := l.judge()
 	if err != nil {
 		return nil, err
 	}
@@ -135,9 +136,9 @@ func (c *top) look(ctx context.Context, lister storage.Lister, l *limits) (*over
 		longest:  ranking{most: c.rows, order: byWaiting},
 	}
 	err = lister.List(within, func(e storage.Entry) error {
-		r, err := j.report(ctx, e)
+		r, err := j.Report(ctx, e)
 		if err == nil {
-			o.add(r)
+			o.add(report{r})
 		}
 		return err
 	})
@@ -150,7 +151,7 @@ func (c *top) look(ctx context.Context, lister storage.Lister, l *limits) (*over
 	return o, err
 }
 
-func (o *overall) add(r *report) {
+func (o *overall) add(r report) {
 	if r.Time.After(o.time) {
 		o.time = r.Time
 	}
@@ -160,7 +161,7 @@ func (o *overall) add(r *report) {
 		o.closed++
 	}
 	o.busiest.add(r)
-	if !r.waiting.IsZero() {
+	if !r.Waiting.IsZero() {
 		o.waiting++
 		o.longest.add(r)
 	}
@@ -169,12 +170,12 @@ func (o *overall) add(r *report) {
 // ranking is the first ones by an order.
 type ranking struct {
 	most    int
-	order   func(a, b *report) int
-	reports []*report
+	order   func(a, b report) int
+	reports []report
 }
 
-func (k *ranking) add(r *report) {
-	k.reports = slices.DeleteFunc(k.reports, func(o *report) bool { return o.Entity == r.Entity }) // a storage may tell twice
+func (k *ranking) add(r report) {
+	k.reports = slices.DeleteFunc(k.reports, func(o report) bool { return o.Entity == r.Entity }) // a storage may tell twice
 	if i, _ := slices.BinarySearchFunc(k.reports, r, k.order); i < k.most {
 		k.reports = slices.Insert(k.reports, i, r)
 		k.reports = k.reports[:min(k.most, len(k.reports))]
@@ -182,23 +183,19 @@ func (k *ranking) add(r *report) {
 }
 
 // byUse puts those first that have most operations in flight, then those that were decided about last.
-func byUse(a, b *report) int {
-	return cmp.Or(cmp.Compare(b.InUse, a.InUse), b.decided.Compare(a.decided), cmp.Compare(a.Entity, b.Entity))
+func byUse(a, b report) int {
+	return cmp.Or(cmp.Compare(b.InUse, a.InUse), b.Decided.Compare(a.Decided), cmp.Compare(a.Entity, b.Entity))
 }
 
 // byWaiting puts those first whose last one waits longest, then those with most to wait.
-func byWaiting(a, b *report) int {
-	return cmp.Or(b.waiting.Compare(a.waiting), cmp.Compare(b.Booked, a.Booked), cmp.Compare(a.Entity, b.Entity))
+func byWaiting(a, b report) int {
+	return cmp.Or(b.Waiting.Compare(a.Waiting), cmp.Compare(b.Booked, a.Booked), cmp.Compare(a.Entity, b.Entity))
 }
 
 func (o *overall) text(zone *time.Location) string {
 	var b strings.Builder
-	entities := fmt.Sprintf("%d entities", o.entities)
-	if o.entities == 1 {
-		entities = "1 entity"
-	}
-	fmt.Fprintf(&b, "%s  %s, %s in use, %d waiting, %d closed\n", o.time.In(zone).Format("15:04:05"), entities,
-		count(o.inUse, "token"), o.waiting, o.closed)
+	fmt.Fprintf(&b, "%s  %s, %s in use, %d waiting, %d closed\n", o.time.In(zone).Format("15:04:05"), entityCount(o.entities),
+		entities.Count(o.inUse, "token"), o.waiting, o.closed)
 	if !o.complete {
 		b.WriteString("There are more, for which there was no time: see --timeout.\n")
 	}
@@ -222,25 +219,25 @@ func (k *ranking) rows(name, none string) [][]string {
 }
 
 // row is a line of a table.
-func (r *report) row() []string {
+func (r report) row() []string {
 	until := func(t time.Time) string {
 		if t.IsZero() {
 			return "-"
 		}
-		return short(t.Sub(r.Time))
+		return entities.Short(t.Sub(r.Time))
 	}
 	takes, inUse, booked := "-", fmt.Sprint(r.InUse), "-"
 	if r.Operation > 0 {
-		takes = short(r.Operation)
+		takes = entities.Short(r.Operation)
 	}
-	if r.limits {
+	if r.Limits {
 		inUse, booked = fmt.Sprintf("%d of %d", r.InUse, r.Concurrency), fmt.Sprint(r.Booked)
 	}
 	row := []string{
-		cut(printable(r.Entity), 40), inUse, short(max(0, r.Time.Sub(r.decided))) + " ago", takes, booked,
-		until(r.waiting), until(r.ClosedUntil),
+		cut(entities.Printable(r.Entity), 40), inUse, entities.Short(max(0, r.Time.Sub(r.Decided))) + " ago", takes, booked,
+		until(r.Waiting), until(r.ClosedUntil),
 	}
-	if !r.limits {
+	if !r.Limits {
 		return append(row, "-", "-")
 	}
 	capacity := make([]string, len(r.Windows))
@@ -258,7 +255,7 @@ func (r *report) row() []string {
 			because += ", then " + r.Then.String()
 		}
 	}
-	return append(row, short(r.Delay), " "+because)
+	return append(row, entities.Short(r.Delay), " "+because)
 }
 
 type overallJSON struct {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/drip-go/drip"
 	"github.com/drip-go/drip/decision"
+	"github.com/drip-go/drip/internal/entities"
 	"github.com/drip-go/drip/storage"
 )
 
@@ -75,8 +76,8 @@ shop-2                    4 of 2   1s ago      -       8    2.92s       -    2 o
 
 // The tables have what sorting everything would have, whatever the order, and each entity once.
 func TestRanking(t *testing.T) {
-	waits := func(name string, until int) *report {
-		return &report{Status: drip.Status{Entity: name}, waiting: time.Unix(int64(until), 0)}
+	waits := func(name string, until int) report {
+		return report{&entities.Report{Status: drip.Status{Entity: name}, Waiting: time.Unix(int64(until), 0)}}
 	}
 	r := rand.New(rand.NewPCG(1, 1))
 	for range 200 {

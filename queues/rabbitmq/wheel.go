@@ -1,4 +1,4 @@
-package main
+package rabbitmq
 
 import (
 	"time"
@@ -6,10 +6,19 @@ import (
 	"github.com/drip-go/drip/internal/wheel"
 )
 
-// delayQueues is those of a Consumer, or those of DelayQueues in a consume loop that somebody else has written.
+// delayQueues are those of a layout that a Consumer has, or DelayQueues in a consume loop that somebody else has written.
 type delayQueues struct {
+	layout *wheel.Layout
 	prefix string
 	early  int64 // of the first ring, in ms
+}
+
+// delayQueuesOf are those that there may be for a work queue.
+func delayQueuesOf(queue string) (all []delayQueues) {
+	for _, l := range wheel.Layouts {
+		all = append(all, delayQueues{l, queue + ".drip.due.", wheel.Early}, delayQueues{l, queue + ".drip.", 0})
+	}
+	return all
 }
 
 type delayQueue struct {
@@ -21,9 +30,9 @@ type delayQueue struct {
 
 // all are those that there may be.
 func (d delayQueues) all() (all []delayQueue) {
-	for i, r := range wheel.Rings {
+	for i, r := range d.layout.Rings {
 		for slot := range r.Slots {
-			q := delayQueue{name: d.prefix + r.Name(slot), ring: r, slot: slot}
+			q := delayQueue{name: d.prefix + d.layout.Queue(i, slot), ring: r, slot: slot}
 			if i == 0 {
 				q.early = d.early
 			}
@@ -35,8 +44,8 @@ func (d delayQueues) all() (all []delayQueue) {
 
 // firsts are the names of the first queues of the rings that are declared at the start.
 func (d delayQueues) firsts() (names []string) {
-	for _, r := range wheel.Rings[:wheel.Everyday] {
-		names = append(names, d.prefix+r.Name(0))
+	for ring := range d.layout.Everyday {
+		names = append(names, d.prefix+d.layout.Queue(ring, 0))
 	}
 	return names
 }

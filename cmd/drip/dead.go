@@ -1,0 +1,142 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"strings"
+
+	"github.com/drip-go/drip/internal/entities"
+	"github.com/drip-go/drip/queues"
+)
+
+// dead is "drip dead".
+type dead struct {
+	change
+	id, reason string
+	rows       int
+}
+
+func (c *dead) flags(set *flag.FlagSet) {
+	set.BoolVar(&c.json, "json", false, "print JSON")
+	set.BoolVar(&c.yes, "yes", false, "do not ask")
+	set.BoolVar(&c.all, "all", false, "put all dead letters back")
+	set.StringVar(&c.id, "id", "", "the dead letter with this `ID` alone, as list prints it")
+	set.StringVar(&c.reason, "reason", "", "those that were given up for this `reason` alone")
+	set.IntVar(&c.rows, "rows", 20, "the `number` of dead letters that are listed at most")
+	c.timeout.flags(set)
+}
+
+// leftOut is no argument: --all means dead letters here.
+func (c *dead) leftOut() string { return "" }
+
+func (c *dead) picks(l *queues.Letter) bool {
+	return (c.id == "" || c.id == l.ID) && (c.reason == "" || c.reason == l.Reason)
+}
+
+func (c *dead) run(ctx context.Context, t *terminal, args []string) error {
+	b, err := openBroker(args[1], args[2])
+	if err != nil {
+		return err
+	}
+	defer b.Close()
+	switch {
+	case c.rows < 1:
+		return usagef("--rows must be above 0")
+	case args[0] == "list":
+		return c.list(ctx, t, b, args[2])
+	case args[0] == "requeue":
+		return c.requeue(ctx, t, b, args[2])
+	}
+	return usagef("ACTION is %q; it is list or requeue", args[0])
+}
+
+type lettersJSON struct {
+	More    bool         `json:"more"` // there are others
+	Letters []letterJSON `json:"letters"`
+}
+
+type letterJSON struct {
+	ID            string `json:"id"`
+	MessageID     string `json:"message_id"`
+	Reason        string `json:"reason"`
+	Error         string `json:"error"`
+	Attempts      int    `json:"attempts"`
+	Postponements int    `json:"postponements"`
+	Age           int64  `json:"age_ms"`
+	Size          int    `json:"size"`
+}
+
+func (c *dead) list(ctx context.Context, t *terminal, b queues.Broker, queue string) error {
+	ctx, cancel := c.within(ctx)
+	defer cancel()
+	letters, more, err := b.Dead(ctx, queue, c.rows)
+	if err != nil {
+		return err
+	}
+	j := lettersJSON{more, []letterJSON{}}
+	rows := [][]string{{"ID", " reason", "attempts", "postponements", "age", "bytes", " error"}}
+	for _, l := range letters {
+		if !c.picks(&l) {
+			continue
+		}
+		j.Letters = append(j.Letters, letterJSON{l.ID, l.MessageID, l.Reason, l.Error, l.Attempts, l.Postponements, l.Age.Milliseconds(), l.Size})
+		rows = append(rows, []string{
+			l.ID, " " + entities.Printable(l.Reason), fmt.Sprint(l.Attempts), fmt.Sprint(l.Postponements), entities.Short(l.Age), fmt.Sprint(l.Size),
+			" " + cut(entities.Printable(l.Error), 80),
+		})
+	}
+	if c.json {
+		return writeJSON(t.out, j)
+	}
+	if len(rows) == 1 {
+		fmt.Fprintln(t.out, "There are no dead letters.")
+		return nil
+	}
+	var text strings.Builder
+	writeTable(&text, 0, rows)
+	if more {
+		fmt.Fprintf(&text, "These are of the first %d; --rows shows more.\n", c.rows)
+	}
+	_, err = fmt.Fprint(t.out, text.String())
+	return err
+}
+
+type requeueJSON struct {
+	Requeued int `json:"requeued"`
+}
+
+func (c *dead) requeue(ctx context.Context, t *terminal, b queues.Broker, queue string) error {
+	if c.all == (c.id != "" || c.reason != "") {
+		return usagef("which ones? It is one of --id ID, --reason REASON or --all")
+	}
+	if c.id == "" {
+		which := "all dead letters of " + entities.Printable(queue)
+		if c.reason != "" {
+			which += " with the reason " + entities.Printable(c.reason)
+		}
+		if err := c.confirm(ctx, t, "it puts back "+which, "Put back "+which+"?"); err != nil {
+			return err
+		}
+	}
+	one := false
+	n, err := b.Requeue(ctx, queue, func(l *queues.Letter) bool {
+		if one || !c.picks(l) {
+			return false
+		}
+		one = c.id != "" // of several that are alike
+		return true
+	})
+	if err == nil && n == 0 && c.id != "" {
+		err = errors.New("there is no such dead letter")
+	}
+	if c.json {
+		return cmp.Or(writeJSON(t.out, requeueJSON{n}), err)
+	}
+	if n > 0 || err == nil {
+		fmt.Fprintf(t.out, "%s put back\n", entities.Count(n, "message"))
+	}
+	return err
+}

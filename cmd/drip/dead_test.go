@@ -1,0 +1,80 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/drip-go/drip/internal/servers"
+)
+
+func TestDead(t *testing.T) {
+	url := servers.UseRabbitMQ(t).URL()
+	ch, queue := workQueue(t, url)
+	if got := must(t, "dead", patient, "list", url, queue); got != "There are no dead letters.\n" {
+		t.Errorf("before anything was given up: %s", got)
+	}
+	if _, err := ch.QueueDeclare(queue+".drip.dead", true, false, false, false, nil); err != nil {
+		t.Fatal(err)
+	}
+	for i, reason := range []string{"failed", "too old", "failed", "postponed too often"} {
+		err := ch.PublishWithContext(t.Context(), "", queue+".drip.dead", true, false, amqp.Publishing{
+			MessageId: fmt.Sprint("order-", i), Headers: amqp.Table{"x-drip-reason": reason, "x-drip-error": "no\nsuch order", "x-drip-age-ms": int64(61_000)},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	var list struct {
+		More    bool
+		Letters []struct {
+			ID, Reason string
+			Message_id string
+			Age_ms     int
+		}
+	}
+	read := func(args ...string) {
+		t.Helper()
+		list.Letters = nil
+		if err := json.Unmarshal([]byte(must(t, append([]string{"dead", "list", url, queue, patient, "--json"}, args...)...)), &list); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for begin := time.Now(); len(list.Letters) < 4 && time.Since(begin) < time.Minute; {
+		read()
+	}
+	if read("--rows", "2"); !list.More || len(list.Letters) != 2 {
+		t.Errorf("two of four: %+v", list)
+	}
+	if read("--reason", "too old"); len(list.Letters) != 1 || list.Letters[0].Message_id != "order-1" || list.Letters[0].Age_ms != 61_000 {
+		t.Errorf("the one that is too old: %+v", list)
+	}
+	text := must(t, "dead", "list", url, queue, patient)
+	if strings.Count(text, "\n") != 5 || !strings.Contains(text, `no\nsuch order`) || !strings.Contains(text, "1m1s") {
+		t.Errorf("the list is\n%s", text)
+	}
+	for _, step := range []struct {
+		args string
+		outcome
+	}{
+		{"requeue URL QUEUE", outcome{2, "", "drip dead: which ones? It is one of --id ID, --reason REASON or --all\n"}},
+		{"requeue URL QUEUE --all --reason failed", outcome{2, "", "drip dead: which ones? It is one of --id ID, --reason REASON or --all\n"}},
+		{"bury URL QUEUE", outcome{2, "", "drip dead: ACTION is \"bury\"; it is list or requeue\n"}},
+		{"requeue URL QUEUE --reason failed", outcome{2, "", "drip dead: it puts back all dead letters of QUEUE with the reason failed; nobody is here to confirm that, so it needs --yes\n"}},
+		{"requeue URL QUEUE --id none", outcome{1, "", "drip dead: there is no such dead letter\n"}},
+		{"requeue URL QUEUE --id " + list.Letters[0].ID, outcome{0, "1 message put back\n", ""}},
+		{"requeue URL QUEUE --reason failed --yes", outcome{0, "2 messages put back\n", ""}},
+		{"requeue URL QUEUE --all --yes --json", outcome{0, "{\n  \"requeued\": 1\n}\n", ""}},
+		{"requeue URL QUEUE --all --yes", outcome{0, "0 messages put back\n", ""}},
+	} {
+		args := strings.Fields(strings.NewReplacer("URL", url, "QUEUE", queue).Replace(step.args))
+		step.err = strings.ReplaceAll(step.err, "QUEUE", queue)
+		if got := try(t, append([]string{"dead", patient}, args...)...); got != step.outcome {
+			t.Errorf("drip dead %s:\n%+v\nwant\n%+v", step.args, got, step.outcome)
+		}
+	}
+}

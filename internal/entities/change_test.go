@@ -1,0 +1,54 @@
+package entities
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/storage/memory"
+)
+
+// What fails keeps nothing else from being changed, unless nearly everything fails.
+func TestChangeAll(t *testing.T) {
+	s := memory.New()
+	b, err := drip.New(drip.Options{Storage: s, Start: time.Unix(0, 0)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const many = 1000
+	for i := range many {
+		if _, err := b.Admit(t.Context(), fmt.Sprintf("shop-%04d", i), drip.Request{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	names, err := Names(t.Context(), s, "shop-00")
+	if err != nil || len(names) != 100 {
+		t.Fatal(len(names), err)
+	}
+	failure := errors.New("no")
+	changed, failed, err := ChangeAll(t.Context(), s, names, func(ctx context.Context, e *Subject) (bool, error) {
+		if e.Entity == "shop-0007" {
+			return false, failure
+		}
+		return e.Pause(ctx, time.Hour)
+	})
+	if changed != 99 || failed != 1 || !errors.Is(err, failure) {
+		t.Errorf("%d changed, %d failed, %v", changed, failed, err)
+	}
+	names, err = Names(t.Context(), s, "")
+	if err != nil || len(names) != many {
+		t.Fatal(len(names), err)
+	}
+	var asked atomic.Int64
+	changed, failed, err = ChangeAll(t.Context(), s, names, func(context.Context, *Subject) (bool, error) {
+		asked.Add(1)
+		return false, failure
+	})
+	if changed != 0 || failed != many || err == nil || asked.Load() > 2*mostFailures {
+		t.Errorf("%d changed, %d failed, %v, after %d were tried", changed, failed, err, asked.Load())
+	}
+}

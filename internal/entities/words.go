@@ -1,0 +1,103 @@
+package entities
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/drip-go/drip"
+)
+
+// Closed says what has closed an entity.
+const Closed = "closed, by pause or by the provider"
+
+// Why says what keeps a newcomer from running now; empty if nothing does, or the limits are not known.
+func (r *Report) Why() string {
+	switch {
+	case !r.Limits || r.Delay == 0:
+		return ""
+	case r.ClosedUntil.IsZero():
+		return r.because(r.Bound)
+	case r.Then == drip.BoundNone:
+		return Closed
+	}
+	return Closed + "; then " + r.because(r.Then)
+}
+
+// because says what a delay of an entity that is open comes from.
+func (r *Report) because(b drip.Bound) string {
+	if r.Limit != "" {
+		return fmt.Sprintf("the shared limit %q: %s", r.Limit, b)
+	}
+	switch b {
+	case drip.BoundTokens:
+		return "all tokens are out, or others wait for one"
+	case drip.BoundBooked:
+		return "what capacity is left is booked"
+	default:
+		if i := int(b - drip.BoundWindow); i >= 0 && i < len(r.Windows) {
+			return "the capacity of " + Window(r.Windows[i].Window) + " is used up"
+		}
+		return b.String()
+	}
+}
+
+// Window is a window in words: "5, +3 every 1s".
+func Window(w drip.Window) string {
+	return fmt.Sprintf("%d, +%d every %s", w.Size, w.RefreshRate, Short(w.RefreshInterval))
+}
+
+// Units is "3" or "owes 3".
+func Units(n int64) string {
+	if n < 0 {
+		return fmt.Sprintf("owes %d", -n)
+	}
+	return fmt.Sprint(n)
+}
+
+// Count is "1 ticket", "12 tickets".
+func Count(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
+// Short is a duration to about three digits, in the form in which durations are given.
+func Short(d time.Duration) string {
+	switch {
+	case d <= -time.Minute || d >= time.Minute:
+		d = d.Round(time.Second)
+	case d <= -time.Second || d >= time.Second:
+		d = d.Round(10 * time.Millisecond)
+	default:
+		d = d.Round(time.Millisecond)
+	}
+	text := d.String()
+	if strings.HasSuffix(text, "m0s") {
+		text = strings.TrimSuffix(text, "0s")
+	}
+	if strings.HasSuffix(text, "h0m") {
+		text = strings.TrimSuffix(text, "0m")
+	}
+	return text
+}
+
+// Clock is the time of day of t, with the date if that is not the day of now.
+func Clock(t, now time.Time, zone *time.Location) string {
+	t, now = t.In(zone), now.In(zone)
+	const day = "2006-01-02"
+	if t.Format(day) == now.Format(day) {
+		return t.Format("15:04:05.000")
+	}
+	return t.Format("2006-01-02 15:04:05.000")
+}
+
+// Printable keeps a text that others have chosen from moving the cursor or hiding a part of itself.
+func Printable(text string) string {
+	quoted := fmt.Sprintf("%q", text)
+	if inner := quoted[1 : len(quoted)-1]; inner != text {
+		return quoted
+	}
+	return text
+}

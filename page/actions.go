@@ -1,0 +1,363 @@
+package page
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/drip-go/drip/internal/entities"
+	"github.com/drip-go/drip/queues"
+)
+
+// Do is what is done by an Action.
+type Do string
+
+// What may be done.
+const (
+	Pause   Do = "pause"   // let nothing of an entity run for a time
+	Resume  Do = "resume"  // end what Pause, or the provider, began
+	Reset   Do = "reset"   // take back all tokens and tickets of an entity
+	Requeue Do = "requeue" // put dead letters back to be handled
+)
+
+// Action is what a request asks for.
+type Action struct {
+	Do Do
+
+	// Entity is the one that is meant by Pause, Resume and Reset. If it is empty, those are meant whose names begin with
+	// Prefix: all entities that are stored, if that is empty, too.
+	Entity string
+	Prefix string
+
+	// For is how long Pause lasts.
+	For time.Duration
+
+	// Queue is the work queue of Requeue. Letters are the IDs of the dead letters that are meant. If there are none,
+	// those are meant that were given up for Reason: all, if that is empty, too.
+	Queue   string
+	Letters []string
+	Reason  string
+}
+
+// String is the action in words: `pause "shop-1" for 10m`.
+func (a Action) String() string {
+	switch {
+	case a.Do == Requeue && len(a.Letters) > 0:
+		return fmt.Sprintf("put back %s of %q", entities.Count(len(a.Letters), "dead letter"), a.Queue)
+	case a.Do == Requeue && a.Reason != "":
+		return fmt.Sprintf("put back the dead letters of %q with the reason %q", a.Queue, a.Reason)
+	case a.Do == Requeue:
+		return fmt.Sprintf("put back all dead letters of %q", a.Queue)
+	}
+	which := fmt.Sprintf("%q", a.Entity)
+	switch {
+	case a.Entity != "":
+	case a.Prefix != "":
+		which = fmt.Sprintf("all entities whose names begin with %q", a.Prefix)
+	default:
+		which = "all entities"
+	}
+	if a.Do == Pause {
+		return fmt.Sprintf("pause %s for %s", which, entities.Short(a.For))
+	}
+	return fmt.Sprintf("%s %s", a.Do, which)
+}
+
+// LogValue implements slog.LogValuer.
+func (a Action) LogValue() slog.Value {
+	attrs := []slog.Attr{slog.String("do", string(a.Do))}
+	if a.Do == Requeue {
+		attrs = append(attrs, slog.String("queue", a.Queue))
+		if len(a.Letters) > 0 {
+			attrs = append(attrs, slog.Any("letters", a.Letters))
+		} else {
+			attrs = append(attrs, slog.String("reason", a.Reason))
+		}
+		return slog.GroupValue(attrs...)
+	}
+	if a.Entity != "" {
+		attrs = append(attrs, slog.String("entity", a.Entity))
+	} else {
+		attrs = append(attrs, slog.String("prefix", a.Prefix))
+	}
+	if a.Do == Pause {
+		attrs = append(attrs, slog.Duration("for", a.For))
+	}
+	return slog.GroupValue(attrs...)
+}
+
+// values are the action as the query of an address. Names stand there: a field of a form changes some characters, such as the
+// ends of lines.
+func (a Action) values() url.Values {
+	v := url.Values{"do": {string(a.Do)}}
+	set := func(name, value string) {
+		if value != "" {
+			v.Set(name, value)
+		}
+	}
+	set("entity", a.Entity)
+	set("queue", a.Queue)
+	set("reason", a.Reason)
+	if a.Do == Pause {
+		v.Set("for", entities.Short(a.For))
+	}
+	if len(a.Letters) > 0 {
+		v["letter"] = a.Letters
+	}
+	switch { // so that a form without a field never means everything
+	case a.Do == Requeue && len(a.Letters) == 0 && a.Reason == "", a.Do != Requeue && a.Entity == "" && a.Prefix == "":
+		v.Set("all", "yes")
+	case a.Do != Requeue:
+		set("prefix", a.Prefix)
+	}
+	return v
+}
+
+// actionOf reads the query of an address and the fields of a form.
+func actionOf(v url.Values, names func() []string) (Action, error) {
+	a := Action{Do: Do(v.Get("do"))}
+	all := v.Get("all") == "yes"
+	switch a.Do {
+	case Pause, Resume, Reset:
+		a.Entity, a.Prefix = v.Get("entity"), v.Get("prefix")
+		if n := given(a.Entity != "", a.Prefix != "", all); n != 1 {
+			return a, badRequest("which entities? One, those whose names begin with a prefix, or all")
+		}
+	case Requeue:
+		a.Queue, a.Reason, a.Letters = v.Get("queue"), v.Get("reason"), v["letter"]
+		if !slices.Contains(names(), a.Queue) {
+			return a, failure{http.StatusNotFound, fmt.Errorf("the page shows no queue %q", a.Queue)}
+		}
+		if n := given(len(a.Letters) > 0, a.Reason != "", all); n != 1 {
+			return a, badRequest("which dead letters? Some of the list, those with one reason, or all")
+		}
+	default:
+		return a, badRequest("nothing is called %q here", a.Do)
+	}
+	if a.Do == Pause {
+		d, err := time.ParseDuration(strings.TrimSpace(v.Get("for")))
+		if err != nil || d <= 0 {
+			return a, badRequest("for how long? A duration above 0, such as 30s, 10m or 1h30m")
+		}
+		a.For = d
+	}
+	return a, nil
+}
+
+func given(set ...bool) (n int) {
+	for _, s := range set {
+		if s {
+			n++
+		}
+	}
+	return n
+}
+
+func (p *Page) queueNames() []string {
+	if p.o.Broker == nil {
+		return nil
+	}
+	return p.o.Broker.Queues()
+}
+
+// back is where a request goes after its action.
+func (a Action) back() string {
+	switch {
+	case a.Do == Requeue:
+		return "dead?" + url.Values{"queue": {a.Queue}}.Encode()
+	case a.Entity != "":
+		return "entity?" + url.Values{"name": {a.Entity}}.Encode()
+	}
+	return "./?by=closed"
+}
+
+var errReadOnly = failure{http.StatusForbidden, errors.New("this page only shows: nothing may be changed here")}
+
+type sureBody struct {
+	What     string
+	Note     string
+	Do, Back string // addresses
+}
+
+// sure asks whether an action is meant.
+func (p *Page) sure(w http.ResponseWriter, r *http.Request) error {
+	if p.o.Allow == nil {
+		return errReadOnly
+	}
+	a, err := actionOf(r.URL.Query(), p.queueNames)
+	if err != nil {
+		return err
+	}
+	b := sureBody{What: a.String(), Do: "do?" + a.values().Encode(), Back: a.back()}
+	if a.Do != Requeue && a.Entity == "" {
+		b.Note = "These are the entities that are stored now; one that comes later is not among them."
+		if p.index != nil {
+			p.index.look(r.Context())
+			of, all := p.index.begin(a.Prefix)
+			b.Note = fmt.Sprintf("That is %s of %d. %s", entityCount(of), all, b.Note)
+		}
+	}
+	if a.Do == Reset {
+		b.Note += " All tokens are back and all tickets are forgotten. If an operation is still under way there may be too many at once. What has run stays counted."
+	}
+	return p.render(w, http.StatusOK, "sure", frame{Title: "Are you sure?"}, b)
+}
+
+func entityCount(n int) string {
+	if n == 1 {
+		return "1 entity"
+	}
+	return fmt.Sprintf("%d entities", n)
+}
+
+// do does what a request asks for, if it may.
+func (p *Page) do(w http.ResponseWriter, r *http.Request) error {
+	if p.o.Allow == nil {
+		return errReadOnly
+	}
+	if err := p.site.Check(r); err != nil {
+		p.o.Log.WarnContext(r.Context(), "limits page: refused a request from another site", "origin", r.Header.Get("Origin"), "remote", r.RemoteAddr)
+		return failure{http.StatusForbidden, errors.New("this request comes from another site")}
+	}
+	if err := r.ParseForm(); err != nil {
+		return badRequest("the form cannot be read")
+	}
+	a, err := actionOf(r.Form, p.queueNames)
+	if err != nil {
+		return err
+	}
+	who, allowed := p.o.Allow(r, a)
+	log := p.o.Log.With("action", a, "who", who, "remote", r.RemoteAddr)
+	if !allowed {
+		log.WarnContext(r.Context(), "limits page: refused")
+		return failure{http.StatusForbidden, errors.New("you may not " + a.String())}
+	}
+	// What was begun is brought to its end, even if nobody waits for it any more.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), doTimeout)
+	defer cancel()
+	said, changed, err := p.act(ctx, a)
+	log = log.With("changed", changed)
+	if err != nil {
+		log.ErrorContext(ctx, "limits page: failed", "error", tell(err))
+		return fmt.Errorf("%s: %w", a, err)
+	}
+	log.InfoContext(ctx, "limits page: done")
+	// Relative to the address that the browser knows, which http.Redirect does not if a prefix was stripped from it.
+	w.Header().Set("Location", a.back()+"&did="+p.notices.put(said))
+	w.WriteHeader(http.StatusSeeOther)
+	return nil
+}
+
+// act does an action. It returns what came of it, and how many entities or messages it has changed.
+func (p *Page) act(ctx context.Context, a Action) (said string, changed int, err error) {
+	if a.Do == Requeue {
+		picked := map[string]bool{}
+		for _, id := range a.Letters {
+			picked[id] = true
+		}
+		n, err := p.o.Broker.Requeue(ctx, a.Queue, func(l *queues.Letter) bool {
+			switch {
+			case len(a.Letters) > 0:
+				was := picked[l.ID]
+				delete(picked, l.ID) // of several that are alike
+				return was
+			case a.Reason != "":
+				return l.Reason == a.Reason
+			}
+			return true
+		})
+		return entities.Count(n, "message") + " put back.", n, err
+	}
+	change := func(ctx context.Context, e *entities.Subject) (bool, error) {
+		switch a.Do {
+		case Pause:
+			return e.Pause(ctx, a.For)
+		case Resume:
+			return e.Resume(ctx)
+		}
+		return e.Reset(ctx)
+	}
+	if a.Entity != "" {
+		e, err := entities.Open(ctx, p.o.Storage, a.Entity)
+		if err != nil {
+			return "", 0, err
+		}
+		done, err := change(ctx, e)
+		switch {
+		case err != nil:
+			return "", 0, err
+		case !done:
+			return "Nothing was changed: " + map[Do]string{
+				Pause: "it is closed for longer already.", Resume: "it was not closed.", Reset: "nothing is stored of it.",
+			}[a.Do], 0, nil
+		}
+		return map[Do]string{
+			Pause: "Paused for " + entities.Short(a.For) + ".", Resume: "Open again.", Reset: "All tokens and tickets are taken back.",
+		}[a.Do], 1, nil
+	}
+	names, err := entities.Names(ctx, p.o.Storage, a.Prefix)
+	if err != nil {
+		return "", 0, err
+	}
+	changed, failed, err := entities.ChangeAll(ctx, p.o.Storage, names, change)
+	if err != nil {
+		return "", changed, fmt.Errorf("%d of %s failed, the first: %w", failed, entityCount(len(names)), err)
+	}
+	return fmt.Sprintf("%s of %d changed: %s.", entityCount(changed), len(names), a), changed, nil
+}
+
+// begin is how many entities the index knows whose names begin with prefix, of how many.
+func (x *index) begin(prefix string) (n, of int) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for name := range x.rows {
+		if _, shared := entities.SharedLimit(name); shared {
+			continue
+		}
+		of++
+		if strings.HasPrefix(name, prefix) {
+			n++
+		}
+	}
+	return n, of
+}
+
+// notices are what actions have done, for the page that follows. The address names one by a random text, so that nobody
+// else can make the page say something.
+type notices struct {
+	mu   sync.Mutex
+	said map[string]string
+	keys []string // the oldest first
+}
+
+const mostNotices = 100
+
+func (n *notices) put(text string) (key string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.said == nil {
+		n.said = map[string]string{}
+	}
+	key = rand.Text()
+	n.said[key] = text
+	if n.keys = append(n.keys, key); len(n.keys) > mostNotices {
+		delete(n.said, n.keys[0])
+		n.keys = n.keys[1:]
+	}
+	return key
+}
+
+// of is what a key stands for, empty if it is none.
+func (n *notices) of(key string) string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.said[key]
+}

@@ -1,0 +1,261 @@
+// Package page is the limits page: which entities wait, for what and until when, who holds their tokens, and what waits in
+// the queues; with actions, if they are allowed.
+//
+//	h, err := page.Handler(page.Options{Storage: storage, Limits: &limits})
+//	mux.Handle("/drip/", h)
+//
+// mounts it in a mux. A path in front of it needs no setting: all links are relative, so mount it at a path that ends
+// with a slash. Nothing is loaded from elsewhere, and everything works without JavaScript, which only refreshes.
+//
+// # Who may see it
+//
+// Everybody who can reach the handler sees the page. Put your own authentication in front of it. Nobody may change
+// anything unless Options.Allow says so; requests from other sites are refused in any case.
+//
+// # What it costs the storage
+//
+// A request reads the entities it shows, 50 at most. The list is an index in this process, made from storage.Lister while
+// somebody looks: a hundredth of the time goes into reading it, the rest is pauses. So with 100,000 entities in Redis the
+// order of the list may be two minutes old; what stands in the rows is not.
+package page
+
+import (
+	"bytes"
+	"context"
+	"embed"
+	"errors"
+	"fmt"
+	"html/template"
+	"io/fs"
+	"log/slog"
+	"net/http"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/internal/entities"
+	"github.com/drip-go/drip/queues"
+	"github.com/drip-go/drip/storage"
+)
+
+// Options says what the page shows and what may be done on it.
+type Options struct {
+	// Storage holds the entities. It must be a storage.Reader. Required.
+	//
+	// Without storage.Lister there is no list, and an entity is found by its whole name. Without storage.Atomic there
+	// are no actions on entities.
+	Storage storage.Storage
+
+	// Limits are the options that the consumers' Bucket is made with; their Storage does not matter here. Defaults to nil:
+	// the page then shows what is left and who holds it, but not when a newcomer would run.
+	Limits *drip.Options
+
+	// Broker is where messages wait, such as that of package queues/rabbitmq. Defaults to nil: no queues are shown.
+	Broker queues.Broker
+
+	// Allow tells whether a request may do what it asks for, and who has sent it, for the log. It is called for each action
+	// once, by several goroutines. Defaults to nil: nothing may be done, and the page shows no buttons.
+	Allow func(r *http.Request, a Action) (who string, allowed bool)
+
+	// Log gets a line for each action: what, who, and what came of it. Defaults to slog.Default().
+	Log *slog.Logger
+}
+
+// Page is the limits page. Make it with Handler, end it with Close. It is safe for concurrent use.
+type Page struct {
+	o       Options
+	judge   *entities.Judge
+	index   *index
+	views   map[string]view
+	site    *http.CrossOriginProtection
+	notices notices
+	zone    *time.Location
+}
+
+// view answers one kind of request: GET and HEAD, or POST.
+type view struct {
+	method string
+	show   func(p *Page, w http.ResponseWriter, r *http.Request) error
+}
+
+// Handler returns the limits page. Its error names the option that is wrong.
+func Handler(o Options) (*Page, error) {
+	if o.Storage == nil {
+		return nil, errors.New("page: Options.Storage is required")
+	}
+	if _, ok := o.Storage.(storage.Reader); !ok {
+		return nil, errors.New("page: Options.Storage is no storage.Reader, which the page needs")
+	}
+	judge, err := entities.NewJudge(o.Limits, o.Storage)
+	if err != nil {
+		return nil, fmt.Errorf("page: Options.Limits: %w", err)
+	}
+	if o.Log == nil {
+		o.Log = slog.Default()
+	}
+	p := &Page{o: o, judge: judge, site: http.NewCrossOriginProtection(), zone: time.Local}
+	if lister, ok := o.Storage.(storage.Lister); ok {
+		p.index = newIndex(lister, judge)
+	}
+	p.views = map[string]view{
+		"":           {http.MethodGet, (*Page).list},
+		"entity":     {http.MethodGet, (*Page).entity},
+		"sure":       {http.MethodGet, (*Page).sure},
+		"do":         {http.MethodPost, (*Page).do},
+		"style.css":  {http.MethodGet, asset("style.css", "text/css; charset=utf-8")},
+		"refresh.js": {http.MethodGet, asset("refresh.js", "text/javascript; charset=utf-8")},
+	}
+	if o.Broker != nil {
+		p.views["queues"] = view{http.MethodGet, (*Page).queues}
+		p.views["dead"] = view{http.MethodGet, (*Page).dead}
+	}
+	return p, nil
+}
+
+// Close ends what goes on in the background. The page must not be used any more.
+func (p *Page) Close() error {
+	if p.index != nil {
+		p.index.close()
+	}
+	return nil
+}
+
+const (
+	lookTimeout = 5 * time.Second
+	doTimeout   = 2 * time.Minute
+	mostForm    = 1 << 20
+)
+
+// ServeHTTP implements http.Handler. The last part of the path says what is asked for.
+func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	h := w.Header()
+	h.Set("Content-Security-Policy", "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src data:; form-action 'self'; frame-ancestors 'none'; base-uri 'none'")
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Referrer-Policy", "same-origin")
+	h.Set("Cache-Control", "no-store")
+	v, ok := p.views[r.URL.Path[strings.LastIndexByte(r.URL.Path, '/')+1:]]
+	method := r.Method
+	if method == http.MethodHead {
+		method = http.MethodGet
+	}
+	timeout := lookTimeout
+	if method == http.MethodPost {
+		timeout = doTimeout
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), timeout)
+	defer cancel()
+	r = r.WithContext(ctx)
+	var err error
+	switch {
+	case !ok:
+		err = failure{http.StatusNotFound, errors.New("there is no such page")}
+	case method != v.method:
+		h.Set("Allow", v.method)
+		err = failure{http.StatusMethodNotAllowed, fmt.Errorf("this address takes %s only", v.method)}
+	case r.Header.Get("Sec-Fetch-Site") == "cross-site" && r.Header.Get("Sec-Fetch-Mode") != "navigate":
+		// Another site may lead here. It may not load anything: looking at dead letters is work for the broker.
+		err = failure{http.StatusForbidden, errors.New("this request comes from another site")}
+	default:
+		r.Body = http.MaxBytesReader(w, r.Body, mostForm)
+		err = v.show(p, w, r)
+	}
+	if err == nil || r.Context().Err() == context.Canceled {
+		return
+	}
+	status := http.StatusBadGateway // the storage's error, or the broker's
+	var f failure
+	if errors.As(err, &f) {
+		status = f.status
+	}
+	p.render(w, status, "error", frame{Title: http.StatusText(status)}, tell(err))
+}
+
+// failure is an error with the status of its response.
+type failure struct {
+	status int
+	error
+}
+
+func (f failure) Unwrap() error { return f.error }
+
+func badRequest(format string, args ...any) error {
+	return failure{http.StatusBadRequest, fmt.Errorf(format, args...)}
+}
+
+// userinfo is where a URL has its password. The errors of the backends repeat no URL; this is for those of a user's own.
+var userinfo = regexp.MustCompile(`://[^/\s]*@`)
+
+// tell is an error as text that may be read by all who see the page.
+func tell(err error) string {
+	if errors.Is(err, context.DeadlineExceeded) {
+		return "There was no answer in time."
+	}
+	return userinfo.ReplaceAllString(err.Error(), "://…@")
+}
+
+// visible is a text of others with nothing in it that cannot be seen, or that moves what stands beside it.
+func visible(text string) string {
+	var b strings.Builder
+	for _, r := range text {
+		if unicode.IsPrint(r) {
+			b.WriteRune(r)
+		} else {
+			quoted := strconv.QuoteRuneToASCII(r)
+			b.WriteString(quoted[1 : len(quoted)-1])
+		}
+	}
+	return b.String()
+}
+
+//go:embed assets
+var assets embed.FS
+
+var templates = template.Must(template.New("").Funcs(template.FuncMap{
+	"short": entities.Short, "count": entities.Count, "visible": visible,
+}).ParseFS(assets, "assets/*.html"))
+
+func asset(name, kind string) func(*Page, http.ResponseWriter, *http.Request) error {
+	content, err := fs.ReadFile(assets, "assets/"+name)
+	return func(_ *Page, w http.ResponseWriter, _ *http.Request) error {
+		if err != nil {
+			return err
+		}
+		w.Header().Set("Content-Type", kind)
+		w.Header().Set("Cache-Control", "max-age=60")
+		_, err := w.Write(content)
+		return err
+	}
+}
+
+// frame is what every page has.
+type frame struct {
+	Title  string
+	Here   string // the part of the navigation that it belongs to
+	Notice string // what the last action did
+	Acts   bool   // there are buttons
+	Queues bool
+	Zone   string
+	Body   any
+}
+
+// render writes a page. name is that of the template of its body.
+func (p *Page) render(w http.ResponseWriter, status int, name string, f frame, body any) error {
+	f.Acts, f.Queues, f.Body = p.o.Allow != nil, p.o.Broker != nil, body
+	f.Zone = time.Now().In(p.zone).Format("MST")
+	var b bytes.Buffer
+	if err := templates.ExecuteTemplate(&b, name+".html", f); err != nil {
+		p.o.Log.Error("the limits page cannot be shown", "page", name, "error", err)
+		http.Error(w, "the page cannot be shown", http.StatusInternalServerError)
+		return nil
+	}
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	w.WriteHeader(status)
+	_, err := w.Write(b.Bytes())
+	if err != nil {
+		return nil // nobody is there to be told
+	}
+	return nil
+}

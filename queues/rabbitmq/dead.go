@@ -1,0 +1,255 @@
+package rabbitmq
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/drip-go/drip/queues"
+)
+
+// ErrUnroutable is returned by Requeue for letters that the broker could route nowhere. They are dead letters still.
+var ErrUnroutable = errors.New("the queue they belong in takes them no more")
+
+// mostLooks is how often a quorum queue may deliver a letter that is only looked at. A queue counts that, and RabbitMQ 4
+// drops what it has delivered 20 times, unless the queue says otherwise: after so many looks a copy begins anew, at
+// the end of the queue.
+const mostLooks = 5
+
+// together is how many letters are on their way at once.
+const together = 64
+
+// Dead implements [queues.Broker]. The broker marks what was read as redelivered. A crash may leave a letter twice, as
+// at any place where messages move.
+func (b *Broker) Dead(ctx context.Context, queue string, most int) (letters []queues.Letter, more bool, err error) {
+	_, more, err = b.letters(ctx, queue, deadQueue(queue), func(count int) int { return min(count, most) }, func(l *queues.Letter, looks int64) bool {
+		letters = append(letters, *l)
+		return looks >= mostLooks
+	})
+	if err != nil {
+		return nil, false, b.failed(ctx, fmt.Sprintf("read the dead letters of %q", queue), err)
+	}
+	return letters, more, nil
+}
+
+// Requeue implements [queues.Broker]. The letters go to the queue of due messages, as they are, and begin anew; or, where
+// no Consumer has declared that queue, to the work queue.
+func (b *Broker) Requeue(ctx context.Context, queue string, pick func(*queues.Letter) bool) (n int, err error) {
+	n, _, err = b.letters(ctx, queue, "", func(count int) int { return count }, func(l *queues.Letter, _ int64) bool { return pick(l) })
+	if err != nil {
+		err = b.failed(ctx, fmt.Sprintf("put back dead letters of %q", queue), err)
+	}
+	return n, err
+}
+
+// letters takes as many dead letters in hand as most says of their number. Those for which move returns true it publishes
+// to a queue, "" for where they are to be handled, and removes them once the broker has confirmed them. The others it
+// gives back. It returns how many it has removed, and whether there are more than most.
+//
+// It has a connection of its own: if that breaks, the broker gives back what was in hand.
+func (b *Broker) letters(ctx context.Context, queue, to string, most func(count int) int, move func(l *queues.Letter, looks int64) bool) (moved int, more bool, err error) {
+	conn, err := b.dial(ctx)
+	if err != nil {
+		return moved, false, err
+	}
+	defer guard(ctx, conn)()
+	defer conn.CloseDeadline(time.Now().Add(time.Minute))
+	found, err := b.lookAt(conn, []string{deadQueue(queue), dueQueue(queue), queue})
+	switch {
+	case err != nil:
+		return moved, false, err
+	case found[0] == nil && found[2] == nil:
+		return 0, false, ErrNoQueue
+	case found[0] == nil: // nothing was ever given up
+		return 0, false, nil
+	case to == "" && found[1] != nil:
+		to = dueQueue(queue)
+	case to == "":
+		to = queue
+	}
+	ch, err := conn.Channel()
+	if err != nil {
+		return moved, false, err
+	}
+	p, err := newPublishing(conn)
+	if err != nil {
+		return moved, false, err
+	}
+	defer func() { moved = p.moved }()
+	n := most(found[0].Messages)
+	var keep uint64 // the last tag that is given back
+	for i := 0; i < n; i++ {
+		d, ok, err := ch.Get(deadQueue(queue), false)
+		if err != nil {
+			return moved, false, err
+		}
+		if !ok {
+			break
+		}
+		if l := letterOf(&d); !move(&l, number(d.Headers["x-delivery-count"])) {
+			keep = d.DeliveryTag
+			continue
+		}
+		if err := p.publish(ctx, to, &d); err != nil {
+			return moved, false, err
+		}
+		if len(p.waiting) == together {
+			if err := p.settle(ctx); err != nil {
+				return moved, false, err
+			}
+		}
+	}
+	if err := p.settle(ctx); err != nil {
+		return moved, false, err
+	}
+	if keep > 0 {
+		err = ch.Nack(keep, true, true)
+	}
+	if err == nil {
+		err = ch.Close() // which the broker answers when it has the others back
+	}
+	return p.moved, found[0].Messages > n, err
+}
+
+// publishing is letters that are on their way.
+type publishing struct {
+	ch       *amqp.Channel
+	waiting  []waiting          // at most together
+	returns  <-chan amqp.Return // with room for as many
+	returned map[string]int     // how many letters with this ID
+	moved    int                // letters that were confirmed and removed
+}
+
+type waiting struct {
+	d         *amqp.Delivery
+	confirmed *amqp.DeferredConfirmation
+}
+
+func newPublishing(conn *amqp.Connection) (*publishing, error) {
+	ch, err := conn.Channel()
+	if err == nil {
+		err = ch.Confirm(false)
+	}
+	if err != nil {
+		return nil, err
+	}
+	returns := ch.NotifyReturn(make(chan amqp.Return, together))
+	return &publishing{ch: ch, returns: returns, returned: map[string]int{}}, nil
+}
+
+func (p *publishing) publish(ctx context.Context, to string, d *amqp.Delivery) error {
+	h := amqp.Table{}
+	for name, v := range d.Headers {
+		if !noted(name) {
+			h[name] = v
+		}
+	}
+	// Mandatory: of a message to a queue that is gone the broker says so, and then confirms it.
+	c, err := p.ch.PublishWithDeferredConfirmWithContext(ctx, "", to, true, false, amqp.Publishing{
+		Headers: h, ContentType: d.ContentType, ContentEncoding: d.ContentEncoding, DeliveryMode: d.DeliveryMode, Priority: d.Priority,
+		CorrelationId: d.CorrelationId, ReplyTo: d.ReplyTo, Expiration: d.Expiration, MessageId: d.MessageId, Timestamp: d.Timestamp,
+		Type: d.Type, AppId: d.AppId, Body: d.Body,
+	})
+	if err == nil {
+		p.waiting = append(p.waiting, waiting{d, c})
+	}
+	return err
+}
+
+// settle waits for the confirmations and removes what was confirmed.
+func (p *publishing) settle(ctx context.Context) error {
+	var failed error
+	for _, w := range p.waiting {
+		ok, err := w.confirmed.WaitContext(ctx)
+		switch {
+		case err != nil:
+			return err
+		case !ok:
+			failed = errors.New("the broker refuses them")
+		case p.isReturned(w.d):
+			failed = ErrUnroutable
+		default:
+			if err := w.d.Ack(false); err != nil {
+				return err
+			}
+			p.moved++
+		}
+	}
+	p.waiting = p.waiting[:0]
+	return failed
+}
+
+// isReturned tells whether a letter that was confirmed came back: the client has read that before the confirmation.
+func (p *publishing) isReturned(d *amqp.Delivery) bool {
+	for len(p.returns) > 0 {
+		if r, ok := <-p.returns; ok {
+			p.returned[idOf(r.MessageId, r.Headers, r.Body)]++
+		}
+	}
+	id := idOf(d.MessageId, d.Headers, d.Body)
+	if p.returned[id] == 0 {
+		return false
+	}
+	p.returned[id]--
+	return true
+}
+
+// noted tells the headers that a quorum queue adds to a delivery.
+func noted(name string) bool { return name == "x-delivery-count" || name == "x-acquired-count" }
+
+// idOf is the identity of what a letter holds, whatever its queue has noted on it.
+func idOf(messageID string, headers amqp.Table, body []byte) string {
+	own := amqp.Table{}
+	for name, v := range headers {
+		if !noted(name) {
+			own[name] = v
+		}
+	}
+	h := sha256.New()
+	fmt.Fprintf(h, "%q %v ", messageID, own) // fmt sorts the keys of maps
+	h.Write(body)
+	return fmt.Sprintf("%.8x", h.Sum(nil))
+}
+
+func letterOf(d *amqp.Delivery) queues.Letter {
+	text := func(name string) string {
+		s, _ := d.Headers[name].(string)
+		return s
+	}
+	return queues.Letter{
+		ID: idOf(d.MessageId, d.Headers, d.Body), MessageID: d.MessageId,
+		Reason: text("x-drip-reason"), Error: text("x-drip-error"),
+		Attempts: int(number(d.Headers["x-drip-attempts"])), Postponements: int(number(d.Headers["x-drip-postponements"])),
+		Age:      time.Duration(number(d.Headers["x-drip-age-ms"])) * time.Millisecond,
+		Exchange: text("x-drip-exchange"), RoutingKey: text("x-drip-routing-key"),
+		Size: len(d.Body), Body: bytes.Clone(d.Body[:min(len(d.Body), queues.MostBody)]),
+	}
+}
+
+// number is an integer of any AMQP type, 0 for anything else.
+func number(v any) int64 {
+	switch v := v.(type) {
+	case int64:
+		return v
+	case int32:
+		return int64(v)
+	case int16:
+		return int64(v)
+	case int8:
+		return int64(v)
+	case byte:
+		return int64(v)
+	case uint16:
+		return int64(v)
+	case uint32:
+		return int64(v)
+	case int:
+		return int64(v)
+	}
+	return 0
+}

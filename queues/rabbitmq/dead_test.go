@@ -1,0 +1,238 @@
+package rabbitmq
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/drip-go/drip/consumer"
+	"github.com/drip-go/drip/internal/servers"
+	"github.com/drip-go/drip/queues"
+)
+
+func TestMain(m *testing.M) { os.Exit(servers.Main(m)) }
+
+// channel is one to a broker, and the name of a new work queue.
+func channel(t *testing.T) (broker *Broker, ch *amqp.Channel, queue string) {
+	t.Helper()
+	url := servers.UseRabbitMQ(t).URL()
+	conn, err := amqp.Dial(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	if ch, err = conn.Channel(); err != nil {
+		t.Fatal(err)
+	}
+	queue = fmt.Sprintf("orders-%d", time.Now().UnixNano())
+	if _, err := ch.QueueDeclare(queue, true, false, false, false, nil); err != nil {
+		t.Fatal(err)
+	}
+	if broker, err = New(url, queue); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { broker.Close() })
+	return broker, ch, queue
+}
+
+// bury declares a queue for dead letters and puts some there.
+func bury(t *testing.T, ch *amqp.Channel, queue, kind string, reasons ...string) {
+	t.Helper()
+	if _, err := ch.QueueDeclare(deadQueue(queue), true, false, false, false, amqp.Table{amqp.QueueTypeArg: kind}); err != nil {
+		t.Fatal(err)
+	}
+	if err := ch.Confirm(false); err != nil {
+		t.Fatal(err)
+	}
+	for i, reason := range reasons {
+		c, err := ch.PublishWithDeferredConfirm("", deadQueue(queue), true, false, amqp.Publishing{
+			Headers: amqp.Table{"x-drip-reason": reason, "x-drip-attempts": int64(3), "nested": amqp.Table{"b": "2", "a": "1"}}, DeliveryMode: 2,
+			Body: fmt.Appendf(nil, "order %d", i),
+		})
+		if err != nil || !c.Wait() {
+			t.Fatal(err)
+		}
+	}
+}
+
+func count(t *testing.T, ch *amqp.Channel, queue string, want int) {
+	t.Helper()
+	for begin := time.Now(); ; time.Sleep(20 * time.Millisecond) { // a quorum queue's number is late
+		q, err := ch.QueueDeclarePassive(queue, true, false, false, false, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if q.Messages == want {
+			return
+		}
+		if time.Since(begin) > 30*time.Second {
+			t.Fatalf("%d messages in %s, want %d", q.Messages, queue, want)
+		}
+	}
+}
+
+func bodies(letters []queues.Letter) (all []string) {
+	for _, l := range letters {
+		all = append(all, string(l.Body))
+	}
+	slices.Sort(all)
+	return all
+}
+
+// Looking loses nothing, however often, and keeps every letter's identity; in a quorum queue no letter is delivered as often as
+// a broker tolerates.
+func TestLookingLosesNothing(t *testing.T) {
+	for _, kind := range []string{"classic", "quorum"} {
+		t.Run(kind, func(t *testing.T) {
+			b, ch, queue := channel(t)
+			bury(t, ch, queue, kind, "failed", "too old", "failed")
+			count(t, ch, deadQueue(queue), 3)
+			first, more, err := b.Dead(t.Context(), queue, 10)
+			if err != nil || more || len(first) != 3 {
+				t.Fatal(first, more, err)
+			}
+			for i := range 25 {
+				count(t, ch, deadQueue(queue), 3)
+				letters, _, err := b.Dead(t.Context(), queue, 10)
+				if err != nil || !slices.Equal(bodies(letters), bodies(first)) {
+					t.Fatalf("look %d: %v, %v", i, bodies(letters), err)
+				}
+				for _, l := range letters {
+					if !slices.ContainsFunc(first, func(f queues.Letter) bool { return f.ID == l.ID && string(f.Body) == string(l.Body) }) {
+						t.Fatalf("look %d: %q has another ID", i, l.Body)
+					}
+				}
+			}
+			count(t, ch, deadQueue(queue), 3)
+			d, ok, err := ch.Get(deadQueue(queue), true)
+			if err != nil || !ok {
+				t.Fatal(ok, err)
+			}
+			if n := number(d.Headers["x-delivery-count"]); n > mostLooks {
+				t.Errorf("a letter was delivered %d times", n)
+			}
+		})
+	}
+}
+
+func TestSomeOfMany(t *testing.T) {
+	b, ch, queue := channel(t)
+	reasons := make([]string, 3*together+7)
+	for i := range reasons {
+		reasons[i] = []string{"failed", "too old", "expired"}[i%3]
+	}
+	bury(t, ch, queue, "classic", reasons...)
+	letters, more, err := b.Dead(t.Context(), queue, 10)
+	if err != nil || !more || len(letters) != 10 {
+		t.Fatal(len(letters), more, err)
+	}
+	n, err := b.Requeue(t.Context(), queue, func(l *queues.Letter) bool { return l.Reason == "too old" })
+	if want := len(reasons) / 3; err != nil || n != want {
+		t.Fatalf("%d, %v; want %d", n, err, want)
+	}
+	count(t, ch, queue, n)
+	count(t, ch, deadQueue(queue), len(reasons)-n)
+	one := letters[0].ID
+	if n, err := b.Requeue(t.Context(), queue, func(l *queues.Letter) bool { return l.ID == one }); n != 1 || err != nil {
+		t.Errorf("one: %d, %v", n, err)
+	}
+	m, err := b.Requeue(t.Context(), queue, func(*queues.Letter) bool { return true })
+	if err != nil || m != len(reasons)-n-1 {
+		t.Errorf("the rest: %d, %v", m, err)
+	}
+	count(t, ch, deadQueue(queue), 0)
+	count(t, ch, queue, len(reasons))
+	d, _, err := ch.Get(queue, true)
+	if err != nil || d.Headers["x-drip-reason"] != "too old" || fmt.Sprint(d.Headers["nested"]) != "map[a:1 b:2]" || d.DeliveryMode != 2 {
+		t.Errorf("it came back as %+v, %v", d.Headers, err)
+	}
+}
+
+// A message that was given up, and is put back, is handled again as it was published.
+func TestBackToItsConsumer(t *testing.T) {
+	b, ch, queue := channel(t)
+	var broken atomic.Bool
+	broken.Store(true)
+	handled := make(chan amqp.Delivery, 1)
+	c, err := consumer.New(consumer.Options{
+		URL: servers.UseRabbitMQ(t).URL(), Queue: queue, Limiter: open{}, Attempts: 1,
+		Entity: func(d *amqp.Delivery) (string, error) { return "shop", nil },
+		Handler: consumer.HandlerFunc(func(_ context.Context, d *amqp.Delivery) error {
+			if broken.Load() {
+				return errors.New("the provider knows no such order")
+			}
+			handled <- *d
+			return nil
+		}),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- c.Run(ctx) }()
+	defer func() {
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}()
+	if err := ch.Publish("", queue, false, false, amqp.Publishing{MessageId: "order-7", Headers: amqp.Table{"tenant": "a"}, Body: []byte("seven")}); err != nil {
+		t.Fatal(err)
+	}
+	var letters []queues.Letter
+	for begin := time.Now(); len(letters) == 0; time.Sleep(50 * time.Millisecond) {
+		b.mu.Lock()
+		clear(b.absent) // they are declared just now
+		b.mu.Unlock()
+		if letters, _, err = b.Dead(t.Context(), queue, 10); err != nil || time.Since(begin) > time.Minute {
+			t.Fatal("no dead letter", err)
+		}
+	}
+	l := letters[0]
+	if l.MessageID != "order-7" || l.Reason != "failed" || l.Error != "the provider knows no such order" || l.Attempts != 1 || string(l.Body) != "seven" || l.RoutingKey != queue {
+		t.Errorf("%+v", l)
+	}
+	broken.Store(false)
+	if n, err := b.Requeue(t.Context(), queue, func(*queues.Letter) bool { return true }); n != 1 || err != nil {
+		t.Fatal(n, err)
+	}
+	select {
+	case d := <-handled:
+		if d.MessageId != "order-7" || d.RoutingKey != queue || fmt.Sprint(d.Headers) != "map[tenant:a]" {
+			t.Errorf("it came back as %q, %q, %v", d.MessageId, d.RoutingKey, d.Headers)
+		}
+	case <-time.After(time.Minute):
+		t.Fatal("it was not handled again")
+	}
+	count(t, ch, deadQueue(queue), 0)
+}
+
+// open is a limiter that lets everything run.
+type open struct{}
+
+func (open) GetDelay(context.Context, string) (time.Duration, error) { return 0, nil }
+func (open) ReturnToken(context.Context, string) error               { return nil }
+
+func TestNoQueue(t *testing.T) {
+	b, _, queue := channel(t)
+	if _, err := b.Look(t.Context(), "nowhere"); !errors.Is(err, ErrNoQueue) {
+		t.Error(err)
+	}
+	if _, _, err := b.Dead(t.Context(), "nowhere", 1); !errors.Is(err, ErrNoQueue) {
+		t.Error(err)
+	}
+	if letters, more, err := b.Dead(t.Context(), queue, 1); err != nil || more || len(letters) > 0 {
+		t.Errorf("of a queue without dead letters: %v, %v, %v", letters, more, err)
+	}
+	if n, err := b.Requeue(t.Context(), queue, func(*queues.Letter) bool { return true }); n != 0 || err != nil {
+		t.Error(n, err)
+	}
+}
