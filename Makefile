@@ -1,4 +1,4 @@
-.PHONY: help demo dashboard test rabbitmq4 lint fuzz compare
+.PHONY: help demo dashboard pictures test kills rabbitmq4 lint fuzz compare
 
 help: ## What there is
 	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -11,8 +11,14 @@ dashboard: ## Check that each panel of the dashboard shows data of the demo, and
 	@scripts/servers run rabbitmq redis -- bin/panels -dashboard examples/observability/dashboard.json \
 		-title 'drip: the demo' -svg docs/dashboard.svg bin/demo
 
+pictures: ## Draw the limits page over the demo into docs/page-*.png; takes Chromium
+	@go build -C examples/demo -o ../../bin/demo . && go run ./scripts/pictures -into docs bin/demo
+
 test: ## Run all tests against real servers, with the race detector
 	@scripts/test
+
+kills: ## Kill consumers, Redis and RabbitMQ for a minute of each kind, and count what is lost, over and early
+	@DRIP_KILLS=60s scripts/test -timeout 40m -parallel 2 -run 'TestKills' -v ./consumer
 
 rabbitmq4: ## Run the consumer's tests against RabbitMQ 4.0 and 4.3, in folders of newer Debian releases; takes root
 	@scripts/rabbitmq4

@@ -101,12 +101,13 @@ func number(t *testing.T, text string) float64 {
 func pages(t *testing.T) map[string]string {
 	t.Helper()
 	paths, err := filepath.Glob("docs/*.md")
+	adapters, _ := filepath.Glob("docs/adapters/*.md")
 	examples, _ := filepath.Glob("examples/*/*.md")
 	if err != nil || len(paths) == 0 {
 		t.Fatal(paths, err)
 	}
 	all := map[string]string{}
-	for _, path := range append(append(paths, examples...), "README.md", "CONTRIBUTING.md", "CHANGELOG.md") {
+	for _, path := range append(slices.Concat(paths, adapters, examples), "README.md", "CONTRIBUTING.md", "CHANGELOG.md") {
 		text, err := os.ReadFile(path)
 		if err != nil {
 			t.Fatal(err)
