@@ -156,6 +156,9 @@ func (l *Limits) ApplyWithin(s *State, leases Leases, shared []Shared, op *Op, n
 	} else if op.Kind == Resume || op.Kind == Reset {
 		changes = s.Print != 0
 	}
+	if op.Kind == Reset { // first: an entity without leases may be one that is forgotten
+		leases.Clear()
+	}
 	if changes {
 		t = l.arrive(s, leases, shared, now)
 	}
@@ -197,12 +200,11 @@ func (l *Limits) ApplyWithin(s *State, leases Leases, shared []Shared, op *Op, n
 			l.drop(s)
 		}
 	case Resume:
-		if s.Print != 0 {
+		if changes {
 			l.resume(s, t)
 		}
 	case Reset:
-		leases.Clear()
-		if s.Print != 0 {
+		if changes {
 			l.reset(s, before, now)
 		}
 	}

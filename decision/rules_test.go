@@ -349,3 +349,15 @@ func TestLeaseOfBeforeAWindowRefundsNothingThere(t *testing.T) {
 	e.settle(0, old, 0)
 	e.waits(0, 1, newcomer, 60_000, decision.BoundWindow+1)
 }
+
+// A Reset of an entity that is idle but for its leases forgets it, however a backend deletes them.
+func TestResetOfIdle(t *testing.T) {
+	e := newEntity(t, decision.Window{Size: 2, Rate: 2, Interval: 1000})
+	e.runs(0, 1, decision.Ticket{})
+	e.runs(0, 1, decision.Ticket{})
+	e.waits(0, 1, decision.Ticket{}, 1000, decision.BoundWindow)
+	e.do(30_000, decision.Op{Kind: decision.Reset})
+	if e.s.Next != 0 || e.s.LastID != 0 || e.leases.Out(0) != 0 {
+		t.Errorf("after a Reset it is %+v, want what nobody knows", e.s)
+	}
+}

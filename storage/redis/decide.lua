@@ -556,6 +556,9 @@ for i = first_op, #ARGV do
   elseif op_Kind == 8 or op_Kind == 9 then
     changes = s_Print ~= 0
   end
+  if op_Kind == 9 then
+    Clear()
+  end
   if changes then
     local arrive = 0
     do
@@ -3294,7 +3297,7 @@ for i = first_op, #ARGV do
       end
     end
   elseif op_Kind == 8 then
-    if s_Print ~= 0 then
+    if changes then
       do
         if s_Closed > t then
           local max2 = t
@@ -3309,8 +3312,7 @@ for i = first_op, #ARGV do
       end
     end
   elseif op_Kind == 9 then
-    Clear()
-    if s_Print ~= 0 then
+    if changes then
       do
         local ahead = before2 > now
         s_Now, s_Slot, s_Plain, s_Closed, s_AgainUS, s_Head = now, now, 0, 0, 0, s_Next * 16
