@@ -209,7 +209,7 @@ func (b *Bucket) Admit(ctx context.Context, entityID string, r Request) (Admissi
 		Delay: milliseconds(a.Delay),
 		Lease: leaseOf(entityID, a.Lease, which),
 		Bound: Bound(a.Bound),
-		Limit: b.limitName(within, a.Limit),
+		Limit: limitName(within, a.Limit),
 	}
 	if a.Ticket != (decision.Ticket{}) {
 		admission.Ticket = Ticket{a.Ticket, which, r.Urgent}

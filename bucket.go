@@ -101,7 +101,6 @@ type Bucket struct {
 	storage storage.Storage
 	memory  *memory.Storage // the storage if it is one: called as it is, an operation stays on the stack
 	atomic  storage.Atomic  // nil when the storage has only Get and Set
-	joint   storage.Joint   // nil when the storage decides about one key at a time
 	shared  []sharedLimit
 	all     uint64           // all of shared, a bit for each
 	alike   []storage.Within // all of shared, for entities that are alike
@@ -130,7 +129,6 @@ func New(o Options) (*Bucket, error) {
 	}
 	b := &Bucket{limits: limits, options: o, storage: o.Storage, memory: local}
 	b.atomic, _ = b.storage.(storage.Atomic)
-	b.joint, _ = b.storage.(storage.Joint)
 	if err := b.share(&o); err != nil {
 		return nil, fmt.Errorf("drip: Options.%w", err)
 	}
@@ -178,38 +176,19 @@ func (b *Bucket) do(ctx context.Context, entityID string, which uint64, op *deci
 	if err != nil {
 		return nil, err
 	}
-	if op.Now, err = b.clock(now); err != nil {
-		return nil, err
-	}
-	if which != 0 {
-		return b.doWithin(ctx, entityID, limits, which, op, a)
-	}
-	if err := affordable(op, limits); err != nil {
-		return nil, err
-	}
-	switch {
-	case b.memory != nil:
-		return nil, b.memory.Apply(ctx, entityID, limits, op, a)
-	case b.atomic != nil:
-		*a, err = b.atomic.Do(ctx, entityID, limits, *op)
-	default:
-		*a, err = b.update(ctx, entityID, limits, nil, *op)
-	}
-	return nil, err
-}
-
-// doWithin is do within shared limits.
-func (b *Bucket) doWithin(ctx context.Context, entityID string, limits *decision.Limits, which uint64, op *decision.Op, a *decision.Answer) ([]storage.Within, error) {
-	if strings.HasPrefix(entityID, sharedMark) {
-		return nil, errors.New("a shared limit is no entity")
+	if op.Kind < decision.Throttle && strings.HasPrefix(entityID, sharedMark) {
+		return nil, errNoEntity
 	}
 	within, err := b.within(ctx, entityID, which)
 	if err != nil {
 		return nil, err
 	}
+	if op.Now, err = b.clock(now); err != nil {
+		return nil, err
+	}
 	for i := range within {
 		if err := affordable(op, within[i].Limits); err != nil {
-			return nil, fmt.Errorf("limit %q: %w", b.limitName(within, int64(i)+1), err)
+			return nil, fmt.Errorf("limit %q: %w", limitName(within, int64(i)+1), err)
 		}
 	}
 	if err := affordable(op, limits); err != nil {
@@ -217,9 +196,9 @@ func (b *Bucket) doWithin(ctx context.Context, entityID string, limits *decision
 	}
 	switch {
 	case b.memory != nil:
-		err = b.memory.ApplyWithin(ctx, entityID, limits, within, op, a)
-	case b.joint != nil:
-		*a, err = b.joint.DoWithin(ctx, entityID, limits, within, *op)
+		err = b.memory.Apply(ctx, entityID, limits, within, op, a)
+	case b.atomic != nil:
+		*a, err = b.atomic.Do(ctx, entityID, limits, within, *op)
 	default:
 		*a, err = b.update(ctx, entityID, limits, within, *op)
 	}

@@ -301,9 +301,9 @@ func (c *counting) Get(ctx context.Context, key string) (storage.State, storage.
 	return c.Storage.Get(ctx, key)
 }
 
-func (c *counting) Do(ctx context.Context, key string, l *decision.Limits, op decision.Op) (decision.Answer, error) {
+func (c *counting) Do(ctx context.Context, key string, l *decision.Limits, within []storage.Within, op decision.Op) (decision.Answer, error) {
 	c.atomic++
-	return c.Storage.Do(ctx, key, l, op)
+	return c.Storage.Do(ctx, key, l, within, op)
 }
 
 func TestAtomicPathIsTaken(t *testing.T) {

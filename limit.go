@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"strings"
 	"time"
 
 	"github.com/drip-go/drip/decision"
@@ -50,13 +51,14 @@ func (b *Bucket) limitsOf(ctx context.Context, entityID string) (*decision.Limit
 	case entityID == "":
 		return nil, ErrNoEntity
 	}
-	if s, err := b.sharedOf(entityID); err != nil {
-		return nil, err
-	} else if s != nil {
-		return b.limitsOfShared(ctx, s)
+	if name, ok := strings.CutPrefix(entityID, sharedMark); ok {
+		i, err := b.place(name)
+		if err != nil {
+			return nil, err
+		}
+		return b.limitsOfShared(ctx, &b.shared[i])
 	}
-	switch {
-	case b.options.Limits == nil:
+	if b.options.Limits == nil {
 		return &b.limits, nil
 	}
 	own, err := b.options.Limits(ctx, entityID)

@@ -30,13 +30,16 @@ const sharedMark = "shared:"
 // time. GetDelay, Admit and the calls about a lease take entities only, and no entity begins with "shared:".
 func SharedID(name string) string { return sharedMark + name }
 
+// errNoEntity is returned by the calls that take entities only.
+var errNoEntity = errors.New("a shared limit is no entity")
+
 // sharedLimit is one of Options.Shared.
 type sharedLimit struct {
 	name      string
 	id        int64   // decision.Shared.Key
-	options   Options // what the limit is without Options.Limits
+	options   Options // the fields of its Limit, with the rest of the Bucket's
 	firstCome bool
-	limits    decision.Limits
+	limits    decision.Limits // what they say without Options.Limits
 }
 
 // share prepares Options.Shared, those that bring the least first: an entity's own line follows the first one.
@@ -48,19 +51,13 @@ func (b *Bucket) share(o *Options) error {
 		if name == "" {
 			return sharedError(" has a limit without a name")
 		}
-		limit, own := o.Shared[name], *o
-		own.Size, own.RefreshRate = cmp.Or(limit.Size, limit.RefreshRate), cmp.Or(limit.RefreshRate, limit.Size)
-		own.RefreshInterval = cmp.Or(limit.RefreshInterval, time.Second)
-		own.Windows, own.WaitForToken = limit.Windows, cmp.Or(limit.WaitForToken, o.WaitForToken)
-		own.Concurrency = limit.Concurrency
-		if own.Size == 0 && len(limit.Windows) > 0 {
-			w := limit.Windows[0]
-			own.Size, own.RefreshRate, own.RefreshInterval = w.Size, cmp.Or(w.RefreshRate, w.Size), w.RefreshInterval
-			own.Windows = limit.Windows[1:]
-		}
-		s := sharedLimit{name: name, id: idOf(name), options: own, firstCome: limit.FirstCome}
+		limit := o.Shared[name]
+		s := sharedLimit{name: name, id: idOf(name), options: *o, firstCome: limit.FirstCome}
+		own := &s.options
+		own.Size, own.RefreshRate, own.RefreshInterval, own.Windows, own.Concurrency = 0, 0, 0, nil, 0
+		own.override(&limit)
 		var err error
-		if s.limits, err = s.of(&s.options); err != nil {
+		if s.limits, err = s.of(own); err != nil {
 			return sharedError("[%q].%w", name, err)
 		}
 		if slices.ContainsFunc(b.shared, func(other sharedLimit) bool { return other.id == s.id }) {
@@ -71,7 +68,7 @@ func (b *Bucket) share(o *Options) error {
 	slices.SortStableFunc(b.shared, func(x, y sharedLimit) int {
 		return cmp.Compare(float64(x.limits.PerGrain)/float64(x.limits.Grain), float64(y.limits.PerGrain)/float64(y.limits.Grain))
 	})
-	b.all = allOf(len(b.shared))
+	b.all = 1<<len(b.shared) - 1
 	for i := range b.shared {
 		b.alike = append(b.alike, b.shared[i].within(&b.shared[i].limits, 1))
 	}
@@ -81,8 +78,6 @@ func (b *Bucket) share(o *Options) error {
 // sharedError names the field.
 func sharedError(format string, args ...any) error { return fmt.Errorf("Shared"+format, args...) }
 
-func allOf(n int) uint64 { return 1<<n - 1 }
-
 // idOf is a number that tells a name from others, never 0.
 func idOf(name string) int64 {
 	h := fnv.New64a()
@@ -90,16 +85,22 @@ func idOf(name string) int64 {
 	return int64(h.Sum64()>>12) | 1
 }
 
-// of is the limit that options say, which may have tokens and no window.
+// of is the limit that options say. It may have tokens and no window.
 func (s *sharedLimit) of(o *Options) (decision.Limits, error) {
 	own := *o
-	unlimited := own.Size == 0 && own.RefreshRate == 0
-	if unlimited && own.Concurrency == 0 {
-		return decision.Limits{}, fmt.Errorf("%s is 0; it needs a Size, a RefreshRate, Windows or a Concurrency", "Size")
+	if own.Size == 0 && own.RefreshRate == 0 && len(own.Windows) > 0 { // the first of them takes their place
+		w := own.Windows[0]
+		own.Size, own.RefreshRate, own.RefreshInterval = w.Size, w.RefreshRate, w.RefreshInterval
+		own.Windows = own.Windows[1:]
 	}
-	if unlimited {
-		own.Size, own.RefreshRate = decision.MostUnits, decision.MostUnits
+	if own.Size == 0 && own.RefreshRate == 0 {
+		if own.Concurrency == 0 {
+			return decision.Limits{}, fmt.Errorf("%s is 0; it needs a Size, a RefreshRate, Windows or a Concurrency", "Size")
+		}
+		own.Size = decision.MostUnits
 	}
+	own.Size, own.RefreshRate = cmp.Or(own.Size, own.RefreshRate), cmp.Or(own.RefreshRate, own.Size)
+	own.RefreshInterval = cmp.Or(own.RefreshInterval, time.Second)
 	own.Concurrency = cmp.Or(own.Concurrency, decision.MostUnits)
 	l, err := own.limits()
 	if s.firstCome {
@@ -112,15 +113,24 @@ func (s *sharedLimit) within(l *decision.Limits, weight int64) storage.Within {
 	return storage.Within{Key: SharedID(s.name), Limits: l, ID: s.id, Weight: weight}
 }
 
+// place is where the shared limit with this name is in b.shared.
+func (b *Bucket) place(name string) (int, error) {
+	i := slices.IndexFunc(b.shared, func(s sharedLimit) bool { return s.name == name })
+	if i < 0 {
+		return 0, fmt.Errorf("%w: %q", ErrNoShared, name)
+	}
+	return i, nil
+}
+
 // named is the shared limits with these names; nil means all.
 func (b *Bucket) named(names []string) (which uint64, err error) {
 	if names == nil {
 		return b.all, nil
 	}
 	for _, name := range names {
-		i := slices.IndexFunc(b.shared, func(s sharedLimit) bool { return s.name == name })
-		if i < 0 {
-			return 0, fmt.Errorf("%w: %q", ErrNoShared, name)
+		i, err := b.place(name)
+		if err != nil {
+			return 0, err
 		}
 		which |= 1 << i
 	}
@@ -174,21 +184,8 @@ func (b *Bucket) limitsOfShared(ctx context.Context, s *sharedLimit) (*decision.
 	return &l, nil
 }
 
-// sharedOf is the shared limit with this ID; nil if it is no such ID.
-func (b *Bucket) sharedOf(id string) (*sharedLimit, error) {
-	name, ok := strings.CutPrefix(id, sharedMark)
-	if !ok {
-		return nil, nil
-	}
-	i := slices.IndexFunc(b.shared, func(s sharedLimit) bool { return s.name == name })
-	if i < 0 {
-		return nil, fmt.Errorf("%w: %q", ErrNoShared, name)
-	}
-	return &b.shared[i], nil
-}
-
 // limitName is the name of the limit that an answer tells of, "" for the entity's own.
-func (b *Bucket) limitName(within []storage.Within, limit int64) string {
+func limitName(within []storage.Within, limit int64) string {
 	if limit == 0 {
 		return ""
 	}

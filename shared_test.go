@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -169,6 +170,12 @@ func TestSharedErrors(t *testing.T) {
 	if _, err := b.Admit(ctx, drip.SharedID("app"), drip.Request{}); err == nil {
 		t.Error("a shared limit is admitted")
 	}
+	if _, err := b.Admit(ctx, drip.SharedID("app"), drip.Request{Within: []string{}}); err == nil {
+		t.Error("a shared limit is admitted, within none")
+	}
+	if _, err := b.GetDelay(ctx, drip.SharedID("app")); err == nil {
+		t.Error("GetDelay takes a shared limit")
+	}
 	if err := b.Throttled(ctx, drip.SharedID("other"), time.Second); !errors.Is(err, drip.ErrNoShared) {
 		t.Errorf("a limit that is not there is closed: %v", err)
 	}
@@ -305,6 +312,51 @@ func TestSharedAtOnce(t *testing.T) {
 				t.Errorf("%d of 100 ran, want 50 at most, and nearly as many", ran)
 			}
 		})
+	}
+}
+
+// What Options.Limits says of a shared limit takes the place of what Options.Shared says, field by field.
+func TestSharedLimitChanges(t *testing.T) {
+	minute := []drip.Window{{Size: 3, RefreshInterval: time.Minute}, {Size: 100, RefreshInterval: time.Hour}}
+	var now drip.Limit
+	b, clock := shops(t, nil, drip.Options{
+		Shared: map[string]drip.Limit{"app": {Windows: minute}, "rate": {Size: 50}},
+		Limits: func(_ context.Context, id string) (drip.Limit, error) {
+			if id == drip.SharedID("app") {
+				return now, nil
+			}
+			if id == drip.SharedID("rate") {
+				return drip.Limit{Size: 60}, nil
+			}
+			return drip.Limit{}, nil
+		},
+	})
+	windows := func(name string) (all []drip.Window) {
+		t.Helper()
+		status, err := b.Inspect(t.Context(), drip.SharedID(name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, w := range status.Windows {
+			all = append(all, w.Window)
+		}
+		return all
+	}
+	before := windows("app")
+	now = drip.Limit{Windows: minute}
+	if same := windows("app"); len(before) != 2 || !slices.Equal(same, before) {
+		t.Errorf("the same windows given again are %v, want %v", same, before)
+	}
+	now = drip.Limit{Windows: []drip.Window{{Size: 7, RefreshInterval: time.Minute}}}
+	if got := windows("app"); len(got) != 1 || got[0].Size != 7 || got[0].RefreshRate != 7 {
+		t.Errorf("one other window is %v", got)
+	}
+	if got := windows("rate"); len(got) != 1 || got[0].Size != 60 || got[0].RefreshRate != 60 {
+		t.Errorf("another Size is %v, want the rate to follow it", got)
+	}
+	*clock = clock.Add(time.Second)
+	if a, err := b.Admit(t.Context(), "shop", drip.Request{}); err != nil || a.Delay != 0 {
+		t.Error(a, err)
 	}
 }
 

@@ -60,8 +60,8 @@ func (b *Bucket) update(ctx context.Context, entityID string, l *decision.Limits
 		l.ApplyWithin(&keys[0].state, keys[0].leases, shared, &op, now, &a)
 		for i := len(keys) - 1; i >= 0 && err == nil; i-- {
 			if err = keys[i].set(ctx, b.storage); err != nil {
-				if failed := b.giveBack(context.WithoutCancel(ctx), keys[i+1:], &op, &a); failed != nil {
-					return decision.Answer{}, failed
+				if failed := b.giveBack(ctx, keys[i+1:], &op, &a); failed != nil {
+					return decision.Answer{}, errors.Join(err, failed)
 				}
 			}
 		}
@@ -77,16 +77,22 @@ func (b *Bucket) update(ctx context.Context, entityID string, l *decision.Limits
 	}
 }
 
-// giveBack undoes what op has taken of shared limits.
+// giveBack undoes what op has taken of shared limits. It tries as long as a lease lasts, also after ctx has ended.
 func (b *Bucket) giveBack(ctx context.Context, keys []key, op *decision.Op, a *decision.Answer) error {
 	undo, any := op.Undo(a)
 	undo.Ticket = decision.Ticket{} // a slot that nobody comes for costs only itself
-	if !any || undo.Kind == decision.Cancel && undo.Lease == (decision.Lease{}) {
+	if len(keys) == 0 || !any || undo.Kind == decision.Cancel && undo.Lease == (decision.Lease{}) {
 		return nil
 	}
+	lease := time.Duration(keys[0].limits.Lease) * time.Millisecond
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lease)
+	defer cancel()
 	for i := range keys {
 		k := &keys[i]
 		for {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
 			if err := k.get(ctx, b.storage); err != nil {
 				return err
 			}

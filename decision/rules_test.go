@@ -135,7 +135,7 @@ type core struct {
 	entities map[string]*entity
 }
 
-func (c core) Do(_ context.Context, key string, l *decision.Limits, op decision.Op) (a decision.Answer, err error) {
+func (c core) Do(_ context.Context, key string, l *decision.Limits, within []storage.Within, op decision.Op) (a decision.Answer, err error) {
 	e := c.entities[key]
 	if e == nil {
 		e = &entity{}

@@ -59,22 +59,17 @@ var ErrConflict = errors.New("state has changed since it was read")
 // Atomic is implemented by a backend that decides beside its data, in one round trip. A backend without it is used
 // through Get, [decision.Limits.Apply], Set, and again on ErrConflict.
 type Atomic interface {
-	// Do does op and returns the answer of [decision.Limits.Apply]. decision.OwnClock as its Now means the backend's own
-	// clock, which processes that share the backend share, too. l is ready, is not changed and is not kept. After
+	// Do does op and returns the answer of [decision.Limits.ApplyWithin]. decision.OwnClock as its Now means the backend's
+	// own clock, which processes that share the backend share, too. l is ready, is not changed and is not kept. After
 	// an error op may have been done.
-	Do(ctx context.Context, key string, l *decision.Limits, op decision.Op) (decision.Answer, error)
+	//
+	// within are the shared limits that the operation is within; nil is none. Their states are stored under their keys, and
+	// all keys change together or none. No key is named twice. The error is ErrApart if the backend keeps these keys in places
+	// that cannot decide together.
+	Do(ctx context.Context, key string, l *decision.Limits, within []Within, op decision.Op) (decision.Answer, error)
 }
 
-// Joint is implemented by an Atomic backend that decides about several keys in one round trip. In a backend without it an
-// operation within shared limits goes by Get and Set, one key after the other.
-type Joint interface {
-	// DoWithin does op within shared limits and returns the answer of [decision.Limits.ApplyWithin]: all keys change
-	// together, or none. No key is named twice. Apart from that it is Do.
-	// The error is ErrApart if the storage keeps the keys in places that cannot decide together.
-	DoWithin(ctx context.Context, key string, l *decision.Limits, within []Within, op decision.Op) (decision.Answer, error)
-}
-
-// ErrApart is returned by a Joint for keys that it keeps apart. Nothing was decided.
+// ErrApart is returned by an Atomic for keys that it keeps apart. Nothing was decided.
 var ErrApart = errors.New("the keys are kept apart")
 
 // Within is a shared limit that an operation is within.

@@ -170,13 +170,13 @@ type decider struct {
 	atomic storage.Atomic
 }
 
-func (d decider) Do(ctx context.Context, key string, l *decision.Limits, op decision.Op) (decision.Answer, error) {
+func (d decider) Do(ctx context.Context, key string, l *decision.Limits, within []storage.Within, op decision.Op) (decision.Answer, error) {
 	operation := other
 	if op.Kind >= 0 && int(op.Kind) < len(operations) {
 		operation = operations[op.Kind]
 	}
 	began := time.Now()
-	a, err := d.atomic.Do(ctx, key, l, op)
+	a, err := d.atomic.Do(ctx, key, l, within, op)
 	d.record(ctx, began, operation, err)
 	return a, err
 }

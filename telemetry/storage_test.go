@@ -101,6 +101,27 @@ func TestStorageCanDoTheSame(t *testing.T) {
 	}
 }
 
+// A decision within shared limits is one call of a storage that decides, timed or not.
+func TestSharedLimitsAreOneCall(t *testing.T) {
+	var m oteltest.Meters
+	b, err := New(drip.Options{Shared: map[string]drip.Limit{"app": {Size: 5}, "orders": {Size: 5}}, Start: time.Unix(0, 0)}, &m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, err := b.Admit(t.Context(), "shop", drip.Request{})
+	if err != nil || a.Delay != 0 {
+		t.Fatal(a, err)
+	}
+	if err := b.Settle(t.Context(), "shop", a.Lease, 1); err != nil {
+		t.Fatal(err)
+	}
+	for operation, want := range map[string]int{"admit": 1, "settle": 1, "get": 0, "set": 0} {
+		if got := m.Count("drip.storage.duration", attribute.String("drip.operation", operation)); got != want {
+			t.Errorf("%d calls of %s, want %d", got, operation, want)
+		}
+	}
+}
+
 // closing is a storage that says when it is closed.
 type closing struct {
 	storage.Storage
@@ -167,7 +188,7 @@ func TestStorageDuration(t *testing.T) {
 	}
 	for kind := decision.GetDelay; kind <= decision.Reset+1; kind++ { // one that there is not, too
 		for range 2 {
-			if _, err := timed.(storage.Atomic).Do(t.Context(), "shop", limits, decision.Op{Kind: kind, Now: 1, Cost: 1, For: 1}); err != nil {
+			if _, err := timed.(storage.Atomic).Do(t.Context(), "shop", limits, nil, decision.Op{Kind: kind, Now: 1, Cost: 1, For: 1}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -209,9 +230,9 @@ func TestStorageDuration(t *testing.T) {
 // slow takes a while for all that it does.
 type slow struct{ *memory.Storage }
 
-func (s slow) Do(ctx context.Context, key string, l *decision.Limits, op decision.Op) (decision.Answer, error) {
+func (s slow) Do(ctx context.Context, key string, l *decision.Limits, within []storage.Within, op decision.Op) (decision.Answer, error) {
 	time.Sleep(2 * time.Millisecond)
-	return s.Storage.Do(ctx, key, l, op)
+	return s.Storage.Do(ctx, key, l, within, op)
 }
 
 // A bucket asks its timed storage once for each decision, as it would ask the storage itself.

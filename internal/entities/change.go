@@ -88,7 +88,7 @@ func (e *Subject) do(ctx context.Context, kind decision.Kind, d time.Duration) e
 		op.Now = min(e.state.Now, now) // not above: Reset puts a time right that is ahead of the clock
 		op.For += max(0, now-e.state.Now)
 	}
-	if _, err := e.storage.Do(ctx, e.Entity, &l, op); err != nil {
+	if _, err := e.storage.Do(ctx, e.Entity, &l, nil, op); err != nil {
 		return fmt.Errorf("%q: %w", e.Entity, err)
 	}
 	return nil

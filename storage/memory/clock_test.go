@@ -20,7 +20,7 @@ func TestClock(t *testing.T) {
 		if field, _ := l.Ready(); field != "" {
 			t.Fatalf("Ready() = %q, want none", field)
 		}
-		if _, err := s.Do(t.Context(), "shop", &l, decision.Op{Kind: decision.GetDelay, Now: decision.OwnClock}); err != nil {
+		if _, err := s.Do(t.Context(), "shop", &l, nil, decision.Op{Kind: decision.GetDelay, Now: decision.OwnClock}); err != nil {
 			t.Fatal(err)
 		}
 		check := func(e storage.Entry) error {

@@ -6,7 +6,7 @@
 //
 // # Atomicity
 //
-// Storage is [storage.Atomic] and [storage.Joint]. An entity belongs to one of 256 shards, a shard is a map behind a mutex, and a
+// Storage is [storage.Atomic]. An entity belongs to one of 256 shards, a shard is a map behind a mutex, and a
 // decision is made in place under that mutex without an allocation.
 //
 // # Expiry
@@ -146,21 +146,18 @@ func (s *Storage) Set(ctx context.Context, key string, state storage.State, rev 
 }
 
 // Do implements [storage.Atomic].
-func (s *Storage) Do(ctx context.Context, key string, l *decision.Limits, op decision.Op) (a decision.Answer, err error) {
-	err = s.Apply(ctx, key, l, &op, &a)
-	return a, err
-}
-
-// DoWithin implements [storage.Joint].
-func (s *Storage) DoWithin(ctx context.Context, key string, l *decision.Limits, within []storage.Within, op decision.Op) (a decision.Answer, err error) {
-	err = s.ApplyWithin(ctx, key, l, within, &op, &a)
+func (s *Storage) Do(ctx context.Context, key string, l *decision.Limits, within []storage.Within, op decision.Op) (a decision.Answer, err error) {
+	err = s.Apply(ctx, key, l, within, &op, &a)
 	return a, err
 }
 
 // Apply is Do, and sets a, for callers who keep op and a on their stack. It does not keep them.
-func (s *Storage) Apply(ctx context.Context, key string, l *decision.Limits, op *decision.Op, a *decision.Answer) error {
+func (s *Storage) Apply(ctx context.Context, key string, l *decision.Limits, within []storage.Within, op *decision.Op, a *decision.Answer) error {
 	if err := s.usable(ctx); err != nil {
 		return err
+	}
+	if len(within) > 0 {
+		return s.applyWithin(key, l, within, op, a)
 	}
 	sh, hash := s.shard(key)
 	sh.mu.Lock()
@@ -190,11 +187,8 @@ func (s *Storage) Apply(ctx context.Context, key string, l *decision.Limits, op 
 	return nil
 }
 
-// ApplyWithin is DoWithin, and sets a. It does not keep op, a and within.
-func (s *Storage) ApplyWithin(ctx context.Context, key string, l *decision.Limits, within []storage.Within, op *decision.Op, a *decision.Answer) error {
-	if err := s.usable(ctx); err != nil {
-		return err
-	}
+// applyWithin is Apply within shared limits.
+func (s *Storage) applyWithin(key string, l *decision.Limits, within []storage.Within, op *decision.Op, a *decision.Answer) error {
 	j := s.joints.Get().(*joint)
 	defer s.joints.Put(j)
 	sh, hash := s.shard(key)

@@ -41,7 +41,7 @@ func ready(l decision.Limits) *decision.Limits {
 
 func do(t testing.TB, s *memory.Storage, key string, l *decision.Limits, op decision.Op) decision.Answer {
 	t.Helper()
-	a, err := s.Do(context.Background(), key, l, op)
+	a, err := s.Do(context.Background(), key, l, nil, op)
 	if err != nil {
 		t.Fatalf("Do(%s) of %+v: %v", key, op, err)
 	}
@@ -164,12 +164,12 @@ func TestZeroStorage(t *testing.T) {
 	var s memory.Storage
 	const want = "memory: a Storage is made with New"
 	_, _, get := s.Get(t.Context(), "k")
-	_, do := s.Do(t.Context(), "k", perSecond(), decision.Op{Now: decision.OwnClock})
+	_, do := s.Do(t.Context(), "k", perSecond(), nil, decision.Op{Now: decision.OwnClock})
 	_, read := s.Read(t.Context(), "k")
 	for name, err := range map[string]error{
 		"Get": get, "Do": do, "Read": read,
 		"Set":   s.Set(t.Context(), "k", storage.State{}, storage.NoRevision),
-		"Apply": s.Apply(t.Context(), "k", perSecond(), &decision.Op{}, &decision.Answer{}),
+		"Apply": s.Apply(t.Context(), "k", perSecond(), nil, &decision.Op{}, &decision.Answer{}),
 		"List":  s.List(t.Context(), func(storage.Entry) error { return nil }),
 	} {
 		if err == nil || err.Error() != want {
@@ -188,14 +188,14 @@ func TestSteadyStateAllocatesNothing(t *testing.T) {
 	if n := testing.AllocsPerRun(1000, func() {
 		var a decision.Answer
 		op := decision.Op{Kind: decision.GetDelay, Now: decision.OwnClock}
-		err := s.Apply(ctx, "classic", l, &op, &a)
+		err := s.Apply(ctx, "classic", l, nil, &op, &a)
 		op.Kind = decision.ReturnToken
-		err = errors.Join(err, s.Apply(ctx, "classic", l, &op, &a))
+		err = errors.Join(err, s.Apply(ctx, "classic", l, nil, &op, &a))
 		op = decision.Op{Kind: decision.Admit, Cost: 1, Now: decision.OwnClock}
 		a = decision.Answer{}
-		err = errors.Join(err, s.Apply(ctx, "leased", l, &op, &a))
+		err = errors.Join(err, s.Apply(ctx, "leased", l, nil, &op, &a))
 		op = decision.Op{Kind: decision.Settle, Cost: 1, Lease: a.Lease, Now: decision.OwnClock}
-		if err = errors.Join(err, s.Apply(ctx, "leased", l, &op, &a)); err != nil || !a.Found {
+		if err = errors.Join(err, s.Apply(ctx, "leased", l, nil, &op, &a)); err != nil || !a.Found {
 			t.Errorf("%+v, %v", a, err)
 		}
 	}); n != 0 {

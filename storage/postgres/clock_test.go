@@ -190,7 +190,7 @@ func TestStoredInItsInterval(t *testing.T) {
 			s, other := newStorageWith(t, clock.pool, o), newStorageWith(t, clock.pool, o)
 			l := limits(5, 5, 60_000)
 			clock.stand(59*time.Second + 900*time.Millisecond)
-			if _, err := s.Do(t.Context(), "nobody", l, decision.Op{Kind: decision.ReturnToken}); err != nil { // it reads, which tells the time
+			if _, err := s.Do(t.Context(), "nobody", l, nil, decision.Op{Kind: decision.ReturnToken}); err != nil { // it reads, which tells the time
 				t.Fatal(err)
 			}
 			if n := grants(t, s, l, c.own) + grants(t, other, l, c.other); n != c.own+c.other {
@@ -271,7 +271,7 @@ func TestExpiry(t *testing.T) {
 			clock.stand(0)
 			if c.pause > 0 {
 				getDelay(t, s, "shop", c.l)
-				if _, err := s.Do(t.Context(), "shop", c.l, decision.Op{Kind: decision.Pause, Now: decision.OwnClock, For: c.pause.Milliseconds()}); err != nil {
+				if _, err := s.Do(t.Context(), "shop", c.l, nil, decision.Op{Kind: decision.Pause, Now: decision.OwnClock, For: c.pause.Milliseconds()}); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -291,7 +291,7 @@ func TestExpiry(t *testing.T) {
 	s := newStorageWith(t, clock.pool, postgres.Options{Schema: newSchema(), MaxHold: time.Hour})
 	clock.stand(0)
 	at := func(ms int64) decision.Answer {
-		a, err := s.Do(t.Context(), "shop", monthly, decision.Op{Kind: decision.GetDelay, Now: ms})
+		a, err := s.Do(t.Context(), "shop", monthly, nil, decision.Op{Kind: decision.GetDelay, Now: ms})
 		if err != nil {
 			t.Fatal(err)
 		}

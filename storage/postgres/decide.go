@@ -45,24 +45,30 @@ func (s *Storage) decide(waiting []*batch.Turn, answered func([]*batch.Turn)) {
 	ctx, cancel := s.limited(context.Background())
 	defer cancel()
 	slices.SortFunc(waiting, func(a, b *batch.Turn) int { return cmp.Compare(a.Key, b.Key) })
-	var joint []*batch.Turn
-	waiting = slices.DeleteFunc(waiting, func(t *batch.Turn) bool {
-		within := slices.ContainsFunc(t.Calls, func(c *batch.Call) bool { return len(c.Within) > 0 })
-		if within {
-			joint = append(joint, t)
-		}
-		return within
-	})
-	if len(joint) > 0 {
-		s.decideJoint(ctx, joint)
-		answered(joint)
-	}
-	now, known := s.clock.now()
-	var turns, remembered []*turn
+	var turns, joint, remembered []*turn
 	for _, w := range waiting {
-		t := &turn{Turn: w, calls: w.Calls, known: s.memory.get(w.Key)}
+		t := &turn{Turn: w}
 		t.row, t.long = rowKey(w.Key)
 		turns = append(turns, t)
+		within := &turn{Turn: w}
+		for _, c := range w.Calls { // who waits at the same time has no order
+			if len(c.Within) > 0 {
+				within.calls = append(within.calls, c)
+			} else {
+				t.calls = append(t.calls, c)
+			}
+		}
+		if len(within.calls) > 0 {
+			joint = append(joint, within)
+		}
+	}
+	s.decideJoint(ctx, joint)
+	now, known := s.clock.now()
+	for _, t := range turns {
+		t.known = s.memory.get(t.Key)
+		if len(t.calls) == 0 {
+			continue
+		}
 		if known && t.known != nil && !t.known.contested {
 			t.next, t.err = s.apply(t.known, nil, t.calls, now)
 		}

@@ -88,7 +88,7 @@ func testHangs(t *testing.T, server *servers.Postgres) {
 	}
 	wg.Wait()
 	_, _, get := s.Get(ctx, "shop")
-	_, returned := s.Do(ctx, "shop", plenty, decision.Op{Kind: decision.ReturnToken})
+	_, returned := s.Do(ctx, "shop", plenty, nil, decision.Op{Kind: decision.ReturnToken})
 	for name, err := range map[string]error{
 		"Get": get, "ReturnToken": returned, "Set": s.Set(ctx, "shop", storage.State{}, storage.NoRevision), "DeleteIdle": s.DeleteIdle(ctx),
 	} {
@@ -561,7 +561,7 @@ func TestLeftWithoutConnection(t *testing.T) {
 	ctx, leave := context.WithCancel(t.Context())
 	left := make(chan error)
 	go func() {
-		_, err := s.Do(ctx, "shop", plenty, decision.Op{Kind: decision.Admit, Now: decision.OwnClock, Cost: 1})
+		_, err := s.Do(ctx, "shop", plenty, nil, decision.Op{Kind: decision.Admit, Now: decision.OwnClock, Cost: 1})
 		left <- err
 	}()
 	waiting(t, admin)

@@ -16,50 +16,39 @@ import (
 	"github.com/drip-go/drip/storage"
 )
 
-// DoWithin implements [storage.Joint]. The rows of the entity and of the shared limits are locked in the order of their
-// keys; those who wait at the same time share a transaction.
-func (s *Storage) DoWithin(ctx context.Context, key string, l *decision.Limits, within []storage.Within, op decision.Op) (decision.Answer, error) {
-	if err := s.usable(ctx); err != nil {
-		return decision.Answer{}, err
-	}
-	s.deleteNowAndThen()
-	return s.lane.Do(ctx, key, l, within, op)
-}
-
 // joint is a row while the calls of several entities are decided about it and others.
 type joint struct {
 	turn
 	read   record
-	named  []int64          // the leases that the calls name: an id and an end for each
+	leases []int64          // those that the calls name: an id and an end for each
 	limits *decision.Limits // of the last call
 	state  decision.State
 	ran    bool
 	clocks bool // it was decided by a caller's clock
 }
 
-// decideJoint decides about entities that are within shared limits, in one transaction of two round trips.
-func (s *Storage) decideJoint(ctx context.Context, turns []*batch.Turn) {
-	for {
+// decideJoint decides the calls that are within shared limits, in one transaction of two round trips.
+func (s *Storage) decideJoint(ctx context.Context, turns []*turn) {
+	for len(turns) > 0 {
 		rows := jointRows(turns)
 		err := s.retry(ctx, func() error {
 			return s.onConn(ctx, func(conn *pgxpool.Conn) error { return s.tryJoint(ctx, conn, turns, rows) })
 		})
 		if errors.Is(err, errPurge) {
-			err = s.purge(ctx, purged(rows))
-			if err == nil {
+			if err = s.purge(ctx, purged(rows)); err == nil {
 				continue
 			}
 		}
 		for _, row := range rows {
-			if err != nil {
-				s.memory.put(row.Key, nil)
-			} else {
+			if err == nil && row.err == nil {
 				s.memory.put(row.Key, &row.next.record)
+			} else {
+				s.memory.put(row.Key, nil)
 			}
 		}
-		for _, w := range turns {
+		for _, t := range turns {
 			if err != nil {
-				s.fail(&turn{Turn: w, calls: w.Calls}, err)
+				s.fail(t, err)
 			}
 		}
 		return
@@ -70,7 +59,7 @@ func (s *Storage) decideJoint(ctx context.Context, turns []*batch.Turn) {
 var errPurge = errors.New("leases that have ended are in the way")
 
 // jointRows are the rows that the calls are about, in the order of their keys.
-func jointRows(turns []*batch.Turn) []*joint {
+func jointRows(turns []*turn) []*joint {
 	rows := map[string]*joint{}
 	row := func(key string, c *batch.Call) {
 		r := rows[key]
@@ -82,7 +71,7 @@ func jointRows(turns []*batch.Turn) []*joint {
 		r.calls = append(r.calls, c)
 	}
 	for _, t := range turns {
-		for _, c := range t.Calls {
+		for _, c := range t.calls {
 			row(t.Key, c)
 			for _, w := range c.Within {
 				row(w.Key, c)
@@ -92,20 +81,10 @@ func jointRows(turns []*batch.Turn) []*joint {
 	return slices.SortedFunc(maps.Values(rows), func(a, b *joint) int { return cmp.Compare(a.Key, b.Key) })
 }
 
-// ids are the leases that the calls about a row name.
-func (r *joint) ids() (ids []int64) {
-	for _, c := range r.calls {
-		if c.Op.Lease.ID > 0 && !slices.Contains(ids, c.Op.Lease.ID) {
-			ids = append(ids, c.Op.Lease.ID)
-		}
-	}
-	return ids
-}
-
 // purged are the turns of rows whose leases must be deleted first.
 func purged(rows []*joint) (turns []*turn) {
 	for _, r := range rows {
-		if r.next.leases.purge {
+		if r.err == nil && r.next.leases.purge {
 			turns = append(turns, &r.turn)
 		}
 	}
@@ -113,15 +92,15 @@ func purged(rows []*joint) (turns []*turn) {
 }
 
 // tryJoint is a transaction of decideJoint.
-func (s *Storage) tryJoint(ctx context.Context, conn *pgxpool.Conn, turns []*batch.Turn, rows []*joint) error {
+func (s *Storage) tryJoint(ctx context.Context, conn *pgxpool.Conn, turns []*turn, rows []*joint) error {
 	var clock int64
 	limit := fmt.Sprint(max(1, s.timeout.Milliseconds()/2))
 	reading := []statement{{sql: beginSQL}}
 	for _, r := range rows {
-		r.read, r.named = record{}, nil
+		r.read, r.leases = record{}, nil
 		reading = append(reading, statement{s.sql.lock, []any{r.row}, r.read.fields()})
-		if ids := r.ids(); len(ids) > 0 {
-			reading = append(reading, statement{s.sql.named, []any{r.row, ids}, []any{&r.named}})
+		if ids := r.turn.named(); len(ids) > 0 {
+			reading = append(reading, statement{s.sql.named, []any{r.row, ids}, []any{&r.leases}})
 		}
 	}
 	if err := send(ctx, conn, append(reading, statement{lockedSQL, []any{limit}, []any{&clock, &limit}})...); err != nil {
@@ -132,17 +111,18 @@ func (s *Storage) tryJoint(ctx context.Context, conn *pgxpool.Conn, turns []*bat
 	byKey := map[string]*joint{}
 	for _, r := range rows {
 		byKey[r.Key] = r
-		if err := r.begin(now); err != nil {
-			return fmt.Errorf("%q: %w", r.Key, err)
-		}
+		r.err = r.begin(now)
 	}
 	for _, t := range turns {
-		for _, c := range t.Calls {
+		for _, c := range t.calls {
 			decideCall(byKey, t.Key, c, now)
 		}
 	}
 	var storing []statement
 	for _, r := range rows {
+		if r.err != nil {
+			continue
+		}
 		if r.next.leases.purge || r.next.leases.unknown {
 			return errPurge
 		}
@@ -156,7 +136,7 @@ func (s *Storage) tryJoint(ctx context.Context, conn *pgxpool.Conn, turns []*bat
 		return err
 	}
 	for _, r := range rows {
-		if r.stored == 0 {
+		if r.err == nil && r.stored == 0 {
 			return errors.New("postgres: somebody else has changed the leases of an entity, but not its row")
 		}
 	}
@@ -166,7 +146,7 @@ func (s *Storage) tryJoint(ctx context.Context, conn *pgxpool.Conn, turns []*bat
 // begin reads what the row holds.
 func (r *joint) begin(now int64) error {
 	read, data := map[int64]int64{}, r.read.data
-	for n := r.named; len(n) > 0; n = n[2:] {
+	for n := r.leases; len(n) > 0; n = n[2:] {
 		read[n[0]] = n[1]
 	}
 	r.next = &outcome{record: r.read, leases: leases{out: r.read.out, first: r.read.firstEnd, soon: decision.Never, last: r.read.lastEnd, read: read}}
@@ -201,13 +181,20 @@ func decideCall(rows map[string]*joint, key string, c *batch.Call, now int64) {
 	own, took := rows[key], c.Op.Kind == decision.GetDelay
 	shared := make([]decision.Shared, len(c.Within))
 	about := []*joint{own}
+	for i := range c.Within {
+		about = append(about, rows[c.Within[i].Key])
+	}
+	for _, r := range about {
+		if r.err != nil { // a row that holds no state is no error of the others
+			c.Err, c.Again = fmt.Errorf("%q: %w", r.Key, r.err), true
+			return
+		}
+	}
 	own.limits = &c.Limits
 	for i := range c.Within {
-		w := &c.Within[i]
-		r := rows[w.Key]
+		w, r := &c.Within[i], about[i+1]
 		r.limits = w.Limits
 		shared[i] = w.In(&r.state, &r.next.leases)
-		about = append(about, r)
 	}
 	op := c.Op
 	c.Limits.ApplyWithin(&own.state, &own.next.leases, shared, &op, at, &c.Answer)

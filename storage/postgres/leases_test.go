@@ -50,7 +50,7 @@ func TestLeasesAreCounted(t *testing.T) {
 						op.Kind = []decision.Kind{decision.Settle, decision.Renew, decision.Cancel}[random.IntN(3)]
 					}
 					l := []*decision.Limits{&long, &short}[random.IntN(2)]
-					a, err := s.Do(t.Context(), "shop", l, op)
+					a, err := s.Do(t.Context(), "shop", l, nil, op)
 					if err != nil {
 						t.Error(err)
 					}
@@ -94,7 +94,7 @@ func TestEndedLeases(t *testing.T) {
 	l.Tokens = 2500
 	admitAt := func(now int64) decision.Answer {
 		t.Helper()
-		a, err := s.Do(t.Context(), "shop", &l, decision.Op{Kind: decision.Admit, Now: now, Cost: 1})
+		a, err := s.Do(t.Context(), "shop", &l, nil, decision.Op{Kind: decision.Admit, Now: now, Cost: 1})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -127,7 +127,7 @@ func TestEndedLeases(t *testing.T) {
 	lease := admitAt(1_700_000_063_002).Lease
 	do := func(kind decision.Kind, lease decision.Lease, now int64) decision.Answer {
 		t.Helper()
-		a, err := s.Do(t.Context(), "shop", &l, decision.Op{Kind: kind, Now: now, Lease: lease, Cost: 1})
+		a, err := s.Do(t.Context(), "shop", &l, nil, decision.Op{Kind: kind, Now: now, Lease: lease, Cost: 1})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -188,12 +188,12 @@ func (s *Storage) Close() error {
 }
 
 // Do implements [storage.Atomic].
-func (s *Storage) Do(ctx context.Context, key string, l *decision.Limits, op decision.Op) (decision.Answer, error) {
+func (s *Storage) Do(ctx context.Context, key string, l *decision.Limits, within []storage.Within, op decision.Op) (decision.Answer, error) {
 	if err := s.usable(ctx); err != nil {
 		return decision.Answer{}, err
 	}
 	s.deleteNowAndThen()
-	return s.lane.Do(ctx, key, l, nil, op)
+	return s.lane.Do(ctx, key, l, within, op)
 }
 
 // CreateSchema makes the schema and the tables with the text of [SchemaSQL], if they are missing. Every process may call

@@ -147,7 +147,7 @@ var plenty = limits(1<<40, 1<<40, 1<<40)
 
 // ask asks by the server's clock.
 func ask(ctx context.Context, s storage.Atomic, key string, l *decision.Limits) (time.Duration, error) {
-	a, err := s.Do(ctx, key, l, decision.Op{Kind: decision.GetDelay, Now: decision.OwnClock})
+	a, err := s.Do(ctx, key, l, nil, decision.Op{Kind: decision.GetDelay, Now: decision.OwnClock})
 	return time.Duration(a.Delay) * time.Millisecond, err
 }
 
@@ -220,11 +220,11 @@ type inTurn struct {
 	next     int
 }
 
-func (i *inTurn) Do(ctx context.Context, key string, l *decision.Limits, op decision.Op) (decision.Answer, error) {
+func (i *inTurn) Do(ctx context.Context, key string, l *decision.Limits, within []storage.Within, op decision.Op) (decision.Answer, error) {
 	if i.next++; i.random {
 		i.next = rand.IntN(len(i.storages))
 	}
-	return i.storages[i.next%len(i.storages)].Do(ctx, key, l, op)
+	return i.storages[i.next%len(i.storages)].Do(ctx, key, l, within, op)
 }
 
 // What pgx can do without prepared statements, for poolers that have none.
@@ -420,7 +420,7 @@ func TestUnchangedIsNotWritten(t *testing.T) {
 		key := newSchema()
 		admit := func(t1 decision.Ticket) decision.Answer {
 			t.Helper()
-			a, err := s.Do(t.Context(), key, l, decision.Op{Kind: decision.Admit, Now: decision.OwnClock, Cost: 1, Ticket: t1})
+			a, err := s.Do(t.Context(), key, l, nil, decision.Op{Kind: decision.Admit, Now: decision.OwnClock, Cost: 1, Ticket: t1})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -431,7 +431,7 @@ func TestUnchangedIsNotWritten(t *testing.T) {
 			return query[string](t, pool, o.Schema, "select xmin::text || ctid::text from drip.entity where key = $1", []byte(key))
 		}
 		settle := decision.Op{Kind: decision.Settle, Now: decision.OwnClock, Lease: leased.Lease, Cost: 1}
-		if a, err := s.Do(t.Context(), key, l, settle); !a.Found || err != nil {
+		if a, err := s.Do(t.Context(), key, l, nil, settle); !a.Found || err != nil {
 			t.Fatalf("Settle = %+v, %v", a, err)
 		}
 		before := version()
@@ -440,7 +440,7 @@ func TestUnchangedIsNotWritten(t *testing.T) {
 		} {
 			op.Now = decision.OwnClock
 			for range 3 {
-				if a, err := s.Do(t.Context(), key, l, op); err != nil || a.Found {
+				if a, err := s.Do(t.Context(), key, l, nil, op); err != nil || a.Found {
 					t.Errorf("%s: operation %d = %+v, %v", name, op.Kind, a, err)
 				}
 			}
@@ -472,7 +472,7 @@ func TestUnchangedIsNotWritten(t *testing.T) {
 	flush(written, 2*(2+2+8+2)) // a run and its settlement change a lease, too
 	before, scans := stat(written), stat(read)
 	for i := range 20 {
-		if a, err := s.Do(t.Context(), fmt.Sprint("nobody", i), plenty, decision.Op{Kind: decision.ReturnToken}); err != nil || a.Found {
+		if a, err := s.Do(t.Context(), fmt.Sprint("nobody", i), plenty, nil, decision.Op{Kind: decision.ReturnToken}); err != nil || a.Found {
 			t.Fatalf("ReturnToken = %+v, %v", a, err)
 		}
 	}
@@ -492,7 +492,7 @@ func TestDeleteIdle(t *testing.T) {
 	for i := range 60 {
 		key := fmt.Sprint("idle", i)
 		getDelay(t, s, key, quick)
-		if _, err := s.Do(t.Context(), key, quick, decision.Op{Kind: decision.ReturnToken}); err != nil {
+		if _, err := s.Do(t.Context(), key, quick, nil, decision.Op{Kind: decision.ReturnToken}); err != nil {
 			t.Fatal(err)
 		}
 	}

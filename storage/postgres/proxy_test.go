@@ -153,7 +153,7 @@ func TestRoundTrips(t *testing.T) {
 	s, other := newStorageWith(t, pool, o), newStorageWith(t, pool, o)
 	returnToken := func(s *postgres.Storage, key string) {
 		t.Helper()
-		if _, err := s.Do(t.Context(), key, plenty, decision.Op{Kind: decision.ReturnToken, Now: decision.OwnClock}); err != nil {
+		if _, err := s.Do(t.Context(), key, plenty, nil, decision.Op{Kind: decision.ReturnToken, Now: decision.OwnClock}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -175,7 +175,7 @@ func TestRoundTrips(t *testing.T) {
 	p.roundTrips(t, "what changes nothing", 20, nothing, func() {
 		for range 20 {
 			lost := decision.Lease{ID: 1, End: 1 << 42}
-			if a, err := s.Do(t.Context(), "shop", plenty, decision.Op{Kind: decision.Settle, Now: decision.OwnClock, Lease: lost}); err != nil || a.Found {
+			if a, err := s.Do(t.Context(), "shop", plenty, nil, decision.Op{Kind: decision.Settle, Now: decision.OwnClock, Lease: lost}); err != nil || a.Found {
 				t.Fatal(a, err)
 			}
 		}

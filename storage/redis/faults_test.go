@@ -42,14 +42,14 @@ func TestFlushedKeysAndScripts(t *testing.T) {
 				}
 				key := fmt.Sprint("shop", (i+n)%5)
 				op := decision.Op{Kind: decision.Kind(n % 2 * int(decision.Admit)), Now: decision.OwnClock, Cost: 1}
-				a, err := s.Do(context.Background(), key, &plenty, op)
+				a, err := s.Do(context.Background(), key, &plenty, nil, op)
 				if a.Delay != 0 || err != nil {
 					t.Errorf("%+v = %+v, %v; want to run", op, a, err)
 					return
 				}
 				if op.Kind == decision.Admit {
 					op = decision.Op{Kind: decision.Settle, Now: decision.OwnClock, Cost: 1, Lease: a.Lease}
-					if _, err := s.Do(context.Background(), key, &plenty, op); err != nil { // the lease may be gone
+					if _, err := s.Do(context.Background(), key, &plenty, nil, op); err != nil { // the lease may be gone
 						t.Errorf("Settle: %v", err)
 						return
 					}
@@ -158,7 +158,7 @@ func TestHangingServer(t *testing.T) {
 	for i := range 50 {
 		wg.Go(func() {
 			op := decision.Op{Kind: decision.Kind(i % 2 * int(decision.Admit)), Now: decision.OwnClock, Cost: 1}
-			if a, err := s.Do(ctx, "shop", &plenty, op); !errors.Is(err, context.DeadlineExceeded) {
+			if a, err := s.Do(ctx, "shop", &plenty, nil, op); !errors.Is(err, context.DeadlineExceeded) {
 				t.Errorf("%+v = %+v, %v; want DeadlineExceeded", op, a, err)
 			}
 		})
@@ -260,7 +260,7 @@ func TestLostLease(t *testing.T) {
 		t.Helper()
 		op.Now, op.Cost = decision.OwnClock, 1
 		proxy.cut.Store(1)
-		if a, err := s.Do(t.Context(), "shop", &l, op); !errors.Is(err, redis.ErrNoAnswer) {
+		if a, err := s.Do(t.Context(), "shop", &l, nil, op); !errors.Is(err, redis.ErrNoAnswer) {
 			t.Fatalf("operation %d = %+v, %v; want ErrNoAnswer", op.Kind, a, err)
 		}
 	}
@@ -330,7 +330,7 @@ func TestWrongAnswers(t *testing.T) {
 		var wg sync.WaitGroup
 		for range 20 {
 			wg.Go(func() {
-				if a, err := s.Do(t.Context(), "shop", &plenty, decision.Op{Kind: decision.Admit, Cost: 1, Now: decision.OwnClock}); !errors.Is(err, redis.ErrNoAnswer) {
+				if a, err := s.Do(t.Context(), "shop", &plenty, nil, decision.Op{Kind: decision.Admit, Cost: 1, Now: decision.OwnClock}); !errors.Is(err, redis.ErrNoAnswer) {
 					t.Errorf("Do answered by %q = %+v, %v; want ErrNoAnswer", answer, a, err)
 				}
 			})
@@ -360,7 +360,7 @@ func TestSmallPool(t *testing.T) {
 	var admitted atomic.Int64
 	for range 200 {
 		wg.Go(func() {
-			a, err := s.Do(ctx, "shop", &plenty, decision.Op{Kind: decision.Admit, Cost: 1, Now: decision.OwnClock})
+			a, err := s.Do(ctx, "shop", &plenty, nil, decision.Op{Kind: decision.Admit, Cost: 1, Now: decision.OwnClock})
 			if err == nil && a.Delay == 0 {
 				admitted.Add(1)
 			}
@@ -457,7 +457,7 @@ func TestRefusals(t *testing.T) {
 		var decide [3]error
 		for i, kind := range []decision.Kind{decision.GetDelay, decision.Admit, decision.Settle} {
 			op := decision.Op{Kind: kind, Now: decision.OwnClock, Cost: 1, Lease: lease}
-			_, decide[i] = s.Do(t.Context(), "shop", &perSecond, op)
+			_, decide[i] = s.Do(t.Context(), "shop", &perSecond, nil, op)
 		}
 		set := s.Set(t.Context(), "shop", before, rev)
 		order(c.fix...)
@@ -498,7 +498,7 @@ func TestKeyOfAnotherType(t *testing.T) {
 				for _, key := range []string{"list", "text", "shop"} {
 					wg.Go(func() {
 						op := decision.Op{Kind: decision.Kind(i % 4), Now: decision.OwnClock, Cost: 1} // to Settle
-						_, err := s.Do(t.Context(), key, &plenty, op)
+						_, err := s.Do(t.Context(), key, &plenty, nil, op)
 						if key == "shop" && err != nil || key != "shop" && !errors.Is(err, redis.ErrNotState) {
 							t.Errorf("%+v of %q: %v", op, key, err)
 						}
@@ -707,7 +707,7 @@ func TestShortDeadlines(t *testing.T) {
 		wg.Go(func() {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Duration(1+i%20)*time.Millisecond)
 			defer cancel()
-			switch a, err := s.Do(ctx, "shop", &plenty, decision.Op{Kind: decision.Admit, Cost: 1, Now: decision.OwnClock}); {
+			switch a, err := s.Do(ctx, "shop", &plenty, nil, decision.Op{Kind: decision.Admit, Cost: 1, Now: decision.OwnClock}); {
 			case err == nil && a.Delay == 0:
 				admitted.Add(1)
 			case errors.Is(err, context.DeadlineExceeded):

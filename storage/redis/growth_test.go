@@ -36,7 +36,7 @@ func BenchmarkLeases(b *testing.B) {
 	}
 	do := func(key string, op decision.Op) decision.Answer {
 		op.Now, op.Cost = decision.OwnClock, 1
-		a, err := s.Do(context.Background(), key, &l, op)
+		a, err := s.Do(context.Background(), key, &l, nil, op)
 		if err != nil || a.Delay != 0 || op.Kind == decision.Settle && !a.Found {
 			b.Errorf("%+v = %+v, %v", op, a, err)
 		}

@@ -124,7 +124,7 @@ func contend(p *process) error {
 			take.Now, give.Now = decision.OwnClock, decision.OwnClock
 			for err == nil && time.Since(began) < p.Duration {
 				var a decision.Answer
-				a, err = s.Do(ctx, "shop", &p.Limits, take)
+				a, err = s.Do(ctx, "shop", &p.Limits, nil, take)
 				calls++
 				take.Ticket, give.Lease = a.Ticket, a.Lease
 				if err != nil || a.Delay > 0 {
@@ -137,7 +137,7 @@ func contend(p *process) error {
 				in, err1 := client.Incr(ctx, "in flight").Result()
 				most = max(most, in)
 				_, err2 := client.Decr(ctx, "in flight").Result()
-				back, err3 := s.Do(ctx, "shop", &p.Limits, give)
+				back, err3 := s.Do(ctx, "shop", &p.Limits, nil, give)
 				err = errors.Join(err1, err2, err3)
 				if err == nil && !back.Found {
 					err = errors.New("what was taken was not out any more")

@@ -9,7 +9,7 @@
 //
 // # Atomicity
 //
-// Storage is [storage.Atomic] and [storage.Joint]. An entity is one key, and every operation on it, from GetDelay to Settle, is one call of
+// Storage is [storage.Atomic]. An entity is one key, and every operation on it, from GetDelay to Settle, is one call of
 // a script beside it, in one round trip. Callers who wait at the same time share a pipeline, and those who wait for the
 // same entity share one call of the script. Nobody waits for company: a caller is sent at once unless several pipelines
 // to its server are under way.
@@ -346,24 +346,22 @@ func (s *Storage) Set(ctx context.Context, key string, state storage.State, rev 
 	return nil
 }
 
-// Do implements [storage.Atomic].
-func (s *Storage) Do(ctx context.Context, key string, l *decision.Limits, op decision.Op) (decision.Answer, error) {
+// Do implements [storage.Atomic]. In a Cluster the keys of shared limits must be in the slot of the entity's: a Prefix with
+// braces puts all keys in one, or the error is storage.ErrApart.
+func (s *Storage) Do(ctx context.Context, key string, l *decision.Limits, within []storage.Within, op decision.Op) (decision.Answer, error) {
 	if err := s.usable(ctx); err != nil {
 		return decision.Answer{}, err
 	}
-	return s.lane(ctx, key).Do(ctx, key, l, nil, op)
-}
-
-// DoWithin implements [storage.Joint]. In a Cluster all keys must be in one slot: a Prefix with braces puts them there, or
-// the error is storage.ErrApart.
-func (s *Storage) DoWithin(ctx context.Context, key string, l *decision.Limits, within []storage.Within, op decision.Op) (decision.Answer, error) {
-	if err := s.usable(ctx); err != nil {
-		return decision.Answer{}, err
-	}
-	if tag := strings.IndexByte(s.prefix, '{'); s.cluster != nil && (tag < 0 || strings.IndexByte(s.prefix[tag+1:], '}') < 1) {
+	if len(within) > 0 && s.spread() {
 		return decision.Answer{}, fmt.Errorf("redis: %w: in a Cluster shared limits need a Prefix with braces, such as \"{drip}:\"", storage.ErrApart)
 	}
 	return s.lane(ctx, key).Do(ctx, key, l, within, op)
+}
+
+// spread tells whether the keys are in several slots of a Cluster.
+func (s *Storage) spread() bool {
+	_, tag, opened := strings.Cut(s.prefix, "{")
+	return s.cluster != nil && !(opened && strings.IndexByte(tag, '}') > 0)
 }
 
 // lane returns the lane of an entity. In a Cluster each server has its own, so that one which hangs keeps nobody from the

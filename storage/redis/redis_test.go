@@ -122,12 +122,12 @@ func limits(size, rate, interval, wait int64) decision.Limits {
 
 // ask asks by the server's clock.
 func ask(ctx context.Context, s storage.Atomic, key string, l *decision.Limits) (time.Duration, error) {
-	a, err := s.Do(ctx, key, l, decision.Op{Kind: decision.GetDelay, Now: decision.OwnClock})
+	a, err := s.Do(ctx, key, l, nil, decision.Op{Kind: decision.GetDelay, Now: decision.OwnClock})
 	return time.Duration(a.Delay) * time.Millisecond, err
 }
 
 func giveBack(ctx context.Context, s storage.Atomic, key string, l *decision.Limits) error {
-	_, err := s.Do(ctx, key, l, decision.Op{Kind: decision.ReturnToken, Now: decision.OwnClock})
+	_, err := s.Do(ctx, key, l, nil, decision.Op{Kind: decision.ReturnToken, Now: decision.OwnClock})
 	return err
 }
 
@@ -151,7 +151,7 @@ func returnToken(t testing.TB, s storage.Atomic, key string, l *decision.Limits)
 func do(t testing.TB, s storage.Atomic, key string, l *decision.Limits, op decision.Op) decision.Answer {
 	t.Helper()
 	op.Now = decision.OwnClock
-	a, err := s.Do(t.Context(), key, l, op)
+	a, err := s.Do(t.Context(), key, l, nil, op)
 	if err != nil {
 		t.Fatalf("operation %d of %q: %v", op.Kind, key, err)
 	}
@@ -331,7 +331,7 @@ func TestTimeToLive(t *testing.T) {
 		t.Errorf("%d tokens are out, want the new one only", n)
 	}
 	// A caller's time says nothing about how long the entity will be needed.
-	if _, err := s.Do(t.Context(), "simulated", &perSecond, decision.Op{Kind: decision.GetDelay, Now: 1_500_000_000_000}); err != nil {
+	if _, err := s.Do(t.Context(), "simulated", &perSecond, nil, decision.Op{Kind: decision.GetDelay, Now: 1_500_000_000_000}); err != nil {
 		t.Fatal(err)
 	}
 	returnToken(t, s, "simulated", &perSecond)

@@ -16,7 +16,7 @@ import (
 
 func do(t *testing.T, s storage.Storage, key string, l *decision.Limits, op decision.Op) decision.Answer {
 	t.Helper()
-	a, err := s.(storage.Atomic).Do(t.Context(), key, l, op)
+	a, err := s.(storage.Atomic).Do(t.Context(), key, l, nil, op)
 	if err != nil {
 		t.Fatalf("Do(%s) of %+v: %v", short(key), op, err)
 	}
@@ -90,7 +90,7 @@ func testAtomicOnSetState(t *testing.T, s storage.Storage) {
 	// Bytes that are no state are Set's to keep and not Do's to lose.
 	_, rev := get(t, s, "k")
 	set(t, s, "k", state(13), rev)
-	if a, err := s.(storage.Atomic).Do(t.Context(), "k", l, op); err == nil {
+	if a, err := s.(storage.Atomic).Do(t.Context(), "k", l, nil, op); err == nil {
 		t.Errorf("Do on bytes that are no encoded state = %+v, want an error", a)
 	}
 	holds(t, s, "k", state(13), "Do on bytes that are no encoded state changes nothing")
@@ -114,7 +114,7 @@ func concurrent(t *testing.T, s storage.Storage, key string, callers, each int) 
 	l := limits(size, 1)
 	now := l.Start + 1_000_000
 	call := func(op decision.Op) decision.Answer {
-		a, err := s.(storage.Atomic).Do(t.Context(), key, l, op)
+		a, err := s.(storage.Atomic).Do(t.Context(), key, l, nil, op)
 		if err != nil {
 			t.Errorf("Do of %+v: %v", op, err)
 		}
@@ -146,9 +146,9 @@ func concurrent(t *testing.T, s storage.Storage, key string, callers, each int) 
 	}
 }
 
-// testJointConcurrent lets operations of several entities run at the same time within two shared limits, of which one is
+// testAtomicWithin lets operations of several entities run at the same time within two shared limits, of which one is
 // short.
-func testJointConcurrent(t *testing.T, s storage.Storage) {
+func testAtomicWithin(t *testing.T, s storage.Storage) {
 	const callers, each, size = 16, 20, 40
 	l, app, other := limits(1000, 1), limits(size, 1), limits(1000, 1)
 	now := l.Start + 1_000_000
@@ -162,11 +162,11 @@ func testJointConcurrent(t *testing.T, s storage.Storage) {
 			key := fmt.Sprint("k", round, "-", entities.Add(1)%5)
 			for i := range each {
 				op := decision.Op{Kind: decision.Admit, Now: now, Cost: 1}
-				a, err := s.(storage.Joint).DoWithin(t.Context(), key, l, within[:1+i%2], op)
+				a, err := s.(storage.Atomic).Do(t.Context(), key, l, within[:1+i%2], op)
 				if errors.Is(err, storage.ErrApart) {
 					return
 				} else if err != nil {
-					t.Errorf("DoWithin of %+v: %v", op, err)
+					t.Errorf("Do of %+v: %v", op, err)
 				} else if a.Delay == 0 {
 					ran.Add(1)
 				}
@@ -211,7 +211,7 @@ func testAtomicCancelled(t *testing.T, s storage.Storage) {
 	cancel()
 	for kind := decision.GetDelay; kind <= decision.Reset; kind++ {
 		op := decision.Op{Kind: kind, Now: decision.OwnClock, Cost: 1}
-		if _, err := s.(storage.Atomic).Do(ctx, "k", limits(1, 1), op); !errors.Is(err, context.Canceled) {
+		if _, err := s.(storage.Atomic).Do(ctx, "k", limits(1, 1), nil, op); !errors.Is(err, context.Canceled) {
 			t.Errorf("Do of kind %d with a cancelled context = %v, want context.Canceled", kind, err)
 		}
 	}
@@ -233,9 +233,9 @@ func fill(t *testing.T, s storage.Storage, n int) (entries map[string]storage.En
 			var err error
 			if a, ok := s.(storage.Atomic); ok && i%2 == 0 {
 				op.Now = decision.OwnClock
-				_, err = a.Do(t.Context(), key, l, op)
+				_, err = a.Do(t.Context(), key, l, nil, op)
 			} else {
-				_, err = plain{s}.Do(t.Context(), key, l, op)
+				_, err = plain{s}.Do(t.Context(), key, l, nil, op)
 			}
 			if err != nil {
 				t.Fatalf("%+v: %v", op, err)

@@ -16,13 +16,13 @@ import (
 // use different keys.
 //
 // If a is also a [storage.Storage], a part of the operations goes through Get, Apply and Set, so both ways of deciding
-// continue each other's work. If a is a [storage.Joint], a part of them is within shared limits.
+// continue each other's work. A part of them is within shared limits, unless a keeps keys apart.
 func Compare(t testing.TB, a storage.Atomic, seed uint64, steps int) {
 	t.Helper()
 	g := newGame(seed)
 	for step := range steps {
 		e := g.player()
-		if _, ok := a.(storage.Joint); ok && !g.classic && g.IntN(20) == 0 { // a shared limit itself
+		if !g.classic && g.IntN(20) == 0 { // a shared limit itself
 			e = g.shared[g.IntN(len(g.shared))]
 		}
 		op := g.op(e)
@@ -31,8 +31,7 @@ func Compare(t testing.TB, a storage.Atomic, seed uint64, steps int) {
 		}
 		var within []storage.Within
 		var shared []decision.Shared
-		joint, _ := a.(storage.Joint)
-		if joint != nil && e.id == 0 {
+		if e.id == 0 {
 			within, shared = g.within(e, &op)
 		}
 		before, out := e.state.Copy(), e.leases.All()
@@ -40,22 +39,14 @@ func Compare(t testing.TB, a storage.Atomic, seed uint64, steps int) {
 		reference := op // Apply may change it
 		e.limits.ApplyWithin(&e.state, e.leases, shared, &reference, op.Now, &want)
 		way, do := "Do", a.Do
-		if s, ok := a.(storage.Storage); ok && g.IntN(8) == 0 {
+		if s, ok := a.(storage.Storage); ok && len(within) == 0 && g.IntN(8) == 0 {
 			way, do = "Get, Apply and Set", plain{s}.Do
 		}
-		var got decision.Answer
-		var err error
-		if len(within) > 0 {
-			way = fmt.Sprintf("DoWithin %d", len(within))
-			got, err = joint.DoWithin(t.Context(), e.key, e.limits, within, op)
-			if errors.Is(err, storage.ErrApart) {
-				return // the rest is for one that keeps them in one place
-			}
-		} else {
-			got, err = do(t.Context(), e.key, e.limits, op)
-		}
-		if err != nil {
-			t.Fatalf("seed %d, step %d, key %q: %s of %+v: %v", seed, step, e.key, way, op, err)
+		got, err := do(t.Context(), e.key, e.limits, within, op)
+		if errors.Is(err, storage.ErrApart) {
+			return // the rest is for one that keeps them in one place
+		} else if err != nil {
+			t.Fatalf("seed %d, step %d, key %q: %s of %+v within %d limits: %v", seed, step, e.key, way, op, len(within), err)
 		}
 		if got != want {
 			t.Fatalf("seed %d, step %d, key %q: a backend answers what Limits.Apply answers\n   op: %+v\n with: %+v\n   on: %+v\n  and: leases %v\n  got: %+v by %s\n want: %+v",

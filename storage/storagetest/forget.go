@@ -142,7 +142,7 @@ func (k *keeper) store(span time.Duration) {
 
 func (k *keeper) do(key string, op decision.Op) decision.Answer {
 	k.t.Helper()
-	a, err := k.atomic.Do(k.t.Context(), key, yearly(), op)
+	a, err := k.atomic.Do(k.t.Context(), key, yearly(), nil, op)
 	if err != nil {
 		k.t.Fatalf("Do(%s) of %+v: %v", short(key), op, err)
 	}
@@ -189,7 +189,7 @@ func (k *keeper) another(now int64) {
 	k.set(fmt.Sprint("other", k.others), now, now+1)
 	if k.atomic != nil {
 		key := fmt.Sprint("another", k.others)
-		if _, err := k.atomic.Do(k.t.Context(), key, limits(1, 1), decision.Op{Kind: decision.Pause, Now: decision.OwnClock}); err != nil {
+		if _, err := k.atomic.Do(k.t.Context(), key, limits(1, 1), nil, decision.Op{Kind: decision.Pause, Now: decision.OwnClock}); err != nil {
 			k.t.Fatalf("Do(%s): %v", short(key), err)
 		}
 	}
@@ -218,7 +218,7 @@ func (k *keeper) simulate(wait func()) {
 		if k.atomic == nil {
 			return decision.Answer{Delay: 1}
 		}
-		a, err := k.atomic.Do(k.t.Context(), "returned", daily, op)
+		a, err := k.atomic.Do(k.t.Context(), "returned", daily, nil, op)
 		if err != nil {
 			k.t.Fatalf("Do(returned) of %+v: %v", op, err)
 		}

@@ -45,8 +45,8 @@ var wrong = map[string]func() storage.Storage{
 	},
 	"keys lose what is no UTF-8":        func() storage.Storage { return keyed(func(k string) string { return strings.ToValidUTF8(k, "") }) },
 	"keys are text":                     func() storage.Storage { return keyed(func(k string) string { return string([]rune(k)) }) },
-	"shared limits are left out":        func() storage.Storage { return &looseJoint{Storage: memory.New(), without: true} },
-	"a shared limit is stored unlocked": func() storage.Storage { return &looseJoint{Storage: memory.New()} },
+	"shared limits are left out":        func() storage.Storage { return &loose{Storage: memory.New(), without: true} },
+	"a shared limit is stored unlocked": func() storage.Storage { return &loose{Storage: memory.New()} },
 	"keys are cut at 63":                func() storage.Storage { return keyed(func(k string) string { return k[:min(len(k), 63)] }) },
 	"keys are cut at 255":               func() storage.Storage { return keyed(func(k string) string { return k[:min(len(k), 255)] }) },
 	"keys are cut at 2000":              func() storage.Storage { return keyed(func(k string) string { return k[:min(len(k), 2000)] }) },
@@ -391,7 +391,7 @@ type decider struct {
 	lapse map[string]int // how often a key was forgotten
 }
 
-func (d *decider) Do(ctx context.Context, key string, l *decision.Limits, op decision.Op) (decision.Answer, error) {
+func (d *decider) Do(ctx context.Context, key string, l *decision.Limits, within []storage.Within, op decision.Op) (decision.Answer, error) {
 	switch {
 	case d.forget > 0:
 		d.mu.Lock()
@@ -408,7 +408,7 @@ func (d *decider) Do(ctx context.Context, key string, l *decision.Limits, op dec
 		if op.Now == decision.OwnClock {
 			op.Now = time.Now().UnixMilli()
 		}
-		return careless{d.Storage}.Do(ctx, key, l, op)
+		return careless{d.Storage}.Do(ctx, key, l, within, op)
 	case d.leaseless:
 		st, rev, err := d.Get(ctx, key)
 		var s decision.State
@@ -428,7 +428,7 @@ func (d *decider) Do(ctx context.Context, key string, l *decision.Limits, op dec
 		op.Cost = max(0, op.Cost-1)
 	case d.still:
 		before, rev, _ := d.Get(ctx, key)
-		a, err := d.Storage.Do(ctx, key, l, op)
+		a, err := d.Storage.Do(ctx, key, l, within, op)
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		if before.Data != nil {
@@ -446,7 +446,7 @@ func (d *decider) Do(ctx context.Context, key string, l *decision.Limits, op dec
 			_ = d.Set(ctx, key, storage.State{Now: op.Now, Until: decision.Never}, rev)
 		}
 	}
-	return d.Storage.Do(ctx, key, l, op)
+	return d.Storage.Do(ctx, key, l, within, op)
 }
 
 func (d *decider) Get(ctx context.Context, key string) (storage.State, storage.Revision, error) {
@@ -460,7 +460,10 @@ func (d *decider) Get(ctx context.Context, key string) (storage.State, storage.R
 // careless is plain that takes a conflict for a success.
 type careless struct{ s storage.Storage }
 
-func (c careless) Do(ctx context.Context, key string, l *decision.Limits, op decision.Op) (a decision.Answer, err error) {
+func (c careless) Do(ctx context.Context, key string, l *decision.Limits, within []storage.Within, op decision.Op) (a decision.Answer, err error) {
+	if len(within) > 0 {
+		return decision.Answer{}, storage.ErrApart
+	}
 	stored, rev, err := c.s.Get(ctx, key)
 	if err != nil {
 		return a, err
@@ -508,16 +511,16 @@ func (r *teller) List(ctx context.Context, each func(storage.Entry) error) error
 	})
 }
 
-// looseJoint decides within shared limits beside its storage. Without leaves them out; otherwise what another has stored
+// loose decides within shared limits beside its storage. Without leaves them out; otherwise what another has stored
 // meanwhile is overwritten.
-type looseJoint struct {
+type loose struct {
 	*memory.Storage
 	without bool
 }
 
-func (s *looseJoint) DoWithin(ctx context.Context, key string, l *decision.Limits, within []storage.Within, op decision.Op) (decision.Answer, error) {
-	if s.without {
-		return s.Do(ctx, key, l, op)
+func (s *loose) Do(ctx context.Context, key string, l *decision.Limits, within []storage.Within, op decision.Op) (decision.Answer, error) {
+	if s.without || len(within) == 0 {
+		return s.Storage.Do(ctx, key, l, nil, op)
 	}
 	keys := []string{key}
 	for _, w := range within {

@@ -29,7 +29,6 @@ import (
 func Run(t *testing.T, open func(*testing.T) storage.Storage) {
 	s := open(t)
 	_, isAtomic := s.(storage.Atomic)
-	_, isJoint := s.(storage.Joint)
 	_, isReader := s.(storage.Reader)
 	_, isLister := s.(storage.Lister)
 	_, closes := s.(io.Closer)
@@ -54,7 +53,7 @@ func Run(t *testing.T, open func(*testing.T) storage.Storage) {
 		{"AtomicOnStateThatWasSet", isAtomic, testAtomicOnSetState},
 		{"AtomicConcurrent", isAtomic, testAtomicConcurrent},
 		{"AtomicOwnClock", isAtomic, testAtomicOwnClock},
-		{"JointConcurrent", isJoint, testJointConcurrent},
+		{"AtomicWithin", isAtomic, testAtomicWithin},
 		{"AtomicCancelledContext", isAtomic, testAtomicCancelled},
 		{"Read", isReader, testRead},
 		{"List", isLister, testList},
@@ -383,7 +382,7 @@ func testClosed(t *testing.T, s storage.Storage) {
 		t.Errorf("Set after Close = %v, want an error of its own", err)
 	}
 	if a, ok := s.(storage.Atomic); ok {
-		if _, err := a.Do(t.Context(), "k", limits(1, 1), decision.Op{Kind: decision.GetDelay, Now: decision.OwnClock}); err == nil {
+		if _, err := a.Do(t.Context(), "k", limits(1, 1), nil, decision.Op{Kind: decision.GetDelay, Now: decision.OwnClock}); err == nil {
 			t.Error("Do after Close succeeded")
 		}
 	}
