@@ -6,6 +6,9 @@ help: ## What there is
 demo: ## Watch two consumers keep a dozen shops exactly at their limits, in under a minute
 	@go build -C examples/demo -o ../../bin/demo . && scripts/servers run rabbitmq redis -- bin/demo
 
+recording: ## Record the demo's screen into docs/demo.svg
+	@go build -C examples/demo -o ../../bin/demo . && scripts/servers run rabbitmq redis -- bin/demo -record docs/demo.svg
+
 dashboard: ## Check that each panel of the dashboard shows data of the demo, and draw them into docs/dashboard.svg
 	@go build -C examples/demo -o ../../bin/demo . && go build -C examples/observability -o ../../bin/panels ./panels
 	@scripts/servers run rabbitmq redis -- bin/panels -dashboard examples/observability/dashboard.json \
