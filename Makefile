@@ -1,4 +1,4 @@
-.PHONY: help demo dashboard pictures test kills rabbitmq4 lint fuzz compare
+.PHONY: help demo recording dashboard pictures drawings prose site test kills rabbitmq4 lint fuzz compare
 
 help: ## What there is
 	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -17,6 +17,15 @@ dashboard: ## Check that each panel of the dashboard shows data of the demo, and
 pictures: ## Draw the limits page over the demo into docs/page-*.png; takes Chromium
 	@go build -C examples/demo -o ../../bin/demo . && go run ./scripts/pictures -into docs bin/demo
 
+drawings: ## Draw the charts of README.md and docs/concepts.md anew, from runs in virtual time
+	@go run ./scripts/drawings -into docs
+
+prose: ## List long sentences and headless clauses in all pages, comments and texts
+	@go run ./scripts/prose -go
+
+site: ## Build the searchable documentation into bin/site
+	@scripts/site
+
 test: ## Run all tests against real servers, with the race detector
 	@scripts/test
 
@@ -33,5 +42,5 @@ fuzz: ## Fuzz the decision, the limiter and the parsers, a minute each
 	@for p in ./decision ./storage ./limiter ./provider; do for f in $$(go test $$p -list '^Fuzz' | grep '^Fuzz'); do \
 		go test $$p -run '^$$' -fuzz "^$$f\$$" -fuzztime 1m -fuzzminimizetime 100x || exit 1; done; done
 
-compare: ## Run every comparison of the README, and write its figures anew
+compare: ## Run every comparison, and write the figures of docs/speed.md anew
 	@scripts/compare
