@@ -1,5 +1,5 @@
-// Publish declares a quorum queue and publishes messages to it, each with a shop's name as its body: work for
-// examples/rabbitmq.
+// Publish declares a quorum queue and publishes messages to it, each with a shop's name as its body and in its
+// header "shop": work for examples/rabbitmq, examples/consumer and examples/middleware.
 //
 //	go run ./examples/publish -messages 12 shop-1 shop-2
 package main
@@ -46,7 +46,7 @@ func publish(ctx context.Context, url, queue string, messages int, shops []strin
 	for range messages {
 		for _, shop := range shops {
 			confirmed, err := ch.PublishWithDeferredConfirmWithContext(ctx, "", queue, false, false,
-				amqp.Publishing{Body: []byte(shop), DeliveryMode: amqp.Persistent})
+				amqp.Publishing{Headers: amqp.Table{"shop": shop}, Body: []byte(shop), DeliveryMode: amqp.Persistent})
 			if err != nil {
 				return err
 			}
