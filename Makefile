@@ -35,7 +35,7 @@ kills: ## Kill consumers, Redis and RabbitMQ for a minute of each kind, and coun
 rabbitmq4: ## Run the consumer's tests against RabbitMQ 4.0 and 4.3, in folders of newer Debian releases; takes root
 	@scripts/rabbitmq4
 
-lint: ## Check format, vet, staticcheck, go.mod, dependencies and known vulnerabilities
+lint: ## Check format, vet, staticcheck, go.mod, spelling, dependencies and known vulnerabilities
 	@scripts/lint
 
 fuzz: ## Fuzz the decision, the limiter and the parsers, a minute each

@@ -20,12 +20,15 @@ import (
 	"github.com/drip-go/drip/simulate"
 )
 
+// drawings are the files, and what draws them.
+var drawings = map[string]func() (string, error){"retry-after.svg": retryAfter, "bucket.svg": bucket}
+
 func main() {
 	log.SetFlags(0)
 	log.SetPrefix("drawings: ")
 	into := flag.String("into", "docs", "the `folder` for the drawings")
 	flag.Parse()
-	for name, draw := range map[string]func() (string, error){"retry-after.svg": retryAfter, "bucket.svg": bucket} {
+	for name, draw := range drawings {
 		text, err := draw()
 		if err == nil {
 			err = os.WriteFile(filepath.Join(*into, name), []byte(text), 0o644)
