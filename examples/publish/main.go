@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"log"
 	"os"
+	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 )
@@ -26,9 +27,26 @@ func main() {
 	fmt.Printf("%d messages are in the queue %s\n", *messages*flag.NArg(), *queue)
 }
 
+// dial waits up to half a minute for a broker that has just been started.
+func dial(ctx context.Context, url string) (*amqp.Connection, error) {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	for {
+		conn, err := amqp.Dial(url)
+		if err == nil {
+			return conn, nil
+		}
+		select {
+		case <-time.After(500 * time.Millisecond):
+		case <-ctx.Done():
+			return nil, err
+		}
+	}
+}
+
 // publish returns when the broker has confirmed each message.
 func publish(ctx context.Context, url, queue string, messages int, shops []string) error {
-	conn, err := amqp.Dial(url)
+	conn, err := dial(ctx, url)
 	if err != nil {
 		return err
 	}
