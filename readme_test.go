@@ -66,6 +66,13 @@ func TestLinks(t *testing.T) {
 	}
 }
 
+// The README stays a first screen and a start: details are in docs.
+func TestReadmeIsShort(t *testing.T) {
+	if n := strings.Count(pages(t)["README.md"], "\n"); n > 150 {
+		t.Errorf("%d lines; at most 150", n)
+	}
+}
+
 // Every page below docs is in the index, docs/README.md.
 func TestIndex(t *testing.T) {
 	all := pages(t)

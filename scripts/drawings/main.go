@@ -39,16 +39,17 @@ func main() {
 	}
 }
 
-// svg surrounds a drawing with what all have: colours for light and dark pages.
+// svg adds the colours for light and dark screens. The drawing has a background, because a page may be light on a dark screen.
 func svg(width, height int, title, body string) string {
 	return fmt.Sprintf(`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" width="%[1]d" height="%[2]d">
 <title>%s</title>
 <style>
-text{font:13px system-ui,sans-serif;fill:#24292f}
+text{font:13px system-ui,sans-serif;fill:#24292f}.page{fill:#fff}
 .soft{fill:#57606a}.strong{font-weight:600}.end{text-anchor:end}.middle{text-anchor:middle}
 .drip{fill:#0072b2}.other{fill:#d55e00}.grid{stroke:#d0d7de}.line{fill:none;stroke:#0072b2;stroke-width:2}
-@media(prefers-color-scheme:dark){text{fill:#e6edf3}.soft{fill:#9198a1}.drip{fill:#56b4e9}.other{fill:#e69f00}.grid{stroke:#3d444d}.line{stroke:#56b4e9}}
+@media(prefers-color-scheme:dark){text{fill:#e6edf3}.page{fill:#0d1117}.soft{fill:#9198a1}.drip{fill:#56b4e9}.other{fill:#e69f00}.grid{stroke:#3d444d}.line{stroke:#56b4e9}}
 </style>
+<rect width="100%%" height="100%%" class="page"/>
 %s</svg>
 `, width, height, title, body)
 }
