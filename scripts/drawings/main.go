@@ -71,7 +71,7 @@ func retryAfter() (string, error) {
 		{"outage-1h", "an hour without a consumer"},
 	}
 	bottom := top + row*len(scenarios)
-	b.WriteString(`<text x="16" y="24" class="strong">Postponements of a message, on average</text>` + "\n")
+	b.WriteString(`<text x="16" y="24" class="strong">Postponements of a message, on average (logarithmic)</text>` + "\n")
 	fmt.Fprintf(&b, `<rect x="%d" y="34" width="12" height="12" class="drip"/><text x="%d" y="45">drip</text>`+"\n", left, left+18)
 	fmt.Fprintf(&b, `<rect x="%d" y="34" width="12" height="12" class="other"/><text x="%d" y="45">a limiter that answers "retry after"</text>`+"\n", left+70, left+88)
 	for v := smallest; v <= 1000; v *= 10 {
