@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/url"
+	"strings"
 	"sync"
 	"time"
 
@@ -84,8 +85,12 @@ const (
 	wayTooEarly = time.Second
 )
 
+// ErrBroker is the error of Consume when the broker does not delay messages: it is no RabbitMQ 4.3 or later.
+var ErrBroker = errors.New("it takes RabbitMQ 4.3 or later")
+
 // Consume handles messages of the queue until ctx ends, and returns when what is in hand has ended; the handlers' context
-// ends worker.DrainTime after ctx. It returns an error when it can't begin. Once it has begun it reconnects whatever happens; what was in hand then is delivered again.
+// ends worker.DrainTime after ctx. It returns an error when it can't begin. Once it has begun it reconnects whatever happens;
+// what was in hand then is delivered again.
 func (l *Limit) Consume(ctx context.Context, q Queue, handle func(context.Context, *amqp.Message) error) error {
 	switch {
 	case q.URL == "" || q.Name == "":
@@ -123,11 +128,14 @@ type session struct {
 
 func open(ctx context.Context, q Queue) (s session, err error) {
 	if s.conn, err = amqp.Dial(ctx, q.URL, q.Conn); err != nil {
+		if strings.Contains(err.Error(), "protocol version 0.9.1") { // RabbitMQ 3 without its plugin
+			err = fmt.Errorf("%w: %w", ErrBroker, err)
+		}
 		return s, err
 	}
 	var channel *amqp.Session
 	if version, _ := s.conn.Properties()["version"].(string); !delays(version) {
-		err = fmt.Errorf("RabbitMQ %q does not delay messages; it takes 4.3 or later", version)
+		err = fmt.Errorf("%w: RabbitMQ %q does not delay messages", ErrBroker, version)
 	} else {
 		channel, err = s.conn.NewSession(ctx, nil)
 	}

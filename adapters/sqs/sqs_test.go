@@ -16,6 +16,7 @@ import (
 
 	"github.com/drip-go/drip"
 	"github.com/drip-go/drip/internal/servers"
+	"github.com/drip-go/drip/internal/sqsmodel"
 	"github.com/drip-go/drip/worker"
 	"github.com/drip-go/drip/workertest"
 )
@@ -29,9 +30,13 @@ func TestMain(m *testing.M) {
 	os.Exit(servers.Main(m))
 }
 
+// useSQS takes the server at DRIP_SQS_URL, which must know the credentials test and test, or a model.
 func useSQS(t testing.TB) {
-	s := &server{queues: map[string]messages{}}
-	h := httptest.NewServer(s)
+	if url := os.Getenv("DRIP_SQS_URL"); url != "" {
+		os.Setenv(variable, url)
+		return
+	}
+	h := httptest.NewServer(sqsmodel.New())
 	t.Cleanup(func() { h.CloseClientConnections(); h.Close() })
 	os.Setenv(variable, h.URL)
 }
