@@ -60,7 +60,7 @@ func LimitRequests(l Limiter, entity EntityFunc, request func(*amqp.Delivery) dr
 			now := time.Now()
 			m := open(*d, now, true)
 			user := m.delivery()
-			limited, err := w.Open(user, m.trip())
+			limited, err := w.Open(user, m.Note)
 			stored := false
 			if err == nil {
 				err = limit(ctx, w, limited, &m, func(running context.Context) error { return next.Handle(running, user) }, func(delay time.Duration) error {
@@ -86,7 +86,7 @@ func limit(ctx context.Context, w *limited, l *worker.Message, m *message, run f
 	if now > m.expires() {
 		return fmt.Errorf("consumer: %w", ErrExpired)
 	}
-	if rest := m.due - now; rest > 0 {
+	if rest := m.due() - now; rest > 0 {
 		return postpone(time.Duration(rest) * time.Millisecond)
 	}
 	a, err := ask(ctx, ctx, w, l, nil)

@@ -84,8 +84,8 @@ func TestTakeHolds(t *testing.T) {
 		send := func(tag uint64, delay time.Duration) {
 			m := message{Delivery: numberedDelivery(tag)}
 			m.postponeBy(delay)
-			m.first = time.Now().UnixMilli()
-			due[m.MessageId] = time.UnixMilli(m.due)
+			m.First = time.Now()
+			due[m.MessageId] = m.Due
 			m.Headers = amqp.Table{headerNote: m.note()}
 			b.outstanding[tag], b.wanted[tag] = true, delay < early*time.Millisecond
 			deliveries <- m.Delivery
@@ -128,7 +128,7 @@ func TestFarNeverRuns(t *testing.T) {
 		from := newSettling(b, 1)
 		d := &delivery{message: message{Delivery: numberedDelivery(1)}, from: from, tag: from.received(1), back: true, far: true}
 		d.postponeBy(100 * time.Millisecond)
-		if _, wait := placeFor(&wheel.Standard, time.Now().UnixMilli(), d.due, true); wait {
+		if _, wait := placeFor(&wheel.Standard, time.Now().UnixMilli(), d.due(), true); wait {
 			t.Fatal("the delay queues serve it")
 		}
 		go s.process(d)

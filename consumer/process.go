@@ -67,7 +67,7 @@ func (s *session) advance(d *delivery) error {
 	m.visit.due(m)
 	user := m.delivery()
 	var err error
-	d.limited, err = s.worker.Open(user, m.trip())
+	d.limited, err = s.worker.Open(user, m.Note)
 	m.entity = d.limited.Entity
 	if err != nil {
 		return s.failed(d, err)
@@ -76,7 +76,7 @@ func (s *session) advance(d *delivery) error {
 	switch {
 	case d.back && time.Now().UnixMilli() > m.expires():
 		return s.bury(m, reasonExpired, nil)
-	case d.back && m.attempts >= int64(s.o.Attempts):
+	case d.back && m.Attempts >= s.o.Attempts:
 		return s.bury(m, reasonFailed, errBuriedLate)
 	}
 	in := rooms{s.fresh, s.handlers}
@@ -145,7 +145,7 @@ func (s *session) ask(d *delivery, in rooms) (a drip.Admission, err error) {
 		}
 	}()
 	a, err = ask(d.visit.context(s.broken), s.waiting, s.worker, d.limited, in)
-	d.ticket = d.limited.Note.Ticket
+	d.Ticket = d.limited.Note.Ticket
 	return a, err
 }
 
@@ -180,14 +180,14 @@ func (s *session) failed(d *delivery, cause error) error {
 		return s.broken.Err()
 	}
 	if d.limited == nil {
-		d.limited = &worker.Message{Note: d.trip(), ID: d.MessageId}
+		d.limited = &worker.Message{Note: d.Note, ID: d.MessageId}
 	}
 	return s.follow(&d.message, s.worker.Fail(d.visit.context(s.broken), d.limited, cause))
 }
 
 // follow does what the outcome of a delivery says.
 func (s *session) follow(m *message, out worker.Outcome) error {
-	m.takes(out.Note)
+	m.Note = out.Note
 	switch out.Kind {
 	case worker.Done:
 		return nil
@@ -219,7 +219,7 @@ func (s *session) follow(m *message, out worker.Outcome) error {
 
 // put sends the message to wait, unless it has expired when that is over. Cause is why it is tried again, if it has failed.
 func (s *session) put(m *message, cause error) error {
-	if m.due > m.expires() {
+	if m.due() > m.expires() {
 		return s.bury(m, reasonExpired, cause)
 	}
 	err := s.store(m)
@@ -261,7 +261,7 @@ func (s *session) bury(m *message, reason string, cause error) error {
 		m.visit.became(wasForwarded, "")
 		return s.store(m)
 	case err == nil && reason != reasonFailed: // of which failed tells
-		s.o.Logger.WarnContext(m.visit.context(s.broken), "a message went to the dead letters", "reason", reason, "message_id", m.MessageId, "postponements", m.postponements, "age", m.age())
+		s.o.Logger.WarnContext(m.visit.context(s.broken), "a message went to the dead letters", "reason", reason, "message_id", m.MessageId, "postponements", m.Postponements, "age", m.Age())
 	}
 	return err
 }

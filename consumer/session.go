@@ -264,20 +264,20 @@ func (s *session) take(from *settling, deliveries <-chan amqp.Delivery, back boo
 			m := &delivery{message: open(d, now, back), from: from, tag: from.received(d.DeliveryTag), back: back}
 			m.Acknowledger = acknowledged{}
 			m.visit = s.telemetry.receive(&m.message, back)
-			if back && m.due > now.UnixMilli() {
+			if back && m.due() > now.UnixMilli() {
 				s.delays.dropped(d.Headers)
 			}
-			_, m.far, _ = s.delays.place(now.UnixMilli(), m.due)
-			if m.far || m.due <= now.UnixMilli() {
+			_, m.far, _ = s.delays.place(now.UnixMilli(), m.due())
+			if m.far || m.due() <= now.UnixMilli() {
 				w.do(m)
 				continue
 			}
-			m.at = min(m.due, now.Add(longestHeld).UnixMilli())
+			m.at = min(m.due(), now.Add(longestHeld).UnixMilli())
 			soon.add(m)
 		case <-timer.C:
 			now := time.Now().UnixMilli()
 			soon.release(now, func(d *delivery) {
-				d.far = d.due > now
+				d.far = d.due() > now
 				w.do(d)
 			})
 			set = 0

@@ -75,7 +75,7 @@ func TestHeadersNamedLikeOurs(t *testing.T) {
 	now := time.Now()
 	for _, trusted := range []bool{false, true} {
 		m := open(d, now, trusted)
-		if !reflect.DeepEqual(m.Headers, theirs) || m.attempts != 0 || !m.ticket.IsZero() {
+		if !reflect.DeepEqual(m.Headers, theirs) || m.Attempts != 0 || !m.Ticket.IsZero() {
 			t.Errorf("the message is %+v", m)
 		}
 	}
