@@ -1,9 +1,11 @@
 package consumer
 
 import (
+	"container/list"
 	"context"
 	"errors"
 	"maps"
+	"math"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -11,6 +13,68 @@ import (
 	"github.com/drip-go/drip"
 	"github.com/drip-go/drip/worker"
 )
+
+// delivery is a message in hand.
+type delivery struct {
+	message
+	limited *worker.Message // what the limit is asked with, once its entity is known
+	from    *settling
+	tag     *list.Element
+	back    bool  // from the due queue
+	far     bool  // not due for so long that it goes to a delay queue again
+	at      int64 // when it is held until, ms since 1970
+}
+
+// longestHeld is how long a message is held for which there is no delay queue. Then it makes a trip to the end of the queue of
+// due messages, if there is still none.
+const longestHeld = time.Minute
+
+// take has each delivery processed, as it comes or when it is due, until there are no more.
+func (s *session) take(from *settling, deliveries <-chan amqp.Delivery, back bool) {
+	w := workers{process: s.process, running: &s.inHand}
+	defer w.close()
+	var soon dueHeap
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for set := int64(0); ; {
+		select {
+		case d, ok := <-deliveries:
+			if !ok {
+				s.stopWaiting()
+				soon.release(math.MaxInt64, w.do)
+				return
+			}
+			if _, ok := d.Headers["x-stream-offset"]; ok && !back && s.suspect(d) {
+				return
+			}
+			now := time.Now()
+			m := &delivery{message: open(d, now, back), from: from, tag: from.received(d.DeliveryTag), back: back}
+			m.Acknowledger = acknowledged{}
+			m.visit = s.telemetry.receive(&m.message, back)
+			if back && m.due() > now.UnixMilli() {
+				s.delays.dropped(d.Headers)
+			}
+			_, m.far, _ = s.delays.place(now.UnixMilli(), m.due())
+			if m.far || m.due() <= now.UnixMilli() {
+				w.do(m)
+				continue
+			}
+			m.at = min(m.due(), now.Add(longestHeld).UnixMilli())
+			soon.add(m)
+		case <-timer.C:
+			now := time.Now().UnixMilli()
+			soon.release(now, func(d *delivery) {
+				d.far = d.due() > now
+				w.do(d)
+			})
+			set = 0
+		}
+		if next := soon.next(); next != set && next != 0 {
+			timer.Reset(time.Until(time.UnixMilli(next)))
+			set = next
+		}
+	}
+}
 
 // process brings one delivery to its end: acknowledged when the message is done or safe elsewhere, else given
 // back to the broker.
@@ -107,9 +171,9 @@ var errBuriedLate = errors.New("its last attempt has failed, and the dead letter
 // has places in its rooms.
 func (s *session) admit(d *delivery, in rooms) (drip.Admission, error) {
 	m := &d.message
-	var place *seat
+	var place *heldSlot
 	var sat time.Time
-	defer func() { s.deck.leave(m.entity, place) }()
+	defer func() { s.held.leave(m.entity, place) }()
 	for {
 		a, err := s.ask(d, in)
 		if err != nil || a.Delay == 0 {
@@ -119,7 +183,7 @@ func (s *session) admit(d *delivery, in rooms) (drip.Admission, error) {
 			return a, nil
 		}
 		if place == nil {
-			if place = s.deck.sit(m.entity, m.Priority); place == nil {
+			if place = s.held.enter(m.entity, m.Priority); place == nil {
 				return a, nil
 			}
 			sat = time.Now()
@@ -127,7 +191,7 @@ func (s *session) admit(d *delivery, in rooms) (drip.Admission, error) {
 		if time.Since(sat)+a.Delay > patience {
 			return a, nil
 		}
-		s.deck.wait(s.waiting, place, a.Delay, a.Bound == drip.BoundTokens)
+		s.held.wait(s.waiting, place, a.Delay, a.Bound == drip.BoundTokens)
 		if s.waiting.Err() != nil {
 			return a, s.waiting.Err()
 		}
@@ -152,7 +216,7 @@ func (s *session) ask(d *delivery, in rooms) (a drip.Admission, err error) {
 // operate runs a message that was admitted, gives its places back and takes the step that follows.
 func (s *session) operate(d *delivery, user *amqp.Delivery, in rooms) error {
 	out := func() worker.Outcome {
-		defer s.deck.wake(d.entity)
+		defer s.held.wake(d.entity)
 		defer in.leave(d.entity)
 		return s.worker.Run(d.visit.context(s.broken), d.limited, func(running context.Context) error {
 			return s.o.Handler.Handle(running, user)

@@ -18,7 +18,7 @@ import (
 // What is held is given away in the order in which it is due, at its time and not before.
 func TestHeld(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
-	var h held
+	var h dueHeap
 	kept := 0
 	for now := int64(0); now < 10_000; now += rnd.Int64N(100) {
 		for range rnd.IntN(20) {
