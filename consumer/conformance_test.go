@@ -90,7 +90,7 @@ func (q *conforming) Consume(ctx context.Context, l Limiter, handle func(context
 	return c.Run(ctx)
 }
 
-// looped is a queue whose consumer is the loop of docs/consumer.md.
+// looped is a queue whose consumer is a loop around Limit, as that of examples/middleware.
 type looped struct{ *conforming }
 
 func openLoop(ctx context.Context, url, name string) (workertest.Queue, error) {
@@ -137,7 +137,8 @@ func (q looped) loop(ctx context.Context, l Limiter, h Handler) error {
 	for range 50 {
 		hands.Go(func() {
 			for d := range deliveries {
-				if err := handle(ctx, &d); err == nil {
+				// A postponement that is cut off may be there all the same: what is in hand ends in good order.
+				if err := handle(context.WithoutCancel(ctx), &d); err == nil {
 					d.Ack(false)
 				} else {
 					sleep(ctx, 100*time.Millisecond)

@@ -32,7 +32,8 @@ type Middleware func(Handler) Handler
 // Limit returns a middleware for a consume loop of your own. A message that may run now goes to the next handler,
 // in the form its publisher gave it; one that may not is handed to p, which puts it off, and so is one whose
 // handler was Throttled. Either way nil means: acknowledge the delivery. Acknowledge in the loop, therefore: a
-// postponed message never reaches the handler.
+// postponed message never reaches the handler. Call it with a context that does not end with the loop, such as
+// context.WithoutCancel makes: a postponement that is cut off may be published all the same, and its message comes twice.
 //
 // While the limiter gives no answer, the message waits for one until ctx ends, and after five minutes it is put off. When
 // [IsPermanent] tells that an error will not go away, reject the message without requeueing it. After any other error let
