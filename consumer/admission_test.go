@@ -284,21 +284,21 @@ func TestFailOpen(t *testing.T) {
 	stop()
 }
 
-// The deck wakes who has sat longest among those who wait, and has no more seats than it is told.
+// The queue wakes the first of those that wait for a token, and has no more slots than it is told.
 func TestDeck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := &deck{seats: map[string][]*seat{}, most: 2}
-		first, second := k.sit("shop", 0), k.sit("shop", 0)
-		if k.sit("other", 0) != nil {
-			t.Error("a third of two seats was taken")
+		k := &heldQueue{slots: map[string][]*heldSlot{}, most: 2}
+		first, second := k.enter("shop", 0), k.enter("shop", 0)
+		if k.enter("other", 0) != nil {
+			t.Error("a third of two slots was taken")
 		}
 		woken := make(chan int, 2)
-		wait := func(s *seat, n int) { k.wait(t.Context(), s, time.Hour, true); woken <- n }
+		wait := func(s *heldSlot, n int) { k.wait(t.Context(), s, time.Hour, true); woken <- n }
 		go wait(second, 2)
 		synctest.Wait()
 		k.wake("shop") // the first asks just now
 		if n := <-woken; n != 2 {
-			t.Errorf("seat %d was woken", n)
+			t.Errorf("slot %d was woken", n)
 		}
 		go wait(first, 1)
 		go wait(second, 2)
@@ -306,7 +306,7 @@ func TestDeck(t *testing.T) {
 		k.wake("nobody")
 		k.wake("shop")
 		if n := <-woken; n != 1 {
-			t.Errorf("seat %d was woken, want the first", n)
+			t.Errorf("slot %d was woken, want the first", n)
 		}
 		began := time.Now()
 		<-woken
@@ -315,8 +315,8 @@ func TestDeck(t *testing.T) {
 		}
 		k.leave("shop", first)
 		k.leave("shop", second)
-		if k.taken != 0 || len(k.seats) != 0 {
-			t.Errorf("%d seats of %d entities are left", k.taken, len(k.seats))
+		if k.taken != 0 || len(k.slots) != 0 {
+			t.Errorf("%d slots of %d entities are left", k.taken, len(k.slots))
 		}
 	})
 }

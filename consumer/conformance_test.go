@@ -2,34 +2,43 @@ package consumer
 
 import (
 	"context"
-	"os"
+	"sync"
 	"testing"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/drip-go/drip/internal/servers"
 	"github.com/drip-go/drip/workertest"
 )
 
-var conformance = workertest.Adapter{Open: openQueue, Late: 100 * time.Millisecond, Again: 5 * time.Second}
-
-const brokerVariable = "DRIP_TEST_RABBITMQ"
+var (
+	conformance = workertest.Adapter{Name: "Consumer", Open: openQueue, Late: 100 * time.Millisecond, Again: 5 * time.Second}
+	limiting    = workertest.Adapter{Name: "Limit", Open: openLoop, Late: 300 * time.Millisecond, Again: 5 * time.Second}
+)
 
 // The consumer keeps the rules of every queue's adapter.
 func TestAdapter(t *testing.T) {
-	os.Setenv(brokerVariable, useBroker(t))
-	workertest.Run(t, conformance)
+	workertest.Run(t, conformance, useBroker(t))
+}
+
+// Processes and servers are killed, under a Consumer and under a loop around Limit.
+func TestKills(t *testing.T) {
+	for _, a := range []workertest.Adapter{conformance, limiting} {
+		t.Run(a.Name, func(t *testing.T) {
+			workertest.Kills(t, a, func(t *testing.T) workertest.Server { return servers.OwnRabbitMQ(t) })
+		})
+	}
 }
 
 func BenchmarkAdapter(b *testing.B) {
-	os.Setenv(brokerVariable, useBroker(b))
-	workertest.Benchmark(b, conformance)
+	workertest.Benchmark(b, conformance, useBroker(b))
 }
 
 type conforming struct{ url, name string }
 
-func openQueue(_ context.Context, name string) (workertest.Queue, error) {
-	q := &conforming{os.Getenv(brokerVariable), name}
+func openQueue(_ context.Context, url, name string) (workertest.Queue, error) {
+	q := &conforming{url, name}
 	return q, q.with(func(ch *amqp.Channel) error {
 		_, err := ch.QueueDeclare(name, true, false, false, false, amqp.Table{amqp.QueueTypeArg: "quorum"})
 		return err
@@ -79,6 +88,67 @@ func (q *conforming) Consume(ctx context.Context, l Limiter, handle func(context
 		return err
 	}
 	return c.Run(ctx)
+}
+
+// looped is a queue whose consumer is a loop around Limit, as that of examples/middleware.
+type looped struct{ *conforming }
+
+func openLoop(ctx context.Context, url, name string) (workertest.Queue, error) {
+	q, err := openQueue(ctx, url, name)
+	return looped{q.(*conforming)}, err
+}
+
+// Consume begins again when it has lost its connection.
+func (q looped) Consume(ctx context.Context, l Limiter, handle func(context.Context, workertest.Message) error) error {
+	h := HandlerFunc(func(ctx context.Context, d *amqp.Delivery) error {
+		return handle(ctx, workertest.Message{ID: d.MessageId, Entity: d.Type})
+	})
+	for ctx.Err() == nil {
+		_ = q.loop(ctx, l, h)
+		sleep(ctx, firstBackoff)
+	}
+	return nil
+}
+
+func (q looped) loop(ctx context.Context, l Limiter, h Handler) error {
+	conn, err := dial(ctx, q.url, amqp.Config{}, "looping")
+	if err != nil {
+		return err
+	}
+	defer closeConnection(conn)
+	ch, err := conn.Channel()
+	if err == nil {
+		err = ch.Qos(50, 0, false)
+	}
+	if err != nil {
+		return err
+	}
+	delays, err := OpenDelayQueues(ctx, DelayQueuesOptions{URL: q.url, Queue: q.name})
+	if err != nil {
+		return err
+	}
+	defer delays.Close()
+	deliveries, err := ch.ConsumeWithContext(ctx, q.name, "", false, false, false, false, nil)
+	if err != nil {
+		return err
+	}
+	handle := Limit(l, func(d *amqp.Delivery) (string, error) { return d.Type, nil }, delays)(h).Handle
+	var hands sync.WaitGroup
+	for range 50 {
+		hands.Go(func() {
+			for d := range deliveries {
+				// A postponement that is cut off may be there all the same: what is in hand ends in good order.
+				if err := handle(context.WithoutCancel(ctx), &d); err == nil {
+					d.Ack(false)
+				} else {
+					sleep(ctx, 100*time.Millisecond)
+					d.Nack(false, true)
+				}
+			}
+		})
+	}
+	hands.Wait()
+	return nil
 }
 
 // ConsumeBare handles messages as they come, in order.

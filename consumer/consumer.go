@@ -161,7 +161,7 @@ type Options struct {
 type Consumer struct {
 	o      Options
 	worker *limited
-	deck   *deck
+	held   *heldQueue
 	delays *DelayQueues
 
 	fresh, handlers *places // of the work queue's messages, and of all
@@ -228,7 +228,7 @@ func New(o Options) (*Consumer, error) {
 	c := &Consumer{
 		o:      o,
 		worker: w,
-		deck:   &deck{seats: map[string][]*seat{}, most: o.Hold / 2},
+		held:   &heldQueue{slots: map[string][]*heldSlot{}, most: o.Hold / 2},
 		delays: delays,
 		fresh:  newPlaces(o.Prefetch), handlers: newPlaces(o.Handlers),
 	}

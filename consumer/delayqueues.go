@@ -206,12 +206,12 @@ func (q *DelayQueues) Close() error {
 func (q *DelayQueues) Postpone(ctx context.Context, d *amqp.Delivery, delay time.Duration) error {
 	now := time.Now()
 	m := open(*d, now, true)
-	if m.due <= now.UnixMilli() { // else it goes on with a trip that was longer than the queues are
-		m.postponements++
+	if m.due() <= now.UnixMilli() { // else it goes on with a trip that was longer than the queues are
+		m.Postponements++
 	}
-	m.ticket, _ = ctx.Value(ticketKey{}).(drip.Ticket) // without one it is a newcomer
+	m.Ticket, _ = ctx.Value(ticketKey{}).(drip.Ticket) // without one it is a newcomer
 	m.postponeBy(delay)
-	if m.due > m.expires() {
+	if m.due() > m.expires() {
 		return fmt.Errorf("consumer: postpone a message of %q by %v: %w", q.target, delay, ErrExpired)
 	}
 	if err := q.put(ctx, ctx, &m); err != nil {
@@ -225,7 +225,7 @@ func (q *DelayQueues) Postpone(ctx context.Context, d *amqp.Delivery, delay time
 // For patience see publish.
 func (q *DelayQueues) put(ctx, patience context.Context, m *message) error {
 	for redeclared, refused := false, 0; ; {
-		p, wait, err := q.place(time.Now().UnixMilli(), m.due)
+		p, wait, err := q.place(time.Now().UnixMilli(), m.due())
 		if err == nil && wait {
 			if err = q.declare(ctx, p); err != nil && refusesDeclaration(err) {
 				q.shun(p, err)
@@ -240,7 +240,7 @@ func (q *DelayQueues) put(ctx, patience context.Context, m *message) error {
 		err = q.publisher.publish(ctx, patience, func() (string, amqp.Publishing, bool) {
 			now := time.Now().UnixMilli()
 			msg := m.copy()
-			if p, wait, err = q.place(now, m.due); wait {
+			if p, wait, err = q.place(now, m.due()); wait {
 				queue = q.name(p)
 				msg.Expiration = fmt.Sprint(p.leave - now)
 			}

@@ -36,7 +36,7 @@ func BenchmarkHand(b *testing.B) {
 		"postponed": {time.Hour, republishing(func(d *amqp.Delivery) amqp.Table { return d.Headers })},
 		"postponed, with such headers": {time.Hour, republishing(func(d *amqp.Delivery) amqp.Table {
 			m := open(*d, time.Now(), false)
-			m.postponements++
+			m.Postponements++
 			h := m.copy().Headers
 			mark(h, d.DeliveryTag)
 			return h

@@ -32,7 +32,8 @@ type Middleware func(Handler) Handler
 // Limit returns a middleware for a consume loop of your own. A message that may run now goes to the next handler,
 // in the form its publisher gave it; one that may not is handed to p, which puts it off, and so is one whose
 // handler was Throttled. Either way nil means: acknowledge the delivery. Acknowledge in the loop, therefore: a
-// postponed message never reaches the handler.
+// postponed message never reaches the handler. Call it with a context that does not end with the loop, such as
+// context.WithoutCancel makes: a postponement that is cut off may be published all the same, and its message comes twice.
 //
 // While the limiter gives no answer, the message waits for one until ctx ends, and after five minutes it is put off. When
 // [IsPermanent] tells that an error will not go away, reject the message without requeueing it. After any other error let
@@ -60,7 +61,7 @@ func LimitRequests(l Limiter, entity EntityFunc, request func(*amqp.Delivery) dr
 			now := time.Now()
 			m := open(*d, now, true)
 			user := m.delivery()
-			limited, err := w.Open(user, m.trip())
+			limited, err := w.Open(user, m.Note)
 			stored := false
 			if err == nil {
 				err = limit(ctx, w, limited, &m, func(running context.Context) error { return next.Handle(running, user) }, func(delay time.Duration) error {
@@ -86,7 +87,7 @@ func limit(ctx context.Context, w *limited, l *worker.Message, m *message, run f
 	if now > m.expires() {
 		return fmt.Errorf("consumer: %w", ErrExpired)
 	}
-	if rest := m.due - now; rest > 0 {
+	if rest := m.due() - now; rest > 0 {
 		return postpone(time.Duration(rest) * time.Millisecond)
 	}
 	a, err := ask(ctx, ctx, w, l, nil)

@@ -40,7 +40,7 @@ func TestHoldingStarvesNobody(t *testing.T) {
 
 const (
 	tightPrefetch = 2  // one for the handler of the slow entity, which has one token
-	tightHold     = 20 // of which half may wait on the deck
+	tightHold     = 20 // of which half may wait in the held queue
 	slowMessages  = 60
 )
 
@@ -134,13 +134,13 @@ func (h *holding) accounted() {
 	}
 }
 
-// decked waits until as many messages wait on the deck as may.
-func (h *holding) decked(c *Consumer) {
+// heldFull waits until as many messages wait in the held queue as may.
+func (h *holding) heldFull(c *Consumer) {
 	h.t.Helper()
 	eventually(h.t, "as many wait in hand as may", func() bool {
-		c.deck.mu.Lock()
-		defer c.deck.mu.Unlock()
-		return len(c.deck.seats["slow"]) == tightHold/2
+		c.held.mu.Lock()
+		defer c.held.mu.Unlock()
+		return len(c.held.slots["slow"]) == tightHold/2
 	})
 }
 
@@ -173,7 +173,7 @@ func (h *holding) forToken() {
 		return nil
 	})
 	h.t.Cleanup(letGo) // before the consumer is stopped
-	h.decked(c)
+	h.heldFull(c)
 	h.othersRun()
 	if running.Load() != 1 {
 		h.t.Errorf("%d messages ran with one token", running.Load())

@@ -12,7 +12,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/worker"
 )
 
 // What travels with a postponed message. But for the digits of what is counted it is of constant size, however often the
@@ -39,19 +39,10 @@ const (
 // message is a delivery as its publisher sent it, and what became of it since.
 type message struct {
 	amqp.Delivery // without our headers, with the exchange, routing key, … of the first publishing
-	travel
+	worker.Note
 	entity string // once it is known
 	stored bool   // a copy has the ticket
 	visit  *visit // its record, nil when nobody wants one
-}
-
-// travel is what a copy's note tells of its message, besides the properties that our publishing needs for itself.
-type travel struct {
-	due           int64       // ms since 1970
-	first         int64       // when it was first postponed, ms since 1970
-	postponements int64       // trips because of the limit
-	attempts      int64       // times the handler has failed
-	ticket        drip.Ticket // the booked slot, of Admit
 }
 
 // open reads a delivery. Headers come from whoever may publish to the queue: what is broken or absurd counts as
@@ -60,8 +51,9 @@ type travel struct {
 // as it was published, if it came through the default exchange, as what comes from delay queues does: who may publish to that
 // may publish to each queue.
 func open(d amqp.Delivery, now time.Time, trusted bool) message {
-	ms := now.UnixMilli()
-	m := message{Delivery: d, travel: travel{due: ms, first: ms}}
+	now = time.UnixMilli(now.UnixMilli())
+	fresh := worker.Note{Due: now, First: now}
+	m := message{Delivery: d, Note: fresh}
 	h := d.Headers
 	note, back := h[headerNote].(string)
 	if !back || d.Exchange != "" {
@@ -69,10 +61,10 @@ func open(d amqp.Delivery, now time.Time, trusted bool) message {
 	}
 	_, dead := h[headerReason].(string) // somebody has moved it back to try it again
 	if trusted || dead && d.Exchange == "" {
-		m.read(note)
+		m.read(note, now)
 	}
 	if !trusted {
-		m.travel = travel{due: ms, first: ms}
+		m.Note = fresh
 	}
 	m.Headers = amqp.Table{}
 	for name, v := range h {
@@ -115,30 +107,15 @@ func ofDeadLetter(name string) bool {
 	return false
 }
 
-// note is what a copy carries in headerNote: words name=value, the values escaped as in the query of a URL.
+// note is what a copy carries in headerNote: a Note, and then the properties that our publishing needs for itself, as words
+// name=value, the values escaped as in the query of a URL.
 func (m *message) note() string {
-	b := make([]byte, 0, 192)
-	number := func(name string, v int64) { b = strconv.AppendInt(append(b, name...), v, 10) }
+	b := append(make([]byte, 0, 192), m.Note.String()...)
 	text := func(name, v string) { b = append(append(b, name...), url.QueryEscape(v)...) }
-	if m.due > 0 {
-		number(" due=", m.due)
-	}
-	if m.first > 0 {
-		number(" first=", m.first)
-	}
-	if m.postponements > 0 {
-		number(" postponements=", m.postponements)
-	}
-	if m.attempts > 0 {
-		number(" attempts=", m.attempts)
-	}
-	if !m.ticket.IsZero() {
-		b = append(append(b, " ticket="...), m.ticket.String()...)
-	}
+	text(keyWord, m.RoutingKey)
 	if m.Exchange != "" {
 		text(" exchange=", m.Exchange)
 	}
-	text(" key=", m.RoutingKey)
 	if m.Expiration != "" {
 		text(" expiration=", m.Expiration)
 	}
@@ -148,37 +125,31 @@ func (m *message) note() string {
 	return string(b)
 }
 
+// keyWord begins the properties.
+const keyWord = " key="
+
 // read sets what note wrote, as far as it can be: what is broken or absurd counts as absent.
-func (m *message) read(note string) {
-	now := m.first
-	for word := range strings.FieldsSeq(note) {
+func (m *message) read(text string, now time.Time) {
+	note, _, _ := strings.Cut(text, keyWord)
+	m.Note = worker.ParseNote(note)
+	if m.First.After(now) {
+		m.First = now
+	}
+	if m.Due.IsZero() {
+		m.Due = now
+	}
+	for word := range strings.FieldsSeq(text[len(note):]) {
 		name, value, _ := strings.Cut(word, "=")
 		switch name {
-		case "due":
-			setNumber(&m.due, value, now+longestDelay.Milliseconds())
-		case "first":
-			setNumber(&m.first, value, now)
-		case "postponements":
-			setNumber(&m.postponements, value, math.MaxInt32)
-		case "attempts":
-			setNumber(&m.attempts, value, math.MaxInt32)
-		case "ticket":
-			m.ticket, _ = drip.ParseTicket(value)
-		case "exchange":
-			setText(&m.Exchange, value)
 		case "key":
 			setText(&m.RoutingKey, value)
+		case "exchange":
+			setText(&m.Exchange, value)
 		case "expiration": // which the broker takes off what it dead-letters
 			setText(&m.Expiration, value)
 		case "user":
 			setText(&m.UserId, value)
 		}
-	}
-}
-
-func setNumber(to *int64, from string, most int64) {
-	if v, err := strconv.ParseInt(from, 10, 64); err == nil && v >= 0 && v <= most {
-		*to = v
 	}
 }
 
@@ -208,19 +179,17 @@ const markWord = " tag="
 // postponeBy sets when the message is due. A delay below zero counts as zero.
 func (m *message) postponeBy(d time.Duration) {
 	roundUp := time.Millisecond - 1 // never early
-	m.due = time.Now().Add(min(max(d, 0), longestDelay) + roundUp).UnixMilli()
+	m.Due = time.UnixMilli(time.Now().Add(min(max(d, 0), longestDelay) + roundUp).UnixMilli())
 }
 
-// age is the time since the message was first postponed.
-func (m *message) age() time.Duration {
-	return time.Duration(time.Now().UnixMilli()-m.first) * time.Millisecond
-}
+// due is when it is, in ms since 1970.
+func (m *message) due() int64 { return m.Due.UnixMilli() }
 
 // expires is when the message's own expiration ends, in ms since 1970. Its time is counted from the first delivery: how long
 // it was in its queue before, nobody tells.
 func (m *message) expires() int64 {
 	if ms, err := strconv.ParseInt(m.Expiration, 10, 64); err == nil && ms >= 0 && ms <= longestDelay.Milliseconds() {
-		return m.first + ms
+		return m.First.UnixMilli() + ms
 	}
 	return math.MaxInt64
 }
@@ -256,10 +225,10 @@ func (m *message) deadLetter(reason string, cause error) amqp.Publishing {
 	msg := m.publishing()
 	h := msg.Headers
 	anew := *m // should it be tried again, from the queue of due messages
-	anew.travel = travel{}
+	anew.Note = worker.Note{}
 	h[headerNote] = anew.note()
-	h[headerReason], h[headerAttempts], h[headerPostponements] = reason, m.attempts, m.postponements
-	h[headerAge], h[headerRoutingKey] = m.age().Milliseconds(), m.RoutingKey
+	h[headerReason], h[headerAttempts], h[headerPostponements] = reason, int64(m.Attempts), int64(m.Postponements)
+	h[headerAge], h[headerRoutingKey] = m.Age().Milliseconds(), m.RoutingKey
 	if m.Exchange != "" {
 		h[headerExchange] = m.Exchange
 	}

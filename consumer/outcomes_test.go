@@ -355,7 +355,7 @@ func TestGivingUpReturnsTheSlot(t *testing.T) {
 	t.Parallel()
 	b := connect(t, useBroker(t))
 	for reason, set := range map[string]func(*Options){
-		"postponed too often": func(o *Options) { o.MaxPostponements, o.Hold = 2, 1 }, // no seat on the deck
+		"postponed too often": func(o *Options) { o.MaxPostponements, o.Hold = 2, 1 }, // no slot in the held queue
 		"too old":             func(o *Options) { o.MaxAge = 200 * time.Millisecond },
 	} {
 		t.Run(reason, func(t *testing.T) {

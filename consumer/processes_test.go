@@ -33,15 +33,14 @@ type job struct {
 	Kind                   string // see children
 	RabbitMQ, Redis, Queue string
 	Step                   step   // at which a victim dies
-	Provider               string // that a caller calls
-	Loop                   bool   // whether a caller has a loop of its own
+	Provider               string // that a sharer calls
 }
 
 // children are what a process does until its context ends, by the job's kind.
-var children = map[string]func(context.Context, job) error{"checks": checks, "victim": victim, "takes its time": takesItsTime, "calls": caller, "shares": sharer}
+var children = map[string]func(context.Context, job) error{"checks": checks, "victim": victim, "takes its time": takesItsTime, "shares": sharer}
 
 func TestMain(m *testing.M) {
-	workertest.Child(conformance)
+	workertest.Child(conformance, limiting)
 	if config := os.Getenv(jobVariable); config != "" {
 		if err := child(config); err != nil {
 			fmt.Fprintln(os.Stderr, err)

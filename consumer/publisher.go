@@ -5,72 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"strings"
 	"sync"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 )
-
-// dial opens a connection named for what it does. Its error says which address it was and never the URL, which
-// holds a password.
-func dial(ctx context.Context, url string, config amqp.Config, purpose string) (*amqp.Connection, error) {
-	uri, err := amqp.ParseURI(url)
-	if err != nil {
-		return nil, errors.New("malformed AMQP URL") // the cause may repeat it
-	}
-	// The client's own dialer knows no context. It clears this deadline once the connection is open.
-	timeout := dialTimeout
-	if uri.ConnectionTimeout > 0 {
-		timeout = time.Duration(uri.ConnectionTimeout) * time.Millisecond
-	}
-	var watch func() bool
-	config.Dial = func(network, addr string) (net.Conn, error) {
-		conn, err := (&net.Dialer{Timeout: timeout}).DialContext(ctx, network, addr)
-		if err != nil {
-			return nil, err
-		}
-		watch = context.AfterFunc(ctx, func() { conn.SetDeadline(time.Now()) })
-		return conn, conn.SetDeadline(time.Now().Add(timeout))
-	}
-	if config.TLSClientConfig != nil {
-		config.TLSClientConfig = config.TLSClientConfig.Clone() // the client writes the server's name into it
-	}
-	config.Properties = amqp.NewConnectionProperties()
-	config.Properties.SetClientConnectionName("drip " + purpose)
-	conn, err := amqp.DialConfig(url, config)
-	if watch != nil && !watch() && err == nil {
-		conn.CloseDeadline(time.Now())
-		err = ctx.Err()
-	}
-	if err != nil {
-		if ctx.Err() != nil {
-			err = ctx.Err()
-		}
-		return nil, fmt.Errorf("connect to RabbitMQ at %s: %w", net.JoinHostPort(uri.Host, fmt.Sprint(uri.Port)), err)
-	}
-	return conn, nil
-}
-
-const (
-	dialTimeout = 15 * time.Second
-	// closeTimeout bounds the polite end of a connection, which a dead or blocked broker does not answer.
-	closeTimeout = 5 * time.Second
-)
-
-func closeConnection(conn *amqp.Connection) { conn.CloseDeadline(time.Now().Add(closeTimeout)) }
-
-// guard closes the connection when ctx ends, or when the broker has not answered for dialTimeout, until it is
-// released: the client's own calls wait for an answer without a bound.
-func guard(ctx context.Context, conn *amqp.Connection) (release func()) {
-	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
-	stop := context.AfterFunc(ctx, func() { conn.CloseDeadline(time.Now()) })
-	return func() {
-		stop()
-		cancel()
-	}
-}
 
 // Errors of a publishing. The message may have been stored after errUnconfirmed and errSilent; after the others it was not.
 var (

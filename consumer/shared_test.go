@@ -112,9 +112,9 @@ func TestDeadline(t *testing.T) {
 	t.Parallel()
 	b := connect(t, useBroker(t))
 	queue := b.queue()
-	bucket := newBucket(t, drip.Options{Size: 2, RefreshRate: 2, RefreshInterval: time.Hour, Shared: map[string]drip.Limit{"app": {Size: 100}}})
+	bucket := newBucket(t, drip.Options{Size: 2, RefreshRate: 2, RefreshInterval: 1000 * time.Hour, Shared: map[string]drip.Limit{"app": {Size: 100}}})
 	var h handled
-	stop := running(t, Options{URL: b.url, Queue: queue, Limiter: bucket, Logger: quiet, Entity: byType, RetryDelay: time.Minute,
+	stop := running(t, Options{URL: b.url, Queue: queue, Limiter: bucket, Logger: quiet, Entity: byType, RetryDelay: time.Hour,
 		Request: func(d *amqp.Delivery) drip.Request { return drip.Request{Deadline: d.Timestamp} },
 		Handler: HandlerFunc(func(ctx context.Context, d *amqp.Delivery) error {
 			h.Handle(ctx, d)
@@ -122,19 +122,19 @@ func TestDeadline(t *testing.T) {
 			case "fails":
 				return errors.New("no such luck")
 			case "busy":
-				return Later(time.Minute, nil)
+				return Later(time.Hour, nil)
 			}
 			return nil
 		}),
 	})
-	soon := time.Now().Add(20 * time.Second)
+	soon := time.Now().Add(10 * time.Minute) // a busy machine takes its time to begin
 	for _, c := range []struct {
 		id       string
 		attempts int64
 		text     string
 	}{
 		{"fails", 1, "no such luck"}, // its second attempt would come too late
-		{"busy", 0, "postponed by 1m0s"},
+		{"busy", 0, "postponed by 1h0m0s"},
 		{"over", 0, ""},
 	} {
 		deadline := soon
@@ -149,7 +149,7 @@ func TestDeadline(t *testing.T) {
 			t.Errorf("%s: the dead letter is %s: %v", c.id, d.MessageId, d.Headers)
 		}
 	}
-	// One of a shop that has an hour to wait.
+	// One of a shop that has weeks to wait.
 	for i := range 2 {
 		b.publish(queue, amqp.Publishing{MessageId: fmt.Sprint("first", i), Type: "shop"})
 	}

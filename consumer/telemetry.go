@@ -250,7 +250,7 @@ func (t *telemetry) receive(m *message, back bool) *visit {
 	if v.span.IsRecording() {
 		v.span.SetAttributes(
 			keyBodySize.Int(len(m.Body)), keyDeliveryTag.Int64(int64(m.DeliveryTag)),
-			keyPostponements.Int64(m.postponements), keyAttempts.Int64(m.attempts))
+			keyPostponements.Int(m.Postponements), keyAttempts.Int(m.Attempts))
 		v.text(keyMessageID, m.MessageId)
 		v.text(keyRoutingKey, m.RoutingKey)
 	}
@@ -282,7 +282,7 @@ func (v *visit) context(parent context.Context) context.Context {
 // due tells that a message that was back is asked about again. Of one that came early it is called at its time.
 func (v *visit) due(m *message) {
 	if v != nil && v.back {
-		v.lateness.Record(v.ctx, max(0, time.Since(time.UnixMilli(m.due)).Seconds()), v.work.record...)
+		v.lateness.Record(v.ctx, max(0, time.Since(m.Due).Seconds()), v.work.record...)
 	}
 }
 

@@ -75,7 +75,7 @@ func TestHeadersNamedLikeOurs(t *testing.T) {
 	now := time.Now()
 	for _, trusted := range []bool{false, true} {
 		m := open(d, now, trusted)
-		if !reflect.DeepEqual(m.Headers, theirs) || m.attempts != 0 || !m.ticket.IsZero() {
+		if !reflect.DeepEqual(m.Headers, theirs) || m.Attempts != 0 || !m.Ticket.IsZero() {
 			t.Errorf("the message is %+v", m)
 		}
 	}
@@ -164,10 +164,10 @@ func TestDeadLetterIsTriedAgain(t *testing.T) {
 // Of those that wait in hand high priorities go first.
 func TestPriorityInHand(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := &deck{seats: map[string][]*seat{}, most: 10}
+		k := &heldQueue{slots: map[string][]*heldSlot{}, most: 10}
 		order := make(chan uint8, 10)
 		for _, priority := range []uint8{0, 9, 5, 9, 0} {
-			s := k.sit("shop", priority)
+			s := k.enter("shop", priority)
 			go func() { k.wait(t.Context(), s, time.Hour, true); order <- priority; k.leave("shop", s) }()
 			synctest.Wait()
 		}
@@ -178,7 +178,7 @@ func TestPriorityInHand(t *testing.T) {
 			}
 			synctest.Wait()
 		}
-		var h held
+		var h dueHeap
 		for _, priority := range []uint8{0, 9, 5} {
 			d := &delivery{at: 7}
 			d.Priority = priority

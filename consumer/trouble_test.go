@@ -362,9 +362,9 @@ func TestRestartsLeaveNoBookings(t *testing.T) {
 		c, stop := consume()
 		eventually(t, "all wait in hand", func() bool {
 			b.must(bucket.Pause(t.Context(), "shop", 4*time.Second))
-			c.deck.mu.Lock()
-			defer c.deck.mu.Unlock()
-			return c.deck.taken == n
+			c.held.mu.Lock()
+			defer c.held.mu.Unlock()
+			return c.held.taken == n
 		})
 		stop()
 		if status, err := bucket.Inspect(t.Context(), "shop"); err != nil || status.Booked != 0 {

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -46,16 +47,18 @@ const fateful = 3
 
 // job is what a process of the suite is told.
 type job struct {
-	Queue, Storage string
-	Step           int
-	Rate           int // the limit: so many a second, and at once
+	Adapter             string // its name
+	URL, Queue, Storage string
+	Step                int
+	Rate                int    // the limit: so many a second, and at once
+	Provider            string // that is called for each message; see Kills
 }
 
 const variable = "DRIP_WORKERTEST"
 
-// Child is the first call of the adapter's TestMain. In a process that Run has started it consumes until it dies, and does
+// Child is the first call of the adapters' TestMain. In a process that Run has started it consumes until it dies, and does
 // not return. In any other it lets eight tests run at once, since they wait most of the time.
-func Child(a Adapter) {
+func Child(adapters ...Adapter) {
 	text := os.Getenv(variable)
 	if text == "" {
 		if err := flag.Set("test.parallel", "8"); err != nil { // -parallel on the command line is read later, and counts
@@ -65,14 +68,19 @@ func Child(a Adapter) {
 	}
 	var j job
 	err := json.Unmarshal([]byte(text), &j)
-	switch {
-	case err != nil:
-	case j.Step == nowhere:
-		if err = consumer(a, j); err == nil {
-			os.Exit(0)
+	if err == nil {
+		a := adapters[slices.IndexFunc(adapters, func(a Adapter) bool { return a.Name == j.Adapter })]
+		switch {
+		case j.Provider != "":
+			err = consumer(a, j, caller)
+		case j.Step == nowhere:
+			err = consumer(a, j, teller)
+		default:
+			err = victim(context.Background(), a, j)
 		}
-	default:
-		err = victim(context.Background(), a, j)
+	}
+	if err == nil {
+		os.Exit(0)
 	}
 	fmt.Println("failed", err)
 	os.Exit(1)
@@ -84,7 +92,7 @@ func victim(ctx context.Context, a Adapter, j job) error {
 		return err
 	}
 	defer closeBucket()
-	q, err := a.Open(ctx, j.Queue)
+	q, err := a.Open(ctx, j.URL, j.Queue)
 	if err != nil {
 		return err
 	}
@@ -154,7 +162,7 @@ func testCrash(t *testing.T, s *suite) {
 	for i, name := range steps {
 		t.Run(string(name), func(t *testing.T) {
 			t.Parallel()
-			crash(t, newSuite(t, s.Adapter), i, url)
+			crash(t, newSuite(t, s.Adapter, s.url), i, url)
 		})
 	}
 }
@@ -167,7 +175,7 @@ func crash(t *testing.T, s *suite, at int, url string) {
 		messages[i] = Message{ID: fmt.Sprint("m", i), Entity: fmt.Sprint(s.name, "-", i%entities)}
 	}
 	s.must(s.queue.Publish(t.Context(), messages...))
-	text, err := json.Marshal(job{s.name, url, at, crashRate})
+	text, err := json.Marshal(job{Adapter: s.Name, URL: s.url, Queue: s.name, Storage: url, Step: at, Rate: crashRate})
 	s.must(err)
 	ctx, cancel := context.WithTimeout(t.Context(), s.patience())
 	defer cancel()

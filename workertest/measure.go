@@ -35,10 +35,10 @@ const (
 // Benchmark measures an adapter, whose queues are Bare. Run it with -benchtime 1x. Limited takes 2,000 messages of 30 shops
 // through two processes that share their limits in Redis, 2 a second each: 33 seconds if the limit is used to the full.
 // Free has a limit that is never short, Bare has none.
-func Benchmark(b *testing.B, a Adapter) {
+func Benchmark(b *testing.B, a Adapter, url string) {
 	b.Run("Limited", func(b *testing.B) {
 		for b.Loop() {
-			limited(b, a)
+			limited(b, a, url)
 		}
 	})
 	handles := map[string]func(context.Context, Queue, func(context.Context, Message) error) error{
@@ -56,7 +56,7 @@ func Benchmark(b *testing.B, a Adapter) {
 	for _, name := range []string{"Free", "Bare"} {
 		b.Run(name, func(b *testing.B) {
 			for b.Loop() {
-				q := published(b, a, fmt.Sprintf("drip%d", time.Now().UnixNano()))
+				q := published(b, a, url, fmt.Sprintf("drip%d", time.Now().UnixNano()))
 				ctx, cancel := context.WithCancel(b.Context())
 				var ran, began atomic.Int64 // with the first message: a consumer may take its time to begin
 				all := make(chan struct{})
@@ -85,9 +85,9 @@ func Benchmark(b *testing.B, a Adapter) {
 }
 
 // published is a queue with all messages.
-func published(b *testing.B, a Adapter, name string) Queue {
+func published(b *testing.B, a Adapter, url, name string) Queue {
 	b.Helper()
-	q, err := a.Open(b.Context(), name)
+	q, err := a.Open(b.Context(), url, name)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -131,8 +131,8 @@ func (l *told) handle(ctx context.Context, m Message) error {
 	return nil
 }
 
-// consumer is what the second process does, until its standard input ends.
-func consumer(a Adapter, j job) error {
+// consumer is a process that consumes until its standard input ends, with the limiter and the handler that does makes.
+func consumer(a Adapter, j job, does func(job, *drip.Bucket) (worker.Limiter, func(context.Context, Message) error)) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	go func() {
 		_, _ = io.Copy(io.Discard, os.Stdin)
@@ -143,25 +143,31 @@ func consumer(a Adapter, j job) error {
 		return err
 	}
 	defer closeBucket()
-	q, err := a.Open(ctx, j.Queue)
+	q, err := a.Open(ctx, j.URL, j.Queue)
 	if err != nil {
 		return err
 	}
-	l := &told{Bucket: bucket, out: os.Stdout}
-	return q.Consume(ctx, l, l.handle)
+	l, handle := does(j, bucket)
+	return q.Consume(ctx, l, handle)
+}
+
+// teller is what the second process of Benchmark does.
+func teller(_ job, b *drip.Bucket) (worker.Limiter, func(context.Context, Message) error) {
+	l := &told{Bucket: b, out: os.Stdout}
+	return l, l.handle
 }
 
 // limited takes all messages through two processes.
-func limited(b *testing.B, a Adapter) {
-	url, name := servers.UseRedis(b).URL(), fmt.Sprintf("drip%d", time.Now().UnixNano())
-	bucket, closeBucket, err := shared(b.Context(), url, benchRate)
+func limited(b *testing.B, a Adapter, url string) {
+	storage, name := servers.UseRedis(b).URL(), fmt.Sprintf("drip%d", time.Now().UnixNano())
+	bucket, closeBucket, err := shared(b.Context(), storage, benchRate)
 	if err != nil {
 		b.Fatal(err)
 	}
 	defer closeBucket()
-	q := published(b, a, name)
+	q := published(b, a, url, name)
 
-	text, err := json.Marshal(job{name, url, nowhere, benchRate})
+	text, err := json.Marshal(job{Adapter: a.Name, URL: url, Queue: name, Storage: storage, Step: nowhere, Rate: benchRate})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -4,9 +4,9 @@
 //
 //	var adapter = workertest.Adapter{Open: open, Late: time.Second, Again: 5 * time.Second}
 //
-//	func TestMain(m *testing.M) { workertest.Child(adapter); os.Exit(servers.Main(m)) }
+//	func TestMain(m *testing.M) { workertest.Child(adapter); os.Exit(m.Run()) }
 //
-//	func TestAdapter(t *testing.T) { workertest.Run(t, adapter) }
+//	func TestAdapter(t *testing.T) { workertest.Run(t, adapter, os.Getenv("QUEUE_URL")) }
 package workertest
 
 import (
@@ -43,9 +43,12 @@ type Queue interface {
 
 // Adapter is what Run checks.
 type Adapter struct {
-	// Open connects to the queue of that name, which is made if there is none. It is called in other processes, too, which
-	// inherit the environment.
-	Open func(ctx context.Context, name string) (Queue, error)
+	// Name tells adapters of one test binary apart. It may be empty when there is one.
+	Name string
+
+	// Open connects to the queue of that name in the server at url, which is Run's, and makes it if there is none. It is
+	// called in other processes, too, which inherit the environment.
+	Open func(ctx context.Context, url, name string) (Queue, error)
 
 	// Late is how long after its slot a message may ask to run, most of the time. It bounds the median.
 	Late time.Duration
@@ -71,12 +74,12 @@ var rules = []struct {
 	{"Crash", testCrash},
 }
 
-// Run runs every rule as a subtest, each on a queue of its own.
-func Run(t *testing.T, a Adapter) {
+// Run runs every rule as a subtest, each on a queue of its own in the server at url.
+func Run(t *testing.T, a Adapter, url string) {
 	for _, rule := range rules {
 		t.Run(rule.name, func(t *testing.T) {
 			t.Parallel()
-			rule.check(t, newSuite(t, a))
+			rule.check(t, newSuite(t, a, url))
 		})
 	}
 }
@@ -85,6 +88,7 @@ func Run(t *testing.T, a Adapter) {
 type suite struct {
 	Adapter
 	t     *testing.T
+	url   string
 	name  string
 	queue Queue
 	ledger
@@ -92,16 +96,16 @@ type suite struct {
 
 var queues atomic.Int64
 
-func newSuite(t *testing.T, a Adapter) *suite {
+func newSuite(t *testing.T, a Adapter, url string) *suite {
 	t.Helper()
-	s := &suite{Adapter: a, t: t, name: fmt.Sprintf("drip%d-%d", time.Now().UnixMilli(), queues.Add(1))}
+	s := &suite{Adapter: a, t: t, url: url, name: fmt.Sprintf("drip%d-%d", time.Now().UnixMilli(), queues.Add(1))}
 	s.queue = s.open()
 	return s
 }
 
 func (s *suite) open() Queue {
 	s.t.Helper()
-	q, err := s.Open(s.t.Context(), s.name)
+	q, err := s.Open(s.t.Context(), s.url, s.name)
 	s.must(err)
 	return q
 }

@@ -2,10 +2,8 @@ package workertest
 
 import (
 	"context"
-
 	"os"
 	"os/exec"
-
 	"strings"
 	"sync"
 	"testing"
@@ -17,10 +15,7 @@ import (
 	"github.com/drip-go/drip/worker"
 )
 
-const (
-	redisVariable  = "DRIP_WORKERTEST_REDIS"
-	mutantVariable = "DRIP_WRONG_ADAPTER"
-)
+const mutantVariable = "DRIP_WRONG_ADAPTER"
 
 var adapter = Adapter{Open: open, Late: 200 * time.Millisecond, Again: 4 * time.Second}
 
@@ -29,8 +24,8 @@ func TestMain(m *testing.M) {
 	os.Exit(servers.Main(m))
 }
 
-func open(_ context.Context, name string) (Queue, error) {
-	o, err := goredis.ParseURL(os.Getenv(redisVariable))
+func open(_ context.Context, url, name string) (Queue, error) {
+	o, err := goredis.ParseURL(url)
 	if err != nil {
 		return nil, err
 	}
@@ -39,8 +34,7 @@ func open(_ context.Context, name string) (Queue, error) {
 
 // The suite finds nothing wrong with a queue that does all it should.
 func TestRightAdapter(t *testing.T) {
-	os.Setenv(redisVariable, servers.UseRedis(t).URL())
-	Run(t, adapter)
+	Run(t, adapter, servers.UseRedis(t).URL())
 }
 
 // wrong are mistakes of adapters, and a rule that each breaks.
@@ -61,16 +55,16 @@ var wrong = map[string]string{
 
 // TestWrongAdapters runs the rule that a wrong adapter breaks in a process of its own. It must fail there.
 func TestWrongAdapters(t *testing.T) {
+	url := servers.UseRedis(t).URL()
 	if os.Getenv(mutantVariable) != "" {
-		Run(t, adapter)
+		Run(t, adapter, url)
 		return
 	}
-	url := servers.UseRedis(t).URL()
 	for name, rule := range wrong {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestWrongAdapters$/^"+rule+"$", "-test.short", "-test.timeout=5m")
-			cmd.Env = append(os.Environ(), mutantVariable+"="+name, redisVariable+"="+url, "DRIP_REDIS_URL="+url)
+			cmd.Env = append(os.Environ(), mutantVariable+"="+name, "DRIP_REDIS_URL="+url)
 			out, err := cmd.CombinedOutput()
 			if text := string(out); err == nil || !strings.Contains(text, "--- FAIL: TestWrongAdapters/"+rule) || strings.Contains(text, "\npanic: ") {
 				t.Fatalf("Run finds nothing wrong (%v):\n%s", err, text)

@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/url"
+	"strings"
 	"sync"
 	"time"
 
@@ -35,7 +36,8 @@ type Queue struct {
 	// Name of the queue, a quorum queue that exists. Required.
 	Name string
 
-	// InHand is the most messages in hand at once, each in a goroutine of its own. Defaults to 128.
+	// InHand is the most messages in hand at once, each in a goroutine of its own. What was put off comes a fifth of a second
+	// early and is held until it is due, so it should be above what is due in that time. Defaults to 1024.
 	InHand int
 }
 
@@ -75,6 +77,10 @@ const (
 	dueAnnotation  = "x-opt-delivery-time" // ms since 1970
 )
 
+// early is how long before its time the broker is to deliver a message, which is then held: what it takes to deliver many that
+// are due at once is over by then.
+const early = 200 * time.Millisecond
+
 const (
 	firstBackoff   = 100 * time.Millisecond
 	longestBackoff = 10 * time.Second
@@ -84,8 +90,12 @@ const (
 	wayTooEarly = time.Second
 )
 
+// ErrBroker is the error of Consume when the broker does not delay messages: it is no RabbitMQ 4.3 or later.
+var ErrBroker = errors.New("it takes RabbitMQ 4.3 or later")
+
 // Consume handles messages of the queue until ctx ends, and returns when what is in hand has ended; the handlers' context
-// ends worker.DrainTime after ctx. It returns an error when it can't begin. Once it has begun it reconnects whatever happens; what was in hand then is delivered again.
+// ends worker.DrainTime after ctx. It returns an error when it can't begin. Once it has begun it reconnects whatever happens;
+// what was in hand then is delivered again.
 func (l *Limit) Consume(ctx context.Context, q Queue, handle func(context.Context, *amqp.Message) error) error {
 	switch {
 	case q.URL == "" || q.Name == "":
@@ -93,7 +103,7 @@ func (l *Limit) Consume(ctx context.Context, q Queue, handle func(context.Contex
 	case q.InHand < 0:
 		return fmt.Errorf("dripamqp10: Queue.InHand is %d; it must be above 0, or 0 for the default", q.InHand)
 	}
-	q.InHand = cmp.Or(q.InHand, 128)
+	q.InHand = cmp.Or(q.InHand, 1024)
 	begun := false
 	for backoff := firstBackoff; ; backoff = min(2*backoff, longestBackoff) {
 		s, err := open(ctx, q)
@@ -123,11 +133,14 @@ type session struct {
 
 func open(ctx context.Context, q Queue) (s session, err error) {
 	if s.conn, err = amqp.Dial(ctx, q.URL, q.Conn); err != nil {
+		if strings.Contains(err.Error(), "protocol version 0.9.1") { // RabbitMQ 3 without its plugin
+			err = fmt.Errorf("%w: %w", ErrBroker, err)
+		}
 		return s, err
 	}
 	var channel *amqp.Session
 	if version, _ := s.conn.Properties()["version"].(string); !delays(version) {
-		err = fmt.Errorf("RabbitMQ %q does not delay messages; it takes 4.3 or later", version)
+		err = fmt.Errorf("%w: RabbitMQ %q does not delay messages", ErrBroker, version)
 	} else {
 		channel, err = s.conn.NewSession(ctx, nil)
 	}
@@ -183,7 +196,7 @@ func (l *Limit) step(ctx context.Context, r *amqp.Receiver, m *amqp.Message, han
 	switch {
 	case out.Delay > 0:
 		err = r.ModifyMessage(ctx, m, &amqp.ModifyMessageOptions{Annotations: amqp.Annotations{
-			noteAnnotation: out.Note.String(), dueAnnotation: out.Note.Due.UnixMilli(),
+			noteAnnotation: out.Note.String(), dueAnnotation: out.Note.Due.Add(-early).UnixMilli(),
 		}})
 	case out.Err != nil:
 		l.log.Error("a message is given up", "error", out.Err)

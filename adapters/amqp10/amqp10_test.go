@@ -2,6 +2,7 @@ package dripamqp10
 
 import (
 	"context"
+	"errors"
 	"os"
 	"testing"
 	"time"
@@ -16,38 +17,46 @@ import (
 
 var adapter = workertest.Adapter{Open: openQueue, Late: 100 * time.Millisecond, Again: 5 * time.Second}
 
-const variable = "DRIP_TEST_AMQP10"
-
 func TestMain(m *testing.M) {
 	workertest.Child(adapter)
 	os.Exit(servers.Main(m))
 }
 
-// The broker must be RabbitMQ 4.3 or later: scripts/rabbitmq4 runs this test with one. With another it is skipped.
-func TestAdapter(t *testing.T) {
-	url := servers.UseRabbitMQ(t).URL()
+// need skips the test with a broker older than RabbitMQ 4.3, where Consume must not begin. scripts/rabbitmq4 runs the tests
+// with one that is not.
+func need(t testing.TB) (url string) {
+	t.Helper()
+	url = servers.UseRabbitMQ(t).URL()
 	conn, err := amqp091.Dial(url)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	os.Setenv(variable, url)
 	if version, _ := conn.Properties["version"].(string); !delays(version) {
 		limit, err := New(Options{Limiter: free{}, Entity: shop})
 		if err == nil {
 			err = limit.Consume(t.Context(), Queue{URL: url, Name: "orders"}, nil)
 		}
-		if err == nil {
-			t.Errorf("Consume begins with RabbitMQ %s", version)
+		if !errors.Is(err, ErrBroker) {
+			t.Errorf("Consume = %v with RabbitMQ %s, want ErrBroker", err, version)
 		}
 		t.Skipf("RabbitMQ %s does not delay messages; 4.3 does (Consume = %v)", version, err)
 	}
-	workertest.Run(t, adapter)
+	return url
+}
+
+func TestAdapter(t *testing.T) {
+	workertest.Run(t, adapter, need(t))
+}
+
+// Processes and servers are killed, as those of package consumer are.
+func TestKills(t *testing.T) {
+	need(t)
+	workertest.Kills(t, adapter, func(t *testing.T) workertest.Server { return servers.OwnRabbitMQ(t) })
 }
 
 func BenchmarkAdapter(b *testing.B) {
-	os.Setenv(variable, servers.UseRabbitMQ(b).URL())
-	workertest.Benchmark(b, adapter)
+	workertest.Benchmark(b, adapter, need(b))
 }
 
 func TestVersions(t *testing.T) {
@@ -66,8 +75,8 @@ func (free) ReturnToken(context.Context, string) error               { return ni
 
 type queue struct{ url, name string }
 
-func openQueue(_ context.Context, name string) (workertest.Queue, error) {
-	q := &queue{os.Getenv(variable), name}
+func openQueue(_ context.Context, url, name string) (workertest.Queue, error) {
+	q := &queue{url, name}
 	return q, q.with(func(ch *amqp091.Channel) error {
 		_, err := ch.QueueDeclare(name, true, false, false, false, amqp091.Table{amqp091.QueueTypeArg: "quorum"})
 		return err

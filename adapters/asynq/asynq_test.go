@@ -19,8 +19,6 @@ import (
 // asynq looks each minute for tasks whose process died a minute ago.
 var adapter = workertest.Adapter{Open: open, Late: 1500 * time.Millisecond, Again: 130 * time.Second}
 
-const variable = "DRIP_TEST_ASYNQ"
-
 func TestMain(m *testing.M) {
 	workertest.Child(adapter)
 	os.Exit(servers.Main(m))
@@ -28,26 +26,24 @@ func TestMain(m *testing.M) {
 
 // With headers a task is put off as itself, without as a copy.
 func TestAdapter(t *testing.T) {
-	os.Setenv(variable, servers.UseRedis(t).URL())
-	workertest.Run(t, adapter)
+	workertest.Run(t, adapter, servers.UseRedis(t).URL())
 }
 
 func BenchmarkAdapter(b *testing.B) {
-	os.Setenv(variable, servers.UseRedis(b).URL())
-	workertest.Benchmark(b, adapter)
+	workertest.Benchmark(b, adapter, servers.UseRedis(b).URL())
 }
 
 func TestTasksWithoutHeaders(t *testing.T) {
-	os.Setenv(variable, servers.UseRedis(t).URL())
 	a := adapter
-	a.Open = func(ctx context.Context, name string) (workertest.Queue, error) { return openWith(name, nil, 5) }
-	workertest.Run(t, a)
+	a.Open = func(_ context.Context, url, name string) (workertest.Queue, error) {
+		return openWith(url, name, nil, 5)
+	}
+	workertest.Run(t, a, servers.UseRedis(t).URL())
 }
 
 // A task that has one attempt is not archived when it is put off.
 func TestLastAttempt(t *testing.T) {
-	os.Setenv(variable, servers.UseRedis(t).URL())
-	q, err := openWith(fmt.Sprint("last", time.Now().UnixMilli()), Headers, 0)
+	q, err := openWith(servers.UseRedis(t).URL(), fmt.Sprint("last", time.Now().UnixMilli()), Headers, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -91,12 +87,12 @@ type queue struct {
 	retries int
 }
 
-func open(_ context.Context, name string) (workertest.Queue, error) {
-	return openWith(name, Headers, 5)
+func open(_ context.Context, url, name string) (workertest.Queue, error) {
+	return openWith(url, name, Headers, 5)
 }
 
-func openWith(name string, headers func() map[string]string, retries int) (*queue, error) {
-	redis, err := asynq.ParseRedisURI(os.Getenv(variable))
+func openWith(url, name string, headers func() map[string]string, retries int) (*queue, error) {
+	redis, err := asynq.ParseRedisURI(url)
 	return &queue{redis, name, headers, retries}, err
 }
 

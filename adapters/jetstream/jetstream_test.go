@@ -20,8 +20,6 @@ import (
 
 var adapter = workertest.Adapter{Open: open, Late: 100 * time.Millisecond, Again: 4 * time.Second}
 
-const variable = "DRIP_TEST_NATS"
-
 func TestMain(m *testing.M) {
 	workertest.Child(adapter)
 	os.Exit(servers.Main(m))
@@ -43,13 +41,11 @@ func useNATS(t testing.TB) string {
 }
 
 func TestAdapter(t *testing.T) {
-	os.Setenv(variable, useNATS(t))
-	workertest.Run(t, adapter)
+	workertest.Run(t, adapter, useNATS(t))
 }
 
 func BenchmarkAdapter(b *testing.B) {
-	os.Setenv(variable, useNATS(b))
-	workertest.Benchmark(b, adapter)
+	workertest.Benchmark(b, adapter, useNATS(b))
 }
 
 // queue is a stream with a consumer.
@@ -58,10 +54,11 @@ type queue struct {
 	name string
 }
 
-var connect = sync.OnceValues(func() (*nats.Conn, error) { return nats.Connect(os.Getenv(variable)) })
+var connections sync.Map // by URL: a process has one
 
-func open(ctx context.Context, name string) (workertest.Queue, error) {
-	nc, err := connect()
+func open(ctx context.Context, url, name string) (workertest.Queue, error) {
+	once, _ := connections.LoadOrStore(url, sync.OnceValues(func() (*nats.Conn, error) { return nats.Connect(url) }))
+	nc, err := once.(func() (*nats.Conn, error))()
 	if err != nil {
 		return nil, err
 	}
@@ -142,8 +139,7 @@ func (q *queue) Left(ctx context.Context) (int, error) {
 
 // Nothing is left of the tickets when their messages are done, and a consumer that would drop postponed messages is an error.
 func TestTickets(t *testing.T) {
-	os.Setenv(variable, useNATS(t))
-	nc, err := nats.Connect(os.Getenv(variable))
+	nc, err := nats.Connect(useNATS(t))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -21,28 +21,24 @@ import (
 // River looks every 30 seconds for jobs of dead processes.
 var adapter = workertest.Adapter{Open: open, Late: time.Second, Again: 50 * time.Second}
 
-const variable = "DRIP_TEST_RIVER"
-
 func TestMain(m *testing.M) {
 	workertest.Child(adapter)
 	os.Exit(servers.Main(m))
 }
 
 func TestAdapter(t *testing.T) {
-	usePostgres(t)
-	workertest.Run(t, adapter)
+	workertest.Run(t, adapter, usePostgres(t))
 }
 
 func BenchmarkAdapter(b *testing.B) {
-	usePostgres(b)
-	workertest.Benchmark(b, adapter)
+	workertest.Benchmark(b, adapter, usePostgres(b))
 }
 
 // usePostgres makes River's tables in a server.
-func usePostgres(t testing.TB) {
+func usePostgres(t testing.TB) (url string) {
 	t.Helper()
-	os.Setenv(variable, servers.UsePostgres(t).URL())
-	p, err := pool()
+	url = servers.UsePostgres(t).URL()
+	p, err := pool(url)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,6 +49,7 @@ func usePostgres(t testing.TB) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return url
 }
 
 type job struct {
@@ -67,10 +64,15 @@ type queue struct {
 	name string
 }
 
-var pool = sync.OnceValues(func() (*pgxpool.Pool, error) { return pgxpool.New(context.Background(), os.Getenv(variable)) })
+var pools sync.Map // by URL: a process has one
 
-func open(_ context.Context, name string) (workertest.Queue, error) {
-	p, err := pool()
+func pool(url string) (*pgxpool.Pool, error) {
+	once, _ := pools.LoadOrStore(url, sync.OnceValues(func() (*pgxpool.Pool, error) { return pgxpool.New(context.Background(), url) }))
+	return once.(func() (*pgxpool.Pool, error))()
+}
+
+func open(_ context.Context, url, name string) (workertest.Queue, error) {
+	p, err := pool(url)
 	return &queue{p, name}, err
 }
 

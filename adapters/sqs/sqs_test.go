@@ -16,34 +16,34 @@ import (
 
 	"github.com/drip-go/drip"
 	"github.com/drip-go/drip/internal/servers"
+	"github.com/drip-go/drip/internal/sqsmodel"
 	"github.com/drip-go/drip/worker"
 	"github.com/drip-go/drip/workertest"
 )
 
 var adapter = workertest.Adapter{Open: open, Late: 1500 * time.Millisecond, Again: 12 * time.Second}
 
-const variable = "DRIP_TEST_SQS"
-
 func TestMain(m *testing.M) {
 	workertest.Child(adapter)
 	os.Exit(servers.Main(m))
 }
 
-func useSQS(t testing.TB) {
-	s := &server{queues: map[string]messages{}}
-	h := httptest.NewServer(s)
+// useSQS takes the server at DRIP_SQS_URL, which must know the credentials test and test, or a model.
+func useSQS(t testing.TB) (url string) {
+	if url := os.Getenv("DRIP_SQS_URL"); url != "" {
+		return url
+	}
+	h := httptest.NewServer(sqsmodel.New())
 	t.Cleanup(func() { h.CloseClientConnections(); h.Close() })
-	os.Setenv(variable, h.URL)
+	return h.URL
 }
 
 func TestAdapter(t *testing.T) {
-	useSQS(t)
-	workertest.Run(t, adapter)
+	workertest.Run(t, adapter, useSQS(t))
 }
 
 func BenchmarkAdapter(b *testing.B) {
-	useSQS(b)
-	workertest.Benchmark(b, adapter)
+	workertest.Benchmark(b, adapter, useSQS(b))
 }
 
 type queue struct {
@@ -51,17 +51,17 @@ type queue struct {
 	url, letters string
 }
 
-func newClient() *sqs.Client {
+func newClient(url string) *sqs.Client {
 	return sqs.New(sqs.Options{
-		Region: "local", BaseEndpoint: aws.String(os.Getenv(variable)), RetryMaxAttempts: 1,
+		Region: "local", BaseEndpoint: &url, RetryMaxAttempts: 1,
 		Credentials: aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) {
 			return aws.Credentials{AccessKeyID: "test", SecretAccessKey: "test"}, nil
 		}),
 	})
 }
 
-func open(ctx context.Context, name string) (workertest.Queue, error) {
-	q := &queue{client: newClient()}
+func open(ctx context.Context, url, name string) (workertest.Queue, error) {
+	q := &queue{client: newClient(url)}
 	for name, url := range map[string]*string{name: &q.url, name + "-dead": &q.letters} {
 		out, err := q.client.CreateQueue(ctx, &sqs.CreateQueueInput{QueueName: &name})
 		if err != nil {
@@ -144,8 +144,7 @@ func (q *queue) Left(ctx context.Context) (int, error) {
 // A message that is given up is a dead letter with its reason, its body and its attributes. One that has ten attributes, as
 // many as SQS allows, is put off without its ticket.
 func TestAttributes(t *testing.T) {
-	useSQS(t)
-	opened, err := open(t.Context(), "orders")
+	opened, err := open(t.Context(), useSQS(t), "orders")
 	if err != nil {
 		t.Fatal(err)
 	}

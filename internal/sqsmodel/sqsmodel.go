@@ -1,4 +1,5 @@
-package dripsqs
+// Package sqsmodel is a model of Amazon SQS for tests, for want of a server: what the adapter and its example use of it.
+package sqsmodel
 
 import (
 	"crypto/md5"
@@ -12,8 +13,10 @@ import (
 	"time"
 )
 
-// server is SQS as far as the adapter uses it, in its JSON protocol: standard queues, whole seconds, receipt handles that end
-// with the next receipt. It refuses what SQS refuses.
+// New is SQS in its JSON protocol: standard queues, whole seconds, receipt handles that end with the next receipt. It refuses
+// what SQS refuses. It has no queues yet.
+func New() http.Handler { return &server{queues: map[string]messages{}} }
+
 type server struct {
 	mu     sync.Mutex
 	queues map[string]messages // by name
@@ -63,6 +66,9 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	switch operation {
+	case "DeleteQueue":
+		delete(s.queues, name)
+		answer(w, map[string]any{})
 	case "SendMessage":
 		if in.DelaySeconds < 0 || in.DelaySeconds > 900 || in.MessageBody == "" || len(in.MessageAttributes) > 10 {
 			refuse(w, "InvalidParameterValue", "a delay, a body, or attributes")

@@ -1,19 +1,75 @@
 package consumer
 
 import (
-	"container/list"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
-	"math"
+	"net"
 	"sync"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
-
-	"github.com/drip-go/drip/worker"
 )
+
+// dial opens a connection named for what it does. Its error says which address it was and never the URL, which
+// holds a password.
+func dial(ctx context.Context, url string, config amqp.Config, purpose string) (*amqp.Connection, error) {
+	uri, err := amqp.ParseURI(url)
+	if err != nil {
+		return nil, errors.New("malformed AMQP URL") // the cause may repeat it
+	}
+	// The client's own dialer knows no context. It clears this deadline once the connection is open.
+	timeout := dialTimeout
+	if uri.ConnectionTimeout > 0 {
+		timeout = time.Duration(uri.ConnectionTimeout) * time.Millisecond
+	}
+	var watch func() bool
+	config.Dial = func(network, addr string) (net.Conn, error) {
+		conn, err := (&net.Dialer{Timeout: timeout}).DialContext(ctx, network, addr)
+		if err != nil {
+			return nil, err
+		}
+		watch = context.AfterFunc(ctx, func() { conn.SetDeadline(time.Now()) })
+		return conn, conn.SetDeadline(time.Now().Add(timeout))
+	}
+	if config.TLSClientConfig != nil {
+		config.TLSClientConfig = config.TLSClientConfig.Clone() // the client writes the server's name into it
+	}
+	config.Properties = amqp.NewConnectionProperties()
+	config.Properties.SetClientConnectionName("drip " + purpose)
+	conn, err := amqp.DialConfig(url, config)
+	if watch != nil && !watch() && err == nil {
+		conn.CloseDeadline(time.Now())
+		err = ctx.Err()
+	}
+	if err != nil {
+		if ctx.Err() != nil {
+			err = ctx.Err()
+		}
+		return nil, fmt.Errorf("connect to RabbitMQ at %s: %w", net.JoinHostPort(uri.Host, fmt.Sprint(uri.Port)), err)
+	}
+	return conn, nil
+}
+
+const (
+	dialTimeout = 15 * time.Second
+	// closeTimeout bounds the polite end of a connection, which a dead or blocked broker does not answer.
+	closeTimeout = 5 * time.Second
+)
+
+func closeConnection(conn *amqp.Connection) { conn.CloseDeadline(time.Now().Add(closeTimeout)) }
+
+// guard closes the connection when ctx ends, or when the broker has not answered for dialTimeout, until it is
+// released: the client's own calls wait for an answer without a bound.
+func guard(ctx context.Context, conn *amqp.Connection) (release func()) {
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+	stop := context.AfterFunc(ctx, func() { conn.CloseDeadline(time.Now()) })
+	return func() {
+		stop()
+		cancel()
+	}
+}
 
 // session is one connection that consumes: the work queue on one channel, the due queue on another, so that held
 // messages take nothing of the work queue's prefetch. An acknowledgement goes to the channel its delivery came
@@ -226,68 +282,6 @@ func watchStalls(ctx context.Context, from *settling, most int, log *slog.Logger
 }
 
 const stalledAfter = 30 * time.Second
-
-// delivery is a message in hand.
-type delivery struct {
-	message
-	limited *worker.Message // what the limit is asked with, once its entity is known
-	from    *settling
-	tag     *list.Element
-	back    bool  // from the due queue
-	far     bool  // not due for so long that it goes to a delay queue again
-	at      int64 // when it is held until, ms since 1970
-}
-
-// longestHeld is how long a message is held for which there is no delay queue. Then it makes a trip to the end of the queue of
-// due messages, if there is still none.
-const longestHeld = time.Minute
-
-// take has each delivery processed, as it comes or when it is due, until there are no more.
-func (s *session) take(from *settling, deliveries <-chan amqp.Delivery, back bool) {
-	w := workers{process: s.process, running: &s.inHand}
-	defer w.close()
-	var soon held
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	for set := int64(0); ; {
-		select {
-		case d, ok := <-deliveries:
-			if !ok {
-				s.stopWaiting()
-				soon.release(math.MaxInt64, w.do)
-				return
-			}
-			if _, ok := d.Headers["x-stream-offset"]; ok && !back && s.suspect(d) {
-				return
-			}
-			now := time.Now()
-			m := &delivery{message: open(d, now, back), from: from, tag: from.received(d.DeliveryTag), back: back}
-			m.Acknowledger = acknowledged{}
-			m.visit = s.telemetry.receive(&m.message, back)
-			if back && m.due > now.UnixMilli() {
-				s.delays.dropped(d.Headers)
-			}
-			_, m.far, _ = s.delays.place(now.UnixMilli(), m.due)
-			if m.far || m.due <= now.UnixMilli() {
-				w.do(m)
-				continue
-			}
-			m.at = min(m.due, now.Add(longestHeld).UnixMilli())
-			soon.add(m)
-		case <-timer.C:
-			now := time.Now().UnixMilli()
-			soon.release(now, func(d *delivery) {
-				d.far = d.due > now
-				w.do(d)
-			})
-			set = 0
-		}
-		if next := soon.next(); next != set && next != 0 {
-			timer.Reset(time.Until(time.UnixMilli(next)))
-			set = next
-		}
-	}
-}
 
 // finish closes the connection when nothing is in hand any more, or when Run is over.
 func (s *session) finish(over <-chan struct{}) {

@@ -1,9 +1,11 @@
 package consumer
 
 import (
+	"container/list"
 	"context"
 	"errors"
 	"maps"
+	"math"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -11,6 +13,68 @@ import (
 	"github.com/drip-go/drip"
 	"github.com/drip-go/drip/worker"
 )
+
+// delivery is a message in hand.
+type delivery struct {
+	message
+	limited *worker.Message // what the limit is asked with, once its entity is known
+	from    *settling
+	tag     *list.Element
+	back    bool  // from the due queue
+	far     bool  // not due for so long that it goes to a delay queue again
+	at      int64 // when it is held until, ms since 1970
+}
+
+// longestHeld is how long a message is held for which there is no delay queue. Then it makes a trip to the end of the queue of
+// due messages, if there is still none.
+const longestHeld = time.Minute
+
+// take has each delivery processed, as it comes or when it is due, until there are no more.
+func (s *session) take(from *settling, deliveries <-chan amqp.Delivery, back bool) {
+	w := workers{process: s.process, running: &s.inHand}
+	defer w.close()
+	var soon dueHeap
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for set := int64(0); ; {
+		select {
+		case d, ok := <-deliveries:
+			if !ok {
+				s.stopWaiting()
+				soon.release(math.MaxInt64, w.do)
+				return
+			}
+			if _, ok := d.Headers["x-stream-offset"]; ok && !back && s.suspect(d) {
+				return
+			}
+			now := time.Now()
+			m := &delivery{message: open(d, now, back), from: from, tag: from.received(d.DeliveryTag), back: back}
+			m.Acknowledger = acknowledged{}
+			m.visit = s.telemetry.receive(&m.message, back)
+			if back && m.due() > now.UnixMilli() {
+				s.delays.dropped(d.Headers)
+			}
+			_, m.far, _ = s.delays.place(now.UnixMilli(), m.due())
+			if m.far || m.due() <= now.UnixMilli() {
+				w.do(m)
+				continue
+			}
+			m.at = min(m.due(), now.Add(longestHeld).UnixMilli())
+			soon.add(m)
+		case <-timer.C:
+			now := time.Now().UnixMilli()
+			soon.release(now, func(d *delivery) {
+				d.far = d.due() > now
+				w.do(d)
+			})
+			set = 0
+		}
+		if next := soon.next(); next != set && next != 0 {
+			timer.Reset(time.Until(time.UnixMilli(next)))
+			set = next
+		}
+	}
+}
 
 // process brings one delivery to its end: acknowledged when the message is done or safe elsewhere, else given
 // back to the broker.
@@ -67,7 +131,7 @@ func (s *session) advance(d *delivery) error {
 	m.visit.due(m)
 	user := m.delivery()
 	var err error
-	d.limited, err = s.worker.Open(user, m.trip())
+	d.limited, err = s.worker.Open(user, m.Note)
 	m.entity = d.limited.Entity
 	if err != nil {
 		return s.failed(d, err)
@@ -76,7 +140,7 @@ func (s *session) advance(d *delivery) error {
 	switch {
 	case d.back && time.Now().UnixMilli() > m.expires():
 		return s.bury(m, reasonExpired, nil)
-	case d.back && m.attempts >= int64(s.o.Attempts):
+	case d.back && m.Attempts >= s.o.Attempts:
 		return s.bury(m, reasonFailed, errBuriedLate)
 	}
 	in := rooms{s.fresh, s.handlers}
@@ -107,9 +171,9 @@ var errBuriedLate = errors.New("its last attempt has failed, and the dead letter
 // has places in its rooms.
 func (s *session) admit(d *delivery, in rooms) (drip.Admission, error) {
 	m := &d.message
-	var place *seat
+	var place *heldSlot
 	var sat time.Time
-	defer func() { s.deck.leave(m.entity, place) }()
+	defer func() { s.held.leave(m.entity, place) }()
 	for {
 		a, err := s.ask(d, in)
 		if err != nil || a.Delay == 0 {
@@ -119,7 +183,7 @@ func (s *session) admit(d *delivery, in rooms) (drip.Admission, error) {
 			return a, nil
 		}
 		if place == nil {
-			if place = s.deck.sit(m.entity, m.Priority); place == nil {
+			if place = s.held.enter(m.entity, m.Priority); place == nil {
 				return a, nil
 			}
 			sat = time.Now()
@@ -127,7 +191,7 @@ func (s *session) admit(d *delivery, in rooms) (drip.Admission, error) {
 		if time.Since(sat)+a.Delay > patience {
 			return a, nil
 		}
-		s.deck.wait(s.waiting, place, a.Delay, a.Bound == drip.BoundTokens)
+		s.held.wait(s.waiting, place, a.Delay, a.Bound == drip.BoundTokens)
 		if s.waiting.Err() != nil {
 			return a, s.waiting.Err()
 		}
@@ -145,14 +209,14 @@ func (s *session) ask(d *delivery, in rooms) (a drip.Admission, err error) {
 		}
 	}()
 	a, err = ask(d.visit.context(s.broken), s.waiting, s.worker, d.limited, in)
-	d.ticket = d.limited.Note.Ticket
+	d.Ticket = d.limited.Note.Ticket
 	return a, err
 }
 
 // operate runs a message that was admitted, gives its places back and takes the step that follows.
 func (s *session) operate(d *delivery, user *amqp.Delivery, in rooms) error {
 	out := func() worker.Outcome {
-		defer s.deck.wake(d.entity)
+		defer s.held.wake(d.entity)
 		defer in.leave(d.entity)
 		return s.worker.Run(d.visit.context(s.broken), d.limited, func(running context.Context) error {
 			return s.o.Handler.Handle(running, user)
@@ -180,14 +244,14 @@ func (s *session) failed(d *delivery, cause error) error {
 		return s.broken.Err()
 	}
 	if d.limited == nil {
-		d.limited = &worker.Message{Note: d.trip(), ID: d.MessageId}
+		d.limited = &worker.Message{Note: d.Note, ID: d.MessageId}
 	}
 	return s.follow(&d.message, s.worker.Fail(d.visit.context(s.broken), d.limited, cause))
 }
 
 // follow does what the outcome of a delivery says.
 func (s *session) follow(m *message, out worker.Outcome) error {
-	m.takes(out.Note)
+	m.Note = out.Note
 	switch out.Kind {
 	case worker.Done:
 		return nil
@@ -219,7 +283,7 @@ func (s *session) follow(m *message, out worker.Outcome) error {
 
 // put sends the message to wait, unless it has expired when that is over. Cause is why it is tried again, if it has failed.
 func (s *session) put(m *message, cause error) error {
-	if m.due > m.expires() {
+	if m.due() > m.expires() {
 		return s.bury(m, reasonExpired, cause)
 	}
 	err := s.store(m)
@@ -261,7 +325,7 @@ func (s *session) bury(m *message, reason string, cause error) error {
 		m.visit.became(wasForwarded, "")
 		return s.store(m)
 	case err == nil && reason != reasonFailed: // of which failed tells
-		s.o.Logger.WarnContext(m.visit.context(s.broken), "a message went to the dead letters", "reason", reason, "message_id", m.MessageId, "postponements", m.postponements, "age", m.age())
+		s.o.Logger.WarnContext(m.visit.context(s.broken), "a message went to the dead letters", "reason", reason, "message_id", m.MessageId, "postponements", m.Postponements, "age", m.Age())
 	}
 	return err
 }

@@ -55,20 +55,6 @@ func ask(ctx, waiting context.Context, w *limited, m *worker.Message, in rooms) 
 	return a, err
 }
 
-// trip is what has travelled with the message.
-func (m *message) trip() worker.Note {
-	return worker.Note{
-		Ticket: m.ticket, First: time.UnixMilli(m.first), Due: time.UnixMilli(m.due),
-		Attempts: int(m.attempts), Postponements: int(m.postponements),
-	}
-}
-
-// takes notes what is to travel with the message.
-func (m *message) takes(n worker.Note) {
-	m.ticket, m.due = n.Ticket, n.Due.UnixMilli()
-	m.attempts, m.postponements = int64(n.Attempts), int64(n.Postponements)
-}
-
 // The errors of handlers, and of messages, are those of every queue.
 var (
 	// ErrEntity is the error of a message whose entity function failed, panicked or returned an empty entity.

@@ -1,7 +1,8 @@
-package consumer
+package workertest
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -10,42 +11,31 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"os"
+	"os/exec"
 	"slices"
 	"sync"
 	"testing"
 	"time"
 
-	amqp "github.com/rabbitmq/amqp091-go"
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/drip-go/drip"
 	"github.com/drip-go/drip/internal/servers"
-	"github.com/drip-go/drip/storage"
+	"github.com/drip-go/drip/worker"
 )
 
-// The limits of each entity in TestKills.
+// The limits of each entity in Kills.
 const (
 	killEntities = 20
-	killSize     = 5
-	killRate     = 5 // a second
+	killRate     = 5 // a second, and at once
 	killLease    = 2 * time.Second
 	killWorkers  = 3
 )
 
-// caller is a process that calls the provider for each message, with a Consumer, or with a loop of its own and Limit.
-func caller(ctx context.Context, j job) error {
-	s, err := storage.Open(ctx, j.Redis)
-	if err != nil {
-		return err
-	}
-	defer s.(io.Closer).Close()
-	b, err := drip.New(drip.Options{Size: killSize, RefreshRate: killRate, Start: time.Unix(0, 0), Storage: s, Lease: killLease})
-	if err != nil {
-		return err
-	}
-	bucket := &punctual{Bucket: b, provider: j.Provider}
-	handler := HandlerFunc(func(ctx context.Context, d *amqp.Delivery) error {
-		r, err := http.NewRequestWithContext(ctx, http.MethodPost, j.Provider+"/?"+url.Values{"id": {d.MessageId}, "entity": {d.Type}}.Encode(), nil)
+// caller calls the provider for each message.
+func caller(j job, b *drip.Bucket) (worker.Limiter, func(context.Context, Message) error) {
+	return &punctual{Bucket: b, provider: j.Provider}, func(ctx context.Context, m Message) error {
+		r, err := http.NewRequestWithContext(ctx, http.MethodPost, j.Provider+"/?"+url.Values{"id": {m.ID}, "entity": {m.Entity}}.Encode(), nil)
 		if err != nil {
 			return err
 		}
@@ -54,16 +44,7 @@ func caller(ctx context.Context, j job) error {
 			return err
 		}
 		return answer.Body.Close()
-	})
-	entity := func(d *amqp.Delivery) (string, error) { return d.Type, nil }
-	if j.Loop {
-		return supervised(ctx, func() error { return loops(ctx, j, bucket, entity, handler) })
 	}
-	c, err := New(Options{URL: j.RabbitMQ, Queue: j.Queue, Limiter: bucket, Entity: entity, Handler: handler, Logger: quiet, RetryDelay: 100 * time.Millisecond, Attempts: 100})
-	if err != nil {
-		return err
-	}
-	return c.Run(ctx)
 }
 
 // punctual is a bucket that tells the provider of each operation that it lets run before its slot. But a message that waits in
@@ -93,56 +74,6 @@ func (p *punctual) Admit(ctx context.Context, entity string, r drip.Request) (dr
 	return a, err
 }
 
-// supervised calls run again when it ends before ctx does.
-func supervised(ctx context.Context, run func() error) error {
-	for ctx.Err() == nil {
-		run()
-		sleep(ctx, firstBackoff)
-	}
-	return nil
-}
-
-// loops is the consume loop of docs/consumer.md.
-func loops(ctx context.Context, j job, l Limiter, entity EntityFunc, h Handler) error {
-	conn, err := dial(ctx, j.RabbitMQ, amqp.Config{}, "looping")
-	if err != nil {
-		return err
-	}
-	defer closeConnection(conn)
-	ch, err := conn.Channel()
-	if err == nil {
-		err = ch.Qos(50, 0, false)
-	}
-	if err != nil {
-		return err
-	}
-	delays, err := OpenDelayQueues(ctx, DelayQueuesOptions{URL: j.RabbitMQ, Queue: j.Queue})
-	if err != nil {
-		return err
-	}
-	defer delays.Close()
-	deliveries, err := ch.ConsumeWithContext(ctx, j.Queue, "", false, false, false, false, nil)
-	if err != nil {
-		return err
-	}
-	handle := Limit(l, entity, delays)(h).Handle
-	var hands sync.WaitGroup
-	for range 50 {
-		hands.Go(func() {
-			for d := range deliveries {
-				if err := handle(ctx, &d); err == nil {
-					d.Ack(false)
-				} else {
-					sleep(ctx, 100*time.Millisecond)
-					d.Nack(false, true)
-				}
-			}
-		})
-	}
-	hands.Wait()
-	return nil
-}
-
 // provider is the service that the entities have their limits with. It counts for itself.
 type provider struct {
 	*httptest.Server
@@ -168,7 +99,7 @@ func newProvider(t *testing.T) *provider {
 		p.inFlight[entity]++
 		p.most = max(p.most, p.inFlight[entity])
 		p.mu.Unlock()
-		sleep(r.Context(), 20*time.Millisecond)
+		time.Sleep(20 * time.Millisecond)
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		p.inFlight[entity]--
@@ -219,43 +150,56 @@ func (p *provider) over(anew int) (worst int) {
 		for i := range calls {
 			for k := i; k < len(calls); k++ {
 				intervals := int(calls[k].Unix() - calls[i].Unix() + 1)
-				worst = max(worst, k-i+1-killSize*(1+anew)-killRate*(intervals+1))
+				worst = max(worst, k-i+1-killRate*(1+anew)-killRate*(intervals+1))
 			}
 		}
 	}
 	return worst
 }
 
-// killing is what a run of TestKills is about.
+// Server is a queue's server that can be killed and started again.
+type Server interface {
+	URL() string
+	Kill() error
+	Start(ctx context.Context) error
+}
+
+// killing is what a run of Kills is about.
 type killing struct {
-	t        *testing.T
-	rabbitmq *servers.RabbitMQ
-	redis    *servers.Redis
-	job      job
+	t      *testing.T
+	server Server
+	redis  *servers.Redis
+	job    job
 
 	workers []consumerProcess
 	anew    int // how often the limits were lost
 }
 
 type consumerProcess struct {
-	process *os.Process
-	input   io.Closer
-	wait    func() error
+	*exec.Cmd
+	input io.Closer
 }
 
-func (k *killing) begin(i int) {
-	cmd, input, wait := process(k.t, k.job, func(string) {})
-	k.workers[i] = consumerProcess{cmd.Process, input, wait}
+func (k *killing) begin(i int) error {
+	text, err := json.Marshal(k.job)
+	if err != nil {
+		return err
+	}
+	cmd := exec.CommandContext(k.t.Context(), os.Args[0])
+	cmd.Env, cmd.Stderr = append(os.Environ(), variable+"="+string(text)), os.Stderr
+	input, err := cmd.StdinPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	k.workers[i] = consumerProcess{cmd, input}
+	return err
 }
 
 // kills are what is killed, and brought back.
 var kills = map[string]func(k *killing, i int) error{
 	"graceful restarts": func(k *killing, i int) error {
-		w := k.workers[i]
-		w.input.Close()
-		err := w.wait()
-		k.begin(i)
-		return err
+		k.workers[i].input.Close()
+		return errors.Join(k.workers[i].Wait(), k.begin(i))
 	},
 	"consumers": (*killing).worker,
 	"consumers and Redis with its data": func(k *killing, i int) error {
@@ -273,30 +217,30 @@ var kills = map[string]func(k *killing, i int) error{
 		defer client.Close()
 		return errors.Join(client.FlushAll(k.t.Context()).Err(), k.redis.Kill(), k.redis.Start(k.t.Context()))
 	},
-	"consumers and RabbitMQ": func(k *killing, i int) error {
+	"consumers and the queue": func(k *killing, i int) error {
 		if rand.N(10) > 0 {
 			return k.worker(i)
 		}
-		return errors.Join(k.rabbitmq.Kill(), k.rabbitmq.Start(k.t.Context()))
+		return errors.Join(k.server.Kill(), k.server.Start(k.t.Context()))
 	},
 }
 
 func (k *killing) worker(i int) error {
 	w := k.workers[i]
-	if err := w.process.Kill(); err != nil {
+	if err := w.Process.Kill(); err != nil {
 		return err
 	}
-	w.wait() // it says that it was killed
+	_ = w.Wait() // it says that it was killed
 	w.input.Close()
-	k.begin(i)
-	return nil
+	return k.begin(i)
 }
 
-// Processes are killed and started again about 100 times a minute, and so are the servers. The provider counts for itself:
-// each message is served, no entity has more calls than its limit, none comes before its slot, and from one lease after the last
-// kill on nine tenths of the limit are used. With DRIP_KILLS=60s it lasts a minute for each of the kinds, as many of them at once
-// as -parallel says; without, consumers alone are killed, for five seconds.
-func TestKills(t *testing.T) {
+// Kills kills processes, and the servers, and starts them again about 100 times a minute. Start starts the queue's server for
+// one test alone. The provider counts for itself: each message is served, no entity has more calls than its limit, none
+// comes before its slot, and from one lease after the last kill on nine tenths of the limit are used. With DRIP_KILLS=60s it
+// lasts a minute for each kind of kills, as many of them at once as -parallel says; without, consumers alone are killed, for
+// five seconds.
+func Kills(t *testing.T, a Adapter, start func(*testing.T) Server) {
 	lasts := 5 * time.Second
 	v := os.Getenv("DRIP_KILLS")
 	if v != "" {
@@ -306,57 +250,40 @@ func TestKills(t *testing.T) {
 		}
 	}
 	for name, kill := range kills {
-		for _, loop := range []bool{false, true} {
-			kind := "Consumer"
-			if loop {
-				kind = "Limit"
-			}
-			if v == "" && name != "consumers" {
-				continue
-			}
-			t.Run(name+"/"+kind, func(t *testing.T) {
-				if v != "" {
-					t.Parallel()
-				}
-				killed(t, kill, loop, lasts)
-			})
+		if v == "" && name != "consumers" {
+			continue
 		}
+		t.Run(name, func(t *testing.T) {
+			if v != "" {
+				t.Parallel()
+			}
+			killed(t, a, start(t), kill, lasts)
+		})
 	}
 }
 
-func killed(t *testing.T, kill func(*killing, int) error, loop bool, lasts time.Duration) {
+func killed(t *testing.T, a Adapter, server Server, kill func(*killing, int) error, lasts time.Duration) {
 	p := newProvider(t)
-	k := &killing{t: t, rabbitmq: servers.OwnRabbitMQ(t), redis: servers.OwnRedis(t, "--appendonly", "yes"), workers: make([]consumerProcess, killWorkers)}
-	k.job = job{Kind: "calls", RabbitMQ: k.rabbitmq.URL(), Redis: k.redis.URL(), Queue: "orders", Provider: p.URL, Loop: loop}
+	k := &killing{t: t, server: server, redis: servers.OwnRedis(t, "--appendonly", "yes"), workers: make([]consumerProcess, killWorkers)}
+	k.job = job{Adapter: a.Name, URL: server.URL(), Queue: "orders", Storage: k.redis.URL(), Step: nowhere, Rate: killRate, Provider: p.URL}
 	// Enough for all of it, and for half a minute.
-	published := killEntities * (killSize + killRate*int((lasts+killLease)/time.Second+30))
-	publish := func() {
-		b := connect(t, k.rabbitmq.URL())
-		b.declare("orders", Quorum)
-		messages := numbered(0, published)
-		for i := range messages {
-			messages[i].Type = fmt.Sprint("shop", i%killEntities)
-		}
-		b.publish("orders", messages...)
-	}
-	publish()
+	published := killEntities * (killRate + killRate*int((lasts+killLease)/time.Second+30))
+	k.publish(a, published)
 	for i := range k.workers {
-		k.begin(i)
+		k.must(k.begin(i))
 	}
-	eventually(t, "all have begun", func() bool { n, _ := p.served(); return n > killEntities*killSize })
+	k.eventually("all have begun", func() bool { n, _ := p.served(); return n > killEntities*killRate })
 	time.Sleep(3 * time.Second) // in which RabbitMQ 3.10 forgets queues that it is killed with
 	count := 0
 	for end := time.Now().Add(lasts); time.Now().Before(end); count++ {
-		if err := kill(k, rand.N(killWorkers)); err != nil {
-			t.Fatal(err)
-		}
+		k.must(kill(k, rand.N(killWorkers)))
 		time.Sleep(rand.N(1200 * time.Millisecond))
 	}
 	from := time.Now().Add(killLease + time.Second)
-	eventually(t, "each is served", func() bool { n, _ := p.served(); return n == published })
+	k.eventually("each is served", func() bool { n, _ := p.served(); return n == published })
 	for _, w := range k.workers {
 		w.input.Close()
-		if err := w.wait(); err != nil {
+		if err := w.Wait(); err != nil {
 			t.Error(err)
 		}
 	}
@@ -367,13 +294,49 @@ func killed(t *testing.T, kill func(*killing, int) error, loop bool, lasts time.
 	if over := p.over(k.anew); over > 0 {
 		t.Errorf("%d calls of an entity were above its limit", over)
 	}
-	if p.most > killSize && k.anew == 0 { // else leases were forgotten
-		t.Errorf("%d calls of an entity were in flight, of %d", p.most, killSize)
+	if p.most > killRate && k.anew == 0 { // else leases were forgotten
+		t.Errorf("%d calls of an entity were in flight, of %d", p.most, killRate)
 	}
 	if p.early > 0 {
 		t.Errorf("%d operations ran before their slots", p.early)
 	}
 	if used < .9 {
 		t.Errorf("%.0f %% of the limit was used from a lease after the kills on, want 90", 100*used)
+	}
+}
+
+// publish publishes so many messages, of several at once: a queue may confirm one by one.
+func (k *killing) publish(a Adapter, n int) {
+	q, err := a.Open(k.t.Context(), k.job.URL, k.job.Queue)
+	k.must(err)
+	messages := make([]Message, n)
+	for i := range messages {
+		messages[i] = Message{ID: fmt.Sprint(i), Entity: fmt.Sprint("shop", i%killEntities)}
+	}
+	var publishing sync.WaitGroup
+	for part := range slices.Chunk(messages, (n+7)/8) {
+		publishing.Go(func() {
+			if err := q.Publish(k.t.Context(), part...); err != nil {
+				k.t.Error(err)
+			}
+		})
+	}
+	publishing.Wait()
+}
+
+func (k *killing) must(err error) {
+	k.t.Helper()
+	if err != nil {
+		k.t.Fatal(err)
+	}
+}
+
+// eventually waits for long: machines are busy, and what a killed broker was dead-lettering comes back after minutes.
+func (k *killing) eventually(what string, is func() bool) {
+	k.t.Helper()
+	for began := time.Now(); !is(); time.Sleep(20 * time.Millisecond) {
+		if time.Since(began) > 5*time.Minute {
+			k.t.Fatal("never happened: " + what)
+		}
 	}
 }

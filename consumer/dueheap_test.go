@@ -18,7 +18,7 @@ import (
 // What is held is given away in the order in which it is due, at its time and not before.
 func TestHeld(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
-	var h held
+	var h dueHeap
 	kept := 0
 	for now := int64(0); now < 10_000; now += rnd.Int64N(100) {
 		for range rnd.IntN(20) {
@@ -84,8 +84,8 @@ func TestTakeHolds(t *testing.T) {
 		send := func(tag uint64, delay time.Duration) {
 			m := message{Delivery: numberedDelivery(tag)}
 			m.postponeBy(delay)
-			m.first = time.Now().UnixMilli()
-			due[m.MessageId] = time.UnixMilli(m.due)
+			m.First = time.Now()
+			due[m.MessageId] = m.Due
 			m.Headers = amqp.Table{headerNote: m.note()}
 			b.outstanding[tag], b.wanted[tag] = true, delay < early*time.Millisecond
 			deliveries <- m.Delivery
@@ -128,7 +128,7 @@ func TestFarNeverRuns(t *testing.T) {
 		from := newSettling(b, 1)
 		d := &delivery{message: message{Delivery: numberedDelivery(1)}, from: from, tag: from.received(1), back: true, far: true}
 		d.postponeBy(100 * time.Millisecond)
-		if _, wait := placeFor(&wheel.Standard, time.Now().UnixMilli(), d.due, true); wait {
+		if _, wait := placeFor(&wheel.Standard, time.Now().UnixMilli(), d.due(), true); wait {
 			t.Fatal("the delay queues serve it")
 		}
 		go s.process(d)
