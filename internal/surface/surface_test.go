@@ -1,0 +1,88 @@
+package main
+
+import (
+	"slices"
+	"strings"
+	"testing"
+)
+
+const root = "../.."
+
+func TestFilesAreThoseOfThePackages(t *testing.T) {
+	lines, err := difference(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(lines) > 0 {
+		t.Errorf("%s\n%s", howToUpdate, strings.Join(lines, "\n"))
+	}
+}
+
+func TestEveryIdentifierIsDocumented(t *testing.T) {
+	all, err := read(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range all {
+		for _, name := range s.bare {
+			t.Errorf("%s: %s has no doc comment", s.path, name)
+		}
+	}
+}
+
+// features are the Examples that a package must have, one for each thing that users do with it.
+var features = map[string][]string{
+	".": {""},
+}
+
+func TestEveryFeatureHasAnExample(t *testing.T) {
+	all, err := read(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	for _, s := range all {
+		n += len(s.examples)
+		if len(s.examples) == 0 {
+			t.Errorf("%s has no Example", s.path)
+		}
+		for _, name := range features[s.path] {
+			if !slices.Contains(s.examples, name) {
+				t.Errorf("%s has no Example%s", s.path, name)
+			}
+		}
+	}
+	t.Logf("%d Examples in %d packages", n, len(all))
+}
+
+func TestCompare(t *testing.T) {
+	lost, added := compare([]string{"const A", "func B()", "func C()"}, []string{"const A", "func B(int)", "func C()", "var D error"})
+	if !slices.Equal(lost, []string{"func B()"}) || !slices.Equal(added, []string{"func B(int)", "var D error"}) {
+		t.Errorf("lost %q, added %q", lost, added)
+	}
+}
+
+func TestRead(t *testing.T) {
+	s, err := readPackage("testdata/shapes")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{
+		"const Limit = 3", "const Off Kind", "const On Kind",
+		"field Point.X int", "field Point.Y int",
+		"func (p *Point) Move(dx int) error", "func NewPoint() *Point",
+		"interface method Mover.Move(dx int) error",
+		"type Kind int", "type Mover interface", "type Point struct", "type Point has unexported members", "type Set[T comparable] map[T]bool",
+		"var ErrNone error",
+	}
+	slices.Sort(want)
+	if !slices.Equal(s.lines, want) {
+		t.Errorf("got\n%s\nwant\n%s", strings.Join(s.lines, "\n"), strings.Join(want, "\n"))
+	}
+	if !slices.Equal(s.bare, []string{"ErrNone", "Point.Y"}) {
+		t.Errorf("without a comment: %q", s.bare)
+	}
+	if s.names != 9 || s.methods != 2 || s.fields != 2 {
+		t.Errorf("%d names, %d methods, %d fields", s.names, s.methods, s.fields)
+	}
+}
