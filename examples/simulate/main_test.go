@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/drip-go/drip/simulate"
+	"github.com/drip-go/drip/internal/lab"
 )
 
 func TestRun(t *testing.T) {
@@ -31,7 +31,7 @@ func TestList(t *testing.T) {
 	if err := run([]string{"-list"}, &out); err != nil {
 		t.Fatal(err)
 	}
-	for _, s := range simulate.Scenarios() {
+	for _, s := range lab.Scenarios() {
 		if !strings.Contains(out.String(), s.Name+" ") {
 			t.Errorf("%s is not listed", s.Name)
 		}

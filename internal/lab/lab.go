@@ -1,15 +1,10 @@
-// Package simulate tries a limit before it is used. It sends a load through drip in virtual time and counts the calls as
-// the provider would.
-//
-//	s, _ := simulate.Named("rate-poisson-backlog")
-//	report, err := simulate.Run(s, 1)
+// Package lab sends loads through drip in virtual time and counts the calls as the provider would. Package simulate and
+// examples/simulate are its users.
 //
 // A [Scenario] has the limit, the providers, the arrivals, the time of operations and the faults. [Run] plays it for each
-// [Policy] with the same messages, and for the optimum, a queue that knows the future. The [Report] is written as a table
-// or drawn as a chart.
-//
-// The same scenario with the same seed gives the same numbers on every machine.
-package simulate
+// [Policy] with the same messages, and for the optimum, a queue that knows the future. [RunShared] does it for limits that
+// entities share. The same scenario with the same seed gives the same numbers on every machine.
+package lab
 
 import (
 	"errors"

@@ -1,4 +1,4 @@
-package simulate
+package lab
 
 // events is what is going to happen: a heap by time. What happens in the same millisecond happens in the order in
 // which it was planned, but that operations end first: a token that comes back can be taken at once.

@@ -1,10 +1,10 @@
-package simulate_test
+package lab_test
 
 import (
 	"slices"
 	"testing"
 
-	"github.com/drip-go/drip/simulate"
+	"github.com/drip-go/drip/internal/lab"
 )
 
 // A lost ticket costs its own message a slot, not the entity.
@@ -12,9 +12,9 @@ func TestRandomLoadsWithLostTickets(t *testing.T) {
 	for _, c := range []struct{ lost, p95 float64 }{{0, 1.2}, {0.01, 1.2}, {0.1, 1.3}, {0.5, 1.5}, {1, 1.7}} {
 		var makespans []float64
 		for seed := range uint64(100) {
-			s := simulate.RandomLoad(seed)
+			s := lab.RandomLoad(seed)
 			s.LostTickets = c.lost
-			report, err := simulate.Run(s, seed, simulate.Admit)
+			report, err := lab.Run(s, seed, lab.Admit)
 			if err != nil {
 				t.Fatal(err)
 			}

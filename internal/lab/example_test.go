@@ -1,22 +1,22 @@
-package simulate_test
+package lab_test
 
 import (
 	"fmt"
 	"time"
 
 	"github.com/drip-go/drip"
-	"github.com/drip-go/drip/simulate"
+	"github.com/drip-go/drip/internal/lab"
 )
 
 // A shop whose provider has a leaky bucket of 40 that drains by 2 a second, and 200 messages at once.
 func ExampleRun() {
-	report, err := simulate.Run(simulate.Scenario{
+	report, err := lab.Run(lab.Scenario{
 		Name:      "sale",
 		Options:   drip.Options{Size: 38, RefreshRate: 1, RefreshInterval: 500 * time.Millisecond},
-		Providers: func() []simulate.Provider { return []simulate.Provider{simulate.LeakyBucket(40, 2)} },
-		Arrivals:  simulate.Burst(200, time.Minute),
-		Operation: simulate.Fixed(200 * time.Millisecond),
-	}, 1, simulate.Admit)
+		Providers: func() []lab.Provider { return []lab.Provider{lab.LeakyBucket(40, 2)} },
+		Arrivals:  lab.Burst(200, time.Minute),
+		Operation: lab.Fixed(200 * time.Millisecond),
+	}, 1, lab.Admit)
 	if err != nil {
 		fmt.Println(err)
 		return
