@@ -126,7 +126,7 @@ type overall struct {
 func (c *top) look(ctx context.Context, lister storage.Lister, l *limits) (*overall, error) {
 	within, cancel := c.within(ctx)
 	defer cancel()
-	j, err := l.judge()
+	j, err := judgeOf(l)
 	if err != nil {
 		return nil, err
 	}

@@ -30,8 +30,8 @@ const (
 	optimumColour = "#009e73"
 )
 
-// WriteSVG draws reports, one below the other: how many messages had arrived and how many were done, over time, and how
-// long those had waited that started at a time. The time ends when the slowest policy is done, or after two and a half
+// WriteSVG draws reports, one below the other: how many messages had arrived and how many were done, over the time since
+// the first arrival, and how long those had waited that started at a time. The time ends when the slowest policy is done, or after two and a half
 // times what the optimum takes.
 func WriteSVG(w io.Writer, reports ...Report) error {
 	var b strings.Builder
@@ -71,7 +71,11 @@ func (r Report) draw(b *strings.Builder) {
 		lines = append(lines, line{"arrived", arrivalColour, "2 3", r.Results[0].arrivals, nil})
 	}
 	for i, res := range r.Results {
-		l := line{res.Policy, colours[i%len(colours)], "", res.ends, res.waits}
+		name := res.Policy
+		if res.GaveUp {
+			name += " (given up)"
+		}
+		l := line{name, colours[i%len(colours)], "", res.ends, res.waits}
 		if i == len(r.Results)-1 {
 			l.colour, l.dashes = optimumColour, "7 4"
 		}
@@ -94,6 +98,9 @@ func (r Report) draw(b *strings.Builder) {
 // shown is the time that is drawn, in ms since 1970.
 func (r Report) shown() (from, to int64) {
 	from = Begin.UnixMilli()
+	if len(r.Results) > 0 && len(r.Results[0].arrivals) > 0 {
+		from = r.Results[0].arrivals[0]
+	}
 	to = from + 1
 	for i, res := range r.Results {
 		n := len(res.ends)

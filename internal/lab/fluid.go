@@ -214,6 +214,7 @@ func newFluid(r *sharedRun) *fluid {
 				w.messages = w.messages[1:]
 				w.fulfilled -= float64(m.Cost)
 				left--
+				m.started = max(since(m.At), since(0)+ms)
 				if m.Watched {
 					f.watched = append(f.watched, max(0, at-m.At.Seconds()))
 				}

@@ -29,6 +29,9 @@ type Result struct {
 	// run was given up, after two million events.
 	Messages, Done, Lost int
 
+	// GaveUp reports whether the run was given up.
+	GaveUp bool
+
 	// Redeliveries of a message are its trips through the broker because it was postponed.
 	Redeliveries Redeliveries
 
@@ -73,6 +76,7 @@ func (r *run) result(policy string, binding binding) Result {
 		Policy:      policy,
 		Messages:    len(r.messages),
 		Lost:        r.lost,
+		GaveUp:      r.gaveUp,
 		Utilisation: r.utilisation(binding.window),
 		Overtaken:   r.overtaken(),
 		OverLimit:   r.overLimit,
@@ -171,19 +175,25 @@ func (r *run) overtaken() (n int) {
 	}
 	interval := r.eras[0].windows[0].interval
 	for _, messages := range byEntity {
-		// first[i] is when the first of the i-th message and all after it starts.
-		first := make([]int64, len(messages)+1)
-		first[len(messages)] = math.MaxInt64
-		for i := len(messages) - 1; i >= 0; i-- {
-			first[i] = min(first[i+1], messages[i].start())
-		}
-		for _, m := range messages {
-			later, _ := slices.BinarySearchFunc(messages, m.arrival+interval, func(m *message, ms int64) int {
-				return cmp.Compare(m.arrival, ms)
-			})
-			if first[later] < m.start() {
-				n++
-			}
+		n += overtaken(messages, interval)
+	}
+	return n
+}
+
+// overtaken is how many messages of one entity, in order of arrival, started after one that arrived an interval later.
+func overtaken(messages []*message, interval int64) (n int) {
+	// first[i] is when the first of the i-th message and all after it starts.
+	first := make([]int64, len(messages)+1)
+	first[len(messages)] = math.MaxInt64
+	for i := len(messages) - 1; i >= 0; i-- {
+		first[i] = min(first[i+1], messages[i].start())
+	}
+	for _, m := range messages {
+		later, _ := slices.BinarySearchFunc(messages, m.arrival+interval, func(m *message, ms int64) int {
+			return cmp.Compare(m.arrival, ms)
+		})
+		if first[later] < m.start() {
+			n++
 		}
 	}
 	return n

@@ -31,6 +31,7 @@ type run struct {
 	hands     map[hand][]*delivery // what consumers hold, the first held first
 	seats     []int                // taken in each process
 	err       error
+	gaveUp    bool // there were too many events
 
 	lost, overLimit    int
 	units              int64 // what operations have really cost
@@ -153,6 +154,7 @@ func (r *run) happen() {
 		r.now = e.at
 		e.do()
 	}
+	r.gaveUp = len(r.events.heap) > 0
 }
 
 // after plans what happens some time from now.

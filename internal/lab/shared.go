@@ -40,6 +40,13 @@ type SharedScenario struct {
 	// handled too, and counted by the providers, but by no other measure.
 	Duplicates float64
 
+	// Travel is the most time that a request takes to the provider. Defaults to 0.
+	Travel time.Duration
+
+	// Providers makes what counts the calls of one entity, and SharedProviders what counts those of all, besides the limits
+	// themselves. Both default to none.
+	Providers, SharedProviders func() []Provider
+
 	// Outage is a time without consumers. Messages that arrive or come back then are delivered within two seconds of
 	// its end.
 	Outage Outage
@@ -87,7 +94,8 @@ type sharedRun struct {
 	bucket   *drip.Bucket
 	rnd      *rand.Rand
 	events   events
-	now      int64 // ms since 1970
+	counting [][]Provider // of the entities, and those of all behind them
+	now      int64        // ms since 1970
 	waiting  int
 	over     int
 	answers  []time.Duration // the delays, in order
@@ -108,7 +116,13 @@ func RunShared(s SharedScenario, seed uint64) (SharedResult, error) {
 	if err != nil {
 		return SharedResult{}, fmt.Errorf("simulate: %s: %w", s.Name, err)
 	}
-	return r.result(newFluid(best)), nil
+	result := r.result(newFluid(best))
+	binding := best.binding()
+	result.Report = Report{
+		Scenario: Scenario{Name: s.Name, About: s.About, Options: s.Options}, Seed: seed, Binding: best.bindingName(binding),
+		Results: []Result{r.outcome(Admit.Name, binding), best.outcome("optimum", binding)},
+	}
+	return result, nil
 }
 
 func newSharedRun(s *SharedScenario, seed uint64) (*sharedRun, error) {
@@ -118,6 +132,11 @@ func newSharedRun(s *SharedScenario, seed uint64) (*sharedRun, error) {
 	if s.Late == nil {
 		s.Late = Uniform(0, 20*time.Millisecond)
 	}
+	for _, p := range []*func() []Provider{&s.Providers, &s.SharedProviders} {
+		if *p == nil {
+			*p = func() []Provider { return nil }
+		}
+	}
 	r := &sharedRun{scenario: s, rnd: rand.New(rand.NewPCG(seed, 1<<63))}
 	o := s.Options
 	o.Storage, o.Start = nil, time.UnixMilli(0)
@@ -126,7 +145,9 @@ func newSharedRun(s *SharedScenario, seed uint64) (*sharedRun, error) {
 	for i, e := range s.Entities {
 		r.names = append(r.names, fmt.Sprintf("entity-%03d", i))
 		byName[r.names[i]] = e
+		r.counting = append(r.counting, s.Providers())
 	}
+	r.counting = append(r.counting, s.SharedProviders())
 	o.Limits, o.Weight = nil, nil
 	if slices.ContainsFunc(s.Entities, func(e SharedEntity) bool {
 		return e.Limit.Size+e.Limit.RefreshRate+e.Limit.Concurrency > 0 || e.Limit.Windows != nil
@@ -266,13 +287,42 @@ func (r *sharedRun) start(m *sharedMessage, a drip.Admission, isCopy bool) {
 			r.over++
 		}
 	}
-	r.events.addEnd(r.now+m.operation, func() {
+	travel := int64(0)
+	if r.scenario.Travel > 0 {
+		travel = r.rnd.Int64N(r.scenario.Travel.Milliseconds() + 1)
+	}
+	r.count(m, r.now+travel)
+	r.events.addEnd(r.now+travel+m.operation, func() {
 		for _, s := range m.flow.scopes {
 			s.underWay--
 		}
 		if err := r.bucket.Settle(context.Background(), r.names[m.Entity], a.Lease, m.Cost); err != nil {
 			r.err = err
 		}
+	})
+}
+
+// count has the providers count a call that reaches them at a time.
+func (r *sharedRun) count(m *sharedMessage, at int64) {
+	providers := slices.Concat(r.counting[m.Entity], r.counting[len(r.names)])
+	if len(providers) == 0 {
+		return
+	}
+	r.events.add(at, func() {
+		var within []Provider
+		for _, p := range providers {
+			if p.Begin(at, m.Cost) {
+				within = append(within, p)
+			}
+		}
+		if len(within) < len(providers) {
+			r.over++
+		}
+		r.events.addEnd(at+m.operation, func() {
+			for _, p := range within {
+				p.End(at, r.now, m.Cost, m.Cost)
+			}
+		})
 	})
 }
 

@@ -40,6 +40,9 @@ type SharedResult struct {
 	// Weights is by how much the share of those of one weight was off, until the first entity is through at best.
 	Weights float64
 
+	// Report is the same as that of Run, of Admit and the optimum.
+	Report Report
+
 	// LateP99 is how much later than at best entities were through, as a part of their time at best: what 99 % do not exceed.
 	LateP99 float64
 }

@@ -8,29 +8,32 @@ import (
 	"unicode/utf8"
 )
 
-// WriteTable writes the report as text, a line a policy:
-//
-//	done              messages handled, of how many
-//	redeliveries      trips through the broker, a message: the mean, what 99 % do not exceed, the most
-//	held asks         how often it was asked about while a consumer had it in hand, a message
-//	used              of the binding limit
-//	makespan          from the first arrival to the end of the last operation
-//	wait              from a message's arrival to its start: the mean, what 99 % do not exceed, the longest
-//	overtaken         messages that started after one that arrived an interval later
-//	over limit        calls that a provider would have refused
+// WriteTable writes the report as text of at most 80 columns: a column a policy, as long as they are four, and a line for
+// each measure.
 func (r Report) WriteTable(w io.Writer) error {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s: %s\n", r.Scenario.Name, r.Scenario.About)
-	rows := [][]string{
-		{"", "", "redeliveries", "", "", "held", "used of", "", "wait", "", "", "", "over"},
-		{"policy", "done", "mean", "p99", "max", "asks", r.Binding, "makespan", "mean", "p99", "max", "overtaken", "limit"},
+	title := r.Scenario.Name
+	if r.Scenario.About != "" {
+		title += ": " + r.Scenario.About
 	}
+	b.WriteString(wrap(title, 80))
+	rows := [][]string{{""}, {"messages handled"},
+		{"postponements, mean"}, {"  99 % have at most"}, {"  most"}, {"asked in hand, mean"},
+		{"used of " + r.Binding}, {"makespan"},
+		{"wait, mean"}, {"  99 % wait at most"}, {"  longest"},
+		{"overtaken"}, {"calls over the limit"},
+	}
+	var notes []string
 	for _, res := range r.Results {
 		done := fmt.Sprint(res.Done)
 		if res.Done < res.Messages {
 			done += fmt.Sprintf(" of %d", res.Messages)
 		}
-		rows = append(rows, []string{
+		if res.GaveUp {
+			done += "*"
+			notes = append(notes, fmt.Sprintf("* %s was given up after %d events: the messages that are left were postponed again and again.", res.Policy, mostEvents))
+		}
+		for i, cell := range []string{
 			res.Policy,
 			done,
 			fmt.Sprintf("%.2f", res.Redeliveries.Mean),
@@ -44,7 +47,9 @@ func (r Report) WriteTable(w io.Writer) error {
 			short(res.Wait.Max),
 			fmt.Sprint(res.Overtaken),
 			fmt.Sprint(res.OverLimit),
-		})
+		} {
+			rows[i] = append(rows[i], cell)
+		}
 	}
 	widths := make([]int, len(rows[0]))
 	for _, row := range rows {
@@ -59,8 +64,33 @@ func (r Report) WriteTable(w io.Writer) error {
 		}
 		b.WriteString(strings.TrimRight(line, " ") + "\n")
 	}
+	for _, note := range notes {
+		b.WriteString(wrap(note, 80))
+	}
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+// wrap breaks a text between words into lines of at most so many characters.
+func wrap(text string, width int) string {
+	var b strings.Builder
+	column := 0
+	for word := range strings.FieldsSeq(text) {
+		n := utf8.RuneCountInString(word)
+		switch {
+		case column == 0:
+		case column+1+n > width:
+			b.WriteByte('\n')
+			column = 0
+		default:
+			b.WriteByte(' ')
+			column++
+		}
+		b.WriteString(word)
+		column += n
+	}
+	b.WriteByte('\n')
+	return b.String()
 }
 
 // short is a duration to about three digits.

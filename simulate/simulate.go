@@ -1,0 +1,219 @@
+// Package simulate tries limits before they are used. It sends a load through drip in virtual time, beside what else could
+// be done, and counts the calls as the provider would. It is what the command "drip simulate" does, for tests:
+//
+//	s, err := simulate.Read("sale.json")
+//	report, err := s.Run(ctx, 1)
+//	if drip := report.Results[0]; drip.OverLimit > 0 { … }
+//
+// "drip help simulate" describes the file. The same scenario with the same seed gives the same numbers on every machine.
+package simulate
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/internal/lab"
+	"github.com/drip-go/drip/internal/limitjson"
+)
+
+// Scenario is a load, the limits that it meets, and the providers that count the calls. Read and Parse make one.
+type Scenario struct {
+	// Name and About are the titles of the table and the chart.
+	Name, About string
+
+	// Options are the limits. A test may put those of its own program here before Run. Storage, Clock, Limits, Weight and
+	// Start are not used: entities are full at the beginning.
+	Options drip.Options
+
+	load   lab.Scenario
+	shared func() []lab.Provider
+}
+
+// Read reads a scenario from a file. A trace that it names is looked for in the folder of the file.
+func Read(name string) (Scenario, error) {
+	text, err := os.ReadFile(name)
+	if err != nil {
+		return Scenario{}, err
+	}
+	return Parse(name, text)
+}
+
+// Parse reads a scenario from the text of a file. The name is for errors, for the title of a scenario that has none, and
+// its folder is that of a trace.
+func Parse(name string, text []byte) (Scenario, error) {
+	var f file
+	if err := limitjson.Decode(name, text, &f); err != nil {
+		return Scenario{}, err
+	}
+	s, err := f.scenario(filepath.Dir(name))
+	if err != nil {
+		return Scenario{}, fmt.Errorf("%s: %w", name, err)
+	}
+	if s.Name == "" {
+		s.Name = filepath.Base(name)
+	}
+	return s, nil
+}
+
+// Run plays the scenario: for drip with tickets ("admit"), for the classic delays ("classic"), for a limiter that tells all
+// it refuses when to come back ("retry-after"), and for an optimum that knows the future ("optimum"), in this order.
+//
+// With shared limits it plays "admit" and an "optimum" that divides them by weighted max-min at each instant. The calls are
+// then counted by the shared limits themselves, besides by the providers.
+//
+// The seed determines everything that is random. Run returns the context's error as soon as ctx ends.
+func (s Scenario) Run(ctx context.Context, seed uint64) (Report, error) {
+	if s.load.Arrivals == nil {
+		return Report{}, errors.New("simulate: a Scenario is made with Read or Parse")
+	}
+	type outcome struct {
+		report lab.Report
+		err    error
+	}
+	done := make(chan outcome, 1)
+	go func() { // ends with the run, which is bounded
+		r, err := s.run(seed)
+		done <- outcome{r, err}
+	}()
+	select {
+	case o := <-done:
+		return reportOf(o.report), o.err
+	case <-ctx.Done():
+		return Report{}, ctx.Err()
+	}
+}
+
+func (s Scenario) run(seed uint64) (lab.Report, error) {
+	in := s.load
+	in.Name, in.About, in.Options = s.Name, s.About, s.Options
+	if s.Options.Shared == nil {
+		return lab.Run(in, seed)
+	}
+	r, err := lab.RunShared(lab.SharedScenario{
+		Name: s.Name, About: s.About, Options: s.Options,
+		Entities: make([]lab.SharedEntity, in.Entities),
+		Messages: func(r *rand.Rand) (all []lab.SharedMessage) {
+			for entity := range in.Entities {
+				for _, at := range in.Arrivals(r) {
+					cost, _ := in.Costs(r)
+					all = append(all, lab.SharedMessage{At: at, Entity: entity, Cost: cost})
+				}
+			}
+			return all
+		},
+		Operation: in.Operation, Late: in.Late, Travel: in.Travel,
+		Providers: in.Providers, SharedProviders: s.shared,
+	}, seed)
+	return r.Report, err
+}
+
+// Report is the outcome of a scenario.
+type Report struct {
+	// Name and Seed are those of the run.
+	Name string
+	Seed uint64
+
+	// Binding is the limit that binds most: the optimum uses the largest part of it.
+	Binding string
+
+	// Results are those of the policies, and of the optimum at the end.
+	Results []Result
+
+	lab lab.Report
+}
+
+// Result is what came of one policy. A message is counted once, whatever was delivered twice.
+type Result struct {
+	// Policy is "admit", "classic", "retry-after" or "optimum".
+	Policy string
+
+	// Messages have arrived, and Done of them were handled. The rest was left when the run was given up, after two
+	// million events.
+	Messages, Done int
+
+	// Postponements of a message: the mean, what 99 % of messages do not exceed, and the most.
+	Postponements                      float64
+	PostponementsP99, PostponementsMax int
+
+	// HeldAsks is the mean number of times that a consumer asked for a message it held.
+	HeldAsks float64
+
+	// Used is the part of the binding limit that was used, from 0 to 1.
+	Used float64
+
+	// Makespan is the time from the first arrival to the end of the last operation.
+	Makespan time.Duration
+
+	// Wait is the mean time from the arrival of a message to its start, WaitP99 what 99 % do not exceed, WaitMax the
+	// longest.
+	Wait, WaitP99, WaitMax time.Duration
+
+	// Overtaken is how many messages started after one of the same entity that arrived an interval later.
+	Overtaken int
+
+	// OverLimit is the number of calls that a provider found to be over its limit.
+	OverLimit int
+}
+
+func reportOf(r lab.Report) Report {
+	out := Report{Name: r.Scenario.Name, Seed: r.Seed, Binding: r.Binding, lab: r}
+	for _, s := range r.Results {
+		out.Results = append(out.Results, Result{
+			Policy: s.Policy, Messages: s.Messages, Done: s.Done,
+			Postponements: s.Redeliveries.Mean, PostponementsP99: s.Redeliveries.P99, PostponementsMax: s.Redeliveries.Max,
+			HeldAsks: s.HeldAsks, Used: s.Utilisation, Makespan: s.Makespan,
+			Wait: s.Wait.Mean, WaitP99: s.Wait.P99, WaitMax: s.Wait.Max, Overtaken: s.Overtaken, OverLimit: s.OverLimit,
+		})
+	}
+	return out
+}
+
+// WriteTable writes the report as text, of at most 80 columns: a column for each policy.
+func (r Report) WriteTable(w io.Writer) error { return r.lab.WriteTable(w) }
+
+// WriteSVG draws the report: how many messages had arrived and how many were done, over the time since the first arrival,
+// and how long those had waited that started at a time. The time ends when the slowest policy is done, or after two and a
+// half times what the optimum takes.
+func (r Report) WriteSVG(w io.Writer) error { return lab.WriteSVG(w, r.lab) }
+
+// MarshalJSON writes what docs/cli.md says of "drip simulate --json": durations are whole milliseconds.
+func (r Report) MarshalJSON() ([]byte, error) {
+	type result struct {
+		Policy           string  `json:"policy"`
+		Messages         int     `json:"messages"`
+		Done             int     `json:"done"`
+		RedeliveriesMean float64 `json:"redeliveries_mean"`
+		RedeliveriesP99  int     `json:"redeliveries_p99"`
+		RedeliveriesMax  int     `json:"redeliveries_max"`
+		HeldAsks         float64 `json:"held_asks_mean"`
+		Used             float64 `json:"used"`
+		Makespan         int64   `json:"makespan_ms"`
+		WaitMean         int64   `json:"wait_mean_ms"`
+		WaitP99          int64   `json:"wait_p99_ms"`
+		WaitMax          int64   `json:"wait_max_ms"`
+		Overtaken        int     `json:"overtaken"`
+		OverLimit        int     `json:"over_limit"`
+	}
+	j := struct {
+		Name    string   `json:"name"`
+		Seed    uint64   `json:"seed"`
+		Binding string   `json:"binding"`
+		Results []result `json:"results"`
+	}{Name: r.Name, Seed: r.Seed, Binding: r.Binding}
+	ms := time.Duration.Milliseconds
+	for _, s := range r.Results {
+		j.Results = append(j.Results, result{
+			s.Policy, s.Messages, s.Done, s.Postponements, s.PostponementsP99, s.PostponementsMax, s.HeldAsks,
+			s.Used, ms(s.Makespan), ms(s.Wait), ms(s.WaitP99), ms(s.WaitMax), s.Overtaken, s.OverLimit,
+		})
+	}
+	return json.Marshal(j)
+}
