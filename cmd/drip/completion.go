@@ -7,9 +7,9 @@ import (
 	"strings"
 )
 
-const completionHelp = `  bash   source <(drip completion bash)                  in ~/.bashrc
-  zsh    source <(drip completion zsh)                   in ~/.zshrc, after compinit
-  fish   drip completion fish | source                   in ~/.config/fish/config.fish
+const completionHelp = `  bash   source <(drip completion bash)      in ~/.bashrc
+  zsh    source <(drip completion zsh)       in ~/.zshrc, after compinit
+  fish   drip completion fish | source       in ~/.config/fish/config.fish
 `
 
 // completion is "drip completion".

@@ -71,16 +71,12 @@ func TestHelp(t *testing.T) {
 		if asked := must(t, d.name, "--help"); asked != got {
 			t.Errorf("drip %s --help is not drip help %[1]s:\n%s", d.name, asked)
 		}
-		if !strings.Contains(texts[0], "  drip "+d.name) {
+		if !strings.Contains(texts[0], "\n  "+d.name+" ") {
 			t.Errorf("drip help does not list %s", d.name)
 		}
 	}
 	for _, text := range texts {
-		for line := range strings.Lines(text) {
-			if len([]rune(line)) > 125 {
-				t.Errorf("a line of help is too long: %s", line)
-			}
-		}
+		narrow(t, text)
 	}
 	if got := must(t, "--version"); !strings.HasPrefix(got, "drip ") {
 		t.Errorf("drip --version: %q", got)
