@@ -322,7 +322,7 @@ func (w *Worker[M]) Fail(ctx context.Context, m *Message, cause error) Outcome {
 	delay := retryDelay(w.o.RetryDelay, m.Note.Attempts)
 	out := m.later(Retried, jitter(delay), cause)
 	if out.Kind == Retried {
-		log.WarnContext(ctx, "a message failed and will be tried again", "not_before", delay)
+		log.WarnContext(ctx, "a message failed and will be tried again", "delay", out.Delay.String())
 	}
 	return out
 }
