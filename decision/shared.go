@@ -8,11 +8,11 @@ package decision
 // entity books at its fair share, which is what a grain brings times its weight, by the weight of all that wait: there it
 // displaces those that booked early. Who is back and below its share runs before them, and they book again.
 type Shared struct {
-	Key    int64 // tells the limit from others of the bucket
-	Weight int64 // of the entity
-	Limits *Limits
-	State  *State
-	Leases Leases
+	Key    int64   // tells the limit from others of the bucket
+	Weight int64   // of the entity
+	Limits *Limits // ready
+	State  *State  // what is stored of the shared limit; it is changed
+	Leases Leases  // the leases of the shared limit
 
 	// What the operation finds.
 	units int64 // its cost in the calendar
@@ -53,7 +53,7 @@ type Flow struct {
 	Key        int64 // of the limit
 	Units      int64 // of the tickets that are out, with slots until Before
 	Later      int64 // of those after it
-	Before     int64
+	Before     int64 // see Units
 	Until      int64 // the last slot that was told
 	End        int64 // the last slot in the entity's own line of those within this limit first of all
 	Left       int64 // what its first window has left at End

@@ -116,10 +116,10 @@ const (
 // Outcome says what to do with a delivery. If Delay is above zero, postpone it by that long, with Note. Else acknowledge
 // it if Err is nil. Else it has failed; if Kind is GivenUp, drop it or send it to the dead letters.
 type Outcome struct {
-	Kind  Kind
-	Delay time.Duration
-	Note  Note
-	Err   error // why the operation has failed, or the message was given up
+	Kind  Kind          // what became of the delivery
+	Delay time.Duration // how long to postpone it; 0: not at all
+	Note  Note          // what to store with a message that is postponed
+	Err   error         // why the operation has failed, or the message was given up
 }
 
 // Message is one delivery in hand.
