@@ -32,7 +32,38 @@ func TestEveryIdentifierIsDocumented(t *testing.T) {
 
 // features are the Examples that a package must have, one for each thing that users do with it.
 var features = map[string][]string{
-	".": {""},
+	".": {
+		"", "New", "Bucket_Admit", "Bucket_Settle", "Bucket_Cancel", "Bucket_Renew", "Bucket_GetDelay", "Bucket_GetDelayAt",
+		"Bucket_Throttled", "Bucket_Pause", "Bucket_Reset", "Bucket_Inspect", "Options_windows", "Options_limits", "Options_shared",
+		"Request_deadline", "SharedID", "ParseTicket", "Shadow",
+	},
+	"adapters/amqp10":    {""},
+	"adapters/asynq":     {"", "Headers"},
+	"adapters/jetstream": {""},
+	"adapters/river":     {""},
+	"adapters/sqs":       {""},
+	"consumer": {
+		"", "New", "Options_request", "Limit", "LimitRequests", "OpenDelayQueues", "Throttled", "ThrottledShared", "Later", "Permanent",
+		"OperationOf", "TraceHeaders",
+	},
+	"decision": {"Limits_Apply"},
+	"limiter":  {"", "Limiter_Do", "Limiter_TryConsume", "Limiter_ConsumeTimeout", "Limiter_SetLimit", "Options_storage"},
+	"page":     {"Handler", "Options_allow"},
+	"provider": {
+		"Presets", "Preset_Limit", "Preset_Options", "Limit", "Options", "Read", "Status_Rules", "Transport", "Follower", "RetryAfter",
+		"Rule_UnmarshalJSON",
+	},
+	"queues":              {"Broker"},
+	"queues/rabbitmq":     {"New", "Broker_Look", "Broker_Requeue"},
+	"simulate":            {"Read", "Parse", "Scenario_Run", "Report_WriteTable"},
+	"storage":             {"Storage", "Open", "Register", "Lister"},
+	"storage/memory":      {""},
+	"storage/postgres":    {"", "SchemaSQL"},
+	"storage/redis":       {"", "New"},
+	"storage/storagetest": {"Run", "Compare", "Keeps"},
+	"telemetry":           {"New", "New_shadow", "Storage"},
+	"worker":              {"Worker_Do", "Outcome", "ThrottledShared", "OperationOf", "ParseNote", "Drain"},
+	"workertest":          {"Run", "Benchmark"},
 }
 
 func TestEveryFeatureHasAnExample(t *testing.T) {
@@ -45,6 +76,9 @@ func TestEveryFeatureHasAnExample(t *testing.T) {
 		n += len(s.examples)
 		if len(s.examples) == 0 {
 			t.Errorf("%s has no Example", s.path)
+		}
+		if features[s.path] == nil {
+			t.Errorf("no feature of %s is named here", s.path)
 		}
 		for _, name := range features[s.path] {
 			if !slices.Contains(s.examples, name) {
