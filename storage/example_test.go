@@ -10,7 +10,7 @@ import (
 
 	"github.com/drip-go/drip"
 	"github.com/drip-go/drip/storage"
-	_ "github.com/drip-go/drip/storage/redis" // registers redis and rediss
+	_ "github.com/drip-go/drip/storage/memory" // registers memory
 )
 
 // table is a storage of one's own: two methods over anything that can compare a revision and write.
@@ -79,7 +79,7 @@ func ExampleStorage() {
 // A program whose configuration names the storage. Its blank imports are the backends that it knows.
 func ExampleOpen() {
 	ctx := context.Background()
-	s, err := storage.Open(ctx, "redis://localhost:6379/0?prefix=orders:") // connects with the first call
+	s, err := storage.Open(ctx, "memory:") // redis://host:6379/0?prefix=orders: with package storage/redis
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -102,7 +102,7 @@ func ExampleRegister() {
 // A tool lists what is stored.
 func ExampleLister() {
 	ctx := context.Background()
-	s, err := storage.Open(ctx, "redis://localhost:6379/0")
+	s, err := storage.Open(ctx, "memory:")
 	if err != nil {
 		log.Fatal(err)
 	}
