@@ -24,7 +24,8 @@ import (
 	"github.com/drip-go/drip/internal/limitjson"
 )
 
-// Scenario is a load, the limits that it meets, and the providers that count the calls. Read and Parse make one.
+// Scenario is a load, the limits that it meets, and the providers that count the calls. Read and Parse make one. It is not
+// safe for concurrent use.
 type Scenario struct {
 	// Name and About are the titles of the table and the chart.
 	Name, About string
@@ -69,33 +70,16 @@ func Parse(name string, text []byte) (Scenario, error) {
 // With shared limits it plays "admit" and an "optimum" that divides them by weighted max-min at each instant. The calls are
 // then counted by the shared limits themselves, besides by the providers.
 //
-// The seed determines everything that is random. Run returns the context's error as soon as ctx ends.
+// The seed determines everything that is random. Run returns the context's error when ctx ends.
 func (s Scenario) Run(ctx context.Context, seed uint64) (Report, error) {
 	if s.load.Arrivals == nil {
 		return Report{}, errors.New("simulate: a Scenario is made with Read or Parse")
 	}
-	type outcome struct {
-		report lab.Report
-		err    error
-	}
-	done := make(chan outcome, 1)
-	go func() { // ends with the run, which is bounded
-		r, err := s.run(seed)
-		done <- outcome{r, err}
-	}()
-	select {
-	case o := <-done:
-		return reportOf(o.report), o.err
-	case <-ctx.Done():
-		return Report{}, ctx.Err()
-	}
-}
-
-func (s Scenario) run(seed uint64) (lab.Report, error) {
 	in := s.load
-	in.Name, in.About, in.Options = s.Name, s.About, s.Options
+	in.Name, in.About, in.Options, in.Context = s.Name, s.About, s.Options, ctx
 	if s.Options.Shared == nil {
-		return lab.Run(in, seed)
+		r, err := lab.Run(in, seed)
+		return reportOf(r), err
 	}
 	r, err := lab.RunShared(lab.SharedScenario{
 		Name: s.Name, About: s.About, Options: s.Options,
@@ -110,9 +94,9 @@ func (s Scenario) run(seed uint64) (lab.Report, error) {
 			return all
 		},
 		Operation: in.Operation, Late: in.Late, Travel: in.Travel,
-		Providers: in.Providers, SharedProviders: s.shared,
+		Providers: in.Providers, SharedProviders: s.shared, Context: ctx,
 	}, seed)
-	return r.Report, err
+	return reportOf(r.Report), err
 }
 
 // Report is the outcome of a scenario.

@@ -55,3 +55,15 @@ func TestWriteSVG(t *testing.T) {
 		t.Errorf("only %d paths were drawn", paths)
 	}
 }
+
+// The axis begins with the first message, whatever the time of day at which it arrives.
+func TestChartBeginsAtTheFirstArrival(t *testing.T) {
+	const noon = 12 * time.Hour
+	r := mustRun(t, Scenario{
+		Name: "noon", Options: drip.Options{Size: 2, RefreshRate: 1}, Arrivals: Burst(12, noon), Operation: Fixed(100 * time.Millisecond),
+	}, 1)
+	from, to := r.shown()
+	if from != since(noon) || to <= from || to > since(noon+time.Minute) {
+		t.Errorf("it shows %v to %v", milliseconds(from-since(0)), milliseconds(to-since(0)))
+	}
+}

@@ -7,6 +7,7 @@
 package lab
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"time"
@@ -84,6 +85,9 @@ type Scenario struct {
 	// the policy Admit only.
 	Plain float64
 
+	// Context ends the run early, with its error. Defaults to nil: nothing does.
+	Context context.Context
+
 	// Redelivery is how long the broker takes to deliver again after a crash or a lost acknowledgement. Defaults to
 	// 10 seconds.
 	Redelivery time.Duration
@@ -120,6 +124,9 @@ func Run(s Scenario, seed uint64, policies ...Policy) (Report, error) {
 	messages := s.messages(seed)
 	best := newRun(&s, messages, seed)
 	best.playOptimum()
+	if best.err != nil {
+		return Report{}, fmt.Errorf("simulate: %s, optimum: %w", s.Name, best.err)
+	}
 	binding := best.binding()
 	report := Report{Scenario: s, Seed: seed, Binding: binding.String()}
 	for _, p := range policies {
@@ -179,6 +186,9 @@ func (s *Scenario) setDefaults() error {
 	}
 	if s.Redelivery == 0 {
 		s.Redelivery = 10 * time.Second
+	}
+	if s.Context == nil {
+		s.Context = context.Background()
 	}
 	s.Entities = max(1, s.Entities)
 	s.Processes = max(1, s.Processes)

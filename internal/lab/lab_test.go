@@ -330,7 +330,7 @@ func TestTable(t *testing.T) {
 		Scenario: Scenario{Name: "name", About: "what it is about"},
 		Binding:  "5 at once",
 		Results: []Result{
-			{Policy: "admit", Messages: 100, Done: 99, Redeliveries: Redeliveries{1.5, 2, 33}, HeldAsks: 0.25, Utilisation: 0.9996,
+			{Policy: "admit", Messages: 100, Done: 99, GaveUp: true, Redeliveries: Redeliveries{1.5, 2, 33}, HeldAsks: 0.25, Utilisation: 0.9996,
 				Makespan: 2 * time.Hour, Wait: Wait{5 * time.Millisecond, 99*time.Second + 900*time.Millisecond, 90 * time.Minute}, Overtaken: 7, OverLimit: 1},
 			{Policy: "optimum", Messages: 100, Done: 100, Utilisation: 0.5, Makespan: 1500 * time.Millisecond},
 		},
@@ -340,10 +340,21 @@ func TestTable(t *testing.T) {
 		t.Fatal(err)
 	}
 	const want = `name: what it is about
-                      redeliveries            held    used of            wait                                over
-  policy        done          mean  p99  max  asks  5 at once  makespan  mean     p99       max  overtaken  limit
-  admit    99 of 100          1.50    2   33  0.25    100.0 %     2.0 h  5 ms  99.9 s  90.0 min          7      1
-  optimum        100          0.00    0    0  0.00     50.0 %     1.5 s     0       0         0          0      0
+                             admit  optimum
+  messages handled      99 of 100*      100
+  postponements, mean         1.50     0.00
+    99 % have at most            2        0
+    most                        33        0
+  asked in hand, mean         0.25     0.00
+  used of 5 at once        100.0 %   50.0 %
+  makespan                   2.0 h    1.5 s
+  wait, mean                  5 ms        0
+    99 % wait at most       99.9 s        0
+    longest               90.0 min        0
+  overtaken                      7        0
+  calls over the limit           1        0
+* admit was given up after 2000000 events: the messages that are left were
+postponed again and again.
 `
 	if got := b.String(); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)

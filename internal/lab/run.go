@@ -151,6 +151,9 @@ func (r *run) happen() {
 		if !ok || r.err != nil {
 			return
 		}
+		if r.err = r.scenario.Context.Err(); r.err != nil {
+			return
+		}
 		r.now = e.at
 		e.do()
 	}

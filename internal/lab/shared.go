@@ -47,6 +47,9 @@ type SharedScenario struct {
 	// themselves. Both default to none.
 	Providers, SharedProviders func() []Provider
 
+	// Context ends the run early, with its error. Defaults to nil: nothing does.
+	Context context.Context
+
 	// Outage is a time without consumers. Messages that arrive or come back then are delivered within two seconds of
 	// its end.
 	Outage Outage
@@ -131,6 +134,9 @@ func newSharedRun(s *SharedScenario, seed uint64) (*sharedRun, error) {
 	}
 	if s.Late == nil {
 		s.Late = Uniform(0, 20*time.Millisecond)
+	}
+	if s.Context == nil {
+		s.Context = context.Background()
 	}
 	for _, p := range []*func() []Provider{&s.Providers, &s.SharedProviders} {
 		if *p == nil {
@@ -229,6 +235,9 @@ func (r *sharedRun) play() error {
 		e, ok := r.events.next()
 		if !ok || r.err != nil {
 			return r.err
+		}
+		if err := r.scenario.Context.Err(); err != nil {
+			return err
 		}
 		for _, s := range r.scopes[len(r.names):] {
 			if s.tokens != nil {

@@ -47,7 +47,7 @@ func main() {
 func run(args []string) (status int, err error) {
 	n := slices.Index(args, "--")
 	if n < 1 || n == len(args)-1 {
-		return 2, errors.New("usage: run NAME... -- COMMAND...")
+		return 2, errors.New("usage: run NAME... -- COMMAND")
 	}
 	// A Ctrl-C reaches the command, too, which may end in good order; the servers end after it.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
