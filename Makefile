@@ -4,11 +4,11 @@ help: ## What there is
 	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: ## Watch two consumers keep a dozen shops exactly at their limits, in under a minute
-	@go build -C examples/demo -o ../../bin/demo . && scripts/servers around rabbitmq redis -- bin/demo
+	@go build -C examples/demo -o ../../bin/demo . && scripts/servers run rabbitmq redis -- bin/demo
 
 dashboard: ## Check that each panel of the dashboard shows data of the demo, and draw them into docs/dashboard.svg
 	@go build -C examples/demo -o ../../bin/demo . && go build -C examples/observability -o ../../bin/panels ./panels
-	@scripts/servers around rabbitmq redis -- bin/panels -dashboard examples/observability/dashboard.json \
+	@scripts/servers run rabbitmq redis -- bin/panels -dashboard examples/observability/dashboard.json \
 		-title 'drip: the demo' -svg docs/dashboard.svg bin/demo
 
 pictures: ## Draw the limits page over the demo into docs/page-*.png; takes Chromium
