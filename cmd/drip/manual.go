@@ -3,12 +3,17 @@ package main
 import (
 	"context"
 	"fmt"
+	"maps"
 	"runtime/debug"
+	"slices"
+	"strings"
+
+	"github.com/drip-go/drip/provider"
 )
 
 const overviewHelp = `
-drip help COMMAND says more of one command; drip help urls and drip help limits
-say how a URL and --limits look.
+drip help COMMAND says more of one command; drip help urls, drip help limits and
+drip help presets say how a URL and --limits look, and which presets there are.
 
 Exit statuses:
   0    done
@@ -21,8 +26,41 @@ Exit statuses:
 `
 
 // topics are what help knows besides the commands.
-var topics = map[string]string{
-	"urls": `A URL names the storage that the consumers use, with their parameters:
+var topics = map[string]func() string{
+	"limits":  func() string { return limitsHelp },
+	"presets": presetsHelp,
+	"urls":    func() string { return urlsHelp },
+}
+
+// presetsHelp lists the presets of package provider, with their rules.
+func presetsHelp() string {
+	var b strings.Builder
+	b.WriteString(presetsIntroduction)
+	for _, p := range provider.Presets() {
+		fmt.Fprintf(&b, "  %s\n", p.Name)
+		write := func(name string, rules []provider.Rule) {
+			var texts []string
+			for _, r := range rules {
+				texts = append(texts, r.String())
+			}
+			for _, line := range lines(name+strings.Join(texts, ", "), 80-6) {
+				fmt.Fprintf(&b, "      %s\n", line)
+			}
+		}
+		write("each "+p.Entity+": ", p.Rules)
+		for _, name := range slices.Sorted(maps.Keys(p.Shared)) {
+			write("all together, by the limit "+name+": ", p.Shared[name])
+		}
+	}
+	return b.String()
+}
+
+const presetsIntroduction = `drip simulate takes the name of a preset, in the field "preset" of its file.
+Case, blanks and punctuation do not matter: "shopify-rest-admin".
+
+`
+
+const urlsHelp = `A URL names the storage that the consumers use, with their parameters:
 
   redis://user:password@host:6379/0?prefix=drip:
   rediss://…                                          the same over TLS
@@ -36,9 +74,11 @@ A URL cannot name a Redis Cluster. AMQP-URL names a RabbitMQ:
 Escape characters such as @ and / in a password: %40, %2F. Other users of this
 machine can see a command line in the list of processes. To avoid that, name an
 environment variable that holds the URL: env:REDIS_URL. No output and no error
-of drip repeats a URL or a password. `, "limits": `--limits tells what the
-consumers allow an entity: JSON, or a file of it. It has the fields of
-drip.Options; one that is left out has the default of drip.Options.
+of drip repeats a URL or a password.
+`
+
+const limitsHelp = `--limits tells what the consumers allow an entity: JSON, or a file of it. It has
+the fields of drip.Options; one that is left out has the default there.
 
   {
     "size": 38, "rate": 1, "interval": "500ms",
@@ -50,8 +90,7 @@ drip.Options; one that is left out has the default of drip.Options.
 windows are the windows after the first; rate defaults to size. The storage does
 not hold the limits, only what is left of them: inspect and top need --limits to
 say when an operation runs. No other command needs it.
-`,
-}
+`
 
 const inspectHelp = `It prints what is left of each limit, the tokens that are out and for how long,
 and until when slots are booked or the entity is closed. It changes nothing and
@@ -151,8 +190,8 @@ optimum that knows the future. FILE is JSON, - for the input:
 
 ` + scenarioExample + `
 limits are those of drip help limits. Instead of them, preset names an API: its
-limits are those of the preset, and its rules count the calls. Package provider
-lists the presets. shared has limits of all entities together, by name:
+limits are those of the preset, and its rules count the calls. drip help presets
+lists them. shared has limits of all entities together, by name:
 
   "preset": "shopify rest admin"
   "shared": {"app": {"size": 50, "rate": 50, "interval": "1s"}}

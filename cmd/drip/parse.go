@@ -136,7 +136,7 @@ func (help) run(_ context.Context, t *terminal, args []string) error {
 		return err
 	}
 	if text, ok := topics[args[0]]; ok {
-		_, err := io.WriteString(t.out, text)
+		_, err := io.WriteString(t.out, text())
 		return err
 	}
 	all := directory()

@@ -64,7 +64,7 @@ func TestFlagsMayStandAnywhere(t *testing.T) {
 }
 
 func TestHelp(t *testing.T) {
-	texts := []string{must(t, "help"), must(t, "help", "urls"), must(t, "help", "limits")}
+	texts := []string{must(t, "help"), must(t, "help", "urls"), must(t, "help", "limits"), must(t, "help", "presets")}
 	for _, d := range directory() {
 		got := must(t, "help", d.name)
 		texts = append(texts, got)

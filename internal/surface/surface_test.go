@@ -1,6 +1,9 @@
 package main
 
 import (
+	"errors"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -118,5 +121,38 @@ func TestRead(t *testing.T) {
 	}
 	if s.names != 9 || s.methods != 2 || s.fields != 2 {
 		t.Errorf("%d names, %d methods, %d fields", s.names, s.methods, s.fields)
+	}
+}
+
+// A name that is gone since a tag is printed, and a new one is not.
+func TestPrintLost(t *testing.T) {
+	t.Chdir(t.TempDir())
+	run := func(args ...string) {
+		t.Helper()
+		if _, err := git(append([]string{"-c", "user.name=a", "-c", "user.email=a@b"}, args...)...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write := func(text string) {
+		t.Helper()
+		if err := errors.Join(os.MkdirAll(folder, 0o777), os.WriteFile(filepath.Join(folder, "drip.txt"), []byte(text), 0o666)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("func A()\nfunc B()\n")
+	run("init", "-q")
+	run("add", ".")
+	run("commit", "-q", "-m", "one")
+	run("tag", "v1.0.0")
+	write("func A()\nfunc B()\nfunc C()\n")
+	if err := printLost("v1.0.0"); err != nil {
+		t.Errorf("with a name more: %v", err)
+	}
+	write("func A()\nfunc C()\n")
+	if err := printLost("v1.0.0"); err == nil {
+		t.Error("with a name less there is no error")
+	}
+	if err := printLost("v9.9.9"); err == nil {
+		t.Error("there is no error of a tag that is none")
 	}
 }
