@@ -143,13 +143,23 @@ func made(all []counter) (providers []lab.Provider) {
 	return providers
 }
 
-// countersOf are rules as a file says them.
+// countersOf are rules as a file says them. A rule with a field that nothing here counts is an error.
 func countersOf(rules []provider.Rule) (all []counter, err error) {
 	text, err := json.Marshal(rules)
-	if err == nil {
-		err = json.Unmarshal(text, &all)
+	if err != nil {
+		return nil, err
 	}
-	return all, err
+	var read []struct {
+		counter
+		Burst int `json:"burst"` // of drip's limit, not of the provider's
+	}
+	if err := limitjson.Strictly(text, &read); err != nil {
+		return nil, fmt.Errorf("the preset cannot be simulated: %w", err)
+	}
+	for _, r := range read {
+		all = append(all, r.counter)
+	}
+	return all, nil
 }
 
 // counter is a lab.Provider.

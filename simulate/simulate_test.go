@@ -5,6 +5,8 @@ import (
 	"errors"
 	"strings"
 	"testing"
+
+	"github.com/drip-go/drip/provider"
 )
 
 func TestRunRefuses(t *testing.T) {
@@ -47,5 +49,25 @@ func TestSharedOfThePresetIsReplaced(t *testing.T) {
 	replaced := run(`{"preset": "airtable", "shared": {"user": {"size": 400}}, ` + load + `}`)
 	if given.Results[0].OverLimit != 0 || replaced.Results[0].OverLimit != 0 || replaced.Results[0].Makespan >= given.Results[0].Makespan {
 		t.Errorf("50 a second: %+v\n400 a second: %+v", given.Results[0], replaced.Results[0])
+	}
+}
+
+// Every preset can be simulated, and drip makes no call over its limits.
+func TestPresets(t *testing.T) {
+	for _, p := range provider.Presets() {
+		s, err := Parse("s.json", []byte(`{"preset": "`+p.Name+`", "travel": "50ms", "operation": "100ms", "entities": 3,
+			"arrivals": [{"kind": "burst", "count": 40, "at": "10s"}]}`))
+		if err != nil {
+			t.Errorf("%s: %v", p.Name, err)
+			continue
+		}
+		r, err := s.Run(t.Context(), 1)
+		if err != nil {
+			t.Errorf("%s: %v", p.Name, err)
+			continue
+		}
+		if a := r.Results[0]; a.OverLimit != 0 || a.Done != 120 {
+			t.Errorf("%s: %d calls over the limit, %d of 120 done", p.Name, a.OverLimit, a.Done)
+		}
 	}
 }
