@@ -24,35 +24,37 @@ const Never = 1<<53 - 1
 
 // State is all that is stored of one entity, besides its leases. The zero State is an entity that nobody knows. Times are
 // milliseconds since 1970.
+// Lines are those of the windows, in the order of Limits.Windows.
 type State struct {
-	Print   int64  // the Print of the limits by which Lines were counted; 0 for an entity that nobody knows
-	Now     int64  // the time of Left in Lines; time does not run before it
-	Slot    int64  // the last promised slot, and the time of Promised in Lines
-	Plain   int64  // tokens that GetDelay took and nobody returned yet
-	LastID  int64  // the ID of the last lease
-	Closed  int64  // nothing runs before this time
-	Next    int64  // the number of the last ticket
-	Head    int64  // about the number of the ticket that runs next, times 16
-	AgainUS int64  // until this time, in microseconds, tokens go to tickets that were denied one
-	Held    int64  // the sum of the times that operations held their leases
-	Ended   int64  // the number of operations in Held
-	Saved   int64  // the average part of an estimate that comes back when it is settled, in 4096ths
-	Lines   []Line // of the windows, in the order of Limits.Windows
+	Print   int64 // the Print of the limits by which Lines were counted; 0 for an entity that nobody knows
+	Now     int64 // the time of Left in Lines; time does not run before it
+	Slot    int64 // the last promised slot, and the time of Promised in Lines
+	Plain   int64 // tokens that GetDelay took and nobody returned yet
+	LastID  int64 // the ID of the last lease
+	Closed  int64 // nothing runs before this time
+	Next    int64 // the number of the last ticket
+	Head    int64 // about the number of the ticket that runs next, times 16
+	AgainUS int64 // until this time, in microseconds, tokens go to tickets that were denied one
+	Held    int64 // the sum of the times that operations held their leases
+	Ended   int64 // the number of operations in Held
+	Saved   int64 // the average part of an estimate that comes back when it is settled, in 4096ths
+	Lines   []Line
 
 	Flows     []Flow     // of an entity: one for each shared limit it was within, and one of its own for urgent operations
 	Calendars []Calendar // of a shared limit: one
 }
 
 // Line is the state of one window.
+// FreshFrom and StaleFrom are IDs of leases.
 type Line struct {
 	Left      int64 // the capacity that is left at State.Now; below zero it is owed
 	Promised  int64 // the capacity that is left at State.Slot after all promises
 	Spare     int64 // the part of this interval that newcomers may take although it is promised
 	Taken     int64 // the part of Spare that they took
 	Fresh     int64 // the most that leases with an ID above FreshFrom may give back
-	FreshFrom int64 // see Fresh
+	FreshFrom int64
 	Stale     int64 // the most that older leases with an ID above StaleFrom may give back; others give back nothing
-	StaleFrom int64 // see Stale
+	StaleFrom int64
 }
 
 // Kind says what an Op does.
@@ -88,27 +90,30 @@ const (
 const OwnClock = -1 << 63
 
 // Op is one operation on an entity.
+// Kind says what it does, and so whether it reads Ticket or Lease.
 type Op struct {
-	Kind   Kind   // what to do
-	Now    int64  // ms since 1970, or OwnClock
-	Cost   int64  // of GetDelay it is 1, whatever is given
-	For    int64  // ms
-	Ticket Ticket // of Admit and Cancel
-	Lease  Lease  // of Settle, Cancel and Renew
+	Kind   Kind
+	Now    int64 // ms since 1970, or OwnClock
+	Cost   int64 // of GetDelay it is 1, whatever is given
+	For    int64 // ms
+	Ticket Ticket
+	Lease  Lease
 
 	Urgent   bool  // Admit and Cancel: it goes before what is not urgent of the entity
 	Deadline int64 // Admit: no later slot is booked; ms since 1970, 0 if there is none
 }
 
 // Answer is the outcome of an Op.
+// Found reports whether the lease, token or ticket of the Op was out. Ticket is the slot of what is postponed, Lease the token
+// of what runs.
 type Answer struct {
-	Delay  int64  // ms by the clock of the caller; 0: run
-	Bound  Bound  // the cause of Delay
-	Limit  int64  // the limit of Bound: 0 is the entity's own, 1 the first shared one
-	Found  bool   // the lease, token or ticket of Op was out
-	Late   bool   // Admit: it cannot run before its Deadline. Nothing is booked, and a Ticket is given up
-	Ticket Ticket // the slot of what is postponed
-	Lease  Lease  // the token of what runs
+	Delay  int64 // ms by the clock of the caller; 0: run
+	Bound  Bound // the cause of Delay
+	Limit  int64 // the limit of Bound: 0 is the entity's own, 1 the first shared one
+	Found  bool
+	Late   bool // Admit: it cannot run before its Deadline. Nothing is booked, and a Ticket is given up
+	Ticket Ticket
+	Lease  Lease
 }
 
 // Ticket is a booked slot. It travels with the message and may be forged there: only the order depends on it. The zero
@@ -121,10 +126,11 @@ type Ticket struct {
 }
 
 // Lease is a token with an identity and an end. IDs grow in the order of the leases and are unique in their entity.
+// Begin and End are milliseconds since 1970. The ID of no lease is 0.
 type Lease struct {
-	ID    int64 // 0 for none
-	Begin int64 // ms since 1970
-	End   int64 // ms since 1970
+	ID    int64
+	Begin int64
+	End   int64
 	Cost  int64 // the cost that was charged
 }
 

@@ -20,9 +20,7 @@ type Limits struct {
 }
 
 // Window brings Rate at the beginning of each Interval of Unix time, and gathers at most Size.
-type Window struct {
-	Size, Rate, Interval int64 // units, units each interval, ms
-}
+type Window struct{ Size, Rate, Interval int64 }
 
 // The largest numbers that a calculation takes: Lua has no integers above 2^53.
 const (

@@ -7,12 +7,13 @@ package decision
 // what runs is counted in State, as for an entity. Room in the calendar goes to whoever asks first. If there is none, an
 // entity books at its fair share, which is what a grain brings times its weight, by the weight of all that wait: there it
 // displaces those that booked early. Who is back and below its share runs before them, and they book again.
+// Limits are ready. State and Leases are those of the shared limit, and are changed.
 type Shared struct {
-	Key    int64   // tells the limit from others of the bucket
-	Weight int64   // of the entity
-	Limits *Limits // ready
-	State  *State  // what is stored of the shared limit; it is changed
-	Leases Leases  // the leases of the shared limit
+	Key    int64 // tells the limit from others of the bucket
+	Weight int64 // of the entity
+	Limits *Limits
+	State  *State
+	Leases Leases
 
 	// What the operation finds.
 	units int64 // its cost in the calendar
@@ -49,11 +50,12 @@ type Calendar struct {
 // Flow is what the State of an entity has for each shared limit. That with the key ofUrgent counts its urgent tickets.
 //
 // Tickets are counted by their slots, those until Before and those after it. So one that is lost counts until its half is over.
+// Before is where Units end.
 type Flow struct {
 	Key        int64 // of the limit
 	Units      int64 // of the tickets that are out, with slots until Before
 	Later      int64 // of those after it
-	Before     int64 // see Units
+	Before     int64
 	Until      int64 // the last slot that was told
 	End        int64 // the last slot in the entity's own line of those within this limit first of all
 	Left       int64 // what its first window has left at End

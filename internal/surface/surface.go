@@ -11,6 +11,7 @@ import (
 	"go/token"
 	"io/fs"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -180,10 +181,10 @@ func (r reader) typ(t *doc.Type) {
 	switch of := spec.Type.(type) {
 	case *ast.StructType:
 		r.lines = append(r.lines, line+" struct")
-		r.members(t.Name, "field", of.Fields, of.Incomplete)
+		r.members(t, "field", of.Fields, of.Incomplete)
 	case *ast.InterfaceType:
 		r.lines = append(r.lines, line+" interface")
-		r.members(t.Name, "interface method", of.Methods, of.Incomplete)
+		r.members(t, "interface method", of.Methods, of.Incomplete)
 	default:
 		r.lines = append(r.lines, line+" "+r.print(of))
 	}
@@ -198,8 +199,10 @@ func (r reader) typ(t *doc.Type) {
 }
 
 // members adds the exported fields of a struct, or the methods of an interface. A doc comment may stand for several in
-// one line, or above one line for the lines that follow it without a blank one.
-func (r reader) members(typ, kind string, list *ast.FieldList, incomplete bool) {
+// one line, above one line for the lines that follow it without a blank one, or in the comment of the type, which then
+// names the field.
+func (r reader) members(t *doc.Type, kind string, list *ast.FieldList, incomplete bool) {
+	typ := t.Name
 	var above string // the comment of the lines so far
 	last := 0
 	for _, f := range list.List {
@@ -227,6 +230,9 @@ func (r reader) members(typ, kind string, list *ast.FieldList, incomplete bool) 
 				text = strings.TrimPrefix(text, "func")
 			}
 			r.lines = append(r.lines, fmt.Sprintf("%s %s.%s%s", kind, typ, name.Name, text))
+			if regexp.MustCompile(`\b` + name.Name + `\b`).MatchString(t.Doc) {
+				continue
+			}
 			r.said(typ+"."+name.Name, above, f.Comment.Text())
 		}
 		if len(f.Names) == 0 {
