@@ -31,7 +31,9 @@ type Request struct {
 	// zero time is none.
 	Deadline time.Time
 
-	// Now is a time of the caller's, for simulations and tests, cut to milliseconds. Defaults to now.
+	// Now is a time of the caller's, for simulations and tests, cut to milliseconds. Settle, Cancel and Renew of the lease
+	// then go by the latest time that the entity was asked at, not by the clock. The other methods go by Options.Clock.
+	// Defaults to now.
 	Now time.Time
 }
 
@@ -65,6 +67,7 @@ type Lease struct {
 	entity string
 	l      decision.Lease
 	within uint64 // the shared limits, a bit for each
+	given  bool   // it was taken at a time of the caller's
 }
 
 // IsZero reports whether t is a newcomer's.
@@ -147,7 +150,7 @@ func leaseOf(entityID string, l decision.Lease, within uint64) Lease {
 	if l == (decision.Lease{}) {
 		return Lease{}
 	}
-	return Lease{entityID, l, within}
+	return Lease{entity: entityID, l: l, within: within}
 }
 
 // String names it: "tokens", "window 2".
@@ -211,6 +214,7 @@ func (b *Bucket) Admit(ctx context.Context, entityID string, r Request) (Admissi
 		Bound: Bound(a.Bound),
 		Limit: limitName(within, a.Limit),
 	}
+	admission.Lease.given = admission.Lease != (Lease{}) && !r.Now.IsZero()
 	if a.Ticket != (decision.Ticket{}) {
 		admission.Ticket = Ticket{a.Ticket, which, r.Urgent}
 	}
@@ -248,7 +252,8 @@ func (b *Bucket) Renew(ctx context.Context, entityID string, l Lease) (Lease, er
 	if err := b.withLease(ctx, entityID, l, &op, &a); err != nil {
 		return Lease{}, fmt.Errorf("drip: renew the lease of %q: %w", entityID, err)
 	}
-	return Lease{entityID, a.Lease, l.within}, nil
+	l.l = a.Lease
+	return l, nil
 }
 
 func (b *Bucket) leased(ctx context.Context, doing, entityID string, l Lease, op *decision.Op) error {
@@ -264,7 +269,11 @@ func (b *Bucket) withLease(ctx context.Context, entityID string, l Lease, op *de
 		return fmt.Errorf("%w: it is one of %q", ErrNoLease, l.entity)
 	}
 	op.Lease = l.l
-	_, err := b.do(ctx, entityID, l.within&b.all, op, a, time.Time{})
+	var now time.Time
+	if l.given { // the entity's time has gone on since, as far as its caller has told
+		now = l.Begin()
+	}
+	_, err := b.do(ctx, entityID, l.within&b.all, op, a, now)
 	if err == nil && !a.Found {
 		err = ErrNoLease
 	}

@@ -1,15 +1,32 @@
 // Package drip calculates when an operation against a rate-limited service may run.
 //
-// For an entity (a shop, a tenant, whatever the service limits) a [Bucket] answers "run now", and takes a
-// concurrency token, or "postpone by this long". It keeps no callback and no message: what waits stays in your
-// queue. Package consumer does that with RabbitMQ.
+// Most callers use [Bucket.Admit]. For an entity (a shop, a tenant, whatever the service limits) it answers "run now", with
+// a [Lease] to give back with [Bucket.Settle], or "postpone by this long", with a [Ticket] that lets the message run before
+// newcomers when it is back:
 //
-// An entity gains RefreshRate of capacity each RefreshInterval, never more than Size, and each operation that
-// runs takes one. At most Size operations are in flight at once. Delays spread what is postponed over the
-// intervals to come.
+//	a, err := bucket.Admit(ctx, shop, drip.Request{Ticket: ticket})
+//	if a.Delay > 0 {
+//		return postpone(a.Delay, a.Ticket)
+//	}
+//	defer bucket.Settle(context.WithoutCancel(ctx), shop, a.Lease, 1)
 //
-// [Bucket.Admit] is for those who can carry a ticket: what it postpones has its slot booked, and comes before
-// newcomers. Its tokens are leases that end by themselves, and an operation may cost several units.
+// [Bucket.GetDelay] and [Bucket.ReturnToken] are for messages that cannot carry a ticket. A Bucket keeps no callback and no
+// message: messages wait in your queue. Package consumer does all of this with RabbitMQ, package worker and the adapters
+// with other queues.
+//
+// An entity gains RefreshRate of capacity each RefreshInterval, never more than Size, and each operation that runs takes
+// one. At most Size operations are in flight at once. Delays spread the postponed operations over the intervals to come.
+//
+// # Time
+//
+// A Bucket goes by the clock of its storage. Options.Clock replaces it for every call; use it in simulations and tests.
+// [Bucket.GetDelayAt] and Request.Now give the time of one call, and Settle, Cancel and Renew follow the Request that took
+// the lease. In all of them the zero time means the clock, and an entity's time never runs backwards.
+//
+// # Cost
+//
+// A Request says what an operation is expected to cost; zero is not said, and means 1. Settle says what it has cost; zero
+// means nothing, and Lease.Cost is the cost that was expected.
 package drip
 
 import (

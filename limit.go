@@ -27,6 +27,7 @@ type Window struct {
 // Limit is what Options.Limits says about one entity. The fields are those of Options; a zero one is that of the
 // bucket's Options, and so are all Windows if there are none.
 type Limit struct {
+	// The fields of Options with these names.
 	Size, RefreshRate int
 	RefreshInterval   time.Duration
 	Windows           []Window

@@ -12,9 +12,9 @@ import (
 
 // Status is what is known of an entity at one time, and what a newcomer would be told then.
 type Status struct {
-	Entity string
+	Entity string    // the entity, or a SharedID
 	Time   time.Time // of the storage's clock
-	Known  bool      // false: it is idle, and as good as new
+	Known  bool      // false if nothing is stored: the entity is idle, and full
 
 	// Windows are the limits and what is left of them, the first one in front.
 	Windows []WindowStatus
@@ -48,7 +48,7 @@ type Status struct {
 // was known.
 type WindowStatus struct {
 	Window
-	Capacity int
+	Capacity int // units that are left
 }
 
 // LeaseStatus is a lease that is held.

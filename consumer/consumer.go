@@ -1,8 +1,13 @@
 // Package consumer runs RabbitMQ consumers whose messages call rate-limited services.
 //
-// A message whose entity may run now is handled; one that may not is republished to a delay queue and comes back
-// when it is due. No handler sleeps, and a slow entity does not stand in the way of another. Use a [Consumer] with
-// its Run, or put [Limit] around the handler of a consume loop you have.
+// Most callers use [New] and [Consumer.Run]:
+//
+//	c, err := consumer.New(consumer.Options{URL: url, Queue: "orders", Limiter: bucket, Entity: shop, Handler: handler})
+//	err = c.Run(ctx)
+//
+// The Consumer handles a message whose entity may run now. It republishes any other message to a delay queue, from which
+// the message comes back when it is due. No handler sleeps, and a slow entity does not stand in the way of another. For a
+// consume loop of your own put [Limit] around its handler.
 //
 // # What is promised
 //

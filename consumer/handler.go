@@ -17,6 +17,7 @@ type EntityFunc func(d *amqp.Delivery) (string, error)
 
 // Handler does the work of a message. Nil means done. Whether to acknowledge is not its business.
 type Handler interface {
+	// Handle does the work of d. It is called from many goroutines at once.
 	Handle(ctx context.Context, d *amqp.Delivery) error
 }
 

@@ -24,6 +24,7 @@ const Never = 1<<53 - 1
 
 // State is all that is stored of one entity, besides its leases. The zero State is an entity that nobody knows. Times are
 // milliseconds since 1970.
+// Lines are those of the windows, in the order of Limits.Windows.
 type State struct {
 	Print   int64 // the Print of the limits by which Lines were counted; 0 for an entity that nobody knows
 	Now     int64 // the time of Left in Lines; time does not run before it
@@ -44,6 +45,7 @@ type State struct {
 }
 
 // Line is the state of one window.
+// FreshFrom and StaleFrom are IDs of leases.
 type Line struct {
 	Left      int64 // the capacity that is left at State.Now; below zero it is owed
 	Promised  int64 // the capacity that is left at State.Slot after all promises
@@ -88,6 +90,7 @@ const (
 const OwnClock = -1 << 63
 
 // Op is one operation on an entity.
+// Kind says what it does, and so whether it reads Ticket or Lease.
 type Op struct {
 	Kind   Kind
 	Now    int64 // ms since 1970, or OwnClock
@@ -101,6 +104,8 @@ type Op struct {
 }
 
 // Answer is the outcome of an Op.
+// Found reports whether the lease, token or ticket of the Op was out. Ticket is the slot of what is postponed, Lease the token
+// of what runs.
 type Answer struct {
 	Delay  int64 // ms by the clock of the caller; 0: run
 	Bound  Bound // the cause of Delay
@@ -121,6 +126,7 @@ type Ticket struct {
 }
 
 // Lease is a token with an identity and an end. IDs grow in the order of the leases and are unique in their entity.
+// Begin and End are milliseconds since 1970. The ID of no lease is 0.
 type Lease struct {
 	ID    int64
 	Begin int64

@@ -7,6 +7,7 @@ package decision
 // what runs is counted in State, as for an entity. Room in the calendar goes to whoever asks first. If there is none, an
 // entity books at its fair share, which is what a grain brings times its weight, by the weight of all that wait: there it
 // displaces those that booked early. Who is back and below its share runs before them, and they book again.
+// Limits are ready. State and Leases are those of the shared limit, and are changed.
 type Shared struct {
 	Key    int64 // tells the limit from others of the bucket
 	Weight int64 // of the entity
@@ -49,6 +50,7 @@ type Calendar struct {
 // Flow is what the State of an entity has for each shared limit. That with the key ofUrgent counts its urgent tickets.
 //
 // Tickets are counted by their slots, those until Before and those after it. So one that is lost counts until its half is over.
+// Before is where Units end.
 type Flow struct {
 	Key        int64 // of the limit
 	Units      int64 // of the tickets that are out, with slots until Before

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/drip-go/drip/limiter"
+	"github.com/drip-go/drip/storage/memory"
 )
 
 // Ten units a second. The second operation waits for what the first one has used, not for its own units.
@@ -50,4 +51,72 @@ func ExampleLimiter_Do() {
 	})
 	fmt.Println(rows, err)
 	// Output: 42 <nil>
+}
+
+// An operation that can wait for later, or be left out, takes units only if there are some.
+func ExampleLimiter_TryConsume() {
+	ctx := context.Background()
+	l, err := limiter.New(limiter.Options{Limit: 0.001})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	for range 2 {
+		ok, err := l.TryConsume(ctx, 1)
+		fmt.Println(ok, err)
+	}
+	// Output:
+	// true <nil>
+	// false <nil>
+}
+
+// An operation that waits for so long at most.
+func ExampleLimiter_ConsumeTimeout() {
+	ctx := context.Background()
+	l, err := limiter.New(limiter.Options{Limit: 1})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	if err := l.ConsumeNow(ctx, 100); err != nil { // whatever is owed
+		fmt.Println(err)
+		return
+	}
+	_, err = l.ConsumeTimeout(ctx, 1, 10*time.Millisecond, false)
+	fmt.Println(errors.Is(err, limiter.ErrTimeout))
+	// Output: true
+}
+
+// The limit changes while operations wait, and the provider's refusal drops what was saved.
+func ExampleLimiter_SetLimit() {
+	l, err := limiter.New(limiter.Options{Limit: 10, Percent: 50})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	err = l.SetLimit(20)
+	fmt.Println(l.Limit(), err)
+	err = l.Throttled(context.Background())
+	fmt.Println(err)
+	// Output:
+	// 10 <nil>
+	// <nil>
+}
+
+// One limiter for all processes that use the storage.
+func ExampleOptions_storage() {
+	ctx := context.Background()
+	s := memory.New() // in production one that processes share, such as that of package storage/redis
+	for range 2 {
+		l, err := limiter.New(limiter.Options{Limit: 0.001, Storage: s, Key: "table-1"})
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		ok, err := l.TryConsume(ctx, 1)
+		fmt.Println(ok, err)
+	}
+	// Output:
+	// true <nil>
+	// false <nil>
 }

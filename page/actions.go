@@ -30,7 +30,7 @@ const (
 
 // Action is what a request asks for.
 type Action struct {
-	Do Do
+	Do Do // what is to be done
 
 	// Entity is the one that is meant by Pause, Resume and Reset. If it is empty, those are meant whose names begin with
 	// Prefix: all entities that are stored, if that is empty, too.

@@ -1,13 +1,14 @@
 // Package provider is about the other side: which limits the well-known APIs have, and what their responses say.
 //
-// A [Preset] has the limits of an API as data. Its Limit turns them into a [drip.Limit] that keeps them; for an API that
-// is not there say what it allows with [LeakyBucket], [TokenBucket], [FixedWindow], [SlidingWindow] and [Concurrency],
-// and call [Limit]:
+// A [Preset] has the limits of an API as data, and its Options are those of a bucket that keeps them, with the limits that
+// entities share: those of the app, of the user.
 //
-//	limit, err := provider.Xero.Limit(50 * time.Millisecond)
-//	bucket, err := drip.New(provider.Options(limit))
+//	xero, err := provider.Named("Xero")
+//	options, err := xero.Options(50 * time.Millisecond)
+//	bucket, err := drip.New(options)
 //
-// Its Options have the limits that entities share as well: those of the app, of the user.
+// For an API that is not among the [Presets] say what it allows with [LeakyBucket], [TokenBucket], [FixedWindow],
+// [SlidingWindow] and [Concurrency], and call [Limit] and [Options].
 //
 // [Read] says what a response tells of the limit: whether the call was refused because of it, for how long, and what is
 // left. It knows Retry-After, RateLimit and RateLimit-Policy, their predecessors, X-RateLimit, and what some providers have

@@ -2,6 +2,7 @@ package provider_test
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"log"
 	"net/http"
@@ -14,8 +15,13 @@ import (
 
 // The limits of an API that is known.
 func ExamplePreset_Limit() {
-	fmt.Println(provider.Xero.Name, "limits each", provider.Xero.Entity, "to", provider.Xero.Rules)
-	limit, err := provider.Xero.Limit(50 * time.Millisecond)
+	xero, err := provider.Named("Xero")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println(xero.Name, "limits each", xero.Entity, "to", xero.Rules)
+	limit, err := xero.Limit(50 * time.Millisecond)
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -35,7 +41,6 @@ func ExamplePreset_Limit() {
 	// at most 5 at a time
 }
 
-// The limits of another: 100 calls in each minute of the clock, and a bucket of 20 that drains by 5 a second.
 // An accounting API allows 60 calls a minute and 5,000 a day for each tenant, and 5 at a time.
 func ExampleOptions() {
 	limit, err := provider.Limit(50*time.Millisecond,
@@ -57,6 +62,106 @@ func ExampleOptions() {
 	// 5 in flight
 }
 
+// All limits of an API that is known, the app's as well.
+func ExamplePreset_Options() {
+	xero, err := provider.Named("Xero")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	options, err := xero.Options(50 * time.Millisecond)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	app := options.Shared["app"]
+	fmt.Println("a tenant:", options.RefreshRate, "each", options.RefreshInterval)
+	fmt.Println("the app:", app.RefreshRate, "each", app.RefreshInterval)
+	// Output:
+	// a tenant: 6 each 6.673s
+	// the app: 1000 each 6.673s
+}
+
+// The APIs there are, and what Named says of another.
+func ExamplePresets() {
+	for _, p := range provider.Presets() {
+		fmt.Println(p.Name)
+	}
+	_, err := provider.Named("Slack, tier 1")
+	fmt.Println(err)
+	// Output:
+	// Shopify GraphQL Admin
+	// Shopify GraphQL Admin, Advanced
+	// Shopify GraphQL Admin, Plus
+	// Shopify GraphQL Admin, Enterprise
+	// Shopify REST Admin
+	// Shopify REST Admin, Advanced
+	// Shopify REST Admin, Plus
+	// Stripe, live
+	// Stripe, sandbox
+	// Stripe, the endpoints of one account
+	// GitHub REST
+	// GitHub REST, Enterprise Cloud
+	// GitHub content
+	// HubSpot, Free and Starter
+	// HubSpot, Professional
+	// HubSpot, Enterprise
+	// HubSpot, search
+	// Slack, tier 2
+	// Slack, tier 3
+	// Slack, tier 4
+	// Salesforce
+	// Amazon SP-API getOrders
+	// Amazon SP-API getOrder, getOrderItems
+	// Amazon SP-API createFeed
+	// Amazon SP-API createFeedDocument
+	// Amazon SP-API getFeed
+	// Amazon SP-API fulfilment outbound
+	// Amazon SP-API getCatalogItem
+	// Amazon SP-API searchCatalogItems
+	// Amazon SP-API getListingsRestrictions
+	// Amazon SP-API getDefinitionsProductType
+	// Amazon SP-API searchDefinitionsProductTypes
+	// Xero
+	// QuickBooks Online
+	// QuickBooks Online batch
+	// Airtable
+	// Notion
+	// Shopline
+	// Qonto
+	// Asaas
+	// provider: there is no preset "Slack, tier 1"; there are "Slack, tier 2", "Slack, tier 3", "Slack, tier 4"
+}
+
+// Rules in a configuration file.
+func ExampleRule_UnmarshalJSON() {
+	var rules []provider.Rule
+	err := json.Unmarshal([]byte(`[
+		{"kind": "sliding-window", "size": 60, "interval": "1m"},
+		{"kind": "concurrency", "size": 5}
+	]`), &rules)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	limit, err := provider.Limit(50*time.Millisecond, rules...)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println(rules, "is", limit.RefreshRate, "each", limit.RefreshInterval)
+	// Output: [60 in any 1m0s 5 at a time] is 6 each 6.673s
+}
+
+// A handler that tells the bucket of a refusal itself.
+func ExampleRetryAfter() {
+	h := http.Header{"Retry-After": {"Thu, 01 Jan 2026 12:00:30 GMT"}}
+	wait, ok := provider.RetryAfter(h, time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC))
+	fmt.Println(wait, ok)
+	// Output: 30s true
+}
+
+// The limits of another: 100 calls in each minute of the clock, and a bucket of 20 that drains by 5 a second.
 func ExampleLimit() {
 	limit, err := provider.Limit(50*time.Millisecond,
 		provider.LeakyBucket(20, 5),
@@ -78,6 +183,7 @@ func ExampleLimit() {
 	// provider: 1 in any 1s: 1 is not from 2 to 2147483647
 }
 
+// A response that says what is left of its windows.
 func ExampleRead() {
 	response := &http.Response{StatusCode: http.StatusTooManyRequests, Header: http.Header{}}
 	response.Header.Set("RateLimit-Policy", `"burst";q=100;w=60,"daily";q=1000;w=86400`)
@@ -154,7 +260,11 @@ func ExampleTransport() {
 
 // A level that follows what the provider says.
 func ExampleFollower() {
-	limit, err := provider.ShopifyGraphQL.Limit(50 * time.Millisecond)
+	shopify, err := provider.Named("Shopify GraphQL Admin")
+	if err != nil {
+		log.Fatal(err)
+	}
+	limit, err := shopify.Limit(50 * time.Millisecond)
 	if err != nil {
 		log.Fatal(err)
 	}

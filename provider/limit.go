@@ -149,9 +149,10 @@ func Limit(travel time.Duration, rules ...Rule) (drip.Limit, error) {
 	return l, nil
 }
 
-// Options are those of a bucket whose entities all have this limit. Say besides when an entity that is not stored has
-// begun to gather capacity: until Start is set, that is now, and the first comes with the next interval of each window,
-// which is hours when the window is a day.
+// Options are those of a bucket whose entities all have this limit. With the memory storage set Start besides, unless calls
+// of an earlier process may still count: an entity gathers its first capacity with the next interval of each window after
+// Start, which is hours when the window is a day, and Start defaults to now. With any other storage an entity that is not
+// stored is full.
 func Options(l drip.Limit) drip.Options {
 	return drip.Options{
 		Size: l.Size, RefreshRate: l.RefreshRate, RefreshInterval: l.RefreshInterval,

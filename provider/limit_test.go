@@ -1,6 +1,7 @@
 package provider
 
 import (
+	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -58,7 +59,7 @@ func TestLimit(t *testing.T) {
 			},
 		},
 		{
-			Xero.Rules,
+			named(t, "Xero").Rules,
 			drip.Limit{
 				Size: 6, RefreshRate: 6, RefreshInterval: 6673 * time.Millisecond, Concurrency: 5,
 				Windows: []drip.Window{{Size: 1250, RefreshRate: 1250, RefreshInterval: 8*time.Hour + 17*time.Millisecond}},
@@ -350,6 +351,66 @@ func TestMoreIsNotKept(t *testing.T) {
 		}
 		if !found {
 			t.Errorf("%v: nothing is over the limit with %v either, instead of %v", c.rule, l, was)
+		}
+	}
+}
+
+func named(t *testing.T, name string) Preset {
+	t.Helper()
+	p, err := Named(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func TestNamed(t *testing.T) {
+	for _, p := range Presets() {
+		for _, name := range []string{p.Name, strings.ToUpper(p.Name), strings.NewReplacer(" ", "-", ",", "").Replace(p.Name)} {
+			if got := named(t, name); got.Name != p.Name {
+				t.Errorf("Named(%q) is %q", name, got.Name)
+			}
+		}
+	}
+	mine := named(t, "Xero")
+	mine.Rules[0], mine.Shared["app"][0] = Rule{}, Rule{}
+	if other := named(t, "Xero"); other.Rules[0] == (Rule{}) || other.Shared["app"][0] == (Rule{}) {
+		t.Error("a caller has changed a preset for others")
+	}
+	for name, want := range map[string]string{
+		"":           `there is no preset ""; Presets has all`,
+		"nobody":     `there is no preset "nobody"; Presets has all`,
+		"slack-five": `there is no preset "slack-five"; there are "Slack, tier 2", "Slack, tier 3", "Slack, tier 4"`,
+	} {
+		if _, err := Named(name); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("Named(%q): %v", name, err)
+		}
+	}
+}
+
+// The rules of all presets are read as they were written.
+func TestRuleJSON(t *testing.T) {
+	for _, p := range Presets() {
+		text, err := json.Marshal(p.Rules)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var read []Rule
+		if err := json.Unmarshal(text, &read); err != nil || !slices.Equal(read, p.Rules) {
+			t.Errorf("%s: %v, %v is read as %v", p.Name, err, p.Rules, read)
+		}
+	}
+	for text, want := range map[string]string{
+		`{"kind": "odd", "size": 1}`:                              `there is no kind "odd"`,
+		`{"kind": "sliding-window", "size": 1, "interval": "1s"}`: "1 is not from 2",
+		`{"kind": "sliding-window", "size": 9}`:                   "a window must be",
+		`{"kind": "sliding-window", "size": 9, "interval": "5"}`:  `"5" is not a duration`,
+		`{"kind": "leaky-bucket", "size": 9}`:                     "a rate must be",
+		`{"kind": "concurrency", "size": 9, "burst": 1}`:          "only a sliding window has a Burst",
+	} {
+		r := Concurrency(3)
+		if err := json.Unmarshal([]byte(text), &r); err == nil || !strings.Contains(err.Error(), want) || r != Concurrency(3) {
+			t.Errorf("%s: %v, %v", text, r, err)
 		}
 	}
 }

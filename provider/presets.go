@@ -2,7 +2,10 @@ package provider
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 	"time"
+	"unicode"
 
 	"github.com/drip-go/drip"
 )
@@ -10,8 +13,11 @@ import (
 // Preset is what is known of the limits of an API. It is where to begin: providers change limits, have other ones for
 // some customers, and count what others do under the same limit. A Transport hears of that.
 type Preset struct {
-	// Name of the API.
+	// Name of the API, which Named finds.
 	Name string
+
+	// About says what the limits count, and what this preset leaves out. It may be empty.
+	About string
 
 	// Entity says whose limit it is, which is what to use as entity.
 	Entity string
@@ -29,6 +35,31 @@ type Preset struct {
 	// Source is where the provider says so, and Checked the month in which it was compared with a copy of that page, some
 	// of which are older.
 	Source, Checked string
+}
+
+// Named returns the preset of that name. It ignores case, blanks and punctuation: "xero", "shopify-graphql-admin". Its
+// error lists the presets whose names begin with the same word.
+func Named(name string) (Preset, error) {
+	var near []string
+	wanted := words(name)
+	for _, p := range Presets() {
+		has := words(p.Name)
+		if strings.Join(has, "") == strings.Join(wanted, "") {
+			return p, nil
+		}
+		if len(wanted) > 0 && has[0] == wanted[0] {
+			near = append(near, fmt.Sprintf("%q", p.Name))
+		}
+	}
+	if near == nil {
+		return Preset{}, fmt.Errorf("provider: there is no preset %q; Presets has all", name)
+	}
+	return Preset{}, fmt.Errorf("provider: there is no preset %q; there are %s", name, strings.Join(near, ", "))
+}
+
+// words are those of a name, in lower case.
+func words(name string) []string {
+	return strings.FieldsFunc(strings.ToLower(name), func(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsDigit(r) })
 }
 
 // Limit is the drip limit that keeps the preset's; see the function Limit.
@@ -59,201 +90,227 @@ func (p Preset) Options(travel time.Duration) (drip.Options, error) {
 	return o, nil
 }
 
-const day = 24 * time.Hour
-
-// Shopify. GraphQL counts points: the cost of an operation is its requestedQueryCost, and what it costs really,
-// actualQueryCost, is settled. How large the buckets are is not published: these are ten seconds' worth, which is not more
-// than shops were seen to have; Parse reads the real size from a response, and Status.Rules is the limit of that shop.
-// The REST API is a legacy one; of the plans that have more a second only the rate is known.
-var (
-	ShopifyGraphQL           = shopify("GraphQL Admin", LeakyBucket(1000, 100), graphQL)
-	ShopifyGraphQLAdvanced   = shopify("GraphQL Admin, Advanced", LeakyBucket(2000, 200), graphQL)
-	ShopifyGraphQLPlus       = shopify("GraphQL Admin, Plus", LeakyBucket(10000, 1000), graphQL)
-	ShopifyGraphQLEnterprise = shopify("GraphQL Admin, Enterprise", LeakyBucket(20000, 2000), graphQL)
-	ShopifyREST              = shopify("REST Admin", LeakyBucket(40, 2), rest)
-	ShopifyRESTAdvanced      = shopify("REST Admin, Advanced", LeakyBucket(40, 4), rest)
-	ShopifyRESTPlus          = shopify("REST Admin, Plus", LeakyBucket(40, 20), rest)
-)
-
 const (
-	graphQL = "https://shopify.dev/docs/apps/build/apis/graphql-admin/rate-limits"
-	rest    = "https://shopify.dev/docs/api/admin-rest/usage/rate-limits"
+	day     = 24 * time.Hour
+	checked = "2026-11"
 )
 
-func shopify(name string, r Rule, source string) Preset {
-	return Preset{"Shopify " + name, "app and store", []Rule{r}, nil, time.Second, source, "2026-11"}
-}
-
-// Stripe: an account has 100 calls a second, 25 in a sandbox; and 25 of each endpoint, such as POST /v1/payment_intents,
-// but 20 of search, and of files 20 that read and 20 that write. How it counts a second is not published. StripeEndpoints
-// is for the calls of one account, with the endpoint as entity.
-var (
-	Stripe          = stripe("live", "account", 100, nil)
-	StripeSandbox   = stripe("sandbox", "account", 25, nil)
-	StripeEndpoints = stripe("the endpoints of one account", "endpoint", 25, map[string][]Rule{"account": {SlidingWindow(100, time.Second)}})
-)
-
-func stripe(name, entity string, n int, shared map[string][]Rule) Preset {
-	return Preset{
-		"Stripe, " + name, entity, []Rule{SlidingWindow(n, time.Second)}, shared, time.Second,
-		"https://docs.stripe.com/rate-limits", "2026-11",
-	}
-}
-
-// GitHub's REST API: 900 points a minute, 1 for a call that reads and 5 for one that writes, and 5,000 calls an hour,
-// or 15,000 for an organization of Enterprise Cloud, both charged with an operation's cost here; 100 calls at a time. Calls
-// that make content, such as issues, have a limit besides.
-var (
-	GitHub           = gitHub("REST", SlidingWindow(900, time.Minute), SlidingWindow(5000, time.Hour).Burst(1250), Concurrency(100))
-	GitHubEnterprise = gitHub("REST, Enterprise Cloud", SlidingWindow(900, time.Minute), SlidingWindow(15000, time.Hour).Burst(3750), Concurrency(100))
-	GitHubContent    = gitHub("content", SlidingWindow(80, time.Minute), SlidingWindow(500, time.Hour).Burst(125))
-)
-
-func gitHub(name string, rules ...Rule) Preset {
-	return Preset{
-		"GitHub " + name, "user or installation", rules, nil, time.Minute,
-		"https://docs.github.com/en/rest/using-the-rest-api/rate-limits-for-the-rest-api", "2026-11",
-	}
-}
-
-// HubSpot: the ten seconds are an app's, the day is shared by all apps of a portal and ends at its midnight. Sources differ
-// on the day of Professional; this is the lowest.
-var (
-	HubSpot             = hubSpot("Free and Starter", SlidingWindow(100, 10*time.Second), SlidingWindow(250_000, day).Burst(62_500))
-	HubSpotProfessional = hubSpot("Professional", SlidingWindow(190, 10*time.Second), SlidingWindow(625_000, day).Burst(156_250))
-	HubSpotEnterprise   = hubSpot("Enterprise", SlidingWindow(190, 10*time.Second), SlidingWindow(1_000_000, day).Burst(250_000))
-	HubSpotSearch       = hubSpot("search", SlidingWindow(4, time.Second))
-)
-
-func hubSpot(name string, rules ...Rule) Preset {
-	return Preset{
-		"HubSpot, " + name, "app and portal", rules, nil, 10 * time.Second,
-		"https://developers.hubspot.com/docs/developer-tooling/platform/usage-guidelines", "2026-11",
-	}
-}
-
-// Slack: at least so many a minute of each method; bursts above are often let through. A method of tier 1 has 1 a minute,
-// and chat.postMessage 1 a second of a channel, which no window of drip keeps: let Concurrency(1) and Throttled do it.
-var (
-	SlackTier2 = slack("2", 20)
-	SlackTier3 = slack("3", 50)
-	SlackTier4 = slack("4", 100)
-)
-
-func slack(tier string, n int) Preset {
-	return Preset{
-		"Slack, tier " + tier, "app, workspace and method", []Rule{SlidingWindow(n, time.Minute)}, nil, time.Minute,
-		"https://docs.slack.dev/apis/web-api/rate-limits", "2026-11",
-	}
-}
-
-// Salesforce, editions Enterprise and Professional: 100,000 calls in any 24 hours, and 1,000 more for each licence, which
-// this does not count; 25 calls at a time that take 20 seconds or more, which here all do.
-var Salesforce = Preset{
-	"Salesforce", "organization", []Rule{SlidingWindow(100_000, day).Burst(25_000), Concurrency(25)}, nil, time.Minute,
-	"https://developer.salesforce.com/docs/atlas.en-us.salesforce_app_limits_cheatsheet.meta/salesforce_app_limits_cheatsheet/salesforce_app_limits_platform_api.htm", "2026-11",
-}
-
-// Amazon's Selling Partner API, by operation. These are the defaults; some accounts have other ones. Of some operations an
-// application has a limit over all accounts as well, of which only the rate is published: here it has no burst.
-var (
-	AmazonGetOrders          = amazon("getOrders", TokenBucket(20, 0.0167))
-	AmazonGetOrder           = amazon("getOrder, getOrderItems", TokenBucket(30, 0.5))
-	AmazonCreateFeed         = amazon("createFeed", TokenBucket(15, 0.0083))
-	AmazonCreateFeedDocument = amazon("createFeedDocument", TokenBucket(15, 0.5))
-	AmazonGetFeed            = amazon("getFeed", TokenBucket(15, 2))
-	AmazonFulfillment        = amazon("fulfilment outbound", TokenBucket(30, 2))
-
-	AmazonGetCatalogItem        = amazonApp("getCatalogItem", TokenBucket(2, 2), 250, "catalog-items")
-	AmazonSearchCatalogItems    = amazonApp("searchCatalogItems", TokenBucket(2, 2), 500, "catalog-items")
-	AmazonListingsRestrictions  = amazonApp("getListingsRestrictions", TokenBucket(10, 5), 100, "listings-restrictions")
-	AmazonProductTypeDefinition = amazonApp("getDefinitionsProductType", TokenBucket(5, 5), 100, "product-type-definitions")
-	AmazonSearchProductTypes    = amazonApp("searchDefinitionsProductTypes", TokenBucket(5, 5), 100, "product-type-definitions")
-)
-
-func amazon(operation string, r Rule) Preset {
-	return Preset{
-		"Amazon SP-API " + operation, "account, application and operation", []Rule{r}, nil, time.Second,
-		"https://developer-docs.amazon.com/sp-api/docs/usage-plans-and-rate-limits", "2026-11",
-	}
-}
-
-// amazonApp is an operation of which the app has so many a second, over all accounts.
-func amazonApp(operation string, r Rule, app int, api string) Preset {
-	p := amazon(operation, r)
-	p.Shared = map[string][]Rule{"app": {SlidingWindow(app, time.Second)}}
-	p.Source = "https://developer-docs.amazon.com/sp-api/docs/" + api + "-api-rate-limits"
-	return p
-}
-
-// Xero: 60 calls in a minute, 5,000 in a day and 5 at a time. All tenants of an app have 10,000 a minute together.
-var Xero = Preset{
-	"Xero", "tenant", []Rule{SlidingWindow(60, time.Minute), SlidingWindow(5000, day).Burst(1250), Concurrency(5)},
-	map[string][]Rule{"app": {SlidingWindow(10_000, time.Minute)}}, time.Minute,
-	"https://developer.xero.com/faq/limits", "2026-11",
-}
-
-// QuickBooks Online: 10 calls a second of an app, and 500 a minute, which all apps of a company share. Batches have limits
-// of their own.
-var (
-	QuickBooks      = quickBooks("", SlidingWindow(10, time.Second), SlidingWindow(500, time.Minute))
-	QuickBooksBatch = quickBooks(" batch", SlidingWindow(40, time.Minute))
-)
-
-func quickBooks(name string, rules ...Rule) Preset {
-	return Preset{
-		"QuickBooks Online" + name, "realm and app", rules, nil, time.Minute,
-		"https://developer.intuit.com/app/developer/qbo/docs/learn/limits-and-throttles", "2026-11",
-	}
-}
-
-// Airtable: 5 calls a second of a base, and 50 of all bases with the tokens of one user. After a refusal nothing succeeds
-// for 30 seconds.
-var Airtable = Preset{
-	"Airtable", "base", []Rule{SlidingWindow(5, time.Second)},
-	map[string][]Rule{"user": {SlidingWindow(50, time.Second)}}, 30 * time.Second,
-	"https://airtable.com/developers/web/api/rate-limits", "2026-11",
-}
-
-// Notion: 3 calls a second on average, counted by the minute. The workspace's plan may allow more; its connections share
-// another limit.
-var Notion = Preset{
-	"Notion", "connection", []Rule{SlidingWindow(180, time.Minute)}, nil, time.Minute,
-	"https://developers.notion.com/reference/request-limits", "2026-11",
-}
-
-// Shopline: a leaky bucket of 40 that drains by 4 a second.
-var Shopline = Preset{
-	"Shopline", "app and store", []Rule{LeakyBucket(40, 4)}, nil, time.Second,
-	"https://developer.shopline.com/docs/apps/api-instructions-for-use/rest-admin-api/flow-control", "2026-11",
-}
-
-// Qonto: 1,000 calls in ten seconds and 10,000 in ten minutes.
-var Qonto = Preset{
-	"Qonto", "IP address", []Rule{SlidingWindow(1000, 10*time.Second), SlidingWindow(10_000, 10*time.Minute)}, nil, 10 * time.Second,
-	"https://docs.qonto.com/get-started/general/rate-limitations", "2026-11",
-}
-
-// Asaas: 25,000 calls in twelve hours that begin with the first one, and 50 that read at a time.
-var Asaas = Preset{
-	"Asaas", "account", []Rule{SlidingWindow(25_000, 12*time.Hour).Burst(6250), Concurrency(50)}, nil, time.Minute,
-	"https://docs.asaas.com/docs/api-limits-1", "2026-11",
-}
-
-// Presets are all there are, in the order of this page.
+// Presets returns all there are. Each call makes new ones.
 func Presets() []Preset {
-	return []Preset{
-		ShopifyGraphQL, ShopifyGraphQLAdvanced, ShopifyGraphQLPlus, ShopifyGraphQLEnterprise,
-		ShopifyREST, ShopifyRESTAdvanced, ShopifyRESTPlus,
-		Stripe, StripeSandbox, StripeEndpoints,
-		GitHub, GitHubEnterprise, GitHubContent,
-		HubSpot, HubSpotProfessional, HubSpotEnterprise, HubSpotSearch,
-		SlackTier2, SlackTier3, SlackTier4,
-		Salesforce,
-		AmazonGetOrders, AmazonGetOrder, AmazonCreateFeed, AmazonCreateFeedDocument, AmazonGetFeed, AmazonFulfillment,
-		AmazonGetCatalogItem, AmazonSearchCatalogItems, AmazonListingsRestrictions, AmazonProductTypeDefinition, AmazonSearchProductTypes,
-		Xero,
-		QuickBooks, QuickBooksBatch,
-		Airtable, Notion, Shopline, Qonto, Asaas,
+	return slices.Concat(
+		shopify(), stripe(), gitHub(), hubSpot(), slack(), salesforce(), amazon(), amazonApps(), xero(), quickBooks(),
+		airtable(), notion(), shopline(), qonto(), asaas(),
+	)
+}
+
+// variant is a preset that differs from others of its provider in this.
+type variant struct {
+	name  string
+	rules []Rule
+}
+
+func rules(r ...Rule) []Rule { return r }
+
+// each makes a preset of each variant, whose name follows that of p.
+func (p Preset) each(variants ...variant) (all []Preset) {
+	for _, v := range variants {
+		q := p
+		q.Name, q.Rules, q.Checked = p.Name+v.name, v.rules, checked
+		all = append(all, q)
 	}
+	return all
+}
+
+func shopify() []Preset {
+	graphQL := Preset{
+		Name: "Shopify GraphQL Admin", Entity: "app and store", Wait: time.Second,
+		About: "Points: an operation's cost is its requestedQueryCost, and its actualQueryCost is settled. The size of the buckets " +
+			"is not published: these are ten seconds' worth, not more than stores were seen to have. Parse reads the real size " +
+			"from a response, and Status.Rules is the limit of that store.",
+		Source: "https://shopify.dev/docs/apps/build/apis/graphql-admin/rate-limits",
+	}
+	rest := Preset{
+		Name: "Shopify REST Admin", Entity: "app and store", Wait: time.Second,
+		About:  "A legacy API. Of the plans that have more a second only the rate is known.",
+		Source: "https://shopify.dev/docs/api/admin-rest/usage/rate-limits",
+	}
+	return append(graphQL.each(
+		variant{"", rules(LeakyBucket(1000, 100))},
+		variant{", Advanced", rules(LeakyBucket(2000, 200))},
+		variant{", Plus", rules(LeakyBucket(10000, 1000))},
+		variant{", Enterprise", rules(LeakyBucket(20000, 2000))},
+	), rest.each(
+		variant{"", rules(LeakyBucket(40, 2))},
+		variant{", Advanced", rules(LeakyBucket(40, 4))},
+		variant{", Plus", rules(LeakyBucket(40, 20))},
+	)...)
+}
+
+func stripe() []Preset {
+	account := Preset{
+		Name: "Stripe, ", Entity: "account", Wait: time.Second,
+		About: "An account has 100 calls a second, 25 in a sandbox; and 25 of each endpoint, such as POST /v1/payment_intents, but " +
+			"20 of search, and of files 20 that read and 20 that write. How it counts a second is not published.",
+		Source: "https://docs.stripe.com/rate-limits",
+	}
+	endpoints := account
+	endpoints.Entity = "endpoint"
+	endpoints.Shared = map[string][]Rule{"account": rules(SlidingWindow(100, time.Second))}
+	return append(account.each(
+		variant{"live", rules(SlidingWindow(100, time.Second))},
+		variant{"sandbox", rules(SlidingWindow(25, time.Second))},
+	), endpoints.each(
+		variant{"the endpoints of one account", rules(SlidingWindow(25, time.Second))},
+	)...)
+}
+
+func gitHub() []Preset {
+	return Preset{
+		Name: "GitHub ", Entity: "user or installation", Wait: time.Minute,
+		About: "REST: 900 points a minute, 1 for a call that reads and 5 for one that writes, and 5,000 calls an hour, or 15,000 for " +
+			"an organization of Enterprise Cloud, both charged with an operation's cost here; 100 calls at a time. Calls that make " +
+			"content, such as issues, have a limit besides.",
+		Source: "https://docs.github.com/en/rest/using-the-rest-api/rate-limits-for-the-rest-api",
+	}.each(
+		variant{"REST", rules(SlidingWindow(900, time.Minute), SlidingWindow(5000, time.Hour).Burst(1250), Concurrency(100))},
+		variant{"REST, Enterprise Cloud", rules(SlidingWindow(900, time.Minute), SlidingWindow(15000, time.Hour).Burst(3750), Concurrency(100))},
+		variant{"content", rules(SlidingWindow(80, time.Minute), SlidingWindow(500, time.Hour).Burst(125))},
+	)
+}
+
+func hubSpot() []Preset {
+	return Preset{
+		Name: "HubSpot, ", Entity: "app and portal", Wait: 10 * time.Second,
+		About: "The ten seconds are an app's, the day is shared by all apps of a portal and ends at its midnight. Sources differ on " +
+			"the day of Professional; this is the lowest.",
+		Source: "https://developers.hubspot.com/docs/developer-tooling/platform/usage-guidelines",
+	}.each(
+		variant{"Free and Starter", rules(SlidingWindow(100, 10*time.Second), SlidingWindow(250_000, day).Burst(62_500))},
+		variant{"Professional", rules(SlidingWindow(190, 10*time.Second), SlidingWindow(625_000, day).Burst(156_250))},
+		variant{"Enterprise", rules(SlidingWindow(190, 10*time.Second), SlidingWindow(1_000_000, day).Burst(250_000))},
+		variant{"search", rules(SlidingWindow(4, time.Second))},
+	)
+}
+
+func slack() []Preset {
+	return Preset{
+		Name: "Slack, tier ", Entity: "app, workspace and method", Wait: time.Minute,
+		About: "At least so many a minute of each method; bursts above are often let through. A method of tier 1 has 1 a minute, and " +
+			"chat.postMessage 1 a second of a channel, which no window of drip keeps: let Concurrency(1) and Throttled do it.",
+		Source: "https://docs.slack.dev/apis/web-api/rate-limits",
+	}.each(
+		variant{"2", rules(SlidingWindow(20, time.Minute))},
+		variant{"3", rules(SlidingWindow(50, time.Minute))},
+		variant{"4", rules(SlidingWindow(100, time.Minute))},
+	)
+}
+
+func salesforce() []Preset {
+	return Preset{
+		Name: "Salesforce", Entity: "organization", Wait: time.Minute,
+		About: "Editions Enterprise and Professional: 100,000 calls in any 24 hours, and 1,000 more for each licence, which this does " +
+			"not count; 25 calls at a time that take 20 seconds or more, which here all do.",
+		Source: "https://developer.salesforce.com/docs/atlas.en-us.salesforce_app_limits_cheatsheet.meta/salesforce_app_limits_cheatsheet/salesforce_app_limits_platform_api.htm",
+	}.each(variant{"", rules(SlidingWindow(100_000, day).Burst(25_000), Concurrency(25))})
+}
+
+func sellingPartner() Preset {
+	return Preset{
+		Name: "Amazon SP-API ", Entity: "account, application and operation", Wait: time.Second,
+		About: "The defaults; some accounts have other limits. Of some operations an application has a limit over all accounts as " +
+			"well, of which only the rate is published: here it has no burst.",
+		Source: "https://developer-docs.amazon.com/sp-api/docs/usage-plans-and-rate-limits",
+	}
+}
+
+func amazon() []Preset {
+	return sellingPartner().each(
+		variant{"getOrders", rules(TokenBucket(20, 0.0167))},
+		variant{"getOrder, getOrderItems", rules(TokenBucket(30, 0.5))},
+		variant{"createFeed", rules(TokenBucket(15, 0.0083))},
+		variant{"createFeedDocument", rules(TokenBucket(15, 0.5))},
+		variant{"getFeed", rules(TokenBucket(15, 2))},
+		variant{"fulfilment outbound", rules(TokenBucket(30, 2))},
+	)
+}
+
+// amazonApps are operations of which an app has so many a second, over all accounts.
+func amazonApps() (all []Preset) {
+	for _, o := range []struct {
+		name string
+		own  Rule
+		app  int
+		api  string
+	}{
+		{"getCatalogItem", TokenBucket(2, 2), 250, "catalog-items"},
+		{"searchCatalogItems", TokenBucket(2, 2), 500, "catalog-items"},
+		{"getListingsRestrictions", TokenBucket(10, 5), 100, "listings-restrictions"},
+		{"getDefinitionsProductType", TokenBucket(5, 5), 100, "product-type-definitions"},
+		{"searchDefinitionsProductTypes", TokenBucket(5, 5), 100, "product-type-definitions"},
+	} {
+		p := sellingPartner()
+		p.Shared = map[string][]Rule{"app": rules(SlidingWindow(o.app, time.Second))}
+		p.Source = "https://developer-docs.amazon.com/sp-api/docs/" + o.api + "-api-rate-limits"
+		all = append(all, p.each(variant{o.name, rules(o.own)})...)
+	}
+	return all
+}
+
+func xero() []Preset {
+	return Preset{
+		Name: "Xero", Entity: "tenant", Wait: time.Minute,
+		About:  "All tenants of an app have 10,000 calls a minute together.",
+		Shared: map[string][]Rule{"app": rules(SlidingWindow(10_000, time.Minute))},
+		Source: "https://developer.xero.com/faq/limits",
+	}.each(variant{"", rules(SlidingWindow(60, time.Minute), SlidingWindow(5000, day).Burst(1250), Concurrency(5))})
+}
+
+func quickBooks() []Preset {
+	return Preset{
+		Name: "QuickBooks Online", Entity: "realm and app", Wait: time.Minute,
+		About:  "10 calls a second of an app, and 500 a minute, which all apps of a company share. Batches have limits of their own.",
+		Source: "https://developer.intuit.com/app/developer/qbo/docs/learn/limits-and-throttles",
+	}.each(
+		variant{"", rules(SlidingWindow(10, time.Second), SlidingWindow(500, time.Minute))},
+		variant{" batch", rules(SlidingWindow(40, time.Minute))},
+	)
+}
+
+func airtable() []Preset {
+	return Preset{
+		Name: "Airtable", Entity: "base", Wait: 30 * time.Second,
+		About:  "The bases that the tokens of one user reach have 50 calls a second. After a refusal nothing succeeds for 30 seconds.",
+		Shared: map[string][]Rule{"user": rules(SlidingWindow(50, time.Second))},
+		Source: "https://airtable.com/developers/web/api/rate-limits",
+	}.each(variant{"", rules(SlidingWindow(5, time.Second))})
+}
+
+func notion() []Preset {
+	return Preset{
+		Name: "Notion", Entity: "connection", Wait: time.Minute,
+		About:  "3 calls a second on average, counted by the minute. The workspace's plan may allow more; its connections share another limit.",
+		Source: "https://developers.notion.com/reference/request-limits",
+	}.each(variant{"", rules(SlidingWindow(180, time.Minute))})
+}
+
+func shopline() []Preset {
+	return Preset{
+		Name: "Shopline", Entity: "app and store", Wait: time.Second,
+		Source: "https://developer.shopline.com/docs/apps/api-instructions-for-use/rest-admin-api/flow-control",
+	}.each(variant{"", rules(LeakyBucket(40, 4))})
+}
+
+func qonto() []Preset {
+	return Preset{
+		Name: "Qonto", Entity: "IP address", Wait: 10 * time.Second,
+		Source: "https://docs.qonto.com/get-started/general/rate-limitations",
+	}.each(variant{"", rules(SlidingWindow(1000, 10*time.Second), SlidingWindow(10_000, 10*time.Minute))})
+}
+
+func asaas() []Preset {
+	return Preset{
+		Name: "Asaas", Entity: "account", Wait: time.Minute,
+		About:  "The twelve hours begin with the first call; 50 calls that read at a time.",
+		Source: "https://docs.asaas.com/docs/api-limits-1",
+	}.each(variant{"", rules(SlidingWindow(25_000, 12*time.Hour).Burst(6250), Concurrency(50))})
 }

@@ -4,22 +4,22 @@ import (
 	"testing"
 	"time"
 
-	"github.com/drip-go/drip/simulate"
+	"github.com/drip-go/drip/internal/lab"
 )
 
 // provider is one of package simulate that counts as the rule says.
-func (r Rule) provider() simulate.Provider {
+func (r Rule) provider() lab.Provider {
 	switch r.kind {
 	case leakyBucket:
-		return simulate.LeakyBucket(float64(r.n), r.perSecond)
+		return lab.LeakyBucket(float64(r.n), r.perSecond)
 	case tokenBucket:
-		return simulate.TokenBucket(float64(r.n), r.perSecond)
+		return lab.TokenBucket(float64(r.n), r.perSecond)
 	case fixedWindow:
-		return simulate.FixedWindow(r.n, r.per)
+		return lab.FixedWindow(r.n, r.per)
 	case slidingWindow:
-		return simulate.SlidingWindow(r.n, r.per)
+		return lab.SlidingWindow(r.n, r.per)
 	}
-	return simulate.Concurrency(r.n)
+	return lab.Concurrency(r.n)
 }
 
 // TestPresetsInTheSimulator sends each preset twice as much as its first rule takes at once, to providers that count by
@@ -35,28 +35,28 @@ func TestPresetsInTheSimulator(t *testing.T) {
 			first := p.Rules[0]
 			cost := max(1, first.n/500) // of each call, or there would be many
 			n := 2 * first.n / cost
-			policies := []simulate.Policy{simulate.Admit}
+			policies := []lab.Policy{lab.Admit}
 			if cost == 1 { // it knows no other
-				policies = append(policies, simulate.Classic)
+				policies = append(policies, lab.Classic)
 			}
-			report, err := simulate.Run(simulate.Scenario{
+			report, err := lab.Run(lab.Scenario{
 				Name:    p.Name,
 				Options: Options(l),
-				Providers: func() (all []simulate.Provider) {
+				Providers: func() (all []lab.Provider) {
 					for _, r := range p.Rules {
 						all = append(all, r.provider())
 						if r.kind == slidingWindow {
-							all = append(all, simulate.FirstCallWindow(r.n, r.per))
+							all = append(all, lab.FirstCallWindow(r.n, r.per))
 						}
 					}
 					return all
 				},
-				Arrivals: simulate.Mixed(
-					simulate.Burst(n-n/4, 10300*time.Millisecond),
-					simulate.Poisson(float64(n/4)/60, 0, time.Minute),
+				Arrivals: lab.Mixed(
+					lab.Burst(n-n/4, 10300*time.Millisecond),
+					lab.Poisson(float64(n/4)/60, 0, time.Minute),
 				),
-				Costs:     simulate.FixedCost(cost),
-				Operation: simulate.Uniform(20*time.Millisecond, 2*time.Second),
+				Costs:     lab.FixedCost(cost),
+				Operation: lab.Uniform(20*time.Millisecond, 2*time.Second),
 				Travel:    travel,
 				Processes: 2,
 			}, 1, policies...)

@@ -13,6 +13,7 @@ import (
 
 // Throttler is told of refused calls; *drip.Bucket is one.
 type Throttler interface {
+	// Throttled closes the entity for retryAfter.
 	Throttled(ctx context.Context, entityID string, retryAfter time.Duration) error
 }
 

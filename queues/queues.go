@@ -27,41 +27,41 @@ type Broker interface {
 // State is what is in a work queue and in those that belong to it.
 type State struct {
 	Time     time.Time // by this machine's clock
-	Queue    Queue
-	Due      *Queue  // what is back from the delay queues; nil if there is none
-	Dead     *Queue  // the dead letters; nil if there is none
-	Waiting  int     // messages in delay queues
-	Delays   []Delay // delay queues with messages in them, the first to leave first
-	Existing int     // delay queues, with those that are empty
+	Queue    Queue     // the work queue
+	Due      *Queue    // what is back from the delay queues; nil if there is none
+	Dead     *Queue    // the dead letters; nil if there is none
+	Waiting  int       // messages in delay queues
+	Delays   []Delay   // delay queues with messages in them, the first to leave first
+	Existing int       // delay queues, with those that are empty
 }
 
 // Queue is a queue that exists.
 type Queue struct {
-	Name      string
-	Messages  int // that are not in some consumer's hand
-	Consumers int
+	Name      string // as the broker has it
+	Messages  int    // that are not in some consumer's hand
+	Consumers int    // how many consume it
 }
 
 // Delay is a delay queue. Its messages leave it together.
 type Delay struct {
-	Name     string
-	Messages int
-	Expires  time.Time
+	Name     string    // as the broker has it
+	Messages int       // in it
+	Expires  time.Time // when they leave it
 }
 
 // Letter is a dead letter.
 type Letter struct {
-	ID            string // of what it holds; two alike have the same one
-	MessageID     string // as its publisher has set it
-	Reason        string // why it was given up: "failed", "too old", …
-	Error         string // of its last attempt
-	Attempts      int
-	Postponements int
+	ID            string        // of what it holds; two alike have the same one
+	MessageID     string        // as its publisher has set it
+	Reason        string        // why it was given up: "failed", "too old", …
+	Error         string        // of its last attempt
+	Attempts      int           // how often its handler has failed
+	Postponements int           // how often the limit postponed it
 	Age           time.Duration // from its first postponement until it was given up
 	Exchange      string        // as it was published first
-	RoutingKey    string
-	Size          int    // of the body, in bytes
-	Body          []byte // its first bytes, at most MostBody
+	RoutingKey    string        // likewise
+	Size          int           // of the body, in bytes
+	Body          []byte        // its first bytes, at most MostBody
 }
 
 // MostBody is how many bytes of its body a Letter has at most.

@@ -1,191 +1,203 @@
-// Package simulate tries a limit before it is used. It sends a load through drip in virtual time and counts the calls as
-// the provider would.
+// Package simulate tries limits before they are used. It sends a load through drip in virtual time, beside what else could
+// be done, and counts the calls as the provider would. It is what the command "drip simulate" does, for tests:
 //
-//	s, _ := simulate.Named("rate-poisson-backlog")
-//	report, err := simulate.Run(s, 1)
+//	s, err := simulate.Read("sale.json")
+//	report, err := s.Run(ctx, 1)
+//	if drip := report.Results[0]; drip.OverLimit > 0 { … }
 //
-// A [Scenario] has the limit, the providers, the arrivals, the time of operations and the faults. [Run] plays it for each
-// [Policy] with the same messages, and for the optimum, a queue that knows the future. The [Report] is written as a table
-// or drawn as a chart.
-//
-// The same scenario with the same seed gives the same numbers on every machine.
+// "drip help simulate" describes the file. The same scenario with the same seed gives the same numbers on every machine.
 package simulate
 
 import (
+	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/internal/lab"
+	"github.com/drip-go/drip/internal/limitjson"
 )
 
-// Begin is the instant at which every scenario begins. The times of a scenario count from it.
-var Begin = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-
-// Scenario is one case to try. All but Options, Arrivals and Operation may be left zero.
+// Scenario is a load, the limits that it meets, and the providers that count the calls. Read and Parse make one. It is not
+// safe for concurrent use.
 type Scenario struct {
-	// Name and About are the titles of tables and charts.
+	// Name and About are the titles of the table and the chart.
 	Name, About string
 
-	// Options are the limit that the policies keep. Each run has its own Storage, Clock, Limits and Start: entities
-	// are full at Begin.
+	// Options are the limits. A test may put those of its own program here before Run. Storage, Clock, Limits, Weight and
+	// Start are not used: entities are full at the beginning.
 	Options drip.Options
 
-	// Changes change the limit during the run. They are in order of time.
-	Changes []Change
-
-	// Providers makes the providers of one entity, which count the calls. Defaults to none.
-	Providers func() []Provider
-
-	// Entities is how many there are, each with a load of its own from Arrivals. Defaults to 1.
-	Entities int
-
-	// Arrivals are the times at which the messages of an entity arrive.
-	Arrivals Arrivals
-
-	// Operation is the time that the provider takes.
-	Operation Distribution
-
-	// Costs are the units of the operations. Defaults to one each.
-	Costs Costs
-
-	// Travel is the most time that a request takes to the provider; each takes a random part of it. The answer takes no
-	// time. Defaults to 0.
-	Travel time.Duration
-
-	// Late is how late a postponed message comes back. Defaults to 0.
-	Late Distribution
-
-	// Processes is how many consumers there are. Deliveries go to them in turn. Defaults to 1.
-	Processes int
-
-	// Hold is the longest delay for which a consumer holds a message that has come back, instead of postponing it
-	// through the broker again. The consumer asks again after the delay, and for the first held message of an entity
-	// also when an operation of that entity ends in its process. Only policies with tickets hold. Below zero they do
-	// not. Defaults to 5 minutes, as in package consumer.
-	Hold time.Duration
-
-	// Seats is the most messages that one process holds. Defaults to 1,024, as in package consumer.
-	Seats int
-
-	// Outage is a time without consumers. Messages that arrive or come back then are delivered at its end. Operations
-	// that have begun go on.
-	Outage Outage
-
-	// Crashes is the share of messages whose consumer dies during the operation. The provider ends the operation, and
-	// the lease is not given back.
-	Crashes float64
-
-	// Duplicates is the share of messages one of whose acknowledgements is lost.
-	Duplicates float64
-
-	// Lost is the share of messages that never come back from their first postponement.
-	Lost float64
-
-	// LostTickets is the share of postponements whose message comes back without its ticket.
-	LostTickets float64
-
-	// Plain is the share of messages whose consumers ask GetDelay and give the token back with ReturnToken. It matters to
-	// the policy Admit only.
-	Plain float64
-
-	// Redelivery is how long the broker takes to deliver again after a crash or a lost acknowledgement. Defaults to
-	// 10 seconds.
-	Redelivery time.Duration
+	load   lab.Scenario
+	shared func() []lab.Provider
 }
 
-// Outage is a time without consumers. The zero Outage is none.
-type Outage struct{ From, To time.Duration }
-
-// Change changes a limit at a time.
-type Change struct {
-	// At is when.
-	At time.Duration
-
-	// Limit is the limit of all entities from then on, as Options.Limits returns it. Nil leaves it as it is.
-	Limit *drip.Limit
-
-	// Throttle closes all entities for that time, as Bucket.Throttled does. RetryAfter knows nothing of it.
-	Throttle time.Duration
-
-	// Provider is called for each provider of each entity with the time in milliseconds since 1970. Nil leaves them as
-	// they are.
-	Provider func(p Provider, ms int64)
+// Read reads a scenario from a file. A trace that it names is looked for in the folder of the file.
+func Read(name string) (Scenario, error) {
+	text, err := os.ReadFile(name)
+	if err != nil {
+		return Scenario{}, err
+	}
+	return Parse(name, text)
 }
 
-// Run plays a scenario for the policies, or for Admit, Classic and RetryAfter if none are given, and for the optimum.
-// The seed determines everything that is random.
-func Run(s Scenario, seed uint64, policies ...Policy) (Report, error) {
-	if err := s.setDefaults(); err != nil {
-		return Report{}, fmt.Errorf("simulate: Scenario.%w", err)
+// Parse reads a scenario from the text of a file. The name is for errors, for the title of a scenario that has none, and
+// its folder is that of a trace.
+func Parse(name string, text []byte) (Scenario, error) {
+	var f file
+	if err := limitjson.Decode(name, text, &f); err != nil {
+		return Scenario{}, err
 	}
-	if len(policies) == 0 {
-		policies = []Policy{Admit, Classic, RetryAfter}
+	s, err := f.scenario(filepath.Dir(name))
+	if err != nil {
+		return Scenario{}, fmt.Errorf("%s: %w", name, err)
 	}
-	messages := s.messages(seed)
-	best := newRun(&s, messages, seed)
-	best.playOptimum()
-	binding := best.binding()
-	report := Report{Scenario: s, Seed: seed, Binding: binding.String()}
-	for _, p := range policies {
-		r := newRun(&s, messages, seed)
-		if err := r.play(p); err != nil {
-			return Report{}, fmt.Errorf("simulate: %s, %s: %w", s.Name, p.Name, err)
-		}
-		report.Results = append(report.Results, r.result(p.Name, binding))
+	if s.Name == "" {
+		s.Name = filepath.Base(name)
 	}
-	report.Results = append(report.Results, best.result("optimum", binding))
-	return report, nil
+	return s, nil
 }
 
-func (s *Scenario) setDefaults() error {
-	if s.Arrivals == nil || s.Operation == nil {
-		return errors.New("Arrivals and Operation are required")
+// Run plays the scenario: for drip with tickets ("admit"), for the classic delays ("classic"), for a limiter that tells all
+// it refuses when to come back ("retry-after"), and for an optimum that knows the future ("optimum"), in this order.
+//
+// With shared limits it plays "admit" and an "optimum" that divides them by weighted max-min at each instant. The calls are
+// then counted by the shared limits themselves, besides by the providers.
+//
+// The seed determines everything that is random. Run returns the context's error when ctx ends.
+func (s Scenario) Run(ctx context.Context, seed uint64) (Report, error) {
+	if s.load.Arrivals == nil {
+		return Report{}, errors.New("simulate: a Scenario is made with Read or Parse")
 	}
-	for _, share := range []struct {
-		name string
-		of   float64
-	}{{"Crashes", s.Crashes}, {"Duplicates", s.Duplicates}, {"Lost", s.Lost}, {"LostTickets", s.LostTickets}, {"Plain", s.Plain}} {
-		if !(share.of >= 0 && share.of <= 1) {
-			return fmt.Errorf("%s is %v; it must be from 0 to 1", share.name, share.of)
-		}
+	in := s.load
+	in.Name, in.About, in.Options, in.Context = s.Name, s.About, s.Options, ctx
+	if s.Options.Shared == nil {
+		r, err := lab.Run(in, seed)
+		return reportOf(r), err
 	}
-	for i, c := range s.Changes {
-		if c.Limit != nil && c.Limit.Windows != nil && len(c.Limit.Windows) != len(s.Options.Windows) {
-			return fmt.Errorf("Changes[%d].Limit.Windows are %d; they must be as many as Options.Windows, %d", i, len(c.Limit.Windows), len(s.Options.Windows))
-		}
-		if i > 0 && c.At < s.Changes[i-1].At {
-			return fmt.Errorf("Changes[%d].At is before that of the one before it", i)
-		}
-	}
-	for i, e := range s.eras() {
-		if !e.possible() {
-			field := "Options"
-			if i > 0 {
-				field = "Changes"
+	r, err := lab.RunShared(lab.SharedScenario{
+		Name: s.Name, About: s.About, Options: s.Options,
+		Entities: make([]lab.SharedEntity, in.Entities),
+		Messages: func(r *rand.Rand) (all []lab.SharedMessage) {
+			for entity := range in.Entities {
+				for _, at := range in.Arrivals(r) {
+					cost, _ := in.Costs(r)
+					all = append(all, lab.SharedMessage{At: at, Entity: entity, Cost: cost})
+				}
 			}
-			return fmt.Errorf("%s have a size, rate, interval or concurrency below 1", field)
-		}
+			return all
+		},
+		Operation: in.Operation, Late: in.Late, Travel: in.Travel,
+		Providers: in.Providers, SharedProviders: s.shared, Context: ctx,
+	}, seed)
+	return reportOf(r.Report), err
+}
+
+// Report is the outcome of a scenario.
+type Report struct {
+	// Name and Seed are those of the run.
+	Name string
+	Seed uint64
+
+	// Binding is the limit that binds most: the optimum uses the largest part of it.
+	Binding string
+
+	// Results are those of the policies, and of the optimum at the end.
+	Results []Result
+
+	lab lab.Report
+}
+
+// Result is what came of one policy. A message is counted once, whatever was delivered twice.
+type Result struct {
+	// Policy is "admit", "classic", "retry-after" or "optimum".
+	Policy string
+
+	// Messages have arrived, and Done of them were handled. The rest was left when the run was given up, after two
+	// million events.
+	Messages, Done int
+
+	// Postponements of a message: the mean, what 99 % of messages do not exceed, and the most.
+	Postponements                      float64
+	PostponementsP99, PostponementsMax int
+
+	// HeldAsks is the mean number of times that a consumer asked for a message it held.
+	HeldAsks float64
+
+	// Used is the part of the binding limit that was used, from 0 to 1.
+	Used float64
+
+	// Makespan is the time from the first arrival to the end of the last operation.
+	Makespan time.Duration
+
+	// Wait is the mean time from the arrival of a message to its start, WaitP99 what 99 % do not exceed, WaitMax the
+	// longest.
+	Wait, WaitP99, WaitMax time.Duration
+
+	// Overtaken is how many messages started after one of the same entity that arrived an interval later.
+	Overtaken int
+
+	// OverLimit is the number of calls that a provider found to be over its limit.
+	OverLimit int
+}
+
+func reportOf(r lab.Report) Report {
+	out := Report{Name: r.Scenario.Name, Seed: r.Seed, Binding: r.Binding, lab: r}
+	for _, s := range r.Results {
+		out.Results = append(out.Results, Result{
+			Policy: s.Policy, Messages: s.Messages, Done: s.Done,
+			Postponements: s.Redeliveries.Mean, PostponementsP99: s.Redeliveries.P99, PostponementsMax: s.Redeliveries.Max,
+			HeldAsks: s.HeldAsks, Used: s.Utilisation, Makespan: s.Makespan,
+			Wait: s.Wait.Mean, WaitP99: s.Wait.P99, WaitMax: s.Wait.Max, Overtaken: s.Overtaken, OverLimit: s.OverLimit,
+		})
 	}
-	if s.Providers == nil {
-		s.Providers = func() []Provider { return nil }
+	return out
+}
+
+// WriteTable writes the report as text, of at most 80 columns: a column for each policy.
+func (r Report) WriteTable(w io.Writer) error { return r.lab.WriteTable(w) }
+
+// WriteSVG draws the report: how many messages had arrived and how many were done, over the time since the first arrival,
+// and how long those had waited that started at a time. The time ends when the slowest policy is done, or after two and a
+// half times what the optimum takes.
+func (r Report) WriteSVG(w io.Writer) error { return lab.WriteSVG(w, r.lab) }
+
+// MarshalJSON writes what docs/cli.md says of "drip simulate --json": durations are whole milliseconds.
+func (r Report) MarshalJSON() ([]byte, error) {
+	type result struct {
+		Policy           string  `json:"policy"`
+		Messages         int     `json:"messages"`
+		Done             int     `json:"done"`
+		RedeliveriesMean float64 `json:"redeliveries_mean"`
+		RedeliveriesP99  int     `json:"redeliveries_p99"`
+		RedeliveriesMax  int     `json:"redeliveries_max"`
+		HeldAsks         float64 `json:"held_asks_mean"`
+		Used             float64 `json:"used"`
+		Makespan         int64   `json:"makespan_ms"`
+		WaitMean         int64   `json:"wait_mean_ms"`
+		WaitP99          int64   `json:"wait_p99_ms"`
+		WaitMax          int64   `json:"wait_max_ms"`
+		Overtaken        int     `json:"overtaken"`
+		OverLimit        int     `json:"over_limit"`
 	}
-	if s.Costs == nil {
-		s.Costs = FixedCost(1)
+	j := struct {
+		Name    string   `json:"name"`
+		Seed    uint64   `json:"seed"`
+		Binding string   `json:"binding"`
+		Results []result `json:"results"`
+	}{Name: r.Name, Seed: r.Seed, Binding: r.Binding}
+	ms := time.Duration.Milliseconds
+	for _, s := range r.Results {
+		j.Results = append(j.Results, result{
+			s.Policy, s.Messages, s.Done, s.Postponements, s.PostponementsP99, s.PostponementsMax, s.HeldAsks,
+			s.Used, ms(s.Makespan), ms(s.Wait), ms(s.WaitP99), ms(s.WaitMax), s.Overtaken, s.OverLimit,
+		})
 	}
-	if s.Late == nil {
-		s.Late = Fixed(0)
-	}
-	if s.Hold == 0 {
-		s.Hold = 5 * time.Minute
-	}
-	if s.Seats == 0 {
-		s.Seats = 1024
-	}
-	if s.Redelivery == 0 {
-		s.Redelivery = 10 * time.Second
-	}
-	s.Entities = max(1, s.Entities)
-	s.Processes = max(1, s.Processes)
-	return nil
+	return json.Marshal(j)
 }

@@ -7,8 +7,10 @@ import (
 	"github.com/drip-go/drip/decision"
 )
 
-// Held is a lease that is out. Times are milliseconds since 1970.
-type Held struct{ ID, End int64 }
+// Held is a lease that is out.
+type Held struct {
+	ID, End int64 // its number, and when it ends, in milliseconds since 1970
+}
 
 // before is the order of leases: the first to end first.
 func before(a, b Held) int { return cmp.Or(cmp.Compare(a.End, b.End), cmp.Compare(a.ID, b.ID)) }

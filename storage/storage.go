@@ -101,7 +101,7 @@ type Lister interface {
 
 // Entry is an entity as it is stored. It is the caller's.
 type Entry struct {
-	Key    string
+	Key    string         // the entity
 	State  decision.State // zero if nothing is stored
 	Leases []Held         // the first to end first; of a List at most MostListed
 	Out    int64          // the number of leases

@@ -7,11 +7,13 @@ import (
 	"log"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+	"go.opentelemetry.io/otel/attribute"
 	metricnoop "go.opentelemetry.io/otel/metric/noop"
 	tracenoop "go.opentelemetry.io/otel/trace/noop"
 
 	"github.com/drip-go/drip"
 	"github.com/drip-go/drip/consumer"
+	"github.com/drip-go/drip/storage/memory"
 	"github.com/drip-go/drip/telemetry"
 )
 
@@ -40,3 +42,14 @@ func shop(d *amqp.Delivery) (string, error) {
 }
 
 func handle(context.Context, *amqp.Delivery) error { return nil }
+
+// A storage that is measured, in a bucket that is not.
+func ExampleStorage() {
+	s, err := telemetry.Storage(memory.New(), metricnoop.NewMeterProvider(), attribute.String("service", "orders"))
+	if err != nil {
+		log.Fatal(err)
+	}
+	_, err = drip.New(drip.Options{Size: 20, RefreshRate: 10, Storage: s})
+	fmt.Println(err)
+	// Output: <nil>
+}

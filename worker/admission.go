@@ -11,6 +11,7 @@ import (
 // Limiter is what a Worker needs of a limiter. GetDelay returns 0 and takes a token, or how long to postpone;
 // ReturnToken gives the token back. A Limiter that is an Admitter as well, as *drip.Bucket is, is used as such.
 type Limiter interface {
+	// These are the methods of drip.Bucket.
 	GetDelay(ctx context.Context, entityID string) (time.Duration, error)
 	ReturnToken(ctx context.Context, entityID string) error
 }
@@ -18,6 +19,7 @@ type Limiter interface {
 // Admitter books the slots of what it postpones: the ticket travels with the message and lets it run before newcomers
 // when it is back. Tokens are leases, which are renewed while the operation runs.
 type Admitter interface {
+	// These are the methods of drip.Bucket.
 	Admit(ctx context.Context, entityID string, r drip.Request) (drip.Admission, error)
 	Settle(ctx context.Context, entityID string, l drip.Lease, cost int) error
 	Cancel(ctx context.Context, entityID string, a drip.Admission) error

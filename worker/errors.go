@@ -11,10 +11,10 @@ import (
 
 // ThrottledError is the error of Throttled, ThrottledShared and Later.
 type ThrottledError struct {
-	RetryAfter  time.Duration
-	MessageOnly bool   // it is Later's
-	Shared      string // the limit that ThrottledShared names, else ""
-	Cause       error  // may be nil
+	RetryAfter  time.Duration // how long the provider wants to wait
+	MessageOnly bool          // it is Later's
+	Shared      string        // the limit that ThrottledShared names, else ""
+	Cause       error         // may be nil
 }
 
 // Throttled is the error of an operation that the provider has refused because of its limit. Nothing of the entity runs
@@ -38,6 +38,7 @@ func Later(d time.Duration, cause error) error {
 	return &ThrottledError{RetryAfter: d, MessageOnly: true, Cause: cause}
 }
 
+// Error says for how long, by which limit, and the cause.
 func (e *ThrottledError) Error() string {
 	text := fmt.Sprintf("throttled for %v", e.RetryAfter)
 	switch {
@@ -52,6 +53,7 @@ func (e *ThrottledError) Error() string {
 	return text
 }
 
+// Unwrap returns the cause.
 func (e *ThrottledError) Unwrap() error { return e.Cause }
 
 // Permanent is the error of an operation, or of an entity function, that would fail again: the message is given up without
@@ -85,6 +87,7 @@ type PanicError struct {
 	Stack []byte // where
 }
 
+// Error says what it panicked with.
 func (e *PanicError) Error() string { return fmt.Sprintf("panic: %v", e.Value) }
 
 // caught calls f. A panic of f is an error.

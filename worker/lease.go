@@ -50,7 +50,7 @@ func (w *Worker[M]) Run(ctx context.Context, m *Message, run func(context.Contex
 		return w.postpone(m, Refused, delay, err)
 	case interrupted && ctx.Err() == nil:
 		out := w.wait(m, w.o.RetryDelay, err)
-		w.o.Logger.Warn("an operation has lost its lease and will be tried again, which is no attempt", "entity", m.Entity, "message_id", m.ID, "not_before", out.Delay, "error", err)
+		w.o.Logger.Warn("an operation has lost its lease and will be tried again, which is no attempt", "entity", m.Entity, "message_id", m.ID, "delay", out.Delay.String(), "error", err)
 		return out
 	case ctx.Err() != nil && w.o.Attempts > 0: // and no wonder that it failed
 		return w.wait(m, w.o.RetryDelay, err)

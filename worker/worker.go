@@ -116,10 +116,10 @@ const (
 // Outcome says what to do with a delivery. If Delay is above zero, postpone it by that long, with Note. Else acknowledge
 // it if Err is nil. Else it has failed; if Kind is GivenUp, drop it or send it to the dead letters.
 type Outcome struct {
-	Kind  Kind
-	Delay time.Duration
-	Note  Note
-	Err   error // why the operation has failed, or the message was given up
+	Kind  Kind          // what became of the delivery
+	Delay time.Duration // how long to postpone it; 0: not at all
+	Note  Note          // what to store with a message that is postponed
+	Err   error         // why the operation has failed, or the message was given up
 }
 
 // Message is one delivery in hand.
@@ -322,7 +322,7 @@ func (w *Worker[M]) Fail(ctx context.Context, m *Message, cause error) Outcome {
 	delay := retryDelay(w.o.RetryDelay, m.Note.Attempts)
 	out := m.later(Retried, jitter(delay), cause)
 	if out.Kind == Retried {
-		log.WarnContext(ctx, "a message failed and will be tried again", "not_before", delay)
+		log.WarnContext(ctx, "a message failed and will be tried again", "delay", out.Delay.String())
 	}
 	return out
 }

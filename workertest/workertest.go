@@ -24,7 +24,9 @@ import (
 )
 
 // Message is what the suite sends through a queue.
-type Message struct{ ID, Entity string }
+type Message struct {
+	ID, Entity string // its name among all that were published, and whose limit it falls under
+}
 
 // Queue is a queue in a real server, and a consumer of it that uses the adapter. Its methods are called from several
 // goroutines at once.

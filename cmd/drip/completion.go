@@ -7,9 +7,9 @@ import (
 	"strings"
 )
 
-const completionHelp = `  bash   source <(drip completion bash)                  in ~/.bashrc
-  zsh    source <(drip completion zsh)                   in ~/.zshrc, after compinit
-  fish   drip completion fish | source                   in ~/.config/fish/config.fish
+const completionHelp = `  bash   source <(drip completion bash)      in ~/.bashrc
+  zsh    source <(drip completion zsh)       in ~/.zshrc, after compinit
+  fish   drip completion fish | source       in ~/.config/fish/config.fish
 `
 
 // completion is "drip completion".
@@ -31,7 +31,7 @@ func (completion) run(_ context.Context, t *terminal, args []string) error {
 func (d listing) words() []string {
 	switch d.name {
 	case "help":
-		return append(names(directory()), "limits", "urls")
+		return append(names(directory()), "limits", "presets", "urls")
 	case "dead":
 		return append([]string{"list", "requeue"}, d.flagNames()...)
 	case "completion":

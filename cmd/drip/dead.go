@@ -77,7 +77,7 @@ func (c *dead) list(ctx context.Context, t *terminal, b queues.Broker, queue str
 		return err
 	}
 	j := lettersJSON{more, []letterJSON{}}
-	rows := [][]string{{"ID", " reason", "attempts", "postponements", "age", "bytes", " error"}}
+	rows := [][]string{{"ID", " reason", "attempts", "postponed", "age", "bytes", " error"}}
 	for _, l := range letters {
 		if !c.picks(&l) {
 			continue
@@ -85,7 +85,7 @@ func (c *dead) list(ctx context.Context, t *terminal, b queues.Broker, queue str
 		j.Letters = append(j.Letters, letterJSON{l.ID, l.MessageID, l.Reason, l.Error, l.Attempts, l.Postponements, l.Age.Milliseconds(), l.Size})
 		rows = append(rows, []string{
 			l.ID, " " + entities.Printable(l.Reason), fmt.Sprint(l.Attempts), fmt.Sprint(l.Postponements), entities.Short(l.Age), fmt.Sprint(l.Size),
-			" " + cut(entities.Printable(l.Error), 80),
+			" " + entities.Printable(l.Error),
 		})
 	}
 	if c.json {
@@ -96,6 +96,7 @@ func (c *dead) list(ctx context.Context, t *terminal, b queues.Broker, queue str
 		return nil
 	}
 	var text strings.Builder
+	cutLast(rows, 80)
 	writeTable(&text, 0, rows)
 	if more {
 		fmt.Fprintf(&text, "These are of the first %d; --rows shows more.\n", c.rows)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
 	"os"
 	"reflect"
@@ -24,13 +25,20 @@ func TestDocs(t *testing.T) {
 	for _, status := range []int{statusOK, statusFailure, statusUsage, statusNoAnswer, statusNo, statusInterrupted} {
 		names = append(names, fmt.Sprintf("\n| %d |", status))
 	}
-	for _, v := range []any{entityJSON{}, overallJSON{}, changeJSON{}, manyJSON{}, queuesJSON{}, lettersJSON{}, requeueJSON{}, reportJSON{}} {
+	for _, v := range []any{entityJSON{}, overallJSON{}, changeJSON{}, manyJSON{}, queuesJSON{}, lettersJSON{}, requeueJSON{}} {
 		for _, field := range jsonFields(reflect.TypeOf(v)) {
 			names = append(names, "`"+field+"`")
 		}
 	}
 	for _, field := range jsonFields(reflect.TypeFor[limits]()) {
 		names = append(names, `"`+field+`"`)
+	}
+	var report struct{ Results []map[string]any }
+	if err := json.Unmarshal([]byte(must(t, "simulate", "testdata/sale.json", "--json")), &report); err != nil || len(report.Results) == 0 {
+		t.Fatal(report, err)
+	}
+	for field := range report.Results[0] {
+		names = append(names, "`"+field+"`")
 	}
 	for _, name := range names {
 		if !strings.Contains(string(text), name) {

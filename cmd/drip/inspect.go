@@ -41,7 +41,7 @@ func (c *inspect) run(ctx context.Context, t *terminal, args []string) error {
 	if err != nil {
 		return err
 	}
-	j, err := l.judge()
+	j, err := judgeOf(l)
 	if err != nil {
 		return err
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/internal/limitjson"
 )
 
 // told is what of inspect's JSON a decision can be compared with.
@@ -48,7 +49,7 @@ func testInspectAgrees(t *testing.T, o drip.Options, seed uint64) {
 	u := user{bucket: b}
 	all := limits{Size: o.Size, Rate: o.RefreshRate, Interval: duration(o.RefreshInterval), Concurrency: o.Concurrency}
 	for _, w := range o.Windows {
-		all.Windows = append(all.Windows, window{w.Size, w.RefreshRate, duration(w.RefreshInterval)})
+		all.Windows = append(all.Windows, limitjson.Window{Size: w.Size, Rate: w.RefreshRate, Interval: duration(w.RefreshInterval)})
 	}
 	every, err := json.Marshal(all)
 	if err != nil {

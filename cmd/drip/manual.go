@@ -3,37 +3,82 @@ package main
 import (
 	"context"
 	"fmt"
+	"maps"
 	"runtime/debug"
+	"slices"
+	"strings"
+
+	"github.com/drip-go/drip/provider"
 )
 
 const overviewHelp = `
-drip help COMMAND says more of one, drip help urls and drip help limits of what most of them take.
+drip help COMMAND says more of one command; drip help urls, drip help limits and
+drip help presets say how a URL and --limits look, and which presets there are.
 
 Exit statuses:
-  0    it is done
-  1    it failed
+  0    done
+  1    failed
   2    the command line, or a file that it names, makes no sense
-  3    the server gave no answer, or none in time
-  4    the answer is no: reset was not confirmed, or simulate --check found a call over the limit or a
-       message left
-  130  it was interrupted
+  3    the server did not answer, or not in time
+  4    the answer is no: reset was not confirmed, or simulate --check found a
+       call over the limit or a message left
+  130  interrupted
 `
 
 // topics are what help knows besides the commands.
-var topics = map[string]string{
-	"urls": `A URL names the storage that the consumers use, with the parameters they use:
+var topics = map[string]func() string{
+	"limits":  func() string { return limitsHelp },
+	"presets": presetsHelp,
+	"urls":    func() string { return urlsHelp },
+}
 
-  redis://user:password@host:6379/0?prefix=drip:    rediss: for TLS
+// presetsHelp lists the presets of package provider, with their rules.
+func presetsHelp() string {
+	var b strings.Builder
+	b.WriteString(presetsIntroduction)
+	for _, p := range provider.Presets() {
+		fmt.Fprintf(&b, "  %s\n", p.Name)
+		write := func(name string, rules []provider.Rule) {
+			var texts []string
+			for _, r := range rules {
+				texts = append(texts, r.String())
+			}
+			for _, line := range lines(name+strings.Join(texts, ", "), 80-6) {
+				fmt.Fprintf(&b, "      %s\n", line)
+			}
+		}
+		write("each "+p.Entity+": ", p.Rules)
+		for _, name := range slices.Sorted(maps.Keys(p.Shared)) {
+			write("all together, by the limit "+name+": ", p.Shared[name])
+		}
+	}
+	return b.String()
+}
+
+const presetsIntroduction = `drip simulate takes the name of a preset, in the field "preset" of its file.
+Case, blanks and punctuation do not matter: "shopify-rest-admin".
+
+`
+
+const urlsHelp = `A URL names the storage that the consumers use, with their parameters:
+
+  redis://user:password@host:6379/0?prefix=drip:
+  rediss://…                                          the same over TLS
   postgres://user:password@host:5432/database?schema=drip
 
-A Redis Cluster cannot be named by a URL. AMQP-URL names a RabbitMQ: amqp://user:password@host:5672/vhost, amqps: for TLS.
+A URL cannot name a Redis Cluster. AMQP-URL names a RabbitMQ:
 
-Characters such as @ and / in a password have to be escaped: %40, %2F. What is on a command line can be seen in the list
-of processes. So instead of a URL there may be the name of an environment variable that holds it, as env:REDIS_URL. No
-output or error of drip repeats a URL or a password.
-`,
-	"limits": `--limits tells what the consumers allow an entity, in JSON or in a file of JSON. It says the same as drip.Options in
-their code; what is left out is the default of drip.Options.
+  amqp://user:password@host:5672/vhost
+  amqps://…                                           the same over TLS
+
+Escape characters such as @ and / in a password: %40, %2F. Other users of this
+machine can see a command line in the list of processes. To avoid that, name an
+environment variable that holds the URL: env:REDIS_URL. No output and no error
+of drip repeats a URL or a password.
+`
+
+const limitsHelp = `--limits tells what the consumers allow an entity: JSON, or a file of it. It has
+the fields of drip.Options; one that is left out has the default there.
 
   {
     "size": 38, "rate": 1, "interval": "500ms",
@@ -42,117 +87,146 @@ their code; what is left out is the default of drip.Options.
     "wait_for_token": "50ms", "lease": "1m", "max_lease": "1h"
   }
 
-windows are those after the first; a rate that is left out is the size. The storage does not hold the limits, only what is
-left of them: inspect and top need them to say when an operation would run. Nothing else does.
-`,
-}
+windows are the windows after the first; rate defaults to size. The storage does
+not hold the limits, only what is left of them: inspect and top need --limits to
+say when an operation runs. No other command needs it.
+`
 
-const inspectHelp = `It tells what is left of each limit, which tokens are out and for how long, and until when slots are booked or the entity
-is closed. It changes nothing and asks the storage once. With --limits it also tells when a newcomer would run, and what
-keeps it from running now.
+const inspectHelp = `It prints what is left of each limit, the tokens that are out and for how long,
+and until when slots are booked or the entity is closed. It changes nothing and
+asks the storage once. With --limits it also prints when a newcomer runs, and
+why not now.
 
   drip inspect redis://localhost:6379/0 shop-1
-  drip inspect env:REDIS_URL shop-1 --limits '{"size": 38, "rate": 1, "interval": "500ms"}'
+  drip inspect env:REDIS_URL shop-1 --limits '{"size": 38, "interval": "500ms"}'
 `
 
-const topHelp = `Busiest are the entities with most operations in flight, then those that were decided about last. Longest waiting are
-those whose last booked slot is furthest away. On a terminal the picture is refreshed until Ctrl-C; in a pipe it is one
+const topHelp = `Busiest are the entities with most operations in flight, then those with the
+latest decision. Longest waiting are the entities with the latest booked slot.
+On a terminal top refreshes the picture until Ctrl-C; in a pipe it prints one
 snapshot.
 
-A snapshot reads all that is stored, in steps of a thousand entities that hold up no decision. If that takes longer
-than --timeout it shows what was read, and says so. The pause between two is at least four times what one takes.
+A snapshot reads all that is stored, in steps of a thousand entities that delay
+no decision. After --timeout it shows the part that it has read, and says so.
+The pause between two snapshots is at least four times the time that one takes.
 
   in use    tokens that are out
-  decided   how long ago the last decision was
-  takes     how long operations take, on average
+  decided   time since the last decision
   booked    units that are promised and have not run
-  waiting   until the last booked slot
-  closed    until a pause, or what the provider has asked for, is over
+  waiting   time until the last booked slot
+  closed    time until a pause, or the provider's retry-after, ends
   capacity  what is left of each window
-  next      when a newcomer would run, and because of what not now
+  next      when a newcomer runs, and why not now
 
-booked, capacity and next need --limits, which are those of all entities.
+A column without a value is left out, and long names are cut. booked, capacity
+and next need --limits, the limits of all entities.
 `
 
-const serveHelp = `The page shows the entities by backlog, by when the last one runs, by use and by closing, with a search; of one entity
-what binds it and until when, what is left, who holds its tokens; and, with --broker, the queues and their dead letters.
-With --limits it says when a newcomer would run.
+const serveHelp = `The page lists the entities by backlog, by the time at which their last message
+runs, by use and by closing, with a search. Of one entity it shows what binds
+it and until when, what is left, and who holds its tokens. With --broker it
+shows the queues and their dead letters, with --limits when a newcomer runs.
 
-It is reached on this machine only, unless --listen says otherwise, and changes nothing, unless --write is given. There is
-no login: put a proxy with one in front of it, or mount package page in a program of your own.
+Only this machine reaches the page, unless --listen says otherwise. The page
+changes nothing, unless --write is given. It has no login: put a proxy with one
+in front of it, or mount package page in a program of your own.
 
   drip serve env:REDIS_URL --limits shop.json
-  drip serve env:REDIS_URL --broker env:AMQP_URL --queues orders,invoices --write
+  drip serve env:REDIS_URL --broker env:AMQP_URL --queues orders --write
 `
 
-const deadHelp = `ACTION is list or requeue. List shows the first dead letters, with an ID and the reason of each. Requeue puts them back
-to be handled, as they were published: one with --id, those with one reason with --reason, or all with --all. It asks
-for confirmation on a terminal, and needs --yes elsewhere, but for --id.
+const deadHelp = `ACTION is list or requeue. list prints the first dead letters, with an ID and
+the reason of each. requeue puts dead letters back to be handled, as they were
+published: one with --id, those with one reason with --reason, or all with
+--all. Unless --id is given it asks for confirmation on a terminal, and needs
+--yes elsewhere.
 
   drip dead list env:AMQP_URL orders
   drip dead requeue env:AMQP_URL orders --reason "too old"
 
-The broker marks what was listed as redelivered. A letter in a quorum queue that was listed often moves to its end.
+The broker marks listed letters as redelivered. A letter in a quorum queue that
+was listed often moves to the end of the queue.
 `
 
-const pauseHelp = `Nothing of the entity runs in any process until the time is over, or until drip resume. What is in flight goes on. What
-is closed for longer already stays so. Nothing that is known of the entity is lost.
+const pauseHelp = `Nothing of the entity runs in any process until the time is over, or until drip
+resume. Operations in flight go on. A pause never shortens a longer closing.
+Nothing that is known of the entity is lost.
 
   drip pause redis://localhost:6379/0 shop-1 10m
   drip pause redis://localhost:6379/0 eu- 10m --prefix
   drip pause redis://localhost:6379/0 10m --all
 
-With --prefix and --all those are meant that are stored now. One that is idle, and so not stored, is not paused. It asks for
-confirmation then, or needs --yes.
+--prefix and --all pause the entities that are stored now. An idle entity is not
+stored, and so not paused. With either flag drip asks for confirmation, or needs
+--yes.
 `
 
-const resumeHelp = `Of an entity that the provider has throttled this ends its time, too. The entity gains capacity as if it had been open
-since its last decision.
+const resumeHelp = `It also ends a closing that the provider asked for. The entity gains capacity
+as if it had been open since its last decision.
 `
 
-const resetHelp = `Use it when those who hold the tokens are known to be gone. All tokens and leases are back, all tickets forgotten, and the
-entity is open; messages that come back with a forgotten ticket are newcomers. What has run stays counted.
+const resetHelp = `Use it when the holders of the tokens are known to be gone. All tokens and
+leases are back, all tickets are forgotten, and the entity is open. A message
+that comes back with a forgotten ticket is a newcomer. What has run stays
+counted.
 
 It asks for confirmation on a terminal, and needs --yes elsewhere.
 `
 
-const queuesHelp = `It asks RabbitMQ for the work queue, for what is due, for the dead letters and for the delay queues, by names: those
-"QUEUE.drip.due.v1.…" of a Consumer, "QUEUE.drip.v1.…" of DelayQueues in a consume loop of your own, and with "v1few" those
-of either with FewQueues. Nothing is declared and no message is touched.
+const queuesHelp = `It asks RabbitMQ for the work queue, for what is due, for the dead letters, and
+for the delay queues by their names: "QUEUE.drip.due.v1.…" of a Consumer,
+"QUEUE.drip.v1.…" of DelayQueues in a consume loop of your own, and with
+"v1few" the names of either with FewQueues. It declares nothing and touches no
+message.
 
-All messages of a delay queue leave it together, at a time that follows from its name and this machine's clock. But for the
-queues of the shortest time that is a little before they are due, and they are put into a finer one.
+All messages of a delay queue leave it together, at a time that follows from
+its name and this machine's clock. Messages leave the queues of longer times a
+little before they are due, for a queue of a shorter time.
 `
 
-const simulateHelp = `It prints what would come of them: for drip with tickets (admit), for the classic delays, for a limiter that says "retry
-after", and for an optimum that knows the future. FILE is JSON, - for the input:
+const simulateHelp = `It plays the load for drip with tickets (admit), for the classic delays, for a
+limiter that tells all it refuses when to come back (retry-after), and for an
+optimum that knows the future. FILE is JSON, - for the input:
 
 ` + scenarioExample + `
-limits are those of drip help limits. Only arrivals are required. All durations are texts such as "1.5s".
+limits are those of drip help limits. Instead of them, preset names an API: its
+limits are those of the preset, and its rules count the calls. drip help presets
+lists them. shared has limits of all entities together, by name:
 
-providers count the calls of each entity, and find those that are over the limit:
-  leaky-bucket, token-bucket                          size, per_second
-  fixed-window, first-call-window, sliding-window     size, interval
-  concurrency                                         size
+  "preset": "shopify rest admin"
+  "shared": {"app": {"size": 50, "rate": 50, "interval": "1s"}}
 
-entities is how many there are, each with its own load. arrivals are of several kinds at once:
+With shared limits there are admit and an optimum only. Only arrivals are
+required. All durations are texts such as "1.5s".
+
+providers count the calls of each entity, and find those over the limit:
+  leaky-bucket, token-bucket                        size, per_second
+  fixed-window, first-call-window, sliding-window   size, interval
+  concurrency                                       size
+
+entities is their number, each with a load of its own. arrivals are of several
+kinds at once:
   burst            count messages at the time "at"
   steady, poisson  per_second, from, to: at equal or at random distances
-  trace            file: CSV, of which each line is a message: a time and, if there are several, its entity. A time is
-                   2026-01-31T12:00:00Z, or seconds since 1970 or since the beginning, or 1m30s since the beginning.
-                   A file with dates begins at midnight (UTC) of its first day
+  trace            file: CSV with a line for each message: its time and, if
+                   there are several, its entity. A time is a date such as
+                   2026-01-31T12:00:00Z, seconds since 1970 or since the
+                   beginning, or 1m30s since the beginning. A file with dates
+                   begins at midnight (UTC) of its first day
 
-operation is how long the provider takes, late by how much a message misses its time. Each is a duration, or
+operation is the time that the provider takes; late is how late a postponed
+message comes back. Each is a duration, or
   {"kind": "exponential", "mean": "1s", "at_most": "20s"}
   {"kind": "log-normal", "median": "1s", "sigma": 1.5, "at_most": "20s"}
 
-cost is a number, or {"from": 1, "to": 10, "off": 3}: an estimate, and by how much the real cost may be off.
-travel is the most time that a request is on its way. Package simulate can do more: crashes, outages, limits that change.
+cost is a number, or {"from": 1, "to": 10, "off": 3}: an estimate, and by how
+much the real cost may be off. travel is the most time that a request is on its
+way.
 `
 
 const scenarioExample = `  {
     "name": "plus",
-    "about": "a leaky bucket of 40 that drains by 2 a second; a backlog of 100 and a load of 60 %",
+    "about": "a leaky bucket of 40 that drains by 2 a second, a load of 60 %",
     "limits": {"size": 38, "rate": 1, "interval": "500ms"},
     "providers": [{"kind": "leaky-bucket", "size": 40, "per_second": 2}],
     "arrivals": [

@@ -31,15 +31,15 @@ func directory() []listing {
 	return []listing{
 		{"inspect", "URL ENTITY", "why an entity waits, and until when", inspectHelp, func() command { return new(inspect) }},
 		{"top", "URL", "the busiest and the longest-waiting entities", topHelp, func() command { return new(top) }},
-		{"serve", "URL", "entities, queues and dead letters on a page for browsers", serveHelp, func() command { return new(serve) }},
+		{"serve", "URL", "a page for browsers: entities, queues, letters", serveHelp, func() command { return new(serve) }},
 		{"pause", "URL ENTITY DURATION", "let nothing of an entity run for a time", pauseHelp, func() command { return new(pause) }},
-		{"resume", "URL ENTITY", "end what pause, or a throttled operation, began", resumeHelp, func() command { return new(resume) }},
+		{"resume", "URL ENTITY", "end what pause or a refusal began", resumeHelp, func() command { return new(resume) }},
 		{"reset", "URL ENTITY", "take back all tokens and tickets of an entity", resetHelp, func() command { return new(reset) }},
 		{"simulate", "FILE", "play limits and a load in virtual time", simulateHelp, func() command { return new(simulation) }},
 		{"queues", "AMQP-URL QUEUE", "what waits in the delay queues of a work queue", queuesHelp, func() command { return new(lookQueues) }},
-		{"dead", "ACTION AMQP-URL QUEUE", "list the dead letters of a work queue, or requeue them", deadHelp, func() command { return new(dead) }},
-		{"completion", "SHELL", "print what completes command lines in bash, zsh or fish", completionHelp, func() command { return new(completion) }},
-		{"help", "[COMMAND]", "print this, or more about a command, urls or limits", "", func() command { return new(help) }},
+		{"dead", "ACTION AMQP-URL QUEUE", "list dead letters of a work queue, or requeue them", deadHelp, func() command { return new(dead) }},
+		{"completion", "SHELL", "print a script that completes command lines", completionHelp, func() command { return new(completion) }},
+		{"help", "[COMMAND]", "print this, or more about a word", "", func() command { return new(help) }},
 		{"version", "", "print the version", "", func() command { return new(version) }},
 	}
 }
@@ -136,7 +136,7 @@ func (help) run(_ context.Context, t *terminal, args []string) error {
 		return err
 	}
 	if text, ok := topics[args[0]]; ok {
-		_, err := io.WriteString(t.out, text)
+		_, err := io.WriteString(t.out, text())
 		return err
 	}
 	all := directory()
@@ -150,9 +150,9 @@ func (help) run(_ context.Context, t *terminal, args []string) error {
 
 func overview() string {
 	var b strings.Builder
-	b.WriteString("drip looks into the storages and queues of drip, and tries limits before they are used.\n\n")
+	b.WriteString("drip looks into the storages and queues of drip, and tries limits before use.\n\n")
 	for _, d := range directory() {
-		fmt.Fprintf(&b, "  drip %-*s  %s\n", 29, strings.TrimSpace(d.name+" "+d.args), d.about)
+		fmt.Fprintf(&b, "  %-26s  %s\n", strings.TrimSpace(d.name+" "+d.args), d.about)
 	}
 	b.WriteString(overviewHelp)
 	return b.String()
@@ -171,7 +171,13 @@ func (d listing) manual() string {
 		if f.DefValue != "" && f.DefValue != "false" && f.DefValue != "0" && f.DefValue != "0s" {
 			usage += " (" + f.DefValue + ")"
 		}
-		fmt.Fprintf(&flags, "  %-24s %s\n", strings.TrimSpace("--"+f.Name+" "+value), usage)
+		label := strings.TrimSpace("--" + f.Name + " " + value)
+		for i, line := range lines(usage, 80-22) {
+			if i > 0 {
+				label = ""
+			}
+			fmt.Fprintf(&flags, "  %-18s  %s\n", label, line)
+		}
 	})
 	if flags.Len() > 0 {
 		b.WriteString("\nFlags, which may stand anywhere before --:\n\n" + flags.String())

@@ -64,23 +64,19 @@ func TestFlagsMayStandAnywhere(t *testing.T) {
 }
 
 func TestHelp(t *testing.T) {
-	texts := []string{must(t, "help"), must(t, "help", "urls"), must(t, "help", "limits")}
+	texts := []string{must(t, "help"), must(t, "help", "urls"), must(t, "help", "limits"), must(t, "help", "presets")}
 	for _, d := range directory() {
 		got := must(t, "help", d.name)
 		texts = append(texts, got)
 		if asked := must(t, d.name, "--help"); asked != got {
 			t.Errorf("drip %s --help is not drip help %[1]s:\n%s", d.name, asked)
 		}
-		if !strings.Contains(texts[0], "  drip "+d.name) {
+		if !strings.Contains(texts[0], "\n  "+d.name+" ") {
 			t.Errorf("drip help does not list %s", d.name)
 		}
 	}
 	for _, text := range texts {
-		for line := range strings.Lines(text) {
-			if len([]rune(line)) > 125 {
-				t.Errorf("a line of help is too long: %s", line)
-			}
-		}
+		narrow(t, text)
 	}
 	if got := must(t, "--version"); !strings.HasPrefix(got, "drip ") {
 		t.Errorf("drip --version: %q", got)

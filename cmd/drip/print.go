@@ -17,8 +17,57 @@ func cut(text string, width int) string {
 	return string([]rune(text)[:width-1]) + "…"
 }
 
-// writeTable writes rows with columns as wide as they need, the first one at least leftmost. What is in that one, and what begins
-// with a space, begins on the left, everything else ends on the right.
+// lines breaks a text between words into lines of at most so many characters.
+func lines(text string, width int) (all []string) {
+	for word := range strings.FieldsSeq(text) {
+		last := len(all) - 1
+		if last < 0 || utf8.RuneCountInString(all[last])+1+utf8.RuneCountInString(word) > width {
+			all = append(all, word)
+		} else {
+			all[last] += " " + word
+		}
+	}
+	return all
+}
+
+// cutLast shortens the last column, so that rows which are all as long fit a width. It leaves it 20 characters.
+func cutLast(rows [][]string, width int) {
+	last := len(rows[0]) - 1
+	for i := range last {
+		wide := 0
+		for _, row := range rows {
+			wide = max(wide, utf8.RuneCountInString(strings.TrimPrefix(row[i], " ")))
+		}
+		width -= wide + 2
+	}
+	for _, row := range rows {
+		row[last] = " " + cut(strings.TrimPrefix(row[last], " "), max(20, width))
+	}
+}
+
+// withoutEmpty removes the columns in which every row but those of the headings has "-".
+func withoutEmpty(headings map[string]bool, rows [][]string) [][]string {
+	used := map[int]bool{0: true}
+	for _, row := range rows {
+		for i, cell := range row {
+			if !headings[row[0]] && strings.TrimSpace(cell) != "-" {
+				used[i] = true
+			}
+		}
+	}
+	kept := make([][]string, len(rows))
+	for n, row := range rows {
+		for i, cell := range row {
+			if used[i] {
+				kept[n] = append(kept[n], cell)
+			}
+		}
+	}
+	return kept
+}
+
+// writeTable writes rows with columns as wide as they need, the first one at least leftmost. The cells of that one, and
+// those that begin with a space, begin on the left; all others end on the right.
 func writeTable(w io.Writer, leftmost int, rows [][]string) {
 	widths := []int{leftmost}
 	for _, row := range rows {

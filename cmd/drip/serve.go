@@ -46,7 +46,7 @@ func (c *serve) run(ctx context.Context, t *terminal, args []string) error {
 	}
 	defer closing()
 	secrets := append([]string{c.broker}, args...)
-	o := page.Options{Storage: s, Limits: l.dripOptions(), Log: slog.New(slog.NewTextHandler(careful{t.err, secrets}, nil))}
+	o := page.Options{Storage: s, Limits: optionsOf(l), Log: slog.New(slog.NewTextHandler(careful{t.err, secrets}, nil))}
 	if c.broker != "" {
 		b, err := openBroker(c.broker, strings.Split(c.queues, ",")...)
 		if err != nil {
@@ -92,12 +92,12 @@ func (c *serve) run(ctx context.Context, t *terminal, args []string) error {
 	return nil
 }
 
-// dripOptions are the limits as drip.New takes them, nil if they are not known.
-func (l *limits) dripOptions() *drip.Options {
+// optionsOf are the limits as drip.New takes them, nil if they are not known.
+func optionsOf(l *limits) *drip.Options {
 	if l == nil {
 		return nil
 	}
-	o := l.options(nil)
+	o := l.Options(nil)
 	return &o
 }
 

@@ -6,8 +6,6 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"path/filepath"
-	"time"
 
 	"github.com/drip-go/drip/internal/entities"
 	"github.com/drip-go/drip/simulate"
@@ -32,18 +30,11 @@ func (c *simulation) run(ctx context.Context, t *terminal, args []string) error 
 	if err != nil {
 		return err
 	}
-	var file scenario
-	if err := decode(args[0], text, &file); err != nil {
-		return err
-	}
-	s, err := file.scenario(filepath.Dir(args[0]))
+	s, err := simulate.Parse(args[0], text)
 	if err != nil {
-		return usagef("%s: %w", args[0], err)
+		return usageError{err}
 	}
-	if s.Name == "" {
-		s.Name = filepath.Base(args[0])
-	}
-	r, err := play(ctx, s, c.seed)
+	r, err := s.Run(ctx, c.seed)
 	if err != nil {
 		return err
 	}
@@ -53,7 +44,7 @@ func (c *simulation) run(ctx context.Context, t *terminal, args []string) error 
 		}
 	}
 	if c.json {
-		err = writeJSON(t.out, reportJSONOf(r))
+		err = writeJSON(t.out, r)
 	} else {
 		err = r.WriteTable(t.out)
 	}
@@ -63,29 +54,10 @@ func (c *simulation) run(ctx context.Context, t *terminal, args []string) error 
 	return err
 }
 
-// play runs a scenario, and leaves it alone when ctx ends.
-func play(ctx context.Context, s simulate.Scenario, seed uint64) (simulate.Report, error) {
-	type outcome struct {
-		report simulate.Report
-		err    error
-	}
-	done := make(chan outcome, 1)
-	go func() {
-		r, err := simulate.Run(s, seed)
-		done <- outcome{r, err}
-	}()
-	select {
-	case o := <-done:
-		return o.report, o.err
-	case <-ctx.Done():
-		return simulate.Report{}, ctx.Err()
-	}
-}
-
 // draw writes the picture. A file that is there stays as it is until the new one is whole.
 func draw(name string, r simulate.Report) error {
 	var picture bytes.Buffer
-	if err := simulate.WriteSVG(&picture, r); err != nil {
+	if err := r.WriteSVG(&picture); err != nil {
 		return err
 	}
 	return os.WriteFile(name, picture.Bytes(), 0o666)
@@ -93,53 +65,12 @@ func draw(name string, r simulate.Report) error {
 
 // check looks at what drip has done.
 func check(r simulate.Report) error {
-	for _, res := range r.Results {
-		if res.Policy != simulate.Admit.Name {
-			continue
-		}
-		if res.OverLimit > 0 {
-			return fmt.Errorf("%w: %s over the provider's limit", errNo, entities.Count(res.OverLimit, "call"))
-		}
-		if left := res.Messages - res.Lost - res.Done; left > 0 {
-			return fmt.Errorf("%w: %s not handled", errNo, entities.Count(left, "message"))
-		}
+	drip := r.Results[0]
+	if drip.OverLimit > 0 {
+		return fmt.Errorf("%w: %s over the provider's limit", errNo, entities.Count(drip.OverLimit, "call"))
+	}
+	if left := drip.Messages - drip.Done; left > 0 {
+		return fmt.Errorf("%w: %s not handled", errNo, entities.Count(left, "message"))
 	}
 	return nil
-}
-
-type reportJSON struct {
-	Name    string       `json:"name"`
-	Seed    uint64       `json:"seed"`
-	Binding string       `json:"binding"`
-	Results []resultJSON `json:"results"`
-}
-
-type resultJSON struct {
-	Policy           string  `json:"policy"`
-	Messages         int     `json:"messages"`
-	Done             int     `json:"done"`
-	Lost             int     `json:"lost"`
-	RedeliveriesMean float64 `json:"redeliveries_mean"`
-	RedeliveriesP99  int     `json:"redeliveries_p99"`
-	RedeliveriesMax  int     `json:"redeliveries_max"`
-	HeldAsks         float64 `json:"held_asks_mean"`
-	Used             float64 `json:"used"`
-	Makespan         int64   `json:"makespan_ms"`
-	WaitMean         int64   `json:"wait_mean_ms"`
-	WaitP99          int64   `json:"wait_p99_ms"`
-	WaitMax          int64   `json:"wait_max_ms"`
-	Overtaken        int     `json:"overtaken"`
-	OverLimit        int     `json:"over_limit"`
-}
-
-func reportJSONOf(r simulate.Report) reportJSON {
-	j := reportJSON{Name: r.Scenario.Name, Seed: r.Seed, Binding: r.Binding}
-	ms := time.Duration.Milliseconds
-	for _, s := range r.Results {
-		j.Results = append(j.Results, resultJSON{
-			s.Policy, s.Messages, s.Done, s.Lost, s.Redeliveries.Mean, s.Redeliveries.P99, s.Redeliveries.Max, s.HeldAsks,
-			s.Utilisation, ms(s.Makespan), ms(s.Wait.Mean), ms(s.Wait.P99), ms(s.Wait.Max), s.Overtaken, s.OverLimit,
-		})
-	}
-	return j
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"encoding/xml"
 	"errors"
 	"io"
@@ -8,16 +9,18 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"unicode/utf8"
 )
 
 func TestSimulate(t *testing.T) {
 	picture := filepath.Join(t.TempDir(), "sale.svg")
 	got := must(t, "simulate", "testdata/sale.json", "--check", "--svg", picture)
-	const want = `a sale: five minutes of two shops, each with a leaky bucket of 40 that drains by 2 a second
-                     redeliveries            held        used of             wait                              over
-  policy       done          mean  p99  max  asks  1 every 500ms  makespan   mean     p99     max  overtaken  limit
+	const want = `a sale: five minutes of two shops, each with a leaky bucket of 40 that drains by
+2 a second
+                           admit  classic  retry-after  optimum
+  messages handled           191      191          191      191
 `
-	if !strings.HasPrefix(got, want) || !strings.Contains(got, "\n  admit         191 ") || !strings.Contains(got, "\n  optimum       191 ") {
+	if !strings.HasPrefix(got, want) {
 		t.Errorf("it prints\n%s", got)
 	}
 	if again := must(t, "simulate", "testdata/sale.json"); again != got {
@@ -44,7 +47,7 @@ func TestSimulate(t *testing.T) {
 			t.Errorf("the picture begins with %v", token)
 		}
 	}
-	if json := must(t, "simulate", "testdata/sale.json", "--json"); !strings.HasPrefix(json, `{
+	if out := must(t, "simulate", "testdata/sale.json", "--json"); !strings.HasPrefix(out, `{
   "name": "a sale",
   "seed": 1,
   "binding": "1 every 500ms",
@@ -54,7 +57,7 @@ func TestSimulate(t *testing.T) {
       "messages": 191,
       "done": 191,
 `) {
-		t.Errorf("as JSON:\n%s", json)
+		t.Errorf("as JSON:\n%s", out)
 	}
 }
 
@@ -70,8 +73,68 @@ func TestSimulateCheck(t *testing.T) {
 	file := write(t, "much.json", `{"limits": {"size": 10, "rate": 10}, "providers": [{"kind": "leaky-bucket", "size": 3, "per_second": 1}],
 		"arrivals": [{"kind": "burst", "count": 30}]}`)
 	o := try(t, "simulate", file, "--check")
-	if o.status != statusNo || !strings.Contains(o.out, "policy") || !strings.HasSuffix(o.err, " calls over the provider's limit\n") {
+	if o.status != statusNo || !strings.Contains(o.out, "retry-after") || !strings.HasSuffix(o.err, " calls over the provider's limit\n") {
 		t.Errorf("%+v", o)
+	}
+}
+
+// A preset is its limits and what counts the calls; shared limits hold for all entities together.
+func TestSimulatePresetAndShared(t *testing.T) {
+	results := func(text string) (string, []simulated) {
+		var report struct {
+			Binding string
+			Results []simulated
+		}
+		out := must(t, "simulate", write(t, "scenario.json", text), "--json", "--check")
+		if err := json.Unmarshal([]byte(out), &report); err != nil {
+			t.Fatal(err)
+		}
+		return report.Binding, report.Results
+	}
+	binding, got := results(`{"preset": "shopify rest admin", "travel": "50ms", "arrivals": [{"kind": "burst", "count": 100}]}`)
+	if binding != "1 every 500ms" || len(got) != 4 || got[0].Done != 100 || got[0].OverLimit != 0 {
+		t.Errorf("a preset: %s, %+v", binding, got)
+	}
+	binding, got = results(`{"preset": "airtable", "travel": "50ms", "entities": 20, "arrivals": [{"kind": "burst", "count": 50, "at": "1s"}]}`)
+	if !strings.HasPrefix(binding, "user: ") || len(got) != 2 || got[0].Done != 1000 || got[0].OverLimit != 0 {
+		t.Errorf("a preset with a shared limit: %s, %+v", binding, got)
+	}
+	binding, got = results(`{"limits": {"size": 38, "rate": 1, "interval": "500ms"}, "shared": {"app": {"size": 5}},
+		"entities": 20, "arrivals": [{"kind": "burst", "count": 10, "at": "1s"}], "operation": "100ms"}`)
+	if binding != "app: 5 every 1s" || got[0].Done != 200 || got[0].Makespan < 39_000 || got[0].Makespan > 42_000 || got[1].Makespan > got[0].Makespan {
+		t.Errorf("a shared limit: %s, %+v", binding, got)
+	}
+	if o := try(t, "simulate", write(t, "s.json", `{"shared": {"app": {"size": 9}}, "providers": [{"kind": "concurrency", "size": 1}],
+		"operation": "1s", "arrivals": [{"kind": "burst", "count": 9}]}`), "--check"); o.status != statusNo {
+		t.Errorf("calls over a provider's limit: %+v", o)
+	}
+}
+
+type simulated struct {
+	Policy    string
+	Done      int
+	OverLimit int   `json:"over_limit"`
+	Makespan  int64 `json:"makespan_ms"`
+}
+
+// A run that is given up has a note with the reason, and nothing is wider than a terminal of 80 columns.
+func TestSimulateGivesUp(t *testing.T) {
+	file := write(t, "many.json", `{"about": "many messages at once, a limit that lets few of them run, and a title that is longer than a line is wide",
+		"limits": {"size": 38, "rate": 1, "interval": "500ms"}, "arrivals": [{"kind": "burst", "count": 3000}]}`)
+	out := must(t, "simulate", file)
+	if !strings.Contains(out, "of 3000*") || !strings.Contains(strings.ReplaceAll(out, "\n", " "), "* retry-after was given up after 2000000 events: the messages that are left were") {
+		t.Errorf("it prints\n%s", out)
+	}
+	narrow(t, out)
+}
+
+// narrow complains about lines that are wider than 80 columns.
+func narrow(t *testing.T, text string) {
+	t.Helper()
+	for line := range strings.Lines(text) {
+		if n := utf8.RuneCountInString(strings.TrimRight(line, "\n")); n > 80 {
+			t.Errorf("%d columns: %s", n, line)
+		}
 	}
 }
 
@@ -126,6 +189,10 @@ func TestScenarioErrors(t *testing.T) {
 		`{` + burst + `, "providers": [{"kind": "concurrency"}]}`:                                              "providers[0]: size is 0",
 		`{` + burst + `, "providers": [{"kind": "leaky-bucket", "size": 1, "interval": "1s"}]}`:                "a leaky-bucket has a size and a per_second above 0",
 		`{` + burst + `, "providers": [{"kind": "fixed-window", "size": 1}]}`:                                  "a fixed-window has a size and an interval of at least 1ms",
+		`{` + burst + `, "preset": "xero", "limits": {}}`:                                                      "preset and limits: say one of them",
+		`{` + burst + `, "preset": "slack-5"}`:                                                                 `there is no preset "slack-5"; there are "Slack, tier 2"`,
+		`{` + burst + `, "shared": {"app": {"size": -1}}}`:                                                     `limits: Shared["app"]`,
+		`{` + burst + `, "shared": {"app": {"size": 9}}, "cost": {"from": 1, "to": 2, "off": 1}}`:              "cost: off cannot be simulated with shared limits",
 		`{"arrivals": [{"kind": "odd"}]}`:                                                                      `arrivals[0]: there is no kind "odd"`,
 		`{"arrivals": [{"kind": "burst"}]}`:                                                                    "arrivals[0]: a burst has a count",
 		`{"arrivals": [{"kind": "poisson", "per_second": 1}]}`:                                                 "arrivals[0]: poisson arrivals have a per_second above 0",

@@ -31,9 +31,9 @@ func open(ctx context.Context, arg string) (s storage.Storage, close func(), err
 	}, nil
 }
 
-// judge is one by these limits, nil if they are not known.
-func (l *limits) judge() (*entities.Judge, error) {
-	return entities.NewJudge(l.dripOptions(), nil)
+// judgeOf is one by these limits, nil if they are not known.
+func judgeOf(l *limits) (*entities.Judge, error) {
+	return entities.NewJudge(optionsOf(l), nil)
 }
 
 // report is how the command prints one.

@@ -126,7 +126,7 @@ type overall struct {
 func (c *top) look(ctx context.Context, lister storage.Lister, l *limits) (*overall, error) {
 	within, cancel := c.within(ctx)
 	defer cancel()
-	j, err := l.judge()
+	j, err := judgeOf(l)
 	if err != nil {
 		return nil, err
 	}
@@ -192,6 +192,15 @@ func byWaiting(a, b report) int {
 	return cmp.Or(b.Waiting.Compare(a.Waiting), cmp.Compare(b.Booked, a.Booked), cmp.Compare(a.Entity, b.Entity))
 }
 
+// nameWidth is the most of an entity's name that top shows. With it lines fit 80 columns, as long as a limit has one window.
+const nameWidth = 18
+
+// Headings of the tables.
+const (
+	busiest = "BUSIEST"
+	longest = "LONGEST WAITING"
+)
+
 func (o *overall) text(zone *time.Location) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s  %s, %s in use, %d waiting, %d closed\n", o.time.In(zone).Format("15:04:05"), entityCount(o.entities),
@@ -200,10 +209,11 @@ func (o *overall) text(zone *time.Location) string {
 		b.WriteString("There are more, for which there was no time: see --timeout.\n")
 	}
 	rows := [][]string{{""}}
-	rows = append(rows, o.busiest.rows("BUSIEST", "nothing is stored")...)
+	rows = append(rows, o.busiest.rows(busiest, "nothing is stored")...)
 	rows = append(rows, []string{""})
-	rows = append(rows, o.longest.rows("LONGEST WAITING", "nothing waits")...)
-	writeTable(&b, 24, rows) // the first column as wide as most names, so that nothing dances
+	rows = append(rows, o.longest.rows(longest, "nothing waits")...)
+	rows = withoutEmpty(map[string]bool{busiest: true, longest: true}, rows)
+	writeTable(&b, nameWidth, rows) // names in a column of one width, so that nothing dances
 	return b.String()
 }
 
@@ -211,7 +221,7 @@ func (k *ranking) rows(name, none string) [][]string {
 	if len(k.reports) == 0 {
 		return [][]string{{name}, {none}}
 	}
-	rows := [][]string{{name, "in use", "decided", "takes", "booked", "waiting", "closed", "capacity", "next", " because of"}}
+	rows := [][]string{{name, "in use", "decided", "booked", "waiting", "closed", "capacity", "next", " why not"}}
 	for _, r := range k.reports {
 		rows = append(rows, r.row())
 	}
@@ -226,27 +236,24 @@ func (r report) row() []string {
 		}
 		return entities.Short(t.Sub(r.Time))
 	}
-	takes, inUse, booked := "-", fmt.Sprint(r.InUse), "-"
-	if r.Operation > 0 {
-		takes = entities.Short(r.Operation)
-	}
+	inUse, booked := fmt.Sprint(r.InUse), "-"
 	if r.Limits {
-		inUse, booked = fmt.Sprintf("%d of %d", r.InUse, r.Concurrency), fmt.Sprint(r.Booked)
+		inUse, booked = fmt.Sprintf("%d/%d", r.InUse, r.Concurrency), fmt.Sprint(r.Booked)
 	}
 	row := []string{
-		cut(entities.Printable(r.Entity), 40), inUse, entities.Short(max(0, r.Time.Sub(r.Decided))) + " ago", takes, booked,
+		cut(entities.Printable(r.Entity), nameWidth), inUse, entities.Short(max(0, r.Time.Sub(r.Decided))) + " ago", booked,
 		until(r.Waiting), until(r.ClosedUntil),
 	}
 	if !r.Limits {
-		return append(row, "-", "-")
+		return append(row, "-", "-", " -")
 	}
 	capacity := make([]string, len(r.Windows))
 	for i, w := range r.Windows {
-		capacity[i] = fmt.Sprintf("%d of %d", w.Capacity, w.Size)
+		capacity[i] = fmt.Sprintf("%d/%d", w.Capacity, w.Size)
 	}
-	row = append(row, strings.Join(capacity, ", "))
+	row = append(row, strings.Join(capacity, " "))
 	if r.Delay == 0 {
-		return append(row, "now")
+		return append(row, "now", " -")
 	}
 	because := r.Bound.String()
 	if !r.ClosedUntil.IsZero() {

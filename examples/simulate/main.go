@@ -19,7 +19,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/drip-go/drip/simulate"
+	"github.com/drip-go/drip/internal/lab"
 )
 
 func main() {
@@ -41,7 +41,7 @@ func run(args []string, out io.Writer) error {
 		return err
 	}
 	if *list {
-		for _, s := range simulate.Scenarios() {
+		for _, s := range lab.Scenarios() {
 			fmt.Fprintf(out, "%-24s%s\n", s.Name, s.About)
 		}
 		return nil
@@ -56,12 +56,12 @@ func run(args []string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	var reports []simulate.Report
+	var reports []lab.Report
 	if *summary {
 		fmt.Fprint(out, heading)
 	}
 	for i, s := range scenarios {
-		report, err := simulate.Run(s, *seed)
+		report, err := lab.Run(s, *seed)
 		if err != nil {
 			return err
 		}
@@ -88,7 +88,7 @@ const heading = `| scenario | postponements: mean, most | the same, retry after 
 `
 
 // row is what came of a scenario for Admit, beside retry-after and as multiples of the optimum.
-func row(r simulate.Report) string {
+func row(r lab.Report) string {
 	admit, retryAfter, optimum := r.Results[0], r.Results[2], r.Results[3]
 	times := func(a, b time.Duration) string {
 		if a == b {
@@ -110,9 +110,9 @@ func losses(out io.Writer, n int, seed uint64) error {
 		var makespans, waits []float64
 		stopped := 0
 		for i := range uint64(n) {
-			s := simulate.RandomLoad(i)
+			s := lab.RandomLoad(i)
 			s.LostTickets = share
-			report, err := simulate.Run(s, seed+i, simulate.Admit)
+			report, err := lab.Run(s, seed+i, lab.Admit)
 			if err != nil {
 				return err
 			}
@@ -137,19 +137,19 @@ func spread(values []float64) string {
 
 // sharing plays the scenarios of these names with shared limits, all if there are none, or random ones instead.
 func sharing(out io.Writer, random int, seed uint64, names []string) error {
-	scenarios := simulate.SharedScenarios()
+	scenarios := lab.SharedScenarios()
 	if random > 0 {
 		scenarios = nil
 		for i := range uint64(random) {
-			scenarios = append(scenarios, simulate.RandomShared(seed+i))
+			scenarios = append(scenarios, lab.RandomShared(seed+i))
 		}
 	}
-	var results []simulate.SharedResult
+	var results []lab.SharedResult
 	for _, s := range scenarios {
 		if len(names) > 0 && !slices.Contains(names, s.Name) {
 			continue
 		}
-		r, err := simulate.RunShared(s, seed)
+		r, err := lab.RunShared(s, seed)
 		if err != nil {
 			return err
 		}
@@ -158,17 +158,17 @@ func sharing(out io.Writer, random int, seed uint64, names []string) error {
 	if len(results) == 0 {
 		return fmt.Errorf("there is no shared scenario of %q", names)
 	}
-	return simulate.WriteSharedTable(out, results...)
+	return lab.WriteSharedTable(out, results...)
 }
 
 // named is the scenarios of these names, or all if there are none.
-func named(names []string) ([]simulate.Scenario, error) {
+func named(names []string) ([]lab.Scenario, error) {
 	if len(names) == 0 {
-		return simulate.Scenarios(), nil
+		return lab.Scenarios(), nil
 	}
-	var scenarios []simulate.Scenario
+	var scenarios []lab.Scenario
 	for _, name := range names {
-		s, ok := simulate.Named(name)
+		s, ok := lab.Named(name)
 		if !ok {
 			return nil, fmt.Errorf("there is no scenario %q; -list names those there are", name)
 		}
@@ -177,11 +177,11 @@ func named(names []string) ([]simulate.Scenario, error) {
 	return scenarios, nil
 }
 
-func draw(name string, reports []simulate.Report) error {
+func draw(name string, reports []lab.Report) error {
 	file, err := os.Create(name)
 	if err != nil {
 		return err
 	}
 	w := bufio.NewWriter(file)
-	return errors.Join(simulate.WriteSVG(w, reports...), w.Flush(), file.Close())
+	return errors.Join(lab.WriteSVG(w, reports...), w.Flush(), file.Close())
 }

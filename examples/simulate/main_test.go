@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/drip-go/drip/simulate"
+	"github.com/drip-go/drip/internal/lab"
 )
 
 func TestRun(t *testing.T) {
@@ -15,7 +15,7 @@ func TestRun(t *testing.T) {
 	if err := run([]string{"-svg", svg, "-seed", "2", "rate-steady-0.9", "long-tail"}, &out); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"rate-steady-0.9: ", "\n\nlong-tail: ", "\n  admit ", "\n  optimum "} {
+	for _, want := range []string{"rate-steady-0.9: ", "\n\nlong-tail: ", " admit ", " optimum\n"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("%q is not in\n%s", want, out.String())
 		}
@@ -31,7 +31,7 @@ func TestList(t *testing.T) {
 	if err := run([]string{"-list"}, &out); err != nil {
 		t.Fatal(err)
 	}
-	for _, s := range simulate.Scenarios() {
+	for _, s := range lab.Scenarios() {
 		if !strings.Contains(out.String(), s.Name+" ") {
 			t.Errorf("%s is not listed", s.Name)
 		}

@@ -17,7 +17,7 @@ import (
 	"time"
 
 	"github.com/drip-go/drip"
-	"github.com/drip-go/drip/simulate"
+	"github.com/drip-go/drip/internal/lab"
 )
 
 // drawings are the files, and what draws them.
@@ -78,11 +78,11 @@ func retryAfter() (string, error) {
 		fmt.Fprintf(&b, `<path d="M%.0f %dV%d" class="grid"/><text x="%.0f" y="%d" class="soft middle">%g</text>`+"\n", x(v), top, bottom, x(v), bottom+18, v)
 	}
 	for i, s := range scenarios {
-		scenario, ok := simulate.Named(s.name)
+		scenario, ok := lab.Named(s.name)
 		if !ok {
 			return "", fmt.Errorf("there is no scenario %s", s.name)
 		}
-		report, err := simulate.Run(scenario, 1, simulate.Admit, simulate.RetryAfter)
+		report, err := lab.Run(scenario, 1, lab.Admit, lab.RetryAfter)
 		if err != nil {
 			return "", err
 		}

@@ -2,8 +2,9 @@ package postgres_test
 
 import (
 	"context"
+	"fmt"
 	"log"
-	"time"
+	"strings"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -28,8 +29,7 @@ func Example() {
 		log.Fatal(err)
 	}
 	bucket, err := drip.New(drip.Options{
-		Size: 2, RefreshRate: 1,
-		Start:   time.Unix(0, 0), // an entity without a row has been idle, and is full
+		Size: 2, RefreshRate: 1, // an entity that is not stored has been idle, and is full
 		Storage: storage,
 	})
 	if err != nil {
@@ -40,4 +40,10 @@ func Example() {
 		log.Fatal(err)
 	}
 	log.Print("run: ", delay == 0)
+}
+
+// The tables, for a migration.
+func ExampleSchemaSQL() {
+	fmt.Println(strings.Contains(postgres.SchemaSQL("limits"), "limits"))
+	// Output: true
 }

@@ -3,7 +3,6 @@ package redis_test
 import (
 	"context"
 	"fmt"
-	"time"
 
 	"github.com/alicebob/miniredis/v2"
 	goredis "github.com/redis/go-redis/v9"
@@ -29,8 +28,7 @@ func Example() {
 		return
 	}
 	bucket, err := drip.New(drip.Options{
-		Size: 2, RefreshRate: 1,
-		Start:   time.Unix(0, 0), // an entity that Redis does not know has been idle, and is full
+		Size: 2, RefreshRate: 1, // an entity that is not stored has been idle, and is full
 		Storage: storage,
 	})
 	if err != nil {
@@ -49,4 +47,18 @@ func Example() {
 	// run: true
 	// run: true
 	// run: false
+}
+
+// A cluster, or servers behind Sentinel, are a client of one's own.
+func ExampleNew() {
+	client := goredis.NewClusterClient(&goredis.ClusterOptions{Addrs: []string{"node-1:6379", "node-2:6379"}})
+	defer client.Close()
+	storage, err := redis.New(client, redis.Options{Prefix: "orders:"}) // connects with the first call
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	_, err = drip.New(drip.Options{Size: 40, RefreshRate: 2, Storage: storage})
+	fmt.Println(err)
+	// Output: <nil>
 }

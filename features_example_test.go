@@ -1,0 +1,269 @@
+package drip_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"time"
+
+	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/storage"
+)
+
+// midday is when the Examples happen.
+var midday = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+
+// exampleBucket is a bucket in which all entities are full at midday.
+func exampleBucket(o drip.Options) *drip.Bucket {
+	o.Start = time.Unix(0, 0)
+	if o.Clock == nil {
+		o.Clock = func() time.Time { return midday }
+	}
+	b, err := drip.New(o)
+	if err != nil {
+		log.Fatal(err)
+	}
+	return b
+}
+
+// A storage is named by configuration. Importing a backend's package registers its scheme.
+func ExampleNew() {
+	s, err := storage.Open(context.Background(), "memory:") // redis://…, postgres://…
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	_, err = drip.New(drip.Options{Size: 40, RefreshRate: 2, Storage: s})
+	fmt.Println(err)
+	_, err = drip.New(drip.Options{Size: -1})
+	fmt.Println(err)
+	// Output:
+	// <nil>
+	// drip: Options.Size is -1; it must be at least 1, or 0 for the default
+}
+
+// Two windows and five calls at a time are one decision: an operation takes all of them or none.
+func ExampleOptions_windows() {
+	bucket := exampleBucket(drip.Options{
+		Size: 60, RefreshRate: 60, RefreshInterval: time.Minute,
+		Windows:     []drip.Window{{Size: 5000, RefreshInterval: 24 * time.Hour}},
+		Concurrency: 2,
+	})
+	for range 3 {
+		a, err := bucket.Admit(context.Background(), "tenant-1", drip.Request{})
+		fmt.Println(a.Delay == 0, a.Bound, err)
+	}
+	// Output:
+	// true nothing <nil>
+	// true nothing <nil>
+	// false tokens <nil>
+}
+
+// A shop on a better plan has a limit of its own.
+func ExampleOptions_limits() {
+	plus := map[string]bool{"shop-2": true}
+	bucket := exampleBucket(drip.Options{
+		Size: 1, RefreshRate: 1,
+		Limits: func(_ context.Context, shop string) (drip.Limit, error) {
+			if plus[shop] {
+				return drip.Limit{Size: 3, RefreshRate: 3}, nil
+			}
+			return drip.Limit{}, nil // that of the Options
+		},
+	})
+	for _, shop := range []string{"shop-1", "shop-2"} {
+		n := 0
+		for {
+			a, err := bucket.Admit(context.Background(), shop, drip.Request{})
+			if err != nil || a.Delay > 0 {
+				break
+			}
+			n++
+		}
+		fmt.Println(shop, "runs", n, "at once")
+	}
+	// Output:
+	// shop-1 runs 1 at once
+	// shop-2 runs 3 at once
+}
+
+// An operation that cost more than was expected delays the next ones, one that cost less leaves room for them.
+func ExampleBucket_Settle() {
+	ctx := context.Background()
+	bucket := exampleBucket(drip.Options{Size: 10, RefreshRate: 10, RefreshInterval: time.Minute})
+	a, err := bucket.Admit(ctx, "shop-1", drip.Request{Cost: 5})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	err = bucket.Settle(ctx, "shop-1", a.Lease, 2) // 3 units come back
+	fmt.Println(err)
+	err = bucket.Settle(ctx, "shop-1", a.Lease, 2)
+	fmt.Println(errors.Is(err, drip.ErrNoLease))
+	s, err := bucket.Inspect(ctx, "shop-1")
+	fmt.Println(s.Windows[0].Capacity, err)
+	// Output:
+	// <nil>
+	// true
+	// 8 <nil>
+}
+
+// An operation that was admitted and never sent costs nothing.
+func ExampleBucket_Cancel() {
+	ctx := context.Background()
+	bucket := exampleBucket(drip.Options{Size: 1, RefreshRate: 1, RefreshInterval: time.Minute})
+	a, err := bucket.Admit(ctx, "shop-1", drip.Request{})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	if err := bucket.Cancel(ctx, "shop-1", a); err != nil {
+		fmt.Println(err)
+		return
+	}
+	a, err = bucket.Admit(ctx, "shop-1", drip.Request{})
+	fmt.Println(a.Delay, err)
+	// Output: 0s <nil>
+}
+
+// An operation that takes longer than Options.Lease renews its lease.
+func ExampleBucket_Renew() {
+	ctx, now := context.Background(), midday
+	bucket := exampleBucket(drip.Options{Lease: time.Minute, Clock: func() time.Time { return now }})
+	a, err := bucket.Admit(ctx, "shop-1", drip.Request{})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	now = now.Add(40 * time.Second)
+	lease, err := bucket.Renew(ctx, "shop-1", a.Lease)
+	fmt.Println(lease.End().Sub(midday), err)
+	// Output: 1m40s <nil>
+}
+
+// An operator closes an entity and opens it again.
+func ExampleBucket_Pause() {
+	ctx := context.Background()
+	bucket := exampleBucket(drip.Options{})
+	ask := func() {
+		a, err := bucket.Admit(ctx, "shop-1", drip.Request{})
+		fmt.Println(a.Delay, a.Bound, err)
+	}
+	if err := bucket.Pause(ctx, "shop-1", 10*time.Minute); err != nil {
+		fmt.Println(err)
+	}
+	ask()
+	if err := bucket.Resume(ctx, "shop-1"); err != nil {
+		fmt.Println(err)
+	}
+	ask()
+	// Output:
+	// 10m0s closed <nil>
+	// 0s nothing <nil>
+}
+
+// The holders of all tokens are known to be gone.
+func ExampleBucket_Reset() {
+	ctx := context.Background()
+	bucket := exampleBucket(drip.Options{Size: 10, Concurrency: 1})
+	if _, err := bucket.Admit(ctx, "shop-1", drip.Request{}); err != nil {
+		fmt.Println(err)
+		return
+	}
+	if err := bucket.Reset(ctx, "shop-1"); err != nil {
+		fmt.Println(err)
+		return
+	}
+	a, err := bucket.Admit(ctx, "shop-1", drip.Request{})
+	fmt.Println(a.Delay, err)
+	// Output: 0s <nil>
+}
+
+// A simulation gives the time of each call. The zero time is the clock.
+func ExampleBucket_GetDelayAt() {
+	bucket := exampleBucket(drip.Options{Size: 1, RefreshRate: 1, Concurrency: 5})
+	for _, at := range []time.Duration{0, 250 * time.Millisecond, 2 * time.Second} {
+		delay, err := bucket.GetDelayAt(context.Background(), "shop-1", midday.Add(at))
+		fmt.Println(delay, err)
+	}
+	// Output:
+	// 0s <nil>
+	// 750ms <nil>
+	// 0s <nil>
+}
+
+// The ticket travels with the message as a text, and lets it run before newcomers.
+func ExampleParseTicket() {
+	ctx, now := context.Background(), midday
+	bucket := exampleBucket(drip.Options{Size: 1, RefreshRate: 1, Concurrency: 5, Clock: func() time.Time { return now }})
+	ask := func(who string, t drip.Ticket) drip.Admission {
+		a, err := bucket.Admit(ctx, "shop-1", drip.Request{Ticket: t})
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Printf("%s: %v\n", who, a.Delay)
+		return a
+	}
+	ask("first", drip.Ticket{})
+	header := ask("second", drip.Ticket{}).Ticket.String()
+
+	now = now.Add(time.Second)
+	ask("newcomer", drip.Ticket{})
+	ticket, err := drip.ParseTicket(header) // after an error it is a newcomer's
+	if err != nil {
+		fmt.Println(err)
+	}
+	ask("second", ticket)
+	// Output:
+	// first: 0s
+	// second: 1s
+	// newcomer: 1s
+	// second: 0s
+}
+
+// An operation that is worth nothing after its deadline is not booked.
+func ExampleRequest_deadline() {
+	ctx := context.Background()
+	bucket := exampleBucket(drip.Options{Size: 1, RefreshRate: 1, RefreshInterval: time.Minute})
+	for range 2 {
+		_, err := bucket.Admit(ctx, "shop-1", drip.Request{Deadline: midday.Add(10 * time.Second)})
+		fmt.Println(errors.Is(err, drip.ErrDeadline))
+	}
+	// Output:
+	// false
+	// true
+}
+
+// The provider has refused a call because of the app's limit: every shop within it waits.
+func ExampleSharedID() {
+	ctx := context.Background()
+	bucket := exampleBucket(drip.Options{Shared: map[string]drip.Limit{"app": {Size: 50}}})
+	if err := bucket.Throttled(ctx, drip.SharedID("app"), 5*time.Second); err != nil {
+		fmt.Println(err)
+		return
+	}
+	a, err := bucket.Admit(ctx, "shop-1", drip.Request{})
+	fmt.Println(a.Delay, a.Bound, a.Limit, err)
+	// Output: 5s closed app <nil>
+}
+
+// A shadow counts what limits would postpone, and lets everything run.
+func ExampleShadow() {
+	ctx := context.Background()
+	shadow := &drip.Shadow{
+		Bucket: exampleBucket(drip.Options{Size: 1, RefreshRate: 1}),
+		OnPostponed: func(shop string, a drip.Admission) {
+			fmt.Println(shop, "would have been postponed:", a.Bound)
+		},
+	}
+	defer shadow.Close()
+	for range 2 {
+		a, err := shadow.Admit(ctx, "shop-1", drip.Request{})
+		fmt.Println(a.Delay, err)
+	}
+	// Output:
+	// 0s <nil>
+	// shop-1 would have been postponed: window 1
+	// 0s <nil>
+}

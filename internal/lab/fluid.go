@@ -1,0 +1,233 @@
+package lab
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/drip-go/drip"
+)
+
+// tank is a window of a limit, or its concurrency, as its provider counts it. Both gain rate with each interval, up to size.
+// A concurrency gains what its tokens can do in a millisecond, and gathers nothing.
+type tank struct {
+	size, rate float64
+	interval   int64
+	left       float64
+	at         int64
+
+	room float64 // for fill
+	load float64
+	use  meter
+}
+
+// refresh counts the intervals that have begun.
+func (t *tank) refresh(ms int64) {
+	t.left = min(t.size, t.left+t.rate*float64(ms/t.interval-t.at/t.interval))
+	t.at = ms
+}
+
+// pour adds what comes evenly.
+func (t *tank) pour(ms int64) {
+	in := t.brings(ms)
+	t.left = min(max(t.size, in), t.left+in)
+}
+
+// grain is the time over which the use of a tank is measured, in whole seconds.
+func (t *tank) grain() int64 { return (t.interval + 999) / 1000 * 1000 }
+
+// brings is what it gains in so much time.
+func (t *tank) brings(ms int64) float64 { return t.rate * float64(ms) / float64(t.interval) }
+
+// meter counts the use of a tank in those grains that begin with enough waiting to use all of it.
+type meter struct {
+	enough             bool
+	used, before       float64
+	spent, could, many float64
+}
+
+// scope is one limit, an entity's own or a shared one.
+type scope struct {
+	windows     []*tank
+	tokens      *tank // nil if it limits no concurrency
+	concurrency int64
+	underWay    int64
+}
+
+// newScope makes the tanks, full. Operations take mean milliseconds and cost units each.
+func newScope(l limit, mean, cost float64) *scope {
+	s := &scope{concurrency: l.concurrency}
+	for _, w := range l.windows {
+		s.windows = append(s.windows, &tank{size: float64(w.size), left: float64(w.size), rate: float64(w.rate), interval: w.interval, at: since(0)})
+	}
+	if l.concurrency > 0 {
+		s.tokens = &tank{rate: float64(l.concurrency) * cost / max(1, mean), interval: 1, at: since(0)}
+	}
+	return s
+}
+
+func (s *scope) tanks() []*tank {
+	if s.tokens == nil {
+		return s.windows
+	}
+	return append(s.windows[:len(s.windows):len(s.windows)], s.tokens)
+}
+
+// begin counts a call and reports whether it is within the limit.
+func (s *scope) begin(ms int64, cost float64) bool {
+	within := true
+	for _, t := range s.windows {
+		t.refresh(ms)
+		t.left -= cost
+		t.use.used += cost
+		within = within && t.left >= 0
+	}
+	s.underWay++
+	return within && (s.concurrency == 0 || s.underWay <= s.concurrency)
+}
+
+// sharedLimitOf reads a limit of Options.Shared. One without a size has no windows, one without tokens any number.
+func sharedLimitOf(o *drip.Options, s drip.Limit) limit {
+	if s.Size == 0 && s.RefreshRate == 0 && len(s.Windows) > 0 {
+		w := s.Windows[0]
+		s.Size, s.RefreshRate, s.RefreshInterval, s.Windows = w.Size, w.RefreshRate, w.RefreshInterval, s.Windows[1:]
+	}
+	s.Size, s.RefreshRate = cmp.Or(s.Size, s.RefreshRate), cmp.Or(s.RefreshRate, s.Size)
+	s.RefreshInterval = cmp.Or(s.RefreshInterval, time.Second)
+	l := limitOf(&drip.Options{Share: o.Share}, &s)
+	if s.Size == 0 {
+		l.windows = nil
+	}
+	if s.Concurrency == 0 {
+		l.concurrency = 0
+	}
+	return l
+}
+
+// flow is the messages of an entity that are within the same limits.
+type flow struct {
+	entity  int
+	weight  float64
+	scopes  []*scope
+	tanks   []*tank
+	backlog float64 // units that wait
+	given   float64 // by fill
+
+	messages  []*sharedMessage // for the optimum: those that wait, of which some units were served
+	fulfilled float64
+}
+
+const little = 1e-9
+
+// fill divides the room of the tanks between flows: all levels rise alike, by weight, until a flow has enough or one of
+// its tanks is empty. That is the weighted max-min allocation.
+func fill(flows []*flow) {
+	var rising []*flow
+	for _, f := range flows {
+		if f.given = 0; f.backlog > little {
+			rising = append(rising, f)
+		}
+	}
+	for len(rising) > 0 {
+		for _, f := range rising {
+			for _, t := range f.tanks {
+				t.load = 0
+			}
+		}
+		for _, f := range rising {
+			for _, t := range f.tanks {
+				t.load += f.weight
+			}
+		}
+		level := math.Inf(1)
+		for _, f := range rising {
+			level = min(level, (f.backlog-f.given)/f.weight)
+			for _, t := range f.tanks {
+				level = min(level, max(0, t.room)/t.load)
+			}
+		}
+		for _, f := range rising {
+			f.given += level * f.weight
+			for _, t := range f.tanks {
+				t.room -= level * f.weight
+			}
+		}
+		rising = slices.DeleteFunc(rising, func(f *flow) bool {
+			return f.backlog-f.given < little || slices.ContainsFunc(f.tanks, func(t *tank) bool { return t.room < little })
+		})
+	}
+}
+
+// fluid is the optimum: at each instant the limits are divided between entities by weighted max-min, as if messages were
+// a liquid. It knows the future as little as drip does, but postpones nothing.
+type fluid struct {
+	first, done []float64   // of each entity, in s
+	served      [][]float64 // of each entity in each span of Jain's index, in units
+	makespan    float64
+	watched     []float64 // waits, in s
+}
+
+const step = 100 // ms
+
+func newFluid(r *sharedRun) *fluid {
+	n := len(r.scenario.Entities)
+	f := &fluid{first: slices.Repeat([]float64{math.Inf(1)}, n), done: make([]float64, n), served: make([][]float64, n)}
+	var tanks []*tank
+	for _, s := range r.scopes {
+		tanks = append(tanks, s.tanks()...)
+	}
+	left := len(r.messages)
+	arrived := 0
+	for ms := int64(0); left > 0; ms += step {
+		for ; arrived < len(r.messages) && r.messages[arrived].At.Milliseconds() < ms+step; arrived++ {
+			m := &r.messages[arrived]
+			m.flow.backlog += float64(m.Cost)
+			m.flow.messages = append(m.flow.messages, m)
+			f.first[m.Entity] = min(f.first[m.Entity], m.At.Seconds())
+		}
+		for _, t := range tanks {
+			if ms > 0 || t.size == 0 {
+				t.pour(step)
+			}
+			t.room = t.left
+		}
+		if o := r.scenario.Outage; ms >= o.From.Milliseconds() && ms < o.To.Milliseconds() {
+			continue
+		}
+		fill(r.flows)
+		for _, t := range tanks {
+			t.left = t.room
+		}
+		at, end := float64(ms)/1000, float64(ms+step)/1000
+		for _, w := range r.flows {
+			if w.given == 0 {
+				continue
+			}
+			w.backlog -= w.given
+			w.fulfilled += w.given
+			f.done[w.entity] = end
+			f.makespan = end
+			addTo(&f.served[w.entity], int(at/jainSpan), w.given)
+			for len(w.messages) > 0 && w.fulfilled >= float64(w.messages[0].Cost)-1e-6 {
+				m := w.messages[0]
+				w.messages = w.messages[1:]
+				w.fulfilled -= float64(m.Cost)
+				left--
+				m.started = max(since(m.At), since(0)+ms)
+				if m.Watched {
+					f.watched = append(f.watched, max(0, at-m.At.Seconds()))
+				}
+			}
+		}
+	}
+	return f
+}
+
+// addTo adds to the i-th of sums, which grow.
+func addTo(sums *[]float64, i int, n float64) {
+	for len(*sums) <= i {
+		*sums = append(*sums, 0)
+	}
+	(*sums)[i] += n
+}

@@ -1,0 +1,371 @@
+package lab
+
+import (
+	"math/rand/v2"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/drip-go/drip"
+)
+
+// What drip lets run, no provider refuses; no message is forgotten; and nobody is faster than the optimum.
+func TestScenarios(t *testing.T) {
+	for _, s := range Scenarios() {
+		t.Run(s.Name, func(t *testing.T) {
+			report := mustRun(t, s, 1, Admit)
+			got, best := report.Results[0], report.Results[1]
+			if got.OverLimit != 0 {
+				t.Errorf("%d calls were over the limit", got.OverLimit)
+			}
+			if got.Done+got.Lost != got.Messages || got.Messages == 0 {
+				t.Errorf("of %d messages %d were done and %d lost", got.Messages, got.Done, got.Lost)
+			}
+			if best.Done != best.Messages || best.Lost+best.Overtaken+best.Redeliveries.Max != 0 {
+				t.Errorf("the optimum is none: %+v", best)
+			}
+			if undisturbed := s.Crashes+s.Duplicates+s.Lost == 0; undisturbed && got.Utilisation > 1.000001 {
+				t.Errorf("%.2f %% of %s were used", 100*got.Utilisation, report.Binding)
+			}
+		})
+	}
+}
+
+// The Options of the scenarios keep to their providers under other loads too: bursts and pauses of any length.
+func TestOptionsNeverExceed(t *testing.T) {
+	for _, s := range Scenarios() {
+		if s.Entities > 1 || s.Changes != nil {
+			continue
+		}
+		t.Run(s.Name, func(t *testing.T) {
+			s := adverse(s)
+			for seed := range uint64(3) {
+				if got := mustRun(t, s, seed, Admit).Results[0]; got.OverLimit != 0 {
+					t.Errorf("seed %d: %d of %d calls were over the limit", seed, got.OverLimit, got.Messages)
+				}
+			}
+		})
+	}
+}
+
+// Options that only look right are found out.
+func TestCarelessOptionsExceed(t *testing.T) {
+	for name, options := range map[string]drip.Options{
+		"rate-burst":        {Size: 40, RefreshRate: 1, RefreshInterval: 500 * time.Millisecond},
+		"token-bucket":      {Size: 30, RefreshRate: 1, RefreshInterval: 2 * time.Second},
+		"rate-fixed-window": {Size: 60, RefreshRate: 60, RefreshInterval: time.Minute, Concurrency: 10},
+		"sliding-window":    {Size: 50, RefreshRate: 1, RefreshInterval: 103 * time.Millisecond},
+		"first-call-window": {Size: 200, RefreshRate: 1, RefreshInterval: 1035 * time.Millisecond},
+		"concurrency-burst": {Size: 1000, RefreshRate: 1000, Concurrency: 6},
+		"two-windows-costs": {Size: 198, RefreshRate: 1, RefreshInterval: 50 * time.Millisecond, Windows: []drip.Window{{Size: 1000, RefreshInterval: time.Minute}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, ok := Named(name)
+			if !ok {
+				t.Fatal("there is no such scenario")
+			}
+			s = adverse(s)
+			s.Options = options
+			over := 0
+			for seed := range uint64(10) {
+				over += mustRun(t, s, seed, Admit).Results[0].OverLimit
+			}
+			if over == 0 {
+				t.Error("no call was over the limit")
+			}
+		})
+	}
+}
+
+// adverse is a scenario's limit under a load of bursts and pauses.
+func adverse(s Scenario) Scenario {
+	o := limitOf(&s.Options, &drip.Limit{})
+	w := o.windows[len(o.windows)-1]
+	perBurst := max(100, int(w.size))
+	refill := time.Duration(perBurst) * milliseconds(w.interval) / time.Duration(w.rate)
+	if w.size >= 1000 { // not the limit
+		refill, perBurst = 10*time.Second, 20
+	}
+	s.Outage = Outage{}
+	s.Arrivals = func(r *rand.Rand) (times []time.Duration) {
+		for at := time.Duration(0); len(times) < 600; {
+			at += time.Duration(r.Int64N(int64(2 * refill)))
+			if r.IntN(2) == 0 { // to the edge of an interval
+				at = at.Round(milliseconds(w.interval)) - time.Duration(r.Int64N(int64(100*time.Millisecond)))
+			}
+			for range r.IntN(perBurst) {
+				times = append(times, max(0, at))
+			}
+		}
+		return times
+	}
+	return s
+}
+
+func TestDeterministic(t *testing.T) {
+	s := Scenario{
+		Options:    drip.Options{Size: 10, RefreshRate: 3, Concurrency: 4},
+		Providers:  func() []Provider { return []Provider{LeakyBucket(20, 3), Concurrency(5)} },
+		Entities:   3,
+		Arrivals:   Mixed(Burst(20, 0), Poisson(2, 0, time.Minute), Steady(0.5, 0, time.Minute), Day(0.001)),
+		Operation:  LogNormal(300*time.Millisecond, 1),
+		Costs:      UniformCost(1, 3, 1),
+		Travel:     50 * time.Millisecond,
+		Late:       Uniform(0, time.Second),
+		Processes:  3,
+		Outage:     Outage{10 * time.Second, 20 * time.Second},
+		Crashes:    0.01,
+		Duplicates: 0.05,
+		Lost:       0.02,
+	}
+	results := func(seed uint64) []Result { return mustRun(t, s, seed, Admit).Results }
+	first, again, other := results(7), results(7), results(8)
+	if !reflect.DeepEqual(first, again) {
+		t.Errorf("the same seed gave\n%+v\nand then\n%+v", first, again)
+	}
+	if reflect.DeepEqual(first, other) {
+		t.Error("another seed gave the same")
+	}
+}
+
+// A share of failures leaves all else as it was.
+func TestMessagesAreTheSameWithFailures(t *testing.T) {
+	s, _ := Named("crashes-1%")
+	if err := s.setDefaults(); err != nil {
+		t.Fatal(err)
+	}
+	with := s.messages(3)
+	s.Crashes, s.Lost, s.Duplicates = 0, 0, 0
+	without := s.messages(3)
+	crashes := 0
+	for i := range with {
+		if with[i].crashes {
+			crashes++
+		}
+		with[i].crashes = false
+	}
+	if !slices.Equal(with, without) || crashes == 0 {
+		t.Errorf("the messages differ, or none of the %d crashes", crashes)
+	}
+}
+
+func TestPolicies(t *testing.T) {
+	s := Scenario{
+		Name:      "policies",
+		About:     "1 a second, 2 at once; 12 messages",
+		Options:   drip.Options{Size: 2, RefreshRate: 1},
+		Arrivals:  Burst(12, 500*time.Millisecond),
+		Operation: Fixed(100 * time.Millisecond),
+	}
+	report := mustRun(t, s, 1)
+	for i, want := range []Result{
+		// Two run at once, and the others a second each.
+		{Policy: "admit", Redeliveries: Redeliveries{10. / 12, 1, 1}, Makespan: 9600 * time.Millisecond},
+		{Policy: "classic", Redeliveries: Redeliveries{10. / 12, 1, 1}, Makespan: 9600 * time.Millisecond},
+		// All come back each second, by their own second.
+		{Policy: "retry-after", Redeliveries: Redeliveries{55. / 12, 10, 10}, Makespan: 10100 * time.Millisecond},
+		{Policy: "optimum", Makespan: 9600 * time.Millisecond},
+	} {
+		got := report.Results[i]
+		if got.Policy != want.Policy || got.Makespan != want.Makespan || got.Redeliveries != want.Redeliveries || got.Done != 12 {
+			t.Errorf("got  %+v\nwant %+v", got, want)
+		}
+	}
+}
+
+// scripted is a limiter that answers with one delay after the other, and runs what comes then.
+type scripted struct {
+	t      *testing.T
+	clock  func() time.Time
+	delays []time.Duration
+	asked  []time.Duration // when, since Begin
+}
+
+func (l *scripted) Admit(_ string, _ drip.Request) (drip.Admission, error) {
+	l.asked = append(l.asked, l.clock().Sub(Begin))
+	if len(l.delays) == 0 {
+		return drip.Admission{}, nil
+	}
+	d := l.delays[0]
+	l.delays = l.delays[1:]
+	return drip.Admission{Delay: d}, nil
+}
+
+func (*scripted) Settle(string, drip.Admission, int) error { return nil }
+
+func play(t *testing.T, s Scenario, tickets bool, delays ...time.Duration) (Result, []time.Duration) {
+	t.Helper()
+	l := &scripted{t: t, delays: delays}
+	report := mustRun(t, s, 1, Policy{Name: "scripted", Tickets: tickets, New: func(o drip.Options) (Limiter, error) {
+		l.clock = o.Clock
+		return l, nil
+	}})
+	return report.Results[0], l.asked
+}
+
+func TestConsumer(t *testing.T) {
+	const s = time.Second
+	one := Scenario{Arrivals: Burst(1, s), Operation: Fixed(100 * time.Millisecond)}
+	two := one
+	two.Arrivals = Mixed(Burst(1, s), Burst(1, 2*s))
+	for name, c := range map[string]struct {
+		scenario func(s *Scenario)
+		of       Scenario
+		blind    bool // without tickets
+		delays   []time.Duration
+		asked    []time.Duration
+		trips    float64
+		held     float64
+		done     int
+	}{
+		"a newcomer makes a trip, what is back is held": {
+			of: one, delays: []time.Duration{s / 2, s, s / 4},
+			asked: []time.Duration{s, 3 * s / 2, 5 * s / 2, 11 * s / 4}, trips: 1, held: 2, done: 1,
+		},
+		"not for longer than that": {
+			of: one, scenario: func(s *Scenario) { s.Hold = time.Second }, delays: []time.Duration{s / 2, s + 1e6, s},
+			asked: []time.Duration{s, 3 * s / 2, 5*s/2 + 1e6, 7*s/2 + 1e6}, trips: 2, held: 1, done: 1,
+		},
+		"nor without tickets": {
+			of: one, blind: true, delays: []time.Duration{s / 2, s / 2},
+			asked: []time.Duration{s, 3 * s / 2, 2 * s}, trips: 2, done: 1,
+		},
+		"nor when the scenario says so": {
+			of: one, scenario: func(s *Scenario) { s.Hold = -1 }, delays: []time.Duration{s / 2, s / 2},
+			asked: []time.Duration{s, 3 * s / 2, 2 * s}, trips: 2, done: 1,
+		},
+		"what is held is asked about when an operation ends": {
+			of: two, delays: []time.Duration{s / 2, 700 * time.Millisecond}, // held till 2.2 s; the other one runs from 2 to 2.1 s
+			asked: []time.Duration{s, 3 * s / 2, 2 * s, 2100 * time.Millisecond}, trips: 0.5, held: 0.5, done: 2,
+		},
+		"but only of those in the same process": {
+			of: two, scenario: func(s *Scenario) { s.Processes = 2 }, delays: []time.Duration{s / 2, 700 * time.Millisecond},
+			// The deliveries are of the processes 0, 1 and 0, so this is the one that holds it not.
+			asked: []time.Duration{s, 3 * s / 2, 2 * s, 2200 * time.Millisecond}, trips: 0.5, held: 0.5, done: 2,
+		},
+		"nor when it has no seat": {
+			of: two, scenario: func(s *Scenario) { s.Seats = 1 }, delays: []time.Duration{s, s / 2, s, s / 4},
+			// They are back at 2 and 2.5 s. The first is held until the other, which has no seat, is back again and done.
+			asked: []time.Duration{s, 2 * s, 2 * s, 5 * s / 2, 11 * s / 4, 2850 * time.Millisecond}, trips: 1.5, held: 0.5, done: 2,
+		},
+		"late": {
+			of: one, scenario: func(s *Scenario) { s.Late = Fixed(3 * time.Second) }, delays: []time.Duration{2 * s, 2 * s},
+			asked: []time.Duration{s, 6 * s, 8 * s}, trips: 1, held: 1, done: 1,
+		},
+		"an outage": {
+			of: two, scenario: func(s *Scenario) { s.Outage = Outage{2 * time.Second, time.Minute} },
+			delays: []time.Duration{s / 2, s}, // held when the consumer goes
+			asked:  []time.Duration{s, 3 * s / 2, 60 * s, 60 * s}, trips: 0.5, done: 2,
+		},
+		"a crash": {
+			of: one, scenario: func(s *Scenario) { s.Crashes = 1 }, delays: []time.Duration{s / 2},
+			asked: []time.Duration{s, 3 * s / 2, 11600 * time.Millisecond}, trips: 1, done: 1,
+		},
+		"lost": {
+			of: one, scenario: func(s *Scenario) { s.Lost = 1 }, delays: []time.Duration{s / 2},
+			asked: []time.Duration{s}, trips: 1,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			scenario := c.of
+			if c.scenario != nil {
+				c.scenario(&scenario)
+			}
+			got, asked := play(t, scenario, !c.blind, c.delays...)
+			if !slices.Equal(asked, c.asked) {
+				t.Errorf("asked at %v, want %v", asked, c.asked)
+			}
+			if got.Redeliveries.Mean != c.trips || got.HeldAsks != c.held || got.Done != c.done {
+				t.Errorf("%v redeliveries, %v held asks, %d done; want %v, %v, %d",
+					got.Redeliveries.Mean, got.HeldAsks, got.Done, c.trips, c.held, c.done)
+			}
+		})
+	}
+}
+
+func TestDuplicates(t *testing.T) {
+	s := Scenario{Arrivals: Burst(50, time.Second), Operation: Fixed(100 * time.Millisecond), Duplicates: 1, Redelivery: time.Minute}
+	got, asked := play(t, s, true, slices.Repeat([]time.Duration{time.Second}, 50)...)
+	// All are postponed and then run; of each one of the two acknowledgements is lost, and what comes again runs.
+	if got.Done != 50 || len(asked) != 150 || got.Redeliveries.Mean != 1 {
+		t.Errorf("%d done, asked %d times, %v redeliveries; want 50, 150, 1", got.Done, len(asked), got.Redeliveries.Mean)
+	}
+	if again := slices.Index(asked, 61*time.Second); again != 100 {
+		t.Errorf("the first that comes again is number %d", again)
+	}
+}
+
+func TestOvertaken(t *testing.T) {
+	s := Scenario{Arrivals: Mixed(Burst(2, 0), Burst(1, 999*time.Millisecond), Burst(1, time.Second)), Operation: Fixed(0)}
+	// The first comes back after both others, the second after that of 999 ms only.
+	got, _ := play(t, s, false, 3*time.Second, 999*time.Millisecond)
+	if got.Overtaken != 1 {
+		t.Errorf("%d were overtaken, want 1", got.Overtaken)
+	}
+}
+
+func TestRunRefuses(t *testing.T) {
+	ok := Scenario{Arrivals: Burst(1, 0), Operation: Fixed(0)}
+	for want, change := range map[string]func(s *Scenario){
+		"simulate: Scenario.Arrivals and Operation are required":             func(s *Scenario) { s.Arrivals = nil },
+		"simulate: Scenario.Crashes is 2; it must be from 0 to 1":            func(s *Scenario) { s.Crashes = 2 },
+		"simulate: Scenario.Options have a size, rate, interval or":          func(s *Scenario) { s.Options.Size = -1 },
+		"simulate: Scenario.Changes have a size, rate, interval or":          func(s *Scenario) { s.Changes = []Change{{Limit: &drip.Limit{RefreshRate: -1}}} },
+		"simulate: , admit: drip: Options.MaxLease is 1ns; it must be":       func(s *Scenario) { s.Options.MaxLease = 1 },
+		"simulate: Scenario.Changes[1].At is before that of the one before":  func(s *Scenario) { s.Changes = []Change{{At: 2}, {At: 1}} },
+		"simulate: Scenario.Changes[0].Limit.Windows are 1; they must be as": func(s *Scenario) { s.Changes = []Change{{Limit: &drip.Limit{Windows: make([]drip.Window, 1)}}} },
+	} {
+		s := ok
+		change(&s)
+		if _, err := Run(s, 1); err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("got %v, want %s…", err, want)
+		}
+	}
+}
+
+func TestTable(t *testing.T) {
+	report := Report{
+		Scenario: Scenario{Name: "name", About: "what it is about"},
+		Binding:  "5 at once",
+		Results: []Result{
+			{Policy: "admit", Messages: 100, Done: 99, GaveUp: true, Redeliveries: Redeliveries{1.5, 2, 33}, HeldAsks: 0.25, Utilisation: 0.9996,
+				Makespan: 2 * time.Hour, Wait: Wait{5 * time.Millisecond, 99*time.Second + 900*time.Millisecond, 90 * time.Minute}, Overtaken: 7, OverLimit: 1},
+			{Policy: "optimum", Messages: 100, Done: 100, Utilisation: 0.5, Makespan: 1500 * time.Millisecond},
+		},
+	}
+	var b strings.Builder
+	if err := report.WriteTable(&b); err != nil {
+		t.Fatal(err)
+	}
+	const want = `name: what it is about
+                             admit  optimum
+  messages handled      99 of 100*      100
+  postponements, mean         1.50     0.00
+    99 % have at most            2        0
+    most                        33        0
+  asked in hand, mean         0.25     0.00
+  used of 5 at once        100.0 %   50.0 %
+  makespan                   2.0 h    1.5 s
+  wait, mean                  5 ms        0
+    99 % wait at most       99.9 s        0
+    longest               90.0 min        0
+  overtaken                      7        0
+  calls over the limit           1        0
+* admit was given up after 2000000 events: the messages that are left were
+postponed again and again.
+`
+	if got := b.String(); got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+}
+
+func mustRun(t *testing.T, s Scenario, seed uint64, policies ...Policy) Report {
+	t.Helper()
+	report, err := Run(s, seed, policies...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return report
+}

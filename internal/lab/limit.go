@@ -1,0 +1,101 @@
+package lab
+
+import (
+	"cmp"
+	"math"
+	"slices"
+
+	"github.com/drip-go/drip"
+)
+
+// limit is what Options say, with their defaults filled in. Times are milliseconds.
+type limit struct {
+	windows     []window
+	concurrency int64
+}
+
+// window gains rate at the beginning of each interval of Unix time, up to size.
+type window struct{ size, rate, interval int64 }
+
+// limitOf reads the limit of Options, but for what an entity has of its own.
+func limitOf(o *drip.Options, own *drip.Limit) limit {
+	share := cmp.Or(o.Share, 1)
+	part := func(n int) int64 { return int64(math.Floor(share*float64(n) + 1e-9)) }
+	first := window{
+		size:     part(cmp.Or(own.Size, o.Size, 100)),
+		rate:     part(cmp.Or(own.RefreshRate, o.RefreshRate, 50)),
+		interval: cmp.Or(own.RefreshInterval, o.RefreshInterval, 1e9).Milliseconds(),
+	}
+	l := limit{
+		windows:     []window{first},
+		concurrency: cmp.Or(part(cmp.Or(own.Concurrency, o.Concurrency)), first.size),
+	}
+	further := o.Windows
+	if own.Windows != nil {
+		further = own.Windows
+	}
+	for _, w := range further {
+		l.windows = append(l.windows, window{part(w.Size), part(cmp.Or(w.RefreshRate, w.Size)), w.RefreshInterval.Milliseconds()})
+	}
+	return l
+}
+
+// possible reports whether anything can ever run.
+func (l *limit) possible() bool {
+	return l.concurrency > 0 && !slices.ContainsFunc(l.windows, func(w window) bool { return min(w.size, w.rate, w.interval) < 1 })
+}
+
+// refreshes is how many intervals begin after a time, up to and with another.
+func (w window) refreshes(after, upTo int64) int64 {
+	return max(0, upTo/w.interval-after/w.interval)
+}
+
+// era is the limit that holds from a time on, until that of the next era.
+type era struct {
+	from int64
+	limit
+	own drip.Limit
+}
+
+// eras of a scenario: at least one, that of Options.
+func (s *Scenario) eras() []era {
+	all := []era{{limit: limitOf(&s.Options, &drip.Limit{})}}
+	for _, c := range s.Changes {
+		if c.Limit != nil {
+			all = append(all, era{since(c.At), limitOf(&s.Options, c.Limit), *c.Limit})
+		}
+	}
+	return all
+}
+
+// eraAt is the number of the era of a time.
+func eraAt(eras []era, ms int64) int {
+	n, found := slices.BinarySearchFunc(eras, ms, func(e era, ms int64) int { return cmp.Compare(e.from, ms) })
+	if found {
+		return n
+	}
+	return n - 1
+}
+
+// allowed is the most that the eras allow an entity to use of its i-th window from a time, full, to another; for the
+// window after the last one, how long it may hold tokens in all.
+func allowed(eras []era, i int, from, to int64) float64 {
+	n := eraAt(eras, from)
+	var sum float64
+	if windows := eras[n].windows; i < len(windows) {
+		sum = float64(windows[i].size)
+	}
+	for ; n < len(eras) && from < to; n++ {
+		end := to
+		if n+1 < len(eras) {
+			end = min(to, eras[n+1].from)
+		}
+		if windows := eras[n].windows; i < len(windows) {
+			sum += float64(windows[i].rate * windows[i].refreshes(from, end))
+		} else {
+			sum += float64(eras[n].concurrency * (end - from))
+		}
+		from = end
+	}
+	return sum
+}

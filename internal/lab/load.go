@@ -1,0 +1,157 @@
+package lab
+
+import (
+	"cmp"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"time"
+)
+
+// Arrivals makes the times, since Begin, at which the messages of one entity arrive.
+type Arrivals func(r *rand.Rand) []time.Duration
+
+// Burst is n messages at once.
+func Burst(n int, at time.Duration) Arrivals {
+	return func(*rand.Rand) []time.Duration {
+		return slices.Repeat([]time.Duration{at}, n)
+	}
+}
+
+// Steady is messages at equal distances, from a time to another.
+func Steady(perSecond float64, from, to time.Duration) Arrivals {
+	return func(*rand.Rand) (times []time.Duration) {
+		for n := 0; ; n++ {
+			t := from + time.Duration(float64(n)/perSecond*float64(time.Second))
+			if t >= to {
+				return times
+			}
+			times = append(times, t)
+		}
+	}
+}
+
+// Poisson is messages that know nothing of each other, from a time to another.
+func Poisson(perSecond float64, from, to time.Duration) Arrivals {
+	return func(r *rand.Rand) (times []time.Duration) {
+		for t := from; ; {
+			t += time.Duration(r.ExpFloat64() / perSecond * float64(time.Second))
+			if t >= to {
+				return times
+			}
+			times = append(times, t)
+		}
+	}
+}
+
+// Day is messages that know nothing of each other for 24 hours: none at midnight, most at noon.
+func Day(perSecondAtNoon float64) Arrivals {
+	const day = 24 * time.Hour
+	all := Poisson(perSecondAtNoon, 0, day)
+	return func(r *rand.Rand) []time.Duration {
+		return slices.DeleteFunc(all(r), func(t time.Duration) bool {
+			return r.Float64() > (1-math.Cos(2*math.Pi*float64(t)/float64(day)))/2
+		})
+	}
+}
+
+// Mixed is several kinds of arrivals at once, such as a backlog and a steady load.
+func Mixed(kinds ...Arrivals) Arrivals {
+	return func(r *rand.Rand) (times []time.Duration) {
+		for _, a := range kinds {
+			times = append(times, a(r)...)
+		}
+		return times
+	}
+}
+
+// Distribution draws durations. They are cut to whole milliseconds.
+type Distribution func(r *rand.Rand) time.Duration
+
+// Fixed is always the same.
+func Fixed(d time.Duration) Distribution {
+	return func(*rand.Rand) time.Duration { return d }
+}
+
+// Uniform is anything between two durations, alike.
+func Uniform(lo, hi time.Duration) Distribution {
+	return func(r *rand.Rand) time.Duration { return lo + time.Duration(r.Int64N(int64(hi-lo)+1)) }
+}
+
+// Exponential is durations of that mean.
+func Exponential(mean time.Duration) Distribution {
+	return func(r *rand.Rand) time.Duration { return time.Duration(r.ExpFloat64() * float64(mean)) }
+}
+
+// LogNormal has a long tail: half are below the median, and a few are many times as long. Sigma says how many: with
+// 1 one in a hundred takes ten times the median, with 1.5 thirty-three times.
+func LogNormal(median time.Duration, sigma float64) Distribution {
+	return func(r *rand.Rand) time.Duration {
+		return time.Duration(math.Exp(r.NormFloat64()*sigma) * float64(median))
+	}
+}
+
+// AtMost cuts durations that are longer, as a timeout does.
+func AtMost(most time.Duration, d Distribution) Distribution {
+	return func(r *rand.Rand) time.Duration { return min(most, d(r)) }
+}
+
+// Costs draws what an operation is thought to cost when it is sent, and what it has really cost.
+type Costs func(r *rand.Rand) (estimate, actual int)
+
+// FixedCost is always the same, and as it was thought to be.
+func FixedCost(units int) Costs {
+	return func(*rand.Rand) (int, int) { return units, units }
+}
+
+// UniformCost is an estimate between two costs. What it has really cost is off by at most that much, and at least 0.
+func UniformCost(lo, hi, off int) Costs {
+	return func(r *rand.Rand) (int, int) {
+		estimate := lo + r.IntN(hi-lo+1)
+		return estimate, max(0, estimate-off+r.IntN(2*off+1))
+	}
+}
+
+// message is what arrives, and what became of it in one run. All is drawn before the run, so that every policy has the
+// same messages. Times are milliseconds since 1970.
+type message struct {
+	entity            int
+	arrival           int64
+	travel, operation int64
+	estimate, actual  int
+	crashes, lost     bool
+	unacknowledged    int  // which of its acknowledgements is lost, counted from 1; 0 for none
+	plain             bool // its consumers ask GetDelay
+
+	started, ended  int64 // for the first time; 0 until then
+	acknowledged    int   // how often
+	trips, heldAsks int   // through the broker; asked about while a consumer had it in hand
+}
+
+// messages draws those of a scenario, in order of arrival.
+func (s *Scenario) messages(seed uint64) []message {
+	var all []message
+	for entity := range s.Entities {
+		r := rand.New(rand.NewPCG(seed, uint64(entity)))
+		times := s.Arrivals(r)
+		for _, at := range times {
+			m := message{entity: entity, arrival: since(at)}
+			m.travel = r.Int64N(s.Travel.Milliseconds() + 1)
+			m.operation = max(0, s.Operation(r)).Milliseconds()
+			m.estimate, m.actual = s.Costs(r)
+			// Drawn even if the share is zero, so that a scenario with failures has the messages of one without.
+			m.crashes = r.Float64() < s.Crashes
+			m.lost = r.Float64() < s.Lost
+			if n := 1 + r.IntN(2); r.Float64() < s.Duplicates {
+				m.unacknowledged = n
+			}
+			m.plain = s.Plain > 0 && r.Float64() < s.Plain
+			all = append(all, m)
+		}
+	}
+	slices.SortStableFunc(all, func(a, b message) int { return cmp.Compare(a.arrival, b.arrival) })
+	return all
+}
+
+// since is a scenario's time in milliseconds since 1970.
+func since(d time.Duration) int64 { return Begin.UnixMilli() + d.Milliseconds() }

@@ -1,0 +1,82 @@
+package lab
+
+import "slices"
+
+// optimum is when each message of one entity, in order of arrival, would start at best: as soon as the limit
+// allows after all that came before. It knows what operations really cost and when they end. Nothing is late, nothing
+// fails, and what is not there to be known is the only delay: the limit, and an outage.
+func optimum(messages []*message, eras []era, outage Outage) (starts []int64) {
+	if len(messages) == 0 {
+		return nil
+	}
+	now := messages[0].arrival
+	n := eraAt(eras, now)
+	limit := eras[n].limit
+	capacity := make([]int64, len(limit.windows))
+	for i, w := range limit.windows {
+		capacity[i] = w.size
+	}
+	var ends []int64 // of the operations under way, in order
+
+	advance := func(to int64) {
+		for {
+			until := to
+			if n+1 < len(eras) {
+				until = min(to, eras[n+1].from)
+			}
+			for i, w := range limit.windows {
+				capacity[i] = min(w.size, capacity[i]+w.rate*w.refreshes(now, until))
+			}
+			now = until
+			if n+1 == len(eras) || now < eras[n+1].from {
+				break
+			}
+			n++
+			limit = eras[n].limit
+			for i, w := range limit.windows {
+				capacity[i] = min(w.size, capacity[i])
+			}
+		}
+		for len(ends) > 0 && ends[0] <= now {
+			ends = ends[1:]
+		}
+	}
+	// later is a time before which the message can't start, or now.
+	later := func(cost int64) int64 {
+		if from, to := since(outage.From), since(outage.To); from <= now && now < to {
+			return to
+		}
+		t := now
+		if over := int64(len(ends)) - limit.concurrency; over >= 0 {
+			t = ends[over]
+		}
+		for i, w := range limit.windows {
+			if missing := min(cost, w.size) - capacity[i]; missing > 0 {
+				t = max(t, (now/w.interval+(missing+w.rate-1)/w.rate)*w.interval)
+			}
+		}
+		if n+1 < len(eras) {
+			t = min(t, eras[n+1].from)
+		}
+		return t
+	}
+
+	for _, m := range messages {
+		advance(max(now, m.arrival))
+		for {
+			t := later(int64(m.actual))
+			if t == now {
+				break
+			}
+			advance(t)
+		}
+		for i := range capacity {
+			capacity[i] -= int64(m.actual)
+		}
+		starts = append(starts, now)
+		end := now + m.travel + m.operation
+		i, _ := slices.BinarySearch(ends, end)
+		ends = slices.Insert(ends, i, end)
+	}
+	return starts
+}

@@ -1,0 +1,155 @@
+package lab
+
+import (
+	"context"
+	"math"
+	"time"
+
+	"github.com/drip-go/drip"
+)
+
+// Policy decides which messages run, and when the others come back.
+type Policy struct {
+	// Name is what tables and charts call it.
+	Name string
+
+	// New makes the limiter of one run. Options.Clock tells the run's time, and Options.Limits what has changed.
+	New func(o drip.Options) (Limiter, error)
+
+	// Tickets says that a message that comes back has a slot of its own, so a consumer may hold it. See Scenario.Hold.
+	Tickets bool
+}
+
+// Limiter decides for one run. It is called by one goroutine.
+type Limiter interface {
+	// Admit answers as Bucket.Admit does. The ticket of the answer travels with a message that is postponed; the whole
+	// answer is given to Settle when an operation is over.
+	Admit(entity string, r drip.Request) (drip.Admission, error)
+
+	// Settle ends an operation and charges its real cost.
+	Settle(entity string, a drip.Admission, cost int) error
+}
+
+// renewer is a Limiter whose leases have to be renewed while operations take long.
+type renewer interface {
+	Renew(entity string, l drip.Lease) (drip.Lease, error)
+}
+
+// others is a Limiter that also knows callers without tickets, and closes entities.
+type others interface {
+	GetDelay(entity string) (time.Duration, error)
+	ReturnToken(entity string) error
+	throttler
+}
+
+// throttler is a Limiter that closes entities.
+type throttler interface {
+	Throttled(entity string, wait time.Duration) error
+}
+
+// Admit is Bucket.Admit and Bucket.Settle. Consumers keep the leases of operations under way alive.
+var Admit = Policy{Name: "admit", Tickets: true, New: func(o drip.Options) (Limiter, error) {
+	b, err := drip.New(o)
+	return admit{b}, err
+}}
+
+type admit struct{ b *drip.Bucket }
+
+func (l admit) Admit(entity string, r drip.Request) (drip.Admission, error) {
+	return l.b.Admit(context.Background(), entity, r)
+}
+
+func (l admit) Settle(entity string, a drip.Admission, cost int) error {
+	return l.b.Settle(context.Background(), entity, a.Lease, cost)
+}
+
+func (l admit) Renew(entity string, lease drip.Lease) (drip.Lease, error) {
+	return l.b.Renew(context.Background(), entity, lease)
+}
+
+func (l admit) GetDelay(entity string) (time.Duration, error) {
+	return l.b.GetDelay(context.Background(), entity)
+}
+
+func (l admit) ReturnToken(entity string) error {
+	return l.b.ReturnToken(context.Background(), entity)
+}
+
+func (l admit) Throttled(entity string, wait time.Duration) error {
+	return l.b.Throttled(context.Background(), entity, wait)
+}
+
+// Classic is Bucket.GetDelay and Bucket.ReturnToken: it knows neither tickets nor costs nor the end of a lease.
+var Classic = Policy{Name: "classic", New: func(o drip.Options) (Limiter, error) {
+	b, err := drip.New(o)
+	return classic{b}, err
+}}
+
+type classic struct{ b *drip.Bucket }
+
+func (l classic) Admit(entity string, _ drip.Request) (drip.Admission, error) {
+	delay, err := l.b.GetDelay(context.Background(), entity)
+	return drip.Admission{Delay: delay}, err
+}
+
+func (l classic) Settle(entity string, _ drip.Admission, _ int) error {
+	return l.b.ReturnToken(context.Background(), entity)
+}
+
+func (l classic) Throttled(entity string, wait time.Duration) error {
+	return l.b.Throttled(context.Background(), entity, wait)
+}
+
+// RetryAfter is a limiter that keeps no queue: GCRA with the sizes and rates of the Options, which tells all messages
+// refused at a time the same time to come back, and a count of the operations in flight. If the count is at its limit, a
+// message comes back after a second. RetryAfter settles nothing, and a count that a crash has left high stays high.
+var RetryAfter = Policy{Name: "retry-after", New: func(o drip.Options) (Limiter, error) {
+	return &retryAfter{options: o, entities: map[string]*gcra{}}, nil
+}}
+
+const poll = time.Second
+
+type retryAfter struct {
+	options  drip.Options
+	entities map[string]*gcra
+}
+
+// gcra is an entity: for each window the theoretical arrival time, in ms since 1970.
+type gcra struct {
+	tat      []float64
+	inFlight int64
+}
+
+func (l *retryAfter) Admit(entity string, r drip.Request) (drip.Admission, error) {
+	own, err := l.options.Limits(context.Background(), entity)
+	if err != nil {
+		return drip.Admission{}, err
+	}
+	limit := limitOf(&l.options, &own)
+	g := l.entities[entity]
+	if g == nil {
+		g = &gcra{tat: make([]float64, len(limit.windows))}
+		l.entities[entity] = g
+	}
+	now := float64(l.options.Clock().UnixMilli())
+	if g.inFlight >= limit.concurrency {
+		return drip.Admission{Delay: poll}, nil
+	}
+	next, wait := make([]float64, len(limit.windows)), 0.0
+	for i, w := range limit.windows {
+		emission := float64(w.interval) / float64(w.rate)
+		next[i] = max(now, g.tat[i]) + float64(r.Cost)*emission
+		wait = max(wait, next[i]-emission*float64(w.size)-now)
+	}
+	if ms := math.Ceil(wait - accuracy); ms > 0 {
+		return drip.Admission{Delay: time.Duration(ms) * time.Millisecond}, nil
+	}
+	g.tat = next
+	g.inFlight++
+	return drip.Admission{}, nil
+}
+
+func (l *retryAfter) Settle(entity string, _ drip.Admission, _ int) error {
+	l.entities[entity].inFlight--
+	return nil
+}

@@ -1,0 +1,221 @@
+package lab
+
+import (
+	"slices"
+	"time"
+)
+
+// Provider counts the calls of one entity as a rate-limited service does. The providers here share nothing with the
+// calculator of drip, not even the arithmetic. A call that was over the limit takes nothing of it.
+type Provider interface {
+	// Begin counts a call that arrives at a time, in milliseconds since 1970, and is thought to cost so much. It
+	// reports whether the call is within the limit.
+	Begin(ms int64, cost int) bool
+
+	// End is told of a call that was within the limit: when it began and ended, what it was thought to cost and what
+	// it has really cost.
+	End(began, ended int64, estimate, actual int)
+}
+
+// accuracy is what sums of floating point numbers may be off by.
+const accuracy = 1e-6
+
+// LeakyBucket fills with each call and drains evenly. A call is over the limit if it would overflow. The difference of a
+// real cost to the estimate is poured in, or taken out, when the call ends.
+func LeakyBucket(size, perSecond float64) Provider {
+	return &leakyBucket{size: size, perMS: perSecond / 1000}
+}
+
+type leakyBucket struct {
+	size, perMS float64
+	level       float64
+	at          int64
+}
+
+func (p *leakyBucket) drain(ms int64) {
+	p.level = max(0, p.level-p.perMS*float64(ms-p.at))
+	p.at = ms
+}
+
+func (p *leakyBucket) Begin(ms int64, cost int) bool {
+	p.drain(ms)
+	if p.level+float64(cost) > p.size+accuracy {
+		return false
+	}
+	p.level += float64(cost)
+	return true
+}
+
+func (p *leakyBucket) End(_, ended int64, estimate, actual int) {
+	p.drain(ended)
+	p.level = max(0, p.level+float64(actual-estimate))
+}
+
+// TokenBucket holds tokens that calls take and that come back evenly. It is full at first. The difference of a real cost
+// to the estimate is given back, or taken, when the call ends.
+func TokenBucket(size, perSecond float64) Provider {
+	return &tokenBucket{size: size, perSecond: perSecond, tokens: size}
+}
+
+type tokenBucket struct {
+	size, perSecond float64
+	tokens          float64
+	at              int64
+}
+
+func (p *tokenBucket) refill(ms int64) {
+	p.tokens = min(p.size, p.tokens+float64(ms-p.at)*p.perSecond/1000)
+	p.at = ms
+}
+
+func (p *tokenBucket) Begin(ms int64, cost int) bool {
+	p.refill(ms)
+	if p.tokens < float64(cost)-accuracy {
+		return false
+	}
+	p.tokens -= float64(cost)
+	return true
+}
+
+func (p *tokenBucket) End(_, ended int64, estimate, actual int) {
+	p.refill(ended)
+	p.tokens = min(p.size, p.tokens+float64(estimate-actual))
+}
+
+// change gives it another size and rate, as another plan does: of the tokens those stay that have room.
+func (p *tokenBucket) change(ms int64, size, perSecond float64) {
+	p.refill(ms)
+	p.size, p.perSecond = size, perSecond
+	p.tokens = min(p.tokens, size)
+}
+
+// FixedWindow counts the calls in each window of Unix time, such as in each minute of the clock. A call that has cost
+// less than was thought gives the rest back as long as its window lasts; one that has cost more takes the rest
+// from the window in which it ends.
+func FixedWindow(n int, window time.Duration) Provider {
+	return &fixedWindow{n: n, length: window.Milliseconds()}
+}
+
+type fixedWindow struct {
+	n      int
+	length int64
+	window int64 // the number of the one that used is of
+	used   int
+}
+
+func (p *fixedWindow) turn(ms int64) {
+	if w := ms / p.length; w != p.window {
+		p.window, p.used = w, 0
+	}
+}
+
+func (p *fixedWindow) Begin(ms int64, cost int) bool {
+	p.turn(ms)
+	if p.used+cost > p.n {
+		return false
+	}
+	p.used += cost
+	return true
+}
+
+func (p *fixedWindow) End(began, ended int64, estimate, actual int) {
+	p.turn(ended)
+	if actual > estimate || began/p.length == p.window {
+		p.used += actual - estimate
+	}
+}
+
+// FirstCallWindow counts the calls in windows that begin with a call: the first one at all, and each that comes when
+// the last window is over. It settles costs as FixedWindow does.
+func FirstCallWindow(n int, window time.Duration) Provider {
+	return &firstCallWindow{n: n, length: window.Milliseconds()}
+}
+
+type firstCallWindow struct {
+	n      int
+	length int64
+	opened int64 // 0 before the first call
+	used   int
+}
+
+func (p *firstCallWindow) Begin(ms int64, cost int) bool {
+	if p.opened == 0 || ms >= p.opened+p.length {
+		p.opened, p.used = ms, 0
+	}
+	if p.used+cost > p.n {
+		return false
+	}
+	p.used += cost
+	return true
+}
+
+func (p *firstCallWindow) End(began, ended int64, estimate, actual int) {
+	if ended < p.opened+p.length && (actual > estimate || began >= p.opened) {
+		p.used += actual - estimate
+	}
+}
+
+// SlidingWindow keeps a log of its calls. One is over the limit if it and all those less than a window ago are more than
+// n. A call that has cost less than was thought counts less from its end on; what it has cost more counts as a call
+// of its own, at its end.
+func SlidingWindow(n int, window time.Duration) Provider {
+	return &slidingWindow{n: n, length: window.Milliseconds()}
+}
+
+type slidingWindow struct {
+	n      int
+	length int64
+	log    []logged // the oldest first
+	used   int      // by all of the log
+}
+
+type logged struct {
+	at   int64
+	cost int
+}
+
+func (p *slidingWindow) Begin(ms int64, cost int) bool {
+	old := 0
+	for ; old < len(p.log) && p.log[old].at+p.length <= ms; old++ {
+		p.used -= p.log[old].cost
+	}
+	p.log = p.log[old:]
+	if p.used+cost > p.n {
+		return false
+	}
+	p.enter(ms, cost)
+	return true
+}
+
+func (p *slidingWindow) End(began, ended int64, estimate, actual int) {
+	switch {
+	case actual > estimate:
+		p.enter(ended, actual-estimate)
+	case actual < estimate && (len(p.log) > 0 && p.log[0].at <= began): // else it is forgotten
+		p.enter(began, actual-estimate)
+	}
+}
+
+func (p *slidingWindow) enter(ms int64, cost int) {
+	i := len(p.log)
+	for i > 0 && p.log[i-1].at > ms {
+		i--
+	}
+	p.log = slices.Insert(p.log, i, logged{ms, cost})
+	p.used += cost
+}
+
+// Concurrency counts the calls under way. What they cost is all the same to it.
+func Concurrency(n int) Provider { return &concurrency{n: n} }
+
+type concurrency struct{ n, underWay int }
+
+func (p *concurrency) Begin(int64, int) bool {
+	if p.underWay >= p.n {
+		return false
+	}
+	p.underWay++
+	return true
+}
+
+func (p *concurrency) End(int64, int64, int, int) { p.underWay-- }

@@ -1,0 +1,208 @@
+package lab
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+)
+
+// Report is the outcome of a scenario.
+type Report struct {
+	Scenario Scenario
+	Seed     uint64
+
+	// Binding is the limit of the Options that binds most: the optimum uses the largest part of it.
+	Binding string
+
+	// Results are those of the policies, and of the optimum at the end.
+	Results []Result
+}
+
+// Result is what came of one policy. Where nothing else is said a message is counted once, whatever was delivered
+// twice.
+type Result struct {
+	Policy string
+
+	// Messages have arrived, Done have been handled, and Lost were lost on the way. The rest was still there when the
+	// run was given up, after two million events.
+	Messages, Done, Lost int
+
+	// GaveUp reports whether the run was given up.
+	GaveUp bool
+
+	// Redeliveries of a message are its trips through the broker because it was postponed.
+	Redeliveries Redeliveries
+
+	// HeldAsks is the mean number of times that a consumer asked for a message it held.
+	HeldAsks float64
+
+	// Utilisation is the part of the binding limit that was used, from the first arrival to the last start; of a limit
+	// of operations at once, to the last end.
+	Utilisation float64
+
+	// Makespan is the time from the first arrival to the end of the last operation.
+	Makespan time.Duration
+
+	// Wait is the time from the arrival of a message to the first start of its operation.
+	Wait Wait
+
+	// Overtaken is how many messages started later than one of the same entity that arrived an interval later, or more
+	// than that. The interval is that of Options.RefreshInterval.
+	Overtaken int
+
+	// OverLimit is the number of calls that a provider found to be over its limit. It does them all the same.
+	OverLimit int
+
+	arrivals, ends []int64  // in order, ms since 1970
+	waits          []waited // in order of at
+}
+
+// waited is how long the message had waited that started at a time, in ms.
+type waited struct{ at, wait int64 }
+
+// Redeliveries a message.
+type Redeliveries struct {
+	Mean     float64
+	P99, Max int
+}
+
+// Wait of a message.
+type Wait struct{ Mean, P99, Max time.Duration }
+
+func (r *run) result(policy string, binding binding) Result {
+	res := Result{
+		Policy:      policy,
+		Messages:    len(r.messages),
+		Lost:        r.lost,
+		GaveUp:      r.gaveUp,
+		Utilisation: r.utilisation(binding.window),
+		Overtaken:   r.overtaken(),
+		OverLimit:   r.overLimit,
+	}
+	if len(r.messages) == 0 {
+		return res
+	}
+	res.Makespan = milliseconds(max(0, r.lastEnd-r.messages[0].arrival))
+	var trips, waits []int64
+	for i := range r.messages {
+		m := &r.messages[i]
+		trips = append(trips, int64(m.trips))
+		res.HeldAsks += float64(m.heldAsks) / float64(len(r.messages))
+		res.arrivals = append(res.arrivals, m.arrival)
+		if m.ended > 0 {
+			res.ends = append(res.ends, m.ended)
+		}
+		if m.started > 0 {
+			waits = append(waits, m.started-m.arrival)
+			res.waits = append(res.waits, waited{m.started, m.started - m.arrival})
+		}
+	}
+	slices.Sort(res.ends)
+	slices.SortFunc(res.waits, func(a, b waited) int { return cmp.Compare(a.at, b.at) })
+	res.Done = len(res.ends)
+	mean, p99, most := spread(trips)
+	res.Redeliveries = Redeliveries{mean, int(p99), int(most)}
+	mean, p99, most = spread(waits)
+	res.Wait = Wait{time.Duration(mean * float64(time.Millisecond)), milliseconds(p99), milliseconds(most)}
+	return res
+}
+
+func milliseconds(n int64) time.Duration { return time.Duration(n) * time.Millisecond }
+
+// spread is the mean, the value that 99 % do not exceed, and the largest.
+func spread(values []int64) (mean float64, p99, most int64) {
+	if len(values) == 0 {
+		return 0, 0, 0
+	}
+	slices.Sort(values)
+	var sum float64
+	for _, v := range values {
+		sum += float64(v)
+	}
+	n := len(values)
+	return sum / float64(n), values[int(math.Ceil(0.99*float64(n)))-1], values[n-1]
+}
+
+// binding is a limit: a window, or behind the last of them the operations at once.
+type binding struct {
+	limit
+	window int
+}
+
+func (b binding) String() string {
+	if b.window == len(b.windows) {
+		return fmt.Sprintf("%d at once", b.concurrency)
+	}
+	w := b.windows[b.window]
+	return fmt.Sprintf("%d every %v", w.rate, milliseconds(w.interval))
+}
+
+// binding is that of the optimum.
+func (r *run) binding() binding {
+	b := binding{limit: r.eras[0].limit}
+	for i := range len(b.windows) + 1 {
+		if r.utilisation(i) > r.utilisation(b.window) {
+			b.window = i
+		}
+	}
+	return b
+}
+
+func (r *run) utilisation(window int) float64 {
+	if len(r.messages) == 0 {
+		return 0
+	}
+	used, last := float64(r.units), r.lastStart
+	if window == len(r.eras[0].windows) {
+		used, last = float64(r.tokenTime), r.lastEnd
+	}
+	most := float64(len(r.providers)) * allowed(r.eras, window, r.messages[0].arrival, last)
+	if most == 0 {
+		return 0
+	}
+	return used / most
+}
+
+func (r *run) overtaken() (n int) {
+	byEntity := make([][]*message, len(r.providers))
+	for i := range r.messages {
+		m := &r.messages[i]
+		if m.started > 0 || !m.lost {
+			byEntity[m.entity] = append(byEntity[m.entity], m)
+		}
+	}
+	interval := r.eras[0].windows[0].interval
+	for _, messages := range byEntity {
+		n += overtaken(messages, interval)
+	}
+	return n
+}
+
+// overtaken is how many messages of one entity, in order of arrival, started after one that arrived an interval later.
+func overtaken(messages []*message, interval int64) (n int) {
+	// first[i] is when the first of the i-th message and all after it starts.
+	first := make([]int64, len(messages)+1)
+	first[len(messages)] = math.MaxInt64
+	for i := len(messages) - 1; i >= 0; i-- {
+		first[i] = min(first[i+1], messages[i].start())
+	}
+	for _, m := range messages {
+		later, _ := slices.BinarySearchFunc(messages, m.arrival+interval, func(m *message, ms int64) int {
+			return cmp.Compare(m.arrival, ms)
+		})
+		if first[later] < m.start() {
+			n++
+		}
+	}
+	return n
+}
+
+// start is when a message started, or is going to.
+func (m *message) start() int64 {
+	if m.started == 0 {
+		return math.MaxInt64
+	}
+	return m.started
+}

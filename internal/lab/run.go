@@ -1,0 +1,368 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/drip-go/drip"
+)
+
+// mostEvents is when a run is given up. A policy that lost its tokens in crashes would ask for ever, and one that sends
+// everybody back at the same time needs the square of the messages.
+const mostEvents = 2_000_000
+
+// run is one policy's way through a scenario: the providers, the broker and the consumers.
+type run struct {
+	scenario  *Scenario
+	eras      []era
+	messages  []message
+	names     []string     // of the entities
+	providers [][]Provider // of each entity
+	limiter   Limiter
+	tickets   bool
+	rnd       *rand.Rand
+	events    events
+	now       int64 // ms since 1970
+	delivered int
+	hands     map[hand][]*delivery // what consumers hold, the first held first
+	seats     []int                // taken in each process
+	err       error
+	gaveUp    bool // there were too many events
+
+	lost, overLimit    int
+	units              int64 // what operations have really cost
+	tokenTime          int64 // how long operations took, from the request on
+	lastStart, lastEnd int64
+}
+
+// hand is where one consumer holds the messages of one entity.
+type hand struct{ process, entity int }
+
+// delivery is a message on its way through a consumer.
+type delivery struct {
+	*message
+	carried drip.Ticket // in the message: what the broker delivers again after a failure
+	ticket  drip.Ticket // the newest: another one only while a consumer holds the message
+	back    bool        // it was postponed before
+	process int
+	held    bool
+	alarm   int // which of the times to ask again counts
+}
+
+func newRun(s *Scenario, messages []message, seed uint64) *run {
+	r := &run{
+		scenario: s,
+		eras:     s.eras(),
+		messages: slices.Clone(messages),
+		rnd:      rand.New(rand.NewPCG(seed, 1<<63)), // not that of an entity
+		hands:    map[hand][]*delivery{},
+		seats:    make([]int, s.Processes),
+	}
+	for n := range s.Entities {
+		r.names = append(r.names, fmt.Sprintf("entity-%03d", n))
+		r.providers = append(r.providers, s.Providers())
+	}
+	for _, c := range s.Changes {
+		if c.Throttle > 0 {
+			r.events.addEnd(since(c.At), func() { r.throttle(c.Throttle) })
+		}
+		if c.Provider != nil {
+			r.events.addEnd(since(c.At), func() {
+				for _, providers := range r.providers {
+					for _, p := range providers {
+						c.Provider(p, r.now)
+					}
+				}
+			})
+		}
+	}
+	return r
+}
+
+// play lets a policy decide.
+func (r *run) play(p Policy) error {
+	o := r.scenario.Options
+	o.Storage = nil
+	o.Start = time.UnixMilli(0)
+	o.Clock = func() time.Time { return time.UnixMilli(r.now) }
+	o.Limits = func(context.Context, string) (drip.Limit, error) { return r.eras[eraAt(r.eras, r.now)].own, nil }
+	limiter, err := p.New(o)
+	if err != nil {
+		return err
+	}
+	r.limiter, r.tickets = limiter, p.Tickets
+	for i := range r.messages {
+		m := &r.messages[i]
+		r.events.add(m.arrival, func() { r.deliver(&delivery{message: m}) })
+	}
+	r.happen()
+	return r.err
+}
+
+// throttle closes all entities.
+func (r *run) throttle(wait time.Duration) {
+	if limiter, ok := r.limiter.(throttler); ok {
+		for _, name := range r.names {
+			r.err = errors.Join(r.err, limiter.Throttled(name, wait))
+		}
+	}
+}
+
+// playOptimum starts each message when that is best.
+func (r *run) playOptimum() {
+	r.limiter = nothing{}
+	entities := make([][]*message, r.scenario.Entities)
+	for i := range r.messages {
+		m := &r.messages[i]
+		m.crashes, m.lost, m.unacknowledged = false, false, 0
+		entities[m.entity] = append(entities[m.entity], m)
+	}
+	for _, messages := range entities {
+		for i, start := range optimum(messages, r.eras, r.closed()) {
+			r.events.add(start, func() { r.start(&delivery{message: messages[i]}, drip.Admission{}) })
+		}
+	}
+	r.happen()
+}
+
+// closed is when nothing runs at best: the outage, or if there is none the first closing.
+func (r *run) closed() Outage {
+	for _, c := range r.scenario.Changes {
+		if c.Throttle > 0 && r.scenario.Outage == (Outage{}) {
+			return Outage{c.At, c.At + c.Throttle}
+		}
+	}
+	return r.scenario.Outage
+}
+
+// nothing is the limiter of the optimum, which needs none.
+type nothing struct{}
+
+func (nothing) Admit(string, drip.Request) (drip.Admission, error) { return drip.Admission{}, nil }
+func (nothing) Settle(_ string, _ drip.Admission, _ int) error     { return nil }
+
+func (r *run) happen() {
+	for range mostEvents {
+		e, ok := r.events.next()
+		if !ok || r.err != nil {
+			return
+		}
+		if r.err = r.scenario.Context.Err(); r.err != nil {
+			return
+		}
+		r.now = e.at
+		e.do()
+	}
+	r.gaveUp = len(r.events.heap) > 0
+}
+
+// after plans what happens some time from now.
+func (r *run) after(ms int64, do func()) { r.events.add(r.now+ms, do) }
+
+// deliver gives a message to the next consumer.
+func (r *run) deliver(d *delivery) {
+	if end, out := r.outage(); out {
+		r.events.add(end, func() { r.deliver(d) })
+		return
+	}
+	d.process = r.delivered % r.scenario.Processes
+	r.delivered++
+	r.ask(d)
+}
+
+// ask does what the policy says.
+func (r *run) ask(d *delivery) {
+	var a drip.Admission
+	var err error
+	limiter, plain := r.limiter.(others)
+	if plain = plain && d.plain; plain {
+		a.Delay, err = limiter.GetDelay(r.names[d.entity])
+	} else {
+		a, err = r.limiter.Admit(r.names[d.entity], drip.Request{Cost: d.estimate, Ticket: d.ticket})
+	}
+	switch {
+	case err != nil:
+		r.err = errors.Join(r.err, err)
+	case a.Delay == 0:
+		r.start(d, a)
+	case r.tickets && !plain && d.back && a.Delay <= r.scenario.Hold && r.hold(d, a):
+	default:
+		r.postpone(d, a)
+	}
+}
+
+// hold keeps a message in its consumer's hand, at the place it has there. It reports whether there is one.
+func (r *run) hold(d *delivery, a drip.Admission) bool {
+	if !d.held {
+		if r.seats[d.process] == r.scenario.Seats {
+			return false
+		}
+		d.held = true
+		r.seats[d.process]++
+		r.hands[d.hand()] = append(r.hands[d.hand()], d)
+	}
+	d.ticket = a.Ticket
+	d.alarm++
+	alarm := d.alarm
+	r.after(a.Delay.Milliseconds(), func() {
+		if d.held && d.alarm == alarm {
+			r.askHeld(d)
+		}
+	})
+	return true
+}
+
+// askHeld asks about a message in hand. A consumer that has gone gives it back to the broker.
+func (r *run) askHeld(d *delivery) {
+	if _, out := r.outage(); out {
+		r.letGo(d)
+		d.ticket = d.carried
+		r.deliver(d)
+		return
+	}
+	d.heldAsks++
+	r.ask(d)
+}
+
+// wake asks about the first that a consumer holds of an entity.
+func (r *run) wake(h hand) {
+	if held := r.hands[h]; len(held) > 0 {
+		r.askHeld(held[0])
+	}
+}
+
+func (r *run) letGo(d *delivery) {
+	if !d.held {
+		return
+	}
+	d.held = false
+	r.seats[d.process]--
+	h := d.hand()
+	i := slices.Index(r.hands[h], d)
+	r.hands[h] = slices.Delete(r.hands[h], i, i+1)
+}
+
+func (d *delivery) hand() hand { return hand{d.process, d.entity} }
+
+// postpone sends a message through the broker, with its ticket.
+func (r *run) postpone(d *delivery, a drip.Admission) {
+	r.letGo(d)
+	first := d.trips == 0
+	d.trips++
+	if d.lost && first {
+		r.lost++
+		return
+	}
+	if r.scenario.LostTickets > 0 && r.rnd.Float64() < r.scenario.LostTickets {
+		a.Ticket = drip.Ticket{}
+	}
+	copied := &delivery{message: d.message, carried: a.Ticket, ticket: a.Ticket, back: true}
+	late := max(0, r.scenario.Late(r.rnd))
+	r.after((a.Delay + late).Milliseconds(), func() { r.deliver(copied) })
+	r.acknowledge(d)
+}
+
+// acknowledge lets the broker forget a delivery, or not.
+func (r *run) acknowledge(d *delivery) {
+	d.acknowledged++
+	if d.acknowledged == d.unacknowledged {
+		r.redeliver(d)
+	}
+}
+
+func (r *run) redeliver(d *delivery) {
+	again := &delivery{message: d.message, carried: d.carried, ticket: d.carried, back: d.back}
+	r.after(r.scenario.Redelivery.Milliseconds(), func() { r.deliver(again) })
+}
+
+// start sends a request.
+func (r *run) start(d *delivery, a drip.Admission) {
+	r.letGo(d)
+	began := r.now
+	if d.started == 0 {
+		d.started = began
+	}
+	r.lastStart = began
+	r.units += int64(d.actual)
+	r.tokenTime += d.travel + d.operation
+	crashes := d.crashes
+	d.crashes = false // the next holder lives
+	if crashes {
+		r.after(d.travel, func() { r.call(d, func() { r.redeliver(d) }) })
+		return
+	}
+	r.renew(d, &a, began+d.travel+d.operation)
+	r.after(d.travel, func() { r.call(d, func() { r.finish(d, a) }) })
+}
+
+// call is an operation at the provider.
+func (r *run) call(d *delivery, then func()) {
+	began := r.now
+	var within []Provider
+	providers := r.providers[d.entity]
+	for _, p := range providers {
+		if p.Begin(began, d.estimate) {
+			within = append(within, p)
+		}
+	}
+	if len(within) < len(providers) {
+		r.overLimit++
+	}
+	r.events.addEnd(began+d.operation, func() {
+		for _, p := range within {
+			p.End(began, r.now, d.estimate, d.actual)
+		}
+		r.lastEnd = r.now
+		then()
+	})
+}
+
+// finish is what a consumer does when it has the provider's answer.
+func (r *run) finish(d *delivery, a drip.Admission) {
+	if d.ended == 0 {
+		d.ended = r.now
+	}
+	var err error
+	if limiter, ok := r.limiter.(others); ok && d.plain {
+		err = limiter.ReturnToken(r.names[d.entity])
+	} else {
+		err = r.limiter.Settle(r.names[d.entity], a, d.actual)
+	}
+	if err != nil {
+		r.err = errors.Join(r.err, err)
+		return
+	}
+	r.acknowledge(d)
+	r.wake(d.hand())
+}
+
+// renew keeps the lease of an operation alive, until its end.
+func (r *run) renew(d *delivery, a *drip.Admission, end int64) {
+	limiter, ok := r.limiter.(renewer)
+	if !ok || d.plain {
+		return
+	}
+	next := r.now + (a.Lease.End().UnixMilli()-r.now)/2
+	if next >= end {
+		return
+	}
+	r.events.add(next, func() {
+		lease, err := limiter.Renew(r.names[d.entity], a.Lease)
+		if err != nil {
+			r.err = errors.Join(r.err, err)
+			return
+		}
+		a.Lease = lease
+		r.renew(d, a, end)
+	})
+}
+
+// outage tells whether there is no consumer, and until when.
+func (r *run) outage() (end int64, out bool) {
+	from, to := since(r.scenario.Outage.From), since(r.scenario.Outage.To)
+	return to, from <= r.now && r.now < to
+}

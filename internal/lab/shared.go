@@ -1,0 +1,376 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/drip-go/drip"
+)
+
+// SharedScenario is a case of limits that entities share. Options, Entities, Messages and Operation are required.
+type SharedScenario struct {
+	// Name and About are the titles of its row in tables.
+	Name, About string
+
+	// Options are the limits, with those of Options.Shared. Each run has its own Storage, Clock, Limits, Weight and Start:
+	// all limits are full at Begin.
+	Options drip.Options
+
+	// Entities are those that send messages.
+	Entities []SharedEntity
+
+	// Messages draws what the entities send. They need not be in order of time.
+	Messages func(r *rand.Rand) []SharedMessage
+
+	// Operation is the time that the provider takes.
+	Operation Distribution
+
+	// Late is how late a postponed message comes back. Defaults to anything up to 20 ms.
+	Late Distribution
+
+	// LostTickets is the share of postponements whose message comes back without its ticket.
+	LostTickets float64
+
+	// Duplicates is the share of postponements whose message comes back twice, with the same ticket. The second one is
+	// handled too, and counted by the providers, but by no other measure.
+	Duplicates float64
+
+	// Travel is the most time that a request takes to the provider. Defaults to 0.
+	Travel time.Duration
+
+	// Providers makes what counts the calls of one entity, and SharedProviders what counts those of all, besides the limits
+	// themselves. Both default to none.
+	Providers, SharedProviders func() []Provider
+
+	// Context ends the run early, with its error. Defaults to nil: nothing does.
+	Context context.Context
+
+	// Outage is a time without consumers. Messages that arrive or come back then are delivered within two seconds of
+	// its end.
+	Outage Outage
+}
+
+// SharedEntity is one of the entities of a SharedScenario. The zero value has the limit of the Options and weighs 1.
+type SharedEntity struct {
+	Limit  drip.Limit
+	Weight int
+}
+
+// SharedMessage is one message of a SharedScenario.
+type SharedMessage struct {
+	// At is its arrival.
+	At time.Duration
+
+	// Entity is its place in SharedScenario.Entities.
+	Entity int
+
+	// Cost, Within and Urgent are those of its [drip.Request]. Cost defaults to 1.
+	Cost   int
+	Within []string
+	Urgent bool
+
+	// Watched puts its wait into SharedResult.Watched.
+	Watched bool
+}
+
+// sharedMessage is a message and what became of it.
+type sharedMessage struct {
+	SharedMessage
+	flow      *flow
+	operation int64 // ms
+	asks      int
+	started   int64 // ms since 1970; 0 until then
+}
+
+// sharedRun is one way through a SharedScenario.
+type sharedRun struct {
+	scenario *SharedScenario
+	messages []sharedMessage // in order of arrival
+	names    []string        // of the entities
+	scopes   []*scope        // of the entities, and behind them the shared ones
+	flows    []*flow
+	bucket   *drip.Bucket
+	rnd      *rand.Rand
+	events   events
+	counting [][]Provider // of the entities, and those of all behind them
+	now      int64        // ms since 1970
+	waiting  int
+	over     int
+	answers  []time.Duration // the delays, in order
+	err      error
+}
+
+// RunShared plays a scenario with drip's Admit and Settle in virtual time, and with the optimum. The seed determines
+// everything that is random. Its error is one of the Options, or of a decision.
+func RunShared(s SharedScenario, seed uint64) (SharedResult, error) {
+	r, err := newSharedRun(&s, seed)
+	if err == nil {
+		err = r.play()
+	}
+	if err != nil {
+		return SharedResult{}, fmt.Errorf("simulate: %s: %w", s.Name, err)
+	}
+	best, err := newSharedRun(&s, seed)
+	if err != nil {
+		return SharedResult{}, fmt.Errorf("simulate: %s: %w", s.Name, err)
+	}
+	result := r.result(newFluid(best))
+	binding := best.binding()
+	result.Report = Report{
+		Scenario: Scenario{Name: s.Name, About: s.About, Options: s.Options}, Seed: seed, Binding: best.bindingName(binding),
+		Results: []Result{r.outcome(Admit.Name, binding), best.outcome("optimum", binding)},
+	}
+	return result, nil
+}
+
+func newSharedRun(s *SharedScenario, seed uint64) (*sharedRun, error) {
+	if len(s.Entities) == 0 || s.Messages == nil || s.Operation == nil {
+		return nil, errors.New("SharedScenario.Entities, Messages and Operation are required")
+	}
+	if s.Late == nil {
+		s.Late = Uniform(0, 20*time.Millisecond)
+	}
+	if s.Context == nil {
+		s.Context = context.Background()
+	}
+	for _, p := range []*func() []Provider{&s.Providers, &s.SharedProviders} {
+		if *p == nil {
+			*p = func() []Provider { return nil }
+		}
+	}
+	r := &sharedRun{scenario: s, rnd: rand.New(rand.NewPCG(seed, 1<<63))}
+	o := s.Options
+	o.Storage, o.Start = nil, time.UnixMilli(0)
+	o.Clock = func() time.Time { return time.UnixMilli(r.now) }
+	byName := map[string]SharedEntity{}
+	for i, e := range s.Entities {
+		r.names = append(r.names, fmt.Sprintf("entity-%03d", i))
+		byName[r.names[i]] = e
+		r.counting = append(r.counting, s.Providers())
+	}
+	r.counting = append(r.counting, s.SharedProviders())
+	o.Limits, o.Weight = nil, nil
+	if slices.ContainsFunc(s.Entities, func(e SharedEntity) bool {
+		return e.Limit.Size+e.Limit.RefreshRate+e.Limit.Concurrency > 0 || e.Limit.Windows != nil
+	}) {
+		o.Limits = func(_ context.Context, id string) (drip.Limit, error) { return byName[id].Limit, nil }
+	}
+	if slices.ContainsFunc(s.Entities, func(e SharedEntity) bool { return e.Weight > 1 }) {
+		o.Weight = func(id string) int { return byName[id].Weight }
+	}
+	var err error
+	if r.bucket, err = drip.New(o); err != nil {
+		return nil, err
+	}
+	return r, r.draw(rand.New(rand.NewPCG(seed, 0)))
+}
+
+// draw makes the messages, and the limits as their providers count them.
+func (r *sharedRun) draw(rnd *rand.Rand) error {
+	o := &r.scenario.Options
+	var units, took float64
+	for _, m := range r.scenario.Messages(rnd) {
+		m.Cost = max(1, m.Cost)
+		if m.Entity < 0 || m.Entity >= len(r.names) || m.At < 0 {
+			return fmt.Errorf("a message of entity %d at %v", m.Entity, m.At)
+		}
+		operation := max(0, r.scenario.Operation(rnd)).Milliseconds()
+		r.messages = append(r.messages, sharedMessage{SharedMessage: m, operation: operation})
+		units += float64(m.Cost)
+		took += float64(operation)
+	}
+	n := max(1, float64(len(r.messages)))
+	slices.SortStableFunc(r.messages, func(a, b sharedMessage) int { return int(a.At.Milliseconds() - b.At.Milliseconds()) })
+	for _, e := range r.scenario.Entities {
+		r.scopes = append(r.scopes, newScope(limitOf(o, &e.Limit), took/n, units/n))
+	}
+	all := slices.Sorted(maps.Keys(o.Shared))
+	shared := map[string]*scope{}
+	for _, name := range all {
+		shared[name] = newScope(sharedLimitOf(o, o.Shared[name]), took/n, units/n)
+		r.scopes = append(r.scopes, shared[name])
+	}
+	flows := map[string]*flow{}
+	for i := range r.messages {
+		m := &r.messages[i]
+		within := m.Within
+		if within == nil {
+			within = all
+		}
+		key := fmt.Sprint(m.Entity, within)
+		if flows[key] == nil {
+			f := &flow{entity: m.Entity, weight: float64(max(1, r.scenario.Entities[m.Entity].Weight)), scopes: []*scope{r.scopes[m.Entity]}}
+			for _, name := range within {
+				if shared[name] == nil {
+					return fmt.Errorf("a message within %q: %w", name, drip.ErrNoShared)
+				}
+				f.scopes = append(f.scopes, shared[name])
+			}
+			for _, s := range f.scopes {
+				f.tanks = append(f.tanks, s.tanks()...)
+			}
+			flows[key] = f
+			r.flows = append(r.flows, f)
+		}
+		m.flow = flows[key]
+	}
+	return nil
+}
+
+// play lets drip decide.
+func (r *sharedRun) play() error {
+	r.now = since(0)
+	r.waiting = len(r.messages)
+	for i := range r.messages {
+		m := &r.messages[i]
+		r.events.add(since(m.At), func() { r.ask(m, drip.Ticket{}, false) })
+	}
+	r.events.addEnd(since(0), r.measure)
+	for range 4 * mostEvents {
+		e, ok := r.events.next()
+		if !ok || r.err != nil {
+			return r.err
+		}
+		if err := r.scenario.Context.Err(); err != nil {
+			return err
+		}
+		for _, s := range r.scopes[len(r.names):] {
+			if s.tokens != nil {
+				s.tokens.use.used += s.tokens.rate * float64(e.at-r.now) * float64(s.underWay) / float64(s.concurrency)
+			}
+		}
+		r.now = e.at
+		e.do()
+	}
+	return errors.New("it does not end")
+}
+
+// ask does what drip says. A copy is a message that has come back a second time.
+func (r *sharedRun) ask(m *sharedMessage, t drip.Ticket, isCopy bool) {
+	if o := r.scenario.Outage; r.now >= since(o.From) && r.now < since(o.To) {
+		r.events.add(since(o.To)+r.rnd.Int64N(2000), func() { r.ask(m, t, isCopy) })
+		return
+	}
+	if !isCopy {
+		if m.asks == 0 {
+			m.flow.backlog += float64(m.Cost)
+		}
+		m.asks++
+	}
+	a, err := r.bucket.Admit(context.Background(), r.names[m.Entity], drip.Request{Cost: m.Cost, Ticket: t, Within: m.Within, Urgent: m.Urgent})
+	r.answers = append(r.answers, a.Delay)
+	if err != nil {
+		r.err = err
+	} else if a.Delay == 0 {
+		r.start(m, a, isCopy)
+	} else {
+		r.postpone(m, a, isCopy)
+	}
+}
+
+func (r *sharedRun) postpone(m *sharedMessage, a drip.Admission, isCopy bool) {
+	s, t := r.scenario, a.Ticket
+	late := func() int64 { return r.now + (a.Delay + max(0, s.Late(r.rnd))).Milliseconds() }
+	if s.LostTickets > 0 && r.rnd.Float64() < s.LostTickets {
+		t = drip.Ticket{}
+	}
+	r.events.add(late(), func() { r.ask(m, t, isCopy) })
+	if s.Duplicates > 0 && !isCopy && r.rnd.Float64() < s.Duplicates {
+		r.events.add(late(), func() { r.ask(m, t, true) })
+	}
+}
+
+func (r *sharedRun) start(m *sharedMessage, a drip.Admission, isCopy bool) {
+	if !isCopy {
+		m.started = r.now
+		m.flow.backlog -= float64(m.Cost)
+		r.waiting--
+	}
+	for _, s := range m.flow.scopes {
+		if !s.begin(r.now, float64(m.Cost)) {
+			r.over++
+		}
+	}
+	travel := int64(0)
+	if r.scenario.Travel > 0 {
+		travel = r.rnd.Int64N(r.scenario.Travel.Milliseconds() + 1)
+	}
+	r.count(m, r.now+travel)
+	r.events.addEnd(r.now+travel+m.operation, func() {
+		for _, s := range m.flow.scopes {
+			s.underWay--
+		}
+		if err := r.bucket.Settle(context.Background(), r.names[m.Entity], a.Lease, m.Cost); err != nil {
+			r.err = err
+		}
+	})
+}
+
+// count has the providers count a call that reaches them at a time.
+func (r *sharedRun) count(m *sharedMessage, at int64) {
+	providers := slices.Concat(r.counting[m.Entity], r.counting[len(r.names)])
+	if len(providers) == 0 {
+		return
+	}
+	r.events.add(at, func() {
+		var within []Provider
+		for _, p := range providers {
+			if p.Begin(at, m.Cost) {
+				within = append(within, p)
+			}
+		}
+		if len(within) < len(providers) {
+			r.over++
+		}
+		r.events.addEnd(at+m.operation, func() {
+			for _, p := range within {
+				p.End(at, r.now, m.Cost, m.Cost)
+			}
+		})
+	})
+}
+
+// measure reads the meters of shared limits, each second.
+func (r *sharedRun) measure() {
+	for _, s := range r.scopes[len(r.names):] {
+		for _, t := range s.tanks() {
+			if grain := t.grain(); r.now%grain == 0 {
+				r.read(t, grain)
+			}
+		}
+	}
+	if r.waiting > 0 {
+		r.events.addEnd(r.now+1000, r.measure)
+	}
+}
+
+func (r *sharedRun) read(t *tank, grain int64) {
+	m := &t.use
+	if m.enough {
+		m.spent += m.used - m.before
+		m.could += t.brings(grain)
+		m.many++
+	}
+	m.before = m.used
+	for _, s := range r.scopes {
+		for _, t := range s.tanks() {
+			t.refresh(r.now)
+			t.room = min(t.left+t.rate*float64((r.now+grain-1)/t.interval-r.now/t.interval), t.brings(grain))
+		}
+	}
+	fill(r.flows)
+	given := 0.0
+	for _, f := range r.flows {
+		if slices.Contains(f.tanks, t) {
+			given += f.given
+		}
+	}
+	o := r.scenario.Outage
+	closed := o.To > 0 && r.now+grain > since(o.From) && r.now < since(o.To)+1000
+	m.enough = given >= 0.998*t.brings(grain) && !closed
+}

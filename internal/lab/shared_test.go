@@ -1,0 +1,213 @@
+package lab
+
+import (
+	"cmp"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/drip-go/drip"
+)
+
+// A shared limit that is far from short changes no answer, whatever the intervals of both.
+func TestSharedFarFromShort(t *testing.T) {
+	for name, own := range map[string]drip.Options{
+		"own 1 s":    {Size: 40, RefreshRate: 2, Concurrency: plenty},
+		"own 500 ms": {Size: 38, RefreshRate: 1, RefreshInterval: 500 * time.Millisecond, Concurrency: plenty},
+		"own 10 s":   {Size: 20, RefreshRate: 20, RefreshInterval: 10 * time.Second, Concurrency: plenty},
+	} {
+		alone := mustPlay(t, own)
+		for shared, limit := range map[string]drip.Limit{
+			"1 s":        {Size: 5000},
+			"10 s":       {Size: 5000, RefreshRate: 2000, RefreshInterval: 10 * time.Second},
+			"1 min":      {Size: 24_000, RefreshRate: 12_000, RefreshInterval: time.Minute},
+			"concurrent": {Concurrency: plenty},
+		} {
+			own.Shared = map[string]drip.Limit{"app": limit}
+			if got := mustPlay(t, own); !slices.Equal(got, alone) {
+				n := 0
+				for n < min(len(got), len(alone)) && got[n] == alone[n] {
+					n++
+				}
+				t.Errorf("%s, shared %s: answer %d is %v, without it %v", name, shared, n, got[n], alone[n])
+			}
+		}
+	}
+}
+
+// mustPlay is the answers to sales, none of which comes while so much runs that the shared limits are short.
+func mustPlay(t *testing.T, o drip.Options) []time.Duration {
+	t.Helper()
+	r, err := newSharedRun(&SharedScenario{Options: o, Entities: entities(100), Messages: sales, Operation: Fixed(50 * time.Millisecond)}, 1)
+	if err == nil {
+		err = r.play()
+	}
+	if err != nil || r.over > 0 {
+		t.Fatalf("%v; %d over the limit", err, r.over)
+	}
+	return r.answers
+}
+
+// goals are what a scenario has to reach. Zero fields are those of all.
+type goals struct {
+	mean     float64 // postponements a message
+	p99      int
+	use      float64
+	makespan float64 // of the optimum's
+	watched  float64 // the p99 of the waits, of the optimum's
+	wait     time.Duration
+	urgent   time.Duration
+	jain     float64
+	weights  float64
+}
+
+func (g goals) orOf(all goals) goals {
+	return goals{
+		cmp.Or(g.mean, all.mean), cmp.Or(g.p99, all.p99), cmp.Or(g.use, all.use), cmp.Or(g.makespan, all.makespan), cmp.Or(g.watched, all.watched),
+		cmp.Or(g.wait, all.wait), cmp.Or(g.urgent, all.urgent), cmp.Or(g.jain, all.jain), cmp.Or(g.weights, all.weights),
+	}
+}
+
+// Each scenario reaches its goals with each seed, and no provider refuses a call.
+func TestSharedScenarios(t *testing.T) {
+	all := goals{mean: 1.6, p99: 5, use: 0.98, makespan: 1.08, urgent: 1600 * time.Millisecond, jain: 0.95, weights: 0.1}
+	own := map[string]goals{
+		"shops-by-shop": {mean: 2},
+		"shops-100ms":   {mean: 2, makespan: 1.4},
+		"big":           {wait: 2 * time.Second},
+		"two-big":       {wait: 2 * time.Second, jain: 0.94},
+		"doubled-100ms": {jain: 0.88},
+		"zipf":          {watched: 1.6, jain: 0.7},
+		"zipf-by-shop":  {mean: 2, watched: 1.6, jain: 0.7},
+		"endpoints":     {use: 0.96, watched: 1.1},
+		"endpoints-own": {use: 0.91, makespan: 1.1, watched: 1.1},
+		"weights":       {weights: 0.4}, // the lightest get 1.4 of their share at first
+		"outage":        {mean: 3, p99: 6, use: 0.97, jain: 0.94},
+		"five-at-once":  {mean: 3, p99: 8, use: 0.75, makespan: math.Inf(1)},
+		"doubling":      {mean: 1.7, jain: 0.75, watched: 1.1},
+	}
+	for _, s := range SharedScenarios() {
+		t.Run(s.Name, func(t *testing.T) {
+			t.Parallel()
+			want := own[s.Name].orOf(all)
+			for seed := range uint64(3) {
+				got, err := RunShared(s, seed)
+				if err != nil {
+					t.Fatal(err)
+				}
+				check := func(what string, value, most float64) {
+					if most != 0 && value > most {
+						t.Errorf("seed %d: %s %.3f, want at most %.3f", seed, what, value, most)
+					}
+				}
+				check("calls over the limit", float64(got.OverLimit), 0.5)
+				check("messages left", float64(got.Messages-got.Done), 0.5)
+				check("postponements", got.Redeliveries.Mean, want.mean)
+				check("p99 of postponements", float64(got.Redeliveries.P99), float64(want.p99))
+				check("unused", 1-got.Use, 1-want.use)
+				check("makespan", got.Makespan.Seconds()/got.Fluid.Seconds(), want.makespan)
+				check("p99 of waits", got.Watched.P99.Seconds()/got.FluidWatched.P99.Seconds(), want.watched)
+				check("p99 of waits in s", got.Watched.P99.Seconds(), want.wait.Seconds())
+				check("p99 of urgent waits in s", got.Urgent.P99.Seconds(), want.urgent.Seconds())
+				check("unfairness", 1-got.Jain, 1-want.jain)
+				check("error of weights", got.Weights, want.weights)
+				if got.Messages > 20_000 {
+					break
+				}
+			}
+		})
+	}
+}
+
+// Random loads keep the limits, lose nothing, and most of them reach the goals.
+func TestRandomShared(t *testing.T) {
+	var means, p99s, unused, makespans []float64
+	for seed := range uint64(60) {
+		got, err := RunShared(RandomShared(seed), seed)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got.OverLimit > 0 || got.Done < got.Messages {
+			t.Errorf("%s: %d calls over the limit, %d of %d messages ran", got.Scenario.Name, got.OverLimit, got.Done, got.Messages)
+		}
+		means = append(means, got.Redeliveries.Mean)
+		p99s = append(p99s, float64(got.Redeliveries.P99))
+		makespans = append(makespans, got.Makespan.Seconds()/got.Fluid.Seconds())
+		if !math.IsNaN(got.Use) {
+			unused = append(unused, 1-got.Use)
+		}
+	}
+	for _, c := range []struct {
+		what              string
+		values            []float64
+		median, p90, most float64
+	}{
+		{"postponements", means, 1.4, 1.9, 2.5}, {"p99 of postponements", p99s, 3, 5, 10}, {"unused", unused, 0.02, 0.2, 0.35}, {"makespan", makespans, 1.03, 1.2, 1.6},
+	} {
+		median, p90, most := quantile(c.values, 0.5), quantile(c.values, 0.9), quantile(c.values, 1)
+		t.Logf("%s: median %.2f, p90 %.2f, most %.2f", c.what, median, p90, most)
+		if median > c.median || p90 > c.p90 || most > c.most {
+			t.Errorf("%s: median %.2f, p90 %.2f, most %.2f; want at most %v, %v, %v", c.what, median, p90, most, c.median, c.p90, c.most)
+		}
+	}
+}
+
+// The providers find a call over a window, and one too many under way.
+func TestScopeCounts(t *testing.T) {
+	s := newScope(limit{windows: []window{{size: 3, rate: 2, interval: 1000}}, concurrency: 4}, 50, 1)
+	for _, call := range []struct {
+		at     time.Duration
+		within bool
+	}{{0, true}, {0, true}, {999 * time.Millisecond, true}, {time.Second, true}, {5 * time.Second, false}, {6 * time.Second, false}} {
+		if got := s.begin(since(call.at), 1); got != call.within {
+			t.Errorf("a call at %v is within: %v, want %v", call.at, got, call.within)
+		}
+	}
+	s.underWay = 0
+	for n, within := range []bool{true, true, true, false} {
+		if got := s.begin(since(time.Minute), 1); got != within {
+			t.Errorf("call %d after a minute is within: %v, want %v", n, got, within)
+		}
+	}
+}
+
+// The optimum divides 4 a second by the weights 1 and 3. When the second is through, the first has all of it.
+func TestFluid(t *testing.T) {
+	r, err := newSharedRun(&SharedScenario{
+		Options:  app(100, 100, 4),
+		Entities: []SharedEntity{{}, {Weight: 3}},
+		Messages: func(r *rand.Rand) []SharedMessage { return backlog(r, inTurn, 0, 0, 60, 60) }, Operation: Fixed(0),
+	}, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := newFluid(r) // the second: 3 at once, and 57 at 3 a second; all: 4 at once, and 116 at 4 a second
+	if got, want := []float64{f.done[1], f.done[0], f.makespan}, []float64{19.1, 29.1, 29.1}; math.Abs(got[0]-want[0]) > 0.2 || math.Abs(got[1]-want[1]) > 0.2 || got[2] != got[1] {
+		t.Errorf("they are through at %v s, want %v", got, want)
+	}
+}
+
+// A scenario that cannot be played is refused, and says why.
+func TestSharedErrors(t *testing.T) {
+	good := SharedScenarios()[0]
+	for want, spoil := range map[string]func(s *SharedScenario){
+		"required":        func(s *SharedScenario) { s.Entities = nil },
+		"Size":            func(s *SharedScenario) { s.Options.Size = -1 },
+		"entity 30":       func(s *SharedScenario) { s.Entities = s.Entities[:30]; s.Messages = only(SharedMessage{Entity: 30}) },
+		"no such shared":  func(s *SharedScenario) { s.Messages = only(SharedMessage{Within: []string{"none"}}) },
+		"more than a win": func(s *SharedScenario) { s.Messages = only(SharedMessage{Cost: 41}) },
+	} {
+		s := good
+		spoil(&s)
+		if _, err := RunShared(s, 1); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("the error is %v, want %q in it", err, want)
+		}
+	}
+}
+
+func only(m SharedMessage) func(*rand.Rand) []SharedMessage {
+	return func(*rand.Rand) []SharedMessage { return []SharedMessage{m} }
+}

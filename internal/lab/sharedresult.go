@@ -1,0 +1,216 @@
+package lab
+
+import (
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"strings"
+	"time"
+)
+
+// SharedResult is what came of a SharedScenario. A measure that means nothing there is NaN.
+type SharedResult struct {
+	Scenario SharedScenario
+
+	// Messages have arrived, and Done have started.
+	Messages, Done int
+
+	// OverLimit is the number of calls that a provider found to be over its limit.
+	OverLimit int
+
+	// Redeliveries of a message are its postponements.
+	Redeliveries Redeliveries
+
+	// Use is the part of a shared limit that was used, in those seconds that begin with enough waiting for all of it; of
+	// several limits the one that was used least. Seconds in which one is short count only if they are at least 10.
+	Use float64
+
+	// Makespan is the time from Begin to the last start, and Fluid the same of the optimum.
+	Makespan, Fluid time.Duration
+
+	// Watched is the waits of the messages that are watched, FluidWatched the same of the optimum, and Urgent the waits of
+	// those that are urgent.
+	Watched, FluidWatched, Urgent SharedWait
+
+	// Jain is the index of fairness over spans of 60 s: what entities were served as a part of what the optimum serves them,
+	// for those that wait all the time; 1 is fair. It is the median of the spans, and JainLeast the least.
+	Jain, JainLeast float64
+
+	// Weights is by how much the share of those of one weight was off, until the first entity is through at best.
+	Weights float64
+
+	// Report is the same as that of Run, of Admit and the optimum.
+	Report Report
+
+	// LateP99 is how much later than at best entities were through, as a part of their time at best: what 99 % do not exceed.
+	LateP99 float64
+}
+
+// SharedWait is the median of waits, and what 99 % do not exceed.
+type SharedWait struct{ P50, P99 time.Duration }
+
+const jainSpan = 60 // s
+
+func (r *sharedRun) result(best *fluid) SharedResult {
+	res := SharedResult{
+		Scenario: *r.scenario, Messages: len(r.messages), OverLimit: r.over, Use: r.use(),
+		Fluid: seconds(best.makespan), FluidWatched: waits(best.watched),
+	}
+	done, served := make([]float64, len(r.names)), make([][]float64, len(r.names))
+	var posts []int64
+	var watched, urgent []float64
+	for i := range r.messages {
+		m := &r.messages[i]
+		if m.started == 0 {
+			continue
+		}
+		at := float64(m.started-since(0)) / 1000
+		res.Done++
+		res.Makespan = max(res.Makespan, seconds(at))
+		posts = append(posts, int64(m.asks-1))
+		if m.Watched {
+			watched = append(watched, at-m.At.Seconds())
+		}
+		if m.Urgent {
+			urgent = append(urgent, at-m.At.Seconds())
+		}
+		done[m.Entity] = max(done[m.Entity], at)
+		addTo(&served[m.Entity], int(at/jainSpan), float64(m.Cost))
+	}
+	if len(posts) > 0 {
+		mean, p99, most := spread(posts)
+		res.Redeliveries = Redeliveries{mean, int(p99), int(most)}
+	}
+	res.Watched, res.Urgent = waits(watched), waits(urgent)
+	var late []float64
+	for i := range done {
+		if best.done[i] > 0 {
+			late = append(late, (done[i]-best.done[i])/max(5, best.done[i]-best.first[i]))
+		}
+	}
+	res.LateP99 = quantile(late, .99)
+	indices := jain(done, served, best)
+	res.Jain, res.JainLeast = quantile(indices, .5), quantile(indices, 0)
+	res.Weights = r.weights(best)
+	return res
+}
+
+// use is that of the shared limit that was used least.
+func (r *sharedRun) use() float64 {
+	use := math.NaN()
+	for _, s := range r.scopes[len(r.names):] {
+		for _, t := range s.tanks() {
+			if t.use.many >= 10 && !(t.use.spent/t.use.could >= use) {
+				use = t.use.spent / t.use.could
+			}
+		}
+	}
+	return use
+}
+
+// jain is the index of each span, of the entities that wait from its beginning to its end.
+func jain(done []float64, served [][]float64, best *fluid) (indices []float64) {
+	for k := 0; float64(k+1)*jainSpan <= best.makespan; k++ {
+		from, to := float64(k)*jainSpan, float64(k+1)*jainSpan
+		var n, sum, squares float64
+		for i := range done {
+			if best.first[i] > from || min(done[i], best.done[i]) < to || best.served[i][k] < 2 {
+				continue
+			}
+			x := 0.0
+			if k < len(served[i]) {
+				x = served[i][k] / best.served[i][k]
+			}
+			n, sum, squares = n+1, sum+x, squares+x*x
+		}
+		if n >= 2 && squares > 0 {
+			indices = append(indices, sum*sum/(n*squares))
+		}
+	}
+	return indices
+}
+
+// weights is NaN if all weigh the same.
+func (r *sharedRun) weights(best *fluid) float64 {
+	weigh := func(entity int) int { return max(1, r.scenario.Entities[entity].Weight) }
+	weight, served := map[int]float64{}, map[int]float64{} // of all that weigh so much
+	var weightOfAll, servedToAll float64
+	for i := range r.names {
+		weight[weigh(i)] += float64(weigh(i))
+		weightOfAll += float64(weigh(i))
+	}
+	if len(weight) < 2 {
+		return math.NaN()
+	}
+	until := seconds(slices.Min(best.done)).Milliseconds()
+	for i := range r.messages {
+		if m := &r.messages[i]; m.started > 0 && m.started-since(0) < until {
+			served[weigh(m.Entity)] += float64(m.Cost)
+			servedToAll += float64(m.Cost)
+		}
+	}
+	off := 0.0
+	for w, n := range weight {
+		off = max(off, math.Abs(served[w]/servedToAll*weightOfAll/n-1))
+	}
+	return off
+}
+
+func waits(s []float64) SharedWait {
+	if len(s) == 0 {
+		return SharedWait{}
+	}
+	return SharedWait{seconds(quantile(s, .5)), seconds(quantile(s, .99))}
+}
+
+func seconds(s float64) time.Duration { return time.Duration(math.Round(s*1000)) * time.Millisecond }
+
+// quantile is NaN if there are no values.
+func quantile(values []float64, q float64) float64 {
+	if len(values) == 0 {
+		return math.NaN()
+	}
+	slices.Sort(values)
+	return values[min(len(values)-1, int(q*float64(len(values))))]
+}
+
+// WriteSharedTable writes results as a table in Markdown, a row each.
+func WriteSharedTable(w io.Writer, results ...SharedResult) error {
+	var b strings.Builder
+	b.WriteString("| scenario | postponements: mean, p99, most | used | makespan: s, of the optimum's | watched wait: p50, p99; at best | urgent wait: p50, p99 | Jain | late | over the limit |\n")
+	b.WriteString("|---|---|---|---|---|---|---|---|---|\n")
+	for _, r := range results {
+		watched, urgent := "", ""
+		if r.Watched != (SharedWait{}) {
+			watched = fmt.Sprintf("%s; %s", r.Watched, r.FluidWatched)
+		}
+		if r.Urgent != (SharedWait{}) {
+			urgent = r.Urgent.String()
+		}
+		fmt.Fprintf(&b, "| %s: %s | %.2f, %d, %d | %s | %.0f, %.2f | %s | %s | %s | %s | %d |\n", r.Scenario.Name, r.Scenario.About,
+			r.Redeliveries.Mean, r.Redeliveries.P99, r.Redeliveries.Max, percent(r.Use), r.Makespan.Seconds(),
+			r.Makespan.Seconds()/r.Fluid.Seconds(), watched, urgent, number(r.Jain), percent(max(0, r.LateP99)), r.OverLimit)
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// String is the wait as "0.5, 1.0 s".
+func (w SharedWait) String() string {
+	return fmt.Sprintf("%.1f, %.1f s", w.P50.Seconds(), w.P99.Seconds())
+}
+
+func percent(part float64) string {
+	if math.IsNaN(part) {
+		return ""
+	}
+	return fmt.Sprintf("%.0f %%", 100*part)
+}
+
+func number(n float64) string {
+	if math.IsNaN(n) {
+		return ""
+	}
+	return fmt.Sprintf("%.2f", n)
+}

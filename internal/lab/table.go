@@ -1,0 +1,109 @@
+package lab
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"time"
+	"unicode/utf8"
+)
+
+// WriteTable writes the report as text of at most 80 columns: a column a policy, as long as they are four, and a line for
+// each measure.
+func (r Report) WriteTable(w io.Writer) error {
+	var b strings.Builder
+	title := r.Scenario.Name
+	if r.Scenario.About != "" {
+		title += ": " + r.Scenario.About
+	}
+	b.WriteString(wrap(title, 80))
+	rows := [][]string{{""}, {"messages handled"},
+		{"postponements, mean"}, {"  99 % have at most"}, {"  most"}, {"asked in hand, mean"},
+		{"used of " + r.Binding}, {"makespan"},
+		{"wait, mean"}, {"  99 % wait at most"}, {"  longest"},
+		{"overtaken"}, {"calls over the limit"},
+	}
+	var notes []string
+	for _, res := range r.Results {
+		done := fmt.Sprint(res.Done)
+		if res.Done < res.Messages {
+			done += fmt.Sprintf(" of %d", res.Messages)
+		}
+		if res.GaveUp {
+			done += "*"
+			notes = append(notes, fmt.Sprintf("* %s was given up after %d events: the messages that are left were postponed again and again.", res.Policy, mostEvents))
+		}
+		for i, cell := range []string{
+			res.Policy,
+			done,
+			fmt.Sprintf("%.2f", res.Redeliveries.Mean),
+			fmt.Sprint(res.Redeliveries.P99),
+			fmt.Sprint(res.Redeliveries.Max),
+			fmt.Sprintf("%.2f", res.HeldAsks),
+			fmt.Sprintf("%.1f %%", 100*res.Utilisation),
+			short(res.Makespan),
+			short(res.Wait.Mean),
+			short(res.Wait.P99),
+			short(res.Wait.Max),
+			fmt.Sprint(res.Overtaken),
+			fmt.Sprint(res.OverLimit),
+		} {
+			rows[i] = append(rows[i], cell)
+		}
+	}
+	widths := make([]int, len(rows[0]))
+	for _, row := range rows {
+		for i, cell := range row {
+			widths[i] = max(widths[i], utf8.RuneCountInString(cell))
+		}
+	}
+	for _, row := range rows {
+		line := fmt.Sprintf("  %-*s", widths[0], row[0])
+		for i, cell := range row[1:] {
+			line += fmt.Sprintf("  %*s", widths[i+1], cell)
+		}
+		b.WriteString(strings.TrimRight(line, " ") + "\n")
+	}
+	for _, note := range notes {
+		b.WriteString(wrap(note, 80))
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// wrap breaks a text between words into lines of at most so many characters.
+func wrap(text string, width int) string {
+	var b strings.Builder
+	column := 0
+	for word := range strings.FieldsSeq(text) {
+		n := utf8.RuneCountInString(word)
+		switch {
+		case column == 0:
+		case column+1+n > width:
+			b.WriteByte('\n')
+			column = 0
+		default:
+			b.WriteByte(' ')
+			column++
+		}
+		b.WriteString(word)
+		column += n
+	}
+	b.WriteByte('\n')
+	return b.String()
+}
+
+// short is a duration to about three digits.
+func short(d time.Duration) string {
+	switch s := d.Seconds(); {
+	case d == 0:
+		return "0"
+	case d < time.Second:
+		return fmt.Sprintf("%d ms", d.Milliseconds())
+	case s < 99.95:
+		return strings.TrimSuffix(fmt.Sprintf("%.1f", s), ".0") + " s"
+	case s < 5999.5:
+		return fmt.Sprintf("%.1f min", s/60)
+	}
+	return fmt.Sprintf("%.1f h", d.Hours())
+}

@@ -1,0 +1,158 @@
+package main
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const root = "../.."
+
+func TestFilesAreThoseOfThePackages(t *testing.T) {
+	lines, err := difference(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(lines) > 0 {
+		t.Errorf("%s\n%s", howToUpdate, strings.Join(lines, "\n"))
+	}
+}
+
+func TestEveryIdentifierIsDocumented(t *testing.T) {
+	all, err := read(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range all {
+		for _, name := range s.bare {
+			t.Errorf("%s: %s has no doc comment", s.path, name)
+		}
+	}
+}
+
+// features are the Examples that a package must have, one for each thing that users do with it.
+var features = map[string][]string{
+	".": {
+		"", "New", "Bucket_Admit", "Bucket_Settle", "Bucket_Cancel", "Bucket_Renew", "Bucket_GetDelay", "Bucket_GetDelayAt",
+		"Bucket_Throttled", "Bucket_Pause", "Bucket_Reset", "Bucket_Inspect", "Options_windows", "Options_limits", "Options_shared",
+		"Request_deadline", "SharedID", "ParseTicket", "Shadow",
+	},
+	"adapters/amqp10":    {""},
+	"adapters/asynq":     {"", "Headers"},
+	"adapters/jetstream": {""},
+	"adapters/river":     {""},
+	"adapters/sqs":       {""},
+	"consumer": {
+		"", "New", "Options_request", "Limit", "LimitRequests", "OpenDelayQueues", "Throttled", "ThrottledShared", "Later", "Permanent",
+		"OperationOf", "TraceHeaders",
+	},
+	"decision": {"Limits_Apply"},
+	"limiter":  {"", "Limiter_Do", "Limiter_TryConsume", "Limiter_ConsumeTimeout", "Limiter_SetLimit", "Options_storage"},
+	"page":     {"Handler", "Options_allow"},
+	"provider": {
+		"Presets", "Preset_Limit", "Preset_Options", "Limit", "Options", "Read", "Status_Rules", "Transport", "Follower", "RetryAfter",
+		"Rule_UnmarshalJSON",
+	},
+	"queues":              {"Broker"},
+	"queues/rabbitmq":     {"New", "Broker_Look", "Broker_Requeue"},
+	"simulate":            {"Read", "Parse", "Scenario_Run", "Report_WriteTable"},
+	"storage":             {"Storage", "Open", "Register", "Lister"},
+	"storage/memory":      {""},
+	"storage/postgres":    {"", "SchemaSQL"},
+	"storage/redis":       {"", "New"},
+	"storage/storagetest": {"Run", "Compare", "Keeps"},
+	"telemetry":           {"New", "New_shadow", "Storage"},
+	"worker":              {"Worker_Do", "Outcome", "ThrottledShared", "OperationOf", "ParseNote", "Drain"},
+	"workertest":          {"Run", "Benchmark"},
+}
+
+func TestEveryFeatureHasAnExample(t *testing.T) {
+	all, err := read(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	for _, s := range all {
+		n += len(s.examples)
+		if len(s.examples) == 0 {
+			t.Errorf("%s has no Example", s.path)
+		}
+		if features[s.path] == nil {
+			t.Errorf("no feature of %s is named here", s.path)
+		}
+		for _, name := range features[s.path] {
+			if !slices.Contains(s.examples, name) {
+				t.Errorf("%s has no Example%s", s.path, name)
+			}
+		}
+	}
+	t.Logf("%d Examples in %d packages", n, len(all))
+}
+
+func TestCompare(t *testing.T) {
+	lost, added := compare([]string{"const A", "func B()", "func C()"}, []string{"const A", "func B(int)", "func C()", "var D error"})
+	if !slices.Equal(lost, []string{"func B()"}) || !slices.Equal(added, []string{"func B(int)", "var D error"}) {
+		t.Errorf("lost %q, added %q", lost, added)
+	}
+}
+
+func TestRead(t *testing.T) {
+	s, err := readPackage("testdata/shapes")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{
+		"const Limit = 3", "const Off Kind", "const On Kind",
+		"field Point.X int", "field Point.Y int",
+		"func (p *Point) Move(dx int) error", "func NewPoint() *Point",
+		"interface method Mover.Move(dx int) error",
+		"type Kind int", "type Mover interface", "type Point struct", "type Point has unexported members", "type Set[T comparable] map[T]bool",
+		"var ErrNone error",
+	}
+	slices.Sort(want)
+	if !slices.Equal(s.lines, want) {
+		t.Errorf("got\n%s\nwant\n%s", strings.Join(s.lines, "\n"), strings.Join(want, "\n"))
+	}
+	if !slices.Equal(s.bare, []string{"ErrNone", "Point.Y"}) {
+		t.Errorf("without a comment: %q", s.bare)
+	}
+	if s.names != 9 || s.methods != 2 || s.fields != 2 {
+		t.Errorf("%d names, %d methods, %d fields", s.names, s.methods, s.fields)
+	}
+}
+
+// A name that is gone since a tag is printed, and a new one is not.
+func TestPrintLost(t *testing.T) {
+	t.Chdir(t.TempDir())
+	run := func(args ...string) {
+		t.Helper()
+		if _, err := git(append([]string{"-c", "user.name=a", "-c", "user.email=a@b"}, args...)...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write := func(text string) {
+		t.Helper()
+		if err := errors.Join(os.MkdirAll(folder, 0o777), os.WriteFile(filepath.Join(folder, "drip.txt"), []byte(text), 0o666)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("func A()\nfunc B()\n")
+	run("init", "-q")
+	run("add", ".")
+	run("commit", "-q", "-m", "one")
+	run("tag", "v1.0.0")
+	write("func A()\nfunc B()\nfunc C()\n")
+	if err := printLost("v1.0.0"); err != nil {
+		t.Errorf("with a name more: %v", err)
+	}
+	write("func A()\nfunc C()\n")
+	if err := printLost("v1.0.0"); err == nil {
+		t.Error("with a name less there is no error")
+	}
+	if err := printLost("v9.9.9"); err == nil {
+		t.Error("there is no error of a tag that is none")
+	}
+}

@@ -1,0 +1,62 @@
+package provider
+
+import (
+	"encoding/json"
+	"fmt"
+	"time"
+)
+
+// ruleJSON is a Rule as a file says it.
+type ruleJSON struct {
+	Kind      string  `json:"kind"`
+	Size      int     `json:"size"`
+	PerSecond float64 `json:"per_second,omitempty"`
+	Interval  string  `json:"interval,omitempty"`
+	Burst     int     `json:"burst,omitempty"`
+}
+
+var kindNames = map[kind]string{
+	leakyBucket: "leaky-bucket", tokenBucket: "token-bucket",
+	fixedWindow: "fixed-window", slidingWindow: "sliding-window", concurrency: "concurrency",
+}
+
+// MarshalJSON writes the rule as {"kind": "leaky-bucket", "size": 40, "per_second": 2}, or for windows
+// {"kind": "sliding-window", "size": 60, "interval": "1m0s", "burst": 6}.
+func (r Rule) MarshalJSON() ([]byte, error) {
+	j := ruleJSON{Kind: kindNames[r.kind], Size: r.n, PerSecond: r.perSecond, Burst: max(0, r.burst)}
+	if r.per != 0 {
+		j.Interval = r.per.String()
+	}
+	return json.Marshal(j)
+}
+
+// UnmarshalJSON reads what MarshalJSON writes. Its error names a kind that there is not, and what makes no sense in a rule
+// of its kind.
+func (r *Rule) UnmarshalJSON(text []byte) error {
+	var j ruleJSON
+	if err := json.Unmarshal(text, &j); err != nil {
+		return err
+	}
+	read := Rule{n: j.Size, perSecond: j.PerSecond, burst: j.Burst}
+	for k, name := range kindNames {
+		if name == j.Kind {
+			read.kind = k
+		}
+	}
+	if read.kind == 0 {
+		return fmt.Errorf("provider: there is no kind %q of rule; there are leaky-bucket, token-bucket, fixed-window, "+
+			"sliding-window and concurrency", j.Kind)
+	}
+	if j.Interval != "" {
+		per, err := time.ParseDuration(j.Interval)
+		if err != nil {
+			return fmt.Errorf("provider: interval: %q is not a duration such as 250ms or 24h", j.Interval)
+		}
+		read.per = per
+	}
+	if err := read.check(); err != nil {
+		return fmt.Errorf("provider: %s: %w", j.Kind, err)
+	}
+	*r = read
+	return nil
+}

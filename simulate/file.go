@@ -1,0 +1,344 @@
+package simulate
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/internal/lab"
+	"github.com/drip-go/drip/internal/limitjson"
+	"github.com/drip-go/drip/provider"
+)
+
+type duration = limitjson.Duration
+
+// file is a scenario as a file says it. "drip help simulate" is its documentation.
+type file struct {
+	Name      string                      `json:"name"`
+	About     string                      `json:"about"`
+	Preset    string                      `json:"preset"`
+	Limits    *limitjson.Limits           `json:"limits"`
+	Shared    map[string]limitjson.Limits `json:"shared"`
+	Providers []counter                   `json:"providers"`
+	Entities  int                         `json:"entities"`
+	Arrivals  []arrival                   `json:"arrivals"`
+	Operation spread                      `json:"operation"`
+	Cost      costs                       `json:"cost"`
+	Travel    duration                    `json:"travel"`
+	Late      spread                      `json:"late"`
+}
+
+// most is how many messages a scenario may have: more than that take minutes, and what they show is shown by fewer.
+const most = 1_000_000
+
+// scenario makes one. Files that it names are in the folder dir.
+func (f *file) scenario(dir string) (Scenario, error) {
+	fail := func(err error) (Scenario, error) { return Scenario{}, err }
+	if f.Entities < 0 || f.Entities > 100_000 {
+		return fail(fmt.Errorf("entities is %d; it must be from 1 to 100000", f.Entities))
+	}
+	if f.Travel < 0 {
+		return fail(errors.New("travel is below 0"))
+	}
+	out := Scenario{Name: f.Name, About: f.About}
+	in := &out.load
+	in.Travel, in.Entities = time.Duration(f.Travel), max(1, f.Entities)
+	var err error
+	if out.Options, err = f.options(); err != nil {
+		return fail(err)
+	}
+	if err := f.count(&out); err != nil {
+		return fail(err)
+	}
+	if in.Operation, err = f.Operation.distribution(); err != nil {
+		return fail(fmt.Errorf("operation: %w", err))
+	}
+	if in.Late, err = f.Late.distribution(); err != nil {
+		return fail(fmt.Errorf("late: %w", err))
+	}
+	if in.Costs, err = f.Cost.costs(); err != nil {
+		return fail(fmt.Errorf("cost: %w", err))
+	}
+	if f.Cost.Off > 0 && out.Options.Shared != nil {
+		return fail(errors.New("cost: off cannot be simulated with shared limits"))
+	}
+	if in.Arrivals, err = f.arrivals(dir, &in.Entities); err != nil {
+		return fail(err)
+	}
+	return out, nil
+}
+
+// options are the limits: those of the preset, or those that the file says, and the shared ones.
+func (f *file) options() (o drip.Options, err error) {
+	switch {
+	case f.Preset != "" && f.Limits != nil:
+		return o, errors.New("preset and limits: say one of them")
+	case f.Preset != "":
+		p, err := provider.Named(f.Preset)
+		if err != nil {
+			return o, err
+		}
+		if o, err = p.Options(time.Duration(f.Travel)); err != nil {
+			return o, err
+		}
+	case f.Limits != nil:
+		o = f.Limits.Options(nil)
+	}
+	for name, l := range f.Shared {
+		if o.Shared == nil {
+			o.Shared = map[string]drip.Limit{}
+		}
+		o.Shared[name] = l.Limit()
+	}
+	if _, err := drip.New(o); err != nil {
+		return o, fmt.Errorf("limits: %s", strings.TrimPrefix(err.Error(), "drip: Options."))
+	}
+	return o, nil
+}
+
+// count sets what counts the calls: the providers of the file, or the rules of the preset.
+func (f *file) count(out *Scenario) error {
+	own, shared := f.Providers, []counter(nil)
+	if f.Preset != "" {
+		p, err := provider.Named(f.Preset)
+		if err != nil {
+			return err
+		}
+		if own == nil {
+			if own, err = countersOf(p.Rules); err != nil {
+				return err
+			}
+		}
+		for _, name := range slices.Sorted(maps.Keys(p.Shared)) {
+			if _, replaced := f.Shared[name]; replaced {
+				continue
+			}
+			more, err := countersOf(p.Shared[name])
+			if err != nil {
+				return err
+			}
+			shared = append(shared, more...)
+		}
+	}
+	for i, c := range own {
+		if _, err := c.provider(); err != nil {
+			return fmt.Errorf("providers[%d]: %w", i, err)
+		}
+	}
+	out.load.Providers = func() []lab.Provider { return made(own) }
+	out.shared = func() []lab.Provider { return made(shared) }
+	return nil
+}
+
+func made(all []counter) (providers []lab.Provider) {
+	for _, c := range all {
+		p, _ := c.provider() // it was possible before
+		providers = append(providers, p)
+	}
+	return providers
+}
+
+// countersOf are rules as a file says them. A rule with a field that nothing here counts is an error.
+func countersOf(rules []provider.Rule) (all []counter, err error) {
+	text, err := json.Marshal(rules)
+	if err != nil {
+		return nil, err
+	}
+	var read []struct {
+		counter
+		Burst int `json:"burst"` // of drip's limit, not of the provider's
+	}
+	if err := limitjson.Strictly(text, &read); err != nil {
+		return nil, fmt.Errorf("the preset cannot be simulated: %w", err)
+	}
+	for _, r := range read {
+		all = append(all, r.counter)
+	}
+	return all, nil
+}
+
+// counter is a lab.Provider.
+type counter struct {
+	Kind      string   `json:"kind"`
+	Size      int      `json:"size"`
+	PerSecond float64  `json:"per_second"`
+	Interval  duration `json:"interval"`
+}
+
+func (p counter) provider() (lab.Provider, error) {
+	if p.Size < 1 {
+		return nil, fmt.Errorf("size is %d; it must be at least 1", p.Size)
+	}
+	switch p.Kind {
+	case "leaky-bucket", "token-bucket":
+		if !(p.PerSecond > 0) || p.Interval != 0 {
+			return nil, fmt.Errorf("a %s has a size and a per_second above 0", p.Kind)
+		}
+	case "fixed-window", "first-call-window", "sliding-window":
+		if p.Interval < duration(time.Millisecond) || p.PerSecond != 0 {
+			return nil, fmt.Errorf("a %s has a size and an interval of at least 1ms", p.Kind)
+		}
+	}
+	switch p.Kind {
+	case "leaky-bucket":
+		return lab.LeakyBucket(float64(p.Size), p.PerSecond), nil
+	case "token-bucket":
+		return lab.TokenBucket(float64(p.Size), p.PerSecond), nil
+	case "fixed-window":
+		return lab.FixedWindow(p.Size, time.Duration(p.Interval)), nil
+	case "first-call-window":
+		return lab.FirstCallWindow(p.Size, time.Duration(p.Interval)), nil
+	case "sliding-window":
+		return lab.SlidingWindow(p.Size, time.Duration(p.Interval)), nil
+	case "concurrency":
+		return lab.Concurrency(p.Size), nil
+	}
+	return nil, fmt.Errorf("there is no kind %q; there are leaky-bucket, token-bucket, fixed-window, first-call-window, "+
+		"sliding-window and concurrency", p.Kind)
+}
+
+// arrival is lab.Arrivals of one kind.
+type arrival struct {
+	Kind      string   `json:"kind"`
+	Count     int      `json:"count"`
+	At        duration `json:"at"`
+	PerSecond float64  `json:"per_second"`
+	From      duration `json:"from"`
+	To        duration `json:"to"`
+	File      string   `json:"file"`
+}
+
+// arrivals are all kinds together. A trace that names its entities says how many there are.
+func (f *file) arrivals(dir string, entities *int) (lab.Arrivals, error) {
+	if len(f.Arrivals) == 0 {
+		return nil, errors.New("arrivals: there are none")
+	}
+	var kinds []lab.Arrivals
+	expected := 0.0
+	for i, a := range f.Arrivals {
+		fail := func(format string, args ...any) (lab.Arrivals, error) {
+			return nil, fmt.Errorf("arrivals[%d]: %w", i, fmt.Errorf(format, args...))
+		}
+		each := 0.0 // about how many messages an entity has of this kind
+		switch a.Kind {
+		case "burst":
+			if a.Count < 1 || a.At < 0 {
+				return fail("a burst has a count of at least 1, and at is not below 0")
+			}
+			each = float64(a.Count)
+			kinds = append(kinds, lab.Burst(a.Count, time.Duration(a.At)))
+		case "steady", "poisson":
+			if !(a.PerSecond > 0) || a.From < 0 || a.To <= a.From {
+				return fail("%s arrivals have a per_second above 0, from, and to after it", a.Kind)
+			}
+			each = a.PerSecond * time.Duration(a.To-a.From).Seconds()
+			make := lab.Steady
+			if a.Kind == "poisson" {
+				make = lab.Poisson
+			}
+			kinds = append(kinds, make(a.PerSecond, time.Duration(a.From), time.Duration(a.To)))
+		case "trace":
+			if len(f.Arrivals) > 1 {
+				return fail("a trace is all that arrives")
+			}
+			t, err := readTrace(dir, a.File)
+			if err != nil {
+				return fail("%w", err)
+			}
+			if len(t) > 1 && *entities > 1 {
+				return fail("the trace names its entities, so the field entities is left out")
+			}
+			if *entities = max(*entities, len(t)); *entities == len(t) {
+				each = float64(t.messages()) / float64(len(t))
+			} else {
+				each = float64(t.messages())
+			}
+			kinds = append(kinds, t.arrivals())
+		default:
+			return fail("there is no kind %q; there are burst, steady, poisson and trace", a.Kind)
+		}
+		expected += each * float64(*entities)
+	}
+	if expected > most {
+		return nil, fmt.Errorf("arrivals: they are about %.0f messages; at most %d can be simulated", expected, most)
+	}
+	return lab.Mixed(kinds...), nil
+}
+
+// spread is a lab.Distribution: a duration, or a kind with its numbers.
+type spread struct {
+	Kind   string   `json:"kind"`
+	At     duration `json:"at"`
+	Mean   duration `json:"mean"`
+	Median duration `json:"median"`
+	Sigma  float64  `json:"sigma"`
+	AtMost duration `json:"at_most"`
+}
+
+func (s *spread) UnmarshalJSON(text []byte) error {
+	if len(text) > 0 && text[0] == '"' {
+		s.Kind = "fixed"
+		return json.Unmarshal(text, &s.At)
+	}
+	type plain spread
+	return limitjson.Strictly(text, (*plain)(s))
+}
+
+func (s *spread) distribution() (lab.Distribution, error) {
+	var d lab.Distribution
+	switch s.Kind {
+	case "", "fixed":
+		if s.At < 0 {
+			return nil, errors.New("it is below 0")
+		}
+		d = lab.Fixed(time.Duration(s.At))
+	case "exponential":
+		if s.Mean <= 0 {
+			return nil, errors.New("exponential has a mean above 0")
+		}
+		d = lab.Exponential(time.Duration(s.Mean))
+	case "log-normal":
+		if s.Median <= 0 || !(s.Sigma > 0) {
+			return nil, errors.New("log-normal has a median and a sigma above 0")
+		}
+		d = lab.LogNormal(time.Duration(s.Median), s.Sigma)
+	default:
+		return nil, fmt.Errorf("there is no kind %q; there are exponential and log-normal", s.Kind)
+	}
+	if s.AtMost > 0 {
+		d = lab.AtMost(time.Duration(s.AtMost), d)
+	}
+	return d, nil
+}
+
+// costs are lab.Costs: a number, or a range.
+type costs struct {
+	From int `json:"from"`
+	To   int `json:"to"`
+	Off  int `json:"off"`
+}
+
+func (c *costs) UnmarshalJSON(text []byte) error {
+	if len(text) > 0 && text[0] != '{' {
+		err := json.Unmarshal(text, &c.From)
+		c.To = c.From
+		return err
+	}
+	type plain costs
+	return limitjson.Strictly(text, (*plain)(c))
+}
+
+func (c costs) costs() (lab.Costs, error) {
+	switch {
+	case c == costs{}:
+		return lab.FixedCost(1), nil
+	case c.From < 1 || c.To < c.From || c.Off < 0:
+		return nil, errors.New("it is a number from 1 on, or has from, to not before it, and off not below 0")
+	}
+	return lab.UniformCost(c.From, c.To, c.Off), nil
+}

@@ -1,0 +1,129 @@
+package simulate
+
+import (
+	"cmp"
+	"encoding/csv"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/drip-go/drip/internal/lab"
+)
+
+// trace is when the messages of each entity arrived, in the order in which the entities were first seen.
+type trace [][]time.Duration
+
+func (t trace) messages() (n int) {
+	for _, times := range t {
+		n += len(times)
+	}
+	return n
+}
+
+// arrivals are those of one entity after the other: that is how a run asks for them.
+func (t trace) arrivals() lab.Arrivals {
+	next := 0
+	return func(*rand.Rand) []time.Duration {
+		times := t[next%len(t)]
+		next++
+		return slices.Clone(times)
+	}
+}
+
+// readTrace reads a CSV file: a line a message, with the time and, if there are several, the entity. A first line that has
+// no time is a header.
+func readTrace(dir, name string) (trace, error) {
+	if name == "" {
+		return nil, errors.New("a trace has a file")
+	}
+	if !filepath.IsAbs(name) {
+		name = filepath.Join(dir, name)
+	}
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	r := csv.NewReader(f)
+	r.FieldsPerRecord = -1
+	r.TrimLeadingSpace = true
+	r.Comment = '#'
+	type message struct {
+		at     time.Duration // since 1970, or since the beginning
+		entity string
+	}
+	var messages []message
+	var dates bool // the times are those of a calendar
+	for n := 0; ; n++ {
+		record, err := r.Read()
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+		at, date, err := parseTime(record[0])
+		line, _ := r.FieldPos(0)
+		switch {
+		case err != nil && n == 0:
+			continue
+		case err == nil && len(messages) > 0 && date != dates:
+			err = errors.New("some times have a date and others have none")
+		case err == nil && len(record) > 2:
+			err = errors.New("there are more than two columns, time and entity")
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%s:%d: %w", name, line, err)
+		}
+		m := message{at: at}
+		if dates = date; len(record) > 1 {
+			m.entity = record[1]
+		}
+		messages = append(messages, m)
+	}
+	if len(messages) == 0 {
+		return nil, fmt.Errorf("%s: there is no message in it", name)
+	}
+	first := slices.MinFunc(messages, func(a, b message) int { return cmp.Compare(a.at, b.at) }).at
+	var begin time.Duration
+	if dates { // a scenario begins at midnight, and so does this: windows are aligned
+		begin = first.Truncate(24 * time.Hour)
+	} else if first < 0 {
+		return nil, fmt.Errorf("%s: a time is below 0", name)
+	}
+	var t trace
+	numbers := map[string]int{}
+	for _, m := range messages {
+		i, seen := numbers[m.entity]
+		if !seen {
+			i = len(t)
+			numbers[m.entity] = i
+			t = append(t, nil)
+		}
+		t[i] = append(t[i], m.at-begin)
+	}
+	return t, nil
+}
+
+// parseTime reads a date with a time, seconds since 1970, or a duration since the beginning.
+func parseTime(text string) (at time.Duration, date bool, err error) {
+	text = strings.TrimSpace(text)
+	if t, err := time.Parse(time.RFC3339Nano, text); err == nil {
+		return time.Duration(t.UnixMilli()) * time.Millisecond, true, nil
+	}
+	if n, err := strconv.ParseFloat(text, 64); err == nil && math.Abs(n) < 1e10 && !math.IsNaN(n) {
+		return time.Duration(math.Round(n*1000)) * time.Millisecond, n >= 1e8, nil
+	}
+	if d, err := time.ParseDuration(text); err == nil {
+		return d, false, nil
+	}
+	return 0, false, fmt.Errorf("%q is not a time such as 2026-01-31T12:00:00Z, 1769860800.250 or 1m30s", text)
+}

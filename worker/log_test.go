@@ -1,0 +1,29 @@
+package worker
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/drip-go/drip"
+)
+
+// The log of a retry says the delay that the message has, as people write it, also in JSON.
+func TestRetryIsLogged(t *testing.T) {
+	var log bytes.Buffer
+	w := newWorker(t, Options[string]{
+		Limiter: newBucket(t, drip.Options{}), Attempts: 2, Logger: slog.New(slog.NewJSONHandler(&log, nil)),
+	})
+	out := w.Do(t.Context(), "shop", "", func(context.Context) error { return errors.New("failure") })
+	var line struct{ Msg, Delay string }
+	if err := json.Unmarshal(log.Bytes(), &line); err != nil {
+		t.Fatal(err, log.String())
+	}
+	if d, err := time.ParseDuration(line.Delay); err != nil || d != out.Delay || out.Delay < time.Second {
+		t.Errorf("the delay is %v, and the log says %q", out.Delay, line.Delay)
+	}
+}
