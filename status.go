@@ -136,7 +136,7 @@ type told struct {
 
 func statusOf(l *decision.Limits, e *storage.Entry, shared []decision.Shared, now int64) told {
 	s := &e.State
-	status := Status{Entity: e.Key, Time: time.UnixMilli(now), Known: s.Print != 0, Concurrency: int(l.Tokens)}
+	status := Status{Entity: e.Key, Time: time.UnixMilli(now), Known: s.Tokens != 0, Concurrency: int(l.Tokens)}
 	out := e.Out
 	for _, h := range e.Leases {
 		if h.End <= now {

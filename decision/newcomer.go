@@ -5,6 +5,7 @@ package decision
 // Their Leases in shared only need to count.
 func (l *Limits) Newcomer(s *State, out int64, shared []Shared, now int64) (a Answer, then Bound) {
 	leases := counted(out)
+	l = l.InForce(s, now)
 	a = l.newcomer(s, leases, shared, now)
 	if a.Delay > 0 && now+a.Delay > s.Closed && s.Closed > now {
 		then = l.newcomer(s, leases, shared, s.Closed).Bound

@@ -435,7 +435,7 @@ func together(calls []*batch.Call) int {
 }
 
 func equal(a, b *decision.Limits) bool {
-	return a.Print == b.Print && a.Tokens == b.Tokens && a.Guess == b.Guess && a.Lease == b.Lease && a.MaxLease == b.MaxLease &&
+	return a.Tokens == b.Tokens && a.Guess == b.Guess && a.Lease == b.Lease && a.MaxLease == b.MaxLease &&
 		a.Start == b.Start && a.FirstCome == b.FirstCome && slices.Equal(a.Windows, b.Windows)
 }
 

@@ -131,10 +131,10 @@ func (c *comparison) compareStored(next decision.State, leases *storage.Leases, 
 	if err != nil {
 		return err
 	}
-	if (rev == storage.NoRevision) != (next.Print == 0) {
+	if (rev == storage.NoRevision) != (next.Tokens == 0) {
 		return fail("revision %d of %+v", rev, next)
 	}
-	if next.Print != 0 {
+	if next.Tokens != 0 {
 		var state decision.State
 		held, err := storage.Decode(got.Data, &state)
 		if err != nil {

@@ -148,7 +148,7 @@ func (g *game) renew(all []*player, i int) {
 func (g *game) leave() {
 	for _, all := range [][]*player{g.entities, g.shared} {
 		for i, e := range all {
-			if e.state.Print != 0 && g.now >= max(e.limits.Until(&e.state), e.leases.Last()) {
+			if e.state.Tokens != 0 && g.now >= max(e.limits.Until(&e.state), e.leases.Last()) {
 				g.renew(all, i)
 			}
 		}
