@@ -67,7 +67,7 @@ func (l *Limits) derive() {
 			l.PerGrain = min(l.PerGrain, w.Rate*min(n, 1000))
 		}
 	}
-	l.Scale = l.PerGrain>>20 + 1
+	l.Scale = l.PerGrain/(1<<20) + 1
 }
 
 // grain is the number of the grain of t. Times before 1970 are in the first.

@@ -18,13 +18,13 @@ type Pinned struct {
 
 // repin does a Pin or an Unpin, before the windows are counted.
 func (s *State) repin(op *Op, now int64, a *Answer) {
-	now = max(now, s.Now)
-	a.Found = len(s.Pins) > 0 && s.Pins[0].End > now
+	t := max(now, s.Now)
+	a.Found = len(s.Pins) > 0 && s.Pins[0].End > t
 	s.unpin()
 	if op.Kind == Pin {
 		end := int64(Never)
 		if op.For > 0 {
-			end = now + op.For
+			end = t + op.For
 		}
 		s.Pins = append(s.Pins, Pinned{Limit: op.Pin, End: end})
 	}
@@ -50,19 +50,20 @@ func (s *State) pinned(shared []Shared) bool {
 
 // hold makes l and the limits in shared those that are in force. The time is that of arrive.
 func (l *Limits) hold(s *State, shared []Shared, now int64) {
+	t := now
 	if s.Tokens != 0 {
-		now = max(now, s.Now)
+		t = max(t, s.Now)
 	}
 	for i := range shared {
 		x := &shared[i]
 		if x.State.Tokens != 0 {
-			now = max(now, x.State.Now)
+			t = max(t, x.State.Now)
 		}
 	}
-	l.pin(s, now)
+	l.pin(s, t)
 	for i := range shared {
 		x := &shared[i]
-		x.Limits.pin(x.State, now)
+		x.Limits.pin(x.State, t)
 	}
 }
 

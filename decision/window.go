@@ -126,7 +126,8 @@ func (l *Limits) adopt(s *State, now int64) {
 		line := &s.Lines[i]
 		if int64(i) >= own {
 			if line.Window.Size != 0 {
-				line.Window, line.Spare, line.Taken, line.Promised = Window{}, 0, s.Now, line.Left
+				line.Left = line.Window.gain(s, line.Left, s.Now, now)
+				line.Window, line.Spare, line.Taken, line.Promised = Window{}, 0, now, line.Left
 			}
 		} else if w := &l.Windows[i]; w.Interval == line.Window.Interval {
 			least := Window{Size: min(w.Size, line.Window.Size), Rate: min(w.Rate, line.Window.Rate), Interval: w.Interval}

@@ -127,7 +127,7 @@ func (s slow) List(ctx context.Context, each func(storage.Entry) error) error {
 // What there was no time for is missing, and said to be.
 func TestTopShowsWhatThereWasTimeFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		some := []storage.Entry{{Key: "shop", Time: time.Now(), State: decision.State{Print: 1, Plain: 1, Now: time.Now().UnixMilli()}}}
+		some := []storage.Entry{{Key: "shop", Time: time.Now(), State: decision.State{Tokens: 1, Plain: 1, Now: time.Now().UnixMilli()}}}
 		url := share(t, slow{entries: some})
 		if got := must(t, "top", url); !strings.Contains(got, "\nThere are more, for which there was no time: see --timeout.\n") || !strings.Contains(got, "\nshop ") {
 			t.Errorf("it prints\n%s", got)

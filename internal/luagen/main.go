@@ -75,7 +75,13 @@ func generate(folder, encoding, tmpl string) (text []byte, err error) {
 		"zeros":  p.zeros,
 		"all":    p.all,
 		"ring":   func() string { n, _ := constant.Int64Val(p.value("Grains")); return fmt.Sprint(3 * n) },
-		"d":      func(typ string) string { return strings.Repeat("d", p.count(typ)) },
+		"d": func(typ string, less ...string) string { // without what stands at its end
+			n := p.count(typ)
+			for _, l := range less {
+				n -= p.count(l)
+			}
+			return strings.Repeat("d", n)
+		},
 		"bytes":  func(typ string) int { return 8 * p.count(typ) },
 		"count":  p.count,
 		"const":  p.constant,
@@ -157,9 +163,9 @@ func (p *pkg) fields(table, typ string) string {
 // table makes fields from the names of a variable.
 func (p *pkg) table(variable, typ string) string {
 	s := structOf(p.typ(typ))
-	var fields []string
-	for f := range s.Fields() {
-		fields = append(fields, f.Name()+" = "+place{of: s, prefix: variable}.field(f.Name()))
+	fields := keys(s)
+	for i, name := range fields {
+		fields[i] += " = " + variable + "_" + name
 	}
 	return strings.Join(fields, ", ")
 }
