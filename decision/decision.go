@@ -107,7 +107,7 @@ type Op struct {
 	Urgent   bool  // Admit and Cancel: it goes before what is not urgent of the entity
 	Deadline int64 // Admit: no later slot is booked; ms since 1970, 0 if there is none
 
-	Pin PinnedLimit
+	Pin *PinnedLimit // Pin: what it makes hold; it is not kept
 }
 
 // Answer is the outcome of an Op.

@@ -143,7 +143,7 @@ func (w *world) do(op decision.Op) decision.Answer {
 		}
 		w.end, w.pinned = 0, nil
 		if op.Kind == decision.Pin {
-			if w.pin, w.end = op.Pin, decision.Never; op.For > 0 {
+			if w.pin, w.end = *op.Pin, decision.Never; op.For > 0 {
 				w.end = at + op.For
 			}
 			if op.Pin.Window.Size > 0 {
@@ -330,7 +330,7 @@ func (w *world) step() {
 			w.do(decision.Op{Kind: decision.Unpin})
 			break
 		}
-		op := decision.Op{Kind: decision.Pin, For: int64(c.n(40)) * unit / 4}
+		op := decision.Op{Kind: decision.Pin, Pin: &decision.PinnedLimit{}, For: int64(c.n(40)) * unit / 4}
 		if c.n(4) > 0 {
 			op.Pin.Window = c.window()
 			if c.n(2) == 0 {

@@ -26,7 +26,7 @@ func (s *State) repin(op *Op, now int64, a *Answer) {
 		if op.For > 0 {
 			end = t + op.For
 		}
-		s.Pins = append(s.Pins, Pinned{Limit: op.Pin, End: end})
+		s.Pins = append(s.Pins, Pinned{Limit: *op.Pin, End: end})
 	}
 }
 

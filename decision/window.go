@@ -85,8 +85,11 @@ const remembered = 31 * 86_400_000
 
 // changed tells whether the windows are not those of the last decision.
 func (l *Limits) changed(s *State) bool {
-	own := l.own(s)
-	changed := int64(len(s.Lines)) < own || own < int64(len(l.Windows)) && s.Pins[0].Line != own+1
+	changed := len(s.Lines) < len(l.Windows)
+	if len(s.Pins) > 0 {
+		own := l.own(s)
+		changed = changed || own < int64(len(l.Windows)) && s.Pins[0].Line != own+1
+	}
 	for i := range s.Lines {
 		line := &s.Lines[i]
 		if i < len(l.Windows) {

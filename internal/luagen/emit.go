@@ -79,7 +79,7 @@ func (p place) field(name string) string {
 // flat lists all numbers and bools of the struct.
 func (p place) flat() (names []string) {
 	for f := range p.of.Fields() {
-		if isExternal(f.Type()) {
+		if isExternal(f.Type()) || isPointer(f.Type()) {
 			continue
 		}
 		switch t := f.Type().Underlying().(type) {
@@ -116,6 +116,9 @@ func zeros(t types.Type) (codes []string) {
 	switch u := t.Underlying().(type) {
 	case *types.Struct:
 		for f := range u.Fields() {
+			if isPointer(f.Type()) { // nothing of its own
+				continue
+			}
 			codes = append(codes, zeros(f.Type())...)
 		}
 		return codes

@@ -75,13 +75,7 @@ func generate(folder, encoding, tmpl string) (text []byte, err error) {
 		"zeros":  p.zeros,
 		"all":    p.all,
 		"ring":   func() string { n, _ := constant.Int64Val(p.value("Grains")); return fmt.Sprint(3 * n) },
-		"d": func(typ string, less ...string) string { // without what stands at its end
-			n := p.count(typ)
-			for _, l := range less {
-				n -= p.count(l)
-			}
-			return strings.Repeat("d", n)
-		},
+		"d":      func(typ string) string { return strings.Repeat("d", p.count(typ)) },
 		"bytes":  func(typ string) int { return 8 * p.count(typ) },
 		"count":  p.count,
 		"const":  p.constant,

@@ -571,11 +571,12 @@ end
 local answers = {}
 for i = first_op, #ARGV do
   local op = ARGV[i]
-  local op_Kind, op_Now, op_Cost, op_For, op_Ticket_Slot, op_Ticket_Number, op_Ticket_Again, op_Ticket_Cost, op_Lease_ID, op_Lease_Begin, op_Lease_End, op_Lease_Cost, op_Urgent, op_Deadline, op_Pin_Window_Size, op_Pin_Window_Rate, op_Pin_Window_Interval, op_Pin_Tokens, op_Pin_Raise = 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, false, 0, 0, 0, 0, 0, 0
+  local op_Kind, op_Now, op_Cost, op_For, op_Ticket_Slot, op_Ticket_Number, op_Ticket_Again, op_Ticket_Cost, op_Lease_ID, op_Lease_Begin, op_Lease_End, op_Lease_Cost, op_Urgent, op_Deadline = 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, false, 0
+  local op_Pin_Window_Size, op_Pin_Window_Rate, op_Pin_Window_Interval, op_Pin_Tokens, op_Pin_Raise
   if #op == 1 then
     op_Kind, op_Now, op_Cost = string.byte(op), -9223372036854775808, 1
   else
-    op_Kind, op_Now, op_Cost, op_For, op_Ticket_Slot, op_Ticket_Number, op_Ticket_Again, op_Ticket_Cost, op_Lease_ID, op_Lease_Begin, op_Lease_End, op_Lease_Cost, op_Urgent, op_Deadline, op_Pin_Window_Size, op_Pin_Window_Rate, op_Pin_Window_Interval, op_Pin_Tokens, op_Pin_Raise = unpack(#op == 152 and '<ddddddddddddddddddd' or '<dddddddddddddd', op)
+    op_Kind, op_Now, op_Cost, op_For, op_Ticket_Slot, op_Ticket_Number, op_Ticket_Again, op_Ticket_Cost, op_Lease_ID, op_Lease_Begin, op_Lease_End, op_Lease_Cost, op_Urgent, op_Deadline = unpack('<dddddddddddddd', op)
     op_Urgent = op_Urgent == 1
   end
   local now, taken = op_Now, s_Plain
@@ -586,6 +587,9 @@ for i = first_op, #ARGV do
 
   given()
   if op_Kind >= 10 then
+    if op_Kind == 10 then
+      op_Pin_Window_Size, op_Pin_Window_Rate, op_Pin_Window_Interval, op_Pin_Tokens, op_Pin_Raise = unpack('<ddddd', op, 112 + 1)
+    end
     local t = now > s_Now and now or s_Now
     a_Found = s_Pins_n > 0 and s_Pins[0].End > t
     do
@@ -792,16 +796,19 @@ for i = first_op, #ARGV do
         end
         local changed2 = false
         do
-          local own2 = 0
-          do
-            local n2 = l_Windows_n
-            if s_Pins_n > 0 and s_Pins[0].Limit_Window_Size > 0 then
-              n2 = n2 - 1
+          local changed3 = s_Lines_n < l_Windows_n
+          if s_Pins_n > 0 then
+            local own2 = 0
+            do
+              local n2 = l_Windows_n
+              if s_Pins_n > 0 and s_Pins[0].Limit_Window_Size > 0 then
+                n2 = n2 - 1
+              end
+              own2 = n2
             end
-            own2 = n2
+            local own3 = own2
+            changed3 = changed3 or own3 < l_Windows_n and s_Pins[0].Line ~= own3 + 1
           end
-          local own3 = own2
-          local changed3 = s_Lines_n < own3 or own3 < l_Windows_n and s_Pins[0].Line ~= own3 + 1
           for i2 = 0, s_Lines_n - 1 do
             local line2 = s_Lines[i2]
             if i2 < l_Windows_n then
@@ -1324,16 +1331,19 @@ for i = first_op, #ARGV do
             end
             local changed2 = false
             do
-              local own2 = 0
-              do
-                local n2 = x2.Limits_Windows_n
-                if x2.State_Pins_n > 0 and x2.State_Pins[0].Limit_Window_Size > 0 then
-                  n2 = n2 - 1
+              local changed3 = x2.State_Lines_n < x2.Limits_Windows_n
+              if x2.State_Pins_n > 0 then
+                local own2 = 0
+                do
+                  local n2 = x2.Limits_Windows_n
+                  if x2.State_Pins_n > 0 and x2.State_Pins[0].Limit_Window_Size > 0 then
+                    n2 = n2 - 1
+                  end
+                  own2 = n2
                 end
-                own2 = n2
+                local own3 = own2
+                changed3 = changed3 or own3 < x2.Limits_Windows_n and x2.State_Pins[0].Line ~= own3 + 1
               end
-              local own3 = own2
-              local changed3 = x2.State_Lines_n < own3 or own3 < x2.Limits_Windows_n and x2.State_Pins[0].Line ~= own3 + 1
               for i3 = 0, x2.State_Lines_n - 1 do
                 local line2 = x2.State_Lines[i3]
                 if i3 < x2.Limits_Windows_n then

@@ -218,9 +218,9 @@ func (c *comparison) op(rnd *rand.Rand, now int64) decision.Op {
 
 // pin makes a Pin or an Unpin.
 func (c *comparison) pin(rnd *rand.Rand, now int64) decision.Op {
-	op, w := decision.Op{Kind: decision.Pin, Now: now}, randomLimits(rnd).Windows[0]
+	op, w := decision.Op{Kind: decision.Pin, Now: now, Pin: &decision.PinnedLimit{}}, randomLimits(rnd).Windows[0]
 	if rnd.IntN(3) == 0 {
-		op.Kind = decision.Unpin
+		op.Kind, op.Pin = decision.Unpin, nil
 		return op
 	}
 	if rnd.IntN(2) == 0 {

@@ -156,7 +156,7 @@ func packLimits(l *decision.Limits) string {
 // most operations are is the Kind alone.
 func packOp(o *decision.Op) string {
 	if o.Now == decision.OwnClock && o.For == 0 && !o.Urgent && o.Deadline == 0 && o.Ticket == (decision.Ticket{}) && o.Lease == (decision.Lease{}) &&
-		o.Kind != decision.Pin && (o.Cost == 1 || o.Kind == decision.GetDelay || o.Kind == decision.ReturnToken) {
+		o.Pin == nil && (o.Cost == 1 || o.Kind == decision.GetDelay || o.Kind == decision.ReturnToken) {
 		return kinds[o.Kind : o.Kind+1]
 	}
 	t, l := &o.Ticket, &o.Lease
@@ -165,7 +165,7 @@ func packOp(o *decision.Op) string {
 		urgent = 1
 	}
 	b = appendNumbers(b, int64(o.Kind), o.Now, o.Cost, o.For, t.Slot, t.Number, t.Again, t.Cost, l.ID, l.Begin, l.End, l.Cost, urgent, o.Deadline)
-	if p := &o.Pin; o.Kind == decision.Pin {
+	if p := o.Pin; p != nil {
 		b = appendNumbers(b, p.Window.Size, p.Window.Rate, p.Window.Interval, p.Tokens, p.Raise)
 	}
 	return string(b)

@@ -213,7 +213,7 @@ func (g *game) op(e *player) decision.Op {
 			op.Cost = op.Lease.Cost
 		}
 	case dice < 81:
-		op.Kind, op.Pin = decision.Pin, decision.PinnedLimit{Tokens: g.pick(0, 0, 1, 3), Raise: g.pick(0, 0, 1)}
+		op.Kind, op.Pin = decision.Pin, &decision.PinnedLimit{Tokens: g.pick(0, 0, 1, 3), Raise: g.pick(0, 0, 1)}
 		op.For = g.pick(0, 500, 30_000)
 		if g.IntN(3) > 0 {
 			op.Pin.Window = decision.Window{Size: 1 + g.Int64N(9), Rate: 1 + g.Int64N(9), Interval: g.pick(l.Windows[0].Interval, 100, 60_000)}
