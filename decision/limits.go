@@ -114,7 +114,7 @@ func (s *State) Limits() (l Limits, known bool) {
 	return l, true
 }
 
-// InForce are the limits together with what is pinned at a time.
+// InForce are the limits together with what is pinned at a time: its window is the last. Apply does not take them.
 func (l *Limits) InForce(s *State, now int64) *Limits {
 	if len(s.Pins) > 0 {
 		l = l.copies(nil)

@@ -5,11 +5,11 @@ package decision
 // Their Leases in shared only need to count.
 func (l *Limits) Newcomer(s *State, out int64, shared []Shared, now int64) (a Answer, then Bound) {
 	leases := counted(out)
-	l = l.InForce(s, now)
 	a = l.newcomer(s, leases, shared, now)
 	if a.Delay > 0 && now+a.Delay > s.Closed && s.Closed > now {
 		then = l.newcomer(s, leases, shared, s.Closed).Bound
 	}
+	l = l.InForce(s, now)
 	l.line(s, l.advance(s, leases, now))
 	return a, then
 }
@@ -29,7 +29,8 @@ func (l *Limits) newcomer(s *State, leases Leases, shared []Shared, now int64) (
 // Counted are leases of which only the number matters.
 func Counted(out int64) Leases { return counted(out) }
 
-// Booked is about the number of units that are promised and have not run yet. s is as Newcomer leaves it.
+// Booked is about the number of units that are promised and have not run yet. l are those in force, s is as Newcomer leaves
+// it.
 func (l *Limits) Booked(s *State) int64 {
 	booked := int64(MostUnits)
 	if len(s.Calendars) > 0 {
