@@ -42,14 +42,14 @@ their code; what is left out is the default of drip.Options.
     "wait_for_token": "50ms", "lease": "1m", "max_lease": "1h"
   }
 
-windows are those after the first; a rate that is left out is the size. The storage does not hold the limits, only what is
-left of them: inspect and top need them to say when an operation would run. Nothing else does.
+windows are those after the first; a rate that is left out is the size. The storage holds the limits of each entity as of its
+last decision, so inspect, top and serve take these only to show what other limits would say.
 `,
 }
 
 const inspectHelp = `It tells what is left of each limit, which tokens are out and for how long, and until when slots are booked or the entity
-is closed. It changes nothing and asks the storage once. With --limits it also tells when a newcomer would run, and what
-keeps it from running now.
+is closed. It changes nothing and asks the storage once. It tells when a newcomer would run, and what keeps it from running now, by
+the limits of the last decision and what is pinned. A shared limit may keep it longer.
 
   drip inspect redis://localhost:6379/0 shop-1
   drip inspect env:REDIS_URL shop-1 --limits '{"size": 38, "rate": 1, "interval": "500ms"}'
@@ -71,17 +71,16 @@ than --timeout it shows what was read, and says so. The pause between two is at 
   capacity  what is left of each window
   next      when a newcomer would run, and because of what not now
 
-booked, capacity and next need --limits, which are those of all entities.
+booked, capacity and next are by the limits of the last decision, or by --limits.
 `
 
 const serveHelp = `The page shows the entities by backlog, by when the last one runs, by use and by closing, with a search; of one entity
 what binds it and until when, what is left, who holds its tokens; and, with --broker, the queues and their dead letters.
-With --limits it says when a newcomer would run.
 
 It is reached on this machine only, unless --listen says otherwise, and changes nothing, unless --write is given. There is
 no login: put a proxy with one in front of it, or mount package page in a program of your own.
 
-  drip serve env:REDIS_URL --limits shop.json
+  drip serve env:REDIS_URL
   drip serve env:REDIS_URL --broker env:AMQP_URL --queues orders,invoices --write
 `
 
@@ -104,6 +103,20 @@ is closed for longer already stays so. Nothing that is known of the entity is lo
 
 With --prefix and --all those are meant that are stored now. One that is idle, and so not stored, is not paused. It asks for
 confirmation then, or needs --yes.
+`
+
+const pinHelp = `The limit holds besides those of the consumers, in all processes, from their next decision on, and survives their restart.
+It takes the place of the pin before. What has run and who waits is not forgotten. An operation that costs more than the
+limit waits until the pin has ended.
+
+  drip pin env:REDIS_URL shop-1 --limit 5/1s --for 2h
+  drip pin env:REDIS_URL eu- --concurrency 2 --prefix
+  drip pin env:REDIS_URL shared:app --limit 100/1m
+
+It never lets more run than the consumers allow, but with --raise: then it takes the place of their concurrency, and of
+their window with the same interval. Their other windows still hold.
+
+With --prefix and --all those are meant that are stored now. It asks for confirmation then, or needs --yes.
 `
 
 const resumeHelp = `Of an entity that the provider has throttled this ends its time, too. The entity gains capacity as if it had been open
