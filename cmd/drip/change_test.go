@@ -316,7 +316,8 @@ func TestChange(t *testing.T) {
   "entity": "shop-1",
   "known": true,
   "changed": false,
-  "closed_until": "2000-01-01T00:10:00.000Z"
+  "closed_until": "2000-01-01T00:10:00.000Z",
+  "pinned_until": null
 }
 `, ""}},
 			{"resume URL shop-1", outcome{0, "shop-1: open again; it had been closed until 00:10:00.000\n", ""}},

@@ -42,14 +42,18 @@ their code; what is left out is the default of drip.Options.
     "wait_for_token": "50ms", "lease": "1m", "max_lease": "1h"
   }
 
-windows are those after the first; a rate that is left out is the size. The storage holds the limits of each entity as of its
-last decision, so inspect, top and serve take these only to show what other limits would say.
+windows are those after the first; a rate that is left out is the size.
+
+The storage holds the limits of each entity as of its last decision. inspect,
+top and serve take these only to show what other limits would say.
 `,
 }
 
 const inspectHelp = `It tells what is left of each limit, which tokens are out and for how long, and until when slots are booked or the entity
-is closed. It changes nothing and asks the storage once. It tells when a newcomer would run, and what keeps it from running now, by
-the limits of the last decision and what is pinned. A shared limit may keep it longer.
+is closed. It changes nothing and asks the storage once.
+
+It tells when a newcomer would run, and what keeps it from running now, by the
+limits of the last decision. A shared limit may keep it longer.
 
   drip inspect redis://localhost:6379/0 shop-1
   drip inspect env:REDIS_URL shop-1 --limits '{"size": 38, "rate": 1, "interval": "500ms"}'
@@ -105,18 +109,21 @@ With --prefix and --all those are meant that are stored now. One that is idle, a
 confirmation then, or needs --yes.
 `
 
-const pinHelp = `The limit holds besides those of the consumers, in all processes, from their next decision on, and survives their restart.
-It takes the place of the pin before. What has run and who waits is not forgotten. An operation that costs more than the
-limit waits until the pin has ended.
+const pinHelp = `The limit holds besides those of the consumers, in all processes, from their
+next decision on, and survives their restart. It takes the place of the pin
+before. What has run and who waits is not forgotten. An operation that costs
+more than the limit waits until the pin has ended.
 
   drip pin env:REDIS_URL shop-1 --limit 5/1s --for 2h
   drip pin env:REDIS_URL eu- --concurrency 2 --prefix
   drip pin env:REDIS_URL shared:app --limit 100/1m
 
-It never lets more run than the consumers allow, but with --raise: then it takes the place of their concurrency, and of
-their window with the same interval. Their other windows still hold.
+It never lets more run than the consumers allow. With --raise it may: it takes
+the place of their concurrency and lifts their window with the same interval.
+Their other windows still hold.
 
-With --prefix and --all those are meant that are stored now. It asks for confirmation then, or needs --yes.
+With --prefix and --all those are meant that are stored now. It asks for
+confirmation then, or needs --yes.
 `
 
 const resumeHelp = `Of an entity that the provider has throttled this ends its time, too. The entity gains capacity as if it had been open

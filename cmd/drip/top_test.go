@@ -48,15 +48,15 @@ nothing waits
 		for args, want := range map[string]string{
 			"--rows=4": `00:00:01  5 entities, 13 tokens in use, 2 waiting, 1 closed
 
-BUSIEST                                   in use  decided  takes  booked  waiting  closed  capacity  next  because of
-shop-2                                         4   1s ago      -       -    2.92s       -         -     -
-shop-0                                         4   1s ago      -       -    896ms       -         -     -
-a shop of GetDelay whose name is very l…       2   1s ago      -       -        -       -         -     -
-shop-1                                         2   1s ago      -       -        -       -         -     -
+BUSIEST                                   in use  decided  takes  booked  waiting  closed  capacity   next  because of
+shop-2                                    4 of 4   1s ago      -       8    2.92s       -    2 of 4   3.9s  booked
+shop-0                                    4 of 4   1s ago      -       3    896ms       -    2 of 4  921ms  booked
+a shop of GetDelay whose name is very l…  2 of 4   1s ago      -       0        -       -    4 of 4    now
+shop-1                                    2 of 4   1s ago      -       0        -       -    4 of 4    now
 
-LONGEST WAITING                           in use  decided  takes  booked  waiting  closed  capacity  next  because of
-shop-2                                         4   1s ago      -       -    2.92s       -         -     -
-shop-0                                         4   1s ago      -       -    896ms       -         -     -
+LONGEST WAITING                           in use  decided  takes  booked  waiting  closed  capacity   next  because of
+shop-2                                    4 of 4   1s ago      -       8    2.92s       -    2 of 4   3.9s  booked
+shop-0                                    4 of 4   1s ago      -       3    896ms       -    2 of 4  921ms  booked
 `,
 			`--rows=1 --limits={"size":4,"rate":2,"concurrency":2}`: `00:00:01  5 entities, 13 tokens in use, 2 waiting, 1 closed
 
