@@ -46,7 +46,8 @@ func (b *Bucket) Pin(ctx context.Context, entityID string, p Pin) error {
 	return nil
 }
 
-// Unpin ends what Pin began: the Options alone hold from the next decision on. Without a pin it does nothing.
+// Unpin ends what Pin began: the Options alone hold from the next decision on. What was postponed meanwhile comes back when
+// it was told to. Without a pin Unpin does nothing.
 func (b *Bucket) Unpin(ctx context.Context, entityID string) error {
 	return b.tell(ctx, "unpin", entityID, decision.Unpin, 0)
 }
