@@ -159,7 +159,7 @@ func (l *Limits) Apply(s *State, leases Leases, op *Op, now int64, a *Answer) {
 // ApplyWithin is Apply for an operation within shared limits, too. They change with s. A Settle, a Cancel and a Renew need
 // those of the Admit.
 func (l *Limits) ApplyWithin(s *State, leases Leases, shared []Shared, op *Op, now int64, a *Answer) {
-	if op.Kind >= Pin {
+	if op.Kind == Pin || op.Kind == Unpin {
 		s.repin(op, now, a)
 	}
 	if s.pinned(shared) {

@@ -1,7 +1,7 @@
 // Package page is the limits page: which entities wait, for what and until when, who holds their tokens, and what waits in
 // the queues; with actions, if they are allowed.
 //
-//	h, err := page.Handler(page.Options{Storage: storage, Limits: &limits})
+//	h, err := page.Handler(page.Options{Storage: storage})
 //	mux.Handle("/drip/", h)
 //
 // mounts it in a mux. A path in front of it needs no setting: all links are relative, so mount it at a path that ends

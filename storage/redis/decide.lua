@@ -586,7 +586,7 @@ for i = first_op, #ARGV do
   local a_Delay, a_Bound, a_Limit, a_Found, a_Late, a_Ticket_Slot, a_Ticket_Number, a_Ticket_Again, a_Ticket_Cost, a_Lease_ID, a_Lease_Begin, a_Lease_End, a_Lease_Cost = 0, 0, 0, false, false, 0, 0, 0, 0, 0, 0, 0, 0
 
   given()
-  if op_Kind >= 10 then
+  if op_Kind == 10 or op_Kind == 11 then
     if op_Kind == 10 then
       op_Pin_Window_Size, op_Pin_Window_Rate, op_Pin_Window_Interval, op_Pin_Tokens, op_Pin_Raise = unpack('<ddddd', op, 112 + 1)
     end
