@@ -68,6 +68,7 @@ end
 
 
 
+
 -- load reads an entity into locals, with the methods of its leases. save stores what they have become.
 local key, members, bytes = KEYS[1], KEYS[2], ARGV[1]
 local value = call('GET', key)
@@ -415,19 +416,11 @@ else
     leases, apart, first, last, out = '', 0, 0, 0, 0
   end
 end
-    local x, taken = {Key = id, Weight = weight, Leases = {Out = Out, Hold = Hold, Release = Release, Clear = Clear}}, s_Plain
+    local x, taken = {bytes = bytes, Key = id, Weight = weight, Leases = {Out = Out, Hold = Hold, Release = Release, Clear = Clear}}, s_Plain
     x.Limits_Windows, x.Limits_Windows_n, x.Limits_Tokens, x.Limits_Guess, x.Limits_Lease, x.Limits_MaxLease, x.Limits_FirstCome, x.Limits_Start, x.Limits_Fill, x.Limits_Grain, x.Limits_PerGrain, x.Limits_Scale = l_Windows, l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Grain, l_PerGrain, l_Scale
     x.State_Tokens, x.State_Guess, x.State_Now, x.State_Slot, x.State_Plain, x.State_LastID, x.State_Closed, x.State_Next, x.State_Head, x.State_AgainUS, x.State_Held, x.State_Ended, x.State_Saved, x.State_Lines, x.State_Lines_n, x.State_Pins, x.State_Pins_n, x.State_Flows, x.State_Flows_n, x.State_Calendars, x.State_Calendars_n = s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Ended, s_Saved, s_Lines, s_Lines_n, s_Pins, s_Pins_n, s_Flows, s_Flows_n, s_Calendars, s_Calendars_n
-    function x.given()
-      l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Grain, l_PerGrain, l_Scale = unpack('<ddddddddddd', bytes)
-l_Windows = {}
-for i = 0, l_Windows_n - 1 do
-  local w_Size, w_Rate, w_Interval = unpack('<ddd', bytes, i * 24 + 88 + 1)
-  l_Windows[i] = {Size = w_Size, Rate = w_Rate, Interval = w_Interval}
-end
-      x.Limits_Windows, x.Limits_Windows_n, x.Limits_Tokens, x.Limits_Guess, x.Limits_Lease, x.Limits_MaxLease, x.Limits_FirstCome, x.Limits_Start, x.Limits_Fill, x.Limits_Grain, x.Limits_PerGrain, x.Limits_Scale = l_Windows, l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Grain, l_PerGrain, l_Scale
-    end
     function x.save()
+      l_Windows, l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Grain, l_PerGrain, l_Scale = x.Limits_Windows, x.Limits_Windows_n, x.Limits_Tokens, x.Limits_Guess, x.Limits_Lease, x.Limits_MaxLease, x.Limits_FirstCome, x.Limits_Start, x.Limits_Fill, x.Limits_Grain, x.Limits_PerGrain, x.Limits_Scale
       s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Ended, s_Saved, s_Lines, s_Lines_n, s_Pins, s_Pins_n, s_Flows, s_Flows_n, s_Calendars, s_Calendars_n = x.State_Tokens, x.State_Guess, x.State_Now, x.State_Slot, x.State_Plain, x.State_LastID, x.State_Closed, x.State_Next, x.State_Head, x.State_AgainUS, x.State_Held, x.State_Ended, x.State_Saved, x.State_Lines, x.State_Lines_n, x.State_Pins, x.State_Pins_n, x.State_Flows, x.State_Flows_n, x.State_Calendars, x.State_Calendars_n
       if s_Plain > taken then
         ran = millis
@@ -551,23 +544,7 @@ end
   end
 end
 
--- given makes the limits those of the arguments, which hold has changed.
-local pinned = false
-local function given()
-  if pinned then
-    pinned = false
-    l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Grain, l_PerGrain, l_Scale = unpack('<ddddddddddd', bytes)
-l_Windows = {}
-for i = 0, l_Windows_n - 1 do
-  local w_Size, w_Rate, w_Interval = unpack('<ddd', bytes, i * 24 + 88 + 1)
-  l_Windows[i] = {Size = w_Size, Rate = w_Rate, Interval = w_Interval}
-end
-    for i = 0, shared_n - 1 do
-      shared[i].given()
-    end
-  end
-end
-
+local pinned = false -- hold has changed the limits
 local answers = {}
 for i = first_op, #ARGV do
   local op = ARGV[i]
@@ -585,7 +562,25 @@ for i = first_op, #ARGV do
   end
   local a_Delay, a_Bound, a_Limit, a_Found, a_Late, a_Ticket_Slot, a_Ticket_Number, a_Ticket_Again, a_Ticket_Cost, a_Lease_ID, a_Lease_Begin, a_Lease_End, a_Lease_Cost = 0, 0, 0, false, false, 0, 0, 0, 0, 0, 0, 0, 0
 
-  given()
+  if pinned then -- the limits are those of the arguments again
+    l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Grain, l_PerGrain, l_Scale = unpack('<ddddddddddd', bytes)
+l_Windows = {}
+for i = 0, l_Windows_n - 1 do
+  local w_Size, w_Rate, w_Interval = unpack('<ddd', bytes, i * 24 + 88 + 1)
+  l_Windows[i] = {Size = w_Size, Rate = w_Rate, Interval = w_Interval}
+end
+    for i = 0, shared_n - 1 do
+      local x, bytes = shared[i], shared[i].bytes
+      local l_Windows, l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Grain, l_PerGrain, l_Scale
+      l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Grain, l_PerGrain, l_Scale = unpack('<ddddddddddd', bytes)
+l_Windows = {}
+for i = 0, l_Windows_n - 1 do
+  local w_Size, w_Rate, w_Interval = unpack('<ddd', bytes, i * 24 + 88 + 1)
+  l_Windows[i] = {Size = w_Size, Rate = w_Rate, Interval = w_Interval}
+end
+      x.Limits_Windows, x.Limits_Windows_n, x.Limits_Tokens, x.Limits_Guess, x.Limits_Lease, x.Limits_MaxLease, x.Limits_FirstCome, x.Limits_Start, x.Limits_Fill, x.Limits_Grain, x.Limits_PerGrain, x.Limits_Scale = l_Windows, l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Grain, l_PerGrain, l_Scale
+    end
+  end
   if op_Kind == 10 or op_Kind == 11 then
     if op_Kind == 10 then
       op_Pin_Window_Size, op_Pin_Window_Rate, op_Pin_Window_Interval, op_Pin_Tokens, op_Pin_Raise = unpack('<ddddd', op, 112 + 1)
@@ -2698,20 +2693,20 @@ for i = first_op, #ARGV do
                 local x2 = t + 1
                 if x2 > max2 then max2 = x2 end
                 local slot = max2
-                local again = 0
+                local again2 = 0
                 if not v_fresh and op_Ticket_Slot > t then
                   slot = v_at > op_Ticket_Slot and v_at or op_Ticket_Slot
                 elseif not v_fresh then
                   local max3 = s_AgainUS
                   local x3 = (t > s_Closed and t or s_Closed) * 1000
                   if x3 > max3 then max3 = x3 end
-                  again = max3
+                  again2 = max3
                   if v_bound == 2 then
-                    local min2 = again + v_again
+                    local min2 = again2 + v_again
                     if 9007199254740991 < min2 then min2 = 9007199254740991 end
-                    again = min2
+                    again2 = min2
                   end
-                  local x4 = (again - again % 1000) / 1000
+                  local x4 = (again2 - again2 % 1000) / 1000
                   if x4 > slot then slot = x4 end
                 end
                 if v_bound == 2 and not op_Urgent then
@@ -4000,7 +3995,25 @@ for i = first_op, #ARGV do
   end
 end
 
-given()
+if pinned then -- the limits are those of the arguments again
+    l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Grain, l_PerGrain, l_Scale = unpack('<ddddddddddd', bytes)
+l_Windows = {}
+for i = 0, l_Windows_n - 1 do
+  local w_Size, w_Rate, w_Interval = unpack('<ddd', bytes, i * 24 + 88 + 1)
+  l_Windows[i] = {Size = w_Size, Rate = w_Rate, Interval = w_Interval}
+end
+    for i = 0, shared_n - 1 do
+      local x, bytes = shared[i], shared[i].bytes
+      local l_Windows, l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Grain, l_PerGrain, l_Scale
+      l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Grain, l_PerGrain, l_Scale = unpack('<ddddddddddd', bytes)
+l_Windows = {}
+for i = 0, l_Windows_n - 1 do
+  local w_Size, w_Rate, w_Interval = unpack('<ddd', bytes, i * 24 + 88 + 1)
+  l_Windows[i] = {Size = w_Size, Rate = w_Rate, Interval = w_Interval}
+end
+      x.Limits_Windows, x.Limits_Windows_n, x.Limits_Tokens, x.Limits_Guess, x.Limits_Lease, x.Limits_MaxLease, x.Limits_FirstCome, x.Limits_Start, x.Limits_Fill, x.Limits_Grain, x.Limits_PerGrain, x.Limits_Scale = l_Windows, l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Grain, l_PerGrain, l_Scale
+    end
+  end
 if s_Tokens ~= 0 then -- else there is nothing to know
   -- Until is for an entity whose plain tokens are back.
 local till, tokens = 0, s_Plain
