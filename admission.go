@@ -298,15 +298,19 @@ func (b *Bucket) Resume(ctx context.Context, entityID string) error {
 	return b.tell(ctx, "resume", entityID, decision.Resume, 0)
 }
 
-// Reset takes back all tokens and leases of the entity and forgets all its tickets. What has run stays counted. Use it
+// Reset takes back all tokens and leases of the entity and forgets all its tickets. What has run stays counted, and what is pinned stays. Use it
 // when the holders are known to be gone.
 func (b *Bucket) Reset(ctx context.Context, entityID string) error {
 	return b.tell(ctx, "reset", entityID, decision.Reset, 0)
 }
 
+// wholeMilliseconds rounds up, to at least one, so that nothing ends early.
+func wholeMilliseconds(d time.Duration) int64 {
+	return min(int64((max(d, 1)-1)/time.Millisecond)+1, decision.MostTime)
+}
+
 func (b *Bucket) tell(ctx context.Context, doing, entityID string, kind decision.Kind, d time.Duration) error {
-	up := min((max(d, 1)-1)/time.Millisecond+1, decision.MostTime) // never early
-	op, a := decision.Op{Kind: kind, For: int64(up)}, decision.Answer{}
+	op, a := decision.Op{Kind: kind, For: wholeMilliseconds(d)}, decision.Answer{}
 	if _, err := b.do(ctx, entityID, 0, &op, &a, time.Time{}); err != nil {
 		return fmt.Errorf("drip: %s %q: %w", doing, entityID, err)
 	}

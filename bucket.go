@@ -91,7 +91,8 @@ type Options struct {
 
 	// Limits returns the limit of an entity that has its own, such as a shop on a better plan. Zero fields are those
 	// of these Options. It is asked for each decision, so it should answer from memory; a change holds from the
-	// next decision on. What has run stays counted; what the entity gained since its last decision is dropped. A window is known by its place in Windows. An error of it is
+	// next decision on. What has run stays counted; what an entity has gained since its last decision is counted by the lower
+	// one of the rates, and dropped where the interval has changed. A window is known by its place in Windows. An error of it is
 	// returned, and nothing is decided. Defaults to nil: all are alike.
 	Limits func(ctx context.Context, entityID string) (Limit, error)
 

@@ -16,7 +16,7 @@ type Status struct {
 	Time   time.Time // of the storage's clock
 	Known  bool      // false if nothing is stored: the entity is idle, and full
 
-	// Windows are the limits and what is left of them, the first one in front.
+	// Windows are the limits in force and what is left of them, the first one in front; that of a Pin is the last.
 	Windows []WindowStatus
 
 	// InUse of Concurrency tokens are out. Leases are those of Admit, by their ends; the others were taken by GetDelay.
@@ -34,6 +34,10 @@ type Status struct {
 
 	// ClosedUntil is when Throttled or Pause end, zero if the entity is open.
 	ClosedUntil time.Time
+
+	// Pin is what Bucket.Pin has set, nil if nothing is pinned, and PinnedUntil when it ends: zero if Unpin does.
+	Pin         *Pin
+	PinnedUntil time.Time
 
 	// Delay is what Admit would tell a newcomer of one unit within all shared limits, and Bound what that comes from. When
 	// that is BoundClosed, Then is what the rest of the delay comes from, after ClosedUntil: BoundNone if there is none.
@@ -136,7 +140,7 @@ type told struct {
 
 func statusOf(l *decision.Limits, e *storage.Entry, shared []decision.Shared, now int64) told {
 	s := &e.State
-	status := Status{Entity: e.Key, Time: time.UnixMilli(now), Known: s.Print != 0, Concurrency: int(l.Tokens)}
+	status := Status{Entity: e.Key, Time: time.UnixMilli(now), Known: s.Tokens != 0}
 	out := e.Out
 	for _, h := range e.Leases {
 		if h.End <= now {
@@ -145,12 +149,15 @@ func statusOf(l *decision.Limits, e *storage.Entry, shared []decision.Shared, no
 		}
 		status.Leases = append(status.Leases, LeaseStatus{Age: milliseconds(max(0, now-h.ID/1024)), End: time.UnixMilli(h.End)})
 	}
+	status.Pin, status.PinnedUntil = pinOf(s, now)
 	a, then := l.Newcomer(s, out, shared, now)
+	l = l.InForce(s, now)
+	status.Concurrency = int(l.Tokens)
 	status.InUse = int(s.Plain + out)
 	status.Delay, status.Bound, status.Then = milliseconds(a.Delay), Bound(a.Bound), Bound(then)
 	for i, w := range l.Windows {
 		status.Windows = append(status.Windows, WindowStatus{
-			Window:   Window{Size: int(w.Size), RefreshRate: int(w.Rate), RefreshInterval: milliseconds(w.Interval)},
+			Window:   windowOf(w),
 			Capacity: int(s.Lines[i].Left),
 		})
 	}

@@ -45,7 +45,7 @@ func (l *Limits) lease(s *State, leases Leases, shared []Shared, cost, now int64
 func (l *Limits) arrive(s *State, leases Leases, shared []Shared, now int64) int64 {
 	for i := range shared {
 		x := &shared[i]
-		if x.State.Print != 0 {
+		if x.State.Tokens != 0 {
 			now = max(now, x.State.Now)
 		}
 	}

@@ -26,7 +26,8 @@ const Never = 1<<53 - 1
 // milliseconds since 1970.
 // Lines are those of the windows, in the order of Limits.Windows.
 type State struct {
-	Print   int64 // the Print of the limits by which Lines were counted; 0 for an entity that nobody knows
+	Tokens  int64 // those of the limits of the last decision; 0 for an entity that nobody knows
+	Guess   int64 // that of those limits
 	Now     int64 // the time of Left in Lines; time does not run before it
 	Slot    int64 // the last promised slot, and the time of Promised in Lines
 	Plain   int64 // tokens that GetDelay took and nobody returned yet
@@ -39,6 +40,7 @@ type State struct {
 	Ended   int64 // the number of operations in Held
 	Saved   int64 // the average part of an estimate that comes back when it is settled, in 4096ths
 	Lines   []Line
+	Pins    []Pinned // one at most
 
 	Flows     []Flow     // of an entity: one for each shared limit it was within, and one of its own for urgent operations
 	Calendars []Calendar // of a shared limit: one
@@ -47,11 +49,12 @@ type State struct {
 // Line is the state of one window.
 // FreshFrom and StaleFrom are IDs of leases.
 type Line struct {
-	Left      int64 // the capacity that is left at State.Now; below zero it is owed
-	Promised  int64 // the capacity that is left at State.Slot after all promises
-	Spare     int64 // the part of this interval that newcomers may take although it is promised
-	Taken     int64 // the part of Spare that they took
-	Fresh     int64 // the most that leases with an ID above FreshFrom may give back
+	Window    Window // of the limits of the last decision; zero if they have it no more
+	Left      int64  // the capacity that is left at State.Now; below zero it is owed
+	Promised  int64  // the capacity that is left at State.Slot after all promises
+	Spare     int64  // the part of this interval that newcomers may take although it is promised
+	Taken     int64  // the part of Spare that they took
+	Fresh     int64  // the most that leases with an ID above FreshFrom may give back
 	FreshFrom int64
 	Stale     int64 // the most that older leases with an ID above StaleFrom may give back; others give back nothing
 	StaleFrom int64
@@ -82,8 +85,13 @@ const (
 	// Resume ends what Throttle and Pause began.
 	Resume
 	// Reset ends all leases, returns all plain tokens, forgets all tickets and opens the entity. What has run stays
-	// counted.
+	// counted, and what is pinned stays.
 	Reset
+	// Pin makes Op.Pin hold for the time For, or until Unpin if that is 0. It takes the place of the one before. It sets Found
+	// if there was one.
+	Pin
+	// Unpin ends what Pin began. It sets Found if there was anything.
+	Unpin
 )
 
 // OwnClock as an Op's Now asks the backend to decide by its own clock.
@@ -101,6 +109,8 @@ type Op struct {
 
 	Urgent   bool  // Admit and Cancel: it goes before what is not urgent of the entity
 	Deadline int64 // Admit: no later slot is booked; ms since 1970, 0 if there is none
+
+	Pin *PinnedLimit // Pin: what it makes hold; it is not kept
 }
 
 // Answer is the outcome of an Op.
@@ -155,12 +165,26 @@ func (l *Limits) Apply(s *State, leases Leases, op *Op, now int64, a *Answer) {
 // ApplyWithin is Apply for an operation within shared limits, too. They change with s. A Settle, a Cancel and a Renew need
 // those of the Admit.
 func (l *Limits) ApplyWithin(s *State, leases Leases, shared []Shared, op *Op, now int64, a *Answer) {
+	if op.Kind == Pin || op.Kind == Unpin {
+		s.repin(op, now, a)
+	}
+	if s.pinned(shared) {
+		l = l.copies(shared)
+		l.hold(s, shared, now)
+	}
+	l.apply(s, leases, shared, op, now, a)
+}
+
+// apply is ApplyWithin by the limits that are in force.
+func (l *Limits) apply(s *State, leases Leases, shared []Shared, op *Op, now int64, a *Answer) {
 	before, t := s.Now, now
-	changes := op.Kind == GetDelay || op.Kind == Admit || op.Kind == Throttle || op.Kind == Pause
+	changes := op.Kind == GetDelay || op.Kind == Admit || op.Kind == Throttle || op.Kind == Pause || op.Kind == Pin
 	if op.Kind == Settle || op.Kind == Cancel {
 		changes = s.giveBack(leases, shared, op, now, a)
 	} else if op.Kind == Resume || op.Kind == Reset {
-		changes = s.Print != 0
+		changes = s.Tokens != 0
+	} else if op.Kind == Unpin {
+		changes = a.Found
 	}
 	if op.Kind == Reset { // first: an entity without leases may be one that is forgotten
 		leases.Clear()

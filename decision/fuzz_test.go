@@ -4,6 +4,7 @@ import (
 	"flag"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/drip-go/drip/decision"
@@ -86,7 +87,10 @@ type world struct {
 	floor  int64              // when the backend forgot the entity: its clock runs on
 	limits [2]decision.Limits // the second is given once in a while
 	which  int
-	print  int64
+	counts []decision.Window // by which the state was counted last, without the pinned one
+	pin    decision.PinnedLimit
+	end    int64   // of the pin; 0: nothing is pinned
+	pinned *ledger // what ran since the Pin, by the pinned window
 
 	forgotten bool // by the backend
 	tickets   []decision.Ticket
@@ -127,39 +131,106 @@ func (w *world) do(op decision.Op) decision.Answer {
 			w.fatal("a number of %+v is above 2^53", w.s)
 		}
 	}
-	if w.s.Print != 0 && w.s.Print != w.print { // counted by these limits from now on
-		if w.print == 0 || w.forgotten { // other windows are all that is known
-			w.book = newLedger(*l)
-		} else {
-			w.book.change(*l, max(w.book.now, w.now))
-		}
-		w.print = w.s.Print
+	at, ended := max(w.book.now, w.now), int64(0)
+	decides := op.Kind == decision.GetDelay || op.Kind == decision.Admit || op.Kind == decision.Throttle || op.Kind == decision.Pause || op.Kind == decision.Pin
+	if (decides || op.Kind == decision.Unpin || w.s.Now == at) && w.end > 0 && w.end <= at {
+		ended, w.end, w.pinned = w.end, 0, nil
 	}
-	w.forgotten = w.forgotten && w.s.Print == 0
-	b := w.book
-	b.tokens = l.Tokens
-	decides := op.Kind == decision.GetDelay || op.Kind == decision.Admit || op.Kind == decision.Throttle || op.Kind == decision.Pause
+	switch op.Kind {
+	case decision.Pin, decision.Unpin:
+		if a.Found != (w.end > 0) {
+			w.fatal("%d found a pin: %t, it ends %d", op.Kind, a.Found, w.end)
+		}
+		w.end, w.pinned = 0, nil
+		if op.Kind == decision.Pin {
+			if w.pin, w.end = *op.Pin, decision.Never; op.For > 0 {
+				w.end = at + op.For
+			}
+			if op.Pin.Window.Size > 0 {
+				w.pinned = &ledger{now: at, tokens: 1 << 60, holds: map[int64]hold{}}
+				w.pinned.change(decision.Limits{Windows: []decision.Window{op.Pin.Window}}, at)
+			}
+		}
+	}
+	given := *l
+	given.Windows, given.Tokens = w.lifted(l)
+	var counts []decision.Window
+	for i, line := range w.s.Lines {
+		if line.Window.Size > 0 && (len(w.s.Pins) == 0 || w.s.Pins[0].Line != int64(i+1)) {
+			counts = append(counts, line.Window)
+		}
+	}
+	if decides && !slices.Equal(counts, given.Windows) {
+		w.fatal("counted by %v, want %v", counts, given.Windows)
+	}
+	if known, ok := w.s.Limits(); decides && (!ok || !slices.Equal(known.Windows, l.Windows) || known.Tokens != l.Tokens) {
+		w.fatal("Limits() = %v, want %v", known, l)
+	}
+	if w.s.Tokens != 0 && !slices.Equal(counts, w.counts) { // counted by these limits from now on
+		if w.counts == nil || w.forgotten { // other windows are all that is known
+			w.book = newLedger(given)
+		} else {
+			if ended > 0 {
+				at = max(ended, w.book.eras[len(w.book.eras)-1].from)
+			}
+			w.book.change(given, at)
+		}
+		w.counts = counts
+	}
+	w.forgotten = w.forgotten && w.s.Tokens == 0
+	w.book.tokens = given.Tokens
+	w.note(w.book, op, a, decides, alive)
+	if w.pinned != nil {
+		w.note(w.pinned, op, a, decides, alive)
+	}
+	if a.Delay > 0 && op.Kind == decision.Admit {
+		w.tickets = append(w.tickets, a.Ticket)
+	}
+	if a.Lease.ID != 0 {
+		w.old = append(w.old, a.Lease)
+	}
+	return a
+}
+
+// lifted are the windows and the tokens of l with a pin that raises.
+func (w *world) lifted(l *decision.Limits) (windows []decision.Window, tokens int64) {
+	windows, tokens = slices.Clone(l.Windows), l.Tokens
+	if w.end == 0 {
+		return windows, tokens
+	}
+	if n := w.pin.Tokens; n > 0 && (n < tokens || w.pin.Raise == 1) {
+		tokens = n
+	}
+	for i, p := 0, w.pin.Window; i < len(windows) && w.pin.Raise == 1; i++ {
+		if x := &windows[i]; x.Interval == p.Interval {
+			x.Size, x.Rate = max(x.Size, p.Size), max(x.Rate, p.Rate)
+			break
+		}
+	}
+	return windows, tokens
+}
+
+// note tells a ledger of an operation, and compares its answer.
+func (w *world) note(b *ledger, op decision.Op, a decision.Answer, decides, alive bool) {
+	w.t.Helper()
 	if decides || w.s.Now == w.now && op.Kind != decision.Reset { // others may change nothing
 		b.tick(w.now)
 	}
+	_, known := b.holds[op.Lease.ID]
 	switch op.Kind {
 	case decision.GetDelay, decision.Admit:
 		switch {
 		case a.Delay < 0 || a.Delay > 0 && a.Bound == decision.BoundNone:
 			w.fatal("a delay of %d because of %d", a.Delay, a.Bound)
 		case a.Delay > 0:
-			if op.Kind == decision.Admit {
-				w.tickets = append(w.tickets, a.Ticket)
-			}
 		case op.Kind == decision.GetDelay:
 			b.plain++
 			w.must(b.ran(1))
 		default:
 			w.must(b.admitted(a.Lease))
-			w.old = append(w.old, a.Lease)
 		}
 	case decision.ReturnToken:
-		if a.Found != (b.plain > 0) {
+		if b == w.book && a.Found != (b.plain > 0) {
 			w.fatal("ReturnToken found a token: %t, %d were out", a.Found, b.plain)
 		}
 		b.plain = max(0, b.plain-1)
@@ -168,6 +239,7 @@ func (w *world) do(op decision.Op) decision.Answer {
 			w.fatal("operation %d found the lease %d: %t, want %t", op.Kind, op.Lease.ID, a.Found, alive)
 		}
 		switch {
+		case !known:
 		case !alive: // the holder knows now
 			delete(b.holds, op.Lease.ID)
 		case op.Kind == decision.Settle:
@@ -178,7 +250,6 @@ func (w *world) do(op decision.Op) decision.Answer {
 			h := b.holds[op.Lease.ID]
 			h.lease.End = a.Lease.End
 			b.holds[op.Lease.ID] = h
-			w.old = append(w.old, a.Lease)
 		}
 	case decision.Throttle:
 		b.throttle(op.For)
@@ -192,7 +263,6 @@ func (w *world) do(op decision.Op) decision.Answer {
 			b.tick(w.now)
 		}
 	}
-	return a
 }
 
 // step does something at random.
@@ -211,7 +281,7 @@ func (w *world) step() {
 	if len(w.tickets) > 0 {
 		ticket = w.tickets[len(w.tickets)-1-c.n(min(len(w.tickets), 200))]
 	}
-	switch c.n(24) {
+	switch c.n(25) {
 	case 0, 1, 2: // a newcomer
 		w.do(decision.Op{Kind: decision.Admit, Cost: cost})
 	case 3, 4, 5: // one who comes back, or again and again
@@ -255,6 +325,20 @@ func (w *world) step() {
 			w.do(decision.Op{Kind: decision.Admit, Cost: min(cost, w.limits[w.which].Most()), Ticket: ticket})
 			w.which = 1 - w.which
 		}
+	case 24: // a limit is pinned or not
+		if c.n(3) == 0 {
+			w.do(decision.Op{Kind: decision.Unpin})
+			break
+		}
+		op := decision.Op{Kind: decision.Pin, Pin: &decision.PinnedLimit{}, For: int64(c.n(40)) * unit / 4}
+		if c.n(4) > 0 {
+			op.Pin.Window = c.window()
+			if c.n(2) == 0 {
+				op.Pin.Window.Interval = unit
+			}
+		}
+		op.Pin.Tokens, op.Pin.Raise = c.of(0, 0, 1, 2, 3, 40), int64(c.n(4)/3)
+		w.do(op)
 	}
 	if c.n(8) == 0 { // through a backend
 		data := storage.Encode(&w.s, w.leases.All())
@@ -262,7 +346,10 @@ func (w *world) step() {
 		w.must(err)
 		w.leases = storage.NewLeases(held)
 	}
-	if c.n(32) == 0 && w.s.Print != 0 && max(w.limits[w.which].Until(&w.s), w.leases.Last()) <= w.now { // it forgets
+	if c.n(32) == 0 && w.s.Tokens != 0 && max(w.limits[w.which].Until(&w.s), w.leases.Last()) <= w.now { // it forgets
+		if w.end > w.now {
+			w.fatal("forgotten at %d, pinned until %d", w.now, w.end)
+		}
 		w.s, w.leases, w.floor = decision.State{}, storage.NewLeases(nil), w.now
 		w.forgotten = true
 	}

@@ -10,8 +10,7 @@ type Limits struct {
 	FirstCome int64    // 1 if what comes first runs first in a shared limit, whatever its entity; else 0
 	Start     int64    // when an entity that nobody knows began to gather capacity, empty; since 1970
 
-	Print int64 // a hash of Windows, never 0; set by Ready
-	Fill  int64 // the time after which every window is full that owes nothing; set by Ready
+	Fill int64 // the time after which every window is full that owes nothing; set by Ready
 
 	// Of a limit that entities share, set by Ready.
 	Grain    int64 // the length of a grain of the calendar: a second, or the first interval if that is longer
@@ -33,19 +32,15 @@ const (
 // Ready sets the fields that follow from the others. It returns the name of the first field that is out of range, and the
 // place of its window.
 func (l *Limits) Ready() (field string, window int) {
-	l.Print, l.Fill = 5381, 0
 	for i, w := range l.Windows {
 		for k, n := range [3]int64{w.Size, w.Rate, w.Interval} {
 			if n < 1 || n > MostUnits {
 				return [3]string{"Size", "Rate", "Interval"}[k], i
 			}
-			l.Print = (l.Print*33 ^ n ^ n>>20) & (1<<44 - 1)
 		}
-		l.Fill = max(l.Fill, min((w.Size-1)/w.Rate+2, bound/w.Interval)*w.Interval)
 	}
-	l.Print++
 	if len(l.Windows) > 0 {
-		l.share()
+		l.derive()
 	}
 	for _, f := range [6]struct {
 		name    string
@@ -61,16 +56,18 @@ func (l *Limits) Ready() (field string, window int) {
 	return "", 0
 }
 
-// share sets what a limit needs that entities share.
-func (l *Limits) share() {
-	first := max(1, min(l.Windows[0].Interval, MostTime))
-	l.Grain, l.PerGrain = max(first, 1000/first*first), MostUnits
-	for _, w := range l.Windows {
-		if n := l.Grain / max(1, w.Interval); n > 0 {
+// derive sets the fields that follow from Windows, which are in their range.
+func (l *Limits) derive() {
+	first := l.Windows[0].Interval
+	l.Fill, l.Grain, l.PerGrain = 0, max(first, 1000/first*first), MostUnits
+	for i := range l.Windows {
+		w := &l.Windows[i]
+		l.Fill = max(l.Fill, min((w.Size-1)/w.Rate+2, bound/w.Interval)*w.Interval)
+		if n := l.Grain / w.Interval; n > 0 {
 			l.PerGrain = min(l.PerGrain, w.Rate*min(n, 1000))
 		}
 	}
-	l.Scale = l.PerGrain>>20 + 1
+	l.Scale = l.PerGrain/(1<<20) + 1
 }
 
 // grain is the number of the grain of t. Times before 1970 are in the first.
@@ -85,10 +82,62 @@ func (l *Limits) Most() int64 {
 	return most
 }
 
+// Unknown are the Windows of one who decides about an entity without its limits, and of the Limits of its State then: they
+// limit nothing.
+var Unknown = Window{Size: MostUnits, Rate: MostUnits, Interval: 1}
+
+// Limits are those that the last decision was given, without what is pinned. They are ready, but they are not told all: Lease,
+// MaxLease, FirstCome and Start have no meaning. known is false if nothing was decided, or nobody has given any limits.
+func (s *State) Limits() (l Limits, known bool) {
+	l = Limits{Tokens: s.Tokens, Guess: s.Guess, Lease: 1, MaxLease: 1}
+	var pin Pinned
+	if len(s.Pins) > 0 {
+		pin = s.Pins[0]
+		l.Tokens = pin.Tokens
+	}
+	for i := range s.Lines {
+		w := s.Lines[i].Window
+		if w.Size == 0 || int64(i+1) == pin.Line {
+			continue
+		}
+		if pin.Window.Size > 0 && pin.Window.Interval == w.Interval {
+			w, pin.Window = pin.Window, Window{}
+		}
+		l.Windows = append(l.Windows, w)
+	}
+	if len(l.Windows) == 0 || l.Windows[0] == Unknown {
+		l.Windows, l.Tokens, l.Guess = []Window{Unknown}, MostUnits, 1
+		l.Ready()
+		return l, false
+	}
+	l.Ready()
+	return l, true
+}
+
+// InForce are the limits together with what is pinned at a time: its window is the last. Apply does not take them.
+func (l *Limits) InForce(s *State, now int64) *Limits {
+	if len(s.Pins) > 0 {
+		l = l.copies(nil)
+		l.hold(s, nil, now)
+	}
+	return l
+}
+
+// copies returns a copy of l that may be changed, and puts one into each of shared.
+func (l *Limits) copies(shared []Shared) *Limits {
+	for i := range shared {
+		shared[i].Limits = shared[i].Limits.copies(nil)
+	}
+	own := *l
+	own.Windows = append([]Window(nil), l.Windows...)
+	return &own
+}
+
 // Copy returns a State that shares nothing with s.
 func (s *State) Copy() State {
 	c := *s
 	c.Lines = append([]Line(nil), s.Lines...)
+	c.Pins = append([]Pinned(nil), s.Pins...)
 	c.Flows = append([]Flow(nil), s.Flows...)
 	c.Calendars = append([]Calendar(nil), s.Calendars...)
 	for i := range c.Calendars {

@@ -9,6 +9,7 @@ func (l *Limits) Newcomer(s *State, out int64, shared []Shared, now int64) (a An
 	if a.Delay > 0 && now+a.Delay > s.Closed && s.Closed > now {
 		then = l.newcomer(s, leases, shared, s.Closed).Bound
 	}
+	l = l.InForce(s, now)
 	l.line(s, l.advance(s, leases, now))
 	return a, then
 }
@@ -28,7 +29,8 @@ func (l *Limits) newcomer(s *State, leases Leases, shared []Shared, now int64) (
 // Counted are leases of which only the number matters.
 func Counted(out int64) Leases { return counted(out) }
 
-// Booked is about the number of units that are promised and have not run yet. s is as Newcomer leaves it.
+// Booked is about the number of units that are promised and have not run yet. l are those in force, s is as Newcomer leaves
+// it.
 func (l *Limits) Booked(s *State) int64 {
 	booked := int64(MostUnits)
 	if len(s.Calendars) > 0 {

@@ -128,6 +128,10 @@ func (l *Limits) reset(s *State, before, now int64) {
 		if ahead {
 			line.Left = min(line.Left, 0)
 		}
-		*line = Line{Left: line.Left, Promised: line.Left, FreshFrom: s.LastID, StaleFrom: s.LastID}
+		left, taken := line.Left, int64(0)
+		if line.Window.Size == 0 { // it is left out since now
+			taken = now
+		}
+		*line = Line{Window: line.Window, Left: left, Promised: left, Taken: taken, FreshFrom: s.LastID, StaleFrom: s.LastID}
 	}
 }

@@ -76,7 +76,7 @@ func (w *crowd) do(m *message, op decision.Op) decision.Answer {
 	}
 	e.l.ApplyWithin(&e.s, e.leases, shared, &op, w.now, &a)
 	for i, x := range books {
-		if op.Kind == decision.Admit || op.Kind == decision.GetDelay || x.s.Print != 0 && x.s.Now >= x.book.now {
+		if op.Kind == decision.Admit || op.Kind == decision.GetDelay || x.s.Tokens != 0 && x.s.Now >= x.book.now {
 			x.book.tick(x.s.Now)
 		}
 		switch op.Kind {
@@ -130,7 +130,7 @@ func (w *crowd) do(m *message, op decision.Op) decision.Answer {
 func (w *crowd) direct(x *limited, op decision.Op) {
 	var a decision.Answer
 	x.l.Apply(&x.s, x.leases, &op, w.now, &a)
-	if x.s.Print != 0 {
+	if x.s.Tokens != 0 {
 		x.book.tick(x.s.Now)
 	}
 	switch op.Kind {

@@ -44,15 +44,21 @@ func (w *Window) room(s *State, left, cost, at int64) int64 {
 
 // advance counts the windows up to now, the time of the entity, which does not run backwards. It returns that time.
 func (l *Limits) advance(s *State, leases Leases, now int64) int64 {
-	if s.Print != 0 {
+	if s.Tokens != 0 {
 		now = max(now, s.Now)
-		if s.Print == l.Print && now >= l.Until(s) && leases.Out(now) == 0 {
-			s.forget()
-		}
 	}
-	if s.Print != l.Print {
+	if len(s.Pins) > 0 && s.Pins[0].End <= now {
+		s.unpin()
+	}
+	changed := l.changed(s)
+	if s.Tokens != 0 && !changed && now >= l.Until(s) && leases.Out(now) == 0 {
+		s.forget()
+		changed = true
+	}
+	if changed {
 		l.adopt(s, now)
 	}
+	s.Tokens, s.Guess = l.Tokens, l.Guess
 	idle := s.Now < now && s.AgainUS > now*1000 && s.Plain+leases.Out(now) < l.Tokens
 	for i := range l.Windows {
 		w, line := &l.Windows[i], &s.Lines[i]
@@ -77,44 +83,81 @@ func (l *Limits) advance(s *State, leases Leases, now int64) int64 {
 // remembered is how long the Line of a window that is left out is kept after the last decision: 31 days.
 const remembered = 31 * 86_400_000
 
-// leftOut in Line.Spare marks a window that the limits do not have at the moment.
-const leftOut = -Never
+// changed tells whether the windows are not those of the last decision.
+func (l *Limits) changed(s *State) bool {
+	changed := len(s.Lines) < len(l.Windows)
+	if len(s.Pins) > 0 {
+		own := l.own(s)
+		changed = changed || own < int64(len(l.Windows)) && s.Pins[0].Line != own+1
+	}
+	for i := range s.Lines {
+		line := &s.Lines[i]
+		if i < len(l.Windows) {
+			changed = changed || line.Window != l.Windows[i]
+		} else {
+			changed = changed || line.Window.Size != 0
+		}
+	}
+	return changed
+}
 
 // forget makes s the State of an entity that nobody knows. It keeps the memory of Lines.
 func (s *State) forget() {
 	*s = State{Lines: s.Lines[:0], Flows: s.Flows[:0], Calendars: s.Calendars[:0]}
 }
 
-// adopt goes on with limits that have changed. A higher rate brings nothing for the time it was not there, and what was
-// promised means nothing any more. A window is known by its place. One that is left out keeps its Line, where Spare is leftOut,
-// Promised what was left at the time Taken, and Left takes what runs; one that is added knows nothing of what ran before.
+// adopt goes on with limits that have changed. When they did nobody knows, so until now a window brings the lower one of its
+// rates, or nothing if its interval has changed; and what was promised means nothing any more. A window is known by its place.
+// One that is left out keeps its Line, where Window is zero, Promised what was left at the time Taken, and Left takes what
+// runs; one that is added knows nothing of what ran before.
 func (l *Limits) adopt(s *State, now int64) {
-	known, from := s.Print != 0, now
+	known, from, own := s.Tokens != 0, now, l.own(s)
 	if !known {
 		from = l.Start
 	}
+	pinned := Line{FreshFrom: s.LastID, StaleFrom: s.LastID}
+	if own < int64(len(l.Windows)) {
+		pinned.Window = l.Windows[own]
+		pinned.Left = pinned.Window.Size
+		if p := &s.Pins[0]; p.Line > 0 {
+			pinned = s.Lines[p.Line-1]
+			pinned.Left = l.Windows[own].gain(s, pinned.Left, s.Now, now)
+			s.takeLine(p.Line)
+		}
+	}
 	for i := range s.Lines {
-		if line := &s.Lines[i]; i >= len(l.Windows) && line.Spare != leftOut {
-			line.Spare, line.Taken, line.Promised = leftOut, s.Now, line.Left
+		line := &s.Lines[i]
+		if int64(i) >= own {
+			if line.Window.Size != 0 {
+				line.Left = line.Window.gain(s, line.Left, s.Now, now)
+				line.Window, line.Spare, line.Taken, line.Promised = Window{}, 0, now, line.Left
+			}
+		} else if w := &l.Windows[i]; w.Interval == line.Window.Interval {
+			least := Window{Size: min(w.Size, line.Window.Size), Rate: min(w.Rate, line.Window.Rate), Interval: w.Interval}
+			since := max(w.since(s, s.Now), line.Window.since(s, s.Now))
+			line.Left = least.gain(s, min(line.Left, least.Size), since, now)
 		}
 	}
 	for i := range l.Windows {
 		w := &l.Windows[i]
-		if i >= len(s.Lines) && known {
-			s.Lines = append(s.Lines, Line{Left: w.Size, FreshFrom: s.LastID, StaleFrom: s.LastID})
+		if int64(i) == own {
+			s.putLine(own, &pinned)
+			s.Pins[0].Line = own + 1
+		} else if i >= len(s.Lines) && known {
+			s.Lines = append(s.Lines, Line{Window: *w, Left: w.Size, FreshFrom: s.LastID, StaleFrom: s.LastID})
 		} else if i >= len(s.Lines) {
-			s.Lines = append(s.Lines, Line{Left: w.gain(s, 0, from, now)})
+			s.Lines = append(s.Lines, Line{Window: *w, Left: w.gain(s, 0, from, now)})
 		}
 		line := &s.Lines[i]
-		if line.Spare == leftOut { // what ran meanwhile may have run last
+		if line.Window.Size == 0 { // what ran meanwhile may have run last
 			line.Left += w.gain(s, min(line.Promised, w.Size), line.Taken, now) - line.Promised
 			line.keep(s)
 		}
-		line.Left = min(line.Left, w.Size)
+		line.Window, line.Left = *w, min(line.Left, w.Size)
 		line.Promised, line.Spare, line.Taken = line.Left, 0, 0
 		line.clip(w, s.LastID)
 	}
-	s.Print, s.Now, s.Slot = l.Print, now, from-l.Windows[0].Interval
+	s.Now, s.Slot = now, from-l.Windows[0].Interval
 }
 
 // measure learns, at the end of an interval, what those left who had booked it. Newcomers may take as much in the next one.
@@ -162,27 +205,36 @@ func (l *Limits) line(s *State, now int64) {
 }
 
 // Until is a time from which forgetting the entity changes no answer: its windows are full, nobody holds a plain token,
-// and no slot lies ahead. While a lease is out the entity is not forgotten either.
+// no slot lies ahead, and nothing is pinned. While a lease is out the entity is not forgotten either.
 func (l *Limits) Until(s *State) int64 {
 	if s.Plain > 0 {
 		return Never
 	}
-	until := max(s.Now, s.Slot, s.Closed, s.AgainUS/1000, l.Start) + l.Fill + l.grace()
+	from := s.Now
+	lines := len(s.Lines)
+	for i := range s.Pins { // until then the windows may be slower
+		p := &s.Pins[i]
+		from = max(from, p.End)
+		if p.Line > 0 {
+			lines--
+		}
+	}
+	until := max(from, s.Slot, s.Closed, s.AgainUS/1000, l.Start) + l.Fill + l.grace()
 	for i := range s.Lines {
 		owed := -min(s.Lines[i].Left, s.Lines[i].Promised)
 		if owed > 0 && i < len(l.Windows) {
 			w := &l.Windows[i]
-			until = max(until, s.Now+min(owed/w.Rate+1, LastTime/w.Interval)*w.Interval+l.Fill)
+			until = max(until, from+min(owed/w.Rate+1, LastTime/w.Interval)*w.Interval+l.Fill)
 		}
 	}
 	for i := range s.Flows {
 		f := &s.Flows[i]
 		until = max(until, f.Until+l.Fill+l.grace())
 	}
-	if len(s.Lines) > len(l.Windows) {
+	if lines > len(l.Windows) {
 		until += remembered
 	}
-	return until
+	return min(until, Never)
 }
 
 // grace is how late a ticket may be and keep its slot: an interval and a second, for hops that are late by one interval.

@@ -15,7 +15,7 @@ var errNoAnswer = errors.New("no answer within " + storageTime.String())
 
 // A reading is what is known of a limiter at a time, by the clock that decides and by the process's.
 //
-// A storage keeps a limiter as a decision.State in which Print is mark, Slot and Held are the instant next, and Now is
+// A storage keeps a limiter as a decision.State in which Tokens is mark, Slot and Held are the instant next, and Now is
 // the time of the change. So any backend can store it and tell the time with it. It is no Bucket's state: a Bucket counts
 // whole units that come at the beginnings of intervals, and here they are fractions that come all the time.
 type reading struct {
@@ -25,7 +25,7 @@ type reading struct {
 	revision  storage.Revision
 }
 
-// mark is the Print of a limiter's state.
+// mark is the Tokens of a limiter's state.
 const mark = 1
 
 // load reads the limiter. With a storage it lets go of l.mu for the time that takes.
@@ -78,7 +78,7 @@ func (l *Limiter) store(s reading, next instant) error {
 		return nil
 	}
 	state := storage.State{
-		Data: storage.Encode(&decision.State{Print: mark, Now: s.now.ms, Slot: next.ms, Held: next.as}, nil),
+		Data: storage.Encode(&decision.State{Tokens: mark, Now: s.now.ms, Slot: next.ms, Held: next.as}, nil),
 		Now:  s.now.ms,
 		// Then all is saved that can be, and would be if the limiter was not known. Two: each is less than one too early.
 		Until: later(next, s.born).ms + l.duration.Milliseconds() + 2,

@@ -9,10 +9,12 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/drip-go/drip"
 	"github.com/drip-go/drip/internal/entities"
 	"github.com/drip-go/drip/queues"
 )
@@ -25,6 +27,8 @@ const (
 	Pause   Do = "pause"   // let nothing of an entity run for a time
 	Resume  Do = "resume"  // end what Pause, or the provider, began
 	Reset   Do = "reset"   // take back all tokens and tickets of an entity
+	Pin     Do = "pin"     // set a limit beside that of the consumers
+	Unpin   Do = "unpin"   // end what Pin began
 	Requeue Do = "requeue" // put dead letters back to be handled
 )
 
@@ -32,13 +36,16 @@ const (
 type Action struct {
 	Do Do // what is to be done
 
-	// Entity is the one that is meant by Pause, Resume and Reset. If it is empty, those are meant whose names begin with
+	// Entity is the one that is meant by all but Requeue. If it is empty, those are meant whose names begin with
 	// Prefix: all entities that are stored, if that is empty, too.
 	Entity string
 	Prefix string
 
 	// For is how long Pause lasts.
 	For time.Duration
+
+	// Pin is what Pin sets, and for how long.
+	Pin drip.Pin
 
 	// Queue is the work queue of Requeue. Letters are the IDs of the dead letters that are meant. If there are none,
 	// those are meant that were given up for Reason: all, if that is empty, too.
@@ -65,10 +72,21 @@ func (a Action) String() string {
 	default:
 		which = "all entities"
 	}
-	if a.Do == Pause {
+	switch a.Do {
+	case Pause:
 		return fmt.Sprintf("pause %s for %s", which, entities.Short(a.For))
+	case Pin:
+		return fmt.Sprintf("pin %s to %s", which, limitText(a.Pin))
 	}
 	return fmt.Sprintf("%s %s", a.Do, which)
+}
+
+// limitText is a pin and how long it holds.
+func limitText(p drip.Pin) string {
+	if p.For == 0 {
+		return entities.Limit(p) + ", until it is unpinned"
+	}
+	return entities.Limit(p) + ", for " + entities.Short(p.For)
 }
 
 // LogValue implements slog.LogValuer.
@@ -88,8 +106,11 @@ func (a Action) LogValue() slog.Value {
 	} else {
 		attrs = append(attrs, slog.String("prefix", a.Prefix))
 	}
-	if a.Do == Pause {
+	switch a.Do {
+	case Pause:
 		attrs = append(attrs, slog.Duration("for", a.For))
+	case Pin:
+		attrs = append(attrs, slog.String("limit", limitText(a.Pin)))
 	}
 	return slog.GroupValue(attrs...)
 }
@@ -106,8 +127,25 @@ func (a Action) values() url.Values {
 	set("entity", a.Entity)
 	set("queue", a.Queue)
 	set("reason", a.Reason)
-	if a.Do == Pause {
-		v.Set("for", entities.Short(a.For))
+	switch a.Do {
+	case Pause:
+		v.Set("for", a.For.String())
+	case Pin:
+		if p := a.Pin; p.Size > 0 {
+			v.Set("limit", fmt.Sprintf("%d/%s", p.RefreshRate, p.RefreshInterval))
+			if p.Size != p.RefreshRate {
+				v.Set("burst", strconv.Itoa(p.Size))
+			}
+		}
+		if a.Pin.Concurrency > 0 {
+			v.Set("concurrency", strconv.Itoa(a.Pin.Concurrency))
+		}
+		if a.Pin.For > 0 {
+			v.Set("for", a.Pin.For.String())
+		}
+		if a.Pin.Raise {
+			v.Set("raise", "yes")
+		}
 	}
 	if len(a.Letters) > 0 {
 		v["letter"] = a.Letters
@@ -126,7 +164,7 @@ func actionOf(v url.Values, names func() []string) (Action, error) {
 	a := Action{Do: Do(v.Get("do"))}
 	all := v.Get("all") == "yes"
 	switch a.Do {
-	case Pause, Resume, Reset:
+	case Pause, Resume, Reset, Pin, Unpin:
 		a.Entity, a.Prefix = v.Get("entity"), v.Get("prefix")
 		if n := given(a.Entity != "", a.Prefix != "", all); n != 1 {
 			return a, badRequest("which entities? One, those whose names begin with a prefix, or all")
@@ -149,7 +187,33 @@ func actionOf(v url.Values, names func() []string) (Action, error) {
 		}
 		a.For = d
 	}
+	if a.Do == Pin {
+		var err error
+		if a.Pin, err = pinOf(v); err != nil {
+			return a, badRequest("%w", err)
+		}
+	}
 	return a, nil
+}
+
+// pinOf reads the fields of a pin. Those that are empty are not given.
+func pinOf(v url.Values) (drip.Pin, error) {
+	var burst, concurrency int
+	var d time.Duration
+	var err error
+	for name, n := range map[string]*int{"burst": &burst, "concurrency": &concurrency} {
+		if text := strings.TrimSpace(v.Get(name)); text != "" {
+			if *n, err = strconv.Atoi(text); err != nil {
+				return drip.Pin{}, fmt.Errorf("%s is no number", name)
+			}
+		}
+	}
+	if text := strings.TrimSpace(v.Get("for")); text != "" {
+		if d, err = time.ParseDuration(text); err != nil || d <= 0 {
+			return drip.Pin{}, errors.New("for how long? A duration above 0, such as 30s, 10m or 1h30m, or none: until it is unpinned")
+		}
+	}
+	return entities.ParsePin(v.Get("limit"), burst, concurrency, d, v.Get("raise") == "yes")
 }
 
 func given(set ...bool) (n int) {
@@ -175,6 +239,9 @@ func (a Action) back() string {
 		return "dead?" + url.Values{"queue": {a.Queue}}.Encode()
 	case a.Entity != "":
 		return "entity?" + url.Values{"name": {a.Entity}}.Encode()
+	}
+	if a.Do == Pin || a.Do == Unpin {
+		return "./?by=pinned"
 	}
 	return "./?by=closed"
 }
@@ -282,6 +349,10 @@ func (p *Page) act(ctx context.Context, a Action) (said string, changed int, err
 			return e.Pause(ctx, a.For)
 		case Resume:
 			return e.Resume(ctx)
+		case Pin:
+			return e.Pin(ctx, a.Pin)
+		case Unpin:
+			return e.Unpin(ctx)
 		}
 		return e.Reset(ctx)
 	}
@@ -296,11 +367,12 @@ func (p *Page) act(ctx context.Context, a Action) (said string, changed int, err
 			return "", 0, err
 		case !done:
 			return "Nothing was changed: " + map[Do]string{
-				Pause: "it is closed for longer already.", Resume: "it was not closed.", Reset: "nothing is stored of it.",
+				Pause: "it is closed for longer already.", Resume: "it was not closed.", Reset: "nothing is stored of it.", Unpin: "nothing was pinned.",
 			}[a.Do], 0, nil
 		}
 		return map[Do]string{
 			Pause: "Paused for " + entities.Short(a.For) + ".", Resume: "Open again.", Reset: "All tokens and tickets are taken back.",
+			Pin: "Pinned to " + limitText(a.Pin) + ".", Unpin: "The limits of the consumers alone hold again.",
 		}[a.Do], 1, nil
 	}
 	names, err := entities.Names(ctx, p.o.Storage, a.Prefix)

@@ -180,6 +180,22 @@ func testBrowser(t *testing.T, b *browser.Browser, s storage.Storage) {
 		t.Errorf("%d tokens are in use after reset", n)
 	}
 
+	// A limit that is pinned.
+	one.must(one.Eval(one.ctx, `document.getElementById("limit").value = "1/1h"`, nil))
+	one.must(one.Follow(one.ctx, `button[value=pin]`))
+	one.says(".notice", "Pinned to 1 every 1h, until it is unpinned.")
+	one.says("dl", "Pinned to 1 every 1h")
+	if st := inspect("shop-07"); st.Pin == nil || st.Pin.Size != 1 {
+		t.Errorf("the pin is %+v", st.Pin)
+	}
+	two.must(two.Go(two.ctx, server.URL+"/?by=pinned"))
+	two.says("tbody tr:first-child", "shop-07", "pinned to 1 every 1h")
+	one.must(one.Follow(one.ctx, `button[value=unpin]`))
+	one.says(".notice", "The limits of the consumers alone hold again.")
+	if st := inspect("shop-07"); st.Pin != nil {
+		t.Errorf("the pin is %+v still", st.Pin)
+	}
+
 	// Many at once, without JavaScript.
 	two.must(two.Scripts(two.ctx, false))
 	two.must(two.Go(two.ctx, server.URL))

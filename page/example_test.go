@@ -8,7 +8,6 @@ import (
 	"net/http/httptest"
 	"time"
 
-	"github.com/drip-go/drip"
 	"github.com/drip-go/drip/page"
 	"github.com/drip-go/drip/queues/rabbitmq"
 	"github.com/drip-go/drip/storage"
@@ -33,10 +32,9 @@ func ExampleHandler() {
 		log.Fatal(err)
 	}
 	defer broker.Close()
-	limits := drip.Options{Size: 20, RefreshRate: 10} // as the consumers have them
 	mux := http.NewServeMux()
 	h, err := page.Handler(page.Options{
-		Storage: store, Limits: &limits, Broker: broker,
+		Storage: store, Broker: broker,
 		Allow: func(r *http.Request, a page.Action) (who string, allowed bool) {
 			who = userOf(r)
 			return who, who == "ann"

@@ -51,6 +51,7 @@ type row struct {
 	name                     string
 	inUse, booked            int
 	waiting, closed, decided int64
+	pinned                   int64 // until when, 1<<62 if only unpin ends it
 	pass                     int
 }
 
@@ -186,20 +187,25 @@ func (x *index) note(r *entities.Report, pass int) {
 		}
 		return
 	}
-	booked := 0
+	booked, pinned := 0, int64(0)
+	if r.Pin != nil {
+		if pinned = ms(r.PinnedUntil); pinned == 0 {
+			pinned = 1 << 62
+		}
+	}
 	if r.Limits {
 		booked = r.Booked
 	}
-	x.rows[r.Entity] = &row{r.Entity, r.InUse, booked, ms(r.Waiting), ms(r.ClosedUntil), ms(r.Decided), pass}
+	x.rows[r.Entity] = &row{r.Entity, r.InUse, booked, ms(r.Waiting), ms(r.ClosedUntil), ms(r.Decided), pinned, pass}
 	x.version++
 }
 
 // totals are about everything the index knows, but for shared limits.
 type totals struct {
-	Entities, InUse, Waiting, Closed int
-	Complete                         bool // everything was read once
-	Ended                            time.Time
-	Err                              error // of the last reading
+	Entities, InUse, Waiting, Closed, Pinned int
+	Complete                                 bool // everything was read once
+	Ended                                    time.Time
+	Err                                      error // of the last reading
 }
 
 // sorting is all rows in one order.
@@ -225,6 +231,9 @@ var orders = map[string]func(a, b *row) int{
 	},
 	"closed": func(a, b *row) int {
 		return cmp.Or(cmp.Compare(b.closed, a.closed), cmp.Compare(a.name, b.name))
+	},
+	"pinned": func(a, b *row) int {
+		return cmp.Or(cmp.Compare(b.pinned, a.pinned), cmp.Compare(a.name, b.name))
 	},
 	"name": func(a, b *row) int { return cmp.Compare(a.name, b.name) },
 }
@@ -281,13 +290,16 @@ func (x *index) sort(by string) *sorting {
 	x.mu.Unlock()
 	now := begin.UnixMilli()
 	for i, r := range s.rows {
-		if r.waiting > 0 && r.waiting <= now || r.closed > 0 && r.closed <= now { // which has passed since it was read
+		if r.waiting > 0 && r.waiting <= now || r.closed > 0 && r.closed <= now || r.pinned > 0 && r.pinned <= now { // which has passed since it was read
 			current := *r
 			if current.waiting <= now {
 				current.waiting, current.booked = 0, 0
 			}
 			if current.closed <= now {
 				current.closed = 0
+			}
+			if current.pinned <= now {
+				current.pinned = 0
 			}
 			r = &current
 			s.rows[i] = r
@@ -302,6 +314,9 @@ func (x *index) sort(by string) *sorting {
 		}
 		if r.closed > 0 {
 			s.totals.Closed++
+		}
+		if r.pinned > 0 {
+			s.totals.Pinned++
 		}
 	}
 	slices.SortFunc(s.rows, orders[by])

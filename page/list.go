@@ -19,7 +19,6 @@ const rows = 50
 type listBody struct {
 	totals
 	Listed bool // the storage can list
-	Limits bool
 	Query  string
 	By     string
 	Orders []link
@@ -41,9 +40,9 @@ type link struct {
 // list is all entities, fifty at a time.
 func (p *Page) list(w http.ResponseWriter, r *http.Request) error {
 	q := r.URL.Query()
-	b := listBody{Listed: p.index != nil, Limits: p.o.Limits != nil, Query: q.Get("q"), By: cmp.Or(q.Get("by"), "backlog")}
+	b := listBody{Listed: p.index != nil, Query: q.Get("q"), By: cmp.Or(q.Get("by"), "backlog")}
 	if orders[b.By] == nil {
-		return badRequest("the list can be sorted by backlog, eta, use, closed and name")
+		return badRequest("the list can be sorted by backlog, eta, use, closed, pinned and name")
 	}
 	page := 1
 	if text := q.Get("page"); text != "" {
@@ -69,7 +68,7 @@ func (p *Page) list(w http.ResponseWriter, r *http.Request) error {
 		if !b.Ended.IsZero() {
 			b.Age = entities.Short(time.Since(b.Ended).Truncate(time.Second))
 		}
-		for _, o := range []string{"backlog", "eta", "use", "closed", "name"} {
+		for _, o := range []string{"backlog", "eta", "use", "closed", "pinned", "name"} {
 			b.Orders = append(b.Orders, link{map[string]string{"eta": "ETA"}[o], address(o, 1), o == b.By})
 			if last := &b.Orders[len(b.Orders)-1]; last.Text == "" {
 				last.Text = o
@@ -143,6 +142,8 @@ type entityBody struct {
 	ClosedU   moment
 	Last      moment // the last booked slot
 	DecidedAt moment
+	Pinned    string // the limit that is pinned
+	PinnedU   moment
 	Held      []lease
 	Unheld    int // leases that are not shown
 	Track     *track
@@ -188,6 +189,9 @@ func (p *Page) body(r *entities.Report) *entityBody {
 		Report: r, Name: nameOf(r.Entity), URL: "entity?" + url.Values{"name": {r.Entity}}.Encode(), Because: r.Why(),
 		Do: "do?" + url.Values{"entity": {r.Entity}}.Encode(), Sure: "sure?" + Action{Do: Reset, Entity: r.Entity}.values().Encode(),
 		ClosedU: p.at(r.ClosedUntil, r.Time), Last: p.at(r.Waiting, r.Time), DecidedAt: p.at(r.Decided, r.Time),
+	}
+	if r.Pin != nil {
+		b.Pinned, b.PinnedU = entities.Limit(*r.Pin), p.at(r.PinnedUntil, r.Time)
 	}
 	switch {
 	case !r.ClosedUntil.IsZero():

@@ -1,7 +1,7 @@
 // Package page is the limits page: which entities wait, for what and until when, who holds their tokens, and what waits in
 // the queues; with actions, if they are allowed.
 //
-//	h, err := page.Handler(page.Options{Storage: storage, Limits: &limits})
+//	h, err := page.Handler(page.Options{Storage: storage})
 //	mux.Handle("/drip/", h)
 //
 // mounts it in a mux. A path in front of it needs no setting: all links are relative, so mount it at a path that ends
@@ -49,8 +49,9 @@ type Options struct {
 	// are no actions on entities.
 	Storage storage.Storage
 
-	// Limits are the options that the consumers' Bucket is made with; their Storage does not matter here. Defaults to nil:
-	// the page then shows what is left and who holds it, but not when a newcomer would run.
+	// Limits are the options that the consumers' Bucket is made with; their Storage does not matter here. Defaults to nil: the
+	// page then goes by the limits that are stored with each entity. It knows only from here which shared limits an entity is
+	// within, so without them it does not say how long those keep it.
 	Limits *drip.Options
 
 	// Broker is where messages wait, such as that of package queues/rabbitmq. Defaults to nil: no queues are shown.

@@ -139,15 +139,19 @@ func TestListAndEntity(t *testing.T) {
 }
 
 // A storage that has no limits to go by still shows what is left, and who holds it.
+// The limits are stored with the entity.
 func TestWithoutLimits(t *testing.T) {
 	s := memory.New()
 	admit(t, s, "shop-1", 5)
-	h := newSite(t, Options{Storage: s})
-	_, text := h.get(t, "entity?name=shop-1")
-	has(t, text, "4 in use", "5 left after the last decision", "The storage does not hold the limits")
-	if strings.Contains(text, "A newcomer runs") {
-		t.Error("nobody knows when a newcomer runs")
+	o := limits(s)
+	_, with := newSite(t, Options{Storage: s, Limits: &o}).get(t, "entity?name=shop-1")
+	_, without := newSite(t, Options{Storage: s}).get(t, "entity?name=shop-1")
+	clock := regexp.MustCompile(`[0-9]+(:[0-9.]+)+|[0-9.]+m?s( ago)?`)
+	if clock.ReplaceAllString(with, "") != clock.ReplaceAllString(without, "") || !strings.Contains(without, "A newcomer runs") {
+		t.Errorf("with the limits:\n%s\nwithout:\n%s", with, without)
 	}
+	_, text := newSite(t, Options{Storage: s}).get(t, "entity?name=shop-2")
+	has(t, text, "its limits are not known")
 }
 
 func TestPages(t *testing.T) {
@@ -218,6 +222,17 @@ func TestActions(t *testing.T) {
 		{"do=pause&all=yes&for=2h", 303, "[eu-1 eu-2 us-1]", "3 entities of 3 changed"},
 		{"do=resume&all=yes", 303, "[]", "3 entities of 3 changed"},
 		{"do=reset&entity=eu-1", 303, "[]", "All tokens and tickets are taken back."},
+		{"do=unpin&entity=eu-1", 303, "[]", "nothing was pinned"},
+		{"do=pin&entity=eu-1", 400, "[]", "nothing is pinned"},
+		{"do=pin&entity=eu-1&limit=5", 400, "[]", "no limit such as 5/1s"},
+		{"do=pin&entity=eu-1&limit=5/1s&for=-1s", 400, "[]", "for how long?"},
+		{"do=pin&entity=eu-1&concurrency=many", 400, "[]", "no number"},
+		{"do=pin&limit=1/1s", 400, "[]", "which entities?"},
+		{"do=pin&entity=eu-1&limit=1/1h&for=2h", 303, "[]", "Pinned to 1 every 1h, for 2h."},
+		{"do=unpin&entity=eu-1", 303, "[]", "The limits of the consumers alone hold again."},
+		{"do=pin&entity=eu-1&limit=1/1h&concurrency=3", 303, "[]", "to <strong>1 every 1h, 3 tokens</strong>, until it is unpinned"},
+		{"do=pin&all=yes&limit=1/1h&for=1h", 303, "[]", "3 entities of 3 changed"},
+		{"do=unpin&prefix=us-", 303, "[]", "1 entity of 1 changed"},
 	} {
 		form, err := url.ParseQuery(step.form)
 		if err != nil {
@@ -233,6 +248,9 @@ func TestActions(t *testing.T) {
 		if !strings.Contains(strings.ToLower(text), strings.ToLower(step.says)) {
 			t.Errorf("%s: it does not say %q:\n%s", step.form, step.says, text)
 		}
+	}
+	if st, err := b.Inspect(t.Context(), "eu-2"); err != nil || st.Pin == nil || st.Pin.Size != 1 || len(st.Windows) != 2 {
+		t.Errorf("%+v, %v, want a pin", st, err)
 	}
 	if st, err := b.Inspect(t.Context(), "eu-1"); err != nil || st.InUse != 0 || st.Windows[0].Capacity != 7 {
 		t.Errorf("after reset %d are in use and %d left, %v; want 0 and 7", st.InUse, st.Windows[0].Capacity, err)
@@ -255,6 +273,9 @@ func TestSure(t *testing.T) {
 	h := newSite(t, Options{Storage: s, Allow: allow})
 	_, text := h.get(t, "sure?do=pause&prefix=eu-&for=90s")
 	has(t, text, "pause all entities whose names begin with &#34;eu-&#34; for 1m30s", "That is 1 entity of 2.", `method="post" action="do?do=pause&amp;for=1m30s&amp;prefix=eu-"`)
+	_, text = h.get(t, "sure?do=pin&prefix=eu-&limit=2/1s&burst=9&for=1h&raise=yes&concurrency=4")
+	has(t, text, "pin all entities whose names begin with &#34;eu-&#34; to 9, &#43;2 every 1s, 4 tokens, also above the limits, for 1h",
+		`action="do?burst=9&amp;concurrency=4&amp;do=pin&amp;for=1h0m0s&amp;limit=2%2F1s&amp;prefix=eu-&amp;raise=yes"`)
 	_, text = h.get(t, "sure?do=reset&all=yes")
 	has(t, text, "reset all entities", `action="do?all=yes&amp;do=reset"`)
 	if status, _ := h.get(t, "sure?do=reset"); status != 400 {
@@ -339,7 +360,7 @@ func TestOtherSites(t *testing.T) {
 	}
 }
 
-// An entity whose limit nobody knows is shown without it, among the others.
+// An entity whose limit the options cannot tell is shown by what is stored, among the others.
 func TestLimitThatFails(t *testing.T) {
 	s := memory.New()
 	admit(t, s, "shop-1", 2)
@@ -358,7 +379,7 @@ func TestLimitThatFails(t *testing.T) {
 		t.Error(status)
 	}
 	_, text = h.get(t, "entity?name=shop-2")
-	has(t, text, "2 in use", "7 left after the last decision")
+	has(t, text, "2 of 4 in use", "A newcomer runs")
 }
 
 // Shared limits are in the list, with what binds entities.
@@ -399,6 +420,12 @@ func TestSharedLimits(t *testing.T) {
 		}
 		if st, err := b.Inspect(t.Context(), drip.SharedID("app")); err != nil || st.ClosedUntil.IsZero() {
 			t.Errorf("the shared limit is not closed: %+v, %v", st, err)
+		}
+		if status, at := h.post(t, url.Values{"do": {"pin"}, "entity": {drip.SharedID("app")}, "limit": {"2/1s"}}); status != 303 {
+			t.Error(status, at)
+		}
+		if st, err := b.Inspect(t.Context(), drip.SharedID("app")); err != nil || st.Pin == nil || len(st.Windows) != 2 {
+			t.Errorf("the shared limit is not pinned: %+v, %v", st, err)
 		}
 		_, text = h.get(t, "sure?do=reset&all=yes")
 		has(t, text, "That is 5 entities of 5.")

@@ -11,23 +11,32 @@ import (
 var ErrFormat = errors.New("the stored bytes are not the state of an entity")
 
 // format is the first number of an encoded state. It changes with the meaning of the others.
-const format = 3
+const format = 4
 
 // An encoded state is numbers of eight bytes, the highest first, so that Lua can read them: the format, the scalars of
-// State, how many Lines, Flows, Calendars and bytes of the Ring there are, the numbers of each of them, the ID and the End of
+// State, how many Lines, Pins, Flows, Calendars and bytes of the Ring there are, the numbers of each of them, the ID and the End of
 // each lease; and the bytes of the Ring of the Calendar.
 
 // scalars are the numbers of a State, in the order of their declaration.
-func scalars(s *decision.State) [12]*int64 {
+func scalars(s *decision.State) [13]*int64 {
 	return [...]*int64{
-		&s.Print, &s.Now, &s.Slot, &s.Plain, &s.LastID, &s.Closed, &s.Next, &s.Head, &s.AgainUS, &s.Held, &s.Ended,
+		&s.Tokens, &s.Guess, &s.Now, &s.Slot, &s.Plain, &s.LastID, &s.Closed, &s.Next, &s.Head, &s.AgainUS, &s.Held, &s.Ended,
 		&s.Saved,
 	}
 }
 
 // ofLine are the numbers of a Line, in the order of their declaration.
-func ofLine(l *decision.Line) [8]*int64 {
-	return [...]*int64{&l.Left, &l.Promised, &l.Spare, &l.Taken, &l.Fresh, &l.FreshFrom, &l.Stale, &l.StaleFrom}
+func ofLine(l *decision.Line) [11]*int64 {
+	w := &l.Window
+	return [...]*int64{&w.Size, &w.Rate, &w.Interval, &l.Left, &l.Promised, &l.Spare, &l.Taken, &l.Fresh, &l.FreshFrom, &l.Stale, &l.StaleFrom}
+}
+
+// ofPin are the numbers of a Pinned, in the order of their declaration.
+func ofPin(p *decision.Pinned) [11]*int64 {
+	l, w := &p.Limit, &p.Window
+	return [...]*int64{
+		&l.Window.Size, &l.Window.Rate, &l.Window.Interval, &l.Tokens, &l.Raise, &p.End, &p.Line, &w.Size, &w.Rate, &w.Interval, &p.Tokens,
+	}
 }
 
 // ofFlow are the numbers of a Flow, in the order of their declaration.
@@ -44,23 +53,24 @@ func ofCalendar(c *decision.Calendar) [9]*int64 {
 }
 
 const (
-	numScalars    = len([12]*int64{})
-	numOfLine     = len([8]*int64{})
+	numScalars    = len([13]*int64{})
+	numOfLine     = len([11]*int64{})
+	numOfPin      = len([11]*int64{})
 	numOfFlow     = len([13]*int64{})
 	numOfCalendar = len([9]*int64{})
-	numCounts     = 4
+	numCounts     = 5
 )
 
 // Encode returns the state of an entity and its leases as bytes. The zero State without leases is no bytes at all.
 func Encode(s *decision.State, leases []Held) []byte {
-	if s.Print == 0 && len(leases) == 0 {
+	if s.Tokens == 0 && len(leases) == 0 {
 		return nil
 	}
 	var ring []byte
 	for i := range s.Calendars {
 		ring = s.Calendars[i].Ring.Bytes()
 	}
-	numbers := 1 + numScalars + numCounts + numOfLine*len(s.Lines) + numOfFlow*len(s.Flows) + numOfCalendar*len(s.Calendars) + 2*len(leases)
+	numbers := 1 + numScalars + numCounts + numOfLine*len(s.Lines) + numOfPin*len(s.Pins) + numOfFlow*len(s.Flows) + numOfCalendar*len(s.Calendars) + 2*len(leases)
 	b := make([]byte, 0, 8*numbers+len(ring))
 	put := func(n int64) { b = binary.BigEndian.AppendUint64(b, uint64(n)) }
 	putAll := func(of []*int64) {
@@ -71,11 +81,15 @@ func Encode(s *decision.State, leases []Held) []byte {
 	put(format)
 	scalars := scalars(s)
 	putAll(scalars[:])
-	for _, n := range [numCounts]int{len(s.Lines), len(s.Flows), len(s.Calendars), len(ring)} {
+	for _, n := range [numCounts]int{len(s.Lines), len(s.Pins), len(s.Flows), len(s.Calendars), len(ring)} {
 		put(int64(n))
 	}
 	for i := range s.Lines {
 		of := ofLine(&s.Lines[i])
+		putAll(of[:])
+	}
+	for i := range s.Pins {
+		of := ofPin(&s.Pins[i])
 		putAll(of[:])
 	}
 	for i := range s.Flows {
@@ -116,22 +130,29 @@ func Decode(b []byte, s *decision.State) ([]Held, error) {
 	var read decision.State
 	scalars := scalars(&read)
 	nextAll(scalars[:])
-	lines, flows, calendars, ring := next(), next(), next(), next()
-	for _, n := range [numCounts]int64{lines, flows, calendars, ring} {
+	lines, pins, flows, calendars, ring := next(), next(), next(), next(), next()
+	for _, n := range [numCounts]int64{lines, pins, flows, calendars, ring} {
 		if n < 0 || n > most {
 			return nil, ErrFormat
 		}
 	}
-	rest := int64(len(b)) - 8*(lines*int64(numOfLine)+flows*int64(numOfFlow)+calendars*int64(numOfCalendar)) - ring
+	rest := int64(len(b)) - 8*(lines*int64(numOfLine)+pins*int64(numOfPin)+flows*int64(numOfFlow)+calendars*int64(numOfCalendar)) - ring
 	if rest < 0 || rest%16 != 0 {
 		return nil, ErrFormat
 	}
-	if read.Print == 0 && rest == 0 { // Encode writes no bytes for it
+	if read.Tokens == 0 && rest == 0 { // Encode writes no bytes for it
 		return nil, ErrFormat
 	}
 	read.Lines = make([]decision.Line, lines)
 	for i := range read.Lines {
 		of := ofLine(&read.Lines[i])
+		nextAll(of[:])
+	}
+	if pins > 0 {
+		read.Pins = make([]decision.Pinned, pins)
+	}
+	for i := range read.Pins {
+		of := ofPin(&read.Pins[i])
 		nextAll(of[:])
 	}
 	if flows > 0 {
@@ -141,7 +162,7 @@ func Decode(b []byte, s *decision.State) ([]Held, error) {
 		of := ofFlow(&read.Flows[i])
 		nextAll(of[:])
 	}
-	if calendars > 1 {
+	if calendars > 1 || pins > 1 {
 		return nil, ErrFormat
 	} else if calendars > 0 {
 		read.Calendars = make([]decision.Calendar, calendars)

@@ -12,14 +12,18 @@ import (
 	"github.com/drip-go/drip/storage"
 )
 
-// numbered is a State in which every number is another one, with n lines.
+// numbered is a State in which every number is another one, with n lines, and a pin if there are several.
 func numbered(n int) (s decision.State) {
 	next := int64(0)
-	number := func(v reflect.Value) {
+	var number func(v reflect.Value)
+	number = func(v reflect.Value) {
 		for i := range v.NumField() {
-			if f := v.Field(i); f.Kind() == reflect.Int64 {
+			switch f := v.Field(i); f.Kind() {
+			case reflect.Int64:
 				next++
 				f.SetInt(next)
+			case reflect.Struct:
+				number(f)
 			}
 		}
 	}
@@ -28,13 +32,17 @@ func numbered(n int) (s decision.State) {
 		s.Lines = append(s.Lines, decision.Line{})
 		number(reflect.ValueOf(&s.Lines[i]).Elem())
 	}
+	if n > 1 {
+		s.Pins = []decision.Pinned{{}}
+		number(reflect.ValueOf(&s.Pins[0]).Elem())
+	}
 	return s
 }
 
 // A field that is added to State or Line and forgotten in Encode or Decode comes back as 0 here.
 func TestEncode(t *testing.T) {
 	extreme := numbered(1)
-	extreme.Print, extreme.Now, extreme.Lines[0].Left = math.MaxInt64, math.MinInt64, -1
+	extreme.Tokens, extreme.Now, extreme.Lines[0].Left = math.MaxInt64, math.MinInt64, -1
 	for _, c := range []struct {
 		state  decision.State
 		leases []storage.Held
@@ -64,14 +72,14 @@ func TestEncode(t *testing.T) {
 func TestEncodedFormat(t *testing.T) {
 	s := numbered(2)
 	b := storage.Encode(&s, []storage.Held{{ID: 101, End: 102}})
-	fields := int64(reflect.TypeFor[decision.State]().NumField() - 3)
-	lineFields := int64(reflect.TypeFor[decision.Line]().NumField())
-	want := []int64{3}
+	fields := int64(reflect.TypeFor[decision.State]().NumField() - 4)
+	numbers := fields + 2*11 + 11
+	want := []int64{4}
 	for i := range fields {
 		want = append(want, i+1)
 	}
-	want = append(want, 2, 0, 0, 0)
-	for i := range 2 * lineFields {
+	want = append(want, 2, 1, 0, 0, 0)
+	for i := range numbers - fields {
 		want = append(want, fields+i+1)
 	}
 	want = append(want, 101, 102)
@@ -99,9 +107,11 @@ func FuzzDecode(f *testing.F) {
 	nobody := storage.Encode(&one, nil)
 	clear(nobody[8:16])
 	f.Add(nobody)
+	pins := storage.Encode(&three, nil)
+	f.Add(pins)
 	for _, lines := range []uint64{2, 1 << 40, 1 << 63, math.MaxUint64} { // more than there are bytes for
 		b := storage.Encode(&one, nil)
-		binary.BigEndian.PutUint64(b[8*(reflect.TypeFor[decision.State]().NumField()-2):], lines)
+		binary.BigEndian.PutUint64(b[8*(reflect.TypeFor[decision.State]().NumField()-3):], lines)
 		f.Add(b)
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {

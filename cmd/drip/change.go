@@ -131,6 +131,7 @@ type changeJSON struct {
 	Known       bool   `json:"known"`   // before
 	Changed     bool   `json:"changed"` // whether it was
 	ClosedUntil moment `json:"closed_until"`
+	PinnedUntil moment `json:"pinned_until"` // null as well if only unpin ends it
 }
 
 // tell says what was done.
@@ -160,16 +161,20 @@ func (c *pause) run(ctx context.Context, t *terminal, args []string) error {
 			return err
 		}
 		if !changed {
-			return c.tell(t, changeJSON{e.Entity, e.Known, false, moment(e.ClosedUntil)},
+			return c.tell(t, changeJSON{e.Entity, e.Known, false, moment(e.ClosedUntil), moment(e.PinnedUntil)},
 				"closed until %s already, which is later; nothing was changed", entities.Clock(e.ClosedUntil, e.Time, t.zone))
 		}
-		note := ""
-		if !e.Known {
-			note = "\nNothing was stored of this entity: it was idle, or has another name."
-		}
 		until := e.Time.Add(d)
-		return c.tell(t, changeJSON{e.Entity, e.Known, true, moment(until)}, "closed until %s%s", entities.Clock(until, e.Time, t.zone), note)
+		return c.tell(t, changeJSON{e.Entity, e.Known, true, moment(until), moment(e.PinnedUntil)}, "closed until %s%s", entities.Clock(until, e.Time, t.zone), idle(e))
 	})
+}
+
+// idle is a note about an entity of which nothing was stored.
+func idle(e *entities.Subject) string {
+	if e.Known {
+		return ""
+	}
+	return "\nNothing was stored of this entity: it was idle, or has another name."
 }
 
 // resume is "drip resume".
@@ -185,7 +190,7 @@ func (c *resume) run(ctx context.Context, t *terminal, args []string) error {
 		if err != nil {
 			return err
 		}
-		j := changeJSON{e.Entity, e.Known, changed, moment{}}
+		j := changeJSON{e.Entity, e.Known, changed, moment{}, moment(e.PinnedUntil)}
 		if !changed {
 			return c.tell(t, j, "it was not closed")
 		}
@@ -202,7 +207,7 @@ func (c *reset) run(ctx context.Context, t *terminal, args []string) error {
 		return c.many(ctx, t, args, "take back all tokens and tickets of", "reset; what has run stays counted", clear)
 	}
 	return c.one(ctx, args, func(ctx context.Context, e *entities.Subject) error {
-		j := changeJSON{e.Entity, e.Known, e.Known, moment{}}
+		j := changeJSON{e.Entity, e.Known, e.Known, moment{}, moment(e.PinnedUntil)}
 		if !e.Known {
 			return c.tell(t, j, "nothing is stored of it: it is idle, or has another name")
 		}
@@ -215,6 +220,72 @@ func (c *reset) run(ctx context.Context, t *terminal, args []string) error {
 			return err
 		}
 		return c.tell(t, j, "%s taken back; what has run stays counted", lost)
+	})
+}
+
+// pin is "drip pin".
+type pin struct {
+	change
+	limit              string
+	burst, concurrency int
+	during             duration
+	raise              bool
+}
+
+func (c *pin) flags(set *flag.FlagSet) {
+	set.StringVar(&c.limit, "limit", "", "the limit, a number and an interval: `5/1s`")
+	set.IntVar(&c.burst, "burst", 0, "the most `capacity` that is gathered, if that is not the number of the limit")
+	set.IntVar(&c.concurrency, "concurrency", 0, "the `number` of operations at once")
+	set.TextVar(&c.during, "for", duration(0), "how long it holds, a `duration`; until drip unpin if it is left out")
+	set.BoolVar(&c.raise, "raise", false, "also above the concurrency, and the window with the same interval, of the consumers")
+	c.change.flags(set)
+}
+
+func (c *pin) run(ctx context.Context, t *terminal, args []string) error {
+	p, err := entities.ParsePin(c.limit, c.burst, c.concurrency, time.Duration(c.during), c.raise)
+	if err != nil {
+		return usageError{err}
+	}
+	hold := func(ctx context.Context, e *entities.Subject) (bool, error) { return e.Pin(ctx, p) }
+	length := ""
+	if p.For > 0 {
+		length = " for " + entities.Short(p.For)
+	}
+	if c.prefix || c.all {
+		return c.many(ctx, t, args, "pin", "pinned to "+entities.Limit(p)+length, hold)
+	}
+	return c.one(ctx, args, func(ctx context.Context, e *entities.Subject) error {
+		if _, err := c.apply(ctx, e, hold); err != nil {
+			return err
+		}
+		var until time.Time
+		ends := ", until drip unpin"
+		if p.For > 0 {
+			until = e.Time.Add(p.For)
+			ends = " until " + entities.Clock(until, e.Time, t.zone)
+		}
+		return c.tell(t, changeJSON{e.Entity, e.Known, true, moment(e.ClosedUntil), moment(until)}, "pinned to %s%s%s", entities.Limit(p), ends, idle(e))
+	})
+}
+
+// unpin is "drip unpin".
+type unpin struct{ change }
+
+func (c *unpin) run(ctx context.Context, t *terminal, args []string) error {
+	free := func(ctx context.Context, e *entities.Subject) (bool, error) { return e.Unpin(ctx) }
+	if c.prefix || c.all {
+		return c.many(ctx, t, args, "unpin", "unpinned", free)
+	}
+	return c.one(ctx, args, func(ctx context.Context, e *entities.Subject) error {
+		changed, err := c.apply(ctx, e, free)
+		if err != nil {
+			return err
+		}
+		j := changeJSON{e.Entity, e.Known, changed, moment(e.ClosedUntil), moment{}}
+		if !changed {
+			return c.tell(t, j, "nothing was pinned")
+		}
+		return c.tell(t, j, "the limits of the consumers alone hold again; pinned was %s", entities.Limit(*e.Status.Pin))
 	})
 }
 

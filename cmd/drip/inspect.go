@@ -101,6 +101,13 @@ func (r report) write(out io.Writer, zone *time.Location) error {
 		}
 		line("", "held for %s, ends %s", entities.Short(l.Age), at(l.End))
 	}
+	if p := r.Pin; p != nil {
+		until := "until drip unpin"
+		if !r.PinnedUntil.IsZero() {
+			until = "until " + at(r.PinnedUntil)
+		}
+		line("pinned", "%s; %s", entities.Limit(*p), until)
+	}
 	if r.Plain > 0 {
 		line("", "%d taken by GetDelay: since when is not stored", r.Plain)
 	}
@@ -122,7 +129,9 @@ func (r report) write(out io.Writer, zone *time.Location) error {
 	}
 	switch {
 	case !r.Limits:
-		b.WriteString("\nThe storage does not hold the limits. --limits '{\"size\": N, \"rate\": N, \"interval\": \"1s\"}' tells them.\n")
+		b.WriteString("\nNothing was decided, so its limits are not known. --limits '{\"size\": N, \"rate\": N, \"interval\": \"1s\"}' tells them.\n")
+	case r.Within > 0:
+		fmt.Fprintf(&b, "\nIt was within %s, of which nothing is said here.\n", entities.Count(r.Within, "shared limit"))
 	case r.Changed:
 		b.WriteString("\nThe last decision was made by other limits.\n")
 	}
@@ -144,6 +153,8 @@ type entityJSON struct {
 	Then         string       `json:"then,omitempty"`
 	Windows      []windowJSON `json:"windows,omitempty"`
 	Concurrency  int          `json:"concurrency,omitempty"`
+	Pin          *pinJSON     `json:"pin,omitempty"`
+	Within       int          `json:"within,omitempty"`
 	InUse        int          `json:"in_use"`
 	Plain        int          `json:"plain"`
 	Leases       []leaseJSON  `json:"leases"`
@@ -161,6 +172,15 @@ type windowJSON struct {
 	Capacity int   `json:"capacity"`
 }
 
+type pinJSON struct {
+	Size        int    `json:"size,omitempty"`
+	Rate        int    `json:"rate,omitempty"`
+	Interval    int64  `json:"interval_ms,omitempty"`
+	Concurrency int    `json:"concurrency,omitempty"`
+	Raise       bool   `json:"raise"`
+	Until       moment `json:"until"`
+}
+
 type leaseJSON struct {
 	Age int64  `json:"age_ms"`
 	End moment `json:"end"`
@@ -170,7 +190,10 @@ func (r report) json() entityJSON {
 	e := entityJSON{
 		Entity: r.Entity, Time: moment(r.Time), Known: r.Known, InUse: r.InUse, Plain: r.Plain, Leases: []leaseJSON{},
 		Operation: r.Operation.Milliseconds(), BookedUntil: moment(r.Waiting), ClosedUntil: moment(r.ClosedUntil),
-		LastDecision: moment(r.Decided),
+		LastDecision: moment(r.Decided), Within: r.Within,
+	}
+	if p := r.Pin; p != nil {
+		e.Pin = &pinJSON{p.Size, p.RefreshRate, p.RefreshInterval.Milliseconds(), p.Concurrency, p.Raise, moment(r.PinnedUntil)}
 	}
 	for _, l := range r.Leases {
 		e.Leases = append(e.Leases, leaseJSON{l.Age.Milliseconds(), moment(l.End)})
@@ -178,8 +201,13 @@ func (r report) json() entityJSON {
 	if !r.Limits {
 		return e
 	}
-	if e.Limits = "given"; r.Changed {
+	switch {
+	case r.Changed:
 		e.Limits = "changed"
+	case r.Given:
+		e.Limits = "given"
+	default:
+		e.Limits = "stored"
 	}
 	delay := r.Delay.Milliseconds()
 	e.Delay, e.Bound, e.Concurrency, e.Booked = &delay, r.Bound.String(), r.Concurrency, &r.Booked

@@ -123,16 +123,16 @@ func TestInspect(t *testing.T) {
 		}
 		for _, c := range []struct{ args, want string }{
 			{"shop-1", `shop-1 at 2000-01-01 00:00:00.305 +0000, by the storage's clock
-capacity    0, 56 after the last decision
-tokens      3 in use
+next        a newcomer runs 00:00:03.000, in 2.7s: what capacity is left is booked
+capacity    0 of 4, +2 every 1s
+            56 of 60, +60 every 1m
+tokens      3 of 8 in use
             held for 25ms, ends 00:01:00.280, in 59.98s
             held for 25ms, ends 00:01:00.280, in 59.98s
             held for 25ms, ends 00:01:00.280, in 59.98s
 operations  take 180ms on average
-booked      slots until 00:00:02.000, in 1.7s
+booked      4 units, the last for 00:00:02.000, in 1.7s
 decided     last at 00:00:00.300, 5ms ago
-
-The storage does not hold the limits. --limits '{"size": N, "rate": N, "interval": "1s"}' tells them.
 `},
 			{`shop-1 --limits={"size":4,"rate":2,"windows":[{"size":60,"rate":60,"interval":"1m"}],"concurrency":3}`, `shop-1 at 2000-01-01 00:00:00.305 +0000, by the storage's clock
 next        a newcomer runs 00:00:03.000, in 2.7s: what capacity is left is booked
@@ -159,7 +159,7 @@ The last decision was made by other limits.
 stored      nothing: it is idle, or has another name
 tokens      0 in use
 
-The storage does not hold the limits. --limits '{"size": N, "rate": N, "interval": "1s"}' tells them.
+Nothing was decided, so its limits are not known. --limits '{"size": N, "rate": N, "interval": "1s"}' tells them.
 `},
 			{`shop-3 --limits={"size":4,"rate":2}`, `shop-3 at 2000-01-01 00:00:00.305 +0000, by the storage's clock
 stored      nothing: it is idle, or has another name
@@ -171,6 +171,24 @@ tokens      0 of 4 in use
   "entity": "shop-1",
   "time": "2000-01-01T00:00:00.305Z",
   "known": true,
+  "limits": "stored",
+  "delay_ms": 2695,
+  "bound": "booked",
+  "windows": [
+    {
+      "size": 4,
+      "rate": 2,
+      "interval_ms": 1000,
+      "capacity": 0
+    },
+    {
+      "size": 60,
+      "rate": 60,
+      "interval_ms": 60000,
+      "capacity": 56
+    }
+  ],
+  "concurrency": 8,
   "in_use": 3,
   "plain": 0,
   "leases": [
@@ -188,6 +206,7 @@ tokens      0 of 4 in use
     }
   ],
   "operation_ms": 180,
+  "booked": 4,
   "booked_until": "2000-01-01T00:00:02.000Z",
   "closed_until": null,
   "last_decision": "2000-01-01T00:00:00.300Z"
@@ -264,6 +283,43 @@ next        a newcomer runs 2000-01-02 02:00:00.305, in 26h: closed, by pause or
 		want = "\nclosed      until 2000-01-02 02:00:00.305, in 26h\n"
 		if got := must(t, "inspect", url, "shop-2"); !strings.Contains(got, want) {
 			t.Errorf("paused, without limits: got\n%s\nwant%s", got, want)
+		}
+		must(t, "resume", url, "shop-2")
+		must(t, "pin", url, "shop-2", "--limit=1/10s", "--concurrency=5", "--for=2h")
+		want = `
+next        a newcomer runs now
+capacity    2 of 4, +2 every 1s
+            58 of 60, +60 every 1m
+            1 of 1, +1 every 10s
+tokens      2 of 5 in use
+pinned      1 every 10s, 5 tokens; until 02:00:00.305, in 2h
+`
+		if got := must(t, "inspect", url, "shop-2"); !strings.Contains(got, want) {
+			t.Errorf("pinned: got\n%s\nwant%s", got, want)
+		}
+		want = `
+  "concurrency": 5,
+  "pin": {
+    "size": 1,
+    "rate": 1,
+    "interval_ms": 10000,
+    "concurrency": 5,
+    "raise": false,
+    "until": "2000-01-01T02:00:00.305Z"
+  },
+`
+		if got := must(t, "inspect", url, "shop-2", "--json"); !strings.Contains(got, want) {
+			t.Errorf("pinned: got\n%s\nwant%s", got, want)
+		}
+		want = "shop-2: the limits of the consumers alone hold again; pinned was 1 every 10s, 5 tokens\n"
+		if got := must(t, "unpin", url, "shop-2"); got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+		if got := must(t, "unpin", url, "shop-2"); got != "shop-2: nothing was pinned\n" {
+			t.Errorf("got %s", got)
+		}
+		if got := must(t, "inspect", url, "shop-2"); strings.Contains(got, "pinned") || strings.Contains(got, "10s\n") {
+			t.Errorf("unpinned: got\n%s", got)
 		}
 	})
 }

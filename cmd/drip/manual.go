@@ -87,15 +87,18 @@ the fields of drip.Options; one that is left out has the default there.
     "wait_for_token": "50ms", "lease": "1m", "max_lease": "1h"
   }
 
-windows are the windows after the first; rate defaults to size. The storage does
-not hold the limits, only what is left of them: inspect and top need --limits to
-say when an operation runs. No other command needs it.
+windows are the windows after the first; rate defaults to size.
+
+The storage holds the limits of each entity as of its last decision. inspect,
+top and serve take --limits only to show the answers by other limits.
 `
 
 const inspectHelp = `It prints what is left of each limit, the tokens that are out and for how long,
 and until when slots are booked or the entity is closed. It changes nothing and
-asks the storage once. With --limits it also prints when a newcomer runs, and
-why not now.
+asks the storage once.
+
+It prints when a newcomer runs, and why not now, by the limits of the last
+decision. A shared limit may make the newcomer wait longer.
 
   drip inspect redis://localhost:6379/0 shop-1
   drip inspect env:REDIS_URL shop-1 --limits '{"size": 38, "interval": "500ms"}'
@@ -119,19 +122,19 @@ The pause between two snapshots is at least four times the time that one takes.
   next      when a newcomer runs, and why not now
 
 A column without a value is left out, and long names are cut. booked, capacity
-and next need --limits, the limits of all entities.
+and next go by the limits of the last decision, or by --limits.
 `
 
 const serveHelp = `The page lists the entities by backlog, by the time at which their last message
 runs, by use and by closing, with a search. Of one entity it shows what binds
 it and until when, what is left, and who holds its tokens. With --broker it
-shows the queues and their dead letters, with --limits when a newcomer runs.
+shows the queues and their dead letters.
 
 Only this machine reaches the page, unless --listen says otherwise. The page
 changes nothing, unless --write is given. It has no login: put a proxy with one
 in front of it, or mount package page in a program of your own.
 
-  drip serve env:REDIS_URL --limits shop.json
+  drip serve env:REDIS_URL
   drip serve env:REDIS_URL --broker env:AMQP_URL --queues orders --write
 `
 
@@ -161,8 +164,25 @@ stored, and so not paused. With either flag drip asks for confirmation, or needs
 --yes.
 `
 
-const resumeHelp = `It also ends a closing that the provider asked for. The entity gains capacity
-as if it had been open since its last decision.
+const pinHelp = `The limit holds besides the limits of the consumers, in all processes, from
+their next decision on. It survives their restart, and takes the place of an
+earlier pin. drip forgets neither what has run nor who waits. An operation that
+costs more than the limit waits until the pin has ended.
+
+  drip pin env:REDIS_URL shop-1 --limit 5/1s --for 2h
+  drip pin env:REDIS_URL eu- --concurrency 2 --prefix
+  drip pin env:REDIS_URL shared:app --limit 100/1m
+
+A pin never lets more run than the consumers allow. With --raise it may: it
+takes the place of their concurrency and lifts their window with the same
+interval. Their other windows still hold.
+
+--prefix and --all pin the entities that are stored now. With either flag drip
+asks for confirmation, or needs --yes.
+`
+
+const resumeHelp = `It also ends a closing that the provider asked for. A window that gathers
+capacity gains none for the time that the entity was closed.
 `
 
 const resetHelp = `Use it when the holders of the tokens are known to be gone. All tokens and

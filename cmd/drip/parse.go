@@ -35,6 +35,8 @@ func directory() []listing {
 		{"pause", "URL ENTITY DURATION", "let nothing of an entity run for a time", pauseHelp, func() command { return new(pause) }},
 		{"resume", "URL ENTITY", "end what pause or a refusal began", resumeHelp, func() command { return new(resume) }},
 		{"reset", "URL ENTITY", "take back all tokens and tickets of an entity", resetHelp, func() command { return new(reset) }},
+		{"pin", "URL ENTITY", "set a limit besides the consumers', for a time", pinHelp, func() command { return new(pin) }},
+		{"unpin", "URL ENTITY", "end what pin began", "", func() command { return new(unpin) }},
 		{"simulate", "FILE", "play limits and a load in virtual time", simulateHelp, func() command { return new(simulation) }},
 		{"queues", "AMQP-URL QUEUE", "what waits in the delay queues of a work queue", queuesHelp, func() command { return new(lookQueues) }},
 		{"dead", "ACTION AMQP-URL QUEUE", "list dead letters of a work queue, or requeue them", deadHelp, func() command { return new(dead) }},

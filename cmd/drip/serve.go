@@ -26,7 +26,7 @@ type serve struct {
 func (c *serve) flags(set *flag.FlagSet) {
 	set.StringVar(&c.listen, "listen", "127.0.0.1:7117", "the `address` to listen at; with :7117 other machines reach the page, too")
 	set.StringVar(&c.hosts, "host", "", "`names` under which the page is reached besides localhost and addresses, with commas in between")
-	set.BoolVar(&c.write, "write", false, "let everybody who reaches the page pause, resume, reset and requeue")
+	set.BoolVar(&c.write, "write", false, "let everybody who reaches the page pause, resume, reset, pin and requeue")
 	set.StringVar(&c.broker, "broker", "", "the `AMQP-URL` of the broker whose queues are shown")
 	set.StringVar(&c.queues, "queues", "", "the `names` of the work queues that are shown, with commas in between")
 	c.limits.flags(set)

@@ -48,15 +48,15 @@ nothing waits
 		for args, want := range map[string]string{
 			"--rows=4": `00:00:01  5 entities, 13 tokens in use, 2 waiting, 1 closed
 
-BUSIEST             in use  decided  waiting
-shop-2                   4   1s ago    2.92s
-shop-0                   4   1s ago    896ms
-a shop of GetDela…       2   1s ago        -
-shop-1                   2   1s ago        -
+BUSIEST             in use  decided  booked  waiting  capacity   next  why not
+shop-2                 4/4   1s ago       8    2.92s       2/4   3.9s  booked
+shop-0                 4/4   1s ago       3    896ms       2/4  921ms  booked
+a shop of GetDela…     2/4   1s ago       0        -       4/4    now  -
+shop-1                 2/4   1s ago       0        -       4/4    now  -
 
-LONGEST WAITING     in use  decided  waiting
-shop-2                   4   1s ago    2.92s
-shop-0                   4   1s ago    896ms
+LONGEST WAITING     in use  decided  booked  waiting  capacity   next  why not
+shop-2                 4/4   1s ago       8    2.92s       2/4   3.9s  booked
+shop-0                 4/4   1s ago       3    896ms       2/4  921ms  booked
 `,
 			`--rows=1 --limits={"size":4,"rate":2,"concurrency":2}`: `00:00:01  5 entities, 13 tokens in use, 2 waiting, 1 closed
 
@@ -129,7 +129,7 @@ func (s slow) List(ctx context.Context, each func(storage.Entry) error) error {
 // What there was no time for is missing, and said to be.
 func TestTopShowsWhatThereWasTimeFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		some := []storage.Entry{{Key: "shop", Time: time.Now(), State: decision.State{Print: 1, Plain: 1, Now: time.Now().UnixMilli()}}}
+		some := []storage.Entry{{Key: "shop", Time: time.Now(), State: decision.State{Tokens: 1, Plain: 1, Now: time.Now().UnixMilli()}}}
 		url := share(t, slow{entries: some})
 		if got := must(t, "top", url); !strings.Contains(got, "\nThere are more, for which there was no time: see --timeout.\n") || !strings.Contains(got, "\nshop ") {
 			t.Errorf("it prints\n%s", got)

@@ -30,6 +30,8 @@ var attacks = []attack{
 	{"Reset heals a clock that was ahead", clockAhead},
 	{"the first delay knows what is owed", owed},
 	{"a raised limit is not retroactive", raised},
+	{"a pin holds, and only lowers", pins},
+	{"a pin of a shared limit holds", sharedPins},
 	{"ReturnToken makes no token", returnedTwice},
 	{"a replayed ticket runs no more than the limit", replayed},
 	{"a missing context or Bucket is an error", missing},
@@ -223,6 +225,75 @@ func estimates(t *testing.T, g *target) {
 		s.play(10*ideal, all)
 		wantAll(t, fmt.Sprintf("%d with an estimate of %d that cost %d", c.n, c.cost, c.real), all, ideal*13/10)
 	}
+}
+
+// in counts what runs in a number of seconds that begin now.
+func (s *shop) in(seconds int) (ran int) {
+	s.t.Helper()
+	for range 10 * seconds {
+		ran += s.burst(1000)
+		s.pass(100 * time.Millisecond)
+	}
+	return ran
+}
+
+// between reports a number that is not in its bounds.
+func (s *shop) between(what string, n, least, most int) {
+	s.t.Helper()
+	if n < least || n > most {
+		s.t.Errorf("%s: %d, want %d to %d", what, n, least, most)
+	}
+}
+
+func pins(t *testing.T, g *target) {
+	ctx := context.Background()
+	three := drip.Window{Size: 3, RefreshInterval: time.Second}
+	s := g.shop(t, drip.Options{Size: 10, RefreshRate: 10, Windows: []drip.Window{{Size: 2000, RefreshInterval: time.Hour}}})
+	s.ok(s.Pin(ctx, "shop", drip.Pin{Window: three, For: 10 * time.Second}))
+	s.between("3 a second, pinned before the first decision", s.in(10), 24, 30)
+	s.between("after the pin has ended", s.in(10), 90, 100)
+	s.ok(s.Pin(ctx, "shop", drip.Pin{Window: drip.Window{Size: 1000, RefreshInterval: time.Second}, Concurrency: 1000}))
+	s.between("a pin above the limit", s.in(10), 90, 100)
+	s.ok(s.Pin(ctx, "shop", drip.Pin{Window: drip.Window{Size: 20, RefreshInterval: time.Second}, Raise: true}))
+	s.between("raised to 20 a second", s.in(10), 160, 200)
+	status, err := s.Inspect(ctx, "shop")
+	s.ok(err)
+	if p := status.Pin; p == nil || !p.Raise || p.Size != 20 || !status.PinnedUntil.IsZero() || len(status.Windows) != 3 || status.Windows[0].Size != 20 {
+		t.Errorf("Status is %+v with the pin %+v, want that of 20 a second", status, p)
+	}
+	s.ok(s.Pin(ctx, "shop", drip.Pin{Window: three, Concurrency: 1}))
+	s.ok(s.Reset(ctx, "shop"))
+	s.between("3 a second, kept by Reset", s.in(10), 24, 33)
+	s.pass(time.Second)
+	s.runs(1)
+	s.waits(1)
+	s.ok(s.Unpin(ctx, "shop"))
+	s.pass(time.Second)
+	s.between("without a pin", s.in(10), 90, 101)
+	if status, err := s.Inspect(ctx, "shop"); err != nil || status.Pin != nil || len(status.Windows) != 2 || status.Concurrency != 10 {
+		t.Errorf("Status is %+v, %v, want the limits of the options", status, err)
+	}
+	s.ok(s.Unpin(ctx, "another"))
+	for name, p := range map[string]drip.Pin{
+		"empty": {}, "for less than nothing": {Concurrency: 1, For: -1}, "negative": {Concurrency: -1},
+		"no interval": {Window: drip.Window{Size: 1}}, "no size": {Window: drip.Window{RefreshInterval: time.Second}, Concurrency: 1},
+		"half a millisecond": {Window: drip.Window{Size: 1, RefreshInterval: 1500 * time.Microsecond}},
+	} {
+		if err := s.Pin(ctx, "shop", p); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+}
+
+func sharedPins(t *testing.T, g *target) {
+	ctx := context.Background()
+	s := g.shop(t, drip.Options{Size: 10, RefreshRate: 10, Shared: map[string]drip.Limit{"app": {Size: 10}}})
+	s.between("10 a second", s.in(10), 90, 100)
+	s.ok(s.Pin(ctx, drip.SharedID("app"), drip.Pin{Window: drip.Window{Size: 3, RefreshInterval: time.Second}, For: 20 * time.Second}))
+	s.pass(time.Second)
+	s.between("3 a second", s.in(10), 20, 30)
+	s.pass(10 * time.Second)
+	s.between("after the pin has ended", s.in(10), 90, 101)
 }
 
 // The day of 100 is left out by one call in 37, at a steady load or with minutes between the calls.

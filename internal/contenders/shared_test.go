@@ -44,6 +44,7 @@ var app = contenders.App{
 type process struct {
 	Storage, Provider string // URLs
 	Duration          time.Duration
+	Pins              bool // it is TestPinInProcesses
 
 	Decisions int
 }
@@ -106,6 +107,9 @@ func contend(p *process) error {
 		return err
 	}
 	defer s.(io.Closer).Close()
+	if p.Pins {
+		return contendPinned(ctx, p, s)
+	}
 	o := provider.Options(keeps(app.Own))
 	o.Storage, o.Concurrency = s, 100
 	o.Shared = map[string]drip.Limit{"app": keeps(app.All), "endpoint": keeps(app.Endpoint)}

@@ -3,11 +3,11 @@ package entities
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/drip-go/drip"
 	"github.com/drip-go/drip/decision"
 	"github.com/drip-go/drip/storage"
 )
@@ -15,14 +15,12 @@ import (
 // Subject is an entity that is to be changed. It is not safe for concurrent use.
 type Subject struct {
 	*Report // of before
-	state   decision.State
-	storage storage.Atomic
+	bucket  *drip.Bucket
 }
 
-// Open reads an entity that is to be changed. Without its limits nothing of them is in the Report.
+// Open reads an entity, or a shared limit by its ID, that is to be changed. Its limits are those that are stored with it.
 func Open(ctx context.Context, s storage.Storage, entity string) (*Subject, error) {
-	atomic, ok := s.(storage.Atomic)
-	if !ok {
+	if _, ok := s.(storage.Atomic); !ok {
 		return nil, errors.New("this storage cannot change its entities")
 	}
 	e, err := Read(ctx, s, entity)
@@ -33,10 +31,34 @@ func Open(ctx context.Context, s storage.Storage, entity string) (*Subject, erro
 	if err != nil {
 		return nil, err
 	}
-	return &Subject{r, e.State, atomic}, nil
+	limit, _ := limitOf(&e.State)
+	o := drip.Options{Storage: s, Start: time.UnixMilli(0), Limits: func(context.Context, string) (drip.Limit, error) { return limit, nil }}
+	if name, ok := SharedLimit(entity); ok {
+		o.Shared = map[string]drip.Limit{name: {Concurrency: 1}} // its own comes from Limits
+	}
+	b, err := drip.New(o)
+	return &Subject{r, b}, err
 }
 
-// ignorant is a Judge that knows no limits.
+// limitOf is the limit of the last decision, without what is pinned. If it is not known, it is one that limits nothing: then
+// only what is added to it matters, such as a closing, and the owners cut the capacity to what they allow.
+func limitOf(s *decision.State) (limit drip.Limit, known bool) {
+	l, known := s.Limits()
+	for _, w := range l.Windows {
+		limit.Windows = append(limit.Windows, window(w))
+	}
+	first := limit.Windows[0]
+	limit.Size, limit.RefreshRate, limit.RefreshInterval = first.Size, first.RefreshRate, first.RefreshInterval
+	limit.Windows, limit.Concurrency = limit.Windows[1:], int(l.Tokens)
+	limit.WaitForToken = time.Duration(l.Guess) * time.Millisecond
+	return limit, known
+}
+
+func window(w decision.Window) drip.Window {
+	return drip.Window{Size: int(w.Size), RefreshRate: int(w.Rate), RefreshInterval: time.Duration(w.Interval) * time.Millisecond}
+}
+
+// ignorant is a Judge that is given no limits.
 var ignorant = sync.OnceValue(func() *Judge {
 	j, err := NewJudge(nil, nil)
 	if err != nil {
@@ -51,7 +73,7 @@ func (e *Subject) Pause(ctx context.Context, d time.Duration) (changed bool, err
 	if e.ClosedUntil.After(e.Time.Add(d)) {
 		return false, nil
 	}
-	return true, e.do(ctx, decision.Pause, d)
+	return true, e.bucket.Pause(ctx, e.Entity, d)
 }
 
 // Resume ends what has closed the entity. It reports whether anything had.
@@ -59,7 +81,7 @@ func (e *Subject) Resume(ctx context.Context) (changed bool, err error) {
 	if e.ClosedUntil.IsZero() {
 		return false, nil
 	}
-	return true, e.do(ctx, decision.Resume, 0)
+	return true, e.bucket.Resume(ctx, e.Entity)
 }
 
 // Reset takes back all tokens and forgets all tickets. It reports whether anything is stored of the entity.
@@ -67,31 +89,20 @@ func (e *Subject) Reset(ctx context.Context) (changed bool, err error) {
 	if !e.Known {
 		return false, nil
 	}
-	return true, e.do(ctx, decision.Reset, 0)
+	return true, e.bucket.Reset(ctx, e.Entity)
 }
 
-// do changes the entity. It does not know the limits of its owners, and with others it would count its capacity wrongly. So
-// it says that the limits are those of the last decision and that it is the time of that decision: then nothing has to be
-// counted. The entity is kept for two years, or for as long as its owners say with their next decision.
-//
-// Of an entity that is not stored, only the closing matters: its owners cut the capacity to what they allow.
-func (e *Subject) do(ctx context.Context, kind decision.Kind, d time.Duration) error {
-	l := decision.Limits{
-		Windows: []decision.Window{{Size: decision.MostUnits, Rate: decision.MostUnits, Interval: 1}},
-		Tokens:  1, Guess: 1, Lease: 1, MaxLease: 1,
+// Pin makes p hold for the entity, in place of what is pinned. It always changes something.
+func (e *Subject) Pin(ctx context.Context, p drip.Pin) (changed bool, err error) {
+	return true, e.bucket.Pin(ctx, e.Entity, p)
+}
+
+// Unpin ends what is pinned. It reports whether anything is.
+func (e *Subject) Unpin(ctx context.Context) (changed bool, err error) {
+	if e.Status.Pin == nil {
+		return false, nil
 	}
-	l.Ready()
-	op := decision.Op{Kind: kind, Now: decision.OwnClock, For: min(int64((d+time.Millisecond-1)/time.Millisecond), decision.MostTime/2)}
-	if e.Known {
-		l.Print, l.Fill = e.state.Print, 2*366*24*time.Hour.Milliseconds()
-		now := e.Time.UnixMilli()
-		op.Now = min(e.state.Now, now) // not above: Reset puts a time right that is ahead of the clock
-		op.For += max(0, now-e.state.Now)
-	}
-	if _, err := e.storage.Do(ctx, e.Entity, &l, nil, op); err != nil {
-		return fmt.Errorf("%q: %w", e.Entity, err)
-	}
-	return nil
+	return true, e.bucket.Unpin(ctx, e.Entity)
 }
 
 // Names are the stored entities whose names begin with prefix, without shared limits. An entity that is stored later is not

@@ -1,11 +1,12 @@
-// Package entities reads the entities of a storage and changes them, for the command and for the limits page, which both
-// may not know the limits of the consumers.
+// Package entities reads the entities of a storage and changes them, for the command and for the limits page, which know
+// the limits of the consumers from what is stored.
 package entities
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -31,7 +32,7 @@ func Read(ctx context.Context, s storage.Storage, entity string) (storage.Entry,
 // Judge says what drip makes of entities that were read. It is safe for concurrent use.
 type Judge struct {
 	bucket *drip.Bucket
-	limits bool // they are known
+	limits bool // they are given
 	from   storage.Storage
 
 	mu     sync.Mutex
@@ -39,13 +40,15 @@ type Judge struct {
 	read   map[string]time.Time     // when that was
 }
 
-// NewJudge returns a Judge by the limits of these options, of which the Storage does not matter. If they are nil, its
-// reports leave out what needs limits. Shared limits are read from s, once a second at most.
+// NewJudge returns a Judge by the limits of these options, of which the Storage does not matter. If they are nil, it goes by
+// the limits that are stored with each entity; which shared limits it is within is not among them. Shared limits are read from s, once a second at most.
 func NewJudge(o *drip.Options, s storage.Storage) (*Judge, error) {
 	j := &Judge{limits: o != nil, from: s, shared: map[string]storage.Entry{}, read: map[string]time.Time{}}
 	if o == nil {
-		// By these nothing is forgotten soon.
-		o = &drip.Options{Size: 1, RefreshRate: 1, RefreshInterval: 366 * 24 * time.Hour}
+		o = &drip.Options{Limits: func(ctx context.Context, _ string) (drip.Limit, error) {
+			limit, _ := limitOf(&ctx.Value(questionKey{}).(question).entry.State)
+			return limit, nil
+		}}
 	}
 	with := *o
 	with.Storage, with.Clock = given{judge: j}, nil
@@ -113,8 +116,10 @@ func SharedLimit(id string) (name string, ok bool) { return strings.CutPrefix(id
 type Report struct {
 	drip.Status
 	Limits  bool // they are known
+	Given   bool // they are not those that are stored, but those of the Judge
 	Changed bool // the last decision was made by other ones
 
+	Within   int       // the number of shared limits that its operations were within
 	Plain    int       // tokens without a lease
 	Decided  time.Time // the time of the last decision; zero: never
 	Waiting  time.Time // the last slot that is promised; zero if it has passed
@@ -122,7 +127,7 @@ type Report struct {
 }
 
 // Report says what is known of an entity, or a shared limit, that was read. It keeps nothing of e. One whose own limit
-// cannot be told is reported on without limits.
+// the Judge cannot tell is reported on by what is stored.
 func (j *Judge) Report(ctx context.Context, e storage.Entry) (*Report, error) {
 	r, err := j.report(ctx, e, e.Key)
 	if err != nil && ctx.Err() == nil {
@@ -136,7 +141,8 @@ func (j *Judge) Report(ctx context.Context, e storage.Entry) (*Report, error) {
 // report is Report by the limits of the entity, or shared limit, with this name.
 func (j *Judge) report(ctx context.Context, e storage.Entry, name string) (*Report, error) {
 	s, err := j.bucket.Inspect(context.WithValue(ctx, questionKey{}, question{name, &e}), name)
-	r := &Report{Status: s, Limits: j.limits, Plain: int(e.State.Plain)}
+	_, known := e.State.Limits()
+	r := &Report{Status: s, Limits: j.limits || known, Given: j.limits, Plain: int(e.State.Plain)}
 	if !s.Known {
 		return r, err
 	}
@@ -147,18 +153,19 @@ func (j *Judge) report(ctx context.Context, e storage.Entry, name string) (*Repo
 	for _, line := range e.State.Lines {
 		r.Capacity = append(r.Capacity, line.Left)
 	}
-	r.Changed = j.limits && e.State.Print != printOf(s.Windows)
+	for _, f := range e.State.Flows {
+		if f.Key != 0 {
+			r.Within++
+		}
+	}
+	r.Changed = j.limits && changed(s.Windows, e.State.Copy(), s.Time.UnixMilli())
 	return r, err
 }
 
-// printOf is the mark of windows in the state of the entities that are decided by them.
-func printOf(windows []drip.WindowStatus) int64 {
-	var l decision.Limits
-	for _, w := range windows {
-		l.Windows = append(l.Windows, decision.Window{
-			Size: int64(w.Size), Rate: int64(w.RefreshRate), Interval: w.RefreshInterval.Milliseconds(),
-		})
-	}
-	l.Ready() // Print does not depend on what is missing
-	return l.Print
+// changed tells whether the limits in force are others than those that are stored.
+func changed(windows []drip.WindowStatus, stored decision.State, now int64) bool {
+	l, known := stored.Limits()
+	return known && !slices.EqualFunc(windows, l.InForce(&stored, now).Windows, func(a drip.WindowStatus, b decision.Window) bool {
+		return a.Window == window(b)
+	})
 }

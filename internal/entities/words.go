@@ -1,7 +1,9 @@
 package entities
 
 import (
+	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -45,6 +47,49 @@ func (r *Report) because(b drip.Bound) string {
 // Window is a window in words: "5, +3 every 1s".
 func Window(w drip.Window) string {
 	return fmt.Sprintf("%d, +%d every %s", w.Size, w.RefreshRate, Short(w.RefreshInterval))
+}
+
+// Limit is a window, and a number of tokens, in words. Zero ones are left out.
+func Limit(p drip.Pin) string {
+	var parts []string
+	if p.Size > 0 && p.Size == p.RefreshRate {
+		parts = append(parts, fmt.Sprintf("%d every %s", p.Size, Short(p.RefreshInterval)))
+	} else if p.Size > 0 {
+		parts = append(parts, Window(p.Window))
+	}
+	if p.Concurrency > 0 {
+		parts = append(parts, Count(p.Concurrency, "token"))
+	}
+	if p.Raise {
+		parts = append(parts, "also above the limits")
+	}
+	return strings.Join(parts, ", ")
+}
+
+// ParsePin makes a Pin of texts: a limit such as "5/1s", and the burst if that is not the same number. Empty texts and
+// zero numbers pin nothing. Its error says what is wrong for somebody who has typed it.
+func ParsePin(limit string, burst, concurrency int, d time.Duration, raise bool) (p drip.Pin, err error) {
+	p = drip.Pin{Concurrency: concurrency, For: d, Raise: raise}
+	if limit = strings.TrimSpace(limit); limit != "" {
+		number, interval, ok := strings.Cut(limit, "/")
+		n, err := strconv.Atoi(strings.TrimSpace(number))
+		every, err2 := time.ParseDuration(strings.TrimSpace(interval))
+		if !ok || err != nil || err2 != nil || n < 1 || every < time.Millisecond || every%time.Millisecond != 0 {
+			return p, fmt.Errorf("%q is no limit such as 5/1s or 100/1m", limit)
+		}
+		p.Window = drip.Window{Size: n, RefreshRate: n, RefreshInterval: every}
+	}
+	switch {
+	case burst < 0 || concurrency < 0 || d < 0:
+		return p, errors.New("no number and no duration may be below 0")
+	case limit == "" && burst > 0:
+		return p, errors.New("a burst needs a limit")
+	case limit == "" && concurrency == 0:
+		return p, errors.New("nothing is pinned: it needs a limit, such as 5/1s, or a concurrency")
+	case burst > 0:
+		p.Size = burst
+	}
+	return p, nil
 }
 
 // Units is "3" or "owes 3".

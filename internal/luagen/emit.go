@@ -79,7 +79,7 @@ func (p place) field(name string) string {
 // flat lists all numbers and bools of the struct.
 func (p place) flat() (names []string) {
 	for f := range p.of.Fields() {
-		if isExternal(f.Type()) {
+		if isExternal(f.Type()) || isPointer(f.Type()) {
 			continue
 		}
 		switch t := f.Type().Underlying().(type) {
@@ -94,6 +94,21 @@ func (p place) flat() (names []string) {
 	return names
 }
 
+// keys are the fields that a table of the struct has, in the order of zeros.
+func keys(s *types.Struct) (names []string) {
+	for f := range s.Fields() {
+		if isExternal(f.Type()) {
+			names = append(names, f.Name())
+			continue
+		}
+		one := types.NewStruct([]*types.Var{f}, nil)
+		for _, name := range (place{of: one, table: "t"}).flat() {
+			names = append(names, strings.TrimPrefix(name, "t."))
+		}
+	}
+	return names
+}
+
 func zeros(t types.Type) (codes []string) {
 	if isExternal(t) {
 		return []string{t.(*types.Named).Obj().Name() + "()"}
@@ -101,6 +116,9 @@ func zeros(t types.Type) (codes []string) {
 	switch u := t.Underlying().(type) {
 	case *types.Struct:
 		for f := range u.Fields() {
+			if isPointer(f.Type()) { // nothing of its own
+				continue
+			}
 			codes = append(codes, zeros(f.Type())...)
 		}
 		return codes
@@ -315,6 +333,9 @@ var operators = map[token.Token]struct {
 }
 
 func (e *emitter) binary(b *ast.BinaryExpr) expr {
+	if s, ok := e.info.TypeOf(b.X).Underlying().(*types.Struct); ok && s != nil {
+		return e.compare(b)
+	}
 	x := e.scalar(b.X)
 	var y expr
 	dirty := e.dirty
@@ -351,6 +372,19 @@ func (e *emitter) binary(b *ast.BinaryExpr) expr {
 		right = op.prec
 	}
 	return expr{x.in(op.prec) + " " + op.lua + " " + y.in(right), op.prec}
+}
+
+// compare compares two structs.
+func (e *emitter) compare(b *ast.BinaryExpr) expr {
+	op, join, prec := "==", " and ", and
+	if b.Op == token.NEQ {
+		op, join, prec = "~=", " or ", or
+	}
+	x, y := e.flatten(b.X), e.flatten(b.Y)
+	for i := range x {
+		x[i] += " " + op + " " + y[i]
+	}
+	return expr{strings.Join(x, join), prec}
 }
 
 // quotient is rounded down: Lua has no integers, but a remainder that is exact.

@@ -157,9 +157,9 @@ func (p *pkg) fields(table, typ string) string {
 // table makes fields from the names of a variable.
 func (p *pkg) table(variable, typ string) string {
 	s := structOf(p.typ(typ))
-	var fields []string
-	for f := range s.Fields() {
-		fields = append(fields, f.Name()+" = "+place{of: s, prefix: variable}.field(f.Name()))
+	fields := keys(s)
+	for i, name := range fields {
+		fields[i] += " = " + variable + "_" + name
 	}
 	return strings.Join(fields, ", ")
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"go/ast"
 	"go/token"
+	"go/types"
 	"slices"
 	"strings"
 )
@@ -248,6 +249,13 @@ func (e *emitter) assign(s *ast.AssignStmt) {
 		return
 	}
 	if len(s.Lhs) == 1 {
+		if r, ok := s.Rhs[0].(*ast.SliceExpr); ok && r.Low == nil && types.ExprString(r.X) == types.ExprString(s.Lhs[0]) {
+			n := e.slice(s.Lhs[0]) + "_n"
+			if high := e.scalar(r.High).code; high != "0" { // what is behind is not looked at any more
+				e.line("%s = %s", n, high)
+				return
+			}
+		}
 		if c, ok := s.Rhs[0].(*ast.CallExpr); ok {
 			if f, ok := c.Fun.(*ast.Ident); ok && e.builtin(f, s.Lhs[0], c) {
 				return
@@ -278,8 +286,8 @@ func (e *emitter) builtin(f *ast.Ident, x ast.Expr, c *ast.CallExpr) bool {
 		table := e.slice(x)
 		of := structOf(e.info.TypeOf(c.Args[1]))
 		values := e.flatten(c.Args[1])
-		for i := range values {
-			values[i] = of.Field(i).Name() + " = " + values[i]
+		for i, key := range keys(of) {
+			values[i] = key + " = " + values[i]
 		}
 		e.line("%s[%s_n] = {%s}", table, table, strings.Join(values, ", "))
 		e.line("%s_n = %s_n + 1", table, table)

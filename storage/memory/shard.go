@@ -52,7 +52,7 @@ func (sh *shard) store(hash uint64, e *entity, l *decision.Limits, op *decision.
 	}
 	e.keep(now, theirs, max(l.Until(&e.state), e.leases.Last()))
 	sh.changed(e)
-	if e.state.Print == 0 {
+	if e.state.Tokens == 0 {
 		e.until = now // nothing is known of it
 	} else if !known {
 		sh.add(hash, e)

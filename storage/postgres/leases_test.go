@@ -150,7 +150,7 @@ func TestEndedLeases(t *testing.T) {
 	}
 	admitAt(1_700_000_200_000)
 	exec(t, pool, o.Schema, "update drip.entity set expires = 0, revision = revision + 1")
-	if e, err := s.Read(t.Context(), "shop"); err != nil || e.Out != 0 || e.State.Print != 0 {
+	if e, err := s.Read(t.Context(), "shop"); err != nil || e.Out != 0 || e.State.Tokens != 0 {
 		t.Errorf("Read of an expired entity = %+v, %v", e, err)
 	}
 	l.Tokens = 1

@@ -243,14 +243,14 @@ func TestExecModes(t *testing.T) {
 				}
 			}
 			long := strings.Repeat("long", 500)
-			if err := s.Set(t.Context(), long, storage.State{Data: storage.Encode(&decision.State{Print: 1, Plain: 7}, nil), Until: 1 << 60}, storage.NoRevision); err != nil {
+			if err := s.Set(t.Context(), long, storage.State{Data: storage.Encode(&decision.State{Tokens: 1, Plain: 7}, nil), Until: 1 << 60}, storage.NoRevision); err != nil {
 				t.Fatal(err)
 			}
 			_, rev, err := s.Get(t.Context(), long)
 			if n := inUse(t, s, long); err != nil || n != 7 {
 				t.Fatalf("Get = %v, and %d tokens are out", err, n)
 			}
-			if err := s.Set(t.Context(), long, storage.State{Data: storage.Encode(&decision.State{Print: 1, Plain: 8}, nil), Until: 1 << 60}, rev); err != nil {
+			if err := s.Set(t.Context(), long, storage.State{Data: storage.Encode(&decision.State{Tokens: 1, Plain: 8}, nil), Until: 1 << 60}, rev); err != nil {
 				t.Fatal(err)
 			}
 			found := map[string]int64{}

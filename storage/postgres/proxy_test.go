@@ -287,7 +287,7 @@ func TestLostAnswer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	st.Data = storage.Encode(&decision.State{Print: 1, Plain: 77}, nil)
+	st.Data = storage.Encode(&decision.State{Tokens: 1, Plain: 77}, nil)
 	p.lose(2) // the first one prepares
 	if err := s.Set(t.Context(), "shop", st, rev); !errors.Is(err, postgres.ErrNoAnswer) {
 		t.Errorf("Set whose answer is lost = %v, want ErrNoAnswer: ErrConflict would say that nothing has changed", err)

@@ -5,15 +5,16 @@
 -- KEYS[3..]  the same of the shared limits that the operations are within
 -- ARGV[1]    the limits: their numbers, how many windows there are in the place of these, and the numbers of each
 -- ARGV[2]    Options.MaxHold in milliseconds, in decimal
--- ARGV[3..]  for each shared limit its ID, the weight of the entity and its limits; then the operations. Each of these is its numbers; or a byte, its Kind, if it is at OwnClock and has a Cost of 1 and
+-- ARGV[3..]  for each shared limit its ID, the weight of the entity and its limits; then the operations. Each of these is its
+--            numbers, without those of a pin if there is none; or a byte, its Kind, if it is at OwnClock and has a Cost of 1 and
 --            nothing else
 --
 -- Numbers are doubles, the lowest byte first: see numbers.lua, which comes before this.
 --
--- The value of a key is the layout, 4; a revision; the time and the Until of the state; the time at which a plain
+-- The value of a key is the layout, 5; a revision; the time and the Until of the state; the time at which a plain
 -- token was taken last; 1 if the leases are in KEYS[2], else 0; a time before which none of the leases ends, and one after
--- which none does; the numbers of the state, with how many windows, flows and calendars it has in the place of these; the
--- numbers of each; of each lease its ID and its end; and the ring of the calendar, if there is one.
+-- which none does; the numbers of the state, with how many lines, pins, flows and calendars it has in the place of
+-- these; the numbers of each; of each lease its ID and its end; and the ring of the calendar, if there is one.
 --
 -- Returns the answers one after the other in a string: a sum of 1 for Found, 2 for a ticket, 4 for a lease, 8 for Late and
 -- 16 times Limit, then Delay, Bound, the numbers of the ticket and those of the lease. A table would take longer. After an error nothing has changed.
@@ -66,33 +67,41 @@ end
 
 
 
+
+
 -- load reads an entity into locals, with the methods of its leases. save stores what they have become.
 local key, members, bytes = KEYS[1], KEYS[2], ARGV[1]
 local value = call('GET', key)
-local l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Print, l_Fill, l_Grain, l_PerGrain, l_Scale = unpack('<dddddddddddd', bytes)
-local l_Windows = {}
+local l_Windows, l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Grain, l_PerGrain, l_Scale
+l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Grain, l_PerGrain, l_Scale = unpack('<ddddddddddd', bytes)
+l_Windows = {}
 for i = 0, l_Windows_n - 1 do
-  local w_Size, w_Rate, w_Interval = unpack('<ddd', bytes, i * 24 + 96 + 1)
+  local w_Size, w_Rate, w_Interval = unpack('<ddd', bytes, i * 24 + 88 + 1)
   l_Windows[i] = {Size = w_Size, Rate = w_Rate, Interval = w_Interval}
 end
 
 -- leases are the bytes of those in the value, apart tells whether they are in members instead.
 local revision, ran, apart, first, last, leases = 0, 0, 0, 0, 0, ''
-local s_Lines, s_Flows, s_Calendars = {}, {}, {}
-local s_Print, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Ended, s_Saved, s_Lines_n, s_Flows_n, s_Calendars_n = 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
+local s_Lines, s_Pins, s_Flows, s_Calendars = {}, {}, {}, {}
+local s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Ended, s_Saved, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n = 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
 if value then
   local layout, at, till
   if #value < 64 or #value % 8 ~= 0 then
     return redis.error_reply('DRIPSTATE')
   end
   layout, revision = unpack('<dd', value)
-  if layout == 4 and #value >= 120 + 64 then
-    layout, revision, at, till, ran, apart, first, last, s_Print, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Ended, s_Saved, s_Lines_n, s_Flows_n, s_Calendars_n = unpack('<ddddddddddddddddddddddd', value)
-    local from = 120 + 65
+  if layout == 5 and #value >= 136 + 64 then
+    layout, revision, at, till, ran, apart, first, last, s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Ended, s_Saved, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n = unpack('<ddddddddddddddddddddddddd', value)
+    local from = 136 + 65
     for i = 0, s_Lines_n - 1 do
-      local line_Left, line_Promised, line_Spare, line_Taken, line_Fresh, line_FreshFrom, line_Stale, line_StaleFrom = unpack('<dddddddd', value, from)
-      s_Lines[i] = {Left = line_Left, Promised = line_Promised, Spare = line_Spare, Taken = line_Taken, Fresh = line_Fresh, FreshFrom = line_FreshFrom, Stale = line_Stale, StaleFrom = line_StaleFrom}
-      from = from + 64
+      local line_Window_Size, line_Window_Rate, line_Window_Interval, line_Left, line_Promised, line_Spare, line_Taken, line_Fresh, line_FreshFrom, line_Stale, line_StaleFrom = unpack('<ddddddddddd', value, from)
+      s_Lines[i] = {Window_Size = line_Window_Size, Window_Rate = line_Window_Rate, Window_Interval = line_Window_Interval, Left = line_Left, Promised = line_Promised, Spare = line_Spare, Taken = line_Taken, Fresh = line_Fresh, FreshFrom = line_FreshFrom, Stale = line_Stale, StaleFrom = line_StaleFrom}
+      from = from + 88
+    end
+    for i = 0, s_Pins_n - 1 do
+      local pin_Limit_Window_Size, pin_Limit_Window_Rate, pin_Limit_Window_Interval, pin_Limit_Tokens, pin_Limit_Raise, pin_End, pin_Line, pin_Window_Size, pin_Window_Rate, pin_Window_Interval, pin_Tokens = unpack('<ddddddddddd', value, from)
+      s_Pins[i] = {Limit_Window_Size = pin_Limit_Window_Size, Limit_Window_Rate = pin_Limit_Window_Rate, Limit_Window_Interval = pin_Limit_Window_Interval, Limit_Tokens = pin_Limit_Tokens, Limit_Raise = pin_Limit_Raise, End = pin_End, Line = pin_Line, Window_Size = pin_Window_Size, Window_Rate = pin_Window_Rate, Window_Interval = pin_Window_Interval, Tokens = pin_Tokens}
+      from = from + 88
     end
     for i = 0, s_Flows_n - 1 do
       local flow_Key, flow_Units, flow_Later, flow_Before, flow_Until, flow_End, flow_Left, flow_Urgent, flow_Fair, flow_FairUrgent, flow_Again, flow_Minute, flow_Weight = unpack('<ddddddddddddd', value, from)
@@ -106,7 +115,7 @@ if value then
       s_Calendars[0] = {Grain = calendar_Grain, Head = calendar_Head, Late = calendar_Late, Front = calendar_Front, Far = calendar_Far, Minute = calendar_Minute, Weight = calendar_Weight, Before = calendar_Before, Peak = calendar_Peak, Ring = calendar_Ring}
       leases = sub(value, from + 72, -3072 - 1)
     end
-  elseif layout ~= 4 then
+  elseif layout ~= 5 then
     return redis.error_reply('DRIPSTATE')
   end
 end
@@ -238,30 +247,36 @@ if shared_n > 0 then
     local id, weight = unpack('<dd', bytes)
     bytes = sub(bytes, 17)
     local plain, value = false, call('GET', key)
-    local l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Print, l_Fill, l_Grain, l_PerGrain, l_Scale = unpack('<dddddddddddd', bytes)
-local l_Windows = {}
+    local l_Windows, l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Grain, l_PerGrain, l_Scale
+l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Grain, l_PerGrain, l_Scale = unpack('<ddddddddddd', bytes)
+l_Windows = {}
 for i = 0, l_Windows_n - 1 do
-  local w_Size, w_Rate, w_Interval = unpack('<ddd', bytes, i * 24 + 96 + 1)
+  local w_Size, w_Rate, w_Interval = unpack('<ddd', bytes, i * 24 + 88 + 1)
   l_Windows[i] = {Size = w_Size, Rate = w_Rate, Interval = w_Interval}
 end
 
 -- leases are the bytes of those in the value, apart tells whether they are in members instead.
 local revision, ran, apart, first, last, leases = 0, 0, 0, 0, 0, ''
-local s_Lines, s_Flows, s_Calendars = {}, {}, {}
-local s_Print, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Ended, s_Saved, s_Lines_n, s_Flows_n, s_Calendars_n = 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
+local s_Lines, s_Pins, s_Flows, s_Calendars = {}, {}, {}, {}
+local s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Ended, s_Saved, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n = 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
 if value then
   local layout, at, till
   if #value < 64 or #value % 8 ~= 0 then
     return redis.error_reply('DRIPSTATE')
   end
   layout, revision = unpack('<dd', value)
-  if layout == 4 and #value >= 120 + 64 then
-    layout, revision, at, till, ran, apart, first, last, s_Print, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Ended, s_Saved, s_Lines_n, s_Flows_n, s_Calendars_n = unpack('<ddddddddddddddddddddddd', value)
-    local from = 120 + 65
+  if layout == 5 and #value >= 136 + 64 then
+    layout, revision, at, till, ran, apart, first, last, s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Ended, s_Saved, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n = unpack('<ddddddddddddddddddddddddd', value)
+    local from = 136 + 65
     for i = 0, s_Lines_n - 1 do
-      local line_Left, line_Promised, line_Spare, line_Taken, line_Fresh, line_FreshFrom, line_Stale, line_StaleFrom = unpack('<dddddddd', value, from)
-      s_Lines[i] = {Left = line_Left, Promised = line_Promised, Spare = line_Spare, Taken = line_Taken, Fresh = line_Fresh, FreshFrom = line_FreshFrom, Stale = line_Stale, StaleFrom = line_StaleFrom}
-      from = from + 64
+      local line_Window_Size, line_Window_Rate, line_Window_Interval, line_Left, line_Promised, line_Spare, line_Taken, line_Fresh, line_FreshFrom, line_Stale, line_StaleFrom = unpack('<ddddddddddd', value, from)
+      s_Lines[i] = {Window_Size = line_Window_Size, Window_Rate = line_Window_Rate, Window_Interval = line_Window_Interval, Left = line_Left, Promised = line_Promised, Spare = line_Spare, Taken = line_Taken, Fresh = line_Fresh, FreshFrom = line_FreshFrom, Stale = line_Stale, StaleFrom = line_StaleFrom}
+      from = from + 88
+    end
+    for i = 0, s_Pins_n - 1 do
+      local pin_Limit_Window_Size, pin_Limit_Window_Rate, pin_Limit_Window_Interval, pin_Limit_Tokens, pin_Limit_Raise, pin_End, pin_Line, pin_Window_Size, pin_Window_Rate, pin_Window_Interval, pin_Tokens = unpack('<ddddddddddd', value, from)
+      s_Pins[i] = {Limit_Window_Size = pin_Limit_Window_Size, Limit_Window_Rate = pin_Limit_Window_Rate, Limit_Window_Interval = pin_Limit_Window_Interval, Limit_Tokens = pin_Limit_Tokens, Limit_Raise = pin_Limit_Raise, End = pin_End, Line = pin_Line, Window_Size = pin_Window_Size, Window_Rate = pin_Window_Rate, Window_Interval = pin_Window_Interval, Tokens = pin_Tokens}
+      from = from + 88
     end
     for i = 0, s_Flows_n - 1 do
       local flow_Key, flow_Units, flow_Later, flow_Before, flow_Until, flow_End, flow_Left, flow_Urgent, flow_Fair, flow_FairUrgent, flow_Again, flow_Minute, flow_Weight = unpack('<ddddddddddddd', value, from)
@@ -275,7 +290,7 @@ if value then
       s_Calendars[0] = {Grain = calendar_Grain, Head = calendar_Head, Late = calendar_Late, Front = calendar_Front, Far = calendar_Far, Minute = calendar_Minute, Weight = calendar_Weight, Before = calendar_Before, Peak = calendar_Peak, Ring = calendar_Ring}
       leases = sub(value, from + 72, -3072 - 1)
     end
-  elseif layout ~= 4 then
+  elseif layout ~= 5 then
     return redis.error_reply('DRIPSTATE')
   end
 end
@@ -401,22 +416,32 @@ else
     leases, apart, first, last, out = '', 0, 0, 0, 0
   end
 end
-    local x, taken = {Key = id, Weight = weight, Leases = {Out = Out, Hold = Hold, Release = Release, Clear = Clear}}, s_Plain
-    x.Limits_Windows, x.Limits_Windows_n, x.Limits_Tokens, x.Limits_Guess, x.Limits_Lease, x.Limits_MaxLease, x.Limits_FirstCome, x.Limits_Start, x.Limits_Print, x.Limits_Fill, x.Limits_Grain, x.Limits_PerGrain, x.Limits_Scale = l_Windows, l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Print, l_Fill, l_Grain, l_PerGrain, l_Scale
-    x.State_Print, x.State_Now, x.State_Slot, x.State_Plain, x.State_LastID, x.State_Closed, x.State_Next, x.State_Head, x.State_AgainUS, x.State_Held, x.State_Ended, x.State_Saved, x.State_Lines, x.State_Lines_n, x.State_Flows, x.State_Flows_n, x.State_Calendars, x.State_Calendars_n = s_Print, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Ended, s_Saved, s_Lines, s_Lines_n, s_Flows, s_Flows_n, s_Calendars, s_Calendars_n
+    local x, taken = {bytes = bytes, Key = id, Weight = weight, Leases = {Out = Out, Hold = Hold, Release = Release, Clear = Clear}}, s_Plain
+    x.Limits_Windows, x.Limits_Windows_n, x.Limits_Tokens, x.Limits_Guess, x.Limits_Lease, x.Limits_MaxLease, x.Limits_FirstCome, x.Limits_Start, x.Limits_Fill, x.Limits_Grain, x.Limits_PerGrain, x.Limits_Scale = l_Windows, l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Grain, l_PerGrain, l_Scale
+    x.State_Tokens, x.State_Guess, x.State_Now, x.State_Slot, x.State_Plain, x.State_LastID, x.State_Closed, x.State_Next, x.State_Head, x.State_AgainUS, x.State_Held, x.State_Ended, x.State_Saved, x.State_Lines, x.State_Lines_n, x.State_Pins, x.State_Pins_n, x.State_Flows, x.State_Flows_n, x.State_Calendars, x.State_Calendars_n = s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Ended, s_Saved, s_Lines, s_Lines_n, s_Pins, s_Pins_n, s_Flows, s_Flows_n, s_Calendars, s_Calendars_n
     function x.save()
-      s_Print, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Ended, s_Saved, s_Lines, s_Lines_n, s_Flows, s_Flows_n, s_Calendars, s_Calendars_n = x.State_Print, x.State_Now, x.State_Slot, x.State_Plain, x.State_LastID, x.State_Closed, x.State_Next, x.State_Head, x.State_AgainUS, x.State_Held, x.State_Ended, x.State_Saved, x.State_Lines, x.State_Lines_n, x.State_Flows, x.State_Flows_n, x.State_Calendars, x.State_Calendars_n
+      l_Windows, l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Grain, l_PerGrain, l_Scale = x.Limits_Windows, x.Limits_Windows_n, x.Limits_Tokens, x.Limits_Guess, x.Limits_Lease, x.Limits_MaxLease, x.Limits_FirstCome, x.Limits_Start, x.Limits_Fill, x.Limits_Grain, x.Limits_PerGrain, x.Limits_Scale
+      s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Ended, s_Saved, s_Lines, s_Lines_n, s_Pins, s_Pins_n, s_Flows, s_Flows_n, s_Calendars, s_Calendars_n = x.State_Tokens, x.State_Guess, x.State_Now, x.State_Slot, x.State_Plain, x.State_LastID, x.State_Closed, x.State_Next, x.State_Head, x.State_AgainUS, x.State_Held, x.State_Ended, x.State_Saved, x.State_Lines, x.State_Lines_n, x.State_Pins, x.State_Pins_n, x.State_Flows, x.State_Flows_n, x.State_Calendars, x.State_Calendars_n
       if s_Plain > taken then
         ran = millis
       end
-      if s_Print ~= 0 then
+      if s_Tokens ~= 0 then
         -- Until is for an entity whose plain tokens are back.
 local till, tokens = 0, s_Plain
 s_Plain = 0
 if s_Plain > 0 then
   till = 9007199254740991
 else
-  local max2 = s_Now
+  local from2 = s_Now
+  local lines2 = s_Lines_n
+  for i2 = 0, s_Pins_n - 1 do
+    local p = s_Pins[i2]
+    if p.End > from2 then from2 = p.End end
+    if p.Line > 0 then
+      lines2 = lines2 - 1
+    end
+  end
+  local max2 = from2
   if s_Slot > max2 then max2 = s_Slot end
   if s_Closed > max2 then max2 = s_Closed end
   local x2 = (s_AgainUS - s_AgainUS % 1000) / 1000
@@ -431,7 +456,7 @@ else
       local min2 = (owed - owed % w2_Rate) / w2_Rate + 1
       local x3 = (8796093022208 - 8796093022208 % w2_Interval) / w2_Interval
       if x3 < min2 then min2 = x3 end
-      local x4 = s_Now + min2 * w2_Interval + l_Fill
+      local x4 = from2 + min2 * w2_Interval + l_Fill
       if x4 > until2 then until2 = x4 end
     end
   end
@@ -440,10 +465,10 @@ else
     local x3 = f.Until + l_Fill + (l_Windows[0].Interval < 60000 and l_Windows[0].Interval or 60000) + 1000
     if x3 > until2 then until2 = x3 end
   end
-  if s_Lines_n > l_Windows_n then
+  if lines2 > l_Windows_n then
     until2 = until2 + 2678400000
   end
-  till = until2
+  till = until2 < 9007199254740991 and until2 or 9007199254740991
 end
 s_Plain = tokens
 if (apart == 1 or leases ~= '') and last > till then
@@ -480,11 +505,15 @@ if micros <= revision then
   micros = revision + 1
 end
 local line = s_Lines[0]
-if s_Lines_n + s_Flows_n + s_Calendars_n > 1 then
+if s_Lines_n + s_Pins_n + s_Flows_n + s_Calendars_n > 1 then
   local parts = {}
   for i = 1, s_Lines_n - 1 do
     local line = s_Lines[i]
-    parts[#parts + 1] = pack('<dddddddd', line.Left, line.Promised, line.Spare, line.Taken, line.Fresh, line.FreshFrom, line.Stale, line.StaleFrom)
+    parts[#parts + 1] = pack('<ddddddddddd', line.Window_Size, line.Window_Rate, line.Window_Interval, line.Left, line.Promised, line.Spare, line.Taken, line.Fresh, line.FreshFrom, line.Stale, line.StaleFrom)
+  end
+  for i = 0, s_Pins_n - 1 do
+    local pin = s_Pins[i]
+    parts[#parts + 1] = pack('<ddddddddddd', pin.Limit_Window_Size, pin.Limit_Window_Rate, pin.Limit_Window_Interval, pin.Limit_Tokens, pin.Limit_Raise, pin.End, pin.Line, pin.Window_Size, pin.Window_Rate, pin.Window_Interval, pin.Tokens)
   end
   for i = 0, s_Flows_n - 1 do
     local flow = s_Flows[i]
@@ -497,8 +526,8 @@ if s_Lines_n + s_Flows_n + s_Calendars_n > 1 then
   end
   leases = table.concat(parts) .. leases
 end
-local stored = pack('<ddddddddddddddddddddddddddddddd', 4, micros, s_Now, till, ran, apart, first, last,
-  s_Print, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Ended, s_Saved, s_Lines_n, s_Flows_n, s_Calendars_n, line.Left, line.Promised, line.Spare, line.Taken, line.Fresh, line.FreshFrom, line.Stale, line.StaleFrom)
+local stored = pack('<dddddddddddddddddddddddddddddddddddd', 5, micros, s_Now, till, ran, apart, first, last,
+  s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Ended, s_Saved, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n, line.Window_Size, line.Window_Rate, line.Window_Interval, line.Left, line.Promised, line.Spare, line.Taken, line.Fresh, line.FreshFrom, line.Stale, line.StaleFrom)
 call('SET', key, leases == '' and stored or stored .. leases, 'PX', ttl)
 if apart == 1 then
   call('PEXPIRE', members, ttl)
@@ -515,10 +544,12 @@ end
   end
 end
 
+local pinned = false -- hold has changed the limits
 local answers = {}
 for i = first_op, #ARGV do
   local op = ARGV[i]
   local op_Kind, op_Now, op_Cost, op_For, op_Ticket_Slot, op_Ticket_Number, op_Ticket_Again, op_Ticket_Cost, op_Lease_ID, op_Lease_Begin, op_Lease_End, op_Lease_Cost, op_Urgent, op_Deadline = 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, false, 0
+  local op_Pin_Window_Size, op_Pin_Window_Rate, op_Pin_Window_Interval, op_Pin_Tokens, op_Pin_Raise
   if #op == 1 then
     op_Kind, op_Now, op_Cost = string.byte(op), -9223372036854775808, 1
   else
@@ -531,9 +562,173 @@ for i = first_op, #ARGV do
   end
   local a_Delay, a_Bound, a_Limit, a_Found, a_Late, a_Ticket_Slot, a_Ticket_Number, a_Ticket_Again, a_Ticket_Cost, a_Lease_ID, a_Lease_Begin, a_Lease_End, a_Lease_Cost = 0, 0, 0, false, false, 0, 0, 0, 0, 0, 0, 0, 0
 
+  if pinned then -- the limits are those of the arguments again
+    l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Grain, l_PerGrain, l_Scale = unpack('<ddddddddddd', bytes)
+l_Windows = {}
+for i = 0, l_Windows_n - 1 do
+  local w_Size, w_Rate, w_Interval = unpack('<ddd', bytes, i * 24 + 88 + 1)
+  l_Windows[i] = {Size = w_Size, Rate = w_Rate, Interval = w_Interval}
+end
+    for i = 0, shared_n - 1 do
+      local x, bytes = shared[i], shared[i].bytes
+      local l_Windows, l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Grain, l_PerGrain, l_Scale
+      l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Grain, l_PerGrain, l_Scale = unpack('<ddddddddddd', bytes)
+l_Windows = {}
+for i = 0, l_Windows_n - 1 do
+  local w_Size, w_Rate, w_Interval = unpack('<ddd', bytes, i * 24 + 88 + 1)
+  l_Windows[i] = {Size = w_Size, Rate = w_Rate, Interval = w_Interval}
+end
+      x.Limits_Windows, x.Limits_Windows_n, x.Limits_Tokens, x.Limits_Guess, x.Limits_Lease, x.Limits_MaxLease, x.Limits_FirstCome, x.Limits_Start, x.Limits_Fill, x.Limits_Grain, x.Limits_PerGrain, x.Limits_Scale = l_Windows, l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Grain, l_PerGrain, l_Scale
+    end
+  end
+  if op_Kind == 10 or op_Kind == 11 then
+    if op_Kind == 10 then
+      op_Pin_Window_Size, op_Pin_Window_Rate, op_Pin_Window_Interval, op_Pin_Tokens, op_Pin_Raise = unpack('<ddddd', op, 112 + 1)
+    end
+    local t = now > s_Now and now or s_Now
+    a_Found = s_Pins_n > 0 and s_Pins[0].End > t
+    do
+      if s_Pins_n > 0 then
+        do
+          local place2 = s_Pins[0].Line
+          if place2 > 0 then
+            while place2 < s_Lines_n do
+              s_Lines[place2 - 1].Window_Size, s_Lines[place2 - 1].Window_Rate, s_Lines[place2 - 1].Window_Interval, s_Lines[place2 - 1].Left, s_Lines[place2 - 1].Promised, s_Lines[place2 - 1].Spare, s_Lines[place2 - 1].Taken, s_Lines[place2 - 1].Fresh, s_Lines[place2 - 1].FreshFrom, s_Lines[place2 - 1].Stale, s_Lines[place2 - 1].StaleFrom = s_Lines[place2].Window_Size, s_Lines[place2].Window_Rate, s_Lines[place2].Window_Interval, s_Lines[place2].Left, s_Lines[place2].Promised, s_Lines[place2].Spare, s_Lines[place2].Taken, s_Lines[place2].Fresh, s_Lines[place2].FreshFrom, s_Lines[place2].Stale, s_Lines[place2].StaleFrom
+              place2 = place2 + 1
+            end
+            s_Lines_n = s_Lines_n - 1
+          end
+        end
+      end
+      s_Pins, s_Pins_n = {}, 0
+    end
+    if op_Kind == 10 then
+      local end2 = 9007199254740991
+      if op_For > 0 then
+        end2 = t + op_For
+      end
+      s_Pins[s_Pins_n] = {Limit_Window_Size = op_Pin_Window_Size, Limit_Window_Rate = op_Pin_Window_Rate, Limit_Window_Interval = op_Pin_Window_Interval, Limit_Tokens = op_Pin_Tokens, Limit_Raise = op_Pin_Raise, End = end2, Line = 0, Window_Size = 0, Window_Rate = 0, Window_Interval = 0, Tokens = 0}
+      s_Pins_n = s_Pins_n + 1
+    end
+  end
+  local any = s_Pins_n > 0
+  for i2 = 0, shared_n - 1 do
+    local x2 = shared[i2]
+    any = any or x2.State_Pins_n > 0
+  end
+  pinned = any
+  if pinned then
+    local t = now
+    if s_Tokens ~= 0 then
+      if s_Now > t then t = s_Now end
+    end
+    for i2 = 0, shared_n - 1 do
+      local x2 = shared[i2]
+      if x2.State_Tokens ~= 0 then
+        if x2.State_Now > t then t = x2.State_Now end
+      end
+    end
+    do
+      if s_Pins_n > 0 and s_Pins[0].End > t then
+        local p = s_Pins[0]
+        p.Tokens, p.Window_Size, p.Window_Rate, p.Window_Interval = l_Tokens, 0, 0, 0
+        if p.Limit_Tokens > 0 and (p.Limit_Raise == 1 or p.Limit_Tokens < l_Tokens) then
+          l_Tokens = p.Limit_Tokens
+        end
+        if p.Limit_Window_Size > 0 then
+          for i2 = 0, l_Windows_n - 1 do
+            local w2 = l_Windows[i2]
+            local w2_Size, w2_Rate, w2_Interval = w2.Size, w2.Rate, w2.Interval
+            if p.Limit_Raise == 1 and w2_Interval == p.Limit_Window_Interval and p.Window_Size == 0 then
+              p.Window_Size, p.Window_Rate, p.Window_Interval = w2_Size, w2_Rate, w2_Interval
+              l_Windows[i2].Size, l_Windows[i2].Rate, l_Windows[i2].Interval = w2_Size > p.Limit_Window_Size and w2_Size or p.Limit_Window_Size, w2_Rate > p.Limit_Window_Rate and w2_Rate or p.Limit_Window_Rate, w2_Interval
+            end
+          end
+          l_Windows[l_Windows_n] = {Size = p.Limit_Window_Size, Rate = p.Limit_Window_Rate, Interval = p.Limit_Window_Interval}
+          l_Windows_n = l_Windows_n + 1
+        end
+        do
+          local first2 = l_Windows[0].Interval
+          local max2 = first2
+          local x2 = (1000 - 1000 % first2) / first2 * first2
+          if x2 > max2 then max2 = x2 end
+          l_Fill, l_Grain, l_PerGrain = 0, max2, 1099511627776
+          for i2 = 0, l_Windows_n - 1 do
+            local w2 = l_Windows[i2]
+            local w2_Size, w2_Rate, w2_Interval = w2.Size, w2.Rate, w2.Interval
+            local x3 = w2_Size - 1
+            local min2 = (x3 - x3 % w2_Rate) / w2_Rate + 2
+            local x4 = (1125899906842624 - 1125899906842624 % w2_Interval) / w2_Interval
+            if x4 < min2 then min2 = x4 end
+            local x5 = min2 * w2_Interval
+            if x5 > l_Fill then l_Fill = x5 end
+            do
+              local n2 = (l_Grain - l_Grain % w2_Interval) / w2_Interval
+              if n2 > 0 then
+                local x6 = w2_Rate * (n2 < 1000 and n2 or 1000)
+                if x6 < l_PerGrain then l_PerGrain = x6 end
+              end
+            end
+          end
+          l_Scale = (l_PerGrain - l_PerGrain % 1048576) / 1048576 + 1
+        end
+      end
+    end
+    for i2 = 0, shared_n - 1 do
+      local x2 = shared[i2]
+      do
+        if x2.State_Pins_n > 0 and x2.State_Pins[0].End > t then
+          local p = x2.State_Pins[0]
+          p.Tokens, p.Window_Size, p.Window_Rate, p.Window_Interval = x2.Limits_Tokens, 0, 0, 0
+          if p.Limit_Tokens > 0 and (p.Limit_Raise == 1 or p.Limit_Tokens < x2.Limits_Tokens) then
+            x2.Limits_Tokens = p.Limit_Tokens
+          end
+          if p.Limit_Window_Size > 0 then
+            for i3 = 0, x2.Limits_Windows_n - 1 do
+              local w2 = x2.Limits_Windows[i3]
+              local w2_Size, w2_Rate, w2_Interval = w2.Size, w2.Rate, w2.Interval
+              if p.Limit_Raise == 1 and w2_Interval == p.Limit_Window_Interval and p.Window_Size == 0 then
+                p.Window_Size, p.Window_Rate, p.Window_Interval = w2_Size, w2_Rate, w2_Interval
+                x2.Limits_Windows[i3].Size, x2.Limits_Windows[i3].Rate, x2.Limits_Windows[i3].Interval = w2_Size > p.Limit_Window_Size and w2_Size or p.Limit_Window_Size, w2_Rate > p.Limit_Window_Rate and w2_Rate or p.Limit_Window_Rate, w2_Interval
+              end
+            end
+            x2.Limits_Windows[x2.Limits_Windows_n] = {Size = p.Limit_Window_Size, Rate = p.Limit_Window_Rate, Interval = p.Limit_Window_Interval}
+            x2.Limits_Windows_n = x2.Limits_Windows_n + 1
+          end
+          do
+            local first2 = x2.Limits_Windows[0].Interval
+            local max2 = first2
+            local x3 = (1000 - 1000 % first2) / first2 * first2
+            if x3 > max2 then max2 = x3 end
+            x2.Limits_Fill, x2.Limits_Grain, x2.Limits_PerGrain = 0, max2, 1099511627776
+            for i3 = 0, x2.Limits_Windows_n - 1 do
+              local w2 = x2.Limits_Windows[i3]
+              local w2_Size, w2_Rate, w2_Interval = w2.Size, w2.Rate, w2.Interval
+              local x4 = w2_Size - 1
+              local min2 = (x4 - x4 % w2_Rate) / w2_Rate + 2
+              local x5 = (1125899906842624 - 1125899906842624 % w2_Interval) / w2_Interval
+              if x5 < min2 then min2 = x5 end
+              local x6 = min2 * w2_Interval
+              if x6 > x2.Limits_Fill then x2.Limits_Fill = x6 end
+              do
+                local x7 = x2.Limits_Grain
+                local n2 = (x7 - x7 % w2_Interval) / w2_Interval
+                if n2 > 0 then
+                  local x8 = w2_Rate * (n2 < 1000 and n2 or 1000)
+                  if x8 < x2.Limits_PerGrain then x2.Limits_PerGrain = x8 end
+                end
+              end
+            end
+            local x4 = x2.Limits_PerGrain
+            x2.Limits_Scale = (x4 - x4 % 1048576) / 1048576 + 1
+          end
+        end
+      end
+    end
+  end
   local before2 = s_Now
   local t = now
-  local changes = op_Kind == 0 or op_Kind == 2 or op_Kind == 6 or op_Kind == 7
+  local changes = op_Kind == 0 or op_Kind == 2 or op_Kind == 6 or op_Kind == 7 or op_Kind == 10
   if op_Kind == 3 or op_Kind == 4 then
     local any = false
     do
@@ -554,7 +749,9 @@ for i = first_op, #ARGV do
     end
     changes = any
   elseif op_Kind == 8 or op_Kind == 9 then
-    changes = s_Print ~= 0
+    changes = s_Tokens ~= 0
+  elseif op_Kind == 11 then
+    changes = a_Found
   end
   if op_Kind == 9 then
     Clear()
@@ -565,78 +762,301 @@ for i = first_op, #ARGV do
       local now2 = now
       for i2 = 0, shared_n - 1 do
         local x2 = shared[i2]
-        if x2.State_Print ~= 0 then
+        if x2.State_Tokens ~= 0 then
           if x2.State_Now > now2 then now2 = x2.State_Now end
         end
       end
       local advance = 0
       do
         local now3 = now2
-        if s_Print ~= 0 then
+        if s_Tokens ~= 0 then
           if s_Now > now3 then now3 = s_Now end
-          local is2 = s_Print == l_Print
-          if is2 then
-            local Until2 = 0
-            do
-              if s_Plain > 0 then
-                Until2 = 9007199254740991
-              else
-                local max2 = s_Now
-                if s_Slot > max2 then max2 = s_Slot end
-                if s_Closed > max2 then max2 = s_Closed end
-                local x2 = (s_AgainUS - s_AgainUS % 1000) / 1000
-                if x2 > max2 then max2 = x2 end
-                if l_Start > max2 then max2 = l_Start end
-                local until2 = max2 + l_Fill + (l_Windows[0].Interval < 60000 and l_Windows[0].Interval or 60000) + 1000
-                for i2 = 0, s_Lines_n - 1 do
-                  local owed = -(s_Lines[i2].Left < s_Lines[i2].Promised and s_Lines[i2].Left or s_Lines[i2].Promised)
-                  if owed > 0 and i2 < l_Windows_n then
-                    local w2 = l_Windows[i2]
-                    local w2_Size, w2_Rate, w2_Interval = w2.Size, w2.Rate, w2.Interval
-                    local min2 = (owed - owed % w2_Rate) / w2_Rate + 1
-                    local x3 = (8796093022208 - 8796093022208 % w2_Interval) / w2_Interval
-                    if x3 < min2 then min2 = x3 end
-                    local x4 = s_Now + min2 * w2_Interval + l_Fill
-                    if x4 > until2 then until2 = x4 end
+        end
+        if s_Pins_n > 0 and s_Pins[0].End <= now3 then
+          do
+            if s_Pins_n > 0 then
+              do
+                local place2 = s_Pins[0].Line
+                if place2 > 0 then
+                  while place2 < s_Lines_n do
+                    s_Lines[place2 - 1].Window_Size, s_Lines[place2 - 1].Window_Rate, s_Lines[place2 - 1].Window_Interval, s_Lines[place2 - 1].Left, s_Lines[place2 - 1].Promised, s_Lines[place2 - 1].Spare, s_Lines[place2 - 1].Taken, s_Lines[place2 - 1].Fresh, s_Lines[place2 - 1].FreshFrom, s_Lines[place2 - 1].Stale, s_Lines[place2 - 1].StaleFrom = s_Lines[place2].Window_Size, s_Lines[place2].Window_Rate, s_Lines[place2].Window_Interval, s_Lines[place2].Left, s_Lines[place2].Promised, s_Lines[place2].Spare, s_Lines[place2].Taken, s_Lines[place2].Fresh, s_Lines[place2].FreshFrom, s_Lines[place2].Stale, s_Lines[place2].StaleFrom
+                    place2 = place2 + 1
                   end
+                  s_Lines_n = s_Lines_n - 1
                 end
-                for i2 = 0, s_Flows_n - 1 do
-                  local f = s_Flows[i2]
-                  local x3 = f.Until + l_Fill + (l_Windows[0].Interval < 60000 and l_Windows[0].Interval or 60000) + 1000
-                  if x3 > until2 then until2 = x3 end
-                end
-                if s_Lines_n > l_Windows_n then
-                  until2 = until2 + 2678400000
-                end
-                Until2 = until2
               end
             end
-            is2 = now3 >= Until2
-          end
-          if is2 and Out(now3) == 0 then
-            s_Print, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Ended, s_Saved, s_Lines, s_Lines_n, s_Flows, s_Flows_n, s_Calendars, s_Calendars_n = 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {}, 0, {}, 0, {}, 0
+            s_Pins, s_Pins_n = {}, 0
           end
         end
-        if s_Print ~= l_Print then
+        local changed2 = false
+        do
+          local changed3 = s_Lines_n < l_Windows_n
+          if s_Pins_n > 0 then
+            local own2 = 0
+            do
+              local n2 = l_Windows_n
+              if s_Pins_n > 0 and s_Pins[0].Limit_Window_Size > 0 then
+                n2 = n2 - 1
+              end
+              own2 = n2
+            end
+            local own3 = own2
+            changed3 = changed3 or own3 < l_Windows_n and s_Pins[0].Line ~= own3 + 1
+          end
+          for i2 = 0, s_Lines_n - 1 do
+            local line2 = s_Lines[i2]
+            if i2 < l_Windows_n then
+              changed3 = changed3 or line2.Window_Size ~= l_Windows[i2].Size or line2.Window_Rate ~= l_Windows[i2].Rate or line2.Window_Interval ~= l_Windows[i2].Interval
+            else
+              changed3 = changed3 or line2.Window_Size ~= 0
+            end
+          end
+          changed2 = changed3
+        end
+        local changed3 = changed2
+        local is2 = s_Tokens ~= 0 and not changed3
+        if is2 then
+          local Until2 = 0
           do
-            local known = s_Print ~= 0
+            if s_Plain > 0 then
+              Until2 = 9007199254740991
+            else
+              local from2 = s_Now
+              local lines2 = s_Lines_n
+              for i2 = 0, s_Pins_n - 1 do
+                local p = s_Pins[i2]
+                if p.End > from2 then from2 = p.End end
+                if p.Line > 0 then
+                  lines2 = lines2 - 1
+                end
+              end
+              local max2 = from2
+              if s_Slot > max2 then max2 = s_Slot end
+              if s_Closed > max2 then max2 = s_Closed end
+              local x2 = (s_AgainUS - s_AgainUS % 1000) / 1000
+              if x2 > max2 then max2 = x2 end
+              if l_Start > max2 then max2 = l_Start end
+              local until2 = max2 + l_Fill + (l_Windows[0].Interval < 60000 and l_Windows[0].Interval or 60000) + 1000
+              for i2 = 0, s_Lines_n - 1 do
+                local owed = -(s_Lines[i2].Left < s_Lines[i2].Promised and s_Lines[i2].Left or s_Lines[i2].Promised)
+                if owed > 0 and i2 < l_Windows_n then
+                  local w2 = l_Windows[i2]
+                  local w2_Size, w2_Rate, w2_Interval = w2.Size, w2.Rate, w2.Interval
+                  local min2 = (owed - owed % w2_Rate) / w2_Rate + 1
+                  local x3 = (8796093022208 - 8796093022208 % w2_Interval) / w2_Interval
+                  if x3 < min2 then min2 = x3 end
+                  local x4 = from2 + min2 * w2_Interval + l_Fill
+                  if x4 > until2 then until2 = x4 end
+                end
+              end
+              for i2 = 0, s_Flows_n - 1 do
+                local f = s_Flows[i2]
+                local x3 = f.Until + l_Fill + (l_Windows[0].Interval < 60000 and l_Windows[0].Interval or 60000) + 1000
+                if x3 > until2 then until2 = x3 end
+              end
+              if lines2 > l_Windows_n then
+                until2 = until2 + 2678400000
+              end
+              Until2 = until2 < 9007199254740991 and until2 or 9007199254740991
+            end
+          end
+          is2 = now3 >= Until2
+        end
+        if is2 and Out(now3) == 0 then
+          s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Ended, s_Saved, s_Lines, s_Lines_n, s_Pins, s_Pins_n, s_Flows, s_Flows_n, s_Calendars, s_Calendars_n = 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {}, 0, {}, 0, {}, 0, {}, 0
+          changed3 = true
+        end
+        if changed3 then
+          do
+            local known = s_Tokens ~= 0
             local from2 = now3
+            local own2 = 0
+            do
+              local n2 = l_Windows_n
+              if s_Pins_n > 0 and s_Pins[0].Limit_Window_Size > 0 then
+                n2 = n2 - 1
+              end
+              own2 = n2
+            end
+            local own3 = own2
             if not known then
               from2 = l_Start
             end
-            for i2 = 0, s_Lines_n - 1 do
+            local pinned2_Window_Size, pinned2_Window_Rate, pinned2_Window_Interval, pinned2_Left, pinned2_Promised, pinned2_Spare, pinned2_Taken, pinned2_Fresh, pinned2_FreshFrom, pinned2_Stale, pinned2_StaleFrom = 0, 0, 0, 0, 0, 0, 0, 0, s_LastID, 0, s_LastID
+            if own3 < l_Windows_n then
+              pinned2_Window_Size, pinned2_Window_Rate, pinned2_Window_Interval = l_Windows[own3].Size, l_Windows[own3].Rate, l_Windows[own3].Interval
+              pinned2_Left = pinned2_Window_Size
               do
-                local line2 = s_Lines[i2]
-                if i2 >= l_Windows_n and line2.Spare ~= -9007199254740991 then
-                  line2.Spare, line2.Taken, line2.Promised = -9007199254740991, s_Now, line2.Left
+                local p = s_Pins[0]
+                if p.Line > 0 then
+                  pinned2_Window_Size, pinned2_Window_Rate, pinned2_Window_Interval, pinned2_Left, pinned2_Promised, pinned2_Spare, pinned2_Taken, pinned2_Fresh, pinned2_FreshFrom, pinned2_Stale, pinned2_StaleFrom = s_Lines[p.Line - 1].Window_Size, s_Lines[p.Line - 1].Window_Rate, s_Lines[p.Line - 1].Window_Interval, s_Lines[p.Line - 1].Left, s_Lines[p.Line - 1].Promised, s_Lines[p.Line - 1].Spare, s_Lines[p.Line - 1].Taken, s_Lines[p.Line - 1].Fresh, s_Lines[p.Line - 1].FreshFrom, s_Lines[p.Line - 1].Stale, s_Lines[p.Line - 1].StaleFrom
+                  local gain = 0
+                  do
+                    local w2 = l_Windows[own3]
+                    local w2_Size, w2_Rate, w2_Interval = w2.Size, w2.Rate, w2.Interval
+                    if now3 <= s_Now then
+                      gain = pinned2_Left
+                    else
+                      local since = 0
+                      do
+                        if w2_Size > w2_Rate then
+                          local max2 = s_Now
+                          local x2 = s_Closed - 1
+                          if x2 > max2 then max2 = x2 end
+                          since = max2
+                        else
+                          since = s_Now
+                        end
+                      end
+                      local n2 = (now3 - now3 % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
+                      if n2 <= 0 then
+                        gain = pinned2_Left
+                      else
+                        local x2 = w2_Size - pinned2_Left
+                        if n2 > (x2 - x2 % w2_Rate) / w2_Rate then
+                          gain = w2_Size
+                        else
+                          gain = pinned2_Left + n2 * w2_Rate
+                        end
+                      end
+                    end
+                  end
+                  pinned2_Left = gain
+                  do
+                    local place2 = p.Line
+                    if place2 > 0 then
+                      while place2 < s_Lines_n do
+                        s_Lines[place2 - 1].Window_Size, s_Lines[place2 - 1].Window_Rate, s_Lines[place2 - 1].Window_Interval, s_Lines[place2 - 1].Left, s_Lines[place2 - 1].Promised, s_Lines[place2 - 1].Spare, s_Lines[place2 - 1].Taken, s_Lines[place2 - 1].Fresh, s_Lines[place2 - 1].FreshFrom, s_Lines[place2 - 1].Stale, s_Lines[place2 - 1].StaleFrom = s_Lines[place2].Window_Size, s_Lines[place2].Window_Rate, s_Lines[place2].Window_Interval, s_Lines[place2].Left, s_Lines[place2].Promised, s_Lines[place2].Spare, s_Lines[place2].Taken, s_Lines[place2].Fresh, s_Lines[place2].FreshFrom, s_Lines[place2].Stale, s_Lines[place2].StaleFrom
+                        place2 = place2 + 1
+                      end
+                      s_Lines_n = s_Lines_n - 1
+                    end
+                  end
+                end
+              end
+            end
+            for i2 = 0, s_Lines_n - 1 do
+              local line2 = s_Lines[i2]
+              if i2 >= own3 then
+                if line2.Window_Size ~= 0 then
+                  local gain = 0
+                  do
+                    local left = line2.Left
+                    if now3 <= s_Now then
+                      gain = left
+                    else
+                      local y = line2.Window_Interval
+                      local since = 0
+                      do
+                        if line2.Window_Size > line2.Window_Rate then
+                          local max2 = s_Now
+                          local x2 = s_Closed - 1
+                          if x2 > max2 then max2 = x2 end
+                          since = max2
+                        else
+                          since = s_Now
+                        end
+                      end
+                      local y2 = line2.Window_Interval
+                      local n2 = (now3 - now3 % y) / y - (since - since % y2) / y2
+                      if n2 <= 0 then
+                        gain = left
+                      else
+                        local x2 = line2.Window_Size - left
+                        local y3 = line2.Window_Rate
+                        if n2 > (x2 - x2 % y3) / y3 then
+                          gain = line2.Window_Size
+                        else
+                          gain = left + n2 * line2.Window_Rate
+                        end
+                      end
+                    end
+                  end
+                  line2.Left = gain
+                  line2.Window_Size, line2.Window_Rate, line2.Window_Interval, line2.Spare, line2.Taken, line2.Promised = 0, 0, 0, 0, now3, line2.Left
+                end
+              else
+                do
+                  local w2 = l_Windows[i2]
+                  local w2_Size, w2_Rate, w2_Interval = w2.Size, w2.Rate, w2.Interval
+                  if w2_Interval == line2.Window_Interval then
+                    local least_Size, least_Rate, least_Interval = w2_Size < line2.Window_Size and w2_Size or line2.Window_Size, w2_Rate < line2.Window_Rate and w2_Rate or line2.Window_Rate, w2_Interval
+                    local since = 0
+                    do
+                      if w2_Size > w2_Rate then
+                        local max2 = s_Now
+                        local x2 = s_Closed - 1
+                        if x2 > max2 then max2 = x2 end
+                        since = max2
+                      else
+                        since = s_Now
+                      end
+                    end
+                    local since2 = 0
+                    do
+                      if line2.Window_Size > line2.Window_Rate then
+                        local max2 = s_Now
+                        local x2 = s_Closed - 1
+                        if x2 > max2 then max2 = x2 end
+                        since2 = max2
+                      else
+                        since2 = s_Now
+                      end
+                    end
+                    local since3 = since > since2 and since or since2
+                    local gain = 0
+                    do
+                      local left = line2.Left < least_Size and line2.Left or least_Size
+                      if now3 <= since3 then
+                        gain = left
+                      else
+                        local since4 = 0
+                        do
+                          if least_Size > least_Rate then
+                            local max2 = since3
+                            local x2 = s_Closed - 1
+                            if x2 > max2 then max2 = x2 end
+                            since4 = max2
+                          else
+                            since4 = since3
+                          end
+                        end
+                        local n2 = (now3 - now3 % least_Interval) / least_Interval - (since4 - since4 % least_Interval) / least_Interval
+                        if n2 <= 0 then
+                          gain = left
+                        else
+                          local x2 = least_Size - left
+                          if n2 > (x2 - x2 % least_Rate) / least_Rate then
+                            gain = least_Size
+                          else
+                            gain = left + n2 * least_Rate
+                          end
+                        end
+                      end
+                    end
+                    line2.Left = gain
+                  end
                 end
               end
             end
             for i2 = 0, l_Windows_n - 1 do
               local w2 = l_Windows[i2]
               local w2_Size, w2_Rate, w2_Interval = w2.Size, w2.Rate, w2.Interval
-              if i2 >= s_Lines_n and known then
-                s_Lines[s_Lines_n] = {Left = w2_Size, Promised = 0, Spare = 0, Taken = 0, Fresh = 0, FreshFrom = s_LastID, Stale = 0, StaleFrom = s_LastID}
+              if i2 == own3 then
+                do
+                  local at2 = s_Lines_n
+                  s_Lines[s_Lines_n] = {Window_Size = pinned2_Window_Size, Window_Rate = pinned2_Window_Rate, Window_Interval = pinned2_Window_Interval, Left = pinned2_Left, Promised = pinned2_Promised, Spare = pinned2_Spare, Taken = pinned2_Taken, Fresh = pinned2_Fresh, FreshFrom = pinned2_FreshFrom, Stale = pinned2_Stale, StaleFrom = pinned2_StaleFrom}
+                  s_Lines_n = s_Lines_n + 1
+                  while at2 > own3 do
+                    s_Lines[at2].Window_Size, s_Lines[at2].Window_Rate, s_Lines[at2].Window_Interval, s_Lines[at2].Left, s_Lines[at2].Promised, s_Lines[at2].Spare, s_Lines[at2].Taken, s_Lines[at2].Fresh, s_Lines[at2].FreshFrom, s_Lines[at2].Stale, s_Lines[at2].StaleFrom = s_Lines[at2 - 1].Window_Size, s_Lines[at2 - 1].Window_Rate, s_Lines[at2 - 1].Window_Interval, s_Lines[at2 - 1].Left, s_Lines[at2 - 1].Promised, s_Lines[at2 - 1].Spare, s_Lines[at2 - 1].Taken, s_Lines[at2 - 1].Fresh, s_Lines[at2 - 1].FreshFrom, s_Lines[at2 - 1].Stale, s_Lines[at2 - 1].StaleFrom
+                    at2 = at2 - 1
+                  end
+                  s_Lines[own3].Window_Size, s_Lines[own3].Window_Rate, s_Lines[own3].Window_Interval, s_Lines[own3].Left, s_Lines[own3].Promised, s_Lines[own3].Spare, s_Lines[own3].Taken, s_Lines[own3].Fresh, s_Lines[own3].FreshFrom, s_Lines[own3].Stale, s_Lines[own3].StaleFrom = pinned2_Window_Size, pinned2_Window_Rate, pinned2_Window_Interval, pinned2_Left, pinned2_Promised, pinned2_Spare, pinned2_Taken, pinned2_Fresh, pinned2_FreshFrom, pinned2_Stale, pinned2_StaleFrom
+                end
+                s_Pins[0].Line = own3 + 1
+              elseif i2 >= s_Lines_n and known then
+                s_Lines[s_Lines_n] = {Window_Size = w2_Size, Window_Rate = w2_Rate, Window_Interval = w2_Interval, Left = w2_Size, Promised = 0, Spare = 0, Taken = 0, Fresh = 0, FreshFrom = s_LastID, Stale = 0, StaleFrom = s_LastID}
                 s_Lines_n = s_Lines_n + 1
               elseif i2 >= s_Lines_n then
                 local gain = 0
@@ -668,11 +1088,11 @@ for i = first_op, #ARGV do
                     end
                   end
                 end
-                s_Lines[s_Lines_n] = {Left = gain, Promised = 0, Spare = 0, Taken = 0, Fresh = 0, FreshFrom = 0, Stale = 0, StaleFrom = 0}
+                s_Lines[s_Lines_n] = {Window_Size = w2_Size, Window_Rate = w2_Rate, Window_Interval = w2_Interval, Left = gain, Promised = 0, Spare = 0, Taken = 0, Fresh = 0, FreshFrom = 0, Stale = 0, StaleFrom = 0}
                 s_Lines_n = s_Lines_n + 1
               end
               local line2 = s_Lines[i2]
-              if line2.Spare == -9007199254740991 then
+              if line2.Window_Size == 0 then
                 local gain = 0
                 do
                   local left = line2.Promised < w2_Size and line2.Promised or w2_Size
@@ -707,7 +1127,7 @@ for i = first_op, #ARGV do
                 line2.Left = line2.Left + (gain - line2.Promised)
                 line2.Fresh, line2.FreshFrom, line2.Stale = 0, s_LastID, 0
               end
-              if w2_Size < line2.Left then line2.Left = w2_Size end
+              line2.Window_Size, line2.Window_Rate, line2.Window_Interval, line2.Left = w2_Size, w2_Rate, w2_Interval, line2.Left < w2_Size and line2.Left or w2_Size
               line2.Promised, line2.Spare, line2.Taken = line2.Left, 0, 0
               do
                 local last2 = s_LastID
@@ -723,9 +1143,10 @@ for i = first_op, #ARGV do
                 end
               end
             end
-            s_Print, s_Now, s_Slot = l_Print, now3, from2 - l_Windows[0].Interval
+            s_Now, s_Slot = now3, from2 - l_Windows[0].Interval
           end
         end
+        s_Tokens, s_Guess = l_Tokens, l_Guess
         local idle = s_Now < now3 and s_AgainUS > now3 * 1000 and s_Plain + Out(now3) < l_Tokens
         for i2 = 0, l_Windows_n - 1 do
           local w2 = l_Windows[i2]
@@ -831,8 +1252,8 @@ for i = first_op, #ARGV do
                 end
               end
             end
-            local is2 = idle
-            if is2 then
+            local is3 = idle
+            if is3 then
               local gain2 = 0
               do
                 local to2 = (now3 - now3 % w2_Interval) / w2_Interval * w2_Interval - 1
@@ -863,9 +1284,9 @@ for i = first_op, #ARGV do
                   end
                 end
               end
-              is2 = gain2 >= w2_Rate
+              is3 = gain2 >= w2_Rate
             end
-            idle = is2
+            idle = is3
           else
             idle = false
           end
@@ -883,72 +1304,299 @@ for i = first_op, #ARGV do
           local advance2 = 0
           do
             local now3 = now2
-            if x2.State_Print ~= 0 then
+            if x2.State_Tokens ~= 0 then
               if x2.State_Now > now3 then now3 = x2.State_Now end
-              local is2 = x2.State_Print == x2.Limits_Print
-              if is2 then
-                local Until2 = 0
-                do
-                  if x2.State_Plain > 0 then
-                    Until2 = 9007199254740991
-                  else
-                    local x3 = x2.State_AgainUS
-                    local max2 = x2.State_Now
-                    if x2.State_Slot > max2 then max2 = x2.State_Slot end
-                    if x2.State_Closed > max2 then max2 = x2.State_Closed end
-                    local x4 = (x3 - x3 % 1000) / 1000
-                    if x4 > max2 then max2 = x4 end
-                    if x2.Limits_Start > max2 then max2 = x2.Limits_Start end
-                    local until2 = max2 + x2.Limits_Fill + (x2.Limits_Windows[0].Interval < 60000 and x2.Limits_Windows[0].Interval or 60000) + 1000
-                    for i3 = 0, x2.State_Lines_n - 1 do
-                      local owed = -(x2.State_Lines[i3].Left < x2.State_Lines[i3].Promised and x2.State_Lines[i3].Left or x2.State_Lines[i3].Promised)
-                      if owed > 0 and i3 < x2.Limits_Windows_n then
-                        local w2 = x2.Limits_Windows[i3]
-                        local w2_Size, w2_Rate, w2_Interval = w2.Size, w2.Rate, w2.Interval
-                        local min2 = (owed - owed % w2_Rate) / w2_Rate + 1
-                        local x5 = (8796093022208 - 8796093022208 % w2_Interval) / w2_Interval
-                        if x5 < min2 then min2 = x5 end
-                        local x6 = x2.State_Now + min2 * w2_Interval + x2.Limits_Fill
-                        if x6 > until2 then until2 = x6 end
+            end
+            if x2.State_Pins_n > 0 and x2.State_Pins[0].End <= now3 then
+              do
+                if x2.State_Pins_n > 0 then
+                  do
+                    local place2 = x2.State_Pins[0].Line
+                    if place2 > 0 then
+                      while place2 < x2.State_Lines_n do
+                        x2.State_Lines[place2 - 1].Window_Size, x2.State_Lines[place2 - 1].Window_Rate, x2.State_Lines[place2 - 1].Window_Interval, x2.State_Lines[place2 - 1].Left, x2.State_Lines[place2 - 1].Promised, x2.State_Lines[place2 - 1].Spare, x2.State_Lines[place2 - 1].Taken, x2.State_Lines[place2 - 1].Fresh, x2.State_Lines[place2 - 1].FreshFrom, x2.State_Lines[place2 - 1].Stale, x2.State_Lines[place2 - 1].StaleFrom = x2.State_Lines[place2].Window_Size, x2.State_Lines[place2].Window_Rate, x2.State_Lines[place2].Window_Interval, x2.State_Lines[place2].Left, x2.State_Lines[place2].Promised, x2.State_Lines[place2].Spare, x2.State_Lines[place2].Taken, x2.State_Lines[place2].Fresh, x2.State_Lines[place2].FreshFrom, x2.State_Lines[place2].Stale, x2.State_Lines[place2].StaleFrom
+                        place2 = place2 + 1
                       end
+                      x2.State_Lines_n = x2.State_Lines_n - 1
                     end
-                    for i3 = 0, x2.State_Flows_n - 1 do
-                      local f = x2.State_Flows[i3]
-                      local x5 = f.Until + x2.Limits_Fill + (x2.Limits_Windows[0].Interval < 60000 and x2.Limits_Windows[0].Interval or 60000) + 1000
-                      if x5 > until2 then until2 = x5 end
-                    end
-                    if x2.State_Lines_n > x2.Limits_Windows_n then
-                      until2 = until2 + 2678400000
-                    end
-                    Until2 = until2
                   end
                 end
-                is2 = now3 >= Until2
-              end
-              if is2 and x2.Leases.Out(now3) == 0 then
-                x2.State_Print, x2.State_Now, x2.State_Slot, x2.State_Plain, x2.State_LastID, x2.State_Closed, x2.State_Next, x2.State_Head, x2.State_AgainUS, x2.State_Held, x2.State_Ended, x2.State_Saved, x2.State_Lines, x2.State_Lines_n, x2.State_Flows, x2.State_Flows_n, x2.State_Calendars, x2.State_Calendars_n = 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {}, 0, {}, 0, {}, 0
+                x2.State_Pins, x2.State_Pins_n = {}, 0
               end
             end
-            if x2.State_Print ~= x2.Limits_Print then
+            local changed2 = false
+            do
+              local changed3 = x2.State_Lines_n < x2.Limits_Windows_n
+              if x2.State_Pins_n > 0 then
+                local own2 = 0
+                do
+                  local n2 = x2.Limits_Windows_n
+                  if x2.State_Pins_n > 0 and x2.State_Pins[0].Limit_Window_Size > 0 then
+                    n2 = n2 - 1
+                  end
+                  own2 = n2
+                end
+                local own3 = own2
+                changed3 = changed3 or own3 < x2.Limits_Windows_n and x2.State_Pins[0].Line ~= own3 + 1
+              end
+              for i3 = 0, x2.State_Lines_n - 1 do
+                local line2 = x2.State_Lines[i3]
+                if i3 < x2.Limits_Windows_n then
+                  changed3 = changed3 or line2.Window_Size ~= x2.Limits_Windows[i3].Size or line2.Window_Rate ~= x2.Limits_Windows[i3].Rate or line2.Window_Interval ~= x2.Limits_Windows[i3].Interval
+                else
+                  changed3 = changed3 or line2.Window_Size ~= 0
+                end
+              end
+              changed2 = changed3
+            end
+            local changed3 = changed2
+            local is2 = x2.State_Tokens ~= 0 and not changed3
+            if is2 then
+              local Until2 = 0
               do
-                local known = x2.State_Print ~= 0
+                if x2.State_Plain > 0 then
+                  Until2 = 9007199254740991
+                else
+                  local from2 = x2.State_Now
+                  local lines2 = x2.State_Lines_n
+                  for i3 = 0, x2.State_Pins_n - 1 do
+                    local p = x2.State_Pins[i3]
+                    if p.End > from2 then from2 = p.End end
+                    if p.Line > 0 then
+                      lines2 = lines2 - 1
+                    end
+                  end
+                  local x3 = x2.State_AgainUS
+                  local max2 = from2
+                  if x2.State_Slot > max2 then max2 = x2.State_Slot end
+                  if x2.State_Closed > max2 then max2 = x2.State_Closed end
+                  local x4 = (x3 - x3 % 1000) / 1000
+                  if x4 > max2 then max2 = x4 end
+                  if x2.Limits_Start > max2 then max2 = x2.Limits_Start end
+                  local until2 = max2 + x2.Limits_Fill + (x2.Limits_Windows[0].Interval < 60000 and x2.Limits_Windows[0].Interval or 60000) + 1000
+                  for i3 = 0, x2.State_Lines_n - 1 do
+                    local owed = -(x2.State_Lines[i3].Left < x2.State_Lines[i3].Promised and x2.State_Lines[i3].Left or x2.State_Lines[i3].Promised)
+                    if owed > 0 and i3 < x2.Limits_Windows_n then
+                      local w2 = x2.Limits_Windows[i3]
+                      local w2_Size, w2_Rate, w2_Interval = w2.Size, w2.Rate, w2.Interval
+                      local min2 = (owed - owed % w2_Rate) / w2_Rate + 1
+                      local x5 = (8796093022208 - 8796093022208 % w2_Interval) / w2_Interval
+                      if x5 < min2 then min2 = x5 end
+                      local x6 = from2 + min2 * w2_Interval + x2.Limits_Fill
+                      if x6 > until2 then until2 = x6 end
+                    end
+                  end
+                  for i3 = 0, x2.State_Flows_n - 1 do
+                    local f = x2.State_Flows[i3]
+                    local x5 = f.Until + x2.Limits_Fill + (x2.Limits_Windows[0].Interval < 60000 and x2.Limits_Windows[0].Interval or 60000) + 1000
+                    if x5 > until2 then until2 = x5 end
+                  end
+                  if lines2 > x2.Limits_Windows_n then
+                    until2 = until2 + 2678400000
+                  end
+                  Until2 = until2 < 9007199254740991 and until2 or 9007199254740991
+                end
+              end
+              is2 = now3 >= Until2
+            end
+            if is2 and x2.Leases.Out(now3) == 0 then
+              x2.State_Tokens, x2.State_Guess, x2.State_Now, x2.State_Slot, x2.State_Plain, x2.State_LastID, x2.State_Closed, x2.State_Next, x2.State_Head, x2.State_AgainUS, x2.State_Held, x2.State_Ended, x2.State_Saved, x2.State_Lines, x2.State_Lines_n, x2.State_Pins, x2.State_Pins_n, x2.State_Flows, x2.State_Flows_n, x2.State_Calendars, x2.State_Calendars_n = 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {}, 0, {}, 0, {}, 0, {}, 0
+              changed3 = true
+            end
+            if changed3 then
+              do
+                local known = x2.State_Tokens ~= 0
                 local from2 = now3
+                local own2 = 0
+                do
+                  local n2 = x2.Limits_Windows_n
+                  if x2.State_Pins_n > 0 and x2.State_Pins[0].Limit_Window_Size > 0 then
+                    n2 = n2 - 1
+                  end
+                  own2 = n2
+                end
+                local own3 = own2
                 if not known then
                   from2 = x2.Limits_Start
                 end
-                for i3 = 0, x2.State_Lines_n - 1 do
+                local pinned2_Window_Size, pinned2_Window_Rate, pinned2_Window_Interval, pinned2_Left, pinned2_Promised, pinned2_Spare, pinned2_Taken, pinned2_Fresh, pinned2_FreshFrom, pinned2_Stale, pinned2_StaleFrom = 0, 0, 0, 0, 0, 0, 0, 0, x2.State_LastID, 0, x2.State_LastID
+                if own3 < x2.Limits_Windows_n then
+                  pinned2_Window_Size, pinned2_Window_Rate, pinned2_Window_Interval = x2.Limits_Windows[own3].Size, x2.Limits_Windows[own3].Rate, x2.Limits_Windows[own3].Interval
+                  pinned2_Left = pinned2_Window_Size
                   do
-                    local line2 = x2.State_Lines[i3]
-                    if i3 >= x2.Limits_Windows_n and line2.Spare ~= -9007199254740991 then
-                      line2.Spare, line2.Taken, line2.Promised = -9007199254740991, x2.State_Now, line2.Left
+                    local p = x2.State_Pins[0]
+                    if p.Line > 0 then
+                      pinned2_Window_Size, pinned2_Window_Rate, pinned2_Window_Interval, pinned2_Left, pinned2_Promised, pinned2_Spare, pinned2_Taken, pinned2_Fresh, pinned2_FreshFrom, pinned2_Stale, pinned2_StaleFrom = x2.State_Lines[p.Line - 1].Window_Size, x2.State_Lines[p.Line - 1].Window_Rate, x2.State_Lines[p.Line - 1].Window_Interval, x2.State_Lines[p.Line - 1].Left, x2.State_Lines[p.Line - 1].Promised, x2.State_Lines[p.Line - 1].Spare, x2.State_Lines[p.Line - 1].Taken, x2.State_Lines[p.Line - 1].Fresh, x2.State_Lines[p.Line - 1].FreshFrom, x2.State_Lines[p.Line - 1].Stale, x2.State_Lines[p.Line - 1].StaleFrom
+                      local gain = 0
+                      do
+                        local w2 = x2.Limits_Windows[own3]
+                        local w2_Size, w2_Rate, w2_Interval = w2.Size, w2.Rate, w2.Interval
+                        local from3 = x2.State_Now
+                        if now3 <= from3 then
+                          gain = pinned2_Left
+                        else
+                          local since = 0
+                          do
+                            if w2_Size > w2_Rate then
+                              local max2 = from3
+                              local x3 = x2.State_Closed - 1
+                              if x3 > max2 then max2 = x3 end
+                              since = max2
+                            else
+                              since = from3
+                            end
+                          end
+                          local n2 = (now3 - now3 % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
+                          if n2 <= 0 then
+                            gain = pinned2_Left
+                          else
+                            local x3 = w2_Size - pinned2_Left
+                            if n2 > (x3 - x3 % w2_Rate) / w2_Rate then
+                              gain = w2_Size
+                            else
+                              gain = pinned2_Left + n2 * w2_Rate
+                            end
+                          end
+                        end
+                      end
+                      pinned2_Left = gain
+                      do
+                        local place2 = p.Line
+                        if place2 > 0 then
+                          while place2 < x2.State_Lines_n do
+                            x2.State_Lines[place2 - 1].Window_Size, x2.State_Lines[place2 - 1].Window_Rate, x2.State_Lines[place2 - 1].Window_Interval, x2.State_Lines[place2 - 1].Left, x2.State_Lines[place2 - 1].Promised, x2.State_Lines[place2 - 1].Spare, x2.State_Lines[place2 - 1].Taken, x2.State_Lines[place2 - 1].Fresh, x2.State_Lines[place2 - 1].FreshFrom, x2.State_Lines[place2 - 1].Stale, x2.State_Lines[place2 - 1].StaleFrom = x2.State_Lines[place2].Window_Size, x2.State_Lines[place2].Window_Rate, x2.State_Lines[place2].Window_Interval, x2.State_Lines[place2].Left, x2.State_Lines[place2].Promised, x2.State_Lines[place2].Spare, x2.State_Lines[place2].Taken, x2.State_Lines[place2].Fresh, x2.State_Lines[place2].FreshFrom, x2.State_Lines[place2].Stale, x2.State_Lines[place2].StaleFrom
+                            place2 = place2 + 1
+                          end
+                          x2.State_Lines_n = x2.State_Lines_n - 1
+                        end
+                      end
+                    end
+                  end
+                end
+                for i3 = 0, x2.State_Lines_n - 1 do
+                  local line2 = x2.State_Lines[i3]
+                  if i3 >= own3 then
+                    if line2.Window_Size ~= 0 then
+                      local gain = 0
+                      do
+                        local left = line2.Left
+                        local from3 = x2.State_Now
+                        if now3 <= from3 then
+                          gain = left
+                        else
+                          local y = line2.Window_Interval
+                          local since = 0
+                          do
+                            if line2.Window_Size > line2.Window_Rate then
+                              local max2 = from3
+                              local x3 = x2.State_Closed - 1
+                              if x3 > max2 then max2 = x3 end
+                              since = max2
+                            else
+                              since = from3
+                            end
+                          end
+                          local y2 = line2.Window_Interval
+                          local n2 = (now3 - now3 % y) / y - (since - since % y2) / y2
+                          if n2 <= 0 then
+                            gain = left
+                          else
+                            local x3 = line2.Window_Size - left
+                            local y3 = line2.Window_Rate
+                            if n2 > (x3 - x3 % y3) / y3 then
+                              gain = line2.Window_Size
+                            else
+                              gain = left + n2 * line2.Window_Rate
+                            end
+                          end
+                        end
+                      end
+                      line2.Left = gain
+                      line2.Window_Size, line2.Window_Rate, line2.Window_Interval, line2.Spare, line2.Taken, line2.Promised = 0, 0, 0, 0, now3, line2.Left
+                    end
+                  else
+                    do
+                      local w2 = x2.Limits_Windows[i3]
+                      local w2_Size, w2_Rate, w2_Interval = w2.Size, w2.Rate, w2.Interval
+                      if w2_Interval == line2.Window_Interval then
+                        local least_Size, least_Rate, least_Interval = w2_Size < line2.Window_Size and w2_Size or line2.Window_Size, w2_Rate < line2.Window_Rate and w2_Rate or line2.Window_Rate, w2_Interval
+                        local since = 0
+                        do
+                          local from3 = x2.State_Now
+                          if w2_Size > w2_Rate then
+                            local max2 = from3
+                            local x3 = x2.State_Closed - 1
+                            if x3 > max2 then max2 = x3 end
+                            since = max2
+                          else
+                            since = from3
+                          end
+                        end
+                        local since2 = 0
+                        do
+                          local from3 = x2.State_Now
+                          if line2.Window_Size > line2.Window_Rate then
+                            local max2 = from3
+                            local x3 = x2.State_Closed - 1
+                            if x3 > max2 then max2 = x3 end
+                            since2 = max2
+                          else
+                            since2 = from3
+                          end
+                        end
+                        local since3 = since > since2 and since or since2
+                        local gain = 0
+                        do
+                          local left = line2.Left < least_Size and line2.Left or least_Size
+                          if now3 <= since3 then
+                            gain = left
+                          else
+                            local since4 = 0
+                            do
+                              if least_Size > least_Rate then
+                                local max2 = since3
+                                local x3 = x2.State_Closed - 1
+                                if x3 > max2 then max2 = x3 end
+                                since4 = max2
+                              else
+                                since4 = since3
+                              end
+                            end
+                            local n2 = (now3 - now3 % least_Interval) / least_Interval - (since4 - since4 % least_Interval) / least_Interval
+                            if n2 <= 0 then
+                              gain = left
+                            else
+                              local x3 = least_Size - left
+                              if n2 > (x3 - x3 % least_Rate) / least_Rate then
+                                gain = least_Size
+                              else
+                                gain = left + n2 * least_Rate
+                              end
+                            end
+                          end
+                        end
+                        line2.Left = gain
+                      end
                     end
                   end
                 end
                 for i3 = 0, x2.Limits_Windows_n - 1 do
                   local w2 = x2.Limits_Windows[i3]
                   local w2_Size, w2_Rate, w2_Interval = w2.Size, w2.Rate, w2.Interval
-                  if i3 >= x2.State_Lines_n and known then
-                    x2.State_Lines[x2.State_Lines_n] = {Left = w2_Size, Promised = 0, Spare = 0, Taken = 0, Fresh = 0, FreshFrom = x2.State_LastID, Stale = 0, StaleFrom = x2.State_LastID}
+                  if i3 == own3 then
+                    do
+                      local at2 = x2.State_Lines_n
+                      x2.State_Lines[x2.State_Lines_n] = {Window_Size = pinned2_Window_Size, Window_Rate = pinned2_Window_Rate, Window_Interval = pinned2_Window_Interval, Left = pinned2_Left, Promised = pinned2_Promised, Spare = pinned2_Spare, Taken = pinned2_Taken, Fresh = pinned2_Fresh, FreshFrom = pinned2_FreshFrom, Stale = pinned2_Stale, StaleFrom = pinned2_StaleFrom}
+                      x2.State_Lines_n = x2.State_Lines_n + 1
+                      while at2 > own3 do
+                        x2.State_Lines[at2].Window_Size, x2.State_Lines[at2].Window_Rate, x2.State_Lines[at2].Window_Interval, x2.State_Lines[at2].Left, x2.State_Lines[at2].Promised, x2.State_Lines[at2].Spare, x2.State_Lines[at2].Taken, x2.State_Lines[at2].Fresh, x2.State_Lines[at2].FreshFrom, x2.State_Lines[at2].Stale, x2.State_Lines[at2].StaleFrom = x2.State_Lines[at2 - 1].Window_Size, x2.State_Lines[at2 - 1].Window_Rate, x2.State_Lines[at2 - 1].Window_Interval, x2.State_Lines[at2 - 1].Left, x2.State_Lines[at2 - 1].Promised, x2.State_Lines[at2 - 1].Spare, x2.State_Lines[at2 - 1].Taken, x2.State_Lines[at2 - 1].Fresh, x2.State_Lines[at2 - 1].FreshFrom, x2.State_Lines[at2 - 1].Stale, x2.State_Lines[at2 - 1].StaleFrom
+                        at2 = at2 - 1
+                      end
+                      x2.State_Lines[own3].Window_Size, x2.State_Lines[own3].Window_Rate, x2.State_Lines[own3].Window_Interval, x2.State_Lines[own3].Left, x2.State_Lines[own3].Promised, x2.State_Lines[own3].Spare, x2.State_Lines[own3].Taken, x2.State_Lines[own3].Fresh, x2.State_Lines[own3].FreshFrom, x2.State_Lines[own3].Stale, x2.State_Lines[own3].StaleFrom = pinned2_Window_Size, pinned2_Window_Rate, pinned2_Window_Interval, pinned2_Left, pinned2_Promised, pinned2_Spare, pinned2_Taken, pinned2_Fresh, pinned2_FreshFrom, pinned2_Stale, pinned2_StaleFrom
+                    end
+                    x2.State_Pins[0].Line = own3 + 1
+                  elseif i3 >= x2.State_Lines_n and known then
+                    x2.State_Lines[x2.State_Lines_n] = {Window_Size = w2_Size, Window_Rate = w2_Rate, Window_Interval = w2_Interval, Left = w2_Size, Promised = 0, Spare = 0, Taken = 0, Fresh = 0, FreshFrom = x2.State_LastID, Stale = 0, StaleFrom = x2.State_LastID}
                     x2.State_Lines_n = x2.State_Lines_n + 1
                   elseif i3 >= x2.State_Lines_n then
                     local gain = 0
@@ -980,11 +1628,11 @@ for i = first_op, #ARGV do
                         end
                       end
                     end
-                    x2.State_Lines[x2.State_Lines_n] = {Left = gain, Promised = 0, Spare = 0, Taken = 0, Fresh = 0, FreshFrom = 0, Stale = 0, StaleFrom = 0}
+                    x2.State_Lines[x2.State_Lines_n] = {Window_Size = w2_Size, Window_Rate = w2_Rate, Window_Interval = w2_Interval, Left = gain, Promised = 0, Spare = 0, Taken = 0, Fresh = 0, FreshFrom = 0, Stale = 0, StaleFrom = 0}
                     x2.State_Lines_n = x2.State_Lines_n + 1
                   end
                   local line2 = x2.State_Lines[i3]
-                  if line2.Spare == -9007199254740991 then
+                  if line2.Window_Size == 0 then
                     local gain = 0
                     do
                       local left = line2.Promised < w2_Size and line2.Promised or w2_Size
@@ -1019,7 +1667,7 @@ for i = first_op, #ARGV do
                     line2.Left = line2.Left + (gain - line2.Promised)
                     line2.Fresh, line2.FreshFrom, line2.Stale = 0, x2.State_LastID, 0
                   end
-                  if w2_Size < line2.Left then line2.Left = w2_Size end
+                  line2.Window_Size, line2.Window_Rate, line2.Window_Interval, line2.Left = w2_Size, w2_Rate, w2_Interval, line2.Left < w2_Size and line2.Left or w2_Size
                   line2.Promised, line2.Spare, line2.Taken = line2.Left, 0, 0
                   do
                     local last2 = x2.State_LastID
@@ -1035,9 +1683,10 @@ for i = first_op, #ARGV do
                     end
                   end
                 end
-                x2.State_Print, x2.State_Now, x2.State_Slot = x2.Limits_Print, now3, from2 - x2.Limits_Windows[0].Interval
+                x2.State_Now, x2.State_Slot = now3, from2 - x2.Limits_Windows[0].Interval
               end
             end
+            x2.State_Tokens, x2.State_Guess = x2.Limits_Tokens, x2.Limits_Guess
             local idle = x2.State_Now < now3 and x2.State_AgainUS > now3 * 1000 and x2.State_Plain + x2.Leases.Out(now3) < x2.Limits_Tokens
             for i3 = 0, x2.Limits_Windows_n - 1 do
               local w2 = x2.Limits_Windows[i3]
@@ -1149,8 +1798,8 @@ for i = first_op, #ARGV do
                     end
                   end
                 end
-                local is2 = idle
-                if is2 then
+                local is3 = idle
+                if is3 then
                   local gain2 = 0
                   do
                     local from2 = x2.State_Now
@@ -1182,9 +1831,9 @@ for i = first_op, #ARGV do
                       end
                     end
                   end
-                  is2 = gain2 >= w2_Rate
+                  is3 = gain2 >= w2_Rate
                 end
-                idle = is2
+                idle = is3
               else
                 idle = false
               end
@@ -2044,20 +2693,20 @@ for i = first_op, #ARGV do
                 local x2 = t + 1
                 if x2 > max2 then max2 = x2 end
                 local slot = max2
-                local again = 0
+                local again2 = 0
                 if not v_fresh and op_Ticket_Slot > t then
                   slot = v_at > op_Ticket_Slot and v_at or op_Ticket_Slot
                 elseif not v_fresh then
                   local max3 = s_AgainUS
                   local x3 = (t > s_Closed and t or s_Closed) * 1000
                   if x3 > max3 then max3 = x3 end
-                  again = max3
+                  again2 = max3
                   if v_bound == 2 then
-                    local min2 = again + v_again
+                    local min2 = again2 + v_again
                     if 9007199254740991 < min2 then min2 = 9007199254740991 end
-                    again = min2
+                    again2 = min2
                   end
-                  local x4 = (again - again % 1000) / 1000
+                  local x4 = (again2 - again2 % 1000) / 1000
                   if x4 > slot then slot = x4 end
                 end
                 if v_bound == 2 and not op_Urgent then
@@ -3322,7 +3971,12 @@ for i = first_op, #ARGV do
           if ahead then
             if 0 < line2.Left then line2.Left = 0 end
           end
-          line2.Left, line2.Promised, line2.Spare, line2.Taken, line2.Fresh, line2.FreshFrom, line2.Stale, line2.StaleFrom = line2.Left, line2.Left, 0, 0, 0, s_LastID, 0, s_LastID
+          local left = line2.Left
+          local taken2 = 0
+          if line2.Window_Size == 0 then
+            taken2 = now
+          end
+          line2.Window_Size, line2.Window_Rate, line2.Window_Interval, line2.Left, line2.Promised, line2.Spare, line2.Taken, line2.Fresh, line2.FreshFrom, line2.Stale, line2.StaleFrom = line2.Window_Size, line2.Window_Rate, line2.Window_Interval, left, left, 0, taken2, 0, s_LastID, 0, s_LastID
         end
       end
     end
@@ -3341,14 +3995,42 @@ for i = first_op, #ARGV do
   end
 end
 
-if s_Print ~= 0 then -- else there is nothing to know
+if pinned then -- the limits are those of the arguments again
+    l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Grain, l_PerGrain, l_Scale = unpack('<ddddddddddd', bytes)
+l_Windows = {}
+for i = 0, l_Windows_n - 1 do
+  local w_Size, w_Rate, w_Interval = unpack('<ddd', bytes, i * 24 + 88 + 1)
+  l_Windows[i] = {Size = w_Size, Rate = w_Rate, Interval = w_Interval}
+end
+    for i = 0, shared_n - 1 do
+      local x, bytes = shared[i], shared[i].bytes
+      local l_Windows, l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Grain, l_PerGrain, l_Scale
+      l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Grain, l_PerGrain, l_Scale = unpack('<ddddddddddd', bytes)
+l_Windows = {}
+for i = 0, l_Windows_n - 1 do
+  local w_Size, w_Rate, w_Interval = unpack('<ddd', bytes, i * 24 + 88 + 1)
+  l_Windows[i] = {Size = w_Size, Rate = w_Rate, Interval = w_Interval}
+end
+      x.Limits_Windows, x.Limits_Windows_n, x.Limits_Tokens, x.Limits_Guess, x.Limits_Lease, x.Limits_MaxLease, x.Limits_FirstCome, x.Limits_Start, x.Limits_Fill, x.Limits_Grain, x.Limits_PerGrain, x.Limits_Scale = l_Windows, l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Grain, l_PerGrain, l_Scale
+    end
+  end
+if s_Tokens ~= 0 then -- else there is nothing to know
   -- Until is for an entity whose plain tokens are back.
 local till, tokens = 0, s_Plain
 s_Plain = 0
 if s_Plain > 0 then
   till = 9007199254740991
 else
-  local max2 = s_Now
+  local from2 = s_Now
+  local lines2 = s_Lines_n
+  for i2 = 0, s_Pins_n - 1 do
+    local p = s_Pins[i2]
+    if p.End > from2 then from2 = p.End end
+    if p.Line > 0 then
+      lines2 = lines2 - 1
+    end
+  end
+  local max2 = from2
   if s_Slot > max2 then max2 = s_Slot end
   if s_Closed > max2 then max2 = s_Closed end
   local x2 = (s_AgainUS - s_AgainUS % 1000) / 1000
@@ -3363,7 +4045,7 @@ else
       local min2 = (owed - owed % w2_Rate) / w2_Rate + 1
       local x3 = (8796093022208 - 8796093022208 % w2_Interval) / w2_Interval
       if x3 < min2 then min2 = x3 end
-      local x4 = s_Now + min2 * w2_Interval + l_Fill
+      local x4 = from2 + min2 * w2_Interval + l_Fill
       if x4 > until2 then until2 = x4 end
     end
   end
@@ -3372,10 +4054,10 @@ else
     local x3 = f.Until + l_Fill + (l_Windows[0].Interval < 60000 and l_Windows[0].Interval or 60000) + 1000
     if x3 > until2 then until2 = x3 end
   end
-  if s_Lines_n > l_Windows_n then
+  if lines2 > l_Windows_n then
     until2 = until2 + 2678400000
   end
-  till = until2
+  till = until2 < 9007199254740991 and until2 or 9007199254740991
 end
 s_Plain = tokens
 if (apart == 1 or leases ~= '') and last > till then
@@ -3412,11 +4094,15 @@ if micros <= revision then
   micros = revision + 1
 end
 local line = s_Lines[0]
-if s_Lines_n + s_Flows_n + s_Calendars_n > 1 then
+if s_Lines_n + s_Pins_n + s_Flows_n + s_Calendars_n > 1 then
   local parts = {}
   for i = 1, s_Lines_n - 1 do
     local line = s_Lines[i]
-    parts[#parts + 1] = pack('<dddddddd', line.Left, line.Promised, line.Spare, line.Taken, line.Fresh, line.FreshFrom, line.Stale, line.StaleFrom)
+    parts[#parts + 1] = pack('<ddddddddddd', line.Window_Size, line.Window_Rate, line.Window_Interval, line.Left, line.Promised, line.Spare, line.Taken, line.Fresh, line.FreshFrom, line.Stale, line.StaleFrom)
+  end
+  for i = 0, s_Pins_n - 1 do
+    local pin = s_Pins[i]
+    parts[#parts + 1] = pack('<ddddddddddd', pin.Limit_Window_Size, pin.Limit_Window_Rate, pin.Limit_Window_Interval, pin.Limit_Tokens, pin.Limit_Raise, pin.End, pin.Line, pin.Window_Size, pin.Window_Rate, pin.Window_Interval, pin.Tokens)
   end
   for i = 0, s_Flows_n - 1 do
     local flow = s_Flows[i]
@@ -3429,8 +4115,8 @@ if s_Lines_n + s_Flows_n + s_Calendars_n > 1 then
   end
   leases = table.concat(parts) .. leases
 end
-local stored = pack('<ddddddddddddddddddddddddddddddd', 4, micros, s_Now, till, ran, apart, first, last,
-  s_Print, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Ended, s_Saved, s_Lines_n, s_Flows_n, s_Calendars_n, line.Left, line.Promised, line.Spare, line.Taken, line.Fresh, line.FreshFrom, line.Stale, line.StaleFrom)
+local stored = pack('<dddddddddddddddddddddddddddddddddddd', 5, micros, s_Now, till, ran, apart, first, last,
+  s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Ended, s_Saved, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n, line.Window_Size, line.Window_Rate, line.Window_Interval, line.Left, line.Promised, line.Spare, line.Taken, line.Fresh, line.FreshFrom, line.Stale, line.StaleFrom)
 call('SET', key, leases == '' and stored or stored .. leases, 'PX', ttl)
 if apart == 1 then
   call('PEXPIRE', members, ttl)

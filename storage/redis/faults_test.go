@@ -238,7 +238,7 @@ func TestLostAnswer(t *testing.T) {
 		t.Fatal(err)
 	}
 	proxy.cut.Store(1)
-	if err := s.Set(t.Context(), "set", storage.State{Data: storage.Encode(&decision.State{Print: 1, Plain: 1}, nil)}, storage.NoRevision); !errors.Is(err, redis.ErrNoAnswer) {
+	if err := s.Set(t.Context(), "set", storage.State{Data: storage.Encode(&decision.State{Tokens: 1, Plain: 1}, nil)}, storage.NoRevision); !errors.Is(err, redis.ErrNoAnswer) {
 		t.Errorf("Set whose answer is lost = %v, want ErrNoAnswer: ErrConflict would say that nothing has changed", err)
 	}
 	if n := inUse(t, direct, "set"); n != 1 {

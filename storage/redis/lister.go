@@ -88,7 +88,7 @@ func (s *Storage) list(ctx context.Context, client goredis.Cmdable, each func(st
 				e.Out = int64(len(e.Leases))
 				byEnd(e.Leases)
 			}
-			if err != nil || e.State.Print == 0 {
+			if err != nil || e.State.Tokens == 0 {
 				continue
 			}
 			if err := each(e); err != nil {

@@ -132,10 +132,10 @@ func (c *comparison) compareStored(next decision.State, leases *storage.Leases, 
 	if err != nil {
 		return err
 	}
-	if (rev == storage.NoRevision) != (next.Print == 0) {
+	if (rev == storage.NoRevision) != (next.Tokens == 0) {
 		return fail("revision %d of %+v", rev, next)
 	}
-	if next.Print != 0 {
+	if next.Tokens != 0 {
 		var state decision.State
 		held, err := storage.Decode(got.Data, &state)
 		if err != nil {
@@ -199,8 +199,10 @@ func (c *comparison) op(rnd *rand.Rand, now int64) decision.Op {
 		op.Kind, op.Cost = decision.Settle, rnd.Int64N(2*most+1)
 	case dice < 88:
 		op.Kind = decision.Cancel
-	case dice < 91:
+	case dice < 90:
 		op.Kind = decision.Renew
+	case dice < 91:
+		op = c.pin(rnd, now)
 	case dice < 93:
 		op.Kind, op.For = decision.Throttle, rnd.Int64N(3*c.limits.Windows[0].Interval)
 	case dice < 95:
@@ -212,6 +214,24 @@ func (c *comparison) op(rnd *rand.Rand, now int64) decision.Op {
 	default: // a forged one
 		op.Ticket = decision.Ticket{Slot: 1 + rnd.Int64N(decision.LastTime-1), Number: rnd.Int64N(1000), Again: rnd.Int64N(2), Cost: rnd.Int64N(most)}
 	}
+	return op
+}
+
+// pin makes a Pin or an Unpin.
+func (c *comparison) pin(rnd *rand.Rand, now int64) decision.Op {
+	op, w := decision.Op{Kind: decision.Pin, Now: now, Pin: &decision.PinnedLimit{}}, randomLimits(rnd).Windows[0]
+	if rnd.IntN(3) == 0 {
+		op.Kind, op.Pin = decision.Unpin, nil
+		return op
+	}
+	if rnd.IntN(2) == 0 {
+		w.Interval = c.limits.Windows[rnd.IntN(len(c.limits.Windows))].Interval
+	}
+	if rnd.IntN(5) > 0 {
+		op.Pin.Window = w
+	}
+	op.Pin.Tokens, op.Pin.Raise = rnd.Int64N(5), rnd.Int64N(2)
+	op.For = rnd.Int64N(6) * rnd.Int64N(2*min(w.Interval, 1<<38))
 	return op
 }
 
@@ -266,6 +286,14 @@ func (c *comparison) compare(t *testing.T, rnd *rand.Rand) (n int) {
 			c.limits = randomLimits(rnd) // another version of the program
 		}
 		ops := make([]decision.Op, 1+rnd.IntN(20))
+		for _, x := range c.shared {
+			if rnd.IntN(10) == 0 {
+				if err := x.run([]decision.Op{x.pin(rnd, now)}); err != nil {
+					t.Error(err)
+					return n
+				}
+			}
+		}
 		if rnd.IntN(20) == 0 {
 			ops = make([]decision.Op, 200) // many leases
 		}

@@ -13,7 +13,7 @@ import (
 )
 
 // layout is the first number of a value that decide.lua can read. It changes with the others.
-const layout = 4
+const layout = 5
 
 // rawLayout is that of a value whose state is no state that decide.lua could read.
 const rawLayout = 3
@@ -21,12 +21,12 @@ const rawLayout = 3
 // headers is how many numbers stand in front of a state: see decide.lua.tmpl.
 const headers = 8
 
-// scalars is how many numbers a state has in front of its lines: behind those of State stand the numbers of lines, flows
-// and calendars.
-const scalars = 12 + 3
+// scalars is how many numbers a state has in front of its lines: behind those of State stand the numbers of lines, pins,
+// flows and calendars.
+const scalars = 13 + 4
 
 // format is what storage.Encode has in front of the numbers of a state, which a value does not have.
-var format = storage.Encode(&decision.State{Print: 1}, nil)[:8]
+var format = storage.Encode(&decision.State{Tokens: 1}, nil)[:8]
 
 // stored is the value of a key.
 type stored struct {
@@ -144,7 +144,7 @@ func appendNumbers(b []byte, numbers ...int64) []byte {
 // declared, with how many Windows there are, and those of the Windows.
 func packLimits(l *decision.Limits) string {
 	b := make([]byte, 0, 8*16)
-	b = appendNumbers(b, int64(len(l.Windows)), l.Tokens, l.Guess, l.Lease, l.MaxLease, l.FirstCome, l.Start, l.Print, l.Fill, l.Grain, l.PerGrain, l.Scale)
+	b = appendNumbers(b, int64(len(l.Windows)), l.Tokens, l.Guess, l.Lease, l.MaxLease, l.FirstCome, l.Start, l.Fill, l.Grain, l.PerGrain, l.Scale)
 	for i := range l.Windows {
 		w := &l.Windows[i]
 		b = appendNumbers(b, w.Size, w.Rate, w.Interval)
@@ -156,7 +156,7 @@ func packLimits(l *decision.Limits) string {
 // most operations are is the Kind alone.
 func packOp(o *decision.Op) string {
 	if o.Now == decision.OwnClock && o.For == 0 && !o.Urgent && o.Deadline == 0 && o.Ticket == (decision.Ticket{}) && o.Lease == (decision.Lease{}) &&
-		(o.Cost == 1 || o.Kind == decision.GetDelay || o.Kind == decision.ReturnToken) {
+		o.Pin == nil && (o.Cost == 1 || o.Kind == decision.GetDelay || o.Kind == decision.ReturnToken) {
 		return kinds[o.Kind : o.Kind+1]
 	}
 	t, l := &o.Ticket, &o.Lease
@@ -165,10 +165,13 @@ func packOp(o *decision.Op) string {
 		urgent = 1
 	}
 	b = appendNumbers(b, int64(o.Kind), o.Now, o.Cost, o.For, t.Slot, t.Number, t.Again, t.Cost, l.ID, l.Begin, l.End, l.Cost, urgent, o.Deadline)
+	if p := o.Pin; p != nil {
+		b = appendNumbers(b, p.Window.Size, p.Window.Rate, p.Window.Interval, p.Tokens, p.Raise)
+	}
 	return string(b)
 }
 
-const kinds = "\x00\x01\x02\x03\x04\x05\x06\x07\x08\x09"
+const kinds = "\x00\x01\x02\x03\x04\x05\x06\x07\x08\x09\x0a\x0b"
 
 // take reads the next of the answers of decide.lua, and returns those behind it.
 func take(answers string, a *decision.Answer) (rest string, err error) {

@@ -278,7 +278,7 @@ func testRead(t *testing.T, s storage.Storage) {
 		}
 	}
 	got, err := r.Read(t.Context(), "nobody")
-	if err != nil || got.State.Print != 0 || got.Out != 0 || len(got.Leases) != 0 {
+	if err != nil || got.State.Tokens != 0 || got.Out != 0 || len(got.Leases) != 0 {
 		t.Errorf("Read of a key never set = %+v, %v; want the zero State, no leases and no error", got, err)
 	}
 	if off := time.Since(got.Time).Abs(); off > time.Hour {

@@ -148,7 +148,7 @@ func (g *game) renew(all []*player, i int) {
 func (g *game) leave() {
 	for _, all := range [][]*player{g.entities, g.shared} {
 		for i, e := range all {
-			if e.state.Print != 0 && g.now >= max(e.limits.Until(&e.state), e.leases.Last()) {
+			if e.state.Tokens != 0 && g.now >= max(e.limits.Until(&e.state), e.leases.Last()) {
 				g.renew(all, i)
 			}
 		}
@@ -212,6 +212,14 @@ func (g *game) op(e *player) decision.Op {
 		case 1, 2:
 			op.Cost = op.Lease.Cost
 		}
+	case dice < 81:
+		op.Kind, op.Pin = decision.Pin, &decision.PinnedLimit{Tokens: g.pick(0, 0, 1, 3), Raise: g.pick(0, 0, 1)}
+		op.For = g.pick(0, 500, 30_000)
+		if g.IntN(3) > 0 {
+			op.Pin.Window = decision.Window{Size: 1 + g.Int64N(9), Rate: 1 + g.Int64N(9), Interval: g.pick(l.Windows[0].Interval, 100, 60_000)}
+		}
+	case dice < 82:
+		op.Kind = decision.Unpin
 	case dice < 88:
 		op.Kind = decision.Renew
 		op.Lease = g.lease(e)

@@ -92,6 +92,7 @@ var wrong = map[string]func() storage.Storage{
 	"Do goes by its own clock":                func() storage.Storage { return &decider{Storage: memory.New(), own: true} },
 	"Do goes by milliseconds since its start": func() storage.Storage { return &decider{Storage: memory.New(), begin: time.Now()} },
 	"Do gives one unit too many":              func() storage.Storage { return &decider{Storage: memory.New(), generous: true} },
+	"Do makes pins hold for ever":             func() storage.Storage { return &decider{Storage: memory.New(), endless: true} },
 	"Do gives no new revision":                func() storage.Storage { return &decider{Storage: memory.New(), still: true} },
 	"Do takes unknown bytes for nobody's":     func() storage.Storage { return &decider{Storage: memory.New(), trusting: true} },
 	"Read and List leave leases out":          func() storage.Storage { return &teller{Storage: memory.New(), leaseless: true} },
@@ -384,6 +385,7 @@ type decider struct {
 	forget                    time.Duration
 	torn, leaseless, own      bool
 	generous, still, trusting bool
+	endless                   bool
 	begin                     time.Time
 
 	mu    sync.Mutex
@@ -426,6 +428,8 @@ func (d *decider) Do(ctx context.Context, key string, l *decision.Limits, within
 		op.Now = time.Since(d.begin).Milliseconds()
 	case d.generous && op.Kind == decision.Settle:
 		op.Cost = max(0, op.Cost-1)
+	case d.endless && op.Kind == decision.Pin:
+		op.For = 0
 	case d.still:
 		before, rev, _ := d.Get(ctx, key)
 		a, err := d.Storage.Do(ctx, key, l, within, op)

@@ -1,0 +1,123 @@
+package decision
+
+// PinnedLimit is a limit that holds besides those that are given to Apply. With Raise it lifts these, where they are lower.
+type PinnedLimit struct {
+	Window Window // counted from the Pin on; of Size 0 there is none. Raise lifts the window that has the same Interval
+	Tokens int64  // 0 if none are pinned
+	Raise  int64  // 1 or 0
+}
+
+// Pinned is a PinnedLimit in force.
+type Pinned struct {
+	Limit  PinnedLimit
+	End    int64  // Never if only Unpin ends it
+	Line   int64  // the place of the Line of Limit.Window in Lines, plus 1; 0 if it has none yet
+	Window Window // the one that Raise has lifted, as it was given; zero if there is none
+	Tokens int64  // those that were given
+}
+
+// repin does a Pin or an Unpin, before the windows are counted.
+func (s *State) repin(op *Op, now int64, a *Answer) {
+	t := max(now, s.Now)
+	a.Found = len(s.Pins) > 0 && s.Pins[0].End > t
+	s.unpin()
+	if op.Kind == Pin {
+		end := int64(Never)
+		if op.For > 0 {
+			end = t + op.For
+		}
+		s.Pins = append(s.Pins, Pinned{Limit: *op.Pin, End: end})
+	}
+}
+
+// unpin forgets the pin with its Line.
+func (s *State) unpin() {
+	if len(s.Pins) > 0 {
+		s.takeLine(s.Pins[0].Line)
+	}
+	s.Pins = s.Pins[:0]
+}
+
+// pinned tells whether something may be pinned.
+func (s *State) pinned(shared []Shared) bool {
+	any := len(s.Pins) > 0
+	for i := range shared {
+		x := &shared[i]
+		any = any || len(x.State.Pins) > 0
+	}
+	return any
+}
+
+// hold makes l and the limits in shared those that are in force. The time is that of arrive.
+func (l *Limits) hold(s *State, shared []Shared, now int64) {
+	t := now
+	if s.Tokens != 0 {
+		t = max(t, s.Now)
+	}
+	for i := range shared {
+		x := &shared[i]
+		if x.State.Tokens != 0 {
+			t = max(t, x.State.Now)
+		}
+	}
+	l.pin(s, t)
+	for i := range shared {
+		x := &shared[i]
+		x.Limits.pin(x.State, t)
+	}
+}
+
+// pin makes l the limits that are in force at a time: the pinned window is the last one.
+func (l *Limits) pin(s *State, now int64) {
+	if len(s.Pins) > 0 && s.Pins[0].End > now {
+		p := &s.Pins[0]
+		p.Tokens, p.Window = l.Tokens, Window{}
+		if p.Limit.Tokens > 0 && (p.Limit.Raise == 1 || p.Limit.Tokens < l.Tokens) {
+			l.Tokens = p.Limit.Tokens
+		}
+		if p.Limit.Window.Size > 0 {
+			for i := range l.Windows {
+				w := &l.Windows[i]
+				if p.Limit.Raise == 1 && w.Interval == p.Limit.Window.Interval && p.Window.Size == 0 {
+					p.Window = *w
+					l.Windows[i] = Window{
+						Size: max(w.Size, p.Limit.Window.Size), Rate: max(w.Rate, p.Limit.Window.Rate), Interval: w.Interval,
+					}
+				}
+			}
+			l.Windows = append(l.Windows, p.Limit.Window)
+		}
+		l.derive()
+	}
+}
+
+// own is the number of windows that are not pinned.
+func (l *Limits) own(s *State) int64 {
+	n := int64(len(l.Windows))
+	if len(s.Pins) > 0 && s.Pins[0].Limit.Window.Size > 0 {
+		n--
+	}
+	return n
+}
+
+// takeLine removes a Line, whose place is given plus 1. 0 is none.
+func (s *State) takeLine(place int64) {
+	if place > 0 {
+		for place < int64(len(s.Lines)) {
+			s.Lines[place-1] = s.Lines[place]
+			place++
+		}
+		s.Lines = s.Lines[:len(s.Lines)-1]
+	}
+}
+
+// putLine makes a Line the one with this place. Those behind it move up.
+func (s *State) putLine(place int64, line *Line) {
+	at := int64(len(s.Lines))
+	s.Lines = append(s.Lines, *line)
+	for at > place {
+		s.Lines[at] = s.Lines[at-1]
+		at--
+	}
+	s.Lines[place] = *line
+}

@@ -1,0 +1,133 @@
+package contenders_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/url"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/internal/contenders"
+	"github.com/drip-go/drip/internal/servers"
+	"github.com/drip-go/drip/storage"
+)
+
+// pinned is what all processes of TestPinInProcesses have in their code.
+var pinned = drip.Options{Size: 20, RefreshRate: 20, Concurrency: 1000}
+
+// TestPinInProcesses: four processes ask as fast as they can. A pin holds in all of them from the next decision on, still
+// holds when all have been started anew, and when it is taken off the limit of the code holds. A provider counts the calls,
+// and finds none above that limit.
+func TestPinInProcesses(t *testing.T) {
+	const four, least = 4, 200 * time.Millisecond
+	for name, open := range map[string]func(*testing.T) string{
+		"Redis":      func(t *testing.T) string { return servers.OwnRedis(t).URL() },
+		"PostgreSQL": withSchema,
+	} {
+		t.Run(name, func(t *testing.T) {
+			// Of what is decided in two intervals calls may arrive together.
+			app := &contenders.App{Own: contenders.Bucket{Size: 60, PerSecond: 20}, All: contenders.Bucket{Size: 1e6, PerSecond: 1e6}}
+			providerURL, stop := app.Serve()
+			defer stop()
+			told := process{Storage: open(t), Provider: providerURL, Pins: true}
+			s, err := storage.Open(t.Context(), told.Storage)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer s.(io.Closer).Close()
+			o := pinned
+			o.Storage = s
+			operator, err := drip.New(o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			calls := func() int {
+				accepted, _ := app.Calls()
+				return len(accepted)
+			}
+			// in counts the calls in a time that begins when what was decided before has arrived.
+			in := func(d time.Duration) (ran, bound int) {
+				time.Sleep(least)
+				begin, before := time.Now(), calls()
+				time.Sleep(d)
+				ran = calls() - before
+				return ran, int((time.Since(begin)+least)/time.Second) + 2 // intervals that it touches
+			}
+			told.Duration = 5 * time.Second
+			wait := contenders.Start(t, four, told)
+			for calls() < 20 && !t.Failed() {
+				time.Sleep(10 * time.Millisecond)
+			}
+			if ran, intervals := in(time.Second); ran < 15 || ran > 20*intervals {
+				t.Errorf("%d calls ran in a second, want 20", ran)
+			}
+			if err := operator.Pin(t.Context(), "shop", drip.Pin{Window: drip.Window{Size: 3, RefreshInterval: time.Second}}); err != nil {
+				t.Fatal(err)
+			}
+			ran, intervals := in(2 * time.Second)
+			t.Logf("pinned: %d calls in 2s", ran)
+			if ran < 3 || ran > 3*intervals {
+				t.Errorf("pinned: %d calls ran in 2s, want 6", ran)
+			}
+			wait()
+			before := calls()
+			wait = contenders.Start(t, four, told)
+			for calls() == before && !t.Failed() {
+				time.Sleep(10 * time.Millisecond)
+			}
+			if ran, intervals = in(time.Second); ran > 3*intervals {
+				t.Errorf("after a restart: %d calls ran in a second, want 3", ran)
+			}
+			if err := operator.Unpin(t.Context(), "shop"); err != nil {
+				t.Fatal(err)
+			}
+			if ran, intervals = in(2 * time.Second); ran < 30 || ran > 20*intervals {
+				t.Errorf("unpinned: %d calls ran in 2s, want 40", ran)
+			}
+			t.Logf("unpinned: %d calls in 2s", ran)
+			wait()
+			if _, refused := app.Calls(); len(refused) > 0 {
+				t.Errorf("the provider refused %v", refused)
+			}
+		})
+	}
+}
+
+// contendPinned has goroutines that ask, wait and call.
+func contendPinned(ctx context.Context, p *process, s storage.Storage) error {
+	o := pinned
+	o.Storage = s
+	bucket, err := drip.New(o)
+	if err != nil {
+		return err
+	}
+	var all sync.WaitGroup
+	var errs [callers]error
+	for i := range callers {
+		all.Go(func() {
+			var r drip.Request
+			for ctx.Err() == nil && errs[i] == nil {
+				a, err := bucket.Admit(ctx, "shop", r)
+				if r.Ticket = a.Ticket; err != nil {
+					errs[i] = err
+				} else if a.Delay == 0 {
+					ctx := context.WithoutCancel(ctx)
+					errs[i] = errors.Join(call(ctx, p.Provider+"/?"+url.Values{"shop": {"shop"}}.Encode()), bucket.Settle(ctx, "shop", a.Lease, 1))
+				} else {
+					select {
+					case <-time.After(min(a.Delay, 100*time.Millisecond)): // so that somebody asks when the pin is off
+					case <-ctx.Done():
+					}
+				}
+			}
+			if ctx.Err() != nil { // which it may be about
+				errs[i] = nil
+			}
+		})
+	}
+	all.Wait()
+	return errors.Join(errs[:]...)
+}

@@ -1,0 +1,108 @@
+package drip
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/drip-go/drip/decision"
+)
+
+// Pin is a limit that an operator sets beside those of the Options. It is stored with the entity, so it holds in all
+// processes from the next decision on, and survives their restart.
+type Pin struct {
+	// Window holds besides the entity's own, counted from the call of Bucket.Pin on. Its Size and RefreshRate default to each
+	// other; Share does not apply. Size and RefreshRate 0 pin no window.
+	Window
+
+	// Concurrency is the most operations in flight at once, as far as the Options do not allow less. 0 pins none.
+	Concurrency int
+
+	// For is how long the pin holds. 0 means until Unpin.
+	For time.Duration
+
+	// Raise lets the pin be above the Options: Concurrency takes the place of theirs, and their window with the same
+	// RefreshInterval is lifted to Window. Their other windows still hold.
+	Raise bool
+}
+
+// Pin makes p hold for an entity, or for a shared limit by its SharedID, in place of the pin before. Nothing that has run is
+// forgotten, and no Ticket or Lease is lost. An operation that costs more than the Size of the pin is postponed as long as
+// it holds.
+func (b *Bucket) Pin(ctx context.Context, entityID string, p Pin) error {
+	limit, err := p.limit()
+	op, a := decision.Op{Kind: decision.Pin, Pin: &limit}, decision.Answer{}
+	if p.For > 0 {
+		op.For = wholeMilliseconds(p.For)
+	}
+	if err == nil {
+		_, err = b.do(ctx, entityID, 0, &op, &a, time.Time{})
+	}
+	if err != nil {
+		return fmt.Errorf("drip: pin %q: %w", entityID, err)
+	}
+	return nil
+}
+
+// Unpin ends what Pin began: the Options alone hold from the next decision on. What was postponed meanwhile comes back when
+// it was told to. Without a pin Unpin does nothing.
+func (b *Bucket) Unpin(ctx context.Context, entityID string) error {
+	return b.tell(ctx, "unpin", entityID, decision.Unpin, 0)
+}
+
+// limit is p in the calculator's numbers. Its error names the field.
+func (p *Pin) limit() (l decision.PinnedLimit, err error) {
+	switch {
+	case p.Size < 0, p.Size > decision.MostUnits:
+		return l, fmt.Errorf("Pin.Size is %d; it must be at least 1 and at most %d, or 0", p.Size, int64(decision.MostUnits))
+	case p.RefreshRate < 0, p.RefreshRate > decision.MostUnits:
+		return l, fmt.Errorf("Pin.RefreshRate is %d; it must be at least 1 and at most %d, or 0", p.RefreshRate, int64(decision.MostUnits))
+	case p.Concurrency < 0, p.Concurrency > decision.MostUnits:
+		return l, fmt.Errorf("Pin.Concurrency is %d; it must be at least 1 and at most %d, or 0", p.Concurrency, int64(decision.MostUnits))
+	case p.For < 0:
+		return l, fmt.Errorf("Pin.For is %v; it must be above 0, or 0 for a pin that holds until Unpin", p.For)
+	case p.Size == 0 && p.RefreshRate == 0 && p.RefreshInterval != 0:
+		return l, fmt.Errorf("Pin.Size is 0, with a RefreshInterval of %v", p.RefreshInterval)
+	case p.Size == 0 && p.RefreshRate == 0 && p.Concurrency == 0:
+		return l, errors.New("the Pin is empty; it needs a Window or a Concurrency")
+	}
+	l.Tokens = int64(p.Concurrency)
+	if p.Raise {
+		l.Raise = 1
+	}
+	if p.Size == 0 && p.RefreshRate == 0 {
+		return l, nil
+	}
+	most := decision.MostTime * time.Millisecond
+	if p.RefreshInterval < time.Millisecond || p.RefreshInterval%time.Millisecond != 0 || p.RefreshInterval > most {
+		return l, fmt.Errorf("Pin.RefreshInterval is %v; it must be whole milliseconds, at least 1ms", p.RefreshInterval)
+	}
+	l.Window = decision.Window{
+		Size: int64(cmp.Or(p.Size, p.RefreshRate)), Rate: int64(cmp.Or(p.RefreshRate, p.Size)), Interval: p.RefreshInterval.Milliseconds(),
+	}
+	return l, nil
+}
+
+// pinOf is what is pinned at a time, nil if nothing is, and until when, zero if only Unpin ends it.
+func pinOf(s *decision.State, now int64) (p *Pin, until time.Time) {
+	if len(s.Pins) == 0 || s.Pins[0].End <= max(now, s.Now) {
+		return nil, until
+	}
+	pinned := &s.Pins[0]
+	l := &pinned.Limit
+	p = &Pin{Concurrency: int(l.Tokens), Raise: l.Raise == 1}
+	if l.Window.Size > 0 {
+		p.Window = windowOf(l.Window)
+	}
+	if pinned.End < decision.Never {
+		until = time.UnixMilli(pinned.End)
+		p.For = milliseconds(pinned.End - now)
+	}
+	return p, until
+}
+
+func windowOf(w decision.Window) Window {
+	return Window{Size: int(w.Size), RefreshRate: int(w.Rate), RefreshInterval: milliseconds(w.Interval)}
+}
