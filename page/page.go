@@ -43,10 +43,9 @@ import (
 
 // Options says what the page shows and what may be done on it.
 type Options struct {
-	// Storage holds the entities. It must be a storage.Reader. Required.
+	// Storage holds the entities. Required.
 	//
-	// Without storage.Lister there is no list, and an entity is found by its whole name. Without storage.Atomic there
-	// are no actions on entities.
+	// Without storage.Lister there is no list, and an entity is found by its whole name.
 	Storage storage.Storage
 
 	// Limits are the options that the consumers' Bucket is made with; their Storage does not matter here. Defaults to nil: the
@@ -86,9 +85,6 @@ type view struct {
 func Handler(o Options) (*Page, error) {
 	if o.Storage == nil {
 		return nil, errors.New("page: Options.Storage is required")
-	}
-	if _, ok := o.Storage.(storage.Reader); !ok {
-		return nil, errors.New("page: Options.Storage is no storage.Reader, which the page needs")
 	}
 	judge, err := entities.NewJudge(o.Limits, o.Storage)
 	if err != nil {

@@ -633,7 +633,6 @@ func TestOptions(t *testing.T) {
 	for want, o := range map[string]Options{
 		"Options.Storage is required": {},
 		"Options.Limits":              {Storage: memory.New(), Limits: &drip.Options{Size: -1}},
-		"no storage.Reader":           {Storage: struct{ storage.Storage }{memory.New()}},
 	} {
 		if _, err := Handler(o); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %s", err, want)

@@ -20,9 +20,6 @@ type Subject struct {
 
 // Open reads an entity, or a shared limit by its ID, that is to be changed. Its limits are those that are stored with it.
 func Open(ctx context.Context, s storage.Storage, entity string) (*Subject, error) {
-	if _, ok := s.(storage.Atomic); !ok {
-		return nil, errors.New("this storage cannot change its entities")
-	}
 	e, err := Read(ctx, s, entity)
 	if err != nil {
 		return nil, err

@@ -4,7 +4,6 @@ package entities
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -16,13 +15,20 @@ import (
 	"github.com/drip-go/drip/storage"
 )
 
-// Read reads an entity, in one round trip. Its error names the entity.
-func Read(ctx context.Context, s storage.Storage, entity string) (storage.Entry, error) {
-	r, ok := s.(storage.Reader)
-	if !ok {
-		return storage.Entry{}, errors.New("this storage cannot show its entities")
+// Read reads an entity, in one round trip. Its error names the entity. A storage that is no storage.Reader has no clock of
+// its own: this machine's takes its place.
+func Read(ctx context.Context, s storage.Storage, entity string) (e storage.Entry, err error) {
+	if r, ok := s.(storage.Reader); ok {
+		e, err = r.Read(ctx, entity)
+	} else {
+		var stored storage.State
+		e = storage.Entry{Key: entity, Time: time.Now()}
+		if stored, _, err = s.Get(ctx, entity); err == nil {
+			e.Leases, err = storage.Decode(stored.Data, &e.State)
+		}
+		e.Out = int64(len(e.Leases))
+		e.Leases = e.Leases[:min(len(e.Leases), storage.MostListed)]
 	}
-	e, err := r.Read(ctx, entity)
 	if err != nil {
 		return e, fmt.Errorf("%q: %w", entity, err)
 	}

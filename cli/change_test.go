@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"context"
@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/storage"
 	"github.com/drip-go/drip/storage/memory"
 )
 
@@ -393,4 +394,24 @@ func TestChangeMany(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A storage of a user's own is reached by its scheme. Get and Set are enough.
+func TestStorageOfOnesOwn(t *testing.T) {
+	own := struct{ storage.Storage }{memory.New()}
+	url := share(t, own)
+	b, err := drip.New(drip.Options{Size: 5, Storage: own})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.Admit(t.Context(), "shop", drip.Request{}); err != nil {
+		t.Fatal(err)
+	}
+	must(t, "pause", url, "shop", "1h")
+	must(t, "pin", url, "shop", "--limit=2/1s")
+	for _, want := range []string{"4 of 5, +5 every 1s", "1 of 5 in use", "pinned      2 every 1s; until drip unpin", "closed      until"} {
+		if got := must(t, "inspect", url, "shop"); !strings.Contains(got, want) {
+			t.Errorf("got\n%s\nwant %s", got, want)
+		}
+	}
 }

@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"context"
@@ -25,9 +25,9 @@ const asProgram = "DRIP_TEST_AS_PROGRAM"
 
 func TestMain(m *testing.M) {
 	if os.Getenv(asProgram) != "" {
-		main()
+		Main()
 	}
-	goredis.SetLogger(silent{}) // as main does
+	goredis.SetLogger(silent{}) // as Main does
 	os.Exit(servers.Main(m))
 }
 
