@@ -46,6 +46,9 @@ type Calendar struct {
 	Ring   Ring  // the units booked in Head and the grains after it
 }
 
+// holds reports whether the calendar has a grain.
+func (c *Calendar) holds(n int64) bool { return n >= c.Head && n < c.Head+Grains }
+
 // Flow is what the State of an entity has for each shared limit. That with the key ofUrgent counts its urgent tickets.
 //
 // Tickets are counted by their slots, those until Before and those after it. So one that is lost counts until its half is over.
@@ -193,7 +196,7 @@ func (x *Shared) enter(f *Flow, op *Op, back bool, now int64) {
 	f.expire(now - l.grace())
 	if back {
 		n, units := l.grain(op.Ticket.Slot), l.booked(op.Ticket.Cost)
-		if n >= c.Head && n < c.Head+Grains {
+		if c.holds(n) {
 			c.Ring.Put(n%Grains, max(0, c.Ring.At(n%Grains)-units))
 		} else if n+1 == c.Head {
 			c.Late = max(0, c.Late-units)
@@ -271,7 +274,7 @@ func (x *Shared) run(f *Flow, op *Op) {
 func (x *Shared) in(n int64) int64 {
 	c, w := &x.State.Calendars[0], &x.Limits.Windows[0]
 	at := n * c.Grain
-	if n >= c.Head && n < c.Head+Grains && x.Limits.PerGrain > w.Rate {
+	if c.holds(n) && x.Limits.PerGrain > w.Rate {
 		at += min(c.Ring.At(n%Grains), mostBooked) * x.Limits.Scale / w.Rate * w.Interval % c.Grain
 	}
 	return at
@@ -329,7 +332,7 @@ func (x *Shared) book(f *Flow, op *Op, back bool, t *Ticket, now int64) {
 		s.AgainUS = min(max(s.AgainUS, now*1000)+x.Limits.pace(s), Never)
 	}
 	n := x.Limits.grain(t.Slot)
-	if n >= c.Head && n < c.Head+Grains {
+	if c.holds(n) {
 		c.Ring.Put(n%Grains, min(c.Ring.At(n%Grains)+x.units, mostBooked))
 	}
 	if back && !op.Urgent && n == x.fair/tick {
