@@ -74,7 +74,8 @@ func (l *Limits) decide(s *State, leases Leases, shared []Shared, op *Op, now in
 	fits := v.bound == BoundNone
 	for i := range shared {
 		x := &shared[i]
-		f := &s.Flows[s.flow(x.Key)]
+		x.flow = s.flow(x.Key)
+		f := &s.Flows[x.flow]
 		x.enter(f, op, v.back, now)
 		x.look(f, op, v.back, now)
 		fits = fits && x.fits
@@ -85,7 +86,7 @@ func (l *Limits) decide(s *State, leases Leases, shared []Shared, op *Op, now in
 		l.run(s, op, &v)
 		for i := range shared {
 			x := &shared[i]
-			x.run(&s.Flows[s.flow(x.Key)], op)
+			x.run(&s.Flows[x.flow], op)
 		}
 		return
 	}
@@ -101,7 +102,7 @@ func (l *Limits) decide(s *State, leases Leases, shared []Shared, op *Op, now in
 		rounds++
 		for i := range shared {
 			x := &shared[i]
-			at := x.place(&s.Flows[s.flow(x.Key)], op, v.back, slot, now)
+			at := x.place(&s.Flows[x.flow], op, v.back, slot, now)
 			if at > slot || a.Bound == BoundNone && !x.fits {
 				a.Limit, a.Bound = int64(i)+1, x.bound
 				if x.fits { // now, but not then
@@ -110,7 +111,7 @@ func (l *Limits) decide(s *State, leases Leases, shared []Shared, op *Op, now in
 				slot = at
 			}
 			if i == 0 && !x.token && !op.Urgent {
-				slot = l.Windows[0].inLine(s, &s.Flows[s.flow(x.Key)], op.Cost, slot, now)
+				slot = l.Windows[0].inLine(s, &s.Flows[x.flow], op.Cost, slot, now)
 			}
 		}
 	}
@@ -132,7 +133,7 @@ func (l *Limits) decide(s *State, leases Leases, shared []Shared, op *Op, now in
 	}
 	for i := range shared {
 		x := &shared[i]
-		f := &s.Flows[s.flow(x.Key)]
+		f := &s.Flows[x.flow]
 		if i == 0 && !x.token && !op.Urgent {
 			end := max(slot, f.End)
 			f.Left = l.Windows[0].ahead(s, f, end, now) - op.Cost

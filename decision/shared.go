@@ -15,6 +15,7 @@ type Shared struct {
 	Leases Leases
 
 	// What the operation finds.
+	flow  int64 // the place of the entity's Flow in the limit
 	units int64 // its cost in the calendar
 	rate  int64 // what a grain brings there
 	held  bool  // the lease was one of its own

@@ -1758,7 +1758,8 @@ for i = first_op, #ARGV do
                   flow2 = s_Flows_n - 1
                 end
               end
-              local f = s_Flows[flow2]
+              x2.flow = flow2
+              local f = s_Flows[x2.flow]
               do
                 local back2 = v_back
                 local c2 = x2.State_Calendars[0]
@@ -1971,24 +1972,7 @@ for i = first_op, #ARGV do
               for i2 = 0, shared_n - 1 do
                 local x2 = shared[i2]
                 do
-                  local flow2 = 0
-                  do
-                    local key2 = x2.Key
-                    local done
-                    for i3 = 0, s_Flows_n - 1 do
-                      if s_Flows[i3].Key == key2 then
-                        flow2 = i3
-                        done = true
-                        break
-                      end
-                    end
-                    if not done then
-                      s_Flows[s_Flows_n] = {Key = key2, Units = 0, Later = 0, Before = 0, Until = 0, End = 0, Left = 0, Urgent = 0, Fair = 0, FairUrgent = 0, Again = 0, Minute = 0, Weight = 0}
-                      s_Flows_n = s_Flows_n + 1
-                      flow2 = s_Flows_n - 1
-                    end
-                  end
-                  local f = s_Flows[flow2]
+                  local f = s_Flows[x2.flow]
                   local c2 = x2.State_Calendars[0]
                   for i3 = 0, x2.State_Lines_n - 1 do
                     x2.State_Lines[i3].Left = x2.State_Lines[i3].Left - op_Cost
@@ -2106,24 +2090,7 @@ for i = first_op, #ARGV do
                 local x2 = shared[i2]
                 local place2 = 0
                 do
-                  local flow2 = 0
-                  do
-                    local key2 = x2.Key
-                    local done
-                    for i3 = 0, s_Flows_n - 1 do
-                      if s_Flows[i3].Key == key2 then
-                        flow2 = i3
-                        done = true
-                        break
-                      end
-                    end
-                    if not done then
-                      s_Flows[s_Flows_n] = {Key = key2, Units = 0, Later = 0, Before = 0, Until = 0, End = 0, Left = 0, Urgent = 0, Fair = 0, FairUrgent = 0, Again = 0, Minute = 0, Weight = 0}
-                      s_Flows_n = s_Flows_n + 1
-                      flow2 = s_Flows_n - 1
-                    end
-                  end
-                  local f = s_Flows[flow2]
+                  local f = s_Flows[x2.flow]
                   local back2 = v_back
                   local t2 = slot
                   local c2 = x2.State_Calendars[0]
@@ -2332,24 +2299,7 @@ for i = first_op, #ARGV do
                   do
                     local w2 = l_Windows[0]
                     local w2_Size, w2_Rate, w2_Interval = w2.Size, w2.Rate, w2.Interval
-                    local flow2 = 0
-                    do
-                      local key2 = x2.Key
-                      local done
-                      for i3 = 0, s_Flows_n - 1 do
-                        if s_Flows[i3].Key == key2 then
-                          flow2 = i3
-                          done = true
-                          break
-                        end
-                      end
-                      if not done then
-                        s_Flows[s_Flows_n] = {Key = key2, Units = 0, Later = 0, Before = 0, Until = 0, End = 0, Left = 0, Urgent = 0, Fair = 0, FairUrgent = 0, Again = 0, Minute = 0, Weight = 0}
-                        s_Flows_n = s_Flows_n + 1
-                        flow2 = s_Flows_n - 1
-                      end
-                    end
-                    local f = s_Flows[flow2]
+                    local f = s_Flows[x2.flow]
                     local t2 = slot
                     if f.End > t2 then t2 = f.End end
                     local room = 0
@@ -2629,24 +2579,7 @@ for i = first_op, #ARGV do
               end
               for i2 = 0, shared_n - 1 do
                 local x2 = shared[i2]
-                local flow2 = 0
-                do
-                  local key2 = x2.Key
-                  local done
-                  for i3 = 0, s_Flows_n - 1 do
-                    if s_Flows[i3].Key == key2 then
-                      flow2 = i3
-                      done = true
-                      break
-                    end
-                  end
-                  if not done then
-                    s_Flows[s_Flows_n] = {Key = key2, Units = 0, Later = 0, Before = 0, Until = 0, End = 0, Left = 0, Urgent = 0, Fair = 0, FairUrgent = 0, Again = 0, Minute = 0, Weight = 0}
-                    s_Flows_n = s_Flows_n + 1
-                    flow2 = s_Flows_n - 1
-                  end
-                end
-                local f = s_Flows[flow2]
+                local f = s_Flows[x2.flow]
                 if i2 == 0 and not x2.token and not op_Urgent then
                   local end2 = slot > f.End and slot or f.End
                   local w2 = l_Windows[0]
