@@ -63,10 +63,10 @@ func (l *Limits) decide(s *State, leases Leases, shared []Shared, op *Op, now in
 		op.Cost = 1
 	}
 	l.line(s, now)
-	if op.Urgent || len(s.Flows) > 0 {
+	if op.Urgent {
 		f := &s.Flows[s.flow(ofUrgent)]
 		f.expire(now - l.grace())
-		if op.Urgent && op.Ticket.Slot > 0 {
+		if op.Ticket.Slot > 0 {
 			f.take(&op.Ticket)
 		}
 	}
@@ -160,7 +160,7 @@ func (l *Limits) look(s *State, leases Leases, op *Op, now int64) (v view) {
 	t := &op.Ticket
 	v.back = t.Slot > 0 && t.Number <= s.Next && op.Kind == Admit
 	v.at, v.bound = now, BoundNone
-	urgent := s.urgent()
+	urgent := s.urgent(now - l.grace())
 	v.pace = l.pace(s)
 	v.again = max(l.space(v.pace), v.pace/4)
 	if s.Closed > now {

@@ -98,11 +98,18 @@ func (f *Flow) take(t *Ticket) {
 	}
 }
 
-// urgent is the units of the urgent tickets that are out.
-func (s *State) urgent() int64 {
+// urgent is the units of the urgent tickets that are out, but for those that should have been back at a time.
+func (s *State) urgent(at int64) int64 {
 	for i := range s.Flows {
-		if s.Flows[i].Key == ofUrgent {
-			return s.Flows[i].Units + s.Flows[i].Later
+		f := &s.Flows[i]
+		if f.Key == ofUrgent {
+			if at > f.Until {
+				return 0
+			}
+			if at > f.Before {
+				return f.Later
+			}
+			return f.Units + f.Later
 		}
 	}
 	return 0

@@ -1420,7 +1420,7 @@ for i = first_op, #ARGV do
               end
               s_Slot = slot
             end
-            if op_Urgent or s_Flows_n > 0 then
+            if op_Urgent then
               local flow2 = 0
               do
                 local done
@@ -1445,7 +1445,7 @@ for i = first_op, #ARGV do
                   if f.Units < f.Urgent then f.Urgent = f.Units end
                 end
               end
-              if op_Urgent and op_Ticket_Slot > 0 then
+              if op_Ticket_Slot > 0 then
                 do
                   if op_Ticket_Slot <= f.Before then
                     local max2 = 0
@@ -1467,10 +1467,22 @@ for i = first_op, #ARGV do
               v_at, v_bound = t, 0
               local urgent = 0
               do
+                local at2 = t - ((l_Windows[0].Interval < 60000 and l_Windows[0].Interval or 60000) + 1000)
                 local done
                 for i2 = 0, s_Flows_n - 1 do
-                  if s_Flows[i2].Key == 0 then
-                    urgent = s_Flows[i2].Units + s_Flows[i2].Later
+                  local f = s_Flows[i2]
+                  if f.Key == 0 then
+                    if at2 > f.Until then
+                      urgent = 0
+                      done = true
+                      break
+                    end
+                    if at2 > f.Before then
+                      urgent = f.Later
+                      done = true
+                      break
+                    end
+                    urgent = f.Units + f.Later
                     done = true
                     break
                   end
