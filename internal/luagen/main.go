@@ -159,6 +159,9 @@ func (p *pkg) table(variable, typ string) string {
 	s := structOf(p.typ(typ))
 	var fields []string
 	for f := range s.Fields() {
+		if arrayOf(f.Type()) != nil {
+			panic(failure{f.Pos(), "an array in a table"})
+		}
 		fields = append(fields, f.Name()+" = "+place{of: s, prefix: variable}.field(f.Name()))
 	}
 	return strings.Join(fields, ", ")
