@@ -27,15 +27,15 @@ type Status struct {
 	// Operation is how long operations take, on average; 0 if none was settled yet.
 	Operation time.Duration
 
-	// Booked is about how many units are promised to operations that have not run yet. The last of them is due at
-	// BookedUntil.
+	// Booked is about how much of the first window is promised to operations that have not run yet. The last of them is due
+	// at BookedUntil.
 	Booked      int
 	BookedUntil time.Time
 
 	// ClosedUntil is when Throttled or Pause end, zero if the entity is open.
 	ClosedUntil time.Time
 
-	// Delay is what Admit would tell a newcomer of one unit within all shared limits, and Bound what that comes from. When
+	// Delay is what Admit would tell a newcomer of one call, and one of each other unit, within all shared limits, and Bound what that comes from. When
 	// that is BoundClosed, Then is what the rest of the delay comes from, after ClosedUntil: BoundNone if there is none.
 	// Limit is the name of the shared limit that Bound belongs to, "" for the entity's own.
 	Delay time.Duration
@@ -87,7 +87,7 @@ func (b *Bucket) inspect(ctx context.Context, entityID string) (Status, error) {
 	if err != nil {
 		return Status{}, err
 	}
-	status := statusOf(l, &e, shared, now)
+	status := statusOf(l, b.units, &e, shared, now)
 	if status.limit > 0 {
 		status.Limit = b.shared[status.limit-1].name
 	}
@@ -134,7 +134,7 @@ type told struct {
 	limit int64
 }
 
-func statusOf(l *decision.Limits, e *storage.Entry, shared []decision.Shared, now int64) told {
+func statusOf(l *decision.Limits, units units, e *storage.Entry, shared []decision.Shared, now int64) told {
 	s := &e.State
 	status := Status{Entity: e.Key, Time: time.UnixMilli(now), Known: s.Print != 0, Concurrency: int(l.Tokens)}
 	out := e.Out
@@ -150,7 +150,7 @@ func statusOf(l *decision.Limits, e *storage.Entry, shared []decision.Shared, no
 	status.Delay, status.Bound, status.Then = milliseconds(a.Delay), Bound(a.Bound), Bound(then)
 	for i, w := range l.Windows {
 		status.Windows = append(status.Windows, WindowStatus{
-			Window:   Window{Size: int(w.Size), RefreshRate: int(w.Rate), RefreshInterval: milliseconds(w.Interval)},
+			Window:   Window{Size: int(w.Size), RefreshRate: int(w.Rate), RefreshInterval: milliseconds(w.Interval), Unit: units.name(w.Unit)},
 			Capacity: int(s.Lines[i].Left),
 		})
 	}

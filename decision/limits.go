@@ -15,12 +15,22 @@ type Limits struct {
 
 	// Of a limit that entities share, set by Ready.
 	Grain    int64 // the length of a grain of the calendar: a second, or the first interval if that is longer
-	PerGrain int64 // what it brings
-	Scale    int64 // the units that count as one in the calendar
+	PerGrain int64 // what it brings, in parts
+	Parts    Cost  // how many of these one of a unit is; 0 if a grain does not bring that unit
+	Scale    int64 // the parts that count as one in the calendar
 }
 
 // Window brings Rate at the beginning of each Interval of Unix time, and gathers at most Size.
-type Window struct{ Size, Rate, Interval int64 }
+type Window struct {
+	Size, Rate, Interval int64
+	Unit                 int64 // what it counts: calls if it is 0, else a named unit, below Units
+}
+
+// Units is how many units there are: calls and three more.
+const Units = 4
+
+// Cost is what an operation takes of each unit. A window of which it takes nothing does not bind it.
+type Cost [Units]int64
 
 // The largest numbers that a calculation takes: Lua has no integers above 2^53.
 const (
@@ -41,6 +51,10 @@ func (l *Limits) Ready() (field string, window int) {
 			}
 			l.Print = (l.Print*33 ^ n ^ n>>20) & (1<<44 - 1)
 		}
+		if w.Unit < 0 || w.Unit >= Units {
+			return "Unit", i
+		}
+		l.Print = (l.Print ^ w.Unit*0x9e3779b9) & (1<<44 - 1)
 		l.Fill = max(l.Fill, min((w.Size-1)/w.Rate+2, bound/w.Interval)*w.Interval)
 	}
 	l.Print++
@@ -61,26 +75,59 @@ func (l *Limits) Ready() (field string, window int) {
 	return "", 0
 }
 
-// share sets what a limit needs that entities share.
+// share sets what a limit needs that entities share. With one unit a part is one of it. With several the parts are small, so
+// that what an operation takes of each unit is a whole number of them, nearly.
 func (l *Limits) share() {
 	first := max(1, min(l.Windows[0].Interval, MostTime))
-	l.Grain, l.PerGrain = max(first, 1000/first*first), MostUnits
+	l.Grain, l.PerGrain, l.Parts = max(first, 1000/first*first), 0, Cost{}
+	var brings Cost
+	units := 0
 	for _, w := range l.Windows {
 		if n := l.Grain / max(1, w.Interval); n > 0 {
-			l.PerGrain = min(l.PerGrain, w.Rate*min(n, 1000))
+			if brings[w.Unit] == 0 {
+				brings[w.Unit] = MostUnits
+				units++
+			}
+			brings[w.Unit] = min(brings[w.Unit], w.Rate*min(n, 1000))
+		}
+	}
+	for _, n := range brings {
+		l.PerGrain = max(l.PerGrain, n)
+	}
+	if units > 1 {
+		l.PerGrain = min(l.PerGrain*1000, MostUnits)
+	}
+	for u, n := range brings {
+		if n > 0 {
+			l.Parts[u] = max((l.PerGrain+n-1)/n, min(int64(units), 2)) // 1 tells that there is one unit
 		}
 	}
 	l.Scale = l.PerGrain>>20 + 1
 }
 
+// part is the largest part that an operation takes of what a grain brings of a unit: it is fair by what it takes most of.
+func (l *Limits) part(cost *Cost) int64 {
+	if l.Parts[0] == 1 {
+		return cost[0]
+	}
+	part := int64(1)
+	part = max(part, parts(cost[0], l.Parts[0]), parts(cost[1], l.Parts[1]))
+	part = max(part, parts(cost[2], l.Parts[2]), parts(cost[3], l.Parts[3]))
+	return part
+}
+
+func parts(n, each int64) int64 { return min(n, MostUnits/max(1, each)) * each }
+
 // grain is the number of the grain of t. Times before 1970 are in the first.
 func (l *Limits) grain(t int64) int64 { return max(0, t) / l.Grain }
 
-// Most is the largest cost that all windows can ever hold.
-func (l *Limits) Most() int64 {
-	most := l.Windows[0].Size
+// Most is the largest cost in a unit that all windows can ever hold.
+func (l *Limits) Most(unit int64) int64 {
+	most := int64(MostUnits)
 	for _, w := range l.Windows {
-		most = min(most, w.Size)
+		if w.Unit == unit {
+			most = min(most, w.Size)
+		}
 	}
 	return most
 }

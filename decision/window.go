@@ -36,7 +36,7 @@ func (w *Window) gain(s *State, left, from, to int64) int64 {
 
 // room is when a window that has left at a time has room for cost.
 func (w *Window) room(s *State, left, cost, at int64) int64 {
-	if left >= cost {
+	if left >= cost || cost == 0 {
 		return at
 	}
 	return (w.interval(w.since(s, at)) + min((cost-left-1)/w.Rate+1, LastTime/w.Interval)) * w.Interval
@@ -61,7 +61,7 @@ func (l *Limits) advance(s *State, leases Leases, now int64) int64 {
 			line.measure(w, s, now)
 			line.Left = w.gain(s, left, s.Now, now)
 			line.clip(w, s.LastID)
-			l.release(s, line.Spare, now)
+			l.release(s, w.Unit, line.Spare, now)
 			idle = idle && w.gain(s, left, s.Now, w.interval(now)*w.Interval-1) >= w.Rate
 		} else {
 			idle = false
@@ -86,7 +86,7 @@ func (s *State) forget() {
 }
 
 // adopt goes on with limits that have changed. A higher rate brings nothing for the time it was not there, and what was
-// promised means nothing any more. A window is known by its place. One that is left out keeps its Line, where Spare is leftOut,
+// promised means nothing any more. A window is known by its place and its unit. One that is left out keeps its Line, where Spare is leftOut,
 // Promised what was left at the time Taken, and Left takes what runs; one that is added knows nothing of what ran before.
 func (l *Limits) adopt(s *State, now int64) {
 	known, from := s.Print != 0, now
@@ -101,11 +101,14 @@ func (l *Limits) adopt(s *State, now int64) {
 	for i := range l.Windows {
 		w := &l.Windows[i]
 		if i >= len(s.Lines) && known {
-			s.Lines = append(s.Lines, Line{Left: w.Size, FreshFrom: s.LastID, StaleFrom: s.LastID})
+			s.Lines = append(s.Lines, Line{Left: w.Size, FreshFrom: s.LastID, StaleFrom: s.LastID, Unit: w.Unit})
 		} else if i >= len(s.Lines) {
-			s.Lines = append(s.Lines, Line{Left: w.gain(s, 0, from, now)})
+			s.Lines = append(s.Lines, Line{Left: w.gain(s, 0, from, now), Unit: w.Unit})
 		}
 		line := &s.Lines[i]
+		if line.Unit != w.Unit {
+			*line = Line{Left: w.Size, FreshFrom: s.LastID, StaleFrom: s.LastID, Unit: w.Unit}
+		}
 		if line.Spare == leftOut { // what ran meanwhile may have run last
 			line.Left += w.gain(s, min(line.Promised, w.Size), line.Taken, now) - line.Promised
 			line.keep(s)
@@ -127,10 +130,10 @@ func (line *Line) measure(w *Window, s *State, now int64) {
 }
 
 // release gives back to the windows that are not refreshed yet what others have left of a shorter one: those do not come.
-func (l *Limits) release(s *State, units, now int64) {
+func (l *Limits) release(s *State, unit, units, now int64) {
 	for i := range l.Windows {
 		w, line := &l.Windows[i], &s.Lines[i]
-		if w.interval(now) == w.interval(s.Now) {
+		if w.Unit == unit && w.interval(now) == w.interval(s.Now) {
 			line.Promised = min(w.Size, line.Promised+units)
 		}
 	}

@@ -11,23 +11,22 @@ import (
 var ErrFormat = errors.New("the stored bytes are not the state of an entity")
 
 // format is the first number of an encoded state. It changes with the meaning of the others.
-const format = 3
+const format = 4
 
 // An encoded state is numbers of eight bytes, the highest first, so that Lua can read them: the format, the scalars of
 // State, how many Lines, Flows, Calendars and bytes of the Ring there are, the numbers of each of them, the ID and the End of
 // each lease; and the bytes of the Ring of the Calendar.
 
 // scalars are the numbers of a State, in the order of their declaration.
-func scalars(s *decision.State) [12]*int64 {
+func scalars(s *decision.State) [11]*int64 {
 	return [...]*int64{
 		&s.Print, &s.Now, &s.Slot, &s.Plain, &s.LastID, &s.Closed, &s.Next, &s.Head, &s.AgainUS, &s.Held, &s.Ended,
-		&s.Saved,
 	}
 }
 
 // ofLine are the numbers of a Line, in the order of their declaration.
-func ofLine(l *decision.Line) [8]*int64 {
-	return [...]*int64{&l.Left, &l.Promised, &l.Spare, &l.Taken, &l.Fresh, &l.FreshFrom, &l.Stale, &l.StaleFrom}
+func ofLine(l *decision.Line) [10]*int64 {
+	return [...]*int64{&l.Left, &l.Promised, &l.Spare, &l.Taken, &l.Fresh, &l.FreshFrom, &l.Stale, &l.StaleFrom, &l.Saved, &l.Unit}
 }
 
 // ofFlow are the numbers of a Flow, in the order of their declaration.
@@ -44,8 +43,8 @@ func ofCalendar(c *decision.Calendar) [9]*int64 {
 }
 
 const (
-	numScalars    = len([12]*int64{})
-	numOfLine     = len([8]*int64{})
+	numScalars    = len([11]*int64{})
+	numOfLine     = len([10]*int64{})
 	numOfFlow     = len([13]*int64{})
 	numOfCalendar = len([9]*int64{})
 	numCounts     = 4

@@ -66,7 +66,7 @@ func TestEncodedFormat(t *testing.T) {
 	b := storage.Encode(&s, []storage.Held{{ID: 101, End: 102}})
 	fields := int64(reflect.TypeFor[decision.State]().NumField() - 3)
 	lineFields := int64(reflect.TypeFor[decision.Line]().NumField())
-	want := []int64{3}
+	want := []int64{4}
 	for i := range fields {
 		want = append(want, i+1)
 	}

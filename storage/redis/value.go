@@ -13,7 +13,7 @@ import (
 )
 
 // layout is the first number of a value that decide.lua can read. It changes with the others.
-const layout = 4
+const layout = 5
 
 // rawLayout is that of a value whose state is no state that decide.lua could read.
 const rawLayout = 3
@@ -23,7 +23,7 @@ const headers = 8
 
 // scalars is how many numbers a state has in front of its lines: behind those of State stand the numbers of lines, flows
 // and calendars.
-const scalars = 12 + 3
+const scalars = 11 + 3
 
 // format is what storage.Encode has in front of the numbers of a state, which a value does not have.
 var format = storage.Encode(&decision.State{Print: 1}, nil)[:8]
@@ -144,10 +144,11 @@ func appendNumbers(b []byte, numbers ...int64) []byte {
 // declared, with how many Windows there are, and those of the Windows.
 func packLimits(l *decision.Limits) string {
 	b := make([]byte, 0, 8*16)
-	b = appendNumbers(b, int64(len(l.Windows)), l.Tokens, l.Guess, l.Lease, l.MaxLease, l.FirstCome, l.Start, l.Print, l.Fill, l.Grain, l.PerGrain, l.Scale)
+	b = appendNumbers(b, int64(len(l.Windows)), l.Tokens, l.Guess, l.Lease, l.MaxLease, l.FirstCome, l.Start, l.Print, l.Fill, l.Grain, l.PerGrain)
+	b = appendNumbers(appendNumbers(b, l.Parts[:]...), l.Scale)
 	for i := range l.Windows {
 		w := &l.Windows[i]
-		b = appendNumbers(b, w.Size, w.Rate, w.Interval)
+		b = appendNumbers(b, w.Size, w.Rate, w.Interval, w.Unit)
 	}
 	return string(b)
 }
@@ -156,15 +157,18 @@ func packLimits(l *decision.Limits) string {
 // most operations are is the Kind alone.
 func packOp(o *decision.Op) string {
 	if o.Now == decision.OwnClock && o.For == 0 && !o.Urgent && o.Deadline == 0 && o.Ticket == (decision.Ticket{}) && o.Lease == (decision.Lease{}) &&
-		(o.Cost == 1 || o.Kind == decision.GetDelay || o.Kind == decision.ReturnToken) {
+		(o.Cost == decision.Cost{1} || o.Kind == decision.GetDelay || o.Kind == decision.ReturnToken) {
 		return kinds[o.Kind : o.Kind+1]
 	}
 	t, l := &o.Ticket, &o.Lease
-	b, urgent := make([]byte, 0, 8*14), int64(0)
+	b, urgent := make([]byte, 0, 8*23), int64(0)
 	if o.Urgent {
 		urgent = 1
 	}
-	b = appendNumbers(b, int64(o.Kind), o.Now, o.Cost, o.For, t.Slot, t.Number, t.Again, t.Cost, l.ID, l.Begin, l.End, l.Cost, urgent, o.Deadline)
+	b = appendNumbers(appendNumbers(b, int64(o.Kind), o.Now), o.Cost[:]...)
+	b = appendNumbers(appendNumbers(b, o.For, t.Slot, t.Number, t.Again), t.Cost[:]...)
+	b = appendNumbers(appendNumbers(b, l.ID, l.Begin, l.End), l.Cost[:]...)
+	b = appendNumbers(b, urgent, o.Deadline)
 	return string(b)
 }
 
@@ -182,14 +186,20 @@ func take(answers string, a *decision.Answer) (rest string, err error) {
 		answers = answers[8:]
 		return n
 	}
+	cost := func() (c decision.Cost) {
+		for unit := range c {
+			c[unit] = next()
+		}
+		return c
+	}
 	sum := next()
 	a.Found, a.Late, a.Limit = sum&1 != 0, sum&8 != 0, sum>>4
 	a.Delay, a.Bound = next(), decision.Bound(next())
 	if sum&2 != 0 {
-		a.Ticket = decision.Ticket{Slot: next(), Number: next(), Again: next(), Cost: next()}
+		a.Ticket = decision.Ticket{Slot: next(), Number: next(), Again: next(), Cost: cost()}
 	}
 	if sum&4 != 0 {
-		a.Lease = decision.Lease{ID: next(), Begin: next(), End: next(), Cost: next()}
+		a.Lease = decision.Lease{ID: next(), Begin: next(), End: next(), Cost: cost()}
 	}
 	if missing || sum < 0 {
 		return "", fmt.Errorf("%w that is a decision", ErrNoAnswer)
