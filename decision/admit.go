@@ -217,13 +217,17 @@ func (l *Limits) look(s *State, leases Leases, op *Op, now int64) (v view) {
 }
 
 // spare tells whether a newcomer of this cost takes nothing from those who have booked: each window has room beside them
-// until it is refreshed, or they are expected to leave as much, or the other windows do not let them use it up.
+// until it is refreshed, or they are expected to leave as much, or the other windows do not let them use it up. With several
+// units it is enough that all of them would find room now: what waits for tokens does not keep up what takes calls only.
 func (l *Limits) spare(s *State, op *Op, now int64) bool {
 	for i := range l.Windows {
 		line := &s.Lines[i]
 		w := &l.Windows[i]
 		cost := op.Cost[w.Unit]
 		beside := cost == 0 || w.interval(s.Slot) == w.interval(now) && line.Promised >= line.weight(cost)
+		if !beside && l.Parts[0] != 1 {
+			beside = line.Left-cost >= w.gain(s, line.Left, now, s.Slot)-line.Promised
+		}
 		if !beside && line.Spare-line.Taken < cost && line.Left-cost < l.others(s, i, now) {
 			return false
 		}

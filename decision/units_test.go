@@ -186,3 +186,21 @@ func TestUnitsUrgent(t *testing.T) {
 		t.Errorf("the rest waits %d because of %d", a.Delay, a.Bound)
 	}
 }
+
+// An operation that waits for one unit keeps up nobody who takes nothing of it, as long as its own part of the others is left.
+func TestUnitsDoNotKeepUpOthers(t *testing.T) {
+	e := newEntity(t, ofModel(10, 1000, 100)...)
+	e.asks(0, decision.Cost{1, 1000}, newcomer)
+	waits := e.asks(0, decision.Cost{3, 600}, newcomer).Ticket
+	for range 6 {
+		if a := e.asks(0, decision.Cost{1}, newcomer); a.Delay != 0 {
+			t.Fatalf("one that takes a call only waits %d because of %d", a.Delay, a.Bound)
+		}
+	}
+	if a := e.asks(0, decision.Cost{1}, newcomer); a.Delay != 60_000 || a.Bound != decision.BoundBooked {
+		t.Errorf("the seventh waits %d because of %d, want 60000 because others have booked", a.Delay, a.Bound)
+	}
+	if a := e.asks(60_000, decision.Cost{3, 600}, waits); a.Delay != 0 {
+		t.Errorf("it waits %d because of %d when it is back", a.Delay, a.Bound)
+	}
+}

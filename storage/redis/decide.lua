@@ -1746,6 +1746,39 @@ for i = first_op, #ARGV do
                           is3 = is2
                         end
                         local beside = is3
+                        if not beside and l_Parts_0 ~= 1 then
+                          local gain = 0
+                          do
+                            local left = line2.Left
+                            if s_Slot <= t then
+                              gain = left
+                            else
+                              local since = 0
+                              do
+                                if w2_Size > w2_Rate then
+                                  local max5 = t
+                                  local x7 = s_Closed - 1
+                                  if x7 > max5 then max5 = x7 end
+                                  since = max5
+                                else
+                                  since = t
+                                end
+                              end
+                              local n2 = (s_Slot - s_Slot % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
+                              if n2 <= 0 then
+                                gain = left
+                              else
+                                local x7 = w2_Size - left
+                                if n2 > (x7 - x7 % w2_Rate) / w2_Rate then
+                                  gain = w2_Size
+                                else
+                                  gain = left + n2 * w2_Rate
+                                end
+                              end
+                            end
+                          end
+                          beside = line2.Left - cost >= gain - line2.Promised
+                        end
                         local is4 = not beside and line2.Spare - line2.Taken < cost
                         if is4 then
                           local others = 0
