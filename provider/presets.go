@@ -240,7 +240,7 @@ var Asaas = Preset{
 	"https://docs.asaas.com/docs/api-limits-1", "2026-11",
 }
 
-// Presets are all there are, in the order of this page.
+// Presets are all that are the same for everybody, in the order of this page. See OpenAI and Gemini besides.
 func Presets() []Preset {
 	return []Preset{
 		ShopifyGraphQL, ShopifyGraphQLAdvanced, ShopifyGraphQLPlus, ShopifyGraphQLEnterprise,
@@ -255,5 +255,6 @@ func Presets() []Preset {
 		Xero,
 		QuickBooks, QuickBooksBatch,
 		Airtable, Notion, Shopline, Qonto, Asaas,
+		AnthropicTier1,
 	}
 }
