@@ -147,16 +147,20 @@ func (j *Judge) report(ctx context.Context, e storage.Entry, name string) (*Repo
 	for _, line := range e.State.Lines {
 		r.Capacity = append(r.Capacity, line.Left)
 	}
-	r.Changed = j.limits && e.State.Print != printOf(s.Windows)
+	r.Changed = j.limits && e.State.Print != printOf(s.Windows, e.State.Lines)
 	return r, err
 }
 
-// printOf is the mark of windows in the state of the entities that are decided by them.
-func printOf(windows []drip.WindowStatus) int64 {
+// printOf is the mark of windows in the state of the entities that are decided by them. The lines tell the numbers of units.
+func printOf(windows []drip.WindowStatus, lines []decision.Line) int64 {
 	var l decision.Limits
-	for _, w := range windows {
+	for i, w := range windows {
+		unit := int64(0)
+		if i < len(lines) {
+			unit = lines[i].Unit
+		}
 		l.Windows = append(l.Windows, decision.Window{
-			Size: int64(w.Size), Rate: int64(w.RefreshRate), Interval: w.RefreshInterval.Milliseconds(),
+			Size: int64(w.Size), Rate: int64(w.RefreshRate), Interval: w.RefreshInterval.Milliseconds(), Unit: unit,
 		})
 	}
 	l.Ready() // Print does not depend on what is missing
