@@ -111,7 +111,7 @@ func TestUnitsLearnt(t *testing.T) {
 	}
 }
 
-// A window whose unit changes knows nothing of what ran, and leases give it nothing back.
+// A window whose unit changes begins with what was left, at least 0, and leases give it nothing back.
 func TestUnitsChange(t *testing.T) {
 	e := newEntity(t, perSecond(10, 10), decision.Window{Size: 10, Rate: 10, Interval: 60_000, Unit: 1})
 	a := e.asks(0, decision.Cost{1, 10, 0}, newcomer)
@@ -120,11 +120,22 @@ func TestUnitsChange(t *testing.T) {
 	e.lefts(8, -5000)
 	e.l.Windows[1].Unit = 2
 	e.ready()
-	if a := e.asks(1, decision.Cost{1, 7, 4}, newcomer); a.Delay != 0 {
+	if a := e.asks(1, decision.Cost{1, 7, 1}, newcomer); a.Delay != 59_999 {
 		t.Errorf("it waits %d because of %d", a.Delay, a.Bound)
 	}
-	e.do(1, decision.Op{Kind: decision.Settle, Lease: a.Lease, Cost: decision.Cost{1}})
-	e.lefts(7, 6)
+	e.do(1, decision.Op{Kind: decision.Settle, Lease: a.Lease, Cost: decision.Cost{}})
+	e.lefts(9, 0)
+	ran := 0
+	for now := range int64(600) { // to and fro
+		e.l.Windows[1].Unit = 1 + now%2
+		e.ready()
+		if a := e.asks(1000+200*now, decision.Cost{0, 1, 1}, newcomer); a.Delay == 0 {
+			ran++
+		}
+	}
+	if ran > 20 {
+		t.Errorf("%d ran in two minutes, want at most 10 a minute", ran)
+	}
 }
 
 // A shared limit books by the unit that an operation takes most of.

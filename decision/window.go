@@ -86,8 +86,9 @@ func (s *State) forget() {
 }
 
 // adopt goes on with limits that have changed. A higher rate brings nothing for the time it was not there, and what was
-// promised means nothing any more. A window is known by its place and its unit. One that is left out keeps its Line, where Spare is leftOut,
-// Promised what was left at the time Taken, and Left takes what runs; one that is added knows nothing of what ran before.
+// promised means nothing any more. A window is known by its place; if its unit changes it begins with what was left, but with
+// no debt. One that is left out keeps its Line, where Spare is leftOut, Promised what was left at the time Taken, and Left
+// takes what runs; one that is added knows nothing of what ran before.
 func (l *Limits) adopt(s *State, now int64) {
 	known, from := s.Print != 0, now
 	if !known {
@@ -106,8 +107,9 @@ func (l *Limits) adopt(s *State, now int64) {
 			s.Lines = append(s.Lines, Line{Left: w.gain(s, 0, from, now), Unit: w.Unit})
 		}
 		line := &s.Lines[i]
-		if line.Unit != w.Unit {
-			*line = Line{Left: w.Size, FreshFrom: s.LastID, StaleFrom: s.LastID, Unit: w.Unit}
+		if line.Unit != w.Unit { // else whoever changes it to and fro has all of it each time
+			*line = Line{Left: max(0, line.Left), StaleFrom: s.LastID, Unit: w.Unit}
+			line.keep(s)
 		}
 		if line.Spare == leftOut { // what ran meanwhile may have run last
 			line.Left += w.gain(s, min(line.Promised, w.Size), line.Taken, now) - line.Promised

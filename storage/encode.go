@@ -132,6 +132,9 @@ func Decode(b []byte, s *decision.State) ([]Held, error) {
 	for i := range read.Lines {
 		of := ofLine(&read.Lines[i])
 		nextAll(of[:])
+		if unit := read.Lines[i].Unit; unit < 0 || unit >= decision.Units {
+			return nil, ErrFormat
+		}
 	}
 	if flows > 0 {
 		read.Flows = make([]decision.Flow, flows)
@@ -139,6 +142,9 @@ func Decode(b []byte, s *decision.State) ([]Held, error) {
 	for i := range read.Flows {
 		of := ofFlow(&read.Flows[i])
 		nextAll(of[:])
+		if read.Flows[i].Key <= -decision.Units {
+			return nil, ErrFormat
+		}
 	}
 	if calendars > 1 {
 		return nil, ErrFormat

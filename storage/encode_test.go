@@ -27,6 +27,7 @@ func numbered(n int) (s decision.State) {
 	for i := range n {
 		s.Lines = append(s.Lines, decision.Line{})
 		number(reflect.ValueOf(&s.Lines[i]).Elem())
+		s.Lines[i].Unit = int64(i%3) + 1
 	}
 	return s
 }
@@ -73,6 +74,9 @@ func TestEncodedFormat(t *testing.T) {
 	want = append(want, 2, 0, 0, 0)
 	for i := range 2 * lineFields {
 		want = append(want, fields+i+1)
+		if i%lineFields == lineFields-1 { // Unit is the last one
+			want[len(want)-1] = i/lineFields + 1
+		}
 	}
 	want = append(want, 101, 102)
 	for i, w := range want {

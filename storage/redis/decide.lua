@@ -673,7 +673,8 @@ for i = first_op, #ARGV do
               end
               local line2 = s_Lines[i2]
               if line2.Unit ~= w2_Unit then
-                line2.Left, line2.Promised, line2.Spare, line2.Taken, line2.Fresh, line2.FreshFrom, line2.Stale, line2.StaleFrom, line2.Saved, line2.Unit = w2_Size, 0, 0, 0, 0, s_LastID, 0, s_LastID, 0, w2_Unit
+                line2.Left, line2.Promised, line2.Spare, line2.Taken, line2.Fresh, line2.FreshFrom, line2.Stale, line2.StaleFrom, line2.Saved, line2.Unit = 0 > line2.Left and 0 or line2.Left, 0, 0, 0, 0, 0, 0, s_LastID, 0, w2_Unit
+                line2.Fresh, line2.FreshFrom, line2.Stale = 0, s_LastID, 0
               end
               if line2.Spare == -9007199254740991 then
                 local gain = 0
@@ -989,7 +990,8 @@ for i = first_op, #ARGV do
                   end
                   local line2 = x2.State_Lines[i3]
                   if line2.Unit ~= w2_Unit then
-                    line2.Left, line2.Promised, line2.Spare, line2.Taken, line2.Fresh, line2.FreshFrom, line2.Stale, line2.StaleFrom, line2.Saved, line2.Unit = w2_Size, 0, 0, 0, 0, x2.State_LastID, 0, x2.State_LastID, 0, w2_Unit
+                    line2.Left, line2.Promised, line2.Spare, line2.Taken, line2.Fresh, line2.FreshFrom, line2.Stale, line2.StaleFrom, line2.Saved, line2.Unit = 0 > line2.Left and 0 or line2.Left, 0, 0, 0, 0, 0, 0, x2.State_LastID, 0, w2_Unit
+                    line2.Fresh, line2.FreshFrom, line2.Stale = 0, x2.State_LastID, 0
                   end
                   if line2.Spare == -9007199254740991 then
                     local gain = 0
