@@ -38,7 +38,7 @@ func unitsOf(o *Options) (units, error) {
 		all = all[1:]
 	}
 	if len(all) >= decision.Units {
-		return nil, fmt.Errorf("Windows and Shared name %d units, %q; there may be %d besides calls", len(all), strings.Join(all, `", "`), decision.Units-1)
+		return nil, fmt.Errorf("%s name %d units: %s; there may be %d besides calls", "Windows and Shared", len(all), strings.Join(all, ", "), decision.Units-1)
 	}
 	return all, nil
 }
