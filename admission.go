@@ -161,7 +161,7 @@ const (
 
 // leaseOf is a lease as it is given out.
 func leaseOf(entityID string, l decision.Lease, within uint64) Lease {
-	if l == (decision.Lease{}) {
+	if l.ID == 0 {
 		return Lease{}
 	}
 	return Lease{entityID, l, within}
@@ -245,41 +245,41 @@ func (b *Bucket) Admit(ctx context.Context, entityID string, r Request) (Admissi
 // Once too often does no harm: then, and when the lease has ended, it returns ErrNoLease. Call it with a context
 // that is still alive, such as context.WithoutCancel of the handler's.
 func (b *Bucket) Settle(ctx context.Context, entityID string, l Lease, cost int, costs ...Costs) error {
-	op := decision.Op{Kind: decision.Settle, Cost: l.l.Cost}
+	op := decision.Op{Kind: decision.Settle, Lease: l.l, Cost: l.l.Cost}
 	op.Cost[0] = int64(cost)
 	for _, of := range costs {
 		if err := b.units.set(&op.Cost, of); err != nil {
 			return fmt.Errorf("drip: settle %q: %w", entityID, err)
 		}
 	}
-	for unit, n := range op.Cost {
-		if n < 0 || n > decision.MostUnits {
+	for unit := range op.Cost {
+		if n := op.Cost[unit]; n < 0 || n > decision.MostUnits {
 			return fmt.Errorf("drip: settle %q: %w: %s", entityID, ErrCost, b.units.amount(int64(unit), n))
 		}
 	}
-	return b.leased(ctx, "settle", entityID, l, &op)
+	return b.leased(ctx, "settle", entityID, &l, &op)
 }
 
 // Cancel undoes an Admit: the lease is given back with all it was charged, as for an operation that was never sent, or
 // the booked slot is given to others. Call it once for a
 // ticket: a second call may give back the slot of another. It returns ErrNoLease if the lease was over or the ticket unknown.
 func (b *Bucket) Cancel(ctx context.Context, entityID string, a Admission) error {
-	op := decision.Op{Kind: decision.Cancel, Ticket: a.Ticket.t, Urgent: a.Ticket.urgent}
+	op := decision.Op{Kind: decision.Cancel, Lease: a.Lease.l, Ticket: a.Ticket.t, Urgent: a.Ticket.urgent}
 	a.Lease.within |= a.Ticket.within & b.all
-	return b.leased(ctx, "cancel", entityID, a.Lease, &op)
+	return b.leased(ctx, "cancel", entityID, &a.Lease, &op)
 }
 
 // Renew makes a lease end Options.Lease from now, but not later than Options.MaxLease after it began. After ErrNoLease
 // the token belongs to somebody else: stop the operation if that can be done.
 func (b *Bucket) Renew(ctx context.Context, entityID string, l Lease) (Lease, error) {
-	op, a := decision.Op{Kind: decision.Renew}, decision.Answer{}
-	if err := b.withLease(ctx, entityID, l, &op, &a); err != nil {
+	op, a := decision.Op{Kind: decision.Renew, Lease: l.l}, decision.Answer{}
+	if err := b.withLease(ctx, entityID, &l, &op, &a); err != nil {
 		return Lease{}, fmt.Errorf("drip: renew the lease of %q: %w", entityID, err)
 	}
 	return Lease{entityID, a.Lease, l.within}, nil
 }
 
-func (b *Bucket) leased(ctx context.Context, doing, entityID string, l Lease, op *decision.Op) error {
+func (b *Bucket) leased(ctx context.Context, doing, entityID string, l *Lease, op *decision.Op) error {
 	var a decision.Answer
 	if err := b.withLease(ctx, entityID, l, op, &a); err != nil {
 		return fmt.Errorf("drip: %s %q: %w", doing, entityID, err)
@@ -287,11 +287,11 @@ func (b *Bucket) leased(ctx context.Context, doing, entityID string, l Lease, op
 	return nil
 }
 
-func (b *Bucket) withLease(ctx context.Context, entityID string, l Lease, op *decision.Op, a *decision.Answer) error {
-	if l.l != (decision.Lease{}) && l.entity != entityID {
+// withLease does op, whose lease is l.
+func (b *Bucket) withLease(ctx context.Context, entityID string, l *Lease, op *decision.Op, a *decision.Answer) error {
+	if l.l.ID != 0 && l.entity != entityID {
 		return fmt.Errorf("%w: it is one of %q", ErrNoLease, l.entity)
 	}
-	op.Lease = l.l
 	_, err := b.do(ctx, entityID, l.within&b.all, op, a, time.Time{})
 	if err == nil && !a.Found {
 		err = ErrNoLease

@@ -83,7 +83,8 @@ func (u units) affordable(op *decision.Op, l *decision.Limits) error {
 	if op.Kind != decision.Admit {
 		return nil
 	}
-	for unit, cost := range op.Cost {
+	for unit := range op.Cost {
+		cost := op.Cost[unit]
 		if cost == 0 || cost == 1 {
 			continue
 		}
