@@ -4,16 +4,22 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/drip-go/drip/decision"
 	"github.com/drip-go/drip/storage"
 )
 
-// Request says what is to be admitted. The zero value is one unit, a newcomer, now.
+// Request says what is to be admitted. The zero value is one call, a newcomer, now.
 type Request struct {
-	// Cost is how many units of capacity the operation takes; of its tokens it always takes one. Defaults to 1.
+	// Cost is how much capacity the operation takes of windows without a Unit; of tokens it always takes one. Defaults to 1.
 	Cost int
+
+	// Costs is how much it takes of windows with a Unit, as far as that is known: Settle charges what it was. Defaults to
+	// nil: nothing.
+	Costs Costs
 
 	// Ticket is that of the Admission which postponed this operation, zero for a newcomer. One that is forged or
 	// broken does no harm: nothing depends on a ticket but who comes first.
@@ -73,7 +79,7 @@ type Lease struct {
 // IsZero reports whether t is a newcomer's.
 func (t Ticket) IsZero() bool { return t == Ticket{} }
 
-// String is the ticket as a text of at most 96 bytes, empty for the zero Ticket.
+// String is the ticket as a text of at most 140 bytes, empty for the zero Ticket.
 func (t Ticket) String() string {
 	if t.IsZero() {
 		return ""
@@ -82,7 +88,11 @@ func (t Ticket) String() string {
 	if t.urgent {
 		urgent = 1
 	}
-	return fmt.Sprintf("3.%d.%d.%d.%d.%d.%x", t.t.Slot, t.t.Number, t.t.Again, t.t.Cost, urgent, t.within)
+	c := &t.t.Cost
+	if *c == (decision.Cost{c[0]}) {
+		return fmt.Sprintf("3.%d.%d.%d.%d.%d.%x", t.t.Slot, t.t.Number, t.t.Again, c[0], urgent, t.within)
+	}
+	return fmt.Sprintf("4.%d.%d.%d.%d.%d.%d.%d.%d.%x", t.t.Slot, t.t.Number, t.t.Again, c[0], c[1], c[2], c[3], urgent, t.within)
 }
 
 // ParseTicket reads what String wrote. After an error the ticket is zero, which makes its message a newcomer.
@@ -93,10 +103,17 @@ func ParseTicket(s string) (Ticket, error) {
 	var t Ticket
 	var urgent int
 	var rest string
-	n, _ := fmt.Sscanf(s, "3.%d.%d.%d.%d.%d.%x%s", &t.t.Slot, &t.t.Number, &t.t.Again, &t.t.Cost, &urgent, &t.within, &rest)
+	c := &t.t.Cost
+	n, want := 0, 6
+	if strings.HasPrefix(s, "3") {
+		n, _ = fmt.Sscanf(s, "3.%d.%d.%d.%d.%d.%x%s", &t.t.Slot, &t.t.Number, &t.t.Again, &c[0], &urgent, &t.within, &rest)
+	} else {
+		want = 9
+		n, _ = fmt.Sscanf(s, "4.%d.%d.%d.%d.%d.%d.%d.%d.%x%s", &t.t.Slot, &t.t.Number, &t.t.Again, &c[0], &c[1], &c[2], &c[3], &urgent, &t.within, &rest)
+	}
 	t.urgent = urgent == 1
-	if n != 6 || len(s) > 96 || t.t.Slot < 1 || t.t.Slot >= decision.LastTime || t.t.Number < 0 || t.t.Number >= decision.LastTime ||
-		t.t.Again < 0 || t.t.Again > 1 || t.t.Cost < 0 || t.t.Cost > decision.MostUnits || urgent < 0 || urgent > 1 {
+	if n != want || len(s) > 140 || t.t.Slot < 1 || t.t.Slot >= decision.LastTime || t.t.Number < 0 || t.t.Number >= decision.LastTime ||
+		t.t.Again < 0 || t.t.Again > 1 || slices.Min(c[:]) < 0 || slices.Max(c[:]) > decision.MostUnits || urgent < 0 || urgent > 1 {
 		return Ticket{}, errors.New("drip: not a ticket")
 	}
 	return t, nil
@@ -114,8 +131,8 @@ func (t *Ticket) UnmarshalText(text []byte) (err error) {
 // Slot is when the operation is due.
 func (t Ticket) Slot() time.Time { return time.UnixMilli(t.t.Slot) }
 
-// Cost is what the operation was charged when it was admitted.
-func (l Lease) Cost() int { return int(l.l.Cost) }
+// Cost is what the operation was charged when it was admitted, in calls.
+func (l Lease) Cost() int { return int(l.l.Cost[0]) }
 
 // Begin is when it was taken.
 func (l Lease) Begin() time.Time { return time.UnixMilli(l.l.Begin) }
@@ -147,7 +164,7 @@ const (
 
 // leaseOf is a lease as it is given out.
 func leaseOf(entityID string, l decision.Lease, within uint64) Lease {
-	if l == (decision.Lease{}) {
+	if l.ID == 0 {
 		return Lease{}
 	}
 	return Lease{entity: entityID, l: l, within: within}
@@ -193,11 +210,14 @@ func (b *Bucket) Admit(ctx context.Context, entityID string, r Request) (Admissi
 	if cost == 0 {
 		cost = 1
 	}
-	op, a := decision.Op{Kind: decision.Admit, Cost: cost, Ticket: r.Ticket.t, Urgent: r.Urgent}, decision.Answer{}
+	op, a := decision.Op{Kind: decision.Admit, Cost: decision.Cost{cost}, Ticket: r.Ticket.t, Urgent: r.Urgent}, decision.Answer{}
 	if !r.Deadline.IsZero() {
 		op.Deadline = max(1, min(r.Deadline.UnixMilli(), decision.LastTime))
 	}
 	which, err := b.named(r.Within)
+	if err == nil {
+		err = b.units.set(&op.Cost, r.Costs)
+	}
 	var within []storage.Within
 	if err == nil {
 		within, err = b.do(ctx, entityID, which, &op, &a, r.Now)
@@ -221,42 +241,50 @@ func (b *Bucket) Admit(ctx context.Context, entityID string, r Request) (Admissi
 	return admission, nil
 }
 
-// Settle gives a lease back and charges what the operation has really cost, which is Lease.Cost if nothing else is
-// known. What it cost more is owed by the entity's next operations. What it cost less comes back, as far as the provider
+// Settle gives a lease back and charges what the operation has really cost, in calls, which is Lease.Cost if nothing else is
+// known, and in the units that costs name. Of others it is charged what Request.Costs said. What it cost more is owed by the entity's next operations. What it cost less comes back, as far as the provider
 // would have it too, had the operation cost that from the beginning: not above Size, and in a window of
 // Options.Windows only during the interval in which it ran.
 //
 // Once too often does no harm: then, and when the lease has ended, it returns ErrNoLease. Call it with a context
 // that is still alive, such as context.WithoutCancel of the handler's.
-func (b *Bucket) Settle(ctx context.Context, entityID string, l Lease, cost int) error {
-	if cost < 0 || int64(cost) > decision.MostUnits {
-		return fmt.Errorf("drip: settle %q: %w: %d", entityID, ErrCost, cost)
+func (b *Bucket) Settle(ctx context.Context, entityID string, l Lease, cost int, costs ...Costs) error {
+	op := decision.Op{Kind: decision.Settle, Lease: l.l, Cost: l.l.Cost}
+	op.Cost[0] = int64(cost)
+	for _, of := range costs {
+		if err := b.units.set(&op.Cost, of); err != nil {
+			return fmt.Errorf("drip: settle %q: %w", entityID, err)
+		}
 	}
-	op := decision.Op{Kind: decision.Settle, Cost: int64(cost)}
-	return b.leased(ctx, "settle", entityID, l, &op)
+	for unit := range op.Cost {
+		if n := op.Cost[unit]; n < 0 || n > decision.MostUnits {
+			return fmt.Errorf("drip: settle %q: %w: %s", entityID, ErrCost, b.units.amount(int64(unit), n))
+		}
+	}
+	return b.leased(ctx, "settle", entityID, &l, &op)
 }
 
 // Cancel undoes an Admit: the lease is given back with all it was charged, as for an operation that was never sent, or
 // the booked slot is given to others. Call it once for a
 // ticket: a second call may give back the slot of another. It returns ErrNoLease if the lease was over or the ticket unknown.
 func (b *Bucket) Cancel(ctx context.Context, entityID string, a Admission) error {
-	op := decision.Op{Kind: decision.Cancel, Ticket: a.Ticket.t, Urgent: a.Ticket.urgent}
+	op := decision.Op{Kind: decision.Cancel, Lease: a.Lease.l, Ticket: a.Ticket.t, Urgent: a.Ticket.urgent}
 	a.Lease.within |= a.Ticket.within & b.all
-	return b.leased(ctx, "cancel", entityID, a.Lease, &op)
+	return b.leased(ctx, "cancel", entityID, &a.Lease, &op)
 }
 
 // Renew makes a lease end Options.Lease from now, but not later than Options.MaxLease after it began. After ErrNoLease
 // the token belongs to somebody else: stop the operation if that can be done.
 func (b *Bucket) Renew(ctx context.Context, entityID string, l Lease) (Lease, error) {
-	op, a := decision.Op{Kind: decision.Renew}, decision.Answer{}
-	if err := b.withLease(ctx, entityID, l, &op, &a); err != nil {
+	op, a := decision.Op{Kind: decision.Renew, Lease: l.l}, decision.Answer{}
+	if err := b.withLease(ctx, entityID, &l, &op, &a); err != nil {
 		return Lease{}, fmt.Errorf("drip: renew the lease of %q: %w", entityID, err)
 	}
 	l.l = a.Lease
 	return l, nil
 }
 
-func (b *Bucket) leased(ctx context.Context, doing, entityID string, l Lease, op *decision.Op) error {
+func (b *Bucket) leased(ctx context.Context, doing, entityID string, l *Lease, op *decision.Op) error {
 	var a decision.Answer
 	if err := b.withLease(ctx, entityID, l, op, &a); err != nil {
 		return fmt.Errorf("drip: %s %q: %w", doing, entityID, err)
@@ -264,11 +292,11 @@ func (b *Bucket) leased(ctx context.Context, doing, entityID string, l Lease, op
 	return nil
 }
 
-func (b *Bucket) withLease(ctx context.Context, entityID string, l Lease, op *decision.Op, a *decision.Answer) error {
-	if l.l != (decision.Lease{}) && l.entity != entityID {
+// withLease does op, whose lease is l.
+func (b *Bucket) withLease(ctx context.Context, entityID string, l *Lease, op *decision.Op, a *decision.Answer) error {
+	if l.l.ID != 0 && l.entity != entityID {
 		return fmt.Errorf("%w: it is one of %q", ErrNoLease, l.entity)
 	}
-	op.Lease = l.l
 	var now time.Time
 	if l.given { // the entity's time has gone on since, as far as its caller has told
 		now = l.Begin()

@@ -60,10 +60,14 @@ type Options struct {
 	// begins with every second of Unix time. Defaults to one second.
 	RefreshInterval time.Duration
 
+	// Unit is what Size and RefreshRate count: calls if it is empty, else the unit of that name. See Window.Unit.
+	Unit string
+
 	// Windows are further limits of the same entity, all enforced at once: 60 a minute and 5,000 a day.
 	Windows []Window
 
-	// Concurrency is the most operations an entity may have in flight at once. Defaults to Size.
+	// Concurrency is the most operations an entity may have in flight at once. Defaults to Size, or if that does not count
+	// calls to any number.
 	Concurrency int
 
 	// WaitForToken is how long an operation is postponed when capacity is left and only a token is short, in
@@ -115,6 +119,7 @@ type Options struct {
 // Bucket decides for any number of entities. Make one with New; it is safe for concurrent use.
 type Bucket struct {
 	limits  decision.Limits
+	units   units
 	options Options
 	storage storage.Storage
 	memory  *memory.Storage // the storage if it is one: called as it is, an operation stays on the stack
@@ -141,11 +146,15 @@ func New(o Options) (*Bucket, error) {
 		o.Start = time.Now()
 	}
 	o.setDefaults()
-	limits, err := o.limits()
+	units, err := unitsOf(&o)
 	if err != nil {
 		return nil, fmt.Errorf("drip: Options.%w", err)
 	}
-	b := &Bucket{limits: limits, options: o, storage: o.Storage, memory: local}
+	limits, err := o.limits(units)
+	if err != nil {
+		return nil, fmt.Errorf("drip: Options.%w", err)
+	}
+	b := &Bucket{limits: limits, units: units, options: o, storage: o.Storage, memory: local}
 	b.atomic, _ = b.storage.(storage.Atomic)
 	if err := b.share(&o); err != nil {
 		return nil, fmt.Errorf("drip: Options.%w", err)
@@ -205,11 +214,11 @@ func (b *Bucket) do(ctx context.Context, entityID string, which uint64, op *deci
 		return nil, err
 	}
 	for i := range within {
-		if err := affordable(op, within[i].Limits); err != nil {
+		if err := b.units.affordable(op, within[i].Limits); err != nil {
 			return nil, fmt.Errorf("limit %q: %w", limitName(within, int64(i)+1), err)
 		}
 	}
-	if err := affordable(op, limits); err != nil {
+	if err := b.units.affordable(op, limits); err != nil {
 		return nil, err
 	}
 	switch {
@@ -221,14 +230,6 @@ func (b *Bucket) do(ctx context.Context, entityID string, which uint64, op *deci
 		*a, err = b.update(ctx, entityID, limits, within, *op)
 	}
 	return within, err
-}
-
-// affordable is the error of a cost that a limit never has room for.
-func affordable(op *decision.Op, l *decision.Limits) error {
-	if op.Kind == decision.Admit && (op.Cost < 0 || op.Cost > 1 && op.Cost > l.Most()) {
-		return fmt.Errorf("%w: %d of at most %d", ErrCost, op.Cost, l.Most())
-	}
-	return nil
 }
 
 // clock is a time of the caller's in milliseconds, or if it is zero that of Options.Clock, or the storage's own.

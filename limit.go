@@ -22,14 +22,20 @@ type Window struct {
 
 	// RefreshInterval is the length of an interval, in whole milliseconds, aligned to Unix time. Required.
 	RefreshInterval time.Duration
+
+	// Unit is what the window counts: calls, of which an operation takes its Request.Cost, if it is empty; else the unit
+	// of that name, of which it takes what Request.Costs says. An operation that takes nothing of a unit is not bound by
+	// its windows. All windows of a Bucket, the shared limits' as well, may name three units.
+	Unit string
 }
 
-// Limit is what Options.Limits says about one entity. The fields are those of Options; a zero one is that of the
-// bucket's Options, and so are all Windows if there are none.
+// Limit is what Options.Limits says about one entity. The fields are those of Options. A zero field, and nil Windows, mean the
+// field of the bucket's Options; Windows that are empty and not nil mean none.
 type Limit struct {
 	// The fields of Options with these names.
 	Size, RefreshRate int
 	RefreshInterval   time.Duration
+	Unit              string
 	Windows           []Window
 	Concurrency       int
 	WaitForToken      time.Duration
@@ -39,7 +45,7 @@ type Limit struct {
 	FirstCome bool
 }
 
-// ErrCost is returned for a cost below zero, or above what a window can ever hold. Nothing was decided.
+// ErrCost is returned for a cost below zero, or above what a window of its unit can ever hold. Nothing was decided.
 var ErrCost = errors.New("the cost is negative or more than a window ever holds")
 
 // limitsOf is the limit of an entity in the calculator's numbers.
@@ -68,7 +74,7 @@ func (b *Bucket) limitsOf(ctx context.Context, entityID string) (*decision.Limit
 	}
 	o := b.options
 	o.override(&own)
-	l, err := o.limits()
+	l, err := o.limits(b.units)
 	if err != nil {
 		return nil, fmt.Errorf("its limit: Limit.%w", err)
 	}
@@ -80,9 +86,10 @@ func (o *Options) override(l *Limit) {
 	o.Size = cmp.Or(l.Size, o.Size)
 	o.RefreshRate = cmp.Or(l.RefreshRate, o.RefreshRate)
 	o.RefreshInterval = cmp.Or(l.RefreshInterval, o.RefreshInterval)
+	o.Unit = cmp.Or(l.Unit, o.Unit)
 	o.Concurrency = cmp.Or(l.Concurrency, o.Concurrency)
 	o.WaitForToken = cmp.Or(l.WaitForToken, o.WaitForToken)
-	if len(l.Windows) > 0 {
+	if l.Windows != nil {
 		o.Windows = l.Windows
 	}
 }
@@ -98,7 +105,7 @@ func (o *Options) setDefaults() {
 }
 
 // limits is what the options say in the calculator's numbers. Its error begins with the name of the field.
-func (o *Options) limits() (decision.Limits, error) {
+func (o *Options) limits(units units) (decision.Limits, error) {
 	var wrong error
 	check := func(ok bool, format string, args ...any) {
 		if !ok && wrong == nil {
@@ -122,14 +129,24 @@ func (o *Options) limits() (decision.Limits, error) {
 	}
 	var l decision.Limits
 	window := func(name string, w Window) {
+		unit, err := units.number(w.Unit)
+		check(err == nil, "%sUnit is %q; no window of the Options counts that", name, w.Unit)
 		l.Windows = append(l.Windows, decision.Window{
+			Unit:     unit,
 			Size:     share(name+"Size", w.Size),
 			Rate:     share(name+"RefreshRate", w.RefreshRate),
 			Interval: milliseconds(name+"RefreshInterval", w.RefreshInterval),
 		})
 	}
-	window("", Window{o.Size, o.RefreshRate, o.RefreshInterval}) // before Concurrency, which defaults to Size
-	l.Tokens = share("Concurrency", cmp.Or(o.Concurrency, o.Size))
+	window("", Window{o.Size, o.RefreshRate, o.RefreshInterval, o.Unit}) // before Concurrency, which defaults to Size
+	concurrency := o.Concurrency
+	if concurrency == 0 {
+		concurrency = o.Size
+		if o.Unit != "" {
+			concurrency = decision.MostUnits
+		}
+	}
+	l.Tokens = share("Concurrency", concurrency)
 	l.Guess = milliseconds("WaitForToken", o.WaitForToken)
 	l.Lease = milliseconds("Lease", o.Lease)
 	l.MaxLease = milliseconds("MaxLease", o.MaxLease)

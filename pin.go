@@ -24,7 +24,7 @@ type Pin struct {
 	For time.Duration
 
 	// Raise lets the pin be above the Options: Concurrency takes the place of theirs, and their window with the same
-	// RefreshInterval is lifted to Window. Their other windows still hold.
+	// RefreshInterval and Unit is lifted to Window. Their other windows still hold.
 	Raise bool
 }
 
@@ -32,7 +32,7 @@ type Pin struct {
 // forgotten, and no Ticket or Lease is lost. An operation that costs more than the Size of the pin is postponed as long as
 // it holds.
 func (b *Bucket) Pin(ctx context.Context, entityID string, p Pin) error {
-	limit, err := p.limit()
+	limit, err := p.limit(b.units)
 	op, a := decision.Op{Kind: decision.Pin, Pin: &limit}, decision.Answer{}
 	if p.For > 0 {
 		op.For = wholeMilliseconds(p.For)
@@ -53,7 +53,7 @@ func (b *Bucket) Unpin(ctx context.Context, entityID string) error {
 }
 
 // limit is p in the calculator's numbers. Its error names the field.
-func (p *Pin) limit() (l decision.PinnedLimit, err error) {
+func (p *Pin) limit(units units) (l decision.PinnedLimit, err error) {
 	switch {
 	case p.Size < 0, p.Size > decision.MostUnits:
 		return l, fmt.Errorf("Pin.Size is %d; it must be at least 1 and at most %d, or 0", p.Size, int64(decision.MostUnits))
@@ -79,14 +79,19 @@ func (p *Pin) limit() (l decision.PinnedLimit, err error) {
 	if p.RefreshInterval < time.Millisecond || p.RefreshInterval%time.Millisecond != 0 || p.RefreshInterval > most {
 		return l, fmt.Errorf("Pin.RefreshInterval is %v; it must be whole milliseconds, at least 1ms", p.RefreshInterval)
 	}
+	unit, err := units.number(p.Unit)
+	if err != nil {
+		return l, fmt.Errorf("Pin.Unit: %w", err)
+	}
 	l.Window = decision.Window{
 		Size: int64(cmp.Or(p.Size, p.RefreshRate)), Rate: int64(cmp.Or(p.RefreshRate, p.Size)), Interval: p.RefreshInterval.Milliseconds(),
+		Unit: unit,
 	}
 	return l, nil
 }
 
 // pinOf is what is pinned at a time, nil if nothing is, and until when, zero if only Unpin ends it.
-func pinOf(s *decision.State, now int64) (p *Pin, until time.Time) {
+func pinOf(s *decision.State, units units, now int64) (p *Pin, until time.Time) {
 	if len(s.Pins) == 0 || s.Pins[0].End <= max(now, s.Now) {
 		return nil, until
 	}
@@ -94,7 +99,7 @@ func pinOf(s *decision.State, now int64) (p *Pin, until time.Time) {
 	l := &pinned.Limit
 	p = &Pin{Concurrency: int(l.Tokens), Raise: l.Raise == 1}
 	if l.Window.Size > 0 {
-		p.Window = windowOf(l.Window)
+		p.Window = windowOf(l.Window, units)
 	}
 	if pinned.End < decision.Never {
 		until = time.UnixMilli(pinned.End)
@@ -103,6 +108,6 @@ func pinOf(s *decision.State, now int64) (p *Pin, until time.Time) {
 	return p, until
 }
 
-func windowOf(w decision.Window) Window {
-	return Window{Size: int(w.Size), RefreshRate: int(w.Rate), RefreshInterval: milliseconds(w.Interval)}
+func windowOf(w decision.Window, units units) Window {
+	return Window{Size: int(w.Size), RefreshRate: int(w.Rate), RefreshInterval: milliseconds(w.Interval), Unit: units.name(w.Unit)}
 }

@@ -24,7 +24,7 @@ type Shadow struct {
 	// Bucket decides: a *Bucket, or a *telemetry.Bucket, which counts. Required.
 	Bucket interface {
 		Admit(ctx context.Context, entityID string, r Request) (Admission, error)
-		Settle(ctx context.Context, entityID string, l Lease, cost int) error
+		Settle(ctx context.Context, entityID string, l Lease, cost int, costs ...Costs) error
 		Cancel(ctx context.Context, entityID string, a Admission) error
 		Renew(ctx context.Context, entityID string, l Lease) (Lease, error)
 		Throttled(ctx context.Context, entityID string, retryAfter time.Duration) error
@@ -60,6 +60,7 @@ type ghost struct {
 	over  bool          // for the caller, after it took so long
 	took  time.Duration
 	cost  int
+	costs []Costs
 }
 
 const (
@@ -93,7 +94,7 @@ func (s *Shadow) Admit(ctx context.Context, entityID string, r Request) (Admissi
 		s.ghosts[g], s.leases[g.id] = true, g
 		g.timer = time.AfterFunc(a.Delay, func() { s.back(g) })
 	}
-	l := decision.Lease{ID: g.id, Begin: now.UnixMilli(), End: now.Add(ghostLease).UnixMilli(), Cost: int64(max(r.Cost, 1))}
+	l := decision.Lease{ID: g.id, Begin: now.UnixMilli(), End: now.Add(ghostLease).UnixMilli(), Cost: decision.Cost{int64(max(r.Cost, 1))}}
 	return Admission{Lease: leaseOf(entityID, l, 0), Bound: a.Bound, Limit: a.Limit}, nil
 }
 
@@ -149,7 +150,7 @@ func (s *Shadow) wake(g *ghost) {
 	ctx, cancel := context.WithTimeout(context.Background(), ghostTimeout)
 	defer cancel()
 	if ends {
-		_ = s.Bucket.Settle(ctx, g.entity, lease, g.cost) // else its lease ends by itself
+		_ = s.Bucket.Settle(ctx, g.entity, lease, g.cost, g.costs...) // else its lease ends by itself
 		return
 	}
 	lease, err := s.Bucket.Renew(ctx, g.entity, lease)
@@ -185,11 +186,11 @@ func (s *Shadow) take(l Lease) (g *ghost, is bool) {
 }
 
 // Settle is that of the Bucket. For an operation that would have been postponed it says how long it took, and its cost.
-func (s *Shadow) Settle(ctx context.Context, entityID string, l Lease, cost int) error {
+func (s *Shadow) Settle(ctx context.Context, entityID string, l Lease, cost int, costs ...Costs) error {
 	s.mu.Lock()
 	g, is := s.take(l)
 	if g != nil {
-		g.over, g.took, g.cost = true, time.Since(g.began), cost
+		g.over, g.took, g.cost, g.costs = true, time.Since(g.began), cost, costs
 		if s.ghosts[g] && g.lease != (Lease{}) && g.timer.Stop() {
 			s.await(g)
 		}
@@ -198,7 +199,7 @@ func (s *Shadow) Settle(ctx context.Context, entityID string, l Lease, cost int)
 	if is {
 		return nil
 	}
-	return s.Bucket.Settle(ctx, entityID, l, cost)
+	return s.Bucket.Settle(ctx, entityID, l, cost, costs...)
 }
 
 // Cancel is that of the Bucket.

@@ -143,9 +143,9 @@ func (c *counted) Admit(ctx context.Context, entity string, r Request) (Admissio
 	return c.Bucket.Admit(ctx, entity, r)
 }
 
-func (c *counted) Settle(ctx context.Context, entity string, l Lease, cost int) error {
+func (c *counted) Settle(ctx context.Context, entity string, l Lease, cost int, costs ...Costs) error {
 	c.settles.Add(1)
-	return c.Bucket.Settle(ctx, entity, l, cost)
+	return c.Bucket.Settle(ctx, entity, l, cost, costs...)
 }
 
 func (c *counted) Cancel(ctx context.Context, entity string, a Admission) error {

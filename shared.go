@@ -38,6 +38,7 @@ type sharedLimit struct {
 	name      string
 	id        int64   // decision.Shared.Key
 	options   Options // the fields of its Limit, with the rest of the Bucket's
+	units     units
 	firstCome bool
 	limits    decision.Limits // what they say without Options.Limits
 }
@@ -52,9 +53,9 @@ func (b *Bucket) share(o *Options) error {
 			return sharedError(" has a limit without a name")
 		}
 		limit := o.Shared[name]
-		s := sharedLimit{name: name, id: idOf(name), options: *o, firstCome: limit.FirstCome}
+		s := sharedLimit{name: name, id: idOf(name), options: *o, units: b.units, firstCome: limit.FirstCome}
 		own := &s.options
-		own.Size, own.RefreshRate, own.RefreshInterval, own.Windows, own.Concurrency = 0, 0, 0, nil, 0
+		own.Size, own.RefreshRate, own.RefreshInterval, own.Unit, own.Windows, own.Concurrency = 0, 0, 0, "", nil, 0
 		own.override(&limit)
 		var err error
 		if s.limits, err = s.of(own); err != nil {
@@ -66,13 +67,22 @@ func (b *Bucket) share(o *Options) error {
 		b.shared = append(b.shared, s)
 	}
 	slices.SortStableFunc(b.shared, func(x, y sharedLimit) int {
-		return cmp.Compare(float64(x.limits.PerGrain)/float64(x.limits.Grain), float64(y.limits.PerGrain)/float64(y.limits.Grain))
+		return cmp.Compare(x.brings(), y.brings())
 	})
 	b.all = 1<<len(b.shared) - 1
 	for i := range b.shared {
 		b.alike = append(b.alike, b.shared[i].within(&b.shared[i].limits, 1))
 	}
 	return nil
+}
+
+// brings is about how many calls there may be in a millisecond. A limit that has no short window of calls counts as a wide one.
+func (s *sharedLimit) brings() float64 {
+	l := &s.limits
+	if l.Parts[0] == 0 {
+		return decision.MostUnits
+	}
+	return float64(l.PerGrain/l.Parts[0]) / float64(l.Grain)
 }
 
 // sharedError names the field.
@@ -90,7 +100,7 @@ func (s *sharedLimit) of(o *Options) (decision.Limits, error) {
 	own := *o
 	if own.Size == 0 && own.RefreshRate == 0 && len(own.Windows) > 0 { // the first of them takes their place
 		w := own.Windows[0]
-		own.Size, own.RefreshRate, own.RefreshInterval = w.Size, w.RefreshRate, w.RefreshInterval
+		own.Size, own.RefreshRate, own.RefreshInterval, own.Unit = w.Size, w.RefreshRate, w.RefreshInterval, w.Unit
 		own.Windows = own.Windows[1:]
 	}
 	if own.Size == 0 && own.RefreshRate == 0 {
@@ -102,7 +112,7 @@ func (s *sharedLimit) of(o *Options) (decision.Limits, error) {
 	own.Size, own.RefreshRate = cmp.Or(own.Size, own.RefreshRate), cmp.Or(own.RefreshRate, own.Size)
 	own.RefreshInterval = cmp.Or(own.RefreshInterval, time.Second)
 	own.Concurrency = cmp.Or(own.Concurrency, decision.MostUnits)
-	l, err := own.limits()
+	l, err := own.limits(s.units)
 	if s.firstCome {
 		l.FirstCome = 1
 	}

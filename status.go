@@ -27,8 +27,8 @@ type Status struct {
 	// Operation is how long operations take, on average; 0 if none was settled yet.
 	Operation time.Duration
 
-	// Booked is about how many units are promised to operations that have not run yet. The last of them is due at
-	// BookedUntil.
+	// Booked is about how much of the first window is promised to operations that have not run yet. The last of them is due
+	// at BookedUntil.
 	Booked      int
 	BookedUntil time.Time
 
@@ -39,7 +39,8 @@ type Status struct {
 	Pin         *Pin
 	PinnedUntil time.Time
 
-	// Delay is what Admit would tell a newcomer of one unit within all shared limits, and Bound what that comes from. When
+	// Delay is what Admit would tell a newcomer of one call, and one of each other unit, within all shared limits, and Bound
+	// what that comes from. When
 	// that is BoundClosed, Then is what the rest of the delay comes from, after ClosedUntil: BoundNone if there is none.
 	// Limit is the name of the shared limit that Bound belongs to, "" for the entity's own.
 	Delay time.Duration
@@ -91,7 +92,7 @@ func (b *Bucket) inspect(ctx context.Context, entityID string) (Status, error) {
 	if err != nil {
 		return Status{}, err
 	}
-	status := statusOf(l, &e, shared, now)
+	status := statusOf(l, b.units, &e, shared, now)
 	if status.limit > 0 {
 		status.Limit = b.shared[status.limit-1].name
 	}
@@ -138,7 +139,7 @@ type told struct {
 	limit int64
 }
 
-func statusOf(l *decision.Limits, e *storage.Entry, shared []decision.Shared, now int64) told {
+func statusOf(l *decision.Limits, units units, e *storage.Entry, shared []decision.Shared, now int64) told {
 	s := &e.State
 	status := Status{Entity: e.Key, Time: time.UnixMilli(now), Known: s.Tokens != 0}
 	out := e.Out
@@ -149,7 +150,7 @@ func statusOf(l *decision.Limits, e *storage.Entry, shared []decision.Shared, no
 		}
 		status.Leases = append(status.Leases, LeaseStatus{Age: milliseconds(max(0, now-h.ID/1024)), End: time.UnixMilli(h.End)})
 	}
-	status.Pin, status.PinnedUntil = pinOf(s, now)
+	status.Pin, status.PinnedUntil = pinOf(s, units, now)
 	a, then := l.Newcomer(s, out, shared, now)
 	l = l.InForce(s, now)
 	status.Concurrency = int(l.Tokens)
@@ -157,7 +158,7 @@ func statusOf(l *decision.Limits, e *storage.Entry, shared []decision.Shared, no
 	status.Delay, status.Bound, status.Then = milliseconds(a.Delay), Bound(a.Bound), Bound(then)
 	for i, w := range l.Windows {
 		status.Windows = append(status.Windows, WindowStatus{
-			Window:   windowOf(w),
+			Window:   windowOf(w, units),
 			Capacity: int(s.Lines[i].Left),
 		})
 	}

@@ -166,10 +166,11 @@ type entityJSON struct {
 }
 
 type windowJSON struct {
-	Size     int   `json:"size"`
-	Rate     int   `json:"rate"`
-	Interval int64 `json:"interval_ms"`
-	Capacity int   `json:"capacity"`
+	Size     int    `json:"size"`
+	Rate     int    `json:"rate"`
+	Interval int64  `json:"interval_ms"`
+	Unit     string `json:"unit,omitempty"`
+	Capacity int    `json:"capacity"`
 }
 
 type pinJSON struct {
@@ -215,7 +216,7 @@ func (r report) json() entityJSON {
 		e.Then = r.Then.String()
 	}
 	for _, w := range r.Windows {
-		e.Windows = append(e.Windows, windowJSON{w.Size, w.RefreshRate, w.RefreshInterval.Milliseconds(), w.Capacity})
+		e.Windows = append(e.Windows, windowJSON{w.Size, w.RefreshRate, w.RefreshInterval.Milliseconds(), w.Unit, w.Capacity})
 	}
 	return e
 }

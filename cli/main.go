@@ -5,7 +5,7 @@
 //	drip serve URL                  a page with all of it, for browsers
 //	drip pause URL ENTITY DURATION  let nothing of an entity run; drip resume ends it
 //	drip reset URL ENTITY           take back all tokens and tickets of an entity
-//	drip pin URL ENTITY             set a limit beside that of the consumers; drip unpin ends it
+//	drip pin URL ENTITY             set a limit besides the consumers'; drip unpin ends it
 //	drip simulate FILE              play limits and a load in virtual time
 //	drip queues AMQP-URL QUEUE      what waits in the delay queues of a work queue
 //	drip dead list AMQP-URL QUEUE   its dead letters; drip dead requeue puts them back

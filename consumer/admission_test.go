@@ -230,10 +230,10 @@ type closing struct {
 	closed []bool
 }
 
-func (c *closing) Settle(ctx context.Context, entity string, l drip.Lease, cost int) error {
+func (c *closing) Settle(ctx context.Context, entity string, l drip.Lease, cost int, costs ...drip.Costs) error {
 	status, err := c.Inspect(ctx, entity)
 	c.closed = append(c.closed, err == nil && !status.ClosedUntil.IsZero())
-	return c.Bucket.Settle(ctx, entity, l, cost)
+	return c.Bucket.Settle(ctx, entity, l, cost, costs...)
 }
 
 // The entity is closed before the token of the refused operation is free, or another begins in between.

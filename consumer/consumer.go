@@ -87,8 +87,8 @@ type Options struct {
 	// Entity tells whose limit a message falls under. Required.
 	Entity EntityFunc
 
-	// Cost tells how many units of the entity's capacity the operation of a message takes, before it runs. The handler
-	// may correct it: see Operation.SetCost. It needs a Limiter that is an Admitter. Defaults to that of Request.
+	// Cost tells how many calls the operation of a message takes, before it runs. The handler may correct it: see
+	// Operation.SetCost. For other units see the Costs of Request, and Operation.SetCosts. It needs a Limiter that is an Admitter. Defaults to that of Request.
 	Cost func(d *amqp.Delivery) int
 
 	// Request returns what else the limiter is to know of a message: the shared limits that it is Within, whether it is

@@ -3,7 +3,7 @@ package decision
 // admit answers Admit and GetDelay.
 func (l *Limits) admit(s *State, leases Leases, shared []Shared, op *Op, before, now int64, a *Answer) {
 	plain := op.Kind == GetDelay
-	if plain && len(shared) == 0 && len(l.Windows) == 1 && s.LastID == 0 && s.Next == 0 && s.Closed <= now {
+	if plain && len(shared) == 0 && len(l.Windows) == 1 && l.Windows[0].Unit == 0 && s.LastID == 0 && s.Next == 0 && s.Closed <= now {
 		l.classic(s, now, before, a)
 	} else {
 		l.decide(s, leases, shared, op, now, a)
@@ -14,29 +14,31 @@ func (l *Limits) admit(s *State, leases Leases, shared []Shared, op *Op, before,
 			s.Plain++
 		}
 	} else if a.Delay == 0 && !a.Late {
-		l.lease(s, leases, shared, op.Cost, now, a)
+		l.lease(s, leases, shared, op, now, a)
 	}
 }
 
 // lease holds a token in all limits, under one ID.
-func (l *Limits) lease(s *State, leases Leases, shared []Shared, cost, now int64, a *Answer) {
+func (l *Limits) lease(s *State, leases Leases, shared []Shared, op *Op, now int64, a *Answer) {
 	id := max(s.LastID+1, now*1024) // later than the leases of before the entity was forgotten
 	for i := range shared {
 		x := &shared[i]
 		id = max(id, x.State.LastID+1)
 	}
-	a.Lease = Lease{ID: id, Begin: now, End: now + l.Lease, Cost: cost}
+	a.Lease = Lease{ID: id, Begin: now, End: now + l.Lease, Cost: op.Cost}
 	s.LastID = id
 	leases.Hold(id, a.Lease.End)
 	for i := range l.Windows {
-		s.Lines[i].Fresh += cost
+		line := &s.Lines[i]
+		line.Fresh += op.Cost[line.Window.Unit]
 	}
 	for i := range shared {
 		x := &shared[i]
 		x.State.LastID = id
 		x.Leases.Hold(id, a.Lease.End)
 		for j := range x.Limits.Windows {
-			x.State.Lines[j].Fresh += cost
+			line := &x.State.Lines[j]
+			line.Fresh += op.Cost[line.Window.Unit]
 		}
 	}
 }
@@ -60,21 +62,21 @@ func (l *Limits) arrive(s *State, leases Leases, shared []Shared, now int64) int
 // decide answers Admit, and GetDelay for an entity that more is known of.
 func (l *Limits) decide(s *State, leases Leases, shared []Shared, op *Op, now int64, a *Answer) {
 	if op.Kind == GetDelay {
-		op.Cost = 1
+		op.Cost = Cost{1}
 	}
 	l.line(s, now)
-	if op.Urgent || len(s.Flows) > 0 {
-		f := &s.Flows[s.flow(ofUrgent)]
-		f.expire(now - l.grace())
-		if op.Urgent && op.Ticket.Slot > 0 {
-			f.take(&op.Ticket)
+	if op.Urgent {
+		s.expireUrgent(now - l.grace())
+		if op.Ticket.Slot > 0 {
+			s.takeUrgent(&op.Ticket)
 		}
 	}
 	v := l.look(s, leases, op, now)
 	fits := v.bound == BoundNone
 	for i := range shared {
 		x := &shared[i]
-		f := &s.Flows[s.flow(x.Key)]
+		x.flow = s.flow(x.Key)
+		f := &s.Flows[x.flow]
 		x.enter(f, op, v.back, now)
 		x.look(f, op, v.back, now)
 		fits = fits && x.fits
@@ -85,7 +87,7 @@ func (l *Limits) decide(s *State, leases Leases, shared []Shared, op *Op, now in
 		l.run(s, op, &v)
 		for i := range shared {
 			x := &shared[i]
-			x.run(&s.Flows[s.flow(x.Key)], op)
+			x.run(&s.Flows[x.flow], op)
 		}
 		return
 	}
@@ -95,13 +97,14 @@ func (l *Limits) decide(s *State, leases Leases, shared []Shared, op *Op, now in
 		own = l.when(s, op, &v, now)
 		a.Bound = v.bound
 	}
+	cost := op.Cost[l.Windows[0].Unit]
 	slot, before, rounds := own, int64(0), int64(0)
 	for before < slot && rounds < 8 {
 		before = slot
 		rounds++
 		for i := range shared {
 			x := &shared[i]
-			at := x.place(&s.Flows[s.flow(x.Key)], op, v.back, slot, now)
+			at := x.place(&s.Flows[x.flow], op, v.back, slot, now)
 			if at > slot || a.Bound == BoundNone && !x.fits {
 				a.Limit, a.Bound = int64(i)+1, x.bound
 				if x.fits { // now, but not then
@@ -110,7 +113,7 @@ func (l *Limits) decide(s *State, leases Leases, shared []Shared, op *Op, now in
 				slot = at
 			}
 			if i == 0 && !x.token && !op.Urgent {
-				slot = l.Windows[0].inLine(s, &s.Flows[s.flow(x.Key)], op.Cost, slot, now)
+				slot = l.Windows[0].inLine(s, &s.Flows[x.flow], cost, slot, now)
 			}
 		}
 	}
@@ -128,14 +131,14 @@ func (l *Limits) decide(s *State, leases Leases, shared []Shared, op *Op, now in
 		a.Ticket = Ticket{Slot: slot, Number: op.Ticket.Number, Again: op.Ticket.Again, Cost: op.Cost}
 	}
 	if op.Urgent {
-		s.Flows[s.flow(ofUrgent)].put(&a.Ticket)
+		s.putUrgent(&a.Ticket)
 	}
 	for i := range shared {
 		x := &shared[i]
-		f := &s.Flows[s.flow(x.Key)]
-		if i == 0 && !x.token && !op.Urgent {
+		f := &s.Flows[x.flow]
+		if i == 0 && !x.token && !op.Urgent && cost > 0 {
 			end := max(slot, f.End)
-			f.Left = l.Windows[0].ahead(s, f, end, now) - op.Cost
+			f.Left = l.Windows[0].ahead(s, f, end, now) - cost
 			f.End = end
 		}
 		x.book(f, op, v.back, &a.Ticket, now)
@@ -159,7 +162,6 @@ func (l *Limits) look(s *State, leases Leases, op *Op, now int64) (v view) {
 	t := &op.Ticket
 	v.back = t.Slot > 0 && t.Number <= s.Next && op.Kind == Admit
 	v.at, v.bound = now, BoundNone
-	urgent := s.urgent()
 	v.pace = l.pace(s)
 	v.again = max(l.space(v.pace), v.pace/4)
 	if s.Closed > now {
@@ -167,17 +169,17 @@ func (l *Limits) look(s *State, leases Leases, op *Op, now int64) (v view) {
 	}
 	for i := range l.Windows {
 		w := &l.Windows[i]
-		left := s.Lines[i].Left
+		cost, left := op.Cost[w.Unit], s.Lines[i].Left
 		if v.back && !op.Urgent { // it lets what is urgent pass, but for half of the rate once it was denied
-			left -= min(urgent, w.Rate-t.Again*(w.Rate+1)/2)
+			left -= min(s.urgent(w.Unit, now-l.grace()), w.Rate-t.Again*(w.Rate+1)/2)
 		}
-		at := w.room(s, left, op.Cost, now)
+		at := w.room(s, left, cost, now)
 		if at > v.at {
 			v.at, v.bound = at, BoundWindow+Bound(i)
 		}
 		if max(at, s.Closed) > now {
 			each := w.Interval * 1000 / w.Rate
-			v.again = max(v.again, min(op.Cost, bound/(each+1))*each)
+			v.again = max(v.again, min(cost, bound/(each+1))*each)
 		}
 	}
 	// A ticket keeps its slot until it was denied twice, or is much too late.
@@ -188,17 +190,18 @@ func (l *Limits) look(s *State, leases Leases, op *Op, now int64) (v view) {
 			v.slot = max(now, s.Closed)
 		}
 		for i := range l.Windows {
-			if w, line := &l.Windows[i], &s.Lines[i]; op.Urgent {
-				v.slot = max(v.slot, w.room(s, line.Left-urgent, op.Cost, now))
+			w, line := &l.Windows[i], &s.Lines[i]
+			if cost := op.Cost[w.Unit]; op.Urgent {
+				v.slot = max(v.slot, w.room(s, line.Left-s.urgent(w.Unit, now-l.grace()), cost, now))
 			} else {
-				v.slot = max(v.slot, w.room(s, line.Promised, l.weight(s, op.Cost), s.Slot))
+				v.slot = max(v.slot, w.room(s, line.Promised, line.weight(cost), s.Slot))
 			}
 		}
 		if s.Slot > now && !op.Urgent {
 			v.slot = max(v.slot, s.Slot+l.space(v.pace)/1000)
 		}
 		if v.slot > v.at {
-			v.spare = v.at == now && l.spare(s, op.Cost, now)
+			v.spare = v.at == now && l.spare(s, op, now)
 			if !v.spare {
 				v.at, v.bound = v.slot, BoundBooked
 			}
@@ -214,12 +217,17 @@ func (l *Limits) look(s *State, leases Leases, op *Op, now int64) (v view) {
 }
 
 // spare tells whether a newcomer of this cost takes nothing from those who have booked: each window has room beside them
-// until it is refreshed, or they are expected to leave as much, or the other windows do not let them use it up.
-func (l *Limits) spare(s *State, cost, now int64) bool {
+// until it is refreshed, or they are expected to leave as much, or the other windows do not let them use it up. With several
+// units it is enough that all of them would find room now: what waits for tokens does not keep up what takes calls only.
+func (l *Limits) spare(s *State, op *Op, now int64) bool {
 	for i := range l.Windows {
 		line := &s.Lines[i]
 		w := &l.Windows[i]
-		beside := w.interval(s.Slot) == w.interval(now) && line.Promised >= l.weight(s, cost)
+		cost := op.Cost[w.Unit]
+		beside := cost == 0 || w.interval(s.Slot) == w.interval(now) && line.Promised >= line.weight(cost)
+		if !beside && l.Parts[0] != 1 {
+			beside = line.Left-cost >= w.gain(s, line.Left, now, s.Slot)-line.Promised
+		}
 		if !beside && line.Spare-line.Taken < cost && line.Left-cost < l.others(s, i, now) {
 			return false
 		}
@@ -227,13 +235,13 @@ func (l *Limits) spare(s *State, cost, now int64) bool {
 	return true
 }
 
-// others is the most that the other windows let run before the next refresh of a window.
+// others is the most that the other windows of its unit let run before the next refresh of a window.
 func (l *Limits) others(s *State, which int, now int64) int64 {
 	most, until := int64(MostUnits), l.Windows[which].next(now)-1
 	for i := range l.Windows {
 		w := &l.Windows[i]
 		n := w.interval(until) - w.interval(now)
-		if i != which && n < MostUnits/w.Rate {
+		if i != which && w.Unit == l.Windows[which].Unit && n < MostUnits/w.Rate {
 			most = min(most, s.Lines[i].Left+n*w.Rate)
 		}
 	}
@@ -244,13 +252,14 @@ func (l *Limits) others(s *State, which int, now int64) int64 {
 func (l *Limits) run(s *State, op *Op, v *view) {
 	for i := range s.Lines {
 		line := &s.Lines[i]
-		line.Left -= op.Cost
+		cost := op.Cost[line.Window.Unit]
+		line.Left -= cost
 		if v.spare && i < len(l.Windows) {
-			line.Taken += op.Cost
+			line.Taken += cost
 		}
 	}
 	if !v.back && !v.spare {
-		l.promise(s, s.Slot, op.Cost)
+		l.promise(s, s.Slot, op)
 	}
 	if !v.back { // a token was free although others wait for one: they are fewer than their numbers say
 		s.Head += max(0, s.Next*16-s.Head+15) / 16
@@ -295,9 +304,9 @@ func (l *Limits) book(s *State, op *Op, v *view, now int64, a *Answer) {
 	}
 	if v.fresh {
 		if op.Urgent {
-			l.promise(s, s.Slot, op.Cost)
+			l.promise(s, s.Slot, op)
 		} else {
-			l.promise(s, v.slot, op.Cost)
+			l.promise(s, v.slot, op)
 		}
 		t.Again = 0
 	} else if t.Slot <= now {
@@ -305,8 +314,9 @@ func (l *Limits) book(s *State, op *Op, v *view, now int64, a *Answer) {
 			t.Again = 1
 			for i := range l.Windows {
 				line := &s.Lines[i]
-				if line.Left < op.Cost && s.Closed <= now { // newcomers took too much
-					line.Spare, line.Taken = max(line.Spare-op.Cost, -bound), max(line.Taken-op.Cost, -bound)
+				cost := op.Cost[line.Window.Unit]
+				if line.Left < cost && cost > 0 && s.Closed <= now { // newcomers took too much
+					line.Spare, line.Taken = max(line.Spare-cost, -bound), max(line.Taken-cost, -bound)
 				}
 			}
 		}
@@ -317,10 +327,10 @@ func (l *Limits) book(s *State, op *Op, v *view, now int64, a *Answer) {
 }
 
 // promise takes a slot.
-func (l *Limits) promise(s *State, slot, cost int64) {
+func (l *Limits) promise(s *State, slot int64, op *Op) {
 	for i := range l.Windows {
 		line := &s.Lines[i]
-		line.Promised = l.Windows[i].gain(s, line.Promised, s.Slot, slot) - l.weight(s, cost)
+		line.Promised = l.Windows[i].gain(s, line.Promised, s.Slot, slot) - line.weight(op.Cost[line.Window.Unit])
 	}
 	s.Slot = slot
 }
@@ -330,15 +340,15 @@ func (l *Limits) unbook(s *State, t *Ticket) {
 	if t.Number > 0 {
 		for i := range l.Windows {
 			line := &s.Lines[i]
-			line.Promised = min(l.Windows[i].Size, line.Promised+l.weight(s, t.Cost))
+			line.Promised = min(l.Windows[i].Size, line.Promised+line.weight(t.Cost[line.Window.Unit]))
 		}
 		s.Head = min(s.Next*16, s.Head+16)
 	}
 }
 
 // weight is what an operation is expected to cost.
-func (l *Limits) weight(s *State, cost int64) int64 {
-	return max(1, cost-cost*s.Saved/4096)
+func (line *Line) weight(cost int64) int64 {
+	return max(min(1, cost), cost-cost*line.Saved/4096)
 }
 
 // pace is how long it takes until one of the tokens comes back, in us. Guess counts as the first operation.

@@ -1,6 +1,6 @@
 package decision
 
-// classic answers GetDelay as long as an entity knows nothing else and has one window: the delays are those of npm
+// classic answers GetDelay as long as an entity knows nothing else and has one window, of calls: the delays are those of npm
 // dripping-bucket 1.2.0, number for number. Slot and Promised are its wait.last and wait.capacity, Now and Left its ops.
 func (l *Limits) classic(s *State, now, before int64, a *Answer) {
 	w, line := &l.Windows[0], &s.Lines[0]

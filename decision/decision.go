@@ -38,7 +38,6 @@ type State struct {
 	AgainUS int64 // until this time, in microseconds, tokens go to tickets that were denied one
 	Held    int64 // the sum of the times that operations held their leases
 	Ended   int64 // the number of operations in Held
-	Saved   int64 // the average part of an estimate that comes back when it is settled, in 4096ths
 	Lines   []Line
 	Pins    []Pinned // one at most
 
@@ -58,6 +57,7 @@ type Line struct {
 	FreshFrom int64
 	Stale     int64 // the most that older leases with an ID above StaleFrom may give back; others give back nothing
 	StaleFrom int64
+	Saved     int64 // the average part of an estimate that comes back when it is settled, in 4096ths
 }
 
 // Kind says what an Op does.
@@ -102,7 +102,7 @@ const OwnClock = -1 << 63
 type Op struct {
 	Kind   Kind
 	Now    int64 // ms since 1970, or OwnClock
-	Cost   int64 // of GetDelay it is 1, whatever is given
+	Cost   Cost  // of GetDelay it is one call, whatever is given
 	For    int64 // ms
 	Ticket Ticket
 	Lease  Lease
@@ -132,7 +132,7 @@ type Ticket struct {
 	Slot   int64 // when it is due
 	Number int64 // its place among all tickets of the entity; 0 if it has none
 	Again  int64 // 1 if it was due once and a window denied it
-	Cost   int64 // the cost that was booked
+	Cost   Cost  // the cost that was booked
 }
 
 // Lease is a token with an identity and an end. IDs grow in the order of the leases and are unique in their entity.
@@ -141,7 +141,7 @@ type Lease struct {
 	ID    int64
 	Begin int64
 	End   int64
-	Cost  int64 // the cost that was charged
+	Cost  Cost // the cost that was charged
 }
 
 // Bound is the cause of a delay.

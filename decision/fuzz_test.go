@@ -13,7 +13,8 @@ import (
 
 // choices are the bytes of a fuzz run. After the last byte all choices are 0.
 type choices struct {
-	b []byte
+	b     []byte
+	units bool // windows count more than calls
 }
 
 // n chooses a number below most.
@@ -40,7 +41,41 @@ func (c *choices) window() decision.Window {
 	if c.n(2) == 0 {
 		w.Rate = min(w.Rate, w.Size)
 	}
+	if c.units {
+		w.Unit = c.of(0, 1, 2, 3, 1)
+	}
 	return w
+}
+
+// cost is one that all windows can hold. It takes some calls, and of some units nothing.
+func (c *choices) cost(l *decision.Limits) (cost decision.Cost) {
+	for unit := range cost {
+		most := l.Most(int64(unit))
+		cost[unit] = 1 + int64(c.n(8))%most
+		if c.n(16) == 0 && most < decision.MostUnits {
+			cost[unit] = most
+		}
+		if !c.units {
+			break
+		}
+		if unit > 0 && c.n(3) == 0 {
+			cost[unit] = 0
+		}
+	}
+	return cost
+}
+
+// real is what an operation has cost that was thought to cost so much.
+func (c *choices) real(thought decision.Cost) (cost decision.Cost) {
+	for unit, n := range thought {
+		if n > 0 || unit == 0 {
+			cost[unit] = c.of(0, 0, 1, n/2, n, n+3, 3*n)
+		}
+	}
+	if c.units && c.n(8) == 0 {
+		cost[2] += 3 // nobody thought of that
+	}
+	return cost
 }
 
 func (c *choices) limits(start int64) decision.Limits {
@@ -202,7 +237,7 @@ func (w *world) lifted(l *decision.Limits) (windows []decision.Window, tokens in
 		tokens = n
 	}
 	for i, p := 0, w.pin.Window; i < len(windows) && w.pin.Raise == 1; i++ {
-		if x := &windows[i]; x.Interval == p.Interval {
+		if x := &windows[i]; x.Interval == p.Interval && x.Unit == p.Unit {
 			x.Size, x.Rate = max(x.Size, p.Size), max(x.Rate, p.Rate)
 			break
 		}
@@ -225,7 +260,7 @@ func (w *world) note(b *ledger, op decision.Op, a decision.Answer, decides, aliv
 		case a.Delay > 0:
 		case op.Kind == decision.GetDelay:
 			b.plain++
-			w.must(b.ran(1))
+			w.must(b.ran(decision.Cost{1}))
 		default:
 			w.must(b.admitted(a.Lease))
 		}
@@ -245,7 +280,7 @@ func (w *world) note(b *ledger, op decision.Op, a decision.Answer, decides, aliv
 		case op.Kind == decision.Settle:
 			b.ended(op.Lease.ID, op.Cost)
 		case op.Kind == decision.Cancel:
-			b.ended(op.Lease.ID, 0)
+			b.ended(op.Lease.ID, decision.Cost{})
 		default:
 			h := b.holds[op.Lease.ID]
 			h.lease.End = a.Lease.End
@@ -265,14 +300,20 @@ func (w *world) note(b *ledger, op decision.Op, a decision.Answer, decides, aliv
 	}
 }
 
+// able is the part of a cost that the windows can hold.
+func (w *world) able(cost decision.Cost) decision.Cost {
+	for unit := range cost {
+		cost[unit] = min(cost[unit], w.limits[w.which].Most(int64(unit)))
+	}
+	cost[0] = max(1, cost[0])
+	return cost
+}
+
 // step does something at random.
 func (w *world) step() {
 	c, l := w.c, &w.limits[w.which]
 	unit := l.Windows[c.n(len(l.Windows))].Interval
-	cost := 1 + int64(c.n(8))%l.Most()
-	if c.n(16) == 0 {
-		cost = l.Most()
-	}
+	cost := c.cost(l)
 	lease := decision.Lease{ID: 1 + int64(c.n(1<<16)), End: w.now + 1}
 	if len(w.old) > 0 && c.n(8) > 0 {
 		lease = w.old[len(w.old)-1-c.n(min(len(w.old), 20))]
@@ -290,11 +331,11 @@ func (w *world) step() {
 		if ticket.Slot < w.now+10*unit {
 			w.now = max(w.now, ticket.Slot+int64(c.n(3))*unit/4)
 		}
-		w.do(decision.Op{Kind: decision.Admit, Cost: max(1, min(ticket.Cost, l.Most())), Ticket: ticket})
+		w.do(decision.Op{Kind: decision.Admit, Cost: w.able(ticket.Cost), Ticket: ticket})
 	case 8: // a forged ticket
 		forged := decision.Ticket{
 			Slot: c.of(1, max(1, w.now-unit), w.now, w.now+unit, decision.LastTime-1), Number: c.of(0, 1, w.s.Next, w.s.Next+1, decision.LastTime-1),
-			Again: int64(c.n(2)), Cost: c.of(0, 1, cost, decision.MostUnits),
+			Again: int64(c.n(2)), Cost: decision.Cost{c.of(0, 1, cost[0], decision.MostUnits), c.of(0, cost[1], decision.MostUnits)},
 		}
 		w.do(decision.Op{Kind: decision.Admit, Cost: cost, Ticket: forged})
 	case 9, 10:
@@ -302,7 +343,7 @@ func (w *world) step() {
 	case 11:
 		w.do(decision.Op{Kind: decision.ReturnToken})
 	case 12, 13, 14:
-		w.do(decision.Op{Kind: decision.Settle, Lease: lease, Cost: c.of(0, 0, 1, lease.Cost/2, lease.Cost, lease.Cost+3, 3*lease.Cost)})
+		w.do(decision.Op{Kind: decision.Settle, Lease: lease, Cost: c.real(lease.Cost)})
 	case 15:
 		w.do(decision.Op{Kind: decision.Cancel, Lease: lease})
 	case 16:
@@ -322,7 +363,7 @@ func (w *world) step() {
 	case 23: // other limits hold, once or from now on
 		w.which = 1 - w.which
 		if c.n(2) == 0 {
-			w.do(decision.Op{Kind: decision.Admit, Cost: min(cost, w.limits[w.which].Most()), Ticket: ticket})
+			w.do(decision.Op{Kind: decision.Admit, Cost: w.able(cost), Ticket: ticket})
 			w.which = 1 - w.which
 		}
 	case 24: // a limit is pinned or not
@@ -357,7 +398,8 @@ func (w *world) step() {
 
 // play does random operations, and then lets one caller after the other come until it runs.
 func play(t *testing.T, b []byte) {
-	c := &choices{b}
+	c := &choices{b: b}
+	c.units = c.n(2) == 0
 	w := &world{c: c, t: t, leases: storage.NewLeases(nil)}
 	w.now = c.of(1_700_006_400_000, 1_700_006_400_001, 0, 12_345_678)
 	w.limits[0] = c.limits(w.now - c.of(0, 1, 1000, 86_400_000, w.now))
@@ -377,8 +419,12 @@ func play(t *testing.T, b []byte) {
 		w.do(decision.Op{Kind: decision.ReturnToken})
 	}
 	w.now = max(w.now, w.book.now, w.leases.Last())
+	one := decision.Cost{1}
+	if c.units {
+		one = decision.Cost{1, 1, 1, 1}
+	}
 	for name, op := range map[string]decision.Op{
-		"with its ticket": {Kind: decision.Admit, Cost: 1}, "without a ticket": {Kind: decision.Admit, Cost: 1}, "by GetDelay": {Kind: decision.GetDelay},
+		"with its ticket": {Kind: decision.Admit, Cost: one}, "without a ticket": {Kind: decision.Admit, Cost: one}, "by GetDelay": {Kind: decision.GetDelay},
 	} {
 		for hops := 0; ; hops++ {
 			a := w.do(op)
@@ -402,7 +448,7 @@ func play(t *testing.T, b []byte) {
 			}
 		}
 		for _, h := range w.book.holds {
-			w.do(decision.Op{Kind: decision.Settle, Lease: h.lease, Cost: 1})
+			w.do(decision.Op{Kind: decision.Settle, Lease: h.lease, Cost: one})
 		}
 		for w.book.plain > 0 {
 			w.do(decision.Op{Kind: decision.ReturnToken})

@@ -14,12 +14,22 @@ type Limits struct {
 
 	// Of a limit that entities share, set by Ready.
 	Grain    int64 // the length of a grain of the calendar: a second, or the first interval if that is longer
-	PerGrain int64 // what it brings
-	Scale    int64 // the units that count as one in the calendar
+	PerGrain int64 // what it brings, in parts
+	Parts    Cost  // how many of these one of a unit is; 0 if a grain does not bring that unit
+	Scale    int64 // the parts that count as one in the calendar
 }
 
 // Window brings Rate at the beginning of each Interval of Unix time, and gathers at most Size.
-type Window struct{ Size, Rate, Interval int64 }
+type Window struct {
+	Size, Rate, Interval int64
+	Unit                 int64 // what it counts: calls if it is 0, else a named unit, below Units
+}
+
+// Units is how many units there are: calls and three more.
+const Units = 4
+
+// Cost is what an operation takes of each unit. A window of which it takes nothing does not bind it.
+type Cost [Units]int64
 
 // The largest numbers that a calculation takes: Lua has no integers above 2^53.
 const (
@@ -37,6 +47,9 @@ func (l *Limits) Ready() (field string, window int) {
 			if n < 1 || n > MostUnits {
 				return [3]string{"Size", "Rate", "Interval"}[k], i
 			}
+		}
+		if w.Unit < 0 || w.Unit >= Units {
+			return "Unit", i
 		}
 	}
 	if len(l.Windows) > 0 {
@@ -56,28 +69,76 @@ func (l *Limits) Ready() (field string, window int) {
 	return "", 0
 }
 
-// derive sets the fields that follow from Windows, which are in their range.
+// derive sets the fields that follow from Windows, which are in their range. In the calendar of a shared limit a part is one of
+// the unit, if there is one unit. With several the parts are small, so that an operation takes a whole number of them of each
+// unit, nearly.
 func (l *Limits) derive() {
 	first := l.Windows[0].Interval
-	l.Fill, l.Grain, l.PerGrain = 0, max(first, 1000/first*first), MostUnits
+	l.Fill, l.Grain = 0, max(first, 1000/first*first)
 	for i := range l.Windows {
 		w := &l.Windows[i]
 		l.Fill = max(l.Fill, min((w.Size-1)/w.Rate+2, bound/w.Interval)*w.Interval)
-		if n := l.Grain / w.Interval; n > 0 {
-			l.PerGrain = min(l.PerGrain, w.Rate*min(n, 1000))
-		}
 	}
+	n0 := l.brings(0)
+	n1 := l.brings(1)
+	n2 := l.brings(2)
+	n3 := l.brings(3)
+	l.PerGrain = max(n0, n1, n2, n3)
+	least := int64(1) // 1 tells that there is one unit
+	if min(n0, 1)+min(n1, 1)+min(n2, 1)+min(n3, 1) > 1 {
+		least = 2
+		l.PerGrain = min(l.PerGrain*1000, MostUnits)
+	}
+	l.Parts = Cost{l.each(n0, least), l.each(n1, least), l.each(n2, least), l.each(n3, least)}
 	l.Scale = l.PerGrain/(1<<20) + 1
 }
+
+// brings is how much of a unit a grain brings; 0 if no window counts the unit.
+func (l *Limits) brings(unit int64) int64 {
+	brings := int64(0)
+	for i := range l.Windows {
+		w := &l.Windows[i]
+		if n := l.Grain / w.Interval; n > 0 && w.Unit == unit {
+			most := min(w.Rate*min(n, 1000), MostUnits)
+			if brings == 0 || most < brings {
+				brings = most
+			}
+		}
+	}
+	return brings
+}
+
+// each is how many parts one of a unit is.
+func (l *Limits) each(brings, least int64) int64 {
+	if brings == 0 {
+		return 0
+	}
+	return max((l.PerGrain+brings-1)/brings, least)
+}
+
+// part is the largest part that an operation takes of what a grain brings of a unit: it is fair by what it takes most of.
+func (l *Limits) part(cost *Cost) int64 {
+	if l.Parts[0] == 1 {
+		return cost[0]
+	}
+	part := int64(1)
+	part = max(part, parts(cost[0], l.Parts[0]), parts(cost[1], l.Parts[1]))
+	part = max(part, parts(cost[2], l.Parts[2]), parts(cost[3], l.Parts[3]))
+	return part
+}
+
+func parts(n, each int64) int64 { return min(n, MostUnits/max(1, each)) * each }
 
 // grain is the number of the grain of t. Times before 1970 are in the first.
 func (l *Limits) grain(t int64) int64 { return max(0, t) / l.Grain }
 
-// Most is the largest cost that all windows can ever hold.
-func (l *Limits) Most() int64 {
-	most := l.Windows[0].Size
+// Most is the largest cost in a unit that all windows can ever hold.
+func (l *Limits) Most(unit int64) int64 {
+	most := int64(MostUnits)
 	for _, w := range l.Windows {
-		most = min(most, w.Size)
+		if w.Unit == unit {
+			most = min(most, w.Size)
+		}
 	}
 	return most
 }
@@ -100,7 +161,7 @@ func (s *State) Limits() (l Limits, known bool) {
 		if w.Size == 0 || int64(i+1) == pin.Line {
 			continue
 		}
-		if pin.Window.Size > 0 && pin.Window.Interval == w.Interval {
+		if pin.Window.Size > 0 && pin.Window.Interval == w.Interval && pin.Window.Unit == w.Unit {
 			w, pin.Window = pin.Window, Window{}
 		}
 		l.Windows = append(l.Windows, w)

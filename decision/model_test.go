@@ -27,7 +27,10 @@ type era struct {
 }
 
 // run is an operation that began.
-type run struct{ at, cost int64 }
+type run struct {
+	at   int64
+	cost decision.Cost
+}
 
 // span is a time from its first millisecond to the one before its last.
 type span struct{ from, to int64 }
@@ -75,7 +78,7 @@ func (b *ledger) tick(now int64) {
 }
 
 // ran takes note of an operation that began.
-func (b *ledger) ran(cost int64) error {
+func (b *ledger) ran(cost decision.Cost) error {
 	if n := len(b.closed); n > 0 && b.now < b.closed[n-1].to {
 		return fmt.Errorf("at %d an operation ran, closed until %d", b.now, b.closed[n-1].to)
 	}
@@ -83,7 +86,10 @@ func (b *ledger) ran(cost int64) error {
 	if out := b.inFlight(); out > b.tokens {
 		return fmt.Errorf("%d operations in flight, want at most %d", out, b.tokens)
 	}
-	for w := range b.limits().Windows {
+	for w, window := range b.limits().Windows {
+		if cost[window.Unit] == 0 { // another unit may be owed
+			continue
+		}
 		if err := b.check(w); err != nil {
 			return err
 		}
@@ -108,9 +114,11 @@ func (b *ledger) alive(id, now int64) bool {
 
 // ended takes note of a lease that came back with the real cost. An operation that cost more than its estimate is counted
 // by the estimate: what it owes is checked by what runs afterwards.
-func (b *ledger) ended(id, cost int64) {
+func (b *ledger) ended(id int64, cost decision.Cost) {
 	r := &b.runs[b.holds[id].run]
-	r.cost = min(r.cost, cost)
+	for unit := range cost {
+		r.cost[unit] = min(r.cost[unit], cost[unit])
+	}
 	delete(b.holds, id)
 }
 
@@ -167,9 +175,9 @@ func (b *ledger) reset(now int64) {
 
 // check compares each span that ends with the last run with what the window could give in it.
 func (b *ledger) check(w int) error {
-	last, sum := len(b.runs)-1, int64(0)
+	last, sum, unit := len(b.runs)-1, int64(0), b.limits().Windows[w].Unit
 	for i := last; i >= 0; i-- {
-		sum += b.runs[i].cost
+		sum += b.runs[i].cost[unit]
 		if from := b.runs[i].at; b.known(w, i) {
 			if gain := b.gain(w, from, b.now); sum-gain > b.size(w, from) {
 				return fmt.Errorf("window %d: from %d to %d ran %d units, want at most %d and a gain of %d",
@@ -183,7 +191,7 @@ func (b *ledger) check(w int) error {
 		}
 		sum = 0
 		for _, r := range b.runs[d.run:] {
-			sum += r.cost
+			sum += r.cost[unit]
 		}
 		if gain := b.gain(w, d.at, b.now); sum > gain {
 			return fmt.Errorf("window %d: since it was empty at %d ran %d units until %d, want at most %d", w, d.at, sum, b.now, gain)

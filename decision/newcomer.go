@@ -1,6 +1,6 @@
 package decision
 
-// Newcomer tells what Admit would answer a newcomer of one unit now, if out leases are out. If the cause is BoundClosed,
+// Newcomer tells what Admit would answer a newcomer of one call and one of each other unit now, if out leases are out. If the cause is BoundClosed,
 // then is the cause of the rest of the delay, after the entity has opened. Nothing is changed but s, which is advanced.
 // Their Leases in shared only need to count.
 func (l *Limits) Newcomer(s *State, out int64, shared []Shared, now int64) (a Answer, then Bound) {
@@ -15,7 +15,7 @@ func (l *Limits) Newcomer(s *State, out int64, shared []Shared, now int64) (a An
 }
 
 func (l *Limits) newcomer(s *State, leases Leases, shared []Shared, now int64) (a Answer) {
-	op, after := Op{Kind: Admit, Cost: 1}, s.Copy()
+	op, after := Op{Kind: Admit, Cost: Cost{1, 1, 1, 1}}, s.Copy()
 	copies := make([]Shared, len(shared))
 	for i, x := range shared {
 		state := x.State.Copy()
@@ -29,8 +29,8 @@ func (l *Limits) newcomer(s *State, leases Leases, shared []Shared, now int64) (
 // Counted are leases of which only the number matters.
 func Counted(out int64) Leases { return counted(out) }
 
-// Booked is about the number of units that are promised and have not run yet. l are those in force, s is as Newcomer leaves
-// it.
+// Booked is about how much is promised of the first window's unit, and has not run yet. l are the limits in force, s is as
+// Newcomer leaves it.
 func (l *Limits) Booked(s *State) int64 {
 	booked := int64(MostUnits)
 	if len(s.Calendars) > 0 {
@@ -39,11 +39,11 @@ func (l *Limits) Booked(s *State) int64 {
 		for place := range int64(Grains) {
 			sum += c.Ring.At(place)
 		}
-		return sum * l.Scale
+		return sum * l.Scale / l.Parts[l.Windows[0].Unit]
 	}
 	for i := range l.Windows {
 		w, line := &l.Windows[i], &s.Lines[i]
-		if n := w.interval(s.Slot) - w.interval(w.since(s, s.Now)); n < MostUnits/w.Rate {
+		if n := w.interval(s.Slot) - w.interval(w.since(s, s.Now)); n < MostUnits/w.Rate && w.Unit == l.Windows[0].Unit {
 			booked = min(booked, line.Left+n*w.Rate-line.Promised)
 		}
 	}

@@ -2,14 +2,14 @@ package decision
 
 // PinnedLimit is a limit that holds besides those that are given to Apply. With Raise it lifts these, where they are lower.
 type PinnedLimit struct {
-	Window Window // counted from the Pin on; of Size 0 there is none. Raise lifts the window that has the same Interval
+	Window Window // counted from the Pin on; of Size 0 there is none. Raise lifts the window that has the same Interval and Unit
 	Tokens int64  // 0 if none are pinned
 	Raise  int64  // 1 or 0
 }
 
 // Pinned is a PinnedLimit in force.
 type Pinned struct {
-	Limit  PinnedLimit
+	Limit  PinnedLimit // as it was given to Pin
 	End    int64  // Never if only Unpin ends it
 	Line   int64  // the place of the Line of Limit.Window in Lines, plus 1; 0 if it has none yet
 	Window Window // the one that Raise has lifted, as it was given; zero if there is none
@@ -78,10 +78,10 @@ func (l *Limits) pin(s *State, now int64) {
 		if p.Limit.Window.Size > 0 {
 			for i := range l.Windows {
 				w := &l.Windows[i]
-				if p.Limit.Raise == 1 && w.Interval == p.Limit.Window.Interval && p.Window.Size == 0 {
+				if p.Limit.Raise == 1 && w.Interval == p.Limit.Window.Interval && w.Unit == p.Limit.Window.Unit && p.Window.Size == 0 {
 					p.Window = *w
 					l.Windows[i] = Window{
-						Size: max(w.Size, p.Limit.Window.Size), Rate: max(w.Rate, p.Limit.Window.Rate), Interval: w.Interval,
+						Size: max(w.Size, p.Limit.Window.Size), Rate: max(w.Rate, p.Limit.Window.Rate), Interval: w.Interval, Unit: w.Unit,
 					}
 				}
 			}

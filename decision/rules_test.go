@@ -40,7 +40,7 @@ func (e *entity) do(now int64, op decision.Op) (a decision.Answer) {
 }
 
 func (e *entity) admit(now, cost int64, t decision.Ticket) decision.Answer {
-	return e.do(now, decision.Op{Kind: decision.Admit, Cost: cost, Ticket: t})
+	return e.do(now, decision.Op{Kind: decision.Admit, Cost: decision.Cost{cost}, Ticket: t})
 }
 
 // runs admits, and fails the test unless it runs.
@@ -65,7 +65,7 @@ func (e *entity) waits(now, cost int64, t decision.Ticket, delay int64, bound de
 
 func (e *entity) settle(now int64, l decision.Lease, cost int64) {
 	e.t.Helper()
-	if !e.do(now, decision.Op{Kind: decision.Settle, Lease: l, Cost: cost}).Found {
+	if !e.do(now, decision.Op{Kind: decision.Settle, Lease: l, Cost: decision.Cost{cost}}).Found {
 		e.t.Fatalf("at %d the lease %d was not found", now, l.ID)
 	}
 }
@@ -213,7 +213,7 @@ func TestLeasesEnd(t *testing.T) {
 	}
 	e.waits(109_999, 1, newcomer, e.admit(109_999, 1, newcomer).Delay, decision.BoundTokens)
 	e.runs(111_000, 1, newcomer)
-	if e.do(111_001, decision.Op{Kind: decision.Settle, Lease: renewed, Cost: 1}).Found {
+	if e.do(111_001, decision.Op{Kind: decision.Settle, Lease: renewed, Cost: decision.Cost{1}}).Found {
 		t.Error("a lease that has ended was settled")
 	}
 }
@@ -301,7 +301,7 @@ func TestTicketsAreOnlyAnOrder(t *testing.T) {
 	e := newEntity(t, perSecond(1, 1))
 	e.settle(0, e.runs(0, 1, newcomer), 1)
 	for _, forged := range []decision.Ticket{
-		{Slot: begin}, {Slot: 1, Number: 1}, {Slot: decision.LastTime - 1, Number: decision.LastTime - 1, Again: 1, Cost: decision.MostUnits},
+		{Slot: begin}, {Slot: 1, Number: 1}, {Slot: decision.LastTime - 1, Number: decision.LastTime - 1, Again: 1, Cost: decision.Cost{decision.MostUnits}},
 	} {
 		if a := e.admit(500, 1, forged); a.Delay == 0 {
 			t.Errorf("%+v ran above the limit", forged)

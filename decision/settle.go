@@ -26,31 +26,31 @@ func (s *State) booked(shared []Shared, op *Op) bool {
 
 // end charges what the lease has really cost where it was released, and takes the ticket of a Cancel off the books.
 func (l *Limits) end(s *State, shared []Shared, op *Op, now int64, a *Answer) {
-	cost, booked := op.Cost, s.booked(shared, op)
+	booked := s.booked(shared, op)
 	if op.Kind == Cancel {
-		cost = 0
+		op.Cost = Cost{}
 	}
 	if a.Found {
 		if op.Kind == Settle {
-			s.learn(&op.Lease, cost, now)
+			l.learn(s, op, now)
 		}
-		l.charge(s, &op.Lease, cost)
+		l.charge(s, op)
 	}
 	if booked {
 		a.Found = true
 		l.line(s, now)
 		l.unbook(s, &op.Ticket)
 		if op.Urgent {
-			s.Flows[s.flow(ofUrgent)].take(&op.Ticket)
+			s.takeUrgent(&op.Ticket)
 		}
 	}
 	for i := range shared {
 		x := &shared[i]
 		if x.held {
 			if op.Kind == Settle {
-				x.State.learn(&op.Lease, cost, now)
+				x.Limits.learn(x.State, op, now)
 			}
-			x.Limits.charge(x.State, &op.Lease, cost)
+			x.Limits.charge(x.State, op)
 		}
 		if booked {
 			x.enter(&s.Flows[s.flow(x.Key)], op, true, now)
@@ -59,28 +59,33 @@ func (l *Limits) end(s *State, shared []Shared, op *Op, now int64, a *Answer) {
 }
 
 // learn measures an operation.
-func (s *State) learn(lease *Lease, cost, now int64) {
+func (l *Limits) learn(s *State, op *Op, now int64) {
 	if s.Ended < most {
 		s.Ended++
 	} else {
 		s.Held -= s.Held / most
 	}
-	s.Held += min(max(0, now-lease.Begin), longest)
-	if lease.Cost > 0 {
-		s.Saved = max(0, s.Saved-s.Saved/64+64-min(cost, 2*lease.Cost)*64/lease.Cost)
+	s.Held += min(max(0, now-op.Lease.Begin), longest)
+	for i := range l.Windows {
+		line := &s.Lines[i]
+		cost, estimate := op.Cost[line.Window.Unit], op.Lease.Cost[line.Window.Unit]
+		if estimate > 0 {
+			line.Saved = max(0, line.Saved-line.Saved/64+64-min(cost, 2*estimate)*64/estimate)
+		}
 	}
 }
 
-// charge takes cost in place of the estimate of a lease. What it cost more is owed. What it cost less comes back as far
+// charge takes the cost in place of the estimate of a lease. What it cost more is owed. What it cost less comes back as far
 // as the window would still have it, had the operation cost that from the beginning.
-func (l *Limits) charge(s *State, lease *Lease, cost int64) {
+func (l *Limits) charge(s *State, op *Op) {
 	for i := range l.Windows {
 		w, line := &l.Windows[i], &s.Lines[i]
-		back := lease.Cost - cost
-		if lease.ID > line.FreshFrom {
+		estimate := op.Lease.Cost[w.Unit]
+		back := estimate - op.Cost[w.Unit]
+		if op.Lease.ID > line.FreshFrom {
 			back = min(back, line.Fresh)
-			line.Fresh = max(0, line.Fresh-lease.Cost)
-		} else if lease.ID > line.StaleFrom {
+			line.Fresh = max(0, line.Fresh-estimate)
+		} else if op.Lease.ID > line.StaleFrom {
 			back = min(back, line.Stale)
 			line.Stale -= max(0, back)
 		} else {
@@ -132,6 +137,6 @@ func (l *Limits) reset(s *State, before, now int64) {
 		if line.Window.Size == 0 { // it is left out since now
 			taken = now
 		}
-		*line = Line{Window: line.Window, Left: left, Promised: left, Taken: taken, FreshFrom: s.LastID, StaleFrom: s.LastID}
+		*line = Line{Window: line.Window, Left: left, Promised: left, Taken: taken, FreshFrom: s.LastID, StaleFrom: s.LastID, Saved: line.Saved}
 	}
 }

@@ -16,7 +16,9 @@ type Shared struct {
 	Leases Leases
 
 	// What the operation finds.
-	units int64 // its cost in the calendar
+	flow  int64 // the place of the entity's Flow in the limit
+	part  int64 // of the cost: see Limits.part
+	units int64 // the same in the calendar
 	rate  int64 // what a grain brings there
 	held  bool  // the lease was one of its own
 	fits  bool  // the limit lets it run now
@@ -47,7 +49,11 @@ type Calendar struct {
 	Ring   Ring  // the units booked in Head and the grains after it
 }
 
-// Flow is what the State of an entity has for each shared limit. That with the key ofUrgent counts its urgent tickets.
+// holds reports whether the calendar has a grain.
+func (c *Calendar) holds(n int64) bool { return n >= c.Head && n < c.Head+Grains }
+
+// Flow is what the State of an entity has for each shared limit, where Units are parts. Those with the keys ofUrgent and below
+// count its urgent tickets, one for each unit.
 //
 // Tickets are counted by their slots, those until Before and those after it. So one that is lost counts until its half is over.
 // Before is where Units end.
@@ -67,6 +73,7 @@ type Flow struct {
 	Weight     int64 // the weight that is counted in the Calendar
 }
 
+// ofUrgent is the key of the Flow of urgent calls. Less a unit it is that of this unit.
 const ofUrgent = 0
 
 // expire forgets the tickets that should have been back at a time.
@@ -78,29 +85,67 @@ func (f *Flow) expire(at int64) {
 }
 
 // put counts a ticket.
-func (f *Flow) put(t *Ticket) {
-	if t.Slot <= f.Before {
-		f.Units += t.Cost
+func (f *Flow) put(slot, units int64) {
+	if slot <= f.Before {
+		f.Units += units
 	} else {
-		f.Later += t.Cost
+		f.Later += units
 	}
-	f.Until = max(f.Until, t.Slot)
+	f.Until = max(f.Until, slot)
 }
 
 // take counts a ticket no more.
-func (f *Flow) take(t *Ticket) {
-	if t.Slot <= f.Before {
-		f.Units = max(0, f.Units-t.Cost)
+func (f *Flow) take(slot, units int64) {
+	if slot <= f.Before {
+		f.Units = max(0, f.Units-units)
 	} else {
-		f.Later = max(0, f.Later-t.Cost)
+		f.Later = max(0, f.Later-units)
 	}
 }
 
-// urgent is the units of the urgent tickets that are out.
-func (s *State) urgent() int64 {
+// putUrgent counts an urgent ticket.
+func (s *State) putUrgent(t *Ticket) {
+	unit := int64(0)
+	for unit < Units {
+		if t.Cost[unit] > 0 {
+			s.Flows[s.flow(ofUrgent-unit)].put(t.Slot, t.Cost[unit])
+		}
+		unit++
+	}
+}
+
+// takeUrgent counts an urgent ticket no more.
+func (s *State) takeUrgent(t *Ticket) {
 	for i := range s.Flows {
-		if s.Flows[i].Key == ofUrgent {
-			return s.Flows[i].Units + s.Flows[i].Later
+		f := &s.Flows[i]
+		if f.Key <= ofUrgent {
+			f.take(t.Slot, t.Cost[ofUrgent-f.Key])
+		}
+	}
+}
+
+// expireUrgent forgets the urgent tickets that should have been back at a time.
+func (s *State) expireUrgent(at int64) {
+	for i := range s.Flows {
+		f := &s.Flows[i]
+		if f.Key <= ofUrgent {
+			f.expire(at)
+		}
+	}
+}
+
+// urgent is how much of a unit the urgent tickets have booked that are out, but for those that should have been back at a time.
+func (s *State) urgent(unit, at int64) int64 {
+	for i := range s.Flows {
+		f := &s.Flows[i]
+		if f.Key == ofUrgent-unit {
+			if at > f.Until {
+				return 0
+			}
+			if at > f.Before {
+				return f.Later
+			}
+			return f.Units + f.Later
 		}
 	}
 	return 0
@@ -109,6 +154,9 @@ func (s *State) urgent() int64 {
 // inLine is the first slot from t on in the line of the entity's first window that belongs to a flow. There is one for each
 // limit that operations are within first of all, so that those of a slow endpoint do not keep up those of a fast one.
 func (w *Window) inLine(s *State, f *Flow, cost, t, now int64) int64 {
+	if cost == 0 {
+		return t
+	}
 	t = max(t, f.End)
 	return w.room(s, w.ahead(s, f, t, now), cost, t)
 }
@@ -177,32 +225,42 @@ func (x *Shared) weigh(f *Flow) {
 	}
 }
 
-// booked is a cost in units of the calendar.
-func (l *Limits) booked(cost int64) int64 { return min((cost+l.Scale-1)/l.Scale, mostBooked) }
+// booked is some parts in units of the calendar.
+func (l *Limits) booked(part int64) int64 { return min((part+l.Scale-1)/l.Scale, mostBooked) }
 
-// share is how long the fair share of the entity takes for some units, in ticks.
-func (x *Shared) share(units int64) int64 {
+// units is what some units of the calendar are at most, in a unit of the windows; 0 if a grain does not bring that.
+func (l *Limits) units(booked, unit int64) int64 {
+	if l.Parts[unit] == 0 {
+		return 0
+	}
+	return booked * l.Scale / l.Parts[unit]
+}
+
+// share is how long the fair share of the entity takes for some parts, in ticks.
+func (x *Shared) share(part int64) int64 {
 	c := &x.State.Calendars[0]
 	all := max(c.Peak, c.Weight+c.Before, x.Weight)
-	return min(x.Limits.booked(units)*all/x.Weight, 1<<32) * tick / x.rate
+	return min(x.Limits.booked(part)*all/x.Weight, 1<<32) * tick / x.rate
 }
 
 // enter takes the ticket off the books of the limit.
 func (x *Shared) enter(f *Flow, op *Op, back bool, now int64) {
 	c, l := &x.State.Calendars[0], x.Limits
-	x.units = l.booked(op.Cost) // as many of them as tokens come back, when these are what is short
+	x.part = l.part(&op.Cost)
+	x.units = l.booked(x.part) // as many of them as tokens come back, when these are what is short
 	x.rate = max(1, min(l.PerGrain/l.Scale, min(l.Grain*1000/l.pace(x.State), mostBooked)*x.units))
 	f.expire(now - l.grace())
 	if back {
-		n, units := l.grain(op.Ticket.Slot), l.booked(op.Ticket.Cost)
-		if n >= c.Head && n < c.Head+Grains {
+		part := l.part(&op.Ticket.Cost)
+		n, units := l.grain(op.Ticket.Slot), l.booked(part)
+		if c.holds(n) {
 			c.Ring.Put(n%Grains, max(0, c.Ring.At(n%Grains)-units))
 		} else if n+1 == c.Head {
 			c.Late = max(0, c.Late-units)
 		}
-		f.take(&op.Ticket)
+		f.take(op.Ticket.Slot, part)
 		if op.Urgent {
-			f.Urgent = max(0, f.Urgent-op.Ticket.Cost)
+			f.Urgent = max(0, f.Urgent-part)
 		}
 	}
 	x.weigh(f)
@@ -211,15 +269,20 @@ func (x *Shared) enter(f *Flow, op *Op, back bool, now int64) {
 // look tells whether the operation may run now, as far as this limit goes.
 func (x *Shared) look(f *Flow, op *Op, back bool, now int64) {
 	c, s, l := &x.State.Calendars[0], x.State, x.Limits
-	end, all := (c.Head+1)*c.Grain-1, int64(MostUnits)
+	end, due := (c.Head+1)*c.Grain-1, min(c.Ring.At(c.Head%Grains)+c.Late, mostBooked)
 	x.fits, x.bound, x.spare, x.fair = true, BoundNone, true, 0
+	room := true // all that are due in this grain fit
 	for i := range l.Windows {
 		w, line := &l.Windows[i], &s.Lines[i]
-		if line.Left < op.Cost && x.bound == BoundNone {
-			x.bound = BoundWindow + Bound(i)
+		cost := op.Cost[w.Unit]
+		if cost > 0 {
+			if line.Left < cost && x.bound == BoundNone {
+				x.bound = BoundWindow + Bound(i)
+			}
+			all := min(MostUnits, line.Left+min(w.interval(end)-w.interval(now), MostUnits/w.Rate)*w.Rate)
+			room = room && all >= l.units(due, w.Unit)+cost
+			x.spare = x.spare && line.Spare-line.Taken >= cost
 		}
-		all = min(all, line.Left+min(w.interval(end)-w.interval(now), MostUnits/w.Rate)*w.Rate)
-		x.spare = x.spare && line.Spare-line.Taken >= op.Cost
 	}
 	free := l.Tokens - s.Plain - x.Leases.Out(now)
 	x.below = f.Fair < (c.Head+1)*tick
@@ -227,9 +290,7 @@ func (x *Shared) look(f *Flow, op *Op, back bool, now int64) {
 		x.below = f.FairUrgent < (c.Head+1)*tick
 	}
 	x.below = x.below || l.FirstCome == 1
-	due := min(c.Ring.At(c.Head%Grains)+c.Late, mostBooked)
-	room := all >= due*l.Scale+op.Cost // all that are due in this grain fit
-	if x.rate < l.PerGrain/l.Scale {   // tokens are what is short
+	if x.rate < l.PerGrain/l.Scale { // tokens are what is short
 		rest := x.rate * ((end - now) * 1024 / c.Grain) / 1024
 		room = room && min(free, mostBooked)*x.units+rest >= due+x.units
 	}
@@ -250,15 +311,17 @@ func (x *Shared) look(f *Flow, op *Op, back bool, now int64) {
 func (x *Shared) run(f *Flow, op *Op) {
 	c, s := &x.State.Calendars[0], x.State
 	for i := range s.Lines {
-		s.Lines[i].Left -= op.Cost
+		line := &s.Lines[i]
+		cost := op.Cost[line.Window.Unit]
+		line.Left -= cost
 		if x.spare && i < len(x.Limits.Windows) {
-			s.Lines[i].Taken += op.Cost
+			line.Taken += cost
 		}
 	}
 	if op.Kind == GetDelay {
 		s.Plain++
 	}
-	step := x.share(op.Cost)
+	step := x.share(x.part)
 	step += step / 8 // the rest is for whoever fits
 	from := (c.Head - 1) * tick
 	if x.below {
@@ -273,8 +336,8 @@ func (x *Shared) run(f *Flow, op *Op) {
 func (x *Shared) in(n int64) int64 {
 	c, w := &x.State.Calendars[0], &x.Limits.Windows[0]
 	at := n * c.Grain
-	if n >= c.Head && n < c.Head+Grains && x.Limits.PerGrain > w.Rate {
-		at += min(c.Ring.At(n%Grains), mostBooked) * x.Limits.Scale / w.Rate * w.Interval % c.Grain
+	if c.holds(n) && x.Limits.PerGrain/x.Limits.Parts[w.Unit] > w.Rate {
+		at += x.Limits.units(min(c.Ring.At(n%Grains), mostBooked), w.Unit) / w.Rate * w.Interval % c.Grain
 	}
 	return at
 }
@@ -288,7 +351,7 @@ func (x *Shared) place(f *Flow, op *Op, back bool, t, now int64) int64 {
 	t = max(t, s.Closed)
 	for i := range l.Windows {
 		if w := &l.Windows[i]; w.Interval > c.Grain {
-			t = max(t, w.room(s, s.Lines[i].Left, op.Cost, now))
+			t = max(t, w.room(s, s.Lines[i].Left, op.Cost[w.Unit], now))
 		}
 	}
 	if x.fits && l.grain(t) <= c.Head {
@@ -331,15 +394,15 @@ func (x *Shared) book(f *Flow, op *Op, back bool, t *Ticket, now int64) {
 		s.AgainUS = min(max(s.AgainUS, now*1000)+x.Limits.pace(s), Never)
 	}
 	n := x.Limits.grain(t.Slot)
-	if n >= c.Head && n < c.Head+Grains {
+	if c.holds(n) {
 		c.Ring.Put(n%Grains, min(c.Ring.At(n%Grains)+x.units, mostBooked))
 	}
 	if back && !op.Urgent && n == x.fair/tick {
-		f.Again = min(x.fair+x.share(op.Cost), Never)
+		f.Again = min(x.fair+x.share(x.part), Never)
 	}
-	f.put(t)
+	f.put(t.Slot, x.part)
 	if op.Urgent {
-		f.Urgent += op.Cost
+		f.Urgent += x.part
 	}
 	s.Slot = max(s.Slot, t.Slot)
 	x.weigh(f)

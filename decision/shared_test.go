@@ -42,7 +42,7 @@ type message struct {
 	entity int
 	within int // a bit for each of shared
 	urgent bool
-	cost   int64
+	cost   decision.Cost
 	ticket decision.Ticket
 	lease  decision.Lease
 }
@@ -87,14 +87,14 @@ func (w *crowd) do(m *message, op decision.Op) decision.Answer {
 		case decision.GetDelay:
 			if a.Delay == 0 {
 				x.book.plain++
-				w.must(x.book.ran(1))
+				w.must(x.book.ran(decision.Cost{1}))
 			}
 		case decision.ReturnToken:
 			x.book.plain = max(0, x.book.plain-1)
 		case decision.Settle, decision.Cancel:
 			cost := op.Cost
 			if op.Kind == decision.Cancel {
-				cost = 0
+				cost = decision.Cost{}
 			}
 			if !alive[i] {
 				delete(x.book.holds, op.Lease.ID)
@@ -146,11 +146,12 @@ func (w *crowd) direct(x *limited, op decision.Op) {
 func (w *crowd) step() {
 	c := w.c
 	m := message{entity: c.n(len(w.entities)), within: c.n(1 << len(w.shared)), urgent: c.n(4) == 0}
-	most := w.entities[m.entity].l.Most()
-	for _, x := range w.shared {
-		most = min(most, x.l.Most())
+	m.cost = c.cost(&w.entities[m.entity].l)
+	for unit := range m.cost {
+		for _, x := range w.shared {
+			m.cost[unit] = min(m.cost[unit], x.l.Most(int64(unit)))
+		}
 	}
-	m.cost = 1 + int64(c.n(8))%most
 	known := -1
 	if n := len(w.messages); n > 0 {
 		known = n - 1 - c.n(min(n, 100))
@@ -168,12 +169,12 @@ func (w *crowd) step() {
 			w.now = max(w.now, m.ticket.Slot+int64(c.n(3))*unit/4)
 		}
 		if c.n(16) == 0 {
-			m.ticket = decision.Ticket{Slot: c.of(1, max(1, w.now-unit), w.now, w.now+unit), Number: c.of(0, 1, 5), Cost: c.of(0, 1, decision.MostUnits)}
+			m.ticket = decision.Ticket{Slot: c.of(1, max(1, w.now-unit), w.now, w.now+unit), Number: c.of(0, 1, 5), Cost: decision.Cost{c.of(0, 1, decision.MostUnits), 0, c.of(0, 1, decision.MostUnits)}}
 		}
 		w.admit(m)
 	case dice < 16:
 		m := &w.messages[known]
-		w.do(m, decision.Op{Kind: decision.Settle, Lease: m.lease, Cost: c.of(0, 0, 1, m.lease.Cost, 2*m.lease.Cost)})
+		w.do(m, decision.Op{Kind: decision.Settle, Lease: m.lease, Cost: c.real(m.lease.Cost)})
 	case dice == 16:
 		m := &w.messages[known]
 		w.do(m, decision.Op{Kind: decision.Cancel, Lease: m.lease, Ticket: m.ticket, Urgent: m.urgent})
@@ -208,7 +209,8 @@ func (w *crowd) admit(m message) {
 
 // crowded does random operations, and then lets one caller after the other come until it runs.
 func crowded(t *testing.T, b []byte) {
-	c := &choices{b}
+	c := &choices{b: b}
+	c.units = c.n(2) == 0
 	w := &crowd{c: c, t: t, now: 1_700_006_400_000}
 	for i := range int64(3) {
 		w.entities = append(w.entities, newLimited(c, 0, w.now))
@@ -227,12 +229,16 @@ func crowded(t *testing.T, b []byte) {
 		x.book.reset(w.now)
 		w.now = max(w.now, x.s.Now)
 	}
+	one := decision.Cost{1}
+	if c.units {
+		one = decision.Cost{1, 1, 1, 1}
+	}
 	for i := range w.entities {
-		m := message{entity: i, within: 1<<len(w.shared) - 1, cost: 1}
+		m := message{entity: i, within: 1<<len(w.shared) - 1}
 		for hops := 0; ; hops++ {
-			a := w.do(&m, decision.Op{Kind: decision.Admit, Cost: 1, Ticket: m.ticket})
+			a := w.do(&m, decision.Op{Kind: decision.Admit, Cost: one, Ticket: m.ticket})
 			if a.Delay == 0 {
-				w.do(&m, decision.Op{Kind: decision.Settle, Lease: a.Lease, Cost: 1})
+				w.do(&m, decision.Op{Kind: decision.Settle, Lease: a.Lease, Cost: one})
 				break
 			}
 			if hops == 100 {
@@ -280,7 +286,7 @@ func TestSharedWithRoom(t *testing.T) {
 	const now = 1_700_006_400_100
 	for i, want := range []int64{0, 400, 900} {
 		var a decision.Answer
-		own.ApplyWithin(&s, leases, []decision.Shared{in.In(&shared, held)}, &decision.Op{Kind: decision.Admit, Cost: 1}, now, &a)
+		own.ApplyWithin(&s, leases, []decision.Shared{in.In(&shared, held)}, &decision.Op{Kind: decision.Admit, Cost: decision.Cost{1}}, now, &a)
 		if a.Delay != want {
 			t.Errorf("operation %d is delayed by %d, want %d", i, a.Delay, want)
 		}

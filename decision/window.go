@@ -36,7 +36,7 @@ func (w *Window) gain(s *State, left, from, to int64) int64 {
 
 // room is when a window that has left at a time has room for cost.
 func (w *Window) room(s *State, left, cost, at int64) int64 {
-	if left >= cost {
+	if left >= cost || cost == 0 {
 		return at
 	}
 	return (w.interval(w.since(s, at)) + min((cost-left-1)/w.Rate+1, LastTime/w.Interval)) * w.Interval
@@ -67,7 +67,7 @@ func (l *Limits) advance(s *State, leases Leases, now int64) int64 {
 			line.measure(w, s, now)
 			line.Left = w.gain(s, left, s.Now, now)
 			line.clip(w, s.LastID)
-			l.release(s, line.Spare, now)
+			l.release(s, w.Unit, line.Spare, now)
 			idle = idle && w.gain(s, left, s.Now, w.interval(now)*w.Interval-1) >= w.Rate
 		} else {
 			idle = false
@@ -108,8 +108,8 @@ func (s *State) forget() {
 
 // adopt goes on with limits that have changed. When they did nobody knows, so until now a window brings the lower one of its
 // rates, or nothing if its interval has changed; and what was promised means nothing any more. A window is known by its place.
-// One that is left out keeps its Line, where Window is zero, Promised what was left at the time Taken, and Left takes what
-// runs; one that is added knows nothing of what ran before.
+// If its unit changes it begins with what was left, but with no debt. One that is left out keeps its Line, where Window.Size is
+// zero, Promised what was left at the time Taken, and Left takes what runs; one that is added knows nothing of what ran before.
 func (l *Limits) adopt(s *State, now int64) {
 	known, from, own := s.Tokens != 0, now, l.own(s)
 	if !known {
@@ -130,9 +130,9 @@ func (l *Limits) adopt(s *State, now int64) {
 		if int64(i) >= own {
 			if line.Window.Size != 0 {
 				line.Left = line.Window.gain(s, line.Left, s.Now, now)
-				line.Window, line.Spare, line.Taken, line.Promised = Window{}, 0, now, line.Left
+				line.Window, line.Spare, line.Taken, line.Promised = Window{Unit: line.Window.Unit}, 0, now, line.Left
 			}
-		} else if w := &l.Windows[i]; w.Interval == line.Window.Interval {
+		} else if w := &l.Windows[i]; w.Interval == line.Window.Interval && w.Unit == line.Window.Unit {
 			least := Window{Size: min(w.Size, line.Window.Size), Rate: min(w.Rate, line.Window.Rate), Interval: w.Interval}
 			since := max(w.since(s, s.Now), line.Window.since(s, s.Now))
 			line.Left = least.gain(s, min(line.Left, least.Size), since, now)
@@ -149,7 +149,10 @@ func (l *Limits) adopt(s *State, now int64) {
 			s.Lines = append(s.Lines, Line{Window: *w, Left: w.gain(s, 0, from, now)})
 		}
 		line := &s.Lines[i]
-		if line.Window.Size == 0 { // what ran meanwhile may have run last
+		if line.Window.Unit != w.Unit { // else whoever changes it to and fro has all of it each time
+			*line = Line{Left: max(0, line.Left), StaleFrom: s.LastID}
+			line.keep(s)
+		} else if line.Window.Size == 0 { // what ran meanwhile may have run last
 			line.Left += w.gain(s, min(line.Promised, w.Size), line.Taken, now) - line.Promised
 			line.keep(s)
 		}
@@ -170,10 +173,10 @@ func (line *Line) measure(w *Window, s *State, now int64) {
 }
 
 // release gives back to the windows that are not refreshed yet what others have left of a shorter one: those do not come.
-func (l *Limits) release(s *State, units, now int64) {
+func (l *Limits) release(s *State, unit, units, now int64) {
 	for i := range l.Windows {
 		w, line := &l.Windows[i], &s.Lines[i]
-		if w.interval(now) == w.interval(s.Now) {
+		if w.Unit == unit && w.interval(now) == w.interval(s.Now) {
 			line.Promised = min(w.Size, line.Promised+units)
 		}
 	}

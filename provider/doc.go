@@ -36,6 +36,8 @@
 //     admitted, and of the interval before only those still in flight may arrive in it.
 //   - C at a time. Concurrency = C: a token is held from before the request is sent until its response is there.
 //
+// A rule that counts a unit of its own, such as tokens of a language model, is the same with that unit.
+//
 // This is about operations of one request each, whose tokens are given back when the response is there. It holds for
 // costs as well, but for windows of the clock, where those in flight count one each.
 package provider

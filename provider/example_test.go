@@ -130,6 +130,7 @@ func ExamplePresets() {
 	// Shopline
 	// Qonto
 	// Asaas
+	// Anthropic, tier 1
 	// provider: there is no preset "Slack, tier 1"; there are "Slack, tier 2", "Slack, tier 3", "Slack, tier 4"
 }
 

@@ -177,11 +177,14 @@ func (f *Follower) add(entityID string, now time.Time) *followed {
 	return e
 }
 
-// rate is how many calls a second the limit is in the long run.
+// rate is how many calls a second the limit is in the long run, infinite if it counts other units only.
 func (f *Follower) rate() float64 {
-	rate := float64(f.Limit.RefreshRate) / f.Limit.RefreshInterval.Seconds()
-	for _, w := range f.Limit.Windows {
-		rate = min(rate, float64(cmp.Or(w.RefreshRate, w.Size))/w.RefreshInterval.Seconds())
+	rate := math.Inf(1)
+	l := &f.Limit
+	for _, w := range append([]drip.Window{{Size: l.Size, RefreshRate: l.RefreshRate, RefreshInterval: l.RefreshInterval, Unit: l.Unit}}, l.Windows...) {
+		if w.Unit == "" {
+			rate = min(rate, float64(cmp.Or(w.RefreshRate, w.Size))/w.RefreshInterval.Seconds())
+		}
 	}
 	return rate
 }
@@ -190,7 +193,7 @@ func (f *Follower) rate() float64 {
 func (f *Follower) announced(s Status) float64 {
 	level := 1.0
 	for _, q := range s.Quotas {
-		if q.Unit != "requests" {
+		if q.Unit != "requests" || math.IsInf(f.rate(), 1) {
 			continue
 		}
 		rate := q.PerSecond
@@ -217,6 +220,7 @@ func scaled(l drip.Limit, level float64) drip.Limit {
 	l.Size, l.RefreshRate, l.RefreshInterval = scaledWindow(l.Size, l.RefreshRate, l.RefreshInterval, level)
 	windows := make([]drip.Window, len(l.Windows))
 	for i, w := range l.Windows {
+		windows[i] = w
 		windows[i].Size, windows[i].RefreshRate, windows[i].RefreshInterval = scaledWindow(w.Size, cmp.Or(w.RefreshRate, w.Size), w.RefreshInterval, level)
 	}
 	l.Windows = windows

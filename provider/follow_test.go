@@ -312,3 +312,20 @@ func announce(h http.Header, size, perSecond float64) {
 	window := size / perSecond
 	h.Set("RateLimit-Policy", fmt.Sprintf(`"bucket";q=%.0f;w=%.0f`, size, window))
 }
+
+// The windows of a lower level count the same units, and a rate of calls is compared with windows of calls.
+func TestFollowUnits(t *testing.T) {
+	limit := drip.Limit{Size: 100, RefreshRate: 10, RefreshInterval: time.Second, Unit: Tokens, Windows: []drip.Window{
+		{Size: 50, RefreshRate: 5, RefreshInterval: time.Second}, {Size: 40, RefreshInterval: time.Second, Unit: InputTokens},
+	}}
+	half := scaled(limit, 0.5)
+	if half.Unit != Tokens || half.Windows[0].Unit != "" || half.Windows[1].Unit != InputTokens || half.Windows[1].Size != 20 {
+		t.Errorf("half of it is %+v", half)
+	}
+	quota := Status{Quotas: []Quota{{Unit: "requests", PerSecond: 2.5}}}
+	for want, l := range map[float64]drip.Limit{0.5: limit, 1: {Size: 100, RefreshRate: 10, RefreshInterval: time.Second, Unit: Tokens}} {
+		if got := (&Follower{Limit: l}).announced(quota); got != want {
+			t.Errorf("2.5 calls a second are %v of %+v, want %v", got, l, want)
+		}
+	}
+}

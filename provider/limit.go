@@ -16,6 +16,7 @@ type Rule struct {
 	perSecond float64       // of a bucket
 	per       time.Duration // of a window
 	burst     int           // of a sliding window; 0 is a tenth of n
+	unit      string        // what it counts; calls if it is empty
 }
 
 type kind uint8
@@ -69,19 +70,30 @@ func (r Rule) Burst(n int) Rule {
 	return r
 }
 
+// Of says that the rule counts a unit instead of calls, such as tokens of a language model: the unit of the Window that it
+// becomes. Neither a FixedWindow nor Concurrency has one: how much of it is in flight is not known.
+func (r Rule) Of(unit string) Rule {
+	r.unit = unit
+	return r
+}
+
 // String says it in words: "60 in any 1m0s".
 func (r Rule) String() string {
+	n, rounded := fmt.Sprint(r.n), math.Round(r.perSecond*1e4)/1e4
+	if r.unit != "" {
+		n += " " + r.unit
+	}
 	switch r.kind {
 	case leakyBucket:
-		return fmt.Sprintf("a bucket of %d that drains by %g a second", r.n, r.perSecond)
+		return fmt.Sprintf("a bucket of %s that drains by %g a second", n, rounded)
 	case tokenBucket:
-		return fmt.Sprintf("a bucket of %d that refills by %g a second", r.n, r.perSecond)
+		return fmt.Sprintf("a bucket of %s that refills by %g a second", n, rounded)
 	case fixedWindow:
-		return fmt.Sprintf("%d in each %v of the clock", r.n, r.per)
+		return fmt.Sprintf("%s in each %v of the clock", n, r.per)
 	case slidingWindow:
-		return fmt.Sprintf("%d in any %v", r.n, r.per)
+		return fmt.Sprintf("%s in any %v", n, r.per)
 	case concurrency:
-		return fmt.Sprintf("%d at a time", r.n)
+		return fmt.Sprintf("%s at a time", n)
 	}
 	return "no limit"
 }
@@ -137,8 +149,9 @@ func Limit(travel time.Duration, rules ...Rule) (drip.Limit, error) {
 			}
 			w = drip.Window{Size: n, RefreshRate: n, RefreshInterval: r.per}
 		}
+		w.Unit = r.unit
 		if l.Size == 0 {
-			l.Size, l.RefreshRate, l.RefreshInterval = w.Size, w.RefreshRate, w.RefreshInterval
+			l.Size, l.RefreshRate, l.RefreshInterval, l.Unit = w.Size, w.RefreshRate, w.RefreshInterval, w.Unit
 		} else {
 			l.Windows = append(l.Windows, w)
 		}
@@ -155,7 +168,7 @@ func Limit(travel time.Duration, rules ...Rule) (drip.Limit, error) {
 // stored is full.
 func Options(l drip.Limit) drip.Options {
 	return drip.Options{
-		Size: l.Size, RefreshRate: l.RefreshRate, RefreshInterval: l.RefreshInterval,
+		Size: l.Size, RefreshRate: l.RefreshRate, RefreshInterval: l.RefreshInterval, Unit: l.Unit,
 		Windows: l.Windows, Concurrency: l.Concurrency, WaitForToken: l.WaitForToken,
 	}
 }
@@ -178,6 +191,9 @@ func (r Rule) check() error {
 	}
 	if r.n < least || r.n > mostUnits {
 		return fmt.Errorf("%d is not from %d to %d", r.n, least, mostUnits)
+	}
+	if r.unit != "" && (r.kind == fixedWindow || r.kind == concurrency) {
+		return errors.New("it counts calls only")
 	}
 	if r.burst != 0 && (r.kind != slidingWindow || r.burst < 1 || r.burst > r.n/2) {
 		return errors.New("only a sliding window has a Burst, of 1 to half of its calls")

@@ -95,11 +95,12 @@ const (
 	checked = "2026-11"
 )
 
-// Presets returns all there are. Each call makes new ones.
+// Presets returns the presets whose numbers are the same for every account. Each call makes new ones. OpenAI, Anthropic and Gemini
+// make presets from the numbers of an account.
 func Presets() []Preset {
 	return slices.Concat(
 		shopify(), stripe(), gitHub(), hubSpot(), slack(), salesforce(), amazon(), amazonApps(), xero(), quickBooks(),
-		airtable(), notion(), shopline(), qonto(), asaas(),
+		airtable(), notion(), shopline(), qonto(), asaas(), anthropicTier1(),
 	)
 }
 

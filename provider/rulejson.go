@@ -13,6 +13,7 @@ type ruleJSON struct {
 	PerSecond float64 `json:"per_second,omitempty"`
 	Interval  string  `json:"interval,omitempty"`
 	Burst     int     `json:"burst,omitempty"`
+	Unit      string  `json:"unit,omitempty"`
 }
 
 var kindNames = map[kind]string{
@@ -23,7 +24,7 @@ var kindNames = map[kind]string{
 // MarshalJSON writes the rule as {"kind": "leaky-bucket", "size": 40, "per_second": 2}, or for windows
 // {"kind": "sliding-window", "size": 60, "interval": "1m0s", "burst": 6}.
 func (r Rule) MarshalJSON() ([]byte, error) {
-	j := ruleJSON{Kind: kindNames[r.kind], Size: r.n, PerSecond: r.perSecond, Burst: max(0, r.burst)}
+	j := ruleJSON{Kind: kindNames[r.kind], Size: r.n, PerSecond: r.perSecond, Burst: max(0, r.burst), Unit: r.unit}
 	if r.per != 0 {
 		j.Interval = r.per.String()
 	}
@@ -37,7 +38,7 @@ func (r *Rule) UnmarshalJSON(text []byte) error {
 	if err := json.Unmarshal(text, &j); err != nil {
 		return err
 	}
-	read := Rule{n: j.Size, perSecond: j.PerSecond, burst: j.Burst}
+	read := Rule{n: j.Size, perSecond: j.PerSecond, burst: j.Burst, unit: j.Unit}
 	for k, name := range kindNames {
 		if name == j.Kind {
 			read.kind = k

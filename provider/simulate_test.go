@@ -1,6 +1,7 @@
 package provider
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -27,6 +28,9 @@ func (r Rule) provider() lab.Provider {
 // call, besides.
 func TestPresetsInTheSimulator(t *testing.T) {
 	for _, p := range Presets() {
+		if slices.ContainsFunc(p.Rules, func(r Rule) bool { return r.unit != "" }) {
+			continue // the simulator counts calls: see TestModelsAreKept
+		}
 		t.Run(p.Name, func(t *testing.T) {
 			l, err := p.Limit(travel)
 			if err != nil {

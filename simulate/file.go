@@ -151,12 +151,16 @@ func countersOf(rules []provider.Rule) (all []counter, err error) {
 	}
 	var read []struct {
 		counter
-		Burst int `json:"burst"` // of drip's limit, not of the provider's
+		Burst int    `json:"burst"` // of drip's limit, not of the provider's
+		Unit  string `json:"unit"`
 	}
 	if err := limitjson.Strictly(text, &read); err != nil {
 		return nil, fmt.Errorf("the preset cannot be simulated: %w", err)
 	}
 	for _, r := range read {
+		if r.Unit != "" {
+			return nil, fmt.Errorf("the preset has a limit of %s; the simulator counts calls only", r.Unit)
+		}
 		all = append(all, r.counter)
 	}
 	return all, nil

@@ -18,24 +18,27 @@ const format = 4
 // each lease; and the bytes of the Ring of the Calendar.
 
 // scalars are the numbers of a State, in the order of their declaration.
-func scalars(s *decision.State) [13]*int64 {
+func scalars(s *decision.State) [12]*int64 {
 	return [...]*int64{
 		&s.Tokens, &s.Guess, &s.Now, &s.Slot, &s.Plain, &s.LastID, &s.Closed, &s.Next, &s.Head, &s.AgainUS, &s.Held, &s.Ended,
-		&s.Saved,
 	}
 }
 
 // ofLine are the numbers of a Line, in the order of their declaration.
-func ofLine(l *decision.Line) [11]*int64 {
+func ofLine(l *decision.Line) [13]*int64 {
 	w := &l.Window
-	return [...]*int64{&w.Size, &w.Rate, &w.Interval, &l.Left, &l.Promised, &l.Spare, &l.Taken, &l.Fresh, &l.FreshFrom, &l.Stale, &l.StaleFrom}
+	return [...]*int64{
+		&w.Size, &w.Rate, &w.Interval, &w.Unit, &l.Left, &l.Promised, &l.Spare, &l.Taken, &l.Fresh, &l.FreshFrom, &l.Stale, &l.StaleFrom,
+		&l.Saved,
+	}
 }
 
 // ofPin are the numbers of a Pinned, in the order of their declaration.
-func ofPin(p *decision.Pinned) [11]*int64 {
+func ofPin(p *decision.Pinned) [13]*int64 {
 	l, w := &p.Limit, &p.Window
 	return [...]*int64{
-		&l.Window.Size, &l.Window.Rate, &l.Window.Interval, &l.Tokens, &l.Raise, &p.End, &p.Line, &w.Size, &w.Rate, &w.Interval, &p.Tokens,
+		&l.Window.Size, &l.Window.Rate, &l.Window.Interval, &l.Window.Unit, &l.Tokens, &l.Raise, &p.End, &p.Line,
+		&w.Size, &w.Rate, &w.Interval, &w.Unit, &p.Tokens,
 	}
 }
 
@@ -53,13 +56,15 @@ func ofCalendar(c *decision.Calendar) [9]*int64 {
 }
 
 const (
-	numScalars    = len([13]*int64{})
-	numOfLine     = len([11]*int64{})
-	numOfPin      = len([11]*int64{})
+	numScalars    = len([12]*int64{})
+	numOfLine     = len([13]*int64{})
+	numOfPin      = len([13]*int64{})
 	numOfFlow     = len([13]*int64{})
 	numOfCalendar = len([9]*int64{})
 	numCounts     = 5
 )
+
+func isUnit(n int64) bool { return n >= 0 && n < decision.Units }
 
 // Encode returns the state of an entity and its leases as bytes. The zero State without leases is no bytes at all.
 func Encode(s *decision.State, leases []Held) []byte {
@@ -147,6 +152,9 @@ func Decode(b []byte, s *decision.State) ([]Held, error) {
 	for i := range read.Lines {
 		of := ofLine(&read.Lines[i])
 		nextAll(of[:])
+		if !isUnit(read.Lines[i].Window.Unit) {
+			return nil, ErrFormat
+		}
 	}
 	if pins > 0 {
 		read.Pins = make([]decision.Pinned, pins)
@@ -154,6 +162,9 @@ func Decode(b []byte, s *decision.State) ([]Held, error) {
 	for i := range read.Pins {
 		of := ofPin(&read.Pins[i])
 		nextAll(of[:])
+		if p := &read.Pins[i]; !isUnit(p.Limit.Window.Unit) || !isUnit(p.Window.Unit) {
+			return nil, ErrFormat
+		}
 	}
 	if flows > 0 {
 		read.Flows = make([]decision.Flow, flows)
@@ -161,6 +172,9 @@ func Decode(b []byte, s *decision.State) ([]Held, error) {
 	for i := range read.Flows {
 		of := ofFlow(&read.Flows[i])
 		nextAll(of[:])
+		if read.Flows[i].Key <= -decision.Units {
+			return nil, ErrFormat
+		}
 	}
 	if calendars > 1 || pins > 1 {
 		return nil, ErrFormat

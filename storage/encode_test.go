@@ -31,10 +31,12 @@ func numbered(n int) (s decision.State) {
 	for i := range n {
 		s.Lines = append(s.Lines, decision.Line{})
 		number(reflect.ValueOf(&s.Lines[i]).Elem())
+		s.Lines[i].Window.Unit = int64(i%3) + 1
 	}
 	if n > 1 {
 		s.Pins = []decision.Pinned{{}}
 		number(reflect.ValueOf(&s.Pins[0]).Elem())
+		s.Pins[0].Limit.Window.Unit, s.Pins[0].Window.Unit = 2, 3
 	}
 	return s
 }
@@ -73,7 +75,7 @@ func TestEncodedFormat(t *testing.T) {
 	s := numbered(2)
 	b := storage.Encode(&s, []storage.Held{{ID: 101, End: 102}})
 	fields := int64(reflect.TypeFor[decision.State]().NumField() - 4)
-	numbers := fields + 2*11 + 11
+	numbers := fields + 2*13 + 13
 	want := []int64{4}
 	for i := range fields {
 		want = append(want, i+1)
@@ -82,6 +84,8 @@ func TestEncodedFormat(t *testing.T) {
 	for i := range numbers - fields {
 		want = append(want, fields+i+1)
 	}
+	first := len(want) - 3*13 // of the numbers of two lines and a pin; a Unit is the fourth of a Window
+	want[first+3], want[first+13+3], want[first+26+3], want[first+26+11] = 1, 2, 2, 3
 	want = append(want, 101, 102)
 	for i, w := range want {
 		if len(b) < 8*i+8 {

@@ -23,9 +23,10 @@ type lease struct {
 	drip.Lease
 }
 
+// held is of at most 128 bytes: a map takes larger ones from the heap.
 type held struct {
 	began, end time.Time
-	now        lease // as it was renewed last
+	now        drip.Lease // as it was renewed last
 }
 
 func lasts(l drip.Lease) time.Duration { return l.End().Sub(l.Begin()) }
@@ -42,7 +43,7 @@ func (s *leases) taken(entity string, l drip.Lease) {
 		s.most = max(64, 2*len(s.out))
 	}
 	key := lease{entity, l}
-	s.out[key] = held{now, now.Add(lasts(l)), key}
+	s.out[key] = held{now, now.Add(lasts(l)), l}
 }
 
 // given ends a lease, unless err leaves open whether it has.
@@ -71,10 +72,10 @@ func (s *leases) renewed(entity string, before, after drip.Lease) {
 		return
 	}
 	s.remove(key, h)
-	h.end, h.now = h.began.Add(lasts(after)), lease{entity, after}
+	h.end, h.now = h.began.Add(lasts(after)), after
 	s.out[key] = h
-	if h.now != key {
-		s.first[h.now] = key
+	if after != key.Lease {
+		s.first[lease{entity, after}] = key
 	}
 }
 
@@ -110,7 +111,7 @@ func (s *leases) find(entity string, l drip.Lease) (lease, held, bool) {
 
 func (s *leases) remove(key lease, h held) {
 	delete(s.out, key)
-	delete(s.first, h.now)
+	delete(s.first, lease{key.entity, h.now})
 }
 
 func (s *leases) expire(now time.Time) {

@@ -188,7 +188,7 @@ func TestStorageDuration(t *testing.T) {
 	}
 	for kind := decision.GetDelay; kind <= decision.Unpin+1; kind++ { // one that there is not, too
 		for range 2 {
-			if _, err := timed.(storage.Atomic).Do(t.Context(), "shop", limits, nil, decision.Op{Kind: kind, Now: 1, Cost: 1, For: 1, Pin: new(decision.PinnedLimit)}); err != nil {
+			if _, err := timed.(storage.Atomic).Do(t.Context(), "shop", limits, nil, decision.Op{Kind: kind, Now: 1, Cost: decision.Cost{1}, For: 1, Pin: new(decision.PinnedLimit)}); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -188,8 +188,8 @@ func (b *Bucket) Admit(ctx context.Context, entityID string, r drip.Request) (dr
 }
 
 // Settle is that of drip.Bucket.
-func (b *Bucket) Settle(ctx context.Context, entityID string, l drip.Lease, cost int) error {
-	err := b.Bucket.Settle(ctx, entityID, l, cost)
+func (b *Bucket) Settle(ctx context.Context, entityID string, l drip.Lease, cost int, costs ...drip.Costs) error {
+	err := b.Bucket.Settle(ctx, entityID, l, cost, costs...)
 	b.leases.given(entityID, l, err)
 	return err
 }

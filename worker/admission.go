@@ -21,7 +21,7 @@ type Limiter interface {
 type Admitter interface {
 	// These are the methods of drip.Bucket.
 	Admit(ctx context.Context, entityID string, r drip.Request) (drip.Admission, error)
-	Settle(ctx context.Context, entityID string, l drip.Lease, cost int) error
+	Settle(ctx context.Context, entityID string, l drip.Lease, cost int, costs ...drip.Costs) error
 	Cancel(ctx context.Context, entityID string, a drip.Admission) error
 	Renew(ctx context.Context, entityID string, l drip.Lease) (drip.Lease, error)
 	Throttled(ctx context.Context, entityID string, retryAfter time.Duration) error
@@ -35,7 +35,7 @@ func (p plain) Admit(ctx context.Context, entity string, _ drip.Request) (drip.A
 	return drip.Admission{Delay: delay}, err
 }
 
-func (p plain) Settle(ctx context.Context, entity string, _ drip.Lease, _ int) error {
+func (p plain) Settle(ctx context.Context, entity string, _ drip.Lease, _ int, _ ...drip.Costs) error {
 	return p.ReturnToken(ctx, entity)
 }
 

@@ -65,7 +65,7 @@ type permanentError struct{ error }
 func (e *permanentError) Unwrap() error { return e.error }
 
 // final are errors of the limiter and of a Worker which ask no second time.
-var final = []error{ErrTooOld, ErrTooOften, drip.ErrCost, drip.ErrDeadline, drip.ErrNoShared, drip.ErrNoEntity, drip.ErrTime}
+var final = []error{ErrTooOld, ErrTooOften, drip.ErrCost, drip.ErrUnit, drip.ErrDeadline, drip.ErrNoShared, drip.ErrNoEntity, drip.ErrTime}
 
 // IsPermanent reports whether err is Permanent's, or says by itself that its message can never run.
 func IsPermanent(err error) bool {

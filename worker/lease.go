@@ -67,12 +67,15 @@ func (w *Worker[M]) leased(ctx context.Context, m *Message, run func(context.Con
 	if m.unlimited {
 		return false, run(ctx)
 	}
-	cost := m.lease.Cost()
 	defer func() {
+		cost, costs := m.lease.Cost(), []drip.Costs(nil)
 		if real := op.cost.Load(); real >= 0 {
 			cost = int(real)
 		}
-		w.settle(ctx, m.Entity, m.lease, cost)
+		if real := op.costs.Load(); real != nil {
+			costs = []drip.Costs{*real}
+		}
+		w.settle(ctx, m.Entity, m.lease, cost, costs)
 	}()
 	if m.lease == (drip.Lease{}) {
 		return false, run(ctx)
@@ -95,11 +98,11 @@ func (w *Worker[M]) leased(ctx context.Context, m *Message, run func(context.Con
 
 // settle gives a token back, trying again for a while: with a plain limiter one that is not returned is lost. When it
 // fails for good that is only logged: what the operation has done must not be done again because of it.
-func (w *Worker[M]) settle(ctx context.Context, entity string, l drip.Lease, cost int) {
+func (w *Worker[M]) settle(ctx context.Context, entity string, l drip.Lease, cost int, costs []drip.Costs) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), returnTimeout)
 	defer cancel()
 	for backoff := firstBackoff; ; backoff *= 2 {
-		err := w.limiter.Settle(ctx, entity, l, cost)
+		err := w.limiter.Settle(ctx, entity, l, cost, costs...)
 		if err == nil {
 			return
 		}
@@ -108,6 +111,11 @@ func (w *Worker[M]) settle(ctx context.Context, entity string, l drip.Lease, cos
 				w.o.Logger.Warn("an operation has outlived its lease", "entity", entity)
 			}
 			return
+		}
+		if costs != nil && (errors.Is(err, drip.ErrUnit) || errors.Is(err, drip.ErrCost)) {
+			w.o.Logger.Error("an operation has costs that the limiter does not know", "entity", entity, "error", err)
+			costs = nil
+			continue
 		}
 		if !sleep(ctx, jitter(backoff)) {
 			w.o.Logger.Error("a token was not returned", "entity", entity, "error", err)
@@ -207,7 +215,8 @@ type Operation struct {
 	Postponements int           // how often it was postponed
 	Age           time.Duration // since the message was first delivered
 
-	cost atomic.Int64 // what it has really cost; below zero: what was asked for
+	cost  atomic.Int64               // what it has really cost; below zero: what was asked for
+	costs atomic.Pointer[drip.Costs] // the same in other units; nil: what was asked for
 }
 
 type operationKey struct{}
@@ -218,7 +227,11 @@ func OperationOf(ctx context.Context) *Operation {
 	return op
 }
 
-// SetCost says what the operation has really cost, in units: more than was asked for is owed by the entity's next
+// SetCost says what the operation has really cost, in calls: more than was asked for is owed by the entity's next
 // operations, less comes back. Without it the operation has cost what was asked for. It is safe for concurrent use; the
 // last one counts, a cost below zero counts as 0.
 func (o *Operation) SetCost(cost int) { o.cost.Store(int64(max(0, cost))) }
+
+// SetCosts is SetCost in the units that costs name, which the Operation keeps. Those that it does not name have cost what was
+// asked for, and so have all if the limiter knows one of the names not.
+func (o *Operation) SetCosts(costs drip.Costs) { o.costs.Store(&costs) }

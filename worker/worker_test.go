@@ -533,3 +533,25 @@ func (l *lines) Handle(_ context.Context, r slog.Record) error {
 	l.all = append(l.all, text)
 	return nil
 }
+
+// The real cost in units is charged; a name that the limiter does not know leaves the estimate, and the token comes back.
+func TestSetCosts(t *testing.T) {
+	bucket := newBucket(t, drip.Options{
+		Size: 10, RefreshRate: 10, RefreshInterval: 24 * time.Hour, Concurrency: 1,
+		Windows: []drip.Window{{Size: 1000, RefreshInterval: 24 * time.Hour, Unit: "tokens"}},
+	})
+	w := newWorker(t, Options[string]{Limiter: bucket, Logger: slog.New(slog.DiscardHandler), Request: func(string) drip.Request {
+		return drip.Request{Costs: drip.Costs{"tokens": 300}}
+	}})
+	for i, costs := range []drip.Costs{{"tokens": 120}, {"points": 7}} {
+		out := w.Do(t.Context(), "shop", "", func(ctx context.Context) error { OperationOf(ctx).SetCosts(costs); return nil })
+		status, err := bucket.Inspect(t.Context(), "shop")
+		if err != nil || out.Kind != Done || status.InUse != 0 || status.Windows[1].Capacity != []int{880, 580}[i] {
+			t.Errorf("after %v: %v, %+v, %v", costs, out, status, err)
+		}
+	}
+	w = newWorker(t, Options[string]{Limiter: bucket, Request: func(string) drip.Request { return drip.Request{Costs: drip.Costs{"points": 1}} }})
+	if out := w.Do(t.Context(), "shop", "", nil); !errors.Is(out.Err, drip.ErrUnit) || !IsPermanent(out.Err) {
+		t.Errorf("a unit that no window counts: %+v", out)
+	}
+}

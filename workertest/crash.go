@@ -148,9 +148,9 @@ func (m *mortal) Admit(ctx context.Context, entity string, r drip.Request) (drip
 	return a, err
 }
 
-func (m *mortal) Settle(ctx context.Context, entity string, l drip.Lease, cost int) error {
+func (m *mortal) Settle(ctx context.Context, entity string, l drip.Lease, cost int, costs ...drip.Costs) error {
 	m.reached(handled)
-	err := m.Bucket.Settle(ctx, entity, l, cost)
+	err := m.Bucket.Settle(ctx, entity, l, cost, costs...)
 	m.reached(settled)
 	return err
 }

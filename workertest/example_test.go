@@ -10,7 +10,7 @@ import (
 )
 
 // open connects to a queue of a real server.
-func open(context.Context, string) (workertest.Queue, error) { return nil, nil }
+func open(_ context.Context, url, name string) (workertest.Queue, error) { return nil, nil }
 
 // The tests of an adapter: TestMain, for the processes that the suite kills, and one test.
 func ExampleRun() {
@@ -21,7 +21,7 @@ func ExampleRun() {
 		os.Exit(m.Run())
 	}
 	_ = func(t *testing.T) { // TestAdapter
-		workertest.Run(t, adapter)
+		workertest.Run(t, adapter, os.Getenv("QUEUE_URL"))
 	}
 }
 
@@ -30,6 +30,6 @@ func ExampleBenchmark() {
 	adapter := workertest.Adapter{Open: open, Late: time.Second, Again: 5 * time.Second}
 
 	_ = func(b *testing.B) { // BenchmarkAdapter
-		workertest.Benchmark(b, adapter)
+		workertest.Benchmark(b, adapter, os.Getenv("QUEUE_URL"))
 	}
 }

@@ -159,8 +159,11 @@ func (p *provider) over(anew int) (worst int) {
 
 // Server is a queue's server that can be killed and started again.
 type Server interface {
+	// URL is the address of the server, the same after each Start.
 	URL() string
+	// Kill ends the server at once, as a crash does.
 	Kill() error
+	// Start starts the server again with its data, and returns when it answers.
 	Start(ctx context.Context) error
 }
 

@@ -29,7 +29,7 @@ func Open(ctx context.Context, s storage.Storage, entity string) (*Subject, erro
 		return nil, err
 	}
 	limit, _ := limitOf(&e.State)
-	o := drip.Options{Storage: s, Start: time.UnixMilli(0), Limits: func(context.Context, string) (drip.Limit, error) { return limit, nil }}
+	o := drip.Options{Storage: s, Start: time.UnixMilli(0), Windows: units, Limits: func(context.Context, string) (drip.Limit, error) { return limit, nil }}
 	if name, ok := SharedLimit(entity); ok {
 		o.Shared = map[string]drip.Limit{name: {Concurrency: 1}} // its own comes from Limits
 	}
@@ -45,14 +45,24 @@ func limitOf(s *decision.State) (limit drip.Limit, known bool) {
 		limit.Windows = append(limit.Windows, window(w))
 	}
 	first := limit.Windows[0]
-	limit.Size, limit.RefreshRate, limit.RefreshInterval = first.Size, first.RefreshRate, first.RefreshInterval
+	limit.Size, limit.RefreshRate, limit.RefreshInterval, limit.Unit = first.Size, first.RefreshRate, first.RefreshInterval, first.Unit
 	limit.Windows, limit.Concurrency = limit.Windows[1:], int(l.Tokens)
 	limit.WaitForToken = time.Duration(l.Guess) * time.Millisecond
 	return limit, known
 }
 
 func window(w decision.Window) drip.Window {
-	return drip.Window{Size: int(w.Size), RefreshRate: int(w.Rate), RefreshInterval: time.Duration(w.Interval) * time.Millisecond}
+	t := drip.Window{Size: int(w.Size), RefreshRate: int(w.Rate), RefreshInterval: time.Duration(w.Interval) * time.Millisecond}
+	if w.Unit > 0 {
+		t.Unit = units[w.Unit-1].Unit
+	}
+	return t
+}
+
+// units names all units that a Bucket may have, in the order of their numbers: the storage does not hold the owners' names.
+var units = []drip.Window{
+	{Size: 1, RefreshInterval: time.Second, Unit: "unit 1"}, {Size: 1, RefreshInterval: time.Second, Unit: "unit 2"},
+	{Size: 1, RefreshInterval: time.Second, Unit: "unit 3"},
 }
 
 // ignorant is a Judge that is given no limits.

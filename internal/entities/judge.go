@@ -51,7 +51,7 @@ type Judge struct {
 func NewJudge(o *drip.Options, s storage.Storage) (*Judge, error) {
 	j := &Judge{limits: o != nil, from: s, shared: map[string]storage.Entry{}, read: map[string]time.Time{}}
 	if o == nil {
-		o = &drip.Options{Limits: func(ctx context.Context, _ string) (drip.Limit, error) {
+		o = &drip.Options{Windows: units, Limits: func(ctx context.Context, _ string) (drip.Limit, error) {
 			limit, _ := limitOf(&ctx.Value(questionKey{}).(question).entry.State)
 			return limit, nil
 		}}
@@ -160,7 +160,7 @@ func (j *Judge) report(ctx context.Context, e storage.Entry, name string) (*Repo
 		r.Capacity = append(r.Capacity, line.Left)
 	}
 	for _, f := range e.State.Flows {
-		if f.Key != 0 {
+		if f.Key > 0 {
 			r.Within++
 		}
 	}
@@ -172,6 +172,8 @@ func (j *Judge) report(ctx context.Context, e storage.Entry, name string) (*Repo
 func changed(windows []drip.WindowStatus, stored decision.State, now int64) bool {
 	l, known := stored.Limits()
 	return known && !slices.EqualFunc(windows, l.InForce(&stored, now).Windows, func(a drip.WindowStatus, b decision.Window) bool {
-		return a.Window == window(b)
+		w := window(b)
+		w.Unit = a.Unit // the names are not stored
+		return a.Window == w
 	})
 }

@@ -44,9 +44,9 @@ func (r *Report) because(b drip.Bound) string {
 	}
 }
 
-// Window is a window in words: "5, +3 every 1s".
+// Window is a window in words: "5, +3 every 1s", or "5 tokens, +3 every 1s".
 func Window(w drip.Window) string {
-	return fmt.Sprintf("%d, +%d every %s", w.Size, w.RefreshRate, Short(w.RefreshInterval))
+	return fmt.Sprintf("%s, +%d every %s", strings.TrimSpace(fmt.Sprint(w.Size, " ", w.Unit)), w.RefreshRate, Short(w.RefreshInterval))
 }
 
 // Limit is a window, and a number of tokens, in words. Zero ones are left out.

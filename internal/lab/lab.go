@@ -160,6 +160,9 @@ func (s *Scenario) setDefaults() error {
 			return fmt.Errorf("Changes[%d].At is before that of the one before it", i)
 		}
 	}
+	if err := callsOnly(&s.Options); err != nil {
+		return err
+	}
 	for i, e := range s.eras() {
 		if !e.possible() {
 			field := "Options"

@@ -2,6 +2,7 @@ package lab
 
 import (
 	"cmp"
+	"fmt"
 	"math"
 	"slices"
 
@@ -38,6 +39,20 @@ func limitOf(o *drip.Options, own *drip.Limit) limit {
 		l.windows = append(l.windows, window{part(w.Size), part(cmp.Or(w.RefreshRate, w.Size)), w.RefreshInterval.Milliseconds()})
 	}
 	return l
+}
+
+// callsOnly is the error of Options with windows of other units: the operations here take calls only.
+func callsOnly(o *drip.Options) error {
+	all := append([]drip.Window{{Unit: o.Unit}}, o.Windows...)
+	for _, l := range o.Shared {
+		all = append(append(all, drip.Window{Unit: l.Unit}), l.Windows...)
+	}
+	for _, w := range all {
+		if w.Unit != "" {
+			return fmt.Errorf("%s have a window of %q; operations are simulated in calls only", "Options", w.Unit)
+		}
+	}
+	return nil
 }
 
 // possible reports whether anything can ever run.

@@ -132,6 +132,9 @@ func newSharedRun(s *SharedScenario, seed uint64) (*sharedRun, error) {
 	if len(s.Entities) == 0 || s.Messages == nil || s.Operation == nil {
 		return nil, errors.New("SharedScenario.Entities, Messages and Operation are required")
 	}
+	if err := callsOnly(&s.Options); err != nil {
+		return nil, fmt.Errorf("SharedScenario.%w", err)
+	}
 	if s.Late == nil {
 		s.Late = Uniform(0, 20*time.Millisecond)
 	}

@@ -194,9 +194,12 @@ func TestFluid(t *testing.T) {
 func TestSharedErrors(t *testing.T) {
 	good := SharedScenarios()[0]
 	for want, spoil := range map[string]func(s *SharedScenario){
-		"required":        func(s *SharedScenario) { s.Entities = nil },
-		"Size":            func(s *SharedScenario) { s.Options.Size = -1 },
-		"entity 30":       func(s *SharedScenario) { s.Entities = s.Entities[:30]; s.Messages = only(SharedMessage{Entity: 30}) },
+		"required":  func(s *SharedScenario) { s.Entities = nil },
+		"Size":      func(s *SharedScenario) { s.Options.Size = -1 },
+		"entity 30": func(s *SharedScenario) { s.Entities = s.Entities[:30]; s.Messages = only(SharedMessage{Entity: 30}) },
+		"of \"tokens\"": func(s *SharedScenario) {
+			s.Options.Shared = map[string]drip.Limit{"app": {Size: 1, Unit: "tokens"}}
+		},
 		"no such shared":  func(s *SharedScenario) { s.Messages = only(SharedMessage{Within: []string{"none"}}) },
 		"more than a win": func(s *SharedScenario) { s.Messages = only(SharedMessage{Cost: 41}) },
 	} {

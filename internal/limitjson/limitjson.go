@@ -20,6 +20,7 @@ type Limits struct {
 	Size         int      `json:"size"`
 	Rate         int      `json:"rate"`
 	Interval     Duration `json:"interval"`
+	Unit         string   `json:"unit"`
 	Windows      []Window `json:"windows"`
 	Concurrency  int      `json:"concurrency"`
 	WaitForToken Duration `json:"wait_for_token"`
@@ -32,13 +33,14 @@ type Window struct {
 	Size     int      `json:"size"`
 	Rate     int      `json:"rate"`
 	Interval Duration `json:"interval"`
+	Unit     string   `json:"unit"`
 }
 
 // Options are the limits with a storage. An entity that is not stored has been idle.
 func (l *Limits) Options(s storage.Storage) drip.Options {
 	own := l.Limit()
 	return drip.Options{
-		Size: own.Size, RefreshRate: own.RefreshRate, RefreshInterval: own.RefreshInterval,
+		Size: own.Size, RefreshRate: own.RefreshRate, RefreshInterval: own.RefreshInterval, Unit: own.Unit,
 		Windows: own.Windows, Concurrency: own.Concurrency, WaitForToken: own.WaitForToken,
 		Lease: time.Duration(l.Lease), MaxLease: time.Duration(l.MaxLease),
 		Storage: s,
@@ -48,11 +50,11 @@ func (l *Limits) Options(s storage.Storage) drip.Options {
 // Limit is the same without leases.
 func (l *Limits) Limit() drip.Limit {
 	out := drip.Limit{
-		Size: l.Size, RefreshRate: l.Rate, RefreshInterval: time.Duration(l.Interval),
+		Size: l.Size, RefreshRate: l.Rate, RefreshInterval: time.Duration(l.Interval), Unit: l.Unit,
 		Concurrency: l.Concurrency, WaitForToken: time.Duration(l.WaitForToken),
 	}
 	for _, w := range l.Windows {
-		out.Windows = append(out.Windows, drip.Window{Size: w.Size, RefreshRate: w.Rate, RefreshInterval: time.Duration(w.Interval)})
+		out.Windows = append(out.Windows, drip.Window{Size: w.Size, RefreshRate: w.Rate, RefreshInterval: time.Duration(w.Interval), Unit: w.Unit})
 	}
 	return out
 }

@@ -15,7 +15,8 @@ import (
 // emitter writes functions as statements of Lua, with all functions they call inlined: Redis runs the whole script anew
 // for each call, and to make a function there takes longer than to run it.
 //
-// A number or a bool is a local. So is each field of a struct: Lease.End of the variable a is a_Lease_End. The structs of
+// A number or a bool is a local. So is each field of a struct and each element of an array: Lease.End of the variable a is
+// a_Lease_End, and Cost[1] of op is op_Cost_1. The structs of
 // a slice are tables in a table, counted from 0. A pointer to one is its table; or, if nobody changes it, a copy.
 type emitter struct {
 	info  *types.Info
@@ -85,6 +86,8 @@ func (p place) flat() (names []string) {
 		switch t := f.Type().Underlying().(type) {
 		case *types.Struct:
 			names = append(names, place{of: t, prefix: p.field(f.Name())}.flat()...)
+		case *types.Array:
+			names = append(names, elements(p.field(f.Name()), t)...)
 		case *types.Slice:
 			names = append(names, p.field(f.Name()), p.field(f.Name())+"_n")
 		default:
@@ -109,6 +112,14 @@ func keys(s *types.Struct) (names []string) {
 	return names
 }
 
+// elements are the locals of an array.
+func elements(name string, of *types.Array) (names []string) {
+	for i := range of.Len() {
+		names = append(names, fmt.Sprint(name, "_", i))
+	}
+	return names
+}
+
 func zeros(t types.Type) (codes []string) {
 	if isExternal(t) {
 		return []string{t.(*types.Named).Obj().Name() + "()"}
@@ -122,6 +133,8 @@ func zeros(t types.Type) (codes []string) {
 			codes = append(codes, zeros(f.Type())...)
 		}
 		return codes
+	case *types.Array:
+		return slices.Repeat(zeros(u.Elem()), int(u.Len()))
 	case *types.Slice:
 		return []string{"{}", "0"}
 	case *types.Basic:
@@ -189,6 +202,15 @@ func structOf(t types.Type) *types.Struct {
 	return s
 }
 
+// arrayOf is the array that t is or points to.
+func arrayOf(t types.Type) *types.Array {
+	if p, ok := t.Underlying().(*types.Pointer); ok {
+		t = p.Elem()
+	}
+	a, _ := t.Underlying().(*types.Array)
+	return a
+}
+
 func isSlice(t types.Type) bool { _, ok := t.Underlying().(*types.Slice); return ok }
 
 func isPointer(t types.Type) bool { _, ok := t.Underlying().(*types.Pointer); return ok }
@@ -220,6 +242,48 @@ func (e *emitter) place(x ast.Expr) place {
 // A table is a slice that is no field.
 type table string
 
+// An array is the locals of one that is no field.
+type array []string
+
+// array is the locals of the array that x is or points to.
+func (e *emitter) array(x ast.Expr) array {
+	switch x := x.(type) {
+	case *ast.Ident:
+		if a, ok := e.values[e.info.ObjectOf(x)].(array); ok {
+			return a
+		}
+	case *ast.UnaryExpr:
+		if x.Op == token.AND {
+			return e.array(x.X)
+		}
+	case *ast.SelectorExpr:
+		return elements(e.place(x.X).field(x.Sel.Name), arrayOf(e.info.TypeOf(x)))
+	case *ast.CompositeLit:
+		a := array(zeros(e.info.TypeOf(x)))
+		for i, el := range x.Elts {
+			a[i] = e.scalar(el).code
+		}
+		return a
+	}
+	e.fail(x, "no array that is known")
+	return nil
+}
+
+// element is one of an array, by a place that is a number or is known when the script runs.
+func (e *emitter) element(x *ast.IndexExpr) expr {
+	a := e.array(x.X)
+	if v := e.info.Types[x.Index].Value; v != nil {
+		i, _ := constant.Int64Val(v)
+		return expr{a[i], atom}
+	}
+	i, last := e.asLocal("i", e.scalar(x.Index)), len(a)-1
+	code := ""
+	for n, name := range a[:last] {
+		code += fmt.Sprintf("%s == %d and %s or ", i.code, n, name)
+	}
+	return expr{code + a[last], or}
+}
+
 // slice is the table of a slice.
 func (e *emitter) slice(x ast.Expr) string {
 	if id, ok := x.(*ast.Ident); ok {
@@ -243,6 +307,8 @@ func (e *emitter) flatten(x ast.Expr) []string {
 			return zeros(t)
 		}
 		e.fail(x, "a slice is only emptied or appended to")
+	case *types.Array:
+		return e.array(x)
 	case *types.Struct:
 		switch x := x.(type) {
 		case *ast.CompositeLit:
@@ -289,6 +355,8 @@ func (e *emitter) scalar(x ast.Expr) expr {
 		return e.scalar(x.X)
 	case *ast.SelectorExpr:
 		return expr{e.place(x.X).field(x.Sel.Name), atom}
+	case *ast.IndexExpr:
+		return e.element(x)
 	case *ast.UnaryExpr:
 		switch x.Op {
 		case token.NOT:
@@ -539,6 +607,8 @@ func (e *emitter) bind(fn *types.Func, recv any, args []ast.Expr) {
 			param(obj, e.external(a))
 		case isSlice(obj.Type()):
 			param(obj, table(e.slice(a)))
+		case arrayOf(obj.Type()) != nil:
+			param(obj, e.array(a))
 		case structOf(obj.Type()) != nil:
 			if !isPointer(obj.Type()) {
 				e.fail(a, "a struct is passed by value")

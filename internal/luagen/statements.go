@@ -270,6 +270,8 @@ func (e *emitter) assign(s *ast.AssignStmt) {
 		switch {
 		case structOf(e.info.TypeOf(l)) != nil && !isPointer(e.info.TypeOf(l)):
 			targets = append(targets, e.place(l).flat()...)
+		case arrayOf(e.info.TypeOf(l)) != nil:
+			targets = append(targets, e.array(l)...)
 		case isSlice(e.info.TypeOf(l)):
 			targets = append(targets, e.slice(l), e.slice(l)+"_n")
 		default:

@@ -49,6 +49,7 @@ var features = map[string][]string{
 		"", "New", "Options_request", "Limit", "LimitRequests", "OpenDelayQueues", "Throttled", "ThrottledShared", "Later", "Permanent",
 		"OperationOf", "TraceHeaders",
 	},
+	"cli":      {"Main"},
 	"decision": {"Limits_Apply"},
 	"limiter":  {"", "Limiter_Do", "Limiter_TryConsume", "Limiter_ConsumeTimeout", "Limiter_SetLimit", "Options_storage"},
 	"page":     {"Handler", "Options_allow"},

@@ -82,7 +82,7 @@ func TestIdleEntitiesAreForgotten(t *testing.T) {
 func TestLeaseKeepsItsEntity(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := memory.New()
-		do(t, s, "k", perSecond(), decision.Op{Kind: decision.Admit, Cost: 1, Now: decision.OwnClock})
+		do(t, s, "k", perSecond(), decision.Op{Kind: decision.Admit, Cost: decision.Cost{1}, Now: decision.OwnClock})
 		pass := func(d time.Duration) {
 			for range 300 {
 				time.Sleep(d / 300)
@@ -142,7 +142,7 @@ func TestManyEntities(t *testing.T) {
 		const n = 20_000
 		for i := range n {
 			for range 1 + i%3 {
-				do(t, s, fmt.Sprint(i), perSecond(), decision.Op{Kind: decision.Admit, Cost: 1, Now: decision.OwnClock})
+				do(t, s, fmt.Sprint(i), perSecond(), decision.Op{Kind: decision.Admit, Cost: decision.Cost{1}, Now: decision.OwnClock})
 			}
 		}
 		told := 0
@@ -191,10 +191,10 @@ func TestSteadyStateAllocatesNothing(t *testing.T) {
 		err := s.Apply(ctx, "classic", l, nil, &op, &a)
 		op.Kind = decision.ReturnToken
 		err = errors.Join(err, s.Apply(ctx, "classic", l, nil, &op, &a))
-		op = decision.Op{Kind: decision.Admit, Cost: 1, Now: decision.OwnClock}
+		op = decision.Op{Kind: decision.Admit, Cost: decision.Cost{1}, Now: decision.OwnClock}
 		a = decision.Answer{}
 		err = errors.Join(err, s.Apply(ctx, "leased", l, nil, &op, &a))
-		op = decision.Op{Kind: decision.Settle, Cost: 1, Lease: a.Lease, Now: decision.OwnClock}
+		op = decision.Op{Kind: decision.Settle, Cost: decision.Cost{1}, Lease: a.Lease, Now: decision.OwnClock}
 		if err = errors.Join(err, s.Apply(ctx, "leased", l, nil, &op, &a)); err != nil || !a.Found {
 			t.Errorf("%+v, %v", a, err)
 		}

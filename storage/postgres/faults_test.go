@@ -561,7 +561,7 @@ func TestLeftWithoutConnection(t *testing.T) {
 	ctx, leave := context.WithCancel(t.Context())
 	left := make(chan error)
 	go func() {
-		_, err := s.Do(ctx, "shop", plenty, nil, decision.Op{Kind: decision.Admit, Now: decision.OwnClock, Cost: 1})
+		_, err := s.Do(ctx, "shop", plenty, nil, decision.Op{Kind: decision.Admit, Now: decision.OwnClock, Cost: decision.Cost{1}})
 		left <- err
 	}()
 	waiting(t, admin)

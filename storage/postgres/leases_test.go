@@ -44,7 +44,7 @@ func TestLeasesAreCounted(t *testing.T) {
 				random := rand.New(rand.NewPCG(uint64(worker), 2))
 				var held []decision.Lease
 				for range 60 {
-					op := decision.Op{Kind: decision.Admit, Now: decision.OwnClock, Cost: 1}
+					op := decision.Op{Kind: decision.Admit, Now: decision.OwnClock, Cost: decision.Cost{1}}
 					if n := len(held); n > 0 && random.IntN(2) == 0 {
 						op.Lease = held[random.IntN(n)] // it may be settled already, or have ended
 						op.Kind = []decision.Kind{decision.Settle, decision.Renew, decision.Cancel}[random.IntN(3)]
@@ -94,7 +94,7 @@ func TestEndedLeases(t *testing.T) {
 	l.Tokens = 2500
 	admitAt := func(now int64) decision.Answer {
 		t.Helper()
-		a, err := s.Do(t.Context(), "shop", &l, nil, decision.Op{Kind: decision.Admit, Now: now, Cost: 1})
+		a, err := s.Do(t.Context(), "shop", &l, nil, decision.Op{Kind: decision.Admit, Now: now, Cost: decision.Cost{1}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -127,7 +127,7 @@ func TestEndedLeases(t *testing.T) {
 	lease := admitAt(1_700_000_063_002).Lease
 	do := func(kind decision.Kind, lease decision.Lease, now int64) decision.Answer {
 		t.Helper()
-		a, err := s.Do(t.Context(), "shop", &l, nil, decision.Op{Kind: kind, Now: now, Lease: lease, Cost: 1})
+		a, err := s.Do(t.Context(), "shop", &l, nil, decision.Op{Kind: kind, Now: now, Lease: lease, Cost: decision.Cost{1}})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -420,7 +420,7 @@ func TestUnchangedIsNotWritten(t *testing.T) {
 		key := newSchema()
 		admit := func(t1 decision.Ticket) decision.Answer {
 			t.Helper()
-			a, err := s.Do(t.Context(), key, l, nil, decision.Op{Kind: decision.Admit, Now: decision.OwnClock, Cost: 1, Ticket: t1})
+			a, err := s.Do(t.Context(), key, l, nil, decision.Op{Kind: decision.Admit, Now: decision.OwnClock, Cost: decision.Cost{1}, Ticket: t1})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -430,7 +430,7 @@ func TestUnchangedIsNotWritten(t *testing.T) {
 		version := func() string {
 			return query[string](t, pool, o.Schema, "select xmin::text || ctid::text from drip.entity where key = $1", []byte(key))
 		}
-		settle := decision.Op{Kind: decision.Settle, Now: decision.OwnClock, Lease: leased.Lease, Cost: 1}
+		settle := decision.Op{Kind: decision.Settle, Now: decision.OwnClock, Lease: leased.Lease, Cost: decision.Cost{1}}
 		if a, err := s.Do(t.Context(), key, l, nil, settle); !a.Found || err != nil {
 			t.Fatalf("Settle = %+v, %v", a, err)
 		}

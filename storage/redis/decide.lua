@@ -72,36 +72,36 @@ end
 -- load reads an entity into locals, with the methods of its leases. save stores what they have become.
 local key, members, bytes = KEYS[1], KEYS[2], ARGV[1]
 local value = call('GET', key)
-local l_Windows, l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Grain, l_PerGrain, l_Scale
-l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Grain, l_PerGrain, l_Scale = unpack('<ddddddddddd', bytes)
+local l_Windows, l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Grain, l_PerGrain, l_Parts_0, l_Parts_1, l_Parts_2, l_Parts_3, l_Scale
+l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Grain, l_PerGrain, l_Parts_0, l_Parts_1, l_Parts_2, l_Parts_3, l_Scale = unpack('<ddddddddddddddd', bytes)
 l_Windows = {}
 for i = 0, l_Windows_n - 1 do
-  local w_Size, w_Rate, w_Interval = unpack('<ddd', bytes, i * 24 + 88 + 1)
-  l_Windows[i] = {Size = w_Size, Rate = w_Rate, Interval = w_Interval}
+  local w_Size, w_Rate, w_Interval, w_Unit = unpack('<dddd', bytes, i * 32 + 120 + 1)
+  l_Windows[i] = {Size = w_Size, Rate = w_Rate, Interval = w_Interval, Unit = w_Unit}
 end
 
 -- leases are the bytes of those in the value, apart tells whether they are in members instead.
 local revision, ran, apart, first, last, leases = 0, 0, 0, 0, 0, ''
 local s_Lines, s_Pins, s_Flows, s_Calendars = {}, {}, {}, {}
-local s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Ended, s_Saved, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n = 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
+local s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n = 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
 if value then
   local layout, at, till
   if #value < 64 or #value % 8 ~= 0 then
     return redis.error_reply('DRIPSTATE')
   end
   layout, revision = unpack('<dd', value)
-  if layout == 5 and #value >= 136 + 64 then
-    layout, revision, at, till, ran, apart, first, last, s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Ended, s_Saved, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n = unpack('<ddddddddddddddddddddddddd', value)
-    local from = 136 + 65
+  if layout == 5 and #value >= 128 + 64 then
+    layout, revision, at, till, ran, apart, first, last, s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n = unpack('<dddddddddddddddddddddddd', value)
+    local from = 128 + 65
     for i = 0, s_Lines_n - 1 do
-      local line_Window_Size, line_Window_Rate, line_Window_Interval, line_Left, line_Promised, line_Spare, line_Taken, line_Fresh, line_FreshFrom, line_Stale, line_StaleFrom = unpack('<ddddddddddd', value, from)
-      s_Lines[i] = {Window_Size = line_Window_Size, Window_Rate = line_Window_Rate, Window_Interval = line_Window_Interval, Left = line_Left, Promised = line_Promised, Spare = line_Spare, Taken = line_Taken, Fresh = line_Fresh, FreshFrom = line_FreshFrom, Stale = line_Stale, StaleFrom = line_StaleFrom}
-      from = from + 88
+      local line_Window_Size, line_Window_Rate, line_Window_Interval, line_Window_Unit, line_Left, line_Promised, line_Spare, line_Taken, line_Fresh, line_FreshFrom, line_Stale, line_StaleFrom, line_Saved = unpack('<ddddddddddddd', value, from)
+      s_Lines[i] = {Window_Size = line_Window_Size, Window_Rate = line_Window_Rate, Window_Interval = line_Window_Interval, Window_Unit = line_Window_Unit, Left = line_Left, Promised = line_Promised, Spare = line_Spare, Taken = line_Taken, Fresh = line_Fresh, FreshFrom = line_FreshFrom, Stale = line_Stale, StaleFrom = line_StaleFrom, Saved = line_Saved}
+      from = from + 104
     end
     for i = 0, s_Pins_n - 1 do
-      local pin_Limit_Window_Size, pin_Limit_Window_Rate, pin_Limit_Window_Interval, pin_Limit_Tokens, pin_Limit_Raise, pin_End, pin_Line, pin_Window_Size, pin_Window_Rate, pin_Window_Interval, pin_Tokens = unpack('<ddddddddddd', value, from)
-      s_Pins[i] = {Limit_Window_Size = pin_Limit_Window_Size, Limit_Window_Rate = pin_Limit_Window_Rate, Limit_Window_Interval = pin_Limit_Window_Interval, Limit_Tokens = pin_Limit_Tokens, Limit_Raise = pin_Limit_Raise, End = pin_End, Line = pin_Line, Window_Size = pin_Window_Size, Window_Rate = pin_Window_Rate, Window_Interval = pin_Window_Interval, Tokens = pin_Tokens}
-      from = from + 88
+      local pin_Limit_Window_Size, pin_Limit_Window_Rate, pin_Limit_Window_Interval, pin_Limit_Window_Unit, pin_Limit_Tokens, pin_Limit_Raise, pin_End, pin_Line, pin_Window_Size, pin_Window_Rate, pin_Window_Interval, pin_Window_Unit, pin_Tokens = unpack('<ddddddddddddd', value, from)
+      s_Pins[i] = {Limit_Window_Size = pin_Limit_Window_Size, Limit_Window_Rate = pin_Limit_Window_Rate, Limit_Window_Interval = pin_Limit_Window_Interval, Limit_Window_Unit = pin_Limit_Window_Unit, Limit_Tokens = pin_Limit_Tokens, Limit_Raise = pin_Limit_Raise, End = pin_End, Line = pin_Line, Window_Size = pin_Window_Size, Window_Rate = pin_Window_Rate, Window_Interval = pin_Window_Interval, Window_Unit = pin_Window_Unit, Tokens = pin_Tokens}
+      from = from + 104
     end
     for i = 0, s_Flows_n - 1 do
       local flow_Key, flow_Units, flow_Later, flow_Before, flow_Until, flow_End, flow_Left, flow_Urgent, flow_Fair, flow_FairUrgent, flow_Again, flow_Minute, flow_Weight = unpack('<ddddddddddddd', value, from)
@@ -200,8 +200,8 @@ else
     end
   end
 
-  function Release(id, _, _, _, now)
-    local bytes, till = pack('<d', id), nil
+  function Release(lease_ID, lease_Begin, lease_End, lease_Cost_0, lease_Cost_1, lease_Cost_2, lease_Cost_3, now)
+    local bytes, till = pack('<d', lease_ID), nil
     if apart == 1 then
       if adding[bytes] then
         add()
@@ -247,36 +247,36 @@ if shared_n > 0 then
     local id, weight = unpack('<dd', bytes)
     bytes = sub(bytes, 17)
     local plain, value = false, call('GET', key)
-    local l_Windows, l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Grain, l_PerGrain, l_Scale
-l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Grain, l_PerGrain, l_Scale = unpack('<ddddddddddd', bytes)
+    local l_Windows, l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Grain, l_PerGrain, l_Parts_0, l_Parts_1, l_Parts_2, l_Parts_3, l_Scale
+l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Grain, l_PerGrain, l_Parts_0, l_Parts_1, l_Parts_2, l_Parts_3, l_Scale = unpack('<ddddddddddddddd', bytes)
 l_Windows = {}
 for i = 0, l_Windows_n - 1 do
-  local w_Size, w_Rate, w_Interval = unpack('<ddd', bytes, i * 24 + 88 + 1)
-  l_Windows[i] = {Size = w_Size, Rate = w_Rate, Interval = w_Interval}
+  local w_Size, w_Rate, w_Interval, w_Unit = unpack('<dddd', bytes, i * 32 + 120 + 1)
+  l_Windows[i] = {Size = w_Size, Rate = w_Rate, Interval = w_Interval, Unit = w_Unit}
 end
 
 -- leases are the bytes of those in the value, apart tells whether they are in members instead.
 local revision, ran, apart, first, last, leases = 0, 0, 0, 0, 0, ''
 local s_Lines, s_Pins, s_Flows, s_Calendars = {}, {}, {}, {}
-local s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Ended, s_Saved, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n = 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
+local s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n = 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
 if value then
   local layout, at, till
   if #value < 64 or #value % 8 ~= 0 then
     return redis.error_reply('DRIPSTATE')
   end
   layout, revision = unpack('<dd', value)
-  if layout == 5 and #value >= 136 + 64 then
-    layout, revision, at, till, ran, apart, first, last, s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Ended, s_Saved, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n = unpack('<ddddddddddddddddddddddddd', value)
-    local from = 136 + 65
+  if layout == 5 and #value >= 128 + 64 then
+    layout, revision, at, till, ran, apart, first, last, s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n = unpack('<dddddddddddddddddddddddd', value)
+    local from = 128 + 65
     for i = 0, s_Lines_n - 1 do
-      local line_Window_Size, line_Window_Rate, line_Window_Interval, line_Left, line_Promised, line_Spare, line_Taken, line_Fresh, line_FreshFrom, line_Stale, line_StaleFrom = unpack('<ddddddddddd', value, from)
-      s_Lines[i] = {Window_Size = line_Window_Size, Window_Rate = line_Window_Rate, Window_Interval = line_Window_Interval, Left = line_Left, Promised = line_Promised, Spare = line_Spare, Taken = line_Taken, Fresh = line_Fresh, FreshFrom = line_FreshFrom, Stale = line_Stale, StaleFrom = line_StaleFrom}
-      from = from + 88
+      local line_Window_Size, line_Window_Rate, line_Window_Interval, line_Window_Unit, line_Left, line_Promised, line_Spare, line_Taken, line_Fresh, line_FreshFrom, line_Stale, line_StaleFrom, line_Saved = unpack('<ddddddddddddd', value, from)
+      s_Lines[i] = {Window_Size = line_Window_Size, Window_Rate = line_Window_Rate, Window_Interval = line_Window_Interval, Window_Unit = line_Window_Unit, Left = line_Left, Promised = line_Promised, Spare = line_Spare, Taken = line_Taken, Fresh = line_Fresh, FreshFrom = line_FreshFrom, Stale = line_Stale, StaleFrom = line_StaleFrom, Saved = line_Saved}
+      from = from + 104
     end
     for i = 0, s_Pins_n - 1 do
-      local pin_Limit_Window_Size, pin_Limit_Window_Rate, pin_Limit_Window_Interval, pin_Limit_Tokens, pin_Limit_Raise, pin_End, pin_Line, pin_Window_Size, pin_Window_Rate, pin_Window_Interval, pin_Tokens = unpack('<ddddddddddd', value, from)
-      s_Pins[i] = {Limit_Window_Size = pin_Limit_Window_Size, Limit_Window_Rate = pin_Limit_Window_Rate, Limit_Window_Interval = pin_Limit_Window_Interval, Limit_Tokens = pin_Limit_Tokens, Limit_Raise = pin_Limit_Raise, End = pin_End, Line = pin_Line, Window_Size = pin_Window_Size, Window_Rate = pin_Window_Rate, Window_Interval = pin_Window_Interval, Tokens = pin_Tokens}
-      from = from + 88
+      local pin_Limit_Window_Size, pin_Limit_Window_Rate, pin_Limit_Window_Interval, pin_Limit_Window_Unit, pin_Limit_Tokens, pin_Limit_Raise, pin_End, pin_Line, pin_Window_Size, pin_Window_Rate, pin_Window_Interval, pin_Window_Unit, pin_Tokens = unpack('<ddddddddddddd', value, from)
+      s_Pins[i] = {Limit_Window_Size = pin_Limit_Window_Size, Limit_Window_Rate = pin_Limit_Window_Rate, Limit_Window_Interval = pin_Limit_Window_Interval, Limit_Window_Unit = pin_Limit_Window_Unit, Limit_Tokens = pin_Limit_Tokens, Limit_Raise = pin_Limit_Raise, End = pin_End, Line = pin_Line, Window_Size = pin_Window_Size, Window_Rate = pin_Window_Rate, Window_Interval = pin_Window_Interval, Window_Unit = pin_Window_Unit, Tokens = pin_Tokens}
+      from = from + 104
     end
     for i = 0, s_Flows_n - 1 do
       local flow_Key, flow_Units, flow_Later, flow_Before, flow_Until, flow_End, flow_Left, flow_Urgent, flow_Fair, flow_FairUrgent, flow_Again, flow_Minute, flow_Weight = unpack('<ddddddddddddd', value, from)
@@ -375,8 +375,8 @@ else
     end
   end
 
-  function Release(id, _, _, _, now)
-    local bytes, till = pack('<d', id), nil
+  function Release(lease_ID, lease_Begin, lease_End, lease_Cost_0, lease_Cost_1, lease_Cost_2, lease_Cost_3, now)
+    local bytes, till = pack('<d', lease_ID), nil
     if apart == 1 then
       if adding[bytes] then
         add()
@@ -417,11 +417,11 @@ else
   end
 end
     local x, taken = {bytes = bytes, Key = id, Weight = weight, Leases = {Out = Out, Hold = Hold, Release = Release, Clear = Clear}}, s_Plain
-    x.Limits_Windows, x.Limits_Windows_n, x.Limits_Tokens, x.Limits_Guess, x.Limits_Lease, x.Limits_MaxLease, x.Limits_FirstCome, x.Limits_Start, x.Limits_Fill, x.Limits_Grain, x.Limits_PerGrain, x.Limits_Scale = l_Windows, l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Grain, l_PerGrain, l_Scale
-    x.State_Tokens, x.State_Guess, x.State_Now, x.State_Slot, x.State_Plain, x.State_LastID, x.State_Closed, x.State_Next, x.State_Head, x.State_AgainUS, x.State_Held, x.State_Ended, x.State_Saved, x.State_Lines, x.State_Lines_n, x.State_Pins, x.State_Pins_n, x.State_Flows, x.State_Flows_n, x.State_Calendars, x.State_Calendars_n = s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Ended, s_Saved, s_Lines, s_Lines_n, s_Pins, s_Pins_n, s_Flows, s_Flows_n, s_Calendars, s_Calendars_n
+    x.Limits_Windows, x.Limits_Windows_n, x.Limits_Tokens, x.Limits_Guess, x.Limits_Lease, x.Limits_MaxLease, x.Limits_FirstCome, x.Limits_Start, x.Limits_Fill, x.Limits_Grain, x.Limits_PerGrain, x.Limits_Parts_0, x.Limits_Parts_1, x.Limits_Parts_2, x.Limits_Parts_3, x.Limits_Scale = l_Windows, l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Grain, l_PerGrain, l_Parts_0, l_Parts_1, l_Parts_2, l_Parts_3, l_Scale
+    x.State_Tokens, x.State_Guess, x.State_Now, x.State_Slot, x.State_Plain, x.State_LastID, x.State_Closed, x.State_Next, x.State_Head, x.State_AgainUS, x.State_Held, x.State_Ended, x.State_Lines, x.State_Lines_n, x.State_Pins, x.State_Pins_n, x.State_Flows, x.State_Flows_n, x.State_Calendars, x.State_Calendars_n = s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Ended, s_Lines, s_Lines_n, s_Pins, s_Pins_n, s_Flows, s_Flows_n, s_Calendars, s_Calendars_n
     function x.save()
-      l_Windows, l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Grain, l_PerGrain, l_Scale = x.Limits_Windows, x.Limits_Windows_n, x.Limits_Tokens, x.Limits_Guess, x.Limits_Lease, x.Limits_MaxLease, x.Limits_FirstCome, x.Limits_Start, x.Limits_Fill, x.Limits_Grain, x.Limits_PerGrain, x.Limits_Scale
-      s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Ended, s_Saved, s_Lines, s_Lines_n, s_Pins, s_Pins_n, s_Flows, s_Flows_n, s_Calendars, s_Calendars_n = x.State_Tokens, x.State_Guess, x.State_Now, x.State_Slot, x.State_Plain, x.State_LastID, x.State_Closed, x.State_Next, x.State_Head, x.State_AgainUS, x.State_Held, x.State_Ended, x.State_Saved, x.State_Lines, x.State_Lines_n, x.State_Pins, x.State_Pins_n, x.State_Flows, x.State_Flows_n, x.State_Calendars, x.State_Calendars_n
+      l_Windows, l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Grain, l_PerGrain, l_Parts_0, l_Parts_1, l_Parts_2, l_Parts_3, l_Scale = x.Limits_Windows, x.Limits_Windows_n, x.Limits_Tokens, x.Limits_Guess, x.Limits_Lease, x.Limits_MaxLease, x.Limits_FirstCome, x.Limits_Start, x.Limits_Fill, x.Limits_Grain, x.Limits_PerGrain, x.Limits_Parts_0, x.Limits_Parts_1, x.Limits_Parts_2, x.Limits_Parts_3, x.Limits_Scale
+      s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Ended, s_Lines, s_Lines_n, s_Pins, s_Pins_n, s_Flows, s_Flows_n, s_Calendars, s_Calendars_n = x.State_Tokens, x.State_Guess, x.State_Now, x.State_Slot, x.State_Plain, x.State_LastID, x.State_Closed, x.State_Next, x.State_Head, x.State_AgainUS, x.State_Held, x.State_Ended, x.State_Lines, x.State_Lines_n, x.State_Pins, x.State_Pins_n, x.State_Flows, x.State_Flows_n, x.State_Calendars, x.State_Calendars_n
       if s_Plain > taken then
         ran = millis
       end
@@ -452,7 +452,7 @@ else
     local owed = -(s_Lines[i2].Left < s_Lines[i2].Promised and s_Lines[i2].Left or s_Lines[i2].Promised)
     if owed > 0 and i2 < l_Windows_n then
       local w2 = l_Windows[i2]
-      local w2_Size, w2_Rate, w2_Interval = w2.Size, w2.Rate, w2.Interval
+      local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
       local min2 = (owed - owed % w2_Rate) / w2_Rate + 1
       local x3 = (8796093022208 - 8796093022208 % w2_Interval) / w2_Interval
       if x3 < min2 then min2 = x3 end
@@ -509,11 +509,11 @@ if s_Lines_n + s_Pins_n + s_Flows_n + s_Calendars_n > 1 then
   local parts = {}
   for i = 1, s_Lines_n - 1 do
     local line = s_Lines[i]
-    parts[#parts + 1] = pack('<ddddddddddd', line.Window_Size, line.Window_Rate, line.Window_Interval, line.Left, line.Promised, line.Spare, line.Taken, line.Fresh, line.FreshFrom, line.Stale, line.StaleFrom)
+    parts[#parts + 1] = pack('<ddddddddddddd', line.Window_Size, line.Window_Rate, line.Window_Interval, line.Window_Unit, line.Left, line.Promised, line.Spare, line.Taken, line.Fresh, line.FreshFrom, line.Stale, line.StaleFrom, line.Saved)
   end
   for i = 0, s_Pins_n - 1 do
     local pin = s_Pins[i]
-    parts[#parts + 1] = pack('<ddddddddddd', pin.Limit_Window_Size, pin.Limit_Window_Rate, pin.Limit_Window_Interval, pin.Limit_Tokens, pin.Limit_Raise, pin.End, pin.Line, pin.Window_Size, pin.Window_Rate, pin.Window_Interval, pin.Tokens)
+    parts[#parts + 1] = pack('<ddddddddddddd', pin.Limit_Window_Size, pin.Limit_Window_Rate, pin.Limit_Window_Interval, pin.Limit_Window_Unit, pin.Limit_Tokens, pin.Limit_Raise, pin.End, pin.Line, pin.Window_Size, pin.Window_Rate, pin.Window_Interval, pin.Window_Unit, pin.Tokens)
   end
   for i = 0, s_Flows_n - 1 do
     local flow = s_Flows[i]
@@ -526,8 +526,8 @@ if s_Lines_n + s_Pins_n + s_Flows_n + s_Calendars_n > 1 then
   end
   leases = table.concat(parts) .. leases
 end
-local stored = pack('<dddddddddddddddddddddddddddddddddddd', 5, micros, s_Now, till, ran, apart, first, last,
-  s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Ended, s_Saved, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n, line.Window_Size, line.Window_Rate, line.Window_Interval, line.Left, line.Promised, line.Spare, line.Taken, line.Fresh, line.FreshFrom, line.Stale, line.StaleFrom)
+local stored = pack('<ddddddddddddddddddddddddddddddddddddd', 5, micros, s_Now, till, ran, apart, first, last,
+  s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n, line.Window_Size, line.Window_Rate, line.Window_Interval, line.Window_Unit, line.Left, line.Promised, line.Spare, line.Taken, line.Fresh, line.FreshFrom, line.Stale, line.StaleFrom, line.Saved)
 call('SET', key, leases == '' and stored or stored .. leases, 'PX', ttl)
 if apart == 1 then
   call('PEXPIRE', members, ttl)
@@ -548,42 +548,42 @@ local pinned = false -- hold has changed the limits
 local answers = {}
 for i = first_op, #ARGV do
   local op = ARGV[i]
-  local op_Kind, op_Now, op_Cost, op_For, op_Ticket_Slot, op_Ticket_Number, op_Ticket_Again, op_Ticket_Cost, op_Lease_ID, op_Lease_Begin, op_Lease_End, op_Lease_Cost, op_Urgent, op_Deadline = 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, false, 0
-  local op_Pin_Window_Size, op_Pin_Window_Rate, op_Pin_Window_Interval, op_Pin_Tokens, op_Pin_Raise
+  local op_Kind, op_Now, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_For, op_Ticket_Slot, op_Ticket_Number, op_Ticket_Again, op_Ticket_Cost_0, op_Ticket_Cost_1, op_Ticket_Cost_2, op_Ticket_Cost_3, op_Lease_ID, op_Lease_Begin, op_Lease_End, op_Lease_Cost_0, op_Lease_Cost_1, op_Lease_Cost_2, op_Lease_Cost_3, op_Urgent, op_Deadline = 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, false, 0
+  local op_Pin_Window_Size, op_Pin_Window_Rate, op_Pin_Window_Interval, op_Pin_Window_Unit, op_Pin_Tokens, op_Pin_Raise
   if #op == 1 then
-    op_Kind, op_Now, op_Cost = string.byte(op), -9223372036854775808, 1
+    op_Kind, op_Now, op_Cost_0 = string.byte(op), -9223372036854775808, 1
   else
-    op_Kind, op_Now, op_Cost, op_For, op_Ticket_Slot, op_Ticket_Number, op_Ticket_Again, op_Ticket_Cost, op_Lease_ID, op_Lease_Begin, op_Lease_End, op_Lease_Cost, op_Urgent, op_Deadline = unpack('<dddddddddddddd', op)
+    op_Kind, op_Now, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_For, op_Ticket_Slot, op_Ticket_Number, op_Ticket_Again, op_Ticket_Cost_0, op_Ticket_Cost_1, op_Ticket_Cost_2, op_Ticket_Cost_3, op_Lease_ID, op_Lease_Begin, op_Lease_End, op_Lease_Cost_0, op_Lease_Cost_1, op_Lease_Cost_2, op_Lease_Cost_3, op_Urgent, op_Deadline = unpack('<ddddddddddddddddddddddd', op)
     op_Urgent = op_Urgent == 1
   end
   local now, taken = op_Now, s_Plain
   if now == -9223372036854775808 then
     now = millis
   end
-  local a_Delay, a_Bound, a_Limit, a_Found, a_Late, a_Ticket_Slot, a_Ticket_Number, a_Ticket_Again, a_Ticket_Cost, a_Lease_ID, a_Lease_Begin, a_Lease_End, a_Lease_Cost = 0, 0, 0, false, false, 0, 0, 0, 0, 0, 0, 0, 0
+  local a_Delay, a_Bound, a_Limit, a_Found, a_Late, a_Ticket_Slot, a_Ticket_Number, a_Ticket_Again, a_Ticket_Cost_0, a_Ticket_Cost_1, a_Ticket_Cost_2, a_Ticket_Cost_3, a_Lease_ID, a_Lease_Begin, a_Lease_End, a_Lease_Cost_0, a_Lease_Cost_1, a_Lease_Cost_2, a_Lease_Cost_3 = 0, 0, 0, false, false, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
 
   if pinned then -- the limits are those of the arguments again
-    l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Grain, l_PerGrain, l_Scale = unpack('<ddddddddddd', bytes)
+    l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Grain, l_PerGrain, l_Parts_0, l_Parts_1, l_Parts_2, l_Parts_3, l_Scale = unpack('<ddddddddddddddd', bytes)
 l_Windows = {}
 for i = 0, l_Windows_n - 1 do
-  local w_Size, w_Rate, w_Interval = unpack('<ddd', bytes, i * 24 + 88 + 1)
-  l_Windows[i] = {Size = w_Size, Rate = w_Rate, Interval = w_Interval}
+  local w_Size, w_Rate, w_Interval, w_Unit = unpack('<dddd', bytes, i * 32 + 120 + 1)
+  l_Windows[i] = {Size = w_Size, Rate = w_Rate, Interval = w_Interval, Unit = w_Unit}
 end
     for i = 0, shared_n - 1 do
       local x, bytes = shared[i], shared[i].bytes
-      local l_Windows, l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Grain, l_PerGrain, l_Scale
-      l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Grain, l_PerGrain, l_Scale = unpack('<ddddddddddd', bytes)
+      local l_Windows, l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Grain, l_PerGrain, l_Parts_0, l_Parts_1, l_Parts_2, l_Parts_3, l_Scale
+      l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Grain, l_PerGrain, l_Parts_0, l_Parts_1, l_Parts_2, l_Parts_3, l_Scale = unpack('<ddddddddddddddd', bytes)
 l_Windows = {}
 for i = 0, l_Windows_n - 1 do
-  local w_Size, w_Rate, w_Interval = unpack('<ddd', bytes, i * 24 + 88 + 1)
-  l_Windows[i] = {Size = w_Size, Rate = w_Rate, Interval = w_Interval}
+  local w_Size, w_Rate, w_Interval, w_Unit = unpack('<dddd', bytes, i * 32 + 120 + 1)
+  l_Windows[i] = {Size = w_Size, Rate = w_Rate, Interval = w_Interval, Unit = w_Unit}
 end
-      x.Limits_Windows, x.Limits_Windows_n, x.Limits_Tokens, x.Limits_Guess, x.Limits_Lease, x.Limits_MaxLease, x.Limits_FirstCome, x.Limits_Start, x.Limits_Fill, x.Limits_Grain, x.Limits_PerGrain, x.Limits_Scale = l_Windows, l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Grain, l_PerGrain, l_Scale
+      x.Limits_Windows, x.Limits_Windows_n, x.Limits_Tokens, x.Limits_Guess, x.Limits_Lease, x.Limits_MaxLease, x.Limits_FirstCome, x.Limits_Start, x.Limits_Fill, x.Limits_Grain, x.Limits_PerGrain, x.Limits_Parts_0, x.Limits_Parts_1, x.Limits_Parts_2, x.Limits_Parts_3, x.Limits_Scale = l_Windows, l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Grain, l_PerGrain, l_Parts_0, l_Parts_1, l_Parts_2, l_Parts_3, l_Scale
     end
   end
   if op_Kind == 10 or op_Kind == 11 then
     if op_Kind == 10 then
-      op_Pin_Window_Size, op_Pin_Window_Rate, op_Pin_Window_Interval, op_Pin_Tokens, op_Pin_Raise = unpack('<ddddd', op, 112 + 1)
+      op_Pin_Window_Size, op_Pin_Window_Rate, op_Pin_Window_Interval, op_Pin_Window_Unit, op_Pin_Tokens, op_Pin_Raise = unpack('<dddddd', op, 184 + 1)
     end
     local t = now > s_Now and now or s_Now
     a_Found = s_Pins_n > 0 and s_Pins[0].End > t
@@ -593,7 +593,7 @@ end
           local place2 = s_Pins[0].Line
           if place2 > 0 then
             while place2 < s_Lines_n do
-              s_Lines[place2 - 1].Window_Size, s_Lines[place2 - 1].Window_Rate, s_Lines[place2 - 1].Window_Interval, s_Lines[place2 - 1].Left, s_Lines[place2 - 1].Promised, s_Lines[place2 - 1].Spare, s_Lines[place2 - 1].Taken, s_Lines[place2 - 1].Fresh, s_Lines[place2 - 1].FreshFrom, s_Lines[place2 - 1].Stale, s_Lines[place2 - 1].StaleFrom = s_Lines[place2].Window_Size, s_Lines[place2].Window_Rate, s_Lines[place2].Window_Interval, s_Lines[place2].Left, s_Lines[place2].Promised, s_Lines[place2].Spare, s_Lines[place2].Taken, s_Lines[place2].Fresh, s_Lines[place2].FreshFrom, s_Lines[place2].Stale, s_Lines[place2].StaleFrom
+              s_Lines[place2 - 1].Window_Size, s_Lines[place2 - 1].Window_Rate, s_Lines[place2 - 1].Window_Interval, s_Lines[place2 - 1].Window_Unit, s_Lines[place2 - 1].Left, s_Lines[place2 - 1].Promised, s_Lines[place2 - 1].Spare, s_Lines[place2 - 1].Taken, s_Lines[place2 - 1].Fresh, s_Lines[place2 - 1].FreshFrom, s_Lines[place2 - 1].Stale, s_Lines[place2 - 1].StaleFrom, s_Lines[place2 - 1].Saved = s_Lines[place2].Window_Size, s_Lines[place2].Window_Rate, s_Lines[place2].Window_Interval, s_Lines[place2].Window_Unit, s_Lines[place2].Left, s_Lines[place2].Promised, s_Lines[place2].Spare, s_Lines[place2].Taken, s_Lines[place2].Fresh, s_Lines[place2].FreshFrom, s_Lines[place2].Stale, s_Lines[place2].StaleFrom, s_Lines[place2].Saved
               place2 = place2 + 1
             end
             s_Lines_n = s_Lines_n - 1
@@ -607,7 +607,7 @@ end
       if op_For > 0 then
         end2 = t + op_For
       end
-      s_Pins[s_Pins_n] = {Limit_Window_Size = op_Pin_Window_Size, Limit_Window_Rate = op_Pin_Window_Rate, Limit_Window_Interval = op_Pin_Window_Interval, Limit_Tokens = op_Pin_Tokens, Limit_Raise = op_Pin_Raise, End = end2, Line = 0, Window_Size = 0, Window_Rate = 0, Window_Interval = 0, Tokens = 0}
+      s_Pins[s_Pins_n] = {Limit_Window_Size = op_Pin_Window_Size, Limit_Window_Rate = op_Pin_Window_Rate, Limit_Window_Interval = op_Pin_Window_Interval, Limit_Window_Unit = op_Pin_Window_Unit, Limit_Tokens = op_Pin_Tokens, Limit_Raise = op_Pin_Raise, End = end2, Line = 0, Window_Size = 0, Window_Rate = 0, Window_Interval = 0, Window_Unit = 0, Tokens = 0}
       s_Pins_n = s_Pins_n + 1
     end
   end
@@ -631,20 +631,20 @@ end
     do
       if s_Pins_n > 0 and s_Pins[0].End > t then
         local p = s_Pins[0]
-        p.Tokens, p.Window_Size, p.Window_Rate, p.Window_Interval = l_Tokens, 0, 0, 0
+        p.Tokens, p.Window_Size, p.Window_Rate, p.Window_Interval, p.Window_Unit = l_Tokens, 0, 0, 0, 0
         if p.Limit_Tokens > 0 and (p.Limit_Raise == 1 or p.Limit_Tokens < l_Tokens) then
           l_Tokens = p.Limit_Tokens
         end
         if p.Limit_Window_Size > 0 then
           for i2 = 0, l_Windows_n - 1 do
             local w2 = l_Windows[i2]
-            local w2_Size, w2_Rate, w2_Interval = w2.Size, w2.Rate, w2.Interval
-            if p.Limit_Raise == 1 and w2_Interval == p.Limit_Window_Interval and p.Window_Size == 0 then
-              p.Window_Size, p.Window_Rate, p.Window_Interval = w2_Size, w2_Rate, w2_Interval
-              l_Windows[i2].Size, l_Windows[i2].Rate, l_Windows[i2].Interval = w2_Size > p.Limit_Window_Size and w2_Size or p.Limit_Window_Size, w2_Rate > p.Limit_Window_Rate and w2_Rate or p.Limit_Window_Rate, w2_Interval
+            local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
+            if p.Limit_Raise == 1 and w2_Interval == p.Limit_Window_Interval and w2_Unit == p.Limit_Window_Unit and p.Window_Size == 0 then
+              p.Window_Size, p.Window_Rate, p.Window_Interval, p.Window_Unit = w2_Size, w2_Rate, w2_Interval, w2_Unit
+              l_Windows[i2].Size, l_Windows[i2].Rate, l_Windows[i2].Interval, l_Windows[i2].Unit = w2_Size > p.Limit_Window_Size and w2_Size or p.Limit_Window_Size, w2_Rate > p.Limit_Window_Rate and w2_Rate or p.Limit_Window_Rate, w2_Interval, w2_Unit
             end
           end
-          l_Windows[l_Windows_n] = {Size = p.Limit_Window_Size, Rate = p.Limit_Window_Rate, Interval = p.Limit_Window_Interval}
+          l_Windows[l_Windows_n] = {Size = p.Limit_Window_Size, Rate = p.Limit_Window_Rate, Interval = p.Limit_Window_Interval, Unit = p.Limit_Window_Unit}
           l_Windows_n = l_Windows_n + 1
         end
         do
@@ -652,24 +652,158 @@ end
           local max2 = first2
           local x2 = (1000 - 1000 % first2) / first2 * first2
           if x2 > max2 then max2 = x2 end
-          l_Fill, l_Grain, l_PerGrain = 0, max2, 1099511627776
+          l_Fill, l_Grain = 0, max2
           for i2 = 0, l_Windows_n - 1 do
             local w2 = l_Windows[i2]
-            local w2_Size, w2_Rate, w2_Interval = w2.Size, w2.Rate, w2.Interval
+            local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
             local x3 = w2_Size - 1
             local min2 = (x3 - x3 % w2_Rate) / w2_Rate + 2
             local x4 = (1125899906842624 - 1125899906842624 % w2_Interval) / w2_Interval
             if x4 < min2 then min2 = x4 end
             local x5 = min2 * w2_Interval
             if x5 > l_Fill then l_Fill = x5 end
-            do
-              local n2 = (l_Grain - l_Grain % w2_Interval) / w2_Interval
-              if n2 > 0 then
-                local x6 = w2_Rate * (n2 < 1000 and n2 or 1000)
-                if x6 < l_PerGrain then l_PerGrain = x6 end
+          end
+          local brings = 0
+          do
+            local brings2 = 0
+            for i2 = 0, l_Windows_n - 1 do
+              local w2 = l_Windows[i2]
+              local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
+              do
+                local n2 = (l_Grain - l_Grain % w2_Interval) / w2_Interval
+                if n2 > 0 and w2_Unit == 0 then
+                  local min2 = w2_Rate * (n2 < 1000 and n2 or 1000)
+                  if 1099511627776 < min2 then min2 = 1099511627776 end
+                  local most2 = min2
+                  if brings2 == 0 or most2 < brings2 then
+                    brings2 = most2
+                  end
+                end
               end
             end
+            brings = brings2
           end
+          local n0 = brings
+          local brings2 = 0
+          do
+            local brings3 = 0
+            for i2 = 0, l_Windows_n - 1 do
+              local w2 = l_Windows[i2]
+              local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
+              do
+                local n2 = (l_Grain - l_Grain % w2_Interval) / w2_Interval
+                if n2 > 0 and w2_Unit == 1 then
+                  local min2 = w2_Rate * (n2 < 1000 and n2 or 1000)
+                  if 1099511627776 < min2 then min2 = 1099511627776 end
+                  local most2 = min2
+                  if brings3 == 0 or most2 < brings3 then
+                    brings3 = most2
+                  end
+                end
+              end
+            end
+            brings2 = brings3
+          end
+          local n1 = brings2
+          local brings3 = 0
+          do
+            local brings4 = 0
+            for i2 = 0, l_Windows_n - 1 do
+              local w2 = l_Windows[i2]
+              local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
+              do
+                local n2 = (l_Grain - l_Grain % w2_Interval) / w2_Interval
+                if n2 > 0 and w2_Unit == 2 then
+                  local min2 = w2_Rate * (n2 < 1000 and n2 or 1000)
+                  if 1099511627776 < min2 then min2 = 1099511627776 end
+                  local most2 = min2
+                  if brings4 == 0 or most2 < brings4 then
+                    brings4 = most2
+                  end
+                end
+              end
+            end
+            brings3 = brings4
+          end
+          local n2 = brings3
+          local brings4 = 0
+          do
+            local brings5 = 0
+            for i2 = 0, l_Windows_n - 1 do
+              local w2 = l_Windows[i2]
+              local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
+              do
+                local n3 = (l_Grain - l_Grain % w2_Interval) / w2_Interval
+                if n3 > 0 and w2_Unit == 3 then
+                  local min2 = w2_Rate * (n3 < 1000 and n3 or 1000)
+                  if 1099511627776 < min2 then min2 = 1099511627776 end
+                  local most2 = min2
+                  if brings5 == 0 or most2 < brings5 then
+                    brings5 = most2
+                  end
+                end
+              end
+            end
+            brings4 = brings5
+          end
+          local n3 = brings4
+          local max3 = n0
+          if n1 > max3 then max3 = n1 end
+          if n2 > max3 then max3 = n2 end
+          if n3 > max3 then max3 = n3 end
+          l_PerGrain = max3
+          local least = 1
+          if (n0 < 1 and n0 or 1) + (n1 < 1 and n1 or 1) + (n2 < 1 and n2 or 1) + (n3 < 1 and n3 or 1) > 1 then
+            least = 2
+            local min2 = l_PerGrain * 1000
+            if 1099511627776 < min2 then min2 = 1099511627776 end
+            l_PerGrain = min2
+          end
+          local each2 = 0
+          do
+            if n0 == 0 then
+              each2 = 0
+            else
+              local x3 = l_PerGrain + n0 - 1
+              local max4 = (x3 - x3 % n0) / n0
+              if least > max4 then max4 = least end
+              each2 = max4
+            end
+          end
+          local each3 = 0
+          do
+            if n1 == 0 then
+              each3 = 0
+            else
+              local x3 = l_PerGrain + n1 - 1
+              local max4 = (x3 - x3 % n1) / n1
+              if least > max4 then max4 = least end
+              each3 = max4
+            end
+          end
+          local each4 = 0
+          do
+            if n2 == 0 then
+              each4 = 0
+            else
+              local x3 = l_PerGrain + n2 - 1
+              local max4 = (x3 - x3 % n2) / n2
+              if least > max4 then max4 = least end
+              each4 = max4
+            end
+          end
+          local each5 = 0
+          do
+            if n3 == 0 then
+              each5 = 0
+            else
+              local x3 = l_PerGrain + n3 - 1
+              local max4 = (x3 - x3 % n3) / n3
+              if least > max4 then max4 = least end
+              each5 = max4
+            end
+          end
+          l_Parts_0, l_Parts_1, l_Parts_2, l_Parts_3 = each2, each3, each4, each5
           l_Scale = (l_PerGrain - l_PerGrain % 1048576) / 1048576 + 1
         end
       end
@@ -679,20 +813,20 @@ end
       do
         if x2.State_Pins_n > 0 and x2.State_Pins[0].End > t then
           local p = x2.State_Pins[0]
-          p.Tokens, p.Window_Size, p.Window_Rate, p.Window_Interval = x2.Limits_Tokens, 0, 0, 0
+          p.Tokens, p.Window_Size, p.Window_Rate, p.Window_Interval, p.Window_Unit = x2.Limits_Tokens, 0, 0, 0, 0
           if p.Limit_Tokens > 0 and (p.Limit_Raise == 1 or p.Limit_Tokens < x2.Limits_Tokens) then
             x2.Limits_Tokens = p.Limit_Tokens
           end
           if p.Limit_Window_Size > 0 then
             for i3 = 0, x2.Limits_Windows_n - 1 do
               local w2 = x2.Limits_Windows[i3]
-              local w2_Size, w2_Rate, w2_Interval = w2.Size, w2.Rate, w2.Interval
-              if p.Limit_Raise == 1 and w2_Interval == p.Limit_Window_Interval and p.Window_Size == 0 then
-                p.Window_Size, p.Window_Rate, p.Window_Interval = w2_Size, w2_Rate, w2_Interval
-                x2.Limits_Windows[i3].Size, x2.Limits_Windows[i3].Rate, x2.Limits_Windows[i3].Interval = w2_Size > p.Limit_Window_Size and w2_Size or p.Limit_Window_Size, w2_Rate > p.Limit_Window_Rate and w2_Rate or p.Limit_Window_Rate, w2_Interval
+              local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
+              if p.Limit_Raise == 1 and w2_Interval == p.Limit_Window_Interval and w2_Unit == p.Limit_Window_Unit and p.Window_Size == 0 then
+                p.Window_Size, p.Window_Rate, p.Window_Interval, p.Window_Unit = w2_Size, w2_Rate, w2_Interval, w2_Unit
+                x2.Limits_Windows[i3].Size, x2.Limits_Windows[i3].Rate, x2.Limits_Windows[i3].Interval, x2.Limits_Windows[i3].Unit = w2_Size > p.Limit_Window_Size and w2_Size or p.Limit_Window_Size, w2_Rate > p.Limit_Window_Rate and w2_Rate or p.Limit_Window_Rate, w2_Interval, w2_Unit
               end
             end
-            x2.Limits_Windows[x2.Limits_Windows_n] = {Size = p.Limit_Window_Size, Rate = p.Limit_Window_Rate, Interval = p.Limit_Window_Interval}
+            x2.Limits_Windows[x2.Limits_Windows_n] = {Size = p.Limit_Window_Size, Rate = p.Limit_Window_Rate, Interval = p.Limit_Window_Interval, Unit = p.Limit_Window_Unit}
             x2.Limits_Windows_n = x2.Limits_Windows_n + 1
           end
           do
@@ -700,25 +834,162 @@ end
             local max2 = first2
             local x3 = (1000 - 1000 % first2) / first2 * first2
             if x3 > max2 then max2 = x3 end
-            x2.Limits_Fill, x2.Limits_Grain, x2.Limits_PerGrain = 0, max2, 1099511627776
+            x2.Limits_Fill, x2.Limits_Grain = 0, max2
             for i3 = 0, x2.Limits_Windows_n - 1 do
               local w2 = x2.Limits_Windows[i3]
-              local w2_Size, w2_Rate, w2_Interval = w2.Size, w2.Rate, w2.Interval
+              local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
               local x4 = w2_Size - 1
               local min2 = (x4 - x4 % w2_Rate) / w2_Rate + 2
               local x5 = (1125899906842624 - 1125899906842624 % w2_Interval) / w2_Interval
               if x5 < min2 then min2 = x5 end
               local x6 = min2 * w2_Interval
               if x6 > x2.Limits_Fill then x2.Limits_Fill = x6 end
-              do
-                local x7 = x2.Limits_Grain
-                local n2 = (x7 - x7 % w2_Interval) / w2_Interval
-                if n2 > 0 then
-                  local x8 = w2_Rate * (n2 < 1000 and n2 or 1000)
-                  if x8 < x2.Limits_PerGrain then x2.Limits_PerGrain = x8 end
+            end
+            local brings = 0
+            do
+              local brings2 = 0
+              for i3 = 0, x2.Limits_Windows_n - 1 do
+                local w2 = x2.Limits_Windows[i3]
+                local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
+                do
+                  local x4 = x2.Limits_Grain
+                  local n2 = (x4 - x4 % w2_Interval) / w2_Interval
+                  if n2 > 0 and w2_Unit == 0 then
+                    local min2 = w2_Rate * (n2 < 1000 and n2 or 1000)
+                    if 1099511627776 < min2 then min2 = 1099511627776 end
+                    local most2 = min2
+                    if brings2 == 0 or most2 < brings2 then
+                      brings2 = most2
+                    end
+                  end
                 end
               end
+              brings = brings2
             end
+            local n0 = brings
+            local brings2 = 0
+            do
+              local brings3 = 0
+              for i3 = 0, x2.Limits_Windows_n - 1 do
+                local w2 = x2.Limits_Windows[i3]
+                local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
+                do
+                  local x4 = x2.Limits_Grain
+                  local n2 = (x4 - x4 % w2_Interval) / w2_Interval
+                  if n2 > 0 and w2_Unit == 1 then
+                    local min2 = w2_Rate * (n2 < 1000 and n2 or 1000)
+                    if 1099511627776 < min2 then min2 = 1099511627776 end
+                    local most2 = min2
+                    if brings3 == 0 or most2 < brings3 then
+                      brings3 = most2
+                    end
+                  end
+                end
+              end
+              brings2 = brings3
+            end
+            local n1 = brings2
+            local brings3 = 0
+            do
+              local brings4 = 0
+              for i3 = 0, x2.Limits_Windows_n - 1 do
+                local w2 = x2.Limits_Windows[i3]
+                local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
+                do
+                  local x4 = x2.Limits_Grain
+                  local n2 = (x4 - x4 % w2_Interval) / w2_Interval
+                  if n2 > 0 and w2_Unit == 2 then
+                    local min2 = w2_Rate * (n2 < 1000 and n2 or 1000)
+                    if 1099511627776 < min2 then min2 = 1099511627776 end
+                    local most2 = min2
+                    if brings4 == 0 or most2 < brings4 then
+                      brings4 = most2
+                    end
+                  end
+                end
+              end
+              brings3 = brings4
+            end
+            local n2 = brings3
+            local brings4 = 0
+            do
+              local brings5 = 0
+              for i3 = 0, x2.Limits_Windows_n - 1 do
+                local w2 = x2.Limits_Windows[i3]
+                local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
+                do
+                  local x4 = x2.Limits_Grain
+                  local n3 = (x4 - x4 % w2_Interval) / w2_Interval
+                  if n3 > 0 and w2_Unit == 3 then
+                    local min2 = w2_Rate * (n3 < 1000 and n3 or 1000)
+                    if 1099511627776 < min2 then min2 = 1099511627776 end
+                    local most2 = min2
+                    if brings5 == 0 or most2 < brings5 then
+                      brings5 = most2
+                    end
+                  end
+                end
+              end
+              brings4 = brings5
+            end
+            local n3 = brings4
+            local max3 = n0
+            if n1 > max3 then max3 = n1 end
+            if n2 > max3 then max3 = n2 end
+            if n3 > max3 then max3 = n3 end
+            x2.Limits_PerGrain = max3
+            local least = 1
+            if (n0 < 1 and n0 or 1) + (n1 < 1 and n1 or 1) + (n2 < 1 and n2 or 1) + (n3 < 1 and n3 or 1) > 1 then
+              least = 2
+              local min2 = x2.Limits_PerGrain * 1000
+              if 1099511627776 < min2 then min2 = 1099511627776 end
+              x2.Limits_PerGrain = min2
+            end
+            local each2 = 0
+            do
+              if n0 == 0 then
+                each2 = 0
+              else
+                local x4 = x2.Limits_PerGrain + n0 - 1
+                local max4 = (x4 - x4 % n0) / n0
+                if least > max4 then max4 = least end
+                each2 = max4
+              end
+            end
+            local each3 = 0
+            do
+              if n1 == 0 then
+                each3 = 0
+              else
+                local x4 = x2.Limits_PerGrain + n1 - 1
+                local max4 = (x4 - x4 % n1) / n1
+                if least > max4 then max4 = least end
+                each3 = max4
+              end
+            end
+            local each4 = 0
+            do
+              if n2 == 0 then
+                each4 = 0
+              else
+                local x4 = x2.Limits_PerGrain + n2 - 1
+                local max4 = (x4 - x4 % n2) / n2
+                if least > max4 then max4 = least end
+                each4 = max4
+              end
+            end
+            local each5 = 0
+            do
+              if n3 == 0 then
+                each5 = 0
+              else
+                local x4 = x2.Limits_PerGrain + n3 - 1
+                local max4 = (x4 - x4 % n3) / n3
+                if least > max4 then max4 = least end
+                each5 = max4
+              end
+            end
+            x2.Limits_Parts_0, x2.Limits_Parts_1, x2.Limits_Parts_2, x2.Limits_Parts_3 = each2, each3, each4, each5
             local x4 = x2.Limits_PerGrain
             x2.Limits_Scale = (x4 - x4 % 1048576) / 1048576 + 1
           end
@@ -732,11 +1003,11 @@ end
   if op_Kind == 3 or op_Kind == 4 then
     local any = false
     do
-      a_Found = Release(op_Lease_ID, op_Lease_Begin, op_Lease_End, op_Lease_Cost, now > s_Now and now or s_Now)
+      a_Found = Release(op_Lease_ID, op_Lease_Begin, op_Lease_End, op_Lease_Cost_0, op_Lease_Cost_1, op_Lease_Cost_2, op_Lease_Cost_3, now > s_Now and now or s_Now)
       any = a_Found
       for i2 = 0, shared_n - 1 do
         local x2 = shared[i2]
-        x2.held = x2.Leases.Release(op_Lease_ID, op_Lease_Begin, op_Lease_End, op_Lease_Cost, now > x2.State_Now and now or x2.State_Now)
+        x2.held = x2.Leases.Release(op_Lease_ID, op_Lease_Begin, op_Lease_End, op_Lease_Cost_0, op_Lease_Cost_1, op_Lease_Cost_2, op_Lease_Cost_3, now > x2.State_Now and now or x2.State_Now)
         any = any or x2.held
       end
       local is2 = any
@@ -779,7 +1050,7 @@ end
                 local place2 = s_Pins[0].Line
                 if place2 > 0 then
                   while place2 < s_Lines_n do
-                    s_Lines[place2 - 1].Window_Size, s_Lines[place2 - 1].Window_Rate, s_Lines[place2 - 1].Window_Interval, s_Lines[place2 - 1].Left, s_Lines[place2 - 1].Promised, s_Lines[place2 - 1].Spare, s_Lines[place2 - 1].Taken, s_Lines[place2 - 1].Fresh, s_Lines[place2 - 1].FreshFrom, s_Lines[place2 - 1].Stale, s_Lines[place2 - 1].StaleFrom = s_Lines[place2].Window_Size, s_Lines[place2].Window_Rate, s_Lines[place2].Window_Interval, s_Lines[place2].Left, s_Lines[place2].Promised, s_Lines[place2].Spare, s_Lines[place2].Taken, s_Lines[place2].Fresh, s_Lines[place2].FreshFrom, s_Lines[place2].Stale, s_Lines[place2].StaleFrom
+                    s_Lines[place2 - 1].Window_Size, s_Lines[place2 - 1].Window_Rate, s_Lines[place2 - 1].Window_Interval, s_Lines[place2 - 1].Window_Unit, s_Lines[place2 - 1].Left, s_Lines[place2 - 1].Promised, s_Lines[place2 - 1].Spare, s_Lines[place2 - 1].Taken, s_Lines[place2 - 1].Fresh, s_Lines[place2 - 1].FreshFrom, s_Lines[place2 - 1].Stale, s_Lines[place2 - 1].StaleFrom, s_Lines[place2 - 1].Saved = s_Lines[place2].Window_Size, s_Lines[place2].Window_Rate, s_Lines[place2].Window_Interval, s_Lines[place2].Window_Unit, s_Lines[place2].Left, s_Lines[place2].Promised, s_Lines[place2].Spare, s_Lines[place2].Taken, s_Lines[place2].Fresh, s_Lines[place2].FreshFrom, s_Lines[place2].Stale, s_Lines[place2].StaleFrom, s_Lines[place2].Saved
                     place2 = place2 + 1
                   end
                   s_Lines_n = s_Lines_n - 1
@@ -807,7 +1078,7 @@ end
           for i2 = 0, s_Lines_n - 1 do
             local line2 = s_Lines[i2]
             if i2 < l_Windows_n then
-              changed3 = changed3 or line2.Window_Size ~= l_Windows[i2].Size or line2.Window_Rate ~= l_Windows[i2].Rate or line2.Window_Interval ~= l_Windows[i2].Interval
+              changed3 = changed3 or line2.Window_Size ~= l_Windows[i2].Size or line2.Window_Rate ~= l_Windows[i2].Rate or line2.Window_Interval ~= l_Windows[i2].Interval or line2.Window_Unit ~= l_Windows[i2].Unit
             else
               changed3 = changed3 or line2.Window_Size ~= 0
             end
@@ -842,7 +1113,7 @@ end
                 local owed = -(s_Lines[i2].Left < s_Lines[i2].Promised and s_Lines[i2].Left or s_Lines[i2].Promised)
                 if owed > 0 and i2 < l_Windows_n then
                   local w2 = l_Windows[i2]
-                  local w2_Size, w2_Rate, w2_Interval = w2.Size, w2.Rate, w2.Interval
+                  local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
                   local min2 = (owed - owed % w2_Rate) / w2_Rate + 1
                   local x3 = (8796093022208 - 8796093022208 % w2_Interval) / w2_Interval
                   if x3 < min2 then min2 = x3 end
@@ -864,7 +1135,7 @@ end
           is2 = now3 >= Until2
         end
         if is2 and Out(now3) == 0 then
-          s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Ended, s_Saved, s_Lines, s_Lines_n, s_Pins, s_Pins_n, s_Flows, s_Flows_n, s_Calendars, s_Calendars_n = 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {}, 0, {}, 0, {}, 0, {}, 0
+          s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Ended, s_Lines, s_Lines_n, s_Pins, s_Pins_n, s_Flows, s_Flows_n, s_Calendars, s_Calendars_n = 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {}, 0, {}, 0, {}, 0, {}, 0
           changed3 = true
         end
         if changed3 then
@@ -883,18 +1154,18 @@ end
             if not known then
               from2 = l_Start
             end
-            local pinned2_Window_Size, pinned2_Window_Rate, pinned2_Window_Interval, pinned2_Left, pinned2_Promised, pinned2_Spare, pinned2_Taken, pinned2_Fresh, pinned2_FreshFrom, pinned2_Stale, pinned2_StaleFrom = 0, 0, 0, 0, 0, 0, 0, 0, s_LastID, 0, s_LastID
+            local pinned2_Window_Size, pinned2_Window_Rate, pinned2_Window_Interval, pinned2_Window_Unit, pinned2_Left, pinned2_Promised, pinned2_Spare, pinned2_Taken, pinned2_Fresh, pinned2_FreshFrom, pinned2_Stale, pinned2_StaleFrom, pinned2_Saved = 0, 0, 0, 0, 0, 0, 0, 0, 0, s_LastID, 0, s_LastID, 0
             if own3 < l_Windows_n then
-              pinned2_Window_Size, pinned2_Window_Rate, pinned2_Window_Interval = l_Windows[own3].Size, l_Windows[own3].Rate, l_Windows[own3].Interval
+              pinned2_Window_Size, pinned2_Window_Rate, pinned2_Window_Interval, pinned2_Window_Unit = l_Windows[own3].Size, l_Windows[own3].Rate, l_Windows[own3].Interval, l_Windows[own3].Unit
               pinned2_Left = pinned2_Window_Size
               do
                 local p = s_Pins[0]
                 if p.Line > 0 then
-                  pinned2_Window_Size, pinned2_Window_Rate, pinned2_Window_Interval, pinned2_Left, pinned2_Promised, pinned2_Spare, pinned2_Taken, pinned2_Fresh, pinned2_FreshFrom, pinned2_Stale, pinned2_StaleFrom = s_Lines[p.Line - 1].Window_Size, s_Lines[p.Line - 1].Window_Rate, s_Lines[p.Line - 1].Window_Interval, s_Lines[p.Line - 1].Left, s_Lines[p.Line - 1].Promised, s_Lines[p.Line - 1].Spare, s_Lines[p.Line - 1].Taken, s_Lines[p.Line - 1].Fresh, s_Lines[p.Line - 1].FreshFrom, s_Lines[p.Line - 1].Stale, s_Lines[p.Line - 1].StaleFrom
+                  pinned2_Window_Size, pinned2_Window_Rate, pinned2_Window_Interval, pinned2_Window_Unit, pinned2_Left, pinned2_Promised, pinned2_Spare, pinned2_Taken, pinned2_Fresh, pinned2_FreshFrom, pinned2_Stale, pinned2_StaleFrom, pinned2_Saved = s_Lines[p.Line - 1].Window_Size, s_Lines[p.Line - 1].Window_Rate, s_Lines[p.Line - 1].Window_Interval, s_Lines[p.Line - 1].Window_Unit, s_Lines[p.Line - 1].Left, s_Lines[p.Line - 1].Promised, s_Lines[p.Line - 1].Spare, s_Lines[p.Line - 1].Taken, s_Lines[p.Line - 1].Fresh, s_Lines[p.Line - 1].FreshFrom, s_Lines[p.Line - 1].Stale, s_Lines[p.Line - 1].StaleFrom, s_Lines[p.Line - 1].Saved
                   local gain = 0
                   do
                     local w2 = l_Windows[own3]
-                    local w2_Size, w2_Rate, w2_Interval = w2.Size, w2.Rate, w2.Interval
+                    local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
                     if now3 <= s_Now then
                       gain = pinned2_Left
                     else
@@ -927,7 +1198,7 @@ end
                     local place2 = p.Line
                     if place2 > 0 then
                       while place2 < s_Lines_n do
-                        s_Lines[place2 - 1].Window_Size, s_Lines[place2 - 1].Window_Rate, s_Lines[place2 - 1].Window_Interval, s_Lines[place2 - 1].Left, s_Lines[place2 - 1].Promised, s_Lines[place2 - 1].Spare, s_Lines[place2 - 1].Taken, s_Lines[place2 - 1].Fresh, s_Lines[place2 - 1].FreshFrom, s_Lines[place2 - 1].Stale, s_Lines[place2 - 1].StaleFrom = s_Lines[place2].Window_Size, s_Lines[place2].Window_Rate, s_Lines[place2].Window_Interval, s_Lines[place2].Left, s_Lines[place2].Promised, s_Lines[place2].Spare, s_Lines[place2].Taken, s_Lines[place2].Fresh, s_Lines[place2].FreshFrom, s_Lines[place2].Stale, s_Lines[place2].StaleFrom
+                        s_Lines[place2 - 1].Window_Size, s_Lines[place2 - 1].Window_Rate, s_Lines[place2 - 1].Window_Interval, s_Lines[place2 - 1].Window_Unit, s_Lines[place2 - 1].Left, s_Lines[place2 - 1].Promised, s_Lines[place2 - 1].Spare, s_Lines[place2 - 1].Taken, s_Lines[place2 - 1].Fresh, s_Lines[place2 - 1].FreshFrom, s_Lines[place2 - 1].Stale, s_Lines[place2 - 1].StaleFrom, s_Lines[place2 - 1].Saved = s_Lines[place2].Window_Size, s_Lines[place2].Window_Rate, s_Lines[place2].Window_Interval, s_Lines[place2].Window_Unit, s_Lines[place2].Left, s_Lines[place2].Promised, s_Lines[place2].Spare, s_Lines[place2].Taken, s_Lines[place2].Fresh, s_Lines[place2].FreshFrom, s_Lines[place2].Stale, s_Lines[place2].StaleFrom, s_Lines[place2].Saved
                         place2 = place2 + 1
                       end
                       s_Lines_n = s_Lines_n - 1
@@ -974,14 +1245,14 @@ end
                     end
                   end
                   line2.Left = gain
-                  line2.Window_Size, line2.Window_Rate, line2.Window_Interval, line2.Spare, line2.Taken, line2.Promised = 0, 0, 0, 0, now3, line2.Left
+                  line2.Window_Size, line2.Window_Rate, line2.Window_Interval, line2.Window_Unit, line2.Spare, line2.Taken, line2.Promised = 0, 0, 0, line2.Window_Unit, 0, now3, line2.Left
                 end
               else
                 do
                   local w2 = l_Windows[i2]
-                  local w2_Size, w2_Rate, w2_Interval = w2.Size, w2.Rate, w2.Interval
-                  if w2_Interval == line2.Window_Interval then
-                    local least_Size, least_Rate, least_Interval = w2_Size < line2.Window_Size and w2_Size or line2.Window_Size, w2_Rate < line2.Window_Rate and w2_Rate or line2.Window_Rate, w2_Interval
+                  local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
+                  if w2_Interval == line2.Window_Interval and w2_Unit == line2.Window_Unit then
+                    local least_Size, least_Rate, least_Interval, least_Unit = w2_Size < line2.Window_Size and w2_Size or line2.Window_Size, w2_Rate < line2.Window_Rate and w2_Rate or line2.Window_Rate, w2_Interval, 0
                     local since = 0
                     do
                       if w2_Size > w2_Rate then
@@ -1042,21 +1313,21 @@ end
             end
             for i2 = 0, l_Windows_n - 1 do
               local w2 = l_Windows[i2]
-              local w2_Size, w2_Rate, w2_Interval = w2.Size, w2.Rate, w2.Interval
+              local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
               if i2 == own3 then
                 do
                   local at2 = s_Lines_n
-                  s_Lines[s_Lines_n] = {Window_Size = pinned2_Window_Size, Window_Rate = pinned2_Window_Rate, Window_Interval = pinned2_Window_Interval, Left = pinned2_Left, Promised = pinned2_Promised, Spare = pinned2_Spare, Taken = pinned2_Taken, Fresh = pinned2_Fresh, FreshFrom = pinned2_FreshFrom, Stale = pinned2_Stale, StaleFrom = pinned2_StaleFrom}
+                  s_Lines[s_Lines_n] = {Window_Size = pinned2_Window_Size, Window_Rate = pinned2_Window_Rate, Window_Interval = pinned2_Window_Interval, Window_Unit = pinned2_Window_Unit, Left = pinned2_Left, Promised = pinned2_Promised, Spare = pinned2_Spare, Taken = pinned2_Taken, Fresh = pinned2_Fresh, FreshFrom = pinned2_FreshFrom, Stale = pinned2_Stale, StaleFrom = pinned2_StaleFrom, Saved = pinned2_Saved}
                   s_Lines_n = s_Lines_n + 1
                   while at2 > own3 do
-                    s_Lines[at2].Window_Size, s_Lines[at2].Window_Rate, s_Lines[at2].Window_Interval, s_Lines[at2].Left, s_Lines[at2].Promised, s_Lines[at2].Spare, s_Lines[at2].Taken, s_Lines[at2].Fresh, s_Lines[at2].FreshFrom, s_Lines[at2].Stale, s_Lines[at2].StaleFrom = s_Lines[at2 - 1].Window_Size, s_Lines[at2 - 1].Window_Rate, s_Lines[at2 - 1].Window_Interval, s_Lines[at2 - 1].Left, s_Lines[at2 - 1].Promised, s_Lines[at2 - 1].Spare, s_Lines[at2 - 1].Taken, s_Lines[at2 - 1].Fresh, s_Lines[at2 - 1].FreshFrom, s_Lines[at2 - 1].Stale, s_Lines[at2 - 1].StaleFrom
+                    s_Lines[at2].Window_Size, s_Lines[at2].Window_Rate, s_Lines[at2].Window_Interval, s_Lines[at2].Window_Unit, s_Lines[at2].Left, s_Lines[at2].Promised, s_Lines[at2].Spare, s_Lines[at2].Taken, s_Lines[at2].Fresh, s_Lines[at2].FreshFrom, s_Lines[at2].Stale, s_Lines[at2].StaleFrom, s_Lines[at2].Saved = s_Lines[at2 - 1].Window_Size, s_Lines[at2 - 1].Window_Rate, s_Lines[at2 - 1].Window_Interval, s_Lines[at2 - 1].Window_Unit, s_Lines[at2 - 1].Left, s_Lines[at2 - 1].Promised, s_Lines[at2 - 1].Spare, s_Lines[at2 - 1].Taken, s_Lines[at2 - 1].Fresh, s_Lines[at2 - 1].FreshFrom, s_Lines[at2 - 1].Stale, s_Lines[at2 - 1].StaleFrom, s_Lines[at2 - 1].Saved
                     at2 = at2 - 1
                   end
-                  s_Lines[own3].Window_Size, s_Lines[own3].Window_Rate, s_Lines[own3].Window_Interval, s_Lines[own3].Left, s_Lines[own3].Promised, s_Lines[own3].Spare, s_Lines[own3].Taken, s_Lines[own3].Fresh, s_Lines[own3].FreshFrom, s_Lines[own3].Stale, s_Lines[own3].StaleFrom = pinned2_Window_Size, pinned2_Window_Rate, pinned2_Window_Interval, pinned2_Left, pinned2_Promised, pinned2_Spare, pinned2_Taken, pinned2_Fresh, pinned2_FreshFrom, pinned2_Stale, pinned2_StaleFrom
+                  s_Lines[own3].Window_Size, s_Lines[own3].Window_Rate, s_Lines[own3].Window_Interval, s_Lines[own3].Window_Unit, s_Lines[own3].Left, s_Lines[own3].Promised, s_Lines[own3].Spare, s_Lines[own3].Taken, s_Lines[own3].Fresh, s_Lines[own3].FreshFrom, s_Lines[own3].Stale, s_Lines[own3].StaleFrom, s_Lines[own3].Saved = pinned2_Window_Size, pinned2_Window_Rate, pinned2_Window_Interval, pinned2_Window_Unit, pinned2_Left, pinned2_Promised, pinned2_Spare, pinned2_Taken, pinned2_Fresh, pinned2_FreshFrom, pinned2_Stale, pinned2_StaleFrom, pinned2_Saved
                 end
                 s_Pins[0].Line = own3 + 1
               elseif i2 >= s_Lines_n and known then
-                s_Lines[s_Lines_n] = {Window_Size = w2_Size, Window_Rate = w2_Rate, Window_Interval = w2_Interval, Left = w2_Size, Promised = 0, Spare = 0, Taken = 0, Fresh = 0, FreshFrom = s_LastID, Stale = 0, StaleFrom = s_LastID}
+                s_Lines[s_Lines_n] = {Window_Size = w2_Size, Window_Rate = w2_Rate, Window_Interval = w2_Interval, Window_Unit = w2_Unit, Left = w2_Size, Promised = 0, Spare = 0, Taken = 0, Fresh = 0, FreshFrom = s_LastID, Stale = 0, StaleFrom = s_LastID, Saved = 0}
                 s_Lines_n = s_Lines_n + 1
               elseif i2 >= s_Lines_n then
                 local gain = 0
@@ -1088,11 +1359,14 @@ end
                     end
                   end
                 end
-                s_Lines[s_Lines_n] = {Window_Size = w2_Size, Window_Rate = w2_Rate, Window_Interval = w2_Interval, Left = gain, Promised = 0, Spare = 0, Taken = 0, Fresh = 0, FreshFrom = 0, Stale = 0, StaleFrom = 0}
+                s_Lines[s_Lines_n] = {Window_Size = w2_Size, Window_Rate = w2_Rate, Window_Interval = w2_Interval, Window_Unit = w2_Unit, Left = gain, Promised = 0, Spare = 0, Taken = 0, Fresh = 0, FreshFrom = 0, Stale = 0, StaleFrom = 0, Saved = 0}
                 s_Lines_n = s_Lines_n + 1
               end
               local line2 = s_Lines[i2]
-              if line2.Window_Size == 0 then
+              if line2.Window_Unit ~= w2_Unit then
+                line2.Window_Size, line2.Window_Rate, line2.Window_Interval, line2.Window_Unit, line2.Left, line2.Promised, line2.Spare, line2.Taken, line2.Fresh, line2.FreshFrom, line2.Stale, line2.StaleFrom, line2.Saved = 0, 0, 0, 0, 0 > line2.Left and 0 or line2.Left, 0, 0, 0, 0, 0, 0, s_LastID, 0
+                line2.Fresh, line2.FreshFrom, line2.Stale = 0, s_LastID, 0
+              elseif line2.Window_Size == 0 then
                 local gain = 0
                 do
                   local left = line2.Promised < w2_Size and line2.Promised or w2_Size
@@ -1127,7 +1401,7 @@ end
                 line2.Left = line2.Left + (gain - line2.Promised)
                 line2.Fresh, line2.FreshFrom, line2.Stale = 0, s_LastID, 0
               end
-              line2.Window_Size, line2.Window_Rate, line2.Window_Interval, line2.Left = w2_Size, w2_Rate, w2_Interval, line2.Left < w2_Size and line2.Left or w2_Size
+              line2.Window_Size, line2.Window_Rate, line2.Window_Interval, line2.Window_Unit, line2.Left = w2_Size, w2_Rate, w2_Interval, w2_Unit, line2.Left < w2_Size and line2.Left or w2_Size
               line2.Promised, line2.Spare, line2.Taken = line2.Left, 0, 0
               do
                 local last2 = s_LastID
@@ -1150,7 +1424,7 @@ end
         local idle = s_Now < now3 and s_AgainUS > now3 * 1000 and s_Plain + Out(now3) < l_Tokens
         for i2 = 0, l_Windows_n - 1 do
           local w2 = l_Windows[i2]
-          local w2_Size, w2_Rate, w2_Interval = w2.Size, w2.Rate, w2.Interval
+          local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
           local line2 = s_Lines[i2]
           if (now3 - now3 % w2_Interval) / w2_Interval > (s_Now - s_Now % w2_Interval) / w2_Interval then
             local left = line2.Left
@@ -1239,12 +1513,13 @@ end
               end
             end
             do
+              local unit = w2_Unit
               local units = line2.Spare
               for i3 = 0, l_Windows_n - 1 do
                 local w3 = l_Windows[i3]
-                local w3_Size, w3_Rate, w3_Interval = w3.Size, w3.Rate, w3.Interval
+                local w3_Size, w3_Rate, w3_Interval, w3_Unit = w3.Size, w3.Rate, w3.Interval, w3.Unit
                 local line3 = s_Lines[i3]
-                if (now3 - now3 % w3_Interval) / w3_Interval == (s_Now - s_Now % w3_Interval) / w3_Interval then
+                if w3_Unit == unit and (now3 - now3 % w3_Interval) / w3_Interval == (s_Now - s_Now % w3_Interval) / w3_Interval then
                   local min2 = w3_Size
                   local x2 = line3.Promised + units
                   if x2 < min2 then min2 = x2 end
@@ -1314,7 +1589,7 @@ end
                     local place2 = x2.State_Pins[0].Line
                     if place2 > 0 then
                       while place2 < x2.State_Lines_n do
-                        x2.State_Lines[place2 - 1].Window_Size, x2.State_Lines[place2 - 1].Window_Rate, x2.State_Lines[place2 - 1].Window_Interval, x2.State_Lines[place2 - 1].Left, x2.State_Lines[place2 - 1].Promised, x2.State_Lines[place2 - 1].Spare, x2.State_Lines[place2 - 1].Taken, x2.State_Lines[place2 - 1].Fresh, x2.State_Lines[place2 - 1].FreshFrom, x2.State_Lines[place2 - 1].Stale, x2.State_Lines[place2 - 1].StaleFrom = x2.State_Lines[place2].Window_Size, x2.State_Lines[place2].Window_Rate, x2.State_Lines[place2].Window_Interval, x2.State_Lines[place2].Left, x2.State_Lines[place2].Promised, x2.State_Lines[place2].Spare, x2.State_Lines[place2].Taken, x2.State_Lines[place2].Fresh, x2.State_Lines[place2].FreshFrom, x2.State_Lines[place2].Stale, x2.State_Lines[place2].StaleFrom
+                        x2.State_Lines[place2 - 1].Window_Size, x2.State_Lines[place2 - 1].Window_Rate, x2.State_Lines[place2 - 1].Window_Interval, x2.State_Lines[place2 - 1].Window_Unit, x2.State_Lines[place2 - 1].Left, x2.State_Lines[place2 - 1].Promised, x2.State_Lines[place2 - 1].Spare, x2.State_Lines[place2 - 1].Taken, x2.State_Lines[place2 - 1].Fresh, x2.State_Lines[place2 - 1].FreshFrom, x2.State_Lines[place2 - 1].Stale, x2.State_Lines[place2 - 1].StaleFrom, x2.State_Lines[place2 - 1].Saved = x2.State_Lines[place2].Window_Size, x2.State_Lines[place2].Window_Rate, x2.State_Lines[place2].Window_Interval, x2.State_Lines[place2].Window_Unit, x2.State_Lines[place2].Left, x2.State_Lines[place2].Promised, x2.State_Lines[place2].Spare, x2.State_Lines[place2].Taken, x2.State_Lines[place2].Fresh, x2.State_Lines[place2].FreshFrom, x2.State_Lines[place2].Stale, x2.State_Lines[place2].StaleFrom, x2.State_Lines[place2].Saved
                         place2 = place2 + 1
                       end
                       x2.State_Lines_n = x2.State_Lines_n - 1
@@ -1342,7 +1617,7 @@ end
               for i3 = 0, x2.State_Lines_n - 1 do
                 local line2 = x2.State_Lines[i3]
                 if i3 < x2.Limits_Windows_n then
-                  changed3 = changed3 or line2.Window_Size ~= x2.Limits_Windows[i3].Size or line2.Window_Rate ~= x2.Limits_Windows[i3].Rate or line2.Window_Interval ~= x2.Limits_Windows[i3].Interval
+                  changed3 = changed3 or line2.Window_Size ~= x2.Limits_Windows[i3].Size or line2.Window_Rate ~= x2.Limits_Windows[i3].Rate or line2.Window_Interval ~= x2.Limits_Windows[i3].Interval or line2.Window_Unit ~= x2.Limits_Windows[i3].Unit
                 else
                   changed3 = changed3 or line2.Window_Size ~= 0
                 end
@@ -1378,7 +1653,7 @@ end
                     local owed = -(x2.State_Lines[i3].Left < x2.State_Lines[i3].Promised and x2.State_Lines[i3].Left or x2.State_Lines[i3].Promised)
                     if owed > 0 and i3 < x2.Limits_Windows_n then
                       local w2 = x2.Limits_Windows[i3]
-                      local w2_Size, w2_Rate, w2_Interval = w2.Size, w2.Rate, w2.Interval
+                      local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
                       local min2 = (owed - owed % w2_Rate) / w2_Rate + 1
                       local x5 = (8796093022208 - 8796093022208 % w2_Interval) / w2_Interval
                       if x5 < min2 then min2 = x5 end
@@ -1400,7 +1675,7 @@ end
               is2 = now3 >= Until2
             end
             if is2 and x2.Leases.Out(now3) == 0 then
-              x2.State_Tokens, x2.State_Guess, x2.State_Now, x2.State_Slot, x2.State_Plain, x2.State_LastID, x2.State_Closed, x2.State_Next, x2.State_Head, x2.State_AgainUS, x2.State_Held, x2.State_Ended, x2.State_Saved, x2.State_Lines, x2.State_Lines_n, x2.State_Pins, x2.State_Pins_n, x2.State_Flows, x2.State_Flows_n, x2.State_Calendars, x2.State_Calendars_n = 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {}, 0, {}, 0, {}, 0, {}, 0
+              x2.State_Tokens, x2.State_Guess, x2.State_Now, x2.State_Slot, x2.State_Plain, x2.State_LastID, x2.State_Closed, x2.State_Next, x2.State_Head, x2.State_AgainUS, x2.State_Held, x2.State_Ended, x2.State_Lines, x2.State_Lines_n, x2.State_Pins, x2.State_Pins_n, x2.State_Flows, x2.State_Flows_n, x2.State_Calendars, x2.State_Calendars_n = 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {}, 0, {}, 0, {}, 0, {}, 0
               changed3 = true
             end
             if changed3 then
@@ -1419,18 +1694,18 @@ end
                 if not known then
                   from2 = x2.Limits_Start
                 end
-                local pinned2_Window_Size, pinned2_Window_Rate, pinned2_Window_Interval, pinned2_Left, pinned2_Promised, pinned2_Spare, pinned2_Taken, pinned2_Fresh, pinned2_FreshFrom, pinned2_Stale, pinned2_StaleFrom = 0, 0, 0, 0, 0, 0, 0, 0, x2.State_LastID, 0, x2.State_LastID
+                local pinned2_Window_Size, pinned2_Window_Rate, pinned2_Window_Interval, pinned2_Window_Unit, pinned2_Left, pinned2_Promised, pinned2_Spare, pinned2_Taken, pinned2_Fresh, pinned2_FreshFrom, pinned2_Stale, pinned2_StaleFrom, pinned2_Saved = 0, 0, 0, 0, 0, 0, 0, 0, 0, x2.State_LastID, 0, x2.State_LastID, 0
                 if own3 < x2.Limits_Windows_n then
-                  pinned2_Window_Size, pinned2_Window_Rate, pinned2_Window_Interval = x2.Limits_Windows[own3].Size, x2.Limits_Windows[own3].Rate, x2.Limits_Windows[own3].Interval
+                  pinned2_Window_Size, pinned2_Window_Rate, pinned2_Window_Interval, pinned2_Window_Unit = x2.Limits_Windows[own3].Size, x2.Limits_Windows[own3].Rate, x2.Limits_Windows[own3].Interval, x2.Limits_Windows[own3].Unit
                   pinned2_Left = pinned2_Window_Size
                   do
                     local p = x2.State_Pins[0]
                     if p.Line > 0 then
-                      pinned2_Window_Size, pinned2_Window_Rate, pinned2_Window_Interval, pinned2_Left, pinned2_Promised, pinned2_Spare, pinned2_Taken, pinned2_Fresh, pinned2_FreshFrom, pinned2_Stale, pinned2_StaleFrom = x2.State_Lines[p.Line - 1].Window_Size, x2.State_Lines[p.Line - 1].Window_Rate, x2.State_Lines[p.Line - 1].Window_Interval, x2.State_Lines[p.Line - 1].Left, x2.State_Lines[p.Line - 1].Promised, x2.State_Lines[p.Line - 1].Spare, x2.State_Lines[p.Line - 1].Taken, x2.State_Lines[p.Line - 1].Fresh, x2.State_Lines[p.Line - 1].FreshFrom, x2.State_Lines[p.Line - 1].Stale, x2.State_Lines[p.Line - 1].StaleFrom
+                      pinned2_Window_Size, pinned2_Window_Rate, pinned2_Window_Interval, pinned2_Window_Unit, pinned2_Left, pinned2_Promised, pinned2_Spare, pinned2_Taken, pinned2_Fresh, pinned2_FreshFrom, pinned2_Stale, pinned2_StaleFrom, pinned2_Saved = x2.State_Lines[p.Line - 1].Window_Size, x2.State_Lines[p.Line - 1].Window_Rate, x2.State_Lines[p.Line - 1].Window_Interval, x2.State_Lines[p.Line - 1].Window_Unit, x2.State_Lines[p.Line - 1].Left, x2.State_Lines[p.Line - 1].Promised, x2.State_Lines[p.Line - 1].Spare, x2.State_Lines[p.Line - 1].Taken, x2.State_Lines[p.Line - 1].Fresh, x2.State_Lines[p.Line - 1].FreshFrom, x2.State_Lines[p.Line - 1].Stale, x2.State_Lines[p.Line - 1].StaleFrom, x2.State_Lines[p.Line - 1].Saved
                       local gain = 0
                       do
                         local w2 = x2.Limits_Windows[own3]
-                        local w2_Size, w2_Rate, w2_Interval = w2.Size, w2.Rate, w2.Interval
+                        local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
                         local from3 = x2.State_Now
                         if now3 <= from3 then
                           gain = pinned2_Left
@@ -1464,7 +1739,7 @@ end
                         local place2 = p.Line
                         if place2 > 0 then
                           while place2 < x2.State_Lines_n do
-                            x2.State_Lines[place2 - 1].Window_Size, x2.State_Lines[place2 - 1].Window_Rate, x2.State_Lines[place2 - 1].Window_Interval, x2.State_Lines[place2 - 1].Left, x2.State_Lines[place2 - 1].Promised, x2.State_Lines[place2 - 1].Spare, x2.State_Lines[place2 - 1].Taken, x2.State_Lines[place2 - 1].Fresh, x2.State_Lines[place2 - 1].FreshFrom, x2.State_Lines[place2 - 1].Stale, x2.State_Lines[place2 - 1].StaleFrom = x2.State_Lines[place2].Window_Size, x2.State_Lines[place2].Window_Rate, x2.State_Lines[place2].Window_Interval, x2.State_Lines[place2].Left, x2.State_Lines[place2].Promised, x2.State_Lines[place2].Spare, x2.State_Lines[place2].Taken, x2.State_Lines[place2].Fresh, x2.State_Lines[place2].FreshFrom, x2.State_Lines[place2].Stale, x2.State_Lines[place2].StaleFrom
+                            x2.State_Lines[place2 - 1].Window_Size, x2.State_Lines[place2 - 1].Window_Rate, x2.State_Lines[place2 - 1].Window_Interval, x2.State_Lines[place2 - 1].Window_Unit, x2.State_Lines[place2 - 1].Left, x2.State_Lines[place2 - 1].Promised, x2.State_Lines[place2 - 1].Spare, x2.State_Lines[place2 - 1].Taken, x2.State_Lines[place2 - 1].Fresh, x2.State_Lines[place2 - 1].FreshFrom, x2.State_Lines[place2 - 1].Stale, x2.State_Lines[place2 - 1].StaleFrom, x2.State_Lines[place2 - 1].Saved = x2.State_Lines[place2].Window_Size, x2.State_Lines[place2].Window_Rate, x2.State_Lines[place2].Window_Interval, x2.State_Lines[place2].Window_Unit, x2.State_Lines[place2].Left, x2.State_Lines[place2].Promised, x2.State_Lines[place2].Spare, x2.State_Lines[place2].Taken, x2.State_Lines[place2].Fresh, x2.State_Lines[place2].FreshFrom, x2.State_Lines[place2].Stale, x2.State_Lines[place2].StaleFrom, x2.State_Lines[place2].Saved
                             place2 = place2 + 1
                           end
                           x2.State_Lines_n = x2.State_Lines_n - 1
@@ -1512,14 +1787,14 @@ end
                         end
                       end
                       line2.Left = gain
-                      line2.Window_Size, line2.Window_Rate, line2.Window_Interval, line2.Spare, line2.Taken, line2.Promised = 0, 0, 0, 0, now3, line2.Left
+                      line2.Window_Size, line2.Window_Rate, line2.Window_Interval, line2.Window_Unit, line2.Spare, line2.Taken, line2.Promised = 0, 0, 0, line2.Window_Unit, 0, now3, line2.Left
                     end
                   else
                     do
                       local w2 = x2.Limits_Windows[i3]
-                      local w2_Size, w2_Rate, w2_Interval = w2.Size, w2.Rate, w2.Interval
-                      if w2_Interval == line2.Window_Interval then
-                        local least_Size, least_Rate, least_Interval = w2_Size < line2.Window_Size and w2_Size or line2.Window_Size, w2_Rate < line2.Window_Rate and w2_Rate or line2.Window_Rate, w2_Interval
+                      local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
+                      if w2_Interval == line2.Window_Interval and w2_Unit == line2.Window_Unit then
+                        local least_Size, least_Rate, least_Interval, least_Unit = w2_Size < line2.Window_Size and w2_Size or line2.Window_Size, w2_Rate < line2.Window_Rate and w2_Rate or line2.Window_Rate, w2_Interval, 0
                         local since = 0
                         do
                           local from3 = x2.State_Now
@@ -1582,21 +1857,21 @@ end
                 end
                 for i3 = 0, x2.Limits_Windows_n - 1 do
                   local w2 = x2.Limits_Windows[i3]
-                  local w2_Size, w2_Rate, w2_Interval = w2.Size, w2.Rate, w2.Interval
+                  local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
                   if i3 == own3 then
                     do
                       local at2 = x2.State_Lines_n
-                      x2.State_Lines[x2.State_Lines_n] = {Window_Size = pinned2_Window_Size, Window_Rate = pinned2_Window_Rate, Window_Interval = pinned2_Window_Interval, Left = pinned2_Left, Promised = pinned2_Promised, Spare = pinned2_Spare, Taken = pinned2_Taken, Fresh = pinned2_Fresh, FreshFrom = pinned2_FreshFrom, Stale = pinned2_Stale, StaleFrom = pinned2_StaleFrom}
+                      x2.State_Lines[x2.State_Lines_n] = {Window_Size = pinned2_Window_Size, Window_Rate = pinned2_Window_Rate, Window_Interval = pinned2_Window_Interval, Window_Unit = pinned2_Window_Unit, Left = pinned2_Left, Promised = pinned2_Promised, Spare = pinned2_Spare, Taken = pinned2_Taken, Fresh = pinned2_Fresh, FreshFrom = pinned2_FreshFrom, Stale = pinned2_Stale, StaleFrom = pinned2_StaleFrom, Saved = pinned2_Saved}
                       x2.State_Lines_n = x2.State_Lines_n + 1
                       while at2 > own3 do
-                        x2.State_Lines[at2].Window_Size, x2.State_Lines[at2].Window_Rate, x2.State_Lines[at2].Window_Interval, x2.State_Lines[at2].Left, x2.State_Lines[at2].Promised, x2.State_Lines[at2].Spare, x2.State_Lines[at2].Taken, x2.State_Lines[at2].Fresh, x2.State_Lines[at2].FreshFrom, x2.State_Lines[at2].Stale, x2.State_Lines[at2].StaleFrom = x2.State_Lines[at2 - 1].Window_Size, x2.State_Lines[at2 - 1].Window_Rate, x2.State_Lines[at2 - 1].Window_Interval, x2.State_Lines[at2 - 1].Left, x2.State_Lines[at2 - 1].Promised, x2.State_Lines[at2 - 1].Spare, x2.State_Lines[at2 - 1].Taken, x2.State_Lines[at2 - 1].Fresh, x2.State_Lines[at2 - 1].FreshFrom, x2.State_Lines[at2 - 1].Stale, x2.State_Lines[at2 - 1].StaleFrom
+                        x2.State_Lines[at2].Window_Size, x2.State_Lines[at2].Window_Rate, x2.State_Lines[at2].Window_Interval, x2.State_Lines[at2].Window_Unit, x2.State_Lines[at2].Left, x2.State_Lines[at2].Promised, x2.State_Lines[at2].Spare, x2.State_Lines[at2].Taken, x2.State_Lines[at2].Fresh, x2.State_Lines[at2].FreshFrom, x2.State_Lines[at2].Stale, x2.State_Lines[at2].StaleFrom, x2.State_Lines[at2].Saved = x2.State_Lines[at2 - 1].Window_Size, x2.State_Lines[at2 - 1].Window_Rate, x2.State_Lines[at2 - 1].Window_Interval, x2.State_Lines[at2 - 1].Window_Unit, x2.State_Lines[at2 - 1].Left, x2.State_Lines[at2 - 1].Promised, x2.State_Lines[at2 - 1].Spare, x2.State_Lines[at2 - 1].Taken, x2.State_Lines[at2 - 1].Fresh, x2.State_Lines[at2 - 1].FreshFrom, x2.State_Lines[at2 - 1].Stale, x2.State_Lines[at2 - 1].StaleFrom, x2.State_Lines[at2 - 1].Saved
                         at2 = at2 - 1
                       end
-                      x2.State_Lines[own3].Window_Size, x2.State_Lines[own3].Window_Rate, x2.State_Lines[own3].Window_Interval, x2.State_Lines[own3].Left, x2.State_Lines[own3].Promised, x2.State_Lines[own3].Spare, x2.State_Lines[own3].Taken, x2.State_Lines[own3].Fresh, x2.State_Lines[own3].FreshFrom, x2.State_Lines[own3].Stale, x2.State_Lines[own3].StaleFrom = pinned2_Window_Size, pinned2_Window_Rate, pinned2_Window_Interval, pinned2_Left, pinned2_Promised, pinned2_Spare, pinned2_Taken, pinned2_Fresh, pinned2_FreshFrom, pinned2_Stale, pinned2_StaleFrom
+                      x2.State_Lines[own3].Window_Size, x2.State_Lines[own3].Window_Rate, x2.State_Lines[own3].Window_Interval, x2.State_Lines[own3].Window_Unit, x2.State_Lines[own3].Left, x2.State_Lines[own3].Promised, x2.State_Lines[own3].Spare, x2.State_Lines[own3].Taken, x2.State_Lines[own3].Fresh, x2.State_Lines[own3].FreshFrom, x2.State_Lines[own3].Stale, x2.State_Lines[own3].StaleFrom, x2.State_Lines[own3].Saved = pinned2_Window_Size, pinned2_Window_Rate, pinned2_Window_Interval, pinned2_Window_Unit, pinned2_Left, pinned2_Promised, pinned2_Spare, pinned2_Taken, pinned2_Fresh, pinned2_FreshFrom, pinned2_Stale, pinned2_StaleFrom, pinned2_Saved
                     end
                     x2.State_Pins[0].Line = own3 + 1
                   elseif i3 >= x2.State_Lines_n and known then
-                    x2.State_Lines[x2.State_Lines_n] = {Window_Size = w2_Size, Window_Rate = w2_Rate, Window_Interval = w2_Interval, Left = w2_Size, Promised = 0, Spare = 0, Taken = 0, Fresh = 0, FreshFrom = x2.State_LastID, Stale = 0, StaleFrom = x2.State_LastID}
+                    x2.State_Lines[x2.State_Lines_n] = {Window_Size = w2_Size, Window_Rate = w2_Rate, Window_Interval = w2_Interval, Window_Unit = w2_Unit, Left = w2_Size, Promised = 0, Spare = 0, Taken = 0, Fresh = 0, FreshFrom = x2.State_LastID, Stale = 0, StaleFrom = x2.State_LastID, Saved = 0}
                     x2.State_Lines_n = x2.State_Lines_n + 1
                   elseif i3 >= x2.State_Lines_n then
                     local gain = 0
@@ -1628,11 +1903,14 @@ end
                         end
                       end
                     end
-                    x2.State_Lines[x2.State_Lines_n] = {Window_Size = w2_Size, Window_Rate = w2_Rate, Window_Interval = w2_Interval, Left = gain, Promised = 0, Spare = 0, Taken = 0, Fresh = 0, FreshFrom = 0, Stale = 0, StaleFrom = 0}
+                    x2.State_Lines[x2.State_Lines_n] = {Window_Size = w2_Size, Window_Rate = w2_Rate, Window_Interval = w2_Interval, Window_Unit = w2_Unit, Left = gain, Promised = 0, Spare = 0, Taken = 0, Fresh = 0, FreshFrom = 0, Stale = 0, StaleFrom = 0, Saved = 0}
                     x2.State_Lines_n = x2.State_Lines_n + 1
                   end
                   local line2 = x2.State_Lines[i3]
-                  if line2.Window_Size == 0 then
+                  if line2.Window_Unit ~= w2_Unit then
+                    line2.Window_Size, line2.Window_Rate, line2.Window_Interval, line2.Window_Unit, line2.Left, line2.Promised, line2.Spare, line2.Taken, line2.Fresh, line2.FreshFrom, line2.Stale, line2.StaleFrom, line2.Saved = 0, 0, 0, 0, 0 > line2.Left and 0 or line2.Left, 0, 0, 0, 0, 0, 0, x2.State_LastID, 0
+                    line2.Fresh, line2.FreshFrom, line2.Stale = 0, x2.State_LastID, 0
+                  elseif line2.Window_Size == 0 then
                     local gain = 0
                     do
                       local left = line2.Promised < w2_Size and line2.Promised or w2_Size
@@ -1667,7 +1945,7 @@ end
                     line2.Left = line2.Left + (gain - line2.Promised)
                     line2.Fresh, line2.FreshFrom, line2.Stale = 0, x2.State_LastID, 0
                   end
-                  line2.Window_Size, line2.Window_Rate, line2.Window_Interval, line2.Left = w2_Size, w2_Rate, w2_Interval, line2.Left < w2_Size and line2.Left or w2_Size
+                  line2.Window_Size, line2.Window_Rate, line2.Window_Interval, line2.Window_Unit, line2.Left = w2_Size, w2_Rate, w2_Interval, w2_Unit, line2.Left < w2_Size and line2.Left or w2_Size
                   line2.Promised, line2.Spare, line2.Taken = line2.Left, 0, 0
                   do
                     local last2 = x2.State_LastID
@@ -1690,7 +1968,7 @@ end
             local idle = x2.State_Now < now3 and x2.State_AgainUS > now3 * 1000 and x2.State_Plain + x2.Leases.Out(now3) < x2.Limits_Tokens
             for i3 = 0, x2.Limits_Windows_n - 1 do
               local w2 = x2.Limits_Windows[i3]
-              local w2_Size, w2_Rate, w2_Interval = w2.Size, w2.Rate, w2.Interval
+              local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
               local line2 = x2.State_Lines[i3]
               local t2 = x2.State_Now
               if (now3 - now3 % w2_Interval) / w2_Interval > (t2 - t2 % w2_Interval) / w2_Interval then
@@ -1784,13 +2062,18 @@ end
                   end
                 end
                 do
+                  local unit = w2_Unit
                   local units = line2.Spare
                   for i4 = 0, x2.Limits_Windows_n - 1 do
                     local w3 = x2.Limits_Windows[i4]
-                    local w3_Size, w3_Rate, w3_Interval = w3.Size, w3.Rate, w3.Interval
+                    local w3_Size, w3_Rate, w3_Interval, w3_Unit = w3.Size, w3.Rate, w3.Interval, w3.Unit
                     local line3 = x2.State_Lines[i4]
-                    local t3 = x2.State_Now
-                    if (now3 - now3 % w3_Interval) / w3_Interval == (t3 - t3 % w3_Interval) / w3_Interval then
+                    local is3 = w3_Unit == unit
+                    if is3 then
+                      local t3 = x2.State_Now
+                      is3 = (now3 - now3 % w3_Interval) / w3_Interval == (t3 - t3 % w3_Interval) / w3_Interval
+                    end
+                    if is3 then
                       local min2 = w3_Size
                       local x3 = line3.Promised + units
                       if x3 < min2 then min2 = x3 end
@@ -1889,11 +2172,11 @@ end
   if op_Kind == 0 or op_Kind == 2 then
     do
       local plain2 = op_Kind == 0
-      if plain2 and shared_n == 0 and l_Windows_n == 1 and s_LastID == 0 and s_Next == 0 and s_Closed <= t then
+      if plain2 and shared_n == 0 and l_Windows_n == 1 and l_Windows[0].Unit == 0 and s_LastID == 0 and s_Next == 0 and s_Closed <= t then
         do
           repeat
             local w2 = l_Windows[0]
-            local w2_Size, w2_Rate, w2_Interval = w2.Size, w2.Rate, w2.Interval
+            local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
             local line2 = s_Lines[0]
             if s_Plain < l_Tokens then
               if line2.Left > 0 then
@@ -1967,13 +2250,13 @@ end
         do
           repeat
             if op_Kind == 0 then
-              op_Cost = 1
+              op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3 = 1, 0, 0, 0
             end
             do
               local slot = t > s_Slot and t or s_Slot
               for i2 = 0, l_Windows_n - 1 do
                 local w2 = l_Windows[i2]
-                local w2_Size, w2_Rate, w2_Interval = w2.Size, w2.Rate, w2.Interval
+                local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
                 local line2 = s_Lines[i2]
                 local gain = 0
                 do
@@ -2069,43 +2352,41 @@ end
               end
               s_Slot = slot
             end
-            if op_Urgent or s_Flows_n > 0 then
-              local flow2 = 0
-              do
-                local done
-                for i2 = 0, s_Flows_n - 1 do
-                  if s_Flows[i2].Key == 0 then
-                    flow2 = i2
-                    done = true
-                    break
-                  end
-                end
-                if not done then
-                  s_Flows[s_Flows_n] = {Key = 0, Units = 0, Later = 0, Before = 0, Until = 0, End = 0, Left = 0, Urgent = 0, Fair = 0, FairUrgent = 0, Again = 0, Minute = 0, Weight = 0}
-                  s_Flows_n = s_Flows_n + 1
-                  flow2 = s_Flows_n - 1
-                end
-              end
-              local f = s_Flows[flow2]
+            if op_Urgent then
               do
                 local at2 = t - ((l_Windows[0].Interval < 60000 and l_Windows[0].Interval or 60000) + 1000)
-                if at2 > f.Before then
-                  f.Units, f.Later, f.Before = f.Later, 0, f.Until
-                  if f.Units < f.Urgent then f.Urgent = f.Units end
+                for i2 = 0, s_Flows_n - 1 do
+                  local f = s_Flows[i2]
+                  if f.Key <= 0 then
+                    if at2 > f.Before then
+                      f.Units, f.Later, f.Before = f.Later, 0, f.Until
+                      if f.Units < f.Urgent then f.Urgent = f.Units end
+                    end
+                  end
                 end
               end
-              if op_Urgent and op_Ticket_Slot > 0 then
+              if op_Ticket_Slot > 0 then
                 do
-                  if op_Ticket_Slot <= f.Before then
-                    local max2 = 0
-                    local x2 = f.Units - op_Ticket_Cost
-                    if x2 > max2 then max2 = x2 end
-                    f.Units = max2
-                  else
-                    local max2 = 0
-                    local x2 = f.Later - op_Ticket_Cost
-                    if x2 > max2 then max2 = x2 end
-                    f.Later = max2
+                  for i2 = 0, s_Flows_n - 1 do
+                    local f = s_Flows[i2]
+                    if f.Key <= 0 then
+                      do
+                        local slot = op_Ticket_Slot
+                        local i3 = 0 - f.Key
+                        local units = i3 == 0 and op_Ticket_Cost_0 or i3 == 1 and op_Ticket_Cost_1 or i3 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3
+                        if slot <= f.Before then
+                          local max2 = 0
+                          local x2 = f.Units - units
+                          if x2 > max2 then max2 = x2 end
+                          f.Units = max2
+                        else
+                          local max2 = 0
+                          local x2 = f.Later - units
+                          if x2 > max2 then max2 = x2 end
+                          f.Later = max2
+                        end
+                      end
+                    end
                   end
                 end
               end
@@ -2114,21 +2395,6 @@ end
             do
               v_back = op_Ticket_Slot > 0 and op_Ticket_Number <= s_Next and op_Kind == 2
               v_at, v_bound = t, 0
-              local urgent = 0
-              do
-                local done
-                for i2 = 0, s_Flows_n - 1 do
-                  if s_Flows[i2].Key == 0 then
-                    urgent = s_Flows[i2].Units + s_Flows[i2].Later
-                    done = true
-                    break
-                  end
-                end
-                if not done then
-                  urgent = 0
-                end
-              end
-              local urgent2 = urgent
               local x2 = (s_Held + l_Guess) * 1000
               local y = (s_Ended + 1) * l_Tokens
               local max2 = 1
@@ -2141,7 +2407,7 @@ end
                 for i2 = 0, l_Windows_n - 1 do
                   do
                     local w2 = l_Windows[i2]
-                    local w2_Size, w2_Rate, w2_Interval = w2.Size, w2.Rate, w2.Interval
+                    local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
                     local x4 = w2_Interval * 500
                     if v_pace <= (x4 - x4 % w2_Rate) / w2_Rate then
                       space = 2 * v_pace
@@ -2160,7 +2426,7 @@ end
                 for i2 = 0, l_Windows_n - 1 do
                   do
                     local w2 = l_Windows[i2]
-                    local w2_Size, w2_Rate, w2_Interval = w2.Size, w2.Rate, w2.Interval
+                    local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
                     local x4 = w2_Interval * 500
                     if v_pace <= (x4 - x4 % w2_Rate) / w2_Rate then
                       space2 = 2 * v_pace
@@ -2182,18 +2448,45 @@ end
               end
               for i2 = 0, l_Windows_n - 1 do
                 local w2 = l_Windows[i2]
-                local w2_Size, w2_Rate, w2_Interval = w2.Size, w2.Rate, w2.Interval
+                local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
+                local cost = w2_Unit == 0 and op_Cost_0 or w2_Unit == 1 and op_Cost_1 or w2_Unit == 2 and op_Cost_2 or op_Cost_3
                 local left = s_Lines[i2].Left
                 if v_back and not op_Urgent then
+                  local urgent = 0
+                  do
+                    local at2 = t - ((l_Windows[0].Interval < 60000 and l_Windows[0].Interval or 60000) + 1000)
+                    local done
+                    for i3 = 0, s_Flows_n - 1 do
+                      local f = s_Flows[i3]
+                      if f.Key == 0 - w2_Unit then
+                        if at2 > f.Until then
+                          urgent = 0
+                          done = true
+                          break
+                        end
+                        if at2 > f.Before then
+                          urgent = f.Later
+                          done = true
+                          break
+                        end
+                        urgent = f.Units + f.Later
+                        done = true
+                        break
+                      end
+                    end
+                    if not done then
+                      urgent = 0
+                    end
+                  end
                   local x5 = op_Ticket_Again * (w2_Rate + 1)
-                  local min2 = urgent2
+                  local min2 = urgent
                   local x6 = w2_Rate - (x5 - x5 % 2) / 2
                   if x6 < min2 then min2 = x6 end
                   left = left - min2
                 end
                 local room = 0
                 do
-                  if left >= op_Cost then
+                  if left >= cost or cost == 0 then
                     room = t
                   else
                     local since = 0
@@ -2207,7 +2500,7 @@ end
                         since = t
                       end
                     end
-                    local x5 = op_Cost - left - 1
+                    local x5 = cost - left - 1
                     local min2 = (x5 - x5 % w2_Rate) / w2_Rate + 1
                     local x6 = (8796093022208 - 8796093022208 % w2_Interval) / w2_Interval
                     if x6 < min2 then min2 = x6 end
@@ -2222,7 +2515,7 @@ end
                   local x5 = w2_Interval * 1000
                   local each2 = (x5 - x5 % w2_Rate) / w2_Rate
                   local y2 = each2 + 1
-                  local min2 = op_Cost
+                  local min2 = cost
                   local x6 = (1125899906842624 - 1125899906842624 % y2) / y2
                   if x6 < min2 then min2 = x6 end
                   local x7 = min2 * each2
@@ -2236,15 +2529,42 @@ end
                   v_slot = t > s_Closed and t or s_Closed
                 end
                 for i2 = 0, l_Windows_n - 1 do
+                  local w2 = l_Windows[i2]
+                  local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
+                  local line2 = s_Lines[i2]
                   do
-                    local w2 = l_Windows[i2]
-                    local w2_Size, w2_Rate, w2_Interval = w2.Size, w2.Rate, w2.Interval
-                    local line2 = s_Lines[i2]
+                    local cost = w2_Unit == 0 and op_Cost_0 or w2_Unit == 1 and op_Cost_1 or w2_Unit == 2 and op_Cost_2 or op_Cost_3
                     if op_Urgent then
                       local room = 0
                       do
-                        local left = line2.Left - urgent2
-                        if left >= op_Cost then
+                        local urgent = 0
+                        do
+                          local at2 = t - ((l_Windows[0].Interval < 60000 and l_Windows[0].Interval or 60000) + 1000)
+                          local done
+                          for i3 = 0, s_Flows_n - 1 do
+                            local f = s_Flows[i3]
+                            if f.Key == 0 - w2_Unit then
+                              if at2 > f.Until then
+                                urgent = 0
+                                done = true
+                                break
+                              end
+                              if at2 > f.Before then
+                                urgent = f.Later
+                                done = true
+                                break
+                              end
+                              urgent = f.Units + f.Later
+                              done = true
+                              break
+                            end
+                          end
+                          if not done then
+                            urgent = 0
+                          end
+                        end
+                        local left = line2.Left - urgent
+                        if left >= cost or cost == 0 then
                           room = t
                         else
                           local since = 0
@@ -2258,7 +2578,7 @@ end
                               since = t
                             end
                           end
-                          local x5 = op_Cost - left - 1
+                          local x5 = cost - left - 1
                           local min2 = (x5 - x5 % w2_Rate) / w2_Rate + 1
                           local x6 = (8796093022208 - 8796093022208 % w2_Interval) / w2_Interval
                           if x6 < min2 then min2 = x6 end
@@ -2270,11 +2590,11 @@ end
                       local room = 0
                       do
                         local left = line2.Promised
-                        local x5 = op_Cost * s_Saved
-                        local max4 = 1
-                        local x6 = op_Cost - (x5 - x5 % 4096) / 4096
+                        local x5 = cost * line2.Saved
+                        local max4 = 1 < cost and 1 or cost
+                        local x6 = cost - (x5 - x5 % 4096) / 4096
                         if x6 > max4 then max4 = x6 end
-                        if left >= max4 then
+                        if left >= max4 or max4 == 0 then
                           room = s_Slot
                         else
                           local since = 0
@@ -2306,7 +2626,7 @@ end
                     for i2 = 0, l_Windows_n - 1 do
                       do
                         local w2 = l_Windows[i2]
-                        local w2_Size, w2_Rate, w2_Interval = w2.Size, w2.Rate, w2.Interval
+                        local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
                         local x5 = w2_Interval * 500
                         if v_pace <= (x5 - x5 % w2_Rate) / w2_Rate then
                           space3 = 2 * v_pace
@@ -2331,38 +2651,76 @@ end
                       for i2 = 0, l_Windows_n - 1 do
                         local line2 = s_Lines[i2]
                         local w2 = l_Windows[i2]
-                        local w2_Size, w2_Rate, w2_Interval = w2.Size, w2.Rate, w2.Interval
-                        local is2 = (s_Slot - s_Slot % w2_Interval) / w2_Interval == (t - t % w2_Interval) / w2_Interval
-                        if is2 then
-                          local x5 = op_Cost * s_Saved
-                          local max4 = 1
-                          local x6 = op_Cost - (x5 - x5 % 4096) / 4096
-                          if x6 > max4 then max4 = x6 end
-                          is2 = line2.Promised >= max4
+                        local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
+                        local cost = w2_Unit == 0 and op_Cost_0 or w2_Unit == 1 and op_Cost_1 or w2_Unit == 2 and op_Cost_2 or op_Cost_3
+                        local is3 = cost == 0
+                        if not is3 then
+                          local is2 = (s_Slot - s_Slot % w2_Interval) / w2_Interval == (t - t % w2_Interval) / w2_Interval
+                          if is2 then
+                            local x5 = cost * line2.Saved
+                            local max4 = 1 < cost and 1 or cost
+                            local x6 = cost - (x5 - x5 % 4096) / 4096
+                            if x6 > max4 then max4 = x6 end
+                            is2 = line2.Promised >= max4
+                          end
+                          is3 = is2
                         end
-                        local beside = is2
-                        local is3 = not beside and line2.Spare - line2.Taken < op_Cost
-                        if is3 then
+                        local beside = is3
+                        if not beside and l_Parts_0 ~= 1 then
+                          local gain = 0
+                          do
+                            local left = line2.Left
+                            if s_Slot <= t then
+                              gain = left
+                            else
+                              local since = 0
+                              do
+                                if w2_Size > w2_Rate then
+                                  local max5 = t
+                                  local x7 = s_Closed - 1
+                                  if x7 > max5 then max5 = x7 end
+                                  since = max5
+                                else
+                                  since = t
+                                end
+                              end
+                              local n2 = (s_Slot - s_Slot % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
+                              if n2 <= 0 then
+                                gain = left
+                              else
+                                local x7 = w2_Size - left
+                                if n2 > (x7 - x7 % w2_Rate) / w2_Rate then
+                                  gain = w2_Size
+                                else
+                                  gain = left + n2 * w2_Rate
+                                end
+                              end
+                            end
+                          end
+                          beside = line2.Left - cost >= gain - line2.Promised
+                        end
+                        local is4 = not beside and line2.Spare - line2.Taken < cost
+                        if is4 then
                           local others = 0
                           do
                             local most2 = 1099511627776
                             local w3 = l_Windows[i2]
-                            local w3_Size, w3_Rate, w3_Interval = w3.Size, w3.Rate, w3.Interval
+                            local w3_Size, w3_Rate, w3_Interval, w3_Unit = w3.Size, w3.Rate, w3.Interval, w3.Unit
                             local until2 = ((t - t % w3_Interval) / w3_Interval + 1) * w3_Interval - 1
                             for i3 = 0, l_Windows_n - 1 do
                               local w4 = l_Windows[i3]
-                              local w4_Size, w4_Rate, w4_Interval = w4.Size, w4.Rate, w4.Interval
+                              local w4_Size, w4_Rate, w4_Interval, w4_Unit = w4.Size, w4.Rate, w4.Interval, w4.Unit
                               local n2 = (until2 - until2 % w4_Interval) / w4_Interval - (t - t % w4_Interval) / w4_Interval
-                              if i3 ~= i2 and n2 < (1099511627776 - 1099511627776 % w4_Rate) / w4_Rate then
+                              if i3 ~= i2 and w4_Unit == l_Windows[i2].Unit and n2 < (1099511627776 - 1099511627776 % w4_Rate) / w4_Rate then
                                 local x7 = s_Lines[i3].Left + n2 * w4_Rate
                                 if x7 < most2 then most2 = x7 end
                               end
                             end
                             others = most2
                           end
-                          is3 = line2.Left - op_Cost < others
+                          is4 = line2.Left - cost < others
                         end
-                        if is3 then
+                        if is4 then
                           spare = false
                           done = true
                           break
@@ -2407,11 +2765,51 @@ end
                   flow2 = s_Flows_n - 1
                 end
               end
-              local f = s_Flows[flow2]
+              x2.flow = flow2
+              local f = s_Flows[x2.flow]
               do
                 local back2 = v_back
                 local c2 = x2.State_Calendars[0]
-                local x3 = op_Cost + x2.Limits_Scale - 1
+                local part = 0
+                do
+                  if x2.Limits_Parts_0 == 1 then
+                    part = op_Cost_0
+                  else
+                    local part2 = 1
+                    local each2 = x2.Limits_Parts_0
+                    local y = 1 > each2 and 1 or each2
+                    local min2 = op_Cost_0
+                    local x3 = (1099511627776 - 1099511627776 % y) / y
+                    if x3 < min2 then min2 = x3 end
+                    local x4 = min2 * each2
+                    if x4 > part2 then part2 = x4 end
+                    local each3 = x2.Limits_Parts_1
+                    local y2 = 1 > each3 and 1 or each3
+                    local min3 = op_Cost_1
+                    local x5 = (1099511627776 - 1099511627776 % y2) / y2
+                    if x5 < min3 then min3 = x5 end
+                    local x6 = min3 * each3
+                    if x6 > part2 then part2 = x6 end
+                    local each4 = x2.Limits_Parts_2
+                    local y3 = 1 > each4 and 1 or each4
+                    local min4 = op_Cost_2
+                    local x7 = (1099511627776 - 1099511627776 % y3) / y3
+                    if x7 < min4 then min4 = x7 end
+                    local x8 = min4 * each4
+                    if x8 > part2 then part2 = x8 end
+                    local each5 = x2.Limits_Parts_3
+                    local y4 = 1 > each5 and 1 or each5
+                    local min5 = op_Cost_3
+                    local x9 = (1099511627776 - 1099511627776 % y4) / y4
+                    if x9 < min5 then min5 = x9 end
+                    local x10 = min5 * each5
+                    if x10 > part2 then part2 = x10 end
+                    part = part2
+                  end
+                end
+                x2.part = part
+                local part2 = x2.part
+                local x3 = part2 + x2.Limits_Scale - 1
                 local y = x2.Limits_Scale
                 local min2 = (x3 - x3 % y) / y
                 if 16777215 < min2 then min2 = 16777215 end
@@ -2438,10 +2836,48 @@ end
                   end
                 end
                 if back2 then
+                  local part3 = 0
+                  do
+                    if x2.Limits_Parts_0 == 1 then
+                      part3 = op_Ticket_Cost_0
+                    else
+                      local part4 = 1
+                      local each2 = x2.Limits_Parts_0
+                      local y4 = 1 > each2 and 1 or each2
+                      local min5 = op_Ticket_Cost_0
+                      local x9 = (1099511627776 - 1099511627776 % y4) / y4
+                      if x9 < min5 then min5 = x9 end
+                      local x10 = min5 * each2
+                      if x10 > part4 then part4 = x10 end
+                      local each3 = x2.Limits_Parts_1
+                      local y5 = 1 > each3 and 1 or each3
+                      local min6 = op_Ticket_Cost_1
+                      local x11 = (1099511627776 - 1099511627776 % y5) / y5
+                      if x11 < min6 then min6 = x11 end
+                      local x12 = min6 * each3
+                      if x12 > part4 then part4 = x12 end
+                      local each4 = x2.Limits_Parts_2
+                      local y6 = 1 > each4 and 1 or each4
+                      local min7 = op_Ticket_Cost_2
+                      local x13 = (1099511627776 - 1099511627776 % y6) / y6
+                      if x13 < min7 then min7 = x13 end
+                      local x14 = min7 * each4
+                      if x14 > part4 then part4 = x14 end
+                      local each5 = x2.Limits_Parts_3
+                      local y7 = 1 > each5 and 1 or each5
+                      local min8 = op_Ticket_Cost_3
+                      local x15 = (1099511627776 - 1099511627776 % y7) / y7
+                      if x15 < min8 then min8 = x15 end
+                      local x16 = min8 * each5
+                      if x16 > part4 then part4 = x16 end
+                      part3 = part4
+                    end
+                  end
+                  local part4 = part3
                   local x9 = 0 > op_Ticket_Slot and 0 or op_Ticket_Slot
                   local y4 = x2.Limits_Grain
                   local n2 = (x9 - x9 % y4) / y4
-                  local x10 = op_Ticket_Cost + x2.Limits_Scale - 1
+                  local x10 = part4 + x2.Limits_Scale - 1
                   local y5 = x2.Limits_Scale
                   local min5 = (x10 - x10 % y5) / y5
                   if 16777215 < min5 then min5 = 16777215 end
@@ -2458,21 +2894,22 @@ end
                     c2.Late = max3
                   end
                   do
-                    if op_Ticket_Slot <= f.Before then
+                    local slot = op_Ticket_Slot
+                    if slot <= f.Before then
                       local max3 = 0
-                      local x11 = f.Units - op_Ticket_Cost
+                      local x11 = f.Units - part4
                       if x11 > max3 then max3 = x11 end
                       f.Units = max3
                     else
                       local max3 = 0
-                      local x11 = f.Later - op_Ticket_Cost
+                      local x11 = f.Later - part4
                       if x11 > max3 then max3 = x11 end
                       f.Later = max3
                     end
                   end
                   if op_Urgent then
                     local max3 = 0
-                    local x11 = f.Urgent - op_Ticket_Cost
+                    local x11 = f.Urgent - part4
                     if x11 > max3 then max3 = x11 end
                     f.Urgent = max3
                   end
@@ -2498,21 +2935,44 @@ end
                 local back2 = v_back
                 local c2 = x2.State_Calendars[0]
                 local end2 = (c2.Head + 1) * c2.Grain - 1
-                local all2 = 1099511627776
+                local min2 = c2.Ring.At(c2.Head % 1024) + c2.Late
+                if 16777215 < min2 then min2 = 16777215 end
+                local due = min2
                 x2.fits, x2.bound, x2.spare, x2.fair = true, 0, true, 0
+                local room = true
                 for i3 = 0, x2.Limits_Windows_n - 1 do
                   local w2 = x2.Limits_Windows[i3]
-                  local w2_Size, w2_Rate, w2_Interval = w2.Size, w2.Rate, w2.Interval
+                  local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
                   local line2 = x2.State_Lines[i3]
-                  if line2.Left < op_Cost and x2.bound == 0 then
-                    x2.bound = 4 + i3
+                  local cost = w2_Unit == 0 and op_Cost_0 or w2_Unit == 1 and op_Cost_1 or w2_Unit == 2 and op_Cost_2 or op_Cost_3
+                  if cost > 0 then
+                    if line2.Left < cost and x2.bound == 0 then
+                      x2.bound = 4 + i3
+                    end
+                    local min3 = (end2 - end2 % w2_Interval) / w2_Interval - (t - t % w2_Interval) / w2_Interval
+                    local x3 = (1099511627776 - 1099511627776 % w2_Rate) / w2_Rate
+                    if x3 < min3 then min3 = x3 end
+                    local min4 = 1099511627776
+                    local x4 = line2.Left + min3 * w2_Rate
+                    if x4 < min4 then min4 = x4 end
+                    local all2 = min4
+                    local is2 = room
+                    if is2 then
+                      local units = 0
+                      do
+                        if (w2_Unit == 0 and x2.Limits_Parts_0 or w2_Unit == 1 and x2.Limits_Parts_1 or w2_Unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3) == 0 then
+                          units = 0
+                        else
+                          local x5 = due * x2.Limits_Scale
+                          local y = w2_Unit == 0 and x2.Limits_Parts_0 or w2_Unit == 1 and x2.Limits_Parts_1 or w2_Unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
+                          units = (x5 - x5 % y) / y
+                        end
+                      end
+                      is2 = all2 >= units + cost
+                    end
+                    room = is2
+                    x2.spare = x2.spare and line2.Spare - line2.Taken >= cost
                   end
-                  local min2 = (end2 - end2 % w2_Interval) / w2_Interval - (t - t % w2_Interval) / w2_Interval
-                  local x3 = (1099511627776 - 1099511627776 % w2_Rate) / w2_Rate
-                  if x3 < min2 then min2 = x3 end
-                  local x4 = line2.Left + min2 * w2_Rate
-                  if x4 < all2 then all2 = x4 end
-                  x2.spare = x2.spare and line2.Spare - line2.Taken >= op_Cost
                 end
                 local free = x2.Limits_Tokens - x2.State_Plain - x2.Leases.Out(t)
                 x2.below = f.Fair < (c2.Head + 1) * 524288
@@ -2520,10 +2980,6 @@ end
                   x2.below = f.FairUrgent < (c2.Head + 1) * 524288
                 end
                 x2.below = x2.below or x2.Limits_FirstCome == 1
-                local min2 = c2.Ring.At(c2.Head % 1024) + c2.Late
-                if 16777215 < min2 then min2 = 16777215 end
-                local due = min2
-                local room = all2 >= due * x2.Limits_Scale + op_Cost
                 local x3 = x2.Limits_PerGrain
                 local y = x2.Limits_Scale
                 if x2.rate < (x3 - x3 % y) / y then
@@ -2553,21 +3009,22 @@ end
               do
                 for i2 = 0, s_Lines_n - 1 do
                   local line2 = s_Lines[i2]
-                  line2.Left = line2.Left - op_Cost
+                  local i3 = line2.Window_Unit
+                  local cost = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
+                  line2.Left = line2.Left - cost
                   if v_spare and i2 < l_Windows_n then
-                    line2.Taken = line2.Taken + op_Cost
+                    line2.Taken = line2.Taken + cost
                   end
                 end
                 if not v_back and not v_spare then
                   do
                     local slot = s_Slot
-                    local cost = op_Cost
                     for i2 = 0, l_Windows_n - 1 do
                       local line2 = s_Lines[i2]
                       local gain = 0
                       do
                         local w2 = l_Windows[i2]
-                        local w2_Size, w2_Rate, w2_Interval = w2.Size, w2.Rate, w2.Interval
+                        local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
                         local left = line2.Promised
                         if slot <= s_Slot then
                           gain = left
@@ -2596,8 +3053,10 @@ end
                           end
                         end
                       end
-                      local x2 = cost * s_Saved
-                      local max2 = 1
+                      local i3 = line2.Window_Unit
+                      local cost = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
+                      local x2 = cost * line2.Saved
+                      local max2 = 1 < cost and 1 or cost
                       local x3 = cost - (x2 - x2 % 4096) / 4096
                       if x3 > max2 then max2 = x3 end
                       line2.Promised = gain - max2
@@ -2620,29 +3079,15 @@ end
               for i2 = 0, shared_n - 1 do
                 local x2 = shared[i2]
                 do
-                  local flow2 = 0
-                  do
-                    local key2 = x2.Key
-                    local done
-                    for i3 = 0, s_Flows_n - 1 do
-                      if s_Flows[i3].Key == key2 then
-                        flow2 = i3
-                        done = true
-                        break
-                      end
-                    end
-                    if not done then
-                      s_Flows[s_Flows_n] = {Key = key2, Units = 0, Later = 0, Before = 0, Until = 0, End = 0, Left = 0, Urgent = 0, Fair = 0, FairUrgent = 0, Again = 0, Minute = 0, Weight = 0}
-                      s_Flows_n = s_Flows_n + 1
-                      flow2 = s_Flows_n - 1
-                    end
-                  end
-                  local f = s_Flows[flow2]
+                  local f = s_Flows[x2.flow]
                   local c2 = x2.State_Calendars[0]
                   for i3 = 0, x2.State_Lines_n - 1 do
-                    x2.State_Lines[i3].Left = x2.State_Lines[i3].Left - op_Cost
+                    local line2 = x2.State_Lines[i3]
+                    local i4 = line2.Window_Unit
+                    local cost = i4 == 0 and op_Cost_0 or i4 == 1 and op_Cost_1 or i4 == 2 and op_Cost_2 or op_Cost_3
+                    line2.Left = line2.Left - cost
                     if x2.spare and i3 < x2.Limits_Windows_n then
-                      x2.State_Lines[i3].Taken = x2.State_Lines[i3].Taken + op_Cost
+                      line2.Taken = line2.Taken + cost
                     end
                   end
                   if op_Kind == 0 then
@@ -2650,13 +3095,14 @@ end
                   end
                   local share = 0
                   do
+                    local part = x2.part
                     local c3 = x2.State_Calendars[0]
                     local max2 = c3.Peak
                     local x3 = c3.Weight + c3.Before
                     if x3 > max2 then max2 = x3 end
                     if x2.Weight > max2 then max2 = x2.Weight end
                     local all2 = max2
-                    local x4 = op_Cost + x2.Limits_Scale - 1
+                    local x4 = part + x2.Limits_Scale - 1
                     local y = x2.Limits_Scale
                     local min2 = (x4 - x4 % y) / y
                     if 16777215 < min2 then min2 = 16777215 end
@@ -2745,34 +3191,19 @@ end
               own2 = when2
               a_Bound = v_bound
             end
+            local i2 = l_Windows[0].Unit
+            local cost = i2 == 0 and op_Cost_0 or i2 == 1 and op_Cost_1 or i2 == 2 and op_Cost_2 or op_Cost_3
             local slot = own2
             local before3 = 0
             local rounds = 0
             while before3 < slot and rounds < 8 do
               before3 = slot
               rounds = rounds + 1
-              for i2 = 0, shared_n - 1 do
-                local x2 = shared[i2]
+              for i3 = 0, shared_n - 1 do
+                local x2 = shared[i3]
                 local place2 = 0
                 do
-                  local flow2 = 0
-                  do
-                    local key2 = x2.Key
-                    local done
-                    for i3 = 0, s_Flows_n - 1 do
-                      if s_Flows[i3].Key == key2 then
-                        flow2 = i3
-                        done = true
-                        break
-                      end
-                    end
-                    if not done then
-                      s_Flows[s_Flows_n] = {Key = key2, Units = 0, Later = 0, Before = 0, Until = 0, End = 0, Left = 0, Urgent = 0, Fair = 0, FairUrgent = 0, Again = 0, Minute = 0, Weight = 0}
-                      s_Flows_n = s_Flows_n + 1
-                      flow2 = s_Flows_n - 1
-                    end
-                  end
-                  local f = s_Flows[flow2]
+                  local f = s_Flows[x2.flow]
                   local back2 = v_back
                   local t2 = slot
                   local c2 = x2.State_Calendars[0]
@@ -2792,15 +3223,16 @@ end
                     place2 = max4
                   else
                     if x2.State_Closed > t2 then t2 = x2.State_Closed end
-                    for i3 = 0, x2.Limits_Windows_n - 1 do
+                    for i4 = 0, x2.Limits_Windows_n - 1 do
                       do
-                        local w2 = x2.Limits_Windows[i3]
-                        local w2_Size, w2_Rate, w2_Interval = w2.Size, w2.Rate, w2.Interval
+                        local w2 = x2.Limits_Windows[i4]
+                        local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
                         if w2_Interval > c2.Grain then
                           local room = 0
                           do
-                            local left = x2.State_Lines[i3].Left
-                            if left >= op_Cost then
+                            local left = x2.State_Lines[i4].Left
+                            local cost2 = w2_Unit == 0 and op_Cost_0 or w2_Unit == 1 and op_Cost_1 or w2_Unit == 2 and op_Cost_2 or op_Cost_3
+                            if left >= cost2 or cost2 == 0 then
                               room = t
                             else
                               local since = 0
@@ -2814,7 +3246,7 @@ end
                                   since = t
                                 end
                               end
-                              local x3 = op_Cost - left - 1
+                              local x3 = cost2 - left - 1
                               local min2 = (x3 - x3 % w2_Rate) / w2_Rate + 1
                               local x4 = (8796093022208 - 8796093022208 % w2_Interval) / w2_Interval
                               if x4 < min2 then min2 = x4 end
@@ -2897,14 +3329,14 @@ end
                       if back2 and not op_Urgent then
                         local share2 = 0
                         do
-                          local units = (ahead - ahead % 2) / 2
+                          local part = (ahead - ahead % 2) / 2
                           local c3 = x2.State_Calendars[0]
                           local max4 = c3.Peak
                           local x7 = c3.Weight + c3.Before
                           if x7 > max4 then max4 = x7 end
                           if x2.Weight > max4 then max4 = x2.Weight end
                           local all2 = max4
-                          local x8 = units + x2.Limits_Scale - 1
+                          local x8 = part + x2.Limits_Scale - 1
                           local y3 = x2.Limits_Scale
                           local min2 = (x8 - x8 % y3) / y3
                           if 16777215 < min2 then min2 = 16777215 end
@@ -2918,14 +3350,14 @@ end
                         end
                         local share3 = 0
                         do
-                          local units = (ahead - ahead % 2) / 2
+                          local part = (ahead - ahead % 2) / 2
                           local c3 = x2.State_Calendars[0]
                           local max4 = c3.Peak
                           local x7 = c3.Weight + c3.Before
                           if x7 > max4 then max4 = x7 end
                           if x2.Weight > max4 then max4 = x2.Weight end
                           local all2 = max4
-                          local x8 = units + x2.Limits_Scale - 1
+                          local x8 = part + x2.Limits_Scale - 1
                           local y3 = x2.Limits_Scale
                           local min2 = (x8 - x8 % y3) / y3
                           if 16777215 < min2 then min2 = 16777215 end
@@ -2956,11 +3388,27 @@ end
                         if min2 > max4 then max4 = min2 end
                         local c3 = x2.State_Calendars[0]
                         local w2 = x2.Limits_Windows[0]
-                        local w2_Size, w2_Rate, w2_Interval = w2.Size, w2.Rate, w2.Interval
+                        local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
                         local at2 = max4 * c3.Grain
-                        if max4 >= c3.Head and max4 < c3.Head + 1024 and x2.Limits_PerGrain > w2_Rate then
-                          local x10 = (c3.Ring.At(max4 % 1024) < 16777215 and c3.Ring.At(max4 % 1024) or 16777215) * x2.Limits_Scale
-                          at2 = at2 + (x10 - x10 % w2_Rate) / w2_Rate * w2_Interval % c3.Grain
+                        local is3 = max4 >= c3.Head and max4 < c3.Head + 1024
+                        if is3 then
+                          local x10 = x2.Limits_PerGrain
+                          local y4 = w2_Unit == 0 and x2.Limits_Parts_0 or w2_Unit == 1 and x2.Limits_Parts_1 or w2_Unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
+                          is3 = (x10 - x10 % y4) / y4 > w2_Rate
+                        end
+                        if is3 then
+                          local units = 0
+                          do
+                            local booked = c3.Ring.At(max4 % 1024) < 16777215 and c3.Ring.At(max4 % 1024) or 16777215
+                            if (w2_Unit == 0 and x2.Limits_Parts_0 or w2_Unit == 1 and x2.Limits_Parts_1 or w2_Unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3) == 0 then
+                              units = 0
+                            else
+                              local x11 = booked * x2.Limits_Scale
+                              local y5 = w2_Unit == 0 and x2.Limits_Parts_0 or w2_Unit == 1 and x2.Limits_Parts_1 or w2_Unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
+                              units = (x11 - x11 % y5) / y5
+                            end
+                          end
+                          at2 = at2 + (units - units % w2_Rate) / w2_Rate * w2_Interval % c3.Grain
                         end
                         in2 = at2
                       end
@@ -2970,123 +3418,110 @@ end
                 end
                 local at2 = place2
                 if at2 > slot or a_Bound == 0 and not x2.fits then
-                  a_Limit, a_Bound = i2 + 1, x2.bound
+                  a_Limit, a_Bound = i3 + 1, x2.bound
                   if x2.fits then
                     a_Bound = 3
                   end
                   slot = at2
                 end
-                if i2 == 0 and not x2.token and not op_Urgent then
+                if i3 == 0 and not x2.token and not op_Urgent then
                   local inLine = 0
                   do
                     local w2 = l_Windows[0]
-                    local w2_Size, w2_Rate, w2_Interval = w2.Size, w2.Rate, w2.Interval
-                    local flow2 = 0
-                    do
-                      local key2 = x2.Key
-                      local done
-                      for i3 = 0, s_Flows_n - 1 do
-                        if s_Flows[i3].Key == key2 then
-                          flow2 = i3
-                          done = true
-                          break
-                        end
-                      end
-                      if not done then
-                        s_Flows[s_Flows_n] = {Key = key2, Units = 0, Later = 0, Before = 0, Until = 0, End = 0, Left = 0, Urgent = 0, Fair = 0, FairUrgent = 0, Again = 0, Minute = 0, Weight = 0}
-                        s_Flows_n = s_Flows_n + 1
-                        flow2 = s_Flows_n - 1
-                      end
-                    end
-                    local f = s_Flows[flow2]
+                    local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
+                    local f = s_Flows[x2.flow]
                     local t2 = slot
-                    if f.End > t2 then t2 = f.End end
-                    local room = 0
-                    do
-                      local gain = 0
+                    if cost == 0 then
+                      inLine = t2
+                    else
+                      if f.End > t2 then t2 = f.End end
+                      local room = 0
                       do
-                        local left = f.Left
-                        local from2 = f.End
-                        if t2 <= from2 then
-                          gain = left
-                        else
-                          local since = 0
-                          do
-                            if w2_Size > w2_Rate then
-                              local max2 = from2
-                              local x3 = s_Closed - 1
-                              if x3 > max2 then max2 = x3 end
-                              since = max2
-                            else
-                              since = from2
-                            end
-                          end
-                          local n2 = (t2 - t2 % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
-                          if n2 <= 0 then
+                        local gain = 0
+                        do
+                          local left = f.Left
+                          local from2 = f.End
+                          if t2 <= from2 then
                             gain = left
                           else
-                            local x3 = w2_Size - left
-                            if n2 > (x3 - x3 % w2_Rate) / w2_Rate then
-                              gain = w2_Size
+                            local since = 0
+                            do
+                              if w2_Size > w2_Rate then
+                                local max2 = from2
+                                local x3 = s_Closed - 1
+                                if x3 > max2 then max2 = x3 end
+                                since = max2
+                              else
+                                since = from2
+                              end
+                            end
+                            local n2 = (t2 - t2 % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
+                            if n2 <= 0 then
+                              gain = left
                             else
-                              gain = left + n2 * w2_Rate
+                              local x3 = w2_Size - left
+                              if n2 > (x3 - x3 % w2_Rate) / w2_Rate then
+                                gain = w2_Size
+                              else
+                                gain = left + n2 * w2_Rate
+                              end
                             end
                           end
                         end
-                      end
-                      local gain2 = 0
-                      do
-                        local left = s_Lines[0].Left
-                        if t2 <= t then
-                          gain2 = left
+                        local gain2 = 0
+                        do
+                          local left = s_Lines[0].Left
+                          if t2 <= t then
+                            gain2 = left
+                          else
+                            local since = 0
+                            do
+                              if w2_Size > w2_Rate then
+                                local max2 = t
+                                local x3 = s_Closed - 1
+                                if x3 > max2 then max2 = x3 end
+                                since = max2
+                              else
+                                since = t
+                              end
+                            end
+                            local n2 = (t2 - t2 % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
+                            if n2 <= 0 then
+                              gain2 = left
+                            else
+                              local x3 = w2_Size - left
+                              if n2 > (x3 - x3 % w2_Rate) / w2_Rate then
+                                gain2 = w2_Size
+                              else
+                                gain2 = left + n2 * w2_Rate
+                              end
+                            end
+                          end
+                        end
+                        local left = gain < gain2 and gain or gain2
+                        if left >= cost or cost == 0 then
+                          room = t2
                         else
                           local since = 0
                           do
                             if w2_Size > w2_Rate then
-                              local max2 = t
+                              local max2 = t2
                               local x3 = s_Closed - 1
                               if x3 > max2 then max2 = x3 end
                               since = max2
                             else
-                              since = t
+                              since = t2
                             end
                           end
-                          local n2 = (t2 - t2 % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
-                          if n2 <= 0 then
-                            gain2 = left
-                          else
-                            local x3 = w2_Size - left
-                            if n2 > (x3 - x3 % w2_Rate) / w2_Rate then
-                              gain2 = w2_Size
-                            else
-                              gain2 = left + n2 * w2_Rate
-                            end
-                          end
+                          local x3 = cost - left - 1
+                          local min2 = (x3 - x3 % w2_Rate) / w2_Rate + 1
+                          local x4 = (8796093022208 - 8796093022208 % w2_Interval) / w2_Interval
+                          if x4 < min2 then min2 = x4 end
+                          room = ((since - since % w2_Interval) / w2_Interval + min2) * w2_Interval
                         end
                       end
-                      local left = gain < gain2 and gain or gain2
-                      if left >= op_Cost then
-                        room = t2
-                      else
-                        local since = 0
-                        do
-                          if w2_Size > w2_Rate then
-                            local max2 = t2
-                            local x3 = s_Closed - 1
-                            if x3 > max2 then max2 = x3 end
-                            since = max2
-                          else
-                            since = t2
-                          end
-                        end
-                        local x3 = op_Cost - left - 1
-                        local min2 = (x3 - x3 % w2_Rate) / w2_Rate + 1
-                        local x4 = (8796093022208 - 8796093022208 % w2_Interval) / w2_Interval
-                        if x4 < min2 then min2 = x4 end
-                        room = ((since - since % w2_Interval) / w2_Interval + min2) * w2_Interval
-                      end
+                      inLine = room
                     end
-                    inLine = room
                   end
                   slot = inLine
                 end
@@ -3098,13 +3533,15 @@ end
               if v_back then
                 do
                   if op_Ticket_Number > 0 then
-                    for i2 = 0, l_Windows_n - 1 do
-                      local line2 = s_Lines[i2]
-                      local x2 = op_Ticket_Cost * s_Saved
-                      local max2 = 1
-                      local x3 = op_Ticket_Cost - (x2 - x2 % 4096) / 4096
+                    for i3 = 0, l_Windows_n - 1 do
+                      local line2 = s_Lines[i3]
+                      local i4 = line2.Window_Unit
+                      local cost2 = i4 == 0 and op_Ticket_Cost_0 or i4 == 1 and op_Ticket_Cost_1 or i4 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3
+                      local x2 = cost2 * line2.Saved
+                      local max2 = 1 < cost2 and 1 or cost2
+                      local x3 = cost2 - (x2 - x2 % 4096) / 4096
                       if x3 > max2 then max2 = x3 end
-                      local min2 = l_Windows[i2].Size
+                      local min2 = l_Windows[i3].Size
                       local x4 = line2.Promised + max2
                       if x4 < min2 then min2 = x4 end
                       line2.Promised = min2
@@ -3119,7 +3556,7 @@ end
             else
               if a_Limit == 0 then
                 do
-                  local t2_Slot, t2_Number, t2_Again, t2_Cost = op_Ticket_Slot, op_Ticket_Number, op_Ticket_Again, op_Ticket_Cost
+                  local t2_Slot, t2_Number, t2_Again, t2_Cost_0, t2_Cost_1, t2_Cost_2, t2_Cost_3 = op_Ticket_Slot, op_Ticket_Number, op_Ticket_Again, op_Ticket_Cost_0, op_Ticket_Cost_1, op_Ticket_Cost_2, op_Ticket_Cost_3
                   if not v_back then
                     s_Next = s_Next + 1
                     t2_Number = s_Next
@@ -3128,13 +3565,12 @@ end
                     if op_Urgent then
                       do
                         local slot2 = s_Slot
-                        local cost = op_Cost
-                        for i2 = 0, l_Windows_n - 1 do
-                          local line2 = s_Lines[i2]
+                        for i3 = 0, l_Windows_n - 1 do
+                          local line2 = s_Lines[i3]
                           local gain = 0
                           do
-                            local w2 = l_Windows[i2]
-                            local w2_Size, w2_Rate, w2_Interval = w2.Size, w2.Rate, w2.Interval
+                            local w2 = l_Windows[i3]
+                            local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
                             local left = line2.Promised
                             if slot2 <= s_Slot then
                               gain = left
@@ -3163,9 +3599,11 @@ end
                               end
                             end
                           end
-                          local x2 = cost * s_Saved
-                          local max2 = 1
-                          local x3 = cost - (x2 - x2 % 4096) / 4096
+                          local i4 = line2.Window_Unit
+                          local cost2 = i4 == 0 and op_Cost_0 or i4 == 1 and op_Cost_1 or i4 == 2 and op_Cost_2 or op_Cost_3
+                          local x2 = cost2 * line2.Saved
+                          local max2 = 1 < cost2 and 1 or cost2
+                          local x3 = cost2 - (x2 - x2 % 4096) / 4096
                           if x3 > max2 then max2 = x3 end
                           line2.Promised = gain - max2
                         end
@@ -3174,13 +3612,12 @@ end
                     else
                       do
                         local slot2 = v_slot
-                        local cost = op_Cost
-                        for i2 = 0, l_Windows_n - 1 do
-                          local line2 = s_Lines[i2]
+                        for i3 = 0, l_Windows_n - 1 do
+                          local line2 = s_Lines[i3]
                           local gain = 0
                           do
-                            local w2 = l_Windows[i2]
-                            local w2_Size, w2_Rate, w2_Interval = w2.Size, w2.Rate, w2.Interval
+                            local w2 = l_Windows[i3]
+                            local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
                             local left = line2.Promised
                             if slot2 <= s_Slot then
                               gain = left
@@ -3209,9 +3646,11 @@ end
                               end
                             end
                           end
-                          local x2 = cost * s_Saved
-                          local max2 = 1
-                          local x3 = cost - (x2 - x2 % 4096) / 4096
+                          local i4 = line2.Window_Unit
+                          local cost2 = i4 == 0 and op_Cost_0 or i4 == 1 and op_Cost_1 or i4 == 2 and op_Cost_2 or op_Cost_3
+                          local x2 = cost2 * line2.Saved
+                          local max2 = 1 < cost2 and 1 or cost2
+                          local x3 = cost2 - (x2 - x2 % 4096) / 4096
                           if x3 > max2 then max2 = x3 end
                           line2.Promised = gain - max2
                         end
@@ -3222,12 +3661,14 @@ end
                   elseif t2_Slot <= t then
                     if v_at > t then
                       t2_Again = 1
-                      for i2 = 0, l_Windows_n - 1 do
-                        local line2 = s_Lines[i2]
-                        if line2.Left < op_Cost and s_Closed <= t then
-                          local max2 = line2.Spare - op_Cost
+                      for i3 = 0, l_Windows_n - 1 do
+                        local line2 = s_Lines[i3]
+                        local i4 = line2.Window_Unit
+                        local cost2 = i4 == 0 and op_Cost_0 or i4 == 1 and op_Cost_1 or i4 == 2 and op_Cost_2 or op_Cost_3
+                        if line2.Left < cost2 and cost2 > 0 and s_Closed <= t then
+                          local max2 = line2.Spare - cost2
                           if -1125899906842624 > max2 then max2 = -1125899906842624 end
-                          local max3 = line2.Taken - op_Cost
+                          local max3 = line2.Taken - cost2
                           if -1125899906842624 > max3 then max3 = -1125899906842624 end
                           line2.Spare, line2.Taken = max2, max3
                         end
@@ -3243,63 +3684,57 @@ end
                     if 9007199254740991 < min2 then min2 = 9007199254740991 end
                     s_AgainUS = min2
                   end
-                  t2_Slot, t2_Cost = t + a_Delay, op_Cost
-                  a_Ticket_Slot, a_Ticket_Number, a_Ticket_Again, a_Ticket_Cost = t2_Slot, t2_Number, t2_Again, t2_Cost
+                  t2_Slot, t2_Cost_0, t2_Cost_1, t2_Cost_2, t2_Cost_3 = t + a_Delay, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3
+                  a_Ticket_Slot, a_Ticket_Number, a_Ticket_Again, a_Ticket_Cost_0, a_Ticket_Cost_1, a_Ticket_Cost_2, a_Ticket_Cost_3 = t2_Slot, t2_Number, t2_Again, t2_Cost_0, t2_Cost_1, t2_Cost_2, t2_Cost_3
                 end
               else
-                a_Ticket_Slot, a_Ticket_Number, a_Ticket_Again, a_Ticket_Cost = slot, op_Ticket_Number, op_Ticket_Again, op_Cost
+                a_Ticket_Slot, a_Ticket_Number, a_Ticket_Again, a_Ticket_Cost_0, a_Ticket_Cost_1, a_Ticket_Cost_2, a_Ticket_Cost_3 = slot, op_Ticket_Number, op_Ticket_Again, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3
               end
               if op_Urgent then
-                local flow2 = 0
                 do
-                  local done
-                  for i2 = 0, s_Flows_n - 1 do
-                    if s_Flows[i2].Key == 0 then
-                      flow2 = i2
-                      done = true
-                      break
+                  local unit = 0
+                  while unit < 4 do
+                    if (unit == 0 and a_Ticket_Cost_0 or unit == 1 and a_Ticket_Cost_1 or unit == 2 and a_Ticket_Cost_2 or a_Ticket_Cost_3) > 0 then
+                      local flow2 = 0
+                      do
+                        local key2 = 0 - unit
+                        local done
+                        for i3 = 0, s_Flows_n - 1 do
+                          if s_Flows[i3].Key == key2 then
+                            flow2 = i3
+                            done = true
+                            break
+                          end
+                        end
+                        if not done then
+                          s_Flows[s_Flows_n] = {Key = key2, Units = 0, Later = 0, Before = 0, Until = 0, End = 0, Left = 0, Urgent = 0, Fair = 0, FairUrgent = 0, Again = 0, Minute = 0, Weight = 0}
+                          s_Flows_n = s_Flows_n + 1
+                          flow2 = s_Flows_n - 1
+                        end
+                      end
+                      do
+                        local f = s_Flows[flow2]
+                        local slot2 = a_Ticket_Slot
+                        local units = unit == 0 and a_Ticket_Cost_0 or unit == 1 and a_Ticket_Cost_1 or unit == 2 and a_Ticket_Cost_2 or a_Ticket_Cost_3
+                        if slot2 <= f.Before then
+                          f.Units = f.Units + units
+                        else
+                          f.Later = f.Later + units
+                        end
+                        if slot2 > f.Until then f.Until = slot2 end
+                      end
                     end
+                    unit = unit + 1
                   end
-                  if not done then
-                    s_Flows[s_Flows_n] = {Key = 0, Units = 0, Later = 0, Before = 0, Until = 0, End = 0, Left = 0, Urgent = 0, Fair = 0, FairUrgent = 0, Again = 0, Minute = 0, Weight = 0}
-                    s_Flows_n = s_Flows_n + 1
-                    flow2 = s_Flows_n - 1
-                  end
-                end
-                do
-                  local f = s_Flows[flow2]
-                  if a_Ticket_Slot <= f.Before then
-                    f.Units = f.Units + a_Ticket_Cost
-                  else
-                    f.Later = f.Later + a_Ticket_Cost
-                  end
-                  if a_Ticket_Slot > f.Until then f.Until = a_Ticket_Slot end
                 end
               end
-              for i2 = 0, shared_n - 1 do
-                local x2 = shared[i2]
-                local flow2 = 0
-                do
-                  local key2 = x2.Key
-                  local done
-                  for i3 = 0, s_Flows_n - 1 do
-                    if s_Flows[i3].Key == key2 then
-                      flow2 = i3
-                      done = true
-                      break
-                    end
-                  end
-                  if not done then
-                    s_Flows[s_Flows_n] = {Key = key2, Units = 0, Later = 0, Before = 0, Until = 0, End = 0, Left = 0, Urgent = 0, Fair = 0, FairUrgent = 0, Again = 0, Minute = 0, Weight = 0}
-                    s_Flows_n = s_Flows_n + 1
-                    flow2 = s_Flows_n - 1
-                  end
-                end
-                local f = s_Flows[flow2]
-                if i2 == 0 and not x2.token and not op_Urgent then
+              for i3 = 0, shared_n - 1 do
+                local x2 = shared[i3]
+                local f = s_Flows[x2.flow]
+                if i3 == 0 and not x2.token and not op_Urgent and cost > 0 then
                   local end2 = slot > f.End and slot or f.End
                   local w2 = l_Windows[0]
-                  local w2_Size, w2_Rate, w2_Interval = w2.Size, w2.Rate, w2.Interval
+                  local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
                   local gain = 0
                   do
                     local left = f.Left
@@ -3361,7 +3796,7 @@ end
                       end
                     end
                   end
-                  f.Left = (gain < gain2 and gain or gain2) - op_Cost
+                  f.Left = (gain < gain2 and gain or gain2) - cost
                   f.End = end2
                 end
                 do
@@ -3404,13 +3839,14 @@ end
                   if is2 then
                     local share = 0
                     do
+                      local part = x2.part
                       local c3 = x2.State_Calendars[0]
                       local max2 = c3.Peak
                       local x5 = c3.Weight + c3.Before
                       if x5 > max2 then max2 = x5 end
                       if x2.Weight > max2 then max2 = x2.Weight end
                       local all2 = max2
-                      local x6 = op_Cost + x2.Limits_Scale - 1
+                      local x6 = part + x2.Limits_Scale - 1
                       local y2 = x2.Limits_Scale
                       local min2 = (x6 - x6 % y2) / y2
                       if 16777215 < min2 then min2 = 16777215 end
@@ -3424,13 +3860,14 @@ end
                     end
                     local share2 = 0
                     do
+                      local part = x2.part
                       local c3 = x2.State_Calendars[0]
                       local max2 = c3.Peak
                       local x5 = c3.Weight + c3.Before
                       if x5 > max2 then max2 = x5 end
                       if x2.Weight > max2 then max2 = x2.Weight end
                       local all2 = max2
-                      local x6 = op_Cost + x2.Limits_Scale - 1
+                      local x6 = part + x2.Limits_Scale - 1
                       local y2 = x2.Limits_Scale
                       local min2 = (x6 - x6 % y2) / y2
                       if 16777215 < min2 then min2 = 16777215 end
@@ -3446,14 +3883,18 @@ end
                     if 9007199254740991 < min2 then min2 = 9007199254740991 end
                     f.Again = min2
                   end
-                  if a_Ticket_Slot <= f.Before then
-                    f.Units = f.Units + a_Ticket_Cost
-                  else
-                    f.Later = f.Later + a_Ticket_Cost
+                  do
+                    local slot2 = a_Ticket_Slot
+                    local units = x2.part
+                    if slot2 <= f.Before then
+                      f.Units = f.Units + units
+                    else
+                      f.Later = f.Later + units
+                    end
+                    if slot2 > f.Until then f.Until = slot2 end
                   end
-                  if a_Ticket_Slot > f.Until then f.Until = a_Ticket_Slot end
                   if op_Urgent then
-                    f.Urgent = f.Urgent + op_Cost
+                    f.Urgent = f.Urgent + x2.part
                   end
                   if a_Ticket_Slot > x2.State_Slot then x2.State_Slot = a_Ticket_Slot end
                   do
@@ -3479,13 +3920,12 @@ end
         end
       end
       if plain2 then
-        a_Ticket_Slot, a_Ticket_Number, a_Ticket_Again, a_Ticket_Cost = 0, 0, 0, 0
+        a_Ticket_Slot, a_Ticket_Number, a_Ticket_Again, a_Ticket_Cost_0, a_Ticket_Cost_1, a_Ticket_Cost_2, a_Ticket_Cost_3 = 0, 0, 0, 0, 0, 0, 0
         if a_Delay == 0 then
           s_Plain = s_Plain + 1
         end
       elseif a_Delay == 0 and not a_Late then
         do
-          local cost = op_Cost
           local max2 = s_LastID + 1
           local x2 = t * 1024
           if x2 > max2 then max2 = x2 end
@@ -3495,18 +3935,22 @@ end
             local x4 = x3.State_LastID + 1
             if x4 > id2 then id2 = x4 end
           end
-          a_Lease_ID, a_Lease_Begin, a_Lease_End, a_Lease_Cost = id2, t, t + l_Lease, cost
+          a_Lease_ID, a_Lease_Begin, a_Lease_End, a_Lease_Cost_0, a_Lease_Cost_1, a_Lease_Cost_2, a_Lease_Cost_3 = id2, t, t + l_Lease, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3
           s_LastID = id2
           Hold(id2, a_Lease_End)
           for i2 = 0, l_Windows_n - 1 do
-            s_Lines[i2].Fresh = s_Lines[i2].Fresh + cost
+            local line2 = s_Lines[i2]
+            local i3 = line2.Window_Unit
+            line2.Fresh = line2.Fresh + (i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3)
           end
           for i2 = 0, shared_n - 1 do
             local x3 = shared[i2]
             x3.State_LastID = id2
             x3.Leases.Hold(id2, a_Lease_End)
             for j = 0, x3.Limits_Windows_n - 1 do
-              x3.State_Lines[j].Fresh = x3.State_Lines[j].Fresh + cost
+              local line2 = x3.State_Lines[j]
+              local i3 = line2.Window_Unit
+              line2.Fresh = line2.Fresh + (i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3)
             end
           end
         end
@@ -3530,12 +3974,11 @@ end
   elseif op_Kind == 3 or op_Kind == 4 then
     if changes then
       do
-        local cost = op_Cost
         local booked = false
         booked = op_Kind == 4 and op_Ticket_Slot > 0 and op_Ticket_Number <= s_Next and (op_Ticket_Number > 0 or shared_n > 0)
         local booked2 = booked
         if op_Kind == 4 then
-          cost = 0
+          op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3 = 0, 0, 0, 0
         end
         if a_Found then
           if op_Kind == 3 then
@@ -3549,28 +3992,37 @@ end
               local x2 = t - op_Lease_Begin
               if x2 > max2 then max2 = x2 end
               s_Held = s_Held + (max2 < 68719476736 and max2 or 68719476736)
-              if op_Lease_Cost > 0 then
-                local min2 = cost
-                local x3 = 2 * op_Lease_Cost
-                if x3 < min2 then min2 = x3 end
-                local x4 = min2 * 64
-                local max3 = 0
-                local x5 = s_Saved - (s_Saved - s_Saved % 64) / 64 + 64 - (x4 - x4 % op_Lease_Cost) / op_Lease_Cost
-                if x5 > max3 then max3 = x5 end
-                s_Saved = max3
+              for i2 = 0, l_Windows_n - 1 do
+                local line2 = s_Lines[i2]
+                local i3 = line2.Window_Unit
+                local cost = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
+                local i4 = line2.Window_Unit
+                local estimate = i4 == 0 and op_Lease_Cost_0 or i4 == 1 and op_Lease_Cost_1 or i4 == 2 and op_Lease_Cost_2 or op_Lease_Cost_3
+                if estimate > 0 then
+                  local x3 = line2.Saved
+                  local min2 = cost
+                  local x4 = 2 * estimate
+                  if x4 < min2 then min2 = x4 end
+                  local x5 = min2 * 64
+                  local max3 = 0
+                  local x6 = line2.Saved - (x3 - x3 % 64) / 64 + 64 - (x5 - x5 % estimate) / estimate
+                  if x6 > max3 then max3 = x6 end
+                  line2.Saved = max3
+                end
               end
             end
           end
           do
             for i2 = 0, l_Windows_n - 1 do
               local w2 = l_Windows[i2]
-              local w2_Size, w2_Rate, w2_Interval = w2.Size, w2.Rate, w2.Interval
+              local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
               local line2 = s_Lines[i2]
-              local back2 = op_Lease_Cost - cost
+              local estimate = w2_Unit == 0 and op_Lease_Cost_0 or w2_Unit == 1 and op_Lease_Cost_1 or w2_Unit == 2 and op_Lease_Cost_2 or op_Lease_Cost_3
+              local back2 = estimate - (w2_Unit == 0 and op_Cost_0 or w2_Unit == 1 and op_Cost_1 or w2_Unit == 2 and op_Cost_2 or op_Cost_3)
               if op_Lease_ID > line2.FreshFrom then
                 if line2.Fresh < back2 then back2 = line2.Fresh end
                 local max2 = 0
-                local x2 = line2.Fresh - op_Lease_Cost
+                local x2 = line2.Fresh - estimate
                 if x2 > max2 then max2 = x2 end
                 line2.Fresh = max2
               elseif op_Lease_ID > line2.StaleFrom then
@@ -3594,7 +4046,7 @@ end
             local slot = t > s_Slot and t or s_Slot
             for i2 = 0, l_Windows_n - 1 do
               local w2 = l_Windows[i2]
-              local w2_Size, w2_Rate, w2_Interval = w2.Size, w2.Rate, w2.Interval
+              local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
               local line2 = s_Lines[i2]
               local gain = 0
               do
@@ -3694,9 +4146,11 @@ end
             if op_Ticket_Number > 0 then
               for i2 = 0, l_Windows_n - 1 do
                 local line2 = s_Lines[i2]
-                local x2 = op_Ticket_Cost * s_Saved
-                local max2 = 1
-                local x3 = op_Ticket_Cost - (x2 - x2 % 4096) / 4096
+                local i3 = line2.Window_Unit
+                local cost = i3 == 0 and op_Ticket_Cost_0 or i3 == 1 and op_Ticket_Cost_1 or i3 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3
+                local x2 = cost * line2.Saved
+                local max2 = 1 < cost and 1 or cost
+                local x3 = cost - (x2 - x2 % 4096) / 4096
                 if x3 > max2 then max2 = x3 end
                 local min2 = l_Windows[i2].Size
                 local x4 = line2.Promised + max2
@@ -3710,34 +4164,27 @@ end
             end
           end
           if op_Urgent then
-            local flow2 = 0
             do
-              local done
               for i2 = 0, s_Flows_n - 1 do
-                if s_Flows[i2].Key == 0 then
-                  flow2 = i2
-                  done = true
-                  break
+                local f = s_Flows[i2]
+                if f.Key <= 0 then
+                  do
+                    local slot = op_Ticket_Slot
+                    local i3 = 0 - f.Key
+                    local units = i3 == 0 and op_Ticket_Cost_0 or i3 == 1 and op_Ticket_Cost_1 or i3 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3
+                    if slot <= f.Before then
+                      local max2 = 0
+                      local x2 = f.Units - units
+                      if x2 > max2 then max2 = x2 end
+                      f.Units = max2
+                    else
+                      local max2 = 0
+                      local x2 = f.Later - units
+                      if x2 > max2 then max2 = x2 end
+                      f.Later = max2
+                    end
+                  end
                 end
-              end
-              if not done then
-                s_Flows[s_Flows_n] = {Key = 0, Units = 0, Later = 0, Before = 0, Until = 0, End = 0, Left = 0, Urgent = 0, Fair = 0, FairUrgent = 0, Again = 0, Minute = 0, Weight = 0}
-                s_Flows_n = s_Flows_n + 1
-                flow2 = s_Flows_n - 1
-              end
-            end
-            do
-              local f = s_Flows[flow2]
-              if op_Ticket_Slot <= f.Before then
-                local max2 = 0
-                local x2 = f.Units - op_Ticket_Cost
-                if x2 > max2 then max2 = x2 end
-                f.Units = max2
-              else
-                local max2 = 0
-                local x2 = f.Later - op_Ticket_Cost
-                if x2 > max2 then max2 = x2 end
-                f.Later = max2
               end
             end
           end
@@ -3757,29 +4204,37 @@ end
                 local x3 = t - op_Lease_Begin
                 if x3 > max2 then max2 = x3 end
                 x2.State_Held = x2.State_Held + (max2 < 68719476736 and max2 or 68719476736)
-                if op_Lease_Cost > 0 then
-                  local x4 = x2.State_Saved
-                  local min2 = cost
-                  local x5 = 2 * op_Lease_Cost
-                  if x5 < min2 then min2 = x5 end
-                  local x6 = min2 * 64
-                  local max3 = 0
-                  local x7 = x2.State_Saved - (x4 - x4 % 64) / 64 + 64 - (x6 - x6 % op_Lease_Cost) / op_Lease_Cost
-                  if x7 > max3 then max3 = x7 end
-                  x2.State_Saved = max3
+                for i3 = 0, x2.Limits_Windows_n - 1 do
+                  local line2 = x2.State_Lines[i3]
+                  local i4 = line2.Window_Unit
+                  local cost = i4 == 0 and op_Cost_0 or i4 == 1 and op_Cost_1 or i4 == 2 and op_Cost_2 or op_Cost_3
+                  local i5 = line2.Window_Unit
+                  local estimate = i5 == 0 and op_Lease_Cost_0 or i5 == 1 and op_Lease_Cost_1 or i5 == 2 and op_Lease_Cost_2 or op_Lease_Cost_3
+                  if estimate > 0 then
+                    local x4 = line2.Saved
+                    local min2 = cost
+                    local x5 = 2 * estimate
+                    if x5 < min2 then min2 = x5 end
+                    local x6 = min2 * 64
+                    local max3 = 0
+                    local x7 = line2.Saved - (x4 - x4 % 64) / 64 + 64 - (x6 - x6 % estimate) / estimate
+                    if x7 > max3 then max3 = x7 end
+                    line2.Saved = max3
+                  end
                 end
               end
             end
             do
               for i3 = 0, x2.Limits_Windows_n - 1 do
                 local w2 = x2.Limits_Windows[i3]
-                local w2_Size, w2_Rate, w2_Interval = w2.Size, w2.Rate, w2.Interval
+                local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
                 local line2 = x2.State_Lines[i3]
-                local back2 = op_Lease_Cost - cost
+                local estimate = w2_Unit == 0 and op_Lease_Cost_0 or w2_Unit == 1 and op_Lease_Cost_1 or w2_Unit == 2 and op_Lease_Cost_2 or op_Lease_Cost_3
+                local back2 = estimate - (w2_Unit == 0 and op_Cost_0 or w2_Unit == 1 and op_Cost_1 or w2_Unit == 2 and op_Cost_2 or op_Cost_3)
                 if op_Lease_ID > line2.FreshFrom then
                   if line2.Fresh < back2 then back2 = line2.Fresh end
                   local max2 = 0
-                  local x3 = line2.Fresh - op_Lease_Cost
+                  local x3 = line2.Fresh - estimate
                   if x3 > max2 then max2 = x3 end
                   line2.Fresh = max2
                 elseif op_Lease_ID > line2.StaleFrom then
@@ -3818,7 +4273,46 @@ end
               end
               local f = s_Flows[flow2]
               local c2 = x2.State_Calendars[0]
-              local x3 = op_Cost + x2.Limits_Scale - 1
+              local part = 0
+              do
+                if x2.Limits_Parts_0 == 1 then
+                  part = op_Cost_0
+                else
+                  local part2 = 1
+                  local each2 = x2.Limits_Parts_0
+                  local y = 1 > each2 and 1 or each2
+                  local min2 = op_Cost_0
+                  local x3 = (1099511627776 - 1099511627776 % y) / y
+                  if x3 < min2 then min2 = x3 end
+                  local x4 = min2 * each2
+                  if x4 > part2 then part2 = x4 end
+                  local each3 = x2.Limits_Parts_1
+                  local y2 = 1 > each3 and 1 or each3
+                  local min3 = op_Cost_1
+                  local x5 = (1099511627776 - 1099511627776 % y2) / y2
+                  if x5 < min3 then min3 = x5 end
+                  local x6 = min3 * each3
+                  if x6 > part2 then part2 = x6 end
+                  local each4 = x2.Limits_Parts_2
+                  local y3 = 1 > each4 and 1 or each4
+                  local min4 = op_Cost_2
+                  local x7 = (1099511627776 - 1099511627776 % y3) / y3
+                  if x7 < min4 then min4 = x7 end
+                  local x8 = min4 * each4
+                  if x8 > part2 then part2 = x8 end
+                  local each5 = x2.Limits_Parts_3
+                  local y4 = 1 > each5 and 1 or each5
+                  local min5 = op_Cost_3
+                  local x9 = (1099511627776 - 1099511627776 % y4) / y4
+                  if x9 < min5 then min5 = x9 end
+                  local x10 = min5 * each5
+                  if x10 > part2 then part2 = x10 end
+                  part = part2
+                end
+              end
+              x2.part = part
+              local part2 = x2.part
+              local x3 = part2 + x2.Limits_Scale - 1
               local y = x2.Limits_Scale
               local min2 = (x3 - x3 % y) / y
               if 16777215 < min2 then min2 = 16777215 end
@@ -3845,10 +4339,48 @@ end
                 end
               end
               if true then
+                local part3 = 0
+                do
+                  if x2.Limits_Parts_0 == 1 then
+                    part3 = op_Ticket_Cost_0
+                  else
+                    local part4 = 1
+                    local each2 = x2.Limits_Parts_0
+                    local y4 = 1 > each2 and 1 or each2
+                    local min5 = op_Ticket_Cost_0
+                    local x9 = (1099511627776 - 1099511627776 % y4) / y4
+                    if x9 < min5 then min5 = x9 end
+                    local x10 = min5 * each2
+                    if x10 > part4 then part4 = x10 end
+                    local each3 = x2.Limits_Parts_1
+                    local y5 = 1 > each3 and 1 or each3
+                    local min6 = op_Ticket_Cost_1
+                    local x11 = (1099511627776 - 1099511627776 % y5) / y5
+                    if x11 < min6 then min6 = x11 end
+                    local x12 = min6 * each3
+                    if x12 > part4 then part4 = x12 end
+                    local each4 = x2.Limits_Parts_2
+                    local y6 = 1 > each4 and 1 or each4
+                    local min7 = op_Ticket_Cost_2
+                    local x13 = (1099511627776 - 1099511627776 % y6) / y6
+                    if x13 < min7 then min7 = x13 end
+                    local x14 = min7 * each4
+                    if x14 > part4 then part4 = x14 end
+                    local each5 = x2.Limits_Parts_3
+                    local y7 = 1 > each5 and 1 or each5
+                    local min8 = op_Ticket_Cost_3
+                    local x15 = (1099511627776 - 1099511627776 % y7) / y7
+                    if x15 < min8 then min8 = x15 end
+                    local x16 = min8 * each5
+                    if x16 > part4 then part4 = x16 end
+                    part3 = part4
+                  end
+                end
+                local part4 = part3
                 local x9 = 0 > op_Ticket_Slot and 0 or op_Ticket_Slot
                 local y4 = x2.Limits_Grain
                 local n2 = (x9 - x9 % y4) / y4
-                local x10 = op_Ticket_Cost + x2.Limits_Scale - 1
+                local x10 = part4 + x2.Limits_Scale - 1
                 local y5 = x2.Limits_Scale
                 local min5 = (x10 - x10 % y5) / y5
                 if 16777215 < min5 then min5 = 16777215 end
@@ -3865,21 +4397,22 @@ end
                   c2.Late = max3
                 end
                 do
-                  if op_Ticket_Slot <= f.Before then
+                  local slot = op_Ticket_Slot
+                  if slot <= f.Before then
                     local max3 = 0
-                    local x11 = f.Units - op_Ticket_Cost
+                    local x11 = f.Units - part4
                     if x11 > max3 then max3 = x11 end
                     f.Units = max3
                   else
                     local max3 = 0
-                    local x11 = f.Later - op_Ticket_Cost
+                    local x11 = f.Later - part4
                     if x11 > max3 then max3 = x11 end
                     f.Later = max3
                   end
                 end
                 if op_Urgent then
                   local max3 = 0
-                  local x11 = f.Urgent - op_Ticket_Cost
+                  local x11 = f.Urgent - part4
                   if x11 > max3 then max3 = x11 end
                   f.Urgent = max3
                 end
@@ -3906,8 +4439,8 @@ end
       end
     end
   elseif op_Kind == 5 then
-    if Release(op_Lease_ID, op_Lease_Begin, op_Lease_End, op_Lease_Cost, now > s_Now and now or s_Now) then
-      a_Lease_ID, a_Lease_Begin, a_Lease_End, a_Lease_Cost = op_Lease_ID, op_Lease_Begin, op_Lease_End, op_Lease_Cost
+    if Release(op_Lease_ID, op_Lease_Begin, op_Lease_End, op_Lease_Cost_0, op_Lease_Cost_1, op_Lease_Cost_2, op_Lease_Cost_3, now > s_Now and now or s_Now) then
+      a_Lease_ID, a_Lease_Begin, a_Lease_End, a_Lease_Cost_0, a_Lease_Cost_1, a_Lease_Cost_2, a_Lease_Cost_3 = op_Lease_ID, op_Lease_Begin, op_Lease_End, op_Lease_Cost_0, op_Lease_Cost_1, op_Lease_Cost_2, op_Lease_Cost_3
       local min2 = (now > s_Now and now or s_Now) + l_Lease
       local x2 = op_Lease_Begin + l_MaxLease
       if x2 < min2 then min2 = x2 end
@@ -3916,7 +4449,7 @@ end
       a_Found = a_Lease_End > now
       for i2 = 0, shared_n - 1 do
         local x3 = shared[i2]
-        if x3.Leases.Release(op_Lease_ID, op_Lease_Begin, op_Lease_End, op_Lease_Cost, now > x3.State_Now and now or x3.State_Now) then
+        if x3.Leases.Release(op_Lease_ID, op_Lease_Begin, op_Lease_End, op_Lease_Cost_0, op_Lease_Cost_1, op_Lease_Cost_2, op_Lease_Cost_3, now > x3.State_Now and now or x3.State_Now) then
           x3.Leases.Hold(a_Lease_ID, a_Lease_End)
         end
       end
@@ -3935,7 +4468,7 @@ end
         for i2 = 0, l_Windows_n - 1 do
           do
             local w2 = l_Windows[i2]
-            local w2_Size, w2_Rate, w2_Interval = w2.Size, w2.Rate, w2.Interval
+            local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
             local line2 = s_Lines[i2]
             if w2_Size > w2_Rate then
               if 0 < line2.Left then line2.Left = 0 end
@@ -3976,7 +4509,7 @@ end
           if line2.Window_Size == 0 then
             taken2 = now
           end
-          line2.Window_Size, line2.Window_Rate, line2.Window_Interval, line2.Left, line2.Promised, line2.Spare, line2.Taken, line2.Fresh, line2.FreshFrom, line2.Stale, line2.StaleFrom = line2.Window_Size, line2.Window_Rate, line2.Window_Interval, left, left, 0, taken2, 0, s_LastID, 0, s_LastID
+          line2.Window_Size, line2.Window_Rate, line2.Window_Interval, line2.Window_Unit, line2.Left, line2.Promised, line2.Spare, line2.Taken, line2.Fresh, line2.FreshFrom, line2.Stale, line2.StaleFrom, line2.Saved = line2.Window_Size, line2.Window_Rate, line2.Window_Interval, line2.Window_Unit, left, left, 0, taken2, 0, s_LastID, 0, s_LastID, line2.Saved
         end
       end
     end
@@ -3987,31 +4520,31 @@ end
   end
   local sum = (a_Found and 1 or 0) + (a_Late and 8 or 0) + 16 * a_Limit
   if a_Lease_ID ~= 0 then
-    answers[i - first_op + 1] = pack('<ddddddd', sum + 4, a_Delay, a_Bound, a_Lease_ID, a_Lease_Begin, a_Lease_End, a_Lease_Cost)
+    answers[i - first_op + 1] = pack('<dddddddddd', sum + 4, a_Delay, a_Bound, a_Lease_ID, a_Lease_Begin, a_Lease_End, a_Lease_Cost_0, a_Lease_Cost_1, a_Lease_Cost_2, a_Lease_Cost_3)
   elseif a_Ticket_Slot ~= 0 or a_Ticket_Number ~= 0 then
-    answers[i - first_op + 1] = pack('<ddddddd', sum + 2, a_Delay, a_Bound, a_Ticket_Slot, a_Ticket_Number, a_Ticket_Again, a_Ticket_Cost)
+    answers[i - first_op + 1] = pack('<dddddddddd', sum + 2, a_Delay, a_Bound, a_Ticket_Slot, a_Ticket_Number, a_Ticket_Again, a_Ticket_Cost_0, a_Ticket_Cost_1, a_Ticket_Cost_2, a_Ticket_Cost_3)
   else
     answers[i - first_op + 1] = pack('<ddd', sum, a_Delay, a_Bound)
   end
 end
 
 if pinned then -- the limits are those of the arguments again
-    l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Grain, l_PerGrain, l_Scale = unpack('<ddddddddddd', bytes)
+    l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Grain, l_PerGrain, l_Parts_0, l_Parts_1, l_Parts_2, l_Parts_3, l_Scale = unpack('<ddddddddddddddd', bytes)
 l_Windows = {}
 for i = 0, l_Windows_n - 1 do
-  local w_Size, w_Rate, w_Interval = unpack('<ddd', bytes, i * 24 + 88 + 1)
-  l_Windows[i] = {Size = w_Size, Rate = w_Rate, Interval = w_Interval}
+  local w_Size, w_Rate, w_Interval, w_Unit = unpack('<dddd', bytes, i * 32 + 120 + 1)
+  l_Windows[i] = {Size = w_Size, Rate = w_Rate, Interval = w_Interval, Unit = w_Unit}
 end
     for i = 0, shared_n - 1 do
       local x, bytes = shared[i], shared[i].bytes
-      local l_Windows, l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Grain, l_PerGrain, l_Scale
-      l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Grain, l_PerGrain, l_Scale = unpack('<ddddddddddd', bytes)
+      local l_Windows, l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Grain, l_PerGrain, l_Parts_0, l_Parts_1, l_Parts_2, l_Parts_3, l_Scale
+      l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Grain, l_PerGrain, l_Parts_0, l_Parts_1, l_Parts_2, l_Parts_3, l_Scale = unpack('<ddddddddddddddd', bytes)
 l_Windows = {}
 for i = 0, l_Windows_n - 1 do
-  local w_Size, w_Rate, w_Interval = unpack('<ddd', bytes, i * 24 + 88 + 1)
-  l_Windows[i] = {Size = w_Size, Rate = w_Rate, Interval = w_Interval}
+  local w_Size, w_Rate, w_Interval, w_Unit = unpack('<dddd', bytes, i * 32 + 120 + 1)
+  l_Windows[i] = {Size = w_Size, Rate = w_Rate, Interval = w_Interval, Unit = w_Unit}
 end
-      x.Limits_Windows, x.Limits_Windows_n, x.Limits_Tokens, x.Limits_Guess, x.Limits_Lease, x.Limits_MaxLease, x.Limits_FirstCome, x.Limits_Start, x.Limits_Fill, x.Limits_Grain, x.Limits_PerGrain, x.Limits_Scale = l_Windows, l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Grain, l_PerGrain, l_Scale
+      x.Limits_Windows, x.Limits_Windows_n, x.Limits_Tokens, x.Limits_Guess, x.Limits_Lease, x.Limits_MaxLease, x.Limits_FirstCome, x.Limits_Start, x.Limits_Fill, x.Limits_Grain, x.Limits_PerGrain, x.Limits_Parts_0, x.Limits_Parts_1, x.Limits_Parts_2, x.Limits_Parts_3, x.Limits_Scale = l_Windows, l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Grain, l_PerGrain, l_Parts_0, l_Parts_1, l_Parts_2, l_Parts_3, l_Scale
     end
   end
 if s_Tokens ~= 0 then -- else there is nothing to know
@@ -4041,7 +4574,7 @@ else
     local owed = -(s_Lines[i2].Left < s_Lines[i2].Promised and s_Lines[i2].Left or s_Lines[i2].Promised)
     if owed > 0 and i2 < l_Windows_n then
       local w2 = l_Windows[i2]
-      local w2_Size, w2_Rate, w2_Interval = w2.Size, w2.Rate, w2.Interval
+      local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
       local min2 = (owed - owed % w2_Rate) / w2_Rate + 1
       local x3 = (8796093022208 - 8796093022208 % w2_Interval) / w2_Interval
       if x3 < min2 then min2 = x3 end
@@ -4098,11 +4631,11 @@ if s_Lines_n + s_Pins_n + s_Flows_n + s_Calendars_n > 1 then
   local parts = {}
   for i = 1, s_Lines_n - 1 do
     local line = s_Lines[i]
-    parts[#parts + 1] = pack('<ddddddddddd', line.Window_Size, line.Window_Rate, line.Window_Interval, line.Left, line.Promised, line.Spare, line.Taken, line.Fresh, line.FreshFrom, line.Stale, line.StaleFrom)
+    parts[#parts + 1] = pack('<ddddddddddddd', line.Window_Size, line.Window_Rate, line.Window_Interval, line.Window_Unit, line.Left, line.Promised, line.Spare, line.Taken, line.Fresh, line.FreshFrom, line.Stale, line.StaleFrom, line.Saved)
   end
   for i = 0, s_Pins_n - 1 do
     local pin = s_Pins[i]
-    parts[#parts + 1] = pack('<ddddddddddd', pin.Limit_Window_Size, pin.Limit_Window_Rate, pin.Limit_Window_Interval, pin.Limit_Tokens, pin.Limit_Raise, pin.End, pin.Line, pin.Window_Size, pin.Window_Rate, pin.Window_Interval, pin.Tokens)
+    parts[#parts + 1] = pack('<ddddddddddddd', pin.Limit_Window_Size, pin.Limit_Window_Rate, pin.Limit_Window_Interval, pin.Limit_Window_Unit, pin.Limit_Tokens, pin.Limit_Raise, pin.End, pin.Line, pin.Window_Size, pin.Window_Rate, pin.Window_Interval, pin.Window_Unit, pin.Tokens)
   end
   for i = 0, s_Flows_n - 1 do
     local flow = s_Flows[i]
@@ -4115,8 +4648,8 @@ if s_Lines_n + s_Pins_n + s_Flows_n + s_Calendars_n > 1 then
   end
   leases = table.concat(parts) .. leases
 end
-local stored = pack('<dddddddddddddddddddddddddddddddddddd', 5, micros, s_Now, till, ran, apart, first, last,
-  s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Ended, s_Saved, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n, line.Window_Size, line.Window_Rate, line.Window_Interval, line.Left, line.Promised, line.Spare, line.Taken, line.Fresh, line.FreshFrom, line.Stale, line.StaleFrom)
+local stored = pack('<ddddddddddddddddddddddddddddddddddddd', 5, micros, s_Now, till, ran, apart, first, last,
+  s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n, line.Window_Size, line.Window_Rate, line.Window_Interval, line.Window_Unit, line.Left, line.Promised, line.Spare, line.Taken, line.Fresh, line.FreshFrom, line.Stale, line.StaleFrom, line.Saved)
 call('SET', key, leases == '' and stored or stored .. leases, 'PX', ttl)
 if apart == 1 then
   call('PEXPIRE', members, ttl)

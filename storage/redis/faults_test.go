@@ -41,14 +41,14 @@ func TestFlushedKeysAndScripts(t *testing.T) {
 				default:
 				}
 				key := fmt.Sprint("shop", (i+n)%5)
-				op := decision.Op{Kind: decision.Kind(n % 2 * int(decision.Admit)), Now: decision.OwnClock, Cost: 1}
+				op := decision.Op{Kind: decision.Kind(n % 2 * int(decision.Admit)), Now: decision.OwnClock, Cost: decision.Cost{1}}
 				a, err := s.Do(context.Background(), key, &plenty, nil, op)
 				if a.Delay != 0 || err != nil {
 					t.Errorf("%+v = %+v, %v; want to run", op, a, err)
 					return
 				}
 				if op.Kind == decision.Admit {
-					op = decision.Op{Kind: decision.Settle, Now: decision.OwnClock, Cost: 1, Lease: a.Lease}
+					op = decision.Op{Kind: decision.Settle, Now: decision.OwnClock, Cost: decision.Cost{1}, Lease: a.Lease}
 					if _, err := s.Do(context.Background(), key, &plenty, nil, op); err != nil { // the lease may be gone
 						t.Errorf("Settle: %v", err)
 						return
@@ -133,7 +133,7 @@ func TestRestart(t *testing.T) {
 	if err := server.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if a := do(t, s, "shop", &perSecond, decision.Op{Kind: decision.Settle, Cost: 1, Lease: lost.Lease}); a.Found {
+	if a := do(t, s, "shop", &perSecond, decision.Op{Kind: decision.Settle, Cost: decision.Cost{1}, Lease: lost.Lease}); a.Found {
 		t.Error("Settle after the restart found a lease that Redis had kept in memory only")
 	}
 	if d := getDelay(t, s, "shop", &perSecond); d != 0 {
@@ -157,7 +157,7 @@ func TestHangingServer(t *testing.T) {
 	var wg sync.WaitGroup
 	for i := range 50 {
 		wg.Go(func() {
-			op := decision.Op{Kind: decision.Kind(i % 2 * int(decision.Admit)), Now: decision.OwnClock, Cost: 1}
+			op := decision.Op{Kind: decision.Kind(i % 2 * int(decision.Admit)), Now: decision.OwnClock, Cost: decision.Cost{1}}
 			if a, err := s.Do(ctx, "shop", &plenty, nil, op); !errors.Is(err, context.DeadlineExceeded) {
 				t.Errorf("%+v = %+v, %v; want DeadlineExceeded", op, a, err)
 			}
@@ -258,7 +258,7 @@ func TestLostLease(t *testing.T) {
 	l.Tokens, l.Lease = 1, 200
 	lose := func(op decision.Op) {
 		t.Helper()
-		op.Now, op.Cost = decision.OwnClock, 1
+		op.Now, op.Cost = decision.OwnClock, decision.Cost{1}
 		proxy.cut.Store(1)
 		if a, err := s.Do(t.Context(), "shop", &l, nil, op); !errors.Is(err, redis.ErrNoAnswer) {
 			t.Fatalf("operation %d = %+v, %v; want ErrNoAnswer", op.Kind, a, err)
@@ -271,7 +271,7 @@ func TestLostLease(t *testing.T) {
 	}
 	var a decision.Answer
 	eventually(t, "admitted when the lost lease is over", func() bool {
-		op := decision.Op{Kind: decision.Admit, Cost: 1, Ticket: a.Ticket}
+		op := decision.Op{Kind: decision.Admit, Cost: decision.Cost{1}, Ticket: a.Ticket}
 		a = do(t, s, "shop", &l, op)
 		return a.Delay == 0
 	})
@@ -283,7 +283,7 @@ func TestLostLease(t *testing.T) {
 			return a.Delay == 0
 		})
 	}
-	settle := decision.Op{Kind: decision.Settle, Cost: 1, Lease: a.Lease}
+	settle := decision.Op{Kind: decision.Settle, Cost: decision.Cost{1}, Lease: a.Lease}
 	lose(settle)
 	if a := do(t, s, "shop", &l, settle); a.Found {
 		t.Error("Settle whose answer was lost was not done")
@@ -330,7 +330,7 @@ func TestWrongAnswers(t *testing.T) {
 		var wg sync.WaitGroup
 		for range 20 {
 			wg.Go(func() {
-				if a, err := s.Do(t.Context(), "shop", &plenty, nil, decision.Op{Kind: decision.Admit, Cost: 1, Now: decision.OwnClock}); !errors.Is(err, redis.ErrNoAnswer) {
+				if a, err := s.Do(t.Context(), "shop", &plenty, nil, decision.Op{Kind: decision.Admit, Cost: decision.Cost{1}, Now: decision.OwnClock}); !errors.Is(err, redis.ErrNoAnswer) {
 					t.Errorf("Do answered by %q = %+v, %v; want ErrNoAnswer", answer, a, err)
 				}
 			})
@@ -360,7 +360,7 @@ func TestSmallPool(t *testing.T) {
 	var admitted atomic.Int64
 	for range 200 {
 		wg.Go(func() {
-			a, err := s.Do(ctx, "shop", &plenty, nil, decision.Op{Kind: decision.Admit, Cost: 1, Now: decision.OwnClock})
+			a, err := s.Do(ctx, "shop", &plenty, nil, decision.Op{Kind: decision.Admit, Cost: decision.Cost{1}, Now: decision.OwnClock})
 			if err == nil && a.Delay == 0 {
 				admitted.Add(1)
 			}
@@ -456,7 +456,7 @@ func TestRefusals(t *testing.T) {
 		order(c.spoil...)
 		var decide [3]error
 		for i, kind := range []decision.Kind{decision.GetDelay, decision.Admit, decision.Settle} {
-			op := decision.Op{Kind: kind, Now: decision.OwnClock, Cost: 1, Lease: lease}
+			op := decision.Op{Kind: kind, Now: decision.OwnClock, Cost: decision.Cost{1}, Lease: lease}
 			_, decide[i] = s.Do(t.Context(), "shop", &perSecond, nil, op)
 		}
 		set := s.Set(t.Context(), "shop", before, rev)
@@ -476,7 +476,7 @@ func TestRefusals(t *testing.T) {
 	if d := getDelay(t, s, "shop", &perSecond); d != 0 {
 		t.Errorf("GetDelay when all is well again = %v, want 0", d)
 	}
-	if a := do(t, s, "shop", &perSecond, decision.Op{Kind: decision.Settle, Cost: 1, Lease: lease}); !a.Found {
+	if a := do(t, s, "shop", &perSecond, decision.Op{Kind: decision.Settle, Cost: decision.Cost{1}, Lease: lease}); !a.Found {
 		t.Error("Settle when all is well again does not find the lease")
 	}
 }
@@ -497,7 +497,7 @@ func TestKeyOfAnotherType(t *testing.T) {
 			for i := range 100 { // so that they share pipelines
 				for _, key := range []string{"list", "text", "shop"} {
 					wg.Go(func() {
-						op := decision.Op{Kind: decision.Kind(i % 4), Now: decision.OwnClock, Cost: 1} // to Settle
+						op := decision.Op{Kind: decision.Kind(i % 4), Now: decision.OwnClock, Cost: decision.Cost{1}} // to Settle
 						_, err := s.Do(t.Context(), key, &plenty, nil, op)
 						if key == "shop" && err != nil || key != "shop" && !errors.Is(err, redis.ErrNotState) {
 							t.Errorf("%+v of %q: %v", op, key, err)
@@ -594,7 +594,7 @@ func TestClusterFailover(t *testing.T) {
 	})
 	t.Logf("while there was no master: %v", last)
 	// The replica may have been told of the lease, or not: that is no error.
-	do(t, s, key, &plenty, decision.Op{Kind: decision.Settle, Cost: 1, Lease: lease})
+	do(t, s, key, &plenty, decision.Op{Kind: decision.Settle, Cost: decision.Cost{1}, Lease: lease})
 }
 
 // scriptCalls returns how many scripts the server has run.
@@ -652,7 +652,7 @@ func TestScriptCalls(t *testing.T) {
 		if kind != decision.GetDelay && kind != decision.ReturnToken {
 			a = admit(t, s, "shop", &plenty)
 		}
-		op := decision.Op{Kind: kind, Cost: 1, Lease: a.Lease, For: 1}
+		op := decision.Op{Kind: kind, Cost: decision.Cost{1}, Lease: a.Lease, For: 1}
 		if calls := count(fmt.Sprintf("an operation of kind %d", kind), 1, func() { a = do(t, s, "shop", &plenty, op) }); calls != 1 {
 			t.Errorf("%d calls", calls)
 		}
@@ -678,7 +678,7 @@ func TestScriptCalls(t *testing.T) {
 	decide := func(key string) { getDelay(t, s, key, &plenty) }
 	admitAndSettle := func(key string) {
 		a := admit(t, s, key, &plenty)
-		do(t, s, key, &plenty, decision.Op{Kind: decision.Settle, Cost: 1, Lease: a.Lease})
+		do(t, s, key, &plenty, decision.Op{Kind: decision.Settle, Cost: decision.Cost{1}, Lease: a.Lease})
 	}
 	for _, c := range []struct {
 		what      string
@@ -707,7 +707,7 @@ func TestShortDeadlines(t *testing.T) {
 		wg.Go(func() {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Duration(1+i%20)*time.Millisecond)
 			defer cancel()
-			switch a, err := s.Do(ctx, "shop", &plenty, nil, decision.Op{Kind: decision.Admit, Cost: 1, Now: decision.OwnClock}); {
+			switch a, err := s.Do(ctx, "shop", &plenty, nil, decision.Op{Kind: decision.Admit, Cost: decision.Cost{1}, Now: decision.OwnClock}); {
 			case err == nil && a.Delay == 0:
 				admitted.Add(1)
 			case errors.Is(err, context.DeadlineExceeded):

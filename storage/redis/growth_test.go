@@ -35,7 +35,7 @@ func BenchmarkLeases(b *testing.B) {
 		b.Fatal(field)
 	}
 	do := func(key string, op decision.Op) decision.Answer {
-		op.Now, op.Cost = decision.OwnClock, 1
+		op.Now, op.Cost = decision.OwnClock, decision.Cost{1}
 		a, err := s.Do(context.Background(), key, &l, nil, op)
 		if err != nil || a.Delay != 0 || op.Kind == decision.Settle && !a.Found {
 			b.Errorf("%+v = %+v, %v", op, a, err)

@@ -119,7 +119,7 @@ func contend(p *process) error {
 			var err error
 			take, give := decision.Op{Kind: decision.GetDelay}, decision.Op{Kind: decision.ReturnToken}
 			if p.Admit {
-				take, give = decision.Op{Kind: decision.Admit, Cost: 1}, decision.Op{Kind: decision.Settle, Cost: 1}
+				take, give = decision.Op{Kind: decision.Admit, Cost: decision.Cost{1}}, decision.Op{Kind: decision.Settle, Cost: decision.Cost{1}}
 			}
 			take.Now, give.Now = decision.OwnClock, decision.OwnClock
 			for err == nil && time.Since(began) < p.Duration {

@@ -30,8 +30,8 @@
 // # What a key holds
 //
 // An entity is one key, the prefix and the entity in braces, with a "%" in it as "%25" and a "}" as "%7D". Its value is
-// numbers of eight bytes: eight of this package and those of the state, 288 bytes in all, and 88 more for each further
-// window, 176 for a pin, 104 for each shared limit and 16 for each lease. A shared limit is a key of the same kind, with a
+// numbers of eight bytes: eight of this package and those of the state, 304 bytes in all, and 104 more for each further
+// window, 208 for a pin, 104 for each shared limit and 16 for each lease. A shared limit is a key of the same kind, with a
 // calendar of 3,144 bytes. When more than 128 leases are out, they move to a sorted set, whose key has ":leases" at
 // the end. So what a call takes hardly grows with the number of leases.
 //

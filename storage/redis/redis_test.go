@@ -160,7 +160,7 @@ func do(t testing.TB, s storage.Atomic, key string, l *decision.Limits, op decis
 
 func admit(t testing.TB, s storage.Atomic, key string, l *decision.Limits) decision.Answer {
 	t.Helper()
-	return do(t, s, key, l, decision.Op{Kind: decision.Admit, Cost: 1})
+	return do(t, s, key, l, decision.Op{Kind: decision.Admit, Cost: decision.Cost{1}})
 }
 
 // inUse returns the tokens that are out.
@@ -348,7 +348,7 @@ func TestTimeToLive(t *testing.T) {
 // What is known of leases, tickets and closed entities is kept for as long as it matters.
 func TestTimeToLiveOfAdmission(t *testing.T) {
 	const hour = 3_600_000
-	admit := decision.Op{Kind: decision.Admit, Cost: 1}
+	admit := decision.Op{Kind: decision.Admit, Cost: decision.Cost{1}}
 	for name, c := range map[string]struct {
 		ops   []decision.Op
 		least time.Duration
@@ -401,7 +401,7 @@ func TestIdleEntitiesAreGone(t *testing.T) {
 		}
 		returnToken(t, s, shop("plain"), &fast)
 		settled := admit(t, s, shop("settled"), &fast)
-		do(t, s, shop("settled"), &fast, decision.Op{Kind: decision.Settle, Cost: 2, Lease: settled.Lease})
+		do(t, s, shop("settled"), &fast, decision.Op{Kind: decision.Settle, Cost: decision.Cost{2}, Lease: settled.Lease})
 		for range 6 { // leases that nobody gives back, and tickets that do not come
 			admit(t, s, shop("lost"), &fast)
 		}

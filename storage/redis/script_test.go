@@ -170,13 +170,19 @@ func alive(held []storage.Held, now int64) []storage.Held {
 
 // op makes a random operation, with the tickets and leases there are.
 func (c *comparison) op(rnd *rand.Rand, now int64) decision.Op {
-	op := decision.Op{Kind: decision.Admit, Now: now, Cost: 1, Urgent: rnd.IntN(4) == 0}
+	op := decision.Op{Kind: decision.Admit, Now: now, Cost: decision.Cost{1}, Urgent: rnd.IntN(4) == 0}
 	if rnd.IntN(4) == 0 {
 		op.Deadline = max(1, now+rnd.Int64N(5000)-100)
 	}
-	most := c.limits.Most()
-	for _, x := range c.shared {
-		most = min(most, x.limits.Most())
+	var most decision.Cost
+	for unit := range most {
+		most[unit] = c.limits.Most(int64(unit))
+		for _, x := range c.shared {
+			most[unit] = min(most[unit], x.limits.Most(int64(unit)))
+		}
+		if unit > 0 && rnd.IntN(2) == 0 {
+			op.Cost[unit] = rnd.Int64N(min(most[unit], 1+rnd.Int64N(most[unit])))
+		}
 	}
 	dice := rnd.IntN(100)
 	if n := len(c.tickets); n > 0 && rnd.IntN(3) > 0 {
@@ -190,13 +196,13 @@ func (c *comparison) op(rnd *rand.Rand, now int64) decision.Op {
 	}
 	switch {
 	case dice < 40:
-		op.Cost = 1 + rnd.Int64N(min(most, 1+rnd.Int64N(most)))
+		op.Cost[0] = 1 + rnd.Int64N(min(most[0], 1+rnd.Int64N(most[0])))
 	case dice < 50:
 		op.Kind = decision.GetDelay
 	case dice < 60:
 		op.Kind = decision.ReturnToken
 	case dice < 80:
-		op.Kind, op.Cost = decision.Settle, rnd.Int64N(2*most+1)
+		op.Kind, op.Cost[0] = decision.Settle, rnd.Int64N(2*most[0]+1)
 	case dice < 88:
 		op.Kind = decision.Cancel
 	case dice < 90:
@@ -212,7 +218,7 @@ func (c *comparison) op(rnd *rand.Rand, now int64) decision.Op {
 	case dice < 97:
 		op.Kind = decision.Reset
 	default: // a forged one
-		op.Ticket = decision.Ticket{Slot: 1 + rnd.Int64N(decision.LastTime-1), Number: rnd.Int64N(1000), Again: rnd.Int64N(2), Cost: rnd.Int64N(most)}
+		op.Ticket = decision.Ticket{Slot: 1 + rnd.Int64N(decision.LastTime-1), Number: rnd.Int64N(1000), Again: rnd.Int64N(2), Cost: decision.Cost{rnd.Int64N(most[0]), 0, rnd.Int64N(most[2])}}
 	}
 	return op
 }
@@ -300,7 +306,7 @@ func (c *comparison) compare(t *testing.T, rnd *rand.Rand) (n int) {
 		for i := range ops {
 			switch op := &ops[i]; {
 			case len(ops) == 200:
-				*op = decision.Op{Kind: decision.Admit, Now: now, Cost: 1}
+				*op = decision.Op{Kind: decision.Admit, Now: now, Cost: decision.Cost{1}}
 			case classic:
 				*op = decision.Op{Kind: decision.Kind(rnd.IntN(3) / 2), Now: now}
 			default:
@@ -331,6 +337,7 @@ func randomLimits(rnd *rand.Rand) decision.Limits {
 			Size:     upTo(1, 4, 50, 10_000, decision.MostUnits),
 			Rate:     upTo(1, 4, 50, 10_000, decision.MostUnits),
 			Interval: upTo(1, 10, 1000, 86_400_000, decision.MostTime),
+			Unit:     max(0, rnd.Int64N(2*decision.Units)-decision.Units),
 		})
 	}
 	if field, i := l.Ready(); field != "" {

@@ -23,7 +23,7 @@ const headers = 8
 
 // scalars is how many numbers a state has in front of its lines: behind those of State stand the numbers of lines, pins,
 // flows and calendars.
-const scalars = 13 + 4
+const scalars = 12 + 4
 
 // format is what storage.Encode has in front of the numbers of a state, which a value does not have.
 var format = storage.Encode(&decision.State{Tokens: 1}, nil)[:8]
@@ -144,10 +144,11 @@ func appendNumbers(b []byte, numbers ...int64) []byte {
 // declared, with how many Windows there are, and those of the Windows.
 func packLimits(l *decision.Limits) string {
 	b := make([]byte, 0, 8*16)
-	b = appendNumbers(b, int64(len(l.Windows)), l.Tokens, l.Guess, l.Lease, l.MaxLease, l.FirstCome, l.Start, l.Fill, l.Grain, l.PerGrain, l.Scale)
+	b = appendNumbers(b, int64(len(l.Windows)), l.Tokens, l.Guess, l.Lease, l.MaxLease, l.FirstCome, l.Start, l.Fill, l.Grain, l.PerGrain)
+	b = appendNumbers(appendNumbers(b, l.Parts[:]...), l.Scale)
 	for i := range l.Windows {
 		w := &l.Windows[i]
-		b = appendNumbers(b, w.Size, w.Rate, w.Interval)
+		b = appendNumbers(b, w.Size, w.Rate, w.Interval, w.Unit)
 	}
 	return string(b)
 }
@@ -156,17 +157,20 @@ func packLimits(l *decision.Limits) string {
 // most operations are is the Kind alone.
 func packOp(o *decision.Op) string {
 	if o.Now == decision.OwnClock && o.For == 0 && !o.Urgent && o.Deadline == 0 && o.Ticket == (decision.Ticket{}) && o.Lease == (decision.Lease{}) &&
-		o.Pin == nil && (o.Cost == 1 || o.Kind == decision.GetDelay || o.Kind == decision.ReturnToken) {
+		o.Pin == nil && (o.Cost == decision.Cost{1} || o.Kind == decision.GetDelay || o.Kind == decision.ReturnToken) {
 		return kinds[o.Kind : o.Kind+1]
 	}
 	t, l := &o.Ticket, &o.Lease
-	b, urgent := make([]byte, 0, 8*14), int64(0)
+	b, urgent := make([]byte, 0, 8*23), int64(0)
 	if o.Urgent {
 		urgent = 1
 	}
-	b = appendNumbers(b, int64(o.Kind), o.Now, o.Cost, o.For, t.Slot, t.Number, t.Again, t.Cost, l.ID, l.Begin, l.End, l.Cost, urgent, o.Deadline)
+	b = appendNumbers(appendNumbers(b, int64(o.Kind), o.Now), o.Cost[:]...)
+	b = appendNumbers(appendNumbers(b, o.For, t.Slot, t.Number, t.Again), t.Cost[:]...)
+	b = appendNumbers(appendNumbers(b, l.ID, l.Begin, l.End), l.Cost[:]...)
+	b = appendNumbers(b, urgent, o.Deadline)
 	if p := o.Pin; p != nil {
-		b = appendNumbers(b, p.Window.Size, p.Window.Rate, p.Window.Interval, p.Tokens, p.Raise)
+		b = appendNumbers(b, p.Window.Size, p.Window.Rate, p.Window.Interval, p.Window.Unit, p.Tokens, p.Raise)
 	}
 	return string(b)
 }
@@ -185,14 +189,20 @@ func take(answers string, a *decision.Answer) (rest string, err error) {
 		answers = answers[8:]
 		return n
 	}
+	cost := func() (c decision.Cost) {
+		for unit := range c {
+			c[unit] = next()
+		}
+		return c
+	}
 	sum := next()
 	a.Found, a.Late, a.Limit = sum&1 != 0, sum&8 != 0, sum>>4
 	a.Delay, a.Bound = next(), decision.Bound(next())
 	if sum&2 != 0 {
-		a.Ticket = decision.Ticket{Slot: next(), Number: next(), Again: next(), Cost: next()}
+		a.Ticket = decision.Ticket{Slot: next(), Number: next(), Again: next(), Cost: cost()}
 	}
 	if sum&4 != 0 {
-		a.Lease = decision.Lease{ID: next(), Begin: next(), End: next(), Cost: next()}
+		a.Lease = decision.Lease{ID: next(), Begin: next(), End: next(), Cost: cost()}
 	}
 	if missing || sum < 0 {
 		return "", fmt.Errorf("%w that is a decision", ErrNoAnswer)

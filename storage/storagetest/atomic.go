@@ -58,7 +58,7 @@ func testAtomicUnknown(t *testing.T, s storage.Storage) {
 // testAtomicOnSetState mixes the two paths: Do decides on what Set stored, and Get returns all that Do stored.
 func testAtomicOnSetState(t *testing.T, s storage.Storage) {
 	l := limits(6, 2)
-	op := decision.Op{Kind: decision.Admit, Cost: 1, Now: l.Start + 10_000}
+	op := decision.Op{Kind: decision.Admit, Cost: decision.Cost{1}, Now: l.Start + 10_000}
 	var want decision.State
 	leases := &storage.Leases{}
 	for range 3 {
@@ -161,7 +161,7 @@ func testAtomicWithin(t *testing.T, s storage.Storage) {
 		together(callers, func(int) {
 			key := fmt.Sprint("k", round, "-", entities.Add(1)%5)
 			for i := range each {
-				op := decision.Op{Kind: decision.Admit, Now: now, Cost: 1}
+				op := decision.Op{Kind: decision.Admit, Now: now, Cost: decision.Cost{1}}
 				a, err := s.(storage.Atomic).Do(t.Context(), key, l, within[:1+i%2], op)
 				if errors.Is(err, storage.ErrApart) {
 					return
@@ -210,7 +210,7 @@ func testAtomicCancelled(t *testing.T, s storage.Storage) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	for kind := decision.GetDelay; kind <= decision.Reset; kind++ {
-		op := decision.Op{Kind: kind, Now: decision.OwnClock, Cost: 1}
+		op := decision.Op{Kind: kind, Now: decision.OwnClock, Cost: decision.Cost{1}}
 		if _, err := s.(storage.Atomic).Do(ctx, "k", limits(1, 1), nil, op); !errors.Is(err, context.Canceled) {
 			t.Errorf("Do of kind %d with a cancelled context = %v, want context.Canceled", kind, err)
 		}
@@ -229,7 +229,7 @@ func fill(t *testing.T, s storage.Storage, n int) (entries map[string]storage.En
 	for i := range n {
 		key := fmt.Sprintf("entity \xff %d", i)
 		for range 1 + i%3 {
-			op := decision.Op{Kind: decision.Admit, Cost: 1, Now: time.Now().UnixMilli()}
+			op := decision.Op{Kind: decision.Admit, Cost: decision.Cost{1}, Now: time.Now().UnixMilli()}
 			var err error
 			if a, ok := s.(storage.Atomic); ok && i%2 == 0 {
 				op.Now = decision.OwnClock

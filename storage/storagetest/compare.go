@@ -125,6 +125,7 @@ func (g *game) random(l *decision.Limits) {
 			Size:     1 + g.Int64N(g.pick(1, 5, 50)),
 			Rate:     1 + g.Int64N(g.pick(1, 5, 50)),
 			Interval: g.pick(1, 7, 100, 1000, 60_000, 86_400_000),
+			Unit:     g.pick(0, 0, 0, g.Int64N(decision.Units)),
 		})
 	}
 	l.Tokens, l.Guess = g.pick(l.Windows[0].Size, 1, 3, 50), g.pick(1, 10, 50, 2500)
@@ -166,7 +167,9 @@ func (g *game) within(e *player, op *decision.Op) (within []storage.Within, shar
 		if g.IntN(3) > 0 {
 			w := storage.Within{Key: x.key, Limits: x.limits, ID: x.id, Weight: g.pick(1, 1, 3, 1000)}
 			within, shared = append(within, w), append(shared, w.In(&x.state, x.leases))
-			op.Cost = min(op.Cost, x.limits.Most())
+			for unit := range op.Cost {
+				op.Cost[unit] = min(op.Cost[unit], x.limits.Most(int64(unit)))
+			}
 		}
 	}
 	op.Urgent = g.IntN(4) == 0
@@ -188,7 +191,7 @@ func (g *game) op(e *player) decision.Op {
 		}
 		g.leave() // by the new ones
 	}
-	op := decision.Op{Cost: 1 + g.Int64N(l.Most()), For: g.pick(1, 500, 30_000)}
+	op := decision.Op{Cost: g.cost(l), For: g.pick(1, 500, 30_000)}
 	dice := g.IntN(100)
 	switch {
 	case g.classic:
@@ -208,7 +211,7 @@ func (g *game) op(e *player) decision.Op {
 		op.Lease = g.lease(e)
 		switch g.IntN(4) {
 		case 0:
-			op.Cost = 0
+			op.Cost = decision.Cost{}
 		case 1, 2:
 			op.Cost = op.Lease.Cost
 		}
@@ -244,12 +247,24 @@ func (g *game) op(e *player) decision.Op {
 	return op
 }
 
+// cost is one that all windows can hold. It has calls, and of some units none.
+func (g *game) cost(l *decision.Limits) (c decision.Cost) {
+	for unit := range c {
+		if most := min(l.Most(int64(unit)), 100); unit == 0 {
+			c[unit] = 1 + g.Int64N(most)
+		} else if g.IntN(2) == 0 {
+			c[unit] = g.Int64N(most + 1)
+		}
+	}
+	return c
+}
+
 // ticket is one of e's, mostly the first and mostly on time, or none, or a forged one.
 func (g *game) ticket(e *player) (t decision.Ticket) {
 	if g.IntN(30) == 0 {
 		return decision.Ticket{
 			Slot: max(1, g.now+g.Int64N(20_000)-10_000), Number: g.pick(0, 1, 5, decision.LastTime-1) + g.Int64N(20)/20,
-			Again: g.Int64N(2), Cost: g.pick(0, 1, 9, decision.MostUnits),
+			Again: g.Int64N(2), Cost: decision.Cost{g.pick(0, 1, 9, decision.MostUnits), 0, g.pick(0, 0, 7, decision.MostUnits)},
 		}
 	}
 	n := len(e.tickets)

@@ -137,7 +137,7 @@ func (k *keeper) store(span time.Duration) {
 	}
 	k.do(fmt.Sprintf(decided, span), decision.Op{Kind: decision.GetDelay, Now: decision.OwnClock})
 	k.do(fmt.Sprintf(decided, span), decision.Op{Kind: decision.ReturnToken, Now: decision.OwnClock})
-	k.do(fmt.Sprintf(leased, span), decision.Op{Kind: decision.Admit, Now: decision.OwnClock, Cost: 1})
+	k.do(fmt.Sprintf(leased, span), decision.Op{Kind: decision.Admit, Now: decision.OwnClock, Cost: decision.Cost{1}})
 }
 
 func (k *keeper) do(key string, op decision.Op) decision.Answer {

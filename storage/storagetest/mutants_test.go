@@ -427,7 +427,7 @@ func (d *decider) Do(ctx context.Context, key string, l *decision.Limits, within
 	case !d.begin.IsZero() && op.Now == decision.OwnClock:
 		op.Now = time.Since(d.begin).Milliseconds()
 	case d.generous && op.Kind == decision.Settle:
-		op.Cost = max(0, op.Cost-1)
+		op.Cost[0] = max(0, op.Cost[0]-1)
 	case d.endless && op.Kind == decision.Pin:
 		op.For = 0
 	case d.still:

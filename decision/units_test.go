@@ -1,0 +1,217 @@
+package decision_test
+
+import (
+	"testing"
+
+	"github.com/drip-go/drip/decision"
+	"github.com/drip-go/drip/storage"
+)
+
+// ofModel are the limits of a language model: calls, input and output tokens, of a minute each.
+func ofModel(calls, input, output int64) []decision.Window {
+	return []decision.Window{
+		{Size: calls, Rate: calls, Interval: 60_000},
+		{Size: input, Rate: input, Interval: 60_000, Unit: 1},
+		{Size: output, Rate: output, Interval: 60_000, Unit: 2},
+	}
+}
+
+func (e *entity) asks(now int64, cost decision.Cost, t decision.Ticket) decision.Answer {
+	return e.do(now, decision.Op{Kind: decision.Admit, Cost: cost, Ticket: t})
+}
+
+func (e *entity) lefts(want ...int64) {
+	e.t.Helper()
+	for i, n := range want {
+		if got := e.s.Lines[i].Left; got != n {
+			e.t.Errorf("window %d has %d left, want %d", i, got, n)
+		}
+	}
+}
+
+// Each window takes the cost in its unit, and binds only those that take some of it.
+func TestUnits(t *testing.T) {
+	const minute = 60_000
+	for name, c := range map[string]struct {
+		before []decision.Cost // that run
+		cost   decision.Cost
+		delay  int64
+		bound  decision.Bound
+		left   []int64
+	}{
+		"room":                    {nil, decision.Cost{1, 400, 30}, 0, decision.BoundNone, []int64{9, 600, 70}},
+		"calls are used up":       {[]decision.Cost{{10}}, decision.Cost{1, 1}, minute, decision.BoundWindow, []int64{0, 1000, 100}},
+		"input is used up":        {[]decision.Cost{{1, 700}}, decision.Cost{1, 301}, minute, decision.BoundWindow + 1, []int64{9, 300, 100}},
+		"output is used up":       {[]decision.Cost{{1, 700, 100}}, decision.Cost{1, 1, 1}, minute, decision.BoundWindow + 2, []int64{9, 300, 0}},
+		"nothing of what is used": {[]decision.Cost{{1, 1000, 0}}, decision.Cost{1, 0, 100}, 0, decision.BoundNone, []int64{8, 0, 0}},
+		"tokens without a call":   {[]decision.Cost{{10}}, decision.Cost{0, 5, 5}, 0, decision.BoundNone, []int64{0, 995, 95}},
+		"a unit of no window":     {nil, decision.Cost{1, 0, 0, 1 << 30}, 0, decision.BoundNone, []int64{9, 1000, 100}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := newEntity(t, ofModel(10, 1000, 100)...)
+			for _, cost := range c.before {
+				if a := e.asks(0, cost, newcomer); a.Delay != 0 {
+					t.Fatalf("%v waits %d because of %d", cost, a.Delay, a.Bound)
+				}
+			}
+			a := e.asks(0, c.cost, newcomer)
+			if a.Delay != c.delay || a.Bound != c.bound {
+				t.Errorf("it waits %d because of %d, want %d because of %d", a.Delay, a.Bound, c.delay, c.bound)
+			}
+			e.lefts(c.left...)
+			if a.Delay > 0 && e.asks(a.Delay, c.cost, a.Ticket).Delay != 0 {
+				t.Error("it does not run in its slot")
+			}
+		})
+	}
+}
+
+// An estimate is settled in each unit for itself: what was too much comes back, what was too little is owed in this unit alone.
+func TestUnitsSettled(t *testing.T) {
+	e := newEntity(t, ofModel(10, 1000, 100)...)
+	a := e.asks(0, decision.Cost{1, 600, 50}, newcomer)
+	e.do(1, decision.Op{Kind: decision.Settle, Lease: a.Lease, Cost: decision.Cost{1, 200, 180}})
+	e.lefts(9, 800, -80)
+	if a := e.asks(2, decision.Cost{1, 800}, newcomer); a.Delay != 0 {
+		t.Errorf("one that takes no output waits %d because of %d", a.Delay, a.Bound)
+	}
+	if a := e.asks(2, decision.Cost{1, 0, 1}, newcomer); a.Bound != decision.BoundWindow+2 || a.Delay != 59_998 {
+		t.Errorf("one that takes output waits %d because of %d, want 59998 because of window 3", a.Delay, a.Bound)
+	}
+	if a := e.asks(2, decision.Cost{1, 0, 21}, newcomer); a.Delay <= 59_998 {
+		t.Errorf("one that takes more than is left after the debt waits %d, want more than a minute", a.Delay)
+	}
+	a = e.asks(60_000, decision.Cost{2, 10, 10}, newcomer)
+	e.do(60_001, decision.Op{Kind: decision.Cancel, Lease: a.Lease})
+	e.lefts(10, 1000, 20)
+}
+
+// GetDelay takes a call, and nothing of a window that counts something else.
+func TestUnitsGetDelay(t *testing.T) {
+	e := newEntity(t, decision.Window{Size: 5, Rate: 5, Interval: 1000, Unit: 1})
+	for range 8 {
+		if a := e.do(0, decision.Op{Kind: decision.GetDelay}); a.Delay != 0 {
+			t.Fatalf("it waits %d because of %d", a.Delay, a.Bound)
+		}
+	}
+	e.lefts(5)
+}
+
+// What comes back of estimates is learnt for each window: slots of tokens that are estimated twice as high stand closer, those of
+// calls do not.
+func TestUnitsLearnt(t *testing.T) {
+	e := newEntity(t, ofModel(10, 1000, 100)...)
+	for minute := range int64(100) {
+		a := e.asks(minute*60_000, decision.Cost{1, 800, 10}, newcomer)
+		e.do(minute*60_000+1, decision.Op{Kind: decision.Settle, Lease: a.Lease, Cost: decision.Cost{1, 400, 10}})
+	}
+	calls, input, output := e.s.Lines[0].Saved, e.s.Lines[1].Saved, e.s.Lines[2].Saved
+	if calls != 0 || output != 0 || input < 1500 || input > 2100 {
+		t.Errorf("calls %d, input %d and output %d of 4096 come back, want 0, about half and 0", calls, input, output)
+	}
+}
+
+// A window whose unit changes begins with what was left, at least 0, and leases give it nothing back.
+func TestUnitsChange(t *testing.T) {
+	e := newEntity(t, perSecond(10, 10), decision.Window{Size: 10, Rate: 10, Interval: 60_000, Unit: 1})
+	a := e.asks(0, decision.Cost{1, 10, 0}, newcomer)
+	owed := e.asks(0, decision.Cost{1, 0, 0}, newcomer)
+	e.do(0, decision.Op{Kind: decision.Settle, Lease: owed.Lease, Cost: decision.Cost{1, 5000}})
+	e.lefts(8, -5000)
+	e.l.Windows[1].Unit = 2
+	e.ready()
+	if a := e.asks(1, decision.Cost{1, 7, 1}, newcomer); a.Delay != 59_999 {
+		t.Errorf("it waits %d because of %d", a.Delay, a.Bound)
+	}
+	e.do(1, decision.Op{Kind: decision.Settle, Lease: a.Lease, Cost: decision.Cost{}})
+	e.lefts(9, 0)
+	ran := 0
+	for now := range int64(600) { // to and fro
+		e.l.Windows[1].Unit = 1 + now%2
+		e.ready()
+		if a := e.asks(1000+200*now, decision.Cost{0, 1, 1}, newcomer); a.Delay == 0 {
+			ran++
+		}
+	}
+	if ran > 20 {
+		t.Errorf("%d ran in two minutes, want at most 10 a minute", ran)
+	}
+}
+
+// A shared limit books by the unit that an operation takes most of.
+func TestUnitsShared(t *testing.T) {
+	ready := func(windows ...decision.Window) *decision.Limits {
+		l := &decision.Limits{Windows: windows, Tokens: 1 << 20, Guess: 50, Lease: 60_000, MaxLease: 60_000}
+		if field, _ := l.Ready(); field != "" {
+			t.Fatal(field)
+		}
+		return l
+	}
+	for name, c := range map[string]struct {
+		cost decision.Cost
+		each int64 // of a second
+	}{
+		"by calls":  {decision.Cost{1, 100, 0}, 10},
+		"by input":  {decision.Cost{1, 2500, 0}, 4},
+		"by output": {decision.Cost{1, 100, 500}, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			all := ready(perSecond(10, 10), decision.Window{Size: 10_000, Rate: 10_000, Interval: 1000, Unit: 1},
+				decision.Window{Size: 1000, Rate: 1000, Interval: 1000, Unit: 2})
+			own := ready(perSecond(1000, 1000))
+			var s, shared decision.State
+			leases, held := storage.NewLeases(nil), storage.NewLeases(nil)
+			in := storage.Within{Limits: all, ID: 1, Weight: 1}
+			each := map[int64]int64{}
+			for range 5 * c.each {
+				var a decision.Answer
+				own.ApplyWithin(&s, leases, []decision.Shared{in.In(&shared, held)}, &decision.Op{Kind: decision.Admit, Cost: c.cost}, begin, &a)
+				each[a.Delay/1000]++
+			}
+			for second := range int64(5) {
+				if each[second] != c.each {
+					t.Errorf("in second %d there are %d, want %d: %v", second, each[second], c.each, each)
+				}
+			}
+		})
+	}
+}
+
+// Urgent operations pass the others in the units that they take.
+func TestUnitsUrgent(t *testing.T) {
+	e := newEntity(t, perSecond(10, 10), decision.Window{Size: 1000, Rate: 1000, Interval: 1000, Unit: 3})
+	e.asks(0, decision.Cost{1, 0, 0, 1000}, newcomer)
+	back := e.asks(0, decision.Cost{1, 0, 0, 600}, newcomer).Ticket
+	other := e.asks(0, decision.Cost{10, 0, 0, 0}, newcomer)
+	urgent := e.do(0, decision.Op{Kind: decision.Admit, Cost: decision.Cost{1, 0, 0, 600}, Urgent: true})
+	if other.Delay == 0 || urgent.Delay != 1000 {
+		t.Fatalf("delays of %d and %d", other.Delay, urgent.Delay)
+	}
+	if a := e.asks(1000, decision.Cost{1, 0, 0, 600}, back); a.Delay == 0 {
+		t.Error("one of 600 does not leave the urgent one its 600 of 1000")
+	}
+	if a := e.do(1000, decision.Op{Kind: decision.Admit, Cost: decision.Cost{1, 0, 0, 600}, Urgent: true, Ticket: urgent.Ticket}); a.Delay != 0 {
+		t.Errorf("the urgent one waits %d because of %d", a.Delay, a.Bound)
+	}
+	if a := e.asks(1000, decision.Cost{1, 0, 0, 400}, back); a.Delay != 0 {
+		t.Errorf("the rest waits %d because of %d", a.Delay, a.Bound)
+	}
+}
+
+// An operation that waits for one unit keeps up nobody who takes nothing of it, as long as its own part of the others is left.
+func TestUnitsDoNotKeepUpOthers(t *testing.T) {
+	e := newEntity(t, ofModel(10, 1000, 100)...)
+	e.asks(0, decision.Cost{1, 1000}, newcomer)
+	waits := e.asks(0, decision.Cost{3, 600}, newcomer).Ticket
+	for range 6 {
+		if a := e.asks(0, decision.Cost{1}, newcomer); a.Delay != 0 {
+			t.Fatalf("one that takes a call only waits %d because of %d", a.Delay, a.Bound)
+		}
+	}
+	if a := e.asks(0, decision.Cost{1}, newcomer); a.Delay != 60_000 || a.Bound != decision.BoundBooked {
+		t.Errorf("the seventh waits %d because of %d, want 60000 because others have booked", a.Delay, a.Bound)
+	}
+	if a := e.asks(60_000, decision.Cost{3, 600}, waits); a.Delay != 0 {
+		t.Errorf("it waits %d because of %d when it is back", a.Delay, a.Bound)
+	}
+}

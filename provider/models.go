@@ -1,0 +1,61 @@
+package provider
+
+import "time"
+
+// The units of the presets of language models. They are the names in Request.Costs and in Bucket.Settle.
+const (
+	Tokens       = "tokens" // input and output together
+	InputTokens  = "input tokens"
+	OutputTokens = "output tokens"
+)
+
+// Anthropic returns the limits of the Claude API for one class of models: calls, input and output tokens a minute. The three
+// numbers depend on model and tier; the Console's page of limits shows them. Preset.About says how tokens count.
+func Anthropic(calls, input, output int) Preset {
+	return Preset{
+		Name: "Anthropic", Entity: "organization and class of models", Wait: time.Minute,
+		About: "The limits refill continuously. Input that is read from the cache does not count on most models. Output counts by " +
+			"max_tokens when a call begins, and by its real number when it ends: ask for max_tokens and settle the usage of the " +
+			"response. Short bursts may be refused below the limits.",
+		Rules:  rules(aMinute(calls), aMinute(input).Of(InputTokens), aMinute(output).Of(OutputTokens)),
+		Source: "https://platform.claude.com/docs/en/api/rate-limits", Checked: checked,
+	}
+}
+
+// anthropicTier1 is the lowest tier that Anthropic has published for Claude Sonnet 4 and Opus 4. Newer models have more.
+func anthropicTier1() []Preset {
+	p := Anthropic(50, 30_000, 8_000)
+	p.Name += ", tier 1"
+	p.About += " These numbers are of Claude Sonnet 4 and Opus 4."
+	return []Preset{p}
+}
+
+// OpenAI returns the limits of OpenAI's API for one model: calls, and input and output tokens together, a minute. The numbers
+// depend on model and tier: the page of a model and the account's limits show them, and so do the headers
+// x-ratelimit-limit-requests and x-ratelimit-limit-tokens.
+func OpenAI(calls, tokens int) Preset {
+	return Preset{
+		Name: "OpenAI", Entity: "organization or project, and model", Wait: time.Minute,
+		About:  "A call counts by its input and the most output that it asks for. Short bursts may be refused below the limits.",
+		Rules:  rules(aMinute(calls), aMinute(tokens).Of(Tokens)),
+		Source: "https://developers.openai.com/api/docs/guides/rate-limits", Checked: checked,
+	}
+}
+
+// Gemini returns the limits of Google's Gemini API for one model: calls and input tokens a minute, and calls a day. The numbers
+// depend on model and tier. Google does not publish them; AI Studio shows them.
+func Gemini(calls, input, callsADay int) Preset {
+	return Preset{
+		Name: "Gemini", Entity: "project and model", Wait: time.Minute,
+		About: "The provider's day ends at midnight of Pacific time; the preset keeps it in any 24 hours. A quarter of the tokens may " +
+			"be taken at once, so a call has at most as many.",
+		Rules: rules(
+			SlidingWindow(calls, time.Minute), SlidingWindow(input, time.Minute).Burst(input/4).Of(InputTokens),
+			SlidingWindow(callsADay, day).Burst(max(1, callsADay/4)),
+		),
+		Source: "https://ai.google.dev/gemini-api/docs/rate-limits", Checked: checked,
+	}
+}
+
+// aMinute is a bucket that fills in a minute.
+func aMinute(n int) Rule { return TokenBucket(n, float64(n)/60) }

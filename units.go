@@ -1,0 +1,104 @@
+package drip
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/drip-go/drip/decision"
+)
+
+// Costs is how much an operation takes of named units, by the names in Window.Unit: the input tokens of a language model, the
+// points of an API. What is not named is not taken.
+type Costs map[string]int
+
+// ErrUnit is returned for a unit that no window of the Options counts. Nothing was decided.
+var ErrUnit = errors.New("no window counts this unit")
+
+// units are the names of the units besides calls. The one at i is i+1 in the calculator's numbers.
+type units []string
+
+// unitsOf are those of all windows. Processes with the same Options have the same.
+func unitsOf(o *Options) (units, error) {
+	var all units
+	add := func(first string, windows []Window) {
+		all = append(all, first)
+		for _, w := range windows {
+			all = append(all, w.Unit)
+		}
+	}
+	add(o.Unit, o.Windows)
+	for _, l := range o.Shared {
+		add(l.Unit, l.Windows)
+	}
+	slices.Sort(all)
+	all = slices.Compact(all)
+	if all[0] == "" {
+		all = all[1:]
+	}
+	if len(all) >= decision.Units {
+		return nil, fmt.Errorf("%s name %d units: %s; there may be %d besides calls", "Windows and Shared", len(all), strings.Join(all, ", "), decision.Units-1)
+	}
+	return all, nil
+}
+
+// number is that of a unit in the calculator.
+func (u units) number(name string) (int64, error) {
+	if name == "" {
+		return 0, nil
+	}
+	i := slices.Index(u, name)
+	if i < 0 {
+		return 0, fmt.Errorf("%w: %q", ErrUnit, name)
+	}
+	return int64(i) + 1, nil
+}
+
+// name is that of a unit by its number.
+func (u units) name(number int64) string {
+	if number < 1 || number > int64(len(u)) {
+		return ""
+	}
+	return u[number-1]
+}
+
+// set sets what is named of a cost.
+func (u units) set(cost *decision.Cost, costs Costs) error {
+	for name, n := range costs {
+		i, err := u.number(name)
+		if err == nil && i == 0 {
+			err = fmt.Errorf("%w: it has no name", ErrUnit)
+		}
+		if err != nil {
+			return err
+		}
+		cost[i] = int64(n)
+	}
+	return nil
+}
+
+// affordable is the error of a cost that a limit never has room for.
+func (u units) affordable(op *decision.Op, l *decision.Limits) error {
+	if op.Kind != decision.Admit {
+		return nil
+	}
+	for unit := range op.Cost {
+		cost := op.Cost[unit]
+		if cost == 0 || cost == 1 {
+			continue
+		}
+		if most := l.Most(int64(unit)); cost < 0 || cost > most {
+			return fmt.Errorf("%w: %s of at most %d", ErrCost, u.amount(int64(unit), cost), most)
+		}
+	}
+	return nil
+}
+
+// amount is a cost in words.
+func (u units) amount(unit, cost int64) string {
+	if unit == 0 {
+		return fmt.Sprint(cost)
+	}
+	return fmt.Sprint(cost, " ", u.name(unit))
+}

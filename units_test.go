@@ -1,0 +1,128 @@
+package drip_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/storage"
+	"github.com/drip-go/drip/storage/memory"
+)
+
+// ofModel are the limits of a language model: 10 calls, 1,000 input and 100 output tokens a minute.
+func ofModel() drip.Options {
+	return drip.Options{
+		Size: 10, RefreshRate: 10, RefreshInterval: time.Minute, Start: time.UnixMilli(0),
+		Clock: func() time.Time { return time.UnixMilli(1_700_000_000_000) },
+		Windows: []drip.Window{
+			{Size: 1000, RefreshInterval: time.Minute, Unit: "input"},
+			{Size: 100, RefreshInterval: time.Minute, Unit: "output"},
+		},
+	}
+}
+
+func TestUnits(t *testing.T) {
+	for name, backend := range map[string]storage.Storage{"memory": memory.New(), "Get and Set": struct{ storage.Storage }{memory.New()}} {
+		t.Run(name, func(t *testing.T) {
+			o := ofModel()
+			o.Storage = backend
+			o.Shared = map[string]drip.Limit{"app": {Size: 5000, Unit: "input", RefreshInterval: time.Minute, Windows: []drip.Window{{Size: 50, RefreshInterval: time.Minute}}}}
+			b := newBucket(t, o)
+			left := func(id string, want ...int) {
+				t.Helper()
+				status, err := b.Inspect(t.Context(), id)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for i, w := range status.Windows {
+					if w.Capacity != want[i] {
+						t.Errorf("%s has %d %s left, want %d", id, w.Capacity, w.Unit, want[i])
+					}
+				}
+			}
+			a, err := b.Admit(t.Context(), "acme", drip.Request{Costs: drip.Costs{"input": 600, "output": 50}})
+			if err != nil || a.Delay != 0 {
+				t.Fatal(a, err)
+			}
+			left("acme", 9, 400, 50)
+			left(drip.SharedID("app"), 4400, 49)
+			waits, err := b.Admit(t.Context(), "acme", drip.Request{Costs: drip.Costs{"input": 500, "output": 50}})
+			if err != nil || waits.Delay <= 0 || waits.Bound != drip.BoundWindow+1 {
+				t.Fatal(waits, err)
+			}
+			text := waits.Ticket.String()
+			if parsed, err := drip.ParseTicket(text); err != nil || parsed != waits.Ticket {
+				t.Errorf("%q is read as %v: %v", text, parsed, err)
+			}
+			if err := b.Settle(t.Context(), "acme", a.Lease, a.Lease.Cost(), drip.Costs{"input": 200}); err != nil {
+				t.Fatal(err)
+			}
+			left("acme", 9, 800, 50)
+			left(drip.SharedID("app"), 4800, 49)
+			if delay, err := b.GetDelay(t.Context(), "acme"); err != nil || delay != 0 {
+				t.Error(delay, err)
+			}
+			left("acme", 8, 800, 50)
+		})
+	}
+}
+
+func TestUnitErrors(t *testing.T) {
+	o := ofModel()
+	b := newBucket(t, o)
+	for want, r := range map[string]drip.Request{
+		`no window counts this unit: "tokens"`: {Costs: drip.Costs{"tokens": 1}},
+		"it has no name":                       {Costs: drip.Costs{"": 1}},
+		"1001 input of at most 1000":           {Costs: drip.Costs{"input": 1001}},
+		"-1 output of at most 100":             {Costs: drip.Costs{"output": -1}},
+		"11 of at most 10":                     {Cost: 11},
+	} {
+		if _, err := b.Admit(t.Context(), "acme", r); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("the error is %v, want one with %q", err, want)
+		}
+	}
+	a, err := b.Admit(t.Context(), "acme", drip.Request{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Settle(t.Context(), "acme", a.Lease, 1, drip.Costs{"tokens": 1}); !errors.Is(err, drip.ErrUnit) {
+		t.Error(err)
+	}
+	if err := b.Settle(t.Context(), "acme", a.Lease, 1, drip.Costs{"input": -1}); !errors.Is(err, drip.ErrCost) {
+		t.Error(err)
+	}
+	if err := b.Settle(t.Context(), "acme", a.Lease, 1); err != nil {
+		t.Error(err)
+	}
+	o.Shared = map[string]drip.Limit{"app": {Size: 1, Unit: "points"}, "all": {Size: 1, Windows: []drip.Window{{Size: 1, RefreshInterval: time.Second, Unit: "a fourth"}}}}
+	if _, err := drip.New(o); err == nil || !strings.Contains(err.Error(), "name 4 units") {
+		t.Errorf("four units: %v", err)
+	}
+	o = ofModel()
+	o.Limits = func(context.Context, string) (drip.Limit, error) { return drip.Limit{Unit: "points"}, nil }
+	if _, err := newBucket(t, o).Admit(t.Context(), "acme", drip.Request{}); err == nil || !strings.Contains(err.Error(), `Unit is "points"`) {
+		t.Errorf("a unit that only a limit of an entity names: %v", err)
+	}
+}
+
+// Tickets with units, and what is none.
+func TestTicketsOfUnits(t *testing.T) {
+	for text, ok := range map[string]bool{
+		"4.1700000000000.1.0.1.600.50.0.0.1": true,
+		"4.1700000000000.1.0.1.600.50.0.0":   false,
+		"4.1700000000000.1.0.1.-6.50.0.0.1":  false,
+		"4.1700000000000.1.0.1.6.50.0.0.1x":  false,
+		"5.1700000000000.1.0.1.6.50.0.0.1":   false,
+	} {
+		if ticket, err := drip.ParseTicket(text); (err == nil) != ok || ok && ticket.String() != text {
+			t.Errorf("%q is %v: %v", text, ticket, err)
+		}
+	}
+	longest := "4.8796093022207.8796093022207.1.1099511627776.1099511627776.1099511627776.1099511627776.1.ffffffffffffffff"
+	if ticket, err := drip.ParseTicket(longest); err != nil || len(ticket.String()) > 140 {
+		t.Error(len(longest), err)
+	}
+}
