@@ -30,7 +30,7 @@ func TestReadmeCodeIsCompiled(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	blocks := strings.Split(text, "```go\n")[1:]
+	blocks := regexp.MustCompile("(?m)^ *```go\n").Split(text, -1)[1:]
 	if len(blocks) == 0 {
 		t.Fatal("there is no Go block")
 	}
@@ -59,11 +59,38 @@ func TestLinks(t *testing.T) {
 			if _, err := os.Stat(file); err != nil {
 				t.Errorf("%s: %v", page, err)
 			}
-			if heading != "" && !strings.Contains(strings.ToLower(all[file]), "# "+strings.ReplaceAll(heading, "-", " ")+"\n") {
+			if heading != "" && !slices.Contains(anchors(all[file]), heading) {
 				t.Errorf("%s: %s has no heading %q", page, file, heading)
 			}
 		}
 	}
+}
+
+// The README stays a first screen and a start: details are in docs.
+func TestReadmeIsShort(t *testing.T) {
+	if n := strings.Count(pages(t)["README.md"], "\n"); n > 150 {
+		t.Errorf("%d lines; at most 150", n)
+	}
+}
+
+// Every page below docs is in the index, docs/README.md.
+func TestIndex(t *testing.T) {
+	all := pages(t)
+	for page := range all {
+		name, below := strings.CutPrefix(filepath.ToSlash(page), "docs/")
+		if below && name != "README.md" && !strings.Contains(all["docs/README.md"], "("+name+")") {
+			t.Errorf("docs/README.md does not list %s", name)
+		}
+	}
+}
+
+// anchors are the names that GitHub gives the headings of a page.
+func anchors(text string) (names []string) {
+	for _, match := range regexp.MustCompile(`(?m)^#+ (.+)$`).FindAllStringSubmatch(text, -1) {
+		name := strings.ReplaceAll(strings.ToLower(match[1]), " ", "-")
+		names = append(names, regexp.MustCompile(`[^\p{L}\p{N}_-]`).ReplaceAllString(name, ""))
+	}
+	return names
 }
 
 // What the README says of the simulated scenarios is in the table of docs/trying.md, which the test of examples/simulate
@@ -100,19 +127,19 @@ func number(t *testing.T, text string) float64 {
 // pages are the texts for users, by their paths.
 func pages(t *testing.T) map[string]string {
 	t.Helper()
-	paths, err := filepath.Glob("docs/*.md")
-	adapters, _ := filepath.Glob("docs/adapters/*.md")
-	examples, _ := filepath.Glob("examples/*/*.md")
-	if err != nil || len(paths) == 0 {
-		t.Fatal(paths, err)
-	}
 	all := map[string]string{}
-	for _, path := range append(slices.Concat(paths, adapters, examples), "README.md", "CONTRIBUTING.md", "CHANGELOG.md") {
-		text, err := os.ReadFile(path)
+	for _, root := range []string{"README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs", "examples"} {
+		err := filepath.WalkDir(root, func(path string, _ fs.DirEntry, err error) error {
+			if err != nil || filepath.Ext(path) != ".md" {
+				return err
+			}
+			text, err := os.ReadFile(path)
+			all[path] = string(text)
+			return err
+		})
 		if err != nil {
 			t.Fatal(err)
 		}
-		all[path] = string(text)
 	}
 	return all
 }

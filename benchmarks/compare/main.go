@@ -1,9 +1,9 @@
-// Compare reads what benchmarks have printed and writes the table of figures that the README shows:
+// Compare reads what benchmarks have printed and writes the figures that docs/speed.md shows:
 //
-//	go test -run '^$' -bench . . | go run ./compare -readme ../README.md
+//	go test -run '^$' -bench . . | go run ./compare -page ../docs/speed.md
 //
 // The table is a template, figures.md, in which {{metric "Memory/keys=1/workers=1" "drip-ns"}} stands for a figure. One
-// that was not printed is an error, so no figure in the README is older than the others.
+// that was not printed is an error, so no figure there is older than the others.
 package main
 
 import (
@@ -26,19 +26,19 @@ import (
 //go:embed figures.md
 var figures string
 
-// What is between these two in the README is written anew.
+// What is between these two in the page is written anew.
 const begin, end = "<!-- figures: make compare -->\n", "<!-- end of the figures -->"
 
 func main() {
 	log.SetFlags(0)
-	readme := flag.String("readme", "", "a `file` to write the table into, where it is marked")
+	page := flag.String("page", "", "a `file` to write the figures into, where it is marked")
 	flag.Parse()
-	if err := run(os.Stdin, os.Stdout, *readme); err != nil {
+	if err := run(os.Stdin, os.Stdout, *page); err != nil {
 		log.Fatal("compare: ", err)
 	}
 }
 
-func run(in io.Reader, out io.Writer, readme string) error {
+func run(in io.Reader, out io.Writer, page string) error {
 	m, err := read(in)
 	if err != nil {
 		return err
@@ -47,10 +47,10 @@ func run(in io.Reader, out io.Writer, readme string) error {
 	if err != nil {
 		return err
 	}
-	if _, err := io.WriteString(out, table); err != nil || readme == "" {
+	if _, err := io.WriteString(out, table); err != nil || page == "" {
 		return err
 	}
-	return replace(readme, table)
+	return replace(page, table)
 }
 
 // metrics are all values that were printed, by benchmark and unit.

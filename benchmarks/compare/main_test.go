@@ -36,27 +36,27 @@ func TestFill(t *testing.T) {
 }
 
 func TestReplace(t *testing.T) {
-	readme := filepath.Join(t.TempDir(), "README.md")
-	if err := os.WriteFile(readme, []byte("# x\n"+begin+"old\n"+end+"\nrest\n"), 0o644); err != nil {
+	page := filepath.Join(t.TempDir(), "speed.md")
+	if err := os.WriteFile(page, []byte("# x\n"+begin+"old\n"+end+"\nrest\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if err := replace(readme, "new\n"); err != nil {
+	if err := replace(page, "new\n"); err != nil {
 		t.Fatal(err)
 	}
-	if b, _ := os.ReadFile(readme); string(b) != "# x\n"+begin+"new\n"+end+"\nrest\n" {
+	if b, _ := os.ReadFile(page); string(b) != "# x\n"+begin+"new\n"+end+"\nrest\n" {
 		t.Errorf("the file is now\n%s", b)
 	}
-	if err := os.WriteFile(readme, []byte("# x\n"), 0o644); err != nil {
+	if err := os.WriteFile(page, []byte("# x\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if err := replace(readme, "new\n"); err == nil {
+	if err := replace(page, "new\n"); err == nil {
 		t.Error("there was no place for the table, and no error")
 	}
 }
 
-// The README has a place for the table.
-func TestREADME(t *testing.T) {
-	b, err := os.ReadFile("../../README.md")
+// docs/speed.md has a place for the figures.
+func TestPage(t *testing.T) {
+	b, err := os.ReadFile("../../docs/speed.md")
 	if err != nil {
 		t.Fatal(err)
 	}

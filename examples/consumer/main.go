@@ -54,6 +54,7 @@ func run(ctx context.Context, url, queue, api string) error {
 		Queue:   queue,
 		Limiter: bucket,
 		Entity:  shop,
+		Request: func(d *amqp.Delivery) drip.Request { return drip.Request{Urgent: d.Priority > 0} },
 		Handler: caller{api, &http.Client{Timeout: 10 * time.Second}},
 	})
 	if err != nil {

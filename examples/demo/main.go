@@ -79,6 +79,7 @@ func main() {
 	messages := flag.Int("messages", 2800, "`number` of messages for all shops together, about")
 	processes := flag.Int("consumers", 2, "`number` of consumer processes")
 	metrics := flag.String("metrics", "127.0.0.1:9464", "`address` of the first process's metrics for Prometheus, empty for none")
+	record := flag.String("record", "", "a `file` to record the table in, as an SVG that moves")
 	flag.Parse()
 	if flag.NArg() > 0 || *shops < 1 || *messages < 1 || *processes < 1 {
 		fmt.Fprintln(os.Stderr, "demo: it takes no arguments, and each number must be at least 1")
@@ -92,7 +93,7 @@ func main() {
 	// SIGPIPE: who pipes us into head wants no servers left behind either.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE)
 	defer stop()
-	err := demo(ctx, *shops, *messages, *processes, *metrics)
+	err := demo(ctx, *shops, *messages, *processes, *metrics, *record)
 	switch {
 	case ctx.Err() != nil:
 		fmt.Fprintln(os.Stderr, "demo: interrupted")
@@ -106,9 +107,12 @@ func main() {
 }
 
 // demo gets what is needed, runs, and leaves nothing behind.
-func demo(ctx context.Context, shops, messages, processes int, metrics string) error {
+func demo(ctx context.Context, shops, messages, processes int, metrics, record string) error {
 	began := time.Now()
 	out := newScreen(os.Stdout)
+	if record != "" {
+		out.record = &recording{}
+	}
 	rabbitURL, redisURL, stop, err := getServers(ctx, out)
 	defer stop()
 	if err != nil {
@@ -160,6 +164,9 @@ func demo(ctx context.Context, shops, messages, processes int, metrics string) e
 	out.say(text)
 	if !ok {
 		return errFailed
+	}
+	if record != "" {
+		return out.record.write(record, table(ledger.snapshot(time.Now()))+"\n\n"+text)
 	}
 	return nil
 }

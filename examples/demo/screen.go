@@ -16,6 +16,7 @@ import (
 type screen struct {
 	out      io.Writer
 	terminal bool
+	record   *recording // nil: none
 
 	mu    sync.Mutex
 	next  time.Time // when to show something again
@@ -37,6 +38,9 @@ const (
 func (s *screen) show(now snapshot, at time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.record != nil {
+		s.record.add(table(now), at)
+	}
 	if at.Before(s.next) {
 		return
 	}

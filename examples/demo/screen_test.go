@@ -1,7 +1,10 @@
 package main
 
 import (
+	"encoding/xml"
 	"errors"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -120,5 +123,31 @@ func TestVerdict(t *testing.T) {
 		if text, ok := verdict(c.all, c.left, c.missing, c.cause); ok || text != c.want {
 			t.Errorf("%t\n%s\nwant\n%s", ok, text, c.want)
 		}
+	}
+}
+
+// A recording is XML, has a frame each second and the text of the end.
+func TestRecording(t *testing.T) {
+	var r recording
+	start := time.Now()
+	for i := range 30 { // 3 seconds
+		r.add(table(some)+" <&>", start.Add(time.Duration(i)*100*time.Millisecond))
+	}
+	file := filepath.Join(t.TempDir(), "demo.svg")
+	if err := r.write(file, "the end"); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := xml.Unmarshal(text, new(any)); err != nil {
+		t.Error(err)
+	}
+	if n := strings.Count(string(text), "<g "); n != 4 {
+		t.Errorf("%d frames, want 4:\n%s", n, text)
+	}
+	if !strings.Contains(string(text), ">the end</text>") {
+		t.Error("the end is not there")
 	}
 }

@@ -1,8 +1,6 @@
 package postgres
 
 import (
-	"bytes"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,118 +11,83 @@ import (
 
 	"github.com/drip-go/drip/decision"
 	"github.com/drip-go/drip/internal/batch"
-	"github.com/drip-go/drip/storage"
 )
 
-// turn is the calls of one entity in a batch.
-type turn struct {
-	*batch.Turn
-	row    []byte        // the key of the row
-	long   []byte        // the entity, if the key is not the whole of it
-	calls  []*batch.Call // those that have no answer yet
-	known  *record       // the row as this process knew it last; nil if it is not remembered
-	next   *outcome      // what becomes of it
-	stored int64         // the server's time when next was stored, in microseconds; 0 if it was not
-	err    error
-}
-
-// outcome is a record after some calls.
-type outcome struct {
-	record
-	leases  leases
-	changed bool
-	decided int // so many of the calls have their answers
-}
-
-// decide decides the calls of a batch. An entity that is remembered takes one statement, and all statements one round trip.
-// The rows of the other entities, and of those that turn out to have changed, are locked: two round trips more.
-//
-// All who lock several rows do it in the order of their keys, so that they do not wait for each other in a circle. One way
-// is left: two who make the same row, of whom one has locked the row that the other wants next. The server ends that (40P01).
+// decide decides the calls of a batch. A remembered row takes one statement, and all statements take one round trip. All
+// other rows are locked, which takes two round trips more: rows that this process does not remember, rows that others have
+// changed, and the rows of calls within shared limits.
 func (s *Storage) decide(waiting []*batch.Turn, answered func([]*batch.Turn)) {
 	ctx, cancel := s.limited(context.Background())
 	defer cancel()
-	slices.SortFunc(waiting, func(a, b *batch.Turn) int { return cmp.Compare(a.Key, b.Key) })
-	var turns, joint, remembered []*turn
-	for _, w := range waiting {
-		t := &turn{Turn: w}
-		t.row, t.long = rowKey(w.Key)
-		turns = append(turns, t)
-		within := &turn{Turn: w}
-		for _, c := range w.Calls { // who waits at the same time has no order
-			if len(c.Within) > 0 {
-				within.calls = append(within.calls, c)
-			} else {
-				t.calls = append(t.calls, c)
-			}
-		}
-		if len(within.calls) > 0 {
-			joint = append(joint, within)
-		}
-	}
-	s.decideJoint(ctx, joint)
+	var remembered []*row
+	var others []*batch.Turn
 	now, known := s.clock.now()
-	for _, t := range turns {
-		t.known = s.memory.get(t.Key)
-		if len(t.calls) == 0 {
-			continue
-		}
-		if known && t.known != nil && !t.known.contested {
-			t.next, t.err = s.apply(t.known, nil, t.calls, now)
-		}
-		if t.next != nil && t.next.decided == len(t.calls) {
-			remembered = append(remembered, t)
+	for _, t := range waiting {
+		if r := s.row(t.Key); known && s.remember(r, t, now) {
+			remembered = append(remembered, r)
+		} else {
+			others = append(others, t)
 		}
 	}
-	s.swap(ctx, remembered, now)
-	for {
-		var done []*batch.Turn
-		turns = slices.DeleteFunc(turns, func(t *turn) bool {
-			if len(t.calls) == 0 {
-				done = append(done, t.Turn)
-			}
-			return len(t.calls) == 0
-		})
-		answered(done)
-		if len(turns) == 0 {
-			return
-		}
-		s.lock(ctx, turns)
-	}
+	done, changed := s.swap(ctx, remembered, now)
+	answered(done)
+	s.lock(ctx, append(others, changed...), answered)
 }
 
-// swap stores what was decided on remembered rows. If a row has changed, nothing is done to it.
-func (s *Storage) swap(ctx context.Context, turns []*turn, now int64) {
-	if len(turns) == 0 {
-		return
+// remember decides the calls of a turn on the row as this process knows it. It reports whether that is enough to know.
+func (s *Storage) remember(r *row, t *batch.Turn, now int64) bool {
+	if r.known == nil || r.known.contested || slices.ContainsFunc(t.Calls, func(c *batch.Call) bool { return len(c.Within) > 0 }) {
+		return false
 	}
-	statements := make([]statement, len(turns))
-	for i, t := range turns {
-		from, until := t.holds(now)
-		args := []any{t.row, from, until, t.known.revision}
-		if statements[i] = (statement{s.sql.check, args, []any{&t.stored}}); t.next.changed {
-			statements[i] = t.swap(s.sql, args)
+	r.turn, r.read = t, *r.known
+	r.begin(nil, now)
+	for _, c := range t.Calls {
+		(&call{Call: c, rows: []*row{r}}).decide(now)
+	}
+	s.finish(r, now)
+	return r.err == nil && !r.leases.unknown && !r.leases.purge
+}
+
+// swap stores the decisions about remembered rows. It leaves a row alone that others have changed: the calls of these turns
+// have no answer yet.
+func (s *Storage) swap(ctx context.Context, rows []*row, now int64) (done, changed []*batch.Turn) {
+	if len(rows) == 0 {
+		return nil, nil
+	}
+	slices.SortFunc(rows, byName)
+	statements := make([]statement, len(rows))
+	for i, r := range rows {
+		from, until := holds(r.turn, now)
+		args := []any{r.key, from, until, r.known.revision}
+		if statements[i] = (statement{s.sql.check, args, []any{&r.stored}}); r.changed {
+			statements[i] = r.swap(s.sql, args)
 		}
 	}
 	err := s.onConn(ctx, func(conn *pgxpool.Conn) error { return send(ctx, conn, statements...) })
-	for _, t := range turns {
+	for _, r := range rows {
 		switch {
-		case again(err): // the statements were one transaction
-		case err != nil:
-			s.fail(t, s.failure(ctx, err))
-		case t.stored > 0:
-			s.clock.heard(t.stored, false)
-			s.memory.put(t.Key, &t.next.record)
-			t.calls = nil
+		case err != nil && !again(err):
+			s.memory.put(r.name, nil)
+			for _, c := range r.turn.Calls {
+				fail(c, s.failure(ctx, err))
+			}
+			done = append(done, r.turn)
+		case err == nil && r.stored > 0: // after an error nothing is done: the statements are one transaction
+			s.clock.heard(r.stored, false)
+			s.memory.put(r.name, r.next)
+			done = append(done, r.turn)
+		default:
+			changed = append(changed, r.turn)
 		}
 	}
+	return done, changed
 }
 
 // holds is from when until when a decision of the time now may be stored. Later an operation would be counted in an interval
-// that is over. It is a second at most, so that whatever else depends on the time is no older.
-func (t *turn) holds(now int64) (from, until time.Time) {
+// that is over. It is a second at most, so that all other effects of the time are no older.
+func holds(t *batch.Turn, now int64) (from, until time.Time) {
 	end := now + 1000
-	for _, c := range t.calls {
+	for _, c := range t.Calls {
 		if c.Op.Now != decision.OwnClock || c.Op.Kind == decision.ReturnToken {
 			continue
 		}
@@ -138,33 +101,63 @@ func (t *turn) holds(now int64) (from, until time.Time) {
 // The times between which a decision about a locked row may be stored.
 var always = [2]time.Time{time.Unix(0, 0), time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)}
 
-// lock locks the rows, decides and stores. Some calls of a turn may be left.
-func (s *Storage) lock(ctx context.Context, turns []*turn) {
-	err := s.purge(ctx, turns)
-	if err == nil {
-		err = s.retry(ctx, func() error {
-			return s.onConn(ctx, func(conn *pgxpool.Conn) error { return s.decideLocked(ctx, conn, turns) })
-		})
-	}
-	for _, t := range turns {
-		if err := cmp.Or(err, t.err); err != nil {
-			s.fail(t, err)
-			continue
+// lock decides the calls of turns about locked rows. A call that needs leases deleted first is decided in the next round, with
+// the calls about the same rows that come after it.
+//
+// All processes lock rows in the order of their names, so that they do not wait for each other in a circle. One way is left:
+// two processes make the same row, and one of them has locked the row that the other wants next. The server ends that (40P01).
+func (s *Storage) lock(ctx context.Context, turns []*batch.Turn, answered func([]*batch.Turn)) {
+	for calls := s.calls(turns); len(calls) > 0; {
+		rows := rowsOf(calls)
+		err := s.purge(ctx, rows)
+		if err == nil {
+			err = s.retry(ctx, func() error {
+				return s.onConn(ctx, func(conn *pgxpool.Conn) error { return s.decideLocked(ctx, conn, rows, calls) })
+			})
 		}
-		t.known, t.calls = &t.next.record, t.calls[t.next.decided:]
-		s.memory.put(t.Key, t.known)
+		for _, r := range rows {
+			r.known = nil
+			if err == nil && r.err == nil {
+				r.known = r.next
+			}
+			s.memory.put(r.name, r.known)
+		}
+		waits := map[*batch.Turn]bool{}
+		calls = slices.DeleteFunc(calls, func(c *call) bool {
+			if err != nil {
+				fail(c.Call, err)
+			}
+			waits[c.turn] = waits[c.turn] || err == nil && c.left
+			return err != nil || !c.left
+		})
+		var done []*batch.Turn
+		turns = slices.DeleteFunc(turns, func(t *batch.Turn) bool {
+			if !waits[t] {
+				done = append(done, t)
+			}
+			return !waits[t]
+		})
+		answered(done)
 	}
 }
 
-// decideLocked is a transaction of lock. It sets next, or err, of all turns.
-func (s *Storage) decideLocked(ctx context.Context, conn *pgxpool.Conn, turns []*turn) error {
-	rows, named := make([]record, len(turns)), make([][]int64, len(turns))
+// decideLocked is a transaction of lock.
+func (s *Storage) decideLocked(ctx context.Context, conn *pgxpool.Conn, rows []*row, calls []*call) error {
 	var clock int64
-	reading := []statement{{sql: beginSQL}}
-	for i, t := range turns {
-		reading = append(reading, statement{s.sql.lock, []any{t.row}, rows[i].fields()})
-		if ids := t.named(); len(ids) > 0 {
-			reading = append(reading, statement{s.sql.named, []any{t.row, ids}, []any{&named[i]}})
+	named := make(map[*row][]int64, len(rows))
+	for _, c := range calls {
+		for _, r := range c.rows {
+			if id := c.Op.Lease.ID; id > 0 {
+				named[r] = append(named[r], id)
+			}
+		}
+	}
+	reading, ends := []statement{{sql: beginSQL}}, make([][]int64, len(rows))
+	for i, r := range rows {
+		r.read, r.stop = record{}, len(calls)
+		reading = append(reading, statement{s.sql.lock, []any{r.key}, r.read.fields()})
+		if ids := named[r]; len(ids) > 0 {
+			reading = append(reading, statement{s.sql.named, []any{r.key, ids}, []any{&ends[i]}})
 		}
 	}
 	limit := fmt.Sprint(max(1, s.timeout.Milliseconds()/2))
@@ -172,106 +165,56 @@ func (s *Storage) decideLocked(ctx context.Context, conn *pgxpool.Conn, turns []
 		return err
 	}
 	s.clock.heard(clock, true)
-	var storing []statement
-	for i, t := range turns {
-		r, read := &rows[i], map[int64]int64{}
-		for n := named[i]; len(n) > 0; n = n[2:] {
-			read[n[0]] = n[1]
+	now := clock / 1000
+	for stuck := true; stuck; {
+		for i, r := range rows {
+			r.begin(pairs(ends[i]), now)
 		}
-		if t.next, t.err = s.apply(r, read, t.calls, clock/1000); t.err != nil {
+		stuck = !decideAll(calls, now)
+	}
+	var storing []statement
+	for _, r := range rows {
+		s.finish(r, now)
+		if r.stored = clock; r.changed {
+			r.stored = 0
+			storing = append(storing, r.store(s.sql))
+		}
+	}
+	if err := send(ctx, conn, append(storing, statement{sql: commitSQL})...); err != nil {
+		return err
+	}
+	for _, r := range rows {
+		if r.stored == 0 {
+			r.err = errors.New("postgres: somebody else has changed the leases of an entity, but not its row")
+		}
+	}
+	for _, c := range calls {
+		for _, r := range c.rows {
+			if r.err != nil && !c.left {
+				fail(c.Call, fmt.Errorf("%q: %w", r.name, r.err))
+			}
+		}
+	}
+	return nil
+}
+
+// decideAll decides the calls, but for those about a row from its stop on. It reports false if a row has got a stop by that:
+// then the rows must be begun again.
+func decideAll(calls []*call, now int64) bool {
+	for i, c := range calls {
+		c.left = slices.ContainsFunc(c.rows, func(r *row) bool { return i >= r.stop })
+		if c.left {
 			continue
 		}
-		t.next.contested = t.known != nil && t.known.revision != r.revision
-		if t.stored = clock; t.next.changed {
-			t.stored = 0
-			storing = append(storing, t.store(s.sql, r.revision))
+		c.decide(now)
+		for _, r := range c.rows {
+			if r.leases.purge {
+				r.stop, r.ended = i, r.leases.ended
+			}
+		}
+		if slices.ContainsFunc(c.rows, func(r *row) bool { return r.leases.purge }) {
+			return false
 		}
 	}
-	err := send(ctx, conn, append(storing, statement{sql: commitSQL})...)
-	for _, t := range turns {
-		if err == nil && t.err == nil && t.stored == 0 {
-			t.err = errors.New("postgres: somebody else has changed the leases of an entity, but not its row")
-		}
-	}
-	return err
-}
-
-// named are the leases that the calls name.
-func (t *turn) named() (ids []int64) {
-	for _, c := range t.calls {
-		if c.Op.Lease.ID > 0 {
-			ids = append(ids, c.Op.Lease.ID)
-		}
-	}
-	return ids
-}
-
-// store is the statement that stores next in a row that is locked, or makes the row.
-func (t *turn) store(sql *sql, revision int64) statement {
-	if revision != 0 {
-		return t.swap(sql, []any{t.row, always[0], always[1], revision})
-	}
-	return statement{sql.create, append(t.next.values(t.row, t.long), t.next.leases.arrays()[3:]...), []any{&t.stored}}
-}
-
-// swap is the statement that stores next. args are the key, the times between which it may be stored, and the revision that
-// the row has then.
-func (t *turn) swap(sql *sql, args []any) statement {
-	swap := statement{sql.swap, t.next.values(args...), []any{&t.stored}}
-	if len(t.next.leases.changes) > 0 {
-		swap.sql, swap.args = sql.swapLeases, append(swap.args, t.next.leases.arrays()...)
-	}
-	return swap
-}
-
-// apply decides calls on the record r by the server's time now, and sets their answers. read has the leases that they name;
-// nil means that these were not read. It stops before a call whose answer needs other leases.
-func (s *Storage) apply(r *record, read map[int64]int64, calls []*batch.Call, now int64) (*outcome, error) {
-	o := &outcome{record: *r, leases: leases{out: r.out, first: r.firstEnd, soon: decision.Never, last: r.lastEnd, read: read}}
-	l, data := &o.leases, r.data
-	if r.revision == 0 {
-		l.first = decision.Never
-	} else if now >= r.expires {
-		data = nil
-		l.Clear()
-	}
-	var state decision.State
-	inline, err := storage.Decode(data, &state)
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrNotState, err)
-	}
-	for _, h := range inline { // Set stored them; now they become rows
-		if h.End > none {
-			l.Hold(h.ID, h.End)
-		}
-	}
-	ran := false
-	for i, c := range calls {
-		c.Answer, c.Err = decision.Answer{}, nil // it may be another try
-		at := c.Op.Now
-		if at == decision.OwnClock {
-			at = now
-		}
-		c.Limits.Apply(&state, l, &c.Op, at, &c.Answer)
-		if i > 0 && (l.unknown || l.purge) {
-			return s.apply(r, read, calls[:i], now)
-		} else if l.unknown || l.purge {
-			return o, nil
-		}
-		if c.Op.Kind != decision.ReturnToken {
-			o.callersClock = c.Op.Now != decision.OwnClock
-		}
-		ran = ran || c.Op.Kind == decision.GetDelay && c.Answer.Delay == 0
-	}
-	o.decided, o.data = len(calls), storage.Encode(&state, nil)
-	o.changed = !bytes.Equal(o.data, data) || len(l.changes) > 0 ||
-		len(o.data) > 0 && o.callersClock != r.callersClock
-	if !o.changed {
-		o.record = *r
-		return o, nil
-	}
-	o.revision = newRevision()
-	o.out, o.firstEnd, o.lastEnd = l.out, min(l.first, l.soon), l.last
-	s.expire(o, &state, &calls[len(calls)-1].Limits, ran, now)
-	return o, nil
+	return true
 }

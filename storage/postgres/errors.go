@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/drip-go/drip/decision"
+	"github.com/drip-go/drip/internal/batch"
 )
 
 var (
@@ -97,16 +98,11 @@ type unsent struct{ error }
 
 func (u unsent) Unwrap() error { return u.error }
 
-// fail sets the error of the calls of a turn. A call may be made again if nothing was done, or if it only gives back a
-// lease.
-func (s *Storage) fail(t *turn, err error) {
-	s.memory.put(t.Key, nil)
+// fail sets the error of a call. It may be made again if nothing was done, or if it only gives back a lease.
+func fail(c *batch.Call, err error) {
 	undone := !errors.Is(err, ErrNoAnswer) && err != ErrClosed || errors.As(err, new(unsent))
-	for _, c := range t.calls {
-		c.Answer, c.Err = decision.Answer{}, err
-		c.Again = undone || c.Op.Kind == decision.Cancel && c.Op.Ticket.Number == 0
-	}
-	t.calls = nil
+	c.Answer, c.Err = decision.Answer{}, err
+	c.Again = undone || c.Op.Kind == decision.Cancel && c.Op.Ticket.Number == 0
 }
 
 // usable is the error of a call that need not be tried.

@@ -126,25 +126,23 @@ func (l *leases) arrays() []any {
 // purgeAtOnce is the most leases that one transaction deletes, so that it holds the row for a few milliseconds only.
 const purgeAtOnce = 1000
 
-// purge deletes the leases that have ended, of the turns that cannot be decided before.
-func (s *Storage) purge(ctx context.Context, turns []*turn) error {
-	for _, t := range turns {
-		if t.next == nil || t.next.decided > 0 || !t.next.leases.purge {
-			continue
-		}
-		for deleted := purgeAtOnce; deleted == purgeAtOnce; {
+// purge deletes the leases that are in the way of calls.
+func (s *Storage) purge(ctx context.Context, rows []*row) error {
+	for _, r := range rows {
+		for deleted := purgeAtOnce; r.ended > none && deleted == purgeAtOnce; {
 			deleted = 0
-			var r record
+			var before record
 			revision := newRevision()
-			if err := s.send(ctx, statement{sql: beginSQL}, statement{s.sql.lock, []any{t.row}, r.fields()},
-				statement{s.sql.purge, []any{t.row, t.next.leases.ended, purgeAtOnce, revision, int64(decision.Never)}, []any{&deleted}},
+			if err := s.send(ctx, statement{sql: beginSQL}, statement{s.sql.lock, []any{r.key}, before.fields()},
+				statement{s.sql.purge, []any{r.key, r.ended, purgeAtOnce, revision, int64(decision.Never)}, []any{&deleted}},
 				statement{sql: commitSQL}); err != nil {
 				return err
 			}
-			if t.known != nil && r.revision == t.known.revision {
-				t.known = &record{revision: revision} // nobody else has changed the row
+			if r.known != nil && before.revision == r.known.revision {
+				r.known = &record{revision: revision} // nobody else has changed the row
 			}
 		}
+		r.ended = none
 	}
 	return nil
 }

@@ -1,5 +1,5 @@
 // Package postgres keeps the entities of drip in PostgreSQL, where any number of processes share them. It is tested on
-// PostgreSQL 15, and needs nothing that is not in 10. docs/backends.md has more on poolers, standbys and YugabyteDB.
+// PostgreSQL 15, and needs nothing that is not in 10. docs/storage/postgres.md has more on poolers, standbys and YugabyteDB.
 //
 // # URL
 //

@@ -182,23 +182,6 @@ func (s *Storage) entriesAfter(ctx context.Context, key []byte, most int) (entri
 	return entries, s.failure(ctx, err)
 }
 
-// expire sets the times of a record that has changed. ran says that an operation took a plain token.
-func (s *Storage) expire(o *outcome, state *decision.State, l *decision.Limits, ran bool, now int64) {
-	returned := *state
-	returned.Plain = 0
-	o.decidedAt, o.until = state.Now, max(l.Until(state), o.lastEnd)
-	until := max(l.Until(&returned), o.lastEnd)
-	switch {
-	case o.callersClock: // the server's clock says nothing about that time
-		until = now + max(s.maxHold, until-state.Now)
-	case state.Plain > 0 && ran:
-		until = max(until, now+s.maxHold)
-	case state.Plain > 0:
-		until = max(until, o.expires)
-	}
-	o.expires = until
-}
-
 // DeleteIdle deletes the rows of entities that have expired, ten thousand at a time. It passes over entities that are just
 // decided about.
 func (s *Storage) DeleteIdle(ctx context.Context) error {

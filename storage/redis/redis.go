@@ -32,7 +32,7 @@
 // An entity is one key, the prefix and the entity in braces, with a "%" in it as "%25" and a "}" as "%7D". Its value is
 // numbers of eight bytes: eight of this package and those of the state, 248 bytes in all, and 64 more for each further
 // window, 104 for each shared limit and 16 for each lease. A shared limit is a key of the same kind, with a calendar of
-// 3,144 bytes. When more than 32 leases are out, they move to a sorted set, whose key has ":leases" at
+// 3,144 bytes. When more than 128 leases are out, they move to a sorted set, whose key has ":leases" at
 // the end. So what a call takes hardly grows with the number of leases.
 //
 // Every key has a time to live: until the entity would be as good as new and its leases have ended. While plain tokens

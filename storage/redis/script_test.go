@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 
@@ -222,7 +223,11 @@ func TestScript(t *testing.T) {
 			s, n := openStorage(t, b.client(t)), *decisions/b.less
 			seed := cmp.Or(*seed, rand.Uint64())
 			rnd := rand.New(rand.NewPCG(seed, 0))
-			for n > 0 {
+			for half := n / 2; n > 0; {
+				if n <= half {
+					keepFew(t)
+					half = -1
+				}
 				c := newComparison(s, randomLimits(rnd), rnd)
 				if n -= c.compare(t, rnd); t.Failed() {
 					t.Fatalf("seed %d", seed)
@@ -230,6 +235,17 @@ func TestScript(t *testing.T) {
 			}
 		})
 	}
+}
+
+// keepFew has the script keep four leases in a value, so that most of them are in a set.
+func keepFew(t *testing.T) {
+	before := decideScript
+	source := strings.Replace(before.source, "\nlocal most = 128 ", "\nlocal most = 4 ", 1)
+	if source == before.source {
+		t.Fatal("the script does not say how many leases it keeps in a value")
+	}
+	decideScript = newScript(source)
+	t.Cleanup(func() { decideScript = before })
 }
 
 // FuzzScript has the fuzzer choose the random runs.

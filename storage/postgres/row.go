@@ -1,0 +1,191 @@
+package postgres
+
+import (
+	"bytes"
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/drip-go/drip/decision"
+	"github.com/drip-go/drip/internal/batch"
+	"github.com/drip-go/drip/storage"
+)
+
+// row is a row while calls are decided about it.
+type row struct {
+	name      string // the entity
+	key, long []byte // see rowKey
+	turn      *batch.Turn
+
+	known  *record // the row as this process knew it last; nil if it is not remembered
+	read   record  // the row as it is
+	data   []byte  // the part of read.data that has not expired
+	state  decision.State
+	leases leases
+	limits *decision.Limits // of the last call; nil if there was none
+	ran    bool             // an operation took a plain token
+	shared bool             // a call was about other rows, too
+
+	next    *record // the row after the calls
+	changed bool
+	stored  int64 // the server's time when next was stored, in microseconds; 0 if it was not
+	err     error
+
+	stop  int   // the first call that needs the leases deleted that have ended by the time ended
+	ended int64 // none if there is no such call
+}
+
+// call is a call with the rows that it is about: that of its entity, and those of the shared limits.
+type call struct {
+	*batch.Call
+	turn *batch.Turn
+	rows []*row
+	left bool // it has no answer yet
+}
+
+func byName(a, b *row) int { return cmp.Compare(a.name, b.name) }
+
+// row returns the row of an entity, with what is remembered of it.
+func (s *Storage) row(name string) *row {
+	r := &row{name: name, known: s.memory.get(name), ended: none}
+	r.key, r.long = rowKey(name)
+	return r
+}
+
+// calls returns the calls of turns with their rows.
+func (s *Storage) calls(turns []*batch.Turn) (calls []*call) {
+	rows := map[string]*row{}
+	find := func(name string) *row {
+		if rows[name] == nil {
+			rows[name] = s.row(name)
+		}
+		return rows[name]
+	}
+	for _, t := range turns {
+		for _, c := range t.Calls {
+			about := &call{Call: c, turn: t, rows: []*row{find(t.Key)}}
+			for i := range c.Within {
+				about.rows = append(about.rows, find(c.Within[i].Key))
+			}
+			calls = append(calls, about)
+		}
+	}
+	return calls
+}
+
+// rowsOf are the rows that calls are about, in the order of their names.
+func rowsOf(calls []*call) (rows []*row) {
+	for _, c := range calls {
+		rows = append(rows, c.rows...)
+	}
+	slices.SortFunc(rows, byName)
+	return slices.Compact(rows)
+}
+
+// pairs are the leases and their ends, from an id and an end of each.
+func pairs(numbers []int64) map[int64]int64 {
+	ends := map[int64]int64{}
+	for ; len(numbers) > 0; numbers = numbers[2:] {
+		ends[numbers[0]] = numbers[1]
+	}
+	return ends
+}
+
+// begin reads the row. ends has the ends of the leases that the calls name; nil says that this process has not read them.
+func (r *row) begin(ends map[int64]int64, now int64) {
+	next := r.read
+	r.next, r.data, r.state, r.limits, r.ran, r.shared, r.err = &next, r.read.data, decision.State{}, nil, false, false, nil
+	r.leases = leases{out: next.out, first: next.firstEnd, soon: decision.Never, last: next.lastEnd, read: ends}
+	if next.revision == 0 {
+		r.leases.first = decision.Never
+	} else if now >= next.expires {
+		r.data = nil
+		r.leases.Clear()
+	}
+	inline, err := storage.Decode(r.data, &r.state)
+	if err != nil {
+		r.err = fmt.Errorf("%w: %w", ErrNotState, err)
+	}
+	for _, h := range inline { // Set stored them; now they become rows
+		if h.End > none {
+			r.leases.Hold(h.ID, h.End)
+		}
+	}
+}
+
+// decide decides a call by the server's time now. It does nothing if a row holds no state.
+func (c *call) decide(now int64) {
+	c.Answer, c.Err = decision.Answer{}, nil // it may be another try
+	if slices.ContainsFunc(c.rows, func(r *row) bool { return r.err != nil }) {
+		return
+	}
+	at, own := c.Op.Now, c.rows[0]
+	if at == decision.OwnClock {
+		at = now
+	}
+	own.limits = &c.Limits
+	shared := make([]decision.Shared, len(c.Within))
+	for i := range c.Within {
+		w, r := &c.Within[i], c.rows[i+1]
+		r.limits = w.Limits
+		shared[i] = w.In(&r.state, &r.leases)
+	}
+	c.Limits.ApplyWithin(&own.state, &own.leases, shared, &c.Op, at, &c.Answer)
+	for _, r := range c.rows {
+		if c.Op.Kind != decision.ReturnToken {
+			r.next.callersClock = c.Op.Now != decision.OwnClock
+		}
+		r.ran = r.ran || c.Op.Kind == decision.GetDelay && c.Answer.Delay == 0
+		r.shared = r.shared || len(c.Within) > 0
+	}
+}
+
+// finish sets next and changed.
+func (s *Storage) finish(r *row, now int64) {
+	next, l := r.next, &r.leases
+	r.changed = false
+	if r.limits == nil || r.err != nil {
+		return
+	}
+	next.data = storage.Encode(&r.state, nil)
+	r.changed = !bytes.Equal(next.data, r.data) || len(l.changes) > 0 || len(next.data) > 0 && next.callersClock != r.read.callersClock
+	if !r.changed {
+		*next = r.read
+		return
+	}
+	next.contested = r.shared || r.known != nil && r.known.revision != r.read.revision
+	next.revision = newRevision()
+	next.out, next.firstEnd, next.lastEnd = l.out, min(l.first, l.soon), l.last
+
+	returned := r.state // as if the plain tokens were back
+	returned.Plain = 0
+	next.decidedAt, next.until = r.state.Now, max(r.limits.Until(&r.state), l.last)
+	until := max(r.limits.Until(&returned), l.last)
+	switch {
+	case next.callersClock: // the server's clock says nothing about that time
+		until = now + max(s.maxHold, until-r.state.Now)
+	case r.state.Plain > 0 && r.ran:
+		until = max(until, now+s.maxHold)
+	case r.state.Plain > 0:
+		until = max(until, next.expires)
+	}
+	next.expires = until
+}
+
+// store is the statement that stores next in a locked row, or makes the row.
+func (r *row) store(sql *sql) statement {
+	if r.read.revision != 0 {
+		return r.swap(sql, []any{r.key, always[0], always[1], r.read.revision})
+	}
+	return statement{sql.create, append(r.next.values(r.key, r.long), r.leases.arrays()[3:]...), []any{&r.stored}}
+}
+
+// swap is the statement that stores next. args are the key, the times between which it may be stored, and the revision that
+// the row must have.
+func (r *row) swap(sql *sql, args []any) statement {
+	swap := statement{sql.swap, r.next.values(args...), []any{&r.stored}}
+	if len(r.leases.changes) > 0 {
+		swap.sql, swap.args = sql.swapLeases, append(swap.args, r.leases.arrays()...)
+	}
+	return swap
+}
