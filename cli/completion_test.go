@@ -22,7 +22,7 @@ func TestBashCompletes(t *testing.T) {
 	}
 	script := must(t, "completion", "bash")
 	for line, want := range map[string]string{
-		"drip ":                               "completion dead help inspect pause queues reset resume serve simulate top version",
+		"drip ":                               "completion dead help inspect pause pin queues reset resume serve simulate top unpin version",
 		"drip in":                             "inspect",
 		"drip re":                             "reset resume",
 		"drip completion ":                    "bash fish zsh",
