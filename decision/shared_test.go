@@ -187,8 +187,9 @@ func (w *crowd) step() {
 		}
 	case dice == 19:
 		x := append(w.shared, w.entities...)[c.n(len(w.shared)+len(w.entities))]
-		kind := []decision.Kind{decision.Throttle, decision.Pause, decision.Resume}[c.n(3)]
-		w.direct(x, decision.Op{Kind: kind, For: 1 + int64(c.n(40))*unit/8})
+		kind := []decision.Kind{decision.Throttle, decision.Pause, decision.Resume, decision.Pin, decision.Unpin}[c.n(5)]
+		pin := decision.PinnedLimit{Window: c.window(), Tokens: c.of(0, 1, 2)} // it only lowers
+		w.direct(x, decision.Op{Kind: kind, For: 1 + int64(c.n(40))*unit/8, Pin: &pin})
 	case dice == 20:
 		w.now += c.of(1, unit, 20*unit)
 	default:

@@ -57,7 +57,7 @@ func (s *Storage) swap(ctx context.Context, rows []*row, now int64) (done, chang
 	slices.SortFunc(rows, byName)
 	statements := make([]statement, len(rows))
 	for i, r := range rows {
-		from, until := holds(r.turn, now)
+		from, until := r.holds(now)
 		args := []any{r.key, from, until, r.known.revision}
 		if statements[i] = (statement{s.sql.check, args, []any{&r.stored}}); r.changed {
 			statements[i] = r.swap(s.sql, args)
@@ -85,9 +85,14 @@ func (s *Storage) swap(ctx context.Context, rows []*row, now int64) (done, chang
 
 // holds is from when until when a decision of the time now may be stored. Later an operation would be counted in an interval
 // that is over. It is a second at most, so that all other effects of the time are no older.
-func holds(t *batch.Turn, now int64) (from, until time.Time) {
+func (r *row) holds(now int64) (from, until time.Time) {
 	end := now + 1000
-	for _, c := range t.Calls {
+	for _, p := range r.state.Pins {
+		if w := p.Limit.Window; w.Size > 0 {
+			end = min(end, now-now%w.Interval+w.Interval)
+		}
+	}
+	for _, c := range r.turn.Calls {
 		if c.Op.Now != decision.OwnClock || c.Op.Kind == decision.ReturnToken {
 			continue
 		}
