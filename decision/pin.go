@@ -10,10 +10,10 @@ type PinnedLimit struct {
 // Pinned is a PinnedLimit in force.
 type Pinned struct {
 	Limit  PinnedLimit // as it was given to Pin
-	End    int64  // Never if only Unpin ends it
-	Line   int64  // the place of the Line of Limit.Window in Lines, plus 1; 0 if it has none yet
-	Window Window // the one that Raise has lifted, as it was given; zero if there is none
-	Tokens int64  // those that were given
+	End    int64       // Never if only Unpin ends it
+	Line   int64       // the place of the Line of Limit.Window in Lines, plus 1; 0 if it has none yet
+	Window Window      // the one that Raise has lifted, as it was given; zero if there is none
+	Tokens int64       // those that were given
 }
 
 // repin does a Pin or an Unpin, before the windows are counted.
