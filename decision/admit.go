@@ -225,7 +225,7 @@ func (l *Limits) spare(s *State, op *Op, now int64) bool {
 		w := &l.Windows[i]
 		cost := op.Cost[w.Unit]
 		beside := cost == 0 || w.interval(s.Slot) == w.interval(now) && line.Promised >= line.weight(cost)
-		if !beside && l.Parts[0] != 1 {
+		if !beside && l.Mixed == 1 {
 			beside = line.Left-cost >= w.gain(s, line.Left, now, s.Slot)-line.Promised
 		}
 		if !beside && line.Spare-line.Taken < cost && line.Left-cost < l.others(s, i, now) {

@@ -10,7 +10,8 @@ type Limits struct {
 	FirstCome int64    // 1 if what comes first runs first in a shared limit, whatever its entity; else 0
 	Start     int64    // when an entity that nobody knows began to gather capacity, empty; since 1970
 
-	Fill int64 // the time after which every window is full that owes nothing; set by Ready
+	Fill  int64 // the time after which every window is full that owes nothing; set by Ready
+	Mixed int64 // 1 if the windows count several units, or another one than calls; set by Ready
 
 	// Of a limit that entities share, set by Ready.
 	Grain    int64 // the length of a grain of the calendar: a second, or the first interval if that is longer
@@ -54,6 +55,7 @@ func (l *Limits) Ready() (field string, window int) {
 	}
 	if len(l.Windows) > 0 {
 		l.derive()
+		l.share()
 	}
 	for _, f := range [6]struct {
 		name    string
@@ -69,16 +71,23 @@ func (l *Limits) Ready() (field string, window int) {
 	return "", 0
 }
 
-// derive sets the fields that follow from Windows, which are in their range. In the calendar of a shared limit a part is one of
-// the unit, if there is one unit. With several the parts are small, so that an operation takes a whole number of them of each
-// unit, nearly.
+// derive sets Fill and Mixed. The Windows are in their range.
 func (l *Limits) derive() {
-	first := l.Windows[0].Interval
-	l.Fill, l.Grain = 0, max(first, 1000/first*first)
+	l.Fill, l.Mixed = 0, 0
 	for i := range l.Windows {
 		w := &l.Windows[i]
 		l.Fill = max(l.Fill, min((w.Size-1)/w.Rate+2, bound/w.Interval)*w.Interval)
+		if w.Unit > 0 {
+			l.Mixed = 1
+		}
 	}
+}
+
+// share sets the fields of a limit that entities share. In its calendar a part is one of the unit, if there is one unit. With
+// several the parts are small, so that an operation takes a whole number of them of each unit, nearly.
+func (l *Limits) share() {
+	first := l.Windows[0].Interval
+	l.Grain = max(first, 1000/first*first)
 	n0 := l.brings(0)
 	n1 := l.brings(1)
 	n2 := l.brings(2)
@@ -180,6 +189,7 @@ func (l *Limits) InForce(s *State, now int64) *Limits {
 	if len(s.Pins) > 0 {
 		l = l.copies(nil)
 		l.hold(s, nil, now)
+		l.share()
 	}
 	return l
 }

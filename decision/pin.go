@@ -64,6 +64,7 @@ func (l *Limits) hold(s *State, shared []Shared, now int64) {
 	for i := range shared {
 		x := &shared[i]
 		x.Limits.pin(x.State, t)
+		x.Limits.share()
 	}
 }
 

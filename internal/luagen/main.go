@@ -139,14 +139,23 @@ func load(folder string) (*pkg, error) {
 
 func (p *pkg) typ(name string) types.Type { return p.types.Scope().Lookup(name).Type() }
 
-// names are the locals of a struct in a variable, but for its slices.
-func (p *pkg) names(variable, typ string) string {
-	return strings.Join(scalars(place{of: structOf(p.typ(typ)), prefix: variable}.flat()), ", ")
+// names are the locals of a struct in a variable, but for its slices, and those before the field end if that is given.
+func (p *pkg) names(variable, typ string, end ...string) string {
+	return strings.Join(scalars(p.locals(variable, typ, end)), ", ")
 }
 
-// all are the locals of a struct with its slices.
-func (p *pkg) all(variable, typ string) string {
-	return strings.Join(place{of: structOf(p.typ(typ)), prefix: variable}.flat(), ", ")
+// all are the locals of a struct with its slices, and those before the field end if that is given.
+func (p *pkg) all(variable, typ string, end ...string) string {
+	return strings.Join(p.locals(variable, typ, end), ", ")
+}
+
+func (p *pkg) locals(variable, typ string, end []string) []string {
+	at := place{of: structOf(p.typ(typ)), prefix: variable}
+	names := at.flat()
+	if len(end) > 0 {
+		names = names[:slices.Index(names, at.field(end[0]))]
+	}
+	return names
 }
 
 // fields are those of a struct in a table.

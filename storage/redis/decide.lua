@@ -23,8 +23,11 @@ local call, sub = redis.call, string.sub
 local most = 128 -- leases in a value: Redis takes time for each byte of each string that Lua makes
 local longest = 2 ^ 43 -- time to live in ms, 278 years: more is too much for those who count it in nanoseconds
 local hold = tonumber(ARGV[2])
-local time = call('TIME')
-local micros = time[1] * 1000000 + time[2]
+local micros
+do
+  local time = call('TIME')
+  micros = time[1] * 1000000 + time[2]
+end
 local millis = (micros - micros % 1000) / 1000
 
 -- The shared limits' keys follow the entity's, their arguments the first two.
@@ -72,11 +75,11 @@ end
 -- load reads an entity into locals, with the methods of its leases. save stores what they have become.
 local key, members, bytes = KEYS[1], KEYS[2], ARGV[1]
 local value = call('GET', key)
-local l_Windows, l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Grain, l_PerGrain, l_Parts_0, l_Parts_1, l_Parts_2, l_Parts_3, l_Scale
-l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Grain, l_PerGrain, l_Parts_0, l_Parts_1, l_Parts_2, l_Parts_3, l_Scale = unpack('<ddddddddddddddd', bytes)
+local l_Windows, l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Mixed
+l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Mixed = unpack('<dddddddddddddddd', bytes)
 l_Windows = {}
 for i = 0, l_Windows_n - 1 do
-  local w_Size, w_Rate, w_Interval, w_Unit = unpack('<dddd', bytes, i * 32 + 120 + 1)
+  local w_Size, w_Rate, w_Interval, w_Unit = unpack('<dddd', bytes, i * 32 + 128 + 1)
   l_Windows[i] = {Size = w_Size, Rate = w_Rate, Interval = w_Interval, Unit = w_Unit}
 end
 
@@ -247,11 +250,11 @@ if shared_n > 0 then
     local id, weight = unpack('<dd', bytes)
     bytes = sub(bytes, 17)
     local plain, value = false, call('GET', key)
-    local l_Windows, l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Grain, l_PerGrain, l_Parts_0, l_Parts_1, l_Parts_2, l_Parts_3, l_Scale
-l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Grain, l_PerGrain, l_Parts_0, l_Parts_1, l_Parts_2, l_Parts_3, l_Scale = unpack('<ddddddddddddddd', bytes)
+    local l_Windows, l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Mixed, l_Grain, l_PerGrain, l_Parts_0, l_Parts_1, l_Parts_2, l_Parts_3, l_Scale
+l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Mixed, l_Grain, l_PerGrain, l_Parts_0, l_Parts_1, l_Parts_2, l_Parts_3, l_Scale = unpack('<dddddddddddddddd', bytes)
 l_Windows = {}
 for i = 0, l_Windows_n - 1 do
-  local w_Size, w_Rate, w_Interval, w_Unit = unpack('<dddd', bytes, i * 32 + 120 + 1)
+  local w_Size, w_Rate, w_Interval, w_Unit = unpack('<dddd', bytes, i * 32 + 128 + 1)
   l_Windows[i] = {Size = w_Size, Rate = w_Rate, Interval = w_Interval, Unit = w_Unit}
 end
 
@@ -417,10 +420,10 @@ else
   end
 end
     local x, taken = {bytes = bytes, Key = id, Weight = weight, Leases = {Out = Out, Hold = Hold, Release = Release, Clear = Clear}}, s_Plain
-    x.Limits_Windows, x.Limits_Windows_n, x.Limits_Tokens, x.Limits_Guess, x.Limits_Lease, x.Limits_MaxLease, x.Limits_FirstCome, x.Limits_Start, x.Limits_Fill, x.Limits_Grain, x.Limits_PerGrain, x.Limits_Parts_0, x.Limits_Parts_1, x.Limits_Parts_2, x.Limits_Parts_3, x.Limits_Scale = l_Windows, l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Grain, l_PerGrain, l_Parts_0, l_Parts_1, l_Parts_2, l_Parts_3, l_Scale
+    x.Limits_Windows, x.Limits_Windows_n, x.Limits_Tokens, x.Limits_Guess, x.Limits_Lease, x.Limits_MaxLease, x.Limits_FirstCome, x.Limits_Start, x.Limits_Fill, x.Limits_Mixed, x.Limits_Grain, x.Limits_PerGrain, x.Limits_Parts_0, x.Limits_Parts_1, x.Limits_Parts_2, x.Limits_Parts_3, x.Limits_Scale = l_Windows, l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Mixed, l_Grain, l_PerGrain, l_Parts_0, l_Parts_1, l_Parts_2, l_Parts_3, l_Scale
     x.State_Tokens, x.State_Guess, x.State_Now, x.State_Slot, x.State_Plain, x.State_LastID, x.State_Closed, x.State_Next, x.State_Head, x.State_AgainUS, x.State_Held, x.State_Ended, x.State_Lines, x.State_Lines_n, x.State_Pins, x.State_Pins_n, x.State_Flows, x.State_Flows_n, x.State_Calendars, x.State_Calendars_n = s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Ended, s_Lines, s_Lines_n, s_Pins, s_Pins_n, s_Flows, s_Flows_n, s_Calendars, s_Calendars_n
     function x.save()
-      l_Windows, l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Grain, l_PerGrain, l_Parts_0, l_Parts_1, l_Parts_2, l_Parts_3, l_Scale = x.Limits_Windows, x.Limits_Windows_n, x.Limits_Tokens, x.Limits_Guess, x.Limits_Lease, x.Limits_MaxLease, x.Limits_FirstCome, x.Limits_Start, x.Limits_Fill, x.Limits_Grain, x.Limits_PerGrain, x.Limits_Parts_0, x.Limits_Parts_1, x.Limits_Parts_2, x.Limits_Parts_3, x.Limits_Scale
+      l_Windows, l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Mixed, l_Grain, l_PerGrain, l_Parts_0, l_Parts_1, l_Parts_2, l_Parts_3, l_Scale = x.Limits_Windows, x.Limits_Windows_n, x.Limits_Tokens, x.Limits_Guess, x.Limits_Lease, x.Limits_MaxLease, x.Limits_FirstCome, x.Limits_Start, x.Limits_Fill, x.Limits_Mixed, x.Limits_Grain, x.Limits_PerGrain, x.Limits_Parts_0, x.Limits_Parts_1, x.Limits_Parts_2, x.Limits_Parts_3, x.Limits_Scale
       s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Ended, s_Lines, s_Lines_n, s_Pins, s_Pins_n, s_Flows, s_Flows_n, s_Calendars, s_Calendars_n = x.State_Tokens, x.State_Guess, x.State_Now, x.State_Slot, x.State_Plain, x.State_LastID, x.State_Closed, x.State_Next, x.State_Head, x.State_AgainUS, x.State_Held, x.State_Ended, x.State_Lines, x.State_Lines_n, x.State_Pins, x.State_Pins_n, x.State_Flows, x.State_Flows_n, x.State_Calendars, x.State_Calendars_n
       if s_Plain > taken then
         ran = millis
@@ -549,7 +552,6 @@ local answers = {}
 for i = first_op, #ARGV do
   local op = ARGV[i]
   local op_Kind, op_Now, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_For, op_Ticket_Slot, op_Ticket_Number, op_Ticket_Again, op_Ticket_Cost_0, op_Ticket_Cost_1, op_Ticket_Cost_2, op_Ticket_Cost_3, op_Lease_ID, op_Lease_Begin, op_Lease_End, op_Lease_Cost_0, op_Lease_Cost_1, op_Lease_Cost_2, op_Lease_Cost_3, op_Urgent, op_Deadline = 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, false, 0
-  local op_Pin_Window_Size, op_Pin_Window_Rate, op_Pin_Window_Interval, op_Pin_Window_Unit, op_Pin_Tokens, op_Pin_Raise
   if #op == 1 then
     op_Kind, op_Now, op_Cost_0 = string.byte(op), -9223372036854775808, 1
   else
@@ -563,25 +565,26 @@ for i = first_op, #ARGV do
   local a_Delay, a_Bound, a_Limit, a_Found, a_Late, a_Ticket_Slot, a_Ticket_Number, a_Ticket_Again, a_Ticket_Cost_0, a_Ticket_Cost_1, a_Ticket_Cost_2, a_Ticket_Cost_3, a_Lease_ID, a_Lease_Begin, a_Lease_End, a_Lease_Cost_0, a_Lease_Cost_1, a_Lease_Cost_2, a_Lease_Cost_3 = 0, 0, 0, false, false, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
 
   if pinned then -- the limits are those of the arguments again
-    l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Grain, l_PerGrain, l_Parts_0, l_Parts_1, l_Parts_2, l_Parts_3, l_Scale = unpack('<ddddddddddddddd', bytes)
+    l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Mixed = unpack('<dddddddddddddddd', bytes)
 l_Windows = {}
 for i = 0, l_Windows_n - 1 do
-  local w_Size, w_Rate, w_Interval, w_Unit = unpack('<dddd', bytes, i * 32 + 120 + 1)
+  local w_Size, w_Rate, w_Interval, w_Unit = unpack('<dddd', bytes, i * 32 + 128 + 1)
   l_Windows[i] = {Size = w_Size, Rate = w_Rate, Interval = w_Interval, Unit = w_Unit}
 end
     for i = 0, shared_n - 1 do
       local x, bytes = shared[i], shared[i].bytes
-      local l_Windows, l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Grain, l_PerGrain, l_Parts_0, l_Parts_1, l_Parts_2, l_Parts_3, l_Scale
-      l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Grain, l_PerGrain, l_Parts_0, l_Parts_1, l_Parts_2, l_Parts_3, l_Scale = unpack('<ddddddddddddddd', bytes)
+      local l_Windows, l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Mixed, l_Grain, l_PerGrain, l_Parts_0, l_Parts_1, l_Parts_2, l_Parts_3, l_Scale
+      l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Mixed, l_Grain, l_PerGrain, l_Parts_0, l_Parts_1, l_Parts_2, l_Parts_3, l_Scale = unpack('<dddddddddddddddd', bytes)
 l_Windows = {}
 for i = 0, l_Windows_n - 1 do
-  local w_Size, w_Rate, w_Interval, w_Unit = unpack('<dddd', bytes, i * 32 + 120 + 1)
+  local w_Size, w_Rate, w_Interval, w_Unit = unpack('<dddd', bytes, i * 32 + 128 + 1)
   l_Windows[i] = {Size = w_Size, Rate = w_Rate, Interval = w_Interval, Unit = w_Unit}
 end
-      x.Limits_Windows, x.Limits_Windows_n, x.Limits_Tokens, x.Limits_Guess, x.Limits_Lease, x.Limits_MaxLease, x.Limits_FirstCome, x.Limits_Start, x.Limits_Fill, x.Limits_Grain, x.Limits_PerGrain, x.Limits_Parts_0, x.Limits_Parts_1, x.Limits_Parts_2, x.Limits_Parts_3, x.Limits_Scale = l_Windows, l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Grain, l_PerGrain, l_Parts_0, l_Parts_1, l_Parts_2, l_Parts_3, l_Scale
+      x.Limits_Windows, x.Limits_Windows_n, x.Limits_Tokens, x.Limits_Guess, x.Limits_Lease, x.Limits_MaxLease, x.Limits_FirstCome, x.Limits_Start, x.Limits_Fill, x.Limits_Mixed, x.Limits_Grain, x.Limits_PerGrain, x.Limits_Parts_0, x.Limits_Parts_1, x.Limits_Parts_2, x.Limits_Parts_3, x.Limits_Scale = l_Windows, l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Mixed, l_Grain, l_PerGrain, l_Parts_0, l_Parts_1, l_Parts_2, l_Parts_3, l_Scale
     end
   end
   if op_Kind == 10 or op_Kind == 11 then
+    local op_Pin_Window_Size, op_Pin_Window_Rate, op_Pin_Window_Interval, op_Pin_Window_Unit, op_Pin_Tokens, op_Pin_Raise
     if op_Kind == 10 then
       op_Pin_Window_Size, op_Pin_Window_Rate, op_Pin_Window_Interval, op_Pin_Window_Unit, op_Pin_Tokens, op_Pin_Raise = unpack('<dddddd', op, 184 + 1)
     end
@@ -648,163 +651,20 @@ end
           l_Windows_n = l_Windows_n + 1
         end
         do
-          local first2 = l_Windows[0].Interval
-          local max2 = first2
-          local x2 = (1000 - 1000 % first2) / first2 * first2
-          if x2 > max2 then max2 = x2 end
-          l_Fill, l_Grain = 0, max2
+          l_Fill, l_Mixed = 0, 0
           for i2 = 0, l_Windows_n - 1 do
             local w2 = l_Windows[i2]
             local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
-            local x3 = w2_Size - 1
-            local min2 = (x3 - x3 % w2_Rate) / w2_Rate + 2
-            local x4 = (1125899906842624 - 1125899906842624 % w2_Interval) / w2_Interval
-            if x4 < min2 then min2 = x4 end
-            local x5 = min2 * w2_Interval
-            if x5 > l_Fill then l_Fill = x5 end
-          end
-          local brings = 0
-          do
-            local brings2 = 0
-            for i2 = 0, l_Windows_n - 1 do
-              local w2 = l_Windows[i2]
-              local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
-              do
-                local n2 = (l_Grain - l_Grain % w2_Interval) / w2_Interval
-                if n2 > 0 and w2_Unit == 0 then
-                  local min2 = w2_Rate * (n2 < 1000 and n2 or 1000)
-                  if 1099511627776 < min2 then min2 = 1099511627776 end
-                  local most2 = min2
-                  if brings2 == 0 or most2 < brings2 then
-                    brings2 = most2
-                  end
-                end
-              end
-            end
-            brings = brings2
-          end
-          local n0 = brings
-          local brings2 = 0
-          do
-            local brings3 = 0
-            for i2 = 0, l_Windows_n - 1 do
-              local w2 = l_Windows[i2]
-              local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
-              do
-                local n2 = (l_Grain - l_Grain % w2_Interval) / w2_Interval
-                if n2 > 0 and w2_Unit == 1 then
-                  local min2 = w2_Rate * (n2 < 1000 and n2 or 1000)
-                  if 1099511627776 < min2 then min2 = 1099511627776 end
-                  local most2 = min2
-                  if brings3 == 0 or most2 < brings3 then
-                    brings3 = most2
-                  end
-                end
-              end
-            end
-            brings2 = brings3
-          end
-          local n1 = brings2
-          local brings3 = 0
-          do
-            local brings4 = 0
-            for i2 = 0, l_Windows_n - 1 do
-              local w2 = l_Windows[i2]
-              local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
-              do
-                local n2 = (l_Grain - l_Grain % w2_Interval) / w2_Interval
-                if n2 > 0 and w2_Unit == 2 then
-                  local min2 = w2_Rate * (n2 < 1000 and n2 or 1000)
-                  if 1099511627776 < min2 then min2 = 1099511627776 end
-                  local most2 = min2
-                  if brings4 == 0 or most2 < brings4 then
-                    brings4 = most2
-                  end
-                end
-              end
-            end
-            brings3 = brings4
-          end
-          local n2 = brings3
-          local brings4 = 0
-          do
-            local brings5 = 0
-            for i2 = 0, l_Windows_n - 1 do
-              local w2 = l_Windows[i2]
-              local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
-              do
-                local n3 = (l_Grain - l_Grain % w2_Interval) / w2_Interval
-                if n3 > 0 and w2_Unit == 3 then
-                  local min2 = w2_Rate * (n3 < 1000 and n3 or 1000)
-                  if 1099511627776 < min2 then min2 = 1099511627776 end
-                  local most2 = min2
-                  if brings5 == 0 or most2 < brings5 then
-                    brings5 = most2
-                  end
-                end
-              end
-            end
-            brings4 = brings5
-          end
-          local n3 = brings4
-          local max3 = n0
-          if n1 > max3 then max3 = n1 end
-          if n2 > max3 then max3 = n2 end
-          if n3 > max3 then max3 = n3 end
-          l_PerGrain = max3
-          local least = 1
-          if (n0 < 1 and n0 or 1) + (n1 < 1 and n1 or 1) + (n2 < 1 and n2 or 1) + (n3 < 1 and n3 or 1) > 1 then
-            least = 2
-            local min2 = l_PerGrain * 1000
-            if 1099511627776 < min2 then min2 = 1099511627776 end
-            l_PerGrain = min2
-          end
-          local each2 = 0
-          do
-            if n0 == 0 then
-              each2 = 0
-            else
-              local x3 = l_PerGrain + n0 - 1
-              local max4 = (x3 - x3 % n0) / n0
-              if least > max4 then max4 = least end
-              each2 = max4
+            local x2 = w2_Size - 1
+            local min2 = (x2 - x2 % w2_Rate) / w2_Rate + 2
+            local x3 = (1125899906842624 - 1125899906842624 % w2_Interval) / w2_Interval
+            if x3 < min2 then min2 = x3 end
+            local x4 = min2 * w2_Interval
+            if x4 > l_Fill then l_Fill = x4 end
+            if w2_Unit > 0 then
+              l_Mixed = 1
             end
           end
-          local each3 = 0
-          do
-            if n1 == 0 then
-              each3 = 0
-            else
-              local x3 = l_PerGrain + n1 - 1
-              local max4 = (x3 - x3 % n1) / n1
-              if least > max4 then max4 = least end
-              each3 = max4
-            end
-          end
-          local each4 = 0
-          do
-            if n2 == 0 then
-              each4 = 0
-            else
-              local x3 = l_PerGrain + n2 - 1
-              local max4 = (x3 - x3 % n2) / n2
-              if least > max4 then max4 = least end
-              each4 = max4
-            end
-          end
-          local each5 = 0
-          do
-            if n3 == 0 then
-              each5 = 0
-            else
-              local x3 = l_PerGrain + n3 - 1
-              local max4 = (x3 - x3 % n3) / n3
-              if least > max4 then max4 = least end
-              each5 = max4
-            end
-          end
-          l_Parts_0, l_Parts_1, l_Parts_2, l_Parts_3 = each2, each3, each4, each5
-          l_Scale = (l_PerGrain - l_PerGrain % 1048576) / 1048576 + 1
         end
       end
     end
@@ -830,170 +690,176 @@ end
             x2.Limits_Windows_n = x2.Limits_Windows_n + 1
           end
           do
-            local first2 = x2.Limits_Windows[0].Interval
-            local max2 = first2
-            local x3 = (1000 - 1000 % first2) / first2 * first2
-            if x3 > max2 then max2 = x3 end
-            x2.Limits_Fill, x2.Limits_Grain = 0, max2
+            x2.Limits_Fill, x2.Limits_Mixed = 0, 0
             for i3 = 0, x2.Limits_Windows_n - 1 do
               local w2 = x2.Limits_Windows[i3]
               local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
-              local x4 = w2_Size - 1
-              local min2 = (x4 - x4 % w2_Rate) / w2_Rate + 2
-              local x5 = (1125899906842624 - 1125899906842624 % w2_Interval) / w2_Interval
-              if x5 < min2 then min2 = x5 end
-              local x6 = min2 * w2_Interval
-              if x6 > x2.Limits_Fill then x2.Limits_Fill = x6 end
-            end
-            local brings = 0
-            do
-              local brings2 = 0
-              for i3 = 0, x2.Limits_Windows_n - 1 do
-                local w2 = x2.Limits_Windows[i3]
-                local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
-                do
-                  local x4 = x2.Limits_Grain
-                  local n2 = (x4 - x4 % w2_Interval) / w2_Interval
-                  if n2 > 0 and w2_Unit == 0 then
-                    local min2 = w2_Rate * (n2 < 1000 and n2 or 1000)
-                    if 1099511627776 < min2 then min2 = 1099511627776 end
-                    local most2 = min2
-                    if brings2 == 0 or most2 < brings2 then
-                      brings2 = most2
-                    end
-                  end
-                end
-              end
-              brings = brings2
-            end
-            local n0 = brings
-            local brings2 = 0
-            do
-              local brings3 = 0
-              for i3 = 0, x2.Limits_Windows_n - 1 do
-                local w2 = x2.Limits_Windows[i3]
-                local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
-                do
-                  local x4 = x2.Limits_Grain
-                  local n2 = (x4 - x4 % w2_Interval) / w2_Interval
-                  if n2 > 0 and w2_Unit == 1 then
-                    local min2 = w2_Rate * (n2 < 1000 and n2 or 1000)
-                    if 1099511627776 < min2 then min2 = 1099511627776 end
-                    local most2 = min2
-                    if brings3 == 0 or most2 < brings3 then
-                      brings3 = most2
-                    end
-                  end
-                end
-              end
-              brings2 = brings3
-            end
-            local n1 = brings2
-            local brings3 = 0
-            do
-              local brings4 = 0
-              for i3 = 0, x2.Limits_Windows_n - 1 do
-                local w2 = x2.Limits_Windows[i3]
-                local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
-                do
-                  local x4 = x2.Limits_Grain
-                  local n2 = (x4 - x4 % w2_Interval) / w2_Interval
-                  if n2 > 0 and w2_Unit == 2 then
-                    local min2 = w2_Rate * (n2 < 1000 and n2 or 1000)
-                    if 1099511627776 < min2 then min2 = 1099511627776 end
-                    local most2 = min2
-                    if brings4 == 0 or most2 < brings4 then
-                      brings4 = most2
-                    end
-                  end
-                end
-              end
-              brings3 = brings4
-            end
-            local n2 = brings3
-            local brings4 = 0
-            do
-              local brings5 = 0
-              for i3 = 0, x2.Limits_Windows_n - 1 do
-                local w2 = x2.Limits_Windows[i3]
-                local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
-                do
-                  local x4 = x2.Limits_Grain
-                  local n3 = (x4 - x4 % w2_Interval) / w2_Interval
-                  if n3 > 0 and w2_Unit == 3 then
-                    local min2 = w2_Rate * (n3 < 1000 and n3 or 1000)
-                    if 1099511627776 < min2 then min2 = 1099511627776 end
-                    local most2 = min2
-                    if brings5 == 0 or most2 < brings5 then
-                      brings5 = most2
-                    end
-                  end
-                end
-              end
-              brings4 = brings5
-            end
-            local n3 = brings4
-            local max3 = n0
-            if n1 > max3 then max3 = n1 end
-            if n2 > max3 then max3 = n2 end
-            if n3 > max3 then max3 = n3 end
-            x2.Limits_PerGrain = max3
-            local least = 1
-            if (n0 < 1 and n0 or 1) + (n1 < 1 and n1 or 1) + (n2 < 1 and n2 or 1) + (n3 < 1 and n3 or 1) > 1 then
-              least = 2
-              local min2 = x2.Limits_PerGrain * 1000
-              if 1099511627776 < min2 then min2 = 1099511627776 end
-              x2.Limits_PerGrain = min2
-            end
-            local each2 = 0
-            do
-              if n0 == 0 then
-                each2 = 0
-              else
-                local x4 = x2.Limits_PerGrain + n0 - 1
-                local max4 = (x4 - x4 % n0) / n0
-                if least > max4 then max4 = least end
-                each2 = max4
+              local x3 = w2_Size - 1
+              local min2 = (x3 - x3 % w2_Rate) / w2_Rate + 2
+              local x4 = (1125899906842624 - 1125899906842624 % w2_Interval) / w2_Interval
+              if x4 < min2 then min2 = x4 end
+              local x5 = min2 * w2_Interval
+              if x5 > x2.Limits_Fill then x2.Limits_Fill = x5 end
+              if w2_Unit > 0 then
+                x2.Limits_Mixed = 1
               end
             end
-            local each3 = 0
-            do
-              if n1 == 0 then
-                each3 = 0
-              else
-                local x4 = x2.Limits_PerGrain + n1 - 1
-                local max4 = (x4 - x4 % n1) / n1
-                if least > max4 then max4 = least end
-                each3 = max4
-              end
-            end
-            local each4 = 0
-            do
-              if n2 == 0 then
-                each4 = 0
-              else
-                local x4 = x2.Limits_PerGrain + n2 - 1
-                local max4 = (x4 - x4 % n2) / n2
-                if least > max4 then max4 = least end
-                each4 = max4
-              end
-            end
-            local each5 = 0
-            do
-              if n3 == 0 then
-                each5 = 0
-              else
-                local x4 = x2.Limits_PerGrain + n3 - 1
-                local max4 = (x4 - x4 % n3) / n3
-                if least > max4 then max4 = least end
-                each5 = max4
-              end
-            end
-            x2.Limits_Parts_0, x2.Limits_Parts_1, x2.Limits_Parts_2, x2.Limits_Parts_3 = each2, each3, each4, each5
-            local x4 = x2.Limits_PerGrain
-            x2.Limits_Scale = (x4 - x4 % 1048576) / 1048576 + 1
           end
         end
+      end
+      do
+        local first2 = x2.Limits_Windows[0].Interval
+        local max2 = first2
+        local x3 = (1000 - 1000 % first2) / first2 * first2
+        if x3 > max2 then max2 = x3 end
+        x2.Limits_Grain = max2
+        local brings = 0
+        do
+          local brings2 = 0
+          for i3 = 0, x2.Limits_Windows_n - 1 do
+            local w2 = x2.Limits_Windows[i3]
+            local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
+            do
+              local x4 = x2.Limits_Grain
+              local n2 = (x4 - x4 % w2_Interval) / w2_Interval
+              if n2 > 0 and w2_Unit == 0 then
+                local min2 = w2_Rate * (n2 < 1000 and n2 or 1000)
+                if 1099511627776 < min2 then min2 = 1099511627776 end
+                local most2 = min2
+                if brings2 == 0 or most2 < brings2 then
+                  brings2 = most2
+                end
+              end
+            end
+          end
+          brings = brings2
+        end
+        local n0 = brings
+        local brings2 = 0
+        do
+          local brings3 = 0
+          for i3 = 0, x2.Limits_Windows_n - 1 do
+            local w2 = x2.Limits_Windows[i3]
+            local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
+            do
+              local x4 = x2.Limits_Grain
+              local n2 = (x4 - x4 % w2_Interval) / w2_Interval
+              if n2 > 0 and w2_Unit == 1 then
+                local min2 = w2_Rate * (n2 < 1000 and n2 or 1000)
+                if 1099511627776 < min2 then min2 = 1099511627776 end
+                local most2 = min2
+                if brings3 == 0 or most2 < brings3 then
+                  brings3 = most2
+                end
+              end
+            end
+          end
+          brings2 = brings3
+        end
+        local n1 = brings2
+        local brings3 = 0
+        do
+          local brings4 = 0
+          for i3 = 0, x2.Limits_Windows_n - 1 do
+            local w2 = x2.Limits_Windows[i3]
+            local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
+            do
+              local x4 = x2.Limits_Grain
+              local n2 = (x4 - x4 % w2_Interval) / w2_Interval
+              if n2 > 0 and w2_Unit == 2 then
+                local min2 = w2_Rate * (n2 < 1000 and n2 or 1000)
+                if 1099511627776 < min2 then min2 = 1099511627776 end
+                local most2 = min2
+                if brings4 == 0 or most2 < brings4 then
+                  brings4 = most2
+                end
+              end
+            end
+          end
+          brings3 = brings4
+        end
+        local n2 = brings3
+        local brings4 = 0
+        do
+          local brings5 = 0
+          for i3 = 0, x2.Limits_Windows_n - 1 do
+            local w2 = x2.Limits_Windows[i3]
+            local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
+            do
+              local x4 = x2.Limits_Grain
+              local n3 = (x4 - x4 % w2_Interval) / w2_Interval
+              if n3 > 0 and w2_Unit == 3 then
+                local min2 = w2_Rate * (n3 < 1000 and n3 or 1000)
+                if 1099511627776 < min2 then min2 = 1099511627776 end
+                local most2 = min2
+                if brings5 == 0 or most2 < brings5 then
+                  brings5 = most2
+                end
+              end
+            end
+          end
+          brings4 = brings5
+        end
+        local n3 = brings4
+        local max3 = n0
+        if n1 > max3 then max3 = n1 end
+        if n2 > max3 then max3 = n2 end
+        if n3 > max3 then max3 = n3 end
+        x2.Limits_PerGrain = max3
+        local least = 1
+        if (n0 < 1 and n0 or 1) + (n1 < 1 and n1 or 1) + (n2 < 1 and n2 or 1) + (n3 < 1 and n3 or 1) > 1 then
+          least = 2
+          local min2 = x2.Limits_PerGrain * 1000
+          if 1099511627776 < min2 then min2 = 1099511627776 end
+          x2.Limits_PerGrain = min2
+        end
+        local each2 = 0
+        do
+          if n0 == 0 then
+            each2 = 0
+          else
+            local x4 = x2.Limits_PerGrain + n0 - 1
+            local max4 = (x4 - x4 % n0) / n0
+            if least > max4 then max4 = least end
+            each2 = max4
+          end
+        end
+        local each3 = 0
+        do
+          if n1 == 0 then
+            each3 = 0
+          else
+            local x4 = x2.Limits_PerGrain + n1 - 1
+            local max4 = (x4 - x4 % n1) / n1
+            if least > max4 then max4 = least end
+            each3 = max4
+          end
+        end
+        local each4 = 0
+        do
+          if n2 == 0 then
+            each4 = 0
+          else
+            local x4 = x2.Limits_PerGrain + n2 - 1
+            local max4 = (x4 - x4 % n2) / n2
+            if least > max4 then max4 = least end
+            each4 = max4
+          end
+        end
+        local each5 = 0
+        do
+          if n3 == 0 then
+            each5 = 0
+          else
+            local x4 = x2.Limits_PerGrain + n3 - 1
+            local max4 = (x4 - x4 % n3) / n3
+            if least > max4 then max4 = least end
+            each5 = max4
+          end
+        end
+        x2.Limits_Parts_0, x2.Limits_Parts_1, x2.Limits_Parts_2, x2.Limits_Parts_3 = each2, each3, each4, each5
+        local x4 = x2.Limits_PerGrain
+        x2.Limits_Scale = (x4 - x4 % 1048576) / 1048576 + 1
       end
     end
   end
@@ -2666,7 +2532,7 @@ end
                           is3 = is2
                         end
                         local beside = is3
-                        if not beside and l_Parts_0 ~= 1 then
+                        if not beside and l_Mixed == 1 then
                           local gain = 0
                           do
                             local left = line2.Left
@@ -4529,22 +4395,22 @@ end
 end
 
 if pinned then -- the limits are those of the arguments again
-    l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Grain, l_PerGrain, l_Parts_0, l_Parts_1, l_Parts_2, l_Parts_3, l_Scale = unpack('<ddddddddddddddd', bytes)
+    l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Mixed = unpack('<dddddddddddddddd', bytes)
 l_Windows = {}
 for i = 0, l_Windows_n - 1 do
-  local w_Size, w_Rate, w_Interval, w_Unit = unpack('<dddd', bytes, i * 32 + 120 + 1)
+  local w_Size, w_Rate, w_Interval, w_Unit = unpack('<dddd', bytes, i * 32 + 128 + 1)
   l_Windows[i] = {Size = w_Size, Rate = w_Rate, Interval = w_Interval, Unit = w_Unit}
 end
     for i = 0, shared_n - 1 do
       local x, bytes = shared[i], shared[i].bytes
-      local l_Windows, l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Grain, l_PerGrain, l_Parts_0, l_Parts_1, l_Parts_2, l_Parts_3, l_Scale
-      l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Grain, l_PerGrain, l_Parts_0, l_Parts_1, l_Parts_2, l_Parts_3, l_Scale = unpack('<ddddddddddddddd', bytes)
+      local l_Windows, l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Mixed, l_Grain, l_PerGrain, l_Parts_0, l_Parts_1, l_Parts_2, l_Parts_3, l_Scale
+      l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Mixed, l_Grain, l_PerGrain, l_Parts_0, l_Parts_1, l_Parts_2, l_Parts_3, l_Scale = unpack('<dddddddddddddddd', bytes)
 l_Windows = {}
 for i = 0, l_Windows_n - 1 do
-  local w_Size, w_Rate, w_Interval, w_Unit = unpack('<dddd', bytes, i * 32 + 120 + 1)
+  local w_Size, w_Rate, w_Interval, w_Unit = unpack('<dddd', bytes, i * 32 + 128 + 1)
   l_Windows[i] = {Size = w_Size, Rate = w_Rate, Interval = w_Interval, Unit = w_Unit}
 end
-      x.Limits_Windows, x.Limits_Windows_n, x.Limits_Tokens, x.Limits_Guess, x.Limits_Lease, x.Limits_MaxLease, x.Limits_FirstCome, x.Limits_Start, x.Limits_Fill, x.Limits_Grain, x.Limits_PerGrain, x.Limits_Parts_0, x.Limits_Parts_1, x.Limits_Parts_2, x.Limits_Parts_3, x.Limits_Scale = l_Windows, l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Grain, l_PerGrain, l_Parts_0, l_Parts_1, l_Parts_2, l_Parts_3, l_Scale
+      x.Limits_Windows, x.Limits_Windows_n, x.Limits_Tokens, x.Limits_Guess, x.Limits_Lease, x.Limits_MaxLease, x.Limits_FirstCome, x.Limits_Start, x.Limits_Fill, x.Limits_Mixed, x.Limits_Grain, x.Limits_PerGrain, x.Limits_Parts_0, x.Limits_Parts_1, x.Limits_Parts_2, x.Limits_Parts_3, x.Limits_Scale = l_Windows, l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Mixed, l_Grain, l_PerGrain, l_Parts_0, l_Parts_1, l_Parts_2, l_Parts_3, l_Scale
     end
   end
 if s_Tokens ~= 0 then -- else there is nothing to know

@@ -2,8 +2,7 @@
 -- the least time.
 
 local pack, unpack
-local struct = rawget(_G, 'struct')
-if struct then
+if rawget(_G, 'struct') then
   pack, unpack = struct.pack, struct.unpack
 else -- in miniredis
   function pack(_, ...)

@@ -144,7 +144,7 @@ func appendNumbers(b []byte, numbers ...int64) []byte {
 // declared, with how many Windows there are, and those of the Windows.
 func packLimits(l *decision.Limits) string {
 	b := make([]byte, 0, 8*16)
-	b = appendNumbers(b, int64(len(l.Windows)), l.Tokens, l.Guess, l.Lease, l.MaxLease, l.FirstCome, l.Start, l.Fill, l.Grain, l.PerGrain)
+	b = appendNumbers(b, int64(len(l.Windows)), l.Tokens, l.Guess, l.Lease, l.MaxLease, l.FirstCome, l.Start, l.Fill, l.Mixed, l.Grain, l.PerGrain)
 	b = appendNumbers(appendNumbers(b, l.Parts[:]...), l.Scale)
 	for i := range l.Windows {
 		w := &l.Windows[i]
