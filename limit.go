@@ -29,8 +29,8 @@ type Window struct {
 	Unit string
 }
 
-// Limit is what Options.Limits says about one entity. The fields are those of Options. A zero field, and nil Windows, mean the
-// field of the bucket's Options; Windows that are empty and not nil mean none.
+// Limit is what Options.Limits says about one entity. The fields are those of Options. A zero field, and no Windows, mean the
+// field of the bucket's Options.
 type Limit struct {
 	// The fields of Options with these names.
 	Size, RefreshRate int
@@ -89,7 +89,7 @@ func (o *Options) override(l *Limit) {
 	o.Unit = cmp.Or(l.Unit, o.Unit)
 	o.Concurrency = cmp.Or(l.Concurrency, o.Concurrency)
 	o.WaitForToken = cmp.Or(l.WaitForToken, o.WaitForToken)
-	if l.Windows != nil {
+	if len(l.Windows) > 0 {
 		o.Windows = l.Windows
 	}
 }

@@ -87,7 +87,8 @@ the fields of drip.Options; one that is left out has the default there.
     "wait_for_token": "50ms", "lease": "1m", "max_lease": "1h"
   }
 
-windows are the windows after the first; rate defaults to size.
+windows are the windows after the first; rate defaults to size. A window of
+"unit": "tokens" counts tokens instead of calls.
 
 The storage holds the limits of each entity as of its last decision. inspect,
 top and serve take --limits only to show the answers by other limits.

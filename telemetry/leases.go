@@ -25,9 +25,12 @@ type lease struct {
 
 // held is of at most 128 bytes: a map takes larger ones from the heap.
 type held struct {
-	began, end time.Time
-	now        drip.Lease // as it was renewed last
+	began time.Time
+	lasts time.Duration // from then on
+	now   drip.Lease    // as it was renewed last
 }
+
+func (h held) over(now time.Time) bool { return now.Sub(h.began) >= h.lasts }
 
 func lasts(l drip.Lease) time.Duration { return l.End().Sub(l.Begin()) }
 
@@ -43,7 +46,7 @@ func (s *leases) taken(entity string, l drip.Lease) {
 		s.most = max(64, 2*len(s.out))
 	}
 	key := lease{entity, l}
-	s.out[key] = held{now, now.Add(lasts(l)), l}
+	s.out[key] = held{now, lasts(l), l}
 }
 
 // given ends a lease, unless err leaves open whether it has.
@@ -72,7 +75,7 @@ func (s *leases) renewed(entity string, before, after drip.Lease) {
 		return
 	}
 	s.remove(key, h)
-	h.end, h.now = h.began.Add(lasts(after)), after
+	h.lasts, h.now = lasts(after), after
 	s.out[key] = h
 	if after != key.Lease {
 		s.first[lease{entity, after}] = key
@@ -116,7 +119,7 @@ func (s *leases) remove(key lease, h held) {
 
 func (s *leases) expire(now time.Time) {
 	for key, h := range s.out {
-		if !now.Before(h.end) {
+		if h.over(now) {
 			s.remove(key, h)
 			s.expired++
 		}

@@ -29,9 +29,12 @@ func Open(ctx context.Context, s storage.Storage, entity string) (*Subject, erro
 		return nil, err
 	}
 	limit, _ := limitOf(&e.State)
-	o := drip.Options{Storage: s, Start: time.UnixMilli(0), Windows: units, Limits: func(context.Context, string) (drip.Limit, error) { return limit, nil }}
+	o := drip.Options{Storage: s, Start: time.UnixMilli(0), Limits: func(context.Context, string) (drip.Limit, error) { return limit, nil }}
 	if name, ok := SharedLimit(entity); ok {
 		o.Shared = map[string]drip.Limit{name: {Concurrency: 1}} // its own comes from Limits
+	}
+	if len(limit.Windows) > 0 {
+		o.Windows = units
 	}
 	b, err := drip.New(o)
 	return &Subject{r, b}, err
@@ -41,6 +44,9 @@ func Open(ctx context.Context, s storage.Storage, entity string) (*Subject, erro
 // only what is added to it matters, such as a closing, and the owners cut the capacity to what they allow.
 func limitOf(s *decision.State) (limit drip.Limit, known bool) {
 	l, known := s.Limits()
+	if len(l.Windows) == 1 && l.Windows[0].Unit > 0 { // a Bucket numbers units by the names of all its windows
+		l.Windows[0], known = decision.Unknown, false
+	}
 	for _, w := range l.Windows {
 		limit.Windows = append(limit.Windows, window(w))
 	}

@@ -38,7 +38,8 @@ func Read(ctx context.Context, s storage.Storage, entity string) (e storage.Entr
 // Judge says what drip makes of entities that were read. It is safe for concurrent use.
 type Judge struct {
 	bucket *drip.Bucket
-	limits bool // they are given
+	units  *drip.Bucket // for entities with several windows, which may count units
+	limits bool         // they are given
 	from   storage.Storage
 
 	mu     sync.Mutex
@@ -51,7 +52,7 @@ type Judge struct {
 func NewJudge(o *drip.Options, s storage.Storage) (*Judge, error) {
 	j := &Judge{limits: o != nil, from: s, shared: map[string]storage.Entry{}, read: map[string]time.Time{}}
 	if o == nil {
-		o = &drip.Options{Windows: units, Limits: func(ctx context.Context, _ string) (drip.Limit, error) {
+		o = &drip.Options{Limits: func(ctx context.Context, _ string) (drip.Limit, error) {
 			limit, _ := limitOf(&ctx.Value(questionKey{}).(question).entry.State)
 			return limit, nil
 		}}
@@ -60,6 +61,10 @@ func NewJudge(o *drip.Options, s storage.Storage) (*Judge, error) {
 	with.Storage, with.Clock = given{judge: j}, nil
 	var err error
 	j.bucket, err = drip.New(with)
+	if err == nil && !j.limits {
+		with.Windows = units
+		j.units, err = drip.New(with)
+	}
 	return j, err
 }
 
@@ -146,7 +151,11 @@ func (j *Judge) Report(ctx context.Context, e storage.Entry) (*Report, error) {
 
 // report is Report by the limits of the entity, or shared limit, with this name.
 func (j *Judge) report(ctx context.Context, e storage.Entry, name string) (*Report, error) {
-	s, err := j.bucket.Inspect(context.WithValue(ctx, questionKey{}, question{name, &e}), name)
+	bucket := j.bucket
+	if limit, _ := limitOf(&e.State); j.units != nil && len(limit.Windows) > 0 {
+		bucket = j.units
+	}
+	s, err := bucket.Inspect(context.WithValue(ctx, questionKey{}, question{name, &e}), name)
 	_, known := e.State.Limits()
 	r := &Report{Status: s, Limits: j.limits || known, Given: j.limits, Plain: int(e.State.Plain)}
 	if !s.Known {
