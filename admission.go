@@ -12,74 +12,76 @@ import (
 	"github.com/drip-go/drip/storage"
 )
 
-// Request says what is to be admitted. The zero value is one call, a newcomer, now.
+// Request describes an operation to admit. The zero value is one call, a newcomer, now.
 type Request struct {
 	// Cost is how much capacity the operation takes of windows without a Unit; of tokens it always takes one. Defaults to 1.
 	Cost int
 
-	// Costs is how much it takes of windows with a Unit, as far as that is known: Settle charges what it was. Defaults to
-	// nil: nothing.
+	// Costs is how much it takes of windows with a Unit, as far as the caller knows; Settle charges the real costs.
+	// Defaults to nil: nothing.
 	Costs Costs
 
-	// Ticket is that of the Admission which postponed this operation, zero for a newcomer. One that is forged or
-	// broken does no harm: nothing depends on a ticket but who comes first.
+	// Ticket is the Admission.Ticket that postponed this operation, zero for a newcomer. A forged or broken ticket is
+	// harmless: only the order depends on tickets.
 	Ticket Ticket
 
 	// Within are the names of the shared limits that the operation is within, of Options.Shared. Defaults to nil: all of
 	// them. An empty list that is not nil is none.
 	Within []string
 
-	// Urgent lets the operation pass the others of its entity. It does not pass other entities: in a shared limit that is
-	// short it counts as a part of its entity's share.
+	// Urgent lets the operation pass the others of its entity. It does not pass other entities: in a scarce shared
+	// limit it counts as a part of its entity's share.
 	Urgent bool
 
-	// Deadline is when the operation is worth nothing any more. Admit returns ErrDeadline for one that would run later. The
-	// zero time is none.
+	// Deadline is the latest time at which the operation is worth running. Admit returns ErrDeadline for an operation
+	// that would run later. The zero time means no deadline.
 	Deadline time.Time
 
-	// Now is a time of the caller's, for simulations and tests, cut to milliseconds. Settle, Cancel and Renew of the lease
-	// then go by the latest time that the entity was asked at, not by the clock. The other methods go by Options.Clock.
+	// Now is a time of the caller's, for simulations and tests, cut to milliseconds. Settle, Cancel and Renew of the
+	// lease then use the latest time at which the entity was asked, not the clock. The other methods use Options.Clock.
 	// Defaults to now.
 	Now time.Time
 }
 
 // Admission is the answer of Admit: run, if Delay is zero, or postpone.
 type Admission struct {
-	// Delay is zero for an operation that may run now. Else it is how long to postpone it: ask again then, with Ticket.
+	// Delay is zero for an operation that may run now. Otherwise postpone the operation for Delay, then ask again with
+	// Ticket.
 	Delay time.Duration
 
-	// Ticket is the slot that was booked for what is postponed. Let it travel with the message.
+	// Ticket is the slot that Admit booked for a postponed operation. Send it along with the message.
 	Ticket Ticket
 
-	// Lease is the token of what may run. Give it back with Settle when the operation is over.
+	// Lease is the token of an operation that may run. Give it back with Settle when the operation is over.
 	Lease Lease
 
-	// Bound says what a delay comes from, and Limit is the name of the shared limit that it belongs to, "" for the
-	// entity's own.
+	// Bound is the cause of the delay. Limit is the name of the shared limit that caused it, "" for the entity's own
+	// limit.
 	Bound Bound
 	Limit string
 }
 
-// Ticket is a booked slot. It is written and read as a short text; the zero Ticket is that of a newcomer.
+// Ticket is a booked slot. String writes it as a short text and ParseTicket reads it. The zero Ticket belongs to a
+// newcomer.
 type Ticket struct {
 	t      decision.Ticket
 	within uint64 // the shared limits, a bit for each
 	urgent bool
 }
 
-// Lease is a token with an identity and an end. It belongs to its entity: no call for another one takes it. It is
-// comparable; the zero Lease is none.
+// Lease is a token with an identity and an end. It belongs to its entity: a call for another entity refuses it. It is
+// comparable. The zero Lease means no lease.
 type Lease struct {
 	entity string
 	l      decision.Lease
 	within uint64 // the shared limits, a bit for each
-	given  bool   // it was taken at a time of the caller's
+	given  bool   // the caller gave the time at which it was taken
 }
 
-// IsZero reports whether t is a newcomer's.
+// IsZero reports whether t is the zero Ticket, a newcomer's.
 func (t Ticket) IsZero() bool { return t == Ticket{} }
 
-// String is the ticket as a text of at most 140 bytes, empty for the zero Ticket.
+// String returns the ticket as a text of at most 140 bytes, empty for the zero Ticket.
 func (t Ticket) String() string {
 	if t.IsZero() {
 		return ""
@@ -128,20 +130,20 @@ func (t *Ticket) UnmarshalText(text []byte) (err error) {
 	return err
 }
 
-// Slot is when the operation is due.
+// Slot returns the time at which the operation is due.
 func (t Ticket) Slot() time.Time { return time.UnixMilli(t.t.Slot) }
 
-// Cost is what the operation was charged when it was admitted, in calls.
+// Cost returns the cost that Admit charged, in calls.
 func (l Lease) Cost() int { return int(l.l.Cost[0]) }
 
-// Begin is when it was taken.
+// Begin returns the time at which Admit gave the lease.
 func (l Lease) Begin() time.Time { return time.UnixMilli(l.l.Begin) }
 
-// End is when the holder counts as dead, unless it renews the lease before.
+// End returns the time at which the holder counts as dead, unless it renews the lease before.
 func (l Lease) End() time.Time { return time.UnixMilli(l.l.End) }
 
-// Ticket is for an operation that has to run again, because it failed or the provider refused it: with it Admit gives it
-// the next room there is, in front of newcomers. That of the zero Lease is a newcomer's.
+// Ticket returns a ticket for an operation that has to run again, because it failed or the provider refused it. With it
+// Admit gives the operation the next free capacity, before newcomers. The zero Lease returns the zero Ticket.
 func (l Lease) Ticket() Ticket {
 	if l == (Lease{}) {
 		return Ticket{}
@@ -149,20 +151,20 @@ func (l Lease) Ticket() Ticket {
 	return Ticket{t: decision.Ticket{Slot: l.l.Begin}}
 }
 
-// Bound says what a delay comes from.
+// Bound is the cause of a delay.
 type Bound int
 
-// What a delay may come from. BoundWindow is the first window, that of RefreshRate; BoundWindow+1 is Options.Windows[0],
+// The causes of a delay. BoundWindow is the first window, the one of RefreshRate. BoundWindow+1 is Options.Windows[0],
 // and so on.
 const (
 	BoundNone   Bound = iota // nothing: run
 	BoundClosed              // Throttled or Pause
-	BoundTokens              // as many operations are in flight as may be, or others wait for a token
-	BoundBooked              // the capacity that is left is booked by others
+	BoundTokens              // all tokens are out, or others wait for a token
+	BoundBooked              // others have booked the capacity that is left
 	BoundWindow              // a window's capacity is used up
 )
 
-// leaseOf is a lease as it is given out.
+// leaseOf returns the Lease of a caller.
 func leaseOf(entityID string, l decision.Lease, within uint64) Lease {
 	if l.ID == 0 {
 		return Lease{}
@@ -170,7 +172,7 @@ func leaseOf(entityID string, l decision.Lease, within uint64) Lease {
 	return Lease{entity: entityID, l: l, within: within}
 }
 
-// String names it: "tokens", "window 2".
+// String names the cause: "tokens", "window 2".
 func (b Bound) String() string {
 	switch b {
 	case BoundNone:
@@ -185,26 +187,26 @@ func (b Bound) String() string {
 	return fmt.Sprintf("window %d", b-BoundWindow+1)
 }
 
-// ErrDeadline is returned for an operation that would run after its Request.Deadline. Nothing was booked.
+// ErrDeadline means that the operation would run after its Request.Deadline. Nothing was booked.
 var ErrDeadline = errors.New("it cannot run before its deadline")
 
-// ErrNoLease is returned for a lease that has been given back before, or has ended and was given to somebody else.
-// Nothing was changed.
+// ErrNoLease means that the lease was given back before, or has ended and its token went to another operation. Nothing
+// was changed.
 var ErrNoLease = errors.New("the lease is over")
 
-// Admit tells when an operation for the entity may run, as GetDelay does, and books the slot of what is postponed:
+// Admit decides when an operation for the entity may run, as GetDelay does, and books a slot for a postponed operation:
 //
-//   - When Delay is zero, run it, and give the lease back with Settle, whatever became of it. The lease ends by
-//     itself after Options.Lease; renew it before if the operation takes longer.
-//   - Otherwise postpone it by Delay and ask again with the Ticket. It then runs unless the limit itself forbids it,
-//     and newcomers have to leave it its room. If it runs no more, Cancel it.
+//   - If Delay is zero, run the operation, and give the lease back with Settle, even if the operation failed. The lease
+//     ends by itself after Options.Lease; renew it before if the operation takes longer.
+//   - Otherwise postpone it by Delay and ask again with the Ticket. It then runs unless the limit itself forbids it;
+//     newcomers leave it its capacity. If it will never run, Cancel it.
 //
-// What runs is counted when it runs, so whatever tickets say no more runs than the limits allow. Without any ticket
-// outstanding Admit and GetDelay agree, but when only tokens are short: then Admit goes by how long operations took.
+// Admit counts an operation when it runs, so tickets never exceed the limits. While no ticket is outstanding, Admit and
+// GetDelay agree, except when only tokens are short: then Admit uses the measured duration of operations.
 //
-// ErrCost is returned for a cost that can never be admitted, ErrDeadline for an operation that cannot run before its
-// Deadline: nothing is booked then, and its ticket is given up. After any error do not run; a lease that may have been
-// taken all the same ends by itself.
+// Admit returns ErrCost for a cost that no window can ever hold, and ErrDeadline for an operation that cannot run
+// before its Deadline. Admit books nothing then, and gives up the ticket. After any error do not run the operation. If
+// the failed call took a lease all the same, the lease ends by itself.
 func (b *Bucket) Admit(ctx context.Context, entityID string, r Request) (Admission, error) {
 	cost := int64(r.Cost)
 	if cost == 0 {
@@ -241,13 +243,14 @@ func (b *Bucket) Admit(ctx context.Context, entityID string, r Request) (Admissi
 	return admission, nil
 }
 
-// Settle gives a lease back and charges what the operation has really cost, in calls, which is Lease.Cost if nothing else is
-// known, and in the units that costs name. Of others it is charged what Request.Costs said. What it cost more is owed by the entity's next operations. What it cost less comes back, as far as the provider
-// would have it too, had the operation cost that from the beginning: not above Size, and in a window of
-// Options.Windows only during the interval in which it ran.
+// Settle gives a lease back and charges the real cost of the operation: in calls, and in the units that costs name.
+// Pass Lease.Cost if you know no other cost. Units that costs does not name stay charged as in Request.Costs. If the
+// operation cost more than it was charged, the entity owes the difference. If it cost less, the difference comes back
+// as far as the provider would have it too, had the operation cost that from the beginning: not above Size, and in a
+// window of Options.Windows only during the interval in which it ran.
 //
-// Once too often does no harm: then, and when the lease has ended, it returns ErrNoLease. Call it with a context
-// that is still alive, such as context.WithoutCancel of the handler's.
+// Calling Settle twice is safe: the second call returns ErrNoLease, and so does a call after the lease has ended. Call
+// it with a context that is still alive, such as context.WithoutCancel of the handler's.
 func (b *Bucket) Settle(ctx context.Context, entityID string, l Lease, cost int, costs ...Costs) error {
 	op := decision.Op{Kind: decision.Settle, Lease: l.l, Cost: l.l.Cost}
 	op.Cost[0] = int64(cost)
@@ -264,9 +267,9 @@ func (b *Bucket) Settle(ctx context.Context, entityID string, l Lease, cost int,
 	return b.leased(ctx, "settle", entityID, &l, &op)
 }
 
-// Cancel undoes an Admit: the lease is given back with all it was charged, as for an operation that was never sent, or
-// the booked slot is given to others. Call it once for a
-// ticket: a second call may give back the slot of another. It returns ErrNoLease if the lease was over or the ticket unknown.
+// Cancel undoes an Admit. It gives back a lease with its whole cost, as for an operation that was never sent, or frees
+// a booked slot for others. Call it once for each ticket: a second call may free another operation's slot. It returns
+// ErrNoLease if the lease was over or the ticket unknown.
 func (b *Bucket) Cancel(ctx context.Context, entityID string, a Admission) error {
 	op := decision.Op{Kind: decision.Cancel, Lease: a.Lease.l, Ticket: a.Ticket.t, Urgent: a.Ticket.urgent}
 	a.Lease.within |= a.Ticket.within & b.all
@@ -274,7 +277,7 @@ func (b *Bucket) Cancel(ctx context.Context, entityID string, a Admission) error
 }
 
 // Renew makes a lease end Options.Lease from now, but not later than Options.MaxLease after it began. After ErrNoLease
-// the token belongs to somebody else: stop the operation if that can be done.
+// another operation has the token: stop this operation if you can.
 func (b *Bucket) Renew(ctx context.Context, entityID string, l Lease) (Lease, error) {
 	op, a := decision.Op{Kind: decision.Renew, Lease: l.l}, decision.Answer{}
 	if err := b.withLease(ctx, entityID, &l, &op, &a); err != nil {
@@ -298,7 +301,7 @@ func (b *Bucket) withLease(ctx context.Context, entityID string, l *Lease, op *d
 		return fmt.Errorf("%w: it is one of %q", ErrNoLease, l.entity)
 	}
 	var now time.Time
-	if l.given { // the entity's time has gone on since, as far as its caller has told
+	if l.given { // not later than the entity's time, which its caller gives
 		now = l.Begin()
 	}
 	_, err := b.do(ctx, entityID, l.within&b.all, op, a, now)
@@ -308,26 +311,26 @@ func (b *Bucket) withLease(ctx context.Context, entityID string, l *Lease, op *d
 	return err
 }
 
-// Throttled tells that the provider has refused an operation of the entity and wants retryAfter to pass. Nothing of the
-// entity runs before that, in any process; what capacity it had gathered beyond what an interval brings is gone then, and
-// what comes back with a ticket is given a slot after it. A window whose Size is its RefreshRate keeps what is left in
-// it. Less than a millisecond counts as one.
+// Throttled reports that the provider has refused an operation of the entity and wants retryAfter to pass. Until then
+// the entity runs no operation, in any process. It loses the gathered capacity above the gain of one interval, and
+// Admit gives operations with a ticket a slot after retryAfter. A window whose Size is its RefreshRate keeps the
+// capacity that is left. A retryAfter below a millisecond counts as one millisecond.
 func (b *Bucket) Throttled(ctx context.Context, entityID string, retryAfter time.Duration) error {
 	return b.tell(ctx, "throttle", entityID, decision.Throttle, retryAfter)
 }
 
-// Pause lets nothing of the entity run for the time d, or until Resume.
+// Pause stops all operations of the entity for the time d, or until Resume.
 func (b *Bucket) Pause(ctx context.Context, entityID string, d time.Duration) error {
 	return b.tell(ctx, "pause", entityID, decision.Pause, d)
 }
 
-// Resume ends what Pause or Throttled began.
+// Resume ends a Pause or a Throttled.
 func (b *Bucket) Resume(ctx context.Context, entityID string) error {
 	return b.tell(ctx, "resume", entityID, decision.Resume, 0)
 }
 
-// Reset takes back all tokens and leases of the entity and forgets all its tickets. What has run stays counted, and what is pinned stays. Use it
-// when the holders are known to be gone.
+// Reset takes back all tokens and leases of the entity and forgets all its tickets. Operations that have run stay
+// counted, and a Pin stays. Use it when you know that the holders are gone.
 func (b *Bucket) Reset(ctx context.Context, entityID string) error {
 	return b.tell(ctx, "reset", entityID, decision.Reset, 0)
 }

@@ -316,7 +316,7 @@ func TestShare(t *testing.T) {
 	}
 }
 
-// What is cancelled costs nothing: neither a lease that was not used nor a slot.
+// A cancelled operation costs nothing: neither a lease that was not used nor a slot.
 func TestCancel(t *testing.T) {
 	eachPath(t, drip.Options{Size: 2, RefreshRate: 2, Concurrency: 2}, func(t *testing.T, b *clocked) {
 		a := b.admit(2, newcomer)
@@ -439,7 +439,7 @@ func TestInspectOfAClosedEntity(t *testing.T) {
 	}
 }
 
-// What Inspect says that comes after a pause is what it says when that is over, if nothing has changed in between.
+// The answer that Inspect predicts for the end of a pause is its answer at that end, if nothing has changed in between.
 func TestInspectAgreesWithTheOpening(t *testing.T) {
 	eachPath(t, drip.Options{Size: 5, RefreshRate: 2, Concurrency: 3, WaitForToken: 3 * time.Second, Lease: time.Hour, Windows: []drip.Window{{Size: 6, RefreshInterval: 5 * time.Second}}}, func(t *testing.T, b *clocked) {
 		rnd := rand.New(rand.NewPCG(3, 4))
@@ -531,8 +531,8 @@ func TestThrottledForEver(t *testing.T) {
 	}
 }
 
-// Newcomers who come while the entity is closed are behind those who are booked, and a limit that is lowered meanwhile
-// does not close it for longer.
+// Newcomers that come while the entity is closed are behind the booked operations. A limit that is lowered meanwhile
+// does not close the entity for longer.
 func TestClosed(t *testing.T) {
 	limit := drip.Limit{Size: 20, RefreshRate: 10}
 	options := drip.Options{Concurrency: 100, Limits: func(context.Context, string) (drip.Limit, error) { return limit, nil }}
@@ -563,7 +563,7 @@ func TestClosed(t *testing.T) {
 	}
 }
 
-// An operation that has to run again is in front of those who have not run yet.
+// An operation that has to run again is in front of operations that have not run yet.
 func TestPlaceIsKept(t *testing.T) {
 	eachPath(t, drip.Options{Size: 1, RefreshRate: 1, Concurrency: 5}, func(t *testing.T, b *clocked) {
 		failed := b.runs(1, newcomer)

@@ -1,8 +1,8 @@
 // Package drip calculates when an operation against a rate-limited service may run.
 //
-// Most callers use [Bucket.Admit]. For an entity (a shop, a tenant, whatever the service limits) it answers "run now", with
-// a [Lease] to give back with [Bucket.Settle], or "postpone by this long", with a [Ticket] that lets the message run before
-// newcomers when it is back:
+// Most callers use [Bucket.Admit]. It decides for an entity: a shop, a tenant, anything that the service limits. The
+// answer is "run now", with a [Lease] to give back with [Bucket.Settle], or "postpone by this long", with a [Ticket].
+// With the ticket the message runs before newcomers when it is back:
 //
 //	a, err := bucket.Admit(ctx, shop, drip.Request{Ticket: ticket})
 //	if a.Delay > 0 {
@@ -25,8 +25,8 @@
 //
 // # Cost
 //
-// A Request says what an operation is expected to cost; zero is not said, and means 1. Settle says what it has cost; zero
-// means nothing, and Lease.Cost is the cost that was expected.
+// A Request has the expected cost of an operation; zero means 1. Settle takes the real cost; zero means nothing.
+// Lease.Cost is the expected cost.
 package drip
 
 import (
@@ -41,14 +41,13 @@ import (
 	"github.com/drip-go/drip/storage/memory"
 )
 
-// ErrNoEntity is returned for an empty entity. Nothing was decided.
+// ErrNoEntity means that the entity is empty. Nothing was decided.
 var ErrNoEntity = errors.New("the entity is empty")
 
-// ErrTime is returned for a time that is more than 278 years from 1970. Nothing was decided.
+// ErrTime means that the time is more than 278 years from 1970. Nothing was decided.
 var ErrTime = errors.New("the time is out of range")
 
-// Options says what a Bucket allows each of its entities. The zero value is 100 operations at once and 50 more a
-// second.
+// Options are the limits of each entity of a Bucket. The zero value is 100 operations at once and 50 more a second.
 type Options struct {
 	// Size is the most capacity an entity gathers while it is idle, which is its largest burst. Defaults to 100.
 	Size int
@@ -66,38 +65,38 @@ type Options struct {
 	// Windows are further limits of the same entity, all enforced at once: 60 a minute and 5,000 a day.
 	Windows []Window
 
-	// Concurrency is the most operations an entity may have in flight at once. Defaults to Size, or if that does not count
-	// calls to any number.
+	// Concurrency is the most operations an entity may have in flight at once. Defaults to Size, or to any number if
+	// Unit is not calls.
 	Concurrency int
 
-	// WaitForToken is how long an operation is postponed when capacity is left and only a token is short, in
-	// whole milliseconds. To Admit it is how long an operation takes, until it has measured that. Defaults to 50 ms.
+	// WaitForToken is the delay of an operation for which capacity is left and only a token is short, in whole
+	// milliseconds. Admit takes it for the duration of an operation until it has measured one. Defaults to 50 ms.
 	WaitForToken time.Duration
 
-	// Lease is how long an operation that was admitted holds its token, unless it is renewed or given back: then the
-	// holder counts as dead. MaxLease is how long that may be in all. They default to a minute and an hour.
+	// Lease is how long an admitted operation holds its token, unless it renews the lease or gives it back; after that
+	// the holder counts as dead. MaxLease is the longest time with all renewals. They default to a minute and an hour.
 	Lease, MaxLease time.Duration
 
-	// Shared are limits that entities have together, by name: that of the app, of an endpoint. An operation is within all
-	// of them, unless Request.Within says otherwise, and none is ever exceeded. Capacity that is not enough for all is
-	// divided between the entities that wait, by Weight. Of a Limit Size and RefreshRate default to each other,
-	// RefreshInterval to a second and Concurrency to any number; one that has Concurrency only limits nothing else.
-	// At most 64.
+	// Shared are limits that entities have together, by name: one of the app, one of an endpoint. An operation is
+	// within all of them, unless Request.Within says otherwise, and no shared limit is ever exceeded. Waiting entities
+	// divide scarce capacity by Weight. In a shared Limit, Size and RefreshRate default to each other, RefreshInterval
+	// to a second and Concurrency to any number. A Limit that has only Concurrency limits nothing else. At most 64.
 	Shared map[string]Limit
 
-	// Weight is an entity's part of a shared limit that is not enough for all, from 1 to a million. It is asked for each
+	// Weight returns an entity's part of a scarce shared limit, from 1 to a million. The Bucket calls it for each
 	// decision, so it should answer from memory. Defaults to nil: all weigh the same.
 	Weight func(entityID string) int
 
-	// Share is the part of each limit that this deployment may use: with 0.8 it is 80 of 100. It applies to
-	// sizes, rates and Concurrency, rounded down. Defaults to 1, all of it.
+	// Share is the part of each limit that this deployment may use: with 0.8 it uses 80 of 100. It applies to sizes,
+	// rates and Concurrency, rounded down. Defaults to 1, all of it.
 	Share float64
 
-	// Limits returns the limit of an entity that has its own, such as a shop on a better plan. Zero fields are those
-	// of these Options. It is asked for each decision, so it should answer from memory; a change holds from the
-	// next decision on. What has run stays counted; what an entity has gained since its last decision is counted by the lower
-	// one of the rates, and dropped where the interval has changed. A window is known by its place in Windows. An error of it is
-	// returned, and nothing is decided. Defaults to nil: all are alike.
+	// Limits returns the limit of an entity that has its own, such as a shop on a better plan. A zero field takes its
+	// value from these Options. The Bucket calls Limits for each decision, so it should answer from memory; a change
+	// holds from the next decision on. Operations that have run stay counted. The Bucket counts the gain since the
+	// entity's last decision by the lower one of the rates, and drops it where the interval has changed. It knows a
+	// window by its place in Windows. If Limits fails, the call returns the error and decides nothing. Defaults to nil:
+	// all entities have the same limit.
 	Limits func(ctx context.Context, entityID string) (Limit, error)
 
 	// Start is when an entity that is not in the storage began to gather capacity, empty. With the memory storage it
@@ -106,12 +105,12 @@ type Options struct {
 	// not stored there has been idle, and is full.
 	Start time.Time
 
-	// Storage keeps the state of the entities. Buckets that share a storage share its entities, and should have
-	// the same limits. In a storage that outlives the process the tokens that GetDelay took for a process that has
-	// crashed stay out for as long as that backend's documentation says. Defaults to a new memory storage.
+	// Storage keeps the state of the entities. Buckets that share a storage share its entities, and should have the
+	// same limits. If a process crashes, its tokens of GetDelay stay out in a storage that outlives it, for as long as
+	// that backend's documentation says. Defaults to a new memory storage.
 	Storage storage.Storage
 
-	// Clock tells the time of every call that gives none, for simulations and tests. Defaults to nil: the storage's
+	// Clock returns the time of every call that gives none, for simulations and tests. Defaults to nil: the storage's
 	// own clock.
 	Clock func() time.Time
 }
@@ -130,7 +129,7 @@ type Bucket struct {
 	queues  queues           // of callers in this process, for a storage that has only Get and Set
 }
 
-// New returns a Bucket with these options. Its error names the field that is wrong and says what is right.
+// New returns a Bucket with these options. Its error names the wrong field and the values that it may have.
 func New(o Options) (*Bucket, error) {
 	if o.Storage == nil {
 		o.Storage = memory.New()
@@ -162,18 +161,18 @@ func New(o Options) (*Bucket, error) {
 	return b, nil
 }
 
-// GetDelay tells when an operation for the entity may run. Zero means now: a token is taken, so run it and give
-// the token back with ReturnToken, whatever became of it. Anything else is how long to postpone it; ask again
-// then. The delay is a good guess, not a promise: others may ask in between.
+// GetDelay decides when an operation for the entity may run. Zero means now: GetDelay has taken a token, so run the
+// operation and give the token back with ReturnToken, even if the operation failed. Otherwise postpone the operation by
+// the delay, then ask again. The delay is a good guess, not a promise: others may ask in between.
 //
-// After an error do not run. If the storage failed half way a token may have been taken that nobody returns.
+// After an error do not run the operation. If the storage failed half way, a token may be out that nobody returns.
 func (b *Bucket) GetDelay(ctx context.Context, entityID string) (time.Duration, error) {
 	return b.GetDelayAt(ctx, entityID, time.Time{})
 }
 
-// GetDelayAt is GetDelay at a time of the caller's, for simulations and tests; the zero time means now. Times
-// are cut to milliseconds. An entity's time never runs backwards: at an earlier time than before it gains nothing, and
-// the delay is as much longer.
+// GetDelayAt is GetDelay at the time now, for simulations and tests; the zero time means the clock. It cuts times to
+// milliseconds. An entity's time never runs backwards: at an earlier time than before it gains nothing, and the delay
+// is longer by the difference.
 func (b *Bucket) GetDelayAt(ctx context.Context, entityID string, now time.Time) (time.Duration, error) {
 	op, a := decision.Op{Kind: decision.GetDelay}, decision.Answer{}
 	if _, err := b.do(ctx, entityID, b.all, &op, &a, now); err != nil {
@@ -183,11 +182,11 @@ func (b *Bucket) GetDelayAt(ctx context.Context, entityID string, now time.Time)
 }
 
 // ReturnToken gives back a token that a zero delay took. Call it once for each: a second call gives back a token that
-// another operation holds, though an entity never has more than its Concurrency of them. Leases do not have that weakness:
-// see Admit. An entity that is not in the storage is left alone.
+// another operation holds, though an entity never has more than its Concurrency of them. Leases do not have that
+// weakness: see Admit. ReturnToken ignores an entity that is not in the storage.
 //
-// Call it with a context that is still alive, such as context.WithoutCancel of the handler's, or the token is
-// lost. After an error the token may or may not have been returned.
+// Call it with a context that is still alive, such as context.WithoutCancel of the handler's, or the token is lost.
+// After an error the token may or may not be back.
 func (b *Bucket) ReturnToken(ctx context.Context, entityID string) error {
 	op, a := decision.Op{Kind: decision.ReturnToken}, decision.Answer{}
 	if _, err := b.do(ctx, entityID, b.all, &op, &a, time.Time{}); err != nil {
@@ -196,8 +195,8 @@ func (b *Bucket) ReturnToken(ctx context.Context, entityID string) error {
 	return nil
 }
 
-// do has the storage do an operation, at the time now or, if that is zero, by the clock. It sets a. The operation is within
-// the shared limits that which has the bits of; it returns them.
+// do calls the storage with an operation, at the time now or, if now is zero, by the clock. It sets a. which has a bit
+// for each shared limit that the operation is within; do returns these limits.
 func (b *Bucket) do(ctx context.Context, entityID string, which uint64, op *decision.Op, a *decision.Answer, now time.Time) ([]storage.Within, error) {
 	limits, err := b.limitsOf(ctx, entityID)
 	if err != nil {
@@ -232,7 +231,8 @@ func (b *Bucket) do(ctx context.Context, entityID string, which uint64, op *deci
 	return within, err
 }
 
-// clock is a time of the caller's in milliseconds, or if it is zero that of Options.Clock, or the storage's own.
+// clock returns now in milliseconds. If now is zero, it returns the time of Options.Clock, or OwnClock for the
+// storage's own.
 func (b *Bucket) clock(now time.Time) (int64, error) {
 	if now.IsZero() {
 		if b.options.Clock == nil {

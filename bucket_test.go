@@ -47,8 +47,9 @@ func TestTraces(t *testing.T) {
 	}
 }
 
-// TestExactUnderContention counts what 64 goroutines are granted that ask as fast as they can. Nobody is idle long
-// enough to fill a bucket, so what was granted and what is left must be what the intervals brought, to the last.
+// TestExactUnderContention counts what 64 goroutines are granted that ask as fast as they can. No entity is idle long
+// enough to fill its bucket, so the granted and the remaining capacity must add up to the gain of the intervals,
+// exactly.
 func TestExactUnderContention(t *testing.T) {
 	for name, open := range storages {
 		for _, entities := range []int{1, 10_000} {

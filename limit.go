@@ -12,7 +12,7 @@ import (
 	"github.com/drip-go/drip/decision"
 )
 
-// Window is a limit of its own beside the first one of Options: capacity that comes with each interval.
+// Window is a further limit beside the first one of Options: capacity that comes with each interval.
 type Window struct {
 	// Size is the most capacity the window gathers. Required.
 	Size int
@@ -23,14 +23,14 @@ type Window struct {
 	// RefreshInterval is the length of an interval, in whole milliseconds, aligned to Unix time. Required.
 	RefreshInterval time.Duration
 
-	// Unit is what the window counts: calls, of which an operation takes its Request.Cost, if it is empty; else the unit
-	// of that name, of which it takes what Request.Costs says. An operation that takes nothing of a unit is not bound by
-	// its windows. All windows of a Bucket, the shared limits' as well, may name three units.
+	// Unit is the unit that the window counts. Empty means calls: an operation takes its Request.Cost. Otherwise it
+	// names a unit, and an operation takes its Request.Costs of that unit. A window does not bind an operation that
+	// takes nothing of its unit. All windows of a Bucket, with its shared limits, may name three units.
 	Unit string
 }
 
-// Limit is what Options.Limits says about one entity. The fields are those of Options. A zero field, and no Windows, mean the
-// field of the bucket's Options.
+// Limit is the limit of one entity, as Options.Limits returns it. Its fields have the meaning that they have in
+// Options. A zero field, or empty Windows, means the field of the bucket's Options.
 type Limit struct {
 	// The fields of Options with these names.
 	Size, RefreshRate int
@@ -40,15 +40,15 @@ type Limit struct {
 	Concurrency       int
 	WaitForToken      time.Duration
 
-	// FirstCome lets the entities of a shared limit that is short run in the order in which they came, instead of dividing
-	// it between them. It means nothing for an entity's own limit.
+	// FirstCome lets the entities of a scarce shared limit run in FIFO order, instead of dividing it between them. It
+	// has no effect on an entity's own limit.
 	FirstCome bool
 }
 
-// ErrCost is returned for a cost below zero, or above what a window of its unit can ever hold. Nothing was decided.
+// ErrCost means that the cost is below zero, or more than a window of its unit can ever hold. Nothing was decided.
 var ErrCost = errors.New("the cost is negative or more than a window ever holds")
 
-// limitsOf is the limit of an entity in the calculator's numbers.
+// limitsOf returns the limit of an entity for package decision.
 func (b *Bucket) limitsOf(ctx context.Context, entityID string) (*decision.Limits, error) {
 	switch {
 	case b.storage == nil:
@@ -104,7 +104,7 @@ func (o *Options) setDefaults() {
 	o.Share = cmp.Or(o.Share, 1)
 }
 
-// limits is what the options say in the calculator's numbers. Its error begins with the name of the field.
+// limits returns the limits of the options for package decision. Its error begins with the name of the field.
 func (o *Options) limits(units units) (decision.Limits, error) {
 	var wrong error
 	check := func(ok bool, format string, args ...any) {

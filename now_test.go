@@ -43,7 +43,7 @@ func TestLeaseFollowsRequestNow(t *testing.T) {
 					t.Fatalf("the end of operation %d: %v", i, err)
 				}
 			}
-			// Its end is that of the simulation, too.
+			// Its end is in the time of the simulation, too.
 			a, err := b.Admit(ctx, "shop", drip.Request{Now: begin.Add(time.Hour)})
 			if err != nil {
 				t.Fatal(err)

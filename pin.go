@@ -10,11 +10,11 @@ import (
 	"github.com/drip-go/drip/decision"
 )
 
-// Pin is a limit that an operator sets beside those of the Options. It is stored with the entity, so it holds in all
-// processes from the next decision on, and survives their restart.
+// Pin is a limit that an operator sets beside the limits of the Options. The storage keeps it with the entity, so it
+// holds in all processes from the next decision on, and survives their restart.
 type Pin struct {
-	// Window holds besides the entity's own, counted from the call of Bucket.Pin on. Its Size and RefreshRate default to each
-	// other; Share does not apply. Size and RefreshRate 0 pin no window.
+	// Window applies in addition to the entity's windows, counted from the call of Bucket.Pin on. Its Size and
+	// RefreshRate default to each other; Share does not apply. Size and RefreshRate 0 pin no window.
 	Window
 
 	// Concurrency is the most operations in flight at once, as far as the Options do not allow less. 0 pins none.
@@ -23,14 +23,14 @@ type Pin struct {
 	// For is how long the pin holds. 0 means until Unpin.
 	For time.Duration
 
-	// Raise lets the pin be above the Options: Concurrency takes the place of theirs, and their window with the same
-	// RefreshInterval and Unit is lifted to Window. Their other windows still hold.
+	// Raise lets the pin exceed the Options: its Concurrency replaces theirs, and its Window raises their window with
+	// the same RefreshInterval and Unit. Their other windows still hold.
 	Raise bool
 }
 
-// Pin makes p hold for an entity, or for a shared limit by its SharedID, in place of the pin before. Nothing that has run is
-// forgotten, and no Ticket or Lease is lost. An operation that costs more than the Size of the pin is postponed as long as
-// it holds.
+// Pin sets p for an entity, or for a shared limit by its SharedID, and replaces the pin before. Operations that have
+// run stay counted, and every Ticket and Lease stays valid. Admit postpones an operation that costs more than the Size
+// of the pin as long as the pin holds.
 func (b *Bucket) Pin(ctx context.Context, entityID string, p Pin) error {
 	limit, err := p.limit(b.units)
 	op, a := decision.Op{Kind: decision.Pin, Pin: &limit}, decision.Answer{}
@@ -46,13 +46,13 @@ func (b *Bucket) Pin(ctx context.Context, entityID string, p Pin) error {
 	return nil
 }
 
-// Unpin ends what Pin began: the Options alone hold from the next decision on. What was postponed meanwhile comes back when
-// it was told to. Without a pin Unpin does nothing.
+// Unpin ends a Pin: the Options alone hold from the next decision on. Operations that were postponed meanwhile keep
+// their delays. Without a pin Unpin does nothing.
 func (b *Bucket) Unpin(ctx context.Context, entityID string) error {
 	return b.tell(ctx, "unpin", entityID, decision.Unpin, 0)
 }
 
-// limit is p in the calculator's numbers. Its error names the field.
+// limit returns p for package decision. Its error names the field.
 func (p *Pin) limit(units units) (l decision.PinnedLimit, err error) {
 	switch {
 	case p.Size < 0, p.Size > decision.MostUnits:
@@ -90,7 +90,7 @@ func (p *Pin) limit(units units) (l decision.PinnedLimit, err error) {
 	return l, nil
 }
 
-// pinOf is what is pinned at a time, nil if nothing is, and until when, zero if only Unpin ends it.
+// pinOf returns the pin at a time, nil if there is none, and its end, zero if only Unpin ends it.
 func pinOf(s *decision.State, units units, now int64) (p *Pin, until time.Time) {
 	if len(s.Pins) == 0 || s.Pins[0].End <= max(now, s.Now) {
 		return nil, until

@@ -93,8 +93,8 @@ func anchors(text string) (names []string) {
 	return names
 }
 
-// What the README says of the simulated scenarios is in the table of docs/trying.md, which the test of examples/simulate
-// compares with what is printed.
+// The README's figures of the simulated scenarios are in the table of docs/trying.md. The test of examples/simulate
+// compares that table with the printed results.
 func TestSimulatedFigures(t *testing.T) {
 	all := pages(t)
 	rows := regexp.MustCompile(`(?m)^\| \S+ \| ([\d.]+), \d+ \| (\d+), \d+ \|.* (\d+) \|$`).FindAllStringSubmatch(all["docs/trying.md"], -1)

@@ -10,18 +10,18 @@ import (
 	"github.com/drip-go/drip/decision"
 )
 
-// Shadow decides as a Bucket does, counts, and lets everything run: for trying limits in production. An Admit costs the
-// caller what it costs with the Bucket, one call. Use it in place of the Bucket; when the limits are right, use that.
+// Shadow decides as a Bucket does, counts, and lets everything run. Use it in place of the Bucket to try limits in
+// production; when the limits are right, use the Bucket. An Admit takes one call of the Bucket, as without a Shadow.
 //
-// An operation that the Bucket postpones runs at once all the same. For the Bucket it comes back when it is due, with its
-// ticket, takes its token for as long as the operation really took, and is postponed again if the limits say so. So
-// what the Bucket counts, such as the metrics of package telemetry, is what the same load would have seen in queues
-// that are never late.
+// An operation that the Bucket postpones runs at once all the same. The Shadow asks the Bucket again when the operation
+// is due, with its ticket. It then holds the token for as long as the operation really took, or is postponed again. So
+// the Bucket's counts, such as the metrics of package telemetry, are the counts of the same load in queues that are
+// never late.
 //
-// The entities in the storage are then those of the shadow. Use a storage, or a prefix, of its own where others already
-// keep to limits. Set the fields before the first call; it is safe for concurrent use. End it with Close.
+// The storage then holds the entities of the shadow. Give it a storage or a prefix of its own if others already enforce
+// limits there. Set the fields before the first call. Shadow is safe for concurrent use. End it with Close.
 type Shadow struct {
-	// Bucket decides: a *Bucket, or a *telemetry.Bucket, which counts. Required.
+	// Bucket decides: a *Bucket, or a *telemetry.Bucket, which also counts. Required.
 	Bucket interface {
 		Admit(ctx context.Context, entityID string, r Request) (Admission, error)
 		Settle(ctx context.Context, entityID string, l Lease, cost int, costs ...Costs) error
@@ -30,11 +30,12 @@ type Shadow struct {
 		Throttled(ctx context.Context, entityID string, retryAfter time.Duration) error
 	}
 
-	// OnPostponed is called with each answer that would have postponed an operation, first and again. Defaults to nil.
+	// OnPostponed receives each answer that would have postponed an operation, the first time and again. Defaults to
+	// nil.
 	OnPostponed func(entityID string, a Admission)
 
-	// Most is how many operations may be postponed at once. Those beyond are let run, and the Bucket forgets them as it does
-	// lost messages, so it postpones less than it would. Defaults to 100,000, of some 500 bytes each.
+	// Most is how many operations may be postponed at once. Operations beyond it run, and the Bucket forgets them as it
+	// forgets lost messages, so it postpones less than it would. Defaults to 100,000, of some 500 bytes each.
 	Most int
 
 	mu     sync.Mutex
@@ -52,7 +53,7 @@ type ghost struct {
 	request Request   // with the newest ticket
 	began   time.Time // for the caller
 
-	// What follows needs the Shadow's mu.
+	// The Shadow's mu guards the fields below.
 	timer *time.Timer
 	lease Lease // of the Bucket, once the ghost has come to run
 	runs  time.Time
@@ -69,8 +70,8 @@ const (
 	ghostLease   = time.Minute // what a caller is told who renews it; it does not matter
 )
 
-// Admit asks the Bucket, and returns an Admission that may run. Its Bound says what it would have been postponed by,
-// BoundNone if by nothing.
+// Admit asks the Bucket, and returns an Admission that may run. Its Bound is the cause of the delay that it would have
+// had, BoundNone for no delay.
 func (s *Shadow) Admit(ctx context.Context, entityID string, r Request) (Admission, error) {
 	a, err := s.Bucket.Admit(ctx, entityID, r)
 	if err != nil || a.Delay == 0 {
@@ -104,7 +105,7 @@ func (s *Shadow) postponed(entityID string, a Admission) {
 	}
 }
 
-// back asks again for a ghost whose time has come.
+// back asks again for a ghost that is due.
 func (s *Shadow) back(g *ghost) {
 	ctx, cancel := context.WithTimeout(context.Background(), ghostTimeout)
 	defer cancel()
@@ -130,7 +131,7 @@ func (s *Shadow) back(g *ghost) {
 	}
 }
 
-// await waits until a ghost that runs is over, or its lease has to be renewed. It requires mu held.
+// await waits until a running ghost is over, or its lease has to be renewed. It requires mu held.
 func (s *Shadow) await(g *ghost) {
 	wait := g.renew
 	if g.over {
@@ -166,7 +167,7 @@ func (s *Shadow) wake(g *ghost) {
 	}
 }
 
-// forsake gives back what was answered too late. Nobody waits for it.
+// forsake gives back an Admission that came too late.
 func (s *Shadow) forsake(entityID string, a Admission) {
 	if s.closed {
 		return
@@ -178,14 +179,14 @@ func (s *Shadow) forsake(entityID string, a Admission) {
 	})
 }
 
-// take returns the ghost of a lease, and whether the lease is one of a ghost. It is taken once. It requires mu held.
+// take removes and returns the ghost of a lease, and reports whether the lease belongs to a ghost. It requires mu held.
 func (s *Shadow) take(l Lease) (g *ghost, is bool) {
 	g = s.leases[l.l.ID]
 	delete(s.leases, l.l.ID)
 	return g, l.l.ID < 0
 }
 
-// Settle is that of the Bucket. For an operation that would have been postponed it says how long it took, and its cost.
+// Settle does as Bucket.Settle. For an operation that would have been postponed it reports the duration and the cost.
 func (s *Shadow) Settle(ctx context.Context, entityID string, l Lease, cost int, costs ...Costs) error {
 	s.mu.Lock()
 	g, is := s.take(l)
@@ -202,7 +203,7 @@ func (s *Shadow) Settle(ctx context.Context, entityID string, l Lease, cost int,
 	return s.Bucket.Settle(ctx, entityID, l, cost, costs...)
 }
 
-// Cancel is that of the Bucket.
+// Cancel does as Bucket.Cancel.
 func (s *Shadow) Cancel(ctx context.Context, entityID string, a Admission) error {
 	s.mu.Lock()
 	g, is := s.take(a.Lease)
@@ -227,7 +228,7 @@ func (s *Shadow) Cancel(ctx context.Context, entityID string, a Admission) error
 	return nil
 }
 
-// Renew is that of the Bucket. The lease of an operation that would have been postponed never ends.
+// Renew does as Bucket.Renew. The lease of an operation that would have been postponed never ends.
 func (s *Shadow) Renew(ctx context.Context, entityID string, l Lease) (Lease, error) {
 	if l.l.ID < 0 {
 		l.l.End = time.Now().Add(ghostLease).UnixMilli()
@@ -236,7 +237,7 @@ func (s *Shadow) Renew(ctx context.Context, entityID string, l Lease) (Lease, er
 	return s.Bucket.Renew(ctx, entityID, l)
 }
 
-// Throttled is that of the Bucket: what runs was refused, so what would be postponed waits.
+// Throttled does as Bucket.Throttled: the provider refused a running operation, so the postponed ones wait.
 func (s *Shadow) Throttled(ctx context.Context, entityID string, retryAfter time.Duration) error {
 	return s.Bucket.Throttled(ctx, entityID, retryAfter)
 }
@@ -275,7 +276,7 @@ func (s *Shadow) ReturnToken(ctx context.Context, entityID string) error {
 	return nil
 }
 
-// Waiting is how many operations would wait now.
+// Waiting returns how many operations would wait now.
 func (s *Shadow) Waiting() (n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -287,7 +288,7 @@ func (s *Shadow) Waiting() (n int) {
 	return n
 }
 
-// Close ends what the Shadow does in the background. Operations that run may still be settled.
+// Close ends the background work of the Shadow. Running operations may still be settled.
 func (s *Shadow) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -16,34 +16,35 @@ import (
 	"github.com/drip-go/drip/storage"
 )
 
-// ErrNoShared is returned for the name of a shared limit that Options.Shared does not have. Nothing was decided.
+// ErrNoShared means that Options.Shared has no limit of this name. Nothing was decided.
 var ErrNoShared = errors.New("no such shared limit")
 
-// mostShared is how many shared limits a Bucket has at most: which of them a ticket is within is a bit for each.
+// mostShared is the most shared limits of a Bucket: a ticket has a bit for each.
 const mostShared = 64
 
 // sharedMark begins the ID of a shared limit.
 const sharedMark = "shared:"
 
-// SharedID is the ID of a shared limit, "shared:" and its name, for the methods that take an entity: Throttled closes the limit for every entity
-// within it, Pause, Resume and Reset work alike, Inspect tells what is left of it, and Options.Limits may change it at run
-// time. GetDelay, Admit and the calls about a lease take entities only, and no entity begins with "shared:".
+// SharedID returns the ID of a shared limit, "shared:" and its name, for the methods that take an entity. Throttled
+// closes the limit for every entity within it. Pause, Resume and Reset work alike. Inspect returns its remaining
+// capacity, and Options.Limits may change it at run time. GetDelay, Admit and the calls about a lease take entities
+// only, and no entity begins with "shared:".
 func SharedID(name string) string { return sharedMark + name }
 
-// errNoEntity is returned by the calls that take entities only.
+// errNoEntity is the error of the calls that take entities only.
 var errNoEntity = errors.New("a shared limit is no entity")
 
 // sharedLimit is one of Options.Shared.
 type sharedLimit struct {
 	name      string
 	id        int64   // decision.Shared.Key
-	options   Options // the fields of its Limit, with the rest of the Bucket's
+	options   Options // the fields of its Limit, and the Bucket's other fields
 	units     units
 	firstCome bool
-	limits    decision.Limits // what they say without Options.Limits
+	limits    decision.Limits // the limits of options, without Options.Limits
 }
 
-// share prepares Options.Shared, those that bring the least first: an entity's own line follows the first one.
+// share prepares Options.Shared, the limits with the least gain first: an entity's own line follows the first one.
 func (b *Bucket) share(o *Options) error {
 	if len(o.Shared) > mostShared {
 		return sharedError(" has %d limits; it must have at most %d", len(o.Shared), mostShared)
@@ -76,7 +77,8 @@ func (b *Bucket) share(o *Options) error {
 	return nil
 }
 
-// brings is about how many calls there may be in a millisecond. A limit that has no short window of calls counts as a wide one.
+// brings returns about how many calls the limit allows in a millisecond. A limit without a short window of calls counts
+// as a wide one.
 func (s *sharedLimit) brings() float64 {
 	l := &s.limits
 	if l.Parts[0] == 0 {
@@ -85,17 +87,17 @@ func (s *sharedLimit) brings() float64 {
 	return float64(l.PerGrain/l.Parts[0]) / float64(l.Grain)
 }
 
-// sharedError names the field.
+// sharedError returns an error that names the field.
 func sharedError(format string, args ...any) error { return fmt.Errorf("Shared"+format, args...) }
 
-// idOf is a number that tells a name from others, never 0.
+// idOf returns a number that tells a name from others, never 0.
 func idOf(name string) int64 {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(name))
 	return int64(h.Sum64()>>12) | 1
 }
 
-// of is the limit that options say. It may have tokens and no window.
+// of returns the limit of the options. It may have tokens and no window.
 func (s *sharedLimit) of(o *Options) (decision.Limits, error) {
 	own := *o
 	if own.Size == 0 && own.RefreshRate == 0 && len(own.Windows) > 0 { // the first of them takes their place
@@ -123,7 +125,7 @@ func (s *sharedLimit) within(l *decision.Limits, weight int64) storage.Within {
 	return storage.Within{Key: SharedID(s.name), Limits: l, ID: s.id, Weight: weight}
 }
 
-// place is where the shared limit with this name is in b.shared.
+// place returns the index of the shared limit with this name in b.shared.
 func (b *Bucket) place(name string) (int, error) {
 	i := slices.IndexFunc(b.shared, func(s sharedLimit) bool { return s.name == name })
 	if i < 0 {
@@ -132,7 +134,7 @@ func (b *Bucket) place(name string) (int, error) {
 	return i, nil
 }
 
-// named is the shared limits with these names; nil means all.
+// named returns the bits of the shared limits with these names; nil means all.
 func (b *Bucket) named(names []string) (which uint64, err error) {
 	if names == nil {
 		return b.all, nil
@@ -147,7 +149,7 @@ func (b *Bucket) named(names []string) (which uint64, err error) {
 	return which, nil
 }
 
-// within is what an operation of an entity is within.
+// within returns the shared limits of an operation of an entity.
 func (b *Bucket) within(ctx context.Context, entityID string, which uint64) ([]storage.Within, error) {
 	if which == 0 {
 		return nil, nil
@@ -173,10 +175,10 @@ func (b *Bucket) within(ctx context.Context, entityID string, which uint64) ([]s
 	return within, nil
 }
 
-// mostWeight is the most that one entity weighs.
+// mostWeight is the largest weight of an entity.
 const mostWeight = 1_000_000
 
-// limitsOfShared is the limit as Options.Limits has it now.
+// limitsOfShared returns the limit as Options.Limits has it now.
 func (b *Bucket) limitsOfShared(ctx context.Context, s *sharedLimit) (*decision.Limits, error) {
 	if b.options.Limits == nil {
 		return &s.limits, nil
@@ -194,7 +196,7 @@ func (b *Bucket) limitsOfShared(ctx context.Context, s *sharedLimit) (*decision.
 	return &l, nil
 }
 
-// limitName is the name of the limit that an answer tells of, "" for the entity's own.
+// limitName returns the name of the limit of an answer, "" for the entity's own.
 func limitName(within []storage.Within, limit int64) string {
 	if limit == 0 {
 		return ""

@@ -277,7 +277,7 @@ func TestWeight(t *testing.T) {
 	}
 }
 
-// Whoever comes at the same time, from two processes, never gets more than the shared limit has.
+// Concurrent callers of two processes never get more than the shared limit has.
 func TestSharedAtOnce(t *testing.T) {
 	for name, s := range sharedStorages() {
 		t.Run(name, func(t *testing.T) {
@@ -315,7 +315,7 @@ func TestSharedAtOnce(t *testing.T) {
 	}
 }
 
-// What Options.Limits says of a shared limit takes the place of what Options.Shared says, field by field.
+// Options.Limits overrides Options.Shared for a shared limit, field by field.
 func TestSharedLimitChanges(t *testing.T) {
 	minute := []drip.Window{{Size: 3, RefreshInterval: time.Minute}, {Size: 100, RefreshInterval: time.Hour}}
 	var now drip.Limit

@@ -10,21 +10,23 @@ import (
 	"github.com/drip-go/drip/storage"
 )
 
-// Status is what is known of an entity at one time, and what a newcomer would be told then.
+// Status is the state of an entity at one time, and the answer that Admit would give a newcomer then.
 type Status struct {
 	Entity string    // the entity, or a SharedID
 	Time   time.Time // of the storage's clock
-	Known  bool      // false if nothing is stored: the entity is idle, and full
+	Known  bool      // false if nothing is stored: the entity is idle and full
 
-	// Windows are the limits in force and what is left of them, the first one in front; that of a Pin is the last.
+	// Windows are the windows in force and their remaining capacity. The window of RefreshRate is the first, the window
+	// of a Pin the last.
 	Windows []WindowStatus
 
-	// InUse of Concurrency tokens are out. Leases are those of Admit, by their ends; the others were taken by GetDelay.
+	// InUse of Concurrency tokens are out. Leases are the tokens that Admit gave, by their ends; GetDelay gave the
+	// others.
 	Concurrency int
 	InUse       int
 	Leases      []LeaseStatus
 
-	// Operation is how long operations take, on average; 0 if none was settled yet.
+	// Operation is the average duration of operations; 0 if none was settled yet.
 	Operation time.Duration
 
 	// Booked is about how much of the first window is promised to operations that have not run yet. The last of them is due
@@ -32,39 +34,39 @@ type Status struct {
 	Booked      int
 	BookedUntil time.Time
 
-	// ClosedUntil is when Throttled or Pause end, zero if the entity is open.
+	// ClosedUntil is the end of Throttled or Pause, zero if the entity is open.
 	ClosedUntil time.Time
 
-	// Pin is what Bucket.Pin has set, nil if nothing is pinned, and PinnedUntil when it ends: zero if Unpin does.
+	// Pin is the pin that Bucket.Pin has set, nil if there is none. PinnedUntil is its end, zero if only Unpin ends it.
 	Pin         *Pin
 	PinnedUntil time.Time
 
-	// Delay is what Admit would tell a newcomer of one call, and one of each other unit, within all shared limits, and Bound
-	// what that comes from. When
-	// that is BoundClosed, Then is what the rest of the delay comes from, after ClosedUntil: BoundNone if there is none.
-	// Limit is the name of the shared limit that Bound belongs to, "" for the entity's own.
+	// Delay is the delay that Admit would give a newcomer of one call, and one of each other unit, within all shared
+	// limits. Bound is its cause. If Bound is BoundClosed, Then is the cause of the rest of the delay, after
+	// ClosedUntil: BoundNone if there is no rest. Limit is the name of the shared limit that Bound belongs to, "" for
+	// the entity's own.
 	Delay time.Duration
 	Bound Bound
 	Then  Bound
 	Limit string
 }
 
-// WindowStatus is a limit and what is left of it. Capacity below zero is owed by operations that have cost more than
-// was known.
+// WindowStatus is a window and its remaining capacity. A Capacity below zero is owed: operations have cost more than
+// expected.
 type WindowStatus struct {
 	Window
 	Capacity int // units that are left
 }
 
-// LeaseStatus is a lease that is held.
+// LeaseStatus is a lease that is out.
 type LeaseStatus struct {
 	Age time.Duration // since it was taken
 	End time.Time     // unless it is renewed or settled before
 }
 
-// Inspect tells what is known of an entity, or of a shared limit by its SharedID, in one round trip and one more for each
-// shared limit. Nothing is changed: what it says of a newcomer is what
-// Admit says next, as long as nobody comes in between.
+// Inspect returns the Status of an entity, or of a shared limit by its SharedID, in one round trip and one more for
+// each shared limit. It changes nothing: Admit gives the next newcomer the answer of the Status, unless another call
+// comes in between.
 func (b *Bucket) Inspect(ctx context.Context, entityID string) (Status, error) {
 	status, err := b.inspect(ctx, entityID)
 	if err != nil {
@@ -99,7 +101,7 @@ func (b *Bucket) inspect(ctx context.Context, entityID string) (Status, error) {
 	return status.Status, nil
 }
 
-// sharedNow is what an entity is within, read one after the other.
+// sharedNow reads the shared limits of an entity, one after the other.
 func (b *Bucket) sharedNow(ctx context.Context, entityID string) (shared []decision.Shared, err error) {
 	if strings.HasPrefix(entityID, sharedMark) {
 		return nil, nil
@@ -118,7 +120,7 @@ func (b *Bucket) sharedNow(ctx context.Context, entityID string) (shared []decis
 	return shared, nil
 }
 
-// read is what is stored of an entity.
+// read reads an entity.
 func (b *Bucket) read(ctx context.Context, entityID string) (storage.Entry, error) {
 	if r, ok := b.storage.(storage.Reader); ok {
 		return r.Read(ctx, entityID)

@@ -9,17 +9,17 @@ import (
 	"github.com/drip-go/drip/decision"
 )
 
-// Costs is how much an operation takes of named units, by the names in Window.Unit: the input tokens of a language model, the
-// points of an API. What is not named is not taken.
+// Costs is how much an operation takes of named units, by the names in Window.Unit: the input tokens of a language
+// model, the points of an API. An operation takes nothing of a unit that it does not name.
 type Costs map[string]int
 
-// ErrUnit is returned for a unit that no window of the Options counts. Nothing was decided.
+// ErrUnit means that no window of the Options counts the unit. Nothing was decided.
 var ErrUnit = errors.New("no window counts this unit")
 
-// units are the names of the units besides calls. The one at i is i+1 in the calculator's numbers.
+// units are the names of the units besides calls. The one at i is unit i+1 of package decision.
 type units []string
 
-// unitsOf are those of all windows. Processes with the same Options have the same.
+// unitsOf returns the units of all windows. Processes with the same Options have the same units.
 func unitsOf(o *Options) (units, error) {
 	var all units
 	add := func(first string, windows []Window) {
@@ -43,7 +43,7 @@ func unitsOf(o *Options) (units, error) {
 	return all, nil
 }
 
-// number is that of a unit in the calculator.
+// number returns the number of a unit in package decision.
 func (u units) number(name string) (int64, error) {
 	if name == "" {
 		return 0, nil
@@ -55,7 +55,7 @@ func (u units) number(name string) (int64, error) {
 	return int64(i) + 1, nil
 }
 
-// name is that of a unit by its number.
+// name returns the name of a unit by its number.
 func (u units) name(number int64) string {
 	if number < 1 || number > int64(len(u)) {
 		return ""
@@ -63,7 +63,7 @@ func (u units) name(number int64) string {
 	return u[number-1]
 }
 
-// set sets what is named of a cost.
+// set sets the units of cost that costs names.
 func (u units) set(cost *decision.Cost, costs Costs) error {
 	for name, n := range costs {
 		i, err := u.number(name)
@@ -78,7 +78,7 @@ func (u units) set(cost *decision.Cost, costs Costs) error {
 	return nil
 }
 
-// affordable is the error of a cost that a limit never has room for.
+// affordable returns an error for a cost that a limit never has room for.
 func (u units) affordable(op *decision.Op, l *decision.Limits) error {
 	if op.Kind != decision.Admit {
 		return nil
@@ -95,7 +95,7 @@ func (u units) affordable(op *decision.Op, l *decision.Limits) error {
 	return nil
 }
 
-// amount is a cost in words.
+// amount returns a cost in words.
 func (u units) amount(unit, cost int64) string {
 	if unit == 0 {
 		return fmt.Sprint(cost)

@@ -108,7 +108,7 @@ func TestUnitErrors(t *testing.T) {
 	}
 }
 
-// Tickets with units, and what is none.
+// Tickets with units, and texts that are no tickets.
 func TestTicketsOfUnits(t *testing.T) {
 	for text, ok := range map[string]bool{
 		"4.1700000000000.1.0.1.600.50.0.0.1": true,

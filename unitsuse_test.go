@@ -75,7 +75,7 @@ func TestModelShared(t *testing.T) {
 				postponed, ran, hops := 0, 0, 0
 				small := 0 // calls of the others that ran
 				for ; now < begin+minutes*60_000; now++ {
-					for window+windows[0].RefreshInterval.Milliseconds() <= now { // what runs in an interval, and what was left before
+					for window+windows[0].RefreshInterval.Milliseconds() <= now { // the cost that ran in an interval, and the capacity left before
 						window += windows[0].RefreshInterval.Milliseconds()
 						for _, w := range windows {
 							rate := w.RefreshRate

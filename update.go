@@ -15,7 +15,7 @@ import (
 	"github.com/drip-go/drip/storage"
 )
 
-// Wait between two tries of an update that lost its race: at random up to a bound that doubles.
+// The wait between two tries of an update that lost its race is random, up to a bound that doubles.
 const (
 	firstBackoff   = time.Millisecond
 	longestBackoff = 100 * time.Millisecond
@@ -27,8 +27,8 @@ const (
 // The callers of one key queue up in this process first. Only processes race then, not goroutines: on a hot
 // entity racing goroutines would spend most of their tries on conflicts with each other.
 //
-// Shared limits are written before the entity. What was taken of them is given back if a later write loses its race. So a
-// limit is never exceeded; at worst a part of it is unused for a moment, or, if the process dies, as long as a lease.
+// update writes shared limits before the entity. If a later write loses its race, update gives their capacity back. So
+// a limit is never exceeded. At worst a part of it is unused for a moment, or, if the process dies, as long as a lease.
 func (b *Bucket) update(ctx context.Context, entityID string, l *decision.Limits, within []storage.Within, op decision.Op) (a decision.Answer, err error) {
 	keys := []key{{id: entityID, limits: l}}
 	for i := range within {
@@ -77,10 +77,11 @@ func (b *Bucket) update(ctx context.Context, entityID string, l *decision.Limits
 	}
 }
 
-// giveBack undoes what op has taken of shared limits. It tries as long as a lease lasts, also after ctx has ended.
+// giveBack returns the capacity that op has taken of shared limits. It tries as long as a lease lasts, also after ctx
+// has ended.
 func (b *Bucket) giveBack(ctx context.Context, keys []key, op *decision.Op, a *decision.Answer) error {
 	undo, any := op.Undo(a)
-	undo.Ticket = decision.Ticket{} // a slot that nobody comes for costs only itself
+	undo.Ticket = decision.Ticket{} // an unclaimed slot costs only itself
 	if len(keys) == 0 || !any || undo.Kind == decision.Cancel && undo.Lease == (decision.Lease{}) {
 		return nil
 	}
@@ -107,7 +108,7 @@ func (b *Bucket) giveBack(ctx context.Context, keys []key, op *decision.Op, a *d
 	return nil
 }
 
-// key is a key while it is decided about.
+// key is a key during a decision.
 type key struct {
 	id     string
 	limits *decision.Limits
