@@ -59,7 +59,7 @@ func (l *Limits) arrive(s *State, leases Leases, shared []Shared, now int64) int
 	return now
 }
 
-// decide answers Admit, and GetDelay for an entity that more is known of.
+// decide answers Admit, and the GetDelay that classic does not answer.
 func (l *Limits) decide(s *State, leases Leases, shared []Shared, op *Op, now int64, a *Answer) {
 	if op.Kind == GetDelay {
 		op.Cost = Cost{1}
@@ -91,7 +91,7 @@ func (l *Limits) decide(s *State, leases Leases, shared []Shared, op *Op, now in
 		}
 		return
 	}
-	// The first slot that suits all.
+	// The first slot that suits all limits.
 	own := now + 1
 	if v.bound != BoundNone {
 		own = l.when(s, op, &v, now)
@@ -107,7 +107,7 @@ func (l *Limits) decide(s *State, leases Leases, shared []Shared, op *Op, now in
 			at := x.place(&s.Flows[x.flow], op, v.back, slot, now)
 			if at > slot || a.Bound == BoundNone && !x.fits {
 				a.Limit, a.Bound = int64(i)+1, x.bound
-				if x.fits { // now, but not then
+				if x.fits { // it fits now, but not then
 					a.Bound = BoundBooked
 				}
 				slot = at
@@ -145,19 +145,19 @@ func (l *Limits) decide(s *State, leases Leases, shared []Shared, op *Op, now in
 	}
 }
 
-// view is what an operation finds.
+// view is the state of an entity as an operation finds it.
 type view struct {
-	at    int64 // it starts no earlier
-	bound Bound // why; BoundNone: it runs
-	slot  int64 // the next slot there is to promise
+	at    int64 // the earliest start
+	bound Bound // the cause; BoundNone: it runs
+	slot  int64 // the next slot to promise
 	back  bool  // it carries a ticket
-	fresh bool  // it has no slot, or none any more
-	spare bool  // it takes what those leave who have booked
-	pace  int64 // us from one token that comes back to the next
-	again int64 // us from one ticket that was denied to the next
+	fresh bool  // it has no slot, or has lost it
+	spare bool  // it takes capacity that booked operations leave
+	pace  int64 // us from one returned token to the next
+	again int64 // us from one denied ticket to the next
 }
 
-// look changes nothing.
+// look returns the view of an operation. It changes nothing.
 func (l *Limits) look(s *State, leases Leases, op *Op, now int64) (v view) {
 	t := &op.Ticket
 	v.back = t.Slot > 0 && t.Number <= s.Next && op.Kind == Admit
@@ -170,7 +170,7 @@ func (l *Limits) look(s *State, leases Leases, op *Op, now int64) (v view) {
 	for i := range l.Windows {
 		w := &l.Windows[i]
 		cost, left := op.Cost[w.Unit], s.Lines[i].Left
-		if v.back && !op.Urgent { // it lets what is urgent pass, but for half of the rate once it was denied
+		if v.back && !op.Urgent { // it lets urgent operations pass, and keeps half of the rate once it was denied
 			left -= min(s.urgent(w.Unit, now-l.grace()), w.Rate-t.Again*(w.Rate+1)/2)
 		}
 		at := w.room(s, left, cost, now)
@@ -182,7 +182,7 @@ func (l *Limits) look(s *State, leases Leases, op *Op, now int64) (v view) {
 			v.again = max(v.again, min(cost, bound/(each+1))*each)
 		}
 	}
-	// A ticket keeps its slot until it was denied twice, or is much too late.
+	// A ticket loses its slot when it is denied for the second time, or is much too late.
 	v.fresh = !v.back || v.at > now && (t.Again > 0 && t.Slot <= now || now-t.Slot > l.grace())
 	if v.fresh {
 		v.slot = max(s.Slot, s.Closed)
@@ -216,9 +216,10 @@ func (l *Limits) look(s *State, leases Leases, op *Op, now int64) (v view) {
 	return v
 }
 
-// spare tells whether a newcomer of this cost takes nothing from those who have booked: each window has room beside them
-// until it is refreshed, or they are expected to leave as much, or the other windows do not let them use it up. With several
-// units it is enough that all of them would find room now: what waits for tokens does not keep up what takes calls only.
+// spare reports whether a newcomer of this cost takes nothing from the booked operations: each window has room beside
+// them until its refresh, or they are expected to leave as much, or the other windows do not let them use it up. With
+// several units it is enough that all booked operations would find room now: operations that wait for tokens do not
+// delay operations that take calls only.
 func (l *Limits) spare(s *State, op *Op, now int64) bool {
 	for i := range l.Windows {
 		line := &s.Lines[i]
@@ -235,7 +236,7 @@ func (l *Limits) spare(s *State, op *Op, now int64) bool {
 	return true
 }
 
-// others is the most that the other windows of its unit let run before the next refresh of a window.
+// others returns the most cost that the other windows of the same unit let run before the next refresh of a window.
 func (l *Limits) others(s *State, which int, now int64) int64 {
 	most, until := int64(MostUnits), l.Windows[which].next(now)-1
 	for i := range l.Windows {
@@ -261,27 +262,28 @@ func (l *Limits) run(s *State, op *Op, v *view) {
 	if !v.back && !v.spare {
 		l.promise(s, s.Slot, op)
 	}
-	if !v.back { // a token was free although others wait for one: they are fewer than their numbers say
+	if !v.back { // a token was free although others wait for one: they are fewer than their numbers
 		s.Head += max(0, s.Next*16-s.Head+15) / 16
 	} else if op.Ticket.Number > 0 {
 		s.Head += max(128, 512+op.Ticket.Number*16-s.Head) / 32
 	}
 }
 
-// when is the slot of an operation that does not run. It changes nothing.
+// when returns the slot of an operation that does not run. It changes nothing.
 func (l *Limits) when(s *State, op *Op, v *view, now int64) int64 {
 	t, slot, again := &op.Ticket, max(v.at, now+1), int64(0)
 	if !v.fresh && t.Slot > now {
 		slot = max(v.at, t.Slot)
 	} else if !v.fresh {
 		again = l.again(s, now)
-		if v.bound == BoundTokens { // none comes back before
+		if v.bound == BoundTokens { // no token comes back before
 			again = min(again+v.again, Never)
 		}
 		slot = max(slot, again/1000)
 	}
 	if v.bound == BoundTokens && !op.Urgent {
-		// Tokens come back at random: early by twice the root, so that few find one idle and none waits for long.
+		// Tokens come back at random. So the slot is early by twice the root: few operations find an idle token, and
+		// none waits for long.
 		number := t.Number
 		if !v.back {
 			number = s.Next + 1
@@ -292,7 +294,7 @@ func (l *Limits) when(s *State, op *Op, v *view, now int64) int64 {
 	return slot
 }
 
-// again is when the tickets that were denied have had their turn, in us.
+// again returns the time at which the denied tickets have had their turn, in us.
 func (l *Limits) again(s *State, now int64) int64 { return max(s.AgainUS, max(now, s.Closed)*1000) }
 
 // book gives a ticket for the slot in a.
@@ -315,7 +317,7 @@ func (l *Limits) book(s *State, op *Op, v *view, now int64, a *Answer) {
 			for i := range l.Windows {
 				line := &s.Lines[i]
 				cost := op.Cost[line.Window.Unit]
-				if line.Left < cost && cost > 0 && s.Closed <= now { // newcomers took too much
+				if line.Left < cost && cost > 0 && s.Closed <= now { // newcomers took too much capacity
 					line.Spare, line.Taken = max(line.Spare-cost, -bound), max(line.Taken-cost, -bound)
 				}
 			}
@@ -335,7 +337,7 @@ func (l *Limits) promise(s *State, slot int64, op *Op) {
 	s.Slot = slot
 }
 
-// unbook gives a slot back that is in the line.
+// unbook gives back a slot that is in the line.
 func (l *Limits) unbook(s *State, t *Ticket) {
 	if t.Number > 0 {
 		for i := range l.Windows {
@@ -346,17 +348,17 @@ func (l *Limits) unbook(s *State, t *Ticket) {
 	}
 }
 
-// weight is what an operation is expected to cost.
+// weight returns the expected cost of an operation.
 func (line *Line) weight(cost int64) int64 {
 	return max(min(1, cost), cost-cost*line.Saved/4096)
 }
 
-// pace is how long it takes until one of the tokens comes back, in us. Guess counts as the first operation.
+// pace returns the average time between two returned tokens, in us. Guess counts as the first operation.
 func (l *Limits) pace(s *State) int64 {
 	return max(1, (s.Held+l.Guess)*1000/((s.Ended+1)*l.Tokens))
 }
 
-// space is the distance of slots in the same interval, if there is time for it: so most of them find a token.
+// space returns the distance of slots in the same interval, if there is time for it, so that most of them find a token.
 func (l *Limits) space(pace int64) int64 {
 	for i := range l.Windows {
 		if w := &l.Windows[i]; pace <= w.Interval*500/w.Rate {
@@ -366,7 +368,7 @@ func (l *Limits) space(pace int64) int64 {
 	return 0
 }
 
-// root is the square root of n, rounded down.
+// root returns the square root of n, rounded down.
 func root(n int64) int64 {
 	x := max(1, n)
 	y := (x + 1) / 2

@@ -1,7 +1,8 @@
 package decision
 
-// classic answers GetDelay as long as an entity knows nothing else and has one window, of calls: the delays are those of npm
-// dripping-bucket 1.2.0, number for number. Slot and Promised are its wait.last and wait.capacity, Now and Left its ops.
+// classic answers GetDelay as long as an entity has had no other operations and has one window, of calls. The delays
+// equal the delays of npm dripping-bucket 1.2.0, number for number. Slot and Promised are its wait.last and
+// wait.capacity, Now and Left its ops.
 func (l *Limits) classic(s *State, now, before int64, a *Answer) {
 	w, line := &l.Windows[0], &s.Lines[0]
 	if s.Plain < l.Tokens {

@@ -1,36 +1,36 @@
-// Package decision holds the rules of drip, and nothing else: the limits and the state of an entity, an operation and a
-// time go in, an answer and the next state come out. Package drip is the way to use them; a backend of package storage
-// calls [Limits.Apply] and keeps the result.
+// Package decision holds the rules of drip, and nothing else. Its input is the limits and the state of an entity, an
+// operation and a time; its output is an answer and the next state. Programs use these rules through package drip. A
+// backend of package storage calls [Limits.Apply] and keeps the result.
 //
-// The package does no I/O, reads no clock, takes no lock and imports nothing. The Lua of package storage/redis is
-// generated from it, so apart from limits.go and leases.go it keeps to a small part of Go: integers below 2^53, structs,
-// loops over slices, and no division of a negative number.
+// The package does no I/O, reads no clock, takes no lock and imports nothing. Package internal/luagen generates the Lua
+// of storage/redis from it. So apart from limits.go and leases.go it uses a small part of Go: integers below 2^53,
+// structs, loops over slices, and no division of a negative number.
 //
 // # How an operation is decided
 //
 // An operation starts at the latest of several times: now, the time the entity opens, the time each window has room,
-// and, for a newcomer, the time the windows have room beside everything that is promised. If that time is now and a token is free, the
+// and, for a newcomer, the time the windows have room beside all promises. If that time is now and a token is free, the
 // operation runs. Otherwise that time is its slot, and a ticket books it.
 //
-// Each window keeps two capacities. Left counts what has run, and nothing runs that does not fit it. Promised counts
-// the booked slots as well, and only newcomers look at it. So bookings decide the order, never the limit.
+// Each window keeps two capacities. Left counts the operations that have run, and an operation runs only if Left holds
+// its cost. Promised counts the booked slots as well, and only newcomers look at it. So bookings decide the order,
+// never the limit.
 //
-// A limit that entities share is asked besides: all limits must let the operation run, or it books the first slot that suits
-// all. See [Shared].
+// A shared limit decides as well: all limits must let the operation run, or it books the first slot that suits all. See
+// [Shared].
 package decision
 
-// Never is a time that does not come.
+// Never is a time that never comes.
 const Never = 1<<53 - 1
 
-// State is all that is stored of one entity, besides its leases. The zero State is an entity that nobody knows. Times are
-// milliseconds since 1970.
-// Lines are those of the windows, in the order of Limits.Windows.
+// State is the stored state of one entity, without its leases. The zero State is an unknown entity. Times are
+// milliseconds since 1970. Lines has one Line for each window, in the order of Limits.Windows.
 type State struct {
-	Tokens  int64 // those of the limits of the last decision; 0 for an entity that nobody knows
-	Guess   int64 // that of those limits
+	Tokens  int64 // Limits.Tokens of the last decision; 0 for an unknown entity
+	Guess   int64 // Limits.Guess of the last decision
 	Now     int64 // the time of Left in Lines; time does not run before it
 	Slot    int64 // the last promised slot, and the time of Promised in Lines
-	Plain   int64 // tokens that GetDelay took and nobody returned yet
+	Plain   int64 // tokens that GetDelay took and no caller returned yet
 	LastID  int64 // the ID of the last lease
 	Closed  int64 // nothing runs before this time
 	Next    int64 // the number of the last ticket
@@ -48,7 +48,7 @@ type State struct {
 // Line is the state of one window.
 // FreshFrom and StaleFrom are IDs of leases.
 type Line struct {
-	Window    Window // of the limits of the last decision; zero if they have it no more
+	Window    Window // of the limits of the last decision; zero if they no longer have it
 	Left      int64  // the capacity that is left at State.Now; below zero it is owed
 	Promised  int64  // the capacity that is left at State.Slot after all promises
 	Spare     int64  // the part of this interval that newcomers may take although it is promised
@@ -60,7 +60,7 @@ type Line struct {
 	Saved     int64 // the average part of an estimate that comes back when it is settled, in 4096ths
 }
 
-// Kind says what an Op does.
+// Kind is the kind of an Op.
 type Kind int64
 
 // The kinds of operations. Each lists the fields of Op that it reads and the fields of Answer that it sets.
@@ -82,66 +82,64 @@ const (
 	Throttle
 	// Pause closes the entity for the time For.
 	Pause
-	// Resume ends what Throttle and Pause began.
+	// Resume ends a Throttle or a Pause.
 	Resume
-	// Reset ends all leases, returns all plain tokens, forgets all tickets and opens the entity. What has run stays
-	// counted, and what is pinned stays.
+	// Reset ends all leases, returns all plain tokens, forgets all tickets and opens the entity. Operations that have
+	// run stay counted, and a Pin stays.
 	Reset
-	// Pin makes Op.Pin hold for the time For, or until Unpin if that is 0. It takes the place of the one before. It sets Found
-	// if there was one.
+	// Pin applies Op.Pin for the time For, or until Unpin if For is 0. It replaces the pin before. It sets Found if
+	// there was one.
 	Pin
-	// Unpin ends what Pin began. It sets Found if there was anything.
+	// Unpin ends a Pin. It sets Found if there was one.
 	Unpin
 )
 
 // OwnClock as an Op's Now asks the backend to decide by its own clock.
 const OwnClock = -1 << 63
 
-// Op is one operation on an entity.
-// Kind says what it does, and so whether it reads Ticket or Lease.
+// Op is one operation on an entity. Its Kind decides whether it reads Ticket or Lease.
 type Op struct {
 	Kind   Kind
 	Now    int64 // ms since 1970, or OwnClock
-	Cost   Cost  // of GetDelay it is one call, whatever is given
+	Cost   Cost  // GetDelay always costs one call
 	For    int64 // ms
 	Ticket Ticket
 	Lease  Lease
 
-	Urgent   bool  // Admit and Cancel: it goes before what is not urgent of the entity
+	Urgent   bool  // Admit and Cancel: it goes before the entity's other operations
 	Deadline int64 // Admit: no later slot is booked; ms since 1970, 0 if there is none
 
-	Pin *PinnedLimit // Pin: what it makes hold; it is not kept
+	Pin *PinnedLimit // Pin: the pinned limit, which Apply does not keep
 }
 
-// Answer is the outcome of an Op.
-// Found reports whether the lease, token or ticket of the Op was out. Ticket is the slot of what is postponed, Lease the token
-// of what runs.
+// Answer is the outcome of an Op. Found reports whether the lease, token or ticket of the Op was out. Ticket is the
+// slot of a postponed operation, Lease the token of one that runs.
 type Answer struct {
 	Delay  int64 // ms by the clock of the caller; 0: run
 	Bound  Bound // the cause of Delay
 	Limit  int64 // the limit of Bound: 0 is the entity's own, 1 the first shared one
 	Found  bool
-	Late   bool // Admit: it cannot run before its Deadline. Nothing is booked, and a Ticket is given up
+	Late   bool // Admit: it cannot run before its Deadline. Apply books nothing and gives up the Ticket
 	Ticket Ticket
 	Lease  Lease
 }
 
-// Ticket is a booked slot. It travels with the message and may be forged there: only the order depends on it. The zero
-// Ticket is a newcomer's.
+// Ticket is a booked slot. It travels with the message, where somebody may forge it: only the order depends on it. The
+// zero Ticket is a newcomer's.
 type Ticket struct {
 	Slot   int64 // when it is due
 	Number int64 // its place among all tickets of the entity; 0 if it has none
-	Again  int64 // 1 if it was due once and a window denied it
+	Again  int64 // 1 if it was due and a window denied it
 	Cost   Cost  // the cost that was booked
 }
 
 // Lease is a token with an identity and an end. IDs grow in the order of the leases and are unique in their entity.
-// Begin and End are milliseconds since 1970. The ID of no lease is 0.
+// Begin and End are milliseconds since 1970. No lease has the ID 0.
 type Lease struct {
 	ID    int64
 	Begin int64
 	End   int64
-	Cost  Cost // the cost that was charged
+	Cost  Cost // the charged cost
 }
 
 // Bound is the cause of a delay.
@@ -153,17 +151,17 @@ const (
 	BoundClosed              // Throttle or Pause
 	BoundTokens              // all tokens are out, or others wait for one
 	BoundBooked              // the capacity that is left is booked
-	BoundWindow              // the first window is used up; those after it follow
+	BoundWindow              // the first window is used up; the next windows follow
 )
 
-// Apply does op at the time now, sets the answer a, which is zero before, and turns s and leases into what is to be stored.
-// A State that is zero afterwards needs no storing.
+// Apply does op at the time now. It sets the answer a, which is zero before, and updates s and leases, which the caller
+// then stores. The caller need not store a State that is zero afterwards.
 func (l *Limits) Apply(s *State, leases Leases, op *Op, now int64, a *Answer) {
 	l.ApplyWithin(s, leases, nil, op, now, a)
 }
 
-// ApplyWithin is Apply for an operation within shared limits, too. They change with s. A Settle, a Cancel and a Renew need
-// those of the Admit.
+// ApplyWithin is Apply for an operation within shared limits, too. They change with s. A Settle, a Cancel and a Renew
+// need the shared limits of the Admit.
 func (l *Limits) ApplyWithin(s *State, leases Leases, shared []Shared, op *Op, now int64, a *Answer) {
 	if op.Kind == Pin || op.Kind == Unpin {
 		s.repin(op, now, a)
@@ -175,7 +173,7 @@ func (l *Limits) ApplyWithin(s *State, leases Leases, shared []Shared, op *Op, n
 	l.apply(s, leases, shared, op, now, a)
 }
 
-// apply is ApplyWithin by the limits that are in force.
+// apply is ApplyWithin with the limits in force.
 func (l *Limits) apply(s *State, leases Leases, shared []Shared, op *Op, now int64, a *Answer) {
 	before, t := s.Now, now
 	changes := op.Kind == GetDelay || op.Kind == Admit || op.Kind == Throttle || op.Kind == Pause || op.Kind == Pin
@@ -186,7 +184,7 @@ func (l *Limits) apply(s *State, leases Leases, shared []Shared, op *Op, now int
 	} else if op.Kind == Unpin {
 		changes = a.Found
 	}
-	if op.Kind == Reset { // first: an entity without leases may be one that is forgotten
+	if op.Kind == Reset { // first: an entity without leases may be a forgotten one
 		leases.Clear()
 	}
 	if changes {
@@ -240,8 +238,8 @@ func (l *Limits) apply(s *State, leases Leases, shared []Shared, op *Op, now int
 	}
 }
 
-// Undo is the operation that gives back what o has taken with the answer a, for a caller who left before it came. It
-// reports whether there is any.
+// Undo returns the operation that gives back the token, lease or ticket that o has taken with the answer a, for a
+// caller that left before the answer came. any is false if there is nothing to give back.
 func (o *Op) Undo(a *Answer) (undo Op, any bool) {
 	switch {
 	case o.Kind == Admit:

@@ -111,7 +111,7 @@ func (c *choices) other(l decision.Limits) decision.Limits {
 	return l
 }
 
-// world is an entity and those who use it, honestly or not.
+// world is an entity and its users, honest or not.
 type world struct {
 	c      *choices
 	t      *testing.T
@@ -149,7 +149,7 @@ func (w *world) must(err error) {
 	}
 }
 
-// do applies an operation, and compares what it tells with what the ledger knows.
+// do applies an operation, and compares its answer with the ledger.
 func (w *world) do(op decision.Op) decision.Answer {
 	w.t.Helper()
 	l, a := &w.limits[w.which], decision.Answer{}
@@ -476,7 +476,7 @@ func random(seed uint64) []byte {
 
 var entities = flag.Int("entities", 3000, "how many entities TestLimit drives")
 
-// What FuzzLimit checks, with fixed seeds.
+// The checks of FuzzLimit with fixed seeds.
 func TestLimit(t *testing.T) {
 	for seed := range uint64(*entities) {
 		play(t, random(seed))

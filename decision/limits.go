@@ -1,38 +1,38 @@
 package decision
 
-// Limits is what an entity may do. Times are milliseconds. Set the first group of fields, then call Ready.
+// Limits are the limits of an entity. Times are milliseconds. Set the first group of fields, then call Ready.
 type Limits struct {
 	Windows   []Window // at least one; all hold at once
 	Tokens    int64    // the most operations in flight at once
-	Guess     int64    // how long an operation takes, until that was measured
+	Guess     int64    // the duration of an operation until one was measured
 	Lease     int64    // how long a lease lasts unless it is renewed
 	MaxLease  int64    // and at most
-	FirstCome int64    // 1 if what comes first runs first in a shared limit, whatever its entity; else 0
-	Start     int64    // when an entity that nobody knows began to gather capacity, empty; since 1970
+	FirstCome int64    // 1 if a shared limit is FIFO over all entities; else 0
+	Start     int64    // when an unknown entity began to gather capacity, empty; since 1970
 
-	Fill  int64 // the time after which every window is full that owes nothing; set by Ready
-	Mixed int64 // 1 if the windows count several units, or another one than calls; set by Ready
+	Fill  int64 // the time after which every window without debt is full; set by Ready
+	Mixed int64 // 1 if the windows count several units, or a unit other than calls; set by Ready
 
 	// Of a limit that entities share, set by Ready.
 	Grain    int64 // the length of a grain of the calendar: a second, or the first interval if that is longer
-	PerGrain int64 // what it brings, in parts
-	Parts    Cost  // how many of these one of a unit is; 0 if a grain does not bring that unit
+	PerGrain int64 // the gain of a grain, in parts
+	Parts    Cost  // how many parts one of a unit is; 0 if a grain does not bring that unit
 	Scale    int64 // the parts that count as one in the calendar
 }
 
 // Window brings Rate at the beginning of each Interval of Unix time, and gathers at most Size.
 type Window struct {
 	Size, Rate, Interval int64
-	Unit                 int64 // what it counts: calls if it is 0, else a named unit, below Units
+	Unit                 int64 // the unit that it counts: 0 for calls, else a named unit, below Units
 }
 
-// Units is how many units there are: calls and three more.
+// Units is the number of units: calls and three more.
 const Units = 4
 
-// Cost is what an operation takes of each unit. A window of which it takes nothing does not bind it.
+// Cost is how much an operation takes of each unit. A window does not bind an operation that takes nothing of its unit.
 type Cost [Units]int64
 
-// The largest numbers that a calculation takes: Lua has no integers above 2^53.
+// The largest numbers of a calculation: Lua has no integers above 2^53.
 const (
 	MostUnits = 1 << 40   // of a Size, a Rate and a cost
 	MostTime  = MostUnits // of an Interval and other spans of time, in ms: 34 years
@@ -102,7 +102,7 @@ func (l *Limits) share() {
 	l.Scale = l.PerGrain/(1<<20) + 1
 }
 
-// brings is how much of a unit a grain brings; 0 if no window counts the unit.
+// brings returns how much of a unit a grain brings; 0 if no window counts the unit.
 func (l *Limits) brings(unit int64) int64 {
 	brings := int64(0)
 	for i := range l.Windows {
@@ -117,7 +117,7 @@ func (l *Limits) brings(unit int64) int64 {
 	return brings
 }
 
-// each is how many parts one of a unit is.
+// each returns how many parts one of a unit is.
 func (l *Limits) each(brings, least int64) int64 {
 	if brings == 0 {
 		return 0
@@ -125,7 +125,8 @@ func (l *Limits) each(brings, least int64) int64 {
 	return max((l.PerGrain+brings-1)/brings, least)
 }
 
-// part is the largest part that an operation takes of what a grain brings of a unit: it is fair by what it takes most of.
+// part returns the cost of an operation in parts: the largest of its units. So fairness goes by the unit that it uses
+// most.
 func (l *Limits) part(cost *Cost) int64 {
 	if l.Parts[0] == 1 {
 		return cost[0]
@@ -138,10 +139,10 @@ func (l *Limits) part(cost *Cost) int64 {
 
 func parts(n, each int64) int64 { return min(n, MostUnits/max(1, each)) * each }
 
-// grain is the number of the grain of t. Times before 1970 are in the first.
+// grain returns the number of the grain of t. Times before 1970 are in the first.
 func (l *Limits) grain(t int64) int64 { return max(0, t) / l.Grain }
 
-// Most is the largest cost in a unit that all windows can ever hold.
+// Most returns the largest cost in a unit that all windows can ever hold.
 func (l *Limits) Most(unit int64) int64 {
 	most := int64(MostUnits)
 	for _, w := range l.Windows {
@@ -152,12 +153,12 @@ func (l *Limits) Most(unit int64) int64 {
 	return most
 }
 
-// Unknown are the Windows of one who decides about an entity without its limits, and of the Limits of its State then: they
-// limit nothing.
+// Unknown is the Window for a decision about an entity whose limits the caller does not know, and the Window of the
+// Limits of its State then. It limits nothing.
 var Unknown = Window{Size: MostUnits, Rate: MostUnits, Interval: 1}
 
-// Limits are those that the last decision was given, without what is pinned. They are ready, but they are not told all: Lease,
-// MaxLease, FirstCome and Start have no meaning. known is false if nothing was decided, or nobody has given any limits.
+// Limits returns the limits of the last decision, without a pin. They are ready, but not complete: Lease, MaxLease,
+// FirstCome and Start have no meaning. known is false if nothing was decided, or only without limits.
 func (s *State) Limits() (l Limits, known bool) {
 	l = Limits{Tokens: s.Tokens, Guess: s.Guess, Lease: 1, MaxLease: 1}
 	var pin Pinned
@@ -184,7 +185,8 @@ func (s *State) Limits() (l Limits, known bool) {
 	return l, true
 }
 
-// InForce are the limits together with what is pinned at a time: its window is the last. Apply does not take them.
+// InForce returns the limits together with the pin at a time: the pinned window is the last. Do not pass the result to
+// Apply.
 func (l *Limits) InForce(s *State, now int64) *Limits {
 	if len(s.Pins) > 0 {
 		l = l.copies(nil)

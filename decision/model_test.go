@@ -63,7 +63,7 @@ func (b *ledger) change(l decision.Limits, at int64) {
 	b.eras = append(b.eras, era{at, len(b.runs), l})
 }
 
-// limits are those that windows are counted by.
+// limits are the limits by which windows are counted.
 func (b *ledger) limits() *decision.Limits { return &b.eras[len(b.eras)-1].limits }
 
 // tick takes note of the time of an operation. The time of an entity does not run backwards.
@@ -112,8 +112,8 @@ func (b *ledger) alive(id, now int64) bool {
 	return ok && h.lease.End > max(now, b.now)
 }
 
-// ended takes note of a lease that came back with the real cost. An operation that cost more than its estimate is counted
-// by the estimate: what it owes is checked by what runs afterwards.
+// ended takes note of a lease that came back with the real cost. An operation that cost more than its estimate is
+// counted by the estimate: the operations that run afterwards check its debt.
 func (b *ledger) ended(id int64, cost decision.Cost) {
 	r := &b.runs[b.holds[id].run]
 	for unit := range cost {
@@ -200,7 +200,8 @@ func (b *ledger) check(w int) error {
 	return nil
 }
 
-// known reports whether a window was among the limits at a run or in the days before. What ran earlier is not counted for it.
+// known reports whether a window was among the limits at a run or in the days before. It does not count earlier
+// operations.
 func (b *ledger) known(w, run int) bool {
 	by := b.now
 	if run < len(b.runs) {
@@ -253,7 +254,8 @@ func (b *ledger) gain(w int, from, to int64) (gain int64) {
 	return gain
 }
 
-// windows are the limits that a window may be counted by in an era: its own, or if it is left out those of the eras around.
+// windows are the limits that a window may be counted by in an era: its own, or if it is left out the ones of the eras
+// around.
 func (b *ledger) windows(w, at int) (all []decision.Window) {
 	if len(b.eras[at].limits.Windows) > w {
 		return b.eras[at].limits.Windows[w : w+1]

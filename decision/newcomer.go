@@ -1,8 +1,8 @@
 package decision
 
-// Newcomer tells what Admit would answer a newcomer of one call and one of each other unit now, if out leases are out. If the cause is BoundClosed,
-// then is the cause of the rest of the delay, after the entity has opened. Nothing is changed but s, which is advanced.
-// Their Leases in shared only need to count.
+// Newcomer returns the answer of Admit to a newcomer of one call and one of each other unit now, if out leases are out.
+// If the cause is BoundClosed, then is the cause of the rest of the delay, after the entity has opened. Newcomer
+// advances s and changes nothing else. The Leases in shared only need to count.
 func (l *Limits) Newcomer(s *State, out int64, shared []Shared, now int64) (a Answer, then Bound) {
 	leases := counted(out)
 	a = l.newcomer(s, leases, shared, now)
@@ -26,11 +26,11 @@ func (l *Limits) newcomer(s *State, leases Leases, shared []Shared, now int64) (
 	return a
 }
 
-// Counted are leases of which only the number matters.
+// Counted returns Leases that only count.
 func Counted(out int64) Leases { return counted(out) }
 
-// Booked is about how much is promised of the first window's unit, and has not run yet. l are the limits in force, s is as
-// Newcomer leaves it.
+// Booked returns about how much of the first window's unit is promised to operations that have not run yet. l are the
+// limits in force, s is as Newcomer leaves it.
 func (l *Limits) Booked(s *State) int64 {
 	booked := int64(MostUnits)
 	if len(s.Calendars) > 0 {
@@ -50,7 +50,7 @@ func (l *Limits) Booked(s *State) int64 {
 	return max(0, booked)
 }
 
-// counted is leases of which only the number matters.
+// counted is Leases that only count.
 type counted int64
 
 func (c counted) Out(int64) int64          { return int64(c) }

@@ -1,8 +1,9 @@
 package decision
 
-// PinnedLimit is a limit that holds besides those that are given to Apply. With Raise it lifts these, where they are lower.
+// PinnedLimit is a limit that applies in addition to the Limits of Apply. With Raise it raises them where they are
+// lower.
 type PinnedLimit struct {
-	Window Window // counted from the Pin on; of Size 0 there is none. Raise lifts the window that has the same Interval and Unit
+	Window Window // counted from the Pin on; Size 0 means no window. Raise raises the window with the same Interval and Unit
 	Tokens int64  // 0 if none are pinned
 	Raise  int64  // 1 or 0
 }
@@ -12,11 +13,11 @@ type Pinned struct {
 	Limit  PinnedLimit // as it was given to Pin
 	End    int64       // Never if only Unpin ends it
 	Line   int64       // the place of the Line of Limit.Window in Lines, plus 1; 0 if it has none yet
-	Window Window      // the one that Raise has lifted, as it was given; zero if there is none
-	Tokens int64       // those that were given
+	Window Window      // the original of the window that Raise has raised; zero if there is none
+	Tokens int64       // the original Limits.Tokens
 }
 
-// repin does a Pin or an Unpin, before the windows are counted.
+// repin does a Pin or an Unpin. Call it before the windows are counted.
 func (s *State) repin(op *Op, now int64, a *Answer) {
 	t := max(now, s.Now)
 	a.Found = len(s.Pins) > 0 && s.Pins[0].End > t
@@ -38,7 +39,7 @@ func (s *State) unpin() {
 	s.Pins = s.Pins[:0]
 }
 
-// pinned tells whether something may be pinned.
+// pinned reports whether the entity or a shared limit may have a pin.
 func (s *State) pinned(shared []Shared) bool {
 	any := len(s.Pins) > 0
 	for i := range shared {
@@ -48,7 +49,7 @@ func (s *State) pinned(shared []Shared) bool {
 	return any
 }
 
-// hold makes l and the limits in shared those that are in force. The time is that of arrive.
+// hold turns l and the limits in shared into the limits in force, at the time that arrive returns.
 func (l *Limits) hold(s *State, shared []Shared, now int64) {
 	t := now
 	if s.Tokens != 0 {
@@ -68,7 +69,7 @@ func (l *Limits) hold(s *State, shared []Shared, now int64) {
 	}
 }
 
-// pin makes l the limits that are in force at a time: the pinned window is the last one.
+// pin turns l into the limits in force at a time: the pinned window is the last one.
 func (l *Limits) pin(s *State, now int64) {
 	if len(s.Pins) > 0 && s.Pins[0].End > now {
 		p := &s.Pins[0]
@@ -92,7 +93,7 @@ func (l *Limits) pin(s *State, now int64) {
 	}
 }
 
-// own is the number of windows that are not pinned.
+// own returns the number of windows without the pinned one.
 func (l *Limits) own(s *State) int64 {
 	n := int64(len(l.Windows))
 	if len(s.Pins) > 0 && s.Pins[0].Limit.Window.Size > 0 {
@@ -101,7 +102,7 @@ func (l *Limits) own(s *State) int64 {
 	return n
 }
 
-// takeLine removes a Line, whose place is given plus 1. 0 is none.
+// takeLine removes the Line at place-1. Place 0 means none.
 func (s *State) takeLine(place int64) {
 	if place > 0 {
 		for place < int64(len(s.Lines)) {

@@ -6,13 +6,13 @@ const Grains = 1024
 // mostBooked is the most that a grain of a calendar holds.
 const mostBooked = 1<<24 - 1
 
-// Ring holds the units that are booked in each grain of a calendar. A grain has the place of its number modulo Grains.
-// It decides nothing. The zero Ring is empty.
+// Ring holds the booked units of each grain of a calendar. The place of a grain is its number modulo Grains. Ring
+// decides nothing. The zero Ring is empty.
 type Ring struct {
 	places []byte // three for each grain, the lowest first; none if nothing was booked
 }
 
-// At is the number at a place.
+// At returns the number at a place.
 func (r *Ring) At(place int64) int64 {
 	if len(r.places) == 0 {
 		return 0
@@ -36,10 +36,11 @@ func (r *Ring) Put(place, units int64) {
 // Clear sets all to 0.
 func (r *Ring) Clear() { r.places = r.places[:0] }
 
-// Bytes are the numbers of all places, three bytes each, the lowest first; none if nothing was booked. They are the Ring's.
+// Bytes returns the numbers of all places, three bytes each, the lowest first; none if nothing was booked. Do not
+// change the bytes: they belong to the Ring.
 func (r *Ring) Bytes() []byte { return r.places }
 
-// SetBytes makes the Ring what Bytes has told. It reports whether b is that; if not, nothing is changed.
+// SetBytes sets the Ring from the result of Bytes. It returns false, and changes nothing, if b is no such result.
 func (r *Ring) SetBytes(b []byte) bool {
 	if len(b) != 0 && len(b) != 3*Grains {
 		return false

@@ -6,7 +6,7 @@ const (
 )
 
 // giveBack releases the lease of a Settle or a Cancel. It sets Found if the entity had it, and reports whether there is
-// anything to do: what does nothing must change nothing, not even the time of the entity.
+// anything to do. An op with no effect must not change the entity, not even its time.
 func (s *State) giveBack(leases Leases, shared []Shared, op *Op, now int64, a *Answer) (any bool) {
 	a.Found = leases.Release(&op.Lease, max(now, s.Now))
 	any = a.Found
@@ -18,13 +18,13 @@ func (s *State) giveBack(leases Leases, shared []Shared, op *Op, now int64, a *A
 	return any || s.booked(shared, op)
 }
 
-// booked tells whether op is the Cancel of a ticket that may be on the books.
+// booked reports whether op is the Cancel of a ticket that may be on the books.
 func (s *State) booked(shared []Shared, op *Op) bool {
 	t := &op.Ticket
 	return op.Kind == Cancel && t.Slot > 0 && t.Number <= s.Next && (t.Number > 0 || len(shared) > 0)
 }
 
-// end charges what the lease has really cost where it was released, and takes the ticket of a Cancel off the books.
+// end charges the real cost of the lease where it was released, and takes the ticket of a Cancel off the books.
 func (l *Limits) end(s *State, shared []Shared, op *Op, now int64, a *Answer) {
 	booked := s.booked(shared, op)
 	if op.Kind == Cancel {
@@ -75,8 +75,9 @@ func (l *Limits) learn(s *State, op *Op, now int64) {
 	}
 }
 
-// charge takes the cost in place of the estimate of a lease. What it cost more is owed. What it cost less comes back as far
-// as the window would still have it, had the operation cost that from the beginning.
+// charge replaces the estimate of a lease by its cost. The entity owes a cost above the estimate. The part of the
+// estimate above the cost comes back as far as the window would still have it, had the operation cost that from the
+// beginning.
 func (l *Limits) charge(s *State, op *Op) {
 	for i := range l.Windows {
 		w, line := &l.Windows[i], &s.Lines[i]
@@ -106,7 +107,8 @@ func (l *Limits) drop(s *State) {
 	}
 }
 
-// pause closes the entity until a time, and never opens it earlier than before. What was promised comes later by as much.
+// pause closes the entity until a time, and never opens it earlier than before. The promised slots move later by the
+// same time.
 func (l *Limits) pause(s *State, now, until int64) {
 	from := max(s.Closed, now)
 	s.Closed = max(s.Closed, until)
@@ -115,7 +117,7 @@ func (l *Limits) pause(s *State, now, until int64) {
 	}
 }
 
-// resume opens the entity. What was promised behind the closing comes earlier by as much.
+// resume opens the entity. The promised slots move earlier by the time that it would still be closed.
 func (l *Limits) resume(s *State, now int64) {
 	if s.Closed > now {
 		s.Slot = max(now, s.Slot-(s.Closed-now))
@@ -123,7 +125,8 @@ func (l *Limits) resume(s *State, now int64) {
 	s.Closed, s.AgainUS = 0, min(s.AgainUS, now*1000)
 }
 
-// reset forgets who runs and who waits, and a time that was ahead of the clock. Such a time brings no capacity.
+// reset forgets the operations that run or wait, and a time that was ahead of the clock. Such a time brings no
+// capacity.
 func (l *Limits) reset(s *State, before, now int64) {
 	ahead := before > now
 	s.Now, s.Slot, s.Plain, s.Closed, s.AgainUS, s.Head = now, now, 0, 0, 0, s.Next*16

@@ -1,13 +1,13 @@
 package decision
 
-// Shared is a limit that entities share, as one decision of an entity within it finds it. Its State counts what all of
-// them have run, its Leases are those of all.
+// Shared is a limit that entities share, as one decision of an entity within it finds it. Its State counts the
+// operations of all of them, and its Leases are the leases of all.
 //
-// Its Calendar tells how many units are booked in each grain of time, and whatever is booked is only an expectation:
-// what runs is counted in State, as for an entity. Room in the calendar goes to whoever asks first. If there is none, an
-// entity books at its fair share, which is what a grain brings times its weight, by the weight of all that wait: there it
-// displaces those that booked early. Who is back and below its share runs before them, and they book again.
-// Limits are ready. State and Leases are those of the shared limit, and are changed.
+// Its Calendar has the booked units of each grain of time. A booking is only an expectation: State counts the
+// operations that run, as for an entity. Room in the calendar goes to the entity that asks first. If there is none, an
+// entity books at its fair share: the gain of a grain times its weight, by the weight of all entities that wait. There
+// it displaces the tickets that were booked early. An operation that is back, of an entity below its share, runs before
+// them, and they book again. Limits are ready. A decision changes State and Leases, which belong to the shared limit.
 type Shared struct {
 	Key    int64 // tells the limit from others of the bucket
 	Weight int64 // of the entity
@@ -15,18 +15,18 @@ type Shared struct {
 	State  *State
 	Leases Leases
 
-	// What the operation finds.
+	// The view of the operation.
 	flow  int64 // the place of the entity's Flow in the limit
 	part  int64 // of the cost: see Limits.part
 	units int64 // the same in the calendar
-	rate  int64 // what a grain brings there
-	held  bool  // the lease was one of its own
+	rate  int64 // the gain of a grain there
+	held  bool  // the lease was out in this limit, too
 	fits  bool  // the limit lets it run now
 	bound Bound // why not
 	token bool  // only a token is short
 	below bool  // the entity is below its fair share
-	spare bool  // it takes what those leave who have booked
-	fair  int64 // where its fair share has a place for it, in ticks
+	spare bool  // it takes capacity that booked operations leave
+	fair  int64 // the place of its fair share, in ticks
 }
 
 const (
@@ -35,7 +35,7 @@ const (
 	minute     = 60_000
 )
 
-// Calendar is what the State of a shared limit has besides. Grains are numbered from 1970.
+// Calendar is the additional part of the State of a shared limit. Grains are numbered from 1970.
 type Calendar struct {
 	Grain  int64 // the length of a grain, in ms
 	Head   int64 // the grain of State.Now
@@ -44,36 +44,36 @@ type Calendar struct {
 	Far    int64 // the number of tickets that found no room in the calendar
 	Minute int64 // the minute of Weight
 	Weight int64 // of the entities that wait, counted in this minute
-	Before int64 // of those counted in the minute before, and not since
-	Peak   int64 // of all that wait, as Head began
+	Before int64 // of the entities counted in the minute before, and not since
+	Peak   int64 // of all entities that wait, at the beginning of Head
 	Ring   Ring  // the units booked in Head and the grains after it
 }
 
 // holds reports whether the calendar has a grain.
 func (c *Calendar) holds(n int64) bool { return n >= c.Head && n < c.Head+Grains }
 
-// Flow is what the State of an entity has for each shared limit, where Units are parts. Those with the keys ofUrgent and below
-// count its urgent tickets, one for each unit.
+// Flow is the part of an entity's State for one shared limit. Its Units are parts. The Flows with the keys ofUrgent and
+// below count the entity's urgent tickets, one Flow for each unit.
 //
-// Tickets are counted by their slots, those until Before and those after it. So one that is lost counts until its half is over.
-// Before is where Units end.
+// A Flow counts tickets by their slots: Units until Before, Later after it. So a lost ticket counts until its half is
+// over.
 type Flow struct {
 	Key        int64 // of the limit
-	Units      int64 // of the tickets that are out, with slots until Before
-	Later      int64 // of those after it
+	Units      int64 // of the tickets with slots until Before
+	Later      int64 // of the tickets with later slots
 	Before     int64
-	Until      int64 // the last slot that was told
-	End        int64 // the last slot in the entity's own line of those within this limit first of all
-	Left       int64 // what its first window has left at End
+	Until      int64 // the last slot that a ticket got
+	End        int64 // the last slot in the entity's own line of operations whose first limit is this one
+	Left       int64 // the capacity that is left in its first window at End
 	Urgent     int64 // the part of Units and Later that is urgent
 	Fair       int64 // until when the entity has had its fair share, in ticks
 	FairUrgent int64 // the same, of urgent operations alone
-	Again      int64 // where the next ticket goes that is displaced, in ticks
+	Again      int64 // the place of the next displaced ticket, in ticks
 	Minute     int64 // when Weight was counted
-	Weight     int64 // the weight that is counted in the Calendar
+	Weight     int64 // its weight in the Calendar
 }
 
-// ofUrgent is the key of the Flow of urgent calls. Less a unit it is that of this unit.
+// ofUrgent is the key of the Flow of urgent calls. ofUrgent-unit is the key of the Flow of a unit.
 const ofUrgent = 0
 
 // expire forgets the tickets that should have been back at a time.
@@ -94,7 +94,7 @@ func (f *Flow) put(slot, units int64) {
 	f.Until = max(f.Until, slot)
 }
 
-// take counts a ticket no more.
+// take removes a ticket from the count.
 func (f *Flow) take(slot, units int64) {
 	if slot <= f.Before {
 		f.Units = max(0, f.Units-units)
@@ -114,7 +114,7 @@ func (s *State) putUrgent(t *Ticket) {
 	}
 }
 
-// takeUrgent counts an urgent ticket no more.
+// takeUrgent removes an urgent ticket from the count.
 func (s *State) takeUrgent(t *Ticket) {
 	for i := range s.Flows {
 		f := &s.Flows[i]
@@ -134,7 +134,8 @@ func (s *State) expireUrgent(at int64) {
 	}
 }
 
-// urgent is how much of a unit the urgent tickets have booked that are out, but for those that should have been back at a time.
+// urgent returns how much of a unit the urgent tickets have booked, without the tickets that should have been back at a
+// time.
 func (s *State) urgent(unit, at int64) int64 {
 	for i := range s.Flows {
 		f := &s.Flows[i]
@@ -151,8 +152,8 @@ func (s *State) urgent(unit, at int64) int64 {
 	return 0
 }
 
-// inLine is the first slot from t on in the line of the entity's first window that belongs to a flow. There is one for each
-// limit that operations are within first of all, so that those of a slow endpoint do not keep up those of a fast one.
+// inLine returns the first slot from t on in a flow's line in the entity's first window. Operations have a line for
+// each shared limit that is their first, so that operations of a slow endpoint do not delay operations of a fast one.
 func (w *Window) inLine(s *State, f *Flow, cost, t, now int64) int64 {
 	if cost == 0 {
 		return t
@@ -161,12 +162,12 @@ func (w *Window) inLine(s *State, f *Flow, cost, t, now int64) int64 {
 	return w.room(s, w.ahead(s, f, t, now), cost, t)
 }
 
-// ahead is what that line has left at t.
+// ahead returns the capacity that the line has left at t.
 func (w *Window) ahead(s *State, f *Flow, t, now int64) int64 {
 	return min(w.gain(s, f.Left, f.End, t), w.gain(s, s.Lines[0].Left, now, t))
 }
 
-// flow is the place of the entity's Flow in a limit. It is made if there is none.
+// flow returns the place of the entity's Flow in a limit. It adds a Flow if there is none.
 func (s *State) flow(key int64) int64 {
 	for i := range s.Flows {
 		if s.Flows[i].Key == key {
@@ -203,7 +204,7 @@ func (x *Shared) advance(now int64) {
 	c.Front = max(c.Front, head+1)
 	if m := max(0, now) / minute; m != c.Minute {
 		c.Before = 0
-		if c.Minute+1 == m { // who does not come for two minutes does not count
+		if c.Minute+1 == m { // an entity that does not ask for two minutes does not count
 			c.Before = c.Weight
 		}
 		c.Weight, c.Minute = 0, m
@@ -225,10 +226,10 @@ func (x *Shared) weigh(f *Flow) {
 	}
 }
 
-// booked is some parts in units of the calendar.
+// booked converts parts to units of the calendar.
 func (l *Limits) booked(part int64) int64 { return min((part+l.Scale-1)/l.Scale, mostBooked) }
 
-// units is what some units of the calendar are at most, in a unit of the windows; 0 if a grain does not bring that.
+// units converts units of the calendar to a unit of the windows, at most; 0 if a grain does not bring that unit.
 func (l *Limits) units(booked, unit int64) int64 {
 	if l.Parts[unit] == 0 {
 		return 0
@@ -236,7 +237,7 @@ func (l *Limits) units(booked, unit int64) int64 {
 	return booked * l.Scale / l.Parts[unit]
 }
 
-// share is how long the fair share of the entity takes for some parts, in ticks.
+// share returns how long the fair share of the entity takes for some parts, in ticks.
 func (x *Shared) share(part int64) int64 {
 	c := &x.State.Calendars[0]
 	all := max(c.Peak, c.Weight+c.Before, x.Weight)
@@ -247,7 +248,7 @@ func (x *Shared) share(part int64) int64 {
 func (x *Shared) enter(f *Flow, op *Op, back bool, now int64) {
 	c, l := &x.State.Calendars[0], x.Limits
 	x.part = l.part(&op.Cost)
-	x.units = l.booked(x.part) // as many of them as tokens come back, when these are what is short
+	x.units = l.booked(x.part) // tokens are counted as operations of this size if they are short
 	x.rate = max(1, min(l.PerGrain/l.Scale, min(l.Grain*1000/l.pace(x.State), mostBooked)*x.units))
 	f.expire(now - l.grace())
 	if back {
@@ -266,12 +267,12 @@ func (x *Shared) enter(f *Flow, op *Op, back bool, now int64) {
 	x.weigh(f)
 }
 
-// look tells whether the operation may run now, as far as this limit goes.
+// look decides whether this limit lets the operation run now.
 func (x *Shared) look(f *Flow, op *Op, back bool, now int64) {
 	c, s, l := &x.State.Calendars[0], x.State, x.Limits
 	end, due := (c.Head+1)*c.Grain-1, min(c.Ring.At(c.Head%Grains)+c.Late, mostBooked)
 	x.fits, x.bound, x.spare, x.fair = true, BoundNone, true, 0
-	room := true // all that are due in this grain fit
+	room := true // all operations due in this grain fit
 	for i := range l.Windows {
 		w, line := &l.Windows[i], &s.Lines[i]
 		cost := op.Cost[w.Unit]
@@ -290,7 +291,7 @@ func (x *Shared) look(f *Flow, op *Op, back bool, now int64) {
 		x.below = f.FairUrgent < (c.Head+1)*tick
 	}
 	x.below = x.below || l.FirstCome == 1
-	if x.rate < l.PerGrain/l.Scale { // tokens are what is short
+	if x.rate < l.PerGrain/l.Scale { // tokens are short
 		rest := x.rate * ((end - now) * 1024 / c.Grain) / 1024
 		room = room && min(free, mostBooked)*x.units+rest >= due+x.units
 	}
@@ -322,7 +323,7 @@ func (x *Shared) run(f *Flow, op *Op) {
 		s.Plain++
 	}
 	step := x.share(x.part)
-	step += step / 8 // the rest is for whoever fits
+	step += step / 8 // any operation that fits gets the rest
 	from := (c.Head - 1) * tick
 	if x.below {
 		f.Fair = min(max(f.Fair, from)+step, Never)
@@ -332,7 +333,7 @@ func (x *Shared) run(f *Flow, op *Op) {
 	}
 }
 
-// in is where in a grain the next unit has its turn.
+// in returns the time in a grain at which the next unit has its turn.
 func (x *Shared) in(n int64) int64 {
 	c, w := &x.State.Calendars[0], &x.Limits.Windows[0]
 	at := n * c.Grain
@@ -342,7 +343,7 @@ func (x *Shared) in(n int64) int64 {
 	return at
 }
 
-// place is the first slot from t on.
+// place returns the first slot from t on.
 func (x *Shared) place(f *Flow, op *Op, back bool, t, now int64) int64 {
 	c, s, l := &x.State.Calendars[0], x.State, x.Limits
 	if x.token {

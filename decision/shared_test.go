@@ -26,7 +26,7 @@ func newLimited(c *choices, id, now int64) *limited {
 	return x
 }
 
-// crowd is several entities with limits that they share, and those who use them, honestly or not.
+// crowd is several entities with limits that they share, and their users, honest or not.
 type crowd struct {
 	c        *choices
 	t        *testing.T
@@ -197,7 +197,7 @@ func (w *crowd) step() {
 	}
 }
 
-// admit asks for a message, and keeps what it is given.
+// admit asks for a message, and keeps the answer's lease or ticket.
 func (w *crowd) admit(m message) {
 	op := decision.Op{Kind: decision.Admit, Cost: m.cost, Ticket: m.ticket, Urgent: m.urgent}
 	if w.c.n(16) == 0 {
@@ -261,7 +261,7 @@ func FuzzShared(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) { crowded(t, b[:min(len(b), 1500)]) })
 }
 
-// What FuzzShared checks, with fixed seeds.
+// The checks of FuzzShared with fixed seeds.
 func TestShared(t *testing.T) {
 	for seed := range uint64(*entities) {
 		crowded(t, random(seed))

@@ -29,7 +29,7 @@ func (e *entity) lefts(want ...int64) {
 	}
 }
 
-// Each window takes the cost in its unit, and binds only those that take some of it.
+// Each window takes the cost in its unit, and binds only operations that take some of it.
 func TestUnits(t *testing.T) {
 	const minute = 60_000
 	for name, c := range map[string]struct {
@@ -66,7 +66,8 @@ func TestUnits(t *testing.T) {
 	}
 }
 
-// An estimate is settled in each unit for itself: what was too much comes back, what was too little is owed in this unit alone.
+// An estimate is settled in each unit for itself: the excess of an estimate comes back, and a shortfall is owed in this
+// unit alone.
 func TestUnitsSettled(t *testing.T) {
 	e := newEntity(t, ofModel(10, 1000, 100)...)
 	a := e.asks(0, decision.Cost{1, 600, 50}, newcomer)
@@ -97,8 +98,8 @@ func TestUnitsGetDelay(t *testing.T) {
 	e.lefts(5)
 }
 
-// What comes back of estimates is learnt for each window: slots of tokens that are estimated twice as high stand closer, those of
-// calls do not.
+// Each window learns how much of its estimates comes back: slots of tokens that are estimated twice as high stand
+// closer, slots of calls do not.
 func TestUnitsLearnt(t *testing.T) {
 	e := newEntity(t, ofModel(10, 1000, 100)...)
 	for minute := range int64(100) {
@@ -111,7 +112,7 @@ func TestUnitsLearnt(t *testing.T) {
 	}
 }
 
-// A window whose unit changes begins with what was left, at least 0, and leases give it nothing back.
+// A window whose unit changes begins with its remaining capacity, at least 0, and leases give it nothing back.
 func TestUnitsChange(t *testing.T) {
 	e := newEntity(t, perSecond(10, 10), decision.Window{Size: 10, Rate: 10, Interval: 60_000, Unit: 1})
 	a := e.asks(0, decision.Cost{1, 10, 0}, newcomer)

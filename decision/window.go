@@ -1,6 +1,6 @@
 package decision
 
-// interval is the number of the interval that t is in, rounded down.
+// interval returns the number of the interval that t is in, rounded down.
 func (w *Window) interval(t int64) int64 {
 	if t < 0 {
 		return -1 - (-1-t)/w.Interval
@@ -8,10 +8,11 @@ func (w *Window) interval(t int64) int64 {
 	return t / w.Interval
 }
 
-// next is when the interval after the one of t begins.
+// next returns the beginning of the interval after the interval of t.
 func (w *Window) next(t int64) int64 { return (w.interval(t) + 1) * w.Interval }
 
-// since is the time from which a window gains. One that gathers capacity gains nothing while the entity is closed.
+// since returns the time from which a window gains. A window that gathers capacity gains nothing while the entity is
+// closed.
 func (w *Window) since(s *State, from int64) int64 {
 	if w.Size > w.Rate {
 		return max(from, s.Closed-1)
@@ -19,7 +20,7 @@ func (w *Window) since(s *State, from int64) int64 {
 	return from
 }
 
-// gain is the capacity at the time to of a window that had left at from. No product exceeds Size - left + Rate.
+// gain returns the capacity at the time to of a window that had left at from. No product exceeds Size - left + Rate.
 func (w *Window) gain(s *State, left, from, to int64) int64 {
 	if to <= from {
 		return left
@@ -34,7 +35,7 @@ func (w *Window) gain(s *State, left, from, to int64) int64 {
 	return left + n*w.Rate
 }
 
-// room is when a window that has left at a time has room for cost.
+// room returns the time at which a window that has left at the time at has room for cost.
 func (w *Window) room(s *State, left, cost, at int64) int64 {
 	if left >= cost || cost == 0 {
 		return at
@@ -42,7 +43,7 @@ func (w *Window) room(s *State, left, cost, at int64) int64 {
 	return (w.interval(w.since(s, at)) + min((cost-left-1)/w.Rate+1, LastTime/w.Interval)) * w.Interval
 }
 
-// advance counts the windows up to now, the time of the entity, which does not run backwards. It returns that time.
+// advance counts the windows up to the time of the entity and returns that time, which is now but never runs backwards.
 func (l *Limits) advance(s *State, leases Leases, now int64) int64 {
 	if s.Tokens != 0 {
 		now = max(now, s.Now)
@@ -73,17 +74,17 @@ func (l *Limits) advance(s *State, leases Leases, now int64) int64 {
 			idle = false
 		}
 	}
-	if idle { // whoever was denied does not come back
+	if idle { // denied tickets do not come back
 		s.AgainUS = now * 1000
 	}
 	s.Now = now
 	return now
 }
 
-// remembered is how long the Line of a window that is left out is kept after the last decision: 31 days.
+// remembered is how long a State keeps the Line of a window that is left out, after the last decision: 31 days.
 const remembered = 31 * 86_400_000
 
-// changed tells whether the windows are not those of the last decision.
+// changed reports whether the windows differ from the windows of the last decision.
 func (l *Limits) changed(s *State) bool {
 	changed := len(s.Lines) < len(l.Windows)
 	if len(s.Pins) > 0 {
@@ -101,15 +102,16 @@ func (l *Limits) changed(s *State) bool {
 	return changed
 }
 
-// forget makes s the State of an entity that nobody knows. It keeps the memory of Lines.
+// forget makes s the State of an unknown entity. It keeps the memory of Lines.
 func (s *State) forget() {
 	*s = State{Lines: s.Lines[:0], Flows: s.Flows[:0], Calendars: s.Calendars[:0]}
 }
 
-// adopt goes on with limits that have changed. When they did nobody knows, so until now a window brings the lower one of its
-// rates, or nothing if its interval has changed; and what was promised means nothing any more. A window is known by its place.
-// If its unit changes it begins with what was left, but with no debt. One that is left out keeps its Line, where Window.Size is
-// zero, Promised what was left at the time Taken, and Left takes what runs; one that is added knows nothing of what ran before.
+// adopt continues with limits that have changed. The time of the change is unknown. So until now a window brings the
+// lower one of its rates, or nothing if its interval has changed. All promises lapse. adopt knows a window by its
+// place. If its unit changes, the window begins with its remaining capacity, but with no debt. A window that is left
+// out keeps its Line: Window.Size is zero, Promised is the capacity that was left at the time Taken, and operations
+// that run still reduce Left. A window that is added has not counted earlier operations.
 func (l *Limits) adopt(s *State, now int64) {
 	known, from, own := s.Tokens != 0, now, l.own(s)
 	if !known {
@@ -149,10 +151,10 @@ func (l *Limits) adopt(s *State, now int64) {
 			s.Lines = append(s.Lines, Line{Window: *w, Left: w.gain(s, 0, from, now)})
 		}
 		line := &s.Lines[i]
-		if line.Window.Unit != w.Unit { // else whoever changes it to and fro has all of it each time
+		if line.Window.Unit != w.Unit { // else changing it to and fro would refill it each time
 			*line = Line{Left: max(0, line.Left), StaleFrom: s.LastID}
 			line.keep(s)
-		} else if line.Window.Size == 0 { // what ran meanwhile may have run last
+		} else if line.Window.Size == 0 { // the operations of the meantime may have run just now
 			line.Left += w.gain(s, min(line.Promised, w.Size), line.Taken, now) - line.Promised
 			line.keep(s)
 		}
@@ -163,7 +165,8 @@ func (l *Limits) adopt(s *State, now int64) {
 	s.Now, s.Slot = now, from-l.Windows[0].Interval
 }
 
-// measure learns, at the end of an interval, what those left who had booked it. Newcomers may take as much in the next one.
+// measure learns, at the end of an interval, how much capacity the booked operations left. Newcomers may take as much
+// in the next one.
 func (line *Line) measure(w *Window, s *State, now int64) {
 	spare := int64(0)
 	if w.interval(s.Slot) > w.interval(s.Now) {
@@ -172,7 +175,8 @@ func (line *Line) measure(w *Window, s *State, now int64) {
 	line.Spare, line.Taken = spare, 0
 }
 
-// release gives back to the windows that are not refreshed yet what others have left of a shorter one: those do not come.
+// release gives the promises that a shorter window did not use back to the windows that are not refreshed yet: those
+// operations do not come.
 func (l *Limits) release(s *State, unit, units, now int64) {
 	for i := range l.Windows {
 		w, line := &l.Windows[i], &s.Lines[i]
@@ -194,10 +198,10 @@ func (line *Line) clip(w *Window, last int64) {
 	}
 }
 
-// keep lets no lease that is out give anything back.
+// keep stops all leases that are out from giving capacity back.
 func (line *Line) keep(s *State) { line.Fresh, line.FreshFrom, line.Stale = 0, s.LastID, 0 }
 
-// line brings the promised slots to now. Nothing is promised that has run.
+// line brings the promised slots to now. Capacity that has run is no longer promised.
 func (l *Limits) line(s *State, now int64) {
 	slot := max(now, s.Slot)
 	for i := range l.Windows {
@@ -207,8 +211,8 @@ func (l *Limits) line(s *State, now int64) {
 	s.Slot = slot
 }
 
-// Until is a time from which forgetting the entity changes no answer: its windows are full, nobody holds a plain token,
-// no slot lies ahead, and nothing is pinned. While a lease is out the entity is not forgotten either.
+// Until returns a time from which forgetting the entity changes no answer: its windows are full, no plain token is out,
+// no slot lies ahead, and there is no pin. While a lease is out, do not forget the entity either.
 func (l *Limits) Until(s *State) int64 {
 	if s.Plain > 0 {
 		return Never
@@ -240,5 +244,6 @@ func (l *Limits) Until(s *State) int64 {
 	return min(until, Never)
 }
 
-// grace is how late a ticket may be and keep its slot: an interval and a second, for hops that are late by one interval.
+// grace returns how late a ticket may be and keep its slot: an interval, at most a minute, and a second, for hops that
+// are late by one interval.
 func (l *Limits) grace() int64 { return min(l.Windows[0].Interval, 60_000) + 1000 }

@@ -7,15 +7,15 @@ import (
 	"github.com/drip-go/drip/decision"
 )
 
-// ErrFormat is returned for bytes that are no encoded state.
+// ErrFormat means that the bytes are no encoded state.
 var ErrFormat = errors.New("the stored bytes are not the state of an entity")
 
 // format is the first number of an encoded state. It changes with the meaning of the others.
 const format = 4
 
-// An encoded state is numbers of eight bytes, the highest first, so that Lua can read them: the format, the scalars of
-// State, how many Lines, Pins, Flows, Calendars and bytes of the Ring there are, the numbers of each of them, the ID and the End of
-// each lease; and the bytes of the Ring of the Calendar.
+// An encoded state is numbers of eight bytes, the highest byte first, so that Lua can read them. They are the format,
+// the scalars of State, the counts of Lines, Pins, Flows, Calendars and bytes of the Ring, the numbers of each of
+// these, and the ID and the End of each lease. The bytes of the Ring of the Calendar follow.
 
 // scalars are the numbers of a State, in the order of their declaration.
 func scalars(s *decision.State) [12]*int64 {
@@ -112,8 +112,8 @@ func Encode(s *decision.State, leases []Held) []byte {
 	return append(b, ring...)
 }
 
-// Decode reads what Encode wrote, and nothing else: Encode of what it reads is b again. Its error is ErrFormat; s is
-// unchanged then.
+// Decode reads a result of Encode, and nothing else: Encode of s and the leases is b again. Its error is ErrFormat; s
+// is unchanged then.
 func Decode(b []byte, s *decision.State) ([]Held, error) {
 	if len(b) == 0 {
 		*s = decision.State{}

@@ -12,14 +12,14 @@ type Held struct {
 	ID, End int64 // its number, and when it ends, in milliseconds since 1970
 }
 
-// before is the order of leases: the first to end first.
+// before compares two leases: the first to end is first.
 func before(a, b Held) int { return cmp.Or(cmp.Compare(a.End, b.End), cmp.Compare(a.ID, b.ID)) }
 
-// Leases are an entity's leases in memory. They implement [decision.Leases]. What a call costs does not grow with how many
-// are out, but for All. The zero Leases is empty. It is not safe for concurrent use.
+// Leases are an entity's leases in memory. They implement [decision.Leases]. The cost of a call does not grow with the
+// number of leases, except of All. The zero Leases is empty. It is not safe for concurrent use.
 type Leases struct {
 	heap []Held        // the first to end is the first
-	at   map[int64]int // where in heap an ID is; nil while so few are out that looking through them is faster
+	at   map[int64]int // the index of an ID in heap; nil while so few are out that a search of heap is faster
 	last int64
 }
 
@@ -46,7 +46,7 @@ func (l *Leases) All() []Held {
 	return all
 }
 
-// Last is the latest end of all leases since the last time that none was out; 0 if none is out.
+// Last returns the latest end of all leases since the last time that none was out; 0 if none is out.
 func (l *Leases) Last() int64 {
 	if len(l.heap) == 0 {
 		return 0
@@ -95,7 +95,7 @@ func (l *Leases) Clear() {
 	l.heap = l.heap[:0]
 }
 
-// index makes the map once there are more than few leases.
+// index makes the map when there are more than few leases.
 func (l *Leases) index() {
 	if len(l.heap) <= few {
 		return

@@ -92,8 +92,8 @@ func TestLeasesOfNobody(t *testing.T) {
 	}
 }
 
-// BenchmarkLeases shows that a call costs the same however many leases are out: those that are renewed, whose end the
-// caller does not know, and those of nobody.
+// BenchmarkLeases shows that a call costs the same however many leases are out: renewed ones, whose end the caller does
+// not know, and leases that nobody has.
 func BenchmarkLeases(b *testing.B) {
 	for _, c := range []struct {
 		name string

@@ -10,7 +10,7 @@ import (
 	"sync"
 )
 
-// OpenFunc makes a Storage from a URL whose scheme it was registered for. It connects to nothing yet.
+// OpenFunc makes a Storage from a URL of its registered scheme. It connects to nothing yet.
 type OpenFunc func(ctx context.Context, u *url.URL) (Storage, error)
 
 var (
@@ -21,8 +21,8 @@ var (
 // Register makes a backend available to [Open] under a URL scheme, in any case. Backends call it from init. It
 // panics when the scheme is empty or taken, or open is nil: that is a mistake in the program, not in its input.
 //
-// Registering is for programs that choose their backend by configuration; any value that implements Storage can
-// be used without it.
+// Register is for programs that choose their backend by configuration. A program can use any value that implements
+// Storage without it.
 func Register(scheme string, open OpenFunc) {
 	scheme = strings.ToLower(scheme)
 	openersMu.Lock()
@@ -46,8 +46,8 @@ func Open(ctx context.Context, rawURL string) (Storage, error) {
 		err = errors.New("a password that is not escaped") // of which a part would pass for the host
 	}
 	if err != nil {
-		// The error of url.Parse repeats its input; what it wraps mostly does not, but may quote a part of the
-		// userinfo or of the port, so its text is left out too.
+		// The error of url.Parse repeats its input. The error that it wraps may quote a part of the userinfo or of the
+		// port, so Open leaves out its text too.
 		return nil, errors.New("storage: open: malformed URL")
 	}
 	openersMu.RLock()

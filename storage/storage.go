@@ -1,10 +1,10 @@
 // Package storage is the contract between drip and the places where it keeps the state of entities.
 //
 // A backend is a [Storage]: Get and Set, with a revision that tells whether the state changed in between. The state is
-// opaque to it. A backend that can decide beside its data is [Atomic], too: it calls package decision, or Lua that is
+// opaque to it. A backend that can decide beside its data is [Atomic], too: it calls package decision, or runs Lua
 // generated from it. Package storagetest checks a backend against the rules stated here.
 //
-// Programs that use a backend need [Open] at most.
+// Programs that use a backend need only [Open], if anything.
 package storage
 
 import (
@@ -26,8 +26,8 @@ type Storage interface {
 	Get(ctx context.Context, key string) (State, Revision, error)
 
 	// Set stores s if the revision of key is still rev; NoRevision means that nothing is stored. Otherwise it changes
-	// nothing and returns ErrConflict. After any other error the state may or may not have been stored. Set does not
-	// keep s.Data.
+	// nothing and returns ErrConflict. After any other error the state may or may not be stored. Set does not keep
+	// s.Data.
 	Set(ctx context.Context, key string, s State, rev Revision) error
 }
 
@@ -39,63 +39,63 @@ type State struct {
 	// Now is the time at which Data was decided, in milliseconds since 1970. It may be a simulation's.
 	Now int64
 
-	// Until is the time from which the backend may forget the key, on the clock of Now. [decision.Never] forbids it. A
-	// backend that forgets by its own clock keeps the key for Until - Now after Set. If Now is not the time of
-	// that clock, it keeps the key for a day at least.
+	// Until is the time from which the backend may forget the key, on the clock of Now. [decision.Never] forbids
+	// forgetting. A backend that forgets by its own clock keeps the key for Until - Now after Set. If Now is not the
+	// time of that clock, it keeps the key for a day at least.
 	Until int64
 }
 
-// Revision is the version of one key's state, chosen by the backend. A key that was forgotten and comes back must not
+// Revision is the version of one key's state. The backend chooses it. A key that was forgotten and comes back must not
 // repeat a revision that a reader may still hold.
 type Revision uint64
 
-// NoRevision is the revision of a key under which nothing is stored.
+// NoRevision is the revision of a key without a stored state.
 const NoRevision Revision = 0
 
-// ErrConflict is returned by Set if the state is no longer the one that was read. Nothing was changed: read again and
+// ErrConflict is the error of Set if the state has changed since it was read. Set has changed nothing: read again and
 // decide again.
 var ErrConflict = errors.New("state has changed since it was read")
 
-// Atomic is implemented by a backend that decides beside its data, in one round trip. A backend without it is used
-// through Get, [decision.Limits.Apply], Set, and again on ErrConflict.
+// Atomic is a backend that decides beside its data, in one round trip. Package drip uses any other backend through Get,
+// [decision.Limits.Apply] and Set, and tries again on ErrConflict.
 type Atomic interface {
-	// Do does op and returns the answer of [decision.Limits.ApplyWithin]. decision.OwnClock as its Now means the backend's
-	// own clock, which processes that share the backend share, too. l is ready, is not changed and is not kept. After
+	// Do does op and returns the answer of [decision.Limits.ApplyWithin]. decision.OwnClock as its Now means the
+	// backend's own clock, which all processes of the backend share. l is ready. Do neither changes nor keeps it. After
 	// an error op may have been done.
 	//
-	// within are the shared limits that the operation is within; nil is none. Their states are stored under their keys, and
-	// all keys change together or none. No key is named twice. The error is ErrApart if the backend keeps these keys in places
-	// that cannot decide together.
+	// within are the shared limits of the operation; nil is none. Do stores their states under their keys, and changes
+	// all keys together or none. within names no key twice. The error is ErrApart if the backend keeps these keys in
+	// places that cannot decide together.
 	Do(ctx context.Context, key string, l *decision.Limits, within []Within, op decision.Op) (decision.Answer, error)
 }
 
-// ErrApart is returned by an Atomic for keys that it keeps apart. Nothing was decided.
+// ErrApart is the error of an Atomic for keys that it keeps apart. Nothing was decided.
 var ErrApart = errors.New("the keys are kept apart")
 
-// Within is a shared limit that an operation is within.
+// Within is a shared limit of an operation.
 type Within struct {
-	Key    string           // its state is stored under it
+	Key    string           // the key of its state
 	Limits *decision.Limits // ready; not changed and not kept
 	ID     int64            // its decision.Shared.Key
 	Weight int64            // of the entity in it, at least 1
 }
 
-// In is the Within as the decision finds it, with the state stored under its Key and the leases of that.
+// In returns the decision.Shared of the Within, with the state stored under its Key and its leases.
 func (w *Within) In(s *decision.State, leases decision.Leases) decision.Shared {
 	return decision.Shared{Key: w.ID, Weight: w.Weight, Limits: w.Limits, State: s, Leases: leases}
 }
 
-// Reader is implemented by a backend that does not keep leases in State.Data, or that has a clock of its own.
+// Reader is a backend that does not keep leases in State.Data, or that has a clock of its own.
 type Reader interface {
-	// Read returns everything that is stored of key, by the backend's clock. Nothing is changed.
+	// Read returns everything stored of key, by the backend's clock. It changes nothing.
 	Read(ctx context.Context, key string) (Entry, error)
 }
 
-// Lister is implemented by a backend that can list its entities. Tools use it; decisions do not need it.
+// Lister is a backend that can list its entities. Tools use it; decisions do not need it.
 type Lister interface {
-	// List calls each for every entity stored, in no order and never twice at the same time, until all are told or each
-	// returns an error, which List then returns. It holds up no decision. A change meanwhile may be told before or
-	// after it, or twice, and an entity that comes or goes may be left out.
+	// List calls each for every stored entity, in no order, one call at a time. It ends after the last entity, or when
+	// each returns an error, which List then returns. List delays no decision. If an entity changes meanwhile, List may
+	// tell its state before the change, after it, or both. It may leave out an entity that comes or goes.
 	List(ctx context.Context, each func(Entry) error) error
 }
 
@@ -103,7 +103,7 @@ type Lister interface {
 type Entry struct {
 	Key    string         // the entity
 	State  decision.State // zero if nothing is stored
-	Leases []Held         // the first to end first; of a List at most MostListed
+	Leases []Held         // the first to end first; from List at most MostListed
 	Out    int64          // the number of leases
 	Time   time.Time      // of the backend's clock
 }

@@ -6,8 +6,8 @@ import (
 	"github.com/drip-go/drip/decision"
 )
 
-// joint is a decision about several keys: an entity, and the shared limits it is within. It is used again for others, so
-// that a decision allocates nothing.
+// joint is a decision about several keys: an entity and its shared limits. Decisions reuse joints, so that a decision
+// allocates nothing.
 type joint struct {
 	parts  []part
 	locked []*shard // each once
@@ -69,7 +69,7 @@ func (j *joint) find() error {
 	return nil
 }
 
-// store keeps what became of a key.
+// store keeps the new state of a key.
 func (j *joint) store(i int, l *decision.Limits, now int64) {
 	p := &j.parts[i]
 	p.shard.store(p.hash, p.entity, l, &j.op, now, p.known)

@@ -22,7 +22,7 @@ func (s *Storage) List(ctx context.Context, each func(storage.Entry) error) erro
 	return nil
 }
 
-// entries is what a shard holds. What Set has stored and is no state is left out.
+// entries returns the entities of a shard. It leaves out bytes of Set that are no state.
 func (sh *shard) entries(now time.Time) []storage.Entry {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()

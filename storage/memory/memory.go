@@ -13,7 +13,7 @@
 //
 // Storage forgets an entity once its bucket is full and no token is out, which changes no answer. There is no
 // goroutine: about every 64 ms a caller looks through the next shard, so all shards have their turn in 16 seconds as
-// long as anything is decided. Storage keeps an entity that was decided at another time than its own, as in a
+// long as there are decisions. Storage keeps an entity that was decided at another time than its own, as in a
 // simulation, for a day at least.
 //
 // # Clock
@@ -43,9 +43,9 @@ func init() {
 
 const (
 	shards     = 256
-	sweepEvery = 64         // ms between two shards looked through
-	near       = 60_000     // ms that a caller's clock may be off and still be taken for the storage's
-	day        = 86_400_000 // ms that what is not near is kept at least
+	sweepEvery = 64         // ms between looks through two shards
+	near       = 60_000     // ms that a caller's clock may be off and still count as the storage's
+	day        = 86_400_000 // ms for which an entity that is not near is kept at least
 )
 
 // Storage keeps the state of entities in this process's memory. Make one with New. It is safe for concurrent use.
@@ -54,10 +54,10 @@ type Storage struct {
 	opened time.Time
 	shards [shards]shard
 
-	_      [64]byte  // what follows changes; keep it off the lines above
+	_      [64]byte  // the fields below change; keep them off the cache lines above
 	joints sync.Pool // of *joint
 
-	due  atomic.Int64 // the time the next shard is to be looked through
+	due  atomic.Int64 // the time at which the next shard is due
 	next atomic.Uint32
 }
 
@@ -68,27 +68,27 @@ type shard struct {
 	count    int                // of entities
 	most     int                // the most entities since the map was made: maps do not shrink
 	revision storage.Revision   // the last one given; one count for all keys, so a key that comes back repeats none
-	op       decision.Op        // that is done now: Apply lets go of the caller's, which may be on a stack
+	op       decision.Op        // the operation under way: Apply copies it, so that the caller's may stay on a stack
 	_        [128 - (48+unsafe.Sizeof(decision.Op{}))%128]byte
 }
 
-// entity is what is known of one key.
+// entity is the state of one key.
 type entity struct {
 	key      string
 	another  *entity // whose key has the same hash
 	state    decision.State
-	first    [1]decision.Line // where the lines of an entity with one window are
+	first    [1]decision.Line // the memory of Lines for an entity with one window
 	leases   storage.Leases
 	until    int64 // by the storage's clock
 	revision storage.Revision
-	raw      *[]byte // what Set has stored if nothing was decided since
+	raw      *[]byte // the bytes of Set, if nothing was decided since
 	other    bool    // its time is not the storage's: it is decided in a simulation
 }
 
 // New returns an empty storage.
 func New() *Storage {
 	now := time.Now()
-	// The clock begins on a whole millisecond: the time of a decision is the time that Read tells, cut.
+	// The clock begins on a whole millisecond: the time of a decision is the time of Read, cut.
 	s := &Storage{seed: maphash.MakeSeed(), opened: now.Add(-time.Duration(now.Nanosecond() % 1e6))}
 	s.joints.New = func() any { return new(joint) }
 	for i := range s.shards {
@@ -151,7 +151,7 @@ func (s *Storage) Do(ctx context.Context, key string, l *decision.Limits, within
 	return a, err
 }
 
-// Apply is Do, and sets a, for callers who keep op and a on their stack. It does not keep them.
+// Apply is Do for callers that keep op and a on their stack. It sets a, and keeps neither.
 func (s *Storage) Apply(ctx context.Context, key string, l *decision.Limits, within []storage.Within, op *decision.Op, a *decision.Answer) error {
 	if err := s.usable(ctx); err != nil {
 		return err
@@ -164,7 +164,7 @@ func (s *Storage) Apply(ctx context.Context, key string, l *decision.Limits, wit
 	e := sh.entity(hash, key)
 	known, now := e != nil, int64(0)
 	if known && !e.other && op.Kind == decision.ReturnToken && op.Now == decision.OwnClock {
-		now = e.state.Now // the time does not matter, and to ask for it costs as much as the rest
+		now = e.state.Now // the time does not matter, and reading the clock costs as much as the rest
 	} else {
 		now = s.now() // in the lock, so that nobody decides by a time older than the last decision's
 	}
@@ -234,7 +234,7 @@ func (e *entity) keep(now, theirs, end int64) {
 	e.until = now + span
 }
 
-// decode reads what Set has stored.
+// decode reads the bytes of Set.
 func (e *entity) decode() error {
 	leases, err := storage.Decode(*e.raw, &e.state)
 	if err != nil {
@@ -247,7 +247,7 @@ func (e *entity) decode() error {
 	return nil
 }
 
-// Len is the number of entities held.
+// Len returns the number of entities.
 func (s *Storage) Len() int {
 	n := 0
 	for i := range s.shards {
@@ -259,12 +259,12 @@ func (s *Storage) Len() int {
 	return n
 }
 
-// now is the time in milliseconds.
+// now returns the time in milliseconds.
 func (s *Storage) now() int64 {
 	return s.opened.UnixMilli() + time.Since(s.opened).Milliseconds()
 }
 
-// clock is now with all its digits.
+// clock returns the time with all its digits.
 func (s *Storage) clock() time.Time { return s.opened.Add(time.Since(s.opened)) }
 
 // Read implements [storage.Reader].
@@ -282,7 +282,7 @@ func (s *Storage) Read(ctx context.Context, key string) (storage.Entry, error) {
 	return e.entry(s.clock())
 }
 
-// usable is the error of a call that need not be tried.
+// usable returns the error of a call that cannot succeed.
 func (s *Storage) usable(ctx context.Context) error {
 	if s.shards[0].entities == nil {
 		return errors.New("memory: a Storage is made with New")
@@ -290,13 +290,13 @@ func (s *Storage) usable(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// shard is where key belongs, and the hash of key.
+// shard returns the shard of key, and the hash of key.
 func (s *Storage) shard(key string) (*shard, uint64) {
 	hash := maphash.String(s.seed, key)
 	return &s.shards[hash%shards], hash
 }
 
-// forget looks through the next shard when that is due.
+// forget looks through the next shard when it is due.
 func (s *Storage) forget(now int64) {
 	due := s.due.Load()
 	if now < due || !s.due.CompareAndSwap(due, now+sweepEvery) {

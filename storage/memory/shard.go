@@ -13,7 +13,7 @@ func newEntity(key string) *entity {
 	return e
 }
 
-// entry is what is told of an entity.
+// entry returns the storage.Entry of an entity.
 func (e *entity) entry(now time.Time) (storage.Entry, error) {
 	if e.raw != nil {
 		if err := e.decode(); err != nil {
@@ -28,7 +28,7 @@ func (e *entity) entry(now time.Time) (storage.Entry, error) {
 
 // The methods of a shard require sh.mu held.
 
-// entity is the one of key, nil if there is none.
+// entity returns the entity of key, nil if there is none.
 func (sh *shard) entity(hash uint64, key string) *entity {
 	e := sh.entities[hash]
 	for e != nil && e.key != key {
@@ -44,7 +44,8 @@ func (sh *shard) add(hash uint64, e *entity) {
 	sh.most = max(sh.most, sh.count)
 }
 
-// store keeps an entity after op, when the storage's clock is at now. known tells whether it was there before.
+// store keeps an entity after op, when the storage's clock is at now. known reports whether the entity was there
+// before.
 func (sh *shard) store(hash uint64, e *entity, l *decision.Limits, op *decision.Op, now int64, known bool) {
 	theirs := op.Now
 	if e.other && e.state.Now != now { // ReturnToken and Renew by the storage's clock leave its time as it is
@@ -53,7 +54,7 @@ func (sh *shard) store(hash uint64, e *entity, l *decision.Limits, op *decision.
 	e.keep(now, theirs, max(l.Until(&e.state), e.leases.Last()))
 	sh.changed(e)
 	if e.state.Tokens == 0 {
-		e.until = now // nothing is known of it
+		e.until = now // it is an unknown entity
 	} else if !known {
 		sh.add(hash, e)
 	}
@@ -65,7 +66,7 @@ func (sh *shard) changed(e *entity) {
 	e.revision = sh.revision
 }
 
-// forget drops the entities whose time is over.
+// forget drops the expired entities.
 func (sh *shard) forget(now int64) {
 	for hash, e := range sh.entities {
 		for at := &e; *at != nil; {

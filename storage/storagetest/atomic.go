@@ -23,7 +23,7 @@ func do(t *testing.T, s storage.Storage, key string, l *decision.Limits, op deci
 	return a
 }
 
-// decode returns what is stored under key, as the plain path reads it.
+// decode returns the stored state of key, as the plain path reads it.
 func decode(t testing.TB, s storage.Storage, key string) (state decision.State, leases []storage.Held) {
 	t.Helper()
 	stored, rev := get(t, s, key)
@@ -87,7 +87,7 @@ func testAtomicOnSetState(t *testing.T, s storage.Storage) {
 		}
 		before = rev
 	}
-	// Bytes that are no state are Set's to keep and not Do's to lose.
+	// Set keeps bytes that are no state, and Do must not lose them.
 	_, rev := get(t, s, "k")
 	set(t, s, "k", state(13), rev)
 	if a, err := s.(storage.Atomic).Do(t.Context(), "k", l, nil, op); err == nil {

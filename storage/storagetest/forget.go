@@ -13,9 +13,9 @@ import (
 // spans are so long that a backend which forgets after 10 ms, a second, a minute or a day shows it.
 var spans = []time.Duration{15 * time.Millisecond, 1200 * time.Millisecond, 61 * time.Second, 25 * time.Hour, 400 * 24 * time.Hour}
 
-// testForgetting runs the rules of forgetting. A storage without Close has no connection, so its clock is that of this
-// process: testing/synctest moves it, and nothing waits. Another storage has a clock that only waiting moves, so
-// there the rules are run up to a span of 1.2 s, and up to 61 s without -short.
+// testForgetting runs the rules of forgetting. A storage without Close has no connection, so it uses the clock of this
+// process: testing/synctest moves it, and nothing waits. Another storage has a clock that only waiting moves, so there
+// the rules are run up to a span of 1.2 s, and up to 61 s without -short.
 func testForgetting(t *testing.T, open func(*testing.T) storage.Storage, closes bool) {
 	if !closes {
 		t.Run("KeepsUntilUntil", func(t *testing.T) {
@@ -46,7 +46,7 @@ func Keeps(t testing.TB, s storage.Storage, advance func(d time.Duration), longe
 	t.Helper()
 	k := &keeper{t: t, s: s}
 	k.atomic, _ = s.(storage.Atomic)
-	// Each key is looked at once: a look may make a wrong backend keep it for longer.
+	// The test looks at each key once: a look may make a wrong backend keep it for longer.
 	for _, span := range spans {
 		if span <= longest {
 			k.store(span)
@@ -110,7 +110,7 @@ func (k *keeper) held(key, rule string) {
 	}
 }
 
-// The kinds of keys that are looked at after a span.
+// The kinds of keys that the test looks at after a span.
 const (
 	untilLater = "until later %v"
 	untilNever = "until never %v"
@@ -167,8 +167,8 @@ func (k *keeper) check(span time.Duration) {
 	}
 }
 
-// move advances the clock in steps, with calls for other keys between them, as it is others who make a backend look
-// for what may be forgotten.
+// move advances the clock in steps, with calls for other keys between them, because such calls make a backend look for
+// keys that it may forget.
 func (k *keeper) move(advance func(time.Duration), d time.Duration) {
 	k.t.Helper()
 	steps := time.Duration(1)
@@ -250,7 +250,7 @@ func (k *keeper) simulate(wait func()) {
 	}
 }
 
-// comesBack lets a key be forgotten and come back. Whether and when it is forgotten is the backend's.
+// comesBack lets a key be forgotten and come back. The backend decides whether and when it forgets the key.
 func comesBack(t *testing.T, s storage.Storage, advance func(time.Duration), rounds, steps int) {
 	const rule = "a key that was forgotten and comes back repeats no revision that a reader may hold"
 	k := &keeper{t: t, s: s}

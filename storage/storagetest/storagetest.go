@@ -24,8 +24,8 @@ import (
 )
 
 // Run runs every rule as a subtest, each on a storage of its own that open returns empty. open may clean up with
-// t.Cleanup, and may skip. The rules of [storage.Atomic], [storage.Reader], [storage.Lister] and Close() error are run if
-// the storage has their methods.
+// t.Cleanup, and may skip. Run checks the rules of [storage.Atomic], [storage.Reader], [storage.Lister] and Close()
+// error if the storage has their methods.
 func Run(t *testing.T, open func(*testing.T) storage.Storage) {
 	s := open(t)
 	_, isAtomic := s.(storage.Atomic)
@@ -276,16 +276,17 @@ func race(t *testing.T, s storage.Storage, revision func(key string) storage.Rev
 	}
 }
 
-// longKey returns keys that take a millisecond to hash or to compare. In a backend within this process they widen each gap in
-// which it does that, and hold its locks for so long that a sync.Mutex serves those who wait in turn, so that a caller
-// who unlocks between checking and storing is overtaken there, whatever the scheduler does. All share their memory.
+// longKey returns keys that take a millisecond to hash or to compare. In a backend within this process they widen each
+// gap in which it does that. They also hold its locks for so long that a sync.Mutex serves its waiters in turn. So
+// other callers overtake a caller that unlocks between checking and storing, whatever the scheduler does. All keys
+// share their memory.
 func longKey(i int) string {
 	return manyBytes()[i:]
 }
 
 var manyBytes = sync.OnceValue(func() string { return strings.Repeat("long key ", 1<<20) })
 
-// takesLongKeys is false if the backend refuses them, as it may.
+// takesLongKeys returns false if the backend refuses them, as it may.
 func takesLongKeys(t *testing.T, s storage.Storage) bool {
 	_, _, err := s.Get(t.Context(), longKey(1000))
 	if err != nil {
@@ -341,8 +342,8 @@ func testKeys(t *testing.T, s storage.Storage) {
 	}
 }
 
-// testSimulatedTime stores states of the year 2017, one after the other a millisecond apart. None has reached its
-// Until in that time, long as it is past by the machine's clock.
+// testSimulatedTime stores states of the year 2017, one after the other a millisecond apart. None has reached its Until
+// in that time, though it is long past by the machine's clock.
 func testSimulatedTime(t *testing.T, s storage.Storage) {
 	for i := range 100 {
 		st := state(i)
@@ -388,7 +389,7 @@ func testClosed(t *testing.T, s storage.Storage) {
 	}
 }
 
-// limits are those of one window of a second.
+// limits returns Limits with one window of a second.
 func limits(size, rate int64) *decision.Limits {
 	l := &decision.Limits{
 		Windows: []decision.Window{{Size: size, Rate: rate, Interval: 1000}}, Tokens: size,
