@@ -34,7 +34,7 @@ func (s *Storage) decide(waiting []*batch.Turn, answered func([]*batch.Turn)) {
 	s.lock(ctx, append(others, changed...), answered)
 }
 
-// remember decides the calls of a turn on the row as this process knows it. It reports whether that is enough to know.
+// remember decides the calls of a turn on the row as this process knows it. It returns false if it needs to read more.
 func (s *Storage) remember(r *row, t *batch.Turn, now int64) bool {
 	if r.known == nil || r.known.contested || slices.ContainsFunc(t.Calls, func(c *batch.Call) bool { return len(c.Within) > 0 }) {
 		return false
@@ -48,7 +48,7 @@ func (s *Storage) remember(r *row, t *batch.Turn, now int64) bool {
 	return r.err == nil && !r.leases.unknown && !r.leases.purge
 }
 
-// swap stores the decisions about remembered rows. It leaves a row alone that others have changed: the calls of these turns
+// swap stores the decisions about remembered rows, except of rows that others have changed: the calls of these turns
 // have no answer yet.
 func (s *Storage) swap(ctx context.Context, rows []*row, now int64) (done, changed []*batch.Turn) {
 	if len(rows) == 0 {
@@ -72,7 +72,7 @@ func (s *Storage) swap(ctx context.Context, rows []*row, now int64) (done, chang
 				fail(c, s.failure(ctx, err))
 			}
 			done = append(done, r.turn)
-		case err == nil && r.stored > 0: // after an error nothing is done: the statements are one transaction
+		case err == nil && r.stored > 0: // after an error nothing is stored: the statements are one transaction
 			s.clock.heard(r.stored, false)
 			s.memory.put(r.name, r.next)
 			done = append(done, r.turn)
@@ -83,8 +83,8 @@ func (s *Storage) swap(ctx context.Context, rows []*row, now int64) (done, chang
 	return done, changed
 }
 
-// holds is from when until when a decision of the time now may be stored. Later an operation would be counted in an interval
-// that is over. It is a second at most, so that all other effects of the time are no older.
+// holds returns the times between which a decision of the time now may be stored. Later an operation would count in an
+// interval that is over. They are a second apart at most, so that all other effects of the time are no older.
 func (r *row) holds(now int64) (from, until time.Time) {
 	end := now + 1000
 	for _, p := range r.state.Pins {
@@ -106,8 +106,8 @@ func (r *row) holds(now int64) (from, until time.Time) {
 // The times between which a decision about a locked row may be stored.
 var always = [2]time.Time{time.Unix(0, 0), time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)}
 
-// lock decides the calls of turns about locked rows. A call that needs leases deleted first is decided in the next round, with
-// the calls about the same rows that come after it.
+// lock decides the calls of turns about locked rows. If a call needs leases deleted first, lock decides it in the next
+// round, with the later calls about the same rows.
 //
 // All processes lock rows in the order of their names, so that they do not wait for each other in a circle. One way is left:
 // two processes make the same row, and one of them has locked the row that the other wants next. The server ends that (40P01).
@@ -203,8 +203,8 @@ func (s *Storage) decideLocked(ctx context.Context, conn *pgxpool.Conn, rows []*
 	return nil
 }
 
-// decideAll decides the calls, but for those about a row from its stop on. It reports false if a row has got a stop by that:
-// then the rows must be begun again.
+// decideAll decides the calls, except calls about a row from its stop on. It returns false if a row got a stop
+// meanwhile: then the caller must begin the rows again.
 func decideAll(calls []*call, now int64) bool {
 	for i, c := range calls {
 		c.left = slices.ContainsFunc(c.rows, func(r *row) bool { return i >= r.stop })

@@ -14,20 +14,21 @@ import (
 )
 
 var (
-	// ErrNoAnswer is wrapped by the error of a call that the server did not answer: it was not reached, the connection
+	// ErrNoAnswer is in the error of a call that the server did not answer: the call did not reach it, the connection
 	// broke, or Options.Timeout passed. Unless the cause is a failure to connect, the call may have been done all the
-	// same. The error is one of a context only if the caller's has ended.
+	// same. The error wraps the error of a context only if the caller's context has ended.
 	//
-	// What the server answers instead of doing the call is returned as a [pgconn.PgError]. Nothing has changed then.
+	// If the server answers with an error instead of doing the call, the call returns a [pgconn.PgError]. Nothing has
+	// changed then.
 	ErrNoAnswer = errors.New("postgres: no answer")
 
-	// ErrNoSchema is wrapped by the error of a call that found no table. Call CreateSchema. Nothing has changed.
+	// ErrNoSchema is in the error of a call that found no table. Call CreateSchema. Nothing has changed.
 	ErrNoSchema = errors.New("postgres: the schema is missing or not complete")
 
-	// ErrNotState is wrapped by the error of Do and Read if the row holds something else than a state. Nothing has changed.
+	// ErrNotState is in the error of Do and Read if the row holds no state. Nothing has changed.
 	ErrNotState = errors.New("postgres: the row holds something else than the state of an entity")
 
-	// ErrClosed is returned by every call after Close.
+	// ErrClosed is the error of every call after Close.
 	ErrClosed = errors.New("postgres: the storage is closed")
 
 	errTimeout = errors.New("Options.Timeout is over")
@@ -38,7 +39,7 @@ func (s *Storage) limited(ctx context.Context) (context.Context, context.CancelF
 	return context.WithTimeoutCause(ctx, s.timeout, errTimeout)
 }
 
-// retry calls f until the server does not refuse it for what others did at the same time, or ctx ends.
+// retry calls f again while the server refuses it because of concurrent changes, until ctx ends.
 func (s *Storage) retry(ctx context.Context, f func() error) error {
 	for wait := time.Millisecond; ; wait = min(2*wait, 50*time.Millisecond) {
 		err := f()
@@ -53,7 +54,8 @@ func (s *Storage) retry(ctx context.Context, f func() error) error {
 	}
 }
 
-// again reports whether an error says that others did something at the same time. Nothing has changed then.
+// again reports whether an error comes from concurrent changes, a late statement or a stop of this process. Nothing has
+// changed then.
 func again(err error) bool {
 	var answer *pgconn.PgError
 	if !errors.As(err, &answer) {
@@ -88,7 +90,7 @@ func (s *Storage) failure(ctx context.Context, err error) error {
 	case context.Cause(ctx) == errTimeout:
 		return fmt.Errorf("%w: %w: %v", ErrNoAnswer, errTimeout, err)
 	case ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded):
-		return fmt.Errorf("%w: %v", ErrNoAnswer, err) // nor is that of connect_timeout
+		return fmt.Errorf("%w: %v", ErrNoAnswer, err) // also not the error of connect_timeout
 	}
 	return fmt.Errorf("%w: %w", ErrNoAnswer, err)
 }
@@ -98,14 +100,14 @@ type unsent struct{ error }
 
 func (u unsent) Unwrap() error { return u.error }
 
-// fail sets the error of a call. It may be made again if nothing was done, or if it only gives back a lease.
+// fail sets the error of a call. The call may be made again if nothing was done, or if it only gives back a lease.
 func fail(c *batch.Call, err error) {
 	undone := !errors.Is(err, ErrNoAnswer) && err != ErrClosed || errors.As(err, new(unsent))
 	c.Answer, c.Err = decision.Answer{}, err
 	c.Again = undone || c.Op.Kind == decision.Cancel && c.Op.Ticket.Number == 0
 }
 
-// usable is the error of a call that need not be tried.
+// usable returns the error of a call that cannot succeed.
 func (s *Storage) usable(ctx context.Context) error {
 	if s.closed.Load() {
 		return ErrClosed

@@ -10,12 +10,12 @@ import (
 // none as the end of a lease means that there is no lease.
 const none = -1 << 53
 
-// change is what becomes of one lease: it ended at was and ends at ends. Either may be none.
+// change is the change of one lease: it ended at was and ends at ends. Either may be none.
 type change struct{ was, ends int64 }
 
-// leases are the leases of an entity while its calls are decided, as far as they are known. It implements
-// [decision.Leases]. What a decision costs does not depend on the number of leases: the row of the entity has their number
-// and a time before which none ends, and the calls name the ones that they release.
+// leases are the known leases of an entity during the decisions of its calls. It implements [decision.Leases]. The cost
+// of a decision does not depend on the number of leases: the row of the entity has their number and a time before which
+// none ends, and the calls name the leases that they release.
 type leases struct {
 	out     int64            // the number of leases
 	first   int64            // no lease that has a row ends earlier
@@ -77,8 +77,8 @@ func (l *leases) remove(id int64, c change) {
 	}
 }
 
-// Release implements [decision.Leases]. If the lease was not read, it is expected to be there with the end that its holder
-// knows; the statement finds out.
+// Release implements [decision.Leases]. If the lease was not read, Release expects it to be there with the end that its
+// holder knows; the statement checks that.
 func (l *leases) Release(lease *decision.Lease, now int64) bool {
 	id, c := lease.ID, change{none, none}
 	if changed, ok := l.changes[id]; ok {
@@ -108,8 +108,8 @@ func (l *leases) Clear() {
 	}
 }
 
-// arrays are the changes as the values of a statement: the leases that must be there, their ends and whether they go; and
-// the leases that are held and their ends.
+// arrays returns the changes as the values of a statement: the leases that must be there, their ends and whether they
+// go; and the new leases and their ends.
 func (l *leases) arrays() []any {
 	known, was, goes, held, ends := []int64{}, []int64{}, []bool{}, []int64{}, []int64{} // nil would be null
 	for id, c := range l.changes {
@@ -126,7 +126,7 @@ func (l *leases) arrays() []any {
 // purgeAtOnce is the most leases that one transaction deletes, so that it holds the row for a few milliseconds only.
 const purgeAtOnce = 1000
 
-// purge deletes the leases that are in the way of calls.
+// purge deletes the leases that calls need deleted.
 func (s *Storage) purge(ctx context.Context, rows []*row) error {
 	for _, r := range rows {
 		for deleted := purgeAtOnce; r.ended > none && deleted == purgeAtOnce; {

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// memory is what this process knows of rows. It is bounded: a new record takes the place of any other.
+// memory is the rows that this process remembers. It is bounded: when it is full, a new record replaces a random one.
 type memory struct {
 	mu      sync.Mutex
 	records map[string]*record
@@ -18,7 +18,7 @@ func (m *memory) get(key string) *record {
 	return m.records[key]
 }
 
-// put remembers a record. Nil, or a row that is not there, is forgotten.
+// put remembers a record. If r is nil or its row is not stored, put forgets the key.
 func (m *memory) put(key string, r *record) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -35,9 +35,9 @@ func (m *memory) put(key string, r *record) {
 	m.records[key] = r
 }
 
-// clock is the server's clock as far as it is known here: the time that it must have shown at least. So it is behind by the
-// time that the quickest answer took, and ahead only if the server's clock is slower or was set back. What is decided by it
-// is refused then, and the next time that is heard counts.
+// clock estimates the server's clock: it is the least time that the server's clock can show. So it is behind by the
+// duration of the quickest answer, and ahead only if the server's clock is slower or was set back. The server then
+// refuses a decision by this clock, and the clock takes the next time that the server tells.
 type clock struct {
 	started time.Time // readings are since then, so setting the clock of this machine changes nothing
 
@@ -46,17 +46,17 @@ type clock struct {
 	behind int64 // the server's time less the reading, in microseconds
 }
 
-// reading is the time of the clock of this process, in microseconds.
+// reading returns the time of the clock of this process, in microseconds.
 func (c *clock) reading() int64 { return time.Since(c.started).Microseconds() }
 
-// now is in milliseconds.
+// now returns the time in milliseconds. known is false before the first answer of the server.
 func (c *clock) now() (ms int64, known bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return (c.reading() + c.behind) / 1000, c.known
 }
 
-// heard takes in that the server's clock has shown a time. doubt says that the time known before may be wrong.
+// heard records a time of the server's clock. doubt says that the estimate before may be wrong.
 func (c *clock) heard(micros int64, doubt bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

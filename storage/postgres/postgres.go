@@ -11,32 +11,34 @@
 //
 // All rules are in package decision; SQL only reads and writes. Do decides in one of two ways:
 //
-//   - Compare and set. The storage remembers the entities that it has decided about. It decides in this process, and one
-//     statement stores the result if the row still has the revision that is remembered, the leases are as expected, and the
-//     time is still the time of the decision: one round trip.
-//   - Lock. The row is locked and read in one round trip, and written in a second one. This is for entities that are not
-//     remembered, and for those that others have changed since the decision before.
+//   - Compare and set. The storage remembers the entities that it has decided about. It decides in this process. One
+//     statement stores the result if the row still has the remembered revision, the leases are as expected, and the
+//     time is still the time of the decision. This takes one round trip.
+//   - Lock. The storage locks and reads the row in one round trip, and writes it in a second one. It does this for
+//     entities that it does not remember, and for entities that others have changed since the decision before.
 //
-// Decisions within shared limits take the way of the lock: the rows of the entity and of the limits are locked in the order
-// of their keys. What waits at the same time shares a transaction, so a process takes a shared row once for many.
+// Decisions within shared limits use the lock: the storage locks the rows of the entity and of the limits in the order
+// of their keys. Calls that wait at the same time share a transaction, so a process takes a shared row once for many
+// calls.
 //
-// What a decision costs does not depend on the number of leases that are out. Leases that have ended are deleted when a
-// decision depends on it, at most a thousand in a transaction; that takes more round trips. Callers that wait at the same
-// time share a round trip, and those that wait for one entity share a statement.
+// The cost of a decision does not depend on the number of leases that are out. The storage deletes leases that have
+// ended when a decision depends on it, at most a thousand in a transaction; that takes more round trips. Callers that
+// wait at the same time share a round trip, and callers that wait for one entity share a statement.
 //
-// If the server refuses a decision for what others did at the same time (40001, 40P01, 23505), because this process was
-// stopped while it had a lock (25P03), or because a statement was late, which makes it divide by zero (22012), nothing was
-// stored, and the call is decided again until Timeout is over. A call whose answer is lost is not made again: it fails with
-// [ErrNoAnswer], and may have been done. A caller whose context ends leaves at once; what its call has taken is given back.
+// The server refuses a decision because of concurrent changes (40001, 40P01, 23505), because this process stopped while
+// it had a lock (25P03), or because a statement was late, which makes it divide by zero (22012). Then nothing was
+// stored, and the storage decides the call again until Timeout is over. It does not repeat a call whose answer is lost:
+// the call fails with [ErrNoAnswer], and may have been done. A caller whose context ends leaves at once, and the
+// storage gives back the token, lease or slot of its call.
 //
-// Decisions are no part of your transactions: they use connections of the pool, at most four at a time. They hold at every
-// default_transaction_isolation.
+// Decisions are not part of your transactions: they use connections of the pool, at most four at a time. They are
+// correct at every default_transaction_isolation.
 //
 // # Expiry
 //
-// A row counts as not stored from the time on at which forgetting its entity changes no answer. While plain tokens are out,
-// that is MaxHold after the last run, when they count as returned. An entity that was decided at a time of the caller's is
-// kept for MaxHold after each call at least.
+// A row counts as not stored from the time on at which forgetting its entity changes no answer. While plain tokens are
+// out, that is MaxHold after the last run, when they count as returned. If the caller gives the time of a decision, the
+// storage keeps the entity for MaxHold at least after each call.
 //
 // # Clock
 //
@@ -68,9 +70,9 @@ type Options struct {
 	// to "drip".
 	Schema string
 
-	// MaxHold is how long a plain token may be out: when an entity with such tokens out has run nothing for so long, all of
-	// them count as returned. It should be well above the longest operation. If a bucket takes longer to fill, that time
-	// takes its place. At least 1ms. Defaults to 24 hours.
+	// MaxHold is how long a plain token may be out: when an entity with such tokens out has run nothing for so long,
+	// all of them count as returned. It should be well above the longest operation. If a bucket takes longer to fill,
+	// that time replaces it. At least 1ms. Defaults to 24 hours.
 	MaxHold time.Duration
 
 	// Timeout is the longest time that a call takes in the database, with all calls that share its transaction. A process
@@ -78,11 +80,11 @@ type Options struct {
 	// caller leaves earlier when its own context ends. At least 1ms. Defaults to 5 seconds.
 	Timeout time.Duration
 
-	// DeleteEvery is how often the calls of this process have expired rows deleted. Below zero it is never: then call
+	// DeleteEvery is how often the calls of this process delete expired rows. Below zero they never do: then call
 	// DeleteIdle. Defaults to 10 minutes.
 	DeleteEvery time.Duration
 
-	// Remember is the number of entities that the storage remembers, about 400 bytes each. A decision about another entity
+	// Remember is the most entities that the storage remembers, about 400 bytes each. A decision about another entity
 	// takes a second round trip. Defaults to 100,000.
 	Remember int
 }
@@ -174,8 +176,9 @@ func open(_ context.Context, u *url.URL) (storage.Storage, error) {
 	return s, nil
 }
 
-// Close makes every later call fail with ErrClosed. Calls that were sent are still answered. A pool that was opened from
-// a URL is closed, for which Close waits until they are; those that wait for a connection then fail with ErrClosed, too.
+// Close makes every later call fail with ErrClosed. Calls that were sent still get their answers. If the pool was
+// opened from a URL, Close waits for these answers and closes the pool; calls that wait for a connection then fail with
+// ErrClosed, too.
 func (s *Storage) Close() error {
 	if s.closed.Swap(true) {
 		return nil
@@ -206,7 +209,7 @@ func (s *Storage) CreateSchema(ctx context.Context) error {
 		var there bool
 		err := s.pool.QueryRow(ctx, "select to_regclass($1) is not null and to_regclass($2) is not null",
 			pgx.Identifier{s.schema, "entity"}.Sanitize(), pgx.Identifier{s.schema, "lease"}.Sanitize()).Scan(&there)
-		if err == nil && !there { // or it would ask for the right to create
+		if err == nil && !there { // otherwise it would need the right to create
 			_, err = s.pool.Exec(ctx, SchemaSQL(s.schema)) // one transaction
 		}
 		return err

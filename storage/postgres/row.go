@@ -11,7 +11,7 @@ import (
 	"github.com/drip-go/drip/storage"
 )
 
-// row is a row while calls are decided about it.
+// row is a row during the decisions of calls about it.
 type row struct {
 	name      string // the entity
 	key, long []byte // see rowKey
@@ -31,11 +31,11 @@ type row struct {
 	stored  int64 // the server's time when next was stored, in microseconds; 0 if it was not
 	err     error
 
-	stop  int   // the first call that needs the leases deleted that have ended by the time ended
+	stop  int   // the first call that needs leases deleted: all that have ended by the time ended
 	ended int64 // none if there is no such call
 }
 
-// call is a call with the rows that it is about: that of its entity, and those of the shared limits.
+// call is a call with its rows: the row of its entity and the rows of the shared limits.
 type call struct {
 	*batch.Call
 	turn *batch.Turn
@@ -45,7 +45,7 @@ type call struct {
 
 func byName(a, b *row) int { return cmp.Compare(a.name, b.name) }
 
-// row returns the row of an entity, with what is remembered of it.
+// row returns the row of an entity, with its remembered record.
 func (s *Storage) row(name string) *row {
 	r := &row{name: name, known: s.memory.get(name), ended: none}
 	r.key, r.long = rowKey(name)
@@ -73,7 +73,7 @@ func (s *Storage) calls(turns []*batch.Turn) (calls []*call) {
 	return calls
 }
 
-// rowsOf are the rows that calls are about, in the order of their names.
+// rowsOf returns the rows of calls, in the order of their names.
 func rowsOf(calls []*call) (rows []*row) {
 	for _, c := range calls {
 		rows = append(rows, c.rows...)
@@ -82,7 +82,7 @@ func rowsOf(calls []*call) (rows []*row) {
 	return slices.Compact(rows)
 }
 
-// pairs are the leases and their ends, from an id and an end of each.
+// pairs returns the ends of leases by their ids, from a list of ids and ends.
 func pairs(numbers []int64) map[int64]int64 {
 	ends := map[int64]int64{}
 	for ; len(numbers) > 0; numbers = numbers[2:] {
@@ -172,7 +172,7 @@ func (s *Storage) finish(r *row, now int64) {
 	next.expires = until
 }
 
-// store is the statement that stores next in a locked row, or makes the row.
+// store returns the statement that stores next in a locked row, or makes the row.
 func (r *row) store(sql *sql) statement {
 	if r.read.revision != 0 {
 		return r.swap(sql, []any{r.key, always[0], always[1], r.read.revision})
@@ -180,8 +180,8 @@ func (r *row) store(sql *sql) statement {
 	return statement{sql.create, append(r.next.values(r.key, r.long), r.leases.arrays()[3:]...), []any{&r.stored}}
 }
 
-// swap is the statement that stores next. args are the key, the times between which it may be stored, and the revision that
-// the row must have.
+// swap returns the statement that stores next. args are the key, the times between which it may be stored, and the
+// revision that the row must have.
 func (r *row) swap(sql *sql, args []any) statement {
 	swap := statement{sql.swap, r.next.values(args...), []any{&r.stored}}
 	if len(r.leases.changes) > 0 {

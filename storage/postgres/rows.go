@@ -14,7 +14,7 @@ import (
 	"github.com/drip-go/drip/storage"
 )
 
-// record is the row of an entity. A record that is remembered does not change.
+// record is the row of an entity. A remembered record does not change.
 type record struct {
 	revision          int64 // 0: there is no row
 	expires           int64
@@ -27,7 +27,7 @@ type record struct {
 	contested bool // others have changed the row since the decision before
 }
 
-// fields are where the columns are scanned to.
+// fields returns the destinations of the columns in a scan.
 func (r *record) fields() []any {
 	return []any{&r.revision, &r.expires, &r.callersClock, &r.decidedAt, &r.until, &r.out, &r.firstEnd, &r.lastEnd, &r.data}
 }
@@ -39,11 +39,11 @@ func (r *record) values(args ...any) []any {
 
 func notNull(data []byte) []byte { return append([]byte{}, data...) }
 
-// newRevision is one that no key has had before.
+// newRevision returns a revision that no key has had before.
 func newRevision() int64 { return 1 + rand.Int64N(math.MaxInt64) }
 
-// rowKey is the key of an entity's row: the entity, or the beginning of a long one and a hash of all of it. No two entities
-// have the same: no other key is as long as those with a hash. long is nil if the key is the entity.
+// rowKey returns the key of an entity's row: the entity, or the beginning of a long entity and a hash of all of it. No
+// two entities have the same key: a key with a hash is longer than any other. long is nil if the key is the entity.
 func rowKey(entity string) (key, long []byte) {
 	const most = 512 // the database indexes no more than 2704 bytes
 	if len(entity) < most {
@@ -65,7 +65,7 @@ func (e *entry) fields() []any {
 	return append(e.record.fields(), &e.leases, &e.key, &e.long, &e.clock)
 }
 
-// told is the entry as storage.Reader and storage.Lister tell it, but with all leases that were read.
+// told returns the entry as storage.Reader and storage.Lister do, but with all leases that were read.
 func (e *entry) told() (t storage.Entry, err error) {
 	t = storage.Entry{Key: string(e.key), Time: time.UnixMicro(e.clock)}
 	if e.long != nil {
@@ -121,8 +121,8 @@ func (s *Storage) Read(ctx context.Context, key string) (storage.Entry, error) {
 	return t, err
 }
 
-// Set implements [storage.Storage]. The key is kept for Until - Now and at least for Options.MaxHold, and if Until is
-// [decision.Never] for Options.MaxHold.
+// Set implements [storage.Storage]. It keeps the key for Until - Now and at least for Options.MaxHold. If Until is
+// [decision.Never] it keeps the key for Options.MaxHold.
 func (s *Storage) Set(ctx context.Context, key string, state storage.State, rev storage.Revision) error {
 	if err := s.usable(ctx); err != nil {
 		return err
@@ -182,8 +182,8 @@ func (s *Storage) entriesAfter(ctx context.Context, key []byte, most int) (entri
 	return entries, s.failure(ctx, err)
 }
 
-// DeleteIdle deletes the rows of entities that have expired, ten thousand at a time. It passes over entities that are just
-// decided about.
+// DeleteIdle deletes the rows of entities that have expired, ten thousand at a time. It passes over entities with a
+// decision under way.
 func (s *Storage) DeleteIdle(ctx context.Context) error {
 	const most = 10_000
 	for deleted := most; deleted == most; {
@@ -196,7 +196,7 @@ func (s *Storage) DeleteIdle(ctx context.Context) error {
 	return nil
 }
 
-// deleteNowAndThen deletes expired rows when that is due.
+// deleteNowAndThen deletes expired rows when a deletion is due.
 func (s *Storage) deleteNowAndThen() {
 	due := s.deleteDue.Load()
 	if s.deleteEvery < 0 || s.clock.reading() < due || !s.deleteDue.CompareAndSwap(due, s.nextDelete()) {
@@ -209,7 +209,7 @@ func (s *Storage) deleteNowAndThen() {
 	}()
 }
 
-// nextDelete is a random time, so that processes take turns.
+// nextDelete returns a random time, so that processes take turns.
 func (s *Storage) nextDelete() int64 {
 	return s.clock.reading() + (s.deleteEvery/2 + rand.N(max(1, s.deleteEvery))).Microseconds()
 }

@@ -13,12 +13,13 @@ import (
 //go:embed schema.sql
 var schemaSource string
 
-// SchemaSQL is the text that CreateSchema runs, for your own migrations. schema is Options.Schema; "" means the default.
+// SchemaSQL returns the SQL that CreateSchema runs, for your own migrations. schema is Options.Schema; "" means the
+// default.
 //
 // A user that only decides needs usage of the schema, and select, insert, update and delete on its two tables.
 func SchemaSQL(schema string) string { return in(schema, schemaSource) }
 
-// in turns a text that is written for the schema drip into one for another schema.
+// in turns SQL for the schema drip into SQL for another schema.
 func in(schema, sql string) string {
 	if schema == "" || schema == "drip" {
 		return sql
@@ -36,16 +37,16 @@ const (
 	// columns are the fields of a record.
 	columns = "revision, expires, callers_clock, decided, until, leases, first_end, last_end, data"
 
-	// A decision that was made before it is sent holds if the row still has its revision and the server's clock is between
-	// $2 and $3. PostgreSQL does not test that again after it has waited for a row which came free as it was, so the
-	// answer does: a late statement fails, because it divides by zero (22012).
+	// A decision that was made before it is sent holds if the row still has its revision and the server's clock is
+	// between $2 and $3. PostgreSQL does not test the clock again after it has waited for a row that came free
+	// unchanged. So the answer tests it: a late statement fails, because it divides by zero (22012).
 	swapSQL = "update drip.entity set (" + columns + ") = ($5, $6, $7, $8, $9, $10, $11, $12, $13) " +
 		"where key = $1 and revision = $4 and clock_timestamp() between $2 and $3"
 	stillInTime = micros + " / (clock_timestamp() <= $3)::int as clock"
 
-	// All is done or nothing: the row is changed if the leases $14 still end at $15, and leases are changed if the row is.
-	// The limit changes nothing but what the planner expects: one lease. So it looks up each by itself, where a plan for
-	// more might read all leases of the entity.
+	// All is done or nothing: the row is changed if the leases $14 still end at $15, and leases are changed if the row
+	// is. The limit changes only the estimate of the planner: one lease. So the plan looks up each lease by itself. A
+	// plan for more might read all leases of the entity.
 	known = "known as (select id, goes, (select ends from drip.lease l where l.key = $1 and l.id = c.id) = was as there " +
 		"from unnest($14::bigint[], $15::bigint[], $16::boolean[]) c (id, was, goes) limit cardinality($14::bigint[])), "
 	asKnown      = " and (select count(*) from known where there) = cardinality($14::bigint[])"
@@ -94,8 +95,8 @@ func newSQL(schema string) *sql {
 	}
 }
 
-// In the lock way the row stays locked until the decision is stored. lockedSQL sets a limit for a process that stops
-// meanwhile, and tells the time.
+// With the lock the row stays locked until the decision is stored. lockedSQL sets a timeout for a process that stops
+// meanwhile, and returns the time.
 const (
 	beginSQL  = "begin isolation level read committed"
 	clockSQL  = "select " + micros
@@ -103,7 +104,7 @@ const (
 	commitSQL = "commit"
 )
 
-// statement is one that returns a row, which is scanned into to, or none.
+// statement is a statement that returns one row, which send scans into to, or no row.
 type statement struct {
 	sql  string
 	args []any
@@ -143,7 +144,7 @@ func (s *Storage) onConn(ctx context.Context, f func(*pgxpool.Conn) error) error
 	return err
 }
 
-// send sends statements in one round trip, and again if the server refuses them for what others did at the same time.
+// send sends statements in one round trip, and again if the server refuses them because of concurrent changes.
 func (s *Storage) send(ctx context.Context, statements ...statement) error {
 	return s.retry(ctx, func() error {
 		return s.onConn(ctx, func(conn *pgxpool.Conn) error { return send(ctx, conn, statements...) })

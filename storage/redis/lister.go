@@ -12,18 +12,18 @@ import (
 	"github.com/drip-go/drip/storage"
 )
 
-// scanned is how many keys Redis looks at for one step of List: it is held up for less than a millisecond.
+// scanned is how many keys Redis looks at for one step of List: a step blocks it for less than a millisecond.
 const scanned = 1000
 
 // List implements [storage.Lister]. It scans the keys of every master, which takes two round trips for each thousand of
-// them, other people's keys included, and gets those with the prefix. What is no state is left out. A user with
-// an access list needs "+scan" besides.
+// them, other people's keys included, and gets those with the prefix. It leaves out values that are no state. A user
+// with an access list also needs "+scan".
 func (s *Storage) List(ctx context.Context, each func(storage.Entry) error) error {
 	if err := s.usable(ctx); err != nil {
 		return err
 	}
 	var (
-		mu    sync.Mutex // the masters are asked at the same time
+		mu    sync.Mutex // the masters answer at the same time
 		asked bool
 		ended error
 	)
@@ -50,7 +50,7 @@ func (s *Storage) List(ctx context.Context, each func(storage.Entry) error) erro
 		mu.Unlock()
 		return s.list(ctx, c, one)
 	})
-	if err != nil && !asked { // not even which masters there are
+	if err != nil && !asked { // the list of masters is missing, too
 		return s.failure(err)
 	}
 	return err
@@ -139,14 +139,14 @@ func (s *Storage) getAll(ctx context.Context, client goredis.Cmdable, keys []str
 	return now.Val(), values, nil
 }
 
-// entity is the one whose key this is.
+// entity returns the entity of a key. ok is false for a key of no entity.
 func (s *Storage) entity(key string) (entity string, ok bool) {
 	entity, ok = strings.CutPrefix(strings.TrimSuffix(key, "}"), s.prefix+"{")
 	entity = unescape.Replace(entity)
 	return entity, ok && entity != "" && s.keys(entity)[0] == key
 }
 
-// literally is a pattern that matches only the text itself.
+// literally returns a pattern that matches only the text itself.
 func literally(text string) string {
 	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`, `]`, `\]`, `^`, `\^`).Replace(text)
 }

@@ -10,46 +10,47 @@
 // # Atomicity
 //
 // Storage is [storage.Atomic]. An entity is one key, and every operation on it, from GetDelay to Settle, is one call of
-// a script beside it, in one round trip. Callers who wait at the same time share a pipeline, and those who wait for the
-// same entity share one call of the script. Nobody waits for company: a caller is sent at once unless several pipelines
-// to its server are under way.
+// a script beside it, in one round trip. Callers that wait at the same time share a pipeline, and callers that wait for
+// the same entity share one call of the script. Batching never delays a call: the storage sends it at once unless
+// several pipelines to its server are under way.
 //
-// A caller whose context ends leaves at once. What was not sent yet is not decided; what was is, but a token, a lease
-// or a ticket is given back as soon as the answer comes.
+// A caller whose context ends leaves at once. If its call was not sent yet, Redis never decides it. If it was, the
+// storage gives back its token, lease or ticket as soon as the answer comes.
 //
 // # Lost answers
 //
-// A call that was sent is not sent again, as go-redis does with other commands: it might take a second token. So
-// when the connection breaks before the answer, the call fails with [ErrNoAnswer], and may have been done:
+// go-redis sends other commands again after a failure, but not these calls: a repeated call might take a second token.
+// So when the connection breaks before the answer, the call fails with [ErrNoAnswer], and may have been done:
 //
-//   - A token that GetDelay took is lost to the entity until none was taken for MaxHold.
-//   - A lease that Admit took ends by itself. A slot that it booked stays booked, as that of a ticket that is lost.
-//   - Settle and Cancel of a lease may be done again: the second time they find no lease. ReturnToken may not, nor
-//     Cancel of a ticket: it might give back somebody else's.
+//   - A token that GetDelay took is lost to the entity until it has taken none for MaxHold.
+//   - A lease that Admit took ends by itself. A slot that it booked stays booked, as for a lost ticket.
+//   - You may repeat Settle, and Cancel of a lease: the second time they find no lease. Do not repeat ReturnToken or
+//     Cancel of a ticket: it might give back another operation's.
 //
 // # What a key holds
 //
 // An entity is one key, the prefix and the entity in braces, with a "%" in it as "%25" and a "}" as "%7D". Its value is
-// numbers of eight bytes: eight of this package and those of the state, 304 bytes in all, and 104 more for each further
-// window, 208 for a pin, 104 for each shared limit and 16 for each lease. A shared limit is a key of the same kind, with a
-// calendar of 3,144 bytes. When more than 128 leases are out, they move to a sorted set, whose key has ":leases" at
-// the end. So what a call takes hardly grows with the number of leases.
+// numbers of eight bytes: eight numbers of this package and the numbers of the state, 304 bytes in all. Each further
+// window adds 104 bytes, a pin 208, each shared limit 104 and each lease 16. A shared limit is a key of the same kind,
+// with a calendar of 3,144 bytes. When more than 128 leases are out, they move to a sorted set, whose key has ":leases"
+// at the end. So the cost of a call hardly grows with the number of leases.
 //
-// Every key has a time to live: until the entity would be as good as new and its leases have ended. While plain tokens
-// of GetDelay are out, that is MaxHold after the last one was taken; then Redis forgets the entity, and tokens whose
-// holders have died are back. Leases do not need MaxHold. An entity whose time is a minute or more away from the server's
-// was decided at times of the caller's, of which the server's clock says nothing: it is kept for MaxHold at least.
+// Every key has a time to live. It ends when forgetting the entity changes no answer and its leases have ended. While
+// plain tokens of GetDelay are out, it is MaxHold after the last one was taken. Then Redis forgets the entity, and
+// tokens of dead holders are back. Leases do not need MaxHold. If the time of an entity is a minute or more away from
+// the server's, the caller gives the times of its decisions. The server's clock says nothing about these, so Redis
+// keeps the entity for MaxHold at least.
 //
-// With an eviction policy Redis may forget entities sooner, and so it does when keys are flushed or a server without
-// persistence is restarted. They are new then, as full as the Start of the bucket makes them, and their leases are over.
+// Redis forgets entities sooner if an eviction policy removes them, if keys are flushed, or if a server without
+// persistence restarts. They are new then, as full as the Start of the bucket makes them, and their leases are over.
 //
 // # Cluster and access
 //
 // A decision within shared limits is one call of the script, too. In a Cluster it needs the keys of the entity and of the
 // limits in one slot: a Prefix with braces of its own, such as "{drip}:", puts all keys of a Storage there, on one node.
 //
-// In a Cluster the entities spread over all nodes, and one that does not answer keeps nobody from the others. After a
-// failover the new master may lack the last decisions, which Redis replicates without waiting.
+// In a Cluster the entities spread over all nodes, and a node that does not answer does not delay the calls to others.
+// After a failover the new master may lack the last decisions, which Redis replicates without waiting.
 //
 // A user with an access list needs "~drip:* +evalsha +eval +get +set +time +unlink +pexpire +zadd +zrem +zcard +zcount
 // +zscore +zrangebyscore", for Get "+zrange", for List "+scan", and what the client needs to connect.
@@ -81,43 +82,44 @@ import (
 )
 
 var (
-	// ErrNoAnswer is wrapped by the error of a call that Redis did not answer: it was not reached, the connection
-	// broke, the client's read timeout passed, or a hook of the client came up with something else. Unless the cause,
-	// wrapped too, is a failure to connect, the call may have been done all the same.
+	// ErrNoAnswer is in the error of a call that Redis did not answer: the client did not reach it, the connection
+	// broke, the client's read timeout passed, or a hook of the client returned something else. The error wraps the
+	// cause, too. Unless the cause is a failure to connect, the call may have been done all the same.
 	//
-	// What Redis answers instead of doing the call is returned as go-redis makes it; see goredis.IsOOMError and its
-	// kin. Nothing has changed then.
+	// If Redis answers with an error instead of doing the call, the call returns the error of go-redis; see
+	// goredis.IsOOMError and similar functions. Nothing has changed then.
 	ErrNoAnswer = errors.New("redis: no answer")
 
-	// ErrNotState is returned when the key holds something else than a state. Nothing has changed.
+	// ErrNotState means that the value of the key is not a state. Nothing has changed.
 	ErrNotState = errors.New("redis: the key holds something else than the state of an entity")
 
-	// ErrClosed is returned by every call after Close.
+	// ErrClosed is the error of every call after Close.
 	ErrClosed = errors.New("redis: the storage is closed")
 )
 
 const (
-	// maxSenders is how many pipelines to a server may be under way: with more than one the server works on the next
-	// while the callers of the last are woken, with too many nobody shares. A client whose pool is smaller has fewer.
+	// maxSenders is how many pipelines to a server may be under way. With more than one the server works on the next
+	// while the callers of the last wake up. With too many no calls share a pipeline. A client with a smaller pool has
+	// fewer.
 	maxSenders = 4
 
-	// maxTurns is how many entities a pipeline takes.
+	// maxTurns is the most entities in a pipeline.
 	maxTurns = 512
 
-	// maxOps is how many operations a call of the script takes, and so for how long it may hold up the server: for less
-	// than a millisecond.
+	// maxOps is the most operations in a call of the script. It bounds the time for which a call blocks the server to
+	// less than a millisecond.
 	maxOps = 64
 )
 
 // Options of a Storage. The zero value is ready.
 type Options struct {
-	// Prefix is what all keys begin with. Storages that share a server and have different ones do not share
-	// entities. Defaults to "drip:".
+	// Prefix is the beginning of all keys. Storages with different prefixes on one server do not share entities.
+	// Defaults to "drip:".
 	Prefix string
 
-	// MaxHold is how long a token of GetDelay may be out, as far as the storage can tell: when an entity with tokens out
-	// has run nothing for so long, its holders count as dead and all its tokens are back. It should be well above the
-	// longest operation. When a bucket takes longer to fill, that time takes its place. Defaults to 24 hours. The leases
+	// MaxHold is how long a token of GetDelay may be out, as far as the storage can tell. When an entity with tokens
+	// out has run nothing for so long, its holders count as dead and all its tokens are back. It should be well above
+	// the longest operation. If a bucket takes longer to fill, that time replaces it. Defaults to 24 hours. The leases
 	// of Admit end without it.
 	MaxHold time.Duration
 }
@@ -134,10 +136,10 @@ type Storage struct {
 	reached atomic.Bool // something was answered
 
 	mu    sync.Mutex
-	lanes map[string]*batch.Lane // by the address of the server in a Cluster; otherwise there is one, ""
+	lanes map[string]*batch.Lane // by the address of the server in a Cluster; otherwise only one, ""
 }
 
-// cluster is what *goredis.ClusterClient has besides.
+// cluster is the additional methods of *goredis.ClusterClient.
 type cluster interface {
 	MasterForKey(ctx context.Context, key string) (*goredis.Client, error)
 	ReloadState(ctx context.Context) // in the background
@@ -146,8 +148,8 @@ type cluster interface {
 // New returns a Storage that uses the client, whose timeouts, pool and TLS apply; its retries do not apply to
 // decisions. It connects to nothing yet. Close leaves the client open.
 //
-// In a Cluster an entity is one key, {entity} after the prefix, so entities spread over the nodes, and keys of your
-// own with the same {entity} are on the same node. A prefix with braces of its own puts all entities on one node.
+// In a Cluster an entity is one key, {entity} after the prefix. So entities spread over the nodes, and keys of your own
+// with the same {entity} are on the same node. A prefix with braces of its own puts all entities on one node.
 func New(client goredis.UniversalClient, o Options) (*Storage, error) {
 	if o.Prefix == "" {
 		o.Prefix = "drip:"
@@ -201,7 +203,7 @@ func open(_ context.Context, u *url.URL) (storage.Storage, error) {
 	rest.RawQuery = query.Encode()
 	parsed, err := goredis.ParseURL(rest.String())
 	if err != nil {
-		return nil, err // about the path or the query: storage.Open has seen to it that no password is there
+		return nil, err // about the path or the query, where storage.Open allows no password
 	}
 	s, err := New(goredis.NewClient(parsed), o)
 	if err != nil {
@@ -211,8 +213,8 @@ func open(_ context.Context, u *url.URL) (storage.Storage, error) {
 	return s, nil
 }
 
-// Close makes every later call fail with ErrClosed. Calls under way may still be answered, unless the client was
-// opened from a URL: then its connections are closed.
+// Close makes every later call fail with ErrClosed. Calls under way may still get an answer, unless the client was
+// opened from a URL: then Close closes its connections.
 func (s *Storage) Close() error {
 	if s.closed.Swap(true) || !s.owned {
 		return nil
@@ -242,7 +244,7 @@ func (s *Storage) Get(ctx context.Context, key string) (storage.State, storage.R
 	if err != nil {
 		return v.State, v.revision, nil // Set has stored it
 	}
-	// Who changes a lease changes the revision: with another one in the set, the Set that follows fails.
+	// A change of a lease changes the revision: if the set changes meanwhile, the Set that follows fails.
 	for more := v.apart; more; {
 		list, err := ask(ctx, s, func() ([]goredis.Z, error) {
 			return s.client.ZRangeWithScores(ctx, keys[1], int64(len(held)), int64(len(held))+storage.MostListed-1).Result()
@@ -346,8 +348,8 @@ func (s *Storage) Set(ctx context.Context, key string, state storage.State, rev 
 	return nil
 }
 
-// Do implements [storage.Atomic]. In a Cluster the keys of shared limits must be in the slot of the entity's: a Prefix with
-// braces puts all keys in one, or the error is storage.ErrApart.
+// Do implements [storage.Atomic]. In a Cluster the keys of shared limits must be in the same slot as the key of the
+// entity: a Prefix with braces puts all keys in one slot. Otherwise the error is storage.ErrApart.
 func (s *Storage) Do(ctx context.Context, key string, l *decision.Limits, within []storage.Within, op decision.Op) (decision.Answer, error) {
 	if err := s.usable(ctx); err != nil {
 		return decision.Answer{}, err
@@ -358,14 +360,14 @@ func (s *Storage) Do(ctx context.Context, key string, l *decision.Limits, within
 	return s.lane(ctx, key).Do(ctx, key, l, within, op)
 }
 
-// spread tells whether the keys are in several slots of a Cluster.
+// spread reports whether the keys are in several slots of a Cluster.
 func (s *Storage) spread() bool {
 	_, tag, opened := strings.Cut(s.prefix, "{")
 	return s.cluster != nil && !(opened && strings.IndexByte(tag, '}') > 0)
 }
 
-// lane returns the lane of an entity. In a Cluster each server has its own, so that one which hangs keeps nobody from the
-// others.
+// lane returns the lane of an entity. In a Cluster each server has its own, so that a server that hangs does not delay
+// the calls to others.
 func (s *Storage) lane(ctx context.Context, key string) *batch.Lane {
 	server := ""
 	// Before the first answer the client may not know the Cluster, and would ask here, for longer than ctx lives.
@@ -384,7 +386,7 @@ func (s *Storage) lane(ctx context.Context, key string) *batch.Lane {
 	return l
 }
 
-// decide sends a batch in one pipeline and sets what came of it. Calls of one entity share a call of the script, as far as
+// decide sends a batch in one pipeline and sets the answers. Calls of one entity share a call of the script, as far as
 // they have the same limits.
 func (s *Storage) decide(turns []*batch.Turn, answered func([]*batch.Turn)) {
 	commands := make([]*command, 0, len(turns))
@@ -420,7 +422,7 @@ func (s *Storage) decide(turns []*batch.Turn, answered func([]*batch.Turn)) {
 	answered(turns)
 }
 
-// together is how many of the calls share a call of the script.
+// together returns how many of the calls share a call of the script.
 func together(calls []*batch.Call) int {
 	first := calls[0]
 	for i, c := range calls {
@@ -439,7 +441,7 @@ func equal(a, b *decision.Limits) bool {
 		a.Start == b.Start && a.FirstCome == b.FirstCome && slices.Equal(a.Windows, b.Windows)
 }
 
-// take sets what a call of the script has answered.
+// take sets the answers of a call of the script.
 func (s *Storage) take(c *command, calls []*batch.Call) {
 	answers, err := c.Result()
 	if err == nil && !s.reached.Load() {
@@ -457,7 +459,7 @@ func (s *Storage) take(c *command, calls []*batch.Call) {
 	}
 }
 
-// again tells whether an operation that failed is surely not done, and may be done later.
+// again reports whether a failed operation was surely not done, and may be done later.
 func again(err error) bool {
 	var answer goredis.Error
 	var network *net.OpError
@@ -465,8 +467,8 @@ func again(err error) bool {
 		(errors.As(err, &answer) || errors.Is(err, goredis.ErrPoolTimeout) || errors.As(err, &network) && network.Op == "dial")
 }
 
-// keys are those of an entity: of its state and of its leases. A Cluster picks the node by what is between the first
-// brace and the one that closes it, so there is none in between.
+// keys returns the keys of an entity: of its state and of its leases. A Cluster picks the node by the text between the
+// first brace and the next closing one, so that text has no closing brace.
 func (s *Storage) keys(entity string) [2]string {
 	if strings.ContainsAny(entity, "%}") {
 		entity = escape.Replace(entity)
@@ -480,7 +482,7 @@ var (
 	unescape = strings.NewReplacer("%25", "%", "%7D", "}")
 )
 
-// usable is the error of a call that need not be tried.
+// usable returns the error of a call that cannot succeed.
 func (s *Storage) usable(ctx context.Context) error {
 	if s.closed.Load() {
 		return ErrClosed
@@ -488,7 +490,7 @@ func (s *Storage) usable(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// failure makes an error of go-redis one that this package documents.
+// failure turns an error of go-redis into one that this package documents.
 func (s *Storage) failure(err error) error {
 	var answer goredis.Error
 	switch {
@@ -509,8 +511,8 @@ func (s *Storage) failure(err error) error {
 	return err
 }
 
-// ask returns what f returns, or the error of ctx as soon as that ends: go-redis does not interrupt what is on its
-// way. Then f goes on, and its outcome is lost.
+// ask returns the results of f, or the error of ctx as soon as ctx ends, because go-redis does not interrupt a call
+// under way. Then f goes on, and its outcome is lost.
 func ask[T any](ctx context.Context, s *Storage, f func() (T, error)) (T, error) {
 	if ctx.Done() == nil {
 		value, err := f()

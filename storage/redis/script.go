@@ -49,13 +49,14 @@ func (s *script) command(keys []string, args ...any) *command {
 	return &command{goredis.NewStringCmd(context.Background(), append(all, args...)...), s}
 }
 
-// NoRetry keeps go-redis from sending the command again when the connection broke before the answer came: it may have
-// been run, and would take a second token. What a server refuses to run, as with MOVED, go-redis still sends on.
+// NoRetry keeps go-redis from sending the command again when the connection broke before the answer came: the server
+// may have run it, and a second run would take a second token. If a server refuses a command, as with MOVED, go-redis
+// still sends it to the right one.
 func (*command) NoRetry() bool { return true }
 
-// run sends the commands in one pipeline and leaves in each what came of it. A server that does not know a script,
-// because it has been started or its scripts were flushed, has not run it. It gets the first of those with the source,
-// and then the others again.
+// run sends the commands in one pipeline and leaves in each its result. After a start or a flush of its scripts a
+// server does not know a script, and does not run it. run then sends the first of these commands with the source, and
+// the others again.
 func run(client goredis.UniversalClient, commands []*command) {
 	send(client, commands)
 	for {
@@ -78,8 +79,8 @@ func run(client goredis.UniversalClient, commands []*command) {
 	}
 }
 
-// send does not pass on the context of a caller: commands of several share the pipeline, and none of them may end it
-// for the others.
+// send does not pass on the context of a caller: several callers share the pipeline, and no caller may end it for the
+// others.
 func send(client goredis.UniversalClient, commands []*command) {
 	switch ctx := context.Background(); len(commands) {
 	case 0:

@@ -15,17 +15,17 @@ import (
 // layout is the first number of a value that decide.lua can read. It changes with the others.
 const layout = 5
 
-// rawLayout is that of a value whose state is no state that decide.lua could read.
+// rawLayout is the layout of a value with a state that decide.lua cannot read.
 const rawLayout = 3
 
-// headers is how many numbers stand in front of a state: see decide.lua.tmpl.
+// headers is the count of numbers in front of a state: see decide.lua.tmpl.
 const headers = 8
 
-// scalars is how many numbers a state has in front of its lines: behind those of State stand the numbers of lines, pins,
-// flows and calendars.
+// scalars is the count of numbers in front of the lines of a state: the scalars of State, and the counts of lines,
+// pins, flows and calendars.
 const scalars = 12 + 4
 
-// format is what storage.Encode has in front of the numbers of a state, which a value does not have.
+// format is the beginning of a result of storage.Encode, in front of the numbers of a state. A value does not have it.
 var format = storage.Encode(&decision.State{Tokens: 1}, nil)[:8]
 
 // stored is the value of a key.
@@ -35,7 +35,7 @@ type stored struct {
 	apart    bool // the leases are in the set
 }
 
-// number is the i-th number of a value.
+// number returns the i-th number of a value.
 func number(b []byte, i int) int64 {
 	return int64(math.Float64frombits(binary.LittleEndian.Uint64(b[8*i:])))
 }
@@ -75,7 +75,7 @@ func unpack(value []byte) (s stored, err error) {
 	return s, nil
 }
 
-// pack makes a value. before is what it has in front of the revision.
+// pack makes a value. before is the part in front of the revision.
 func pack(s *storage.State) (before, behind []byte) {
 	const exact = 1 << 53
 	var state decision.State
@@ -140,8 +140,8 @@ func appendNumbers(b []byte, numbers ...int64) []byte {
 	return b
 }
 
-// packLimits makes the first argument of decide.lua: the numbers of decision.Limits in the order in which they are
-// declared, with how many Windows there are, and those of the Windows.
+// packLimits makes the first argument of decide.lua: the numbers of decision.Limits in the order of their declaration,
+// with the count of Windows in its place, and the numbers of the Windows.
 func packLimits(l *decision.Limits) string {
 	b := make([]byte, 0, 8*16)
 	b = appendNumbers(b, int64(len(l.Windows)), l.Tokens, l.Guess, l.Lease, l.MaxLease, l.FirstCome, l.Start, l.Fill, l.Mixed, l.Grain, l.PerGrain)
@@ -153,8 +153,8 @@ func packLimits(l *decision.Limits) string {
 	return string(b)
 }
 
-// packOp makes another argument of decide.lua: the numbers of decision.Op in the order in which they are declared. What
-// most operations are is the Kind alone.
+// packOp makes another argument of decide.lua: the numbers of decision.Op in the order of their declaration. For most
+// operations it is the Kind alone.
 func packOp(o *decision.Op) string {
 	if o.Now == decision.OwnClock && o.For == 0 && !o.Urgent && o.Deadline == 0 && o.Ticket == (decision.Ticket{}) && o.Lease == (decision.Lease{}) &&
 		o.Pin == nil && (o.Cost == decision.Cost{1} || o.Kind == decision.GetDelay || o.Kind == decision.ReturnToken) {
