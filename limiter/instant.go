@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// An instant is a time in milliseconds since 1970 and attoseconds besides, fewer than a millisecond has. Time is what
-// the limiter counts in, and with so fine a measure no rate is rounded to speak of: at three units a second three
-// single ones take a second, and at 3e9 one still takes some time.
+// An instant is a time in milliseconds since 1970, plus attoseconds, fewer than a millisecond has. The limiter counts
+// in time, and with so fine a unit its rounding does not matter: at three units a second three single units take a
+// second, and at 3e9 a unit still takes some time.
 type instant struct{ ms, as int64 }
 
 const asPerMs = 1e15
@@ -26,8 +26,7 @@ func (i instant) before(d time.Duration) instant {
 	return instant{i.ms - d.Milliseconds(), i.as - int64(d%time.Millisecond)*1e9}.normal()
 }
 
-// sub returns the time from o to i in whole nanoseconds, or the longest there is. What is rounded here stays in the
-// instants.
+// sub returns the time from o to i in whole nanoseconds, or the longest Duration. The instants keep the rounded part.
 func (i instant) sub(o instant) time.Duration {
 	const most = math.MaxInt64/1_000_000 - 1
 	ms := i.ms - o.ms

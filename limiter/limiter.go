@@ -5,10 +5,10 @@
 //
 //	waited, err := l.Consume(ctx, 5)
 //
-// A call waits for the units of the calls before it, never for its own, because many operations cost what is known
-// only when they are over. A call of any size is admitted as soon as nothing is owed. Unused units are saved, for at most
-// the limiter's duration. Over any time T a Limiter grants at most limit·(T+duration) units and the whole last operation.
-// The algorithm is GCRA with the cost charged after the test.
+// A call waits for the units of the calls before it, never for its own, because the cost of many operations is known
+// only when they are over. The limiter admits a call of any size as soon as nothing is owed. Unused units are saved,
+// for at most the limiter's duration. Over any time T a Limiter grants at most limit·(T+duration) units and the whole
+// last operation. The algorithm is GCRA with the cost charged after the test.
 //
 // # Waiting
 //
@@ -42,25 +42,25 @@
 //
 // # Compared with the SDKs of Oracle NoSQL Database
 //
-// The arithmetic is that of their rate limiters for Java, Go, Node.js and .NET wherever they agree. Where they do not:
+// The arithmetic equals their rate limiters' for Java, Go, Node.js and .NET wherever they agree. Where they do not:
 //
 //   - Saved units are counted from [New] (Java, Go), not from the first call.
-//   - A new limit keeps what is saved and owed as time (Java, Go): a second's worth stays a second's.
-//   - A timeout of zero is none (Java, Go, .NET). A negative one is an error and charges nothing (Java).
+//   - A new limit keeps saved and owed units as time (Java, Go): a second's worth stays a second's.
+//   - A timeout of zero means no timeout (Java, Go, .NET). A negative one is an error and charges nothing (Java).
 //   - A call that times out but charges always reports the timeout (Java, Go).
-//   - Throttled drops what is saved at once (Java, Go), not at the next call.
+//   - Throttled drops the saved units at once (Java, Go), not at the next call.
 //   - Units may be fractions (Node.js).
-//   - The duration is a second unless said (Java, Go), and is at least the time of one unit; a lower limit raises it
-//     and a higher one does not lower it again (all).
-//   - A limit of zero or less is none (all), which Limit calls [Unlimited] (Go) and CurrentRate 0 (Java). NaN is an error
-//     (Node.js, .NET), and so are an Options.Limit that is not set and a negative duration.
+//   - The duration defaults to a second (Java, Go), and is at least the time of one unit. A lower limit raises it and a
+//     higher one does not lower it again (all).
+//   - A limit of zero or less means no limit (all). Limit returns [Unlimited] for it (Go) and CurrentRate 0 (Java). NaN
+//     is an error (Node.js, .NET), and so are an Options.Limit that is not set and a negative duration.
 //
 // And where they agree or do worse, but should not:
 //
 //   - Waits, rates and durations are not rounded: 3 a second is 3, and 3e9 a second are not unlimited.
-//   - No number of units overflows into credit; too many to count are an error.
-//   - A wait that is cancelled charges nothing; theirs does.
-//   - Units given back shorten the waits under way; those charged meanwhile lengthen them.
+//   - No number of units overflows into credit; more units than it can count are an error.
+//   - A cancelled wait charges nothing; theirs does.
+//   - Units given back shorten the waits under way; units charged meanwhile lengthen them.
 //   - Do admits waiting operations one after the other.
 //   - Callers with short timeouts get their share beside patient ones.
 //   - One limiter may serve many processes.
@@ -78,27 +78,27 @@ import (
 )
 
 var (
-	// ErrTimeout is wrapped by the error of a call whose timeout passed before it was admitted.
+	// ErrTimeout is in the error of a call whose timeout passed before the limiter admitted it.
 	ErrTimeout = errors.New("timed out")
 
-	// ErrInvalid is wrapped by the error that says which argument makes no sense and what would. Nothing has changed.
+	// ErrInvalid is in an error that names the invalid argument and the values that it may have. Nothing has changed.
 	ErrInvalid = errors.New("invalid argument")
 
-	// ErrStorage is wrapped by the error of a call that the storage did not serve, with the cause. The call was not
-	// admitted, but may have been charged.
+	// ErrStorage is in the error of a call that the storage did not serve, with the cause. The limiter did not admit
+	// the call, but may have charged it.
 	ErrStorage = errors.New("storage")
 )
 
 var errTooMany = fmt.Errorf("%w: no more than %v seconds' worth of units may be owed", ErrInvalid, float64(mostSeconds))
 
-// Unlimited as a limit admits everything at once and records nothing. Units that were owed before are owed again when
-// another limit is set.
+// Unlimited as a limit admits every call at once and records nothing. Units owed before are owed again when you set
+// another limit.
 var Unlimited = math.Inf(1)
 
 const (
 	leastLimit  = 1e-9 // a unit in 31 years
 	mostLimit   = 1e15 // a unit takes a femtosecond
-	mostSeconds = 1e12 // that may be owed: 31,000 years
+	mostSeconds = 1e12 // the most debt: 31,000 years
 )
 
 // Options of a Limiter. Limit must be set, and Storage and Key go together.
@@ -106,12 +106,12 @@ type Options struct {
 	// Limit is the units a second: between 1e-9 and 1e15, or Unlimited. Below zero it is Unlimited, too. Required.
 	Limit float64
 
-	// Percent is this limiter's part of the limit, above 0 and at most 100, if other limiters that share no Storage have
-	// the rest. It applies to SetLimit too. Defaults to 100.
+	// Percent is this limiter's part of the limit, above 0 and at most 100, if other limiters that share no Storage
+	// have the rest. It applies to SetLimit, too. Defaults to 100.
 	Percent float64
 
-	// Duration is how much time's worth of unused units may be saved. It is raised to the time of one unit if it is less.
-	// Defaults to one second.
+	// Duration is how much time's worth of unused units the limiter may save. New raises it to the time of one unit if
+	// it is less. Defaults to one second.
 	Duration time.Duration
 
 	// Storage keeps the limiter for any number of processes; see the package comment. Defaults to this Limiter's memory.
@@ -130,9 +130,9 @@ type Limiter struct {
 	born    time.Time
 
 	mu       sync.Mutex
-	limit    float64 // percent of what was set
+	limit    float64 // percent of the limit that was set
 	duration time.Duration
-	next     instant // when nothing is owed any more; before now: since when units are saved
+	next     instant // the end of the debt; if before now, the beginning of the saved time
 
 	// See queue.go.
 	changes   []*request
@@ -144,13 +144,13 @@ type Limiter struct {
 	again     bool
 	timer     *time.Timer
 
-	// What operations of Do cost.
+	// The cost of operations of Do.
 	average    float64
-	operations float64 // that average is of, as far as they count
+	operations float64 // the weight of the operations in average
 }
 
-// New returns a Limiter that owes nothing and has saved nothing. Its error, ErrInvalid, names the field that is wrong
-// and says what is right.
+// New returns a Limiter that owes nothing and has saved nothing. Its error, ErrInvalid, names the wrong field and the
+// values that it may have.
 func New(o Options) (*Limiter, error) {
 	if o.Percent == 0 {
 		o.Percent = 100
@@ -192,15 +192,16 @@ func New(o Options) (*Limiter, error) {
 // nothing; use Do to operate then and charge the real units. Units below zero are given back at once and shorten the
 // waits of others.
 //
-// If the context ends first, nothing is charged and the error wraps the context's.
+// If the context ends first, Consume charges nothing and its error wraps the context's.
 func (l *Limiter) Consume(ctx context.Context, units float64) (waited time.Duration, err error) {
 	waited, err = l.consume(ctx, units, 0, false)
 	return waited, failed("consume", units, err)
 }
 
 // ConsumeTimeout is Consume with a timeout. If the wait would be as long or longer, it waits that long and returns
-// ErrTimeout; the units are charged then only if always is true. A context that ends first charges nothing. A timeout of
-// zero is none, and a negative one is ErrInvalid. ConsumeNow charges whatever becomes of the context.
+// ErrTimeout; it charges the units then only if always is true. If the context ends first, it charges nothing. A
+// timeout of zero means no timeout, and a negative one is ErrInvalid. Use ConsumeNow to charge even if the context
+// ends.
 //
 // The timeout bounds the limiter's wait, and the context the time that a storage takes to answer.
 func (l *Limiter) ConsumeTimeout(ctx context.Context, units float64, timeout time.Duration, always bool) (waited time.Duration, err error) {
@@ -220,8 +221,9 @@ func (l *Limiter) consume(ctx context.Context, units float64, timeout time.Durat
 	return r.waited, err
 }
 
-// TryConsume charges the units if nothing is owed and no call waits, and reports whether it did. It waits for the storage
-// at most. Zero units ask whether a call would be admitted now. Units below zero are given back, which returns true.
+// TryConsume charges the units if nothing is owed and no call waits, and reports whether it did. It waits only for the
+// storage. With zero units it reports whether the limiter would admit a call now. It gives units below zero back and
+// returns true.
 func (l *Limiter) TryConsume(ctx context.Context, units float64) (bool, error) {
 	var err error
 	if units < 0 {
@@ -235,7 +237,7 @@ func (l *Limiter) TryConsume(ctx context.Context, units float64) (bool, error) {
 	return err == nil, failed("try to consume", units, err)
 }
 
-// ConsumeNow charges the units without waiting, whatever is owed; later calls wait for them. Units below zero are given
+// ConsumeNow charges the units without waiting, whatever is owed; later calls wait for them. It gives units below zero
 // back.
 func (l *Limiter) ConsumeNow(ctx context.Context, units float64) error {
 	return failed("consume", units, l.consumeNow(ctx, units))
@@ -253,10 +255,11 @@ func (l *Limiter) consumeNow(ctx context.Context, units float64) error {
 }
 
 // Do waits until nothing is owed, calls op and charges the units that op returns, even if op failed. It does not wait
-// again. The error is op's. It says why op was not called, or, joined to op's, why its units were not charged.
+// again. It returns the error of op, or an error that says why it did not call op, or both errors joined if it could
+// not charge the units.
 //
 // Do charges an estimate before op and settles the difference after it, so waiting operations go one after the other.
-// The estimate is the average cost of this Limiter's operations, of which the latest count most, or a second's worth as
+// The estimate is the average cost of this Limiter's operations, with the latest weighted most, or a second's worth as
 // long as none is over. If op panics or returns units that are negative, no number or too many to count, the estimate
 // stays charged.
 func (l *Limiter) Do(ctx context.Context, op func(context.Context) (units float64, err error)) error {
@@ -272,7 +275,7 @@ func (l *Limiter) Do(ctx context.Context, op func(context.Context) (units float6
 	if bad != nil {
 		return errors.Join(err, fmt.Errorf("limiter: do: charge %v units: %w", units, bad))
 	}
-	// An operation that failed and cost nothing says nothing about those that do.
+	// An operation that failed and cost nothing says nothing about the cost of others.
 	if err == nil || units > 0 {
 		l.learn(units)
 	}
@@ -286,7 +289,7 @@ func (l *Limiter) Do(ctx context.Context, op func(context.Context) (units float6
 	return err
 }
 
-// expected returns what an operation of Do is charged beforehand. l.mu is held.
+// expected returns the charge of an operation of Do beforehand. l.mu is held.
 func (l *Limiter) expected() float64 {
 	if l.operations == 0 {
 		return max(1, l.limit)
@@ -294,8 +297,8 @@ func (l *Limiter) expected() float64 {
 	return l.average
 }
 
-// learn counts what an operation has cost. The second's worth that was expected of the first one counts like one: or, if
-// that costs nothing, all who wait would go next.
+// learn counts the cost of an operation. The second's worth that the first one was expected to cost counts as an
+// operation, too. Otherwise all waiting calls would go next if the first one costs nothing.
 func (l *Limiter) learn(units float64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -307,7 +310,7 @@ func (l *Limiter) learn(units float64) {
 	l.average += (units - l.average) / (l.operations + 1)
 }
 
-// Reset drops what is saved and what is owed. Limit and duration stay.
+// Reset drops the saved and the owed units. Limit and duration stay.
 func (l *Limiter) Reset(ctx context.Context) error {
 	err := l.change(ctx, func(_, now instant) (instant, error) { return now, nil })
 	return wrap("reset", err)
@@ -337,8 +340,8 @@ func (l *Limiter) CurrentRate(ctx context.Context) (percent float64, err error) 
 	return percent, nil
 }
 
-// SetCurrentRate makes the rate at this moment so many percent of the limit; see CurrentRate. Less than 0 is more than
-// a second's worth saved, of which the next call finds no more than the duration.
+// SetCurrentRate makes the rate at this moment so many percent of the limit; see CurrentRate. A percent below 0 means
+// more than a second's worth saved; the next call finds no more of it than the duration.
 func (l *Limiter) SetCurrentRate(ctx context.Context, percent float64) error {
 	seconds := percent/100 - 1
 	if !(math.Abs(seconds) <= mostSeconds) {
@@ -348,8 +351,8 @@ func (l *Limiter) SetCurrentRate(ctx context.Context, percent float64) error {
 	return wrap("set current rate", err)
 }
 
-// SetLimit sets the units a second, of which this limiter allows its percentage; zero or less is Unlimited. What is saved
-// and what is owed stay the same in time. The duration is raised to the time of one unit if it is less. Other processes
+// SetLimit sets the units a second, of which this limiter allows its percentage; zero or less is Unlimited. Saved and
+// owed units stay the same in time. SetLimit raises the duration to the time of one unit if it is less. Other processes
 // have limits of their own.
 func (l *Limiter) SetLimit(perSecond float64) error {
 	limit := perSecond * l.percent / 100
@@ -373,16 +376,16 @@ func (l *Limiter) SetLimit(perSecond float64) error {
 	return nil
 }
 
-// Limit returns the units a second that this limiter allows: its percentage of what was set.
+// Limit returns the units a second that this limiter allows: its percentage of the limit that was set.
 func (l *Limiter) Limit() float64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.limit
 }
 
-// SetDuration sets how much time's worth of units may be saved, which is raised to the time of one unit if it is less. A
-// longer one counts what was not used in the past too, as far as that is known; a shorter one drops it with the next
-// call. Other processes have durations of their own.
+// SetDuration sets how much time's worth of units the limiter may save. It raises d to the time of one unit if it is
+// less. With a longer duration the limiter counts units that were unused in the past, too, as far as it knows them.
+// With a shorter one the next call drops them. Other processes have durations of their own.
 func (l *Limiter) SetDuration(d time.Duration) error {
 	if d < 0 {
 		return fmt.Errorf("limiter: %w: the duration is %v; it must not be negative", ErrInvalid, d)
@@ -394,14 +397,15 @@ func (l *Limiter) SetDuration(d time.Duration) error {
 	return nil
 }
 
-// Duration returns how much time's worth of units may be saved.
+// Duration returns how much time's worth of units the limiter may save.
 func (l *Limiter) Duration() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.duration
 }
 
-// raise makes the duration long enough to save one unit, or a call would have to come at the very moment. l.mu is held.
+// raise makes the duration long enough to save one unit. Otherwise a call would have to come at the very moment. l.mu
+// is held.
 func (l *Limiter) raise() {
 	l.duration = max(l.duration, time.Duration(math.Round(1e9/l.limit)), 1)
 }

@@ -12,37 +12,37 @@ import (
 	"github.com/drip-go/drip/storage"
 )
 
-// Everything that a Limiter is asked is a request, and requests are decided in rounds, one round at a time: with what is
-// known of the limiter first all changes, then those that wait to be admitted, in their order. In memory a round is a
-// matter of the lock. With a storage it is one Get and at most one Set, whatever the number of requests, made by a
-// goroutine that lives as long as there is something to do: a caller whose context ends must not break off the round of
+// A request is a call of a Limiter. The Limiter decides requests in rounds, one round at a time: a round reads the
+// limiter, decides all changes, and then the requests that wait for admission, in their order. In memory a round runs
+// under the lock. With a storage it is one Get and at most one Set, whatever the number of requests. A goroutine makes
+// the rounds and lives as long as there is something to do: a caller whose context ends must not break off the round of
 // the others.
 type request struct {
-	// Of a change, which is made whatever is owed.
+	// For a change, which does not depend on the owed units.
 	change func(next, now instant) (instant, error)
 
-	// Of one that wants to be admitted.
+	// For a request for admission.
 	units    float64
-	estimate bool          // the units are what Do costs on average
+	estimate bool          // the units are the average cost of Do
 	try      bool          // the first round admits or refuses it
 	timeout  time.Duration // 0: none
-	always   bool          // it is charged after its timeout too
+	always   bool          // charge it even after its timeout
 	arrived  time.Time
 	place    int64         // in the queue
 	patience time.Duration // until its timeout or the end of its context
 	waits    bool          // a round has not admitted it
 
-	gone     bool // its context has ended: nobody waits for the answer
+	gone     bool // its context has ended: no caller waits for the answer
 	answered bool
-	done     chan struct{} // closed when it is answered, if that was not at once
+	done     chan struct{} // closed with the answer, if that was not at once
 
-	// The answer. Until answered is set it may be of a round that comes to nothing.
+	// The answer. Until answered is set it may come from a round that fails.
 	waited  time.Duration
 	charged float64 // in seconds; 0 if it is refused
 	err     error
 }
 
-// A vacancy is the place of somebody who gave up and may ask again.
+// A vacancy is the place of a caller that gave up and may ask again.
 type vacancy struct {
 	place    int64
 	patience time.Duration
@@ -53,9 +53,9 @@ const (
 	keepPlace   = time.Second           // for somebody who gave up
 	holdTurn    = 10 * time.Millisecond // for somebody who gave up
 	askAgain    = 100 * time.Millisecond
-	storageTime = 10 * time.Second // then the storage counts as broken: its callers may have no deadline
+	storageTime = 10 * time.Second // then the storage counts as broken: callers may have no deadline
 
-	// Between two tries of a round that another process came before: at random up to a bound that doubles.
+	// The wait before a round is tried again because another process was first is random, up to a bound that doubles.
 	firstBackoff   = time.Millisecond
 	longestBackoff = 100 * time.Millisecond
 )
@@ -64,7 +64,7 @@ const never = time.Duration(math.MaxInt64)
 
 var errRefused = errors.New("not now")
 
-// change has f change the limiter, or read it.
+// change calls f in a round to change the limiter, or to read it.
 func (l *Limiter) change(ctx context.Context, f func(next, now instant) (instant, error)) error {
 	return l.submit(ctx, &request{change: f})
 }
@@ -120,9 +120,9 @@ func (l *Limiter) submit(ctx context.Context, r *request) error {
 		case <-r.done:
 			return r.err
 		case <-timeout:
-			// Not refused here: its turn may have come in time, and only not been seen yet.
+			// Not refused here: its turn may have come in time without a round yet.
 			l.mu.Lock()
-			if !r.answered { // by a round for somebody else
+			if !r.answered { // by a round for another caller
 				l.serve()
 			}
 			l.mu.Unlock()
@@ -134,8 +134,8 @@ func (l *Limiter) submit(ctx context.Context, r *request) error {
 	}
 }
 
-// enqueue puts r last. But if it may be somebody who gave up just now, as it is as patient as he, and others are there who
-// came after him and are not, it has the place that he had. l.mu is held here and below.
+// enqueue puts r last. But r takes the place of a caller that gave up just now if it is as patient as that caller, and
+// if later requests of another patience wait. l.mu is held here and below.
 func (l *Limiter) enqueue(r *request) {
 	l.vacancies = slices.DeleteFunc(l.vacancies, func(v vacancy) bool { return r.arrived.Sub(v.since) > keepPlace })
 	l.places++
@@ -151,11 +151,12 @@ func (l *Limiter) enqueue(r *request) {
 	for i = len(l.queue); i > 0 && l.queue[i-1].place > r.place; i-- {
 	}
 	l.queue = slices.Insert(l.queue, i, r)
-	// It has to wait if those before it do, and there is a timer for them. In a storage units may have been given back.
+	// It has to wait if the requests before it do, and there is a timer for them. In a storage others may have given
+	// units back.
 	r.waits = l.storage == nil && !r.try && i > 0 && l.queue[i-1].waits
 }
 
-// leave is for a caller whose context has ended, and returns what he is told.
+// leave removes the request of a caller whose context has ended, and returns the caller's error.
 func (l *Limiter) leave(r *request, err error) error {
 	if r.answered {
 		return r.err
@@ -180,8 +181,8 @@ func (l *Limiter) vacate(r *request) {
 	l.vacancies = append(l.vacancies, vacancy{r.place, r.patience, time.Now()})
 }
 
-// held returns for how long the turn of r is held for somebody less patient who was before it and has given up while it
-// waited: not so long that what is saved meanwhile is lost.
+// held returns how long to hold the turn of r for a less patient caller that was before it and has given up while it
+// waited. The time is short enough that no units saved meanwhile are lost.
 func (l *Limiter) held(r *request, now time.Time) (d time.Duration) {
 	hold := min(holdTurn, l.duration/2)
 	for _, v := range slices.Backward(l.vacancies) {
@@ -201,7 +202,7 @@ func longer(p, q time.Duration) bool { return p-p/20 > q }
 
 func alike(p, q time.Duration) bool { return !longer(p, q) && !longer(q, p) }
 
-// serve has rounds made until only time can help; in memory before it returns.
+// serve makes rounds until the next admission depends on time alone; in memory before it returns.
 func (l *Limiter) serve() {
 	l.again = true
 	if l.serving {
@@ -260,7 +261,7 @@ func (l *Limiter) round() {
 	}
 }
 
-// plan decides about all requests by what was read of the limiter: those in l.answers are, provided that next is
+// plan decides all requests by a reading of the limiter. The requests in l.answers are decided as soon as next is
 // stored.
 func (l *Limiter) plan(s reading) (next instant) {
 	next = s.next
@@ -270,7 +271,7 @@ func (l *Limiter) plan(s reading) (next instant) {
 		next, r.err = r.change(next, s.now)
 		l.answers = append(l.answers, r)
 	}
-	turn := true // nobody in front has to wait
+	turn := true // no request in front has to wait
 	for _, r := range l.queue {
 		r.charged = 0
 		over := l.over(next, s.now)
@@ -304,7 +305,7 @@ func (l *Limiter) plan(s reading) (next instant) {
 	return next
 }
 
-// over returns for how long something is owed yet; less than zero: since when nothing is.
+// over returns how long the debt will last; below zero it is the time since the end of the debt.
 func (l *Limiter) over(next, now instant) time.Duration {
 	over := next.sub(now)
 	if l.limit == Unlimited {
@@ -336,7 +337,7 @@ func (l *Limiter) answer(r *request) {
 		close(r.done)
 	}
 	switch {
-	case r.gone && r.charged != 0: // nobody waited for it
+	case r.gone && r.charged != 0: // no caller waited for it
 		l.changes = append(l.changes, &request{
 			change: func(next, now instant) (instant, error) { return l.charge(next, now, -r.charged) },
 		})
@@ -359,7 +360,8 @@ func (l *Limiter) fail(err error) {
 	l.rest()
 }
 
-// rest stops the timer when nobody waits, so that a Limiter that nobody has any more is not kept until it would fire.
+// rest stops the timer when no request waits, so that the timer does not keep an unused Limiter in memory until it
+// would fire.
 func (l *Limiter) rest() {
 	if len(l.queue) == 0 && l.timer != nil {
 		l.timer.Stop()
@@ -376,7 +378,7 @@ func (l *Limiter) sleep(s reading, next instant) {
 	if wake <= 0 {
 		wake = l.held(l.queue[0], s.at)
 	}
-	if wake <= 0 { // somebody who was in front has given up in this round
+	if wake <= 0 { // a request that was in front has given up in this round
 		l.again = true
 		return
 	}

@@ -13,11 +13,11 @@ import (
 
 var errNoAnswer = errors.New("no answer within " + storageTime.String())
 
-// A reading is what is known of a limiter at a time, by the clock that decides and by the process's.
+// A reading is the state of a limiter at a time, by the clock that decides and by the process's clock.
 //
 // A storage keeps a limiter as a decision.State in which Tokens is mark, Slot and Held are the instant next, and Now is
-// the time of the change. So any backend can store it and tell the time with it. It is no Bucket's state: a Bucket counts
-// whole units that come at the beginnings of intervals, and here they are fractions that come all the time.
+// the time of the change. So any backend can store it and return the time with it. It is no Bucket's state: a Bucket
+// counts whole units that come at the beginnings of intervals. A Limiter counts fractions that come all the time.
 type reading struct {
 	next, now instant
 	born      instant // of this Limiter
@@ -59,7 +59,7 @@ func (l *Limiter) load() (s reading, err error) {
 	}
 	s.now = at(entry.Time)
 	s.born = s.now.before(s.at.Sub(l.born))
-	if s.revision == storage.NoRevision { // never used, or forgotten: it has saved for as long as we know of
+	if s.revision == storage.NoRevision { // never used, or forgotten: it has saved since this Limiter began
 		s.next = s.born
 		return s, nil
 	}
@@ -71,7 +71,7 @@ func (l *Limiter) load() (s reading, err error) {
 	return s, nil
 }
 
-// store makes next what the limiter knows, if nobody changed what was read.
+// store stores next, if the limiter has not changed since the reading.
 func (l *Limiter) store(s reading, next instant) error {
 	if l.storage == nil {
 		l.next = next
@@ -80,7 +80,8 @@ func (l *Limiter) store(s reading, next instant) error {
 	state := storage.State{
 		Data: storage.Encode(&decision.State{Tokens: mark, Now: s.now.ms, Slot: next.ms, Held: next.as}, nil),
 		Now:  s.now.ms,
-		// Then all is saved that can be, and would be if the limiter was not known. Two: each is less than one too early.
+		// From this time on the limiter has saved all that it can, as an unknown limiter has. Plus two, because both
+		// are less than one too early.
 		Until: later(next, s.born).ms + l.duration.Milliseconds() + 2,
 	}
 	return l.io(func(ctx context.Context) error { return l.storage.Set(ctx, l.key, state, s.revision) })

@@ -8,14 +8,14 @@ import (
 	"github.com/drip-go/drip"
 )
 
-// leases are those that a bucket has given out. Whether one is over its storage says, when the lease is given back or
-// renewed; of one about which nobody asks its end does, counted from here: the storage's clock may be another one.
+// leases are the leases that a bucket has given. The storage says whether a lease is over when a caller gives it back
+// or renews it. For any other lease its end decides, counted from here, because the storage's clock may be another one.
 type leases struct {
 	mu      sync.Mutex
 	out     map[lease]held
-	first   map[lease]lease // of one that was renewed: as it was taken
+	first   map[lease]lease // of a renewed lease: the lease as it was taken
 	expired int64
-	most    int // with as many those that are over are looked for
+	most    int // with so many, add looks for leases that are over
 }
 
 type lease struct {
@@ -27,7 +27,7 @@ type lease struct {
 type held struct {
 	began time.Time
 	lasts time.Duration // from then on
-	now   drip.Lease    // as it was renewed last
+	now   drip.Lease    // as last renewed
 }
 
 func (h held) over(now time.Time) bool { return now.Sub(h.began) >= h.lasts }
@@ -49,7 +49,7 @@ func (s *leases) taken(entity string, l drip.Lease) {
 	s.out[key] = held{now, lasts(l), l}
 }
 
-// given ends a lease, unless err leaves open whether it has.
+// given ends a lease, unless err leaves open whether it has ended.
 func (s *leases) given(entity string, l drip.Lease, err error) {
 	over := errors.Is(err, drip.ErrNoLease)
 	if err != nil && !over {
@@ -93,7 +93,7 @@ func (s *leases) reset(entity string) {
 	}
 }
 
-// count tells how many are out, and how many have expired so far.
+// count returns how many leases are out, and how many have expired so far.
 func (s *leases) count() (out, expired int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

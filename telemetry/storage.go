@@ -17,8 +17,8 @@ import (
 // Storage returns s with its calls timed. The result is a [storage.Atomic] or a [storage.Lister], and has Close, if s is
 // and has. It is always a [storage.Reader], by the clock of the process if s is none.
 //
-// New does this with the storage it is given. Use Storage for one that a bucket shares with others, such as the limiters
-// of package limiter. A storage that is timed already is returned as it is.
+// New does this with its Options.Storage. Use Storage for a storage that a bucket shares with others, such as the
+// limiters of package limiter. Storage returns a storage that is timed already as it is.
 func Storage(s storage.Storage, p metric.MeterProvider, attributes ...attribute.KeyValue) (storage.Storage, error) {
 	switch {
 	case s == nil:
@@ -97,7 +97,7 @@ type timed struct {
 
 type call struct{ operation, errorType string }
 
-// operations are the names of a storage.Atomic's, by their kinds.
+// operations are the names of the operations of a storage.Atomic, by their kinds.
 var operations = [...]string{
 	decision.GetDelay: "get_delay", decision.ReturnToken: "return_token", decision.Admit: "admit", decision.Settle: "settle",
 	decision.Cancel: "cancel", decision.Renew: "renew", decision.Throttle: "throttle", decision.Pause: "pause",
@@ -164,7 +164,7 @@ func (t *timed) Set(ctx context.Context, key string, s storage.State, rev storag
 	return err
 }
 
-// decider is a storage that decides beside its data.
+// decider is a timed storage that decides beside its data.
 type decider struct {
 	*timed
 	atomic storage.Atomic

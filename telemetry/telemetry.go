@@ -16,8 +16,8 @@
 //	                       for Inspect, and get or set for a storage that has only those; error.type is conflict (for a
 //	                       Set that lost its race and is repeated), canceled, timeout or _OTHER
 //
-// No metric has the entity as an attribute, so there are as many series for a million entities as for one. What happens
-// to messages is measured by package consumer.
+// No metric has the entity as an attribute, so there are as many series for a million entities as for one. Package
+// consumer measures messages.
 package telemetry
 
 import (
@@ -44,7 +44,7 @@ const (
 	keyErrorType = attribute.Key("error.type")
 )
 
-// Bucket is a drip.Bucket that is measured. Make one with New; it is safe for concurrent use.
+// Bucket is a drip.Bucket with metrics. Make one with New; it is safe for concurrent use.
 type Bucket struct {
 	*drip.Bucket
 
@@ -54,9 +54,9 @@ type Bucket struct {
 	throttled  metric.Int64Counter
 	leases     leases
 
-	// What they are recorded with, made once.
+	// The labels of the metrics, made once.
 	run, failed, put, every labels
-	bound                   []labels // of what was postponed, by what it was bound
+	bound                   []labels // of postponed operations, by their Bound
 }
 
 // labels are attributes in the form that instruments take without an allocation.
@@ -70,8 +70,8 @@ func labelled(common []attribute.KeyValue, more ...attribute.KeyValue) labels {
 	return labels{[]metric.AddOption{o}, []metric.RecordOption{o}}
 }
 
-// New returns a drip.New(o) whose decisions, leases and storage are measured. All its metrics have the attributes, which
-// may tell one bucket of a process from another. Its errors are those of drip.New and of the provider.
+// New returns a drip.New(o) with metrics of its decisions, leases and storage. All metrics have the attributes, which
+// may tell one bucket of a process from another. New returns the errors of drip.New and of the provider.
 func New(o drip.Options, p metric.MeterProvider, attributes ...attribute.KeyValue) (*Bucket, error) {
 	if o.Storage == nil {
 		o.Storage = memory.New()
@@ -126,8 +126,8 @@ func (b *Bucket) instruments(m metric.Meter) error {
 	return errors.Join(errs[:]...)
 }
 
-// begin makes the attributes, and begins the counters with 0: of one that begins with its first event nobody sees that
-// event.
+// begin makes the attributes, and begins the counters with 0, because the first event of a counter that begins with it
+// stays unseen.
 func (b *Bucket) begin(windows int) {
 	ctx := context.Background()
 	b.every = labelled(b.attributes)
@@ -145,7 +145,7 @@ func (b *Bucket) begin(windows int) {
 	b.throttled.Add(ctx, 0, b.every.add...)
 }
 
-// boundBy makes the attributes of a decision. Those of the options' windows are made beforehand.
+// boundBy returns the attributes of a decision. begin makes the attributes of the options' windows beforehand.
 func (b *Bucket) boundBy(bound drip.Bound) labels {
 	if int(bound) < len(b.bound) {
 		return b.bound[bound]
@@ -165,19 +165,19 @@ func (b *Bucket) decided(ctx context.Context, delay time.Duration, postponed lab
 	}
 }
 
-// GetDelay is that of drip.Bucket.
+// GetDelay does as drip.Bucket.GetDelay.
 func (b *Bucket) GetDelay(ctx context.Context, entityID string) (time.Duration, error) {
 	return b.GetDelayAt(ctx, entityID, time.Time{})
 }
 
-// GetDelayAt is that of drip.Bucket.
+// GetDelayAt does as drip.Bucket.GetDelayAt.
 func (b *Bucket) GetDelayAt(ctx context.Context, entityID string, now time.Time) (time.Duration, error) {
 	delay, err := b.Bucket.GetDelayAt(ctx, entityID, now)
 	b.decided(ctx, delay, b.put, err)
 	return delay, err
 }
 
-// Admit is that of drip.Bucket.
+// Admit does as drip.Bucket.Admit.
 func (b *Bucket) Admit(ctx context.Context, entityID string, r drip.Request) (drip.Admission, error) {
 	a, err := b.Bucket.Admit(ctx, entityID, r)
 	b.decided(ctx, a.Delay, b.boundBy(a.Bound), err)
@@ -187,21 +187,21 @@ func (b *Bucket) Admit(ctx context.Context, entityID string, r drip.Request) (dr
 	return a, err
 }
 
-// Settle is that of drip.Bucket.
+// Settle does as drip.Bucket.Settle.
 func (b *Bucket) Settle(ctx context.Context, entityID string, l drip.Lease, cost int, costs ...drip.Costs) error {
 	err := b.Bucket.Settle(ctx, entityID, l, cost, costs...)
 	b.leases.given(entityID, l, err)
 	return err
 }
 
-// Cancel is that of drip.Bucket.
+// Cancel does as drip.Bucket.Cancel.
 func (b *Bucket) Cancel(ctx context.Context, entityID string, a drip.Admission) error {
 	err := b.Bucket.Cancel(ctx, entityID, a)
 	b.leases.given(entityID, a.Lease, err)
 	return err
 }
 
-// Renew is that of drip.Bucket.
+// Renew does as drip.Bucket.Renew.
 func (b *Bucket) Renew(ctx context.Context, entityID string, l drip.Lease) (drip.Lease, error) {
 	renewed, err := b.Bucket.Renew(ctx, entityID, l)
 	if err == nil {
@@ -212,13 +212,13 @@ func (b *Bucket) Renew(ctx context.Context, entityID string, l drip.Lease) (drip
 	return renewed, err
 }
 
-// Throttled is that of drip.Bucket.
+// Throttled does as drip.Bucket.Throttled.
 func (b *Bucket) Throttled(ctx context.Context, entityID string, retryAfter time.Duration) error {
 	b.throttled.Add(ctx, 1, b.every.add...)
 	return b.Bucket.Throttled(ctx, entityID, retryAfter)
 }
 
-// Reset is that of drip.Bucket.
+// Reset does as drip.Bucket.Reset.
 func (b *Bucket) Reset(ctx context.Context, entityID string) error {
 	err := b.Bucket.Reset(ctx, entityID)
 	if err == nil {

@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// memory is the rows that this process remembers. It is bounded: when it is full, a new record replaces a random one.
+// memory is the rows that this process remembers. It is bounded: when it is full, a new record replaces an arbitrary
+// one.
 type memory struct {
 	mu      sync.Mutex
 	records map[string]*record

@@ -23,7 +23,7 @@ func (s *Storage) List(ctx context.Context, each func(storage.Entry) error) erro
 		return err
 	}
 	var (
-		mu    sync.Mutex // the masters answer at the same time
+		mu    sync.Mutex // go-redis asks the masters concurrently
 		asked bool
 		ended error
 	)
@@ -50,7 +50,7 @@ func (s *Storage) List(ctx context.Context, each func(storage.Entry) error) erro
 		mu.Unlock()
 		return s.list(ctx, c, one)
 	})
-	if err != nil && !asked { // the list of masters is missing, too
+	if err != nil && !asked { // it could not list the masters
 		return s.failure(err)
 	}
 	return err
