@@ -204,9 +204,9 @@ var ErrNoLease = errors.New("the lease is over")
 // Admit counts an operation when it runs, so tickets never exceed the limits. While no ticket is outstanding, Admit and
 // GetDelay agree, except when only tokens are short: then Admit uses the measured duration of operations.
 //
-// Admit returns ErrCost for a cost that no window can ever hold, and ErrDeadline for an operation that cannot run
-// before its Deadline. Admit books nothing then, and gives up the ticket. After any error do not run the operation. If
-// the failed call took a lease all the same, the lease ends by itself.
+// Admit returns ErrCost for a cost that it can never admit. It returns ErrDeadline for an operation that cannot run
+// before its Deadline; it then books nothing and gives up the ticket. After any error do not run the operation. If the
+// failed call took a lease all the same, the lease ends by itself.
 func (b *Bucket) Admit(ctx context.Context, entityID string, r Request) (Admission, error) {
 	cost := int64(r.Cost)
 	if cost == 0 {
@@ -312,14 +312,14 @@ func (b *Bucket) withLease(ctx context.Context, entityID string, l *Lease, op *d
 }
 
 // Throttled reports that the provider has refused an operation of the entity and wants retryAfter to pass. Until then
-// the entity runs no operation, in any process. It loses the gathered capacity above the gain of one interval, and
-// Admit gives operations with a ticket a slot after retryAfter. A window whose Size is its RefreshRate keeps the
-// capacity that is left. A retryAfter below a millisecond counts as one millisecond.
+// no operation of the entity starts, in any process. The entity loses its gathered capacity above the gain of one
+// interval. Admit gives operations that come back with a ticket a slot after that time. A window whose Size is its
+// RefreshRate keeps the capacity that is left. A retryAfter below a millisecond counts as one millisecond.
 func (b *Bucket) Throttled(ctx context.Context, entityID string, retryAfter time.Duration) error {
 	return b.tell(ctx, "throttle", entityID, decision.Throttle, retryAfter)
 }
 
-// Pause stops all operations of the entity for the time d, or until Resume.
+// Pause lets no operation of the entity start for the time d, or until Resume.
 func (b *Bucket) Pause(ctx context.Context, entityID string, d time.Duration) error {
 	return b.tell(ctx, "pause", entityID, decision.Pause, d)
 }

@@ -131,7 +131,7 @@ func TestSettleTheRealCost(t *testing.T) {
 		b.pass(2 * time.Second)
 		left(-1, 5)
 		b.waits(1, newcomer, time.Second, drip.BoundWindow)
-		// What is given back late is what the bucket would have had: not above its size, and not in another minute.
+		// A late Settle gives back as much as the bucket would have had: not above its size, and not in another minute.
 		b.pass(time.Hour)
 		l = b.runs(6, newcomer)
 		left(4, 14)

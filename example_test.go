@@ -48,7 +48,7 @@ func Example() {
 	// 11: postpone by 3s
 }
 
-// What a message handler does with a bucket.
+// A message handler that uses a bucket.
 func ExampleBucket_GetDelay() {
 	call := func(context.Context) error { fmt.Println("called"); return nil }
 	postpone := func(by time.Duration) error { fmt.Println("postponed by", by); return nil }
@@ -143,7 +143,7 @@ func ExampleBucket_Inspect() {
 	// 5 of 5 tokens are out; a newcomer waits for tokens
 }
 
-// What a handler tells when the provider has answered 429 with Retry-After: 30.
+// A handler reports that the provider has answered 429 with Retry-After: 30.
 func ExampleBucket_Throttled() {
 	ctx := context.Background()
 	now := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)

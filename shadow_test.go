@@ -111,7 +111,7 @@ func hold(t *testing.T, b interface {
 	return l
 }
 
-// What a Shadow reports is what the same load would really have been postponed.
+// A Shadow reports the delays that the same load would really have had.
 func TestShadowSeesWhatWouldBe(t *testing.T) {
 	start := time.Unix(0, 0)
 	for name, l := range map[string]load{

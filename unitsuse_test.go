@@ -114,7 +114,7 @@ func TestModelShared(t *testing.T) {
 						}
 						charge("", 1, 1, windows[0])
 						charge("input", float64(m.input), float64(m.input), windows[1])
-						charge("output", float64(m.output), 0, windows[2]) // it is counted by what it was, at most what was thought
+						charge("output", float64(m.output), 0, windows[2]) // the window counts the real output, at most the estimate
 						due[now+200] = append(due[now+200], m)
 					}
 					delete(due, now)

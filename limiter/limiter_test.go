@@ -67,8 +67,8 @@ func both(t *testing.T, o limiter.Options, f func(t *testing.T, l *limiter.Limit
 }
 
 // TestDo has many workers whose operations take 75 ms and tell their units when they are over. In no second are there
-// more than the limit and one burst; a wait for zero units before each operation and a charge after it, as the SDKs
-// do, makes it 255 with 50 workers.
+// more than the limit and one burst. With the way of the SDKs, a wait for zero units before each operation and a charge
+// after it, there are 255 with 50 workers.
 func TestDo(t *testing.T) {
 	const limit = 50.0
 	for name, c := range map[string]struct {
@@ -76,7 +76,7 @@ func TestDo(t *testing.T) {
 		slack float64
 	}{
 		"5 units":      {func() float64 { return 5 }, 0},
-		"0 to 9 units": {func() float64 { return float64(rand.IntN(10)) }, 25}, // no average knows what comes next
+		"0 to 9 units": {func() float64 { return float64(rand.IntN(10)) }, 25}, // no average predicts the next cost
 	} {
 		for _, workers := range []int{8, 50} {
 			for _, idle := range []time.Duration{0, 10 * time.Second} {
@@ -131,7 +131,7 @@ func until(all []charge, end time.Duration) []charge {
 	return all
 }
 
-// TestTwoCalls is what TestDo is about: the limiter's answers are those of the SDKs.
+// TestTwoCalls is what TestDo is about: the limiter gives the answers of the SDKs.
 func TestTwoCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLimiter(t, limiter.Options{Limit: 50})
@@ -174,7 +174,7 @@ func TestShare(t *testing.T) {
 					patient, impatient := n[0], n[1]
 					t.Run(fmt.Sprint(timeout, " by ", by, ", pause ", pause, ", ", impatient, " beside ", patient), func(t *testing.T) {
 						both(t, limiter.Options{Limit: limit}, func(t *testing.T, l *limiter.Limiter) {
-							// Those who are patient have a deadline too, as in a service all have.
+							// Patient callers have a deadline, too, as all callers of a service have.
 							ctx, cancel := context.WithTimeout(t.Context(), seconds*time.Second)
 							defer cancel()
 							var wg sync.WaitGroup
@@ -210,7 +210,7 @@ func TestShare(t *testing.T) {
 								if i >= patient {
 									group += n
 								}
-								// In virtual time those who are as impatient are in step, and share by chance.
+								// In virtual time callers with the same timeout are in step, and share by chance.
 								least, most := share/2, share*2
 								if i >= patient {
 									least, most = share/10, share*float64(impatient)*1.33
@@ -233,8 +233,8 @@ func TestShare(t *testing.T) {
 	}
 }
 
-// TestShareOfAll has callers with all sorts of timeouts, each of which asks again at once: all get the same, those who never
-// have the time to wait for a turn of their own, too.
+// TestShareOfAll has callers with all sorts of timeouts, each of which asks again at once: all get the same, even
+// callers that never have the time to wait for a turn of their own.
 func TestShareOfAll(t *testing.T) {
 	for _, timeouts := range [][]int{
 		{50, 5000, 5000}, {110, 90}, {150, 90}, {300, 160, 90}, {150, 150, 90, 90}, {90, 90, 90, 150},
@@ -346,7 +346,7 @@ func TestNothingIsKept(t *testing.T) {
 	}
 }
 
-// TestOrder has calls wait for what was charged before them, in their order, and move up when one leaves.
+// TestOrder checks that calls wait for earlier charges, in their order, and move up when one leaves.
 func TestOrder(t *testing.T) {
 	both(t, limiter.Options{Limit: 10}, func(t *testing.T, l *limiter.Limiter) {
 		must(t, l.ConsumeNow(t.Context(), 100))
@@ -453,7 +453,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// TestDoOutcomes has operations end in all ways, and looks at what they were charged.
+// TestDoOutcomes ends operations in all ways, and checks their charges.
 func TestDoOutcomes(t *testing.T) {
 	failure := errors.New("failure")
 	both(t, limiter.Options{Limit: 10}, func(t *testing.T, l *limiter.Limiter) {
@@ -559,7 +559,7 @@ func TestPercent(t *testing.T) {
 	}
 }
 
-// TestInvalid has errors say what is wrong.
+// TestInvalid checks that errors name the invalid argument.
 func TestInvalid(t *testing.T) {
 	for _, c := range []struct {
 		o    limiter.Options

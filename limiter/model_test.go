@@ -14,7 +14,7 @@ import (
 	"github.com/drip-go/drip/storage/memory"
 )
 
-// What is owed for longer is forgiven: the clock of a test does not go on for ever.
+// The test forgives a longer debt: the clock of a test does not go on for ever.
 const tooLong = 1000 * time.Hour
 
 // A model is the limiter for a single caller, in rational numbers of seconds and as the package's documentation has it.
@@ -68,8 +68,8 @@ func (m *model) rate() float64 {
 	return max(0, 100-100*f)
 }
 
-// FuzzModel makes random calls, one after the other, and compares what they answer with the model. Two nanoseconds are
-// forgiven: a duration is whole ones.
+// FuzzModel makes random calls, one after the other, and compares their answers with the model. It tolerates two
+// nanoseconds, because a duration is whole nanoseconds.
 func FuzzModel(f *testing.F) {
 	for seed := range uint64(200) {
 		f.Add(seed, 30)
@@ -204,7 +204,7 @@ func checkModel(t *testing.T, rnd *rand.Rand, calls int) {
 	}
 }
 
-// FuzzBound has many callers at once, some of whom leave early, and counts what they were granted: over any time T no
+// FuzzBound has many concurrent callers, some of which leave early, and counts their granted units: over any time T no
 // more than limit·(T+duration) and the last operation, and no less than the limit while they waited.
 func FuzzBound(f *testing.F) {
 	for seed := range uint64(20) {

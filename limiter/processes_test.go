@@ -22,7 +22,8 @@ func TestMain(m *testing.M) {
 	os.Exit(servers.Main(m))
 }
 
-// process is what a process of TestProcesses is told, and what it reports: what it was granted, and from when until when.
+// process is the input and the report of a process of TestProcesses. It reports its granted units, its beginning and
+// its end.
 type process struct {
 	URL          string
 	Key          string
@@ -35,8 +36,8 @@ type process struct {
 
 const processes, workers = 4, 8
 
-// TestProcesses has 4 processes of 8 goroutines consume from one limiter as fast as they are let, until each has had what
-// it wants. With a limit of its own for each, as the SDKs have it, they would have it at once.
+// TestProcesses runs 4 processes of 8 goroutines that consume from one limiter as fast as it lets them, until each has
+// its wanted units. With a limit of its own for each, as in the SDKs, they would have them at once.
 func TestProcesses(t *testing.T) {
 	for name, url := range map[string]string{"redis": servers.OwnRedis(t).URL(), "postgres": postgresURL(t)} {
 		for _, by := range []string{"consume", "do"} {

@@ -167,8 +167,9 @@ func TestConflict(t *testing.T) {
 	})
 }
 
-// TestRoundTrips has many callers share the round trips of one limiter: they see them once, not one after the other.
-// Nobody waits for the storage longer than his context, and what was admitted for one who had gone is given back.
+// TestRoundTrips has many callers share the round trips of one limiter: they see them once, not one after the other. No
+// caller waits for the storage longer than its context lasts, and the limiter gives back the units of a caller that has
+// gone.
 func TestRoundTrips(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := clocked{&store{trips: 10 * time.Millisecond}, new(time.Duration)}

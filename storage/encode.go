@@ -13,9 +13,10 @@ var ErrFormat = errors.New("the stored bytes are not the state of an entity")
 // format is the first number of an encoded state. It changes with the meaning of the others.
 const format = 4
 
-// An encoded state is numbers of eight bytes, the highest byte first, so that Lua can read them. They are the format,
-// the scalars of State, the counts of Lines, Pins, Flows, Calendars and bytes of the Ring, the numbers of each of
-// these, and the ID and the End of each lease. The bytes of the Ring of the Calendar follow.
+// An encoded state is numbers of eight bytes, the highest byte first, so that Lua can read them. First come the format,
+// the scalars of State, and the counts of Lines, Pins, Flows, Calendars and bytes of the Ring. Then come the numbers of
+// each Line, Pin, Flow and Calendar, and the ID and the End of each lease. The bytes of the Ring of the Calendar
+// follow.
 
 // scalars are the numbers of a State, in the order of their declaration.
 func scalars(s *decision.State) [12]*int64 {

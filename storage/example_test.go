@@ -99,7 +99,7 @@ func ExampleRegister() {
 	})
 }
 
-// A tool lists what is stored.
+// A tool lists the stored entities.
 func ExampleLister() {
 	ctx := context.Background()
 	s, err := storage.Open(ctx, "memory:")

@@ -31,7 +31,7 @@ var (
 
 var noon = time.Date(2026, 3, 14, 12, 0, 0, 0, time.UTC)
 
-// Each answer is counted once, under what it was bound by, and no entity begins a series.
+// The metrics count each answer once, under its Bound, and no entity begins a series.
 func TestDecisions(t *testing.T) {
 	var meters oteltest.Meters
 	api := attribute.String("api", "orders")
@@ -108,7 +108,7 @@ func TestDecisions(t *testing.T) {
 	}
 }
 
-// What GetDelay postpones has no bound, and a window that only one entity has is counted all the same.
+// A delay of GetDelay has no bound, and the metrics count a window that only one entity has all the same.
 func TestDecisionsWithoutSeriesOfTheirOwn(t *testing.T) {
 	var meters oteltest.Meters
 	window := drip.Window{Size: 9, RefreshRate: 9, RefreshInterval: time.Second}
@@ -143,8 +143,8 @@ func TestDecisionsWithoutSeriesOfTheirOwn(t *testing.T) {
 	}
 }
 
-// Whatever happens to leases, the storage and the metric agree on how many are out, and each that was taken is out,
-// was given back or has expired.
+// The storage and the metric always agree on how many leases are out. Each lease that was taken is out, was given back
+// or has expired.
 func TestLeases(t *testing.T) {
 	for seed := range uint64(20) {
 		synctest.Test(t, func(t *testing.T) { leasesAtRandom(t, rand.New(rand.NewPCG(seed, 0))) })
@@ -244,7 +244,7 @@ func leasesAtRandom(t *testing.T, random *rand.Rand) {
 	}
 }
 
-// New has the defaults of drip.New, also that of Start, which depends on the storage.
+// New has the defaults of drip.New, and also its default of Start, which depends on the storage.
 func TestNewHasTheDefaultsOfDrip(t *testing.T) {
 	clock := func() time.Time { return time.UnixMilli(5000) }
 	for name, options := range map[string]func() drip.Options{

@@ -96,7 +96,7 @@ func TestSteadyCallers(t *testing.T) {
 	}
 }
 
-// What is known of token buckets that are a few lines of SQL, at the server's clock.
+// The known results of a token bucket in a few lines of SQL, at the server's clock.
 func TestServerClock(t *testing.T) {
 	perSecond := func(size, rate int64) *decision.Limits { return limits(size, rate, 1000) }
 	for _, c := range []struct {

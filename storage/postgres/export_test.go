@@ -2,7 +2,7 @@ package postgres
 
 import "time"
 
-// StandStill makes the storage's clock show what it was told last.
+// StandStill stops the storage's clock at the last time that it heard.
 func (s *Storage) StandStill() {
 	s.clock.started = time.Unix(1<<40, 0) // the time since then is as short as a Duration can be
 }

@@ -99,11 +99,12 @@ func testHangs(t *testing.T, server *servers.Postgres) {
 	if err := server.Resume(); err != nil {
 		t.Fatal(err)
 	}
-	getDelay(t, s, "shop", plenty) // has its turn after those that were sent
+	getDelay(t, s, "shop", plenty) // has its turn after the calls that were sent
 	eventually(t, "only the tokens of those who stayed are out", func() bool { return inUse(t, s, "shop") == 2 })
 }
 
-// Close returns when the calls that were sent are answered. Those that wait for a connection then are told that it is closed.
+// Close returns when the calls that were sent are answered. Calls that wait for a connection then return that the
+// storage is closed.
 func TestCloseUnderWay(t *testing.T) {
 	o := postgres.Options{Schema: newSchema()}
 	admin := sharedPool(t)
@@ -282,7 +283,7 @@ func TestNotState(t *testing.T) {
 	}
 }
 
-// What the server refuses is an error of its own, and has changed nothing, in the same batch neither.
+// A call that the server refuses returns an error of its own, and changes nothing, not even in its batch.
 func TestRefusals(t *testing.T) {
 	pool, admin := newPool(t, servers.UsePostgres(t).URL(), 1), newPool(t, servers.UsePostgres(t).URL(), 1)
 	schema := newSchema()
@@ -392,7 +393,7 @@ func TestReadOnly(t *testing.T) {
 	}
 }
 
-// What is refused for what others did is decided again, and counted once.
+// The storage decides a call again that the server refused because of concurrent changes, and counts it once.
 func TestDecidedAgain(t *testing.T) {
 	pool := sharedPool(t)
 	schema := newSchema()
@@ -507,7 +508,7 @@ func TestDeadlock(t *testing.T) {
 	}
 }
 
-// deadlocks counts those that the server ended by picking one of these sessions.
+// deadlocks counts the deadlocks that the server ended by picking one of these sessions.
 type deadlocks struct {
 	refusals
 	atomic.Int64

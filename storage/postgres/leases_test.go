@@ -30,7 +30,7 @@ func counted(t *testing.T, pool *pgxpool.Pool, schema string) (rows int64) {
 }
 
 // Several processes admit, renew, settle, settle twice and cancel, and leases end by themselves. Others use Get and Set
-// meanwhile. The number of leases is always that of their rows.
+// meanwhile. The number of leases always equals the number of their rows.
 func TestLeasesAreCounted(t *testing.T) {
 	o := postgres.Options{Schema: newSchema()}
 	pool := sharedPool(t)
@@ -143,7 +143,7 @@ func TestEndedLeases(t *testing.T) {
 	if a := do(decision.Settle, renewed.Lease, lease.End+1); a.Found {
 		t.Error("Settle finds a lease that was settled")
 	}
-	// What has expired takes its leases along, and so does Reset.
+	// An expired row takes its leases along, and so does Reset.
 	do(decision.Reset, decision.Lease{}, lease.End+2)
 	if n := counted(t, pool, o.Schema); n != 0 {
 		t.Errorf("after a Reset %d leases are out", n)

@@ -21,7 +21,7 @@ import (
 var duration = flag.Duration("duration", 200*time.Millisecond, "how long the tests of the limit contend")
 
 // contest is a test in which many ask for one entity as fast as they can, by the server's clock. It gains 2 each 20 ms,
-// from nothing and without end, so what was granted must be exactly what the intervals brought.
+// from nothing and without end, so the granted capacity must equal the gain of the intervals exactly.
 type contest struct {
 	t     *testing.T
 	s     *postgres.Storage
@@ -70,7 +70,7 @@ func contendFor(d time.Duration, s *postgres.Storage, l *decision.Limits) (grant
 	}
 }
 
-// check compares what was granted with what the intervals have brought until a time, and with what is left.
+// check compares the granted capacity with the gain of the intervals until a time, and with the capacity that is left.
 func (c *contest) check(granted, until int64) {
 	c.t.Helper()
 	brought := func(now int64) int64 {
@@ -157,7 +157,7 @@ func TestFirstCallRace(t *testing.T) {
 	}
 }
 
-// A decision is no part of the caller's transaction: the time does not stand still in it, and what it takes stays taken.
+// A decision is no part of the caller's transaction: the time does not stand still in it, and its tokens stay taken.
 func TestInsideTransaction(t *testing.T) {
 	clock := newServerClock(t)
 	s := newStorageWith(t, clock.pool, postgres.Options{Schema: newSchema()})
@@ -184,7 +184,7 @@ func TestInsideTransaction(t *testing.T) {
 
 const processes, goroutines = 4, 8
 
-// process is what a process of TestProcesses is told, and what it reports.
+// process is the input and the report of a process of TestProcesses.
 type process struct {
 	URL, Schema string
 	Start       int64

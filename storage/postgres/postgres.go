@@ -25,8 +25,8 @@
 // ended when a decision depends on it, at most a thousand in a transaction; that takes more round trips. Callers that
 // wait at the same time share a round trip, and callers that wait for one entity share a statement.
 //
-// The server refuses a decision because of concurrent changes (40001, 40P01, 23505), because this process stopped while
-// it had a lock (25P03), or because a statement was late, which makes it divide by zero (22012). Then nothing was
+// The server refuses a decision because of concurrent changes (40001, 40P01, 23505) or because this process stopped
+// while it had a lock (25P03). It also refuses a late statement, which divides by zero (22012). Then nothing was
 // stored, and the storage decides the call again until Timeout is over. It does not repeat a call whose answer is lost:
 // the call fails with [ErrNoAnswer], and may have been done. A caller whose context ends leaves at once, and the
 // storage gives back the token, lease or slot of its call.

@@ -130,7 +130,7 @@ func in(schema, sql string) string {
 	return strings.ReplaceAll(sql, "drip.", pgx.Identifier{schema}.Sanitize()+".")
 }
 
-// limits are those of an entity that is full at first.
+// limits returns the limits of an entity that is full at first.
 func limits(size, rate, interval int64) *decision.Limits {
 	l := &decision.Limits{
 		Windows: []decision.Window{{Size: size, Rate: rate, Interval: interval}},
@@ -213,7 +213,7 @@ func TestCompare(t *testing.T) {
 	})
 }
 
-// inTurn has several storages do what is asked of one.
+// inTurn spreads the calls for one storage over several.
 type inTurn struct {
 	storages []storage.Atomic
 	random   bool
@@ -227,7 +227,7 @@ func (i *inTurn) Do(ctx context.Context, key string, l *decision.Limits, within 
 	return i.storages[i.next%len(i.storages)].Do(ctx, key, l, within, op)
 }
 
-// What pgx can do without prepared statements, for poolers that have none.
+// The modes of pgx without prepared statements, for poolers that have none.
 func TestExecModes(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []string{"cache_statement", "cache_describe", "describe_exec", "exec", "simple_protocol"} {
@@ -388,7 +388,7 @@ func TestList(t *testing.T) {
 	}
 }
 
-// What a process remembers is bounded, and that another sender makes it forget an entity at any time does no harm.
+// The memory of a process is bounded. It is safe that another sender makes it forget an entity at any time.
 func TestForgetful(t *testing.T) {
 	s := newStorageWith(t, sharedPool(t), postgres.Options{Schema: newSchema(), Remember: 2})
 	var wg sync.WaitGroup
@@ -482,7 +482,7 @@ func TestUnchangedIsNotWritten(t *testing.T) {
 	}
 }
 
-// The count of rows is that of the entities that are not idle.
+// The count of rows equals the count of entities that are not idle.
 func TestDeleteIdle(t *testing.T) {
 	pool := sharedPool(t)
 	o := postgres.Options{Schema: newSchema(), DeleteEvery: time.Millisecond}
@@ -500,7 +500,7 @@ func TestDeleteIdle(t *testing.T) {
 		getDelay(t, s, "busy", plenty)
 		return query[int64](t, pool, o.Schema, "select count(*) from drip.entity") == 1
 	})
-	// What was deleted is decided about as if it had never been there, from memory too.
+	// The storage decides about a deleted entity as if it had never been there, from memory too.
 	if d := getDelay(t, s, "idle7", quick); d != 0 {
 		t.Errorf("GetDelay of an entity whose row is gone = %v", d)
 	}
@@ -533,7 +533,7 @@ func TestDeleteIdleSkips(t *testing.T) {
 	}
 }
 
-// Whatever the order in which processes ask for several entities, they do not wait for each other in a circle.
+// Processes that ask for several entities, in any order, do not wait for each other in a circle.
 func TestNoDeadlocks(t *testing.T) {
 	pool := sharedPool(t)
 	o := postgres.Options{Schema: newSchema()}

@@ -17,8 +17,8 @@ import (
 	"github.com/drip-go/drip/storage/redis"
 )
 
-// Set for a process of TestClocksOfProcesses: the address of the server, and how much later than that of others its
-// clock is.
+// Set for a process of TestClocksOfProcesses: the address of the server, and how far its clock is ahead of other
+// clocks.
 const (
 	clockServer = "DRIP_TEST_CLOCK_SERVER"
 	clockAhead  = "DRIP_TEST_CLOCK_AHEAD"

@@ -177,7 +177,7 @@ func TestHangingServer(t *testing.T) {
 	if err := server.Resume(); err != nil {
 		t.Fatal(err)
 	}
-	getDelay(t, s, "shop", &plenty) // has its turn after those that were sent
+	getDelay(t, s, "shop", &plenty) // has its turn after the calls that were sent
 	if n := scriptCalls(t, client); n < 3 {
 		t.Errorf("%d script calls: nothing was sent while the server hung", n)
 	}
@@ -346,7 +346,7 @@ func TestWrongAnswers(t *testing.T) {
 	}
 }
 
-// With a pool of one connection, which others hold, what was taken for callers who have left is given back all the same.
+// With a pool of one connection, which others hold, the storage still gives back the tokens of callers that have left.
 func TestSmallPool(t *testing.T) {
 	server := servers.OwnRedis(t)
 	client := goredis.NewClient(&goredis.Options{Addr: server.Addr(), PoolSize: 1, PoolTimeout: 5 * time.Millisecond, ReadTimeout: -1})
@@ -696,8 +696,8 @@ func TestScriptCalls(t *testing.T) {
 	count("64 callers of Admit and Settle for 64 entities", 2*64*50, together(several, admitAndSettle))
 }
 
-// Callers in a hurry share calls as all others do: most of a thousand, who give an answer 1 to 20 ms, get one, and what was
-// taken for the others is given back.
+// Callers in a hurry share calls as all others do: most of a thousand callers with a deadline of 1 to 20 ms get an
+// answer, and the storage gives back the tokens of the others.
 func TestShortDeadlines(t *testing.T) {
 	s := newStorage(t, connect(t, servers.OwnRedis(t).Addr()))
 	admit(t, s, "shop", &plenty)

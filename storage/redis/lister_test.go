@@ -97,7 +97,7 @@ func (lossy) ProcessPipelineHook(next goredis.ProcessPipelineHook) goredis.Proce
 	}
 }
 
-// What was not read is not missing.
+// An entity that was not read is not missing.
 func TestListThatLosesAnswers(t *testing.T) {
 	client := connectShared(t)
 	s := newStorage(t, client)

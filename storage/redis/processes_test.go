@@ -22,7 +22,7 @@ const processes, goroutines = 8, 16
 // A long run is -duration 10s.
 var duration = flag.Duration("duration", 2*time.Second, "how long TestProcesses contends, each time")
 
-// process is what a process of TestProcesses is told, and what it reports.
+// process is the input and the report of a process of TestProcesses.
 type process struct {
 	Addr     string
 	Limits   decision.Limits
@@ -34,8 +34,8 @@ type process struct {
 }
 
 // TestProcesses has 8 processes of 16 goroutines ask for one entity: GetDelay as fast as they can, Admit when they are
-// told to. What was granted must be no more than the intervals brought, and the operations in flight, which the
-// processes count in another key, no more than Size.
+// told to. The granted capacity must not exceed the gain of the intervals. The operations in flight, which the
+// processes count in another key, must not exceed Size.
 func TestProcesses(t *testing.T) {
 	for _, admit := range []bool{false, true} {
 		for name, limits := range map[string]decision.Limits{

@@ -64,7 +64,7 @@ func connectCluster(t testing.TB, cluster *servers.RedisCluster) *goredis.Cluste
 	return client
 }
 
-// newStorage makes a storage that shares no key with that of another test.
+// newStorage makes a storage that shares no key with other tests.
 func newStorage(t testing.TB, client goredis.UniversalClient) *redis.Storage {
 	t.Helper()
 	return newStorageWith(t, client, redis.Options{Prefix: fmt.Sprintf("%s-%x:", t.Name(), rand.Uint64())})
@@ -261,7 +261,7 @@ func TestCloseLeavesTheClientOpen(t *testing.T) {
 	}
 }
 
-// The server's clock decides: it is an hour off from that of this process, and does not move unless told to.
+// The server's clock decides: it is an hour off from the clock of this process, and moves only when the test sets it.
 func TestServerClock(t *testing.T) {
 	mini := miniredis.RunT(t)
 	clock := time.Now().Add(-time.Hour).Truncate(time.Second)
@@ -345,7 +345,7 @@ func TestTimeToLive(t *testing.T) {
 	}
 }
 
-// What is known of leases, tickets and closed entities is kept for as long as it matters.
+// Redis keeps leases, tickets and closed entities for as long as they matter.
 func TestTimeToLiveOfAdmission(t *testing.T) {
 	const hour = 3_600_000
 	admit := decision.Op{Kind: decision.Admit, Cost: decision.Cost{1}}
@@ -433,7 +433,7 @@ func TestRevisionsAreNotRepeated(t *testing.T) {
 	}
 }
 
-// Entities of any bytes keep apart and are decided, and those of a Cluster are on all its nodes.
+// Entities of any bytes keep apart and are decided, and the entities of a Cluster are on all its nodes.
 func TestEntities(t *testing.T) {
 	weird := []string{
 		" ", "\n", "\r\n", "\x00", "a b", "{", "}", "{}", "{}a", "}{", "{a}", "{a}b", "{a}c", "a}b", "a{b}c", "{{a}}", "*", "?[a]", "$1", "\xff\xfe",

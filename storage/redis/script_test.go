@@ -126,7 +126,7 @@ func (c *comparison) run(ops []decision.Op) error {
 	return c.compareStored(next, leases, fail)
 }
 
-// compareStored compares what is stored with what should be, and goes on from it.
+// compareStored compares the stored state with the expected one, and goes on from it.
 func (c *comparison) compareStored(next decision.State, leases *storage.Leases, fail func(format string, args ...any) error) error {
 	got, rev, err := c.storage.Get(context.Background(), c.key)
 	if err != nil {
