@@ -97,7 +97,7 @@ func (t Ticket) String() string {
 	return fmt.Sprintf("4.%d.%d.%d.%d.%d.%d.%d.%d.%x", t.t.Slot, t.t.Number, t.t.Again, c[0], c[1], c[2], c[3], urgent, t.within)
 }
 
-// ParseTicket reads what String wrote. After an error the ticket is zero, which makes its message a newcomer.
+// ParseTicket reads a text of String. After an error the ticket is zero, which makes its message a newcomer.
 func ParseTicket(s string) (Ticket, error) {
 	if s == "" {
 		return Ticket{}, nil

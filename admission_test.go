@@ -368,7 +368,7 @@ func TestReset(t *testing.T) {
 	})
 }
 
-// Inspect says of a newcomer what Admit says next, whatever has happened before.
+// Inspect predicts the next answer of Admit to a newcomer, whatever has happened before.
 func TestInspectAgreesWithAdmit(t *testing.T) {
 	eachPath(t, drip.Options{Size: 5, RefreshRate: 2, Concurrency: 2, Lease: 3 * time.Second, Windows: []drip.Window{{Size: 20, RefreshInterval: time.Minute}}}, func(t *testing.T, b *clocked) {
 		rnd := rand.New(rand.NewPCG(1, 2))

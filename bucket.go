@@ -59,7 +59,8 @@ type Options struct {
 	// begins with every second of Unix time. Defaults to one second.
 	RefreshInterval time.Duration
 
-	// Unit is what Size and RefreshRate count: calls if it is empty, else the unit of that name. See Window.Unit.
+	// Unit is the unit that Size and RefreshRate count: calls if it is empty, else the unit of that name. See
+	// Window.Unit.
 	Unit string
 
 	// Windows are further limits of the same entity, all enforced at once: 60 a minute and 5,000 a day.
@@ -100,9 +101,9 @@ type Options struct {
 	Limits func(ctx context.Context, entityID string) (Limit, error)
 
 	// Start is when an entity that is not in the storage began to gather capacity, empty. With the memory storage it
-	// defaults to the time of New: a restarted process that has forgotten what ran before begins with nothing, and
-	// gains its first capacity with the next interval. With any other storage it defaults to 1970: an entity that is
-	// not stored there has been idle, and is full.
+	// defaults to the time of New: a restarted process, which has forgotten the operations before, begins with nothing,
+	// and gains its first capacity with the next interval. With any other storage it defaults to 1970: an entity that
+	// is not stored there has been idle, and is full.
 	Start time.Time
 
 	// Storage keeps the state of the entities. Buckets that share a storage share its entities, and should have the

@@ -238,7 +238,7 @@ func TestErrorsNameOperationAndEntity(t *testing.T) {
 	}
 }
 
-// contested is a Get/Set storage on which somebody else always writes first.
+// contested is a Get/Set storage on which another writer is always first.
 type contested struct{ storage.Storage }
 
 func (contested) Set(context.Context, string, storage.State, storage.Revision) error {

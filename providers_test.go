@@ -9,7 +9,7 @@ import (
 	"github.com/drip-go/drip"
 )
 
-// The table of docs/limits.md: what drip lets run, a provider that counts for itself does not refuse.
+// The table of docs/limits.md: a provider that counts for itself refuses no operation that drip lets run.
 func TestProvidersRefuseNothing(t *testing.T) {
 	const begin = 1_700_000_000_000
 	for name, c := range map[string]struct {

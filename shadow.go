@@ -67,7 +67,7 @@ type ghost struct {
 const (
 	mostGhosts   = 100_000
 	ghostTimeout = 10 * time.Second
-	ghostLease   = time.Minute // what a caller is told who renews it; it does not matter
+	ghostLease   = time.Minute // the Shadow's answer to Renew; its length does not matter
 )
 
 // Admit asks the Bucket, and returns an Admission that may run. Its Bound is the cause of the delay that it would have

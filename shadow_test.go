@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// load is what a fleet of workers gets: when each message arrives, and how long it takes.
+// load is the messages of a fleet of workers: when each message arrives, and how long it takes.
 type load struct {
 	options Options
 	factor  float64 // of the rate
@@ -20,7 +20,7 @@ type load struct {
 	cost    int
 }
 
-// seen is what became of a load.
+// seen is the outcome of a load.
 type seen struct {
 	postponed map[Bound]int
 	delays    time.Duration

@@ -15,7 +15,7 @@ import (
 	"github.com/drip-go/drip/storage/memory"
 )
 
-// onlyGetSet hides what a storage can do besides.
+// onlyGetSet hides the other methods of a storage.
 type onlyGetSet struct{ storage.Storage }
 
 // shops is a bucket of shops within an app's limit and an endpoint's, by a clock of its own. They begin full.
@@ -110,7 +110,7 @@ func TestSharedLimit(t *testing.T) {
 				t.Error(err)
 			}
 
-			// A closing of the app holds everybody within it, and nobody else.
+			// A closing of the app holds all entities within it, and no others.
 			if err := b.Throttled(ctx, drip.SharedID("app"), 10*time.Second); err != nil {
 				t.Fatal(err)
 			}

@@ -21,8 +21,8 @@ const (
 	longestBackoff = 100 * time.Millisecond
 )
 
-// update does op in a storage that has only Get and Set: read, decide, write if nobody wrote in between, else again
-// until ctx ends.
+// update does op in a storage that has only Get and Set. It reads, decides, and writes if the key has not changed
+// since; otherwise it tries again until ctx ends.
 //
 // The callers of one key queue up in this process first. Only processes race then, not goroutines: on a hot
 // entity racing goroutines would spend most of their tries on conflicts with each other.
@@ -36,7 +36,7 @@ func (b *Bucket) update(ctx context.Context, entityID string, l *decision.Limits
 	}
 	queue := slices.Clone(keys[1:])
 	slices.SortFunc(queue, func(a, b key) int { return strings.Compare(a.id, b.id) })
-	for _, k := range append(keys[:1:1], queue...) { // all in one order, so that nobody waits for each other
+	for _, k := range append(keys[:1:1], queue...) { // all in one order, so that no two calls wait for each other
 		if err := b.queues.enter(ctx, k.id); err != nil {
 			return decision.Answer{}, err
 		}
@@ -144,7 +144,7 @@ type queues struct {
 }
 
 type queue struct {
-	turn    chan struct{} // holds a value while it is somebody's turn
+	turn    chan struct{} // holds a value while a caller has its turn
 	callers int           // in the queue or at their turn: the last one removes it
 }
 

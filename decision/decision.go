@@ -65,12 +65,12 @@ type Kind int64
 
 // The kinds of operations. Each lists the fields of Op that it reads and the fields of Answer that it sets.
 const (
-	// GetDelay decides for a caller without a ticket, who returns a plain token. It sets Delay and Bound.
+	// GetDelay decides for a caller without a ticket, which returns a plain token. It sets Delay and Bound.
 	GetDelay Kind = iota
 	// ReturnToken gives back one plain token. It sets Found if one was out.
 	ReturnToken
-	// Admit decides for a caller who can carry a ticket. It reads Cost, Ticket, Urgent and Deadline. It sets Delay, Bound
-	// and Limit, and the Lease of an operation that runs or the Ticket of one that is postponed; or Late.
+	// Admit decides for a caller that can carry a ticket. It reads Cost, Ticket, Urgent and Deadline. It sets Delay,
+	// Bound and Limit, and the Lease of an operation that runs or the Ticket of one that is postponed; or Late.
 	Admit
 	// Settle gives back Lease and charges the real Cost. It sets Found.
 	Settle
@@ -124,8 +124,8 @@ type Answer struct {
 	Lease  Lease
 }
 
-// Ticket is a booked slot. It travels with the message, where somebody may forge it: only the order depends on it. The
-// zero Ticket is a newcomer's.
+// Ticket is a booked slot. It travels with the message and may be forged there: only the order depends on it. The zero
+// Ticket is a newcomer's.
 type Ticket struct {
 	Slot   int64 // when it is due
 	Number int64 // its place among all tickets of the entity; 0 if it has none

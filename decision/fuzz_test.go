@@ -65,7 +65,7 @@ func (c *choices) cost(l *decision.Limits) (cost decision.Cost) {
 	return cost
 }
 
-// real is what an operation has cost that was thought to cost so much.
+// real is the real cost of an operation with this estimate.
 func (c *choices) real(thought decision.Cost) (cost decision.Cost) {
 	for unit, n := range thought {
 		if n > 0 || unit == 0 {
@@ -456,7 +456,7 @@ func play(t *testing.T, b []byte) {
 	}
 }
 
-// FuzzLimit checks the hard limit against a ledger that knows what really ran, and that nothing stops an entity.
+// FuzzLimit checks the hard limit against a ledger of the operations that really ran, and that nothing stops an entity.
 func FuzzLimit(f *testing.F) {
 	f.Add([]byte("drip"))
 	for seed := range uint64(50) {

@@ -142,7 +142,7 @@ func (b *ledger) close(wait int64) {
 	b.closed = append(b.closed, span{b.now, to})
 }
 
-// throttle takes note of a closing that drops what windows have gathered.
+// throttle takes note of a closing that drops the gathered capacity of windows.
 func (b *ledger) throttle(wait int64) {
 	b.close(wait)
 	for i, w := range b.limits().Windows {

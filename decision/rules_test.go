@@ -309,7 +309,7 @@ func TestTicketsAreOnlyAnOrder(t *testing.T) {
 	}
 }
 
-// Nobody comes back with a ticket, and yet the limit is used.
+// No operation comes back with its ticket, and yet the limit is used.
 func TestLostTicketsCostOnlyThemselves(t *testing.T) {
 	e := newEntity(t, perSecond(10, 10))
 	ran := 0

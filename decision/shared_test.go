@@ -271,7 +271,7 @@ func TestShared(t *testing.T) {
 	}
 }
 
-// A shared limit with room keeps nobody waiting for its own next interval.
+// A shared limit with room lets no operation wait for its own next interval.
 func TestSharedWithRoom(t *testing.T) {
 	ready := func(w decision.Window) decision.Limits {
 		l := decision.Limits{Windows: []decision.Window{w}, Tokens: 100, Guess: 50, Lease: 60_000, MaxLease: 60_000}

@@ -199,7 +199,8 @@ func TestUnitsUrgent(t *testing.T) {
 	}
 }
 
-// An operation that waits for one unit keeps up nobody who takes nothing of it, as long as its own part of the others is left.
+// An operation that waits for one unit does not delay operations that take nothing of it, as long as its own part of
+// the other units is left.
 func TestUnitsDoNotKeepUpOthers(t *testing.T) {
 	e := newEntity(t, ofModel(10, 1000, 100)...)
 	e.asks(0, decision.Cost{1, 1000}, newcomer)

@@ -175,7 +175,7 @@ func (line *Line) measure(w *Window, s *State, now int64) {
 	line.Spare, line.Taken = spare, 0
 }
 
-// release gives the promises that a shorter window did not use back to the windows that are not refreshed yet: those
+// release gives the unused promises of a shorter window back to the windows that are not refreshed yet: their
 // operations do not come.
 func (l *Limits) release(s *State, unit, units, now int64) {
 	for i := range l.Windows {

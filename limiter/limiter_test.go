@@ -24,7 +24,7 @@ type charge struct {
 	units float64
 }
 
-// record is what a service would see.
+// record is the view of a service.
 type record struct {
 	start time.Time
 	mu    sync.Mutex
@@ -268,7 +268,7 @@ func TestShareOfAll(t *testing.T) {
 	}
 }
 
-// TestCancel ends waits of many in many ways: what they have not used is there for others.
+// TestCancel ends many waits in many ways: their unused units are there for others.
 func TestCancel(t *testing.T) {
 	both(t, limiter.Options{Limit: 10}, func(t *testing.T, l *limiter.Limiter) {
 		must(t, l.ConsumeNow(t.Context(), 10))
@@ -318,7 +318,7 @@ func TestCancel(t *testing.T) {
 	})
 }
 
-// TestNothingIsKept drops limiters of which something is owed for long, after somebody has waited.
+// TestNothingIsKept drops limiters with a long debt, after a caller has waited.
 func TestNothingIsKept(t *testing.T) {
 	var dropped []weak.Pointer[limiter.Limiter]
 	for range 1000 {
@@ -395,7 +395,7 @@ func TestOrderOfTheImpatient(t *testing.T) {
 	})
 }
 
-// TestTie has the timeout of who is in front pass when his turn comes: the next one has the turn at once.
+// TestTie lets the timeout of the first caller pass when its turn comes: the next one has the turn at once.
 func TestTie(t *testing.T) {
 	both(t, limiter.Options{Limit: 10}, func(t *testing.T, l *limiter.Limiter) {
 		must(t, l.ConsumeNow(t.Context(), 1))
@@ -519,7 +519,7 @@ func TestDoCostsTooMuch(t *testing.T) {
 	})
 }
 
-// TestUnlimited lets who waits go as soon as there is no limit.
+// TestUnlimited checks that waiting callers go as soon as there is no limit.
 func TestUnlimited(t *testing.T) {
 	both(t, limiter.Options{Limit: 10}, func(t *testing.T, l *limiter.Limiter) {
 		must(t, l.ConsumeNow(t.Context(), 100))

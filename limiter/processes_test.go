@@ -86,7 +86,7 @@ func testProcesses(t *testing.T, told process) {
 	}
 }
 
-// contend is what one of the processes does.
+// contend is the program of one of the processes.
 func contend(p *process) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()

@@ -50,8 +50,8 @@ type vacancy struct {
 }
 
 const (
-	keepPlace   = time.Second           // for somebody who gave up
-	holdTurn    = 10 * time.Millisecond // for somebody who gave up
+	keepPlace   = time.Second           // for a caller that gave up
+	holdTurn    = 10 * time.Millisecond // for a caller that gave up
 	askAgain    = 100 * time.Millisecond
 	storageTime = 10 * time.Second // then the storage counts as broken: callers may have no deadline
 

@@ -32,7 +32,7 @@ type step struct {
 	Want string
 }
 
-// TestSequences has those on which the public SDKs agree.
+// TestSequences has the sequences on which the public SDKs agree.
 func TestSequences(t *testing.T) {
 	data, err := os.ReadFile("testdata/limiter.json")
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/drip-go/drip/storage/memory"
 )
 
-// store is a storage of one key that can be made to do its worst. It never forgets unless it is told to.
+// store is a storage of one key that can be made to do its worst. It never forgets unless a test sets that.
 type store struct {
 	mu       sync.Mutex
 	state    storage.State
@@ -286,7 +286,7 @@ func TestBroken(t *testing.T) {
 	})
 }
 
-// TestOthers has a limiter notice what others give back while it waits.
+// TestOthers checks that a waiting limiter notices units that others give back.
 func TestOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := limiter.Options{Limit: 10, Storage: memory.New(), Key: "table"}

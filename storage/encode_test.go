@@ -100,7 +100,7 @@ func TestEncodedFormat(t *testing.T) {
 	}
 }
 
-// FuzzDecode checks that Decode takes what Encode writes and nothing else, and leaves the State alone otherwise.
+// FuzzDecode checks that Decode accepts only results of Encode, and leaves the State alone otherwise.
 func FuzzDecode(f *testing.F) {
 	one, three := numbered(1), numbered(3)
 	f.Add([]byte{})

@@ -31,7 +31,7 @@ type Storage interface {
 	Set(ctx context.Context, key string, s State, rev Revision) error
 }
 
-// State is what a backend stores under a key.
+// State is the value that a backend stores under a key.
 type State struct {
 	// Data is opaque to the backend.
 	Data []byte

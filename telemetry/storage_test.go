@@ -178,7 +178,7 @@ func (f *failing) Get(ctx context.Context, key string) (storage.State, storage.R
 	return f.Storage.Get(ctx, key)
 }
 
-// Every call is timed once, under its name and what became of it.
+// The metric times every call once, under its name and its outcome.
 func TestStorageDuration(t *testing.T) {
 	var meters oteltest.Meters
 	timed := timedStorage(t, memory.New(), &meters)

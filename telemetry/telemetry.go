@@ -3,18 +3,19 @@
 //
 //	bucket, err := telemetry.New(drip.Options{Size: 20, RefreshRate: 10, Storage: s}, provider)
 //
-// is drip.New, and measures besides:
+// is drip.New, and also measures:
 //
-//	drip.decisions         what GetDelay and Admit have answered: drip.outcome is run, postponed or failed. For what Admit
-//	                       postpones drip.bound says why: closed (Throttled or Pause), tokens, booked, window 1, window 2, …
-//	drip.delay             by how long it was postponed, in seconds
+//	drip.decisions         answers of GetDelay and Admit: drip.outcome is run, postponed or failed. For an operation that
+//	                       Admit postpones, drip.bound is the cause: closed (Throttled or Pause), tokens, booked,
+//	                       window 1, window 2, …
+//	drip.delay             the delay of a postponed operation, in seconds
 //	drip.throttled         how often the provider has refused an operation: calls of Throttled
 //	drip.leases            leases that are out: taken by this Bucket, not given back and not over
-//	drip.leases.expired    those that were over before they were given back: an operation took longer than its lease, or
-//	                       nobody has settled it
-//	drip.storage.duration  what a call of the storage took, in seconds: drip.operation is get_delay, admit, settle, …, read
-//	                       for Inspect, and get or set for a storage that has only those; error.type is conflict (for a
-//	                       Set that lost its race and is repeated), canceled, timeout or _OTHER
+//	drip.leases.expired    leases that were over before they were given back: an operation took longer than its lease,
+//	                       or was never settled
+//	drip.storage.duration  the time of a call of the storage, in seconds: drip.operation is get_delay, admit, settle, …,
+//	                       read for Inspect, and get or set for a storage with only Get and Set; error.type is conflict
+//	                       (for a Set that lost its race and is repeated), canceled, timeout or _OTHER
 //
 // No metric has the entity as an attribute, so there are as many series for a million entities as for one. Package
 // consumer measures messages.

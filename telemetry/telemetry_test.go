@@ -276,7 +276,7 @@ func TestNewHasTheDefaultsOfDrip(t *testing.T) {
 	}
 }
 
-// Leases that nobody settles are forgotten even when nobody reads the metric.
+// The bucket forgets unsettled leases even when no reader collects the metric.
 func TestLeasesThatNobodyCounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, err := New(drip.Options{Size: 1000, RefreshRate: 1000, Lease: time.Second}, metricnoop.NewMeterProvider())

@@ -166,7 +166,7 @@ func (s *Storage) Apply(ctx context.Context, key string, l *decision.Limits, wit
 	if known && !e.other && op.Kind == decision.ReturnToken && op.Now == decision.OwnClock {
 		now = e.state.Now // the time does not matter, and reading the clock costs as much as the rest
 	} else {
-		now = s.now() // in the lock, so that nobody decides by a time older than the last decision's
+		now = s.now() // in the lock, so that no decision's time is older than the last decision's
 	}
 	if !known {
 		e = newEntity(key)

@@ -135,7 +135,7 @@ func TestClockThatIsAhead(t *testing.T) {
 	})
 }
 
-// Each entity is told as it is, once.
+// List tells each entity as it is, once.
 func TestManyEntities(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := memory.New()

@@ -432,7 +432,8 @@ func TestDecidedAgain(t *testing.T) {
 	}
 }
 
-// Somebody who locks rows in another order can cause a deadlock. When the server picks us, we decide again.
+// A process that locks rows in another order can cause a deadlock. If the server ends the storage's transaction, the
+// storage decides again.
 func TestDeadlock(t *testing.T) {
 	url := servers.UsePostgres(t).URL()
 	schema := newSchema()
@@ -545,7 +546,7 @@ func TestOneConnection(t *testing.T) {
 	eventually(t, "who left gets its token back", func() bool { return inUse(t, s, "shop0") == 8 })
 }
 
-// The lease of a caller who has left is given back, even if no connection is to be had for that at first.
+// The storage gives back the lease of a caller that has left, even if there is no connection for that at first.
 func TestLeftWithoutConnection(t *testing.T) {
 	admin := sharedPool(t)
 	pool := newPool(t, servers.UsePostgres(t).URL(), 1)

@@ -139,7 +139,7 @@ func (s *Storage) purge(ctx context.Context, rows []*row) error {
 				return err
 			}
 			if r.known != nil && before.revision == r.known.revision {
-				r.known = &record{revision: revision} // nobody else has changed the row
+				r.known = &record{revision: revision} // no other process has changed the row
 			}
 		}
 		r.ended = none

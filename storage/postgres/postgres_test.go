@@ -142,7 +142,7 @@ func limits(size, rate, interval int64) *decision.Limits {
 	return l
 }
 
-// plenty lets everybody run who asks, and its only interval does not end while the tests run.
+// plenty lets every operation run, and its only interval does not end while the tests run.
 var plenty = limits(1<<40, 1<<40, 1<<40)
 
 // ask asks by the server's clock.
@@ -409,7 +409,7 @@ func TestForgetful(t *testing.T) {
 	}
 }
 
-// Nothing is written for what changes nothing: no new version of the row, no insert and delete of an empty one.
+// A call that changes nothing writes nothing: no new version of the row, no insert and delete of an empty one.
 func TestUnchangedIsNotWritten(t *testing.T) {
 	t.Parallel()
 	pool := sharedPool(t)
@@ -506,7 +506,7 @@ func TestDeleteIdle(t *testing.T) {
 	}
 }
 
-// Rows that somebody is deciding about are not waited for.
+// DeleteIdle does not wait for rows with a decision under way.
 func TestDeleteIdleSkips(t *testing.T) {
 	pool := sharedPool(t)
 	o := postgres.Options{Schema: newSchema()}

@@ -235,7 +235,7 @@ func TestRoundTrips(t *testing.T) {
 	}
 }
 
-// makeAlone makes s expect that nobody else changes the shop, and makeContested that others do.
+// makeAlone makes s expect that no other process changes the shop, and makeContested that others do.
 func makeAlone(t *testing.T, s *postgres.Storage) {
 	t.Helper()
 	for range 3 {

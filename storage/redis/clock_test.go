@@ -100,7 +100,7 @@ func (p *clockProcess) ask(t *testing.T) (delayed, admitted int) {
 	return delayed, admitted
 }
 
-// askByAnotherClock is what one of the processes does. The time in a bubble of synctest begins with the year 2000.
+// askByAnotherClock is the program of one of the processes. The time in a bubble of synctest begins with the year 2000.
 func askByAnotherClock(t *testing.T, addr string) {
 	ahead, err := time.ParseDuration(os.Getenv(clockAhead))
 	if err != nil {

@@ -23,7 +23,7 @@ import (
 	"github.com/drip-go/drip/storage/redis"
 )
 
-// plenty lets everybody run who asks.
+// plenty lets every operation run.
 var plenty = limits(1_000_000, 1_000_000, 1000, 50)
 
 func TestFlushedKeysAndScripts(t *testing.T) {
@@ -629,7 +629,7 @@ func (c *trips) ProcessPipelineHook(next goredis.ProcessPipelineHook) goredis.Pr
 	return func(ctx context.Context, cmds []goredis.Cmder) error { c.n.Add(1); return next(ctx, cmds) }
 }
 
-// A decision is one script call at most, and one round trip; callers who wait at the same time have fewer.
+// A decision is one script call at most, and one round trip; callers that wait at the same time have fewer.
 func TestScriptCalls(t *testing.T) {
 	server := servers.OwnRedis(t)
 	admin, client := connect(t, server.Addr()), connect(t, server.Addr())

@@ -15,7 +15,7 @@ import (
 	"github.com/drip-go/drip/internal/servers"
 )
 
-// BenchmarkLeases prints what a call of the script takes by the leases that are out: the time of a single Admit and of
+// BenchmarkLeases prints the time of a call of the script by the leases that are out: the time of a single Admit and of
 // its Settle, and the longest call when 600 callers come at once, each of whom does both. The longest is 0 if all took
 // less than 0.1 ms.
 //

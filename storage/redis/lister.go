@@ -16,8 +16,8 @@ import (
 const scanned = 1000
 
 // List implements [storage.Lister]. It scans the keys of every master, which takes two round trips for each thousand of
-// them, other people's keys included, and gets those with the prefix. It leaves out values that are no state. A user
-// with an access list also needs "+scan".
+// them, keys of other programs included, and gets the keys with the prefix. It leaves out values that are no state. A
+// user with an access list also needs "+scan".
 func (s *Storage) List(ctx context.Context, each func(storage.Entry) error) error {
 	if err := s.usable(ctx); err != nil {
 		return err
@@ -75,7 +75,7 @@ func (s *Storage) list(ctx context.Context, client goredis.Cmdable, each func(st
 		for i, value := range values {
 			entity, ours := s.entity(keys[i])
 			v, err := unpack(value)
-			if !ours || err != nil { // gone since, or somebody else's
+			if !ours || err != nil { // gone since, or no key of this Storage
 				continue
 			}
 			e := storage.Entry{Key: entity, Time: now}

@@ -93,7 +93,7 @@ func testProcesses(t *testing.T, limits decision.Limits, admit bool) {
 	}
 }
 
-// contend is what one of the processes does.
+// contend is the program of one of the processes.
 func contend(p *process) error {
 	client := goredis.NewClient(&goredis.Options{Addr: p.Addr})
 	defer client.Close()

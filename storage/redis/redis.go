@@ -53,7 +53,7 @@
 // After a failover the new master may lack the last decisions, which Redis replicates without waiting.
 //
 // A user with an access list needs "~drip:* +evalsha +eval +get +set +time +unlink +pexpire +zadd +zrem +zcard +zcount
-// +zscore +zrangebyscore", for Get "+zrange", for List "+scan", and what the client needs to connect.
+// +zscore +zrangebyscore", for Get "+zrange", for List "+scan", and the rights that the client needs to connect.
 //
 // # Clock
 //

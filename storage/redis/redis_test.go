@@ -476,7 +476,7 @@ func TestEntities(t *testing.T) {
 	}
 }
 
-// TestRights has a user who may do what the package's documentation asks for.
+// TestRights uses a user with only the rights of the package's documentation.
 func TestRights(t *testing.T) {
 	server := servers.OwnRedis(t)
 	admin := connect(t, server.Addr())

@@ -177,7 +177,7 @@ func packOp(o *decision.Op) string {
 
 const kinds = "\x00\x01\x02\x03\x04\x05\x06\x07\x08\x09\x0a\x0b"
 
-// take reads the next of the answers of decide.lua, and returns those behind it.
+// take reads the next of the answers of decide.lua, and returns the rest.
 func take(answers string, a *decision.Answer) (rest string, err error) {
 	var missing bool
 	next := func() int64 {

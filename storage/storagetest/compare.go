@@ -73,7 +73,7 @@ type game struct {
 	strange  []decision.Lease // of other entities
 }
 
-// player is an entity and what its callers hold.
+// player is an entity and the tokens, leases and tickets of its callers.
 type player struct {
 	key     string
 	limits  *decision.Limits
@@ -135,7 +135,7 @@ func (g *game) random(l *decision.Limits) {
 	}
 }
 
-// renew puts an entity that nobody knows in place i.
+// renew puts an unknown entity in place i.
 func (g *game) renew(all []*player, i int) {
 	g.renewed++
 	e := &player{key: fmt.Sprintf("%d-%d", g.seed, g.renewed), limits: &g.limits, leases: &storage.Leases{}}
@@ -158,7 +158,7 @@ func (g *game) leave() {
 
 func (g *game) player() *player { return g.entities[g.IntN(len(g.entities))] }
 
-// within chooses what op is within. Now and then op becomes one on a shared limit itself.
+// within chooses the shared limits of op. Now and then op becomes an operation on a shared limit itself.
 func (g *game) within(e *player, op *decision.Op) (within []storage.Within, shared []decision.Shared) {
 	if g.classic || g.IntN(3) == 0 {
 		return nil, nil
@@ -300,7 +300,7 @@ func (g *game) lease(e *player) decision.Lease {
 	return lease
 }
 
-// remember keeps what an answer gave the caller.
+// remember keeps the token, lease or ticket of an answer.
 func (g *game) remember(e *player, op *decision.Op, a *decision.Answer) {
 	if a.Ticket != (decision.Ticket{}) {
 		e.tickets = append(e.tickets, a.Ticket)

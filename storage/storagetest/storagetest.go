@@ -241,7 +241,7 @@ func race(t *testing.T, s storage.Storage, revision func(key string) storage.Rev
 				return
 			}
 			defer left.Add(-1)
-			for reads.Load() < int64(2*readers) { // until those wait for each other
+			for reads.Load() < int64(2*readers) { // until the readers wait for each other
 				runtime.Gosched()
 			}
 			switch err := s.Set(t.Context(), key, states[i], rev); {
