@@ -94,8 +94,8 @@ func Throttled(retryAfter time.Duration, cause error) error {
 }
 
 // ThrottledShared is Throttled for a limit of drip.Options.Shared, such as the app's limit. No message within it runs for
-// retryAfter, of any entity. The entity keeps the tokens of its own limit. With a name of no shared limit it logs an error,
-// and only the message waits.
+// retryAfter, of any entity. The entity keeps the tokens of its own limit. If no shared limit has that name, the Consumer
+// logs an error and only the message waits.
 func ThrottledShared(limit string, retryAfter time.Duration, cause error) error {
 	return worker.ThrottledShared(limit, retryAfter, cause)
 }
