@@ -181,8 +181,8 @@ const (
 
 var systemRabbitMQ = keySystem.String("rabbitmq")
 
-// attributes makes every possible set, and begins the counters with 0: Prometheus does not see the first event of a counter
-// that begins with it.
+// attributes makes every possible set, and begins the counters with 0: nobody sees the first event of a counter that begins
+// with that event.
 func (t *telemetry) attributes(due, dead string) {
 	ctx := context.Background()
 	work := keyDestination.String(t.queue)
