@@ -52,7 +52,7 @@ type Adapter struct {
 	// suite calls it in other processes, too, which inherit the environment.
 	Open func(ctx context.Context, url, name string) (Queue, error)
 
-	// Late is how long after its slot a message may ask to run. It bounds the median.
+	// Late is how long after its slot a message may ask to run, most of the time. It bounds the median.
 	Late time.Duration
 
 	// Again is how long after a crash or a failure a message is handled again, at most.
@@ -480,7 +480,8 @@ func (l *away) Admit(ctx context.Context, entity string, r drip.Request) (drip.A
 	return l.Bucket.Admit(ctx, entity, r)
 }
 
-// While the limiter gives no answer no message runs, and none spends an attempt. Afterwards every message runs once.
+// While the limiter gives no answer no message runs, and none spends an attempt or a postponement. Afterwards every message
+// runs once.
 func testOutage(t *testing.T, s *suite) {
 	const n = 10
 	l := &away{Bucket: s.bucket(drip.Options{})}
@@ -502,7 +503,8 @@ func testOutage(t *testing.T, s *suite) {
 	}
 }
 
-// An operation may take longer than the queue waits for a dead process, and longer than its lease: both are renewed.
+// An operation may take longer than the queue waits for a dead process, and longer than its lease: the worker renews the
+// lease, and the adapter the queue's wait.
 func testLongHandler(t *testing.T, s *suite) {
 	b := s.bucket(drip.Options{Lease: 2 * time.Second})
 	s.publish(1, 2)
