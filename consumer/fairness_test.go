@@ -15,8 +15,8 @@ import (
 	"github.com/drip-go/drip"
 )
 
-// One entity with a great many messages that wait adds nothing to the wait of others. What others wait is in the log,
-// without and with it. DRIP_WAITING=100000 has as many of them, and looks at nine rounds instead of one.
+// One entity with a great many waiting messages adds nothing to the wait of other entities. The log has the wait of the
+// others, without and with it. DRIP_WAITING=100000 makes that many messages wait, and takes nine rounds instead of one.
 func TestOneEntityDoesNotDelayOthers(t *testing.T) {
 	waiting, rounds := 5000, 1
 	if v := os.Getenv("DRIP_WAITING"); v != "" {

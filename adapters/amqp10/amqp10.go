@@ -36,7 +36,7 @@ type Queue struct {
 	Name string
 
 	// InHand is the most messages in hand at once, each in a goroutine of its own. A postponed message comes a fifth of a
-	// second early and is held until it is due, so InHand should be above the number of messages that are due in that time.
+	// second early and is held until it is due. So InHand should be above the number of messages that are due in that time.
 	// Defaults to 1024.
 	InHand int
 }
