@@ -70,7 +70,7 @@ func TestOneEntityDoesNotDelayOthers(t *testing.T) {
 		eventually(t, "all of the others are handled", func() bool { mu.Lock(); defer mu.Unlock(); return len(waits) == others*each })
 		return waits
 	}
-	// The first rounds are for warming up, or for the broker to write down what it has got.
+	// The first rounds are for warming up, or for the broker to write its messages to disk.
 	measured := func() (p50, p99 time.Duration) {
 		for range max(1, rounds/3) {
 			round()

@@ -481,7 +481,8 @@ func TestQueuesAreDeleted(t *testing.T) {
 				// A quorum queue that is there again before RabbitMQ 3.10 has told of its end has consumers that get nothing.
 				eventually(t, "the broker tells of it", func() bool { return told.Load() > 0 || c.told != basicCancel })
 				b.declare(queue, queues)
-				// The broker keeps messages that expire while there is no due queue, and tries again after a while: see TestBrokerIsKilled.
+				// The broker keeps messages that expire while there is no due queue, and tries again after a while: see
+				// TestBrokerIsKilled.
 				begun(t, b, queue)
 				b.publish(queue, numbered(50, 100)...)
 				eventually(t, "messages flow again", func() bool { return l.count() == 100 })
