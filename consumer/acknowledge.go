@@ -7,26 +7,26 @@ import (
 	"time"
 )
 
-// settling is a channel that is consumed from. It acknowledges many deliveries with one frame when many are over at
-// once: frames are most of what an acknowledgement costs, here and in the broker.
+// settling settles the deliveries of one channel. It acknowledges many deliveries with one frame when many end at once:
+// frames are most of the cost of an acknowledgement, here and in the broker.
 type settling struct {
 	deliveries acknowledger
 
 	enough int
-	full   chan struct{} // tells that so many are fresh
+	full   chan struct{} // gets a value when fresh has enough tags
 
 	mu          sync.Mutex
 	outstanding list.List // the tags of deliveries that are not over, in their order
-	fresh       []uint64  // those to acknowledge
-	ended       uint64    // how many were acknowledged or given back
+	fresh       []uint64  // the tags to acknowledge
+	ended       uint64    // how many deliveries were acknowledged or given back
 	writing     bool
 }
 
-// gather is how long an acknowledgement waits for others to go along. If the process dies meanwhile, what was done is
-// delivered again.
+// gather is how long an acknowledgement waits for others, to be sent with them. If the process dies meanwhile, the broker
+// delivers the handled messages again.
 const gather = 5 * time.Millisecond
 
-// newSettling is for a channel on which no more than enough acknowledgements are to wait: a part of its prefetch.
+// newSettling makes the settling of a channel. At most enough acknowledgements wait, which should be a part of its prefetch.
 func newSettling(deliveries acknowledger, enough int) *settling {
 	return &settling{deliveries: deliveries, enough: max(enough, 1), full: make(chan struct{}, 1)}
 }
@@ -36,8 +36,7 @@ type acknowledger interface { // an *amqp.Channel
 	Nack(tag uint64, multiple, requeue bool) error
 }
 
-// received notes a delivery. It is to be called in the order in which they come, and what it returns is for ack or
-// giveBack.
+// received notes a delivery. Call it in the order of the deliveries, and hand its result to ack or giveBack.
 func (c *settling) received(tag uint64) *list.Element {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -56,15 +55,15 @@ func (c *settling) giveBack(delivery *list.Element) error {
 	return nil
 }
 
-// counts is how many deliveries are in hand, and how many were settled.
+// counts returns how many deliveries are in hand, and how many were settled.
 func (c *settling) counts() (inHand int, ended uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.outstanding.Len(), c.ended
 }
 
-// ack acknowledges a delivery. Who comes while another writes leaves it to that one, and is not told if it fails: then
-// the channel is gone, and what becomes of an acknowledgement nobody knows anyway.
+// ack acknowledges a delivery. A call while another call writes joins that write and returns nil even if the write fails: the
+// channel is gone then, and no acknowledgement on it is certain anyway.
 func (c *settling) ack(delivery *list.Element) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -99,8 +98,8 @@ func (c *settling) ack(delivery *list.Element) error {
 	return nil
 }
 
-// take takes what is to be acknowledged: all up to the tag together, unless that is 0, and those alone. The tag is one
-// that the broker waits for, which it insists on. It requires mu held.
+// take takes the tags to acknowledge: all up to together, unless it is 0, with one frame, and each of alone. together is a
+// tag that the broker waits for, as the broker requires. take requires mu held.
 func (c *settling) take() (together uint64, alone []uint64) {
 	first := uint64(math.MaxUint64)
 	if e := c.outstanding.Front(); e != nil {

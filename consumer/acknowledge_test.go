@@ -57,7 +57,7 @@ func (b *strict) Nack(tag uint64, _, _ bool) error {
 	return nil
 }
 
-// Whatever the order in which deliveries are over, each is settled once, and none before.
+// Deliveries may end in any order: each is settled once, and none before its end.
 func TestSettling(t *testing.T) {
 	for seed := range uint64(50) {
 		synctest.Test(t, func(t *testing.T) {
@@ -93,7 +93,7 @@ func TestSettling(t *testing.T) {
 	}
 }
 
-// Acknowledgements go along with those of the next milliseconds, but not more of them than a part of the prefetch.
+// An acknowledgement waits for the acknowledgements of the next milliseconds, but for at most a part of the prefetch.
 func TestSettlingGathers(t *testing.T) {
 	for name, c := range map[string]struct {
 		over   int           // one a millisecond

@@ -77,7 +77,7 @@ func (h *handled) perInterval(t *testing.T, size, rate int, interval time.Durati
 	}
 }
 
-// A message that was postponed comes back with its ticket and runs then, before those that came later.
+// A postponed message comes back with its ticket and runs then, before messages that came later.
 func TestTicketsTravel(t *testing.T) {
 	t.Parallel()
 	b := connect(t, useBroker(t))
@@ -109,7 +109,7 @@ func TestTicketsTravel(t *testing.T) {
 	h.perInterval(t, 5, 5, time.Second)
 }
 
-// Whoever can publish to the queues can forge tickets: messages still run, and the limit holds.
+// A user who can publish to the queues can forge tickets: messages still run, and the limit holds.
 func TestForgedTickets(t *testing.T) {
 	t.Parallel()
 	b := connect(t, useBroker(t))
@@ -284,7 +284,7 @@ func TestFailOpen(t *testing.T) {
 	stop()
 }
 
-// The queue wakes the first of those that wait for a token, and has no more slots than it is told.
+// The queue wakes the first message that waits for a token, and has at most the given number of slots.
 func TestDeck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := &heldQueue{slots: map[string][]*heldSlot{}, most: 2}

@@ -13,9 +13,9 @@ import (
 	"github.com/drip-go/drip/internal/wheel"
 )
 
-// BenchmarkLateness postpones 1,000 messages a second once each, for 45 seconds, and reports how long after its time a
-// message is asked about again; and what a message costs the broker's processors in the last 15 seconds, when as many come
-// back as are postponed. Run it with -benchtime 1x.
+// BenchmarkLateness postpones 1,000 messages a second once each, for 45 seconds. It reports how long after its time a message
+// asks the limiter again. It also reports the CPU time of the broker for a message in the last 15 seconds, when as many
+// messages come back as are postponed. Run it with -benchtime 1x.
 func BenchmarkLateness(b *testing.B) {
 	const n, steady = 45_000, 30_000
 	start := time.Now()

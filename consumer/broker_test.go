@@ -108,9 +108,9 @@ func (b *broker) look(queue string) (q amqp.Queue, exists bool) {
 	return found[0], true
 }
 
-// lookAll returns the states of those of the queues that there are. On a connection of its own: asking for a queue
-// that is not there closes the channel. Of a quorum queue whose leader does not answer within 250 ms RabbitMQ says that it
-// has no messages and no consumers.
+// lookAll returns the states of the queues that exist. It uses a connection of its own: asking for a queue that does not
+// exist closes the channel. If the leader of a quorum queue does not answer within 250 ms, RabbitMQ reports no messages and no
+// consumers for that queue.
 func (b *broker) lookAll(queues ...string) (found []amqp.Queue) {
 	b.t.Helper()
 	conn, err := amqp.Dial(b.url)

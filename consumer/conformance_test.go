@@ -90,7 +90,7 @@ func (q *conforming) Consume(ctx context.Context, l Limiter, handle func(context
 	return c.Run(ctx)
 }
 
-// looped is a queue whose consumer is a loop around Limit, as that of examples/middleware.
+// looped is a queue whose consumer is a loop around Limit, like the loop of examples/middleware.
 type looped struct{ *conforming }
 
 func openLoop(ctx context.Context, url, name string) (workertest.Queue, error) {
@@ -173,7 +173,7 @@ func (q *conforming) ConsumeBare(ctx context.Context, handle func(context.Contex
 	})
 }
 
-// Left counts what is in the queues, messages that are in hand excepted: those are the handlers'.
+// Left counts the messages in the queues, except messages in hand: the handlers have those.
 func (q *conforming) Left(context.Context) (n int, err error) {
 	err = q.with(func(ch *amqp.Channel) error {
 		for _, name := range []string{q.name, q.name + ".drip.due"} {

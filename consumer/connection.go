@@ -12,8 +12,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// dial opens a connection named for what it does. Its error says which address it was and never the URL, which
-// holds a password.
+// dial opens a connection named for its purpose. Its error names the address and never the URL, which holds a password.
 func dial(ctx context.Context, url string, config amqp.Config, purpose string) (*amqp.Connection, error) {
 	uri, err := amqp.ParseURI(url)
 	if err != nil {
@@ -54,14 +53,14 @@ func dial(ctx context.Context, url string, config amqp.Config, purpose string) (
 
 const (
 	dialTimeout = 15 * time.Second
-	// closeTimeout bounds the polite end of a connection, which a dead or blocked broker does not answer.
+	// closeTimeout bounds the closing handshake of a connection, which a dead or blocked broker does not answer.
 	closeTimeout = 5 * time.Second
 )
 
 func closeConnection(conn *amqp.Connection) { conn.CloseDeadline(time.Now().Add(closeTimeout)) }
 
-// guard closes the connection when ctx ends, or when the broker has not answered for dialTimeout, until it is
-// released: the client's own calls wait for an answer without a bound.
+// guard closes the connection when ctx ends, or when the broker has not answered for dialTimeout, until the caller calls
+// release. The client's own calls wait for an answer without a bound.
 func guard(ctx context.Context, conn *amqp.Connection) (release func()) {
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	stop := context.AfterFunc(ctx, func() { conn.CloseDeadline(time.Now()) })
@@ -73,30 +72,29 @@ func guard(ctx context.Context, conn *amqp.Connection) (release func()) {
 
 // session is one connection that consumes: the work queue on one channel, the due queue on another, so that held
 // messages take nothing of the work queue's prefetch. An acknowledgement goes to the channel its delivery came
-// from, never to that of a later session.
+// from, never to the channel of a later session.
 type session struct {
 	*Consumer
 	conn     *amqp.Connection
 	channels []*amqp.Channel
-	closed   []<-chan *amqp.Error // tells of the connection and of each channel
+	closed   []<-chan *amqp.Error // one for the connection and one for each channel
 	work     <-chan amqp.Delivery
 	due      <-chan amqp.Delivery
 	inHand   sync.WaitGroup
 
-	suspected bool                    // of being a stream
+	suspected bool                    // suspect has asked whether the work queue is a stream
 	hopeless  context.CancelCauseFunc // ends Run with an error
 
-	// waiting ends when messages in hand should be given back instead of waiting any longer: Run is over, or the
-	// session is. broken ends when the session can't acknowledge any more, or when handlers have to stop: it is
-	// their context, for the message of a lost session is delivered again whatever they do. From then on nothing
-	// is published either: it would be a copy of a message that is back in its queue.
+	// waiting ends when messages in hand should go back to the broker instead of waiting any longer: Run is over, or the
+	// session is. broken ends when the session can't acknowledge any more, or when handlers have to stop. It is the
+	// context of the handlers, because the broker delivers the message of a lost session again whatever they do. From
+	// then on the session publishes nothing either: it would be a copy of a message that is back in its queue.
 	waiting, broken     context.Context
 	stopWaiting, ruined context.CancelFunc
 }
 
-// begin connects, declares and consumes. handlers is the context of the handlers, hopeless ends Run with
-// an error. At the start what is wrong is an error
-// that says how to mend it; later a Consumer makes do.
+// begin connects, declares and consumes. handlers is the context of the handlers. hopeless ends Run with an error. With start
+// each problem is an error that says how to fix it. Later a Consumer works around problems.
 func (c *Consumer) begin(ctx, handlers context.Context, hopeless context.CancelCauseFunc, start bool) (*session, error) {
 	conn, err := dial(ctx, c.o.URL, amqp.Config{TLSClientConfig: c.o.TLS}, "consuming "+c.o.Queue)
 	if err != nil {
@@ -126,8 +124,7 @@ func (c *Consumer) begin(ctx, handlers context.Context, hopeless context.CancelC
 	return s, nil
 }
 
-// watch ends the session when the broker closes its connection or one of its channels. It lives as long as the
-// connection.
+// watch ends the session when the broker closes its connection or one of its channels. It runs as long as the connection.
 func (s *session) watch() {
 	var err *amqp.Error
 	select {
@@ -135,7 +132,7 @@ func (s *session) watch() {
 	case err = <-s.closed[1]:
 	case err = <-s.closed[2]:
 	}
-	if err != nil { // else we have closed it
+	if err != nil { // else this process has closed it
 		s.o.Logger.Warn("the connection or a channel was lost", "error", err)
 	}
 	s.ruined()
@@ -176,21 +173,21 @@ func (s *session) consume(ctx context.Context) error {
 	return nil
 }
 
-// declareOwn declares the queue of due messages and that of dead letters.
+// declareOwn declares the due queue and the dead-letter queue.
 func (c *Consumer) declareOwn(ch *amqp.Channel) error {
 	if err := declareQueue(ch, c.deadQueue(), c.delays.queueType, "", 0); err != nil {
 		return err
 	}
-	// A broker that limits redeliveries would drop what was held too often; it goes to the dead letters then.
+	// A broker that limits redeliveries would drop a message that was held too often. Here it goes to the dead letters.
 	return declareQueue(ch, c.dueQueue(), c.delays.queueType, c.deadQueue(), 0)
 }
 
-const consumerTag = "drip" // tags are a channel's own
+const consumerTag = "drip" // a tag is unique within its channel
 
 // run takes deliveries until ctx ends or the session does. Messages may still be in hand when it returns.
 func (s *session) run(ctx context.Context) {
 	defer s.stopWaiting()
-	// One loop's end is the session's. A cancelled consumer hands out what it has buffered and ends.
+	// When one loop ends the session ends. A cancelled consumer hands out its buffered deliveries and ends.
 	stop := context.AfterFunc(s.waiting, func() {
 		impatient := time.AfterFunc(closeTimeout, func() { s.conn.CloseDeadline(time.Now()) })
 		defer impatient.Stop()
@@ -202,7 +199,7 @@ func (s *session) run(ctx context.Context) {
 	})
 	defer stop()
 	work := newSettling(s.channels[0], s.o.Prefetch/8)
-	// Of many that are due at once none is acknowledged before all have begun: the broker would take the time to do it.
+	// Of many messages that are due at once none is acknowledged before all have begun: the broker would take time for it.
 	due := newSettling(s.channels[1], s.o.Hold/2)
 	var loops sync.WaitGroup
 	loops.Go(func() { s.take(work, s.work, false) })
@@ -224,8 +221,8 @@ func (s *session) run(ctx context.Context) {
 	}
 }
 
-// suspect tells whether the work queue is a stream, after a delivery with a header that a stream adds, or a publisher. It asks
-// once a session: whoever may not configure the queue has no other way to tell.
+// suspect reports whether the work queue is a stream, after a delivery with a header that a stream or a publisher adds. It
+// asks once a session: a user without the permission to configure the queue has no other way to find out.
 func (s *session) suspect(d amqp.Delivery) bool {
 	if s.suspected {
 		return false
@@ -239,7 +236,8 @@ func (s *session) suspect(d amqp.Delivery) bool {
 	return err != nil
 }
 
-// isStream returns ErrQueue if the work queue is a stream: from those nothing can be got one by one. What is got goes back.
+// isStream returns ErrQueue if the work queue is a stream: basic.get does not work on streams. A message that it gets goes
+// back.
 func (s *session) isStream() error {
 	conn, err := dial(s.waiting, s.o.URL, amqp.Config{TLSClientConfig: s.o.TLS}, "looking at "+s.o.Queue)
 	if err != nil {
@@ -257,8 +255,8 @@ func (s *session) isStream() error {
 	return nil
 }
 
-// watchStalls logs when all messages that may be in hand are, and none of them has ended for stalledAfter; and when that is
-// over. It ends with ctx. With count it tells how many are with their handlers, and how many wait for the limiter.
+// watchStalls logs when as many messages are in hand as may be and none of them has ended for stalledAfter, and again when
+// messages go on. It ends with ctx. count returns how many messages are in their handlers, and how many wait for the limiter.
 func watchStalls(ctx context.Context, from *settling, most int, log *slog.Logger, count func() (handlers, limiting int)) {
 	var last, since uint64
 	stalled := false
@@ -294,8 +292,8 @@ func (s *session) finish(over <-chan struct{}) {
 	case <-empty:
 	case <-over:
 	}
-	// The last acknowledgements may be on their way inside the broker, which drops those that it has not passed on to
-	// a quorum queue when their channel closes: what was handled would be delivered again.
+	// The last acknowledgements may be on their way inside the broker. When their channel closes the broker drops the
+	// acknowledgements that have not reached a quorum queue, and would deliver the handled messages again.
 	if s.broken.Err() == nil {
 		within(settleTime, over)
 	}
@@ -303,5 +301,5 @@ func (s *session) finish(over <-chan struct{}) {
 	closeConnection(s.conn)
 }
 
-// settleTime is for what is on its way inside the broker, from the client or to it.
+// settleTime is time for frames on their way inside the broker, from the client or to it.
 const settleTime = 250 * time.Millisecond

@@ -6,48 +6,57 @@
 //	err = c.Run(ctx)
 //
 // The Consumer handles a message whose entity may run now. It republishes any other message to a delay queue, from which
-// the message comes back when it is due. No handler sleeps, and a slow entity does not stand in the way of another. For a
+// the message comes back when it is due. No handler sleeps, and a slow entity does not hold up another. For a
 // consume loop of your own put [Limit] around its handler.
 //
 // # What is promised
 //
-// Nothing is lost: a message is acknowledged only when it was handled, or when the broker has confirmed its copy
-// in a delay queue or the dead-letter queue. A crash between that and the acknowledgement, which waits up to five
-// milliseconds for others to go along, leaves two copies, so a handler may see a message twice. One exception is the
-// broker's: RabbitMQ 3.10 that is killed within some three seconds of declaring a quorum queue for the first time may come
-// up without it. And what a quorum queue is dead-lettering when its node dies comes late: the broker tries again after
-// 3 minutes, or after the milliseconds of its setting rabbit.dead_letter_worker_publisher_confirm_timeout. Until then no
-// queue counts it: docs/operating.md says how to set it.
+// No message is lost: the Consumer acknowledges a message only when it was handled, or when the broker has confirmed its
+// copy in a delay queue or the dead-letter queue. An acknowledgement waits up to five milliseconds for others, to be sent
+// with them. A crash before it is sent leaves two copies, so a handler may see a message twice.
+//
+// The broker has one exception: RabbitMQ 3.10 that is killed within some three seconds of declaring a quorum queue for the
+// first time may come up without it. A message that a quorum queue is dead-lettering when its node dies comes late: the
+// broker tries again after 3 minutes, or after the milliseconds of its setting
+// rabbit.dead_letter_worker_publisher_confirm_timeout. Until then no queue counts the message. The page docs/operating.md
+// says how to set it.
 //
 // # Queues
 //
-// For the work queue "orders" there are "orders.drip.due" (what has waited), "orders.drip.dead" (what was given
-// up, with the reason in its headers) and the delay queues "orders.drip.due.v1.250ms.00" to "….1024s.15", of which a
-// name says their layout's version, how long a slot is and which one it is. They are shared by all processes, and the broker
-// removes one that nobody has used for 30 days. Delay queues of another version send what is due to the same queue, so
-// processes of several versions run side by side, and what waited in queues that are used no more comes back, too. The clocks of the processes should agree to a quarter of a second: with more between them
-// messages come back late by the difference, and those that come too early are asked about again.
+// The work queue "orders" has these queues besides:
+//
+//   - "orders.drip.due" holds messages that have waited.
+//   - "orders.drip.dead" holds messages that the Consumer has given up, with the reason in their headers.
+//   - "orders.drip.due.v1.250ms.00" to "….1024s.15" are the delay queues. A name gives the version of the layout, the length
+//     of a slot and the slot's number.
+//
+// All processes share them. The broker removes a delay queue that nobody has used for 30 days. Delay queues of every
+// version send due messages to the same queue. So processes of several versions run side by side, and messages in delay
+// queues that no process uses any more come back, too.
+//
+// The clocks of the processes should agree to a quarter of a second. With a larger difference messages come back late by
+// that difference, and the Consumer asks the limiter again about messages that come too early.
 //
 // # Metrics and traces
 //
 // With Options.MeterProvider a Consumer counts, under the names of OpenTelemetry's conventions where there are some:
 //
 //	messaging.client.consumed.messages   deliveries, by the queue they came from
-//	drip.consumer.settlements            what became of each: drip.outcome is handled, postponed (by the limit), throttled
+//	drip.consumer.settlements            outcomes of deliveries: drip.outcome is handled, postponed (by the limit), throttled
 //	                                     (by the provider), retried, forwarded (on a delay of several trips, or because
 //	                                     the limiter gives no answer, its lease was lost or there is no place for it),
 //	                                     returned (to the broker) or dead_lettered, with the drip.reason
 //	drip.consumer.in_hand                messages in hand, by queue: at most Prefetch of the work queue, Hold of the other
-//	drip.consumer.lateness               from when a postponed message was due until it was asked about, in seconds
-//	messaging.process.duration           what handlers took; error.type is failed, panic or throttled
-//	messaging.client.sent.messages       copies for the delay queues and the dead letters; with an error.type those
-//	                                     that have failed, of which each is tried again
-//	messaging.client.operation.duration  what the broker took to confirm them
+//	drip.consumer.lateness               time from when a postponed message was due until the limiter was asked, in seconds
+//	messaging.process.duration           duration of handlers, in seconds; error.type is failed, panic or throttled
+//	messaging.client.sent.messages       copies for the delay queues and the dead letters; error.type marks a copy that
+//	                                     failed, and each of these is tried again
+//	messaging.client.operation.duration  time until the broker confirmed a copy, in seconds
 //
 // With Options.TracerProvider each delivery is a span, from its receipt to its acknowledgement, with an event when the
-// handler begins. Its parent is the span that the message's traceparent header names, which is where [TraceHeaders]
-// helps a publisher to write it: so a message is one trace, over all postponements, and its handler's context carries
-// it on. What the limiter decides is measured in package telemetry.
+// handler begins. Its parent is the span that the message's traceparent header names. A publisher writes that header with
+// [TraceHeaders]. So a message is one trace, over all postponements, and its handler's context carries the trace on.
+// Package telemetry measures the decisions of the limiter.
 package consumer
 
 import (
@@ -70,12 +79,12 @@ import (
 	"github.com/drip-go/drip/worker"
 )
 
-// Options says what a Consumer consumes, by which limits, and what it does when things go wrong.
+// Options configure a Consumer: its queue, its limits, and its retries.
 type Options struct {
 	// URL of the broker, amqp:// or amqps://. Required.
 	URL string
 
-	// TLS configures amqps. Defaults to what the URL says and the system's certificates.
+	// TLS configures amqps. Defaults to the parameters of the URL and the system's certificates.
 	TLS *tls.Config
 
 	// Queue is the work queue. It must exist. Required.
@@ -84,80 +93,79 @@ type Options struct {
 	// Limiter decides when a message may run: a *drip.Bucket. Required.
 	Limiter Limiter
 
-	// Entity tells whose limit a message falls under. Required.
+	// Entity returns the entity whose limit a message falls under. Required.
 	Entity EntityFunc
 
-	// Cost tells how many calls the operation of a message takes, before it runs. The handler may correct it: see
-	// Operation.SetCost. For other units see the Costs of Request, and Operation.SetCosts. It needs a Limiter that is an Admitter. Defaults to that of Request.
+	// Cost returns how many calls the operation of a message takes, before it runs. The handler may correct it: see
+	// Operation.SetCost. For other units see the Costs of Request, and Operation.SetCosts. It needs a Limiter that is an
+	// Admitter. Defaults to the Cost of Request.
 	Cost func(d *amqp.Delivery) int
 
-	// Request returns what else the limiter is to know of a message: the shared limits that it is Within, whether it is
-	// Urgent, its Deadline. One that cannot run before its Deadline goes to the dead letters at once, for the reason
+	// Request returns further facts about a message for the limiter: the shared limits that it is Within, whether it is
+	// Urgent, its Deadline. A message that cannot run before its Deadline goes to the dead letters at once, for the reason
 	// "expired". The Consumer sets the ticket. It needs a Limiter that is an Admitter. Defaults to the zero Request, which
 	// costs 1 and is within all shared limits.
 	Request func(d *amqp.Delivery) drip.Request
 
-	// FailOpen runs messages without a limit while the limiter gives no answer. Defaults to false: they wait.
+	// FailOpen runs messages without a limit while the limiter gives no answer. Defaults to false: messages wait.
 	FailOpen bool
 
-	// Handler does the work. It is called from many goroutines at once, with a context that ends when the drain
-	// time is over, when the connection is lost and the message will be delivered again, or when its lease is
-	// lost. An error is retried; see Throttled for the other kind, and OperationOf for what else the context tells.
+	// Handler does the work. The Consumer calls it from many goroutines at once. Its context ends when the drain time is
+	// over, when the connection is lost and the broker will deliver the message again, or when the lease is lost. The
+	// Consumer retries an error; see Throttled for the other kind. OperationOf returns the Operation of the context.
 	// Required.
 	Handler Handler
 
-	// Prefetch is the most messages of the work queue in hand at once: with their handlers, waiting for the limiter, or
+	// Prefetch is the most messages of the work queue in hand at once: in their handlers, waiting for the limiter, or
 	// being postponed. Defaults to 128.
 	Prefetch int
 
-	// Hold is the most postponed messages in hand at once, likewise. They come a moment early and are held until they are
-	// due, so it should be above the number of messages that are due in a second. Up to half of them may be waiting for a
-	// token, or for a window, for up to five seconds.
-	// Defaults to 4096.
+	// Hold is the most postponed messages in hand at once, likewise. They come a moment early and the Consumer holds them
+	// until they are due, so Hold should be above the number of messages that are due in a second. Up to half of them may
+	// wait for a token, or for a window, for up to five seconds. Defaults to 4096.
 	Hold int
 
 	// Handlers is the most handlers at once. An entity takes at most three times as many of them, and of Prefetch, as it
-	// leaves free, which is three quarters when no other runs: its messages beyond that wait in delay queues when none of
-	// its handlers ends for a second. Defaults to 1024.
+	// leaves free: three quarters when no other entity runs. Its further messages wait in delay queues when none of its
+	// handlers ends for a second. Defaults to 1024.
 	Handlers int
 
-	// Attempts is how often a message whose handler fails is handled in all, before it goes to the dead letters.
-	// Defaults to 5.
+	// Attempts is how often in all the Consumer handles a message whose handler fails, before the message goes to the dead
+	// letters. Defaults to 5.
 	Attempts int
 
-	// RetryDelay is the time before the second attempt; it doubles with each further one, up to an hour unless it is
-	// longer itself, and up to a quarter is added at random. Defaults to one second.
+	// RetryDelay is the time before the second attempt. It doubles with each further attempt, up to an hour unless
+	// RetryDelay is longer itself. The Consumer adds up to a quarter at random. Defaults to one second.
 	RetryDelay time.Duration
 
 	// MaxPostponements is how often the limit may postpone a message before it goes to the dead letters.
-	// Defaults to 0: as often as it takes.
+	// Defaults to 0: there is no maximum.
 	MaxPostponements int
 
 	// MaxAge is how long after its first postponement a message goes to the dead letters instead of to the
 	// handler. Defaults to 0: at any age.
 	MaxAge time.Duration
 
-	// DrainTime is how long Run waits for the handlers in flight once its context has ended. Defaults to 30
-	// seconds.
+	// DrainTime is how long Run waits for running handlers once its context has ended. Defaults to 30 seconds.
 	DrainTime time.Duration
 
-	// FailFast has Run return an error when the broker cannot be reached at the start. Defaults to false: it is waited for.
+	// FailFast makes Run return an error when it cannot reach the broker at the start. Defaults to false: Run waits for it.
 	FailFast bool
 
-	// QueueType of the queues that are declared. Defaults to Quorum. Queues that exist with another type are an
-	// error.
+	// QueueType is the type of the queues that the Consumer declares. Defaults to Quorum. Run returns an error for a queue
+	// that exists with another type.
 	QueueType QueueType
 
-	// FewQueues takes 18 delay queues instead of 64, and 16 more for delays above two minutes. Messages are as exact, but come
-	// up to five seconds early to be held: Hold should be above the number that are due in that time. Processes may differ.
-	// Defaults to false.
+	// FewQueues uses 18 delay queues instead of 64, and 16 more for delays above two minutes. Messages are as exact, but come
+	// up to five seconds early and are held: Hold should be above the number that are due in that time. Processes may
+	// differ. Defaults to false.
 	FewQueues bool
 
-	// Logger gets what happens to the connection and to messages that fail. Defaults to slog.Default().
+	// Logger logs events of the connection and messages that fail. Defaults to slog.Default().
 	Logger *slog.Logger
 
-	// MeterProvider gets the metrics, TracerProvider a span for each delivery: see the package's documentation. They
-	// default to nil, which is none.
+	// MeterProvider gets the metrics, TracerProvider a span for each delivery: see the package's documentation. Both
+	// default to nil: no metrics and no spans.
 	MeterProvider  metric.MeterProvider
 	TracerProvider trace.TracerProvider
 }
@@ -172,10 +180,10 @@ type Consumer struct {
 	fresh, handlers *places // of the work queue's messages, and of all
 	publishing      outage.Outage
 
-	telemetry *telemetry // nil when nobody wants it
+	telemetry *telemetry // nil without providers
 }
 
-// New checks the options; its error names the field that is wrong. It connects to nothing.
+// New checks the options and makes a Consumer. Its error names the field that is wrong. It connects to nothing.
 func New(o Options) (*Consumer, error) {
 	for _, f := range []struct {
 		name    string
@@ -244,7 +252,7 @@ func New(o Options) (*Consumer, error) {
 	return c, nil
 }
 
-// request is the function of a message that the limiter is asked with.
+// request returns the function that makes the limiter's Request for a message.
 func (o *Options) request() func(*amqp.Delivery) drip.Request {
 	if o.Cost == nil {
 		return o.Request
@@ -264,23 +272,23 @@ const maxPrefetch = 65_535 // AMQP's
 func (c *Consumer) dueQueue() string  { return c.delays.target }
 func (c *Consumer) deadQueue() string { return c.o.Queue + ".drip.dead" }
 
-// Run consumes until ctx ends, and then until the handlers in flight have returned or the drain time is over;
-// what was not acknowledged goes back to its queue. It returns nil when it ended so, and ErrStillRunning when
-// there were handlers that did not return.
+// Run consumes until ctx ends, and then until the running handlers have returned or the drain time is over.
+// Messages that it did not acknowledge go back to their queue. It then returns nil, or ErrStillRunning when handlers did
+// not return.
 //
-// A second signal should end the process at once, whatever handlers do. What is in hand is then delivered again:
+// A second signal should end the process at once, whatever handlers do. The broker then delivers the messages in hand again:
 //
 //	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 //	context.AfterFunc(ctx, stop) // after the first signal the second is the default again
 //
-// It waits for a broker that is down, unless Options.FailFast is set, and returns an error at once when it can't begin with
-// the one there is: no work queue, or one that is a stream, a permission that is missing, a queue it can't declare. The
-// error says what to do. Once it has begun it reconnects whatever happens. A Consumer runs once.
+// Run waits for a broker that is down, unless Options.FailFast is set. It returns an error at once when the broker is up but
+// Run can't begin: the work queue does not exist or is a stream, a permission is missing, or Run can't declare a queue. The
+// error says how to fix it. Once Run has begun it reconnects after any failure. A Consumer runs once.
 func (c *Consumer) Run(ctx context.Context) error {
 	defer c.delays.Close()
 	ctx, hopeless := context.WithCancelCause(ctx)
 	defer hopeless(nil)
-	// Handlers live on while Run drains. over ends the connections of those that outlive even that.
+	// Handlers continue while Run drains. over ends the connections of handlers that run even longer.
 	handlers, stopHandlers := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopHandlers()
 	over := make(chan struct{})
@@ -302,10 +310,10 @@ func (c *Consumer) Run(ctx context.Context) error {
 		c.o.Logger.Info("consuming")
 		began, ended := time.Now(), s
 		s.run(ctx)
-		// What is in hand is still acknowledged on this connection, if it lives.
+		// Messages in hand are still acknowledged on this connection, if it is open.
 		sessions.Go(func() { ended.finish(over) })
 		if time.Since(began) > backoff {
-			backoff = firstBackoff // it was a session, not a try that failed
+			backoff = firstBackoff // it was a session, not a failed try
 		}
 		s, backoff = c.again(ctx, handlers, hopeless, backoff)
 	}
@@ -327,12 +335,12 @@ func (c *Consumer) Run(ctx context.Context) error {
 	return fmt.Errorf("consumer: drain: %w after %v", ErrStillRunning, c.o.DrainTime)
 }
 
-// ErrStillRunning is returned by Run when handlers did not return although their context has ended. Their
-// messages went back to the queue.
+// ErrStillRunning is the error of Run when handlers did not return although their context has ended. Their messages went
+// back to the queue.
 var ErrStillRunning = errors.New("handlers are still running")
 
-// again begins a new session after one has ended, however long it takes. It returns nil when ctx has ended, and
-// the pause to begin with should that session end soon.
+// again begins a new session after one has ended, however long it takes. It returns a nil session when ctx has ended. The
+// duration is the first pause if the new session ends soon.
 func (c *Consumer) again(ctx, handlers context.Context, hopeless context.CancelCauseFunc, backoff time.Duration) (*session, time.Duration) {
 	for {
 		if !sleep(ctx, jitter(backoff)) {
@@ -353,11 +361,11 @@ const (
 	firstBackoff   = 100 * time.Millisecond
 	longestBackoff = 10 * time.Second
 
-	// handlerGrace is what handlers get to return once the drain time is over and their context has ended.
+	// handlerGrace is the time handlers have to return once the drain time is over and their context has ended.
 	handlerGrace = time.Second
 )
 
-// jitter adds up to a quarter, so that many who failed together don't come back together. It never takes away.
+// jitter adds up to a quarter, so that messages that failed together don't come back together. It never subtracts.
 func jitter(d time.Duration) time.Duration { return d + rand.N(min(d/4, math.MaxInt64-d)+1) }
 
 // sleep waits for d and reports whether ctx lived that long.

@@ -18,65 +18,65 @@ import (
 	"github.com/drip-go/drip/internal/wheel"
 )
 
-// Postponer puts a message off. *DelayQueues is one.
+// Postponer postpones messages. *DelayQueues is one.
 type Postponer interface {
-	// Postpone takes charge of d for at least delay. After nil the delivery may be acknowledged; after an error
-	// it must not be.
+	// Postpone keeps d for at least delay. Acknowledge the delivery after nil and not after an error.
 	Postpone(ctx context.Context, d *amqp.Delivery, delay time.Duration) error
 }
 
-// QueueType is how the broker keeps the messages of a queue.
+// QueueType is the broker's type of a queue.
 type QueueType string
 
 const (
-	// Quorum queues with at-least-once dead-lettering, from RabbitMQ 3.10: what the broker has confirmed is not
-	// lost when it crashes.
+	// Quorum queues dead-letter at least once, from RabbitMQ 3.10: a message that the broker has confirmed is not lost when
+	// the broker crashes.
 	Quorum QueueType = "quorum"
 
-	// Classic queues are faster. When the broker stops, crash or not, messages it is just dead-lettering may be lost.
+	// Classic queues are faster. When the broker stops, crash or not, it may lose messages that it is just dead-lettering.
 	Classic QueueType = "classic"
 )
 
-// DelayQueuesOptions says where DelayQueues keep their messages.
+// DelayQueuesOptions configure DelayQueues: the broker, the work queue, and the type of the queues.
 type DelayQueuesOptions struct {
 	// URL of the broker, amqp:// or amqps://. Required.
 	URL string
 
-	// TLS configures amqps. Defaults to what the URL says and the system's certificates.
+	// TLS configures amqps. Defaults to the parameters of the URL and the system's certificates.
 	TLS *tls.Config
 
-	// Queue is where a message comes back when it is due: your work queue. It must exist. The delay queues are
-	// named after it: "orders.drip.v1.250ms.07". Required.
+	// Queue is your work queue, to which a message comes back when it is due. It must exist. The delay queues have its name as
+	// a prefix: "orders.drip.v1.250ms.07". Required.
 	Queue string
 
-	// QueueType of the delay queues. Defaults to Quorum. Queues that exist with another type are an error.
+	// QueueType is the type of the delay queues. Defaults to Quorum. A delay queue that exists with another type is an error.
 	QueueType QueueType
 
-	// FewQueues takes 18 delay queues instead of 64, and 16 more for delays above two minutes. A message is then up to four
-	// seconds late instead of a quarter of one. Processes may differ. Defaults to false.
+	// FewQueues uses 18 delay queues instead of 64, and 16 more for delays above two minutes. A message is then up to four
+	// seconds late instead of a quarter of a second. Processes may differ. Defaults to false.
 	FewQueues bool
 
-	// ConfirmTimeout is how long the broker may take to confirm a message. Another delay queue is used then instead of the
-	// one that is silent. Defaults to 10 seconds.
+	// ConfirmTimeout is how long the broker may take to confirm a message. After that DelayQueues use another delay queue
+	// instead of the silent one. Defaults to 10 seconds.
 	ConfirmTimeout time.Duration
 
-	// FailFast has OpenDelayQueues return an error when the broker cannot be reached. Defaults to false: it is waited for.
+	// FailFast makes OpenDelayQueues return an error when it cannot reach the broker. Defaults to false: it waits for the
+	// broker.
 	FailFast bool
 }
 
 // DelayQueues postpone messages: they publish a copy to a delay queue, from which the broker sends it back to the
-// work queue. Limit gets it when it is due, never early, and a quarter of a second late at most when the work queue
-// is empty. Make them with OpenDelayQueues,
-// end them with Close; they are safe for concurrent use. The broker removes a delay queue that nobody has used for 30 days.
+// work queue. Limit gets it when it is due, never early, and at most a quarter of a second late when the work queue is
+// empty. Make them with OpenDelayQueues and end them with Close. They are safe for concurrent use. The broker removes a
+// delay queue that nobody has used for 30 days.
 //
-// They are for a consume loop of your own, with Limit. A Consumer has delay queues of its own, and is more exact.
+// Use them in a consume loop of your own, with Limit. A Consumer has delay queues of its own, and is more exact.
 type DelayQueues struct {
 	prefix    string // of the delay queues' names
-	target    string // where they send what is due
+	target    string // the queue to which they send due messages
 	layout    *wheel.Layout
 	queueType QueueType
 	held      bool          // whether the target's consumer holds a message until it is due
-	idle      time.Duration // after which the broker removes a queue that is not used
+	idle      time.Duration // after which the broker removes an unused queue
 	publisher *publisher
 
 	alive context.Context // until Close
@@ -86,23 +86,23 @@ type DelayQueues struct {
 	mu       sync.Mutex
 	declared map[place]time.Time // when, by ring and queue
 	shunned  map[place]*shunning // likewise
-	unused   []place             // to be used, the first just now
-	allUsed  chan struct{}       // closed when there are none; nil if there were never any
+	unused   []place             // queues that useAll has to use; it is using the first
+	allUsed  chan struct{}       // closed when unused is empty; nil if it was never filled
 }
 
-// The broker removes a queue that nobody has consumed from, or got from, for idleTime, whether it has messages or not. That
-// others publish to it, or declare a quorum queue again, does not count. So a process that publishes to a queue gets from it
-// before, and a day later again. What waits is lost if the broker is down for all of the time.
+// The broker removes a queue from which nobody has consumed or got for idleTime, whether it has messages or not. Publishing
+// to it, or declaring a quorum queue again, does not count as use. So a process that publishes to a queue gets from it
+// before, and again a day later. The waiting messages are lost if the broker is down for all of idleTime.
 const (
 	idleTime = 30 * 24 * time.Hour
 	uses     = 30 // of a queue in that time
 )
 
-// shunning is what is known of a delay queue that has not taken a message: it has no leader, a policy limits its length, it
+// shunning is the state of a delay queue that has not taken a message: it has no leader, a policy limits its length, or it
 // cannot be declared.
 type shunning struct {
-	until time.Time     // then one message tries it again
-	tried bool          // that message is on its way
+	until time.Time     // when one message tries it again
+	tried bool          // that message is being published
 	last  time.Duration // how long it was shunned
 }
 
@@ -147,7 +147,7 @@ func newDelayQueues(o DelayQueuesOptions, log *slog.Logger) (*DelayQueues, error
 	if err == nil {
 		_, err = amqp.ParseURI(o.URL)
 	}
-	// With a password that is not escaped a part of it would pass for the host, and be in the error of connecting.
+	// A part of an unescaped password would pass for the host, and appear in the error of connecting.
 	if err != nil || strings.Contains(u.Path+u.RawQuery+u.Fragment, "@") {
 		return nil, errors.New("Options.URL is not one of AMQP; it looks like amqp://user:password@host:5672/vhost, with the password escaped") // the cause may repeat it
 	}
@@ -189,7 +189,7 @@ func newDelayQueues(o DelayQueuesOptions, log *slog.Logger) (*DelayQueues, error
 // maxQueueName leaves room for ".drip.due.v1few.864s.07" in AMQP's 255 bytes.
 const maxQueueName = 255 - 25
 
-// Close ends the connection. Messages in the delay queues stay there and come back.
+// Close ends the connection. Messages in the delay queues stay there and come back when they are due.
 func (q *DelayQueues) Close() error {
 	q.mu.Lock()
 	q.die()
@@ -200,13 +200,13 @@ func (q *DelayQueues) Close() error {
 }
 
 // Postpone implements [Postponer]. It returns nil when the broker has confirmed the copy in a delay queue. A delay
-// above five seconds makes several trips: at the end of each Limit sees that it is not over and sends the message
-// on. After an error the copy may be there all the same, so the message can come twice; it is never lost, as long as the
-// delivery is then not acknowledged.
+// above five seconds takes several trips: at the end of each trip Limit sees that the delay is not over and sends the
+// message on. After an error the broker may have the copy all the same, so the message can come twice. It is never lost, as
+// long as you do not acknowledge the delivery after an error.
 func (q *DelayQueues) Postpone(ctx context.Context, d *amqp.Delivery, delay time.Duration) error {
 	now := time.Now()
 	m := open(*d, now, true)
-	if m.due() <= now.UnixMilli() { // else it goes on with a trip that was longer than the queues are
+	if m.due() <= now.UnixMilli() { // else it continues a delay that is longer than the queues' delays
 		m.Postponements++
 	}
 	m.Ticket, _ = ctx.Value(ticketKey{}).(drip.Ticket) // without one it is a newcomer
@@ -220,9 +220,9 @@ func (q *DelayQueues) Postpone(ctx context.Context, d *amqp.Delivery, delay time
 	return nil
 }
 
-// put publishes the message to where it waits for its time. Where that is depends on when it is published, so it is
-// settled at the last moment. A delay queue that does not take it is shunned for a while, by all, and another one is used.
-// For patience see publish.
+// put publishes the message to the queue where it waits until it is due. That queue depends on the time of publishing, so
+// put chooses it at the last moment. A delay queue that does not take the message is shunned for a while, for all messages,
+// and put uses another one. For patience see publish.
 func (q *DelayQueues) put(ctx, patience context.Context, m *message) error {
 	for redeclared, refused := false, 0; ; {
 		p, wait, err := q.place(time.Now().UnixMilli(), m.due())
@@ -272,17 +272,17 @@ func (q *DelayQueues) put(ctx, patience context.Context, m *message) error {
 	}
 }
 
-// name is the name of a place's queue.
+// name returns the name of a place's queue.
 func (q *DelayQueues) name(p place) string { return q.prefix + q.layout.Queue(p.ring, p.queue) }
 
-// errDropped is the error of a delay queue that does not keep what it takes.
+// errDropped is the error of a delay queue that drops messages.
 var errDropped = errors.New("a policy bounds its length, and it throws messages out")
 
-// errNoPlace is the error of a message for which there is no delay queue now.
+// errNoPlace is the error of a message when no delay queue takes it now.
 var errNoPlace = errors.New("no delay queue takes messages")
 
-// place is placeFor among the queues that take messages. Where there is none, a message that will be held goes to its holder
-// at once.
+// place is placeFor among the queues that take messages. If none does, a message that will be held goes to its holder at
+// once.
 func (q *DelayQueues) place(now, due int64) (p place, wait bool, err error) {
 	p, wait = placeFor(q.layout, now, due, q.held)
 	if !wait {
@@ -304,13 +304,13 @@ func (q *DelayQueues) place(now, due int64) (p place, wait bool, err error) {
 	return p, false, errNoPlace
 }
 
-// isOpen tells whether a message may be published to a queue. It requires mu held.
+// isOpen reports whether a message may be published to a queue. It requires mu held.
 func (q *DelayQueues) isOpen(p place) bool {
 	s := q.shunned[p.asQueue()]
 	return s == nil || !time.Now().Before(s.until)
 }
 
-// tries notes that a message is published to a queue. Of one that was shunned for long enough one message finds out.
+// tries notes that a message is published to a queue. One message alone tries a queue that was shunned for long enough.
 func (q *DelayQueues) tries(p place, wait bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -319,8 +319,9 @@ func (q *DelayQueues) tries(p place, wait bool) {
 	}
 }
 
-// shun has a delay queue not be used for a while. When it is silent, so is its ring: it would take the time of a confirmation
-// to find that out of each. When it could not be declared, so are those that are not declared: there may be no more queues.
+// shun stops using a delay queue for a while. If the queue is silent, shun stops using its whole ring: finding out for each
+// queue would take the time of a confirmation. If the queue could not be declared, shun also stops using the ring's undeclared
+// queues: the broker may allow no more queues.
 func (q *DelayQueues) shun(p place, cause error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -344,15 +345,15 @@ func (q *DelayQueues) shunOne(p place, cause error) {
 		q.publisher.log.Warn("a delay queue takes no messages, others are used", "delay_queue", q.name(p), "error", cause)
 	}
 	if !s.tried && time.Now().Before(s.until) {
-		return // many have found out at once
+		return // many messages have found out at once
 	}
 	s.tried = false
 	s.last = min(max(2*s.last, firstShunning), longestShunning)
 	s.until = time.Now().Add(s.last)
 }
 
-// dropped shuns the delay queue from which a policy has thrown a message that is back before its time, and would be thrown
-// from there again.
+// dropped shuns the delay queue from which a policy has dropped a message that is back before its time. The policy would drop
+// it again.
 func (q *DelayQueues) dropped(h amqp.Table) {
 	if reason, _ := h["x-first-death-reason"].(string); reason != "maxlen" {
 		return
@@ -377,7 +378,7 @@ func (q *DelayQueues) takes(p place, wait bool) {
 	}
 }
 
-// refusesDeclaration tells an error of declaring a queue that is the broker's answer, from one of the connection.
+// refusesDeclaration reports whether an error of declaring a queue is the broker's answer and not the connection's error.
 func refusesDeclaration(err error) bool {
 	switch code(err) {
 	case amqp.AccessRefused, amqp.NotFound, amqp.ResourceLocked, amqp.PreconditionFailed, amqp.InternalError, amqp.NotImplemented, amqp.NotAllowed:
@@ -386,8 +387,8 @@ func refusesDeclaration(err error) bool {
 	return false
 }
 
-// begin declares the queues of everyday use, so that what is wrong with them shows before a message needs one.
-// Those that were declared before may be gone since. At the start an error is one; later the queue is shunned.
+// begin declares the queues of everyday use, so that a problem shows before a message needs one. It declares them again,
+// because they may be gone since. With start it returns a queue's error. Later it shuns the queue.
 func (q *DelayQueues) begin(ctx context.Context, start bool) error {
 	q.mu.Lock()
 	clear(q.declared)
@@ -425,7 +426,7 @@ func (q *DelayQueues) declare(ctx context.Context, p place) error {
 	return err
 }
 
-// isDeclared tells whether a queue was declared, and not so long ago that it should be used again.
+// isDeclared reports whether a queue was declared, and so recently that it need not be used again.
 func (q *DelayQueues) isDeclared(p place) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -439,8 +440,8 @@ func (q *DelayQueues) forget(p place) {
 	delete(q.declared, p.asQueue())
 }
 
-// use has the broker note that a queue is used. That is done in the background: without a leader it takes long. It requires
-// mu held.
+// use makes the broker note that a queue is used. It works in the background: a queue without a leader takes long. It
+// requires mu held.
 func (q *DelayQueues) use(p place) {
 	if q.alive.Err() != nil {
 		return
@@ -451,8 +452,8 @@ func (q *DelayQueues) use(p place) {
 	}
 }
 
-// useAll gets from the queues that are to be used, and gives back what it gets. One that fails is used a day later: without a
-// leader it closes the connection, so that is one of its own.
+// useAll gets from the unused queues, and gives the messages back. It has its own connection, because a queue without a
+// leader closes it. A queue that fails is used a day later.
 func (q *DelayQueues) useAll() {
 	var ch *amqp.Channel
 	for p, ok := q.nextUse(0); ok; p, ok = q.nextUse(1) {
@@ -469,12 +470,12 @@ func (q *DelayQueues) useAll() {
 			}
 		}
 		if d, ok, err := ch.Get(q.name(p), false); ok && err == nil {
-			d.Nack(false, true) // if that fails the channel is closed, which gives it back, too
+			d.Nack(false, true) // if that fails the channel is closed, which gives the message back, too
 		}
 	}
 }
 
-// nextUse is the next of the queues to be used, after so many are done.
+// nextUse drops the first done queues from unused and returns the next one.
 func (q *DelayQueues) nextUse(done int) (p place, ok bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -487,7 +488,8 @@ func (q *DelayQueues) nextUse(done int) (p place, ok bool) {
 	return q.unused[0], true
 }
 
-// awaitUse waits until all queues are used that are to be, or for a second: without a leader nobody removes a queue either.
+// awaitUse waits until useAll has used all queues, or for a second: the broker does not remove a queue without a leader
+// either.
 func (q *DelayQueues) awaitUse(ctx context.Context) {
 	q.mu.Lock()
 	used := q.allUsed
@@ -503,8 +505,8 @@ func (q *DelayQueues) awaitUse(ctx context.Context) {
 	}
 }
 
-// declareQueue declares a durable queue that sends what expires in it to the queue deadLetters, if that is named, and that
-// the broker removes when it was not used for idle, if that is above zero.
+// declareQueue declares a durable queue. Unless deadLetters is empty, messages that expire in it go to the queue of that
+// name. If idle is above zero, the broker removes the queue when nobody has used it for idle.
 func declareQueue(ch *amqp.Channel, name string, t QueueType, deadLetters string, idle time.Duration) error {
 	args := amqp.Table{amqp.QueueTypeArg: string(t)}
 	if idle > 0 {
@@ -534,7 +536,7 @@ func declareQueue(ch *amqp.Channel, name string, t QueueType, deadLetters string
 	return fmt.Errorf("declare queue %q: %w", name, permissions(err))
 }
 
-// code is the reply code of an error of the broker's.
+// code returns the reply code of an error from the broker, 0 for any other error.
 func code(err error) int {
 	if e := (*amqp.Error)(nil); errors.As(err, &e) {
 		return e.Code

@@ -17,19 +17,19 @@ import (
 // delivery is a message in hand.
 type delivery struct {
 	message
-	limited *worker.Message // what the limit is asked with, once its entity is known
+	limited *worker.Message // the message for the limiter, once its entity is known
 	from    *settling
 	tag     *list.Element
 	back    bool  // from the due queue
-	far     bool  // not due for so long that it goes to a delay queue again
-	at      int64 // when it is held until, ms since 1970
+	far     bool  // due so late that it goes to a delay queue again
+	at      int64 // until when it is held, ms since 1970
 }
 
-// longestHeld is how long a message is held for which there is no delay queue. Then it makes a trip to the end of the queue of
-// due messages, if there is still none.
+// longestHeld is how long a message without a delay queue is held. If there is still no delay queue then, it goes to the end
+// of the due queue.
 const longestHeld = time.Minute
 
-// take has each delivery processed, as it comes or when it is due, until there are no more.
+// take gives each delivery to the workers, as it comes or when it is due, until there are no more.
 func (s *session) take(from *settling, deliveries <-chan amqp.Delivery, back bool) {
 	w := workers{process: s.process, running: &s.inHand}
 	defer w.close()
@@ -76,8 +76,8 @@ func (s *session) take(from *settling, deliveries <-chan amqp.Delivery, back boo
 	}
 }
 
-// process brings one delivery to its end: acknowledged when the message is done or safe elsewhere, else given
-// back to the broker.
+// process processes one delivery and settles it: it acknowledges the delivery when the message is done or safe elsewhere,
+// and else gives it back to the broker.
 func (s *session) process(d *delivery) {
 	returned := false
 	defer func() {
@@ -85,7 +85,7 @@ func (s *session) process(d *delivery) {
 			return
 		}
 		if v := recover(); v != nil {
-			panic(v) // it is not the user's: those are caught
+			panic(v) // not from the user's code, whose panics are caught
 		}
 		s.end(d, s.failed(d, errGoexit))
 	}()
@@ -96,7 +96,7 @@ func (s *session) process(d *delivery) {
 
 var errGoexit = errors.New("runtime.Goexit was called, as testing's FailNow does")
 
-// end settles a delivery. Nil means that it may be acknowledged.
+// end settles a delivery. With a nil err it acknowledges the delivery, else it gives it back.
 func (s *session) end(d *delivery, err error) {
 	givenBack := err != nil
 	if err == nil {
@@ -117,8 +117,8 @@ func (s *session) end(d *delivery, err error) {
 	}
 }
 
-// advance takes a message the next step of its way. Nil means that the delivery may be acknowledged. A message that
-// was back may stay in hand for a while instead of being postponed again.
+// advance handles, postpones or buries a message. Nil means that the delivery may be acknowledged. A message that has come
+// back may stay in hand for a while instead of being postponed again.
 func (s *session) advance(d *delivery) error {
 	m := &d.message
 	if d.far {
@@ -167,8 +167,8 @@ func (s *session) advance(d *delivery) error {
 
 var errBuriedLate = errors.New("its last attempt has failed, and the dead letters took no messages then")
 
-// admit asks whether a message may run. One that was back may stay in hand and ask again. With a delay of zero the message
-// has places in its rooms.
+// admit asks whether a message may run. A message that has come back may stay in hand and ask again. With a delay of zero the
+// message has places in its rooms.
 func (s *session) admit(d *delivery, in rooms) (drip.Admission, error) {
 	m := &d.message
 	var place *heldSlot
@@ -198,7 +198,7 @@ func (s *session) admit(d *delivery, in rooms) (drip.Admission, error) {
 	}
 }
 
-// ask asks the limiter about a message that has places in its rooms, and keeps them if it may run.
+// ask takes places in the message's rooms and asks the limiter. The message keeps the places if it may run.
 func (s *session) ask(d *delivery, in rooms) (a drip.Admission, err error) {
 	if err := in.enter(s.waiting, d.entity); err != nil {
 		return drip.Admission{}, err
@@ -213,7 +213,7 @@ func (s *session) ask(d *delivery, in rooms) (a drip.Admission, err error) {
 	return a, err
 }
 
-// operate runs a message that was admitted, gives its places back and takes the step that follows.
+// operate runs a message that was admitted, gives its places back and follows the outcome.
 func (s *session) operate(d *delivery, user *amqp.Delivery, in rooms) error {
 	out := func() worker.Outcome {
 		defer s.held.wake(d.entity)
@@ -223,13 +223,13 @@ func (s *session) operate(d *delivery, user *amqp.Delivery, in rooms) error {
 		})
 	}()
 	if out.Err != nil && s.broken.Err() != nil {
-		return s.broken.Err() // and no wonder that it failed
+		return s.broken.Err() // the end of the session explains the failure
 	}
 	return s.follow(&d.message, out)
 }
 
-// acknowledged keeps handlers and entity functions from settling what Run settles: a second acknowledgement closes
-// the channel.
+// acknowledged keeps handlers and entity functions from settling a delivery that Run settles: a second acknowledgement
+// closes the channel.
 type acknowledged struct{}
 
 var errAcknowledged = errors.New("consumer: Run acknowledges the delivery, a handler must not")
@@ -249,7 +249,7 @@ func (s *session) failed(d *delivery, cause error) error {
 	return s.follow(&d.message, s.worker.Fail(d.visit.context(s.broken), d.limited, cause))
 }
 
-// follow does what the outcome of a delivery says.
+// follow acts on the outcome of a delivery.
 func (s *session) follow(m *message, out worker.Outcome) error {
 	m.Note = out.Note
 	switch out.Kind {
@@ -281,7 +281,7 @@ func (s *session) follow(m *message, out worker.Outcome) error {
 	return s.bury(m, reasonFailed, out.Err)
 }
 
-// put sends the message to wait, unless it has expired when that is over. Cause is why it is tried again, if it has failed.
+// put sends the message to wait, unless it expires before it is due. cause is why it is tried again, if it has failed.
 func (s *session) put(m *message, cause error) error {
 	if m.due() > m.expires() {
 		return s.bury(m, reasonExpired, cause)
@@ -299,7 +299,7 @@ func (s *session) store(m *message) error {
 	return err
 }
 
-// bury sends the message to the dead letters. When they take none, it waits and is buried later.
+// bury sends the message to the dead letters. When their queue takes no messages, the message waits and is buried later.
 func (s *session) bury(m *message, reason string, cause error) error {
 	msg := m.deadLetter(reason, cause)
 	publish := s.telemetry.timed(m.visit, s.deadQueue(), func() error {
@@ -311,7 +311,7 @@ func (s *session) bury(m *message, reason string, cause error) error {
 		if !errors.Is(err, ErrUnpostponable) {
 			break
 		}
-		// With large headers goes what nobody could have postponed. The body stays.
+		// Without its large headers the message can be published. The body stays.
 		maps.DeleteFunc(msg.Headers, func(name string, v any) bool {
 			n, err := fieldSize(v, 0)
 			return err != nil || n > most && (name == headerKept || !ours(name))
@@ -324,18 +324,18 @@ func (s *session) bury(m *message, reason string, cause error) error {
 		m.postponeBy(jitter(buriedLate))
 		m.visit.became(wasForwarded, "")
 		return s.store(m)
-	case err == nil && reason != reasonFailed: // of which failed tells
+	case err == nil && reason != reasonFailed: // failed logs that reason
 		s.o.Logger.WarnContext(m.visit.context(s.broken), "a message went to the dead letters", "reason", reason, "message_id", m.MessageId, "postponements", m.Postponements, "age", m.Age())
 	}
 	return err
 }
 
-// buriedLate is when a message is buried that the dead letters did not take.
+// buriedLate is after how long a message is buried that the dead letters did not take.
 const buriedLate = time.Minute
 
-// insist repeats a publishing until it succeeds, or will not; a queue of ours that was deleted is declared again. It gives
-// up when the session is broken, for the message will be delivered again, and when it fails after nothing more is to wait
-// or has been in hand for long: then the message is given back.
+// insist repeats a publishing until it succeeds, or cannot. It declares a deleted due or dead-letter queue again. It gives up
+// when the session is broken, because the broker will deliver the message again. It also gives up when a publishing fails
+// after waiting has ended or the message has been in hand for long: then the message is given back.
 func (s *session) insist(publish func() error) error {
 	began := time.Now()
 	refusals := 0
@@ -369,5 +369,5 @@ func (s *session) insist(publish func() error) error {
 	}
 }
 
-// mostRefusals is how often a queue may refuse a message before it is brought elsewhere.
+// mostRefusals is how often a queue may refuse a message before the message goes elsewhere.
 const mostRefusals = 3

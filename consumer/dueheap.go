@@ -2,13 +2,13 @@ package consumer
 
 import "container/heap"
 
-// dueHeap has the messages that are back a moment before they are due. The loop that takes deliveries owns it, with one timer
-// for all: thousands of goroutines that sleep would wake up one by one, and grow their stacks again.
+// dueHeap holds the messages that came back a moment before they are due. The loop that takes deliveries owns it, with one
+// timer for all: thousands of sleeping goroutines would wake up one by one, and grow their stacks again.
 type dueHeap []*delivery
 
 func (h *dueHeap) add(d *delivery) { heap.Push(h, d) }
 
-// next is until when the next is held, 0 if there is none.
+// next returns until when the next message is held, in ms since 1970, 0 if there is none.
 func (h dueHeap) next() int64 {
 	if len(h) == 0 {
 		return 0
@@ -16,7 +16,7 @@ func (h dueHeap) next() int64 {
 	return h[0].at
 }
 
-// release gives away what is held until then, of one millisecond high priorities first.
+// release passes the messages that are held until by or earlier to to. Within one millisecond high priorities go first.
 func (h *dueHeap) release(by int64, to func(*delivery)) {
 	for len(*h) > 0 && (*h)[0].at <= by {
 		to(heap.Pop(h).(*delivery))

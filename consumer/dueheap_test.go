@@ -15,7 +15,7 @@ import (
 	"github.com/drip-go/drip/internal/wheel"
 )
 
-// What is held is given away in the order in which it is due, at its time and not before.
+// Held messages are released in the order in which they are due, at their time and not before.
 func TestHeld(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	var h dueHeap
@@ -119,8 +119,8 @@ func TestTakeHolds(t *testing.T) {
 	})
 }
 
-// A message that was found too early to be held never runs early, though by the time somebody has come to process it the
-// delay queues may not serve it any more.
+// A message that came too early to be held never runs early, even if the delay queues can no longer serve it by the time a
+// worker processes it.
 func TestFarNeverRuns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := taking(t, Options{Limiter: limiterFunc(func() time.Duration { t.Error("was asked about"); return 0 })})

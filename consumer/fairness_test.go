@@ -15,8 +15,8 @@ import (
 	"github.com/drip-go/drip"
 )
 
-// One entity with a great many messages that wait adds nothing to the wait of others. What others wait is in the log,
-// without and with it. DRIP_WAITING=100000 has as many of them, and looks at nine rounds instead of one.
+// One entity with a great many waiting messages adds nothing to the wait of other entities. The log has the wait of the
+// others, without and with it. DRIP_WAITING=100000 makes that many messages wait, and takes nine rounds instead of one.
 func TestOneEntityDoesNotDelayOthers(t *testing.T) {
 	waiting, rounds := 5000, 1
 	if v := os.Getenv("DRIP_WAITING"); v != "" {
@@ -70,7 +70,7 @@ func TestOneEntityDoesNotDelayOthers(t *testing.T) {
 		eventually(t, "all of the others are handled", func() bool { mu.Lock(); defer mu.Unlock(); return len(waits) == others*each })
 		return waits
 	}
-	// The first rounds are for warming up, or for the broker to write down what it has got.
+	// The first rounds are for warming up, or for the broker to write its messages to disk.
 	measured := func() (p50, p99 time.Duration) {
 		for range max(1, rounds/3) {
 			round()

@@ -78,8 +78,8 @@ func TestBrokerIsKilled(t *testing.T) {
 	limiter.copies = true
 	stop := running(t, Options{URL: b.url, Queue: queue, Limiter: limiter, Entity: byID, Handler: &l, Logger: quiet})
 	b.publish(queue, numbered(0, n)...)
-	// RabbitMQ 3.10 loses a quorum queue when it is killed within about three seconds of its declaration. Those who
-	// had to wait for six are handled, so all queues are older.
+	// RabbitMQ 3.10 loses a quorum queue when it is killed within about three seconds of its declaration. Messages that had
+	// to wait for six seconds are handled, so all queues are older.
 	eventually(t, "most messages are handled", func() bool { return l.count() > n*5/8 })
 	defer func() {
 		if t.Failed() {
@@ -89,15 +89,15 @@ func TestBrokerIsKilled(t *testing.T) {
 	}()
 	b.must(server.Kill())
 	b.must(server.Start(t.Context()))
-	// What was being dead-lettered at the kill is in no queue's count until the broker tries again. That is after three
-	// minutes unless it is told otherwise, as it is here: see package servers.
+	// A message that the broker was dead-lettering at the kill is in no queue's count until the broker tries again. That is
+	// after three minutes unless the broker is configured otherwise, as here: see package servers.
 	eventually(t, "every message is handled", func() bool { return l.count() == n })
 	stop()
 	t.Logf("of %d messages none was lost, %d were handled twice", n, l.twice())
 }
 
-// What a killed broker was dead-lettering comes back at once, with its default settings, when somebody runs the commands of
-// docs/operating.md.
+// Messages that a killed broker was dead-lettering come back at once, with its default settings, when somebody runs the
+// commands of docs/operating.md.
 func TestBrokerTriesAgain(t *testing.T) {
 	t.Parallel()
 	const commands = `rabbitmqctl set_policy drip-try-again '\.drip\..*s\.[0-9][0-9]$' '{"dead-letter-exchange": ""}' --apply-to queues
@@ -135,7 +135,7 @@ rabbitmqctl clear_policy drip-try-again
 	t.Logf("%d of %d messages were stuck", n-last, n)
 }
 
-// bothTypes runs a test for each type of queue, of the work queue and of those that are declared, on the shared broker.
+// bothTypes runs a test for each type of queue, of the work queue and of the declared queues, on the shared broker.
 func bothTypes(t *testing.T, test func(t *testing.T, b *broker, queues QueueType, queue string)) {
 	t.Helper()
 	t.Parallel()
@@ -337,8 +337,8 @@ func TestBrokerFreezesWhileConnecting(t *testing.T) {
 	}
 }
 
-// The broker closes the channels while a handler runs, and delivers its message again. What becomes of the first
-// delivery must leave no copy, or each round would double the message.
+// The broker closes the channels while a handler runs, and delivers its message again. The first delivery must leave no copy,
+// or each round would double the message.
 func TestBrokerClosesTheChannel(t *testing.T) {
 	t.Parallel()
 	server := servers.OwnRabbitMQ(t)
@@ -356,7 +356,7 @@ func TestBrokerClosesTheChannel(t *testing.T) {
 		}),
 	})
 	b.publish(queue, numbered(0, 1)...)
-	// An acknowledgement of what was never delivered, as if it came from the consumer.
+	// An acknowledgement of a delivery that never was, as if it came from the consumer.
 	const fault = `[rabbit_channel_common:do(C, {'basic.ack', 99999, false}) ||
 		C <- rabbit_channel:list(), [{consumer_count, N}] <- [rabbit_channel:info(C, [consumer_count])], N > 0].`
 	for i := range int64(3) {
@@ -438,8 +438,8 @@ func TestBrokerHangs(t *testing.T) {
 	t.Logf("of %d messages none was lost, %d were handled twice", n, l.twice())
 }
 
-// Queues that are deleted under a Consumer are there again. The broker ends the consumers of those that are consumed, and
-// returns what was published to the others.
+// A Consumer declares deleted queues again. The broker ends the consumers of consumed queues, and returns messages published
+// to the other queues.
 func TestQueuesAreDeleted(t *testing.T) {
 	const basicCancel, basicReturn = 30, 50
 	for name, c := range map[string]struct {
@@ -481,7 +481,8 @@ func TestQueuesAreDeleted(t *testing.T) {
 				// A quorum queue that is there again before RabbitMQ 3.10 has told of its end has consumers that get nothing.
 				eventually(t, "the broker tells of it", func() bool { return told.Load() > 0 || c.told != basicCancel })
 				b.declare(queue, queues)
-				// What expires while there is no due queue is kept, and tried again after a while: see TestBrokerIsKilled.
+				// The broker keeps messages that expire while there is no due queue, and tries again after a while: see
+				// TestBrokerIsKilled.
 				begun(t, b, queue)
 				b.publish(queue, numbered(50, 100)...)
 				eventually(t, "messages flow again", func() bool { return l.count() == 100 })
@@ -498,8 +499,8 @@ func TestQueuesAreDeleted(t *testing.T) {
 	}
 }
 
-// A broker that is short of memory takes no messages from publishers. What needs no publishing goes on, and the
-// rest does when the alarm is over.
+// A broker that is short of memory takes no messages from publishers. Messages that need no publishing go on, and the others
+// go on when the alarm is over.
 func TestBrokerIsBlocked(t *testing.T) {
 	t.Parallel()
 	server := servers.OwnRabbitMQ(t)

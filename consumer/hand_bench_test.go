@@ -17,15 +17,14 @@ import (
 	"github.com/drip-go/drip/internal/servers"
 )
 
-// BenchmarkHand compares a Consumer with loops written by hand on the same client, with the same prefetch: one that
-// handles and acknowledges, and one that publishes each message to a quorum queue and acknowledges it when that is
-// confirmed, with as many confirmations outstanding as there are messages in hand. They take turns; what is reported are
-// medians of the pairs' ratios: of messages a second, from the first delivery to the last, and of messages a second of
-// CPU time, of the client and the broker together, which other work on the machine disturbs less. Run it with
-// -benchtime 1x.
+// BenchmarkHand compares a Consumer with loops written by hand on the same client, with the same prefetch. One loop handles
+// and acknowledges. The other publishes each message to a quorum queue and acknowledges it when that is confirmed, with as
+// many confirmations outstanding as there are messages in hand. Consumer and loop take turns. The benchmark reports medians
+// of the pairs' ratios: of messages a second, from the first delivery to the last, and of messages a second of CPU time, of
+// the client and the broker together. Other work on the machine disturbs CPU time less. Run it with -benchtime 1x.
 //
-// What a postponed message carries is most of the difference there: each header costs the broker some 4 µs. So there is
-// a loop, too, that writes what drip writes.
+// The headers of a postponed message are most of the difference there: each header costs the broker some 4 µs. So a further
+// loop writes the same headers as drip.
 func BenchmarkHand(b *testing.B) {
 	const n, pairs = 50_000, 5
 	for name, c := range map[string]struct {
@@ -83,8 +82,8 @@ func BenchmarkHand(b *testing.B) {
 
 const prefetch = 256
 
-// measured publishes n messages and returns the time between the first and the last that is seen, and what was used of
-// the CPU meanwhile.
+// measured publishes n messages and returns the time between the first and the last message seen, and the CPU time used
+// meanwhile.
 func measured(b *broker, server *servers.RabbitMQ, queue string, n int64, start func(seen func()) (stop func())) (took, used time.Duration) {
 	b.publish(queue, numbered(0, int(n))...)
 	type at struct{ clock, cpu time.Duration }
@@ -114,7 +113,7 @@ func measured(b *broker, server *servers.RabbitMQ, queue string, n int64, start 
 	return last.clock - first.clock, last.cpu - first.cpu
 }
 
-// empty takes away what was postponed, and the copies that a stop has left.
+// empty removes the postponed messages, and the copies that a stop has left.
 func (b *broker) empty(queue string) {
 	for _, q := range b.lookAll(append(b.delayQueues(queue), queue, queue+".drip.due", queue+".by.hand")...) {
 		_, err := b.ch.QueuePurge(q.Name, false)

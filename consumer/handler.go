@@ -12,12 +12,12 @@ import (
 	"github.com/drip-go/drip/worker"
 )
 
-// EntityFunc tells whose limit a message falls under: the shop, the tenant. It must not return an empty entity.
+// EntityFunc returns the entity whose limit a message falls under: the shop, the tenant. It must not return an empty entity.
 type EntityFunc func(d *amqp.Delivery) (string, error)
 
-// Handler does the work of a message. Nil means done. Whether to acknowledge is not its business.
+// Handler does the work of a message. Nil means done. A Handler must not acknowledge.
 type Handler interface {
-	// Handle does the work of d. It is called from many goroutines at once.
+	// Handle does the work of d. A Consumer calls it from many goroutines at once.
 	Handle(ctx context.Context, d *amqp.Delivery) error
 }
 
@@ -30,28 +30,27 @@ func (f HandlerFunc) Handle(ctx context.Context, d *amqp.Delivery) error { retur
 // Middleware wraps a Handler in another.
 type Middleware func(Handler) Handler
 
-// Limit returns a middleware for a consume loop of your own. A message that may run now goes to the next handler,
-// in the form its publisher gave it; one that may not is handed to p, which puts it off, and so is one whose
-// handler was Throttled. Either way nil means: acknowledge the delivery. Acknowledge in the loop, therefore: a
-// postponed message never reaches the handler. Call it with a context that does not end with the loop, such as
-// context.WithoutCancel makes: a postponement that is cut off may be published all the same, and its message comes twice.
+// Limit returns a middleware for a consume loop of your own. A message that may run now goes to the next handler, in the
+// form its publisher gave it. Limit hands any other message to p, which postpones it, and also a message whose handler
+// returns Throttled. Either way nil means: acknowledge the delivery. Acknowledge in the loop, therefore: a postponed message
+// never reaches the handler. Call the handler with a context that does not end with the loop, such as
+// context.WithoutCancel makes. Otherwise p may publish a copy although its context has ended, and the message comes twice.
 //
-// While the limiter gives no answer, the message waits for one until ctx ends, and after five minutes it is put off. When
-// [IsPermanent] tells that an error will not go away, reject the message without requeueing it. After any other error let
-// the broker deliver it again, with some pause.
+// While the limiter gives no answer, the message waits for one until ctx ends. After five minutes Limit postpones it. When
+// [IsPermanent] reports true for an error, reject the message without requeueing it. After any other error let the broker
+// deliver it again, with some pause.
 //
-// The token is returned on every path, also when the handler panics, and a slot that was booked for a message that p did
-// not take is given to others.
+// Limit returns the token on every path, also when the handler panics. It frees a slot that was booked for a message that p
+// did not take.
 //
-// A message that comes back is known by its headers and by having come through the default exchange. So whoever may publish
-// through that can publish what looks like one: with another exchange, routing key and user ID than its own, or with a ticket
-// that was not its own, which gets it no more than a place in front.
+// Limit recognizes a returning message by its headers and by the default exchange. So a publisher who may use the default
+// exchange can forge such a message: with a false exchange, routing key and user ID, or with the ticket of another message,
+// which gains it no more than a place in front.
 func Limit(l Limiter, entity EntityFunc, p Postponer) Middleware {
 	return LimitRequests(l, entity, nil, p)
 }
 
-// LimitRequests is Limit with a function that tells what else the limiter is to know of a message, as Options.Request
-// does.
+// LimitRequests is Limit with a function that returns the limiter's Request for a message, as Options.Request does.
 func LimitRequests(l Limiter, entity EntityFunc, request func(*amqp.Delivery) drip.Request, p Postponer) Middleware {
 	w, err := worker.New(worker.Options[*amqp.Delivery]{Limiter: l, Entity: entity, Request: request})
 	if err != nil {
@@ -74,7 +73,7 @@ func LimitRequests(l Limiter, entity EntityFunc, request func(*amqp.Delivery) dr
 				err = fmt.Errorf("consumer: %w", err)
 			}
 			if !stored {
-				// With an error that is not permanent the delivery comes again, and the ticket that it came with.
+				// With an error that is not permanent the delivery comes again, with its ticket.
 				w.Abandon(ctx, limited, err != nil && !IsPermanent(err))
 			}
 			return err
@@ -82,7 +81,7 @@ func LimitRequests(l Limiter, entity EntityFunc, request func(*amqp.Delivery) dr
 	}
 }
 
-// limit is what Limit does with a message.
+// limit takes a message through the limit, for Limit.
 func limit(ctx context.Context, w *limited, l *worker.Message, m *message, run func(context.Context) error, postpone func(time.Duration) error) error {
 	now := time.Now().UnixMilli()
 	if now > m.expires() {
@@ -110,5 +109,5 @@ func limit(ctx context.Context, w *limited, l *worker.Message, m *message, run f
 	return out.Err
 }
 
-// ticketKey is the key under which the context of Postpone has the ticket of the message.
+// ticketKey is the context key of the message's ticket, for Postpone.
 type ticketKey struct{}

@@ -86,8 +86,8 @@ func TestLimit(t *testing.T) {
 	}
 }
 
-// A loop that requeues at once what it got an error for would spin, and a broker that limits redeliveries would
-// drop the message.
+// A loop that requeues a message at once after an error would spin, and a broker that limits redeliveries would drop the
+// message.
 func TestLimitWaitsForTheLimiter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began, failure := time.Now(), errors.New("the storage is away")

@@ -7,15 +7,15 @@ import (
 	"time"
 )
 
-// patience is how long a message that was back may wait in hand for its turn, instead of on another trip. The slots that
-// it books meanwhile are known to this process alone, and are lost with it.
+// patience is how long a message that has come back may wait in hand for its turn, instead of in a delay queue. Only this
+// process knows the slots that the message books meanwhile, and they are lost with it.
 const patience = 5 * time.Second
 
-// heldQueue holds messages that are back, until a token or a slot is free. An operation that ends wakes the first message
-// that waits for a token of the same entity.
+// heldQueue holds messages that have come back, until a token or a slot is free. An operation that ends wakes the first
+// message that waits for a token of the same entity.
 type heldQueue struct {
 	mu    sync.Mutex
-	slots map[string][]*heldSlot // by the entity, of high priority first, then in the order they were taken
+	slots map[string][]*heldSlot // by entity; high priorities first, then in the order they were taken
 	taken int
 	most  int
 }
@@ -45,7 +45,7 @@ func (q *heldQueue) enter(entity string, priority uint8) *heldSlot {
 	return s
 }
 
-// wait waits until d is over or ctx ends, and if it is for a token until somebody wakes s.
+// wait waits until d is over or ctx ends. With token it also ends when wake wakes s.
 func (q *heldQueue) wait(ctx context.Context, s *heldSlot, d time.Duration, token bool) {
 	q.mu.Lock()
 	s.waiting = token
@@ -66,7 +66,7 @@ func (q *heldQueue) wait(ctx context.Context, s *heldSlot, d time.Duration, toke
 	s.waiting = false
 }
 
-// wake lets the first who waits for a token of the entity ask again.
+// wake lets the first message that waits for a token of the entity ask again.
 func (q *heldQueue) wake(entity string) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

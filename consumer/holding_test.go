@@ -13,11 +13,11 @@ import (
 	"github.com/drip-go/drip"
 )
 
-// Messages of one entity that wait, more than Prefetch and Hold, keep nobody else: neither those who come for the first
-// time nor those who come back. All of the others are handled while they wait.
+// Waiting messages of one entity, more than Prefetch and Hold, hold up no other entity: neither messages that come for the
+// first time nor messages that come back. All other messages are handled while they wait.
 //
-// The room is as tight as the promise allows. What waits takes nothing of Prefetch, and at most half of Hold for longer
-// than until it is due; besides, an entity's handlers take as much as it has tokens.
+// Prefetch and Hold are as small as the promise allows. Waiting messages take nothing of Prefetch, and at most half of Hold
+// for longer than until they are due. Besides, an entity's handlers take as many places as it has tokens.
 func TestHoldingStarvesNobody(t *testing.T) {
 	t.Parallel()
 	broker := useBroker(t)

@@ -76,7 +76,7 @@ func (m mortal) Settle(ctx context.Context, entity string, l drip.Lease, cost in
 	return err
 }
 
-// victim consumes and prints what it handles, until it comes to the job's step.
+// victim consumes and prints the messages that it handles, until it comes to the job's step.
 func victim(ctx context.Context, j job) error {
 	f := &fate{at: j.Step}
 	bucket, err := drip.New(drip.Options{Size: 3, RefreshRate: 3, RefreshInterval: 300 * time.Millisecond, Concurrency: 100})

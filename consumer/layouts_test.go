@@ -14,8 +14,8 @@ import (
 	"github.com/drip-go/drip/internal/wheel"
 )
 
-// What waits in the delay queues of one layout is handled by a Consumer of another, in time: so an upgrade that changes the
-// layout drains what was there before it. They also run side by side.
+// A Consumer of one layout handles the messages in the delay queues of another layout in time: so an upgrade that changes the
+// layout drains the old queues. Consumers of both layouts also run side by side.
 func TestLayoutsDrainEachOther(t *testing.T) {
 	t.Parallel()
 	b := connect(t, useBroker(t))

@@ -15,14 +15,14 @@ import (
 	"github.com/drip-go/drip/worker"
 )
 
-// What travels with a postponed message. But for the digits of what is counted it is of constant size, however often the
-// message is postponed.
+// Headers of a postponed message. Their size is constant except for the digits of counters, however often the message is
+// postponed.
 const (
-	// Most is in one header, for each costs the broker some microseconds: see message.note.
+	// One header has nearly everything, because each header costs the broker some microseconds: see message.note.
 	headerNote = "x-drip"
 
 	headerPrefix = "x-drip-"
-	headerKept   = headerPrefix + "kept" // a table of the message's headers that the broker would act on, or we
+	headerKept   = headerPrefix + "kept" // a table of the message's headers that the broker or drip would act on
 
 	// On dead letters only.
 	headerReason        = headerPrefix + "reason"
@@ -32,24 +32,24 @@ const (
 	headerAttempts      = headerPrefix + "attempts"      // times the handler has failed
 	headerExchange      = headerPrefix + "exchange"      // as the message was first published
 	headerRoutingKey    = headerPrefix + "routing-key"
-	headerExpiration    = headerPrefix + "expiration" // the message's own, which would end it there
+	headerExpiration    = headerPrefix + "expiration" // the message's own, which would expire the dead letter
 	headerUserID        = headerPrefix + "user-id"    // the broker refuses the property from another user's connection
 )
 
-// message is a delivery as its publisher sent it, and what became of it since.
+// message is a delivery as its publisher sent it, with its Note and its state.
 type message struct {
-	amqp.Delivery // without our headers, with the exchange, routing key, … of the first publishing
+	amqp.Delivery // without drip's headers, with the exchange, routing key, … of the first publishing
 	worker.Note
 	entity string // once it is known
 	stored bool   // a copy has the ticket
-	visit  *visit // its record, nil when nobody wants one
+	visit  *visit // its record, nil without telemetry
 }
 
-// open reads a delivery. Headers come from whoever may publish to the queue: what is broken or absurd counts as
-// absent, and never stops a message. So do all of ours in a message that came through an exchange with a name, and with
-// trusted false: a message that reaches the work queue with them is somebody's copy. But a dead letter that was moved there is
-// as it was published, if it came through the default exchange, as what comes from delay queues does: who may publish to that
-// may publish to each queue.
+// open reads a delivery. Headers come from any user who may publish to the queue: a broken or absurd header counts as absent,
+// and never stops a message. All of drip's headers count as absent in a message that came through an exchange with a name,
+// and with trusted false: a message that reaches the work queue with them is a copy made by somebody. A dead letter that
+// was moved to the work queue is the exception: open reads it as it was first published, if it came through the default
+// exchange, as messages from delay queues do. A user who may publish to that exchange may publish to every queue.
 func open(d amqp.Delivery, now time.Time, trusted bool) message {
 	now = time.UnixMilli(now.UnixMilli())
 	fresh := worker.Note{Due: now, First: now}
@@ -57,9 +57,9 @@ func open(d amqp.Delivery, now time.Time, trusted bool) message {
 	h := d.Headers
 	note, back := h[headerNote].(string)
 	if !back || d.Exchange != "" {
-		trusted = false // it has made no trip of ours: what the broker noted is the message's
+		trusted = false // it has made no trip through drip's queues: the broker's headers are the message's own
 	}
-	_, dead := h[headerReason].(string) // somebody has moved it back to try it again
+	_, dead := h[headerReason].(string) // a dead letter that somebody has moved back to try it again
 	if trusted || dead && d.Exchange == "" {
 		m.read(note, now)
 	}
@@ -71,7 +71,7 @@ func open(d amqp.Delivery, now time.Time, trusted bool) message {
 		switch {
 		case name == headerNote || name == headerKept || dead && ofDeadLetter(name):
 		case trusted && brokerActsOn(name) || (trusted || dead) && (name == "x-delivery-count" || name == "x-acquired-count"):
-			// What the broker noted about the trip through our queues is not the message's.
+			// The broker's notes about the trip through drip's queues do not belong to the message.
 		default:
 			m.Headers[name] = v
 		}
@@ -92,13 +92,13 @@ func open(d amqp.Delivery, now time.Time, trusted bool) message {
 	return m
 }
 
-// ours tells the names of our headers. A publisher may use them, too, but for headerNote and headerKept.
+// ours reports whether a name is one of drip's headers. A publisher may use them, too, except headerNote and headerKept.
 func ours(name string) bool { return name == headerNote || strings.HasPrefix(name, headerPrefix) }
 
-// hidden tells the headers of a message that its copy has in headerKept.
+// hidden reports whether a copy has this header of the message in headerKept.
 func hidden(name string) bool { return brokerActsOn(name) || ours(name) }
 
-// ofDeadLetter tells the headers that deadLetter sets.
+// ofDeadLetter reports whether deadLetter sets this header.
 func ofDeadLetter(name string) bool {
 	switch name {
 	case headerReason, headerError, headerAge, headerPostponements, headerAttempts, headerExchange, headerRoutingKey, headerExpiration, headerUserID:
@@ -107,8 +107,8 @@ func ofDeadLetter(name string) bool {
 	return false
 }
 
-// note is what a copy carries in headerNote: a Note, and then the properties that our publishing needs for itself, as words
-// name=value, the values escaped as in the query of a URL.
+// note returns the headerNote of a copy: a Note, and then the properties that drip's publishing replaces, as words
+// name=value, with the values escaped as in the query of a URL.
 func (m *message) note() string {
 	b := append(make([]byte, 0, 192), m.Note.String()...)
 	text := func(name, v string) { b = append(append(b, name...), url.QueryEscape(v)...) }
@@ -128,7 +128,7 @@ func (m *message) note() string {
 // keyWord begins the properties.
 const keyWord = " key="
 
-// read sets what note wrote, as far as it can be: what is broken or absurd counts as absent.
+// read sets the fields that note wrote. A broken or absurd value counts as absent.
 func (m *message) read(text string, now time.Time) {
 	note, _, _ := strings.Cut(text, keyWord)
 	m.Note = worker.ParseNote(note)
@@ -145,7 +145,7 @@ func (m *message) read(text string, now time.Time) {
 			setText(&m.RoutingKey, value)
 		case "exchange":
 			setText(&m.Exchange, value)
-		case "expiration": // which the broker takes off what it dead-letters
+		case "expiration": // the broker removes it from a message that it dead-letters
 			setText(&m.Expiration, value)
 		case "user":
 			setText(&m.UserId, value)
@@ -159,14 +159,14 @@ func setText(to *string, from string) {
 	}
 }
 
-// mark sets the number of a publishing in the headers of its message, for the case that it is returned.
+// mark sets the number of a publishing in the headers of its message, in case the broker returns it.
 func mark(h amqp.Table, number uint64) {
 	note, _ := h[headerNote].(string)
 	note, _, _ = strings.Cut(note, markWord) // of an earlier try
 	h[headerNote] = note + markWord + strconv.FormatUint(number, 10)
 }
 
-// marked is the number that mark added.
+// marked returns the number that mark added.
 func marked(h amqp.Table) (number uint64, ok bool) {
 	note, _ := h[headerNote].(string)
 	_, digits, _ := strings.Cut(note, markWord)
@@ -182,11 +182,11 @@ func (m *message) postponeBy(d time.Duration) {
 	m.Due = time.UnixMilli(time.Now().Add(min(max(d, 0), longestDelay) + roundUp).UnixMilli())
 }
 
-// due is when it is, in ms since 1970.
+// due returns when the message is due, in ms since 1970.
 func (m *message) due() int64 { return m.Due.UnixMilli() }
 
-// expires is when the message's own expiration ends, in ms since 1970. Its time is counted from the first delivery: how long
-// it was in its queue before, nobody tells.
+// expires returns when the message's own expiration ends, in ms since 1970. It counts from the first delivery, because the
+// broker does not tell how long the message was in its queue before.
 func (m *message) expires() int64 {
 	if ms, err := strconv.ParseInt(m.Expiration, 10, 64); err == nil && ms >= 0 && ms <= longestDelay.Milliseconds() {
 		return m.First.UnixMilli() + ms
@@ -202,8 +202,8 @@ func shorten(s string, n int) string {
 	return strings.ToValidUTF8(s[:n], "")
 }
 
-// brokerActsOn tells the headers that a copy must not show the broker. It would send more copies to the queues
-// in CC and BCC. And it notes dead-lettering in x-death and its kin: with them a copy grows at each trip, and older
+// brokerActsOn reports whether a copy must hide this header from the broker. The broker would send more copies to the queues
+// in CC and BCC. It notes dead-lettering in x-death and similar headers: with them a copy grows at each trip, and older
 // brokers drop it silently when it passes the same queue again.
 func brokerActsOn(name string) bool {
 	switch name {
@@ -213,18 +213,18 @@ func brokerActsOn(name string) bool {
 	return strings.HasPrefix(name, "x-first-death-") || strings.HasPrefix(name, "x-last-death-")
 }
 
-// copy is the message to publish in place of the delivery: the same, with what we must know when it is back.
+// copy returns the message to publish in place of the delivery: the same message, with its note.
 func (m *message) copy() amqp.Publishing {
 	msg := m.publishing()
 	msg.Headers[headerNote] = m.note()
 	return msg
 }
 
-// deadLetter is the message to publish when it is given up: the same, with what its owner wants to know.
+// deadLetter returns the message to publish when it is given up: the same message, with the reason and its history.
 func (m *message) deadLetter(reason string, cause error) amqp.Publishing {
 	msg := m.publishing()
 	h := msg.Headers
-	anew := *m // should it be tried again, from the queue of due messages
+	anew := *m // in case it is tried again, from the due queue
 	anew.Note = worker.Note{}
 	h[headerNote] = anew.note()
 	h[headerReason], h[headerAttempts], h[headerPostponements] = reason, int64(m.Attempts), int64(m.Postponements)
@@ -244,7 +244,7 @@ func (m *message) deadLetter(reason string, cause error) amqp.Publishing {
 	return msg
 }
 
-// publishing is the message without what the broker would act on, and with headers that the caller may add to.
+// publishing returns the message without the headers that the broker would act on. The caller may add headers.
 func (m *message) publishing() amqp.Publishing {
 	h, kept := make(amqp.Table, len(m.Headers)+2), amqp.Table{}
 	for name, v := range m.Headers {
@@ -252,7 +252,7 @@ func (m *message) publishing() amqp.Publishing {
 		case hidden(name):
 			kept[name] = v
 		case name == "x-delivery-count" || name == "x-acquired-count":
-			// A quorum queue's note about this delivery. The copy is not that one.
+			// A quorum queue's note about this delivery, which is not true of the copy.
 		default:
 			h[name] = v
 		}
@@ -276,21 +276,21 @@ func (m *message) publishing() amqp.Publishing {
 	}
 }
 
-// ErrUnpostponable is the error of a message that can never be postponed: its headers leave no room in a frame for what a
-// copy and the broker add, are nested too deep, or hold a value that AMQP does not know. A Consumer sends it to the dead
-// letters. Behind Limit reject the delivery without requeueing it: see IsPermanent.
+// ErrUnpostponable is the error of a message that can never be postponed. Its headers leave no room in a frame for the headers
+// that a copy and the broker add, are nested too deep, or hold a value that AMQP does not know. A Consumer sends it to the
+// dead letters. Behind Limit reject the delivery without requeueing it: see IsPermanent.
 var ErrUnpostponable = errors.New("consumer: the message cannot be postponed")
 
 // deepest is how many tables and lists a header may be nested in. Encoding and decoding copy a table once for each level
-// it is nested in, so that 130 kB of them can take a second.
+// it is nested in, so 130 kB of nested tables can take a second.
 const deepest = 64
 
-// brokersRoom is how many bytes the broker may add to the headers of a message that it dead-letters from a queue of this
+// brokersRoom returns how many bytes the broker may add to the headers of a message that it dead-letters from a queue of this
 // name, twice: an entry of x-death, with its queue and its routing key, and the queue of the first and of the last death.
 func brokersRoom(queue string) int { return 640 + 6*len(queue) }
 
-// publishable tells why a message cannot be published to a queue, with frames of at most frame bytes unless that is 0.
-// The broker closes the connection of a client that sends more in the headers.
+// publishable returns an error if a message cannot be published to a queue, with frames of at most frame bytes, or of any
+// size if frame is 0. The broker closes the connection of a client whose headers do not fit in a frame.
 func publishable(msg *amqp.Publishing, queue string, frame int) error {
 	n := 64
 	for _, s := range []string{msg.ContentType, msg.ContentEncoding, msg.CorrelationId, msg.ReplyTo, msg.Expiration, msg.MessageId, msg.Type, msg.UserId, msg.AppId} {
@@ -306,13 +306,13 @@ func publishable(msg *amqp.Publishing, queue string, frame int) error {
 	return nil
 }
 
-// fieldSize is about how many bytes a header takes, from above. Its error is that of a value that cannot be encoded, or is
-// nested too deep; depth is how deep this one is.
+// fieldSize returns an upper estimate of the bytes of a header. It returns an error for a value that cannot be encoded or is
+// nested too deep. depth is the nesting of v.
 func fieldSize(v any, depth int) (n int, err error) {
 	if depth > deepest {
 		return 0, fmt.Errorf("its headers are nested more than %d deep", deepest)
 	}
-	n = 5 // the type, and the length of what has one
+	n = 5 // the type, and the length if the type has one
 	add := func(v any) {
 		m, e := fieldSize(v, depth+1)
 		n += m
@@ -345,7 +345,7 @@ func fieldSize(v any, depth int) (n int, err error) {
 	return n, err
 }
 
-// owned is a copy of a header's value, of which nothing is shared: handlers may change theirs.
+// owned returns a deep copy of a header's value, because handlers may change their headers.
 func owned(v any) any {
 	switch v := v.(type) {
 	case []byte:
@@ -372,7 +372,7 @@ func owned(v any) any {
 	return v
 }
 
-// delivery is the message as a user's function gets it, with headers of its own.
+// delivery returns the message for a user's function, with headers of its own.
 func (m *message) delivery() *amqp.Delivery {
 	d := m.Delivery
 	if d.Headers != nil {

@@ -93,7 +93,7 @@ func TestBrokenHeadersStopNothing(t *testing.T) {
 	}
 }
 
-// What a publisher may put into exchange names, routing keys and user names comes back as it was.
+// Every exchange name, routing key and user name that a publisher may use comes back unchanged.
 func FuzzNote(f *testing.F) {
 	f.Add("shops", "shop.a b=c%20+ü\xff\x00 tag=7 due=1", "60000", "guest", int64(3), int64(2), uint64(9))
 	f.Add("", "", "", "", int64(0), int64(0), uint64(0))

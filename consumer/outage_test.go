@@ -283,7 +283,7 @@ func TestFailingEntityStarvesNobody(t *testing.T) {
 	})
 }
 
-// limiterOf lets run what it has no error for.
+// limiterOf admits each entity for which it returns no error.
 type limiterOf func(entity string) error
 
 func (f limiterOf) GetDelay(_ context.Context, entity string) (time.Duration, error) {

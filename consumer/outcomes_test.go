@@ -236,7 +236,7 @@ func TestMessageIsUnchangedAfter200Postponements(t *testing.T) {
 	}
 	b.must(b.ch.Publish(exchange, "shop.a", true, false, want))
 	d := <-got
-	// What a Delivery has besides what was published.
+	// Fields of a Delivery that the publisher did not set in the message.
 	if d.Exchange != exchange || d.RoutingKey != "shop.a" {
 		t.Errorf("the handler sees exchange %q and routing key %q", d.Exchange, d.RoutingKey)
 	}
@@ -381,8 +381,8 @@ func TestGivingUpReturnsTheSlot(t *testing.T) {
 	}
 }
 
-// A handler that takes longer than its lease may last is told so, and its token goes to the next. What it does then is
-// an outcome like any other.
+// A handler that takes longer than its lease may last gets ErrLeaseLost, and its token goes to the next message. Its result
+// is an outcome like any other.
 func TestHandlerOutlivesItsLease(t *testing.T) {
 	t.Parallel()
 	b := connect(t, useBroker(t))

@@ -10,19 +10,19 @@ import (
 	"time"
 )
 
-// places bounds how many messages are with the limiter or with their handlers at once. An entity may take three times
-// what it leaves free and no more, so that one whose operations hang takes three quarters, a second three quarters of
-// the rest, and the next entity still finds a place. Make them with newPlaces.
+// places bounds how many messages are with the limiter or in their handlers at once. An entity may take three times as many
+// places as it leaves free. So an entity whose operations hang takes three quarters, a second one three quarters of the
+// rest, and the next entity still finds a place. Make them with newPlaces.
 type places struct {
 	most int
 
 	mu      sync.Mutex
 	taken   int
 	parties map[string]*party
-	line    []*party // those with waiters, in the order in which they are served
+	line    []*party // parties with waiters, in the order in which they are served
 
-	// limiting counts those that wait for an answer of the limiter. It may fail for some entities and answer for others, so
-	// these are left an eighth.
+	// limiting counts messages that wait for an answer of the limiter. The limiter may fail for some entities and answer for
+	// others, so an eighth of the places is left for the others.
 	limiting atomic.Int64
 }
 
@@ -36,25 +36,25 @@ type party struct {
 const (
 	perFree = 3
 
-	// stallAfter is how long an entity with places waits for one more while none of its operations ends. Then its messages
-	// wait elsewhere.
+	// stallAfter is how long an entity with places waits for one more while none of its operations ends. After that its
+	// messages wait elsewhere.
 	stallAfter = time.Second
 
 	// inHand bounds the time in hand of a message that waits for a place, for the limiter or to be published. The broker
-	// bounds it, too, by its consumer_timeout of 30 minutes, and then takes the whole channel.
+	// bounds it, too, with its consumer_timeout of 30 minutes, and then closes the whole channel.
 	inHand = 5 * time.Minute
 )
 
 // errCrowded is the error of a message that should wait elsewhere.
 var errCrowded = errors.New("too many messages wait in hand")
 
-// crowdedDelay is what it spends there, but for the jitter.
+// crowdedDelay is how long such a message waits elsewhere, without the jitter.
 const crowdedDelay = 5 * time.Second
 
 func newPlaces(most int) *places { return &places{most: most, parties: map[string]*party{}} }
 
-// enter takes a place for the entity. It returns errCrowded for a message that should wait elsewhere, and the context's
-// error. After nil leave gives the place back.
+// enter takes a place for the entity. It returns errCrowded for a message that should wait elsewhere, or the context's
+// error. After nil the caller must call leave.
 func (p *places) enter(ctx context.Context, entity string) error {
 	p.mu.Lock()
 	who := p.parties[entity]
@@ -87,7 +87,7 @@ func (p *places) enter(ctx context.Context, entity string) error {
 	return nil
 }
 
-// wait waits for a turn.
+// wait waits for the party's turn.
 func (p *places) wait(ctx context.Context, who *party, turn <-chan struct{}) error {
 	began := time.Now()
 	for {
@@ -113,7 +113,7 @@ func (p *places) wait(ctx context.Context, who *party, turn <-chan struct{}) err
 	}
 }
 
-// leave gives a place of the entity back, to whom is next.
+// leave gives a place of the entity back and serves the next waiters.
 func (p *places) leave(entity string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -138,7 +138,7 @@ func (p *places) leave(entity string) {
 	p.tidy(entity, who)
 }
 
-// count is how many have a place, those that wait for the limiter apart.
+// count returns how many messages have a place: limiting wait for the limiter, others do not.
 func (p *places) count() (others, limiting int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -167,7 +167,7 @@ func (p *places) tidy(entity string, who *party) {
 	}
 }
 
-// rooms are the places that a message needs, all of them. Nil is none.
+// rooms are all places that a message needs. Nil is none.
 type rooms []*places
 
 func (r rooms) enter(ctx context.Context, entity string) error {
@@ -186,14 +186,14 @@ func (r rooms) leave(entity string) {
 	}
 }
 
-// limited counts by so many who wait for the limiter.
+// limited adds n to the number of messages that wait for the limiter.
 func (r rooms) limited(n int64) {
 	for _, p := range r {
 		p.limiting.Add(n)
 	}
 }
 
-// crowded tells that too many of them wait for the limiter.
+// crowded reports whether too many messages wait for the limiter.
 func (r rooms) crowded() bool {
 	return slices.ContainsFunc(r, func(p *places) bool { return p.limiting.Load() > int64(p.most-max(p.most/8, 1)) })
 }

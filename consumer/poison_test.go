@@ -40,8 +40,8 @@ var poison = map[string]amqp.Publishing{
 	"the broker's own in a table": {Headers: amqp.Table{"F": amqp.Table{"x-death": []any{amqp.Table{"queue": "q"}}, "CC": []any{"q"}}}},
 }
 
-// Whatever a message is made of, a handler gets it, after a trip through a delay queue, as it would from the work queue,
-// and so does who looks at the dead letters.
+// After a trip through a delay queue a handler gets any message as it would from the work queue. So does a reader of the dead
+// letters.
 func TestPoison(t *testing.T) {
 	bothTypes(t, func(t *testing.T, b *broker, queues QueueType, queue string) {
 		publish := func() {

@@ -129,7 +129,7 @@ func published(entity string, n int) amqp.Publishing {
 	}
 }
 
-// checks compares each message with what was published, and prints it.
+// checks compares each message with the published one, and prints it.
 func checks(ctx context.Context, j job) error {
 	s, err := storage.Open(ctx, j.Redis)
 	if err != nil {
@@ -219,7 +219,7 @@ func TestTwoProcesses(t *testing.T) {
 			t.Errorf("message %s was handled %d times", message, n)
 		}
 	}
-	// What begins in an interval was let in that one or, when the process was slow, in the one before.
+	// A handler that begins in an interval was admitted in that interval or, when the process was slow, in the one before.
 	for entity, ms := range at {
 		slices.Sort(ms)
 		for i := range ms {

@@ -12,7 +12,8 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// Errors of a publishing. The message may have been stored after errUnconfirmed and errSilent; after the others it was not.
+// Errors of a publishing. After errUnconfirmed and errSilent the broker may have stored the message; after the others it has
+// not.
 var (
 	errUnroutable  = errors.New("returned as unroutable")
 	errRefused     = errors.New("refused by the broker")
@@ -30,11 +31,11 @@ type publisher struct {
 	timeout time.Duration // for one confirmation
 	log     *slog.Logger
 
-	// turn is held while connecting and while writing to the channel. A channel, so that waiting for it ends with
-	// the context: a write to a blocked broker may take long.
+	// A caller holds turn while connecting and while writing to the channel. It is a Go channel so that waiting for it ends
+	// with the context: a write to a blocked broker may take long.
 	turn chan struct{}
 
-	mu     sync.Mutex // of what follows; never held over I/O
+	mu     sync.Mutex // guards the fields below; never held over I/O
 	closed bool
 	line   *line // nil when there is none
 }
@@ -44,10 +45,10 @@ type line struct {
 	conn    *amqp.Connection
 	log     *slog.Logger
 	publish *amqp.Channel
-	declare *amqp.Channel // declaring where somebody publishes breaks the connection
+	declare *amqp.Channel // of its own: a declaration on a channel that publishes breaks the connection
 	done    chan struct{} // closed when the publish channel is
 
-	returnsNoted chan chan struct{} // to read: it closes what it gets when it has noted all returns of before
+	returnsNoted chan chan struct{} // to read, which closes the received channel when it has noted all earlier returns
 
 	opened time.Time
 
@@ -56,27 +57,27 @@ type line struct {
 	last    uint64              // the highest tag that was confirmed
 	users   int                 // calls of publish that have not returned
 	retired bool                // the last of them closes it
-	blocked chan struct{}       // not nil while the broker accepts nothing; closed when it does again
-	freed   time.Time           // when it accepted messages again, zero if it was never blocked
-	cause   *amqp.Error         // why it is done, if that is the broker's doing
+	blocked chan struct{}       // not nil while the broker accepts no messages; closed when it does again
+	freed   time.Time           // when the broker accepted messages again, zero if it never blocked the line
+	cause   *amqp.Error         // why the broker closed the channel; nil if this process did
 }
 
 type waiting struct {
 	tag       uint64
-	confirmed <-chan struct{} // closed when the broker has confirmed it or refused it, or the channel was closed
-	acked     func() bool     // which of these
-	returned  string          // why, when the message was returned; guarded by the line's mu
+	confirmed <-chan struct{} // closed when the broker has confirmed or refused the message, or the channel was closed
+	acked     func() bool     // whether the broker has confirmed it
+	returned  string          // why the broker returned the message, "" if it did not; guarded by the line's mu
 }
 
 func newPublisher(connect func(ctx context.Context) (*amqp.Connection, error), timeout time.Duration, log *slog.Logger) *publisher {
 	return &publisher{connect: connect, timeout: timeout, log: log, turn: make(chan struct{}, 1)}
 }
 
-// publish sends the message that build returns, with its queue. build is called when it is this message's turn, for
-// that may take long; when it returns false, publish returns errOutdated. The message's headers are taken over and
-// must not be nil.
+// publish sends the message that build returns to the queue that build returns. It calls build when it is this message's
+// turn, which may take long to come. When build returns false, publish returns errOutdated. publish owns the message's
+// headers from then on; they must not be nil.
 //
-// For a broker that accepts no messages it waits until patience ends, and for the confirmation not much longer.
+// It waits until patience ends for a broker that accepts no messages, and for the confirmation not much longer.
 func (p *publisher) publish(ctx, patience context.Context, build func() (queue string, msg amqp.Publishing, ok bool)) error {
 	l, w, err := p.send(ctx, patience, build)
 	if err != nil {
@@ -89,7 +90,7 @@ func (p *publisher) publish(ctx, patience context.Context, build func() (queue s
 	return err
 }
 
-// await waits for a confirmation, and no longer than most once the broker accepts messages. For patience see publish.
+// await waits for a confirmation, at most for most once the broker accepts messages. For patience see publish.
 func (l *line) await(ctx, patience context.Context, w *waiting, most time.Duration) error {
 	timeout := time.NewTimer(most)
 	defer timeout.Stop()
@@ -102,7 +103,7 @@ func (l *line) await(ctx, patience context.Context, w *waiting, most time.Durati
 		case <-impatient:
 			impatient = nil
 			grace := closeTimeout
-			if l.isBlocked() != nil { // what the broker read before that it is about to confirm, the rest it has not read
+			if l.isBlocked() != nil { // the broker is about to confirm messages read before the block; it has read no others
 				grace = settleTime
 			}
 			timeout.Reset(min(most, grace))
@@ -113,11 +114,11 @@ func (l *line) await(ctx, patience context.Context, w *waiting, most time.Durati
 			case l.isBlocked() != nil:
 				timeout.Reset(most)
 				continue
-			case l.accepting() < most: // what it left unread while it was blocked comes first
+			case l.accepting() < most: // the broker first reads the messages sent while it was blocked
 				timeout.Reset(most - l.accepting())
 				continue
 			case !l.hasConfirmed(w.tag):
-				// It confirms nothing: this connection is of no use any more, perhaps because of this queue.
+				// The broker confirms nothing: this connection is of no use any more, perhaps because of this queue.
 				l.conn.CloseDeadline(time.Now())
 			}
 			return errSilent
@@ -156,7 +157,7 @@ func (p *publisher) send(ctx, patience context.Context, build func() (string, am
 			return nil, nil, err
 		}
 		l.add(tag, w)
-		// mandatory: of a message to a queue that is gone the broker says so, and then confirms it.
+		// mandatory: the broker returns a message to a queue that is gone, and then confirms it.
 		c, err := l.publish.PublishWithDeferredConfirmWithContext(ctx, "", queue, true, false, msg)
 		if err != nil {
 			l.leave(tag)
@@ -167,14 +168,14 @@ func (p *publisher) send(ctx, patience context.Context, build func() (string, am
 	}
 }
 
-// declare runs f with a channel on which nobody publishes. A channel that f's error closed is replaced.
+// declare runs f with a channel on which nobody publishes. It replaces a channel that an earlier error closed.
 func (p *publisher) declare(ctx context.Context, f func(*amqp.Channel) error) error {
 	l, err := p.acquire(ctx)
 	if err != nil {
 		return err
 	}
 	defer p.release()
-	defer guard(context.WithoutCancel(ctx), l.conn)() // others wait on it, whose contexts live
+	defer guard(context.WithoutCancel(ctx), l.conn)() // other callers wait on it, whose contexts have not ended
 	if l.declare == nil || l.declare.IsClosed() {
 		if l.declare, err = l.conn.Channel(); err != nil {
 			return err
@@ -205,14 +206,14 @@ func (p *publisher) acquire(ctx context.Context) (*line, error) {
 	return l, nil
 }
 
-// up returns the line if there is one that works.
+// up returns the line if its channel is open, else nil.
 func (p *publisher) up() *line {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.line != nil {
 		select {
 		case <-p.line.done:
-			go closeConnection(p.line.conn) // of which only the channel may be gone
+			go closeConnection(p.line.conn) // perhaps only its channel is closed
 			p.line = nil
 		default:
 		}
@@ -231,9 +232,9 @@ func (p *publisher) use(l *line) bool {
 
 func (p *publisher) release() { <-p.turn }
 
-// retire has what is published from now on go over a new line, unless this one is new itself. The channels of RabbitMQ 3.10
-// remember the leader of a quorum queue from their first publishing there. If that was lost just then, they refuse
-// every message for the queue until its node is back.
+// retire makes later publishings use a new line, unless this one is new itself. A channel of RabbitMQ 3.10 remembers the
+// leader of a quorum queue from its first publishing there. If that leader was lost just then, the channel refuses every
+// message for the queue until the leader's node is back.
 func (p *publisher) retire(l *line) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -275,7 +276,7 @@ func (p *publisher) open(ctx context.Context) (*line, error) {
 	return l, nil
 }
 
-// read handles what the broker says until the channel closes.
+// read handles the broker's notifications until the channel closes.
 func (l *line) read(returns <-chan amqp.Return, blocked <-chan amqp.Blocking, closed <-chan *amqp.Error) {
 	for {
 		select {
@@ -317,7 +318,7 @@ func (l *line) add(tag uint64, w *waiting) {
 	l.users++
 }
 
-// leave ends what add began.
+// leave removes the publishing of a tag that add added. The last one closes a retired line.
 func (l *line) leave(tag uint64) {
 	l.mu.Lock()
 	delete(l.waiting, tag)
@@ -341,9 +342,9 @@ func (l *line) returned(r amqp.Return) {
 	}
 }
 
-// outcome is what the confirmation of a publishing says. The confirmations of NotifyPublish would not do: the client brings
-// them into order, so that one that is missing holds up all others, and turns a refusal that came before its turn into an
-// acknowledgement when the next is one of several at once.
+// outcome returns the error of a confirmed or refused publishing, nil if the broker has stored it. The confirmations of
+// NotifyPublish would be wrong: the client sorts them, so that a missing one holds up all others. It also turns a refusal
+// that came before its turn into an acknowledgement when the next confirmation is for several messages at once.
 func (l *line) outcome(w *waiting) error {
 	if !w.acked() && l.publish.IsClosed() {
 		<-l.done
@@ -373,7 +374,7 @@ func (l *line) outcome(w *waiting) error {
 	return nil
 }
 
-// hasConfirmed tells whether anything was confirmed that was published after the tag.
+// hasConfirmed reports whether the broker has confirmed a message published after the tag.
 func (l *line) hasConfirmed(tag uint64) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -392,7 +393,7 @@ func (l *line) block(active bool) {
 	}
 }
 
-// accepting is how long the broker has accepted messages since it was blocked last.
+// accepting returns for how long the broker has accepted messages since it was blocked last.
 func (l *line) accepting() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -405,7 +406,7 @@ func (l *line) isBlocked() <-chan struct{} {
 	return l.blocked
 }
 
-// end notes why the channel was closed. cause is nil when we closed the connection ourselves.
+// end notes why the channel was closed. cause is nil when this process closed the connection.
 func (l *line) end(cause *amqp.Error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -413,7 +414,7 @@ func (l *line) end(cause *amqp.Error) {
 	close(l.done)
 }
 
-// close ends the connection; publishings that wait fail, and so does what is published later.
+// close ends the connection. Publishings that wait fail, and so do later ones.
 func (p *publisher) close() {
 	p.mu.Lock()
 	l := p.line

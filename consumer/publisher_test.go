@@ -10,8 +10,8 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// A connection on which the broker refuses a message is replaced, unless it is a new one; those who wait for their
-// confirmation on it get it.
+// The publisher replaces a connection on which the broker refuses a message, unless it is a new one. Publishings that wait on
+// it get their confirmation.
 func TestRefusingConnectionIsReplaced(t *testing.T) {
 	b := connect(t, useBroker(t))
 	queue := b.queue()
@@ -47,8 +47,8 @@ func TestRefusingConnectionIsReplaced(t *testing.T) {
 	}
 }
 
-// What a broker took before it accepted no more is confirmed a moment later. When nothing more is to wait there is still
-// that moment: else the message would be given back, and be there twice.
+// A broker confirms the messages that it took before it accepted no more a moment later. A publisher whose patience has ended
+// still waits for that moment: else the message would be given back, and exist twice.
 func TestConfirmedAfterBlocking(t *testing.T) {
 	for _, test := range []struct {
 		name      string

@@ -28,7 +28,7 @@ const realVariable = "DRIP_TEST_REAL"
 // onTheWay is how long a call may take to the provider. The processes of these tests have two processors together, or less.
 const onTheWay = 500 * time.Millisecond
 
-// What the provider of these tests allows: buckets that leak.
+// The limits of the provider in these tests: leaky buckets.
 var (
 	shopRule = contenders.Bucket{Size: 40, PerSecond: 2}
 	appRule  = contenders.Bucket{Size: 100, PerSecond: 50}

@@ -44,7 +44,7 @@ func TestWithin(t *testing.T) {
 	if h.ids[0] != "orders" {
 		t.Errorf("%s was handled", h.ids[0])
 	}
-	// What waits for the endpoint has its ticket with it, and runs when that is open.
+	// A message that waits for the endpoint has its ticket with it, and runs when the endpoint is open.
 	if err := bucket.Resume(t.Context(), drip.SharedID("search")); err != nil {
 		t.Fatal(err)
 	}
@@ -107,7 +107,7 @@ func TestUrgent(t *testing.T) {
 	}
 }
 
-// What cannot run before its deadline is a dead letter at once, whatever it waits for.
+// A message that cannot run before its deadline goes to the dead letters at once, whatever limit it waits for.
 func TestDeadline(t *testing.T) {
 	t.Parallel()
 	b := connect(t, useBroker(t))

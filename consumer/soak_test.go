@@ -137,7 +137,7 @@ func (u unreliable) Admit(ctx context.Context, entity string, r drip.Request) (d
 	return u.Bucket.Admit(ctx, entity, r)
 }
 
-// load publishes messages at a steady rate until ctx ends. What is confirmed counts.
+// load publishes messages at a steady rate until ctx ends. It counts the confirmed messages.
 func (s *soak) load(ctx context.Context) {
 	const batch, every = 20, 100 * time.Millisecond
 	for n, tick := 0, time.NewTicker(every); ; n++ {
@@ -232,8 +232,8 @@ func heapInUse() uint64 {
 	return m.HeapAlloc
 }
 
-// TestSoak runs a steady load with random faults. What it uses at the end is what it used at the beginning. A day's
-// worth of faults takes longer: DRIP_SOAK=10m.
+// TestSoak runs a steady load with random faults. At the end the process uses as much as at the beginning. A day's worth of
+// faults takes longer: DRIP_SOAK=10m.
 func TestSoak(t *testing.T) {
 	lasts := 10 * time.Second
 	if v := os.Getenv("DRIP_SOAK"); v != "" {

@@ -11,10 +11,10 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// start calls begin until it succeeds: a broker that is down or just coming up is waited for. An error that is the broker's
-// last word is returned at once, with failFast any. Of many quorum queues that are declared on a busy node one may not elect
-// its leader in time: even then it is tried three times. A connection that is refused is tried handshakes times: the client says
-// the same of one that was lost meanwhile.
+// start calls begin until it succeeds: it waits for a broker that is down or just coming up. It returns an error that another
+// try would not change at once, and with failFast any error. Of many quorum queues declared on a busy node one may not elect
+// its leader in time, so start tries that three times even with failFast. It tries a refused connection handshakes times:
+// the client returns the same error for a connection that was lost meanwhile.
 func start(ctx context.Context, failFast bool, log *slog.Logger, begin func() error) error {
 	backoff := firstBackoff
 	for tries := 1; ; tries++ {
@@ -34,10 +34,10 @@ func start(ctx context.Context, failFast bool, log *slog.Logger, begin func() er
 	}
 }
 
-// handshakes take three seconds, in which a broker that dies is gone.
+// handshakes is how often start tries a refused connection. That takes three seconds, in which a dying broker ends.
 const handshakes = 6
 
-// isLastWord tells that another try would fail for the same reason.
+// isLastWord reports whether another try would fail for the same reason.
 func isLastWord(err error) bool {
 	if errors.Is(err, ErrQueue) || errors.Is(err, ErrBroker) || errors.As(err, new(*tls.CertificateVerificationError)) {
 		return true
@@ -52,7 +52,7 @@ func isLastWord(err error) bool {
 // ErrQueue is the error of Run and OpenDelayQueues when the work queue does not exist, or is a stream.
 var ErrQueue = errors.New("the work queue cannot be used")
 
-// checkQueue tells whether a queue exists.
+// checkQueue returns ErrQueue if a queue does not exist.
 func checkQueue(ch *amqp.Channel, name string) error {
 	_, err := ch.QueueDeclarePassive(name, false, false, false, false, nil)
 	switch {
@@ -64,7 +64,7 @@ func checkQueue(ch *amqp.Channel, name string) error {
 	return nil
 }
 
-// permissions adds to an error of a permission that is missing where to find those that are needed.
+// permissions adds to the error of a missing permission where to find the list of the permissions needed.
 func permissions(err error) error {
 	if code(err) == amqp.AccessRefused {
 		err = fmt.Errorf("%w; docs/operating.md lists the permissions that drip needs", err)
@@ -72,7 +72,7 @@ func permissions(err error) error {
 	return err
 }
 
-// examine looks for what a broker cannot give, before a message needs it.
+// examine checks that the broker has the features and permissions that drip needs, before a message needs them.
 func (q *DelayQueues) examine(ctx context.Context, work string) error {
 	probe := q.prefix + "probe"
 	err := q.publisher.declare(ctx, func(ch *amqp.Channel) error { return checkType(ch, work) })
@@ -85,8 +85,9 @@ func (q *DelayQueues) examine(ctx context.Context, work string) error {
 	return err
 }
 
-// checkPermissions tells whether the user may declare queues of drip's and publish to them, with a queue that is never
-// declared because there is no such type. Where all queues exist nothing else would tell before the first postponement.
+// checkPermissions returns an error if the user may not declare drip's queues and publish to them. It asks with a queue that
+// the broker never declares because there is no such type. Where all queues exist nothing else would show a missing
+// permission before the first postponement.
 func checkPermissions(ch *amqp.Channel, name string) error {
 	_, err := ch.QueueDeclare(name, true, false, false, false, amqp.Table{amqp.QueueTypeArg: "drip asks for permissions", "x-dead-letter-exchange": ""})
 	if code(err) == amqp.AccessRefused {
@@ -98,8 +99,8 @@ func checkPermissions(ch *amqp.Channel, name string) error {
 	return err
 }
 
-// checkType tells whether a queue is a stream, as far as the broker tells: it compares the type with one that there is not,
-// if the user has the permission to configure the queue.
+// checkType returns ErrQueue if a queue is a stream, as far as the broker tells. It declares the queue with a type that does
+// not exist, and the broker's error names the real type, if the user has the permission to configure the queue.
 func checkType(ch *amqp.Channel, name string) error {
 	_, err := ch.QueueDeclare(name, true, false, false, false, amqp.Table{amqp.QueueTypeArg: "drip asks for the type"})
 	if code(err) == amqp.PreconditionFailed && strings.Contains(err.Error(), "'stream'") {
@@ -118,8 +119,9 @@ func errStream(queue string) error {
 // ErrBroker is the error of Run and OpenDelayQueues when the broker has no quorum queues that dead-letter at least once.
 var ErrBroker = errors.New("quorum queues with at-least-once dead-lettering are not to be had")
 
-// supportsQuorum tells whether the broker has what delay queues need. Without the feature flag stream_queue RabbitMQ 3.10 and
-// 3.11 accept the declaration, dead-letter at most once and say so in their log; later versions always have it.
+// supportsQuorum returns ErrBroker if the broker lacks the features that delay queues need. Without the feature flag
+// stream_queue RabbitMQ 3.10 and 3.11 accept the declaration, dead-letter at most once and say so in their log. Later
+// versions always have the flag.
 func (p *publisher) supportsQuorum(ctx context.Context, name string) error {
 	l, err := p.acquire(ctx)
 	if err != nil {
@@ -134,7 +136,7 @@ func (p *publisher) supportsQuorum(ctx context.Context, name string) error {
 	if major < 3 || minor < 10 {
 		return fmt.Errorf("%w: RabbitMQ %s is older than 3.10; upgrade it, or choose the queue type classic", ErrBroker, version)
 	}
-	// A stream must be durable: this one is never declared.
+	// A stream must be durable, so the broker never declares this one.
 	err = p.declare(ctx, func(ch *amqp.Channel) error {
 		_, err := ch.QueueDeclare(name, false, false, false, false, amqp.Table{amqp.QueueTypeArg: amqp.QueueTypeStream})
 		return err

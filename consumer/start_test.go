@@ -35,7 +35,7 @@ func cannot(t *testing.T, o Options, want error, text string) {
 	}
 }
 
-// A stream keeps what is acknowledged and hands out no more than once: it is no work queue.
+// A stream keeps acknowledged messages and delivers no message again: it is no work queue.
 func TestStreamIsNoWorkQueue(t *testing.T) {
 	t.Parallel()
 	b := connect(t, useBroker(t))
@@ -82,7 +82,7 @@ func TestPermissions(t *testing.T) {
 	// Where all queues exist, too.
 	o.URL = strings.Replace(server.URL(), "guest:guest", "write:secret", 1)
 	cannot(t, o, nil, "docs/operating.md lists the permissions that drip needs")
-	// Whoever may not configure the work queue is told that it is a stream by the first message.
+	// For a user who may not configure the work queue, the first message shows that the queue is a stream.
 	_, err := b.ch.QueueDelete("orders", false, false, false)
 	b.must(err)
 	_, err = b.ch.QueueDeclare("orders", true, false, false, false, amqp.Table{amqp.QueueTypeArg: amqp.QueueTypeStream})

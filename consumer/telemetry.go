@@ -17,16 +17,17 @@ import (
 	"github.com/drip-go/drip/worker"
 )
 
-// TraceHeaders are the headers of a message as OpenTelemetry's carrier of trace context. A publisher that wants its
-// trace to go on in the handler writes it into the message, whose Headers must not be nil:
+// TraceHeaders make the headers of a message OpenTelemetry's carrier of trace context. To continue a publisher's trace in
+// the handler, write it into the message, whose Headers must not be nil:
 //
 //	propagation.TraceContext{}.Inject(ctx, consumer.TraceHeaders(message.Headers))
 type TraceHeaders amqp.Table
 
-// longestTraceHeader is twice what the W3C asks to propagate of a tracestate.
+// longestTraceHeader is twice the length of a tracestate that the W3C asks to propagate, in bytes.
 const longestTraceHeader = 1024
 
-// Get returns a header that is a text, in either form that clients write it. One that is far too long counts as absent.
+// Get returns a header that is a string or a []byte, the two forms in which clients write text. A header that is far too long
+// counts as absent.
 func (h TraceHeaders) Get(key string) string {
 	var s string
 	switch v := h[key].(type) {
@@ -53,20 +54,20 @@ func (h TraceHeaders) Keys() []string {
 	return keys
 }
 
-// outcome is what became of a delivery. Each has exactly one.
+// outcome is the outcome of a delivery. Each delivery has exactly one.
 type outcome string
 
 const (
 	wasHandled      outcome = "handled"
 	wasPostponed    outcome = "postponed"     // by the limit
-	wasThrottled    outcome = "throttled"     // by the provider: its handler said so
+	wasThrottled    outcome = "throttled"     // by the provider: its handler returned Throttled or Later
 	wasRetried      outcome = "retried"       // its handler failed, and it will be tried again
 	wasDeadLettered outcome = "dead_lettered" // for one of the reasons
-	wasForwarded    outcome = "forwarded"     // it was back before its time, the limiter gave no answer, or it had no place
+	wasForwarded    outcome = "forwarded"     // it came before its time, the limiter gave no answer, or it had no place
 	wasReturned     outcome = "returned"      // given back to the broker, or lost with the connection: it comes again
 )
 
-// Why messages go to the dead letters.
+// Reasons for which messages go to the dead letters.
 const (
 	reasonFailed   = "failed"
 	reasonTooOld   = "too old"
@@ -77,7 +78,7 @@ const (
 
 const scope = "github.com/drip-go/drip/consumer"
 
-// telemetry records what becomes of messages. A nil one records nothing and costs nothing.
+// telemetry records the outcomes of messages. A nil one records nothing and costs nothing.
 type telemetry struct {
 	tracer trace.Tracer // nil for metrics alone
 	queue  string
@@ -86,9 +87,9 @@ type telemetry struct {
 	inHand                     metric.Int64UpDownCounter
 	lateness, process, sending metric.Float64Histogram
 
-	// What they are recorded with, made once.
+	// Attributes of the records, made once.
 	began       []trace.SpanStartOption
-	delivered   map[bool]labels // by whether it was back from a delay queue
+	delivered   map[bool]labels // true: came back from a delay queue
 	held        map[bool]labels
 	settlements map[settlement]labels
 	ran         map[string]labels // by the error's type
@@ -114,7 +115,7 @@ type settlement struct {
 
 type publishing struct{ queue, errorType string }
 
-// newTelemetry returns nil when both providers are.
+// newTelemetry returns nil when both providers are nil.
 func newTelemetry(c *Consumer) (*telemetry, error) {
 	meters, tracers := c.o.MeterProvider, c.o.TracerProvider
 	if meters == nil && tracers == nil {
@@ -156,7 +157,7 @@ func (t *telemetry) instruments(m metric.Meter) error {
 	return errors.Join(errs[:]...)
 }
 
-// operationSeconds are the buckets that the semantic conventions ask for.
+// operationSeconds are the buckets that the semantic conventions ask for, in seconds.
 var operationSeconds = []float64{.005, .01, .025, .05, .075, .1, .25, .5, .75, 1, 2.5, 5, 7.5, 10}
 
 // Attributes, named after the semantic conventions for messaging where those have a name.
@@ -180,8 +181,8 @@ const (
 
 var systemRabbitMQ = keySystem.String("rabbitmq")
 
-// attributes makes every set there can be, and begins the counters with 0: of one that begins with its first event
-// nobody sees that event.
+// attributes makes every possible set, and begins the counters with 0: nobody sees the first event of a counter that begins
+// with that event.
 func (t *telemetry) attributes(due, dead string) {
 	ctx := context.Background()
 	work := keyDestination.String(t.queue)
@@ -236,7 +237,7 @@ type visit struct {
 	settlement
 }
 
-// receive begins a visit. Its span continues the trace of the message's publisher; those of all deliveries of a message
+// receive begins a visit. Its span continues the trace of the message's publisher. The spans of all deliveries of a message
 // are siblings.
 func (t *telemetry) receive(m *message, back bool) *visit {
 	if t == nil {
@@ -261,17 +262,17 @@ func (t *telemetry) receive(m *message, back bool) *visit {
 
 var noSpan = trace.SpanFromContext(context.Background())
 
-// text sets an attribute that a stranger may have written.
+// text sets an attribute whose value comes from outside.
 func (v *visit) text(key attribute.Key, s string) {
 	if s != "" {
 		v.span.SetAttributes(key.String(printable(s)))
 	}
 }
 
-// printable is a short s in UTF-8: exporters refuse what is not, and all that they were to send with it.
+// printable returns a short s in valid UTF-8: exporters refuse any other text, together with all that they send with it.
 func printable(s string) string { return strings.ToValidUTF8(shorten(s, 256), "\ufffd") }
 
-// context is parent with the span.
+// context returns parent with the span.
 func (v *visit) context(parent context.Context) context.Context {
 	if v == nil || v.tracer == nil {
 		return parent
@@ -279,7 +280,8 @@ func (v *visit) context(parent context.Context) context.Context {
 	return trace.ContextWithSpan(parent, v.span)
 }
 
-// due tells that a message that was back is asked about again. Of one that came early it is called at its time.
+// due records the lateness of a message that came back, when the limiter is asked again. For a message that came early call
+// it when the message is due.
 func (v *visit) due(m *message) {
 	if v != nil && v.back {
 		v.lateness.Record(v.ctx, max(0, time.Since(m.Due).Seconds()), v.work.record...)
@@ -331,14 +333,14 @@ func (v *visit) end(err error) {
 	v.span.End()
 }
 
-// measured is a Middleware: it records how long the handler takes, and how it ends. On the span it marks where waiting
+// measured is a Middleware. It records how long the handler takes, and how it ends. An event on the span marks where waiting
 // ends and the work begins.
 func (t *telemetry) measured(next Handler) Handler {
 	if t == nil {
 		return next
 	}
 	return HandlerFunc(func(ctx context.Context, d *amqp.Delivery) (err error) {
-		if t.tracer != nil { // else a span would be that of Run's caller
+		if t.tracer != nil { // else the span would be the span of Run's caller
 			trace.SpanFromContext(ctx).AddEvent("admitted")
 		}
 		began, errorType := time.Now(), "panic"
@@ -373,7 +375,7 @@ func (t *telemetry) timed(v *visit, queue string, publish func() error) func() e
 
 var publishErrors = []string{"unroutable", "refused", "unconfirmed", "too_large", "closed", "_OTHER"}
 
-// publishError is the type of a publishing's error, one of publishErrors.
+// publishError returns the type of a publishing's error: one of publishErrors, or "" for nil.
 func publishError(err error) string {
 	switch {
 	case err == nil:

@@ -243,7 +243,7 @@ func TestTraceHeadersOfAStranger(t *testing.T) {
 	}
 }
 
-// Who has what kind of error is told by few words, and each of them has been counted from the beginning.
+// Publishing errors have few types, and each type has a counter from the beginning.
 func TestMetricsOfPublishing(t *testing.T) {
 	var meters oteltest.Meters
 	c, err := New(Options{URL: "amqp://localhost/", Queue: "orders", Limiter: &scripted{}, Entity: byID, Handler: &ledger{}, MeterProvider: &meters})
@@ -273,7 +273,7 @@ func TestMetricsOfPublishing(t *testing.T) {
 	}
 }
 
-// With metrics alone the handler's context is that of Run, and a span in there is none of the consumer's.
+// With metrics alone the handler's context is Run's context, and the consumer leaves a span in it alone.
 func TestMetricsLeaveSpansOfOthersAlone(t *testing.T) {
 	var tracers oteltest.Tracers
 	c, err := New(Options{URL: "amqp://localhost/", Queue: "orders", Limiter: &scripted{}, Entity: byID, Handler: &ledger{}, MeterProvider: &oteltest.Meters{}})
@@ -297,7 +297,7 @@ func TestMetricsLeaveSpansOfOthersAlone(t *testing.T) {
 	}
 }
 
-// What nobody wants costs nothing.
+// Without providers telemetry allocates nothing.
 func TestNoTelemetryAllocatesNothing(t *testing.T) {
 	c, err := New(Options{URL: "amqp://localhost/", Queue: "orders", Limiter: &scripted{}, Entity: byID, Handler: &ledger{}})
 	if err != nil {
@@ -314,7 +314,7 @@ func TestNoTelemetryAllocatesNothing(t *testing.T) {
 
 func nothing() error { return nil }
 
-// aVisit is what is recorded of one delivery, and nothing else.
+// aVisit records one delivery, and does nothing else.
 func aVisit(c *Consumer, m *message, publish func() error) {
 	m.visit = c.telemetry.receive(m, true)
 	m.visit.due(m)

@@ -95,7 +95,7 @@ func TestHeadersNamedLikeOurs(t *testing.T) {
 	}
 }
 
-// theirs2 are those of the headers that we could take for ours.
+// theirs2 returns the publisher's headers that have names like drip's.
 func theirs2(h amqp.Table) amqp.Table {
 	kept := amqp.Table{}
 	for name, v := range h {
@@ -106,8 +106,8 @@ func theirs2(h amqp.Table) amqp.Table {
 	return kept
 }
 
-// A dead letter that is moved to the work queue, or to that of due messages, is tried again as it was published, in all it
-// was. Whoever may only publish through an exchange cannot have a message pass for one.
+// A dead letter that is moved to the work queue, or to the due queue, is tried again exactly as it was published. A user who
+// may only publish through a named exchange cannot forge such a message.
 func TestDeadLetterIsTriedAgain(t *testing.T) {
 	t.Parallel()
 	b := connect(t, useBroker(t))
@@ -161,7 +161,7 @@ func TestDeadLetterIsTriedAgain(t *testing.T) {
 	}
 }
 
-// Of those that wait in hand high priorities go first.
+// Of the messages that wait in hand high priorities go first.
 func TestPriorityInHand(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := &heldQueue{slots: map[string][]*heldSlot{}, most: 10}

@@ -23,8 +23,8 @@ import (
 
 const lostLine = "the connection or a channel was lost"
 
-// loop is a consume loop as docs/consumer.md has it, with Limit around its handler. What is permanent is rejected, to the
-// queue's dead letters if it has some.
+// loop is a consume loop as in docs/consumer.md, with Limit around its handler. It rejects a message after a permanent error,
+// to the queue's dead letters if the queue has any.
 type loop struct {
 	t      testing.TB
 	delays *DelayQueues
@@ -91,7 +91,7 @@ func nested(depth int) amqp.Table {
 	return t
 }
 
-// large are messages with headers that leave more or less of a frame to those that the broker and we add.
+// large returns messages whose headers leave more or less of a frame to the headers that the broker and drip add.
 func large() (messages []amqp.Publishing) {
 	for n := 126_000; n < 130_900; n += 350 {
 		messages = append(messages, amqp.Publishing{MessageId: fmt.Sprint("large", n), Headers: amqp.Table{"large": strings.Repeat("x", n)}, Body: []byte("body")})
@@ -99,8 +99,8 @@ func large() (messages []amqp.Publishing) {
 	return messages
 }
 
-// A message with headers as large or as deep as they can be is postponed and handled or goes to the dead letters; it costs
-// no other anything, and nobody's connection.
+// A message with headers as large or as deep as they can be is postponed and handled or goes to the dead letters. It affects
+// no other message and no connection.
 func TestHeadersCostTheirMessage(t *testing.T) {
 	poisons := append(large(),
 		amqp.Publishing{MessageId: "deep", Headers: amqp.Table{"deep": nested(5_000), "shop": "a"}},
@@ -168,7 +168,7 @@ func TestHeadersCostTheirMessage(t *testing.T) {
 	})
 }
 
-// Whatever a handler does to itself or to its message's headers, the message goes its way, with the headers it came with.
+// A handler may end its goroutine or change its message's headers: the message is still settled, with its original headers.
 func TestHandlersEnd(t *testing.T) {
 	t.Parallel()
 	b := connect(t, useBroker(t))
@@ -230,7 +230,7 @@ type postponer func(*amqp.Delivery) error
 
 func (p postponer) Postpone(_ context.Context, d *amqp.Delivery, _ time.Duration) error { return p(d) }
 
-// What the entity function put into the headers is known to be no header before it is sent.
+// Headers that AMQP cannot encode, such as an entity function may set, are an error before they are sent.
 func TestUnknownTypes(t *testing.T) {
 	for name, h := range map[string]amqp.Table{
 		"a struct": {"x": struct{}{}}, "in a list": {"x": []any{make(chan int)}}, "in a table": {"x": amqp.Table{"y": []string{}}},
@@ -292,7 +292,7 @@ func TestDelayQueuesRefuse(t *testing.T) {
 	}
 }
 
-// A loop's messages wait in other queues, later ones, than those that take none.
+// If delay queues take no messages, a loop's messages wait in other, later queues.
 func TestDelayQueuesRefuseALoop(t *testing.T) {
 	t.Parallel()
 	server := servers.OwnRabbitMQ(t)
@@ -339,8 +339,8 @@ func TestNoMoreQueues(t *testing.T) {
 	stop()
 }
 
-// A booking ends with the message that has it: when a consumer stops there are none for what waited in hand with a ticket of
-// this process, as often as it is started again, and none when all are handled.
+// A booking ends with its message. When a consumer stops there are no bookings for messages that waited in hand with a ticket
+// of this process, however often it restarts. There are none when all messages are handled.
 func TestRestartsLeaveNoBookings(t *testing.T) {
 	t.Parallel()
 	b := connect(t, useBroker(t))
@@ -441,7 +441,7 @@ func (w wayward) Renew(ctx context.Context, entity string, l drip.Lease) (drip.L
 	return w.Bucket.Renew(ctx, entity, l)
 }
 
-// What waits in hand for a token does not run into the broker's consumer_timeout, which takes the channel from all.
+// A message that waits in hand for a token does not reach the broker's consumer_timeout, which would close the channel for all.
 func TestWaitingInHandIsBounded(t *testing.T) {
 	t.Parallel()
 	server := servers.OwnRabbitMQ(t)
@@ -533,8 +533,8 @@ func TestHandlersAtOnce(t *testing.T) {
 	}
 }
 
-// An entity takes three times what it leaves free; one whose operations do not end waits elsewhere; places that are given
-// back go to those who wait, in turn.
+// An entity takes three times as many places as it leaves free. Messages of an entity whose operations do not end wait
+// elsewhere. Places that are given back go to the waiting entities in turn.
 func TestPlaces(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlaces(16)

@@ -12,7 +12,7 @@ const (
 	// lead is how long before its time a message comes back from a coarser ring, to be placed again.
 	lead = 1_000
 
-	// longestDelay bounds what a header can ask for.
+	// longestDelay is the longest delay that a header can ask for.
 	longestDelay = 366 * 24 * time.Hour
 )
 
@@ -23,9 +23,9 @@ type place struct {
 	leave int64 // when the message leaves that queue, ms since 1970
 }
 
-// placeFor finds the place in a layout of a message that is due at due, when it is now, both in ms since 1970; ok is false
-// when there is no time to wait in a queue. A message that will be held leaves just before the slot it is due in
-// and the holder waits for the rest; otherwise it leaves with the first slot that begins at due or later.
+// placeFor finds the place in a layout of a message that is due at due. now and due are in ms since 1970. ok is false when
+// there is no time to wait in a queue. With held the message leaves just before the slot it is due in, and the holder waits
+// for the rest. Otherwise it leaves with the first slot that begins at due or later.
 func placeFor(l *wheel.Layout, now, due int64, held bool) (p place, ok bool) {
 	for i, r := range l.Rings {
 		slot, leave := due/r.Width, int64(0)
@@ -53,8 +53,8 @@ func placeFor(l *wheel.Layout, now, due int64, held bool) (p place, ok bool) {
 	panic("unreachable")
 }
 
-// others are the places that may serve in place of p, the best first. A message that will be held comes back earlier, to be
-// placed again; any other comes later.
+// others returns the places that may replace p, the best first. With held the message comes back earlier, to be placed again.
+// Otherwise it comes later.
 func (p place) others(l *wheel.Layout, now int64, held bool) (others []place) {
 	if held {
 		for i := p.ring; i >= 0; i-- {
@@ -87,7 +87,7 @@ func (p place) others(l *wheel.Layout, now int64, held bool) (others []place) {
 	return others
 }
 
-// asQueue is the place without its time: what makes a queue.
+// asQueue returns the place without its time: the ring and the queue.
 func (p place) asQueue() place {
 	p.leave = 0
 	return p

@@ -9,8 +9,8 @@ import (
 	"github.com/drip-go/drip/internal/wheel"
 )
 
-// The wheel never lets a message go too early or much too late, makes progress with each trip, and has at any
-// time only messages of one slot in a queue: then none waits behind another.
+// A message never leaves its queue too early or much too late, and makes progress with each trip. A queue has at any time only
+// messages of one slot, so none waits behind another.
 func TestWheel(t *testing.T) {
 	for _, l := range wheel.Layouts {
 		for _, held := range []bool{true, false} {

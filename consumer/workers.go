@@ -2,17 +2,17 @@ package consumer
 
 import "sync"
 
-// workers process messages in the order they are given, each in a goroutine of its own as far as that lets one begin
-// earlier. Who is done takes the next. Another is called for it, but none while one that was called has not begun: that
-// one shows that no processor is free. So there is a goroutine for each message while handlers wait for others; and of a
-// thousand messages that are due at once, whose handlers don't, a few do all, with their stacks grown and in the cache.
+// workers process messages in the order they are given, each in a goroutine of its own if it can begin earlier that way. A
+// worker that is done takes the next message. A queued message calls one more worker, but not while a called worker has not
+// begun: that one shows that no processor is free. So each message has a goroutine while handlers block. When a thousand
+// messages are due at once and their handlers don't block, a few goroutines process all, with grown stacks in the cache.
 type workers struct {
 	process func(*delivery)
 	running *sync.WaitGroup
 
 	mu     sync.Mutex
-	queue  []*delivery // not empty: somebody is called
-	called bool        // who was called has not begun
+	queue  []*delivery // not empty: a worker is called
+	called bool        // the called worker has not begun
 	idle   []chan struct{}
 	closed bool
 }
@@ -24,7 +24,7 @@ func (w *workers) do(d *delivery) {
 	w.call()
 }
 
-// close has the workers end when everything is done.
+// close makes the workers end when everything is done.
 func (w *workers) close() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -35,7 +35,7 @@ func (w *workers) close() {
 	w.idle = nil
 }
 
-// call calls a worker, if there is something to do, of those who are idle the last. It requires mu held.
+// call calls a worker if a message is queued: the last idle one, or a new one. It requires mu held.
 func (w *workers) call() {
 	if w.called || len(w.queue) == 0 {
 		return
@@ -49,7 +49,7 @@ func (w *workers) call() {
 	w.running.Go(w.work)
 }
 
-// work is a worker.
+// work runs a worker.
 func (w *workers) work() {
 	turn := make(chan struct{}, 1)
 	w.mu.Lock()
@@ -60,7 +60,7 @@ func (w *workers) work() {
 	}
 }
 
-// next is what a worker has to do next, for which it may have to wait for its turn. It is nil when everything is done.
+// next returns the next message for a worker. It may wait for the worker's turn. It returns nil when everything is done.
 func (w *workers) next(turn chan struct{}) *delivery {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -9,8 +9,7 @@ import (
 	"testing/synctest"
 )
 
-// Messages that take long are all under way at once, those that don't begin in their order, and who is idle is called
-// before anybody new.
+// Messages that take long all run at once. Short ones begin in their order. Idle workers are called before new ones.
 func TestWorkers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const n = 100
@@ -64,7 +63,7 @@ func TestWorkers(t *testing.T) {
 	})
 }
 
-// Whoever gives and however long each takes, everything is done once.
+// Each message is processed once, from any goroutine and however long each takes.
 func TestWorkersLoseNothing(t *testing.T) {
 	const givers, each = 8, 2000
 	var running, giving sync.WaitGroup

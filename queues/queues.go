@@ -1,5 +1,5 @@
-// Package queues is what tools show of a broker: the work queues of consumers, what waits and is due, and the dead
-// letters. Package queues/rabbitmq is the one for package consumer; the command drip and package page show it.
+// Package queues describes the queues of a broker for tools: the work queues of consumers, the waiting and due messages, and
+// the dead letters. Package queues/rabbitmq implements it for package consumer. The command drip and package page show it.
 package queues
 
 import (
@@ -9,60 +9,60 @@ import (
 
 // Broker is a broker with work queues. Implementations are safe for concurrent use. Their errors name no password.
 type Broker interface {
-	// Queues are the names of the work queues, in the order in which they are shown.
+	// Queues returns the names of the work queues, in the order in which tools show them.
 	Queues() []string
 
-	// Look tells what is in a work queue and in those that belong to it. Nothing is changed.
+	// Look returns the state of a work queue and of its other queues. It changes nothing.
 	Look(ctx context.Context, queue string) (State, error)
 
-	// Dead reads the first dead letters of a work queue, at most most of them, and leaves them where they are. more tells
-	// that there are others.
+	// Dead reads the first dead letters of a work queue, at most most of them, and leaves them where they are. more reports
+	// whether there are others.
 	Dead(ctx context.Context, queue string, most int) (letters []Letter, more bool, err error)
 
-	// Requeue puts those dead letters back to be handled for which pick returns true, and returns how many they are. After
-	// an error some may be back already; none is lost, and one may be in both places.
+	// Requeue puts the dead letters for which pick returns true back to be handled, and returns how many it has put back.
+	// After an error some may be back already. None is lost, and one may be in both places.
 	Requeue(ctx context.Context, queue string, pick func(*Letter) bool) (int, error)
 }
 
-// State is what is in a work queue and in those that belong to it.
+// State is the state of a work queue and of its other queues.
 type State struct {
 	Time     time.Time // by this machine's clock
 	Queue    Queue     // the work queue
-	Due      *Queue    // what is back from the delay queues; nil if there is none
-	Dead     *Queue    // the dead letters; nil if there is none
-	Waiting  int       // messages in delay queues
+	Due      *Queue    // the queue of messages back from the delay queues; nil if it does not exist
+	Dead     *Queue    // the queue of dead letters; nil if it does not exist
+	Waiting  int       // number of messages in delay queues
 	Delays   []Delay   // delay queues with messages in them, the first to leave first
-	Existing int       // delay queues, with those that are empty
+	Existing int       // number of delay queues, empty ones included
 }
 
 // Queue is a queue that exists.
 type Queue struct {
-	Name      string // as the broker has it
-	Messages  int    // that are not in some consumer's hand
-	Consumers int    // how many consume it
+	Name      string // its name in the broker
+	Messages  int    // number of messages that no consumer has in hand
+	Consumers int    // number of consumers
 }
 
 // Delay is a delay queue. Its messages leave it together.
 type Delay struct {
-	Name     string    // as the broker has it
-	Messages int       // in it
+	Name     string    // its name in the broker
+	Messages int       // number of messages in it
 	Expires  time.Time // when they leave it
 }
 
 // Letter is a dead letter.
 type Letter struct {
-	ID            string        // of what it holds; two alike have the same one
-	MessageID     string        // as its publisher has set it
+	ID            string        // a hash of its content; equal letters have the same ID
+	MessageID     string        // the message ID that its publisher has set
 	Reason        string        // why it was given up: "failed", "too old", …
-	Error         string        // of its last attempt
+	Error         string        // the error of its last attempt
 	Attempts      int           // how often its handler has failed
 	Postponements int           // how often the limit postponed it
 	Age           time.Duration // from its first postponement until it was given up
-	Exchange      string        // as it was published first
-	RoutingKey    string        // likewise
-	Size          int           // of the body, in bytes
-	Body          []byte        // its first bytes, at most MostBody
+	Exchange      string        // the exchange of its first publishing
+	RoutingKey    string        // the routing key of its first publishing
+	Size          int           // size of the body, in bytes
+	Body          []byte        // the first bytes of the body, at most MostBody
 }
 
-// MostBody is how many bytes of its body a Letter has at most.
+// MostBody is the most bytes of its body that a Letter has.
 const MostBody = 300

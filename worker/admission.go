@@ -8,16 +8,16 @@ import (
 	"github.com/drip-go/drip"
 )
 
-// Limiter is what a Worker needs of a limiter. GetDelay returns 0 and takes a token, or how long to postpone;
-// ReturnToken gives the token back. A Limiter that is an Admitter as well, as *drip.Bucket is, is used as such.
+// Limiter decides when a message may run. GetDelay returns 0 and takes a token, or returns how long to postpone the message.
+// ReturnToken gives the token back. A Worker uses a Limiter that is an Admitter as well, as *drip.Bucket is, as an Admitter.
 type Limiter interface {
 	// These are the methods of drip.Bucket.
 	GetDelay(ctx context.Context, entityID string) (time.Duration, error)
 	ReturnToken(ctx context.Context, entityID string) error
 }
 
-// Admitter books the slots of what it postpones: the ticket travels with the message and lets it run before newcomers
-// when it is back. Tokens are leases, which are renewed while the operation runs.
+// Admitter books a slot for each message that it postpones. The ticket travels with the message and lets it run before
+// newcomers when it is back. Tokens are leases, which a Worker renews while the operation runs.
 type Admitter interface {
 	// These are the methods of drip.Bucket.
 	Admit(ctx context.Context, entityID string, r drip.Request) (drip.Admission, error)
@@ -49,12 +49,13 @@ func (p plain) Cancel(ctx context.Context, entity string, a drip.Admission) erro
 func (plain) Renew(_ context.Context, _ string, l drip.Lease) (drip.Lease, error) { return l, nil }
 func (plain) Throttled(context.Context, string, time.Duration) error              { return nil }
 
-// Admit asks the limiter about a message. With a Delay of zero it may run: call Run. Otherwise it is postponed, and its
-// Note has the ticket.
+// Admit asks the limiter about a message. With a Delay of zero the message may run: call Run. Otherwise postpone it; its Note
+// has the ticket.
 //
-// When the limiter gives no answer, nothing may run, unless Options.FailOpen is set. Admit then calls pause with a time
-// that grows: pause waits for it and reports whether to ask again. Without, the limiter's error is returned. An outage is
-// logged once, not for every message that waits; also one of some entities alone. An error that IsPermanent comes at once.
+// When the limiter gives no answer, no message may run, unless Options.FailOpen is set. Admit then calls pause with a time
+// that grows: pause waits for that time and reports whether to ask again. If it reports false, Admit returns the limiter's
+// error. It logs an outage once, not for every message that waits, and also an outage of some entities alone. It returns an
+// error that IsPermanent at once.
 func (w *Worker[M]) Admit(ctx context.Context, m *Message, pause func(time.Duration) bool) (drip.Admission, error) {
 	for backoff := firstBackoff; ; backoff = min(2*backoff, longestBackoff) {
 		if w.o.MaxAge > 0 && m.Note.Age() > w.o.MaxAge {
@@ -77,7 +78,7 @@ func (w *Worker[M]) Admit(ctx context.Context, m *Message, pause func(time.Durat
 			w.fails(m.Entity, err)
 			if w.o.FailOpen {
 				w.unlimited.Add(1)
-				m.unlimited, m.booked = true, false // the slot is booked by a limiter that does not answer
+				m.unlimited, m.booked = true, false // the limiter with the booked slot does not answer
 				return drip.Admission{}, nil
 			}
 		}
@@ -87,8 +88,8 @@ func (w *Worker[M]) Admit(ctx context.Context, m *Message, pause func(time.Durat
 	}
 }
 
-// answered notes the ticket that goes with an answer of the limiter. The own ticket of what runs is used; should it run
-// again it keeps its place.
+// answered notes the ticket of the limiter's answer. A message that may run has used its own ticket and gets the ticket of its
+// lease, with which it keeps its place if it runs again.
 func (m *Message) answered(a drip.Admission) {
 	if a.Delay > 0 {
 		m.Note.Ticket, m.booked = a.Ticket, !a.Ticket.IsZero()
@@ -109,8 +110,8 @@ func (w *Worker[M]) fails(entity string, err error) {
 	w.o.Logger.Error("no answer from the limiter, "+does, "entity", entity, "error", err)
 }
 
-// Abandon gives up the slot that a message has booked, so that others get it. Call it when nobody takes the Outcome's
-// Note along. returned tells that the same delivery comes again, with the note that it had.
+// Abandon gives up the slot that a message has booked, so that other messages get it. Call it when the Outcome's Note is not
+// stored. returned means that the same delivery comes again, with the note that it had.
 func (w *Worker[M]) Abandon(ctx context.Context, m *Message, returned bool) {
 	if !m.booked || returned && m.Note.Ticket == m.carried {
 		return
@@ -119,7 +120,7 @@ func (w *Worker[M]) Abandon(ctx context.Context, m *Message, returned bool) {
 	w.cancel(ctx, m.Entity, drip.Admission{Delay: 1, Ticket: m.Note.Ticket})
 }
 
-// cancel gives up an admission that is not used. When that fails it ends by itself.
+// cancel gives up an unused admission. If the limiter does not answer, the admission ends by itself.
 func (w *Worker[M]) cancel(ctx context.Context, entity string, a drip.Admission) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), returnTimeout)
 	defer cancel()

@@ -13,12 +13,12 @@ import (
 )
 
 // ErrLeaseLost is the cause of an operation's context that was cancelled because its lease could not be renewed: the
-// operation has taken longer than the bucket's MaxLease, or the limiter could not be reached for too long. Its token
-// belongs to others now.
+// operation has taken longer than the bucket's MaxLease, or the limiter was unreachable for too long. Other operations
+// may take its token now.
 var ErrLeaseLost = errors.New("the lease of the operation was lost")
 
-// Run runs the operation of a message that Admit has admitted, renews its lease meanwhile, gives it back on every path,
-// and says what follows.
+// Run runs the operation of a message that Admit has admitted. It renews the lease meanwhile and gives it back on every
+// path. The Outcome says how to settle the delivery.
 func (w *Worker[M]) Run(ctx context.Context, m *Message, run func(context.Context) error) Outcome {
 	var refused *ThrottledError
 	told := false
@@ -28,7 +28,7 @@ func (w *Worker[M]) Run(ctx context.Context, m *Message, run func(context.Contex
 			return broken // the error's own methods panic
 		}
 		if refused != nil && !refused.MessageOnly {
-			// The limit is closed while the operation has its token, so that no other begins in between.
+			// Close the limit while the operation still has its token, so that no other operation begins in between.
 			closes := m.Entity
 			if refused.Shared != "" {
 				closes = drip.SharedID(refused.Shared)
@@ -52,13 +52,13 @@ func (w *Worker[M]) Run(ctx context.Context, m *Message, run func(context.Contex
 		out := w.wait(m, w.o.RetryDelay, err)
 		w.o.Logger.Warn("an operation has lost its lease and will be tried again, which is no attempt", "entity", m.Entity, "message_id", m.ID, "delay", out.Delay.String(), "error", err)
 		return out
-	case ctx.Err() != nil && w.o.Attempts > 0: // and no wonder that it failed
+	case ctx.Err() != nil && w.o.Attempts > 0: // the end of ctx explains the failure
 		return w.wait(m, w.o.RetryDelay, err)
 	}
 	return w.Fail(ctx, m, err)
 }
 
-// leased runs an operation under its lease. With interrupted the error is not the operation's: its lease was lost before
+// leased runs an operation under its lease. With interrupted the operation did not cause the error: its lease was lost before
 // it was as old as a lease may be.
 func (w *Worker[M]) leased(ctx context.Context, m *Message, run func(context.Context) error) (interrupted bool, err error) {
 	op := &Operation{Entity: m.Entity, Attempts: m.Note.Attempts, Postponements: m.Note.Postponements, Age: m.Note.Age()}
@@ -91,13 +91,13 @@ func (w *Worker[M]) leased(ctx context.Context, m *Message, run func(context.Con
 	}
 	lost := false
 	if err = told(err, func() { lost = errors.Is(err, ErrLeaseLost) }); !lost {
-		err = fmt.Errorf("%w: %w", ErrLeaseLost, err) // or it would say no more than that a context was cancelled
+		err = fmt.Errorf("%w: %w", ErrLeaseLost, err) // else it would say only that a context was cancelled
 	}
 	return !k.isOld(), err
 }
 
-// settle gives a token back, trying again for a while: with a plain limiter one that is not returned is lost. When it
-// fails for good that is only logged: what the operation has done must not be done again because of it.
+// settle gives a token back and tries again for a while: with a plain limiter a token that is not returned is lost. It only
+// logs the last failure: the operation must not run again because of it.
 func (w *Worker[M]) settle(ctx context.Context, entity string, l drip.Lease, cost int, costs []drip.Costs) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), returnTimeout)
 	defer cancel()
@@ -124,8 +124,8 @@ func (w *Worker[M]) settle(ctx context.Context, entity string, l drip.Lease, cos
 	}
 }
 
-// throttle closes an entity or a shared limit for retryAfter, and reports whether the limiter knows of it. An operation that was stopped is
-// not believed.
+// throttle closes an entity or a shared limit for retryAfter, and reports whether the limiter was told. It does not trust an
+// operation that was stopped.
 func (w *Worker[M]) throttle(ctx context.Context, entity string, retryAfter time.Duration) bool {
 	if err := w.limiter.Throttled(ctx, entity, retryAfter); err != nil {
 		w.o.Logger.Error("the limiter was not told that the provider refuses calls", "entity", entity, "error", err)
@@ -134,8 +134,8 @@ func (w *Worker[M]) throttle(ctx context.Context, entity string, retryAfter time
 	return true
 }
 
-// rebook books the slot of a message whose operation was refused, for when retryAfter is over. It returns how long the
-// message is to be postponed.
+// rebook books a slot after retryAfter for a message whose operation was refused. It returns how long to postpone the
+// message.
 func (w *Worker[M]) rebook(ctx context.Context, m *Message, retryAfter time.Duration) time.Duration {
 	r := m.Request
 	r.Ticket = m.Note.Ticket
@@ -143,7 +143,7 @@ func (w *Worker[M]) rebook(ctx context.Context, m *Message, retryAfter time.Dura
 	switch {
 	case err != nil:
 		return retryAfter
-	case a.Delay == 0: // it does not know of throttling
+	case a.Delay == 0: // the limiter does not support throttling
 		w.cancel(ctx, m.Entity, a)
 		return retryAfter
 	}
@@ -151,7 +151,7 @@ func (w *Worker[M]) rebook(ctx context.Context, m *Message, retryAfter time.Dura
 	return max(a.Delay, retryAfter)
 }
 
-// returnTimeout bounds what the limiter is told after an operation, which goes on after its context has ended.
+// returnTimeout bounds the calls of the limiter after an operation. They go on after its context has ended.
 const returnTimeout = 10 * time.Second
 
 // renewer renews a lease until it is stopped.
@@ -164,7 +164,7 @@ type renewer struct {
 
 	mu      sync.Mutex
 	lease   drip.Lease
-	old     bool // the limiter makes it no longer
+	old     bool // the limiter no longer extends it
 	timer   *time.Timer
 	stopped bool
 }
@@ -175,7 +175,8 @@ func (k *renewer) begin(d time.Duration) {
 	k.timer = time.AfterFunc(d, func() { k.renew(d) })
 }
 
-// renew is called by the timer. A third of the lease's time is left for a second try when the limiter does not answer.
+// renew renews the lease; the timer calls it. When the limiter does not answer, a third of the lease's time is left for a
+// second try.
 func (k *renewer) renew(d time.Duration) {
 	lease, err := k.limiter.Renew(k.ctx, k.entity, k.lease)
 	k.mu.Lock()
@@ -194,7 +195,7 @@ func (k *renewer) renew(d time.Duration) {
 	k.timer.Reset(d)
 }
 
-// stop ends the renewals. One that is under way is not waited for: it renews what is settled, which changes nothing.
+// stop ends the renewals. It does not wait for a renewal under way: renewing a settled lease changes nothing.
 func (k *renewer) stop() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -208,15 +209,15 @@ func (k *renewer) isOld() bool {
 	return k.old
 }
 
-// Operation is what a message's operation can know and say about itself.
+// Operation tells a message's operation about itself, and takes its real cost.
 type Operation struct {
-	Entity        string        // whose limit it runs under
+	Entity        string        // the entity whose limit it runs under
 	Attempts      int           // how often it has failed before
 	Postponements int           // how often it was postponed
 	Age           time.Duration // since the message was first delivered
 
-	cost  atomic.Int64               // what it has really cost; below zero: what was asked for
-	costs atomic.Pointer[drip.Costs] // the same in other units; nil: what was asked for
+	cost  atomic.Int64               // its real cost; below zero: the cost of the Request
+	costs atomic.Pointer[drip.Costs] // its real costs in other units; nil: the costs of the Request
 }
 
 type operationKey struct{}
@@ -227,11 +228,11 @@ func OperationOf(ctx context.Context) *Operation {
 	return op
 }
 
-// SetCost says what the operation has really cost, in calls: more than was asked for is owed by the entity's next
-// operations, less comes back. Without it the operation has cost what was asked for. It is safe for concurrent use; the
-// last one counts, a cost below zero counts as 0.
+// SetCost sets the real cost of the operation, in calls. If it is above the Request's cost, the entity's next operations owe
+// the difference; if it is below, the difference comes back. Without SetCost the operation has the cost of the Request. It is
+// safe for concurrent use; the last call counts. A cost below zero counts as 0.
 func (o *Operation) SetCost(cost int) { o.cost.Store(int64(max(0, cost))) }
 
-// SetCosts is SetCost in the units that costs name, which the Operation keeps. Those that it does not name have cost what was
-// asked for, and so have all if the limiter knows one of the names not.
+// SetCosts is SetCost for the units that costs name. The Operation keeps the map. A unit that costs does not name keeps the
+// cost of the Request. If the limiter does not know one of the names, all units keep the cost of the Request.
 func (o *Operation) SetCosts(costs drip.Costs) { o.costs.Store(&costs) }

@@ -10,20 +10,20 @@ import (
 	"github.com/drip-go/drip"
 )
 
-// Note is what travels with a postponed message. As a text it is at most 256 bytes of ASCII, without quotes and commas,
-// which a header or a metadata value holds. The zero Note is a new message's.
+// Note is the state that travels with a postponed message. As a text it is at most 256 bytes of ASCII, without quotes and
+// commas, so that a header or a metadata value can hold it. The zero Note is the note of a new message.
 type Note struct {
 	Ticket        drip.Ticket // the slot that the limiter has booked
-	Due           time.Time   // when it may be asked about again, in milliseconds; zero: now
+	Due           time.Time   // when to ask the limiter again, in milliseconds; zero: now
 	First         time.Time   // when it was first delivered, in milliseconds; zero: now
 	Attempts      int         // how often its operation has failed
 	Postponements int         // how often it was postponed
 }
 
-// longestNote is more than String writes.
+// longestNote is more bytes than String writes.
 const longestNote = 256
 
-// String is the note as words name=value.
+// String returns the note as words name=value.
 func (n Note) String() string {
 	b := make([]byte, 0, 128)
 	number := func(name string, v int64) {
@@ -46,9 +46,8 @@ func (n Note) String() string {
 	return strings.TrimSuffix(string(b), " ")
 }
 
-// ParseNote reads what String wrote. It trusts nothing: a text that is no note, or tells of times that cannot be, is that
-// of a new message. A forged note gets its message a place in front of others of its entity at most, and never over the
-// limit.
+// ParseNote reads the text of String. It trusts nothing: it returns the note of a new message for a text that is not a note or
+// contains impossible times. A forged note moves its message before others of its entity at most, and never over the limit.
 func ParseNote(text string) Note {
 	now := time.Now().Truncate(time.Millisecond)
 	fresh := Note{First: now}
@@ -91,7 +90,7 @@ func ParseNote(text string) Note {
 	return n
 }
 
-// Age is the time since the message was first delivered.
+// Age returns the time since the message was first delivered, 0 for a zero First.
 func (n Note) Age() time.Duration {
 	if n.First.IsZero() {
 		return 0

@@ -43,7 +43,7 @@ func TestThrottledShared(t *testing.T) {
 	})
 }
 
-// What is over by the time it would run is given up at once, whatever it waits for, and leaves its slot to others.
+// A message that would run only after its deadline is given up at once, whatever it waits for, and leaves its slot to others.
 func TestDeadlineOfWhatIsPutOff(t *testing.T) {
 	failure := errors.New("failure")
 	for name, c := range map[string]struct {

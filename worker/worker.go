@@ -1,13 +1,13 @@
 // Package worker takes messages of any queue through a rate limit: it admits, runs, renews the lease and settles.
 //
-// A [Worker] knows no queue. For each delivery the queue's code calls [Worker.Do], which runs the message's operation
-// or says how long to postpone it. One short text has to travel with the message, its [Note]: the queue's code stores it
-// in a header or in metadata, and hands it back with the next delivery. The packages below adapters do that for River,
-// JetStream, asynq and SQS, package consumer for RabbitMQ.
+// A [Worker] does not depend on any queue. For each delivery the queue's code calls [Worker.Do], which runs the message's
+// operation or returns how long to postpone it. One short text must travel with the message, its [Note]: the queue's code
+// stores it in a header or in metadata, and hands it back with the next delivery. The packages below adapters do that for
+// River, JetStream, asynq and SQS, package consumer for RabbitMQ.
 //
-// An operation returns nil when it is done, an error to be tried again, or one of the errors that say more:
-// [Throttled] or [ThrottledShared] when the provider has refused it, [Later] to postpone this message alone, [Permanent] when it would fail
-// again.
+// An operation returns nil when it is done and an error to be tried again. Three errors say more: [Throttled] or
+// [ThrottledShared] when the provider has refused it, [Later] to postpone this message alone, and [Permanent] when it would
+// fail again.
 package worker
 
 import (
@@ -33,35 +33,38 @@ type Options[M any] struct {
 	// Entity returns the entity whose limit a message falls under. A message for which it fails has failed. Required.
 	Entity func(M) (string, error)
 
-	// Request returns what else the limiter is to know of a message: its cost, the shared limits that it is Within, whether
-	// it is Urgent, its Deadline, after which it is given up with drip.ErrDeadline. The Worker sets the ticket. It needs a
-	// Limiter that is an Admitter. Defaults to nil: one unit each, within all shared limits.
+	// Request returns further facts about a message for the limiter: its cost, the shared limits that it is Within, whether
+	// it is Urgent, its Deadline. After the Deadline the Worker gives the message up with drip.ErrDeadline. The Worker sets
+	// the ticket. It needs a Limiter that is an Admitter. Defaults to nil: each message costs one unit and is within all
+	// shared limits.
 	Request func(M) drip.Request
 
 	// ID names a message in the log. Defaults to nil: it has no name.
 	ID func(M) string
 
-	// FailOpen runs messages without a limit while the limiter gives no answer. Defaults to false: they wait.
+	// FailOpen runs messages without a limit while the limiter gives no answer. Defaults to false: messages wait.
 	FailOpen bool
 
-	// Attempts is how often a message whose operation fails is run in all, before it is given up. Defaults to 0: a
-	// failure is the queue's, which has retries of its own.
+	// Attempts is how often in all the Worker runs a message whose operation fails, before it gives the message up. Defaults
+	// to 0: the queue retries failures.
 	Attempts int
 
-	// RetryDelay is the time before the second attempt. It doubles with each further attempt, up to an hour unless it is
-	// longer itself, and up to a quarter is added at random. Throttled waits for it at least. Defaults to one second.
+	// RetryDelay is the time before the second attempt. It doubles with each further attempt, up to an hour unless
+	// RetryDelay is longer itself. The Worker adds up to a quarter at random. Throttled waits at least this long. Defaults
+	// to one second.
 	RetryDelay time.Duration
 
-	// MaxPostponements is how often a message may be postponed before it is given up. Defaults to 0: as often as it takes.
+	// MaxPostponements is how often the Worker may postpone a message before it gives the message up. Defaults to 0: there
+	// is no maximum.
 	MaxPostponements int
 
 	// MaxAge is how long after its first delivery a message is given up instead of run. Defaults to 0: at any age.
 	MaxAge time.Duration
 
-	// Observe is called with the outcome of each delivery, for metrics. It must not block. Defaults to nil.
+	// Observe gets the outcome of each delivery, for metrics. It must not block. Defaults to nil.
 	Observe func(ctx context.Context, m *Message, out Outcome)
 
-	// Logger gets outages of the limiter, lost leases and attempts that failed. Defaults to slog.Default().
+	// Logger logs outages of the limiter, lost leases and failed attempts. Defaults to slog.Default().
 	Logger *slog.Logger
 }
 
@@ -71,10 +74,10 @@ type Worker[M any] struct {
 	limiter Admitter
 
 	outage    outage.Outage
-	unlimited atomic.Int64 // how many have run without a limit in this outage
+	unlimited atomic.Int64 // how many messages have run without a limit in this outage
 }
 
-// New checks the options. Its error names the field that is wrong.
+// New checks the options and makes a Worker. Its error names the field that is wrong.
 func New[M any](o Options[M]) (*Worker[M], error) {
 	switch {
 	case o.Limiter == nil:
@@ -99,10 +102,10 @@ func New[M any](o Options[M]) (*Worker[M], error) {
 	return &Worker[M]{o: o, limiter: l}, nil
 }
 
-// Kind is what became of a delivery.
+// Kind is the kind of an Outcome.
 type Kind string
 
-// The kinds of an Outcome. The Delay of the first three is zero, that of the others is above zero.
+// The kinds of an Outcome. The Delay of the first three is zero; the Delay of the others is above zero.
 const (
 	Done      Kind = "done"      // its operation has succeeded
 	Failed    Kind = "failed"    // its operation has failed, and the queue's own retries decide
@@ -113,20 +116,20 @@ const (
 	Waiting   Kind = "waiting"   // it came early, the limiter gives no answer, or its lease was lost; nothing is spent
 )
 
-// Outcome says what to do with a delivery. If Delay is above zero, postpone it by that long, with Note. Else acknowledge
-// it if Err is nil. Else it has failed; if Kind is GivenUp, drop it or send it to the dead letters.
+// Outcome tells the queue's code how to settle a delivery. If Delay is above zero, postpone the message by Delay, with Note.
+// Else acknowledge it if Err is nil. Else it has failed; if Kind is GivenUp, drop it or send it to the dead letters.
 type Outcome struct {
-	Kind  Kind          // what became of the delivery
-	Delay time.Duration // how long to postpone it; 0: not at all
-	Note  Note          // what to store with a message that is postponed
+	Kind  Kind          // the kind of outcome
+	Delay time.Duration // how long to postpone the message; 0: not at all
+	Note  Note          // the note to store with a postponed message
 	Err   error         // why the operation has failed, or the message was given up
 }
 
 // Message is one delivery in hand.
 type Message struct {
-	Entity  string       // whose limit it falls under
-	Request drip.Request // what the limiter is asked; its ticket is the Note's
-	Note    Note         // what has travelled with it
+	Entity  string       // the entity whose limit it falls under
+	Request drip.Request // the request to the limiter; its ticket is the Note's
+	Note    Note         // the note that came with the delivery, kept up to date
 	ID      string       // for the log; may be empty
 
 	carried   drip.Ticket // the ticket that the delivery came with
@@ -135,28 +138,28 @@ type Message struct {
 	lease     drip.Lease
 }
 
-// Why a message is given up, besides an error that is permanent.
+// Errors of a message that is given up, besides permanent errors.
 var (
 	ErrTooOld   = errors.New("the message is too old")
 	ErrTooOften = errors.New("the message was postponed too often")
 )
 
 const (
-	// patience is how long Do waits in hand while the limiter gives no answer; outagePause is how long the message is then
-	// postponed. Queues take back a message that is in hand for long.
+	// patience is how long Do waits while the limiter gives no answer. Then it postpones the message by outagePause. Queues
+	// take back a message that is in hand for long.
 	patience    = 2 * time.Second
 	outagePause = 5 * time.Second
 
-	// soon is how long Do holds a message that is back before it may run, instead of postponing it again.
+	// soon is how long Do holds a message that has come back and may not run yet, instead of postponing it again.
 	soon = 250 * time.Millisecond
 )
 
-// Do takes a delivery one step of its way. It asks the limiter and, if the message may run, calls run and gives the token
-// back, whatever became of it. Note is the text of the Outcome that postponed the message, empty for a new message; a
-// text that is no note makes it a new one.
+// Do handles a delivery. It asks the limiter and, if the message may run, calls run and gives the token back on every path.
+// note is the text of the Note of the Outcome that postponed the message, empty for a new message. A text that is not a note
+// makes the message a new one.
 //
-// The context of run ends with ctx and when the lease is lost; OperationOf tells what else is known. A panic of run is
-// an error. An Outcome that postpones spends none of the attempts unless it is Retried.
+// The context of run ends with ctx and when the lease is lost. OperationOf returns the Operation of that context. Do returns
+// a panic of run as an error. An Outcome that postpones spends none of the attempts unless it is Retried.
 func (w *Worker[M]) Do(ctx context.Context, msg M, note string, run func(context.Context) error) Outcome {
 	m, err := w.Open(msg, ParseNote(note))
 	var out Outcome
@@ -208,11 +211,11 @@ func (w *Worker[M]) step(ctx context.Context, m *Message, run func(context.Conte
 	}
 }
 
-// DrainTime is how long after its consumer's context that of Drain ends.
+// DrainTime is how long the context of Drain lasts after the consumer's context has ended.
 const DrainTime = 30 * time.Second
 
-// Drain returns a context for messages in hand, which ends DrainTime after ctx: handlers may finish what they have begun.
-// Call end when nothing is in hand any more.
+// Drain returns a context for messages in hand, which ends DrainTime after ctx, so that handlers may finish their work.
+// Call end when no message is in hand any more.
 func Drain(ctx context.Context) (hands context.Context, end context.CancelFunc) {
 	hands, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() {
@@ -224,8 +227,8 @@ func Drain(ctx context.Context) (hands context.Context, end context.CancelFunc) 
 
 // The methods below are the steps of Do, for a queue's code that puts steps of its own between them.
 
-// Open finds out the entity and the request of a message. A panic of the user's functions is an error. The Message is not
-// nil, also with an error.
+// Open makes the Message of a delivery, with its entity and its request. It returns a panic of the user's functions as an
+// error. The Message is not nil, even with an error.
 func (w *Worker[M]) Open(msg M, n Note) (_ *Message, err error) {
 	m := &Message{Note: n, carried: n.Ticket, booked: !n.Ticket.IsZero()}
 	err = caught(func() (err error) {
@@ -249,7 +252,7 @@ func (w *Worker[M]) Open(msg M, n Note) (_ *Message, err error) {
 	})
 }
 
-// Postpone puts off a message that the limit does not let run.
+// Postpone postpones a message that the limit does not let run.
 func (w *Worker[M]) Postpone(m *Message, delay time.Duration) Outcome {
 	return w.postpone(m, Postponed, delay, nil)
 }
@@ -262,7 +265,7 @@ func (w *Worker[M]) postpone(m *Message, kind Kind, delay time.Duration, cause e
 	return m.later(kind, delay, cause)
 }
 
-// wait puts off a message that spends nothing by it.
+// wait postpones a message that spends neither an attempt nor a postponement.
 func (w *Worker[M]) wait(m *Message, delay time.Duration, cause error) Outcome {
 	return m.later(Waiting, jitter(delay), cause)
 }
@@ -276,7 +279,7 @@ func (m *Message) later(kind Kind, delay time.Duration, cause error) Outcome {
 	return Outcome{Kind: kind, Delay: delay, Note: m.Note, Err: cause}
 }
 
-// lateFor is drip.ErrDeadline with the reason of the delay that is too long, if there is one.
+// lateFor returns drip.ErrDeadline, with the cause of the delay that is too long if there is a cause.
 func lateFor(cause error) error {
 	if cause == nil {
 		return drip.ErrDeadline
@@ -284,7 +287,7 @@ func lateFor(cause error) error {
 	return fmt.Errorf("%w: %w", drip.ErrDeadline, cause)
 }
 
-// outlived reports whether a message is given up because of the time, which spends no attempt.
+// outlived reports whether a message is given up because of its age or deadline, which spends no attempt.
 func outlived(err error) bool { return errors.Is(err, ErrTooOld) || errors.Is(err, drip.ErrDeadline) }
 
 // GiveUp ends a message that must not run any more.
@@ -292,8 +295,8 @@ func (w *Worker[M]) GiveUp(m *Message, cause error) Outcome {
 	return Outcome{Kind: GivenUp, Note: m.Note, Err: cause}
 }
 
-// Fail spends an attempt of a message that has failed, and retries it or gives it up. Without Options.Attempts that is
-// the queue's to decide, unless the error is permanent.
+// Fail spends an attempt of a message that has failed, and retries it or gives it up. Without Options.Attempts the queue
+// decides that, unless the error is permanent.
 func (w *Worker[M]) Fail(ctx context.Context, m *Message, cause error) Outcome {
 	m.Note.Attempts++
 	final, stack := false, []byte(nil)
@@ -332,15 +335,15 @@ const (
 	longestBackoff = 10 * time.Second
 	longestRetry   = time.Hour
 
-	// longestDelay bounds the delays that a handler may ask for, and the time that a note may tell.
+	// longestDelay bounds the delays that a handler may ask for, and the time that a note may contain.
 	longestDelay = 366 * 24 * time.Hour
 )
 
-// jitter adds up to a quarter, so that messages which failed together don't come back together. It never takes away.
+// jitter adds up to a quarter, so that messages that failed together don't come back together. It never subtracts.
 func jitter(d time.Duration) time.Duration { return d + rand.N(min(d/4, math.MaxInt64-d)+1) }
 
-// retryDelay is the time before a message is tried again that has failed so often, without the jitter: base, which is
-// above zero, then twice as long each time, up to an hour or base if that is longer.
+// retryDelay returns the time before a message that has failed failures times is tried again, without the jitter: base, which
+// is above zero, then twice as long each time, up to an hour, or base if that is longer.
 func retryDelay(base time.Duration, failures int) time.Duration {
 	longest := max(base, longestRetry)
 	doublings := min(max(failures-1, 0), 62)

@@ -265,7 +265,7 @@ func TestDoInAnOutage(t *testing.T) {
 	})
 }
 
-// What is in hand has some time to end when its consumer is stopped.
+// Messages in hand have some time to end when their consumer is stopped.
 func TestDrain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -283,7 +283,7 @@ func TestDrain(t *testing.T) {
 	})
 }
 
-// What a note writes it reads, within its bounds. What was not written by one is a new message's.
+// ParseNote reads the text of String, within its bounds. Any other text is the note of a new message.
 func TestNote(t *testing.T) {
 	now := time.Now().Truncate(time.Millisecond)
 	bucket := newBucket(t, drip.Options{Size: 1, RefreshRate: 1, RefreshInterval: 24 * time.Hour})
@@ -371,7 +371,7 @@ func TestLeaseIsRenewed(t *testing.T) {
 	})
 }
 
-// The real cost of an operation is what is charged.
+// The limiter charges the real cost of an operation.
 func TestSetCost(t *testing.T) {
 	bucket := newBucket(t, drip.Options{Size: 10, RefreshRate: 10, RefreshInterval: 24 * time.Hour})
 	w := newWorker(t, Options[string]{Limiter: bucket, Request: func(string) drip.Request { return drip.Request{Cost: 5} }})
@@ -440,7 +440,7 @@ func TestRetryDelay(t *testing.T) {
 	}
 }
 
-// limiterOf lets run what it has no error for.
+// limiterOf admits each entity for which it returns no error.
 type limiterOf func(entity string) error
 
 func (f limiterOf) GetDelay(_ context.Context, entity string) (time.Duration, error) {

@@ -20,7 +20,7 @@ import (
 	_ "github.com/drip-go/drip/storage/redis" // for the limits that outlive a process
 )
 
-// step is one of a message's way, at which a process dies.
+// step is a step in handling a message, at which a process dies.
 type step string
 
 var steps = []step{
@@ -42,22 +42,22 @@ const (
 	settled
 )
 
-// fateful is how many messages have to come to a step before it kills: others are then at any other.
+// fateful is how many messages must come to a step before the process dies there: other messages are then at other steps.
 const fateful = 3
 
-// job is what a process of the suite is told.
+// job configures a process of the suite.
 type job struct {
 	Adapter             string // its name
 	URL, Queue, Storage string
 	Step                int
 	Rate                int    // the limit: so many a second, and at once
-	Provider            string // that is called for each message; see Kills
+	Provider            string // URL that the handler calls for each message; see Kills
 }
 
 const variable = "DRIP_WORKERTEST"
 
-// Child is the first call of the adapters' TestMain. In a process that Run has started it consumes until it dies, and does
-// not return. In any other it lets eight tests run at once, since they wait most of the time.
+// Child must be the first call of the adapters' TestMain. In a process that Run has started it consumes until it dies, and
+// does not return. In any other process it lets eight tests run at once, since they wait most of the time.
 func Child(adapters ...Adapter) {
 	text := os.Getenv(variable)
 	if text == "" {
@@ -107,7 +107,7 @@ func victim(ctx context.Context, a Adapter, j job) error {
 
 const crashRate = 4
 
-// shared is a bucket whose state outlives the process.
+// shared makes a bucket whose state outlives the process.
 func shared(ctx context.Context, url string, rate int) (*drip.Bucket, func(), error) {
 	s, err := storage.Open(ctx, url)
 	if err != nil {
@@ -155,7 +155,7 @@ func (m *mortal) Settle(ctx context.Context, entity string, l drip.Lease, cost i
 	return err
 }
 
-// A process is killed at each step of a message's way. Another one takes over: every message runs, some twice, none
+// The test kills a process at each step of handling a message. Another one takes over: every message runs, some twice, none
 // over the limit, and no token stays out.
 func testCrash(t *testing.T, s *suite) {
 	url := servers.UseRedis(t).URL()

@@ -47,8 +47,8 @@ func caller(j job, b *drip.Bucket) (worker.Limiter, func(context.Context, Messag
 	}
 }
 
-// punctual is a bucket that tells the provider of each operation that it lets run before its slot. But a message that waits in
-// hand for a token runs as soon as somebody gives one back.
+// punctual is a bucket that reports to the provider each operation that it lets run before its slot. It does not report a
+// message that waits in hand for a token: such a message runs as soon as an operation gives its token back.
 type punctual struct {
 	*drip.Bucket
 	provider string
@@ -74,7 +74,7 @@ func (p *punctual) Admit(ctx context.Context, entity string, r drip.Request) (dr
 	return a, err
 }
 
-// provider is the service that the entities have their limits with. It counts for itself.
+// provider is the service that limits the entities. It counts calls independently of drip.
 type provider struct {
 	*httptest.Server
 	mu       sync.Mutex
@@ -82,7 +82,7 @@ type provider struct {
 	ids      map[string]int
 	inFlight map[string]int
 	most     int // in flight, of any entity
-	early    int // operations that were let run before their slots
+	early    int // operations that the bucket let run before their slots
 }
 
 func newProvider(t *testing.T) *provider {
@@ -111,7 +111,7 @@ func newProvider(t *testing.T) *provider {
 	return p
 }
 
-// served is how many messages it has served, and how many of them twice.
+// served returns how many messages the provider has served, and how many of them more than once.
 func (p *provider) served() (n, twice int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -123,7 +123,7 @@ func (p *provider) served() (n, twice int) {
 	return len(p.ids), twice
 }
 
-// used is how much of all limits was used from a time on, until all but a fiftieth of what was left then was served.
+// used returns which share of all limits the calls after from used, until all but a fiftieth of these calls were served.
 func (p *provider) used(from time.Time) float64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -140,8 +140,8 @@ func (p *provider) used(from time.Time) float64 {
 	return float64(n) / (killEntities * killRate * after[n].Sub(from).Seconds())
 }
 
-// over is how many calls came in above the limit of their entity, which may have begun anew so many times. What is called in
-// an interval was let in that one or, when its process was slow, in the one before.
+// over returns how many calls came in above the limit of their entity, which may have begun anew anew times. A call in an
+// interval was admitted in that interval or, when its process was slow, in the interval before.
 func (p *provider) over(anew int) (worst int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -167,7 +167,7 @@ type Server interface {
 	Start(ctx context.Context) error
 }
 
-// killing is what a run of Kills is about.
+// killing is the state of one run of Kills.
 type killing struct {
 	t      *testing.T
 	server Server
@@ -198,7 +198,7 @@ func (k *killing) begin(i int) error {
 	return err
 }
 
-// kills are what is killed, and brought back.
+// kills are the kinds of kills. Each function kills a process or a server and starts it again.
 var kills = map[string]func(k *killing, i int) error{
 	"graceful restarts": func(k *killing, i int) error {
 		k.workers[i].input.Close()
@@ -238,11 +238,11 @@ func (k *killing) worker(i int) error {
 	return k.begin(i)
 }
 
-// Kills kills processes, and the servers, and starts them again about 100 times a minute. Start starts the queue's server for
-// one test alone. The provider counts for itself: each message is served, no entity has more calls than its limit, none
-// comes before its slot, and from one lease after the last kill on nine tenths of the limit are used. With DRIP_KILLS=60s it
-// lasts a minute for each kind of kills, as many of them at once as -parallel says; without, consumers alone are killed, for
-// five seconds.
+// Kills kills processes and servers, and starts them again, about 100 times a minute. start starts the queue's server for one
+// test alone. The provider counts calls independently of drip and checks these rules: each message is served. No entity has
+// more calls than its limit. No message runs before its slot. From one lease after the last kill on nine tenths of the limit
+// are used. With DRIP_KILLS=60s each kind of kills lasts a minute, as many of them at once as -parallel says. Without
+// DRIP_KILLS it kills consumers alone, for five seconds.
 func Kills(t *testing.T, a Adapter, start func(*testing.T) Server) {
 	lasts := 5 * time.Second
 	v := os.Getenv("DRIP_KILLS")
@@ -269,7 +269,7 @@ func killed(t *testing.T, a Adapter, server Server, kill func(*killing, int) err
 	p := newProvider(t)
 	k := &killing{t: t, server: server, redis: servers.OwnRedis(t, "--appendonly", "yes"), workers: make([]consumerProcess, killWorkers)}
 	k.job = job{Adapter: a.Name, URL: server.URL(), Queue: "orders", Storage: k.redis.URL(), Step: nowhere, Rate: killRate, Provider: p.URL}
-	// Enough for all of it, and for half a minute.
+	// Enough messages for all kills, and for half a minute.
 	published := killEntities * (killRate + killRate*int((lasts+killLease)/time.Second+30))
 	k.publish(a, published)
 	for i := range k.workers {
@@ -308,7 +308,7 @@ func killed(t *testing.T, a Adapter, server Server, kill func(*killing, int) err
 	}
 }
 
-// publish publishes so many messages, of several at once: a queue may confirm one by one.
+// publish publishes n messages, in eight goroutines: a queue may confirm one by one.
 func (k *killing) publish(a Adapter, n int) {
 	q, err := a.Open(k.t.Context(), k.job.URL, k.job.Queue)
 	k.must(err)
@@ -334,7 +334,8 @@ func (k *killing) must(err error) {
 	}
 }
 
-// eventually waits for long: machines are busy, and what a killed broker was dead-lettering comes back after minutes.
+// eventually waits up to five minutes: machines are busy, and messages that a killed broker was dead-lettering come back
+// after minutes.
 func (k *killing) eventually(what string, is func() bool) {
 	k.t.Helper()
 	for began := time.Now(); !is(); time.Sleep(20 * time.Millisecond) {

@@ -19,11 +19,11 @@ import (
 	"github.com/drip-go/drip/worker"
 )
 
-// Bare is a Queue whose messages can also be handled without the adapter, for Benchmark.
+// Bare is a Queue that can also handle its messages without the adapter, for Benchmark.
 type Bare interface {
 	Queue
 
-	// ConsumeBare is Consume with the queue's client alone.
+	// ConsumeBare is Consume with the queue's client and without the adapter.
 	ConsumeBare(ctx context.Context, handle func(context.Context, Message) error) error
 }
 
@@ -32,9 +32,9 @@ const (
 	benchRate                 = 2 // a second, and at once
 )
 
-// Benchmark measures an adapter, whose queues are Bare. Run it with -benchtime 1x. Limited takes 2,000 messages of 30 shops
-// through two processes that share their limits in Redis, 2 a second each: 33 seconds if the limit is used to the full.
-// Free has a limit that is never short, Bare has none.
+// Benchmark measures an adapter, whose queues must be Bare. Run it with -benchtime 1x. Limited takes 2,000 messages of 30
+// shops through two processes that share their limits in Redis, 2 a second for each shop: 33 seconds if the limit is used to
+// the full. Free has a limit that is never reached, Bare has no limit.
 func Benchmark(b *testing.B, a Adapter, url string) {
 	b.Run("Limited", func(b *testing.B) {
 		for b.Loop() {
@@ -84,7 +84,7 @@ func Benchmark(b *testing.B, a Adapter, url string) {
 	}
 }
 
-// published is a queue with all messages.
+// published makes a queue with all messages.
 func published(b *testing.B, a Adapter, url, name string) Queue {
 	b.Helper()
 	q, err := a.Open(b.Context(), url, name)
@@ -101,7 +101,7 @@ func published(b *testing.B, a Adapter, url, name string) Queue {
 	return q
 }
 
-// told is a bucket that writes down how it is asked, and its process what it runs: see tally.
+// told is a bucket that writes a line for each ticket that comes back and for each message that runs: see tally.
 type told struct {
 	*drip.Bucket
 	mu  sync.Mutex
@@ -131,7 +131,7 @@ func (l *told) handle(ctx context.Context, m Message) error {
 	return nil
 }
 
-// consumer is a process that consumes until its standard input ends, with the limiter and the handler that does makes.
+// consumer consumes until standard input ends, with the limiter and the handler that does makes.
 func consumer(a Adapter, j job, does func(job, *drip.Bucket) (worker.Limiter, func(context.Context, Message) error)) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	go func() {
@@ -151,7 +151,7 @@ func consumer(a Adapter, j job, does func(job, *drip.Bucket) (worker.Limiter, fu
 	return q.Consume(ctx, l, handle)
 }
 
-// teller is what the second process of Benchmark does.
+// teller makes the limiter and the handler of the second process of Benchmark.
 func teller(_ job, b *drip.Bucket) (worker.Limiter, func(context.Context, Message) error) {
 	l := &told{Bucket: b, out: os.Stdout}
 	return l, l.handle
@@ -210,7 +210,7 @@ func limited(b *testing.B, a Adapter, url string) {
 	t.report(b)
 }
 
-// tally is what both processes have told.
+// tally counts the lines of both processes.
 type tally struct {
 	ran     map[string]int
 	at      map[string][]int64 // by entity, ms

@@ -1,6 +1,6 @@
-// Package workertest checks that a queue's adapter, built on package worker, keeps the rules: nothing runs over the limit,
-// about one postponement a message, which spends no attempt and never ends early, and nothing lost when a process dies, the
-// limiter fails, or a handler does. Call Child and Run from the adapter's tests:
+// Package workertest checks that a queue's adapter, built on package worker, keeps these rules: no message runs over the
+// limit. A message is postponed about once; a postponement spends no attempt and never ends early. No message is lost when a
+// process dies, the limiter fails, or a handler fails. Call Child and Run from the adapter's tests:
 //
 //	var adapter = workertest.Adapter{Open: open, Late: time.Second, Again: 5 * time.Second}
 //
@@ -23,33 +23,33 @@ import (
 	"github.com/drip-go/drip/worker"
 )
 
-// Message is what the suite sends through a queue.
+// Message is a message that the suite sends through a queue.
 type Message struct {
-	ID, Entity string // its name among all that were published, and whose limit it falls under
+	ID, Entity string // its name, unique among published messages, and the entity whose limit it falls under
 }
 
-// Queue is a queue in a real server, and a consumer of it that uses the adapter. Its methods are called from several
+// Queue is a queue in a real server, and a consumer of it that uses the adapter. The suite calls its methods from several
 // goroutines at once.
 type Queue interface {
 	// Publish adds messages.
 	Publish(ctx context.Context, messages ...Message) error
 
-	// Consume handles messages through the adapter until ctx ends, at least 30 at once, and returns when what is in hand
-	// has ended. A message whose handle fails is handled again within Adapter.Again, three times in all at least and ten
-	// at most. Handle's context is the one that the adapter gives to a handler.
+	// Consume handles messages through the adapter until ctx ends, at least 30 at once, and returns when the messages in hand
+	// have ended. It handles a message whose handle fails again within Adapter.Again, at least three times and at most ten
+	// times in all. The context of handle is the context that the adapter gives to a handler.
 	Consume(ctx context.Context, l worker.Limiter, handle func(context.Context, Message) error) error
 
-	// Left counts the messages that are not done, wherever they wait, those that were given up excepted.
+	// Left counts the messages that are not done, wherever they wait, except messages that were given up.
 	Left(ctx context.Context) (int, error)
 }
 
-// Adapter is what Run checks.
+// Adapter is an adapter that Run checks.
 type Adapter struct {
-	// Name tells adapters of one test binary apart. It may be empty when there is one.
+	// Name distinguishes the adapters of one test binary. It may be empty when there is one.
 	Name string
 
-	// Open connects to the queue of that name in the server at url, which is Run's, and makes it if there is none. It is
-	// called in other processes, too, which inherit the environment.
+	// Open connects to the queue of that name in the server at url, the url of Run, and makes the queue if there is none. The
+	// suite calls it in other processes, too, which inherit the environment.
 	Open func(ctx context.Context, url, name string) (Queue, error)
 
 	// Late is how long after its slot a message may ask to run, most of the time. It bounds the median.
@@ -149,7 +149,7 @@ func (s *suite) publish(entities, n int) {
 	s.must(s.queue.Publish(s.t.Context(), messages...))
 }
 
-// eventually waits for what must come to be.
+// eventually waits until is returns true, and fails the test after within.
 func (s *suite) eventually(within time.Duration, what string, is func() bool) {
 	s.t.Helper()
 	for began := time.Now(); !is(); time.Sleep(20 * time.Millisecond) {
@@ -167,7 +167,7 @@ func (s *suite) patience() time.Duration {
 	return 20*time.Second + 3*s.Again + 5*s.Late
 }
 
-// empty waits until nothing is left in the queue.
+// empty waits until no message is left in the queue.
 func (s *suite) empty() {
 	s.t.Helper()
 	s.eventually(s.patience(), "the queue is empty", func() bool {
@@ -177,7 +177,7 @@ func (s *suite) empty() {
 	})
 }
 
-// ledger notes what ran, and when.
+// ledger notes which messages ran, and when.
 type ledger struct {
 	mu  sync.Mutex
 	ran []run
@@ -211,7 +211,7 @@ func (l *ledger) handle(ctx context.Context, m Message) error {
 	return nil
 }
 
-// counts is how many messages ran, and how many of these more than once.
+// counts returns how many messages ran, and how many of these more than once.
 func (l *ledger) counts() (distinct, twice int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -238,7 +238,7 @@ func (s *suite) once() {
 	}
 }
 
-// within fails the test if more ran of an entity than the limit allows, as its provider counts.
+// within fails the test if more messages of an entity ran than the limit allows, as its provider counts.
 func (s *suite) within(size, rate int, interval time.Duration) {
 	s.t.Helper()
 	s.mu.Lock()
@@ -282,7 +282,7 @@ func (s *suite) free(b *drip.Bucket, entities int) {
 	}
 }
 
-// watched is a bucket that knows how it was asked.
+// watched is a bucket that notes the calls of its methods.
 type watched struct {
 	*drip.Bucket
 	mu                          sync.Mutex
@@ -310,7 +310,7 @@ func (w *watched) Admit(ctx context.Context, entity string, r drip.Request) (dri
 }
 
 // Two consumers take messages through a limit. Each message is a newcomer once, is postponed about once at most, comes back
-// when its slot is there, and runs once; no more run than may.
+// when its slot is there, and runs once. No more messages run than the limit allows.
 func testLimit(t *testing.T, s *suite) {
 	const n, entities, size, rate = 60, 3, 4, 4
 	w := &watched{Bucket: s.bucket(drip.Options{Size: size, RefreshRate: rate, Concurrency: 1000})}
@@ -350,7 +350,7 @@ func testLimit(t *testing.T, s *suite) {
 	t.Logf("%.2f postponements a message, late by %v (p50), %v (p99)", float64(w.postponed)/n, p50.Round(time.Millisecond), p99.Round(time.Millisecond))
 }
 
-// stubborn postpones each entity some times, by a time that no adapter waits for in hand.
+// stubborn postpones each entity several times, for longer than an adapter holds a message in hand.
 type stubborn struct {
 	*drip.Bucket
 	mu    sync.Mutex
@@ -397,7 +397,8 @@ func testFailures(t *testing.T, s *suite) {
 	s.free(b, 1)
 }
 
-// When the provider refuses a call, nothing of its entity runs until the time it asked for is over. Others do.
+// When the provider refuses a call, no message of its entity runs until the time that it asked for is over. Messages of other
+// entities run.
 func testThrottled(t *testing.T, s *suite) {
 	const closed = 3 * time.Second
 	b := s.bucket(drip.Options{})
@@ -433,7 +434,7 @@ func testThrottled(t *testing.T, s *suite) {
 	s.free(b, 2)
 }
 
-// A handler that wants its message later gets it then. Others of the entity run meanwhile.
+// A handler that returns Later gets its message again then. Other messages of the entity run meanwhile.
 func testLater(t *testing.T, s *suite) {
 	const later = 2 * time.Second
 	b := s.bucket(drip.Options{})
@@ -479,7 +480,8 @@ func (l *away) Admit(ctx context.Context, entity string, r drip.Request) (drip.A
 	return l.Bucket.Admit(ctx, entity, r)
 }
 
-// While the limiter gives no answer nothing runs, and nothing is spent. Afterwards everything runs once.
+// While the limiter gives no answer no message runs, and none spends an attempt or a postponement. Afterwards every message
+// runs once.
 func testOutage(t *testing.T, s *suite) {
 	const n = 10
 	l := &away{Bucket: s.bucket(drip.Options{})}
@@ -501,7 +503,8 @@ func testOutage(t *testing.T, s *suite) {
 	}
 }
 
-// An operation may take longer than the queue waits for a dead process, and longer than its lease: both are renewed.
+// An operation may take longer than the queue waits for a dead process, and longer than its lease: the worker renews the
+// lease, and the adapter the queue's wait.
 func testLongHandler(t *testing.T, s *suite) {
 	b := s.bucket(drip.Options{Lease: 2 * time.Second})
 	s.publish(1, 2)
@@ -537,7 +540,7 @@ func testPanic(t *testing.T, s *suite) {
 	s.free(b, 1)
 }
 
-// A consumer that is stopped ends its handlers first. What they have done is not done again, and the rest is not lost.
+// A consumer that is stopped ends its handlers first. A handled message is not handled again, and no other message is lost.
 func testShutdown(t *testing.T, s *suite) {
 	const n = 40
 	b := s.bucket(drip.Options{Concurrency: 5})

@@ -2,7 +2,7 @@
 // later and a quorum queue, without any argument or policy of its own.
 //
 // A message that may not run yet goes back to its queue with the time at which the broker is to deliver it again, and its
-// ticket in an annotation: there is no copy and no delay queue. Package consumer is for older brokers.
+// ticket in an annotation: there is no copy and no delay queue. For older brokers use package consumer.
 package dripamqp10
 
 import (
@@ -24,33 +24,34 @@ import (
 // Options configure a Limit. Limiter and Entity are required. Attempts defaults to 5.
 type Options = worker.Options[*amqp.Message]
 
-// Queue says what is consumed.
+// Queue configures the queue that Consume consumes.
 type Queue struct {
-	// URL of the broker, amqp:// or amqps://. Required.
+	// URL is the URL of the broker, amqp:// or amqps://. Required.
 	URL string
 
-	// Conn has what else is to be said of the connection: TLS, and a virtual host as HostName "vhost:name". Defaults to
-	// nil.
+	// Conn has further options of the connection: TLS, and a virtual host as HostName "vhost:name". Defaults to nil.
 	Conn *amqp.ConnOptions
 
-	// Name of the queue, a quorum queue that exists. Required.
+	// Name is the name of the queue, a quorum queue that exists. Required.
 	Name string
 
-	// InHand is the most messages in hand at once, each in a goroutine of its own. What was put off comes a fifth of a second
-	// early and is held until it is due, so it should be above what is due in that time. Defaults to 1024.
+	// InHand is the most messages in hand at once, each in a goroutine of its own. A postponed message comes a fifth of a
+	// second early and is held until it is due. So InHand should be above the number of messages that are due in that time.
+	// Defaults to 1024.
 	InHand int
 }
 
 // Limit takes messages through a limit. Make one with New; it is safe for concurrent use.
 //
-// A handler's error is tried again, Options.Attempts times in all. worker.Throttled and worker.Later put the message off. A
-// message that is given up, as by worker.Permanent, is rejected, which sends it to the queue's dead-letter exchange.
+// A message whose handler returns an error runs again, Options.Attempts times in all. worker.Throttled and worker.Later
+// postpone the message. A Limit rejects a message that is given up, as by worker.Permanent, which sends it to the queue's
+// dead-letter exchange.
 type Limit struct {
 	w   *worker.Worker[*amqp.Message]
 	log *slog.Logger
 }
 
-// New checks the options. Its error names the field that is wrong.
+// New checks the options and makes a Limit. Its error names the field that is wrong.
 func New(o Options) (*Limit, error) {
 	o.Attempts = cmp.Or(o.Attempts, 5)
 	o.Logger = cmp.Or(o.Logger, slog.Default())
@@ -71,17 +72,18 @@ func messageID(m *amqp.Message) string {
 	return fmt.Sprint(m.Properties.MessageID)
 }
 
-// The annotations of a message that was put off. RabbitMQ acts on the second.
+// The annotations of a postponed message. RabbitMQ acts on the second.
 const (
 	noteAnnotation = "x-opt-drip"
 	dueAnnotation  = "x-opt-delivery-time" // ms since 1970
 )
 
-// early is how long before its time the broker is to deliver a message at least, and at most twice that; it is then held. What
-// it takes to deliver many that are due at once is over by then, and the broker delivers those of one tenth of a second together.
+// early is how long before its time the broker is to deliver a message at least; twice early is the most. The message is then
+// held. That gives the broker time to deliver many messages that are due at once. It delivers the messages of one tenth of a
+// second together.
 const early = 100 * time.Millisecond
 
-// leaves is when a message that is due then is to be delivered.
+// leaves returns when the broker is to deliver a message that is due at due.
 func leaves(due time.Time) time.Time { return due.Add(-early).Truncate(early) }
 
 const (
@@ -96,9 +98,9 @@ const (
 // ErrBroker is the error of Consume when the broker does not delay messages: it is no RabbitMQ 4.3 or later.
 var ErrBroker = errors.New("it takes RabbitMQ 4.3 or later")
 
-// Consume handles messages of the queue until ctx ends, and returns when what is in hand has ended; the handlers' context
-// ends worker.DrainTime after ctx. It returns an error when it can't begin. Once it has begun it reconnects whatever happens;
-// what was in hand then is delivered again.
+// Consume handles messages of the queue until ctx ends, and returns when the messages in hand have ended. The handlers'
+// context ends worker.DrainTime after ctx. Consume returns an error when it can't begin. Once it has begun it reconnects after
+// any failure. The broker then delivers the messages in hand again.
 func (l *Limit) Consume(ctx context.Context, q Queue, handle func(context.Context, *amqp.Message) error) error {
 	switch {
 	case q.URL == "" || q.Name == "":
@@ -148,7 +150,7 @@ func open(ctx context.Context, q Queue) (s session, err error) {
 		channel, err = s.conn.NewSession(ctx, nil)
 	}
 	if err == nil {
-		// The broker sends no more than is in hand: a message that is settled gives its credit back.
+		// The broker sends at most InHand messages: a settled message gives its credit back.
 		s.receiver, err = channel.NewReceiver(ctx, "/queues/"+url.PathEscape(q.Name), &amqp.ReceiverOptions{Credit: int32(q.InHand)})
 	}
 	if err != nil {
@@ -164,7 +166,7 @@ func delays(version string) bool {
 	return n == 2 && (major > 4 || major == 4 && minor >= 3)
 }
 
-// consume ends with ctx or with the connection.
+// consume handles messages until ctx or the connection ends.
 func (l *Limit) consume(ctx context.Context, s session, handle func(context.Context, *amqp.Message) error) error {
 	handling, end := worker.Drain(ctx)
 	defer end()
@@ -173,7 +175,7 @@ func (l *Limit) consume(ctx context.Context, s session, handle func(context.Cont
 		running.Wait()
 		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 		defer cancel()
-		_ = s.receiver.Close(closing) // what was settled is written before
+		_ = s.receiver.Close(closing) // settlements are written before
 		_ = s.conn.Close()
 	}()
 	for {
@@ -185,14 +187,14 @@ func (l *Limit) consume(ctx context.Context, s session, handle func(context.Cont
 	}
 }
 
-// step takes a delivery one step of its way.
+// step handles a delivery and settles it.
 func (l *Limit) step(ctx context.Context, r *amqp.Receiver, m *amqp.Message, handle func(context.Context, *amqp.Message) error) {
 	note, _ := m.Annotations[noteAnnotation].(string)
-	if rest := time.Until(worker.ParseNote(note).Due); rest > 2*early { // the broker's clock is another, or it has not waited
+	if rest := time.Until(worker.ParseNote(note).Due); rest > 2*early { // the broker's clock differs, or the broker has not waited
 		if rest > wayTooEarly {
 			l.log.Warn("a message came early: is its queue a quorum queue?", "early", rest)
 		}
-		time.Sleep(min(rest, wayTooEarly)) // or it would go round and round
+		time.Sleep(min(rest, wayTooEarly)) // else the message would come again at once, again and again
 	}
 	out := l.w.Do(ctx, m, note, func(ctx context.Context) error { return handle(ctx, m) })
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)

@@ -49,7 +49,7 @@ func TestAdapter(t *testing.T) {
 	workertest.Run(t, adapter, need(t))
 }
 
-// Processes and servers are killed, as those of package consumer are.
+// The test kills processes and servers, as the tests of package consumer do.
 func TestKills(t *testing.T) {
 	need(t)
 	workertest.Kills(t, adapter, func(t *testing.T) workertest.Server { return servers.OwnRabbitMQ(t) })

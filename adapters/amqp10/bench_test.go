@@ -19,9 +19,9 @@ import (
 )
 
 // BenchmarkDelays postpones 1,000 messages a second once each, for 45 seconds: by the broker's own delays, and by the delay
-// queues of package consumer on the same broker, both from a quorum queue. It reports how long after its time a message is
-// asked about again; and what a message costs the broker's processors in the last 15 seconds, when as many come back as are
-// postponed. At once is a message that is not postponed: the difference is the postponement. Run it with -benchtime 1x.
+// queues of package consumer on the same broker, both from a quorum queue. It reports how long after its time a message asks
+// the limiter again. It also reports the CPU time of the broker for a message in the last 15 seconds, when as many messages
+// come back as are postponed. "at once" postpones no message: the difference is the postponement. Run it with -benchtime 1x.
 func BenchmarkDelays(b *testing.B) {
 	need(b)
 	uniform := func(int, time.Time) time.Duration { return 50*time.Millisecond + rand.N(29_950*time.Millisecond) }

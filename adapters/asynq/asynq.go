@@ -1,7 +1,7 @@
 // Package dripasynq takes asynq tasks through a rate limit of drip.
 //
-// A task that may not run yet is put off as a retry that is no failure, until its slot. Its ticket travels in the task's
-// headers, so it runs then, before newcomers.
+// A Limit postpones a task that may not run yet until its slot, as a retry that counts as no failure. Its ticket travels in
+// the task's headers, so the task runs then, before newcomers.
 package dripasynq
 
 import (
@@ -19,21 +19,22 @@ import (
 // Options configure a Limit. Limiter and Entity are required. Leave Attempts at 0: asynq retries.
 type Options = worker.Options[*asynq.Task]
 
-// Limit takes tasks through a limit: Middleware does, in a server whose Config went through Configure. Make one with New,
-// and end it with Close; it is safe for concurrent use.
+// Limit takes tasks through a limit. Use its Middleware in a server whose Config went through Configure. Make one with New,
+// and end it with Close. It is safe for concurrent use.
 //
-// A handler's error is asynq's to retry. worker.Throttled and worker.Later put the task off, worker.Permanent archives it.
+// asynq retries a handler's error. worker.Throttled and worker.Later postpone the task, worker.Permanent archives it.
 //
-// asynq stores what a handler writes into the headers of a task that was enqueued with some, and archives a task that is
-// put off at its last attempt. So a task without headers, or at its last attempt, is put off as a copy: a new task with
-// another ID, which is not unique if the task was. Enqueue tasks with Headers to save that at the first postponement.
+// asynq stores the headers that a handler writes only if the task was enqueued with headers. It archives a task that is
+// postponed at its last attempt. So a Limit postpones a task without headers, or at its last attempt, as a copy: a new task
+// with another ID, which is not unique even if the task was. Enqueue tasks with Headers to avoid the copy at the first
+// postponement.
 type Limit struct {
 	w         *worker.Worker[*asynq.Task]
 	client    *asynq.Client
 	inspector *asynq.Inspector
 }
 
-// New checks the options. Its error names the field that is wrong. It connects to nothing yet.
+// New checks the options and makes a Limit. Its error names the field that is wrong. It connects to nothing yet.
 func New(redis asynq.RedisConnOpt, o Options) (*Limit, error) {
 	if o.ID == nil {
 		o.ID = func(t *asynq.Task) string {
@@ -53,15 +54,15 @@ func New(redis asynq.RedisConnOpt, o Options) (*Limit, error) {
 // Close ends the connections. Call it after the server's Shutdown.
 func (l *Limit) Close() error { return errors.Join(l.client.Close(), l.inspector.Close()) }
 
-// header has the note.
+// header is the name of the note's header.
 const header = "drip"
 
-// Headers are for asynq.NewTaskWithHeaders when a task has none of its own.
+// Headers returns headers for asynq.NewTaskWithHeaders, for a task without headers of its own.
 func Headers() map[string]string { return map[string]string{header: ""} }
 
-// Configure returns the configuration of a server whose handlers use the Middleware. It adds to RetryDelayFunc, IsFailure
-// and ErrorHandler what is for tasks that are put off. DelayedTaskCheckInterval, which bounds how late they come, defaults
-// to a second instead of five.
+// Configure returns the configuration of a server whose handlers use the Middleware. It makes RetryDelayFunc, IsFailure and
+// ErrorHandler handle postponed tasks. DelayedTaskCheckInterval, which bounds how late they come, defaults to a second
+// instead of five.
 func (l *Limit) Configure(c asynq.Config) asynq.Config {
 	delay, failure, report := c.RetryDelayFunc, c.IsFailure, c.ErrorHandler
 	if delay == nil {
@@ -92,7 +93,7 @@ func (l *Limit) Configure(c asynq.Config) asynq.Config {
 	return c
 }
 
-// postponed is the error by which a task is put off.
+// postponed is the error that postpones a task.
 type postponed struct {
 	due   time.Time
 	cause error
@@ -116,13 +117,13 @@ func (l *Limit) Middleware(next asynq.Handler) asynq.Handler {
 		case out.Delay == 0:
 			return out.Err
 		}
-		// asynq cuts the time to whole seconds, which would be early. A moment early is held by the worker.
+		// asynq cuts the time to whole seconds, which would be early. The worker holds a task that comes a moment early.
 		due := out.Note.Due.Add(time.Second - early).Truncate(time.Second)
 		retried, _ := asynq.GetRetryCount(ctx)
 		most, _ := asynq.GetMaxRetry(ctx)
 		if h := t.Headers(); h != nil && retried < most {
 			if ctx.Err() != nil {
-				return ctx.Err() // asynq has given the task up, and stores it: the map is its own
+				return ctx.Err() // asynq has given the task up and stores it: do not write into its map
 			}
 			h[header] = out.Note.String()
 			return &postponed{due, out.Err}
@@ -131,10 +132,10 @@ func (l *Limit) Middleware(next asynq.Handler) asynq.Handler {
 	})
 }
 
-// early is less than a worker holds a task that comes early.
+// early is less time than a worker holds a task that comes early.
 const early = 100 * time.Millisecond
 
-// copy enqueues the task anew. After nil the one in hand is done.
+// copy enqueues the task anew. After nil the task in hand is done.
 func (l *Limit) copy(ctx context.Context, t *asynq.Task, n worker.Note, due time.Time, retries int) error {
 	queue, _ := asynq.GetQueueName(ctx)
 	id, _ := asynq.GetTaskID(ctx)

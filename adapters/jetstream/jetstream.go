@@ -1,7 +1,7 @@
 // Package dripjetstream takes messages of a JetStream consumer through a rate limit of drip.
 //
-// A message that may not run yet is put off with NakWithDelay until its slot. The server keeps the headers of a message as
-// they were published, so tickets wait in a stream of their own, in memory, by the sequence of their message.
+// A Limit postpones a message that may not run yet with NakWithDelay until its slot. The server keeps the headers of a
+// message as they were published, so tickets wait in a stream of their own, in memory, by the sequence of their message.
 package dripjetstream
 
 import (
@@ -24,15 +24,15 @@ type Options = worker.Options[jetstream.Msg]
 
 // Limit takes messages through a limit. Make one with New; it is safe for concurrent use.
 //
-// A handler's error is tried again, Options.Attempts times in all. worker.Throttled and worker.Later put the message off. A
-// message that is given up, as by worker.Permanent, is terminated with the reason.
+// A message whose handler returns an error runs again, Options.Attempts times in all. worker.Throttled and worker.Later
+// postpone the message. A Limit terminates a message that is given up, as by worker.Permanent, with the reason.
 type Limit struct {
 	js  jetstream.JetStream
 	w   *worker.Worker[jetstream.Msg]
 	log *slog.Logger
 }
 
-// New checks the options. Its error names the field that is wrong.
+// New checks the options and makes a Limit. Its error names the field that is wrong.
 func New(js jetstream.JetStream, o Options) (*Limit, error) {
 	o.Attempts = cmp.Or(o.Attempts, 5)
 	o.Logger = cmp.Or(o.Logger, slog.Default())
@@ -46,14 +46,14 @@ func New(js jetstream.JetStream, o Options) (*Limit, error) {
 	return &Limit{js, w, o.Logger}, nil
 }
 
-// noteAge is how long a ticket is kept whose message does not come back.
+// noteAge is how long the server keeps a ticket whose message does not come back.
 const noteAge = 24 * time.Hour
 
-// Consume handles messages of a pull consumer until ctx ends, and returns when what is in hand has ended; the handlers'
-// context ends worker.DrainTime after ctx. It has inHand messages in hand at most, each in a goroutine of its own.
+// Consume handles messages of a pull consumer until ctx ends, and returns when the messages in hand have ended. The handlers'
+// context ends worker.DrainTime after ctx. It has at most inHand messages in hand, each in a goroutine of its own.
 //
 // The consumer must acknowledge explicitly and have no MaxDeliver, because each postponement is a delivery; Consume returns
-// an error otherwise. What is put off counts against the consumer's MaxAckPending.
+// an error otherwise. Postponed messages count against the consumer's MaxAckPending.
 func (l *Limit) Consume(ctx context.Context, c jetstream.Consumer, inHand int, handle func(context.Context, jetstream.Msg) error) error {
 	info := c.CachedInfo()
 	config := info.Config
@@ -97,11 +97,11 @@ func (l *Limit) Consume(ctx context.Context, c jetstream.Consumer, inHand int, h
 	return err
 }
 
-// pulls is how many messages are asked for at once, each alone: more of one answer would wait in the client, where nothing
-// tells the server that they are in hand.
+// pulls is how many pulls run at once, each for one message. Further messages of one pull would wait in the client, where
+// nothing tells the server that they are in hand.
 const pulls = 8
 
-// pull takes one message after the other, each with a hand, until ctx ends. handling is the handlers' context.
+// pull takes one message after the other until ctx ends. Each needs a place in hands. handling is the handlers' context.
 func (l *Limit) pull(ctx, handling context.Context, c jetstream.Consumer, notes *notes, hands chan struct{}, running *sync.WaitGroup, ackWait time.Duration, handle func(context.Context, jetstream.Msg) error) error {
 	messages, err := c.Messages(jetstream.PullMaxMessages(1))
 	if err != nil {
@@ -138,7 +138,7 @@ func (l *Limit) pull(ctx, handling context.Context, c jetstream.Consumer, notes 
 
 const flushTimeout = 5 * time.Second
 
-// step takes a delivery one step of its way.
+// step handles a delivery and then acknowledges, postpones or terminates the message.
 func (l *Limit) step(ctx context.Context, notes *notes, msg jetstream.Msg, ackWait time.Duration, handle func(context.Context, jetstream.Msg) error) {
 	stop := keep(msg, ackWait)
 	defer stop()
@@ -176,7 +176,7 @@ func (l *Limit) step(ctx context.Context, notes *notes, msg jetstream.Msg, ackWa
 	}
 }
 
-// sequence is that of the message in its stream.
+// sequence returns the message's sequence in its stream, as a text.
 func sequence(msg jetstream.Msg) string {
 	meta, err := msg.Metadata()
 	if err != nil {
@@ -205,8 +205,8 @@ func keep(msg jetstream.Msg, ackWait time.Duration) (stop func()) {
 	return sync.OnceFunc(func() { close(ended); <-stopped })
 }
 
-// notes are the tickets of what is put off, in a stream of their own. To lose one costs its message no more than its place:
-// nothing waits for them.
+// notes are the tickets of postponed messages, in a stream of their own. A message whose ticket is lost loses only its place:
+// nothing waits for tickets.
 type notes struct {
 	js     jetstream.JetStream
 	stream jetstream.Stream

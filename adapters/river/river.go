@@ -1,7 +1,7 @@
 // Package dripriver takes River jobs through a rate limit of drip.
 //
-// A job that may not run yet is snoozed until its slot. Its ticket travels in the job's metadata, so it runs then, before
-// newcomers. A snooze spends none of the job's attempts.
+// A Limit snoozes a job that may not run yet until its slot. Its ticket travels in the job's metadata, so the job runs then,
+// before newcomers. A snooze spends none of the job's attempts.
 package dripriver
 
 import (
@@ -22,13 +22,13 @@ type Options = worker.Options[*rivertype.JobRow]
 // Limit is a worker middleware of River. Put it into Config.Middleware to limit all jobs, or return it from the
 // Middleware method of a worker to limit its own. Make one with New; it is safe for concurrent use.
 //
-// A worker's error is River's to retry. worker.Throttled and worker.Later snooze the job, worker.Permanent cancels it.
+// River retries a worker's error. worker.Throttled and worker.Later snooze the job, worker.Permanent cancels it.
 type Limit struct {
 	river.MiddlewareDefaults
 	w *worker.Worker[*rivertype.JobRow]
 }
 
-// New checks the options. Its error names the field that is wrong.
+// New checks the options and makes a Limit. Its error names the field that is wrong.
 func New(o Options) (*Limit, error) {
 	if o.ID == nil {
 		o.ID = func(j *rivertype.JobRow) string { return strconv.FormatInt(j.ID, 10) }
@@ -48,7 +48,7 @@ func (l *Limit) Work(ctx context.Context, job *rivertype.JobRow, run func(contex
 	var metadata map[string]json.RawMessage
 	var note string
 	if json.Unmarshal(job.Metadata, &metadata) == nil {
-		_ = json.Unmarshal(metadata[noteKey], &note) // of anything else than a text it is a new job
+		_ = json.Unmarshal(metadata[noteKey], &note) // without a text the job is a new job
 	}
 	out := l.w.Do(ctx, job, note, run)
 	switch {
@@ -57,7 +57,7 @@ func (l *Limit) Work(ctx context.Context, job *rivertype.JobRow, run func(contex
 	case out.Kind == worker.GivenUp:
 		return river.JobCancel(out.Err)
 	}
-	// Also a job that has failed keeps its place for the next attempt.
+	// A failed job keeps its place for the next attempt, too.
 	if err := river.MetadataSet(ctx, noteKey, out.Note.String()); err != nil {
 		return fmt.Errorf("dripriver: keep the ticket of job %d: %w", job.ID, err)
 	}

@@ -1,7 +1,7 @@
 // Package dripsqs takes messages of an Amazon SQS queue through a rate limit of drip.
 //
-// A message that may not run yet is sent anew with a delay, and its original deleted: only a new message can carry the
-// ticket, and its receive count begins again. Delays above 15 minutes make several trips.
+// A Limit sends a message that may not run yet anew with a delay, and deletes the original: only a new message can carry
+// the ticket. Its receive count begins again. Delays above 15 minutes take several trips.
 package dripsqs
 
 import (
@@ -25,16 +25,16 @@ import (
 // Options configure a Limit. Limiter and Entity are required. Attempts defaults to 5.
 type Options = worker.Options[*types.Message]
 
-// Queue says what is consumed.
+// Queue configures the queue that Consume consumes.
 type Queue struct {
-	// URL of the queue, which is a standard one. Required.
+	// URL is the URL of the queue, which must be a standard queue. Required.
 	URL string
 
-	// DeadLetters is the URL of the queue to which a message goes that is given up, with the attribute drip-reason if
-	// there is room for it. Required.
+	// DeadLetters is the URL of the queue for messages that are given up. They get the attribute drip-reason if there is
+	// room for it. Required.
 	DeadLetters string
 
-	// Visibility is how long a message is hidden from other consumers, in whole seconds; that is renewed while the message
+	// Visibility is how long a message is hidden from other consumers, in whole seconds. Consume renews it while the message
 	// is in hand. Defaults to 30 seconds.
 	Visibility time.Duration
 
@@ -44,15 +44,15 @@ type Queue struct {
 
 // Limit takes messages through a limit. Make one with New; it is safe for concurrent use.
 //
-// A handler's error is tried again, Options.Attempts times in all. worker.Throttled and worker.Later put the message off. A
-// message that is given up, as by worker.Permanent, goes to the dead letters.
+// A message whose handler returns an error runs again, Options.Attempts times in all. worker.Throttled and worker.Later
+// postpone the message. A message that is given up, as by worker.Permanent, goes to the dead letters.
 type Limit struct {
 	client *sqs.Client
 	w      *worker.Worker[*types.Message]
 	log    *slog.Logger
 }
 
-// New checks the options. Its error names the field that is wrong.
+// New checks the options and makes a Limit. Its error names the field that is wrong.
 func New(client *sqs.Client, o Options) (*Limit, error) {
 	o.Attempts = cmp.Or(o.Attempts, 5)
 	o.Logger = cmp.Or(o.Logger, slog.Default())
@@ -66,14 +66,14 @@ func New(client *sqs.Client, o Options) (*Limit, error) {
 	return &Limit{client, w, o.Logger}, nil
 }
 
-// The attributes of a message that was put off, and of a dead letter.
+// The attributes of a postponed message and of a dead letter.
 const (
 	noteAttribute   = "drip"
 	reasonAttribute = "drip-reason"
 )
 
-// Consume handles messages of the queue until ctx ends, and returns when what is in hand has ended; the handlers' context
-// ends worker.DrainTime after ctx.
+// Consume handles messages of the queue until ctx ends, and returns when the messages in hand have ended. The handlers'
+// context ends worker.DrainTime after ctx.
 func (l *Limit) Consume(ctx context.Context, q Queue, handle func(context.Context, *types.Message) error) error {
 	q.Visibility, q.InHand = cmp.Or(q.Visibility, 30*time.Second), cmp.Or(q.InHand, 64)
 	switch {
@@ -133,10 +133,10 @@ func (l *Limit) Consume(ctx context.Context, q Queue, handle func(context.Contex
 	return nil
 }
 
-// seconds is a time that SQS understands.
+// seconds returns d in whole seconds, as SQS takes it.
 func seconds(d time.Duration) int32 { return int32(d / time.Second) }
 
-// step takes a delivery one step of its way.
+// step handles a delivery and then deletes the message, postpones it or sends it to the dead letters.
 func (l *Limit) step(ctx context.Context, q Queue, m *types.Message, handle func(context.Context, *types.Message) error) {
 	stop := l.keep(context.WithoutCancel(ctx), q, m)
 	defer stop()
@@ -150,7 +150,7 @@ func (l *Limit) step(ctx context.Context, q Queue, m *types.Message, handle func
 	case out.Delay > 0:
 		delay := wait(time.Until(out.Note.Due))
 		if err = l.send(ctx, q.URL, m, min(delay, longest), noteAttribute, out.Note.String()); err != nil {
-			// Without the ticket, then. It is back as a new message.
+			// The message waits without its ticket and comes back as a new message.
 			l.log.Warn("a message loses its ticket", "message_id", aws.ToString(m.MessageId), "error", err)
 			stop()
 			_, err = l.client.ChangeMessageVisibility(ctx, &sqs.ChangeMessageVisibilityInput{
@@ -182,17 +182,17 @@ const (
 	longest       = 15 * time.Minute // that SQS delays a new message
 	longestHidden = 11 * time.Hour   // below the twelve that SQS hides one
 
-	callTimeout = 10 * time.Second // of what is told to SQS after a handler
+	callTimeout = 10 * time.Second // for the calls of SQS after a handler
 
 	mostAttributes = 10 // that a message of SQS may have
 )
 
-// wait is d in whole seconds. A tenth of a second early is held by the worker.
+// wait returns d in whole seconds, at most a tenth of a second too short. The worker holds a message that is so early.
 func wait(d time.Duration) time.Duration {
 	return max(0, (d - 100*time.Millisecond + time.Second - 1).Truncate(time.Second))
 }
 
-// reason is the text of an error as an attribute may be: not empty, and short.
+// reason returns the text of an error for an attribute: not empty, and short.
 func reason(err error) string {
 	text := strings.ToValidUTF8(err.Error(), "?")
 	return cmp.Or(text[:min(len(text), 1000)], "failed")

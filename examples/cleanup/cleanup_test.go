@@ -174,12 +174,12 @@ func policies(t *testing.T, server *servers.RabbitMQ) (names []string) {
 
 func sorted(names []string) []string { return slices.Sorted(slices.Values(names)) }
 
-// lines are those of a text, in order.
+// lines returns the lines of a text, sorted.
 func lines(text string) []string {
 	return sorted(strings.FieldsFunc(text, func(r rune) bool { return r == '\n' }))
 }
 
-// awaitLines calls f until its lines are those that are wanted. What the broker says of queues is some seconds old.
+// awaitLines calls f until its lines are the wanted ones. The broker's data about queues is some seconds old.
 func awaitLines(t *testing.T, f func() string, want []string) {
 	t.Helper()
 	var got []string

@@ -132,7 +132,7 @@ func TestRabbitmqadmin(t *testing.T) {
 	}
 }
 
-// rabbitmqadmin is the heading in README.md of what is to be had, and how it is called.
+// rabbitmqadmin returns the heading in README.md of the available rabbitmqadmin, and the program to call.
 func rabbitmqadmin(t *testing.T, server *servers.RabbitMQ, dir string) (heading, program string) {
 	t.Helper()
 	res, err := http.Get(server.ManagementURL() + "/cli/rabbitmqadmin")

@@ -57,7 +57,7 @@ func (b *broker) connect() (err error) {
 
 func (b *broker) disconnect() { b.conn.CloseDeadline(time.Now().Add(time.Second)) }
 
-// awaitConsumers waits until n consumers are there, so that the time they take to start is not counted.
+// awaitConsumers waits until n consumers are there, so that the demo does not count the time they take to start.
 func (b *broker) awaitConsumers(ctx context.Context, n int, failed <-chan error) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
@@ -116,8 +116,8 @@ func (b *broker) publish(ctx context.Context, p plan, l *ledger) error {
 	return nil
 }
 
-// remove deletes the work queue and drip's queues beside it, which package consumer documents. It returns how many
-// messages were left in which queue.
+// remove deletes the work queue and drip's queues beside it, which package consumer documents. It returns the number of
+// messages left, by queue.
 func (b *broker) remove() (left map[string]int, err error) {
 	names := []string{b.queue, b.queue + ".drip.due", b.queue + ".drip.dead"}
 	for _, ring := range []struct {
@@ -146,7 +146,7 @@ func (b *broker) remove() (left map[string]int, err error) {
 	return left, nil
 }
 
-// close removes the queues if that is still to be done.
+// close removes the queues if remove has not.
 func (b *broker) close() {
 	if !b.removed {
 		b.remove() // as far as it goes: this is the way out after an error

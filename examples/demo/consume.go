@@ -73,7 +73,7 @@ func consumerMain() int {
 	return 0
 }
 
-// consume is a rate-limited consumer as any program would have it, but for its reports.
+// consume runs a rate-limited consumer as in any program, except that it reports to the demo.
 func consume(ctx context.Context, s settings, out io.Writer) error {
 	store, err := storage.Open(ctx, s.Storage)
 	if err != nil {
@@ -140,7 +140,7 @@ func closeStorage(s storage.Storage) {
 	}
 }
 
-// orderOf is what publish has put into the message.
+// orderOf returns the order that publish has put into the message.
 func orderOf(d *amqp.Delivery) (shop string, n int, err error) {
 	shop, _ = d.Headers[shopHeader].(string)
 	n, err = strconv.Atoi(d.MessageId)
@@ -189,7 +189,7 @@ func placeOrders(url string) consumer.HandlerFunc {
 	}
 }
 
-// reporter tells the demo what the limiter is asked.
+// reporter reports the limiter's decisions to the demo.
 type reporter struct {
 	out io.Writer
 

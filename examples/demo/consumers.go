@@ -12,14 +12,14 @@ import (
 	"time"
 )
 
-// consumers are the processes that consume. They are this program again, see consumerMain.
+// consumers are the consumer processes. They run this program again, see consumerMain.
 type consumers struct {
 	failed chan error // from each that ended by itself
 	stop   func() error
 }
 
-// startConsumers starts n processes, whose metrics are at as many ports from that of the settings. They are to be stopped also after an error; stop may be called again, and
-// returns what went wrong in any of them.
+// startConsumers starts n processes, which serve their metrics at n ports, beginning with the port of the settings. Call stop
+// also after an error. It may be called again, and returns the errors of the processes.
 func startConsumers(n int, s settings, l *ledger, out *screen) (*consumers, error) {
 	var all []*process
 	stopping := make(chan struct{})

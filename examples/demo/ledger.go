@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// ledger knows what became of every order. It hears from the publisher, from the provider and, through their
-// output, from the consumers; drip is not asked how well it does. It is safe for concurrent use.
+// ledger records the history of every order. The publisher, the provider and, through their output, the consumers report to
+// it. It does not rely on drip's own numbers. It is safe for concurrent use.
 type ledger struct {
 	mu     sync.Mutex
 	orders []order
@@ -44,15 +44,15 @@ type shop struct {
 	allowance
 }
 
-// allowance is what a shop's limit allows in this second, to compare it with what was made of it: drip's arithmetic on
-// the calls that the provider saw.
+// allowance counts the calls that a shop's limit allows in this second, and the calls made: drip's arithmetic on the calls
+// that the provider saw.
 type allowance struct {
 	interval int64 // that limit and used are of
 	limit    int   // calls that it allows
 	used     int   // calls in it
 }
 
-// appUse is what was made of the app's limit while the shops that had something to do might have used more than all of it.
+// appUse is the use of the app's limit, while the shops with orders to do might have used more than all of it.
 type appUse struct {
 	account         // as the provider counts it
 	busy    int     // shops with something to do
@@ -93,7 +93,7 @@ func (a *appUse) call(t time.Time) {
 	a.used++
 }
 
-// stockUse is what became of the calls of the endpoint.
+// stockUse counts the calls of the endpoint.
 type stockUse struct{ calls, refused int }
 
 func newLedger(p plan, app rule, now time.Time) *ledger {
@@ -110,10 +110,10 @@ func newLedger(p plan, app rule, now time.Time) *ledger {
 	return l
 }
 
-// intervalOf is the number of the interval t is in. They begin with the seconds of Unix time, as drip's do.
+// intervalOf returns the number of the interval of t. Intervals begin with the seconds of Unix time, as drip's do.
 func intervalOf(t time.Time) int64 { return t.UnixMilli() / refreshInterval.Milliseconds() }
 
-// roll goes on to the interval t is in.
+// roll advances to the interval of t.
 func (a *allowance) roll(t time.Time) {
 	if n := intervalOf(t) - a.interval; n > 0 {
 		a.interval += n
@@ -122,12 +122,12 @@ func (a *allowance) roll(t time.Time) {
 	}
 }
 
-// left is what the interval still allows. It may look exceeded: a call can arrive in the interval after the one
-// whose capacity it took.
+// left returns how many calls the interval still allows. It may look exceeded: a call can arrive in the interval after the
+// one whose capacity it took.
 func (a *allowance) left() int { return max(0, a.limit-a.used) }
 
-// order returns an order and its shop, to be changed; of a number that was never published it returns ones that are
-// nobody's. It requires mu held.
+// order returns an order and its shop, which the caller may change. For a number that was never published it returns an
+// order and a shop that no result counts. It requires mu held.
 func (l *ledger) order(n int) (*order, *shop) {
 	if n < 0 || n >= len(l.orders) {
 		return &order{}, &shop{}
@@ -136,7 +136,7 @@ func (l *ledger) order(n int) (*order, *shop) {
 	return o, &l.shops[o.shop]
 }
 
-// published is told just before an order is published.
+// published notes an order. Call it just before publishing the order.
 func (l *ledger) published(n int, at time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -153,7 +153,7 @@ func (l *ledger) published(n int, at time.Time) {
 	}
 }
 
-// asked is told of every decision of the limiter about an order.
+// asked notes a decision of the limiter about an order.
 func (l *ledger) asked(n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -164,7 +164,7 @@ func (l *ledger) asked(n int) {
 	}
 }
 
-// accepted, refused and answered are told of every call by the provider.
+// The provider reports every call to accepted, refused and answered.
 
 func (l *ledger) accepted(n int, at time.Time) {
 	l.mu.Lock()
@@ -217,7 +217,7 @@ func (l *ledger) answered(n int, at time.Time) {
 	}
 }
 
-// snapshot is a moment of the demo, to be shown.
+// snapshot is the state of the demo at a moment, for the screen.
 type snapshot struct {
 	elapsed time.Duration // since the first publishing
 	shops   []shopNow
@@ -258,7 +258,7 @@ func (l *ledger) snapshot(now time.Time) snapshot {
 	return s
 }
 
-// total is all shops as one; it is done when the last one is.
+// total returns all shops as one. It is done when the last shop is done.
 func (s snapshot) total() shopNow {
 	t := shopNow{name: "all", used: s.app, limit: s.limit}
 	for _, h := range s.shops {
@@ -277,7 +277,7 @@ func (s snapshot) finished() bool {
 	return t.done == t.orders && t.inFlight == 0
 }
 
-// result is what has become of the orders of a shop, or of all.
+// result is the result of a shop's orders, or of all orders.
 type result struct {
 	name          string
 	orders        int
@@ -290,7 +290,7 @@ type result struct {
 	wait, took    time.Duration
 }
 
-// sharedResult is what has become of the limits that the shops share.
+// sharedResult is the use of the limits that the shops share.
 type sharedResult struct {
 	calls      map[string]int // accepted by the provider, by the limit
 	refused    map[string]int
@@ -301,7 +301,7 @@ type sharedResult struct {
 	othersMean time.Duration // which the others waited
 }
 
-// shared is to be asked for when all is over.
+// shared returns the use of the shared limits. Call it at the end of the demo.
 func (l *ledger) shared() sharedResult {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -331,7 +331,7 @@ func (l *ledger) shared() sharedResult {
 	return r
 }
 
-// results returns what has become of each shop's orders, and last of all.
+// results returns the result of each shop's orders, and last the result of all orders.
 func (l *ledger) results() []result {
 	l.mu.Lock()
 	defer l.mu.Unlock()

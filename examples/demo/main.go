@@ -106,7 +106,7 @@ func main() {
 	}
 }
 
-// demo gets what is needed, runs, and leaves nothing behind.
+// demo gets the servers, runs, and removes everything it has made.
 func demo(ctx context.Context, shops, messages, processes int, metrics, record string) error {
 	began := time.Now()
 	out := newScreen(os.Stdout)
@@ -212,7 +212,8 @@ func watch(ctx context.Context, p plan, l *ledger, b *broker, c *consumers, out 
 	}
 }
 
-// checkStorage tells early whether the storage answers: consumers would wait for it, and say so for each message.
+// checkStorage returns an error early if the storage does not answer: consumers would wait for it, and log that for each
+// message.
 func checkStorage(ctx context.Context, url string) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
@@ -227,8 +228,8 @@ func checkStorage(ctx context.Context, url string) error {
 	return nil
 }
 
-// getServers returns the addresses of servers that run already or are started. stop ends those that were started; it
-// must be called also after an error.
+// getServers returns the addresses of servers that run already or that it starts. stop ends the started servers; call it also
+// after an error.
 func getServers(ctx context.Context, out *screen) (rabbitURL, redisURL string, stop func(), err error) {
 	var stops []func() error
 	stop = func() {

@@ -16,7 +16,7 @@ import (
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 )
 
-// metricsOf is where the i-th consumer process serves its metrics: at the port i above that of address.
+// metricsOf returns the address at which the i-th consumer process serves its metrics: its port is i above address's port.
 func metricsOf(address string, i int) (string, error) {
 	if address == "" {
 		return "", nil

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// plan is what will be published: bursts of messages, each for one shop. A message is an order, which has a number.
+// plan is the messages to publish: bursts of messages, each for one shop. A message is an order, which has a number.
 type plan struct {
 	shops  []shopPlan
 	bursts []burst // in the order of their times
@@ -15,7 +15,7 @@ type plan struct {
 	urgent int     // the number of the first one that is urgent; so are those after it
 }
 
-// aboutStock tells which orders call the endpoint that has a limit of its own.
+// aboutStock reports whether an order calls the endpoint that has a limit of its own.
 func aboutStock(order int) bool { return order%10 == 3 }
 
 type shopPlan struct {
@@ -30,8 +30,8 @@ type burst struct {
 }
 
 // newPlan divides about that many messages among the shops: some get a fifth more than others, in one to three
-// bursts within the first seconds. A later burst mostly finds the shop still busy with the one before. One message in
-// a hundred is urgent; these come one by one, while the shops are busy.
+// bursts within the first seconds. A later burst mostly finds the shop still busy with the burst before. One message in
+// a hundred is urgent; the urgent messages come one by one, while the shops are busy.
 func newPlan(shops, messages int) plan {
 	var p plan
 	urgent := messages / 100
@@ -64,7 +64,7 @@ func newPlan(shops, messages int) plan {
 	return p
 }
 
-// shortest is how long the messages need at the app's limit, or those of one shop at its own.
+// shortest returns how long the messages need at the app's limit, or one shop's messages at its own limit, whichever is longer.
 func (p plan) shortest(appRate int) time.Duration {
 	most := 0
 	for _, s := range p.shops {

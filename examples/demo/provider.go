@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// provider is the rate-limited service: an HTTP API that knows nothing of drip and counts for itself.
+// provider is the rate-limited service: an HTTP API that counts calls independently of drip.
 //
 //	POST /shops/{shop}/orders/{order}   200, or 429 with Retry-After, and Limit if it is one that shops share
 //	POST /shops/{shop}/stock/{order}    the same, for an endpoint with a limit of its own
@@ -27,7 +27,7 @@ type provider struct {
 
 const limitHeader = "Limit"
 
-// callLog hears of every call, in the order in which the provider decides.
+// callLog gets every call, in the order in which the provider decides.
 type callLog interface {
 	refused(order int, limit string) // empty for the shop's own
 	accepted(order int, at time.Time)
@@ -59,7 +59,7 @@ func (p *provider) start() error {
 
 func (p *provider) close() { p.server.Close() }
 
-// serve is an endpoint within these limits that shops share.
+// serve returns an endpoint within these limits that shops share.
 func (p *provider) serve(within ...string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		shop := r.PathValue("shop")
@@ -81,7 +81,7 @@ func (p *provider) serve(within ...string) http.HandlerFunc {
 	}
 }
 
-// enter begins a call that all limits allow, or refuses it, which changes nothing.
+// enter begins a call that all limits allow. It refuses any other call, which changes nothing.
 func (p *provider) enter(shop string, within []string, order int) *refusal {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -120,7 +120,7 @@ func (p *provider) leave(shop string, within []string, order int) {
 	p.log.answered(order, time.Now())
 }
 
-// callTime is how long a call takes: about 100 ms, at times up to 300.
+// callTime returns how long a call takes: about 100 ms, at times up to 300 ms.
 func callTime() time.Duration {
 	ms := min(50+60*rand.ExpFloat64(), 300)
 	return time.Duration(ms * float64(time.Millisecond))
@@ -139,20 +139,20 @@ type account struct {
 	inFlight int
 }
 
-// refusal says why a call was refused and when the next one may be accepted.
+// refusal is the reason why a call was refused and when the next call may be accepted.
 type refusal struct {
 	limit      string // that shops share, else empty
 	reason     string
 	retryAfter time.Duration
 }
 
-// room is how many calls the bucket still takes.
+// room returns how many calls the bucket still takes.
 func (a *account) room(now time.Time) float64 {
 	leaked := now.Sub(a.at).Seconds() * float64(a.PerSecond) // Sub goes by the monotonic clock
 	return float64(a.Size) - max(0, a.level-leaked)
 }
 
-// refuses tells why a call is refused, if it is.
+// refuses returns why a call is refused, if it is.
 func (a *account) refuses(now time.Time) *refusal {
 	if a.AtOnce > 0 && a.inFlight >= a.AtOnce {
 		return &refusal{reason: "too many calls at once", retryAfter: time.Second}

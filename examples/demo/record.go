@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// recording keeps what the screen shows, a frame each second, and writes it as one SVG that moves by itself.
+// recording keeps the text on the screen, a frame each second, and writes it as one animated SVG.
 type recording struct {
 	frames []string
 	next   time.Time
@@ -31,7 +31,7 @@ func (r *recording) add(text string, at time.Time) {
 	r.frames = append(r.frames, text)
 }
 
-// svg draws the frames one after the other, for ever. A reader who asked for less motion sees the last one.
+// svg draws the frames one after the other, for ever. A reader with reduced motion set sees the last frame.
 func (r *recording) svg() string {
 	columns, lines := 0, 0
 	for _, f := range r.frames {

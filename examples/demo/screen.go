@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// screen shows how the demo goes on: on a terminal as a table that is drawn over itself, else as a line now and then.
+// screen shows the progress of the demo: on a terminal as a table that it redraws in place, else as a line now and then.
 // It is safe for concurrent use.
 type screen struct {
 	out      io.Writer
@@ -76,7 +76,7 @@ const (
 	wrap   = "\x1b[?7h"
 )
 
-// erase returns what removes the last lines above the cursor from a terminal.
+// erase returns the text that removes the last lines above the cursor from a terminal.
 func erase(lines int) string {
 	if lines == 0 {
 		return ""
@@ -125,7 +125,7 @@ func bar(done, of, width int) string {
 	return "[" + strings.Repeat("#", n) + strings.Repeat(".", width-2-n) + "]"
 }
 
-// line is all shops in one line.
+// line returns all shops in one line.
 func line(s snapshot) string {
 	t := s.total()
 	return fmt.Sprintf("%7s: %d of %d done, %d in flight, %d postponed, %d of %d calls in this second, %d refused, %.0f s to go",
@@ -134,7 +134,7 @@ func line(s snapshot) string {
 
 func seconds(d time.Duration) string { return fmt.Sprintf("%.1f s", d.Seconds()) }
 
-// summary is the table at the end. With messages left in the queues those that were not handled are not lost.
+// summary returns the table at the end. Messages that were not handled and are still in the queues do not count as lost.
 func summary(rs []result, left int) string {
 	undone := "lost"
 	if left > 0 {
@@ -156,7 +156,7 @@ postponed: how often a limit put off a message. longest wait: until its call.
 
 func (r result) mean() float64 { return float64(r.postponements) / float64(max(1, r.orders)) }
 
-// shared tells of the limits that the shops share, as the provider has counted them.
+// shared returns lines about the limits that the shops share, as the provider has counted them.
 func shared(r sharedResult, rules map[string]rule) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%-8s %8s %6s %7s %6s\n", "limit", "a second", "calls", "refused", "used")

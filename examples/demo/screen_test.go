@@ -83,7 +83,7 @@ func TestPlainOutputHasNoControlCodes(t *testing.T) {
 	}
 }
 
-// On a terminal the table is drawn over itself, and what is said stays above it.
+// On a terminal the screen redraws the table in place, and the text of say stays above it.
 func TestTerminal(t *testing.T) {
 	var out strings.Builder
 	s := &screen{out: &out, terminal: true}

@@ -31,7 +31,7 @@ func main() {
 	}
 }
 
-// message is what the queue keeps: a ticket travels with each message.
+// message is a message of the queue, with its ticket.
 type message struct {
 	shop   string
 	ticket drip.Ticket
@@ -105,7 +105,7 @@ func (p *program) postpone(m message, delay time.Duration, ticket drip.Ticket) e
 	return nil
 }
 
-// call is where the rate-limited service is called.
+// call calls the rate-limited service.
 func (p *program) call(_ context.Context, m message) error {
 	fmt.Fprintf(p.out, "%s  %s runs\n", time.Now().Format("15:04:05.000"), m.shop)
 	return nil

@@ -19,7 +19,8 @@ type handler struct {
 	api    string
 }
 
-// newHandler's client tells the bucket of refused calls at once, so that those that wait for the same shop do not try.
+// newHandler returns a handler. Its client tells the bucket of refused calls at once, so that waiting messages of the same
+// shop do not try.
 func newHandler(bucket provider.Throttler, api string) handler {
 	return handler{api: api, client: &http.Client{Timeout: 10 * time.Second, Transport: &provider.Transport{
 		Bucket: bucket,
@@ -27,8 +28,8 @@ func newHandler(bucket provider.Throttler, api string) handler {
 	}}}
 }
 
-// Handle implements consumer.Handler. A refused call is no failure: the message comes back when the API wants it, and no
-// retry is spent.
+// Handle implements consumer.Handler. A refused call is no failure: the message comes back after the time that the API asks
+// for, and spends no retry.
 func (h handler) Handle(ctx context.Context, d *amqp.Delivery) error {
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, h.api, bytes.NewReader(d.Body))
 	if err != nil {

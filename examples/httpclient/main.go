@@ -42,7 +42,7 @@ func open() (*drip.Bucket, error) {
 	return drip.New(options)
 }
 
-// operation is what would be a message in a queue.
+// operation stands for a message in a queue.
 type operation struct {
 	shop   string
 	number int
@@ -107,7 +107,7 @@ func run(ctx context.Context, api string, out io.Writer) error {
 	return nil
 }
 
-// call reports whether the API has done it. Refused calls are the transport's business.
+// call reports whether the API has done the operation. The transport handles refused calls.
 func call(ctx context.Context, client *http.Client, api string) (done bool, err error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, api, nil)
 	if err != nil {

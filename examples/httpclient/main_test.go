@@ -34,7 +34,7 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// postponer keeps what it is given.
+// postponer records the delays of its calls.
 type postponer struct{ delays []time.Duration }
 
 func (p *postponer) Postpone(_ context.Context, _ *amqp.Delivery, delay time.Duration) error {

@@ -88,7 +88,7 @@ func run(ctx context.Context, url string, out io.Writer) error {
 	})
 }
 
-// start starts a server that keeps its streams in a folder which stop removes.
+// start starts a server that keeps its streams in a folder. stop removes the folder.
 func start() (url string, stop func(), err error) {
 	dir, err := os.MkdirTemp("", "drip-nats-")
 	if err != nil {

@@ -25,7 +25,7 @@ type handler func(ctx context.Context, d *amqp.Delivery) error
 
 const workers = 10
 
-// consume hands deliveries to handle until ctx ends, and finishes those it has.
+// consume hands deliveries to handle until ctx ends, and finishes the deliveries in hand.
 func consume(ctx context.Context, url, queue string, handle handler) error {
 	conn, err := amqp.Dial(url)
 	if err != nil {
@@ -66,7 +66,7 @@ func consume(ctx context.Context, url, queue string, handle handler) error {
 	return nil
 }
 
-// work is where the rate-limited service is called.
+// work calls the rate-limited service.
 func work(_ context.Context, d *amqp.Delivery) error {
 	log.Printf("%s: %s", d.Headers["shop"], d.Body)
 	return nil
@@ -74,8 +74,8 @@ func work(_ context.Context, d *amqp.Delivery) error {
 
 // --- What drip adds -------------------------------------------------------------------------------------------
 
-// limited consumes as consume does, but at most ten a second of each shop. What may not run yet goes to a delay
-// queue, handle never sees it, and the loop acknowledges it: it is back when it is due.
+// limited consumes as consume does, but at most ten messages a second of each shop. A message that may not run yet goes to
+// a delay queue. handle never sees it, and the loop acknowledges it. It comes back when it is due.
 func limited(ctx context.Context, url, queue string, handle handler) error {
 	bucket, err := drip.New(drip.Options{Size: 20, RefreshRate: 10})
 	if err != nil {
@@ -90,7 +90,7 @@ func limited(ctx context.Context, url, queue string, handle handler) error {
 	return consume(ctx, url, queue, limit(consumer.HandlerFunc(handle)).Handle)
 }
 
-// shop is whose limit a message falls under.
+// shop returns the shop whose limit a message falls under.
 func shop(d *amqp.Delivery) (string, error) {
 	shop, ok := d.Headers["shop"].(string)
 	if !ok {

@@ -68,7 +68,7 @@ func start(ctx context.Context, url, storageURL, address, spans string) error {
 	return run(ctx, url, storageURL, listener, out)
 }
 
-// run consumes until ctx ends, serves metrics to who connects to the listener and writes spans to out.
+// run consumes until ctx ends, serves metrics at the listener and writes spans to out.
 func run(ctx context.Context, url, storageURL string, listener net.Listener, out io.Writer) (err error) {
 	registry := prometheus.NewRegistry()
 	metrics, err := otelprometheus.New(otelprometheus.WithRegisterer(registry))

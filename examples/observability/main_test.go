@@ -20,8 +20,8 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(servers.Main(m)) }
 
-// The example runs until everything has happened that it can show; then each panel shows data, by Prometheus' own engine
-// over what Prometheus would have read, and each label that a query names is there.
+// The example runs until everything has happened that it can show. Then each panel shows data, by Prometheus' own engine
+// over the metrics that Prometheus would have read, and each label that a query names exists.
 func TestEveryPanelShowsData(t *testing.T) {
 	url := servers.UseRabbitMQ(t).URL()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -99,7 +99,7 @@ func everAbove0(t *testing.T, ctx context.Context, r *board.Recording, metric st
 	return len(lines) == 1 && slices.ContainsFunc(lines[0].Points, func(p board.Point) bool { return p.V > 0 })
 }
 
-// checkTraces looks for a message that was postponed and handled then: its publisher's span and those of its deliveries
+// checkTraces looks for a message that was postponed and handled then: its publisher's span and the spans of its deliveries
 // are one trace.
 func checkTraces(t *testing.T, spans []byte) {
 	type span struct {
@@ -146,7 +146,7 @@ func checkTraces(t *testing.T, spans []byte) {
 	}
 }
 
-// The dashboard is one that Grafana can show: each panel has a number and a place of its own, and says what it is about.
+// Grafana can show the dashboard: each panel has a number, a place of its own and a description.
 func TestDashboard(t *testing.T) {
 	b, err := board.Read("dashboard.json")
 	if err != nil {

@@ -40,7 +40,7 @@ func openQueue(url string) (*queue, error) {
 
 func (q *queue) close() { q.conn.Close() }
 
-// publish publishes bursts of messages, somewhat less in all than the limits of the shops allow, until ctx ends. Each
+// publish publishes bursts of messages until ctx ends, somewhat fewer in all than the limits of the shops allow. Each
 // message begins a trace.
 func (q *queue) publish(ctx context.Context, tracer trace.Tracer) error {
 	for {
@@ -70,7 +70,7 @@ func (q *queue) publishOne(ctx context.Context, tracer trace.Tracer, shop string
 	return q.ch.PublishWithContext(ctx, "", q.name, false, false, message)
 }
 
-// shop tells whose limit a message falls under.
+// shop returns the shop whose limit a message falls under.
 func shop(d *amqp.Delivery) (string, error) {
 	shop, ok := d.Headers["shop"].(string)
 	if !ok {
@@ -79,7 +79,7 @@ func shop(d *amqp.Delivery) (string, error) {
 	return shop, nil
 }
 
-// handle is a call of an API as it may end.
+// handle simulates a call of an API, which may succeed, fail, be refused or hang.
 func handle(ctx context.Context, d *amqp.Delivery) error {
 	trace.SpanFromContext(ctx).SetAttributes(attribute.String("shop.plan", "basic")) // the span of this delivery
 	if d.Type == "broken" {

@@ -19,7 +19,7 @@ func main() {
 	}
 }
 
-// operation is what would be a message in a queue.
+// operation stands for a message in a queue.
 type operation struct {
 	number int
 	due    time.Time

@@ -20,7 +20,7 @@ func TestMain(m *testing.M) {
 	os.Exit(servers.Main(m))
 }
 
-// The program handles what comes, also what it had to postpone, and ends by Ctrl-C.
+// The program handles all messages, postponed ones too, and ends by Ctrl-C.
 func TestMainHandlesAll(t *testing.T) {
 	url := servers.OwnRabbitMQ(t).URL()
 	conn, err := amqp.Dial(url)

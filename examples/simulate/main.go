@@ -87,7 +87,7 @@ const heading = `| scenario | postponements: mean, most | the same, retry after 
 |---|---|---|---|---|---|---|
 `
 
-// row is what came of a scenario for Admit, beside retry-after and as multiples of the optimum.
+// row has the results of a scenario for Admit, beside retry-after and as multiples of the optimum.
 func row(r lab.Report) string {
 	admit, retryAfter, optimum := r.Results[0], r.Results[2], r.Results[3]
 	times := func(a, b time.Duration) string {
@@ -102,8 +102,8 @@ func row(r lab.Report) string {
 		admit.OverLimit)
 }
 
-// losses plays random loads of which a share of the tickets is lost, and tells how long they took, as multiples of the
-// optimum, and how many never ended.
+// losses plays random loads that lose a share of their tickets. It prints how long they took, as multiples of the optimum,
+// and how many never ended.
 func losses(out io.Writer, n int, seed uint64) error {
 	fmt.Fprint(out, "| tickets lost | makespan: median, p95, most | longest wait: median, p95, most | stopped |\n|---|---|---|---|\n")
 	for _, share := range []float64{0, 0.01, 0.1, 0.5, 1} {
@@ -128,7 +128,7 @@ func losses(out io.Writer, n int, seed uint64) error {
 	return nil
 }
 
-// spread is the median, the value that 95 % do not exceed, and the largest.
+// spread returns the median, the value that 95 % do not exceed, and the largest value.
 func spread(values []float64) string {
 	slices.Sort(values)
 	n := len(values)
@@ -161,7 +161,7 @@ func sharing(out io.Writer, random int, seed uint64, names []string) error {
 	return lab.WriteSharedTable(out, results...)
 }
 
-// named is the scenarios of these names, or all if there are none.
+// named returns the scenarios of these names, or all without names.
 func named(names []string) ([]lab.Scenario, error) {
 	if len(names) == 0 {
 		return lab.Scenarios(), nil

@@ -44,7 +44,7 @@ func TestUnknownScenario(t *testing.T) {
 	}
 }
 
-// What docs/trying.md says is what is printed, for those scenarios that take little time.
+// The program prints the text of docs/trying.md, for the scenarios that take little time.
 func TestSummaryIsInTheDocs(t *testing.T) {
 	page, err := os.ReadFile("../../docs/trying.md")
 	if err != nil {

@@ -97,7 +97,7 @@ func run(ctx context.Context, out io.Writer, url string, watch time.Duration, id
 	}
 }
 
-// function is what takes the place of rate_limiting_token_bucket_request. It is safe for concurrent use.
+// function replaces rate_limiting_token_bucket_request. It is safe for concurrent use.
 type function struct {
 	storage *postgres.Storage
 	clock   func() time.Time // nil: the server's
@@ -115,8 +115,9 @@ func open(ctx context.Context, pool *pgxpool.Pool, schema string) (*function, er
 // request takes a token of id and returns how many are left. If there is none it returns -1, and when there will be one.
 // An id that was never seen, or not for the time of the window, has rate*window tokens.
 //
-// It looks at the bucket first. When that is empty nothing is written, so polling costs a read. Otherwise a token is taken,
-// which is another round trip. How many are granted is exact; those who ask at the same moment may be told the same number.
+// It looks at the bucket first. If the bucket is empty it writes nothing, so polling costs a read. Otherwise it takes a token,
+// which is another round trip. The number of granted tokens is exact. Callers that ask at the same moment may get the same
+// number of tokens left.
 func (f *function) request(ctx context.Context, id string, rate, window int) (left int, wait time.Duration, err error) {
 	bucket, err := f.bucket(rate, window)
 	if err != nil {
@@ -136,7 +137,7 @@ func (f *function) request(ctx context.Context, id string, rate, window int) (le
 	return left - 1, 0, nil
 }
 
-// bucket has a limit that is an argument of each request: a Bucket is a few numbers, what is shared is in the storage.
+// bucket returns a Bucket with the limit of a request. A Bucket is a few numbers; the shared state is in the storage.
 func (f *function) bucket(rate, window int) (*drip.Bucket, error) {
 	if rate < 1 || window < 1 || rate > math.MaxInt32 || window > math.MaxInt32 {
 		return nil, fmt.Errorf("%d tokens a second for %d seconds is not possible", rate, window)

@@ -85,7 +85,7 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-// Who polls without a token left costs reads, and is given the next one like anybody.
+// Polling without a token left costs only reads, and the poller gets the next token like any other caller.
 func TestDenialWritesNothing(t *testing.T) {
 	pool := connect(t, servers.UsePostgres(t).URL())
 	schema := fmt.Sprintf("test_%x", rand.Uint64())

@@ -13,19 +13,19 @@ import (
 	"github.com/drip-go/drip/queues"
 )
 
-// ErrUnroutable is returned by Requeue for letters that the broker could route nowhere. They are dead letters still.
+// ErrUnroutable is the error of Requeue for letters that the broker could route nowhere. They are still dead letters.
 var ErrUnroutable = errors.New("the queue they belong in takes them no more")
 
-// mostLooks is how often a quorum queue may deliver a letter that is only looked at. A queue counts that, and RabbitMQ 4
-// drops what it has delivered 20 times, unless the queue says otherwise: after so many looks a copy begins anew, at
-// the end of the queue.
+// mostLooks is how often a quorum queue may deliver a letter that is only looked at. The queue counts deliveries, and
+// RabbitMQ 4 drops a message that it has delivered 20 times, unless the queue has another limit. So after mostLooks looks a
+// copy replaces the letter, at the end of the queue, and its count begins anew.
 const mostLooks = 5
 
-// together is how many letters are on their way at once.
+// together is how many letters wait for confirmation at once.
 const together = 64
 
-// Dead implements [queues.Broker]. The broker marks what was read as redelivered. A crash may leave a letter twice, as
-// at any place where messages move.
+// Dead implements [queues.Broker]. The broker marks the letters that it has read as redelivered. A crash may leave a letter
+// twice, as wherever messages move.
 func (b *Broker) Dead(ctx context.Context, queue string, most int) (letters []queues.Letter, more bool, err error) {
 	_, more, err = b.letters(ctx, queue, deadQueue(queue), func(count int) int { return min(count, most) }, func(l *queues.Letter, looks int64) bool {
 		letters = append(letters, *l)
@@ -37,8 +37,8 @@ func (b *Broker) Dead(ctx context.Context, queue string, most int) (letters []qu
 	return letters, more, nil
 }
 
-// Requeue implements [queues.Broker]. The letters go to the queue of due messages, as they are, and begin anew; or, where
-// no Consumer has declared that queue, to the work queue.
+// Requeue implements [queues.Broker]. The letters go to the due queue, as they are, and begin anew. They go to the work queue
+// if no Consumer has declared the due queue.
 func (b *Broker) Requeue(ctx context.Context, queue string, pick func(*queues.Letter) bool) (n int, err error) {
 	n, _, err = b.letters(ctx, queue, "", func(count int) int { return count }, func(l *queues.Letter, _ int64) bool { return pick(l) })
 	if err != nil {
@@ -47,11 +47,11 @@ func (b *Broker) Requeue(ctx context.Context, queue string, pick func(*queues.Le
 	return n, err
 }
 
-// letters takes as many dead letters in hand as most says of their number. Those for which move returns true it publishes
-// to a queue, "" for where they are to be handled, and removes them once the broker has confirmed them. The others it
-// gives back. It returns how many it has removed, and whether there are more than most.
+// letters takes dead letters in hand, as many as most returns for their number. It publishes the letters for which move
+// returns true to the queue to, "" for the queue where they are handled, and removes them once the broker has confirmed them.
+// It gives the other letters back. It returns how many it has removed, and whether there are more than most.
 //
-// It has a connection of its own: if that breaks, the broker gives back what was in hand.
+// It has a connection of its own: if that breaks, the broker gives back the letters in hand.
 func (b *Broker) letters(ctx context.Context, queue, to string, most func(count int) int, move func(l *queues.Letter, looks int64) bool) (moved int, more bool, err error) {
 	conn, err := b.dial(ctx)
 	if err != nil {
@@ -111,12 +111,12 @@ func (b *Broker) letters(ctx context.Context, queue, to string, most func(count 
 		err = ch.Nack(keep, true, true)
 	}
 	if err == nil {
-		err = ch.Close() // which the broker answers when it has the others back
+		err = ch.Close() // the broker answers when it has the other letters back
 	}
 	return p.moved, found[0].Messages > n, err
 }
 
-// publishing is letters that are on their way.
+// publishing has the letters that wait for their confirmation.
 type publishing struct {
 	ch       *amqp.Channel
 	waiting  []waiting          // at most together
@@ -149,7 +149,7 @@ func (p *publishing) publish(ctx context.Context, to string, d *amqp.Delivery) e
 			h[name] = v
 		}
 	}
-	// Mandatory: of a message to a queue that is gone the broker says so, and then confirms it.
+	// Mandatory: the broker returns a message to a queue that is gone, and then confirms it.
 	c, err := p.ch.PublishWithDeferredConfirmWithContext(ctx, "", to, true, false, amqp.Publishing{
 		Headers: h, ContentType: d.ContentType, ContentEncoding: d.ContentEncoding, DeliveryMode: d.DeliveryMode, Priority: d.Priority,
 		CorrelationId: d.CorrelationId, ReplyTo: d.ReplyTo, Expiration: d.Expiration, MessageId: d.MessageId, Timestamp: d.Timestamp,
@@ -161,7 +161,7 @@ func (p *publishing) publish(ctx context.Context, to string, d *amqp.Delivery) e
 	return err
 }
 
-// settle waits for the confirmations and removes what was confirmed.
+// settle waits for the confirmations and removes the confirmed letters.
 func (p *publishing) settle(ctx context.Context) error {
 	var failed error
 	for _, w := range p.waiting {
@@ -184,7 +184,8 @@ func (p *publishing) settle(ctx context.Context) error {
 	return failed
 }
 
-// isReturned tells whether a letter that was confirmed came back: the client has read that before the confirmation.
+// isReturned reports whether the broker returned a letter that it confirmed: the client reads the return before the
+// confirmation.
 func (p *publishing) isReturned(d *amqp.Delivery) bool {
 	for len(p.returns) > 0 {
 		if r, ok := <-p.returns; ok {
@@ -199,10 +200,10 @@ func (p *publishing) isReturned(d *amqp.Delivery) bool {
 	return true
 }
 
-// noted tells the headers that a quorum queue adds to a delivery.
+// noted reports whether a quorum queue adds this header to a delivery.
 func noted(name string) bool { return name == "x-delivery-count" || name == "x-acquired-count" }
 
-// idOf is the identity of what a letter holds, whatever its queue has noted on it.
+// idOf returns the identity of a letter's content, without the headers that its queue has added.
 func idOf(messageID string, headers amqp.Table, body []byte) string {
 	own := amqp.Table{}
 	for name, v := range headers {
@@ -231,7 +232,7 @@ func letterOf(d *amqp.Delivery) queues.Letter {
 	}
 }
 
-// number is an integer of any AMQP type, 0 for anything else.
+// number returns an integer of any AMQP type, 0 for any other value.
 func number(v any) int64 {
 	switch v := v.(type) {
 	case int64:

@@ -1,4 +1,4 @@
-// Package rabbitmq looks at the queues of package consumer, and puts dead letters back. It is the queues.Broker of the
+// Package rabbitmq looks at the queues of package consumer, and puts dead letters back. It has the queues.Broker of the
 // command drip and of package page.
 package rabbitmq
 
@@ -18,10 +18,10 @@ import (
 	"github.com/drip-go/drip/queues"
 )
 
-// ErrURL is returned by New for a URL that is not one of AMQP.
+// ErrURL is the error of New for a URL that is not an AMQP URL.
 var ErrURL = errors.New("not one of AMQP; it looks like amqp://user:password@host:5672/vhost, with the password escaped")
 
-// ErrNoQueue is returned for a work queue that does not exist.
+// ErrNoQueue is the error for a work queue that does not exist.
 var ErrNoQueue = errors.New("there is no such queue")
 
 // Broker is a RabbitMQ with work queues. Make one with New, end it with Close. It is safe for concurrent use.
@@ -32,11 +32,11 @@ type Broker struct {
 	mu     sync.Mutex
 	conn   *amqp.Connection // for looking; nil while there is none
 	closed bool
-	absent map[string]time.Time // queues that did not exist then
+	absent map[string]time.Time // by queue, when it did not exist
 }
 
-// New returns a Broker at a URL, amqp:// or amqps://, with these work queues. The connection is made by the first call. It
-// asks for ErrURL only.
+// New returns a Broker at a URL, amqp:// or amqps://, with these work queues. It does not connect: the first call of a method
+// does. ErrURL is its only error.
 func New(rawURL string, workQueues ...string) (*Broker, error) {
 	u, err := url.Parse(rawURL)
 	var uri amqp.URI
@@ -72,7 +72,7 @@ func (b *Broker) failed(ctx context.Context, doing string, err error) error {
 	return fmt.Errorf("%s, RabbitMQ at %s: %w", doing, b.where, err)
 }
 
-// connection is the one for looking. It is made anew when it has failed.
+// connection returns the connection for looking. It makes a new one when the old one has failed.
 func (b *Broker) connection(ctx context.Context) (*amqp.Connection, error) {
 	b.mu.Lock()
 	conn, closed := b.conn, b.closed
@@ -120,13 +120,14 @@ func (b *Broker) dial(ctx context.Context) (*amqp.Connection, error) {
 	return conn, err
 }
 
-// guard breaks the connection when ctx ends, until it is released: the client's own calls wait without a bound.
+// guard breaks the connection when ctx ends, until the caller calls release: the client's own calls wait without a bound.
 func guard(ctx context.Context, conn *amqp.Connection) (release func() bool) {
 	return context.AfterFunc(ctx, func() { conn.CloseDeadline(time.Now()) })
 }
 
-// Look implements [queues.Broker]. Each name that does not exist is a line in the broker's log, so it asks for all delay
-// queues only where one of those exists that are declared first, and for what it did not find not again for a minute.
+// Look implements [queues.Broker]. Each name that does not exist is a line in the broker's log. So Look asks for all delay
+// queues of a layout only if one of the queues exists that a consumer declares at the start. It does not ask for a missing
+// queue again for a minute.
 func (b *Broker) Look(ctx context.Context, queue string) (queues.State, error) {
 	conn, err := b.connection(ctx)
 	if err != nil {
@@ -184,10 +185,10 @@ func (b *Broker) look(conn *amqp.Connection, queue string) (queues.State, error)
 func dueQueue(queue string) string  { return queue + ".drip.due" }
 func deadQueue(queue string) string { return queue + ".drip.dead" }
 
-// channels is how many ask at the same time: each answer that a queue does not exist costs its channel.
+// channels is how many channels ask at the same time: each answer that a queue does not exist closes its channel.
 const channels = 8
 
-// lookAt returns what the broker knows of the queues, nil for those it does not.
+// lookAt returns the queues of these names, nil for a queue that does not exist.
 func (b *Broker) lookAt(conn *amqp.Connection, names []string) ([]*queues.Queue, error) {
 	found := make([]*queues.Queue, len(names))
 	errs := make([]error, channels)

@@ -6,14 +6,14 @@ import (
 	"github.com/drip-go/drip/internal/wheel"
 )
 
-// delayQueues are those of a layout that a Consumer has, or DelayQueues in a consume loop that somebody else has written.
+// delayQueues are the delay queues of one layout: of a Consumer, or of DelayQueues in another consume loop.
 type delayQueues struct {
 	layout *wheel.Layout
 	prefix string
 	early  int64 // of the first ring, in ms
 }
 
-// delayQueuesOf are those that there may be for a work queue.
+// delayQueuesOf returns the delay queues that a work queue may have.
 func delayQueuesOf(queue string) (all []delayQueues) {
 	for _, l := range wheel.Layouts {
 		all = append(all, delayQueues{l, queue + ".drip.due.", wheel.Early}, delayQueues{l, queue + ".drip.", 0})
@@ -28,7 +28,7 @@ type delayQueue struct {
 	early int64 // in ms
 }
 
-// all are those that there may be.
+// all returns the queues that may exist.
 func (d delayQueues) all() (all []delayQueue) {
 	for i, r := range d.layout.Rings {
 		for slot := range r.Slots {
@@ -42,7 +42,7 @@ func (d delayQueues) all() (all []delayQueue) {
 	return all
 }
 
-// firsts are the names of the first queues of the rings that are declared at the start.
+// firsts returns the names of the first queues of the rings that a consumer declares at the start.
 func (d delayQueues) firsts() (names []string) {
 	for ring := range d.layout.Everyday {
 		names = append(names, d.prefix+d.layout.Queue(ring, 0))
@@ -50,9 +50,9 @@ func (d delayQueues) firsts() (names []string) {
 	return names
 }
 
-// expires is when the messages that are in the queue leave it. They do so together.
+// expires returns when the messages in the queue leave it. They leave together.
 func (q delayQueue) expires(now time.Time) time.Time {
 	slot := (now.UnixMilli() + q.early) / q.ring.Width
-	slot += 1 + ((q.slot-slot-1)%q.ring.Slots+q.ring.Slots)%q.ring.Slots // the next one that this queue is for
+	slot += 1 + ((q.slot-slot-1)%q.ring.Slots+q.ring.Slots)%q.ring.Slots // the next slot of this queue
 	return time.UnixMilli(slot*q.ring.Width - q.early)
 }

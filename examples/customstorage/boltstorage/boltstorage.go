@@ -63,8 +63,8 @@ type Storage struct {
 	next []byte // where the sweep goes on; used in writing transactions only, so by one at a time
 }
 
-// New returns a Storage in the file at path. Nil options are bbolt's, but for a second of patience with another
-// process that has the file.
+// New returns a Storage in the file at path. Nil options are bbolt's defaults, with a timeout of a second for a file that
+// another process has open.
 func New(path string, options *bbolt.Options) *Storage {
 	if options == nil {
 		options = &bbolt.Options{Timeout: time.Second}
@@ -118,7 +118,7 @@ func (s *Storage) Set(ctx context.Context, key string, state storage.State, rev 
 	})
 }
 
-// forgetAt is when the machine's clock, which is at now, has State.Until.
+// forgetAt returns when the machine's clock, which is at now, reaches State.Until.
 func forgetAt(now int64, state storage.State) int64 {
 	span := state.Until - state.Now
 	if off := now - state.Now; off < -60_000 || off > 60_000 { // Now is not of this clock
@@ -127,7 +127,7 @@ func forgetAt(now int64, state storage.State) int64 {
 	return now + span
 }
 
-// Close closes the file. What is called later fails.
+// Close closes the file. Later calls fail.
 func (s *Storage) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -185,7 +185,7 @@ func encode(rev uint64, forget int64, data []byte) []byte {
 	return append(value, data...)
 }
 
-// decode reads a value. Nil is what bbolt has of a missing key.
+// decode reads a value. bbolt returns nil for a missing key.
 func decode(value []byte) (rev storage.Revision, forget int64, data []byte, err error) {
 	if value == nil {
 		return storage.NoRevision, 0, nil, nil
@@ -199,7 +199,7 @@ func decode(value []byte) (rev storage.Revision, forget int64, data []byte, err 
 // sweepStep is how many entities a Set looks at. It stores at most one, so any number above that keeps up.
 const sweepStep = 8
 
-// sweep forgets those of the next few entities whose time is over.
+// sweep looks at the next few entities and forgets the expired ones.
 func (s *Storage) sweep(b *bbolt.Bucket, now int64) error {
 	var idle [][]byte
 	c := b.Cursor()

@@ -109,7 +109,7 @@ func TestBadFile(t *testing.T) {
 	}
 }
 
-// What was stored outlives the process.
+// A stored state outlives the process.
 func TestReopen(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "drip.db")
 	s := boltstorage.New(path, fast)
@@ -141,7 +141,7 @@ func set(t *testing.T, s storage.Storage, key string, st storage.State) {
 	}
 }
 
-// A file has no connection, so its clock is that of testing/synctest and years pass at once.
+// A file has no connection, so the test uses the clock of testing/synctest and years pass at once.
 func TestKeeps(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "drip.db")
 	synctest.Test(t, func(t *testing.T) {

@@ -15,13 +15,13 @@ import (
 	"github.com/prometheus/prometheus/promql/parser"
 )
 
-// Board is as much of a dashboard as is needed here.
+// Board is a Grafana dashboard, with the fields that this package needs.
 type Board struct {
 	Title  string
 	Panels []Panel
 }
 
-// Panel is one of its panels, of the type stat or timeseries.
+// Panel is a panel of a Board, of the type stat or timeseries.
 type Panel struct {
 	ID          int
 	Type        string
@@ -38,7 +38,7 @@ type Panel struct {
 	}
 }
 
-// Target is a query and how its lines are called.
+// Target is a query and the legend of its lines.
 type Target struct {
 	RefID        string
 	Expr         string
@@ -59,7 +59,7 @@ func Read(file string) (Board, error) {
 	return b, nil
 }
 
-// Line is what a query of a panel gives. A stat has one point.
+// Line is a result of a panel's query. A stat has one point.
 type Line struct {
 	Name   string
 	Points []Point
@@ -110,7 +110,8 @@ func (r *Recording) expand(expr string) string {
 	).Replace(expr)
 }
 
-// UnknownLabels are those that the panel's queries select by, group by or show and that no series of their metrics has.
+// UnknownLabels returns the labels that the panel's queries select by, group by or show and that no series of their metrics
+// has.
 func (p Panel) UnknownLabels(r *Recording) (unknown []string, err error) {
 	for _, t := range p.Targets {
 		expr, err := parser.NewParser(parser.Options{}).ParseExpr(r.expand(t.Expr))

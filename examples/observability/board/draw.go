@@ -21,7 +21,7 @@ const (
 
 var palette = []string{"#3d7dca", "#d9822b", "#4c9a52", "#c2453d", "#8a63b8", "#2a9d9d", "#a8893a", "#7a8691", "#c65d97", "#5b6abf"}
 
-// Drawing is a panel with what it shows.
+// Drawing is a panel with its lines.
 type Drawing struct {
 	Panel
 	Lines []Line
@@ -145,7 +145,7 @@ func (d *drawing) line(points []string, colour string) {
 	d.f(`<polyline points="%s" fill="none" stroke="%s" stroke-width="1.5" stroke-linecap="round"/>`, strings.Join(points, " "), colour)
 }
 
-// span is where an area is at a time.
+// span is the lower and the upper edge of an area at a time.
 type span struct {
 	t         time.Time
 	low, high float64
@@ -177,7 +177,7 @@ func (d *drawing) legend(lines []Line, x, w, y int) (height int) {
 	return (rows + 1) * row
 }
 
-// tick is a round distance of lines of which three to six reach highest.
+// tick returns a round distance of grid lines, so that three to six lines reach highest.
 func tick(highest float64) float64 {
 	if highest <= 0 {
 		return 1
@@ -191,7 +191,7 @@ func tick(highest float64) float64 {
 	}
 }
 
-// value is a number at an axis that ends at ceiling.
+// value returns the text of a number at an axis that ends at ceiling.
 func value(v, ceiling float64, unit string) string {
 	if unit != "s" {
 		return strconv.FormatFloat(v, 'g', 4, 64)

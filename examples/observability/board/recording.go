@@ -22,7 +22,7 @@ import (
 	"github.com/prometheus/prometheus/util/annotations"
 )
 
-// Recording is what was read of some programs' metrics, one time after the other.
+// Recording holds metrics of programs, read at several times.
 type Recording struct {
 	Every  time.Duration // between two readings
 	times  []time.Time
@@ -34,21 +34,21 @@ type series struct {
 	samples []chunks.Sample
 }
 
-// NewRecording returns an empty one, to be added to at that interval.
+// NewRecording returns an empty Recording. Call Read at that interval.
 func NewRecording(every time.Duration) *Recording {
 	return &Recording{Every: every, series: map[string]*series{}}
 }
 
-// Begin is the time of the first reading, End that of the last.
+// Begin returns the time of the first reading.
 func (r *Recording) Begin() time.Time { return r.times[0] }
 
-// End is the time of the last reading.
+// End returns the time of the last reading.
 func (r *Recording) End() time.Time { return r.times[len(r.times)-1] }
 
-// Empty reports whether nothing was read.
+// Empty reports whether the Recording has no readings.
 func (r *Recording) Empty() bool { return len(r.times) == 0 }
 
-// Read reads the metrics at http://ADDRESS/metrics, as those of the time now. What was read before must not be later.
+// Read reads the metrics at http://ADDRESS/metrics, with now as their time. Earlier readings must not have a later time.
 func (r *Recording) Read(ctx context.Context, address string, now time.Time) error {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/metrics", nil)
 	if err != nil {
@@ -105,7 +105,7 @@ func (r *Recording) add(text []byte, contentType, address string, now time.Time)
 	}
 }
 
-// query answers expr from a time to the end of the recording.
+// query evaluates expr from a time to the end of the recording.
 func (r *Recording) query(ctx context.Context, expr string, from time.Time, legend string) ([]Line, error) {
 	engine := promql.NewEngine(promql.EngineOpts{MaxSamples: 10_000_000, Timeout: time.Minute, Parser: parser.NewParser(parser.Options{})})
 	defer engine.Close()
@@ -132,12 +132,12 @@ func (r *Recording) query(ctx context.Context, expr string, from time.Time, lege
 
 var label = regexp.MustCompile(`{{(\w+)}}`)
 
-// named is a legend with the values of its labels.
+// named returns a legend with the values of its labels.
 func named(legend string, l labels.Labels) string {
 	return strings.TrimSpace(label.ReplaceAllStringFunc(legend, func(s string) string { return l.Get(s[2 : len(s)-2]) }))
 }
 
-// queryable is a recording as Prometheus' engine wants it.
+// queryable makes a recording a storage for Prometheus' engine.
 type queryable struct{ *Recording }
 
 func (q queryable) Querier(int64, int64) (storage.Querier, error) {

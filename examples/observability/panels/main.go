@@ -93,7 +93,7 @@ func record(ctx context.Context, addresses, program []string) (*board.Recording,
 	}
 }
 
-// show writes what each panel shows. Its error names those that show nothing.
+// show writes the values of each panel. Its error names the panels that show nothing.
 func show(ctx context.Context, out io.Writer, b board.Board, r *board.Recording) ([]board.Drawing, error) {
 	var drawings []board.Drawing
 	var empty []string
