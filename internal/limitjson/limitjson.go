@@ -103,7 +103,7 @@ func Strictly(text []byte, v any) error {
 	return d.Decode(v)
 }
 
-// Duration is one that is written as "1m30s".
+// Duration is a time.Duration that is written as "1m30s".
 type Duration time.Duration
 
 // UnmarshalText implements encoding.TextUnmarshaler.
