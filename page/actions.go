@@ -27,7 +27,7 @@ const (
 	Pause   Do = "pause"   // let nothing of an entity run for a time
 	Resume  Do = "resume"  // end what Pause, or the provider, began
 	Reset   Do = "reset"   // take back all tokens and tickets of an entity
-	Pin     Do = "pin"     // set a limit beside that of the consumers
+	Pin     Do = "pin"     // set a limit beside the limit of the consumers
 	Unpin   Do = "unpin"   // end what Pin began
 	Requeue Do = "requeue" // put dead letters back to be handled
 )

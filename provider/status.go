@@ -56,10 +56,10 @@ func Read(r *http.Response) Status { return Parse(r.StatusCode, r.Header, nil, t
 // Parse reads a response that came at the time now. body is the known part of its body, which may be nil.
 //
 // Parse reports a refused call in four cases:
-//   - the status is 429;
-//   - the status is 503, 529 or 403, and there is a Retry-After;
-//   - the status is 403, and nothing is left of a quota, as with GitHub and Salesforce;
-//   - the body says so: a GraphQL error THROTTLED (Shopify) or RATE_LIMITED (GitHub), 403 with REQUEST_LIMIT_EXCEEDED
+//   - The status is 429.
+//   - The status is 503, 529 or 403, and there is a Retry-After.
+//   - The status is 403, and nothing is left of a quota, as with GitHub and Salesforce.
+//   - The body says so: a GraphQL error THROTTLED (Shopify) or RATE_LIMITED (GitHub), 403 with REQUEST_LIMIT_EXCEEDED
 //     (Salesforce) or a message about the rate limit (GitHub).
 //
 // The time to wait is the Retry-After. Without one it lasts until all quotas that are used up are reset. Times of day

@@ -65,9 +65,9 @@ func Parse(name string, text []byte) (Scenario, error) {
 }
 
 // Run plays the scenario with four policies, in this order:
-//   - "admit" is drip with tickets;
-//   - "classic" is drip with the classic delays;
-//   - "retry-after" is a limiter that tells each refused message when to come back;
+//   - "admit" is drip with tickets.
+//   - "classic" is drip with the classic delays.
+//   - "retry-after" is a limiter that tells each refused message when to come back.
 //   - "optimum" knows the future.
 //
 // With shared limits it plays "admit" and an "optimum" that divides them by weighted max-min at each instant. Then the

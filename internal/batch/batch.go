@@ -116,7 +116,7 @@ func (l *Lane) Do(ctx context.Context, key string, limits *decision.Limits, with
 	return c.Answer, c.Err
 }
 
-// enter adds a call to those that wait for a sender.
+// enter adds a call to the waiting calls.
 func (l *Lane) enter(key string, c *Call) *entity {
 	l.mu.Lock()
 	defer l.mu.Unlock()

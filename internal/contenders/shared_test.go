@@ -40,7 +40,7 @@ var app = contenders.App{
 	Endpoint: contenders.Bucket{Size: 30, PerSecond: 10},
 }
 
-// process is what a process is told, and what it reports.
+// process is the input of a process, and its report.
 type process struct {
 	Storage, Provider string // URLs
 	Duration          time.Duration

@@ -1,7 +1,7 @@
 package lab
 
 // events are the planned events: a heap by time. Events of the same millisecond happen in the order in which they were
-// planned, except that operations end first, so that a token that comes back can be taken at once.
+// planned. But operations end first, so that a token that comes back can be taken at once.
 type events struct {
 	heap    []event
 	planned uint64

@@ -80,14 +80,14 @@ var bucketAndMinute = drip.Options{
 }
 
 // pointsAndMinute is for a leaky bucket of 200 points that drains by 20 a second, 1,000 points in each minute of the
-// clock, and 5 calls at a time, of operations that are thought to cost 1 to 10 points and cost up to 3 more or less.
+// clock, and 5 calls at a time. The estimate of an operation is 1 to 10 points, and its real cost up to 3 more or less.
 //
-// A difference is charged when an operation ends, by the provider and by drip. A request that was on its way just then
-// was sent when it was not yet known: up to 3 points of each of the 4 others in flight. So the bucket has to
-// have room for 12 more than as with leaky40: with intervals of 50 ms it takes more than 200 + (k-1) - 1 when k begin, and
-// Size is 198 - 12. In the minute arrive besides its own those still on their way from the minute before, at most 5 of
-// 10 points, and the 12: 938 are left. What comes back to drip comes back to the provider at the same time, and
-// drip takes it only as far as the bucket would have it.
+// The provider and drip charge a difference when an operation ends. A request that was on its way just then was sent
+// before the difference was known: up to 3 points of each of the 4 others in flight. So the bucket must have room for
+// 12 more than with leaky40: with intervals of 50 ms it takes more than 200 + (k-1) - 1 when k begin, and Size is 198 -
+// 12. Besides its own requests, a minute gets the requests still on their way from the minute before, at most 5 of 10
+// points, and the 12: 938 are left. Points that come back to drip come back to the provider at the same time, and drip
+// takes them only as far as the bucket would have it.
 var pointsAndMinute = drip.Options{
 	Size: 186, RefreshRate: 1, RefreshInterval: 50 * time.Millisecond,
 	Windows:     []drip.Window{{Size: 938, RefreshInterval: time.Minute}},
