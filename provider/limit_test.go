@@ -169,7 +169,7 @@ type flight struct {
 }
 
 // play sends all that the limit lets through, at the hardest times for it. Either all capacity gathered in idle time
-// goes just before the beginning of an interval, the rest goes as early as possible, and all calls arrive as close
+// goes just before the beginning of an interval. The rest then goes as early as possible, and all calls arrive as close
 // together as they may. Or all of it is left to chance.
 func play(t *testing.T, l drip.Limit, span time.Duration, seed uint64) (calls []call) {
 	t.Helper()

@@ -75,7 +75,7 @@ func Read(r *http.Response) Status { return Parse(r.StatusCode, r.Header, nil, t
 func Parse(code int, h http.Header, body []byte, now time.Time) Status {
 	now = dateOf(h, now)
 	var s Status
-	if age, ok := number(h.Get("Age")); !ok || age == 0 { // what a cache has kept is not so any more
+	if age, ok := number(h.Get("Age")); !ok || age == 0 { // the quotas of a cached response are out of date
 		s.Quotas = quotasOf(h, now)
 	}
 	content := contentOf(body)
