@@ -70,8 +70,8 @@ func leased(b *testing.B, bucket *drip.Bucket, key string) {
 	}
 }
 
-// peers are what else one can ask in memory, each by a limit that lets everything through. They decide by rate alone;
-// those that have no keys are kept in a sync.Map, as their users do.
+// peers are other limiters in memory, each with a limit that lets everything through. They decide by rate alone. A
+// sync.Map holds the limiters without keys, as their users do.
 var peers = []struct {
 	name string
 	new  func(b *testing.B) func(key string)
@@ -137,9 +137,9 @@ func inMap[L any](make func() L, ask func(L)) func(key string) {
 }
 
 // BenchmarkMemory times drip and its peers in turn, round by round, so that a machine that slows down slows all. It
-// reports the medians of at least seven rounds, and those of the ratios of each two rounds beside each other: how much
-// of the peer's time drip's pair takes, which is two calls and limits the operations at once besides. Below 1 drip
-// is faster.
+// reports the medians of at least seven rounds. It also reports the medians of the ratios of each two rounds beside
+// each other: how much of the peer's time drip's pair takes, which is two calls and limits the operations at once
+// besides. Below 1 drip is faster.
 func BenchmarkMemory(b *testing.B) {
 	for _, n := range []int{1, manyKeys} {
 		for _, workers := range slices.Compact([]int{1, runtime.GOMAXPROCS(0)}) {

@@ -25,8 +25,8 @@ import (
 )
 
 // seedFunction is the token bucket of Franck Pachot's series on rate limiting with token buckets in YugabyteDB and
-// PostgreSQL (dev.to), whose users storage/postgres is for. It is compared at serializable, as its author uses it, and at
-// repeatable read, with the retries that takes: at read committed it was seen to grant 18 times what it should.
+// PostgreSQL (dev.to), whose users storage/postgres is for. The benchmark runs it at serializable, as its author uses
+// it, and at repeatable read, with the retries that takes. At read committed it granted 18 times as much as it should.
 const seedFunction = `
 create table if not exists rate_limiting_token_bucket (id text primary key, tk bigint not null, ts timestamptz not null);
 create or replace function rate_limiting_token_bucket_request(rate_id text, refill_per_sec int default 2, window_seconds int default 60)
@@ -46,13 +46,15 @@ begin
 end; $$ language plpgsql;`
 
 // BenchmarkPostgres compares decisions on one server: GetDelay of drip in one process, GetDelay in as many processes as
-// there are clients, apart, and the function above. Each call of the function has a connection: with drip in one process 20
-// are enough for all, which suits it, with drip apart each client has its own, as those of drip have. They take turns of 20
-// ms, twenty in an iteration, so that a busy machine is as busy for all; where there are too many connections for that, one
-// has its twenty after the other. Every call is let through. The ratios are medians over the turns:
-// drip×seed and apart×seed are to the function at serializable, drip×repeatable and apart×repeatable to that at repeatable
-// read. What a decision takes of the processors, in microseconds, of clients and server, hardly depends on what else the
-// machine does.
+// there are clients, apart, and the function above. Each call of the function has a connection. With drip in one
+// process 20 connections are enough for all, which suits the function. With drip apart each client has its own, as
+// drip's clients do.
+//
+// The ways take turns of 20 ms, twenty in an iteration, so that a busy machine is as busy for all. With too many
+// connections for that, one way takes its twenty turns after the other. Every call is let through. The ratios are
+// medians over the turns: drip×seed and apart×seed are to the function at serializable, drip×repeatable and
+// apart×repeatable to the function at repeatable read. The processor time of a decision, in microseconds, of clients
+// and server, hardly depends on the other work of the machine.
 //
 //	go test -run '^$' -bench Postgres -benchtime 7x
 func BenchmarkPostgres(b *testing.B) {
@@ -188,7 +190,7 @@ func comparePostgres(b *testing.B, url string, keys []string, clients int) {
 		if i%3 < 2 {
 			continue
 		}
-		for j, to := range ways[:2] { // the names of those that each has to be compared with
+		for j, to := range ways[:2] { // each is compared with the ways of these names
 			ratios := make([]float64, len(w.rates))
 			for turn := range ratios {
 				ratios[turn] = w.rates[turn] / ways[i-2+j].rates[turn]
@@ -198,7 +200,7 @@ func comparePostgres(b *testing.B, url string, keys []string, clients int) {
 	}
 }
 
-// postgresTurns is one way to decide, and what its turns came to.
+// postgresTurns is one way to decide, and the results of its turns.
 type postgresTurns struct {
 	name, application string
 	pools             []*pgxpool.Pool
@@ -221,8 +223,8 @@ func (t *postgresTurns) clients(b *testing.B, n int, do func(client int)) {
 	}
 }
 
-// meet lets the clients connect, prepare the statements, and decide once about each key: connections live for longer than
-// these, and have met what they work with.
+// meet lets the clients connect, prepare the statements, and decide once about each key, because real connections live
+// longer than these and have done so.
 func (t *postgresTurns) meet(b *testing.B, keys []string, clients int) {
 	t.clients(b, clients, func(i int) {
 		for n := i; n < len(keys)+20*clients; n += clients {
@@ -270,7 +272,7 @@ func (t *postgresTurns) disconnect(b *testing.B, admin *pgxpool.Pool) {
 	}
 }
 
-// processorTime is what this process has taken of the processors, and those of the server's that are this application's.
+// processorTime is the processor time of this process, and of the server's processes for this application.
 func processorTime(b *testing.B, admin *pgxpool.Pool, application string) time.Duration {
 	var used syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &used); err != nil {

@@ -22,13 +22,13 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(servers.Main(m)) }
 
-// BenchmarkRedis compares drip's GetDelay, and Admit and Settle as a pair, which is what a message costs, with one Allow of
-// redis_rate v10, which decides by rate alone, on one server. In each iteration they take turns, so that a busy machine
-// is as busy for all, and every call is let through. With one goroutine it also shows what a context costs drip that
-// can end: a goroutine, so that the caller can leave.
+// BenchmarkRedis compares drip with one Allow of redis_rate v10, which decides by rate alone, on one server. It runs
+// drip's GetDelay, and Admit and Settle as a pair, which are the calls of one message. In each iteration they take
+// turns, so that a busy machine is as busy for all, and every call is let through. With one goroutine it also shows
+// drip's cost for a context that can end: a goroutine, so that the caller can leave.
 //
-// Besides decisions a second and latencies it prints what a decision takes of a processor in microseconds: the script,
-// the server with it, and the client. Those hardly depend on what else the machine does.
+// Besides decisions a second and latencies it prints the processor time of a decision in microseconds: of the script,
+// of the server with it, and of the client. These times hardly depend on the other work of the machine.
 //
 //	go test -run '^$' -bench Redis -benchtime 10x
 func BenchmarkRedis(b *testing.B) {
@@ -50,7 +50,7 @@ func compareRedis(b *testing.B, server *servers.Redis, keys []string, goroutines
 	client := goredis.NewClient(o)
 	defer client.Close()
 	for i := range keys {
-		keys[i] += fmt.Sprintf("-%x", rand.Uint32()) // those of another run have a history
+		keys[i] += fmt.Sprintf("-%x", rand.Uint32()) // the keys of another run have a history
 	}
 	st, err := redis.New(client, redis.Options{})
 	if err != nil {
@@ -139,7 +139,7 @@ func compareRedis(b *testing.B, server *servers.Redis, keys []string, goroutines
 	}
 }
 
-// redisTurns is one way to decide, and what its turns came to.
+// redisTurns is one way to decide, and the results of its turns.
 type redisTurns struct {
 	name   string
 	ctx    context.Context

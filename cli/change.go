@@ -62,12 +62,12 @@ func (c *change) apply(ctx context.Context, e *entities.Subject, f act) (bool, e
 }
 
 type manyJSON struct {
-	Entities int `json:"entities"` // that were meant
+	Entities int `json:"entities"` // to change
 	Changed  int `json:"changed"`  // of them
 	Failed   int `json:"failed"`
 }
 
-// many has f change all entities that are meant. doing and done are what the change is called: "pause", "paused for 10m".
+// many calls f for all entities to change. doing and done are the names of the change: "pause", "paused for 10m".
 func (c *change) many(ctx context.Context, t *terminal, args []string, doing, done string, f act) error {
 	prefix := ""
 	switch {
@@ -112,7 +112,7 @@ func entityCount(n int) string {
 	return fmt.Sprintf("%d entities", n)
 }
 
-// confirm asks, unless --yes is given. Its error is that the answer is no, or that nobody is there to answer.
+// confirm asks, unless --yes is given. It fails if the answer is no, or if nobody is there to answer.
 func (c *change) confirm(ctx context.Context, t *terminal, what, question string) error {
 	if c.yes {
 		return nil
@@ -134,7 +134,7 @@ type changeJSON struct {
 	PinnedUntil moment `json:"pinned_until"` // null as well if only unpin ends it
 }
 
-// tell says what was done.
+// tell reports the change.
 func (c *change) tell(t *terminal, j changeJSON, format string, args ...any) error {
 	if c.json {
 		return writeJSON(t.out, j)

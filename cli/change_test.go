@@ -23,7 +23,7 @@ var owners = map[string]drip.Options{
 	"a long window":   {Size: 2, RefreshRate: 1, Windows: []drip.Window{{Size: 100, RefreshInterval: 31 * 24 * time.Hour}}},
 }
 
-// user is what has an entity decided about at random, and remembers what it was told.
+// user makes random decisions about an entity, and remembers their answers.
 type user struct {
 	bucket   *drip.Bucket
 	tickets  []drip.Ticket
@@ -74,8 +74,8 @@ func (u *user) step(ctx context.Context, r *rand.Rand) error {
 	return nil
 }
 
-// The commands know the limits from the storage, and do to an entity what the library does to it with them: whatever happened
-// before, all that is decided afterwards is the same, and a window that gathers loses nothing.
+// The commands know the limits from the storage, and change an entity as the library does with them. After any history,
+// all later decisions are the same, and a window that gathers loses nothing.
 func TestChangesKeepWhatIsKnown(t *testing.T) {
 	for name, o := range owners {
 		t.Run(name, func(t *testing.T) {
@@ -255,7 +255,7 @@ func TestResumeLetsRun(t *testing.T) {
 	})
 }
 
-// What the further windows have counted stays counted.
+// The counts of the further windows stay.
 func TestWindowsAreKept(t *testing.T) {
 	for _, args := range []string{"pause URL shop 1ms", "resume URL shop", "reset URL shop --yes"} {
 		t.Run(strings.Fields(args)[0], func(t *testing.T) {

@@ -27,7 +27,7 @@ func (completion) run(_ context.Context, t *terminal, args []string) error {
 	return err
 }
 
-// words are what may follow a command besides files.
+// words are the words that may follow a command besides files.
 func (d listing) words() []string {
 	switch d.name {
 	case "help":

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// What bash offers for a command line whose last word is being written.
+// Bash offers completions for the last word of a command line.
 func TestBashCompletes(t *testing.T) {
 	bash, err := exec.LookPath("bash")
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/drip-go/drip/internal/entities"
 )
 
-// inspect is "drip inspect". Its one round trip is that of take.
+// inspect is "drip inspect". It makes one round trip, in take.
 type inspect struct {
 	timeout
 	limits limitsFlag
@@ -142,7 +142,8 @@ func (r report) write(out io.Writer, zone *time.Location) error {
 // mostLeases is how many are shown, the first to end.
 const mostLeases = 5
 
-// entityJSON is an entity in JSON; docs/cli.md says what the fields are. What takes limits is left out without any.
+// entityJSON is an entity in JSON; docs/cli.md describes the fields. Without limits, the fields that need them are
+// missing.
 type entityJSON struct {
 	Entity       string       `json:"entity"`
 	Time         moment       `json:"time"`

@@ -28,7 +28,7 @@ func inspected(t *testing.T, args ...string) (got told) {
 	return got
 }
 
-// What inspect says of a newcomer, by the limits of the consumers, is what Admit says next, whatever has happened before.
+// With the limits of the consumers, inspect tells the same about a newcomer as the next Admit, after any history.
 func TestInspectAgreesWithTheNextDecision(t *testing.T) {
 	for name, o := range owners {
 		for seed := range *seeds {
@@ -250,7 +250,7 @@ tokens      0 of 4 in use
 			}
 		}
 		all := `--limits={"size":4,"rate":2,"concurrency":8,"windows":[{"size":60,"rate":60,"interval":"1m"}]}`
-		// The provider refuses: what had been gathered is gone, and comes back with the intervals after its time.
+		// The provider refuses: the gathered capacity is gone, and comes back with the intervals after its time.
 		if err := b.Throttled(t.Context(), "shop-4", 2500*time.Millisecond); err != nil {
 			t.Fatal(err)
 		}

@@ -1,4 +1,4 @@
-// Package cli is the command drip. It looks into the storages and queues of drip, and tries limits before they are used.
+// Package cli is the command drip. It looks into the storages and queues of drip, and tries limits before you use them.
 //
 //	drip inspect URL ENTITY         why an entity waits, and until when
 //	drip top URL                    the busiest and the longest-waiting entities
@@ -12,7 +12,7 @@
 //
 // "drip help" says more.
 //
-// A program of your own has the same command with a storage of your own, which registers its scheme when it is imported:
+// To use the command with a storage of your own, build a program that imports the storage, which registers its scheme:
 //
 //	package main
 //
@@ -24,7 +24,7 @@
 //
 //	func main() { cli.Main() }
 //
-// Get and Set are enough for it. Top and lists of entities need a storage.Lister.
+// The storage needs Get and Set only. For top and lists of entities it must be a storage.Lister.
 package cli
 
 import (
@@ -57,7 +57,7 @@ const (
 	statusInterrupted = 130
 )
 
-// terminal is what the commands talk to.
+// terminal has the input and the outputs of the commands.
 type terminal struct {
 	in          io.Reader
 	out, err    io.Writer
@@ -66,8 +66,8 @@ type terminal struct {
 	zone        *time.Location
 }
 
-// Main runs the command that the arguments of this process name, and ends the process with its exit status. It ends at the
-// second interrupt at the latest.
+// Main runs the command of this process's arguments, and ends the process with its exit status. A second interrupt
+// always ends it.
 func Main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // the second signal ends what does not end by the first
@@ -84,7 +84,7 @@ type silent struct{}
 
 func (silent) Printf(context.Context, string, ...any) {}
 
-// isTerminal reports whether f is one, or some other device that is not made to swallow everything.
+// isTerminal reports whether f is a terminal, or another character device except the null device.
 func isTerminal(f *os.File) bool {
 	info, err := f.Stat()
 	if err != nil || info.Mode()&os.ModeCharDevice == 0 {
@@ -159,7 +159,7 @@ func (e usageError) Unwrap() error { return e.error }
 
 func usagef(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
 
-// errNo is wrapped by the error of a command that has done its work, and the answer is no.
+// errNo is in the error of a command that has done its work, and whose answer is no.
 var errNo = errors.New("no")
 
 const credentials = "Are the user and the password in the URL right? In them @ and / have to be escaped: %40, %2F"

@@ -68,7 +68,7 @@ func program(ctx context.Context, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// outcome is what came of a command line.
+// outcome is the outcome of a command line.
 type outcome struct {
 	status   int
 	out, err string

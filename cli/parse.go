@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// command is what a word after drip stands for. The flags set its fields.
+// command is the command of a word after drip. The flags set its fields.
 type command interface {
 	flags(*flag.FlagSet)
 	run(ctx context.Context, t *terminal, args []string) error
@@ -107,13 +107,13 @@ func (d listing) flagSet(c command) *flag.FlagSet {
 	return set
 }
 
-// flagNames are those of a command, with their dashes.
+// flagNames are the names of a command's flags, with their dashes.
 func (d listing) flagNames() (names []string) {
 	d.flagSet(d.make()).VisitAll(func(f *flag.Flag) { names = append(names, "--"+f.Name) })
 	return names
 }
 
-// timeout is a flag of all who ask a server.
+// timeout is a flag of all commands that ask a server.
 type timeout struct{ timeout duration }
 
 func (t *timeout) flags(set *flag.FlagSet) {
@@ -160,7 +160,7 @@ func overview() string {
 	return b.String()
 }
 
-// manual is what help says of a command.
+// manual is the help of a command.
 func (d listing) manual() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "drip %s\n\n%s.\n", strings.TrimSpace(d.name+" "+d.args), strings.ToUpper(d.about[:1])+d.about[1:])

@@ -6,7 +6,7 @@ import (
 	"testing/synctest"
 )
 
-// What is wrong with a command line is said in a way that helps to put it right.
+// The error of a wrong command line helps to put it right.
 func TestUsage(t *testing.T) {
 	_, url := newMemory(t)
 	unknown := write(t, "unknown.json", `{"size": 5, "rte": 3}`)

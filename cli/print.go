@@ -45,7 +45,7 @@ func cutLast(rows [][]string, width int) {
 	}
 }
 
-// withoutEmpty removes the columns in which every row but those of the headings has "-".
+// withoutEmpty removes the columns in which every row has "-", except for the headings.
 func withoutEmpty(headings map[string]bool, rows [][]string) [][]string {
 	used := map[int]bool{0: true}
 	for _, row := range rows {
@@ -66,8 +66,8 @@ func withoutEmpty(headings map[string]bool, rows [][]string) [][]string {
 	return kept
 }
 
-// writeTable writes rows with columns as wide as they need, the first one at least leftmost. The cells of that one, and
-// those that begin with a space, begin on the left; all others end on the right.
+// writeTable writes rows with columns as wide as they need, the first one at least leftmost. It aligns the first column
+// and cells that begin with a space left, and all others right.
 func writeTable(w io.Writer, leftmost int, rows [][]string) {
 	widths := []int{leftmost}
 	for _, row := range rows {

@@ -25,7 +25,7 @@ func (c *lookQueues) flags(set *flag.FlagSet) {
 	c.timeout.flags(set)
 }
 
-// openBroker is the broker of an AMQP-URL argument. close is to be called in the end.
+// openBroker returns the broker of an AMQP-URL argument. The caller must call close.
 func openBroker(arg string, names ...string) (*rabbitmq.Broker, error) {
 	url, err := address(arg)
 	if err != nil {
@@ -56,7 +56,7 @@ func (c *lookQueues) run(ctx context.Context, t *terminal, args []string) error 
 	return writeQueues(t.out, &s, t.zone)
 }
 
-// queuesJSON is what is found, in JSON; docs/cli.md says what the fields are.
+// queuesJSON is the result in JSON; docs/cli.md describes the fields.
 type queuesJSON struct {
 	Time    moment      `json:"time"`
 	Queue   queueJSON   `json:"queue"`

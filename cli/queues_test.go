@@ -70,7 +70,7 @@ func (a queuesAnswer) leaves(t *testing.T, ring string, messages int, from, to t
 	}
 }
 
-// What waits in the DelayQueues of a consume loop.
+// The command shows the messages in the DelayQueues of a consume loop.
 func TestQueues(t *testing.T) {
 	url := servers.UseRabbitMQ(t).URL()
 	ch, queue := workQueue(t, url)
@@ -145,7 +145,7 @@ func (later) GetDelay(_ context.Context, entity string) (time.Duration, error) {
 }
 func (later) ReturnToken(context.Context, string) error { return nil }
 
-// What waits in the delay queues of a Consumer.
+// The command shows the messages in the delay queues of a Consumer.
 func TestQueuesOfAConsumer(t *testing.T) {
 	url := servers.UseRabbitMQ(t).URL()
 	ch, queue := workQueue(t, url)

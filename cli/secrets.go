@@ -6,10 +6,10 @@ import (
 	"strings"
 )
 
-// variable is how a URL is given whose password must not be in the list of processes: env:NAME.
+// variable is the form of an argument that keeps a URL's password out of the list of processes: env:NAME.
 const variable = "env:"
 
-// address is the URL that an argument is or names.
+// address returns the URL that an argument is, or the URL in the variable that it names.
 func address(arg string) (string, error) {
 	name, named := strings.CutPrefix(arg, variable)
 	if !named {
@@ -21,9 +21,9 @@ func address(arg string) (string, error) {
 	return "", usagef("the environment variable %s is not set", name)
 }
 
-// withoutSecrets takes URLs with a user or a password out of a text, and the passwords of those on the command line
-// wherever they stand. The errors of the libraries are careful themselves; this is for arguments in wrong places
-// and for servers that repeat what they were told.
+// withoutSecrets takes URLs with a user or a password out of a text. It also takes out the passwords of URLs on the
+// command line, wherever they stand. The errors of the libraries have no passwords. But an argument may be in a wrong
+// place, and a server may repeat its input.
 func withoutSecrets(text string, args []string) string {
 	for _, arg := range args {
 		if _, value, flagged := strings.Cut(arg, "="); flagged && strings.HasPrefix(arg, "-") {

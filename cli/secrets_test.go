@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// Whatever is wrong, and wherever a URL stands, no password is printed.
+// No error prints a password, wherever the URL stands.
 func TestNoPasswordIsPrinted(t *testing.T) {
 	const password, escaped = "s3cr/t@w0rd", "s3cr%2Ft%40w0rd"
 	for i, url := range []string{

@@ -85,7 +85,7 @@ func (c *serve) run(ctx context.Context, t *terminal, args []string) error {
 		return err
 	case <-ctx.Done():
 	}
-	// What was begun may end.
+	// Requests that have begun may end.
 	ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
 	_ = server.Shutdown(ending) // else it is cut off
@@ -130,7 +130,7 @@ func onlyHosts(h http.Handler, names []string) http.Handler {
 	})
 }
 
-// careful writes what holds no password of these arguments.
+// careful writes a text without the passwords of these arguments.
 type careful struct {
 	to   io.Writer
 	args []string

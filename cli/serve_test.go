@@ -13,7 +13,7 @@ import (
 	"github.com/drip-go/drip/internal/servers"
 )
 
-// served runs drip serve and returns where it is, and what ends it and returns what was logged.
+// served runs drip serve. It returns its address, and a function that ends it and returns its log.
 func served(t *testing.T, args ...string) (at string, end func() (log string)) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())

@@ -62,7 +62,7 @@ func onServers(t *testing.T, f func(t *testing.T, address string)) {
 	}
 }
 
-// consumers are what has the entities decided about. No interval ends while the test runs.
+// consumers returns the bucket of the consumers that decide about the entities. No interval ends while the test runs.
 func consumers(t *testing.T, address string) *drip.Bucket {
 	b, err := drip.New(drip.Options{
 		Size: 9, RefreshRate: 9, RefreshInterval: 10_000 * 24 * time.Hour, Concurrency: 4, Start: time.Unix(0, 0), Storage: connect(t, address),

@@ -54,7 +54,7 @@ func (c *simulation) run(ctx context.Context, t *terminal, args []string) error 
 	return err
 }
 
-// draw writes the picture. A file that is there stays as it is until the new one is whole.
+// draw writes the picture. It leaves an existing file alone until the whole picture is drawn.
 func draw(name string, r simulate.Report) error {
 	var picture bytes.Buffer
 	if err := r.WriteSVG(&picture); err != nil {
@@ -63,7 +63,7 @@ func draw(name string, r simulate.Report) error {
 	return os.WriteFile(name, picture.Bytes(), 0o666)
 }
 
-// check looks at what drip has done.
+// check judges the results of drip.
 func check(r simulate.Report) error {
 	drip := r.Results[0]
 	if drip.OverLimit > 0 {

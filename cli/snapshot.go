@@ -11,7 +11,7 @@ import (
 	_ "github.com/drip-go/drip/storage/redis"
 )
 
-// open opens the storage of a URL argument. close is to be called in the end.
+// open opens the storage of a URL argument. The caller must call close.
 func open(ctx context.Context, arg string) (s storage.Storage, close func(), err error) {
 	url, err := address(arg)
 	if err != nil {
@@ -31,10 +31,10 @@ func open(ctx context.Context, arg string) (s storage.Storage, close func(), err
 	}, nil
 }
 
-// judgeOf is one by these limits, nil if they are not known.
+// judgeOf returns a Judge with these limits, nil if they are not known.
 func judgeOf(l *limits) (*entities.Judge, error) {
 	return entities.NewJudge(optionsOf(l), nil)
 }
 
-// report is how the command prints one.
+// report is an entities.Report as the command prints it.
 type report struct{ *entities.Report }

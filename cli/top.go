@@ -66,10 +66,10 @@ func (c *top) run(ctx context.Context, t *terminal, args []string) error {
 	if err := show(t.out, enter, text); err != nil {
 		return err
 	}
-	// What was seen last stays on the normal screen.
+	// The last output stays on the normal screen.
 	defer func() { io.WriteString(t.out, leave+text) }()
 	for {
-		// A storage with very many entities has other things to do.
+		// Do not keep a storage with very many entities busy.
 		select {
 		case <-ctx.Done():
 			return nil
@@ -93,14 +93,14 @@ func (c *top) run(ctx context.Context, t *terminal, args []string) error {
 	}
 }
 
-// What makes a terminal show another screen, without a cursor and with long lines cut, and what undoes it.
+// Sequences that make a terminal show another screen, without a cursor and with long lines cut, and that undo it.
 const (
 	enter = "\x1b[?1049h\x1b[?25l\x1b[?7l"
 	leave = "\x1b[?7h\x1b[?25h\x1b[?1049l"
 )
 
-// show writes a text over what the screen has. It begins no line with a line feed, so that a screen that is too low does not
-// scroll.
+// show writes a text over the content of the screen. It begins no line with a line feed, so that a screen that is too
+// low does not scroll.
 func show(out io.Writer, before, text string) error {
 	var b strings.Builder
 	b.WriteString(before)
@@ -122,7 +122,7 @@ type overall struct {
 	busiest, longest                 ranking
 }
 
-// look reads all entities, or as many as there is time for. It keeps those that are shown.
+// look reads all entities, or as many as there is time for. It keeps the entities to show.
 func (c *top) look(ctx context.Context, lister storage.Lister, l *limits) (*overall, error) {
 	within, cancel := c.within(ctx)
 	defer cancel()
@@ -167,7 +167,7 @@ func (o *overall) add(r report) {
 	}
 }
 
-// ranking is the first ones by an order.
+// ranking is the first reports by an order.
 type ranking struct {
 	most    int
 	order   func(a, b report) int
@@ -182,7 +182,7 @@ func (k *ranking) add(r report) {
 	}
 }
 
-// byUse puts those first that have most operations in flight, then those that were decided about last.
+// byUse sorts by operations in flight, the most first, then by the last decision, the latest first.
 func byUse(a, b report) int {
 	return cmp.Or(cmp.Compare(b.InUse, a.InUse), b.Decided.Compare(a.Decided), cmp.Compare(a.Entity, b.Entity))
 }
@@ -192,7 +192,8 @@ func byWaiting(a, b report) int {
 	return cmp.Or(b.Waiting.Compare(a.Waiting), cmp.Compare(b.Booked, a.Booked), cmp.Compare(a.Entity, b.Entity))
 }
 
-// nameWidth is the most of an entity's name that top shows. With it lines fit 80 columns, as long as a limit has one window.
+// nameWidth is how many characters of an entity's name top shows. With it lines fit 80 columns, as long as a limit has
+// one window.
 const nameWidth = 18
 
 // Headings of the tables.

@@ -126,7 +126,7 @@ func (s slow) List(ctx context.Context, each func(storage.Entry) error) error {
 	return ctx.Err()
 }
 
-// What there was no time for is missing, and said to be.
+// Top leaves out the entities for which it has no time, and says so.
 func TestTopShowsWhatThereWasTimeFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		some := []storage.Entry{{Key: "shop", Time: time.Now(), State: decision.State{Tokens: 1, Plain: 1, Now: time.Now().UnixMilli()}}}
@@ -158,7 +158,7 @@ func (s failing) List(ctx context.Context, each func(storage.Entry) error) error
 	return s.Storage.(storage.Lister).List(ctx, each)
 }
 
-// On a terminal the screen is left as it was, with what was seen last, whatever has happened.
+// On a terminal top leaves the screen as it was, with its last output, however it ends.
 func TestTopLive(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, _ := newMemory(t)

@@ -19,42 +19,42 @@ import (
 	"github.com/drip-go/drip/queues"
 )
 
-// Do is what is done by an Action.
+// Do is a kind of Action.
 type Do string
 
-// What may be done.
+// The kinds of actions.
 const (
 	Pause   Do = "pause"   // let nothing of an entity run for a time
 	Resume  Do = "resume"  // end what Pause, or the provider, began
 	Reset   Do = "reset"   // take back all tokens and tickets of an entity
-	Pin     Do = "pin"     // set a limit beside that of the consumers
+	Pin     Do = "pin"     // set a limit beside the limit of the consumers
 	Unpin   Do = "unpin"   // end what Pin began
 	Requeue Do = "requeue" // put dead letters back to be handled
 )
 
-// Action is what a request asks for.
+// Action is the change that a request asks for.
 type Action struct {
-	Do Do // what is to be done
+	Do Do // the kind
 
-	// Entity is the one that is meant by all but Requeue. If it is empty, those are meant whose names begin with
-	// Prefix: all entities that are stored, if that is empty, too.
+	// Entity is the entity to change, of all kinds but Requeue. If it is empty, the action changes the stored entities
+	// whose names begin with Prefix. With an empty Prefix, too, it changes all stored entities.
 	Entity string
 	Prefix string
 
 	// For is how long Pause lasts.
 	For time.Duration
 
-	// Pin is what Pin sets, and for how long.
+	// Pin is the limit that Pin sets, and for how long.
 	Pin drip.Pin
 
-	// Queue is the work queue of Requeue. Letters are the IDs of the dead letters that are meant. If there are none,
-	// those are meant that were given up for Reason: all, if that is empty, too.
+	// Queue is the work queue of Requeue. Letters are the IDs of the dead letters to put back. Without Letters, Requeue
+	// puts back the dead letters that were given up for Reason. With an empty Reason, too, it puts back all of them.
 	Queue   string
 	Letters []string
 	Reason  string
 }
 
-// String is the action in words: `pause "shop-1" for 10m`.
+// String returns the action in words: `pause "shop-1" for 10m`.
 func (a Action) String() string {
 	switch {
 	case a.Do == Requeue && len(a.Letters) > 0:
@@ -115,8 +115,8 @@ func (a Action) LogValue() slog.Value {
 	return slog.GroupValue(attrs...)
 }
 
-// values are the action as the query of an address. Names stand there: a field of a form changes some characters, such as the
-// ends of lines.
+// values are the action as the query of an address. The query has the names, because a field of a form changes some
+// characters, such as the ends of lines.
 func (a Action) values() url.Values {
 	v := url.Values{"do": {string(a.Do)}}
 	set := func(name, value string) {
@@ -196,7 +196,7 @@ func actionOf(v url.Values, names func() []string) (Action, error) {
 	return a, nil
 }
 
-// pinOf reads the fields of a pin. Those that are empty are not given.
+// pinOf reads the fields of a pin. An empty field leaves its value unset.
 func pinOf(v url.Values) (drip.Pin, error) {
 	var burst, concurrency int
 	var d time.Duration
@@ -307,7 +307,7 @@ func (p *Page) do(w http.ResponseWriter, r *http.Request) error {
 		log.WarnContext(r.Context(), "limits page: refused")
 		return failure{http.StatusForbidden, errors.New("you may not " + a.String())}
 	}
-	// What was begun is brought to its end, even if nobody waits for it any more.
+	// An action runs to its end, even if nobody waits for it any more.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), doTimeout)
 	defer cancel()
 	said, changed, err := p.act(ctx, a)
@@ -317,13 +317,14 @@ func (p *Page) do(w http.ResponseWriter, r *http.Request) error {
 		return fmt.Errorf("%s: %w", a, err)
 	}
 	log.InfoContext(ctx, "limits page: done")
-	// Relative to the address that the browser knows, which http.Redirect does not if a prefix was stripped from it.
+	// The target is relative to the address that the browser knows. http.Redirect does not know it if a prefix was
+	// stripped.
 	w.Header().Set("Location", a.back()+"&did="+p.notices.put(said))
 	w.WriteHeader(http.StatusSeeOther)
 	return nil
 }
 
-// act does an action. It returns what came of it, and how many entities or messages it has changed.
+// act does an action. It returns the outcome in words, and how many entities or messages it has changed.
 func (p *Page) act(ctx context.Context, a Action) (said string, changed int, err error) {
 	if a.Do == Requeue {
 		picked := map[string]bool{}
@@ -386,7 +387,7 @@ func (p *Page) act(ctx context.Context, a Action) (said string, changed int, err
 	return fmt.Sprintf("%s of %d changed: %s.", entityCount(changed), len(names), a), changed, nil
 }
 
-// begin is how many entities the index knows whose names begin with prefix, of how many.
+// begin counts the entities in the index: n whose names begin with prefix, of all. It leaves out shared limits.
 func (x *index) begin(prefix string) (n, of int) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -402,8 +403,8 @@ func (x *index) begin(prefix string) (n, of int) {
 	return n, of
 }
 
-// notices are what actions have done, for the page that follows. The address names one by a random text, so that nobody
-// else can make the page say something.
+// notices are the outcomes of actions, for the page that follows. The address names one by a random text, so that
+// nobody else can make the page say something.
 type notices struct {
 	mu   sync.Mutex
 	said map[string]string
@@ -427,7 +428,7 @@ func (n *notices) put(text string) (key string) {
 	return key
 }
 
-// of is what a key stands for, empty if it is none.
+// of is the text of a key, empty if there is none.
 func (n *notices) of(key string) string {
 	n.mu.Lock()
 	defer n.mu.Unlock()

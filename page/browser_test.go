@@ -105,8 +105,8 @@ func realStorages(t *testing.T) map[string]func(*testing.T) storage.Storage {
 	}
 }
 
-// What a browser shows is what Inspect says, and each action does what it says, with two browsers at once, with the keyboard,
-// and without JavaScript.
+// A browser shows the same as Inspect, and each action does its work: with two browsers at once, with the keyboard, and
+// without JavaScript.
 func TestBrowser(t *testing.T) {
 	b := startBrowser(t)
 	for name, open := range realStorages(t) {
@@ -301,7 +301,7 @@ func messages(t *testing.T, ch *amqp.Channel, queue string, want int) {
 	}
 }
 
-// A page that is open says that the server is gone, keeps what it shows, and goes on when the server is back.
+// An open page says that the server is gone, keeps its content, and goes on when the server is back.
 func TestServerComesBack(t *testing.T) {
 	b := startBrowser(t)
 	own := servers.OwnRedis(t)

@@ -48,7 +48,7 @@ func ExampleHandler() {
 	log.Fatal(http.ListenAndServe("127.0.0.1:8080", mux))
 }
 
-// Who may do what: everybody sees the page, and only some may change anything.
+// Everybody sees the page, and only some may change anything.
 func ExampleOptions_allow() {
 	allow := func(r *http.Request, a page.Action) (who string, allowed bool) {
 		who = userOf(r)

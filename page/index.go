@@ -12,11 +12,12 @@ import (
 	"github.com/drip-go/drip/storage"
 )
 
-// index is what the list is sorted by. It is read while somebody looks at the page, and a little longer.
+// index has the values by which the list is sorted. It reads them while somebody looks at the page, and a little
+// longer.
 //
-// Reading takes a hundredth of the time: the index measures how long the storage takes to tell of its entities, which is
-// more than the storage is busy with it, and rests 99 times as long. Only the first reading, or the first after a pause
-// that was long enough for it, goes on faster.
+// Reading takes a hundredth of the time. The index measures how long the storage takes to answer, which is more than
+// the storage is busy, and rests 99 times as long. Only the first reading, or the first after a pause that was long
+// enough for it, goes on faster.
 type index struct {
 	lister storage.Lister
 	judge  *entities.Judge
@@ -33,7 +34,7 @@ type index struct {
 	closed   bool
 	asked    time.Time // when somebody looked last
 	ended    time.Time // of the last pass; zero: there was none
-	rested   time.Time // until then it rests for what was read
+	rested   time.Time // the end of the rest for the reads so far
 	err      error     // of the last pass
 	sortings map[string]*sorting
 }
@@ -46,7 +47,7 @@ const (
 	atATime = 5 * time.Millisecond
 )
 
-// row is what an entity is sorted by. Times are milliseconds since 1970, 0 for none.
+// row has the values by which an entity is sorted. Times are milliseconds since 1970, 0 for none.
 type row struct {
 	name                     string
 	inUse, booked            int
@@ -69,7 +70,7 @@ func (x *index) close() {
 	x.wg.Wait()
 }
 
-// look has the index read in the background, and waits a little if nothing was read yet.
+// look starts reading in the background, and waits a little if nothing was read yet.
 func (x *index) look(ctx context.Context) {
 	x.mu.Lock()
 	x.asked = time.Now()
@@ -167,7 +168,7 @@ func (x *index) read() {
 	x.ended = time.Now()
 }
 
-// note keeps what is known of an entity. pass is the one that has read it, 0 for somebody who looked at it.
+// note keeps the values of an entity that was read. pass is the pass that has read it, 0 outside of a pass.
 func (x *index) note(r *entities.Report, pass int) {
 	ms := func(t time.Time) int64 {
 		if t.IsZero() {
@@ -218,7 +219,7 @@ type sorting struct {
 	totals  totals
 }
 
-// orders are what the list may be sorted by. All end with the name, so that nothing dances.
+// orders are the orders of the list. All of them end with the name, so that equal rows keep their places.
 var orders = map[string]func(a, b *row) int{
 	"backlog": func(a, b *row) int {
 		return cmp.Or(cmp.Compare(b.booked, a.booked), cmp.Compare(b.waiting, a.waiting), cmp.Compare(a.name, b.name))
@@ -238,7 +239,7 @@ var orders = map[string]func(a, b *row) int{
 	"name": func(a, b *row) int { return cmp.Compare(a.name, b.name) },
 }
 
-// page returns the names at from to from+n of those that contain query, and how many do.
+// page returns the names that contain query, in an order, at from to from+n. of is how many names contain it.
 func (x *index) page(by, query string, from, n int) (names []string, of int, t totals) {
 	s := x.sorted(by)
 	if query == "" {

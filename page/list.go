@@ -23,7 +23,7 @@ type listBody struct {
 	By     string
 	Orders []link
 	Rows   []*entityBody
-	Exact  bool // the one row is the entity that was searched for, which is not stored
+	Exact  bool // the one row is the entity of the search, which is not stored
 	From   int
 	To     int
 	Of     int
@@ -136,9 +136,9 @@ type entityBody struct {
 	State     string // "closed", "waits" or ""
 	Next      string // when a newcomer runs
 	NextAt    string
-	Because   string // what it waits for
+	Because   string // the limit or closing that it waits for
 	Bars      []bar
-	Rest      string // what is left, for one line, or where the limits are not known
+	Rest      string // the rest of its limits, for one line, or where the limits are not known
 	ClosedU   moment
 	Last      moment // the last booked slot
 	DecidedAt moment
@@ -157,7 +157,7 @@ type lease struct {
 	End moment
 }
 
-// bar is a window: what is left of it.
+// bar is the rest of a window.
 type bar struct {
 	Text, Left  string
 	Value, Most int // in 1000ths, for drawing
@@ -176,7 +176,7 @@ func (p *Page) at(t, now time.Time) moment {
 
 const mostLeases = 100
 
-// nameOf is what an entity, or a shared limit, is called on the page.
+// nameOf is the name of an entity, or of a shared limit, on the page.
 func nameOf(id string) string {
 	if name, shared := entities.SharedLimit(id); shared {
 		return "shared limit " + visible(name)

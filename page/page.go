@@ -1,22 +1,22 @@
-// Package page is the limits page: which entities wait, for what and until when, who holds their tokens, and what waits in
-// the queues; with actions, if they are allowed.
+// Package page is the limits page. It shows which entities wait, for which limit and until when, who holds their
+// tokens, and the messages that wait in the queues. It has actions, if you allow them.
 //
 //	h, err := page.Handler(page.Options{Storage: storage})
 //	mux.Handle("/drip/", h)
 //
-// mounts it in a mux. A path in front of it needs no setting: all links are relative, so mount it at a path that ends
-// with a slash. Nothing is loaded from elsewhere, and everything works without JavaScript, which only refreshes.
+// mounts it in a mux. All links are relative. So a path in front of it needs no setting, but it must end with a slash.
+// The page loads nothing from elsewhere. Everything works without JavaScript, which only refreshes the page.
 //
 // # Who may see it
 //
 // Everybody who can reach the handler sees the page. Put your own authentication in front of it. Nobody may change
-// anything unless Options.Allow says so; requests from other sites are refused in any case.
+// anything unless Options.Allow says so. The page always refuses requests from other sites.
 //
 // # What it costs the storage
 //
-// A request reads the entities it shows, 50 at most. The list is an index in this process, made from storage.Lister while
-// somebody looks: a hundredth of the time goes into reading it, the rest is pauses. So with 100,000 entities in Redis the
-// order of the list may be two minutes old; what stands in the rows is not.
+// A request reads the entities it shows, 50 at most. The list is an index in this process, which the page makes from
+// storage.Lister while somebody looks. Reading it takes a hundredth of the time; the rest is pauses. So with 100,000
+// entities in Redis the order of the list may be two minutes old. The content of its rows is current.
 package page
 
 import (
@@ -41,26 +41,26 @@ import (
 	"github.com/drip-go/drip/storage"
 )
 
-// Options says what the page shows and what may be done on it.
+// Options are the page's data sources and its permissions.
 type Options struct {
 	// Storage holds the entities. Required.
 	//
 	// Without storage.Lister there is no list, and an entity is found by its whole name.
 	Storage storage.Storage
 
-	// Limits are the options that the consumers' Bucket is made with; their Storage does not matter here. Defaults to nil: the
-	// page then goes by the limits that are stored with each entity. It knows only from here which shared limits an entity is
-	// within, so without them it does not say how long those keep it.
+	// Limits are the options of the consumers' Bucket; their Storage does not matter here. Defaults to nil: the page
+	// then uses the limits that are stored with each entity. Only Limits tells which shared limits an entity is within.
+	// So without it the page does not say how long shared limits delay an entity.
 	Limits *drip.Options
 
-	// Broker is where messages wait, such as that of package queues/rabbitmq. Defaults to nil: no queues are shown.
+	// Broker has the queues to show, such as the Broker of package queues/rabbitmq. Defaults to nil: no queues.
 	Broker queues.Broker
 
-	// Allow tells whether a request may do what it asks for, and who has sent it, for the log. It is called for each action
-	// once, by several goroutines. Defaults to nil: nothing may be done, and the page shows no buttons.
+	// Allow tells whether a request may do an action, and its sender, for the log. The page calls it once for each
+	// action, from several goroutines. Defaults to nil: no action is allowed, and the page shows no buttons.
 	Allow func(r *http.Request, a Action) (who string, allowed bool)
 
-	// Log gets a line for each action: what, who, and what came of it. Defaults to slog.Default().
+	// Log gets a line for each action: the action, its sender and its outcome. Defaults to slog.Default().
 	Log *slog.Logger
 }
 
@@ -81,7 +81,7 @@ type view struct {
 	show   func(p *Page, w http.ResponseWriter, r *http.Request) error
 }
 
-// Handler returns the limits page. Its error names the option that is wrong.
+// Handler returns the limits page. Its error names the wrong option.
 func Handler(o Options) (*Page, error) {
 	if o.Storage == nil {
 		return nil, errors.New("page: Options.Storage is required")
@@ -112,7 +112,7 @@ func Handler(o Options) (*Page, error) {
 	return p, nil
 }
 
-// Close ends what goes on in the background. The page must not be used any more.
+// Close ends the page's work in the background. Do not use the page after it.
 func (p *Page) Close() error {
 	if p.index != nil {
 		p.index.close()
@@ -126,7 +126,7 @@ const (
 	mostForm    = 1 << 20
 )
 
-// ServeHTTP implements http.Handler. The last part of the path says what is asked for.
+// ServeHTTP implements http.Handler. The last part of the path selects the view.
 func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h := w.Header()
 	h.Set("Content-Security-Policy", "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src data:; form-action 'self'; frame-ancestors 'none'; base-uri 'none'")
@@ -182,10 +182,10 @@ func badRequest(format string, args ...any) error {
 	return failure{http.StatusBadRequest, fmt.Errorf(format, args...)}
 }
 
-// userinfo is where a URL has its password. The errors of the backends repeat no URL; this is for those of a user's own.
+// userinfo is where a URL has its password. The errors of drip's backends repeat no URL, but a user's own backend may.
 var userinfo = regexp.MustCompile(`://[^/\s]*@`)
 
-// tell is an error as text that may be read by all who see the page.
+// tell is an error as text for everybody who sees the page.
 func tell(err error) string {
 	if errors.Is(err, context.DeadlineExceeded) {
 		return "There was no answer in time."
@@ -193,7 +193,7 @@ func tell(err error) string {
 	return userinfo.ReplaceAllString(err.Error(), "://…@")
 }
 
-// visible is a text of others with nothing in it that cannot be seen, or that moves what stands beside it.
+// visible escapes the characters of a foreign text that cannot be seen, or that move the text beside it.
 func visible(text string) string {
 	var b strings.Builder
 	for _, r := range text {
@@ -227,7 +227,7 @@ func asset(name, kind string) func(*Page, http.ResponseWriter, *http.Request) er
 	}
 }
 
-// frame is what every page has.
+// frame is the part that all pages share.
 type frame struct {
 	Title  string
 	Here   string // the part of the navigation that it belongs to
@@ -238,7 +238,7 @@ type frame struct {
 	Body   any
 }
 
-// render writes a page. name is that of the template of its body.
+// render writes a page. name is the name of its body's template.
 func (p *Page) render(w http.ResponseWriter, status int, name string, f frame, body any) error {
 	f.Acts, f.Queues, f.Body = p.o.Allow != nil, p.o.Broker != nil, body
 	f.Zone = time.Now().In(p.zone).Format("MST")

@@ -27,7 +27,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(servers.Main(m)) }
 
-// limits are those of the entities of these tests. No interval ends while one runs.
+// limits are the limits of the entities of these tests. No interval ends while one runs.
 func limits(s storage.Storage) drip.Options {
 	return drip.Options{
 		Size: 9, RefreshRate: 9, RefreshInterval: 10_000 * 24 * time.Hour, Concurrency: 4, Start: time.Unix(0, 0), Storage: s,
@@ -49,7 +49,7 @@ func admit(t *testing.T, s storage.Storage, entity string, n int) {
 
 func allow(*http.Request, Action) (string, bool) { return "ann", true }
 
-// site is a page that is served, and what it has logged.
+// site is a served page and its log.
 type site struct {
 	*Page
 	log *bytes.Buffer
@@ -138,7 +138,7 @@ func TestListAndEntity(t *testing.T) {
 	}
 }
 
-// A storage that has no limits to go by still shows what is left, and who holds it.
+// Without limits the page still shows the remaining capacity, and the holders of tokens.
 // The limits are stored with the entity.
 func TestWithoutLimits(t *testing.T) {
 	s := memory.New()
@@ -167,7 +167,7 @@ func TestPages(t *testing.T) {
 	}
 }
 
-// What the storage forgets leaves the list, and what comes is in it soon.
+// An entity that the storage forgets leaves the list, and a new one is in it soon.
 func TestIndexFollows(t *testing.T) {
 	s := memory.New()
 	admit(t, s, "shop-1", 1)
@@ -283,7 +283,7 @@ func TestSure(t *testing.T) {
 	}
 }
 
-// Whoever may not, cannot.
+// A request that is not allowed changes nothing.
 func TestNotAllowed(t *testing.T) {
 	s := memory.New()
 	admit(t, s, "shop", 2)
@@ -360,7 +360,7 @@ func TestOtherSites(t *testing.T) {
 	}
 }
 
-// An entity whose limit the options cannot tell is shown by what is stored, among the others.
+// The page shows an entity whose limit the options cannot tell by its stored limit, among the others.
 func TestLimitThatFails(t *testing.T) {
 	s := memory.New()
 	admit(t, s, "shop-1", 2)
@@ -432,7 +432,7 @@ func TestSharedLimits(t *testing.T) {
 	}
 }
 
-// What is read can be read: the contrast of each pair of colours is that of WCAG's level AA, 4.5 to 1.
+// All text is legible: each pair of colours has the contrast of WCAG's level AA, 4.5 to 1.
 func TestContrast(t *testing.T) {
 	css, err := assets.ReadFile("assets/style.css")
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// content is what a body says about the limit.
+// content is the statement of a body about the limit.
 type content struct {
 	throttled bool // whatever the status
 	forbidden bool // with a status of 403
@@ -46,7 +46,7 @@ func contentOf(body []byte) (c content) {
 	if !json.Valid(body) {
 		return c
 	}
-	_ = json.Unmarshal(body, &b) // what is of another type than here stays empty
+	_ = json.Unmarshal(body, &b) // a value of another type stays empty
 	c.forbidden = strings.Contains(strings.ToLower(b.Message), "rate limit")
 	for _, e := range b.Errors {
 		c.throttled = c.throttled || e.Extensions.Code == "THROTTLED" || e.Type == "RATE_LIMITED"

@@ -82,7 +82,7 @@ func ExamplePreset_Options() {
 	// the app: 1000 each 6.673s
 }
 
-// The APIs there are, and what Named says of another.
+// The presets, and the error of Named for an unknown name.
 func ExamplePresets() {
 	for _, p := range provider.Presets() {
 		fmt.Println(p.Name)
@@ -184,7 +184,7 @@ func ExampleLimit() {
 	// provider: 1 in any 1s: 1 is not from 2 to 2147483647
 }
 
-// A response that says what is left of its windows.
+// A response that tells how much is left of its windows.
 func ExampleRead() {
 	response := &http.Response{StatusCode: http.StatusTooManyRequests, Header: http.Header{}}
 	response.Header.Set("RateLimit-Policy", `"burst";q=100;w=60,"daily";q=1000;w=86400`)
@@ -201,7 +201,7 @@ func ExampleRead() {
 	// daily: 820 of 1000 in 24h0m0s left
 }
 
-// A provider that says what its limits are.
+// A provider that tells its limits.
 func ExampleStatus_Rules() {
 	response := &http.Response{StatusCode: http.StatusOK, Header: http.Header{}}
 	response.Header.Set("RateLimit-Policy", `"burst";q=100;w=60,"parallel";q=8;qu="concurrent-requests"`)

@@ -11,8 +11,8 @@ import (
 	"github.com/drip-go/drip"
 )
 
-// Follower moves how much of a limit its entities use by what the provider's responses say, for a provider whose limit is
-// lower than it says, is shared with others, or changes. It never goes above the limit.
+// Follower adjusts the share of a limit that its entities use, their level, to the provider's responses. Use it for a
+// provider whose limit is lower than documented, shared with others, or changing. It never goes above the limit.
 //
 //	follower := &provider.Follower{Limit: limit}
 //	options := provider.Options(limit)
@@ -20,19 +20,20 @@ import (
 //	…
 //	transport := &provider.Transport{Bucket: bucket, Follower: follower}
 //
-// A call that is refused lowers the level of its entity: to a little less than the provider has let pass since it refused
-// one before, if that is known, else to eight tenths. Then the level rises with the third power of the time, so that it
-// stays near for minutes, and doubles in ten. What responses announce of the limit, such as RateLimit-Policy, bounds it at
-// once, and so does what is left of a window until its reset when little is. After a pause an entity starts at half its
-// level, and is at all of it ten seconds later.
+// A refused call lowers the level of its entity. The new level is a little less than the provider has let pass since
+// its previous refusal, if that is known, else eight tenths of the old one. Then the level rises with the third power
+// of the time: it changes little for minutes, and doubles in ten. A limit that responses announce, such as by
+// RateLimit-Policy, bounds the level at once. When little is left of a window, the level makes that last until the
+// window's reset. After a pause an entity starts at half its level, and is back at the full level ten seconds later.
 //
-// The level is this process's, and a decision by another limit than the last one drops what was gained and booked (see
-// drip.Options.Limits). So a Follower is for an entity whose calls one process makes. Where four make them, and each has a
-// Follower, as few calls are refused, but of a limit that is half of what the code says they use some 85 %.
+// Each process has its own level. A decision by another limit than the last one drops the gained capacity and the
+// bookings (see drip.Options.Limits). So use a Follower if one process makes all calls of an entity. With four
+// processes, each with a Follower, the provider refuses as few calls. If the real limit is half of the limit in the
+// code, they use some 85 % of it.
 //
-// Set the fields before the first call; a Follower is safe for concurrent use.
+// Set the fields before the first call. A Follower is safe for concurrent use.
 type Follower struct {
-	// Limit is what the entities may use at most, as Limit returns it. Required.
+	// Limit is the most that each entity may use, as the function Limit returns it. Required.
 	Limit drip.Limit
 
 	// Least is the lowest level, a share of Limit above 0. Defaults to 0.02.
@@ -40,7 +41,7 @@ type Follower struct {
 
 	mu       sync.Mutex
 	entities map[string]*followed
-	most     int // with as many those that are forgotten are looked for
+	most     int // add looks for entities to forget when there are as many
 }
 
 const (
@@ -59,7 +60,7 @@ const (
 	levels      = 200 // as many levels are told apart
 )
 
-// followed is what is known of an entity.
+// followed is the state of an entity.
 type followed struct {
 	lowered   float64 // the level after the last refusal; 1 if there was none
 	announced float64 // by responses, at most 1
@@ -71,7 +72,7 @@ type followed struct {
 	changed   time.Time // when that changed last
 }
 
-// Limits is for drip.Options.Limits. Its error is that of a Limit that does not say all.
+// Limits is for drip.Options.Limits. It fails if Follower.Limit has no Size, RefreshRate or RefreshInterval.
 func (f *Follower) Limits(_ context.Context, entityID string) (drip.Limit, error) {
 	l := f.Limit
 	if l.Size < 1 || l.RefreshRate < 1 || l.RefreshInterval < time.Millisecond {
@@ -89,8 +90,8 @@ func (f *Follower) Limits(_ context.Context, entityID string) (drip.Limit, error
 	}
 	level := math.Floor(e.current(now)*levels) / levels
 	level = max(min(level, 1), cmp.Or(f.Least, leastLevel))
-	// A decision by another limit than the last one loses what came between the two: nothing in the middle of an interval,
-	// else up to an interval's.
+	// A decision by another limit than the last one loses the capacity that came between the two: nothing in the middle
+	// of an interval, else up to an interval's.
 	interval := scaled(l, e.applied).RefreshInterval
 	middle := now.UnixMilli() % max(1, interval.Milliseconds()) * 4 / max(1, interval.Milliseconds())
 	if level < e.applied || middle == 1 || middle == 2 || now.Sub(e.changed) >= max(changeEvery, 20*interval) {
@@ -101,7 +102,7 @@ func (f *Follower) Limits(_ context.Context, entityID string) (drip.Limit, error
 	return scaled(l, e.applied), nil
 }
 
-// Level is the share of its limit by which an entity was decided about last, 1 for one that was never heard of.
+// Level is the share of its limit in the last decision about an entity, from 0 to 1. It is 1 for an unknown entity.
 func (f *Follower) Level(entityID string) float64 {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -111,7 +112,7 @@ func (f *Follower) Level(entityID string) float64 {
 	return 1
 }
 
-// Seen tells what a response to a call of the entity says. A Transport with this Follower does it.
+// Seen tells the Follower the status of a response to a call of the entity. A Transport with this Follower calls it.
 func (f *Follower) Seen(entityID string, s Status) {
 	now := time.Now()
 	f.mu.Lock()
@@ -134,7 +135,7 @@ func (f *Follower) Seen(entityID string, s Status) {
 	level := e.followed(now)
 	next := level * firstFactor
 	if since := now.Sub(e.refused); !e.refused.IsZero() && since >= measurable {
-		// The provider had nothing left then, and has nothing left now: what it let pass between is what came back.
+		// The provider had nothing left then, and has nothing left now. So it let pass as much as came back in between.
 		passed := float64(e.accepted) / since.Seconds() / f.rate()
 		next = min(max(below*passed, level/2), below*level)
 	}
@@ -144,7 +145,7 @@ func (f *Follower) Seen(entityID string, s Status) {
 	}
 }
 
-// followed is the level at a time by what was refused.
+// followed is the level at a time by the refusals alone.
 func (e *followed) followed(now time.Time) float64 {
 	minutes := now.Sub(e.refused).Minutes()
 	return min(1, e.lowered*(1+rise/below*minutes*minutes*minutes))
@@ -159,7 +160,7 @@ func (e *followed) current(now time.Time) float64 {
 	return level
 }
 
-// add begins with an entity, and forgets those that were not heard of for long. It requires mu held.
+// add adds an entity, and forgets entities without a response for forgetAfter. It requires mu held.
 func (f *Follower) add(entityID string, now time.Time) *followed {
 	if f.entities == nil {
 		f.entities = map[string]*followed{}
@@ -177,7 +178,7 @@ func (f *Follower) add(entityID string, now time.Time) *followed {
 	return e
 }
 
-// rate is how many calls a second the limit is in the long run, infinite if it counts other units only.
+// rate is the limit's rate in calls a second in the long run. It is infinite if the limit counts other units only.
 func (f *Follower) rate() float64 {
 	rate := math.Inf(1)
 	l := &f.Limit
@@ -203,7 +204,7 @@ func (f *Follower) announced(s Status) float64 {
 		if rate > 0 {
 			level = min(level, rate/f.rate())
 		}
-		// Of a window that is nearly used up: what is left has to last until there is more.
+		// The window is nearly used up: the remaining calls must last until its reset.
 		if q.PerSecond == 0 && q.Window >= 10*time.Second && q.Limit > 0 && q.Remaining >= 0 && q.Remaining < q.Limit/10 && q.Reset > 0 {
 			level = min(level, float64(q.Remaining)/q.Reset.Seconds()/f.rate())
 		}
@@ -211,8 +212,8 @@ func (f *Follower) announced(s Status) float64 {
 	return level
 }
 
-// scaled is a level of a limit. A window that gathers capacity gets its interval longer, which is more exact than a
-// smaller rate; one that does not gets fewer units.
+// scaled is a level of a limit. A window that gathers capacity gets a longer interval, which is more exact than a
+// smaller rate. Any other window gets fewer units.
 func scaled(l drip.Limit, level float64) drip.Limit {
 	if level >= 1 {
 		return l

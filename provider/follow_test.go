@@ -20,7 +20,7 @@ import (
 	"github.com/drip-go/drip/storage/memory"
 )
 
-// real is a provider in virtual time: a bucket of tokens whose rate is not what its documentation says.
+// real is a provider in virtual time: a bucket of tokens whose rate differs from its documentation.
 type real struct {
 	mu       sync.Mutex
 	begin    time.Time
@@ -174,7 +174,7 @@ func constant(size, perSecond float64) func(time.Duration) (float64, float64) {
 	return func(time.Duration) (float64, float64) { return size, perSecond }
 }
 
-// halved is a limit that is half of what it is, from 20 to 30 minutes.
+// halved is a limit that is halved from 20 to 30 minutes.
 func halved(size, perSecond float64) func(time.Duration) (float64, float64) {
 	return func(at time.Duration) (float64, float64) {
 		if at > 20*time.Minute && at < 30*time.Minute {
@@ -184,8 +184,8 @@ func halved(size, perSecond float64) func(time.Duration) (float64, float64) {
 	}
 }
 
-// Whatever the provider's limit really is, at most one call of a hundred is refused and nine tenths of the limit are used, and
-// the level is calm.
+// With any real limit of the provider, it refuses at most one call of a hundred, the calls use nine tenths of the
+// limit, and the level is calm.
 func TestFollow(t *testing.T) {
 	const hour = time.Hour
 	for name, c := range map[string]struct {
@@ -239,7 +239,8 @@ func TestWithoutFollower(t *testing.T) {
 	}
 }
 
-// Followers of several processes know only what their own calls were told. They keep to the limit all the same, and use less of it.
+// Followers of several processes know only the responses to their own calls. They keep to the limit, too, and use less
+// of it.
 func TestFollowersOfFourProcesses(t *testing.T) {
 	limit, err := Limit(50*time.Millisecond, TokenBucket(40, 10))
 	if err != nil {

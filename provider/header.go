@@ -9,9 +9,9 @@ import (
 	"time"
 )
 
-// RetryAfter reads the field Retry-After of a response that came at the time now: seconds, with fractions as Shopify
-// has them, or a date, which counts from the response's own Date if it has one. A date that is past is 0, more than a day is
-// a day. ok is false if the field is missing or malformed.
+// RetryAfter reads the field Retry-After of a response that came at the time now. The field has seconds, with fractions
+// as Shopify has them, or a date. A date counts from the response's own Date if it has one, else from now. wait is 0
+// for a date in the past, and at most a day. ok is false if the field is missing or malformed.
 //
 // Source: RFC 9110, section 10.2.3, of June 2022.
 func RetryAfter(h http.Header, now time.Time) (wait time.Duration, ok bool) {
@@ -69,9 +69,8 @@ func seconds(n float64) time.Duration {
 	return time.Duration(math.Ceil(n*1000)) * time.Millisecond
 }
 
-// resetOf reads a time until, or the time when, there is more: seconds from now; seconds since 1970, as GitHub has
-// them; milliseconds since 1970; a date. Nobody waits for a billion seconds, and 1970 had no APIs, so they are told
-// apart by their size.
+// resetOf reads the time of a reset: seconds from now; seconds since 1970, as GitHub has them; milliseconds since 1970;
+// a date. It tells the numbers apart by their size: nobody waits for a billion seconds, and 1970 had no APIs.
 func resetOf(s string, now time.Time) time.Duration {
 	n, ok := number(s)
 	switch t, err := http.ParseTime(s); {
@@ -87,8 +86,9 @@ func resetOf(s string, now time.Time) time.Duration {
 	return seconds(n)
 }
 
-// threeFields adds what was there before RateLimit: -Limit, -Remaining and -Reset, each with a value or with one for each
-// of several windows, and policies: in a field of their own, or in the drafts up to 02 behind the limit: 100, 100;w=60.
+// threeFields adds the predecessors of RateLimit: -Limit, -Remaining and -Reset, each with a value or with one for each
+// of several windows. It adds policies, too: in a field of their own, or in the drafts up to 02 behind the limit: 100,
+// 100;w=60.
 func threeFields(quotas []Quota, h http.Header, prefix string, now time.Time) []Quota {
 	values := func(name string) []string {
 		field := strings.Join(h.Values(prefix+name), ",")
@@ -127,7 +127,7 @@ func threeFields(quotas []Quota, h http.Header, prefix string, now time.Time) []
 	return quotas
 }
 
-// standard reads RateLimit and RateLimit-Policy. A field that is malformed is ignored, all of it.
+// standard reads RateLimit and RateLimit-Policy. It ignores all of a malformed field.
 func standard(h http.Header) []Quota {
 	quotas := policiesOf(strings.Join(h.Values("RateLimit-Policy"), ","), false)
 	limits := limitsOf(strings.Join(h.Values("RateLimit"), ","))

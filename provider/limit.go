@@ -9,7 +9,8 @@ import (
 	"github.com/drip-go/drip"
 )
 
-// Rule is one limit, as its provider says it.
+// Rule is one limit, as its provider states it. Make one with LeakyBucket, TokenBucket, FixedWindow, SlidingWindow or
+// Concurrency.
 type Rule struct {
 	kind      kind
 	n         int           // the bucket's size, calls in a window, calls at a time
@@ -29,30 +30,30 @@ const (
 	concurrency
 )
 
-// LeakyBucket is a bucket that each call fills by one and that drains by perSecond, evenly. Its capacity must be at least
-// 2: one call after the other is a matter of Concurrency.
+// LeakyBucket is a bucket that each call fills by one and that drains by perSecond, evenly. Its capacity must be at
+// least 2. For one call after the other use Concurrency.
 func LeakyBucket(capacity int, perSecond float64) Rule {
 	return Rule{kind: leakyBucket, n: capacity, perSecond: perSecond}
 }
 
-// TokenBucket is a bucket that each call takes one from and that refills by perSecond, evenly. It is LeakyBucket upside
-// down, and the same limit.
+// TokenBucket is a bucket from which each call takes one and that refills by perSecond, evenly. It is the same limit as
+// LeakyBucket, counted the other way round.
 func TokenBucket(capacity int, perSecond float64) Rule {
 	return Rule{kind: tokenBucket, n: capacity, perSecond: perSecond}
 }
 
-// FixedWindow allows n calls in each window of the clock: each minute of Unix time, each day of UTC. It is for windows
-// that are known to begin then, by a clock that agrees with that of the bucket; otherwise it is a SlidingWindow.
+// FixedWindow allows n calls in each window of the clock: each minute of Unix time, each day of UTC. Use it only if the
+// provider's windows begin then, by a clock that agrees with the bucket's clock. Otherwise use SlidingWindow.
 //
-// As many calls as may be in flight are taken off n. Without a Concurrency besides, that is a twentieth of n.
+// Limit takes the calls that may be in flight off n. Without a Concurrency besides, that is a twentieth of n.
 func FixedWindow(n int, per time.Duration) Rule {
 	return Rule{kind: fixedWindow, n: n, per: per}
 }
 
-// SlidingWindow allows n calls in any span of time that long. It is right for each window whose beginning is not known as
-// well, such as one that begins with a call or at somebody's midnight, because that is such a span. n must be at least 2.
+// SlidingWindow allows n calls in any span of time that long. It also keeps a window whose beginning is not known, such
+// as one that begins with a call or at somebody's midnight, because that is such a span. n must be at least 2.
 //
-// A tenth of n may run at once, and nine tenths of n are what runs in the long run; Burst changes that.
+// A tenth of n may run at once. In the long run nine tenths of n run in each window. Burst changes both.
 func SlidingWindow(n int, per time.Duration) Rule {
 	return Rule{kind: slidingWindow, n: n, per: per}
 }
@@ -60,8 +61,8 @@ func SlidingWindow(n int, per time.Duration) Rule {
 // Concurrency allows n calls at a time.
 func Concurrency(n int) Rule { return Rule{kind: concurrency, n: n} }
 
-// Burst says how much of a SlidingWindow may run at once, from one call to half of n. The more that is, the less runs in
-// the long run: n less the burst in each window.
+// Burst returns the rule with another burst: how much of a SlidingWindow may run at once, from one call to half of its
+// calls. A larger burst lets less run in the long run: the calls of the window less the burst, in each window.
 func (r Rule) Burst(n int) Rule {
 	r.burst = n
 	if n < 1 {
@@ -70,14 +71,14 @@ func (r Rule) Burst(n int) Rule {
 	return r
 }
 
-// Of says that the rule counts a unit instead of calls, such as tokens of a language model: the unit of the Window that it
-// becomes. Neither a FixedWindow nor Concurrency has one: how much of it is in flight is not known.
+// Of returns the rule with a unit to count instead of calls, such as tokens of a language model. The unit becomes the
+// unit of the Window. A FixedWindow and Concurrency have no unit, because nobody knows how much of it is in flight.
 func (r Rule) Of(unit string) Rule {
 	r.unit = unit
 	return r
 }
 
-// String says it in words: "60 in any 1m0s".
+// String returns the rule in words: "60 in any 1m0s".
 func (r Rule) String() string {
 	n, rounded := fmt.Sprint(r.n), math.Round(r.perSecond*1e4)/1e4
 	if r.unit != "" {
@@ -105,14 +106,14 @@ const (
 	longestTrip = time.Hour
 )
 
-// Limit is the drip limit that keeps the rules, all of them at once: the first becomes the first window, others
-// Windows, so name the shortest first.
+// Limit returns the drip limit that keeps all of the rules at once. The first rule becomes the first window, and others
+// become Windows, so name the shortest first.
 //
-// travel is how long a request may take at most from its admission until the provider counts it: what the handler
-// does before, connecting, and the way. 50 ms is right for a connection that is open, near by; it costs 50 ms of each
-// sliding window and next to nothing of a bucket.
+// travel is the longest time from the admission of a request until the provider counts it. It includes the work of the
+// handler before the request, connecting, and the way. 50 ms is right for a connection that is open, near by; it costs
+// 50 ms of each sliding window and next to nothing of a bucket.
 //
-// Its error names a rule that cannot be kept: one that allows a single call in a window, or nothing that makes sense.
+// The error names a rule that drip cannot keep: one that allows a single call in a window, or one that makes no sense.
 func Limit(travel time.Duration, rules ...Rule) (drip.Limit, error) {
 	if travel < 0 || travel > longestTrip {
 		return drip.Limit{}, fmt.Errorf("provider: travel is %v; it must be 0 to %v", travel, longestTrip)
@@ -162,10 +163,10 @@ func Limit(travel time.Duration, rules ...Rule) (drip.Limit, error) {
 	return l, nil
 }
 
-// Options are those of a bucket whose entities all have this limit. With the memory storage set Start besides, unless calls
-// of an earlier process may still count: an entity gathers its first capacity with the next interval of each window after
-// Start, which is hours when the window is a day, and Start defaults to now. With any other storage an entity that is not
-// stored is full.
+// Options returns the options of a bucket whose entities all have this limit. With the memory storage set Start, too,
+// unless calls of an earlier process may still count. An entity gathers its first capacity with the next interval of
+// each window after Start. That is hours when the window is a day, and Start defaults to now. With any other storage an
+// entity that is not stored is full.
 func Options(l drip.Limit) drip.Options {
 	return drip.Options{
 		Size: l.Size, RefreshRate: l.RefreshRate, RefreshInterval: l.RefreshInterval, Unit: l.Unit,
@@ -201,8 +202,8 @@ func (r Rule) check() error {
 	return nil
 }
 
-// bucket has all of the rate if Size allows it. The fewer come at a time, the larger Size is; but an interval is whole
-// milliseconds, so with some more at a time the rate is matched more exactly.
+// bucket has all of the rate if Size allows it. A smaller RefreshRate leaves a larger Size. But an interval is whole
+// milliseconds, so a slightly larger RefreshRate matches the rate more exactly.
 func (r Rule) bucket(travel time.Duration) drip.Window {
 	var best drip.Window
 	bestShare := 0.0

@@ -106,9 +106,9 @@ func TestLimitErrors(t *testing.T) {
 	}
 }
 
-// The oracles count arrivals, in milliseconds, with nothing of what the rules were made with: a log, not arithmetic.
+// The oracles count arrivals, in milliseconds, and share nothing with the code of the rules: a log, not arithmetic.
 
-// overWindow is the first arrival that is one too many of those in the window that ends with it, or in that of the clock.
+// overWindow is the first arrival that is one too many in the window that ends with it, or in its window of the clock.
 func overWindow(arrivals []int64, n int, per int64, ofTheClock bool) int {
 	first := 0
 	for i, at := range arrivals {
@@ -168,9 +168,9 @@ type flight struct {
 	lease drip.Lease
 }
 
-// play sends all that the limit lets through, when and how that is hard for it. Either all that has gathered in idle time goes
-// just before the beginning of an interval, and all that follows at the earliest, and it arrives as close together as it
-// may; or all of it is left to chance.
+// play sends all that the limit lets through, at the hardest times for it. Either all capacity gathered in idle time
+// goes just before the beginning of an interval. The rest then goes as early as possible, and all calls arrive as close
+// together as they may. Or all of it is left to chance.
 func play(t *testing.T, l drip.Limit, span time.Duration, seed uint64) (calls []call) {
 	t.Helper()
 	const most = 1000
@@ -283,7 +283,7 @@ var played = [][]Rule{
 	{FixedWindow(20, time.Second), SlidingWindow(300, time.Minute), Concurrency(5)},
 }
 
-// What the limits let through is never more than the rules allow, when requests take up to 50 ms to arrive.
+// The limits never let through more than the rules allow, when requests take up to 50 ms to arrive.
 func TestRulesAreKept(t *testing.T) {
 	test := func(name string, rules []Rule, seeds uint64) {
 		t.Run(name, func(t *testing.T) {
@@ -321,7 +321,7 @@ func TestRulesAreKept(t *testing.T) {
 	}
 }
 
-// The demand finds what is wrong: with a little more than the rules give it does not pass.
+// The demand finds wrong limits: with a little more than the rules give it does not pass.
 func TestMoreIsNotKept(t *testing.T) {
 	for _, c := range []struct {
 		rule Rule

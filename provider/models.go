@@ -9,8 +9,9 @@ const (
 	OutputTokens = "output tokens"
 )
 
-// Anthropic returns the limits of the Claude API for one class of models: calls, input and output tokens a minute. The three
-// numbers depend on model and tier; the Console's page of limits shows them. Preset.About says how tokens count.
+// Anthropic returns the limits of the Claude API for one class of models: calls, input tokens and output tokens a
+// minute. The three numbers depend on model and tier; the Console's page of limits shows them. Preset.About says how
+// tokens count.
 func Anthropic(calls, input, output int) Preset {
 	return Preset{
 		Name: "Anthropic", Entity: "organization and class of models", Wait: time.Minute,

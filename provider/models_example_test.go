@@ -10,8 +10,8 @@ import (
 	"github.com/drip-go/drip/worker"
 )
 
-// A consumer of a language model asks with what it knows before a call, the input and the most output, and settles what the
-// response says. Input is what binds here: 30,000 tokens a minute.
+// A consumer of a language model asks with the input and the most output, which it knows before a call. It settles the
+// usage in the response. The input limit binds here: 30,000 tokens a minute.
 func ExampleAnthropic() {
 	type prompt struct {
 		customer  string

@@ -24,8 +24,8 @@ func (b *bucket) charge(at int64, n float64) {
 	}
 }
 
-// Calls of a language model that cost between a tenth and the whole of what was thought: no call is over the limits of a
-// provider that counts for itself, and what is short is used.
+// Calls of a language model that cost between a tenth and the whole of their estimate. No call is over the limits of a
+// provider that counts for itself, and the calls use the short limit.
 func TestModelsAreKept(t *testing.T) {
 	const minutes = 20
 	for name, c := range map[string]struct {

@@ -10,8 +10,8 @@ import (
 	"github.com/drip-go/drip"
 )
 
-// Preset is what is known of the limits of an API. It is where to begin: providers change limits, have other ones for
-// some customers, and count what others do under the same limit. A Transport hears of that.
+// Preset has the published limits of an API. It is a starting point: providers change limits, have other ones for some
+// customers, and count the calls of others under the same limit. Use a Transport to react to their refusals.
 type Preset struct {
 	// Name of the API, which Named finds.
 	Name string
@@ -19,21 +19,22 @@ type Preset struct {
 	// About says what the limits count, and what this preset leaves out. It may be empty.
 	About string
 
-	// Entity says whose limit it is, which is what to use as entity.
+	// Entity says whose limit it is. Use its ID as the entity.
 	Entity string
 
-	// Rules are the limits, the one with the shortest window first. Windows whose beginning the provider does not tell are
-	// sliding ones, and of those of a day a quarter may run at once.
+	// Rules are the limits, the one with the shortest window first. A window whose beginning the provider does not tell
+	// is a sliding window. If it is a day long, a quarter of it may run at once.
 	Rules []Rule
 
-	// Shared are the limits that entities have together, by name: that of the app, of the user. Nil if none is known.
+	// Shared are the limits that entities share, by name, such as the limit of the app or of the user. Nil if none is
+	// known.
 	Shared map[string][]Rule
 
-	// Wait is how long to wait after a refusal that does not say; for Transport.Wait.
+	// Wait is how long to wait after a refusal without a time to wait. Set Transport.Wait to it.
 	Wait time.Duration
 
-	// Source is where the provider says so, and Checked the month in which it was compared with a copy of that page, some
-	// of which are older.
+	// Source is the page where the provider states the limits. Checked is the month in which the project compared them
+	// with a copy of that page; some copies are older.
 	Source, Checked string
 }
 
@@ -57,17 +58,17 @@ func Named(name string) (Preset, error) {
 	return Preset{}, fmt.Errorf("provider: there is no preset %q; there are %s", name, strings.Join(near, ", "))
 }
 
-// words are those of a name, in lower case.
+// words returns the words of a name, in lower case.
 func words(name string) []string {
 	return strings.FieldsFunc(strings.ToLower(name), func(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsDigit(r) })
 }
 
-// Limit is the drip limit that keeps the preset's; see the function Limit.
+// Limit returns the drip limit that keeps the preset's Rules; see the function Limit.
 func (p Preset) Limit(travel time.Duration) (drip.Limit, error) { return Limit(travel, p.Rules...) }
 
-// Options are those of a bucket that keeps all of the preset's limits, the shared ones as well; see the functions Limit
-// and Options. Every operation is within all of them unless its Request.Within says otherwise. When the provider refuses a
-// call because of a shared limit, tell Bucket.Throttled its drip.SharedID.
+// Options returns the options of a bucket that keeps all of the preset's limits, including the shared ones; see the
+// functions Limit and Options. Every operation is within all of them unless its Request.Within says otherwise. When the
+// provider refuses a call because of a shared limit, call Bucket.Throttled with its drip.SharedID.
 func (p Preset) Options(travel time.Duration) (drip.Options, error) {
 	own, err := p.Limit(travel)
 	if err != nil {
@@ -112,7 +113,7 @@ type variant struct {
 
 func rules(r ...Rule) []Rule { return r }
 
-// each makes a preset of each variant, whose name follows that of p.
+// each makes a preset of each variant. Its name is p's followed by the variant's.
 func (p Preset) each(variants ...variant) (all []Preset) {
 	for _, v := range variants {
 		q := p
@@ -235,7 +236,7 @@ func amazon() []Preset {
 	)
 }
 
-// amazonApps are operations of which an app has so many a second, over all accounts.
+// amazonApps are the operations for which an app has a rate over all accounts.
 func amazonApps() (all []Preset) {
 	for _, o := range []struct {
 		name string

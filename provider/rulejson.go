@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// ruleJSON is a Rule as a file says it.
+// ruleJSON is a Rule in JSON.
 type ruleJSON struct {
 	Kind      string  `json:"kind"`
 	Size      int     `json:"size"`
@@ -31,8 +31,8 @@ func (r Rule) MarshalJSON() ([]byte, error) {
 	return json.Marshal(j)
 }
 
-// UnmarshalJSON reads what MarshalJSON writes. Its error names a kind that there is not, and what makes no sense in a rule
-// of its kind.
+// UnmarshalJSON reads the output of MarshalJSON. Its error names an unknown kind, or a value that makes no sense in a
+// rule of its kind.
 func (r *Rule) UnmarshalJSON(text []byte) error {
 	var j ruleJSON
 	if err := json.Unmarshal(text, &j); err != nil {

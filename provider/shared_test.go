@@ -32,8 +32,8 @@ func (e *events) Pop() any {
 	return last
 }
 
-// Presets with shared limits: many entities with twice as much to do as the shared limit allows keep it and their own, as
-// who counts calls when they arrive sees it, and use it.
+// Presets with shared limits: many entities with twice as much to do as the shared limit allows keep it and their own,
+// and use it. A counter of the arriving calls tells.
 func TestSharedPresetsAreKept(t *testing.T) {
 	for _, p := range Presets() {
 		for limit, rules := range p.Shared {

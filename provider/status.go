@@ -7,41 +7,41 @@ import (
 	"time"
 )
 
-// Status is what a response says about the limit.
+// Status is the statement of a response about the limit.
 type Status struct {
 	// Throttled reports whether the provider has refused the call because of its limit.
 	Throttled bool
 
-	// RetryAfter is how long it wants nothing more of the caller then, at most a day; 0 if it does not say.
+	// RetryAfter is how long the caller of a refused call should wait, at most a day; 0 if the response does not say.
 	RetryAfter time.Duration
 
-	// Quotas are the limits the response tells about, at most 16, of refused calls and of others.
+	// Quotas are the limits that the response tells, at most 16. Accepted calls have them, too.
 	Quotas []Quota
 }
 
-// Quota is what a response says about one limit. All of it is the word of whoever has sent the response.
+// Quota is the statement of a response about one limit. Trust it as much as the sender of the response.
 type Quota struct {
-	// Name is that of the policy, or what the provider calls it: "daily", "core"; often empty.
+	// Name is the name of the policy, or the provider's name for the limit: "daily", "core". Often empty.
 	Name string
 
-	// Unit is what is counted: "requests" unless the response says something else, such as "points",
+	// Unit is the unit that the limit counts: "requests" unless the response says something else, such as "points",
 	// "content-bytes" or "concurrent-requests".
 	Unit string
 
-	// Limit is how much the policy allows, and Remaining what is left of it. Unknown if the response does not say.
+	// Limit is how much the policy allows, and Remaining how much of it is left. Unknown if the response does not say.
 	Limit, Remaining int64
 
-	// Window is the time the limit is for, and Reset when there is more again; 0 if the response does not say.
+	// Window is the time that the limit is for, and Reset the time until there is more. 0 if the response does not say.
 	Window, Reset time.Duration
 
-	// PerSecond is how much comes back each second, for a bucket; 0 if the response does not say.
+	// PerSecond is how much a bucket gets back each second; 0 if the response does not say.
 	PerSecond float64
 
-	// Key is the partition key: which part of the provider's capacity this is about. Often empty.
+	// Key is the partition key: the part of the provider's capacity that the limit is for. Often empty.
 	Key string
 }
 
-// Unknown is a Limit or Remaining that the response does not say.
+// Unknown is the value of a Limit or Remaining that the response does not tell.
 const Unknown = -1
 
 const (
@@ -49,20 +49,21 @@ const (
 	longestDay = 24 * time.Hour
 )
 
-// Read is what the status and the header of a response say. Its body is not read; Parse knows what some providers
-// say there.
+// Read reads the status and the header of a response. It does not read the body; Parse also reads the bodies of some
+// providers.
 func Read(r *http.Response) Status { return Parse(r.StatusCode, r.Header, nil, time.Now()) }
 
-// Parse is what a response says that came at the time now. body is what is known of it, which may be nothing.
+// Parse reads a response that came at the time now. body is the known part of its body, which may be nil.
 //
-// A call was refused because of the limit if the status is 429; if it is 503, 529 or 403 and there is a Retry-After; if
-// it is 403 and nothing is left of a quota, as with GitHub and Salesforce; and if the body says so: a GraphQL error
-// THROTTLED (Shopify) or RATE_LIMITED (GitHub), 403 with REQUEST_LIMIT_EXCEEDED (Salesforce) or a message about the rate
-// limit (GitHub).
+// Parse reports a refused call in four cases:
+//   - The status is 429.
+//   - The status is 503, 529 or 403, and there is a Retry-After.
+//   - The status is 403, and nothing is left of a quota, as with GitHub and Salesforce.
+//   - The body says so: a GraphQL error THROTTLED (Shopify) or RATE_LIMITED (GitHub), 403 with REQUEST_LIMIT_EXCEEDED
+//     (Salesforce) or a message about the rate limit (GitHub).
 //
-// How long to wait is what Retry-After says; if it is not there, until all quotas that are used up are reset. Times of
-// day count from the response's own Date, so clocks need not agree. What is malformed is ignored, and all numbers are
-// bounded.
+// The time to wait is the Retry-After. Without one it lasts until all quotas that are used up are reset. Times of day
+// count from the response's own Date, so clocks need not agree. Parse ignores malformed fields and bounds all numbers.
 //
 // Sources, read in November 2026: RFC 9110 section 10.2.3; draft-ietf-httpapi-ratelimit-headers 03 to 11;
 // https://docs.github.com/en/rest/using-the-rest-api/rate-limits-for-the-rest-api;
@@ -74,7 +75,7 @@ func Read(r *http.Response) Status { return Parse(r.StatusCode, r.Header, nil, t
 func Parse(code int, h http.Header, body []byte, now time.Time) Status {
 	now = dateOf(h, now)
 	var s Status
-	if age, ok := number(h.Get("Age")); !ok || age == 0 { // what a cache has kept is not so any more
+	if age, ok := number(h.Get("Age")); !ok || age == 0 { // the quotas of a cached response are out of date
 		s.Quotas = quotasOf(h, now)
 	}
 	content := contentOf(body)
@@ -106,7 +107,8 @@ func Parse(code int, h http.Header, body []byte, now time.Time) Status {
 	return s
 }
 
-// reset is when all quotas that are used up are reset; if none is known to be, all of which that is not known.
+// reset is the time until all quotas that are used up are reset. If there is none, it looks at the quotas whose
+// Remaining is Unknown.
 func reset(quotas []Quota) (d time.Duration) {
 	for _, remaining := range []int64{0, Unknown} {
 		for _, q := range quotas {
@@ -121,9 +123,10 @@ func reset(quotas []Quota) (d time.Duration) {
 	return 0
 }
 
-// Rules are the limits that the response states in full, for Limit: with windows, whose beginning it does not say, as
-// SlidingWindow, with a rate as LeakyBucket, and concurrent requests. Those of one call are left out. What a provider
-// may say that cannot be trusted with it, check before.
+// Rules returns the limits that the response states in full, for Limit. A limit with a window is a SlidingWindow,
+// because the response does not tell its beginning. A limit with a rate is a LeakyBucket, a limit of concurrent
+// requests a Concurrency. Rules leaves out windows and buckets of one call. Check the rules of a provider you do not
+// trust before you use them.
 func (s Status) Rules() []Rule {
 	var rules []Rule
 	for _, q := range s.Quotas {
@@ -189,7 +192,7 @@ func quotasOf(h http.Header, now time.Time) []Quota {
 	return quotas
 }
 
-// used reads what is used of what: 32/40.
+// used reads a used part and its limit: 32/40.
 func used(s string) (Quota, bool) {
 	n, of, _ := strings.Cut(s, "/")
 	spent, limit := count(n), count(of)

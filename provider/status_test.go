@@ -269,7 +269,7 @@ func TestRules(t *testing.T) {
 	}
 }
 
-// Whatever a response says, no number is out of bounds, and what becomes of it is a limit that drip takes.
+// With any response, no number is out of bounds, and its rules give a limit that drip takes.
 func FuzzParse(f *testing.F) {
 	f.Add(429, "Retry-After: 7\nRateLimit: \"a\";r=0;t=30\nRateLimit-Policy: \"a\";q=100;w=60;qu=\"requests\";pk=:YQ==:", "")
 	f.Add(200, "RateLimit: limit=100, remaining=50, reset=30\nRateLimit-Limit: 100, 100;w=60\nRateLimit-Remaining: 1\nRateLimit-Reset: 3", "")

@@ -7,7 +7,7 @@ import (
 )
 
 // member of a list in a structured field: an item with its parameters. Values are int64, float64, string, token,
-// []byte and bool; those of types that no rate limit field has are kept as text.
+// []byte and bool. Values of types that no rate limit field has stay text.
 type member struct {
 	value      any
 	parameters map[string]any
@@ -61,7 +61,7 @@ type parser struct{ rest string }
 func digit(c byte) bool { return '0' <= c && c <= '9' }
 func lower(c byte) bool { return 'a' <= c && c <= 'z' }
 
-// next takes c if that is what comes.
+// next takes c if it is the next byte.
 func (p *parser) next(c byte) bool {
 	if p.rest == "" || p.rest[0] != c {
 		return false

@@ -11,17 +11,17 @@ import (
 	"time"
 )
 
-// Throttler is told of refused calls; *drip.Bucket is one.
+// Throttler learns of refused calls. *drip.Bucket is one.
 type Throttler interface {
 	// Throttled closes the entity for retryAfter.
 	Throttled(ctx context.Context, entityID string, retryAfter time.Duration) error
 }
 
-// Transport is an http.RoundTripper that sends requests with another, and closes the entity of those that the provider
-// refuses because of its limit, in all processes that share the bucket, for as long as the provider wants. The response
-// is passed on as it is. It is safe for concurrent use; do not change it once it is used.
+// Transport is an http.RoundTripper that sends requests with another. When the provider refuses a request because of
+// its limit, Transport closes the request's entity for as long as the provider wants, in all processes that share the
+// bucket. It passes the response on unchanged. It is safe for concurrent use; do not change its fields once it is used.
 type Transport struct {
-	// Bucket is told of refused calls. Required.
+	// Bucket learns of refused calls. Required.
 	Bucket Throttler
 
 	// Base sends the requests. Defaults to http.DefaultTransport.
@@ -31,19 +31,19 @@ type Transport struct {
 	// package consumer: consumer.OperationOf(r.Context()).Entity.
 	Entity func(r *http.Request) string
 
-	// Wait is how long to wait after a refusal that does not say, as Preset.Wait. Defaults to a second.
+	// Wait is how long to wait after a refusal without a time to wait, such as Preset.Wait. Defaults to a second.
 	Wait time.Duration
 
-	// Bodies has it look into JSON bodies of responses 200 and 403, of which at most the first 64 KiB are read
-	// before the response is passed on. Shopify's GraphQL refuses calls with 200, Salesforce and GitHub say in the
-	// body what a 403 means. Defaults to the status and the header alone.
+	// Bodies makes Transport read JSON bodies of responses 200 and 403, at most the first 64 KiB, before it passes the
+	// response on. Set it for Shopify's GraphQL, which refuses calls with 200, and for Salesforce and GitHub, whose
+	// bodies explain a 403. Defaults to the status and the header alone.
 	Bodies bool
 
-	// Follower is told what each response says of the limit, and moves the level of the entity. Defaults to nil: the limits
-	// stay as they are.
+	// Follower learns of each response and adjusts the level of the entity. Defaults to nil: the limits stay as they
+	// are.
 	Follower *Follower
 
-	// OnThrottled is called after each refused call, with the error of the bucket if it could not be told. Defaults to
+	// Transport calls OnThrottled after each refused call, with the bucket's error if telling it failed. Defaults to
 	// logging that error.
 	OnThrottled func(r *http.Request, s Status, err error)
 }
@@ -51,8 +51,8 @@ type Transport struct {
 // tellTimeout bounds telling the bucket, which the response has to wait for.
 const tellTimeout = 2 * time.Second
 
-// RoundTrip implements http.RoundTripper. After a refused call it tells the bucket before it returns, which may take two
-// seconds at most; an error of the bucket goes to OnThrottled and does not become one of the call.
+// RoundTrip implements http.RoundTripper. After a refused call it tells the bucket before it returns, which takes at
+// most two seconds. It passes an error of the bucket to OnThrottled and does not return it.
 func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if t.Bucket == nil {
 		if r.Body != nil {
@@ -155,7 +155,7 @@ func WithEntity(ctx context.Context, entityID string) context.Context {
 	return context.WithValue(ctx, entityKey{}, entityID)
 }
 
-// EntityOf is what WithEntity has set, empty for any other context.
+// EntityOf returns the entity that WithEntity has set, or "" for any other context.
 func EntityOf(ctx context.Context) string {
 	id, _ := ctx.Value(entityKey{}).(string)
 	return id

@@ -23,7 +23,7 @@ type told struct {
 	retryAfter time.Duration
 }
 
-// recorder is a Throttler that notes what it is told.
+// recorder is a Throttler that records its calls.
 type recorder struct {
 	told []told
 	err  error
@@ -213,7 +213,7 @@ func TestTransportPassesErrorsOn(t *testing.T) {
 	}
 }
 
-// A server, a client and a bucket: what one call is told holds for all of the entity, and for nobody else.
+// A server, a client and a bucket: the response to one call holds for all calls of the entity, and for no other entity.
 func TestTransportClosesTheEntity(t *testing.T) {
 	refuse := true
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

@@ -19,7 +19,7 @@ const sale = `{
 	"travel": "50ms"
 }`
 
-// What drip and others make of a load.
+// Drip and other policies with the same load.
 func ExampleScenario_Run() {
 	s, err := simulate.Parse("sale.json", []byte(sale))
 	if err != nil {

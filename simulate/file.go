@@ -17,7 +17,7 @@ import (
 
 type duration = limitjson.Duration
 
-// file is a scenario as a file says it. "drip help simulate" is its documentation.
+// file is a scenario in JSON. "drip help simulate" is its documentation.
 type file struct {
 	Name      string                      `json:"name"`
 	About     string                      `json:"about"`
@@ -33,7 +33,7 @@ type file struct {
 	Late      spread                      `json:"late"`
 }
 
-// most is how many messages a scenario may have: more than that take minutes, and what they show is shown by fewer.
+// most is how many messages a scenario may have. More take minutes, and fewer show the same.
 const most = 1_000_000
 
 // scenario makes one. Files that it names are in the folder dir.
@@ -73,7 +73,7 @@ func (f *file) scenario(dir string) (Scenario, error) {
 	return out, nil
 }
 
-// options are the limits: those of the preset, or those that the file says, and the shared ones.
+// options are the limits of the preset, or of the file, and the shared limits.
 func (f *file) options() (o drip.Options, err error) {
 	switch {
 	case f.Preset != "" && f.Limits != nil:
@@ -101,7 +101,7 @@ func (f *file) options() (o drip.Options, err error) {
 	return o, nil
 }
 
-// count sets what counts the calls: the providers of the file, or the rules of the preset.
+// count sets the counters of the calls: the providers of the file, or the rules of the preset.
 func (f *file) count(out *Scenario) error {
 	own, shared := f.Providers, []counter(nil)
 	if f.Preset != "" {

@@ -1,5 +1,5 @@
-// Package simulate tries limits before they are used. It sends a load through drip in virtual time, beside what else could
-// be done, and counts the calls as the provider would. It is what the command "drip simulate" does, for tests:
+// Package simulate tries limits before you use them. It sends a load through drip and through other policies in virtual
+// time, and counts the calls as the provider would. It is the command "drip simulate" for tests:
 //
 //	s, err := simulate.Read("sale.json")
 //	report, err := s.Run(ctx, 1)
@@ -30,15 +30,15 @@ type Scenario struct {
 	// Name and About are the titles of the table and the chart.
 	Name, About string
 
-	// Options are the limits. A test may put those of its own program here before Run. Storage, Clock, Limits, Weight and
-	// Start are not used: entities are full at the beginning.
+	// Options are the limits. A test may set them to the options of its own program before Run. Run does not use
+	// Storage, Clock, Limits, Weight and Start: entities are full at the beginning.
 	Options drip.Options
 
 	load   lab.Scenario
 	shared func() []lab.Provider
 }
 
-// Read reads a scenario from a file. A trace that it names is looked for in the folder of the file.
+// Read reads a scenario from a file. It looks for a trace that the file names in the folder of the file.
 func Read(name string) (Scenario, error) {
 	text, err := os.ReadFile(name)
 	if err != nil {
@@ -47,8 +47,8 @@ func Read(name string) (Scenario, error) {
 	return Parse(name, text)
 }
 
-// Parse reads a scenario from the text of a file. The name is for errors, for the title of a scenario that has none, and
-// its folder is that of a trace.
+// Parse reads a scenario from the text of a file. name is the name of the file: errors have it, it is the title of a
+// scenario without one, and Parse looks for a trace in its folder.
 func Parse(name string, text []byte) (Scenario, error) {
 	var f file
 	if err := limitjson.Decode(name, text, &f); err != nil {
@@ -64,11 +64,14 @@ func Parse(name string, text []byte) (Scenario, error) {
 	return s, nil
 }
 
-// Run plays the scenario: for drip with tickets ("admit"), for the classic delays ("classic"), for a limiter that tells all
-// it refuses when to come back ("retry-after"), and for an optimum that knows the future ("optimum"), in this order.
+// Run plays the scenario with four policies, in this order:
+//   - "admit" is drip with tickets.
+//   - "classic" is drip with the classic delays.
+//   - "retry-after" is a limiter that tells each refused message when to come back.
+//   - "optimum" knows the future.
 //
-// With shared limits it plays "admit" and an "optimum" that divides them by weighted max-min at each instant. The calls are
-// then counted by the shared limits themselves, besides by the providers.
+// With shared limits it plays "admit" and an "optimum" that divides them by weighted max-min at each instant. Then the
+// shared limits themselves count the calls, too, besides the providers.
 //
 // The seed determines everything that is random. Run returns the context's error when ctx ends.
 func (s Scenario) Run(ctx context.Context, seed uint64) (Report, error) {
@@ -101,29 +104,30 @@ func (s Scenario) Run(ctx context.Context, seed uint64) (Report, error) {
 
 // Report is the outcome of a scenario.
 type Report struct {
-	// Name and Seed are those of the run.
+	// Name is the title of the scenario, and Seed the seed of the run.
 	Name string
 	Seed uint64
 
 	// Binding is the limit that binds most: the optimum uses the largest part of it.
 	Binding string
 
-	// Results are those of the policies, and of the optimum at the end.
+	// Results has a result for each policy; the optimum is the last one.
 	Results []Result
 
 	lab lab.Report
 }
 
-// Result is what came of one policy. A message is counted once, whatever was delivered twice.
+// Result is the outcome of one policy. It counts each message once, even if some were delivered twice.
 type Result struct {
 	// Policy is "admit", "classic", "retry-after" or "optimum".
 	Policy string
 
-	// Messages have arrived, and Done of them were handled. The rest was left when the run was given up, after two
-	// million events.
+	// Messages is how many messages arrived, and Done how many of them were handled. If it is fewer, Run gave up after
+	// two million events.
 	Messages, Done int
 
-	// Postponements of a message: the mean, what 99 % of messages do not exceed, and the most.
+	// Postponements is the mean number of postponements of a message, PostponementsP99 the number that 99 % of messages
+	// do not exceed, and PostponementsMax the largest.
 	Postponements                      float64
 	PostponementsP99, PostponementsMax int
 
@@ -136,8 +140,8 @@ type Result struct {
 	// Makespan is the time from the first arrival to the end of the last operation.
 	Makespan time.Duration
 
-	// Wait is the mean time from the arrival of a message to its start, WaitP99 what 99 % do not exceed, WaitMax the
-	// longest.
+	// Wait is the mean time from the arrival of a message to its start, WaitP99 the time that 99 % of messages do not
+	// exceed, and WaitMax the longest.
 	Wait, WaitP99, WaitMax time.Duration
 
 	// Overtaken is how many messages started after one of the same entity that arrived an interval later.
@@ -163,12 +167,13 @@ func reportOf(r lab.Report) Report {
 // WriteTable writes the report as text, of at most 80 columns: a column for each policy.
 func (r Report) WriteTable(w io.Writer) error { return r.lab.WriteTable(w) }
 
-// WriteSVG draws the report: how many messages had arrived and how many were done, over the time since the first arrival,
-// and how long those had waited that started at a time. The time ends when the slowest policy is done, or after two and a
-// half times what the optimum takes.
+// WriteSVG draws the report over the time since the first arrival: how many messages had arrived, how many were done,
+// and the wait of the messages that started at a time. The time axis ends when the slowest policy is done, or after two
+// and a half times the time of the optimum.
 func (r Report) WriteSVG(w io.Writer) error { return lab.WriteSVG(w, r.lab) }
 
-// MarshalJSON writes what docs/cli.md says of "drip simulate --json": durations are whole milliseconds.
+// MarshalJSON writes the fields of "drip simulate --json", which docs/cli.md describes. Durations are whole
+// milliseconds.
 func (r Report) MarshalJSON() ([]byte, error) {
 	type result struct {
 		Policy           string  `json:"policy"`

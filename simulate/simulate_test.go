@@ -42,7 +42,7 @@ func TestRunRefuses(t *testing.T) {
 	}
 }
 
-// The shared limits that a file names replace those of the preset, with what counts them.
+// The shared limits that a file names replace the preset's shared limits and their counters.
 func TestSharedOfThePresetIsReplaced(t *testing.T) {
 	run := func(text string) Report {
 		s, err := Parse("s.json", []byte(text))

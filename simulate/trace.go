@@ -18,7 +18,7 @@ import (
 	"github.com/drip-go/drip/internal/lab"
 )
 
-// trace is when the messages of each entity arrived, in the order in which the entities were first seen.
+// trace has the arrival times of each entity's messages, in the order in which the entities first appear in the file.
 type trace [][]time.Duration
 
 func (t trace) messages() (n int) {
@@ -28,7 +28,7 @@ func (t trace) messages() (n int) {
 	return n
 }
 
-// arrivals are those of one entity after the other: that is how a run asks for them.
+// arrivals returns the times of one entity after the other, because a run asks for them in this way.
 func (t trace) arrivals() lab.Arrivals {
 	next := 0
 	return func(*rand.Rand) []time.Duration {
@@ -61,7 +61,7 @@ func readTrace(dir, name string) (trace, error) {
 		entity string
 	}
 	var messages []message
-	var dates bool // the times are those of a calendar
+	var dates bool // the times are calendar times
 	for n := 0; ; n++ {
 		record, err := r.Read()
 		if err == io.EOF {

@@ -1,9 +1,9 @@
-// Compare reads what benchmarks have printed and writes the figures that docs/speed.md shows:
+// Compare reads the output of benchmarks and writes the figures that docs/speed.md shows:
 //
 //	go test -run '^$' -bench . . | go run ./compare -page ../docs/speed.md
 //
-// The table is a template, figures.md, in which {{metric "Memory/keys=1/workers=1" "drip-ns"}} stands for a figure. One
-// that was not printed is an error, so no figure there is older than the others.
+// The table is a template, figures.md, in which {{metric "Memory/keys=1/workers=1" "drip-ns"}} stands for a figure. A
+// figure that is not in the output is an error, so no figure there is older than the others.
 package main
 
 import (
@@ -26,7 +26,7 @@ import (
 //go:embed figures.md
 var figures string
 
-// What is between these two in the page is written anew.
+// Compare replaces the text of the page between these two.
 const begin, end = "<!-- figures: make compare -->\n", "<!-- end of the figures -->"
 
 func main() {
@@ -82,9 +82,9 @@ func read(in io.Reader) (metrics, error) {
 	return m, lines.Err()
 }
 
-// rows are those of the tables, in the order of the keys.
+// rows are the rows of the tables, in the order of the keys.
 var rows = struct {
-	InMemory, Delays map[string]string // what a row is called, and the benchmark
+	InMemory, Delays map[string]string // the name of a row, and the benchmark
 	Callers, Clients []int
 	Leases           []int
 }{
@@ -106,7 +106,7 @@ var rows = struct {
 	},
 }
 
-// fill fills in a template. Where a benchmark was run several times it is the median.
+// fill fills in a template. A figure of a benchmark that ran several times is the median.
 func (m metrics) fill(text string) (string, error) {
 	t, err := template.New("figures.md").Funcs(template.FuncMap{
 		"metric": func(benchmark, unit string) (float64, error) {

@@ -1,4 +1,4 @@
-// Drip is the command of package cli, with the storages of this repository: "drip help" says what it does.
+// Drip is the command of package cli, with the storages of this repository. "drip help" lists its commands.
 package main
 
 import "github.com/drip-go/drip/cli"

@@ -159,7 +159,7 @@ func noTickets(t *testing.T, g *target) {
 	}
 }
 
-// What callers without tickets have booked of a day goes back before the day is over.
+// The bookings of callers without tickets in a window of a day go back before the day is over.
 func noTicketsInADay(t *testing.T, g *target) {
 	for _, plain := range []bool{false, true} {
 		s := g.shop(t, drip.Options{Size: 10, RefreshRate: 10, Windows: []drip.Window{{Size: 1000, RefreshInterval: 24 * time.Hour}}})
@@ -227,7 +227,7 @@ func estimates(t *testing.T, g *target) {
 	}
 }
 
-// in counts what runs in a number of seconds that begin now.
+// in counts the operations that run in a number of seconds that begin now.
 func (s *shop) in(seconds int) (ran int) {
 	s.t.Helper()
 	for range 10 * seconds {

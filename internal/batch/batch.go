@@ -1,9 +1,9 @@
 // Package batch gathers operations on their way to a server, so that callers who wait at the same time share a round trip.
 //
-// A call is sent at once as long as fewer than the most senders are under way. After that calls gather until a sender is
-// back. So batching never delays a call, and the more callers there are, the more of them share.
+// A Lane sends a call at once as long as a sender is free. After that calls gather until a sender is back. So batching
+// never delays a call, and more callers share each round trip.
 //
-// An entity is in one batch at a time, with a good part of its calls that wait.
+// An entity is in one batch at a time, with up to mostCalls of its waiting calls.
 package batch
 
 import (
@@ -18,11 +18,11 @@ import (
 	"github.com/drip-go/drip/storage"
 )
 
-// mostCalls is how many calls of an entity a batch takes. With all of them, those in front, whose time may be short, would
-// wait for the last.
+// mostCalls is how many calls of an entity a batch takes. In a batch with all of them the first calls, whose time may
+// be short, would wait for the last.
 const mostCalls = 128
 
-// What an Undo waits before it is sent again.
+// The time before an Undo is sent again. It doubles with each failure.
 const firstBackoff, longestBackoff = 10 * time.Millisecond, time.Second
 
 // Call is one operation on its way.
@@ -38,7 +38,7 @@ type Call struct {
 	done       chan struct{} // closed when Answer and Err are set; nil if no other goroutine waits for that
 	sent, left bool          // guarded by the lane's mu
 
-	until   time.Time // until then an Undo is sent again; zero for what callers ask for
+	until   time.Time // until then an Undo is sent again; zero for a caller's operation
 	backoff time.Duration
 }
 
@@ -57,7 +57,7 @@ func (t *Turn) Fail(err error) {
 	}
 }
 
-// Lane is where calls wait for one server. Make one with New. It is safe for concurrent use.
+// Lane has the calls that wait for one server. Make one with New. It is safe for concurrent use.
 type Lane struct {
 	send  func(batch []*Turn, answered func([]*Turn))
 	turns int // the most in a batch
@@ -68,22 +68,23 @@ type Lane struct {
 	senders  int                // how many more may start
 }
 
-// entity is where the calls for one entity wait.
+// entity has the waiting calls for one entity.
 type entity struct {
 	key     string
 	waiting []*Call
 	left    int // the number of waiting calls whose callers have left
 }
 
-// New returns a Lane of so many senders, each of which takes so many turns at most. send sets the Answer and Err of all
-// calls of a batch, and calls answered once for each turn as soon as its calls have them. A panic of send becomes the
-// error of the calls.
+// New returns a Lane of so many senders, each of which takes at most so many turns. send must set the Answer and Err of
+// all calls of a batch. It must call answered once for each turn, as soon as its calls have them. A panic of send
+// becomes the error of the calls.
 func New(senders, turns int, send func(batch []*Turn, answered func([]*Turn))) *Lane {
 	return &Lane{send: send, turns: turns, senders: senders, entities: map[string]*entity{}}
 }
 
-// Do has an operation sent, and waits for the answer or the end of ctx. It keeps no part of limits and within. What was taken for a
-// caller who left before the answer came is given back; when that fails, it is tried again for as long as a lease lasts.
+// Do sends an operation, and waits for the answer or the end of ctx. It keeps no part of limits and within. If ctx ends
+// before the answer comes, the Lane gives back the capacity that the operation has taken. If that fails, the Lane tries
+// again for as long as a lease lasts.
 func (l *Lane) Do(ctx context.Context, key string, limits *decision.Limits, within []storage.Within, op decision.Op) (decision.Answer, error) {
 	c := &Call{Limits: *limits, Within: slices.Clone(within), Op: op}
 	c.Limits.Windows = slices.Clone(limits.Windows) // the caller may leave before it is decided
@@ -115,7 +116,7 @@ func (l *Lane) Do(ctx context.Context, key string, limits *decision.Limits, with
 	return c.Answer, c.Err
 }
 
-// enter has a call wait for a sender.
+// enter adds a call to the waiting calls.
 func (l *Lane) enter(key string, c *Call) *entity {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -156,7 +157,7 @@ func (l *Lane) start() {
 // batch that others share must not end with it.
 func (l *Lane) run() {
 	for {
-		// Callers who are ready to run, those of the last batch to begin with, get on this one.
+		// Callers that are ready to run join this batch. The callers of the last batch are the first of them.
 		runtime.Gosched()
 		batch := l.take()
 		if len(batch) == 0 {
@@ -220,7 +221,7 @@ func (e *entity) take() []*Call {
 	return calls
 }
 
-// answered wakes the callers of some turns. What was taken for one who has left is given back.
+// answered wakes the callers of some turns. It gives back the capacity taken for a caller that has left.
 func (l *Lane) answered(turns []*Turn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

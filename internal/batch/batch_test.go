@@ -93,7 +93,7 @@ func TestCallersShare(t *testing.T) {
 	})
 }
 
-// A caller that cannot leave needs no goroutine, and whoever comes meanwhile is sent all the same.
+// A caller that cannot leave needs no goroutine, and the calls that come meanwhile are sent, too.
 func TestAloneWithoutContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, l := newServer(10)
@@ -115,7 +115,8 @@ func TestAloneWithoutContext(t *testing.T) {
 	})
 }
 
-// Who leaves before the call is sent is not decided. Who leaves later gives back what was taken, however often that fails.
+// If a caller leaves before its call is sent, nothing is decided. If it leaves later, the Lane gives back the taken
+// capacity, however often that fails.
 func TestLeaving(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, l := newServer(1)

@@ -1,5 +1,5 @@
-// Package browser drives a headless Chromium, for tests of pages and for pictures of them. It speaks the DevTools protocol over
-// a pipe, so nothing listens and nothing is installed besides the browser.
+// Package browser drives a headless Chromium, for tests of pages and for pictures of them. It speaks the DevTools
+// protocol over a pipe, so nothing listens and nothing is installed besides the browser.
 package browser
 
 import (
@@ -219,7 +219,7 @@ func (t *Tab) happened(a answer) {
 	}
 }
 
-// Problems are what the browser has complained about since the last call, in JSON.
+// Problems returns the browser's complaints since the last call, in JSON.
 func (t *Tab) Problems() []string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -233,7 +233,7 @@ func (t *Tab) Go(ctx context.Context, url string) error {
 	return t.loading(ctx, func() error { return t.call(ctx, "Page.navigate", map[string]any{"url": url}, nil) })
 }
 
-// loading does what has a page loaded, and waits for that.
+// loading calls a function that loads a page, and waits until the page is loaded.
 func (t *Tab) loading(ctx context.Context, f func() error) error {
 	for len(t.loaded) > 0 {
 		<-t.loaded
@@ -270,7 +270,7 @@ func (t *Tab) Eval(ctx context.Context, script string, result any) error {
 	return json.Unmarshal(r.Result.Value, result)
 }
 
-// Text is what a reader sees of the first element that a selector finds, empty if there is none.
+// Text returns the visible text of the first element that a selector finds, empty if there is none.
 func (t *Tab) Text(ctx context.Context, selector string) (text string, err error) {
 	err = t.Eval(ctx, fmt.Sprintf(`(document.querySelector(%q) || {innerText: ""}).innerText`, selector), &text)
 	return text, err
@@ -334,7 +334,7 @@ func (t *Tab) Dark(ctx context.Context, dark bool) error {
 	return t.call(ctx, "Emulation.setEmulatedMedia", map[string]any{"features": []map[string]string{{"name": "prefers-color-scheme", "value": scheme}}}, nil)
 }
 
-// Nameless are the roles of what a screen reader would have to call by no name: controls, links, pictures and tables.
+// Nameless returns the roles of elements without a name for a screen reader: controls, links, pictures and tables.
 func (t *Tab) Nameless(ctx context.Context) (roles []string, err error) {
 	type value struct{ Value any }
 	var tree struct {
@@ -358,7 +358,7 @@ func (t *Tab) Nameless(ctx context.Context) (roles []string, err error) {
 	return roles, nil
 }
 
-// Picture is what the tab shows, as PNG.
+// Picture returns the tab's picture, as PNG.
 func (t *Tab) Picture(ctx context.Context) ([]byte, error) {
 	var shot struct{ Data string }
 	if err := t.call(ctx, "Page.captureScreenshot", map[string]any{"format": "png"}, &shot); err != nil {

@@ -10,8 +10,8 @@ import (
 // Bucket is a limit of an App: one that leaks.
 type Bucket struct{ Size, PerSecond float64 }
 
-// App is a provider that knows nothing of drip. It counts each limit for itself: that of the app, that of each shop and that
-// of an endpoint. A call is a POST with the query parameters shop, endpoint (which may be missing), id and note.
+// App is a provider that knows nothing of drip. It counts each limit separately: the app's, each shop's and an
+// endpoint's. A call is a POST with the query parameters shop, endpoint (which may be missing), id and note.
 type App struct {
 	Own, All, Endpoint Bucket
 
@@ -79,7 +79,8 @@ func (a *App) Calls() (accepted []Call, refused map[string]int) {
 	return a.calls, a.refused
 }
 
-// Used is the part of the app's limit that the calls have used, of what it takes at once and what leaks until the last call.
+// Used is the part of the app's limit that the calls have used. The whole is the bucket's size and the units that leak
+// until the last call.
 func (a *App) Used() (part float64, took time.Duration) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

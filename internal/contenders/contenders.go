@@ -13,14 +13,14 @@ import (
 
 const variable = "DRIP_TEST_CONTENDER" // is set for a process of Start
 
-// TB is what is needed of a testing.TB.
+// TB is the part of testing.TB that Start needs.
 type TB interface {
 	Errorf(format string, args ...any)
 	Context() context.Context
 }
 
-// Main is for the beginning of TestMain. In a process of Start it calls contend with what that was told, reports what has
-// become of it, and exits. Else it does nothing.
+// Main is for the beginning of TestMain. In a process of Start it calls contend with the process's input, reports the
+// outcome, and exits. In any other process it does nothing.
 func Main[T any](contend func(*T) error) {
 	encoded := os.Getenv(variable)
 	if encoded == "" {
@@ -38,8 +38,8 @@ func Main[T any](contend func(*T) error) {
 	os.Exit(0)
 }
 
-// Start starts n processes, each of which is told the same. wait waits for their ends and returns what they report; a
-// process that failed fails the test. They end with the test's context.
+// Start starts n processes, each with the same input. wait waits for their ends and returns their reports. A process
+// that failed fails the test. The processes end with the test's context.
 func Start[T any](t TB, n int, told T) (wait func() []T) {
 	var all sync.WaitGroup
 	reports := make([]T, n)

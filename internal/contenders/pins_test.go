@@ -18,8 +18,8 @@ import (
 // pinned is what all processes of TestPinInProcesses have in their code.
 var pinned = drip.Options{Size: 20, RefreshRate: 20, Concurrency: 1000}
 
-// TestPinInProcesses: four processes ask as fast as they can. A pin holds in all of them from the next decision on, still
-// holds when all have been started anew, and when it is taken off the limit of the code holds. A provider counts the calls,
+// TestPinInProcesses: four processes ask as fast as they can. A pin holds in all of them from the next decision on. It
+// still holds after all of them have restarted. After Unpin the limit of the code holds. A provider counts the calls,
 // and finds none above that limit.
 func TestPinInProcesses(t *testing.T) {
 	const four, least = 4, 200 * time.Millisecond
@@ -28,7 +28,7 @@ func TestPinInProcesses(t *testing.T) {
 		"PostgreSQL": withSchema,
 	} {
 		t.Run(name, func(t *testing.T) {
-			// Of what is decided in two intervals calls may arrive together.
+			// Calls that were decided in two intervals may arrive together.
 			app := &contenders.App{Own: contenders.Bucket{Size: 60, PerSecond: 20}, All: contenders.Bucket{Size: 1e6, PerSecond: 1e6}}
 			providerURL, stop := app.Serve()
 			defer stop()
@@ -48,7 +48,7 @@ func TestPinInProcesses(t *testing.T) {
 				accepted, _ := app.Calls()
 				return len(accepted)
 			}
-			// in counts the calls in a time that begins when what was decided before has arrived.
+			// in counts the calls in a time that begins after the calls decided before have arrived.
 			in := func(d time.Duration) (ran, bound int) {
 				time.Sleep(least)
 				begin, before := time.Now(), calls()

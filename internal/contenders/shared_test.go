@@ -40,7 +40,7 @@ var app = contenders.App{
 	Endpoint: contenders.Bucket{Size: 30, PerSecond: 10},
 }
 
-// process is what a process is told, and what it reports.
+// process is the input of a process, and its report.
 type process struct {
 	Storage, Provider string // URLs
 	Duration          time.Duration
@@ -54,8 +54,8 @@ func TestMain(m *testing.M) {
 	os.Exit(servers.Main(m))
 }
 
-// TestProcessesWithinSharedLimits: 8 processes decide within the app's limit and an endpoint's in real time; some of what
-// is admitted is cancelled. A provider that counts for itself refuses nothing.
+// TestProcessesWithinSharedLimits: 8 processes decide within the app's limit and an endpoint's in real time. They
+// cancel some admitted operations. A provider that counts for itself refuses nothing.
 func TestProcessesWithinSharedLimits(t *testing.T) {
 	if os.Getenv(realVariable) == "" {
 		t.Skip("it takes half a minute; set " + realVariable)

@@ -18,7 +18,7 @@ type Subject struct {
 	bucket  *drip.Bucket
 }
 
-// Open reads an entity, or a shared limit by its ID, that is to be changed. Its limits are those that are stored with it.
+// Open reads an entity, or a shared limit by its ID, to change it. Its limits are the stored ones.
 func Open(ctx context.Context, s storage.Storage, entity string) (*Subject, error) {
 	e, err := Read(ctx, s, entity)
 	if err != nil {
@@ -40,8 +40,8 @@ func Open(ctx context.Context, s storage.Storage, entity string) (*Subject, erro
 	return &Subject{r, b}, err
 }
 
-// limitOf is the limit of the last decision, without what is pinned. If it is not known, it is one that limits nothing: then
-// only what is added to it matters, such as a closing, and the owners cut the capacity to what they allow.
+// limitOf is the limit of the last decision, without the pin. If it is not known, it is a limit that limits nothing.
+// Then only an addition to it matters, such as a closing, and the owners cut the capacity to their limit.
 func limitOf(s *decision.State) (limit drip.Limit, known bool) {
 	l, known := s.Limits()
 	if len(l.Windows) == 1 && l.Windows[0].Unit > 0 { // a Bucket numbers units by the names of all its windows
@@ -80,8 +80,8 @@ var ignorant = sync.OnceValue(func() *Judge {
 	return j
 })
 
-// Pause lets nothing of the entity run for the time d. It reports whether that changes anything: a closing that ends
-// later stays, perhaps the provider has asked for it.
+// Pause lets nothing of the entity run for the time d. It reports whether that changes anything. A closing that ends
+// later stays, because the provider may have asked for it.
 func (e *Subject) Pause(ctx context.Context, d time.Duration) (changed bool, err error) {
 	if e.ClosedUntil.After(e.Time.Add(d)) {
 		return false, nil
@@ -89,7 +89,7 @@ func (e *Subject) Pause(ctx context.Context, d time.Duration) (changed bool, err
 	return true, e.bucket.Pause(ctx, e.Entity, d)
 }
 
-// Resume ends what has closed the entity. It reports whether anything had.
+// Resume opens the entity. It reports whether the entity was closed.
 func (e *Subject) Resume(ctx context.Context) (changed bool, err error) {
 	if e.ClosedUntil.IsZero() {
 		return false, nil
@@ -105,12 +105,12 @@ func (e *Subject) Reset(ctx context.Context) (changed bool, err error) {
 	return true, e.bucket.Reset(ctx, e.Entity)
 }
 
-// Pin makes p hold for the entity, in place of what is pinned. It always changes something.
+// Pin sets p as the pin of the entity, in place of an earlier one. It always changes something.
 func (e *Subject) Pin(ctx context.Context, p drip.Pin) (changed bool, err error) {
 	return true, e.bucket.Pin(ctx, e.Entity, p)
 }
 
-// Unpin ends what is pinned. It reports whether anything is.
+// Unpin ends the pin of the entity. It reports whether there was one.
 func (e *Subject) Unpin(ctx context.Context) (changed bool, err error) {
 	if e.Status.Pin == nil {
 		return false, nil
@@ -118,8 +118,8 @@ func (e *Subject) Unpin(ctx context.Context) (changed bool, err error) {
 	return true, e.bucket.Unpin(ctx, e.Entity)
 }
 
-// Names are the stored entities whose names begin with prefix, without shared limits. An entity that is stored later is not
-// among them.
+// Names returns the stored entities whose names begin with prefix, without shared limits. It misses entities that are
+// stored later.
 func Names(ctx context.Context, s storage.Storage, prefix string) (names []string, err error) {
 	lister, ok := s.(storage.Lister)
 	if !ok {
@@ -136,11 +136,11 @@ func Names(ctx context.Context, s storage.Storage, prefix string) (names []strin
 	return names, err
 }
 
-// mostFailures is after how many ChangeAll gives up: a server that is gone is not asked about all.
+// mostFailures is after how many errors ChangeAll gives up, so that it does not ask a server that is gone about all.
 const mostFailures = 100
 
-// ChangeAll opens each of the entities and has change change it, some at a time. It goes on after an error, up to
-// mostFailures, and tells how many were changed, how many failed or were left, and the first error.
+// ChangeAll opens each of the entities and calls change with it, some at a time. It goes on after an error, up to
+// mostFailures. It returns how many were changed, how many failed or were left, and the first error.
 func ChangeAll(ctx context.Context, s storage.Storage, names []string, change func(context.Context, *Subject) (bool, error)) (changed, failed int, err error) {
 	const together = 16
 	var (

@@ -12,7 +12,7 @@ import (
 	"github.com/drip-go/drip/storage/memory"
 )
 
-// What fails keeps nothing else from being changed, unless nearly everything fails.
+// A failure does not keep other entities from being changed, unless nearly everything fails.
 func TestChangeAll(t *testing.T) {
 	s := memory.New()
 	b, err := drip.New(drip.Options{Storage: s, Start: time.Unix(0, 0)})

@@ -1,5 +1,5 @@
-// Package entities reads the entities of a storage and changes them, for the command and for the limits page, which know
-// the limits of the consumers from what is stored.
+// Package entities reads the entities of a storage and changes them, for the command and for the limits page. Both know
+// the limits of the consumers from the stored entities.
 package entities
 
 import (
@@ -15,8 +15,8 @@ import (
 	"github.com/drip-go/drip/storage"
 )
 
-// Read reads an entity, in one round trip. Its error names the entity. A storage that is no storage.Reader has no clock of
-// its own: this machine's takes its place.
+// Read reads an entity, in one round trip. Its error names the entity. A storage that is no storage.Reader has no clock
+// of its own; Read then uses the clock of this machine.
 func Read(ctx context.Context, s storage.Storage, entity string) (e storage.Entry, err error) {
 	if r, ok := s.(storage.Reader); ok {
 		e, err = r.Read(ctx, entity)
@@ -35,7 +35,7 @@ func Read(ctx context.Context, s storage.Storage, entity string) (e storage.Entr
 	return e, nil
 }
 
-// Judge says what drip makes of entities that were read. It is safe for concurrent use.
+// Judge reports on entities that were read, by their limits. It is safe for concurrent use.
 type Judge struct {
 	bucket *drip.Bucket
 	units  *drip.Bucket // for entities with several windows, which may count units
@@ -47,8 +47,9 @@ type Judge struct {
 	read   map[string]time.Time     // when that was
 }
 
-// NewJudge returns a Judge by the limits of these options, of which the Storage does not matter. If they are nil, it goes by
-// the limits that are stored with each entity; which shared limits it is within is not among them. Shared limits are read from s, once a second at most.
+// NewJudge returns a Judge with the limits of these options, whose Storage does not matter. If they are nil, the Judge
+// uses the limits that are stored with each entity; those do not tell which shared limits it is within. The Judge reads
+// shared limits from s, once a second at most.
 func NewJudge(o *drip.Options, s storage.Storage) (*Judge, error) {
 	j := &Judge{limits: o != nil, from: s, shared: map[string]storage.Entry{}, read: map[string]time.Time{}}
 	if o == nil {
@@ -119,15 +120,15 @@ func (j *Judge) sharedLimit(ctx context.Context, key string, now time.Time) (sto
 // sharedMark begins the IDs of shared limits.
 var sharedMark = drip.SharedID("")
 
-// SharedLimit is the name of the shared limit with this ID.
+// SharedLimit returns the name of the shared limit with this ID.
 func SharedLimit(id string) (name string, ok bool) { return strings.CutPrefix(id, sharedMark) }
 
-// Report is what is said of an entity. Without limits the Status has no meaning in what depends on them: Windows, Delay,
-// Bound, Then, Booked and Concurrency.
+// Report is the state of an entity. Without limits the fields of Status that depend on them have no meaning: Windows,
+// Delay, Bound, Then, Booked and Concurrency.
 type Report struct {
 	drip.Status
 	Limits  bool // they are known
-	Given   bool // they are not those that are stored, but those of the Judge
+	Given   bool // they are the limits of the Judge, not the stored ones
 	Changed bool // the last decision was made by other ones
 
 	Within   int       // the number of shared limits that its operations were within
@@ -137,8 +138,8 @@ type Report struct {
 	Capacity []int64   // of each window, after the last decision
 }
 
-// Report says what is known of an entity, or a shared limit, that was read. It keeps nothing of e. One whose own limit
-// the Judge cannot tell is reported on by what is stored.
+// Report reports on an entity, or a shared limit, that was read. It keeps nothing of e. If the Judge does not know the
+// entity's own limit, Report uses the stored one.
 func (j *Judge) Report(ctx context.Context, e storage.Entry) (*Report, error) {
 	r, err := j.report(ctx, e, e.Key)
 	if err != nil && ctx.Err() == nil {
@@ -177,7 +178,7 @@ func (j *Judge) report(ctx context.Context, e storage.Entry, name string) (*Repo
 	return r, err
 }
 
-// changed tells whether the limits in force are others than those that are stored.
+// changed tells whether the limits in force differ from the stored ones.
 func changed(windows []drip.WindowStatus, stored decision.State, now int64) bool {
 	l, known := stored.Limits()
 	return known && !slices.EqualFunc(windows, l.InForce(&stored, now).Windows, func(a drip.WindowStatus, b decision.Window) bool {

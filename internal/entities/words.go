@@ -10,10 +10,10 @@ import (
 	"github.com/drip-go/drip"
 )
 
-// Closed says what has closed an entity.
+// Closed returns in words why an entity is closed.
 const Closed = "closed, by pause or by the provider"
 
-// Why says what keeps a newcomer from running now; empty if nothing does, or the limits are not known.
+// Why returns in words why a newcomer does not run now. It is empty if one runs, or if the limits are not known.
 func (r *Report) Why() string {
 	switch {
 	case !r.Limits || r.Delay == 0:
@@ -26,7 +26,7 @@ func (r *Report) Why() string {
 	return Closed + "; then " + r.because(r.Then)
 }
 
-// because says what a delay of an entity that is open comes from.
+// because returns in words the cause of a delay of an open entity.
 func (r *Report) because(b drip.Bound) string {
 	if r.Limit != "" {
 		return fmt.Sprintf("the shared limit %q: %s", r.Limit, b)
@@ -67,7 +67,7 @@ func Limit(p drip.Pin) string {
 }
 
 // ParsePin makes a Pin of texts: a limit such as "5/1s", and the burst if that is not the same number. Empty texts and
-// zero numbers pin nothing. Its error says what is wrong for somebody who has typed it.
+// zero numbers pin nothing. Its error is for the person that has typed the texts.
 func ParsePin(limit string, burst, concurrency int, d time.Duration, raise bool) (p drip.Pin, err error) {
 	p = drip.Pin{Concurrency: concurrency, For: d, Raise: raise}
 	if limit = strings.TrimSpace(limit); limit != "" {

@@ -30,9 +30,9 @@ const (
 	optimumColour = "#009e73"
 )
 
-// WriteSVG draws reports, one below the other: how many messages had arrived and how many were done, over the time since
-// the first arrival, and how long those had waited that started at a time. The time ends when the slowest policy is done, or after two and a half
-// times what the optimum takes.
+// WriteSVG draws reports, one below the other, over the time since the first arrival: how many messages had arrived,
+// how many were done, and the wait of the messages that started at a time. The time axis ends when the slowest policy
+// is done, or after two and a half times the time of the optimum.
 func WriteSVG(w io.Writer, reports ...Report) error {
 	var b strings.Builder
 	height := max(1, len(reports)) * chartHeight
@@ -146,7 +146,7 @@ func cumulative(times []int64) func(_, to int64) float64 {
 	}
 }
 
-// longest is the longest wait of those that started in a span of time.
+// longest is the longest wait of the messages that started in a span of time.
 func longest(waits []waited) func(from, to int64) float64 {
 	return func(from, to int64) float64 {
 		i := sort.Search(len(waits), func(i int) bool { return waits[i].at >= from })
@@ -177,7 +177,7 @@ func (p plot) y(v float64) float64 {
 	return float64(p.top+p.height) - float64(p.height)*v/max(1, p.most)
 }
 
-// draw draws what a function says of each pixel's span of time. Where it is not a number there is nothing to say.
+// draw draws the value of a function for each pixel's span of time. It leaves out spans for which that is not a number.
 func (p plot) draw(l line, of func(from, to int64) float64) {
 	var d strings.Builder
 	last := math.NaN()

@@ -1,7 +1,7 @@
 package lab
 
-// events is what is going to happen: a heap by time. What happens in the same millisecond happens in the order in
-// which it was planned, but that operations end first: a token that comes back can be taken at once.
+// events are the planned events: a heap by time. Events of the same millisecond happen in the order in which they were
+// planned. But operations end first, so that a token that comes back can be taken at once.
 type events struct {
 	heap    []event
 	planned uint64

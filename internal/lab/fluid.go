@@ -28,7 +28,7 @@ func (t *tank) refresh(ms int64) {
 	t.at = ms
 }
 
-// pour adds what comes evenly.
+// pour adds the capacity that comes evenly.
 func (t *tank) pour(ms int64) {
 	in := t.brings(ms)
 	t.left = min(max(t.size, in), t.left+in)
@@ -37,7 +37,7 @@ func (t *tank) pour(ms int64) {
 // grain is the time over which the use of a tank is measured, in whole seconds.
 func (t *tank) grain() int64 { return (t.interval + 999) / 1000 * 1000 }
 
-// brings is what it gains in so much time.
+// brings is the capacity that a tank gains in so much time.
 func (t *tank) brings(ms int64) float64 { return t.rate * float64(ms) / float64(t.interval) }
 
 // meter counts the use of a tank in those grains that begin with enough waiting to use all of it.

@@ -98,7 +98,7 @@ type Outage struct{ From, To time.Duration }
 
 // Change changes a limit at a time.
 type Change struct {
-	// At is when.
+	// At is the time of the change, since Begin.
 	At time.Duration
 
 	// Limit is the limit of all entities from then on, as Options.Limits returns it. Nil leaves it as it is.

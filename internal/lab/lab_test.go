@@ -11,7 +11,7 @@ import (
 	"github.com/drip-go/drip"
 )
 
-// What drip lets run, no provider refuses; no message is forgotten; and nobody is faster than the optimum.
+// No provider refuses an operation that drip lets run. No message is forgotten. No policy is faster than the optimum.
 func TestScenarios(t *testing.T) {
 	for _, s := range Scenarios() {
 		t.Run(s.Name, func(t *testing.T) {
@@ -175,7 +175,7 @@ func TestPolicies(t *testing.T) {
 	}
 }
 
-// scripted is a limiter that answers with one delay after the other, and runs what comes then.
+// scripted is a limiter that answers with one delay after the other, and then lets all messages run.
 type scripted struct {
 	t      *testing.T
 	clock  func() time.Time
@@ -288,7 +288,7 @@ func TestConsumer(t *testing.T) {
 func TestDuplicates(t *testing.T) {
 	s := Scenario{Arrivals: Burst(50, time.Second), Operation: Fixed(100 * time.Millisecond), Duplicates: 1, Redelivery: time.Minute}
 	got, asked := play(t, s, true, slices.Repeat([]time.Duration{time.Second}, 50)...)
-	// All are postponed and then run; of each one of the two acknowledgements is lost, and what comes again runs.
+	// All are postponed and then run. Each loses one of its two acknowledgements, comes again and runs.
 	if got.Done != 50 || len(asked) != 150 || got.Redeliveries.Mean != 1 {
 		t.Errorf("%d done, asked %d times, %v redeliveries; want 50, 150, 1", got.Done, len(asked), got.Redeliveries.Mean)
 	}
@@ -299,7 +299,7 @@ func TestDuplicates(t *testing.T) {
 
 func TestOvertaken(t *testing.T) {
 	s := Scenario{Arrivals: Mixed(Burst(2, 0), Burst(1, 999*time.Millisecond), Burst(1, time.Second)), Operation: Fixed(0)}
-	// The first comes back after both others, the second after that of 999 ms only.
+	// The first comes back after both others, the second only after the message of 999 ms.
 	got, _ := play(t, s, false, 3*time.Second, 999*time.Millisecond)
 	if got.Overtaken != 1 {
 		t.Errorf("%d were overtaken, want 1", got.Overtaken)

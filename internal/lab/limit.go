@@ -9,7 +9,7 @@ import (
 	"github.com/drip-go/drip"
 )
 
-// limit is what Options say, with their defaults filled in. Times are milliseconds.
+// limit is the limit of Options, with their defaults filled in. Times are milliseconds.
 type limit struct {
 	windows     []window
 	concurrency int64
@@ -18,7 +18,7 @@ type limit struct {
 // window gains rate at the beginning of each interval of Unix time, up to size.
 type window struct{ size, rate, interval int64 }
 
-// limitOf reads the limit of Options, but for what an entity has of its own.
+// limitOf reads the limit of Options, without limits of single entities.
 func limitOf(o *drip.Options, own *drip.Limit) limit {
 	share := cmp.Or(o.Share, 1)
 	part := func(n int) int64 { return int64(math.Floor(share*float64(n) + 1e-9)) }
@@ -65,14 +65,14 @@ func (w window) refreshes(after, upTo int64) int64 {
 	return max(0, upTo/w.interval-after/w.interval)
 }
 
-// era is the limit that holds from a time on, until that of the next era.
+// era is the limit that holds from a time on, until the time of the next era.
 type era struct {
 	from int64
 	limit
 	own drip.Limit
 }
 
-// eras of a scenario: at least one, that of Options.
+// eras of a scenario: at least one, with the limit of Options.
 func (s *Scenario) eras() []era {
 	all := []era{{limit: limitOf(&s.Options, &drip.Limit{})}}
 	for _, c := range s.Changes {
@@ -92,8 +92,8 @@ func eraAt(eras []era, ms int64) int {
 	return n - 1
 }
 
-// allowed is the most that the eras allow an entity to use of its i-th window from a time, full, to another; for the
-// window after the last one, how long it may hold tokens in all.
+// allowed is the most that the eras allow an entity to use of its i-th window from a time, full, to another. For the
+// window after the last one it is how long the entity may hold tokens in all.
 func allowed(eras []era, i int, from, to int64) float64 {
 	n := eraAt(eras, from)
 	var sum float64

@@ -8,7 +8,7 @@ import (
 	"github.com/drip-go/drip"
 )
 
-// The limits are those of drip, defaults included.
+// The limits are the same as drip's, defaults included.
 func TestLimitOf(t *testing.T) {
 	minute := drip.Window{Size: 100, RefreshInterval: time.Minute}
 	for _, c := range []struct {

@@ -31,7 +31,7 @@ func Steady(perSecond float64, from, to time.Duration) Arrivals {
 	}
 }
 
-// Poisson is messages that know nothing of each other, from a time to another.
+// Poisson is messages that arrive independently of each other, from a time to another.
 func Poisson(perSecond float64, from, to time.Duration) Arrivals {
 	return func(r *rand.Rand) (times []time.Duration) {
 		for t := from; ; {
@@ -44,7 +44,7 @@ func Poisson(perSecond float64, from, to time.Duration) Arrivals {
 	}
 }
 
-// Day is messages that know nothing of each other for 24 hours: none at midnight, most at noon.
+// Day is messages that arrive independently of each other for 24 hours: none at midnight, most at noon.
 func Day(perSecondAtNoon float64) Arrivals {
 	const day = 24 * time.Hour
 	all := Poisson(perSecondAtNoon, 0, day)
@@ -96,15 +96,15 @@ func AtMost(most time.Duration, d Distribution) Distribution {
 	return func(r *rand.Rand) time.Duration { return min(most, d(r)) }
 }
 
-// Costs draws what an operation is thought to cost when it is sent, and what it has really cost.
+// Costs draws the estimated cost of an operation when it is sent, and its real cost.
 type Costs func(r *rand.Rand) (estimate, actual int)
 
-// FixedCost is always the same, and as it was thought to be.
+// FixedCost is always the same, and equal to the estimate.
 func FixedCost(units int) Costs {
 	return func(*rand.Rand) (int, int) { return units, units }
 }
 
-// UniformCost is an estimate between two costs. What it has really cost is off by at most that much, and at least 0.
+// UniformCost is an estimate between two costs. The real cost is off by at most that much, and at least 0.
 func UniformCost(lo, hi, off int) Costs {
 	return func(r *rand.Rand) (int, int) {
 		estimate := lo + r.IntN(hi-lo+1)
@@ -112,8 +112,8 @@ func UniformCost(lo, hi, off int) Costs {
 	}
 }
 
-// message is what arrives, and what became of it in one run. All is drawn before the run, so that every policy has the
-// same messages. Times are milliseconds since 1970.
+// message is a message and its outcome in one run. It is drawn before the run, so that every policy has the same
+// messages. Times are milliseconds since 1970.
 type message struct {
 	entity            int
 	arrival           int64
@@ -128,7 +128,7 @@ type message struct {
 	trips, heldAsks int   // through the broker; asked about while a consumer had it in hand
 }
 
-// messages draws those of a scenario, in order of arrival.
+// messages draws the messages of a scenario, in order of arrival.
 func (s *Scenario) messages(seed uint64) []message {
 	var all []message
 	for entity := range s.Entities {

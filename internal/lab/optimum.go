@@ -2,9 +2,9 @@ package lab
 
 import "slices"
 
-// optimum is when each message of one entity, in order of arrival, would start at best: as soon as the limit
-// allows after all that came before. It knows what operations really cost and when they end. Nothing is late, nothing
-// fails, and what is not there to be known is the only delay: the limit, and an outage.
+// optimum is when each message of one entity, in order of arrival, would start at best: as soon as the limit allows
+// after all messages before it. It knows the real costs of operations and their ends. Nothing is late and nothing
+// fails. The limit and an outage are the only delays.
 func optimum(messages []*message, eras []era, outage Outage) (starts []int64) {
 	if len(messages) == 0 {
 		return nil

@@ -7,9 +7,9 @@ import (
 )
 
 // Options that never exceed a provider, whatever arrives, when requests are on their way for at most 50 ms. All follow
-// from one fact: capacity comes at the beginnings of intervals, so of the requests sent in a span of time that k
-// intervals begin in, at most Size + k·RefreshRate are admitted. The requests that arrive within D were sent within
-// D + 50 ms, and so many intervals of length i begin in that as D + 50 ms holds, rounded up.
+// from one fact: capacity comes at the beginnings of intervals. So a span of time in which k intervals begin admits at
+// most Size + k·RefreshRate requests. The requests that arrive within D were sent within D + 50 ms. The number of
+// intervals of length i that begin in it is (D + 50 ms) / i, rounded up.
 
 // leaky40 is for a leaky bucket of 40 that drains by 2 a second.
 //
@@ -50,8 +50,9 @@ var tenSeconds100 = drip.Options{Size: 95, RefreshRate: 95, RefreshInterval: 10 
 
 // sliding100 is for 100 in any 10 seconds.
 //
-// What counts together arrived within less than 10 s, and was sent in less than 10,050 ms. At most 98 intervals of 103
-// ms begin in that, and 2 + 98 is 100. The rate is 97 % of the provider's; the longer the bursts, the less it would be.
+// The requests that count together arrived within less than 10 s, and were sent in less than 10,050 ms. At most 98
+// intervals of 103 ms begin in that, and 2 + 98 is 100. The rate is 97 % of the provider's. With longer bursts it would
+// be less.
 var sliding100 = drip.Options{Size: 2, RefreshRate: 1, RefreshInterval: 103 * time.Millisecond, Concurrency: 10}
 
 // firstCall300 is for 300 in windows of 5 minutes that begin with a call.
@@ -62,16 +63,16 @@ var firstCall300 = drip.Options{Size: 10, RefreshRate: 1, RefreshInterval: 1035 
 
 // fiveAtOnce is for 5 calls at a time, and no other limit that matters.
 //
-// A token is held from before the request is sent until its answer is there, so the provider never has more calls under
-// way than tokens are out. That needs leases that last: consumers that live renew theirs, and what a dead one has sent
-// ends before its lease of 30 seconds, because the operations here time out before that, or nobody dies. An operation is
-// expected to take a second.
+// An operation holds a token from before the request is sent until its answer is there. So the provider never has more
+// calls under way than tokens are out. That needs leases that last. Living consumers renew theirs. The request of a
+// dead one ends before its lease of 30 seconds, because the operations here time out before that, or nobody dies. An
+// operation is expected to take a second.
 var fiveAtOnce = drip.Options{
 	Size: 1000, RefreshRate: 1000, Concurrency: 5, WaitForToken: time.Second, Lease: 30 * time.Second,
 }
 
 // bucketAndMinute is for a leaky bucket of 40 that drains by 2 a second, 100 in each minute of the clock, and 5 calls at
-// a time: leaky40, and beside it a window as that of minute60 with 5 that may be on their way.
+// a time: leaky40, and beside it a window as in minute60 with 5 that may be on their way.
 var bucketAndMinute = drip.Options{
 	Size: 38, RefreshRate: 1, RefreshInterval: 500 * time.Millisecond,
 	Windows:     []drip.Window{{Size: 95, RefreshInterval: time.Minute}},
@@ -79,14 +80,14 @@ var bucketAndMinute = drip.Options{
 }
 
 // pointsAndMinute is for a leaky bucket of 200 points that drains by 20 a second, 1,000 points in each minute of the
-// clock, and 5 calls at a time, of operations that are thought to cost 1 to 10 points and cost up to 3 more or less.
+// clock, and 5 calls at a time. The estimate of an operation is 1 to 10 points, and its real cost up to 3 more or less.
 //
-// A difference is charged when an operation ends, by the provider and by drip. A request that was on its way just then
-// was sent when it was not yet known: up to 3 points of each of the 4 others in flight. So the bucket has to
-// have room for 12 more than as with leaky40: with intervals of 50 ms it takes more than 200 + (k-1) - 1 when k begin, and
-// Size is 198 - 12. In the minute arrive besides its own those still on their way from the minute before, at most 5 of
-// 10 points, and the 12: 938 are left. What comes back to drip comes back to the provider at the same time, and
-// drip takes it only as far as the bucket would have it.
+// The provider and drip charge a difference when an operation ends. A request that was on its way just then was sent
+// before the difference was known: up to 3 points of each of the 4 others in flight. So the bucket must have room for
+// 12 more than with leaky40: with intervals of 50 ms it takes more than 200 + (k-1) - 1 when k begin, and Size is 198 -
+// 12. Besides its own requests, a minute gets the requests still on their way from the minute before, at most 5 of 10
+// points, and the 12: 938 are left. Points that come back to drip come back to the provider at the same time, and drip
+// takes them only as far as the bucket would have it.
 var pointsAndMinute = drip.Options{
 	Size: 186, RefreshRate: 1, RefreshInterval: 50 * time.Millisecond,
 	Windows:     []drip.Window{{Size: 938, RefreshInterval: time.Minute}},

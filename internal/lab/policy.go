@@ -10,10 +10,10 @@ import (
 
 // Policy decides which messages run, and when the others come back.
 type Policy struct {
-	// Name is what tables and charts call it.
+	// Name is the name of the policy in tables and charts.
 	Name string
 
-	// New makes the limiter of one run. Options.Clock tells the run's time, and Options.Limits what has changed.
+	// New makes the limiter of one run. Options.Clock tells the run's time, and Options.Limits the changed limits.
 	New func(o drip.Options) (Limiter, error)
 
 	// Tickets says that a message that comes back has a slot of its own, so a consumer may hold it. See Scenario.Hold.
@@ -100,9 +100,10 @@ func (l classic) Throttled(entity string, wait time.Duration) error {
 	return l.b.Throttled(context.Background(), entity, wait)
 }
 
-// RetryAfter is a limiter that keeps no queue: GCRA with the sizes and rates of the Options, which tells all messages
-// refused at a time the same time to come back, and a count of the operations in flight. If the count is at its limit, a
-// message comes back after a second. RetryAfter settles nothing, and a count that a crash has left high stays high.
+// RetryAfter is a limiter that keeps no queue: GCRA with the sizes and rates of the Options, and a count of the
+// operations in flight. It tells all messages refused at a time the same time to come back. If the count is at its
+// limit, a message comes back after a second. RetryAfter settles nothing, and a count that a crash has left high stays
+// high.
 var RetryAfter = Policy{Name: "retry-after", New: func(o drip.Options) (Limiter, error) {
 	return &retryAfter{options: o, entities: map[string]*gcra{}}, nil
 }}

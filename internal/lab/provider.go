@@ -8,16 +8,16 @@ import (
 // Provider counts the calls of one entity as a rate-limited service does. The providers here share nothing with the
 // calculator of drip, not even the arithmetic. A call that was over the limit takes nothing of it.
 type Provider interface {
-	// Begin counts a call that arrives at a time, in milliseconds since 1970, and is thought to cost so much. It
-	// reports whether the call is within the limit.
+	// Begin counts a call that arrives at a time, in milliseconds since 1970, with an estimated cost. It reports
+	// whether the call is within the limit.
 	Begin(ms int64, cost int) bool
 
-	// End is told of a call that was within the limit: when it began and ended, what it was thought to cost and what
-	// it has really cost.
+	// End ends a call that was within the limit. It gets the call's begin and end, its estimated cost and its real
+	// cost.
 	End(began, ended int64, estimate, actual int)
 }
 
-// accuracy is what sums of floating point numbers may be off by.
+// accuracy is the most by which sums of floating point numbers may be off.
 const accuracy = 1e-6
 
 // LeakyBucket fills with each call and drains evenly. A call is over the limit if it would overflow. The difference of a
@@ -82,7 +82,7 @@ func (p *tokenBucket) End(_, ended int64, estimate, actual int) {
 	p.tokens = min(p.size, p.tokens+float64(estimate-actual))
 }
 
-// change gives it another size and rate, as another plan does: of the tokens those stay that have room.
+// change gives the bucket another size and rate, as another plan does. The tokens that have room stay.
 func (p *tokenBucket) change(ms int64, size, perSecond float64) {
 	p.refill(ms)
 	p.size, p.perSecond = size, perSecond
@@ -90,8 +90,8 @@ func (p *tokenBucket) change(ms int64, size, perSecond float64) {
 }
 
 // FixedWindow counts the calls in each window of Unix time, such as in each minute of the clock. A call that has cost
-// less than was thought gives the rest back as long as its window lasts; one that has cost more takes the rest
-// from the window in which it ends.
+// less than its estimate gives the rest back as long as its window lasts. A call that has cost more takes the rest from
+// the window in which it ends.
 func FixedWindow(n int, window time.Duration) Provider {
 	return &fixedWindow{n: n, length: window.Milliseconds()}
 }
@@ -155,9 +155,9 @@ func (p *firstCallWindow) End(began, ended int64, estimate, actual int) {
 	}
 }
 
-// SlidingWindow keeps a log of its calls. One is over the limit if it and all those less than a window ago are more than
-// n. A call that has cost less than was thought counts less from its end on; what it has cost more counts as a call
-// of its own, at its end.
+// SlidingWindow keeps a log of its calls. A call is over the limit if it and all calls less than a window ago are more
+// than n. A call that has cost less than its estimate counts less from its end on. The excess of a call that has cost
+// more counts as a call of its own, at its end.
 func SlidingWindow(n int, window time.Duration) Provider {
 	return &slidingWindow{n: n, length: window.Milliseconds()}
 }
@@ -205,7 +205,7 @@ func (p *slidingWindow) enter(ms int64, cost int) {
 	p.used += cost
 }
 
-// Concurrency counts the calls under way. What they cost is all the same to it.
+// Concurrency counts the calls under way. It ignores their costs.
 func Concurrency(n int) Provider { return &concurrency{n: n} }
 
 type concurrency struct{ n, underWay int }

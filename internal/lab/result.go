@@ -16,17 +16,17 @@ type Report struct {
 	// Binding is the limit of the Options that binds most: the optimum uses the largest part of it.
 	Binding string
 
-	// Results are those of the policies, and of the optimum at the end.
+	// Results has a result for each policy; the optimum is the last one.
 	Results []Result
 }
 
-// Result is what came of one policy. Where nothing else is said a message is counted once, whatever was delivered
-// twice.
+// Result is the outcome of one policy. Unless a field says otherwise, it counts each message once, even if it was
+// delivered twice.
 type Result struct {
 	Policy string
 
-	// Messages have arrived, Done have been handled, and Lost were lost on the way. The rest was still there when the
-	// run was given up, after two million events.
+	// Messages is how many messages arrived, Done how many were handled, and Lost how many were lost on the way. The
+	// rest was still there when the run was given up, after two million events.
 	Messages, Done, Lost int
 
 	// GaveUp reports whether the run was given up.
@@ -49,7 +49,7 @@ type Result struct {
 	Wait Wait
 
 	// Overtaken is how many messages started later than one of the same entity that arrived an interval later, or more
-	// than that. The interval is that of Options.RefreshInterval.
+	// than that. The interval is Options.RefreshInterval.
 	Overtaken int
 
 	// OverLimit is the number of calls that a provider found to be over its limit. It does them all the same.
@@ -59,7 +59,7 @@ type Result struct {
 	waits          []waited // in order of at
 }
 
-// waited is how long the message had waited that started at a time, in ms.
+// waited is the wait of the message that started at a time, in ms.
 type waited struct{ at, wait int64 }
 
 // Redeliveries a message.
@@ -139,7 +139,7 @@ func (b binding) String() string {
 	return fmt.Sprintf("%d every %v", w.rate, milliseconds(w.interval))
 }
 
-// binding is that of the optimum.
+// binding is the binding limit of the optimum.
 func (r *run) binding() binding {
 	b := binding{limit: r.eras[0].limit}
 	for i := range len(b.windows) + 1 {

@@ -11,8 +11,8 @@ import (
 	"github.com/drip-go/drip"
 )
 
-// mostEvents is when a run is given up. A policy that lost its tokens in crashes would ask for ever, and one that sends
-// everybody back at the same time needs the square of the messages.
+// mostEvents is the number of events after which a run is given up. A policy that lost its tokens in crashes would ask
+// for ever, and one that sends everybody back at the same time needs the square of the messages.
 const mostEvents = 2_000_000
 
 // run is one policy's way through a scenario: the providers, the broker and the consumers.
@@ -45,7 +45,7 @@ type hand struct{ process, entity int }
 // delivery is a message on its way through a consumer.
 type delivery struct {
 	*message
-	carried drip.Ticket // in the message: what the broker delivers again after a failure
+	carried drip.Ticket // in the message: the broker delivers it again after a failure
 	ticket  drip.Ticket // the newest: another one only while a consumer holds the message
 	back    bool        // it was postponed before
 	process int
@@ -58,7 +58,7 @@ func newRun(s *Scenario, messages []message, seed uint64) *run {
 		scenario: s,
 		eras:     s.eras(),
 		messages: slices.Clone(messages),
-		rnd:      rand.New(rand.NewPCG(seed, 1<<63)), // not that of an entity
+		rnd:      rand.New(rand.NewPCG(seed, 1<<63)), // no entity has this one
 		hands:    map[hand][]*delivery{},
 		seats:    make([]int, s.Processes),
 	}
@@ -174,7 +174,7 @@ func (r *run) deliver(d *delivery) {
 	r.ask(d)
 }
 
-// ask does what the policy says.
+// ask asks the policy and follows its answer.
 func (r *run) ask(d *delivery) {
 	var a drip.Admission
 	var err error
@@ -321,7 +321,7 @@ func (r *run) call(d *delivery, then func()) {
 	})
 }
 
-// finish is what a consumer does when it has the provider's answer.
+// finish does the work of a consumer that has the provider's answer.
 func (r *run) finish(d *delivery, a drip.Admission) {
 	if d.ended == 0 {
 		d.ended = r.now

@@ -20,7 +20,7 @@ func Named(name string) (s Scenario, ok bool) {
 	return Scenario{}, false
 }
 
-// Scenarios returns those that come with the package. Each has a provider and Options that never exceed it.
+// Scenarios returns the scenarios of the package. Each has a provider and Options that never exceed it.
 func Scenarios() []Scenario {
 	leakyBucket40 := func() []Provider { return []Provider{LeakyBucket(40, 2)} }
 	minute := func() []Provider { return []Provider{FixedWindow(60, time.Minute)} }

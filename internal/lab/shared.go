@@ -17,14 +17,14 @@ type SharedScenario struct {
 	// Name and About are the titles of its row in tables.
 	Name, About string
 
-	// Options are the limits, with those of Options.Shared. Each run has its own Storage, Clock, Limits, Weight and Start:
+	// Options are the limits, including Options.Shared. Each run has its own Storage, Clock, Limits, Weight and Start:
 	// all limits are full at Begin.
 	Options drip.Options
 
-	// Entities are those that send messages.
+	// Entities are the entities that send messages.
 	Entities []SharedEntity
 
-	// Messages draws what the entities send. They need not be in order of time.
+	// Messages draws the messages of the entities. They need not be in order of time.
 	Messages func(r *rand.Rand) []SharedMessage
 
 	// Operation is the time that the provider takes.
@@ -43,8 +43,8 @@ type SharedScenario struct {
 	// Travel is the most time that a request takes to the provider. Defaults to 0.
 	Travel time.Duration
 
-	// Providers makes what counts the calls of one entity, and SharedProviders what counts those of all, besides the limits
-	// themselves. Both default to none.
+	// Providers makes the providers that count the calls of one entity, and SharedProviders the providers that count
+	// the calls of all, besides the limits themselves. Both default to none.
 	Providers, SharedProviders func() []Provider
 
 	// Context ends the run early, with its error. Defaults to nil: nothing does.
@@ -69,7 +69,7 @@ type SharedMessage struct {
 	// Entity is its place in SharedScenario.Entities.
 	Entity int
 
-	// Cost, Within and Urgent are those of its [drip.Request]. Cost defaults to 1.
+	// Cost, Within and Urgent are the fields of its [drip.Request]. Cost defaults to 1.
 	Cost   int
 	Within []string
 	Urgent bool
@@ -78,7 +78,7 @@ type SharedMessage struct {
 	Watched bool
 }
 
-// sharedMessage is a message and what became of it.
+// sharedMessage is a message and its outcome.
 type sharedMessage struct {
 	SharedMessage
 	flow      *flow
@@ -97,7 +97,7 @@ type sharedRun struct {
 	bucket   *drip.Bucket
 	rnd      *rand.Rand
 	events   events
-	counting [][]Provider // of the entities, and those of all behind them
+	counting [][]Provider // of the entities, and behind them of all
 	now      int64        // ms since 1970
 	waiting  int
 	over     int
@@ -106,7 +106,7 @@ type sharedRun struct {
 }
 
 // RunShared plays a scenario with drip's Admit and Settle in virtual time, and with the optimum. The seed determines
-// everything that is random. Its error is one of the Options, or of a decision.
+// everything that is random. It returns an error of the Options, or of a decision.
 func RunShared(s SharedScenario, seed uint64) (SharedResult, error) {
 	r, err := newSharedRun(&s, seed)
 	if err == nil {
@@ -253,7 +253,7 @@ func (r *sharedRun) play() error {
 	return errors.New("it does not end")
 }
 
-// ask does what drip says. A copy is a message that has come back a second time.
+// ask asks drip and follows its answer. A copy is a message that has come back a second time.
 func (r *sharedRun) ask(m *sharedMessage, t drip.Ticket, isCopy bool) {
 	if o := r.scenario.Outage; r.now >= since(o.From) && r.now < since(o.To) {
 		r.events.add(since(o.To)+r.rnd.Int64N(2000), func() { r.ask(m, t, isCopy) })

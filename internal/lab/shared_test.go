@@ -51,7 +51,7 @@ func mustPlay(t *testing.T, o drip.Options) []time.Duration {
 	return r.answers
 }
 
-// goals are what a scenario has to reach. Zero fields are those of all.
+// goals are the values that a scenario has to reach. A zero field has the value for all scenarios.
 type goals struct {
 	mean     float64 // postponements a message
 	p99      int

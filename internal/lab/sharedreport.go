@@ -56,7 +56,8 @@ func (r *sharedRun) overtaken() (n int) {
 	return n
 }
 
-// sharedBinding is a window, or behind the last the operations at once, of a limit: a shared one, or that of all entities.
+// sharedBinding is a window, or behind the last the operations at once, of a shared limit or of the entities' own
+// limit.
 type sharedBinding struct {
 	name   string // of a shared limit; "" for the entities' own
 	window int

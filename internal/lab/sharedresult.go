@@ -9,11 +9,11 @@ import (
 	"time"
 )
 
-// SharedResult is what came of a SharedScenario. A measure that means nothing there is NaN.
+// SharedResult is the outcome of a SharedScenario. A measure that means nothing there is NaN.
 type SharedResult struct {
 	Scenario SharedScenario
 
-	// Messages have arrived, and Done have started.
+	// Messages is how many messages arrived, and Done how many started.
 	Messages, Done int
 
 	// OverLimit is the number of calls that a provider found to be over its limit.
@@ -22,32 +22,36 @@ type SharedResult struct {
 	// Redeliveries of a message are its postponements.
 	Redeliveries Redeliveries
 
-	// Use is the part of a shared limit that was used, in those seconds that begin with enough waiting for all of it; of
-	// several limits the one that was used least. Seconds in which one is short count only if they are at least 10.
+	// Use is the part of a shared limit that was used, in the seconds that begin with enough waiting for all of it. Of
+	// several limits it is the one that was used least. Seconds in which one is short count only if they are at least
+	// 10.
 	Use float64
 
 	// Makespan is the time from Begin to the last start, and Fluid the same of the optimum.
 	Makespan, Fluid time.Duration
 
-	// Watched is the waits of the messages that are watched, FluidWatched the same of the optimum, and Urgent the waits of
-	// those that are urgent.
+	// Watched is the waits of the watched messages, FluidWatched the same of the optimum, and Urgent the waits of the
+	// urgent messages.
 	Watched, FluidWatched, Urgent SharedWait
 
-	// Jain is the index of fairness over spans of 60 s: what entities were served as a part of what the optimum serves them,
-	// for those that wait all the time; 1 is fair. It is the median of the spans, and JainLeast the least.
+	// Jain is the index of fairness over spans of 60 s; 1 is fair. Its values are the units served to each entity, as a
+	// part of the units that the optimum serves it, for the entities that wait all the time. It is the median of the
+	// spans, and JainLeast the least.
 	Jain, JainLeast float64
 
-	// Weights is by how much the share of those of one weight was off, until the first entity is through at best.
+	// Weights is by how much the share of the entities of one weight was off, until the first entity is through at
+	// best.
 	Weights float64
 
-	// Report is the same as that of Run, of Admit and the optimum.
+	// Report is the same as the Report of Run, for Admit and the optimum.
 	Report Report
 
-	// LateP99 is how much later than at best entities were through, as a part of their time at best: what 99 % do not exceed.
+	// LateP99 is how much later than at best entities were through, as a part of their time at best. 99 % do not exceed
+	// it.
 	LateP99 float64
 }
 
-// SharedWait is the median of waits, and what 99 % do not exceed.
+// SharedWait is the median of waits, and the wait that 99 % do not exceed.
 type SharedWait struct{ P50, P99 time.Duration }
 
 const jainSpan = 60 // s
@@ -96,7 +100,7 @@ func (r *sharedRun) result(best *fluid) SharedResult {
 	return res
 }
 
-// use is that of the shared limit that was used least.
+// use is the use of the shared limit that was used least.
 func (r *sharedRun) use() float64 {
 	use := math.NaN()
 	for _, s := range r.scopes[len(r.names):] {

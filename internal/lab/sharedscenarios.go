@@ -42,7 +42,7 @@ func backlog(r *rand.Rand, how order, at time.Duration, first int, counts ...int
 	return all
 }
 
-// trickle is messages of an entity that know nothing of each other.
+// trickle is messages of an entity that arrive independently of each other.
 func trickle(r *rand.Rand, entity int, perSecond float64, from, to time.Duration, like SharedMessage) (all []SharedMessage) {
 	for _, at := range Poisson(perSecond, from, to)(r) {
 		like.At, like.Entity = at, entity
@@ -70,7 +70,7 @@ const (
 	begun  = time.Millisecond
 )
 
-// SharedScenarios returns those that come with the package.
+// SharedScenarios returns the shared scenarios of the package.
 func SharedScenarios() []SharedScenario {
 	quick := Fixed(50 * time.Millisecond)
 	var all []SharedScenario

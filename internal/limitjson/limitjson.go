@@ -1,4 +1,4 @@
-// Package limitjson reads limits as files and command lines write them: JSON in which durations are texts.
+// Package limitjson reads limits from files and command lines: JSON in which durations are texts.
 package limitjson
 
 import (
@@ -15,7 +15,7 @@ import (
 	"github.com/drip-go/drip/storage"
 )
 
-// Limits are what drip.Options says of an entity. A zero field is the default of Options.
+// Limits are the limits of an entity in drip.Options. A zero field is the default of Options.
 type Limits struct {
 	Size         int      `json:"size"`
 	Rate         int      `json:"rate"`
@@ -95,14 +95,15 @@ func kindName(e *json.UnmarshalTypeError) string {
 	return e.Type.Kind().String()
 }
 
-// Strictly decodes a part of a text in which every field has to be known: an UnmarshalJSON forgets that the whole is.
+// Strictly decodes a part of a text, in which every field has to be known. An UnmarshalJSON needs it, because a
+// Decoder's DisallowUnknownFields does not apply inside one.
 func Strictly(text []byte, v any) error {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.DisallowUnknownFields()
 	return d.Decode(v)
 }
 
-// Duration is one that is written as "1m30s".
+// Duration is a time.Duration that is written as "1m30s".
 type Duration time.Duration
 
 // UnmarshalText implements encoding.TextUnmarshaler.

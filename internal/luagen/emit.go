@@ -23,7 +23,7 @@ type emitter struct {
 	funcs map[*types.Func]*ast.FuncDecl
 
 	lines  []string
-	names  []string // those of the locals that can be seen, and those of the template
+	names  []string // of the visible locals and of the template's variables
 	values map[types.Object]any
 	body   *body
 	dirty  bool // an inlined function has changed a struct of its caller
@@ -341,7 +341,7 @@ func (e *emitter) composite(x *ast.CompositeLit) (codes []string) {
 	return codes
 }
 
-// scalar is a number or a bool. What has to be done before goes into lines.
+// scalar is a number or a bool. The statements that must run before it go into lines.
 func (e *emitter) scalar(x ast.Expr) expr {
 	if v := e.info.Types[x].Value; v != nil {
 		return literal(v)
@@ -531,8 +531,8 @@ func (e *emitter) floor(fn *types.Func) (t, n ast.Expr, ok bool) {
 	return q.X, q.Y, negative
 }
 
-// An external is what has its methods in the template: Leases, and a Ring. In front of the methods' names it has that of the
-// table they are in, if there is one.
+// An external is a type with its methods in the template: Leases, and a Ring. In front of the methods' names it has the
+// name of their table, if there is one.
 type external string
 
 func isExternal(t types.Type) bool {
@@ -571,7 +571,7 @@ func (e *emitter) callee(x *ast.CallExpr) (*types.Func, any) {
 	return nil, nil
 }
 
-// arguments are those of a function that Lua has: of a struct, all its fields.
+// arguments are the arguments of a function that Lua has: of a struct, all its fields.
 func (e *emitter) arguments(args []ast.Expr) (codes []string) {
 	for _, a := range args {
 		if structOf(e.info.TypeOf(a)) != nil {

@@ -1,10 +1,10 @@
-// Luagen writes the script of package storage/redis: the rules of package decision in Lua, in the place a template has for
-// them. The template is what is no rule: what Redis holds, how it is read and stored.
+// Luagen writes the script of package storage/redis: the rules of package decision in Lua, in the place a template has
+// for them. The template has the rest of the script: the data in Redis, and how the script reads and stores them.
 //
 //	go run ./internal/luagen -decision decision -o storage/redis/decide.lua storage/redis/decide.lua.tmpl
 //
-// It knows the part of Go that package decision is written in, and ends with the place of what it does not know. With
-// -check it writes nothing, and fails if the file is not what it would write.
+// Luagen knows the part of Go that package decision is written in. At anything else it fails with its place. With
+// -check it writes nothing, and fails if the file differs from its output.
 package main
 
 import (
@@ -158,7 +158,7 @@ func (p *pkg) locals(variable, typ string, end []string) []string {
 	return names
 }
 
-// fields are those of a struct in a table.
+// fields are the fields of a struct in a table.
 func (p *pkg) fields(table, typ string) string {
 	return strings.Join(place{of: structOf(p.typ(typ)), table: table}.flat(), ", ")
 }

@@ -39,7 +39,7 @@ func (e *emitter) block(list []ast.Stmt, tail bool) {
 	}
 }
 
-// conditional writes an if. What otherwise writes may become an elseif.
+// conditional writes an if. The lines of otherwise may become an elseif.
 func (e *emitter) conditional(cond expr, then []ast.Stmt, otherwise func(), tail bool) {
 	e.line("if %s then", cond.code)
 	e.block(then, tail)

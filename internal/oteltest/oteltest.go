@@ -1,5 +1,5 @@
-// Package oteltest records what is given to OpenTelemetry's API. It stands in for the SDK in tests, which so stays out
-// of the requirements of everybody who uses drip.
+// Package oteltest records calls of OpenTelemetry's API. It stands in for the SDK in tests, so that users of drip do
+// not need the SDK.
 package oteltest
 
 import (
@@ -39,7 +39,7 @@ func (m *Meters) Sum(name string, attributes ...attribute.KeyValue) (sum float64
 	return sum
 }
 
-// Count is how many times that was.
+// Count is the number of values that were added to, or recorded with, a metric with these attributes.
 func (m *Meters) Count(name string, attributes ...attribute.KeyValue) (n int) {
 	m.each(name, attributes, func(s *series) { n += s.count })
 	return n
@@ -167,7 +167,7 @@ type Tracers struct {
 	ended []*Span
 }
 
-// Span is what was recorded of one.
+// Span is the record of a span.
 type Span struct {
 	tracenoop.Span
 	of      *Tracers

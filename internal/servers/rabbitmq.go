@@ -20,10 +20,9 @@ import (
 
 // RabbitMQ is one node of RabbitMQ.
 //
-// What Kill may cost is the broker's doing. RabbitMQ 3 forgets a durable queue, with the messages in it, if it is killed
-// before the end of the declaration's transaction is on disk, up to 2 seconds after the answer; declaring another
-// durable queue writes it at once. A quorum queue whose node is killed within 3 seconds of its declaration may come up
-// unusable.
+// Kill may lose queues. RabbitMQ 3 forgets a durable queue, with the messages in it, if Kill comes before the end of
+// the declaration's transaction is on disk. That is up to 2 seconds after the answer; declaring another durable queue
+// writes it at once. A quorum queue whose node is killed within 3 seconds of its declaration may come up unusable.
 type RabbitMQ struct {
 	server
 	node  string // its Erlang name, drip-…@localhost
@@ -47,8 +46,8 @@ func StartRabbitMQ(ctx context.Context, env ...string) (*RabbitMQ, error) {
 	return nodes[0], nil
 }
 
-// StartRabbitMQCluster starts n nodes and returns when every one is ready and sees all others. Each is to be stopped.
-// Where all were killed, a node that is started again may wait for the others, as RabbitMQ always does.
+// StartRabbitMQCluster starts n nodes and returns when every one is ready and sees all others. The caller must stop
+// each. After all were killed, a node that is started again may wait for the others, as RabbitMQ always does.
 func StartRabbitMQCluster(ctx context.Context, n int) ([]*RabbitMQ, error) {
 	if err := supported(); err != nil {
 		return nil, err
@@ -170,8 +169,8 @@ func newRabbitMQ(bin string, names *epmd) (*RabbitMQ, error) {
 		"RABBITMQ_CONFIG_FILE="+r.path("rabbitmq.conf"),
 		"RABBITMQ_CONF_ENV_FILE="+r.path("rabbitmq-env.conf"),
 		"RABBITMQ_ENABLED_PLUGINS_FILE="+r.path("enabled_plugins"),
-		// What was being dead-lettered at least once when a node dies is tried again after this time, of 3 minutes by
-		// default. Until then no queue counts it.
+		// When a node dies, the broker retries its unfinished at-least-once dead-lettering after this time, of 3
+		// minutes by default. Until then no queue counts those messages.
 		"RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS=+S 2:2 -start_epmd false -kernel inet_dist_use_interface {127,0,0,1}"+
 			" -rabbit dead_letter_worker_publisher_confirm_timeout 10000",
 		// rabbitmqctl is an Erlang node, too. Left alone it takes one of eleven ports, which several test binaries share.
@@ -278,7 +277,7 @@ func (r *RabbitMQ) awaitNodes(ctx context.Context, n int) error {
 	})
 }
 
-// Ctl runs rabbitmqctl against the node and returns what it printed to standard output.
+// Ctl runs rabbitmqctl against the node and returns its standard output.
 func (r *RabbitMQ) Ctl(ctx context.Context, args ...string) (string, error) {
 	if r.ctl == "" {
 		return "", r.foreign()

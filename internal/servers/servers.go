@@ -1,9 +1,9 @@
 // Package servers starts private RabbitMQ, Redis and PostgreSQL servers, for tests and for the demo.
 //
-// Every server listens on free ports of 127.0.0.1 only, keeps all it writes in a temporary folder of its own, and is
-// ended by its own process id: neither a server that already runs on the machine nor another test binary is touched.
-// A server dies with the Go process that started it, even if that is killed with -9; its folder is then removed by the
-// next process that starts one.
+// Every server listens on free ports of 127.0.0.1 only, and keeps all its files in a temporary folder of its own. The
+// package ends a server by its own process id, so it touches neither a server that already runs on the machine nor
+// another test binary. A server dies with the Go process that started it, even if that is killed with -9. The next
+// process that starts a server then removes its folder.
 //
 // Private servers run on Linux. Elsewhere set the environment variables below.
 //
@@ -32,8 +32,8 @@ import (
 	"time"
 )
 
-// ErrMissing is wrapped by the error of a start for which a program is not installed. Its text says in one line what
-// to install.
+// ErrMissing is wrapped by the error of a start for which a program is not installed. The error's text tells in one
+// line how to install it.
 var ErrMissing = errors.New("not found")
 
 // startLimit bounds the start of a server for a test. It is seconds on a quiet machine; this is for a busy one.
@@ -48,8 +48,8 @@ type TB interface {
 	Cleanup(func())
 }
 
-// Main runs the tests, stops what they started and returns the exit code. It does the same when the tests are
-// interrupted: servers do not get the terminal's Ctrl-C, so that a test which ends in good order still has them.
+// Main runs the tests, stops their servers and returns the exit code. It does the same when the tests are interrupted:
+// servers do not get the terminal's Ctrl-C, so that a test which ends in good order still has them.
 func Main(m interface{ Run() int }) int {
 	interrupts := make(chan os.Signal, 1)
 	signal.Notify(interrupts, os.Interrupt, syscall.SIGTERM)

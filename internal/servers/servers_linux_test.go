@@ -78,7 +78,7 @@ func eventually(t *testing.T, what string, done func() bool) {
 	}
 }
 
-// checkStopped stops a server and looks for what it might leave behind.
+// checkStopped stops a server and looks for leftovers.
 func checkStopped(t *testing.T, s *server) {
 	t.Helper()
 	pids := append(descendants(s.proc.cmd.Process.Pid), s.proc.cmd.Process.Pid)

@@ -93,7 +93,7 @@ func writeFiles(root string) error {
 	return nil
 }
 
-// difference is what the files and the packages do not have in common: "-" for a line that only a file has.
+// difference is the lines that only the files or only the packages have: "-" for a line that only a file has.
 func difference(root string) ([]string, error) {
 	all, err := read(root)
 	if err != nil {
@@ -152,7 +152,7 @@ func printDifference(root string) error {
 	return errors.New(howToUpdate)
 }
 
-// printLost compares the files with those of a tag. A line that is gone breaks users; one that is new does not.
+// printLost compares the files with the files of a tag. A line that is gone breaks users; a new line does not.
 func printLost(tag string) error {
 	files, err := git("ls-tree", "-r", "--name-only", tag, folder)
 	if err != nil {

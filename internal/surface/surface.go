@@ -16,7 +16,7 @@ import (
 	"strings"
 )
 
-// surface is what a package exports.
+// surface is the exported part of a package.
 type surface struct {
 	path     string   // from the module's root; "." is the root
 	lines    []string // one for each exported identifier, sorted
@@ -24,7 +24,7 @@ type surface struct {
 	methods  int      // of types, and of interfaces
 	fields   int
 	bare     []string // identifiers without a doc comment
-	examples []string // names of Examples, "" for that of the package
+	examples []string // names of Examples, "" for the package's Example
 }
 
 // read reads the packages below root that a user can import: all but commands, examples, benchmarks and internal ones.
@@ -198,9 +198,9 @@ func (r reader) typ(t *doc.Type) {
 	}
 }
 
-// members adds the exported fields of a struct, or the methods of an interface. A doc comment may stand for several in
-// one line, above one line for the lines that follow it without a blank one, or in the comment of the type, which then
-// names the field.
+// members adds the exported fields of a struct, or the methods of an interface. A comment may document several of them
+// in one line. A comment above a line also documents the lines that follow without a blank one. The comment of the type
+// documents each field that it names.
 func (r reader) members(t *doc.Type, kind string, list *ast.FieldList, incomplete bool) {
 	typ := t.Name
 	var above string // the comment of the lines so far

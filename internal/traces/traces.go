@@ -15,7 +15,7 @@ import (
 	"github.com/drip-go/drip/storage"
 )
 
-// Each line of it is a run: the options of a bucket, and what was asked of it and answered.
+// Each line of it is a run: the options of a bucket, the calls and their answers.
 //
 //go:embed traces.jsonl.gz
 var recorded []byte
@@ -26,8 +26,8 @@ const (
 	Delays = 25_836
 )
 
-// Replay asks a bucket on s what was asked in the first runs of the recording, each run with entities of its own.
-// The error tells the first delay that differs, or that the recording is not whole.
+// Replay makes the calls of the first runs of the recording to a bucket on s, each run with entities of its own. The
+// error tells the first delay that differs, or that the recording is not whole.
 func Replay(ctx context.Context, s storage.Storage, runs int) error {
 	unzipped, err := gzip.NewReader(bytes.NewReader(recorded))
 	if err != nil {

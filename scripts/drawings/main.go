@@ -20,7 +20,7 @@ import (
 	"github.com/drip-go/drip/internal/lab"
 )
 
-// drawings are the files, and what draws them.
+// drawings are the files and the functions that draw them.
 var drawings = map[string]func() (string, error){"retry-after.svg": retryAfter, "bucket.svg": bucket}
 
 func main() {

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// The drawings in docs are those of this source: make drawings writes them.
+// The drawings in docs are the output of this source: make drawings writes them.
 func TestDrawings(t *testing.T) {
 	for name, draw := range drawings {
 		want, err := draw()

@@ -31,7 +31,7 @@ import (
 	_ "github.com/drip-go/drip/storage/redis"
 )
 
-// limits are those of the demo.
+// limits are the limits of the demo.
 var limits = drip.Options{Size: 15, RefreshRate: 10}
 
 func main() {
@@ -170,7 +170,7 @@ func pictures(ctx context.Context, b *browser.Browser, at, into, queue string) e
 			err = tab.Go(ctx, at+p.address)
 		}
 		if err == nil {
-			err = sleep(ctx, 300*time.Millisecond) // what moves comes to rest
+			err = sleep(ctx, 300*time.Millisecond) // animations end
 		}
 		var png []byte
 		if err == nil {

@@ -1,6 +1,6 @@
-// Testsummary reads the output of go test -json and prints what a person wants of it: a line for each package, the
-// output of what failed, each skip with its reason, and a count. Its exit status is 1 when something failed or
-// nothing ran.
+// Testsummary reads the output of go test -json and prints a summary: a line for each package, the output of failed
+// tests and packages, each skip with its reason, and a count. Its exit status is 1 when something failed or nothing
+// ran.
 package main
 
 import (
