@@ -42,6 +42,21 @@ func TestReadmeCodeIsCompiled(t *testing.T) {
 	}
 }
 
+// The badges are those of this module, of its workflow on its branch, and of its licence.
+func TestBadges(t *testing.T) {
+	text := pages(t)["README.md"]
+	for _, c := range []struct{ badge, file, line string }{
+		{"https://pkg.go.dev/badge/github.com/drip-go/drip.svg)](https://pkg.go.dev/github.com/drip-go/drip)", "go.mod", "module github.com/drip-go/drip\n"},
+		{"https://github.com/drip-go/drip/actions/workflows/ci.yml/badge.svg?branch=main)", ".github/workflows/ci.yml", "branches: [main]"},
+		{"licence-MIT-blue.svg)](LICENSE)", "LICENSE", "MIT License\n"},
+	} {
+		file, err := os.ReadFile(c.file)
+		if err != nil || !strings.Contains(text, c.badge) || !strings.Contains(string(file), c.line) {
+			t.Errorf("the README's badge %s is not true of %s: %v", c.badge, c.file, err)
+		}
+	}
+}
+
 // Every link in them that leads into the repository finds a file there, and a heading if it names one.
 func TestLinks(t *testing.T) {
 	link := regexp.MustCompile(`\]\(([^)\s]+)\)`)

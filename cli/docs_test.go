@@ -59,6 +59,8 @@ func jsonFields(of reflect.Type) (names []string) {
 		f := of.Field(i)
 		if name, _, _ := strings.Cut(f.Tag.Get("json"), ","); name != "" {
 			names = append(append(names, name), jsonFields(f.Type)...)
+		} else if f.Anonymous {
+			names = append(names, jsonFields(f.Type)...)
 		}
 	}
 	return names

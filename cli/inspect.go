@@ -41,7 +41,7 @@ func (c *inspect) run(ctx context.Context, t *terminal, args []string) error {
 	if err != nil {
 		return err
 	}
-	j, err := judgeOf(l)
+	j, err := entities.NewJudge(l, s)
 	if err != nil {
 		return err
 	}
@@ -53,10 +53,11 @@ func (c *inspect) run(ctx context.Context, t *terminal, args []string) error {
 	if c.json {
 		return writeJSON(t.out, r.json())
 	}
-	return r.write(t.out, t.zone)
+	return r.write(t.out, t.zone, l != nil && l.Shared != nil)
 }
 
-func (r report) write(out io.Writer, zone *time.Location) error {
+// write writes the report as text. within tells whether its answers include the shared limits.
+func (r report) write(out io.Writer, zone *time.Location, within bool) error {
 	var b strings.Builder
 	at := func(t time.Time) string {
 		left := t.Sub(r.Time)
@@ -130,7 +131,7 @@ func (r report) write(out io.Writer, zone *time.Location) error {
 	switch {
 	case !r.Limits:
 		b.WriteString("\nNothing was decided, so its limits are not known. --limits '{\"size\": N, \"rate\": N, \"interval\": \"1s\"}' tells them.\n")
-	case r.Within > 0:
+	case r.Within > 0 && !within:
 		fmt.Fprintf(&b, "\nIt was within %s, of which nothing is said here.\n", entities.Count(r.Within, "shared limit"))
 	case r.Changed:
 		b.WriteString("\nThe last decision was made by other limits.\n")
@@ -152,6 +153,7 @@ type entityJSON struct {
 	Delay        *int64       `json:"delay_ms,omitempty"`
 	Bound        string       `json:"bound,omitempty"`
 	Then         string       `json:"then,omitempty"`
+	Limit        string       `json:"limit,omitempty"`
 	Windows      []windowJSON `json:"windows,omitempty"`
 	Concurrency  int          `json:"concurrency,omitempty"`
 	Pin          *pinJSON     `json:"pin,omitempty"`
@@ -211,6 +213,7 @@ func (r report) json() entityJSON {
 	default:
 		e.Limits = "stored"
 	}
+	e.Limit = r.Limit
 	delay := r.Delay.Milliseconds()
 	e.Delay, e.Bound, e.Concurrency, e.Booked = &delay, r.Bound.String(), r.Concurrency, &r.Booked
 	if r.Then != drip.BoundNone {

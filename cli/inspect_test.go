@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
+	"regexp"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -11,12 +12,14 @@ import (
 
 	"github.com/drip-go/drip"
 	"github.com/drip-go/drip/internal/limitjson"
+	"github.com/drip-go/drip/provider"
 )
 
 // told is what of inspect's JSON a decision can be compared with.
 type told struct {
 	Delay  int64  `json:"delay_ms"`
 	Bound  string `json:"bound"`
+	Limit  string `json:"limit"`
 	Limits string `json:"limits"`
 }
 
@@ -47,7 +50,7 @@ func testInspectAgrees(t *testing.T, o drip.Options, seed uint64) {
 		t.Fatal(err)
 	}
 	u := user{bucket: b}
-	all := limits{Size: o.Size, Rate: o.RefreshRate, Interval: duration(o.RefreshInterval), Concurrency: o.Concurrency}
+	all := limitjson.Limits{Size: o.Size, Rate: o.RefreshRate, Interval: duration(o.RefreshInterval), Concurrency: o.Concurrency}
 	for _, w := range o.Windows {
 		all.Windows = append(all.Windows, limitjson.Window{Size: w.Size, Rate: w.RefreshRate, Interval: duration(w.RefreshInterval)})
 	}
@@ -76,7 +79,7 @@ func testInspectAgrees(t *testing.T, o drip.Options, seed uint64) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		want := told{a.Delay.Milliseconds(), a.Bound.String(), "given"}
+		want := told{a.Delay.Milliseconds(), a.Bound.String(), a.Limit, "given"}
 		if with != want {
 			t.Fatalf("seed %d: inspect says %+v, and the decision was %+v", seed, with, want)
 		}
@@ -86,6 +89,48 @@ func testInspectAgrees(t *testing.T, o drip.Options, seed uint64) {
 			u.running = append(u.running, a)
 		}
 	}
+}
+
+// With the shared limits of the consumers, inspect and top tell the same as the next Admit; a preset has some.
+func TestLimitsOfAPresetAndShared(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		preset, err := provider.Named("airtable")
+		if err != nil {
+			t.Fatal(err)
+		}
+		o, err := preset.Options(50 * time.Millisecond)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, url := newMemory(t)
+		o.Shared["app"], o.Storage, o.Start = drip.Limit{Size: 5, RefreshRate: 5, RefreshInterval: time.Minute}, s, time.Unix(0, 0)
+		b, err := drip.New(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range 5 {
+			if a, err := b.Admit(t.Context(), fmt.Sprint("base-", i), drip.Request{}); err != nil || a.Delay > 0 {
+				t.Fatal(a, err)
+			}
+		}
+		const limits = `--limits={"preset": "airtable", "travel": "50ms", "shared": {"app": {"size": 5, "rate": 5, "interval": "1m"}}}`
+		got := inspected(t, url, "base-0", limits)
+		text := must(t, "inspect", url, "base-0", limits)
+		const why = `the shared limit "app": window 1`
+		if !strings.Contains(text, why) || strings.Contains(text, "nothing is said") {
+			t.Errorf("inspect:\n%s", text)
+		}
+		if all := must(t, "top", url, limits); !regexp.MustCompile(`base-0 .* 1m  window 1\n`).MatchString(all) {
+			t.Errorf("top:\n%s", all)
+		}
+		a, err := b.Admit(t.Context(), "base-0", drip.Request{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want := (told{a.Delay.Milliseconds(), a.Bound.String(), a.Limit, "given"}); got != want || got.Delay == 0 || got.Limit != "app" {
+			t.Errorf("inspect says %+v, and the decision was %+v", got, want)
+		}
+	})
 }
 
 func TestInspect(t *testing.T) {

@@ -4,25 +4,19 @@ import (
 	"flag"
 	"io"
 	"os"
+	"reflect"
 	"strings"
 
 	"github.com/drip-go/drip"
 	"github.com/drip-go/drip/internal/limitjson"
-	"github.com/drip-go/drip/storage"
 )
 
-type (
-	limits   = limitjson.Limits
-	duration = limitjson.Duration
-)
+type duration = limitjson.Duration
 
-// bucketOf is a bucket with these limits.
-func bucketOf(l *limits, s storage.Storage) (*drip.Bucket, error) {
-	b, err := drip.New(l.Options(s))
-	if err != nil {
-		return nil, usagef("limits: %s", strings.TrimPrefix(err.Error(), "drip: Options."))
-	}
-	return b, nil
+// limits are what --limits tells.
+type limits struct {
+	limitjson.Limits
+	limitjson.Set
 }
 
 // limitsFlag is the flag --limits.
@@ -32,8 +26,8 @@ func (f *limitsFlag) flags(set *flag.FlagSet) {
 	set.StringVar(&f.text, "limits", "", "what the consumers allow an entity: JSON, or a `file` of it; see drip help limits")
 }
 
-// read returns the limits, or nil if there are none.
-func (f *limitsFlag) read(t *terminal) (*limits, error) {
+// read returns the limits as drip.New takes them, or nil if there are none.
+func (f *limitsFlag) read(t *terminal) (*drip.Options, error) {
 	if f.text == "" {
 		return nil, nil
 	}
@@ -49,8 +43,15 @@ func (f *limitsFlag) read(t *terminal) (*limits, error) {
 	if err := limitjson.Decode(name, text, &l); err != nil {
 		return nil, usageError{err}
 	}
-	_, err := bucketOf(&l, nil) // they are possible
-	return &l, err
+	var own *limitjson.Limits
+	if !reflect.ValueOf(l.Limits).IsZero() {
+		own = &l.Limits
+	}
+	o, err := l.Options(own)
+	if err != nil {
+		return nil, usageError{err}
+	}
+	return &o, nil
 }
 
 // readFile reads a file, or the input for "-".

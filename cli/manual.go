@@ -90,6 +90,13 @@ the fields of drip.Options; one that is left out has the default there.
 windows are the windows after the first; rate defaults to size. A window of
 "unit": "tokens" counts tokens instead of calls.
 
+Instead of them, preset names an API; drip help presets lists them. travel is
+the most time that a request to it is on its way. shared has limits of all
+entities together, by name. With it, inspect reads those limits, too:
+
+  {"preset": "airtable", "travel": "50ms"}
+  {"size": 38, "shared": {"app": {"size": 50, "rate": 50, "interval": "1s"}}}
+
 The storage holds the limits of each entity as of its last decision. inspect,
 top and serve take --limits only to show the answers by other limits.
 `
@@ -210,9 +217,8 @@ limiter that tells all it refuses when to come back (retry-after), and for an
 optimum that knows the future. FILE is JSON, - for the input:
 
 ` + scenarioExample + `
-limits are those of drip help limits. Instead of them, preset names an API: its
-limits are those of the preset, and its rules count the calls. drip help presets
-lists them. shared has limits of all entities together, by name:
+limits, preset, shared and travel are those of drip help limits, with limits for
+an entity's own. The rules of a preset count the calls.
 
   "preset": "shopify rest admin"
   "shared": {"app": {"size": 50, "rate": 50, "interval": "1s"}}
@@ -241,8 +247,7 @@ message comes back. Each is a duration, or
   {"kind": "log-normal", "median": "1s", "sigma": 1.5, "at_most": "20s"}
 
 cost is a number, or {"from": 1, "to": 10, "off": 3}: an estimate, and by how
-much the real cost may be off. travel is the most time that a request is on its
-way.
+much the real cost may be off.
 `
 
 const scenarioExample = `  {

@@ -11,7 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/drip-go/drip"
 	"github.com/drip-go/drip/page"
 )
 
@@ -46,7 +45,7 @@ func (c *serve) run(ctx context.Context, t *terminal, args []string) error {
 	}
 	defer closing()
 	secrets := append([]string{c.broker}, args...)
-	o := page.Options{Storage: s, Limits: optionsOf(l), Log: slog.New(slog.NewTextHandler(careful{t.err, secrets}, nil))}
+	o := page.Options{Storage: s, Limits: l, Log: slog.New(slog.NewTextHandler(careful{t.err, secrets}, nil))}
 	if c.broker != "" {
 		b, err := openBroker(c.broker, strings.Split(c.queues, ",")...)
 		if err != nil {
@@ -90,15 +89,6 @@ func (c *serve) run(ctx context.Context, t *terminal, args []string) error {
 	defer cancel()
 	_ = server.Shutdown(ending) // else it is cut off
 	return nil
-}
-
-// optionsOf are the limits as drip.New takes them, nil if they are not known.
-func optionsOf(l *limits) *drip.Options {
-	if l == nil {
-		return nil
-	}
-	o := l.Options(nil)
-	return &o
 }
 
 // reached is an address that can be typed into a browser.

@@ -31,10 +31,5 @@ func open(ctx context.Context, arg string) (s storage.Storage, close func(), err
 	}, nil
 }
 
-// judgeOf returns a Judge with these limits, nil if they are not known.
-func judgeOf(l *limits) (*entities.Judge, error) {
-	return entities.NewJudge(optionsOf(l), nil)
-}
-
 // report is an entities.Report as the command prints it.
 type report struct{ *entities.Report }

@@ -51,8 +51,12 @@ func (c *top) run(ctx context.Context, t *terminal, args []string) error {
 	if !ok {
 		return errors.New("this storage cannot list its entities; drip inspect shows one that you name")
 	}
+	j, err := entities.NewJudge(l, s)
+	if err != nil {
+		return err
+	}
 	begin := time.Now()
-	o, err := c.look(ctx, lister, l)
+	o, err := c.look(ctx, lister, j)
 	switch {
 	case err != nil:
 		return err
@@ -76,7 +80,7 @@ func (c *top) run(ctx context.Context, t *terminal, args []string) error {
 		case <-time.After(max(time.Duration(c.every), 4*time.Since(begin))):
 		}
 		begin = time.Now()
-		o, err := c.look(ctx, lister, l)
+		o, err := c.look(ctx, lister, j)
 		shown := ""
 		switch {
 		case ctx.Err() != nil:
@@ -123,19 +127,15 @@ type overall struct {
 }
 
 // look reads all entities, or as many as there is time for. It keeps the entities to show.
-func (c *top) look(ctx context.Context, lister storage.Lister, l *limits) (*overall, error) {
+func (c *top) look(ctx context.Context, lister storage.Lister, j *entities.Judge) (*overall, error) {
 	within, cancel := c.within(ctx)
 	defer cancel()
-	j, err := judgeOf(l)
-	if err != nil {
-		return nil, err
-	}
 	o := &overall{
 		complete: true,
 		busiest:  ranking{most: c.rows, order: byUse},
 		longest:  ranking{most: c.rows, order: byWaiting},
 	}
-	err = lister.List(within, func(e storage.Entry) error {
+	err := lister.List(within, func(e storage.Entry) error {
 		r, err := j.Report(ctx, e)
 		if err == nil {
 			o.add(report{r})

@@ -274,7 +274,7 @@ func watchStalls(ctx context.Context, from *settling, most int, log *slog.Logger
 			}
 			stalled = true
 			handlers, limiting := count()
-			log.Warn("no message has ended for a while, and as many are in hand as may be", "in_hand", inHand, "handlers", handlers, "wait_for_limiter", limiting, "after", stalledAfter)
+			log.Warn("no message has ended for a while, and as many are in hand as may be", "in_hand", inHand, "handlers", handlers, "wait_for_limiter", limiting, "after", stalledAfter.String())
 		}
 	}
 }

@@ -325,7 +325,7 @@ func (s *session) bury(m *message, reason string, cause error) error {
 		m.visit.became(wasForwarded, "")
 		return s.store(m)
 	case err == nil && reason != reasonFailed: // failed logs that reason
-		s.o.Logger.WarnContext(m.visit.context(s.broken), "a message went to the dead letters", "reason", reason, "message_id", m.MessageId, "postponements", m.Postponements, "age", m.Age())
+		s.o.Logger.WarnContext(m.visit.context(s.broken), "a message went to the dead letters", "reason", reason, "message_id", m.MessageId, "postponements", m.Postponements, "age", m.Age().String())
 	}
 	return err
 }

@@ -1,7 +1,9 @@
 package consumer
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"log/slog"
 	"testing"
@@ -52,6 +54,22 @@ func TestStallsAreLogged(t *testing.T) {
 		}
 		cancel()
 		<-ended
+	})
+}
+
+// A line says a duration as people write it, also in JSON.
+func TestDurationsAreLoggedAsText(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		from := newSettling(newStrict(t, 1), 1)
+		from.received(1)
+		ctx, cancel := context.WithTimeout(t.Context(), 2*stalledAfter)
+		defer cancel()
+		var log bytes.Buffer
+		watchStalls(ctx, from, 1, slog.New(slog.NewJSONHandler(&log, nil)), func() (int, int) { return 1, 0 })
+		var line struct{ After string }
+		if err := json.Unmarshal(log.Bytes(), &line); err != nil || line.After != "30s" {
+			t.Error(err, log.String())
+		}
 	})
 }
 

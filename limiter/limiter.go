@@ -92,8 +92,8 @@ var (
 var errTooMany = fmt.Errorf("%w: no more than %v seconds' worth of units may be owed", ErrInvalid, float64(mostSeconds))
 
 // Unlimited as a limit admits every call at once and records nothing. Units owed before are owed again when you set
-// another limit.
-var Unlimited = math.Inf(1)
+// another limit. An infinite limit is Unlimited, too.
+const Unlimited = math.MaxFloat64
 
 const (
 	leastLimit  = 1e-9 // a unit in 31 years
@@ -357,7 +357,7 @@ func (l *Limiter) SetCurrentRate(ctx context.Context, percent float64) error {
 func (l *Limiter) SetLimit(perSecond float64) error {
 	limit := perSecond * l.percent / 100
 	switch {
-	case perSecond <= 0, perSecond == Unlimited:
+	case perSecond <= 0, perSecond >= Unlimited:
 		limit = Unlimited
 	case !(limit >= leastLimit && limit <= mostLimit):
 		of := ""

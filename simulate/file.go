@@ -6,10 +6,8 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
-	"github.com/drip-go/drip"
 	"github.com/drip-go/drip/internal/lab"
 	"github.com/drip-go/drip/internal/limitjson"
 	"github.com/drip-go/drip/provider"
@@ -19,18 +17,16 @@ type duration = limitjson.Duration
 
 // file is a scenario in JSON. "drip help simulate" is its documentation.
 type file struct {
-	Name      string                      `json:"name"`
-	About     string                      `json:"about"`
-	Preset    string                      `json:"preset"`
-	Limits    *limitjson.Limits           `json:"limits"`
-	Shared    map[string]limitjson.Limits `json:"shared"`
-	Providers []counter                   `json:"providers"`
-	Entities  int                         `json:"entities"`
-	Arrivals  []arrival                   `json:"arrivals"`
-	Operation spread                      `json:"operation"`
-	Cost      costs                       `json:"cost"`
-	Travel    duration                    `json:"travel"`
-	Late      spread                      `json:"late"`
+	limitjson.Set
+	Name      string            `json:"name"`
+	About     string            `json:"about"`
+	Limits    *limitjson.Limits `json:"limits"`
+	Providers []counter         `json:"providers"`
+	Entities  int               `json:"entities"`
+	Arrivals  []arrival         `json:"arrivals"`
+	Operation spread            `json:"operation"`
+	Cost      costs             `json:"cost"`
+	Late      spread            `json:"late"`
 }
 
 // most is how many messages a scenario may have. More take minutes, and fewer show the same.
@@ -42,14 +38,11 @@ func (f *file) scenario(dir string) (Scenario, error) {
 	if f.Entities < 0 || f.Entities > 100_000 {
 		return fail(fmt.Errorf("entities is %d; it must be from 1 to 100000", f.Entities))
 	}
-	if f.Travel < 0 {
-		return fail(errors.New("travel is below 0"))
-	}
 	out := Scenario{Name: f.Name, About: f.About}
 	in := &out.load
 	in.Travel, in.Entities = time.Duration(f.Travel), max(1, f.Entities)
 	var err error
-	if out.Options, err = f.options(); err != nil {
+	if out.Options, err = f.Options(f.Limits); err != nil {
 		return fail(err)
 	}
 	if err := f.count(&out); err != nil {
@@ -71,34 +64,6 @@ func (f *file) scenario(dir string) (Scenario, error) {
 		return fail(err)
 	}
 	return out, nil
-}
-
-// options are the limits of the preset, or of the file, and the shared limits.
-func (f *file) options() (o drip.Options, err error) {
-	switch {
-	case f.Preset != "" && f.Limits != nil:
-		return o, errors.New("preset and limits: say one of them")
-	case f.Preset != "":
-		p, err := provider.Named(f.Preset)
-		if err != nil {
-			return o, err
-		}
-		if o, err = p.Options(time.Duration(f.Travel)); err != nil {
-			return o, err
-		}
-	case f.Limits != nil:
-		o = f.Limits.Options(nil)
-	}
-	for name, l := range f.Shared {
-		if o.Shared == nil {
-			o.Shared = map[string]drip.Limit{}
-		}
-		o.Shared[name] = l.Limit()
-	}
-	if _, err := drip.New(o); err != nil {
-		return o, fmt.Errorf("limits: %s", strings.TrimPrefix(err.Error(), "drip: Options."))
-	}
-	return o, nil
 }
 
 // count sets the counters of the calls: the providers of the file, or the rules of the preset.

@@ -192,7 +192,7 @@ func (l *Limit) step(ctx context.Context, r *amqp.Receiver, m *amqp.Message, han
 	note, _ := m.Annotations[noteAnnotation].(string)
 	if rest := time.Until(worker.ParseNote(note).Due); rest > 2*early { // the broker's clock differs, or the broker has not waited
 		if rest > wayTooEarly {
-			l.log.Warn("a message came early: is its queue a quorum queue?", "early", rest)
+			l.log.Warn("a message came early: is its queue a quorum queue?", "early", rest.String())
 		}
 		time.Sleep(min(rest, wayTooEarly)) // else the message would come again at once, again and again
 	}

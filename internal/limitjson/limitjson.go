@@ -12,8 +12,46 @@ import (
 
 	"github.com/drip-go/drip"
 	"github.com/drip-go/drip/internal/entities"
-	"github.com/drip-go/drip/storage"
+	"github.com/drip-go/drip/provider"
 )
+
+// Set is what a text says besides the limits of an entity: a preset in their place, and the limits that entities share.
+type Set struct {
+	Preset string            `json:"preset"`
+	Travel Duration          `json:"travel"` // the most time that a request is on its way, for the preset
+	Shared map[string]Limits `json:"shared"`
+}
+
+// Options are the limits of the preset, or an entity's own unless it is nil, and the shared limits. A shared limit takes
+// the place of the preset's of the same name. They are limits that drip.New accepts.
+func (s *Set) Options(own *Limits) (o drip.Options, err error) {
+	switch {
+	case s.Travel < 0:
+		return o, errors.New("travel is below 0")
+	case s.Preset != "" && own != nil:
+		return o, errors.New("preset and limits: say one of them")
+	case s.Preset != "":
+		p, err := provider.Named(s.Preset)
+		if err != nil {
+			return o, err
+		}
+		if o, err = p.Options(time.Duration(s.Travel)); err != nil {
+			return o, err
+		}
+	case own != nil:
+		o = own.options()
+	}
+	for name, l := range s.Shared {
+		if o.Shared == nil {
+			o.Shared = map[string]drip.Limit{}
+		}
+		o.Shared[name] = l.limit()
+	}
+	if _, err := drip.New(o); err != nil {
+		return o, fmt.Errorf("limits: %s", strings.TrimPrefix(err.Error(), "drip: Options."))
+	}
+	return o, nil
+}
 
 // Limits are the limits of an entity in drip.Options. A zero field is the default of Options.
 type Limits struct {
@@ -36,19 +74,17 @@ type Window struct {
 	Unit     string   `json:"unit"`
 }
 
-// Options are the limits with a storage. An entity that is not stored has been idle.
-func (l *Limits) Options(s storage.Storage) drip.Options {
-	own := l.Limit()
+func (l *Limits) options() drip.Options {
+	own := l.limit()
 	return drip.Options{
 		Size: own.Size, RefreshRate: own.RefreshRate, RefreshInterval: own.RefreshInterval, Unit: own.Unit,
 		Windows: own.Windows, Concurrency: own.Concurrency, WaitForToken: own.WaitForToken,
 		Lease: time.Duration(l.Lease), MaxLease: time.Duration(l.MaxLease),
-		Storage: s,
 	}
 }
 
-// Limit is the same without leases.
-func (l *Limits) Limit() drip.Limit {
+// limit is the same without leases.
+func (l *Limits) limit() drip.Limit {
 	out := drip.Limit{
 		Size: l.Size, RefreshRate: l.Rate, RefreshInterval: time.Duration(l.Interval), Unit: l.Unit,
 		Concurrency: l.Concurrency, WaitForToken: time.Duration(l.WaitForToken),
@@ -76,7 +112,11 @@ func Decode(name string, text []byte, v any) error {
 	case errors.As(err, &syntax):
 		name = fmt.Sprintf("%s:%d", name, 1+bytes.Count(text[:syntax.Offset], []byte("\n")))
 	case errors.As(err, &kind):
-		err = fmt.Errorf("%s is a %s; it must be a %s", kind.Field, kind.Value, kindName(kind))
+		field := kind.Field
+		if embedded, rest, ok := strings.Cut(field, "."); ok && embedded != strings.ToLower(embedded) {
+			field = rest // the text has no such level
+		}
+		err = fmt.Errorf("%s is a %s; it must be a %s", field, kind.Value, kindName(kind))
 	case errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF):
 		err = errors.New("it ends too early")
 	}
