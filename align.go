@@ -1,6 +1,8 @@
 package drip
 
 import (
+	"fmt"
+	"strings"
 	"time"
 
 	"github.com/drip-go/drip/decision"
@@ -48,6 +50,67 @@ func StartingAt(t time.Time) Alignment { return Alignment{by: byTime, at: t.Unix
 // entities with a minute do not all go on at the same moment. Use it for limits that gather capacity steadily, as a leaky
 // bucket does. A provider that counts by minutes of the clock would see up to twice the Size in one of them.
 func ByEntity() Alignment { return Alignment{by: byEntity} }
+
+// String returns the Alignment as the command's files spell it: "daily Europe/Berlin", "entity"; "" for the zero Alignment.
+func (a Alignment) String() string {
+	switch a.by {
+	case byDay:
+		return "daily " + a.zone().String()
+	case byWeek:
+		return "weekly " + a.zone().String()
+	case byMonth:
+		return "monthly " + a.zone().String()
+	case byTime:
+		return time.UnixMilli(a.at).UTC().Format(time.RFC3339Nano)
+	case byEntity:
+		return "entity"
+	}
+	return ""
+}
+
+// MarshalText returns the String.
+func (a Alignment) MarshalText() ([]byte, error) { return []byte(a.String()), nil }
+
+// UnmarshalText reads a String. "daily" alone means UTC. Its error names a text that is none, or an unknown time zone.
+func (a *Alignment) UnmarshalText(text []byte) error {
+	name, zone, _ := strings.Cut(string(text), " ")
+	read := Alignment{}
+	switch name {
+	case "":
+	case "daily":
+		read.by = byDay
+	case "weekly":
+		read.by = byWeek
+	case "monthly":
+		read.by = byMonth
+	case "entity":
+		read.by = byEntity
+	default:
+		begin, err := time.Parse(time.RFC3339, name)
+		if err != nil {
+			return fmt.Errorf("%q is not daily, weekly or monthly, with or without a time zone, nor entity, nor a time such as 2026-01-31T12:00:00Z", text)
+		}
+		read = StartingAt(begin)
+	}
+	if zone != "" && !read.calendar() {
+		return fmt.Errorf("%q has a time zone, which only daily, weekly and monthly have", text)
+	}
+	if read.calendar() {
+		var err error
+		if read.location, err = time.LoadLocation(zone); err != nil { // "" is UTC
+			return fmt.Errorf("%q: %w", text, err)
+		}
+	}
+	*a = read
+	return nil
+}
+
+func (a Alignment) zone() *time.Location {
+	if a.location == nil {
+		return time.UTC
+	}
+	return a.location
+}
 
 // calendar reports whether the calendar gives the length of the intervals.
 func (a Alignment) calendar() bool { return a.by >= byDay && a.by <= byMonth }
@@ -98,10 +161,7 @@ func (a Alignment) align(w *decision.Window, by asked) {
 
 // period returns the beginning and the end of the calendar's interval at a time.
 func (a Alignment) period(now int64) (from, to int64) {
-	location := a.location
-	if location == nil {
-		location = time.UTC
-	}
+	location := a.zone()
 	t := time.UnixMilli(now).In(location)
 	year, month, day := t.Date()
 	days, months := 1, 0

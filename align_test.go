@@ -250,3 +250,28 @@ func TestBadAlign(t *testing.T) {
 		t.Errorf("Pin: %v", err)
 	}
 }
+
+func TestAlignmentText(t *testing.T) {
+	for text, want := range map[string]string{
+		"": "", "daily": "daily UTC", "daily UTC": "daily UTC", "weekly Europe/Berlin": "weekly Europe/Berlin", "monthly Asia/Tokyo": "monthly Asia/Tokyo",
+		"entity": "entity", "2026-01-31T12:00:00.25+01:00": "2026-01-31T11:00:00.25Z",
+	} {
+		var a, again drip.Alignment
+		if err := a.UnmarshalText([]byte(text)); err != nil || a.String() != want {
+			t.Errorf("%q is read as %q, %v; want %q", text, a, err, want)
+		}
+		out, err := a.MarshalText()
+		if err == nil {
+			err = again.UnmarshalText(out)
+		}
+		if err != nil || again.String() != want {
+			t.Errorf("%q is written as %q, and read as %q, %v", want, out, again, err)
+		}
+	}
+	for _, text := range []string{"yearly", "daily Mars/Olympus", "entity UTC", "2026-01-31 12:00:00", "daily ../etc/passwd"} {
+		a := drip.ByEntity()
+		if err := a.UnmarshalText([]byte(text)); err == nil || !strings.Contains(err.Error(), text[:5]) || a != drip.ByEntity() {
+			t.Errorf("%q is read as %v, %v", text, a, err)
+		}
+	}
+}

@@ -53,15 +53,23 @@ type Limit struct {
 // ErrCost means that the cost is below zero, or more than a window of its unit can ever hold. Nothing was decided.
 var ErrCost = errors.New("the cost is negative or more than a window ever holds")
 
-// limitsOf returns the limit of an entity for package decision, at the time now or OwnClock.
-func (b *Bucket) limitsOf(ctx context.Context, entityID string, now int64) (*decision.Limits, error) {
+// check returns an error if a call cannot be about this entity.
+func (b *Bucket) check(ctx context.Context, entityID string) error {
 	switch {
 	case b.storage == nil:
-		return nil, errors.New("a Bucket is made with New")
+		return errors.New("a Bucket is made with New")
 	case ctx == nil:
-		return nil, errors.New("the context is nil")
+		return errors.New("the context is nil")
 	case entityID == "":
-		return nil, ErrNoEntity
+		return ErrNoEntity
+	}
+	return nil
+}
+
+// limitsOf returns the limit of an entity for package decision, at the time now or OwnClock.
+func (b *Bucket) limitsOf(ctx context.Context, entityID string, now int64) (*decision.Limits, error) {
+	if err := b.check(ctx, entityID); err != nil {
+		return nil, err
 	}
 	if name, ok := strings.CutPrefix(entityID, sharedMark); ok {
 		i, err := b.place(name)
