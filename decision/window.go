@@ -58,7 +58,7 @@ func (l *Limits) advance(s *State, leases Leases, now int64) int64 {
 		s.unpin()
 	}
 	changed := l.changed(s)
-	if s.Tokens != 0 && !changed && now >= l.Until(s) && leases.Out(now) == 0 {
+	if s.Tokens != 0 && !changed && now-s.Now >= l.Fill && now >= l.Until(s) && leases.Out(now) == 0 { // Until is no sooner
 		s.forget()
 		changed = true
 	}

@@ -1007,7 +1007,7 @@ end
           changed2 = changed3
         end
         local changed3 = changed2
-        local is2 = s_Tokens ~= 0 and not changed3
+        local is2 = s_Tokens ~= 0 and not changed3 and now3 - s_Now >= l_Fill
         if is2 then
           local Until2 = 0
           do
@@ -1733,7 +1733,7 @@ end
               changed2 = changed3
             end
             local changed3 = changed2
-            local is2 = x2.State_Tokens ~= 0 and not changed3
+            local is2 = x2.State_Tokens ~= 0 and not changed3 and now3 - x2.State_Now >= x2.Limits_Fill
             if is2 then
               local Until2 = 0
               do
