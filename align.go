@@ -2,6 +2,7 @@ package drip
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -17,6 +18,7 @@ type Alignment struct {
 	by       alignment
 	location *time.Location // of a calendar
 	at       int64          // of StartingAt, in ms since 1970
+	number   int64          // decision.Window.Calendar of a stored window, whose interval begins at at
 }
 
 type alignment int
@@ -51,7 +53,8 @@ func StartingAt(t time.Time) Alignment { return Alignment{by: byTime, at: t.Unix
 // bucket does. A provider that counts by minutes of the clock would see up to twice the Size in one of them.
 func ByEntity() Alignment { return Alignment{by: byEntity} }
 
-// String returns the Alignment as the command's files spell it: "daily Europe/Berlin", "entity"; "" for the zero Alignment.
+// String returns the Alignment as the command's files spell it: "daily Europe/Berlin", "entity", a time; "" for the zero
+// Alignment. A stored window of a calendar, as Inspect returns it without its Options, has a time and a number.
 func (a Alignment) String() string {
 	switch a.by {
 	case byDay:
@@ -61,7 +64,11 @@ func (a Alignment) String() string {
 	case byMonth:
 		return "monthly " + a.zone().String()
 	case byTime:
-		return time.UnixMilli(a.at).UTC().Format(time.RFC3339Nano)
+		at := time.UnixMilli(a.at).UTC().Format(time.RFC3339Nano)
+		if a.number != 0 {
+			at += fmt.Sprint(" ", a.number)
+		}
+		return at
 	case byEntity:
 		return "entity"
 	}
@@ -91,6 +98,13 @@ func (a *Alignment) UnmarshalText(text []byte) error {
 			return fmt.Errorf("%q is not daily, weekly or monthly, with or without a time zone, nor entity, nor a time such as 2026-01-31T12:00:00Z", text)
 		}
 		read = StartingAt(begin)
+	}
+	if read.by == byTime && zone != "" {
+		n, err := strconv.ParseInt(zone, 10, 64)
+		if err != nil || n < 1 || n >= decision.Never {
+			return fmt.Errorf("%q has no number of a calendar behind the time", text)
+		}
+		read.number, zone = n, ""
 	}
 	if zone != "" && !read.calendar() {
 		return fmt.Errorf("%q has a time zone, which only daily, weekly and monthly have", text)
@@ -148,7 +162,14 @@ func (a Alignment) align(w *decision.Window, by asked) {
 	switch {
 	case a.calendar():
 		from, to := a.period(by.now)
-		begin, w.Interval = from, to-from
+		w.Offset, w.Interval, w.Calendar = from, to-from, idOf(a.String())
+		if a.by == byMonth || a.zone() != time.UTC {
+			return
+		}
+		begin, w.Calendar = from, 0 // the days and the weeks of UTC have all the same length
+	case a.number != 0:
+		w.Offset, w.Calendar = a.at, a.number
+		return
 	case a.by == byTime:
 		begin = a.at
 	case a.by == byEntity:
@@ -176,10 +197,10 @@ func (a Alignment) period(now int64) (from, to int64) {
 	return begin.UnixMilli(), end.UnixMilli()
 }
 
-// alignmentOf returns the Alignment of intervals with this offset.
-func alignmentOf(offset int64) Alignment {
-	if offset == 0 {
+// alignmentOf returns the Alignment of a stored window.
+func alignmentOf(w decision.Window) Alignment {
+	if w.Offset == 0 && w.Calendar == 0 {
 		return Alignment{}
 	}
-	return Alignment{by: byTime, at: offset}
+	return Alignment{by: byTime, at: w.Offset, number: w.Calendar}
 }

@@ -52,7 +52,8 @@ type Options struct {
 	// Size is the most capacity an entity gathers while it is idle, which is its largest burst. Defaults to 100.
 	Size int
 
-	// RefreshRate is the capacity an entity gains each RefreshInterval. Defaults to 50, or Size if that is less.
+	// RefreshRate is the capacity an entity gains each RefreshInterval. Defaults to 50, or Size if that is less or Align
+	// is a calendar's.
 	RefreshRate int
 
 	// RefreshInterval is the length of an interval, in whole milliseconds. Intervals are aligned: one of a second

@@ -114,8 +114,10 @@ func (o *Options) override(l *Limit) {
 
 func (o *Options) setDefaults() {
 	o.Size = cmp.Or(o.Size, 100)
-	o.RefreshRate = cmp.Or(o.RefreshRate, min(50, max(1, o.Size)))
-	if !o.Align.calendar() {
+	if o.Align.calendar() {
+		o.RefreshRate = cmp.Or(o.RefreshRate, o.Size)
+	} else {
+		o.RefreshRate = cmp.Or(o.RefreshRate, min(50, max(1, o.Size)))
 		o.RefreshInterval = cmp.Or(o.RefreshInterval, time.Second)
 	}
 	o.WaitForToken = cmp.Or(o.WaitForToken, 50*time.Millisecond)

@@ -3,6 +3,7 @@ package entities
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"time"
@@ -59,8 +60,12 @@ func limitOf(s *decision.State) (limit drip.Limit, known bool) {
 
 func window(w decision.Window) drip.Window {
 	t := drip.Window{Size: int(w.Size), RefreshRate: int(w.Rate), RefreshInterval: time.Duration(w.Interval) * time.Millisecond}
-	if w.Offset > 0 {
+	if w.Offset != 0 {
 		t.Align = drip.StartingAt(time.UnixMilli(w.Offset))
+	}
+	if w.Calendar != 0 {
+		// A number that no Bucket has stored changes nothing.
+		_ = t.Align.UnmarshalText(fmt.Appendf(nil, "%s %d", time.UnixMilli(w.Offset).UTC().Format(time.RFC3339Nano), w.Calendar))
 	}
 	if w.Unit > 0 {
 		t.Unit = units[w.Unit-1].Unit
