@@ -100,6 +100,16 @@ type Options struct {
 	// all entities have the same limit.
 	Limits func(ctx context.Context, entityID string) (Limit, error)
 
+	// Follow lets an entity, and a shared limit, follow its provider: they use a level, a part of their windows, that moves
+	// by what the provider refuses and announces. Use it for a provider whose limit is lower than documented, shared with
+	// others, or changing. Throttled lowers the level: to a little less than the provider has let pass since the refusal
+	// before, or to eight tenths at first. The level then rises with the third power of the time: it changes little for
+	// minutes, and doubles in ten. Announced bounds it. After a pause of a minute it is half as high, for ten seconds. It
+	// is never below 2 % nor above the limit. The storage keeps it, so it holds in all processes from the next decision on.
+	// Admit postpones an operation that costs more than the Size at the level as long as that is so. Defaults to false:
+	// Throttled changes no limit.
+	Follow bool
+
 	// Start is when an entity that is not in the storage began to gather capacity, empty. With the memory storage it
 	// defaults to the time of New: a restarted process, which has forgotten the operations before, begins with nothing,
 	// and gains its first capacity with the next interval. With any other storage it defaults to 1970: an entity that

@@ -11,7 +11,7 @@ import (
 var ErrFormat = errors.New("the stored bytes are not the state of an entity")
 
 // format is the first number of an encoded state. It changes with the meaning of the others.
-const format = 4
+const format = 5
 
 // An encoded state is numbers of eight bytes, the highest byte first, so that Lua can read them. First come the format,
 // the scalars of State, and the counts of Lines, Pins, Flows, Calendars and bytes of the Ring. Then come the numbers of
@@ -35,11 +35,12 @@ func ofLine(l *decision.Line) [13]*int64 {
 }
 
 // ofPin are the numbers of a Pinned, in the order of their declaration.
-func ofPin(p *decision.Pinned) [13]*int64 {
-	l, w := &p.Limit, &p.Window
+func ofPin(p *decision.Pinned) [21]*int64 {
+	l, w, v := &p.Limit, &p.Window, &p.Level
 	return [...]*int64{
 		&l.Window.Size, &l.Window.Rate, &l.Window.Interval, &l.Window.Unit, &l.Tokens, &l.Raise, &p.End, &p.Line,
 		&w.Size, &w.Rate, &w.Interval, &w.Unit, &p.Tokens,
+		&v.Part, &v.Changed, &v.Lowered, &v.Refused, &v.Ran, &v.Announced, &v.Until, &v.Ramp,
 	}
 }
 
@@ -59,7 +60,7 @@ func ofCalendar(c *decision.Calendar) [9]*int64 {
 const (
 	numScalars    = len([12]*int64{})
 	numOfLine     = len([13]*int64{})
-	numOfPin      = len([13]*int64{})
+	numOfPin      = len([21]*int64{})
 	numOfFlow     = len([13]*int64{})
 	numOfCalendar = len([9]*int64{})
 	numCounts     = 5

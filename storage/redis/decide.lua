@@ -11,7 +11,7 @@
 --
 -- Numbers are doubles, the lowest byte first: see numbers.lua, which comes before this.
 --
--- The value of a key is the layout, 5; a revision; the time and the Until of the state; the time at which a plain
+-- The value of a key is the layout, 6; a revision; the time and the Until of the state; the time at which a plain
 -- token was taken last; 1 if the leases are in KEYS[2], else 0; a time before which none of the leases ends, and one after
 -- which none does; the numbers of the state, with how many lines, pins, flows and calendars it has in the place of
 -- these; the numbers of each; of each lease its ID and its end; and the ring of the calendar, if there is one.
@@ -93,7 +93,7 @@ if value then
     return redis.error_reply('DRIPSTATE')
   end
   layout, revision = unpack('<dd', value)
-  if layout == 5 and #value >= 128 + 64 then
+  if layout == 6 and #value >= 128 + 64 then
     layout, revision, at, till, ran, apart, first, last, s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n = unpack('<dddddddddddddddddddddddd', value)
     local from = 128 + 65
     for i = 0, s_Lines_n - 1 do
@@ -102,9 +102,9 @@ if value then
       from = from + 104
     end
     for i = 0, s_Pins_n - 1 do
-      local pin_Limit_Window_Size, pin_Limit_Window_Rate, pin_Limit_Window_Interval, pin_Limit_Window_Unit, pin_Limit_Tokens, pin_Limit_Raise, pin_End, pin_Line, pin_Window_Size, pin_Window_Rate, pin_Window_Interval, pin_Window_Unit, pin_Tokens = unpack('<ddddddddddddd', value, from)
-      s_Pins[i] = {Limit_Window_Size = pin_Limit_Window_Size, Limit_Window_Rate = pin_Limit_Window_Rate, Limit_Window_Interval = pin_Limit_Window_Interval, Limit_Window_Unit = pin_Limit_Window_Unit, Limit_Tokens = pin_Limit_Tokens, Limit_Raise = pin_Limit_Raise, End = pin_End, Line = pin_Line, Window_Size = pin_Window_Size, Window_Rate = pin_Window_Rate, Window_Interval = pin_Window_Interval, Window_Unit = pin_Window_Unit, Tokens = pin_Tokens}
-      from = from + 104
+      local pin_Limit_Window_Size, pin_Limit_Window_Rate, pin_Limit_Window_Interval, pin_Limit_Window_Unit, pin_Limit_Tokens, pin_Limit_Raise, pin_End, pin_Line, pin_Window_Size, pin_Window_Rate, pin_Window_Interval, pin_Window_Unit, pin_Tokens, pin_Level_Part, pin_Level_Changed, pin_Level_Lowered, pin_Level_Refused, pin_Level_Ran, pin_Level_Announced, pin_Level_Until, pin_Level_Ramp = unpack('<ddddddddddddddddddddd', value, from)
+      s_Pins[i] = {Limit_Window_Size = pin_Limit_Window_Size, Limit_Window_Rate = pin_Limit_Window_Rate, Limit_Window_Interval = pin_Limit_Window_Interval, Limit_Window_Unit = pin_Limit_Window_Unit, Limit_Tokens = pin_Limit_Tokens, Limit_Raise = pin_Limit_Raise, End = pin_End, Line = pin_Line, Window_Size = pin_Window_Size, Window_Rate = pin_Window_Rate, Window_Interval = pin_Window_Interval, Window_Unit = pin_Window_Unit, Tokens = pin_Tokens, Level_Part = pin_Level_Part, Level_Changed = pin_Level_Changed, Level_Lowered = pin_Level_Lowered, Level_Refused = pin_Level_Refused, Level_Ran = pin_Level_Ran, Level_Announced = pin_Level_Announced, Level_Until = pin_Level_Until, Level_Ramp = pin_Level_Ramp}
+      from = from + 168
     end
     for i = 0, s_Flows_n - 1 do
       local flow_Key, flow_Units, flow_Later, flow_Before, flow_Until, flow_End, flow_Left, flow_Urgent, flow_Fair, flow_FairUrgent, flow_Again, flow_Minute, flow_Weight = unpack('<ddddddddddddd', value, from)
@@ -118,7 +118,7 @@ if value then
       s_Calendars[0] = {Grain = calendar_Grain, Head = calendar_Head, Late = calendar_Late, Front = calendar_Front, Far = calendar_Far, Minute = calendar_Minute, Weight = calendar_Weight, Before = calendar_Before, Peak = calendar_Peak, Ring = calendar_Ring}
       leases = sub(value, from + 72, -3072 - 1)
     end
-  elseif layout ~= 5 then
+  elseif layout ~= 6 then
     return redis.error_reply('DRIPSTATE')
   end
 end
@@ -268,7 +268,7 @@ if value then
     return redis.error_reply('DRIPSTATE')
   end
   layout, revision = unpack('<dd', value)
-  if layout == 5 and #value >= 128 + 64 then
+  if layout == 6 and #value >= 128 + 64 then
     layout, revision, at, till, ran, apart, first, last, s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n = unpack('<dddddddddddddddddddddddd', value)
     local from = 128 + 65
     for i = 0, s_Lines_n - 1 do
@@ -277,9 +277,9 @@ if value then
       from = from + 104
     end
     for i = 0, s_Pins_n - 1 do
-      local pin_Limit_Window_Size, pin_Limit_Window_Rate, pin_Limit_Window_Interval, pin_Limit_Window_Unit, pin_Limit_Tokens, pin_Limit_Raise, pin_End, pin_Line, pin_Window_Size, pin_Window_Rate, pin_Window_Interval, pin_Window_Unit, pin_Tokens = unpack('<ddddddddddddd', value, from)
-      s_Pins[i] = {Limit_Window_Size = pin_Limit_Window_Size, Limit_Window_Rate = pin_Limit_Window_Rate, Limit_Window_Interval = pin_Limit_Window_Interval, Limit_Window_Unit = pin_Limit_Window_Unit, Limit_Tokens = pin_Limit_Tokens, Limit_Raise = pin_Limit_Raise, End = pin_End, Line = pin_Line, Window_Size = pin_Window_Size, Window_Rate = pin_Window_Rate, Window_Interval = pin_Window_Interval, Window_Unit = pin_Window_Unit, Tokens = pin_Tokens}
-      from = from + 104
+      local pin_Limit_Window_Size, pin_Limit_Window_Rate, pin_Limit_Window_Interval, pin_Limit_Window_Unit, pin_Limit_Tokens, pin_Limit_Raise, pin_End, pin_Line, pin_Window_Size, pin_Window_Rate, pin_Window_Interval, pin_Window_Unit, pin_Tokens, pin_Level_Part, pin_Level_Changed, pin_Level_Lowered, pin_Level_Refused, pin_Level_Ran, pin_Level_Announced, pin_Level_Until, pin_Level_Ramp = unpack('<ddddddddddddddddddddd', value, from)
+      s_Pins[i] = {Limit_Window_Size = pin_Limit_Window_Size, Limit_Window_Rate = pin_Limit_Window_Rate, Limit_Window_Interval = pin_Limit_Window_Interval, Limit_Window_Unit = pin_Limit_Window_Unit, Limit_Tokens = pin_Limit_Tokens, Limit_Raise = pin_Limit_Raise, End = pin_End, Line = pin_Line, Window_Size = pin_Window_Size, Window_Rate = pin_Window_Rate, Window_Interval = pin_Window_Interval, Window_Unit = pin_Window_Unit, Tokens = pin_Tokens, Level_Part = pin_Level_Part, Level_Changed = pin_Level_Changed, Level_Lowered = pin_Level_Lowered, Level_Refused = pin_Level_Refused, Level_Ran = pin_Level_Ran, Level_Announced = pin_Level_Announced, Level_Until = pin_Level_Until, Level_Ramp = pin_Level_Ramp}
+      from = from + 168
     end
     for i = 0, s_Flows_n - 1 do
       local flow_Key, flow_Units, flow_Later, flow_Before, flow_Until, flow_End, flow_Left, flow_Urgent, flow_Fair, flow_FairUrgent, flow_Again, flow_Minute, flow_Weight = unpack('<ddddddddddddd', value, from)
@@ -293,7 +293,7 @@ if value then
       s_Calendars[0] = {Grain = calendar_Grain, Head = calendar_Head, Late = calendar_Late, Front = calendar_Front, Far = calendar_Far, Minute = calendar_Minute, Weight = calendar_Weight, Before = calendar_Before, Peak = calendar_Peak, Ring = calendar_Ring}
       leases = sub(value, from + 72, -3072 - 1)
     end
-  elseif layout ~= 5 then
+  elseif layout ~= 6 then
     return redis.error_reply('DRIPSTATE')
   end
 end
@@ -440,6 +440,20 @@ else
   for i2 = 0, s_Pins_n - 1 do
     local p = s_Pins[i2]
     if p.End > from2 then from2 = p.End end
+    local end2 = 0
+    do
+      local end3 = p.Level_Until
+      if p.Level_Lowered > 0 then
+        local x2 = p.Level_Refused + 3600000
+        if x2 > end3 then end3 = x2 end
+      end
+      if p.Level_Ramp > 0 then
+        local x2 = p.Level_Ramp + 10000
+        if x2 > end3 then end3 = x2 end
+      end
+      end2 = end3
+    end
+    if end2 > from2 then from2 = end2 end
     if p.Line > 0 then
       lines2 = lines2 - 1
     end
@@ -455,11 +469,12 @@ else
     local owed = -(s_Lines[i2].Left < s_Lines[i2].Promised and s_Lines[i2].Left or s_Lines[i2].Promised)
     if owed > 0 and i2 < l_Windows_n then
       local w2 = l_Windows[i2]
-      local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
-      local min2 = (owed - owed % w2_Rate) / w2_Rate + 1
-      local x3 = (8796093022208 - 8796093022208 % w2_Interval) / w2_Interval
+      local y = w2.Rate
+      local y2 = w2.Interval
+      local min2 = (owed - owed % y) / y + 1
+      local x3 = (8796093022208 - 8796093022208 % y2) / y2
       if x3 < min2 then min2 = x3 end
-      local x4 = from2 + min2 * w2_Interval + l_Fill
+      local x4 = from2 + min2 * w2.Interval + l_Fill
       if x4 > until2 then until2 = x4 end
     end
   end
@@ -516,7 +531,7 @@ if s_Lines_n + s_Pins_n + s_Flows_n + s_Calendars_n > 1 then
   end
   for i = 0, s_Pins_n - 1 do
     local pin = s_Pins[i]
-    parts[#parts + 1] = pack('<ddddddddddddd', pin.Limit_Window_Size, pin.Limit_Window_Rate, pin.Limit_Window_Interval, pin.Limit_Window_Unit, pin.Limit_Tokens, pin.Limit_Raise, pin.End, pin.Line, pin.Window_Size, pin.Window_Rate, pin.Window_Interval, pin.Window_Unit, pin.Tokens)
+    parts[#parts + 1] = pack('<ddddddddddddddddddddd', pin.Limit_Window_Size, pin.Limit_Window_Rate, pin.Limit_Window_Interval, pin.Limit_Window_Unit, pin.Limit_Tokens, pin.Limit_Raise, pin.End, pin.Line, pin.Window_Size, pin.Window_Rate, pin.Window_Interval, pin.Window_Unit, pin.Tokens, pin.Level_Part, pin.Level_Changed, pin.Level_Lowered, pin.Level_Refused, pin.Level_Ran, pin.Level_Announced, pin.Level_Until, pin.Level_Ramp)
   end
   for i = 0, s_Flows_n - 1 do
     local flow = s_Flows[i]
@@ -529,7 +544,7 @@ if s_Lines_n + s_Pins_n + s_Flows_n + s_Calendars_n > 1 then
   end
   leases = table.concat(parts) .. leases
 end
-local stored = pack('<ddddddddddddddddddddddddddddddddddddd', 5, micros, s_Now, till, ran, apart, first, last,
+local stored = pack('<ddddddddddddddddddddddddddddddddddddd', 6, micros, s_Now, till, ran, apart, first, last,
   s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n, line.Window_Size, line.Window_Rate, line.Window_Interval, line.Window_Unit, line.Left, line.Promised, line.Spare, line.Taken, line.Fresh, line.FreshFrom, line.Stale, line.StaleFrom, line.Saved)
 call('SET', key, leases == '' and stored or stored .. leases, 'PX', ttl)
 if apart == 1 then
@@ -551,11 +566,11 @@ local pinned = false -- hold has changed the limits
 local answers = {}
 for i = first_op, #ARGV do
   local op = ARGV[i]
-  local op_Kind, op_Now, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_For, op_Ticket_Slot, op_Ticket_Number, op_Ticket_Again, op_Ticket_Cost_0, op_Ticket_Cost_1, op_Ticket_Cost_2, op_Ticket_Cost_3, op_Lease_ID, op_Lease_Begin, op_Lease_End, op_Lease_Cost_0, op_Lease_Cost_1, op_Lease_Cost_2, op_Lease_Cost_3, op_Urgent, op_Deadline = 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, false, 0
+  local op_Kind, op_Now, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_For, op_Ticket_Slot, op_Ticket_Number, op_Ticket_Again, op_Ticket_Cost_0, op_Ticket_Cost_1, op_Ticket_Cost_2, op_Ticket_Cost_3, op_Lease_ID, op_Lease_Begin, op_Lease_End, op_Lease_Cost_0, op_Lease_Cost_1, op_Lease_Cost_2, op_Lease_Cost_3, op_Urgent, op_Deadline, op_Level = 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, false, 0, 0
   if #op == 1 then
     op_Kind, op_Now, op_Cost_0 = string.byte(op), -9223372036854775808, 1
   else
-    op_Kind, op_Now, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_For, op_Ticket_Slot, op_Ticket_Number, op_Ticket_Again, op_Ticket_Cost_0, op_Ticket_Cost_1, op_Ticket_Cost_2, op_Ticket_Cost_3, op_Lease_ID, op_Lease_Begin, op_Lease_End, op_Lease_Cost_0, op_Lease_Cost_1, op_Lease_Cost_2, op_Lease_Cost_3, op_Urgent, op_Deadline = unpack('<ddddddddddddddddddddddd', op)
+    op_Kind, op_Now, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_For, op_Ticket_Slot, op_Ticket_Number, op_Ticket_Again, op_Ticket_Cost_0, op_Ticket_Cost_1, op_Ticket_Cost_2, op_Ticket_Cost_3, op_Lease_ID, op_Lease_Begin, op_Lease_End, op_Lease_Cost_0, op_Lease_Cost_1, op_Lease_Cost_2, op_Lease_Cost_3, op_Urgent, op_Deadline, op_Level = unpack('<dddddddddddddddddddddddd', op)
     op_Urgent = op_Urgent == 1
   end
   local now, taken = op_Now, s_Plain
@@ -586,14 +601,15 @@ end
   if op_Kind == 10 or op_Kind == 11 then
     local op_Pin_Window_Size, op_Pin_Window_Rate, op_Pin_Window_Interval, op_Pin_Window_Unit, op_Pin_Tokens, op_Pin_Raise
     if op_Kind == 10 then
-      op_Pin_Window_Size, op_Pin_Window_Rate, op_Pin_Window_Interval, op_Pin_Window_Unit, op_Pin_Tokens, op_Pin_Raise = unpack('<dddddd', op, 184 + 1)
+      op_Pin_Window_Size, op_Pin_Window_Rate, op_Pin_Window_Interval, op_Pin_Window_Unit, op_Pin_Tokens, op_Pin_Raise = unpack('<dddddd', op, 192 + 1)
     end
     local t = now > s_Now and now or s_Now
     a_Found = s_Pins_n > 0 and s_Pins[0].End > t
     do
       if s_Pins_n > 0 then
+        local p = s_Pins[0]
         do
-          local place2 = s_Pins[0].Line
+          local place2 = p.Line
           if place2 > 0 then
             while place2 < s_Lines_n do
               s_Lines[place2 - 1].Window_Size, s_Lines[place2 - 1].Window_Rate, s_Lines[place2 - 1].Window_Interval, s_Lines[place2 - 1].Window_Unit, s_Lines[place2 - 1].Left, s_Lines[place2 - 1].Promised, s_Lines[place2 - 1].Spare, s_Lines[place2 - 1].Taken, s_Lines[place2 - 1].Fresh, s_Lines[place2 - 1].FreshFrom, s_Lines[place2 - 1].Stale, s_Lines[place2 - 1].StaleFrom, s_Lines[place2 - 1].Saved = s_Lines[place2].Window_Size, s_Lines[place2].Window_Rate, s_Lines[place2].Window_Interval, s_Lines[place2].Window_Unit, s_Lines[place2].Left, s_Lines[place2].Promised, s_Lines[place2].Spare, s_Lines[place2].Taken, s_Lines[place2].Fresh, s_Lines[place2].FreshFrom, s_Lines[place2].Stale, s_Lines[place2].StaleFrom, s_Lines[place2].Saved
@@ -602,16 +618,38 @@ end
             s_Lines_n = s_Lines_n - 1
           end
         end
+        if p.Limit_Raise == 1 then
+          p.Level_Part, p.Level_Changed, p.Level_Lowered, p.Level_Refused, p.Level_Ran, p.Level_Announced, p.Level_Until, p.Level_Ramp = 0, 0, 0, 0, 0, 0, 0, 0
+        end
+        p.Limit_Window_Size, p.Limit_Window_Rate, p.Limit_Window_Interval, p.Limit_Window_Unit, p.Limit_Tokens, p.Limit_Raise, p.End, p.Line, p.Window_Size, p.Window_Rate, p.Window_Interval, p.Window_Unit, p.Tokens, p.Level_Part, p.Level_Changed, p.Level_Lowered, p.Level_Refused, p.Level_Ran, p.Level_Announced, p.Level_Until, p.Level_Ramp = 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, p.Tokens, p.Level_Part, p.Level_Changed, p.Level_Lowered, p.Level_Refused, p.Level_Ran, p.Level_Announced, p.Level_Until, p.Level_Ramp
+        if p.Level_Part == 0 then
+          s_Pins, s_Pins_n = {}, 0
+        end
       end
-      s_Pins, s_Pins_n = {}, 0
     end
     if op_Kind == 10 then
       local end2 = 9007199254740991
       if op_For > 0 then
         end2 = t + op_For
       end
-      s_Pins[s_Pins_n] = {Limit_Window_Size = op_Pin_Window_Size, Limit_Window_Rate = op_Pin_Window_Rate, Limit_Window_Interval = op_Pin_Window_Interval, Limit_Window_Unit = op_Pin_Window_Unit, Limit_Tokens = op_Pin_Tokens, Limit_Raise = op_Pin_Raise, End = end2, Line = 0, Window_Size = 0, Window_Rate = 0, Window_Interval = 0, Window_Unit = 0, Tokens = 0}
+      if s_Pins_n == 0 then
+        s_Pins[s_Pins_n] = {Limit_Window_Size = 0, Limit_Window_Rate = 0, Limit_Window_Interval = 0, Limit_Window_Unit = 0, Limit_Tokens = 0, Limit_Raise = 0, End = 0, Line = 0, Window_Size = 0, Window_Rate = 0, Window_Interval = 0, Window_Unit = 0, Tokens = 0, Level_Part = 0, Level_Changed = 0, Level_Lowered = 0, Level_Refused = 0, Level_Ran = 0, Level_Announced = 0, Level_Until = 0, Level_Ramp = 0}
+        s_Pins_n = s_Pins_n + 1
+      end
+      local p = s_Pins[0]
+      p.Limit_Window_Size, p.Limit_Window_Rate, p.Limit_Window_Interval, p.Limit_Window_Unit, p.Limit_Tokens, p.Limit_Raise, p.End = op_Pin_Window_Size, op_Pin_Window_Rate, op_Pin_Window_Interval, op_Pin_Window_Unit, op_Pin_Tokens, op_Pin_Raise, end2
+      if op_Pin_Raise == 1 then
+        p.Level_Part, p.Level_Changed, p.Level_Lowered, p.Level_Refused, p.Level_Ran, p.Level_Announced, p.Level_Until, p.Level_Ramp = 0, 0, 0, 0, 0, 0, 0, 0
+      end
+    end
+  end
+  if op_Kind == 6 and op_Level > 0 or op_Kind == 12 and op_Level < 10000 then
+    if s_Pins_n == 0 then
+      s_Pins[s_Pins_n] = {Limit_Window_Size = 0, Limit_Window_Rate = 0, Limit_Window_Interval = 0, Limit_Window_Unit = 0, Limit_Tokens = 0, Limit_Raise = 0, End = 0, Line = 0, Window_Size = 0, Window_Rate = 0, Window_Interval = 0, Window_Unit = 0, Tokens = 0, Level_Part = 0, Level_Changed = 0, Level_Lowered = 0, Level_Refused = 0, Level_Ran = 0, Level_Announced = 0, Level_Until = 0, Level_Ramp = 0}
       s_Pins_n = s_Pins_n + 1
+    end
+    if s_Pins[0].Level_Part == 0 then
+      s_Pins[0].Level_Part = 200
     end
   end
   local any = s_Pins_n > 0
@@ -632,21 +670,446 @@ end
       end
     end
     do
-      if s_Pins_n > 0 and s_Pins[0].End > t then
+      if s_Pins_n > 0 then
         local p = s_Pins[0]
+        local pinned2 = p.End > t
         p.Tokens, p.Window_Size, p.Window_Rate, p.Window_Interval, p.Window_Unit = l_Tokens, 0, 0, 0, 0
-        if p.Limit_Tokens > 0 and (p.Limit_Raise == 1 or p.Limit_Tokens < l_Tokens) then
+        if pinned2 and p.Limit_Tokens > 0 and (p.Limit_Raise == 1 or p.Limit_Tokens < l_Tokens) then
           l_Tokens = p.Limit_Tokens
         end
-        if p.Limit_Window_Size > 0 then
+        if pinned2 and p.Limit_Window_Size > 0 then
           for i2 = 0, l_Windows_n - 1 do
             local w2 = l_Windows[i2]
-            local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
-            if p.Limit_Raise == 1 and w2_Interval == p.Limit_Window_Interval and w2_Unit == p.Limit_Window_Unit and p.Window_Size == 0 then
-              p.Window_Size, p.Window_Rate, p.Window_Interval, p.Window_Unit = w2_Size, w2_Rate, w2_Interval, w2_Unit
-              l_Windows[i2].Size, l_Windows[i2].Rate, l_Windows[i2].Interval, l_Windows[i2].Unit = w2_Size > p.Limit_Window_Size and w2_Size or p.Limit_Window_Size, w2_Rate > p.Limit_Window_Rate and w2_Rate or p.Limit_Window_Rate, w2_Interval, w2_Unit
+            if p.Limit_Raise == 1 and w2.Interval == p.Limit_Window_Interval and w2.Unit == p.Limit_Window_Unit and p.Window_Size == 0 then
+              p.Window_Size, p.Window_Rate, p.Window_Interval, p.Window_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
+              l_Windows[i2].Size, l_Windows[i2].Rate, l_Windows[i2].Interval, l_Windows[i2].Unit = w2.Size > p.Limit_Window_Size and w2.Size or p.Limit_Window_Size, w2.Rate > p.Limit_Window_Rate and w2.Rate or p.Limit_Window_Rate, w2.Interval, w2.Unit
             end
           end
+        end
+        if p.Level_Part > 0 then
+          do
+            if op_Kind == 12 then
+              p.Level_Announced, p.Level_Until = op_Level, t + op_For
+            elseif op_Kind == 6 and op_Level > 0 then
+              do
+                local max2 = 0
+                local x2 = p.Level_Ran - 1
+                if x2 > max2 then max2 = x2 end
+                p.Level_Ran = max2
+                if op_For > 10000 then
+                  p.Level_Ramp = t + op_For
+                end
+                local x3 = l_Windows[0].Interval * 200
+                local y = p.Level_Part
+                local max3 = 2000
+                local x4 = (x3 - x3 % y) / y + 1000
+                if x4 > max3 then max3 = x4 end
+                local same2 = max3 < 60000 and max3 or 60000
+                if p.Level_Lowered > 0 and t - p.Level_Refused < same2 then
+                else
+                  local risen = 0
+                  do
+                    if p.Level_Lowered == 0 then
+                      risen = 10000
+                    else
+                      local max4 = 0
+                      local x5 = t - p.Level_Refused
+                      if x5 > max4 then max4 = x5 end
+                      local min2 = (max4 - max4 % 1000) / 1000
+                      if 3600 < min2 then min2 = 3600 end
+                      local seconds = min2
+                      local x6 = seconds * seconds * seconds
+                      local x7 = p.Level_Lowered * ((x6 - x6 % 216000) / 216000)
+                      local min3 = 10000
+                      local x8 = p.Level_Lowered + (x7 - x7 % 980) / 980
+                      if x8 < min3 then min3 = x8 end
+                      risen = min3
+                    end
+                  end
+                  local level = risen
+                  local x5 = level * 8
+                  local next = (x5 - x5 % 10) / 10
+                  if p.Level_Lowered > 0 and t - p.Level_Refused >= 5000 then
+                    local brought = 0
+                    do
+                      local span = t - p.Level_Refused
+                      local most2 = 1099511627776
+                      for i2 = 0, l_Windows_n - 1 do
+                        local w2 = l_Windows[i2]
+                        do
+                          local y2 = w2.Interval
+                          local n2 = (span - span % y2) / y2
+                          local is2 = w2.Unit == l_Windows[0].Unit
+                          if is2 then
+                            local y3 = w2.Rate
+                            is2 = n2 < (1099511627776 - 1099511627776 % y3) / y3
+                          end
+                          if is2 then
+                            local x6 = span % w2.Interval * 1024
+                            local y4 = w2.Interval
+                            local x7 = (x6 - x6 % y4) / y4 * w2.Rate
+                            local brings = n2 * w2.Rate + (x7 - x7 % 1024) / 1024
+                            if w2.Size <= w2.Rate then
+                              if w2.Size > brings then brings = w2.Size end
+                            end
+                            if brings < most2 then most2 = brings end
+                          end
+                        end
+                      end
+                      brought = 1 > most2 and 1 or most2
+                    end
+                    local x6 = p.Level_Ran * 10000
+                    local passed = (x6 - x6 % brought) / brought
+                    local x7 = passed * 98
+                    local max4 = (x7 - x7 % 100) / 100
+                    local x8 = (level - level % 2) / 2
+                    if x8 > max4 then max4 = x8 end
+                    local x9 = passed * 98
+                    local max5 = (x9 - x9 % 100) / 100
+                    local x10 = (level - level % 2) / 2
+                    if x10 > max5 then max5 = x10 end
+                    local x11 = level * 98
+                    local min2 = max5
+                    local x12 = (x11 - x11 % 100) / 100
+                    if x12 < min2 then min2 = x12 end
+                    next = min2
+                  end
+                  p.Level_Lowered, p.Level_Refused, p.Level_Ran = next > 200 and next or 200, t, 0
+                end
+              end
+            end
+          end
+          if op_Kind == 0 or op_Kind == 2 or op_Kind == 6 or op_Kind == 7 or op_Kind == 10 or op_Kind == 12 then
+            do
+              local first2 = l_Windows[0].Interval
+              local is2 = s_Tokens ~= 0
+              if is2 then
+                local max2 = 60000
+                local x2 = (first2 < 60000 and first2 or 60000) * 10
+                if x2 > max2 then max2 = x2 end
+                is2 = t - s_Now > max2
+              end
+              if is2 and t > p.Level_Ramp then
+                p.Level_Ramp = t
+              end
+              local part = 0
+              do
+                local risen = 0
+                do
+                  if p.Level_Lowered == 0 then
+                    risen = 10000
+                  else
+                    local max3 = 0
+                    local x3 = t - p.Level_Refused
+                    if x3 > max3 then max3 = x3 end
+                    local min2 = (max3 - max3 % 1000) / 1000
+                    if 3600 < min2 then min2 = 3600 end
+                    local seconds = min2
+                    local x4 = seconds * seconds * seconds
+                    local x5 = p.Level_Lowered * ((x4 - x4 % 216000) / 216000)
+                    local min3 = 10000
+                    local x6 = p.Level_Lowered + (x5 - x5 % 980) / 980
+                    if x6 < min3 then min3 = x6 end
+                    risen = min3
+                  end
+                end
+                local level = risen
+                if p.Level_Until > t then
+                  if p.Level_Announced < level then level = p.Level_Announced end
+                end
+                if p.Level_Ramp > 0 and t < p.Level_Ramp + 10000 then
+                  local max3 = 0
+                  local x3 = t - p.Level_Ramp
+                  if x3 > max3 then max3 = x3 end
+                  local x4 = level * (10000 + max3)
+                  level = (x4 - x4 % 20000) / 20000
+                end
+                local x3 = level * 200
+                local max3 = (x3 - x3 % 10000) / 10000
+                if 4 > max3 then max3 = 4 end
+                part = max3
+              end
+              local part2 = part
+              local every = 10000
+              for i2 = 0, l_Windows_n - 1 do
+                local w2 = l_Windows[i2]
+                if w2.Size > w2.Rate then
+                  local x3 = w2.Interval * 20 * 200
+                  local y = p.Level_Part
+                  local x4 = (x3 - x3 % y) / y
+                  if x4 > every then every = x4 end
+                end
+              end
+              if part2 > p.Level_Part and t - p.Level_Changed < every then
+                part2 = p.Level_Part
+              end
+              for i2 = 0, l_Windows_n - 1 do
+                if i2 < s_Lines_n and part2 ~= p.Level_Part then
+                  local code = l_Windows[i2]
+                  local line2 = s_Lines[i2]
+                  local at2_Size, at2_Rate, at2_Interval, at2_Unit = 0, 0, 0, 0
+                  do
+                    local part3 = p.Level_Part
+                    local x3 = code.Size * part3
+                    local max3 = 1
+                    local x4 = (x3 - x3 % 200) / 200
+                    if x4 > max3 then max3 = x4 end
+                    local size = max3
+                    local rate = code.Rate
+                    local interval = code.Interval
+                    if code.Size > code.Rate then
+                      local x5 = code.Interval * 200 + part3 - 1
+                      local x6 = code.Interval * 200 + part3 - 1
+                      local min2 = (x6 - x6 % part3) / part3
+                      if 1099511627776 < min2 then min2 = 1099511627776 end
+                      interval = min2
+                      if size < code.Rate then
+                        rate = size
+                        local x7 = size * 1024
+                        local y = code.Rate
+                        local x8 = interval * ((x7 - x7 % y) / y + 1)
+                        local max4 = code.Interval
+                        local x9 = (x8 - x8 % 1024) / 1024
+                        if x9 > max4 then max4 = x9 end
+                        interval = max4
+                      end
+                    else
+                      rate = size
+                      if code.Size * part3 < 200 then
+                        local x5 = 200 + code.Size * part3 - 1
+                        local y = code.Size * part3
+                        local x6 = 200 + code.Size * part3 - 1
+                        local y2 = code.Size * part3
+                        local min2 = code.Interval * ((x6 - x6 % y2) / y2)
+                        if 1099511627776 < min2 then min2 = 1099511627776 end
+                        interval = min2
+                      end
+                    end
+                    at2_Size, at2_Rate, at2_Interval, at2_Unit = size, rate, interval, code.Unit
+                  end
+                  local at3_Size, at3_Rate, at3_Interval, at3_Unit = 0, 0, 0, 0
+                  do
+                    local x3 = code.Size * part2
+                    local max3 = 1
+                    local x4 = (x3 - x3 % 200) / 200
+                    if x4 > max3 then max3 = x4 end
+                    local size = max3
+                    local rate = code.Rate
+                    local interval = code.Interval
+                    if code.Size > code.Rate then
+                      local x5 = code.Interval * 200 + part2 - 1
+                      local x6 = code.Interval * 200 + part2 - 1
+                      local min2 = (x6 - x6 % part2) / part2
+                      if 1099511627776 < min2 then min2 = 1099511627776 end
+                      interval = min2
+                      if size < code.Rate then
+                        rate = size
+                        local x7 = size * 1024
+                        local y = code.Rate
+                        local x8 = interval * ((x7 - x7 % y) / y + 1)
+                        local max4 = code.Interval
+                        local x9 = (x8 - x8 % 1024) / 1024
+                        if x9 > max4 then max4 = x9 end
+                        interval = max4
+                      end
+                    else
+                      rate = size
+                      if code.Size * part2 < 200 then
+                        local x5 = 200 + code.Size * part2 - 1
+                        local y = code.Size * part2
+                        local x6 = 200 + code.Size * part2 - 1
+                        local y2 = code.Size * part2
+                        local min2 = code.Interval * ((x6 - x6 % y2) / y2)
+                        if 1099511627776 < min2 then min2 = 1099511627776 end
+                        interval = min2
+                      end
+                    end
+                    at3_Size, at3_Rate, at3_Interval, at3_Unit = size, rate, interval, code.Unit
+                  end
+                  if line2.Window_Size == at2_Size and line2.Window_Rate == at2_Rate and line2.Window_Interval == at2_Interval and line2.Window_Unit == at2_Unit then
+                    if (t - t % at2_Interval) / at2_Interval > (s_Now - s_Now % at2_Interval) / at2_Interval then
+                      local left = line2.Left
+                      do
+                        local spare = 0
+                        if (s_Slot - s_Slot % at2_Interval) / at2_Interval > (s_Now - s_Now % at2_Interval) / at2_Interval then
+                          local gain = 0
+                          do
+                            local left2 = line2.Left
+                            local to2 = (t - t % at2_Interval) / at2_Interval * at2_Interval - 1
+                            if to2 <= s_Now then
+                              gain = left2
+                            else
+                              local since = 0
+                              do
+                                if at2_Size > at2_Rate then
+                                  local max3 = s_Now
+                                  local x3 = s_Closed - 1
+                                  if x3 > max3 then max3 = x3 end
+                                  since = max3
+                                else
+                                  since = s_Now
+                                end
+                              end
+                              local n2 = (to2 - to2 % at2_Interval) / at2_Interval - (since - since % at2_Interval) / at2_Interval
+                              if n2 <= 0 then
+                                gain = left2
+                              else
+                                local x3 = at2_Size - left2
+                                if n2 > (x3 - x3 % at2_Rate) / at2_Rate then
+                                  gain = at2_Size
+                                else
+                                  gain = left2 + n2 * at2_Rate
+                                end
+                              end
+                            end
+                          end
+                          local max3 = 0
+                          local x3 = line2.Taken + (0 > gain and 0 or gain)
+                          if x3 > max3 then max3 = x3 end
+                          spare = max3
+                        end
+                        line2.Spare, line2.Taken = spare, 0
+                      end
+                      local gain = 0
+                      do
+                        if t <= s_Now then
+                          gain = left
+                        else
+                          local since = 0
+                          do
+                            if at2_Size > at2_Rate then
+                              local max3 = s_Now
+                              local x3 = s_Closed - 1
+                              if x3 > max3 then max3 = x3 end
+                              since = max3
+                            else
+                              since = s_Now
+                            end
+                          end
+                          local n2 = (t - t % at2_Interval) / at2_Interval - (since - since % at2_Interval) / at2_Interval
+                          if n2 <= 0 then
+                            gain = left
+                          else
+                            local x3 = at2_Size - left
+                            if n2 > (x3 - x3 % at2_Rate) / at2_Rate then
+                              gain = at2_Size
+                            else
+                              gain = left + n2 * at2_Rate
+                            end
+                          end
+                        end
+                      end
+                      line2.Left = gain
+                      do
+                        local last2 = s_LastID
+                        local over = line2.Left + line2.Stale + line2.Fresh - at2_Size
+                        if over > line2.Stale then
+                          local max3 = 0
+                          local x3 = at2_Size - line2.Left
+                          if x3 > max3 then max3 = x3 end
+                          line2.Stale, line2.StaleFrom = max3, line2.FreshFrom
+                          line2.Fresh, line2.FreshFrom = 0, last2
+                        elseif over > 0 then
+                          line2.Stale = line2.Stale - over
+                        end
+                      end
+                    end
+                    if ((t - t % at3_Interval) / at3_Interval + 1) * at3_Interval - (t - t % at2_Interval) / at2_Interval * at2_Interval < code.Interval then
+                      line2.Left = line2.Left - at3_Rate
+                    end
+                    line2.Window_Size, line2.Window_Rate, line2.Window_Interval, line2.Window_Unit, line2.Left, line2.Promised = at3_Size, at3_Rate, at3_Interval, at3_Unit, line2.Left < at3_Size and line2.Left or at3_Size, line2.Promised < at3_Size and line2.Promised or at3_Size
+                    do
+                      local last2 = s_LastID
+                      local over = line2.Left + line2.Stale + line2.Fresh - at3_Size
+                      if over > line2.Stale then
+                        local max3 = 0
+                        local x3 = at3_Size - line2.Left
+                        if x3 > max3 then max3 = x3 end
+                        line2.Stale, line2.StaleFrom = max3, line2.FreshFrom
+                        line2.Fresh, line2.FreshFrom = 0, last2
+                      elseif over > 0 then
+                        line2.Stale = line2.Stale - over
+                      end
+                    end
+                  end
+                end
+              end
+              if part2 ~= p.Level_Part then
+                p.Level_Part, p.Level_Changed = part2, t
+                if s_Tokens ~= 0 then
+                  s_Now = t
+                end
+              end
+              local is3 = part2 == 200
+              if is3 then
+                local end2 = 0
+                do
+                  local end3 = p.Level_Until
+                  if p.Level_Lowered > 0 then
+                    local x3 = p.Level_Refused + 3600000
+                    if x3 > end3 then end3 = x3 end
+                  end
+                  if p.Level_Ramp > 0 then
+                    local x3 = p.Level_Ramp + 10000
+                    if x3 > end3 then end3 = x3 end
+                  end
+                  end2 = end3
+                end
+                is3 = end2 <= t
+              end
+              if is3 then
+                p.Level_Part, p.Level_Changed, p.Level_Lowered, p.Level_Refused, p.Level_Ran, p.Level_Announced, p.Level_Until, p.Level_Ramp = 0, 0, 0, 0, 0, 0, 0, 0
+              end
+            end
+          end
+        end
+        if p.Level_Part > 0 then
+          for i2 = 0, l_Windows_n - 1 do
+            local at2_Size, at2_Rate, at2_Interval, at2_Unit = 0, 0, 0, 0
+            do
+              local w2 = l_Windows[i2]
+              local part = p.Level_Part
+              local x2 = w2.Size * part
+              local max2 = 1
+              local x3 = (x2 - x2 % 200) / 200
+              if x3 > max2 then max2 = x3 end
+              local size = max2
+              local rate = w2.Rate
+              local interval = w2.Interval
+              if w2.Size > w2.Rate then
+                local x4 = w2.Interval * 200 + part - 1
+                local x5 = w2.Interval * 200 + part - 1
+                local min2 = (x5 - x5 % part) / part
+                if 1099511627776 < min2 then min2 = 1099511627776 end
+                interval = min2
+                if size < w2.Rate then
+                  rate = size
+                  local x6 = size * 1024
+                  local y = w2.Rate
+                  local x7 = interval * ((x6 - x6 % y) / y + 1)
+                  local max3 = w2.Interval
+                  local x8 = (x7 - x7 % 1024) / 1024
+                  if x8 > max3 then max3 = x8 end
+                  interval = max3
+                end
+              else
+                rate = size
+                if w2.Size * part < 200 then
+                  local x4 = 200 + w2.Size * part - 1
+                  local y = w2.Size * part
+                  local x5 = 200 + w2.Size * part - 1
+                  local y2 = w2.Size * part
+                  local min2 = w2.Interval * ((x5 - x5 % y2) / y2)
+                  if 1099511627776 < min2 then min2 = 1099511627776 end
+                  interval = min2
+                end
+              end
+              at2_Size, at2_Rate, at2_Interval, at2_Unit = size, rate, interval, w2.Unit
+            end
+            l_Windows[i2].Size, l_Windows[i2].Rate, l_Windows[i2].Interval, l_Windows[i2].Unit = at2_Size, at2_Rate, at2_Interval, at2_Unit
+          end
+        end
+        if pinned2 and p.Limit_Window_Size > 0 then
           l_Windows[l_Windows_n] = {Size = p.Limit_Window_Size, Rate = p.Limit_Window_Rate, Interval = p.Limit_Window_Interval, Unit = p.Limit_Window_Unit}
           l_Windows_n = l_Windows_n + 1
         end
@@ -654,14 +1117,15 @@ end
           l_Fill, l_Mixed = 0, 0
           for i2 = 0, l_Windows_n - 1 do
             local w2 = l_Windows[i2]
-            local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
-            local x2 = w2_Size - 1
-            local min2 = (x2 - x2 % w2_Rate) / w2_Rate + 2
-            local x3 = (1125899906842624 - 1125899906842624 % w2_Interval) / w2_Interval
+            local x2 = w2.Size - 1
+            local y = w2.Rate
+            local y2 = w2.Interval
+            local min2 = (x2 - x2 % y) / y + 2
+            local x3 = (1125899906842624 - 1125899906842624 % y2) / y2
             if x3 < min2 then min2 = x3 end
-            local x4 = min2 * w2_Interval
+            local x4 = min2 * w2.Interval
             if x4 > l_Fill then l_Fill = x4 end
-            if w2_Unit > 0 then
+            if w2.Unit > 0 then
               l_Mixed = 1
             end
           end
@@ -671,21 +1135,451 @@ end
     for i2 = 0, shared_n - 1 do
       local x2 = shared[i2]
       do
-        if x2.State_Pins_n > 0 and x2.State_Pins[0].End > t then
+        if x2.State_Pins_n > 0 then
           local p = x2.State_Pins[0]
+          local pinned2 = p.End > t
           p.Tokens, p.Window_Size, p.Window_Rate, p.Window_Interval, p.Window_Unit = x2.Limits_Tokens, 0, 0, 0, 0
-          if p.Limit_Tokens > 0 and (p.Limit_Raise == 1 or p.Limit_Tokens < x2.Limits_Tokens) then
+          if pinned2 and p.Limit_Tokens > 0 and (p.Limit_Raise == 1 or p.Limit_Tokens < x2.Limits_Tokens) then
             x2.Limits_Tokens = p.Limit_Tokens
           end
-          if p.Limit_Window_Size > 0 then
+          if pinned2 and p.Limit_Window_Size > 0 then
             for i3 = 0, x2.Limits_Windows_n - 1 do
               local w2 = x2.Limits_Windows[i3]
-              local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
-              if p.Limit_Raise == 1 and w2_Interval == p.Limit_Window_Interval and w2_Unit == p.Limit_Window_Unit and p.Window_Size == 0 then
-                p.Window_Size, p.Window_Rate, p.Window_Interval, p.Window_Unit = w2_Size, w2_Rate, w2_Interval, w2_Unit
-                x2.Limits_Windows[i3].Size, x2.Limits_Windows[i3].Rate, x2.Limits_Windows[i3].Interval, x2.Limits_Windows[i3].Unit = w2_Size > p.Limit_Window_Size and w2_Size or p.Limit_Window_Size, w2_Rate > p.Limit_Window_Rate and w2_Rate or p.Limit_Window_Rate, w2_Interval, w2_Unit
+              if p.Limit_Raise == 1 and w2.Interval == p.Limit_Window_Interval and w2.Unit == p.Limit_Window_Unit and p.Window_Size == 0 then
+                p.Window_Size, p.Window_Rate, p.Window_Interval, p.Window_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
+                x2.Limits_Windows[i3].Size, x2.Limits_Windows[i3].Rate, x2.Limits_Windows[i3].Interval, x2.Limits_Windows[i3].Unit = w2.Size > p.Limit_Window_Size and w2.Size or p.Limit_Window_Size, w2.Rate > p.Limit_Window_Rate and w2.Rate or p.Limit_Window_Rate, w2.Interval, w2.Unit
               end
             end
+          end
+          if p.Level_Part > 0 then
+            do
+              if op_Kind == 12 then
+                p.Level_Announced, p.Level_Until = op_Level, t + op_For
+              elseif op_Kind == 6 and op_Level > 0 then
+                do
+                  local max2 = 0
+                  local x3 = p.Level_Ran - 1
+                  if x3 > max2 then max2 = x3 end
+                  p.Level_Ran = max2
+                  if op_For > 10000 then
+                    p.Level_Ramp = t + op_For
+                  end
+                  local x4 = x2.Limits_Windows[0].Interval * 200
+                  local y = p.Level_Part
+                  local max3 = 2000
+                  local x5 = (x4 - x4 % y) / y + 1000
+                  if x5 > max3 then max3 = x5 end
+                  local same2 = max3 < 60000 and max3 or 60000
+                  if p.Level_Lowered > 0 and t - p.Level_Refused < same2 then
+                  else
+                    local risen = 0
+                    do
+                      if p.Level_Lowered == 0 then
+                        risen = 10000
+                      else
+                        local max4 = 0
+                        local x6 = t - p.Level_Refused
+                        if x6 > max4 then max4 = x6 end
+                        local min2 = (max4 - max4 % 1000) / 1000
+                        if 3600 < min2 then min2 = 3600 end
+                        local seconds = min2
+                        local x7 = seconds * seconds * seconds
+                        local x8 = p.Level_Lowered * ((x7 - x7 % 216000) / 216000)
+                        local min3 = 10000
+                        local x9 = p.Level_Lowered + (x8 - x8 % 980) / 980
+                        if x9 < min3 then min3 = x9 end
+                        risen = min3
+                      end
+                    end
+                    local level = risen
+                    local x6 = level * 8
+                    local next = (x6 - x6 % 10) / 10
+                    if p.Level_Lowered > 0 and t - p.Level_Refused >= 5000 then
+                      local brought = 0
+                      do
+                        local span = t - p.Level_Refused
+                        local most2 = 1099511627776
+                        for i3 = 0, x2.Limits_Windows_n - 1 do
+                          local w2 = x2.Limits_Windows[i3]
+                          do
+                            local y2 = w2.Interval
+                            local n2 = (span - span % y2) / y2
+                            local is2 = w2.Unit == x2.Limits_Windows[0].Unit
+                            if is2 then
+                              local y3 = w2.Rate
+                              is2 = n2 < (1099511627776 - 1099511627776 % y3) / y3
+                            end
+                            if is2 then
+                              local x7 = span % w2.Interval * 1024
+                              local y4 = w2.Interval
+                              local x8 = (x7 - x7 % y4) / y4 * w2.Rate
+                              local brings = n2 * w2.Rate + (x8 - x8 % 1024) / 1024
+                              if w2.Size <= w2.Rate then
+                                if w2.Size > brings then brings = w2.Size end
+                              end
+                              if brings < most2 then most2 = brings end
+                            end
+                          end
+                        end
+                        brought = 1 > most2 and 1 or most2
+                      end
+                      local x7 = p.Level_Ran * 10000
+                      local passed = (x7 - x7 % brought) / brought
+                      local x8 = passed * 98
+                      local max4 = (x8 - x8 % 100) / 100
+                      local x9 = (level - level % 2) / 2
+                      if x9 > max4 then max4 = x9 end
+                      local x10 = passed * 98
+                      local max5 = (x10 - x10 % 100) / 100
+                      local x11 = (level - level % 2) / 2
+                      if x11 > max5 then max5 = x11 end
+                      local x12 = level * 98
+                      local min2 = max5
+                      local x13 = (x12 - x12 % 100) / 100
+                      if x13 < min2 then min2 = x13 end
+                      next = min2
+                    end
+                    p.Level_Lowered, p.Level_Refused, p.Level_Ran = next > 200 and next or 200, t, 0
+                  end
+                end
+              end
+            end
+            if op_Kind == 0 or op_Kind == 2 or op_Kind == 6 or op_Kind == 7 or op_Kind == 10 or op_Kind == 12 then
+              do
+                local first2 = x2.Limits_Windows[0].Interval
+                local is2 = x2.State_Tokens ~= 0
+                if is2 then
+                  local max2 = 60000
+                  local x3 = (first2 < 60000 and first2 or 60000) * 10
+                  if x3 > max2 then max2 = x3 end
+                  is2 = t - x2.State_Now > max2
+                end
+                if is2 and t > p.Level_Ramp then
+                  p.Level_Ramp = t
+                end
+                local part = 0
+                do
+                  local risen = 0
+                  do
+                    if p.Level_Lowered == 0 then
+                      risen = 10000
+                    else
+                      local max3 = 0
+                      local x4 = t - p.Level_Refused
+                      if x4 > max3 then max3 = x4 end
+                      local min2 = (max3 - max3 % 1000) / 1000
+                      if 3600 < min2 then min2 = 3600 end
+                      local seconds = min2
+                      local x5 = seconds * seconds * seconds
+                      local x6 = p.Level_Lowered * ((x5 - x5 % 216000) / 216000)
+                      local min3 = 10000
+                      local x7 = p.Level_Lowered + (x6 - x6 % 980) / 980
+                      if x7 < min3 then min3 = x7 end
+                      risen = min3
+                    end
+                  end
+                  local level = risen
+                  if p.Level_Until > t then
+                    if p.Level_Announced < level then level = p.Level_Announced end
+                  end
+                  if p.Level_Ramp > 0 and t < p.Level_Ramp + 10000 then
+                    local max3 = 0
+                    local x4 = t - p.Level_Ramp
+                    if x4 > max3 then max3 = x4 end
+                    local x5 = level * (10000 + max3)
+                    level = (x5 - x5 % 20000) / 20000
+                  end
+                  local x4 = level * 200
+                  local max3 = (x4 - x4 % 10000) / 10000
+                  if 4 > max3 then max3 = 4 end
+                  part = max3
+                end
+                local part2 = part
+                local every = 10000
+                for i3 = 0, x2.Limits_Windows_n - 1 do
+                  local w2 = x2.Limits_Windows[i3]
+                  if w2.Size > w2.Rate then
+                    local x4 = w2.Interval * 20 * 200
+                    local y = p.Level_Part
+                    local x5 = (x4 - x4 % y) / y
+                    if x5 > every then every = x5 end
+                  end
+                end
+                if part2 > p.Level_Part and t - p.Level_Changed < every then
+                  part2 = p.Level_Part
+                end
+                for i3 = 0, x2.Limits_Windows_n - 1 do
+                  if i3 < x2.State_Lines_n and part2 ~= p.Level_Part then
+                    local code = x2.Limits_Windows[i3]
+                    local line2 = x2.State_Lines[i3]
+                    local at2_Size, at2_Rate, at2_Interval, at2_Unit = 0, 0, 0, 0
+                    do
+                      local part3 = p.Level_Part
+                      local x4 = code.Size * part3
+                      local max3 = 1
+                      local x5 = (x4 - x4 % 200) / 200
+                      if x5 > max3 then max3 = x5 end
+                      local size = max3
+                      local rate = code.Rate
+                      local interval = code.Interval
+                      if code.Size > code.Rate then
+                        local x6 = code.Interval * 200 + part3 - 1
+                        local x7 = code.Interval * 200 + part3 - 1
+                        local min2 = (x7 - x7 % part3) / part3
+                        if 1099511627776 < min2 then min2 = 1099511627776 end
+                        interval = min2
+                        if size < code.Rate then
+                          rate = size
+                          local x8 = size * 1024
+                          local y = code.Rate
+                          local x9 = interval * ((x8 - x8 % y) / y + 1)
+                          local max4 = code.Interval
+                          local x10 = (x9 - x9 % 1024) / 1024
+                          if x10 > max4 then max4 = x10 end
+                          interval = max4
+                        end
+                      else
+                        rate = size
+                        if code.Size * part3 < 200 then
+                          local x6 = 200 + code.Size * part3 - 1
+                          local y = code.Size * part3
+                          local x7 = 200 + code.Size * part3 - 1
+                          local y2 = code.Size * part3
+                          local min2 = code.Interval * ((x7 - x7 % y2) / y2)
+                          if 1099511627776 < min2 then min2 = 1099511627776 end
+                          interval = min2
+                        end
+                      end
+                      at2_Size, at2_Rate, at2_Interval, at2_Unit = size, rate, interval, code.Unit
+                    end
+                    local at3_Size, at3_Rate, at3_Interval, at3_Unit = 0, 0, 0, 0
+                    do
+                      local x4 = code.Size * part2
+                      local max3 = 1
+                      local x5 = (x4 - x4 % 200) / 200
+                      if x5 > max3 then max3 = x5 end
+                      local size = max3
+                      local rate = code.Rate
+                      local interval = code.Interval
+                      if code.Size > code.Rate then
+                        local x6 = code.Interval * 200 + part2 - 1
+                        local x7 = code.Interval * 200 + part2 - 1
+                        local min2 = (x7 - x7 % part2) / part2
+                        if 1099511627776 < min2 then min2 = 1099511627776 end
+                        interval = min2
+                        if size < code.Rate then
+                          rate = size
+                          local x8 = size * 1024
+                          local y = code.Rate
+                          local x9 = interval * ((x8 - x8 % y) / y + 1)
+                          local max4 = code.Interval
+                          local x10 = (x9 - x9 % 1024) / 1024
+                          if x10 > max4 then max4 = x10 end
+                          interval = max4
+                        end
+                      else
+                        rate = size
+                        if code.Size * part2 < 200 then
+                          local x6 = 200 + code.Size * part2 - 1
+                          local y = code.Size * part2
+                          local x7 = 200 + code.Size * part2 - 1
+                          local y2 = code.Size * part2
+                          local min2 = code.Interval * ((x7 - x7 % y2) / y2)
+                          if 1099511627776 < min2 then min2 = 1099511627776 end
+                          interval = min2
+                        end
+                      end
+                      at3_Size, at3_Rate, at3_Interval, at3_Unit = size, rate, interval, code.Unit
+                    end
+                    if line2.Window_Size == at2_Size and line2.Window_Rate == at2_Rate and line2.Window_Interval == at2_Interval and line2.Window_Unit == at2_Unit then
+                      local t2 = x2.State_Now
+                      if (t - t % at2_Interval) / at2_Interval > (t2 - t2 % at2_Interval) / at2_Interval then
+                        local left = line2.Left
+                        do
+                          local spare = 0
+                          local t3 = x2.State_Slot
+                          local t4 = x2.State_Now
+                          if (t3 - t3 % at2_Interval) / at2_Interval > (t4 - t4 % at2_Interval) / at2_Interval then
+                            local gain = 0
+                            do
+                              local left2 = line2.Left
+                              local from2 = x2.State_Now
+                              local to2 = (t - t % at2_Interval) / at2_Interval * at2_Interval - 1
+                              if to2 <= from2 then
+                                gain = left2
+                              else
+                                local since = 0
+                                do
+                                  if at2_Size > at2_Rate then
+                                    local max3 = from2
+                                    local x4 = x2.State_Closed - 1
+                                    if x4 > max3 then max3 = x4 end
+                                    since = max3
+                                  else
+                                    since = from2
+                                  end
+                                end
+                                local n2 = (to2 - to2 % at2_Interval) / at2_Interval - (since - since % at2_Interval) / at2_Interval
+                                if n2 <= 0 then
+                                  gain = left2
+                                else
+                                  local x4 = at2_Size - left2
+                                  if n2 > (x4 - x4 % at2_Rate) / at2_Rate then
+                                    gain = at2_Size
+                                  else
+                                    gain = left2 + n2 * at2_Rate
+                                  end
+                                end
+                              end
+                            end
+                            local max3 = 0
+                            local x4 = line2.Taken + (0 > gain and 0 or gain)
+                            if x4 > max3 then max3 = x4 end
+                            spare = max3
+                          end
+                          line2.Spare, line2.Taken = spare, 0
+                        end
+                        local gain = 0
+                        do
+                          local from2 = x2.State_Now
+                          if t <= from2 then
+                            gain = left
+                          else
+                            local since = 0
+                            do
+                              if at2_Size > at2_Rate then
+                                local max3 = from2
+                                local x4 = x2.State_Closed - 1
+                                if x4 > max3 then max3 = x4 end
+                                since = max3
+                              else
+                                since = from2
+                              end
+                            end
+                            local n2 = (t - t % at2_Interval) / at2_Interval - (since - since % at2_Interval) / at2_Interval
+                            if n2 <= 0 then
+                              gain = left
+                            else
+                              local x4 = at2_Size - left
+                              if n2 > (x4 - x4 % at2_Rate) / at2_Rate then
+                                gain = at2_Size
+                              else
+                                gain = left + n2 * at2_Rate
+                              end
+                            end
+                          end
+                        end
+                        line2.Left = gain
+                        do
+                          local last2 = x2.State_LastID
+                          local over = line2.Left + line2.Stale + line2.Fresh - at2_Size
+                          if over > line2.Stale then
+                            local max3 = 0
+                            local x4 = at2_Size - line2.Left
+                            if x4 > max3 then max3 = x4 end
+                            line2.Stale, line2.StaleFrom = max3, line2.FreshFrom
+                            line2.Fresh, line2.FreshFrom = 0, last2
+                          elseif over > 0 then
+                            line2.Stale = line2.Stale - over
+                          end
+                        end
+                      end
+                      if ((t - t % at3_Interval) / at3_Interval + 1) * at3_Interval - (t - t % at2_Interval) / at2_Interval * at2_Interval < code.Interval then
+                        line2.Left = line2.Left - at3_Rate
+                      end
+                      line2.Window_Size, line2.Window_Rate, line2.Window_Interval, line2.Window_Unit, line2.Left, line2.Promised = at3_Size, at3_Rate, at3_Interval, at3_Unit, line2.Left < at3_Size and line2.Left or at3_Size, line2.Promised < at3_Size and line2.Promised or at3_Size
+                      do
+                        local last2 = x2.State_LastID
+                        local over = line2.Left + line2.Stale + line2.Fresh - at3_Size
+                        if over > line2.Stale then
+                          local max3 = 0
+                          local x4 = at3_Size - line2.Left
+                          if x4 > max3 then max3 = x4 end
+                          line2.Stale, line2.StaleFrom = max3, line2.FreshFrom
+                          line2.Fresh, line2.FreshFrom = 0, last2
+                        elseif over > 0 then
+                          line2.Stale = line2.Stale - over
+                        end
+                      end
+                    end
+                  end
+                end
+                if part2 ~= p.Level_Part then
+                  p.Level_Part, p.Level_Changed = part2, t
+                  if x2.State_Tokens ~= 0 then
+                    x2.State_Now = t
+                  end
+                end
+                local is3 = part2 == 200
+                if is3 then
+                  local end2 = 0
+                  do
+                    local end3 = p.Level_Until
+                    if p.Level_Lowered > 0 then
+                      local x4 = p.Level_Refused + 3600000
+                      if x4 > end3 then end3 = x4 end
+                    end
+                    if p.Level_Ramp > 0 then
+                      local x4 = p.Level_Ramp + 10000
+                      if x4 > end3 then end3 = x4 end
+                    end
+                    end2 = end3
+                  end
+                  is3 = end2 <= t
+                end
+                if is3 then
+                  p.Level_Part, p.Level_Changed, p.Level_Lowered, p.Level_Refused, p.Level_Ran, p.Level_Announced, p.Level_Until, p.Level_Ramp = 0, 0, 0, 0, 0, 0, 0, 0
+                end
+              end
+            end
+          end
+          if p.Level_Part > 0 then
+            for i3 = 0, x2.Limits_Windows_n - 1 do
+              local at2_Size, at2_Rate, at2_Interval, at2_Unit = 0, 0, 0, 0
+              do
+                local w2 = x2.Limits_Windows[i3]
+                local part = p.Level_Part
+                local x3 = w2.Size * part
+                local max2 = 1
+                local x4 = (x3 - x3 % 200) / 200
+                if x4 > max2 then max2 = x4 end
+                local size = max2
+                local rate = w2.Rate
+                local interval = w2.Interval
+                if w2.Size > w2.Rate then
+                  local x5 = w2.Interval * 200 + part - 1
+                  local x6 = w2.Interval * 200 + part - 1
+                  local min2 = (x6 - x6 % part) / part
+                  if 1099511627776 < min2 then min2 = 1099511627776 end
+                  interval = min2
+                  if size < w2.Rate then
+                    rate = size
+                    local x7 = size * 1024
+                    local y = w2.Rate
+                    local x8 = interval * ((x7 - x7 % y) / y + 1)
+                    local max3 = w2.Interval
+                    local x9 = (x8 - x8 % 1024) / 1024
+                    if x9 > max3 then max3 = x9 end
+                    interval = max3
+                  end
+                else
+                  rate = size
+                  if w2.Size * part < 200 then
+                    local x5 = 200 + w2.Size * part - 1
+                    local y = w2.Size * part
+                    local x6 = 200 + w2.Size * part - 1
+                    local y2 = w2.Size * part
+                    local min2 = w2.Interval * ((x6 - x6 % y2) / y2)
+                    if 1099511627776 < min2 then min2 = 1099511627776 end
+                    interval = min2
+                  end
+                end
+                at2_Size, at2_Rate, at2_Interval, at2_Unit = size, rate, interval, w2.Unit
+              end
+              x2.Limits_Windows[i3].Size, x2.Limits_Windows[i3].Rate, x2.Limits_Windows[i3].Interval, x2.Limits_Windows[i3].Unit = at2_Size, at2_Rate, at2_Interval, at2_Unit
+            end
+          end
+          if pinned2 and p.Limit_Window_Size > 0 then
             x2.Limits_Windows[x2.Limits_Windows_n] = {Size = p.Limit_Window_Size, Rate = p.Limit_Window_Rate, Interval = p.Limit_Window_Interval, Unit = p.Limit_Window_Unit}
             x2.Limits_Windows_n = x2.Limits_Windows_n + 1
           end
@@ -693,14 +1587,15 @@ end
             x2.Limits_Fill, x2.Limits_Mixed = 0, 0
             for i3 = 0, x2.Limits_Windows_n - 1 do
               local w2 = x2.Limits_Windows[i3]
-              local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
-              local x3 = w2_Size - 1
-              local min2 = (x3 - x3 % w2_Rate) / w2_Rate + 2
-              local x4 = (1125899906842624 - 1125899906842624 % w2_Interval) / w2_Interval
+              local x3 = w2.Size - 1
+              local y = w2.Rate
+              local y2 = w2.Interval
+              local min2 = (x3 - x3 % y) / y + 2
+              local x4 = (1125899906842624 - 1125899906842624 % y2) / y2
               if x4 < min2 then min2 = x4 end
-              local x5 = min2 * w2_Interval
+              local x5 = min2 * w2.Interval
               if x5 > x2.Limits_Fill then x2.Limits_Fill = x5 end
-              if w2_Unit > 0 then
+              if w2.Unit > 0 then
                 x2.Limits_Mixed = 1
               end
             end
@@ -718,12 +1613,12 @@ end
           local brings2 = 0
           for i3 = 0, x2.Limits_Windows_n - 1 do
             local w2 = x2.Limits_Windows[i3]
-            local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
             do
               local x4 = x2.Limits_Grain
-              local n2 = (x4 - x4 % w2_Interval) / w2_Interval
-              if n2 > 0 and w2_Unit == 0 then
-                local min2 = w2_Rate * (n2 < 1000 and n2 or 1000)
+              local y = w2.Interval
+              local n2 = (x4 - x4 % y) / y
+              if n2 > 0 and w2.Unit == 0 then
+                local min2 = w2.Rate * (n2 < 1000 and n2 or 1000)
                 if 1099511627776 < min2 then min2 = 1099511627776 end
                 local most2 = min2
                 if brings2 == 0 or most2 < brings2 then
@@ -740,12 +1635,12 @@ end
           local brings3 = 0
           for i3 = 0, x2.Limits_Windows_n - 1 do
             local w2 = x2.Limits_Windows[i3]
-            local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
             do
               local x4 = x2.Limits_Grain
-              local n2 = (x4 - x4 % w2_Interval) / w2_Interval
-              if n2 > 0 and w2_Unit == 1 then
-                local min2 = w2_Rate * (n2 < 1000 and n2 or 1000)
+              local y = w2.Interval
+              local n2 = (x4 - x4 % y) / y
+              if n2 > 0 and w2.Unit == 1 then
+                local min2 = w2.Rate * (n2 < 1000 and n2 or 1000)
                 if 1099511627776 < min2 then min2 = 1099511627776 end
                 local most2 = min2
                 if brings3 == 0 or most2 < brings3 then
@@ -762,12 +1657,12 @@ end
           local brings4 = 0
           for i3 = 0, x2.Limits_Windows_n - 1 do
             local w2 = x2.Limits_Windows[i3]
-            local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
             do
               local x4 = x2.Limits_Grain
-              local n2 = (x4 - x4 % w2_Interval) / w2_Interval
-              if n2 > 0 and w2_Unit == 2 then
-                local min2 = w2_Rate * (n2 < 1000 and n2 or 1000)
+              local y = w2.Interval
+              local n2 = (x4 - x4 % y) / y
+              if n2 > 0 and w2.Unit == 2 then
+                local min2 = w2.Rate * (n2 < 1000 and n2 or 1000)
                 if 1099511627776 < min2 then min2 = 1099511627776 end
                 local most2 = min2
                 if brings4 == 0 or most2 < brings4 then
@@ -784,12 +1679,12 @@ end
           local brings5 = 0
           for i3 = 0, x2.Limits_Windows_n - 1 do
             local w2 = x2.Limits_Windows[i3]
-            local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
             do
               local x4 = x2.Limits_Grain
-              local n3 = (x4 - x4 % w2_Interval) / w2_Interval
-              if n3 > 0 and w2_Unit == 3 then
-                local min2 = w2_Rate * (n3 < 1000 and n3 or 1000)
+              local y = w2.Interval
+              local n3 = (x4 - x4 % y) / y
+              if n3 > 0 and w2.Unit == 3 then
+                local min2 = w2.Rate * (n3 < 1000 and n3 or 1000)
                 if 1099511627776 < min2 then min2 = 1099511627776 end
                 local most2 = min2
                 if brings5 == 0 or most2 < brings5 then
@@ -889,6 +1784,8 @@ end
     changes = s_Tokens ~= 0
   elseif op_Kind == 11 then
     changes = a_Found
+  elseif op_Kind == 12 then
+    changes = s_Pins_n > 0
   end
   if op_Kind == 9 then
     Clear()
@@ -912,8 +1809,9 @@ end
         if s_Pins_n > 0 and s_Pins[0].End <= now3 then
           do
             if s_Pins_n > 0 then
+              local p = s_Pins[0]
               do
-                local place2 = s_Pins[0].Line
+                local place2 = p.Line
                 if place2 > 0 then
                   while place2 < s_Lines_n do
                     s_Lines[place2 - 1].Window_Size, s_Lines[place2 - 1].Window_Rate, s_Lines[place2 - 1].Window_Interval, s_Lines[place2 - 1].Window_Unit, s_Lines[place2 - 1].Left, s_Lines[place2 - 1].Promised, s_Lines[place2 - 1].Spare, s_Lines[place2 - 1].Taken, s_Lines[place2 - 1].Fresh, s_Lines[place2 - 1].FreshFrom, s_Lines[place2 - 1].Stale, s_Lines[place2 - 1].StaleFrom, s_Lines[place2 - 1].Saved = s_Lines[place2].Window_Size, s_Lines[place2].Window_Rate, s_Lines[place2].Window_Interval, s_Lines[place2].Window_Unit, s_Lines[place2].Left, s_Lines[place2].Promised, s_Lines[place2].Spare, s_Lines[place2].Taken, s_Lines[place2].Fresh, s_Lines[place2].FreshFrom, s_Lines[place2].Stale, s_Lines[place2].StaleFrom, s_Lines[place2].Saved
@@ -922,8 +1820,14 @@ end
                   s_Lines_n = s_Lines_n - 1
                 end
               end
+              if p.Limit_Raise == 1 then
+                p.Level_Part, p.Level_Changed, p.Level_Lowered, p.Level_Refused, p.Level_Ran, p.Level_Announced, p.Level_Until, p.Level_Ramp = 0, 0, 0, 0, 0, 0, 0, 0
+              end
+              p.Limit_Window_Size, p.Limit_Window_Rate, p.Limit_Window_Interval, p.Limit_Window_Unit, p.Limit_Tokens, p.Limit_Raise, p.End, p.Line, p.Window_Size, p.Window_Rate, p.Window_Interval, p.Window_Unit, p.Tokens, p.Level_Part, p.Level_Changed, p.Level_Lowered, p.Level_Refused, p.Level_Ran, p.Level_Announced, p.Level_Until, p.Level_Ramp = 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, p.Tokens, p.Level_Part, p.Level_Changed, p.Level_Lowered, p.Level_Refused, p.Level_Ran, p.Level_Announced, p.Level_Until, p.Level_Ramp
+              if p.Level_Part == 0 then
+                s_Pins, s_Pins_n = {}, 0
+              end
             end
-            s_Pins, s_Pins_n = {}, 0
           end
         end
         local changed2 = false
@@ -964,6 +1868,20 @@ end
               for i2 = 0, s_Pins_n - 1 do
                 local p = s_Pins[i2]
                 if p.End > from2 then from2 = p.End end
+                local end2 = 0
+                do
+                  local end3 = p.Level_Until
+                  if p.Level_Lowered > 0 then
+                    local x2 = p.Level_Refused + 3600000
+                    if x2 > end3 then end3 = x2 end
+                  end
+                  if p.Level_Ramp > 0 then
+                    local x2 = p.Level_Ramp + 10000
+                    if x2 > end3 then end3 = x2 end
+                  end
+                  end2 = end3
+                end
+                if end2 > from2 then from2 = end2 end
                 if p.Line > 0 then
                   lines2 = lines2 - 1
                 end
@@ -979,11 +1897,12 @@ end
                 local owed = -(s_Lines[i2].Left < s_Lines[i2].Promised and s_Lines[i2].Left or s_Lines[i2].Promised)
                 if owed > 0 and i2 < l_Windows_n then
                   local w2 = l_Windows[i2]
-                  local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
-                  local min2 = (owed - owed % w2_Rate) / w2_Rate + 1
-                  local x3 = (8796093022208 - 8796093022208 % w2_Interval) / w2_Interval
+                  local y = w2.Rate
+                  local y2 = w2.Interval
+                  local min2 = (owed - owed % y) / y + 1
+                  local x3 = (8796093022208 - 8796093022208 % y2) / y2
                   if x3 < min2 then min2 = x3 end
-                  local x4 = from2 + min2 * w2_Interval + l_Fill
+                  local x4 = from2 + min2 * w2.Interval + l_Fill
                   if x4 > until2 then until2 = x4 end
                 end
               end
@@ -1031,13 +1950,13 @@ end
                   local gain = 0
                   do
                     local w2 = l_Windows[own3]
-                    local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
                     if now3 <= s_Now then
                       gain = pinned2_Left
                     else
+                      local y = w2.Interval
                       local since = 0
                       do
-                        if w2_Size > w2_Rate then
+                        if w2.Size > w2.Rate then
                           local max2 = s_Now
                           local x2 = s_Closed - 1
                           if x2 > max2 then max2 = x2 end
@@ -1046,15 +1965,17 @@ end
                           since = s_Now
                         end
                       end
-                      local n2 = (now3 - now3 % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
+                      local y2 = w2.Interval
+                      local n2 = (now3 - now3 % y) / y - (since - since % y2) / y2
                       if n2 <= 0 then
                         gain = pinned2_Left
                       else
-                        local x2 = w2_Size - pinned2_Left
-                        if n2 > (x2 - x2 % w2_Rate) / w2_Rate then
-                          gain = w2_Size
+                        local x2 = w2.Size - pinned2_Left
+                        local y3 = w2.Rate
+                        if n2 > (x2 - x2 % y3) / y3 then
+                          gain = w2.Size
                         else
-                          gain = pinned2_Left + n2 * w2_Rate
+                          gain = pinned2_Left + n2 * w2.Rate
                         end
                       end
                     end
@@ -1116,12 +2037,11 @@ end
               else
                 do
                   local w2 = l_Windows[i2]
-                  local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
-                  if w2_Interval == line2.Window_Interval and w2_Unit == line2.Window_Unit then
-                    local least_Size, least_Rate, least_Interval, least_Unit = w2_Size < line2.Window_Size and w2_Size or line2.Window_Size, w2_Rate < line2.Window_Rate and w2_Rate or line2.Window_Rate, w2_Interval, 0
+                  if w2.Interval == line2.Window_Interval and w2.Unit == line2.Window_Unit then
+                    local least_Size, least_Rate, least_Interval, least_Unit = w2.Size < line2.Window_Size and w2.Size or line2.Window_Size, w2.Rate < line2.Window_Rate and w2.Rate or line2.Window_Rate, w2.Interval, 0
                     local since = 0
                     do
-                      if w2_Size > w2_Rate then
+                      if w2.Size > w2.Rate then
                         local max2 = s_Now
                         local x2 = s_Closed - 1
                         if x2 > max2 then max2 = x2 end
@@ -1179,7 +2099,6 @@ end
             end
             for i2 = 0, l_Windows_n - 1 do
               local w2 = l_Windows[i2]
-              local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
               if i2 == own3 then
                 do
                   local at2 = s_Lines_n
@@ -1193,7 +2112,7 @@ end
                 end
                 s_Pins[0].Line = own3 + 1
               elseif i2 >= s_Lines_n and known then
-                s_Lines[s_Lines_n] = {Window_Size = w2_Size, Window_Rate = w2_Rate, Window_Interval = w2_Interval, Window_Unit = w2_Unit, Left = w2_Size, Promised = 0, Spare = 0, Taken = 0, Fresh = 0, FreshFrom = s_LastID, Stale = 0, StaleFrom = s_LastID, Saved = 0}
+                s_Lines[s_Lines_n] = {Window_Size = w2.Size, Window_Rate = w2.Rate, Window_Interval = w2.Interval, Window_Unit = w2.Unit, Left = w2.Size, Promised = 0, Spare = 0, Taken = 0, Fresh = 0, FreshFrom = s_LastID, Stale = 0, StaleFrom = s_LastID, Saved = 0}
                 s_Lines_n = s_Lines_n + 1
               elseif i2 >= s_Lines_n then
                 local gain = 0
@@ -1201,9 +2120,10 @@ end
                   if now3 <= from2 then
                     gain = 0
                   else
+                    local y = w2.Interval
                     local since = 0
                     do
-                      if w2_Size > w2_Rate then
+                      if w2.Size > w2.Rate then
                         local max2 = from2
                         local x2 = s_Closed - 1
                         if x2 > max2 then max2 = x2 end
@@ -1212,37 +2132,40 @@ end
                         since = from2
                       end
                     end
-                    local n2 = (now3 - now3 % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
+                    local y2 = w2.Interval
+                    local n2 = (now3 - now3 % y) / y - (since - since % y2) / y2
                     if n2 <= 0 then
                       gain = 0
                     else
-                      local x2 = w2_Size - 0
-                      if n2 > (x2 - x2 % w2_Rate) / w2_Rate then
-                        gain = w2_Size
+                      local x2 = w2.Size - 0
+                      local y3 = w2.Rate
+                      if n2 > (x2 - x2 % y3) / y3 then
+                        gain = w2.Size
                       else
-                        gain = 0 + n2 * w2_Rate
+                        gain = 0 + n2 * w2.Rate
                       end
                     end
                   end
                 end
-                s_Lines[s_Lines_n] = {Window_Size = w2_Size, Window_Rate = w2_Rate, Window_Interval = w2_Interval, Window_Unit = w2_Unit, Left = gain, Promised = 0, Spare = 0, Taken = 0, Fresh = 0, FreshFrom = 0, Stale = 0, StaleFrom = 0, Saved = 0}
+                s_Lines[s_Lines_n] = {Window_Size = w2.Size, Window_Rate = w2.Rate, Window_Interval = w2.Interval, Window_Unit = w2.Unit, Left = gain, Promised = 0, Spare = 0, Taken = 0, Fresh = 0, FreshFrom = 0, Stale = 0, StaleFrom = 0, Saved = 0}
                 s_Lines_n = s_Lines_n + 1
               end
               local line2 = s_Lines[i2]
-              if line2.Window_Unit ~= w2_Unit then
+              if line2.Window_Unit ~= w2.Unit then
                 line2.Window_Size, line2.Window_Rate, line2.Window_Interval, line2.Window_Unit, line2.Left, line2.Promised, line2.Spare, line2.Taken, line2.Fresh, line2.FreshFrom, line2.Stale, line2.StaleFrom, line2.Saved = 0, 0, 0, 0, 0 > line2.Left and 0 or line2.Left, 0, 0, 0, 0, 0, 0, s_LastID, 0
                 line2.Fresh, line2.FreshFrom, line2.Stale = 0, s_LastID, 0
               elseif line2.Window_Size == 0 then
                 local gain = 0
                 do
-                  local left = line2.Promised < w2_Size and line2.Promised or w2_Size
+                  local left = line2.Promised < w2.Size and line2.Promised or w2.Size
                   local from3 = line2.Taken
                   if now3 <= from3 then
                     gain = left
                   else
+                    local y = w2.Interval
                     local since = 0
                     do
-                      if w2_Size > w2_Rate then
+                      if w2.Size > w2.Rate then
                         local max2 = from3
                         local x2 = s_Closed - 1
                         if x2 > max2 then max2 = x2 end
@@ -1251,15 +2174,17 @@ end
                         since = from3
                       end
                     end
-                    local n2 = (now3 - now3 % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
+                    local y2 = w2.Interval
+                    local n2 = (now3 - now3 % y) / y - (since - since % y2) / y2
                     if n2 <= 0 then
                       gain = left
                     else
-                      local x2 = w2_Size - left
-                      if n2 > (x2 - x2 % w2_Rate) / w2_Rate then
-                        gain = w2_Size
+                      local x2 = w2.Size - left
+                      local y3 = w2.Rate
+                      if n2 > (x2 - x2 % y3) / y3 then
+                        gain = w2.Size
                       else
-                        gain = left + n2 * w2_Rate
+                        gain = left + n2 * w2.Rate
                       end
                     end
                   end
@@ -1267,14 +2192,14 @@ end
                 line2.Left = line2.Left + (gain - line2.Promised)
                 line2.Fresh, line2.FreshFrom, line2.Stale = 0, s_LastID, 0
               end
-              line2.Window_Size, line2.Window_Rate, line2.Window_Interval, line2.Window_Unit, line2.Left = w2_Size, w2_Rate, w2_Interval, w2_Unit, line2.Left < w2_Size and line2.Left or w2_Size
+              line2.Window_Size, line2.Window_Rate, line2.Window_Interval, line2.Window_Unit, line2.Left = w2.Size, w2.Rate, w2.Interval, w2.Unit, line2.Left < w2.Size and line2.Left or w2.Size
               line2.Promised, line2.Spare, line2.Taken = line2.Left, 0, 0
               do
                 local last2 = s_LastID
-                local over = line2.Left + line2.Stale + line2.Fresh - w2_Size
+                local over = line2.Left + line2.Stale + line2.Fresh - w2.Size
                 if over > line2.Stale then
                   local max2 = 0
-                  local x2 = w2_Size - line2.Left
+                  local x2 = w2.Size - line2.Left
                   if x2 > max2 then max2 = x2 end
                   line2.Stale, line2.StaleFrom = max2, line2.FreshFrom
                   line2.Fresh, line2.FreshFrom = 0, last2
@@ -1290,23 +2215,28 @@ end
         local idle = s_Now < now3 and s_AgainUS > now3 * 1000 and s_Plain + Out(now3) < l_Tokens
         for i2 = 0, l_Windows_n - 1 do
           local w2 = l_Windows[i2]
-          local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
           local line2 = s_Lines[i2]
-          if (now3 - now3 % w2_Interval) / w2_Interval > (s_Now - s_Now % w2_Interval) / w2_Interval then
+          local y = w2.Interval
+          local y2 = w2.Interval
+          if (now3 - now3 % y) / y > (s_Now - s_Now % y2) / y2 then
             local left = line2.Left
             do
               local spare = 0
-              if (s_Slot - s_Slot % w2_Interval) / w2_Interval > (s_Now - s_Now % w2_Interval) / w2_Interval then
+              local y3 = w2.Interval
+              local y4 = w2.Interval
+              if (s_Slot - s_Slot % y3) / y3 > (s_Now - s_Now % y4) / y4 then
                 local gain = 0
                 do
                   local left2 = line2.Left
-                  local to2 = (now3 - now3 % w2_Interval) / w2_Interval * w2_Interval - 1
+                  local y5 = w2.Interval
+                  local to2 = (now3 - now3 % y5) / y5 * w2.Interval - 1
                   if to2 <= s_Now then
                     gain = left2
                   else
+                    local y6 = w2.Interval
                     local since = 0
                     do
-                      if w2_Size > w2_Rate then
+                      if w2.Size > w2.Rate then
                         local max2 = s_Now
                         local x2 = s_Closed - 1
                         if x2 > max2 then max2 = x2 end
@@ -1315,15 +2245,17 @@ end
                         since = s_Now
                       end
                     end
-                    local n2 = (to2 - to2 % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
+                    local y7 = w2.Interval
+                    local n2 = (to2 - to2 % y6) / y6 - (since - since % y7) / y7
                     if n2 <= 0 then
                       gain = left2
                     else
-                      local x2 = w2_Size - left2
-                      if n2 > (x2 - x2 % w2_Rate) / w2_Rate then
-                        gain = w2_Size
+                      local x2 = w2.Size - left2
+                      local y8 = w2.Rate
+                      if n2 > (x2 - x2 % y8) / y8 then
+                        gain = w2.Size
                       else
-                        gain = left2 + n2 * w2_Rate
+                        gain = left2 + n2 * w2.Rate
                       end
                     end
                   end
@@ -1340,9 +2272,10 @@ end
               if now3 <= s_Now then
                 gain = left
               else
+                local y3 = w2.Interval
                 local since = 0
                 do
-                  if w2_Size > w2_Rate then
+                  if w2.Size > w2.Rate then
                     local max2 = s_Now
                     local x2 = s_Closed - 1
                     if x2 > max2 then max2 = x2 end
@@ -1351,15 +2284,17 @@ end
                     since = s_Now
                   end
                 end
-                local n2 = (now3 - now3 % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
+                local y4 = w2.Interval
+                local n2 = (now3 - now3 % y3) / y3 - (since - since % y4) / y4
                 if n2 <= 0 then
                   gain = left
                 else
-                  local x2 = w2_Size - left
-                  if n2 > (x2 - x2 % w2_Rate) / w2_Rate then
-                    gain = w2_Size
+                  local x2 = w2.Size - left
+                  local y5 = w2.Rate
+                  if n2 > (x2 - x2 % y5) / y5 then
+                    gain = w2.Size
                   else
-                    gain = left + n2 * w2_Rate
+                    gain = left + n2 * w2.Rate
                   end
                 end
               end
@@ -1367,10 +2302,10 @@ end
             line2.Left = gain
             do
               local last2 = s_LastID
-              local over = line2.Left + line2.Stale + line2.Fresh - w2_Size
+              local over = line2.Left + line2.Stale + line2.Fresh - w2.Size
               if over > line2.Stale then
                 local max2 = 0
-                local x2 = w2_Size - line2.Left
+                local x2 = w2.Size - line2.Left
                 if x2 > max2 then max2 = x2 end
                 line2.Stale, line2.StaleFrom = max2, line2.FreshFrom
                 line2.Fresh, line2.FreshFrom = 0, last2
@@ -1379,14 +2314,19 @@ end
               end
             end
             do
-              local unit = w2_Unit
+              local unit = w2.Unit
               local units = line2.Spare
               for i3 = 0, l_Windows_n - 1 do
                 local w3 = l_Windows[i3]
-                local w3_Size, w3_Rate, w3_Interval, w3_Unit = w3.Size, w3.Rate, w3.Interval, w3.Unit
                 local line3 = s_Lines[i3]
-                if w3_Unit == unit and (now3 - now3 % w3_Interval) / w3_Interval == (s_Now - s_Now % w3_Interval) / w3_Interval then
-                  local min2 = w3_Size
+                local is3 = w3.Unit == unit
+                if is3 then
+                  local y3 = w3.Interval
+                  local y4 = w3.Interval
+                  is3 = (now3 - now3 % y3) / y3 == (s_Now - s_Now % y4) / y4
+                end
+                if is3 then
+                  local min2 = w3.Size
                   local x2 = line3.Promised + units
                   if x2 < min2 then min2 = x2 end
                   line3.Promised = min2
@@ -1397,13 +2337,15 @@ end
             if is3 then
               local gain2 = 0
               do
-                local to2 = (now3 - now3 % w2_Interval) / w2_Interval * w2_Interval - 1
+                local y3 = w2.Interval
+                local to2 = (now3 - now3 % y3) / y3 * w2.Interval - 1
                 if to2 <= s_Now then
                   gain2 = left
                 else
+                  local y4 = w2.Interval
                   local since = 0
                   do
-                    if w2_Size > w2_Rate then
+                    if w2.Size > w2.Rate then
                       local max2 = s_Now
                       local x2 = s_Closed - 1
                       if x2 > max2 then max2 = x2 end
@@ -1412,20 +2354,22 @@ end
                       since = s_Now
                     end
                   end
-                  local n2 = (to2 - to2 % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
+                  local y5 = w2.Interval
+                  local n2 = (to2 - to2 % y4) / y4 - (since - since % y5) / y5
                   if n2 <= 0 then
                     gain2 = left
                   else
-                    local x2 = w2_Size - left
-                    if n2 > (x2 - x2 % w2_Rate) / w2_Rate then
-                      gain2 = w2_Size
+                    local x2 = w2.Size - left
+                    local y6 = w2.Rate
+                    if n2 > (x2 - x2 % y6) / y6 then
+                      gain2 = w2.Size
                     else
-                      gain2 = left + n2 * w2_Rate
+                      gain2 = left + n2 * w2.Rate
                     end
                   end
                 end
               end
-              is3 = gain2 >= w2_Rate
+              is3 = gain2 >= w2.Rate
             end
             idle = is3
           else
@@ -1451,8 +2395,9 @@ end
             if x2.State_Pins_n > 0 and x2.State_Pins[0].End <= now3 then
               do
                 if x2.State_Pins_n > 0 then
+                  local p = x2.State_Pins[0]
                   do
-                    local place2 = x2.State_Pins[0].Line
+                    local place2 = p.Line
                     if place2 > 0 then
                       while place2 < x2.State_Lines_n do
                         x2.State_Lines[place2 - 1].Window_Size, x2.State_Lines[place2 - 1].Window_Rate, x2.State_Lines[place2 - 1].Window_Interval, x2.State_Lines[place2 - 1].Window_Unit, x2.State_Lines[place2 - 1].Left, x2.State_Lines[place2 - 1].Promised, x2.State_Lines[place2 - 1].Spare, x2.State_Lines[place2 - 1].Taken, x2.State_Lines[place2 - 1].Fresh, x2.State_Lines[place2 - 1].FreshFrom, x2.State_Lines[place2 - 1].Stale, x2.State_Lines[place2 - 1].StaleFrom, x2.State_Lines[place2 - 1].Saved = x2.State_Lines[place2].Window_Size, x2.State_Lines[place2].Window_Rate, x2.State_Lines[place2].Window_Interval, x2.State_Lines[place2].Window_Unit, x2.State_Lines[place2].Left, x2.State_Lines[place2].Promised, x2.State_Lines[place2].Spare, x2.State_Lines[place2].Taken, x2.State_Lines[place2].Fresh, x2.State_Lines[place2].FreshFrom, x2.State_Lines[place2].Stale, x2.State_Lines[place2].StaleFrom, x2.State_Lines[place2].Saved
@@ -1461,8 +2406,14 @@ end
                       x2.State_Lines_n = x2.State_Lines_n - 1
                     end
                   end
+                  if p.Limit_Raise == 1 then
+                    p.Level_Part, p.Level_Changed, p.Level_Lowered, p.Level_Refused, p.Level_Ran, p.Level_Announced, p.Level_Until, p.Level_Ramp = 0, 0, 0, 0, 0, 0, 0, 0
+                  end
+                  p.Limit_Window_Size, p.Limit_Window_Rate, p.Limit_Window_Interval, p.Limit_Window_Unit, p.Limit_Tokens, p.Limit_Raise, p.End, p.Line, p.Window_Size, p.Window_Rate, p.Window_Interval, p.Window_Unit, p.Tokens, p.Level_Part, p.Level_Changed, p.Level_Lowered, p.Level_Refused, p.Level_Ran, p.Level_Announced, p.Level_Until, p.Level_Ramp = 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, p.Tokens, p.Level_Part, p.Level_Changed, p.Level_Lowered, p.Level_Refused, p.Level_Ran, p.Level_Announced, p.Level_Until, p.Level_Ramp
+                  if p.Level_Part == 0 then
+                    x2.State_Pins, x2.State_Pins_n = {}, 0
+                  end
                 end
-                x2.State_Pins, x2.State_Pins_n = {}, 0
               end
             end
             local changed2 = false
@@ -1503,6 +2454,20 @@ end
                   for i3 = 0, x2.State_Pins_n - 1 do
                     local p = x2.State_Pins[i3]
                     if p.End > from2 then from2 = p.End end
+                    local end2 = 0
+                    do
+                      local end3 = p.Level_Until
+                      if p.Level_Lowered > 0 then
+                        local x3 = p.Level_Refused + 3600000
+                        if x3 > end3 then end3 = x3 end
+                      end
+                      if p.Level_Ramp > 0 then
+                        local x3 = p.Level_Ramp + 10000
+                        if x3 > end3 then end3 = x3 end
+                      end
+                      end2 = end3
+                    end
+                    if end2 > from2 then from2 = end2 end
                     if p.Line > 0 then
                       lines2 = lines2 - 1
                     end
@@ -1519,11 +2484,12 @@ end
                     local owed = -(x2.State_Lines[i3].Left < x2.State_Lines[i3].Promised and x2.State_Lines[i3].Left or x2.State_Lines[i3].Promised)
                     if owed > 0 and i3 < x2.Limits_Windows_n then
                       local w2 = x2.Limits_Windows[i3]
-                      local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
-                      local min2 = (owed - owed % w2_Rate) / w2_Rate + 1
-                      local x5 = (8796093022208 - 8796093022208 % w2_Interval) / w2_Interval
+                      local y = w2.Rate
+                      local y2 = w2.Interval
+                      local min2 = (owed - owed % y) / y + 1
+                      local x5 = (8796093022208 - 8796093022208 % y2) / y2
                       if x5 < min2 then min2 = x5 end
-                      local x6 = from2 + min2 * w2_Interval + x2.Limits_Fill
+                      local x6 = from2 + min2 * w2.Interval + x2.Limits_Fill
                       if x6 > until2 then until2 = x6 end
                     end
                   end
@@ -1571,14 +2537,14 @@ end
                       local gain = 0
                       do
                         local w2 = x2.Limits_Windows[own3]
-                        local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
                         local from3 = x2.State_Now
                         if now3 <= from3 then
                           gain = pinned2_Left
                         else
+                          local y = w2.Interval
                           local since = 0
                           do
-                            if w2_Size > w2_Rate then
+                            if w2.Size > w2.Rate then
                               local max2 = from3
                               local x3 = x2.State_Closed - 1
                               if x3 > max2 then max2 = x3 end
@@ -1587,15 +2553,17 @@ end
                               since = from3
                             end
                           end
-                          local n2 = (now3 - now3 % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
+                          local y2 = w2.Interval
+                          local n2 = (now3 - now3 % y) / y - (since - since % y2) / y2
                           if n2 <= 0 then
                             gain = pinned2_Left
                           else
-                            local x3 = w2_Size - pinned2_Left
-                            if n2 > (x3 - x3 % w2_Rate) / w2_Rate then
-                              gain = w2_Size
+                            local x3 = w2.Size - pinned2_Left
+                            local y3 = w2.Rate
+                            if n2 > (x3 - x3 % y3) / y3 then
+                              gain = w2.Size
                             else
-                              gain = pinned2_Left + n2 * w2_Rate
+                              gain = pinned2_Left + n2 * w2.Rate
                             end
                           end
                         end
@@ -1658,13 +2626,12 @@ end
                   else
                     do
                       local w2 = x2.Limits_Windows[i3]
-                      local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
-                      if w2_Interval == line2.Window_Interval and w2_Unit == line2.Window_Unit then
-                        local least_Size, least_Rate, least_Interval, least_Unit = w2_Size < line2.Window_Size and w2_Size or line2.Window_Size, w2_Rate < line2.Window_Rate and w2_Rate or line2.Window_Rate, w2_Interval, 0
+                      if w2.Interval == line2.Window_Interval and w2.Unit == line2.Window_Unit then
+                        local least_Size, least_Rate, least_Interval, least_Unit = w2.Size < line2.Window_Size and w2.Size or line2.Window_Size, w2.Rate < line2.Window_Rate and w2.Rate or line2.Window_Rate, w2.Interval, 0
                         local since = 0
                         do
                           local from3 = x2.State_Now
-                          if w2_Size > w2_Rate then
+                          if w2.Size > w2.Rate then
                             local max2 = from3
                             local x3 = x2.State_Closed - 1
                             if x3 > max2 then max2 = x3 end
@@ -1723,7 +2690,6 @@ end
                 end
                 for i3 = 0, x2.Limits_Windows_n - 1 do
                   local w2 = x2.Limits_Windows[i3]
-                  local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
                   if i3 == own3 then
                     do
                       local at2 = x2.State_Lines_n
@@ -1737,7 +2703,7 @@ end
                     end
                     x2.State_Pins[0].Line = own3 + 1
                   elseif i3 >= x2.State_Lines_n and known then
-                    x2.State_Lines[x2.State_Lines_n] = {Window_Size = w2_Size, Window_Rate = w2_Rate, Window_Interval = w2_Interval, Window_Unit = w2_Unit, Left = w2_Size, Promised = 0, Spare = 0, Taken = 0, Fresh = 0, FreshFrom = x2.State_LastID, Stale = 0, StaleFrom = x2.State_LastID, Saved = 0}
+                    x2.State_Lines[x2.State_Lines_n] = {Window_Size = w2.Size, Window_Rate = w2.Rate, Window_Interval = w2.Interval, Window_Unit = w2.Unit, Left = w2.Size, Promised = 0, Spare = 0, Taken = 0, Fresh = 0, FreshFrom = x2.State_LastID, Stale = 0, StaleFrom = x2.State_LastID, Saved = 0}
                     x2.State_Lines_n = x2.State_Lines_n + 1
                   elseif i3 >= x2.State_Lines_n then
                     local gain = 0
@@ -1745,9 +2711,10 @@ end
                       if now3 <= from2 then
                         gain = 0
                       else
+                        local y = w2.Interval
                         local since = 0
                         do
-                          if w2_Size > w2_Rate then
+                          if w2.Size > w2.Rate then
                             local max2 = from2
                             local x3 = x2.State_Closed - 1
                             if x3 > max2 then max2 = x3 end
@@ -1756,37 +2723,40 @@ end
                             since = from2
                           end
                         end
-                        local n2 = (now3 - now3 % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
+                        local y2 = w2.Interval
+                        local n2 = (now3 - now3 % y) / y - (since - since % y2) / y2
                         if n2 <= 0 then
                           gain = 0
                         else
-                          local x3 = w2_Size - 0
-                          if n2 > (x3 - x3 % w2_Rate) / w2_Rate then
-                            gain = w2_Size
+                          local x3 = w2.Size - 0
+                          local y3 = w2.Rate
+                          if n2 > (x3 - x3 % y3) / y3 then
+                            gain = w2.Size
                           else
-                            gain = 0 + n2 * w2_Rate
+                            gain = 0 + n2 * w2.Rate
                           end
                         end
                       end
                     end
-                    x2.State_Lines[x2.State_Lines_n] = {Window_Size = w2_Size, Window_Rate = w2_Rate, Window_Interval = w2_Interval, Window_Unit = w2_Unit, Left = gain, Promised = 0, Spare = 0, Taken = 0, Fresh = 0, FreshFrom = 0, Stale = 0, StaleFrom = 0, Saved = 0}
+                    x2.State_Lines[x2.State_Lines_n] = {Window_Size = w2.Size, Window_Rate = w2.Rate, Window_Interval = w2.Interval, Window_Unit = w2.Unit, Left = gain, Promised = 0, Spare = 0, Taken = 0, Fresh = 0, FreshFrom = 0, Stale = 0, StaleFrom = 0, Saved = 0}
                     x2.State_Lines_n = x2.State_Lines_n + 1
                   end
                   local line2 = x2.State_Lines[i3]
-                  if line2.Window_Unit ~= w2_Unit then
+                  if line2.Window_Unit ~= w2.Unit then
                     line2.Window_Size, line2.Window_Rate, line2.Window_Interval, line2.Window_Unit, line2.Left, line2.Promised, line2.Spare, line2.Taken, line2.Fresh, line2.FreshFrom, line2.Stale, line2.StaleFrom, line2.Saved = 0, 0, 0, 0, 0 > line2.Left and 0 or line2.Left, 0, 0, 0, 0, 0, 0, x2.State_LastID, 0
                     line2.Fresh, line2.FreshFrom, line2.Stale = 0, x2.State_LastID, 0
                   elseif line2.Window_Size == 0 then
                     local gain = 0
                     do
-                      local left = line2.Promised < w2_Size and line2.Promised or w2_Size
+                      local left = line2.Promised < w2.Size and line2.Promised or w2.Size
                       local from3 = line2.Taken
                       if now3 <= from3 then
                         gain = left
                       else
+                        local y = w2.Interval
                         local since = 0
                         do
-                          if w2_Size > w2_Rate then
+                          if w2.Size > w2.Rate then
                             local max2 = from3
                             local x3 = x2.State_Closed - 1
                             if x3 > max2 then max2 = x3 end
@@ -1795,15 +2765,17 @@ end
                             since = from3
                           end
                         end
-                        local n2 = (now3 - now3 % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
+                        local y2 = w2.Interval
+                        local n2 = (now3 - now3 % y) / y - (since - since % y2) / y2
                         if n2 <= 0 then
                           gain = left
                         else
-                          local x3 = w2_Size - left
-                          if n2 > (x3 - x3 % w2_Rate) / w2_Rate then
-                            gain = w2_Size
+                          local x3 = w2.Size - left
+                          local y3 = w2.Rate
+                          if n2 > (x3 - x3 % y3) / y3 then
+                            gain = w2.Size
                           else
-                            gain = left + n2 * w2_Rate
+                            gain = left + n2 * w2.Rate
                           end
                         end
                       end
@@ -1811,14 +2783,14 @@ end
                     line2.Left = line2.Left + (gain - line2.Promised)
                     line2.Fresh, line2.FreshFrom, line2.Stale = 0, x2.State_LastID, 0
                   end
-                  line2.Window_Size, line2.Window_Rate, line2.Window_Interval, line2.Window_Unit, line2.Left = w2_Size, w2_Rate, w2_Interval, w2_Unit, line2.Left < w2_Size and line2.Left or w2_Size
+                  line2.Window_Size, line2.Window_Rate, line2.Window_Interval, line2.Window_Unit, line2.Left = w2.Size, w2.Rate, w2.Interval, w2.Unit, line2.Left < w2.Size and line2.Left or w2.Size
                   line2.Promised, line2.Spare, line2.Taken = line2.Left, 0, 0
                   do
                     local last2 = x2.State_LastID
-                    local over = line2.Left + line2.Stale + line2.Fresh - w2_Size
+                    local over = line2.Left + line2.Stale + line2.Fresh - w2.Size
                     if over > line2.Stale then
                       local max2 = 0
-                      local x3 = w2_Size - line2.Left
+                      local x3 = w2.Size - line2.Left
                       if x3 > max2 then max2 = x3 end
                       line2.Stale, line2.StaleFrom = max2, line2.FreshFrom
                       line2.Fresh, line2.FreshFrom = 0, last2
@@ -1834,27 +2806,32 @@ end
             local idle = x2.State_Now < now3 and x2.State_AgainUS > now3 * 1000 and x2.State_Plain + x2.Leases.Out(now3) < x2.Limits_Tokens
             for i3 = 0, x2.Limits_Windows_n - 1 do
               local w2 = x2.Limits_Windows[i3]
-              local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
               local line2 = x2.State_Lines[i3]
+              local y = w2.Interval
               local t2 = x2.State_Now
-              if (now3 - now3 % w2_Interval) / w2_Interval > (t2 - t2 % w2_Interval) / w2_Interval then
+              local y2 = w2.Interval
+              if (now3 - now3 % y) / y > (t2 - t2 % y2) / y2 then
                 local left = line2.Left
                 do
                   local spare = 0
                   local t3 = x2.State_Slot
+                  local y3 = w2.Interval
                   local t4 = x2.State_Now
-                  if (t3 - t3 % w2_Interval) / w2_Interval > (t4 - t4 % w2_Interval) / w2_Interval then
+                  local y4 = w2.Interval
+                  if (t3 - t3 % y3) / y3 > (t4 - t4 % y4) / y4 then
                     local gain = 0
                     do
                       local left2 = line2.Left
                       local from2 = x2.State_Now
-                      local to2 = (now3 - now3 % w2_Interval) / w2_Interval * w2_Interval - 1
+                      local y5 = w2.Interval
+                      local to2 = (now3 - now3 % y5) / y5 * w2.Interval - 1
                       if to2 <= from2 then
                         gain = left2
                       else
+                        local y6 = w2.Interval
                         local since = 0
                         do
-                          if w2_Size > w2_Rate then
+                          if w2.Size > w2.Rate then
                             local max2 = from2
                             local x3 = x2.State_Closed - 1
                             if x3 > max2 then max2 = x3 end
@@ -1863,15 +2840,17 @@ end
                             since = from2
                           end
                         end
-                        local n2 = (to2 - to2 % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
+                        local y7 = w2.Interval
+                        local n2 = (to2 - to2 % y6) / y6 - (since - since % y7) / y7
                         if n2 <= 0 then
                           gain = left2
                         else
-                          local x3 = w2_Size - left2
-                          if n2 > (x3 - x3 % w2_Rate) / w2_Rate then
-                            gain = w2_Size
+                          local x3 = w2.Size - left2
+                          local y8 = w2.Rate
+                          if n2 > (x3 - x3 % y8) / y8 then
+                            gain = w2.Size
                           else
-                            gain = left2 + n2 * w2_Rate
+                            gain = left2 + n2 * w2.Rate
                           end
                         end
                       end
@@ -1889,9 +2868,10 @@ end
                   if now3 <= from2 then
                     gain = left
                   else
+                    local y3 = w2.Interval
                     local since = 0
                     do
-                      if w2_Size > w2_Rate then
+                      if w2.Size > w2.Rate then
                         local max2 = from2
                         local x3 = x2.State_Closed - 1
                         if x3 > max2 then max2 = x3 end
@@ -1900,15 +2880,17 @@ end
                         since = from2
                       end
                     end
-                    local n2 = (now3 - now3 % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
+                    local y4 = w2.Interval
+                    local n2 = (now3 - now3 % y3) / y3 - (since - since % y4) / y4
                     if n2 <= 0 then
                       gain = left
                     else
-                      local x3 = w2_Size - left
-                      if n2 > (x3 - x3 % w2_Rate) / w2_Rate then
-                        gain = w2_Size
+                      local x3 = w2.Size - left
+                      local y5 = w2.Rate
+                      if n2 > (x3 - x3 % y5) / y5 then
+                        gain = w2.Size
                       else
-                        gain = left + n2 * w2_Rate
+                        gain = left + n2 * w2.Rate
                       end
                     end
                   end
@@ -1916,10 +2898,10 @@ end
                 line2.Left = gain
                 do
                   local last2 = x2.State_LastID
-                  local over = line2.Left + line2.Stale + line2.Fresh - w2_Size
+                  local over = line2.Left + line2.Stale + line2.Fresh - w2.Size
                   if over > line2.Stale then
                     local max2 = 0
-                    local x3 = w2_Size - line2.Left
+                    local x3 = w2.Size - line2.Left
                     if x3 > max2 then max2 = x3 end
                     line2.Stale, line2.StaleFrom = max2, line2.FreshFrom
                     line2.Fresh, line2.FreshFrom = 0, last2
@@ -1928,19 +2910,20 @@ end
                   end
                 end
                 do
-                  local unit = w2_Unit
+                  local unit = w2.Unit
                   local units = line2.Spare
                   for i4 = 0, x2.Limits_Windows_n - 1 do
                     local w3 = x2.Limits_Windows[i4]
-                    local w3_Size, w3_Rate, w3_Interval, w3_Unit = w3.Size, w3.Rate, w3.Interval, w3.Unit
                     local line3 = x2.State_Lines[i4]
-                    local is3 = w3_Unit == unit
+                    local is3 = w3.Unit == unit
                     if is3 then
+                      local y3 = w3.Interval
                       local t3 = x2.State_Now
-                      is3 = (now3 - now3 % w3_Interval) / w3_Interval == (t3 - t3 % w3_Interval) / w3_Interval
+                      local y4 = w3.Interval
+                      is3 = (now3 - now3 % y3) / y3 == (t3 - t3 % y4) / y4
                     end
                     if is3 then
-                      local min2 = w3_Size
+                      local min2 = w3.Size
                       local x3 = line3.Promised + units
                       if x3 < min2 then min2 = x3 end
                       line3.Promised = min2
@@ -1952,13 +2935,15 @@ end
                   local gain2 = 0
                   do
                     local from2 = x2.State_Now
-                    local to2 = (now3 - now3 % w2_Interval) / w2_Interval * w2_Interval - 1
+                    local y3 = w2.Interval
+                    local to2 = (now3 - now3 % y3) / y3 * w2.Interval - 1
                     if to2 <= from2 then
                       gain2 = left
                     else
+                      local y4 = w2.Interval
                       local since = 0
                       do
-                        if w2_Size > w2_Rate then
+                        if w2.Size > w2.Rate then
                           local max2 = from2
                           local x3 = x2.State_Closed - 1
                           if x3 > max2 then max2 = x3 end
@@ -1967,20 +2952,22 @@ end
                           since = from2
                         end
                       end
-                      local n2 = (to2 - to2 % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
+                      local y5 = w2.Interval
+                      local n2 = (to2 - to2 % y4) / y4 - (since - since % y5) / y5
                       if n2 <= 0 then
                         gain2 = left
                       else
-                        local x3 = w2_Size - left
-                        if n2 > (x3 - x3 % w2_Rate) / w2_Rate then
-                          gain2 = w2_Size
+                        local x3 = w2.Size - left
+                        local y6 = w2.Rate
+                        if n2 > (x3 - x3 % y6) / y6 then
+                          gain2 = w2.Size
                         else
-                          gain2 = left + n2 * w2_Rate
+                          gain2 = left + n2 * w2.Rate
                         end
                       end
                     end
                   end
-                  is3 = gain2 >= w2_Rate
+                  is3 = gain2 >= w2.Rate
                 end
                 idle = is3
               else
@@ -2038,11 +3025,13 @@ end
   if op_Kind == 0 or op_Kind == 2 then
     do
       local plain2 = op_Kind == 0
+      if plain2 then
+        op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3 = 1, 0, 0, 0
+      end
       if plain2 and shared_n == 0 and l_Windows_n == 1 and l_Windows[0].Unit == 0 and s_LastID == 0 and s_Next == 0 and s_Closed <= t then
         do
           repeat
             local w2 = l_Windows[0]
-            local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
             local line2 = s_Lines[0]
             if s_Plain < l_Tokens then
               if line2.Left > 0 then
@@ -2050,12 +3039,16 @@ end
                 break
               end
               a_Bound = 4
-              local n2 = (t - t % w2_Interval) / w2_Interval
-              local last2 = (s_Slot - s_Slot % w2_Interval) / w2_Interval
+              local y = w2.Interval
+              local n2 = (t - t % y) / y
+              local y2 = w2.Interval
+              local last2 = (s_Slot - s_Slot % y2) / y2
               if last2 < n2 then
-                s_Slot, line2.Promised = ((t - t % w2_Interval) / w2_Interval + 1) * w2_Interval, w2_Rate
+                local y3 = w2.Interval
+                s_Slot, line2.Promised = ((t - t % y3) / y3 + 1) * w2.Interval, w2.Rate
               elseif last2 == n2 then
-                s_Slot = ((t - t % w2_Interval) / w2_Interval + 1) * w2_Interval
+                local y3 = w2.Interval
+                s_Slot = ((t - t % y3) / y3 + 1) * w2.Interval
               end
             else
               a_Bound = 2
@@ -2071,9 +3064,10 @@ end
                   if at2 <= from2 then
                     gain = left
                   else
+                    local y = w2.Interval
                     local since = 0
                     do
-                      if w2_Size > w2_Rate then
+                      if w2.Size > w2.Rate then
                         local max2 = from2
                         local x2 = s_Closed - 1
                         if x2 > max2 then max2 = x2 end
@@ -2082,28 +3076,32 @@ end
                         since = from2
                       end
                     end
-                    local n2 = (at2 - at2 % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
+                    local y2 = w2.Interval
+                    local n2 = (at2 - at2 % y) / y - (since - since % y2) / y2
                     if n2 <= 0 then
                       gain = left
                     else
-                      local x2 = w2_Size - left
-                      if n2 > (x2 - x2 % w2_Rate) / w2_Rate then
-                        gain = w2_Size
+                      local x2 = w2.Size - left
+                      local y3 = w2.Rate
+                      if n2 > (x2 - x2 % y3) / y3 then
+                        gain = w2.Size
                       else
-                        gain = left + n2 * w2_Rate
+                        gain = left + n2 * w2.Rate
                       end
                     end
                   end
                 end
-                left = w2_Size < gain and w2_Size or gain
+                left = w2.Size < gain and w2.Size or gain
                 s_Slot, line2.Promised = at2, left
                 if left <= 0 then
-                  s_Slot, line2.Promised = ((at2 - at2 % w2_Interval) / w2_Interval + 1) * w2_Interval, w2_Rate
+                  local y = w2.Interval
+                  s_Slot, line2.Promised = ((at2 - at2 % y) / y + 1) * w2.Interval, w2.Rate
                 end
               end
             end
             if line2.Promised == 0 then
-              s_Slot, line2.Promised = ((s_Slot - s_Slot % w2_Interval) / w2_Interval + 1) * w2_Interval, w2_Rate
+              local y = w2.Interval
+              s_Slot, line2.Promised = ((s_Slot - s_Slot % y) / y + 1) * w2.Interval, w2.Rate
             end
             line2.Promised = line2.Promised - 1
             local max2 = 1
@@ -2115,14 +3113,10 @@ end
       else
         do
           repeat
-            if op_Kind == 0 then
-              op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3 = 1, 0, 0, 0
-            end
             do
               local slot = t > s_Slot and t or s_Slot
               for i2 = 0, l_Windows_n - 1 do
                 local w2 = l_Windows[i2]
-                local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
                 local line2 = s_Lines[i2]
                 local gain = 0
                 do
@@ -2130,9 +3124,10 @@ end
                   if slot <= s_Slot then
                     gain = left
                   else
+                    local y = w2.Interval
                     local since = 0
                     do
-                      if w2_Size > w2_Rate then
+                      if w2.Size > w2.Rate then
                         local max2 = s_Slot
                         local x2 = s_Closed - 1
                         if x2 > max2 then max2 = x2 end
@@ -2141,15 +3136,17 @@ end
                         since = s_Slot
                       end
                     end
-                    local n2 = (slot - slot % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
+                    local y2 = w2.Interval
+                    local n2 = (slot - slot % y) / y - (since - since % y2) / y2
                     if n2 <= 0 then
                       gain = left
                     else
-                      local x2 = w2_Size - left
-                      if n2 > (x2 - x2 % w2_Rate) / w2_Rate then
-                        gain = w2_Size
+                      local x2 = w2.Size - left
+                      local y3 = w2.Rate
+                      if n2 > (x2 - x2 % y3) / y3 then
+                        gain = w2.Size
                       else
-                        gain = left + n2 * w2_Rate
+                        gain = left + n2 * w2.Rate
                       end
                     end
                   end
@@ -2160,9 +3157,10 @@ end
                   if slot <= s_Slot then
                     gain2 = left
                   else
+                    local y = w2.Interval
                     local since = 0
                     do
-                      if w2_Size > w2_Rate then
+                      if w2.Size > w2.Rate then
                         local max2 = s_Slot
                         local x2 = s_Closed - 1
                         if x2 > max2 then max2 = x2 end
@@ -2171,15 +3169,17 @@ end
                         since = s_Slot
                       end
                     end
-                    local n2 = (slot - slot % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
+                    local y2 = w2.Interval
+                    local n2 = (slot - slot % y) / y - (since - since % y2) / y2
                     if n2 <= 0 then
                       gain2 = left
                     else
-                      local x2 = w2_Size - left
-                      if n2 > (x2 - x2 % w2_Rate) / w2_Rate then
-                        gain2 = w2_Size
+                      local x2 = w2.Size - left
+                      local y3 = w2.Rate
+                      if n2 > (x2 - x2 % y3) / y3 then
+                        gain2 = w2.Size
                       else
-                        gain2 = left + n2 * w2_Rate
+                        gain2 = left + n2 * w2.Rate
                       end
                     end
                   end
@@ -2190,9 +3190,10 @@ end
                   if slot <= t then
                     gain3 = left
                   else
+                    local y = w2.Interval
                     local since = 0
                     do
-                      if w2_Size > w2_Rate then
+                      if w2.Size > w2.Rate then
                         local max2 = t
                         local x2 = s_Closed - 1
                         if x2 > max2 then max2 = x2 end
@@ -2201,15 +3202,17 @@ end
                         since = t
                       end
                     end
-                    local n2 = (slot - slot % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
+                    local y2 = w2.Interval
+                    local n2 = (slot - slot % y) / y - (since - since % y2) / y2
                     if n2 <= 0 then
                       gain3 = left
                     else
-                      local x2 = w2_Size - left
-                      if n2 > (x2 - x2 % w2_Rate) / w2_Rate then
-                        gain3 = w2_Size
+                      local x2 = w2.Size - left
+                      local y3 = w2.Rate
+                      if n2 > (x2 - x2 % y3) / y3 then
+                        gain3 = w2.Size
                       else
-                        gain3 = left + n2 * w2_Rate
+                        gain3 = left + n2 * w2.Rate
                       end
                     end
                   end
@@ -2273,9 +3276,9 @@ end
                 for i2 = 0, l_Windows_n - 1 do
                   do
                     local w2 = l_Windows[i2]
-                    local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
-                    local x4 = w2_Interval * 500
-                    if v_pace <= (x4 - x4 % w2_Rate) / w2_Rate then
+                    local x4 = w2.Interval * 500
+                    local y2 = w2.Rate
+                    if v_pace <= (x4 - x4 % y2) / y2 then
                       space = 2 * v_pace
                       done = true
                       break
@@ -2292,9 +3295,9 @@ end
                 for i2 = 0, l_Windows_n - 1 do
                   do
                     local w2 = l_Windows[i2]
-                    local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
-                    local x4 = w2_Interval * 500
-                    if v_pace <= (x4 - x4 % w2_Rate) / w2_Rate then
+                    local x4 = w2.Interval * 500
+                    local y2 = w2.Rate
+                    if v_pace <= (x4 - x4 % y2) / y2 then
                       space2 = 2 * v_pace
                       done = true
                       break
@@ -2314,17 +3317,18 @@ end
               end
               for i2 = 0, l_Windows_n - 1 do
                 local w2 = l_Windows[i2]
-                local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
-                local cost = w2_Unit == 0 and op_Cost_0 or w2_Unit == 1 and op_Cost_1 or w2_Unit == 2 and op_Cost_2 or op_Cost_3
+                local i3 = w2.Unit
+                local cost = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
                 local left = s_Lines[i2].Left
                 if v_back and not op_Urgent then
                   local urgent = 0
                   do
+                    local unit = w2.Unit
                     local at2 = t - ((l_Windows[0].Interval < 60000 and l_Windows[0].Interval or 60000) + 1000)
                     local done
-                    for i3 = 0, s_Flows_n - 1 do
-                      local f = s_Flows[i3]
-                      if f.Key == 0 - w2_Unit then
+                    for i4 = 0, s_Flows_n - 1 do
+                      local f = s_Flows[i4]
+                      if f.Key == 0 - unit then
                         if at2 > f.Until then
                           urgent = 0
                           done = true
@@ -2344,9 +3348,9 @@ end
                       urgent = 0
                     end
                   end
-                  local x5 = op_Ticket_Again * (w2_Rate + 1)
+                  local x5 = op_Ticket_Again * (w2.Rate + 1)
                   local min2 = urgent
-                  local x6 = w2_Rate - (x5 - x5 % 2) / 2
+                  local x6 = w2.Rate - (x5 - x5 % 2) / 2
                   if x6 < min2 then min2 = x6 end
                   left = left - min2
                 end
@@ -2357,7 +3361,7 @@ end
                   else
                     local since = 0
                     do
-                      if w2_Size > w2_Rate then
+                      if w2.Size > w2.Rate then
                         local max4 = t
                         local x5 = s_Closed - 1
                         if x5 > max4 then max4 = x5 end
@@ -2366,11 +3370,14 @@ end
                         since = t
                       end
                     end
+                    local y2 = w2.Interval
                     local x5 = cost - left - 1
-                    local min2 = (x5 - x5 % w2_Rate) / w2_Rate + 1
-                    local x6 = (8796093022208 - 8796093022208 % w2_Interval) / w2_Interval
+                    local y3 = w2.Rate
+                    local y4 = w2.Interval
+                    local min2 = (x5 - x5 % y3) / y3 + 1
+                    local x6 = (8796093022208 - 8796093022208 % y4) / y4
                     if x6 < min2 then min2 = x6 end
-                    room = ((since - since % w2_Interval) / w2_Interval + min2) * w2_Interval
+                    room = ((since - since % y2) / y2 + min2) * w2.Interval
                   end
                 end
                 local at2 = room
@@ -2378,11 +3385,12 @@ end
                   v_at, v_bound = at2, 4 + i2
                 end
                 if (at2 > s_Closed and at2 or s_Closed) > t then
-                  local x5 = w2_Interval * 1000
-                  local each2 = (x5 - x5 % w2_Rate) / w2_Rate
-                  local y2 = each2 + 1
+                  local x5 = w2.Interval * 1000
+                  local y2 = w2.Rate
+                  local each2 = (x5 - x5 % y2) / y2
+                  local y3 = each2 + 1
                   local min2 = cost
-                  local x6 = (1125899906842624 - 1125899906842624 % y2) / y2
+                  local x6 = (1125899906842624 - 1125899906842624 % y3) / y3
                   if x6 < min2 then min2 = x6 end
                   local x7 = min2 * each2
                   if x7 > v_again then v_again = x7 end
@@ -2396,20 +3404,21 @@ end
                 end
                 for i2 = 0, l_Windows_n - 1 do
                   local w2 = l_Windows[i2]
-                  local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
                   local line2 = s_Lines[i2]
                   do
-                    local cost = w2_Unit == 0 and op_Cost_0 or w2_Unit == 1 and op_Cost_1 or w2_Unit == 2 and op_Cost_2 or op_Cost_3
+                    local i3 = w2.Unit
+                    local cost = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
                     if op_Urgent then
                       local room = 0
                       do
                         local urgent = 0
                         do
+                          local unit = w2.Unit
                           local at2 = t - ((l_Windows[0].Interval < 60000 and l_Windows[0].Interval or 60000) + 1000)
                           local done
-                          for i3 = 0, s_Flows_n - 1 do
-                            local f = s_Flows[i3]
-                            if f.Key == 0 - w2_Unit then
+                          for i4 = 0, s_Flows_n - 1 do
+                            local f = s_Flows[i4]
+                            if f.Key == 0 - unit then
                               if at2 > f.Until then
                                 urgent = 0
                                 done = true
@@ -2435,7 +3444,7 @@ end
                         else
                           local since = 0
                           do
-                            if w2_Size > w2_Rate then
+                            if w2.Size > w2.Rate then
                               local max4 = t
                               local x5 = s_Closed - 1
                               if x5 > max4 then max4 = x5 end
@@ -2444,11 +3453,14 @@ end
                               since = t
                             end
                           end
+                          local y2 = w2.Interval
                           local x5 = cost - left - 1
-                          local min2 = (x5 - x5 % w2_Rate) / w2_Rate + 1
-                          local x6 = (8796093022208 - 8796093022208 % w2_Interval) / w2_Interval
+                          local y3 = w2.Rate
+                          local y4 = w2.Interval
+                          local min2 = (x5 - x5 % y3) / y3 + 1
+                          local x6 = (8796093022208 - 8796093022208 % y4) / y4
                           if x6 < min2 then min2 = x6 end
-                          room = ((since - since % w2_Interval) / w2_Interval + min2) * w2_Interval
+                          room = ((since - since % y2) / y2 + min2) * w2.Interval
                         end
                       end
                       if room > v_slot then v_slot = room end
@@ -2465,7 +3477,7 @@ end
                         else
                           local since = 0
                           do
-                            if w2_Size > w2_Rate then
+                            if w2.Size > w2.Rate then
                               local max5 = s_Slot
                               local x7 = s_Closed - 1
                               if x7 > max5 then max5 = x7 end
@@ -2474,11 +3486,14 @@ end
                               since = s_Slot
                             end
                           end
+                          local y2 = w2.Interval
                           local x7 = max4 - left - 1
-                          local min2 = (x7 - x7 % w2_Rate) / w2_Rate + 1
-                          local x8 = (8796093022208 - 8796093022208 % w2_Interval) / w2_Interval
+                          local y3 = w2.Rate
+                          local y4 = w2.Interval
+                          local min2 = (x7 - x7 % y3) / y3 + 1
+                          local x8 = (8796093022208 - 8796093022208 % y4) / y4
                           if x8 < min2 then min2 = x8 end
-                          room = ((since - since % w2_Interval) / w2_Interval + min2) * w2_Interval
+                          room = ((since - since % y2) / y2 + min2) * w2.Interval
                         end
                       end
                       if room > v_slot then v_slot = room end
@@ -2492,9 +3507,9 @@ end
                     for i2 = 0, l_Windows_n - 1 do
                       do
                         local w2 = l_Windows[i2]
-                        local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
-                        local x5 = w2_Interval * 500
-                        if v_pace <= (x5 - x5 % w2_Rate) / w2_Rate then
+                        local x5 = w2.Interval * 500
+                        local y2 = w2.Rate
+                        if v_pace <= (x5 - x5 % y2) / y2 then
                           space3 = 2 * v_pace
                           done = true
                           break
@@ -2517,11 +3532,13 @@ end
                       for i2 = 0, l_Windows_n - 1 do
                         local line2 = s_Lines[i2]
                         local w2 = l_Windows[i2]
-                        local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
-                        local cost = w2_Unit == 0 and op_Cost_0 or w2_Unit == 1 and op_Cost_1 or w2_Unit == 2 and op_Cost_2 or op_Cost_3
+                        local i3 = w2.Unit
+                        local cost = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
                         local is3 = cost == 0
                         if not is3 then
-                          local is2 = (s_Slot - s_Slot % w2_Interval) / w2_Interval == (t - t % w2_Interval) / w2_Interval
+                          local y2 = w2.Interval
+                          local y3 = w2.Interval
+                          local is2 = (s_Slot - s_Slot % y2) / y2 == (t - t % y3) / y3
                           if is2 then
                             local x5 = cost * line2.Saved
                             local max4 = 1 < cost and 1 or cost
@@ -2539,9 +3556,10 @@ end
                             if s_Slot <= t then
                               gain = left
                             else
+                              local y4 = w2.Interval
                               local since = 0
                               do
-                                if w2_Size > w2_Rate then
+                                if w2.Size > w2.Rate then
                                   local max5 = t
                                   local x7 = s_Closed - 1
                                   if x7 > max5 then max5 = x7 end
@@ -2550,15 +3568,17 @@ end
                                   since = t
                                 end
                               end
-                              local n2 = (s_Slot - s_Slot % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
+                              local y5 = w2.Interval
+                              local n2 = (s_Slot - s_Slot % y4) / y4 - (since - since % y5) / y5
                               if n2 <= 0 then
                                 gain = left
                               else
-                                local x7 = w2_Size - left
-                                if n2 > (x7 - x7 % w2_Rate) / w2_Rate then
-                                  gain = w2_Size
+                                local x7 = w2.Size - left
+                                local y6 = w2.Rate
+                                if n2 > (x7 - x7 % y6) / y6 then
+                                  gain = w2.Size
                                 else
-                                  gain = left + n2 * w2_Rate
+                                  gain = left + n2 * w2.Rate
                                 end
                               end
                             end
@@ -2571,14 +3591,20 @@ end
                           do
                             local most2 = 1099511627776
                             local w3 = l_Windows[i2]
-                            local w3_Size, w3_Rate, w3_Interval, w3_Unit = w3.Size, w3.Rate, w3.Interval, w3.Unit
-                            local until2 = ((t - t % w3_Interval) / w3_Interval + 1) * w3_Interval - 1
-                            for i3 = 0, l_Windows_n - 1 do
-                              local w4 = l_Windows[i3]
-                              local w4_Size, w4_Rate, w4_Interval, w4_Unit = w4.Size, w4.Rate, w4.Interval, w4.Unit
-                              local n2 = (until2 - until2 % w4_Interval) / w4_Interval - (t - t % w4_Interval) / w4_Interval
-                              if i3 ~= i2 and w4_Unit == l_Windows[i2].Unit and n2 < (1099511627776 - 1099511627776 % w4_Rate) / w4_Rate then
-                                local x7 = s_Lines[i3].Left + n2 * w4_Rate
+                            local y4 = w3.Interval
+                            local until2 = ((t - t % y4) / y4 + 1) * w3.Interval - 1
+                            for i4 = 0, l_Windows_n - 1 do
+                              local w4 = l_Windows[i4]
+                              local y5 = w4.Interval
+                              local y6 = w4.Interval
+                              local n2 = (until2 - until2 % y5) / y5 - (t - t % y6) / y6
+                              local is4 = i4 ~= i2 and w4.Unit == l_Windows[i2].Unit
+                              if is4 then
+                                local y7 = w4.Rate
+                                is4 = n2 < (1099511627776 - 1099511627776 % y7) / y7
+                              end
+                              if is4 then
+                                local x7 = s_Lines[i4].Left + n2 * w4.Rate
                                 if x7 < most2 then most2 = x7 end
                               end
                             end
@@ -2808,30 +3834,34 @@ end
                 local room = true
                 for i3 = 0, x2.Limits_Windows_n - 1 do
                   local w2 = x2.Limits_Windows[i3]
-                  local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
                   local line2 = x2.State_Lines[i3]
-                  local cost = w2_Unit == 0 and op_Cost_0 or w2_Unit == 1 and op_Cost_1 or w2_Unit == 2 and op_Cost_2 or op_Cost_3
+                  local i4 = w2.Unit
+                  local cost = i4 == 0 and op_Cost_0 or i4 == 1 and op_Cost_1 or i4 == 2 and op_Cost_2 or op_Cost_3
                   if cost > 0 then
                     if line2.Left < cost and x2.bound == 0 then
                       x2.bound = 4 + i3
                     end
-                    local min3 = (end2 - end2 % w2_Interval) / w2_Interval - (t - t % w2_Interval) / w2_Interval
-                    local x3 = (1099511627776 - 1099511627776 % w2_Rate) / w2_Rate
+                    local y = w2.Interval
+                    local y2 = w2.Interval
+                    local y3 = w2.Rate
+                    local min3 = (end2 - end2 % y) / y - (t - t % y2) / y2
+                    local x3 = (1099511627776 - 1099511627776 % y3) / y3
                     if x3 < min3 then min3 = x3 end
                     local min4 = 1099511627776
-                    local x4 = line2.Left + min3 * w2_Rate
+                    local x4 = line2.Left + min3 * w2.Rate
                     if x4 < min4 then min4 = x4 end
                     local all2 = min4
                     local is2 = room
                     if is2 then
                       local units = 0
                       do
-                        if (w2_Unit == 0 and x2.Limits_Parts_0 or w2_Unit == 1 and x2.Limits_Parts_1 or w2_Unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3) == 0 then
+                        local unit = w2.Unit
+                        if (unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3) == 0 then
                           units = 0
                         else
                           local x5 = due * x2.Limits_Scale
-                          local y = w2_Unit == 0 and x2.Limits_Parts_0 or w2_Unit == 1 and x2.Limits_Parts_1 or w2_Unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
-                          units = (x5 - x5 % y) / y
+                          local y4 = unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
+                          units = (x5 - x5 % y4) / y4
                         end
                       end
                       is2 = all2 >= units + cost
@@ -2890,14 +3920,14 @@ end
                       local gain = 0
                       do
                         local w2 = l_Windows[i2]
-                        local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
                         local left = line2.Promised
                         if slot <= s_Slot then
                           gain = left
                         else
+                          local y = w2.Interval
                           local since = 0
                           do
-                            if w2_Size > w2_Rate then
+                            if w2.Size > w2.Rate then
                               local max2 = s_Slot
                               local x2 = s_Closed - 1
                               if x2 > max2 then max2 = x2 end
@@ -2906,15 +3936,17 @@ end
                               since = s_Slot
                             end
                           end
-                          local n2 = (slot - slot % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
+                          local y2 = w2.Interval
+                          local n2 = (slot - slot % y) / y - (since - since % y2) / y2
                           if n2 <= 0 then
                             gain = left
                           else
-                            local x2 = w2_Size - left
-                            if n2 > (x2 - x2 % w2_Rate) / w2_Rate then
-                              gain = w2_Size
+                            local x2 = w2.Size - left
+                            local y3 = w2.Rate
+                            if n2 > (x2 - x2 % y3) / y3 then
+                              gain = w2.Size
                             else
-                              gain = left + n2 * w2_Rate
+                              gain = left + n2 * w2.Rate
                             end
                           end
                         end
@@ -3092,18 +4124,18 @@ end
                     for i4 = 0, x2.Limits_Windows_n - 1 do
                       do
                         local w2 = x2.Limits_Windows[i4]
-                        local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
-                        if w2_Interval > c2.Grain then
+                        if w2.Interval > c2.Grain then
                           local room = 0
                           do
                             local left = x2.State_Lines[i4].Left
-                            local cost2 = w2_Unit == 0 and op_Cost_0 or w2_Unit == 1 and op_Cost_1 or w2_Unit == 2 and op_Cost_2 or op_Cost_3
+                            local i5 = w2.Unit
+                            local cost2 = i5 == 0 and op_Cost_0 or i5 == 1 and op_Cost_1 or i5 == 2 and op_Cost_2 or op_Cost_3
                             if left >= cost2 or cost2 == 0 then
                               room = t
                             else
                               local since = 0
                               do
-                                if w2_Size > w2_Rate then
+                                if w2.Size > w2.Rate then
                                   local max2 = t
                                   local x3 = x2.State_Closed - 1
                                   if x3 > max2 then max2 = x3 end
@@ -3112,11 +4144,14 @@ end
                                   since = t
                                 end
                               end
+                              local y = w2.Interval
                               local x3 = cost2 - left - 1
-                              local min2 = (x3 - x3 % w2_Rate) / w2_Rate + 1
-                              local x4 = (8796093022208 - 8796093022208 % w2_Interval) / w2_Interval
+                              local y2 = w2.Rate
+                              local y3 = w2.Interval
+                              local min2 = (x3 - x3 % y2) / y2 + 1
+                              local x4 = (8796093022208 - 8796093022208 % y3) / y3
                               if x4 < min2 then min2 = x4 end
-                              room = ((since - since % w2_Interval) / w2_Interval + min2) * w2_Interval
+                              room = ((since - since % y) / y + min2) * w2.Interval
                             end
                           end
                           if room > t2 then t2 = room end
@@ -3254,27 +4289,29 @@ end
                         if min2 > max4 then max4 = min2 end
                         local c3 = x2.State_Calendars[0]
                         local w2 = x2.Limits_Windows[0]
-                        local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
                         local at2 = max4 * c3.Grain
                         local is3 = max4 >= c3.Head and max4 < c3.Head + 1024
                         if is3 then
+                          local i4 = w2.Unit
                           local x10 = x2.Limits_PerGrain
-                          local y4 = w2_Unit == 0 and x2.Limits_Parts_0 or w2_Unit == 1 and x2.Limits_Parts_1 or w2_Unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
-                          is3 = (x10 - x10 % y4) / y4 > w2_Rate
+                          local y4 = i4 == 0 and x2.Limits_Parts_0 or i4 == 1 and x2.Limits_Parts_1 or i4 == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
+                          is3 = (x10 - x10 % y4) / y4 > w2.Rate
                         end
                         if is3 then
                           local units = 0
                           do
                             local booked = c3.Ring.At(max4 % 1024) < 16777215 and c3.Ring.At(max4 % 1024) or 16777215
-                            if (w2_Unit == 0 and x2.Limits_Parts_0 or w2_Unit == 1 and x2.Limits_Parts_1 or w2_Unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3) == 0 then
+                            local unit = w2.Unit
+                            if (unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3) == 0 then
                               units = 0
                             else
                               local x11 = booked * x2.Limits_Scale
-                              local y5 = w2_Unit == 0 and x2.Limits_Parts_0 or w2_Unit == 1 and x2.Limits_Parts_1 or w2_Unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
+                              local y5 = unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
                               units = (x11 - x11 % y5) / y5
                             end
                           end
-                          at2 = at2 + (units - units % w2_Rate) / w2_Rate * w2_Interval % c3.Grain
+                          local y5 = w2.Rate
+                          at2 = at2 + (units - units % y5) / y5 * w2.Interval % c3.Grain
                         end
                         in2 = at2
                       end
@@ -3294,7 +4331,6 @@ end
                   local inLine = 0
                   do
                     local w2 = l_Windows[0]
-                    local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
                     local f = s_Flows[x2.flow]
                     local t2 = slot
                     if cost == 0 then
@@ -3310,9 +4346,10 @@ end
                           if t2 <= from2 then
                             gain = left
                           else
+                            local y = w2.Interval
                             local since = 0
                             do
-                              if w2_Size > w2_Rate then
+                              if w2.Size > w2.Rate then
                                 local max2 = from2
                                 local x3 = s_Closed - 1
                                 if x3 > max2 then max2 = x3 end
@@ -3321,15 +4358,17 @@ end
                                 since = from2
                               end
                             end
-                            local n2 = (t2 - t2 % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
+                            local y2 = w2.Interval
+                            local n2 = (t2 - t2 % y) / y - (since - since % y2) / y2
                             if n2 <= 0 then
                               gain = left
                             else
-                              local x3 = w2_Size - left
-                              if n2 > (x3 - x3 % w2_Rate) / w2_Rate then
-                                gain = w2_Size
+                              local x3 = w2.Size - left
+                              local y3 = w2.Rate
+                              if n2 > (x3 - x3 % y3) / y3 then
+                                gain = w2.Size
                               else
-                                gain = left + n2 * w2_Rate
+                                gain = left + n2 * w2.Rate
                               end
                             end
                           end
@@ -3340,9 +4379,10 @@ end
                           if t2 <= t then
                             gain2 = left
                           else
+                            local y = w2.Interval
                             local since = 0
                             do
-                              if w2_Size > w2_Rate then
+                              if w2.Size > w2.Rate then
                                 local max2 = t
                                 local x3 = s_Closed - 1
                                 if x3 > max2 then max2 = x3 end
@@ -3351,15 +4391,17 @@ end
                                 since = t
                               end
                             end
-                            local n2 = (t2 - t2 % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
+                            local y2 = w2.Interval
+                            local n2 = (t2 - t2 % y) / y - (since - since % y2) / y2
                             if n2 <= 0 then
                               gain2 = left
                             else
-                              local x3 = w2_Size - left
-                              if n2 > (x3 - x3 % w2_Rate) / w2_Rate then
-                                gain2 = w2_Size
+                              local x3 = w2.Size - left
+                              local y3 = w2.Rate
+                              if n2 > (x3 - x3 % y3) / y3 then
+                                gain2 = w2.Size
                               else
-                                gain2 = left + n2 * w2_Rate
+                                gain2 = left + n2 * w2.Rate
                               end
                             end
                           end
@@ -3370,7 +4412,7 @@ end
                         else
                           local since = 0
                           do
-                            if w2_Size > w2_Rate then
+                            if w2.Size > w2.Rate then
                               local max2 = t2
                               local x3 = s_Closed - 1
                               if x3 > max2 then max2 = x3 end
@@ -3379,11 +4421,14 @@ end
                               since = t2
                             end
                           end
+                          local y = w2.Interval
                           local x3 = cost - left - 1
-                          local min2 = (x3 - x3 % w2_Rate) / w2_Rate + 1
-                          local x4 = (8796093022208 - 8796093022208 % w2_Interval) / w2_Interval
+                          local y2 = w2.Rate
+                          local y3 = w2.Interval
+                          local min2 = (x3 - x3 % y2) / y2 + 1
+                          local x4 = (8796093022208 - 8796093022208 % y3) / y3
                           if x4 < min2 then min2 = x4 end
-                          room = ((since - since % w2_Interval) / w2_Interval + min2) * w2_Interval
+                          room = ((since - since % y) / y + min2) * w2.Interval
                         end
                       end
                       inLine = room
@@ -3391,6 +4436,7 @@ end
                   end
                   slot = inLine
                 end
+                if 4503599627370495 < slot then slot = 4503599627370495 end
               end
             end
             a_Delay = slot - t
@@ -3436,14 +4482,14 @@ end
                           local gain = 0
                           do
                             local w2 = l_Windows[i3]
-                            local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
                             local left = line2.Promised
                             if slot2 <= s_Slot then
                               gain = left
                             else
+                              local y = w2.Interval
                               local since = 0
                               do
-                                if w2_Size > w2_Rate then
+                                if w2.Size > w2.Rate then
                                   local max2 = s_Slot
                                   local x2 = s_Closed - 1
                                   if x2 > max2 then max2 = x2 end
@@ -3452,15 +4498,17 @@ end
                                   since = s_Slot
                                 end
                               end
-                              local n2 = (slot2 - slot2 % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
+                              local y2 = w2.Interval
+                              local n2 = (slot2 - slot2 % y) / y - (since - since % y2) / y2
                               if n2 <= 0 then
                                 gain = left
                               else
-                                local x2 = w2_Size - left
-                                if n2 > (x2 - x2 % w2_Rate) / w2_Rate then
-                                  gain = w2_Size
+                                local x2 = w2.Size - left
+                                local y3 = w2.Rate
+                                if n2 > (x2 - x2 % y3) / y3 then
+                                  gain = w2.Size
                                 else
-                                  gain = left + n2 * w2_Rate
+                                  gain = left + n2 * w2.Rate
                                 end
                               end
                             end
@@ -3483,14 +4531,14 @@ end
                           local gain = 0
                           do
                             local w2 = l_Windows[i3]
-                            local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
                             local left = line2.Promised
                             if slot2 <= s_Slot then
                               gain = left
                             else
+                              local y = w2.Interval
                               local since = 0
                               do
-                                if w2_Size > w2_Rate then
+                                if w2.Size > w2.Rate then
                                   local max2 = s_Slot
                                   local x2 = s_Closed - 1
                                   if x2 > max2 then max2 = x2 end
@@ -3499,15 +4547,17 @@ end
                                   since = s_Slot
                                 end
                               end
-                              local n2 = (slot2 - slot2 % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
+                              local y2 = w2.Interval
+                              local n2 = (slot2 - slot2 % y) / y - (since - since % y2) / y2
                               if n2 <= 0 then
                                 gain = left
                               else
-                                local x2 = w2_Size - left
-                                if n2 > (x2 - x2 % w2_Rate) / w2_Rate then
-                                  gain = w2_Size
+                                local x2 = w2.Size - left
+                                local y3 = w2.Rate
+                                if n2 > (x2 - x2 % y3) / y3 then
+                                  gain = w2.Size
                                 else
-                                  gain = left + n2 * w2_Rate
+                                  gain = left + n2 * w2.Rate
                                 end
                               end
                             end
@@ -3600,7 +4650,6 @@ end
                 if i3 == 0 and not x2.token and not op_Urgent and cost > 0 then
                   local end2 = slot > f.End and slot or f.End
                   local w2 = l_Windows[0]
-                  local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
                   local gain = 0
                   do
                     local left = f.Left
@@ -3608,9 +4657,10 @@ end
                     if end2 <= from2 then
                       gain = left
                     else
+                      local y = w2.Interval
                       local since = 0
                       do
-                        if w2_Size > w2_Rate then
+                        if w2.Size > w2.Rate then
                           local max2 = from2
                           local x3 = s_Closed - 1
                           if x3 > max2 then max2 = x3 end
@@ -3619,15 +4669,17 @@ end
                           since = from2
                         end
                       end
-                      local n2 = (end2 - end2 % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
+                      local y2 = w2.Interval
+                      local n2 = (end2 - end2 % y) / y - (since - since % y2) / y2
                       if n2 <= 0 then
                         gain = left
                       else
-                        local x3 = w2_Size - left
-                        if n2 > (x3 - x3 % w2_Rate) / w2_Rate then
-                          gain = w2_Size
+                        local x3 = w2.Size - left
+                        local y3 = w2.Rate
+                        if n2 > (x3 - x3 % y3) / y3 then
+                          gain = w2.Size
                         else
-                          gain = left + n2 * w2_Rate
+                          gain = left + n2 * w2.Rate
                         end
                       end
                     end
@@ -3638,9 +4690,10 @@ end
                     if end2 <= t then
                       gain2 = left
                     else
+                      local y = w2.Interval
                       local since = 0
                       do
-                        if w2_Size > w2_Rate then
+                        if w2.Size > w2.Rate then
                           local max2 = t
                           local x3 = s_Closed - 1
                           if x3 > max2 then max2 = x3 end
@@ -3649,15 +4702,17 @@ end
                           since = t
                         end
                       end
-                      local n2 = (end2 - end2 % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
+                      local y2 = w2.Interval
+                      local n2 = (end2 - end2 % y) / y - (since - since % y2) / y2
                       if n2 <= 0 then
                         gain2 = left
                       else
-                        local x3 = w2_Size - left
-                        if n2 > (x3 - x3 % w2_Rate) / w2_Rate then
-                          gain2 = w2_Size
+                        local x3 = w2.Size - left
+                        local y3 = w2.Rate
+                        if n2 > (x3 - x3 % y3) / y3 then
+                          gain2 = w2.Size
                         else
-                          gain2 = left + n2 * w2_Rate
+                          gain2 = left + n2 * w2.Rate
                         end
                       end
                     end
@@ -3821,6 +4876,29 @@ end
           end
         end
       end
+      if a_Delay == 0 and not a_Late then
+        do
+          local i2 = l_Windows[0].Unit
+          local n2 = i2 == 0 and op_Cost_0 or i2 == 1 and op_Cost_1 or i2 == 2 and op_Cost_2 or op_Cost_3
+          for i3 = 0, s_Pins_n - 1 do
+            local min2 = s_Pins[i3].Level_Ran + n2
+            if 549755813888 < min2 then min2 = 549755813888 end
+            s_Pins[i3].Level_Ran = 0 > min2 and 0 or min2
+          end
+        end
+        for i2 = 0, shared_n - 1 do
+          local x2 = shared[i2]
+          do
+            local i3 = x2.Limits_Windows[0].Unit
+            local n2 = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
+            for i4 = 0, x2.State_Pins_n - 1 do
+              local min2 = x2.State_Pins[i4].Level_Ran + n2
+              if 549755813888 < min2 then min2 = 549755813888 end
+              x2.State_Pins[i4].Level_Ran = 0 > min2 and 0 or min2
+            end
+          end
+        end
+      end
     end
     if a_Delay > 0 then
       a_Delay = a_Delay + (t - now)
@@ -3881,10 +4959,11 @@ end
           do
             for i2 = 0, l_Windows_n - 1 do
               local w2 = l_Windows[i2]
-              local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
               local line2 = s_Lines[i2]
-              local estimate = w2_Unit == 0 and op_Lease_Cost_0 or w2_Unit == 1 and op_Lease_Cost_1 or w2_Unit == 2 and op_Lease_Cost_2 or op_Lease_Cost_3
-              local back2 = estimate - (w2_Unit == 0 and op_Cost_0 or w2_Unit == 1 and op_Cost_1 or w2_Unit == 2 and op_Cost_2 or op_Cost_3)
+              local i3 = w2.Unit
+              local estimate = i3 == 0 and op_Lease_Cost_0 or i3 == 1 and op_Lease_Cost_1 or i3 == 2 and op_Lease_Cost_2 or op_Lease_Cost_3
+              local i4 = w2.Unit
+              local back2 = estimate - (i4 == 0 and op_Cost_0 or i4 == 1 and op_Cost_1 or i4 == 2 and op_Cost_2 or op_Cost_3)
               if op_Lease_ID > line2.FreshFrom then
                 if line2.Fresh < back2 then back2 = line2.Fresh end
                 local max2 = 0
@@ -3902,7 +4981,16 @@ end
               line2.Left = max2
               local max3 = line2.Promised + back2
               if -1125899906842624 > max3 then max3 = -1125899906842624 end
-              line2.Promised = w2_Size < max3 and w2_Size or max3
+              line2.Promised = w2.Size < max3 and w2.Size or max3
+            end
+            local first2 = l_Windows[0].Unit
+            do
+              local n2 = (first2 == 0 and op_Cost_0 or first2 == 1 and op_Cost_1 or first2 == 2 and op_Cost_2 or op_Cost_3) - (first2 == 0 and op_Lease_Cost_0 or first2 == 1 and op_Lease_Cost_1 or first2 == 2 and op_Lease_Cost_2 or op_Lease_Cost_3)
+              for i2 = 0, s_Pins_n - 1 do
+                local min2 = s_Pins[i2].Level_Ran + n2
+                if 549755813888 < min2 then min2 = 549755813888 end
+                s_Pins[i2].Level_Ran = 0 > min2 and 0 or min2
+              end
             end
           end
         end
@@ -3912,7 +5000,6 @@ end
             local slot = t > s_Slot and t or s_Slot
             for i2 = 0, l_Windows_n - 1 do
               local w2 = l_Windows[i2]
-              local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
               local line2 = s_Lines[i2]
               local gain = 0
               do
@@ -3920,9 +5007,10 @@ end
                 if slot <= s_Slot then
                   gain = left
                 else
+                  local y = w2.Interval
                   local since = 0
                   do
-                    if w2_Size > w2_Rate then
+                    if w2.Size > w2.Rate then
                       local max2 = s_Slot
                       local x2 = s_Closed - 1
                       if x2 > max2 then max2 = x2 end
@@ -3931,15 +5019,17 @@ end
                       since = s_Slot
                     end
                   end
-                  local n2 = (slot - slot % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
+                  local y2 = w2.Interval
+                  local n2 = (slot - slot % y) / y - (since - since % y2) / y2
                   if n2 <= 0 then
                     gain = left
                   else
-                    local x2 = w2_Size - left
-                    if n2 > (x2 - x2 % w2_Rate) / w2_Rate then
-                      gain = w2_Size
+                    local x2 = w2.Size - left
+                    local y3 = w2.Rate
+                    if n2 > (x2 - x2 % y3) / y3 then
+                      gain = w2.Size
                     else
-                      gain = left + n2 * w2_Rate
+                      gain = left + n2 * w2.Rate
                     end
                   end
                 end
@@ -3950,9 +5040,10 @@ end
                 if slot <= s_Slot then
                   gain2 = left
                 else
+                  local y = w2.Interval
                   local since = 0
                   do
-                    if w2_Size > w2_Rate then
+                    if w2.Size > w2.Rate then
                       local max2 = s_Slot
                       local x2 = s_Closed - 1
                       if x2 > max2 then max2 = x2 end
@@ -3961,15 +5052,17 @@ end
                       since = s_Slot
                     end
                   end
-                  local n2 = (slot - slot % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
+                  local y2 = w2.Interval
+                  local n2 = (slot - slot % y) / y - (since - since % y2) / y2
                   if n2 <= 0 then
                     gain2 = left
                   else
-                    local x2 = w2_Size - left
-                    if n2 > (x2 - x2 % w2_Rate) / w2_Rate then
-                      gain2 = w2_Size
+                    local x2 = w2.Size - left
+                    local y3 = w2.Rate
+                    if n2 > (x2 - x2 % y3) / y3 then
+                      gain2 = w2.Size
                     else
-                      gain2 = left + n2 * w2_Rate
+                      gain2 = left + n2 * w2.Rate
                     end
                   end
                 end
@@ -3980,9 +5073,10 @@ end
                 if slot <= t then
                   gain3 = left
                 else
+                  local y = w2.Interval
                   local since = 0
                   do
-                    if w2_Size > w2_Rate then
+                    if w2.Size > w2.Rate then
                       local max2 = t
                       local x2 = s_Closed - 1
                       if x2 > max2 then max2 = x2 end
@@ -3991,15 +5085,17 @@ end
                       since = t
                     end
                   end
-                  local n2 = (slot - slot % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
+                  local y2 = w2.Interval
+                  local n2 = (slot - slot % y) / y - (since - since % y2) / y2
                   if n2 <= 0 then
                     gain3 = left
                   else
-                    local x2 = w2_Size - left
-                    if n2 > (x2 - x2 % w2_Rate) / w2_Rate then
-                      gain3 = w2_Size
+                    local x2 = w2.Size - left
+                    local y3 = w2.Rate
+                    if n2 > (x2 - x2 % y3) / y3 then
+                      gain3 = w2.Size
                     else
-                      gain3 = left + n2 * w2_Rate
+                      gain3 = left + n2 * w2.Rate
                     end
                   end
                 end
@@ -4093,10 +5189,11 @@ end
             do
               for i3 = 0, x2.Limits_Windows_n - 1 do
                 local w2 = x2.Limits_Windows[i3]
-                local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
                 local line2 = x2.State_Lines[i3]
-                local estimate = w2_Unit == 0 and op_Lease_Cost_0 or w2_Unit == 1 and op_Lease_Cost_1 or w2_Unit == 2 and op_Lease_Cost_2 or op_Lease_Cost_3
-                local back2 = estimate - (w2_Unit == 0 and op_Cost_0 or w2_Unit == 1 and op_Cost_1 or w2_Unit == 2 and op_Cost_2 or op_Cost_3)
+                local i4 = w2.Unit
+                local estimate = i4 == 0 and op_Lease_Cost_0 or i4 == 1 and op_Lease_Cost_1 or i4 == 2 and op_Lease_Cost_2 or op_Lease_Cost_3
+                local i5 = w2.Unit
+                local back2 = estimate - (i5 == 0 and op_Cost_0 or i5 == 1 and op_Cost_1 or i5 == 2 and op_Cost_2 or op_Cost_3)
                 if op_Lease_ID > line2.FreshFrom then
                   if line2.Fresh < back2 then back2 = line2.Fresh end
                   local max2 = 0
@@ -4114,7 +5211,16 @@ end
                 line2.Left = max2
                 local max3 = line2.Promised + back2
                 if -1125899906842624 > max3 then max3 = -1125899906842624 end
-                line2.Promised = w2_Size < max3 and w2_Size or max3
+                line2.Promised = w2.Size < max3 and w2.Size or max3
+              end
+              local first2 = x2.Limits_Windows[0].Unit
+              do
+                local n2 = (first2 == 0 and op_Cost_0 or first2 == 1 and op_Cost_1 or first2 == 2 and op_Cost_2 or op_Cost_3) - (first2 == 0 and op_Lease_Cost_0 or first2 == 1 and op_Lease_Cost_1 or first2 == 2 and op_Lease_Cost_2 or op_Lease_Cost_3)
+                for i3 = 0, x2.State_Pins_n - 1 do
+                  local min2 = x2.State_Pins[i3].Level_Ran + n2
+                  if 549755813888 < min2 then min2 = 549755813888 end
+                  x2.State_Pins[i3].Level_Ran = 0 > min2 and 0 or min2
+                end
               end
             end
           end
@@ -4334,9 +5440,8 @@ end
         for i2 = 0, l_Windows_n - 1 do
           do
             local w2 = l_Windows[i2]
-            local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
             local line2 = s_Lines[i2]
-            if w2_Size > w2_Rate then
+            if w2.Size > w2.Rate then
               if 0 < line2.Left then line2.Left = 0 end
               line2.Fresh, line2.FreshFrom, line2.Stale = 0, s_LastID, 0
             end
@@ -4425,6 +5530,20 @@ else
   for i2 = 0, s_Pins_n - 1 do
     local p = s_Pins[i2]
     if p.End > from2 then from2 = p.End end
+    local end2 = 0
+    do
+      local end3 = p.Level_Until
+      if p.Level_Lowered > 0 then
+        local x2 = p.Level_Refused + 3600000
+        if x2 > end3 then end3 = x2 end
+      end
+      if p.Level_Ramp > 0 then
+        local x2 = p.Level_Ramp + 10000
+        if x2 > end3 then end3 = x2 end
+      end
+      end2 = end3
+    end
+    if end2 > from2 then from2 = end2 end
     if p.Line > 0 then
       lines2 = lines2 - 1
     end
@@ -4440,11 +5559,12 @@ else
     local owed = -(s_Lines[i2].Left < s_Lines[i2].Promised and s_Lines[i2].Left or s_Lines[i2].Promised)
     if owed > 0 and i2 < l_Windows_n then
       local w2 = l_Windows[i2]
-      local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
-      local min2 = (owed - owed % w2_Rate) / w2_Rate + 1
-      local x3 = (8796093022208 - 8796093022208 % w2_Interval) / w2_Interval
+      local y = w2.Rate
+      local y2 = w2.Interval
+      local min2 = (owed - owed % y) / y + 1
+      local x3 = (8796093022208 - 8796093022208 % y2) / y2
       if x3 < min2 then min2 = x3 end
-      local x4 = from2 + min2 * w2_Interval + l_Fill
+      local x4 = from2 + min2 * w2.Interval + l_Fill
       if x4 > until2 then until2 = x4 end
     end
   end
@@ -4501,7 +5621,7 @@ if s_Lines_n + s_Pins_n + s_Flows_n + s_Calendars_n > 1 then
   end
   for i = 0, s_Pins_n - 1 do
     local pin = s_Pins[i]
-    parts[#parts + 1] = pack('<ddddddddddddd', pin.Limit_Window_Size, pin.Limit_Window_Rate, pin.Limit_Window_Interval, pin.Limit_Window_Unit, pin.Limit_Tokens, pin.Limit_Raise, pin.End, pin.Line, pin.Window_Size, pin.Window_Rate, pin.Window_Interval, pin.Window_Unit, pin.Tokens)
+    parts[#parts + 1] = pack('<ddddddddddddddddddddd', pin.Limit_Window_Size, pin.Limit_Window_Rate, pin.Limit_Window_Interval, pin.Limit_Window_Unit, pin.Limit_Tokens, pin.Limit_Raise, pin.End, pin.Line, pin.Window_Size, pin.Window_Rate, pin.Window_Interval, pin.Window_Unit, pin.Tokens, pin.Level_Part, pin.Level_Changed, pin.Level_Lowered, pin.Level_Refused, pin.Level_Ran, pin.Level_Announced, pin.Level_Until, pin.Level_Ramp)
   end
   for i = 0, s_Flows_n - 1 do
     local flow = s_Flows[i]
@@ -4514,7 +5634,7 @@ if s_Lines_n + s_Pins_n + s_Flows_n + s_Calendars_n > 1 then
   end
   leases = table.concat(parts) .. leases
 end
-local stored = pack('<ddddddddddddddddddddddddddddddddddddd', 5, micros, s_Now, till, ran, apart, first, last,
+local stored = pack('<ddddddddddddddddddddddddddddddddddddd', 6, micros, s_Now, till, ran, apart, first, last,
   s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n, line.Window_Size, line.Window_Rate, line.Window_Interval, line.Window_Unit, line.Left, line.Promised, line.Spare, line.Taken, line.Fresh, line.FreshFrom, line.Stale, line.StaleFrom, line.Saved)
 call('SET', key, leases == '' and stored or stored .. leases, 'PX', ttl)
 if apart == 1 then

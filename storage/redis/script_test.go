@@ -210,7 +210,10 @@ func (c *comparison) op(rnd *rand.Rand, now int64) decision.Op {
 	case dice < 91:
 		op = c.pin(rnd, now)
 	case dice < 93:
-		op.Kind, op.For = decision.Throttle, rnd.Int64N(3*c.limits.Windows[0].Interval)
+		op.Kind, op.For, op.Level = decision.Throttle, rnd.Int64N(3*c.limits.Windows[0].Interval), rnd.Int64N(2)
+		if rnd.IntN(3) == 0 {
+			op.Kind, op.Level = decision.Announce, 1+rnd.Int64N(decision.Whole)
+		}
 	case dice < 95:
 		op.Kind, op.For = decision.Pause, rnd.Int64N(3*c.limits.Windows[0].Interval)
 	case dice < 96:

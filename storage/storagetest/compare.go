@@ -235,7 +235,10 @@ func (g *game) op(e *player) decision.Op {
 			op.Ticket = e.tickets[g.IntN(len(e.tickets))]
 		}
 	case dice < 96:
-		op.Kind = decision.Throttle
+		op.Kind, op.Level = decision.Throttle, g.pick(0, 1)
+		if g.IntN(3) == 0 {
+			op.Kind, op.Level, op.For = decision.Announce, g.pick(decision.Whole, 5000, 100), g.pick(500, 30_000)
+		}
 	case dice < 98:
 		op.Kind = decision.Pause
 	case dice < 99:
