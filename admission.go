@@ -216,6 +216,7 @@ func (b *Bucket) Admit(ctx context.Context, entityID string, r Request) (Admissi
 	if !r.Deadline.IsZero() {
 		op.Deadline = max(1, min(r.Deadline.UnixMilli(), decision.LastTime))
 	}
+	b = b.of(entityID)
 	which, err := b.named(r.Within)
 	if err == nil {
 		err = b.units.set(&op.Cost, r.Costs)
@@ -300,6 +301,7 @@ func (b *Bucket) withLease(ctx context.Context, entityID string, l *Lease, op *d
 	if l.l.ID != 0 && l.entity != entityID {
 		return fmt.Errorf("%w: it is one of %q", ErrNoLease, l.entity)
 	}
+	b = b.of(entityID)
 	var now time.Time
 	if l.given { // not later than the entity's time, which its caller gives
 		now = l.Begin()

@@ -138,6 +138,8 @@ type Bucket struct {
 	all     uint64           // all of shared, a bit for each
 	alike   []storage.Within // all of shared, for entities that are alike
 	queues  queues           // of callers in this process, for a storage that has only Get and Set
+	tried   *Bucket          // decides by the limits whose Shadow is set; nil if there are none
+	trial   bool             // it is such a Bucket: entities have no limit of their own
 }
 
 // New returns a Bucket with these options. Its error names the wrong field and the values that it may have.
@@ -166,7 +168,11 @@ func New(o Options) (*Bucket, error) {
 	}
 	b := &Bucket{limits: limits, units: units, options: o, storage: o.Storage, memory: local}
 	b.atomic, _ = b.storage.(storage.Atomic)
-	if err := b.share(&o); err != nil {
+	err = b.share(&o)
+	if err == nil {
+		err = b.try(&o)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("drip: Options.%w", err)
 	}
 	return b, nil
@@ -185,6 +191,7 @@ func (b *Bucket) GetDelay(ctx context.Context, entityID string) (time.Duration, 
 // milliseconds. An entity's time never runs backwards: at an earlier time than before it gains nothing, and the delay
 // is longer by the difference.
 func (b *Bucket) GetDelayAt(ctx context.Context, entityID string, now time.Time) (time.Duration, error) {
+	b = b.of(entityID)
 	op, a := decision.Op{Kind: decision.GetDelay}, decision.Answer{}
 	if _, err := b.do(ctx, entityID, b.all, &op, &a, now); err != nil {
 		return 0, fmt.Errorf("drip: get delay of %q: %w", entityID, err)
@@ -199,6 +206,7 @@ func (b *Bucket) GetDelayAt(ctx context.Context, entityID string, now time.Time)
 // Call it with a context that is still alive, such as context.WithoutCancel of the handler's, or the token is lost.
 // After an error the token may or may not be back.
 func (b *Bucket) ReturnToken(ctx context.Context, entityID string) error {
+	b = b.of(entityID)
 	op, a := decision.Op{Kind: decision.ReturnToken}, decision.Answer{}
 	if _, err := b.do(ctx, entityID, b.all, &op, &a, time.Time{}); err != nil {
 		return fmt.Errorf("drip: return token of %q: %w", entityID, err)

@@ -80,6 +80,7 @@ func (b *Bucket) Inspect(ctx context.Context, entityID string) (Status, error) {
 }
 
 func (b *Bucket) inspect(ctx context.Context, entityID string) (Status, error) {
+	b = b.of(entityID)
 	l, err := b.limitsOf(ctx, entityID)
 	if err != nil {
 		return Status{}, err
