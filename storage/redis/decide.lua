@@ -850,6 +850,9 @@ end
                   local at2_Size, at2_Rate, at2_Interval, at2_Unit = 0, 0, 0, 0
                   do
                     local part3 = p.Level_Part
+                    if code.Size == 1099511627776 then
+                      part3 = 200
+                    end
                     local x3 = code.Size * part3
                     local max3 = 1
                     local x4 = (x3 - x3 % 200) / 200
@@ -889,7 +892,11 @@ end
                   end
                   local at3_Size, at3_Rate, at3_Interval, at3_Unit = 0, 0, 0, 0
                   do
-                    local x3 = code.Size * part2
+                    local part3 = part2
+                    if code.Size == 1099511627776 then
+                      part3 = 200
+                    end
+                    local x3 = code.Size * part3
                     local max3 = 1
                     local x4 = (x3 - x3 % 200) / 200
                     if x4 > max3 then max3 = x4 end
@@ -897,9 +904,9 @@ end
                     local rate = code.Rate
                     local interval = code.Interval
                     if code.Size > code.Rate then
-                      local x5 = code.Interval * 200 + part2 - 1
-                      local x6 = code.Interval * 200 + part2 - 1
-                      local min2 = (x6 - x6 % part2) / part2
+                      local x5 = code.Interval * 200 + part3 - 1
+                      local x6 = code.Interval * 200 + part3 - 1
+                      local min2 = (x6 - x6 % part3) / part3
                       if 1099511627776 < min2 then min2 = 1099511627776 end
                       interval = min2
                       if size < code.Rate then
@@ -914,11 +921,11 @@ end
                       end
                     else
                       rate = size
-                      if code.Size * part2 < 200 then
-                        local x5 = 200 + code.Size * part2 - 1
-                        local y = code.Size * part2
-                        local x6 = 200 + code.Size * part2 - 1
-                        local y2 = code.Size * part2
+                      if code.Size * part3 < 200 then
+                        local x5 = 200 + code.Size * part3 - 1
+                        local y = code.Size * part3
+                        local x6 = 200 + code.Size * part3 - 1
+                        local y2 = code.Size * part3
                         local min2 = code.Interval * ((x6 - x6 % y2) / y2)
                         if 1099511627776 < min2 then min2 = 1099511627776 end
                         interval = min2
@@ -1069,6 +1076,9 @@ end
             do
               local w2 = l_Windows[i2]
               local part = p.Level_Part
+              if w2.Size == 1099511627776 then
+                part = 200
+              end
               local x2 = w2.Size * part
               local max2 = 1
               local x3 = (x2 - x2 % 200) / 200
@@ -1315,6 +1325,9 @@ end
                     local at2_Size, at2_Rate, at2_Interval, at2_Unit = 0, 0, 0, 0
                     do
                       local part3 = p.Level_Part
+                      if code.Size == 1099511627776 then
+                        part3 = 200
+                      end
                       local x4 = code.Size * part3
                       local max3 = 1
                       local x5 = (x4 - x4 % 200) / 200
@@ -1354,7 +1367,11 @@ end
                     end
                     local at3_Size, at3_Rate, at3_Interval, at3_Unit = 0, 0, 0, 0
                     do
-                      local x4 = code.Size * part2
+                      local part3 = part2
+                      if code.Size == 1099511627776 then
+                        part3 = 200
+                      end
+                      local x4 = code.Size * part3
                       local max3 = 1
                       local x5 = (x4 - x4 % 200) / 200
                       if x5 > max3 then max3 = x5 end
@@ -1362,9 +1379,9 @@ end
                       local rate = code.Rate
                       local interval = code.Interval
                       if code.Size > code.Rate then
-                        local x6 = code.Interval * 200 + part2 - 1
-                        local x7 = code.Interval * 200 + part2 - 1
-                        local min2 = (x7 - x7 % part2) / part2
+                        local x6 = code.Interval * 200 + part3 - 1
+                        local x7 = code.Interval * 200 + part3 - 1
+                        local min2 = (x7 - x7 % part3) / part3
                         if 1099511627776 < min2 then min2 = 1099511627776 end
                         interval = min2
                         if size < code.Rate then
@@ -1379,11 +1396,11 @@ end
                         end
                       else
                         rate = size
-                        if code.Size * part2 < 200 then
-                          local x6 = 200 + code.Size * part2 - 1
-                          local y = code.Size * part2
-                          local x7 = 200 + code.Size * part2 - 1
-                          local y2 = code.Size * part2
+                        if code.Size * part3 < 200 then
+                          local x6 = 200 + code.Size * part3 - 1
+                          local y = code.Size * part3
+                          local x7 = 200 + code.Size * part3 - 1
+                          local y2 = code.Size * part3
                           local min2 = code.Interval * ((x7 - x7 % y2) / y2)
                           if 1099511627776 < min2 then min2 = 1099511627776 end
                           interval = min2
@@ -1539,6 +1556,9 @@ end
               do
                 local w2 = x2.Limits_Windows[i3]
                 local part = p.Level_Part
+                if w2.Size == 1099511627776 then
+                  part = 200
+                end
                 local x3 = w2.Size * part
                 local max2 = 1
                 local x4 = (x3 - x3 % 200) / 200
