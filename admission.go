@@ -367,7 +367,7 @@ func (b *Bucket) Resume(ctx context.Context, entityID string) error {
 }
 
 // Reset takes back all tokens and leases of the entity and forgets all its tickets. Operations that have run stay
-// counted, and a Pin stays. Use it when you know that the holders are gone.
+// counted, and a Pin and a level stay. Use it when you know that the holders are gone.
 func (b *Bucket) Reset(ctx context.Context, entityID string) error {
 	return b.tell(ctx, "reset", entityID, decision.Reset, 0)
 }

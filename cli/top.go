@@ -201,7 +201,8 @@ func byWaiting(a, b report) int {
 const (
 	nameWidth   = 18 // characters of a name that top shows
 	screenWidth = 80
-	leastReason = 9 // characters of a reason, if lines would be longer than screenWidth
+	leastName   = 15 // of a name and of a reason, if lines would be longer than screenWidth
+	leastReason = 9
 )
 
 // Headings of the tables.
@@ -226,8 +227,8 @@ func (o *overall) text(zone *time.Location) string {
 		rows = append(rows, []string{""})
 		rows = append(rows, o.shared.rows(sharedLimits, "")...)
 	}
-	rows = fit(withoutEmpty(map[string]bool{busiest: true, longest: true, sharedLimits: true}, rows))
-	writeTable(&b, nameWidth, rows) // names in a column of one width, so that nothing dances
+	rows, names := fit(withoutEmpty(map[string]bool{busiest: true, longest: true, sharedLimits: true}, rows))
+	writeTable(&b, names, rows) // names in a column of one width, so that nothing dances
 	return b.String()
 }
 
@@ -243,22 +244,25 @@ func (k *ranking) rows(name, none string) [][]string {
 }
 
 // fit makes lines of at most screenWidth: if it must, without the times of the last decisions, then without the ends of
-// closings, which the reasons tell, then with reasons that are cut.
-func fit(rows [][]string) [][]string {
+// closings, which the reasons tell, then with names and reasons that are cut. It also returns the width of the names.
+func fit(rows [][]string) (fitting [][]string, names int) {
 	for _, heading := range []string{"decided", "closed"} {
 		if wide(rows) > screenWidth {
 			rows = withoutColumn(heading, rows)
 		}
 	}
-	if over := wide(rows) - screenWidth; over > 0 {
-		widths := widthsOf(rows)
-		for _, row := range rows {
-			if last := len(row) - 1; last > 0 {
-				row[last] = " " + cut(strings.TrimPrefix(row[last], " "), max(leastReason, widths[last]-over))
-			}
+	over, widths := wide(rows)-screenWidth, widthsOf(rows)
+	names = max(leastName, nameWidth-max(0, over))
+	over -= nameWidth - names
+	for _, row := range rows {
+		if last := len(row) - 1; last > 0 && over > 0 {
+			row[last] = " " + cut(strings.TrimPrefix(row[last], " "), max(leastReason, widths[last]-over))
+		}
+		if len(row) > 1 {
+			row[0] = cut(row[0], names)
 		}
 	}
-	return rows
+	return rows, names
 }
 
 // wide is the length of the longest line.

@@ -178,8 +178,12 @@ func (l *Limits) follow(s *State, v *Level, t int64) {
 }
 
 // at returns a part of a window. A window that gathers capacity gets a longer interval, which is more exact than a smaller
-// rate. Any other window keeps its intervals, as the provider may count by them, and gets fewer units.
+// rate. Any other window keeps its intervals, as the provider may count by them, and gets fewer units. A window that
+// limits nothing stays.
 func (w *Window) at(part int64) Window {
+	if w.Size == MostUnits {
+		part = steps
+	}
 	size, rate, interval := max(1, w.Size*part/steps), w.Rate, w.Interval
 	if w.Size > w.Rate && w.Calendar == 0 {
 		interval = min((w.Interval*steps+part-1)/part, MostTime)
@@ -198,6 +202,9 @@ func (w *Window) at(part int64) Window {
 
 // of returns a window that has this part, w.
 func (w *Window) of(part int64) Window {
+	if w.Size == MostUnits {
+		return *w
+	}
 	whole := Window{
 		Size: (w.Size*steps + part - 1) / part, Rate: w.Rate, Interval: w.Interval, Offset: w.Offset, Calendar: w.Calendar, Unit: w.Unit,
 	}

@@ -58,18 +58,24 @@ func (p *real) RoundTrip(r *http.Request) (*http.Response, error) {
 	return w, nil
 }
 
-// follow has processes that share a storage work off a backlog for a time, and returns the levels, one a second.
+// follow has processes that share a storage work off a backlog of a shop for a time, and returns its levels, one a second.
 func follow(t *testing.T, limit drip.Limit, p *real, span time.Duration, processes int, following bool, operator ...func(time.Duration, *drip.Bucket) error) (levels []float64) {
+	t.Helper()
+	o := Options(limit)
+	o.Follow = following
+	return backlog(t, o, "shop", p, span, processes, operator...)
+}
+
+// backlog is follow with options. The provider's limit belongs to an entity or, with four shops, a shared limit.
+func backlog(t *testing.T, o drip.Options, subject string, p *real, span time.Duration, processes int, operator ...func(time.Duration, *drip.Bucket) error) (levels []float64) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		p.begin = time.Now()
 		p.at = p.begin
 		p.tokens, _ = p.limit(0)
-		shared := memory.New()
+		o.Storage, o.Start = memory.New(), time.Now()
 		buckets, clients := make([]*drip.Bucket, processes), make([]*http.Client, processes)
 		for i := range processes {
-			o := Options(limit)
-			o.Storage, o.Start, o.Follow = shared, time.Now(), following
 			b, err := drip.New(o)
 			if err != nil {
 				t.Fatal(err)
@@ -83,8 +89,12 @@ func follow(t *testing.T, limit drip.Limit, p *real, span time.Duration, process
 			wg.Go(func() {
 				r, b, client := rand.New(rand.NewPCG(1, uint64(n))), buckets[n%processes], clients[n%processes]
 				var ticket drip.Ticket
+				shop := subject
+				if subject != "shop" {
+					shop = fmt.Sprint("shop-", n%4)
+				}
 				for ctx.Err() == nil {
-					a, err := b.Admit(ctx, "shop", drip.Request{Ticket: ticket})
+					a, err := b.Admit(ctx, shop, drip.Request{Ticket: ticket})
 					if err != nil {
 						return
 					}
@@ -92,7 +102,7 @@ func follow(t *testing.T, limit drip.Limit, p *real, span time.Duration, process
 						sleep(ctx, a.Delay+time.Duration(r.IntN(5))*time.Millisecond)
 						continue
 					}
-					q, _ := http.NewRequestWithContext(WithEntity(context.WithoutCancel(ctx), "shop"), "GET", "http://provider.example/", nil)
+					q, _ := http.NewRequestWithContext(WithEntity(context.WithoutCancel(ctx), subject), "GET", "http://provider.example/", nil)
 					response, err := client.Do(q)
 					if err != nil {
 						t.Error(err)
@@ -102,7 +112,7 @@ func follow(t *testing.T, limit drip.Limit, p *real, span time.Duration, process
 					if response.StatusCode != 200 {
 						ticket = a.Lease.Ticket()
 					}
-					if err := b.Settle(context.WithoutCancel(ctx), "shop", a.Lease, 1); err != nil {
+					if err := b.Settle(context.WithoutCancel(ctx), shop, a.Lease, 1); err != nil {
 						t.Error(err)
 					}
 				}
@@ -110,7 +120,7 @@ func follow(t *testing.T, limit drip.Limit, p *real, span time.Duration, process
 		}
 		for ctx.Err() == nil {
 			time.Sleep(time.Second)
-			status, err := buckets[len(levels)%processes].Inspect(t.Context(), "shop")
+			status, err := buckets[len(levels)%processes].Inspect(t.Context(), subject)
 			if err != nil {
 				t.Error(err)
 			}
@@ -247,6 +257,22 @@ func TestWithoutFollow(t *testing.T) {
 func announce(h http.Header, size, perSecond float64) {
 	window := size / perSecond
 	h.Set("RateLimit-Policy", fmt.Sprintf(`"bucket";q=%.0f;w=%.0f`, size, window))
+}
+
+// A shared limit follows as an entity does.
+func TestSharedLimitFollows(t *testing.T) {
+	limit, err := Limit(50*time.Millisecond, TokenBucket(40, 10))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &real{limit: halved(40, 10)}
+	o := drip.Options{Size: 1000, RefreshRate: 1000, Shared: map[string]drip.Limit{"app": limit}, Follow: true}
+	levels := backlog(t, o, drip.SharedID("app"), p, time.Hour, 4)
+	refused, used := float64(p.refused)/float64(p.refused+p.passed), float64(p.passed)/p.possible
+	t.Logf("refused %.2f %%, used %.1f %%, the level is %.3f after 25 minutes and %.3f in the end", 100*refused, 100*used, levels[1500], levels[len(levels)-1])
+	if refused > 0.01 || used < 0.9 || quiet(levels[2400:]) > 0.08 {
+		t.Error("want at most 1 % refused, at least 90 % used, and a calm level")
+	}
 }
 
 // A pin and the level do not disturb each other: both hold. A pin that raises begins without a level, and Unpin leaves none.

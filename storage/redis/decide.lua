@@ -703,15 +703,7 @@ end
       end
     end
   end
-  if op_Kind == 6 and op_Level > 0 or op_Kind == 12 and op_Level < 10000 then
-    if s_Pins_n == 0 then
-      s_Pins[s_Pins_n] = {Limit_Window_Size = 0, Limit_Window_Rate = 0, Limit_Window_Interval = 0, Limit_Window_Offset = 0, Limit_Window_Calendar = 0, Limit_Window_Unit = 0, Limit_Tokens = 0, Limit_Raise = 0, End = 0, Line = 0, Window_Size = 0, Window_Rate = 0, Window_Interval = 0, Window_Offset = 0, Window_Calendar = 0, Window_Unit = 0, Tokens = 0, Level_Part = 0, Level_Changed = 0, Level_Lowered = 0, Level_Refused = 0, Level_Ran = 0, Level_Announced = 0, Level_Until = 0, Level_Ramp = 0}
-      s_Pins_n = s_Pins_n + 1
-    end
-    if s_Pins[0].Level_Part == 0 then
-      s_Pins[0].Level_Part = 200
-    end
-  end
+  = n * l_Grain + l_Zero
   local any = s_Pins_n > 0
   for i2 = 0, shared_n - 1 do
     local x2 = shared[i2]
@@ -926,6 +918,9 @@ end
                   local at2_Size, at2_Rate, at2_Interval, at2_Offset, at2_Calendar, at2_Unit = 0, 0, 0, 0, 0, 0
                   do
                     local part3 = p.Level_Part
+                    if code.Size == 1099511627776 then
+                      part3 = 200
+                    end
                     local x3 = code.Size * part3
                     local max3 = 1
                     local x4 = (x3 - x3 % 200) / 200
@@ -965,7 +960,11 @@ end
                   end
                   local at3_Size, at3_Rate, at3_Interval, at3_Offset, at3_Calendar, at3_Unit = 0, 0, 0, 0, 0, 0
                   do
-                    local x3 = code.Size * part2
+                    local part3 = part2
+                    if code.Size == 1099511627776 then
+                      part3 = 200
+                    end
+                    local x3 = code.Size * part3
                     local max3 = 1
                     local x4 = (x3 - x3 % 200) / 200
                     if x4 > max3 then max3 = x4 end
@@ -973,9 +972,9 @@ end
                     local rate = code.Rate
                     local interval = code.Interval
                     if code.Size > code.Rate and code.Calendar == 0 then
-                      local x5 = code.Interval * 200 + part2 - 1
-                      local x6 = code.Interval * 200 + part2 - 1
-                      local min2 = (x6 - x6 % part2) / part2
+                      local x5 = code.Interval * 200 + part3 - 1
+                      local x6 = code.Interval * 200 + part3 - 1
+                      local min2 = (x6 - x6 % part3) / part3
                       if 1099511627776 < min2 then min2 = 1099511627776 end
                       interval = min2
                       if size < code.Rate then
@@ -990,11 +989,11 @@ end
                       end
                     else
                       rate = size < code.Rate and size or code.Rate
-                      if code.Size * part2 < 200 and code.Calendar == 0 then
-                        local x5 = 200 + code.Size * part2 - 1
-                        local y = code.Size * part2
-                        local x6 = 200 + code.Size * part2 - 1
-                        local y2 = code.Size * part2
+                      if code.Size * part3 < 200 and code.Calendar == 0 then
+                        local x5 = 200 + code.Size * part3 - 1
+                        local y = code.Size * part3
+                        local x6 = 200 + code.Size * part3 - 1
+                        local y2 = code.Size * part3
                         local min2 = code.Interval * ((x6 - x6 % y2) / y2)
                         if 1099511627776 < min2 then min2 = 1099511627776 end
                         interval = min2
@@ -1173,6 +1172,9 @@ end
             do
               local w2 = l_Windows[i2]
               local part = p.Level_Part
+              if w2.Size == 1099511627776 then
+                part = 200
+              end
               local x2 = w2.Size * part
               local max2 = 1
               local x3 = (x2 - x2 % 200) / 200
@@ -1440,6 +1442,9 @@ end
                     local at2_Size, at2_Rate, at2_Interval, at2_Offset, at2_Calendar, at2_Unit = 0, 0, 0, 0, 0, 0
                     do
                       local part3 = p.Level_Part
+                      if code.Size == 1099511627776 then
+                        part3 = 200
+                      end
                       local x4 = code.Size * part3
                       local max3 = 1
                       local x5 = (x4 - x4 % 200) / 200
@@ -1479,7 +1484,11 @@ end
                     end
                     local at3_Size, at3_Rate, at3_Interval, at3_Offset, at3_Calendar, at3_Unit = 0, 0, 0, 0, 0, 0
                     do
-                      local x4 = code.Size * part2
+                      local part3 = part2
+                      if code.Size == 1099511627776 then
+                        part3 = 200
+                      end
+                      local x4 = code.Size * part3
                       local max3 = 1
                       local x5 = (x4 - x4 % 200) / 200
                       if x5 > max3 then max3 = x5 end
@@ -1487,9 +1496,9 @@ end
                       local rate = code.Rate
                       local interval = code.Interval
                       if code.Size > code.Rate and code.Calendar == 0 then
-                        local x6 = code.Interval * 200 + part2 - 1
-                        local x7 = code.Interval * 200 + part2 - 1
-                        local min2 = (x7 - x7 % part2) / part2
+                        local x6 = code.Interval * 200 + part3 - 1
+                        local x7 = code.Interval * 200 + part3 - 1
+                        local min2 = (x7 - x7 % part3) / part3
                         if 1099511627776 < min2 then min2 = 1099511627776 end
                         interval = min2
                         if size < code.Rate then
@@ -1504,11 +1513,11 @@ end
                         end
                       else
                         rate = size < code.Rate and size or code.Rate
-                        if code.Size * part2 < 200 and code.Calendar == 0 then
-                          local x6 = 200 + code.Size * part2 - 1
-                          local y = code.Size * part2
-                          local x7 = 200 + code.Size * part2 - 1
-                          local y2 = code.Size * part2
+                        if code.Size * part3 < 200 and code.Calendar == 0 then
+                          local x6 = 200 + code.Size * part3 - 1
+                          local y = code.Size * part3
+                          local x7 = 200 + code.Size * part3 - 1
+                          local y2 = code.Size * part3
                           local min2 = code.Interval * ((x7 - x7 % y2) / y2)
                           if 1099511627776 < min2 then min2 = 1099511627776 end
                           interval = min2
@@ -1692,6 +1701,9 @@ end
               do
                 local w2 = x2.Limits_Windows[i3]
                 local part = p.Level_Part
+                if w2.Size == 1099511627776 then
+                  part = 200
+                end
                 local x3 = w2.Size * part
                 local max2 = 1
                 local x4 = (x3 - x3 % 200) / 200
