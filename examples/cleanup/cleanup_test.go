@@ -15,7 +15,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(servers.Main(m)) }
 
-// others are queues that look a little like those of the work queue orders.
+// others are queues with names similar to the ones of the work queue orders.
 var others = []string{"orders2", "orders2.drip.dead", "orders2.drip.v1.250ms.00", "orders_drip.dead", "orders.drip_dead"}
 
 func TestScript(t *testing.T) {

@@ -47,7 +47,7 @@ func TestRabbitmqadmin(t *testing.T) {
 		var stderr strings.Builder
 		cmd.Stderr = &stderr
 		out, err := cmd.Output()
-		// The status of what finds nothing, as grep does, is 1.
+		// The status is 1 if a command such as grep finds nothing.
 		if stderr.Len() > 0 || err != nil && cmd.ProcessState.ExitCode() != 1 {
 			t.Fatalf("%s\n%v\n%s%s", command, err, out, &stderr)
 		}
