@@ -59,6 +59,9 @@ type Options struct {
 	// begins with every second of Unix time. Defaults to one second.
 	RefreshInterval time.Duration
 
+	// Align aligns the intervals otherwise. See Window.Align.
+	Align Alignment
+
 	// Unit is the unit that Size and RefreshRate count: calls if it is empty, else the unit of that name. See
 	// Window.Unit.
 	Unit string
@@ -120,13 +123,14 @@ type Options struct {
 type Bucket struct {
 	limits  decision.Limits
 	units   units
+	moves   bool // the windows depend on the entity or the time
 	options Options
 	storage storage.Storage
 	memory  *memory.Storage // the storage if it is one: called as it is, an operation stays on the stack
 	atomic  storage.Atomic  // nil when the storage has only Get and Set
 	shared  []sharedLimit
 	all     uint64           // all of shared, a bit for each
-	alike   []storage.Within // all of shared, for entities that are alike
+	alike   []storage.Within // all of shared, if they are the same for each call; else nil
 	queues  queues           // of callers in this process, for a storage that has only Get and Set
 }
 
@@ -150,11 +154,11 @@ func New(o Options) (*Bucket, error) {
 	if err != nil {
 		return nil, fmt.Errorf("drip: Options.%w", err)
 	}
-	limits, err := o.limits(units)
+	limits, err := o.limits(units, askedAt("", decision.OwnClock))
 	if err != nil {
 		return nil, fmt.Errorf("drip: Options.%w", err)
 	}
-	b := &Bucket{limits: limits, units: units, options: o, storage: o.Storage, memory: local}
+	b := &Bucket{limits: limits, units: units, moves: o.moves(), options: o, storage: o.Storage, memory: local}
 	b.atomic, _ = b.storage.(storage.Atomic)
 	if err := b.share(&o); err != nil {
 		return nil, fmt.Errorf("drip: Options.%w", err)
@@ -199,18 +203,19 @@ func (b *Bucket) ReturnToken(ctx context.Context, entityID string) error {
 // do calls the storage with an operation, at the time now or, if now is zero, by the clock. It sets a. which has a bit
 // for each shared limit that the operation is within; do returns these limits.
 func (b *Bucket) do(ctx context.Context, entityID string, which uint64, op *decision.Op, a *decision.Answer, now time.Time) ([]storage.Within, error) {
-	limits, err := b.limitsOf(ctx, entityID)
+	var err error
+	if op.Now, err = b.clock(now); err != nil {
+		return nil, err
+	}
+	limits, err := b.limitsOf(ctx, entityID, op.Now)
 	if err != nil {
 		return nil, err
 	}
 	if op.Kind < decision.Throttle && strings.HasPrefix(entityID, sharedMark) {
 		return nil, errNoEntity
 	}
-	within, err := b.within(ctx, entityID, which)
+	within, err := b.within(ctx, entityID, which, op.Now)
 	if err != nil {
-		return nil, err
-	}
-	if op.Now, err = b.clock(now); err != nil {
 		return nil, err
 	}
 	for i := range within {

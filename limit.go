@@ -20,8 +20,12 @@ type Window struct {
 	// RefreshRate is the capacity it gains each RefreshInterval. Defaults to Size: all of it comes back.
 	RefreshRate int
 
-	// RefreshInterval is the length of an interval, in whole milliseconds, aligned to Unix time. Required.
+	// RefreshInterval is the length of an interval, in whole milliseconds. Required, unless Align is a calendar's.
 	RefreshInterval time.Duration
+
+	// Align tells when the intervals begin: with midnight, or at another time for each entity. Defaults to the multiples
+	// of RefreshInterval in Unix time.
+	Align Alignment
 
 	// Unit is the unit that the window counts. Empty means calls: an operation takes its Request.Cost. Otherwise it
 	// names a unit, and an operation takes its Request.Costs of that unit. A window does not bind an operation that
@@ -35,6 +39,7 @@ type Limit struct {
 	// The fields of Options with these names.
 	Size, RefreshRate int
 	RefreshInterval   time.Duration
+	Align             Alignment
 	Unit              string
 	Windows           []Window
 	Concurrency       int
@@ -48,8 +53,8 @@ type Limit struct {
 // ErrCost means that the cost is below zero, or more than a window of its unit can ever hold. Nothing was decided.
 var ErrCost = errors.New("the cost is negative or more than a window ever holds")
 
-// limitsOf returns the limit of an entity for package decision.
-func (b *Bucket) limitsOf(ctx context.Context, entityID string) (*decision.Limits, error) {
+// limitsOf returns the limit of an entity for package decision, at the time now or OwnClock.
+func (b *Bucket) limitsOf(ctx context.Context, entityID string, now int64) (*decision.Limits, error) {
 	switch {
 	case b.storage == nil:
 		return nil, errors.New("a Bucket is made with New")
@@ -63,18 +68,20 @@ func (b *Bucket) limitsOf(ctx context.Context, entityID string) (*decision.Limit
 		if err != nil {
 			return nil, err
 		}
-		return b.limitsOfShared(ctx, &b.shared[i])
+		return b.limitsOfShared(ctx, &b.shared[i], now)
 	}
-	if b.options.Limits == nil {
+	if b.options.Limits == nil && !b.moves {
 		return &b.limits, nil
 	}
-	own, err := b.options.Limits(ctx, entityID)
-	if err != nil {
-		return nil, fmt.Errorf("its limit: %w", err)
-	}
 	o := b.options
-	o.override(&own)
-	l, err := o.limits(b.units)
+	if o.Limits != nil {
+		own, err := o.Limits(ctx, entityID)
+		if err != nil {
+			return nil, fmt.Errorf("its limit: %w", err)
+		}
+		o.override(&own)
+	}
+	l, err := o.limits(b.units, askedAt(entityID, now))
 	if err != nil {
 		return nil, fmt.Errorf("its limit: Limit.%w", err)
 	}
@@ -85,7 +92,10 @@ func (b *Bucket) limitsOf(ctx context.Context, entityID string) (*decision.Limit
 func (o *Options) override(l *Limit) {
 	o.Size = cmp.Or(l.Size, o.Size)
 	o.RefreshRate = cmp.Or(l.RefreshRate, o.RefreshRate)
-	o.RefreshInterval = cmp.Or(l.RefreshInterval, o.RefreshInterval)
+	if l.RefreshInterval != 0 || l.Align.calendar() {
+		o.RefreshInterval, o.Align = l.RefreshInterval, l.Align
+	}
+	o.Align = cmp.Or(l.Align, o.Align)
 	o.Unit = cmp.Or(l.Unit, o.Unit)
 	o.Concurrency = cmp.Or(l.Concurrency, o.Concurrency)
 	o.WaitForToken = cmp.Or(l.WaitForToken, o.WaitForToken)
@@ -97,15 +107,17 @@ func (o *Options) override(l *Limit) {
 func (o *Options) setDefaults() {
 	o.Size = cmp.Or(o.Size, 100)
 	o.RefreshRate = cmp.Or(o.RefreshRate, min(50, max(1, o.Size)))
-	o.RefreshInterval = cmp.Or(o.RefreshInterval, time.Second)
+	if !o.Align.calendar() {
+		o.RefreshInterval = cmp.Or(o.RefreshInterval, time.Second)
+	}
 	o.WaitForToken = cmp.Or(o.WaitForToken, 50*time.Millisecond)
 	o.Lease = cmp.Or(o.Lease, time.Minute)
 	o.MaxLease = cmp.Or(o.MaxLease, time.Hour)
 	o.Share = cmp.Or(o.Share, 1)
 }
 
-// limits returns the limits of the options for package decision. Its error begins with the name of the field.
-func (o *Options) limits(units units) (decision.Limits, error) {
+// limits returns the limits of the options for package decision, for the entity and the time of a call. Its error begins with the name of the field.
+func (o *Options) limits(units units, by asked) (decision.Limits, error) {
 	var wrong error
 	check := func(ok bool, format string, args ...any) {
 		if !ok && wrong == nil {
@@ -131,14 +143,16 @@ func (o *Options) limits(units units) (decision.Limits, error) {
 	window := func(name string, w Window) {
 		unit, err := units.number(w.Unit)
 		check(err == nil, "%sUnit is %q; no window of the Options counts that", name, w.Unit)
-		l.Windows = append(l.Windows, decision.Window{
-			Unit:     unit,
-			Size:     share(name+"Size", w.Size),
-			Rate:     share(name+"RefreshRate", w.RefreshRate),
-			Interval: milliseconds(name+"RefreshInterval", w.RefreshInterval),
-		})
+		d := decision.Window{Unit: unit, Size: share(name+"Size", w.Size), Rate: share(name+"RefreshRate", w.RefreshRate)}
+		if w.Align.calendar() {
+			check(w.RefreshInterval == 0, "%sRefreshInterval is %v; it must be 0, because Align gives the intervals", name, w.RefreshInterval)
+		} else {
+			d.Interval = milliseconds(name+"RefreshInterval", w.RefreshInterval)
+		}
+		w.Align.align(&d, by)
+		l.Windows = append(l.Windows, d)
 	}
-	window("", Window{o.Size, o.RefreshRate, o.RefreshInterval, o.Unit}) // before Concurrency, which defaults to Size
+	window("", Window{o.Size, o.RefreshRate, o.RefreshInterval, o.Align, o.Unit}) // before Concurrency, which defaults to Size
 	concurrency := o.Concurrency
 	if concurrency == 0 {
 		concurrency = o.Size
@@ -153,7 +167,7 @@ func (o *Options) limits(units units) (decision.Limits, error) {
 	l.Start = o.Start.UnixMilli()
 	for i, w := range o.Windows {
 		name := fmt.Sprintf("Windows[%d].", i)
-		check(w.Size != 0 && w.RefreshInterval != 0, "%sSize and RefreshInterval are required", name)
+		check(w.Size != 0 && (w.RefreshInterval != 0 || w.Align.calendar()), "%sSize and RefreshInterval are required", name)
 		w.RefreshRate = cmp.Or(w.RefreshRate, w.Size)
 		window(name, w)
 	}

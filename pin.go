@@ -32,7 +32,7 @@ type Pin struct {
 // run stay counted, and every Ticket and Lease stays valid. Admit postpones an operation that costs more than the Size
 // of the pin as long as the pin holds.
 func (b *Bucket) Pin(ctx context.Context, entityID string, p Pin) error {
-	limit, err := p.limit(b.units)
+	limit, err := p.limit(entityID, b.units)
 	op, a := decision.Op{Kind: decision.Pin, Pin: &limit}, decision.Answer{}
 	if p.For > 0 {
 		op.For = wholeMilliseconds(p.For)
@@ -53,7 +53,7 @@ func (b *Bucket) Unpin(ctx context.Context, entityID string) error {
 }
 
 // limit returns p for package decision. Its error names the field.
-func (p *Pin) limit(units units) (l decision.PinnedLimit, err error) {
+func (p *Pin) limit(entityID string, units units) (l decision.PinnedLimit, err error) {
 	switch {
 	case p.Size < 0, p.Size > decision.MostUnits:
 		return l, fmt.Errorf("Pin.Size is %d; it must be at least 1 and at most %d, or 0", p.Size, int64(decision.MostUnits))
@@ -79,6 +79,9 @@ func (p *Pin) limit(units units) (l decision.PinnedLimit, err error) {
 	if p.RefreshInterval < time.Millisecond || p.RefreshInterval%time.Millisecond != 0 || p.RefreshInterval > most {
 		return l, fmt.Errorf("Pin.RefreshInterval is %v; it must be whole milliseconds, at least 1ms", p.RefreshInterval)
 	}
+	if p.Align.calendar() {
+		return l, errors.New("Pin.Align is a calendar's; a pin has a RefreshInterval")
+	}
 	unit, err := units.number(p.Unit)
 	if err != nil {
 		return l, fmt.Errorf("Pin.Unit: %w", err)
@@ -87,6 +90,7 @@ func (p *Pin) limit(units units) (l decision.PinnedLimit, err error) {
 		Size: int64(cmp.Or(p.Size, p.RefreshRate)), Rate: int64(cmp.Or(p.RefreshRate, p.Size)), Interval: p.RefreshInterval.Milliseconds(),
 		Unit: unit,
 	}
+	p.Align.align(&l.Window, asked{entity: entityID})
 	return l, nil
 }
 
@@ -109,5 +113,7 @@ func pinOf(s *decision.State, units units, now int64) (p *Pin, until time.Time) 
 }
 
 func windowOf(w decision.Window, units units) Window {
-	return Window{Size: int(w.Size), RefreshRate: int(w.Rate), RefreshInterval: milliseconds(w.Interval), Unit: units.name(w.Unit)}
+	return Window{
+		Size: int(w.Size), RefreshRate: int(w.Rate), RefreshInterval: milliseconds(w.Interval), Align: alignmentOf(w.Offset), Unit: units.name(w.Unit),
+	}
 }

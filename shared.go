@@ -41,6 +41,7 @@ type sharedLimit struct {
 	options   Options // the fields of its Limit, and the Bucket's other fields
 	units     units
 	firstCome bool
+	moves     bool            // the windows depend on the time
 	limits    decision.Limits // the limits of options, without Options.Limits
 }
 
@@ -56,21 +57,25 @@ func (b *Bucket) share(o *Options) error {
 		limit := o.Shared[name]
 		s := sharedLimit{name: name, id: idOf(name), options: *o, units: b.units, firstCome: limit.FirstCome}
 		own := &s.options
-		own.Size, own.RefreshRate, own.RefreshInterval, own.Unit, own.Windows, own.Concurrency = 0, 0, 0, "", nil, 0
+		own.Size, own.RefreshRate, own.RefreshInterval, own.Align, own.Unit, own.Windows, own.Concurrency = 0, 0, 0, Alignment{}, "", nil, 0
 		own.override(&limit)
 		var err error
-		if s.limits, err = s.of(own); err != nil {
+		if s.limits, err = s.of(own, decision.OwnClock); err != nil {
 			return sharedError("[%q].%w", name, err)
 		}
 		if slices.ContainsFunc(b.shared, func(other sharedLimit) bool { return other.id == s.id }) {
 			return sharedError("[%q]: the name collides with another; choose another one", name)
 		}
+		s.moves = own.moves()
 		b.shared = append(b.shared, s)
 	}
 	slices.SortStableFunc(b.shared, func(x, y sharedLimit) int {
 		return cmp.Compare(x.brings(), y.brings())
 	})
 	b.all = 1<<len(b.shared) - 1
+	if slices.ContainsFunc(b.shared, func(s sharedLimit) bool { return s.moves }) || o.Weight != nil || o.Limits != nil {
+		return nil
+	}
 	for i := range b.shared {
 		b.alike = append(b.alike, b.shared[i].within(&b.shared[i].limits, 1))
 	}
@@ -97,12 +102,12 @@ func idOf(name string) int64 {
 	return int64(h.Sum64()>>12) | 1
 }
 
-// of returns the limit of the options. It may have tokens and no window.
-func (s *sharedLimit) of(o *Options) (decision.Limits, error) {
+// of returns the limit of the options at the time now or OwnClock. It may have tokens and no window.
+func (s *sharedLimit) of(o *Options, now int64) (decision.Limits, error) {
 	own := *o
 	if own.Size == 0 && own.RefreshRate == 0 && len(own.Windows) > 0 { // the first of them takes their place
 		w := own.Windows[0]
-		own.Size, own.RefreshRate, own.RefreshInterval, own.Unit = w.Size, w.RefreshRate, w.RefreshInterval, w.Unit
+		own.Size, own.RefreshRate, own.RefreshInterval, own.Align, own.Unit = w.Size, w.RefreshRate, w.RefreshInterval, w.Align, w.Unit
 		own.Windows = own.Windows[1:]
 	}
 	if own.Size == 0 && own.RefreshRate == 0 {
@@ -112,9 +117,11 @@ func (s *sharedLimit) of(o *Options) (decision.Limits, error) {
 		own.Size = decision.MostUnits
 	}
 	own.Size, own.RefreshRate = cmp.Or(own.Size, own.RefreshRate), cmp.Or(own.RefreshRate, own.Size)
-	own.RefreshInterval = cmp.Or(own.RefreshInterval, time.Second)
+	if !own.Align.calendar() {
+		own.RefreshInterval = cmp.Or(own.RefreshInterval, time.Second)
+	}
 	own.Concurrency = cmp.Or(own.Concurrency, decision.MostUnits)
-	l, err := own.limits(s.units)
+	l, err := own.limits(s.units, askedAt(s.name, now))
 	if s.firstCome {
 		l.FirstCome = 1
 	}
@@ -150,11 +157,11 @@ func (b *Bucket) named(names []string) (which uint64, err error) {
 }
 
 // within returns the shared limits of an operation of an entity.
-func (b *Bucket) within(ctx context.Context, entityID string, which uint64) ([]storage.Within, error) {
+func (b *Bucket) within(ctx context.Context, entityID string, which uint64, now int64) ([]storage.Within, error) {
 	if which == 0 {
 		return nil, nil
 	}
-	if which == b.all && b.options.Weight == nil && b.options.Limits == nil {
+	if which == b.all && b.alike != nil {
 		return b.alike, nil
 	}
 	weight := int64(1)
@@ -166,7 +173,7 @@ func (b *Bucket) within(ctx context.Context, entityID string, which uint64) ([]s
 		if which&(1<<i) == 0 {
 			continue
 		}
-		l, err := b.limitsOfShared(ctx, &b.shared[i])
+		l, err := b.limitsOfShared(ctx, &b.shared[i], now)
 		if err != nil {
 			return nil, err
 		}
@@ -178,18 +185,20 @@ func (b *Bucket) within(ctx context.Context, entityID string, which uint64) ([]s
 // mostWeight is the largest weight of an entity.
 const mostWeight = 1_000_000
 
-// limitsOfShared returns the limit as Options.Limits has it now.
-func (b *Bucket) limitsOfShared(ctx context.Context, s *sharedLimit) (*decision.Limits, error) {
-	if b.options.Limits == nil {
+// limitsOfShared returns the limit as Options.Limits has it, at the time now or OwnClock.
+func (b *Bucket) limitsOfShared(ctx context.Context, s *sharedLimit, now int64) (*decision.Limits, error) {
+	if b.options.Limits == nil && !s.moves {
 		return &s.limits, nil
 	}
-	now, err := b.options.Limits(ctx, SharedID(s.name))
-	if err != nil {
-		return nil, fmt.Errorf("the limit %q: %w", s.name, err)
-	}
 	o := s.options
-	o.override(&now)
-	l, err := s.of(&o)
+	if o.Limits != nil {
+		changed, err := o.Limits(ctx, SharedID(s.name))
+		if err != nil {
+			return nil, fmt.Errorf("the limit %q: %w", s.name, err)
+		}
+		o.override(&changed)
+	}
+	l, err := s.of(&o, now)
 	if err != nil {
 		return nil, fmt.Errorf("the limit %q: Limit.%w", s.name, err)
 	}

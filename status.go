@@ -52,10 +52,11 @@ type Status struct {
 }
 
 // WindowStatus is a window and its remaining capacity. A Capacity below zero is owed: operations have cost more than
-// expected.
+// expected. Intervals that follow a calendar have the RefreshInterval of the present one.
 type WindowStatus struct {
 	Window
-	Capacity int // units that are left
+	Capacity int       // units that are left
+	Refresh  time.Time // the end of the interval
 }
 
 // LeaseStatus is a lease that is out.
@@ -76,10 +77,6 @@ func (b *Bucket) Inspect(ctx context.Context, entityID string) (Status, error) {
 }
 
 func (b *Bucket) inspect(ctx context.Context, entityID string) (Status, error) {
-	l, err := b.limitsOf(ctx, entityID)
-	if err != nil {
-		return Status{}, err
-	}
 	e, err := b.read(ctx, entityID)
 	if err != nil {
 		return Status{}, err
@@ -90,7 +87,11 @@ func (b *Bucket) inspect(ctx context.Context, entityID string) (Status, error) {
 			return Status{}, err
 		}
 	}
-	shared, err := b.sharedNow(ctx, entityID)
+	l, err := b.limitsOf(ctx, entityID, now)
+	if err != nil {
+		return Status{}, err
+	}
+	shared, err := b.sharedNow(ctx, entityID, now)
 	if err != nil {
 		return Status{}, err
 	}
@@ -102,11 +103,11 @@ func (b *Bucket) inspect(ctx context.Context, entityID string) (Status, error) {
 }
 
 // sharedNow reads the shared limits of an entity, one after the other.
-func (b *Bucket) sharedNow(ctx context.Context, entityID string) (shared []decision.Shared, err error) {
+func (b *Bucket) sharedNow(ctx context.Context, entityID string, now int64) (shared []decision.Shared, err error) {
 	if strings.HasPrefix(entityID, sharedMark) {
 		return nil, nil
 	}
-	within, err := b.within(ctx, entityID, b.all)
+	within, err := b.within(ctx, entityID, b.all, now)
 	if err != nil {
 		return nil, err
 	}
@@ -162,6 +163,7 @@ func statusOf(l *decision.Limits, units units, e *storage.Entry, shared []decisi
 		status.Windows = append(status.Windows, WindowStatus{
 			Window:   windowOf(w, units),
 			Capacity: int(s.Lines[i].Left),
+			Refresh:  time.UnixMilli(w.Next(now)),
 		})
 	}
 	if s.Ended > 0 {

@@ -238,7 +238,7 @@ func (l *Limits) spare(s *State, op *Op, now int64) bool {
 
 // others returns the most cost that the other windows of the same unit let run before the next refresh of a window.
 func (l *Limits) others(s *State, which int, now int64) int64 {
-	most, until := int64(MostUnits), l.Windows[which].next(now)-1
+	most, until := int64(MostUnits), l.Windows[which].Next(now)-1
 	for i := range l.Windows {
 		w := &l.Windows[i]
 		n := w.interval(until) - w.interval(now)

@@ -13,9 +13,9 @@ func (l *Limits) classic(s *State, now, before int64, a *Answer) {
 		a.Bound = BoundWindow
 		n, last := w.interval(now), w.interval(s.Slot)
 		if last < n {
-			s.Slot, line.Promised = w.next(now), w.Rate
+			s.Slot, line.Promised = w.Next(now), w.Rate
 		} else if last == n {
-			s.Slot = w.next(now)
+			s.Slot = w.Next(now)
 		}
 	} else {
 		a.Bound = BoundTokens
@@ -28,12 +28,12 @@ func (l *Limits) classic(s *State, now, before int64, a *Answer) {
 			left = min(w.Size, w.gain(s, left, from, at))
 			s.Slot, line.Promised = at, left
 			if left <= 0 {
-				s.Slot, line.Promised = w.next(at), w.Rate
+				s.Slot, line.Promised = w.Next(at), w.Rate
 			}
 		}
 	}
 	if line.Promised == 0 {
-		s.Slot, line.Promised = w.next(s.Slot), w.Rate
+		s.Slot, line.Promised = w.Next(s.Slot), w.Rate
 	}
 	line.Promised--
 	a.Delay = max(1, s.Slot-now)

@@ -38,6 +38,7 @@ func (c *choices) window() decision.Window {
 		Rate:     c.of(1, 2, 3, 5, 8, 13, 60, 1<<20),
 		Interval: c.of(1, 7, 100, 1000, 1000, 5000, 60_000, 86_400_000),
 	}
+	w.Offset = c.of(0, 0, 1, w.Interval/3, w.Interval-1) % w.Interval
 	if c.n(2) == 0 {
 		w.Rate = min(w.Rate, w.Size)
 	}
@@ -94,7 +95,7 @@ func (c *choices) limits(start int64) decision.Limits {
 func (c *choices) other(l decision.Limits) decision.Limits {
 	l.Windows = append([]decision.Window(nil), l.Windows...)
 	w := &l.Windows[c.n(len(l.Windows))]
-	switch c.n(6) {
+	switch c.n(8) {
 	case 0:
 		w.Size = max(1, w.Size/2)
 	case 1:
@@ -107,6 +108,10 @@ func (c *choices) other(l decision.Limits) decision.Limits {
 		l.Tokens = c.of(1, 2, 3, 5, 40, 1<<40)
 	case 5:
 		l.Windows = l.Windows[:1+c.n(len(l.Windows))]
+	case 6:
+		w.Offset = c.of(0, 1, w.Interval/2, w.Interval-1) % w.Interval
+	case 7:
+		w.Interval = max(w.Offset+1, w.Interval*c.of(1, 2, 3)/2)
 	}
 	return l
 }

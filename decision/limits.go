@@ -20,9 +20,11 @@ type Limits struct {
 	Scale    int64 // the parts that count as one in the calendar
 }
 
-// Window brings Rate at the beginning of each Interval of Unix time, and gathers at most Size.
+// Window brings Rate at the beginning of each Interval, and gathers at most Size. Intervals begin at Offset after the
+// multiples of Interval in Unix time.
 type Window struct {
 	Size, Rate, Interval int64
+	Offset               int64 // below Interval
 	Unit                 int64 // the unit that it counts: 0 for calls, else a named unit, below Units
 }
 
@@ -48,6 +50,9 @@ func (l *Limits) Ready() (field string, window int) {
 			if n < 1 || n > MostUnits {
 				return [3]string{"Size", "Rate", "Interval"}[k], i
 			}
+		}
+		if w.Offset < 0 || w.Offset >= w.Interval {
+			return "Offset", i
 		}
 		if w.Unit < 0 || w.Unit >= Units {
 			return "Unit", i
@@ -139,8 +144,12 @@ func (l *Limits) part(cost *Cost) int64 {
 
 func parts(n, each int64) int64 { return min(n, MostUnits/max(1, each)) * each }
 
-// grain returns the number of the grain of t. Times before 1970 are in the first.
-func (l *Limits) grain(t int64) int64 { return max(0, t) / l.Grain }
+// grain returns the number of the grain of t. Grains begin with intervals of the first window. Times before 1970 are in
+// the first grain.
+func (l *Limits) grain(t int64) int64 { return max(0, t-l.Windows[0].Offset) / l.Grain }
+
+// begin returns the beginning of a grain.
+func (l *Limits) begin(n int64) int64 { return n*l.Grain + l.Windows[0].Offset }
 
 // Most returns the largest cost in a unit that all windows can ever hold.
 func (l *Limits) Most(unit int64) int64 {

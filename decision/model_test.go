@@ -246,7 +246,7 @@ func (b *ledger) gain(w int, from, to int64) (gain int64) {
 			if w < len(e.limits.Windows) {
 				most = max(most, b.gainOf(window, begin, end))
 			} else {
-				most = max(most, times(begins(window.Interval, begin, end), window.Rate))
+				most = max(most, times(begins(window, begin, end), window.Rate))
 			}
 		}
 		gain = min(gain+most, 1<<61)
@@ -270,7 +270,7 @@ func (b *ledger) windows(w, at int) (all []decision.Window) {
 
 func (b *ledger) gainOf(w decision.Window, from, to int64) int64 {
 	if w.Size <= w.Rate {
-		return times(begins(w.Interval, from, to), w.Rate)
+		return times(begins(w, from, to), w.Rate)
 	}
 	n := int64(0)
 	for _, c := range b.closed {
@@ -278,20 +278,22 @@ func (b *ledger) gainOf(w decision.Window, from, to int64) int64 {
 			break
 		}
 		if c.from > from {
-			n += begins(w.Interval, from, c.from)
+			n += begins(w, from, c.from)
 		}
 		if c.to > from { // an interval that begins as it opens brings
 			from = c.to - 1
 		}
 	}
-	return times(n+begins(w.Interval, from, to), w.Rate)
+	return times(n+begins(w, from, to), w.Rate)
 }
 
 // begins is the number of intervals that begin after from and not after to.
-func begins(interval, from, to int64) (n int64) {
+func begins(w decision.Window, from, to int64) (n int64) {
 	if from >= to {
 		return 0
 	}
+	from, to = from-w.Offset, to-w.Offset
+	interval := w.Interval
 	first := from - (from%interval+interval)%interval + interval
 	if first > to {
 		return 0

@@ -270,7 +270,7 @@ func (x *Shared) enter(f *Flow, op *Op, back bool, now int64) {
 // look decides whether this limit lets the operation run now.
 func (x *Shared) look(f *Flow, op *Op, back bool, now int64) {
 	c, s, l := &x.State.Calendars[0], x.State, x.Limits
-	end, due := (c.Head+1)*c.Grain-1, min(c.Ring.At(c.Head%Grains)+c.Late, mostBooked)
+	end, due := l.begin(c.Head+1)-1, min(c.Ring.At(c.Head%Grains)+c.Late, mostBooked)
 	x.fits, x.bound, x.spare, x.fair = true, BoundNone, true, 0
 	room := true // all operations due in this grain fit
 	for i := range l.Windows {
@@ -336,7 +336,7 @@ func (x *Shared) run(f *Flow, op *Op) {
 // in returns the time in a grain at which the next unit has its turn.
 func (x *Shared) in(n int64) int64 {
 	c, w := &x.State.Calendars[0], &x.Limits.Windows[0]
-	at := n * c.Grain
+	at := x.Limits.begin(n)
 	if c.holds(n) && x.Limits.PerGrain/x.Limits.Parts[w.Unit] > w.Rate {
 		at += x.Limits.units(min(c.Ring.At(n%Grains), mostBooked), w.Unit) / w.Rate * w.Interval % c.Grain
 	}

@@ -1,15 +1,21 @@
 package decision
 
-// interval returns the number of the interval that t is in, rounded down.
-func (w *Window) interval(t int64) int64 {
+// interval returns the number of the interval that t is in.
+func (w *Window) interval(t int64) int64 { return floor(t-w.Offset, w.Interval) }
+
+// floor returns t/by rounded down. internal/luagen knows this form: Lua rounds its remainder so.
+func floor(t, by int64) int64 {
 	if t < 0 {
-		return -1 - (-1-t)/w.Interval
+		return -1 - (-1-t)/by
 	}
-	return t / w.Interval
+	return t / by
 }
 
-// next returns the beginning of the interval after the interval of t.
-func (w *Window) next(t int64) int64 { return (w.interval(t) + 1) * w.Interval }
+// begin returns the beginning of the interval with this number.
+func (w *Window) begin(n int64) int64 { return n*w.Interval + w.Offset }
+
+// Next returns the beginning of the interval after the interval of t.
+func (w *Window) Next(t int64) int64 { return w.begin(w.interval(t) + 1) }
 
 // since returns the time from which a window gains. A window that gathers capacity gains nothing while the entity is
 // closed.
@@ -40,7 +46,7 @@ func (w *Window) room(s *State, left, cost, at int64) int64 {
 	if left >= cost || cost == 0 {
 		return at
 	}
-	return (w.interval(w.since(s, at)) + min((cost-left-1)/w.Rate+1, LastTime/w.Interval)) * w.Interval
+	return w.begin(w.interval(w.since(s, at)) + min((cost-left-1)/w.Rate+1, LastTime/w.Interval))
 }
 
 // advance counts the windows up to the time of the entity and returns that time, which is now but never runs backwards.
@@ -69,7 +75,7 @@ func (l *Limits) advance(s *State, leases Leases, now int64) int64 {
 			line.Left = w.gain(s, left, s.Now, now)
 			line.clip(w, s.LastID)
 			l.release(s, w.Unit, line.Spare, now)
-			idle = idle && w.gain(s, left, s.Now, w.interval(now)*w.Interval-1) >= w.Rate
+			idle = idle && w.gain(s, left, s.Now, w.begin(w.interval(now))-1) >= w.Rate
 		} else {
 			idle = false
 		}
@@ -108,7 +114,7 @@ func (s *State) forget() {
 }
 
 // adopt continues with limits that have changed. The time of the change is unknown. So until now a window brings the
-// lower one of its rates, or nothing if its interval has changed. All promises lapse. adopt knows a window by its
+// lower one of the gains before and after the change. All promises lapse. adopt knows a window by its
 // place. If its unit changes, the window begins with its remaining capacity, but with no debt. A window that is left
 // out keeps its Line: Window.Size is zero, Promised is the capacity that was left at the time Taken, and operations
 // that run still reduce Left. A window that is added has not counted earlier operations.
@@ -134,10 +140,9 @@ func (l *Limits) adopt(s *State, now int64) {
 				line.Left = line.Window.gain(s, line.Left, s.Now, now)
 				line.Window, line.Spare, line.Taken, line.Promised = Window{Unit: line.Window.Unit}, 0, now, line.Left
 			}
-		} else if w := &l.Windows[i]; w.Interval == line.Window.Interval && w.Unit == line.Window.Unit {
-			least := Window{Size: min(w.Size, line.Window.Size), Rate: min(w.Rate, line.Window.Rate), Interval: w.Interval}
-			since := max(w.since(s, s.Now), line.Window.since(s, s.Now))
-			line.Left = least.gain(s, min(line.Left, least.Size), since, now)
+		} else if w := &l.Windows[i]; line.Window.Size > 0 && w.Unit == line.Window.Unit {
+			left := min(line.Left, w.Size)
+			line.Left = min(line.Window.gain(s, left, s.Now, now), w.gain(s, left, s.Now, now))
 		}
 	}
 	for i := range l.Windows {
@@ -170,7 +175,7 @@ func (l *Limits) adopt(s *State, now int64) {
 func (line *Line) measure(w *Window, s *State, now int64) {
 	spare := int64(0)
 	if w.interval(s.Slot) > w.interval(s.Now) {
-		spare = max(0, line.Taken+max(0, w.gain(s, line.Left, s.Now, w.interval(now)*w.Interval-1)))
+		spare = max(0, line.Taken+max(0, w.gain(s, line.Left, s.Now, w.begin(w.interval(now))-1)))
 	}
 	line.Spare, line.Taken = spare, 0
 }

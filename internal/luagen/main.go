@@ -247,7 +247,7 @@ func (p *pkg) inline(method string, depth int, result ...string) (text string, e
 		if e.body.broke {
 			e.lines = append(append([]string{"repeat"}, e.lines...), "until true")
 		}
-		return strings.TrimSpace(indent(e.lines, depth)), nil
+		return strings.TrimSpace(indent(prune(e.lines), depth)), nil
 	}
 	return "", errors.New("no method " + method)
 }

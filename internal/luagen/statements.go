@@ -4,6 +4,7 @@ import (
 	"go/ast"
 	"go/token"
 	"go/types"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -88,6 +89,42 @@ func ends(l string) int {
 		return 1
 	}
 	return 0
+}
+
+var copies = regexp.MustCompile(`^local \w+(, \w+)* = \w+\.\w+(, \w+\.\w+)*$`)
+
+// prune removes the copies of fields that no line of their block reads: each takes time, and one of the few locals.
+func prune(lines []string) (pruned []string) {
+	for i, l := range lines {
+		if copies.MatchString(l) {
+			names, fields, _ := strings.Cut(strings.TrimPrefix(l, "local "), " = ")
+			read := blockOf(lines[i+1:])
+			var kept, from []string
+			for j, name := range strings.Split(names, ", ") {
+				if regexp.MustCompile(`\b` + name + `\b`).MatchString(read) {
+					kept, from = append(kept, name), append(from, strings.Split(fields, ", ")[j])
+				}
+			}
+			if len(kept) == 0 {
+				continue
+			}
+			l = "local " + strings.Join(kept, ", ") + " = " + strings.Join(from, ", ")
+		}
+		pruned = append(pruned, l)
+	}
+	return pruned
+}
+
+// blockOf is the text of the lines until the end of their block.
+func blockOf(lines []string) string {
+	depth := 0
+	for i, l := range lines {
+		if depth -= ends(l); depth < 0 {
+			return strings.Join(lines[:i], "\n")
+		}
+		depth += opens(l)
+	}
+	return strings.Join(lines, "\n")
 }
 
 // indent is the lines as a text.
@@ -278,7 +315,27 @@ func (e *emitter) assign(s *ast.AssignStmt) {
 			targets = append(targets, e.scalar(l).code)
 		}
 	}
+	if len(targets) > 3 && inTurn(targets, values) {
+		for i := range targets {
+			e.line("%s = %s", targets[i], values[i])
+		}
+		return
+	}
 	e.line("%s = %s", strings.Join(targets, ", "), strings.Join(values, ", "))
+}
+
+// inTurn reports whether an assignment to many targets may be made one by one, which takes fewer registers: no value may read a
+// field that is set before.
+func inTurn(targets, values []string) bool {
+	for i, t := range targets {
+		field := regexp.MustCompile(`\b` + t[strings.LastIndexByte(t, '.')+1:] + `\b`)
+		for _, v := range values[i+1:] {
+			if field.MatchString(v) {
+				return false
+			}
+		}
+	}
+	return true
 }
 
 // builtin writes x = max(x, …), x = min(x, …) and x = append(x, …) in their own ways.

@@ -89,7 +89,7 @@ func (r *row) holds(now int64) (from, until time.Time) {
 	end := now + 1000
 	for _, p := range r.state.Pins {
 		if w := p.Limit.Window; w.Size > 0 {
-			end = min(end, now-now%w.Interval+w.Interval)
+			end = min(end, w.Next(now))
 		}
 	}
 	for _, c := range r.turn.Calls {
@@ -97,7 +97,7 @@ func (r *row) holds(now int64) (from, until time.Time) {
 			continue
 		}
 		for _, w := range c.Limits.Windows {
-			end = min(end, now-now%w.Interval+w.Interval)
+			end = min(end, w.Next(now))
 		}
 	}
 	return time.UnixMilli(now), time.UnixMicro(end*1000 - 1)

@@ -11,7 +11,7 @@
 --
 -- Numbers are doubles, the lowest byte first: see numbers.lua, which comes before this.
 --
--- The value of a key is the layout, 5; a revision; the time and the Until of the state; the time at which a plain
+-- The value of a key is the layout, 6; a revision; the time and the Until of the state; the time at which a plain
 -- token was taken last; 1 if the leases are in KEYS[2], else 0; a time before which none of the leases ends, and one after
 -- which none does; the numbers of the state, with how many lines, pins, flows and calendars it has in the place of
 -- these; the numbers of each; of each lease its ID and its end; and the ring of the calendar, if there is one.
@@ -79,8 +79,8 @@ local l_Windows, l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCom
 l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Mixed = unpack('<dddddddddddddddd', bytes)
 l_Windows = {}
 for i = 0, l_Windows_n - 1 do
-  local w_Size, w_Rate, w_Interval, w_Unit = unpack('<dddd', bytes, i * 32 + 128 + 1)
-  l_Windows[i] = {Size = w_Size, Rate = w_Rate, Interval = w_Interval, Unit = w_Unit}
+  local w_Size, w_Rate, w_Interval, w_Offset, w_Unit = unpack('<ddddd', bytes, i * 40 + 128 + 1)
+  l_Windows[i] = {Size = w_Size, Rate = w_Rate, Interval = w_Interval, Offset = w_Offset, Unit = w_Unit}
 end
 
 -- leases are the bytes of those in the value, apart tells whether they are in members instead.
@@ -93,18 +93,18 @@ if value then
     return redis.error_reply('DRIPSTATE')
   end
   layout, revision = unpack('<dd', value)
-  if layout == 5 and #value >= 128 + 64 then
+  if layout == 6 and #value >= 128 + 64 then
     layout, revision, at, till, ran, apart, first, last, s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n = unpack('<dddddddddddddddddddddddd', value)
     local from = 128 + 65
     for i = 0, s_Lines_n - 1 do
-      local line_Window_Size, line_Window_Rate, line_Window_Interval, line_Window_Unit, line_Left, line_Promised, line_Spare, line_Taken, line_Fresh, line_FreshFrom, line_Stale, line_StaleFrom, line_Saved = unpack('<ddddddddddddd', value, from)
-      s_Lines[i] = {Window_Size = line_Window_Size, Window_Rate = line_Window_Rate, Window_Interval = line_Window_Interval, Window_Unit = line_Window_Unit, Left = line_Left, Promised = line_Promised, Spare = line_Spare, Taken = line_Taken, Fresh = line_Fresh, FreshFrom = line_FreshFrom, Stale = line_Stale, StaleFrom = line_StaleFrom, Saved = line_Saved}
-      from = from + 104
+      local line_Window_Size, line_Window_Rate, line_Window_Interval, line_Window_Offset, line_Window_Unit, line_Left, line_Promised, line_Spare, line_Taken, line_Fresh, line_FreshFrom, line_Stale, line_StaleFrom, line_Saved = unpack('<dddddddddddddd', value, from)
+      s_Lines[i] = {Window_Size = line_Window_Size, Window_Rate = line_Window_Rate, Window_Interval = line_Window_Interval, Window_Offset = line_Window_Offset, Window_Unit = line_Window_Unit, Left = line_Left, Promised = line_Promised, Spare = line_Spare, Taken = line_Taken, Fresh = line_Fresh, FreshFrom = line_FreshFrom, Stale = line_Stale, StaleFrom = line_StaleFrom, Saved = line_Saved}
+      from = from + 112
     end
     for i = 0, s_Pins_n - 1 do
-      local pin_Limit_Window_Size, pin_Limit_Window_Rate, pin_Limit_Window_Interval, pin_Limit_Window_Unit, pin_Limit_Tokens, pin_Limit_Raise, pin_End, pin_Line, pin_Window_Size, pin_Window_Rate, pin_Window_Interval, pin_Window_Unit, pin_Tokens = unpack('<ddddddddddddd', value, from)
-      s_Pins[i] = {Limit_Window_Size = pin_Limit_Window_Size, Limit_Window_Rate = pin_Limit_Window_Rate, Limit_Window_Interval = pin_Limit_Window_Interval, Limit_Window_Unit = pin_Limit_Window_Unit, Limit_Tokens = pin_Limit_Tokens, Limit_Raise = pin_Limit_Raise, End = pin_End, Line = pin_Line, Window_Size = pin_Window_Size, Window_Rate = pin_Window_Rate, Window_Interval = pin_Window_Interval, Window_Unit = pin_Window_Unit, Tokens = pin_Tokens}
-      from = from + 104
+      local pin_Limit_Window_Size, pin_Limit_Window_Rate, pin_Limit_Window_Interval, pin_Limit_Window_Offset, pin_Limit_Window_Unit, pin_Limit_Tokens, pin_Limit_Raise, pin_End, pin_Line, pin_Window_Size, pin_Window_Rate, pin_Window_Interval, pin_Window_Offset, pin_Window_Unit, pin_Tokens = unpack('<ddddddddddddddd', value, from)
+      s_Pins[i] = {Limit_Window_Size = pin_Limit_Window_Size, Limit_Window_Rate = pin_Limit_Window_Rate, Limit_Window_Interval = pin_Limit_Window_Interval, Limit_Window_Offset = pin_Limit_Window_Offset, Limit_Window_Unit = pin_Limit_Window_Unit, Limit_Tokens = pin_Limit_Tokens, Limit_Raise = pin_Limit_Raise, End = pin_End, Line = pin_Line, Window_Size = pin_Window_Size, Window_Rate = pin_Window_Rate, Window_Interval = pin_Window_Interval, Window_Offset = pin_Window_Offset, Window_Unit = pin_Window_Unit, Tokens = pin_Tokens}
+      from = from + 120
     end
     for i = 0, s_Flows_n - 1 do
       local flow_Key, flow_Units, flow_Later, flow_Before, flow_Until, flow_End, flow_Left, flow_Urgent, flow_Fair, flow_FairUrgent, flow_Again, flow_Minute, flow_Weight = unpack('<ddddddddddddd', value, from)
@@ -118,7 +118,7 @@ if value then
       s_Calendars[0] = {Grain = calendar_Grain, Head = calendar_Head, Late = calendar_Late, Front = calendar_Front, Far = calendar_Far, Minute = calendar_Minute, Weight = calendar_Weight, Before = calendar_Before, Peak = calendar_Peak, Ring = calendar_Ring}
       leases = sub(value, from + 72, -3072 - 1)
     end
-  elseif layout ~= 5 then
+  elseif layout ~= 6 then
     return redis.error_reply('DRIPSTATE')
   end
 end
@@ -254,8 +254,8 @@ if shared_n > 0 then
 l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Mixed, l_Grain, l_PerGrain, l_Parts_0, l_Parts_1, l_Parts_2, l_Parts_3, l_Scale = unpack('<dddddddddddddddd', bytes)
 l_Windows = {}
 for i = 0, l_Windows_n - 1 do
-  local w_Size, w_Rate, w_Interval, w_Unit = unpack('<dddd', bytes, i * 32 + 128 + 1)
-  l_Windows[i] = {Size = w_Size, Rate = w_Rate, Interval = w_Interval, Unit = w_Unit}
+  local w_Size, w_Rate, w_Interval, w_Offset, w_Unit = unpack('<ddddd', bytes, i * 40 + 128 + 1)
+  l_Windows[i] = {Size = w_Size, Rate = w_Rate, Interval = w_Interval, Offset = w_Offset, Unit = w_Unit}
 end
 
 -- leases are the bytes of those in the value, apart tells whether they are in members instead.
@@ -268,18 +268,18 @@ if value then
     return redis.error_reply('DRIPSTATE')
   end
   layout, revision = unpack('<dd', value)
-  if layout == 5 and #value >= 128 + 64 then
+  if layout == 6 and #value >= 128 + 64 then
     layout, revision, at, till, ran, apart, first, last, s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n = unpack('<dddddddddddddddddddddddd', value)
     local from = 128 + 65
     for i = 0, s_Lines_n - 1 do
-      local line_Window_Size, line_Window_Rate, line_Window_Interval, line_Window_Unit, line_Left, line_Promised, line_Spare, line_Taken, line_Fresh, line_FreshFrom, line_Stale, line_StaleFrom, line_Saved = unpack('<ddddddddddddd', value, from)
-      s_Lines[i] = {Window_Size = line_Window_Size, Window_Rate = line_Window_Rate, Window_Interval = line_Window_Interval, Window_Unit = line_Window_Unit, Left = line_Left, Promised = line_Promised, Spare = line_Spare, Taken = line_Taken, Fresh = line_Fresh, FreshFrom = line_FreshFrom, Stale = line_Stale, StaleFrom = line_StaleFrom, Saved = line_Saved}
-      from = from + 104
+      local line_Window_Size, line_Window_Rate, line_Window_Interval, line_Window_Offset, line_Window_Unit, line_Left, line_Promised, line_Spare, line_Taken, line_Fresh, line_FreshFrom, line_Stale, line_StaleFrom, line_Saved = unpack('<dddddddddddddd', value, from)
+      s_Lines[i] = {Window_Size = line_Window_Size, Window_Rate = line_Window_Rate, Window_Interval = line_Window_Interval, Window_Offset = line_Window_Offset, Window_Unit = line_Window_Unit, Left = line_Left, Promised = line_Promised, Spare = line_Spare, Taken = line_Taken, Fresh = line_Fresh, FreshFrom = line_FreshFrom, Stale = line_Stale, StaleFrom = line_StaleFrom, Saved = line_Saved}
+      from = from + 112
     end
     for i = 0, s_Pins_n - 1 do
-      local pin_Limit_Window_Size, pin_Limit_Window_Rate, pin_Limit_Window_Interval, pin_Limit_Window_Unit, pin_Limit_Tokens, pin_Limit_Raise, pin_End, pin_Line, pin_Window_Size, pin_Window_Rate, pin_Window_Interval, pin_Window_Unit, pin_Tokens = unpack('<ddddddddddddd', value, from)
-      s_Pins[i] = {Limit_Window_Size = pin_Limit_Window_Size, Limit_Window_Rate = pin_Limit_Window_Rate, Limit_Window_Interval = pin_Limit_Window_Interval, Limit_Window_Unit = pin_Limit_Window_Unit, Limit_Tokens = pin_Limit_Tokens, Limit_Raise = pin_Limit_Raise, End = pin_End, Line = pin_Line, Window_Size = pin_Window_Size, Window_Rate = pin_Window_Rate, Window_Interval = pin_Window_Interval, Window_Unit = pin_Window_Unit, Tokens = pin_Tokens}
-      from = from + 104
+      local pin_Limit_Window_Size, pin_Limit_Window_Rate, pin_Limit_Window_Interval, pin_Limit_Window_Offset, pin_Limit_Window_Unit, pin_Limit_Tokens, pin_Limit_Raise, pin_End, pin_Line, pin_Window_Size, pin_Window_Rate, pin_Window_Interval, pin_Window_Offset, pin_Window_Unit, pin_Tokens = unpack('<ddddddddddddddd', value, from)
+      s_Pins[i] = {Limit_Window_Size = pin_Limit_Window_Size, Limit_Window_Rate = pin_Limit_Window_Rate, Limit_Window_Interval = pin_Limit_Window_Interval, Limit_Window_Offset = pin_Limit_Window_Offset, Limit_Window_Unit = pin_Limit_Window_Unit, Limit_Tokens = pin_Limit_Tokens, Limit_Raise = pin_Limit_Raise, End = pin_End, Line = pin_Line, Window_Size = pin_Window_Size, Window_Rate = pin_Window_Rate, Window_Interval = pin_Window_Interval, Window_Offset = pin_Window_Offset, Window_Unit = pin_Window_Unit, Tokens = pin_Tokens}
+      from = from + 120
     end
     for i = 0, s_Flows_n - 1 do
       local flow_Key, flow_Units, flow_Later, flow_Before, flow_Until, flow_End, flow_Left, flow_Urgent, flow_Fair, flow_FairUrgent, flow_Again, flow_Minute, flow_Weight = unpack('<ddddddddddddd', value, from)
@@ -293,7 +293,7 @@ if value then
       s_Calendars[0] = {Grain = calendar_Grain, Head = calendar_Head, Late = calendar_Late, Front = calendar_Front, Far = calendar_Far, Minute = calendar_Minute, Weight = calendar_Weight, Before = calendar_Before, Peak = calendar_Peak, Ring = calendar_Ring}
       leases = sub(value, from + 72, -3072 - 1)
     end
-  elseif layout ~= 5 then
+  elseif layout ~= 6 then
     return redis.error_reply('DRIPSTATE')
   end
 end
@@ -455,7 +455,7 @@ else
     local owed = -(s_Lines[i2].Left < s_Lines[i2].Promised and s_Lines[i2].Left or s_Lines[i2].Promised)
     if owed > 0 and i2 < l_Windows_n then
       local w2 = l_Windows[i2]
-      local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
+      local w2_Rate, w2_Interval = w2.Rate, w2.Interval
       local min2 = (owed - owed % w2_Rate) / w2_Rate + 1
       local x3 = (8796093022208 - 8796093022208 % w2_Interval) / w2_Interval
       if x3 < min2 then min2 = x3 end
@@ -512,11 +512,11 @@ if s_Lines_n + s_Pins_n + s_Flows_n + s_Calendars_n > 1 then
   local parts = {}
   for i = 1, s_Lines_n - 1 do
     local line = s_Lines[i]
-    parts[#parts + 1] = pack('<ddddddddddddd', line.Window_Size, line.Window_Rate, line.Window_Interval, line.Window_Unit, line.Left, line.Promised, line.Spare, line.Taken, line.Fresh, line.FreshFrom, line.Stale, line.StaleFrom, line.Saved)
+    parts[#parts + 1] = pack('<dddddddddddddd', line.Window_Size, line.Window_Rate, line.Window_Interval, line.Window_Offset, line.Window_Unit, line.Left, line.Promised, line.Spare, line.Taken, line.Fresh, line.FreshFrom, line.Stale, line.StaleFrom, line.Saved)
   end
   for i = 0, s_Pins_n - 1 do
     local pin = s_Pins[i]
-    parts[#parts + 1] = pack('<ddddddddddddd', pin.Limit_Window_Size, pin.Limit_Window_Rate, pin.Limit_Window_Interval, pin.Limit_Window_Unit, pin.Limit_Tokens, pin.Limit_Raise, pin.End, pin.Line, pin.Window_Size, pin.Window_Rate, pin.Window_Interval, pin.Window_Unit, pin.Tokens)
+    parts[#parts + 1] = pack('<ddddddddddddddd', pin.Limit_Window_Size, pin.Limit_Window_Rate, pin.Limit_Window_Interval, pin.Limit_Window_Offset, pin.Limit_Window_Unit, pin.Limit_Tokens, pin.Limit_Raise, pin.End, pin.Line, pin.Window_Size, pin.Window_Rate, pin.Window_Interval, pin.Window_Offset, pin.Window_Unit, pin.Tokens)
   end
   for i = 0, s_Flows_n - 1 do
     local flow = s_Flows[i]
@@ -529,8 +529,8 @@ if s_Lines_n + s_Pins_n + s_Flows_n + s_Calendars_n > 1 then
   end
   leases = table.concat(parts) .. leases
 end
-local stored = pack('<ddddddddddddddddddddddddddddddddddddd', 5, micros, s_Now, till, ran, apart, first, last,
-  s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n, line.Window_Size, line.Window_Rate, line.Window_Interval, line.Window_Unit, line.Left, line.Promised, line.Spare, line.Taken, line.Fresh, line.FreshFrom, line.Stale, line.StaleFrom, line.Saved)
+local stored = pack('<dddddddddddddddddddddddddddddddddddddd', 6, micros, s_Now, till, ran, apart, first, last,
+  s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n, line.Window_Size, line.Window_Rate, line.Window_Interval, line.Window_Offset, line.Window_Unit, line.Left, line.Promised, line.Spare, line.Taken, line.Fresh, line.FreshFrom, line.Stale, line.StaleFrom, line.Saved)
 call('SET', key, leases == '' and stored or stored .. leases, 'PX', ttl)
 if apart == 1 then
   call('PEXPIRE', members, ttl)
@@ -568,8 +568,8 @@ for i = first_op, #ARGV do
     l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Mixed = unpack('<dddddddddddddddd', bytes)
 l_Windows = {}
 for i = 0, l_Windows_n - 1 do
-  local w_Size, w_Rate, w_Interval, w_Unit = unpack('<dddd', bytes, i * 32 + 128 + 1)
-  l_Windows[i] = {Size = w_Size, Rate = w_Rate, Interval = w_Interval, Unit = w_Unit}
+  local w_Size, w_Rate, w_Interval, w_Offset, w_Unit = unpack('<ddddd', bytes, i * 40 + 128 + 1)
+  l_Windows[i] = {Size = w_Size, Rate = w_Rate, Interval = w_Interval, Offset = w_Offset, Unit = w_Unit}
 end
     for i = 0, shared_n - 1 do
       local x, bytes = shared[i], shared[i].bytes
@@ -577,16 +577,16 @@ end
       l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Mixed, l_Grain, l_PerGrain, l_Parts_0, l_Parts_1, l_Parts_2, l_Parts_3, l_Scale = unpack('<dddddddddddddddd', bytes)
 l_Windows = {}
 for i = 0, l_Windows_n - 1 do
-  local w_Size, w_Rate, w_Interval, w_Unit = unpack('<dddd', bytes, i * 32 + 128 + 1)
-  l_Windows[i] = {Size = w_Size, Rate = w_Rate, Interval = w_Interval, Unit = w_Unit}
+  local w_Size, w_Rate, w_Interval, w_Offset, w_Unit = unpack('<ddddd', bytes, i * 40 + 128 + 1)
+  l_Windows[i] = {Size = w_Size, Rate = w_Rate, Interval = w_Interval, Offset = w_Offset, Unit = w_Unit}
 end
       x.Limits_Windows, x.Limits_Windows_n, x.Limits_Tokens, x.Limits_Guess, x.Limits_Lease, x.Limits_MaxLease, x.Limits_FirstCome, x.Limits_Start, x.Limits_Fill, x.Limits_Mixed, x.Limits_Grain, x.Limits_PerGrain, x.Limits_Parts_0, x.Limits_Parts_1, x.Limits_Parts_2, x.Limits_Parts_3, x.Limits_Scale = l_Windows, l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Mixed, l_Grain, l_PerGrain, l_Parts_0, l_Parts_1, l_Parts_2, l_Parts_3, l_Scale
     end
   end
   if op_Kind == 10 or op_Kind == 11 then
-    local op_Pin_Window_Size, op_Pin_Window_Rate, op_Pin_Window_Interval, op_Pin_Window_Unit, op_Pin_Tokens, op_Pin_Raise
+    local op_Pin_Window_Size, op_Pin_Window_Rate, op_Pin_Window_Interval, op_Pin_Window_Offset, op_Pin_Window_Unit, op_Pin_Tokens, op_Pin_Raise
     if op_Kind == 10 then
-      op_Pin_Window_Size, op_Pin_Window_Rate, op_Pin_Window_Interval, op_Pin_Window_Unit, op_Pin_Tokens, op_Pin_Raise = unpack('<dddddd', op, 184 + 1)
+      op_Pin_Window_Size, op_Pin_Window_Rate, op_Pin_Window_Interval, op_Pin_Window_Offset, op_Pin_Window_Unit, op_Pin_Tokens, op_Pin_Raise = unpack('<ddddddd', op, 184 + 1)
     end
     local t = now > s_Now and now or s_Now
     a_Found = s_Pins_n > 0 and s_Pins[0].End > t
@@ -596,7 +596,20 @@ end
           local place2 = s_Pins[0].Line
           if place2 > 0 then
             while place2 < s_Lines_n do
-              s_Lines[place2 - 1].Window_Size, s_Lines[place2 - 1].Window_Rate, s_Lines[place2 - 1].Window_Interval, s_Lines[place2 - 1].Window_Unit, s_Lines[place2 - 1].Left, s_Lines[place2 - 1].Promised, s_Lines[place2 - 1].Spare, s_Lines[place2 - 1].Taken, s_Lines[place2 - 1].Fresh, s_Lines[place2 - 1].FreshFrom, s_Lines[place2 - 1].Stale, s_Lines[place2 - 1].StaleFrom, s_Lines[place2 - 1].Saved = s_Lines[place2].Window_Size, s_Lines[place2].Window_Rate, s_Lines[place2].Window_Interval, s_Lines[place2].Window_Unit, s_Lines[place2].Left, s_Lines[place2].Promised, s_Lines[place2].Spare, s_Lines[place2].Taken, s_Lines[place2].Fresh, s_Lines[place2].FreshFrom, s_Lines[place2].Stale, s_Lines[place2].StaleFrom, s_Lines[place2].Saved
+              s_Lines[place2 - 1].Window_Size = s_Lines[place2].Window_Size
+              s_Lines[place2 - 1].Window_Rate = s_Lines[place2].Window_Rate
+              s_Lines[place2 - 1].Window_Interval = s_Lines[place2].Window_Interval
+              s_Lines[place2 - 1].Window_Offset = s_Lines[place2].Window_Offset
+              s_Lines[place2 - 1].Window_Unit = s_Lines[place2].Window_Unit
+              s_Lines[place2 - 1].Left = s_Lines[place2].Left
+              s_Lines[place2 - 1].Promised = s_Lines[place2].Promised
+              s_Lines[place2 - 1].Spare = s_Lines[place2].Spare
+              s_Lines[place2 - 1].Taken = s_Lines[place2].Taken
+              s_Lines[place2 - 1].Fresh = s_Lines[place2].Fresh
+              s_Lines[place2 - 1].FreshFrom = s_Lines[place2].FreshFrom
+              s_Lines[place2 - 1].Stale = s_Lines[place2].Stale
+              s_Lines[place2 - 1].StaleFrom = s_Lines[place2].StaleFrom
+              s_Lines[place2 - 1].Saved = s_Lines[place2].Saved
               place2 = place2 + 1
             end
             s_Lines_n = s_Lines_n - 1
@@ -610,7 +623,7 @@ end
       if op_For > 0 then
         end2 = t + op_For
       end
-      s_Pins[s_Pins_n] = {Limit_Window_Size = op_Pin_Window_Size, Limit_Window_Rate = op_Pin_Window_Rate, Limit_Window_Interval = op_Pin_Window_Interval, Limit_Window_Unit = op_Pin_Window_Unit, Limit_Tokens = op_Pin_Tokens, Limit_Raise = op_Pin_Raise, End = end2, Line = 0, Window_Size = 0, Window_Rate = 0, Window_Interval = 0, Window_Unit = 0, Tokens = 0}
+      s_Pins[s_Pins_n] = {Limit_Window_Size = op_Pin_Window_Size, Limit_Window_Rate = op_Pin_Window_Rate, Limit_Window_Interval = op_Pin_Window_Interval, Limit_Window_Offset = op_Pin_Window_Offset, Limit_Window_Unit = op_Pin_Window_Unit, Limit_Tokens = op_Pin_Tokens, Limit_Raise = op_Pin_Raise, End = end2, Line = 0, Window_Size = 0, Window_Rate = 0, Window_Interval = 0, Window_Offset = 0, Window_Unit = 0, Tokens = 0}
       s_Pins_n = s_Pins_n + 1
     end
   end
@@ -634,20 +647,33 @@ end
     do
       if s_Pins_n > 0 and s_Pins[0].End > t then
         local p = s_Pins[0]
-        p.Tokens, p.Window_Size, p.Window_Rate, p.Window_Interval, p.Window_Unit = l_Tokens, 0, 0, 0, 0
+        p.Tokens = l_Tokens
+        p.Window_Size = 0
+        p.Window_Rate = 0
+        p.Window_Interval = 0
+        p.Window_Offset = 0
+        p.Window_Unit = 0
         if p.Limit_Tokens > 0 and (p.Limit_Raise == 1 or p.Limit_Tokens < l_Tokens) then
           l_Tokens = p.Limit_Tokens
         end
         if p.Limit_Window_Size > 0 then
           for i2 = 0, l_Windows_n - 1 do
             local w2 = l_Windows[i2]
-            local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
+            local w2_Size, w2_Rate, w2_Interval, w2_Offset, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Offset, w2.Unit
             if p.Limit_Raise == 1 and w2_Interval == p.Limit_Window_Interval and w2_Unit == p.Limit_Window_Unit and p.Window_Size == 0 then
-              p.Window_Size, p.Window_Rate, p.Window_Interval, p.Window_Unit = w2_Size, w2_Rate, w2_Interval, w2_Unit
-              l_Windows[i2].Size, l_Windows[i2].Rate, l_Windows[i2].Interval, l_Windows[i2].Unit = w2_Size > p.Limit_Window_Size and w2_Size or p.Limit_Window_Size, w2_Rate > p.Limit_Window_Rate and w2_Rate or p.Limit_Window_Rate, w2_Interval, w2_Unit
+              p.Window_Size = w2_Size
+              p.Window_Rate = w2_Rate
+              p.Window_Interval = w2_Interval
+              p.Window_Offset = w2_Offset
+              p.Window_Unit = w2_Unit
+              l_Windows[i2].Size = w2_Size > p.Limit_Window_Size and w2_Size or p.Limit_Window_Size
+              l_Windows[i2].Rate = w2_Rate > p.Limit_Window_Rate and w2_Rate or p.Limit_Window_Rate
+              l_Windows[i2].Interval = w2_Interval
+              l_Windows[i2].Offset = w2_Offset
+              l_Windows[i2].Unit = w2_Unit
             end
           end
-          l_Windows[l_Windows_n] = {Size = p.Limit_Window_Size, Rate = p.Limit_Window_Rate, Interval = p.Limit_Window_Interval, Unit = p.Limit_Window_Unit}
+          l_Windows[l_Windows_n] = {Size = p.Limit_Window_Size, Rate = p.Limit_Window_Rate, Interval = p.Limit_Window_Interval, Offset = p.Limit_Window_Offset, Unit = p.Limit_Window_Unit}
           l_Windows_n = l_Windows_n + 1
         end
         do
@@ -673,20 +699,33 @@ end
       do
         if x2.State_Pins_n > 0 and x2.State_Pins[0].End > t then
           local p = x2.State_Pins[0]
-          p.Tokens, p.Window_Size, p.Window_Rate, p.Window_Interval, p.Window_Unit = x2.Limits_Tokens, 0, 0, 0, 0
+          p.Tokens = x2.Limits_Tokens
+          p.Window_Size = 0
+          p.Window_Rate = 0
+          p.Window_Interval = 0
+          p.Window_Offset = 0
+          p.Window_Unit = 0
           if p.Limit_Tokens > 0 and (p.Limit_Raise == 1 or p.Limit_Tokens < x2.Limits_Tokens) then
             x2.Limits_Tokens = p.Limit_Tokens
           end
           if p.Limit_Window_Size > 0 then
             for i3 = 0, x2.Limits_Windows_n - 1 do
               local w2 = x2.Limits_Windows[i3]
-              local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
+              local w2_Size, w2_Rate, w2_Interval, w2_Offset, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Offset, w2.Unit
               if p.Limit_Raise == 1 and w2_Interval == p.Limit_Window_Interval and w2_Unit == p.Limit_Window_Unit and p.Window_Size == 0 then
-                p.Window_Size, p.Window_Rate, p.Window_Interval, p.Window_Unit = w2_Size, w2_Rate, w2_Interval, w2_Unit
-                x2.Limits_Windows[i3].Size, x2.Limits_Windows[i3].Rate, x2.Limits_Windows[i3].Interval, x2.Limits_Windows[i3].Unit = w2_Size > p.Limit_Window_Size and w2_Size or p.Limit_Window_Size, w2_Rate > p.Limit_Window_Rate and w2_Rate or p.Limit_Window_Rate, w2_Interval, w2_Unit
+                p.Window_Size = w2_Size
+                p.Window_Rate = w2_Rate
+                p.Window_Interval = w2_Interval
+                p.Window_Offset = w2_Offset
+                p.Window_Unit = w2_Unit
+                x2.Limits_Windows[i3].Size = w2_Size > p.Limit_Window_Size and w2_Size or p.Limit_Window_Size
+                x2.Limits_Windows[i3].Rate = w2_Rate > p.Limit_Window_Rate and w2_Rate or p.Limit_Window_Rate
+                x2.Limits_Windows[i3].Interval = w2_Interval
+                x2.Limits_Windows[i3].Offset = w2_Offset
+                x2.Limits_Windows[i3].Unit = w2_Unit
               end
             end
-            x2.Limits_Windows[x2.Limits_Windows_n] = {Size = p.Limit_Window_Size, Rate = p.Limit_Window_Rate, Interval = p.Limit_Window_Interval, Unit = p.Limit_Window_Unit}
+            x2.Limits_Windows[x2.Limits_Windows_n] = {Size = p.Limit_Window_Size, Rate = p.Limit_Window_Rate, Interval = p.Limit_Window_Interval, Offset = p.Limit_Window_Offset, Unit = p.Limit_Window_Unit}
             x2.Limits_Windows_n = x2.Limits_Windows_n + 1
           end
           do
@@ -718,7 +757,7 @@ end
           local brings2 = 0
           for i3 = 0, x2.Limits_Windows_n - 1 do
             local w2 = x2.Limits_Windows[i3]
-            local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
+            local w2_Rate, w2_Interval, w2_Unit = w2.Rate, w2.Interval, w2.Unit
             do
               local x4 = x2.Limits_Grain
               local n2 = (x4 - x4 % w2_Interval) / w2_Interval
@@ -740,7 +779,7 @@ end
           local brings3 = 0
           for i3 = 0, x2.Limits_Windows_n - 1 do
             local w2 = x2.Limits_Windows[i3]
-            local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
+            local w2_Rate, w2_Interval, w2_Unit = w2.Rate, w2.Interval, w2.Unit
             do
               local x4 = x2.Limits_Grain
               local n2 = (x4 - x4 % w2_Interval) / w2_Interval
@@ -762,7 +801,7 @@ end
           local brings4 = 0
           for i3 = 0, x2.Limits_Windows_n - 1 do
             local w2 = x2.Limits_Windows[i3]
-            local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
+            local w2_Rate, w2_Interval, w2_Unit = w2.Rate, w2.Interval, w2.Unit
             do
               local x4 = x2.Limits_Grain
               local n2 = (x4 - x4 % w2_Interval) / w2_Interval
@@ -784,7 +823,7 @@ end
           local brings5 = 0
           for i3 = 0, x2.Limits_Windows_n - 1 do
             local w2 = x2.Limits_Windows[i3]
-            local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
+            local w2_Rate, w2_Interval, w2_Unit = w2.Rate, w2.Interval, w2.Unit
             do
               local x4 = x2.Limits_Grain
               local n3 = (x4 - x4 % w2_Interval) / w2_Interval
@@ -857,7 +896,10 @@ end
             each5 = max4
           end
         end
-        x2.Limits_Parts_0, x2.Limits_Parts_1, x2.Limits_Parts_2, x2.Limits_Parts_3 = each2, each3, each4, each5
+        x2.Limits_Parts_0 = each2
+        x2.Limits_Parts_1 = each3
+        x2.Limits_Parts_2 = each4
+        x2.Limits_Parts_3 = each5
         local x4 = x2.Limits_PerGrain
         x2.Limits_Scale = (x4 - x4 % 1048576) / 1048576 + 1
       end
@@ -916,7 +958,20 @@ end
                 local place2 = s_Pins[0].Line
                 if place2 > 0 then
                   while place2 < s_Lines_n do
-                    s_Lines[place2 - 1].Window_Size, s_Lines[place2 - 1].Window_Rate, s_Lines[place2 - 1].Window_Interval, s_Lines[place2 - 1].Window_Unit, s_Lines[place2 - 1].Left, s_Lines[place2 - 1].Promised, s_Lines[place2 - 1].Spare, s_Lines[place2 - 1].Taken, s_Lines[place2 - 1].Fresh, s_Lines[place2 - 1].FreshFrom, s_Lines[place2 - 1].Stale, s_Lines[place2 - 1].StaleFrom, s_Lines[place2 - 1].Saved = s_Lines[place2].Window_Size, s_Lines[place2].Window_Rate, s_Lines[place2].Window_Interval, s_Lines[place2].Window_Unit, s_Lines[place2].Left, s_Lines[place2].Promised, s_Lines[place2].Spare, s_Lines[place2].Taken, s_Lines[place2].Fresh, s_Lines[place2].FreshFrom, s_Lines[place2].Stale, s_Lines[place2].StaleFrom, s_Lines[place2].Saved
+                    s_Lines[place2 - 1].Window_Size = s_Lines[place2].Window_Size
+                    s_Lines[place2 - 1].Window_Rate = s_Lines[place2].Window_Rate
+                    s_Lines[place2 - 1].Window_Interval = s_Lines[place2].Window_Interval
+                    s_Lines[place2 - 1].Window_Offset = s_Lines[place2].Window_Offset
+                    s_Lines[place2 - 1].Window_Unit = s_Lines[place2].Window_Unit
+                    s_Lines[place2 - 1].Left = s_Lines[place2].Left
+                    s_Lines[place2 - 1].Promised = s_Lines[place2].Promised
+                    s_Lines[place2 - 1].Spare = s_Lines[place2].Spare
+                    s_Lines[place2 - 1].Taken = s_Lines[place2].Taken
+                    s_Lines[place2 - 1].Fresh = s_Lines[place2].Fresh
+                    s_Lines[place2 - 1].FreshFrom = s_Lines[place2].FreshFrom
+                    s_Lines[place2 - 1].Stale = s_Lines[place2].Stale
+                    s_Lines[place2 - 1].StaleFrom = s_Lines[place2].StaleFrom
+                    s_Lines[place2 - 1].Saved = s_Lines[place2].Saved
                     place2 = place2 + 1
                   end
                   s_Lines_n = s_Lines_n - 1
@@ -944,7 +999,7 @@ end
           for i2 = 0, s_Lines_n - 1 do
             local line2 = s_Lines[i2]
             if i2 < l_Windows_n then
-              changed3 = changed3 or line2.Window_Size ~= l_Windows[i2].Size or line2.Window_Rate ~= l_Windows[i2].Rate or line2.Window_Interval ~= l_Windows[i2].Interval or line2.Window_Unit ~= l_Windows[i2].Unit
+              changed3 = changed3 or line2.Window_Size ~= l_Windows[i2].Size or line2.Window_Rate ~= l_Windows[i2].Rate or line2.Window_Interval ~= l_Windows[i2].Interval or line2.Window_Offset ~= l_Windows[i2].Offset or line2.Window_Unit ~= l_Windows[i2].Unit
             else
               changed3 = changed3 or line2.Window_Size ~= 0
             end
@@ -979,7 +1034,7 @@ end
                 local owed = -(s_Lines[i2].Left < s_Lines[i2].Promised and s_Lines[i2].Left or s_Lines[i2].Promised)
                 if owed > 0 and i2 < l_Windows_n then
                   local w2 = l_Windows[i2]
-                  local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
+                  local w2_Rate, w2_Interval = w2.Rate, w2.Interval
                   local min2 = (owed - owed % w2_Rate) / w2_Rate + 1
                   local x3 = (8796093022208 - 8796093022208 % w2_Interval) / w2_Interval
                   if x3 < min2 then min2 = x3 end
@@ -1001,7 +1056,26 @@ end
           is2 = now3 >= Until2
         end
         if is2 and Out(now3) == 0 then
-          s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Ended, s_Lines, s_Lines_n, s_Pins, s_Pins_n, s_Flows, s_Flows_n, s_Calendars, s_Calendars_n = 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {}, 0, {}, 0, {}, 0, {}, 0
+          s_Tokens = 0
+          s_Guess = 0
+          s_Now = 0
+          s_Slot = 0
+          s_Plain = 0
+          s_LastID = 0
+          s_Closed = 0
+          s_Next = 0
+          s_Head = 0
+          s_AgainUS = 0
+          s_Held = 0
+          s_Ended = 0
+          s_Lines = {}
+          s_Lines_n = 0
+          s_Pins = {}
+          s_Pins_n = 0
+          s_Flows = {}
+          s_Flows_n = 0
+          s_Calendars = {}
+          s_Calendars_n = 0
           changed3 = true
         end
         if changed3 then
@@ -1020,21 +1094,39 @@ end
             if not known then
               from2 = l_Start
             end
-            local pinned2_Window_Size, pinned2_Window_Rate, pinned2_Window_Interval, pinned2_Window_Unit, pinned2_Left, pinned2_Promised, pinned2_Spare, pinned2_Taken, pinned2_Fresh, pinned2_FreshFrom, pinned2_Stale, pinned2_StaleFrom, pinned2_Saved = 0, 0, 0, 0, 0, 0, 0, 0, 0, s_LastID, 0, s_LastID, 0
+            local pinned2_Window_Size, pinned2_Window_Rate, pinned2_Window_Interval, pinned2_Window_Offset, pinned2_Window_Unit, pinned2_Left, pinned2_Promised, pinned2_Spare, pinned2_Taken, pinned2_Fresh, pinned2_FreshFrom, pinned2_Stale, pinned2_StaleFrom, pinned2_Saved = 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, s_LastID, 0, s_LastID, 0
             if own3 < l_Windows_n then
-              pinned2_Window_Size, pinned2_Window_Rate, pinned2_Window_Interval, pinned2_Window_Unit = l_Windows[own3].Size, l_Windows[own3].Rate, l_Windows[own3].Interval, l_Windows[own3].Unit
+              pinned2_Window_Size = l_Windows[own3].Size
+              pinned2_Window_Rate = l_Windows[own3].Rate
+              pinned2_Window_Interval = l_Windows[own3].Interval
+              pinned2_Window_Offset = l_Windows[own3].Offset
+              pinned2_Window_Unit = l_Windows[own3].Unit
               pinned2_Left = pinned2_Window_Size
               do
                 local p = s_Pins[0]
                 if p.Line > 0 then
-                  pinned2_Window_Size, pinned2_Window_Rate, pinned2_Window_Interval, pinned2_Window_Unit, pinned2_Left, pinned2_Promised, pinned2_Spare, pinned2_Taken, pinned2_Fresh, pinned2_FreshFrom, pinned2_Stale, pinned2_StaleFrom, pinned2_Saved = s_Lines[p.Line - 1].Window_Size, s_Lines[p.Line - 1].Window_Rate, s_Lines[p.Line - 1].Window_Interval, s_Lines[p.Line - 1].Window_Unit, s_Lines[p.Line - 1].Left, s_Lines[p.Line - 1].Promised, s_Lines[p.Line - 1].Spare, s_Lines[p.Line - 1].Taken, s_Lines[p.Line - 1].Fresh, s_Lines[p.Line - 1].FreshFrom, s_Lines[p.Line - 1].Stale, s_Lines[p.Line - 1].StaleFrom, s_Lines[p.Line - 1].Saved
+                  pinned2_Window_Size = s_Lines[p.Line - 1].Window_Size
+                  pinned2_Window_Rate = s_Lines[p.Line - 1].Window_Rate
+                  pinned2_Window_Interval = s_Lines[p.Line - 1].Window_Interval
+                  pinned2_Window_Offset = s_Lines[p.Line - 1].Window_Offset
+                  pinned2_Window_Unit = s_Lines[p.Line - 1].Window_Unit
+                  pinned2_Left = s_Lines[p.Line - 1].Left
+                  pinned2_Promised = s_Lines[p.Line - 1].Promised
+                  pinned2_Spare = s_Lines[p.Line - 1].Spare
+                  pinned2_Taken = s_Lines[p.Line - 1].Taken
+                  pinned2_Fresh = s_Lines[p.Line - 1].Fresh
+                  pinned2_FreshFrom = s_Lines[p.Line - 1].FreshFrom
+                  pinned2_Stale = s_Lines[p.Line - 1].Stale
+                  pinned2_StaleFrom = s_Lines[p.Line - 1].StaleFrom
+                  pinned2_Saved = s_Lines[p.Line - 1].Saved
                   local gain = 0
                   do
                     local w2 = l_Windows[own3]
-                    local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
+                    local w2_Size, w2_Rate, w2_Interval, w2_Offset = w2.Size, w2.Rate, w2.Interval, w2.Offset
                     if now3 <= s_Now then
                       gain = pinned2_Left
                     else
+                      local t2 = now3 - w2_Offset
                       local since = 0
                       do
                         if w2_Size > w2_Rate then
@@ -1046,7 +1138,8 @@ end
                           since = s_Now
                         end
                       end
-                      local n2 = (now3 - now3 % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
+                      local t3 = since - w2_Offset
+                      local n2 = (t2 - t2 % w2_Interval) / w2_Interval - (t3 - t3 % w2_Interval) / w2_Interval
                       if n2 <= 0 then
                         gain = pinned2_Left
                       else
@@ -1064,7 +1157,20 @@ end
                     local place2 = p.Line
                     if place2 > 0 then
                       while place2 < s_Lines_n do
-                        s_Lines[place2 - 1].Window_Size, s_Lines[place2 - 1].Window_Rate, s_Lines[place2 - 1].Window_Interval, s_Lines[place2 - 1].Window_Unit, s_Lines[place2 - 1].Left, s_Lines[place2 - 1].Promised, s_Lines[place2 - 1].Spare, s_Lines[place2 - 1].Taken, s_Lines[place2 - 1].Fresh, s_Lines[place2 - 1].FreshFrom, s_Lines[place2 - 1].Stale, s_Lines[place2 - 1].StaleFrom, s_Lines[place2 - 1].Saved = s_Lines[place2].Window_Size, s_Lines[place2].Window_Rate, s_Lines[place2].Window_Interval, s_Lines[place2].Window_Unit, s_Lines[place2].Left, s_Lines[place2].Promised, s_Lines[place2].Spare, s_Lines[place2].Taken, s_Lines[place2].Fresh, s_Lines[place2].FreshFrom, s_Lines[place2].Stale, s_Lines[place2].StaleFrom, s_Lines[place2].Saved
+                        s_Lines[place2 - 1].Window_Size = s_Lines[place2].Window_Size
+                        s_Lines[place2 - 1].Window_Rate = s_Lines[place2].Window_Rate
+                        s_Lines[place2 - 1].Window_Interval = s_Lines[place2].Window_Interval
+                        s_Lines[place2 - 1].Window_Offset = s_Lines[place2].Window_Offset
+                        s_Lines[place2 - 1].Window_Unit = s_Lines[place2].Window_Unit
+                        s_Lines[place2 - 1].Left = s_Lines[place2].Left
+                        s_Lines[place2 - 1].Promised = s_Lines[place2].Promised
+                        s_Lines[place2 - 1].Spare = s_Lines[place2].Spare
+                        s_Lines[place2 - 1].Taken = s_Lines[place2].Taken
+                        s_Lines[place2 - 1].Fresh = s_Lines[place2].Fresh
+                        s_Lines[place2 - 1].FreshFrom = s_Lines[place2].FreshFrom
+                        s_Lines[place2 - 1].Stale = s_Lines[place2].Stale
+                        s_Lines[place2 - 1].StaleFrom = s_Lines[place2].StaleFrom
+                        s_Lines[place2 - 1].Saved = s_Lines[place2].Saved
                         place2 = place2 + 1
                       end
                       s_Lines_n = s_Lines_n - 1
@@ -1083,7 +1189,8 @@ end
                     if now3 <= s_Now then
                       gain = left
                     else
-                      local y = line2.Window_Interval
+                      local t2 = now3 - line2.Window_Offset
+                      local by2 = line2.Window_Interval
                       local since = 0
                       do
                         if line2.Window_Size > line2.Window_Rate then
@@ -1095,14 +1202,15 @@ end
                           since = s_Now
                         end
                       end
-                      local y2 = line2.Window_Interval
-                      local n2 = (now3 - now3 % y) / y - (since - since % y2) / y2
+                      local t3 = since - line2.Window_Offset
+                      local by3 = line2.Window_Interval
+                      local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
                       if n2 <= 0 then
                         gain = left
                       else
                         local x2 = line2.Window_Size - left
-                        local y3 = line2.Window_Rate
-                        if n2 > (x2 - x2 % y3) / y3 then
+                        local y = line2.Window_Rate
+                        if n2 > (x2 - x2 % y) / y then
                           gain = line2.Window_Size
                         else
                           gain = left + n2 * line2.Window_Rate
@@ -1111,89 +1219,168 @@ end
                     end
                   end
                   line2.Left = gain
-                  line2.Window_Size, line2.Window_Rate, line2.Window_Interval, line2.Window_Unit, line2.Spare, line2.Taken, line2.Promised = 0, 0, 0, line2.Window_Unit, 0, now3, line2.Left
+                  line2.Window_Size = 0
+                  line2.Window_Rate = 0
+                  line2.Window_Interval = 0
+                  line2.Window_Offset = 0
+                  line2.Window_Unit = line2.Window_Unit
+                  line2.Spare = 0
+                  line2.Taken = now3
+                  line2.Promised = line2.Left
                 end
               else
                 do
                   local w2 = l_Windows[i2]
-                  local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
-                  if w2_Interval == line2.Window_Interval and w2_Unit == line2.Window_Unit then
-                    local least_Size, least_Rate, least_Interval, least_Unit = w2_Size < line2.Window_Size and w2_Size or line2.Window_Size, w2_Rate < line2.Window_Rate and w2_Rate or line2.Window_Rate, w2_Interval, 0
-                    local since = 0
-                    do
-                      if w2_Size > w2_Rate then
-                        local max2 = s_Now
-                        local x2 = s_Closed - 1
-                        if x2 > max2 then max2 = x2 end
-                        since = max2
-                      else
-                        since = s_Now
-                      end
-                    end
-                    local since2 = 0
-                    do
-                      if line2.Window_Size > line2.Window_Rate then
-                        local max2 = s_Now
-                        local x2 = s_Closed - 1
-                        if x2 > max2 then max2 = x2 end
-                        since2 = max2
-                      else
-                        since2 = s_Now
-                      end
-                    end
-                    local since3 = since > since2 and since or since2
+                  local w2_Size, w2_Rate, w2_Interval, w2_Offset, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Offset, w2.Unit
+                  if line2.Window_Size > 0 and w2_Unit == line2.Window_Unit then
+                    local left = line2.Left < w2_Size and line2.Left or w2_Size
                     local gain = 0
                     do
-                      local left = line2.Left < least_Size and line2.Left or least_Size
-                      if now3 <= since3 then
+                      if now3 <= s_Now then
                         gain = left
                       else
-                        local since4 = 0
+                        local t2 = now3 - line2.Window_Offset
+                        local by2 = line2.Window_Interval
+                        local since = 0
                         do
-                          if least_Size > least_Rate then
-                            local max2 = since3
+                          if line2.Window_Size > line2.Window_Rate then
+                            local max2 = s_Now
                             local x2 = s_Closed - 1
                             if x2 > max2 then max2 = x2 end
-                            since4 = max2
+                            since = max2
                           else
-                            since4 = since3
+                            since = s_Now
                           end
                         end
-                        local n2 = (now3 - now3 % least_Interval) / least_Interval - (since4 - since4 % least_Interval) / least_Interval
+                        local t3 = since - line2.Window_Offset
+                        local by3 = line2.Window_Interval
+                        local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
                         if n2 <= 0 then
                           gain = left
                         else
-                          local x2 = least_Size - left
-                          if n2 > (x2 - x2 % least_Rate) / least_Rate then
-                            gain = least_Size
+                          local x2 = line2.Window_Size - left
+                          local y = line2.Window_Rate
+                          if n2 > (x2 - x2 % y) / y then
+                            gain = line2.Window_Size
                           else
-                            gain = left + n2 * least_Rate
+                            gain = left + n2 * line2.Window_Rate
                           end
                         end
                       end
                     end
-                    line2.Left = gain
+                    local gain2 = 0
+                    do
+                      if now3 <= s_Now then
+                        gain2 = left
+                      else
+                        local t2 = now3 - line2.Window_Offset
+                        local by2 = line2.Window_Interval
+                        local since = 0
+                        do
+                          if line2.Window_Size > line2.Window_Rate then
+                            local max2 = s_Now
+                            local x2 = s_Closed - 1
+                            if x2 > max2 then max2 = x2 end
+                            since = max2
+                          else
+                            since = s_Now
+                          end
+                        end
+                        local t3 = since - line2.Window_Offset
+                        local by3 = line2.Window_Interval
+                        local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
+                        if n2 <= 0 then
+                          gain2 = left
+                        else
+                          local x2 = line2.Window_Size - left
+                          local y = line2.Window_Rate
+                          if n2 > (x2 - x2 % y) / y then
+                            gain2 = line2.Window_Size
+                          else
+                            gain2 = left + n2 * line2.Window_Rate
+                          end
+                        end
+                      end
+                    end
+                    local gain3 = 0
+                    do
+                      if now3 <= s_Now then
+                        gain3 = left
+                      else
+                        local t2 = now3 - w2_Offset
+                        local since = 0
+                        do
+                          if w2_Size > w2_Rate then
+                            local max2 = s_Now
+                            local x2 = s_Closed - 1
+                            if x2 > max2 then max2 = x2 end
+                            since = max2
+                          else
+                            since = s_Now
+                          end
+                        end
+                        local t3 = since - w2_Offset
+                        local n2 = (t2 - t2 % w2_Interval) / w2_Interval - (t3 - t3 % w2_Interval) / w2_Interval
+                        if n2 <= 0 then
+                          gain3 = left
+                        else
+                          local x2 = w2_Size - left
+                          if n2 > (x2 - x2 % w2_Rate) / w2_Rate then
+                            gain3 = w2_Size
+                          else
+                            gain3 = left + n2 * w2_Rate
+                          end
+                        end
+                      end
+                    end
+                    line2.Left = gain2 < gain3 and gain2 or gain3
                   end
                 end
               end
             end
             for i2 = 0, l_Windows_n - 1 do
               local w2 = l_Windows[i2]
-              local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
+              local w2_Size, w2_Rate, w2_Interval, w2_Offset, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Offset, w2.Unit
               if i2 == own3 then
                 do
                   local at2 = s_Lines_n
-                  s_Lines[s_Lines_n] = {Window_Size = pinned2_Window_Size, Window_Rate = pinned2_Window_Rate, Window_Interval = pinned2_Window_Interval, Window_Unit = pinned2_Window_Unit, Left = pinned2_Left, Promised = pinned2_Promised, Spare = pinned2_Spare, Taken = pinned2_Taken, Fresh = pinned2_Fresh, FreshFrom = pinned2_FreshFrom, Stale = pinned2_Stale, StaleFrom = pinned2_StaleFrom, Saved = pinned2_Saved}
+                  s_Lines[s_Lines_n] = {Window_Size = pinned2_Window_Size, Window_Rate = pinned2_Window_Rate, Window_Interval = pinned2_Window_Interval, Window_Offset = pinned2_Window_Offset, Window_Unit = pinned2_Window_Unit, Left = pinned2_Left, Promised = pinned2_Promised, Spare = pinned2_Spare, Taken = pinned2_Taken, Fresh = pinned2_Fresh, FreshFrom = pinned2_FreshFrom, Stale = pinned2_Stale, StaleFrom = pinned2_StaleFrom, Saved = pinned2_Saved}
                   s_Lines_n = s_Lines_n + 1
                   while at2 > own3 do
-                    s_Lines[at2].Window_Size, s_Lines[at2].Window_Rate, s_Lines[at2].Window_Interval, s_Lines[at2].Window_Unit, s_Lines[at2].Left, s_Lines[at2].Promised, s_Lines[at2].Spare, s_Lines[at2].Taken, s_Lines[at2].Fresh, s_Lines[at2].FreshFrom, s_Lines[at2].Stale, s_Lines[at2].StaleFrom, s_Lines[at2].Saved = s_Lines[at2 - 1].Window_Size, s_Lines[at2 - 1].Window_Rate, s_Lines[at2 - 1].Window_Interval, s_Lines[at2 - 1].Window_Unit, s_Lines[at2 - 1].Left, s_Lines[at2 - 1].Promised, s_Lines[at2 - 1].Spare, s_Lines[at2 - 1].Taken, s_Lines[at2 - 1].Fresh, s_Lines[at2 - 1].FreshFrom, s_Lines[at2 - 1].Stale, s_Lines[at2 - 1].StaleFrom, s_Lines[at2 - 1].Saved
+                    s_Lines[at2].Window_Size = s_Lines[at2 - 1].Window_Size
+                    s_Lines[at2].Window_Rate = s_Lines[at2 - 1].Window_Rate
+                    s_Lines[at2].Window_Interval = s_Lines[at2 - 1].Window_Interval
+                    s_Lines[at2].Window_Offset = s_Lines[at2 - 1].Window_Offset
+                    s_Lines[at2].Window_Unit = s_Lines[at2 - 1].Window_Unit
+                    s_Lines[at2].Left = s_Lines[at2 - 1].Left
+                    s_Lines[at2].Promised = s_Lines[at2 - 1].Promised
+                    s_Lines[at2].Spare = s_Lines[at2 - 1].Spare
+                    s_Lines[at2].Taken = s_Lines[at2 - 1].Taken
+                    s_Lines[at2].Fresh = s_Lines[at2 - 1].Fresh
+                    s_Lines[at2].FreshFrom = s_Lines[at2 - 1].FreshFrom
+                    s_Lines[at2].Stale = s_Lines[at2 - 1].Stale
+                    s_Lines[at2].StaleFrom = s_Lines[at2 - 1].StaleFrom
+                    s_Lines[at2].Saved = s_Lines[at2 - 1].Saved
                     at2 = at2 - 1
                   end
-                  s_Lines[own3].Window_Size, s_Lines[own3].Window_Rate, s_Lines[own3].Window_Interval, s_Lines[own3].Window_Unit, s_Lines[own3].Left, s_Lines[own3].Promised, s_Lines[own3].Spare, s_Lines[own3].Taken, s_Lines[own3].Fresh, s_Lines[own3].FreshFrom, s_Lines[own3].Stale, s_Lines[own3].StaleFrom, s_Lines[own3].Saved = pinned2_Window_Size, pinned2_Window_Rate, pinned2_Window_Interval, pinned2_Window_Unit, pinned2_Left, pinned2_Promised, pinned2_Spare, pinned2_Taken, pinned2_Fresh, pinned2_FreshFrom, pinned2_Stale, pinned2_StaleFrom, pinned2_Saved
+                  s_Lines[own3].Window_Size = pinned2_Window_Size
+                  s_Lines[own3].Window_Rate = pinned2_Window_Rate
+                  s_Lines[own3].Window_Interval = pinned2_Window_Interval
+                  s_Lines[own3].Window_Offset = pinned2_Window_Offset
+                  s_Lines[own3].Window_Unit = pinned2_Window_Unit
+                  s_Lines[own3].Left = pinned2_Left
+                  s_Lines[own3].Promised = pinned2_Promised
+                  s_Lines[own3].Spare = pinned2_Spare
+                  s_Lines[own3].Taken = pinned2_Taken
+                  s_Lines[own3].Fresh = pinned2_Fresh
+                  s_Lines[own3].FreshFrom = pinned2_FreshFrom
+                  s_Lines[own3].Stale = pinned2_Stale
+                  s_Lines[own3].StaleFrom = pinned2_StaleFrom
+                  s_Lines[own3].Saved = pinned2_Saved
                 end
                 s_Pins[0].Line = own3 + 1
               elseif i2 >= s_Lines_n and known then
-                s_Lines[s_Lines_n] = {Window_Size = w2_Size, Window_Rate = w2_Rate, Window_Interval = w2_Interval, Window_Unit = w2_Unit, Left = w2_Size, Promised = 0, Spare = 0, Taken = 0, Fresh = 0, FreshFrom = s_LastID, Stale = 0, StaleFrom = s_LastID, Saved = 0}
+                s_Lines[s_Lines_n] = {Window_Size = w2_Size, Window_Rate = w2_Rate, Window_Interval = w2_Interval, Window_Offset = w2_Offset, Window_Unit = w2_Unit, Left = w2_Size, Promised = 0, Spare = 0, Taken = 0, Fresh = 0, FreshFrom = s_LastID, Stale = 0, StaleFrom = s_LastID, Saved = 0}
                 s_Lines_n = s_Lines_n + 1
               elseif i2 >= s_Lines_n then
                 local gain = 0
@@ -1201,6 +1388,7 @@ end
                   if now3 <= from2 then
                     gain = 0
                   else
+                    local t2 = now3 - w2_Offset
                     local since = 0
                     do
                       if w2_Size > w2_Rate then
@@ -1212,7 +1400,8 @@ end
                         since = from2
                       end
                     end
-                    local n2 = (now3 - now3 % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
+                    local t3 = since - w2_Offset
+                    local n2 = (t2 - t2 % w2_Interval) / w2_Interval - (t3 - t3 % w2_Interval) / w2_Interval
                     if n2 <= 0 then
                       gain = 0
                     else
@@ -1225,12 +1414,25 @@ end
                     end
                   end
                 end
-                s_Lines[s_Lines_n] = {Window_Size = w2_Size, Window_Rate = w2_Rate, Window_Interval = w2_Interval, Window_Unit = w2_Unit, Left = gain, Promised = 0, Spare = 0, Taken = 0, Fresh = 0, FreshFrom = 0, Stale = 0, StaleFrom = 0, Saved = 0}
+                s_Lines[s_Lines_n] = {Window_Size = w2_Size, Window_Rate = w2_Rate, Window_Interval = w2_Interval, Window_Offset = w2_Offset, Window_Unit = w2_Unit, Left = gain, Promised = 0, Spare = 0, Taken = 0, Fresh = 0, FreshFrom = 0, Stale = 0, StaleFrom = 0, Saved = 0}
                 s_Lines_n = s_Lines_n + 1
               end
               local line2 = s_Lines[i2]
               if line2.Window_Unit ~= w2_Unit then
-                line2.Window_Size, line2.Window_Rate, line2.Window_Interval, line2.Window_Unit, line2.Left, line2.Promised, line2.Spare, line2.Taken, line2.Fresh, line2.FreshFrom, line2.Stale, line2.StaleFrom, line2.Saved = 0, 0, 0, 0, 0 > line2.Left and 0 or line2.Left, 0, 0, 0, 0, 0, 0, s_LastID, 0
+                line2.Window_Size = 0
+                line2.Window_Rate = 0
+                line2.Window_Interval = 0
+                line2.Window_Offset = 0
+                line2.Window_Unit = 0
+                line2.Left = 0 > line2.Left and 0 or line2.Left
+                line2.Promised = 0
+                line2.Spare = 0
+                line2.Taken = 0
+                line2.Fresh = 0
+                line2.FreshFrom = 0
+                line2.Stale = 0
+                line2.StaleFrom = s_LastID
+                line2.Saved = 0
                 line2.Fresh, line2.FreshFrom, line2.Stale = 0, s_LastID, 0
               elseif line2.Window_Size == 0 then
                 local gain = 0
@@ -1240,6 +1442,7 @@ end
                   if now3 <= from3 then
                     gain = left
                   else
+                    local t2 = now3 - w2_Offset
                     local since = 0
                     do
                       if w2_Size > w2_Rate then
@@ -1251,7 +1454,8 @@ end
                         since = from3
                       end
                     end
-                    local n2 = (now3 - now3 % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
+                    local t3 = since - w2_Offset
+                    local n2 = (t2 - t2 % w2_Interval) / w2_Interval - (t3 - t3 % w2_Interval) / w2_Interval
                     if n2 <= 0 then
                       gain = left
                     else
@@ -1267,7 +1471,12 @@ end
                 line2.Left = line2.Left + (gain - line2.Promised)
                 line2.Fresh, line2.FreshFrom, line2.Stale = 0, s_LastID, 0
               end
-              line2.Window_Size, line2.Window_Rate, line2.Window_Interval, line2.Window_Unit, line2.Left = w2_Size, w2_Rate, w2_Interval, w2_Unit, line2.Left < w2_Size and line2.Left or w2_Size
+              line2.Window_Size = w2_Size
+              line2.Window_Rate = w2_Rate
+              line2.Window_Interval = w2_Interval
+              line2.Window_Offset = w2_Offset
+              line2.Window_Unit = w2_Unit
+              line2.Left = line2.Left < w2_Size and line2.Left or w2_Size
               line2.Promised, line2.Spare, line2.Taken = line2.Left, 0, 0
               do
                 local last2 = s_LastID
@@ -1290,20 +1499,27 @@ end
         local idle = s_Now < now3 and s_AgainUS > now3 * 1000 and s_Plain + Out(now3) < l_Tokens
         for i2 = 0, l_Windows_n - 1 do
           local w2 = l_Windows[i2]
-          local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
+          local w2_Size, w2_Rate, w2_Interval, w2_Offset, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Offset, w2.Unit
           local line2 = s_Lines[i2]
-          if (now3 - now3 % w2_Interval) / w2_Interval > (s_Now - s_Now % w2_Interval) / w2_Interval then
+          local t2 = now3 - w2_Offset
+          local t3 = s_Now - w2_Offset
+          if (t2 - t2 % w2_Interval) / w2_Interval > (t3 - t3 % w2_Interval) / w2_Interval then
             local left = line2.Left
             do
               local spare = 0
-              if (s_Slot - s_Slot % w2_Interval) / w2_Interval > (s_Now - s_Now % w2_Interval) / w2_Interval then
+              local t4 = s_Slot - w2_Offset
+              local t5 = s_Now - w2_Offset
+              if (t4 - t4 % w2_Interval) / w2_Interval > (t5 - t5 % w2_Interval) / w2_Interval then
                 local gain = 0
                 do
                   local left2 = line2.Left
-                  local to2 = (now3 - now3 % w2_Interval) / w2_Interval * w2_Interval - 1
+                  local t6 = now3 - w2_Offset
+                  local n2 = (t6 - t6 % w2_Interval) / w2_Interval
+                  local to2 = n2 * w2_Interval + w2_Offset - 1
                   if to2 <= s_Now then
                     gain = left2
                   else
+                    local t7 = to2 - w2_Offset
                     local since = 0
                     do
                       if w2_Size > w2_Rate then
@@ -1315,15 +1531,16 @@ end
                         since = s_Now
                       end
                     end
-                    local n2 = (to2 - to2 % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
-                    if n2 <= 0 then
+                    local t8 = since - w2_Offset
+                    local n3 = (t7 - t7 % w2_Interval) / w2_Interval - (t8 - t8 % w2_Interval) / w2_Interval
+                    if n3 <= 0 then
                       gain = left2
                     else
                       local x2 = w2_Size - left2
-                      if n2 > (x2 - x2 % w2_Rate) / w2_Rate then
+                      if n3 > (x2 - x2 % w2_Rate) / w2_Rate then
                         gain = w2_Size
                       else
-                        gain = left2 + n2 * w2_Rate
+                        gain = left2 + n3 * w2_Rate
                       end
                     end
                   end
@@ -1340,6 +1557,7 @@ end
               if now3 <= s_Now then
                 gain = left
               else
+                local t4 = now3 - w2_Offset
                 local since = 0
                 do
                   if w2_Size > w2_Rate then
@@ -1351,7 +1569,8 @@ end
                     since = s_Now
                   end
                 end
-                local n2 = (now3 - now3 % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
+                local t5 = since - w2_Offset
+                local n2 = (t4 - t4 % w2_Interval) / w2_Interval - (t5 - t5 % w2_Interval) / w2_Interval
                 if n2 <= 0 then
                   gain = left
                 else
@@ -1383,9 +1602,15 @@ end
               local units = line2.Spare
               for i3 = 0, l_Windows_n - 1 do
                 local w3 = l_Windows[i3]
-                local w3_Size, w3_Rate, w3_Interval, w3_Unit = w3.Size, w3.Rate, w3.Interval, w3.Unit
+                local w3_Size, w3_Interval, w3_Offset, w3_Unit = w3.Size, w3.Interval, w3.Offset, w3.Unit
                 local line3 = s_Lines[i3]
-                if w3_Unit == unit and (now3 - now3 % w3_Interval) / w3_Interval == (s_Now - s_Now % w3_Interval) / w3_Interval then
+                local is3 = w3_Unit == unit
+                if is3 then
+                  local t4 = now3 - w3_Offset
+                  local t5 = s_Now - w3_Offset
+                  is3 = (t4 - t4 % w3_Interval) / w3_Interval == (t5 - t5 % w3_Interval) / w3_Interval
+                end
+                if is3 then
                   local min2 = w3_Size
                   local x2 = line3.Promised + units
                   if x2 < min2 then min2 = x2 end
@@ -1397,10 +1622,13 @@ end
             if is3 then
               local gain2 = 0
               do
-                local to2 = (now3 - now3 % w2_Interval) / w2_Interval * w2_Interval - 1
+                local t4 = now3 - w2_Offset
+                local n2 = (t4 - t4 % w2_Interval) / w2_Interval
+                local to2 = n2 * w2_Interval + w2_Offset - 1
                 if to2 <= s_Now then
                   gain2 = left
                 else
+                  local t5 = to2 - w2_Offset
                   local since = 0
                   do
                     if w2_Size > w2_Rate then
@@ -1412,15 +1640,16 @@ end
                       since = s_Now
                     end
                   end
-                  local n2 = (to2 - to2 % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
-                  if n2 <= 0 then
+                  local t6 = since - w2_Offset
+                  local n3 = (t5 - t5 % w2_Interval) / w2_Interval - (t6 - t6 % w2_Interval) / w2_Interval
+                  if n3 <= 0 then
                     gain2 = left
                   else
                     local x2 = w2_Size - left
-                    if n2 > (x2 - x2 % w2_Rate) / w2_Rate then
+                    if n3 > (x2 - x2 % w2_Rate) / w2_Rate then
                       gain2 = w2_Size
                     else
-                      gain2 = left + n2 * w2_Rate
+                      gain2 = left + n3 * w2_Rate
                     end
                   end
                 end
@@ -1455,7 +1684,20 @@ end
                     local place2 = x2.State_Pins[0].Line
                     if place2 > 0 then
                       while place2 < x2.State_Lines_n do
-                        x2.State_Lines[place2 - 1].Window_Size, x2.State_Lines[place2 - 1].Window_Rate, x2.State_Lines[place2 - 1].Window_Interval, x2.State_Lines[place2 - 1].Window_Unit, x2.State_Lines[place2 - 1].Left, x2.State_Lines[place2 - 1].Promised, x2.State_Lines[place2 - 1].Spare, x2.State_Lines[place2 - 1].Taken, x2.State_Lines[place2 - 1].Fresh, x2.State_Lines[place2 - 1].FreshFrom, x2.State_Lines[place2 - 1].Stale, x2.State_Lines[place2 - 1].StaleFrom, x2.State_Lines[place2 - 1].Saved = x2.State_Lines[place2].Window_Size, x2.State_Lines[place2].Window_Rate, x2.State_Lines[place2].Window_Interval, x2.State_Lines[place2].Window_Unit, x2.State_Lines[place2].Left, x2.State_Lines[place2].Promised, x2.State_Lines[place2].Spare, x2.State_Lines[place2].Taken, x2.State_Lines[place2].Fresh, x2.State_Lines[place2].FreshFrom, x2.State_Lines[place2].Stale, x2.State_Lines[place2].StaleFrom, x2.State_Lines[place2].Saved
+                        x2.State_Lines[place2 - 1].Window_Size = x2.State_Lines[place2].Window_Size
+                        x2.State_Lines[place2 - 1].Window_Rate = x2.State_Lines[place2].Window_Rate
+                        x2.State_Lines[place2 - 1].Window_Interval = x2.State_Lines[place2].Window_Interval
+                        x2.State_Lines[place2 - 1].Window_Offset = x2.State_Lines[place2].Window_Offset
+                        x2.State_Lines[place2 - 1].Window_Unit = x2.State_Lines[place2].Window_Unit
+                        x2.State_Lines[place2 - 1].Left = x2.State_Lines[place2].Left
+                        x2.State_Lines[place2 - 1].Promised = x2.State_Lines[place2].Promised
+                        x2.State_Lines[place2 - 1].Spare = x2.State_Lines[place2].Spare
+                        x2.State_Lines[place2 - 1].Taken = x2.State_Lines[place2].Taken
+                        x2.State_Lines[place2 - 1].Fresh = x2.State_Lines[place2].Fresh
+                        x2.State_Lines[place2 - 1].FreshFrom = x2.State_Lines[place2].FreshFrom
+                        x2.State_Lines[place2 - 1].Stale = x2.State_Lines[place2].Stale
+                        x2.State_Lines[place2 - 1].StaleFrom = x2.State_Lines[place2].StaleFrom
+                        x2.State_Lines[place2 - 1].Saved = x2.State_Lines[place2].Saved
                         place2 = place2 + 1
                       end
                       x2.State_Lines_n = x2.State_Lines_n - 1
@@ -1483,7 +1725,7 @@ end
               for i3 = 0, x2.State_Lines_n - 1 do
                 local line2 = x2.State_Lines[i3]
                 if i3 < x2.Limits_Windows_n then
-                  changed3 = changed3 or line2.Window_Size ~= x2.Limits_Windows[i3].Size or line2.Window_Rate ~= x2.Limits_Windows[i3].Rate or line2.Window_Interval ~= x2.Limits_Windows[i3].Interval or line2.Window_Unit ~= x2.Limits_Windows[i3].Unit
+                  changed3 = changed3 or line2.Window_Size ~= x2.Limits_Windows[i3].Size or line2.Window_Rate ~= x2.Limits_Windows[i3].Rate or line2.Window_Interval ~= x2.Limits_Windows[i3].Interval or line2.Window_Offset ~= x2.Limits_Windows[i3].Offset or line2.Window_Unit ~= x2.Limits_Windows[i3].Unit
                 else
                   changed3 = changed3 or line2.Window_Size ~= 0
                 end
@@ -1519,7 +1761,7 @@ end
                     local owed = -(x2.State_Lines[i3].Left < x2.State_Lines[i3].Promised and x2.State_Lines[i3].Left or x2.State_Lines[i3].Promised)
                     if owed > 0 and i3 < x2.Limits_Windows_n then
                       local w2 = x2.Limits_Windows[i3]
-                      local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
+                      local w2_Rate, w2_Interval = w2.Rate, w2.Interval
                       local min2 = (owed - owed % w2_Rate) / w2_Rate + 1
                       local x5 = (8796093022208 - 8796093022208 % w2_Interval) / w2_Interval
                       if x5 < min2 then min2 = x5 end
@@ -1541,7 +1783,26 @@ end
               is2 = now3 >= Until2
             end
             if is2 and x2.Leases.Out(now3) == 0 then
-              x2.State_Tokens, x2.State_Guess, x2.State_Now, x2.State_Slot, x2.State_Plain, x2.State_LastID, x2.State_Closed, x2.State_Next, x2.State_Head, x2.State_AgainUS, x2.State_Held, x2.State_Ended, x2.State_Lines, x2.State_Lines_n, x2.State_Pins, x2.State_Pins_n, x2.State_Flows, x2.State_Flows_n, x2.State_Calendars, x2.State_Calendars_n = 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {}, 0, {}, 0, {}, 0, {}, 0
+              x2.State_Tokens = 0
+              x2.State_Guess = 0
+              x2.State_Now = 0
+              x2.State_Slot = 0
+              x2.State_Plain = 0
+              x2.State_LastID = 0
+              x2.State_Closed = 0
+              x2.State_Next = 0
+              x2.State_Head = 0
+              x2.State_AgainUS = 0
+              x2.State_Held = 0
+              x2.State_Ended = 0
+              x2.State_Lines = {}
+              x2.State_Lines_n = 0
+              x2.State_Pins = {}
+              x2.State_Pins_n = 0
+              x2.State_Flows = {}
+              x2.State_Flows_n = 0
+              x2.State_Calendars = {}
+              x2.State_Calendars_n = 0
               changed3 = true
             end
             if changed3 then
@@ -1560,22 +1821,40 @@ end
                 if not known then
                   from2 = x2.Limits_Start
                 end
-                local pinned2_Window_Size, pinned2_Window_Rate, pinned2_Window_Interval, pinned2_Window_Unit, pinned2_Left, pinned2_Promised, pinned2_Spare, pinned2_Taken, pinned2_Fresh, pinned2_FreshFrom, pinned2_Stale, pinned2_StaleFrom, pinned2_Saved = 0, 0, 0, 0, 0, 0, 0, 0, 0, x2.State_LastID, 0, x2.State_LastID, 0
+                local pinned2_Window_Size, pinned2_Window_Rate, pinned2_Window_Interval, pinned2_Window_Offset, pinned2_Window_Unit, pinned2_Left, pinned2_Promised, pinned2_Spare, pinned2_Taken, pinned2_Fresh, pinned2_FreshFrom, pinned2_Stale, pinned2_StaleFrom, pinned2_Saved = 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, x2.State_LastID, 0, x2.State_LastID, 0
                 if own3 < x2.Limits_Windows_n then
-                  pinned2_Window_Size, pinned2_Window_Rate, pinned2_Window_Interval, pinned2_Window_Unit = x2.Limits_Windows[own3].Size, x2.Limits_Windows[own3].Rate, x2.Limits_Windows[own3].Interval, x2.Limits_Windows[own3].Unit
+                  pinned2_Window_Size = x2.Limits_Windows[own3].Size
+                  pinned2_Window_Rate = x2.Limits_Windows[own3].Rate
+                  pinned2_Window_Interval = x2.Limits_Windows[own3].Interval
+                  pinned2_Window_Offset = x2.Limits_Windows[own3].Offset
+                  pinned2_Window_Unit = x2.Limits_Windows[own3].Unit
                   pinned2_Left = pinned2_Window_Size
                   do
                     local p = x2.State_Pins[0]
                     if p.Line > 0 then
-                      pinned2_Window_Size, pinned2_Window_Rate, pinned2_Window_Interval, pinned2_Window_Unit, pinned2_Left, pinned2_Promised, pinned2_Spare, pinned2_Taken, pinned2_Fresh, pinned2_FreshFrom, pinned2_Stale, pinned2_StaleFrom, pinned2_Saved = x2.State_Lines[p.Line - 1].Window_Size, x2.State_Lines[p.Line - 1].Window_Rate, x2.State_Lines[p.Line - 1].Window_Interval, x2.State_Lines[p.Line - 1].Window_Unit, x2.State_Lines[p.Line - 1].Left, x2.State_Lines[p.Line - 1].Promised, x2.State_Lines[p.Line - 1].Spare, x2.State_Lines[p.Line - 1].Taken, x2.State_Lines[p.Line - 1].Fresh, x2.State_Lines[p.Line - 1].FreshFrom, x2.State_Lines[p.Line - 1].Stale, x2.State_Lines[p.Line - 1].StaleFrom, x2.State_Lines[p.Line - 1].Saved
+                      pinned2_Window_Size = x2.State_Lines[p.Line - 1].Window_Size
+                      pinned2_Window_Rate = x2.State_Lines[p.Line - 1].Window_Rate
+                      pinned2_Window_Interval = x2.State_Lines[p.Line - 1].Window_Interval
+                      pinned2_Window_Offset = x2.State_Lines[p.Line - 1].Window_Offset
+                      pinned2_Window_Unit = x2.State_Lines[p.Line - 1].Window_Unit
+                      pinned2_Left = x2.State_Lines[p.Line - 1].Left
+                      pinned2_Promised = x2.State_Lines[p.Line - 1].Promised
+                      pinned2_Spare = x2.State_Lines[p.Line - 1].Spare
+                      pinned2_Taken = x2.State_Lines[p.Line - 1].Taken
+                      pinned2_Fresh = x2.State_Lines[p.Line - 1].Fresh
+                      pinned2_FreshFrom = x2.State_Lines[p.Line - 1].FreshFrom
+                      pinned2_Stale = x2.State_Lines[p.Line - 1].Stale
+                      pinned2_StaleFrom = x2.State_Lines[p.Line - 1].StaleFrom
+                      pinned2_Saved = x2.State_Lines[p.Line - 1].Saved
                       local gain = 0
                       do
                         local w2 = x2.Limits_Windows[own3]
-                        local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
+                        local w2_Size, w2_Rate, w2_Interval, w2_Offset = w2.Size, w2.Rate, w2.Interval, w2.Offset
                         local from3 = x2.State_Now
                         if now3 <= from3 then
                           gain = pinned2_Left
                         else
+                          local t2 = now3 - w2_Offset
                           local since = 0
                           do
                             if w2_Size > w2_Rate then
@@ -1587,7 +1866,8 @@ end
                               since = from3
                             end
                           end
-                          local n2 = (now3 - now3 % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
+                          local t3 = since - w2_Offset
+                          local n2 = (t2 - t2 % w2_Interval) / w2_Interval - (t3 - t3 % w2_Interval) / w2_Interval
                           if n2 <= 0 then
                             gain = pinned2_Left
                           else
@@ -1605,7 +1885,20 @@ end
                         local place2 = p.Line
                         if place2 > 0 then
                           while place2 < x2.State_Lines_n do
-                            x2.State_Lines[place2 - 1].Window_Size, x2.State_Lines[place2 - 1].Window_Rate, x2.State_Lines[place2 - 1].Window_Interval, x2.State_Lines[place2 - 1].Window_Unit, x2.State_Lines[place2 - 1].Left, x2.State_Lines[place2 - 1].Promised, x2.State_Lines[place2 - 1].Spare, x2.State_Lines[place2 - 1].Taken, x2.State_Lines[place2 - 1].Fresh, x2.State_Lines[place2 - 1].FreshFrom, x2.State_Lines[place2 - 1].Stale, x2.State_Lines[place2 - 1].StaleFrom, x2.State_Lines[place2 - 1].Saved = x2.State_Lines[place2].Window_Size, x2.State_Lines[place2].Window_Rate, x2.State_Lines[place2].Window_Interval, x2.State_Lines[place2].Window_Unit, x2.State_Lines[place2].Left, x2.State_Lines[place2].Promised, x2.State_Lines[place2].Spare, x2.State_Lines[place2].Taken, x2.State_Lines[place2].Fresh, x2.State_Lines[place2].FreshFrom, x2.State_Lines[place2].Stale, x2.State_Lines[place2].StaleFrom, x2.State_Lines[place2].Saved
+                            x2.State_Lines[place2 - 1].Window_Size = x2.State_Lines[place2].Window_Size
+                            x2.State_Lines[place2 - 1].Window_Rate = x2.State_Lines[place2].Window_Rate
+                            x2.State_Lines[place2 - 1].Window_Interval = x2.State_Lines[place2].Window_Interval
+                            x2.State_Lines[place2 - 1].Window_Offset = x2.State_Lines[place2].Window_Offset
+                            x2.State_Lines[place2 - 1].Window_Unit = x2.State_Lines[place2].Window_Unit
+                            x2.State_Lines[place2 - 1].Left = x2.State_Lines[place2].Left
+                            x2.State_Lines[place2 - 1].Promised = x2.State_Lines[place2].Promised
+                            x2.State_Lines[place2 - 1].Spare = x2.State_Lines[place2].Spare
+                            x2.State_Lines[place2 - 1].Taken = x2.State_Lines[place2].Taken
+                            x2.State_Lines[place2 - 1].Fresh = x2.State_Lines[place2].Fresh
+                            x2.State_Lines[place2 - 1].FreshFrom = x2.State_Lines[place2].FreshFrom
+                            x2.State_Lines[place2 - 1].Stale = x2.State_Lines[place2].Stale
+                            x2.State_Lines[place2 - 1].StaleFrom = x2.State_Lines[place2].StaleFrom
+                            x2.State_Lines[place2 - 1].Saved = x2.State_Lines[place2].Saved
                             place2 = place2 + 1
                           end
                           x2.State_Lines_n = x2.State_Lines_n - 1
@@ -1625,7 +1918,8 @@ end
                         if now3 <= from3 then
                           gain = left
                         else
-                          local y = line2.Window_Interval
+                          local t2 = now3 - line2.Window_Offset
+                          local by2 = line2.Window_Interval
                           local since = 0
                           do
                             if line2.Window_Size > line2.Window_Rate then
@@ -1637,14 +1931,15 @@ end
                               since = from3
                             end
                           end
-                          local y2 = line2.Window_Interval
-                          local n2 = (now3 - now3 % y) / y - (since - since % y2) / y2
+                          local t3 = since - line2.Window_Offset
+                          local by3 = line2.Window_Interval
+                          local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
                           if n2 <= 0 then
                             gain = left
                           else
                             local x3 = line2.Window_Size - left
-                            local y3 = line2.Window_Rate
-                            if n2 > (x3 - x3 % y3) / y3 then
+                            local y = line2.Window_Rate
+                            if n2 > (x3 - x3 % y) / y then
                               gain = line2.Window_Size
                             else
                               gain = left + n2 * line2.Window_Rate
@@ -1653,91 +1948,171 @@ end
                         end
                       end
                       line2.Left = gain
-                      line2.Window_Size, line2.Window_Rate, line2.Window_Interval, line2.Window_Unit, line2.Spare, line2.Taken, line2.Promised = 0, 0, 0, line2.Window_Unit, 0, now3, line2.Left
+                      line2.Window_Size = 0
+                      line2.Window_Rate = 0
+                      line2.Window_Interval = 0
+                      line2.Window_Offset = 0
+                      line2.Window_Unit = line2.Window_Unit
+                      line2.Spare = 0
+                      line2.Taken = now3
+                      line2.Promised = line2.Left
                     end
                   else
                     do
                       local w2 = x2.Limits_Windows[i3]
-                      local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
-                      if w2_Interval == line2.Window_Interval and w2_Unit == line2.Window_Unit then
-                        local least_Size, least_Rate, least_Interval, least_Unit = w2_Size < line2.Window_Size and w2_Size or line2.Window_Size, w2_Rate < line2.Window_Rate and w2_Rate or line2.Window_Rate, w2_Interval, 0
-                        local since = 0
-                        do
-                          local from3 = x2.State_Now
-                          if w2_Size > w2_Rate then
-                            local max2 = from3
-                            local x3 = x2.State_Closed - 1
-                            if x3 > max2 then max2 = x3 end
-                            since = max2
-                          else
-                            since = from3
-                          end
-                        end
-                        local since2 = 0
-                        do
-                          local from3 = x2.State_Now
-                          if line2.Window_Size > line2.Window_Rate then
-                            local max2 = from3
-                            local x3 = x2.State_Closed - 1
-                            if x3 > max2 then max2 = x3 end
-                            since2 = max2
-                          else
-                            since2 = from3
-                          end
-                        end
-                        local since3 = since > since2 and since or since2
+                      local w2_Size, w2_Rate, w2_Interval, w2_Offset, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Offset, w2.Unit
+                      if line2.Window_Size > 0 and w2_Unit == line2.Window_Unit then
+                        local left = line2.Left < w2_Size and line2.Left or w2_Size
                         local gain = 0
                         do
-                          local left = line2.Left < least_Size and line2.Left or least_Size
-                          if now3 <= since3 then
+                          local from3 = x2.State_Now
+                          if now3 <= from3 then
                             gain = left
                           else
-                            local since4 = 0
+                            local t2 = now3 - line2.Window_Offset
+                            local by2 = line2.Window_Interval
+                            local since = 0
                             do
-                              if least_Size > least_Rate then
-                                local max2 = since3
+                              if line2.Window_Size > line2.Window_Rate then
+                                local max2 = from3
                                 local x3 = x2.State_Closed - 1
                                 if x3 > max2 then max2 = x3 end
-                                since4 = max2
+                                since = max2
                               else
-                                since4 = since3
+                                since = from3
                               end
                             end
-                            local n2 = (now3 - now3 % least_Interval) / least_Interval - (since4 - since4 % least_Interval) / least_Interval
+                            local t3 = since - line2.Window_Offset
+                            local by3 = line2.Window_Interval
+                            local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
                             if n2 <= 0 then
                               gain = left
                             else
-                              local x3 = least_Size - left
-                              if n2 > (x3 - x3 % least_Rate) / least_Rate then
-                                gain = least_Size
+                              local x3 = line2.Window_Size - left
+                              local y = line2.Window_Rate
+                              if n2 > (x3 - x3 % y) / y then
+                                gain = line2.Window_Size
                               else
-                                gain = left + n2 * least_Rate
+                                gain = left + n2 * line2.Window_Rate
                               end
                             end
                           end
                         end
-                        line2.Left = gain
+                        local gain2 = 0
+                        do
+                          local from3 = x2.State_Now
+                          if now3 <= from3 then
+                            gain2 = left
+                          else
+                            local t2 = now3 - line2.Window_Offset
+                            local by2 = line2.Window_Interval
+                            local since = 0
+                            do
+                              if line2.Window_Size > line2.Window_Rate then
+                                local max2 = from3
+                                local x3 = x2.State_Closed - 1
+                                if x3 > max2 then max2 = x3 end
+                                since = max2
+                              else
+                                since = from3
+                              end
+                            end
+                            local t3 = since - line2.Window_Offset
+                            local by3 = line2.Window_Interval
+                            local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
+                            if n2 <= 0 then
+                              gain2 = left
+                            else
+                              local x3 = line2.Window_Size - left
+                              local y = line2.Window_Rate
+                              if n2 > (x3 - x3 % y) / y then
+                                gain2 = line2.Window_Size
+                              else
+                                gain2 = left + n2 * line2.Window_Rate
+                              end
+                            end
+                          end
+                        end
+                        local gain3 = 0
+                        do
+                          local from3 = x2.State_Now
+                          if now3 <= from3 then
+                            gain3 = left
+                          else
+                            local t2 = now3 - w2_Offset
+                            local since = 0
+                            do
+                              if w2_Size > w2_Rate then
+                                local max2 = from3
+                                local x3 = x2.State_Closed - 1
+                                if x3 > max2 then max2 = x3 end
+                                since = max2
+                              else
+                                since = from3
+                              end
+                            end
+                            local t3 = since - w2_Offset
+                            local n2 = (t2 - t2 % w2_Interval) / w2_Interval - (t3 - t3 % w2_Interval) / w2_Interval
+                            if n2 <= 0 then
+                              gain3 = left
+                            else
+                              local x3 = w2_Size - left
+                              if n2 > (x3 - x3 % w2_Rate) / w2_Rate then
+                                gain3 = w2_Size
+                              else
+                                gain3 = left + n2 * w2_Rate
+                              end
+                            end
+                          end
+                        end
+                        line2.Left = gain2 < gain3 and gain2 or gain3
                       end
                     end
                   end
                 end
                 for i3 = 0, x2.Limits_Windows_n - 1 do
                   local w2 = x2.Limits_Windows[i3]
-                  local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
+                  local w2_Size, w2_Rate, w2_Interval, w2_Offset, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Offset, w2.Unit
                   if i3 == own3 then
                     do
                       local at2 = x2.State_Lines_n
-                      x2.State_Lines[x2.State_Lines_n] = {Window_Size = pinned2_Window_Size, Window_Rate = pinned2_Window_Rate, Window_Interval = pinned2_Window_Interval, Window_Unit = pinned2_Window_Unit, Left = pinned2_Left, Promised = pinned2_Promised, Spare = pinned2_Spare, Taken = pinned2_Taken, Fresh = pinned2_Fresh, FreshFrom = pinned2_FreshFrom, Stale = pinned2_Stale, StaleFrom = pinned2_StaleFrom, Saved = pinned2_Saved}
+                      x2.State_Lines[x2.State_Lines_n] = {Window_Size = pinned2_Window_Size, Window_Rate = pinned2_Window_Rate, Window_Interval = pinned2_Window_Interval, Window_Offset = pinned2_Window_Offset, Window_Unit = pinned2_Window_Unit, Left = pinned2_Left, Promised = pinned2_Promised, Spare = pinned2_Spare, Taken = pinned2_Taken, Fresh = pinned2_Fresh, FreshFrom = pinned2_FreshFrom, Stale = pinned2_Stale, StaleFrom = pinned2_StaleFrom, Saved = pinned2_Saved}
                       x2.State_Lines_n = x2.State_Lines_n + 1
                       while at2 > own3 do
-                        x2.State_Lines[at2].Window_Size, x2.State_Lines[at2].Window_Rate, x2.State_Lines[at2].Window_Interval, x2.State_Lines[at2].Window_Unit, x2.State_Lines[at2].Left, x2.State_Lines[at2].Promised, x2.State_Lines[at2].Spare, x2.State_Lines[at2].Taken, x2.State_Lines[at2].Fresh, x2.State_Lines[at2].FreshFrom, x2.State_Lines[at2].Stale, x2.State_Lines[at2].StaleFrom, x2.State_Lines[at2].Saved = x2.State_Lines[at2 - 1].Window_Size, x2.State_Lines[at2 - 1].Window_Rate, x2.State_Lines[at2 - 1].Window_Interval, x2.State_Lines[at2 - 1].Window_Unit, x2.State_Lines[at2 - 1].Left, x2.State_Lines[at2 - 1].Promised, x2.State_Lines[at2 - 1].Spare, x2.State_Lines[at2 - 1].Taken, x2.State_Lines[at2 - 1].Fresh, x2.State_Lines[at2 - 1].FreshFrom, x2.State_Lines[at2 - 1].Stale, x2.State_Lines[at2 - 1].StaleFrom, x2.State_Lines[at2 - 1].Saved
+                        x2.State_Lines[at2].Window_Size = x2.State_Lines[at2 - 1].Window_Size
+                        x2.State_Lines[at2].Window_Rate = x2.State_Lines[at2 - 1].Window_Rate
+                        x2.State_Lines[at2].Window_Interval = x2.State_Lines[at2 - 1].Window_Interval
+                        x2.State_Lines[at2].Window_Offset = x2.State_Lines[at2 - 1].Window_Offset
+                        x2.State_Lines[at2].Window_Unit = x2.State_Lines[at2 - 1].Window_Unit
+                        x2.State_Lines[at2].Left = x2.State_Lines[at2 - 1].Left
+                        x2.State_Lines[at2].Promised = x2.State_Lines[at2 - 1].Promised
+                        x2.State_Lines[at2].Spare = x2.State_Lines[at2 - 1].Spare
+                        x2.State_Lines[at2].Taken = x2.State_Lines[at2 - 1].Taken
+                        x2.State_Lines[at2].Fresh = x2.State_Lines[at2 - 1].Fresh
+                        x2.State_Lines[at2].FreshFrom = x2.State_Lines[at2 - 1].FreshFrom
+                        x2.State_Lines[at2].Stale = x2.State_Lines[at2 - 1].Stale
+                        x2.State_Lines[at2].StaleFrom = x2.State_Lines[at2 - 1].StaleFrom
+                        x2.State_Lines[at2].Saved = x2.State_Lines[at2 - 1].Saved
                         at2 = at2 - 1
                       end
-                      x2.State_Lines[own3].Window_Size, x2.State_Lines[own3].Window_Rate, x2.State_Lines[own3].Window_Interval, x2.State_Lines[own3].Window_Unit, x2.State_Lines[own3].Left, x2.State_Lines[own3].Promised, x2.State_Lines[own3].Spare, x2.State_Lines[own3].Taken, x2.State_Lines[own3].Fresh, x2.State_Lines[own3].FreshFrom, x2.State_Lines[own3].Stale, x2.State_Lines[own3].StaleFrom, x2.State_Lines[own3].Saved = pinned2_Window_Size, pinned2_Window_Rate, pinned2_Window_Interval, pinned2_Window_Unit, pinned2_Left, pinned2_Promised, pinned2_Spare, pinned2_Taken, pinned2_Fresh, pinned2_FreshFrom, pinned2_Stale, pinned2_StaleFrom, pinned2_Saved
+                      x2.State_Lines[own3].Window_Size = pinned2_Window_Size
+                      x2.State_Lines[own3].Window_Rate = pinned2_Window_Rate
+                      x2.State_Lines[own3].Window_Interval = pinned2_Window_Interval
+                      x2.State_Lines[own3].Window_Offset = pinned2_Window_Offset
+                      x2.State_Lines[own3].Window_Unit = pinned2_Window_Unit
+                      x2.State_Lines[own3].Left = pinned2_Left
+                      x2.State_Lines[own3].Promised = pinned2_Promised
+                      x2.State_Lines[own3].Spare = pinned2_Spare
+                      x2.State_Lines[own3].Taken = pinned2_Taken
+                      x2.State_Lines[own3].Fresh = pinned2_Fresh
+                      x2.State_Lines[own3].FreshFrom = pinned2_FreshFrom
+                      x2.State_Lines[own3].Stale = pinned2_Stale
+                      x2.State_Lines[own3].StaleFrom = pinned2_StaleFrom
+                      x2.State_Lines[own3].Saved = pinned2_Saved
                     end
                     x2.State_Pins[0].Line = own3 + 1
                   elseif i3 >= x2.State_Lines_n and known then
-                    x2.State_Lines[x2.State_Lines_n] = {Window_Size = w2_Size, Window_Rate = w2_Rate, Window_Interval = w2_Interval, Window_Unit = w2_Unit, Left = w2_Size, Promised = 0, Spare = 0, Taken = 0, Fresh = 0, FreshFrom = x2.State_LastID, Stale = 0, StaleFrom = x2.State_LastID, Saved = 0}
+                    x2.State_Lines[x2.State_Lines_n] = {Window_Size = w2_Size, Window_Rate = w2_Rate, Window_Interval = w2_Interval, Window_Offset = w2_Offset, Window_Unit = w2_Unit, Left = w2_Size, Promised = 0, Spare = 0, Taken = 0, Fresh = 0, FreshFrom = x2.State_LastID, Stale = 0, StaleFrom = x2.State_LastID, Saved = 0}
                     x2.State_Lines_n = x2.State_Lines_n + 1
                   elseif i3 >= x2.State_Lines_n then
                     local gain = 0
@@ -1745,6 +2120,7 @@ end
                       if now3 <= from2 then
                         gain = 0
                       else
+                        local t2 = now3 - w2_Offset
                         local since = 0
                         do
                           if w2_Size > w2_Rate then
@@ -1756,7 +2132,8 @@ end
                             since = from2
                           end
                         end
-                        local n2 = (now3 - now3 % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
+                        local t3 = since - w2_Offset
+                        local n2 = (t2 - t2 % w2_Interval) / w2_Interval - (t3 - t3 % w2_Interval) / w2_Interval
                         if n2 <= 0 then
                           gain = 0
                         else
@@ -1769,12 +2146,25 @@ end
                         end
                       end
                     end
-                    x2.State_Lines[x2.State_Lines_n] = {Window_Size = w2_Size, Window_Rate = w2_Rate, Window_Interval = w2_Interval, Window_Unit = w2_Unit, Left = gain, Promised = 0, Spare = 0, Taken = 0, Fresh = 0, FreshFrom = 0, Stale = 0, StaleFrom = 0, Saved = 0}
+                    x2.State_Lines[x2.State_Lines_n] = {Window_Size = w2_Size, Window_Rate = w2_Rate, Window_Interval = w2_Interval, Window_Offset = w2_Offset, Window_Unit = w2_Unit, Left = gain, Promised = 0, Spare = 0, Taken = 0, Fresh = 0, FreshFrom = 0, Stale = 0, StaleFrom = 0, Saved = 0}
                     x2.State_Lines_n = x2.State_Lines_n + 1
                   end
                   local line2 = x2.State_Lines[i3]
                   if line2.Window_Unit ~= w2_Unit then
-                    line2.Window_Size, line2.Window_Rate, line2.Window_Interval, line2.Window_Unit, line2.Left, line2.Promised, line2.Spare, line2.Taken, line2.Fresh, line2.FreshFrom, line2.Stale, line2.StaleFrom, line2.Saved = 0, 0, 0, 0, 0 > line2.Left and 0 or line2.Left, 0, 0, 0, 0, 0, 0, x2.State_LastID, 0
+                    line2.Window_Size = 0
+                    line2.Window_Rate = 0
+                    line2.Window_Interval = 0
+                    line2.Window_Offset = 0
+                    line2.Window_Unit = 0
+                    line2.Left = 0 > line2.Left and 0 or line2.Left
+                    line2.Promised = 0
+                    line2.Spare = 0
+                    line2.Taken = 0
+                    line2.Fresh = 0
+                    line2.FreshFrom = 0
+                    line2.Stale = 0
+                    line2.StaleFrom = x2.State_LastID
+                    line2.Saved = 0
                     line2.Fresh, line2.FreshFrom, line2.Stale = 0, x2.State_LastID, 0
                   elseif line2.Window_Size == 0 then
                     local gain = 0
@@ -1784,6 +2174,7 @@ end
                       if now3 <= from3 then
                         gain = left
                       else
+                        local t2 = now3 - w2_Offset
                         local since = 0
                         do
                           if w2_Size > w2_Rate then
@@ -1795,7 +2186,8 @@ end
                             since = from3
                           end
                         end
-                        local n2 = (now3 - now3 % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
+                        local t3 = since - w2_Offset
+                        local n2 = (t2 - t2 % w2_Interval) / w2_Interval - (t3 - t3 % w2_Interval) / w2_Interval
                         if n2 <= 0 then
                           gain = left
                         else
@@ -1811,7 +2203,12 @@ end
                     line2.Left = line2.Left + (gain - line2.Promised)
                     line2.Fresh, line2.FreshFrom, line2.Stale = 0, x2.State_LastID, 0
                   end
-                  line2.Window_Size, line2.Window_Rate, line2.Window_Interval, line2.Window_Unit, line2.Left = w2_Size, w2_Rate, w2_Interval, w2_Unit, line2.Left < w2_Size and line2.Left or w2_Size
+                  line2.Window_Size = w2_Size
+                  line2.Window_Rate = w2_Rate
+                  line2.Window_Interval = w2_Interval
+                  line2.Window_Offset = w2_Offset
+                  line2.Window_Unit = w2_Unit
+                  line2.Left = line2.Left < w2_Size and line2.Left or w2_Size
                   line2.Promised, line2.Spare, line2.Taken = line2.Left, 0, 0
                   do
                     local last2 = x2.State_LastID
@@ -1834,24 +2231,31 @@ end
             local idle = x2.State_Now < now3 and x2.State_AgainUS > now3 * 1000 and x2.State_Plain + x2.Leases.Out(now3) < x2.Limits_Tokens
             for i3 = 0, x2.Limits_Windows_n - 1 do
               local w2 = x2.Limits_Windows[i3]
-              local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
+              local w2_Size, w2_Rate, w2_Interval, w2_Offset, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Offset, w2.Unit
               local line2 = x2.State_Lines[i3]
-              local t2 = x2.State_Now
-              if (now3 - now3 % w2_Interval) / w2_Interval > (t2 - t2 % w2_Interval) / w2_Interval then
+              local t2 = now3 - w2_Offset
+              local t3 = x2.State_Now
+              local t4 = t3 - w2_Offset
+              if (t2 - t2 % w2_Interval) / w2_Interval > (t4 - t4 % w2_Interval) / w2_Interval then
                 local left = line2.Left
                 do
                   local spare = 0
-                  local t3 = x2.State_Slot
-                  local t4 = x2.State_Now
-                  if (t3 - t3 % w2_Interval) / w2_Interval > (t4 - t4 % w2_Interval) / w2_Interval then
+                  local t5 = x2.State_Slot
+                  local t6 = t5 - w2_Offset
+                  local t7 = x2.State_Now
+                  local t8 = t7 - w2_Offset
+                  if (t6 - t6 % w2_Interval) / w2_Interval > (t8 - t8 % w2_Interval) / w2_Interval then
                     local gain = 0
                     do
                       local left2 = line2.Left
                       local from2 = x2.State_Now
-                      local to2 = (now3 - now3 % w2_Interval) / w2_Interval * w2_Interval - 1
+                      local t9 = now3 - w2_Offset
+                      local n2 = (t9 - t9 % w2_Interval) / w2_Interval
+                      local to2 = n2 * w2_Interval + w2_Offset - 1
                       if to2 <= from2 then
                         gain = left2
                       else
+                        local t10 = to2 - w2_Offset
                         local since = 0
                         do
                           if w2_Size > w2_Rate then
@@ -1863,15 +2267,16 @@ end
                             since = from2
                           end
                         end
-                        local n2 = (to2 - to2 % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
-                        if n2 <= 0 then
+                        local t11 = since - w2_Offset
+                        local n3 = (t10 - t10 % w2_Interval) / w2_Interval - (t11 - t11 % w2_Interval) / w2_Interval
+                        if n3 <= 0 then
                           gain = left2
                         else
                           local x3 = w2_Size - left2
-                          if n2 > (x3 - x3 % w2_Rate) / w2_Rate then
+                          if n3 > (x3 - x3 % w2_Rate) / w2_Rate then
                             gain = w2_Size
                           else
-                            gain = left2 + n2 * w2_Rate
+                            gain = left2 + n3 * w2_Rate
                           end
                         end
                       end
@@ -1889,6 +2294,7 @@ end
                   if now3 <= from2 then
                     gain = left
                   else
+                    local t5 = now3 - w2_Offset
                     local since = 0
                     do
                       if w2_Size > w2_Rate then
@@ -1900,7 +2306,8 @@ end
                         since = from2
                       end
                     end
-                    local n2 = (now3 - now3 % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
+                    local t6 = since - w2_Offset
+                    local n2 = (t5 - t5 % w2_Interval) / w2_Interval - (t6 - t6 % w2_Interval) / w2_Interval
                     if n2 <= 0 then
                       gain = left
                     else
@@ -1932,12 +2339,14 @@ end
                   local units = line2.Spare
                   for i4 = 0, x2.Limits_Windows_n - 1 do
                     local w3 = x2.Limits_Windows[i4]
-                    local w3_Size, w3_Rate, w3_Interval, w3_Unit = w3.Size, w3.Rate, w3.Interval, w3.Unit
+                    local w3_Size, w3_Interval, w3_Offset, w3_Unit = w3.Size, w3.Interval, w3.Offset, w3.Unit
                     local line3 = x2.State_Lines[i4]
                     local is3 = w3_Unit == unit
                     if is3 then
-                      local t3 = x2.State_Now
-                      is3 = (now3 - now3 % w3_Interval) / w3_Interval == (t3 - t3 % w3_Interval) / w3_Interval
+                      local t5 = now3 - w3_Offset
+                      local t6 = x2.State_Now
+                      local t7 = t6 - w3_Offset
+                      is3 = (t5 - t5 % w3_Interval) / w3_Interval == (t7 - t7 % w3_Interval) / w3_Interval
                     end
                     if is3 then
                       local min2 = w3_Size
@@ -1952,10 +2361,13 @@ end
                   local gain2 = 0
                   do
                     local from2 = x2.State_Now
-                    local to2 = (now3 - now3 % w2_Interval) / w2_Interval * w2_Interval - 1
+                    local t5 = now3 - w2_Offset
+                    local n2 = (t5 - t5 % w2_Interval) / w2_Interval
+                    local to2 = n2 * w2_Interval + w2_Offset - 1
                     if to2 <= from2 then
                       gain2 = left
                     else
+                      local t6 = to2 - w2_Offset
                       local since = 0
                       do
                         if w2_Size > w2_Rate then
@@ -1967,15 +2379,16 @@ end
                           since = from2
                         end
                       end
-                      local n2 = (to2 - to2 % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
-                      if n2 <= 0 then
+                      local t7 = since - w2_Offset
+                      local n3 = (t6 - t6 % w2_Interval) / w2_Interval - (t7 - t7 % w2_Interval) / w2_Interval
+                      if n3 <= 0 then
                         gain2 = left
                       else
                         local x3 = w2_Size - left
-                        if n2 > (x3 - x3 % w2_Rate) / w2_Rate then
+                        if n3 > (x3 - x3 % w2_Rate) / w2_Rate then
                           gain2 = w2_Size
                         else
-                          gain2 = left + n2 * w2_Rate
+                          gain2 = left + n3 * w2_Rate
                         end
                       end
                     end
@@ -1998,12 +2411,17 @@ end
             x2.State_Calendars_n = x2.State_Calendars_n + 1
           end
           local c2 = x2.State_Calendars[0]
-          local x3 = 0 > now2 and 0 or now2
+          local max2 = 0
+          local x3 = now2 - x2.Limits_Windows[0].Offset
+          if x3 > max2 then max2 = x3 end
           local y = x2.Limits_Grain
-          local head = (x3 - x3 % y) / y
+          local head = (max2 - max2 % y) / y
           if c2.Grain ~= x2.Limits_Grain or head - c2.Head >= 1024 then
             c2.Ring.Clear()
-            c2.Grain, c2.Head, c2.Late, c2.Front = x2.Limits_Grain, head, 0, head
+            c2.Grain = x2.Limits_Grain
+            c2.Head = head
+            c2.Late = 0
+            c2.Front = head
           end
           if c2.Head < head then
             c2.Late = 0
@@ -2042,7 +2460,7 @@ end
         do
           repeat
             local w2 = l_Windows[0]
-            local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
+            local w2_Size, w2_Rate, w2_Interval, w2_Offset = w2.Size, w2.Rate, w2.Interval, w2.Offset
             local line2 = s_Lines[0]
             if s_Plain < l_Tokens then
               if line2.Left > 0 then
@@ -2050,12 +2468,18 @@ end
                 break
               end
               a_Bound = 4
-              local n2 = (t - t % w2_Interval) / w2_Interval
-              local last2 = (s_Slot - s_Slot % w2_Interval) / w2_Interval
+              local t2 = t - w2_Offset
+              local n2 = (t2 - t2 % w2_Interval) / w2_Interval
+              local t3 = s_Slot - w2_Offset
+              local last2 = (t3 - t3 % w2_Interval) / w2_Interval
               if last2 < n2 then
-                s_Slot, line2.Promised = ((t - t % w2_Interval) / w2_Interval + 1) * w2_Interval, w2_Rate
+                local t4 = t - w2_Offset
+                local n3 = (t4 - t4 % w2_Interval) / w2_Interval + 1
+                s_Slot, line2.Promised = n3 * w2_Interval + w2_Offset, w2_Rate
               elseif last2 == n2 then
-                s_Slot = ((t - t % w2_Interval) / w2_Interval + 1) * w2_Interval
+                local t4 = t - w2_Offset
+                local n3 = (t4 - t4 % w2_Interval) / w2_Interval + 1
+                s_Slot = n3 * w2_Interval + w2_Offset
               end
             else
               a_Bound = 2
@@ -2071,6 +2495,7 @@ end
                   if at2 <= from2 then
                     gain = left
                   else
+                    local t2 = at2 - w2_Offset
                     local since = 0
                     do
                       if w2_Size > w2_Rate then
@@ -2082,7 +2507,8 @@ end
                         since = from2
                       end
                     end
-                    local n2 = (at2 - at2 % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
+                    local t3 = since - w2_Offset
+                    local n2 = (t2 - t2 % w2_Interval) / w2_Interval - (t3 - t3 % w2_Interval) / w2_Interval
                     if n2 <= 0 then
                       gain = left
                     else
@@ -2098,12 +2524,16 @@ end
                 left = w2_Size < gain and w2_Size or gain
                 s_Slot, line2.Promised = at2, left
                 if left <= 0 then
-                  s_Slot, line2.Promised = ((at2 - at2 % w2_Interval) / w2_Interval + 1) * w2_Interval, w2_Rate
+                  local t2 = at2 - w2_Offset
+                  local n2 = (t2 - t2 % w2_Interval) / w2_Interval + 1
+                  s_Slot, line2.Promised = n2 * w2_Interval + w2_Offset, w2_Rate
                 end
               end
             end
             if line2.Promised == 0 then
-              s_Slot, line2.Promised = ((s_Slot - s_Slot % w2_Interval) / w2_Interval + 1) * w2_Interval, w2_Rate
+              local t2 = s_Slot - w2_Offset
+              local n2 = (t2 - t2 % w2_Interval) / w2_Interval + 1
+              s_Slot, line2.Promised = n2 * w2_Interval + w2_Offset, w2_Rate
             end
             line2.Promised = line2.Promised - 1
             local max2 = 1
@@ -2116,13 +2546,16 @@ end
         do
           repeat
             if op_Kind == 0 then
-              op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3 = 1, 0, 0, 0
+              op_Cost_0 = 1
+              op_Cost_1 = 0
+              op_Cost_2 = 0
+              op_Cost_3 = 0
             end
             do
               local slot = t > s_Slot and t or s_Slot
               for i2 = 0, l_Windows_n - 1 do
                 local w2 = l_Windows[i2]
-                local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
+                local w2_Size, w2_Rate, w2_Interval, w2_Offset = w2.Size, w2.Rate, w2.Interval, w2.Offset
                 local line2 = s_Lines[i2]
                 local gain = 0
                 do
@@ -2130,6 +2563,7 @@ end
                   if slot <= s_Slot then
                     gain = left
                   else
+                    local t2 = slot - w2_Offset
                     local since = 0
                     do
                       if w2_Size > w2_Rate then
@@ -2141,7 +2575,8 @@ end
                         since = s_Slot
                       end
                     end
-                    local n2 = (slot - slot % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
+                    local t3 = since - w2_Offset
+                    local n2 = (t2 - t2 % w2_Interval) / w2_Interval - (t3 - t3 % w2_Interval) / w2_Interval
                     if n2 <= 0 then
                       gain = left
                     else
@@ -2160,6 +2595,7 @@ end
                   if slot <= s_Slot then
                     gain2 = left
                   else
+                    local t2 = slot - w2_Offset
                     local since = 0
                     do
                       if w2_Size > w2_Rate then
@@ -2171,7 +2607,8 @@ end
                         since = s_Slot
                       end
                     end
-                    local n2 = (slot - slot % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
+                    local t3 = since - w2_Offset
+                    local n2 = (t2 - t2 % w2_Interval) / w2_Interval - (t3 - t3 % w2_Interval) / w2_Interval
                     if n2 <= 0 then
                       gain2 = left
                     else
@@ -2190,6 +2627,7 @@ end
                   if slot <= t then
                     gain3 = left
                   else
+                    local t2 = slot - w2_Offset
                     local since = 0
                     do
                       if w2_Size > w2_Rate then
@@ -2201,7 +2639,8 @@ end
                         since = t
                       end
                     end
-                    local n2 = (slot - slot % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
+                    local t3 = since - w2_Offset
+                    local n2 = (t2 - t2 % w2_Interval) / w2_Interval - (t3 - t3 % w2_Interval) / w2_Interval
                     if n2 <= 0 then
                       gain3 = left
                     else
@@ -2273,7 +2712,7 @@ end
                 for i2 = 0, l_Windows_n - 1 do
                   do
                     local w2 = l_Windows[i2]
-                    local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
+                    local w2_Rate, w2_Interval = w2.Rate, w2.Interval
                     local x4 = w2_Interval * 500
                     if v_pace <= (x4 - x4 % w2_Rate) / w2_Rate then
                       space = 2 * v_pace
@@ -2292,7 +2731,7 @@ end
                 for i2 = 0, l_Windows_n - 1 do
                   do
                     local w2 = l_Windows[i2]
-                    local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
+                    local w2_Rate, w2_Interval = w2.Rate, w2.Interval
                     local x4 = w2_Interval * 500
                     if v_pace <= (x4 - x4 % w2_Rate) / w2_Rate then
                       space2 = 2 * v_pace
@@ -2314,7 +2753,7 @@ end
               end
               for i2 = 0, l_Windows_n - 1 do
                 local w2 = l_Windows[i2]
-                local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
+                local w2_Size, w2_Rate, w2_Interval, w2_Offset, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Offset, w2.Unit
                 local cost = w2_Unit == 0 and op_Cost_0 or w2_Unit == 1 and op_Cost_1 or w2_Unit == 2 and op_Cost_2 or op_Cost_3
                 local left = s_Lines[i2].Left
                 if v_back and not op_Urgent then
@@ -2366,11 +2805,13 @@ end
                         since = t
                       end
                     end
+                    local t2 = since - w2_Offset
                     local x5 = cost - left - 1
                     local min2 = (x5 - x5 % w2_Rate) / w2_Rate + 1
                     local x6 = (8796093022208 - 8796093022208 % w2_Interval) / w2_Interval
                     if x6 < min2 then min2 = x6 end
-                    room = ((since - since % w2_Interval) / w2_Interval + min2) * w2_Interval
+                    local n2 = (t2 - t2 % w2_Interval) / w2_Interval + min2
+                    room = n2 * w2_Interval + w2_Offset
                   end
                 end
                 local at2 = room
@@ -2396,7 +2837,7 @@ end
                 end
                 for i2 = 0, l_Windows_n - 1 do
                   local w2 = l_Windows[i2]
-                  local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
+                  local w2_Size, w2_Rate, w2_Interval, w2_Offset, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Offset, w2.Unit
                   local line2 = s_Lines[i2]
                   do
                     local cost = w2_Unit == 0 and op_Cost_0 or w2_Unit == 1 and op_Cost_1 or w2_Unit == 2 and op_Cost_2 or op_Cost_3
@@ -2444,11 +2885,13 @@ end
                               since = t
                             end
                           end
+                          local t2 = since - w2_Offset
                           local x5 = cost - left - 1
                           local min2 = (x5 - x5 % w2_Rate) / w2_Rate + 1
                           local x6 = (8796093022208 - 8796093022208 % w2_Interval) / w2_Interval
                           if x6 < min2 then min2 = x6 end
-                          room = ((since - since % w2_Interval) / w2_Interval + min2) * w2_Interval
+                          local n2 = (t2 - t2 % w2_Interval) / w2_Interval + min2
+                          room = n2 * w2_Interval + w2_Offset
                         end
                       end
                       if room > v_slot then v_slot = room end
@@ -2474,11 +2917,13 @@ end
                               since = s_Slot
                             end
                           end
+                          local t2 = since - w2_Offset
                           local x7 = max4 - left - 1
                           local min2 = (x7 - x7 % w2_Rate) / w2_Rate + 1
                           local x8 = (8796093022208 - 8796093022208 % w2_Interval) / w2_Interval
                           if x8 < min2 then min2 = x8 end
-                          room = ((since - since % w2_Interval) / w2_Interval + min2) * w2_Interval
+                          local n2 = (t2 - t2 % w2_Interval) / w2_Interval + min2
+                          room = n2 * w2_Interval + w2_Offset
                         end
                       end
                       if room > v_slot then v_slot = room end
@@ -2492,7 +2937,7 @@ end
                     for i2 = 0, l_Windows_n - 1 do
                       do
                         local w2 = l_Windows[i2]
-                        local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
+                        local w2_Rate, w2_Interval = w2.Rate, w2.Interval
                         local x5 = w2_Interval * 500
                         if v_pace <= (x5 - x5 % w2_Rate) / w2_Rate then
                           space3 = 2 * v_pace
@@ -2517,11 +2962,13 @@ end
                       for i2 = 0, l_Windows_n - 1 do
                         local line2 = s_Lines[i2]
                         local w2 = l_Windows[i2]
-                        local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
+                        local w2_Size, w2_Rate, w2_Interval, w2_Offset, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Offset, w2.Unit
                         local cost = w2_Unit == 0 and op_Cost_0 or w2_Unit == 1 and op_Cost_1 or w2_Unit == 2 and op_Cost_2 or op_Cost_3
                         local is3 = cost == 0
                         if not is3 then
-                          local is2 = (s_Slot - s_Slot % w2_Interval) / w2_Interval == (t - t % w2_Interval) / w2_Interval
+                          local t2 = s_Slot - w2_Offset
+                          local t3 = t - w2_Offset
+                          local is2 = (t2 - t2 % w2_Interval) / w2_Interval == (t3 - t3 % w2_Interval) / w2_Interval
                           if is2 then
                             local x5 = cost * line2.Saved
                             local max4 = 1 < cost and 1 or cost
@@ -2539,6 +2986,7 @@ end
                             if s_Slot <= t then
                               gain = left
                             else
+                              local t4 = s_Slot - w2_Offset
                               local since = 0
                               do
                                 if w2_Size > w2_Rate then
@@ -2550,7 +2998,8 @@ end
                                   since = t
                                 end
                               end
-                              local n2 = (s_Slot - s_Slot % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
+                              local t5 = since - w2_Offset
+                              local n2 = (t4 - t4 % w2_Interval) / w2_Interval - (t5 - t5 % w2_Interval) / w2_Interval
                               if n2 <= 0 then
                                 gain = left
                               else
@@ -2571,14 +3020,18 @@ end
                           do
                             local most2 = 1099511627776
                             local w3 = l_Windows[i2]
-                            local w3_Size, w3_Rate, w3_Interval, w3_Unit = w3.Size, w3.Rate, w3.Interval, w3.Unit
-                            local until2 = ((t - t % w3_Interval) / w3_Interval + 1) * w3_Interval - 1
+                            local w3_Interval, w3_Offset = w3.Interval, w3.Offset
+                            local t4 = t - w3_Offset
+                            local n2 = (t4 - t4 % w3_Interval) / w3_Interval + 1
+                            local until2 = n2 * w3_Interval + w3_Offset - 1
                             for i3 = 0, l_Windows_n - 1 do
                               local w4 = l_Windows[i3]
-                              local w4_Size, w4_Rate, w4_Interval, w4_Unit = w4.Size, w4.Rate, w4.Interval, w4.Unit
-                              local n2 = (until2 - until2 % w4_Interval) / w4_Interval - (t - t % w4_Interval) / w4_Interval
-                              if i3 ~= i2 and w4_Unit == l_Windows[i2].Unit and n2 < (1099511627776 - 1099511627776 % w4_Rate) / w4_Rate then
-                                local x7 = s_Lines[i3].Left + n2 * w4_Rate
+                              local w4_Rate, w4_Interval, w4_Offset, w4_Unit = w4.Rate, w4.Interval, w4.Offset, w4.Unit
+                              local t5 = until2 - w4_Offset
+                              local t6 = t - w4_Offset
+                              local n3 = (t5 - t5 % w4_Interval) / w4_Interval - (t6 - t6 % w4_Interval) / w4_Interval
+                              if i3 ~= i2 and w4_Unit == l_Windows[i2].Unit and n3 < (1099511627776 - 1099511627776 % w4_Rate) / w4_Rate then
+                                local x7 = s_Lines[i3].Left + n3 * w4_Rate
                                 if x7 < most2 then most2 = x7 end
                               end
                             end
@@ -2740,44 +3193,46 @@ end
                     end
                   end
                   local part4 = part3
-                  local x9 = 0 > op_Ticket_Slot and 0 or op_Ticket_Slot
+                  local max3 = 0
+                  local x9 = op_Ticket_Slot - x2.Limits_Windows[0].Offset
+                  if x9 > max3 then max3 = x9 end
                   local y4 = x2.Limits_Grain
-                  local n2 = (x9 - x9 % y4) / y4
+                  local n2 = (max3 - max3 % y4) / y4
                   local x10 = part4 + x2.Limits_Scale - 1
                   local y5 = x2.Limits_Scale
                   local min5 = (x10 - x10 % y5) / y5
                   if 16777215 < min5 then min5 = 16777215 end
                   local units = min5
                   if n2 >= c2.Head and n2 < c2.Head + 1024 then
-                    local max3 = 0
+                    local max4 = 0
                     local x11 = c2.Ring.At(n2 % 1024) - units
-                    if x11 > max3 then max3 = x11 end
-                    c2.Ring.Put(n2 % 1024, max3)
+                    if x11 > max4 then max4 = x11 end
+                    c2.Ring.Put(n2 % 1024, max4)
                   elseif n2 + 1 == c2.Head then
-                    local max3 = 0
+                    local max4 = 0
                     local x11 = c2.Late - units
-                    if x11 > max3 then max3 = x11 end
-                    c2.Late = max3
+                    if x11 > max4 then max4 = x11 end
+                    c2.Late = max4
                   end
                   do
                     local slot = op_Ticket_Slot
                     if slot <= f.Before then
-                      local max3 = 0
+                      local max4 = 0
                       local x11 = f.Units - part4
-                      if x11 > max3 then max3 = x11 end
-                      f.Units = max3
+                      if x11 > max4 then max4 = x11 end
+                      f.Units = max4
                     else
-                      local max3 = 0
+                      local max4 = 0
                       local x11 = f.Later - part4
-                      if x11 > max3 then max3 = x11 end
-                      f.Later = max3
+                      if x11 > max4 then max4 = x11 end
+                      f.Later = max4
                     end
                   end
                   if op_Urgent then
-                    local max3 = 0
+                    local max4 = 0
                     local x11 = f.Urgent - part4
-                    if x11 > max3 then max3 = x11 end
-                    f.Urgent = max3
+                    if x11 > max4 then max4 = x11 end
+                    f.Urgent = max4
                   end
                 end
                 do
@@ -2800,22 +3255,28 @@ end
               do
                 local back2 = v_back
                 local c2 = x2.State_Calendars[0]
-                local end2 = (c2.Head + 1) * c2.Grain - 1
+                local n2 = c2.Head + 1
+                local end2 = n2 * x2.Limits_Grain + x2.Limits_Windows[0].Offset - 1
                 local min2 = c2.Ring.At(c2.Head % 1024) + c2.Late
                 if 16777215 < min2 then min2 = 16777215 end
                 local due = min2
-                x2.fits, x2.bound, x2.spare, x2.fair = true, 0, true, 0
+                x2.fits = true
+                x2.bound = 0
+                x2.spare = true
+                x2.fair = 0
                 local room = true
                 for i3 = 0, x2.Limits_Windows_n - 1 do
                   local w2 = x2.Limits_Windows[i3]
-                  local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
+                  local w2_Rate, w2_Interval, w2_Offset, w2_Unit = w2.Rate, w2.Interval, w2.Offset, w2.Unit
                   local line2 = x2.State_Lines[i3]
                   local cost = w2_Unit == 0 and op_Cost_0 or w2_Unit == 1 and op_Cost_1 or w2_Unit == 2 and op_Cost_2 or op_Cost_3
                   if cost > 0 then
                     if line2.Left < cost and x2.bound == 0 then
                       x2.bound = 4 + i3
                     end
-                    local min3 = (end2 - end2 % w2_Interval) / w2_Interval - (t - t % w2_Interval) / w2_Interval
+                    local t2 = end2 - w2_Offset
+                    local t3 = t - w2_Offset
+                    local min3 = (t2 - t2 % w2_Interval) / w2_Interval - (t3 - t3 % w2_Interval) / w2_Interval
                     local x3 = (1099511627776 - 1099511627776 % w2_Rate) / w2_Rate
                     if x3 < min3 then min3 = x3 end
                     local min4 = 1099511627776
@@ -2890,11 +3351,12 @@ end
                       local gain = 0
                       do
                         local w2 = l_Windows[i2]
-                        local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
+                        local w2_Size, w2_Rate, w2_Interval, w2_Offset = w2.Size, w2.Rate, w2.Interval, w2.Offset
                         local left = line2.Promised
                         if slot <= s_Slot then
                           gain = left
                         else
+                          local t2 = slot - w2_Offset
                           local since = 0
                           do
                             if w2_Size > w2_Rate then
@@ -2906,7 +3368,8 @@ end
                               since = s_Slot
                             end
                           end
-                          local n2 = (slot - slot % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
+                          local t3 = since - w2_Offset
+                          local n2 = (t2 - t2 % w2_Interval) / w2_Interval - (t3 - t3 % w2_Interval) / w2_Interval
                           if n2 <= 0 then
                             gain = left
                           else
@@ -3092,7 +3555,7 @@ end
                     for i4 = 0, x2.Limits_Windows_n - 1 do
                       do
                         local w2 = x2.Limits_Windows[i4]
-                        local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
+                        local w2_Size, w2_Rate, w2_Interval, w2_Offset, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Offset, w2.Unit
                         if w2_Interval > c2.Grain then
                           local room = 0
                           do
@@ -3112,11 +3575,13 @@ end
                                   since = t
                                 end
                               end
+                              local t3 = since - w2_Offset
                               local x3 = cost2 - left - 1
                               local min2 = (x3 - x3 % w2_Rate) / w2_Rate + 1
                               local x4 = (8796093022208 - 8796093022208 % w2_Interval) / w2_Interval
                               if x4 < min2 then min2 = x4 end
-                              room = ((since - since % w2_Interval) / w2_Interval + min2) * w2_Interval
+                              local n2 = (t3 - t3 % w2_Interval) / w2_Interval + min2
+                              room = n2 * w2_Interval + w2_Offset
                             end
                           end
                           if room > t2 then t2 = room end
@@ -3125,19 +3590,23 @@ end
                     end
                     local is2 = x2.fits
                     if is2 then
-                      local x3 = 0 > t2 and 0 or t2
+                      local max2 = 0
+                      local x3 = t2 - x2.Limits_Windows[0].Offset
+                      if x3 > max2 then max2 = x3 end
                       local y = x2.Limits_Grain
-                      is2 = (x3 - x3 % y) / y <= c2.Head
+                      is2 = (max2 - max2 % y) / y <= c2.Head
                     end
                     if is2 then
                       place2 = t2
                     else
-                      local x4 = 0 > t2 and 0 or t2
+                      local max3 = 0
+                      local x4 = t2 - x2.Limits_Windows[0].Offset
+                      if x4 > max3 then max3 = x4 end
                       local y2 = x2.Limits_Grain
-                      local max2 = (x4 - x4 % y2) / y2
+                      local max4 = (max3 - max3 % y2) / y2
                       local x5 = c2.Head + 1
-                      if x5 > max2 then max2 = x5 end
-                      local n2 = max2
+                      if x5 > max4 then max4 = x5 end
+                      local n2 = max4
                       local first2 = n2 <= c2.Front
                       if first2 then
                         n2 = c2.Front
@@ -3153,32 +3622,35 @@ end
                       end
                       if n2 >= c2.Head + 1024 - 1 then
                         c2.Far = c2.Far + 1
-                        local x6 = 0 > t2 and 0 or t2
-                        local y3 = x2.Limits_Grain
-                        local x7 = 0 > t2 and 0 or t2
+                        local max5 = 0
+                        local x6 = t2 - x2.Limits_Windows[0].Offset
+                        if x6 > max5 then max5 = x6 end
+                        local max6 = 0
+                        local x7 = t2 - x2.Limits_Windows[0].Offset
+                        if x7 > max6 then max6 = x7 end
                         local y4 = x2.Limits_Grain
-                        local max3 = (x7 - x7 % y4) / y4
+                        local max7 = (max6 - max6 % y4) / y4
                         local x8 = c2.Head + 512 + c2.Far % 4096 * 7919 % 511
-                        if x8 > max3 then max3 = x8 end
-                        n2 = max3
+                        if x8 > max7 then max7 = x8 end
+                        n2 = max7
                       end
                       local ahead = f.Units + f.Later
                       local had = f.Fair
                       if op_Urgent then
                         ahead, had = f.Urgent, f.FairUrgent
                       end
-                      local max3 = (had - had % 524288) / 524288
+                      local max5 = (had - had % 524288) / 524288
                       local x6 = c2.Head + 1
-                      if x6 > max3 then max3 = x6 end
-                      had = max3 * 524288
+                      if x6 > max5 then max5 = x6 end
+                      had = max5 * 524288
                       local share = 0
                       do
                         local c3 = x2.State_Calendars[0]
-                        local max4 = c3.Peak
+                        local max6 = c3.Peak
                         local x7 = c3.Weight + c3.Before
-                        if x7 > max4 then max4 = x7 end
-                        if x2.Weight > max4 then max4 = x2.Weight end
-                        local all2 = max4
+                        if x7 > max6 then max6 = x7 end
+                        if x2.Weight > max6 then max6 = x2.Weight end
+                        local all2 = max6
                         local x8 = ahead + x2.Limits_Scale - 1
                         local y3 = x2.Limits_Scale
                         local min2 = (x8 - x8 % y3) / y3
@@ -3197,11 +3669,11 @@ end
                         do
                           local part = (ahead - ahead % 2) / 2
                           local c3 = x2.State_Calendars[0]
-                          local max4 = c3.Peak
+                          local max6 = c3.Peak
                           local x7 = c3.Weight + c3.Before
-                          if x7 > max4 then max4 = x7 end
-                          if x2.Weight > max4 then max4 = x2.Weight end
-                          local all2 = max4
+                          if x7 > max6 then max6 = x7 end
+                          if x2.Weight > max6 then max6 = x2.Weight end
+                          local all2 = max6
                           local x8 = part + x2.Limits_Scale - 1
                           local y3 = x2.Limits_Scale
                           local min2 = (x8 - x8 % y3) / y3
@@ -3218,11 +3690,11 @@ end
                         do
                           local part = (ahead - ahead % 2) / 2
                           local c3 = x2.State_Calendars[0]
-                          local max4 = c3.Peak
+                          local max6 = c3.Peak
                           local x7 = c3.Weight + c3.Before
-                          if x7 > max4 then max4 = x7 end
-                          if x2.Weight > max4 then max4 = x2.Weight end
-                          local all2 = max4
+                          if x7 > max6 then max6 = x7 end
+                          if x2.Weight > max6 then max6 = x2.Weight end
+                          local all2 = max6
                           local x8 = part + x2.Limits_Scale - 1
                           local y3 = x2.Limits_Scale
                           local min2 = (x8 - x8 % y3) / y3
@@ -3235,28 +3707,30 @@ end
                           local y5 = x2.rate
                           share3 = (x10 - x10 % y5) / y5
                         end
-                        local max4 = had + share3
-                        if f.Again > max4 then max4 = f.Again end
-                        x2.fair = max4
+                        local max6 = had + share3
+                        if f.Again > max6 then max6 = f.Again end
+                        x2.fair = max6
                       end
                       if x2.Limits_FirstCome == 1 then
                         x2.fair = 9007199254740991
                       end
                       local in2 = 0
                       do
-                        local x7 = 0 > t2 and 0 or t2
+                        local max6 = 0
+                        local x7 = t2 - x2.Limits_Windows[0].Offset
+                        if x7 > max6 then max6 = x7 end
                         local y3 = x2.Limits_Grain
                         local x8 = x2.fair
                         local min2 = n2
                         local x9 = (x8 - x8 % 524288) / 524288
                         if x9 < min2 then min2 = x9 end
-                        local max4 = (x7 - x7 % y3) / y3
-                        if min2 > max4 then max4 = min2 end
+                        local max7 = (max6 - max6 % y3) / y3
+                        if min2 > max7 then max7 = min2 end
                         local c3 = x2.State_Calendars[0]
                         local w2 = x2.Limits_Windows[0]
-                        local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
-                        local at2 = max4 * c3.Grain
-                        local is3 = max4 >= c3.Head and max4 < c3.Head + 1024
+                        local w2_Rate, w2_Interval, w2_Unit = w2.Rate, w2.Interval, w2.Unit
+                        local at2 = max7 * x2.Limits_Grain + x2.Limits_Windows[0].Offset
+                        local is3 = max7 >= c3.Head and max7 < c3.Head + 1024
                         if is3 then
                           local x10 = x2.Limits_PerGrain
                           local y4 = w2_Unit == 0 and x2.Limits_Parts_0 or w2_Unit == 1 and x2.Limits_Parts_1 or w2_Unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
@@ -3265,7 +3739,7 @@ end
                         if is3 then
                           local units = 0
                           do
-                            local booked = c3.Ring.At(max4 % 1024) < 16777215 and c3.Ring.At(max4 % 1024) or 16777215
+                            local booked = c3.Ring.At(max7 % 1024) < 16777215 and c3.Ring.At(max7 % 1024) or 16777215
                             if (w2_Unit == 0 and x2.Limits_Parts_0 or w2_Unit == 1 and x2.Limits_Parts_1 or w2_Unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3) == 0 then
                               units = 0
                             else
@@ -3294,7 +3768,7 @@ end
                   local inLine = 0
                   do
                     local w2 = l_Windows[0]
-                    local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
+                    local w2_Size, w2_Rate, w2_Interval, w2_Offset = w2.Size, w2.Rate, w2.Interval, w2.Offset
                     local f = s_Flows[x2.flow]
                     local t2 = slot
                     if cost == 0 then
@@ -3310,6 +3784,7 @@ end
                           if t2 <= from2 then
                             gain = left
                           else
+                            local t3 = t2 - w2_Offset
                             local since = 0
                             do
                               if w2_Size > w2_Rate then
@@ -3321,7 +3796,8 @@ end
                                 since = from2
                               end
                             end
-                            local n2 = (t2 - t2 % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
+                            local t4 = since - w2_Offset
+                            local n2 = (t3 - t3 % w2_Interval) / w2_Interval - (t4 - t4 % w2_Interval) / w2_Interval
                             if n2 <= 0 then
                               gain = left
                             else
@@ -3340,6 +3816,7 @@ end
                           if t2 <= t then
                             gain2 = left
                           else
+                            local t3 = t2 - w2_Offset
                             local since = 0
                             do
                               if w2_Size > w2_Rate then
@@ -3351,7 +3828,8 @@ end
                                 since = t
                               end
                             end
-                            local n2 = (t2 - t2 % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
+                            local t4 = since - w2_Offset
+                            local n2 = (t3 - t3 % w2_Interval) / w2_Interval - (t4 - t4 % w2_Interval) / w2_Interval
                             if n2 <= 0 then
                               gain2 = left
                             else
@@ -3379,11 +3857,13 @@ end
                               since = t2
                             end
                           end
+                          local t3 = since - w2_Offset
                           local x3 = cost - left - 1
                           local min2 = (x3 - x3 % w2_Rate) / w2_Rate + 1
                           local x4 = (8796093022208 - 8796093022208 % w2_Interval) / w2_Interval
                           if x4 < min2 then min2 = x4 end
-                          room = ((since - since % w2_Interval) / w2_Interval + min2) * w2_Interval
+                          local n2 = (t3 - t3 % w2_Interval) / w2_Interval + min2
+                          room = n2 * w2_Interval + w2_Offset
                         end
                       end
                       inLine = room
@@ -3436,11 +3916,12 @@ end
                           local gain = 0
                           do
                             local w2 = l_Windows[i3]
-                            local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
+                            local w2_Size, w2_Rate, w2_Interval, w2_Offset = w2.Size, w2.Rate, w2.Interval, w2.Offset
                             local left = line2.Promised
                             if slot2 <= s_Slot then
                               gain = left
                             else
+                              local t3 = slot2 - w2_Offset
                               local since = 0
                               do
                                 if w2_Size > w2_Rate then
@@ -3452,7 +3933,8 @@ end
                                   since = s_Slot
                                 end
                               end
-                              local n2 = (slot2 - slot2 % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
+                              local t4 = since - w2_Offset
+                              local n2 = (t3 - t3 % w2_Interval) / w2_Interval - (t4 - t4 % w2_Interval) / w2_Interval
                               if n2 <= 0 then
                                 gain = left
                               else
@@ -3483,11 +3965,12 @@ end
                           local gain = 0
                           do
                             local w2 = l_Windows[i3]
-                            local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
+                            local w2_Size, w2_Rate, w2_Interval, w2_Offset = w2.Size, w2.Rate, w2.Interval, w2.Offset
                             local left = line2.Promised
                             if slot2 <= s_Slot then
                               gain = left
                             else
+                              local t3 = slot2 - w2_Offset
                               local since = 0
                               do
                                 if w2_Size > w2_Rate then
@@ -3499,7 +3982,8 @@ end
                                   since = s_Slot
                                 end
                               end
-                              local n2 = (slot2 - slot2 % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
+                              local t4 = since - w2_Offset
+                              local n2 = (t3 - t3 % w2_Interval) / w2_Interval - (t4 - t4 % w2_Interval) / w2_Interval
                               if n2 <= 0 then
                                 gain = left
                               else
@@ -3550,11 +4034,27 @@ end
                     if 9007199254740991 < min2 then min2 = 9007199254740991 end
                     s_AgainUS = min2
                   end
-                  t2_Slot, t2_Cost_0, t2_Cost_1, t2_Cost_2, t2_Cost_3 = t + a_Delay, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3
-                  a_Ticket_Slot, a_Ticket_Number, a_Ticket_Again, a_Ticket_Cost_0, a_Ticket_Cost_1, a_Ticket_Cost_2, a_Ticket_Cost_3 = t2_Slot, t2_Number, t2_Again, t2_Cost_0, t2_Cost_1, t2_Cost_2, t2_Cost_3
+                  t2_Slot = t + a_Delay
+                  t2_Cost_0 = op_Cost_0
+                  t2_Cost_1 = op_Cost_1
+                  t2_Cost_2 = op_Cost_2
+                  t2_Cost_3 = op_Cost_3
+                  a_Ticket_Slot = t2_Slot
+                  a_Ticket_Number = t2_Number
+                  a_Ticket_Again = t2_Again
+                  a_Ticket_Cost_0 = t2_Cost_0
+                  a_Ticket_Cost_1 = t2_Cost_1
+                  a_Ticket_Cost_2 = t2_Cost_2
+                  a_Ticket_Cost_3 = t2_Cost_3
                 end
               else
-                a_Ticket_Slot, a_Ticket_Number, a_Ticket_Again, a_Ticket_Cost_0, a_Ticket_Cost_1, a_Ticket_Cost_2, a_Ticket_Cost_3 = slot, op_Ticket_Number, op_Ticket_Again, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3
+                a_Ticket_Slot = slot
+                a_Ticket_Number = op_Ticket_Number
+                a_Ticket_Again = op_Ticket_Again
+                a_Ticket_Cost_0 = op_Cost_0
+                a_Ticket_Cost_1 = op_Cost_1
+                a_Ticket_Cost_2 = op_Cost_2
+                a_Ticket_Cost_3 = op_Cost_3
               end
               if op_Urgent then
                 do
@@ -3600,7 +4100,7 @@ end
                 if i3 == 0 and not x2.token and not op_Urgent and cost > 0 then
                   local end2 = slot > f.End and slot or f.End
                   local w2 = l_Windows[0]
-                  local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
+                  local w2_Size, w2_Rate, w2_Interval, w2_Offset = w2.Size, w2.Rate, w2.Interval, w2.Offset
                   local gain = 0
                   do
                     local left = f.Left
@@ -3608,6 +4108,7 @@ end
                     if end2 <= from2 then
                       gain = left
                     else
+                      local t2 = end2 - w2_Offset
                       local since = 0
                       do
                         if w2_Size > w2_Rate then
@@ -3619,7 +4120,8 @@ end
                           since = from2
                         end
                       end
-                      local n2 = (end2 - end2 % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
+                      local t3 = since - w2_Offset
+                      local n2 = (t2 - t2 % w2_Interval) / w2_Interval - (t3 - t3 % w2_Interval) / w2_Interval
                       if n2 <= 0 then
                         gain = left
                       else
@@ -3638,6 +4140,7 @@ end
                     if end2 <= t then
                       gain2 = left
                     else
+                      local t2 = end2 - w2_Offset
                       local since = 0
                       do
                         if w2_Size > w2_Rate then
@@ -3649,7 +4152,8 @@ end
                           since = t
                         end
                       end
-                      local n2 = (end2 - end2 % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
+                      local t3 = since - w2_Offset
+                      local n2 = (t2 - t2 % w2_Interval) / w2_Interval - (t3 - t3 % w2_Interval) / w2_Interval
                       if n2 <= 0 then
                         gain2 = left
                       else
@@ -3689,9 +4193,11 @@ end
                     if 9007199254740991 < min2 then min2 = 9007199254740991 end
                     x2.State_AgainUS = min2
                   end
-                  local x3 = 0 > a_Ticket_Slot and 0 or a_Ticket_Slot
+                  local max2 = 0
+                  local x3 = a_Ticket_Slot - x2.Limits_Windows[0].Offset
+                  if x3 > max2 then max2 = x3 end
                   local y = x2.Limits_Grain
-                  local n2 = (x3 - x3 % y) / y
+                  local n2 = (max2 - max2 % y) / y
                   if n2 >= c2.Head and n2 < c2.Head + 1024 then
                     local min2 = c2.Ring.At(n2 % 1024) + x2.units
                     if 16777215 < min2 then min2 = 16777215 end
@@ -3707,11 +4213,11 @@ end
                     do
                       local part = x2.part
                       local c3 = x2.State_Calendars[0]
-                      local max2 = c3.Peak
+                      local max3 = c3.Peak
                       local x5 = c3.Weight + c3.Before
-                      if x5 > max2 then max2 = x5 end
-                      if x2.Weight > max2 then max2 = x2.Weight end
-                      local all2 = max2
+                      if x5 > max3 then max3 = x5 end
+                      if x2.Weight > max3 then max3 = x2.Weight end
+                      local all2 = max3
                       local x6 = part + x2.Limits_Scale - 1
                       local y2 = x2.Limits_Scale
                       local min2 = (x6 - x6 % y2) / y2
@@ -3728,11 +4234,11 @@ end
                     do
                       local part = x2.part
                       local c3 = x2.State_Calendars[0]
-                      local max2 = c3.Peak
+                      local max3 = c3.Peak
                       local x5 = c3.Weight + c3.Before
-                      if x5 > max2 then max2 = x5 end
-                      if x2.Weight > max2 then max2 = x2.Weight end
-                      local all2 = max2
+                      if x5 > max3 then max3 = x5 end
+                      if x2.Weight > max3 then max3 = x2.Weight end
+                      local all2 = max3
                       local x6 = part + x2.Limits_Scale - 1
                       local y2 = x2.Limits_Scale
                       local min2 = (x6 - x6 % y2) / y2
@@ -3786,7 +4292,13 @@ end
         end
       end
       if plain2 then
-        a_Ticket_Slot, a_Ticket_Number, a_Ticket_Again, a_Ticket_Cost_0, a_Ticket_Cost_1, a_Ticket_Cost_2, a_Ticket_Cost_3 = 0, 0, 0, 0, 0, 0, 0
+        a_Ticket_Slot = 0
+        a_Ticket_Number = 0
+        a_Ticket_Again = 0
+        a_Ticket_Cost_0 = 0
+        a_Ticket_Cost_1 = 0
+        a_Ticket_Cost_2 = 0
+        a_Ticket_Cost_3 = 0
         if a_Delay == 0 then
           s_Plain = s_Plain + 1
         end
@@ -3801,7 +4313,13 @@ end
             local x4 = x3.State_LastID + 1
             if x4 > id2 then id2 = x4 end
           end
-          a_Lease_ID, a_Lease_Begin, a_Lease_End, a_Lease_Cost_0, a_Lease_Cost_1, a_Lease_Cost_2, a_Lease_Cost_3 = id2, t, t + l_Lease, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3
+          a_Lease_ID = id2
+          a_Lease_Begin = t
+          a_Lease_End = t + l_Lease
+          a_Lease_Cost_0 = op_Cost_0
+          a_Lease_Cost_1 = op_Cost_1
+          a_Lease_Cost_2 = op_Cost_2
+          a_Lease_Cost_3 = op_Cost_3
           s_LastID = id2
           Hold(id2, a_Lease_End)
           for i2 = 0, l_Windows_n - 1 do
@@ -3844,7 +4362,10 @@ end
         booked = op_Kind == 4 and op_Ticket_Slot > 0 and op_Ticket_Number <= s_Next and (op_Ticket_Number > 0 or shared_n > 0)
         local booked2 = booked
         if op_Kind == 4 then
-          op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3 = 0, 0, 0, 0
+          op_Cost_0 = 0
+          op_Cost_1 = 0
+          op_Cost_2 = 0
+          op_Cost_3 = 0
         end
         if a_Found then
           if op_Kind == 3 then
@@ -3881,7 +4402,7 @@ end
           do
             for i2 = 0, l_Windows_n - 1 do
               local w2 = l_Windows[i2]
-              local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
+              local w2_Size, w2_Unit = w2.Size, w2.Unit
               local line2 = s_Lines[i2]
               local estimate = w2_Unit == 0 and op_Lease_Cost_0 or w2_Unit == 1 and op_Lease_Cost_1 or w2_Unit == 2 and op_Lease_Cost_2 or op_Lease_Cost_3
               local back2 = estimate - (w2_Unit == 0 and op_Cost_0 or w2_Unit == 1 and op_Cost_1 or w2_Unit == 2 and op_Cost_2 or op_Cost_3)
@@ -3912,7 +4433,7 @@ end
             local slot = t > s_Slot and t or s_Slot
             for i2 = 0, l_Windows_n - 1 do
               local w2 = l_Windows[i2]
-              local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
+              local w2_Size, w2_Rate, w2_Interval, w2_Offset = w2.Size, w2.Rate, w2.Interval, w2.Offset
               local line2 = s_Lines[i2]
               local gain = 0
               do
@@ -3920,6 +4441,7 @@ end
                 if slot <= s_Slot then
                   gain = left
                 else
+                  local t2 = slot - w2_Offset
                   local since = 0
                   do
                     if w2_Size > w2_Rate then
@@ -3931,7 +4453,8 @@ end
                       since = s_Slot
                     end
                   end
-                  local n2 = (slot - slot % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
+                  local t3 = since - w2_Offset
+                  local n2 = (t2 - t2 % w2_Interval) / w2_Interval - (t3 - t3 % w2_Interval) / w2_Interval
                   if n2 <= 0 then
                     gain = left
                   else
@@ -3950,6 +4473,7 @@ end
                 if slot <= s_Slot then
                   gain2 = left
                 else
+                  local t2 = slot - w2_Offset
                   local since = 0
                   do
                     if w2_Size > w2_Rate then
@@ -3961,7 +4485,8 @@ end
                       since = s_Slot
                     end
                   end
-                  local n2 = (slot - slot % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
+                  local t3 = since - w2_Offset
+                  local n2 = (t2 - t2 % w2_Interval) / w2_Interval - (t3 - t3 % w2_Interval) / w2_Interval
                   if n2 <= 0 then
                     gain2 = left
                   else
@@ -3980,6 +4505,7 @@ end
                 if slot <= t then
                   gain3 = left
                 else
+                  local t2 = slot - w2_Offset
                   local since = 0
                   do
                     if w2_Size > w2_Rate then
@@ -3991,7 +4517,8 @@ end
                       since = t
                     end
                   end
-                  local n2 = (slot - slot % w2_Interval) / w2_Interval - (since - since % w2_Interval) / w2_Interval
+                  local t3 = since - w2_Offset
+                  local n2 = (t2 - t2 % w2_Interval) / w2_Interval - (t3 - t3 % w2_Interval) / w2_Interval
                   if n2 <= 0 then
                     gain3 = left
                   else
@@ -4093,7 +4620,7 @@ end
             do
               for i3 = 0, x2.Limits_Windows_n - 1 do
                 local w2 = x2.Limits_Windows[i3]
-                local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
+                local w2_Size, w2_Unit = w2.Size, w2.Unit
                 local line2 = x2.State_Lines[i3]
                 local estimate = w2_Unit == 0 and op_Lease_Cost_0 or w2_Unit == 1 and op_Lease_Cost_1 or w2_Unit == 2 and op_Lease_Cost_2 or op_Lease_Cost_3
                 local back2 = estimate - (w2_Unit == 0 and op_Cost_0 or w2_Unit == 1 and op_Cost_1 or w2_Unit == 2 and op_Cost_2 or op_Cost_3)
@@ -4243,44 +4770,46 @@ end
                   end
                 end
                 local part4 = part3
-                local x9 = 0 > op_Ticket_Slot and 0 or op_Ticket_Slot
+                local max3 = 0
+                local x9 = op_Ticket_Slot - x2.Limits_Windows[0].Offset
+                if x9 > max3 then max3 = x9 end
                 local y4 = x2.Limits_Grain
-                local n2 = (x9 - x9 % y4) / y4
+                local n2 = (max3 - max3 % y4) / y4
                 local x10 = part4 + x2.Limits_Scale - 1
                 local y5 = x2.Limits_Scale
                 local min5 = (x10 - x10 % y5) / y5
                 if 16777215 < min5 then min5 = 16777215 end
                 local units = min5
                 if n2 >= c2.Head and n2 < c2.Head + 1024 then
-                  local max3 = 0
+                  local max4 = 0
                   local x11 = c2.Ring.At(n2 % 1024) - units
-                  if x11 > max3 then max3 = x11 end
-                  c2.Ring.Put(n2 % 1024, max3)
+                  if x11 > max4 then max4 = x11 end
+                  c2.Ring.Put(n2 % 1024, max4)
                 elseif n2 + 1 == c2.Head then
-                  local max3 = 0
+                  local max4 = 0
                   local x11 = c2.Late - units
-                  if x11 > max3 then max3 = x11 end
-                  c2.Late = max3
+                  if x11 > max4 then max4 = x11 end
+                  c2.Late = max4
                 end
                 do
                   local slot = op_Ticket_Slot
                   if slot <= f.Before then
-                    local max3 = 0
+                    local max4 = 0
                     local x11 = f.Units - part4
-                    if x11 > max3 then max3 = x11 end
-                    f.Units = max3
+                    if x11 > max4 then max4 = x11 end
+                    f.Units = max4
                   else
-                    local max3 = 0
+                    local max4 = 0
                     local x11 = f.Later - part4
-                    if x11 > max3 then max3 = x11 end
-                    f.Later = max3
+                    if x11 > max4 then max4 = x11 end
+                    f.Later = max4
                   end
                 end
                 if op_Urgent then
-                  local max3 = 0
+                  local max4 = 0
                   local x11 = f.Urgent - part4
-                  if x11 > max3 then max3 = x11 end
-                  f.Urgent = max3
+                  if x11 > max4 then max4 = x11 end
+                  f.Urgent = max4
                 end
               end
               do
@@ -4306,7 +4835,13 @@ end
     end
   elseif op_Kind == 5 then
     if Release(op_Lease_ID, op_Lease_Begin, op_Lease_End, op_Lease_Cost_0, op_Lease_Cost_1, op_Lease_Cost_2, op_Lease_Cost_3, now > s_Now and now or s_Now) then
-      a_Lease_ID, a_Lease_Begin, a_Lease_End, a_Lease_Cost_0, a_Lease_Cost_1, a_Lease_Cost_2, a_Lease_Cost_3 = op_Lease_ID, op_Lease_Begin, op_Lease_End, op_Lease_Cost_0, op_Lease_Cost_1, op_Lease_Cost_2, op_Lease_Cost_3
+      a_Lease_ID = op_Lease_ID
+      a_Lease_Begin = op_Lease_Begin
+      a_Lease_End = op_Lease_End
+      a_Lease_Cost_0 = op_Lease_Cost_0
+      a_Lease_Cost_1 = op_Lease_Cost_1
+      a_Lease_Cost_2 = op_Lease_Cost_2
+      a_Lease_Cost_3 = op_Lease_Cost_3
       local min2 = (now > s_Now and now or s_Now) + l_Lease
       local x2 = op_Lease_Begin + l_MaxLease
       if x2 < min2 then min2 = x2 end
@@ -4334,7 +4869,7 @@ end
         for i2 = 0, l_Windows_n - 1 do
           do
             local w2 = l_Windows[i2]
-            local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
+            local w2_Size, w2_Rate = w2.Size, w2.Rate
             local line2 = s_Lines[i2]
             if w2_Size > w2_Rate then
               if 0 < line2.Left then line2.Left = 0 end
@@ -4363,8 +4898,16 @@ end
     if changes then
       do
         local ahead = before2 > now
-        s_Now, s_Slot, s_Plain, s_Closed, s_AgainUS, s_Head = now, now, 0, 0, 0, s_Next * 16
-        s_Flows, s_Flows_n, s_Calendars, s_Calendars_n = {}, 0, {}, 0
+        s_Now = now
+        s_Slot = now
+        s_Plain = 0
+        s_Closed = 0
+        s_AgainUS = 0
+        s_Head = s_Next * 16
+        s_Flows = {}
+        s_Flows_n = 0
+        s_Calendars = {}
+        s_Calendars_n = 0
         for i2 = 0, s_Lines_n - 1 do
           local line2 = s_Lines[i2]
           if ahead then
@@ -4375,7 +4918,20 @@ end
           if line2.Window_Size == 0 then
             taken2 = now
           end
-          line2.Window_Size, line2.Window_Rate, line2.Window_Interval, line2.Window_Unit, line2.Left, line2.Promised, line2.Spare, line2.Taken, line2.Fresh, line2.FreshFrom, line2.Stale, line2.StaleFrom, line2.Saved = line2.Window_Size, line2.Window_Rate, line2.Window_Interval, line2.Window_Unit, left, left, 0, taken2, 0, s_LastID, 0, s_LastID, line2.Saved
+          line2.Window_Size = line2.Window_Size
+          line2.Window_Rate = line2.Window_Rate
+          line2.Window_Interval = line2.Window_Interval
+          line2.Window_Offset = line2.Window_Offset
+          line2.Window_Unit = line2.Window_Unit
+          line2.Left = left
+          line2.Promised = left
+          line2.Spare = 0
+          line2.Taken = taken2
+          line2.Fresh = 0
+          line2.FreshFrom = s_LastID
+          line2.Stale = 0
+          line2.StaleFrom = s_LastID
+          line2.Saved = line2.Saved
         end
       end
     end
@@ -4398,8 +4954,8 @@ if pinned then -- the limits are those of the arguments again
     l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Mixed = unpack('<dddddddddddddddd', bytes)
 l_Windows = {}
 for i = 0, l_Windows_n - 1 do
-  local w_Size, w_Rate, w_Interval, w_Unit = unpack('<dddd', bytes, i * 32 + 128 + 1)
-  l_Windows[i] = {Size = w_Size, Rate = w_Rate, Interval = w_Interval, Unit = w_Unit}
+  local w_Size, w_Rate, w_Interval, w_Offset, w_Unit = unpack('<ddddd', bytes, i * 40 + 128 + 1)
+  l_Windows[i] = {Size = w_Size, Rate = w_Rate, Interval = w_Interval, Offset = w_Offset, Unit = w_Unit}
 end
     for i = 0, shared_n - 1 do
       local x, bytes = shared[i], shared[i].bytes
@@ -4407,8 +4963,8 @@ end
       l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Mixed, l_Grain, l_PerGrain, l_Parts_0, l_Parts_1, l_Parts_2, l_Parts_3, l_Scale = unpack('<dddddddddddddddd', bytes)
 l_Windows = {}
 for i = 0, l_Windows_n - 1 do
-  local w_Size, w_Rate, w_Interval, w_Unit = unpack('<dddd', bytes, i * 32 + 128 + 1)
-  l_Windows[i] = {Size = w_Size, Rate = w_Rate, Interval = w_Interval, Unit = w_Unit}
+  local w_Size, w_Rate, w_Interval, w_Offset, w_Unit = unpack('<ddddd', bytes, i * 40 + 128 + 1)
+  l_Windows[i] = {Size = w_Size, Rate = w_Rate, Interval = w_Interval, Offset = w_Offset, Unit = w_Unit}
 end
       x.Limits_Windows, x.Limits_Windows_n, x.Limits_Tokens, x.Limits_Guess, x.Limits_Lease, x.Limits_MaxLease, x.Limits_FirstCome, x.Limits_Start, x.Limits_Fill, x.Limits_Mixed, x.Limits_Grain, x.Limits_PerGrain, x.Limits_Parts_0, x.Limits_Parts_1, x.Limits_Parts_2, x.Limits_Parts_3, x.Limits_Scale = l_Windows, l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Mixed, l_Grain, l_PerGrain, l_Parts_0, l_Parts_1, l_Parts_2, l_Parts_3, l_Scale
     end
@@ -4440,7 +4996,7 @@ else
     local owed = -(s_Lines[i2].Left < s_Lines[i2].Promised and s_Lines[i2].Left or s_Lines[i2].Promised)
     if owed > 0 and i2 < l_Windows_n then
       local w2 = l_Windows[i2]
-      local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
+      local w2_Rate, w2_Interval = w2.Rate, w2.Interval
       local min2 = (owed - owed % w2_Rate) / w2_Rate + 1
       local x3 = (8796093022208 - 8796093022208 % w2_Interval) / w2_Interval
       if x3 < min2 then min2 = x3 end
@@ -4497,11 +5053,11 @@ if s_Lines_n + s_Pins_n + s_Flows_n + s_Calendars_n > 1 then
   local parts = {}
   for i = 1, s_Lines_n - 1 do
     local line = s_Lines[i]
-    parts[#parts + 1] = pack('<ddddddddddddd', line.Window_Size, line.Window_Rate, line.Window_Interval, line.Window_Unit, line.Left, line.Promised, line.Spare, line.Taken, line.Fresh, line.FreshFrom, line.Stale, line.StaleFrom, line.Saved)
+    parts[#parts + 1] = pack('<dddddddddddddd', line.Window_Size, line.Window_Rate, line.Window_Interval, line.Window_Offset, line.Window_Unit, line.Left, line.Promised, line.Spare, line.Taken, line.Fresh, line.FreshFrom, line.Stale, line.StaleFrom, line.Saved)
   end
   for i = 0, s_Pins_n - 1 do
     local pin = s_Pins[i]
-    parts[#parts + 1] = pack('<ddddddddddddd', pin.Limit_Window_Size, pin.Limit_Window_Rate, pin.Limit_Window_Interval, pin.Limit_Window_Unit, pin.Limit_Tokens, pin.Limit_Raise, pin.End, pin.Line, pin.Window_Size, pin.Window_Rate, pin.Window_Interval, pin.Window_Unit, pin.Tokens)
+    parts[#parts + 1] = pack('<ddddddddddddddd', pin.Limit_Window_Size, pin.Limit_Window_Rate, pin.Limit_Window_Interval, pin.Limit_Window_Offset, pin.Limit_Window_Unit, pin.Limit_Tokens, pin.Limit_Raise, pin.End, pin.Line, pin.Window_Size, pin.Window_Rate, pin.Window_Interval, pin.Window_Offset, pin.Window_Unit, pin.Tokens)
   end
   for i = 0, s_Flows_n - 1 do
     local flow = s_Flows[i]
@@ -4514,8 +5070,8 @@ if s_Lines_n + s_Pins_n + s_Flows_n + s_Calendars_n > 1 then
   end
   leases = table.concat(parts) .. leases
 end
-local stored = pack('<ddddddddddddddddddddddddddddddddddddd', 5, micros, s_Now, till, ran, apart, first, last,
-  s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n, line.Window_Size, line.Window_Rate, line.Window_Interval, line.Window_Unit, line.Left, line.Promised, line.Spare, line.Taken, line.Fresh, line.FreshFrom, line.Stale, line.StaleFrom, line.Saved)
+local stored = pack('<dddddddddddddddddddddddddddddddddddddd', 6, micros, s_Now, till, ran, apart, first, last,
+  s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n, line.Window_Size, line.Window_Rate, line.Window_Interval, line.Window_Offset, line.Window_Unit, line.Left, line.Promised, line.Spare, line.Taken, line.Fresh, line.FreshFrom, line.Stale, line.StaleFrom, line.Saved)
 call('SET', key, leases == '' and stored or stored .. leases, 'PX', ttl)
 if apart == 1 then
   call('PEXPIRE', members, ttl)

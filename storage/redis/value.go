@@ -13,7 +13,7 @@ import (
 )
 
 // layout is the first number of a value that decide.lua can read. It changes with the others.
-const layout = 5
+const layout = 6
 
 // rawLayout is the layout of a value with a state that decide.lua cannot read.
 const rawLayout = 3
@@ -148,7 +148,7 @@ func packLimits(l *decision.Limits) string {
 	b = appendNumbers(appendNumbers(b, l.Parts[:]...), l.Scale)
 	for i := range l.Windows {
 		w := &l.Windows[i]
-		b = appendNumbers(b, w.Size, w.Rate, w.Interval, w.Unit)
+		b = appendNumbers(b, w.Size, w.Rate, w.Interval, w.Offset, w.Unit)
 	}
 	return string(b)
 }
@@ -161,7 +161,7 @@ func packOp(o *decision.Op) string {
 		return kinds[o.Kind : o.Kind+1]
 	}
 	t, l := &o.Ticket, &o.Lease
-	b, urgent := make([]byte, 0, 8*23), int64(0)
+	b, urgent := make([]byte, 0, 8*24), int64(0)
 	if o.Urgent {
 		urgent = 1
 	}
@@ -170,7 +170,7 @@ func packOp(o *decision.Op) string {
 	b = appendNumbers(appendNumbers(b, l.ID, l.Begin, l.End), l.Cost[:]...)
 	b = appendNumbers(b, urgent, o.Deadline)
 	if p := o.Pin; p != nil {
-		b = appendNumbers(b, p.Window.Size, p.Window.Rate, p.Window.Interval, p.Window.Unit, p.Tokens, p.Raise)
+		b = appendNumbers(b, p.Window.Size, p.Window.Rate, p.Window.Interval, p.Window.Offset, p.Window.Unit, p.Tokens, p.Raise)
 	}
 	return string(b)
 }

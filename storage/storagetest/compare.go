@@ -121,12 +121,14 @@ func (g *game) change() {
 func (g *game) random(l *decision.Limits) {
 	l.Windows = nil
 	for range 1 + g.pick(0, 0, 0, 1, 2) {
-		l.Windows = append(l.Windows, decision.Window{
+		w := decision.Window{
 			Size:     1 + g.Int64N(g.pick(1, 5, 50)),
 			Rate:     1 + g.Int64N(g.pick(1, 5, 50)),
 			Interval: g.pick(1, 7, 100, 1000, 60_000, 86_400_000),
 			Unit:     g.pick(0, 0, 0, g.Int64N(decision.Units)),
-		})
+		}
+		w.Offset = g.pick(0, 0, g.Int64N(w.Interval))
+		l.Windows = append(l.Windows, w)
 	}
 	l.Tokens, l.Guess = g.pick(l.Windows[0].Size, 1, 3, 50), g.pick(1, 10, 50, 2500)
 	l.Lease, l.MaxLease = g.pick(1, 1000, 60_000), g.pick(60_000, 3_600_000)

@@ -1,0 +1,125 @@
+package drip
+
+import (
+	"time"
+
+	"github.com/drip-go/drip/decision"
+)
+
+// Alignment tells when the intervals of a window begin. The zero Alignment means that they begin at the multiples of
+// RefreshInterval in Unix time: one of a minute with every minute.
+//
+// Daily, Weekly and Monthly follow a calendar, for a quota that comes back at midnight. Their intervals have the length of
+// the calendar's, so RefreshInterval stays empty. StartingAt and ByEntity move the intervals of a RefreshInterval.
+type Alignment struct {
+	by       alignment
+	location *time.Location // of a calendar
+	at       int64          // of StartingAt, in ms since 1970
+}
+
+type alignment int
+
+const (
+	byUnix alignment = iota
+	byDay
+	byWeek
+	byMonth
+	byTime
+	byEntity
+)
+
+// Daily is for intervals that are the days of a time zone, from midnight to midnight. On days when the clocks change they
+// are shorter or longer. A nil location means UTC.
+func Daily(location *time.Location) Alignment { return Alignment{by: byDay, location: location} }
+
+// Weekly is for intervals that are the weeks of a time zone, from Monday on. A nil location means UTC.
+func Weekly(location *time.Location) Alignment { return Alignment{by: byWeek, location: location} }
+
+// Monthly is for intervals that are the months of a time zone. A nil location means UTC. An operation that is postponed
+// beyond the end of the month after this one may come back early or up to three days late, because months differ in
+// length.
+func Monthly(location *time.Location) Alignment { return Alignment{by: byMonth, location: location} }
+
+// StartingAt is for intervals of which one begins at t, such as the time at which a tenant's subscription began.
+// Options.Limits can give each entity its own.
+func StartingAt(t time.Time) Alignment { return Alignment{by: byTime, at: t.UnixMilli()} }
+
+// ByEntity is for intervals that begin at another time for each entity, which follows from the entity's name. So a thousand
+// entities with a minute do not all go on at the same moment. Use it for limits that gather capacity steadily, as a leaky
+// bucket does. A provider that counts by minutes of the clock would see up to twice the Size in one of them.
+func ByEntity() Alignment { return Alignment{by: byEntity} }
+
+// calendar reports whether the calendar gives the length of the intervals.
+func (a Alignment) calendar() bool { return a.by >= byDay && a.by <= byMonth }
+
+// moves reports whether the intervals depend on the time or the entity.
+func (a Alignment) moves() bool { return a.calendar() || a.by == byEntity }
+
+// moves reports whether the windows depend on the time or the entity.
+func (o *Options) moves() bool {
+	moves := o.Align.moves()
+	for _, w := range o.Windows {
+		moves = moves || w.Align.moves()
+	}
+	return moves
+}
+
+// asked is the entity and the time of a call, for windows that depend on them.
+type asked struct {
+	entity string
+	now    int64 // ms since 1970
+}
+
+// askedAt returns the entity and the time of a call. OwnClock means the clock of this machine: near the end of an interval the
+// storage may decide by the interval before or after it, which ends or begins at the same time.
+func askedAt(entity string, now int64) asked {
+	if now == decision.OwnClock {
+		now = time.Now().UnixMilli()
+	}
+	return asked{entity, now}
+}
+
+// align sets Interval and Offset of a window, whose Interval is RefreshInterval before.
+func (a Alignment) align(w *decision.Window, by asked) {
+	begin := int64(0)
+	switch {
+	case a.calendar():
+		from, to := a.period(by.now)
+		begin, w.Interval = from, to-from
+	case a.by == byTime:
+		begin = a.at
+	case a.by == byEntity:
+		begin = idOf(by.entity)
+	}
+	if w.Interval > 0 {
+		w.Offset = (begin%w.Interval + w.Interval) % w.Interval
+	}
+}
+
+// period returns the beginning and the end of the calendar's interval at a time.
+func (a Alignment) period(now int64) (from, to int64) {
+	location := a.location
+	if location == nil {
+		location = time.UTC
+	}
+	t := time.UnixMilli(now).In(location)
+	year, month, day := t.Date()
+	days, months := 1, 0
+	switch a.by {
+	case byWeek:
+		day, days = day-(int(t.Weekday())+6)%7, 7
+	case byMonth:
+		day, days, months = 1, 0, 1
+	}
+	begin := time.Date(year, month, day, 0, 0, 0, 0, location)
+	end := time.Date(year, month+time.Month(months), day+days, 0, 0, 0, 0, location)
+	return begin.UnixMilli(), end.UnixMilli()
+}
+
+// alignmentOf returns the Alignment of intervals with this offset.
+func alignmentOf(offset int64) Alignment {
+	if offset == 0 {
+		return Alignment{}
+	}
+	return Alignment{by: byTime, at: offset}
+}

@@ -1,0 +1,252 @@
+package drip_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+	_ "time/tzdata"
+
+	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/storage"
+	"github.com/drip-go/drip/storage/memory"
+)
+
+func zone(t testing.TB, name string) *time.Location {
+	t.Helper()
+	l, err := time.LoadLocation(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// calendars name the interval of a time by the calendar alone.
+var calendars = []struct {
+	name  string
+	align func(*time.Location) drip.Alignment
+	of    func(time.Time) string
+}{
+	{"daily", drip.Daily, func(t time.Time) string { return t.Format(time.DateOnly) }},
+	{"weekly", drip.Weekly, func(t time.Time) string {
+		year, week := t.ISOWeek()
+		return fmt.Sprint(year, "-", week)
+	}},
+	{"monthly", drip.Monthly, func(t time.Time) string { return t.Format("2006-01") }},
+}
+
+// A quota of the calendar is used in full in each day, week and month, and never exceeded: across changes of the clocks, leap
+// days and long breaks, with tickets, refunds and lost leases. The provider counts by the date alone.
+func TestCalendar(t *testing.T) {
+	storages := map[string]func() storage.Storage{
+		"memory":      func() storage.Storage { return memory.New() },
+		"Get and Set": func() storage.Storage { return struct{ storage.Storage }{memory.New()} },
+	}
+	for name, make := range storages {
+		for _, c := range calendars {
+			for _, in := range []string{"UTC", "Europe/Berlin", "America/Los_Angeles", "Australia/Lord_Howe", "America/Santiago", "Asia/Kathmandu"} {
+				t.Run(name+"/"+c.name+"/"+in, func(t *testing.T) {
+					testCalendar(t, make(), c.align(zone(t, in)), zone(t, in), c.of, false)
+					testCalendar(t, make(), c.align(zone(t, in)), zone(t, in), c.of, true)
+				})
+			}
+		}
+	}
+}
+
+func testCalendar(t *testing.T, s storage.Storage, align drip.Alignment, in *time.Location, interval func(time.Time) string, first bool) {
+	const quota = 5
+	seed := rand.Uint64()
+	r := rand.New(rand.NewPCG(seed, 0))
+	o := drip.Options{Size: 50, RefreshRate: 50, Lease: time.Minute, Storage: s,
+		Windows: []drip.Window{{Size: quota, Align: align}},
+		Shared:  map[string]drip.Limit{"all": {RefreshRate: 100, Windows: []drip.Window{{Size: 2 * quota, Align: align}}}}}
+	if first { // and as the first window
+		o.Size, o.RefreshRate, o.Align, o.Windows = quota, quota, align, nil
+		o.Shared["all"] = drip.Limit{Size: 2 * quota, Align: align}
+	}
+	b, err := drip.New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := time.Date(2023, 9, 1+r.IntN(30), r.IntN(24), r.IntN(60), 0, 0, in)
+	ran, tried := map[string]int{}, map[string]int{}
+	tickets := map[string]drip.Ticket{}
+	for range 2500 {
+		step := time.Duration(1+r.IntN(9)) * time.Hour
+		if r.IntN(150) == 0 {
+			step = time.Duration(r.IntN(100*24)) * time.Hour
+		}
+		now = now.Add(step + time.Duration(r.IntN(3_600_000))*time.Millisecond)
+		for range r.IntN(4) {
+			shop := fmt.Sprint("shop ", r.IntN(4))
+			q := drip.Request{Now: now, Ticket: tickets[shop]}
+			a, err := b.Admit(t.Context(), shop, q)
+			if err != nil {
+				t.Fatalf("seed %d: %v", seed, err)
+			}
+			delete(tickets, shop)
+			if tried[interval(now)]++; a.Delay > 0 {
+				if r.IntN(2) == 0 {
+					tickets[shop] = a.Ticket
+				}
+				continue
+			}
+			switch r.IntN(8) {
+			case 0:
+				err = b.Settle(t.Context(), shop, a.Lease, 0) // it took nothing
+			default:
+				ran[shop+" in "+interval(now)]++
+				ran["all in "+interval(now)]++
+				if r.IntN(4) > 0 {
+					err = b.Settle(t.Context(), shop, a.Lease, 1)
+				}
+			}
+			if err != nil {
+				t.Fatalf("seed %d: %v", seed, err)
+			}
+		}
+	}
+	full := 0
+	for name, n := range ran {
+		most := quota
+		if strings.HasPrefix(name, "all") {
+			most = 2 * quota
+			if n == most {
+				full++
+			}
+		}
+		if n > most {
+			t.Errorf("seed %d: %d ran of %s, want at most %d", seed, n, name, most)
+		}
+	}
+	if len(tried) < 200 && full < len(tried)/2 || full == 0 { // a day has few calls, other intervals have enough
+		t.Errorf("seed %d: %d of %d intervals are full", seed, full, len(tried))
+	}
+}
+
+// The delay of an operation ends with the interval of the calendar.
+func TestCalendarDelay(t *testing.T) {
+	berlin := zone(t, "Europe/Berlin")
+	for _, c := range []struct {
+		align     drip.Alignment
+		now, want time.Time
+	}{
+		{drip.Daily(nil), time.Date(2026, 3, 1, 20, 0, 0, 0, time.UTC), time.Date(2026, 3, 2, 0, 0, 0, 0, time.UTC)},
+		{drip.Daily(berlin), time.Date(2026, 3, 28, 20, 0, 0, 0, berlin), time.Date(2026, 3, 29, 0, 0, 0, 0, berlin)},
+		{drip.Daily(berlin), time.Date(2026, 3, 29, 1, 0, 0, 0, berlin), time.Date(2026, 3, 30, 0, 0, 0, 0, berlin)},   // 23 hours
+		{drip.Daily(berlin), time.Date(2026, 10, 25, 0, 0, 0, 0, berlin), time.Date(2026, 10, 26, 0, 0, 0, 0, berlin)}, // 25 hours
+		{drip.Weekly(berlin), time.Date(2026, 3, 29, 23, 59, 0, 0, berlin), time.Date(2026, 3, 30, 0, 0, 0, 0, berlin)},
+		{drip.Monthly(berlin), time.Date(2024, 2, 1, 0, 0, 0, 0, berlin), time.Date(2024, 3, 1, 0, 0, 0, 0, berlin)},
+		{drip.Monthly(berlin), time.Date(2026, 12, 31, 23, 0, 0, 0, berlin), time.Date(2027, 1, 1, 0, 0, 0, 0, berlin)},
+		{drip.StartingAt(time.UnixMilli(7)), time.UnixMilli(1000), time.UnixMilli(1007)},
+	} {
+		o := drip.Options{Size: 1, Align: c.align, Start: time.UnixMilli(-1e12)}
+		b, err := drip.New(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, want := range []time.Duration{0, c.want.Sub(c.now)} {
+			if d, err := b.GetDelayAt(t.Context(), "shop", c.now); d != want || err != nil {
+				t.Errorf("at %v: GetDelayAt = %v, %v; want %v", c.now, d, err, want)
+			}
+			if err := b.ReturnToken(t.Context(), "shop"); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+}
+
+// ByEntity spreads the entities over the interval, each at the same place in all processes.
+func TestByEntity(t *testing.T) {
+	counts := map[time.Duration]int{}
+	for _, storage := range []storage.Storage{memory.New(), memory.New()} {
+		b, err := drip.New(drip.Options{Size: 1, RefreshInterval: 10 * time.Second, Align: drip.ByEntity(), Storage: storage, Start: time.UnixMilli(0)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+		for i := range 1000 {
+			shop := fmt.Sprint(i)
+			delay := time.Duration(-1)
+			for range 2 {
+				if delay, err = b.GetDelayAt(t.Context(), shop, now); err != nil {
+					t.Fatal(err)
+				}
+				if err := b.ReturnToken(t.Context(), shop); err != nil {
+					t.Fatal(err)
+				}
+			}
+			counts[delay]++
+			if delay <= 0 || delay > 10*time.Second {
+				t.Errorf("the delay of %s is %v", shop, delay)
+			}
+		}
+	}
+	for delay, n := range counts {
+		if n%2 != 0 || n > 12 {
+			t.Errorf("%d times a delay of %v; want each in both storages, and few the same", n, delay)
+		}
+	}
+	if len(counts) < 900 {
+		t.Errorf("%d different delays of 1,000 entities", len(counts))
+	}
+}
+
+// Options.Limits gives an entity its own alignment, and takes a calendar away again.
+func TestAlignOfLimits(t *testing.T) {
+	own := drip.Limit{Align: drip.Daily(nil)}
+	b, err := drip.New(drip.Options{Size: 1, RefreshInterval: time.Hour, Start: time.UnixMilli(0),
+		Limits: func(context.Context, string) (drip.Limit, error) { return own, nil }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := time.Date(2026, 1, 1, 12, 30, 0, 0, time.UTC)
+	for i, c := range []struct {
+		limit drip.Limit
+		want  time.Duration
+	}{
+		{drip.Limit{Align: drip.Daily(nil)}, 11*time.Hour + 30*time.Minute},
+		{drip.Limit{}, 30 * time.Minute},
+		{drip.Limit{Align: drip.StartingAt(now)}, time.Hour},
+		{drip.Limit{RefreshInterval: 20 * time.Minute}, 10 * time.Minute},
+		{drip.Limit{RefreshInterval: 20 * time.Minute, Align: drip.StartingAt(now)}, 20 * time.Minute},
+	} {
+		own = c.limit
+		for _, want := range []time.Duration{0, c.want} {
+			if d, err := b.GetDelayAt(t.Context(), fmt.Sprint(i), now); d != want || err != nil {
+				t.Errorf("%+v: GetDelayAt = %v, %v; want %v", c.limit, d, err, want)
+			}
+			if err := b.ReturnToken(t.Context(), fmt.Sprint(i)); err != nil {
+				t.Error(err)
+			}
+		}
+		s, err := b.Inspect(t.Context(), fmt.Sprint(i))
+		if err != nil || len(s.Windows) != 1 || s.Windows[0].Refresh.Before(s.Time) {
+			t.Errorf("Inspect = %+v, %v", s, err)
+		}
+	}
+}
+
+func TestBadAlign(t *testing.T) {
+	for want, o := range map[string]drip.Options{
+		"RefreshInterval is 1h0m0s; it must be 0":             {Align: drip.Daily(nil), RefreshInterval: time.Hour},
+		"Windows[0].RefreshInterval is 24h0m0s; it must be 0": {Windows: []drip.Window{{Size: 5, RefreshInterval: 24 * time.Hour, Align: drip.Monthly(nil)}}},
+		`Shared["app"].RefreshInterval is 1s; it must be 0`:   {Shared: map[string]drip.Limit{"app": {Size: 1, RefreshInterval: time.Second, Align: drip.Weekly(nil)}}},
+	} {
+		if _, err := drip.New(o); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("New: %v, want %q", err, want)
+		}
+	}
+	b, err := drip.New(drip.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pin := drip.Pin{Window: drip.Window{Size: 1, Align: drip.Daily(nil), RefreshInterval: time.Hour}}
+	if err := b.Pin(t.Context(), "shop", pin); err == nil || errors.Is(err, drip.ErrNoEntity) || !strings.Contains(err.Error(), "Pin.Align") {
+		t.Errorf("Pin: %v", err)
+	}
+}
