@@ -290,22 +290,6 @@ func TestLimitsChange(t *testing.T) {
 	})
 }
 
-// A rate that was raised brings nothing for the time before.
-func TestRaisedLimitIsNotRetroactive(t *testing.T) {
-	limit := drip.Limit{Size: 40, RefreshRate: 2}
-	eachPath(t, drip.Options{Concurrency: 1000, Limits: func(context.Context, string) (drip.Limit, error) { return limit, nil }}, func(t *testing.T, b *clocked) {
-		limit = drip.Limit{Size: 40, RefreshRate: 2}
-		b.runs(40, newcomer)
-		b.pass(5 * time.Second)
-		b.runs(1, newcomer)
-		limit = drip.Limit{Size: 80, RefreshRate: 20}
-		b.runs(9, newcomer)
-		b.waits(1, newcomer, time.Second, drip.BoundWindow)
-		b.pass(3600 * time.Second)
-		b.runs(80, newcomer)
-	})
-}
-
 func TestShare(t *testing.T) {
 	eachPath(t, drip.Options{Size: 100, RefreshRate: 100, Concurrency: 100, Share: 0.29}, func(t *testing.T, b *clocked) {
 		b.runs(29, newcomer)

@@ -36,7 +36,6 @@ type handled struct {
 	ids []string
 	at  map[string]time.Time
 	ops map[string]*Operation
-	h   []amqp.Table
 }
 
 func (h *handled) Handle(ctx context.Context, d *amqp.Delivery) error {
@@ -47,7 +46,6 @@ func (h *handled) Handle(ctx context.Context, d *amqp.Delivery) error {
 	}
 	h.ids = append(h.ids, d.MessageId)
 	h.at[d.MessageId], h.ops[d.MessageId] = time.Now(), OperationOf(ctx)
-	h.h = append(h.h, d.Headers)
 	return nil
 }
 
@@ -75,38 +73,6 @@ func (h *handled) perInterval(t *testing.T, size, rate int, interval time.Durati
 			t.Errorf("%d ran in %d intervals, allowed are %d", n, last-first+1, allowed)
 		}
 	}
-}
-
-// A postponed message comes back with its ticket and runs then, before messages that came later.
-func TestTicketsTravel(t *testing.T) {
-	t.Parallel()
-	b := connect(t, useBroker(t))
-	queue := b.queue()
-	bucket := newBucket(t, drip.Options{Size: 5, RefreshRate: 5, Concurrency: 1000})
-	var h handled
-	stop := running(t, Options{URL: b.url, Queue: queue, Limiter: bucket, Entity: oneShop, Handler: &h, Logger: quiet})
-	const n = 30
-	for i := range n {
-		b.publish(queue, amqp.Publishing{MessageId: fmt.Sprint(i)})
-	}
-	eventually(t, "all messages are handled", func() bool { return h.count() == n })
-	stop()
-	for id, op := range h.ops {
-		if op.Postponements > 1 || op.Entity != "shop" {
-			t.Errorf("message %s was postponed %d times, for %q", id, op.Postponements, op.Entity)
-		}
-	}
-	for _, headers := range h.h {
-		for name := range headers {
-			if ours(name) {
-				t.Errorf("the handler sees the header %s", name)
-			}
-		}
-	}
-	if len(h.ops) != n {
-		t.Errorf("%d of %d messages were handled, some of them twice", len(h.ops), n)
-	}
-	h.perInterval(t, 5, 5, time.Second)
 }
 
 // A user who can publish to the queues can forge tickets: messages still run, and the limit holds.
@@ -179,48 +145,6 @@ func TestMessagesWaitForTokens(t *testing.T) {
 	t.Logf("%d messages made %d trips", n, trips)
 	if a, err := bucket.Admit(t.Context(), "shop", drip.Request{}); err != nil || a.Delay != 0 {
 		t.Errorf("after all of them Admit = %+v, %v: a token was not given back", a, err)
-	}
-}
-
-// When the provider refuses a call nothing of that entity runs until the time it asks for is over; others do.
-func TestThrottledClosesTheEntity(t *testing.T) {
-	t.Parallel()
-	b := connect(t, useBroker(t))
-	queue := b.queue()
-	bucket := newBucket(t, drip.Options{Size: 10, RefreshRate: 5})
-	var h handled
-	var mu sync.Mutex
-	var until time.Time
-	stop := running(t, Options{URL: b.url, Queue: queue, Limiter: bucket, Logger: quiet,
-		Entity: func(d *amqp.Delivery) (string, error) { return d.Type, nil },
-		Handler: HandlerFunc(func(ctx context.Context, d *amqp.Delivery) error {
-			mu.Lock()
-			defer mu.Unlock()
-			if d.Type == "shop" && until.IsZero() {
-				until = time.Now().Add(2 * time.Second)
-				return Throttled(2*time.Second, nil)
-			}
-			return h.Handle(ctx, d)
-		}),
-	})
-	b.publish(queue, amqp.Publishing{MessageId: "refused", Type: "shop"})
-	eventually(t, "a call is refused", func() bool { mu.Lock(); defer mu.Unlock(); return !until.IsZero() })
-	eventually(t, "the bucket knows", func() bool {
-		status, err := bucket.Inspect(t.Context(), "shop")
-		return err == nil && !status.ClosedUntil.IsZero()
-	})
-	for i := range 3 {
-		b.publish(queue, amqp.Publishing{MessageId: fmt.Sprint(i), Type: "shop"}, amqp.Publishing{MessageId: fmt.Sprint("other", i), Type: "other"})
-	}
-	eventually(t, "all messages are handled", func() bool { return h.count() == 7 })
-	stop()
-	for id, at := range h.at {
-		if !strings.HasPrefix(id, "other") && at.Before(until.Add(-time.Millisecond)) {
-			t.Errorf("message %s ran %v before the provider's time was over", id, until.Sub(at))
-		}
-	}
-	if h.ops["refused"].Attempts != 0 {
-		t.Error("a refused call has spent a retry")
 	}
 }
 

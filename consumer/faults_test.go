@@ -530,36 +530,6 @@ func TestBrokerIsBlocked(t *testing.T) {
 	}
 }
 
-// Without an answer of the limiter messages wait, and run when it is back.
-func TestLimiterFails(t *testing.T) {
-	t.Parallel()
-	b := connect(t, useBroker(t))
-	queue := b.queue()
-	var mu sync.Mutex
-	broken := true
-	var l ledger
-	running(t, Options{
-		URL: b.url, Queue: queue, Entity: byID, Handler: &l, Logger: quiet,
-		Limiter: failing(func() error {
-			mu.Lock()
-			defer mu.Unlock()
-			if broken {
-				return errors.New("the storage is away")
-			}
-			return nil
-		}),
-	})
-	b.publish(queue, numbered(0, 20)...)
-	eventually(t, "all are in hand", func() bool { return b.count(queue) == 0 })
-	mu.Lock()
-	if l.count() != 0 {
-		t.Errorf("%d messages ran without an answer of the limiter", l.count())
-	}
-	broken = false
-	mu.Unlock()
-	eventually(t, "all are handled", func() bool { return l.count() == 20 })
-}
-
 type failing func() error
 
 func (f failing) GetDelay(context.Context, string) (time.Duration, error) { return 0, f() }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -63,11 +62,7 @@ func TestUrgent(t *testing.T) {
 	t.Parallel()
 	b := connect(t, useBroker(t))
 	queue := b.queue()
-	const urgent = 5
-	backlog := 3000
-	if os.Getenv(realVariable) != "" {
-		backlog = 100_000
-	}
+	const urgent, backlog = 5, 3000
 	bucket := newBucket(t, drip.Options{Size: 20, RefreshRate: 10, Concurrency: 100, Shared: map[string]drip.Limit{"app": {Size: 20, RefreshRate: 10}}})
 	var h handled
 	stop := running(t, Options{URL: b.url, Queue: queue, Limiter: bucket, Logger: quiet, Entity: oneShop, Handler: &h,
@@ -162,30 +157,6 @@ func TestDeadline(t *testing.T) {
 	status, err := bucket.Inspect(t.Context(), "shop")
 	if err != nil || status.Booked != 0 {
 		t.Errorf("slots of messages that have expired are booked: %+v, %v", status, err)
-	}
-}
-
-// An endpoint that is busy postpones its message, and the shop goes on.
-func TestLater(t *testing.T) {
-	t.Parallel()
-	b := connect(t, useBroker(t))
-	queue := b.queue()
-	bucket := newBucket(t, drip.Options{Size: 10, Shared: map[string]drip.Limit{"app": {Size: 10}}})
-	var h handled
-	stop := running(t, Options{URL: b.url, Queue: queue, Limiter: bucket, Logger: quiet, Entity: oneShop, Attempts: 1,
-		Handler: HandlerFunc(func(ctx context.Context, d *amqp.Delivery) error {
-			if d.MessageId == "busy" && OperationOf(ctx).Postponements == 0 {
-				return Later(2*time.Second, errors.New("busy"))
-			}
-			return h.Handle(ctx, d)
-		}),
-	})
-	began := time.Now()
-	b.publish(queue, amqp.Publishing{MessageId: "busy"}, amqp.Publishing{MessageId: "other"})
-	eventually(t, "both are handled", func() bool { return h.count() == 2 })
-	stop()
-	if waited := h.at["busy"].Sub(began); h.ids[0] != "other" || waited < 2*time.Second || h.ops["busy"].Attempts != 0 {
-		t.Errorf("handled %v; the busy one after %v, with %d attempts spent", h.ids, waited, h.ops["busy"].Attempts)
 	}
 }
 
