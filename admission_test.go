@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/internal/buckettest"
 	"github.com/drip-go/drip/storage"
 	"github.com/drip-go/drip/storage/memory"
 )
@@ -577,10 +578,7 @@ func TestPlaceIsKept(t *testing.T) {
 }
 
 func TestSteadyStateAllocatesNothing(t *testing.T) {
-	b, err := drip.New(drip.Options{Size: 1 << 30, RefreshRate: 1 << 30, Start: time.Unix(0, 0)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := buckettest.New(t, drip.Options{Size: 1 << 30, RefreshRate: 1 << 30})
 	ctx := t.Context()
 	for name, pair := range map[string]func() error{
 		"GetDelay and ReturnToken": func() error {

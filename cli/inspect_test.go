@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/internal/buckettest"
 	"github.com/drip-go/drip/internal/limitjson"
 	"github.com/drip-go/drip/provider"
 )
@@ -45,7 +46,7 @@ func TestInspectAgreesWithTheNextDecision(t *testing.T) {
 func testInspectAgrees(t *testing.T, o drip.Options, seed uint64) {
 	s, url := newMemory(t)
 	o.Storage = s
-	b := newBucket(t, o)
+	b := buckettest.New(t, o)
 	u := user{bucket: b}
 	all := limitjson.Limits{Size: o.Size, Rate: o.RefreshRate, Interval: duration(o.RefreshInterval), Concurrency: o.Concurrency}
 	for _, w := range o.Windows {
@@ -101,7 +102,7 @@ func TestLimitsOfAPresetAndShared(t *testing.T) {
 		}
 		s, url := newMemory(t)
 		o.Shared["app"], o.Storage = drip.Limit{Size: 5, RefreshRate: 5, RefreshInterval: time.Minute}, s
-		b := newBucket(t, o)
+		b := buckettest.New(t, o)
 		for i := range 5 {
 			if a, err := b.Admit(t.Context(), fmt.Sprint("base-", i), drip.Request{}); err != nil || a.Delay > 0 {
 				t.Fatal(a, err)
@@ -130,7 +131,7 @@ func TestLimitsOfAPresetAndShared(t *testing.T) {
 func TestInspect(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, url := newMemory(t)
-		b := newBucket(t, drip.Options{
+		b := buckettest.New(t, drip.Options{
 			Size: 4, RefreshRate: 2, Concurrency: 8, Windows: []drip.Window{{Size: 60, RefreshInterval: time.Minute}}, Storage: s,
 		})
 		admit := func(n, cost int) (last drip.Admission) {

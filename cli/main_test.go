@@ -15,7 +15,6 @@ import (
 
 	goredis "github.com/redis/go-redis/v9"
 
-	"github.com/drip-go/drip"
 	"github.com/drip-go/drip/internal/servers"
 	"github.com/drip-go/drip/storage"
 	"github.com/drip-go/drip/storage/memory"
@@ -60,17 +59,6 @@ func newMemory(t *testing.T) (*memory.Storage, string) {
 	t.Helper()
 	s := memory.New()
 	return s, share(t, s)
-}
-
-// newBucket makes a bucket whose entities start full.
-func newBucket(t *testing.T, o drip.Options) *drip.Bucket {
-	t.Helper()
-	o.Start = time.Unix(0, 0)
-	b, err := drip.New(o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b
 }
 
 // program is a command line for a process of its own.

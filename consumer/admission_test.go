@@ -14,19 +14,8 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/internal/buckettest"
 )
-
-func newBucket(t testing.TB, o drip.Options) *drip.Bucket {
-	t.Helper()
-	if o.Start.IsZero() {
-		o.Start = time.Unix(0, 0)
-	}
-	b, err := drip.New(o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b
-}
 
 func oneShop(*amqp.Delivery) (string, error) { return "shop", nil }
 
@@ -80,7 +69,7 @@ func TestForgedTickets(t *testing.T) {
 	t.Parallel()
 	b := connect(t, useBroker(t))
 	queue := b.queue()
-	bucket := newBucket(t, drip.Options{Size: 5, RefreshRate: 5, Concurrency: 1000})
+	bucket := buckettest.New(t, drip.Options{Size: 5, RefreshRate: 5, Concurrency: 1000})
 	var h handled
 	stop := running(t, Options{URL: b.url, Queue: queue, Limiter: bucket, Entity: oneShop, Handler: &h, Logger: quiet})
 	eventually(t, "the queues are there", func() bool { return b.consumers(queue+".drip.due") > 0 })
@@ -117,7 +106,7 @@ func TestMessagesWaitForTokens(t *testing.T) {
 	t.Parallel()
 	b := connect(t, useBroker(t))
 	queue := b.queue()
-	bucket := newBucket(t, drip.Options{Size: 1000, Concurrency: 1, WaitForToken: 50 * time.Millisecond})
+	bucket := buckettest.New(t, drip.Options{Size: 1000, Concurrency: 1, WaitForToken: 50 * time.Millisecond})
 	var h handled
 	var running1 sync.Mutex
 	stop := running(t, Options{URL: b.url, Queue: queue, Limiter: bucket, Entity: oneShop, Logger: quiet, Handler: HandlerFunc(func(ctx context.Context, d *amqp.Delivery) error {
@@ -162,7 +151,7 @@ func (c *closing) Settle(ctx context.Context, entity string, l drip.Lease, cost 
 
 // The entity is closed before the token of the refused operation is free, or another begins in between.
 func TestThrottledHasItsToken(t *testing.T) {
-	l := &closing{Bucket: newBucket(t, drip.Options{Size: 10, Concurrency: 1})}
+	l := &closing{Bucket: buckettest.New(t, drip.Options{Size: 10, Concurrency: 1})}
 	var p postponed
 	h := Limit(l, oneShop, &p)(HandlerFunc(func(context.Context, *amqp.Delivery) error { return Throttled(time.Hour, nil) }))
 	if err := h.Handle(t.Context(), &amqp.Delivery{}); err != nil {
@@ -177,7 +166,7 @@ func TestCost(t *testing.T) {
 	t.Parallel()
 	b := connect(t, useBroker(t))
 	queue := b.queue()
-	bucket := newBucket(t, drip.Options{Size: 10, RefreshRate: 10, RefreshInterval: 24 * time.Hour})
+	bucket := buckettest.New(t, drip.Options{Size: 10, RefreshRate: 10, RefreshInterval: 24 * time.Hour})
 	var h handled
 	stop := running(t, Options{URL: b.url, Queue: queue, Limiter: bucket, Entity: oneShop, Logger: quiet, Attempts: 1,
 		Cost: func(d *amqp.Delivery) int { return int(d.Priority) },
