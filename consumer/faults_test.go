@@ -71,8 +71,7 @@ func TestBrokerIsKilled(t *testing.T) {
 	b := connect(t, server.URL())
 	const n = 1000
 	queue := "orders"
-	_, err := b.ch.QueueDeclare(queue, true, false, false, false, amqp.Table{amqp.QueueTypeArg: amqp.QueueTypeQuorum})
-	b.must(err)
+	b.declare(queue, Quorum)
 	var l ledger
 	limiter := each(t, func(i int) time.Duration { return time.Duration(1+i%8) * time.Second })
 	limiter.copies = true
@@ -267,8 +266,7 @@ func TestNodeIsLost(t *testing.T) {
 	limiter.copies = true
 	publish := func(node *servers.RabbitMQ, from, to int) {
 		b := connect(t, node.URL())
-		_, err := b.ch.QueueDeclare(queue, true, false, false, false, amqp.Table{amqp.QueueTypeArg: amqp.QueueTypeQuorum})
-		b.must(err)
+		b.declare(queue, Quorum)
 		b.publish(queue, numbered(from, to)...)
 	}
 	publish(nodes[0], 0, n/3)
@@ -379,8 +377,7 @@ func TestBrokerTakesAMessageBack(t *testing.T) {
 	server := servers.OwnRabbitMQ(t)
 	b := connect(t, server.URL())
 	queue := "orders"
-	_, err := b.ch.QueueDeclare(queue, true, false, false, false, amqp.Table{amqp.QueueTypeArg: amqp.QueueTypeQuorum})
-	b.must(err)
+	b.declare(queue, Quorum)
 	if _, err := server.Ctl(t.Context(), "eval", "application:set_env(rabbit, consumer_timeout, 1000), application:set_env(rabbit, channel_tick_interval, 200)."); err != nil {
 		t.Fatal(err)
 	}

@@ -249,8 +249,7 @@ func TestSoak(t *testing.T) {
 	s.proxy, s.url = through(t, server.URL(), 0)
 	s.proxy.through(func(f frame) bool { return !f.confirms() || !s.lossy.Load() })
 	b := connect(t, server.URL())
-	_, err := b.ch.QueueDeclare(soakQueue, true, false, false, false, amqp.Table{amqp.QueueTypeArg: amqp.QueueTypeQuorum})
-	b.must(err)
+	b.declare(soakQueue, Quorum)
 	b.must(b.ch.Close())
 
 	// The queues are older than the three seconds in which a kill loses them, and have seen a round, before it begins.

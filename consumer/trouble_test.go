@@ -269,8 +269,7 @@ func TestDelayQueuesRefuse(t *testing.T) {
 			t.Parallel()
 			server := servers.OwnRabbitMQ(t)
 			b := connect(t, server.URL())
-			_, err := b.ch.QueueDeclare("orders", true, false, false, false, amqp.Table{amqp.QueueTypeArg: amqp.QueueTypeQuorum})
-			b.must(err)
+			b.declare("orders", Quorum)
 			var l ledger
 			limiter := each(t, func(i int) time.Duration { return time.Duration(i%3) * 2 * time.Second })
 			limiter.copies = true
