@@ -49,7 +49,7 @@ func callsOnly(o *drip.Options) error {
 	}
 	for _, w := range all {
 		if w.Unit != "" {
-			return fmt.Errorf("a window of Options counts %q; operations are simulated in calls only", w.Unit)
+			return fmt.Errorf("%s have a window of %q; operations are simulated in calls only", "Options", w.Unit)
 		}
 	}
 	return nil
