@@ -1,6 +1,9 @@
 package drip
 
 import (
+	"fmt"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/drip-go/drip/decision"
@@ -15,6 +18,7 @@ type Alignment struct {
 	by       alignment
 	location *time.Location // of a calendar
 	at       int64          // of StartingAt, in ms since 1970
+	number   int64          // decision.Window.Calendar of a stored window, whose interval begins at at
 }
 
 type alignment int
@@ -48,6 +52,79 @@ func StartingAt(t time.Time) Alignment { return Alignment{by: byTime, at: t.Unix
 // entities with a minute do not all go on at the same moment. Use it for limits that gather capacity steadily, as a leaky
 // bucket does. A provider that counts by minutes of the clock would see up to twice the Size in one of them.
 func ByEntity() Alignment { return Alignment{by: byEntity} }
+
+// String returns the Alignment as the command's files spell it: "daily Europe/Berlin", "entity", a time; "" for the zero
+// Alignment. A stored window of a calendar, as Inspect returns it without its Options, has a time and a number.
+func (a Alignment) String() string {
+	switch a.by {
+	case byDay:
+		return "daily " + a.zone().String()
+	case byWeek:
+		return "weekly " + a.zone().String()
+	case byMonth:
+		return "monthly " + a.zone().String()
+	case byTime:
+		at := time.UnixMilli(a.at).UTC().Format(time.RFC3339Nano)
+		if a.number != 0 {
+			at += fmt.Sprint(" ", a.number)
+		}
+		return at
+	case byEntity:
+		return "entity"
+	}
+	return ""
+}
+
+// MarshalText returns the String.
+func (a Alignment) MarshalText() ([]byte, error) { return []byte(a.String()), nil }
+
+// UnmarshalText reads a String. "daily" alone means UTC. Its error names a text that is none, or an unknown time zone.
+func (a *Alignment) UnmarshalText(text []byte) error {
+	name, zone, _ := strings.Cut(string(text), " ")
+	read := Alignment{}
+	switch name {
+	case "":
+	case "daily":
+		read.by = byDay
+	case "weekly":
+		read.by = byWeek
+	case "monthly":
+		read.by = byMonth
+	case "entity":
+		read.by = byEntity
+	default:
+		begin, err := time.Parse(time.RFC3339, name)
+		if err != nil {
+			return fmt.Errorf("%q is not daily, weekly or monthly, with or without a time zone, nor entity, nor a time such as 2026-01-31T12:00:00Z", text)
+		}
+		read = StartingAt(begin)
+	}
+	if read.by == byTime && zone != "" {
+		n, err := strconv.ParseInt(zone, 10, 64)
+		if err != nil || n < 1 || n >= decision.Never {
+			return fmt.Errorf("%q has no number of a calendar behind the time", text)
+		}
+		read.number, zone = n, ""
+	}
+	if zone != "" && !read.calendar() {
+		return fmt.Errorf("%q has a time zone, which only daily, weekly and monthly have", text)
+	}
+	if read.calendar() {
+		var err error
+		if read.location, err = time.LoadLocation(zone); err != nil { // "" is UTC
+			return fmt.Errorf("%q: %w", text, err)
+		}
+	}
+	*a = read
+	return nil
+}
+
+func (a Alignment) zone() *time.Location {
+	if a.location == nil {
+		return time.UTC
+	}
+	return a.location
+}
 
 // calendar reports whether the calendar gives the length of the intervals.
 func (a Alignment) calendar() bool { return a.by >= byDay && a.by <= byMonth }
@@ -85,7 +162,14 @@ func (a Alignment) align(w *decision.Window, by asked) {
 	switch {
 	case a.calendar():
 		from, to := a.period(by.now)
-		begin, w.Interval = from, to-from
+		w.Offset, w.Interval, w.Calendar = from, to-from, idOf(a.String())
+		if a.by == byMonth || a.zone() != time.UTC {
+			return
+		}
+		begin, w.Calendar = from, 0 // the days and the weeks of UTC have all the same length
+	case a.number != 0:
+		w.Offset, w.Calendar = a.at, a.number
+		return
 	case a.by == byTime:
 		begin = a.at
 	case a.by == byEntity:
@@ -98,10 +182,7 @@ func (a Alignment) align(w *decision.Window, by asked) {
 
 // period returns the beginning and the end of the calendar's interval at a time.
 func (a Alignment) period(now int64) (from, to int64) {
-	location := a.location
-	if location == nil {
-		location = time.UTC
-	}
+	location := a.zone()
 	t := time.UnixMilli(now).In(location)
 	year, month, day := t.Date()
 	days, months := 1, 0
@@ -116,10 +197,10 @@ func (a Alignment) period(now int64) (from, to int64) {
 	return begin.UnixMilli(), end.UnixMilli()
 }
 
-// alignmentOf returns the Alignment of intervals with this offset.
-func alignmentOf(offset int64) Alignment {
-	if offset == 0 {
+// alignmentOf returns the Alignment of a stored window.
+func alignmentOf(w decision.Window) Alignment {
+	if w.Offset == 0 && w.Calendar == 0 {
 		return Alignment{}
 	}
-	return Alignment{by: byTime, at: offset}
+	return Alignment{by: byTime, at: w.Offset, number: w.Calendar}
 }

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -248,5 +250,76 @@ func TestBadAlign(t *testing.T) {
 	pin := drip.Pin{Window: drip.Window{Size: 1, Align: drip.Daily(nil), RefreshInterval: time.Hour}}
 	if err := b.Pin(t.Context(), "shop", pin); err == nil || errors.Is(err, drip.ErrNoEntity) || !strings.Contains(err.Error(), "Pin.Align") {
 		t.Errorf("Pin: %v", err)
+	}
+}
+
+func TestAlignmentText(t *testing.T) {
+	for text, want := range map[string]string{
+		"": "", "daily": "daily UTC", "daily UTC": "daily UTC", "weekly Europe/Berlin": "weekly Europe/Berlin", "monthly Asia/Tokyo": "monthly Asia/Tokyo",
+		"2026-01-31T12:00:00Z 4711": "2026-01-31T12:00:00Z 4711", "entity": "entity", "2026-01-31T12:00:00.25+01:00": "2026-01-31T11:00:00.25Z",
+	} {
+		var a, again drip.Alignment
+		if err := a.UnmarshalText([]byte(text)); err != nil || a.String() != want {
+			t.Errorf("%q is read as %q, %v; want %q", text, a, err, want)
+		}
+		out, err := a.MarshalText()
+		if err == nil {
+			err = again.UnmarshalText(out)
+		}
+		if err != nil || again.String() != want {
+			t.Errorf("%q is written as %q, and read as %q, %v", want, out, again, err)
+		}
+	}
+	for _, text := range []string{"yearly", "daily Mars/Olympus", "entity UTC", "2026-01-31T12:00:00Z UTC", "2026-01-31T12:00:00Z -1", "2026-01-31 12:00:00", "daily ../etc/passwd"} {
+		a := drip.ByEntity()
+		if err := a.UnmarshalText([]byte(text)); err == nil || !strings.Contains(err.Error(), text[:5]) || a != drip.ByEntity() {
+			t.Errorf("%q is read as %v, %v", text, a, err)
+		}
+	}
+}
+
+// A backlog of several days uses the quota of each day, and its messages are postponed about once, although the days differ in
+// length. Newcomers get nothing of it.
+func TestCalendarBacklog(t *testing.T) {
+	for _, in := range []string{"UTC", "Europe/Berlin"} {
+		b, err := drip.New(drip.Options{Size: 50, Align: drip.Daily(zone(t, in)), Start: time.UnixMilli(0)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		type message struct {
+			at     time.Time
+			ticket drip.Ticket
+		}
+		now := time.Date(2026, 3, 27, 12, 0, 0, 0, zone(t, in)) // the clocks change on the 29th
+		var queue []message
+		for i := range 230 {
+			queue = append(queue, message{at: now.Add(time.Duration(i))})
+		}
+		ran, postponed := map[string]int{}, 0
+		for len(queue) > 0 {
+			slices.SortStableFunc(queue, func(x, y message) int { return x.at.Compare(y.at) })
+			m := queue[0]
+			queue = queue[1:]
+			a, err := b.Admit(t.Context(), "shop", drip.Request{Now: m.at, Ticket: m.ticket})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if a.Delay > 0 {
+				postponed++
+				queue = append(queue, message{m.at.Add(a.Delay), a.Ticket})
+				continue
+			}
+			ran[m.at.In(zone(t, in)).Format(time.DateOnly)]++
+			if err := b.Settle(t.Context(), "shop", a.Lease, 1); err != nil {
+				t.Fatal(err)
+			}
+		}
+		want := map[string]int{"2026-03-27": 50, "2026-03-28": 50, "2026-03-29": 50, "2026-03-30": 50, "2026-03-31": 30}
+		if !maps.Equal(ran, want) {
+			t.Errorf("%s: %v ran, want %v", in, ran, want)
+		}
+		if most := 230; postponed > most {
+			t.Errorf("%s: %d postponements of 180 messages, want at most %d", in, postponed, most)
+		}
 	}
 }

@@ -52,7 +52,8 @@ type Options struct {
 	// Size is the most capacity an entity gathers while it is idle, which is its largest burst. Defaults to 100.
 	Size int
 
-	// RefreshRate is the capacity an entity gains each RefreshInterval. Defaults to 50, or Size if that is less.
+	// RefreshRate is the capacity an entity gains each RefreshInterval. Defaults to 50, or Size if that is less or Align
+	// is a calendar's.
 	RefreshRate int
 
 	// RefreshInterval is the length of an interval, in whole milliseconds. Intervals are aligned: one of a second
@@ -98,8 +99,8 @@ type Options struct {
 	// Limits returns the limit of an entity that has its own, such as a shop on a better plan. A zero field takes its
 	// value from these Options. The Bucket calls Limits for each decision, so it should answer from memory; a change
 	// holds from the next decision on. Operations that have run stay counted. The Bucket counts the gain since the
-	// entity's last decision by the lower one of the rates, and drops it where the interval has changed. It knows a
-	// window by its place in Windows. If Limits fails, the call returns the error and decides nothing. Defaults to nil:
+	// entity's last decision by the old limit and by the new one, and takes the lower gain. It knows a window by its
+	// place in Windows. If Limits fails, the call returns the error and decides nothing. Defaults to nil:
 	// all entities have the same limit.
 	Limits func(ctx context.Context, entityID string) (Limit, error)
 

@@ -60,6 +60,24 @@ func ExampleOptions_windows() {
 	// false tokens <nil>
 }
 
+// A quota that comes back at midnight of a time zone.
+func ExampleDaily() {
+	pacific, err := time.LoadLocation("America/Los_Angeles")
+	if err != nil {
+		log.Fatal(err)
+	}
+	bucket, err := drip.New(drip.Options{
+		Size: 10, RefreshRate: 10, Concurrency: 5,
+		Windows: []drip.Window{{Size: 9995, Align: drip.Daily(pacific)}}, // 10,000 a day, less what is in flight
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	status, err := bucket.Inspect(context.Background(), "shop")
+	fmt.Println(status.Windows[1].Refresh.In(pacific).Format(time.TimeOnly), err)
+	// Output: 00:00:00 <nil>
+}
+
 // A shop on a better plan has a limit of its own.
 func ExampleOptions_limits() {
 	plus := map[string]bool{"shop-2": true}

@@ -53,15 +53,23 @@ type Limit struct {
 // ErrCost means that the cost is below zero, or more than a window of its unit can ever hold. Nothing was decided.
 var ErrCost = errors.New("the cost is negative or more than a window ever holds")
 
-// limitsOf returns the limit of an entity for package decision, at the time now or OwnClock.
-func (b *Bucket) limitsOf(ctx context.Context, entityID string, now int64) (*decision.Limits, error) {
+// check returns an error if a call cannot be about this entity.
+func (b *Bucket) check(ctx context.Context, entityID string) error {
 	switch {
 	case b.storage == nil:
-		return nil, errors.New("a Bucket is made with New")
+		return errors.New("a Bucket is made with New")
 	case ctx == nil:
-		return nil, errors.New("the context is nil")
+		return errors.New("the context is nil")
 	case entityID == "":
-		return nil, ErrNoEntity
+		return ErrNoEntity
+	}
+	return nil
+}
+
+// limitsOf returns the limit of an entity for package decision, at the time now or OwnClock.
+func (b *Bucket) limitsOf(ctx context.Context, entityID string, now int64) (*decision.Limits, error) {
+	if err := b.check(ctx, entityID); err != nil {
+		return nil, err
 	}
 	if name, ok := strings.CutPrefix(entityID, sharedMark); ok {
 		i, err := b.place(name)
@@ -106,8 +114,10 @@ func (o *Options) override(l *Limit) {
 
 func (o *Options) setDefaults() {
 	o.Size = cmp.Or(o.Size, 100)
-	o.RefreshRate = cmp.Or(o.RefreshRate, min(50, max(1, o.Size)))
-	if !o.Align.calendar() {
+	if o.Align.calendar() {
+		o.RefreshRate = cmp.Or(o.RefreshRate, o.Size)
+	} else {
+		o.RefreshRate = cmp.Or(o.RefreshRate, min(50, max(1, o.Size)))
 		o.RefreshInterval = cmp.Or(o.RefreshInterval, time.Second)
 	}
 	o.WaitForToken = cmp.Or(o.WaitForToken, 50*time.Millisecond)

@@ -114,6 +114,6 @@ func pinOf(s *decision.State, units units, now int64) (p *Pin, until time.Time) 
 
 func windowOf(w decision.Window, units units) Window {
 	return Window{
-		Size: int(w.Size), RefreshRate: int(w.Rate), RefreshInterval: milliseconds(w.Interval), Align: alignmentOf(w.Offset), Unit: units.name(w.Unit),
+		Size: int(w.Size), RefreshRate: int(w.Rate), RefreshInterval: milliseconds(w.Interval), Align: alignmentOf(w), Unit: units.name(w.Unit),
 	}
 }

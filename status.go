@@ -77,6 +77,9 @@ func (b *Bucket) Inspect(ctx context.Context, entityID string) (Status, error) {
 }
 
 func (b *Bucket) inspect(ctx context.Context, entityID string) (Status, error) {
+	if err := b.check(ctx, entityID); err != nil {
+		return Status{}, err
+	}
 	e, err := b.read(ctx, entityID)
 	if err != nil {
 		return Status{}, err

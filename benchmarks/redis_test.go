@@ -37,13 +37,29 @@ func BenchmarkRedis(b *testing.B) {
 	for _, n := range []int{1, 10_000} {
 		for _, goroutines := range []int{1, 16, 64, 256} {
 			b.Run(fmt.Sprintf("keys=%d/goroutines=%d", n, goroutines), func(b *testing.B) {
-				compareRedis(b, server, keys(n), goroutines)
+				compareRedis(b, server, keys(n), goroutines, nil)
 			})
 		}
 	}
 }
 
-func compareRedis(b *testing.B, server *servers.Redis, keys []string, goroutines int) {
+// BenchmarkRedisShared compares them for 100 entities of an app, whose operations are within up to two shared limits besides.
+//
+//	go test -run '^$' -bench RedisShared -benchtime 10x
+func BenchmarkRedisShared(b *testing.B) {
+	server := servers.UseRedis(b)
+	shared := map[string]drip.Limit{}
+	for n, name := range []string{"", "app", "endpoint"} {
+		if n > 0 {
+			shared[name] = drip.Limit{Size: 1 << 30}
+		}
+		b.Run(fmt.Sprintf("limits=%d/goroutines=64", n+1), func(b *testing.B) {
+			compareRedis(b, server, keys(100), 64, shared)
+		})
+	}
+}
+
+func compareRedis(b *testing.B, server *servers.Redis, keys []string, goroutines int, shared map[string]drip.Limit) {
 	o, err := goredis.ParseURL(server.URL())
 	if err != nil {
 		b.Fatal(err)
@@ -58,7 +74,7 @@ func compareRedis(b *testing.B, server *servers.Redis, keys []string, goroutines
 		b.Fatal(err)
 	}
 	bucket := buckettest.New(b, drip.Options{
-		Size: 1 << 30, RefreshRate: 1 << 30, RefreshInterval: time.Second, Storage: st,
+		Size: 1 << 30, RefreshRate: 1 << 30, RefreshInterval: time.Second, Storage: st, Shared: shared,
 	})
 	getDelay := func(ctx context.Context, key string) error {
 		delay, err := bucket.GetDelay(ctx, key)

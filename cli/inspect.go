@@ -84,7 +84,7 @@ func (r report) write(out io.Writer, zone *time.Location, within bool) error {
 		line("next", "a newcomer runs %s", next)
 		name := "capacity"
 		for _, w := range r.Windows {
-			line(name, "%s of %s", entities.Units(int64(w.Capacity)), entities.Window(w.Window))
+			line(name, "%s of %s", entities.Units(int64(w.Capacity)), entities.Capacity(w, r.Time, zone))
 			name = ""
 		}
 	case r.Known:
@@ -174,6 +174,7 @@ type windowJSON struct {
 	Interval int64  `json:"interval_ms"`
 	Unit     string `json:"unit,omitempty"`
 	Capacity int    `json:"capacity"`
+	Refresh  moment `json:"refresh"`
 }
 
 type pinJSON struct {
@@ -220,7 +221,7 @@ func (r report) json() entityJSON {
 		e.Then = r.Then.String()
 	}
 	for _, w := range r.Windows {
-		e.Windows = append(e.Windows, windowJSON{w.Size, w.RefreshRate, w.RefreshInterval.Milliseconds(), w.Unit, w.Capacity})
+		e.Windows = append(e.Windows, windowJSON{w.Size, w.RefreshRate, w.RefreshInterval.Milliseconds(), w.Unit, w.Capacity, moment(w.Refresh)})
 	}
 	return e
 }

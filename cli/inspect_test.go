@@ -128,6 +128,33 @@ func TestLimitsOfAPresetAndShared(t *testing.T) {
 	})
 }
 
+// Inspect says when the interval of a calendar ends, by the stored limits and by others.
+func TestInspectCalendar(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, url := newMemory(t)
+		b, err := drip.New(drip.Options{Size: 4, RefreshRate: 4, Windows: []drip.Window{{Size: 60, Align: drip.Monthly(nil)}}, Storage: s, Start: time.Unix(0, 0)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if a, err := b.Admit(t.Context(), "shop-1", drip.Request{}); err != nil || a.Delay > 0 {
+			t.Fatal(a, err)
+		}
+		for limits, want := range map[string]string{
+			"": "59 of 60, +60 every 744h until 2000-02-01 00:00:00.000\n",
+			`--limits={"size": 4, "rate": 4, "windows": [{"size": 60, "rate": 60, "align": "monthly"}]}`: "59 of 60, +60 every 744h until 2000-02-01 00:00:00.000\n",
+			`--limits={"size": 4, "rate": 4, "windows": [{"size": 70, "rate": 60, "align": "daily"}]}`:   "59 of 70, +60 every 24h\n",
+		} {
+			args := []string{"inspect", url, "shop-1"}
+			if limits != "" {
+				args = append(args, limits)
+			}
+			if got := must(t, args...); !strings.Contains(got, want) {
+				t.Errorf("%v:\n%s\nwant %s", args, got, want)
+			}
+		}
+	})
+}
+
 func TestInspect(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, url := newMemory(t)
@@ -216,13 +243,15 @@ tokens      0 of 4 in use
       "size": 4,
       "rate": 2,
       "interval_ms": 1000,
-      "capacity": 0
+      "capacity": 0,
+      "refresh": "2000-01-01T00:00:01.000Z"
     },
     {
       "size": 60,
       "rate": 60,
       "interval_ms": 60000,
-      "capacity": 56
+      "capacity": 56,
+      "refresh": "2000-01-01T00:01:00.000Z"
     }
   ],
   "concurrency": 8,
@@ -261,13 +290,15 @@ tokens      0 of 4 in use
       "size": 4,
       "rate": 2,
       "interval_ms": 1000,
-      "capacity": 2
+      "capacity": 2,
+      "refresh": "2000-01-01T00:00:01.000Z"
     },
     {
       "size": 60,
       "rate": 60,
       "interval_ms": 60000,
-      "capacity": 58
+      "capacity": 58,
+      "refresh": "2000-01-01T00:01:00.000Z"
     }
   ],
   "concurrency": 8,

@@ -18,13 +18,15 @@ type Limits struct {
 	PerGrain int64 // the gain of a grain, in parts
 	Parts    Cost  // how many parts one of a unit is; 0 if a grain does not bring that unit
 	Scale    int64 // the parts that count as one in the calendar
+	Zero     int64 // the beginning of the first grain
 }
 
-// Window brings Rate at the beginning of each Interval, and gathers at most Size. Intervals begin at Offset after the
-// multiples of Interval in Unix time.
+// Window brings Rate at the beginning of each Interval, and gathers at most Size. One of the intervals begins at Offset,
+// in ms since 1970.
 type Window struct {
 	Size, Rate, Interval int64
-	Offset               int64 // below Interval
+	Offset               int64 // below Interval, unless there is a Calendar
+	Calendar             int64 // not 0: the other intervals have other lengths; Windows of one calendar have the same number
 	Unit                 int64 // the unit that it counts: 0 for calls, else a named unit, below Units
 }
 
@@ -51,7 +53,7 @@ func (l *Limits) Ready() (field string, window int) {
 				return [3]string{"Size", "Rate", "Interval"}[k], i
 			}
 		}
-		if w.Offset < 0 || w.Offset >= w.Interval {
+		if w.Calendar == 0 && (w.Offset < 0 || w.Offset >= w.Interval) || w.Offset < -LastTime || w.Offset > LastTime {
 			return "Offset", i
 		}
 		if w.Unit < 0 || w.Unit >= Units {
@@ -93,6 +95,7 @@ func (l *Limits) derive() {
 func (l *Limits) share() {
 	first := l.Windows[0].Interval
 	l.Grain = max(first, 1000/first*first)
+	l.Zero = l.Windows[0].Offset - floor(l.Windows[0].Offset, l.Grain)*l.Grain
 	n0 := l.brings(0)
 	n1 := l.brings(1)
 	n2 := l.brings(2)
@@ -146,10 +149,10 @@ func parts(n, each int64) int64 { return min(n, MostUnits/max(1, each)) * each }
 
 // grain returns the number of the grain of t. Grains begin with intervals of the first window. Times before 1970 are in
 // the first grain.
-func (l *Limits) grain(t int64) int64 { return max(0, t-l.Windows[0].Offset) / l.Grain }
+func (l *Limits) grain(t int64) int64 { return max(0, t-l.Zero) / l.Grain }
 
 // begin returns the beginning of a grain.
-func (l *Limits) begin(n int64) int64 { return n*l.Grain + l.Windows[0].Offset }
+func (l *Limits) begin(n int64) int64 { return n*l.Grain + l.Zero }
 
 // Most returns the largest cost in a unit that all windows can ever hold.
 func (l *Limits) Most(unit int64) int64 {

@@ -83,7 +83,8 @@ func (l *Limits) pin(s *State, now int64) {
 				if p.Limit.Raise == 1 && w.Interval == p.Limit.Window.Interval && w.Unit == p.Limit.Window.Unit && p.Window.Size == 0 {
 					p.Window = *w
 					l.Windows[i] = Window{
-						Size: max(w.Size, p.Limit.Window.Size), Rate: max(w.Rate, p.Limit.Window.Rate), Interval: w.Interval, Offset: w.Offset, Unit: w.Unit,
+						Size: max(w.Size, p.Limit.Window.Size), Rate: max(w.Rate, p.Limit.Window.Rate), Interval: w.Interval, Offset: w.Offset,
+						Calendar: w.Calendar, Unit: w.Unit,
 					}
 				}
 			}

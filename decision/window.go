@@ -41,6 +41,27 @@ func (w *Window) gain(s *State, left, from, to int64) int64 {
 	return left + n*w.Rate
 }
 
+// past is gain up to now, by a window that may not have been in force all the time. Of a calendar it counts only the
+// beginning and the end of the interval that it knows.
+func (w *Window) past(s *State, left, from, now int64) int64 {
+	if w.Calendar == 0 {
+		return w.gain(s, left, from, now)
+	}
+	return min(w.Size, left+w.turns(s, from, now)*w.Rate)
+}
+
+// turns returns how many of the two times that a calendar's window knows have passed.
+func (w *Window) turns(s *State, from, now int64) int64 {
+	since, turns := w.since(s, from), int64(0)
+	if since < w.Offset && w.Offset <= now {
+		turns++
+	}
+	if since < w.Offset+w.Interval && w.Offset+w.Interval <= now {
+		turns++
+	}
+	return turns
+}
+
 // room returns the time at which a window that has left at the time at has room for cost.
 func (w *Window) room(s *State, left, cost, at int64) int64 {
 	if left >= cost || cost == 0 {
@@ -58,7 +79,7 @@ func (l *Limits) advance(s *State, leases Leases, now int64) int64 {
 		s.unpin()
 	}
 	changed := l.changed(s)
-	if s.Tokens != 0 && !changed && now >= l.Until(s) && leases.Out(now) == 0 {
+	if s.Tokens != 0 && !changed && now-s.Now >= l.Fill && now >= l.Until(s) && leases.Out(now) == 0 { // Until is no sooner
 		s.forget()
 		changed = true
 	}
@@ -114,12 +135,13 @@ func (s *State) forget() {
 }
 
 // adopt continues with limits that have changed. The time of the change is unknown. So until now a window brings the
-// lower one of the gains before and after the change. All promises lapse. adopt knows a window by its
-// place. If its unit changes, the window begins with its remaining capacity, but with no debt. A window that is left
+// lower one of the gains before and after the change. All promises lapse, unless it is only a calendar that has gone on.
+// adopt knows a window by its place. If its unit changes, the window begins with its remaining capacity, but with no debt. A window that is left
 // out keeps its Line: Window.Size is zero, Promised is the capacity that was left at the time Taken, and operations
 // that run still reduce Left. A window that is added has not counted earlier operations.
 func (l *Limits) adopt(s *State, now int64) {
 	known, from, own := s.Tokens != 0, now, l.own(s)
+	lapse := l.lapses(s)
 	if !known {
 		from = l.Start
 	}
@@ -142,7 +164,15 @@ func (l *Limits) adopt(s *State, now int64) {
 			}
 		} else if w := &l.Windows[i]; line.Window.Size > 0 && w.Unit == line.Window.Unit {
 			left := min(line.Left, w.Size)
-			line.Left = min(line.Window.gain(s, left, s.Now, now), w.gain(s, left, s.Now, now))
+			if w.Calendar != 0 && w.Calendar == line.Window.Calendar { // one of the callers is in the next interval
+				turns := max(w.turns(s, s.Now, now), line.Window.turns(s, s.Now, now))
+				if turns > 0 {
+					line.measure(&line.Window, s, now)
+				}
+				line.Left = min(left+turns*min(w.Rate, line.Window.Rate), line.Window.Size)
+			} else {
+				line.Left = min(line.Window.past(s, left, s.Now, now), w.past(s, left, s.Now, now))
+			}
 		}
 	}
 	for i := range l.Windows {
@@ -160,14 +190,31 @@ func (l *Limits) adopt(s *State, now int64) {
 			*line = Line{Left: max(0, line.Left), StaleFrom: s.LastID}
 			line.keep(s)
 		} else if line.Window.Size == 0 { // the operations of the meantime may have run just now
-			line.Left += w.gain(s, min(line.Promised, w.Size), line.Taken, now) - line.Promised
+			line.Left += w.past(s, min(line.Promised, w.Size), line.Taken, now) - line.Promised
 			line.keep(s)
 		}
 		line.Window, line.Left = *w, min(line.Left, w.Size)
-		line.Promised, line.Spare, line.Taken = line.Left, 0, 0
+		if lapse {
+			line.Promised, line.Spare, line.Taken = line.Left, 0, 0
+		}
 		line.clip(w, s.LastID)
 	}
-	s.Now, s.Slot = now, from-l.Windows[0].Interval
+	s.Now = now
+	if lapse {
+		s.Slot = from - l.Windows[0].Interval
+	}
+}
+
+// lapses reports whether the windows differ by more than the intervals of a calendar.
+func (l *Limits) lapses(s *State) bool {
+	lapses := s.Tokens == 0 || len(s.Pins) > 0 || len(s.Lines) != len(l.Windows)
+	for i := range s.Lines {
+		if !lapses {
+			w, old := &l.Windows[i], &s.Lines[i].Window
+			lapses = *w != *old && (w.Calendar == 0 || w.Calendar != old.Calendar || w.Size != old.Size || w.Rate != old.Rate || w.Unit != old.Unit)
+		}
+	}
+	return lapses
 }
 
 // measure learns, at the end of an interval, how much capacity the booked operations left. Newcomers may take as much

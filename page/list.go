@@ -208,7 +208,7 @@ func (p *Page) body(r *entities.Report) *entityBody {
 		}
 		for _, w := range r.Windows {
 			part := min(max(w.Capacity, 0), w.Size) * 1000 / max(1, w.Size)
-			b.Bars = append(b.Bars, bar{entities.Window(w.Window), entities.Units(int64(w.Capacity)), part, 1000})
+			b.Bars = append(b.Bars, bar{entities.Capacity(w, r.Time, p.zone), entities.Units(int64(w.Capacity)), part, 1000})
 			left = append(left, entities.Units(int64(w.Capacity))+" of "+strconv.Itoa(w.Size))
 		}
 	} else {

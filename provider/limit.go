@@ -4,20 +4,22 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"strings"
 	"time"
 
 	"github.com/drip-go/drip"
 )
 
-// Rule is one limit, as its provider states it. Make one with LeakyBucket, TokenBucket, FixedWindow, SlidingWindow or
-// Concurrency.
+// Rule is one limit, as its provider states it. Make one with LeakyBucket, TokenBucket, FixedWindow, Calendar,
+// SlidingWindow or Concurrency.
 type Rule struct {
 	kind      kind
-	n         int           // the bucket's size, calls in a window, calls at a time
-	perSecond float64       // of a bucket
-	per       time.Duration // of a window
-	burst     int           // of a sliding window; 0 is a tenth of n
-	unit      string        // what it counts; calls if it is empty
+	n         int            // the bucket's size, calls in a window, calls at a time
+	perSecond float64        // of a bucket
+	per       time.Duration  // of a window
+	burst     int            // of a sliding window; 0 is a tenth of n
+	unit      string         // what it counts; calls if it is empty
+	align     drip.Alignment // of a calendar
 }
 
 type kind uint8
@@ -26,6 +28,7 @@ const (
 	leakyBucket kind = iota + 1
 	tokenBucket
 	fixedWindow
+	calendar
 	slidingWindow
 	concurrency
 )
@@ -50,6 +53,11 @@ func FixedWindow(n int, per time.Duration) Rule {
 	return Rule{kind: fixedWindow, n: n, per: per}
 }
 
+// Calendar allows n calls in each interval of a calendar, such as drip.Daily of the provider's time zone. Use it only if the
+// provider documents that its day, week or month begins then. Limit takes the calls that may be in flight off n, as for
+// FixedWindow.
+func Calendar(n int, align drip.Alignment) Rule { return Rule{kind: calendar, n: n, align: align} }
+
 // SlidingWindow allows n calls in any span of time that long. It also keeps a window whose beginning is not known, such
 // as one that begins with a call or at somebody's midnight, because that is such a span. n must be at least 2.
 //
@@ -72,7 +80,7 @@ func (r Rule) Burst(n int) Rule {
 }
 
 // Of returns the rule with a unit to count instead of calls, such as tokens of a language model. The unit becomes the
-// unit of the Window. A FixedWindow and Concurrency have no unit, because nobody knows how much of it is in flight.
+// unit of the Window. A FixedWindow, a Calendar and Concurrency have no unit, because nobody knows how much of it is in flight.
 func (r Rule) Of(unit string) Rule {
 	r.unit = unit
 	return r
@@ -91,6 +99,8 @@ func (r Rule) String() string {
 		return fmt.Sprintf("a bucket of %s that refills by %g a second", n, rounded)
 	case fixedWindow:
 		return fmt.Sprintf("%s in each %v of the clock", n, r.per)
+	case calendar:
+		return fmt.Sprintf("%s %v", n, r.align)
 	case slidingWindow:
 		return fmt.Sprintf("%s in any %v", n, r.per)
 	case concurrency:
@@ -127,7 +137,7 @@ func Limit(travel time.Duration, rules ...Rule) (drip.Limit, error) {
 		switch r.kind {
 		case concurrency:
 			l.Concurrency = min(l.Concurrency, r.n)
-		case fixedWindow:
+		case fixedWindow, calendar:
 			inFlight = min(inFlight, max(1, r.n/20))
 		}
 	}
@@ -143,16 +153,16 @@ func Limit(travel time.Duration, rules ...Rule) (drip.Limit, error) {
 			w = r.bucket(travel)
 		case slidingWindow:
 			w = r.sliding(travel)
-		case fixedWindow:
+		case fixedWindow, calendar:
 			n := r.n - l.Concurrency
 			if n < 1 {
 				return drip.Limit{}, fmt.Errorf("provider: %v: nothing is left of it with %d calls in flight", r, l.Concurrency)
 			}
-			w = drip.Window{Size: n, RefreshRate: n, RefreshInterval: r.per}
+			w = drip.Window{Size: n, RefreshRate: n, RefreshInterval: r.per, Align: r.align}
 		}
 		w.Unit = r.unit
 		if l.Size == 0 {
-			l.Size, l.RefreshRate, l.RefreshInterval, l.Unit = w.Size, w.RefreshRate, w.RefreshInterval, w.Unit
+			l.Size, l.RefreshRate, l.RefreshInterval, l.Align, l.Unit = w.Size, w.RefreshRate, w.RefreshInterval, w.Align, w.Unit
 		} else {
 			l.Windows = append(l.Windows, w)
 		}
@@ -169,7 +179,7 @@ func Limit(travel time.Duration, rules ...Rule) (drip.Limit, error) {
 // entity that is not stored is full.
 func Options(l drip.Limit) drip.Options {
 	return drip.Options{
-		Size: l.Size, RefreshRate: l.RefreshRate, RefreshInterval: l.RefreshInterval, Unit: l.Unit,
+		Size: l.Size, RefreshRate: l.RefreshRate, RefreshInterval: l.RefreshInterval, Align: l.Align, Unit: l.Unit,
 		Windows: l.Windows, Concurrency: l.Concurrency, WaitForToken: l.WaitForToken,
 	}
 }
@@ -183,17 +193,21 @@ func (r Rule) check() error {
 		if !(r.perSecond*longest.Seconds() >= 1 && r.perSecond <= mostUnits) {
 			return fmt.Errorf("a rate must be above one a year and at most %d a second", mostUnits)
 		}
+	case calendar:
+		if l := r.align.String(); !strings.Contains(l, " ") {
+			return fmt.Errorf("its alignment is %q; it must be daily, weekly or monthly", l)
+		}
 	case fixedWindow, slidingWindow:
 		if r.per < time.Millisecond || r.per > longest || r.per%time.Millisecond != 0 {
 			return fmt.Errorf("a window must be whole milliseconds, from 1ms to %v", longest)
 		}
 	default:
-		return errors.New("make it with LeakyBucket, TokenBucket, FixedWindow, SlidingWindow or Concurrency")
+		return errors.New("make it with LeakyBucket, TokenBucket, FixedWindow, Calendar, SlidingWindow or Concurrency")
 	}
 	if r.n < least || r.n > mostUnits {
 		return fmt.Errorf("%d is not from %d to %d", r.n, least, mostUnits)
 	}
-	if r.unit != "" && (r.kind == fixedWindow || r.kind == concurrency) {
+	if r.unit != "" && (r.kind == fixedWindow || r.kind == calendar || r.kind == concurrency) {
 		return errors.New("it counts calls only")
 	}
 	if r.burst != 0 && (r.kind != slidingWindow || r.burst < 1 || r.burst > r.n/2) {

@@ -59,6 +59,17 @@ func TestLimit(t *testing.T) {
 			},
 		},
 		{
+			[]Rule{FixedWindow(60, time.Minute), Calendar(5000, drip.Daily(nil))},
+			drip.Limit{
+				Size: 57, RefreshRate: 57, RefreshInterval: time.Minute, Concurrency: 3,
+				Windows: []drip.Window{{Size: 4997, RefreshRate: 4997, Align: drip.Daily(nil)}},
+			},
+		},
+		{
+			[]Rule{Calendar(100, drip.Monthly(nil))},
+			drip.Limit{Size: 95, RefreshRate: 95, Align: drip.Monthly(nil), Concurrency: 5},
+		},
+		{
 			named(t, "Xero").Rules,
 			drip.Limit{
 				Size: 6, RefreshRate: 6, RefreshInterval: 6673 * time.Millisecond, Concurrency: 5,
@@ -91,6 +102,9 @@ func TestLimitErrors(t *testing.T) {
 		{0, []Rule{TokenBucket(5, 0)}, "a rate must be above"},
 		{0, []Rule{TokenBucket(5, -1)}, "a rate must be above"},
 		{0, []Rule{TokenBucket(5, 1e10)}, "a rate must be above"},
+		{0, []Rule{Calendar(5, drip.ByEntity())}, `its alignment is "entity"; it must be daily`},
+		{0, []Rule{Calendar(1, drip.Daily(nil))}, "1 daily UTC: 1 is not from 2"},
+		{0, []Rule{Calendar(5, drip.Daily(nil)).Of("tokens")}, "it counts calls only"},
 		{0, []Rule{FixedWindow(5, 0)}, "a window must be whole milliseconds"},
 		{0, []Rule{FixedWindow(5, time.Microsecond)}, "a window must be whole milliseconds"},
 		{0, []Rule{FixedWindow(5, 500*24*time.Hour)}, "a window must be whole milliseconds"},
@@ -400,7 +414,17 @@ func TestRuleJSON(t *testing.T) {
 			t.Errorf("%s: %v, %v is read as %v", p.Name, err, p.Rules, read)
 		}
 	}
+	month := `{"kind":"calendar","size":9,"align":"monthly Europe/Berlin"}`
+	var read Rule
+	if err := json.Unmarshal([]byte(month), &read); err != nil || read.String() != "9 monthly Europe/Berlin" {
+		t.Errorf("%s is read as %v, %v", month, read, err)
+	}
+	if text, err := json.Marshal(read); err != nil || string(text) != month {
+		t.Errorf("%v is written as %s, %v, want %s", read, text, err, month)
+	}
 	for text, want := range map[string]string{
+		`{"kind": "calendar", "size": 9}`:                         `its alignment is ""`,
+		`{"kind": "calendar", "size": 9, "align": "yearly"}`:      `"yearly" is not daily`,
 		`{"kind": "odd", "size": 1}`:                              `there is no kind "odd"`,
 		`{"kind": "sliding-window", "size": 1, "interval": "1s"}`: "1 is not from 2",
 		`{"kind": "sliding-window", "size": 9}`:                   "a window must be",

@@ -4,27 +4,30 @@ import (
 	"encoding/json"
 	"fmt"
 	"time"
+
+	"github.com/drip-go/drip"
 )
 
 // ruleJSON is a Rule in JSON.
 type ruleJSON struct {
-	Kind      string  `json:"kind"`
-	Size      int     `json:"size"`
-	PerSecond float64 `json:"per_second,omitempty"`
-	Interval  string  `json:"interval,omitempty"`
-	Burst     int     `json:"burst,omitempty"`
-	Unit      string  `json:"unit,omitempty"`
+	Kind      string         `json:"kind"`
+	Size      int            `json:"size"`
+	PerSecond float64        `json:"per_second,omitempty"`
+	Interval  string         `json:"interval,omitempty"`
+	Align     drip.Alignment `json:"align,omitzero"`
+	Burst     int            `json:"burst,omitempty"`
+	Unit      string         `json:"unit,omitempty"`
 }
 
 var kindNames = map[kind]string{
 	leakyBucket: "leaky-bucket", tokenBucket: "token-bucket",
-	fixedWindow: "fixed-window", slidingWindow: "sliding-window", concurrency: "concurrency",
+	fixedWindow: "fixed-window", calendar: "calendar", slidingWindow: "sliding-window", concurrency: "concurrency",
 }
 
 // MarshalJSON writes the rule as {"kind": "leaky-bucket", "size": 40, "per_second": 2}, or for windows
 // {"kind": "sliding-window", "size": 60, "interval": "1m0s", "burst": 6}.
 func (r Rule) MarshalJSON() ([]byte, error) {
-	j := ruleJSON{Kind: kindNames[r.kind], Size: r.n, PerSecond: r.perSecond, Burst: max(0, r.burst), Unit: r.unit}
+	j := ruleJSON{Kind: kindNames[r.kind], Size: r.n, PerSecond: r.perSecond, Align: r.align, Burst: max(0, r.burst), Unit: r.unit}
 	if r.per != 0 {
 		j.Interval = r.per.String()
 	}
@@ -38,14 +41,14 @@ func (r *Rule) UnmarshalJSON(text []byte) error {
 	if err := json.Unmarshal(text, &j); err != nil {
 		return err
 	}
-	read := Rule{n: j.Size, perSecond: j.PerSecond, burst: j.Burst, unit: j.Unit}
+	read := Rule{n: j.Size, perSecond: j.PerSecond, align: j.Align, burst: j.Burst, unit: j.Unit}
 	for k, name := range kindNames {
 		if name == j.Kind {
 			read.kind = k
 		}
 	}
 	if read.kind == 0 {
-		return fmt.Errorf("provider: there is no kind %q of rule; there are leaky-bucket, token-bucket, fixed-window, "+
+		return fmt.Errorf("provider: there is no kind %q of rule; there are leaky-bucket, token-bucket, fixed-window, calendar, "+
 			"sliding-window and concurrency", j.Kind)
 	}
 	if j.Interval != "" {

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/drip-go/drip"
 	"github.com/drip-go/drip/internal/lab"
 	"github.com/drip-go/drip/internal/limitjson"
 	"github.com/drip-go/drip/provider"
@@ -45,6 +46,9 @@ func (f *file) scenario(dir string) (Scenario, error) {
 	if out.Options, err = f.Options(f.Limits); err != nil {
 		return fail(err)
 	}
+	if aligned(&out.Options) {
+		return fail(errors.New("align cannot be simulated: its day has no date"))
+	}
 	if err := f.count(&out); err != nil {
 		return fail(err)
 	}
@@ -64,6 +68,15 @@ func (f *file) scenario(dir string) (Scenario, error) {
 		return fail(err)
 	}
 	return out, nil
+}
+
+// aligned reports whether a window has intervals of its own.
+func aligned(o *drip.Options) bool {
+	limits := append(slices.Collect(maps.Values(o.Shared)), drip.Limit{Align: o.Align, Windows: o.Windows})
+	return slices.ContainsFunc(limits, func(l drip.Limit) bool {
+		own := func(w drip.Window) bool { return w.Align != drip.Alignment{} }
+		return l.Align != drip.Alignment{} || slices.ContainsFunc(l.Windows, own)
+	})
 }
 
 // count sets the counters of the calls: the providers of the file, or the rules of the preset.

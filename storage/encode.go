@@ -26,20 +26,20 @@ func scalars(s *decision.State) [12]*int64 {
 }
 
 // ofLine are the numbers of a Line, in the order of their declaration.
-func ofLine(l *decision.Line) [14]*int64 {
+func ofLine(l *decision.Line) [15]*int64 {
 	w := &l.Window
 	return [...]*int64{
-		&w.Size, &w.Rate, &w.Interval, &w.Offset, &w.Unit, &l.Left, &l.Promised, &l.Spare, &l.Taken, &l.Fresh, &l.FreshFrom, &l.Stale, &l.StaleFrom,
+		&w.Size, &w.Rate, &w.Interval, &w.Offset, &w.Calendar, &w.Unit, &l.Left, &l.Promised, &l.Spare, &l.Taken, &l.Fresh, &l.FreshFrom, &l.Stale, &l.StaleFrom,
 		&l.Saved,
 	}
 }
 
 // ofPin are the numbers of a Pinned, in the order of their declaration.
-func ofPin(p *decision.Pinned) [15]*int64 {
+func ofPin(p *decision.Pinned) [17]*int64 {
 	l, w := &p.Limit, &p.Window
 	return [...]*int64{
-		&l.Window.Size, &l.Window.Rate, &l.Window.Interval, &l.Window.Offset, &l.Window.Unit, &l.Tokens, &l.Raise, &p.End, &p.Line,
-		&w.Size, &w.Rate, &w.Interval, &w.Offset, &w.Unit, &p.Tokens,
+		&l.Window.Size, &l.Window.Rate, &l.Window.Interval, &l.Window.Offset, &l.Window.Calendar, &l.Window.Unit, &l.Tokens, &l.Raise, &p.End, &p.Line,
+		&w.Size, &w.Rate, &w.Interval, &w.Offset, &w.Calendar, &w.Unit, &p.Tokens,
 	}
 }
 
@@ -58,8 +58,8 @@ func ofCalendar(c *decision.Calendar) [9]*int64 {
 
 const (
 	numScalars    = len([12]*int64{})
-	numOfLine     = len([14]*int64{})
-	numOfPin      = len([15]*int64{})
+	numOfLine     = len([15]*int64{})
+	numOfPin      = len([17]*int64{})
 	numOfFlow     = len([13]*int64{})
 	numOfCalendar = len([9]*int64{})
 	numCounts     = 5

@@ -3,6 +3,7 @@ package entities
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"time"
@@ -51,7 +52,7 @@ func limitOf(s *decision.State) (limit drip.Limit, known bool) {
 		limit.Windows = append(limit.Windows, window(w))
 	}
 	first := limit.Windows[0]
-	limit.Size, limit.RefreshRate, limit.RefreshInterval, limit.Unit = first.Size, first.RefreshRate, first.RefreshInterval, first.Unit
+	limit.Size, limit.RefreshRate, limit.RefreshInterval, limit.Align, limit.Unit = first.Size, first.RefreshRate, first.RefreshInterval, first.Align, first.Unit
 	limit.Windows, limit.Concurrency = limit.Windows[1:], int(l.Tokens)
 	limit.WaitForToken = time.Duration(l.Guess) * time.Millisecond
 	return limit, known
@@ -59,6 +60,13 @@ func limitOf(s *decision.State) (limit drip.Limit, known bool) {
 
 func window(w decision.Window) drip.Window {
 	t := drip.Window{Size: int(w.Size), RefreshRate: int(w.Rate), RefreshInterval: time.Duration(w.Interval) * time.Millisecond}
+	if w.Offset != 0 {
+		t.Align = drip.StartingAt(time.UnixMilli(w.Offset))
+	}
+	if w.Calendar != 0 {
+		// A number that no Bucket has stored changes nothing.
+		_ = t.Align.UnmarshalText(fmt.Appendf(nil, "%s %d", time.UnixMilli(w.Offset).UTC().Format(time.RFC3339Nano), w.Calendar))
+	}
 	if w.Unit > 0 {
 		t.Unit = units[w.Unit-1].Unit
 	}

@@ -49,6 +49,14 @@ func Window(w drip.Window) string {
 	return fmt.Sprintf("%s, +%d every %s", strings.TrimSpace(fmt.Sprint(w.Size, " ", w.Unit)), w.RefreshRate, Short(w.RefreshInterval))
 }
 
+// Capacity is a window with its end, if that does not follow from the length: "5, +5 every 24h until 2026-02-01 00:00:00.000".
+func Capacity(w drip.WindowStatus, now time.Time, zone *time.Location) string {
+	if w.Align == (drip.Alignment{}) {
+		return Window(w.Window)
+	}
+	return Window(w.Window) + " until " + Clock(w.Refresh, now, zone)
+}
+
 // Limit is a window, and a number of tokens, in words. Zero ones are left out.
 func Limit(p drip.Pin) string {
 	var parts []string

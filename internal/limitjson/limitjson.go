@@ -55,29 +55,31 @@ func (s *Set) Options(own *Limits) (o drip.Options, err error) {
 
 // Limits are the limits of an entity in drip.Options. A zero field is the default of Options.
 type Limits struct {
-	Size         int      `json:"size"`
-	Rate         int      `json:"rate"`
-	Interval     Duration `json:"interval"`
-	Unit         string   `json:"unit"`
-	Windows      []Window `json:"windows"`
-	Concurrency  int      `json:"concurrency"`
-	WaitForToken Duration `json:"wait_for_token"`
-	Lease        Duration `json:"lease"`
-	MaxLease     Duration `json:"max_lease"`
+	Size         int            `json:"size"`
+	Rate         int            `json:"rate"`
+	Interval     Duration       `json:"interval"`
+	Align        drip.Alignment `json:"align"`
+	Unit         string         `json:"unit"`
+	Windows      []Window       `json:"windows"`
+	Concurrency  int            `json:"concurrency"`
+	WaitForToken Duration       `json:"wait_for_token"`
+	Lease        Duration       `json:"lease"`
+	MaxLease     Duration       `json:"max_lease"`
 }
 
 // Window is a drip.Window.
 type Window struct {
-	Size     int      `json:"size"`
-	Rate     int      `json:"rate"`
-	Interval Duration `json:"interval"`
-	Unit     string   `json:"unit"`
+	Size     int            `json:"size"`
+	Rate     int            `json:"rate"`
+	Interval Duration       `json:"interval"`
+	Align    drip.Alignment `json:"align"`
+	Unit     string         `json:"unit"`
 }
 
 func (l *Limits) options() drip.Options {
 	own := l.limit()
 	return drip.Options{
-		Size: own.Size, RefreshRate: own.RefreshRate, RefreshInterval: own.RefreshInterval, Unit: own.Unit,
+		Size: own.Size, RefreshRate: own.RefreshRate, RefreshInterval: own.RefreshInterval, Align: own.Align, Unit: own.Unit,
 		Windows: own.Windows, Concurrency: own.Concurrency, WaitForToken: own.WaitForToken,
 		Lease: time.Duration(l.Lease), MaxLease: time.Duration(l.MaxLease),
 	}
@@ -86,11 +88,13 @@ func (l *Limits) options() drip.Options {
 // limit is the same without leases.
 func (l *Limits) limit() drip.Limit {
 	out := drip.Limit{
-		Size: l.Size, RefreshRate: l.Rate, RefreshInterval: time.Duration(l.Interval), Unit: l.Unit,
+		Size: l.Size, RefreshRate: l.Rate, RefreshInterval: time.Duration(l.Interval), Align: l.Align, Unit: l.Unit,
 		Concurrency: l.Concurrency, WaitForToken: time.Duration(l.WaitForToken),
 	}
 	for _, w := range l.Windows {
-		out.Windows = append(out.Windows, drip.Window{Size: w.Size, RefreshRate: w.Rate, RefreshInterval: time.Duration(w.Interval), Unit: w.Unit})
+		out.Windows = append(out.Windows, drip.Window{
+			Size: w.Size, RefreshRate: w.Rate, RefreshInterval: time.Duration(w.Interval), Align: w.Align, Unit: w.Unit,
+		})
 	}
 	return out
 }

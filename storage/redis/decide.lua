@@ -76,11 +76,11 @@ end
 local key, members, bytes = KEYS[1], KEYS[2], ARGV[1]
 local value = call('GET', key)
 local l_Windows, l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Mixed
-l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Mixed = unpack('<dddddddddddddddd', bytes)
+l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Mixed = unpack('<ddddddddddddddddd', bytes)
 l_Windows = {}
 for i = 0, l_Windows_n - 1 do
-  local w_Size, w_Rate, w_Interval, w_Offset, w_Unit = unpack('<ddddd', bytes, i * 40 + 128 + 1)
-  l_Windows[i] = {Size = w_Size, Rate = w_Rate, Interval = w_Interval, Offset = w_Offset, Unit = w_Unit}
+  local w_Size, w_Rate, w_Interval, w_Offset, w_Calendar, w_Unit = unpack('<dddddd', bytes, i * 48 + 136 + 1)
+  l_Windows[i] = {Size = w_Size, Rate = w_Rate, Interval = w_Interval, Offset = w_Offset, Calendar = w_Calendar, Unit = w_Unit}
 end
 
 -- leases are the bytes of those in the value, apart tells whether they are in members instead.
@@ -97,14 +97,14 @@ if value then
     layout, revision, at, till, ran, apart, first, last, s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n = unpack('<dddddddddddddddddddddddd', value)
     local from = 128 + 65
     for i = 0, s_Lines_n - 1 do
-      local line_Window_Size, line_Window_Rate, line_Window_Interval, line_Window_Offset, line_Window_Unit, line_Left, line_Promised, line_Spare, line_Taken, line_Fresh, line_FreshFrom, line_Stale, line_StaleFrom, line_Saved = unpack('<dddddddddddddd', value, from)
-      s_Lines[i] = {Window_Size = line_Window_Size, Window_Rate = line_Window_Rate, Window_Interval = line_Window_Interval, Window_Offset = line_Window_Offset, Window_Unit = line_Window_Unit, Left = line_Left, Promised = line_Promised, Spare = line_Spare, Taken = line_Taken, Fresh = line_Fresh, FreshFrom = line_FreshFrom, Stale = line_Stale, StaleFrom = line_StaleFrom, Saved = line_Saved}
-      from = from + 112
+      local line_Window_Size, line_Window_Rate, line_Window_Interval, line_Window_Offset, line_Window_Calendar, line_Window_Unit, line_Left, line_Promised, line_Spare, line_Taken, line_Fresh, line_FreshFrom, line_Stale, line_StaleFrom, line_Saved = unpack('<ddddddddddddddd', value, from)
+      s_Lines[i] = {Window_Size = line_Window_Size, Window_Rate = line_Window_Rate, Window_Interval = line_Window_Interval, Window_Offset = line_Window_Offset, Window_Calendar = line_Window_Calendar, Window_Unit = line_Window_Unit, Left = line_Left, Promised = line_Promised, Spare = line_Spare, Taken = line_Taken, Fresh = line_Fresh, FreshFrom = line_FreshFrom, Stale = line_Stale, StaleFrom = line_StaleFrom, Saved = line_Saved}
+      from = from + 120
     end
     for i = 0, s_Pins_n - 1 do
-      local pin_Limit_Window_Size, pin_Limit_Window_Rate, pin_Limit_Window_Interval, pin_Limit_Window_Offset, pin_Limit_Window_Unit, pin_Limit_Tokens, pin_Limit_Raise, pin_End, pin_Line, pin_Window_Size, pin_Window_Rate, pin_Window_Interval, pin_Window_Offset, pin_Window_Unit, pin_Tokens = unpack('<ddddddddddddddd', value, from)
-      s_Pins[i] = {Limit_Window_Size = pin_Limit_Window_Size, Limit_Window_Rate = pin_Limit_Window_Rate, Limit_Window_Interval = pin_Limit_Window_Interval, Limit_Window_Offset = pin_Limit_Window_Offset, Limit_Window_Unit = pin_Limit_Window_Unit, Limit_Tokens = pin_Limit_Tokens, Limit_Raise = pin_Limit_Raise, End = pin_End, Line = pin_Line, Window_Size = pin_Window_Size, Window_Rate = pin_Window_Rate, Window_Interval = pin_Window_Interval, Window_Offset = pin_Window_Offset, Window_Unit = pin_Window_Unit, Tokens = pin_Tokens}
-      from = from + 120
+      local pin_Limit_Window_Size, pin_Limit_Window_Rate, pin_Limit_Window_Interval, pin_Limit_Window_Offset, pin_Limit_Window_Calendar, pin_Limit_Window_Unit, pin_Limit_Tokens, pin_Limit_Raise, pin_End, pin_Line, pin_Window_Size, pin_Window_Rate, pin_Window_Interval, pin_Window_Offset, pin_Window_Calendar, pin_Window_Unit, pin_Tokens = unpack('<ddddddddddddddddd', value, from)
+      s_Pins[i] = {Limit_Window_Size = pin_Limit_Window_Size, Limit_Window_Rate = pin_Limit_Window_Rate, Limit_Window_Interval = pin_Limit_Window_Interval, Limit_Window_Offset = pin_Limit_Window_Offset, Limit_Window_Calendar = pin_Limit_Window_Calendar, Limit_Window_Unit = pin_Limit_Window_Unit, Limit_Tokens = pin_Limit_Tokens, Limit_Raise = pin_Limit_Raise, End = pin_End, Line = pin_Line, Window_Size = pin_Window_Size, Window_Rate = pin_Window_Rate, Window_Interval = pin_Window_Interval, Window_Offset = pin_Window_Offset, Window_Calendar = pin_Window_Calendar, Window_Unit = pin_Window_Unit, Tokens = pin_Tokens}
+      from = from + 136
     end
     for i = 0, s_Flows_n - 1 do
       local flow_Key, flow_Units, flow_Later, flow_Before, flow_Until, flow_End, flow_Left, flow_Urgent, flow_Fair, flow_FairUrgent, flow_Again, flow_Minute, flow_Weight = unpack('<ddddddddddddd', value, from)
@@ -250,12 +250,12 @@ if shared_n > 0 then
     local id, weight = unpack('<dd', bytes)
     bytes = sub(bytes, 17)
     local plain, value = false, call('GET', key)
-    local l_Windows, l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Mixed, l_Grain, l_PerGrain, l_Parts_0, l_Parts_1, l_Parts_2, l_Parts_3, l_Scale
-l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Mixed, l_Grain, l_PerGrain, l_Parts_0, l_Parts_1, l_Parts_2, l_Parts_3, l_Scale = unpack('<dddddddddddddddd', bytes)
+    local l_Windows, l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Mixed, l_Grain, l_PerGrain, l_Parts_0, l_Parts_1, l_Parts_2, l_Parts_3, l_Scale, l_Zero
+l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Mixed, l_Grain, l_PerGrain, l_Parts_0, l_Parts_1, l_Parts_2, l_Parts_3, l_Scale, l_Zero = unpack('<ddddddddddddddddd', bytes)
 l_Windows = {}
 for i = 0, l_Windows_n - 1 do
-  local w_Size, w_Rate, w_Interval, w_Offset, w_Unit = unpack('<ddddd', bytes, i * 40 + 128 + 1)
-  l_Windows[i] = {Size = w_Size, Rate = w_Rate, Interval = w_Interval, Offset = w_Offset, Unit = w_Unit}
+  local w_Size, w_Rate, w_Interval, w_Offset, w_Calendar, w_Unit = unpack('<dddddd', bytes, i * 48 + 136 + 1)
+  l_Windows[i] = {Size = w_Size, Rate = w_Rate, Interval = w_Interval, Offset = w_Offset, Calendar = w_Calendar, Unit = w_Unit}
 end
 
 -- leases are the bytes of those in the value, apart tells whether they are in members instead.
@@ -272,14 +272,14 @@ if value then
     layout, revision, at, till, ran, apart, first, last, s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n = unpack('<dddddddddddddddddddddddd', value)
     local from = 128 + 65
     for i = 0, s_Lines_n - 1 do
-      local line_Window_Size, line_Window_Rate, line_Window_Interval, line_Window_Offset, line_Window_Unit, line_Left, line_Promised, line_Spare, line_Taken, line_Fresh, line_FreshFrom, line_Stale, line_StaleFrom, line_Saved = unpack('<dddddddddddddd', value, from)
-      s_Lines[i] = {Window_Size = line_Window_Size, Window_Rate = line_Window_Rate, Window_Interval = line_Window_Interval, Window_Offset = line_Window_Offset, Window_Unit = line_Window_Unit, Left = line_Left, Promised = line_Promised, Spare = line_Spare, Taken = line_Taken, Fresh = line_Fresh, FreshFrom = line_FreshFrom, Stale = line_Stale, StaleFrom = line_StaleFrom, Saved = line_Saved}
-      from = from + 112
+      local line_Window_Size, line_Window_Rate, line_Window_Interval, line_Window_Offset, line_Window_Calendar, line_Window_Unit, line_Left, line_Promised, line_Spare, line_Taken, line_Fresh, line_FreshFrom, line_Stale, line_StaleFrom, line_Saved = unpack('<ddddddddddddddd', value, from)
+      s_Lines[i] = {Window_Size = line_Window_Size, Window_Rate = line_Window_Rate, Window_Interval = line_Window_Interval, Window_Offset = line_Window_Offset, Window_Calendar = line_Window_Calendar, Window_Unit = line_Window_Unit, Left = line_Left, Promised = line_Promised, Spare = line_Spare, Taken = line_Taken, Fresh = line_Fresh, FreshFrom = line_FreshFrom, Stale = line_Stale, StaleFrom = line_StaleFrom, Saved = line_Saved}
+      from = from + 120
     end
     for i = 0, s_Pins_n - 1 do
-      local pin_Limit_Window_Size, pin_Limit_Window_Rate, pin_Limit_Window_Interval, pin_Limit_Window_Offset, pin_Limit_Window_Unit, pin_Limit_Tokens, pin_Limit_Raise, pin_End, pin_Line, pin_Window_Size, pin_Window_Rate, pin_Window_Interval, pin_Window_Offset, pin_Window_Unit, pin_Tokens = unpack('<ddddddddddddddd', value, from)
-      s_Pins[i] = {Limit_Window_Size = pin_Limit_Window_Size, Limit_Window_Rate = pin_Limit_Window_Rate, Limit_Window_Interval = pin_Limit_Window_Interval, Limit_Window_Offset = pin_Limit_Window_Offset, Limit_Window_Unit = pin_Limit_Window_Unit, Limit_Tokens = pin_Limit_Tokens, Limit_Raise = pin_Limit_Raise, End = pin_End, Line = pin_Line, Window_Size = pin_Window_Size, Window_Rate = pin_Window_Rate, Window_Interval = pin_Window_Interval, Window_Offset = pin_Window_Offset, Window_Unit = pin_Window_Unit, Tokens = pin_Tokens}
-      from = from + 120
+      local pin_Limit_Window_Size, pin_Limit_Window_Rate, pin_Limit_Window_Interval, pin_Limit_Window_Offset, pin_Limit_Window_Calendar, pin_Limit_Window_Unit, pin_Limit_Tokens, pin_Limit_Raise, pin_End, pin_Line, pin_Window_Size, pin_Window_Rate, pin_Window_Interval, pin_Window_Offset, pin_Window_Calendar, pin_Window_Unit, pin_Tokens = unpack('<ddddddddddddddddd', value, from)
+      s_Pins[i] = {Limit_Window_Size = pin_Limit_Window_Size, Limit_Window_Rate = pin_Limit_Window_Rate, Limit_Window_Interval = pin_Limit_Window_Interval, Limit_Window_Offset = pin_Limit_Window_Offset, Limit_Window_Calendar = pin_Limit_Window_Calendar, Limit_Window_Unit = pin_Limit_Window_Unit, Limit_Tokens = pin_Limit_Tokens, Limit_Raise = pin_Limit_Raise, End = pin_End, Line = pin_Line, Window_Size = pin_Window_Size, Window_Rate = pin_Window_Rate, Window_Interval = pin_Window_Interval, Window_Offset = pin_Window_Offset, Window_Calendar = pin_Window_Calendar, Window_Unit = pin_Window_Unit, Tokens = pin_Tokens}
+      from = from + 136
     end
     for i = 0, s_Flows_n - 1 do
       local flow_Key, flow_Units, flow_Later, flow_Before, flow_Until, flow_End, flow_Left, flow_Urgent, flow_Fair, flow_FairUrgent, flow_Again, flow_Minute, flow_Weight = unpack('<ddddddddddddd', value, from)
@@ -420,10 +420,10 @@ else
   end
 end
     local x, taken = {bytes = bytes, Key = id, Weight = weight, Leases = {Out = Out, Hold = Hold, Release = Release, Clear = Clear}}, s_Plain
-    x.Limits_Windows, x.Limits_Windows_n, x.Limits_Tokens, x.Limits_Guess, x.Limits_Lease, x.Limits_MaxLease, x.Limits_FirstCome, x.Limits_Start, x.Limits_Fill, x.Limits_Mixed, x.Limits_Grain, x.Limits_PerGrain, x.Limits_Parts_0, x.Limits_Parts_1, x.Limits_Parts_2, x.Limits_Parts_3, x.Limits_Scale = l_Windows, l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Mixed, l_Grain, l_PerGrain, l_Parts_0, l_Parts_1, l_Parts_2, l_Parts_3, l_Scale
+    x.Limits_Windows, x.Limits_Windows_n, x.Limits_Tokens, x.Limits_Guess, x.Limits_Lease, x.Limits_MaxLease, x.Limits_FirstCome, x.Limits_Start, x.Limits_Fill, x.Limits_Mixed, x.Limits_Grain, x.Limits_PerGrain, x.Limits_Parts_0, x.Limits_Parts_1, x.Limits_Parts_2, x.Limits_Parts_3, x.Limits_Scale, x.Limits_Zero = l_Windows, l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Mixed, l_Grain, l_PerGrain, l_Parts_0, l_Parts_1, l_Parts_2, l_Parts_3, l_Scale, l_Zero
     x.State_Tokens, x.State_Guess, x.State_Now, x.State_Slot, x.State_Plain, x.State_LastID, x.State_Closed, x.State_Next, x.State_Head, x.State_AgainUS, x.State_Held, x.State_Ended, x.State_Lines, x.State_Lines_n, x.State_Pins, x.State_Pins_n, x.State_Flows, x.State_Flows_n, x.State_Calendars, x.State_Calendars_n = s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Ended, s_Lines, s_Lines_n, s_Pins, s_Pins_n, s_Flows, s_Flows_n, s_Calendars, s_Calendars_n
     function x.save()
-      l_Windows, l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Mixed, l_Grain, l_PerGrain, l_Parts_0, l_Parts_1, l_Parts_2, l_Parts_3, l_Scale = x.Limits_Windows, x.Limits_Windows_n, x.Limits_Tokens, x.Limits_Guess, x.Limits_Lease, x.Limits_MaxLease, x.Limits_FirstCome, x.Limits_Start, x.Limits_Fill, x.Limits_Mixed, x.Limits_Grain, x.Limits_PerGrain, x.Limits_Parts_0, x.Limits_Parts_1, x.Limits_Parts_2, x.Limits_Parts_3, x.Limits_Scale
+      l_Windows, l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Mixed, l_Grain, l_PerGrain, l_Parts_0, l_Parts_1, l_Parts_2, l_Parts_3, l_Scale, l_Zero = x.Limits_Windows, x.Limits_Windows_n, x.Limits_Tokens, x.Limits_Guess, x.Limits_Lease, x.Limits_MaxLease, x.Limits_FirstCome, x.Limits_Start, x.Limits_Fill, x.Limits_Mixed, x.Limits_Grain, x.Limits_PerGrain, x.Limits_Parts_0, x.Limits_Parts_1, x.Limits_Parts_2, x.Limits_Parts_3, x.Limits_Scale, x.Limits_Zero
       s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Ended, s_Lines, s_Lines_n, s_Pins, s_Pins_n, s_Flows, s_Flows_n, s_Calendars, s_Calendars_n = x.State_Tokens, x.State_Guess, x.State_Now, x.State_Slot, x.State_Plain, x.State_LastID, x.State_Closed, x.State_Next, x.State_Head, x.State_AgainUS, x.State_Held, x.State_Ended, x.State_Lines, x.State_Lines_n, x.State_Pins, x.State_Pins_n, x.State_Flows, x.State_Flows_n, x.State_Calendars, x.State_Calendars_n
       if s_Plain > taken then
         ran = millis
@@ -512,11 +512,11 @@ if s_Lines_n + s_Pins_n + s_Flows_n + s_Calendars_n > 1 then
   local parts = {}
   for i = 1, s_Lines_n - 1 do
     local line = s_Lines[i]
-    parts[#parts + 1] = pack('<dddddddddddddd', line.Window_Size, line.Window_Rate, line.Window_Interval, line.Window_Offset, line.Window_Unit, line.Left, line.Promised, line.Spare, line.Taken, line.Fresh, line.FreshFrom, line.Stale, line.StaleFrom, line.Saved)
+    parts[#parts + 1] = pack('<ddddddddddddddd', line.Window_Size, line.Window_Rate, line.Window_Interval, line.Window_Offset, line.Window_Calendar, line.Window_Unit, line.Left, line.Promised, line.Spare, line.Taken, line.Fresh, line.FreshFrom, line.Stale, line.StaleFrom, line.Saved)
   end
   for i = 0, s_Pins_n - 1 do
     local pin = s_Pins[i]
-    parts[#parts + 1] = pack('<ddddddddddddddd', pin.Limit_Window_Size, pin.Limit_Window_Rate, pin.Limit_Window_Interval, pin.Limit_Window_Offset, pin.Limit_Window_Unit, pin.Limit_Tokens, pin.Limit_Raise, pin.End, pin.Line, pin.Window_Size, pin.Window_Rate, pin.Window_Interval, pin.Window_Offset, pin.Window_Unit, pin.Tokens)
+    parts[#parts + 1] = pack('<ddddddddddddddddd', pin.Limit_Window_Size, pin.Limit_Window_Rate, pin.Limit_Window_Interval, pin.Limit_Window_Offset, pin.Limit_Window_Calendar, pin.Limit_Window_Unit, pin.Limit_Tokens, pin.Limit_Raise, pin.End, pin.Line, pin.Window_Size, pin.Window_Rate, pin.Window_Interval, pin.Window_Offset, pin.Window_Calendar, pin.Window_Unit, pin.Tokens)
   end
   for i = 0, s_Flows_n - 1 do
     local flow = s_Flows[i]
@@ -529,8 +529,8 @@ if s_Lines_n + s_Pins_n + s_Flows_n + s_Calendars_n > 1 then
   end
   leases = table.concat(parts) .. leases
 end
-local stored = pack('<dddddddddddddddddddddddddddddddddddddd', 6, micros, s_Now, till, ran, apart, first, last,
-  s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n, line.Window_Size, line.Window_Rate, line.Window_Interval, line.Window_Offset, line.Window_Unit, line.Left, line.Promised, line.Spare, line.Taken, line.Fresh, line.FreshFrom, line.Stale, line.StaleFrom, line.Saved)
+local stored = pack('<ddddddddddddddddddddddddddddddddddddddd', 6, micros, s_Now, till, ran, apart, first, last,
+  s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n, line.Window_Size, line.Window_Rate, line.Window_Interval, line.Window_Offset, line.Window_Calendar, line.Window_Unit, line.Left, line.Promised, line.Spare, line.Taken, line.Fresh, line.FreshFrom, line.Stale, line.StaleFrom, line.Saved)
 call('SET', key, leases == '' and stored or stored .. leases, 'PX', ttl)
 if apart == 1 then
   call('PEXPIRE', members, ttl)
@@ -565,28 +565,28 @@ for i = first_op, #ARGV do
   local a_Delay, a_Bound, a_Limit, a_Found, a_Late, a_Ticket_Slot, a_Ticket_Number, a_Ticket_Again, a_Ticket_Cost_0, a_Ticket_Cost_1, a_Ticket_Cost_2, a_Ticket_Cost_3, a_Lease_ID, a_Lease_Begin, a_Lease_End, a_Lease_Cost_0, a_Lease_Cost_1, a_Lease_Cost_2, a_Lease_Cost_3 = 0, 0, 0, false, false, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
 
   if pinned then -- the limits are those of the arguments again
-    l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Mixed = unpack('<dddddddddddddddd', bytes)
+    l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Mixed = unpack('<ddddddddddddddddd', bytes)
 l_Windows = {}
 for i = 0, l_Windows_n - 1 do
-  local w_Size, w_Rate, w_Interval, w_Offset, w_Unit = unpack('<ddddd', bytes, i * 40 + 128 + 1)
-  l_Windows[i] = {Size = w_Size, Rate = w_Rate, Interval = w_Interval, Offset = w_Offset, Unit = w_Unit}
+  local w_Size, w_Rate, w_Interval, w_Offset, w_Calendar, w_Unit = unpack('<dddddd', bytes, i * 48 + 136 + 1)
+  l_Windows[i] = {Size = w_Size, Rate = w_Rate, Interval = w_Interval, Offset = w_Offset, Calendar = w_Calendar, Unit = w_Unit}
 end
     for i = 0, shared_n - 1 do
       local x, bytes = shared[i], shared[i].bytes
-      local l_Windows, l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Mixed, l_Grain, l_PerGrain, l_Parts_0, l_Parts_1, l_Parts_2, l_Parts_3, l_Scale
-      l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Mixed, l_Grain, l_PerGrain, l_Parts_0, l_Parts_1, l_Parts_2, l_Parts_3, l_Scale = unpack('<dddddddddddddddd', bytes)
+      local l_Windows, l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Mixed, l_Grain, l_PerGrain, l_Parts_0, l_Parts_1, l_Parts_2, l_Parts_3, l_Scale, l_Zero
+      l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Mixed, l_Grain, l_PerGrain, l_Parts_0, l_Parts_1, l_Parts_2, l_Parts_3, l_Scale, l_Zero = unpack('<ddddddddddddddddd', bytes)
 l_Windows = {}
 for i = 0, l_Windows_n - 1 do
-  local w_Size, w_Rate, w_Interval, w_Offset, w_Unit = unpack('<ddddd', bytes, i * 40 + 128 + 1)
-  l_Windows[i] = {Size = w_Size, Rate = w_Rate, Interval = w_Interval, Offset = w_Offset, Unit = w_Unit}
+  local w_Size, w_Rate, w_Interval, w_Offset, w_Calendar, w_Unit = unpack('<dddddd', bytes, i * 48 + 136 + 1)
+  l_Windows[i] = {Size = w_Size, Rate = w_Rate, Interval = w_Interval, Offset = w_Offset, Calendar = w_Calendar, Unit = w_Unit}
 end
-      x.Limits_Windows, x.Limits_Windows_n, x.Limits_Tokens, x.Limits_Guess, x.Limits_Lease, x.Limits_MaxLease, x.Limits_FirstCome, x.Limits_Start, x.Limits_Fill, x.Limits_Mixed, x.Limits_Grain, x.Limits_PerGrain, x.Limits_Parts_0, x.Limits_Parts_1, x.Limits_Parts_2, x.Limits_Parts_3, x.Limits_Scale = l_Windows, l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Mixed, l_Grain, l_PerGrain, l_Parts_0, l_Parts_1, l_Parts_2, l_Parts_3, l_Scale
+      x.Limits_Windows, x.Limits_Windows_n, x.Limits_Tokens, x.Limits_Guess, x.Limits_Lease, x.Limits_MaxLease, x.Limits_FirstCome, x.Limits_Start, x.Limits_Fill, x.Limits_Mixed, x.Limits_Grain, x.Limits_PerGrain, x.Limits_Parts_0, x.Limits_Parts_1, x.Limits_Parts_2, x.Limits_Parts_3, x.Limits_Scale, x.Limits_Zero = l_Windows, l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Mixed, l_Grain, l_PerGrain, l_Parts_0, l_Parts_1, l_Parts_2, l_Parts_3, l_Scale, l_Zero
     end
   end
   if op_Kind == 10 or op_Kind == 11 then
-    local op_Pin_Window_Size, op_Pin_Window_Rate, op_Pin_Window_Interval, op_Pin_Window_Offset, op_Pin_Window_Unit, op_Pin_Tokens, op_Pin_Raise
+    local op_Pin_Window_Size, op_Pin_Window_Rate, op_Pin_Window_Interval, op_Pin_Window_Offset, op_Pin_Window_Calendar, op_Pin_Window_Unit, op_Pin_Tokens, op_Pin_Raise
     if op_Kind == 10 then
-      op_Pin_Window_Size, op_Pin_Window_Rate, op_Pin_Window_Interval, op_Pin_Window_Offset, op_Pin_Window_Unit, op_Pin_Tokens, op_Pin_Raise = unpack('<ddddddd', op, 184 + 1)
+      op_Pin_Window_Size, op_Pin_Window_Rate, op_Pin_Window_Interval, op_Pin_Window_Offset, op_Pin_Window_Calendar, op_Pin_Window_Unit, op_Pin_Tokens, op_Pin_Raise = unpack('<dddddddd', op, 184 + 1)
     end
     local t = now > s_Now and now or s_Now
     a_Found = s_Pins_n > 0 and s_Pins[0].End > t
@@ -600,6 +600,7 @@ end
               s_Lines[place2 - 1].Window_Rate = s_Lines[place2].Window_Rate
               s_Lines[place2 - 1].Window_Interval = s_Lines[place2].Window_Interval
               s_Lines[place2 - 1].Window_Offset = s_Lines[place2].Window_Offset
+              s_Lines[place2 - 1].Window_Calendar = s_Lines[place2].Window_Calendar
               s_Lines[place2 - 1].Window_Unit = s_Lines[place2].Window_Unit
               s_Lines[place2 - 1].Left = s_Lines[place2].Left
               s_Lines[place2 - 1].Promised = s_Lines[place2].Promised
@@ -623,7 +624,7 @@ end
       if op_For > 0 then
         end2 = t + op_For
       end
-      s_Pins[s_Pins_n] = {Limit_Window_Size = op_Pin_Window_Size, Limit_Window_Rate = op_Pin_Window_Rate, Limit_Window_Interval = op_Pin_Window_Interval, Limit_Window_Offset = op_Pin_Window_Offset, Limit_Window_Unit = op_Pin_Window_Unit, Limit_Tokens = op_Pin_Tokens, Limit_Raise = op_Pin_Raise, End = end2, Line = 0, Window_Size = 0, Window_Rate = 0, Window_Interval = 0, Window_Offset = 0, Window_Unit = 0, Tokens = 0}
+      s_Pins[s_Pins_n] = {Limit_Window_Size = op_Pin_Window_Size, Limit_Window_Rate = op_Pin_Window_Rate, Limit_Window_Interval = op_Pin_Window_Interval, Limit_Window_Offset = op_Pin_Window_Offset, Limit_Window_Calendar = op_Pin_Window_Calendar, Limit_Window_Unit = op_Pin_Window_Unit, Limit_Tokens = op_Pin_Tokens, Limit_Raise = op_Pin_Raise, End = end2, Line = 0, Window_Size = 0, Window_Rate = 0, Window_Interval = 0, Window_Offset = 0, Window_Calendar = 0, Window_Unit = 0, Tokens = 0}
       s_Pins_n = s_Pins_n + 1
     end
   end
@@ -652,6 +653,7 @@ end
         p.Window_Rate = 0
         p.Window_Interval = 0
         p.Window_Offset = 0
+        p.Window_Calendar = 0
         p.Window_Unit = 0
         if p.Limit_Tokens > 0 and (p.Limit_Raise == 1 or p.Limit_Tokens < l_Tokens) then
           l_Tokens = p.Limit_Tokens
@@ -659,21 +661,23 @@ end
         if p.Limit_Window_Size > 0 then
           for i2 = 0, l_Windows_n - 1 do
             local w2 = l_Windows[i2]
-            local w2_Size, w2_Rate, w2_Interval, w2_Offset, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Offset, w2.Unit
+            local w2_Size, w2_Rate, w2_Interval, w2_Offset, w2_Calendar, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Offset, w2.Calendar, w2.Unit
             if p.Limit_Raise == 1 and w2_Interval == p.Limit_Window_Interval and w2_Unit == p.Limit_Window_Unit and p.Window_Size == 0 then
               p.Window_Size = w2_Size
               p.Window_Rate = w2_Rate
               p.Window_Interval = w2_Interval
               p.Window_Offset = w2_Offset
+              p.Window_Calendar = w2_Calendar
               p.Window_Unit = w2_Unit
               l_Windows[i2].Size = w2_Size > p.Limit_Window_Size and w2_Size or p.Limit_Window_Size
               l_Windows[i2].Rate = w2_Rate > p.Limit_Window_Rate and w2_Rate or p.Limit_Window_Rate
               l_Windows[i2].Interval = w2_Interval
               l_Windows[i2].Offset = w2_Offset
+              l_Windows[i2].Calendar = w2_Calendar
               l_Windows[i2].Unit = w2_Unit
             end
           end
-          l_Windows[l_Windows_n] = {Size = p.Limit_Window_Size, Rate = p.Limit_Window_Rate, Interval = p.Limit_Window_Interval, Offset = p.Limit_Window_Offset, Unit = p.Limit_Window_Unit}
+          l_Windows[l_Windows_n] = {Size = p.Limit_Window_Size, Rate = p.Limit_Window_Rate, Interval = p.Limit_Window_Interval, Offset = p.Limit_Window_Offset, Calendar = p.Limit_Window_Calendar, Unit = p.Limit_Window_Unit}
           l_Windows_n = l_Windows_n + 1
         end
         do
@@ -704,6 +708,7 @@ end
           p.Window_Rate = 0
           p.Window_Interval = 0
           p.Window_Offset = 0
+          p.Window_Calendar = 0
           p.Window_Unit = 0
           if p.Limit_Tokens > 0 and (p.Limit_Raise == 1 or p.Limit_Tokens < x2.Limits_Tokens) then
             x2.Limits_Tokens = p.Limit_Tokens
@@ -711,21 +716,23 @@ end
           if p.Limit_Window_Size > 0 then
             for i3 = 0, x2.Limits_Windows_n - 1 do
               local w2 = x2.Limits_Windows[i3]
-              local w2_Size, w2_Rate, w2_Interval, w2_Offset, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Offset, w2.Unit
+              local w2_Size, w2_Rate, w2_Interval, w2_Offset, w2_Calendar, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Offset, w2.Calendar, w2.Unit
               if p.Limit_Raise == 1 and w2_Interval == p.Limit_Window_Interval and w2_Unit == p.Limit_Window_Unit and p.Window_Size == 0 then
                 p.Window_Size = w2_Size
                 p.Window_Rate = w2_Rate
                 p.Window_Interval = w2_Interval
                 p.Window_Offset = w2_Offset
+                p.Window_Calendar = w2_Calendar
                 p.Window_Unit = w2_Unit
                 x2.Limits_Windows[i3].Size = w2_Size > p.Limit_Window_Size and w2_Size or p.Limit_Window_Size
                 x2.Limits_Windows[i3].Rate = w2_Rate > p.Limit_Window_Rate and w2_Rate or p.Limit_Window_Rate
                 x2.Limits_Windows[i3].Interval = w2_Interval
                 x2.Limits_Windows[i3].Offset = w2_Offset
+                x2.Limits_Windows[i3].Calendar = w2_Calendar
                 x2.Limits_Windows[i3].Unit = w2_Unit
               end
             end
-            x2.Limits_Windows[x2.Limits_Windows_n] = {Size = p.Limit_Window_Size, Rate = p.Limit_Window_Rate, Interval = p.Limit_Window_Interval, Offset = p.Limit_Window_Offset, Unit = p.Limit_Window_Unit}
+            x2.Limits_Windows[x2.Limits_Windows_n] = {Size = p.Limit_Window_Size, Rate = p.Limit_Window_Rate, Interval = p.Limit_Window_Interval, Offset = p.Limit_Window_Offset, Calendar = p.Limit_Window_Calendar, Unit = p.Limit_Window_Unit}
             x2.Limits_Windows_n = x2.Limits_Windows_n + 1
           end
           do
@@ -752,6 +759,9 @@ end
         local x3 = (1000 - 1000 % first2) / first2 * first2
         if x3 > max2 then max2 = x3 end
         x2.Limits_Grain = max2
+        local t2 = x2.Limits_Windows[0].Offset
+        local by2 = x2.Limits_Grain
+        x2.Limits_Zero = x2.Limits_Windows[0].Offset - (t2 - t2 % by2) / by2 * x2.Limits_Grain
         local brings = 0
         do
           local brings2 = 0
@@ -962,6 +972,7 @@ end
                     s_Lines[place2 - 1].Window_Rate = s_Lines[place2].Window_Rate
                     s_Lines[place2 - 1].Window_Interval = s_Lines[place2].Window_Interval
                     s_Lines[place2 - 1].Window_Offset = s_Lines[place2].Window_Offset
+                    s_Lines[place2 - 1].Window_Calendar = s_Lines[place2].Window_Calendar
                     s_Lines[place2 - 1].Window_Unit = s_Lines[place2].Window_Unit
                     s_Lines[place2 - 1].Left = s_Lines[place2].Left
                     s_Lines[place2 - 1].Promised = s_Lines[place2].Promised
@@ -999,7 +1010,7 @@ end
           for i2 = 0, s_Lines_n - 1 do
             local line2 = s_Lines[i2]
             if i2 < l_Windows_n then
-              changed3 = changed3 or line2.Window_Size ~= l_Windows[i2].Size or line2.Window_Rate ~= l_Windows[i2].Rate or line2.Window_Interval ~= l_Windows[i2].Interval or line2.Window_Offset ~= l_Windows[i2].Offset or line2.Window_Unit ~= l_Windows[i2].Unit
+              changed3 = changed3 or line2.Window_Size ~= l_Windows[i2].Size or line2.Window_Rate ~= l_Windows[i2].Rate or line2.Window_Interval ~= l_Windows[i2].Interval or line2.Window_Offset ~= l_Windows[i2].Offset or line2.Window_Calendar ~= l_Windows[i2].Calendar or line2.Window_Unit ~= l_Windows[i2].Unit
             else
               changed3 = changed3 or line2.Window_Size ~= 0
             end
@@ -1007,7 +1018,7 @@ end
           changed2 = changed3
         end
         local changed3 = changed2
-        local is2 = s_Tokens ~= 0 and not changed3
+        local is2 = s_Tokens ~= 0 and not changed3 and now3 - s_Now >= l_Fill
         if is2 then
           local Until2 = 0
           do
@@ -1091,15 +1102,29 @@ end
               own2 = n2
             end
             local own3 = own2
+            local lapses = false
+            do
+              local lapses2 = s_Tokens == 0 or s_Pins_n > 0 or s_Lines_n ~= l_Windows_n
+              for i2 = 0, s_Lines_n - 1 do
+                if not lapses2 then
+                  local w2 = l_Windows[i2]
+                  local w2_Size, w2_Rate, w2_Interval, w2_Offset, w2_Calendar, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Offset, w2.Calendar, w2.Unit
+                  lapses2 = (w2_Size ~= s_Lines[i2].Window_Size or w2_Rate ~= s_Lines[i2].Window_Rate or w2_Interval ~= s_Lines[i2].Window_Interval or w2_Offset ~= s_Lines[i2].Window_Offset or w2_Calendar ~= s_Lines[i2].Window_Calendar or w2_Unit ~= s_Lines[i2].Window_Unit) and (w2_Calendar == 0 or w2_Calendar ~= s_Lines[i2].Window_Calendar or w2_Size ~= s_Lines[i2].Window_Size or w2_Rate ~= s_Lines[i2].Window_Rate or w2_Unit ~= s_Lines[i2].Window_Unit)
+                end
+              end
+              lapses = lapses2
+            end
+            local lapse = lapses
             if not known then
               from2 = l_Start
             end
-            local pinned2_Window_Size, pinned2_Window_Rate, pinned2_Window_Interval, pinned2_Window_Offset, pinned2_Window_Unit, pinned2_Left, pinned2_Promised, pinned2_Spare, pinned2_Taken, pinned2_Fresh, pinned2_FreshFrom, pinned2_Stale, pinned2_StaleFrom, pinned2_Saved = 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, s_LastID, 0, s_LastID, 0
+            local pinned2_Window_Size, pinned2_Window_Rate, pinned2_Window_Interval, pinned2_Window_Offset, pinned2_Window_Calendar, pinned2_Window_Unit, pinned2_Left, pinned2_Promised, pinned2_Spare, pinned2_Taken, pinned2_Fresh, pinned2_FreshFrom, pinned2_Stale, pinned2_StaleFrom, pinned2_Saved = 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, s_LastID, 0, s_LastID, 0
             if own3 < l_Windows_n then
               pinned2_Window_Size = l_Windows[own3].Size
               pinned2_Window_Rate = l_Windows[own3].Rate
               pinned2_Window_Interval = l_Windows[own3].Interval
               pinned2_Window_Offset = l_Windows[own3].Offset
+              pinned2_Window_Calendar = l_Windows[own3].Calendar
               pinned2_Window_Unit = l_Windows[own3].Unit
               pinned2_Left = pinned2_Window_Size
               do
@@ -1109,6 +1134,7 @@ end
                   pinned2_Window_Rate = s_Lines[p.Line - 1].Window_Rate
                   pinned2_Window_Interval = s_Lines[p.Line - 1].Window_Interval
                   pinned2_Window_Offset = s_Lines[p.Line - 1].Window_Offset
+                  pinned2_Window_Calendar = s_Lines[p.Line - 1].Window_Calendar
                   pinned2_Window_Unit = s_Lines[p.Line - 1].Window_Unit
                   pinned2_Left = s_Lines[p.Line - 1].Left
                   pinned2_Promised = s_Lines[p.Line - 1].Promised
@@ -1161,6 +1187,7 @@ end
                         s_Lines[place2 - 1].Window_Rate = s_Lines[place2].Window_Rate
                         s_Lines[place2 - 1].Window_Interval = s_Lines[place2].Window_Interval
                         s_Lines[place2 - 1].Window_Offset = s_Lines[place2].Window_Offset
+                        s_Lines[place2 - 1].Window_Calendar = s_Lines[place2].Window_Calendar
                         s_Lines[place2 - 1].Window_Unit = s_Lines[place2].Window_Unit
                         s_Lines[place2 - 1].Left = s_Lines[place2].Left
                         s_Lines[place2 - 1].Promised = s_Lines[place2].Promised
@@ -1223,6 +1250,7 @@ end
                   line2.Window_Rate = 0
                   line2.Window_Interval = 0
                   line2.Window_Offset = 0
+                  line2.Window_Calendar = 0
                   line2.Window_Unit = line2.Window_Unit
                   line2.Spare = 0
                   line2.Taken = now3
@@ -1231,83 +1259,12 @@ end
               else
                 do
                   local w2 = l_Windows[i2]
-                  local w2_Size, w2_Rate, w2_Interval, w2_Offset, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Offset, w2.Unit
+                  local w2_Size, w2_Rate, w2_Interval, w2_Offset, w2_Calendar, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Offset, w2.Calendar, w2.Unit
                   if line2.Window_Size > 0 and w2_Unit == line2.Window_Unit then
                     local left = line2.Left < w2_Size and line2.Left or w2_Size
-                    local gain = 0
-                    do
-                      if now3 <= s_Now then
-                        gain = left
-                      else
-                        local t2 = now3 - line2.Window_Offset
-                        local by2 = line2.Window_Interval
-                        local since = 0
-                        do
-                          if line2.Window_Size > line2.Window_Rate then
-                            local max2 = s_Now
-                            local x2 = s_Closed - 1
-                            if x2 > max2 then max2 = x2 end
-                            since = max2
-                          else
-                            since = s_Now
-                          end
-                        end
-                        local t3 = since - line2.Window_Offset
-                        local by3 = line2.Window_Interval
-                        local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
-                        if n2 <= 0 then
-                          gain = left
-                        else
-                          local x2 = line2.Window_Size - left
-                          local y = line2.Window_Rate
-                          if n2 > (x2 - x2 % y) / y then
-                            gain = line2.Window_Size
-                          else
-                            gain = left + n2 * line2.Window_Rate
-                          end
-                        end
-                      end
-                    end
-                    local gain2 = 0
-                    do
-                      if now3 <= s_Now then
-                        gain2 = left
-                      else
-                        local t2 = now3 - line2.Window_Offset
-                        local by2 = line2.Window_Interval
-                        local since = 0
-                        do
-                          if line2.Window_Size > line2.Window_Rate then
-                            local max2 = s_Now
-                            local x2 = s_Closed - 1
-                            if x2 > max2 then max2 = x2 end
-                            since = max2
-                          else
-                            since = s_Now
-                          end
-                        end
-                        local t3 = since - line2.Window_Offset
-                        local by3 = line2.Window_Interval
-                        local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
-                        if n2 <= 0 then
-                          gain2 = left
-                        else
-                          local x2 = line2.Window_Size - left
-                          local y = line2.Window_Rate
-                          if n2 > (x2 - x2 % y) / y then
-                            gain2 = line2.Window_Size
-                          else
-                            gain2 = left + n2 * line2.Window_Rate
-                          end
-                        end
-                      end
-                    end
-                    local gain3 = 0
-                    do
-                      if now3 <= s_Now then
-                        gain3 = left
-                      else
-                        local t2 = now3 - w2_Offset
+                    if w2_Calendar ~= 0 and w2_Calendar == line2.Window_Calendar then
+                      local turns = 0
+                      do
                         local since = 0
                         do
                           if w2_Size > w2_Rate then
@@ -1319,38 +1276,320 @@ end
                             since = s_Now
                           end
                         end
-                        local t3 = since - w2_Offset
-                        local n2 = (t2 - t2 % w2_Interval) / w2_Interval - (t3 - t3 % w2_Interval) / w2_Interval
-                        if n2 <= 0 then
-                          gain3 = left
-                        else
-                          local x2 = w2_Size - left
-                          if n2 > (x2 - x2 % w2_Rate) / w2_Rate then
-                            gain3 = w2_Size
+                        local since2 = since
+                        local turns2 = 0
+                        if since2 < w2_Offset and w2_Offset <= now3 then
+                          turns2 = turns2 + 1
+                        end
+                        if since2 < w2_Offset + w2_Interval and w2_Offset + w2_Interval <= now3 then
+                          turns2 = turns2 + 1
+                        end
+                        turns = turns2
+                      end
+                      local turns2 = 0
+                      do
+                        local since = 0
+                        do
+                          if line2.Window_Size > line2.Window_Rate then
+                            local max2 = s_Now
+                            local x2 = s_Closed - 1
+                            if x2 > max2 then max2 = x2 end
+                            since = max2
                           else
-                            gain3 = left + n2 * w2_Rate
+                            since = s_Now
                           end
                         end
+                        local since2 = since
+                        local turns3 = 0
+                        if since2 < line2.Window_Offset and line2.Window_Offset <= now3 then
+                          turns3 = turns3 + 1
+                        end
+                        if since2 < line2.Window_Offset + line2.Window_Interval and line2.Window_Offset + line2.Window_Interval <= now3 then
+                          turns3 = turns3 + 1
+                        end
+                        turns2 = turns3
                       end
+                      local turns3 = turns > turns2 and turns or turns2
+                      if turns3 > 0 then
+                        do
+                          local spare = 0
+                          local t2 = s_Slot - line2.Window_Offset
+                          local by2 = line2.Window_Interval
+                          local t3 = s_Now - line2.Window_Offset
+                          local by3 = line2.Window_Interval
+                          if (t2 - t2 % by2) / by2 > (t3 - t3 % by3) / by3 then
+                            local gain = 0
+                            do
+                              local left2 = line2.Left
+                              local t4 = now3 - line2.Window_Offset
+                              local by4 = line2.Window_Interval
+                              local n2 = (t4 - t4 % by4) / by4
+                              local to2 = n2 * line2.Window_Interval + line2.Window_Offset - 1
+                              if to2 <= s_Now then
+                                gain = left2
+                              else
+                                local t5 = to2 - line2.Window_Offset
+                                local by5 = line2.Window_Interval
+                                local since = 0
+                                do
+                                  if line2.Window_Size > line2.Window_Rate then
+                                    local max2 = s_Now
+                                    local x2 = s_Closed - 1
+                                    if x2 > max2 then max2 = x2 end
+                                    since = max2
+                                  else
+                                    since = s_Now
+                                  end
+                                end
+                                local t6 = since - line2.Window_Offset
+                                local by6 = line2.Window_Interval
+                                local n3 = (t5 - t5 % by5) / by5 - (t6 - t6 % by6) / by6
+                                if n3 <= 0 then
+                                  gain = left2
+                                else
+                                  local x2 = line2.Window_Size - left2
+                                  local y = line2.Window_Rate
+                                  if n3 > (x2 - x2 % y) / y then
+                                    gain = line2.Window_Size
+                                  else
+                                    gain = left2 + n3 * line2.Window_Rate
+                                  end
+                                end
+                              end
+                            end
+                            local max2 = 0
+                            local x2 = line2.Taken + (0 > gain and 0 or gain)
+                            if x2 > max2 then max2 = x2 end
+                            spare = max2
+                          end
+                          line2.Spare, line2.Taken = spare, 0
+                        end
+                      end
+                      local min2 = left + turns3 * (w2_Rate < line2.Window_Rate and w2_Rate or line2.Window_Rate)
+                      if line2.Window_Size < min2 then min2 = line2.Window_Size end
+                      line2.Left = min2
+                    else
+                      local past = 0
+                      do
+                        if line2.Window_Calendar == 0 then
+                          local gain = 0
+                          do
+                            if now3 <= s_Now then
+                              gain = left
+                            else
+                              local t2 = now3 - line2.Window_Offset
+                              local by2 = line2.Window_Interval
+                              local since = 0
+                              do
+                                if line2.Window_Size > line2.Window_Rate then
+                                  local max2 = s_Now
+                                  local x2 = s_Closed - 1
+                                  if x2 > max2 then max2 = x2 end
+                                  since = max2
+                                else
+                                  since = s_Now
+                                end
+                              end
+                              local t3 = since - line2.Window_Offset
+                              local by3 = line2.Window_Interval
+                              local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
+                              if n2 <= 0 then
+                                gain = left
+                              else
+                                local x2 = line2.Window_Size - left
+                                local y = line2.Window_Rate
+                                if n2 > (x2 - x2 % y) / y then
+                                  gain = line2.Window_Size
+                                else
+                                  gain = left + n2 * line2.Window_Rate
+                                end
+                              end
+                            end
+                          end
+                          past = gain
+                        else
+                          local turns = 0
+                          do
+                            local since = 0
+                            do
+                              if line2.Window_Size > line2.Window_Rate then
+                                local max2 = s_Now
+                                local x2 = s_Closed - 1
+                                if x2 > max2 then max2 = x2 end
+                                since = max2
+                              else
+                                since = s_Now
+                              end
+                            end
+                            local since2 = since
+                            local turns2 = 0
+                            if since2 < line2.Window_Offset and line2.Window_Offset <= now3 then
+                              turns2 = turns2 + 1
+                            end
+                            if since2 < line2.Window_Offset + line2.Window_Interval and line2.Window_Offset + line2.Window_Interval <= now3 then
+                              turns2 = turns2 + 1
+                            end
+                            turns = turns2
+                          end
+                          local min2 = line2.Window_Size
+                          local x2 = left + turns * line2.Window_Rate
+                          if x2 < min2 then min2 = x2 end
+                          past = min2
+                        end
+                      end
+                      local past2 = 0
+                      do
+                        if line2.Window_Calendar == 0 then
+                          local gain = 0
+                          do
+                            if now3 <= s_Now then
+                              gain = left
+                            else
+                              local t2 = now3 - line2.Window_Offset
+                              local by2 = line2.Window_Interval
+                              local since = 0
+                              do
+                                if line2.Window_Size > line2.Window_Rate then
+                                  local max2 = s_Now
+                                  local x2 = s_Closed - 1
+                                  if x2 > max2 then max2 = x2 end
+                                  since = max2
+                                else
+                                  since = s_Now
+                                end
+                              end
+                              local t3 = since - line2.Window_Offset
+                              local by3 = line2.Window_Interval
+                              local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
+                              if n2 <= 0 then
+                                gain = left
+                              else
+                                local x2 = line2.Window_Size - left
+                                local y = line2.Window_Rate
+                                if n2 > (x2 - x2 % y) / y then
+                                  gain = line2.Window_Size
+                                else
+                                  gain = left + n2 * line2.Window_Rate
+                                end
+                              end
+                            end
+                          end
+                          past2 = gain
+                        else
+                          local turns = 0
+                          do
+                            local since = 0
+                            do
+                              if line2.Window_Size > line2.Window_Rate then
+                                local max2 = s_Now
+                                local x2 = s_Closed - 1
+                                if x2 > max2 then max2 = x2 end
+                                since = max2
+                              else
+                                since = s_Now
+                              end
+                            end
+                            local since2 = since
+                            local turns2 = 0
+                            if since2 < line2.Window_Offset and line2.Window_Offset <= now3 then
+                              turns2 = turns2 + 1
+                            end
+                            if since2 < line2.Window_Offset + line2.Window_Interval and line2.Window_Offset + line2.Window_Interval <= now3 then
+                              turns2 = turns2 + 1
+                            end
+                            turns = turns2
+                          end
+                          local min2 = line2.Window_Size
+                          local x2 = left + turns * line2.Window_Rate
+                          if x2 < min2 then min2 = x2 end
+                          past2 = min2
+                        end
+                      end
+                      local past3 = 0
+                      do
+                        if w2_Calendar == 0 then
+                          local gain = 0
+                          do
+                            if now3 <= s_Now then
+                              gain = left
+                            else
+                              local t2 = now3 - w2_Offset
+                              local since = 0
+                              do
+                                if w2_Size > w2_Rate then
+                                  local max2 = s_Now
+                                  local x2 = s_Closed - 1
+                                  if x2 > max2 then max2 = x2 end
+                                  since = max2
+                                else
+                                  since = s_Now
+                                end
+                              end
+                              local t3 = since - w2_Offset
+                              local n2 = (t2 - t2 % w2_Interval) / w2_Interval - (t3 - t3 % w2_Interval) / w2_Interval
+                              if n2 <= 0 then
+                                gain = left
+                              else
+                                local x2 = w2_Size - left
+                                if n2 > (x2 - x2 % w2_Rate) / w2_Rate then
+                                  gain = w2_Size
+                                else
+                                  gain = left + n2 * w2_Rate
+                                end
+                              end
+                            end
+                          end
+                          past3 = gain
+                        else
+                          local turns = 0
+                          do
+                            local since = 0
+                            do
+                              if w2_Size > w2_Rate then
+                                local max2 = s_Now
+                                local x2 = s_Closed - 1
+                                if x2 > max2 then max2 = x2 end
+                                since = max2
+                              else
+                                since = s_Now
+                              end
+                            end
+                            local since2 = since
+                            local turns2 = 0
+                            if since2 < w2_Offset and w2_Offset <= now3 then
+                              turns2 = turns2 + 1
+                            end
+                            if since2 < w2_Offset + w2_Interval and w2_Offset + w2_Interval <= now3 then
+                              turns2 = turns2 + 1
+                            end
+                            turns = turns2
+                          end
+                          local min2 = w2_Size
+                          local x2 = left + turns * w2_Rate
+                          if x2 < min2 then min2 = x2 end
+                          past3 = min2
+                        end
+                      end
+                      line2.Left = past2 < past3 and past2 or past3
                     end
-                    line2.Left = gain2 < gain3 and gain2 or gain3
                   end
                 end
               end
             end
             for i2 = 0, l_Windows_n - 1 do
               local w2 = l_Windows[i2]
-              local w2_Size, w2_Rate, w2_Interval, w2_Offset, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Offset, w2.Unit
+              local w2_Size, w2_Rate, w2_Interval, w2_Offset, w2_Calendar, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Offset, w2.Calendar, w2.Unit
               if i2 == own3 then
                 do
                   local at2 = s_Lines_n
-                  s_Lines[s_Lines_n] = {Window_Size = pinned2_Window_Size, Window_Rate = pinned2_Window_Rate, Window_Interval = pinned2_Window_Interval, Window_Offset = pinned2_Window_Offset, Window_Unit = pinned2_Window_Unit, Left = pinned2_Left, Promised = pinned2_Promised, Spare = pinned2_Spare, Taken = pinned2_Taken, Fresh = pinned2_Fresh, FreshFrom = pinned2_FreshFrom, Stale = pinned2_Stale, StaleFrom = pinned2_StaleFrom, Saved = pinned2_Saved}
+                  s_Lines[s_Lines_n] = {Window_Size = pinned2_Window_Size, Window_Rate = pinned2_Window_Rate, Window_Interval = pinned2_Window_Interval, Window_Offset = pinned2_Window_Offset, Window_Calendar = pinned2_Window_Calendar, Window_Unit = pinned2_Window_Unit, Left = pinned2_Left, Promised = pinned2_Promised, Spare = pinned2_Spare, Taken = pinned2_Taken, Fresh = pinned2_Fresh, FreshFrom = pinned2_FreshFrom, Stale = pinned2_Stale, StaleFrom = pinned2_StaleFrom, Saved = pinned2_Saved}
                   s_Lines_n = s_Lines_n + 1
                   while at2 > own3 do
                     s_Lines[at2].Window_Size = s_Lines[at2 - 1].Window_Size
                     s_Lines[at2].Window_Rate = s_Lines[at2 - 1].Window_Rate
                     s_Lines[at2].Window_Interval = s_Lines[at2 - 1].Window_Interval
                     s_Lines[at2].Window_Offset = s_Lines[at2 - 1].Window_Offset
+                    s_Lines[at2].Window_Calendar = s_Lines[at2 - 1].Window_Calendar
                     s_Lines[at2].Window_Unit = s_Lines[at2 - 1].Window_Unit
                     s_Lines[at2].Left = s_Lines[at2 - 1].Left
                     s_Lines[at2].Promised = s_Lines[at2 - 1].Promised
@@ -1367,6 +1606,7 @@ end
                   s_Lines[own3].Window_Rate = pinned2_Window_Rate
                   s_Lines[own3].Window_Interval = pinned2_Window_Interval
                   s_Lines[own3].Window_Offset = pinned2_Window_Offset
+                  s_Lines[own3].Window_Calendar = pinned2_Window_Calendar
                   s_Lines[own3].Window_Unit = pinned2_Window_Unit
                   s_Lines[own3].Left = pinned2_Left
                   s_Lines[own3].Promised = pinned2_Promised
@@ -1380,7 +1620,7 @@ end
                 end
                 s_Pins[0].Line = own3 + 1
               elseif i2 >= s_Lines_n and known then
-                s_Lines[s_Lines_n] = {Window_Size = w2_Size, Window_Rate = w2_Rate, Window_Interval = w2_Interval, Window_Offset = w2_Offset, Window_Unit = w2_Unit, Left = w2_Size, Promised = 0, Spare = 0, Taken = 0, Fresh = 0, FreshFrom = s_LastID, Stale = 0, StaleFrom = s_LastID, Saved = 0}
+                s_Lines[s_Lines_n] = {Window_Size = w2_Size, Window_Rate = w2_Rate, Window_Interval = w2_Interval, Window_Offset = w2_Offset, Window_Calendar = w2_Calendar, Window_Unit = w2_Unit, Left = w2_Size, Promised = 0, Spare = 0, Taken = 0, Fresh = 0, FreshFrom = s_LastID, Stale = 0, StaleFrom = s_LastID, Saved = 0}
                 s_Lines_n = s_Lines_n + 1
               elseif i2 >= s_Lines_n then
                 local gain = 0
@@ -1414,7 +1654,7 @@ end
                     end
                   end
                 end
-                s_Lines[s_Lines_n] = {Window_Size = w2_Size, Window_Rate = w2_Rate, Window_Interval = w2_Interval, Window_Offset = w2_Offset, Window_Unit = w2_Unit, Left = gain, Promised = 0, Spare = 0, Taken = 0, Fresh = 0, FreshFrom = 0, Stale = 0, StaleFrom = 0, Saved = 0}
+                s_Lines[s_Lines_n] = {Window_Size = w2_Size, Window_Rate = w2_Rate, Window_Interval = w2_Interval, Window_Offset = w2_Offset, Window_Calendar = w2_Calendar, Window_Unit = w2_Unit, Left = gain, Promised = 0, Spare = 0, Taken = 0, Fresh = 0, FreshFrom = 0, Stale = 0, StaleFrom = 0, Saved = 0}
                 s_Lines_n = s_Lines_n + 1
               end
               local line2 = s_Lines[i2]
@@ -1423,6 +1663,7 @@ end
                 line2.Window_Rate = 0
                 line2.Window_Interval = 0
                 line2.Window_Offset = 0
+                line2.Window_Calendar = 0
                 line2.Window_Unit = 0
                 line2.Left = 0 > line2.Left and 0 or line2.Left
                 line2.Promised = 0
@@ -1435,49 +1676,86 @@ end
                 line2.Saved = 0
                 line2.Fresh, line2.FreshFrom, line2.Stale = 0, s_LastID, 0
               elseif line2.Window_Size == 0 then
-                local gain = 0
+                local past = 0
                 do
                   local left = line2.Promised < w2_Size and line2.Promised or w2_Size
                   local from3 = line2.Taken
-                  if now3 <= from3 then
-                    gain = left
-                  else
-                    local t2 = now3 - w2_Offset
-                    local since = 0
+                  if w2_Calendar == 0 then
+                    local gain = 0
                     do
-                      if w2_Size > w2_Rate then
-                        local max2 = from3
-                        local x2 = s_Closed - 1
-                        if x2 > max2 then max2 = x2 end
-                        since = max2
+                      if now3 <= from3 then
+                        gain = left
                       else
-                        since = from3
+                        local t2 = now3 - w2_Offset
+                        local since = 0
+                        do
+                          if w2_Size > w2_Rate then
+                            local max2 = from3
+                            local x2 = s_Closed - 1
+                            if x2 > max2 then max2 = x2 end
+                            since = max2
+                          else
+                            since = from3
+                          end
+                        end
+                        local t3 = since - w2_Offset
+                        local n2 = (t2 - t2 % w2_Interval) / w2_Interval - (t3 - t3 % w2_Interval) / w2_Interval
+                        if n2 <= 0 then
+                          gain = left
+                        else
+                          local x2 = w2_Size - left
+                          if n2 > (x2 - x2 % w2_Rate) / w2_Rate then
+                            gain = w2_Size
+                          else
+                            gain = left + n2 * w2_Rate
+                          end
+                        end
                       end
                     end
-                    local t3 = since - w2_Offset
-                    local n2 = (t2 - t2 % w2_Interval) / w2_Interval - (t3 - t3 % w2_Interval) / w2_Interval
-                    if n2 <= 0 then
-                      gain = left
-                    else
-                      local x2 = w2_Size - left
-                      if n2 > (x2 - x2 % w2_Rate) / w2_Rate then
-                        gain = w2_Size
-                      else
-                        gain = left + n2 * w2_Rate
+                    past = gain
+                  else
+                    local turns = 0
+                    do
+                      local since = 0
+                      do
+                        if w2_Size > w2_Rate then
+                          local max2 = from3
+                          local x2 = s_Closed - 1
+                          if x2 > max2 then max2 = x2 end
+                          since = max2
+                        else
+                          since = from3
+                        end
                       end
+                      local since2 = since
+                      local turns2 = 0
+                      if since2 < w2_Offset and w2_Offset <= now3 then
+                        turns2 = turns2 + 1
+                      end
+                      if since2 < w2_Offset + w2_Interval and w2_Offset + w2_Interval <= now3 then
+                        turns2 = turns2 + 1
+                      end
+                      turns = turns2
                     end
+                    local min2 = w2_Size
+                    local x2 = left + turns * w2_Rate
+                    if x2 < min2 then min2 = x2 end
+                    past = min2
                   end
                 end
-                line2.Left = line2.Left + (gain - line2.Promised)
+                line2.Left = line2.Left + (past - line2.Promised)
                 line2.Fresh, line2.FreshFrom, line2.Stale = 0, s_LastID, 0
               end
               line2.Window_Size = w2_Size
               line2.Window_Rate = w2_Rate
               line2.Window_Interval = w2_Interval
               line2.Window_Offset = w2_Offset
+              line2.Window_Calendar = w2_Calendar
               line2.Window_Unit = w2_Unit
               line2.Left = line2.Left < w2_Size and line2.Left or w2_Size
-              line2.Promised, line2.Spare, line2.Taken = line2.Left, 0, 0
+              if lapse then
+                line2.Promised, line2.Spare, line2.Taken = line2.Left, 0, 0
+              end
               do
                 local last2 = s_LastID
                 local over = line2.Left + line2.Stale + line2.Fresh - w2_Size
@@ -1492,7 +1770,10 @@ end
                 end
               end
             end
-            s_Now, s_Slot = now3, from2 - l_Windows[0].Interval
+            s_Now = now3
+            if lapse then
+              s_Slot = from2 - l_Windows[0].Interval
+            end
           end
         end
         s_Tokens, s_Guess = l_Tokens, l_Guess
@@ -1688,6 +1969,7 @@ end
                         x2.State_Lines[place2 - 1].Window_Rate = x2.State_Lines[place2].Window_Rate
                         x2.State_Lines[place2 - 1].Window_Interval = x2.State_Lines[place2].Window_Interval
                         x2.State_Lines[place2 - 1].Window_Offset = x2.State_Lines[place2].Window_Offset
+                        x2.State_Lines[place2 - 1].Window_Calendar = x2.State_Lines[place2].Window_Calendar
                         x2.State_Lines[place2 - 1].Window_Unit = x2.State_Lines[place2].Window_Unit
                         x2.State_Lines[place2 - 1].Left = x2.State_Lines[place2].Left
                         x2.State_Lines[place2 - 1].Promised = x2.State_Lines[place2].Promised
@@ -1725,7 +2007,7 @@ end
               for i3 = 0, x2.State_Lines_n - 1 do
                 local line2 = x2.State_Lines[i3]
                 if i3 < x2.Limits_Windows_n then
-                  changed3 = changed3 or line2.Window_Size ~= x2.Limits_Windows[i3].Size or line2.Window_Rate ~= x2.Limits_Windows[i3].Rate or line2.Window_Interval ~= x2.Limits_Windows[i3].Interval or line2.Window_Offset ~= x2.Limits_Windows[i3].Offset or line2.Window_Unit ~= x2.Limits_Windows[i3].Unit
+                  changed3 = changed3 or line2.Window_Size ~= x2.Limits_Windows[i3].Size or line2.Window_Rate ~= x2.Limits_Windows[i3].Rate or line2.Window_Interval ~= x2.Limits_Windows[i3].Interval or line2.Window_Offset ~= x2.Limits_Windows[i3].Offset or line2.Window_Calendar ~= x2.Limits_Windows[i3].Calendar or line2.Window_Unit ~= x2.Limits_Windows[i3].Unit
                 else
                   changed3 = changed3 or line2.Window_Size ~= 0
                 end
@@ -1733,7 +2015,7 @@ end
               changed2 = changed3
             end
             local changed3 = changed2
-            local is2 = x2.State_Tokens ~= 0 and not changed3
+            local is2 = x2.State_Tokens ~= 0 and not changed3 and now3 - x2.State_Now >= x2.Limits_Fill
             if is2 then
               local Until2 = 0
               do
@@ -1818,15 +2100,29 @@ end
                   own2 = n2
                 end
                 local own3 = own2
+                local lapses = false
+                do
+                  local lapses2 = x2.State_Tokens == 0 or x2.State_Pins_n > 0 or x2.State_Lines_n ~= x2.Limits_Windows_n
+                  for i3 = 0, x2.State_Lines_n - 1 do
+                    if not lapses2 then
+                      local w2 = x2.Limits_Windows[i3]
+                      local w2_Size, w2_Rate, w2_Interval, w2_Offset, w2_Calendar, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Offset, w2.Calendar, w2.Unit
+                      lapses2 = (w2_Size ~= x2.State_Lines[i3].Window_Size or w2_Rate ~= x2.State_Lines[i3].Window_Rate or w2_Interval ~= x2.State_Lines[i3].Window_Interval or w2_Offset ~= x2.State_Lines[i3].Window_Offset or w2_Calendar ~= x2.State_Lines[i3].Window_Calendar or w2_Unit ~= x2.State_Lines[i3].Window_Unit) and (w2_Calendar == 0 or w2_Calendar ~= x2.State_Lines[i3].Window_Calendar or w2_Size ~= x2.State_Lines[i3].Window_Size or w2_Rate ~= x2.State_Lines[i3].Window_Rate or w2_Unit ~= x2.State_Lines[i3].Window_Unit)
+                    end
+                  end
+                  lapses = lapses2
+                end
+                local lapse = lapses
                 if not known then
                   from2 = x2.Limits_Start
                 end
-                local pinned2_Window_Size, pinned2_Window_Rate, pinned2_Window_Interval, pinned2_Window_Offset, pinned2_Window_Unit, pinned2_Left, pinned2_Promised, pinned2_Spare, pinned2_Taken, pinned2_Fresh, pinned2_FreshFrom, pinned2_Stale, pinned2_StaleFrom, pinned2_Saved = 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, x2.State_LastID, 0, x2.State_LastID, 0
+                local pinned2_Window_Size, pinned2_Window_Rate, pinned2_Window_Interval, pinned2_Window_Offset, pinned2_Window_Calendar, pinned2_Window_Unit, pinned2_Left, pinned2_Promised, pinned2_Spare, pinned2_Taken, pinned2_Fresh, pinned2_FreshFrom, pinned2_Stale, pinned2_StaleFrom, pinned2_Saved = 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, x2.State_LastID, 0, x2.State_LastID, 0
                 if own3 < x2.Limits_Windows_n then
                   pinned2_Window_Size = x2.Limits_Windows[own3].Size
                   pinned2_Window_Rate = x2.Limits_Windows[own3].Rate
                   pinned2_Window_Interval = x2.Limits_Windows[own3].Interval
                   pinned2_Window_Offset = x2.Limits_Windows[own3].Offset
+                  pinned2_Window_Calendar = x2.Limits_Windows[own3].Calendar
                   pinned2_Window_Unit = x2.Limits_Windows[own3].Unit
                   pinned2_Left = pinned2_Window_Size
                   do
@@ -1836,6 +2132,7 @@ end
                       pinned2_Window_Rate = x2.State_Lines[p.Line - 1].Window_Rate
                       pinned2_Window_Interval = x2.State_Lines[p.Line - 1].Window_Interval
                       pinned2_Window_Offset = x2.State_Lines[p.Line - 1].Window_Offset
+                      pinned2_Window_Calendar = x2.State_Lines[p.Line - 1].Window_Calendar
                       pinned2_Window_Unit = x2.State_Lines[p.Line - 1].Window_Unit
                       pinned2_Left = x2.State_Lines[p.Line - 1].Left
                       pinned2_Promised = x2.State_Lines[p.Line - 1].Promised
@@ -1889,6 +2186,7 @@ end
                             x2.State_Lines[place2 - 1].Window_Rate = x2.State_Lines[place2].Window_Rate
                             x2.State_Lines[place2 - 1].Window_Interval = x2.State_Lines[place2].Window_Interval
                             x2.State_Lines[place2 - 1].Window_Offset = x2.State_Lines[place2].Window_Offset
+                            x2.State_Lines[place2 - 1].Window_Calendar = x2.State_Lines[place2].Window_Calendar
                             x2.State_Lines[place2 - 1].Window_Unit = x2.State_Lines[place2].Window_Unit
                             x2.State_Lines[place2 - 1].Left = x2.State_Lines[place2].Left
                             x2.State_Lines[place2 - 1].Promised = x2.State_Lines[place2].Promised
@@ -1952,6 +2250,7 @@ end
                       line2.Window_Rate = 0
                       line2.Window_Interval = 0
                       line2.Window_Offset = 0
+                      line2.Window_Calendar = 0
                       line2.Window_Unit = line2.Window_Unit
                       line2.Spare = 0
                       line2.Taken = now3
@@ -1960,86 +2259,13 @@ end
                   else
                     do
                       local w2 = x2.Limits_Windows[i3]
-                      local w2_Size, w2_Rate, w2_Interval, w2_Offset, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Offset, w2.Unit
+                      local w2_Size, w2_Rate, w2_Interval, w2_Offset, w2_Calendar, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Offset, w2.Calendar, w2.Unit
                       if line2.Window_Size > 0 and w2_Unit == line2.Window_Unit then
                         local left = line2.Left < w2_Size and line2.Left or w2_Size
-                        local gain = 0
-                        do
-                          local from3 = x2.State_Now
-                          if now3 <= from3 then
-                            gain = left
-                          else
-                            local t2 = now3 - line2.Window_Offset
-                            local by2 = line2.Window_Interval
-                            local since = 0
-                            do
-                              if line2.Window_Size > line2.Window_Rate then
-                                local max2 = from3
-                                local x3 = x2.State_Closed - 1
-                                if x3 > max2 then max2 = x3 end
-                                since = max2
-                              else
-                                since = from3
-                              end
-                            end
-                            local t3 = since - line2.Window_Offset
-                            local by3 = line2.Window_Interval
-                            local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
-                            if n2 <= 0 then
-                              gain = left
-                            else
-                              local x3 = line2.Window_Size - left
-                              local y = line2.Window_Rate
-                              if n2 > (x3 - x3 % y) / y then
-                                gain = line2.Window_Size
-                              else
-                                gain = left + n2 * line2.Window_Rate
-                              end
-                            end
-                          end
-                        end
-                        local gain2 = 0
-                        do
-                          local from3 = x2.State_Now
-                          if now3 <= from3 then
-                            gain2 = left
-                          else
-                            local t2 = now3 - line2.Window_Offset
-                            local by2 = line2.Window_Interval
-                            local since = 0
-                            do
-                              if line2.Window_Size > line2.Window_Rate then
-                                local max2 = from3
-                                local x3 = x2.State_Closed - 1
-                                if x3 > max2 then max2 = x3 end
-                                since = max2
-                              else
-                                since = from3
-                              end
-                            end
-                            local t3 = since - line2.Window_Offset
-                            local by3 = line2.Window_Interval
-                            local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
-                            if n2 <= 0 then
-                              gain2 = left
-                            else
-                              local x3 = line2.Window_Size - left
-                              local y = line2.Window_Rate
-                              if n2 > (x3 - x3 % y) / y then
-                                gain2 = line2.Window_Size
-                              else
-                                gain2 = left + n2 * line2.Window_Rate
-                              end
-                            end
-                          end
-                        end
-                        local gain3 = 0
-                        do
-                          local from3 = x2.State_Now
-                          if now3 <= from3 then
-                            gain3 = left
-                          else
-                            local t2 = now3 - w2_Offset
+                        if w2_Calendar ~= 0 and w2_Calendar == line2.Window_Calendar then
+                          local turns = 0
+                          do
+                            local from3 = x2.State_Now
                             local since = 0
                             do
                               if w2_Size > w2_Rate then
@@ -2051,38 +2277,327 @@ end
                                 since = from3
                               end
                             end
-                            local t3 = since - w2_Offset
-                            local n2 = (t2 - t2 % w2_Interval) / w2_Interval - (t3 - t3 % w2_Interval) / w2_Interval
-                            if n2 <= 0 then
-                              gain3 = left
-                            else
-                              local x3 = w2_Size - left
-                              if n2 > (x3 - x3 % w2_Rate) / w2_Rate then
-                                gain3 = w2_Size
+                            local since2 = since
+                            local turns2 = 0
+                            if since2 < w2_Offset and w2_Offset <= now3 then
+                              turns2 = turns2 + 1
+                            end
+                            if since2 < w2_Offset + w2_Interval and w2_Offset + w2_Interval <= now3 then
+                              turns2 = turns2 + 1
+                            end
+                            turns = turns2
+                          end
+                          local turns2 = 0
+                          do
+                            local from3 = x2.State_Now
+                            local since = 0
+                            do
+                              if line2.Window_Size > line2.Window_Rate then
+                                local max2 = from3
+                                local x3 = x2.State_Closed - 1
+                                if x3 > max2 then max2 = x3 end
+                                since = max2
                               else
-                                gain3 = left + n2 * w2_Rate
+                                since = from3
                               end
                             end
+                            local since2 = since
+                            local turns3 = 0
+                            if since2 < line2.Window_Offset and line2.Window_Offset <= now3 then
+                              turns3 = turns3 + 1
+                            end
+                            if since2 < line2.Window_Offset + line2.Window_Interval and line2.Window_Offset + line2.Window_Interval <= now3 then
+                              turns3 = turns3 + 1
+                            end
+                            turns2 = turns3
                           end
+                          local turns3 = turns > turns2 and turns or turns2
+                          if turns3 > 0 then
+                            do
+                              local spare = 0
+                              local t2 = x2.State_Slot
+                              local t3 = t2 - line2.Window_Offset
+                              local by2 = line2.Window_Interval
+                              local t4 = x2.State_Now
+                              local t5 = t4 - line2.Window_Offset
+                              local by3 = line2.Window_Interval
+                              if (t3 - t3 % by2) / by2 > (t5 - t5 % by3) / by3 then
+                                local gain = 0
+                                do
+                                  local left2 = line2.Left
+                                  local from3 = x2.State_Now
+                                  local t6 = now3 - line2.Window_Offset
+                                  local by4 = line2.Window_Interval
+                                  local n2 = (t6 - t6 % by4) / by4
+                                  local to2 = n2 * line2.Window_Interval + line2.Window_Offset - 1
+                                  if to2 <= from3 then
+                                    gain = left2
+                                  else
+                                    local t7 = to2 - line2.Window_Offset
+                                    local by5 = line2.Window_Interval
+                                    local since = 0
+                                    do
+                                      if line2.Window_Size > line2.Window_Rate then
+                                        local max2 = from3
+                                        local x3 = x2.State_Closed - 1
+                                        if x3 > max2 then max2 = x3 end
+                                        since = max2
+                                      else
+                                        since = from3
+                                      end
+                                    end
+                                    local t8 = since - line2.Window_Offset
+                                    local by6 = line2.Window_Interval
+                                    local n3 = (t7 - t7 % by5) / by5 - (t8 - t8 % by6) / by6
+                                    if n3 <= 0 then
+                                      gain = left2
+                                    else
+                                      local x3 = line2.Window_Size - left2
+                                      local y = line2.Window_Rate
+                                      if n3 > (x3 - x3 % y) / y then
+                                        gain = line2.Window_Size
+                                      else
+                                        gain = left2 + n3 * line2.Window_Rate
+                                      end
+                                    end
+                                  end
+                                end
+                                local max2 = 0
+                                local x3 = line2.Taken + (0 > gain and 0 or gain)
+                                if x3 > max2 then max2 = x3 end
+                                spare = max2
+                              end
+                              line2.Spare, line2.Taken = spare, 0
+                            end
+                          end
+                          local min2 = left + turns3 * (w2_Rate < line2.Window_Rate and w2_Rate or line2.Window_Rate)
+                          if line2.Window_Size < min2 then min2 = line2.Window_Size end
+                          line2.Left = min2
+                        else
+                          local past = 0
+                          do
+                            local from3 = x2.State_Now
+                            if line2.Window_Calendar == 0 then
+                              local gain = 0
+                              do
+                                if now3 <= from3 then
+                                  gain = left
+                                else
+                                  local t2 = now3 - line2.Window_Offset
+                                  local by2 = line2.Window_Interval
+                                  local since = 0
+                                  do
+                                    if line2.Window_Size > line2.Window_Rate then
+                                      local max2 = from3
+                                      local x3 = x2.State_Closed - 1
+                                      if x3 > max2 then max2 = x3 end
+                                      since = max2
+                                    else
+                                      since = from3
+                                    end
+                                  end
+                                  local t3 = since - line2.Window_Offset
+                                  local by3 = line2.Window_Interval
+                                  local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
+                                  if n2 <= 0 then
+                                    gain = left
+                                  else
+                                    local x3 = line2.Window_Size - left
+                                    local y = line2.Window_Rate
+                                    if n2 > (x3 - x3 % y) / y then
+                                      gain = line2.Window_Size
+                                    else
+                                      gain = left + n2 * line2.Window_Rate
+                                    end
+                                  end
+                                end
+                              end
+                              past = gain
+                            else
+                              local turns = 0
+                              do
+                                local since = 0
+                                do
+                                  if line2.Window_Size > line2.Window_Rate then
+                                    local max2 = from3
+                                    local x3 = x2.State_Closed - 1
+                                    if x3 > max2 then max2 = x3 end
+                                    since = max2
+                                  else
+                                    since = from3
+                                  end
+                                end
+                                local since2 = since
+                                local turns2 = 0
+                                if since2 < line2.Window_Offset and line2.Window_Offset <= now3 then
+                                  turns2 = turns2 + 1
+                                end
+                                if since2 < line2.Window_Offset + line2.Window_Interval and line2.Window_Offset + line2.Window_Interval <= now3 then
+                                  turns2 = turns2 + 1
+                                end
+                                turns = turns2
+                              end
+                              local min2 = line2.Window_Size
+                              local x3 = left + turns * line2.Window_Rate
+                              if x3 < min2 then min2 = x3 end
+                              past = min2
+                            end
+                          end
+                          local past2 = 0
+                          do
+                            local from3 = x2.State_Now
+                            if line2.Window_Calendar == 0 then
+                              local gain = 0
+                              do
+                                if now3 <= from3 then
+                                  gain = left
+                                else
+                                  local t2 = now3 - line2.Window_Offset
+                                  local by2 = line2.Window_Interval
+                                  local since = 0
+                                  do
+                                    if line2.Window_Size > line2.Window_Rate then
+                                      local max2 = from3
+                                      local x3 = x2.State_Closed - 1
+                                      if x3 > max2 then max2 = x3 end
+                                      since = max2
+                                    else
+                                      since = from3
+                                    end
+                                  end
+                                  local t3 = since - line2.Window_Offset
+                                  local by3 = line2.Window_Interval
+                                  local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
+                                  if n2 <= 0 then
+                                    gain = left
+                                  else
+                                    local x3 = line2.Window_Size - left
+                                    local y = line2.Window_Rate
+                                    if n2 > (x3 - x3 % y) / y then
+                                      gain = line2.Window_Size
+                                    else
+                                      gain = left + n2 * line2.Window_Rate
+                                    end
+                                  end
+                                end
+                              end
+                              past2 = gain
+                            else
+                              local turns = 0
+                              do
+                                local since = 0
+                                do
+                                  if line2.Window_Size > line2.Window_Rate then
+                                    local max2 = from3
+                                    local x3 = x2.State_Closed - 1
+                                    if x3 > max2 then max2 = x3 end
+                                    since = max2
+                                  else
+                                    since = from3
+                                  end
+                                end
+                                local since2 = since
+                                local turns2 = 0
+                                if since2 < line2.Window_Offset and line2.Window_Offset <= now3 then
+                                  turns2 = turns2 + 1
+                                end
+                                if since2 < line2.Window_Offset + line2.Window_Interval and line2.Window_Offset + line2.Window_Interval <= now3 then
+                                  turns2 = turns2 + 1
+                                end
+                                turns = turns2
+                              end
+                              local min2 = line2.Window_Size
+                              local x3 = left + turns * line2.Window_Rate
+                              if x3 < min2 then min2 = x3 end
+                              past2 = min2
+                            end
+                          end
+                          local past3 = 0
+                          do
+                            local from3 = x2.State_Now
+                            if w2_Calendar == 0 then
+                              local gain = 0
+                              do
+                                if now3 <= from3 then
+                                  gain = left
+                                else
+                                  local t2 = now3 - w2_Offset
+                                  local since = 0
+                                  do
+                                    if w2_Size > w2_Rate then
+                                      local max2 = from3
+                                      local x3 = x2.State_Closed - 1
+                                      if x3 > max2 then max2 = x3 end
+                                      since = max2
+                                    else
+                                      since = from3
+                                    end
+                                  end
+                                  local t3 = since - w2_Offset
+                                  local n2 = (t2 - t2 % w2_Interval) / w2_Interval - (t3 - t3 % w2_Interval) / w2_Interval
+                                  if n2 <= 0 then
+                                    gain = left
+                                  else
+                                    local x3 = w2_Size - left
+                                    if n2 > (x3 - x3 % w2_Rate) / w2_Rate then
+                                      gain = w2_Size
+                                    else
+                                      gain = left + n2 * w2_Rate
+                                    end
+                                  end
+                                end
+                              end
+                              past3 = gain
+                            else
+                              local turns = 0
+                              do
+                                local since = 0
+                                do
+                                  if w2_Size > w2_Rate then
+                                    local max2 = from3
+                                    local x3 = x2.State_Closed - 1
+                                    if x3 > max2 then max2 = x3 end
+                                    since = max2
+                                  else
+                                    since = from3
+                                  end
+                                end
+                                local since2 = since
+                                local turns2 = 0
+                                if since2 < w2_Offset and w2_Offset <= now3 then
+                                  turns2 = turns2 + 1
+                                end
+                                if since2 < w2_Offset + w2_Interval and w2_Offset + w2_Interval <= now3 then
+                                  turns2 = turns2 + 1
+                                end
+                                turns = turns2
+                              end
+                              local min2 = w2_Size
+                              local x3 = left + turns * w2_Rate
+                              if x3 < min2 then min2 = x3 end
+                              past3 = min2
+                            end
+                          end
+                          line2.Left = past2 < past3 and past2 or past3
                         end
-                        line2.Left = gain2 < gain3 and gain2 or gain3
                       end
                     end
                   end
                 end
                 for i3 = 0, x2.Limits_Windows_n - 1 do
                   local w2 = x2.Limits_Windows[i3]
-                  local w2_Size, w2_Rate, w2_Interval, w2_Offset, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Offset, w2.Unit
+                  local w2_Size, w2_Rate, w2_Interval, w2_Offset, w2_Calendar, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Offset, w2.Calendar, w2.Unit
                   if i3 == own3 then
                     do
                       local at2 = x2.State_Lines_n
-                      x2.State_Lines[x2.State_Lines_n] = {Window_Size = pinned2_Window_Size, Window_Rate = pinned2_Window_Rate, Window_Interval = pinned2_Window_Interval, Window_Offset = pinned2_Window_Offset, Window_Unit = pinned2_Window_Unit, Left = pinned2_Left, Promised = pinned2_Promised, Spare = pinned2_Spare, Taken = pinned2_Taken, Fresh = pinned2_Fresh, FreshFrom = pinned2_FreshFrom, Stale = pinned2_Stale, StaleFrom = pinned2_StaleFrom, Saved = pinned2_Saved}
+                      x2.State_Lines[x2.State_Lines_n] = {Window_Size = pinned2_Window_Size, Window_Rate = pinned2_Window_Rate, Window_Interval = pinned2_Window_Interval, Window_Offset = pinned2_Window_Offset, Window_Calendar = pinned2_Window_Calendar, Window_Unit = pinned2_Window_Unit, Left = pinned2_Left, Promised = pinned2_Promised, Spare = pinned2_Spare, Taken = pinned2_Taken, Fresh = pinned2_Fresh, FreshFrom = pinned2_FreshFrom, Stale = pinned2_Stale, StaleFrom = pinned2_StaleFrom, Saved = pinned2_Saved}
                       x2.State_Lines_n = x2.State_Lines_n + 1
                       while at2 > own3 do
                         x2.State_Lines[at2].Window_Size = x2.State_Lines[at2 - 1].Window_Size
                         x2.State_Lines[at2].Window_Rate = x2.State_Lines[at2 - 1].Window_Rate
                         x2.State_Lines[at2].Window_Interval = x2.State_Lines[at2 - 1].Window_Interval
                         x2.State_Lines[at2].Window_Offset = x2.State_Lines[at2 - 1].Window_Offset
+                        x2.State_Lines[at2].Window_Calendar = x2.State_Lines[at2 - 1].Window_Calendar
                         x2.State_Lines[at2].Window_Unit = x2.State_Lines[at2 - 1].Window_Unit
                         x2.State_Lines[at2].Left = x2.State_Lines[at2 - 1].Left
                         x2.State_Lines[at2].Promised = x2.State_Lines[at2 - 1].Promised
@@ -2099,6 +2614,7 @@ end
                       x2.State_Lines[own3].Window_Rate = pinned2_Window_Rate
                       x2.State_Lines[own3].Window_Interval = pinned2_Window_Interval
                       x2.State_Lines[own3].Window_Offset = pinned2_Window_Offset
+                      x2.State_Lines[own3].Window_Calendar = pinned2_Window_Calendar
                       x2.State_Lines[own3].Window_Unit = pinned2_Window_Unit
                       x2.State_Lines[own3].Left = pinned2_Left
                       x2.State_Lines[own3].Promised = pinned2_Promised
@@ -2112,7 +2628,7 @@ end
                     end
                     x2.State_Pins[0].Line = own3 + 1
                   elseif i3 >= x2.State_Lines_n and known then
-                    x2.State_Lines[x2.State_Lines_n] = {Window_Size = w2_Size, Window_Rate = w2_Rate, Window_Interval = w2_Interval, Window_Offset = w2_Offset, Window_Unit = w2_Unit, Left = w2_Size, Promised = 0, Spare = 0, Taken = 0, Fresh = 0, FreshFrom = x2.State_LastID, Stale = 0, StaleFrom = x2.State_LastID, Saved = 0}
+                    x2.State_Lines[x2.State_Lines_n] = {Window_Size = w2_Size, Window_Rate = w2_Rate, Window_Interval = w2_Interval, Window_Offset = w2_Offset, Window_Calendar = w2_Calendar, Window_Unit = w2_Unit, Left = w2_Size, Promised = 0, Spare = 0, Taken = 0, Fresh = 0, FreshFrom = x2.State_LastID, Stale = 0, StaleFrom = x2.State_LastID, Saved = 0}
                     x2.State_Lines_n = x2.State_Lines_n + 1
                   elseif i3 >= x2.State_Lines_n then
                     local gain = 0
@@ -2146,7 +2662,7 @@ end
                         end
                       end
                     end
-                    x2.State_Lines[x2.State_Lines_n] = {Window_Size = w2_Size, Window_Rate = w2_Rate, Window_Interval = w2_Interval, Window_Offset = w2_Offset, Window_Unit = w2_Unit, Left = gain, Promised = 0, Spare = 0, Taken = 0, Fresh = 0, FreshFrom = 0, Stale = 0, StaleFrom = 0, Saved = 0}
+                    x2.State_Lines[x2.State_Lines_n] = {Window_Size = w2_Size, Window_Rate = w2_Rate, Window_Interval = w2_Interval, Window_Offset = w2_Offset, Window_Calendar = w2_Calendar, Window_Unit = w2_Unit, Left = gain, Promised = 0, Spare = 0, Taken = 0, Fresh = 0, FreshFrom = 0, Stale = 0, StaleFrom = 0, Saved = 0}
                     x2.State_Lines_n = x2.State_Lines_n + 1
                   end
                   local line2 = x2.State_Lines[i3]
@@ -2155,6 +2671,7 @@ end
                     line2.Window_Rate = 0
                     line2.Window_Interval = 0
                     line2.Window_Offset = 0
+                    line2.Window_Calendar = 0
                     line2.Window_Unit = 0
                     line2.Left = 0 > line2.Left and 0 or line2.Left
                     line2.Promised = 0
@@ -2167,49 +2684,86 @@ end
                     line2.Saved = 0
                     line2.Fresh, line2.FreshFrom, line2.Stale = 0, x2.State_LastID, 0
                   elseif line2.Window_Size == 0 then
-                    local gain = 0
+                    local past = 0
                     do
                       local left = line2.Promised < w2_Size and line2.Promised or w2_Size
                       local from3 = line2.Taken
-                      if now3 <= from3 then
-                        gain = left
-                      else
-                        local t2 = now3 - w2_Offset
-                        local since = 0
+                      if w2_Calendar == 0 then
+                        local gain = 0
                         do
-                          if w2_Size > w2_Rate then
-                            local max2 = from3
-                            local x3 = x2.State_Closed - 1
-                            if x3 > max2 then max2 = x3 end
-                            since = max2
+                          if now3 <= from3 then
+                            gain = left
                           else
-                            since = from3
+                            local t2 = now3 - w2_Offset
+                            local since = 0
+                            do
+                              if w2_Size > w2_Rate then
+                                local max2 = from3
+                                local x3 = x2.State_Closed - 1
+                                if x3 > max2 then max2 = x3 end
+                                since = max2
+                              else
+                                since = from3
+                              end
+                            end
+                            local t3 = since - w2_Offset
+                            local n2 = (t2 - t2 % w2_Interval) / w2_Interval - (t3 - t3 % w2_Interval) / w2_Interval
+                            if n2 <= 0 then
+                              gain = left
+                            else
+                              local x3 = w2_Size - left
+                              if n2 > (x3 - x3 % w2_Rate) / w2_Rate then
+                                gain = w2_Size
+                              else
+                                gain = left + n2 * w2_Rate
+                              end
+                            end
                           end
                         end
-                        local t3 = since - w2_Offset
-                        local n2 = (t2 - t2 % w2_Interval) / w2_Interval - (t3 - t3 % w2_Interval) / w2_Interval
-                        if n2 <= 0 then
-                          gain = left
-                        else
-                          local x3 = w2_Size - left
-                          if n2 > (x3 - x3 % w2_Rate) / w2_Rate then
-                            gain = w2_Size
-                          else
-                            gain = left + n2 * w2_Rate
+                        past = gain
+                      else
+                        local turns = 0
+                        do
+                          local since = 0
+                          do
+                            if w2_Size > w2_Rate then
+                              local max2 = from3
+                              local x3 = x2.State_Closed - 1
+                              if x3 > max2 then max2 = x3 end
+                              since = max2
+                            else
+                              since = from3
+                            end
                           end
+                          local since2 = since
+                          local turns2 = 0
+                          if since2 < w2_Offset and w2_Offset <= now3 then
+                            turns2 = turns2 + 1
+                          end
+                          if since2 < w2_Offset + w2_Interval and w2_Offset + w2_Interval <= now3 then
+                            turns2 = turns2 + 1
+                          end
+                          turns = turns2
                         end
+                        local min2 = w2_Size
+                        local x3 = left + turns * w2_Rate
+                        if x3 < min2 then min2 = x3 end
+                        past = min2
                       end
                     end
-                    line2.Left = line2.Left + (gain - line2.Promised)
+                    line2.Left = line2.Left + (past - line2.Promised)
                     line2.Fresh, line2.FreshFrom, line2.Stale = 0, x2.State_LastID, 0
                   end
                   line2.Window_Size = w2_Size
                   line2.Window_Rate = w2_Rate
                   line2.Window_Interval = w2_Interval
                   line2.Window_Offset = w2_Offset
+                  line2.Window_Calendar = w2_Calendar
                   line2.Window_Unit = w2_Unit
                   line2.Left = line2.Left < w2_Size and line2.Left or w2_Size
-                  line2.Promised, line2.Spare, line2.Taken = line2.Left, 0, 0
+                  if lapse then
+                    line2.Promised, line2.Spare, line2.Taken = line2.Left, 0, 0
+                  end
                   do
                     local last2 = x2.State_LastID
                     local over = line2.Left + line2.Stale + line2.Fresh - w2_Size
@@ -2224,7 +2778,10 @@ end
                     end
                   end
                 end
-                x2.State_Now, x2.State_Slot = now3, from2 - x2.Limits_Windows[0].Interval
+                x2.State_Now = now3
+                if lapse then
+                  x2.State_Slot = from2 - x2.Limits_Windows[0].Interval
+                end
               end
             end
             x2.State_Tokens, x2.State_Guess = x2.Limits_Tokens, x2.Limits_Guess
@@ -2412,7 +2969,7 @@ end
           end
           local c2 = x2.State_Calendars[0]
           local max2 = 0
-          local x3 = now2 - x2.Limits_Windows[0].Offset
+          local x3 = now2 - x2.Limits_Zero
           if x3 > max2 then max2 = x3 end
           local y = x2.Limits_Grain
           local head = (max2 - max2 % y) / y
@@ -3194,7 +3751,7 @@ end
                   end
                   local part4 = part3
                   local max3 = 0
-                  local x9 = op_Ticket_Slot - x2.Limits_Windows[0].Offset
+                  local x9 = op_Ticket_Slot - x2.Limits_Zero
                   if x9 > max3 then max3 = x9 end
                   local y4 = x2.Limits_Grain
                   local n2 = (max3 - max3 % y4) / y4
@@ -3256,7 +3813,7 @@ end
                 local back2 = v_back
                 local c2 = x2.State_Calendars[0]
                 local n2 = c2.Head + 1
-                local end2 = n2 * x2.Limits_Grain + x2.Limits_Windows[0].Offset - 1
+                local end2 = n2 * x2.Limits_Grain + x2.Limits_Zero - 1
                 local min2 = c2.Ring.At(c2.Head % 1024) + c2.Late
                 if 16777215 < min2 then min2 = 16777215 end
                 local due = min2
@@ -3591,7 +4148,7 @@ end
                     local is2 = x2.fits
                     if is2 then
                       local max2 = 0
-                      local x3 = t2 - x2.Limits_Windows[0].Offset
+                      local x3 = t2 - x2.Limits_Zero
                       if x3 > max2 then max2 = x3 end
                       local y = x2.Limits_Grain
                       is2 = (max2 - max2 % y) / y <= c2.Head
@@ -3600,7 +4157,7 @@ end
                       place2 = t2
                     else
                       local max3 = 0
-                      local x4 = t2 - x2.Limits_Windows[0].Offset
+                      local x4 = t2 - x2.Limits_Zero
                       if x4 > max3 then max3 = x4 end
                       local y2 = x2.Limits_Grain
                       local max4 = (max3 - max3 % y2) / y2
@@ -3623,10 +4180,10 @@ end
                       if n2 >= c2.Head + 1024 - 1 then
                         c2.Far = c2.Far + 1
                         local max5 = 0
-                        local x6 = t2 - x2.Limits_Windows[0].Offset
+                        local x6 = t2 - x2.Limits_Zero
                         if x6 > max5 then max5 = x6 end
                         local max6 = 0
-                        local x7 = t2 - x2.Limits_Windows[0].Offset
+                        local x7 = t2 - x2.Limits_Zero
                         if x7 > max6 then max6 = x7 end
                         local y4 = x2.Limits_Grain
                         local max7 = (max6 - max6 % y4) / y4
@@ -3717,7 +4274,7 @@ end
                       local in2 = 0
                       do
                         local max6 = 0
-                        local x7 = t2 - x2.Limits_Windows[0].Offset
+                        local x7 = t2 - x2.Limits_Zero
                         if x7 > max6 then max6 = x7 end
                         local y3 = x2.Limits_Grain
                         local x8 = x2.fair
@@ -3729,7 +4286,7 @@ end
                         local c3 = x2.State_Calendars[0]
                         local w2 = x2.Limits_Windows[0]
                         local w2_Rate, w2_Interval, w2_Unit = w2.Rate, w2.Interval, w2.Unit
-                        local at2 = max7 * x2.Limits_Grain + x2.Limits_Windows[0].Offset
+                        local at2 = max7 * x2.Limits_Grain + x2.Limits_Zero
                         local is3 = max7 >= c3.Head and max7 < c3.Head + 1024
                         if is3 then
                           local x10 = x2.Limits_PerGrain
@@ -4194,7 +4751,7 @@ end
                     x2.State_AgainUS = min2
                   end
                   local max2 = 0
-                  local x3 = a_Ticket_Slot - x2.Limits_Windows[0].Offset
+                  local x3 = a_Ticket_Slot - x2.Limits_Zero
                   if x3 > max2 then max2 = x3 end
                   local y = x2.Limits_Grain
                   local n2 = (max2 - max2 % y) / y
@@ -4771,7 +5328,7 @@ end
                 end
                 local part4 = part3
                 local max3 = 0
-                local x9 = op_Ticket_Slot - x2.Limits_Windows[0].Offset
+                local x9 = op_Ticket_Slot - x2.Limits_Zero
                 if x9 > max3 then max3 = x9 end
                 local y4 = x2.Limits_Grain
                 local n2 = (max3 - max3 % y4) / y4
@@ -4922,6 +5479,7 @@ end
           line2.Window_Rate = line2.Window_Rate
           line2.Window_Interval = line2.Window_Interval
           line2.Window_Offset = line2.Window_Offset
+          line2.Window_Calendar = line2.Window_Calendar
           line2.Window_Unit = line2.Window_Unit
           line2.Left = left
           line2.Promised = left
@@ -4951,22 +5509,22 @@ end
 end
 
 if pinned then -- the limits are those of the arguments again
-    l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Mixed = unpack('<dddddddddddddddd', bytes)
+    l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Mixed = unpack('<ddddddddddddddddd', bytes)
 l_Windows = {}
 for i = 0, l_Windows_n - 1 do
-  local w_Size, w_Rate, w_Interval, w_Offset, w_Unit = unpack('<ddddd', bytes, i * 40 + 128 + 1)
-  l_Windows[i] = {Size = w_Size, Rate = w_Rate, Interval = w_Interval, Offset = w_Offset, Unit = w_Unit}
+  local w_Size, w_Rate, w_Interval, w_Offset, w_Calendar, w_Unit = unpack('<dddddd', bytes, i * 48 + 136 + 1)
+  l_Windows[i] = {Size = w_Size, Rate = w_Rate, Interval = w_Interval, Offset = w_Offset, Calendar = w_Calendar, Unit = w_Unit}
 end
     for i = 0, shared_n - 1 do
       local x, bytes = shared[i], shared[i].bytes
-      local l_Windows, l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Mixed, l_Grain, l_PerGrain, l_Parts_0, l_Parts_1, l_Parts_2, l_Parts_3, l_Scale
-      l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Mixed, l_Grain, l_PerGrain, l_Parts_0, l_Parts_1, l_Parts_2, l_Parts_3, l_Scale = unpack('<dddddddddddddddd', bytes)
+      local l_Windows, l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Mixed, l_Grain, l_PerGrain, l_Parts_0, l_Parts_1, l_Parts_2, l_Parts_3, l_Scale, l_Zero
+      l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Mixed, l_Grain, l_PerGrain, l_Parts_0, l_Parts_1, l_Parts_2, l_Parts_3, l_Scale, l_Zero = unpack('<ddddddddddddddddd', bytes)
 l_Windows = {}
 for i = 0, l_Windows_n - 1 do
-  local w_Size, w_Rate, w_Interval, w_Offset, w_Unit = unpack('<ddddd', bytes, i * 40 + 128 + 1)
-  l_Windows[i] = {Size = w_Size, Rate = w_Rate, Interval = w_Interval, Offset = w_Offset, Unit = w_Unit}
+  local w_Size, w_Rate, w_Interval, w_Offset, w_Calendar, w_Unit = unpack('<dddddd', bytes, i * 48 + 136 + 1)
+  l_Windows[i] = {Size = w_Size, Rate = w_Rate, Interval = w_Interval, Offset = w_Offset, Calendar = w_Calendar, Unit = w_Unit}
 end
-      x.Limits_Windows, x.Limits_Windows_n, x.Limits_Tokens, x.Limits_Guess, x.Limits_Lease, x.Limits_MaxLease, x.Limits_FirstCome, x.Limits_Start, x.Limits_Fill, x.Limits_Mixed, x.Limits_Grain, x.Limits_PerGrain, x.Limits_Parts_0, x.Limits_Parts_1, x.Limits_Parts_2, x.Limits_Parts_3, x.Limits_Scale = l_Windows, l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Mixed, l_Grain, l_PerGrain, l_Parts_0, l_Parts_1, l_Parts_2, l_Parts_3, l_Scale
+      x.Limits_Windows, x.Limits_Windows_n, x.Limits_Tokens, x.Limits_Guess, x.Limits_Lease, x.Limits_MaxLease, x.Limits_FirstCome, x.Limits_Start, x.Limits_Fill, x.Limits_Mixed, x.Limits_Grain, x.Limits_PerGrain, x.Limits_Parts_0, x.Limits_Parts_1, x.Limits_Parts_2, x.Limits_Parts_3, x.Limits_Scale, x.Limits_Zero = l_Windows, l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Mixed, l_Grain, l_PerGrain, l_Parts_0, l_Parts_1, l_Parts_2, l_Parts_3, l_Scale, l_Zero
     end
   end
 if s_Tokens ~= 0 then -- else there is nothing to know
@@ -5053,11 +5611,11 @@ if s_Lines_n + s_Pins_n + s_Flows_n + s_Calendars_n > 1 then
   local parts = {}
   for i = 1, s_Lines_n - 1 do
     local line = s_Lines[i]
-    parts[#parts + 1] = pack('<dddddddddddddd', line.Window_Size, line.Window_Rate, line.Window_Interval, line.Window_Offset, line.Window_Unit, line.Left, line.Promised, line.Spare, line.Taken, line.Fresh, line.FreshFrom, line.Stale, line.StaleFrom, line.Saved)
+    parts[#parts + 1] = pack('<ddddddddddddddd', line.Window_Size, line.Window_Rate, line.Window_Interval, line.Window_Offset, line.Window_Calendar, line.Window_Unit, line.Left, line.Promised, line.Spare, line.Taken, line.Fresh, line.FreshFrom, line.Stale, line.StaleFrom, line.Saved)
   end
   for i = 0, s_Pins_n - 1 do
     local pin = s_Pins[i]
-    parts[#parts + 1] = pack('<ddddddddddddddd', pin.Limit_Window_Size, pin.Limit_Window_Rate, pin.Limit_Window_Interval, pin.Limit_Window_Offset, pin.Limit_Window_Unit, pin.Limit_Tokens, pin.Limit_Raise, pin.End, pin.Line, pin.Window_Size, pin.Window_Rate, pin.Window_Interval, pin.Window_Offset, pin.Window_Unit, pin.Tokens)
+    parts[#parts + 1] = pack('<ddddddddddddddddd', pin.Limit_Window_Size, pin.Limit_Window_Rate, pin.Limit_Window_Interval, pin.Limit_Window_Offset, pin.Limit_Window_Calendar, pin.Limit_Window_Unit, pin.Limit_Tokens, pin.Limit_Raise, pin.End, pin.Line, pin.Window_Size, pin.Window_Rate, pin.Window_Interval, pin.Window_Offset, pin.Window_Calendar, pin.Window_Unit, pin.Tokens)
   end
   for i = 0, s_Flows_n - 1 do
     local flow = s_Flows[i]
@@ -5070,8 +5628,8 @@ if s_Lines_n + s_Pins_n + s_Flows_n + s_Calendars_n > 1 then
   end
   leases = table.concat(parts) .. leases
 end
-local stored = pack('<dddddddddddddddddddddddddddddddddddddd', 6, micros, s_Now, till, ran, apart, first, last,
-  s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n, line.Window_Size, line.Window_Rate, line.Window_Interval, line.Window_Offset, line.Window_Unit, line.Left, line.Promised, line.Spare, line.Taken, line.Fresh, line.FreshFrom, line.Stale, line.StaleFrom, line.Saved)
+local stored = pack('<ddddddddddddddddddddddddddddddddddddddd', 6, micros, s_Now, till, ran, apart, first, last,
+  s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n, line.Window_Size, line.Window_Rate, line.Window_Interval, line.Window_Offset, line.Window_Calendar, line.Window_Unit, line.Left, line.Promised, line.Spare, line.Taken, line.Fresh, line.FreshFrom, line.Stale, line.StaleFrom, line.Saved)
 call('SET', key, leases == '' and stored or stored .. leases, 'PX', ttl)
 if apart == 1 then
   call('PEXPIRE', members, ttl)

@@ -143,12 +143,12 @@ func appendNumbers(b []byte, numbers ...int64) []byte {
 // packLimits makes the first argument of decide.lua: the numbers of decision.Limits in the order of their declaration,
 // with the count of Windows in its place, and the numbers of the Windows.
 func packLimits(l *decision.Limits) string {
-	b := make([]byte, 0, 8*16)
+	b := make([]byte, 0, 8*32)
 	b = appendNumbers(b, int64(len(l.Windows)), l.Tokens, l.Guess, l.Lease, l.MaxLease, l.FirstCome, l.Start, l.Fill, l.Mixed, l.Grain, l.PerGrain)
-	b = appendNumbers(appendNumbers(b, l.Parts[:]...), l.Scale)
+	b = appendNumbers(appendNumbers(b, l.Parts[:]...), l.Scale, l.Zero)
 	for i := range l.Windows {
 		w := &l.Windows[i]
-		b = appendNumbers(b, w.Size, w.Rate, w.Interval, w.Offset, w.Unit)
+		b = appendNumbers(b, w.Size, w.Rate, w.Interval, w.Offset, w.Calendar, w.Unit)
 	}
 	return string(b)
 }
@@ -161,7 +161,7 @@ func packOp(o *decision.Op) string {
 		return kinds[o.Kind : o.Kind+1]
 	}
 	t, l := &o.Ticket, &o.Lease
-	b, urgent := make([]byte, 0, 8*24), int64(0)
+	b, urgent := make([]byte, 0, 8*25), int64(0)
 	if o.Urgent {
 		urgent = 1
 	}
@@ -170,7 +170,7 @@ func packOp(o *decision.Op) string {
 	b = appendNumbers(appendNumbers(b, l.ID, l.Begin, l.End), l.Cost[:]...)
 	b = appendNumbers(b, urgent, o.Deadline)
 	if p := o.Pin; p != nil {
-		b = appendNumbers(b, p.Window.Size, p.Window.Rate, p.Window.Interval, p.Window.Offset, p.Window.Unit, p.Tokens, p.Raise)
+		b = appendNumbers(b, p.Window.Size, p.Window.Rate, p.Window.Interval, p.Window.Offset, p.Window.Calendar, p.Window.Unit, p.Tokens, p.Raise)
 	}
 	return string(b)
 }
