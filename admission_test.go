@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/internal/buckettest"
 	"github.com/drip-go/drip/storage"
 	"github.com/drip-go/drip/storage/memory"
 )
@@ -287,22 +288,6 @@ func TestLimitsChange(t *testing.T) {
 		if _, err := b.Admit(t.Context(), "shop", drip.Request{}); err == nil || !strings.Contains(err.Error(), "Limit.Size") {
 			t.Errorf("Admit = %v, want an error that names Limit.Size", err)
 		}
-	})
-}
-
-// A rate that was raised brings nothing for the time before.
-func TestRaisedLimitIsNotRetroactive(t *testing.T) {
-	limit := drip.Limit{Size: 40, RefreshRate: 2}
-	eachPath(t, drip.Options{Concurrency: 1000, Limits: func(context.Context, string) (drip.Limit, error) { return limit, nil }}, func(t *testing.T, b *clocked) {
-		limit = drip.Limit{Size: 40, RefreshRate: 2}
-		b.runs(40, newcomer)
-		b.pass(5 * time.Second)
-		b.runs(1, newcomer)
-		limit = drip.Limit{Size: 80, RefreshRate: 20}
-		b.runs(9, newcomer)
-		b.waits(1, newcomer, time.Second, drip.BoundWindow)
-		b.pass(3600 * time.Second)
-		b.runs(80, newcomer)
 	})
 }
 
@@ -593,10 +578,7 @@ func TestPlaceIsKept(t *testing.T) {
 }
 
 func TestSteadyStateAllocatesNothing(t *testing.T) {
-	b, err := drip.New(drip.Options{Size: 1 << 30, RefreshRate: 1 << 30, Start: time.Unix(0, 0)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := buckettest.New(t, drip.Options{Size: 1 << 30, RefreshRate: 1 << 30})
 	ctx := t.Context()
 	for name, pair := range map[string]func() error{
 		"GetDelay and ReturnToken": func() error {

@@ -42,7 +42,7 @@ func TestReadmeCodeIsCompiled(t *testing.T) {
 	}
 }
 
-// The badges are those of this module, of its workflow on its branch, and of its licence.
+// The badges name this module, its workflow and branch, and its licence.
 func TestBadges(t *testing.T) {
 	text := pages(t)["README.md"]
 	for _, c := range []struct{ badge, file, line string }{

@@ -4,18 +4,15 @@ import (
 	"context"
 	"fmt"
 	"testing"
-	"time"
 
 	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/internal/buckettest"
 )
 
 func BenchmarkShared(b *testing.B) {
 	for n, shared := range []map[string]drip.Limit{nil, {"app": {RefreshRate: 1 << 30}}, {"app": {RefreshRate: 1 << 30}, "orders": {RefreshRate: 1 << 30}}} {
 		b.Run(fmt.Sprint(n+1, " limits"), func(b *testing.B) {
-			bucket, err := drip.New(drip.Options{Size: 1 << 30, RefreshRate: 1 << 30, Shared: shared, Start: time.Unix(0, 0)})
-			if err != nil {
-				b.Fatal(err)
-			}
+			bucket := buckettest.New(b, drip.Options{Size: 1 << 30, RefreshRate: 1 << 30, Shared: shared})
 			ids := make([]string, 1000)
 			for i := range ids {
 				ids[i] = fmt.Sprint("shop-", i)

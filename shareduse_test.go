@@ -1,32 +1,14 @@
 package drip_test
 
 import (
-	"container/heap"
+	"cmp"
 	"fmt"
 	"testing"
 	"time"
 
 	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/internal/buckettest"
 )
-
-type askAt struct {
-	at     int64
-	entity string
-	ticket drip.Ticket
-	lease  drip.Lease
-}
-
-type asks []askAt
-
-func (e asks) Len() int           { return len(e) }
-func (e asks) Less(i, j int) bool { return e[i].at < e[j].at }
-func (e asks) Swap(i, j int)      { e[i], e[j] = e[j], e[i] }
-func (e *asks) Push(v any)        { *e = append(*e, v.(askAt)) }
-func (e *asks) Pop() any {
-	last := (*e)[len(*e)-1]
-	*e = (*e)[:len(*e)-1]
-	return last
-}
 
 // A shared limit is used though its entities have small limits of their own, which are twice as much together. Where both
 // have intervals of a fraction of a second something is left.
@@ -49,49 +31,18 @@ func TestSharedUseWithSmallOwnLimits(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			const begin, span = 1_700_000_000_000, 60_000
-			now := int64(begin)
 			o := c.own
 			o.Concurrency = 100
-			o.Start, o.Clock = time.UnixMilli(0), func() time.Time { return time.UnixMilli(now) }
 			o.Shared = map[string]drip.Limit{"app": c.app}
-			b, err := drip.New(o)
-			if err != nil {
-				t.Fatal(err)
-			}
-			interval := c.app.RefreshInterval
-			if interval == 0 {
-				interval = time.Second
-			}
+			interval := cmp.Or(c.app.RefreshInterval, time.Second)
 			allowed := float64(c.app.Size) * span / float64(interval.Milliseconds())
-			var waiting asks
+			ran := 0
+			load := buckettest.Load{Options: o, End: begin + span, Runs: func(_ *buckettest.Call, now int64) int64 { ran++; return now + 20 }}
 			for i := range int(2 * allowed) {
-				heap.Push(&waiting, askAt{at: now, entity: fmt.Sprint("shop ", i%c.entities)})
+				load.Calls = append(load.Calls, &buckettest.Call{At: begin, Entity: fmt.Sprint("shop ", i%c.entities)})
 			}
-			ran, asked := 0, 0
-			for len(waiting) > 0 {
-				e := heap.Pop(&waiting).(askAt)
-				if now = max(now, e.at); now >= begin+span {
-					break
-				}
-				if e.lease != (drip.Lease{}) {
-					if err := b.Settle(t.Context(), e.entity, e.lease, 1); err != nil {
-						t.Fatal(err)
-					}
-					continue
-				}
-				asked++
-				a, err := b.Admit(t.Context(), e.entity, drip.Request{Ticket: e.ticket})
-				if err != nil {
-					t.Fatal(err)
-				}
-				if a.Delay > 0 {
-					heap.Push(&waiting, askAt{at: now + a.Delay.Milliseconds(), entity: e.entity, ticket: a.Ticket})
-					continue
-				}
-				ran++
-				heap.Push(&waiting, askAt{at: now + 20, entity: e.entity, lease: a.Lease})
-			}
-			t.Logf("%.1f%% used by %d calls, %d decisions", 100*float64(ran)/allowed, ran, asked)
+			load.Play(t)
+			t.Logf("%.1f%% used by %d calls", 100*float64(ran)/allowed, ran)
 			if float64(ran) < c.least*allowed {
 				t.Errorf("%.1f%% of the shared limit were used, want %v%%", 100*float64(ran)/allowed, 100*c.least)
 			}

@@ -1,12 +1,14 @@
 package drip_test
 
 import (
+	"cmp"
 	"fmt"
 	"math/rand/v2"
 	"testing"
 	"time"
 
 	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/internal/buckettest"
 )
 
 // Twenty tenants share the limit of a language model: calls, input and output tokens. Output is estimated too high, by a factor
@@ -33,36 +35,8 @@ func TestModelShared(t *testing.T) {
 			"output": {200, 300, 900, 0.8}, // nearly a grain each
 		} {
 			t.Run(name+"/"+short, func(t *testing.T) {
-				now := int64(begin)
-				b := newBucket(t, drip.Options{
-					Size: 1 << 20, Start: time.UnixMilli(0), Clock: func() time.Time { return time.UnixMilli(now) },
-					Shared: map[string]drip.Limit{"model": {Windows: windows}},
-				})
+				const end = begin + minutes*60_000
 				rnd := rand.New(rand.NewPCG(1, 1))
-				type call struct {
-					tenant              int
-					ticket              drip.Ticket
-					lease               drip.Lease
-					input, output, hops int
-				}
-				due := map[int64][]*call{}
-				mean := max(1/perMinute[""], float64(c.input)/2/perMinute["input"], float64(c.output)/perMinute["output"]) // of a minute
-				n, wanted := 0, 0
-				for at := 0.0; at < minutes*60_000; at += rnd.ExpFloat64() * mean * 60_000 / 1.3 {
-					tenant := 0
-					if rnd.IntN(2) == 0 {
-						tenant = rnd.IntN(tenants)
-					}
-					output := max(1, rnd.IntN(2*c.output))
-					if rnd.IntN(10) == 0 {
-						output = max(1, c.thought/10)
-					}
-					due[begin+int64(at)] = append(due[begin+int64(at)], &call{tenant: tenant, input: 1 + rnd.IntN(c.input), output: min(output, c.thought)})
-					n++
-					if tenant > 0 {
-						wanted++
-					}
-				}
 				levels, used, over := map[string]float64{}, map[string]float64{}, 0
 				window := int64(begin)
 				charge := func(unit string, n, real float64, w drip.Window) {
@@ -72,52 +46,57 @@ func TestModelShared(t *testing.T) {
 						over++
 					}
 				}
-				postponed, ran, hops := 0, 0, 0
-				small := 0 // calls of the others that ran
-				for ; now < begin+minutes*60_000; now++ {
-					for window+windows[0].RefreshInterval.Milliseconds() <= now { // the cost that ran in an interval, and the capacity left before
-						window += windows[0].RefreshInterval.Milliseconds()
-						for _, w := range windows {
-							rate := w.RefreshRate
-							if rate == 0 {
-								rate = w.Size
+				real := map[*buckettest.Call]int{} // output
+				ran, small := 0, 0                 // small: calls of the others that ran
+				load := buckettest.Load{
+					Options: drip.Options{Size: 1 << 20, Shared: map[string]drip.Limit{"model": {Windows: windows}}},
+					End:     end,
+					Late:    func() int64 { return rnd.Int64N(20) },
+					Runs: func(m *buckettest.Call, now int64) int64 {
+						for interval := windows[0].RefreshInterval.Milliseconds(); window+interval <= now; window += interval {
+							for _, w := range windows { // the cost that ran in an interval, and the capacity left before
+								levels[w.Unit] = max(0, levels[w.Unit]-float64(cmp.Or(w.RefreshRate, w.Size)))
 							}
-							levels[w.Unit] = max(0, levels[w.Unit]-float64(rate))
 						}
-					}
-					for _, m := range due[now] {
-						id := fmt.Sprint("tenant-", m.tenant)
-						if m.lease != (drip.Lease{}) {
-							if err := b.Settle(t.Context(), id, m.lease, 1, drip.Costs{"output": m.output}); err != nil {
-								t.Fatal(err)
-							}
-							used["output"] += float64(m.output)
-							continue
-						}
-						a, err := b.Admit(t.Context(), id, drip.Request{Ticket: m.ticket, Costs: drip.Costs{"input": m.input, "output": c.thought}})
-						if err != nil {
-							t.Fatal(err)
-						}
-						if a.Delay > 0 {
-							postponed++
-							m.hops++
-							m.ticket = a.Ticket
-							at := now + a.Delay.Milliseconds() + rnd.Int64N(20)
-							due[at] = append(due[at], m)
-							continue
-						}
-						m.lease = a.Lease
 						ran++
-						hops = max(hops, m.hops)
-						if m.tenant > 0 {
+						if m.Entity != "tenant-0" {
 							small++
 						}
+						input := float64(m.Request.Costs["input"])
 						charge("", 1, 1, windows[0])
-						charge("input", float64(m.input), float64(m.input), windows[1])
-						charge("output", float64(m.output), 0, windows[2]) // the window counts the real output, at most the estimate
-						due[now+200] = append(due[now+200], m)
+						charge("input", input, input, windows[1])
+						charge("output", float64(real[m]), 0, windows[2]) // the window counts the real output, at most the estimate
+						return now + 200
+					},
+					Settles: func(m *buckettest.Call, _ int64) drip.Costs {
+						used["output"] += float64(real[m])
+						return drip.Costs{"output": real[m]}
+					},
+				}
+				mean := max(1/perMinute[""], float64(c.input)/2/perMinute["input"], float64(c.output)/perMinute["output"]) // of a minute
+				wanted := 0
+				for at := 0.0; at < minutes*60_000; at += rnd.ExpFloat64() * mean * 60_000 / 1.3 {
+					tenant := 0
+					if rnd.IntN(2) == 0 {
+						tenant = rnd.IntN(tenants)
 					}
-					delete(due, now)
+					output := max(1, rnd.IntN(2*c.output))
+					if rnd.IntN(10) == 0 {
+						output = max(1, c.thought/10)
+					}
+					m := &buckettest.Call{
+						At: begin + int64(at), Entity: fmt.Sprint("tenant-", tenant),
+						Request: drip.Request{Costs: drip.Costs{"input": 1 + rnd.IntN(c.input), "output": c.thought}},
+					}
+					load.Calls, real[m] = append(load.Calls, m), min(output, c.thought)
+					if tenant > 0 {
+						wanted++
+					}
+				}
+				load.Play(t)
+				n, postponed, hops := len(load.Calls), 0, 0
+				for _, m := range load.Calls {
+					postponed, hops = postponed+m.Postponements, max(hops, m.Postponements)
 				}
 				share := used[short] / (perMinute[short] * minutes)
 				if short == "calls" {

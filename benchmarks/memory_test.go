@@ -21,6 +21,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/internal/buckettest"
 	"github.com/drip-go/drip/internal/traces"
 	dripmemory "github.com/drip-go/drip/storage/memory"
 )
@@ -39,13 +40,7 @@ func keys(n int) []string {
 
 // generous is a bucket that lets every call of a benchmark run.
 func generous(b testing.TB) *drip.Bucket {
-	bucket, err := drip.New(drip.Options{
-		Size: 1 << 30, RefreshRate: 1 << 30, RefreshInterval: time.Second, Start: time.Unix(0, 0),
-	})
-	if err != nil {
-		b.Fatal(err)
-	}
-	return bucket
+	return buckettest.New(b, drip.Options{Size: 1 << 30, RefreshRate: 1 << 30, RefreshInterval: time.Second})
 }
 
 // pair takes a token and gives it back: what every operation costs.

@@ -20,6 +20,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/internal/buckettest"
 	"github.com/drip-go/drip/internal/servers"
 	"github.com/drip-go/drip/storage/postgres"
 )
@@ -101,12 +102,9 @@ func comparePostgres(b *testing.B, url string, keys []string, clients int) {
 					b.Fatal(err)
 				}
 			}
-			bucket, err := drip.New(drip.Options{
-				Size: 1 << 30, RefreshRate: 1 << 30, RefreshInterval: time.Second, Start: time.Unix(0, 0), Storage: st,
+			bucket := buckettest.New(b, drip.Options{
+				Size: 1 << 30, RefreshRate: 1 << 30, RefreshInterval: time.Second, Storage: st,
 			})
-			if err != nil {
-				b.Fatal(err)
-			}
 			buckets = append(buckets, bucket)
 		}
 		w.decide = func(client int, key string) error {

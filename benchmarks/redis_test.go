@@ -16,6 +16,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/internal/buckettest"
 	"github.com/drip-go/drip/internal/servers"
 	"github.com/drip-go/drip/storage/redis"
 )
@@ -72,12 +73,9 @@ func compareRedis(b *testing.B, server *servers.Redis, keys []string, goroutines
 	if err != nil {
 		b.Fatal(err)
 	}
-	bucket, err := drip.New(drip.Options{
-		Size: 1 << 30, RefreshRate: 1 << 30, RefreshInterval: time.Second, Start: time.Unix(0, 0), Storage: st, Shared: shared,
+	bucket := buckettest.New(b, drip.Options{
+		Size: 1 << 30, RefreshRate: 1 << 30, RefreshInterval: time.Second, Storage: st, Shared: shared,
 	})
-	if err != nil {
-		b.Fatal(err)
-	}
 	getDelay := func(ctx context.Context, key string) error {
 		delay, err := bucket.GetDelay(ctx, key)
 		if err == nil && delay != 0 {

@@ -54,6 +54,24 @@ func (c *change) one(ctx context.Context, args []string, f func(context.Context,
 	return f(ctx, e)
 }
 
+// do calls f for the entities that the arguments and flags name; doing and done are as of many. outcome tells what became
+// of a single one: its ends of closing and pin, and a text.
+func (c *change) do(ctx context.Context, t *terminal, args []string, doing, done string, f act,
+	outcome func(e *entities.Subject, changed bool) (closed, pinned time.Time, text string),
+) error {
+	if c.prefix || c.all {
+		return c.many(ctx, t, args, doing, done, f)
+	}
+	return c.one(ctx, args, func(ctx context.Context, e *entities.Subject) error {
+		changed, err := c.apply(ctx, e, f)
+		if err != nil {
+			return err
+		}
+		closed, pinned, text := outcome(e, changed)
+		return c.tell(t, changeJSON{e.Entity, e.Known, changed, moment(closed), moment(pinned)}, text)
+	})
+}
+
 // apply does the change, with a time limit of its own: the user may have taken a while to answer.
 func (c *change) apply(ctx context.Context, e *entities.Subject, f act) (bool, error) {
 	ctx, cancel := c.within(ctx)
@@ -135,11 +153,11 @@ type changeJSON struct {
 }
 
 // tell reports the change.
-func (c *change) tell(t *terminal, j changeJSON, format string, args ...any) error {
+func (c *change) tell(t *terminal, j changeJSON, text string) error {
 	if c.json {
 		return writeJSON(t.out, j)
 	}
-	_, err := fmt.Fprintf(t.out, "%s: %s\n", entities.Printable(j.Entity), fmt.Sprintf(format, args...))
+	_, err := fmt.Fprintf(t.out, "%s: %s\n", entities.Printable(j.Entity), text)
 	return err
 }
 
@@ -152,20 +170,12 @@ func (c *pause) run(ctx context.Context, t *terminal, args []string) error {
 		return usagef("DURATION is not one above 0, such as 30s, 10m or 1h30m")
 	}
 	shut := func(ctx context.Context, e *entities.Subject) (bool, error) { return e.Pause(ctx, d) }
-	if c.prefix || c.all {
-		return c.many(ctx, t, args, "pause", "paused for "+entities.Short(d), shut)
-	}
-	return c.one(ctx, args, func(ctx context.Context, e *entities.Subject) error {
-		changed, err := c.apply(ctx, e, shut)
-		if err != nil {
-			return err
-		}
+	return c.do(ctx, t, args, "pause", "paused for "+entities.Short(d), shut, func(e *entities.Subject, changed bool) (closed, pinned time.Time, text string) {
 		if !changed {
-			return c.tell(t, changeJSON{e.Entity, e.Known, false, moment(e.ClosedUntil), moment(e.PinnedUntil)},
-				"closed until %s already, which is later; nothing was changed", entities.Clock(e.ClosedUntil, e.Time, t.zone))
+			return e.ClosedUntil, e.PinnedUntil, fmt.Sprintf("closed until %s already, which is later; nothing was changed", entities.Clock(e.ClosedUntil, e.Time, t.zone))
 		}
 		until := e.Time.Add(d)
-		return c.tell(t, changeJSON{e.Entity, e.Known, true, moment(until), moment(e.PinnedUntil)}, "closed until %s%s", entities.Clock(until, e.Time, t.zone), idle(e))
+		return until, e.PinnedUntil, "closed until " + entities.Clock(until, e.Time, t.zone) + idle(e)
 	})
 }
 
@@ -182,19 +192,11 @@ type resume struct{ change }
 
 func (c *resume) run(ctx context.Context, t *terminal, args []string) error {
 	open := func(ctx context.Context, e *entities.Subject) (bool, error) { return e.Resume(ctx) }
-	if c.prefix || c.all {
-		return c.many(ctx, t, args, "open", "opened", open)
-	}
-	return c.one(ctx, args, func(ctx context.Context, e *entities.Subject) error {
-		changed, err := c.apply(ctx, e, open)
-		if err != nil {
-			return err
-		}
-		j := changeJSON{e.Entity, e.Known, changed, moment{}, moment(e.PinnedUntil)}
+	return c.do(ctx, t, args, "open", "opened", open, func(e *entities.Subject, changed bool) (closed, pinned time.Time, text string) {
 		if !changed {
-			return c.tell(t, j, "it was not closed")
+			return closed, e.PinnedUntil, "it was not closed"
 		}
-		return c.tell(t, j, "open again; it had been closed until %s", entities.Clock(e.ClosedUntil, e.Time, t.zone))
+		return closed, e.PinnedUntil, "open again; it had been closed until " + entities.Clock(e.ClosedUntil, e.Time, t.zone)
 	})
 }
 
@@ -219,7 +221,7 @@ func (c *reset) run(ctx context.Context, t *terminal, args []string) error {
 		if _, err := c.apply(ctx, e, clear); err != nil {
 			return err
 		}
-		return c.tell(t, j, "%s taken back; what has run stays counted", lost)
+		return c.tell(t, j, lost+" taken back; what has run stays counted")
 	})
 }
 
@@ -251,20 +253,13 @@ func (c *pin) run(ctx context.Context, t *terminal, args []string) error {
 	if p.For > 0 {
 		length = " for " + entities.Short(p.For)
 	}
-	if c.prefix || c.all {
-		return c.many(ctx, t, args, "pin", "pinned to "+entities.Limit(p)+length, hold)
-	}
-	return c.one(ctx, args, func(ctx context.Context, e *entities.Subject) error {
-		if _, err := c.apply(ctx, e, hold); err != nil {
-			return err
-		}
-		var until time.Time
+	return c.do(ctx, t, args, "pin", "pinned to "+entities.Limit(p)+length, hold, func(e *entities.Subject, _ bool) (closed, pinned time.Time, text string) {
 		ends := ", until drip unpin"
 		if p.For > 0 {
-			until = e.Time.Add(p.For)
-			ends = " until " + entities.Clock(until, e.Time, t.zone)
+			pinned = e.Time.Add(p.For)
+			ends = " until " + entities.Clock(pinned, e.Time, t.zone)
 		}
-		return c.tell(t, changeJSON{e.Entity, e.Known, true, moment(e.ClosedUntil), moment(until)}, "pinned to %s%s%s", entities.Limit(p), ends, idle(e))
+		return e.ClosedUntil, pinned, "pinned to " + entities.Limit(p) + ends + idle(e)
 	})
 }
 
@@ -273,19 +268,11 @@ type unpin struct{ change }
 
 func (c *unpin) run(ctx context.Context, t *terminal, args []string) error {
 	free := func(ctx context.Context, e *entities.Subject) (bool, error) { return e.Unpin(ctx) }
-	if c.prefix || c.all {
-		return c.many(ctx, t, args, "unpin", "unpinned", free)
-	}
-	return c.one(ctx, args, func(ctx context.Context, e *entities.Subject) error {
-		changed, err := c.apply(ctx, e, free)
-		if err != nil {
-			return err
-		}
-		j := changeJSON{e.Entity, e.Known, changed, moment(e.ClosedUntil), moment{}}
+	return c.do(ctx, t, args, "unpin", "unpinned", free, func(e *entities.Subject, changed bool) (closed, pinned time.Time, text string) {
 		if !changed {
-			return c.tell(t, j, "nothing was pinned")
+			return e.ClosedUntil, pinned, "nothing was pinned"
 		}
-		return c.tell(t, j, "the limits of the consumers alone hold again; pinned was %s", entities.Limit(*e.Status.Pin))
+		return e.ClosedUntil, pinned, "the limits of the consumers alone hold again; pinned was " + entities.Limit(*e.Status.Pin)
 	})
 }
 

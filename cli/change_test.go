@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/internal/buckettest"
 	"github.com/drip-go/drip/storage"
 	"github.com/drip-go/drip/storage/memory"
 )
@@ -88,16 +89,12 @@ func TestChangesKeepWhatIsKnown(t *testing.T) {
 
 func testChanges(t *testing.T, o drip.Options, seed uint64) {
 	ctx := t.Context()
-	o.Start = time.Unix(0, 0)
 	var users [2]user
 	var stores [2]*memory.Storage
 	for i := range users {
 		stores[i] = memory.New()
 		o.Storage = stores[i]
-		b, err := drip.New(o)
-		if err != nil {
-			t.Fatal(err)
-		}
+		b := buckettest.New(t, o)
 		users[i].bucket = b
 	}
 	url := share(t, stores[0])
@@ -165,11 +162,8 @@ func TestResumeOpens(t *testing.T) {
 
 func testResume(t *testing.T, o drip.Options, closed string, seed uint64) {
 	s, url := newMemory(t)
-	o.Start, o.Storage = time.Unix(0, 0), s
-	b, err := drip.New(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	o.Storage = s
+	b := buckettest.New(t, o)
 	u, r := user{bucket: b}, rand.New(rand.NewPCG(seed, 0))
 	steps := func() {
 		for range r.IntN(50) {
@@ -180,12 +174,11 @@ func testResume(t *testing.T, o drip.Options, closed string, seed uint64) {
 		}
 	}
 	steps()
+	shut := b.Throttled
 	if closed == "paused" {
-		err = b.Pause(t.Context(), "shop", 24*time.Hour)
-	} else {
-		err = b.Throttled(t.Context(), "shop", 24*time.Hour)
+		shut = b.Pause
 	}
-	if err != nil {
+	if err := shut(t.Context(), "shop", 24*time.Hour); err != nil {
 		t.Fatal(err)
 	}
 	steps()
@@ -223,10 +216,7 @@ func testResume(t *testing.T, o drip.Options, closed string, seed uint64) {
 func TestResumeLetsRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, url := newMemory(t)
-		b, err := drip.New(drip.Options{Size: 5, RefreshRate: 2, Start: time.Unix(0, 0), Storage: s})
-		if err != nil {
-			t.Fatal(err)
-		}
+		b := buckettest.New(t, drip.Options{Size: 5, RefreshRate: 2, Storage: s})
 		delay := func() time.Duration { return admit(t, b, "shop", 1).Delay }
 		if got := delay(); got != 0 {
 			t.Errorf("before: %v, want 0", got)
@@ -261,11 +251,7 @@ func TestWindowsAreKept(t *testing.T) {
 		t.Run(strings.Fields(args)[0], func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s, url := newMemory(t)
-				b, err := drip.New(drip.Options{Size: 5, RefreshRate: 5, Windows: []drip.Window{{Size: 20, RefreshInterval: 24 * time.Hour}},
-					Start: time.Unix(0, 0), Storage: s})
-				if err != nil {
-					t.Fatal(err)
-				}
+				b := buckettest.New(t, drip.Options{Size: 5, RefreshRate: 5, Windows: []drip.Window{{Size: 20, RefreshInterval: 24 * time.Hour}}, Storage: s})
 				for range 4 {
 					for range 3 {
 						a, err := b.Admit(t.Context(), "shop", drip.Request{})
@@ -294,10 +280,7 @@ func TestWindowsAreKept(t *testing.T) {
 func TestChange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, url := newMemory(t)
-		b, err := drip.New(drip.Options{Size: 2, RefreshRate: 1, Start: time.Unix(0, 0), Storage: s})
-		if err != nil {
-			t.Fatal(err)
-		}
+		b := buckettest.New(t, drip.Options{Size: 2, RefreshRate: 1, Storage: s})
 		for range 3 {
 			if _, err := b.Admit(t.Context(), "shop-1", drip.Request{}); err != nil {
 				t.Fatal(err)
@@ -335,10 +318,7 @@ func TestChange(t *testing.T) {
 
 func TestResetAsks(t *testing.T) {
 	s, url := newMemory(t)
-	b, err := drip.New(drip.Options{Start: time.Unix(0, 0), Storage: s})
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := buckettest.New(t, drip.Options{Storage: s})
 	for answer, want := range map[string]outcome{
 		"y\n":   {0, "shop-1: 1 token and all tickets taken back; what has run stays counted\n", ""},
 		"Yes\n": {0, "shop-1: 1 token and all tickets taken back; what has run stays counted\n", ""},
@@ -364,10 +344,7 @@ func TestResetAsks(t *testing.T) {
 func TestChangeMany(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, url := newMemory(t)
-		b, err := drip.New(drip.Options{Start: time.Unix(0, 0), Storage: s})
-		if err != nil {
-			t.Fatal(err)
-		}
+		b := buckettest.New(t, drip.Options{Storage: s})
 		for _, name := range []string{"eu-1", "eu-2", "us-1", "e"} {
 			admit(t, b, name, 1)
 		}
@@ -399,10 +376,7 @@ func TestChangeMany(t *testing.T) {
 func TestStorageOfOnesOwn(t *testing.T) {
 	own := struct{ storage.Storage }{memory.New()}
 	url := share(t, own)
-	b, err := drip.New(drip.Options{Size: 5, Storage: own})
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := buckettest.New(t, drip.Options{Size: 5, Storage: own})
 	if _, err := b.Admit(t.Context(), "shop", drip.Request{}); err != nil {
 		t.Fatal(err)
 	}

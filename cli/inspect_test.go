@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/internal/buckettest"
 	"github.com/drip-go/drip/internal/limitjson"
 	"github.com/drip-go/drip/provider"
 )
@@ -44,11 +45,8 @@ func TestInspectAgreesWithTheNextDecision(t *testing.T) {
 
 func testInspectAgrees(t *testing.T, o drip.Options, seed uint64) {
 	s, url := newMemory(t)
-	o.Start, o.Storage = time.Unix(0, 0), s
-	b, err := drip.New(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	o.Storage = s
+	b := buckettest.New(t, o)
 	u := user{bucket: b}
 	all := limitjson.Limits{Size: o.Size, Rate: o.RefreshRate, Interval: duration(o.RefreshInterval), Concurrency: o.Concurrency}
 	for _, w := range o.Windows {
@@ -103,11 +101,8 @@ func TestLimitsOfAPresetAndShared(t *testing.T) {
 			t.Fatal(err)
 		}
 		s, url := newMemory(t)
-		o.Shared["app"], o.Storage, o.Start = drip.Limit{Size: 5, RefreshRate: 5, RefreshInterval: time.Minute}, s, time.Unix(0, 0)
-		b, err := drip.New(o)
-		if err != nil {
-			t.Fatal(err)
-		}
+		o.Shared["app"], o.Storage = drip.Limit{Size: 5, RefreshRate: 5, RefreshInterval: time.Minute}, s
+		b := buckettest.New(t, o)
 		for i := range 5 {
 			if a, err := b.Admit(t.Context(), fmt.Sprint("base-", i), drip.Request{}); err != nil || a.Delay > 0 {
 				t.Fatal(a, err)
@@ -163,15 +158,12 @@ func TestInspectCalendar(t *testing.T) {
 func TestInspect(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, url := newMemory(t)
-		b, err := drip.New(drip.Options{
-			Size: 4, RefreshRate: 2, Concurrency: 8, Windows: []drip.Window{{Size: 60, RefreshInterval: time.Minute}},
-			Start: time.Unix(0, 0), Storage: s,
+		b := buckettest.New(t, drip.Options{
+			Size: 4, RefreshRate: 2, Concurrency: 8, Windows: []drip.Window{{Size: 60, RefreshInterval: time.Minute}}, Storage: s,
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
 		admit := func(n, cost int) (last drip.Admission) {
 			for range n {
+				var err error
 				if last, err = b.Admit(t.Context(), "shop-1", drip.Request{Cost: cost}); err != nil {
 					t.Fatal(err)
 				}

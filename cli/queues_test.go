@@ -17,19 +17,8 @@ import (
 // workQueue declares one, and returns a channel beside.
 func workQueue(t *testing.T, url string) (*amqp.Channel, string) {
 	t.Helper()
-	conn, err := amqp.Dial(url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { conn.Close() })
-	ch, err := conn.Channel()
-	if err != nil {
-		t.Fatal(err)
-	}
-	name := fmt.Sprintf("orders-%d", time.Now().UnixNano())
-	if _, err := ch.QueueDeclare(name, true, false, false, false, nil); err != nil {
-		t.Fatal(err)
-	}
+	ch, name := servers.Channel(t, url), fmt.Sprintf("orders-%d", time.Now().UnixNano())
+	servers.Declare(t, ch, "classic", name)
 	return ch, name
 }
 

@@ -12,6 +12,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/internal/buckettest"
 	"github.com/drip-go/drip/internal/servers"
 	"github.com/drip-go/drip/storage"
 	"github.com/drip-go/drip/storage/postgres"
@@ -64,13 +65,9 @@ func onServers(t *testing.T, f func(t *testing.T, address string)) {
 
 // consumers returns the bucket of the consumers that decide about the entities. No interval ends while the test runs.
 func consumers(t *testing.T, address string) *drip.Bucket {
-	b, err := drip.New(drip.Options{
-		Size: 9, RefreshRate: 9, RefreshInterval: 10_000 * 24 * time.Hour, Concurrency: 4, Start: time.Unix(0, 0), Storage: connect(t, address),
+	return buckettest.New(t, drip.Options{
+		Size: 9, RefreshRate: 9, RefreshInterval: 10_000 * 24 * time.Hour, Concurrency: 4, Storage: connect(t, address),
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b
 }
 
 func admit(t *testing.T, b *drip.Bucket, entity string, n int) (last drip.Admission) {

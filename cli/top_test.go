@@ -12,6 +12,7 @@ import (
 
 	"github.com/drip-go/drip"
 	"github.com/drip-go/drip/decision"
+	"github.com/drip-go/drip/internal/buckettest"
 	"github.com/drip-go/drip/internal/entities"
 	"github.com/drip-go/drip/storage"
 )
@@ -29,10 +30,7 @@ nothing waits
 `; got != want {
 			t.Errorf("of nothing:\n%s", got)
 		}
-		b, err := drip.New(drip.Options{Size: 4, RefreshRate: 2, Start: time.Unix(0, 0), Storage: s})
-		if err != nil {
-			t.Fatal(err)
-		}
+		b := buckettest.New(t, drip.Options{Size: 4, RefreshRate: 2, Storage: s})
 		time.Sleep(100 * time.Millisecond)
 		for i, n := range []int{7, 2, 12, 1} {
 			time.Sleep(time.Millisecond)
@@ -196,10 +194,7 @@ func (s failing) List(ctx context.Context, each func(storage.Entry) error) error
 func TestTopLive(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, _ := newMemory(t)
-		b, err := drip.New(drip.Options{Size: 4, RefreshRate: 2, Start: time.Unix(0, 0), Storage: s})
-		if err != nil {
-			t.Fatal(err)
-		}
+		b := buckettest.New(t, drip.Options{Size: 4, RefreshRate: 2, Storage: s})
 		admit(t, b, "shop-1", 1)
 		url := share(t, failing{s, time.Now().Add(5 * time.Second)})
 		ctx, interrupt := context.WithCancel(t.Context())

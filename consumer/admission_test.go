@@ -14,19 +14,8 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/internal/buckettest"
 )
-
-func newBucket(t testing.TB, o drip.Options) *drip.Bucket {
-	t.Helper()
-	if o.Start.IsZero() {
-		o.Start = time.Unix(0, 0)
-	}
-	b, err := drip.New(o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b
-}
 
 func oneShop(*amqp.Delivery) (string, error) { return "shop", nil }
 
@@ -36,7 +25,6 @@ type handled struct {
 	ids []string
 	at  map[string]time.Time
 	ops map[string]*Operation
-	h   []amqp.Table
 }
 
 func (h *handled) Handle(ctx context.Context, d *amqp.Delivery) error {
@@ -47,7 +35,6 @@ func (h *handled) Handle(ctx context.Context, d *amqp.Delivery) error {
 	}
 	h.ids = append(h.ids, d.MessageId)
 	h.at[d.MessageId], h.ops[d.MessageId] = time.Now(), OperationOf(ctx)
-	h.h = append(h.h, d.Headers)
 	return nil
 }
 
@@ -77,44 +64,12 @@ func (h *handled) perInterval(t *testing.T, size, rate int, interval time.Durati
 	}
 }
 
-// A postponed message comes back with its ticket and runs then, before messages that came later.
-func TestTicketsTravel(t *testing.T) {
-	t.Parallel()
-	b := connect(t, useBroker(t))
-	queue := b.queue()
-	bucket := newBucket(t, drip.Options{Size: 5, RefreshRate: 5, Concurrency: 1000})
-	var h handled
-	stop := running(t, Options{URL: b.url, Queue: queue, Limiter: bucket, Entity: oneShop, Handler: &h, Logger: quiet})
-	const n = 30
-	for i := range n {
-		b.publish(queue, amqp.Publishing{MessageId: fmt.Sprint(i)})
-	}
-	eventually(t, "all messages are handled", func() bool { return h.count() == n })
-	stop()
-	for id, op := range h.ops {
-		if op.Postponements > 1 || op.Entity != "shop" {
-			t.Errorf("message %s was postponed %d times, for %q", id, op.Postponements, op.Entity)
-		}
-	}
-	for _, headers := range h.h {
-		for name := range headers {
-			if ours(name) {
-				t.Errorf("the handler sees the header %s", name)
-			}
-		}
-	}
-	if len(h.ops) != n {
-		t.Errorf("%d of %d messages were handled, some of them twice", len(h.ops), n)
-	}
-	h.perInterval(t, 5, 5, time.Second)
-}
-
 // A user who can publish to the queues can forge tickets: messages still run, and the limit holds.
 func TestForgedTickets(t *testing.T) {
 	t.Parallel()
 	b := connect(t, useBroker(t))
 	queue := b.queue()
-	bucket := newBucket(t, drip.Options{Size: 5, RefreshRate: 5, Concurrency: 1000})
+	bucket := buckettest.New(t, drip.Options{Size: 5, RefreshRate: 5, Concurrency: 1000})
 	var h handled
 	stop := running(t, Options{URL: b.url, Queue: queue, Limiter: bucket, Entity: oneShop, Handler: &h, Logger: quiet})
 	eventually(t, "the queues are there", func() bool { return b.consumers(queue+".drip.due") > 0 })
@@ -151,7 +106,7 @@ func TestMessagesWaitForTokens(t *testing.T) {
 	t.Parallel()
 	b := connect(t, useBroker(t))
 	queue := b.queue()
-	bucket := newBucket(t, drip.Options{Size: 1000, Concurrency: 1, WaitForToken: 50 * time.Millisecond})
+	bucket := buckettest.New(t, drip.Options{Size: 1000, Concurrency: 1, WaitForToken: 50 * time.Millisecond})
 	var h handled
 	var running1 sync.Mutex
 	stop := running(t, Options{URL: b.url, Queue: queue, Limiter: bucket, Entity: oneShop, Logger: quiet, Handler: HandlerFunc(func(ctx context.Context, d *amqp.Delivery) error {
@@ -182,48 +137,6 @@ func TestMessagesWaitForTokens(t *testing.T) {
 	}
 }
 
-// When the provider refuses a call nothing of that entity runs until the time it asks for is over; others do.
-func TestThrottledClosesTheEntity(t *testing.T) {
-	t.Parallel()
-	b := connect(t, useBroker(t))
-	queue := b.queue()
-	bucket := newBucket(t, drip.Options{Size: 10, RefreshRate: 5})
-	var h handled
-	var mu sync.Mutex
-	var until time.Time
-	stop := running(t, Options{URL: b.url, Queue: queue, Limiter: bucket, Logger: quiet,
-		Entity: func(d *amqp.Delivery) (string, error) { return d.Type, nil },
-		Handler: HandlerFunc(func(ctx context.Context, d *amqp.Delivery) error {
-			mu.Lock()
-			defer mu.Unlock()
-			if d.Type == "shop" && until.IsZero() {
-				until = time.Now().Add(2 * time.Second)
-				return Throttled(2*time.Second, nil)
-			}
-			return h.Handle(ctx, d)
-		}),
-	})
-	b.publish(queue, amqp.Publishing{MessageId: "refused", Type: "shop"})
-	eventually(t, "a call is refused", func() bool { mu.Lock(); defer mu.Unlock(); return !until.IsZero() })
-	eventually(t, "the bucket knows", func() bool {
-		status, err := bucket.Inspect(t.Context(), "shop")
-		return err == nil && !status.ClosedUntil.IsZero()
-	})
-	for i := range 3 {
-		b.publish(queue, amqp.Publishing{MessageId: fmt.Sprint(i), Type: "shop"}, amqp.Publishing{MessageId: fmt.Sprint("other", i), Type: "other"})
-	}
-	eventually(t, "all messages are handled", func() bool { return h.count() == 7 })
-	stop()
-	for id, at := range h.at {
-		if !strings.HasPrefix(id, "other") && at.Before(until.Add(-time.Millisecond)) {
-			t.Errorf("message %s ran %v before the provider's time was over", id, until.Sub(at))
-		}
-	}
-	if h.ops["refused"].Attempts != 0 {
-		t.Error("a refused call has spent a retry")
-	}
-}
-
 // closing is a bucket that looks at the entity when a token comes back.
 type closing struct {
 	*drip.Bucket
@@ -238,7 +151,7 @@ func (c *closing) Settle(ctx context.Context, entity string, l drip.Lease, cost 
 
 // The entity is closed before the token of the refused operation is free, or another begins in between.
 func TestThrottledHasItsToken(t *testing.T) {
-	l := &closing{Bucket: newBucket(t, drip.Options{Size: 10, Concurrency: 1})}
+	l := &closing{Bucket: buckettest.New(t, drip.Options{Size: 10, Concurrency: 1})}
 	var p postponed
 	h := Limit(l, oneShop, &p)(HandlerFunc(func(context.Context, *amqp.Delivery) error { return Throttled(time.Hour, nil) }))
 	if err := h.Handle(t.Context(), &amqp.Delivery{}); err != nil {
@@ -253,7 +166,7 @@ func TestCost(t *testing.T) {
 	t.Parallel()
 	b := connect(t, useBroker(t))
 	queue := b.queue()
-	bucket := newBucket(t, drip.Options{Size: 10, RefreshRate: 10, RefreshInterval: 24 * time.Hour})
+	bucket := buckettest.New(t, drip.Options{Size: 10, RefreshRate: 10, RefreshInterval: 24 * time.Hour})
 	var h handled
 	stop := running(t, Options{URL: b.url, Queue: queue, Limiter: bucket, Entity: oneShop, Logger: quiet, Attempts: 1,
 		Cost: func(d *amqp.Delivery) int { return int(d.Priority) },

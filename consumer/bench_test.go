@@ -1,16 +1,12 @@
 package consumer
 
 import (
-	"context"
 	"math/rand/v2"
 	"slices"
 	"testing"
 	"time"
 
-	amqp "github.com/rabbitmq/amqp091-go"
-
 	"github.com/drip-go/drip/internal/servers"
-	"github.com/drip-go/drip/internal/wheel"
 )
 
 // BenchmarkLateness postpones 1,000 messages a second once each, for 45 seconds. It reports how long after its time a message
@@ -50,26 +46,6 @@ func BenchmarkLateness(b *testing.B) {
 	}
 }
 
-// BenchmarkLatenessOfADay postpones by up to a day, in a wheel that turns faster: the coarsest ring's queues are the same
-// number of trips apart, of eight seconds instead of four hours. It reports how late messages are after all their trips.
-func BenchmarkLatenessOfADay(b *testing.B) {
-	const n, day = 5_000, 144 * time.Second // which is six turns of the coarsest ring, as a day is
-	kept := wheel.Standard.Rings
-	wheel.Standard.Rings = []wheel.Ring{{Width: 250, Slots: 24}, {Width: 2_000, Slots: 8}, {Width: 4_000, Slots: 8}, {Width: 8_000, Slots: 5}}
-	b.Cleanup(func() { wheel.Standard.Rings = kept })
-	br := connect(b, servers.UseRabbitMQ(b).URL())
-	for b.Loop() {
-		l := each(b, func(int) time.Duration { return rand.N(day) })
-		queue := br.queue()
-		var handled ledger
-		stop := running(b, Options{URL: br.url, Queue: queue, Limiter: l, Entity: byID, Handler: &handled, Logger: quiet})
-		br.thousandASecond(queue, 0, n)
-		eventuallyIn(b, 2*day, "all are handled", func() bool { return handled.count() == n })
-		stop()
-		reportLateness(b, l.late)
-	}
-}
-
 // thousandASecond publishes the messages of these numbers, ten each 10 ms.
 func (b *broker) thousandASecond(queue string, from, to int) {
 	tick := time.NewTicker(10 * time.Millisecond)
@@ -86,39 +62,4 @@ func reportLateness(b *testing.B, late []time.Duration) {
 	b.ReportMetric(float64(late[n/2])/1e6, "late-p50-ms")
 	b.ReportMetric(float64(late[n*99/100])/1e6, "late-p99-ms")
 	b.ReportMetric(float64(late[n-1])/1e6, "late-max-ms")
-}
-
-// BenchmarkThroughput takes 50,000 messages off a queue: all postponed, or all handled.
-func BenchmarkThroughput(b *testing.B) {
-	const n = 50_000
-	for name, delay := range map[string]time.Duration{"postponed": time.Hour, "handled": 0} {
-		b.Run(name, func(b *testing.B) {
-			broker := connect(b, servers.UseRabbitMQ(b).URL())
-			for b.Loop() {
-				b.StopTimer()
-				queue := broker.queue()
-				broker.publish(queue, numbered(0, n)...)
-				// The last answer of the limiter, or the last run, ends it.
-				left, done := n, make(chan struct{})
-				seen := make(chan struct{}, n)
-				l := limiterFunc(func() time.Duration { seen <- struct{}{}; return delay })
-				b.StartTimer()
-				stop := running(b, Options{
-					URL: broker.url, Queue: queue, Limiter: l, Entity: byID, Logger: quiet,
-					Handler: HandlerFunc(func(context.Context, *amqp.Delivery) error { return nil }),
-				})
-				go func() {
-					for range seen {
-						if left--; left == 0 {
-							close(done)
-							return
-						}
-					}
-				}()
-				<-done
-				stop() // and so all are acknowledged
-			}
-			b.ReportMetric(float64(n)*float64(b.N)/b.Elapsed().Seconds(), "messages/s")
-		})
-	}
 }

@@ -24,16 +24,7 @@ type broker struct {
 
 func connect(t testing.TB, url string) *broker {
 	t.Helper()
-	conn, err := amqp.Dial(url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { conn.CloseDeadline(time.Now().Add(time.Second)) })
-	b := &broker{t: t, url: url}
-	b.ch, err = conn.Channel()
-	b.must(err)
-	b.must(b.ch.Confirm(false))
-	return b
+	return &broker{t, url, servers.Channel(t, url)}
 }
 
 func (b *broker) must(err error) {
@@ -47,27 +38,25 @@ func (b *broker) must(err error) {
 func (b *broker) queue() string {
 	b.t.Helper()
 	name := strings.NewReplacer("/", ".", " ", "_").Replace(b.t.Name()) + fmt.Sprint(time.Now().UnixNano())
-	_, err := b.ch.QueueDeclare(name, true, false, false, false, nil)
-	b.must(err)
+	servers.Declare(b.t, b.ch, "classic", name)
 	b.t.Cleanup(func() { b.delete(name) })
 	return name
 }
 
 // delete deletes a work queue and drip's, so that the broker has no thousands of them to carry through the tests.
 func (b *broker) delete(queue string) {
-	conn, err := amqp.Dial(b.url)
-	if err != nil {
-		return // the broker is gone, too
-	}
-	defer conn.Close()
-	ch, err := conn.Channel()
-	if err != nil {
-		return
-	}
-	for _, name := range append(b.delayQueues(queue), queue, queue+".drip.due", queue+".drip.dead") {
-		ch.QueueDelete(name, false, false, true)
-	}
-	ch.QueueDeclarePassive(queue, true, false, false, false, nil) // answered when all of it is done
+	b.deleteAll(append(b.delayQueues(queue), queue, queue+".drip.due", queue+".drip.dead")...)
+}
+
+// deleteAll deletes queues, whether they exist or not.
+func (b *broker) deleteAll(queues ...string) {
+	_ = servers.WithChannel(b.url, func(ch *amqp.Channel) error { // else the broker is gone, too
+		for _, name := range queues {
+			ch.QueueDelete(name, false, false, true)
+		}
+		ch.QueueDeclarePassive(queues[0], true, false, false, false, nil) // answered when all of it is done
+		return nil
+	})
 }
 
 // delayQueues are the names of a Consumer's delay queues.
@@ -87,15 +76,7 @@ func delayQueuesOf(l *wheel.Layout, queue string) (names []string) {
 // publish sends messages and waits until the broker has them all.
 func (b *broker) publish(queue string, messages ...amqp.Publishing) {
 	b.t.Helper()
-	var last *amqp.DeferredConfirmation
-	for _, m := range messages {
-		var err error
-		last, err = b.ch.PublishWithDeferredConfirm("", queue, true, false, m)
-		b.must(err)
-	}
-	if last != nil && !last.Wait() {
-		b.t.Fatal("the broker did not confirm a message")
-	}
+	servers.Publish(b.t, b.ch, queue, messages...)
 }
 
 // look returns the state of a queue, and whether there is one.

@@ -39,27 +39,14 @@ type conforming struct{ url, name string }
 
 func openQueue(_ context.Context, url, name string) (workertest.Queue, error) {
 	q := &conforming{url, name}
-	return q, q.with(func(ch *amqp.Channel) error {
+	return q, servers.WithChannel(q.url, func(ch *amqp.Channel) error {
 		_, err := ch.QueueDeclare(name, true, false, false, false, amqp.Table{amqp.QueueTypeArg: "quorum"})
 		return err
 	})
 }
 
-func (q *conforming) with(do func(*amqp.Channel) error) error {
-	conn, err := amqp.Dial(q.url)
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	ch, err := conn.Channel()
-	if err != nil {
-		return err
-	}
-	return do(ch)
-}
-
 func (q *conforming) Publish(ctx context.Context, messages ...workertest.Message) error {
-	return q.with(func(ch *amqp.Channel) error {
+	return servers.WithChannel(q.url, func(ch *amqp.Channel) error {
 		if err := ch.Confirm(false); err != nil {
 			return err
 		}
@@ -153,7 +140,7 @@ func (q looped) loop(ctx context.Context, l Limiter, h Handler) error {
 
 // ConsumeBare handles messages as they come, in order.
 func (q *conforming) ConsumeBare(ctx context.Context, handle func(context.Context, workertest.Message) error) error {
-	return q.with(func(ch *amqp.Channel) error {
+	return servers.WithChannel(q.url, func(ch *amqp.Channel) error {
 		if err := ch.Qos(128, 0, false); err != nil {
 			return err
 		}
@@ -175,7 +162,7 @@ func (q *conforming) ConsumeBare(ctx context.Context, handle func(context.Contex
 
 // Left counts the messages in the queues, except messages in hand: the handlers have those.
 func (q *conforming) Left(context.Context) (n int, err error) {
-	err = q.with(func(ch *amqp.Channel) error {
+	err = servers.WithChannel(q.url, func(ch *amqp.Channel) error {
 		for _, name := range []string{q.name, q.name + ".drip.due"} {
 			queue, err := ch.QueueDeclarePassive(name, true, false, false, false, nil)
 			if err != nil {

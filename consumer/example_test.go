@@ -165,7 +165,7 @@ func ExampleOpenDelayQueues() {
 	}
 }
 
-// What a handler returns when the provider has answered 429 with Retry-After: 30.
+// A handler returns Throttled after the provider has answered 429 with Retry-After: 30.
 func ExampleThrottled() {
 	refused := errors.New("429 Too Many Requests")
 	handler := consumer.HandlerFunc(func(context.Context, *amqp.Delivery) error {
@@ -176,7 +176,7 @@ func ExampleThrottled() {
 	// Output: throttled for 30s: 429 Too Many Requests true
 }
 
-// The app's limit was meant: all shops wait, and none loses what it had gathered.
+// The provider refused because of the app's limit. All shops wait, and each keeps its capacity.
 func ExampleThrottledShared() {
 	fmt.Println(consumer.ThrottledShared("app", 5*time.Second, nil))
 	// Output: throttled for 5s by the limit "app"

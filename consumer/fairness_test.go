@@ -13,6 +13,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/internal/buckettest"
 )
 
 // One entity with a great many waiting messages adds nothing to the wait of other entities. The log has the wait of the
@@ -28,7 +29,7 @@ func TestOneEntityDoesNotDelayOthers(t *testing.T) {
 	}
 	b := connect(t, useBroker(t))
 	queue := b.queue()
-	bucket := newBucket(t, drip.Options{Size: 1000, RefreshRate: 1000, Limits: func(_ context.Context, entity string) (l drip.Limit, err error) {
+	bucket := buckettest.New(t, drip.Options{Size: 1000, RefreshRate: 1000, Limits: func(_ context.Context, entity string) (l drip.Limit, err error) {
 		if entity == "slow" { // as a shop platform's
 			l.Size, l.RefreshRate = 40, 2
 		}

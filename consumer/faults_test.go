@@ -71,8 +71,7 @@ func TestBrokerIsKilled(t *testing.T) {
 	b := connect(t, server.URL())
 	const n = 1000
 	queue := "orders"
-	_, err := b.ch.QueueDeclare(queue, true, false, false, false, amqp.Table{amqp.QueueTypeArg: amqp.QueueTypeQuorum})
-	b.must(err)
+	b.declare(queue, Quorum)
 	var l ledger
 	limiter := each(t, func(i int) time.Duration { return time.Duration(1+i%8) * time.Second })
 	limiter.copies = true
@@ -267,8 +266,7 @@ func TestNodeIsLost(t *testing.T) {
 	limiter.copies = true
 	publish := func(node *servers.RabbitMQ, from, to int) {
 		b := connect(t, node.URL())
-		_, err := b.ch.QueueDeclare(queue, true, false, false, false, amqp.Table{amqp.QueueTypeArg: amqp.QueueTypeQuorum})
-		b.must(err)
+		b.declare(queue, Quorum)
 		b.publish(queue, numbered(from, to)...)
 	}
 	publish(nodes[0], 0, n/3)
@@ -379,8 +377,7 @@ func TestBrokerTakesAMessageBack(t *testing.T) {
 	server := servers.OwnRabbitMQ(t)
 	b := connect(t, server.URL())
 	queue := "orders"
-	_, err := b.ch.QueueDeclare(queue, true, false, false, false, amqp.Table{amqp.QueueTypeArg: amqp.QueueTypeQuorum})
-	b.must(err)
+	b.declare(queue, Quorum)
 	if _, err := server.Ctl(t.Context(), "eval", "application:set_env(rabbit, consumer_timeout, 1000), application:set_env(rabbit, channel_tick_interval, 200)."); err != nil {
 		t.Fatal(err)
 	}
@@ -528,36 +525,6 @@ func TestBrokerIsBlocked(t *testing.T) {
 	if l.twice() != 0 {
 		t.Errorf("%d messages were handled twice", l.twice())
 	}
-}
-
-// Without an answer of the limiter messages wait, and run when it is back.
-func TestLimiterFails(t *testing.T) {
-	t.Parallel()
-	b := connect(t, useBroker(t))
-	queue := b.queue()
-	var mu sync.Mutex
-	broken := true
-	var l ledger
-	running(t, Options{
-		URL: b.url, Queue: queue, Entity: byID, Handler: &l, Logger: quiet,
-		Limiter: failing(func() error {
-			mu.Lock()
-			defer mu.Unlock()
-			if broken {
-				return errors.New("the storage is away")
-			}
-			return nil
-		}),
-	})
-	b.publish(queue, numbered(0, 20)...)
-	eventually(t, "all are in hand", func() bool { return b.count(queue) == 0 })
-	mu.Lock()
-	if l.count() != 0 {
-		t.Errorf("%d messages ran without an answer of the limiter", l.count())
-	}
-	broken = false
-	mu.Unlock()
-	eventually(t, "all are handled", func() bool { return l.count() == 20 })
 }
 
 type failing func() error

@@ -14,6 +14,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/internal/buckettest"
 	"github.com/drip-go/drip/internal/servers"
 )
 
@@ -49,7 +50,7 @@ func BenchmarkHand(b *testing.B) {
 				var ratios, cpus, rates, ourCPU []float64
 				for range pairs {
 					ours, oursCPU := measured(br, server, queue, n, func(seen func()) (stop func()) {
-						bucket := newBucket(b, drip.Options{Size: 1_000_000, RefreshRate: 1_000_000})
+						bucket := buckettest.New(b, drip.Options{Size: 1_000_000, RefreshRate: 1_000_000})
 						o := Options{URL: br.url, Queue: queue, Prefetch: prefetch, Entity: oneShop, Logger: quiet, Limiter: counting{bucket, seen, c.delay}}
 						o.Handler = HandlerFunc(func(context.Context, *amqp.Delivery) error { return nil })
 						return running(b, o)

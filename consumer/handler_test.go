@@ -114,28 +114,6 @@ func TestLimitWaitsForTheLimiter(t *testing.T) {
 	})
 }
 
-func TestReturningATokenIsTriedAgain(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		l := &stubborn{failures: 3}
-		h := Limit(l, byID, new(postponed))(HandlerFunc(func(context.Context, *amqp.Delivery) error { return nil }))
-		if err := h.Handle(t.Context(), &amqp.Delivery{MessageId: "shop"}); err != nil || l.returned != 1 {
-			t.Errorf("Handle = %v, the token was returned %d times; want once", err, l.returned)
-		}
-	})
-}
-
-// stubborn fails to return a token some times.
-type stubborn struct{ failures, returned int }
-
-func (l *stubborn) GetDelay(context.Context, string) (time.Duration, error) { return 0, nil }
-func (l *stubborn) ReturnToken(context.Context, string) error {
-	if l.failures--; l.failures >= 0 {
-		return errors.New("connection refused")
-	}
-	l.returned++
-	return nil
-}
-
 // A loop may count on what the broker notes, as long as the message has made no trip of ours.
 func TestLimitLeavesTheBrokersNotes(t *testing.T) {
 	notes := amqp.Table{"x-death": []any{amqp.Table{"count": int64(4)}}, "x-delivery-count": int64(7)}

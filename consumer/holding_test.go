@@ -11,6 +11,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/internal/buckettest"
 )
 
 // Waiting messages of one entity, more than Prefetch and Hold, hold up no other entity: neither messages that come for the
@@ -153,7 +154,7 @@ type reluctant struct {
 }
 
 func reluctantBucket(t testing.TB) *reluctant {
-	return &reluctant{Bucket: newBucket(t, drip.Options{Size: 1000, Concurrency: 1})}
+	return &reluctant{Bucket: buckettest.New(t, drip.Options{Size: 1000, Concurrency: 1})}
 }
 
 func (r *reluctant) Admit(ctx context.Context, entity string, q drip.Request) (drip.Admission, error) {

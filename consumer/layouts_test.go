@@ -8,8 +8,6 @@ import (
 	"testing"
 	"time"
 
-	amqp "github.com/rabbitmq/amqp091-go"
-
 	"github.com/drip-go/drip/internal/servers"
 	"github.com/drip-go/drip/internal/wheel"
 )
@@ -111,21 +109,4 @@ func TestIdleQueuesAreRemoved(t *testing.T) {
 			stop()
 		})
 	}
-}
-
-// deleteAll deletes queues, whether they exist or not.
-func (b *broker) deleteAll(queues ...string) {
-	conn, err := amqp.Dial(b.url)
-	if err != nil {
-		return // the broker is gone, too
-	}
-	defer conn.Close()
-	ch, err := conn.Channel()
-	if err != nil {
-		return
-	}
-	for _, name := range queues {
-		ch.QueueDelete(name, false, false, true)
-	}
-	ch.QueueDeclarePassive(queues[0], true, false, false, false, nil) // answered when all of it is done
 }

@@ -16,6 +16,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/internal/buckettest"
 	"github.com/drip-go/drip/internal/servers"
 	"github.com/drip-go/drip/storage"
 )
@@ -121,7 +122,7 @@ func storageOutage(t *testing.T, b *broker, queues QueueType, failOpen bool) {
 	s, err := storage.Open(t.Context(), redis.URL()+"?dial_timeout=300ms&read_timeout=300ms")
 	b.must(err)
 	defer s.(io.Closer).Close()
-	limiter := &counted{Bucket: newBucket(t, drip.Options{Size: 10, RefreshRate: 20, Concurrency: 3, Lease: 2 * time.Second, Storage: s})}
+	limiter := &counted{Bucket: buckettest.New(t, drip.Options{Size: 10, RefreshRate: 20, Concurrency: 3, Lease: 2 * time.Second, Storage: s})}
 	queue := b.typed(queues)
 	var l ledger
 	var log lines

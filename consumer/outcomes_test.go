@@ -16,6 +16,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/internal/buckettest"
 )
 
 var quiet = slog.New(slog.DiscardHandler)
@@ -361,7 +362,7 @@ func TestGivingUpReturnsTheSlot(t *testing.T) {
 		t.Run(reason, func(t *testing.T) {
 			t.Parallel()
 			b := connect(t, b.url)
-			bucket := newBucket(t, drip.Options{Size: 10, Concurrency: 1, WaitForToken: 10 * time.Millisecond, Lease: time.Hour})
+			bucket := buckettest.New(t, drip.Options{Size: 10, Concurrency: 1, WaitForToken: 10 * time.Millisecond, Lease: time.Hour})
 			taken, err := bucket.Admit(t.Context(), "shop", drip.Request{})
 			b.must(err)
 			o := Options{URL: b.url, Queue: b.queue(), Entity: oneShop, Logger: quiet, Limiter: bucket, Handler: &ledger{}}
@@ -389,7 +390,7 @@ func TestHandlerOutlivesItsLease(t *testing.T) {
 	begin := func(t *testing.T, attempts int, late func(ctx context.Context) error) (*broker, string, *drip.Bucket, *ledger) {
 		b := connect(t, b.url)
 		queue, l := b.queue(), &ledger{}
-		bucket := newBucket(t, drip.Options{Size: 10, Concurrency: 1, Lease: 200 * time.Millisecond, MaxLease: 500 * time.Millisecond})
+		bucket := buckettest.New(t, drip.Options{Size: 10, Concurrency: 1, Lease: 200 * time.Millisecond, MaxLease: 500 * time.Millisecond})
 		running(t, Options{
 			URL: b.url, Queue: queue, Entity: oneShop, Logger: quiet, Limiter: bucket, Attempts: attempts, RetryDelay: time.Millisecond,
 			Handler: HandlerFunc(func(ctx context.Context, d *amqp.Delivery) error {
@@ -565,7 +566,7 @@ func TestShutdown(t *testing.T) {
 			"nothing, it panics":  func(ctx context.Context) error { panic(ctx.Err()) },
 		}
 		queue, started := b.queue(), make(chan struct{})
-		bucket := newBucket(t, drip.Options{Size: 10})
+		bucket := buckettest.New(t, drip.Options{Size: 10})
 		c, err := New(Options{
 			URL: b.url, Queue: queue, Limiter: bucket, Entity: byID, DrainTime: time.Millisecond, Attempts: 1, Logger: quiet,
 			Handler: HandlerFunc(func(ctx context.Context, d *amqp.Delivery) error {

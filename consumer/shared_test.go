@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -12,6 +11,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/internal/buckettest"
 )
 
 // byType is the entity function of tests with several shops, whose messages have them as their type.
@@ -22,7 +22,7 @@ func TestWithin(t *testing.T) {
 	t.Parallel()
 	b := connect(t, useBroker(t))
 	queue := b.queue()
-	bucket := newBucket(t, drip.Options{Shared: map[string]drip.Limit{"app": {Size: 100}, "search": {Size: 5}}})
+	bucket := buckettest.New(t, drip.Options{Shared: map[string]drip.Limit{"app": {Size: 100}, "search": {Size: 5}}})
 	if err := bucket.Pause(t.Context(), drip.SharedID("search"), time.Hour); err != nil {
 		t.Fatal(err)
 	}
@@ -63,12 +63,8 @@ func TestUrgent(t *testing.T) {
 	t.Parallel()
 	b := connect(t, useBroker(t))
 	queue := b.queue()
-	const urgent = 5
-	backlog := 3000
-	if os.Getenv(realVariable) != "" {
-		backlog = 100_000
-	}
-	bucket := newBucket(t, drip.Options{Size: 20, RefreshRate: 10, Concurrency: 100, Shared: map[string]drip.Limit{"app": {Size: 20, RefreshRate: 10}}})
+	const urgent, backlog = 5, 3000
+	bucket := buckettest.New(t, drip.Options{Size: 20, RefreshRate: 10, Concurrency: 100, Shared: map[string]drip.Limit{"app": {Size: 20, RefreshRate: 10}}})
 	var h handled
 	stop := running(t, Options{URL: b.url, Queue: queue, Limiter: bucket, Logger: quiet, Entity: oneShop, Handler: &h,
 		Request: func(d *amqp.Delivery) drip.Request { return drip.Request{Urgent: d.Type == "urgent"} },
@@ -112,7 +108,7 @@ func TestDeadline(t *testing.T) {
 	t.Parallel()
 	b := connect(t, useBroker(t))
 	queue := b.queue()
-	bucket := newBucket(t, drip.Options{Size: 2, RefreshRate: 2, RefreshInterval: 1000 * time.Hour, Shared: map[string]drip.Limit{"app": {Size: 100}}})
+	bucket := buckettest.New(t, drip.Options{Size: 2, RefreshRate: 2, RefreshInterval: 1000 * time.Hour, Shared: map[string]drip.Limit{"app": {Size: 100}}})
 	var h handled
 	stop := running(t, Options{URL: b.url, Queue: queue, Limiter: bucket, Logger: quiet, Entity: byType, RetryDelay: time.Hour,
 		Request: func(d *amqp.Delivery) drip.Request { return drip.Request{Deadline: d.Timestamp} },
@@ -165,36 +161,12 @@ func TestDeadline(t *testing.T) {
 	}
 }
 
-// An endpoint that is busy postpones its message, and the shop goes on.
-func TestLater(t *testing.T) {
-	t.Parallel()
-	b := connect(t, useBroker(t))
-	queue := b.queue()
-	bucket := newBucket(t, drip.Options{Size: 10, Shared: map[string]drip.Limit{"app": {Size: 10}}})
-	var h handled
-	stop := running(t, Options{URL: b.url, Queue: queue, Limiter: bucket, Logger: quiet, Entity: oneShop, Attempts: 1,
-		Handler: HandlerFunc(func(ctx context.Context, d *amqp.Delivery) error {
-			if d.MessageId == "busy" && OperationOf(ctx).Postponements == 0 {
-				return Later(2*time.Second, errors.New("busy"))
-			}
-			return h.Handle(ctx, d)
-		}),
-	})
-	began := time.Now()
-	b.publish(queue, amqp.Publishing{MessageId: "busy"}, amqp.Publishing{MessageId: "other"})
-	eventually(t, "both are handled", func() bool { return h.count() == 2 })
-	stop()
-	if waited := h.at["busy"].Sub(began); h.ids[0] != "other" || waited < 2*time.Second || h.ops["busy"].Attempts != 0 {
-		t.Errorf("handled %v; the busy one after %v, with %d attempts spent", h.ids, waited, h.ops["busy"].Attempts)
-	}
-}
-
 // A refusal by the app's limit closes that for every shop, and leaves the shop its burst.
 func TestThrottledByASharedLimit(t *testing.T) {
 	t.Parallel()
 	b := connect(t, useBroker(t))
 	queue := b.queue()
-	bucket := newBucket(t, drip.Options{Size: 40, RefreshRate: 1, RefreshInterval: time.Minute, Shared: map[string]drip.Limit{"app": {Size: 100}, "search": {Size: 100}}})
+	bucket := buckettest.New(t, drip.Options{Size: 40, RefreshRate: 1, RefreshInterval: time.Minute, Shared: map[string]drip.Limit{"app": {Size: 100}, "search": {Size: 100}}})
 	var h handled
 	refused := make(chan time.Time, 1)
 	stop := running(t, Options{URL: b.url, Queue: queue, Limiter: bucket, Logger: quiet, Entity: byType,
@@ -241,7 +213,7 @@ func TestThrottledByASharedLimit(t *testing.T) {
 
 // A loop of one's own tells of a message what Options.Request does.
 func TestLimitRequests(t *testing.T) {
-	bucket := newBucket(t, drip.Options{Shared: map[string]drip.Limit{"app": {Size: 1, RefreshInterval: time.Hour}}})
+	bucket := buckettest.New(t, drip.Options{Shared: map[string]drip.Limit{"app": {Size: 1, RefreshInterval: time.Hour}}})
 	var p postponed
 	ran := 0
 	h := LimitRequests(bucket, oneShop, func(d *amqp.Delivery) drip.Request {

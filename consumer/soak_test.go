@@ -14,6 +14,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/internal/buckettest"
 	"github.com/drip-go/drip/internal/servers"
 )
 
@@ -243,13 +244,12 @@ func TestSoak(t *testing.T) {
 		}
 	}
 	server := servers.OwnRabbitMQ(t)
-	bucket := newBucket(t, drip.Options{Size: 20, RefreshRate: 40})
+	bucket := buckettest.New(t, drip.Options{Size: 20, RefreshRate: 40})
 	s := &soak{t: t, server: server, bucket: bucket, handled: map[string]int{}}
 	s.proxy, s.url = through(t, server.URL(), 0)
 	s.proxy.through(func(f frame) bool { return !f.confirms() || !s.lossy.Load() })
 	b := connect(t, server.URL())
-	_, err := b.ch.QueueDeclare(soakQueue, true, false, false, false, amqp.Table{amqp.QueueTypeArg: amqp.QueueTypeQuorum})
-	b.must(err)
+	b.declare(soakQueue, Quorum)
 	b.must(b.ch.Close())
 
 	// The queues are older than the three seconds in which a kill loses them, and have seen a round, before it begins.

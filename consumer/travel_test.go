@@ -12,6 +12,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/internal/buckettest"
 )
 
 // A message whose own expiration ends before it may run goes to the dead letters, and its slot to others. One that may run
@@ -20,7 +21,7 @@ func TestExpiration(t *testing.T) {
 	t.Parallel()
 	b := connect(t, useBroker(t))
 	queue := b.queue()
-	bucket := newBucket(t, drip.Options{Size: 1, RefreshRate: 1, RefreshInterval: time.Hour})
+	bucket := buckettest.New(t, drip.Options{Size: 1, RefreshRate: 1, RefreshInterval: time.Hour})
 	var h handled
 	stop := running(t, Options{URL: b.url, Queue: queue, Limiter: bucket, Entity: oneShop, Handler: &h, Logger: quiet})
 	b.publish(queue, amqp.Publishing{MessageId: "runs", Expiration: "60000"})
@@ -46,7 +47,7 @@ func TestLimitExpires(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		bucket := newBucket(t, drip.Options{Size: 1, RefreshRate: 1, RefreshInterval: time.Hour})
+		bucket := buckettest.New(t, drip.Options{Size: 1, RefreshRate: 1, RefreshInterval: time.Hour})
 		var h handled
 		limit := Limit(bucket, oneShop, q)(&h)
 		if err := limit.Handle(t.Context(), &amqp.Delivery{Expiration: "1000"}); err != nil {

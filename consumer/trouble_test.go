@@ -18,6 +18,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/internal/buckettest"
 	"github.com/drip-go/drip/internal/servers"
 )
 
@@ -153,7 +154,7 @@ func TestHeadersCostTheirMessage(t *testing.T) {
 		_, err = b.ch.QueueDeclare(dead, false, true, false, false, nil)
 		b.must(err)
 		var l ledger
-		bucket := newBucket(t, drip.Options{Size: 1000, RefreshRate: 1000, RefreshInterval: 3 * time.Second})
+		bucket := buckettest.New(t, drip.Options{Size: 1000, RefreshRate: 1000, RefreshInterval: 3 * time.Second})
 		loop := looping(t, b.url, queue, bucket, oneShop, &l)
 		b.must(bucket.Throttled(t.Context(), "shop", 5*time.Second))
 		b.publish(queue, numbered(0, 50)...)
@@ -268,8 +269,7 @@ func TestDelayQueuesRefuse(t *testing.T) {
 			t.Parallel()
 			server := servers.OwnRabbitMQ(t)
 			b := connect(t, server.URL())
-			_, err := b.ch.QueueDeclare("orders", true, false, false, false, amqp.Table{amqp.QueueTypeArg: amqp.QueueTypeQuorum})
-			b.must(err)
+			b.declare("orders", Quorum)
 			var l ledger
 			limiter := each(t, func(i int) time.Duration { return time.Duration(i%3) * 2 * time.Second })
 			limiter.copies = true
@@ -299,7 +299,7 @@ func TestDelayQueuesRefuseALoop(t *testing.T) {
 	b := connect(t, server.URL())
 	queue := b.queue()
 	var l ledger
-	bucket := newBucket(t, drip.Options{Size: 100, RefreshRate: 100})
+	bucket := buckettest.New(t, drip.Options{Size: 100, RefreshRate: 100})
 	loop := looping(t, b.url, queue, bucket, oneShop, &l)
 	b.must(bucket.Throttled(t.Context(), "shop", 5*time.Second))
 	if _, err := server.Ctl(t.Context(), "set_policy", "short", `\.250ms\.`, `{"max-length": 1, "overflow": "reject-publish"}`, "--apply-to", "queues"); err != nil {
@@ -345,7 +345,7 @@ func TestRestartsLeaveNoBookings(t *testing.T) {
 	t.Parallel()
 	b := connect(t, useBroker(t))
 	queue := b.queue()
-	bucket := newBucket(t, drip.Options{Size: 1000})
+	bucket := buckettest.New(t, drip.Options{Size: 1000})
 	const n = 20
 	var l ledger
 	consume := func() (*Consumer, func()) {
@@ -382,7 +382,7 @@ func TestRestartsLeaveNoBookings(t *testing.T) {
 
 // A message that cannot be put off holds no slot.
 func TestLimitCancelsWhatIsNotPostponed(t *testing.T) {
-	bucket := newBucket(t, drip.Options{Size: 1, RefreshRate: 1, RefreshInterval: time.Hour})
+	bucket := buckettest.New(t, drip.Options{Size: 1, RefreshRate: 1, RefreshInterval: time.Hour})
 	h := Limit(bucket, oneShop, postponer(func(*amqp.Delivery) error { return errors.New("no broker") }))(HandlerFunc(func(context.Context, *amqp.Delivery) error {
 		return Throttled(time.Hour, nil)
 	}))
@@ -402,7 +402,7 @@ func TestOutageSpendsNoAttempt(t *testing.T) {
 	b := connect(t, useBroker(t))
 	queue := b.queue()
 	var away atomic.Bool
-	bucket := newBucket(t, drip.Options{Size: 100, Lease: 300 * time.Millisecond})
+	bucket := buckettest.New(t, drip.Options{Size: 100, Lease: 300 * time.Millisecond})
 	var l ledger
 	var begun, told atomic.Int64
 	stop := running(t, Options{
@@ -450,7 +450,7 @@ func TestWaitingInHandIsBounded(t *testing.T) {
 	if _, err := server.Ctl(t.Context(), "eval", "application:set_env(rabbit, consumer_timeout, 9000), application:set_env(rabbit, channel_tick_interval, 200)."); err != nil {
 		t.Fatal(err)
 	}
-	bucket := newBucket(t, drip.Options{Size: 1000, Concurrency: 1, WaitForToken: 100 * time.Millisecond, Lease: time.Hour})
+	bucket := buckettest.New(t, drip.Options{Size: 1000, Concurrency: 1, WaitForToken: 100 * time.Millisecond, Lease: time.Hour})
 	taken, err := bucket.Admit(t.Context(), "shop", drip.Request{})
 	b.must(err)
 	var log lines
@@ -469,7 +469,7 @@ func TestWaitingInHandIsBounded(t *testing.T) {
 // Entities whose handlers hang leave places to others, with default options.
 func TestHangingEntitiesLeavePlaces(t *testing.T) {
 	bothTypes(t, func(t *testing.T, b *broker, queues QueueType, queue string) {
-		bucket := newBucket(t, drip.Options{Size: 100, RefreshRate: 100})
+		bucket := buckettest.New(t, drip.Options{Size: 100, RefreshRate: 100})
 		release := make(chan struct{})
 		letGo := sync.OnceFunc(func() { close(release) })
 		var l ledger

@@ -87,7 +87,7 @@ func ExampleLimiter_ConsumeTimeout() {
 	// Output: true
 }
 
-// The limit changes while operations wait, and the provider's refusal drops what was saved.
+// The limit changes while operations wait, and the provider's refusal drops the saved units.
 func ExampleLimiter_SetLimit() {
 	l, err := limiter.New(limiter.Options{Limit: 10, Percent: 50})
 	if err != nil {
@@ -106,7 +106,7 @@ func ExampleLimiter_SetLimit() {
 // One limiter for all processes that use the storage.
 func ExampleOptions_storage() {
 	ctx := context.Background()
-	s := memory.New() // in production one that processes share, such as that of package storage/redis
+	s := memory.New() // in production one that processes share, such as storage/redis
 	for range 2 {
 		l, err := limiter.New(limiter.Options{Limit: 0.001, Storage: s, Key: "table-1"})
 		if err != nil {

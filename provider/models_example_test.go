@@ -43,7 +43,7 @@ func ExampleAnthropic() {
 	}
 	for range 4 {
 		out := w.Do(context.Background(), prompt{"acme", 9_000, 2_000}, "", func(ctx context.Context) error {
-			// Call the model here. Its response says what was used.
+			// Call the model here. Its response has the usage.
 			worker.OperationOf(ctx).SetCosts(drip.Costs{provider.InputTokens: 9_120, provider.OutputTokens: 350})
 			return nil
 		})

@@ -3,9 +3,9 @@ package provider
 import (
 	"math/rand/v2"
 	"testing"
-	"time"
 
 	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/internal/buckettest"
 )
 
 // bucket counts as a provider does whose buckets refill evenly, and shares nothing with drip. It is charged the estimate when
@@ -40,63 +40,43 @@ func TestModelsAreKept(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			const begin = 1_700_000_000_000
-			now := int64(begin)
-			o := Options(limit)
-			o.Start, o.Clock = time.UnixMilli(0), func() time.Time { return time.UnixMilli(now) }
-			drips, err := drip.New(o)
-			if err != nil {
-				t.Fatal(err)
-			}
+			const begin, end = 1_700_000_000_000, 1_700_000_000_000 + minutes*60_000
 			provider := map[string]*bucket{"": {size: 50}, InputTokens: {size: 30_000}, OutputTokens: {size: 8_000}}
 			for _, b := range provider {
 				b.perMS, b.at = b.size/60_000, begin
 			}
 			rnd := rand.New(rand.NewPCG(1, 1))
-			type call struct {
-				ticket        drip.Ticket
-				lease         drip.Lease
-				input, output int
-			}
-			due := map[int64][]*call{} // by ms
-			for i := range c.calls {   // more than the limit allows
-				at := begin + int64(i)*minutes*60_000/int64(c.calls)
-				due[at] = append(due[at], &call{input: 1 + rnd.IntN(c.input), output: c.output})
-			}
 			used := map[string]float64{}
 			postponed, ran := 0, 0
-			for ; now < begin+minutes*60_000; now++ {
-				for _, m := range due[now] {
-					if m.lease != (drip.Lease{}) { // over
-						output := m.output * (1 + rnd.IntN(10)) / 10
-						if err := drips.Settle(t.Context(), "acme", m.lease, 1, drip.Costs{OutputTokens: output}); err != nil {
-							t.Fatal(err)
-						}
-						provider[OutputTokens].charge(now, float64(output-m.output))
-						used[OutputTokens] += float64(output)
-						continue
-					}
-					a, err := drips.Admit(t.Context(), "acme", drip.Request{Ticket: m.ticket, Costs: drip.Costs{InputTokens: m.input, OutputTokens: m.output}})
-					if err != nil {
-						t.Fatal(err)
-					}
-					if a.Delay > 0 {
-						postponed++
-						m.ticket = a.Ticket
-						at := now + a.Delay.Milliseconds()
-						due[at] = append(due[at], m)
-						continue
-					}
-					m.lease, m.ticket = a.Lease, drip.Ticket{}
+			load := buckettest.Load{
+				Options: Options(limit), End: end,
+				Runs: func(m *buckettest.Call, now int64) int64 {
 					ran++
+					input, output := float64(m.Request.Costs[InputTokens]), float64(m.Request.Costs[OutputTokens])
 					provider[""].charge(now, 1)
-					provider[InputTokens].charge(now, float64(m.input))
-					provider[OutputTokens].charge(now, float64(m.output))
+					provider[InputTokens].charge(now, input)
+					provider[OutputTokens].charge(now, output)
 					used[""]++
-					used[InputTokens] += float64(m.input)
-					due[now+2000] = append(due[now+2000], m)
-				}
-				delete(due, now)
+					used[InputTokens] += input
+					return now + 2000
+				},
+				Settles: func(m *buckettest.Call, now int64) drip.Costs {
+					estimate := m.Request.Costs[OutputTokens]
+					output := estimate * (1 + rnd.IntN(10)) / 10
+					provider[OutputTokens].charge(now, float64(output-estimate))
+					used[OutputTokens] += float64(output)
+					return drip.Costs{OutputTokens: output}
+				},
+			}
+			for i := range c.calls { // more than the limit allows
+				load.Calls = append(load.Calls, &buckettest.Call{
+					At: begin + int64(i)*minutes*60_000/int64(c.calls), Entity: "acme",
+					Request: drip.Request{Costs: drip.Costs{InputTokens: 1 + rnd.IntN(c.input), OutputTokens: c.output}},
+				})
+			}
+			load.Play(t)
+			for _, m := range load.Calls {
+				postponed += m.Postponements
 			}
 			most := 0.0
 			for unit, b := range provider {

@@ -2,35 +2,13 @@ package provider
 
 import (
 	"cmp"
-	"container/heap"
 	"fmt"
 	"math/rand/v2"
 	"slices"
 	"testing"
-	"time"
 
-	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/internal/buckettest"
 )
-
-// event is a message that asks, or a call that is over if it has a lease.
-type event struct {
-	at     int64 // ms
-	entity string
-	ticket drip.Ticket
-	lease  drip.Lease
-}
-
-type events []event
-
-func (e events) Len() int           { return len(e) }
-func (e events) Less(i, j int) bool { return e[i].at < e[j].at }
-func (e events) Swap(i, j int)      { e[i], e[j] = e[j], e[i] }
-func (e *events) Push(v any)        { *e = append(*e, v.(event)) }
-func (e *events) Pop() any {
-	last := (*e)[len(*e)-1]
-	*e = (*e)[:len(*e)-1]
-	return last
-}
 
 // Presets with shared limits: many entities with twice as much to do as the shared limit allows keep it and their own,
 // and use it. A counter of the arriving calls tells.
@@ -48,49 +26,24 @@ func keeps(t *testing.T, p Preset, limit string, rules []Rule) {
 		t.Fatal(err)
 	}
 	const begin = 1_700_000_000_000
-	now := int64(begin)
-	o.Start = time.UnixMilli(0)
-	o.Clock = func() time.Time { return time.UnixMilli(now) }
-	bucket, err := drip.New(o)
-	if err != nil {
-		t.Fatal(err)
-	}
 	shared := o.Shared[limit]
 	perMS := float64(shared.RefreshRate) / float64(shared.RefreshInterval.Milliseconds())
 	ownPerMS := float64(o.RefreshRate) / float64(o.RefreshInterval.Milliseconds())
 	entities := int(2*perMS/ownPerMS) + 1
-	end := now + 2*rules[0].per.Milliseconds() + 10_000
-	var waiting events
+	end := begin + 2*rules[0].per.Milliseconds() + 10_000
 	rnd := rand.New(rand.NewPCG(1, 2))
-	for i := range int(2 * perMS * float64(end-begin)) {
-		heap.Push(&waiting, event{at: now + rnd.Int64N(1000), entity: fmt.Sprint("entity ", i%entities)})
-	}
 	var all []call
 	own := map[string][]call{}
-	for len(waiting) > 0 {
-		e := heap.Pop(&waiting).(event)
-		if now = max(now, e.at); now > end {
-			break
-		}
-		if e.lease != (drip.Lease{}) {
-			if err := bucket.Settle(t.Context(), e.entity, e.lease, 1); err != nil {
-				t.Fatal(err)
-			}
-			continue
-		}
-		a, err := bucket.Admit(t.Context(), e.entity, drip.Request{Ticket: e.ticket})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if a.Delay > 0 {
-			heap.Push(&waiting, event{at: now + a.Delay.Milliseconds(), entity: e.entity, ticket: a.Ticket})
-			continue
-		}
+	load := buckettest.Load{Options: o, End: end, Runs: func(m *buckettest.Call, now int64) int64 {
 		arrived := now + rnd.Int64N(travel.Milliseconds()+1)
 		c := call{arrived, arrived + 1 + rnd.Int64N(200)}
-		all, own[e.entity] = append(all, c), append(own[e.entity], c)
-		heap.Push(&waiting, event{at: c.ended, entity: e.entity, lease: a.Lease})
+		all, own[m.Entity] = append(all, c), append(own[m.Entity], c)
+		return c.ended
+	}}
+	for i := range int(2 * perMS * float64(end-begin)) {
+		load.Calls = append(load.Calls, &buckettest.Call{At: begin + rnd.Int64N(1000), Entity: fmt.Sprint("entity ", i%entities)})
 	}
+	load.Play(t)
 	inOrder := func(x, y call) int { return cmp.Compare(x.arrived, y.arrived) }
 	check := func(name string, calls []call, rules []Rule) {
 		slices.SortFunc(calls, inOrder)

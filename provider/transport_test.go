@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/internal/buckettest"
 )
 
 type told struct {
@@ -224,10 +225,7 @@ func TestTransportClosesTheEntity(t *testing.T) {
 	}))
 	defer server.Close()
 	now := noon
-	bucket, err := drip.New(drip.Options{Start: time.Unix(0, 0), Clock: func() time.Time { return now }})
-	if err != nil {
-		t.Fatal(err)
-	}
+	bucket := buckettest.New(t, drip.Options{Clock: func() time.Time { return now }})
 	client := &http.Client{Transport: &Transport{Bucket: bucket}}
 	defer client.CloseIdleConnections()
 	call := func(shop string) time.Duration {
@@ -282,10 +280,7 @@ func TestTransportAtOnce(t *testing.T) {
 		}
 	}))
 	defer server.Close()
-	bucket, err := drip.New(drip.Options{Start: time.Unix(0, 0)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	bucket := buckettest.New(t, drip.Options{})
 	client := &http.Client{Transport: &Transport{Bucket: bucket, Bodies: true}}
 	defer client.CloseIdleConnections()
 	var wg sync.WaitGroup

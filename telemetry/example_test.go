@@ -19,7 +19,7 @@ import (
 
 // A consumer that is measured and traced.
 func ExampleNew() {
-	// These record nothing. Take those of your program's SDK.
+	// These record nothing. Take the providers of your program's SDK.
 	meters, tracers := metricnoop.NewMeterProvider(), tracenoop.NewTracerProvider()
 
 	bucket, err := telemetry.New(drip.Options{Size: 20, RefreshRate: 10}, meters)

@@ -18,7 +18,7 @@ import (
 
 // A consumer that handles everything at once, and counts what would be postponed.
 func ExampleNew_shadow() {
-	meters := metricnoop.NewMeterProvider() // take that of your program's SDK
+	meters := metricnoop.NewMeterProvider() // take the one of your program's SDK
 	bucket, err := telemetry.New(drip.Options{Size: 20, RefreshRate: 10}, meters)
 	if err != nil {
 		log.Fatal(err)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/drip-go/drip"
 	"github.com/drip-go/drip/decision"
+	"github.com/drip-go/drip/internal/buckettest"
 	"github.com/drip-go/drip/internal/oteltest"
 	"github.com/drip-go/drip/storage"
 	"github.com/drip-go/drip/storage/memory"
@@ -142,10 +143,7 @@ func TestStorageIsClosed(t *testing.T) {
 func TestStorageReads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := memory.New()
-		b, err := drip.New(drip.Options{Storage: m, Start: time.Unix(0, 0)})
-		if err != nil {
-			t.Fatal(err)
-		}
+		b := buckettest.New(t, drip.Options{Storage: m})
 		if _, err := b.Admit(t.Context(), "shop", drip.Request{}); err != nil {
 			t.Fatal(err)
 		}

@@ -17,6 +17,7 @@ import (
 
 	"github.com/drip-go/drip"
 	"github.com/drip-go/drip/consumer"
+	"github.com/drip-go/drip/internal/buckettest"
 	"github.com/drip-go/drip/internal/oteltest"
 	"github.com/drip-go/drip/provider"
 	"github.com/drip-go/drip/storage"
@@ -383,13 +384,10 @@ func TestManyAtOnce(t *testing.T) {
 
 // Recording itself takes nothing from the heap; what an SDK does is its own affair.
 func TestRecordingAllocatesNothing(t *testing.T) {
-	plain, err := drip.New(drip.Options{Size: 1 << 20, RefreshRate: 1 << 20, Storage: struct {
+	plain := buckettest.New(t, drip.Options{Size: 1 << 20, RefreshRate: 1 << 20, Storage: struct {
 		storage.Storage
 		storage.Atomic
-	}{memory.New(), memory.New()}, Start: time.Unix(0, 0)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}{memory.New(), memory.New()}})
 	measured, err := New(drip.Options{Size: 1 << 20, RefreshRate: 1 << 20, Start: time.Unix(0, 0)}, metricnoop.NewMeterProvider())
 	if err != nil {
 		t.Fatal(err)

@@ -99,7 +99,7 @@ func ExampleThrottledShared() {
 	// postponed
 }
 
-// An operation that says what it has cost.
+// An operation reports its real cost.
 func ExampleOperationOf() {
 	w := newWorker(drip.Options{})
 	out := w.Do(context.Background(), "shop-1", "", func(ctx context.Context) error {

@@ -10,13 +10,14 @@ import (
 	"time"
 
 	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/internal/buckettest"
 )
 
 // The log of a retry says the delay that the message has, as people write it, also in JSON.
 func TestRetryIsLogged(t *testing.T) {
 	var log bytes.Buffer
 	w := newWorker(t, Options[string]{
-		Limiter: newBucket(t, drip.Options{}), Attempts: 2, Logger: slog.New(slog.NewJSONHandler(&log, nil)),
+		Limiter: buckettest.New(t, drip.Options{}), Attempts: 2, Logger: slog.New(slog.NewJSONHandler(&log, nil)),
 	})
 	out := w.Do(t.Context(), "shop", "", func(context.Context) error { return errors.New("failure") })
 	var line struct{ Msg, Delay string }

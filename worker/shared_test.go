@@ -8,12 +8,13 @@ import (
 	"time"
 
 	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/internal/buckettest"
 )
 
 // A refusal by a shared limit closes that for all entities, and no entity.
 func TestThrottledShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		bucket := newBucket(t, drip.Options{Size: 10, RefreshRate: 10, Shared: map[string]drip.Limit{"app": {Size: 10}, "search": {Size: 10}}})
+		bucket := buckettest.New(t, drip.Options{Size: 10, RefreshRate: 10, Shared: map[string]drip.Limit{"app": {Size: 10}, "search": {Size: 10}}})
 		w := newWorker(t, Options[string]{Limiter: bucket})
 		out := w.Do(t.Context(), "shop", "", func(context.Context) error { return ThrottledShared("app", time.Minute, nil) })
 		if out.Kind != Refused || out.Delay < time.Minute || out.Note.Ticket.IsZero() || out.Note.Attempts != 0 {
@@ -61,7 +62,7 @@ func TestDeadlineOfWhatIsPutOff(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				end := time.Now().Add(time.Minute)
-				bucket := newBucket(t, drip.Options{Size: 1, RefreshRate: 1, RefreshInterval: time.Hour, Concurrency: 10, Shared: map[string]drip.Limit{"app": {Size: 10}}})
+				bucket := buckettest.New(t, drip.Options{Size: 1, RefreshRate: 1, RefreshInterval: time.Hour, Concurrency: 10, Shared: map[string]drip.Limit{"app": {Size: 10}}})
 				w := newWorker(t, Options[string]{Limiter: bucket, Attempts: 3, RetryDelay: 10 * time.Minute, Request: func(string) drip.Request { return drip.Request{Deadline: end} }})
 				if c.run == nil {
 					w.Do(t.Context(), "shop", "", succeeds)

@@ -16,21 +16,10 @@ import (
 	"time"
 
 	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/internal/buckettest"
 )
 
 var quiet = slog.New(slog.DiscardHandler)
-
-func newBucket(t testing.TB, o drip.Options) *drip.Bucket {
-	t.Helper()
-	if o.Start.IsZero() {
-		o.Start = time.Unix(0, 0)
-	}
-	b, err := drip.New(o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b
-}
 
 // newWorker makes a worker whose messages are their entities.
 func newWorker(t testing.TB, o Options[string]) *Worker[string] {
@@ -53,7 +42,7 @@ func succeeds(context.Context) error { return nil }
 // Each message is postponed once at most, spends nothing by it, and runs when its slot is there.
 func TestDoPostponesOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorker(t, Options[string]{Limiter: newBucket(t, drip.Options{Size: 5, RefreshRate: 5})})
+		w := newWorker(t, Options[string]{Limiter: buckettest.New(t, drip.Options{Size: 5, RefreshRate: 5})})
 		var mu sync.Mutex
 		ran := map[int64]int{}
 		var all sync.WaitGroup
@@ -119,7 +108,7 @@ func TestOutcomes(t *testing.T) {
 		"is too old":                        {note: Note{First: time.Now().Add(-25 * time.Hour)}, kind: GivenUp, err: ErrTooOld},
 	} {
 		t.Run(name, func(t *testing.T) {
-			bucket := newBucket(t, drip.Options{Size: 10, RefreshRate: 10})
+			bucket := buckettest.New(t, drip.Options{Size: 10, RefreshRate: 10})
 			w := newWorker(t, Options[string]{Limiter: bucket, Attempts: c.attempts, MaxAge: 24 * time.Hour})
 			ran := false
 			out := w.Do(t.Context(), "shop", c.note.String(), func(ctx context.Context) error {
@@ -156,7 +145,7 @@ func (broken) Unwrap() error { panic("no cause") }
 // Throttled closes the entity, Later does not.
 func TestLaterIsOfTheMessageAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorker(t, Options[string]{Limiter: newBucket(t, drip.Options{Size: 10, RefreshRate: 10})})
+		w := newWorker(t, Options[string]{Limiter: buckettest.New(t, drip.Options{Size: 10, RefreshRate: 10})})
 		if out := w.Do(t.Context(), "shop", "", func(context.Context) error { return Later(time.Hour, nil) }); out.Kind != Refused {
 			t.Fatalf("Do = %+v", out)
 		}
@@ -177,7 +166,7 @@ func TestLaterIsOfTheMessageAlone(t *testing.T) {
 
 // A message that goes for good gives its slot to others; it also does when it was postponed too often.
 func TestGivenUpMessagesLeaveTheirSlots(t *testing.T) {
-	bucket := newBucket(t, drip.Options{Size: 1, RefreshRate: 1, RefreshInterval: time.Hour, Concurrency: 10})
+	bucket := buckettest.New(t, drip.Options{Size: 1, RefreshRate: 1, RefreshInterval: time.Hour, Concurrency: 10})
 	w := newWorker(t, Options[string]{Limiter: bucket, MaxPostponements: 1})
 	if out := w.Do(t.Context(), "shop", "", succeeds); out.Kind != Done {
 		t.Fatalf("Do = %+v", out)
@@ -199,7 +188,7 @@ func TestGivenUpMessagesLeaveTheirSlots(t *testing.T) {
 
 // A message without an entity fails, and one that the limit can never admit is given up.
 func TestMessagesThatCannotRun(t *testing.T) {
-	bucket := newBucket(t, drip.Options{Size: 10, RefreshRate: 10})
+	bucket := buckettest.New(t, drip.Options{Size: 10, RefreshRate: 10})
 	w := newWorker(t, Options[string]{
 		Limiter: bucket,
 		Entity: func(m string) (string, error) {
@@ -225,7 +214,7 @@ func TestMessagesThatCannotRun(t *testing.T) {
 
 // A message whose slot would lie past its deadline is given up at once, and books none.
 func TestDeadline(t *testing.T) {
-	bucket := newBucket(t, drip.Options{Size: 1, RefreshRate: 1, RefreshInterval: time.Hour})
+	bucket := buckettest.New(t, drip.Options{Size: 1, RefreshRate: 1, RefreshInterval: time.Hour})
 	w := newWorker(t, Options[string]{Limiter: bucket, Request: func(string) drip.Request {
 		return drip.Request{Deadline: time.Now().Add(time.Minute)}
 	}})
@@ -286,7 +275,7 @@ func TestDrain(t *testing.T) {
 // ParseNote reads the text of String, within its bounds. Any other text is the note of a new message.
 func TestNote(t *testing.T) {
 	now := time.Now().Truncate(time.Millisecond)
-	bucket := newBucket(t, drip.Options{Size: 1, RefreshRate: 1, RefreshInterval: 24 * time.Hour})
+	bucket := buckettest.New(t, drip.Options{Size: 1, RefreshRate: 1, RefreshInterval: 24 * time.Hour})
 	var ticket drip.Ticket
 	for range 3 {
 		a, err := bucket.Admit(t.Context(), "shop", drip.Request{})
@@ -345,7 +334,7 @@ func TestNewNamesTheWrongField(t *testing.T) {
 // A lease is renewed as long as its operation runs, and the operation is told when that is no longer possible.
 func TestLeaseIsRenewed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		bucket := newBucket(t, drip.Options{Size: 10, Concurrency: 1, Lease: time.Minute, MaxLease: time.Hour})
+		bucket := buckettest.New(t, drip.Options{Size: 10, Concurrency: 1, Lease: time.Minute, MaxLease: time.Hour})
 		w := newWorker(t, Options[string]{Limiter: bucket})
 		began := time.Now()
 		out := w.Do(t.Context(), "shop", "", func(ctx context.Context) error {
@@ -373,7 +362,7 @@ func TestLeaseIsRenewed(t *testing.T) {
 
 // The limiter charges the real cost of an operation.
 func TestSetCost(t *testing.T) {
-	bucket := newBucket(t, drip.Options{Size: 10, RefreshRate: 10, RefreshInterval: 24 * time.Hour})
+	bucket := buckettest.New(t, drip.Options{Size: 10, RefreshRate: 10, RefreshInterval: 24 * time.Hour})
 	w := newWorker(t, Options[string]{Limiter: bucket, Request: func(string) drip.Request { return drip.Request{Cost: 5} }})
 	w.Do(t.Context(), "shop", "", func(ctx context.Context) error { OperationOf(ctx).SetCost(2); return nil })
 	if a, err := bucket.Admit(t.Context(), "shop", drip.Request{Cost: 8}); err != nil || a.Delay != 0 {
@@ -536,7 +525,7 @@ func (l *lines) Handle(_ context.Context, r slog.Record) error {
 
 // The real cost in units is charged; a name that the limiter does not know leaves the estimate, and the token comes back.
 func TestSetCosts(t *testing.T) {
-	bucket := newBucket(t, drip.Options{
+	bucket := buckettest.New(t, drip.Options{
 		Size: 10, RefreshRate: 10, RefreshInterval: 24 * time.Hour, Concurrency: 1,
 		Windows: []drip.Window{{Size: 1000, RefreshInterval: 24 * time.Hour, Unit: "tokens"}},
 	})

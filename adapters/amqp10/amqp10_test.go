@@ -77,23 +77,10 @@ type queue struct{ url, name string }
 
 func openQueue(_ context.Context, url, name string) (workertest.Queue, error) {
 	q := &queue{url, name}
-	return q, q.with(func(ch *amqp091.Channel) error {
+	return q, servers.WithChannel(q.url, func(ch *amqp091.Channel) error {
 		_, err := ch.QueueDeclare(name, true, false, false, false, amqp091.Table{amqp091.QueueTypeArg: "quorum"})
 		return err
 	})
-}
-
-func (q *queue) with(do func(*amqp091.Channel) error) error {
-	conn, err := amqp091.Dial(q.url)
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	ch, err := conn.Channel()
-	if err != nil {
-		return err
-	}
-	return do(ch)
 }
 
 func (q *queue) Publish(ctx context.Context, messages ...workertest.Message) error {
@@ -165,7 +152,7 @@ func (q *queue) ConsumeBare(ctx context.Context, handle func(context.Context, wo
 }
 
 func (q *queue) Left(context.Context) (n int, err error) {
-	err = q.with(func(ch *amqp091.Channel) error {
+	err = servers.WithChannel(q.url, func(ch *amqp091.Channel) error {
 		queue, err := ch.QueueDeclarePassive(q.name, true, false, false, false, nil)
 		n = queue.Messages
 		return err

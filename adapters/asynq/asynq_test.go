@@ -11,6 +11,7 @@ import (
 	"github.com/hibiken/asynq"
 
 	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/internal/buckettest"
 	"github.com/drip-go/drip/internal/servers"
 	"github.com/drip-go/drip/worker"
 	"github.com/drip-go/drip/workertest"
@@ -47,10 +48,7 @@ func TestLastAttempt(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	bucket, err := drip.New(drip.Options{Size: 1, RefreshRate: 1, Start: time.Unix(0, 0)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	bucket := buckettest.New(t, drip.Options{Size: 1, RefreshRate: 1})
 	const n = 4
 	messages := make([]workertest.Message, n)
 	for i := range messages {

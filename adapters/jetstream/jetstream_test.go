@@ -13,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/internal/buckettest"
 	"github.com/drip-go/drip/internal/servers"
 	"github.com/drip-go/drip/worker"
 	"github.com/drip-go/drip/workertest"
@@ -153,10 +154,7 @@ func TestTickets(t *testing.T) {
 	if _, err := js.CreateStream(ctx, jetstream.StreamConfig{Name: q.name, Subjects: []string{q.name}}); err != nil {
 		t.Fatal(err)
 	}
-	bucket, err := drip.New(drip.Options{Size: 5, RefreshRate: 5, Start: time.Unix(0, 0)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	bucket := buckettest.New(t, drip.Options{Size: 5, RefreshRate: 5})
 	limit, err := New(js, Options{Limiter: bucket, Entity: shop})
 	if err != nil {
 		t.Fatal(err)

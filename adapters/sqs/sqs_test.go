@@ -15,6 +15,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
 
 	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/internal/buckettest"
 	"github.com/drip-go/drip/internal/servers"
 	"github.com/drip-go/drip/internal/sqsmodel"
 	"github.com/drip-go/drip/worker"
@@ -169,10 +170,7 @@ func TestAttributes(t *testing.T) {
 	if _, err := q.client.SendMessage(t.Context(), &sqs.SendMessageInput{QueueUrl: &q.url, MessageBody: aws.String("useless"), MessageAttributes: attributes}); err != nil {
 		t.Fatal(err)
 	}
-	bucket, err := drip.New(drip.Options{Size: 1, RefreshRate: 1, Start: time.Unix(0, 0)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	bucket := buckettest.New(t, drip.Options{Size: 1, RefreshRate: 1})
 	limit, err := New(q.client, Options{Limiter: bucket, Entity: func(*types.Message) (string, error) { return "shop", nil }})
 	if err != nil {
 		t.Fatal(err)

@@ -15,15 +15,15 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(servers.Main(m)) }
 
-// others are queues that look a little like those of the work queue orders.
+// others are queues with names similar to the ones of the work queue orders.
 var others = []string{"orders2", "orders2.drip.dead", "orders2.drip.v1.250ms.00", "orders_drip.dead", "orders.drip_dead"}
 
 func TestScript(t *testing.T) {
 	t.Parallel()
 	server := servers.OwnRabbitMQ(t)
-	ch := channel(t, server.URL())
+	ch := servers.Channel(t, server.URL())
 	const waits, idle = "orders.drip.due.v1.250ms.01", "orders.drip.due.v1few.24s.00"
-	declare(t, ch, append([]string{"orders", waits, dead, idle}, others...)...)
+	servers.Declare(t, ch, "quorum", append([]string{"orders", waits, dead, idle}, others...)...)
 	for _, name := range []string{"orders", waits, dead} {
 		publish(t, ch, name, "x")
 	}
@@ -56,7 +56,7 @@ func TestScript(t *testing.T) {
 		t.Errorf("the policy is that of %q, want %q", got, want)
 	}
 
-	consumes := channel(t, server.URL())
+	consumes := servers.Channel(t, server.URL())
 	if _, err := consumes.Consume("orders", "", true, false, false, false, nil); err != nil {
 		t.Fatal(err)
 	}
@@ -83,9 +83,9 @@ func TestScript(t *testing.T) {
 	shown(dead+"\t1", waits+"\t1")
 	refused("there are messages left:\n", "remove")
 
-	ch = channel(t, server.URL())
+	ch = servers.Channel(t, server.URL())
 	for _, name := range []string{waits, dead} {
-		if got := drain(t, ch, name); !slices.Equal(got, []string{"x"}) {
+		if got := servers.Drain(t, ch, name); !slices.Equal(got, []string{"x"}) {
 			t.Errorf("in %s there is %q", name, got)
 		}
 	}
@@ -98,53 +98,9 @@ func TestScript(t *testing.T) {
 	}
 }
 
-func channel(t *testing.T, url string) *amqp.Channel {
-	t.Helper()
-	conn, err := amqp.Dial(url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = conn.Close() })
-	ch, err := conn.Channel()
-	if err == nil {
-		err = ch.Confirm(false)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	return ch
-}
-
-func declare(t *testing.T, ch *amqp.Channel, names ...string) {
-	t.Helper()
-	for _, name := range names {
-		if _, err := ch.QueueDeclare(name, true, false, false, false, amqp.Table{amqp.QueueTypeArg: amqp.QueueTypeQuorum}); err != nil {
-			t.Fatal(err)
-		}
-	}
-}
-
 func publish(t *testing.T, ch *amqp.Channel, queue, body string) {
 	t.Helper()
-	confirm, err := ch.PublishWithDeferredConfirm("", queue, true, false, amqp.Publishing{DeliveryMode: amqp.Persistent, Body: []byte(body)})
-	if err != nil || !confirm.Wait() {
-		t.Fatalf("publish to %s: %v", queue, err)
-	}
-}
-
-// drain takes all messages out of a queue.
-func drain(t *testing.T, ch *amqp.Channel, queue string) (bodies []string) {
-	t.Helper()
-	for {
-		d, ok, err := ch.Get(queue, true)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if !ok {
-			return bodies
-		}
-		bodies = append(bodies, string(d.Body))
-	}
+	servers.Publish(t, ch, queue, amqp.Publishing{DeliveryMode: amqp.Persistent, Body: []byte(body)})
 }
 
 // queues are the names of all queues there are, in order.

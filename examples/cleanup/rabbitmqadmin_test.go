@@ -47,7 +47,7 @@ func TestRabbitmqadmin(t *testing.T) {
 		var stderr strings.Builder
 		cmd.Stderr = &stderr
 		out, err := cmd.Output()
-		// The status of what finds nothing, as grep does, is 1.
+		// The status is 1 if a command such as grep finds nothing.
 		if stderr.Len() > 0 || err != nil && cmd.ProcessState.ExitCode() != 1 {
 			t.Fatalf("%s\n%v\n%s%s", command, err, out, &stderr)
 		}
@@ -69,8 +69,8 @@ func TestRabbitmqadmin(t *testing.T) {
 		}, all)
 	}
 
-	ch := channel(t, server.URL())
-	declare(t, ch, append([]string{"orders"}, others...)...)
+	ch := servers.Channel(t, server.URL())
+	servers.Declare(t, ch, "quorum", append([]string{"orders"}, others...)...)
 	postponed := postpone(t, server, ch)
 	want := map[string]int{}
 	for _, name := range queues(t, server, "/") {
@@ -89,7 +89,7 @@ func TestRabbitmqadmin(t *testing.T) {
 		}
 	}
 	busy := append(slices.Collect(maps.Keys(postponed)), dead)
-	declare(t, channel(t, server.URL()+"other"), busy...)
+	servers.Declare(t, servers.Channel(t, server.URL()+"other"), "quorum", busy...)
 
 	listed(show, want)
 	run(limit)
@@ -111,12 +111,12 @@ func TestRabbitmqadmin(t *testing.T) {
 	listed(left, full)
 	var kept []string
 	for queue := range postponed {
-		kept = append(kept, drain(t, ch, queue)...)
+		kept = append(kept, servers.Drain(t, ch, queue)...)
 	}
 	if !slices.Equal(sorted(kept), waiting) {
 		t.Errorf("after tidy there wait %q, want %q", sorted(kept), waiting)
 	}
-	if got := drain(t, ch, dead); !slices.Equal(got, []string{"refused"}) {
+	if got := servers.Drain(t, ch, dead); !slices.Equal(got, []string{"refused"}) {
 		t.Errorf("the dead letters are %q", got)
 	}
 	listed(left, nil)

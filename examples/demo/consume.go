@@ -24,8 +24,8 @@ import (
 	"github.com/drip-go/drip/telemetry"
 )
 
-// What makes this program a consumer process: a variable of its environment, and its settings as JSON on its
-// standard input. It runs until that input ends, which it also does when the demo is killed.
+// A consumer process is this program with a variable in its environment, and with its settings as JSON on its
+// standard input. It runs until that input ends, which also happens when the demo is killed.
 const (
 	roleVariable = "DRIP_DEMO_ROLE"
 	consumerRole = "consumer"

@@ -230,7 +230,7 @@ type shopNow struct {
 	orders, done int
 	inFlight     int
 	postponed    int
-	used, limit  int // calls in this interval, and what it allows
+	used, limit  int // calls in this interval, made and allowed
 	refused      int
 	eta          time.Duration // until the last order's call, at the limit
 }

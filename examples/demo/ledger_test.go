@@ -67,7 +67,7 @@ func TestLedger(t *testing.T) {
 		t.Errorf("got %+v, want %+v", got[1], want)
 	}
 
-	// What was never done.
+	// Orders that were never done.
 	l = begin()
 	if l.snapshot(at(4000)).finished() {
 		t.Error("finished although orders are not done")

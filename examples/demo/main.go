@@ -1,14 +1,14 @@
-// Demo shows drip at work: a few thousand messages in RabbitMQ, for a dozen shops at once, whose provider allows each
-// shop ten calls a second, the app less than its shops together, and one endpoint less still; it refuses what is more. Two
-// consumer processes share one Redis, and every message gets its call as early as the limits allow, the urgent ones at
-// once, none is refused and none is lost.
+// Demo shows drip at work, with a few thousand messages in RabbitMQ for a dozen shops at once. The provider allows each
+// shop ten calls a second, the app fewer than its shops together, and one endpoint fewer still. It refuses further calls.
+// Two consumer processes share one Redis. Every message gets its call as early as the limits allow, the urgent ones at
+// once. No call is refused, and no message is lost.
 //
 //	go run -C examples/demo .
 //
 // It is a module of its own, for the sake of OpenTelemetry's SDK: each consumer process serves its metrics for
 // Prometheus, the first one at 127.0.0.1:9464, the next one at 9465. examples/observability has a dashboard for them.
 //
-// RabbitMQ and Redis are those of DRIP_RABBITMQ_URL and DRIP_REDIS_URL, or private ones that end with the demo.
+// DRIP_RABBITMQ_URL and DRIP_REDIS_URL name RabbitMQ and Redis. Without them the demo starts private ones, and stops them.
 // The exit status is 1 if the provider refused a call, if a message was lost, or if something else went wrong.
 package main
 
@@ -28,17 +28,17 @@ import (
 	"github.com/drip-go/drip/storage"
 )
 
-// What the provider allows a shop: a bucket that leaks all the time, and a number of calls at once.
+// The provider allows a shop a bucket that leaks all the time, and a number of calls at once.
 const (
 	bucketSize = 40
 	leakRate   = 10 // a second
 	mostAtOnce = 15
 )
 
-// What drip is told. The rate is the provider's. A token is returned after the provider's answer, so as many may be
-// out as the provider allows calls at once. But Size must be well below what the bucket holds: drip refreshes all at
-// once at the beginning of an interval while the bucket leaks evenly, and drip counts a call when it decides while
-// the provider counts it when it arrives. In any t seconds at most these calls arrive: size that were on their way
+// These are drip's options. The rate is the provider's. A token is returned after the provider's answer, so as many
+// may be out as the provider allows calls at once. But Size must be well below the bucket's, for two reasons. drip
+// refreshes all at once at the beginning of an interval, and the bucket leaks evenly. drip counts a call when it decides,
+// and the provider counts it when it arrives. In any t seconds at most these calls arrive: size that were on their way
 // before, size of capacity that was left, and refreshRate for each of at most t+1 refreshes. The bucket leaks
 // t*leakRate of them. So if 2*size+refreshRate fit in, none is refused, however slow the network or the machine.
 const (
@@ -50,11 +50,11 @@ const (
 	_ = uint(bucketSize - 2*size - refreshRate)
 )
 
-// onTheWay is how long a call may be on its way to the provider: what drip is told of the limits that shops share leaves
-// room for that.
+// onTheWay is how long a call may be on its way to the provider. drip's limits that shops share leave room for that.
 const onTheWay = 500 * time.Millisecond
 
-// sharedRules are the provider's limits that shops share, leaky buckets, too: the app's, two thirds of what its shops may do together, and that of the endpoint for the stock.
+// sharedRules are the provider's limits that shops share, leaky buckets, too. The app's is two thirds of its shops' limits
+// together. The other one is of the endpoint for the stock.
 func sharedRules(shops int) map[string]rule {
 	perSecond := max(10, 2*shops*leakRate/3)
 	return map[string]rule{
@@ -68,7 +68,7 @@ const (
 	stockLimit = "stock"
 )
 
-// errFailed ends the demo with status 1; what was wrong has been printed.
+// errFailed ends the demo with status 1, after the demo has printed the cause.
 var errFailed = errors.New("the demo has failed")
 
 func main() {

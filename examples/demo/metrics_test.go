@@ -47,7 +47,7 @@ func TestServeMetrics(t *testing.T) {
 	if text := get(t, address); !strings.Contains(text, "\nthings_total{") {
 		t.Errorf("the metrics are\n%s", text)
 	}
-	// Who has no port left works all the same.
+	// A process that gets no port works without one.
 	meters, stopOther, err := serveMetrics(address)
 	if err == nil || meters == nil {
 		t.Errorf("an address that is taken: %v, %v", meters, err)

@@ -130,7 +130,7 @@ func TestProviderAnswers(t *testing.T) {
 		if log.refuse != 10 {
 			t.Errorf("%d refused calls were counted, want 10", log.refuse)
 		}
-		// Within a second, the bucket refuses what it has no room for.
+		// Within a second, the bucket refuses calls that it has no room for.
 		began := time.Now()
 		for range 3 {
 			place("c", 15)

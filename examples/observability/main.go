@@ -3,8 +3,8 @@
 //
 //	DRIP_RABBITMQ_URL=amqp://… go run . -storage redis://127.0.0.1:6379/0 -spans spans.json
 //
-// So that there is something to see it makes a queue, publishes messages for a few shops, and handles them with calls of
-// an API of which some fail, are refused or hang.
+// It makes a queue, publishes messages for a few shops, and handles them with calls of an API. Some calls fail, are refused
+// or hang.
 package main
 
 import (

@@ -8,13 +8,11 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
-	amqp "github.com/rabbitmq/amqp091-go"
-
 	"github.com/drip-go/drip/examples/observability/board"
+	"github.com/drip-go/drip/internal/exampletest"
 	"github.com/drip-go/drip/internal/servers"
 )
 
@@ -30,10 +28,17 @@ func TestEveryPanelShowsData(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
-	var spans buffer
+	var spans exampletest.Buffer
 	ended := make(chan error, 1)
 	go func() { ended <- run(ctx, url, "memory:", listener, &spans) }()
-	t.Cleanup(func() { removeQueue(t, url) })
+	ch := servers.Channel(t, url)
+	t.Cleanup(func() {
+		for _, name := range []string{"observability", "observability.drip.due", "observability.drip.dead"} {
+			if _, err := ch.QueueDelete(name, false, false, false); err != nil {
+				t.Error(err)
+			}
+		}
+	})
 
 	recording := board.NewRecording(250 * time.Millisecond)
 	every := time.NewTicker(recording.Every)
@@ -179,36 +184,4 @@ func TestDashboard(t *testing.T) {
 	if len(b.Panels) < 15 {
 		t.Errorf("there are %d panels", len(b.Panels))
 	}
-}
-
-// removeQueue removes what the example and its consumer have made.
-func removeQueue(t *testing.T, url string) {
-	conn, err := amqp.Dial(url)
-	if err != nil {
-		t.Error(err)
-		return
-	}
-	defer conn.Close()
-	ch, err := conn.Channel()
-	if err != nil {
-		t.Error(err)
-		return
-	}
-	for _, name := range []string{"observability", "observability.drip.due", "observability.drip.dead"} {
-		if _, err := ch.QueueDelete(name, false, false, false); err != nil {
-			t.Error(err)
-		}
-	}
-}
-
-// buffer is a bytes.Buffer for several goroutines.
-type buffer struct {
-	mu sync.Mutex
-	bytes.Buffer
-}
-
-func (b *buffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.Buffer.Write(p)
 }

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 
@@ -23,24 +24,10 @@ func TestMain(m *testing.M) {
 // The program handles all messages, postponed ones too, and ends by Ctrl-C.
 func TestMainHandlesAll(t *testing.T) {
 	url := servers.OwnRabbitMQ(t).URL()
-	conn, err := amqp.Dial(url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	ch, err := conn.Channel()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := ch.QueueDeclare("orders", true, false, false, false, amqp.Table{amqp.QueueTypeArg: amqp.QueueTypeQuorum}); err != nil {
-		t.Fatal(err)
-	}
+	ch := servers.Channel(t, url)
+	servers.Declare(t, ch, "quorum", "orders")
 	const messages = 7
-	for range messages {
-		if err := ch.Publish("", "orders", true, false, amqp.Publishing{Body: []byte("shop-1")}); err != nil {
-			t.Fatal(err)
-		}
-	}
+	servers.Publish(t, ch, "orders", slices.Repeat([]amqp.Publishing{{Body: []byte("shop-1")}}, messages)...)
 	program := exec.Command(os.Args[0])
 	program.Env = append(os.Environ(), "DRIP_EXAMPLE=1", "DRIP_RABBITMQ_URL="+url)
 	out, err := program.StderrPipe()

@@ -72,7 +72,7 @@ func run(ctx context.Context, url string, out io.Writer) error {
 	client, err := river.NewClient(riverpgxv5.New(pool), &river.Config{
 		Queues: map[string]river.QueueConfig{river.QueueDefault: {MaxWorkers: 100}}, Workers: workers,
 		Middleware: []rivertype.Middleware{limit},
-		// What has waited is looked for so often: each second by default.
+		// River looks for jobs that are due at this interval. The default is a second.
 		FetchPollInterval: 200 * time.Millisecond,
 	})
 	if err != nil {

@@ -1,4 +1,4 @@
-// Simulate plays scenarios and prints what came of them, for drip and for what one could do instead. It needs no server.
+// Simulate plays scenarios and prints the results of drip and of other policies. It needs no server.
 //
 //	go run ./examples/simulate
 //	go run ./examples/simulate -svg late.svg rate-late-hops-60/60s

@@ -1,11 +1,11 @@
-// Sqltokenbucket is for those who limit rates with a function in the database, such as Franck Pachot's
+// Sqltokenbucket replaces a function in the database that limits rates, such as Franck Pachot's
 //
 //	select rate_limiting_token_bucket_request('user1', 10, 60);
 //
-// of his series on token buckets in YugabyteDB and PostgreSQL (dev.to): it takes a token of a user who gains so many a
-// second, and has those of so many seconds at most, and answers how many are left, or -1. Here drip decides, and the database
-// keeps what it has decided. The limit holds at every isolation level, however many sessions ask and however often, and
-// nobody has to try again.
+// of his series on token buckets in YugabyteDB and PostgreSQL (dev.to). The function takes a token of a user. The user gains
+// so many a second, and has at most the tokens of so many seconds. The function returns how many are left, or -1. Here drip
+// decides, and the database keeps the decisions. The limit holds at every isolation level, however many sessions ask and
+// however often, and no caller has to try again.
 //
 //	go run ./examples/sqltokenbucket -url postgres://localhost/postgres -watch 100ms user1 1 10
 package main

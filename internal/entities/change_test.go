@@ -9,16 +9,14 @@ import (
 	"time"
 
 	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/internal/buckettest"
 	"github.com/drip-go/drip/storage/memory"
 )
 
 // A failure does not keep other entities from being changed, unless nearly everything fails.
 func TestChangeAll(t *testing.T) {
 	s := memory.New()
-	b, err := drip.New(drip.Options{Storage: s, Start: time.Unix(0, 0)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := buckettest.New(t, drip.Options{Storage: s})
 	const many = 1000
 	for i := range many {
 		if _, err := b.Admit(t.Context(), fmt.Sprintf("shop-%04d", i), drip.Request{}); err != nil {

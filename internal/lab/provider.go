@@ -17,6 +17,22 @@ type Provider interface {
 	End(began, ended int64, estimate, actual int)
 }
 
+// beginAll begins a call at all providers, and reports whether it is over a limit of any. The caller must call end when the
+// call ends, with its real cost.
+func beginAll(providers []Provider, at int64, estimate int) (end func(now int64, actual int), over bool) {
+	var within []Provider
+	for _, p := range providers {
+		if p.Begin(at, estimate) {
+			within = append(within, p)
+		}
+	}
+	return func(now int64, actual int) {
+		for _, p := range within {
+			p.End(at, now, estimate, actual)
+		}
+	}, len(within) < len(providers)
+}
+
 // accuracy is the most by which sums of floating point numbers may be off.
 const accuracy = 1e-6
 

@@ -302,20 +302,12 @@ func (r *run) start(d *delivery, a drip.Admission) {
 // call is an operation at the provider.
 func (r *run) call(d *delivery, then func()) {
 	began := r.now
-	var within []Provider
-	providers := r.providers[d.entity]
-	for _, p := range providers {
-		if p.Begin(began, d.estimate) {
-			within = append(within, p)
-		}
-	}
-	if len(within) < len(providers) {
+	end, over := beginAll(r.providers[d.entity], began, d.estimate)
+	if over {
 		r.overLimit++
 	}
 	r.events.addEnd(began+d.operation, func() {
-		for _, p := range within {
-			p.End(began, r.now, d.estimate, d.actual)
-		}
+		end(r.now, d.actual)
 		r.lastEnd = r.now
 		then()
 	})

@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"cmp"
 	"math"
 	"math/rand/v2"
 	"time"
@@ -20,25 +21,22 @@ func Named(name string) (s Scenario, ok bool) {
 	return Scenario{}, false
 }
 
-// Scenarios returns the scenarios of the package. Each has a provider and Options that never exceed it.
+// Scenarios returns the scenarios of the package. Each has a provider and Options that never exceed it. Operations take
+// 200 ms unless the scenario says otherwise.
 func Scenarios() []Scenario {
 	leakyBucket40 := func() []Provider { return []Provider{LeakyBucket(40, 2)} }
 	minute := func() []Provider { return []Provider{FixedWindow(60, time.Minute)} }
 	five := func() []Provider { return []Provider{Concurrency(5)} }
-	quick := Fixed(200 * time.Millisecond)
 	aSecond := AtMost(20*time.Second, Exponential(time.Second))
 	// A backlog of 1,000 and 60 % of the limit of leaky40 for half an hour.
 	busy := Mixed(Burst(1000, 10300*time.Millisecond), Poisson(1.2, 0, 30*time.Minute))
-	return []Scenario{
+	all := []Scenario{
 		{
 			Name:      "rate-burst",
 			About:     "a leaky bucket of 40 that drains by 2 a second; 2,000 messages at once",
 			Options:   leaky40,
 			Providers: leakyBucket40,
 			Arrivals:  Burst(2000, 10300*time.Millisecond),
-			Operation: quick,
-			Travel:    travel,
-			Processes: 2,
 		},
 		{
 			Name:      "rate-fixed-window",
@@ -46,9 +44,6 @@ func Scenarios() []Scenario {
 			Options:   minute60,
 			Providers: minute,
 			Arrivals:  Burst(1000, 10300*time.Millisecond),
-			Operation: quick,
-			Travel:    travel,
-			Processes: 2,
 		},
 		{
 			Name:      "rate-steady-0.9",
@@ -56,9 +51,6 @@ func Scenarios() []Scenario {
 			Options:   minute60,
 			Providers: minute,
 			Arrivals:  Steady(0.9*57/60, 0, time.Hour),
-			Operation: quick,
-			Travel:    travel,
-			Processes: 2,
 		},
 		{
 			Name:      "rate-poisson-backlog",
@@ -66,9 +58,6 @@ func Scenarios() []Scenario {
 			Options:   minute60,
 			Providers: minute,
 			Arrivals:  Mixed(Burst(2000, 10300*time.Millisecond), Poisson(0.8*57/60, 0, 4*time.Hour)),
-			Operation: quick,
-			Travel:    travel,
-			Processes: 2,
 		},
 		{
 			Name:      "rate-late-hops-60/60s",
@@ -76,10 +65,7 @@ func Scenarios() []Scenario {
 			Options:   minute60,
 			Providers: minute,
 			Arrivals:  Mixed(Burst(1000, 10300*time.Millisecond), Poisson(0.6*57/60, 0, time.Hour)),
-			Operation: quick,
-			Travel:    travel,
 			Late:      Uniform(0, time.Minute),
-			Processes: 2,
 		},
 		{
 			Name:      "rate-late-hops-100/10s",
@@ -87,10 +73,7 @@ func Scenarios() []Scenario {
 			Options:   tenSeconds100,
 			Providers: func() []Provider { return []Provider{FixedWindow(100, 10*time.Second)} },
 			Arrivals:  Mixed(Burst(2000, 10300*time.Millisecond), Poisson(0.6*9.5, 0, 10*time.Minute)),
-			Operation: quick,
-			Travel:    travel,
 			Late:      Uniform(0, 10*time.Second),
-			Processes: 2,
 		},
 		{
 			Name:      "rate-late-hops-2/1s",
@@ -98,10 +81,7 @@ func Scenarios() []Scenario {
 			Options:   leaky40BySecond,
 			Providers: leakyBucket40,
 			Arrivals:  busy,
-			Operation: quick,
-			Travel:    travel,
 			Late:      Uniform(0, time.Second),
-			Processes: 2,
 		},
 		{
 			Name:      "sliding-window",
@@ -109,9 +89,6 @@ func Scenarios() []Scenario {
 			Options:   sliding100,
 			Providers: func() []Provider { return []Provider{SlidingWindow(100, 10*time.Second)} },
 			Arrivals:  Mixed(Burst(2000, 10300*time.Millisecond), Poisson(0.6*9.7, 0, 10*time.Minute)),
-			Operation: quick,
-			Travel:    travel,
-			Processes: 2,
 		},
 		{
 			Name:      "token-bucket",
@@ -119,9 +96,6 @@ func Scenarios() []Scenario {
 			Options:   tokens30,
 			Providers: func() []Provider { return []Provider{TokenBucket(30, 0.5)} },
 			Arrivals:  Mixed(Burst(500, 10300*time.Millisecond), Poisson(0.3, 0, time.Hour)),
-			Operation: quick,
-			Travel:    travel,
-			Processes: 2,
 		},
 		{
 			Name:      "first-call-window",
@@ -130,9 +104,6 @@ func Scenarios() []Scenario {
 			Providers: func() []Provider { return []Provider{FirstCallWindow(300, 5*time.Minute)} },
 			Arrivals: Mixed(Burst(100, 7*time.Minute), Burst(100, 17*time.Minute), Burst(100, 27*time.Minute),
 				Burst(100, 37*time.Minute), Poisson(0.58, 0, time.Hour)),
-			Operation: quick,
-			Travel:    travel,
-			Processes: 2,
 		},
 		{
 			Name:      "concurrency-load-0.9",
@@ -141,8 +112,6 @@ func Scenarios() []Scenario {
 			Providers: five,
 			Arrivals:  Poisson(4.5, 0, 20*time.Minute),
 			Operation: aSecond,
-			Travel:    travel,
-			Processes: 2,
 		},
 		{
 			Name:      "concurrency-load-1.5",
@@ -151,8 +120,6 @@ func Scenarios() []Scenario {
 			Providers: five,
 			Arrivals:  Poisson(7.5, 0, 5*time.Minute),
 			Operation: aSecond,
-			Travel:    travel,
-			Processes: 2,
 		},
 		{
 			Name:      "concurrency-burst",
@@ -161,8 +128,6 @@ func Scenarios() []Scenario {
 			Providers: five,
 			Arrivals:  Burst(1000, 10300*time.Millisecond),
 			Operation: aSecond,
-			Travel:    travel,
-			Processes: 2,
 		},
 		{
 			Name:      "long-tail",
@@ -171,8 +136,6 @@ func Scenarios() []Scenario {
 			Providers: five,
 			Arrivals:  Mixed(Burst(200, 10300*time.Millisecond), Poisson(3.3, 0, 20*time.Minute)),
 			Operation: AtMost(time.Minute, LogNormal(500*time.Millisecond, 1.2)),
-			Travel:    travel,
-			Processes: 2,
 		},
 		{
 			Name:      "outage-1h",
@@ -180,9 +143,6 @@ func Scenarios() []Scenario {
 			Options:   leaky200,
 			Providers: func() []Provider { return []Provider{LeakyBucket(200, 10)} },
 			Arrivals:  Mixed(Burst(10000, 300*time.Millisecond), Poisson(5, time.Hour, time.Hour+30*time.Minute)),
-			Operation: quick,
-			Travel:    travel,
-			Processes: 2,
 			Outage:    Outage{5 * time.Second, time.Hour},
 		},
 		{
@@ -192,8 +152,6 @@ func Scenarios() []Scenario {
 			Providers: five,
 			Arrivals:  Poisson(3, 0, 20*time.Minute),
 			Operation: aSecond,
-			Travel:    travel,
-			Processes: 2,
 			Crashes:   0.01,
 		},
 		{
@@ -202,9 +160,6 @@ func Scenarios() []Scenario {
 			Options:    leaky40,
 			Providers:  leakyBucket40,
 			Arrivals:   busy,
-			Operation:  quick,
-			Travel:     travel,
-			Processes:  2,
 			Duplicates: 0.01,
 		},
 		{
@@ -213,9 +168,6 @@ func Scenarios() []Scenario {
 			Options:   leaky40,
 			Providers: leakyBucket40,
 			Arrivals:  busy,
-			Operation: quick,
-			Travel:    travel,
-			Processes: 2,
 			Lost:      0.01,
 		},
 		{
@@ -227,8 +179,6 @@ func Scenarios() []Scenario {
 			},
 			Arrivals:  Mixed(Burst(500, 10300*time.Millisecond), Poisson(0.95, 0, 30*time.Minute)),
 			Operation: Exponential(300 * time.Millisecond),
-			Travel:    travel,
-			Processes: 2,
 		},
 		{
 			Name:    "two-windows-costs",
@@ -240,8 +190,6 @@ func Scenarios() []Scenario {
 			Arrivals:  Mixed(Burst(1000, 10300*time.Millisecond), Poisson(1.7, 0, 30*time.Minute)),
 			Operation: Exponential(300 * time.Millisecond),
 			Costs:     UniformCost(1, 10, 3),
-			Travel:    travel,
-			Processes: 2,
 		},
 		{
 			Name:      "day-curve",
@@ -253,7 +201,6 @@ func Scenarios() []Scenario {
 				return Day(0.006 * math.Exp(r.NormFloat64()))(r)
 			},
 			Operation: aSecond,
-			Travel:    travel,
 			Processes: 4,
 		},
 		limitsChanged(),
@@ -264,9 +211,6 @@ func Scenarios() []Scenario {
 			Providers: func() []Provider { return []Provider{LeakyBucket(200, 10)} },
 			Changes:   []Change{{At: 20 * time.Second, Throttle: time.Minute}},
 			Arrivals:  Mixed(Burst(2000, 300*time.Millisecond), Poisson(5, time.Minute, 10*time.Minute)),
-			Operation: quick,
-			Travel:    travel,
-			Processes: 2,
 		},
 		{
 			Name:        "lost-tickets-10%",
@@ -275,8 +219,6 @@ func Scenarios() []Scenario {
 			Providers:   five,
 			Arrivals:    Poisson(4.5, 0, 20*time.Minute),
 			Operation:   aSecond,
-			Travel:      travel,
-			Processes:   2,
 			LostTickets: 0.1,
 		},
 		{
@@ -286,8 +228,6 @@ func Scenarios() []Scenario {
 			Providers: five,
 			Arrivals:  Poisson(4.5, 0, 20*time.Minute),
 			Operation: aSecond,
-			Travel:    travel,
-			Processes: 2,
 		},
 		{
 			Name:      "both-kinds",
@@ -295,22 +235,26 @@ func Scenarios() []Scenario {
 			Options:   leaky40,
 			Providers: leakyBucket40,
 			Arrivals:  busy,
-			Operation: quick,
-			Travel:    travel,
-			Processes: 2,
 			Plain:     0.25,
 		},
-		{
-			Name:      "estimates-x10",
-			About:     "a leaky bucket of 2,000 points that drains by 100 a second; 5,000 messages that are thought to cost 10 points and cost one, and a load of 60 % for 5 minutes",
-			Options:   points2000,
-			Providers: func() []Provider { return []Provider{LeakyBucket(2000, 100)} },
-			Arrivals:  Mixed(Burst(5000, 300*time.Millisecond), Poisson(60, 0, 5*time.Minute)),
-			Operation: Fixed(10 * time.Millisecond),
-			Costs:     func(*rand.Rand) (int, int) { return 10, 1 },
-			Processes: 2,
-		},
 	}
+	for i := range all {
+		s := &all[i]
+		s.Travel, s.Processes = travel, cmp.Or(s.Processes, 2)
+		if s.Operation == nil {
+			s.Operation = Fixed(200 * time.Millisecond)
+		}
+	}
+	return append(all, Scenario{
+		Name:      "estimates-x10",
+		About:     "a leaky bucket of 2,000 points that drains by 100 a second; 5,000 messages that are thought to cost 10 points and cost one, and a load of 60 % for 5 minutes",
+		Options:   points2000,
+		Providers: func() []Provider { return []Provider{LeakyBucket(2000, 100)} },
+		Arrivals:  Mixed(Burst(5000, 300*time.Millisecond), Poisson(60, 0, 5*time.Minute)),
+		Operation: Fixed(10 * time.Millisecond),
+		Costs:     func(*rand.Rand) (int, int) { return 10, 1 },
+		Processes: 2,
+	})
 }
 
 // limitsChanged has a provider whose plan changes, and drip is told. A limit is lowered in drip before the provider does
@@ -336,9 +280,6 @@ func limitsChanged() Scenario {
 			limit(10*time.Minute-time.Second, 18, 1),
 			bucket(10*time.Minute, 20, 1),
 		},
-		Arrivals:  Mixed(Burst(1000, 10300*time.Millisecond), Poisson(1, 0, 15*time.Minute)),
-		Operation: Fixed(200 * time.Millisecond),
-		Travel:    travel,
-		Processes: 2,
+		Arrivals: Mixed(Burst(1000, 10300*time.Millisecond), Poisson(1, 0, 15*time.Minute)),
 	}
 }

@@ -321,20 +321,11 @@ func (r *sharedRun) count(m *sharedMessage, at int64) {
 		return
 	}
 	r.events.add(at, func() {
-		var within []Provider
-		for _, p := range providers {
-			if p.Begin(at, m.Cost) {
-				within = append(within, p)
-			}
-		}
-		if len(within) < len(providers) {
+		end, over := beginAll(providers, at, m.Cost)
+		if over {
 			r.over++
 		}
-		r.events.addEnd(at+m.operation, func() {
-			for _, p := range within {
-				p.End(at, r.now, m.Cost, m.Cost)
-			}
-		})
+		r.events.addEnd(at+m.operation, func() { end(r.now, m.Cost) })
 	})
 }
 

@@ -23,19 +23,10 @@ func TestMain(m *testing.M) { os.Exit(servers.Main(m)) }
 func channel(t *testing.T) (broker *Broker, ch *amqp.Channel, queue string) {
 	t.Helper()
 	url := servers.UseRabbitMQ(t).URL()
-	conn, err := amqp.Dial(url)
+	ch, queue = servers.Channel(t, url), fmt.Sprintf("orders-%d", time.Now().UnixNano())
+	servers.Declare(t, ch, "classic", queue)
+	broker, err := New(url, queue)
 	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { conn.Close() })
-	if ch, err = conn.Channel(); err != nil {
-		t.Fatal(err)
-	}
-	queue = fmt.Sprintf("orders-%d", time.Now().UnixNano())
-	if _, err := ch.QueueDeclare(queue, true, false, false, false, nil); err != nil {
-		t.Fatal(err)
-	}
-	if broker, err = New(url, queue); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { broker.Close() })
@@ -45,20 +36,12 @@ func channel(t *testing.T) (broker *Broker, ch *amqp.Channel, queue string) {
 // bury declares a queue for dead letters and puts some there.
 func bury(t *testing.T, ch *amqp.Channel, queue, kind string, reasons ...string) {
 	t.Helper()
-	if _, err := ch.QueueDeclare(deadQueue(queue), true, false, false, false, amqp.Table{amqp.QueueTypeArg: kind}); err != nil {
-		t.Fatal(err)
-	}
-	if err := ch.Confirm(false); err != nil {
-		t.Fatal(err)
-	}
+	servers.Declare(t, ch, kind, deadQueue(queue))
 	for i, reason := range reasons {
-		c, err := ch.PublishWithDeferredConfirm("", deadQueue(queue), true, false, amqp.Publishing{
+		servers.Publish(t, ch, deadQueue(queue), amqp.Publishing{
 			Headers: amqp.Table{"x-drip-reason": reason, "x-drip-attempts": int64(3), "nested": amqp.Table{"b": "2", "a": "1"}}, DeliveryMode: 2,
 			Body: fmt.Appendf(nil, "order %d", i),
 		})
-		if err != nil || !c.Wait() {
-			t.Fatal(err)
-		}
 	}
 }
 

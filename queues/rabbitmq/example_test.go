@@ -9,7 +9,7 @@ import (
 	"github.com/drip-go/drip/queues/rabbitmq"
 )
 
-// What waits in the queues of the consumers of "orders". New connects to nothing; the first call does.
+// The broker counts the messages in the queues of the consumers of "orders". New connects to nothing; the first call does.
 func ExampleNew() {
 	broker, err := rabbitmq.New("amqp://localhost/", "orders", "invoices")
 	if err != nil {

@@ -14,6 +14,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/internal/buckettest"
 	"github.com/drip-go/drip/storage/redis"
 )
 
@@ -110,12 +111,9 @@ func askByAnotherClock(t *testing.T, addr string) {
 		time.Sleep(ahead)
 		client := goredis.NewClient(&goredis.Options{Addr: addr})
 		defer client.Close()
-		bucket, err := drip.New(drip.Options{
-			Size: 10, RefreshRate: 5, Start: time.Unix(0, 0), Storage: newStorageWith(t, client, redis.Options{}),
+		bucket := buckettest.New(t, drip.Options{
+			Size: 10, RefreshRate: 5, Storage: newStorageWith(t, client, redis.Options{}),
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
 		fmt.Println(time.Now().Unix())
 		for told := bufio.NewScanner(os.Stdin); told.Scan(); {
 			delayed, admitted := 0, 0

@@ -18,6 +18,7 @@ import (
 
 	"github.com/drip-go/drip"
 	"github.com/drip-go/drip/decision"
+	"github.com/drip-go/drip/internal/buckettest"
 	"github.com/drip-go/drip/internal/servers"
 	"github.com/drip-go/drip/storage"
 	"github.com/drip-go/drip/storage/redis"
@@ -81,10 +82,7 @@ func TestFlushedKeysAndScripts(t *testing.T) {
 func TestFlushedLease(t *testing.T) {
 	client := connect(t, servers.OwnRedis(t).Addr())
 	s := newStorage(t, client)
-	bucket, err := drip.New(drip.Options{Size: 5, Start: time.Unix(0, 0), Storage: s})
-	if err != nil {
-		t.Fatal(err)
-	}
+	bucket := buckettest.New(t, drip.Options{Size: 5, Storage: s})
 	lost, err := bucket.Admit(t.Context(), "shop", drip.Request{})
 	if err != nil || lost.Delay != 0 {
 		t.Fatalf("Admit = %+v, %v", lost, err)

@@ -8,8 +8,8 @@
 //
 // # Atomicity
 //
-// bbolt runs one writing transaction at a time, so Set compares the revision and stores the state in one. What
-// Set has stored is on the disk. The file belongs to one process; another one gets an error.
+// bbolt runs one writing transaction at a time, so Set compares the revision and stores the state in one. Set
+// returns after the state is on the disk. The file belongs to one process; another one gets an error.
 //
 // # Expiry
 //
@@ -17,7 +17,7 @@
 //
 // # Clock
 //
-// Only forgetting needs the time, and takes the machine's. Storage keeps what was decided at another time, as in a
+// Only forgetting needs the time, and takes the machine's. Storage keeps a decision of another time, as in a
 // simulation, for a day at least.
 package boltstorage
 

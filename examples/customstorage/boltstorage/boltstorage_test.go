@@ -24,7 +24,7 @@ func TestStorage(t *testing.T) {
 	storagetest.Run(t, func(t *testing.T) storage.Storage { return file(t, nil) })
 }
 
-// fast is for tests of what is stored, not of how safely.
+// fast is for tests that do not lose power.
 var fast = &bbolt.Options{NoSync: true, Timeout: time.Second}
 
 func file(t *testing.T, o *bbolt.Options) *boltstorage.Storage {

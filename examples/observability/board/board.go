@@ -1,5 +1,5 @@
-// Package board tells what a Grafana dashboard shows of a program's metrics, without Grafana: it reads the metrics as
-// Prometheus does, answers the queries of the panels with Prometheus' own engine, and draws what comes of them.
+// Package board draws the panels of a Grafana dashboard over a program's metrics, without Grafana. It reads the metrics as
+// Prometheus does, and answers the queries of the panels with Prometheus' own engine.
 package board
 
 import (

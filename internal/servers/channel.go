@@ -1,0 +1,79 @@
+package servers
+
+import (
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+// Channel opens a channel of a broker, with confirmations, on a connection of its own. Both end with the test.
+func Channel(t TB, url string) *amqp.Channel {
+	t.Helper()
+	conn, err := amqp.Dial(url)
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	t.Cleanup(func() { _ = conn.CloseDeadline(time.Now().Add(time.Second)) }) // the broker may be gone
+	ch, err := conn.Channel()
+	if err == nil {
+		err = ch.Confirm(false)
+	}
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	return ch
+}
+
+// Declare declares durable queues of this kind, "classic" or "quorum".
+func Declare(t TB, ch *amqp.Channel, kind string, queues ...string) {
+	t.Helper()
+	for _, name := range queues {
+		if _, err := ch.QueueDeclare(name, true, false, false, false, amqp.Table{amqp.QueueTypeArg: kind}); err != nil {
+			t.Fatalf("%v", err)
+		}
+	}
+}
+
+// Publish sends messages to a queue and waits until the broker has them all.
+func Publish(t TB, ch *amqp.Channel, queue string, messages ...amqp.Publishing) {
+	t.Helper()
+	var last *amqp.DeferredConfirmation
+	for _, m := range messages {
+		var err error
+		if last, err = ch.PublishWithDeferredConfirm("", queue, true, false, m); err != nil {
+			t.Fatalf("%v", err)
+		}
+	}
+	if last != nil && !last.Wait() {
+		t.Fatalf("the broker did not confirm a message")
+	}
+}
+
+// Drain takes all messages out of a queue, and returns their bodies.
+func Drain(t TB, ch *amqp.Channel, queue string) (bodies []string) {
+	t.Helper()
+	for {
+		d, ok, err := ch.Get(queue, true)
+		if err != nil {
+			t.Fatalf("%v", err)
+		}
+		if !ok {
+			return bodies
+		}
+		bodies = append(bodies, string(d.Body))
+	}
+}
+
+// WithChannel calls do with a channel of a broker, on a connection that ends with the call.
+func WithChannel(url string, do func(*amqp.Channel) error) error {
+	conn, err := amqp.Dial(url)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	ch, err := conn.Channel()
+	if err != nil {
+		return err
+	}
+	return do(ch)
+}
