@@ -21,13 +21,14 @@ const jobVariable = "DRIP_TEST_JOB"
 
 // job is a consumer process of a test.
 type job struct {
-	Kind            string // see children
-	RabbitMQ, Queue string
-	Step            step // at which a victim dies
+	Kind                   string // see children
+	RabbitMQ, Redis, Queue string
+	Step                   step   // at which a victim dies
+	Provider               string // that a sharer calls
 }
 
 // children are what a process does until its context ends, by the job's kind.
-var children = map[string]func(context.Context, job) error{"victim": victim, "takes its time": takesItsTime}
+var children = map[string]func(context.Context, job) error{"victim": victim, "takes its time": takesItsTime, "shares": sharer}
 
 func TestMain(m *testing.M) {
 	workertest.Child(conformance, limiting)

@@ -170,7 +170,7 @@ func (l *Limits) ApplyWithin(s *State, leases Leases, shared []Shared, op *Op, n
 	if op.Kind == Pin || op.Kind == Unpin {
 		s.repin(op, now, a)
 	}
-	s.begin(op)
+	s.follows(op)
 	if s.pinned(shared) {
 		l = l.copies(shared)
 		l.hold(s, shared, op, now)

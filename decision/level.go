@@ -30,8 +30,8 @@ const (
 	risesFor    = 3600 // seconds: any level is whole again then
 )
 
-// begin makes a Level for an operation that may lower it.
-func (s *State) begin(op *Op) {
+// follows makes a Level for an operation that may lower it.
+func (s *State) follows(op *Op) {
 	if op.Kind == Throttle && op.Level > 0 || op.Kind == Announce && op.Level < Whole {
 		if len(s.Pins) == 0 {
 			s.Pins = append(s.Pins, Pinned{})

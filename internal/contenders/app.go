@@ -11,7 +11,7 @@ import (
 type Bucket struct{ Size, PerSecond float64 }
 
 // App is a provider that knows nothing of drip. It counts each limit separately: the app's, each shop's and an
-// endpoint's. A call is a POST with the query parameters shop, endpoint (which may be missing) and id.
+// endpoint's. A call is a POST with the query parameters shop, endpoint (which may be missing), id and note.
 type App struct {
 	Own, All, Endpoint Bucket
 
@@ -23,8 +23,8 @@ type App struct {
 
 // Call is a call that was accepted.
 type Call struct {
-	ID string
-	At time.Time
+	ID, Note string
+	At       time.Time
 }
 
 type leaking struct {
@@ -62,7 +62,7 @@ func (a *App) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	for name := range limits {
 		a.buckets[name].level++
 	}
-	a.calls = append(a.calls, Call{q.Get("id"), now})
+	a.calls = append(a.calls, Call{q.Get("id"), q.Get("note"), now})
 }
 
 // Serve serves until stop is called, at url.

@@ -220,6 +220,15 @@ func (p *pkg) inline(method string, depth int, result ...string) (text string, e
 		}
 	}()
 	e := &emitter{info: p.info, funcs: p.funcs, values: map[types.Object]any{}, names: append([]string(nil), p.reserved...)}
+	named := 0
+	for fn := range p.funcs {
+		if fn.Name() == method && fn.Signature().Recv() != nil {
+			named++
+		}
+	}
+	if named > 1 {
+		return "", fmt.Errorf("%d methods have the name %s", named, method)
+	}
 	for fn, decl := range p.funcs {
 		if fn.Name() != method || fn.Signature().Recv() == nil {
 			continue

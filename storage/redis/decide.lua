@@ -703,7 +703,15 @@ end
       end
     end
   end
-  = n * l_Grain + l_Zero
+  if op_Kind == 6 and op_Level > 0 or op_Kind == 12 and op_Level < 10000 then
+    if s_Pins_n == 0 then
+      s_Pins[s_Pins_n] = {Limit_Window_Size = 0, Limit_Window_Rate = 0, Limit_Window_Interval = 0, Limit_Window_Offset = 0, Limit_Window_Calendar = 0, Limit_Window_Unit = 0, Limit_Tokens = 0, Limit_Raise = 0, End = 0, Line = 0, Window_Size = 0, Window_Rate = 0, Window_Interval = 0, Window_Offset = 0, Window_Calendar = 0, Window_Unit = 0, Tokens = 0, Level_Part = 0, Level_Changed = 0, Level_Lowered = 0, Level_Refused = 0, Level_Ran = 0, Level_Announced = 0, Level_Until = 0, Level_Ramp = 0}
+      s_Pins_n = s_Pins_n + 1
+    end
+    if s_Pins[0].Level_Part == 0 then
+      s_Pins[0].Level_Part = 200
+    end
+  end
   local any = s_Pins_n > 0
   for i2 = 0, shared_n - 1 do
     local x2 = shared[i2]

@@ -1,0 +1,168 @@
+package consumer
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"net/url"
+	"os"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/internal/contenders"
+	"github.com/drip-go/drip/internal/servers"
+	api "github.com/drip-go/drip/provider"
+	"github.com/drip-go/drip/storage"
+)
+
+// realVariable has the tests run that take more than half a minute.
+const realVariable = "DRIP_TEST_REAL"
+
+// onTheWay is how long a call may take to the provider. The processes of these tests have two processors together, or less.
+const onTheWay = 500 * time.Millisecond
+
+// The limits of the provider in these tests: leaky buckets.
+var (
+	shopRule = contenders.Bucket{Size: 40, PerSecond: 2}
+	appRule  = contenders.Bucket{Size: 100, PerSecond: 50}
+)
+
+// keeps is drip's limit that keeps the provider's.
+func keeps(b contenders.Bucket) drip.Limit {
+	l, err := api.Limit(onTheWay, api.LeakyBucket(int(b.Size), b.PerSecond))
+	if err != nil {
+		panic(err)
+	}
+	l.Concurrency = 0
+	return l
+}
+
+// callOf calls the provider.
+func callOf(ctx context.Context, providerURL string, q url.Values) (refused bool, err error) {
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, providerURL+"/?"+q.Encode(), nil)
+	if err != nil {
+		return false, err
+	}
+	answer, err := manyCalls.Do(r)
+	if err != nil {
+		return false, err
+	}
+	defer answer.Body.Close()
+	_, err = io.Copy(io.Discard, answer.Body)
+	return answer.StatusCode == http.StatusTooManyRequests, err
+}
+
+var manyCalls = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 100}}
+
+// sharer consumes within the shared limits.
+func sharer(ctx context.Context, j job) error {
+	s, err := storage.Open(ctx, j.Redis)
+	if err != nil {
+		return err
+	}
+	defer s.(io.Closer).Close()
+	o := api.Options(keeps(shopRule))
+	o.Storage, o.Concurrency = s, 100
+	o.Shared = map[string]drip.Limit{"app": keeps(appRule)}
+	bucket, err := drip.New(o)
+	if err != nil {
+		return err
+	}
+	c, err := New(Options{
+		URL: j.RabbitMQ, Queue: j.Queue, Limiter: bucket, Logger: quiet,
+		Entity: func(d *amqp.Delivery) (string, error) { return d.Type, nil },
+		Handler: HandlerFunc(func(ctx context.Context, d *amqp.Delivery) error {
+			op := OperationOf(ctx)
+			refused, err := callOf(ctx, j.Provider, url.Values{"shop": {d.Type}, "id": {d.MessageId}, "note": {fmt.Sprint(op.Postponements)}})
+			if refused {
+				return ThrottledShared("app", time.Second, nil)
+			}
+			return err
+		}),
+	})
+	if err != nil {
+		return err
+	}
+	return c.Run(ctx)
+}
+
+// TestRealThing: 2,000 messages of 30 shops, each with 2 a second, within the app's 50 a second; two processes on RabbitMQ
+// and Redis. The provider refuses nothing, and its limit is used.
+func TestRealThing(t *testing.T) {
+	if os.Getenv(realVariable) == "" {
+		t.Skip("it takes 45 seconds; set " + realVariable)
+	}
+	const shops, messages = 30, 2000
+	a := &contenders.App{Own: shopRule, All: appRule}
+	providerURL, stop := a.Serve()
+	defer stop()
+	b := connect(t, useBroker(t))
+	j := job{Kind: "shares", RabbitMQ: b.url, Redis: servers.UseRedis(t).URL(), Queue: b.queue(), Provider: providerURL}
+	processes(t, 2, j, func() {
+		eventually(t, "both are there", func() bool { return b.consumers(j.Queue) == 2 || t.Failed() })
+		all := make([]amqp.Publishing, messages)
+		for i := range all {
+			all[i] = amqp.Publishing{MessageId: fmt.Sprint(i), Type: fmt.Sprint("shop-", i%shops), DeliveryMode: amqp.Persistent}
+		}
+		rand.Shuffle(len(all), func(i, k int) { all[i], all[k] = all[k], all[i] })
+		b.publish(j.Queue, all...)
+		eventuallyIn(t, 2*time.Minute, "all calls", func() bool { calls, _ := a.Calls(); return len(calls) >= messages || t.Failed() })
+	})
+	if t.Failed() {
+		return
+	}
+	var trips []int
+	ids, sum := map[string]bool{}, 0
+	calls, refused := a.Calls()
+	for _, c := range calls {
+		var n int
+		fmt.Sscan(c.Note, &n)
+		trips, sum = append(trips, n), sum+n
+		ids[c.ID] = true
+	}
+	slices.Sort(trips)
+	used, took := a.Used()
+	mean := float64(sum) / messages
+	t.Logf("%d calls in %v: %.1f%% of the app's limit; postponements mean %.2f, p99 %d, most %d; refused: %v",
+		len(calls), took, 100*used, mean, trips[len(trips)*99/100], trips[len(trips)-1], refused)
+	if len(ids) != messages || len(calls) != messages {
+		t.Errorf("%d calls for %d of %d messages", len(calls), len(ids), messages)
+	}
+	if len(refused) > 0 {
+		t.Errorf("the provider refused calls: %v", refused)
+	}
+	if used < 0.97 {
+		t.Errorf("%.1f%% of the app's limit were used", 100*used)
+	}
+	if mean > 1.6 {
+		t.Errorf("%.2f postponements a message", mean)
+	}
+}
+
+// processes runs n processes that do the job while meanwhile runs.
+func processes(t *testing.T, n int, j job, meanwhile func()) {
+	t.Helper()
+	var all sync.WaitGroup
+	var inputs []io.Closer
+	for range n {
+		_, input, wait := process(t, j, func(string) {})
+		inputs = append(inputs, input)
+		all.Go(func() {
+			if err := wait(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	meanwhile()
+	for _, input := range inputs {
+		input.Close()
+	}
+	all.Wait()
+}
