@@ -391,3 +391,30 @@ pinned      1 every 10s, 5 tokens; until 02:00:00.305, in 2h
 		}
 	})
 }
+
+// A level that follows the provider is shown, and bounds what is in force.
+func TestInspectLevel(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, url := newMemory(t)
+		b, err := drip.New(drip.Options{Size: 20, RefreshRate: 10, Start: time.Unix(0, 0), Follow: true, Storage: s})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := b.Throttled(t.Context(), "shop", time.Second); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(5 * time.Second)
+		if got := must(t, "inspect", url, "shop"); !strings.Contains(got, "\nlevel       80.0 % of the limit") || !strings.Contains(got, " of 16, +10 every 1.25s\n") {
+			t.Errorf("it prints\n%s", got)
+		}
+		if got := must(t, "inspect", url, "shop", "--json"); !strings.Contains(got, `"level": 0.8,`) {
+			t.Errorf("it prints\n%s", got)
+		}
+		if err := b.Announced(t.Context(), "shop", 1, time.Minute); err != nil {
+			t.Fatal(err)
+		}
+		if got := must(t, "inspect", url, "shop"); !strings.Contains(got, "\nlevel       10.0 % of the limit") {
+			t.Errorf("it prints\n%s", got)
+		}
+	})
+}

@@ -32,6 +32,7 @@ var attacks = []attack{
 	{"a raised limit is not retroactive", raised},
 	{"a pin holds, and only lowers", pins},
 	{"a pin of a shared limit holds", sharedPins},
+	{"a level holds with a pin", levels},
 	{"ReturnToken makes no token", returnedTwice},
 	{"a replayed ticket runs no more than the limit", replayed},
 	{"a missing context or Bucket is an error", missing},
@@ -294,6 +295,38 @@ func sharedPins(t *testing.T, g *target) {
 	s.between("3 a second", s.in(10), 20, 30)
 	s.pass(10 * time.Second)
 	s.between("after the pin has ended", s.in(10), 90, 101)
+}
+
+// Refusals lower the level, announced rates bound it, and a pin holds beside it.
+func levels(t *testing.T, g *target) {
+	ctx := context.Background()
+	s := g.shop(t, drip.Options{Size: 10, RefreshRate: 10, Concurrency: 100, Follow: true})
+	level := func(when string, want float64) {
+		t.Helper()
+		if status, err := s.Inspect(ctx, "shop"); err != nil || status.Level != want {
+			t.Errorf("%s the level is %v, %v; want %v", when, status.Level, err, want)
+		}
+	}
+	s.between("10 a second", s.in(10), 90, 100)
+	level("before a refusal", 1)
+	s.ok(s.Throttled(ctx, "shop", time.Second))
+	s.pass(2 * time.Second)
+	s.between("eight tenths", s.in(10), 70, 80)
+	level("after a refusal", 0.8)
+	s.ok(s.Pin(ctx, "shop", drip.Pin{Window: drip.Window{Size: 3, RefreshInterval: time.Second}, For: 20 * time.Second}))
+	s.pass(time.Second)
+	s.between("3 a second", s.in(10), 20, 30)
+	level("with a pin", 0.8)
+	s.ok(s.Announced(ctx, "shop", 5, time.Minute))
+	s.ok(s.Unpin(ctx, "shop"))
+	s.pass(time.Second)
+	s.between("the announced 5 a second", s.in(10), 40, 50)
+	s.ok(s.Announced(ctx, "shop", 0, time.Minute))
+	s.pass(20 * time.Minute)
+	s.in(1)
+	s.pass(11 * time.Second) // after the pause
+	s.between("10 a second again", s.in(10), 85, 101)
+	level("after twenty minutes", 1)
 }
 
 // The day of 100 is left out by one call in 37, at a steady load or with minutes between the calls.

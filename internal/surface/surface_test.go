@@ -38,7 +38,7 @@ var features = map[string][]string{
 	".": {
 		"", "New", "Bucket_Admit", "Bucket_Settle", "Bucket_Cancel", "Bucket_Renew", "Bucket_GetDelay", "Bucket_GetDelayAt",
 		"Bucket_Throttled", "Bucket_Pause", "Bucket_Reset", "Bucket_Inspect", "Options_windows", "Options_limits", "Options_shared",
-		"Request_deadline", "SharedID", "ParseTicket", "Shadow",
+		"Request_deadline", "SharedID", "ParseTicket", "Shadow", "Limit_shadow",
 	},
 	"adapters/amqp10":    {""},
 	"adapters/asynq":     {"", "Headers"},
@@ -54,7 +54,7 @@ var features = map[string][]string{
 	"limiter":  {"", "Limiter_Do", "Limiter_TryConsume", "Limiter_ConsumeTimeout", "Limiter_SetLimit", "Options_storage"},
 	"page":     {"Handler", "Options_allow"},
 	"provider": {
-		"Presets", "Preset_Limit", "Preset_Options", "Limit", "Options", "Read", "Status_Rules", "Transport", "Follower", "RetryAfter",
+		"Presets", "Preset_Limit", "Preset_Options", "Limit", "Options", "Read", "Status_Rules", "Transport", "Transport_follow", "RetryAfter",
 		"Rule_UnmarshalJSON",
 	},
 	"queues":              {"Broker"},

@@ -1,0 +1,48 @@
+package page
+
+import (
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/storage/memory"
+)
+
+// The page shows the level of an entity, and what a limit on trial would postpone, with and without the limits.
+func TestLevelAndTrial(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := memory.New()
+		o := drip.Options{Size: 20, RefreshRate: 10, Follow: true, Storage: s, Start: time.Unix(0, 0), Shared: map[string]drip.Limit{
+			"app": {Size: 2, RefreshRate: 1, Shadow: true},
+		}}
+		b, err := drip.New(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		shadow := &drip.Shadow{Bucket: b}
+		defer shadow.Close()
+		for range 5 {
+			if a, err := shadow.Admit(t.Context(), "shop", drip.Request{}); err != nil || a.Delay > 0 {
+				t.Fatal(a, err)
+			}
+		}
+		if err := b.Throttled(t.Context(), "shop", time.Second); err != nil {
+			t.Fatal(err)
+		}
+		for name, limits := range map[string]*drip.Options{"with the limits": &o, "without": nil} {
+			h := newSite(t, Options{Storage: s, Limits: limits})
+			for address, want := range map[string]string{
+				"entity?name=shop":        "<dt>Level</dt><dd><strong>80.0 %</strong> of the limit",
+				"entity?name=shared:app":  "<dt>Booked</dt><dd>3 units, the last slot at 00:00:03",
+				"entity?name=shadow:shop": "<dt>Booked</dt><dd>the last slot at 00:00:03",
+			} {
+				if status, text := h.get(t, address); status != 200 || !strings.Contains(text, want) {
+					t.Errorf("%s: %s: want %q:\n%s", name, address, want, text)
+				}
+			}
+			h.Close()
+		}
+	})
+}
