@@ -216,6 +216,7 @@ func (b *Bucket) Admit(ctx context.Context, entityID string, r Request) (Admissi
 	if !r.Deadline.IsZero() {
 		op.Deadline = max(1, min(r.Deadline.UnixMilli(), decision.LastTime))
 	}
+	b = b.of(entityID)
 	which, err := b.named(r.Within)
 	if err == nil {
 		err = b.units.set(&op.Cost, r.Costs)
@@ -300,6 +301,7 @@ func (b *Bucket) withLease(ctx context.Context, entityID string, l *Lease, op *d
 	if l.l.ID != 0 && l.entity != entityID {
 		return fmt.Errorf("%w: it is one of %q", ErrNoLease, l.entity)
 	}
+	b = b.of(entityID)
 	var now time.Time
 	if l.given { // not later than the entity's time, which its caller gives
 		now = l.Begin()
@@ -314,9 +316,44 @@ func (b *Bucket) withLease(ctx context.Context, entityID string, l *Lease, op *d
 // Throttled reports that the provider has refused an operation of the entity and wants retryAfter to pass. Until then
 // no operation of the entity starts, in any process. The entity loses its gathered capacity above the gain of one
 // interval. Admit gives operations that come back with a ticket a slot after that time. A window whose Size is its
-// RefreshRate keeps the capacity that is left. A retryAfter below a millisecond counts as one millisecond.
+// RefreshRate keeps the capacity that is left. A retryAfter below a millisecond counts as one millisecond. With
+// Options.Follow it lowers the entity's level, too.
 func (b *Bucket) Throttled(ctx context.Context, entityID string, retryAfter time.Duration) error {
 	return b.tell(ctx, "throttle", entityID, decision.Throttle, retryAfter)
+}
+
+// Announced reports the rate that the provider announces to the entity, in calls a second in the long run. With
+// Options.Follow the entity's level is no higher for the time d, or until the next Announced; without it Announced does
+// nothing. A rate above the limit bounds nothing, and neither does 0, or any rate if no window counts calls.
+func (b *Bucket) Announced(ctx context.Context, entityID string, perSecond float64, d time.Duration) error {
+	if !b.options.Follow {
+		return nil
+	}
+	now, err := b.clock(time.Time{})
+	if err != nil {
+		return fmt.Errorf("drip: announce %q: %w", entityID, err)
+	}
+	l, err := b.limitsOf(ctx, entityID, now)
+	if err == nil && !(perSecond >= 0) {
+		err = fmt.Errorf("the rate is %v; it must be at least 0", perSecond)
+	}
+	if err == nil {
+		level := 0.0 // of the slowest window
+		for _, w := range l.Windows {
+			if w.Unit == 0 {
+				level = max(level, perSecond*milliseconds(w.Interval).Seconds()/float64(w.Rate))
+			}
+		}
+		if level == 0 {
+			level = 1
+		}
+		op, a := decision.Op{Kind: decision.Announce, For: wholeMilliseconds(d), Level: int64(max(1, decision.Whole*min(1, level)))}, decision.Answer{}
+		_, err = b.do(ctx, entityID, 0, &op, &a, time.Time{})
+	}
+	if err != nil {
+		return fmt.Errorf("drip: announce the rate of %q: %w", entityID, err)
+	}
+	return nil
 }
 
 // Pause lets no operation of the entity start for the time d, or until Resume.
@@ -330,7 +367,7 @@ func (b *Bucket) Resume(ctx context.Context, entityID string) error {
 }
 
 // Reset takes back all tokens and leases of the entity and forgets all its tickets. Operations that have run stay
-// counted, and a Pin stays. Use it when you know that the holders are gone.
+// counted, and a Pin and a level stay. Use it when you know that the holders are gone.
 func (b *Bucket) Reset(ctx context.Context, entityID string) error {
 	return b.tell(ctx, "reset", entityID, decision.Reset, 0)
 }
@@ -342,6 +379,9 @@ func wholeMilliseconds(d time.Duration) int64 {
 
 func (b *Bucket) tell(ctx context.Context, doing, entityID string, kind decision.Kind, d time.Duration) error {
 	op, a := decision.Op{Kind: kind, For: wholeMilliseconds(d)}, decision.Answer{}
+	if kind == decision.Throttle && b.options.Follow {
+		op.Level = 1
+	}
 	if _, err := b.do(ctx, entityID, 0, &op, &a, time.Time{}); err != nil {
 		return fmt.Errorf("drip: %s %q: %w", doing, entityID, err)
 	}

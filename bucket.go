@@ -104,6 +104,16 @@ type Options struct {
 	// all entities have the same limit.
 	Limits func(ctx context.Context, entityID string) (Limit, error)
 
+	// Follow lets an entity, and a shared limit, follow its provider: they use a level, a part of their windows, that moves
+	// by what the provider refuses and announces. Use it for a provider whose limit is lower than documented, shared with
+	// others, or changing. Throttled lowers the level: to a little less than the provider has let pass since the refusal
+	// before, or to eight tenths at first. The level then rises with the third power of the time: it changes little for
+	// minutes, and doubles in ten. Announced bounds it. After a pause of a minute it is half as high, for ten seconds. It
+	// is never below 2 % nor above the limit. The storage keeps it, so it holds in all processes from the next decision on.
+	// Admit postpones an operation that costs more than the Size at the level as long as that is so. Defaults to false:
+	// Throttled changes no limit.
+	Follow bool
+
 	// Start is when an entity that is not in the storage began to gather capacity, empty. With the memory storage it
 	// defaults to the time of New: a restarted process, which has forgotten the operations before, begins with nothing,
 	// and gains its first capacity with the next interval. With any other storage it defaults to 1970: an entity that
@@ -133,6 +143,8 @@ type Bucket struct {
 	all     uint64           // all of shared, a bit for each
 	alike   []storage.Within // all of shared, if they are the same for each call; else nil
 	queues  queues           // of callers in this process, for a storage that has only Get and Set
+	tried   *Bucket          // decides by the limits whose Shadow is set; nil if there are none
+	trial   bool             // it is such a Bucket: entities have no limit of their own
 }
 
 // New returns a Bucket with these options. Its error names the wrong field and the values that it may have.
@@ -161,7 +173,11 @@ func New(o Options) (*Bucket, error) {
 	}
 	b := &Bucket{limits: limits, units: units, moves: o.moves(), options: o, storage: o.Storage, memory: local}
 	b.atomic, _ = b.storage.(storage.Atomic)
-	if err := b.share(&o); err != nil {
+	err = b.share(&o)
+	if err == nil {
+		err = b.try(&o)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("drip: Options.%w", err)
 	}
 	return b, nil
@@ -180,6 +196,7 @@ func (b *Bucket) GetDelay(ctx context.Context, entityID string) (time.Duration, 
 // milliseconds. An entity's time never runs backwards: at an earlier time than before it gains nothing, and the delay
 // is longer by the difference.
 func (b *Bucket) GetDelayAt(ctx context.Context, entityID string, now time.Time) (time.Duration, error) {
+	b = b.of(entityID)
 	op, a := decision.Op{Kind: decision.GetDelay}, decision.Answer{}
 	if _, err := b.do(ctx, entityID, b.all, &op, &a, now); err != nil {
 		return 0, fmt.Errorf("drip: get delay of %q: %w", entityID, err)
@@ -194,6 +211,7 @@ func (b *Bucket) GetDelayAt(ctx context.Context, entityID string, now time.Time)
 // Call it with a context that is still alive, such as context.WithoutCancel of the handler's, or the token is lost.
 // After an error the token may or may not be back.
 func (b *Bucket) ReturnToken(ctx context.Context, entityID string) error {
+	b = b.of(entityID)
 	op, a := decision.Op{Kind: decision.ReturnToken}, decision.Answer{}
 	if _, err := b.do(ctx, entityID, b.all, &op, &a, time.Time{}); err != nil {
 		return fmt.Errorf("drip: return token of %q: %w", entityID, err)

@@ -266,6 +266,29 @@ func ExampleSharedID() {
 	// Output: 5s closed app <nil>
 }
 
+// The app's limit is on trial: it lets pass, while the limit of each shop holds.
+func ExampleLimit_shadow() {
+	ctx := context.Background()
+	shadow := &drip.Shadow{
+		Bucket: exampleBucket(drip.Options{Size: 2, RefreshRate: 1, Shared: map[string]drip.Limit{
+			"app": {Size: 1, Shadow: true},
+		}}),
+		OnPostponed: func(shop string, a drip.Admission) {
+			fmt.Println(shop, "would have been postponed by", a.Limit)
+		},
+	}
+	defer shadow.Close()
+	for range 3 {
+		a, err := shadow.Admit(ctx, "shop-1", drip.Request{})
+		fmt.Println(a.Delay > 0, err)
+	}
+	// Output:
+	// false <nil>
+	// shop-1 would have been postponed by app
+	// false <nil>
+	// true <nil>
+}
+
 // A shadow counts what limits would postpone, and lets everything run.
 func ExampleShadow() {
 	ctx := context.Background()

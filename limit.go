@@ -48,6 +48,10 @@ type Limit struct {
 	// FirstCome lets the entities of a scarce shared limit run in FIFO order, instead of dividing it between them. It
 	// has no effect on an entity's own limit.
 	FirstCome bool
+
+	// Shadow sets a shared limit on trial: the Bucket ignores it, and a Shadow over the Bucket tries it. It has no effect on
+	// an entity's own limit, nor in the answer of Options.Limits.
+	Shadow bool
 }
 
 // ErrCost means that the cost is below zero, or more than a window of its unit can ever hold. Nothing was decided.
@@ -71,14 +75,14 @@ func (b *Bucket) limitsOf(ctx context.Context, entityID string, now int64) (*dec
 	if err := b.check(ctx, entityID); err != nil {
 		return nil, err
 	}
-	if name, ok := strings.CutPrefix(entityID, sharedMark); ok {
-		i, err := b.place(name)
+	if b = b.of(entityID); strings.HasPrefix(entityID, sharedMark) {
+		i, err := b.place(strings.TrimPrefix(entityID, sharedMark))
 		if err != nil {
 			return nil, err
 		}
 		return b.limitsOfShared(ctx, &b.shared[i], now)
 	}
-	if b.options.Limits == nil && !b.moves {
+	if b.options.Limits == nil && !b.moves || b.trial {
 		return &b.limits, nil
 	}
 	o := b.options

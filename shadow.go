@@ -4,11 +4,49 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/drip-go/drip/decision"
 )
+
+// shadowMark begins the ID of an entity within the limits on trial.
+const shadowMark = "shadow:"
+
+// ShadowID returns the ID under which limits on trial know an entity, "shadow:" and its name, for the methods that take
+// an entity. See Limit.Shadow.
+func ShadowID(entityID string) string { return shadowMark + entityID }
+
+// try makes the Bucket of the limits on trial.
+func (b *Bucket) try(o *Options) error {
+	t := &Bucket{units: b.units, options: *o, storage: b.storage, memory: b.memory, atomic: b.atomic, trial: true}
+	t.limits = decision.Limits{
+		Windows: []decision.Window{decision.Unknown}, Tokens: decision.MostUnits,
+		Guess: b.limits.Guess, Lease: b.limits.Lease, MaxLease: b.limits.MaxLease,
+	}
+	t.limits.Ready()
+	err := t.share(o)
+	if len(t.shared) > 0 {
+		b.tried = t
+	}
+	return err
+}
+
+// of returns the Bucket that decides about an entity or a shared limit.
+func (b *Bucket) of(entityID string) *Bucket {
+	if b.tried == nil {
+		return b
+	}
+	name, shared := strings.CutPrefix(entityID, sharedMark)
+	if strings.HasPrefix(entityID, shadowMark) || shared && b.options.Shared[name].Shadow {
+		return b.tried
+	}
+	return b
+}
+
+// tries reports whether some limits are on trial.
+func (b *Bucket) tries() bool { return b.tried != nil }
 
 // Shadow decides as a Bucket does, counts, and lets everything run. Use it in place of the Bucket to try limits in
 // production; when the limits are right, use the Bucket. An Admit takes one call of the Bucket, as without a Shadow.
@@ -17,6 +55,10 @@ import (
 // is due, with its ticket. It then holds the token for as long as the operation really took, or is postponed again. So
 // the Bucket's counts, such as the metrics of package telemetry, are the counts of the same load in queues that are
 // never late.
+//
+// If a shared limit of the Bucket has its Shadow set, the Shadow tries such limits alone, and all others hold: it returns
+// the Bucket's answer. An operation that may run takes one more call, about the limits on trial, in which the Bucket knows
+// its entity by its ShadowID. If that call fails, the operation runs all the same, without a trial.
 //
 // The storage then holds the entities of the shadow. Give it a storage or a prefix of its own if others already enforce
 // limits there. Set the fields before the first call. Shadow is safe for concurrent use. End it with Close.
@@ -41,15 +83,14 @@ type Shadow struct {
 	mu     sync.Mutex
 	last   int64
 	ghosts map[*ghost]bool
-	leases map[int64]*ghost   // of operations that run
-	plain  map[string][]Lease // taken by GetDelay, the oldest first
+	leases map[leaseKey]*ghost // of operations that run, by the leases that their callers have
+	plain  map[string][]Lease  // taken by GetDelay, the oldest first
 	closed bool
 }
 
-// ghost is an operation that ran although the Bucket postponed it.
+// ghost is an operation that runs although it may be postponed by the limits on trial.
 type ghost struct {
 	entity  string
-	id      int64     // of the lease that its caller has
 	request Request   // with the newest ticket
 	began   time.Time // for the caller
 
@@ -64,6 +105,14 @@ type ghost struct {
 	costs []Costs
 }
 
+// leaseKey tells a lease from others, also after it was renewed.
+type leaseKey struct {
+	entity string
+	id     int64 // below 0 if the ghost alone has the lease
+}
+
+func keyOf(l Lease) leaseKey { return leaseKey{l.entity, l.l.ID} }
+
 const (
 	mostGhosts   = 100_000
 	ghostTimeout = 10 * time.Second
@@ -74,34 +123,72 @@ const (
 // had, BoundNone for no delay.
 func (s *Shadow) Admit(ctx context.Context, entityID string, r Request) (Admission, error) {
 	a, err := s.Bucket.Admit(ctx, entityID, r)
+	if b, ok := s.Bucket.(interface{ tries() bool }); ok && b.tries() {
+		if err == nil && a.Delay == 0 {
+			s.try(ctx, entityID, r, &a)
+		}
+		return a, err
+	}
 	if err != nil || a.Delay == 0 {
 		return a, err
 	}
-	s.postponed(entityID, a)
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	s.last--
+	id := s.last
+	s.mu.Unlock()
 	now := time.Now()
-	r.Ticket, r.Now = a.Ticket, time.Time{}
-	g := &ghost{entity: entityID, id: s.last, request: r, began: now}
-	if s.ghosts == nil {
-		s.ghosts, s.leases = map[*ghost]bool{}, map[int64]*ghost{}
+	l := decision.Lease{ID: id, Begin: now.UnixMilli(), End: now.Add(ghostLease).UnixMilli(), Cost: decision.Cost{int64(max(r.Cost, 1))}}
+	real := leaseOf(entityID, l, 0)
+	s.haunt(&ghost{entity: entityID, request: r, began: now}, a, real)
+	return Admission{Lease: real, Bound: a.Bound, Limit: a.Limit}, nil
+}
+
+// try asks the limits on trial about an operation that may run with the lease in a. It sets the Bound and Limit of a.
+func (s *Shadow) try(ctx context.Context, entityID string, r Request, a *Admission) {
+	r.Ticket, r.Deadline = Ticket{}, time.Time{}
+	g := &ghost{entity: ShadowID(entityID), request: r, began: time.Now()}
+	tried, err := s.Bucket.Admit(ctx, g.entity, r)
+	if err == nil {
+		s.haunt(g, tried, a.Lease)
+		a.Bound, a.Limit = tried.Bound, tried.Limit
 	}
+}
+
+// haunt keeps the ghost of an operation that runs with a lease, after the answer that it got.
+func (s *Shadow) haunt(g *ghost, a Admission, l Lease) {
+	if a.Delay > 0 {
+		s.postponed(g.entity, a)
+	}
+	g.request.Ticket, g.request.Now = a.Ticket, time.Time{}
 	most := s.Most
 	if most == 0 {
 		most = mostGhosts
 	}
-	if len(s.ghosts) < most && !s.closed {
-		s.ghosts[g], s.leases[g.id] = true, g
-		g.timer = time.AfterFunc(a.Delay, func() { s.back(g) })
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ghosts == nil {
+		s.ghosts, s.leases = map[*ghost]bool{}, map[leaseKey]*ghost{}
 	}
-	l := decision.Lease{ID: g.id, Begin: now.UnixMilli(), End: now.Add(ghostLease).UnixMilli(), Cost: decision.Cost{int64(max(r.Cost, 1))}}
-	return Admission{Lease: leaseOf(entityID, l, 0), Bound: a.Bound, Limit: a.Limit}, nil
+	if len(s.ghosts) >= most || s.closed {
+		return
+	}
+	s.ghosts[g], s.leases[keyOf(l)] = true, g
+	if a.Delay > 0 {
+		g.timer = time.AfterFunc(a.Delay, func() { s.back(g) })
+	} else {
+		s.run(g, a)
+	}
+}
+
+// run keeps the lease of a ghost that runs. It requires mu held.
+func (s *Shadow) run(g *ghost, a Admission) {
+	g.lease, g.runs, g.renew = a.Lease, time.Now(), a.Lease.End().Sub(a.Lease.Begin())/2
+	s.await(g)
 }
 
 func (s *Shadow) postponed(entityID string, a Admission) {
 	if s.OnPostponed != nil {
-		s.OnPostponed(entityID, a)
+		s.OnPostponed(strings.TrimPrefix(entityID, shadowMark), a)
 	}
 }
 
@@ -126,8 +213,7 @@ func (s *Shadow) back(g *ghost) {
 		g.request.Ticket = a.Ticket
 		g.timer = time.AfterFunc(a.Delay, func() { s.back(g) })
 	default:
-		g.lease, g.runs, g.renew = a.Lease, time.Now(), a.Lease.End().Sub(a.Lease.Begin())/2
-		s.await(g)
+		s.run(g, a)
 	}
 }
 
@@ -179,17 +265,17 @@ func (s *Shadow) forsake(entityID string, a Admission) {
 	})
 }
 
-// take removes and returns the ghost of a lease, and reports whether the lease belongs to a ghost. It requires mu held.
-func (s *Shadow) take(l Lease) (g *ghost, is bool) {
-	g = s.leases[l.l.ID]
-	delete(s.leases, l.l.ID)
+// take removes and returns the ghost of a lease, and reports whether the ghost alone has the lease. It requires mu held.
+func (s *Shadow) take(l Lease) (g *ghost, alone bool) {
+	g = s.leases[keyOf(l)]
+	delete(s.leases, keyOf(l))
 	return g, l.l.ID < 0
 }
 
 // Settle does as Bucket.Settle. For an operation that would have been postponed it reports the duration and the cost.
 func (s *Shadow) Settle(ctx context.Context, entityID string, l Lease, cost int, costs ...Costs) error {
 	s.mu.Lock()
-	g, is := s.take(l)
+	g, alone := s.take(l)
 	if g != nil {
 		g.over, g.took, g.cost, g.costs = true, time.Since(g.began), cost, costs
 		if s.ghosts[g] && g.lease != (Lease{}) && g.timer.Stop() {
@@ -197,7 +283,7 @@ func (s *Shadow) Settle(ctx context.Context, entityID string, l Lease, cost int,
 		}
 	}
 	s.mu.Unlock()
-	if is {
+	if alone {
 		return nil
 	}
 	return s.Bucket.Settle(ctx, entityID, l, cost, costs...)
@@ -206,7 +292,7 @@ func (s *Shadow) Settle(ctx context.Context, entityID string, l Lease, cost int,
 // Cancel does as Bucket.Cancel.
 func (s *Shadow) Cancel(ctx context.Context, entityID string, a Admission) error {
 	s.mu.Lock()
-	g, is := s.take(a.Lease)
+	g, alone := s.take(a.Lease)
 	var real Admission
 	if g != nil && s.ghosts[g] {
 		g.timer.Stop() // if it is asking just now, it finds that it is gone
@@ -216,16 +302,16 @@ func (s *Shadow) Cancel(ctx context.Context, entityID string, a Admission) error
 		}
 	}
 	s.mu.Unlock()
-	switch {
-	case !is:
-		return s.Bucket.Cancel(ctx, entityID, a)
-	case real == Admission{}:
-		return nil
+	var errs [2]error
+	if !alone {
+		errs[0] = s.Bucket.Cancel(ctx, entityID, a)
 	}
-	if err := s.Bucket.Cancel(ctx, entityID, real); err != nil && !errors.Is(err, ErrNoLease) {
-		return err
+	if real != (Admission{}) {
+		if err := s.Bucket.Cancel(ctx, g.entity, real); !errors.Is(err, ErrNoLease) {
+			errs[1] = err
+		}
 	}
-	return nil
+	return errors.Join(errs[:]...)
 }
 
 // Renew does as Bucket.Renew. The lease of an operation that would have been postponed never ends.

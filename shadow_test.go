@@ -2,6 +2,7 @@ package drip
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -29,7 +30,12 @@ type seen struct {
 // runs plays a load in virtual time. shadow tells whether it is let pass.
 func (l load) runs(t *testing.T, shadow bool) (s seen) {
 	synctest.Test(t, func(t *testing.T) {
-		b, err := New(l.options)
+		o, rate := l.options, 2*l.options.RefreshRate // of two entities
+		for name, limit := range l.options.Shared {
+			limit.Shadow, rate = shadow, limit.RefreshRate
+			o.Shared = map[string]Limit{name: limit}
+		}
+		b, err := New(o)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -45,7 +51,7 @@ func (l load) runs(t *testing.T, shadow bool) (s seen) {
 		defer sh.Close()
 		var wg sync.WaitGroup
 		r := rand.New(rand.NewPCG(1, 2))
-		gap := float64(time.Second) / (float64(l.options.RefreshRate) * l.factor)
+		gap := float64(time.Second) / (float64(rate) * l.factor)
 		for n := range 600 {
 			took := time.Duration(float64(l.took) * (0.5 + r.Float64()))
 			wg.Go(func() {
@@ -79,7 +85,7 @@ func (l load) runs(t *testing.T, shadow bool) (s seen) {
 					time.Sleep(a.Delay)
 				}
 			})
-			time.Sleep(time.Duration(gap/2*(0.1+1.8*r.Float64())) + 1) // two entities
+			time.Sleep(time.Duration(gap*(0.1+1.8*r.Float64())) + 1)
 		}
 		wg.Wait()
 		for shadow {
@@ -120,6 +126,9 @@ func TestShadowSeesWhatWouldBe(t *testing.T) {
 		"few tokens":          {Options{Size: 50, RefreshRate: 50, Concurrency: 3, Start: start}, 1.2, 100 * time.Millisecond, 0},
 		"two windows":         {Options{Size: 10, RefreshRate: 5, Windows: []Window{{Size: 60, RefreshInterval: time.Minute}}, Start: start}, 1.2, 20 * time.Millisecond, 0},
 		"cost":                {Options{Size: 30, RefreshRate: 15, Start: start}, 0.5, 20 * time.Millisecond, 3},
+		"a shared limit":      {Options{Size: 1000, Shared: map[string]Limit{"app": {Size: 10, RefreshRate: 5}}, Start: start}, 1.5, 50 * time.Millisecond, 0},
+		"shared tokens":       {Options{Size: 1000, Shared: map[string]Limit{"app": {Size: 50, RefreshRate: 50, Concurrency: 3}}, Start: start}, 1.2, 100 * time.Millisecond, 0},
+		"shared cost":         {Options{Size: 1000, Shared: map[string]Limit{"app": {Size: 30, RefreshRate: 15}}, Weight: weigh, Start: start}, 0.5, 20 * time.Millisecond, 3},
 		"longer than a lease": {Options{Size: 10, RefreshRate: 5, Concurrency: 4, Lease: time.Second, Start: start}, 1.1, 800 * time.Millisecond, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -130,6 +139,88 @@ func TestShadowSeesWhatWouldBe(t *testing.T) {
 			t.Logf("%v by %v", shadow.postponed, shadow.delays)
 		})
 	}
+}
+
+// weigh gives a shop twice the part of the other one.
+func weigh(entity string) int {
+	return map[string]int{"shop-0": 1, "shop-1": 2}[entity]
+}
+
+// A limit on trial lets pass, while the entity's own limit and the other shared ones hold. Without a Shadow the Bucket
+// ignores it.
+func TestLimitOnTrial(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, err := New(Options{Size: 6, RefreshRate: 6, Start: time.Unix(0, 0), Shared: map[string]Limit{
+			"app": {Size: 2, RefreshRate: 2, Shadow: true}, "endpoint": {Size: 4, RefreshRate: 4},
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := &counted{Bucket: b}
+		var postponed []string
+		s := &Shadow{Bucket: c, OnPostponed: func(entity string, a Admission) { postponed = append(postponed, entity+" "+a.Limit) }}
+		defer s.Close()
+		var run []Admission
+		for range 4 {
+			a, err := s.Admit(t.Context(), "shop", Request{Within: []string{"app", "endpoint"}})
+			if err != nil || a.Delay != 0 {
+				t.Fatal(a, err)
+			}
+			run = append(run, a)
+		}
+		if run[1].Limit != "" || run[2].Limit != "app" || run[2].Bound != BoundWindow || len(postponed) != 2 || postponed[0] != "shop app" || s.Waiting() != 2 {
+			t.Errorf("%+v: postponed %v, %d would wait", run, postponed, s.Waiting())
+		}
+		if c.admits.Load() != 8 {
+			t.Errorf("%d calls for 4 operations that ran", c.admits.Load())
+		}
+		late, err := s.Admit(t.Context(), "shop", Request{})
+		if err != nil || late.Delay == 0 || late.Limit != "endpoint" || c.admits.Load() != 9 {
+			t.Errorf("the fifth is %+v, %v after %d calls, want it postponed by the endpoint's limit", late, err, c.admits.Load())
+		}
+		for want, within := range map[string][]string{"": {"app"}, "endpoint": {"endpoint"}} { // 2 of 6 of its own are left
+			if a, err := b.Admit(t.Context(), "shop", Request{Within: within}); err != nil || a.Limit != want {
+				t.Errorf("without a Shadow, within %v: %+v, %v", within, a, err)
+			}
+		}
+		if _, err := b.Admit(t.Context(), "shop", Request{Within: []string{"unknown"}}); !errors.Is(err, ErrNoShared) {
+			t.Error(err)
+		}
+		app, err := b.Inspect(t.Context(), SharedID("app"))
+		if err != nil || app.Booked != 2 || app.InUse != 2 {
+			t.Errorf("the limit on trial is %+v, %v; want 2 tokens and 2 slots", app, err)
+		}
+		if l, err := s.Renew(t.Context(), "shop", run[3].Lease); err != nil {
+			t.Error(err)
+		} else if err := s.Settle(t.Context(), "shop", l, 1); err != nil {
+			t.Error(err)
+		}
+		if err := s.Cancel(t.Context(), "shop", run[2]); err != nil || s.Waiting() != 1 {
+			t.Errorf("%v: %d would wait", err, s.Waiting())
+		}
+		for _, a := range run[:2] {
+			if err := s.Settle(t.Context(), "shop", a.Lease, 1); err != nil {
+				t.Error(err)
+			}
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		for _, id := range []string{ShadowID("shop"), SharedID("app"), SharedID("endpoint"), "shop"} {
+			st, err := b.Inspect(t.Context(), id)
+			if err != nil || st.InUse != 0 {
+				t.Errorf("%s: %d tokens are out, %v", id, st.InUse, err)
+			}
+		}
+		if len(s.ghosts)+len(s.leases) != 0 {
+			t.Errorf("%v, %v are left", s.ghosts, s.leases)
+		}
+		if err := b.Throttled(t.Context(), SharedID("app"), time.Minute); err != nil {
+			t.Error(err)
+		}
+		if a, err := s.Admit(t.Context(), "shop", Request{}); err != nil || a.Delay != 0 || a.Bound != BoundClosed {
+			t.Errorf("with the limit on trial closed: %+v, %v", a, err)
+		}
+	})
 }
 
 // counted counts the calls of a Bucket.

@@ -45,7 +45,8 @@ type sharedLimit struct {
 	limits    decision.Limits // the limits of options, without Options.Limits
 }
 
-// share prepares Options.Shared, the limits with the least gain first: an entity's own line follows the first one.
+// share prepares the limits in Options.Shared that are on trial, or those that are not. Those with the least gain come
+// first: an entity's own line follows the first one.
 func (b *Bucket) share(o *Options) error {
 	if len(o.Shared) > mostShared {
 		return sharedError(" has %d limits; it must have at most %d", len(o.Shared), mostShared)
@@ -55,6 +56,9 @@ func (b *Bucket) share(o *Options) error {
 			return sharedError(" has a limit without a name")
 		}
 		limit := o.Shared[name]
+		if limit.Shadow != b.trial {
+			continue
+		}
 		s := sharedLimit{name: name, id: idOf(name), options: *o, units: b.units, firstCome: limit.FirstCome}
 		own := &s.options
 		own.Size, own.RefreshRate, own.RefreshInterval, own.Align, own.Unit, own.Windows, own.Concurrency = 0, 0, 0, Alignment{}, "", nil, 0
@@ -147,11 +151,11 @@ func (b *Bucket) named(names []string) (which uint64, err error) {
 		return b.all, nil
 	}
 	for _, name := range names {
-		i, err := b.place(name)
-		if err != nil {
+		if i, err := b.place(name); err == nil {
+			which |= 1 << i
+		} else if limit, ok := b.options.Shared[name]; !ok || limit.Shadow == b.trial {
 			return 0, err
 		}
-		which |= 1 << i
 	}
 	return which, nil
 }
@@ -166,7 +170,7 @@ func (b *Bucket) within(ctx context.Context, entityID string, which uint64, now 
 	}
 	weight := int64(1)
 	if b.options.Weight != nil {
-		weight = int64(max(1, min(b.options.Weight(entityID), mostWeight)))
+		weight = int64(max(1, min(b.options.Weight(strings.TrimPrefix(entityID, shadowMark)), mostWeight)))
 	}
 	within := make([]storage.Within, 0, bits.OnesCount64(which))
 	for i := range b.shared {

@@ -41,6 +41,10 @@ type Status struct {
 	Pin         *Pin
 	PinnedUntil time.Time
 
+	// Level is the part of its limit that the entity uses, above 0 and at most 1. It is 1 unless some process has set
+	// Options.Follow.
+	Level float64
+
 	// Delay is the delay that Admit would give a newcomer of one call, and one of each other unit, within all shared
 	// limits. Bound is its cause. If Bound is BoundClosed, Then is the cause of the rest of the delay, after
 	// ClosedUntil: BoundNone if there is no rest. Limit is the name of the shared limit that Bound belongs to, "" for
@@ -77,6 +81,7 @@ func (b *Bucket) Inspect(ctx context.Context, entityID string) (Status, error) {
 }
 
 func (b *Bucket) inspect(ctx context.Context, entityID string) (Status, error) {
+	b = b.of(entityID)
 	if err := b.check(ctx, entityID); err != nil {
 		return Status{}, err
 	}
@@ -159,6 +164,7 @@ func statusOf(l *decision.Limits, units units, e *storage.Entry, shared []decisi
 	status.Pin, status.PinnedUntil = pinOf(s, units, now)
 	a, then := l.Newcomer(s, out, shared, now)
 	l = l.InForce(s, now)
+	status.Level = s.Level()
 	status.Concurrency = int(l.Tokens)
 	status.InUse = int(s.Plain + out)
 	status.Delay, status.Bound, status.Then = milliseconds(a.Delay), Bound(a.Bound), Bound(then)

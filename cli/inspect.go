@@ -109,6 +109,9 @@ func (r report) write(out io.Writer, zone *time.Location, within bool) error {
 		}
 		line("pinned", "%s; %s", entities.Limit(*p), until)
 	}
+	if r.Level < 1 {
+		line("level", "%.1f %% of the limit, after what the provider refused or announced", 100*r.Level)
+	}
 	if r.Plain > 0 {
 		line("", "%d taken by GetDelay: since when is not stored", r.Plain)
 	}
@@ -157,6 +160,7 @@ type entityJSON struct {
 	Windows      []windowJSON `json:"windows,omitempty"`
 	Concurrency  int          `json:"concurrency,omitempty"`
 	Pin          *pinJSON     `json:"pin,omitempty"`
+	Level        float64      `json:"level,omitempty"`
 	Within       int          `json:"within,omitempty"`
 	InUse        int          `json:"in_use"`
 	Plain        int          `json:"plain"`
@@ -199,6 +203,9 @@ func (r report) json() entityJSON {
 	}
 	if p := r.Pin; p != nil {
 		e.Pin = &pinJSON{p.Size, p.RefreshRate, p.RefreshInterval.Milliseconds(), p.Concurrency, p.Raise, moment(r.PinnedUntil)}
+	}
+	if r.Level < 1 {
+		e.Level = r.Level
 	}
 	for _, l := range r.Leases {
 		e.Leases = append(e.Leases, leaseJSON{l.Age.Milliseconds(), moment(l.End)})

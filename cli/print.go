@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -66,10 +67,22 @@ func withoutEmpty(headings map[string]bool, rows [][]string) [][]string {
 	return kept
 }
 
-// writeTable writes rows with columns as wide as they need, the first one at least leftmost. It aligns the first column
-// and cells that begin with a space left, and all others right.
-func writeTable(w io.Writer, leftmost int, rows [][]string) {
-	widths := []int{leftmost}
+// withoutColumn removes the column with this heading.
+func withoutColumn(heading string, rows [][]string) [][]string {
+	at := -1
+	for _, row := range rows {
+		at = max(at, slices.Index(row, heading))
+	}
+	for i, row := range rows {
+		if at > 0 && at < len(row) {
+			rows[i] = slices.Delete(row, at, at+1)
+		}
+	}
+	return rows
+}
+
+// widthsOf returns the widths that columns need.
+func widthsOf(rows [][]string) (widths []int) {
 	for _, row := range rows {
 		for i, cell := range row {
 			if i == len(widths) {
@@ -78,6 +91,14 @@ func writeTable(w io.Writer, leftmost int, rows [][]string) {
 			widths[i] = max(widths[i], utf8.RuneCountInString(strings.TrimPrefix(cell, " ")))
 		}
 	}
+	return widths
+}
+
+// writeTable writes rows with columns as wide as they need, the first one at least leftmost. It aligns the first column
+// and cells that begin with a space left, and all others right.
+func writeTable(w io.Writer, leftmost int, rows [][]string) {
+	widths := widthsOf(rows)
+	widths[0] = max(widths[0], leftmost)
 	for _, row := range rows {
 		var line strings.Builder
 		for i, cell := range row {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/decision"
 	"github.com/drip-go/drip/internal/entities"
 	"github.com/drip-go/drip/storage"
 )
@@ -29,7 +30,7 @@ func (c *top) flags(set *flag.FlagSet) {
 	set.BoolVar(&c.json, "json", false, "print one snapshot as JSON")
 	set.BoolVar(&c.once, "once", false, "print one snapshot, also on a terminal")
 	set.TextVar(&c.every, "every", duration(2*time.Second), "the pause between two snapshots, a `duration`")
-	set.IntVar(&c.rows, "rows", 8, "the `number` of entities in each of the two tables")
+	set.IntVar(&c.rows, "rows", 8, "the `number` of rows in each table")
 	c.limits.flags(set)
 	c.timeout.flags(set)
 }
@@ -122,8 +123,8 @@ func show(out io.Writer, before, text string) error {
 type overall struct {
 	time                             time.Time
 	complete                         bool // all entities were read
-	entities, inUse, waiting, closed int
-	busiest, longest                 ranking
+	entities, inUse, waiting, closed int  // without shared limits
+	busiest, longest, shared         ranking
 }
 
 // look reads all entities, or as many as there is time for. It keeps the entities to show.
@@ -134,6 +135,7 @@ func (c *top) look(ctx context.Context, lister storage.Lister, j *entities.Judge
 		complete: true,
 		busiest:  ranking{most: c.rows, order: byUse},
 		longest:  ranking{most: c.rows, order: byWaiting},
+		shared:   ranking{most: c.rows, order: byUse},
 	}
 	err := lister.List(within, func(e storage.Entry) error {
 		r, err := j.Report(ctx, e)
@@ -142,7 +144,7 @@ func (c *top) look(ctx context.Context, lister storage.Lister, j *entities.Judge
 		}
 		return err
 	})
-	if err != nil && o.entities > 0 && ctx.Err() == nil && within.Err() != nil {
+	if err != nil && o.entities+len(o.shared.reports) > 0 && ctx.Err() == nil && within.Err() != nil {
 		o.complete, err = false, nil
 	}
 	if o.time.IsZero() {
@@ -154,6 +156,10 @@ func (c *top) look(ctx context.Context, lister storage.Lister, j *entities.Judge
 func (o *overall) add(r report) {
 	if r.Time.After(o.time) {
 		o.time = r.Time
+	}
+	if _, shared := entities.SharedLimit(r.Entity); shared {
+		o.shared.add(r)
+		return
 	}
 	o.entities++
 	o.inUse += r.InUse
@@ -192,14 +198,18 @@ func byWaiting(a, b report) int {
 	return cmp.Or(b.Waiting.Compare(a.Waiting), cmp.Compare(b.Booked, a.Booked), cmp.Compare(a.Entity, b.Entity))
 }
 
-// nameWidth is how many characters of an entity's name top shows. With it lines fit 80 columns, as long as a limit has
-// one window.
-const nameWidth = 18
+const (
+	nameWidth   = 18 // characters of a name that top shows
+	screenWidth = 80
+	leastName   = 15 // of a name and of a reason, if lines would be longer than screenWidth
+	leastReason = 9
+)
 
 // Headings of the tables.
 const (
-	busiest = "BUSIEST"
-	longest = "LONGEST WAITING"
+	busiest      = "BUSIEST"
+	longest      = "LONGEST WAITING"
+	sharedLimits = "SHARED LIMITS"
 )
 
 func (o *overall) text(zone *time.Location) string {
@@ -213,8 +223,12 @@ func (o *overall) text(zone *time.Location) string {
 	rows = append(rows, o.busiest.rows(busiest, "nothing is stored")...)
 	rows = append(rows, []string{""})
 	rows = append(rows, o.longest.rows(longest, "nothing waits")...)
-	rows = withoutEmpty(map[string]bool{busiest: true, longest: true}, rows)
-	writeTable(&b, nameWidth, rows) // names in a column of one width, so that nothing dances
+	if len(o.shared.reports) > 0 {
+		rows = append(rows, []string{""})
+		rows = append(rows, o.shared.rows(sharedLimits, "")...)
+	}
+	rows, names := fit(withoutEmpty(map[string]bool{busiest: true, longest: true, sharedLimits: true}, rows))
+	writeTable(&b, names, rows) // names in a column of one width, so that nothing dances
 	return b.String()
 }
 
@@ -229,30 +243,69 @@ func (k *ranking) rows(name, none string) [][]string {
 	return rows
 }
 
+// fit makes lines of at most screenWidth: if it must, without the times of the last decisions, then without the ends of
+// closings, which the reasons tell, then with names and reasons that are cut. It also returns the width of the names.
+func fit(rows [][]string) (fitting [][]string, names int) {
+	for _, heading := range []string{"decided", "closed"} {
+		if wide(rows) > screenWidth {
+			rows = withoutColumn(heading, rows)
+		}
+	}
+	over, widths := wide(rows)-screenWidth, widthsOf(rows)
+	names = max(leastName, nameWidth-max(0, over))
+	over -= nameWidth - names
+	for _, row := range rows {
+		if last := len(row) - 1; last > 0 && over > 0 {
+			row[last] = " " + cut(strings.TrimPrefix(row[last], " "), max(leastReason, widths[last]-over))
+		}
+		if len(row) > 1 {
+			row[0] = cut(row[0], names)
+		}
+	}
+	return rows, names
+}
+
+// wide is the length of the longest line.
+func wide(rows [][]string) int {
+	widths := widthsOf(rows)
+	n := 2 * (len(widths) - 1)
+	for i, w := range widths {
+		if i == 0 {
+			w = max(w, nameWidth)
+		}
+		n += w
+	}
+	return n
+}
+
 // row is a line of a table.
 func (r report) row() []string {
 	until := func(t time.Time) string {
 		if t.IsZero() {
 			return "-"
 		}
-		return entities.Short(t.Sub(r.Time))
+		return brief(t.Sub(r.Time))
 	}
 	inUse, booked := fmt.Sprint(r.InUse), "-"
 	if r.Limits {
-		inUse, booked = fmt.Sprintf("%d/%d", r.InUse, r.Concurrency), fmt.Sprint(r.Booked)
+		booked = fmt.Sprint(r.Booked)
+		if r.Concurrency < decision.MostUnits {
+			inUse = fmt.Sprintf("%d/%d", r.InUse, r.Concurrency)
+		}
 	}
+	tightest := r.tightest()
+	if tightest == "-" {
+		booked = "-"
+	}
+	name, _ := entities.SharedLimit(r.Entity)
 	row := []string{
-		cut(entities.Printable(r.Entity), nameWidth), inUse, entities.Short(max(0, r.Time.Sub(r.Decided))) + " ago", booked,
+		cut(entities.Printable(name), nameWidth), inUse, brief(max(0, r.Time.Sub(r.Decided))) + " ago", booked,
 		until(r.Waiting), until(r.ClosedUntil),
 	}
 	if !r.Limits {
 		return append(row, "-", "-", " -")
 	}
-	capacity := make([]string, len(r.Windows))
-	for i, w := range r.Windows {
-		capacity[i] = fmt.Sprintf("%d/%d", w.Capacity, w.Size)
-	}
-	row = append(row, strings.Join(capacity, " "))
+	row = append(row, tightest)
 	if r.Delay == 0 {
 		return append(row, "now", " -")
 	}
@@ -263,7 +316,34 @@ func (r report) row() []string {
 			because += ", then " + r.Then.String()
 		}
 	}
-	return append(row, entities.Short(r.Delay), " "+because)
+	return append(row, brief(r.Delay), " "+because)
+}
+
+// brief is a duration in at most seven characters.
+func brief(d time.Duration) string {
+	if d >= time.Hour {
+		d = d.Round(time.Minute)
+	}
+	return entities.Short(d)
+}
+
+// tightest is the capacity of the window that has the smallest part of its size left, with its number if there are
+// several; "-" if no window limits anything.
+func (r report) tightest() string {
+	if !r.Limits || r.Windows[0].Size == decision.MostUnits {
+		return "-"
+	}
+	at := 0
+	for i, w := range r.Windows {
+		if least := r.Windows[at]; float64(w.Capacity)/float64(w.Size) < float64(least.Capacity)/float64(least.Size) {
+			at = i
+		}
+	}
+	text := fmt.Sprintf("%d/%d", r.Windows[at].Capacity, r.Windows[at].Size)
+	if len(r.Windows) > 1 {
+		text = fmt.Sprintf("%d: %s", at+1, text)
+	}
+	return text
 }
 
 type overallJSON struct {
@@ -275,10 +355,11 @@ type overallJSON struct {
 	Closed   int          `json:"closed"`
 	Busiest  []entityJSON `json:"busiest"`
 	Longest  []entityJSON `json:"longest_waiting"`
+	Shared   []entityJSON `json:"shared_limits"`
 }
 
 func (o *overall) json() overallJSON {
-	return overallJSON{moment(o.time), o.complete, o.entities, o.inUse, o.waiting, o.closed, o.busiest.json(), o.longest.json()}
+	return overallJSON{moment(o.time), o.complete, o.entities, o.inUse, o.waiting, o.closed, o.busiest.json(), o.longest.json(), o.shared.json()}
 }
 
 func (k *ranking) json() []entityJSON {

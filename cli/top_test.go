@@ -74,6 +74,40 @@ shop-2                 4/2   1s ago       8    2.92s       2/4  3.9s  booked
 	})
 }
 
+// Shared limits have a table of their own, and lines fit 80 columns whatever the limits.
+func TestTopOfSharedLimits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, url := newMemory(t)
+		b, err := drip.New(drip.Options{
+			Size: 200, RefreshRate: 20, Windows: []drip.Window{{Size: 1000, RefreshInterval: time.Minute}, {Size: 50_000, RefreshInterval: 24 * time.Hour}},
+			Shared: map[string]drip.Limit{"app": {Size: 40, RefreshRate: 20, Windows: []drip.Window{{Size: 700, RefreshInterval: time.Hour}}}, "stock": {Concurrency: 5}},
+			Start:  time.Unix(0, 0).Add(-24 * time.Hour), Storage: s,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range 3 {
+			admit(t, b, fmt.Sprint("a shop with a long name ", i), 300)
+		}
+		must(t, "pause", url, "a shop with a long name 0", "90m")
+		time.Sleep(time.Second)
+		got := must(t, "top", url)
+		narrow(t, got)
+		if want := `00:00:01  3 entities, 5 tokens in use, 3 waiting, 1 closed
+`; !strings.HasPrefix(got, want) {
+			t.Errorf("it prints\n%s\nwant first\n%s", got, want)
+		}
+		_, shared, _ := strings.Cut(got, "SHARED LIMITS")
+		if lines := strings.Split(strings.TrimSpace(shared), "\n"); len(lines) != 3 || !strings.HasPrefix(lines[1], "app ") && !strings.HasPrefix(lines[1], "stock ") ||
+			strings.Contains(got, "shared:") || !strings.Contains(shared, " 2: 695/700 ") {
+			t.Errorf("it prints\n%s", got)
+		}
+		if got := must(t, "top", url, "--json"); strings.Count(got, `"entity": "shared:app"`) != 1 || !strings.Contains(got, `"shared_limits": [`) || !strings.Contains(got, `"entities": 3,`) {
+			t.Errorf("it prints\n%s", got)
+		}
+	})
+}
+
 // The tables have what sorting everything would have, whatever the order, and each entity once.
 func TestRanking(t *testing.T) {
 	waits := func(name string, until int) report {

@@ -3,6 +3,9 @@ package decision
 // admit answers Admit and GetDelay.
 func (l *Limits) admit(s *State, leases Leases, shared []Shared, op *Op, before, now int64, a *Answer) {
 	plain := op.Kind == GetDelay
+	if plain {
+		op.Cost = Cost{1}
+	}
 	if plain && len(shared) == 0 && len(l.Windows) == 1 && l.Windows[0].Unit == 0 && s.LastID == 0 && s.Next == 0 && s.Closed <= now {
 		l.classic(s, now, before, a)
 	} else {
@@ -15,6 +18,13 @@ func (l *Limits) admit(s *State, leases Leases, shared []Shared, op *Op, before,
 		}
 	} else if a.Delay == 0 && !a.Late {
 		l.lease(s, leases, shared, op, now, a)
+	}
+	if a.Delay == 0 && !a.Late {
+		l.used(s, op.Cost[l.Windows[0].Unit])
+		for i := range shared {
+			x := &shared[i]
+			x.Limits.used(x.State, op.Cost[x.Limits.Windows[0].Unit])
+		}
 	}
 }
 
@@ -61,9 +71,6 @@ func (l *Limits) arrive(s *State, leases Leases, shared []Shared, now int64) int
 
 // decide answers Admit, and the GetDelay that classic does not answer.
 func (l *Limits) decide(s *State, leases Leases, shared []Shared, op *Op, now int64, a *Answer) {
-	if op.Kind == GetDelay {
-		op.Cost = Cost{1}
-	}
 	l.line(s, now)
 	if op.Urgent {
 		s.expireUrgent(now - l.grace())
@@ -115,6 +122,7 @@ func (l *Limits) decide(s *State, leases Leases, shared []Shared, op *Op, now in
 			if i == 0 && !x.token && !op.Urgent {
 				slot = l.Windows[0].inLine(s, &s.Flows[x.flow], cost, slot, now)
 			}
+			slot = min(slot, Never/2) // rounds of a debt that takes ages
 		}
 	}
 	a.Delay = slot - now

@@ -78,20 +78,23 @@ const (
 	Cancel
 	// Renew makes Lease as long as a new one, up to Limits.MaxLease. It sets Lease and Found.
 	Renew
-	// Throttle closes the entity for the time For and drops the capacity it has gathered.
+	// Throttle closes the entity for the time For and drops the capacity it has gathered. With Op.Level above 0 it
+	// lowers the entity's Level.
 	Throttle
 	// Pause closes the entity for the time For.
 	Pause
 	// Resume ends a Throttle or a Pause.
 	Resume
 	// Reset ends all leases, returns all plain tokens, forgets all tickets and opens the entity. Operations that have
-	// run stay counted, and a Pin stays.
+	// run stay counted, and a Pin and a Level stay.
 	Reset
 	// Pin applies Op.Pin for the time For, or until Unpin if For is 0. It replaces the pin before. It sets Found if
 	// there was one.
 	Pin
 	// Unpin ends a Pin. It sets Found if there was one.
 	Unpin
+	// Announce bounds the entity's Level by Op.Level for the time For. Whole lifts the bound of an earlier Announce.
+	Announce
 )
 
 // OwnClock as an Op's Now asks the backend to decide by its own clock.
@@ -108,6 +111,7 @@ type Op struct {
 
 	Urgent   bool  // Admit and Cancel: it goes before the entity's other operations
 	Deadline int64 // Admit: no later slot is booked; ms since 1970, 0 if there is none
+	Level    int64 // Announce: the level, in 10,000ths of the windows; Throttle: above 0 if the level follows
 
 	Pin *PinnedLimit // Pin: the pinned limit, which Apply does not keep
 }
@@ -166,9 +170,10 @@ func (l *Limits) ApplyWithin(s *State, leases Leases, shared []Shared, op *Op, n
 	if op.Kind == Pin || op.Kind == Unpin {
 		s.repin(op, now, a)
 	}
+	s.begin(op)
 	if s.pinned(shared) {
 		l = l.copies(shared)
-		l.hold(s, shared, now)
+		l.hold(s, shared, op, now)
 	}
 	l.apply(s, leases, shared, op, now, a)
 }
@@ -183,6 +188,8 @@ func (l *Limits) apply(s *State, leases Leases, shared []Shared, op *Op, now int
 		changes = s.Tokens != 0
 	} else if op.Kind == Unpin {
 		changes = a.Found
+	} else if op.Kind == Announce {
+		changes = len(s.Pins) > 0
 	}
 	if op.Kind == Reset { // first: an entity without leases may be a forgotten one
 		leases.Clear()

@@ -169,7 +169,8 @@ func (l *Limits) Most(unit int64) int64 {
 // Limits of its State then. It limits nothing.
 var Unknown = Window{Size: MostUnits, Rate: MostUnits, Interval: 1}
 
-// Limits returns the limits of the last decision, without a pin. They are ready, but not complete: Lease, MaxLease,
+// Limits returns the limits of the last decision, without a pin. With a level it returns limits of which that level is
+// in force; their sizes may differ a little from the true ones. They are ready, but not complete: Lease, MaxLease,
 // FirstCome and Start have no meaning. known is false if nothing was decided, or only without limits.
 func (s *State) Limits() (l Limits, known bool) {
 	l = Limits{Tokens: s.Tokens, Guess: s.Guess, Lease: 1, MaxLease: 1}
@@ -182,6 +183,9 @@ func (s *State) Limits() (l Limits, known bool) {
 		w := s.Lines[i].Window
 		if w.Size == 0 || int64(i+1) == pin.Line {
 			continue
+		}
+		if pin.Level.Part > 0 {
+			w = w.of(pin.Level.Part)
 		}
 		if pin.Window.Size > 0 && pin.Window.Interval == w.Interval && pin.Window.Unit == w.Unit {
 			w, pin.Window = pin.Window, Window{}
@@ -197,12 +201,20 @@ func (s *State) Limits() (l Limits, known bool) {
 	return l, true
 }
 
+// Level returns the part of the windows that is in force, at most 1.
+func (s *State) Level() float64 {
+	if len(s.Pins) == 0 || s.Pins[0].Level.Part == 0 {
+		return 1
+	}
+	return float64(s.Pins[0].Level.Part) / steps
+}
+
 // InForce returns the limits together with the pin at a time: the pinned window is the last. Do not pass the result to
 // Apply.
 func (l *Limits) InForce(s *State, now int64) *Limits {
 	if len(s.Pins) > 0 {
 		l = l.copies(nil)
-		l.hold(s, nil, now)
+		l.hold(s, nil, &Op{Kind: Admit}, now)
 		l.share()
 	}
 	return l

@@ -8,13 +8,14 @@ type PinnedLimit struct {
 	Raise  int64  // 1 or 0
 }
 
-// Pinned is a PinnedLimit in force.
+// Pinned is the PinnedLimit of an entity and its Level, of which it has one or both.
 type Pinned struct {
 	Limit  PinnedLimit // as it was given to Pin
-	End    int64       // Never if only Unpin ends it
+	End    int64       // Never if only Unpin ends it, 0 if there is no PinnedLimit
 	Line   int64       // the place of the Line of Limit.Window in Lines, plus 1; 0 if it has none yet
 	Window Window      // the original of the window that Raise has raised; zero if there is none
 	Tokens int64       // the original Limits.Tokens
+	Level  Level
 }
 
 // repin does a Pin or an Unpin. Call it before the windows are counted.
@@ -27,19 +28,33 @@ func (s *State) repin(op *Op, now int64, a *Answer) {
 		if op.For > 0 {
 			end = t + op.For
 		}
-		s.Pins = append(s.Pins, Pinned{Limit: *op.Pin, End: end})
+		if len(s.Pins) == 0 {
+			s.Pins = append(s.Pins, Pinned{})
+		}
+		p := &s.Pins[0]
+		p.Limit, p.End = *op.Pin, end
+		if op.Pin.Raise == 1 { // the operator knows better than the refusals so far
+			p.Level = Level{}
+		}
 	}
 }
 
-// unpin forgets the pin with its Line.
+// unpin forgets the pin with its Line. The Level stays, unless it is a part of raised windows.
 func (s *State) unpin() {
 	if len(s.Pins) > 0 {
-		s.takeLine(s.Pins[0].Line)
+		p := &s.Pins[0]
+		s.takeLine(p.Line)
+		if p.Limit.Raise == 1 {
+			p.Level = Level{}
+		}
+		*p = Pinned{Tokens: p.Tokens, Level: p.Level}
+		if p.Level.Part == 0 {
+			s.Pins = s.Pins[:0]
+		}
 	}
-	s.Pins = s.Pins[:0]
 }
 
-// pinned reports whether the entity or a shared limit may have a pin.
+// pinned reports whether the entity or a shared limit may have a pin or a level.
 func (s *State) pinned(shared []Shared) bool {
 	any := len(s.Pins) > 0
 	for i := range shared {
@@ -50,7 +65,7 @@ func (s *State) pinned(shared []Shared) bool {
 }
 
 // hold turns l and the limits in shared into the limits in force, at the time that arrive returns.
-func (l *Limits) hold(s *State, shared []Shared, now int64) {
+func (l *Limits) hold(s *State, shared []Shared, op *Op, now int64) {
 	t := now
 	if s.Tokens != 0 {
 		t = max(t, s.Now)
@@ -61,23 +76,25 @@ func (l *Limits) hold(s *State, shared []Shared, now int64) {
 			t = max(t, x.State.Now)
 		}
 	}
-	l.pin(s, t)
+	l.pin(s, op, t)
 	for i := range shared {
 		x := &shared[i]
-		x.Limits.pin(x.State, t)
+		x.Limits.pin(x.State, op, t)
 		x.Limits.share()
 	}
 }
 
-// pin turns l into the limits in force at a time: the pinned window is the last one.
-func (l *Limits) pin(s *State, now int64) {
-	if len(s.Pins) > 0 && s.Pins[0].End > now {
+// pin turns l into the limits in force at a time: the pinned window is the last one, and the level applies to all
+// others. If the operation always changes the entity, pin brings the level to the time.
+func (l *Limits) pin(s *State, op *Op, now int64) {
+	if len(s.Pins) > 0 {
 		p := &s.Pins[0]
+		pinned := p.End > now
 		p.Tokens, p.Window = l.Tokens, Window{}
-		if p.Limit.Tokens > 0 && (p.Limit.Raise == 1 || p.Limit.Tokens < l.Tokens) {
+		if pinned && p.Limit.Tokens > 0 && (p.Limit.Raise == 1 || p.Limit.Tokens < l.Tokens) {
 			l.Tokens = p.Limit.Tokens
 		}
-		if p.Limit.Window.Size > 0 {
+		if pinned && p.Limit.Window.Size > 0 {
 			for i := range l.Windows {
 				w := &l.Windows[i]
 				if p.Limit.Raise == 1 && w.Interval == p.Limit.Window.Interval && w.Unit == p.Limit.Window.Unit && p.Window.Size == 0 {
@@ -88,6 +105,19 @@ func (l *Limits) pin(s *State, now int64) {
 					}
 				}
 			}
+		}
+		if p.Level.Part > 0 {
+			l.tell(&p.Level, op, now)
+			if op.Kind == GetDelay || op.Kind == Admit || op.Kind == Throttle || op.Kind == Pause || op.Kind == Pin || op.Kind == Announce {
+				l.follow(s, &p.Level, now)
+			}
+		}
+		if p.Level.Part > 0 { // follow may have ended it
+			for i := range l.Windows {
+				l.Windows[i] = l.Windows[i].at(p.Level.Part)
+			}
+		}
+		if pinned && p.Limit.Window.Size > 0 {
 			l.Windows = append(l.Windows, p.Limit.Window)
 		}
 		l.derive()

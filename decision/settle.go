@@ -95,6 +95,8 @@ func (l *Limits) charge(s *State, op *Op) {
 		line.Left = max(line.Left+back, -bound)
 		line.Promised = min(w.Size, max(line.Promised+back, -bound))
 	}
+	first := l.Windows[0].Unit
+	l.used(s, op.Cost[first]-op.Lease.Cost[first])
 }
 
 // drop leaves a window that gathers capacity nothing but the gain of an interval that begins when it opens.

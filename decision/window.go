@@ -273,7 +273,7 @@ func (l *Limits) Until(s *State) int64 {
 	lines := len(s.Lines)
 	for i := range s.Pins { // until then the windows may be slower
 		p := &s.Pins[i]
-		from = max(from, p.End)
+		from = max(from, p.End, p.Level.end())
 		if p.Line > 0 {
 			lines--
 		}

@@ -3,6 +3,7 @@ package page
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -144,6 +145,7 @@ type entityBody struct {
 	DecidedAt moment
 	Pinned    string // the limit that is pinned
 	PinnedU   moment
+	LevelText string // "48 %"; empty if it is all of the limit
 	Held      []lease
 	Unheld    int // leases that are not shown
 	Track     *track
@@ -192,6 +194,9 @@ func (p *Page) body(r *entities.Report) *entityBody {
 	}
 	if r.Pin != nil {
 		b.Pinned, b.PinnedU = entities.Limit(*r.Pin), p.at(r.PinnedUntil, r.Time)
+	}
+	if r.Level < 1 {
+		b.LevelText = fmt.Sprintf("%.1f %%", 100*r.Level)
 	}
 	switch {
 	case !r.ClosedUntil.IsZero():

@@ -259,24 +259,34 @@ func ExampleTransport() {
 	// the next call of shop-1 is postponed by 30s
 }
 
-// A level that follows what the provider says.
-func ExampleFollower() {
-	shopify, err := provider.Named("Shopify GraphQL Admin")
+// A refused call lowers the level of its entity, in all processes that share the storage.
+func ExampleTransport_follow() {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Retry-After", "1")
+		w.WriteHeader(http.StatusTooManyRequests)
+	}))
+	defer server.Close()
+	limit, err := provider.Limit(50*time.Millisecond, provider.TokenBucket(40, 10))
 	if err != nil {
 		log.Fatal(err)
 	}
-	limit, err := shopify.Limit(50 * time.Millisecond)
-	if err != nil {
-		log.Fatal(err)
-	}
-	follower := &provider.Follower{Limit: limit}
 	options := provider.Options(limit)
-	options.Limits = follower.Limits
+	options.Follow = true
 	bucket, err := drip.New(options)
 	if err != nil {
 		log.Fatal(err)
 	}
-	client := &http.Client{Transport: &provider.Transport{Bucket: bucket, Follower: follower}}
-	fmt.Println(client != nil, follower.Level("shop"))
-	// Output: true 1
+	client := &http.Client{Transport: &provider.Transport{Bucket: bucket}}
+	request, err := http.NewRequestWithContext(provider.WithEntity(context.Background(), "shop"), "GET", server.URL, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	response, err := client.Do(request)
+	if err != nil {
+		log.Fatal(err)
+	}
+	response.Body.Close()
+	status, err := bucket.Inspect(context.Background(), "shop")
+	fmt.Println(status.Level, err)
+	// Output: 0.8 <nil>
 }

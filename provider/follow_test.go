@@ -58,28 +58,29 @@ func (p *real) RoundTrip(r *http.Request) (*http.Response, error) {
 	return w, nil
 }
 
-// follow has processes that share a storage work off a backlog for a time, and returns the levels of the first, one a second.
-func follow(t *testing.T, limit drip.Limit, p *real, span time.Duration, processes int, following bool) (levels []float64) {
+// follow has processes that share a storage work off a backlog of a shop for a time, and returns its levels, one a second.
+func follow(t *testing.T, limit drip.Limit, p *real, span time.Duration, processes int, following bool, operator ...func(time.Duration, *drip.Bucket) error) (levels []float64) {
+	t.Helper()
+	o := Options(limit)
+	o.Follow = following
+	return backlog(t, o, "shop", p, span, processes, operator...)
+}
+
+// backlog is follow with options. The provider's limit belongs to an entity or, with four shops, a shared limit.
+func backlog(t *testing.T, o drip.Options, subject string, p *real, span time.Duration, processes int, operator ...func(time.Duration, *drip.Bucket) error) (levels []float64) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		p.begin = time.Now()
 		p.at = p.begin
 		p.tokens, _ = p.limit(0)
-		shared := memory.New()
-		followers, buckets, clients := make([]*Follower, processes), make([]*drip.Bucket, processes), make([]*http.Client, processes)
+		o.Storage, o.Start = memory.New(), time.Now()
+		buckets, clients := make([]*drip.Bucket, processes), make([]*http.Client, processes)
 		for i := range processes {
-			o := Options(limit)
-			o.Storage, o.Start = shared, time.Now()
-			followers[i] = &Follower{Limit: limit}
-			transport := &Transport{Base: p}
-			if following {
-				o.Limits, transport.Follower = followers[i].Limits, followers[i]
-			}
 			b, err := drip.New(o)
 			if err != nil {
 				t.Fatal(err)
 			}
-			transport.Bucket, buckets[i], clients[i] = b, b, &http.Client{Transport: transport}
+			buckets[i], clients[i] = b, &http.Client{Transport: &Transport{Bucket: b, Base: p}}
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), span)
 		defer cancel()
@@ -88,8 +89,12 @@ func follow(t *testing.T, limit drip.Limit, p *real, span time.Duration, process
 			wg.Go(func() {
 				r, b, client := rand.New(rand.NewPCG(1, uint64(n))), buckets[n%processes], clients[n%processes]
 				var ticket drip.Ticket
+				shop := subject
+				if subject != "shop" {
+					shop = fmt.Sprint("shop-", n%4)
+				}
 				for ctx.Err() == nil {
-					a, err := b.Admit(ctx, "shop", drip.Request{Ticket: ticket})
+					a, err := b.Admit(ctx, shop, drip.Request{Ticket: ticket})
 					if err != nil {
 						return
 					}
@@ -97,7 +102,7 @@ func follow(t *testing.T, limit drip.Limit, p *real, span time.Duration, process
 						sleep(ctx, a.Delay+time.Duration(r.IntN(5))*time.Millisecond)
 						continue
 					}
-					q, _ := http.NewRequestWithContext(WithEntity(context.WithoutCancel(ctx), "shop"), "GET", "http://provider.example/", nil)
+					q, _ := http.NewRequestWithContext(WithEntity(context.WithoutCancel(ctx), subject), "GET", "http://provider.example/", nil)
 					response, err := client.Do(q)
 					if err != nil {
 						t.Error(err)
@@ -107,7 +112,7 @@ func follow(t *testing.T, limit drip.Limit, p *real, span time.Duration, process
 					if response.StatusCode != 200 {
 						ticket = a.Lease.Ticket()
 					}
-					if err := b.Settle(context.WithoutCancel(ctx), "shop", a.Lease, 1); err != nil {
+					if err := b.Settle(context.WithoutCancel(ctx), shop, a.Lease, 1); err != nil {
 						t.Error(err)
 					}
 				}
@@ -115,7 +120,16 @@ func follow(t *testing.T, limit drip.Limit, p *real, span time.Duration, process
 		}
 		for ctx.Err() == nil {
 			time.Sleep(time.Second)
-			levels = append(levels, followers[0].Level("shop"))
+			status, err := buckets[len(levels)%processes].Inspect(t.Context(), subject)
+			if err != nil {
+				t.Error(err)
+			}
+			levels = append(levels, status.Level)
+			for _, each := range operator {
+				if err := each(time.Since(p.begin), buckets[0]); err != nil {
+					t.Error(err)
+				}
+			}
 		}
 		wg.Wait()
 	})
@@ -184,8 +198,8 @@ func halved(size, perSecond float64) func(time.Duration) (float64, float64) {
 	}
 }
 
-// With any real limit of the provider, it refuses at most one call of a hundred, the calls use nine tenths of the
-// limit, and the level is calm.
+// Four processes follow one level. With any real limit of the provider, it refuses at most one call of a hundred, the calls
+// use nine tenths of the limit, and the level is calm.
 func TestFollow(t *testing.T) {
 	const hour = time.Hour
 	for name, c := range map[string]struct {
@@ -209,7 +223,7 @@ func TestFollow(t *testing.T) {
 				t.Fatal(err)
 			}
 			p := c.real
-			levels := follow(t, limit, p, hour, 1, true)
+			levels := follow(t, limit, p, hour, 4, true)
 			refused := float64(p.refused) / float64(p.refused+p.passed)
 			used := float64(p.passed) / p.possible
 			off := quiet(levels[c.calm[0]:min(c.calm[1], len(levels))])
@@ -224,8 +238,8 @@ func TestFollow(t *testing.T) {
 	}
 }
 
-// Without a Follower more is refused, and less is used: what a Follower is for.
-func TestWithoutFollower(t *testing.T) {
+// Without Options.Follow more is refused.
+func TestWithoutFollow(t *testing.T) {
 	limit, err := Limit(50*time.Millisecond, TokenBucket(40, 10))
 	if err != nil {
 		t.Fatal(err)
@@ -235,77 +249,8 @@ func TestWithoutFollower(t *testing.T) {
 	refused, used := float64(p.refused)/float64(p.refused+p.passed), float64(p.passed)/p.possible
 	t.Logf("refused %.1f %%, used %.1f %%", 100*refused, 100*used)
 	if refused < 0.01 {
-		t.Error("this provider refuses nothing: it shows nothing about a Follower")
+		t.Error("this provider refuses nothing: it shows nothing about Follow")
 	}
-}
-
-// Followers of several processes know only the responses to their own calls. They keep to the limit, too, and use less
-// of it.
-func TestFollowersOfFourProcesses(t *testing.T) {
-	limit, err := Limit(50*time.Millisecond, TokenBucket(40, 10))
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := &real{limit: constant(20, 5)}
-	follow(t, limit, p, time.Hour, 4, true)
-	refused, used := float64(p.refused)/float64(p.refused+p.passed), float64(p.passed)/p.possible
-	t.Logf("refused %.2f %%, used %.1f %%", 100*refused, 100*used)
-	if refused > 0.01 || used < 0.75 {
-		t.Error("want at most 1 % refused, and at least 75 % used")
-	}
-}
-
-func TestFollowerByHand(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		limit := drip.Limit{Size: 20, RefreshRate: 10, RefreshInterval: time.Second, Windows: []drip.Window{{Size: 6000, RefreshInterval: time.Hour}}}
-		f := &Follower{Limit: limit}
-		of := func() drip.Limit {
-			t.Helper()
-			time.Sleep(time.Second/2 - time.Duration(time.Now().UnixNano())%time.Second + time.Second) // in the middle of one
-			l, err := f.Limits(t.Context(), "shop")
-			if err != nil {
-				t.Fatal(err)
-			}
-			return l
-		}
-		if l := of(); l.RefreshInterval != time.Second || f.Level("shop") != 1 {
-			t.Errorf("nobody was refused: %+v at %v", l, f.Level("shop"))
-		}
-		f.Seen("shop", Status{Throttled: true})
-		if l := of(); f.Level("shop") != 0.8 || l.Size != 16 || l.RefreshRate != 10 || l.RefreshInterval != 1250*time.Millisecond || l.Windows[0].Size != 4800 || l.Windows[0].RefreshInterval != time.Hour {
-			t.Errorf("after a refusal: %+v at %v", l, f.Level("shop"))
-		}
-		f.Seen("shop", Status{Throttled: true}) // which belongs to the first
-		if of(); f.Level("shop") != 0.8 {
-			t.Errorf("after another one: %v", f.Level("shop"))
-		}
-		f.Seen("shop", Status{Quotas: []Quota{{Unit: "requests", Limit: 120, Window: time.Minute, Remaining: Unknown}}})
-		f.Seen("shop", Status{Quotas: []Quota{{Unit: "requests", Limit: 60, Window: time.Minute, Remaining: 3, Reset: 30 * time.Second}}})
-		if of(); f.Level("shop") < 0.05 || f.Level("shop") > 0.07 { // 0.1 a second of 1.67
-			t.Errorf("nearly nothing is left: %v", f.Level("shop"))
-		}
-		for range 40 { // time goes by with responses
-			time.Sleep(30 * time.Second)
-			f.Seen("shop", Status{})
-			of()
-		}
-		if f.Level("shop") != 1 {
-			t.Errorf("20 minutes later: %v", f.Level("shop"))
-		}
-		time.Sleep(5 * time.Minute)
-		if of(); f.Level("shop") != 0.5 {
-			t.Errorf("after a pause: %v", f.Level("shop"))
-		}
-		time.Sleep(time.Minute - time.Second)
-		f.Seen("shop", Status{})
-		time.Sleep(11 * time.Second)
-		if of(); f.Level("shop") != 1 {
-			t.Errorf("a minute after the pause: %v", f.Level("shop"))
-		}
-		if _, err := new(Follower).Limits(t.Context(), "shop"); err == nil {
-			t.Error("a Follower without a Limit has one")
-		}
-	})
 }
 
 // announce has responses say what the limit is.
@@ -314,19 +259,144 @@ func announce(h http.Header, size, perSecond float64) {
 	h.Set("RateLimit-Policy", fmt.Sprintf(`"bucket";q=%.0f;w=%.0f`, size, window))
 }
 
-// The windows of a lower level count the same units, and a rate of calls is compared with windows of calls.
-func TestFollowUnits(t *testing.T) {
-	limit := drip.Limit{Size: 100, RefreshRate: 10, RefreshInterval: time.Second, Unit: Tokens, Windows: []drip.Window{
-		{Size: 50, RefreshRate: 5, RefreshInterval: time.Second}, {Size: 40, RefreshInterval: time.Second, Unit: InputTokens},
-	}}
-	half := scaled(limit, 0.5)
-	if half.Unit != Tokens || half.Windows[0].Unit != "" || half.Windows[1].Unit != InputTokens || half.Windows[1].Size != 20 {
-		t.Errorf("half of it is %+v", half)
+// A shared limit follows as an entity does.
+func TestSharedLimitFollows(t *testing.T) {
+	limit, err := Limit(50*time.Millisecond, TokenBucket(40, 10))
+	if err != nil {
+		t.Fatal(err)
 	}
-	quota := Status{Quotas: []Quota{{Unit: "requests", PerSecond: 2.5}}}
-	for want, l := range map[float64]drip.Limit{0.5: limit, 1: {Size: 100, RefreshRate: 10, RefreshInterval: time.Second, Unit: Tokens}} {
-		if got := (&Follower{Limit: l}).announced(quota); got != want {
-			t.Errorf("2.5 calls a second are %v of %+v, want %v", got, l, want)
+	p := &real{limit: halved(40, 10)}
+	o := drip.Options{Size: 1000, RefreshRate: 1000, Shared: map[string]drip.Limit{"app": limit}, Follow: true}
+	levels := backlog(t, o, drip.SharedID("app"), p, time.Hour, 4)
+	refused, used := float64(p.refused)/float64(p.refused+p.passed), float64(p.passed)/p.possible
+	t.Logf("refused %.2f %%, used %.1f %%, the level is %.3f after 25 minutes and %.3f in the end", 100*refused, 100*used, levels[1500], levels[len(levels)-1])
+	if refused > 0.01 || used < 0.9 || quiet(levels[2400:]) > 0.08 {
+		t.Error("want at most 1 % refused, at least 90 % used, and a calm level")
+	}
+}
+
+// A pin and the level do not disturb each other: both hold. A pin that raises begins without a level, and Unpin leaves none.
+func TestPinWhileFollowing(t *testing.T) {
+	limit, err := Limit(50*time.Millisecond, TokenBucket(40, 10))
+	if err != nil {
+		t.Fatal(err)
+	}
+	perSecond := func(n int) drip.Pin {
+		return drip.Pin{Window: drip.Window{Size: n, RefreshInterval: time.Second}}
+	}
+	p := &real{limit: constant(20, 5)}
+	var passed, before int
+	levels := follow(t, limit, p, 50*time.Minute, 4, true, func(at time.Duration, b *drip.Bucket) (err error) {
+		switch at {
+		case 10 * time.Minute:
+			before, err = p.passed, b.Pin(t.Context(), "shop", perSecond(2))
+		case 20 * time.Minute:
+			passed, err = p.passed-before, b.Unpin(t.Context(), "shop")
+		}
+		return err
+	})
+	refused := float64(p.refused) / float64(p.refused+p.passed)
+	t.Logf("refused %.2f %%, %d passed in 10 minutes at 2 a second, the level is %.3f before the pin and %.3f in the end", 100*refused, passed, levels[590], levels[len(levels)-1])
+	if passed < 1150 || passed > 1205 {
+		t.Errorf("%d calls passed while 2 a second were pinned", passed)
+	}
+	if refused > 0.01 || quiet(levels[35*60:]) > 0.08 || levels[len(levels)-1] > 0.65 {
+		t.Error("want at most 1 % refused, and the level of before")
+	}
+
+	limit, err = Limit(50*time.Millisecond, TokenBucket(20, 5))
+	if err != nil {
+		t.Fatal(err)
+	}
+	raised := drip.Pin{Window: drip.Window{Size: 38, RefreshRate: 2, RefreshInterval: limit.RefreshInterval}, Raise: true}
+	p = &real{limit: func(at time.Duration) (float64, float64) { // half of it, and then twice of it
+		if at < 20*time.Minute {
+			return 10, 2.5
+		}
+		return 40, 10
+	}}
+	levels = follow(t, limit, p, 40*time.Minute, 4, true, func(at time.Duration, b *drip.Bucket) (err error) {
+		switch at {
+		case 20 * time.Minute:
+			err = b.Pin(t.Context(), "shop", raised)
+		case 30 * time.Minute:
+			before, err = p.passed, b.Unpin(t.Context(), "shop")
+		}
+		return err
+	})
+	t.Logf("the level is %.3f, and %.3f with the raised limit; then %d calls passed in 10 minutes", levels[1190], levels[1220], p.passed-before)
+	if levels[1190] > 0.65 || levels[1220] != 1 || p.passed-before > 5*600+20 {
+		t.Error("want a level of a half, then all of the raised limit, then no more than the limit")
+	}
+}
+
+// announcedTo is a Bucket that is told of rates.
+type announcedTo []float64
+
+func (a *announcedTo) Throttled(context.Context, string, time.Duration) error { return nil }
+
+func (a *announcedTo) Announced(_ context.Context, _ string, perSecond float64, _ time.Duration) error {
+	*a = append(*a, perSecond)
+	return nil
+}
+
+// Transport tells a rate when it changes, and again before the bucket forgets it.
+func TestAnnounced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var told announcedTo
+		policy := ""
+		client := &http.Client{Transport: &Transport{Bucket: &told, Base: roundTripper(func(r *http.Request) (*http.Response, error) {
+			w := &http.Response{StatusCode: 200, Header: http.Header{}, Body: http.NoBody, Request: r}
+			if policy != "" {
+				w.Header.Set("RateLimit-Policy", policy)
+			}
+			return w, nil
+		})}}
+		for n := range 3 * 3600 {
+			policy = map[int]string{1: `"a";q=50;w=10`, 2: `"a";q=300;w=30`}[n/3600] // for an hour each
+			response, err := client.Get("http://provider.example/")
+			if err != nil {
+				t.Fatal(err)
+			}
+			response.Body.Close()
+			time.Sleep(time.Second)
+		}
+		if n := len(told); n < 20 || n > 26 || told[0] != 5 || told[11] != 5 || told[n-1] != 10 {
+			t.Errorf("told %v", told)
+		}
+	})
+}
+
+// Package drip takes the announced rate as a part of the slowest window of calls.
+func TestAnnouncedLevel(t *testing.T) {
+	for name, c := range map[string]struct {
+		limit drip.Limit
+		rate  float64
+		level float64
+	}{
+		"half":               {drip.Limit{Size: 20, RefreshRate: 10}, 5, 0.5},
+		"more than there is": {drip.Limit{Size: 20, RefreshRate: 10}, 50, 1},
+		"none":               {drip.Limit{Size: 20, RefreshRate: 10}, 0, 1},
+		"of the slower one":  {drip.Limit{Size: 20, RefreshRate: 10, Windows: []drip.Window{{Size: 240, RefreshInterval: time.Minute}}}, 2, 0.5},
+		"of calls":           {drip.Limit{Size: 100, RefreshRate: 1, Unit: Tokens, Windows: []drip.Window{{Size: 8, RefreshInterval: time.Second}}}, 2, 0.25},
+		"of no calls":        {drip.Limit{Size: 100, RefreshRate: 1, Unit: Tokens}, 2, 1},
+		"next to nothing":    {drip.Limit{Size: 20, RefreshRate: 10}, 0.001, 0.02},
+	} {
+		o := Options(c.limit)
+		o.Follow = true
+		b, err := drip.New(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := b.Announced(t.Context(), "shop", c.rate, time.Minute); err != nil {
+			t.Fatal(err)
+		}
+		s, err := b.Inspect(t.Context(), "shop")
+		if err != nil || s.Level != c.level {
+			t.Errorf("%s: the level is %v, %v; want %v", name, s.Level, err, c.level)
+		}
+		if b.Announced(t.Context(), "shop", -1, time.Minute) == nil {
+			t.Error("a rate below 0 is none")
 		}
 	}
 }

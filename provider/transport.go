@@ -19,7 +19,9 @@ type Throttler interface {
 
 // Transport is an http.RoundTripper that sends requests with another. When the provider refuses a request because of
 // its limit, Transport closes the request's entity for as long as the provider wants, in all processes that share the
-// bucket. It passes the response on unchanged. It is safe for concurrent use; do not change its fields once it is used.
+// bucket. If responses announce a rate, such as by RateLimit-Policy, Transport tells the bucket when it changes; a bucket
+// with drip.Options.Follow then keeps to it. Transport passes the response on unchanged. It is safe for concurrent use; do
+// not change its fields once it is used, nor copy it.
 type Transport struct {
 	// Bucket learns of refused calls. Required.
 	Bucket Throttler
@@ -39,13 +41,11 @@ type Transport struct {
 	// bodies explain a 403. Defaults to the status and the header alone.
 	Bodies bool
 
-	// Follower learns of each response and adjusts the level of the entity. Defaults to nil: the limits stay as they
-	// are.
-	Follower *Follower
-
 	// Transport calls OnThrottled after each refused call, with the bucket's error if telling it failed. Defaults to
 	// logging that error.
 	OnThrottled func(r *http.Request, s Status, err error)
+
+	announced announced
 }
 
 // tellTimeout bounds telling the bucket, which the response has to wait for.
@@ -69,9 +69,7 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		begin = peek(response)
 	}
 	s := Parse(response.StatusCode, response.Header, begin, time.Now())
-	if t.Follower != nil {
-		t.Follower.Seen(t.entity(r), s)
-	}
+	t.announce(r, &s)
 	if !s.Throttled {
 		return response, nil
 	}
@@ -93,6 +91,20 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		slog.ErrorContext(ctx, "the bucket was not told that the provider refuses calls", "entity", entity, "error", err)
 	}
 	return response, nil
+}
+
+// announce tells the bucket of an announced rate.
+func (t *Transport) announce(r *http.Request, s *Status) {
+	bucket, ok := t.Bucket.(announcer)
+	entity, perSecond := t.entity(r), s.PerSecond()
+	if !ok || !t.announced.changed(entity, perSecond, time.Now()) {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), tellTimeout)
+	defer cancel()
+	if err := bucket.Announced(ctx, entity, perSecond, announcedFor); err != nil {
+		slog.ErrorContext(ctx, "the bucket was not told of the rate that the provider announces", "entity", entity, "error", err)
+	}
 }
 
 // CloseIdleConnections is for http.Client.CloseIdleConnections.

@@ -35,11 +35,12 @@ func ofLine(l *decision.Line) [15]*int64 {
 }
 
 // ofPin are the numbers of a Pinned, in the order of their declaration.
-func ofPin(p *decision.Pinned) [17]*int64 {
-	l, w := &p.Limit, &p.Window
+func ofPin(p *decision.Pinned) [25]*int64 {
+	l, w, v := &p.Limit, &p.Window, &p.Level
 	return [...]*int64{
 		&l.Window.Size, &l.Window.Rate, &l.Window.Interval, &l.Window.Offset, &l.Window.Calendar, &l.Window.Unit, &l.Tokens, &l.Raise, &p.End, &p.Line,
 		&w.Size, &w.Rate, &w.Interval, &w.Offset, &w.Calendar, &w.Unit, &p.Tokens,
+		&v.Part, &v.Changed, &v.Lowered, &v.Refused, &v.Ran, &v.Announced, &v.Until, &v.Ramp,
 	}
 }
 
@@ -59,7 +60,7 @@ func ofCalendar(c *decision.Calendar) [9]*int64 {
 const (
 	numScalars    = len([12]*int64{})
 	numOfLine     = len([15]*int64{})
-	numOfPin      = len([17]*int64{})
+	numOfPin      = len([25]*int64{})
 	numOfFlow     = len([13]*int64{})
 	numOfCalendar = len([9]*int64{})
 	numCounts     = 5

@@ -75,7 +75,7 @@ func TestEncodedFormat(t *testing.T) {
 	s := numbered(2)
 	b := storage.Encode(&s, []storage.Held{{ID: 101, End: 102}})
 	fields := int64(reflect.TypeFor[decision.State]().NumField() - 4)
-	numbers := fields + 2*15 + 17
+	numbers := fields + 2*15 + 25
 	want := []int64{5}
 	for i := range fields {
 		want = append(want, i+1)
@@ -84,7 +84,7 @@ func TestEncodedFormat(t *testing.T) {
 	for i := range numbers - fields {
 		want = append(want, fields+i+1)
 	}
-	first := len(want) - 2*15 - 17 // of the numbers of two lines and a pin; a Unit is the sixth of a Window
+	first := len(want) - 2*15 - 25 // of the numbers of two lines and a pin; a Unit is the sixth of a Window
 	want[first+5], want[first+15+5], want[first+30+5], want[first+30+15] = 1, 2, 2, 3
 	want = append(want, 101, 102)
 	for i, w := range want {

@@ -32,6 +32,21 @@ func ExampleNew_shadow() {
 	// Output: true <nil>
 }
 
+// The app's limit is on trial, while the limit of each shop holds.
+func ExampleNew_trial() {
+	meters := metricnoop.NewMeterProvider() // take that of your program's SDK
+	options := drip.Options{Size: 20, RefreshRate: 10, Shared: map[string]drip.Limit{}}
+	options.Shared["app"] = drip.Limit{Size: 40, RefreshRate: 20, Shadow: true}
+	bucket, err := telemetry.New(options, meters)
+	if err != nil {
+		log.Fatal(err)
+	}
+	shadow := &drip.Shadow{Bucket: bucket}
+	defer shadow.Close()
+	fmt.Println(shadow.Waiting())
+	// Output: 0
+}
+
 // The consumer uses the tickets of a Shadow.
 var _ consumer.Admitter = (*drip.Shadow)(nil)
 
@@ -62,6 +77,38 @@ func TestShadowIsMeasured(t *testing.T) {
 		}
 		if out := meters.Sum("drip.leases"); out != 0 {
 			t.Errorf("%v leases are out", out)
+		}
+	})
+}
+
+// The metrics tell the answers of limits on trial from the others.
+func TestTrialIsMeasured(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var meters oteltest.Meters
+		bucket, err := telemetry.New(drip.Options{Size: 20, Start: time.Unix(0, 0), Shared: map[string]drip.Limit{
+			"app": {Size: 2, RefreshRate: 1, Shadow: true},
+		}}, &meters)
+		if err != nil {
+			t.Fatal(err)
+		}
+		shadow := &drip.Shadow{Bucket: bucket}
+		defer shadow.Close()
+		for range 10 {
+			a, err := shadow.Admit(t.Context(), "shop", drip.Request{})
+			if err != nil || a.Delay != 0 {
+				t.Fatal(a, err)
+			}
+			if err := shadow.Settle(t.Context(), "shop", a.Lease, 1); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		outcome := func(s string) attribute.KeyValue { return attribute.String("drip.outcome", s) }
+		trial := attribute.Bool("drip.trial", true)
+		postponed, ran := meters.Sum("drip.decisions", outcome("postponed"), trial), meters.Sum("drip.decisions", outcome("run"), trial)
+		if all := meters.Sum("drip.decisions", outcome("run")); postponed != 8 || ran != 10 || all != 20 || meters.Sum("drip.leases") != 0 {
+			t.Errorf("%v would have been postponed and %v run, of %v in all; %v leases are out", postponed, ran, all, meters.Sum("drip.leases"))
 		}
 	})
 }

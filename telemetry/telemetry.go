@@ -7,7 +7,8 @@
 //
 //	drip.decisions         answers of GetDelay and Admit: drip.outcome is run, postponed or failed. For an operation that
 //	                       Admit postpones, drip.bound is the cause: closed (Throttled or Pause), tokens, booked,
-//	                       window 1, window 2, …
+//	                       window 1, window 2, …; drip.trial is true for the answers of limits on trial, see
+//	                       drip.Limit.Shadow
 //	drip.delay             the delay of a postponed operation, in seconds
 //	drip.throttled         how often the provider has refused an operation: calls of Throttled
 //	drip.leases            leases that are out: taken by this Bucket, not given back and not over
@@ -26,6 +27,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -41,6 +43,7 @@ const scope = "github.com/drip-go/drip/telemetry"
 const (
 	keyOutcome   = attribute.Key("drip.outcome")
 	keyBound     = attribute.Key("drip.bound")
+	keyTrial     = attribute.Key("drip.trial")
 	keyOperation = attribute.Key("drip.operation")
 	keyErrorType = attribute.Key("error.type")
 )
@@ -166,6 +169,20 @@ func (b *Bucket) decided(ctx context.Context, delay time.Duration, postponed lab
 	}
 }
 
+// tried counts an answer of limits on trial.
+func (b *Bucket) tried(ctx context.Context, a *drip.Admission, err error) {
+	trial := keyTrial.Bool(true)
+	switch {
+	case err != nil:
+		b.decisions.Add(ctx, 1, labelled(b.attributes, trial, keyOutcome.String("failed")).add...)
+	case a.Delay > 0:
+		b.decisions.Add(ctx, 1, labelled(b.attributes, trial, keyOutcome.String("postponed"), keyBound.String(a.Bound.String())).add...)
+		b.delay.Record(ctx, a.Delay.Seconds(), labelled(b.attributes, trial).record...)
+	default:
+		b.decisions.Add(ctx, 1, labelled(b.attributes, trial, keyOutcome.String("run")).add...)
+	}
+}
+
 // GetDelay does as drip.Bucket.GetDelay.
 func (b *Bucket) GetDelay(ctx context.Context, entityID string) (time.Duration, error) {
 	return b.GetDelayAt(ctx, entityID, time.Time{})
@@ -181,6 +198,10 @@ func (b *Bucket) GetDelayAt(ctx context.Context, entityID string, now time.Time)
 // Admit does as drip.Bucket.Admit.
 func (b *Bucket) Admit(ctx context.Context, entityID string, r drip.Request) (drip.Admission, error) {
 	a, err := b.Bucket.Admit(ctx, entityID, r)
+	if strings.HasPrefix(entityID, drip.ShadowID("")) {
+		b.tried(ctx, &a, err)
+		return a, err
+	}
 	b.decided(ctx, a.Delay, b.boundBy(a.Bound), err)
 	if err == nil && a.Delay == 0 {
 		b.leases.taken(entityID, a.Lease)

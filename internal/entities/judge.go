@@ -163,7 +163,13 @@ func (j *Judge) report(ctx context.Context, e storage.Entry, name string) (*Repo
 		return r, err
 	}
 	r.Decided = time.UnixMilli(e.State.Now)
-	if last := time.UnixMilli(e.State.Slot); last.After(s.Time) {
+	last := e.State.Slot
+	for _, f := range e.State.Flows { // of operations that wait for a shared limit
+		if f.Key > 0 && f.Units+f.Later > 0 {
+			last = max(last, f.Until)
+		}
+	}
+	if last := time.UnixMilli(last); last.After(s.Time) {
 		r.Waiting = last
 	}
 	for _, line := range e.State.Lines {

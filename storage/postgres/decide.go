@@ -87,8 +87,8 @@ func (s *Storage) swap(ctx context.Context, rows []*row, now int64) (done, chang
 // interval that is over. They are a second apart at most, so that all other effects of the time are no older.
 func (r *row) holds(now int64) (from, until time.Time) {
 	end := now + 1000
-	for _, p := range r.state.Pins {
-		if w := p.Limit.Window; w.Size > 0 {
+	for _, line := range r.state.Lines {
+		if w := line.Window; w.Size > 0 && len(r.state.Pins) > 0 { // it may be no window of the Limits
 			end = min(end, w.Next(now))
 		}
 	}

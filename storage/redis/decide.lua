@@ -102,9 +102,9 @@ if value then
       from = from + 120
     end
     for i = 0, s_Pins_n - 1 do
-      local pin_Limit_Window_Size, pin_Limit_Window_Rate, pin_Limit_Window_Interval, pin_Limit_Window_Offset, pin_Limit_Window_Calendar, pin_Limit_Window_Unit, pin_Limit_Tokens, pin_Limit_Raise, pin_End, pin_Line, pin_Window_Size, pin_Window_Rate, pin_Window_Interval, pin_Window_Offset, pin_Window_Calendar, pin_Window_Unit, pin_Tokens = unpack('<ddddddddddddddddd', value, from)
-      s_Pins[i] = {Limit_Window_Size = pin_Limit_Window_Size, Limit_Window_Rate = pin_Limit_Window_Rate, Limit_Window_Interval = pin_Limit_Window_Interval, Limit_Window_Offset = pin_Limit_Window_Offset, Limit_Window_Calendar = pin_Limit_Window_Calendar, Limit_Window_Unit = pin_Limit_Window_Unit, Limit_Tokens = pin_Limit_Tokens, Limit_Raise = pin_Limit_Raise, End = pin_End, Line = pin_Line, Window_Size = pin_Window_Size, Window_Rate = pin_Window_Rate, Window_Interval = pin_Window_Interval, Window_Offset = pin_Window_Offset, Window_Calendar = pin_Window_Calendar, Window_Unit = pin_Window_Unit, Tokens = pin_Tokens}
-      from = from + 136
+      local pin_Limit_Window_Size, pin_Limit_Window_Rate, pin_Limit_Window_Interval, pin_Limit_Window_Offset, pin_Limit_Window_Calendar, pin_Limit_Window_Unit, pin_Limit_Tokens, pin_Limit_Raise, pin_End, pin_Line, pin_Window_Size, pin_Window_Rate, pin_Window_Interval, pin_Window_Offset, pin_Window_Calendar, pin_Window_Unit, pin_Tokens, pin_Level_Part, pin_Level_Changed, pin_Level_Lowered, pin_Level_Refused, pin_Level_Ran, pin_Level_Announced, pin_Level_Until, pin_Level_Ramp = unpack('<ddddddddddddddddddddddddd', value, from)
+      s_Pins[i] = {Limit_Window_Size = pin_Limit_Window_Size, Limit_Window_Rate = pin_Limit_Window_Rate, Limit_Window_Interval = pin_Limit_Window_Interval, Limit_Window_Offset = pin_Limit_Window_Offset, Limit_Window_Calendar = pin_Limit_Window_Calendar, Limit_Window_Unit = pin_Limit_Window_Unit, Limit_Tokens = pin_Limit_Tokens, Limit_Raise = pin_Limit_Raise, End = pin_End, Line = pin_Line, Window_Size = pin_Window_Size, Window_Rate = pin_Window_Rate, Window_Interval = pin_Window_Interval, Window_Offset = pin_Window_Offset, Window_Calendar = pin_Window_Calendar, Window_Unit = pin_Window_Unit, Tokens = pin_Tokens, Level_Part = pin_Level_Part, Level_Changed = pin_Level_Changed, Level_Lowered = pin_Level_Lowered, Level_Refused = pin_Level_Refused, Level_Ran = pin_Level_Ran, Level_Announced = pin_Level_Announced, Level_Until = pin_Level_Until, Level_Ramp = pin_Level_Ramp}
+      from = from + 200
     end
     for i = 0, s_Flows_n - 1 do
       local flow_Key, flow_Units, flow_Later, flow_Before, flow_Until, flow_End, flow_Left, flow_Urgent, flow_Fair, flow_FairUrgent, flow_Again, flow_Minute, flow_Weight = unpack('<ddddddddddddd', value, from)
@@ -277,9 +277,9 @@ if value then
       from = from + 120
     end
     for i = 0, s_Pins_n - 1 do
-      local pin_Limit_Window_Size, pin_Limit_Window_Rate, pin_Limit_Window_Interval, pin_Limit_Window_Offset, pin_Limit_Window_Calendar, pin_Limit_Window_Unit, pin_Limit_Tokens, pin_Limit_Raise, pin_End, pin_Line, pin_Window_Size, pin_Window_Rate, pin_Window_Interval, pin_Window_Offset, pin_Window_Calendar, pin_Window_Unit, pin_Tokens = unpack('<ddddddddddddddddd', value, from)
-      s_Pins[i] = {Limit_Window_Size = pin_Limit_Window_Size, Limit_Window_Rate = pin_Limit_Window_Rate, Limit_Window_Interval = pin_Limit_Window_Interval, Limit_Window_Offset = pin_Limit_Window_Offset, Limit_Window_Calendar = pin_Limit_Window_Calendar, Limit_Window_Unit = pin_Limit_Window_Unit, Limit_Tokens = pin_Limit_Tokens, Limit_Raise = pin_Limit_Raise, End = pin_End, Line = pin_Line, Window_Size = pin_Window_Size, Window_Rate = pin_Window_Rate, Window_Interval = pin_Window_Interval, Window_Offset = pin_Window_Offset, Window_Calendar = pin_Window_Calendar, Window_Unit = pin_Window_Unit, Tokens = pin_Tokens}
-      from = from + 136
+      local pin_Limit_Window_Size, pin_Limit_Window_Rate, pin_Limit_Window_Interval, pin_Limit_Window_Offset, pin_Limit_Window_Calendar, pin_Limit_Window_Unit, pin_Limit_Tokens, pin_Limit_Raise, pin_End, pin_Line, pin_Window_Size, pin_Window_Rate, pin_Window_Interval, pin_Window_Offset, pin_Window_Calendar, pin_Window_Unit, pin_Tokens, pin_Level_Part, pin_Level_Changed, pin_Level_Lowered, pin_Level_Refused, pin_Level_Ran, pin_Level_Announced, pin_Level_Until, pin_Level_Ramp = unpack('<ddddddddddddddddddddddddd', value, from)
+      s_Pins[i] = {Limit_Window_Size = pin_Limit_Window_Size, Limit_Window_Rate = pin_Limit_Window_Rate, Limit_Window_Interval = pin_Limit_Window_Interval, Limit_Window_Offset = pin_Limit_Window_Offset, Limit_Window_Calendar = pin_Limit_Window_Calendar, Limit_Window_Unit = pin_Limit_Window_Unit, Limit_Tokens = pin_Limit_Tokens, Limit_Raise = pin_Limit_Raise, End = pin_End, Line = pin_Line, Window_Size = pin_Window_Size, Window_Rate = pin_Window_Rate, Window_Interval = pin_Window_Interval, Window_Offset = pin_Window_Offset, Window_Calendar = pin_Window_Calendar, Window_Unit = pin_Window_Unit, Tokens = pin_Tokens, Level_Part = pin_Level_Part, Level_Changed = pin_Level_Changed, Level_Lowered = pin_Level_Lowered, Level_Refused = pin_Level_Refused, Level_Ran = pin_Level_Ran, Level_Announced = pin_Level_Announced, Level_Until = pin_Level_Until, Level_Ramp = pin_Level_Ramp}
+      from = from + 200
     end
     for i = 0, s_Flows_n - 1 do
       local flow_Key, flow_Units, flow_Later, flow_Before, flow_Until, flow_End, flow_Left, flow_Urgent, flow_Fair, flow_FairUrgent, flow_Again, flow_Minute, flow_Weight = unpack('<ddddddddddddd', value, from)
@@ -440,6 +440,20 @@ else
   for i2 = 0, s_Pins_n - 1 do
     local p = s_Pins[i2]
     if p.End > from2 then from2 = p.End end
+    local end2 = 0
+    do
+      local end3 = p.Level_Until
+      if p.Level_Lowered > 0 then
+        local x2 = p.Level_Refused + 3600000
+        if x2 > end3 then end3 = x2 end
+      end
+      if p.Level_Ramp > 0 then
+        local x2 = p.Level_Ramp + 10000
+        if x2 > end3 then end3 = x2 end
+      end
+      end2 = end3
+    end
+    if end2 > from2 then from2 = end2 end
     if p.Line > 0 then
       lines2 = lines2 - 1
     end
@@ -455,11 +469,12 @@ else
     local owed = -(s_Lines[i2].Left < s_Lines[i2].Promised and s_Lines[i2].Left or s_Lines[i2].Promised)
     if owed > 0 and i2 < l_Windows_n then
       local w2 = l_Windows[i2]
-      local w2_Rate, w2_Interval = w2.Rate, w2.Interval
-      local min2 = (owed - owed % w2_Rate) / w2_Rate + 1
-      local x3 = (8796093022208 - 8796093022208 % w2_Interval) / w2_Interval
+      local y = w2.Rate
+      local y2 = w2.Interval
+      local min2 = (owed - owed % y) / y + 1
+      local x3 = (8796093022208 - 8796093022208 % y2) / y2
       if x3 < min2 then min2 = x3 end
-      local x4 = from2 + min2 * w2_Interval + l_Fill
+      local x4 = from2 + min2 * w2.Interval + l_Fill
       if x4 > until2 then until2 = x4 end
     end
   end
@@ -516,7 +531,7 @@ if s_Lines_n + s_Pins_n + s_Flows_n + s_Calendars_n > 1 then
   end
   for i = 0, s_Pins_n - 1 do
     local pin = s_Pins[i]
-    parts[#parts + 1] = pack('<ddddddddddddddddd', pin.Limit_Window_Size, pin.Limit_Window_Rate, pin.Limit_Window_Interval, pin.Limit_Window_Offset, pin.Limit_Window_Calendar, pin.Limit_Window_Unit, pin.Limit_Tokens, pin.Limit_Raise, pin.End, pin.Line, pin.Window_Size, pin.Window_Rate, pin.Window_Interval, pin.Window_Offset, pin.Window_Calendar, pin.Window_Unit, pin.Tokens)
+    parts[#parts + 1] = pack('<ddddddddddddddddddddddddd', pin.Limit_Window_Size, pin.Limit_Window_Rate, pin.Limit_Window_Interval, pin.Limit_Window_Offset, pin.Limit_Window_Calendar, pin.Limit_Window_Unit, pin.Limit_Tokens, pin.Limit_Raise, pin.End, pin.Line, pin.Window_Size, pin.Window_Rate, pin.Window_Interval, pin.Window_Offset, pin.Window_Calendar, pin.Window_Unit, pin.Tokens, pin.Level_Part, pin.Level_Changed, pin.Level_Lowered, pin.Level_Refused, pin.Level_Ran, pin.Level_Announced, pin.Level_Until, pin.Level_Ramp)
   end
   for i = 0, s_Flows_n - 1 do
     local flow = s_Flows[i]
@@ -551,11 +566,11 @@ local pinned = false -- hold has changed the limits
 local answers = {}
 for i = first_op, #ARGV do
   local op = ARGV[i]
-  local op_Kind, op_Now, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_For, op_Ticket_Slot, op_Ticket_Number, op_Ticket_Again, op_Ticket_Cost_0, op_Ticket_Cost_1, op_Ticket_Cost_2, op_Ticket_Cost_3, op_Lease_ID, op_Lease_Begin, op_Lease_End, op_Lease_Cost_0, op_Lease_Cost_1, op_Lease_Cost_2, op_Lease_Cost_3, op_Urgent, op_Deadline = 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, false, 0
+  local op_Kind, op_Now, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_For, op_Ticket_Slot, op_Ticket_Number, op_Ticket_Again, op_Ticket_Cost_0, op_Ticket_Cost_1, op_Ticket_Cost_2, op_Ticket_Cost_3, op_Lease_ID, op_Lease_Begin, op_Lease_End, op_Lease_Cost_0, op_Lease_Cost_1, op_Lease_Cost_2, op_Lease_Cost_3, op_Urgent, op_Deadline, op_Level = 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, false, 0, 0
   if #op == 1 then
     op_Kind, op_Now, op_Cost_0 = string.byte(op), -9223372036854775808, 1
   else
-    op_Kind, op_Now, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_For, op_Ticket_Slot, op_Ticket_Number, op_Ticket_Again, op_Ticket_Cost_0, op_Ticket_Cost_1, op_Ticket_Cost_2, op_Ticket_Cost_3, op_Lease_ID, op_Lease_Begin, op_Lease_End, op_Lease_Cost_0, op_Lease_Cost_1, op_Lease_Cost_2, op_Lease_Cost_3, op_Urgent, op_Deadline = unpack('<ddddddddddddddddddddddd', op)
+    op_Kind, op_Now, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_For, op_Ticket_Slot, op_Ticket_Number, op_Ticket_Again, op_Ticket_Cost_0, op_Ticket_Cost_1, op_Ticket_Cost_2, op_Ticket_Cost_3, op_Lease_ID, op_Lease_Begin, op_Lease_End, op_Lease_Cost_0, op_Lease_Cost_1, op_Lease_Cost_2, op_Lease_Cost_3, op_Urgent, op_Deadline, op_Level = unpack('<dddddddddddddddddddddddd', op)
     op_Urgent = op_Urgent == 1
   end
   local now, taken = op_Now, s_Plain
@@ -586,14 +601,15 @@ end
   if op_Kind == 10 or op_Kind == 11 then
     local op_Pin_Window_Size, op_Pin_Window_Rate, op_Pin_Window_Interval, op_Pin_Window_Offset, op_Pin_Window_Calendar, op_Pin_Window_Unit, op_Pin_Tokens, op_Pin_Raise
     if op_Kind == 10 then
-      op_Pin_Window_Size, op_Pin_Window_Rate, op_Pin_Window_Interval, op_Pin_Window_Offset, op_Pin_Window_Calendar, op_Pin_Window_Unit, op_Pin_Tokens, op_Pin_Raise = unpack('<dddddddd', op, 184 + 1)
+      op_Pin_Window_Size, op_Pin_Window_Rate, op_Pin_Window_Interval, op_Pin_Window_Offset, op_Pin_Window_Calendar, op_Pin_Window_Unit, op_Pin_Tokens, op_Pin_Raise = unpack('<dddddddd', op, 192 + 1)
     end
     local t = now > s_Now and now or s_Now
     a_Found = s_Pins_n > 0 and s_Pins[0].End > t
     do
       if s_Pins_n > 0 then
+        local p = s_Pins[0]
         do
-          local place2 = s_Pins[0].Line
+          local place2 = p.Line
           if place2 > 0 then
             while place2 < s_Lines_n do
               s_Lines[place2 - 1].Window_Size = s_Lines[place2].Window_Size
@@ -616,18 +632,78 @@ end
             s_Lines_n = s_Lines_n - 1
           end
         end
+        if p.Limit_Raise == 1 then
+          p.Level_Part = 0
+          p.Level_Changed = 0
+          p.Level_Lowered = 0
+          p.Level_Refused = 0
+          p.Level_Ran = 0
+          p.Level_Announced = 0
+          p.Level_Until = 0
+          p.Level_Ramp = 0
+        end
+        p.Limit_Window_Size = 0
+        p.Limit_Window_Rate = 0
+        p.Limit_Window_Interval = 0
+        p.Limit_Window_Offset = 0
+        p.Limit_Window_Calendar = 0
+        p.Limit_Window_Unit = 0
+        p.Limit_Tokens = 0
+        p.Limit_Raise = 0
+        p.End = 0
+        p.Line = 0
+        p.Window_Size = 0
+        p.Window_Rate = 0
+        p.Window_Interval = 0
+        p.Window_Offset = 0
+        p.Window_Calendar = 0
+        p.Window_Unit = 0
+        p.Tokens = p.Tokens
+        p.Level_Part = p.Level_Part
+        p.Level_Changed = p.Level_Changed
+        p.Level_Lowered = p.Level_Lowered
+        p.Level_Refused = p.Level_Refused
+        p.Level_Ran = p.Level_Ran
+        p.Level_Announced = p.Level_Announced
+        p.Level_Until = p.Level_Until
+        p.Level_Ramp = p.Level_Ramp
+        if p.Level_Part == 0 then
+          s_Pins, s_Pins_n = {}, 0
+        end
       end
-      s_Pins, s_Pins_n = {}, 0
     end
     if op_Kind == 10 then
       local end2 = 9007199254740991
       if op_For > 0 then
         end2 = t + op_For
       end
-      s_Pins[s_Pins_n] = {Limit_Window_Size = op_Pin_Window_Size, Limit_Window_Rate = op_Pin_Window_Rate, Limit_Window_Interval = op_Pin_Window_Interval, Limit_Window_Offset = op_Pin_Window_Offset, Limit_Window_Calendar = op_Pin_Window_Calendar, Limit_Window_Unit = op_Pin_Window_Unit, Limit_Tokens = op_Pin_Tokens, Limit_Raise = op_Pin_Raise, End = end2, Line = 0, Window_Size = 0, Window_Rate = 0, Window_Interval = 0, Window_Offset = 0, Window_Calendar = 0, Window_Unit = 0, Tokens = 0}
-      s_Pins_n = s_Pins_n + 1
+      if s_Pins_n == 0 then
+        s_Pins[s_Pins_n] = {Limit_Window_Size = 0, Limit_Window_Rate = 0, Limit_Window_Interval = 0, Limit_Window_Offset = 0, Limit_Window_Calendar = 0, Limit_Window_Unit = 0, Limit_Tokens = 0, Limit_Raise = 0, End = 0, Line = 0, Window_Size = 0, Window_Rate = 0, Window_Interval = 0, Window_Offset = 0, Window_Calendar = 0, Window_Unit = 0, Tokens = 0, Level_Part = 0, Level_Changed = 0, Level_Lowered = 0, Level_Refused = 0, Level_Ran = 0, Level_Announced = 0, Level_Until = 0, Level_Ramp = 0}
+        s_Pins_n = s_Pins_n + 1
+      end
+      local p = s_Pins[0]
+      p.Limit_Window_Size = op_Pin_Window_Size
+      p.Limit_Window_Rate = op_Pin_Window_Rate
+      p.Limit_Window_Interval = op_Pin_Window_Interval
+      p.Limit_Window_Offset = op_Pin_Window_Offset
+      p.Limit_Window_Calendar = op_Pin_Window_Calendar
+      p.Limit_Window_Unit = op_Pin_Window_Unit
+      p.Limit_Tokens = op_Pin_Tokens
+      p.Limit_Raise = op_Pin_Raise
+      p.End = end2
+      if op_Pin_Raise == 1 then
+        p.Level_Part = 0
+        p.Level_Changed = 0
+        p.Level_Lowered = 0
+        p.Level_Refused = 0
+        p.Level_Ran = 0
+        p.Level_Announced = 0
+        p.Level_Until = 0
+        p.Level_Ramp = 0
+      end
     end
   end
+  = n * l_Grain + l_Zero
   local any = s_Pins_n > 0
   for i2 = 0, shared_n - 1 do
     local x2 = shared[i2]
@@ -646,8 +722,9 @@ end
       end
     end
     do
-      if s_Pins_n > 0 and s_Pins[0].End > t then
+      if s_Pins_n > 0 then
         local p = s_Pins[0]
+        local pinned2 = p.End > t
         p.Tokens = l_Tokens
         p.Window_Size = 0
         p.Window_Rate = 0
@@ -655,28 +732,495 @@ end
         p.Window_Offset = 0
         p.Window_Calendar = 0
         p.Window_Unit = 0
-        if p.Limit_Tokens > 0 and (p.Limit_Raise == 1 or p.Limit_Tokens < l_Tokens) then
+        if pinned2 and p.Limit_Tokens > 0 and (p.Limit_Raise == 1 or p.Limit_Tokens < l_Tokens) then
           l_Tokens = p.Limit_Tokens
         end
-        if p.Limit_Window_Size > 0 then
+        if pinned2 and p.Limit_Window_Size > 0 then
           for i2 = 0, l_Windows_n - 1 do
             local w2 = l_Windows[i2]
-            local w2_Size, w2_Rate, w2_Interval, w2_Offset, w2_Calendar, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Offset, w2.Calendar, w2.Unit
-            if p.Limit_Raise == 1 and w2_Interval == p.Limit_Window_Interval and w2_Unit == p.Limit_Window_Unit and p.Window_Size == 0 then
-              p.Window_Size = w2_Size
-              p.Window_Rate = w2_Rate
-              p.Window_Interval = w2_Interval
-              p.Window_Offset = w2_Offset
-              p.Window_Calendar = w2_Calendar
-              p.Window_Unit = w2_Unit
-              l_Windows[i2].Size = w2_Size > p.Limit_Window_Size and w2_Size or p.Limit_Window_Size
-              l_Windows[i2].Rate = w2_Rate > p.Limit_Window_Rate and w2_Rate or p.Limit_Window_Rate
-              l_Windows[i2].Interval = w2_Interval
-              l_Windows[i2].Offset = w2_Offset
-              l_Windows[i2].Calendar = w2_Calendar
-              l_Windows[i2].Unit = w2_Unit
+            if p.Limit_Raise == 1 and w2.Interval == p.Limit_Window_Interval and w2.Unit == p.Limit_Window_Unit and p.Window_Size == 0 then
+              p.Window_Size = w2.Size
+              p.Window_Rate = w2.Rate
+              p.Window_Interval = w2.Interval
+              p.Window_Offset = w2.Offset
+              p.Window_Calendar = w2.Calendar
+              p.Window_Unit = w2.Unit
+              l_Windows[i2].Size = w2.Size > p.Limit_Window_Size and w2.Size or p.Limit_Window_Size
+              l_Windows[i2].Rate = w2.Rate > p.Limit_Window_Rate and w2.Rate or p.Limit_Window_Rate
+              l_Windows[i2].Interval = w2.Interval
+              l_Windows[i2].Offset = w2.Offset
+              l_Windows[i2].Calendar = w2.Calendar
+              l_Windows[i2].Unit = w2.Unit
             end
           end
+        end
+        if p.Level_Part > 0 then
+          do
+            if op_Kind == 12 then
+              p.Level_Announced, p.Level_Until = op_Level, t + op_For
+            elseif op_Kind == 6 and op_Level > 0 then
+              do
+                local max2 = 0
+                local x2 = p.Level_Ran - 1
+                if x2 > max2 then max2 = x2 end
+                p.Level_Ran = max2
+                if op_For > 10000 then
+                  p.Level_Ramp = t + op_For
+                end
+                local x3 = l_Windows[0].Interval * 200
+                local y = p.Level_Part
+                local max3 = 2000
+                local x4 = (x3 - x3 % y) / y + 1000
+                if x4 > max3 then max3 = x4 end
+                local same2 = max3 < 60000 and max3 or 60000
+                if p.Level_Lowered > 0 and t - p.Level_Refused < same2 then
+                else
+                  local risen = 0
+                  do
+                    if p.Level_Lowered == 0 then
+                      risen = 10000
+                    else
+                      local max4 = 0
+                      local x5 = t - p.Level_Refused
+                      if x5 > max4 then max4 = x5 end
+                      local min2 = (max4 - max4 % 1000) / 1000
+                      if 3600 < min2 then min2 = 3600 end
+                      local seconds = min2
+                      local x6 = seconds * seconds * seconds
+                      local x7 = p.Level_Lowered * ((x6 - x6 % 216000) / 216000)
+                      local min3 = 10000
+                      local x8 = p.Level_Lowered + (x7 - x7 % 980) / 980
+                      if x8 < min3 then min3 = x8 end
+                      risen = min3
+                    end
+                  end
+                  local level = risen
+                  local x5 = level * 8
+                  local next = (x5 - x5 % 10) / 10
+                  if p.Level_Lowered > 0 and t - p.Level_Refused >= 5000 then
+                    local brought = 0
+                    do
+                      local span = t - p.Level_Refused
+                      local most2 = 1099511627776
+                      for i2 = 0, l_Windows_n - 1 do
+                        local w2 = l_Windows[i2]
+                        do
+                          local y2 = w2.Interval
+                          local n2 = (span - span % y2) / y2
+                          local is2 = w2.Unit == l_Windows[0].Unit
+                          if is2 then
+                            local y3 = w2.Rate
+                            is2 = n2 < (1099511627776 - 1099511627776 % y3) / y3
+                          end
+                          if is2 then
+                            local x6 = span % w2.Interval * 1024
+                            local y4 = w2.Interval
+                            local x7 = (x6 - x6 % y4) / y4 * w2.Rate
+                            local brings = n2 * w2.Rate + (x7 - x7 % 1024) / 1024
+                            if w2.Size <= w2.Rate then
+                              if w2.Size > brings then brings = w2.Size end
+                            end
+                            if brings < most2 then most2 = brings end
+                          end
+                        end
+                      end
+                      brought = 1 > most2 and 1 or most2
+                    end
+                    local x6 = p.Level_Ran * 10000
+                    local passed = (x6 - x6 % brought) / brought
+                    local x7 = passed * 98
+                    local max4 = (x7 - x7 % 100) / 100
+                    local x8 = (level - level % 2) / 2
+                    if x8 > max4 then max4 = x8 end
+                    local x9 = passed * 98
+                    local max5 = (x9 - x9 % 100) / 100
+                    local x10 = (level - level % 2) / 2
+                    if x10 > max5 then max5 = x10 end
+                    local x11 = level * 98
+                    local min2 = max5
+                    local x12 = (x11 - x11 % 100) / 100
+                    if x12 < min2 then min2 = x12 end
+                    next = min2
+                  end
+                  p.Level_Lowered, p.Level_Refused, p.Level_Ran = next > 200 and next or 200, t, 0
+                end
+              end
+            end
+          end
+          if op_Kind == 0 or op_Kind == 2 or op_Kind == 6 or op_Kind == 7 or op_Kind == 10 or op_Kind == 12 then
+            do
+              local first2 = l_Windows[0].Interval
+              local is2 = s_Tokens ~= 0
+              if is2 then
+                local max2 = 60000
+                local x2 = (first2 < 60000 and first2 or 60000) * 10
+                if x2 > max2 then max2 = x2 end
+                is2 = t - s_Now > max2
+              end
+              if is2 and t > p.Level_Ramp then
+                p.Level_Ramp = t
+              end
+              local part = 0
+              do
+                local risen = 0
+                do
+                  if p.Level_Lowered == 0 then
+                    risen = 10000
+                  else
+                    local max3 = 0
+                    local x3 = t - p.Level_Refused
+                    if x3 > max3 then max3 = x3 end
+                    local min2 = (max3 - max3 % 1000) / 1000
+                    if 3600 < min2 then min2 = 3600 end
+                    local seconds = min2
+                    local x4 = seconds * seconds * seconds
+                    local x5 = p.Level_Lowered * ((x4 - x4 % 216000) / 216000)
+                    local min3 = 10000
+                    local x6 = p.Level_Lowered + (x5 - x5 % 980) / 980
+                    if x6 < min3 then min3 = x6 end
+                    risen = min3
+                  end
+                end
+                local level = risen
+                if p.Level_Until > t then
+                  if p.Level_Announced < level then level = p.Level_Announced end
+                end
+                if p.Level_Ramp > 0 and t < p.Level_Ramp + 10000 then
+                  local max3 = 0
+                  local x3 = t - p.Level_Ramp
+                  if x3 > max3 then max3 = x3 end
+                  local x4 = level * (10000 + max3)
+                  level = (x4 - x4 % 20000) / 20000
+                end
+                local x3 = level * 200
+                local max3 = (x3 - x3 % 10000) / 10000
+                if 4 > max3 then max3 = 4 end
+                part = max3
+              end
+              local part2 = part
+              local every = 10000
+              for i2 = 0, l_Windows_n - 1 do
+                local w2 = l_Windows[i2]
+                if w2.Size > w2.Rate then
+                  local x3 = w2.Interval * 20 * 200
+                  local y = p.Level_Part
+                  local x4 = (x3 - x3 % y) / y
+                  if x4 > every then every = x4 end
+                end
+              end
+              if part2 > p.Level_Part and t - p.Level_Changed < every then
+                part2 = p.Level_Part
+              end
+              for i2 = 0, l_Windows_n - 1 do
+                if i2 < s_Lines_n and part2 ~= p.Level_Part then
+                  local code = l_Windows[i2]
+                  local line2 = s_Lines[i2]
+                  local at2_Size, at2_Rate, at2_Interval, at2_Offset, at2_Calendar, at2_Unit = 0, 0, 0, 0, 0, 0
+                  do
+                    local part3 = p.Level_Part
+                    if code.Size == 1099511627776 then
+                      part3 = 200
+                    end
+                    local x3 = code.Size * part3
+                    local max3 = 1
+                    local x4 = (x3 - x3 % 200) / 200
+                    if x4 > max3 then max3 = x4 end
+                    local size = max3
+                    local rate = code.Rate
+                    local interval = code.Interval
+                    if code.Size > code.Rate and code.Calendar == 0 then
+                      local x5 = code.Interval * 200 + part3 - 1
+                      local x6 = code.Interval * 200 + part3 - 1
+                      local min2 = (x6 - x6 % part3) / part3
+                      if 1099511627776 < min2 then min2 = 1099511627776 end
+                      interval = min2
+                      if size < code.Rate then
+                        rate = size
+                        local x7 = size * 1024
+                        local y = code.Rate
+                        local x8 = interval * ((x7 - x7 % y) / y + 1)
+                        local max4 = code.Interval
+                        local x9 = (x8 - x8 % 1024) / 1024
+                        if x9 > max4 then max4 = x9 end
+                        interval = max4
+                      end
+                    else
+                      rate = size < code.Rate and size or code.Rate
+                      if code.Size * part3 < 200 and code.Calendar == 0 then
+                        local x5 = 200 + code.Size * part3 - 1
+                        local y = code.Size * part3
+                        local x6 = 200 + code.Size * part3 - 1
+                        local y2 = code.Size * part3
+                        local min2 = code.Interval * ((x6 - x6 % y2) / y2)
+                        if 1099511627776 < min2 then min2 = 1099511627776 end
+                        interval = min2
+                      end
+                    end
+                    at2_Size, at2_Rate, at2_Interval, at2_Offset, at2_Calendar, at2_Unit = size, rate, interval, code.Offset, code.Calendar, code.Unit
+                  end
+                  local at3_Size, at3_Rate, at3_Interval, at3_Offset, at3_Calendar, at3_Unit = 0, 0, 0, 0, 0, 0
+                  do
+                    local part3 = part2
+                    if code.Size == 1099511627776 then
+                      part3 = 200
+                    end
+                    local x3 = code.Size * part3
+                    local max3 = 1
+                    local x4 = (x3 - x3 % 200) / 200
+                    if x4 > max3 then max3 = x4 end
+                    local size = max3
+                    local rate = code.Rate
+                    local interval = code.Interval
+                    if code.Size > code.Rate and code.Calendar == 0 then
+                      local x5 = code.Interval * 200 + part3 - 1
+                      local x6 = code.Interval * 200 + part3 - 1
+                      local min2 = (x6 - x6 % part3) / part3
+                      if 1099511627776 < min2 then min2 = 1099511627776 end
+                      interval = min2
+                      if size < code.Rate then
+                        rate = size
+                        local x7 = size * 1024
+                        local y = code.Rate
+                        local x8 = interval * ((x7 - x7 % y) / y + 1)
+                        local max4 = code.Interval
+                        local x9 = (x8 - x8 % 1024) / 1024
+                        if x9 > max4 then max4 = x9 end
+                        interval = max4
+                      end
+                    else
+                      rate = size < code.Rate and size or code.Rate
+                      if code.Size * part3 < 200 and code.Calendar == 0 then
+                        local x5 = 200 + code.Size * part3 - 1
+                        local y = code.Size * part3
+                        local x6 = 200 + code.Size * part3 - 1
+                        local y2 = code.Size * part3
+                        local min2 = code.Interval * ((x6 - x6 % y2) / y2)
+                        if 1099511627776 < min2 then min2 = 1099511627776 end
+                        interval = min2
+                      end
+                    end
+                    at3_Size, at3_Rate, at3_Interval, at3_Offset, at3_Calendar, at3_Unit = size, rate, interval, code.Offset, code.Calendar, code.Unit
+                  end
+                  if line2.Window_Size == at2_Size and line2.Window_Rate == at2_Rate and line2.Window_Interval == at2_Interval and line2.Window_Offset == at2_Offset and line2.Window_Calendar == at2_Calendar and line2.Window_Unit == at2_Unit then
+                    local t2 = t - at2_Offset
+                    local t3 = s_Now - at2_Offset
+                    if (t2 - t2 % at2_Interval) / at2_Interval > (t3 - t3 % at2_Interval) / at2_Interval then
+                      local left = line2.Left
+                      do
+                        local spare = 0
+                        local t4 = s_Slot - at2_Offset
+                        local t5 = s_Now - at2_Offset
+                        if (t4 - t4 % at2_Interval) / at2_Interval > (t5 - t5 % at2_Interval) / at2_Interval then
+                          local gain = 0
+                          do
+                            local left2 = line2.Left
+                            local t6 = t - at2_Offset
+                            local n2 = (t6 - t6 % at2_Interval) / at2_Interval
+                            local to2 = n2 * at2_Interval + at2_Offset - 1
+                            if to2 <= s_Now then
+                              gain = left2
+                            else
+                              local t7 = to2 - at2_Offset
+                              local since = 0
+                              do
+                                if at2_Size > at2_Rate then
+                                  local max3 = s_Now
+                                  local x3 = s_Closed - 1
+                                  if x3 > max3 then max3 = x3 end
+                                  since = max3
+                                else
+                                  since = s_Now
+                                end
+                              end
+                              local t8 = since - at2_Offset
+                              local n3 = (t7 - t7 % at2_Interval) / at2_Interval - (t8 - t8 % at2_Interval) / at2_Interval
+                              if n3 <= 0 then
+                                gain = left2
+                              else
+                                local x3 = at2_Size - left2
+                                if n3 > (x3 - x3 % at2_Rate) / at2_Rate then
+                                  gain = at2_Size
+                                else
+                                  gain = left2 + n3 * at2_Rate
+                                end
+                              end
+                            end
+                          end
+                          local max3 = 0
+                          local x3 = line2.Taken + (0 > gain and 0 or gain)
+                          if x3 > max3 then max3 = x3 end
+                          spare = max3
+                        end
+                        line2.Spare, line2.Taken = spare, 0
+                      end
+                      local gain = 0
+                      do
+                        if t <= s_Now then
+                          gain = left
+                        else
+                          local t4 = t - at2_Offset
+                          local since = 0
+                          do
+                            if at2_Size > at2_Rate then
+                              local max3 = s_Now
+                              local x3 = s_Closed - 1
+                              if x3 > max3 then max3 = x3 end
+                              since = max3
+                            else
+                              since = s_Now
+                            end
+                          end
+                          local t5 = since - at2_Offset
+                          local n2 = (t4 - t4 % at2_Interval) / at2_Interval - (t5 - t5 % at2_Interval) / at2_Interval
+                          if n2 <= 0 then
+                            gain = left
+                          else
+                            local x3 = at2_Size - left
+                            if n2 > (x3 - x3 % at2_Rate) / at2_Rate then
+                              gain = at2_Size
+                            else
+                              gain = left + n2 * at2_Rate
+                            end
+                          end
+                        end
+                      end
+                      line2.Left = gain
+                      do
+                        local last2 = s_LastID
+                        local over = line2.Left + line2.Stale + line2.Fresh - at2_Size
+                        if over > line2.Stale then
+                          local max3 = 0
+                          local x3 = at2_Size - line2.Left
+                          if x3 > max3 then max3 = x3 end
+                          line2.Stale, line2.StaleFrom = max3, line2.FreshFrom
+                          line2.Fresh, line2.FreshFrom = 0, last2
+                        elseif over > 0 then
+                          line2.Stale = line2.Stale - over
+                        end
+                      end
+                    end
+                    local t4 = t - at3_Offset
+                    local n2 = (t4 - t4 % at3_Interval) / at3_Interval + 1
+                    local t5 = t - at2_Offset
+                    local n3 = (t5 - t5 % at2_Interval) / at2_Interval
+                    if n2 * at3_Interval + at3_Offset - (n3 * at2_Interval + at2_Offset) < code.Interval then
+                      line2.Left = line2.Left - at3_Rate
+                    end
+                    line2.Window_Size = at3_Size
+                    line2.Window_Rate = at3_Rate
+                    line2.Window_Interval = at3_Interval
+                    line2.Window_Offset = at3_Offset
+                    line2.Window_Calendar = at3_Calendar
+                    line2.Window_Unit = at3_Unit
+                    line2.Left = line2.Left < at3_Size and line2.Left or at3_Size
+                    line2.Promised = line2.Promised < at3_Size and line2.Promised or at3_Size
+                    do
+                      local last2 = s_LastID
+                      local over = line2.Left + line2.Stale + line2.Fresh - at3_Size
+                      if over > line2.Stale then
+                        local max3 = 0
+                        local x3 = at3_Size - line2.Left
+                        if x3 > max3 then max3 = x3 end
+                        line2.Stale, line2.StaleFrom = max3, line2.FreshFrom
+                        line2.Fresh, line2.FreshFrom = 0, last2
+                      elseif over > 0 then
+                        line2.Stale = line2.Stale - over
+                      end
+                    end
+                  end
+                end
+              end
+              if part2 ~= p.Level_Part then
+                p.Level_Part, p.Level_Changed = part2, t
+                if s_Tokens ~= 0 then
+                  s_Now = t
+                end
+              end
+              local is3 = part2 == 200
+              if is3 then
+                local end2 = 0
+                do
+                  local end3 = p.Level_Until
+                  if p.Level_Lowered > 0 then
+                    local x3 = p.Level_Refused + 3600000
+                    if x3 > end3 then end3 = x3 end
+                  end
+                  if p.Level_Ramp > 0 then
+                    local x3 = p.Level_Ramp + 10000
+                    if x3 > end3 then end3 = x3 end
+                  end
+                  end2 = end3
+                end
+                is3 = end2 <= t
+              end
+              if is3 then
+                p.Level_Part = 0
+                p.Level_Changed = 0
+                p.Level_Lowered = 0
+                p.Level_Refused = 0
+                p.Level_Ran = 0
+                p.Level_Announced = 0
+                p.Level_Until = 0
+                p.Level_Ramp = 0
+              end
+            end
+          end
+        end
+        if p.Level_Part > 0 then
+          for i2 = 0, l_Windows_n - 1 do
+            local at2_Size, at2_Rate, at2_Interval, at2_Offset, at2_Calendar, at2_Unit = 0, 0, 0, 0, 0, 0
+            do
+              local w2 = l_Windows[i2]
+              local part = p.Level_Part
+              if w2.Size == 1099511627776 then
+                part = 200
+              end
+              local x2 = w2.Size * part
+              local max2 = 1
+              local x3 = (x2 - x2 % 200) / 200
+              if x3 > max2 then max2 = x3 end
+              local size = max2
+              local rate = w2.Rate
+              local interval = w2.Interval
+              if w2.Size > w2.Rate and w2.Calendar == 0 then
+                local x4 = w2.Interval * 200 + part - 1
+                local x5 = w2.Interval * 200 + part - 1
+                local min2 = (x5 - x5 % part) / part
+                if 1099511627776 < min2 then min2 = 1099511627776 end
+                interval = min2
+                if size < w2.Rate then
+                  rate = size
+                  local x6 = size * 1024
+                  local y = w2.Rate
+                  local x7 = interval * ((x6 - x6 % y) / y + 1)
+                  local max3 = w2.Interval
+                  local x8 = (x7 - x7 % 1024) / 1024
+                  if x8 > max3 then max3 = x8 end
+                  interval = max3
+                end
+              else
+                rate = size < w2.Rate and size or w2.Rate
+                if w2.Size * part < 200 and w2.Calendar == 0 then
+                  local x4 = 200 + w2.Size * part - 1
+                  local y = w2.Size * part
+                  local x5 = 200 + w2.Size * part - 1
+                  local y2 = w2.Size * part
+                  local min2 = w2.Interval * ((x5 - x5 % y2) / y2)
+                  if 1099511627776 < min2 then min2 = 1099511627776 end
+                  interval = min2
+                end
+              end
+              at2_Size, at2_Rate, at2_Interval, at2_Offset, at2_Calendar, at2_Unit = size, rate, interval, w2.Offset, w2.Calendar, w2.Unit
+            end
+            l_Windows[i2].Size = at2_Size
+            l_Windows[i2].Rate = at2_Rate
+            l_Windows[i2].Interval = at2_Interval
+            l_Windows[i2].Offset = at2_Offset
+            l_Windows[i2].Calendar = at2_Calendar
+            l_Windows[i2].Unit = at2_Unit
+          end
+        end
+        if pinned2 and p.Limit_Window_Size > 0 then
           l_Windows[l_Windows_n] = {Size = p.Limit_Window_Size, Rate = p.Limit_Window_Rate, Interval = p.Limit_Window_Interval, Offset = p.Limit_Window_Offset, Calendar = p.Limit_Window_Calendar, Unit = p.Limit_Window_Unit}
           l_Windows_n = l_Windows_n + 1
         end
@@ -684,14 +1228,15 @@ end
           l_Fill, l_Mixed = 0, 0
           for i2 = 0, l_Windows_n - 1 do
             local w2 = l_Windows[i2]
-            local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
-            local x2 = w2_Size - 1
-            local min2 = (x2 - x2 % w2_Rate) / w2_Rate + 2
-            local x3 = (1125899906842624 - 1125899906842624 % w2_Interval) / w2_Interval
+            local x2 = w2.Size - 1
+            local y = w2.Rate
+            local y2 = w2.Interval
+            local min2 = (x2 - x2 % y) / y + 2
+            local x3 = (1125899906842624 - 1125899906842624 % y2) / y2
             if x3 < min2 then min2 = x3 end
-            local x4 = min2 * w2_Interval
+            local x4 = min2 * w2.Interval
             if x4 > l_Fill then l_Fill = x4 end
-            if w2_Unit > 0 then
+            if w2.Unit > 0 then
               l_Mixed = 1
             end
           end
@@ -701,8 +1246,9 @@ end
     for i2 = 0, shared_n - 1 do
       local x2 = shared[i2]
       do
-        if x2.State_Pins_n > 0 and x2.State_Pins[0].End > t then
+        if x2.State_Pins_n > 0 then
           local p = x2.State_Pins[0]
+          local pinned2 = p.End > t
           p.Tokens = x2.Limits_Tokens
           p.Window_Size = 0
           p.Window_Rate = 0
@@ -710,28 +1256,500 @@ end
           p.Window_Offset = 0
           p.Window_Calendar = 0
           p.Window_Unit = 0
-          if p.Limit_Tokens > 0 and (p.Limit_Raise == 1 or p.Limit_Tokens < x2.Limits_Tokens) then
+          if pinned2 and p.Limit_Tokens > 0 and (p.Limit_Raise == 1 or p.Limit_Tokens < x2.Limits_Tokens) then
             x2.Limits_Tokens = p.Limit_Tokens
           end
-          if p.Limit_Window_Size > 0 then
+          if pinned2 and p.Limit_Window_Size > 0 then
             for i3 = 0, x2.Limits_Windows_n - 1 do
               local w2 = x2.Limits_Windows[i3]
-              local w2_Size, w2_Rate, w2_Interval, w2_Offset, w2_Calendar, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Offset, w2.Calendar, w2.Unit
-              if p.Limit_Raise == 1 and w2_Interval == p.Limit_Window_Interval and w2_Unit == p.Limit_Window_Unit and p.Window_Size == 0 then
-                p.Window_Size = w2_Size
-                p.Window_Rate = w2_Rate
-                p.Window_Interval = w2_Interval
-                p.Window_Offset = w2_Offset
-                p.Window_Calendar = w2_Calendar
-                p.Window_Unit = w2_Unit
-                x2.Limits_Windows[i3].Size = w2_Size > p.Limit_Window_Size and w2_Size or p.Limit_Window_Size
-                x2.Limits_Windows[i3].Rate = w2_Rate > p.Limit_Window_Rate and w2_Rate or p.Limit_Window_Rate
-                x2.Limits_Windows[i3].Interval = w2_Interval
-                x2.Limits_Windows[i3].Offset = w2_Offset
-                x2.Limits_Windows[i3].Calendar = w2_Calendar
-                x2.Limits_Windows[i3].Unit = w2_Unit
+              if p.Limit_Raise == 1 and w2.Interval == p.Limit_Window_Interval and w2.Unit == p.Limit_Window_Unit and p.Window_Size == 0 then
+                p.Window_Size = w2.Size
+                p.Window_Rate = w2.Rate
+                p.Window_Interval = w2.Interval
+                p.Window_Offset = w2.Offset
+                p.Window_Calendar = w2.Calendar
+                p.Window_Unit = w2.Unit
+                x2.Limits_Windows[i3].Size = w2.Size > p.Limit_Window_Size and w2.Size or p.Limit_Window_Size
+                x2.Limits_Windows[i3].Rate = w2.Rate > p.Limit_Window_Rate and w2.Rate or p.Limit_Window_Rate
+                x2.Limits_Windows[i3].Interval = w2.Interval
+                x2.Limits_Windows[i3].Offset = w2.Offset
+                x2.Limits_Windows[i3].Calendar = w2.Calendar
+                x2.Limits_Windows[i3].Unit = w2.Unit
               end
             end
+          end
+          if p.Level_Part > 0 then
+            do
+              if op_Kind == 12 then
+                p.Level_Announced, p.Level_Until = op_Level, t + op_For
+              elseif op_Kind == 6 and op_Level > 0 then
+                do
+                  local max2 = 0
+                  local x3 = p.Level_Ran - 1
+                  if x3 > max2 then max2 = x3 end
+                  p.Level_Ran = max2
+                  if op_For > 10000 then
+                    p.Level_Ramp = t + op_For
+                  end
+                  local x4 = x2.Limits_Windows[0].Interval * 200
+                  local y = p.Level_Part
+                  local max3 = 2000
+                  local x5 = (x4 - x4 % y) / y + 1000
+                  if x5 > max3 then max3 = x5 end
+                  local same2 = max3 < 60000 and max3 or 60000
+                  if p.Level_Lowered > 0 and t - p.Level_Refused < same2 then
+                  else
+                    local risen = 0
+                    do
+                      if p.Level_Lowered == 0 then
+                        risen = 10000
+                      else
+                        local max4 = 0
+                        local x6 = t - p.Level_Refused
+                        if x6 > max4 then max4 = x6 end
+                        local min2 = (max4 - max4 % 1000) / 1000
+                        if 3600 < min2 then min2 = 3600 end
+                        local seconds = min2
+                        local x7 = seconds * seconds * seconds
+                        local x8 = p.Level_Lowered * ((x7 - x7 % 216000) / 216000)
+                        local min3 = 10000
+                        local x9 = p.Level_Lowered + (x8 - x8 % 980) / 980
+                        if x9 < min3 then min3 = x9 end
+                        risen = min3
+                      end
+                    end
+                    local level = risen
+                    local x6 = level * 8
+                    local next = (x6 - x6 % 10) / 10
+                    if p.Level_Lowered > 0 and t - p.Level_Refused >= 5000 then
+                      local brought = 0
+                      do
+                        local span = t - p.Level_Refused
+                        local most2 = 1099511627776
+                        for i3 = 0, x2.Limits_Windows_n - 1 do
+                          local w2 = x2.Limits_Windows[i3]
+                          do
+                            local y2 = w2.Interval
+                            local n2 = (span - span % y2) / y2
+                            local is2 = w2.Unit == x2.Limits_Windows[0].Unit
+                            if is2 then
+                              local y3 = w2.Rate
+                              is2 = n2 < (1099511627776 - 1099511627776 % y3) / y3
+                            end
+                            if is2 then
+                              local x7 = span % w2.Interval * 1024
+                              local y4 = w2.Interval
+                              local x8 = (x7 - x7 % y4) / y4 * w2.Rate
+                              local brings = n2 * w2.Rate + (x8 - x8 % 1024) / 1024
+                              if w2.Size <= w2.Rate then
+                                if w2.Size > brings then brings = w2.Size end
+                              end
+                              if brings < most2 then most2 = brings end
+                            end
+                          end
+                        end
+                        brought = 1 > most2 and 1 or most2
+                      end
+                      local x7 = p.Level_Ran * 10000
+                      local passed = (x7 - x7 % brought) / brought
+                      local x8 = passed * 98
+                      local max4 = (x8 - x8 % 100) / 100
+                      local x9 = (level - level % 2) / 2
+                      if x9 > max4 then max4 = x9 end
+                      local x10 = passed * 98
+                      local max5 = (x10 - x10 % 100) / 100
+                      local x11 = (level - level % 2) / 2
+                      if x11 > max5 then max5 = x11 end
+                      local x12 = level * 98
+                      local min2 = max5
+                      local x13 = (x12 - x12 % 100) / 100
+                      if x13 < min2 then min2 = x13 end
+                      next = min2
+                    end
+                    p.Level_Lowered, p.Level_Refused, p.Level_Ran = next > 200 and next or 200, t, 0
+                  end
+                end
+              end
+            end
+            if op_Kind == 0 or op_Kind == 2 or op_Kind == 6 or op_Kind == 7 or op_Kind == 10 or op_Kind == 12 then
+              do
+                local first2 = x2.Limits_Windows[0].Interval
+                local is2 = x2.State_Tokens ~= 0
+                if is2 then
+                  local max2 = 60000
+                  local x3 = (first2 < 60000 and first2 or 60000) * 10
+                  if x3 > max2 then max2 = x3 end
+                  is2 = t - x2.State_Now > max2
+                end
+                if is2 and t > p.Level_Ramp then
+                  p.Level_Ramp = t
+                end
+                local part = 0
+                do
+                  local risen = 0
+                  do
+                    if p.Level_Lowered == 0 then
+                      risen = 10000
+                    else
+                      local max3 = 0
+                      local x4 = t - p.Level_Refused
+                      if x4 > max3 then max3 = x4 end
+                      local min2 = (max3 - max3 % 1000) / 1000
+                      if 3600 < min2 then min2 = 3600 end
+                      local seconds = min2
+                      local x5 = seconds * seconds * seconds
+                      local x6 = p.Level_Lowered * ((x5 - x5 % 216000) / 216000)
+                      local min3 = 10000
+                      local x7 = p.Level_Lowered + (x6 - x6 % 980) / 980
+                      if x7 < min3 then min3 = x7 end
+                      risen = min3
+                    end
+                  end
+                  local level = risen
+                  if p.Level_Until > t then
+                    if p.Level_Announced < level then level = p.Level_Announced end
+                  end
+                  if p.Level_Ramp > 0 and t < p.Level_Ramp + 10000 then
+                    local max3 = 0
+                    local x4 = t - p.Level_Ramp
+                    if x4 > max3 then max3 = x4 end
+                    local x5 = level * (10000 + max3)
+                    level = (x5 - x5 % 20000) / 20000
+                  end
+                  local x4 = level * 200
+                  local max3 = (x4 - x4 % 10000) / 10000
+                  if 4 > max3 then max3 = 4 end
+                  part = max3
+                end
+                local part2 = part
+                local every = 10000
+                for i3 = 0, x2.Limits_Windows_n - 1 do
+                  local w2 = x2.Limits_Windows[i3]
+                  if w2.Size > w2.Rate then
+                    local x4 = w2.Interval * 20 * 200
+                    local y = p.Level_Part
+                    local x5 = (x4 - x4 % y) / y
+                    if x5 > every then every = x5 end
+                  end
+                end
+                if part2 > p.Level_Part and t - p.Level_Changed < every then
+                  part2 = p.Level_Part
+                end
+                for i3 = 0, x2.Limits_Windows_n - 1 do
+                  if i3 < x2.State_Lines_n and part2 ~= p.Level_Part then
+                    local code = x2.Limits_Windows[i3]
+                    local line2 = x2.State_Lines[i3]
+                    local at2_Size, at2_Rate, at2_Interval, at2_Offset, at2_Calendar, at2_Unit = 0, 0, 0, 0, 0, 0
+                    do
+                      local part3 = p.Level_Part
+                      if code.Size == 1099511627776 then
+                        part3 = 200
+                      end
+                      local x4 = code.Size * part3
+                      local max3 = 1
+                      local x5 = (x4 - x4 % 200) / 200
+                      if x5 > max3 then max3 = x5 end
+                      local size = max3
+                      local rate = code.Rate
+                      local interval = code.Interval
+                      if code.Size > code.Rate and code.Calendar == 0 then
+                        local x6 = code.Interval * 200 + part3 - 1
+                        local x7 = code.Interval * 200 + part3 - 1
+                        local min2 = (x7 - x7 % part3) / part3
+                        if 1099511627776 < min2 then min2 = 1099511627776 end
+                        interval = min2
+                        if size < code.Rate then
+                          rate = size
+                          local x8 = size * 1024
+                          local y = code.Rate
+                          local x9 = interval * ((x8 - x8 % y) / y + 1)
+                          local max4 = code.Interval
+                          local x10 = (x9 - x9 % 1024) / 1024
+                          if x10 > max4 then max4 = x10 end
+                          interval = max4
+                        end
+                      else
+                        rate = size < code.Rate and size or code.Rate
+                        if code.Size * part3 < 200 and code.Calendar == 0 then
+                          local x6 = 200 + code.Size * part3 - 1
+                          local y = code.Size * part3
+                          local x7 = 200 + code.Size * part3 - 1
+                          local y2 = code.Size * part3
+                          local min2 = code.Interval * ((x7 - x7 % y2) / y2)
+                          if 1099511627776 < min2 then min2 = 1099511627776 end
+                          interval = min2
+                        end
+                      end
+                      at2_Size, at2_Rate, at2_Interval, at2_Offset, at2_Calendar, at2_Unit = size, rate, interval, code.Offset, code.Calendar, code.Unit
+                    end
+                    local at3_Size, at3_Rate, at3_Interval, at3_Offset, at3_Calendar, at3_Unit = 0, 0, 0, 0, 0, 0
+                    do
+                      local part3 = part2
+                      if code.Size == 1099511627776 then
+                        part3 = 200
+                      end
+                      local x4 = code.Size * part3
+                      local max3 = 1
+                      local x5 = (x4 - x4 % 200) / 200
+                      if x5 > max3 then max3 = x5 end
+                      local size = max3
+                      local rate = code.Rate
+                      local interval = code.Interval
+                      if code.Size > code.Rate and code.Calendar == 0 then
+                        local x6 = code.Interval * 200 + part3 - 1
+                        local x7 = code.Interval * 200 + part3 - 1
+                        local min2 = (x7 - x7 % part3) / part3
+                        if 1099511627776 < min2 then min2 = 1099511627776 end
+                        interval = min2
+                        if size < code.Rate then
+                          rate = size
+                          local x8 = size * 1024
+                          local y = code.Rate
+                          local x9 = interval * ((x8 - x8 % y) / y + 1)
+                          local max4 = code.Interval
+                          local x10 = (x9 - x9 % 1024) / 1024
+                          if x10 > max4 then max4 = x10 end
+                          interval = max4
+                        end
+                      else
+                        rate = size < code.Rate and size or code.Rate
+                        if code.Size * part3 < 200 and code.Calendar == 0 then
+                          local x6 = 200 + code.Size * part3 - 1
+                          local y = code.Size * part3
+                          local x7 = 200 + code.Size * part3 - 1
+                          local y2 = code.Size * part3
+                          local min2 = code.Interval * ((x7 - x7 % y2) / y2)
+                          if 1099511627776 < min2 then min2 = 1099511627776 end
+                          interval = min2
+                        end
+                      end
+                      at3_Size, at3_Rate, at3_Interval, at3_Offset, at3_Calendar, at3_Unit = size, rate, interval, code.Offset, code.Calendar, code.Unit
+                    end
+                    if line2.Window_Size == at2_Size and line2.Window_Rate == at2_Rate and line2.Window_Interval == at2_Interval and line2.Window_Offset == at2_Offset and line2.Window_Calendar == at2_Calendar and line2.Window_Unit == at2_Unit then
+                      local t2 = t - at2_Offset
+                      local t3 = x2.State_Now
+                      local t4 = t3 - at2_Offset
+                      if (t2 - t2 % at2_Interval) / at2_Interval > (t4 - t4 % at2_Interval) / at2_Interval then
+                        local left = line2.Left
+                        do
+                          local spare = 0
+                          local t5 = x2.State_Slot
+                          local t6 = t5 - at2_Offset
+                          local t7 = x2.State_Now
+                          local t8 = t7 - at2_Offset
+                          if (t6 - t6 % at2_Interval) / at2_Interval > (t8 - t8 % at2_Interval) / at2_Interval then
+                            local gain = 0
+                            do
+                              local left2 = line2.Left
+                              local from2 = x2.State_Now
+                              local t9 = t - at2_Offset
+                              local n2 = (t9 - t9 % at2_Interval) / at2_Interval
+                              local to2 = n2 * at2_Interval + at2_Offset - 1
+                              if to2 <= from2 then
+                                gain = left2
+                              else
+                                local t10 = to2 - at2_Offset
+                                local since = 0
+                                do
+                                  if at2_Size > at2_Rate then
+                                    local max3 = from2
+                                    local x4 = x2.State_Closed - 1
+                                    if x4 > max3 then max3 = x4 end
+                                    since = max3
+                                  else
+                                    since = from2
+                                  end
+                                end
+                                local t11 = since - at2_Offset
+                                local n3 = (t10 - t10 % at2_Interval) / at2_Interval - (t11 - t11 % at2_Interval) / at2_Interval
+                                if n3 <= 0 then
+                                  gain = left2
+                                else
+                                  local x4 = at2_Size - left2
+                                  if n3 > (x4 - x4 % at2_Rate) / at2_Rate then
+                                    gain = at2_Size
+                                  else
+                                    gain = left2 + n3 * at2_Rate
+                                  end
+                                end
+                              end
+                            end
+                            local max3 = 0
+                            local x4 = line2.Taken + (0 > gain and 0 or gain)
+                            if x4 > max3 then max3 = x4 end
+                            spare = max3
+                          end
+                          line2.Spare, line2.Taken = spare, 0
+                        end
+                        local gain = 0
+                        do
+                          local from2 = x2.State_Now
+                          if t <= from2 then
+                            gain = left
+                          else
+                            local t5 = t - at2_Offset
+                            local since = 0
+                            do
+                              if at2_Size > at2_Rate then
+                                local max3 = from2
+                                local x4 = x2.State_Closed - 1
+                                if x4 > max3 then max3 = x4 end
+                                since = max3
+                              else
+                                since = from2
+                              end
+                            end
+                            local t6 = since - at2_Offset
+                            local n2 = (t5 - t5 % at2_Interval) / at2_Interval - (t6 - t6 % at2_Interval) / at2_Interval
+                            if n2 <= 0 then
+                              gain = left
+                            else
+                              local x4 = at2_Size - left
+                              if n2 > (x4 - x4 % at2_Rate) / at2_Rate then
+                                gain = at2_Size
+                              else
+                                gain = left + n2 * at2_Rate
+                              end
+                            end
+                          end
+                        end
+                        line2.Left = gain
+                        do
+                          local last2 = x2.State_LastID
+                          local over = line2.Left + line2.Stale + line2.Fresh - at2_Size
+                          if over > line2.Stale then
+                            local max3 = 0
+                            local x4 = at2_Size - line2.Left
+                            if x4 > max3 then max3 = x4 end
+                            line2.Stale, line2.StaleFrom = max3, line2.FreshFrom
+                            line2.Fresh, line2.FreshFrom = 0, last2
+                          elseif over > 0 then
+                            line2.Stale = line2.Stale - over
+                          end
+                        end
+                      end
+                      local t5 = t - at3_Offset
+                      local n2 = (t5 - t5 % at3_Interval) / at3_Interval + 1
+                      local t6 = t - at2_Offset
+                      local n3 = (t6 - t6 % at2_Interval) / at2_Interval
+                      if n2 * at3_Interval + at3_Offset - (n3 * at2_Interval + at2_Offset) < code.Interval then
+                        line2.Left = line2.Left - at3_Rate
+                      end
+                      line2.Window_Size = at3_Size
+                      line2.Window_Rate = at3_Rate
+                      line2.Window_Interval = at3_Interval
+                      line2.Window_Offset = at3_Offset
+                      line2.Window_Calendar = at3_Calendar
+                      line2.Window_Unit = at3_Unit
+                      line2.Left = line2.Left < at3_Size and line2.Left or at3_Size
+                      line2.Promised = line2.Promised < at3_Size and line2.Promised or at3_Size
+                      do
+                        local last2 = x2.State_LastID
+                        local over = line2.Left + line2.Stale + line2.Fresh - at3_Size
+                        if over > line2.Stale then
+                          local max3 = 0
+                          local x4 = at3_Size - line2.Left
+                          if x4 > max3 then max3 = x4 end
+                          line2.Stale, line2.StaleFrom = max3, line2.FreshFrom
+                          line2.Fresh, line2.FreshFrom = 0, last2
+                        elseif over > 0 then
+                          line2.Stale = line2.Stale - over
+                        end
+                      end
+                    end
+                  end
+                end
+                if part2 ~= p.Level_Part then
+                  p.Level_Part, p.Level_Changed = part2, t
+                  if x2.State_Tokens ~= 0 then
+                    x2.State_Now = t
+                  end
+                end
+                local is3 = part2 == 200
+                if is3 then
+                  local end2 = 0
+                  do
+                    local end3 = p.Level_Until
+                    if p.Level_Lowered > 0 then
+                      local x4 = p.Level_Refused + 3600000
+                      if x4 > end3 then end3 = x4 end
+                    end
+                    if p.Level_Ramp > 0 then
+                      local x4 = p.Level_Ramp + 10000
+                      if x4 > end3 then end3 = x4 end
+                    end
+                    end2 = end3
+                  end
+                  is3 = end2 <= t
+                end
+                if is3 then
+                  p.Level_Part = 0
+                  p.Level_Changed = 0
+                  p.Level_Lowered = 0
+                  p.Level_Refused = 0
+                  p.Level_Ran = 0
+                  p.Level_Announced = 0
+                  p.Level_Until = 0
+                  p.Level_Ramp = 0
+                end
+              end
+            end
+          end
+          if p.Level_Part > 0 then
+            for i3 = 0, x2.Limits_Windows_n - 1 do
+              local at2_Size, at2_Rate, at2_Interval, at2_Offset, at2_Calendar, at2_Unit = 0, 0, 0, 0, 0, 0
+              do
+                local w2 = x2.Limits_Windows[i3]
+                local part = p.Level_Part
+                if w2.Size == 1099511627776 then
+                  part = 200
+                end
+                local x3 = w2.Size * part
+                local max2 = 1
+                local x4 = (x3 - x3 % 200) / 200
+                if x4 > max2 then max2 = x4 end
+                local size = max2
+                local rate = w2.Rate
+                local interval = w2.Interval
+                if w2.Size > w2.Rate and w2.Calendar == 0 then
+                  local x5 = w2.Interval * 200 + part - 1
+                  local x6 = w2.Interval * 200 + part - 1
+                  local min2 = (x6 - x6 % part) / part
+                  if 1099511627776 < min2 then min2 = 1099511627776 end
+                  interval = min2
+                  if size < w2.Rate then
+                    rate = size
+                    local x7 = size * 1024
+                    local y = w2.Rate
+                    local x8 = interval * ((x7 - x7 % y) / y + 1)
+                    local max3 = w2.Interval
+                    local x9 = (x8 - x8 % 1024) / 1024
+                    if x9 > max3 then max3 = x9 end
+                    interval = max3
+                  end
+                else
+                  rate = size < w2.Rate and size or w2.Rate
+                  if w2.Size * part < 200 and w2.Calendar == 0 then
+                    local x5 = 200 + w2.Size * part - 1
+                    local y = w2.Size * part
+                    local x6 = 200 + w2.Size * part - 1
+                    local y2 = w2.Size * part
+                    local min2 = w2.Interval * ((x6 - x6 % y2) / y2)
+                    if 1099511627776 < min2 then min2 = 1099511627776 end
+                    interval = min2
+                  end
+                end
+                at2_Size, at2_Rate, at2_Interval, at2_Offset, at2_Calendar, at2_Unit = size, rate, interval, w2.Offset, w2.Calendar, w2.Unit
+              end
+              x2.Limits_Windows[i3].Size = at2_Size
+              x2.Limits_Windows[i3].Rate = at2_Rate
+              x2.Limits_Windows[i3].Interval = at2_Interval
+              x2.Limits_Windows[i3].Offset = at2_Offset
+              x2.Limits_Windows[i3].Calendar = at2_Calendar
+              x2.Limits_Windows[i3].Unit = at2_Unit
+            end
+          end
+          if pinned2 and p.Limit_Window_Size > 0 then
             x2.Limits_Windows[x2.Limits_Windows_n] = {Size = p.Limit_Window_Size, Rate = p.Limit_Window_Rate, Interval = p.Limit_Window_Interval, Offset = p.Limit_Window_Offset, Calendar = p.Limit_Window_Calendar, Unit = p.Limit_Window_Unit}
             x2.Limits_Windows_n = x2.Limits_Windows_n + 1
           end
@@ -739,14 +1757,15 @@ end
             x2.Limits_Fill, x2.Limits_Mixed = 0, 0
             for i3 = 0, x2.Limits_Windows_n - 1 do
               local w2 = x2.Limits_Windows[i3]
-              local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
-              local x3 = w2_Size - 1
-              local min2 = (x3 - x3 % w2_Rate) / w2_Rate + 2
-              local x4 = (1125899906842624 - 1125899906842624 % w2_Interval) / w2_Interval
+              local x3 = w2.Size - 1
+              local y = w2.Rate
+              local y2 = w2.Interval
+              local min2 = (x3 - x3 % y) / y + 2
+              local x4 = (1125899906842624 - 1125899906842624 % y2) / y2
               if x4 < min2 then min2 = x4 end
-              local x5 = min2 * w2_Interval
+              local x5 = min2 * w2.Interval
               if x5 > x2.Limits_Fill then x2.Limits_Fill = x5 end
-              if w2_Unit > 0 then
+              if w2.Unit > 0 then
                 x2.Limits_Mixed = 1
               end
             end
@@ -767,12 +1786,12 @@ end
           local brings2 = 0
           for i3 = 0, x2.Limits_Windows_n - 1 do
             local w2 = x2.Limits_Windows[i3]
-            local w2_Rate, w2_Interval, w2_Unit = w2.Rate, w2.Interval, w2.Unit
             do
               local x4 = x2.Limits_Grain
-              local n2 = (x4 - x4 % w2_Interval) / w2_Interval
-              if n2 > 0 and w2_Unit == 0 then
-                local min2 = w2_Rate * (n2 < 1000 and n2 or 1000)
+              local y = w2.Interval
+              local n2 = (x4 - x4 % y) / y
+              if n2 > 0 and w2.Unit == 0 then
+                local min2 = w2.Rate * (n2 < 1000 and n2 or 1000)
                 if 1099511627776 < min2 then min2 = 1099511627776 end
                 local most2 = min2
                 if brings2 == 0 or most2 < brings2 then
@@ -789,12 +1808,12 @@ end
           local brings3 = 0
           for i3 = 0, x2.Limits_Windows_n - 1 do
             local w2 = x2.Limits_Windows[i3]
-            local w2_Rate, w2_Interval, w2_Unit = w2.Rate, w2.Interval, w2.Unit
             do
               local x4 = x2.Limits_Grain
-              local n2 = (x4 - x4 % w2_Interval) / w2_Interval
-              if n2 > 0 and w2_Unit == 1 then
-                local min2 = w2_Rate * (n2 < 1000 and n2 or 1000)
+              local y = w2.Interval
+              local n2 = (x4 - x4 % y) / y
+              if n2 > 0 and w2.Unit == 1 then
+                local min2 = w2.Rate * (n2 < 1000 and n2 or 1000)
                 if 1099511627776 < min2 then min2 = 1099511627776 end
                 local most2 = min2
                 if brings3 == 0 or most2 < brings3 then
@@ -811,12 +1830,12 @@ end
           local brings4 = 0
           for i3 = 0, x2.Limits_Windows_n - 1 do
             local w2 = x2.Limits_Windows[i3]
-            local w2_Rate, w2_Interval, w2_Unit = w2.Rate, w2.Interval, w2.Unit
             do
               local x4 = x2.Limits_Grain
-              local n2 = (x4 - x4 % w2_Interval) / w2_Interval
-              if n2 > 0 and w2_Unit == 2 then
-                local min2 = w2_Rate * (n2 < 1000 and n2 or 1000)
+              local y = w2.Interval
+              local n2 = (x4 - x4 % y) / y
+              if n2 > 0 and w2.Unit == 2 then
+                local min2 = w2.Rate * (n2 < 1000 and n2 or 1000)
                 if 1099511627776 < min2 then min2 = 1099511627776 end
                 local most2 = min2
                 if brings4 == 0 or most2 < brings4 then
@@ -833,12 +1852,12 @@ end
           local brings5 = 0
           for i3 = 0, x2.Limits_Windows_n - 1 do
             local w2 = x2.Limits_Windows[i3]
-            local w2_Rate, w2_Interval, w2_Unit = w2.Rate, w2.Interval, w2.Unit
             do
               local x4 = x2.Limits_Grain
-              local n3 = (x4 - x4 % w2_Interval) / w2_Interval
-              if n3 > 0 and w2_Unit == 3 then
-                local min2 = w2_Rate * (n3 < 1000 and n3 or 1000)
+              local y = w2.Interval
+              local n3 = (x4 - x4 % y) / y
+              if n3 > 0 and w2.Unit == 3 then
+                local min2 = w2.Rate * (n3 < 1000 and n3 or 1000)
                 if 1099511627776 < min2 then min2 = 1099511627776 end
                 local most2 = min2
                 if brings5 == 0 or most2 < brings5 then
@@ -941,6 +1960,8 @@ end
     changes = s_Tokens ~= 0
   elseif op_Kind == 11 then
     changes = a_Found
+  elseif op_Kind == 12 then
+    changes = s_Pins_n > 0
   end
   if op_Kind == 9 then
     Clear()
@@ -964,8 +1985,9 @@ end
         if s_Pins_n > 0 and s_Pins[0].End <= now3 then
           do
             if s_Pins_n > 0 then
+              local p = s_Pins[0]
               do
-                local place2 = s_Pins[0].Line
+                local place2 = p.Line
                 if place2 > 0 then
                   while place2 < s_Lines_n do
                     s_Lines[place2 - 1].Window_Size = s_Lines[place2].Window_Size
@@ -988,8 +2010,45 @@ end
                   s_Lines_n = s_Lines_n - 1
                 end
               end
+              if p.Limit_Raise == 1 then
+                p.Level_Part = 0
+                p.Level_Changed = 0
+                p.Level_Lowered = 0
+                p.Level_Refused = 0
+                p.Level_Ran = 0
+                p.Level_Announced = 0
+                p.Level_Until = 0
+                p.Level_Ramp = 0
+              end
+              p.Limit_Window_Size = 0
+              p.Limit_Window_Rate = 0
+              p.Limit_Window_Interval = 0
+              p.Limit_Window_Offset = 0
+              p.Limit_Window_Calendar = 0
+              p.Limit_Window_Unit = 0
+              p.Limit_Tokens = 0
+              p.Limit_Raise = 0
+              p.End = 0
+              p.Line = 0
+              p.Window_Size = 0
+              p.Window_Rate = 0
+              p.Window_Interval = 0
+              p.Window_Offset = 0
+              p.Window_Calendar = 0
+              p.Window_Unit = 0
+              p.Tokens = p.Tokens
+              p.Level_Part = p.Level_Part
+              p.Level_Changed = p.Level_Changed
+              p.Level_Lowered = p.Level_Lowered
+              p.Level_Refused = p.Level_Refused
+              p.Level_Ran = p.Level_Ran
+              p.Level_Announced = p.Level_Announced
+              p.Level_Until = p.Level_Until
+              p.Level_Ramp = p.Level_Ramp
+              if p.Level_Part == 0 then
+                s_Pins, s_Pins_n = {}, 0
+              end
             end
-            s_Pins, s_Pins_n = {}, 0
           end
         end
         local changed2 = false
@@ -1030,6 +2089,20 @@ end
               for i2 = 0, s_Pins_n - 1 do
                 local p = s_Pins[i2]
                 if p.End > from2 then from2 = p.End end
+                local end2 = 0
+                do
+                  local end3 = p.Level_Until
+                  if p.Level_Lowered > 0 then
+                    local x2 = p.Level_Refused + 3600000
+                    if x2 > end3 then end3 = x2 end
+                  end
+                  if p.Level_Ramp > 0 then
+                    local x2 = p.Level_Ramp + 10000
+                    if x2 > end3 then end3 = x2 end
+                  end
+                  end2 = end3
+                end
+                if end2 > from2 then from2 = end2 end
                 if p.Line > 0 then
                   lines2 = lines2 - 1
                 end
@@ -1045,11 +2118,12 @@ end
                 local owed = -(s_Lines[i2].Left < s_Lines[i2].Promised and s_Lines[i2].Left or s_Lines[i2].Promised)
                 if owed > 0 and i2 < l_Windows_n then
                   local w2 = l_Windows[i2]
-                  local w2_Rate, w2_Interval = w2.Rate, w2.Interval
-                  local min2 = (owed - owed % w2_Rate) / w2_Rate + 1
-                  local x3 = (8796093022208 - 8796093022208 % w2_Interval) / w2_Interval
+                  local y = w2.Rate
+                  local y2 = w2.Interval
+                  local min2 = (owed - owed % y) / y + 1
+                  local x3 = (8796093022208 - 8796093022208 % y2) / y2
                   if x3 < min2 then min2 = x3 end
-                  local x4 = from2 + min2 * w2_Interval + l_Fill
+                  local x4 = from2 + min2 * w2.Interval + l_Fill
                   if x4 > until2 then until2 = x4 end
                 end
               end
@@ -1108,8 +2182,7 @@ end
               for i2 = 0, s_Lines_n - 1 do
                 if not lapses2 then
                   local w2 = l_Windows[i2]
-                  local w2_Size, w2_Rate, w2_Interval, w2_Offset, w2_Calendar, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Offset, w2.Calendar, w2.Unit
-                  lapses2 = (w2_Size ~= s_Lines[i2].Window_Size or w2_Rate ~= s_Lines[i2].Window_Rate or w2_Interval ~= s_Lines[i2].Window_Interval or w2_Offset ~= s_Lines[i2].Window_Offset or w2_Calendar ~= s_Lines[i2].Window_Calendar or w2_Unit ~= s_Lines[i2].Window_Unit) and (w2_Calendar == 0 or w2_Calendar ~= s_Lines[i2].Window_Calendar or w2_Size ~= s_Lines[i2].Window_Size or w2_Rate ~= s_Lines[i2].Window_Rate or w2_Unit ~= s_Lines[i2].Window_Unit)
+                  lapses2 = (w2.Size ~= s_Lines[i2].Window_Size or w2.Rate ~= s_Lines[i2].Window_Rate or w2.Interval ~= s_Lines[i2].Window_Interval or w2.Offset ~= s_Lines[i2].Window_Offset or w2.Calendar ~= s_Lines[i2].Window_Calendar or w2.Unit ~= s_Lines[i2].Window_Unit) and (w2.Calendar == 0 or w2.Calendar ~= s_Lines[i2].Window_Calendar or w2.Size ~= s_Lines[i2].Window_Size or w2.Rate ~= s_Lines[i2].Window_Rate or w2.Unit ~= s_Lines[i2].Window_Unit)
                 end
               end
               lapses = lapses2
@@ -1148,14 +2221,14 @@ end
                   local gain = 0
                   do
                     local w2 = l_Windows[own3]
-                    local w2_Size, w2_Rate, w2_Interval, w2_Offset = w2.Size, w2.Rate, w2.Interval, w2.Offset
                     if now3 <= s_Now then
                       gain = pinned2_Left
                     else
-                      local t2 = now3 - w2_Offset
+                      local t2 = now3 - w2.Offset
+                      local by2 = w2.Interval
                       local since = 0
                       do
-                        if w2_Size > w2_Rate then
+                        if w2.Size > w2.Rate then
                           local max2 = s_Now
                           local x2 = s_Closed - 1
                           if x2 > max2 then max2 = x2 end
@@ -1164,16 +2237,18 @@ end
                           since = s_Now
                         end
                       end
-                      local t3 = since - w2_Offset
-                      local n2 = (t2 - t2 % w2_Interval) / w2_Interval - (t3 - t3 % w2_Interval) / w2_Interval
+                      local t3 = since - w2.Offset
+                      local by3 = w2.Interval
+                      local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
                       if n2 <= 0 then
                         gain = pinned2_Left
                       else
-                        local x2 = w2_Size - pinned2_Left
-                        if n2 > (x2 - x2 % w2_Rate) / w2_Rate then
-                          gain = w2_Size
+                        local x2 = w2.Size - pinned2_Left
+                        local y = w2.Rate
+                        if n2 > (x2 - x2 % y) / y then
+                          gain = w2.Size
                         else
-                          gain = pinned2_Left + n2 * w2_Rate
+                          gain = pinned2_Left + n2 * w2.Rate
                         end
                       end
                     end
@@ -1259,15 +2334,14 @@ end
               else
                 do
                   local w2 = l_Windows[i2]
-                  local w2_Size, w2_Rate, w2_Interval, w2_Offset, w2_Calendar, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Offset, w2.Calendar, w2.Unit
-                  if line2.Window_Size > 0 and w2_Unit == line2.Window_Unit then
-                    local left = line2.Left < w2_Size and line2.Left or w2_Size
-                    if w2_Calendar ~= 0 and w2_Calendar == line2.Window_Calendar then
+                  if line2.Window_Size > 0 and w2.Unit == line2.Window_Unit then
+                    local left = line2.Left < w2.Size and line2.Left or w2.Size
+                    if w2.Calendar ~= 0 and w2.Calendar == line2.Window_Calendar then
                       local turns = 0
                       do
                         local since = 0
                         do
-                          if w2_Size > w2_Rate then
+                          if w2.Size > w2.Rate then
                             local max2 = s_Now
                             local x2 = s_Closed - 1
                             if x2 > max2 then max2 = x2 end
@@ -1278,10 +2352,10 @@ end
                         end
                         local since2 = since
                         local turns2 = 0
-                        if since2 < w2_Offset and w2_Offset <= now3 then
+                        if since2 < w2.Offset and w2.Offset <= now3 then
                           turns2 = turns2 + 1
                         end
-                        if since2 < w2_Offset + w2_Interval and w2_Offset + w2_Interval <= now3 then
+                        if since2 < w2.Offset + w2.Interval and w2.Offset + w2.Interval <= now3 then
                           turns2 = turns2 + 1
                         end
                         turns = turns2
@@ -1365,7 +2439,7 @@ end
                           line2.Spare, line2.Taken = spare, 0
                         end
                       end
-                      local min2 = left + turns3 * (w2_Rate < line2.Window_Rate and w2_Rate or line2.Window_Rate)
+                      local min2 = left + turns3 * (w2.Rate < line2.Window_Rate and w2.Rate or line2.Window_Rate)
                       if line2.Window_Size < min2 then min2 = line2.Window_Size end
                       line2.Left = min2
                     else
@@ -1507,16 +2581,17 @@ end
                       end
                       local past3 = 0
                       do
-                        if w2_Calendar == 0 then
+                        if w2.Calendar == 0 then
                           local gain = 0
                           do
                             if now3 <= s_Now then
                               gain = left
                             else
-                              local t2 = now3 - w2_Offset
+                              local t2 = now3 - w2.Offset
+                              local by2 = w2.Interval
                               local since = 0
                               do
-                                if w2_Size > w2_Rate then
+                                if w2.Size > w2.Rate then
                                   local max2 = s_Now
                                   local x2 = s_Closed - 1
                                   if x2 > max2 then max2 = x2 end
@@ -1525,16 +2600,18 @@ end
                                   since = s_Now
                                 end
                               end
-                              local t3 = since - w2_Offset
-                              local n2 = (t2 - t2 % w2_Interval) / w2_Interval - (t3 - t3 % w2_Interval) / w2_Interval
+                              local t3 = since - w2.Offset
+                              local by3 = w2.Interval
+                              local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
                               if n2 <= 0 then
                                 gain = left
                               else
-                                local x2 = w2_Size - left
-                                if n2 > (x2 - x2 % w2_Rate) / w2_Rate then
-                                  gain = w2_Size
+                                local x2 = w2.Size - left
+                                local y = w2.Rate
+                                if n2 > (x2 - x2 % y) / y then
+                                  gain = w2.Size
                                 else
-                                  gain = left + n2 * w2_Rate
+                                  gain = left + n2 * w2.Rate
                                 end
                               end
                             end
@@ -1545,7 +2622,7 @@ end
                           do
                             local since = 0
                             do
-                              if w2_Size > w2_Rate then
+                              if w2.Size > w2.Rate then
                                 local max2 = s_Now
                                 local x2 = s_Closed - 1
                                 if x2 > max2 then max2 = x2 end
@@ -1556,16 +2633,16 @@ end
                             end
                             local since2 = since
                             local turns2 = 0
-                            if since2 < w2_Offset and w2_Offset <= now3 then
+                            if since2 < w2.Offset and w2.Offset <= now3 then
                               turns2 = turns2 + 1
                             end
-                            if since2 < w2_Offset + w2_Interval and w2_Offset + w2_Interval <= now3 then
+                            if since2 < w2.Offset + w2.Interval and w2.Offset + w2.Interval <= now3 then
                               turns2 = turns2 + 1
                             end
                             turns = turns2
                           end
-                          local min2 = w2_Size
-                          local x2 = left + turns * w2_Rate
+                          local min2 = w2.Size
+                          local x2 = left + turns * w2.Rate
                           if x2 < min2 then min2 = x2 end
                           past3 = min2
                         end
@@ -1578,7 +2655,6 @@ end
             end
             for i2 = 0, l_Windows_n - 1 do
               local w2 = l_Windows[i2]
-              local w2_Size, w2_Rate, w2_Interval, w2_Offset, w2_Calendar, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Offset, w2.Calendar, w2.Unit
               if i2 == own3 then
                 do
                   local at2 = s_Lines_n
@@ -1620,7 +2696,7 @@ end
                 end
                 s_Pins[0].Line = own3 + 1
               elseif i2 >= s_Lines_n and known then
-                s_Lines[s_Lines_n] = {Window_Size = w2_Size, Window_Rate = w2_Rate, Window_Interval = w2_Interval, Window_Offset = w2_Offset, Window_Calendar = w2_Calendar, Window_Unit = w2_Unit, Left = w2_Size, Promised = 0, Spare = 0, Taken = 0, Fresh = 0, FreshFrom = s_LastID, Stale = 0, StaleFrom = s_LastID, Saved = 0}
+                s_Lines[s_Lines_n] = {Window_Size = w2.Size, Window_Rate = w2.Rate, Window_Interval = w2.Interval, Window_Offset = w2.Offset, Window_Calendar = w2.Calendar, Window_Unit = w2.Unit, Left = w2.Size, Promised = 0, Spare = 0, Taken = 0, Fresh = 0, FreshFrom = s_LastID, Stale = 0, StaleFrom = s_LastID, Saved = 0}
                 s_Lines_n = s_Lines_n + 1
               elseif i2 >= s_Lines_n then
                 local gain = 0
@@ -1628,10 +2704,11 @@ end
                   if now3 <= from2 then
                     gain = 0
                   else
-                    local t2 = now3 - w2_Offset
+                    local t2 = now3 - w2.Offset
+                    local by2 = w2.Interval
                     local since = 0
                     do
-                      if w2_Size > w2_Rate then
+                      if w2.Size > w2.Rate then
                         local max2 = from2
                         local x2 = s_Closed - 1
                         if x2 > max2 then max2 = x2 end
@@ -1640,25 +2717,27 @@ end
                         since = from2
                       end
                     end
-                    local t3 = since - w2_Offset
-                    local n2 = (t2 - t2 % w2_Interval) / w2_Interval - (t3 - t3 % w2_Interval) / w2_Interval
+                    local t3 = since - w2.Offset
+                    local by3 = w2.Interval
+                    local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
                     if n2 <= 0 then
                       gain = 0
                     else
-                      local x2 = w2_Size - 0
-                      if n2 > (x2 - x2 % w2_Rate) / w2_Rate then
-                        gain = w2_Size
+                      local x2 = w2.Size - 0
+                      local y = w2.Rate
+                      if n2 > (x2 - x2 % y) / y then
+                        gain = w2.Size
                       else
-                        gain = 0 + n2 * w2_Rate
+                        gain = 0 + n2 * w2.Rate
                       end
                     end
                   end
                 end
-                s_Lines[s_Lines_n] = {Window_Size = w2_Size, Window_Rate = w2_Rate, Window_Interval = w2_Interval, Window_Offset = w2_Offset, Window_Calendar = w2_Calendar, Window_Unit = w2_Unit, Left = gain, Promised = 0, Spare = 0, Taken = 0, Fresh = 0, FreshFrom = 0, Stale = 0, StaleFrom = 0, Saved = 0}
+                s_Lines[s_Lines_n] = {Window_Size = w2.Size, Window_Rate = w2.Rate, Window_Interval = w2.Interval, Window_Offset = w2.Offset, Window_Calendar = w2.Calendar, Window_Unit = w2.Unit, Left = gain, Promised = 0, Spare = 0, Taken = 0, Fresh = 0, FreshFrom = 0, Stale = 0, StaleFrom = 0, Saved = 0}
                 s_Lines_n = s_Lines_n + 1
               end
               local line2 = s_Lines[i2]
-              if line2.Window_Unit ~= w2_Unit then
+              if line2.Window_Unit ~= w2.Unit then
                 line2.Window_Size = 0
                 line2.Window_Rate = 0
                 line2.Window_Interval = 0
@@ -1678,18 +2757,19 @@ end
               elseif line2.Window_Size == 0 then
                 local past = 0
                 do
-                  local left = line2.Promised < w2_Size and line2.Promised or w2_Size
+                  local left = line2.Promised < w2.Size and line2.Promised or w2.Size
                   local from3 = line2.Taken
-                  if w2_Calendar == 0 then
+                  if w2.Calendar == 0 then
                     local gain = 0
                     do
                       if now3 <= from3 then
                         gain = left
                       else
-                        local t2 = now3 - w2_Offset
+                        local t2 = now3 - w2.Offset
+                        local by2 = w2.Interval
                         local since = 0
                         do
-                          if w2_Size > w2_Rate then
+                          if w2.Size > w2.Rate then
                             local max2 = from3
                             local x2 = s_Closed - 1
                             if x2 > max2 then max2 = x2 end
@@ -1698,16 +2778,18 @@ end
                             since = from3
                           end
                         end
-                        local t3 = since - w2_Offset
-                        local n2 = (t2 - t2 % w2_Interval) / w2_Interval - (t3 - t3 % w2_Interval) / w2_Interval
+                        local t3 = since - w2.Offset
+                        local by3 = w2.Interval
+                        local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
                         if n2 <= 0 then
                           gain = left
                         else
-                          local x2 = w2_Size - left
-                          if n2 > (x2 - x2 % w2_Rate) / w2_Rate then
-                            gain = w2_Size
+                          local x2 = w2.Size - left
+                          local y = w2.Rate
+                          if n2 > (x2 - x2 % y) / y then
+                            gain = w2.Size
                           else
-                            gain = left + n2 * w2_Rate
+                            gain = left + n2 * w2.Rate
                           end
                         end
                       end
@@ -1718,7 +2800,7 @@ end
                     do
                       local since = 0
                       do
-                        if w2_Size > w2_Rate then
+                        if w2.Size > w2.Rate then
                           local max2 = from3
                           local x2 = s_Closed - 1
                           if x2 > max2 then max2 = x2 end
@@ -1729,16 +2811,16 @@ end
                       end
                       local since2 = since
                       local turns2 = 0
-                      if since2 < w2_Offset and w2_Offset <= now3 then
+                      if since2 < w2.Offset and w2.Offset <= now3 then
                         turns2 = turns2 + 1
                       end
-                      if since2 < w2_Offset + w2_Interval and w2_Offset + w2_Interval <= now3 then
+                      if since2 < w2.Offset + w2.Interval and w2.Offset + w2.Interval <= now3 then
                         turns2 = turns2 + 1
                       end
                       turns = turns2
                     end
-                    local min2 = w2_Size
-                    local x2 = left + turns * w2_Rate
+                    local min2 = w2.Size
+                    local x2 = left + turns * w2.Rate
                     if x2 < min2 then min2 = x2 end
                     past = min2
                   end
@@ -1746,22 +2828,22 @@ end
                 line2.Left = line2.Left + (past - line2.Promised)
                 line2.Fresh, line2.FreshFrom, line2.Stale = 0, s_LastID, 0
               end
-              line2.Window_Size = w2_Size
-              line2.Window_Rate = w2_Rate
-              line2.Window_Interval = w2_Interval
-              line2.Window_Offset = w2_Offset
-              line2.Window_Calendar = w2_Calendar
-              line2.Window_Unit = w2_Unit
-              line2.Left = line2.Left < w2_Size and line2.Left or w2_Size
+              line2.Window_Size = w2.Size
+              line2.Window_Rate = w2.Rate
+              line2.Window_Interval = w2.Interval
+              line2.Window_Offset = w2.Offset
+              line2.Window_Calendar = w2.Calendar
+              line2.Window_Unit = w2.Unit
+              line2.Left = line2.Left < w2.Size and line2.Left or w2.Size
               if lapse then
                 line2.Promised, line2.Spare, line2.Taken = line2.Left, 0, 0
               end
               do
                 local last2 = s_LastID
-                local over = line2.Left + line2.Stale + line2.Fresh - w2_Size
+                local over = line2.Left + line2.Stale + line2.Fresh - w2.Size
                 if over > line2.Stale then
                   local max2 = 0
-                  local x2 = w2_Size - line2.Left
+                  local x2 = w2.Size - line2.Left
                   if x2 > max2 then max2 = x2 end
                   line2.Stale, line2.StaleFrom = max2, line2.FreshFrom
                   line2.Fresh, line2.FreshFrom = 0, last2
@@ -1780,30 +2862,35 @@ end
         local idle = s_Now < now3 and s_AgainUS > now3 * 1000 and s_Plain + Out(now3) < l_Tokens
         for i2 = 0, l_Windows_n - 1 do
           local w2 = l_Windows[i2]
-          local w2_Size, w2_Rate, w2_Interval, w2_Offset, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Offset, w2.Unit
           local line2 = s_Lines[i2]
-          local t2 = now3 - w2_Offset
-          local t3 = s_Now - w2_Offset
-          if (t2 - t2 % w2_Interval) / w2_Interval > (t3 - t3 % w2_Interval) / w2_Interval then
+          local t2 = now3 - w2.Offset
+          local by2 = w2.Interval
+          local t3 = s_Now - w2.Offset
+          local by3 = w2.Interval
+          if (t2 - t2 % by2) / by2 > (t3 - t3 % by3) / by3 then
             local left = line2.Left
             do
               local spare = 0
-              local t4 = s_Slot - w2_Offset
-              local t5 = s_Now - w2_Offset
-              if (t4 - t4 % w2_Interval) / w2_Interval > (t5 - t5 % w2_Interval) / w2_Interval then
+              local t4 = s_Slot - w2.Offset
+              local by4 = w2.Interval
+              local t5 = s_Now - w2.Offset
+              local by5 = w2.Interval
+              if (t4 - t4 % by4) / by4 > (t5 - t5 % by5) / by5 then
                 local gain = 0
                 do
                   local left2 = line2.Left
-                  local t6 = now3 - w2_Offset
-                  local n2 = (t6 - t6 % w2_Interval) / w2_Interval
-                  local to2 = n2 * w2_Interval + w2_Offset - 1
+                  local t6 = now3 - w2.Offset
+                  local by6 = w2.Interval
+                  local n2 = (t6 - t6 % by6) / by6
+                  local to2 = n2 * w2.Interval + w2.Offset - 1
                   if to2 <= s_Now then
                     gain = left2
                   else
-                    local t7 = to2 - w2_Offset
+                    local t7 = to2 - w2.Offset
+                    local by7 = w2.Interval
                     local since = 0
                     do
-                      if w2_Size > w2_Rate then
+                      if w2.Size > w2.Rate then
                         local max2 = s_Now
                         local x2 = s_Closed - 1
                         if x2 > max2 then max2 = x2 end
@@ -1812,16 +2899,18 @@ end
                         since = s_Now
                       end
                     end
-                    local t8 = since - w2_Offset
-                    local n3 = (t7 - t7 % w2_Interval) / w2_Interval - (t8 - t8 % w2_Interval) / w2_Interval
+                    local t8 = since - w2.Offset
+                    local by8 = w2.Interval
+                    local n3 = (t7 - t7 % by7) / by7 - (t8 - t8 % by8) / by8
                     if n3 <= 0 then
                       gain = left2
                     else
-                      local x2 = w2_Size - left2
-                      if n3 > (x2 - x2 % w2_Rate) / w2_Rate then
-                        gain = w2_Size
+                      local x2 = w2.Size - left2
+                      local y = w2.Rate
+                      if n3 > (x2 - x2 % y) / y then
+                        gain = w2.Size
                       else
-                        gain = left2 + n3 * w2_Rate
+                        gain = left2 + n3 * w2.Rate
                       end
                     end
                   end
@@ -1838,10 +2927,11 @@ end
               if now3 <= s_Now then
                 gain = left
               else
-                local t4 = now3 - w2_Offset
+                local t4 = now3 - w2.Offset
+                local by4 = w2.Interval
                 local since = 0
                 do
-                  if w2_Size > w2_Rate then
+                  if w2.Size > w2.Rate then
                     local max2 = s_Now
                     local x2 = s_Closed - 1
                     if x2 > max2 then max2 = x2 end
@@ -1850,16 +2940,18 @@ end
                     since = s_Now
                   end
                 end
-                local t5 = since - w2_Offset
-                local n2 = (t4 - t4 % w2_Interval) / w2_Interval - (t5 - t5 % w2_Interval) / w2_Interval
+                local t5 = since - w2.Offset
+                local by5 = w2.Interval
+                local n2 = (t4 - t4 % by4) / by4 - (t5 - t5 % by5) / by5
                 if n2 <= 0 then
                   gain = left
                 else
-                  local x2 = w2_Size - left
-                  if n2 > (x2 - x2 % w2_Rate) / w2_Rate then
-                    gain = w2_Size
+                  local x2 = w2.Size - left
+                  local y = w2.Rate
+                  if n2 > (x2 - x2 % y) / y then
+                    gain = w2.Size
                   else
-                    gain = left + n2 * w2_Rate
+                    gain = left + n2 * w2.Rate
                   end
                 end
               end
@@ -1867,10 +2959,10 @@ end
             line2.Left = gain
             do
               local last2 = s_LastID
-              local over = line2.Left + line2.Stale + line2.Fresh - w2_Size
+              local over = line2.Left + line2.Stale + line2.Fresh - w2.Size
               if over > line2.Stale then
                 local max2 = 0
-                local x2 = w2_Size - line2.Left
+                local x2 = w2.Size - line2.Left
                 if x2 > max2 then max2 = x2 end
                 line2.Stale, line2.StaleFrom = max2, line2.FreshFrom
                 line2.Fresh, line2.FreshFrom = 0, last2
@@ -1879,20 +2971,21 @@ end
               end
             end
             do
-              local unit = w2_Unit
+              local unit = w2.Unit
               local units = line2.Spare
               for i3 = 0, l_Windows_n - 1 do
                 local w3 = l_Windows[i3]
-                local w3_Size, w3_Interval, w3_Offset, w3_Unit = w3.Size, w3.Interval, w3.Offset, w3.Unit
                 local line3 = s_Lines[i3]
-                local is3 = w3_Unit == unit
+                local is3 = w3.Unit == unit
                 if is3 then
-                  local t4 = now3 - w3_Offset
-                  local t5 = s_Now - w3_Offset
-                  is3 = (t4 - t4 % w3_Interval) / w3_Interval == (t5 - t5 % w3_Interval) / w3_Interval
+                  local t4 = now3 - w3.Offset
+                  local by4 = w3.Interval
+                  local t5 = s_Now - w3.Offset
+                  local by5 = w3.Interval
+                  is3 = (t4 - t4 % by4) / by4 == (t5 - t5 % by5) / by5
                 end
                 if is3 then
-                  local min2 = w3_Size
+                  local min2 = w3.Size
                   local x2 = line3.Promised + units
                   if x2 < min2 then min2 = x2 end
                   line3.Promised = min2
@@ -1903,16 +2996,18 @@ end
             if is3 then
               local gain2 = 0
               do
-                local t4 = now3 - w2_Offset
-                local n2 = (t4 - t4 % w2_Interval) / w2_Interval
-                local to2 = n2 * w2_Interval + w2_Offset - 1
+                local t4 = now3 - w2.Offset
+                local by4 = w2.Interval
+                local n2 = (t4 - t4 % by4) / by4
+                local to2 = n2 * w2.Interval + w2.Offset - 1
                 if to2 <= s_Now then
                   gain2 = left
                 else
-                  local t5 = to2 - w2_Offset
+                  local t5 = to2 - w2.Offset
+                  local by5 = w2.Interval
                   local since = 0
                   do
-                    if w2_Size > w2_Rate then
+                    if w2.Size > w2.Rate then
                       local max2 = s_Now
                       local x2 = s_Closed - 1
                       if x2 > max2 then max2 = x2 end
@@ -1921,21 +3016,23 @@ end
                       since = s_Now
                     end
                   end
-                  local t6 = since - w2_Offset
-                  local n3 = (t5 - t5 % w2_Interval) / w2_Interval - (t6 - t6 % w2_Interval) / w2_Interval
+                  local t6 = since - w2.Offset
+                  local by6 = w2.Interval
+                  local n3 = (t5 - t5 % by5) / by5 - (t6 - t6 % by6) / by6
                   if n3 <= 0 then
                     gain2 = left
                   else
-                    local x2 = w2_Size - left
-                    if n3 > (x2 - x2 % w2_Rate) / w2_Rate then
-                      gain2 = w2_Size
+                    local x2 = w2.Size - left
+                    local y = w2.Rate
+                    if n3 > (x2 - x2 % y) / y then
+                      gain2 = w2.Size
                     else
-                      gain2 = left + n3 * w2_Rate
+                      gain2 = left + n3 * w2.Rate
                     end
                   end
                 end
               end
-              is3 = gain2 >= w2_Rate
+              is3 = gain2 >= w2.Rate
             end
             idle = is3
           else
@@ -1961,8 +3058,9 @@ end
             if x2.State_Pins_n > 0 and x2.State_Pins[0].End <= now3 then
               do
                 if x2.State_Pins_n > 0 then
+                  local p = x2.State_Pins[0]
                   do
-                    local place2 = x2.State_Pins[0].Line
+                    local place2 = p.Line
                     if place2 > 0 then
                       while place2 < x2.State_Lines_n do
                         x2.State_Lines[place2 - 1].Window_Size = x2.State_Lines[place2].Window_Size
@@ -1985,8 +3083,45 @@ end
                       x2.State_Lines_n = x2.State_Lines_n - 1
                     end
                   end
+                  if p.Limit_Raise == 1 then
+                    p.Level_Part = 0
+                    p.Level_Changed = 0
+                    p.Level_Lowered = 0
+                    p.Level_Refused = 0
+                    p.Level_Ran = 0
+                    p.Level_Announced = 0
+                    p.Level_Until = 0
+                    p.Level_Ramp = 0
+                  end
+                  p.Limit_Window_Size = 0
+                  p.Limit_Window_Rate = 0
+                  p.Limit_Window_Interval = 0
+                  p.Limit_Window_Offset = 0
+                  p.Limit_Window_Calendar = 0
+                  p.Limit_Window_Unit = 0
+                  p.Limit_Tokens = 0
+                  p.Limit_Raise = 0
+                  p.End = 0
+                  p.Line = 0
+                  p.Window_Size = 0
+                  p.Window_Rate = 0
+                  p.Window_Interval = 0
+                  p.Window_Offset = 0
+                  p.Window_Calendar = 0
+                  p.Window_Unit = 0
+                  p.Tokens = p.Tokens
+                  p.Level_Part = p.Level_Part
+                  p.Level_Changed = p.Level_Changed
+                  p.Level_Lowered = p.Level_Lowered
+                  p.Level_Refused = p.Level_Refused
+                  p.Level_Ran = p.Level_Ran
+                  p.Level_Announced = p.Level_Announced
+                  p.Level_Until = p.Level_Until
+                  p.Level_Ramp = p.Level_Ramp
+                  if p.Level_Part == 0 then
+                    x2.State_Pins, x2.State_Pins_n = {}, 0
+                  end
                 end
-                x2.State_Pins, x2.State_Pins_n = {}, 0
               end
             end
             local changed2 = false
@@ -2027,6 +3162,20 @@ end
                   for i3 = 0, x2.State_Pins_n - 1 do
                     local p = x2.State_Pins[i3]
                     if p.End > from2 then from2 = p.End end
+                    local end2 = 0
+                    do
+                      local end3 = p.Level_Until
+                      if p.Level_Lowered > 0 then
+                        local x3 = p.Level_Refused + 3600000
+                        if x3 > end3 then end3 = x3 end
+                      end
+                      if p.Level_Ramp > 0 then
+                        local x3 = p.Level_Ramp + 10000
+                        if x3 > end3 then end3 = x3 end
+                      end
+                      end2 = end3
+                    end
+                    if end2 > from2 then from2 = end2 end
                     if p.Line > 0 then
                       lines2 = lines2 - 1
                     end
@@ -2043,11 +3192,12 @@ end
                     local owed = -(x2.State_Lines[i3].Left < x2.State_Lines[i3].Promised and x2.State_Lines[i3].Left or x2.State_Lines[i3].Promised)
                     if owed > 0 and i3 < x2.Limits_Windows_n then
                       local w2 = x2.Limits_Windows[i3]
-                      local w2_Rate, w2_Interval = w2.Rate, w2.Interval
-                      local min2 = (owed - owed % w2_Rate) / w2_Rate + 1
-                      local x5 = (8796093022208 - 8796093022208 % w2_Interval) / w2_Interval
+                      local y = w2.Rate
+                      local y2 = w2.Interval
+                      local min2 = (owed - owed % y) / y + 1
+                      local x5 = (8796093022208 - 8796093022208 % y2) / y2
                       if x5 < min2 then min2 = x5 end
-                      local x6 = from2 + min2 * w2_Interval + x2.Limits_Fill
+                      local x6 = from2 + min2 * w2.Interval + x2.Limits_Fill
                       if x6 > until2 then until2 = x6 end
                     end
                   end
@@ -2106,8 +3256,7 @@ end
                   for i3 = 0, x2.State_Lines_n - 1 do
                     if not lapses2 then
                       local w2 = x2.Limits_Windows[i3]
-                      local w2_Size, w2_Rate, w2_Interval, w2_Offset, w2_Calendar, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Offset, w2.Calendar, w2.Unit
-                      lapses2 = (w2_Size ~= x2.State_Lines[i3].Window_Size or w2_Rate ~= x2.State_Lines[i3].Window_Rate or w2_Interval ~= x2.State_Lines[i3].Window_Interval or w2_Offset ~= x2.State_Lines[i3].Window_Offset or w2_Calendar ~= x2.State_Lines[i3].Window_Calendar or w2_Unit ~= x2.State_Lines[i3].Window_Unit) and (w2_Calendar == 0 or w2_Calendar ~= x2.State_Lines[i3].Window_Calendar or w2_Size ~= x2.State_Lines[i3].Window_Size or w2_Rate ~= x2.State_Lines[i3].Window_Rate or w2_Unit ~= x2.State_Lines[i3].Window_Unit)
+                      lapses2 = (w2.Size ~= x2.State_Lines[i3].Window_Size or w2.Rate ~= x2.State_Lines[i3].Window_Rate or w2.Interval ~= x2.State_Lines[i3].Window_Interval or w2.Offset ~= x2.State_Lines[i3].Window_Offset or w2.Calendar ~= x2.State_Lines[i3].Window_Calendar or w2.Unit ~= x2.State_Lines[i3].Window_Unit) and (w2.Calendar == 0 or w2.Calendar ~= x2.State_Lines[i3].Window_Calendar or w2.Size ~= x2.State_Lines[i3].Window_Size or w2.Rate ~= x2.State_Lines[i3].Window_Rate or w2.Unit ~= x2.State_Lines[i3].Window_Unit)
                     end
                   end
                   lapses = lapses2
@@ -2146,15 +3295,15 @@ end
                       local gain = 0
                       do
                         local w2 = x2.Limits_Windows[own3]
-                        local w2_Size, w2_Rate, w2_Interval, w2_Offset = w2.Size, w2.Rate, w2.Interval, w2.Offset
                         local from3 = x2.State_Now
                         if now3 <= from3 then
                           gain = pinned2_Left
                         else
-                          local t2 = now3 - w2_Offset
+                          local t2 = now3 - w2.Offset
+                          local by2 = w2.Interval
                           local since = 0
                           do
-                            if w2_Size > w2_Rate then
+                            if w2.Size > w2.Rate then
                               local max2 = from3
                               local x3 = x2.State_Closed - 1
                               if x3 > max2 then max2 = x3 end
@@ -2163,16 +3312,18 @@ end
                               since = from3
                             end
                           end
-                          local t3 = since - w2_Offset
-                          local n2 = (t2 - t2 % w2_Interval) / w2_Interval - (t3 - t3 % w2_Interval) / w2_Interval
+                          local t3 = since - w2.Offset
+                          local by3 = w2.Interval
+                          local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
                           if n2 <= 0 then
                             gain = pinned2_Left
                           else
-                            local x3 = w2_Size - pinned2_Left
-                            if n2 > (x3 - x3 % w2_Rate) / w2_Rate then
-                              gain = w2_Size
+                            local x3 = w2.Size - pinned2_Left
+                            local y = w2.Rate
+                            if n2 > (x3 - x3 % y) / y then
+                              gain = w2.Size
                             else
-                              gain = pinned2_Left + n2 * w2_Rate
+                              gain = pinned2_Left + n2 * w2.Rate
                             end
                           end
                         end
@@ -2259,16 +3410,15 @@ end
                   else
                     do
                       local w2 = x2.Limits_Windows[i3]
-                      local w2_Size, w2_Rate, w2_Interval, w2_Offset, w2_Calendar, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Offset, w2.Calendar, w2.Unit
-                      if line2.Window_Size > 0 and w2_Unit == line2.Window_Unit then
-                        local left = line2.Left < w2_Size and line2.Left or w2_Size
-                        if w2_Calendar ~= 0 and w2_Calendar == line2.Window_Calendar then
+                      if line2.Window_Size > 0 and w2.Unit == line2.Window_Unit then
+                        local left = line2.Left < w2.Size and line2.Left or w2.Size
+                        if w2.Calendar ~= 0 and w2.Calendar == line2.Window_Calendar then
                           local turns = 0
                           do
                             local from3 = x2.State_Now
                             local since = 0
                             do
-                              if w2_Size > w2_Rate then
+                              if w2.Size > w2.Rate then
                                 local max2 = from3
                                 local x3 = x2.State_Closed - 1
                                 if x3 > max2 then max2 = x3 end
@@ -2279,10 +3429,10 @@ end
                             end
                             local since2 = since
                             local turns2 = 0
-                            if since2 < w2_Offset and w2_Offset <= now3 then
+                            if since2 < w2.Offset and w2.Offset <= now3 then
                               turns2 = turns2 + 1
                             end
-                            if since2 < w2_Offset + w2_Interval and w2_Offset + w2_Interval <= now3 then
+                            if since2 < w2.Offset + w2.Interval and w2.Offset + w2.Interval <= now3 then
                               turns2 = turns2 + 1
                             end
                             turns = turns2
@@ -2370,7 +3520,7 @@ end
                               line2.Spare, line2.Taken = spare, 0
                             end
                           end
-                          local min2 = left + turns3 * (w2_Rate < line2.Window_Rate and w2_Rate or line2.Window_Rate)
+                          local min2 = left + turns3 * (w2.Rate < line2.Window_Rate and w2.Rate or line2.Window_Rate)
                           if line2.Window_Size < min2 then min2 = line2.Window_Size end
                           line2.Left = min2
                         else
@@ -2515,16 +3665,17 @@ end
                           local past3 = 0
                           do
                             local from3 = x2.State_Now
-                            if w2_Calendar == 0 then
+                            if w2.Calendar == 0 then
                               local gain = 0
                               do
                                 if now3 <= from3 then
                                   gain = left
                                 else
-                                  local t2 = now3 - w2_Offset
+                                  local t2 = now3 - w2.Offset
+                                  local by2 = w2.Interval
                                   local since = 0
                                   do
-                                    if w2_Size > w2_Rate then
+                                    if w2.Size > w2.Rate then
                                       local max2 = from3
                                       local x3 = x2.State_Closed - 1
                                       if x3 > max2 then max2 = x3 end
@@ -2533,16 +3684,18 @@ end
                                       since = from3
                                     end
                                   end
-                                  local t3 = since - w2_Offset
-                                  local n2 = (t2 - t2 % w2_Interval) / w2_Interval - (t3 - t3 % w2_Interval) / w2_Interval
+                                  local t3 = since - w2.Offset
+                                  local by3 = w2.Interval
+                                  local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
                                   if n2 <= 0 then
                                     gain = left
                                   else
-                                    local x3 = w2_Size - left
-                                    if n2 > (x3 - x3 % w2_Rate) / w2_Rate then
-                                      gain = w2_Size
+                                    local x3 = w2.Size - left
+                                    local y = w2.Rate
+                                    if n2 > (x3 - x3 % y) / y then
+                                      gain = w2.Size
                                     else
-                                      gain = left + n2 * w2_Rate
+                                      gain = left + n2 * w2.Rate
                                     end
                                   end
                                 end
@@ -2553,7 +3706,7 @@ end
                               do
                                 local since = 0
                                 do
-                                  if w2_Size > w2_Rate then
+                                  if w2.Size > w2.Rate then
                                     local max2 = from3
                                     local x3 = x2.State_Closed - 1
                                     if x3 > max2 then max2 = x3 end
@@ -2564,16 +3717,16 @@ end
                                 end
                                 local since2 = since
                                 local turns2 = 0
-                                if since2 < w2_Offset and w2_Offset <= now3 then
+                                if since2 < w2.Offset and w2.Offset <= now3 then
                                   turns2 = turns2 + 1
                                 end
-                                if since2 < w2_Offset + w2_Interval and w2_Offset + w2_Interval <= now3 then
+                                if since2 < w2.Offset + w2.Interval and w2.Offset + w2.Interval <= now3 then
                                   turns2 = turns2 + 1
                                 end
                                 turns = turns2
                               end
-                              local min2 = w2_Size
-                              local x3 = left + turns * w2_Rate
+                              local min2 = w2.Size
+                              local x3 = left + turns * w2.Rate
                               if x3 < min2 then min2 = x3 end
                               past3 = min2
                             end
@@ -2586,7 +3739,6 @@ end
                 end
                 for i3 = 0, x2.Limits_Windows_n - 1 do
                   local w2 = x2.Limits_Windows[i3]
-                  local w2_Size, w2_Rate, w2_Interval, w2_Offset, w2_Calendar, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Offset, w2.Calendar, w2.Unit
                   if i3 == own3 then
                     do
                       local at2 = x2.State_Lines_n
@@ -2628,7 +3780,7 @@ end
                     end
                     x2.State_Pins[0].Line = own3 + 1
                   elseif i3 >= x2.State_Lines_n and known then
-                    x2.State_Lines[x2.State_Lines_n] = {Window_Size = w2_Size, Window_Rate = w2_Rate, Window_Interval = w2_Interval, Window_Offset = w2_Offset, Window_Calendar = w2_Calendar, Window_Unit = w2_Unit, Left = w2_Size, Promised = 0, Spare = 0, Taken = 0, Fresh = 0, FreshFrom = x2.State_LastID, Stale = 0, StaleFrom = x2.State_LastID, Saved = 0}
+                    x2.State_Lines[x2.State_Lines_n] = {Window_Size = w2.Size, Window_Rate = w2.Rate, Window_Interval = w2.Interval, Window_Offset = w2.Offset, Window_Calendar = w2.Calendar, Window_Unit = w2.Unit, Left = w2.Size, Promised = 0, Spare = 0, Taken = 0, Fresh = 0, FreshFrom = x2.State_LastID, Stale = 0, StaleFrom = x2.State_LastID, Saved = 0}
                     x2.State_Lines_n = x2.State_Lines_n + 1
                   elseif i3 >= x2.State_Lines_n then
                     local gain = 0
@@ -2636,10 +3788,11 @@ end
                       if now3 <= from2 then
                         gain = 0
                       else
-                        local t2 = now3 - w2_Offset
+                        local t2 = now3 - w2.Offset
+                        local by2 = w2.Interval
                         local since = 0
                         do
-                          if w2_Size > w2_Rate then
+                          if w2.Size > w2.Rate then
                             local max2 = from2
                             local x3 = x2.State_Closed - 1
                             if x3 > max2 then max2 = x3 end
@@ -2648,25 +3801,27 @@ end
                             since = from2
                           end
                         end
-                        local t3 = since - w2_Offset
-                        local n2 = (t2 - t2 % w2_Interval) / w2_Interval - (t3 - t3 % w2_Interval) / w2_Interval
+                        local t3 = since - w2.Offset
+                        local by3 = w2.Interval
+                        local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
                         if n2 <= 0 then
                           gain = 0
                         else
-                          local x3 = w2_Size - 0
-                          if n2 > (x3 - x3 % w2_Rate) / w2_Rate then
-                            gain = w2_Size
+                          local x3 = w2.Size - 0
+                          local y = w2.Rate
+                          if n2 > (x3 - x3 % y) / y then
+                            gain = w2.Size
                           else
-                            gain = 0 + n2 * w2_Rate
+                            gain = 0 + n2 * w2.Rate
                           end
                         end
                       end
                     end
-                    x2.State_Lines[x2.State_Lines_n] = {Window_Size = w2_Size, Window_Rate = w2_Rate, Window_Interval = w2_Interval, Window_Offset = w2_Offset, Window_Calendar = w2_Calendar, Window_Unit = w2_Unit, Left = gain, Promised = 0, Spare = 0, Taken = 0, Fresh = 0, FreshFrom = 0, Stale = 0, StaleFrom = 0, Saved = 0}
+                    x2.State_Lines[x2.State_Lines_n] = {Window_Size = w2.Size, Window_Rate = w2.Rate, Window_Interval = w2.Interval, Window_Offset = w2.Offset, Window_Calendar = w2.Calendar, Window_Unit = w2.Unit, Left = gain, Promised = 0, Spare = 0, Taken = 0, Fresh = 0, FreshFrom = 0, Stale = 0, StaleFrom = 0, Saved = 0}
                     x2.State_Lines_n = x2.State_Lines_n + 1
                   end
                   local line2 = x2.State_Lines[i3]
-                  if line2.Window_Unit ~= w2_Unit then
+                  if line2.Window_Unit ~= w2.Unit then
                     line2.Window_Size = 0
                     line2.Window_Rate = 0
                     line2.Window_Interval = 0
@@ -2686,18 +3841,19 @@ end
                   elseif line2.Window_Size == 0 then
                     local past = 0
                     do
-                      local left = line2.Promised < w2_Size and line2.Promised or w2_Size
+                      local left = line2.Promised < w2.Size and line2.Promised or w2.Size
                       local from3 = line2.Taken
-                      if w2_Calendar == 0 then
+                      if w2.Calendar == 0 then
                         local gain = 0
                         do
                           if now3 <= from3 then
                             gain = left
                           else
-                            local t2 = now3 - w2_Offset
+                            local t2 = now3 - w2.Offset
+                            local by2 = w2.Interval
                             local since = 0
                             do
-                              if w2_Size > w2_Rate then
+                              if w2.Size > w2.Rate then
                                 local max2 = from3
                                 local x3 = x2.State_Closed - 1
                                 if x3 > max2 then max2 = x3 end
@@ -2706,16 +3862,18 @@ end
                                 since = from3
                               end
                             end
-                            local t3 = since - w2_Offset
-                            local n2 = (t2 - t2 % w2_Interval) / w2_Interval - (t3 - t3 % w2_Interval) / w2_Interval
+                            local t3 = since - w2.Offset
+                            local by3 = w2.Interval
+                            local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
                             if n2 <= 0 then
                               gain = left
                             else
-                              local x3 = w2_Size - left
-                              if n2 > (x3 - x3 % w2_Rate) / w2_Rate then
-                                gain = w2_Size
+                              local x3 = w2.Size - left
+                              local y = w2.Rate
+                              if n2 > (x3 - x3 % y) / y then
+                                gain = w2.Size
                               else
-                                gain = left + n2 * w2_Rate
+                                gain = left + n2 * w2.Rate
                               end
                             end
                           end
@@ -2726,7 +3884,7 @@ end
                         do
                           local since = 0
                           do
-                            if w2_Size > w2_Rate then
+                            if w2.Size > w2.Rate then
                               local max2 = from3
                               local x3 = x2.State_Closed - 1
                               if x3 > max2 then max2 = x3 end
@@ -2737,16 +3895,16 @@ end
                           end
                           local since2 = since
                           local turns2 = 0
-                          if since2 < w2_Offset and w2_Offset <= now3 then
+                          if since2 < w2.Offset and w2.Offset <= now3 then
                             turns2 = turns2 + 1
                           end
-                          if since2 < w2_Offset + w2_Interval and w2_Offset + w2_Interval <= now3 then
+                          if since2 < w2.Offset + w2.Interval and w2.Offset + w2.Interval <= now3 then
                             turns2 = turns2 + 1
                           end
                           turns = turns2
                         end
-                        local min2 = w2_Size
-                        local x3 = left + turns * w2_Rate
+                        local min2 = w2.Size
+                        local x3 = left + turns * w2.Rate
                         if x3 < min2 then min2 = x3 end
                         past = min2
                       end
@@ -2754,22 +3912,22 @@ end
                     line2.Left = line2.Left + (past - line2.Promised)
                     line2.Fresh, line2.FreshFrom, line2.Stale = 0, x2.State_LastID, 0
                   end
-                  line2.Window_Size = w2_Size
-                  line2.Window_Rate = w2_Rate
-                  line2.Window_Interval = w2_Interval
-                  line2.Window_Offset = w2_Offset
-                  line2.Window_Calendar = w2_Calendar
-                  line2.Window_Unit = w2_Unit
-                  line2.Left = line2.Left < w2_Size and line2.Left or w2_Size
+                  line2.Window_Size = w2.Size
+                  line2.Window_Rate = w2.Rate
+                  line2.Window_Interval = w2.Interval
+                  line2.Window_Offset = w2.Offset
+                  line2.Window_Calendar = w2.Calendar
+                  line2.Window_Unit = w2.Unit
+                  line2.Left = line2.Left < w2.Size and line2.Left or w2.Size
                   if lapse then
                     line2.Promised, line2.Spare, line2.Taken = line2.Left, 0, 0
                   end
                   do
                     local last2 = x2.State_LastID
-                    local over = line2.Left + line2.Stale + line2.Fresh - w2_Size
+                    local over = line2.Left + line2.Stale + line2.Fresh - w2.Size
                     if over > line2.Stale then
                       local max2 = 0
-                      local x3 = w2_Size - line2.Left
+                      local x3 = w2.Size - line2.Left
                       if x3 > max2 then max2 = x3 end
                       line2.Stale, line2.StaleFrom = max2, line2.FreshFrom
                       line2.Fresh, line2.FreshFrom = 0, last2
@@ -2788,34 +3946,39 @@ end
             local idle = x2.State_Now < now3 and x2.State_AgainUS > now3 * 1000 and x2.State_Plain + x2.Leases.Out(now3) < x2.Limits_Tokens
             for i3 = 0, x2.Limits_Windows_n - 1 do
               local w2 = x2.Limits_Windows[i3]
-              local w2_Size, w2_Rate, w2_Interval, w2_Offset, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Offset, w2.Unit
               local line2 = x2.State_Lines[i3]
-              local t2 = now3 - w2_Offset
+              local t2 = now3 - w2.Offset
+              local by2 = w2.Interval
               local t3 = x2.State_Now
-              local t4 = t3 - w2_Offset
-              if (t2 - t2 % w2_Interval) / w2_Interval > (t4 - t4 % w2_Interval) / w2_Interval then
+              local t4 = t3 - w2.Offset
+              local by3 = w2.Interval
+              if (t2 - t2 % by2) / by2 > (t4 - t4 % by3) / by3 then
                 local left = line2.Left
                 do
                   local spare = 0
                   local t5 = x2.State_Slot
-                  local t6 = t5 - w2_Offset
+                  local t6 = t5 - w2.Offset
+                  local by4 = w2.Interval
                   local t7 = x2.State_Now
-                  local t8 = t7 - w2_Offset
-                  if (t6 - t6 % w2_Interval) / w2_Interval > (t8 - t8 % w2_Interval) / w2_Interval then
+                  local t8 = t7 - w2.Offset
+                  local by5 = w2.Interval
+                  if (t6 - t6 % by4) / by4 > (t8 - t8 % by5) / by5 then
                     local gain = 0
                     do
                       local left2 = line2.Left
                       local from2 = x2.State_Now
-                      local t9 = now3 - w2_Offset
-                      local n2 = (t9 - t9 % w2_Interval) / w2_Interval
-                      local to2 = n2 * w2_Interval + w2_Offset - 1
+                      local t9 = now3 - w2.Offset
+                      local by6 = w2.Interval
+                      local n2 = (t9 - t9 % by6) / by6
+                      local to2 = n2 * w2.Interval + w2.Offset - 1
                       if to2 <= from2 then
                         gain = left2
                       else
-                        local t10 = to2 - w2_Offset
+                        local t10 = to2 - w2.Offset
+                        local by7 = w2.Interval
                         local since = 0
                         do
-                          if w2_Size > w2_Rate then
+                          if w2.Size > w2.Rate then
                             local max2 = from2
                             local x3 = x2.State_Closed - 1
                             if x3 > max2 then max2 = x3 end
@@ -2824,16 +3987,18 @@ end
                             since = from2
                           end
                         end
-                        local t11 = since - w2_Offset
-                        local n3 = (t10 - t10 % w2_Interval) / w2_Interval - (t11 - t11 % w2_Interval) / w2_Interval
+                        local t11 = since - w2.Offset
+                        local by8 = w2.Interval
+                        local n3 = (t10 - t10 % by7) / by7 - (t11 - t11 % by8) / by8
                         if n3 <= 0 then
                           gain = left2
                         else
-                          local x3 = w2_Size - left2
-                          if n3 > (x3 - x3 % w2_Rate) / w2_Rate then
-                            gain = w2_Size
+                          local x3 = w2.Size - left2
+                          local y = w2.Rate
+                          if n3 > (x3 - x3 % y) / y then
+                            gain = w2.Size
                           else
-                            gain = left2 + n3 * w2_Rate
+                            gain = left2 + n3 * w2.Rate
                           end
                         end
                       end
@@ -2851,10 +4016,11 @@ end
                   if now3 <= from2 then
                     gain = left
                   else
-                    local t5 = now3 - w2_Offset
+                    local t5 = now3 - w2.Offset
+                    local by4 = w2.Interval
                     local since = 0
                     do
-                      if w2_Size > w2_Rate then
+                      if w2.Size > w2.Rate then
                         local max2 = from2
                         local x3 = x2.State_Closed - 1
                         if x3 > max2 then max2 = x3 end
@@ -2863,16 +4029,18 @@ end
                         since = from2
                       end
                     end
-                    local t6 = since - w2_Offset
-                    local n2 = (t5 - t5 % w2_Interval) / w2_Interval - (t6 - t6 % w2_Interval) / w2_Interval
+                    local t6 = since - w2.Offset
+                    local by5 = w2.Interval
+                    local n2 = (t5 - t5 % by4) / by4 - (t6 - t6 % by5) / by5
                     if n2 <= 0 then
                       gain = left
                     else
-                      local x3 = w2_Size - left
-                      if n2 > (x3 - x3 % w2_Rate) / w2_Rate then
-                        gain = w2_Size
+                      local x3 = w2.Size - left
+                      local y = w2.Rate
+                      if n2 > (x3 - x3 % y) / y then
+                        gain = w2.Size
                       else
-                        gain = left + n2 * w2_Rate
+                        gain = left + n2 * w2.Rate
                       end
                     end
                   end
@@ -2880,10 +4048,10 @@ end
                 line2.Left = gain
                 do
                   local last2 = x2.State_LastID
-                  local over = line2.Left + line2.Stale + line2.Fresh - w2_Size
+                  local over = line2.Left + line2.Stale + line2.Fresh - w2.Size
                   if over > line2.Stale then
                     local max2 = 0
-                    local x3 = w2_Size - line2.Left
+                    local x3 = w2.Size - line2.Left
                     if x3 > max2 then max2 = x3 end
                     line2.Stale, line2.StaleFrom = max2, line2.FreshFrom
                     line2.Fresh, line2.FreshFrom = 0, last2
@@ -2892,21 +4060,22 @@ end
                   end
                 end
                 do
-                  local unit = w2_Unit
+                  local unit = w2.Unit
                   local units = line2.Spare
                   for i4 = 0, x2.Limits_Windows_n - 1 do
                     local w3 = x2.Limits_Windows[i4]
-                    local w3_Size, w3_Interval, w3_Offset, w3_Unit = w3.Size, w3.Interval, w3.Offset, w3.Unit
                     local line3 = x2.State_Lines[i4]
-                    local is3 = w3_Unit == unit
+                    local is3 = w3.Unit == unit
                     if is3 then
-                      local t5 = now3 - w3_Offset
+                      local t5 = now3 - w3.Offset
+                      local by4 = w3.Interval
                       local t6 = x2.State_Now
-                      local t7 = t6 - w3_Offset
-                      is3 = (t5 - t5 % w3_Interval) / w3_Interval == (t7 - t7 % w3_Interval) / w3_Interval
+                      local t7 = t6 - w3.Offset
+                      local by5 = w3.Interval
+                      is3 = (t5 - t5 % by4) / by4 == (t7 - t7 % by5) / by5
                     end
                     if is3 then
-                      local min2 = w3_Size
+                      local min2 = w3.Size
                       local x3 = line3.Promised + units
                       if x3 < min2 then min2 = x3 end
                       line3.Promised = min2
@@ -2918,16 +4087,18 @@ end
                   local gain2 = 0
                   do
                     local from2 = x2.State_Now
-                    local t5 = now3 - w2_Offset
-                    local n2 = (t5 - t5 % w2_Interval) / w2_Interval
-                    local to2 = n2 * w2_Interval + w2_Offset - 1
+                    local t5 = now3 - w2.Offset
+                    local by4 = w2.Interval
+                    local n2 = (t5 - t5 % by4) / by4
+                    local to2 = n2 * w2.Interval + w2.Offset - 1
                     if to2 <= from2 then
                       gain2 = left
                     else
-                      local t6 = to2 - w2_Offset
+                      local t6 = to2 - w2.Offset
+                      local by5 = w2.Interval
                       local since = 0
                       do
-                        if w2_Size > w2_Rate then
+                        if w2.Size > w2.Rate then
                           local max2 = from2
                           local x3 = x2.State_Closed - 1
                           if x3 > max2 then max2 = x3 end
@@ -2936,21 +4107,23 @@ end
                           since = from2
                         end
                       end
-                      local t7 = since - w2_Offset
-                      local n3 = (t6 - t6 % w2_Interval) / w2_Interval - (t7 - t7 % w2_Interval) / w2_Interval
+                      local t7 = since - w2.Offset
+                      local by6 = w2.Interval
+                      local n3 = (t6 - t6 % by5) / by5 - (t7 - t7 % by6) / by6
                       if n3 <= 0 then
                         gain2 = left
                       else
-                        local x3 = w2_Size - left
-                        if n3 > (x3 - x3 % w2_Rate) / w2_Rate then
-                          gain2 = w2_Size
+                        local x3 = w2.Size - left
+                        local y = w2.Rate
+                        if n3 > (x3 - x3 % y) / y then
+                          gain2 = w2.Size
                         else
-                          gain2 = left + n3 * w2_Rate
+                          gain2 = left + n3 * w2.Rate
                         end
                       end
                     end
                   end
-                  is3 = gain2 >= w2_Rate
+                  is3 = gain2 >= w2.Rate
                 end
                 idle = is3
               else
@@ -3013,11 +4186,16 @@ end
   if op_Kind == 0 or op_Kind == 2 then
     do
       local plain2 = op_Kind == 0
+      if plain2 then
+        op_Cost_0 = 1
+        op_Cost_1 = 0
+        op_Cost_2 = 0
+        op_Cost_3 = 0
+      end
       if plain2 and shared_n == 0 and l_Windows_n == 1 and l_Windows[0].Unit == 0 and s_LastID == 0 and s_Next == 0 and s_Closed <= t then
         do
           repeat
             local w2 = l_Windows[0]
-            local w2_Size, w2_Rate, w2_Interval, w2_Offset = w2.Size, w2.Rate, w2.Interval, w2.Offset
             local line2 = s_Lines[0]
             if s_Plain < l_Tokens then
               if line2.Left > 0 then
@@ -3025,18 +4203,22 @@ end
                 break
               end
               a_Bound = 4
-              local t2 = t - w2_Offset
-              local n2 = (t2 - t2 % w2_Interval) / w2_Interval
-              local t3 = s_Slot - w2_Offset
-              local last2 = (t3 - t3 % w2_Interval) / w2_Interval
+              local t2 = t - w2.Offset
+              local by2 = w2.Interval
+              local n2 = (t2 - t2 % by2) / by2
+              local t3 = s_Slot - w2.Offset
+              local by3 = w2.Interval
+              local last2 = (t3 - t3 % by3) / by3
               if last2 < n2 then
-                local t4 = t - w2_Offset
-                local n3 = (t4 - t4 % w2_Interval) / w2_Interval + 1
-                s_Slot, line2.Promised = n3 * w2_Interval + w2_Offset, w2_Rate
+                local t4 = t - w2.Offset
+                local by4 = w2.Interval
+                local n3 = (t4 - t4 % by4) / by4 + 1
+                s_Slot, line2.Promised = n3 * w2.Interval + w2.Offset, w2.Rate
               elseif last2 == n2 then
-                local t4 = t - w2_Offset
-                local n3 = (t4 - t4 % w2_Interval) / w2_Interval + 1
-                s_Slot = n3 * w2_Interval + w2_Offset
+                local t4 = t - w2.Offset
+                local by4 = w2.Interval
+                local n3 = (t4 - t4 % by4) / by4 + 1
+                s_Slot = n3 * w2.Interval + w2.Offset
               end
             else
               a_Bound = 2
@@ -3052,10 +4234,11 @@ end
                   if at2 <= from2 then
                     gain = left
                   else
-                    local t2 = at2 - w2_Offset
+                    local t2 = at2 - w2.Offset
+                    local by2 = w2.Interval
                     local since = 0
                     do
-                      if w2_Size > w2_Rate then
+                      if w2.Size > w2.Rate then
                         local max2 = from2
                         local x2 = s_Closed - 1
                         if x2 > max2 then max2 = x2 end
@@ -3064,33 +4247,37 @@ end
                         since = from2
                       end
                     end
-                    local t3 = since - w2_Offset
-                    local n2 = (t2 - t2 % w2_Interval) / w2_Interval - (t3 - t3 % w2_Interval) / w2_Interval
+                    local t3 = since - w2.Offset
+                    local by3 = w2.Interval
+                    local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
                     if n2 <= 0 then
                       gain = left
                     else
-                      local x2 = w2_Size - left
-                      if n2 > (x2 - x2 % w2_Rate) / w2_Rate then
-                        gain = w2_Size
+                      local x2 = w2.Size - left
+                      local y = w2.Rate
+                      if n2 > (x2 - x2 % y) / y then
+                        gain = w2.Size
                       else
-                        gain = left + n2 * w2_Rate
+                        gain = left + n2 * w2.Rate
                       end
                     end
                   end
                 end
-                left = w2_Size < gain and w2_Size or gain
+                left = w2.Size < gain and w2.Size or gain
                 s_Slot, line2.Promised = at2, left
                 if left <= 0 then
-                  local t2 = at2 - w2_Offset
-                  local n2 = (t2 - t2 % w2_Interval) / w2_Interval + 1
-                  s_Slot, line2.Promised = n2 * w2_Interval + w2_Offset, w2_Rate
+                  local t2 = at2 - w2.Offset
+                  local by2 = w2.Interval
+                  local n2 = (t2 - t2 % by2) / by2 + 1
+                  s_Slot, line2.Promised = n2 * w2.Interval + w2.Offset, w2.Rate
                 end
               end
             end
             if line2.Promised == 0 then
-              local t2 = s_Slot - w2_Offset
-              local n2 = (t2 - t2 % w2_Interval) / w2_Interval + 1
-              s_Slot, line2.Promised = n2 * w2_Interval + w2_Offset, w2_Rate
+              local t2 = s_Slot - w2.Offset
+              local by2 = w2.Interval
+              local n2 = (t2 - t2 % by2) / by2 + 1
+              s_Slot, line2.Promised = n2 * w2.Interval + w2.Offset, w2.Rate
             end
             line2.Promised = line2.Promised - 1
             local max2 = 1
@@ -3102,17 +4289,10 @@ end
       else
         do
           repeat
-            if op_Kind == 0 then
-              op_Cost_0 = 1
-              op_Cost_1 = 0
-              op_Cost_2 = 0
-              op_Cost_3 = 0
-            end
             do
               local slot = t > s_Slot and t or s_Slot
               for i2 = 0, l_Windows_n - 1 do
                 local w2 = l_Windows[i2]
-                local w2_Size, w2_Rate, w2_Interval, w2_Offset = w2.Size, w2.Rate, w2.Interval, w2.Offset
                 local line2 = s_Lines[i2]
                 local gain = 0
                 do
@@ -3120,10 +4300,11 @@ end
                   if slot <= s_Slot then
                     gain = left
                   else
-                    local t2 = slot - w2_Offset
+                    local t2 = slot - w2.Offset
+                    local by2 = w2.Interval
                     local since = 0
                     do
-                      if w2_Size > w2_Rate then
+                      if w2.Size > w2.Rate then
                         local max2 = s_Slot
                         local x2 = s_Closed - 1
                         if x2 > max2 then max2 = x2 end
@@ -3132,16 +4313,18 @@ end
                         since = s_Slot
                       end
                     end
-                    local t3 = since - w2_Offset
-                    local n2 = (t2 - t2 % w2_Interval) / w2_Interval - (t3 - t3 % w2_Interval) / w2_Interval
+                    local t3 = since - w2.Offset
+                    local by3 = w2.Interval
+                    local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
                     if n2 <= 0 then
                       gain = left
                     else
-                      local x2 = w2_Size - left
-                      if n2 > (x2 - x2 % w2_Rate) / w2_Rate then
-                        gain = w2_Size
+                      local x2 = w2.Size - left
+                      local y = w2.Rate
+                      if n2 > (x2 - x2 % y) / y then
+                        gain = w2.Size
                       else
-                        gain = left + n2 * w2_Rate
+                        gain = left + n2 * w2.Rate
                       end
                     end
                   end
@@ -3152,10 +4335,11 @@ end
                   if slot <= s_Slot then
                     gain2 = left
                   else
-                    local t2 = slot - w2_Offset
+                    local t2 = slot - w2.Offset
+                    local by2 = w2.Interval
                     local since = 0
                     do
-                      if w2_Size > w2_Rate then
+                      if w2.Size > w2.Rate then
                         local max2 = s_Slot
                         local x2 = s_Closed - 1
                         if x2 > max2 then max2 = x2 end
@@ -3164,16 +4348,18 @@ end
                         since = s_Slot
                       end
                     end
-                    local t3 = since - w2_Offset
-                    local n2 = (t2 - t2 % w2_Interval) / w2_Interval - (t3 - t3 % w2_Interval) / w2_Interval
+                    local t3 = since - w2.Offset
+                    local by3 = w2.Interval
+                    local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
                     if n2 <= 0 then
                       gain2 = left
                     else
-                      local x2 = w2_Size - left
-                      if n2 > (x2 - x2 % w2_Rate) / w2_Rate then
-                        gain2 = w2_Size
+                      local x2 = w2.Size - left
+                      local y = w2.Rate
+                      if n2 > (x2 - x2 % y) / y then
+                        gain2 = w2.Size
                       else
-                        gain2 = left + n2 * w2_Rate
+                        gain2 = left + n2 * w2.Rate
                       end
                     end
                   end
@@ -3184,10 +4370,11 @@ end
                   if slot <= t then
                     gain3 = left
                   else
-                    local t2 = slot - w2_Offset
+                    local t2 = slot - w2.Offset
+                    local by2 = w2.Interval
                     local since = 0
                     do
-                      if w2_Size > w2_Rate then
+                      if w2.Size > w2.Rate then
                         local max2 = t
                         local x2 = s_Closed - 1
                         if x2 > max2 then max2 = x2 end
@@ -3196,16 +4383,18 @@ end
                         since = t
                       end
                     end
-                    local t3 = since - w2_Offset
-                    local n2 = (t2 - t2 % w2_Interval) / w2_Interval - (t3 - t3 % w2_Interval) / w2_Interval
+                    local t3 = since - w2.Offset
+                    local by3 = w2.Interval
+                    local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
                     if n2 <= 0 then
                       gain3 = left
                     else
-                      local x2 = w2_Size - left
-                      if n2 > (x2 - x2 % w2_Rate) / w2_Rate then
-                        gain3 = w2_Size
+                      local x2 = w2.Size - left
+                      local y = w2.Rate
+                      if n2 > (x2 - x2 % y) / y then
+                        gain3 = w2.Size
                       else
-                        gain3 = left + n2 * w2_Rate
+                        gain3 = left + n2 * w2.Rate
                       end
                     end
                   end
@@ -3269,9 +4458,9 @@ end
                 for i2 = 0, l_Windows_n - 1 do
                   do
                     local w2 = l_Windows[i2]
-                    local w2_Rate, w2_Interval = w2.Rate, w2.Interval
-                    local x4 = w2_Interval * 500
-                    if v_pace <= (x4 - x4 % w2_Rate) / w2_Rate then
+                    local x4 = w2.Interval * 500
+                    local y2 = w2.Rate
+                    if v_pace <= (x4 - x4 % y2) / y2 then
                       space = 2 * v_pace
                       done = true
                       break
@@ -3288,9 +4477,9 @@ end
                 for i2 = 0, l_Windows_n - 1 do
                   do
                     local w2 = l_Windows[i2]
-                    local w2_Rate, w2_Interval = w2.Rate, w2.Interval
-                    local x4 = w2_Interval * 500
-                    if v_pace <= (x4 - x4 % w2_Rate) / w2_Rate then
+                    local x4 = w2.Interval * 500
+                    local y2 = w2.Rate
+                    if v_pace <= (x4 - x4 % y2) / y2 then
                       space2 = 2 * v_pace
                       done = true
                       break
@@ -3310,17 +4499,18 @@ end
               end
               for i2 = 0, l_Windows_n - 1 do
                 local w2 = l_Windows[i2]
-                local w2_Size, w2_Rate, w2_Interval, w2_Offset, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Offset, w2.Unit
-                local cost = w2_Unit == 0 and op_Cost_0 or w2_Unit == 1 and op_Cost_1 or w2_Unit == 2 and op_Cost_2 or op_Cost_3
+                local i3 = w2.Unit
+                local cost = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
                 local left = s_Lines[i2].Left
                 if v_back and not op_Urgent then
                   local urgent = 0
                   do
+                    local unit = w2.Unit
                     local at2 = t - ((l_Windows[0].Interval < 60000 and l_Windows[0].Interval or 60000) + 1000)
                     local done
-                    for i3 = 0, s_Flows_n - 1 do
-                      local f = s_Flows[i3]
-                      if f.Key == 0 - w2_Unit then
+                    for i4 = 0, s_Flows_n - 1 do
+                      local f = s_Flows[i4]
+                      if f.Key == 0 - unit then
                         if at2 > f.Until then
                           urgent = 0
                           done = true
@@ -3340,9 +4530,9 @@ end
                       urgent = 0
                     end
                   end
-                  local x5 = op_Ticket_Again * (w2_Rate + 1)
+                  local x5 = op_Ticket_Again * (w2.Rate + 1)
                   local min2 = urgent
-                  local x6 = w2_Rate - (x5 - x5 % 2) / 2
+                  local x6 = w2.Rate - (x5 - x5 % 2) / 2
                   if x6 < min2 then min2 = x6 end
                   left = left - min2
                 end
@@ -3353,7 +4543,7 @@ end
                   else
                     local since = 0
                     do
-                      if w2_Size > w2_Rate then
+                      if w2.Size > w2.Rate then
                         local max4 = t
                         local x5 = s_Closed - 1
                         if x5 > max4 then max4 = x5 end
@@ -3362,13 +4552,16 @@ end
                         since = t
                       end
                     end
-                    local t2 = since - w2_Offset
+                    local t2 = since - w2.Offset
+                    local by2 = w2.Interval
                     local x5 = cost - left - 1
-                    local min2 = (x5 - x5 % w2_Rate) / w2_Rate + 1
-                    local x6 = (8796093022208 - 8796093022208 % w2_Interval) / w2_Interval
+                    local y2 = w2.Rate
+                    local y3 = w2.Interval
+                    local min2 = (x5 - x5 % y2) / y2 + 1
+                    local x6 = (8796093022208 - 8796093022208 % y3) / y3
                     if x6 < min2 then min2 = x6 end
-                    local n2 = (t2 - t2 % w2_Interval) / w2_Interval + min2
-                    room = n2 * w2_Interval + w2_Offset
+                    local n2 = (t2 - t2 % by2) / by2 + min2
+                    room = n2 * w2.Interval + w2.Offset
                   end
                 end
                 local at2 = room
@@ -3376,11 +4569,12 @@ end
                   v_at, v_bound = at2, 4 + i2
                 end
                 if (at2 > s_Closed and at2 or s_Closed) > t then
-                  local x5 = w2_Interval * 1000
-                  local each2 = (x5 - x5 % w2_Rate) / w2_Rate
-                  local y2 = each2 + 1
+                  local x5 = w2.Interval * 1000
+                  local y2 = w2.Rate
+                  local each2 = (x5 - x5 % y2) / y2
+                  local y3 = each2 + 1
                   local min2 = cost
-                  local x6 = (1125899906842624 - 1125899906842624 % y2) / y2
+                  local x6 = (1125899906842624 - 1125899906842624 % y3) / y3
                   if x6 < min2 then min2 = x6 end
                   local x7 = min2 * each2
                   if x7 > v_again then v_again = x7 end
@@ -3394,20 +4588,21 @@ end
                 end
                 for i2 = 0, l_Windows_n - 1 do
                   local w2 = l_Windows[i2]
-                  local w2_Size, w2_Rate, w2_Interval, w2_Offset, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Offset, w2.Unit
                   local line2 = s_Lines[i2]
                   do
-                    local cost = w2_Unit == 0 and op_Cost_0 or w2_Unit == 1 and op_Cost_1 or w2_Unit == 2 and op_Cost_2 or op_Cost_3
+                    local i3 = w2.Unit
+                    local cost = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
                     if op_Urgent then
                       local room = 0
                       do
                         local urgent = 0
                         do
+                          local unit = w2.Unit
                           local at2 = t - ((l_Windows[0].Interval < 60000 and l_Windows[0].Interval or 60000) + 1000)
                           local done
-                          for i3 = 0, s_Flows_n - 1 do
-                            local f = s_Flows[i3]
-                            if f.Key == 0 - w2_Unit then
+                          for i4 = 0, s_Flows_n - 1 do
+                            local f = s_Flows[i4]
+                            if f.Key == 0 - unit then
                               if at2 > f.Until then
                                 urgent = 0
                                 done = true
@@ -3433,7 +4628,7 @@ end
                         else
                           local since = 0
                           do
-                            if w2_Size > w2_Rate then
+                            if w2.Size > w2.Rate then
                               local max4 = t
                               local x5 = s_Closed - 1
                               if x5 > max4 then max4 = x5 end
@@ -3442,13 +4637,16 @@ end
                               since = t
                             end
                           end
-                          local t2 = since - w2_Offset
+                          local t2 = since - w2.Offset
+                          local by2 = w2.Interval
                           local x5 = cost - left - 1
-                          local min2 = (x5 - x5 % w2_Rate) / w2_Rate + 1
-                          local x6 = (8796093022208 - 8796093022208 % w2_Interval) / w2_Interval
+                          local y2 = w2.Rate
+                          local y3 = w2.Interval
+                          local min2 = (x5 - x5 % y2) / y2 + 1
+                          local x6 = (8796093022208 - 8796093022208 % y3) / y3
                           if x6 < min2 then min2 = x6 end
-                          local n2 = (t2 - t2 % w2_Interval) / w2_Interval + min2
-                          room = n2 * w2_Interval + w2_Offset
+                          local n2 = (t2 - t2 % by2) / by2 + min2
+                          room = n2 * w2.Interval + w2.Offset
                         end
                       end
                       if room > v_slot then v_slot = room end
@@ -3465,7 +4663,7 @@ end
                         else
                           local since = 0
                           do
-                            if w2_Size > w2_Rate then
+                            if w2.Size > w2.Rate then
                               local max5 = s_Slot
                               local x7 = s_Closed - 1
                               if x7 > max5 then max5 = x7 end
@@ -3474,13 +4672,16 @@ end
                               since = s_Slot
                             end
                           end
-                          local t2 = since - w2_Offset
+                          local t2 = since - w2.Offset
+                          local by2 = w2.Interval
                           local x7 = max4 - left - 1
-                          local min2 = (x7 - x7 % w2_Rate) / w2_Rate + 1
-                          local x8 = (8796093022208 - 8796093022208 % w2_Interval) / w2_Interval
+                          local y2 = w2.Rate
+                          local y3 = w2.Interval
+                          local min2 = (x7 - x7 % y2) / y2 + 1
+                          local x8 = (8796093022208 - 8796093022208 % y3) / y3
                           if x8 < min2 then min2 = x8 end
-                          local n2 = (t2 - t2 % w2_Interval) / w2_Interval + min2
-                          room = n2 * w2_Interval + w2_Offset
+                          local n2 = (t2 - t2 % by2) / by2 + min2
+                          room = n2 * w2.Interval + w2.Offset
                         end
                       end
                       if room > v_slot then v_slot = room end
@@ -3494,9 +4695,9 @@ end
                     for i2 = 0, l_Windows_n - 1 do
                       do
                         local w2 = l_Windows[i2]
-                        local w2_Rate, w2_Interval = w2.Rate, w2.Interval
-                        local x5 = w2_Interval * 500
-                        if v_pace <= (x5 - x5 % w2_Rate) / w2_Rate then
+                        local x5 = w2.Interval * 500
+                        local y2 = w2.Rate
+                        if v_pace <= (x5 - x5 % y2) / y2 then
                           space3 = 2 * v_pace
                           done = true
                           break
@@ -3519,13 +4720,15 @@ end
                       for i2 = 0, l_Windows_n - 1 do
                         local line2 = s_Lines[i2]
                         local w2 = l_Windows[i2]
-                        local w2_Size, w2_Rate, w2_Interval, w2_Offset, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Offset, w2.Unit
-                        local cost = w2_Unit == 0 and op_Cost_0 or w2_Unit == 1 and op_Cost_1 or w2_Unit == 2 and op_Cost_2 or op_Cost_3
+                        local i3 = w2.Unit
+                        local cost = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
                         local is3 = cost == 0
                         if not is3 then
-                          local t2 = s_Slot - w2_Offset
-                          local t3 = t - w2_Offset
-                          local is2 = (t2 - t2 % w2_Interval) / w2_Interval == (t3 - t3 % w2_Interval) / w2_Interval
+                          local t2 = s_Slot - w2.Offset
+                          local by2 = w2.Interval
+                          local t3 = t - w2.Offset
+                          local by3 = w2.Interval
+                          local is2 = (t2 - t2 % by2) / by2 == (t3 - t3 % by3) / by3
                           if is2 then
                             local x5 = cost * line2.Saved
                             local max4 = 1 < cost and 1 or cost
@@ -3543,10 +4746,11 @@ end
                             if s_Slot <= t then
                               gain = left
                             else
-                              local t4 = s_Slot - w2_Offset
+                              local t4 = s_Slot - w2.Offset
+                              local by4 = w2.Interval
                               local since = 0
                               do
-                                if w2_Size > w2_Rate then
+                                if w2.Size > w2.Rate then
                                   local max5 = t
                                   local x7 = s_Closed - 1
                                   if x7 > max5 then max5 = x7 end
@@ -3555,16 +4759,18 @@ end
                                   since = t
                                 end
                               end
-                              local t5 = since - w2_Offset
-                              local n2 = (t4 - t4 % w2_Interval) / w2_Interval - (t5 - t5 % w2_Interval) / w2_Interval
+                              local t5 = since - w2.Offset
+                              local by5 = w2.Interval
+                              local n2 = (t4 - t4 % by4) / by4 - (t5 - t5 % by5) / by5
                               if n2 <= 0 then
                                 gain = left
                               else
-                                local x7 = w2_Size - left
-                                if n2 > (x7 - x7 % w2_Rate) / w2_Rate then
-                                  gain = w2_Size
+                                local x7 = w2.Size - left
+                                local y2 = w2.Rate
+                                if n2 > (x7 - x7 % y2) / y2 then
+                                  gain = w2.Size
                                 else
-                                  gain = left + n2 * w2_Rate
+                                  gain = left + n2 * w2.Rate
                                 end
                               end
                             end
@@ -3577,18 +4783,24 @@ end
                           do
                             local most2 = 1099511627776
                             local w3 = l_Windows[i2]
-                            local w3_Interval, w3_Offset = w3.Interval, w3.Offset
-                            local t4 = t - w3_Offset
-                            local n2 = (t4 - t4 % w3_Interval) / w3_Interval + 1
-                            local until2 = n2 * w3_Interval + w3_Offset - 1
-                            for i3 = 0, l_Windows_n - 1 do
-                              local w4 = l_Windows[i3]
-                              local w4_Rate, w4_Interval, w4_Offset, w4_Unit = w4.Rate, w4.Interval, w4.Offset, w4.Unit
-                              local t5 = until2 - w4_Offset
-                              local t6 = t - w4_Offset
-                              local n3 = (t5 - t5 % w4_Interval) / w4_Interval - (t6 - t6 % w4_Interval) / w4_Interval
-                              if i3 ~= i2 and w4_Unit == l_Windows[i2].Unit and n3 < (1099511627776 - 1099511627776 % w4_Rate) / w4_Rate then
-                                local x7 = s_Lines[i3].Left + n3 * w4_Rate
+                            local t4 = t - w3.Offset
+                            local by4 = w3.Interval
+                            local n2 = (t4 - t4 % by4) / by4 + 1
+                            local until2 = n2 * w3.Interval + w3.Offset - 1
+                            for i4 = 0, l_Windows_n - 1 do
+                              local w4 = l_Windows[i4]
+                              local t5 = until2 - w4.Offset
+                              local by5 = w4.Interval
+                              local t6 = t - w4.Offset
+                              local by6 = w4.Interval
+                              local n3 = (t5 - t5 % by5) / by5 - (t6 - t6 % by6) / by6
+                              local is4 = i4 ~= i2 and w4.Unit == l_Windows[i2].Unit
+                              if is4 then
+                                local y2 = w4.Rate
+                                is4 = n3 < (1099511627776 - 1099511627776 % y2) / y2
+                              end
+                              if is4 then
+                                local x7 = s_Lines[i4].Left + n3 * w4.Rate
                                 if x7 < most2 then most2 = x7 end
                               end
                             end
@@ -3824,32 +5036,36 @@ end
                 local room = true
                 for i3 = 0, x2.Limits_Windows_n - 1 do
                   local w2 = x2.Limits_Windows[i3]
-                  local w2_Rate, w2_Interval, w2_Offset, w2_Unit = w2.Rate, w2.Interval, w2.Offset, w2.Unit
                   local line2 = x2.State_Lines[i3]
-                  local cost = w2_Unit == 0 and op_Cost_0 or w2_Unit == 1 and op_Cost_1 or w2_Unit == 2 and op_Cost_2 or op_Cost_3
+                  local i4 = w2.Unit
+                  local cost = i4 == 0 and op_Cost_0 or i4 == 1 and op_Cost_1 or i4 == 2 and op_Cost_2 or op_Cost_3
                   if cost > 0 then
                     if line2.Left < cost and x2.bound == 0 then
                       x2.bound = 4 + i3
                     end
-                    local t2 = end2 - w2_Offset
-                    local t3 = t - w2_Offset
-                    local min3 = (t2 - t2 % w2_Interval) / w2_Interval - (t3 - t3 % w2_Interval) / w2_Interval
-                    local x3 = (1099511627776 - 1099511627776 % w2_Rate) / w2_Rate
+                    local t2 = end2 - w2.Offset
+                    local by2 = w2.Interval
+                    local t3 = t - w2.Offset
+                    local by3 = w2.Interval
+                    local y = w2.Rate
+                    local min3 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
+                    local x3 = (1099511627776 - 1099511627776 % y) / y
                     if x3 < min3 then min3 = x3 end
                     local min4 = 1099511627776
-                    local x4 = line2.Left + min3 * w2_Rate
+                    local x4 = line2.Left + min3 * w2.Rate
                     if x4 < min4 then min4 = x4 end
                     local all2 = min4
                     local is2 = room
                     if is2 then
                       local units = 0
                       do
-                        if (w2_Unit == 0 and x2.Limits_Parts_0 or w2_Unit == 1 and x2.Limits_Parts_1 or w2_Unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3) == 0 then
+                        local unit = w2.Unit
+                        if (unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3) == 0 then
                           units = 0
                         else
                           local x5 = due * x2.Limits_Scale
-                          local y = w2_Unit == 0 and x2.Limits_Parts_0 or w2_Unit == 1 and x2.Limits_Parts_1 or w2_Unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
-                          units = (x5 - x5 % y) / y
+                          local y2 = unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
+                          units = (x5 - x5 % y2) / y2
                         end
                       end
                       is2 = all2 >= units + cost
@@ -3908,15 +5124,15 @@ end
                       local gain = 0
                       do
                         local w2 = l_Windows[i2]
-                        local w2_Size, w2_Rate, w2_Interval, w2_Offset = w2.Size, w2.Rate, w2.Interval, w2.Offset
                         local left = line2.Promised
                         if slot <= s_Slot then
                           gain = left
                         else
-                          local t2 = slot - w2_Offset
+                          local t2 = slot - w2.Offset
+                          local by2 = w2.Interval
                           local since = 0
                           do
-                            if w2_Size > w2_Rate then
+                            if w2.Size > w2.Rate then
                               local max2 = s_Slot
                               local x2 = s_Closed - 1
                               if x2 > max2 then max2 = x2 end
@@ -3925,16 +5141,18 @@ end
                               since = s_Slot
                             end
                           end
-                          local t3 = since - w2_Offset
-                          local n2 = (t2 - t2 % w2_Interval) / w2_Interval - (t3 - t3 % w2_Interval) / w2_Interval
+                          local t3 = since - w2.Offset
+                          local by3 = w2.Interval
+                          local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
                           if n2 <= 0 then
                             gain = left
                           else
-                            local x2 = w2_Size - left
-                            if n2 > (x2 - x2 % w2_Rate) / w2_Rate then
-                              gain = w2_Size
+                            local x2 = w2.Size - left
+                            local y = w2.Rate
+                            if n2 > (x2 - x2 % y) / y then
+                              gain = w2.Size
                             else
-                              gain = left + n2 * w2_Rate
+                              gain = left + n2 * w2.Rate
                             end
                           end
                         end
@@ -4112,18 +5330,18 @@ end
                     for i4 = 0, x2.Limits_Windows_n - 1 do
                       do
                         local w2 = x2.Limits_Windows[i4]
-                        local w2_Size, w2_Rate, w2_Interval, w2_Offset, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Offset, w2.Unit
-                        if w2_Interval > c2.Grain then
+                        if w2.Interval > c2.Grain then
                           local room = 0
                           do
                             local left = x2.State_Lines[i4].Left
-                            local cost2 = w2_Unit == 0 and op_Cost_0 or w2_Unit == 1 and op_Cost_1 or w2_Unit == 2 and op_Cost_2 or op_Cost_3
+                            local i5 = w2.Unit
+                            local cost2 = i5 == 0 and op_Cost_0 or i5 == 1 and op_Cost_1 or i5 == 2 and op_Cost_2 or op_Cost_3
                             if left >= cost2 or cost2 == 0 then
                               room = t
                             else
                               local since = 0
                               do
-                                if w2_Size > w2_Rate then
+                                if w2.Size > w2.Rate then
                                   local max2 = t
                                   local x3 = x2.State_Closed - 1
                                   if x3 > max2 then max2 = x3 end
@@ -4132,13 +5350,16 @@ end
                                   since = t
                                 end
                               end
-                              local t3 = since - w2_Offset
+                              local t3 = since - w2.Offset
+                              local by2 = w2.Interval
                               local x3 = cost2 - left - 1
-                              local min2 = (x3 - x3 % w2_Rate) / w2_Rate + 1
-                              local x4 = (8796093022208 - 8796093022208 % w2_Interval) / w2_Interval
+                              local y = w2.Rate
+                              local y2 = w2.Interval
+                              local min2 = (x3 - x3 % y) / y + 1
+                              local x4 = (8796093022208 - 8796093022208 % y2) / y2
                               if x4 < min2 then min2 = x4 end
-                              local n2 = (t3 - t3 % w2_Interval) / w2_Interval + min2
-                              room = n2 * w2_Interval + w2_Offset
+                              local n2 = (t3 - t3 % by2) / by2 + min2
+                              room = n2 * w2.Interval + w2.Offset
                             end
                           end
                           if room > t2 then t2 = room end
@@ -4285,27 +5506,29 @@ end
                         if min2 > max7 then max7 = min2 end
                         local c3 = x2.State_Calendars[0]
                         local w2 = x2.Limits_Windows[0]
-                        local w2_Rate, w2_Interval, w2_Unit = w2.Rate, w2.Interval, w2.Unit
                         local at2 = max7 * x2.Limits_Grain + x2.Limits_Zero
                         local is3 = max7 >= c3.Head and max7 < c3.Head + 1024
                         if is3 then
+                          local i4 = w2.Unit
                           local x10 = x2.Limits_PerGrain
-                          local y4 = w2_Unit == 0 and x2.Limits_Parts_0 or w2_Unit == 1 and x2.Limits_Parts_1 or w2_Unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
-                          is3 = (x10 - x10 % y4) / y4 > w2_Rate
+                          local y4 = i4 == 0 and x2.Limits_Parts_0 or i4 == 1 and x2.Limits_Parts_1 or i4 == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
+                          is3 = (x10 - x10 % y4) / y4 > w2.Rate
                         end
                         if is3 then
                           local units = 0
                           do
                             local booked = c3.Ring.At(max7 % 1024) < 16777215 and c3.Ring.At(max7 % 1024) or 16777215
-                            if (w2_Unit == 0 and x2.Limits_Parts_0 or w2_Unit == 1 and x2.Limits_Parts_1 or w2_Unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3) == 0 then
+                            local unit = w2.Unit
+                            if (unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3) == 0 then
                               units = 0
                             else
                               local x11 = booked * x2.Limits_Scale
-                              local y5 = w2_Unit == 0 and x2.Limits_Parts_0 or w2_Unit == 1 and x2.Limits_Parts_1 or w2_Unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
+                              local y5 = unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
                               units = (x11 - x11 % y5) / y5
                             end
                           end
-                          at2 = at2 + (units - units % w2_Rate) / w2_Rate * w2_Interval % c3.Grain
+                          local y5 = w2.Rate
+                          at2 = at2 + (units - units % y5) / y5 * w2.Interval % c3.Grain
                         end
                         in2 = at2
                       end
@@ -4325,7 +5548,6 @@ end
                   local inLine = 0
                   do
                     local w2 = l_Windows[0]
-                    local w2_Size, w2_Rate, w2_Interval, w2_Offset = w2.Size, w2.Rate, w2.Interval, w2.Offset
                     local f = s_Flows[x2.flow]
                     local t2 = slot
                     if cost == 0 then
@@ -4341,10 +5563,11 @@ end
                           if t2 <= from2 then
                             gain = left
                           else
-                            local t3 = t2 - w2_Offset
+                            local t3 = t2 - w2.Offset
+                            local by2 = w2.Interval
                             local since = 0
                             do
-                              if w2_Size > w2_Rate then
+                              if w2.Size > w2.Rate then
                                 local max2 = from2
                                 local x3 = s_Closed - 1
                                 if x3 > max2 then max2 = x3 end
@@ -4353,16 +5576,18 @@ end
                                 since = from2
                               end
                             end
-                            local t4 = since - w2_Offset
-                            local n2 = (t3 - t3 % w2_Interval) / w2_Interval - (t4 - t4 % w2_Interval) / w2_Interval
+                            local t4 = since - w2.Offset
+                            local by3 = w2.Interval
+                            local n2 = (t3 - t3 % by2) / by2 - (t4 - t4 % by3) / by3
                             if n2 <= 0 then
                               gain = left
                             else
-                              local x3 = w2_Size - left
-                              if n2 > (x3 - x3 % w2_Rate) / w2_Rate then
-                                gain = w2_Size
+                              local x3 = w2.Size - left
+                              local y = w2.Rate
+                              if n2 > (x3 - x3 % y) / y then
+                                gain = w2.Size
                               else
-                                gain = left + n2 * w2_Rate
+                                gain = left + n2 * w2.Rate
                               end
                             end
                           end
@@ -4373,10 +5598,11 @@ end
                           if t2 <= t then
                             gain2 = left
                           else
-                            local t3 = t2 - w2_Offset
+                            local t3 = t2 - w2.Offset
+                            local by2 = w2.Interval
                             local since = 0
                             do
-                              if w2_Size > w2_Rate then
+                              if w2.Size > w2.Rate then
                                 local max2 = t
                                 local x3 = s_Closed - 1
                                 if x3 > max2 then max2 = x3 end
@@ -4385,16 +5611,18 @@ end
                                 since = t
                               end
                             end
-                            local t4 = since - w2_Offset
-                            local n2 = (t3 - t3 % w2_Interval) / w2_Interval - (t4 - t4 % w2_Interval) / w2_Interval
+                            local t4 = since - w2.Offset
+                            local by3 = w2.Interval
+                            local n2 = (t3 - t3 % by2) / by2 - (t4 - t4 % by3) / by3
                             if n2 <= 0 then
                               gain2 = left
                             else
-                              local x3 = w2_Size - left
-                              if n2 > (x3 - x3 % w2_Rate) / w2_Rate then
-                                gain2 = w2_Size
+                              local x3 = w2.Size - left
+                              local y = w2.Rate
+                              if n2 > (x3 - x3 % y) / y then
+                                gain2 = w2.Size
                               else
-                                gain2 = left + n2 * w2_Rate
+                                gain2 = left + n2 * w2.Rate
                               end
                             end
                           end
@@ -4405,7 +5633,7 @@ end
                         else
                           local since = 0
                           do
-                            if w2_Size > w2_Rate then
+                            if w2.Size > w2.Rate then
                               local max2 = t2
                               local x3 = s_Closed - 1
                               if x3 > max2 then max2 = x3 end
@@ -4414,13 +5642,16 @@ end
                               since = t2
                             end
                           end
-                          local t3 = since - w2_Offset
+                          local t3 = since - w2.Offset
+                          local by2 = w2.Interval
                           local x3 = cost - left - 1
-                          local min2 = (x3 - x3 % w2_Rate) / w2_Rate + 1
-                          local x4 = (8796093022208 - 8796093022208 % w2_Interval) / w2_Interval
+                          local y = w2.Rate
+                          local y2 = w2.Interval
+                          local min2 = (x3 - x3 % y) / y + 1
+                          local x4 = (8796093022208 - 8796093022208 % y2) / y2
                           if x4 < min2 then min2 = x4 end
-                          local n2 = (t3 - t3 % w2_Interval) / w2_Interval + min2
-                          room = n2 * w2_Interval + w2_Offset
+                          local n2 = (t3 - t3 % by2) / by2 + min2
+                          room = n2 * w2.Interval + w2.Offset
                         end
                       end
                       inLine = room
@@ -4428,6 +5659,7 @@ end
                   end
                   slot = inLine
                 end
+                if 4503599627370495 < slot then slot = 4503599627370495 end
               end
             end
             a_Delay = slot - t
@@ -4473,15 +5705,15 @@ end
                           local gain = 0
                           do
                             local w2 = l_Windows[i3]
-                            local w2_Size, w2_Rate, w2_Interval, w2_Offset = w2.Size, w2.Rate, w2.Interval, w2.Offset
                             local left = line2.Promised
                             if slot2 <= s_Slot then
                               gain = left
                             else
-                              local t3 = slot2 - w2_Offset
+                              local t3 = slot2 - w2.Offset
+                              local by2 = w2.Interval
                               local since = 0
                               do
-                                if w2_Size > w2_Rate then
+                                if w2.Size > w2.Rate then
                                   local max2 = s_Slot
                                   local x2 = s_Closed - 1
                                   if x2 > max2 then max2 = x2 end
@@ -4490,16 +5722,18 @@ end
                                   since = s_Slot
                                 end
                               end
-                              local t4 = since - w2_Offset
-                              local n2 = (t3 - t3 % w2_Interval) / w2_Interval - (t4 - t4 % w2_Interval) / w2_Interval
+                              local t4 = since - w2.Offset
+                              local by3 = w2.Interval
+                              local n2 = (t3 - t3 % by2) / by2 - (t4 - t4 % by3) / by3
                               if n2 <= 0 then
                                 gain = left
                               else
-                                local x2 = w2_Size - left
-                                if n2 > (x2 - x2 % w2_Rate) / w2_Rate then
-                                  gain = w2_Size
+                                local x2 = w2.Size - left
+                                local y = w2.Rate
+                                if n2 > (x2 - x2 % y) / y then
+                                  gain = w2.Size
                                 else
-                                  gain = left + n2 * w2_Rate
+                                  gain = left + n2 * w2.Rate
                                 end
                               end
                             end
@@ -4522,15 +5756,15 @@ end
                           local gain = 0
                           do
                             local w2 = l_Windows[i3]
-                            local w2_Size, w2_Rate, w2_Interval, w2_Offset = w2.Size, w2.Rate, w2.Interval, w2.Offset
                             local left = line2.Promised
                             if slot2 <= s_Slot then
                               gain = left
                             else
-                              local t3 = slot2 - w2_Offset
+                              local t3 = slot2 - w2.Offset
+                              local by2 = w2.Interval
                               local since = 0
                               do
-                                if w2_Size > w2_Rate then
+                                if w2.Size > w2.Rate then
                                   local max2 = s_Slot
                                   local x2 = s_Closed - 1
                                   if x2 > max2 then max2 = x2 end
@@ -4539,16 +5773,18 @@ end
                                   since = s_Slot
                                 end
                               end
-                              local t4 = since - w2_Offset
-                              local n2 = (t3 - t3 % w2_Interval) / w2_Interval - (t4 - t4 % w2_Interval) / w2_Interval
+                              local t4 = since - w2.Offset
+                              local by3 = w2.Interval
+                              local n2 = (t3 - t3 % by2) / by2 - (t4 - t4 % by3) / by3
                               if n2 <= 0 then
                                 gain = left
                               else
-                                local x2 = w2_Size - left
-                                if n2 > (x2 - x2 % w2_Rate) / w2_Rate then
-                                  gain = w2_Size
+                                local x2 = w2.Size - left
+                                local y = w2.Rate
+                                if n2 > (x2 - x2 % y) / y then
+                                  gain = w2.Size
                                 else
-                                  gain = left + n2 * w2_Rate
+                                  gain = left + n2 * w2.Rate
                                 end
                               end
                             end
@@ -4657,7 +5893,6 @@ end
                 if i3 == 0 and not x2.token and not op_Urgent and cost > 0 then
                   local end2 = slot > f.End and slot or f.End
                   local w2 = l_Windows[0]
-                  local w2_Size, w2_Rate, w2_Interval, w2_Offset = w2.Size, w2.Rate, w2.Interval, w2.Offset
                   local gain = 0
                   do
                     local left = f.Left
@@ -4665,10 +5900,11 @@ end
                     if end2 <= from2 then
                       gain = left
                     else
-                      local t2 = end2 - w2_Offset
+                      local t2 = end2 - w2.Offset
+                      local by2 = w2.Interval
                       local since = 0
                       do
-                        if w2_Size > w2_Rate then
+                        if w2.Size > w2.Rate then
                           local max2 = from2
                           local x3 = s_Closed - 1
                           if x3 > max2 then max2 = x3 end
@@ -4677,16 +5913,18 @@ end
                           since = from2
                         end
                       end
-                      local t3 = since - w2_Offset
-                      local n2 = (t2 - t2 % w2_Interval) / w2_Interval - (t3 - t3 % w2_Interval) / w2_Interval
+                      local t3 = since - w2.Offset
+                      local by3 = w2.Interval
+                      local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
                       if n2 <= 0 then
                         gain = left
                       else
-                        local x3 = w2_Size - left
-                        if n2 > (x3 - x3 % w2_Rate) / w2_Rate then
-                          gain = w2_Size
+                        local x3 = w2.Size - left
+                        local y = w2.Rate
+                        if n2 > (x3 - x3 % y) / y then
+                          gain = w2.Size
                         else
-                          gain = left + n2 * w2_Rate
+                          gain = left + n2 * w2.Rate
                         end
                       end
                     end
@@ -4697,10 +5935,11 @@ end
                     if end2 <= t then
                       gain2 = left
                     else
-                      local t2 = end2 - w2_Offset
+                      local t2 = end2 - w2.Offset
+                      local by2 = w2.Interval
                       local since = 0
                       do
-                        if w2_Size > w2_Rate then
+                        if w2.Size > w2.Rate then
                           local max2 = t
                           local x3 = s_Closed - 1
                           if x3 > max2 then max2 = x3 end
@@ -4709,16 +5948,18 @@ end
                           since = t
                         end
                       end
-                      local t3 = since - w2_Offset
-                      local n2 = (t2 - t2 % w2_Interval) / w2_Interval - (t3 - t3 % w2_Interval) / w2_Interval
+                      local t3 = since - w2.Offset
+                      local by3 = w2.Interval
+                      local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
                       if n2 <= 0 then
                         gain2 = left
                       else
-                        local x3 = w2_Size - left
-                        if n2 > (x3 - x3 % w2_Rate) / w2_Rate then
-                          gain2 = w2_Size
+                        local x3 = w2.Size - left
+                        local y = w2.Rate
+                        if n2 > (x3 - x3 % y) / y then
+                          gain2 = w2.Size
                         else
-                          gain2 = left + n2 * w2_Rate
+                          gain2 = left + n2 * w2.Rate
                         end
                       end
                     end
@@ -4896,6 +6137,29 @@ end
           end
         end
       end
+      if a_Delay == 0 and not a_Late then
+        do
+          local i2 = l_Windows[0].Unit
+          local n2 = i2 == 0 and op_Cost_0 or i2 == 1 and op_Cost_1 or i2 == 2 and op_Cost_2 or op_Cost_3
+          for i3 = 0, s_Pins_n - 1 do
+            local min2 = s_Pins[i3].Level_Ran + n2
+            if 549755813888 < min2 then min2 = 549755813888 end
+            s_Pins[i3].Level_Ran = 0 > min2 and 0 or min2
+          end
+        end
+        for i2 = 0, shared_n - 1 do
+          local x2 = shared[i2]
+          do
+            local i3 = x2.Limits_Windows[0].Unit
+            local n2 = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
+            for i4 = 0, x2.State_Pins_n - 1 do
+              local min2 = x2.State_Pins[i4].Level_Ran + n2
+              if 549755813888 < min2 then min2 = 549755813888 end
+              x2.State_Pins[i4].Level_Ran = 0 > min2 and 0 or min2
+            end
+          end
+        end
+      end
     end
     if a_Delay > 0 then
       a_Delay = a_Delay + (t - now)
@@ -4959,10 +6223,11 @@ end
           do
             for i2 = 0, l_Windows_n - 1 do
               local w2 = l_Windows[i2]
-              local w2_Size, w2_Unit = w2.Size, w2.Unit
               local line2 = s_Lines[i2]
-              local estimate = w2_Unit == 0 and op_Lease_Cost_0 or w2_Unit == 1 and op_Lease_Cost_1 or w2_Unit == 2 and op_Lease_Cost_2 or op_Lease_Cost_3
-              local back2 = estimate - (w2_Unit == 0 and op_Cost_0 or w2_Unit == 1 and op_Cost_1 or w2_Unit == 2 and op_Cost_2 or op_Cost_3)
+              local i3 = w2.Unit
+              local estimate = i3 == 0 and op_Lease_Cost_0 or i3 == 1 and op_Lease_Cost_1 or i3 == 2 and op_Lease_Cost_2 or op_Lease_Cost_3
+              local i4 = w2.Unit
+              local back2 = estimate - (i4 == 0 and op_Cost_0 or i4 == 1 and op_Cost_1 or i4 == 2 and op_Cost_2 or op_Cost_3)
               if op_Lease_ID > line2.FreshFrom then
                 if line2.Fresh < back2 then back2 = line2.Fresh end
                 local max2 = 0
@@ -4980,7 +6245,16 @@ end
               line2.Left = max2
               local max3 = line2.Promised + back2
               if -1125899906842624 > max3 then max3 = -1125899906842624 end
-              line2.Promised = w2_Size < max3 and w2_Size or max3
+              line2.Promised = w2.Size < max3 and w2.Size or max3
+            end
+            local first2 = l_Windows[0].Unit
+            do
+              local n2 = (first2 == 0 and op_Cost_0 or first2 == 1 and op_Cost_1 or first2 == 2 and op_Cost_2 or op_Cost_3) - (first2 == 0 and op_Lease_Cost_0 or first2 == 1 and op_Lease_Cost_1 or first2 == 2 and op_Lease_Cost_2 or op_Lease_Cost_3)
+              for i2 = 0, s_Pins_n - 1 do
+                local min2 = s_Pins[i2].Level_Ran + n2
+                if 549755813888 < min2 then min2 = 549755813888 end
+                s_Pins[i2].Level_Ran = 0 > min2 and 0 or min2
+              end
             end
           end
         end
@@ -4990,7 +6264,6 @@ end
             local slot = t > s_Slot and t or s_Slot
             for i2 = 0, l_Windows_n - 1 do
               local w2 = l_Windows[i2]
-              local w2_Size, w2_Rate, w2_Interval, w2_Offset = w2.Size, w2.Rate, w2.Interval, w2.Offset
               local line2 = s_Lines[i2]
               local gain = 0
               do
@@ -4998,10 +6271,11 @@ end
                 if slot <= s_Slot then
                   gain = left
                 else
-                  local t2 = slot - w2_Offset
+                  local t2 = slot - w2.Offset
+                  local by2 = w2.Interval
                   local since = 0
                   do
-                    if w2_Size > w2_Rate then
+                    if w2.Size > w2.Rate then
                       local max2 = s_Slot
                       local x2 = s_Closed - 1
                       if x2 > max2 then max2 = x2 end
@@ -5010,16 +6284,18 @@ end
                       since = s_Slot
                     end
                   end
-                  local t3 = since - w2_Offset
-                  local n2 = (t2 - t2 % w2_Interval) / w2_Interval - (t3 - t3 % w2_Interval) / w2_Interval
+                  local t3 = since - w2.Offset
+                  local by3 = w2.Interval
+                  local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
                   if n2 <= 0 then
                     gain = left
                   else
-                    local x2 = w2_Size - left
-                    if n2 > (x2 - x2 % w2_Rate) / w2_Rate then
-                      gain = w2_Size
+                    local x2 = w2.Size - left
+                    local y = w2.Rate
+                    if n2 > (x2 - x2 % y) / y then
+                      gain = w2.Size
                     else
-                      gain = left + n2 * w2_Rate
+                      gain = left + n2 * w2.Rate
                     end
                   end
                 end
@@ -5030,10 +6306,11 @@ end
                 if slot <= s_Slot then
                   gain2 = left
                 else
-                  local t2 = slot - w2_Offset
+                  local t2 = slot - w2.Offset
+                  local by2 = w2.Interval
                   local since = 0
                   do
-                    if w2_Size > w2_Rate then
+                    if w2.Size > w2.Rate then
                       local max2 = s_Slot
                       local x2 = s_Closed - 1
                       if x2 > max2 then max2 = x2 end
@@ -5042,16 +6319,18 @@ end
                       since = s_Slot
                     end
                   end
-                  local t3 = since - w2_Offset
-                  local n2 = (t2 - t2 % w2_Interval) / w2_Interval - (t3 - t3 % w2_Interval) / w2_Interval
+                  local t3 = since - w2.Offset
+                  local by3 = w2.Interval
+                  local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
                   if n2 <= 0 then
                     gain2 = left
                   else
-                    local x2 = w2_Size - left
-                    if n2 > (x2 - x2 % w2_Rate) / w2_Rate then
-                      gain2 = w2_Size
+                    local x2 = w2.Size - left
+                    local y = w2.Rate
+                    if n2 > (x2 - x2 % y) / y then
+                      gain2 = w2.Size
                     else
-                      gain2 = left + n2 * w2_Rate
+                      gain2 = left + n2 * w2.Rate
                     end
                   end
                 end
@@ -5062,10 +6341,11 @@ end
                 if slot <= t then
                   gain3 = left
                 else
-                  local t2 = slot - w2_Offset
+                  local t2 = slot - w2.Offset
+                  local by2 = w2.Interval
                   local since = 0
                   do
-                    if w2_Size > w2_Rate then
+                    if w2.Size > w2.Rate then
                       local max2 = t
                       local x2 = s_Closed - 1
                       if x2 > max2 then max2 = x2 end
@@ -5074,16 +6354,18 @@ end
                       since = t
                     end
                   end
-                  local t3 = since - w2_Offset
-                  local n2 = (t2 - t2 % w2_Interval) / w2_Interval - (t3 - t3 % w2_Interval) / w2_Interval
+                  local t3 = since - w2.Offset
+                  local by3 = w2.Interval
+                  local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
                   if n2 <= 0 then
                     gain3 = left
                   else
-                    local x2 = w2_Size - left
-                    if n2 > (x2 - x2 % w2_Rate) / w2_Rate then
-                      gain3 = w2_Size
+                    local x2 = w2.Size - left
+                    local y = w2.Rate
+                    if n2 > (x2 - x2 % y) / y then
+                      gain3 = w2.Size
                     else
-                      gain3 = left + n2 * w2_Rate
+                      gain3 = left + n2 * w2.Rate
                     end
                   end
                 end
@@ -5177,10 +6459,11 @@ end
             do
               for i3 = 0, x2.Limits_Windows_n - 1 do
                 local w2 = x2.Limits_Windows[i3]
-                local w2_Size, w2_Unit = w2.Size, w2.Unit
                 local line2 = x2.State_Lines[i3]
-                local estimate = w2_Unit == 0 and op_Lease_Cost_0 or w2_Unit == 1 and op_Lease_Cost_1 or w2_Unit == 2 and op_Lease_Cost_2 or op_Lease_Cost_3
-                local back2 = estimate - (w2_Unit == 0 and op_Cost_0 or w2_Unit == 1 and op_Cost_1 or w2_Unit == 2 and op_Cost_2 or op_Cost_3)
+                local i4 = w2.Unit
+                local estimate = i4 == 0 and op_Lease_Cost_0 or i4 == 1 and op_Lease_Cost_1 or i4 == 2 and op_Lease_Cost_2 or op_Lease_Cost_3
+                local i5 = w2.Unit
+                local back2 = estimate - (i5 == 0 and op_Cost_0 or i5 == 1 and op_Cost_1 or i5 == 2 and op_Cost_2 or op_Cost_3)
                 if op_Lease_ID > line2.FreshFrom then
                   if line2.Fresh < back2 then back2 = line2.Fresh end
                   local max2 = 0
@@ -5198,7 +6481,16 @@ end
                 line2.Left = max2
                 local max3 = line2.Promised + back2
                 if -1125899906842624 > max3 then max3 = -1125899906842624 end
-                line2.Promised = w2_Size < max3 and w2_Size or max3
+                line2.Promised = w2.Size < max3 and w2.Size or max3
+              end
+              local first2 = x2.Limits_Windows[0].Unit
+              do
+                local n2 = (first2 == 0 and op_Cost_0 or first2 == 1 and op_Cost_1 or first2 == 2 and op_Cost_2 or op_Cost_3) - (first2 == 0 and op_Lease_Cost_0 or first2 == 1 and op_Lease_Cost_1 or first2 == 2 and op_Lease_Cost_2 or op_Lease_Cost_3)
+                for i3 = 0, x2.State_Pins_n - 1 do
+                  local min2 = x2.State_Pins[i3].Level_Ran + n2
+                  if 549755813888 < min2 then min2 = 549755813888 end
+                  x2.State_Pins[i3].Level_Ran = 0 > min2 and 0 or min2
+                end
               end
             end
           end
@@ -5426,9 +6718,8 @@ end
         for i2 = 0, l_Windows_n - 1 do
           do
             local w2 = l_Windows[i2]
-            local w2_Size, w2_Rate = w2.Size, w2.Rate
             local line2 = s_Lines[i2]
-            if w2_Size > w2_Rate then
+            if w2.Size > w2.Rate then
               if 0 < line2.Left then line2.Left = 0 end
               line2.Fresh, line2.FreshFrom, line2.Stale = 0, s_LastID, 0
             end
@@ -5539,6 +6830,20 @@ else
   for i2 = 0, s_Pins_n - 1 do
     local p = s_Pins[i2]
     if p.End > from2 then from2 = p.End end
+    local end2 = 0
+    do
+      local end3 = p.Level_Until
+      if p.Level_Lowered > 0 then
+        local x2 = p.Level_Refused + 3600000
+        if x2 > end3 then end3 = x2 end
+      end
+      if p.Level_Ramp > 0 then
+        local x2 = p.Level_Ramp + 10000
+        if x2 > end3 then end3 = x2 end
+      end
+      end2 = end3
+    end
+    if end2 > from2 then from2 = end2 end
     if p.Line > 0 then
       lines2 = lines2 - 1
     end
@@ -5554,11 +6859,12 @@ else
     local owed = -(s_Lines[i2].Left < s_Lines[i2].Promised and s_Lines[i2].Left or s_Lines[i2].Promised)
     if owed > 0 and i2 < l_Windows_n then
       local w2 = l_Windows[i2]
-      local w2_Rate, w2_Interval = w2.Rate, w2.Interval
-      local min2 = (owed - owed % w2_Rate) / w2_Rate + 1
-      local x3 = (8796093022208 - 8796093022208 % w2_Interval) / w2_Interval
+      local y = w2.Rate
+      local y2 = w2.Interval
+      local min2 = (owed - owed % y) / y + 1
+      local x3 = (8796093022208 - 8796093022208 % y2) / y2
       if x3 < min2 then min2 = x3 end
-      local x4 = from2 + min2 * w2_Interval + l_Fill
+      local x4 = from2 + min2 * w2.Interval + l_Fill
       if x4 > until2 then until2 = x4 end
     end
   end
@@ -5615,7 +6921,7 @@ if s_Lines_n + s_Pins_n + s_Flows_n + s_Calendars_n > 1 then
   end
   for i = 0, s_Pins_n - 1 do
     local pin = s_Pins[i]
-    parts[#parts + 1] = pack('<ddddddddddddddddd', pin.Limit_Window_Size, pin.Limit_Window_Rate, pin.Limit_Window_Interval, pin.Limit_Window_Offset, pin.Limit_Window_Calendar, pin.Limit_Window_Unit, pin.Limit_Tokens, pin.Limit_Raise, pin.End, pin.Line, pin.Window_Size, pin.Window_Rate, pin.Window_Interval, pin.Window_Offset, pin.Window_Calendar, pin.Window_Unit, pin.Tokens)
+    parts[#parts + 1] = pack('<ddddddddddddddddddddddddd', pin.Limit_Window_Size, pin.Limit_Window_Rate, pin.Limit_Window_Interval, pin.Limit_Window_Offset, pin.Limit_Window_Calendar, pin.Limit_Window_Unit, pin.Limit_Tokens, pin.Limit_Raise, pin.End, pin.Line, pin.Window_Size, pin.Window_Rate, pin.Window_Interval, pin.Window_Offset, pin.Window_Calendar, pin.Window_Unit, pin.Tokens, pin.Level_Part, pin.Level_Changed, pin.Level_Lowered, pin.Level_Refused, pin.Level_Ran, pin.Level_Announced, pin.Level_Until, pin.Level_Ramp)
   end
   for i = 0, s_Flows_n - 1 do
     local flow = s_Flows[i]

@@ -210,7 +210,10 @@ func (c *comparison) op(rnd *rand.Rand, now int64) decision.Op {
 	case dice < 91:
 		op = c.pin(rnd, now)
 	case dice < 93:
-		op.Kind, op.For = decision.Throttle, rnd.Int64N(3*c.limits.Windows[0].Interval)
+		op.Kind, op.For, op.Level = decision.Throttle, rnd.Int64N(3*c.limits.Windows[0].Interval), rnd.Int64N(2)
+		if rnd.IntN(3) == 0 {
+			op.Kind, op.Level = decision.Announce, 1+rnd.Int64N(decision.Whole)
+		}
 	case dice < 95:
 		op.Kind, op.For = decision.Pause, rnd.Int64N(3*c.limits.Windows[0].Interval)
 	case dice < 96:
@@ -333,12 +336,19 @@ func randomLimits(rnd *rand.Rand) decision.Limits {
 		MaxLease: decision.MostTime,
 	}
 	for range max(1, rnd.IntN(6)-2) {
-		l.Windows = append(l.Windows, decision.Window{
+		w := decision.Window{
 			Size:     upTo(1, 4, 50, 10_000, decision.MostUnits),
 			Rate:     upTo(1, 4, 50, 10_000, decision.MostUnits),
 			Interval: upTo(1, 10, 1000, 86_400_000, decision.MostTime),
 			Unit:     max(0, rnd.Int64N(2*decision.Units)-decision.Units),
-		})
+		}
+		switch rnd.IntN(4) {
+		case 0:
+			w.Offset = rnd.Int64N(w.Interval)
+		case 1:
+			w.Calendar, w.Offset = upTo(2), min(max(0, l.Start)+rnd.Int64N(3*w.Interval), decision.LastTime)
+		}
+		l.Windows = append(l.Windows, w)
 	}
 	if field, i := l.Ready(); field != "" {
 		panic(fmt.Sprint(field, i))

@@ -156,26 +156,26 @@ func packLimits(l *decision.Limits) string {
 // packOp makes another argument of decide.lua: the numbers of decision.Op in the order of their declaration. For most
 // operations it is the Kind alone.
 func packOp(o *decision.Op) string {
-	if o.Now == decision.OwnClock && o.For == 0 && !o.Urgent && o.Deadline == 0 && o.Ticket == (decision.Ticket{}) && o.Lease == (decision.Lease{}) &&
+	if o.Now == decision.OwnClock && o.For == 0 && !o.Urgent && o.Deadline == 0 && o.Level == 0 && o.Ticket == (decision.Ticket{}) && o.Lease == (decision.Lease{}) &&
 		o.Pin == nil && (o.Cost == decision.Cost{1} || o.Kind == decision.GetDelay || o.Kind == decision.ReturnToken) {
 		return kinds[o.Kind : o.Kind+1]
 	}
 	t, l := &o.Ticket, &o.Lease
-	b, urgent := make([]byte, 0, 8*25), int64(0)
+	b, urgent := make([]byte, 0, 8*26), int64(0)
 	if o.Urgent {
 		urgent = 1
 	}
 	b = appendNumbers(appendNumbers(b, int64(o.Kind), o.Now), o.Cost[:]...)
 	b = appendNumbers(appendNumbers(b, o.For, t.Slot, t.Number, t.Again), t.Cost[:]...)
 	b = appendNumbers(appendNumbers(b, l.ID, l.Begin, l.End), l.Cost[:]...)
-	b = appendNumbers(b, urgent, o.Deadline)
+	b = appendNumbers(b, urgent, o.Deadline, o.Level)
 	if p := o.Pin; p != nil {
 		b = appendNumbers(b, p.Window.Size, p.Window.Rate, p.Window.Interval, p.Window.Offset, p.Window.Calendar, p.Window.Unit, p.Tokens, p.Raise)
 	}
 	return string(b)
 }
 
-const kinds = "\x00\x01\x02\x03\x04\x05\x06\x07\x08\x09\x0a\x0b"
+const kinds = "\x00\x01\x02\x03\x04\x05\x06\x07\x08\x09\x0a\x0b\x0c"
 
 // take reads the next of the answers of decide.lua, and returns the rest.
 func take(answers string, a *decision.Answer) (rest string, err error) {

@@ -128,6 +128,9 @@ func (g *game) random(l *decision.Limits) {
 			Unit:     g.pick(0, 0, 0, g.Int64N(decision.Units)),
 		}
 		w.Offset = g.pick(0, 0, g.Int64N(w.Interval))
+		if g.IntN(6) == 0 {
+			w.Calendar, w.Offset = 4711, l.Start-l.Start%w.Interval+g.pick(0, 1, 2)*w.Interval
+		}
 		l.Windows = append(l.Windows, w)
 	}
 	l.Tokens, l.Guess = g.pick(l.Windows[0].Size, 1, 3, 50), g.pick(1, 10, 50, 2500)
@@ -237,7 +240,10 @@ func (g *game) op(e *player) decision.Op {
 			op.Ticket = e.tickets[g.IntN(len(e.tickets))]
 		}
 	case dice < 96:
-		op.Kind = decision.Throttle
+		op.Kind, op.Level = decision.Throttle, g.pick(0, 1)
+		if g.IntN(3) == 0 {
+			op.Kind, op.Level, op.For = decision.Announce, g.pick(decision.Whole, 5000, 100), g.pick(500, 30_000)
+		}
 	case dice < 98:
 		op.Kind = decision.Pause
 	case dice < 99:

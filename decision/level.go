@@ -1,0 +1,218 @@
+package decision
+
+// Level is the part of its windows that an entity, or a shared limit, uses. A Throttle with an Op.Level lowers it, an
+// Announce bounds it, and it rises by itself. A Pin that raises begins without one. Levels are 10,000ths. The zero Level
+// is no level: all of the windows.
+type Level struct {
+	Part      int64 // of the windows of the last decision, in 200ths; 0 if there is no level
+	Changed   int64 // when Part changed last
+	Lowered   int64 // the level after the last refusal that lowered it; 0 if there was none
+	Refused   int64 // the time of that refusal
+	Ran       int64 // the capacity of the first window's unit that operations have used since
+	Announced int64 // the most that the provider has announced
+	Until     int64 // the end of Announced
+	Ramp      int64 // when the level begins, or began, to rise from its half
+}
+
+const (
+	// Whole is the level of an entity that uses all of its windows.
+	Whole = 10_000
+
+	steps       = 200 // as many levels are told apart
+	leastPart   = 4
+	sameRefusal = 2000   // ms after a refusal others belong to it, and until the next interval
+	longestSame = minute // but no longer
+	measurable  = 5000   // ms between two refusals at least
+	changeEvery = 10_000 // ms, and 20 intervals of windows that gather capacity: the level rises in such steps
+	longPause   = minute // without an operation, or 10 intervals
+	longRetry   = 10_000
+	rampTime    = 10_000
+	risesFor    = 3600 // seconds: any level is whole again then
+)
+
+// begin makes a Level for an operation that may lower it.
+func (s *State) begin(op *Op) {
+	if op.Kind == Throttle && op.Level > 0 || op.Kind == Announce && op.Level < Whole {
+		if len(s.Pins) == 0 {
+			s.Pins = append(s.Pins, Pinned{})
+		}
+		v := &s.Pins[0].Level
+		if v.Part == 0 {
+			v.Part = steps
+		}
+	}
+}
+
+// tell does the part of a Throttle or an Announce that sets the level. l are the limits without a level.
+func (l *Limits) tell(v *Level, op *Op, t int64) {
+	if op.Kind == Announce {
+		v.Announced, v.Until = op.Level, t+op.For
+	} else if op.Kind == Throttle && op.Level > 0 {
+		l.refused(v, op, t)
+	}
+}
+
+// refused lowers the level after a refused operation. The new level is a little less than the provider has let pass
+// since the last refusal, for it had nothing left then, and has nothing left now.
+func (l *Limits) refused(v *Level, op *Op, t int64) {
+	v.Ran = max(0, v.Ran-1) // it did not pass
+	if op.For > longRetry {
+		v.Ramp = t + op.For
+	}
+	same := min(max(sameRefusal, l.Windows[0].Interval*steps/v.Part+1000), longestSame)
+	if v.Lowered > 0 && t-v.Refused < same {
+		return
+	}
+	level := v.risen(t)
+	next := level * 8 / 10
+	if v.Lowered > 0 && t-v.Refused >= measurable {
+		passed := v.Ran * Whole / l.brought(t-v.Refused)
+		next = min(max(passed*98/100, level/2), level*98/100)
+	}
+	v.Lowered, v.Refused, v.Ran = max(next, Whole/steps*leastPart), t, 0
+}
+
+// brought returns the most that the windows bring in a span, of the first one's unit.
+func (l *Limits) brought(span int64) int64 {
+	most := int64(MostUnits)
+	for i := range l.Windows {
+		w := &l.Windows[i]
+		if n := span / w.Interval; w.Unit == l.Windows[0].Unit && n < MostUnits/w.Rate {
+			brings := n*w.Rate + span%w.Interval*1024/w.Interval*w.Rate/1024
+			if w.Size <= w.Rate { // all of it may be left in the beginning
+				brings = max(brings, w.Size)
+			}
+			most = min(most, brings)
+		}
+	}
+	return max(1, most)
+}
+
+// used counts what operations have used.
+func (l *Limits) used(s *State, n int64) {
+	for i := range s.Pins {
+		v := &s.Pins[i].Level
+		v.Ran = max(0, min(v.Ran+n, MostUnits/2))
+	}
+}
+
+// risen returns the level at a time by the refusals alone. It rises with the third power of the time: it changes little
+// for minutes, and doubles in ten.
+func (v *Level) risen(t int64) int64 {
+	if v.Lowered == 0 {
+		return Whole
+	}
+	seconds := min(max(0, t-v.Refused)/1000, risesFor)
+	return min(Whole, v.Lowered+v.Lowered*(seconds*seconds*seconds/216_000)/980)
+}
+
+// part returns the part that is due at a time.
+func (v *Level) part(t int64) int64 {
+	level := v.risen(t)
+	if v.Until > t {
+		level = min(level, v.Announced)
+	}
+	if v.Ramp > 0 && t < v.Ramp+rampTime {
+		level = level * (rampTime + max(0, t-v.Ramp)) / (2 * rampTime)
+	}
+	return max(level*steps/Whole, leastPart)
+}
+
+// end returns the time from which there is no level.
+func (v *Level) end() int64 {
+	end := v.Until
+	if v.Lowered > 0 {
+		end = max(end, v.Refused+risesFor*1000)
+	}
+	if v.Ramp > 0 {
+		end = max(end, v.Ramp+rampTime)
+	}
+	return end
+}
+
+// follow brings the level to a time. What each window has left and has promised stays. l are the limits without a level.
+func (l *Limits) follow(s *State, v *Level, t int64) {
+	first := l.Windows[0].Interval
+	if s.Tokens != 0 && t-s.Now > max(longPause, min(first, longPause)*10) && t > v.Ramp {
+		v.Ramp = t
+	}
+	part, every := v.part(t), int64(changeEvery)
+	for i := range l.Windows {
+		w := &l.Windows[i]
+		if w.Size > w.Rate { // a change may cost an interval
+			every = max(every, w.Interval*20*steps/v.Part)
+		}
+	}
+	if part > v.Part && t-v.Changed < every {
+		part = v.Part
+	}
+	for i := range l.Windows {
+		if i < len(s.Lines) && part != v.Part {
+			code, line := &l.Windows[i], &s.Lines[i]
+			old, w := code.at(v.Part), code.at(part)
+			if line.Window == old {
+				if old.interval(t) > old.interval(s.Now) {
+					left := line.Left
+					line.measure(&old, s, t)
+					line.Left = old.gain(s, left, s.Now, t)
+					line.clip(&old, s.LastID)
+				}
+				// Intervals of another length begin at other times. One that would begin too early brings nothing.
+				if w.Next(t)-old.begin(old.interval(t)) < code.Interval {
+					line.Left -= w.Rate
+				}
+				line.Window, line.Left, line.Promised = w, min(line.Left, w.Size), min(line.Promised, w.Size)
+				line.clip(&w, s.LastID)
+			}
+		}
+	}
+	if part != v.Part {
+		v.Part, v.Changed = part, t
+		if s.Tokens != 0 {
+			s.Now = t
+		}
+	}
+	if part == steps && v.end() <= t {
+		*v = Level{}
+	}
+}
+
+// at returns a part of a window. A window that gathers capacity gets a longer interval, which is more exact than a smaller
+// rate. Any other window keeps its intervals, as the provider may count by them, and gets fewer units. A window that
+// limits nothing stays.
+func (w *Window) at(part int64) Window {
+	if w.Size == MostUnits {
+		part = steps
+	}
+	size, rate, interval := max(1, w.Size*part/steps), w.Rate, w.Interval
+	if w.Size > w.Rate && w.Calendar == 0 {
+		interval = min((w.Interval*steps+part-1)/part, MostTime)
+		if size < w.Rate {
+			rate = size
+			interval = max(w.Interval, interval*(size*1024/w.Rate+1)/1024)
+		}
+	} else {
+		rate = min(size, w.Rate)
+		if w.Size*part < steps && w.Calendar == 0 {
+			interval = min(w.Interval*((steps+w.Size*part-1)/(w.Size*part)), MostTime)
+		}
+	}
+	return Window{Size: size, Rate: rate, Interval: interval, Offset: w.Offset, Calendar: w.Calendar, Unit: w.Unit}
+}
+
+// of returns a window that has this part, w.
+func (w *Window) of(part int64) Window {
+	if w.Size == MostUnits {
+		return *w
+	}
+	whole := Window{
+		Size: (w.Size*steps + part - 1) / part, Rate: w.Rate, Interval: w.Interval, Offset: w.Offset, Calendar: w.Calendar, Unit: w.Unit,
+	}
+	if w.Size > w.Rate && w.Calendar == 0 {
+		whole.Interval = max(1, w.Interval*part/steps)
+		whole.Offset = w.Offset % whole.Interval
+	} else {
+		whole.Rate = whole.Size
+	}
+	return whole
+}

@@ -1,0 +1,150 @@
+package decision_test
+
+import (
+	"math/rand/v2"
+	"testing"
+
+	"github.com/drip-go/drip/decision"
+	"github.com/drip-go/drip/storage"
+)
+
+func TestLevel(t *testing.T) {
+	const minute = 60_000
+	l := decision.Limits{
+		Windows: []decision.Window{{Size: 40, Rate: 10, Interval: 1000}, {Size: 6000, Rate: 6000, Interval: 60 * minute}},
+		Tokens:  1000, Guess: 50, Lease: minute, MaxLease: minute,
+	}
+	if field, _ := l.Ready(); field != "" {
+		t.Fatal(field)
+	}
+	var s decision.State
+	leases, now := storage.NewLeases(nil), int64(1_700_000_000_500)
+	do := func(op decision.Op) {
+		t.Helper()
+		l.Apply(&s, leases, &op, now, &decision.Answer{})
+	}
+	level := func(when string, want float64) {
+		t.Helper()
+		do(decision.Op{Kind: decision.Admit, Cost: decision.Cost{1}})
+		if s.Level() != want {
+			t.Errorf("%s: the level is %v, want %v: %+v", when, s.Level(), want, s.Pins)
+		}
+	}
+	pass := func(ms int64) { // with an operation each half minute
+		for ; ms > 30_000; ms -= 30_000 {
+			now += 30_000
+			do(decision.Op{Kind: decision.Admit, Cost: decision.Cost{1}})
+		}
+		now += ms
+	}
+	refuse := decision.Op{Kind: decision.Throttle, For: 1000, Level: 1}
+	do(decision.Op{Kind: decision.Throttle, For: 1000})
+	level("nobody follows", 1)
+	do(refuse)
+	level("after a refusal", 0.8)
+	want := []decision.Window{{Size: 32, Rate: 10, Interval: 1250}, {Size: 4800, Rate: 4800, Interval: 60 * minute}}
+	for i, w := range want {
+		if got := l.InForce(&s, now).Windows[i]; got != w || s.Lines[i].Window != w {
+			t.Errorf("window %d is %v, counted by %v; want %v", i, got, s.Lines[i].Window, w)
+		}
+	}
+	do(refuse)
+	level("after another one, which belongs to the first", 0.8)
+	pass(20_000) // nothing ran for the provider: it lets pass next to nothing
+	do(refuse)
+	level("after a third one", 0.4)
+	do(decision.Op{Kind: decision.Announce, Level: 2500, For: 5 * minute})
+	level("with a quarter announced", 0.25)
+	do(decision.Op{Kind: decision.Announce, Level: decision.Whole, For: 5 * minute})
+	pass(90_000) // twenty intervals
+	level("with more announced", 0.4)
+	pass(9 * minute)
+	if got := s.Level(); got < 0.7 || got > 0.9 {
+		t.Errorf("ten minutes after the refusal the level is %v, want the double", got)
+	}
+	pass(10 * minute)
+	level("after twenty minutes", 1)
+	do(refuse)
+	pass(minute)
+	now += 12 * minute
+	level("after a pause", 0.5)
+	now += 26_000
+	level("after the pause", 1)
+	pass(minute)
+	if len(s.Pins) > 0 && s.Pins[0].Level.Lowered == 0 {
+		t.Errorf("a level of nothing is kept: %+v", s.Pins)
+	}
+	pass(60 * minute)
+	if level("after an hour", 1); len(s.Pins) > 0 {
+		t.Errorf("a level is kept that nothing lowers: %+v", s.Pins)
+	}
+}
+
+// A level never lets through more than its limits would, at whatever phase of the intervals the provider counts. Windows
+// whose units come back all at once keep the phase of the limits.
+func TestLevelIsWithinTheLimits(t *testing.T) {
+	for seed := range uint64(2000) {
+		rnd := rand.New(rand.NewPCG(seed, 7))
+		l := decision.Limits{Tokens: 1 << 40, Guess: 50, Lease: 1000, MaxLease: 1000}
+		for range 1 + rnd.IntN(2) {
+			l.Windows = append(l.Windows, decision.Window{
+				Size: 1 + rnd.Int64N([]int64{3, 50}[rnd.IntN(2)]), Rate: 1 + rnd.Int64N(20), Interval: []int64{7, 100, 1000}[rnd.IntN(3)],
+			})
+		}
+		if field, _ := l.Ready(); field != "" {
+			t.Fatal(field)
+		}
+		var s decision.State
+		leases, now := storage.NewLeases(nil), int64(1_700_000_000_000)
+		var ran []int64
+		var tickets []decision.Ticket
+		for range 600 {
+			op := decision.Op{Kind: decision.Admit, Cost: decision.Cost{1}}
+			switch dice := rnd.IntN(100); {
+			case dice == 0:
+				op.Kind, op.For, op.Level = decision.Throttle, 1+rnd.Int64N(2000), 1
+			case dice == 1:
+				op.Kind, op.For, op.Level = decision.Announce, 1+rnd.Int64N(20_000), 1+rnd.Int64N(decision.Whole)
+			case dice == 2:
+				now += rnd.Int64N(20 * 60_000)
+			case dice < 40 && len(tickets) > 0:
+				op.Ticket = tickets[rnd.IntN(len(tickets))]
+			}
+			now += rnd.Int64N([]int64{2, 2, 200, 2000}[rnd.IntN(4)])
+			var a decision.Answer
+			if l.Apply(&s, leases, &op, now, &a); op.Kind != decision.Admit {
+				continue
+			}
+			if a.Delay > 0 {
+				tickets = append(tickets, a.Ticket)
+				continue
+			}
+			ran = append(ran, now)
+			for _, w := range l.Windows {
+				for i, at := range ran {
+					gain := ((now-at)/w.Interval + 1) * w.Rate
+					if w.Size <= w.Rate {
+						gain = (now/w.Interval - at/w.Interval) * w.Size
+					}
+					if n := int64(len(ran) - i); n > w.Size+gain {
+						t.Fatalf("seed %d: %d ran from %d to %d, %v allows %d; %+v", seed, n, at, now, w, w.Size+gain, s)
+					}
+				}
+			}
+		}
+		for i := range s.Pins {
+			s.Pins[i].Level.Changed = now // it does not rise just now
+		}
+		before := append([]decision.Window(nil), l.InForce(&s, now).Windows...)
+		known, ok := s.Limits()
+		if after := known.InForce(&s, now).Windows; !ok || len(after) != len(before) {
+			t.Fatalf("seed %d: the stored limits are %v", seed, known)
+		} else {
+			for i := range after {
+				if after[i] != before[i] {
+					t.Fatalf("seed %d: by the stored limits %v is in force, want %v", seed, after, before)
+				}
+			}
+		}
+	}
+}
