@@ -18,16 +18,11 @@ func TestDead(t *testing.T) {
 	if got := must(t, "dead", patient, "list", url, queue); got != "There are no dead letters.\n" {
 		t.Errorf("before anything was given up: %s", got)
 	}
-	if _, err := ch.QueueDeclare(queue+".drip.dead", true, false, false, false, nil); err != nil {
-		t.Fatal(err)
-	}
+	servers.Declare(t, ch, "classic", queue+".drip.dead")
 	for i, reason := range []string{"failed", "too old", "failed", "postponed too often"} {
-		err := ch.PublishWithContext(t.Context(), "", queue+".drip.dead", true, false, amqp.Publishing{
+		servers.Publish(t, ch, queue+".drip.dead", amqp.Publishing{
 			MessageId: fmt.Sprint("order-", i), Headers: amqp.Table{"x-drip-reason": reason, "x-drip-error": "no\nsuch order", "x-drip-age-ms": int64(61_000)},
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
 	}
 	var list struct {
 		More    bool

@@ -34,6 +34,16 @@ func (b *broker) must(err error) {
 	}
 }
 
+// ctl runs a command of rabbitmqctl and returns its output.
+func ctl(t testing.TB, server *servers.RabbitMQ, args ...string) string {
+	t.Helper()
+	out, err := server.Ctl(t.Context(), args...)
+	if err != nil {
+		t.Fatalf("rabbitmqctl %q: %v: %s", args, err, out)
+	}
+	return out
+}
+
 // queue declares a durable classic work queue named after the test.
 func (b *broker) queue() string {
 	b.t.Helper()

@@ -359,9 +359,7 @@ func TestBrokerClosesTheChannel(t *testing.T) {
 		C <- rabbit_channel:list(), [{consumer_count, N}] <- [rabbit_channel:info(C, [consumer_count])], N > 0].`
 	for i := range int64(3) {
 		eventually(t, "the message is handled", func() bool { return runs.Load() == i+1 })
-		if _, err := server.Ctl(t.Context(), "eval", fault); err != nil {
-			t.Fatal(err)
-		}
+		ctl(t, server, "eval", fault)
 	}
 	eventually(t, "the message is handled after all", func() bool { return runs.Load() == 4 })
 	stop()
@@ -378,9 +376,7 @@ func TestBrokerTakesAMessageBack(t *testing.T) {
 	b := connect(t, server.URL())
 	queue := "orders"
 	b.declare(queue, Quorum)
-	if _, err := server.Ctl(t.Context(), "eval", "application:set_env(rabbit, consumer_timeout, 1000), application:set_env(rabbit, channel_tick_interval, 200)."); err != nil {
-		t.Fatal(err)
-	}
+	ctl(t, server, "eval", "application:set_env(rabbit, consumer_timeout, 1000), application:set_env(rabbit, channel_tick_interval, 200).")
 	var runs atomic.Int64
 	var l ledger
 	late := make(chan struct{})
@@ -506,9 +502,7 @@ func TestBrokerIsBlocked(t *testing.T) {
 	b.publish(queue, numbered(0, 100)...)
 	alarm := func(fraction string) {
 		t.Helper()
-		if out, err := server.Ctl(t.Context(), "set_vm_memory_high_watermark", fraction); err != nil {
-			t.Fatalf("%v: %s", err, out)
-		}
+		ctl(t, server, "set_vm_memory_high_watermark", fraction)
 	}
 	alarm("0.0000001")
 	var l ledger

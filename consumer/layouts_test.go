@@ -75,9 +75,7 @@ func TestIdleQueuesAreRemoved(t *testing.T) {
 			b.declare("orders", Quorum)
 			const idle = 12 * time.Second
 			existing := func() int { // without a look at them, which renews classic queues
-				out, err := server.Ctl(t.Context(), "list_queues", "--no-table-headers", "name")
-				b.must(err)
-				return strings.Count(out, ".v1.")
+				return strings.Count(ctl(t, server, "list_queues", "--no-table-headers", "name"), ".v1.")
 			}
 			var l ledger
 			limiter := each(t, func(i int) time.Duration { return time.Second + time.Duration(i%10)*time.Second })

@@ -95,20 +95,14 @@ func TestWhatOthersDoIsLogged(t *testing.T) {
 			return l.Handle(ctx, d)
 		})})
 	begun(t, b, "orders")
-	ctl := func(args ...string) {
-		t.Helper()
-		if _, err := server.Ctl(t.Context(), args...); err != nil {
-			t.Fatal(err)
-		}
-	}
-	ctl("set_policy", "short", `\.\d+m?s\.\d\d$`, `{"max-length": 2}`, "--apply-to", "queues")
+	ctl(t, server, "set_policy", "short", `\.\d+m?s\.\d\d$`, `{"max-length": 2}`, "--apply-to", "queues")
 	b.publish("orders", numbered(0, 60)...)
 	eventually(t, "all are handled", func() bool { return l.count() == 60 })
 	const takesNone = "a delay queue takes no messages, others are used"
 	if log.count(takesNone) == 0 {
 		t.Error("nothing was logged of what a policy has thrown out")
 	}
-	ctl("clear_policy", "short")
+	ctl(t, server, "clear_policy", "short")
 	for _, name := range b.delayQueues("orders") {
 		b.ch.QueueDelete(name, false, false, false)
 	}
@@ -119,12 +113,12 @@ func TestWhatOthersDoIsLogged(t *testing.T) {
 	}
 	b.publish("orders", numbered(200, 201)...)
 	<-handling
-	ctl("set_vm_memory_high_watermark", "0.0000001")
+	ctl(t, server, "set_vm_memory_high_watermark", "0.0000001")
 	close(alarmed) // now there is something to publish
 	eventually(t, "the broker blocks", func() bool {
 		return log.count("the broker accepts no messages: postponing waits, handlers go on") > 0
 	})
-	ctl("set_vm_memory_high_watermark", "0.8")
+	ctl(t, server, "set_vm_memory_high_watermark", "0.8")
 	eventually(t, "it is handled", func() bool { return l.among(200, 201) == 1 })
 	if log.count("the broker accepts messages again") == 0 {
 		t.Error("nothing was logged when the broker accepted messages again")

@@ -172,9 +172,7 @@ func TestShutdownWhileBlocked(t *testing.T) {
 	queue := b.queue()
 	const n = 100
 	b.publish(queue, numbered(0, n)...)
-	if out, err := server.Ctl(t.Context(), "set_vm_memory_high_watermark", "0.0000001"); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
+	ctl(t, server, "set_vm_memory_high_watermark", "0.0000001")
 	var mu sync.Mutex
 	asked := 0
 	c, err := New(Options{

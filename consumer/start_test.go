@@ -50,9 +50,7 @@ func TestStreamIsNoWorkQueue(t *testing.T) {
 func user(t *testing.T, server *servers.RabbitMQ, name, configure, write, read string) string {
 	t.Helper()
 	for _, args := range [][]string{{"add_user", name, "secret"}, {"set_permissions", "-p", "/", name, configure, write, read}} {
-		if _, err := server.Ctl(t.Context(), args...); err != nil {
-			t.Fatal(err)
-		}
+		ctl(t, server, args...)
 	}
 	return strings.Replace(server.URL(), "guest:guest", name+":secret", 1)
 }
@@ -174,8 +172,7 @@ func TestBrokerIsDownAtTheStart(t *testing.T) {
 	b := connect(t, server.URL())
 	b.declare("orders", Quorum)
 	b.publish("orders", numbered(0, 10)...)
-	_, err := server.Ctl(t.Context(), "stop_app")
-	b.must(err)
+	ctl(t, server, "stop_app")
 	var l ledger
 	o := Options{URL: server.URL(), Queue: "orders", Entity: byID, Handler: &l, Logger: quiet, Limiter: &free{}}
 	fast := o
@@ -194,8 +191,7 @@ func TestBrokerIsDownAtTheStart(t *testing.T) {
 		}
 		opened <- err
 	}()
-	_, err = server.Ctl(t.Context(), "start_app")
-	b.must(err)
+	ctl(t, server, "start_app")
 	b.must(<-opened)
 	eventually(t, "all are handled", func() bool { return l.count() == 10 })
 }

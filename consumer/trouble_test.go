@@ -254,15 +254,11 @@ func TestDelayQueuesRefuse(t *testing.T) {
 		refuse func(t *testing.T, server *servers.RabbitMQ)
 	}{
 		"a policy": {Classic, 300, func(t *testing.T, server *servers.RabbitMQ) {
-			if _, err := server.Ctl(t.Context(), "set_policy", "short", `\.drip\..*s\.\d\d$`, `{"max-length": 1, "overflow": "reject-publish"}`, "--apply-to", "queues"); err != nil {
-				t.Fatal(err)
-			}
+			ctl(t, server, "set_policy", "short", `\.drip\..*s\.\d\d$`, `{"max-length": 1, "overflow": "reject-publish"}`, "--apply-to", "queues")
 		}},
 		"no leaders": {Quorum, 300, func(t *testing.T, server *servers.RabbitMQ) {
 			const suspend = `[sys:suspend(element(1, amqqueue:get_pid(Q))) || Q <- rabbit_amqqueue:list(), binary:match(element(4, amqqueue:get_name(Q)), <<".250ms.">>) =/= nomatch].`
-			if _, err := server.Ctl(t.Context(), "eval", suspend); err != nil {
-				t.Fatal(err)
-			}
+			ctl(t, server, "eval", suspend)
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -302,9 +298,7 @@ func TestDelayQueuesRefuseALoop(t *testing.T) {
 	bucket := buckettest.New(t, drip.Options{Size: 100, RefreshRate: 100})
 	loop := looping(t, b.url, queue, bucket, oneShop, &l)
 	b.must(bucket.Throttled(t.Context(), "shop", 5*time.Second))
-	if _, err := server.Ctl(t.Context(), "set_policy", "short", `\.250ms\.`, `{"max-length": 1, "overflow": "reject-publish"}`, "--apply-to", "queues"); err != nil {
-		t.Fatal(err)
-	}
+	ctl(t, server, "set_policy", "short", `\.250ms\.`, `{"max-length": 1, "overflow": "reject-publish"}`, "--apply-to", "queues")
 	b.publish(queue, numbered(0, 50)...)
 	eventually(t, "all are handled", func() bool { return l.count() == 50 })
 	loop.alive()
@@ -318,9 +312,7 @@ func TestNoMoreQueues(t *testing.T) {
 	b.declare("orders", Quorum)
 	limit := func(queues int) {
 		t.Helper()
-		if _, err := server.Ctl(t.Context(), "set_vhost_limits", "-p", "/", fmt.Sprintf(`{"max-queues": %d}`, queues)); err != nil {
-			t.Fatal(err)
-		}
+		ctl(t, server, "set_vhost_limits", "-p", "/", fmt.Sprintf(`{"max-queues": %d}`, queues))
 	}
 	var l ledger
 	o := Options{URL: b.url, Queue: "orders", Entity: byID, Handler: &l, Logger: quiet, Prefetch: 2,
@@ -447,9 +439,7 @@ func TestWaitingInHandIsBounded(t *testing.T) {
 	server := servers.OwnRabbitMQ(t)
 	b := connect(t, server.URL())
 	b.declare("orders", Quorum)
-	if _, err := server.Ctl(t.Context(), "eval", "application:set_env(rabbit, consumer_timeout, 9000), application:set_env(rabbit, channel_tick_interval, 200)."); err != nil {
-		t.Fatal(err)
-	}
+	ctl(t, server, "eval", "application:set_env(rabbit, consumer_timeout, 9000), application:set_env(rabbit, channel_tick_interval, 200).")
 	bucket := buckettest.New(t, drip.Options{Size: 1000, Concurrency: 1, WaitForToken: 100 * time.Millisecond, Lease: time.Hour})
 	taken, err := bucket.Admit(t.Context(), "shop", drip.Request{})
 	b.must(err)

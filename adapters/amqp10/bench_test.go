@@ -52,22 +52,8 @@ func BenchmarkDelays(b *testing.B) {
 func delayed(b *testing.B, delay func(int, time.Time) time.Duration, consume func(context.Context, string, string, *once) error) {
 	const n, steady = 45_000, 30_000
 	server := servers.UseRabbitMQ(b)
-	conn, err := amqp091.Dial(server.URL())
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer conn.Close()
-	ch, err := conn.Channel()
-	if err == nil {
-		err = ch.Confirm(false)
-	}
-	name := fmt.Sprint("delays", time.Now().UnixNano())
-	if err == nil {
-		_, err = ch.QueueDeclare(name, true, false, false, false, amqp091.Table{amqp091.QueueTypeArg: "quorum"})
-	}
-	if err != nil {
-		b.Fatal(err)
-	}
+	ch, name := servers.Channel(b, server.URL()), fmt.Sprint("delays", time.Now().UnixNano())
+	servers.Declare(b, ch, "quorum", name)
 	ctx, cancel := context.WithCancel(b.Context())
 	start := time.Now().Truncate(time.Second)
 	l := &once{due: map[string]time.Time{}, all: make(chan struct{}), n: n}
@@ -82,13 +68,11 @@ func delayed(b *testing.B, delay func(int, time.Time) time.Duration, consume fun
 		defer tick.Stop()
 		for i := from; i < to; i += 10 {
 			<-tick.C
-			var last *amqp091.DeferredConfirmation
+			var ten []amqp091.Publishing
 			for k := i; k < i+10; k++ {
-				if last, err = ch.PublishWithDeferredConfirm("", name, true, false, amqp091.Publishing{MessageId: fmt.Sprint(k), DeliveryMode: amqp091.Persistent}); err != nil {
-					b.Fatal(err)
-				}
+				ten = append(ten, amqp091.Publishing{MessageId: fmt.Sprint(k), DeliveryMode: amqp091.Persistent})
 			}
-			last.Wait()
+			servers.Publish(b, ch, name, ten...)
 		}
 		used, err := server.CPU()
 		if err != nil {

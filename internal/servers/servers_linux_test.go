@@ -99,36 +99,18 @@ func checkStopped(t *testing.T, s *server) {
 	}
 }
 
-// channel connects to a broker.
-func channel(t *testing.T, r *RabbitMQ) *amqp.Channel {
-	t.Helper()
-	conn, err := amqp.Dial(r.URL())
-	check(t, err)
-	t.Cleanup(func() { _ = conn.Close() })
-	ch, err := conn.Channel()
-	check(t, err)
-	return ch
-}
-
 // publish declares a durable queue and returns when it has a message.
 func publish(t *testing.T, r *RabbitMQ, queue, body string) {
 	t.Helper()
-	ch := channel(t, r)
-	_, err := ch.QueueDeclare(queue, true, false, false, false, nil)
-	check(t, err)
-	check(t, ch.Confirm(false))
-	confirm, err := ch.PublishWithDeferredConfirm("", queue, false, false,
-		amqp.Publishing{DeliveryMode: amqp.Persistent, Body: []byte(body)})
-	check(t, err)
-	if ok, err := confirm.WaitContext(t.Context()); err != nil || !ok {
-		t.Fatalf("publish: confirmed %v, %v", ok, err)
-	}
+	ch := Channel(t, r.URL())
+	Declare(t, ch, "classic", queue)
+	Publish(t, ch, queue, amqp.Publishing{DeliveryMode: amqp.Persistent, Body: []byte(body)})
 }
 
 // checkMessage takes one message from the queue.
 func checkMessage(t *testing.T, r *RabbitMQ, queue, body string) {
 	t.Helper()
-	d, ok, err := channel(t, r).Get(queue, true)
+	d, ok, err := Channel(t, r.URL()).Get(queue, true)
 	check(t, err)
 	if !ok || string(d.Body) != body {
 		t.Errorf("queue %s: got message %v %q, want %q", queue, ok, d.Body, body)
@@ -140,7 +122,7 @@ func TestRabbitMQ(t *testing.T) {
 	r := OwnRabbitMQ(t)
 
 	publish(t, r, "orders", "one")
-	_, err := channel(t, r).QueueDeclare("settled", true, false, false, false, nil) // see type RabbitMQ
+	_, err := Channel(t, r.URL()).QueueDeclare("settled", true, false, false, false, nil) // see type RabbitMQ
 	check(t, err)
 	check(t, r.Kill())
 	if err := r.Kill(); err == nil {

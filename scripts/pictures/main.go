@@ -123,27 +123,20 @@ func trouble(ctx context.Context, s storage.Storage, url, queue string) error {
 	if _, err := e.Pause(ctx, 10*time.Minute); err != nil {
 		return err
 	}
-	conn, err := amqp.Dial(url)
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	ch, err := conn.Channel()
-	if err != nil {
-		return err
-	}
-	for i, reason := range []string{"failed", "failed", "too old"} {
-		err := ch.PublishWithContext(ctx, "", queue+".drip.dead", true, false, amqp.Publishing{
-			MessageId: fmt.Sprint("order-", 4000+i), Body: fmt.Appendf(nil, `{"order": %d, "shop": "shop-0%d"}`, 4000+i, i+1),
-			Headers: amqp.Table{
-				"x-drip-reason": reason, "x-drip-error": "the shop has no such product", "x-drip-attempts": int64(5), "x-drip-postponements": int64(i), "x-drip-age-ms": int64(61_000 * (i + 1)),
-			},
-		})
-		if err != nil {
-			return err
+	return servers.WithChannel(url, func(ch *amqp.Channel) error {
+		for i, reason := range []string{"failed", "failed", "too old"} {
+			err := ch.PublishWithContext(ctx, "", queue+".drip.dead", true, false, amqp.Publishing{
+				MessageId: fmt.Sprint("order-", 4000+i), Body: fmt.Appendf(nil, `{"order": %d, "shop": "shop-0%d"}`, 4000+i, i+1),
+				Headers: amqp.Table{
+					"x-drip-reason": reason, "x-drip-error": "the shop has no such product", "x-drip-attempts": int64(5), "x-drip-postponements": int64(i), "x-drip-age-ms": int64(61_000 * (i + 1)),
+				},
+			})
+			if err != nil {
+				return err
+			}
 		}
-	}
-	return nil
+		return nil
+	})
 }
 
 // pictures goes through the page.
