@@ -26,6 +26,7 @@ type Shared struct {
 	token bool  // only a token is short
 	below bool  // the entity is below its fair share
 	spare bool  // it takes capacity that booked operations leave
+	from  int64 // from when it has its fair share, in ticks
 	fair  int64 // the place of its fair share, in ticks
 }
 
@@ -46,6 +47,7 @@ type Calendar struct {
 	Weight int64 // of the entities that wait, counted in this minute
 	Before int64 // of the entities counted in the minute before, and not since
 	Peak   int64 // of all entities that wait, at the beginning of Head
+	Turn   int64 // from when the next entity that begins to wait has its fair share, in ticks
 	Ring   Ring  // the units booked in Head and the grains after it
 }
 
@@ -323,13 +325,10 @@ func (x *Shared) run(f *Flow, op *Op) {
 		s.Plain++
 	}
 	step := x.share(x.part)
-	step += step / 8 // any operation that fits gets the rest
-	from := (c.Head - 1) * tick
-	if x.below {
-		f.Fair = min(max(f.Fair, from)+step, Never)
-	}
+	from, to := (c.Head-1)*tick, min((c.Head+1)*tick+2*step, Never)
+	f.Fair = min(max(f.Fair, from)+step, to)
 	if op.Urgent {
-		f.FairUrgent = min(max(f.FairUrgent, from)+step, Never)
+		f.FairUrgent = min(max(f.FairUrgent, from)+step, to)
 	}
 }
 
@@ -359,6 +358,9 @@ func (x *Shared) place(f *Flow, op *Op, back bool, t, now int64) int64 {
 		return t
 	}
 	n := max(l.grain(t), c.Head+1)
+	if c.Front > c.Head+1 && x.in(n)+l.Windows[0].Interval <= t { // another limit holds it past its turn in this grain
+		n++
+	}
 	first := n <= c.Front
 	if first {
 		n = c.Front
@@ -373,14 +375,23 @@ func (x *Shared) place(f *Flow, op *Op, back bool, t, now int64) int64 {
 		c.Far++
 		n = max(l.grain(t), c.Head+Grains/2+c.Far%4096*7919%(Grains/2-1))
 	}
-	ahead, had := f.Units+f.Later, f.Fair
+	ahead, turn := f.Units+f.Later, (c.Head+1)*tick
+	x.from = f.Fair
 	if op.Urgent {
-		ahead, had = f.Urgent, f.FairUrgent
+		ahead, x.from = f.Urgent, f.FairUrgent
 	}
-	had = max(had/tick, c.Head+1) * tick
-	x.fair = had + x.share(ahead)
-	if back && !op.Urgent { // displaced: half-way back in the line of its entity, one after the other
-		x.fair = max(had+x.share(ahead/2), f.Again)
+	if x.from < turn {
+		if f.Units+f.Later == 0 { // entities that begin to wait together have their turns one after the other
+			turn = min(max(c.Turn, turn), turn+x.share(x.part))
+		}
+		x.from = turn
+	}
+	x.fair = x.from + x.share(ahead)
+	if back && !op.Urgent { // displaced: behind the entity's early tickets, one after the other
+		x.fair = f.Again
+		if x.fair <= x.from { // about there
+			x.fair = x.from + x.share(ahead/2)
+		}
 	}
 	if l.FirstCome == 1 {
 		x.fair = Never
@@ -398,8 +409,16 @@ func (x *Shared) book(f *Flow, op *Op, back bool, t *Ticket, now int64) {
 	if c.holds(n) {
 		c.Ring.Put(n%Grains, min(c.Ring.At(n%Grains)+x.units, mostBooked))
 	}
-	if back && !op.Urgent && n == x.fair/tick {
-		f.Again = min(x.fair+x.share(x.part), Never)
+	if x.fair > 0 && !op.Urgent {
+		if n < x.fair/tick {
+			f.Again = max(f.Again, n*tick)
+		} else if back { // an eighth more, because others may still begin to wait
+			step := x.share(x.part)
+			f.Again = min(x.fair+step+step/8, Never)
+		} else if f.Units+f.Later == 0 && f.Fair < x.from {
+			f.Fair = x.from
+			c.Turn = min(max(c.Turn, x.from)+x.units*tick/x.rate, Never)
+		}
 	}
 	f.put(t.Slot, x.part)
 	if op.Urgent {

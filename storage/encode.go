@@ -11,7 +11,7 @@ import (
 var ErrFormat = errors.New("the stored bytes are not the state of an entity")
 
 // format is the first number of an encoded state. It changes with the meaning of the others.
-const format = 4
+const format = 5
 
 // An encoded state is numbers of eight bytes, the highest byte first, so that Lua can read them. First come the format,
 // the scalars of State, and the counts of Lines, Pins, Flows, Calendars and bytes of the Ring. Then come the numbers of
@@ -52,8 +52,8 @@ func ofFlow(f *decision.Flow) [13]*int64 {
 }
 
 // ofCalendar are the numbers of a Calendar, in the order of their declaration.
-func ofCalendar(c *decision.Calendar) [9]*int64 {
-	return [...]*int64{&c.Grain, &c.Head, &c.Late, &c.Front, &c.Far, &c.Minute, &c.Weight, &c.Before, &c.Peak}
+func ofCalendar(c *decision.Calendar) [10]*int64 {
+	return [...]*int64{&c.Grain, &c.Head, &c.Late, &c.Front, &c.Far, &c.Minute, &c.Weight, &c.Before, &c.Peak, &c.Turn}
 }
 
 const (
@@ -61,7 +61,7 @@ const (
 	numOfLine     = len([13]*int64{})
 	numOfPin      = len([13]*int64{})
 	numOfFlow     = len([13]*int64{})
-	numOfCalendar = len([9]*int64{})
+	numOfCalendar = len([10]*int64{})
 	numCounts     = 5
 )
 

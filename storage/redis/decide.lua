@@ -11,7 +11,7 @@
 --
 -- Numbers are doubles, the lowest byte first: see numbers.lua, which comes before this.
 --
--- The value of a key is the layout, 5; a revision; the time and the Until of the state; the time at which a plain
+-- The value of a key is the layout, 6; a revision; the time and the Until of the state; the time at which a plain
 -- token was taken last; 1 if the leases are in KEYS[2], else 0; a time before which none of the leases ends, and one after
 -- which none does; the numbers of the state, with how many lines, pins, flows and calendars it has in the place of
 -- these; the numbers of each; of each lease its ID and its end; and the ring of the calendar, if there is one.
@@ -93,7 +93,7 @@ if value then
     return redis.error_reply('DRIPSTATE')
   end
   layout, revision = unpack('<dd', value)
-  if layout == 5 and #value >= 128 + 64 then
+  if layout == 6 and #value >= 128 + 64 then
     layout, revision, at, till, ran, apart, first, last, s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n = unpack('<dddddddddddddddddddddddd', value)
     local from = 128 + 65
     for i = 0, s_Lines_n - 1 do
@@ -113,12 +113,12 @@ if value then
     end
     leases = sub(value, from)
     if s_Calendars_n > 0 then
-      local calendar_Grain, calendar_Head, calendar_Late, calendar_Front, calendar_Far, calendar_Minute, calendar_Weight, calendar_Before, calendar_Peak = unpack('<ddddddddd', value, from)
+      local calendar_Grain, calendar_Head, calendar_Late, calendar_Front, calendar_Far, calendar_Minute, calendar_Weight, calendar_Before, calendar_Peak, calendar_Turn = unpack('<dddddddddd', value, from)
       local calendar_Ring = Ring(sub(value, -3072))
-      s_Calendars[0] = {Grain = calendar_Grain, Head = calendar_Head, Late = calendar_Late, Front = calendar_Front, Far = calendar_Far, Minute = calendar_Minute, Weight = calendar_Weight, Before = calendar_Before, Peak = calendar_Peak, Ring = calendar_Ring}
-      leases = sub(value, from + 72, -3072 - 1)
+      s_Calendars[0] = {Grain = calendar_Grain, Head = calendar_Head, Late = calendar_Late, Front = calendar_Front, Far = calendar_Far, Minute = calendar_Minute, Weight = calendar_Weight, Before = calendar_Before, Peak = calendar_Peak, Turn = calendar_Turn, Ring = calendar_Ring}
+      leases = sub(value, from + 80, -3072 - 1)
     end
-  elseif layout ~= 5 then
+  elseif layout ~= 6 then
     return redis.error_reply('DRIPSTATE')
   end
 end
@@ -268,7 +268,7 @@ if value then
     return redis.error_reply('DRIPSTATE')
   end
   layout, revision = unpack('<dd', value)
-  if layout == 5 and #value >= 128 + 64 then
+  if layout == 6 and #value >= 128 + 64 then
     layout, revision, at, till, ran, apart, first, last, s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n = unpack('<dddddddddddddddddddddddd', value)
     local from = 128 + 65
     for i = 0, s_Lines_n - 1 do
@@ -288,12 +288,12 @@ if value then
     end
     leases = sub(value, from)
     if s_Calendars_n > 0 then
-      local calendar_Grain, calendar_Head, calendar_Late, calendar_Front, calendar_Far, calendar_Minute, calendar_Weight, calendar_Before, calendar_Peak = unpack('<ddddddddd', value, from)
+      local calendar_Grain, calendar_Head, calendar_Late, calendar_Front, calendar_Far, calendar_Minute, calendar_Weight, calendar_Before, calendar_Peak, calendar_Turn = unpack('<dddddddddd', value, from)
       local calendar_Ring = Ring(sub(value, -3072))
-      s_Calendars[0] = {Grain = calendar_Grain, Head = calendar_Head, Late = calendar_Late, Front = calendar_Front, Far = calendar_Far, Minute = calendar_Minute, Weight = calendar_Weight, Before = calendar_Before, Peak = calendar_Peak, Ring = calendar_Ring}
-      leases = sub(value, from + 72, -3072 - 1)
+      s_Calendars[0] = {Grain = calendar_Grain, Head = calendar_Head, Late = calendar_Late, Front = calendar_Front, Far = calendar_Far, Minute = calendar_Minute, Weight = calendar_Weight, Before = calendar_Before, Peak = calendar_Peak, Turn = calendar_Turn, Ring = calendar_Ring}
+      leases = sub(value, from + 80, -3072 - 1)
     end
-  elseif layout ~= 5 then
+  elseif layout ~= 6 then
     return redis.error_reply('DRIPSTATE')
   end
 end
@@ -524,12 +524,12 @@ if s_Lines_n + s_Pins_n + s_Flows_n + s_Calendars_n > 1 then
   end
   local calendar = s_Calendars[0]
   if calendar and s_Calendars_n > 0 then
-    parts[#parts + 1] = pack('<ddddddddd', calendar.Grain, calendar.Head, calendar.Late, calendar.Front, calendar.Far, calendar.Minute, calendar.Weight, calendar.Before, calendar.Peak)
+    parts[#parts + 1] = pack('<dddddddddd', calendar.Grain, calendar.Head, calendar.Late, calendar.Front, calendar.Far, calendar.Minute, calendar.Weight, calendar.Before, calendar.Peak, calendar.Turn)
     leases = leases .. calendar.Ring.bytes()
   end
   leases = table.concat(parts) .. leases
 end
-local stored = pack('<ddddddddddddddddddddddddddddddddddddd', 5, micros, s_Now, till, ran, apart, first, last,
+local stored = pack('<ddddddddddddddddddddddddddddddddddddd', 6, micros, s_Now, till, ran, apart, first, last,
   s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n, line.Window_Size, line.Window_Rate, line.Window_Interval, line.Window_Unit, line.Left, line.Promised, line.Spare, line.Taken, line.Fresh, line.FreshFrom, line.Stale, line.StaleFrom, line.Saved)
 call('SET', key, leases == '' and stored or stored .. leases, 'PX', ttl)
 if apart == 1 then
@@ -1994,7 +1994,7 @@ end
             advance2 = now3
           end
           if x2.State_Calendars_n == 0 then
-            x2.State_Calendars[x2.State_Calendars_n] = {Grain = 0, Head = 0, Late = 0, Front = 0, Far = 0, Minute = 0, Weight = 0, Before = 0, Peak = 0, Ring = Ring()}
+            x2.State_Calendars[x2.State_Calendars_n] = {Grain = 0, Head = 0, Late = 0, Front = 0, Far = 0, Minute = 0, Weight = 0, Before = 0, Peak = 0, Turn = 0, Ring = Ring()}
             x2.State_Calendars_n = x2.State_Calendars_n + 1
           end
           local c2 = x2.State_Calendars[0]
@@ -2981,17 +2981,17 @@ end
                     share = (x6 - x6 % y3) / y3
                   end
                   local step = share
-                  step = step + (step - step % 8) / 8
                   local from2 = (c2.Head - 1) * 524288
-                  if x2.below then
-                    local min2 = (f.Fair > from2 and f.Fair or from2) + step
-                    if 9007199254740991 < min2 then min2 = 9007199254740991 end
-                    f.Fair = min2
-                  end
+                  local min2 = (c2.Head + 1) * 524288 + 2 * step
+                  if 9007199254740991 < min2 then min2 = 9007199254740991 end
+                  local to2 = min2
+                  local min3 = (f.Fair > from2 and f.Fair or from2) + step
+                  if to2 < min3 then min3 = to2 end
+                  f.Fair = min3
                   if op_Urgent then
-                    local min2 = (f.FairUrgent > from2 and f.FairUrgent or from2) + step
-                    if 9007199254740991 < min2 then min2 = 9007199254740991 end
-                    f.FairUrgent = min2
+                    local min4 = (f.FairUrgent > from2 and f.FairUrgent or from2) + step
+                    if to2 < min4 then min4 = to2 end
+                    f.FairUrgent = min4
                   end
                 end
               end
@@ -3138,6 +3138,41 @@ end
                       local x5 = c2.Head + 1
                       if x5 > max2 then max2 = x5 end
                       local n2 = max2
+                      local is3 = c2.Front > c2.Head + 1
+                      if is3 then
+                        local in2 = 0
+                        do
+                          local c3 = x2.State_Calendars[0]
+                          local w2 = x2.Limits_Windows[0]
+                          local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
+                          local at2 = n2 * c3.Grain
+                          local is3 = n2 >= c3.Head and n2 < c3.Head + 1024
+                          if is3 then
+                            local x6 = x2.Limits_PerGrain
+                            local y3 = w2_Unit == 0 and x2.Limits_Parts_0 or w2_Unit == 1 and x2.Limits_Parts_1 or w2_Unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
+                            is3 = (x6 - x6 % y3) / y3 > w2_Rate
+                          end
+                          if is3 then
+                            local units = 0
+                            do
+                              local booked = c3.Ring.At(n2 % 1024) < 16777215 and c3.Ring.At(n2 % 1024) or 16777215
+                              if (w2_Unit == 0 and x2.Limits_Parts_0 or w2_Unit == 1 and x2.Limits_Parts_1 or w2_Unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3) == 0 then
+                                units = 0
+                              else
+                                local x7 = booked * x2.Limits_Scale
+                                local y4 = w2_Unit == 0 and x2.Limits_Parts_0 or w2_Unit == 1 and x2.Limits_Parts_1 or w2_Unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
+                                units = (x7 - x7 % y4) / y4
+                              end
+                            end
+                            at2 = at2 + (units - units % w2_Rate) / w2_Rate * w2_Interval % c3.Grain
+                          end
+                          in2 = at2
+                        end
+                        is3 = in2 + x2.Limits_Windows[0].Interval <= t2
+                      end
+                      if is3 then
+                        n2 = n2 + 1
+                      end
                       local first2 = n2 <= c2.Front
                       if first2 then
                         n2 = c2.Front
@@ -3163,122 +3198,129 @@ end
                         n2 = max3
                       end
                       local ahead = f.Units + f.Later
-                      local had = f.Fair
+                      local turn = (c2.Head + 1) * 524288
+                      x2.from = f.Fair
                       if op_Urgent then
-                        ahead, had = f.Urgent, f.FairUrgent
+                        ahead, x2.from = f.Urgent, f.FairUrgent
                       end
-                      local max3 = (had - had % 524288) / 524288
-                      local x6 = c2.Head + 1
-                      if x6 > max3 then max3 = x6 end
-                      had = max3 * 524288
+                      if x2.from < turn then
+                        if f.Units + f.Later == 0 then
+                          local share = 0
+                          do
+                            local part = x2.part
+                            local c3 = x2.State_Calendars[0]
+                            local max3 = c3.Peak
+                            local x6 = c3.Weight + c3.Before
+                            if x6 > max3 then max3 = x6 end
+                            if x2.Weight > max3 then max3 = x2.Weight end
+                            local all2 = max3
+                            local x7 = part + x2.Limits_Scale - 1
+                            local y3 = x2.Limits_Scale
+                            local min2 = (x7 - x7 % y3) / y3
+                            if 16777215 < min2 then min2 = 16777215 end
+                            local x8 = min2 * all2
+                            local y4 = x2.Weight
+                            local min3 = (x8 - x8 % y4) / y4
+                            if 4294967296 < min3 then min3 = 4294967296 end
+                            local x9 = min3 * 524288
+                            local y5 = x2.rate
+                            share = (x9 - x9 % y5) / y5
+                          end
+                          local min2 = c2.Turn > turn and c2.Turn or turn
+                          local x6 = turn + share
+                          if x6 < min2 then min2 = x6 end
+                          turn = min2
+                        end
+                        x2.from = turn
+                      end
                       local share = 0
                       do
                         local c3 = x2.State_Calendars[0]
-                        local max4 = c3.Peak
-                        local x7 = c3.Weight + c3.Before
-                        if x7 > max4 then max4 = x7 end
-                        if x2.Weight > max4 then max4 = x2.Weight end
-                        local all2 = max4
-                        local x8 = ahead + x2.Limits_Scale - 1
+                        local max3 = c3.Peak
+                        local x6 = c3.Weight + c3.Before
+                        if x6 > max3 then max3 = x6 end
+                        if x2.Weight > max3 then max3 = x2.Weight end
+                        local all2 = max3
+                        local x7 = ahead + x2.Limits_Scale - 1
                         local y3 = x2.Limits_Scale
-                        local min2 = (x8 - x8 % y3) / y3
+                        local min2 = (x7 - x7 % y3) / y3
                         if 16777215 < min2 then min2 = 16777215 end
-                        local x9 = min2 * all2
+                        local x8 = min2 * all2
                         local y4 = x2.Weight
-                        local min3 = (x9 - x9 % y4) / y4
+                        local min3 = (x8 - x8 % y4) / y4
                         if 4294967296 < min3 then min3 = 4294967296 end
-                        local x10 = min3 * 524288
+                        local x9 = min3 * 524288
                         local y5 = x2.rate
-                        share = (x10 - x10 % y5) / y5
+                        share = (x9 - x9 % y5) / y5
                       end
-                      x2.fair = had + share
+                      x2.fair = x2.from + share
                       if back2 and not op_Urgent then
-                        local share2 = 0
-                        do
-                          local part = (ahead - ahead % 2) / 2
-                          local c3 = x2.State_Calendars[0]
-                          local max4 = c3.Peak
-                          local x7 = c3.Weight + c3.Before
-                          if x7 > max4 then max4 = x7 end
-                          if x2.Weight > max4 then max4 = x2.Weight end
-                          local all2 = max4
-                          local x8 = part + x2.Limits_Scale - 1
-                          local y3 = x2.Limits_Scale
-                          local min2 = (x8 - x8 % y3) / y3
-                          if 16777215 < min2 then min2 = 16777215 end
-                          local x9 = min2 * all2
-                          local y4 = x2.Weight
-                          local min3 = (x9 - x9 % y4) / y4
-                          if 4294967296 < min3 then min3 = 4294967296 end
-                          local x10 = min3 * 524288
-                          local y5 = x2.rate
-                          share2 = (x10 - x10 % y5) / y5
+                        x2.fair = f.Again
+                        if x2.fair <= x2.from then
+                          local share2 = 0
+                          do
+                            local part = (ahead - ahead % 2) / 2
+                            local c3 = x2.State_Calendars[0]
+                            local max3 = c3.Peak
+                            local x6 = c3.Weight + c3.Before
+                            if x6 > max3 then max3 = x6 end
+                            if x2.Weight > max3 then max3 = x2.Weight end
+                            local all2 = max3
+                            local x7 = part + x2.Limits_Scale - 1
+                            local y3 = x2.Limits_Scale
+                            local min2 = (x7 - x7 % y3) / y3
+                            if 16777215 < min2 then min2 = 16777215 end
+                            local x8 = min2 * all2
+                            local y4 = x2.Weight
+                            local min3 = (x8 - x8 % y4) / y4
+                            if 4294967296 < min3 then min3 = 4294967296 end
+                            local x9 = min3 * 524288
+                            local y5 = x2.rate
+                            share2 = (x9 - x9 % y5) / y5
+                          end
+                          x2.fair = x2.from + share2
                         end
-                        local share3 = 0
-                        do
-                          local part = (ahead - ahead % 2) / 2
-                          local c3 = x2.State_Calendars[0]
-                          local max4 = c3.Peak
-                          local x7 = c3.Weight + c3.Before
-                          if x7 > max4 then max4 = x7 end
-                          if x2.Weight > max4 then max4 = x2.Weight end
-                          local all2 = max4
-                          local x8 = part + x2.Limits_Scale - 1
-                          local y3 = x2.Limits_Scale
-                          local min2 = (x8 - x8 % y3) / y3
-                          if 16777215 < min2 then min2 = 16777215 end
-                          local x9 = min2 * all2
-                          local y4 = x2.Weight
-                          local min3 = (x9 - x9 % y4) / y4
-                          if 4294967296 < min3 then min3 = 4294967296 end
-                          local x10 = min3 * 524288
-                          local y5 = x2.rate
-                          share3 = (x10 - x10 % y5) / y5
-                        end
-                        local max4 = had + share3
-                        if f.Again > max4 then max4 = f.Again end
-                        x2.fair = max4
                       end
                       if x2.Limits_FirstCome == 1 then
                         x2.fair = 9007199254740991
                       end
-                      local in2 = 0
+                      local in3 = 0
                       do
-                        local x7 = 0 > t2 and 0 or t2
+                        local x6 = 0 > t2 and 0 or t2
                         local y3 = x2.Limits_Grain
-                        local x8 = x2.fair
+                        local x7 = x2.fair
                         local min2 = n2
-                        local x9 = (x8 - x8 % 524288) / 524288
-                        if x9 < min2 then min2 = x9 end
-                        local max4 = (x7 - x7 % y3) / y3
-                        if min2 > max4 then max4 = min2 end
+                        local x8 = (x7 - x7 % 524288) / 524288
+                        if x8 < min2 then min2 = x8 end
+                        local max3 = (x6 - x6 % y3) / y3
+                        if min2 > max3 then max3 = min2 end
                         local c3 = x2.State_Calendars[0]
                         local w2 = x2.Limits_Windows[0]
                         local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
-                        local at2 = max4 * c3.Grain
-                        local is3 = max4 >= c3.Head and max4 < c3.Head + 1024
-                        if is3 then
-                          local x10 = x2.Limits_PerGrain
+                        local at2 = max3 * c3.Grain
+                        local is4 = max3 >= c3.Head and max3 < c3.Head + 1024
+                        if is4 then
+                          local x9 = x2.Limits_PerGrain
                           local y4 = w2_Unit == 0 and x2.Limits_Parts_0 or w2_Unit == 1 and x2.Limits_Parts_1 or w2_Unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
-                          is3 = (x10 - x10 % y4) / y4 > w2_Rate
+                          is4 = (x9 - x9 % y4) / y4 > w2_Rate
                         end
-                        if is3 then
+                        if is4 then
                           local units = 0
                           do
-                            local booked = c3.Ring.At(max4 % 1024) < 16777215 and c3.Ring.At(max4 % 1024) or 16777215
+                            local booked = c3.Ring.At(max3 % 1024) < 16777215 and c3.Ring.At(max3 % 1024) or 16777215
                             if (w2_Unit == 0 and x2.Limits_Parts_0 or w2_Unit == 1 and x2.Limits_Parts_1 or w2_Unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3) == 0 then
                               units = 0
                             else
-                              local x11 = booked * x2.Limits_Scale
+                              local x10 = booked * x2.Limits_Scale
                               local y5 = w2_Unit == 0 and x2.Limits_Parts_0 or w2_Unit == 1 and x2.Limits_Parts_1 or w2_Unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
-                              units = (x11 - x11 % y5) / y5
+                              units = (x10 - x10 % y5) / y5
                             end
                           end
                           at2 = at2 + (units - units % w2_Rate) / w2_Rate * w2_Interval % c3.Grain
                         end
-                        in2 = at2
+                        in3 = at2
                       end
-                      place2 = t2 > in2 and t2 or in2
+                      place2 = t2 > in3 and t2 or in3
                     end
                   end
                 end
@@ -3697,57 +3739,47 @@ end
                     if 16777215 < min2 then min2 = 16777215 end
                     c2.Ring.Put(n2 % 1024, min2)
                   end
-                  local is2 = back2 and not op_Urgent
-                  if is2 then
+                  if x2.fair > 0 and not op_Urgent then
                     local x4 = x2.fair
-                    is2 = n2 == (x4 - x4 % 524288) / 524288
-                  end
-                  if is2 then
-                    local share = 0
-                    do
-                      local part = x2.part
-                      local c3 = x2.State_Calendars[0]
-                      local max2 = c3.Peak
-                      local x5 = c3.Weight + c3.Before
-                      if x5 > max2 then max2 = x5 end
-                      if x2.Weight > max2 then max2 = x2.Weight end
-                      local all2 = max2
-                      local x6 = part + x2.Limits_Scale - 1
-                      local y2 = x2.Limits_Scale
-                      local min2 = (x6 - x6 % y2) / y2
-                      if 16777215 < min2 then min2 = 16777215 end
-                      local x7 = min2 * all2
-                      local y3 = x2.Weight
-                      local min3 = (x7 - x7 % y3) / y3
-                      if 4294967296 < min3 then min3 = 4294967296 end
-                      local x8 = min3 * 524288
-                      local y4 = x2.rate
-                      share = (x8 - x8 % y4) / y4
+                    if n2 < (x4 - x4 % 524288) / 524288 then
+                      local x5 = n2 * 524288
+                      if x5 > f.Again then f.Again = x5 end
+                    elseif back2 then
+                      local share = 0
+                      do
+                        local part = x2.part
+                        local c3 = x2.State_Calendars[0]
+                        local max2 = c3.Peak
+                        local x5 = c3.Weight + c3.Before
+                        if x5 > max2 then max2 = x5 end
+                        if x2.Weight > max2 then max2 = x2.Weight end
+                        local all2 = max2
+                        local x6 = part + x2.Limits_Scale - 1
+                        local y2 = x2.Limits_Scale
+                        local min2 = (x6 - x6 % y2) / y2
+                        if 16777215 < min2 then min2 = 16777215 end
+                        local x7 = min2 * all2
+                        local y3 = x2.Weight
+                        local min3 = (x7 - x7 % y3) / y3
+                        if 4294967296 < min3 then min3 = 4294967296 end
+                        local x8 = min3 * 524288
+                        local y4 = x2.rate
+                        share = (x8 - x8 % y4) / y4
+                      end
+                      local step = share
+                      local min2 = x2.fair + step + (step - step % 8) / 8
+                      if 9007199254740991 < min2 then min2 = 9007199254740991 end
+                      f.Again = min2
+                    elseif f.Units + f.Later == 0 and f.Fair < x2.from then
+                      f.Fair = x2.from
+                      local x5 = x2.units * 524288
+                      local y2 = x2.rate
+                      local x6 = x2.units * 524288
+                      local y3 = x2.rate
+                      local min2 = (c2.Turn > x2.from and c2.Turn or x2.from) + (x6 - x6 % y3) / y3
+                      if 9007199254740991 < min2 then min2 = 9007199254740991 end
+                      c2.Turn = min2
                     end
-                    local share2 = 0
-                    do
-                      local part = x2.part
-                      local c3 = x2.State_Calendars[0]
-                      local max2 = c3.Peak
-                      local x5 = c3.Weight + c3.Before
-                      if x5 > max2 then max2 = x5 end
-                      if x2.Weight > max2 then max2 = x2.Weight end
-                      local all2 = max2
-                      local x6 = part + x2.Limits_Scale - 1
-                      local y2 = x2.Limits_Scale
-                      local min2 = (x6 - x6 % y2) / y2
-                      if 16777215 < min2 then min2 = 16777215 end
-                      local x7 = min2 * all2
-                      local y3 = x2.Weight
-                      local min3 = (x7 - x7 % y3) / y3
-                      if 4294967296 < min3 then min3 = 4294967296 end
-                      local x8 = min3 * 524288
-                      local y4 = x2.rate
-                      share2 = (x8 - x8 % y4) / y4
-                    end
-                    local min2 = x2.fair + share2
-                    if 9007199254740991 < min2 then min2 = 9007199254740991 end
-                    f.Again = min2
                   end
                   do
                     local slot2 = a_Ticket_Slot
@@ -3773,8 +3805,8 @@ end
                     f.Minute, f.Weight = c3.Minute, 0
                     if f.Units + f.Later > 0 then
                       local min2 = x2.Weight
-                      local x5 = 16777216 - c3.Weight
-                      if x5 < min2 then min2 = x5 end
+                      local x4 = 16777216 - c3.Weight
+                      if x4 < min2 then min2 = x4 end
                       f.Weight = min2
                       c3.Weight = c3.Weight + f.Weight
                     end
@@ -4509,12 +4541,12 @@ if s_Lines_n + s_Pins_n + s_Flows_n + s_Calendars_n > 1 then
   end
   local calendar = s_Calendars[0]
   if calendar and s_Calendars_n > 0 then
-    parts[#parts + 1] = pack('<ddddddddd', calendar.Grain, calendar.Head, calendar.Late, calendar.Front, calendar.Far, calendar.Minute, calendar.Weight, calendar.Before, calendar.Peak)
+    parts[#parts + 1] = pack('<dddddddddd', calendar.Grain, calendar.Head, calendar.Late, calendar.Front, calendar.Far, calendar.Minute, calendar.Weight, calendar.Before, calendar.Peak, calendar.Turn)
     leases = leases .. calendar.Ring.bytes()
   end
   leases = table.concat(parts) .. leases
 end
-local stored = pack('<ddddddddddddddddddddddddddddddddddddd', 5, micros, s_Now, till, ran, apart, first, last,
+local stored = pack('<ddddddddddddddddddddddddddddddddddddd', 6, micros, s_Now, till, ran, apart, first, last,
   s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n, line.Window_Size, line.Window_Rate, line.Window_Interval, line.Window_Unit, line.Left, line.Promised, line.Spare, line.Taken, line.Fresh, line.FreshFrom, line.Stale, line.StaleFrom, line.Saved)
 call('SET', key, leases == '' and stored or stored .. leases, 'PX', ttl)
 if apart == 1 then
