@@ -28,8 +28,7 @@ func (e *asks) Pop() any {
 	return last
 }
 
-// A shared limit is used though its entities have small limits of their own, which are twice as much together. Where both
-// have intervals of a fraction of a second something is left.
+// A shared limit is used though its entities have small limits of their own, which are twice as much together.
 func TestSharedUseWithSmallOwnLimits(t *testing.T) {
 	for _, c := range []struct {
 		name     string

@@ -412,9 +412,9 @@ func (x *Shared) book(f *Flow, op *Op, back bool, t *Ticket, now int64) {
 	if x.fair > 0 && !op.Urgent {
 		if n < x.fair/tick {
 			f.Again = max(f.Again, n*tick)
-		} else if back { // an eighth more, because others may still begin to wait
+		} else if back { // a little more, because others may still begin to wait
 			step := x.share(x.part)
-			f.Again = min(x.fair+step+step/8, Never)
+			f.Again = min(x.fair+step+step/6, Never)
 		} else if f.Units+f.Later == 0 && f.Fair < x.from {
 			f.Fair = x.from
 			c.Turn = min(max(c.Turn, x.from)+x.units*tick/x.rate, Never)

@@ -3767,7 +3767,7 @@ end
                         share = (x8 - x8 % y4) / y4
                       end
                       local step = share
-                      local min2 = x2.fair + step + (step - step % 8) / 8
+                      local min2 = x2.fair + step + (step - step % 6) / 6
                       if 9007199254740991 < min2 then min2 = 9007199254740991 end
                       f.Again = min2
                     elseif f.Units + f.Later == 0 and f.Fair < x2.from then
