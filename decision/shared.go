@@ -26,6 +26,8 @@ type Shared struct {
 	token bool  // only a token is short
 	below bool  // the entity is below its fair share
 	spare bool  // it takes capacity that booked operations leave
+	room  bool  // it and all operations due in this grain fit
+	due   int64 // the units due in this grain
 	from  int64 // from when it has its fair share, in ticks
 	fair  int64 // the place of its fair share, in ticks
 }
@@ -273,8 +275,7 @@ func (x *Shared) enter(f *Flow, op *Op, back bool, now int64) {
 func (x *Shared) look(f *Flow, op *Op, back bool, now int64) {
 	c, s, l := &x.State.Calendars[0], x.State, x.Limits
 	end, due := (c.Head+1)*c.Grain-1, min(c.Ring.At(c.Head%Grains)+c.Late, mostBooked)
-	x.fits, x.bound, x.spare, x.fair = true, BoundNone, true, 0
-	room := true // all operations due in this grain fit
+	x.fits, x.bound, x.spare, x.fair, x.room, x.due = true, BoundNone, true, 0, true, due
 	for i := range l.Windows {
 		w, line := &l.Windows[i], &s.Lines[i]
 		cost := op.Cost[w.Unit]
@@ -283,7 +284,7 @@ func (x *Shared) look(f *Flow, op *Op, back bool, now int64) {
 				x.bound = BoundWindow + Bound(i)
 			}
 			all := min(MostUnits, line.Left+min(w.interval(end)-w.interval(now), MostUnits/w.Rate)*w.Rate)
-			room = room && all >= l.units(due, w.Unit)+cost
+			x.room = x.room && all >= l.units(due, w.Unit)+cost
 			x.spare = x.spare && line.Spare-line.Taken >= cost
 		}
 	}
@@ -295,10 +296,10 @@ func (x *Shared) look(f *Flow, op *Op, back bool, now int64) {
 	x.below = x.below || l.FirstCome == 1
 	if x.rate < l.PerGrain/l.Scale { // tokens are short
 		rest := x.rate * ((end - now) * 1024 / c.Grain) / 1024
-		room = room && min(free, mostBooked)*x.units+rest >= due+x.units
+		x.room = x.room && min(free, mostBooked)*x.units+rest >= due+x.units
 	}
-	x.spare = x.spare && !room && (!back || !x.below)
-	entitled := room || back && x.below || x.spare
+	x.spare = x.spare && !x.room && (!back || !x.below)
+	entitled := x.room || back && x.below || x.spare
 	x.token = false
 	if s.Closed > now {
 		x.bound = BoundClosed
@@ -356,6 +357,16 @@ func (x *Shared) place(f *Flow, op *Op, back bool, t, now int64) int64 {
 	}
 	if x.fits && l.grain(t) <= c.Head {
 		return t
+	}
+	if x.room && x.bound >= BoundWindow { // behind the operations due in this grain
+		at := t
+		for i := range l.Windows {
+			w := &l.Windows[i]
+			at = max(at, w.room(s, s.Lines[i].Left-l.units(x.due, w.Unit), op.Cost[w.Unit], now))
+		}
+		if l.grain(at) <= c.Head {
+			return at
+		}
 	}
 	n := max(l.grain(t), c.Head+1)
 	if c.Front > c.Head+1 && x.in(n)+l.Windows[0].Interval <= t { // another limit holds it past its turn in this grain

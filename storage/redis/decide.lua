@@ -2804,8 +2804,7 @@ end
                 local min2 = c2.Ring.At(c2.Head % 1024) + c2.Late
                 if 16777215 < min2 then min2 = 16777215 end
                 local due = min2
-                x2.fits, x2.bound, x2.spare, x2.fair = true, 0, true, 0
-                local room = true
+                x2.fits, x2.bound, x2.spare, x2.fair, x2.room, x2.due = true, 0, true, 0, true, due
                 for i3 = 0, x2.Limits_Windows_n - 1 do
                   local w2 = x2.Limits_Windows[i3]
                   local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
@@ -2822,7 +2821,7 @@ end
                     local x4 = line2.Left + min3 * w2_Rate
                     if x4 < min4 then min4 = x4 end
                     local all2 = min4
-                    local is2 = room
+                    local is2 = x2.room
                     if is2 then
                       local units = 0
                       do
@@ -2836,7 +2835,7 @@ end
                       end
                       is2 = all2 >= units + cost
                     end
-                    room = is2
+                    x2.room = is2
                     x2.spare = x2.spare and line2.Spare - line2.Taken >= cost
                   end
                 end
@@ -2853,10 +2852,10 @@ end
                   local y2 = c2.Grain
                   local x5 = x2.rate * ((x4 - x4 % y2) / y2)
                   local rest2 = (x5 - x5 % 1024) / 1024
-                  room = room and (free < 16777215 and free or 16777215) * x2.units + rest2 >= due + x2.units
+                  x2.room = x2.room and (free < 16777215 and free or 16777215) * x2.units + rest2 >= due + x2.units
                 end
-                x2.spare = x2.spare and not room and (not back2 or not x2.below)
-                local entitled = room or back2 and x2.below or x2.spare
+                x2.spare = x2.spare and not x2.room and (not back2 or not x2.below)
+                local entitled = x2.room or back2 and x2.below or x2.spare
                 x2.token = false
                 if x2.State_Closed > t then
                   x2.bound = 1
@@ -3072,257 +3071,309 @@ end
                   local f = s_Flows[x2.flow]
                   local back2 = v_back
                   local t2 = slot
-                  local c2 = x2.State_Calendars[0]
-                  if x2.token then
-                    local max2 = x2.State_AgainUS
-                    local x3 = t * 1000
-                    if x3 > max2 then max2 = x3 end
-                    local x4 = (x2.State_Held + x2.Limits_Guess) * 1000
-                    local y = (x2.State_Ended + 1) * x2.Limits_Tokens
-                    local max3 = 1
-                    local x5 = (x4 - x4 % y) / y
-                    if x5 > max3 then max3 = x5 end
-                    local x6 = max2 + max3
-                    local max4 = t2
-                    local x7 = (x6 - x6 % 1000) / 1000
-                    if x7 > max4 then max4 = x7 end
-                    place2 = max4
-                  else
-                    if x2.State_Closed > t2 then t2 = x2.State_Closed end
-                    for i4 = 0, x2.Limits_Windows_n - 1 do
-                      do
-                        local w2 = x2.Limits_Windows[i4]
-                        local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
-                        if w2_Interval > c2.Grain then
-                          local room = 0
-                          do
-                            local left = x2.State_Lines[i4].Left
-                            local cost2 = w2_Unit == 0 and op_Cost_0 or w2_Unit == 1 and op_Cost_1 or w2_Unit == 2 and op_Cost_2 or op_Cost_3
-                            if left >= cost2 or cost2 == 0 then
-                              room = t
-                            else
-                              local since = 0
-                              do
-                                if w2_Size > w2_Rate then
-                                  local max2 = t
-                                  local x3 = x2.State_Closed - 1
-                                  if x3 > max2 then max2 = x3 end
-                                  since = max2
-                                else
-                                  since = t
+                  repeat
+                    local c2 = x2.State_Calendars[0]
+                    if x2.token then
+                      local max2 = x2.State_AgainUS
+                      local x3 = t * 1000
+                      if x3 > max2 then max2 = x3 end
+                      local x4 = (x2.State_Held + x2.Limits_Guess) * 1000
+                      local y = (x2.State_Ended + 1) * x2.Limits_Tokens
+                      local max3 = 1
+                      local x5 = (x4 - x4 % y) / y
+                      if x5 > max3 then max3 = x5 end
+                      local x6 = max2 + max3
+                      local max4 = t2
+                      local x7 = (x6 - x6 % 1000) / 1000
+                      if x7 > max4 then max4 = x7 end
+                      place2 = max4
+                    else
+                      if x2.State_Closed > t2 then t2 = x2.State_Closed end
+                      for i4 = 0, x2.Limits_Windows_n - 1 do
+                        do
+                          local w2 = x2.Limits_Windows[i4]
+                          local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
+                          if w2_Interval > c2.Grain then
+                            local room = 0
+                            do
+                              local left = x2.State_Lines[i4].Left
+                              local cost2 = w2_Unit == 0 and op_Cost_0 or w2_Unit == 1 and op_Cost_1 or w2_Unit == 2 and op_Cost_2 or op_Cost_3
+                              if left >= cost2 or cost2 == 0 then
+                                room = t
+                              else
+                                local since = 0
+                                do
+                                  if w2_Size > w2_Rate then
+                                    local max2 = t
+                                    local x3 = x2.State_Closed - 1
+                                    if x3 > max2 then max2 = x3 end
+                                    since = max2
+                                  else
+                                    since = t
+                                  end
                                 end
+                                local x3 = cost2 - left - 1
+                                local min2 = (x3 - x3 % w2_Rate) / w2_Rate + 1
+                                local x4 = (8796093022208 - 8796093022208 % w2_Interval) / w2_Interval
+                                if x4 < min2 then min2 = x4 end
+                                room = ((since - since % w2_Interval) / w2_Interval + min2) * w2_Interval
                               end
-                              local x3 = cost2 - left - 1
-                              local min2 = (x3 - x3 % w2_Rate) / w2_Rate + 1
-                              local x4 = (8796093022208 - 8796093022208 % w2_Interval) / w2_Interval
-                              if x4 < min2 then min2 = x4 end
-                              room = ((since - since % w2_Interval) / w2_Interval + min2) * w2_Interval
                             end
+                            if room > t2 then t2 = room end
                           end
-                          if room > t2 then t2 = room end
                         end
                       end
-                    end
-                    local is2 = x2.fits
-                    if is2 then
-                      local x3 = 0 > t2 and 0 or t2
-                      local y = x2.Limits_Grain
-                      is2 = (x3 - x3 % y) / y <= c2.Head
-                    end
-                    if is2 then
-                      place2 = t2
-                    else
-                      local x4 = 0 > t2 and 0 or t2
-                      local y2 = x2.Limits_Grain
-                      local max2 = (x4 - x4 % y2) / y2
-                      local x5 = c2.Head + 1
-                      if x5 > max2 then max2 = x5 end
-                      local n2 = max2
-                      local is3 = c2.Front > c2.Head + 1
-                      if is3 then
-                        local in2 = 0
+                      local is2 = x2.fits
+                      if is2 then
+                        local x3 = 0 > t2 and 0 or t2
+                        local y = x2.Limits_Grain
+                        is2 = (x3 - x3 % y) / y <= c2.Head
+                      end
+                      if is2 then
+                        place2 = t2
+                      else
+                        if x2.room and x2.bound >= 4 then
+                          local at2 = t2
+                          for i4 = 0, x2.Limits_Windows_n - 1 do
+                            local w2 = x2.Limits_Windows[i4]
+                            local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
+                            local room = 0
+                            do
+                              local units = 0
+                              do
+                                local booked = x2.due
+                                if (w2_Unit == 0 and x2.Limits_Parts_0 or w2_Unit == 1 and x2.Limits_Parts_1 or w2_Unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3) == 0 then
+                                  units = 0
+                                else
+                                  local x4 = booked * x2.Limits_Scale
+                                  local y2 = w2_Unit == 0 and x2.Limits_Parts_0 or w2_Unit == 1 and x2.Limits_Parts_1 or w2_Unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
+                                  units = (x4 - x4 % y2) / y2
+                                end
+                              end
+                              local left = x2.State_Lines[i4].Left - units
+                              local cost2 = w2_Unit == 0 and op_Cost_0 or w2_Unit == 1 and op_Cost_1 or w2_Unit == 2 and op_Cost_2 or op_Cost_3
+                              if left >= cost2 or cost2 == 0 then
+                                room = t
+                              else
+                                local since = 0
+                                do
+                                  if w2_Size > w2_Rate then
+                                    local max2 = t
+                                    local x4 = x2.State_Closed - 1
+                                    if x4 > max2 then max2 = x4 end
+                                    since = max2
+                                  else
+                                    since = t
+                                  end
+                                end
+                                local x4 = cost2 - left - 1
+                                local min2 = (x4 - x4 % w2_Rate) / w2_Rate + 1
+                                local x5 = (8796093022208 - 8796093022208 % w2_Interval) / w2_Interval
+                                if x5 < min2 then min2 = x5 end
+                                room = ((since - since % w2_Interval) / w2_Interval + min2) * w2_Interval
+                              end
+                            end
+                            if room > at2 then at2 = room end
+                          end
+                          local x4 = 0 > at2 and 0 or at2
+                          local y2 = x2.Limits_Grain
+                          if (x4 - x4 % y2) / y2 <= c2.Head then
+                            place2 = at2
+                            break
+                          end
+                        end
+                        local x4 = 0 > t2 and 0 or t2
+                        local y2 = x2.Limits_Grain
+                        local max2 = (x4 - x4 % y2) / y2
+                        local x5 = c2.Head + 1
+                        if x5 > max2 then max2 = x5 end
+                        local n2 = max2
+                        local is3 = c2.Front > c2.Head + 1
+                        if is3 then
+                          local in2 = 0
+                          do
+                            local c3 = x2.State_Calendars[0]
+                            local w2 = x2.Limits_Windows[0]
+                            local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
+                            local at2 = n2 * c3.Grain
+                            local is3 = n2 >= c3.Head and n2 < c3.Head + 1024
+                            if is3 then
+                              local x6 = x2.Limits_PerGrain
+                              local y3 = w2_Unit == 0 and x2.Limits_Parts_0 or w2_Unit == 1 and x2.Limits_Parts_1 or w2_Unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
+                              is3 = (x6 - x6 % y3) / y3 > w2_Rate
+                            end
+                            if is3 then
+                              local units = 0
+                              do
+                                local booked = c3.Ring.At(n2 % 1024) < 16777215 and c3.Ring.At(n2 % 1024) or 16777215
+                                if (w2_Unit == 0 and x2.Limits_Parts_0 or w2_Unit == 1 and x2.Limits_Parts_1 or w2_Unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3) == 0 then
+                                  units = 0
+                                else
+                                  local x7 = booked * x2.Limits_Scale
+                                  local y4 = w2_Unit == 0 and x2.Limits_Parts_0 or w2_Unit == 1 and x2.Limits_Parts_1 or w2_Unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
+                                  units = (x7 - x7 % y4) / y4
+                                end
+                              end
+                              at2 = at2 + (units - units % w2_Rate) / w2_Rate * w2_Interval % c3.Grain
+                            end
+                            in2 = at2
+                          end
+                          is3 = in2 + x2.Limits_Windows[0].Interval <= t2
+                        end
+                        if is3 then
+                          n2 = n2 + 1
+                        end
+                        local first2 = n2 <= c2.Front
+                        if first2 then
+                          n2 = c2.Front
+                        end
+                        while n2 < c2.Head + 1024 - 1 and c2.Ring.At(n2 % 1024) >= x2.rate do
+                          n2 = n2 + 1
+                        end
+                        if first2 then
+                          local min2 = n2
+                          local x6 = c2.Head + 1024 - 1
+                          if x6 < min2 then min2 = x6 end
+                          c2.Front = min2
+                        end
+                        if n2 >= c2.Head + 1024 - 1 then
+                          c2.Far = c2.Far + 1
+                          local x6 = 0 > t2 and 0 or t2
+                          local y3 = x2.Limits_Grain
+                          local x7 = 0 > t2 and 0 or t2
+                          local y4 = x2.Limits_Grain
+                          local max3 = (x7 - x7 % y4) / y4
+                          local x8 = c2.Head + 512 + c2.Far % 4096 * 7919 % 511
+                          if x8 > max3 then max3 = x8 end
+                          n2 = max3
+                        end
+                        local ahead = f.Units + f.Later
+                        local turn = (c2.Head + 1) * 524288
+                        x2.from = f.Fair
+                        if op_Urgent then
+                          ahead, x2.from = f.Urgent, f.FairUrgent
+                        end
+                        if x2.from < turn then
+                          if f.Units + f.Later == 0 then
+                            local share = 0
+                            do
+                              local part = x2.part
+                              local c3 = x2.State_Calendars[0]
+                              local max3 = c3.Peak
+                              local x6 = c3.Weight + c3.Before
+                              if x6 > max3 then max3 = x6 end
+                              if x2.Weight > max3 then max3 = x2.Weight end
+                              local all2 = max3
+                              local x7 = part + x2.Limits_Scale - 1
+                              local y3 = x2.Limits_Scale
+                              local min2 = (x7 - x7 % y3) / y3
+                              if 16777215 < min2 then min2 = 16777215 end
+                              local x8 = min2 * all2
+                              local y4 = x2.Weight
+                              local min3 = (x8 - x8 % y4) / y4
+                              if 4294967296 < min3 then min3 = 4294967296 end
+                              local x9 = min3 * 524288
+                              local y5 = x2.rate
+                              share = (x9 - x9 % y5) / y5
+                            end
+                            local min2 = c2.Turn > turn and c2.Turn or turn
+                            local x6 = turn + share
+                            if x6 < min2 then min2 = x6 end
+                            turn = min2
+                          end
+                          x2.from = turn
+                        end
+                        local share = 0
                         do
+                          local c3 = x2.State_Calendars[0]
+                          local max3 = c3.Peak
+                          local x6 = c3.Weight + c3.Before
+                          if x6 > max3 then max3 = x6 end
+                          if x2.Weight > max3 then max3 = x2.Weight end
+                          local all2 = max3
+                          local x7 = ahead + x2.Limits_Scale - 1
+                          local y3 = x2.Limits_Scale
+                          local min2 = (x7 - x7 % y3) / y3
+                          if 16777215 < min2 then min2 = 16777215 end
+                          local x8 = min2 * all2
+                          local y4 = x2.Weight
+                          local min3 = (x8 - x8 % y4) / y4
+                          if 4294967296 < min3 then min3 = 4294967296 end
+                          local x9 = min3 * 524288
+                          local y5 = x2.rate
+                          share = (x9 - x9 % y5) / y5
+                        end
+                        x2.fair = x2.from + share
+                        if back2 and not op_Urgent then
+                          x2.fair = f.Again
+                          if x2.fair <= x2.from then
+                            local share2 = 0
+                            do
+                              local part = (ahead - ahead % 2) / 2
+                              local c3 = x2.State_Calendars[0]
+                              local max3 = c3.Peak
+                              local x6 = c3.Weight + c3.Before
+                              if x6 > max3 then max3 = x6 end
+                              if x2.Weight > max3 then max3 = x2.Weight end
+                              local all2 = max3
+                              local x7 = part + x2.Limits_Scale - 1
+                              local y3 = x2.Limits_Scale
+                              local min2 = (x7 - x7 % y3) / y3
+                              if 16777215 < min2 then min2 = 16777215 end
+                              local x8 = min2 * all2
+                              local y4 = x2.Weight
+                              local min3 = (x8 - x8 % y4) / y4
+                              if 4294967296 < min3 then min3 = 4294967296 end
+                              local x9 = min3 * 524288
+                              local y5 = x2.rate
+                              share2 = (x9 - x9 % y5) / y5
+                            end
+                            x2.fair = x2.from + share2
+                          end
+                        end
+                        if x2.Limits_FirstCome == 1 then
+                          x2.fair = 9007199254740991
+                        end
+                        local in3 = 0
+                        do
+                          local x6 = 0 > t2 and 0 or t2
+                          local y3 = x2.Limits_Grain
+                          local x7 = x2.fair
+                          local min2 = n2
+                          local x8 = (x7 - x7 % 524288) / 524288
+                          if x8 < min2 then min2 = x8 end
+                          local max3 = (x6 - x6 % y3) / y3
+                          if min2 > max3 then max3 = min2 end
                           local c3 = x2.State_Calendars[0]
                           local w2 = x2.Limits_Windows[0]
                           local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
-                          local at2 = n2 * c3.Grain
-                          local is3 = n2 >= c3.Head and n2 < c3.Head + 1024
-                          if is3 then
-                            local x6 = x2.Limits_PerGrain
-                            local y3 = w2_Unit == 0 and x2.Limits_Parts_0 or w2_Unit == 1 and x2.Limits_Parts_1 or w2_Unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
-                            is3 = (x6 - x6 % y3) / y3 > w2_Rate
+                          local at2 = max3 * c3.Grain
+                          local is4 = max3 >= c3.Head and max3 < c3.Head + 1024
+                          if is4 then
+                            local x9 = x2.Limits_PerGrain
+                            local y4 = w2_Unit == 0 and x2.Limits_Parts_0 or w2_Unit == 1 and x2.Limits_Parts_1 or w2_Unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
+                            is4 = (x9 - x9 % y4) / y4 > w2_Rate
                           end
-                          if is3 then
+                          if is4 then
                             local units = 0
                             do
-                              local booked = c3.Ring.At(n2 % 1024) < 16777215 and c3.Ring.At(n2 % 1024) or 16777215
+                              local booked = c3.Ring.At(max3 % 1024) < 16777215 and c3.Ring.At(max3 % 1024) or 16777215
                               if (w2_Unit == 0 and x2.Limits_Parts_0 or w2_Unit == 1 and x2.Limits_Parts_1 or w2_Unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3) == 0 then
                                 units = 0
                               else
-                                local x7 = booked * x2.Limits_Scale
-                                local y4 = w2_Unit == 0 and x2.Limits_Parts_0 or w2_Unit == 1 and x2.Limits_Parts_1 or w2_Unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
-                                units = (x7 - x7 % y4) / y4
+                                local x10 = booked * x2.Limits_Scale
+                                local y5 = w2_Unit == 0 and x2.Limits_Parts_0 or w2_Unit == 1 and x2.Limits_Parts_1 or w2_Unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
+                                units = (x10 - x10 % y5) / y5
                               end
                             end
                             at2 = at2 + (units - units % w2_Rate) / w2_Rate * w2_Interval % c3.Grain
                           end
-                          in2 = at2
+                          in3 = at2
                         end
-                        is3 = in2 + x2.Limits_Windows[0].Interval <= t2
+                        place2 = t2 > in3 and t2 or in3
                       end
-                      if is3 then
-                        n2 = n2 + 1
-                      end
-                      local first2 = n2 <= c2.Front
-                      if first2 then
-                        n2 = c2.Front
-                      end
-                      while n2 < c2.Head + 1024 - 1 and c2.Ring.At(n2 % 1024) >= x2.rate do
-                        n2 = n2 + 1
-                      end
-                      if first2 then
-                        local min2 = n2
-                        local x6 = c2.Head + 1024 - 1
-                        if x6 < min2 then min2 = x6 end
-                        c2.Front = min2
-                      end
-                      if n2 >= c2.Head + 1024 - 1 then
-                        c2.Far = c2.Far + 1
-                        local x6 = 0 > t2 and 0 or t2
-                        local y3 = x2.Limits_Grain
-                        local x7 = 0 > t2 and 0 or t2
-                        local y4 = x2.Limits_Grain
-                        local max3 = (x7 - x7 % y4) / y4
-                        local x8 = c2.Head + 512 + c2.Far % 4096 * 7919 % 511
-                        if x8 > max3 then max3 = x8 end
-                        n2 = max3
-                      end
-                      local ahead = f.Units + f.Later
-                      local turn = (c2.Head + 1) * 524288
-                      x2.from = f.Fair
-                      if op_Urgent then
-                        ahead, x2.from = f.Urgent, f.FairUrgent
-                      end
-                      if x2.from < turn then
-                        if f.Units + f.Later == 0 then
-                          local share = 0
-                          do
-                            local part = x2.part
-                            local c3 = x2.State_Calendars[0]
-                            local max3 = c3.Peak
-                            local x6 = c3.Weight + c3.Before
-                            if x6 > max3 then max3 = x6 end
-                            if x2.Weight > max3 then max3 = x2.Weight end
-                            local all2 = max3
-                            local x7 = part + x2.Limits_Scale - 1
-                            local y3 = x2.Limits_Scale
-                            local min2 = (x7 - x7 % y3) / y3
-                            if 16777215 < min2 then min2 = 16777215 end
-                            local x8 = min2 * all2
-                            local y4 = x2.Weight
-                            local min3 = (x8 - x8 % y4) / y4
-                            if 4294967296 < min3 then min3 = 4294967296 end
-                            local x9 = min3 * 524288
-                            local y5 = x2.rate
-                            share = (x9 - x9 % y5) / y5
-                          end
-                          local min2 = c2.Turn > turn and c2.Turn or turn
-                          local x6 = turn + share
-                          if x6 < min2 then min2 = x6 end
-                          turn = min2
-                        end
-                        x2.from = turn
-                      end
-                      local share = 0
-                      do
-                        local c3 = x2.State_Calendars[0]
-                        local max3 = c3.Peak
-                        local x6 = c3.Weight + c3.Before
-                        if x6 > max3 then max3 = x6 end
-                        if x2.Weight > max3 then max3 = x2.Weight end
-                        local all2 = max3
-                        local x7 = ahead + x2.Limits_Scale - 1
-                        local y3 = x2.Limits_Scale
-                        local min2 = (x7 - x7 % y3) / y3
-                        if 16777215 < min2 then min2 = 16777215 end
-                        local x8 = min2 * all2
-                        local y4 = x2.Weight
-                        local min3 = (x8 - x8 % y4) / y4
-                        if 4294967296 < min3 then min3 = 4294967296 end
-                        local x9 = min3 * 524288
-                        local y5 = x2.rate
-                        share = (x9 - x9 % y5) / y5
-                      end
-                      x2.fair = x2.from + share
-                      if back2 and not op_Urgent then
-                        x2.fair = f.Again
-                        if x2.fair <= x2.from then
-                          local share2 = 0
-                          do
-                            local part = (ahead - ahead % 2) / 2
-                            local c3 = x2.State_Calendars[0]
-                            local max3 = c3.Peak
-                            local x6 = c3.Weight + c3.Before
-                            if x6 > max3 then max3 = x6 end
-                            if x2.Weight > max3 then max3 = x2.Weight end
-                            local all2 = max3
-                            local x7 = part + x2.Limits_Scale - 1
-                            local y3 = x2.Limits_Scale
-                            local min2 = (x7 - x7 % y3) / y3
-                            if 16777215 < min2 then min2 = 16777215 end
-                            local x8 = min2 * all2
-                            local y4 = x2.Weight
-                            local min3 = (x8 - x8 % y4) / y4
-                            if 4294967296 < min3 then min3 = 4294967296 end
-                            local x9 = min3 * 524288
-                            local y5 = x2.rate
-                            share2 = (x9 - x9 % y5) / y5
-                          end
-                          x2.fair = x2.from + share2
-                        end
-                      end
-                      if x2.Limits_FirstCome == 1 then
-                        x2.fair = 9007199254740991
-                      end
-                      local in3 = 0
-                      do
-                        local x6 = 0 > t2 and 0 or t2
-                        local y3 = x2.Limits_Grain
-                        local x7 = x2.fair
-                        local min2 = n2
-                        local x8 = (x7 - x7 % 524288) / 524288
-                        if x8 < min2 then min2 = x8 end
-                        local max3 = (x6 - x6 % y3) / y3
-                        if min2 > max3 then max3 = min2 end
-                        local c3 = x2.State_Calendars[0]
-                        local w2 = x2.Limits_Windows[0]
-                        local w2_Size, w2_Rate, w2_Interval, w2_Unit = w2.Size, w2.Rate, w2.Interval, w2.Unit
-                        local at2 = max3 * c3.Grain
-                        local is4 = max3 >= c3.Head and max3 < c3.Head + 1024
-                        if is4 then
-                          local x9 = x2.Limits_PerGrain
-                          local y4 = w2_Unit == 0 and x2.Limits_Parts_0 or w2_Unit == 1 and x2.Limits_Parts_1 or w2_Unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
-                          is4 = (x9 - x9 % y4) / y4 > w2_Rate
-                        end
-                        if is4 then
-                          local units = 0
-                          do
-                            local booked = c3.Ring.At(max3 % 1024) < 16777215 and c3.Ring.At(max3 % 1024) or 16777215
-                            if (w2_Unit == 0 and x2.Limits_Parts_0 or w2_Unit == 1 and x2.Limits_Parts_1 or w2_Unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3) == 0 then
-                              units = 0
-                            else
-                              local x10 = booked * x2.Limits_Scale
-                              local y5 = w2_Unit == 0 and x2.Limits_Parts_0 or w2_Unit == 1 and x2.Limits_Parts_1 or w2_Unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
-                              units = (x10 - x10 % y5) / y5
-                            end
-                          end
-                          at2 = at2 + (units - units % w2_Rate) / w2_Rate * w2_Interval % c3.Grain
-                        end
-                        in3 = at2
-                      end
-                      place2 = t2 > in3 and t2 or in3
                     end
-                  end
+                  until true
                 end
                 local at2 = place2
                 if at2 > slot or a_Bound == 0 and not x2.fits then
