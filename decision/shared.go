@@ -7,7 +7,8 @@ package decision
 // operations that run, as for an entity. Room in the calendar goes to the entity that asks first. If there is none, an
 // entity books at its fair share: the gain of a grain times its weight, by the weight of all entities that wait. There
 // it displaces the tickets that were booked early. An operation that is back, of an entity below its share, runs before
-// them, and they book again. Limits are ready. A decision changes State and Leases, which belong to the shared limit.
+// them, and they book again, behind the early tickets of their entity. Entities that begin to wait together have their
+// shares one after the other, so that they do not meet in the same grains. Limits are ready. A decision changes State and Leases, which belong to the shared limit.
 type Shared struct {
 	Key    int64 // tells the limit from others of the bucket
 	Weight int64 // of the entity
@@ -72,7 +73,7 @@ type Flow struct {
 	Urgent     int64 // the part of Units and Later that is urgent
 	Fair       int64 // until when the entity has had its fair share, in ticks
 	FairUrgent int64 // the same, of urgent operations alone
-	Again      int64 // the place of the next displaced ticket, in ticks
+	Again      int64 // the place of the next displaced ticket, in ticks: behind those that were booked early
 	Minute     int64 // when Weight was counted
 	Weight     int64 // its weight in the Calendar
 }
@@ -326,7 +327,7 @@ func (x *Shared) run(f *Flow, op *Op) {
 		s.Plain++
 	}
 	step := x.share(x.part)
-	from, to := (c.Head-1)*tick, min((c.Head+1)*tick+2*step, Never)
+	from, to := (c.Head-1)*tick, min((c.Head+1)*tick+2*step, Never) // a surplus counts as two operations at most
 	f.Fair = min(max(f.Fair, from)+step, to)
 	if op.Urgent {
 		f.FairUrgent = min(max(f.FairUrgent, from)+step, to)
