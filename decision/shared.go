@@ -8,7 +8,8 @@ package decision
 // entity books at its fair share: the gain of a grain times its weight, by the weight of all entities that wait. There
 // it displaces the tickets that were booked early. An operation that is back, of an entity below its share, runs before
 // them, and they book again, behind the early tickets of their entity. Entities that begin to wait together have their
-// shares one after the other, so that they do not meet in the same grains. Limits are ready. A decision changes State and Leases, which belong to the shared limit.
+// shares one after the other, so that they do not meet in the same grains. Limits are ready. A decision changes State
+// and Leases, which belong to the shared limit.
 type Shared struct {
 	Key    int64 // tells the limit from others of the bucket
 	Weight int64 // of the entity
