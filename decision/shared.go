@@ -7,7 +7,9 @@ package decision
 // operations that run, as for an entity. Room in the calendar goes to the entity that asks first. If there is none, an
 // entity books at its fair share: the gain of a grain times its weight, by the weight of all entities that wait. There
 // it displaces the tickets that were booked early. An operation that is back, of an entity below its share, runs before
-// them, and they book again. Limits are ready. A decision changes State and Leases, which belong to the shared limit.
+// them, and they book again, behind the early tickets of their entity. Entities that begin to wait together have their
+// shares one after the other, so that they do not meet in the same grains. Limits are ready. A decision changes State
+// and Leases, which belong to the shared limit.
 type Shared struct {
 	Key    int64 // tells the limit from others of the bucket
 	Weight int64 // of the entity
@@ -26,6 +28,9 @@ type Shared struct {
 	token bool  // only a token is short
 	below bool  // the entity is below its fair share
 	spare bool  // it takes capacity that booked operations leave
+	room  bool  // it and all operations due in this grain fit
+	due   int64 // the units due in this grain
+	from  int64 // from when it has its fair share, in ticks
 	fair  int64 // the place of its fair share, in ticks
 }
 
@@ -46,6 +51,7 @@ type Calendar struct {
 	Weight int64 // of the entities that wait, counted in this minute
 	Before int64 // of the entities counted in the minute before, and not since
 	Peak   int64 // of all entities that wait, at the beginning of Head
+	Turn   int64 // from when the next entity that begins to wait has its fair share, in ticks
 	Ring   Ring  // the units booked in Head and the grains after it
 }
 
@@ -68,7 +74,7 @@ type Flow struct {
 	Urgent     int64 // the part of Units and Later that is urgent
 	Fair       int64 // until when the entity has had its fair share, in ticks
 	FairUrgent int64 // the same, of urgent operations alone
-	Again      int64 // the place of the next displaced ticket, in ticks
+	Again      int64 // the place of the next displaced ticket, in ticks: behind those that were booked early
 	Minute     int64 // when Weight was counted
 	Weight     int64 // its weight in the Calendar
 }
@@ -271,8 +277,7 @@ func (x *Shared) enter(f *Flow, op *Op, back bool, now int64) {
 func (x *Shared) look(f *Flow, op *Op, back bool, now int64) {
 	c, s, l := &x.State.Calendars[0], x.State, x.Limits
 	end, due := l.begin(c.Head+1)-1, min(c.Ring.At(c.Head%Grains)+c.Late, mostBooked)
-	x.fits, x.bound, x.spare, x.fair = true, BoundNone, true, 0
-	room := true // all operations due in this grain fit
+	x.fits, x.bound, x.spare, x.fair, x.room, x.due = true, BoundNone, true, 0, true, due
 	for i := range l.Windows {
 		w, line := &l.Windows[i], &s.Lines[i]
 		cost := op.Cost[w.Unit]
@@ -281,7 +286,7 @@ func (x *Shared) look(f *Flow, op *Op, back bool, now int64) {
 				x.bound = BoundWindow + Bound(i)
 			}
 			all := min(MostUnits, line.Left+min(w.interval(end)-w.interval(now), MostUnits/w.Rate)*w.Rate)
-			room = room && all >= l.units(due, w.Unit)+cost
+			x.room = x.room && all >= l.units(due, w.Unit)+cost
 			x.spare = x.spare && line.Spare-line.Taken >= cost
 		}
 	}
@@ -293,10 +298,10 @@ func (x *Shared) look(f *Flow, op *Op, back bool, now int64) {
 	x.below = x.below || l.FirstCome == 1
 	if x.rate < l.PerGrain/l.Scale { // tokens are short
 		rest := x.rate * ((end - now) * 1024 / c.Grain) / 1024
-		room = room && min(free, mostBooked)*x.units+rest >= due+x.units
+		x.room = x.room && min(free, mostBooked)*x.units+rest >= due+x.units
 	}
-	x.spare = x.spare && !room && (!back || !x.below)
-	entitled := room || back && x.below || x.spare
+	x.spare = x.spare && !x.room && (!back || !x.below)
+	entitled := x.room || back && x.below || x.spare
 	x.token = false
 	if s.Closed > now {
 		x.bound = BoundClosed
@@ -323,13 +328,10 @@ func (x *Shared) run(f *Flow, op *Op) {
 		s.Plain++
 	}
 	step := x.share(x.part)
-	step += step / 8 // any operation that fits gets the rest
-	from := (c.Head - 1) * tick
-	if x.below {
-		f.Fair = min(max(f.Fair, from)+step, Never)
-	}
+	from, to := (c.Head-1)*tick, min((c.Head+1)*tick+2*step, Never) // a surplus counts as two operations at most
+	f.Fair = min(max(f.Fair, from)+step, to)
 	if op.Urgent {
-		f.FairUrgent = min(max(f.FairUrgent, from)+step, Never)
+		f.FairUrgent = min(max(f.FairUrgent, from)+step, to)
 	}
 }
 
@@ -358,7 +360,20 @@ func (x *Shared) place(f *Flow, op *Op, back bool, t, now int64) int64 {
 	if x.fits && l.grain(t) <= c.Head {
 		return t
 	}
+	if x.room && x.bound >= BoundWindow { // behind the operations due in this grain
+		at := t
+		for i := range l.Windows {
+			w := &l.Windows[i]
+			at = max(at, w.room(s, s.Lines[i].Left-l.units(x.due, w.Unit), op.Cost[w.Unit], now))
+		}
+		if l.grain(at) <= c.Head {
+			return at
+		}
+	}
 	n := max(l.grain(t), c.Head+1)
+	if c.Front > c.Head+1 && x.in(n)+l.Windows[0].Interval <= t { // another limit holds it past its turn in this grain
+		n++
+	}
 	first := n <= c.Front
 	if first {
 		n = c.Front
@@ -373,14 +388,23 @@ func (x *Shared) place(f *Flow, op *Op, back bool, t, now int64) int64 {
 		c.Far++
 		n = max(l.grain(t), c.Head+Grains/2+c.Far%4096*7919%(Grains/2-1))
 	}
-	ahead, had := f.Units+f.Later, f.Fair
+	ahead, turn := f.Units+f.Later, (c.Head+1)*tick
+	x.from = f.Fair
 	if op.Urgent {
-		ahead, had = f.Urgent, f.FairUrgent
+		ahead, x.from = f.Urgent, f.FairUrgent
 	}
-	had = max(had/tick, c.Head+1) * tick
-	x.fair = had + x.share(ahead)
-	if back && !op.Urgent { // displaced: half-way back in the line of its entity, one after the other
-		x.fair = max(had+x.share(ahead/2), f.Again)
+	if x.from < turn {
+		if f.Units+f.Later == 0 { // entities that begin to wait together have their turns one after the other
+			turn = min(max(c.Turn, turn), turn+x.share(x.part))
+		}
+		x.from = turn
+	}
+	x.fair = x.from + x.share(ahead)
+	if back && !op.Urgent { // displaced: behind the entity's early tickets, one after the other
+		x.fair = f.Again
+		if x.fair <= x.from { // about there
+			x.fair = x.from + x.share(ahead/2)
+		}
 	}
 	if l.FirstCome == 1 {
 		x.fair = Never
@@ -398,8 +422,16 @@ func (x *Shared) book(f *Flow, op *Op, back bool, t *Ticket, now int64) {
 	if c.holds(n) {
 		c.Ring.Put(n%Grains, min(c.Ring.At(n%Grains)+x.units, mostBooked))
 	}
-	if back && !op.Urgent && n == x.fair/tick {
-		f.Again = min(x.fair+x.share(x.part), Never)
+	if x.fair > 0 && !op.Urgent {
+		if n < x.fair/tick {
+			f.Again = max(f.Again, n*tick)
+		} else if back { // a little more, because others may still begin to wait
+			step := x.share(x.part)
+			f.Again = min(x.fair+step+step/6, Never)
+		} else if f.Units+f.Later == 0 && f.Fair < x.from {
+			f.Fair = x.from
+			c.Turn = min(max(c.Turn, x.from)+x.units*tick/x.rate, Never)
+		}
 	}
 	f.put(t.Slot, x.part)
 	if op.Urgent {

@@ -293,3 +293,39 @@ func TestSharedWithRoom(t *testing.T) {
 		}
 	}
 }
+
+// Entities that begin to wait together have their slots one after the other, and not all in the same second.
+func TestSharedTurns(t *testing.T) {
+	ready := func(w decision.Window) decision.Limits {
+		l := decision.Limits{Windows: []decision.Window{w}, Tokens: 10_000, Guess: 50, Lease: 60_000, MaxLease: 60_000}
+		if field, _ := l.Ready(); field != "" {
+			t.Fatal(field)
+		}
+		return l
+	}
+	own, all := ready(decision.Window{Size: 1000, Rate: 1000, Interval: 1000}), ready(decision.Window{Size: 50, Rate: 50, Interval: 1000})
+	var shared decision.State
+	held := storage.NewLeases(nil)
+	in := storage.Within{Limits: &all, ID: 1, Weight: 1}
+	const now = 1_700_006_400_100
+	book := func(operations int) (seconds int64) {
+		var s decision.State
+		var a decision.Answer
+		leases := storage.NewLeases(nil)
+		for range operations {
+			a = decision.Answer{}
+			own.ApplyWithin(&s, leases, []decision.Shared{in.In(&shared, held)}, &decision.Op{Kind: decision.Admit, Cost: decision.Cost{1}}, now, &a)
+		}
+		return (now+a.Delay)/1000 - now/1000
+	}
+	book(1000)
+	count := map[int64]int{}
+	for range 150 {
+		count[book(1)]++
+	}
+	for second := range int64(3) {
+		if n := count[second+1]; n < 48 || n > 52 {
+			t.Errorf("%d of 150 entities have their slot in second %d, want 50: %v", n, second+1, count)
+		}
+	}
+}

@@ -162,8 +162,7 @@ func fill(flows []*flow) {
 // fluid is the optimum: at each instant the limits are divided between entities by weighted max-min, as if messages were
 // a liquid. It knows the future as little as drip does, but postpones nothing.
 type fluid struct {
-	first, done []float64   // of each entity, in s
-	served      [][]float64 // of each entity in each span of Jain's index, in units
+	first, done []float64 // of each entity, in s
 	makespan    float64
 	watched     []float64 // waits, in s
 }
@@ -172,7 +171,7 @@ const step = 100 // ms
 
 func newFluid(r *sharedRun) *fluid {
 	n := len(r.scenario.Entities)
-	f := &fluid{first: slices.Repeat([]float64{math.Inf(1)}, n), done: make([]float64, n), served: make([][]float64, n)}
+	f := &fluid{first: slices.Repeat([]float64{math.Inf(1)}, n), done: make([]float64, n)}
 	var tanks []*tank
 	for _, s := range r.scopes {
 		tanks = append(tanks, s.tanks()...)
@@ -208,7 +207,6 @@ func newFluid(r *sharedRun) *fluid {
 			w.fulfilled += w.given
 			f.done[w.entity] = end
 			f.makespan = end
-			addTo(&f.served[w.entity], int(at/jainSpan), w.given)
 			for len(w.messages) > 0 && w.fulfilled >= float64(w.messages[0].Cost)-1e-6 {
 				m := w.messages[0]
 				w.messages = w.messages[1:]
@@ -222,12 +220,4 @@ func newFluid(r *sharedRun) *fluid {
 		}
 	}
 	return f
-}
-
-// addTo adds to the i-th of sums, which grow.
-func addTo(sums *[]float64, i int, n float64) {
-	for len(*sums) <= i {
-		*sums = append(*sums, 0)
-	}
-	(*sums)[i] += n
 }

@@ -102,6 +102,7 @@ type sharedRun struct {
 	waiting  int
 	over     int
 	answers  []time.Duration // the delays, in order
+	spans    [][]span        // of the entities, for Jain's index
 	err      error
 }
 
@@ -170,6 +171,7 @@ func newSharedRun(s *SharedScenario, seed uint64) (*sharedRun, error) {
 	if r.bucket, err = drip.New(o); err != nil {
 		return nil, err
 	}
+	r.spans = make([][]span, len(r.names))
 	return r, r.draw(rand.New(rand.NewPCG(seed, 0)))
 }
 
@@ -291,6 +293,7 @@ func (r *sharedRun) postpone(m *sharedMessage, a drip.Admission, isCopy bool) {
 func (r *sharedRun) start(m *sharedMessage, a drip.Admission, isCopy bool) {
 	if !isCopy {
 		m.started = r.now
+		r.spanOf(m.Entity).served += float64(m.Cost)
 		m.flow.backlog -= float64(m.Cost)
 		r.waiting--
 	}
@@ -331,6 +334,7 @@ func (r *sharedRun) count(m *sharedMessage, at int64) {
 
 // measure reads the meters of shared limits, each second.
 func (r *sharedRun) measure() {
+	r.divide()
 	for _, s := range r.scopes[len(r.names):] {
 		for _, t := range s.tanks() {
 			if grain := t.grain(); r.now%grain == 0 {
@@ -367,4 +371,42 @@ func (r *sharedRun) read(t *tank, grain int64) {
 	o := r.scenario.Outage
 	closed := o.To > 0 && r.now+grain > since(o.From) && r.now < since(o.To)+1000
 	m.enough = given >= 0.998*t.brings(grain) && !closed
+}
+
+// span is the service of one entity in one of the spans of Jain's index.
+type span struct {
+	served, fair float64 // units; fair is what weighted max-min gives, each second, to the messages that wait then
+	waits        int     // the seconds that began with waiting messages
+}
+
+// spanOf returns the entity's span that r.now is in.
+func (r *sharedRun) spanOf(entity int) *span {
+	k := int((r.now - since(0)) / 1000 / jainSpan)
+	for len(r.spans[entity]) <= k {
+		r.spans[entity] = append(r.spans[entity], span{})
+	}
+	return &r.spans[entity][k]
+}
+
+// divide adds to the spans what the second that begins now brings.
+func (r *sharedRun) divide() {
+	for _, s := range r.scopes {
+		for _, t := range s.tanks() {
+			t.refresh(r.now)
+			t.room = t.left + t.rate*float64((r.now+999)/t.interval-r.now/t.interval)
+		}
+	}
+	fill(r.flows)
+	waits := make([]bool, len(r.names))
+	for _, f := range r.flows {
+		if f.backlog > little {
+			r.spanOf(f.entity).fair += f.given
+			waits[f.entity] = true
+		}
+	}
+	for entity, w := range waits {
+		if w {
+			r.spanOf(entity).waits++
+		}
+	}
 }

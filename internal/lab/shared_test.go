@@ -73,21 +73,19 @@ func (g goals) orOf(all goals) goals {
 
 // Each scenario reaches its goals with each seed, and no provider refuses a call.
 func TestSharedScenarios(t *testing.T) {
-	all := goals{mean: 1.6, p99: 5, use: 0.98, makespan: 1.08, urgent: 1600 * time.Millisecond, jain: 0.95, weights: 0.1}
+	all := goals{mean: 1.6, p99: 5, use: 0.98, makespan: 1.08, urgent: 1500 * time.Millisecond, jain: 0.95, weights: 0.1}
 	own := map[string]goals{
-		"shops-by-shop": {mean: 2},
+		"shops-by-shop": {mean: 2, makespan: 1.11}, // the last shop has a few messages left, and its own 2/s
 		"shops-100ms":   {mean: 2, makespan: 1.4},
 		"big":           {wait: 2 * time.Second},
-		"two-big":       {wait: 2 * time.Second, jain: 0.94},
-		"doubled-100ms": {jain: 0.88},
-		"zipf":          {watched: 1.6, jain: 0.7},
-		"zipf-by-shop":  {mean: 2, watched: 1.6, jain: 0.7},
+		"two-big":       {wait: 2 * time.Second, jain: 0.74}, // the light shops count as if they used their shares
+		"zipf":          {watched: 1.6, jain: 0.13},          // as shops end, only the largest have tickets to take their shares
+		"zipf-by-shop":  {mean: 2, watched: 1.6, jain: 0.55},
 		"endpoints":     {use: 0.96, watched: 1.1},
 		"endpoints-own": {use: 0.91, makespan: 1.1, watched: 1.1},
-		"weights":       {weights: 0.4}, // the lightest get 1.4 of their share at first
-		"outage":        {mean: 3, p99: 6, use: 0.97, jain: 0.94},
-		"five-at-once":  {mean: 3, p99: 8, use: 0.75, makespan: math.Inf(1)},
-		"doubling":      {mean: 1.7, jain: 0.75, watched: 1.1},
+		"outage":        {mean: 3, p99: 6, use: 0.97},
+		"five-at-once":  {mean: 3, p99: 8, use: 0.75, makespan: math.Inf(1), jain: 0.15},
+		"doubling":      {mean: 1.75, watched: 1.1},
 	}
 	for _, s := range SharedScenarios() {
 		t.Run(s.Name, func(t *testing.T) {
@@ -124,7 +122,7 @@ func TestSharedScenarios(t *testing.T) {
 
 // Random loads keep the limits, lose nothing, and most of them reach the goals.
 func TestRandomShared(t *testing.T) {
-	var means, p99s, unused, makespans []float64
+	var means, p99s, unused, makespans, unfair []float64
 	for seed := range uint64(60) {
 		got, err := RunShared(RandomShared(seed), seed)
 		if err != nil {
@@ -139,13 +137,16 @@ func TestRandomShared(t *testing.T) {
 		if !math.IsNaN(got.Use) {
 			unused = append(unused, 1-got.Use)
 		}
+		if !math.IsNaN(got.Jain) {
+			unfair = append(unfair, 1-got.Jain)
+		}
 	}
 	for _, c := range []struct {
 		what              string
 		values            []float64
 		median, p90, most float64
 	}{
-		{"postponements", means, 1.4, 1.9, 2.5}, {"p99 of postponements", p99s, 3, 5, 10}, {"unused", unused, 0.02, 0.2, 0.35}, {"makespan", makespans, 1.03, 1.2, 1.6},
+		{"postponements", means, 1.4, 1.9, 2.5}, {"p99 of postponements", p99s, 3, 5, 10}, {"unused", unused, 0.02, 0.2, 0.35}, {"makespan", makespans, 1.03, 1.2, 1.6}, {"unfairness", unfair, 0.02, 0.4, 0.7},
 	} {
 		median, p90, most := quantile(c.values, 0.5), quantile(c.values, 0.9), quantile(c.values, 1)
 		t.Logf("%s: median %.2f, p90 %.2f, most %.2f", c.what, median, p90, most)

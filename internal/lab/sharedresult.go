@@ -34,9 +34,9 @@ type SharedResult struct {
 	// urgent messages.
 	Watched, FluidWatched, Urgent SharedWait
 
-	// Jain is the index of fairness over spans of 60 s; 1 is fair. Its values are the units served to each entity, as a
-	// part of the units that the optimum serves it, for the entities that wait all the time. It is the median of the
-	// spans, and JainLeast the least.
+	// Jain is the index of fairness over spans of 60 s; 1 is fair. Its values are the units served to each entity that
+	// waits all the time, as a part of its fair service: what weighted max-min gives, in each second, to the messages that
+	// wait then. It is the median of the spans, and JainLeast the least.
 	Jain, JainLeast float64
 
 	// Weights is by how much the share of the entities of one weight was off, until the first entity is through at
@@ -61,7 +61,7 @@ func (r *sharedRun) result(best *fluid) SharedResult {
 		Scenario: *r.scenario, Messages: len(r.messages), OverLimit: r.over, Use: r.use(),
 		Fluid: seconds(best.makespan), FluidWatched: waits(best.watched),
 	}
-	done, served := make([]float64, len(r.names)), make([][]float64, len(r.names))
+	done := make([]float64, len(r.names))
 	var posts []int64
 	var watched, urgent []float64
 	for i := range r.messages {
@@ -80,7 +80,6 @@ func (r *sharedRun) result(best *fluid) SharedResult {
 			urgent = append(urgent, at-m.At.Seconds())
 		}
 		done[m.Entity] = max(done[m.Entity], at)
-		addTo(&served[m.Entity], int(at/jainSpan), float64(m.Cost))
 	}
 	if len(posts) > 0 {
 		mean, p99, most := spread(posts)
@@ -94,7 +93,7 @@ func (r *sharedRun) result(best *fluid) SharedResult {
 		}
 	}
 	res.LateP99 = quantile(late, .99)
-	indices := jain(done, served, best)
+	indices := r.jain()
 	res.Jain, res.JainLeast = quantile(indices, .5), quantile(indices, 0)
 	res.Weights = r.weights(best)
 	return res
@@ -113,20 +112,21 @@ func (r *sharedRun) use() float64 {
 	return use
 }
 
-// jain is the index of each span, of the entities that wait from its beginning to its end.
-func jain(done []float64, served [][]float64, best *fluid) (indices []float64) {
-	for k := 0; float64(k+1)*jainSpan <= best.makespan; k++ {
-		from, to := float64(k)*jainSpan, float64(k+1)*jainSpan
+// jain is the index of each span, of the entities that wait all the time. Messages that come in its first second wait
+// from its beginning on.
+func (r *sharedRun) jain() (indices []float64) {
+	for k, any := 0, true; any; k++ {
 		var n, sum, squares float64
-		for i := range done {
-			if best.first[i] > from || min(done[i], best.done[i]) < to || best.served[i][k] < 2 {
+		any = false
+		for _, spans := range r.spans {
+			if k >= len(spans) {
 				continue
 			}
-			x := 0.0
-			if k < len(served[i]) {
-				x = served[i][k] / best.served[i][k]
+			any = true
+			if s := spans[k]; s.waits >= jainSpan-1 && s.fair >= 2 {
+				x := s.served / s.fair
+				n, sum, squares = n+1, sum+x, squares+x*x
 			}
-			n, sum, squares = n+1, sum+x, squares+x*x
 		}
 		if n >= 2 && squares > 0 {
 			indices = append(indices, sum*sum/(n*squares))

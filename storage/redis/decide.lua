@@ -113,10 +113,10 @@ if value then
     end
     leases = sub(value, from)
     if s_Calendars_n > 0 then
-      local calendar_Grain, calendar_Head, calendar_Late, calendar_Front, calendar_Far, calendar_Minute, calendar_Weight, calendar_Before, calendar_Peak = unpack('<ddddddddd', value, from)
+      local calendar_Grain, calendar_Head, calendar_Late, calendar_Front, calendar_Far, calendar_Minute, calendar_Weight, calendar_Before, calendar_Peak, calendar_Turn = unpack('<dddddddddd', value, from)
       local calendar_Ring = Ring(sub(value, -3072))
-      s_Calendars[0] = {Grain = calendar_Grain, Head = calendar_Head, Late = calendar_Late, Front = calendar_Front, Far = calendar_Far, Minute = calendar_Minute, Weight = calendar_Weight, Before = calendar_Before, Peak = calendar_Peak, Ring = calendar_Ring}
-      leases = sub(value, from + 72, -3072 - 1)
+      s_Calendars[0] = {Grain = calendar_Grain, Head = calendar_Head, Late = calendar_Late, Front = calendar_Front, Far = calendar_Far, Minute = calendar_Minute, Weight = calendar_Weight, Before = calendar_Before, Peak = calendar_Peak, Turn = calendar_Turn, Ring = calendar_Ring}
+      leases = sub(value, from + 80, -3072 - 1)
     end
   elseif layout ~= 6 then
     return redis.error_reply('DRIPSTATE')
@@ -288,10 +288,10 @@ if value then
     end
     leases = sub(value, from)
     if s_Calendars_n > 0 then
-      local calendar_Grain, calendar_Head, calendar_Late, calendar_Front, calendar_Far, calendar_Minute, calendar_Weight, calendar_Before, calendar_Peak = unpack('<ddddddddd', value, from)
+      local calendar_Grain, calendar_Head, calendar_Late, calendar_Front, calendar_Far, calendar_Minute, calendar_Weight, calendar_Before, calendar_Peak, calendar_Turn = unpack('<dddddddddd', value, from)
       local calendar_Ring = Ring(sub(value, -3072))
-      s_Calendars[0] = {Grain = calendar_Grain, Head = calendar_Head, Late = calendar_Late, Front = calendar_Front, Far = calendar_Far, Minute = calendar_Minute, Weight = calendar_Weight, Before = calendar_Before, Peak = calendar_Peak, Ring = calendar_Ring}
-      leases = sub(value, from + 72, -3072 - 1)
+      s_Calendars[0] = {Grain = calendar_Grain, Head = calendar_Head, Late = calendar_Late, Front = calendar_Front, Far = calendar_Far, Minute = calendar_Minute, Weight = calendar_Weight, Before = calendar_Before, Peak = calendar_Peak, Turn = calendar_Turn, Ring = calendar_Ring}
+      leases = sub(value, from + 80, -3072 - 1)
     end
   elseif layout ~= 6 then
     return redis.error_reply('DRIPSTATE')
@@ -539,7 +539,7 @@ if s_Lines_n + s_Pins_n + s_Flows_n + s_Calendars_n > 1 then
   end
   local calendar = s_Calendars[0]
   if calendar and s_Calendars_n > 0 then
-    parts[#parts + 1] = pack('<ddddddddd', calendar.Grain, calendar.Head, calendar.Late, calendar.Front, calendar.Far, calendar.Minute, calendar.Weight, calendar.Before, calendar.Peak)
+    parts[#parts + 1] = pack('<dddddddddd', calendar.Grain, calendar.Head, calendar.Late, calendar.Front, calendar.Far, calendar.Minute, calendar.Weight, calendar.Before, calendar.Peak, calendar.Turn)
     leases = leases .. calendar.Ring.bytes()
   end
   leases = table.concat(parts) .. leases
@@ -4145,7 +4145,7 @@ end
             advance2 = now3
           end
           if x2.State_Calendars_n == 0 then
-            x2.State_Calendars[x2.State_Calendars_n] = {Grain = 0, Head = 0, Late = 0, Front = 0, Far = 0, Minute = 0, Weight = 0, Before = 0, Peak = 0, Ring = Ring()}
+            x2.State_Calendars[x2.State_Calendars_n] = {Grain = 0, Head = 0, Late = 0, Front = 0, Far = 0, Minute = 0, Weight = 0, Before = 0, Peak = 0, Turn = 0, Ring = Ring()}
             x2.State_Calendars_n = x2.State_Calendars_n + 1
           end
           local c2 = x2.State_Calendars[0]
@@ -5041,7 +5041,8 @@ end
                 x2.bound = 0
                 x2.spare = true
                 x2.fair = 0
-                local room = true
+                x2.room = true
+                x2.due = due
                 for i3 = 0, x2.Limits_Windows_n - 1 do
                   local w2 = x2.Limits_Windows[i3]
                   local line2 = x2.State_Lines[i3]
@@ -5063,7 +5064,7 @@ end
                     local x4 = line2.Left + min3 * w2.Rate
                     if x4 < min4 then min4 = x4 end
                     local all2 = min4
-                    local is2 = room
+                    local is2 = x2.room
                     if is2 then
                       local units = 0
                       do
@@ -5078,7 +5079,7 @@ end
                       end
                       is2 = all2 >= units + cost
                     end
-                    room = is2
+                    x2.room = is2
                     x2.spare = x2.spare and line2.Spare - line2.Taken >= cost
                   end
                 end
@@ -5095,10 +5096,10 @@ end
                   local y2 = c2.Grain
                   local x5 = x2.rate * ((x4 - x4 % y2) / y2)
                   local rest2 = (x5 - x5 % 1024) / 1024
-                  room = room and (free < 16777215 and free or 16777215) * x2.units + rest2 >= due + x2.units
+                  x2.room = x2.room and (free < 16777215 and free or 16777215) * x2.units + rest2 >= due + x2.units
                 end
-                x2.spare = x2.spare and not room and (not back2 or not x2.below)
-                local entitled = room or back2 and x2.below or x2.spare
+                x2.spare = x2.spare and not x2.room and (not back2 or not x2.below)
+                local entitled = x2.room or back2 and x2.below or x2.spare
                 x2.token = false
                 if x2.State_Closed > t then
                   x2.bound = 1
@@ -5227,17 +5228,17 @@ end
                     share = (x6 - x6 % y3) / y3
                   end
                   local step = share
-                  step = step + (step - step % 8) / 8
                   local from2 = (c2.Head - 1) * 524288
-                  if x2.below then
-                    local min2 = (f.Fair > from2 and f.Fair or from2) + step
-                    if 9007199254740991 < min2 then min2 = 9007199254740991 end
-                    f.Fair = min2
-                  end
+                  local min2 = (c2.Head + 1) * 524288 + 2 * step
+                  if 9007199254740991 < min2 then min2 = 9007199254740991 end
+                  local to2 = min2
+                  local min3 = (f.Fair > from2 and f.Fair or from2) + step
+                  if to2 < min3 then min3 = to2 end
+                  f.Fair = min3
                   if op_Urgent then
-                    local min2 = (f.FairUrgent > from2 and f.FairUrgent or from2) + step
-                    if 9007199254740991 < min2 then min2 = 9007199254740991 end
-                    f.FairUrgent = min2
+                    local min4 = (f.FairUrgent > from2 and f.FairUrgent or from2) + step
+                    if to2 < min4 then min4 = to2 end
+                    f.FairUrgent = min4
                   end
                 end
               end
@@ -5318,231 +5319,335 @@ end
                   local f = s_Flows[x2.flow]
                   local back2 = v_back
                   local t2 = slot
-                  local c2 = x2.State_Calendars[0]
-                  if x2.token then
-                    local max2 = x2.State_AgainUS
-                    local x3 = t * 1000
-                    if x3 > max2 then max2 = x3 end
-                    local x4 = (x2.State_Held + x2.Limits_Guess) * 1000
-                    local y = (x2.State_Ended + 1) * x2.Limits_Tokens
-                    local max3 = 1
-                    local x5 = (x4 - x4 % y) / y
-                    if x5 > max3 then max3 = x5 end
-                    local x6 = max2 + max3
-                    local max4 = t2
-                    local x7 = (x6 - x6 % 1000) / 1000
-                    if x7 > max4 then max4 = x7 end
-                    place2 = max4
-                  else
-                    if x2.State_Closed > t2 then t2 = x2.State_Closed end
-                    for i4 = 0, x2.Limits_Windows_n - 1 do
-                      do
-                        local w2 = x2.Limits_Windows[i4]
-                        if w2.Interval > c2.Grain then
-                          local room = 0
-                          do
-                            local left = x2.State_Lines[i4].Left
-                            local i5 = w2.Unit
-                            local cost2 = i5 == 0 and op_Cost_0 or i5 == 1 and op_Cost_1 or i5 == 2 and op_Cost_2 or op_Cost_3
-                            if left >= cost2 or cost2 == 0 then
-                              room = t
-                            else
-                              local since = 0
+                  repeat
+                    local c2 = x2.State_Calendars[0]
+                    if x2.token then
+                      local max2 = x2.State_AgainUS
+                      local x3 = t * 1000
+                      if x3 > max2 then max2 = x3 end
+                      local x4 = (x2.State_Held + x2.Limits_Guess) * 1000
+                      local y = (x2.State_Ended + 1) * x2.Limits_Tokens
+                      local max3 = 1
+                      local x5 = (x4 - x4 % y) / y
+                      if x5 > max3 then max3 = x5 end
+                      local x6 = max2 + max3
+                      local max4 = t2
+                      local x7 = (x6 - x6 % 1000) / 1000
+                      if x7 > max4 then max4 = x7 end
+                      place2 = max4
+                    else
+                      if x2.State_Closed > t2 then t2 = x2.State_Closed end
+                      for i4 = 0, x2.Limits_Windows_n - 1 do
+                        do
+                          local w2 = x2.Limits_Windows[i4]
+                          if w2.Interval > c2.Grain then
+                            local room = 0
+                            do
+                              local left = x2.State_Lines[i4].Left
+                              local i5 = w2.Unit
+                              local cost2 = i5 == 0 and op_Cost_0 or i5 == 1 and op_Cost_1 or i5 == 2 and op_Cost_2 or op_Cost_3
+                              if left >= cost2 or cost2 == 0 then
+                                room = t
+                              else
+                                local since = 0
+                                do
+                                  if w2.Size > w2.Rate then
+                                    local max2 = t
+                                    local x3 = x2.State_Closed - 1
+                                    if x3 > max2 then max2 = x3 end
+                                    since = max2
+                                  else
+                                    since = t
+                                  end
+                                end
+                                local t3 = since - w2.Offset
+                                local by2 = w2.Interval
+                                local x3 = cost2 - left - 1
+                                local y = w2.Rate
+                                local y2 = w2.Interval
+                                local min2 = (x3 - x3 % y) / y + 1
+                                local x4 = (8796093022208 - 8796093022208 % y2) / y2
+                                if x4 < min2 then min2 = x4 end
+                                local n2 = (t3 - t3 % by2) / by2 + min2
+                                room = n2 * w2.Interval + w2.Offset
+                              end
+                            end
+                            if room > t2 then t2 = room end
+                          end
+                        end
+                      end
+                      local is2 = x2.fits
+                      if is2 then
+                        local max2 = 0
+                        local x3 = t2 - x2.Limits_Zero
+                        if x3 > max2 then max2 = x3 end
+                        local y = x2.Limits_Grain
+                        is2 = (max2 - max2 % y) / y <= c2.Head
+                      end
+                      if is2 then
+                        place2 = t2
+                      else
+                        if x2.room and x2.bound >= 4 then
+                          local at2 = t2
+                          for i4 = 0, x2.Limits_Windows_n - 1 do
+                            local w2 = x2.Limits_Windows[i4]
+                            local room = 0
+                            do
+                              local units = 0
                               do
-                                if w2.Size > w2.Rate then
-                                  local max2 = t
-                                  local x3 = x2.State_Closed - 1
-                                  if x3 > max2 then max2 = x3 end
-                                  since = max2
+                                local booked = x2.due
+                                local unit = w2.Unit
+                                if (unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3) == 0 then
+                                  units = 0
                                 else
-                                  since = t
+                                  local x4 = booked * x2.Limits_Scale
+                                  local y2 = unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
+                                  units = (x4 - x4 % y2) / y2
                                 end
                               end
-                              local t3 = since - w2.Offset
-                              local by2 = w2.Interval
-                              local x3 = cost2 - left - 1
-                              local y = w2.Rate
-                              local y2 = w2.Interval
-                              local min2 = (x3 - x3 % y) / y + 1
-                              local x4 = (8796093022208 - 8796093022208 % y2) / y2
-                              if x4 < min2 then min2 = x4 end
-                              local n2 = (t3 - t3 % by2) / by2 + min2
-                              room = n2 * w2.Interval + w2.Offset
+                              local left = x2.State_Lines[i4].Left - units
+                              local i5 = w2.Unit
+                              local cost2 = i5 == 0 and op_Cost_0 or i5 == 1 and op_Cost_1 or i5 == 2 and op_Cost_2 or op_Cost_3
+                              if left >= cost2 or cost2 == 0 then
+                                room = t
+                              else
+                                local since = 0
+                                do
+                                  if w2.Size > w2.Rate then
+                                    local max3 = t
+                                    local x4 = x2.State_Closed - 1
+                                    if x4 > max3 then max3 = x4 end
+                                    since = max3
+                                  else
+                                    since = t
+                                  end
+                                end
+                                local t3 = since - w2.Offset
+                                local by2 = w2.Interval
+                                local x4 = cost2 - left - 1
+                                local y2 = w2.Rate
+                                local y3 = w2.Interval
+                                local min2 = (x4 - x4 % y2) / y2 + 1
+                                local x5 = (8796093022208 - 8796093022208 % y3) / y3
+                                if x5 < min2 then min2 = x5 end
+                                local n2 = (t3 - t3 % by2) / by2 + min2
+                                room = n2 * w2.Interval + w2.Offset
+                              end
                             end
+                            if room > at2 then at2 = room end
                           end
-                          if room > t2 then t2 = room end
+                          local max3 = 0
+                          local x4 = at2 - x2.Limits_Zero
+                          if x4 > max3 then max3 = x4 end
+                          local y2 = x2.Limits_Grain
+                          if (max3 - max3 % y2) / y2 <= c2.Head then
+                            place2 = at2
+                            break
+                          end
                         end
-                      end
-                    end
-                    local is2 = x2.fits
-                    if is2 then
-                      local max2 = 0
-                      local x3 = t2 - x2.Limits_Zero
-                      if x3 > max2 then max2 = x3 end
-                      local y = x2.Limits_Grain
-                      is2 = (max2 - max2 % y) / y <= c2.Head
-                    end
-                    if is2 then
-                      place2 = t2
-                    else
-                      local max3 = 0
-                      local x4 = t2 - x2.Limits_Zero
-                      if x4 > max3 then max3 = x4 end
-                      local y2 = x2.Limits_Grain
-                      local max4 = (max3 - max3 % y2) / y2
-                      local x5 = c2.Head + 1
-                      if x5 > max4 then max4 = x5 end
-                      local n2 = max4
-                      local first2 = n2 <= c2.Front
-                      if first2 then
-                        n2 = c2.Front
-                      end
-                      while n2 < c2.Head + 1024 - 1 and c2.Ring.At(n2 % 1024) >= x2.rate do
-                        n2 = n2 + 1
-                      end
-                      if first2 then
-                        local min2 = n2
-                        local x6 = c2.Head + 1024 - 1
-                        if x6 < min2 then min2 = x6 end
-                        c2.Front = min2
-                      end
-                      if n2 >= c2.Head + 1024 - 1 then
-                        c2.Far = c2.Far + 1
-                        local max5 = 0
-                        local x6 = t2 - x2.Limits_Zero
-                        if x6 > max5 then max5 = x6 end
-                        local max6 = 0
-                        local x7 = t2 - x2.Limits_Zero
-                        if x7 > max6 then max6 = x7 end
-                        local y4 = x2.Limits_Grain
-                        local max7 = (max6 - max6 % y4) / y4
-                        local x8 = c2.Head + 512 + c2.Far % 4096 * 7919 % 511
-                        if x8 > max7 then max7 = x8 end
-                        n2 = max7
-                      end
-                      local ahead = f.Units + f.Later
-                      local had = f.Fair
-                      if op_Urgent then
-                        ahead, had = f.Urgent, f.FairUrgent
-                      end
-                      local max5 = (had - had % 524288) / 524288
-                      local x6 = c2.Head + 1
-                      if x6 > max5 then max5 = x6 end
-                      had = max5 * 524288
-                      local share = 0
-                      do
-                        local c3 = x2.State_Calendars[0]
-                        local max6 = c3.Peak
-                        local x7 = c3.Weight + c3.Before
-                        if x7 > max6 then max6 = x7 end
-                        if x2.Weight > max6 then max6 = x2.Weight end
-                        local all2 = max6
-                        local x8 = ahead + x2.Limits_Scale - 1
-                        local y3 = x2.Limits_Scale
-                        local min2 = (x8 - x8 % y3) / y3
-                        if 16777215 < min2 then min2 = 16777215 end
-                        local x9 = min2 * all2
-                        local y4 = x2.Weight
-                        local min3 = (x9 - x9 % y4) / y4
-                        if 4294967296 < min3 then min3 = 4294967296 end
-                        local x10 = min3 * 524288
-                        local y5 = x2.rate
-                        share = (x10 - x10 % y5) / y5
-                      end
-                      x2.fair = had + share
-                      if back2 and not op_Urgent then
-                        local share2 = 0
-                        do
-                          local part = (ahead - ahead % 2) / 2
-                          local c3 = x2.State_Calendars[0]
-                          local max6 = c3.Peak
-                          local x7 = c3.Weight + c3.Before
-                          if x7 > max6 then max6 = x7 end
-                          if x2.Weight > max6 then max6 = x2.Weight end
-                          local all2 = max6
-                          local x8 = part + x2.Limits_Scale - 1
-                          local y3 = x2.Limits_Scale
-                          local min2 = (x8 - x8 % y3) / y3
-                          if 16777215 < min2 then min2 = 16777215 end
-                          local x9 = min2 * all2
-                          local y4 = x2.Weight
-                          local min3 = (x9 - x9 % y4) / y4
-                          if 4294967296 < min3 then min3 = 4294967296 end
-                          local x10 = min3 * 524288
-                          local y5 = x2.rate
-                          share2 = (x10 - x10 % y5) / y5
-                        end
-                        local share3 = 0
-                        do
-                          local part = (ahead - ahead % 2) / 2
-                          local c3 = x2.State_Calendars[0]
-                          local max6 = c3.Peak
-                          local x7 = c3.Weight + c3.Before
-                          if x7 > max6 then max6 = x7 end
-                          if x2.Weight > max6 then max6 = x2.Weight end
-                          local all2 = max6
-                          local x8 = part + x2.Limits_Scale - 1
-                          local y3 = x2.Limits_Scale
-                          local min2 = (x8 - x8 % y3) / y3
-                          if 16777215 < min2 then min2 = 16777215 end
-                          local x9 = min2 * all2
-                          local y4 = x2.Weight
-                          local min3 = (x9 - x9 % y4) / y4
-                          if 4294967296 < min3 then min3 = 4294967296 end
-                          local x10 = min3 * 524288
-                          local y5 = x2.rate
-                          share3 = (x10 - x10 % y5) / y5
-                        end
-                        local max6 = had + share3
-                        if f.Again > max6 then max6 = f.Again end
-                        x2.fair = max6
-                      end
-                      if x2.Limits_FirstCome == 1 then
-                        x2.fair = 9007199254740991
-                      end
-                      local in2 = 0
-                      do
-                        local max6 = 0
-                        local x7 = t2 - x2.Limits_Zero
-                        if x7 > max6 then max6 = x7 end
-                        local y3 = x2.Limits_Grain
-                        local x8 = x2.fair
-                        local min2 = n2
-                        local x9 = (x8 - x8 % 524288) / 524288
-                        if x9 < min2 then min2 = x9 end
-                        local max7 = (max6 - max6 % y3) / y3
-                        if min2 > max7 then max7 = min2 end
-                        local c3 = x2.State_Calendars[0]
-                        local w2 = x2.Limits_Windows[0]
-                        local at2 = max7 * x2.Limits_Grain + x2.Limits_Zero
-                        local is3 = max7 >= c3.Head and max7 < c3.Head + 1024
+                        local max3 = 0
+                        local x4 = t2 - x2.Limits_Zero
+                        if x4 > max3 then max3 = x4 end
+                        local y2 = x2.Limits_Grain
+                        local max4 = (max3 - max3 % y2) / y2
+                        local x5 = c2.Head + 1
+                        if x5 > max4 then max4 = x5 end
+                        local n2 = max4
+                        local is3 = c2.Front > c2.Head + 1
                         if is3 then
-                          local i4 = w2.Unit
-                          local x10 = x2.Limits_PerGrain
-                          local y4 = i4 == 0 and x2.Limits_Parts_0 or i4 == 1 and x2.Limits_Parts_1 or i4 == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
-                          is3 = (x10 - x10 % y4) / y4 > w2.Rate
-                        end
-                        if is3 then
-                          local units = 0
+                          local in2 = 0
                           do
-                            local booked = c3.Ring.At(max7 % 1024) < 16777215 and c3.Ring.At(max7 % 1024) or 16777215
-                            local unit = w2.Unit
-                            if (unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3) == 0 then
-                              units = 0
-                            else
-                              local x11 = booked * x2.Limits_Scale
-                              local y5 = unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
-                              units = (x11 - x11 % y5) / y5
+                            local c3 = x2.State_Calendars[0]
+                            local w2 = x2.Limits_Windows[0]
+                            local at2 = n2 * x2.Limits_Grain + x2.Limits_Zero
+                            local is3 = n2 >= c3.Head and n2 < c3.Head + 1024
+                            if is3 then
+                              local i4 = w2.Unit
+                              local x6 = x2.Limits_PerGrain
+                              local y3 = i4 == 0 and x2.Limits_Parts_0 or i4 == 1 and x2.Limits_Parts_1 or i4 == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
+                              is3 = (x6 - x6 % y3) / y3 > w2.Rate
                             end
+                            if is3 then
+                              local units = 0
+                              do
+                                local booked = c3.Ring.At(n2 % 1024) < 16777215 and c3.Ring.At(n2 % 1024) or 16777215
+                                local unit = w2.Unit
+                                if (unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3) == 0 then
+                                  units = 0
+                                else
+                                  local x7 = booked * x2.Limits_Scale
+                                  local y4 = unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
+                                  units = (x7 - x7 % y4) / y4
+                                end
+                              end
+                              local y4 = w2.Rate
+                              at2 = at2 + (units - units % y4) / y4 * w2.Interval % c3.Grain
+                            end
+                            in2 = at2
                           end
-                          local y5 = w2.Rate
-                          at2 = at2 + (units - units % y5) / y5 * w2.Interval % c3.Grain
+                          is3 = in2 + x2.Limits_Windows[0].Interval <= t2
                         end
-                        in2 = at2
+                        if is3 then
+                          n2 = n2 + 1
+                        end
+                        local first2 = n2 <= c2.Front
+                        if first2 then
+                          n2 = c2.Front
+                        end
+                        while n2 < c2.Head + 1024 - 1 and c2.Ring.At(n2 % 1024) >= x2.rate do
+                          n2 = n2 + 1
+                        end
+                        if first2 then
+                          local min2 = n2
+                          local x6 = c2.Head + 1024 - 1
+                          if x6 < min2 then min2 = x6 end
+                          c2.Front = min2
+                        end
+                        if n2 >= c2.Head + 1024 - 1 then
+                          c2.Far = c2.Far + 1
+                          local max5 = 0
+                          local x6 = t2 - x2.Limits_Zero
+                          if x6 > max5 then max5 = x6 end
+                          local max6 = 0
+                          local x7 = t2 - x2.Limits_Zero
+                          if x7 > max6 then max6 = x7 end
+                          local y4 = x2.Limits_Grain
+                          local max7 = (max6 - max6 % y4) / y4
+                          local x8 = c2.Head + 512 + c2.Far % 4096 * 7919 % 511
+                          if x8 > max7 then max7 = x8 end
+                          n2 = max7
+                        end
+                        local ahead = f.Units + f.Later
+                        local turn = (c2.Head + 1) * 524288
+                        x2.from = f.Fair
+                        if op_Urgent then
+                          ahead, x2.from = f.Urgent, f.FairUrgent
+                        end
+                        if x2.from < turn then
+                          if f.Units + f.Later == 0 then
+                            local share = 0
+                            do
+                              local part = x2.part
+                              local c3 = x2.State_Calendars[0]
+                              local max5 = c3.Peak
+                              local x6 = c3.Weight + c3.Before
+                              if x6 > max5 then max5 = x6 end
+                              if x2.Weight > max5 then max5 = x2.Weight end
+                              local all2 = max5
+                              local x7 = part + x2.Limits_Scale - 1
+                              local y3 = x2.Limits_Scale
+                              local min2 = (x7 - x7 % y3) / y3
+                              if 16777215 < min2 then min2 = 16777215 end
+                              local x8 = min2 * all2
+                              local y4 = x2.Weight
+                              local min3 = (x8 - x8 % y4) / y4
+                              if 4294967296 < min3 then min3 = 4294967296 end
+                              local x9 = min3 * 524288
+                              local y5 = x2.rate
+                              share = (x9 - x9 % y5) / y5
+                            end
+                            local min2 = c2.Turn > turn and c2.Turn or turn
+                            local x6 = turn + share
+                            if x6 < min2 then min2 = x6 end
+                            turn = min2
+                          end
+                          x2.from = turn
+                        end
+                        local share = 0
+                        do
+                          local c3 = x2.State_Calendars[0]
+                          local max5 = c3.Peak
+                          local x6 = c3.Weight + c3.Before
+                          if x6 > max5 then max5 = x6 end
+                          if x2.Weight > max5 then max5 = x2.Weight end
+                          local all2 = max5
+                          local x7 = ahead + x2.Limits_Scale - 1
+                          local y3 = x2.Limits_Scale
+                          local min2 = (x7 - x7 % y3) / y3
+                          if 16777215 < min2 then min2 = 16777215 end
+                          local x8 = min2 * all2
+                          local y4 = x2.Weight
+                          local min3 = (x8 - x8 % y4) / y4
+                          if 4294967296 < min3 then min3 = 4294967296 end
+                          local x9 = min3 * 524288
+                          local y5 = x2.rate
+                          share = (x9 - x9 % y5) / y5
+                        end
+                        x2.fair = x2.from + share
+                        if back2 and not op_Urgent then
+                          x2.fair = f.Again
+                          if x2.fair <= x2.from then
+                            local share2 = 0
+                            do
+                              local part = (ahead - ahead % 2) / 2
+                              local c3 = x2.State_Calendars[0]
+                              local max5 = c3.Peak
+                              local x6 = c3.Weight + c3.Before
+                              if x6 > max5 then max5 = x6 end
+                              if x2.Weight > max5 then max5 = x2.Weight end
+                              local all2 = max5
+                              local x7 = part + x2.Limits_Scale - 1
+                              local y3 = x2.Limits_Scale
+                              local min2 = (x7 - x7 % y3) / y3
+                              if 16777215 < min2 then min2 = 16777215 end
+                              local x8 = min2 * all2
+                              local y4 = x2.Weight
+                              local min3 = (x8 - x8 % y4) / y4
+                              if 4294967296 < min3 then min3 = 4294967296 end
+                              local x9 = min3 * 524288
+                              local y5 = x2.rate
+                              share2 = (x9 - x9 % y5) / y5
+                            end
+                            x2.fair = x2.from + share2
+                          end
+                        end
+                        if x2.Limits_FirstCome == 1 then
+                          x2.fair = 9007199254740991
+                        end
+                        local in3 = 0
+                        do
+                          local max5 = 0
+                          local x6 = t2 - x2.Limits_Zero
+                          if x6 > max5 then max5 = x6 end
+                          local y3 = x2.Limits_Grain
+                          local x7 = x2.fair
+                          local min2 = n2
+                          local x8 = (x7 - x7 % 524288) / 524288
+                          if x8 < min2 then min2 = x8 end
+                          local max6 = (max5 - max5 % y3) / y3
+                          if min2 > max6 then max6 = min2 end
+                          local c3 = x2.State_Calendars[0]
+                          local w2 = x2.Limits_Windows[0]
+                          local at2 = max6 * x2.Limits_Grain + x2.Limits_Zero
+                          local is4 = max6 >= c3.Head and max6 < c3.Head + 1024
+                          if is4 then
+                            local i4 = w2.Unit
+                            local x9 = x2.Limits_PerGrain
+                            local y4 = i4 == 0 and x2.Limits_Parts_0 or i4 == 1 and x2.Limits_Parts_1 or i4 == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
+                            is4 = (x9 - x9 % y4) / y4 > w2.Rate
+                          end
+                          if is4 then
+                            local units = 0
+                            do
+                              local booked = c3.Ring.At(max6 % 1024) < 16777215 and c3.Ring.At(max6 % 1024) or 16777215
+                              local unit = w2.Unit
+                              if (unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3) == 0 then
+                                units = 0
+                              else
+                                local x10 = booked * x2.Limits_Scale
+                                local y5 = unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
+                                units = (x10 - x10 % y5) / y5
+                              end
+                            end
+                            local y5 = w2.Rate
+                            at2 = at2 + (units - units % y5) / y5 * w2.Interval % c3.Grain
+                          end
+                          in3 = at2
+                        end
+                        place2 = t2 > in3 and t2 or in3
                       end
-                      place2 = t2 > in2 and t2 or in2
                     end
-                  end
+                  until true
                 end
                 local at2 = place2
                 if at2 > slot or a_Bound == 0 and not x2.fits then
@@ -6009,57 +6114,46 @@ end
                     if 16777215 < min2 then min2 = 16777215 end
                     c2.Ring.Put(n2 % 1024, min2)
                   end
-                  local is2 = back2 and not op_Urgent
-                  if is2 then
+                  if x2.fair > 0 and not op_Urgent then
                     local x4 = x2.fair
-                    is2 = n2 == (x4 - x4 % 524288) / 524288
-                  end
-                  if is2 then
-                    local share = 0
-                    do
-                      local part = x2.part
-                      local c3 = x2.State_Calendars[0]
-                      local max3 = c3.Peak
-                      local x5 = c3.Weight + c3.Before
-                      if x5 > max3 then max3 = x5 end
-                      if x2.Weight > max3 then max3 = x2.Weight end
-                      local all2 = max3
-                      local x6 = part + x2.Limits_Scale - 1
-                      local y2 = x2.Limits_Scale
-                      local min2 = (x6 - x6 % y2) / y2
-                      if 16777215 < min2 then min2 = 16777215 end
-                      local x7 = min2 * all2
-                      local y3 = x2.Weight
-                      local min3 = (x7 - x7 % y3) / y3
-                      if 4294967296 < min3 then min3 = 4294967296 end
-                      local x8 = min3 * 524288
-                      local y4 = x2.rate
-                      share = (x8 - x8 % y4) / y4
+                    if n2 < (x4 - x4 % 524288) / 524288 then
+                      local x5 = n2 * 524288
+                      if x5 > f.Again then f.Again = x5 end
+                    elseif back2 then
+                      local share = 0
+                      do
+                        local part = x2.part
+                        local c3 = x2.State_Calendars[0]
+                        local max3 = c3.Peak
+                        local x5 = c3.Weight + c3.Before
+                        if x5 > max3 then max3 = x5 end
+                        if x2.Weight > max3 then max3 = x2.Weight end
+                        local all2 = max3
+                        local x6 = part + x2.Limits_Scale - 1
+                        local y2 = x2.Limits_Scale
+                        local min2 = (x6 - x6 % y2) / y2
+                        if 16777215 < min2 then min2 = 16777215 end
+                        local x7 = min2 * all2
+                        local y3 = x2.Weight
+                        local min3 = (x7 - x7 % y3) / y3
+                        if 4294967296 < min3 then min3 = 4294967296 end
+                        local x8 = min3 * 524288
+                        local y4 = x2.rate
+                        share = (x8 - x8 % y4) / y4
+                      end
+                      local step = share
+                      local min2 = x2.fair + step + (step - step % 6) / 6
+                      if 9007199254740991 < min2 then min2 = 9007199254740991 end
+                      f.Again = min2
+                    elseif f.Units + f.Later == 0 and f.Fair < x2.from then
+                      f.Fair = x2.from
+                      local x5 = x2.units * 524288
+                      local x6 = x2.units * 524288
+                      local y3 = x2.rate
+                      local min2 = (c2.Turn > x2.from and c2.Turn or x2.from) + (x6 - x6 % y3) / y3
+                      if 9007199254740991 < min2 then min2 = 9007199254740991 end
+                      c2.Turn = min2
                     end
-                    local share2 = 0
-                    do
-                      local part = x2.part
-                      local c3 = x2.State_Calendars[0]
-                      local max3 = c3.Peak
-                      local x5 = c3.Weight + c3.Before
-                      if x5 > max3 then max3 = x5 end
-                      if x2.Weight > max3 then max3 = x2.Weight end
-                      local all2 = max3
-                      local x6 = part + x2.Limits_Scale - 1
-                      local y2 = x2.Limits_Scale
-                      local min2 = (x6 - x6 % y2) / y2
-                      if 16777215 < min2 then min2 = 16777215 end
-                      local x7 = min2 * all2
-                      local y3 = x2.Weight
-                      local min3 = (x7 - x7 % y3) / y3
-                      if 4294967296 < min3 then min3 = 4294967296 end
-                      local x8 = min3 * 524288
-                      local y4 = x2.rate
-                      share2 = (x8 - x8 % y4) / y4
-                    end
-                    local min2 = x2.fair + share2
-                    if 9007199254740991 < min2 then min2 = 9007199254740991 end
-                    f.Again = min2
                   end
                   do
                     local slot2 = a_Ticket_Slot
@@ -6085,8 +6179,8 @@ end
                     f.Minute, f.Weight = c3.Minute, 0
                     if f.Units + f.Later > 0 then
                       local min2 = x2.Weight
-                      local x5 = 16777216 - c3.Weight
-                      if x5 < min2 then min2 = x5 end
+                      local x4 = 16777216 - c3.Weight
+                      if x4 < min2 then min2 = x4 end
                       f.Weight = min2
                       c3.Weight = c3.Weight + f.Weight
                     end
@@ -6937,7 +7031,7 @@ if s_Lines_n + s_Pins_n + s_Flows_n + s_Calendars_n > 1 then
   end
   local calendar = s_Calendars[0]
   if calendar and s_Calendars_n > 0 then
-    parts[#parts + 1] = pack('<ddddddddd', calendar.Grain, calendar.Head, calendar.Late, calendar.Front, calendar.Far, calendar.Minute, calendar.Weight, calendar.Before, calendar.Peak)
+    parts[#parts + 1] = pack('<dddddddddd', calendar.Grain, calendar.Head, calendar.Late, calendar.Front, calendar.Far, calendar.Minute, calendar.Weight, calendar.Before, calendar.Peak, calendar.Turn)
     leases = leases .. calendar.Ring.bytes()
   end
   leases = table.concat(parts) .. leases
