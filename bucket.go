@@ -104,8 +104,8 @@ type Options struct {
 	// all entities have the same limit.
 	Limits func(ctx context.Context, entityID string) (Limit, error)
 
-	// Follow lets an entity, and a shared limit, follow its provider: they use a level, a part of their windows, that moves
-	// by what the provider refuses and announces. Use it for a provider whose limit is lower than documented, shared with
+	// Follow lets an entity, and a shared limit, follow its provider: they use a level, a part of their windows.
+	// Refusals and announcements of the provider move the level. Use it for a provider whose limit is lower than documented, shared with
 	// others, or changing. Throttled lowers the level: to a little less than the provider has let pass since the refusal
 	// before, or to eight tenths at first. The level then rises with the third power of the time: it changes little for
 	// minutes, and doubles in ten. Announced bounds it. After a pause of a minute it is half as high, for ten seconds. It

@@ -45,7 +45,7 @@ type sharedLimit struct {
 	limits    decision.Limits // the limits of options, without Options.Limits
 }
 
-// share prepares the limits in Options.Shared that are on trial, or those that are not. Those with the least gain come
+// share prepares the limits in Options.Shared: the limits on trial, or all others. The limits with the least gain come
 // first: an entity's own line follows the first one.
 func (b *Bucket) share(o *Options) error {
 	if len(o.Shared) > mostShared {

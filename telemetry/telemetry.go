@@ -106,7 +106,7 @@ func New(o drip.Options, p metric.MeterProvider, attributes ...attribute.KeyValu
 func (b *Bucket) instruments(m metric.Meter) error {
 	var errs [5]error
 	b.decisions, errs[0] = m.Int64Counter("drip.decisions", metric.WithUnit("{decision}"),
-		metric.WithDescription("Answers of the limiter, by outcome and by what has bound those that were postponed."))
+		metric.WithDescription("Answers of the limiter, by outcome and by the cause of a postponement."))
 	b.delay, errs[1] = m.Float64Histogram("drip.delay", metric.WithUnit("s"),
 		metric.WithDescription("By how long operations were postponed."),
 		metric.WithExplicitBucketBoundaries(.05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 21600, 86400))
