@@ -192,9 +192,28 @@ func (a Alignment) period(now int64) (from, to int64) {
 	case byMonth:
 		day, days, months = 1, 0, 1
 	}
-	begin := time.Date(year, month, day, 0, 0, 0, 0, location)
-	end := time.Date(year, month+time.Month(months), day+days, 0, 0, 0, 0, location)
-	return begin.UnixMilli(), end.UnixMilli()
+	begin := time.Date(year, month, day, 0, 0, 0, 0, time.UTC)
+	return midnight(begin, location), midnight(begin.AddDate(0, months, days), location)
+}
+
+// midnight returns the beginning of a date. time.Date is off by an hour where the clocks change at midnight.
+func midnight(date time.Time, location *time.Location) int64 {
+	of := func(t time.Time) int {
+		year, month, day := t.Date()
+		return year*10_000 + int(month)*100 + day
+	}
+	year, month, day := date.Date()
+	t := time.Date(year, month, day, 0, 0, 0, 0, location)
+	from, to := t.ZoneBounds()
+	if of(t) < of(date) && !to.IsZero() { // there is no midnight: the date begins with the other time
+		return to.UnixMilli()
+	}
+	if last := from.Add(-time.Millisecond); !from.IsZero() && of(last) == of(date) { // midnight comes twice
+		_, before := last.Zone()
+		_, after := t.Zone()
+		return t.UnixMilli() - int64(before-after)*1000
+	}
+	return t.UnixMilli()
 }
 
 // alignmentOf returns the Alignment of a stored window.
