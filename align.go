@@ -18,7 +18,7 @@ type Alignment struct {
 	by       alignment
 	location *time.Location // of a calendar
 	at       int64          // of StartingAt, in ms since 1970
-	number   int64          // decision.Window.Calendar of a stored window, whose interval begins at at
+	number   int64          // decision.Window.Series of a stored window, whose interval begins at at
 }
 
 type alignment int
@@ -162,13 +162,13 @@ func (a Alignment) align(w *decision.Window, by asked) {
 	switch {
 	case a.calendar():
 		from, to := a.period(by.now)
-		w.Offset, w.Interval, w.Calendar = from, to-from, idOf(a.String())
+		w.Offset, w.Interval, w.Series = from, to-from, idOf(a.String())
 		if a.by == byMonth || a.zone() != time.UTC {
 			return
 		}
-		begin, w.Calendar = from, 0 // the days and the weeks of UTC have all the same length
+		begin, w.Series = from, 0 // the days and the weeks of UTC have all the same length
 	case a.number != 0:
-		w.Offset, w.Calendar = a.at, a.number
+		w.Offset, w.Series = a.at, a.number
 		return
 	case a.by == byTime:
 		begin = a.at
@@ -218,8 +218,8 @@ func midnight(date time.Time, location *time.Location) int64 {
 
 // alignmentOf returns the Alignment of a stored window.
 func alignmentOf(w decision.Window) Alignment {
-	if w.Offset == 0 && w.Calendar == 0 {
+	if w.Offset == 0 && w.Series == 0 {
 		return Alignment{}
 	}
-	return Alignment{by: byTime, at: w.Offset, number: w.Calendar}
+	return Alignment{by: byTime, at: w.Offset, number: w.Series}
 }

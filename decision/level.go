@@ -185,7 +185,7 @@ func (w *Window) at(part int64) Window {
 		part = steps
 	}
 	size, rate, interval := max(1, w.Size*part/steps), w.Rate, w.Interval
-	if w.Size > w.Rate && w.Calendar == 0 {
+	if w.Size > w.Rate && w.Series == 0 {
 		interval = min((w.Interval*steps+part-1)/part, MostTime)
 		if size < w.Rate {
 			rate = size
@@ -193,11 +193,11 @@ func (w *Window) at(part int64) Window {
 		}
 	} else {
 		rate = min(size, w.Rate)
-		if w.Size*part < steps && w.Calendar == 0 {
+		if w.Size*part < steps && w.Series == 0 {
 			interval = min(w.Interval*((steps+w.Size*part-1)/(w.Size*part)), MostTime)
 		}
 	}
-	return Window{Size: size, Rate: rate, Interval: interval, Offset: w.Offset, Calendar: w.Calendar, Unit: w.Unit}
+	return Window{Size: size, Rate: rate, Interval: interval, Offset: w.Offset, Series: w.Series, Unit: w.Unit}
 }
 
 // of returns a window that has this part, w.
@@ -206,9 +206,9 @@ func (w *Window) of(part int64) Window {
 		return *w
 	}
 	whole := Window{
-		Size: (w.Size*steps + part - 1) / part, Rate: w.Rate, Interval: w.Interval, Offset: w.Offset, Calendar: w.Calendar, Unit: w.Unit,
+		Size: (w.Size*steps + part - 1) / part, Rate: w.Rate, Interval: w.Interval, Offset: w.Offset, Series: w.Series, Unit: w.Unit,
 	}
-	if w.Size > w.Rate && w.Calendar == 0 {
+	if w.Size > w.Rate && w.Series == 0 {
 		whole.Interval = max(1, w.Interval*part/steps)
 		whole.Offset = w.Offset % whole.Interval
 	} else {

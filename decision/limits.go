@@ -25,8 +25,8 @@ type Limits struct {
 // in ms since 1970.
 type Window struct {
 	Size, Rate, Interval int64
-	Offset               int64 // below Interval, unless there is a Calendar
-	Calendar             int64 // not 0: the other intervals have other lengths; Windows of one calendar have the same number
+	Offset               int64 // below Interval, unless there is a Series
+	Series               int64 // not 0: the other intervals have other lengths, as months do; their Windows have the same number
 	Unit                 int64 // the unit that it counts: 0 for calls, else a named unit, below Units
 }
 
@@ -53,7 +53,7 @@ func (l *Limits) Ready() (field string, window int) {
 				return [3]string{"Size", "Rate", "Interval"}[k], i
 			}
 		}
-		if w.Calendar == 0 && (w.Offset < 0 || w.Offset >= w.Interval) || w.Offset < -LastTime || w.Offset > LastTime {
+		if w.Series == 0 && (w.Offset < 0 || w.Offset >= w.Interval) || w.Offset < -LastTime || w.Offset > LastTime {
 			return "Offset", i
 		}
 		if w.Unit < 0 || w.Unit >= Units {

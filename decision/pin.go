@@ -101,7 +101,7 @@ func (l *Limits) pin(s *State, op *Op, now int64) {
 					p.Window = *w
 					l.Windows[i] = Window{
 						Size: max(w.Size, p.Limit.Window.Size), Rate: max(w.Rate, p.Limit.Window.Rate), Interval: w.Interval, Offset: w.Offset,
-						Calendar: w.Calendar, Unit: w.Unit,
+						Series: w.Series, Unit: w.Unit,
 					}
 				}
 			}

@@ -41,16 +41,16 @@ func (w *Window) gain(s *State, left, from, to int64) int64 {
 	return left + n*w.Rate
 }
 
-// past is gain up to now, by a window that may not have been in force all the time. Of a calendar it counts only the
+// past is gain up to now, by a window that may not have been in force all the time. Of a Series it counts only the
 // beginning and the end of the interval that it knows.
 func (w *Window) past(s *State, left, from, now int64) int64 {
-	if w.Calendar == 0 {
+	if w.Series == 0 {
 		return w.gain(s, left, from, now)
 	}
 	return min(w.Size, left+w.turns(s, from, now)*w.Rate)
 }
 
-// turns returns how many of the two times that a calendar's window knows have passed.
+// turns returns how many of the two times that a window of a Series knows have passed.
 func (w *Window) turns(s *State, from, now int64) int64 {
 	since, turns := w.since(s, from), int64(0)
 	if since < w.Offset && w.Offset <= now {
@@ -135,7 +135,7 @@ func (s *State) forget() {
 }
 
 // adopt continues with limits that have changed. The time of the change is unknown. So until now a window brings the
-// lower one of the gains before and after the change. All promises lapse, unless it is only a calendar that has gone on.
+// lower one of the gains before and after the change. All promises lapse, unless only the intervals of a Series go on.
 // adopt knows a window by its place. If its unit changes, the window begins with its remaining capacity, but with no debt. A window that is left
 // out keeps its Line: Window.Size is zero, Promised is the capacity that was left at the time Taken, and operations
 // that run still reduce Left. A window that is added has not counted earlier operations.
@@ -164,7 +164,7 @@ func (l *Limits) adopt(s *State, now int64) {
 			}
 		} else if w := &l.Windows[i]; line.Window.Size > 0 && w.Unit == line.Window.Unit {
 			left := min(line.Left, w.Size)
-			if w.Calendar != 0 && w.Calendar == line.Window.Calendar { // one of the callers is in the next interval
+			if w.Series != 0 && w.Series == line.Window.Series { // one of the callers is in the next interval
 				turns := max(w.turns(s, s.Now, now), line.Window.turns(s, s.Now, now))
 				if turns > 0 {
 					line.measure(&line.Window, s, now)
@@ -205,13 +205,13 @@ func (l *Limits) adopt(s *State, now int64) {
 	}
 }
 
-// lapses reports whether the windows differ by more than the intervals of a calendar.
+// lapses reports whether the windows differ by more than the intervals of a Series.
 func (l *Limits) lapses(s *State) bool {
 	lapses := s.Tokens == 0 || len(s.Pins) > 0 || len(s.Lines) != len(l.Windows)
 	for i := range s.Lines {
 		if !lapses {
 			w, old := &l.Windows[i], &s.Lines[i].Window
-			lapses = *w != *old && (w.Calendar == 0 || w.Calendar != old.Calendar || w.Size != old.Size || w.Rate != old.Rate || w.Unit != old.Unit)
+			lapses = *w != *old && (w.Series == 0 || w.Series != old.Series || w.Size != old.Size || w.Rate != old.Rate || w.Unit != old.Unit)
 		}
 	}
 	return lapses

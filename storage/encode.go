@@ -29,7 +29,7 @@ func scalars(s *decision.State) [12]*int64 {
 func ofLine(l *decision.Line) [15]*int64 {
 	w := &l.Window
 	return [...]*int64{
-		&w.Size, &w.Rate, &w.Interval, &w.Offset, &w.Calendar, &w.Unit, &l.Left, &l.Promised, &l.Spare, &l.Taken, &l.Fresh, &l.FreshFrom, &l.Stale, &l.StaleFrom,
+		&w.Size, &w.Rate, &w.Interval, &w.Offset, &w.Series, &w.Unit, &l.Left, &l.Promised, &l.Spare, &l.Taken, &l.Fresh, &l.FreshFrom, &l.Stale, &l.StaleFrom,
 		&l.Saved,
 	}
 }
@@ -38,8 +38,8 @@ func ofLine(l *decision.Line) [15]*int64 {
 func ofPin(p *decision.Pinned) [25]*int64 {
 	l, w, v := &p.Limit, &p.Window, &p.Level
 	return [...]*int64{
-		&l.Window.Size, &l.Window.Rate, &l.Window.Interval, &l.Window.Offset, &l.Window.Calendar, &l.Window.Unit, &l.Tokens, &l.Raise, &p.End, &p.Line,
-		&w.Size, &w.Rate, &w.Interval, &w.Offset, &w.Calendar, &w.Unit, &p.Tokens,
+		&l.Window.Size, &l.Window.Rate, &l.Window.Interval, &l.Window.Offset, &l.Window.Series, &l.Window.Unit, &l.Tokens, &l.Raise, &p.End, &p.Line,
+		&w.Size, &w.Rate, &w.Interval, &w.Offset, &w.Series, &w.Unit, &p.Tokens,
 		&v.Part, &v.Changed, &v.Lowered, &v.Refused, &v.Ran, &v.Announced, &v.Until, &v.Ramp,
 	}
 }

@@ -63,9 +63,9 @@ func window(w decision.Window) drip.Window {
 	if w.Offset != 0 {
 		t.Align = drip.StartingAt(time.UnixMilli(w.Offset))
 	}
-	if w.Calendar != 0 {
+	if w.Series != 0 {
 		// A number that no Bucket has stored changes nothing.
-		_ = t.Align.UnmarshalText(fmt.Appendf(nil, "%s %d", time.UnixMilli(w.Offset).UTC().Format(time.RFC3339Nano), w.Calendar))
+		_ = t.Align.UnmarshalText(fmt.Appendf(nil, "%s %d", time.UnixMilli(w.Offset).UTC().Format(time.RFC3339Nano), w.Series))
 	}
 	if w.Unit > 0 {
 		t.Unit = units[w.Unit-1].Unit

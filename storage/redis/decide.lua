@@ -79,8 +79,8 @@ local l_Windows, l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCom
 l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Mixed = unpack('<ddddddddddddddddd', bytes)
 l_Windows = {}
 for i = 0, l_Windows_n - 1 do
-  local w_Size, w_Rate, w_Interval, w_Offset, w_Calendar, w_Unit = unpack('<dddddd', bytes, i * 48 + 136 + 1)
-  l_Windows[i] = {Size = w_Size, Rate = w_Rate, Interval = w_Interval, Offset = w_Offset, Calendar = w_Calendar, Unit = w_Unit}
+  local w_Size, w_Rate, w_Interval, w_Offset, w_Series, w_Unit = unpack('<dddddd', bytes, i * 48 + 136 + 1)
+  l_Windows[i] = {Size = w_Size, Rate = w_Rate, Interval = w_Interval, Offset = w_Offset, Series = w_Series, Unit = w_Unit}
 end
 
 -- leases are the bytes of those in the value, apart tells whether they are in members instead.
@@ -97,13 +97,13 @@ if value then
     layout, revision, at, till, ran, apart, first, last, s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n = unpack('<dddddddddddddddddddddddd', value)
     local from = 128 + 65
     for i = 0, s_Lines_n - 1 do
-      local line_Window_Size, line_Window_Rate, line_Window_Interval, line_Window_Offset, line_Window_Calendar, line_Window_Unit, line_Left, line_Promised, line_Spare, line_Taken, line_Fresh, line_FreshFrom, line_Stale, line_StaleFrom, line_Saved = unpack('<ddddddddddddddd', value, from)
-      s_Lines[i] = {Window_Size = line_Window_Size, Window_Rate = line_Window_Rate, Window_Interval = line_Window_Interval, Window_Offset = line_Window_Offset, Window_Calendar = line_Window_Calendar, Window_Unit = line_Window_Unit, Left = line_Left, Promised = line_Promised, Spare = line_Spare, Taken = line_Taken, Fresh = line_Fresh, FreshFrom = line_FreshFrom, Stale = line_Stale, StaleFrom = line_StaleFrom, Saved = line_Saved}
+      local line_Window_Size, line_Window_Rate, line_Window_Interval, line_Window_Offset, line_Window_Series, line_Window_Unit, line_Left, line_Promised, line_Spare, line_Taken, line_Fresh, line_FreshFrom, line_Stale, line_StaleFrom, line_Saved = unpack('<ddddddddddddddd', value, from)
+      s_Lines[i] = {Window_Size = line_Window_Size, Window_Rate = line_Window_Rate, Window_Interval = line_Window_Interval, Window_Offset = line_Window_Offset, Window_Series = line_Window_Series, Window_Unit = line_Window_Unit, Left = line_Left, Promised = line_Promised, Spare = line_Spare, Taken = line_Taken, Fresh = line_Fresh, FreshFrom = line_FreshFrom, Stale = line_Stale, StaleFrom = line_StaleFrom, Saved = line_Saved}
       from = from + 120
     end
     for i = 0, s_Pins_n - 1 do
-      local pin_Limit_Window_Size, pin_Limit_Window_Rate, pin_Limit_Window_Interval, pin_Limit_Window_Offset, pin_Limit_Window_Calendar, pin_Limit_Window_Unit, pin_Limit_Tokens, pin_Limit_Raise, pin_End, pin_Line, pin_Window_Size, pin_Window_Rate, pin_Window_Interval, pin_Window_Offset, pin_Window_Calendar, pin_Window_Unit, pin_Tokens, pin_Level_Part, pin_Level_Changed, pin_Level_Lowered, pin_Level_Refused, pin_Level_Ran, pin_Level_Announced, pin_Level_Until, pin_Level_Ramp = unpack('<ddddddddddddddddddddddddd', value, from)
-      s_Pins[i] = {Limit_Window_Size = pin_Limit_Window_Size, Limit_Window_Rate = pin_Limit_Window_Rate, Limit_Window_Interval = pin_Limit_Window_Interval, Limit_Window_Offset = pin_Limit_Window_Offset, Limit_Window_Calendar = pin_Limit_Window_Calendar, Limit_Window_Unit = pin_Limit_Window_Unit, Limit_Tokens = pin_Limit_Tokens, Limit_Raise = pin_Limit_Raise, End = pin_End, Line = pin_Line, Window_Size = pin_Window_Size, Window_Rate = pin_Window_Rate, Window_Interval = pin_Window_Interval, Window_Offset = pin_Window_Offset, Window_Calendar = pin_Window_Calendar, Window_Unit = pin_Window_Unit, Tokens = pin_Tokens, Level_Part = pin_Level_Part, Level_Changed = pin_Level_Changed, Level_Lowered = pin_Level_Lowered, Level_Refused = pin_Level_Refused, Level_Ran = pin_Level_Ran, Level_Announced = pin_Level_Announced, Level_Until = pin_Level_Until, Level_Ramp = pin_Level_Ramp}
+      local pin_Limit_Window_Size, pin_Limit_Window_Rate, pin_Limit_Window_Interval, pin_Limit_Window_Offset, pin_Limit_Window_Series, pin_Limit_Window_Unit, pin_Limit_Tokens, pin_Limit_Raise, pin_End, pin_Line, pin_Window_Size, pin_Window_Rate, pin_Window_Interval, pin_Window_Offset, pin_Window_Series, pin_Window_Unit, pin_Tokens, pin_Level_Part, pin_Level_Changed, pin_Level_Lowered, pin_Level_Refused, pin_Level_Ran, pin_Level_Announced, pin_Level_Until, pin_Level_Ramp = unpack('<ddddddddddddddddddddddddd', value, from)
+      s_Pins[i] = {Limit_Window_Size = pin_Limit_Window_Size, Limit_Window_Rate = pin_Limit_Window_Rate, Limit_Window_Interval = pin_Limit_Window_Interval, Limit_Window_Offset = pin_Limit_Window_Offset, Limit_Window_Series = pin_Limit_Window_Series, Limit_Window_Unit = pin_Limit_Window_Unit, Limit_Tokens = pin_Limit_Tokens, Limit_Raise = pin_Limit_Raise, End = pin_End, Line = pin_Line, Window_Size = pin_Window_Size, Window_Rate = pin_Window_Rate, Window_Interval = pin_Window_Interval, Window_Offset = pin_Window_Offset, Window_Series = pin_Window_Series, Window_Unit = pin_Window_Unit, Tokens = pin_Tokens, Level_Part = pin_Level_Part, Level_Changed = pin_Level_Changed, Level_Lowered = pin_Level_Lowered, Level_Refused = pin_Level_Refused, Level_Ran = pin_Level_Ran, Level_Announced = pin_Level_Announced, Level_Until = pin_Level_Until, Level_Ramp = pin_Level_Ramp}
       from = from + 200
     end
     for i = 0, s_Flows_n - 1 do
@@ -254,8 +254,8 @@ if shared_n > 0 then
 l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Mixed, l_Grain, l_PerGrain, l_Parts_0, l_Parts_1, l_Parts_2, l_Parts_3, l_Scale, l_Zero = unpack('<ddddddddddddddddd', bytes)
 l_Windows = {}
 for i = 0, l_Windows_n - 1 do
-  local w_Size, w_Rate, w_Interval, w_Offset, w_Calendar, w_Unit = unpack('<dddddd', bytes, i * 48 + 136 + 1)
-  l_Windows[i] = {Size = w_Size, Rate = w_Rate, Interval = w_Interval, Offset = w_Offset, Calendar = w_Calendar, Unit = w_Unit}
+  local w_Size, w_Rate, w_Interval, w_Offset, w_Series, w_Unit = unpack('<dddddd', bytes, i * 48 + 136 + 1)
+  l_Windows[i] = {Size = w_Size, Rate = w_Rate, Interval = w_Interval, Offset = w_Offset, Series = w_Series, Unit = w_Unit}
 end
 
 -- leases are the bytes of those in the value, apart tells whether they are in members instead.
@@ -272,13 +272,13 @@ if value then
     layout, revision, at, till, ran, apart, first, last, s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n = unpack('<dddddddddddddddddddddddd', value)
     local from = 128 + 65
     for i = 0, s_Lines_n - 1 do
-      local line_Window_Size, line_Window_Rate, line_Window_Interval, line_Window_Offset, line_Window_Calendar, line_Window_Unit, line_Left, line_Promised, line_Spare, line_Taken, line_Fresh, line_FreshFrom, line_Stale, line_StaleFrom, line_Saved = unpack('<ddddddddddddddd', value, from)
-      s_Lines[i] = {Window_Size = line_Window_Size, Window_Rate = line_Window_Rate, Window_Interval = line_Window_Interval, Window_Offset = line_Window_Offset, Window_Calendar = line_Window_Calendar, Window_Unit = line_Window_Unit, Left = line_Left, Promised = line_Promised, Spare = line_Spare, Taken = line_Taken, Fresh = line_Fresh, FreshFrom = line_FreshFrom, Stale = line_Stale, StaleFrom = line_StaleFrom, Saved = line_Saved}
+      local line_Window_Size, line_Window_Rate, line_Window_Interval, line_Window_Offset, line_Window_Series, line_Window_Unit, line_Left, line_Promised, line_Spare, line_Taken, line_Fresh, line_FreshFrom, line_Stale, line_StaleFrom, line_Saved = unpack('<ddddddddddddddd', value, from)
+      s_Lines[i] = {Window_Size = line_Window_Size, Window_Rate = line_Window_Rate, Window_Interval = line_Window_Interval, Window_Offset = line_Window_Offset, Window_Series = line_Window_Series, Window_Unit = line_Window_Unit, Left = line_Left, Promised = line_Promised, Spare = line_Spare, Taken = line_Taken, Fresh = line_Fresh, FreshFrom = line_FreshFrom, Stale = line_Stale, StaleFrom = line_StaleFrom, Saved = line_Saved}
       from = from + 120
     end
     for i = 0, s_Pins_n - 1 do
-      local pin_Limit_Window_Size, pin_Limit_Window_Rate, pin_Limit_Window_Interval, pin_Limit_Window_Offset, pin_Limit_Window_Calendar, pin_Limit_Window_Unit, pin_Limit_Tokens, pin_Limit_Raise, pin_End, pin_Line, pin_Window_Size, pin_Window_Rate, pin_Window_Interval, pin_Window_Offset, pin_Window_Calendar, pin_Window_Unit, pin_Tokens, pin_Level_Part, pin_Level_Changed, pin_Level_Lowered, pin_Level_Refused, pin_Level_Ran, pin_Level_Announced, pin_Level_Until, pin_Level_Ramp = unpack('<ddddddddddddddddddddddddd', value, from)
-      s_Pins[i] = {Limit_Window_Size = pin_Limit_Window_Size, Limit_Window_Rate = pin_Limit_Window_Rate, Limit_Window_Interval = pin_Limit_Window_Interval, Limit_Window_Offset = pin_Limit_Window_Offset, Limit_Window_Calendar = pin_Limit_Window_Calendar, Limit_Window_Unit = pin_Limit_Window_Unit, Limit_Tokens = pin_Limit_Tokens, Limit_Raise = pin_Limit_Raise, End = pin_End, Line = pin_Line, Window_Size = pin_Window_Size, Window_Rate = pin_Window_Rate, Window_Interval = pin_Window_Interval, Window_Offset = pin_Window_Offset, Window_Calendar = pin_Window_Calendar, Window_Unit = pin_Window_Unit, Tokens = pin_Tokens, Level_Part = pin_Level_Part, Level_Changed = pin_Level_Changed, Level_Lowered = pin_Level_Lowered, Level_Refused = pin_Level_Refused, Level_Ran = pin_Level_Ran, Level_Announced = pin_Level_Announced, Level_Until = pin_Level_Until, Level_Ramp = pin_Level_Ramp}
+      local pin_Limit_Window_Size, pin_Limit_Window_Rate, pin_Limit_Window_Interval, pin_Limit_Window_Offset, pin_Limit_Window_Series, pin_Limit_Window_Unit, pin_Limit_Tokens, pin_Limit_Raise, pin_End, pin_Line, pin_Window_Size, pin_Window_Rate, pin_Window_Interval, pin_Window_Offset, pin_Window_Series, pin_Window_Unit, pin_Tokens, pin_Level_Part, pin_Level_Changed, pin_Level_Lowered, pin_Level_Refused, pin_Level_Ran, pin_Level_Announced, pin_Level_Until, pin_Level_Ramp = unpack('<ddddddddddddddddddddddddd', value, from)
+      s_Pins[i] = {Limit_Window_Size = pin_Limit_Window_Size, Limit_Window_Rate = pin_Limit_Window_Rate, Limit_Window_Interval = pin_Limit_Window_Interval, Limit_Window_Offset = pin_Limit_Window_Offset, Limit_Window_Series = pin_Limit_Window_Series, Limit_Window_Unit = pin_Limit_Window_Unit, Limit_Tokens = pin_Limit_Tokens, Limit_Raise = pin_Limit_Raise, End = pin_End, Line = pin_Line, Window_Size = pin_Window_Size, Window_Rate = pin_Window_Rate, Window_Interval = pin_Window_Interval, Window_Offset = pin_Window_Offset, Window_Series = pin_Window_Series, Window_Unit = pin_Window_Unit, Tokens = pin_Tokens, Level_Part = pin_Level_Part, Level_Changed = pin_Level_Changed, Level_Lowered = pin_Level_Lowered, Level_Refused = pin_Level_Refused, Level_Ran = pin_Level_Ran, Level_Announced = pin_Level_Announced, Level_Until = pin_Level_Until, Level_Ramp = pin_Level_Ramp}
       from = from + 200
     end
     for i = 0, s_Flows_n - 1 do
@@ -527,11 +527,11 @@ if s_Lines_n + s_Pins_n + s_Flows_n + s_Calendars_n > 1 then
   local parts = {}
   for i = 1, s_Lines_n - 1 do
     local line = s_Lines[i]
-    parts[#parts + 1] = pack('<ddddddddddddddd', line.Window_Size, line.Window_Rate, line.Window_Interval, line.Window_Offset, line.Window_Calendar, line.Window_Unit, line.Left, line.Promised, line.Spare, line.Taken, line.Fresh, line.FreshFrom, line.Stale, line.StaleFrom, line.Saved)
+    parts[#parts + 1] = pack('<ddddddddddddddd', line.Window_Size, line.Window_Rate, line.Window_Interval, line.Window_Offset, line.Window_Series, line.Window_Unit, line.Left, line.Promised, line.Spare, line.Taken, line.Fresh, line.FreshFrom, line.Stale, line.StaleFrom, line.Saved)
   end
   for i = 0, s_Pins_n - 1 do
     local pin = s_Pins[i]
-    parts[#parts + 1] = pack('<ddddddddddddddddddddddddd', pin.Limit_Window_Size, pin.Limit_Window_Rate, pin.Limit_Window_Interval, pin.Limit_Window_Offset, pin.Limit_Window_Calendar, pin.Limit_Window_Unit, pin.Limit_Tokens, pin.Limit_Raise, pin.End, pin.Line, pin.Window_Size, pin.Window_Rate, pin.Window_Interval, pin.Window_Offset, pin.Window_Calendar, pin.Window_Unit, pin.Tokens, pin.Level_Part, pin.Level_Changed, pin.Level_Lowered, pin.Level_Refused, pin.Level_Ran, pin.Level_Announced, pin.Level_Until, pin.Level_Ramp)
+    parts[#parts + 1] = pack('<ddddddddddddddddddddddddd', pin.Limit_Window_Size, pin.Limit_Window_Rate, pin.Limit_Window_Interval, pin.Limit_Window_Offset, pin.Limit_Window_Series, pin.Limit_Window_Unit, pin.Limit_Tokens, pin.Limit_Raise, pin.End, pin.Line, pin.Window_Size, pin.Window_Rate, pin.Window_Interval, pin.Window_Offset, pin.Window_Series, pin.Window_Unit, pin.Tokens, pin.Level_Part, pin.Level_Changed, pin.Level_Lowered, pin.Level_Refused, pin.Level_Ran, pin.Level_Announced, pin.Level_Until, pin.Level_Ramp)
   end
   for i = 0, s_Flows_n - 1 do
     local flow = s_Flows[i]
@@ -545,7 +545,7 @@ if s_Lines_n + s_Pins_n + s_Flows_n + s_Calendars_n > 1 then
   leases = table.concat(parts) .. leases
 end
 local stored = pack('<ddddddddddddddddddddddddddddddddddddddd', 6, micros, s_Now, till, ran, apart, first, last,
-  s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n, line.Window_Size, line.Window_Rate, line.Window_Interval, line.Window_Offset, line.Window_Calendar, line.Window_Unit, line.Left, line.Promised, line.Spare, line.Taken, line.Fresh, line.FreshFrom, line.Stale, line.StaleFrom, line.Saved)
+  s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n, line.Window_Size, line.Window_Rate, line.Window_Interval, line.Window_Offset, line.Window_Series, line.Window_Unit, line.Left, line.Promised, line.Spare, line.Taken, line.Fresh, line.FreshFrom, line.Stale, line.StaleFrom, line.Saved)
 call('SET', key, leases == '' and stored or stored .. leases, 'PX', ttl)
 if apart == 1 then
   call('PEXPIRE', members, ttl)
@@ -583,8 +583,8 @@ for i = first_op, #ARGV do
     l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Mixed = unpack('<ddddddddddddddddd', bytes)
 l_Windows = {}
 for i = 0, l_Windows_n - 1 do
-  local w_Size, w_Rate, w_Interval, w_Offset, w_Calendar, w_Unit = unpack('<dddddd', bytes, i * 48 + 136 + 1)
-  l_Windows[i] = {Size = w_Size, Rate = w_Rate, Interval = w_Interval, Offset = w_Offset, Calendar = w_Calendar, Unit = w_Unit}
+  local w_Size, w_Rate, w_Interval, w_Offset, w_Series, w_Unit = unpack('<dddddd', bytes, i * 48 + 136 + 1)
+  l_Windows[i] = {Size = w_Size, Rate = w_Rate, Interval = w_Interval, Offset = w_Offset, Series = w_Series, Unit = w_Unit}
 end
     for i = 0, shared_n - 1 do
       local x, bytes = shared[i], shared[i].bytes
@@ -592,16 +592,16 @@ end
       l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Mixed, l_Grain, l_PerGrain, l_Parts_0, l_Parts_1, l_Parts_2, l_Parts_3, l_Scale, l_Zero = unpack('<ddddddddddddddddd', bytes)
 l_Windows = {}
 for i = 0, l_Windows_n - 1 do
-  local w_Size, w_Rate, w_Interval, w_Offset, w_Calendar, w_Unit = unpack('<dddddd', bytes, i * 48 + 136 + 1)
-  l_Windows[i] = {Size = w_Size, Rate = w_Rate, Interval = w_Interval, Offset = w_Offset, Calendar = w_Calendar, Unit = w_Unit}
+  local w_Size, w_Rate, w_Interval, w_Offset, w_Series, w_Unit = unpack('<dddddd', bytes, i * 48 + 136 + 1)
+  l_Windows[i] = {Size = w_Size, Rate = w_Rate, Interval = w_Interval, Offset = w_Offset, Series = w_Series, Unit = w_Unit}
 end
       x.Limits_Windows, x.Limits_Windows_n, x.Limits_Tokens, x.Limits_Guess, x.Limits_Lease, x.Limits_MaxLease, x.Limits_FirstCome, x.Limits_Start, x.Limits_Fill, x.Limits_Mixed, x.Limits_Grain, x.Limits_PerGrain, x.Limits_Parts_0, x.Limits_Parts_1, x.Limits_Parts_2, x.Limits_Parts_3, x.Limits_Scale, x.Limits_Zero = l_Windows, l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Mixed, l_Grain, l_PerGrain, l_Parts_0, l_Parts_1, l_Parts_2, l_Parts_3, l_Scale, l_Zero
     end
   end
   if op_Kind == 10 or op_Kind == 11 then
-    local op_Pin_Window_Size, op_Pin_Window_Rate, op_Pin_Window_Interval, op_Pin_Window_Offset, op_Pin_Window_Calendar, op_Pin_Window_Unit, op_Pin_Tokens, op_Pin_Raise
+    local op_Pin_Window_Size, op_Pin_Window_Rate, op_Pin_Window_Interval, op_Pin_Window_Offset, op_Pin_Window_Series, op_Pin_Window_Unit, op_Pin_Tokens, op_Pin_Raise
     if op_Kind == 10 then
-      op_Pin_Window_Size, op_Pin_Window_Rate, op_Pin_Window_Interval, op_Pin_Window_Offset, op_Pin_Window_Calendar, op_Pin_Window_Unit, op_Pin_Tokens, op_Pin_Raise = unpack('<dddddddd', op, 192 + 1)
+      op_Pin_Window_Size, op_Pin_Window_Rate, op_Pin_Window_Interval, op_Pin_Window_Offset, op_Pin_Window_Series, op_Pin_Window_Unit, op_Pin_Tokens, op_Pin_Raise = unpack('<dddddddd', op, 192 + 1)
     end
     local t = now > s_Now and now or s_Now
     a_Found = s_Pins_n > 0 and s_Pins[0].End > t
@@ -616,7 +616,7 @@ end
               s_Lines[place2 - 1].Window_Rate = s_Lines[place2].Window_Rate
               s_Lines[place2 - 1].Window_Interval = s_Lines[place2].Window_Interval
               s_Lines[place2 - 1].Window_Offset = s_Lines[place2].Window_Offset
-              s_Lines[place2 - 1].Window_Calendar = s_Lines[place2].Window_Calendar
+              s_Lines[place2 - 1].Window_Series = s_Lines[place2].Window_Series
               s_Lines[place2 - 1].Window_Unit = s_Lines[place2].Window_Unit
               s_Lines[place2 - 1].Left = s_Lines[place2].Left
               s_Lines[place2 - 1].Promised = s_Lines[place2].Promised
@@ -646,7 +646,7 @@ end
         p.Limit_Window_Rate = 0
         p.Limit_Window_Interval = 0
         p.Limit_Window_Offset = 0
-        p.Limit_Window_Calendar = 0
+        p.Limit_Window_Series = 0
         p.Limit_Window_Unit = 0
         p.Limit_Tokens = 0
         p.Limit_Raise = 0
@@ -656,7 +656,7 @@ end
         p.Window_Rate = 0
         p.Window_Interval = 0
         p.Window_Offset = 0
-        p.Window_Calendar = 0
+        p.Window_Series = 0
         p.Window_Unit = 0
         p.Tokens = p.Tokens
         p.Level_Part = p.Level_Part
@@ -678,7 +678,7 @@ end
         end2 = t + op_For
       end
       if s_Pins_n == 0 then
-        s_Pins[s_Pins_n] = {Limit_Window_Size = 0, Limit_Window_Rate = 0, Limit_Window_Interval = 0, Limit_Window_Offset = 0, Limit_Window_Calendar = 0, Limit_Window_Unit = 0, Limit_Tokens = 0, Limit_Raise = 0, End = 0, Line = 0, Window_Size = 0, Window_Rate = 0, Window_Interval = 0, Window_Offset = 0, Window_Calendar = 0, Window_Unit = 0, Tokens = 0, Level_Part = 0, Level_Changed = 0, Level_Lowered = 0, Level_Refused = 0, Level_Ran = 0, Level_Announced = 0, Level_Until = 0, Level_Ramp = 0}
+        s_Pins[s_Pins_n] = {Limit_Window_Size = 0, Limit_Window_Rate = 0, Limit_Window_Interval = 0, Limit_Window_Offset = 0, Limit_Window_Series = 0, Limit_Window_Unit = 0, Limit_Tokens = 0, Limit_Raise = 0, End = 0, Line = 0, Window_Size = 0, Window_Rate = 0, Window_Interval = 0, Window_Offset = 0, Window_Series = 0, Window_Unit = 0, Tokens = 0, Level_Part = 0, Level_Changed = 0, Level_Lowered = 0, Level_Refused = 0, Level_Ran = 0, Level_Announced = 0, Level_Until = 0, Level_Ramp = 0}
         s_Pins_n = s_Pins_n + 1
       end
       local p = s_Pins[0]
@@ -686,7 +686,7 @@ end
       p.Limit_Window_Rate = op_Pin_Window_Rate
       p.Limit_Window_Interval = op_Pin_Window_Interval
       p.Limit_Window_Offset = op_Pin_Window_Offset
-      p.Limit_Window_Calendar = op_Pin_Window_Calendar
+      p.Limit_Window_Series = op_Pin_Window_Series
       p.Limit_Window_Unit = op_Pin_Window_Unit
       p.Limit_Tokens = op_Pin_Tokens
       p.Limit_Raise = op_Pin_Raise
@@ -705,7 +705,7 @@ end
   end
   if op_Kind == 6 and op_Level > 0 or op_Kind == 12 and op_Level < 10000 then
     if s_Pins_n == 0 then
-      s_Pins[s_Pins_n] = {Limit_Window_Size = 0, Limit_Window_Rate = 0, Limit_Window_Interval = 0, Limit_Window_Offset = 0, Limit_Window_Calendar = 0, Limit_Window_Unit = 0, Limit_Tokens = 0, Limit_Raise = 0, End = 0, Line = 0, Window_Size = 0, Window_Rate = 0, Window_Interval = 0, Window_Offset = 0, Window_Calendar = 0, Window_Unit = 0, Tokens = 0, Level_Part = 0, Level_Changed = 0, Level_Lowered = 0, Level_Refused = 0, Level_Ran = 0, Level_Announced = 0, Level_Until = 0, Level_Ramp = 0}
+      s_Pins[s_Pins_n] = {Limit_Window_Size = 0, Limit_Window_Rate = 0, Limit_Window_Interval = 0, Limit_Window_Offset = 0, Limit_Window_Series = 0, Limit_Window_Unit = 0, Limit_Tokens = 0, Limit_Raise = 0, End = 0, Line = 0, Window_Size = 0, Window_Rate = 0, Window_Interval = 0, Window_Offset = 0, Window_Series = 0, Window_Unit = 0, Tokens = 0, Level_Part = 0, Level_Changed = 0, Level_Lowered = 0, Level_Refused = 0, Level_Ran = 0, Level_Announced = 0, Level_Until = 0, Level_Ramp = 0}
       s_Pins_n = s_Pins_n + 1
     end
     if s_Pins[0].Level_Part == 0 then
@@ -738,7 +738,7 @@ end
         p.Window_Rate = 0
         p.Window_Interval = 0
         p.Window_Offset = 0
-        p.Window_Calendar = 0
+        p.Window_Series = 0
         p.Window_Unit = 0
         if pinned2 and p.Limit_Tokens > 0 and (p.Limit_Raise == 1 or p.Limit_Tokens < l_Tokens) then
           l_Tokens = p.Limit_Tokens
@@ -751,13 +751,13 @@ end
               p.Window_Rate = w2.Rate
               p.Window_Interval = w2.Interval
               p.Window_Offset = w2.Offset
-              p.Window_Calendar = w2.Calendar
+              p.Window_Series = w2.Series
               p.Window_Unit = w2.Unit
               l_Windows[i2].Size = w2.Size > p.Limit_Window_Size and w2.Size or p.Limit_Window_Size
               l_Windows[i2].Rate = w2.Rate > p.Limit_Window_Rate and w2.Rate or p.Limit_Window_Rate
               l_Windows[i2].Interval = w2.Interval
               l_Windows[i2].Offset = w2.Offset
-              l_Windows[i2].Calendar = w2.Calendar
+              l_Windows[i2].Series = w2.Series
               l_Windows[i2].Unit = w2.Unit
             end
           end
@@ -923,7 +923,7 @@ end
                 if i2 < s_Lines_n and part2 ~= p.Level_Part then
                   local code = l_Windows[i2]
                   local line2 = s_Lines[i2]
-                  local at2_Size, at2_Rate, at2_Interval, at2_Offset, at2_Calendar, at2_Unit = 0, 0, 0, 0, 0, 0
+                  local at2_Size, at2_Rate, at2_Interval, at2_Offset, at2_Series, at2_Unit = 0, 0, 0, 0, 0, 0
                   do
                     local part3 = p.Level_Part
                     if code.Size == 1099511627776 then
@@ -936,7 +936,7 @@ end
                     local size = max3
                     local rate = code.Rate
                     local interval = code.Interval
-                    if code.Size > code.Rate and code.Calendar == 0 then
+                    if code.Size > code.Rate and code.Series == 0 then
                       local x5 = code.Interval * 200 + part3 - 1
                       local x6 = code.Interval * 200 + part3 - 1
                       local min2 = (x6 - x6 % part3) / part3
@@ -954,7 +954,7 @@ end
                       end
                     else
                       rate = size < code.Rate and size or code.Rate
-                      if code.Size * part3 < 200 and code.Calendar == 0 then
+                      if code.Size * part3 < 200 and code.Series == 0 then
                         local x5 = 200 + code.Size * part3 - 1
                         local y = code.Size * part3
                         local x6 = 200 + code.Size * part3 - 1
@@ -964,9 +964,9 @@ end
                         interval = min2
                       end
                     end
-                    at2_Size, at2_Rate, at2_Interval, at2_Offset, at2_Calendar, at2_Unit = size, rate, interval, code.Offset, code.Calendar, code.Unit
+                    at2_Size, at2_Rate, at2_Interval, at2_Offset, at2_Series, at2_Unit = size, rate, interval, code.Offset, code.Series, code.Unit
                   end
-                  local at3_Size, at3_Rate, at3_Interval, at3_Offset, at3_Calendar, at3_Unit = 0, 0, 0, 0, 0, 0
+                  local at3_Size, at3_Rate, at3_Interval, at3_Offset, at3_Series, at3_Unit = 0, 0, 0, 0, 0, 0
                   do
                     local part3 = part2
                     if code.Size == 1099511627776 then
@@ -979,7 +979,7 @@ end
                     local size = max3
                     local rate = code.Rate
                     local interval = code.Interval
-                    if code.Size > code.Rate and code.Calendar == 0 then
+                    if code.Size > code.Rate and code.Series == 0 then
                       local x5 = code.Interval * 200 + part3 - 1
                       local x6 = code.Interval * 200 + part3 - 1
                       local min2 = (x6 - x6 % part3) / part3
@@ -997,7 +997,7 @@ end
                       end
                     else
                       rate = size < code.Rate and size or code.Rate
-                      if code.Size * part3 < 200 and code.Calendar == 0 then
+                      if code.Size * part3 < 200 and code.Series == 0 then
                         local x5 = 200 + code.Size * part3 - 1
                         local y = code.Size * part3
                         local x6 = 200 + code.Size * part3 - 1
@@ -1007,9 +1007,9 @@ end
                         interval = min2
                       end
                     end
-                    at3_Size, at3_Rate, at3_Interval, at3_Offset, at3_Calendar, at3_Unit = size, rate, interval, code.Offset, code.Calendar, code.Unit
+                    at3_Size, at3_Rate, at3_Interval, at3_Offset, at3_Series, at3_Unit = size, rate, interval, code.Offset, code.Series, code.Unit
                   end
-                  if line2.Window_Size == at2_Size and line2.Window_Rate == at2_Rate and line2.Window_Interval == at2_Interval and line2.Window_Offset == at2_Offset and line2.Window_Calendar == at2_Calendar and line2.Window_Unit == at2_Unit then
+                  if line2.Window_Size == at2_Size and line2.Window_Rate == at2_Rate and line2.Window_Interval == at2_Interval and line2.Window_Offset == at2_Offset and line2.Window_Series == at2_Series and line2.Window_Unit == at2_Unit then
                     local t2 = t - at2_Offset
                     local t3 = s_Now - at2_Offset
                     if (t2 - t2 % at2_Interval) / at2_Interval > (t3 - t3 % at2_Interval) / at2_Interval then
@@ -1118,7 +1118,7 @@ end
                     line2.Window_Rate = at3_Rate
                     line2.Window_Interval = at3_Interval
                     line2.Window_Offset = at3_Offset
-                    line2.Window_Calendar = at3_Calendar
+                    line2.Window_Series = at3_Series
                     line2.Window_Unit = at3_Unit
                     line2.Left = line2.Left < at3_Size and line2.Left or at3_Size
                     line2.Promised = line2.Promised < at3_Size and line2.Promised or at3_Size
@@ -1176,7 +1176,7 @@ end
         end
         if p.Level_Part > 0 then
           for i2 = 0, l_Windows_n - 1 do
-            local at2_Size, at2_Rate, at2_Interval, at2_Offset, at2_Calendar, at2_Unit = 0, 0, 0, 0, 0, 0
+            local at2_Size, at2_Rate, at2_Interval, at2_Offset, at2_Series, at2_Unit = 0, 0, 0, 0, 0, 0
             do
               local w2 = l_Windows[i2]
               local part = p.Level_Part
@@ -1190,7 +1190,7 @@ end
               local size = max2
               local rate = w2.Rate
               local interval = w2.Interval
-              if w2.Size > w2.Rate and w2.Calendar == 0 then
+              if w2.Size > w2.Rate and w2.Series == 0 then
                 local x4 = w2.Interval * 200 + part - 1
                 local x5 = w2.Interval * 200 + part - 1
                 local min2 = (x5 - x5 % part) / part
@@ -1208,7 +1208,7 @@ end
                 end
               else
                 rate = size < w2.Rate and size or w2.Rate
-                if w2.Size * part < 200 and w2.Calendar == 0 then
+                if w2.Size * part < 200 and w2.Series == 0 then
                   local x4 = 200 + w2.Size * part - 1
                   local y = w2.Size * part
                   local x5 = 200 + w2.Size * part - 1
@@ -1218,18 +1218,18 @@ end
                   interval = min2
                 end
               end
-              at2_Size, at2_Rate, at2_Interval, at2_Offset, at2_Calendar, at2_Unit = size, rate, interval, w2.Offset, w2.Calendar, w2.Unit
+              at2_Size, at2_Rate, at2_Interval, at2_Offset, at2_Series, at2_Unit = size, rate, interval, w2.Offset, w2.Series, w2.Unit
             end
             l_Windows[i2].Size = at2_Size
             l_Windows[i2].Rate = at2_Rate
             l_Windows[i2].Interval = at2_Interval
             l_Windows[i2].Offset = at2_Offset
-            l_Windows[i2].Calendar = at2_Calendar
+            l_Windows[i2].Series = at2_Series
             l_Windows[i2].Unit = at2_Unit
           end
         end
         if pinned2 and p.Limit_Window_Size > 0 then
-          l_Windows[l_Windows_n] = {Size = p.Limit_Window_Size, Rate = p.Limit_Window_Rate, Interval = p.Limit_Window_Interval, Offset = p.Limit_Window_Offset, Calendar = p.Limit_Window_Calendar, Unit = p.Limit_Window_Unit}
+          l_Windows[l_Windows_n] = {Size = p.Limit_Window_Size, Rate = p.Limit_Window_Rate, Interval = p.Limit_Window_Interval, Offset = p.Limit_Window_Offset, Series = p.Limit_Window_Series, Unit = p.Limit_Window_Unit}
           l_Windows_n = l_Windows_n + 1
         end
         do
@@ -1262,7 +1262,7 @@ end
           p.Window_Rate = 0
           p.Window_Interval = 0
           p.Window_Offset = 0
-          p.Window_Calendar = 0
+          p.Window_Series = 0
           p.Window_Unit = 0
           if pinned2 and p.Limit_Tokens > 0 and (p.Limit_Raise == 1 or p.Limit_Tokens < x2.Limits_Tokens) then
             x2.Limits_Tokens = p.Limit_Tokens
@@ -1275,13 +1275,13 @@ end
                 p.Window_Rate = w2.Rate
                 p.Window_Interval = w2.Interval
                 p.Window_Offset = w2.Offset
-                p.Window_Calendar = w2.Calendar
+                p.Window_Series = w2.Series
                 p.Window_Unit = w2.Unit
                 x2.Limits_Windows[i3].Size = w2.Size > p.Limit_Window_Size and w2.Size or p.Limit_Window_Size
                 x2.Limits_Windows[i3].Rate = w2.Rate > p.Limit_Window_Rate and w2.Rate or p.Limit_Window_Rate
                 x2.Limits_Windows[i3].Interval = w2.Interval
                 x2.Limits_Windows[i3].Offset = w2.Offset
-                x2.Limits_Windows[i3].Calendar = w2.Calendar
+                x2.Limits_Windows[i3].Series = w2.Series
                 x2.Limits_Windows[i3].Unit = w2.Unit
               end
             end
@@ -1447,7 +1447,7 @@ end
                   if i3 < x2.State_Lines_n and part2 ~= p.Level_Part then
                     local code = x2.Limits_Windows[i3]
                     local line2 = x2.State_Lines[i3]
-                    local at2_Size, at2_Rate, at2_Interval, at2_Offset, at2_Calendar, at2_Unit = 0, 0, 0, 0, 0, 0
+                    local at2_Size, at2_Rate, at2_Interval, at2_Offset, at2_Series, at2_Unit = 0, 0, 0, 0, 0, 0
                     do
                       local part3 = p.Level_Part
                       if code.Size == 1099511627776 then
@@ -1460,7 +1460,7 @@ end
                       local size = max3
                       local rate = code.Rate
                       local interval = code.Interval
-                      if code.Size > code.Rate and code.Calendar == 0 then
+                      if code.Size > code.Rate and code.Series == 0 then
                         local x6 = code.Interval * 200 + part3 - 1
                         local x7 = code.Interval * 200 + part3 - 1
                         local min2 = (x7 - x7 % part3) / part3
@@ -1478,7 +1478,7 @@ end
                         end
                       else
                         rate = size < code.Rate and size or code.Rate
-                        if code.Size * part3 < 200 and code.Calendar == 0 then
+                        if code.Size * part3 < 200 and code.Series == 0 then
                           local x6 = 200 + code.Size * part3 - 1
                           local y = code.Size * part3
                           local x7 = 200 + code.Size * part3 - 1
@@ -1488,9 +1488,9 @@ end
                           interval = min2
                         end
                       end
-                      at2_Size, at2_Rate, at2_Interval, at2_Offset, at2_Calendar, at2_Unit = size, rate, interval, code.Offset, code.Calendar, code.Unit
+                      at2_Size, at2_Rate, at2_Interval, at2_Offset, at2_Series, at2_Unit = size, rate, interval, code.Offset, code.Series, code.Unit
                     end
-                    local at3_Size, at3_Rate, at3_Interval, at3_Offset, at3_Calendar, at3_Unit = 0, 0, 0, 0, 0, 0
+                    local at3_Size, at3_Rate, at3_Interval, at3_Offset, at3_Series, at3_Unit = 0, 0, 0, 0, 0, 0
                     do
                       local part3 = part2
                       if code.Size == 1099511627776 then
@@ -1503,7 +1503,7 @@ end
                       local size = max3
                       local rate = code.Rate
                       local interval = code.Interval
-                      if code.Size > code.Rate and code.Calendar == 0 then
+                      if code.Size > code.Rate and code.Series == 0 then
                         local x6 = code.Interval * 200 + part3 - 1
                         local x7 = code.Interval * 200 + part3 - 1
                         local min2 = (x7 - x7 % part3) / part3
@@ -1521,7 +1521,7 @@ end
                         end
                       else
                         rate = size < code.Rate and size or code.Rate
-                        if code.Size * part3 < 200 and code.Calendar == 0 then
+                        if code.Size * part3 < 200 and code.Series == 0 then
                           local x6 = 200 + code.Size * part3 - 1
                           local y = code.Size * part3
                           local x7 = 200 + code.Size * part3 - 1
@@ -1531,9 +1531,9 @@ end
                           interval = min2
                         end
                       end
-                      at3_Size, at3_Rate, at3_Interval, at3_Offset, at3_Calendar, at3_Unit = size, rate, interval, code.Offset, code.Calendar, code.Unit
+                      at3_Size, at3_Rate, at3_Interval, at3_Offset, at3_Series, at3_Unit = size, rate, interval, code.Offset, code.Series, code.Unit
                     end
-                    if line2.Window_Size == at2_Size and line2.Window_Rate == at2_Rate and line2.Window_Interval == at2_Interval and line2.Window_Offset == at2_Offset and line2.Window_Calendar == at2_Calendar and line2.Window_Unit == at2_Unit then
+                    if line2.Window_Size == at2_Size and line2.Window_Rate == at2_Rate and line2.Window_Interval == at2_Interval and line2.Window_Offset == at2_Offset and line2.Window_Series == at2_Series and line2.Window_Unit == at2_Unit then
                       local t2 = t - at2_Offset
                       local t3 = x2.State_Now
                       local t4 = t3 - at2_Offset
@@ -1647,7 +1647,7 @@ end
                       line2.Window_Rate = at3_Rate
                       line2.Window_Interval = at3_Interval
                       line2.Window_Offset = at3_Offset
-                      line2.Window_Calendar = at3_Calendar
+                      line2.Window_Series = at3_Series
                       line2.Window_Unit = at3_Unit
                       line2.Left = line2.Left < at3_Size and line2.Left or at3_Size
                       line2.Promised = line2.Promised < at3_Size and line2.Promised or at3_Size
@@ -1705,7 +1705,7 @@ end
           end
           if p.Level_Part > 0 then
             for i3 = 0, x2.Limits_Windows_n - 1 do
-              local at2_Size, at2_Rate, at2_Interval, at2_Offset, at2_Calendar, at2_Unit = 0, 0, 0, 0, 0, 0
+              local at2_Size, at2_Rate, at2_Interval, at2_Offset, at2_Series, at2_Unit = 0, 0, 0, 0, 0, 0
               do
                 local w2 = x2.Limits_Windows[i3]
                 local part = p.Level_Part
@@ -1719,7 +1719,7 @@ end
                 local size = max2
                 local rate = w2.Rate
                 local interval = w2.Interval
-                if w2.Size > w2.Rate and w2.Calendar == 0 then
+                if w2.Size > w2.Rate and w2.Series == 0 then
                   local x5 = w2.Interval * 200 + part - 1
                   local x6 = w2.Interval * 200 + part - 1
                   local min2 = (x6 - x6 % part) / part
@@ -1737,7 +1737,7 @@ end
                   end
                 else
                   rate = size < w2.Rate and size or w2.Rate
-                  if w2.Size * part < 200 and w2.Calendar == 0 then
+                  if w2.Size * part < 200 and w2.Series == 0 then
                     local x5 = 200 + w2.Size * part - 1
                     local y = w2.Size * part
                     local x6 = 200 + w2.Size * part - 1
@@ -1747,18 +1747,18 @@ end
                     interval = min2
                   end
                 end
-                at2_Size, at2_Rate, at2_Interval, at2_Offset, at2_Calendar, at2_Unit = size, rate, interval, w2.Offset, w2.Calendar, w2.Unit
+                at2_Size, at2_Rate, at2_Interval, at2_Offset, at2_Series, at2_Unit = size, rate, interval, w2.Offset, w2.Series, w2.Unit
               end
               x2.Limits_Windows[i3].Size = at2_Size
               x2.Limits_Windows[i3].Rate = at2_Rate
               x2.Limits_Windows[i3].Interval = at2_Interval
               x2.Limits_Windows[i3].Offset = at2_Offset
-              x2.Limits_Windows[i3].Calendar = at2_Calendar
+              x2.Limits_Windows[i3].Series = at2_Series
               x2.Limits_Windows[i3].Unit = at2_Unit
             end
           end
           if pinned2 and p.Limit_Window_Size > 0 then
-            x2.Limits_Windows[x2.Limits_Windows_n] = {Size = p.Limit_Window_Size, Rate = p.Limit_Window_Rate, Interval = p.Limit_Window_Interval, Offset = p.Limit_Window_Offset, Calendar = p.Limit_Window_Calendar, Unit = p.Limit_Window_Unit}
+            x2.Limits_Windows[x2.Limits_Windows_n] = {Size = p.Limit_Window_Size, Rate = p.Limit_Window_Rate, Interval = p.Limit_Window_Interval, Offset = p.Limit_Window_Offset, Series = p.Limit_Window_Series, Unit = p.Limit_Window_Unit}
             x2.Limits_Windows_n = x2.Limits_Windows_n + 1
           end
           do
@@ -2002,7 +2002,7 @@ end
                     s_Lines[place2 - 1].Window_Rate = s_Lines[place2].Window_Rate
                     s_Lines[place2 - 1].Window_Interval = s_Lines[place2].Window_Interval
                     s_Lines[place2 - 1].Window_Offset = s_Lines[place2].Window_Offset
-                    s_Lines[place2 - 1].Window_Calendar = s_Lines[place2].Window_Calendar
+                    s_Lines[place2 - 1].Window_Series = s_Lines[place2].Window_Series
                     s_Lines[place2 - 1].Window_Unit = s_Lines[place2].Window_Unit
                     s_Lines[place2 - 1].Left = s_Lines[place2].Left
                     s_Lines[place2 - 1].Promised = s_Lines[place2].Promised
@@ -2032,7 +2032,7 @@ end
               p.Limit_Window_Rate = 0
               p.Limit_Window_Interval = 0
               p.Limit_Window_Offset = 0
-              p.Limit_Window_Calendar = 0
+              p.Limit_Window_Series = 0
               p.Limit_Window_Unit = 0
               p.Limit_Tokens = 0
               p.Limit_Raise = 0
@@ -2042,7 +2042,7 @@ end
               p.Window_Rate = 0
               p.Window_Interval = 0
               p.Window_Offset = 0
-              p.Window_Calendar = 0
+              p.Window_Series = 0
               p.Window_Unit = 0
               p.Tokens = p.Tokens
               p.Level_Part = p.Level_Part
@@ -2077,7 +2077,7 @@ end
           for i2 = 0, s_Lines_n - 1 do
             local line2 = s_Lines[i2]
             if i2 < l_Windows_n then
-              changed3 = changed3 or line2.Window_Size ~= l_Windows[i2].Size or line2.Window_Rate ~= l_Windows[i2].Rate or line2.Window_Interval ~= l_Windows[i2].Interval or line2.Window_Offset ~= l_Windows[i2].Offset or line2.Window_Calendar ~= l_Windows[i2].Calendar or line2.Window_Unit ~= l_Windows[i2].Unit
+              changed3 = changed3 or line2.Window_Size ~= l_Windows[i2].Size or line2.Window_Rate ~= l_Windows[i2].Rate or line2.Window_Interval ~= l_Windows[i2].Interval or line2.Window_Offset ~= l_Windows[i2].Offset or line2.Window_Series ~= l_Windows[i2].Series or line2.Window_Unit ~= l_Windows[i2].Unit
             else
               changed3 = changed3 or line2.Window_Size ~= 0
             end
@@ -2190,7 +2190,7 @@ end
               for i2 = 0, s_Lines_n - 1 do
                 if not lapses2 then
                   local w2 = l_Windows[i2]
-                  lapses2 = (w2.Size ~= s_Lines[i2].Window_Size or w2.Rate ~= s_Lines[i2].Window_Rate or w2.Interval ~= s_Lines[i2].Window_Interval or w2.Offset ~= s_Lines[i2].Window_Offset or w2.Calendar ~= s_Lines[i2].Window_Calendar or w2.Unit ~= s_Lines[i2].Window_Unit) and (w2.Calendar == 0 or w2.Calendar ~= s_Lines[i2].Window_Calendar or w2.Size ~= s_Lines[i2].Window_Size or w2.Rate ~= s_Lines[i2].Window_Rate or w2.Unit ~= s_Lines[i2].Window_Unit)
+                  lapses2 = (w2.Size ~= s_Lines[i2].Window_Size or w2.Rate ~= s_Lines[i2].Window_Rate or w2.Interval ~= s_Lines[i2].Window_Interval or w2.Offset ~= s_Lines[i2].Window_Offset or w2.Series ~= s_Lines[i2].Window_Series or w2.Unit ~= s_Lines[i2].Window_Unit) and (w2.Series == 0 or w2.Series ~= s_Lines[i2].Window_Series or w2.Size ~= s_Lines[i2].Window_Size or w2.Rate ~= s_Lines[i2].Window_Rate or w2.Unit ~= s_Lines[i2].Window_Unit)
                 end
               end
               lapses = lapses2
@@ -2199,13 +2199,13 @@ end
             if not known then
               from2 = l_Start
             end
-            local pinned2_Window_Size, pinned2_Window_Rate, pinned2_Window_Interval, pinned2_Window_Offset, pinned2_Window_Calendar, pinned2_Window_Unit, pinned2_Left, pinned2_Promised, pinned2_Spare, pinned2_Taken, pinned2_Fresh, pinned2_FreshFrom, pinned2_Stale, pinned2_StaleFrom, pinned2_Saved = 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, s_LastID, 0, s_LastID, 0
+            local pinned2_Window_Size, pinned2_Window_Rate, pinned2_Window_Interval, pinned2_Window_Offset, pinned2_Window_Series, pinned2_Window_Unit, pinned2_Left, pinned2_Promised, pinned2_Spare, pinned2_Taken, pinned2_Fresh, pinned2_FreshFrom, pinned2_Stale, pinned2_StaleFrom, pinned2_Saved = 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, s_LastID, 0, s_LastID, 0
             if own3 < l_Windows_n then
               pinned2_Window_Size = l_Windows[own3].Size
               pinned2_Window_Rate = l_Windows[own3].Rate
               pinned2_Window_Interval = l_Windows[own3].Interval
               pinned2_Window_Offset = l_Windows[own3].Offset
-              pinned2_Window_Calendar = l_Windows[own3].Calendar
+              pinned2_Window_Series = l_Windows[own3].Series
               pinned2_Window_Unit = l_Windows[own3].Unit
               pinned2_Left = pinned2_Window_Size
               do
@@ -2215,7 +2215,7 @@ end
                   pinned2_Window_Rate = s_Lines[p.Line - 1].Window_Rate
                   pinned2_Window_Interval = s_Lines[p.Line - 1].Window_Interval
                   pinned2_Window_Offset = s_Lines[p.Line - 1].Window_Offset
-                  pinned2_Window_Calendar = s_Lines[p.Line - 1].Window_Calendar
+                  pinned2_Window_Series = s_Lines[p.Line - 1].Window_Series
                   pinned2_Window_Unit = s_Lines[p.Line - 1].Window_Unit
                   pinned2_Left = s_Lines[p.Line - 1].Left
                   pinned2_Promised = s_Lines[p.Line - 1].Promised
@@ -2270,7 +2270,7 @@ end
                         s_Lines[place2 - 1].Window_Rate = s_Lines[place2].Window_Rate
                         s_Lines[place2 - 1].Window_Interval = s_Lines[place2].Window_Interval
                         s_Lines[place2 - 1].Window_Offset = s_Lines[place2].Window_Offset
-                        s_Lines[place2 - 1].Window_Calendar = s_Lines[place2].Window_Calendar
+                        s_Lines[place2 - 1].Window_Series = s_Lines[place2].Window_Series
                         s_Lines[place2 - 1].Window_Unit = s_Lines[place2].Window_Unit
                         s_Lines[place2 - 1].Left = s_Lines[place2].Left
                         s_Lines[place2 - 1].Promised = s_Lines[place2].Promised
@@ -2333,7 +2333,7 @@ end
                   line2.Window_Rate = 0
                   line2.Window_Interval = 0
                   line2.Window_Offset = 0
-                  line2.Window_Calendar = 0
+                  line2.Window_Series = 0
                   line2.Window_Unit = line2.Window_Unit
                   line2.Spare = 0
                   line2.Taken = now3
@@ -2344,7 +2344,7 @@ end
                   local w2 = l_Windows[i2]
                   if line2.Window_Size > 0 and w2.Unit == line2.Window_Unit then
                     local left = line2.Left < w2.Size and line2.Left or w2.Size
-                    if w2.Calendar ~= 0 and w2.Calendar == line2.Window_Calendar then
+                    if w2.Series ~= 0 and w2.Series == line2.Window_Series then
                       local turns = 0
                       do
                         local since = 0
@@ -2453,7 +2453,7 @@ end
                     else
                       local past = 0
                       do
-                        if line2.Window_Calendar == 0 then
+                        if line2.Window_Series == 0 then
                           local gain = 0
                           do
                             if now3 <= s_Now then
@@ -2521,7 +2521,7 @@ end
                       end
                       local past2 = 0
                       do
-                        if line2.Window_Calendar == 0 then
+                        if line2.Window_Series == 0 then
                           local gain = 0
                           do
                             if now3 <= s_Now then
@@ -2589,7 +2589,7 @@ end
                       end
                       local past3 = 0
                       do
-                        if w2.Calendar == 0 then
+                        if w2.Series == 0 then
                           local gain = 0
                           do
                             if now3 <= s_Now then
@@ -2666,14 +2666,14 @@ end
               if i2 == own3 then
                 do
                   local at2 = s_Lines_n
-                  s_Lines[s_Lines_n] = {Window_Size = pinned2_Window_Size, Window_Rate = pinned2_Window_Rate, Window_Interval = pinned2_Window_Interval, Window_Offset = pinned2_Window_Offset, Window_Calendar = pinned2_Window_Calendar, Window_Unit = pinned2_Window_Unit, Left = pinned2_Left, Promised = pinned2_Promised, Spare = pinned2_Spare, Taken = pinned2_Taken, Fresh = pinned2_Fresh, FreshFrom = pinned2_FreshFrom, Stale = pinned2_Stale, StaleFrom = pinned2_StaleFrom, Saved = pinned2_Saved}
+                  s_Lines[s_Lines_n] = {Window_Size = pinned2_Window_Size, Window_Rate = pinned2_Window_Rate, Window_Interval = pinned2_Window_Interval, Window_Offset = pinned2_Window_Offset, Window_Series = pinned2_Window_Series, Window_Unit = pinned2_Window_Unit, Left = pinned2_Left, Promised = pinned2_Promised, Spare = pinned2_Spare, Taken = pinned2_Taken, Fresh = pinned2_Fresh, FreshFrom = pinned2_FreshFrom, Stale = pinned2_Stale, StaleFrom = pinned2_StaleFrom, Saved = pinned2_Saved}
                   s_Lines_n = s_Lines_n + 1
                   while at2 > own3 do
                     s_Lines[at2].Window_Size = s_Lines[at2 - 1].Window_Size
                     s_Lines[at2].Window_Rate = s_Lines[at2 - 1].Window_Rate
                     s_Lines[at2].Window_Interval = s_Lines[at2 - 1].Window_Interval
                     s_Lines[at2].Window_Offset = s_Lines[at2 - 1].Window_Offset
-                    s_Lines[at2].Window_Calendar = s_Lines[at2 - 1].Window_Calendar
+                    s_Lines[at2].Window_Series = s_Lines[at2 - 1].Window_Series
                     s_Lines[at2].Window_Unit = s_Lines[at2 - 1].Window_Unit
                     s_Lines[at2].Left = s_Lines[at2 - 1].Left
                     s_Lines[at2].Promised = s_Lines[at2 - 1].Promised
@@ -2690,7 +2690,7 @@ end
                   s_Lines[own3].Window_Rate = pinned2_Window_Rate
                   s_Lines[own3].Window_Interval = pinned2_Window_Interval
                   s_Lines[own3].Window_Offset = pinned2_Window_Offset
-                  s_Lines[own3].Window_Calendar = pinned2_Window_Calendar
+                  s_Lines[own3].Window_Series = pinned2_Window_Series
                   s_Lines[own3].Window_Unit = pinned2_Window_Unit
                   s_Lines[own3].Left = pinned2_Left
                   s_Lines[own3].Promised = pinned2_Promised
@@ -2704,7 +2704,7 @@ end
                 end
                 s_Pins[0].Line = own3 + 1
               elseif i2 >= s_Lines_n and known then
-                s_Lines[s_Lines_n] = {Window_Size = w2.Size, Window_Rate = w2.Rate, Window_Interval = w2.Interval, Window_Offset = w2.Offset, Window_Calendar = w2.Calendar, Window_Unit = w2.Unit, Left = w2.Size, Promised = 0, Spare = 0, Taken = 0, Fresh = 0, FreshFrom = s_LastID, Stale = 0, StaleFrom = s_LastID, Saved = 0}
+                s_Lines[s_Lines_n] = {Window_Size = w2.Size, Window_Rate = w2.Rate, Window_Interval = w2.Interval, Window_Offset = w2.Offset, Window_Series = w2.Series, Window_Unit = w2.Unit, Left = w2.Size, Promised = 0, Spare = 0, Taken = 0, Fresh = 0, FreshFrom = s_LastID, Stale = 0, StaleFrom = s_LastID, Saved = 0}
                 s_Lines_n = s_Lines_n + 1
               elseif i2 >= s_Lines_n then
                 local gain = 0
@@ -2741,7 +2741,7 @@ end
                     end
                   end
                 end
-                s_Lines[s_Lines_n] = {Window_Size = w2.Size, Window_Rate = w2.Rate, Window_Interval = w2.Interval, Window_Offset = w2.Offset, Window_Calendar = w2.Calendar, Window_Unit = w2.Unit, Left = gain, Promised = 0, Spare = 0, Taken = 0, Fresh = 0, FreshFrom = 0, Stale = 0, StaleFrom = 0, Saved = 0}
+                s_Lines[s_Lines_n] = {Window_Size = w2.Size, Window_Rate = w2.Rate, Window_Interval = w2.Interval, Window_Offset = w2.Offset, Window_Series = w2.Series, Window_Unit = w2.Unit, Left = gain, Promised = 0, Spare = 0, Taken = 0, Fresh = 0, FreshFrom = 0, Stale = 0, StaleFrom = 0, Saved = 0}
                 s_Lines_n = s_Lines_n + 1
               end
               local line2 = s_Lines[i2]
@@ -2750,7 +2750,7 @@ end
                 line2.Window_Rate = 0
                 line2.Window_Interval = 0
                 line2.Window_Offset = 0
-                line2.Window_Calendar = 0
+                line2.Window_Series = 0
                 line2.Window_Unit = 0
                 line2.Left = 0 > line2.Left and 0 or line2.Left
                 line2.Promised = 0
@@ -2767,7 +2767,7 @@ end
                 do
                   local left = line2.Promised < w2.Size and line2.Promised or w2.Size
                   local from3 = line2.Taken
-                  if w2.Calendar == 0 then
+                  if w2.Series == 0 then
                     local gain = 0
                     do
                       if now3 <= from3 then
@@ -2840,7 +2840,7 @@ end
               line2.Window_Rate = w2.Rate
               line2.Window_Interval = w2.Interval
               line2.Window_Offset = w2.Offset
-              line2.Window_Calendar = w2.Calendar
+              line2.Window_Series = w2.Series
               line2.Window_Unit = w2.Unit
               line2.Left = line2.Left < w2.Size and line2.Left or w2.Size
               if lapse then
@@ -3075,7 +3075,7 @@ end
                         x2.State_Lines[place2 - 1].Window_Rate = x2.State_Lines[place2].Window_Rate
                         x2.State_Lines[place2 - 1].Window_Interval = x2.State_Lines[place2].Window_Interval
                         x2.State_Lines[place2 - 1].Window_Offset = x2.State_Lines[place2].Window_Offset
-                        x2.State_Lines[place2 - 1].Window_Calendar = x2.State_Lines[place2].Window_Calendar
+                        x2.State_Lines[place2 - 1].Window_Series = x2.State_Lines[place2].Window_Series
                         x2.State_Lines[place2 - 1].Window_Unit = x2.State_Lines[place2].Window_Unit
                         x2.State_Lines[place2 - 1].Left = x2.State_Lines[place2].Left
                         x2.State_Lines[place2 - 1].Promised = x2.State_Lines[place2].Promised
@@ -3105,7 +3105,7 @@ end
                   p.Limit_Window_Rate = 0
                   p.Limit_Window_Interval = 0
                   p.Limit_Window_Offset = 0
-                  p.Limit_Window_Calendar = 0
+                  p.Limit_Window_Series = 0
                   p.Limit_Window_Unit = 0
                   p.Limit_Tokens = 0
                   p.Limit_Raise = 0
@@ -3115,7 +3115,7 @@ end
                   p.Window_Rate = 0
                   p.Window_Interval = 0
                   p.Window_Offset = 0
-                  p.Window_Calendar = 0
+                  p.Window_Series = 0
                   p.Window_Unit = 0
                   p.Tokens = p.Tokens
                   p.Level_Part = p.Level_Part
@@ -3150,7 +3150,7 @@ end
               for i3 = 0, x2.State_Lines_n - 1 do
                 local line2 = x2.State_Lines[i3]
                 if i3 < x2.Limits_Windows_n then
-                  changed3 = changed3 or line2.Window_Size ~= x2.Limits_Windows[i3].Size or line2.Window_Rate ~= x2.Limits_Windows[i3].Rate or line2.Window_Interval ~= x2.Limits_Windows[i3].Interval or line2.Window_Offset ~= x2.Limits_Windows[i3].Offset or line2.Window_Calendar ~= x2.Limits_Windows[i3].Calendar or line2.Window_Unit ~= x2.Limits_Windows[i3].Unit
+                  changed3 = changed3 or line2.Window_Size ~= x2.Limits_Windows[i3].Size or line2.Window_Rate ~= x2.Limits_Windows[i3].Rate or line2.Window_Interval ~= x2.Limits_Windows[i3].Interval or line2.Window_Offset ~= x2.Limits_Windows[i3].Offset or line2.Window_Series ~= x2.Limits_Windows[i3].Series or line2.Window_Unit ~= x2.Limits_Windows[i3].Unit
                 else
                   changed3 = changed3 or line2.Window_Size ~= 0
                 end
@@ -3264,7 +3264,7 @@ end
                   for i3 = 0, x2.State_Lines_n - 1 do
                     if not lapses2 then
                       local w2 = x2.Limits_Windows[i3]
-                      lapses2 = (w2.Size ~= x2.State_Lines[i3].Window_Size or w2.Rate ~= x2.State_Lines[i3].Window_Rate or w2.Interval ~= x2.State_Lines[i3].Window_Interval or w2.Offset ~= x2.State_Lines[i3].Window_Offset or w2.Calendar ~= x2.State_Lines[i3].Window_Calendar or w2.Unit ~= x2.State_Lines[i3].Window_Unit) and (w2.Calendar == 0 or w2.Calendar ~= x2.State_Lines[i3].Window_Calendar or w2.Size ~= x2.State_Lines[i3].Window_Size or w2.Rate ~= x2.State_Lines[i3].Window_Rate or w2.Unit ~= x2.State_Lines[i3].Window_Unit)
+                      lapses2 = (w2.Size ~= x2.State_Lines[i3].Window_Size or w2.Rate ~= x2.State_Lines[i3].Window_Rate or w2.Interval ~= x2.State_Lines[i3].Window_Interval or w2.Offset ~= x2.State_Lines[i3].Window_Offset or w2.Series ~= x2.State_Lines[i3].Window_Series or w2.Unit ~= x2.State_Lines[i3].Window_Unit) and (w2.Series == 0 or w2.Series ~= x2.State_Lines[i3].Window_Series or w2.Size ~= x2.State_Lines[i3].Window_Size or w2.Rate ~= x2.State_Lines[i3].Window_Rate or w2.Unit ~= x2.State_Lines[i3].Window_Unit)
                     end
                   end
                   lapses = lapses2
@@ -3273,13 +3273,13 @@ end
                 if not known then
                   from2 = x2.Limits_Start
                 end
-                local pinned2_Window_Size, pinned2_Window_Rate, pinned2_Window_Interval, pinned2_Window_Offset, pinned2_Window_Calendar, pinned2_Window_Unit, pinned2_Left, pinned2_Promised, pinned2_Spare, pinned2_Taken, pinned2_Fresh, pinned2_FreshFrom, pinned2_Stale, pinned2_StaleFrom, pinned2_Saved = 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, x2.State_LastID, 0, x2.State_LastID, 0
+                local pinned2_Window_Size, pinned2_Window_Rate, pinned2_Window_Interval, pinned2_Window_Offset, pinned2_Window_Series, pinned2_Window_Unit, pinned2_Left, pinned2_Promised, pinned2_Spare, pinned2_Taken, pinned2_Fresh, pinned2_FreshFrom, pinned2_Stale, pinned2_StaleFrom, pinned2_Saved = 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, x2.State_LastID, 0, x2.State_LastID, 0
                 if own3 < x2.Limits_Windows_n then
                   pinned2_Window_Size = x2.Limits_Windows[own3].Size
                   pinned2_Window_Rate = x2.Limits_Windows[own3].Rate
                   pinned2_Window_Interval = x2.Limits_Windows[own3].Interval
                   pinned2_Window_Offset = x2.Limits_Windows[own3].Offset
-                  pinned2_Window_Calendar = x2.Limits_Windows[own3].Calendar
+                  pinned2_Window_Series = x2.Limits_Windows[own3].Series
                   pinned2_Window_Unit = x2.Limits_Windows[own3].Unit
                   pinned2_Left = pinned2_Window_Size
                   do
@@ -3289,7 +3289,7 @@ end
                       pinned2_Window_Rate = x2.State_Lines[p.Line - 1].Window_Rate
                       pinned2_Window_Interval = x2.State_Lines[p.Line - 1].Window_Interval
                       pinned2_Window_Offset = x2.State_Lines[p.Line - 1].Window_Offset
-                      pinned2_Window_Calendar = x2.State_Lines[p.Line - 1].Window_Calendar
+                      pinned2_Window_Series = x2.State_Lines[p.Line - 1].Window_Series
                       pinned2_Window_Unit = x2.State_Lines[p.Line - 1].Window_Unit
                       pinned2_Left = x2.State_Lines[p.Line - 1].Left
                       pinned2_Promised = x2.State_Lines[p.Line - 1].Promised
@@ -3345,7 +3345,7 @@ end
                             x2.State_Lines[place2 - 1].Window_Rate = x2.State_Lines[place2].Window_Rate
                             x2.State_Lines[place2 - 1].Window_Interval = x2.State_Lines[place2].Window_Interval
                             x2.State_Lines[place2 - 1].Window_Offset = x2.State_Lines[place2].Window_Offset
-                            x2.State_Lines[place2 - 1].Window_Calendar = x2.State_Lines[place2].Window_Calendar
+                            x2.State_Lines[place2 - 1].Window_Series = x2.State_Lines[place2].Window_Series
                             x2.State_Lines[place2 - 1].Window_Unit = x2.State_Lines[place2].Window_Unit
                             x2.State_Lines[place2 - 1].Left = x2.State_Lines[place2].Left
                             x2.State_Lines[place2 - 1].Promised = x2.State_Lines[place2].Promised
@@ -3409,7 +3409,7 @@ end
                       line2.Window_Rate = 0
                       line2.Window_Interval = 0
                       line2.Window_Offset = 0
-                      line2.Window_Calendar = 0
+                      line2.Window_Series = 0
                       line2.Window_Unit = line2.Window_Unit
                       line2.Spare = 0
                       line2.Taken = now3
@@ -3420,7 +3420,7 @@ end
                       local w2 = x2.Limits_Windows[i3]
                       if line2.Window_Size > 0 and w2.Unit == line2.Window_Unit then
                         local left = line2.Left < w2.Size and line2.Left or w2.Size
-                        if w2.Calendar ~= 0 and w2.Calendar == line2.Window_Calendar then
+                        if w2.Series ~= 0 and w2.Series == line2.Window_Series then
                           local turns = 0
                           do
                             local from3 = x2.State_Now
@@ -3535,7 +3535,7 @@ end
                           local past = 0
                           do
                             local from3 = x2.State_Now
-                            if line2.Window_Calendar == 0 then
+                            if line2.Window_Series == 0 then
                               local gain = 0
                               do
                                 if now3 <= from3 then
@@ -3604,7 +3604,7 @@ end
                           local past2 = 0
                           do
                             local from3 = x2.State_Now
-                            if line2.Window_Calendar == 0 then
+                            if line2.Window_Series == 0 then
                               local gain = 0
                               do
                                 if now3 <= from3 then
@@ -3673,7 +3673,7 @@ end
                           local past3 = 0
                           do
                             local from3 = x2.State_Now
-                            if w2.Calendar == 0 then
+                            if w2.Series == 0 then
                               local gain = 0
                               do
                                 if now3 <= from3 then
@@ -3750,14 +3750,14 @@ end
                   if i3 == own3 then
                     do
                       local at2 = x2.State_Lines_n
-                      x2.State_Lines[x2.State_Lines_n] = {Window_Size = pinned2_Window_Size, Window_Rate = pinned2_Window_Rate, Window_Interval = pinned2_Window_Interval, Window_Offset = pinned2_Window_Offset, Window_Calendar = pinned2_Window_Calendar, Window_Unit = pinned2_Window_Unit, Left = pinned2_Left, Promised = pinned2_Promised, Spare = pinned2_Spare, Taken = pinned2_Taken, Fresh = pinned2_Fresh, FreshFrom = pinned2_FreshFrom, Stale = pinned2_Stale, StaleFrom = pinned2_StaleFrom, Saved = pinned2_Saved}
+                      x2.State_Lines[x2.State_Lines_n] = {Window_Size = pinned2_Window_Size, Window_Rate = pinned2_Window_Rate, Window_Interval = pinned2_Window_Interval, Window_Offset = pinned2_Window_Offset, Window_Series = pinned2_Window_Series, Window_Unit = pinned2_Window_Unit, Left = pinned2_Left, Promised = pinned2_Promised, Spare = pinned2_Spare, Taken = pinned2_Taken, Fresh = pinned2_Fresh, FreshFrom = pinned2_FreshFrom, Stale = pinned2_Stale, StaleFrom = pinned2_StaleFrom, Saved = pinned2_Saved}
                       x2.State_Lines_n = x2.State_Lines_n + 1
                       while at2 > own3 do
                         x2.State_Lines[at2].Window_Size = x2.State_Lines[at2 - 1].Window_Size
                         x2.State_Lines[at2].Window_Rate = x2.State_Lines[at2 - 1].Window_Rate
                         x2.State_Lines[at2].Window_Interval = x2.State_Lines[at2 - 1].Window_Interval
                         x2.State_Lines[at2].Window_Offset = x2.State_Lines[at2 - 1].Window_Offset
-                        x2.State_Lines[at2].Window_Calendar = x2.State_Lines[at2 - 1].Window_Calendar
+                        x2.State_Lines[at2].Window_Series = x2.State_Lines[at2 - 1].Window_Series
                         x2.State_Lines[at2].Window_Unit = x2.State_Lines[at2 - 1].Window_Unit
                         x2.State_Lines[at2].Left = x2.State_Lines[at2 - 1].Left
                         x2.State_Lines[at2].Promised = x2.State_Lines[at2 - 1].Promised
@@ -3774,7 +3774,7 @@ end
                       x2.State_Lines[own3].Window_Rate = pinned2_Window_Rate
                       x2.State_Lines[own3].Window_Interval = pinned2_Window_Interval
                       x2.State_Lines[own3].Window_Offset = pinned2_Window_Offset
-                      x2.State_Lines[own3].Window_Calendar = pinned2_Window_Calendar
+                      x2.State_Lines[own3].Window_Series = pinned2_Window_Series
                       x2.State_Lines[own3].Window_Unit = pinned2_Window_Unit
                       x2.State_Lines[own3].Left = pinned2_Left
                       x2.State_Lines[own3].Promised = pinned2_Promised
@@ -3788,7 +3788,7 @@ end
                     end
                     x2.State_Pins[0].Line = own3 + 1
                   elseif i3 >= x2.State_Lines_n and known then
-                    x2.State_Lines[x2.State_Lines_n] = {Window_Size = w2.Size, Window_Rate = w2.Rate, Window_Interval = w2.Interval, Window_Offset = w2.Offset, Window_Calendar = w2.Calendar, Window_Unit = w2.Unit, Left = w2.Size, Promised = 0, Spare = 0, Taken = 0, Fresh = 0, FreshFrom = x2.State_LastID, Stale = 0, StaleFrom = x2.State_LastID, Saved = 0}
+                    x2.State_Lines[x2.State_Lines_n] = {Window_Size = w2.Size, Window_Rate = w2.Rate, Window_Interval = w2.Interval, Window_Offset = w2.Offset, Window_Series = w2.Series, Window_Unit = w2.Unit, Left = w2.Size, Promised = 0, Spare = 0, Taken = 0, Fresh = 0, FreshFrom = x2.State_LastID, Stale = 0, StaleFrom = x2.State_LastID, Saved = 0}
                     x2.State_Lines_n = x2.State_Lines_n + 1
                   elseif i3 >= x2.State_Lines_n then
                     local gain = 0
@@ -3825,7 +3825,7 @@ end
                         end
                       end
                     end
-                    x2.State_Lines[x2.State_Lines_n] = {Window_Size = w2.Size, Window_Rate = w2.Rate, Window_Interval = w2.Interval, Window_Offset = w2.Offset, Window_Calendar = w2.Calendar, Window_Unit = w2.Unit, Left = gain, Promised = 0, Spare = 0, Taken = 0, Fresh = 0, FreshFrom = 0, Stale = 0, StaleFrom = 0, Saved = 0}
+                    x2.State_Lines[x2.State_Lines_n] = {Window_Size = w2.Size, Window_Rate = w2.Rate, Window_Interval = w2.Interval, Window_Offset = w2.Offset, Window_Series = w2.Series, Window_Unit = w2.Unit, Left = gain, Promised = 0, Spare = 0, Taken = 0, Fresh = 0, FreshFrom = 0, Stale = 0, StaleFrom = 0, Saved = 0}
                     x2.State_Lines_n = x2.State_Lines_n + 1
                   end
                   local line2 = x2.State_Lines[i3]
@@ -3834,7 +3834,7 @@ end
                     line2.Window_Rate = 0
                     line2.Window_Interval = 0
                     line2.Window_Offset = 0
-                    line2.Window_Calendar = 0
+                    line2.Window_Series = 0
                     line2.Window_Unit = 0
                     line2.Left = 0 > line2.Left and 0 or line2.Left
                     line2.Promised = 0
@@ -3851,7 +3851,7 @@ end
                     do
                       local left = line2.Promised < w2.Size and line2.Promised or w2.Size
                       local from3 = line2.Taken
-                      if w2.Calendar == 0 then
+                      if w2.Series == 0 then
                         local gain = 0
                         do
                           if now3 <= from3 then
@@ -3924,7 +3924,7 @@ end
                   line2.Window_Rate = w2.Rate
                   line2.Window_Interval = w2.Interval
                   line2.Window_Offset = w2.Offset
-                  line2.Window_Calendar = w2.Calendar
+                  line2.Window_Series = w2.Series
                   line2.Window_Unit = w2.Unit
                   line2.Left = line2.Left < w2.Size and line2.Left or w2.Size
                   if lapse then
@@ -6872,7 +6872,7 @@ end
           line2.Window_Rate = line2.Window_Rate
           line2.Window_Interval = line2.Window_Interval
           line2.Window_Offset = line2.Window_Offset
-          line2.Window_Calendar = line2.Window_Calendar
+          line2.Window_Series = line2.Window_Series
           line2.Window_Unit = line2.Window_Unit
           line2.Left = left
           line2.Promised = left
@@ -6905,8 +6905,8 @@ if pinned then -- the limits are those of the arguments again
     l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Mixed = unpack('<ddddddddddddddddd', bytes)
 l_Windows = {}
 for i = 0, l_Windows_n - 1 do
-  local w_Size, w_Rate, w_Interval, w_Offset, w_Calendar, w_Unit = unpack('<dddddd', bytes, i * 48 + 136 + 1)
-  l_Windows[i] = {Size = w_Size, Rate = w_Rate, Interval = w_Interval, Offset = w_Offset, Calendar = w_Calendar, Unit = w_Unit}
+  local w_Size, w_Rate, w_Interval, w_Offset, w_Series, w_Unit = unpack('<dddddd', bytes, i * 48 + 136 + 1)
+  l_Windows[i] = {Size = w_Size, Rate = w_Rate, Interval = w_Interval, Offset = w_Offset, Series = w_Series, Unit = w_Unit}
 end
     for i = 0, shared_n - 1 do
       local x, bytes = shared[i], shared[i].bytes
@@ -6914,8 +6914,8 @@ end
       l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Mixed, l_Grain, l_PerGrain, l_Parts_0, l_Parts_1, l_Parts_2, l_Parts_3, l_Scale, l_Zero = unpack('<ddddddddddddddddd', bytes)
 l_Windows = {}
 for i = 0, l_Windows_n - 1 do
-  local w_Size, w_Rate, w_Interval, w_Offset, w_Calendar, w_Unit = unpack('<dddddd', bytes, i * 48 + 136 + 1)
-  l_Windows[i] = {Size = w_Size, Rate = w_Rate, Interval = w_Interval, Offset = w_Offset, Calendar = w_Calendar, Unit = w_Unit}
+  local w_Size, w_Rate, w_Interval, w_Offset, w_Series, w_Unit = unpack('<dddddd', bytes, i * 48 + 136 + 1)
+  l_Windows[i] = {Size = w_Size, Rate = w_Rate, Interval = w_Interval, Offset = w_Offset, Series = w_Series, Unit = w_Unit}
 end
       x.Limits_Windows, x.Limits_Windows_n, x.Limits_Tokens, x.Limits_Guess, x.Limits_Lease, x.Limits_MaxLease, x.Limits_FirstCome, x.Limits_Start, x.Limits_Fill, x.Limits_Mixed, x.Limits_Grain, x.Limits_PerGrain, x.Limits_Parts_0, x.Limits_Parts_1, x.Limits_Parts_2, x.Limits_Parts_3, x.Limits_Scale, x.Limits_Zero = l_Windows, l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Mixed, l_Grain, l_PerGrain, l_Parts_0, l_Parts_1, l_Parts_2, l_Parts_3, l_Scale, l_Zero
     end
@@ -7019,11 +7019,11 @@ if s_Lines_n + s_Pins_n + s_Flows_n + s_Calendars_n > 1 then
   local parts = {}
   for i = 1, s_Lines_n - 1 do
     local line = s_Lines[i]
-    parts[#parts + 1] = pack('<ddddddddddddddd', line.Window_Size, line.Window_Rate, line.Window_Interval, line.Window_Offset, line.Window_Calendar, line.Window_Unit, line.Left, line.Promised, line.Spare, line.Taken, line.Fresh, line.FreshFrom, line.Stale, line.StaleFrom, line.Saved)
+    parts[#parts + 1] = pack('<ddddddddddddddd', line.Window_Size, line.Window_Rate, line.Window_Interval, line.Window_Offset, line.Window_Series, line.Window_Unit, line.Left, line.Promised, line.Spare, line.Taken, line.Fresh, line.FreshFrom, line.Stale, line.StaleFrom, line.Saved)
   end
   for i = 0, s_Pins_n - 1 do
     local pin = s_Pins[i]
-    parts[#parts + 1] = pack('<ddddddddddddddddddddddddd', pin.Limit_Window_Size, pin.Limit_Window_Rate, pin.Limit_Window_Interval, pin.Limit_Window_Offset, pin.Limit_Window_Calendar, pin.Limit_Window_Unit, pin.Limit_Tokens, pin.Limit_Raise, pin.End, pin.Line, pin.Window_Size, pin.Window_Rate, pin.Window_Interval, pin.Window_Offset, pin.Window_Calendar, pin.Window_Unit, pin.Tokens, pin.Level_Part, pin.Level_Changed, pin.Level_Lowered, pin.Level_Refused, pin.Level_Ran, pin.Level_Announced, pin.Level_Until, pin.Level_Ramp)
+    parts[#parts + 1] = pack('<ddddddddddddddddddddddddd', pin.Limit_Window_Size, pin.Limit_Window_Rate, pin.Limit_Window_Interval, pin.Limit_Window_Offset, pin.Limit_Window_Series, pin.Limit_Window_Unit, pin.Limit_Tokens, pin.Limit_Raise, pin.End, pin.Line, pin.Window_Size, pin.Window_Rate, pin.Window_Interval, pin.Window_Offset, pin.Window_Series, pin.Window_Unit, pin.Tokens, pin.Level_Part, pin.Level_Changed, pin.Level_Lowered, pin.Level_Refused, pin.Level_Ran, pin.Level_Announced, pin.Level_Until, pin.Level_Ramp)
   end
   for i = 0, s_Flows_n - 1 do
     local flow = s_Flows[i]
@@ -7037,7 +7037,7 @@ if s_Lines_n + s_Pins_n + s_Flows_n + s_Calendars_n > 1 then
   leases = table.concat(parts) .. leases
 end
 local stored = pack('<ddddddddddddddddddddddddddddddddddddddd', 6, micros, s_Now, till, ran, apart, first, last,
-  s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n, line.Window_Size, line.Window_Rate, line.Window_Interval, line.Window_Offset, line.Window_Calendar, line.Window_Unit, line.Left, line.Promised, line.Spare, line.Taken, line.Fresh, line.FreshFrom, line.Stale, line.StaleFrom, line.Saved)
+  s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n, line.Window_Size, line.Window_Rate, line.Window_Interval, line.Window_Offset, line.Window_Series, line.Window_Unit, line.Left, line.Promised, line.Spare, line.Taken, line.Fresh, line.FreshFrom, line.Stale, line.StaleFrom, line.Saved)
 call('SET', key, leases == '' and stored or stored .. leases, 'PX', ttl)
 if apart == 1 then
   call('PEXPIRE', members, ttl)

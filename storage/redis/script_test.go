@@ -346,7 +346,7 @@ func randomLimits(rnd *rand.Rand) decision.Limits {
 		case 0:
 			w.Offset = rnd.Int64N(w.Interval)
 		case 1:
-			w.Calendar, w.Offset = upTo(2), min(max(0, l.Start)+rnd.Int64N(3*w.Interval), decision.LastTime)
+			w.Series, w.Offset = upTo(2), min(max(0, l.Start)+rnd.Int64N(3*w.Interval), decision.LastTime)
 		}
 		l.Windows = append(l.Windows, w)
 	}

@@ -148,7 +148,7 @@ func packLimits(l *decision.Limits) string {
 	b = appendNumbers(appendNumbers(b, l.Parts[:]...), l.Scale, l.Zero)
 	for i := range l.Windows {
 		w := &l.Windows[i]
-		b = appendNumbers(b, w.Size, w.Rate, w.Interval, w.Offset, w.Calendar, w.Unit)
+		b = appendNumbers(b, w.Size, w.Rate, w.Interval, w.Offset, w.Series, w.Unit)
 	}
 	return string(b)
 }
@@ -170,7 +170,7 @@ func packOp(o *decision.Op) string {
 	b = appendNumbers(appendNumbers(b, l.ID, l.Begin, l.End), l.Cost[:]...)
 	b = appendNumbers(b, urgent, o.Deadline, o.Level)
 	if p := o.Pin; p != nil {
-		b = appendNumbers(b, p.Window.Size, p.Window.Rate, p.Window.Interval, p.Window.Offset, p.Window.Calendar, p.Window.Unit, p.Tokens, p.Raise)
+		b = appendNumbers(b, p.Window.Size, p.Window.Rate, p.Window.Interval, p.Window.Offset, p.Window.Series, p.Window.Unit, p.Tokens, p.Raise)
 	}
 	return string(b)
 }

@@ -129,7 +129,7 @@ func (g *game) random(l *decision.Limits) {
 		}
 		w.Offset = g.pick(0, 0, g.Int64N(w.Interval))
 		if g.IntN(6) == 0 {
-			w.Calendar, w.Offset = 4711, l.Start-l.Start%w.Interval+g.pick(0, 1, 2)*w.Interval
+			w.Series, w.Offset = 4711, l.Start-l.Start%w.Interval+g.pick(0, 1, 2)*w.Interval
 		}
 		l.Windows = append(l.Windows, w)
 	}

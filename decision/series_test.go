@@ -8,9 +8,9 @@ import (
 	"github.com/drip-go/drip/storage"
 )
 
-// The callers of a calendar's window each take its interval by a clock of their own, and the storage decides by another one.
+// Each caller takes the interval of a Series by a clock of its own, and the storage decides by another one.
 // The intervals differ in length. Each of them brings its quota, and once only.
-func TestCalendarWindow(t *testing.T) {
+func TestSeries(t *testing.T) {
 	for range 300 {
 		seed := rand.Uint64()
 		r := rand.New(rand.NewPCG(seed, 0))
@@ -37,7 +37,7 @@ func TestCalendarWindow(t *testing.T) {
 			}
 			period := in(now - skew + r.Int64N(2*skew)) // of the caller
 			l := decision.Limits{Tokens: 1 << 40, Guess: 1, Lease: 1, MaxLease: 1, Windows: []decision.Window{{
-				Size: quota, Rate: quota, Interval: begins[period+1] - begins[period], Offset: begins[period], Calendar: 4711,
+				Size: quota, Rate: quota, Interval: begins[period+1] - begins[period], Offset: begins[period], Series: 4711,
 			}}}
 			if field, _ := l.Ready(); field != "" {
 				t.Fatal(field)
