@@ -108,7 +108,7 @@ type Options struct {
 	// Refusals and announcements of the provider move the level. Use it for a provider whose limit is lower than documented, shared with
 	// others, or changing. Throttled lowers the level: to a little less than the provider has let pass since the refusal
 	// before, or to eight tenths at first. The level then rises with the third power of the time: it changes little for
-	// minutes, and doubles in ten. Announced bounds it. After a pause of a minute it is half as high, for ten seconds. It
+	// minutes, and doubles in seven. Announced bounds it. After a pause of a minute it is half as high, for ten seconds. It
 	// is never below 2 % nor above the limit. The storage keeps it, so it holds in all processes from the next decision on.
 	// Admit postpones an operation that costs more than the Size at the level as long as that is so. Defaults to false:
 	// Throttled changes no limit.

@@ -97,13 +97,13 @@ func (l *Limits) used(s *State, n int64) {
 }
 
 // risen returns the level at a time by the refusals alone. It rises with the third power of the time: it changes little
-// for minutes, and doubles in ten.
+// for minutes, and doubles in seven.
 func (v *Level) risen(t int64) int64 {
 	if v.Lowered == 0 {
 		return Whole
 	}
 	seconds := min(max(0, t-v.Refused)/1000, risesFor)
-	return min(Whole, v.Lowered+v.Lowered*(seconds*seconds*seconds/216_000)/980)
+	return min(Whole, v.Lowered+v.Lowered*(seconds*seconds*seconds/216_000)/343)
 }
 
 // part returns the part that is due at a time.

@@ -58,9 +58,9 @@ func TestLevel(t *testing.T) {
 	do(decision.Op{Kind: decision.Announce, Level: decision.Whole, For: 5 * minute})
 	pass(90_000) // twenty intervals
 	level("with more announced", 0.4)
-	pass(9 * minute)
+	pass(6 * minute)
 	if got := s.Level(); got < 0.7 || got > 0.9 {
-		t.Errorf("ten minutes after the refusal the level is %v, want the double", got)
+		t.Errorf("seven minutes after the refusal the level is %v, want the double", got)
 	}
 	pass(10 * minute)
 	level("after twenty minutes", 1)

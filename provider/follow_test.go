@@ -33,6 +33,13 @@ type real struct {
 	possible float64 // that could have passed
 }
 
+// calls returns how many calls have passed so far.
+func (p *real) calls() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.passed
+}
+
 func (p *real) RoundTrip(r *http.Request) (*http.Response, error) {
 	time.Sleep(20 * time.Millisecond)
 	p.mu.Lock()
@@ -289,9 +296,9 @@ func TestPinWhileFollowing(t *testing.T) {
 	levels := follow(t, limit, p, 50*time.Minute, 4, true, func(at time.Duration, b *drip.Bucket) (err error) {
 		switch at {
 		case 10 * time.Minute:
-			before, err = p.passed, b.Pin(t.Context(), "shop", perSecond(2))
+			before, err = p.calls(), b.Pin(t.Context(), "shop", perSecond(2))
 		case 20 * time.Minute:
-			passed, err = p.passed-before, b.Unpin(t.Context(), "shop")
+			passed, err = p.calls()-before, b.Unpin(t.Context(), "shop")
 		}
 		return err
 	})
@@ -320,7 +327,7 @@ func TestPinWhileFollowing(t *testing.T) {
 		case 20 * time.Minute:
 			err = b.Pin(t.Context(), "shop", raised)
 		case 30 * time.Minute:
-			before, err = p.passed, b.Unpin(t.Context(), "shop")
+			before, err = p.calls(), b.Unpin(t.Context(), "shop")
 		}
 		return err
 	})

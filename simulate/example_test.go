@@ -86,8 +86,8 @@ func ExampleReport_WriteTable() {
 	// ten shops
 	//                               admit  optimum
 	//   messages handled              300      300
-	//   postponements, mean          1.60     0.00
-	//     99 % have at most             3        0
+	//   postponements, mean          1.79     0.00
+	//     99 % have at most             4        0
 	//     most                          4        0
 	//   asked in hand, mean          0.00     0.00
 	//   used of app: 10 every 1s  100.0 %  100.0 %

@@ -797,7 +797,7 @@ end
                       local x6 = seconds * seconds * seconds
                       local x7 = p.Level_Lowered * ((x6 - x6 % 216000) / 216000)
                       local min3 = 10000
-                      local x8 = p.Level_Lowered + (x7 - x7 % 980) / 980
+                      local x8 = p.Level_Lowered + (x7 - x7 % 343) / 343
                       if x8 < min3 then min3 = x8 end
                       risen = min3
                     end
@@ -884,7 +884,7 @@ end
                     local x4 = seconds * seconds * seconds
                     local x5 = p.Level_Lowered * ((x4 - x4 % 216000) / 216000)
                     local min3 = 10000
-                    local x6 = p.Level_Lowered + (x5 - x5 % 980) / 980
+                    local x6 = p.Level_Lowered + (x5 - x5 % 343) / 343
                     if x6 < min3 then min3 = x6 end
                     risen = min3
                   end
@@ -1321,7 +1321,7 @@ end
                         local x7 = seconds * seconds * seconds
                         local x8 = p.Level_Lowered * ((x7 - x7 % 216000) / 216000)
                         local min3 = 10000
-                        local x9 = p.Level_Lowered + (x8 - x8 % 980) / 980
+                        local x9 = p.Level_Lowered + (x8 - x8 % 343) / 343
                         if x9 < min3 then min3 = x9 end
                         risen = min3
                       end
@@ -1408,7 +1408,7 @@ end
                       local x5 = seconds * seconds * seconds
                       local x6 = p.Level_Lowered * ((x5 - x5 % 216000) / 216000)
                       local min3 = 10000
-                      local x7 = p.Level_Lowered + (x6 - x6 % 980) / 980
+                      local x7 = p.Level_Lowered + (x6 - x6 % 343) / 343
                       if x7 < min3 then min3 = x7 end
                       risen = min3
                     end
