@@ -329,11 +329,11 @@ func (b *Bucket) Announced(ctx context.Context, entityID string, perSecond float
 	if !b.options.Follow {
 		return nil
 	}
+	var l *decision.Limits
 	now, err := b.clock(time.Time{})
-	if err != nil {
-		return fmt.Errorf("drip: announce %q: %w", entityID, err)
+	if err == nil {
+		l, err = b.limitsOf(ctx, entityID, now)
 	}
-	l, err := b.limitsOf(ctx, entityID, now)
 	if err == nil && !(perSecond >= 0) {
 		err = fmt.Errorf("the rate is %v; it must be at least 0", perSecond)
 	}

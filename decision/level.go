@@ -130,7 +130,8 @@ func (v *Level) end() int64 {
 	return end
 }
 
-// follow brings the level to a time. Each window keeps its remaining and its promised capacity. l are the limits without a level.
+// follow brings the level to a time. Each window keeps its remaining and its promised capacity. l are the limits without
+// a level.
 func (l *Limits) follow(s *State, v *Level, t int64) {
 	first := l.Windows[0].Interval
 	if s.Tokens != 0 && t-s.Now > max(longPause, min(first, longPause)*10) && t > v.Ramp {

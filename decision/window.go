@@ -136,9 +136,9 @@ func (s *State) forget() {
 
 // adopt continues with limits that have changed. The time of the change is unknown. So until now a window brings the
 // lower one of the gains before and after the change. All promises lapse, unless only the intervals of a Series go on.
-// adopt knows a window by its place. If its unit changes, the window begins with its remaining capacity, but with no debt. A window that is left
-// out keeps its Line: Window.Size is zero, Promised is the capacity that was left at the time Taken, and operations
-// that run still reduce Left. A window that is added has not counted earlier operations.
+// adopt knows a window by its place. If its unit changes, the window begins with its remaining capacity, but with no
+// debt. A window that is left out keeps its Line: Window.Size is zero, Promised is the capacity that was left at the
+// time Taken, and operations that run still reduce Left. A window that is added has not counted earlier operations.
 func (l *Limits) adopt(s *State, now int64) {
 	known, from, own := s.Tokens != 0, now, l.own(s)
 	lapse := l.lapses(s)
