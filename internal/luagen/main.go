@@ -220,45 +220,40 @@ func (p *pkg) inline(method string, depth int, result ...string) (text string, e
 		}
 	}()
 	e := &emitter{info: p.info, funcs: p.funcs, values: map[types.Object]any{}, names: append([]string(nil), p.reserved...)}
-	named := 0
+	var named []*types.Func
 	for fn := range p.funcs {
 		if fn.Name() == method && fn.Signature().Recv() != nil {
-			named++
+			named = append(named, fn)
 		}
 	}
-	if named > 1 {
-		return "", fmt.Errorf("%d methods have the name %s", named, method)
+	if len(named) != 1 {
+		return "", fmt.Errorf("%d methods have the name %s", len(named), method)
 	}
-	for fn, decl := range p.funcs {
-		if fn.Name() != method || fn.Signature().Recv() == nil {
-			continue
-		}
-		sig := fn.Signature()
-		params := []*types.Var{sig.Recv()}
-		for v := range sig.Params().Variables() {
-			params = append(params, v)
-		}
-		for _, v := range params {
-			e.names = append(e.names, v.Name())
-			switch {
-			case isExternal(v.Type()):
-				e.values[v] = external("")
-			case isSlice(v.Type()):
-				e.values[v] = table(v.Name())
-			case structOf(v.Type()) != nil:
-				e.values[v] = place{of: structOf(v.Type()), prefix: v.Name()}
-			default:
-				e.values[v] = expr{v.Name(), atom}
-			}
-		}
-		e.body = &body{results: result}
-		e.block(decl.Body.List, true)
-		if e.body.broke {
-			e.lines = append(append([]string{"repeat"}, e.lines...), "until true")
-		}
-		return strings.TrimSpace(indent(prune(e.lines), depth)), nil
+	fn := named[0]
+	sig := fn.Signature()
+	params := []*types.Var{sig.Recv()}
+	for v := range sig.Params().Variables() {
+		params = append(params, v)
 	}
-	return "", errors.New("no method " + method)
+	for _, v := range params {
+		e.names = append(e.names, v.Name())
+		switch {
+		case isExternal(v.Type()):
+			e.values[v] = external("")
+		case isSlice(v.Type()):
+			e.values[v] = table(v.Name())
+		case structOf(v.Type()) != nil:
+			e.values[v] = place{of: structOf(v.Type()), prefix: v.Name()}
+		default:
+			e.values[v] = expr{v.Name(), atom}
+		}
+	}
+	e.body = &body{results: result}
+	e.block(p.funcs[fn].Body.List, true)
+	if e.body.broke {
+		e.lines = append(append([]string{"repeat"}, e.lines...), "until true")
+	}
+	return strings.TrimSpace(indent(prune(e.lines), depth)), nil
 }
 
 func (f failure) Error() string { return f.why }
