@@ -3,7 +3,8 @@
 // A Lane sends a call at once as long as a sender is free. After that calls gather until a sender is back. So batching
 // never delays a call, and more callers share each round trip.
 //
-// An entity is in one batch at a time, with up to mostCalls of its waiting calls.
+// A group is in one batch at a time, with up to mostCalls of its waiting calls. The caller chooses the groups: the calls about
+// an entity, or all calls within a shared limit.
 package batch
 
 import (
@@ -18,7 +19,7 @@ import (
 	"github.com/drip-go/drip/storage"
 )
 
-// mostCalls is how many calls of an entity a batch takes. In a batch with all of them the first calls, whose time may
+// mostCalls is how many calls of a group a batch takes. In a batch with all of them the first calls, whose time may
 // be short, would wait for the last.
 const mostCalls = 128
 
@@ -27,6 +28,7 @@ const firstBackoff, longestBackoff = 10 * time.Millisecond, time.Second
 
 // Call is one operation on its way.
 type Call struct {
+	Key    string // of the entity
 	Limits decision.Limits
 	Within []storage.Within // with Limits of their own
 	Op     decision.Op
@@ -42,12 +44,11 @@ type Call struct {
 	backoff time.Duration
 }
 
-// Turn is the calls of one entity in a batch, in their order.
+// Turn is the calls of one group in a batch, in their order.
 type Turn struct {
-	Key   string
 	Calls []*Call
 
-	entity *entity
+	group *group
 }
 
 // Fail sets the error of all calls.
@@ -62,15 +63,15 @@ type Lane struct {
 	send  func(batch []*Turn, answered func([]*Turn))
 	turns int // the most in a batch
 
-	mu       sync.Mutex
-	entities map[string]*entity // those with calls that wait or are under way
-	ready    []*entity          // those with calls that wait and none under way
-	senders  int                // how many more may start
+	mu      sync.Mutex
+	groups  map[string]*group // those with calls that wait or are under way
+	ready   []*group          // those with calls that wait and none under way
+	senders int               // how many more may start
 }
 
-// entity has the waiting calls for one entity.
-type entity struct {
-	key     string
+// group has the waiting calls of a group.
+type group struct {
+	name    string
 	waiting []*Call
 	left    int // the number of waiting calls whose callers have left
 }
@@ -79,14 +80,14 @@ type entity struct {
 // all calls of a batch. It must call answered once for each turn, as soon as its calls have them. A panic of send
 // becomes the error of the calls.
 func New(senders, turns int, send func(batch []*Turn, answered func([]*Turn))) *Lane {
-	return &Lane{send: send, turns: turns, senders: senders, entities: map[string]*entity{}}
+	return &Lane{send: send, turns: turns, senders: senders, groups: map[string]*group{}}
 }
 
-// Do sends an operation, and waits for the answer or the end of ctx. It keeps no part of limits and within. If ctx ends
-// before the answer comes, the Lane gives back the capacity that the operation has taken. If that fails, the Lane tries
-// again for as long as a lease lasts.
-func (l *Lane) Do(ctx context.Context, key string, limits *decision.Limits, within []storage.Within, op decision.Op) (decision.Answer, error) {
-	c := &Call{Limits: *limits, Within: slices.Clone(within), Op: op}
+// Do sends an operation about the entity of key, in the group of that name, and waits for the answer or the end of ctx. It
+// keeps no part of limits and within. If ctx ends before the answer comes, the Lane gives back the capacity that the operation
+// has taken. If that fails, the Lane tries again for as long as a lease lasts.
+func (l *Lane) Do(ctx context.Context, name, key string, limits *decision.Limits, within []storage.Within, op decision.Op) (decision.Answer, error) {
+	c := &Call{Key: key, Limits: *limits, Within: slices.Clone(within), Op: op}
 	c.Limits.Windows = slices.Clone(limits.Windows) // the caller may leave before it is decided
 	for i := range c.Within {
 		w := &c.Within[i]
@@ -95,7 +96,7 @@ func (l *Lane) Do(ctx context.Context, key string, limits *decision.Limits, with
 		w.Limits = &own
 	}
 	if ctx.Done() == nil {
-		if t := l.alone(key, c); t != nil { // it will never leave, and need not be woken by somebody else
+		if t := l.alone(name, c); t != nil { // it will never leave, and need not be woken by somebody else
 			l.deliver([]*Turn{t})
 			l.mu.Lock()
 			l.senders++
@@ -105,11 +106,11 @@ func (l *Lane) Do(ctx context.Context, key string, limits *decision.Limits, with
 		}
 	}
 	c.done = make(chan struct{})
-	e := l.enter(key, c)
+	g := l.enter(name, c)
 	select {
 	case <-c.done:
 	case <-ctx.Done():
-		if l.leave(e, c) {
+		if l.leave(g, c) {
 			return decision.Answer{}, ctx.Err()
 		}
 	}
@@ -117,32 +118,32 @@ func (l *Lane) Do(ctx context.Context, key string, limits *decision.Limits, with
 }
 
 // enter adds a call to the waiting calls.
-func (l *Lane) enter(key string, c *Call) *entity {
+func (l *Lane) enter(name string, c *Call) *group {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	e := l.entities[key]
-	if e == nil {
-		e = &entity{key: key}
-		l.entities[key] = e
-		l.ready = append(l.ready, e)
+	g := l.groups[name]
+	if g == nil {
+		g = &group{name: name}
+		l.groups[name] = g
+		l.ready = append(l.ready, g)
 	}
-	e.waiting = append(e.waiting, c)
+	g.waiting = append(g.waiting, c)
 	l.start()
-	return e
+	return g
 }
 
 // alone counts in a sender for a call that has nobody to share with. It is nil if there is anybody.
-func (l *Lane) alone(key string, c *Call) *Turn {
+func (l *Lane) alone(name string, c *Call) *Turn {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.senders == 0 || len(l.ready) > 0 || l.entities[key] != nil {
+	if l.senders == 0 || len(l.ready) > 0 || l.groups[name] != nil {
 		return nil
 	}
-	e := &entity{key: key}
-	l.entities[key] = e
+	g := &group{name: name}
+	l.groups[name] = g
 	l.senders--
 	c.sent = true
-	return &Turn{Key: key, Calls: []*Call{c}, entity: e}
+	return &Turn{Calls: []*Call{c}, group: g}
 }
 
 // start requires mu held. It starts a sender if there is need and room for one.
@@ -194,11 +195,11 @@ func (l *Lane) take() (batch []*Turn) {
 	defer l.mu.Unlock()
 	n := 0
 	for ; n < len(l.ready) && len(batch) < l.turns; n++ {
-		e := l.ready[n]
-		if calls := e.take(); len(calls) > 0 {
-			batch = append(batch, &Turn{Key: e.key, Calls: calls, entity: e})
+		g := l.ready[n]
+		if calls := g.take(); len(calls) > 0 {
+			batch = append(batch, &Turn{Calls: calls, group: g})
 		} else {
-			delete(l.entities, e.key)
+			delete(l.groups, g.name)
 		}
 	}
 	l.ready = slices.Delete(l.ready, 0, n)
@@ -209,11 +210,11 @@ func (l *Lane) take() (batch []*Turn) {
 }
 
 // take takes calls that wait. There may be none, if all callers have left.
-func (e *entity) take() []*Call {
-	calls := slices.DeleteFunc(e.waiting, func(c *Call) bool { return c.left })
-	e.waiting, e.left = nil, 0
+func (g *group) take() []*Call {
+	calls := slices.DeleteFunc(g.waiting, func(c *Call) bool { return c.left })
+	g.waiting, g.left = nil, 0
 	if len(calls) > mostCalls {
-		calls, e.waiting = calls[:mostCalls:mostCalls], slices.Clone(calls[mostCalls:])
+		calls, g.waiting = calls[:mostCalls:mostCalls], slices.Clone(calls[mostCalls:])
 	}
 	for _, c := range calls {
 		c.sent = true
@@ -226,31 +227,31 @@ func (l *Lane) answered(turns []*Turn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, t := range turns {
-		e := t.entity
+		g := t.group
 		for _, c := range t.Calls {
 			if op, needed := c.Op.Undo(&c.Answer); needed && c.left && c.Err == nil {
 				lease := time.Duration(c.Limits.Lease) * time.Millisecond
-				e.waiting = append(e.waiting, &Call{Limits: c.Limits, Within: c.Within, Op: op, until: time.Now().Add(lease), backoff: firstBackoff})
+				g.waiting = append(g.waiting, &Call{Key: c.Key, Limits: c.Limits, Within: c.Within, Op: op, until: time.Now().Add(lease), backoff: firstBackoff})
 			}
 			if c.Err != nil && c.Again && time.Now().Before(c.until) {
-				next := &Call{Limits: c.Limits, Within: c.Within, Op: c.Op, until: c.until, backoff: min(2*c.backoff, longestBackoff)}
-				time.AfterFunc(c.backoff, func() { l.enter(e.key, next) })
+				next := &Call{Key: c.Key, Limits: c.Limits, Within: c.Within, Op: c.Op, until: c.until, backoff: min(2*c.backoff, longestBackoff)}
+				time.AfterFunc(c.backoff, func() { l.enter(g.name, next) })
 			}
 			if c.done != nil {
 				close(c.done)
 			}
 		}
-		if len(e.waiting) > 0 {
-			l.ready = append(l.ready, e)
+		if len(g.waiting) > 0 {
+			l.ready = append(l.ready, g)
 		} else {
-			delete(l.entities, e.key)
+			delete(l.groups, g.name)
 		}
 	}
 	l.start()
 }
 
 // leave counts out a caller whose context has ended. It is false if the answer has just come.
-func (l *Lane) leave(e *entity, c *Call) bool {
+func (l *Lane) leave(g *group, c *Call) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	select {
@@ -260,15 +261,15 @@ func (l *Lane) leave(e *entity, c *Call) bool {
 	}
 	c.left = true
 	if !c.sent { // while a server hangs no sender takes them out
-		if e.left++; e.left > len(e.waiting)/2 {
-			e.waiting = slices.DeleteFunc(e.waiting, func(c *Call) bool { return c.left })
-			e.left = 0
+		if g.left++; g.left > len(g.waiting)/2 {
+			g.waiting = slices.DeleteFunc(g.waiting, func(c *Call) bool { return c.left })
+			g.left = 0
 		}
 	}
 	return true
 }
 
-// Waiting is the number of entities with calls that are not sent yet, for tests.
+// Waiting is the number of groups with calls that are not sent yet, for tests.
 func (l *Lane) Waiting() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()

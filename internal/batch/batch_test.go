@@ -33,12 +33,12 @@ func (s *server) send(batch []*Turn, answered func([]*Turn)) {
 	var keys []string
 	s.mu.Lock()
 	for _, t := range batch {
-		if s.kinds[t.Key] == nil {
-			s.kinds[t.Key] = map[decision.Kind]int{}
+		if s.kinds[t.Calls[0].Key] == nil {
+			s.kinds[t.Calls[0].Key] = map[decision.Kind]int{}
 		}
 		for _, c := range t.Calls {
-			keys = append(keys, t.Key)
-			s.kinds[t.Key][c.Op.Kind]++
+			keys = append(keys, t.Calls[0].Key)
+			s.kinds[t.Calls[0].Key][c.Op.Kind]++
 			if c.Op.Kind == decision.ReturnToken && s.refuse > 0 {
 				s.refuse--
 				c.Err, c.Again = errors.New("no connection"), true
@@ -61,7 +61,7 @@ func TestCallersShare(t *testing.T) {
 		defer cancel()
 		ask := func(key string) {
 			wg.Go(func() {
-				if _, err := l.Do(ctx, key, &limits, nil, getDelay); err != nil {
+				if _, err := l.Do(ctx, key, key, &limits, nil, getDelay); err != nil {
 					t.Error(err)
 				}
 			})
@@ -87,8 +87,8 @@ func TestCallersShare(t *testing.T) {
 		if calls != 100+most || len(s.batches) > most+most+2 {
 			t.Errorf("%d calls in %d batches", calls, len(s.batches))
 		}
-		if l.senders != most || len(l.ready) != 0 || len(l.entities) != 0 {
-			t.Errorf("%d senders are free, %d entities are ready and %d known", l.senders, len(l.ready), len(l.entities))
+		if l.senders != most || len(l.ready) != 0 || len(l.groups) != 0 {
+			t.Errorf("%d senders are free, %d entities are ready and %d known", l.senders, len(l.ready), len(l.groups))
 		}
 	})
 }
@@ -100,7 +100,7 @@ func TestAloneWithoutContext(t *testing.T) {
 		var wg sync.WaitGroup
 		for range 3 * most {
 			wg.Go(func() {
-				if _, err := l.Do(context.Background(), "e", &limits, nil, getDelay); err != nil {
+				if _, err := l.Do(context.Background(), "e", "e", &limits, nil, getDelay); err != nil {
 					t.Error(err)
 				}
 			})
@@ -125,7 +125,7 @@ func TestLeaving(t *testing.T) {
 		ctx, leave := context.WithCancel(t.Context())
 		start := func(ctx context.Context, key string, want error) {
 			wg.Go(func() {
-				if _, err := l.Do(ctx, key, &limits, nil, getDelay); !errors.Is(err, want) {
+				if _, err := l.Do(ctx, key, key, &limits, nil, getDelay); !errors.Is(err, want) {
 					t.Errorf("the call for %s: %v, want %v", key, err, want)
 				}
 			})
@@ -142,7 +142,7 @@ func TestLeaving(t *testing.T) {
 		start(stay, "staying", nil)
 		leave()
 		synctest.Wait()
-		if n := len(l.entities["waiting"].waiting); n > 1 {
+		if n := len(l.groups["waiting"].waiting); n > 1 {
 			t.Errorf("%d calls wait after all have left", n)
 		}
 		close(s.turn)
@@ -161,7 +161,7 @@ func TestLeaving(t *testing.T) {
 func TestPanic(t *testing.T) {
 	l := New(1, 10, func([]*Turn, func([]*Turn)) { panic("oh") })
 	for range 2 {
-		if _, err := l.Do(t.Context(), "e", &limits, nil, getDelay); err == nil {
+		if _, err := l.Do(t.Context(), "e", "e", &limits, nil, getDelay); err == nil {
 			t.Error("Do of a sender that panics = nil")
 		}
 	}

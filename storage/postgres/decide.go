@@ -21,9 +21,9 @@ func (s *Storage) decide(waiting []*batch.Turn, answered func([]*batch.Turn)) {
 	defer cancel()
 	var remembered []*row
 	var others []*batch.Turn
-	now, known := s.clock.now()
+	now, known := s.clock.Now()
 	for _, t := range waiting {
-		if r := s.row(t.Key); known && s.remember(r, t, now) {
+		if r := s.row(t.Calls[0].Key); known && s.remember(r, t, now) {
 			remembered = append(remembered, r)
 		} else {
 			others = append(others, t)
@@ -67,14 +67,14 @@ func (s *Storage) swap(ctx context.Context, rows []*row, now int64) (done, chang
 	for _, r := range rows {
 		switch {
 		case err != nil && !again(err):
-			s.memory.put(r.name, nil)
+			s.memory.Put(r.name, nil)
 			for _, c := range r.turn.Calls {
 				fail(c, s.failure(ctx, err))
 			}
 			done = append(done, r.turn)
 		case err == nil && r.stored > 0: // after an error nothing is stored: the statements are one transaction
-			s.clock.heard(r.stored, false)
-			s.memory.put(r.name, r.next)
+			s.clock.Heard(r.stored, false)
+			s.memory.Put(r.name, r.next.stored())
 			done = append(done, r.turn)
 		default:
 			changed = append(changed, r.turn)
@@ -125,7 +125,7 @@ func (s *Storage) lock(ctx context.Context, turns []*batch.Turn, answered func([
 			if err == nil && r.err == nil {
 				r.known = r.next
 			}
-			s.memory.put(r.name, r.known)
+			s.memory.Put(r.name, r.known.stored())
 		}
 		waits := map[*batch.Turn]bool{}
 		calls = slices.DeleteFunc(calls, func(c *call) bool {
@@ -169,7 +169,7 @@ func (s *Storage) decideLocked(ctx context.Context, conn *pgxpool.Conn, rows []*
 	if err := send(ctx, conn, append(reading, statement{lockedSQL, []any{limit}, []any{&clock, &limit}})...); err != nil {
 		return err
 	}
-	s.clock.heard(clock, true)
+	s.clock.Heard(clock, true)
 	now := clock / 1000
 	for stuck := true; stuck; {
 		for i, r := range rows {

@@ -61,6 +61,7 @@ import (
 
 	"github.com/drip-go/drip/decision"
 	"github.com/drip-go/drip/internal/batch"
+	"github.com/drip-go/drip/internal/recall"
 	"github.com/drip-go/drip/storage"
 )
 
@@ -98,8 +99,8 @@ type Storage struct {
 	maxHold int64 // in milliseconds
 	sql     *sql
 	lane    *batch.Lane
-	memory  memory
-	clock   clock
+	memory  *recall.Memory[record]
+	clock   *recall.Clock
 	closed  atomic.Bool
 
 	deleteEvery time.Duration
@@ -120,8 +121,8 @@ func New(pool *pgxpool.Pool, o Options) (*Storage, error) {
 		pool: pool, schema: cmp.Or(o.Schema, "drip"), timeout: cmp.Or(o.Timeout, 5*time.Second),
 		maxHold:     cmp.Or(o.MaxHold, 24*time.Hour).Milliseconds(),
 		sql:         newSQL(o.Schema),
-		memory:      memory{records: map[string]*record{}, most: cmp.Or(o.Remember, 100_000)},
-		clock:       clock{started: time.Now()},
+		memory:      recall.New[record](cmp.Or(o.Remember, 100_000)),
+		clock:       recall.NewClock(),
 		deleteEvery: cmp.Or(o.DeleteEvery, 10*time.Minute),
 	}
 	switch {
@@ -131,7 +132,7 @@ func New(pool *pgxpool.Pool, o Options) (*Storage, error) {
 		return nil, fmt.Errorf("postgres: Options.MaxHold is %v; it must be at least 1ms, or 0 for the default", o.MaxHold)
 	case s.timeout < time.Millisecond:
 		return nil, fmt.Errorf("postgres: Options.Timeout is %v; it must be at least 1ms, or 0 for the default", o.Timeout)
-	case s.memory.most < 1:
+	case o.Remember < 0:
 		return nil, fmt.Errorf("postgres: Options.Remember is %d; it must be at least 1, or 0 for the default", o.Remember)
 	}
 	s.lane = batch.New(min(maxSenders, int(pool.Config().MaxConns)), maxBatch, s.decide)
@@ -196,7 +197,7 @@ func (s *Storage) Do(ctx context.Context, key string, l *decision.Limits, within
 		return decision.Answer{}, err
 	}
 	s.deleteNowAndThen()
-	return s.lane.Do(ctx, key, l, within, op)
+	return s.lane.Do(ctx, key, key, l, within, op)
 }
 
 // CreateSchema makes the schema and the tables with the text of [SchemaSQL], if they are missing. Every process may call

@@ -47,7 +47,7 @@ func byName(a, b *row) int { return cmp.Compare(a.name, b.name) }
 
 // row returns the row of an entity, with its remembered record.
 func (s *Storage) row(name string) *row {
-	r := &row{name: name, known: s.memory.get(name), ended: none}
+	r := &row{name: name, known: s.memory.Get(name), ended: none}
 	r.key, r.long = rowKey(name)
 	return r
 }
@@ -63,7 +63,7 @@ func (s *Storage) calls(turns []*batch.Turn) (calls []*call) {
 	}
 	for _, t := range turns {
 		for _, c := range t.Calls {
-			about := &call{Call: c, turn: t, rows: []*row{find(t.Key)}}
+			about := &call{Call: c, turn: t, rows: []*row{find(c.Key)}}
 			for i := range c.Within {
 				about.rows = append(about.rows, find(c.Within[i].Key))
 			}

@@ -27,6 +27,14 @@ type record struct {
 	contested bool // others have changed the row since the decision before
 }
 
+// stored returns the record; nil if there is no row.
+func (r *record) stored() *record {
+	if r != nil && r.revision == 0 {
+		return nil
+	}
+	return r
+}
+
 // fields returns the destinations of the columns in a scan.
 func (r *record) fields() []any {
 	return []any{&r.revision, &r.expires, &r.callersClock, &r.decidedAt, &r.until, &r.out, &r.firstEnd, &r.lastEnd, &r.data}
@@ -140,7 +148,7 @@ func (s *Storage) Set(ctx context.Context, key string, state storage.State, rev 
 		set.sql, set.args = s.sql.setNew, append(args, long)
 	}
 	err := s.send(ctx, set)
-	s.memory.put(key, nil)
+	s.memory.Put(key, nil)
 	if err == nil && stored == 0 {
 		return storage.ErrConflict
 	}
@@ -199,7 +207,7 @@ func (s *Storage) DeleteIdle(ctx context.Context) error {
 // deleteNowAndThen deletes expired rows when a deletion is due.
 func (s *Storage) deleteNowAndThen() {
 	due := s.deleteDue.Load()
-	if s.deleteEvery < 0 || s.clock.reading() < due || !s.deleteDue.CompareAndSwap(due, s.nextDelete()) {
+	if s.deleteEvery < 0 || s.clock.Reading() < due || !s.deleteDue.CompareAndSwap(due, s.nextDelete()) {
 		return
 	}
 	go func() {
@@ -211,5 +219,5 @@ func (s *Storage) deleteNowAndThen() {
 
 // nextDelete returns a random time, so that processes take turns.
 func (s *Storage) nextDelete() int64 {
-	return s.clock.reading() + (s.deleteEvery/2 + rand.N(max(1, s.deleteEvery))).Microseconds()
+	return s.clock.Reading() + (s.deleteEvery/2 + rand.N(max(1, s.deleteEvery))).Microseconds()
 }

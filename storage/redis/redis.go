@@ -61,6 +61,7 @@
 package redis
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -78,6 +79,7 @@ import (
 
 	"github.com/drip-go/drip/decision"
 	"github.com/drip-go/drip/internal/batch"
+	"github.com/drip-go/drip/internal/recall"
 	"github.com/drip-go/drip/storage"
 )
 
@@ -122,6 +124,10 @@ type Options struct {
 	// the longest operation. If a bucket takes longer to fill, that time replaces it. Defaults to 24 hours. The leases
 	// of Admit end without it.
 	MaxHold time.Duration
+
+	// Remember is the most entities that the storage remembers, about 600 bytes each. A decision about a remembered
+	// entity that no other process has changed takes the server less time. At least 1. Defaults to 50,000.
+	Remember int
 }
 
 // Storage keeps the state of entities in Redis. Make one with New or [storage.Open]. It is safe for concurrent use.
@@ -135,8 +141,17 @@ type Storage struct {
 	closed  atomic.Bool
 	reached atomic.Bool // something was answered
 
+	memory *recall.Memory[record]
+
 	mu    sync.Mutex
-	lanes map[string]*batch.Lane // by the address of the server in a Cluster; otherwise only one, ""
+	lanes map[string]*lane // by the address of the server in a Cluster; otherwise only one, ""
+}
+
+// lane has the calls on their way to a server.
+type lane struct {
+	*batch.Lane
+	storage *Storage
+	clock   *recall.Clock // nil if the calls may go to several servers: then decide.lua decides them all
 }
 
 // cluster is the additional methods of *goredis.ClusterClient.
@@ -160,11 +175,15 @@ func New(client goredis.UniversalClient, o Options) (*Storage, error) {
 	if o.MaxHold < time.Millisecond {
 		return nil, fmt.Errorf("redis: Options.MaxHold is %v; it must be at least 1ms, or 0 for the default", o.MaxHold)
 	}
+	if o.Remember < 0 {
+		return nil, fmt.Errorf("redis: Options.Remember is %d; it must be at least 1, or 0 for the default", o.Remember)
+	}
 	s := &Storage{
 		client:  client,
 		prefix:  o.Prefix,
 		maxHold: o.MaxHold.Milliseconds(),
-		lanes:   map[string]*batch.Lane{},
+		memory:  recall.New[record](cmp.Or(o.Remember, 50_000)),
+		lanes:   map[string]*lane{},
 	}
 	s.cluster, _ = client.(cluster)
 	pool := maxSenders
@@ -332,7 +351,8 @@ func (s *Storage) Set(ctx context.Context, key string, state storage.State, rev 
 	}
 	before, behind := pack(&state)
 	keys := s.keys(key)
-	c := setScript.command(keys[:], read, before, behind, state.Now, keep, s.maxHold)
+	always := appendNumbers(nil, 0, decision.Never)
+	c := swapScript.command(keys[:], always, read, before, behind, state.Now, keep, s.maxHold)
 	answer, err := ask(ctx, s, func() (string, error) {
 		run(s.client, []*command{c})
 		return c.Result()
@@ -340,9 +360,9 @@ func (s *Storage) Set(ctx context.Context, key string, state storage.State, rev 
 	switch {
 	case err != nil:
 		return err
-	case answer == "0":
+	case answer == "-1":
 		return storage.ErrConflict
-	case answer != "1":
+	case len(answer) < 2:
 		return fmt.Errorf("%w that is a Set's", ErrNoAnswer)
 	}
 	return nil
@@ -357,7 +377,11 @@ func (s *Storage) Do(ctx context.Context, key string, l *decision.Limits, within
 	if len(within) > 0 && s.spread() {
 		return decision.Answer{}, fmt.Errorf("redis: %w: in a Cluster shared limits need a Prefix with braces, such as \"{drip}:\"", storage.ErrApart)
 	}
-	return s.lane(ctx, key).Do(ctx, key, l, within, op)
+	group := key
+	if len(within) > 0 { // those of one app share their calls
+		group = within[0].Key
+	}
+	return s.lane(ctx, key).Do(ctx, group, key, l, within, op)
 }
 
 // spread reports whether the keys are in several slots of a Cluster.
@@ -368,7 +392,7 @@ func (s *Storage) spread() bool {
 
 // lane returns the lane of an entity. In a Cluster each server has its own, so that a server that hangs does not delay
 // the calls to others.
-func (s *Storage) lane(ctx context.Context, key string) *batch.Lane {
+func (s *Storage) lane(ctx context.Context, key string) *lane {
 	server := ""
 	// Before the first answer the client may not know the Cluster, and would ask here, for longer than ctx lives.
 	if s.cluster != nil && s.reached.Load() {
@@ -380,49 +404,73 @@ func (s *Storage) lane(ctx context.Context, key string) *batch.Lane {
 	defer s.mu.Unlock()
 	l := s.lanes[server]
 	if l == nil {
-		l = batch.New(s.senders, maxTurns, s.decide)
+		l = &lane{storage: s}
+		l.Lane = batch.New(s.senders, maxTurns, l.decide)
+		if _, several := s.client.(*goredis.Ring); !several && (s.cluster == nil || server != "") {
+			l.clock = recall.NewClock()
+		}
 		s.lanes[server] = l
 	}
 	return l
 }
 
-// decide sends a batch in one pipeline and sets the answers. Calls of one entity share a call of the script, as far as
-// they have the same limits.
-func (s *Storage) decide(turns []*batch.Turn, answered func([]*batch.Turn)) {
-	commands := make([]*command, 0, len(turns))
-	for _, t := range turns {
-		own := s.keys(t.Key)
-		for calls := t.Calls; len(calls) > 0; {
-			n := together(calls)
-			within := calls[0].Within
-			keys := append(make([]string, 0, 2+2*len(within)), own[:]...)
-			args := make([]any, 0, 2+len(within)+n)
-			args = append(args, packLimits(&calls[0].Limits), s.maxHold)
-			for i := range within {
-				w := &within[i]
-				shared := s.keys(w.Key)
-				keys = append(keys, shared[:]...)
-				args = append(args, string(appendNumbers(nil, w.ID, w.Weight))+packLimits(w.Limits))
+// decide decides the calls of a batch in one pipeline, and in a second one those that the server has refused.
+func (l *lane) decide(waiting []*batch.Turn, answered func([]*batch.Turn)) {
+	s := l.storage
+	turns := make([]*turn, len(waiting))
+	for i, w := range waiting {
+		t := &turn{Turn: w}
+		turns[i] = t
+		others := w.Calls
+		if l.clock != nil {
+			t.parts = map[string]*part{}
+			if now, known := l.clock.Now(); known {
+				others = s.decideKnown(t, now)
 			}
-			for _, c := range calls[:n] {
-				args = append(args, packOp(&c.Op))
+		}
+		s.script(t, others)
+	}
+	for len(turns) > 0 {
+		var commands []*command
+		for _, t := range turns {
+			commands = append(commands, t.commands()...)
+		}
+		run(s.client, commands)
+		var done []*batch.Turn
+		turns = slices.DeleteFunc(turns, func(t *turn) bool {
+			if left := l.take(t); len(left) > 0 {
+				s.script(t, left)
+				return false
 			}
-			commands = append(commands, decideScript.command(keys, args...))
-			calls = calls[n:]
-		}
+			for key, p := range t.parts {
+				s.memory.Put(key, p.record)
+			}
+			done = append(done, t.Turn)
+			return true
+		})
+		answered(done)
 	}
-	run(s.client, slices.Clone(commands))
-	for _, t := range turns {
-		for calls := t.Calls; len(calls) > 0; {
-			n := together(calls)
-			s.take(commands[0], calls[:n])
-			commands, calls = commands[1:], calls[n:]
-		}
-	}
-	answered(turns)
 }
 
-// together returns how many of the calls share a call of the script.
+// decideCommand makes the call of decide.lua for calls about one entity with the same limits.
+func (s *Storage) decideCommand(calls []*batch.Call) *command {
+	own, within := s.keys(calls[0].Key), calls[0].Within
+	keys := append(make([]string, 0, 2+2*len(within)), own[:]...)
+	args := make([]any, 0, 2+len(within)+len(calls))
+	args = append(args, packLimits(&calls[0].Limits), s.maxHold)
+	for i := range within {
+		w := &within[i]
+		shared := s.keys(w.Key)
+		keys = append(keys, shared[:]...)
+		args = append(args, string(appendNumbers(nil, w.ID, w.Weight))+packLimits(w.Limits))
+	}
+	for _, c := range calls {
+		args = append(args, packOp(&c.Op))
+	}
+	return decideScript.command(keys, args...)
+}
+
+// together returns how many of the calls about one entity share a call of decide.lua.
 func together(calls []*batch.Call) int {
 	first := calls[0]
 	for i, c := range calls {
@@ -441,21 +489,29 @@ func equal(a, b *decision.Limits) bool {
 		a.Start == b.Start && a.FirstCome == b.FirstCome && slices.Equal(a.Windows, b.Windows)
 }
 
-// take sets the answers of a call of the script.
+// take sets the answers of a call of decide.lua.
 func (s *Storage) take(c *command, calls []*batch.Call) {
 	answers, err := c.Result()
 	if err == nil && !s.reached.Load() {
 		s.reached.Store(true)
 	}
 	err = s.failure(err)
-	for _, call := range calls {
-		if err == nil {
-			answers, err = take(answers, &call.Answer)
+	for i := 0; i < len(calls) && err == nil; i++ {
+		calls[i].Answer, calls[i].Err = decision.Answer{}, nil
+		if answers, err = take(answers, &calls[i].Answer); err != nil {
+			calls = calls[i:]
 		}
-		if call.Err = err; err != nil {
-			call.Answer = decision.Answer{}
-			call.Again = again(err) || call.Op.Kind == decision.Cancel && call.Op.Ticket.Number == 0
-		}
+	}
+	if err != nil {
+		fail(calls, err)
+	}
+}
+
+// fail sets the error of calls.
+func fail(calls []*batch.Call, err error) {
+	for _, c := range calls {
+		c.Answer, c.Err = decision.Answer{}, err
+		c.Again = again(err) || c.Op.Kind == decision.Cancel && c.Op.Ticket.Number == 0
 	}
 }
 

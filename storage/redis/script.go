@@ -17,13 +17,13 @@ var (
 	numbersSource string
 	//go:embed decide.lua
 	decideSource string
-	//go:embed set.lua
-	setSource string
+	//go:embed swap.lua
+	swapSource string
 	//go:embed read.lua
 	readSource string
 
 	decideScript = newScript(numbersSource + decideSource)
-	setScript    = newScript(numbersSource + setSource)
+	swapScript   = newScript(numbersSource + swapSource)
 	readScript   = goredis.NewScript(numbersSource + readSource)
 )
 

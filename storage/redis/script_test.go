@@ -16,6 +16,7 @@ import (
 
 	"github.com/drip-go/drip/decision"
 	"github.com/drip-go/drip/internal/batch"
+	"github.com/drip-go/drip/internal/recall"
 	"github.com/drip-go/drip/internal/servers"
 	"github.com/drip-go/drip/storage"
 )
@@ -59,9 +60,11 @@ func openStorage(t testing.TB, client goredis.UniversalClient) *Storage {
 
 var entities atomic.Int64
 
-// comparison is an entity that is decided by the script and by Apply.
+// comparison is an entity that the storage decides about, and Apply.
 type comparison struct {
 	storage *Storage
+	lanes   []*lane
+	rnd     *rand.Rand
 	key     string
 	limits  decision.Limits
 	state   decision.State
@@ -72,9 +75,14 @@ type comparison struct {
 }
 
 func newComparison(s *Storage, l decision.Limits, rnd *rand.Rand) *comparison {
-	c := &comparison{storage: s, key: fmt.Sprint("compared-%}-", entities.Add(1)), limits: l}
+	// One lane has decide.lua decide, the other decides here where it can. With both each finds states that it does not know.
+	lanes := [][]*lane{{{storage: s}}, {{storage: s, clock: recall.NewClock()}}, {{storage: s}, {storage: s, clock: recall.NewClock()}}}[rnd.IntN(3)]
+	entity := func(l decision.Limits) *comparison {
+		return &comparison{storage: s, lanes: lanes, rnd: rnd, key: fmt.Sprint("compared-%}-", entities.Add(1)), limits: l}
+	}
+	c := entity(l)
 	for range max(0, rnd.IntN(5)-2) {
-		x := &comparison{storage: s, key: fmt.Sprint("compared-%}-", entities.Add(1)), limits: randomLimits(rnd)}
+		x := entity(randomLimits(rnd))
 		x.limits.Start = l.Start
 		c.shared = append(c.shared, x)
 	}
@@ -83,7 +91,7 @@ func newComparison(s *Storage, l decision.Limits, rnd *rand.Rand) *comparison {
 
 // run does the operations in one call of the script, and compares answers and state.
 func (c *comparison) run(ops []decision.Op) error {
-	turn := &batch.Turn{Key: c.key, Calls: make([]*batch.Call, len(ops))}
+	turn := &batch.Turn{Calls: make([]*batch.Call, len(ops))}
 	want := make([]decision.Answer, len(ops))
 	next, leases := c.state.Copy(), storage.NewLeases(slices.Clone(c.held))
 	within := make([]storage.Within, len(c.shared))
@@ -93,7 +101,7 @@ func (c *comparison) run(ops []decision.Op) error {
 		states[i], held[i] = x.state.Copy(), storage.NewLeases(slices.Clone(x.held))
 	}
 	for i, op := range ops {
-		turn.Calls[i] = &batch.Call{Limits: c.limits, Within: within, Op: op}
+		turn.Calls[i] = &batch.Call{Key: c.key, Limits: c.limits, Within: within, Op: op}
 		shared := make([]decision.Shared, len(within))
 		for j := range within {
 			shared[j] = within[j].In(&states[j], held[j])
@@ -103,7 +111,7 @@ func (c *comparison) run(ops []decision.Op) error {
 	fail := func(format string, args ...any) error {
 		return fmt.Errorf("%s\nby %+v\nfrom %+v %v by %+v", fmt.Sprintf(format, args...), c.limits, c.state, c.held, ops)
 	}
-	c.storage.decide([]*batch.Turn{turn}, func([]*batch.Turn) {})
+	c.lanes[c.rnd.IntN(len(c.lanes))].decide([]*batch.Turn{turn}, func([]*batch.Turn) {})
 	for i, call := range turn.Calls {
 		if call.Err != nil {
 			return fail("%v", call.Err)

@@ -75,42 +75,59 @@ func unpack(value []byte) (s stored, err error) {
 	return s, nil
 }
 
-// pack makes a value. before is the part in front of the revision.
-func pack(s *storage.State) (before, behind []byte) {
-	const exact = 1 << 53
+// before is what a value has in front of its revision.
+var before = appendNumbers(nil, layout)
+
+// pack makes a value. head is the part in front of the revision.
+func pack(s *storage.State) (head, behind []byte) {
 	var state decision.State
 	held, err := storage.Decode(s.Data, &state)
 	if err == nil && len(s.Data) > 0 {
-		ring := int(binary.BigEndian.Uint64(s.Data[len(format)+8*scalars:]))
-		places := make([]byte, 3*decision.Grains*len(state.Calendars))
-		copy(places, s.Data[len(s.Data)-ring:])
-		var numbers []int64
-		for rest, i := s.Data[len(format):len(s.Data)-ring], 0; len(rest) > 0; rest, i = rest[8:], i+1 {
-			n := int64(binary.BigEndian.Uint64(rest))
-			if i != scalars {
-				numbers = append(numbers, n)
-			}
-			if n < -exact || n > exact {
-				err = storage.ErrFormat
-			}
+		first, last := ends(held)
+		behind, ok := appendEncoded(appendNumbers(nil, s.Now, s.Until, s.Now, 0, first, last), s.Data)
+		if ok {
+			return before, behind
 		}
-		first, last := int64(0), int64(0)
-		for i, h := range held {
-			last = max(last, h.End)
-			if i == 0 || h.End < first {
-				first = h.End
-			}
-		}
-		if err == nil {
-			behind = appendNumbers(appendNumbers(nil, s.Now, s.Until, s.Now, 0, first, last), numbers...)
-			return appendNumbers(nil, layout), append(behind, places...)
-		}
+		err = storage.ErrFormat
 	}
 	kind := int64(layout)
 	if err != nil {
 		kind = rawLayout
 	}
 	return appendNumbers(nil, kind), append(appendNumbers(nil, s.Now, s.Until, s.Now, 0, 0, 0), s.Data...)
+}
+
+// ends returns the earliest and the latest end of leases; 0 if there are none.
+func ends(held []storage.Held) (first, last int64) {
+	for i, h := range held {
+		last = max(last, h.End)
+		if i == 0 || h.End < first {
+			first = h.End
+		}
+	}
+	return first, last
+}
+
+// appendEncoded appends what a value has for a result of storage.Encode. ok is false if Lua cannot count so far.
+func appendEncoded(b, encoded []byte) (all []byte, ok bool) {
+	const exact = 1 << 53
+	at := len(format) + 8*scalars // of the length of the ring, which a value does not have
+	ring := int(binary.BigEndian.Uint64(encoded[at:]))
+	calendars := binary.BigEndian.Uint64(encoded[at-8:])
+	for i := len(format); i < len(encoded)-ring; i += 8 {
+		n := int64(binary.BigEndian.Uint64(encoded[i:]))
+		if n < -exact || n > exact {
+			return nil, false
+		}
+		if i != at {
+			b = binary.LittleEndian.AppendUint64(b, math.Float64bits(float64(n)))
+		}
+	}
+	if calendars > 0 {
+		b = append(b, encoded[len(encoded)-ring:]...)
+		b = append(b, make([]byte, 3*decision.Grains-ring)...)
+	}
+	return b, true
 }
 
 // heldOf reads members of a set of leases and their ends, as a script lists them.
