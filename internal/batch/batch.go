@@ -30,7 +30,7 @@ const firstBackoff, longestBackoff = 10 * time.Millisecond, time.Second
 type Call struct {
 	Key    string // of the entity
 	Limits decision.Limits
-	Within []storage.Within // with Limits of their own
+	Within []storage.Within
 	Op     decision.Op
 
 	Answer decision.Answer // set by the sender, as Err and Again are
@@ -87,15 +87,10 @@ func New(senders, turns int, send func(batch []*Turn, answered func([]*Turn))) *
 // keeps no part of limits and within. If ctx ends before the answer comes, the Lane gives back the capacity that the operation
 // has taken. If that fails, the Lane tries again for as long as a lease lasts.
 func (l *Lane) Do(ctx context.Context, name, key string, limits *decision.Limits, within []storage.Within, op decision.Op) (decision.Answer, error) {
-	c := &Call{Key: key, Limits: *limits, Within: slices.Clone(within), Op: op}
-	c.Limits.Windows = slices.Clone(limits.Windows) // the caller may leave before it is decided
-	for i := range c.Within {
-		w := &c.Within[i]
-		own := *w.Limits
-		own.Windows = slices.Clone(own.Windows)
-		w.Limits = &own
-	}
-	if ctx.Done() == nil {
+	c := &Call{Key: key, Limits: *limits, Within: within, Op: op}
+	if ctx.Done() != nil {
+		c.own() // the caller may leave before it is decided
+	} else {
 		if t := l.alone(name, c); t != nil { // it will never leave, and need not be woken by somebody else
 			l.deliver([]*Turn{t})
 			l.mu.Lock()
@@ -115,6 +110,18 @@ func (l *Lane) Do(ctx context.Context, name, key string, limits *decision.Limits
 		}
 	}
 	return c.Answer, c.Err
+}
+
+// own copies what belongs to the caller.
+func (c *Call) own() {
+	c.Limits.Windows = slices.Clone(c.Limits.Windows)
+	c.Within = slices.Clone(c.Within)
+	for i := range c.Within {
+		w := &c.Within[i]
+		own := *w.Limits
+		own.Windows = slices.Clone(own.Windows)
+		w.Limits = &own
+	}
 }
 
 // enter adds a call to the waiting calls.

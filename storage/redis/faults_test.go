@@ -197,6 +197,7 @@ func TestLostAnswer(t *testing.T) {
 		for _, ctx := range []context.Context{t.Context(), context.Background()} {
 			const calls = 3
 			key := func(i int) string { return fmt.Sprint("shop", together, ctx.Done() == nil, i/calls) }
+			loadScripts(t, s)
 			getDelay(t, s, key(0), &plenty)
 			returnToken(t, s, key(0), &plenty)
 			proxy.cut.Store(1)
@@ -262,7 +263,7 @@ func TestLostLease(t *testing.T) {
 			t.Fatalf("operation %d = %+v, %v; want ErrNoAnswer", op.Kind, a, err)
 		}
 	}
-	getDelay(t, s, "other", &l) // loads the script
+	loadScripts(t, s)
 	lose(decision.Op{Kind: decision.Admit})
 	if _, n := out(t, direct, "shop"); n != 1 {
 		t.Errorf("%d leases are out after an Admit whose answer is lost, want 1", n)
@@ -632,7 +633,7 @@ func TestScriptCalls(t *testing.T) {
 	server := servers.OwnRedis(t)
 	admin, client := connect(t, server.Addr()), connect(t, server.Addr())
 	s := newStorage(t, client)
-	getDelay(t, s, "shop", &plenty) // loads the script
+	loadScripts(t, s)
 	sent := new(trips)
 	client.AddHook(sent)
 	count := func(what string, decisions int, f func()) (calls int) {
@@ -692,6 +693,39 @@ func TestScriptCalls(t *testing.T) {
 	}
 	count("64 callers of GetDelay for 64 entities", 64*50, together(several, decide))
 	count("64 callers of Admit and Settle for 64 entities", 2*64*50, together(several, admitAndSettle))
+}
+
+// Storages that take turns with an entity and its shared limit take few calls more than decisions: after a refusal a storage
+// leaves them to decide.lua for longer each time. A storage that is alone afterwards decides by itself again.
+func TestRefusedSwaps(t *testing.T) {
+	server := servers.OwnRedis(t)
+	client := connect(t, server.Addr())
+	a, b := newStorageWith(t, client, redis.Options{}), newStorageWith(t, client, redis.Options{})
+	loadScripts(t, a)
+	within := []storage.Within{{Key: "app", Limits: &plenty, ID: 1, Weight: 1}}
+	decide := func(s storage.Atomic) {
+		op := decision.Op{Kind: decision.Admit, Cost: decision.Cost{1}, Now: decision.OwnClock}
+		if a, err := s.Do(t.Context(), "shop", &plenty, within, op); err != nil || a.Delay != 0 {
+			t.Fatalf("Admit = %+v, %v", a, err)
+		}
+	}
+	const decisions = 1000
+	count := func(each func(i int)) int {
+		before := scriptCalls(t, client)
+		for i := range decisions {
+			each(i)
+		}
+		return scriptCalls(t, client) - before
+	}
+	if n := count(func(i int) { decide([]storage.Atomic{a, b}[i%2]) }); n > decisions*11/10 {
+		t.Errorf("%d script calls for %d decisions in turns", n, decisions)
+	}
+	if n := count(func(int) { decide(a) }); n > decisions*11/10 {
+		t.Errorf("%d script calls for %d decisions of one alone", n, decisions)
+	}
+	if _, leases := out(t, a, "app"); leases != 2*decisions {
+		t.Errorf("%d leases are out, want %d", leases, 2*decisions)
+	}
 }
 
 // Callers in a hurry share calls as all others do: most of a thousand callers with a deadline of 1 to 20 ms get an

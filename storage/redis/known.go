@@ -13,8 +13,8 @@ import (
 	"github.com/drip-go/drip/storage"
 )
 
-// A process that is alone with an entity knows its state: it has stored that state itself. Then it decides in Go, and the
-// server stores the result if the state is still the same. That takes the server a small part of the time of
+// A process that is alone with an entity knows its state: it has read or stored that state itself. Then it decides in Go,
+// and swap.lua stores the result if the state is still the same. That takes the server a small part of the time of
 // decide.lua. If somebody else has changed the state, decide.lua decides.
 
 const (
@@ -92,7 +92,7 @@ func (s *Storage) part(t *turn, key string) *part {
 	if p == nil {
 		p = &part{keys: s.keys(key), record: s.memory.Take(key)}
 		if p.record == nil {
-			p.record = &record{skip: 1}
+			p.record = new(record)
 		}
 		t.parts[key] = p
 	}
@@ -312,11 +312,7 @@ func (l *lane) take(t *turn) (left []*batch.Call) {
 
 // takeSwap handles the result of a swap.
 func (l *lane) takeSwap(t *turn) (left []*batch.Call) {
-	result, err := t.swap.Result()
-	micros, wrong := strconv.ParseInt(result, 10, 64)
-	if err == nil && (wrong != nil || -micros > int64(len(t.stored))) {
-		err = errors.New("the answer of another script")
-	}
+	micros, err := t.swap.swapped(len(t.stored))
 	if err == nil && micros > 0 {
 		l.storage.reached.Store(true)
 		l.clock.Heard(micros, false)
@@ -338,6 +334,18 @@ func (l *lane) takeSwap(t *turn) (left []*batch.Call) {
 		t.stored[-micros-1].record.refused()
 	}
 	return t.known
+}
+
+// swapped returns the result of swap.lua for so many entities.
+func (c *command) swapped(entities int) (n int64, err error) {
+	result, err := c.Result()
+	if err != nil {
+		return 0, err
+	}
+	if n, err = strconv.ParseInt(result, 10, 64); err != nil || n < -int64(entities) {
+		return 0, errors.New("the answer is not swap.lua's")
+	}
+	return n, nil
 }
 
 // swapped records that the state was stored at that time.

@@ -14,6 +14,11 @@
 // the same entity share one call of the script. Batching never delays a call: the storage sends it at once unless
 // several pipelines to its server are under way.
 //
+// A process that is alone with an entity for a while knows its state, and decides in Go. Then the script only compares and
+// stores, and callers within the same shared limit share a call. When another process has changed the state, the script
+// refuses, and a second one decides in Redis. After each refusal the process leaves the entity to that script for longer, up
+// to 64 calls.
+//
 // A caller whose context ends leaves at once. If its call was not sent yet, Redis never decides it. If it was, the
 // storage gives back its token, lease or ticket as soon as the answer comes.
 //
@@ -52,8 +57,8 @@
 // In a Cluster the entities spread over all nodes, and a node that does not answer does not delay the calls to others.
 // After a failover the new master may lack the last decisions, which Redis replicates without waiting.
 //
-// A user with an access list needs "~drip:* +evalsha +eval +get +set +time +unlink +pexpire +zadd +zrem +zcard +zcount
-// +zscore +zrangebyscore", for Get "+zrange", for List "+scan", and the rights that the client needs to connect.
+// A user with an access list needs "~drip:* +evalsha +eval +get +getrange +exists +set +time +unlink +pexpire +zadd +zrem
+// +zcard +zcount +zscore +zrangebyscore", for Get "+zrange", for List "+scan", and the rights that the client needs to connect.
 //
 // # Clock
 //
@@ -125,8 +130,9 @@ type Options struct {
 	// of Admit end without it.
 	MaxHold time.Duration
 
-	// Remember is the most entities that the storage remembers, about 600 bytes each. A decision about a remembered
-	// entity that no other process has changed takes the server less time. At least 1. Defaults to 50,000.
+	// Remember is the most entities that the storage remembers, about 700 bytes each. A decision about a remembered
+	// entity that no other process has changed takes the server less time. Defaults to 50,000. Below zero it remembers
+	// none.
 	Remember int
 }
 
@@ -151,7 +157,7 @@ type Storage struct {
 type lane struct {
 	*batch.Lane
 	storage *Storage
-	clock   *recall.Clock // nil if the calls may go to several servers: then decide.lua decides them all
+	clock   *recall.Clock // nil if decide.lua decides all calls, as it does while they may go to several servers
 }
 
 // cluster is the additional methods of *goredis.ClusterClient.
@@ -175,17 +181,16 @@ func New(client goredis.UniversalClient, o Options) (*Storage, error) {
 	if o.MaxHold < time.Millisecond {
 		return nil, fmt.Errorf("redis: Options.MaxHold is %v; it must be at least 1ms, or 0 for the default", o.MaxHold)
 	}
-	if o.Remember < 0 {
-		return nil, fmt.Errorf("redis: Options.Remember is %d; it must be at least 1, or 0 for the default", o.Remember)
-	}
 	s := &Storage{
 		client:  client,
 		prefix:  o.Prefix,
 		maxHold: o.MaxHold.Milliseconds(),
-		memory:  recall.New[record](cmp.Or(o.Remember, 50_000)),
 		lanes:   map[string]*lane{},
 	}
 	s.cluster, _ = client.(cluster)
+	if _, several := client.(*goredis.Ring); o.Remember >= 0 && !several {
+		s.memory = recall.New[record](cmp.Or(o.Remember, 50_000))
+	}
 	pool := maxSenders
 	switch c := client.(type) {
 	case *goredis.Client:
@@ -353,19 +358,14 @@ func (s *Storage) Set(ctx context.Context, key string, state storage.State, rev 
 	keys := s.keys(key)
 	always := appendNumbers(nil, 0, decision.Never)
 	c := swapScript.command(keys[:], always, read, before, behind, state.Now, keep, s.maxHold)
-	answer, err := ask(ctx, s, func() (string, error) {
+	stored, err := ask(ctx, s, func() (int64, error) {
 		run(s.client, []*command{c})
-		return c.Result()
+		return c.swapped(1)
 	})
-	switch {
-	case err != nil:
-		return err
-	case answer == "-1":
+	if err == nil && stored < 1 {
 		return storage.ErrConflict
-	case len(answer) < 2:
-		return fmt.Errorf("%w that is a Set's", ErrNoAnswer)
 	}
-	return nil
+	return err
 }
 
 // Do implements [storage.Atomic]. In a Cluster the keys of shared limits must be in the same slot as the key of the
@@ -406,7 +406,7 @@ func (s *Storage) lane(ctx context.Context, key string) *lane {
 	if l == nil {
 		l = &lane{storage: s}
 		l.Lane = batch.New(s.senders, maxTurns, l.decide)
-		if _, several := s.client.(*goredis.Ring); !several && (s.cluster == nil || server != "") {
+		if s.memory != nil && (s.cluster == nil || server != "") {
 			l.clock = recall.NewClock()
 		}
 		s.lanes[server] = l

@@ -164,6 +164,15 @@ func admit(t testing.TB, s storage.Atomic, key string, l *decision.Limits) decis
 }
 
 // inUse returns the tokens that are out.
+// loadScripts has the server know the scripts.
+func loadScripts(t testing.TB, s storage.Atomic) {
+	t.Helper()
+	for range 2 { // then the storage knows the entity
+		getDelay(t, s, "known", &plenty)
+		returnToken(t, s, "known", &plenty)
+	}
+}
+
 func inUse(t testing.TB, s storage.Storage, key string) int64 {
 	t.Helper()
 	n, _ := out(t, s, key)
@@ -481,7 +490,7 @@ func TestRights(t *testing.T) {
 	server := servers.OwnRedis(t)
 	admin := connect(t, server.Addr())
 	err := admin.Do(t.Context(), "acl", "setuser", "app", "on", ">secret", "~drip:*", "+eval", "+evalsha", "+get", "+set", "+time",
-		"+unlink", "+pexpire", "+zadd", "+zrem", "+zcard", "+zcount", "+zscore", "+zrangebyscore").Err()
+		"+getrange", "+exists", "+unlink", "+pexpire", "+zadd", "+zrem", "+zcard", "+zcount", "+zscore", "+zrangebyscore").Err()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -490,6 +499,7 @@ func TestRights(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.(*redis.Storage).Close()
+	loadScripts(t, s.(storage.Atomic))
 	getDelay(t, s.(storage.Atomic), "shop", &perSecond)
 	if n := inUse(t, s, "shop"); n != 1 {
 		t.Errorf("%d tokens are out, want 1", n)
