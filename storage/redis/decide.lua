@@ -127,7 +127,7 @@ end
 -- after the time counted.
 local Out, Hold, Release, Clear
 local out, counted, complete = 0, nil, false
-local added, adding -- members of members with their ends before them, and whether one is among them
+local added, adding, final -- members of members with their ends before them, whether one is among them, the end of the last
 if plain and apart == 0 and leases == '' then
   function Out()
     return 0
@@ -184,8 +184,8 @@ else
   function Hold(id, till)
     if apart == 1 then
       local n, bytes = #added, pack('<d', id)
-      added[n + 1] = n > 0 and till == last and added[n - 1] or string.format('%.0f', till)
-      added[n + 2], adding[bytes] = bytes, true
+      added[n + 1] = n > 0 and till == final and added[n - 1] or string.format('%.0f', till)
+      added[n + 2], adding[bytes], final = bytes, true, till
       if n > 500 then
         add()
       end
@@ -302,7 +302,7 @@ end
 -- after the time counted.
 local Out, Hold, Release, Clear
 local out, counted, complete = 0, nil, false
-local added, adding -- members of members with their ends before them, and whether one is among them
+local added, adding, final -- members of members with their ends before them, whether one is among them, the end of the last
 if plain and apart == 0 and leases == '' then
   function Out()
     return 0
@@ -359,8 +359,8 @@ else
   function Hold(id, till)
     if apart == 1 then
       local n, bytes = #added, pack('<d', id)
-      added[n + 1] = n > 0 and till == last and added[n - 1] or string.format('%.0f', till)
-      added[n + 2], adding[bytes] = bytes, true
+      added[n + 1] = n > 0 and till == final and added[n - 1] or string.format('%.0f', till)
+      added[n + 2], adding[bytes], final = bytes, true, till
       if n > 500 then
         add()
       end

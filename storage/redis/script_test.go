@@ -285,6 +285,27 @@ func keepFew(t *testing.T) {
 	t.Cleanup(func() { decideScript = before })
 }
 
+// TestEndsInSet has one call put leases of several ends into the set. The last of them ends with those that are there.
+func TestEndsInSet(t *testing.T) {
+	keepFew(t)
+	s, rnd := openStorage(t, connectRedis(t)), rand.New(rand.NewPCG(0, 0))
+	c := &comparison{storage: s, lanes: []*lane{{storage: s}}, rnd: rnd, key: "ends", limits: decision.Limits{
+		Windows: []decision.Window{{Size: 100, Rate: 100, Interval: 1000}}, Tokens: 100, Guess: 1, Lease: 1000, MaxLease: 1000,
+	}}
+	if field, _ := c.limits.Ready(); field != "" {
+		t.Fatal(field)
+	}
+	admit := decision.Op{Kind: decision.Admit, Now: 5000, Cost: decision.Cost{1}}
+	if err := c.run(slices.Repeat([]decision.Op{admit}, 6)); err != nil {
+		t.Fatal(err)
+	}
+	renew := decision.Op{Kind: decision.Renew, Now: 5000, Lease: c.leases[0]}
+	renew.Lease.Begin -= 200 // so that it ends 200 ms before the others
+	if err := c.run([]decision.Op{admit, renew, admit}); err != nil {
+		t.Error(err)
+	}
+}
+
 // FuzzScript has the fuzzer choose the random runs.
 func FuzzScript(f *testing.F) {
 	s := openStorage(f, connectRedis(f))
