@@ -309,6 +309,9 @@ func (w *wrong) ProcessHook(next goredis.ProcessHook) goredis.ProcessHook {
 }
 func (w *wrong) ProcessPipelineHook(next goredis.ProcessPipelineHook) goredis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []goredis.Cmder) error {
+		if w.answer.Load() == nil {
+			return next(ctx, cmds)
+		}
 		for _, cmd := range cmds {
 			if err := w.ProcessHook(func(context.Context, goredis.Cmder) error { return nil })(ctx, cmd); err != nil {
 				return err

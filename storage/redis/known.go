@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"strconv"
+	"strings"
 
 	goredis "github.com/redis/go-redis/v9"
 
@@ -72,12 +73,19 @@ type turn struct {
 	*batch.Turn
 	parts map[string]*part // nil if this process remembers nothing
 
-	swap   *command // stores what was decided here; nil if nothing was
-	known  []*batch.Call
-	stored []*part // in the order of its keys
+	known  []*batch.Call // decided here
+	stored []*part       // by a swap, in the order of its keys
+	swap   []any         // its arguments
+	left   []*batch.Call // not decided yet
 
 	scripts []call // for the others
 	changed []*part
+}
+
+// swap is a call of swap.lua.
+type swap struct {
+	*command
+	turns []*turn
 }
 
 // call is a call of decide.lua.
@@ -130,21 +138,15 @@ func (s *Storage) decideKnown(t *turn, now int64) (others []*batch.Call) {
 	if len(t.known) == 0 {
 		return others
 	}
-	args := s.pack(t.stored, now, until)
-	if args == nil {
-		for _, p := range t.stored {
-			p.stored = false
-			p.record.refused()
-		}
-		t.stored, t.known = nil, nil
-		return t.Calls
+	if t.swap = s.pack(t.stored, now, until); t.swap != nil {
+		return others
 	}
-	keys := make([]string, 0, 2*len(t.stored))
 	for _, p := range t.stored {
-		keys = append(keys, p.keys[:]...)
+		p.stored = false
+		p.record.refused()
 	}
-	t.swap = swapScript.command(keys, args...)
-	return others
+	t.stored, t.known = nil, nil
+	return t.Calls
 }
 
 // known reports whether this process knows the state at the server's time now.
@@ -198,13 +200,13 @@ func (s *Storage) apply(c *batch.Call, parts []*part, now int64) {
 	}
 }
 
-// pack makes the arguments of swap.lua. They are nil if decide.lua must decide.
+// pack makes the arguments of swap.lua for a turn. They are nil if decide.lua must decide.
 func (s *Storage) pack(parts []*part, now, until int64) []any {
 	const least = 3 // ms, so that the server hardly ever refuses
 	if until-now < least {
 		return nil
 	}
-	args := append(make([]any, 0, 1+6*len(parts)), appendNumbers(nil, 1000*now, 1000*until-1))
+	args := append(make([]any, 0, 1+6*len(parts)), appendNumbers(nil, int64(len(parts)), 1000*now, 1000*until-1))
 	for _, p := range parts {
 		e := p.record.entity
 		held := e.leases.Held()
@@ -268,11 +270,8 @@ func (s *Storage) script(t *turn, calls []*batch.Call) {
 	}
 }
 
-// commands returns the commands of a turn in their order.
+// commands returns the commands of a turn that follow the swaps.
 func (t *turn) commands() (all []*command) {
-	if t.swap != nil {
-		all = append(all, t.swap)
-	}
 	for _, c := range t.scripts {
 		all = append(all, c.command)
 	}
@@ -284,11 +283,77 @@ func (t *turn) commands() (all []*command) {
 	return all
 }
 
-// take handles the results of a turn's commands. It returns the calls that are not decided yet.
-func (l *lane) take(t *turn) (left []*batch.Call) {
-	if t.swap != nil {
-		left = l.takeSwap(t)
+// swaps makes the calls of swap.lua for turns. In a Cluster each turn has its own: their keys may be in other slots.
+func (s *Storage) swaps(turns []*turn) (swaps []swap) {
+	const mostKeys = 256
+	var keys []string
+	var args []any
+	var stored []*turn
+	for i, t := range turns {
+		if t.swap != nil {
+			for _, p := range t.stored {
+				keys = append(keys, p.keys[:]...)
+			}
+			args, stored = append(args, t.swap...), append(stored, t)
+		}
+		if len(stored) > 0 && (len(keys) >= mostKeys || i == len(turns)-1 || s.cluster != nil) {
+			swaps = append(swaps, swap{swapScript.command(keys, args...), stored})
+			keys, args, stored = nil, nil, nil
+		}
 	}
+	return swaps
+}
+
+// take handles the results of a swap.
+func (l *lane) take(c swap) {
+	results, err := c.swapped(len(c.turns))
+	err = l.storage.failure(err)
+	for i, t := range c.turns {
+		switch {
+		case err != nil:
+			fail(t.known, err)
+		case results[i] > 0:
+			l.clock.Heard(results[i], false)
+			for _, p := range t.stored {
+				p.record.swapped(results[i])
+			}
+			continue
+		case results[i] == 0:
+			l.clock.Forget()
+			t.left = t.known
+		default:
+			if entity := int(-results[i]) - 1; entity < len(t.stored) {
+				t.stored[entity].record.refused()
+			}
+			t.left = t.known
+		}
+		for _, p := range t.stored {
+			p.record.entity, p.stored = nil, false
+		}
+	}
+}
+
+// swapped returns the results of swap.lua for so many groups.
+func (c *command) swapped(groups int) ([]int64, error) {
+	result, err := c.Result()
+	if err != nil {
+		return nil, err
+	}
+	fields := strings.Fields(result)
+	results := make([]int64, len(fields))
+	for i, f := range fields {
+		if results[i], err = strconv.ParseInt(f, 10, 64); err != nil {
+			break
+		}
+	}
+	if err != nil || len(results) != groups {
+		return nil, errors.New("the answer is not swap.lua's")
+	}
+	return results, nil
+}
+
+// took handles the results of decide.lua, and what was read afterwards.
+func (l *lane) took(t *turn) {
 	for _, c := range t.scripts {
 		l.storage.take(c.command, c.about)
 	}
@@ -300,52 +365,13 @@ func (l *lane) take(t *turn) (left []*batch.Call) {
 		value, err := p.read.Bytes()
 		if e, ok := newEntity(value); err == nil && ok {
 			p.record.entity = e
-			l.clock.Heard(number([]byte(e.revision), 0), false) // its revision is the time of the server, or will be refused
+			l.clock.Heard(number([]byte(e.revision), 0), false) // it is the time of the server, or the server will refuse
 		} else if err == nil {
 			p.record.refused()
 		}
 		p.read = nil
 	}
-	t.swap, t.known, t.stored, t.scripts, t.changed = nil, nil, nil, nil, nil
-	return left
-}
-
-// takeSwap handles the result of a swap.
-func (l *lane) takeSwap(t *turn) (left []*batch.Call) {
-	micros, err := t.swap.swapped(len(t.stored))
-	if err == nil && micros > 0 {
-		l.storage.reached.Store(true)
-		l.clock.Heard(micros, false)
-		for _, p := range t.stored {
-			p.record.swapped(micros)
-		}
-		return nil
-	}
-	for _, p := range t.stored {
-		p.record.entity, p.stored = nil, false
-	}
-	switch {
-	case err != nil:
-		fail(t.known, l.storage.failure(err))
-		return nil
-	case micros == 0:
-		l.clock.Forget()
-	default:
-		t.stored[-micros-1].record.refused()
-	}
-	return t.known
-}
-
-// swapped returns the result of swap.lua for so many entities.
-func (c *command) swapped(entities int) (n int64, err error) {
-	result, err := c.Result()
-	if err != nil {
-		return 0, err
-	}
-	if n, err = strconv.ParseInt(result, 10, 64); err != nil || n < -int64(entities) {
-		return 0, errors.New("the answer is not swap.lua's")
-	}
-	return n, nil
+	t.known, t.stored, t.swap, t.scripts, t.changed = nil, nil, nil, nil, nil
 }
 
 // swapped records that the state was stored at that time.

@@ -356,16 +356,21 @@ func (s *Storage) Set(ctx context.Context, key string, state storage.State, rev 
 	}
 	before, behind := pack(&state)
 	keys := s.keys(key)
-	always := appendNumbers(nil, 0, decision.Never)
+	always := appendNumbers(nil, 1, 0, decision.Never)
 	c := swapScript.command(keys[:], always, read, before, behind, state.Now, keep, s.maxHold)
-	stored, err := ask(ctx, s, func() (int64, error) {
+	results, err := ask(ctx, s, func() ([]int64, error) {
 		run(s.client, []*command{c})
 		return c.swapped(1)
 	})
-	if err == nil && stored < 1 {
+	switch {
+	case err != nil:
+		return err
+	case results[0] < -1:
+		return ErrNotState
+	case results[0] < 1:
 		return storage.ErrConflict
 	}
-	return err
+	return nil
 }
 
 // Do implements [storage.Atomic]. In a Cluster the keys of shared limits must be in the same slot as the key of the
@@ -431,14 +436,23 @@ func (l *lane) decide(waiting []*batch.Turn, answered func([]*batch.Turn)) {
 		s.script(t, others)
 	}
 	for len(turns) > 0 {
+		swaps := s.swaps(turns)
 		var commands []*command
+		for _, c := range swaps {
+			commands = append(commands, c.command)
+		}
 		for _, t := range turns {
 			commands = append(commands, t.commands()...)
 		}
 		run(s.client, commands)
+		for _, c := range swaps {
+			l.take(c)
+		}
 		var done []*batch.Turn
 		turns = slices.DeleteFunc(turns, func(t *turn) bool {
-			if left := l.take(t); len(left) > 0 {
+			l.took(t)
+			if left := t.left; len(left) > 0 {
+				t.left = nil
 				s.script(t, left)
 				return false
 			}
