@@ -206,7 +206,7 @@ func (s *Storage) pack(parts []*part, now, until int64) []any {
 	if until-now < least {
 		return nil
 	}
-	args := append(make([]any, 0, 1+6*len(parts)), appendNumbers(nil, int64(len(parts)), 1000*now, 1000*until-1))
+	args := append(make([]any, 0, 1+5*len(parts)), appendNumbers(nil, int64(len(parts)), 1000*now, 1000*until-1))
 	for _, p := range parts {
 		e := p.record.entity
 		held := e.leases.Held()
@@ -221,16 +221,17 @@ func (s *Storage) pack(parts []*part, now, until int64) []any {
 		if plain > 0 {
 			forget, keep = decision.Never, max(keep, e.ran+s.maxHold-now)
 		}
-		e.expires = now + max(keep, 1)
-		if e.state.Now-now > 60_000 || now-e.state.Now > 60_000 {
-			e.expires = now + max(keep, s.maxHold)
+		if e.state.Now-now > near || now-e.state.Now > near {
+			keep = max(keep, s.maxHold)
 		}
+		keep = timeToLive(keep)
+		e.expires = now + keep
 		first, last := ends(held)
 		behind, ok := appendEncoded(appendNumbers(nil, e.state.Now, forget, e.ran, 0, first, last), storage.Encode(&e.state, held))
 		if !ok {
 			return nil
 		}
-		args = append(args, e.revision, before, behind, e.state.Now, keep, s.maxHold)
+		args = append(args, e.revision, before, behind, keep, "")
 	}
 	return args
 }

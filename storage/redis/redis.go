@@ -348,8 +348,9 @@ func (s *Storage) Set(ctx context.Context, key string, state storage.State, rev 
 	}
 	keep := s.maxHold
 	if state.Until != decision.Never {
-		keep = max(0, state.Until-state.Now)
+		keep = state.Until - state.Now
 	}
+	far := appendNumbers(nil, state.Now, timeToLive(keep), timeToLive(max(keep, s.maxHold)))
 	var read []byte
 	if rev != storage.NoRevision {
 		read = binary.LittleEndian.AppendUint64(nil, uint64(rev))
@@ -357,7 +358,7 @@ func (s *Storage) Set(ctx context.Context, key string, state storage.State, rev 
 	before, behind := pack(&state)
 	keys := s.keys(key)
 	always := appendNumbers(nil, 1, 0, decision.Never)
-	c := swapScript.command(keys[:], always, read, before, behind, state.Now, keep, s.maxHold)
+	c := swapScript.command(keys[:], always, read, before, behind, "", far)
 	results, err := ask(ctx, s, func() ([]int64, error) {
 		run(s.client, []*command{c})
 		return c.swapped(1)

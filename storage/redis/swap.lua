@@ -2,9 +2,10 @@
 --
 -- KEYS  of each entity its key, and the set of its leases. The set is removed, for the state that is stored has its own
 -- ARGV  of each group the number of its entities and the times of this server between which it may be stored, in microseconds,
---       as three doubles. Then of each entity six: the revision of the state before as a double, empty for no value; what the
---       value has before the revision, and what it has behind: see decide.lua.tmpl; the time of the state in milliseconds, how
---       many it is kept, and how many at least if that is not this server's time, in decimal
+--       as three doubles. Then of each entity five: the revision of the state before as a double, empty for no value; what the
+--       value has before the revision, and what it has behind: see decide.lua.tmpl; how many milliseconds it is kept, in
+--       decimal. The fifth is empty, or three doubles: the time of the state, how long it is kept, and how long if that is
+--       not this server's time
 --
 -- Returns of each group the time in microseconds. Of a group that is not stored it is 0 if the time is out of bounds. It is the
 -- number of an entity below 0 if the revision of that entity is another, and one less than of all entities if its value is no
@@ -22,7 +23,7 @@ local function store(key, arg)
   end
   for i = 0, n - 1 do
     local at = key + 2 * i
-    local head, expected = redis.pcall('GETRANGE', KEYS[at], 0, 63), ARGV[arg + 6 * i + 1]
+    local head, expected = redis.pcall('GETRANGE', KEYS[at], '0', '63'), ARGV[arg + 5 * i + 1]
     if type(head) ~= 'string' or #head < 64 and (head ~= '' or call('EXISTS', KEYS[at]) == 1) then
       return -n - 1
     end
@@ -39,12 +40,13 @@ local function store(key, arg)
     end
   end
   for i = 0, n - 1 do
-    local at, from = key + 2 * i, arg + 6 * i
-    local keep, hold = tonumber(ARGV[from + 5]), tonumber(ARGV[from + 6])
-    if math.abs(ARGV[from + 4] - now / 1000) > 60000 then
-      keep = math.max(keep, hold)
+    local at, from = key + 2 * i, arg + 5 * i
+    local keep, far = ARGV[from + 4], ARGV[from + 5]
+    if far ~= '' then
+      local theirs, near, away = unpack('<ddd', far)
+      keep = math.abs(theirs - now / 1000) > 60000 and away or near
     end
-    call('SET', KEYS[at], ARGV[from + 2] .. pack('<d', revisions[at]) .. ARGV[from + 3], 'PX', math.min(math.max(keep, 1), 2 ^ 43))
+    call('SET', KEYS[at], ARGV[from + 2] .. pack('<d', revisions[at]) .. ARGV[from + 3], 'PX', keep)
     if revisions[at + 1] then
       call('UNLINK', KEYS[at + 1])
     end
@@ -56,6 +58,6 @@ local results, key, arg = {}, 1, 1
 while arg <= #ARGV do
   local n = unpack('<d', ARGV[arg])
   results[#results + 1] = string.format('%.0f', store(key, arg))
-  key, arg = key + 2 * n, arg + 6 * n + 1
+  key, arg = key + 2 * n, arg + 5 * n + 1
 end
 return table.concat(results, ' ')

@@ -97,6 +97,15 @@ func pack(s *storage.State) (head, behind []byte) {
 	return appendNumbers(nil, kind), append(appendNumbers(nil, s.Now, s.Until, s.Now, 0, 0, 0), s.Data...)
 }
 
+// near is how far a time may be from the server's clock to be by that clock, in milliseconds.
+const near = 60_000
+
+// timeToLive returns a time to live in milliseconds that Redis takes.
+func timeToLive(keep int64) int64 {
+	const longest = 1 << 43 // 278 years: more is too much for programs that count it in nanoseconds
+	return min(max(keep, 1), longest)
+}
+
 // ends returns the earliest and the latest end of leases; 0 if there are none.
 func ends(held []storage.Held) (first, last int64) {
 	for i, h := range held {
