@@ -25,7 +25,8 @@ func TestMain(m *testing.M) { os.Exit(servers.Main(m)) }
 
 // BenchmarkRedis compares drip with one Allow of redis_rate v10, which decides by rate alone, on one server. It runs
 // drip's GetDelay, and Admit and Settle as a pair, which are the calls of one message. In each iteration they take
-// turns, so that a busy machine is as busy for all, and every call is let through. With one goroutine it also shows
+// turns, so that a busy machine is as busy for all, and every call is let through. The pair is timed for a process that is
+// alone with its entities, and as "among" for a process among others, which leaves each decision to Redis. With one goroutine it also shows
 // drip's cost for a context that can end: a goroutine, so that the caller can leave.
 //
 // Besides decisions a second and latencies it prints the processor time of a decision in microseconds: of the script,
@@ -69,13 +70,16 @@ func compareRedis(b *testing.B, server *servers.Redis, keys []string, goroutines
 	for i := range keys {
 		keys[i] += fmt.Sprintf("-%x", rand.Uint32()) // the keys of another run have a history
 	}
-	st, err := redis.New(client, redis.Options{})
-	if err != nil {
-		b.Fatal(err)
+	open := func(o redis.Options) *drip.Bucket {
+		st, err := redis.New(client, o)
+		if err != nil {
+			b.Fatal(err)
+		}
+		return buckettest.New(b, drip.Options{
+			Size: 1 << 30, RefreshRate: 1 << 30, RefreshInterval: time.Second, Storage: st, Shared: shared,
+		})
 	}
-	bucket := buckettest.New(b, drip.Options{
-		Size: 1 << 30, RefreshRate: 1 << 30, RefreshInterval: time.Second, Storage: st, Shared: shared,
-	})
+	bucket, among := open(redis.Options{}), open(redis.Options{Prefix: "among:", Remember: -1})
 	getDelay := func(ctx context.Context, key string) error {
 		delay, err := bucket.GetDelay(ctx, key)
 		if err == nil && delay != 0 {
@@ -83,16 +87,18 @@ func compareRedis(b *testing.B, server *servers.Redis, keys []string, goroutines
 		}
 		return err
 	}
-	admitAndSettle := func(ctx context.Context, key string) error {
-		key += "-admitted"
-		a, err := bucket.Admit(ctx, key, drip.Request{})
-		switch {
-		case err != nil:
-			return err
-		case a.Delay != 0:
-			return fmt.Errorf("%+v", a)
+	admitAndSettle := func(bucket *drip.Bucket) func(ctx context.Context, key string) error {
+		return func(ctx context.Context, key string) error {
+			key += "-admitted"
+			a, err := bucket.Admit(ctx, key, drip.Request{})
+			switch {
+			case err != nil:
+				return err
+			case a.Delay != 0:
+				return fmt.Errorf("%+v", a)
+			}
+			return bucket.Settle(ctx, key, a.Lease, 1)
 		}
-		return bucket.Settle(ctx, key, a.Lease, 1)
 	}
 	// Nothing is refused, and keys live on as drip's do. With a high rate they would end after a second, between two turns,
 	// and Redis would delete them in somebody else's.
@@ -108,7 +114,8 @@ func compareRedis(b *testing.B, server *servers.Redis, keys []string, goroutines
 	turns := []*redisTurns{
 		{name: "drip", ctx: context.Background(), decide: getDelay},
 		{name: "rate", ctx: context.Background(), decide: allow},
-		{name: "pair", ctx: context.Background(), decide: admitAndSettle},
+		{name: "pair", ctx: context.Background(), decide: admitAndSettle(bucket)},
+		{name: "among", ctx: context.Background(), decide: admitAndSettle(among)},
 	}
 	if goroutines == 1 {
 		ctx, cancel := context.WithCancel(context.Background())

@@ -87,6 +87,7 @@ var rows = struct {
 	InMemory, Delays map[string]string // the name of a row, and the benchmark
 	Callers, Clients []int
 	Leases           []int
+	Scripts          []string
 	Limits           []int
 }{
 	InMemory: map[string]string{
@@ -100,6 +101,7 @@ var rows = struct {
 	Callers: []int{1, 16, 64, 256},
 	Clients: []int{1, 10, 50},
 	Leases:  []int{0, 100, 1000, 10_000, 100_000},
+	Scripts: []string{"decide.lua", "swap.lua"},
 	Limits:  []int{1, 2, 3},
 	Delays: map[string]string{
 		"50 ms to 30 s":                      "uniform_50ms-30s",
