@@ -319,20 +319,24 @@ func (l *lane) take(c swap) {
 				p.record.swapped(results[i])
 			}
 			continue
-		case results[i] == 0:
-			l.clock.Forget()
-			t.left = t.known
 		default:
-			if entity := int(-results[i]) - 1; entity < len(t.stored) {
-				t.stored[entity].record.refused()
-			}
 			t.left = t.known
+			if entity := -results[i] - 1; entity < int64(len(t.stored)) {
+				t.stored[entity].record.refused()
+			} else if entity > int64(len(t.stored)) { // the time
+				l.clock.Heard(-results[i], true)
+				for _, p := range t.stored {
+					p.record.refused()
+				}
+			}
 		}
 		for _, p := range t.stored {
 			p.record.entity, p.stored = nil, false
 		}
 	}
 }
+
+var errNotSwap = errors.New("the answer is not swap.lua's")
 
 // swapped returns the results of swap.lua for so many groups.
 func (c *command) swapped(groups int) ([]int64, error) {
@@ -343,12 +347,12 @@ func (c *command) swapped(groups int) ([]int64, error) {
 	fields := strings.Fields(result)
 	results := make([]int64, len(fields))
 	for i, f := range fields {
-		if results[i], err = strconv.ParseInt(f, 10, 64); err != nil {
-			break
+		if results[i], err = strconv.ParseInt(f, 10, 64); err != nil || results[i] == 0 {
+			return nil, errNotSwap
 		}
 	}
-	if err != nil || len(results) != groups {
-		return nil, errors.New("the answer is not swap.lua's")
+	if len(results) != groups {
+		return nil, errNotSwap
 	}
 	return results, nil
 }
@@ -366,7 +370,9 @@ func (l *lane) took(t *turn) {
 		value, err := p.read.Bytes()
 		if e, ok := newEntity(value); err == nil && ok {
 			p.record.entity = e
-			l.clock.Heard(number([]byte(e.revision), 0), false) // it is the time of the server, or the server will refuse
+			if _, known := l.clock.Now(); !known { // a revision is no earlier than the time of the server
+				l.clock.Heard(number([]byte(e.revision), 0), false)
+			}
 		} else if err == nil {
 			p.record.refused()
 		}
