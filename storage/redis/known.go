@@ -126,6 +126,9 @@ func (s *Storage) decideKnown(t *turn, now int64) (others []*batch.Call) {
 			continue
 		}
 		s.apply(c, parts, now)
+		if c.Op.Kind == decision.Admit || c.Op.Kind == decision.Renew {
+			until = min(until, now+c.Limits.Lease/10) // a lease begins now, and is not given when most of it is over
+		}
 		t.known = append(t.known, c)
 		for _, p := range parts {
 			until = min(until, p.until(&c.Op, now))
