@@ -45,4 +45,3 @@ func TestFarServer(t *testing.T) {
 		t.Errorf("%d script calls for %d decisions", n, decisions)
 	}
 }
-

@@ -287,7 +287,8 @@ func (t *turn) commands() (all []*command) {
 	return all
 }
 
-// swaps makes the calls of swap.lua for turns. In a Cluster each turn has its own: their keys may be in other slots.
+// swaps makes the calls of swap.lua for turns. If the server has slots each turn has its own: their keys may be in
+// other slots.
 func (s *Storage) swaps(turns []*turn) (swaps []swap) {
 	const mostKeys = 256
 	var keys []string
@@ -300,7 +301,7 @@ func (s *Storage) swaps(turns []*turn) (swaps []swap) {
 			}
 			args, stored = append(args, t.swap...), append(stored, t)
 		}
-		if len(stored) > 0 && (len(keys) >= mostKeys || i == len(turns)-1 || s.cluster != nil) {
+		if len(stored) > 0 && (len(keys) >= mostKeys || i == len(turns)-1 || s.cluster != nil || s.slots.Load()) {
 			swaps = append(swaps, swap{swapScript.command(keys, args...), stored})
 			keys, args, stored = nil, nil, nil
 		}
@@ -314,6 +315,9 @@ func (l *lane) take(c swap) {
 	err = l.storage.failure(err)
 	for i, t := range c.turns {
 		switch {
+		case err != nil && len(c.turns) > 1 && goredis.HasErrorPrefix(err, "CROSSSLOT"):
+			l.storage.slots.Store(true)
+			t.left = t.known
 		case err != nil:
 			fail(t.known, err)
 		case results[i] > 0:

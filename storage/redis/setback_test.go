@@ -89,7 +89,9 @@ func TestShortLeaseOfSwap(t *testing.T) {
 // A key that somebody else has spoiled costs nobody else in the same app an answer.
 func TestSpoiledKeyOfAnApp(t *testing.T) {
 	for name, spoil := range map[string]func(*goredis.Client, string) error{
-		"text": func(c *goredis.Client, key string) error { return c.Set(context.Background(), key, "hello", time.Minute).Err() },
+		"text": func(c *goredis.Client, key string) error {
+			return c.Set(context.Background(), key, "hello", time.Minute).Err()
+		},
 		"list": func(c *goredis.Client, key string) error { return c.LPush(context.Background(), key, "x").Err() },
 	} {
 		for _, remember := range []int{-1, 0} {
