@@ -100,7 +100,7 @@ func (s *Storage) part(t *turn, key string) *part {
 	if p == nil {
 		p = &part{keys: s.keys(key), record: s.memory.Take(key)}
 		if p.record == nil {
-			p.record = new(record)
+			p.record = &record{skip: 1}
 		}
 		t.parts[key] = p
 	}
