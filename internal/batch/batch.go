@@ -221,12 +221,42 @@ func (g *group) take() []*Call {
 	calls := slices.DeleteFunc(g.waiting, func(c *Call) bool { return c.left })
 	g.waiting, g.left = nil, 0
 	if len(calls) > mostCalls {
-		calls, g.waiting = calls[:mostCalls:mostCalls], slices.Clone(calls[mostCalls:])
+		calls, g.waiting = fair(calls)
 	}
 	for _, c := range calls {
 		c.sent = true
 	}
 	return calls
+}
+
+// fair takes mostCalls calls of as many entities as there are: the first of each, then the second, and so on. So the callers of
+// an entity wait for no backlog of another one in their group. The calls of an entity stay in their order.
+func fair(calls []*Call) (taken, rest []*Call) {
+	before, places := map[string]int{}, make([]int, len(calls)) // in the line of the entity
+	var at [mostCalls]int                                       // the calls of a place
+	for i, c := range calls {
+		places[i] = before[c.Key]
+		before[c.Key]++
+		if places[i] < mostCalls {
+			at[places[i]]++
+		}
+	}
+	last, room := 0, mostCalls
+	for at[last] <= room && last < mostCalls-1 {
+		room -= at[last]
+		last++
+	}
+	for i, c := range calls {
+		if places[i] < last || places[i] == last && room > 0 {
+			if places[i] == last {
+				room--
+			}
+			taken = append(taken, c)
+		} else {
+			rest = append(rest, c)
+		}
+	}
+	return taken, rest
 }
 
 // answered wakes the callers of some turns. It gives back the capacity taken for a caller that has left.

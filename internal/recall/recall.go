@@ -86,10 +86,3 @@ func (c *Clock) Heard(micros int64, doubt bool) {
 		c.known, c.behind = true, least
 	}
 }
-
-// Forget makes the time unknown until the next answer of the server.
-func (c *Clock) Forget() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.known = false
-}

@@ -100,7 +100,7 @@ func (s *Storage) part(t *turn, key string) *part {
 	if p == nil {
 		p = &part{keys: s.keys(key), record: s.memory.Take(key)}
 		if p.record == nil {
-			p.record = new(record)
+			p.record = &record{skip: 1}
 		}
 		t.parts[key] = p
 	}
@@ -126,6 +126,9 @@ func (s *Storage) decideKnown(t *turn, now int64) (others []*batch.Call) {
 			continue
 		}
 		s.apply(c, parts, now)
+		if c.Op.Kind == decision.Admit || c.Op.Kind == decision.Renew {
+			until = min(until, now+c.Limits.Lease/10) // a lease begins now, and is not given when most of it is over
+		}
 		t.known = append(t.known, c)
 		for _, p := range parts {
 			until = min(until, p.until(&c.Op, now))
@@ -284,7 +287,8 @@ func (t *turn) commands() (all []*command) {
 	return all
 }
 
-// swaps makes the calls of swap.lua for turns. In a Cluster each turn has its own: their keys may be in other slots.
+// swaps makes the calls of swap.lua for turns. If the server has slots each turn has its own: their keys may be in
+// other slots.
 func (s *Storage) swaps(turns []*turn) (swaps []swap) {
 	const mostKeys = 256
 	var keys []string
@@ -297,7 +301,7 @@ func (s *Storage) swaps(turns []*turn) (swaps []swap) {
 			}
 			args, stored = append(args, t.swap...), append(stored, t)
 		}
-		if len(stored) > 0 && (len(keys) >= mostKeys || i == len(turns)-1 || s.cluster != nil) {
+		if len(stored) > 0 && (len(keys) >= mostKeys || i == len(turns)-1 || s.cluster != nil || s.slots.Load()) {
 			swaps = append(swaps, swap{swapScript.command(keys, args...), stored})
 			keys, args, stored = nil, nil, nil
 		}
@@ -311,6 +315,9 @@ func (l *lane) take(c swap) {
 	err = l.storage.failure(err)
 	for i, t := range c.turns {
 		switch {
+		case err != nil && len(c.turns) > 1 && goredis.HasErrorPrefix(err, "CROSSSLOT"):
+			l.storage.slots.Store(true)
+			t.left = t.known
 		case err != nil:
 			fail(t.known, err)
 		case results[i] > 0:
@@ -319,20 +326,24 @@ func (l *lane) take(c swap) {
 				p.record.swapped(results[i])
 			}
 			continue
-		case results[i] == 0:
-			l.clock.Forget()
-			t.left = t.known
 		default:
-			if entity := int(-results[i]) - 1; entity < len(t.stored) {
-				t.stored[entity].record.refused()
-			}
 			t.left = t.known
+			if entity := -results[i] - 1; entity < int64(len(t.stored)) {
+				t.stored[entity].record.refused()
+			} else if entity > int64(len(t.stored)) { // the time
+				l.clock.Heard(-results[i], true)
+				for _, p := range t.stored {
+					p.record.refused()
+				}
+			}
 		}
 		for _, p := range t.stored {
 			p.record.entity, p.stored = nil, false
 		}
 	}
 }
+
+var errNotSwap = errors.New("the answer is not swap.lua's")
 
 // swapped returns the results of swap.lua for so many groups.
 func (c *command) swapped(groups int) ([]int64, error) {
@@ -343,12 +354,12 @@ func (c *command) swapped(groups int) ([]int64, error) {
 	fields := strings.Fields(result)
 	results := make([]int64, len(fields))
 	for i, f := range fields {
-		if results[i], err = strconv.ParseInt(f, 10, 64); err != nil {
-			break
+		if results[i], err = strconv.ParseInt(f, 10, 64); err != nil || results[i] == 0 {
+			return nil, errNotSwap
 		}
 	}
-	if err != nil || len(results) != groups {
-		return nil, errors.New("the answer is not swap.lua's")
+	if len(results) != groups {
+		return nil, errNotSwap
 	}
 	return results, nil
 }
@@ -366,7 +377,9 @@ func (l *lane) took(t *turn) {
 		value, err := p.read.Bytes()
 		if e, ok := newEntity(value); err == nil && ok {
 			p.record.entity = e
-			l.clock.Heard(number([]byte(e.revision), 0), false) // it is the time of the server, or the server will refuse
+			if _, known := l.clock.Now(); !known { // a revision is no earlier than the time of the server
+				l.clock.Heard(number([]byte(e.revision), 0), false)
+			}
 		} else if err == nil {
 			p.record.refused()
 		}

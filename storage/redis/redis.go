@@ -146,6 +146,7 @@ type Storage struct {
 	senders int   // pipelines that may be under way
 	closed  atomic.Bool
 	reached atomic.Bool // something was answered
+	slots   atomic.Bool // the server is a Cluster, although the client is not one of a Cluster
 
 	memory *recall.Memory[record]
 

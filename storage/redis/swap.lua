@@ -7,9 +7,9 @@
 --       decimal. The fifth is empty, or three doubles: the time of the state, how long it is kept, and how long if that is
 --       not this server's time
 --
--- Returns of each group the time in microseconds. Of a group that is not stored it is 0 if the time is out of bounds. It is the
--- number of an entity below 0 if the revision of that entity is another, and one less than of all entities if its value is no
--- state. After an error nothing has changed.
+-- Returns of each group the time in microseconds. Of a group that is not stored it is below 0: the time if that is out of
+-- bounds, the number of an entity if the revision of that entity is another, and one less than of all entities if its value is
+-- no state. After an error nothing has changed.
 
 local call, sub = redis.call, string.sub
 local time = call('TIME')
@@ -19,7 +19,7 @@ local revisions = {} -- of the keys
 local function store(key, arg)
   local n, from, till = unpack('<ddd', ARGV[arg])
   if now < from or now > till then
-    return 0
+    return -now
   end
   for i = 0, n - 1 do
     local at = key + 2 * i

@@ -1,0 +1,139 @@
+package redis_test
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/drip-go/drip/decision"
+	"github.com/drip-go/drip/storage"
+	"github.com/drip-go/drip/storage/redis"
+)
+
+// offset is a hook that runs the clock of a miniredis, and counts the calls of scripts.
+type offset struct {
+	mini    *miniredis.Miniredis
+	ahead   atomic.Int64
+	scripts atomic.Int64
+}
+
+func (*offset) DialHook(next goredis.DialHook) goredis.DialHook { return next }
+func (o *offset) tick(cmds ...goredis.Cmder) {
+	o.mini.SetTime(time.Now().Add(time.Duration(o.ahead.Load())))
+	for _, c := range cmds {
+		if c.Name() == "evalsha" {
+			o.scripts.Add(1)
+		}
+	}
+}
+func (o *offset) ProcessHook(next goredis.ProcessHook) goredis.ProcessHook {
+	return func(ctx context.Context, cmd goredis.Cmder) error { o.tick(cmd); return next(ctx, cmd) }
+}
+func (o *offset) ProcessPipelineHook(next goredis.ProcessPipelineHook) goredis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []goredis.Cmder) error { o.tick(cmds...); return next(ctx, cmds) }
+}
+
+// After the server's clock was set back, entities of the time before cost others nothing, and themselves few script calls.
+func TestClockSetBack(t *testing.T) {
+	hour := limits(1_000_000, 1_000_000, 3_600_000, 50)
+	hook := &offset{mini: miniredis.RunT(t)}
+	client := connect(t, hook.mini.Addr())
+	client.AddHook(hook)
+	s := newStorageWith(t, client, redis.Options{})
+	hook.ahead.Store(int64(time.Hour))
+	for range 3 {
+		getDelay(t, s, "old", &hour)
+	}
+	hook.ahead.Store(0)
+	const decisions = 100
+	for name, keys := range map[string][]string{"the old": {"old", "old"}, "the old and a new one": {"old", "new"}} {
+		before := hook.scripts.Load()
+		for i := range decisions {
+			getDelay(t, s, keys[i%2], &hour)
+		}
+		if n := hook.scripts.Load() - before; n > decisions*12/10 {
+			t.Errorf("%s: %d script calls for %d decisions", name, n, decisions)
+		}
+	}
+}
+
+// A lease that is given is out, although the decision took a while to reach the server.
+func TestShortLeaseOfSwap(t *testing.T) {
+	for _, remember := range []int{-1, 0} {
+		hook := &offset{mini: miniredis.RunT(t)}
+		client := connect(t, hook.mini.Addr())
+		client.AddHook(hook)
+		s := newStorageWith(t, client, redis.Options{Remember: remember})
+		l := limits(1_000_000, 1_000_000, 3_600_000, 50)
+		l.Tokens, l.Lease = 1, 500
+		for range 3 {
+			a := admit(t, s, "shop", &l)
+			do(t, s, "shop", &l, decision.Op{Kind: decision.Settle, Cost: decision.Cost{1}, Lease: a.Lease})
+		}
+		hook.ahead.Store(int64(900 * time.Millisecond)) // on the way
+		a := admit(t, s, "shop", &l)
+		if _, n := out(t, s, "shop"); a.Delay == 0 && n != 1 {
+			t.Errorf("remember %d: %d leases", remember, n)
+		}
+		if b := admit(t, s, "shop", &l); a.Delay == 0 && b.Delay == 0 {
+			t.Errorf("remember %d: the only token is out twice: %+v, %+v", remember, a.Lease, b.Lease)
+		}
+	}
+}
+
+// A key that somebody else has spoiled costs nobody else in the same app an answer.
+func TestSpoiledKeyOfAnApp(t *testing.T) {
+	for name, spoil := range map[string]func(*goredis.Client, string) error{
+		"text": func(c *goredis.Client, key string) error {
+			return c.Set(context.Background(), key, "hello", time.Minute).Err()
+		},
+		"list": func(c *goredis.Client, key string) error { return c.LPush(context.Background(), key, "x").Err() },
+	} {
+		for _, remember := range []int{-1, 0} {
+			client := connectShared(t)
+			prefix := fmt.Sprintf("%s-%d-%x:", t.Name(), remember, time.Now().UnixNano())
+			s := newStorageWith(t, client, redis.Options{Prefix: prefix, Remember: remember})
+			within := []storage.Within{{Key: "app", Limits: &plenty, ID: 1, Weight: 1}}
+			op := decision.Op{Kind: decision.GetDelay, Cost: decision.Cost{1}, Now: decision.OwnClock}
+			for range 3 {
+				for _, key := range []string{"bad", "good"} {
+					if _, err := s.Do(t.Context(), key, &plenty, within, op); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			client.Del(t.Context(), prefix+"{bad}")
+			if err := spoil(client, prefix+"{bad}"); err != nil {
+				t.Fatal(err)
+			}
+			var failed atomic.Int64
+			done := make(chan error)
+			for i := range 200 {
+				go func() {
+					key := "good"
+					if i%100 == 50 {
+						key = "bad"
+					}
+					_, err := s.Do(t.Context(), key, &plenty, within, op)
+					if key == "bad" {
+						err = nil
+					}
+					done <- err
+				}()
+			}
+			for range 200 {
+				if err := <-done; err != nil {
+					failed.Add(1)
+				}
+			}
+			if n := failed.Load(); n > 0 {
+				t.Errorf("%s, remember %d: %d calls about another entity failed", name, remember, n)
+			}
+		}
+	}
+}

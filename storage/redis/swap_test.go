@@ -1,0 +1,182 @@
+package redis
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/drip-go/drip/decision"
+	"github.com/drip-go/drip/storage"
+)
+
+// TestSwapsAreDecisions has processes that remember much, little or nothing take turns with entities and their shared limits,
+// in random order. Their answers, and what they store for how long, equal what decide.lua alone does at the same time.
+func TestSwapsAreDecisions(t *testing.T) {
+	mini := miniredis.RunT(t)
+	seed := cmp.Or(*seed, rand.Uint64())
+	rnd := rand.New(rand.NewPCG(seed, 0))
+	defer func() {
+		if t.Failed() {
+			t.Logf("seed %d", seed)
+		}
+	}()
+	swaps, alone := 0, 0
+	for n := *decisions / 10; n > 0 && !t.Failed(); {
+		n -= compareProcesses(t, mini, rnd, &swaps, &alone)
+	}
+	t.Logf("%d calls, %d of them swaps", alone, swaps)
+}
+
+func compareProcesses(t *testing.T, mini *miniredis.Miniredis, rnd *rand.Rand, swaps, all *int) (n int) {
+	mini.FlushAll()
+	ctx := context.Background()
+	client := goredis.NewClient(&goredis.Options{Addr: mini.Addr()})
+	defer client.Close()
+	open := func(prefix string, remember int) *Storage {
+		s, err := New(client, Options{Prefix: prefix, Remember: remember, MaxHold: time.Duration(1+rnd.IntN(2)*3600) * time.Second})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	processes := []*Storage{open("a:", 0), open("a:", 2), open("a:", -1)}[:1+rnd.IntN(3)]
+	want := open("b:", -1)
+	for _, p := range processes {
+		p.maxHold = want.maxHold
+	}
+	now := int64(1_790_000_000_000) + rnd.Int64N(1e9)
+	limits := func() decision.Limits {
+		l := randomLimits(rnd)
+		if l.Start > now || l.Start < 0 {
+			l.Start = now - rnd.Int64N(10_000)
+		}
+		return l
+	}
+	var within []storage.Within
+	var shared []decision.Limits
+	for range rnd.IntN(3) {
+		shared = append(shared, limits())
+	}
+	for i := range shared {
+		within = append(within, storage.Within{Key: fmt.Sprint("app", i), Limits: &shared[i], ID: int64(i + 1), Weight: 1 + int64(i)*3})
+	}
+	var entities []*comparison
+	for i := range 1 + rnd.IntN(3) {
+		c := &comparison{rnd: rnd, key: fmt.Sprint("shop", i), limits: limits()}
+		for j := range shared {
+			c.shared = append(c.shared, &comparison{rnd: rnd, key: within[j].Key, limits: shared[j]})
+		}
+		entities = append(entities, c)
+	}
+	var log []string
+	for range 10 + rnd.IntN(60) {
+		c := entities[rnd.IntN(len(entities))]
+		if rnd.IntN(40) == 0 {
+			c.limits = limits()
+		}
+		before := now
+		switch rnd.IntN(40) {
+		case 0:
+			now -= rnd.Int64N(10_000)
+		case 1:
+			now += rnd.Int64N(1_000_000)
+		default:
+			now = max(now, min(step(rnd, &c.limits, now), now+100_000))
+		}
+		if now > before {
+			mini.FastForward(time.Duration(now-before) * time.Millisecond)
+		}
+		op, with := c.op(rnd, now), within
+		if rnd.IntN(4) > 0 {
+			op.Now = decision.OwnClock
+		}
+		if n := rnd.IntN(6); n == 0 {
+			with = nil
+		} else if n == 1 && len(within) > 1 {
+			with = within[1:]
+		}
+		if rnd.IntN(50) == 0 && len(within) > 0 {
+			op, with = c.shared[0].pin(rnd, now), nil
+			c = c.shared[0]
+		}
+		s := processes[rnd.IntN(len(processes))]
+		mini.SetTime(time.UnixMicro(now*1000 + 1))
+		l := s.lane(ctx, c.key)
+		micros := now*1000 + 1
+		if l.clock != nil {
+			if rnd.IntN(30) > 0 {
+				l.clock.Heard(micros, true)
+			} else {
+				l.clock.Heard(micros+rnd.Int64N(1e6)+1000, true) // ahead
+			}
+		}
+		record := s.memoryOf(c.key)
+		log = append(log, fmt.Sprintf("%d: %s %+v known %v", now, c.key, op, record))
+		got, err1 := s.Do(ctx, c.key, &c.limits, with, op)
+		exp, err2 := want.Do(ctx, c.key, &c.limits, with, op)
+		*all++
+		if record {
+			*swaps++
+		}
+		n++
+		fail := func(format string, args ...any) int {
+			t.Errorf("%s", fmt.Sprintf(format, args...))
+			for _, line := range log[max(0, len(log)-6):] {
+				t.Log(line)
+			}
+			t.Logf("limits %+v within %+v %+v", c.limits, with, shared)
+			return n
+		}
+		if got != exp || (err1 == nil) != (err2 == nil) {
+			return fail("%+v, %v; want %+v, %v", got, err1, exp, err2)
+		}
+		if a := got; a.Lease.ID != 0 {
+			c.leases = append(c.leases, a.Lease)
+		}
+		if a := got; a.Ticket.Number != 0 {
+			c.tickets = append(c.tickets, a.Ticket)
+		}
+		for _, key := range append([]string{"app0", "app1"}, c.key) {
+			a, err1 := s.Read(ctx, key)
+			b, err2 := want.Read(ctx, key)
+			x, y := storage.Encode(&a.State, alive(a.Leases, now)), storage.Encode(&b.State, alive(b.Leases, now))
+			if string(x) != string(y) || (err1 == nil) != (err2 == nil) {
+				return fail("stored of %s %+v, %v; want %+v, %v", key, a, err1, b, err2)
+			}
+			ttl, wantTTL := mini.TTL(s.keys(key)[0]), mini.TTL(want.keys(key)[0])
+			until, wantUntil := untilOf(t, s, key), untilOf(t, want, key)
+			// While leases are out, decide.lua may count with the end of one that was given back.
+			if ttl > wantTTL || until > wantUntil || (ttl < wantTTL || until < wantUntil) && len(a.Leases) == 0 {
+				return fail("%s is kept for %v until %d, want %v until %d", key, ttl, until, wantTTL, wantUntil)
+			}
+			for _, l := range a.Leases {
+				if until < l.End {
+					return fail("%s is kept until %d, but a lease until %d", key, until, l.End)
+				}
+			}
+		}
+	}
+	return n
+}
+
+func untilOf(t *testing.T, s *Storage, key string) int64 {
+	st, _, err := s.Get(context.Background(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return st.Until
+}
+
+func (s *Storage) memoryOf(key string) bool {
+	if s.memory == nil {
+		return false
+	}
+	r := s.memory.Get(key)
+	return r != nil && r.entity != nil
+}
