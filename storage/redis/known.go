@@ -1,13 +1,7 @@
 package redis
 
 import (
-	"context"
-	"errors"
 	"slices"
-	"strconv"
-	"strings"
-
-	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/drip-go/drip/decision"
 	"github.com/drip-go/drip/internal/batch"
@@ -19,7 +13,7 @@ import (
 // decide.lua. If somebody else has changed the state, decide.lua decides.
 
 const (
-	// mostKnown is the most leases of an entity that a process knows. All of them are in each value that it stores.
+	// mostKnown is the most leases of an entity that a process knows. Each value that it stores has all of them.
 	mostKnown = 512
 
 	// mostSkips is the most turns that leave an entity to decide.lua after a refusal.
@@ -54,66 +48,12 @@ func newEntity(value []byte) (e *entity, ok bool) {
 		return nil, false
 	}
 	e = &entity{revision: string(value[8:16]), ran: number(value, 4), expires: decision.Never}
+	if stored := number(value, 1) / 1000; v.Until != decision.Never && v.Now-stored <= near && stored-v.Now <= near {
+		e.expires = stored + v.Until - v.Now
+	}
 	held, err := storage.Decode(v.Data, &e.state)
 	e.leases = storage.NewLeases(held)
 	return e, err == nil && e.state.Tokens != 0
-}
-
-// part is an entity in a turn.
-type part struct {
-	keys   [2]string
-	record *record
-	limits *decision.Limits // of the last call
-	stored bool             // by the swap
-	read   *command         // after decide.lua; nil if this process does not want to know the state
-}
-
-// turn is a batch.Turn on its way.
-type turn struct {
-	*batch.Turn
-	parts map[string]*part // nil if this process remembers nothing
-
-	known  []*batch.Call // decided here
-	stored []*part       // by a swap, in the order of its keys
-	swap   []any         // its arguments
-	left   []*batch.Call // not decided yet
-
-	scripts []call // for the others
-	changed []*part
-}
-
-// swap is a call of swap.lua.
-type swap struct {
-	*command
-	turns []*turn
-}
-
-// call is a call of decide.lua.
-type call struct {
-	*command
-	about []*batch.Call
-}
-
-// part returns the part of an entity, with its record.
-func (s *Storage) part(t *turn, key string) *part {
-	p := t.parts[key]
-	if p == nil {
-		p = &part{keys: s.keys(key), record: s.memory.Take(key)}
-		if p.record == nil {
-			p.record = &record{skip: 1}
-		}
-		t.parts[key] = p
-	}
-	return p
-}
-
-// partsOf returns the parts of a call: its entity, and its shared limits.
-func (s *Storage) partsOf(t *turn, c *batch.Call) []*part {
-	parts := append(make([]*part, 0, 4), s.part(t, c.Key))
-	for i := range c.Within {
-		parts = append(parts, s.part(t, c.Within[i].Key))
-	}
-	return parts
 }
 
 // decideKnown decides the calls about entities that this process knows, at the server's time now. It returns the others.
@@ -141,14 +81,13 @@ func (s *Storage) decideKnown(t *turn, now int64) (others []*batch.Call) {
 	if len(t.known) == 0 {
 		return others
 	}
-	if t.swap = s.pack(t.stored, now, until); t.swap != nil {
+	if s.pack(t, now, until) {
 		return others
 	}
 	for _, p := range t.stored {
 		p.stored = false
-		p.record.refused()
 	}
-	t.stored, t.known = nil, nil
+	t.stored, t.known, t.apart = nil, nil, false
 	return t.Calls
 }
 
@@ -203,189 +142,52 @@ func (s *Storage) apply(c *batch.Call, parts []*part, now int64) {
 	}
 }
 
-// pack makes the arguments of swap.lua for a turn. They are nil if decide.lua must decide.
-func (s *Storage) pack(parts []*part, now, until int64) []any {
+// pack makes the arguments of swap.lua for a turn. It returns false if decide.lua must decide.
+func (s *Storage) pack(t *turn, now, until int64) bool {
 	const least = 3 // ms, so that the server hardly ever refuses
 	if until-now < least {
-		return nil
-	}
-	args := append(make([]any, 0, 1+5*len(parts)), appendNumbers(nil, int64(len(parts)), 1000*now, 1000*until-1))
-	for _, p := range parts {
-		e := p.record.entity
-		held := e.leases.Held()
-		if e.state.Tokens == 0 || len(held) > mostKnown {
-			return nil
-		}
-		plain := e.state.Plain
-		e.state.Plain = 0 // Until is for an entity whose plain tokens are back
-		forget := max(p.limits.Until(&e.state), e.leases.Last())
-		e.state.Plain = plain
-		keep := forget - e.state.Now
-		if plain > 0 {
-			forget, keep = decision.Never, max(keep, e.ran+s.maxHold-now)
-		}
-		if e.state.Now-now > near || now-e.state.Now > near {
-			keep = max(keep, s.maxHold)
-		}
-		keep = timeToLive(keep)
-		e.expires = now + keep
-		first, last := ends(held)
-		behind, ok := appendEncoded(appendNumbers(nil, e.state.Now, forget, e.ran, 0, first, last), storage.Encode(&e.state, held))
-		if !ok {
-			return nil
-		}
-		args = append(args, e.revision, before, behind, keep, "")
-	}
-	return args
-}
-
-// script leaves calls to decide.lua. Afterwards it reads the states that this process wants to know.
-func (s *Storage) script(t *turn, calls []*batch.Call) {
-	for len(calls) > 0 {
-		key, others := calls[0].Key, []*batch.Call(nil)
-		own := calls[:0:0]
-		for _, c := range calls {
-			if c.Key == key {
-				own = append(own, c)
-			} else {
-				others = append(others, c)
-			}
-		}
-		for calls = others; len(own) > 0; {
-			n := together(own)
-			t.scripts = append(t.scripts, call{s.decideCommand(own[:n]), own[:n]})
-			own = own[n:]
-		}
-	}
-	if t.parts == nil {
-		return
-	}
-	for _, script := range t.scripts {
-		for _, p := range s.partsOf(t, script.about[0]) {
-			if slices.Contains(t.changed, p) {
-				continue
-			}
-			t.changed = append(t.changed, p)
-			if p.record.skip--; p.record.skip < 0 {
-				p.record.skip = 0
-				p.read = &command{StringCmd: goredis.NewStringCmd(context.Background(), "get", p.keys[0])}
-			}
-		}
-	}
-}
-
-// commands returns the commands of a turn that follow the swaps.
-func (t *turn) commands() (all []*command) {
-	for _, c := range t.scripts {
-		all = append(all, c.command)
-	}
-	for _, p := range t.changed {
-		if p.read != nil {
-			all = append(all, p.read)
-		}
-	}
-	return all
-}
-
-// swaps makes the calls of swap.lua for turns. If the server has slots each turn has its own: their keys may be in
-// other slots.
-func (s *Storage) swaps(turns []*turn) (swaps []swap) {
-	const mostKeys = 256
-	var keys []string
-	var args []any
-	var stored []*turn
-	for i, t := range turns {
-		if t.swap != nil {
-			for _, p := range t.stored {
-				keys = append(keys, p.keys[:]...)
-			}
-			args, stored = append(args, t.swap...), append(stored, t)
-		}
-		if len(stored) > 0 && (len(keys) >= mostKeys || i == len(turns)-1 || s.cluster != nil || s.slots.Load()) {
-			swaps = append(swaps, swap{swapScript.command(keys, args...), stored})
-			keys, args, stored = nil, nil, nil
-		}
-	}
-	return swaps
-}
-
-// take handles the results of a swap.
-func (l *lane) take(c swap) {
-	results, err := c.swapped(len(c.turns))
-	err = l.storage.failure(err)
-	for i, t := range c.turns {
-		switch {
-		case err != nil && len(c.turns) > 1 && goredis.HasErrorPrefix(err, "CROSSSLOT"):
-			l.storage.slots.Store(true)
-			t.left = t.known
-		case err != nil:
-			fail(t.known, err)
-		case results[i] > 0:
-			l.clock.Heard(results[i], false)
-			for _, p := range t.stored {
-				p.record.swapped(results[i])
-			}
-			continue
-		default:
-			t.left = t.known
-			if entity := -results[i] - 1; entity < int64(len(t.stored)) {
-				t.stored[entity].record.refused()
-			} else if entity > int64(len(t.stored)) { // the time
-				l.clock.Heard(-results[i], true)
-				for _, p := range t.stored {
-					p.record.refused()
-				}
-			}
-		}
 		for _, p := range t.stored {
-			p.record.entity, p.stored = nil, false
-		}
-	}
-}
-
-var errNotSwap = errors.New("the answer is not swap.lua's")
-
-// swapped returns the results of swap.lua for so many groups.
-func (c *command) swapped(groups int) ([]int64, error) {
-	result, err := c.Result()
-	if err != nil {
-		return nil, err
-	}
-	fields := strings.Fields(result)
-	results := make([]int64, len(fields))
-	for i, f := range fields {
-		if results[i], err = strconv.ParseInt(f, 10, 64); err != nil || results[i] == 0 {
-			return nil, errNotSwap
-		}
-	}
-	if len(results) != groups {
-		return nil, errNotSwap
-	}
-	return results, nil
-}
-
-// took handles the results of decide.lua, and what was read afterwards.
-func (l *lane) took(t *turn) {
-	for _, c := range t.scripts {
-		l.storage.take(c.command, c.about)
-	}
-	for _, p := range t.changed {
-		p.record.entity = nil
-		if p.read == nil {
-			continue
-		}
-		value, err := p.read.Bytes()
-		if e, ok := newEntity(value); err == nil && ok {
-			p.record.entity = e
-			if _, known := l.clock.Now(); !known { // a revision is no earlier than the time of the server
-				l.clock.Heard(number([]byte(e.revision), 0), false)
-			}
-		} else if err == nil {
 			p.record.refused()
 		}
-		p.read = nil
+		return false
 	}
-	t.known, t.stored, t.swap, t.scripts, t.changed = nil, nil, nil, nil, nil
+	args := append(make([]any, 0, 1+5*len(t.stored)), appendNumbers(nil, int64(len(t.stored)), 1000*now, 1000*until-1))
+	for _, p := range t.stored {
+		behind, keep, ok := s.value(p, now)
+		if !ok {
+			p.record.refused()
+			return false
+		}
+		args = append(args, p.record.revision, before, behind, keep, "")
+		t.apart = t.apart || p.record.revision == ""
+	}
+	t.swap = args
+	return true
+}
+
+// value returns what the value of a known entity has behind its revision, and its time to live.
+func (s *Storage) value(p *part, now int64) (behind []byte, keep int64, ok bool) {
+	e := p.record.entity
+	held := e.leases.Held()
+	if e.state.Tokens == 0 || len(held) > mostKnown {
+		return nil, 0, false
+	}
+	plain := e.state.Plain
+	e.state.Plain = 0 // Until is for an entity whose plain tokens are back
+	until := max(p.limits.Until(&e.state), e.leases.Last())
+	e.state.Plain = plain
+	keep = until - e.state.Now
+	if plain > 0 {
+		until, keep = decision.Never, max(keep, e.ran+s.maxHold-now)
+	}
+	if e.state.Now-now > near || now-e.state.Now > near {
+		keep = max(keep, s.maxHold)
+	}
+	keep = timeToLive(keep)
+	e.expires = now + keep
+	first, last := ends(held)
+	behind, ok = appendEncoded(appendNumbers(nil, e.state.Now, until, e.ran, 0, first, last), storage.Encode(&e.state, held))
+	return behind, keep, ok
 }
 
 // swapped records that the state was stored at that time.

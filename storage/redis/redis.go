@@ -37,8 +37,9 @@
 // An entity is one key, the prefix and the entity in braces, with a "%" in it as "%25" and a "}" as "%7D". Its value is
 // numbers of eight bytes: eight numbers of this package and the numbers of the state, 304 bytes in all. Each further
 // window adds 104 bytes, a pin 208, each shared limit 104 and each lease 16. A shared limit is a key of the same kind,
-// with a calendar of 3,144 bytes. When more than 128 leases are out, they move to a sorted set, whose key has ":leases"
-// at the end. So the cost of a call hardly grows with the number of leases.
+// with a calendar of 3,144 bytes. When more than 128 leases are out, Redis moves them to a sorted set, whose key has
+// ":leases" at the end. A process that is alone leaves up to 512 where they are. So the cost of a call hardly grows with
+// the number of leases.
 //
 // Every key has a time to live. It ends when forgetting the entity changes no answer and its leases have ended. While
 // plain tokens of GetDelay are out, it is MaxHold after the last one was taken. Then Redis forgets the entity, and
@@ -73,7 +74,6 @@ import (
 	"fmt"
 	"net"
 	"net/url"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -130,9 +130,9 @@ type Options struct {
 	// of Admit end without it.
 	MaxHold time.Duration
 
-	// Remember is the most entities that the storage remembers, about 700 bytes each. A decision about a remembered
-	// entity that no other process has changed takes the server less time. Defaults to 50,000. Below zero it remembers
-	// none.
+	// Remember is the most entities that the storage remembers. Each takes about 700 bytes, 4 KB if it is a shared limit,
+	// and 16 bytes for each lease. A decision about a remembered entity that no other process has changed takes the server
+	// less time. Defaults to 50,000. Below zero it remembers none.
 	Remember int
 }
 
@@ -419,116 +419,6 @@ func (s *Storage) lane(ctx context.Context, key string) *lane {
 		s.lanes[server] = l
 	}
 	return l
-}
-
-// decide decides the calls of a batch in one pipeline, and in a second one those that the server has refused.
-func (l *lane) decide(waiting []*batch.Turn, answered func([]*batch.Turn)) {
-	s := l.storage
-	turns := make([]*turn, len(waiting))
-	for i, w := range waiting {
-		t := &turn{Turn: w}
-		turns[i] = t
-		others := w.Calls
-		if l.clock != nil {
-			t.parts = map[string]*part{}
-			if now, known := l.clock.Now(); known {
-				others = s.decideKnown(t, now)
-			}
-		}
-		s.script(t, others)
-	}
-	for len(turns) > 0 {
-		swaps := s.swaps(turns)
-		var commands []*command
-		for _, c := range swaps {
-			commands = append(commands, c.command)
-		}
-		for _, t := range turns {
-			commands = append(commands, t.commands()...)
-		}
-		run(s.client, commands)
-		for _, c := range swaps {
-			l.take(c)
-		}
-		var done []*batch.Turn
-		turns = slices.DeleteFunc(turns, func(t *turn) bool {
-			l.took(t)
-			if left := t.left; len(left) > 0 {
-				t.left = nil
-				s.script(t, left)
-				return false
-			}
-			for key, p := range t.parts {
-				s.memory.Put(key, p.record)
-			}
-			done = append(done, t.Turn)
-			return true
-		})
-		answered(done)
-	}
-}
-
-// decideCommand makes the call of decide.lua for calls about one entity with the same limits.
-func (s *Storage) decideCommand(calls []*batch.Call) *command {
-	own, within := s.keys(calls[0].Key), calls[0].Within
-	keys := append(make([]string, 0, 2+2*len(within)), own[:]...)
-	args := make([]any, 0, 2+len(within)+len(calls))
-	args = append(args, packLimits(&calls[0].Limits), s.maxHold)
-	for i := range within {
-		w := &within[i]
-		shared := s.keys(w.Key)
-		keys = append(keys, shared[:]...)
-		args = append(args, string(appendNumbers(nil, w.ID, w.Weight))+packLimits(w.Limits))
-	}
-	for _, c := range calls {
-		args = append(args, packOp(&c.Op))
-	}
-	return decideScript.command(keys, args...)
-}
-
-// together returns how many of the calls about one entity share a call of decide.lua.
-func together(calls []*batch.Call) int {
-	first := calls[0]
-	for i, c := range calls {
-		same := i < maxOps && equal(&c.Limits, &first.Limits) && slices.EqualFunc(c.Within, first.Within, func(a, b storage.Within) bool {
-			return a.Key == b.Key && a.Weight == b.Weight && equal(a.Limits, b.Limits)
-		})
-		if !same {
-			return i
-		}
-	}
-	return len(calls)
-}
-
-func equal(a, b *decision.Limits) bool {
-	return a.Tokens == b.Tokens && a.Guess == b.Guess && a.Lease == b.Lease && a.MaxLease == b.MaxLease &&
-		a.Start == b.Start && a.FirstCome == b.FirstCome && slices.Equal(a.Windows, b.Windows)
-}
-
-// take sets the answers of a call of decide.lua.
-func (s *Storage) take(c *command, calls []*batch.Call) {
-	answers, err := c.Result()
-	if err == nil && !s.reached.Load() {
-		s.reached.Store(true)
-	}
-	err = s.failure(err)
-	for i := 0; i < len(calls) && err == nil; i++ {
-		calls[i].Answer, calls[i].Err = decision.Answer{}, nil
-		if answers, err = take(answers, &calls[i].Answer); err != nil {
-			calls = calls[i:]
-		}
-	}
-	if err != nil {
-		fail(calls, err)
-	}
-}
-
-// fail sets the error of calls.
-func fail(calls []*batch.Call, err error) {
-	for _, c := range calls {
-		c.Answer, c.Err = decision.Answer{}, err
-		c.Again = again(err) || c.Op.Kind == decision.Cancel && c.Op.Ticket.Number == 0
-	}
 }
 
 // again reports whether a failed operation was surely not done, and may be done later.

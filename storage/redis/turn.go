@@ -1,0 +1,247 @@
+package redis
+
+import (
+	"context"
+	"slices"
+
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/drip-go/drip/decision"
+	"github.com/drip-go/drip/internal/batch"
+	"github.com/drip-go/drip/storage"
+)
+
+// turn is a batch.Turn on its way.
+type turn struct {
+	*batch.Turn
+	parts map[string]*part // nil if this process remembers nothing
+
+	known  []*batch.Call // decided here
+	stored []*part       // by a swap, in the order of its keys
+	swap   []any         // its arguments
+	apart  bool          // it is a call of swap.lua of its own
+	left   []*batch.Call // not decided yet
+
+	scripts []call // for the others
+	changed []*part
+}
+
+// part is an entity in a turn.
+type part struct {
+	keys   [2]string
+	record *record
+	limits *decision.Limits // of the last call
+	stored bool             // by the swap
+	read   *command         // after decide.lua; nil if this process does not want to know the state
+}
+
+// call is a call of decide.lua.
+type call struct {
+	*command
+	about []*batch.Call
+}
+
+// decide decides the calls of a batch in one pipeline, and in a second one those that the server has refused.
+func (l *lane) decide(waiting []*batch.Turn, answered func([]*batch.Turn)) {
+	s := l.storage
+	turns := make([]*turn, len(waiting))
+	for i, w := range waiting {
+		t := &turn{Turn: w}
+		turns[i] = t
+		others := w.Calls
+		if l.clock != nil {
+			t.parts = map[string]*part{}
+			if now, known := l.clock.Now(); known {
+				others = s.decideKnown(t, now)
+			}
+		}
+		s.script(t, others)
+	}
+	for len(turns) > 0 {
+		swaps := s.swaps(turns)
+		var commands []*command
+		for _, c := range swaps {
+			commands = append(commands, c.command)
+		}
+		for _, t := range turns {
+			commands = append(commands, t.commands()...)
+		}
+		run(s.client, commands)
+		for _, c := range swaps {
+			l.stored(c)
+		}
+		var done []*batch.Turn
+		turns = slices.DeleteFunc(turns, func(t *turn) bool {
+			l.finish(t)
+			if left := t.left; len(left) > 0 {
+				t.left = nil
+				s.script(t, left)
+				return false
+			}
+			for key, p := range t.parts {
+				s.memory.Put(key, p.record)
+			}
+			done = append(done, t.Turn)
+			return true
+		})
+		answered(done)
+	}
+}
+
+// part returns the part of an entity, with its record.
+func (s *Storage) part(t *turn, key string) *part {
+	p := t.parts[key]
+	if p == nil {
+		p = &part{keys: s.keys(key), record: s.memory.Take(key)}
+		if p.record == nil {
+			p.record = new(record)
+		}
+		t.parts[key] = p
+	}
+	return p
+}
+
+// partsOf returns the parts of a call: its entity, and its shared limits.
+func (s *Storage) partsOf(t *turn, c *batch.Call) []*part {
+	parts := append(make([]*part, 0, 4), s.part(t, c.Key))
+	for i := range c.Within {
+		parts = append(parts, s.part(t, c.Within[i].Key))
+	}
+	return parts
+}
+
+// script leaves calls to decide.lua. Afterwards it reads the states that this process wants to know.
+func (s *Storage) script(t *turn, calls []*batch.Call) {
+	for len(calls) > 0 {
+		key, others := calls[0].Key, []*batch.Call(nil)
+		own := calls[:0:0]
+		for _, c := range calls {
+			if c.Key == key {
+				own = append(own, c)
+			} else {
+				others = append(others, c)
+			}
+		}
+		for calls = others; len(own) > 0; {
+			n := together(own)
+			t.scripts = append(t.scripts, call{s.decideCommand(own[:n]), own[:n]})
+			own = own[n:]
+		}
+	}
+	if t.parts == nil {
+		return
+	}
+	for _, script := range t.scripts {
+		for _, p := range s.partsOf(t, script.about[0]) {
+			if slices.Contains(t.changed, p) {
+				continue
+			}
+			t.changed = append(t.changed, p)
+			if p.record.skip--; p.record.skip < 0 {
+				p.record.skip = 0
+				p.read = &command{StringCmd: goredis.NewStringCmd(context.Background(), "get", p.keys[0])}
+			}
+		}
+	}
+}
+
+// decideCommand makes the call of decide.lua for calls about one entity with the same limits.
+func (s *Storage) decideCommand(calls []*batch.Call) *command {
+	own, within := s.keys(calls[0].Key), calls[0].Within
+	keys := append(make([]string, 0, 2+2*len(within)), own[:]...)
+	args := make([]any, 0, 2+len(within)+len(calls))
+	args = append(args, packLimits(&calls[0].Limits), s.maxHold)
+	for i := range within {
+		w := &within[i]
+		shared := s.keys(w.Key)
+		keys = append(keys, shared[:]...)
+		args = append(args, string(appendNumbers(nil, w.ID, w.Weight))+packLimits(w.Limits))
+	}
+	for _, c := range calls {
+		args = append(args, packOp(&c.Op))
+	}
+	return decideScript.command(keys, args...)
+}
+
+// together returns how many of the calls about one entity share a call of decide.lua.
+func together(calls []*batch.Call) int {
+	first := calls[0]
+	for i, c := range calls {
+		same := i < maxOps && equal(&c.Limits, &first.Limits) && slices.EqualFunc(c.Within, first.Within, func(a, b storage.Within) bool {
+			return a.Key == b.Key && a.Weight == b.Weight && equal(a.Limits, b.Limits)
+		})
+		if !same {
+			return i
+		}
+	}
+	return len(calls)
+}
+
+func equal(a, b *decision.Limits) bool {
+	return a.Tokens == b.Tokens && a.Guess == b.Guess && a.Lease == b.Lease && a.MaxLease == b.MaxLease &&
+		a.Start == b.Start && a.FirstCome == b.FirstCome && slices.Equal(a.Windows, b.Windows)
+}
+
+// commands returns the commands of a turn that follow the swaps.
+func (t *turn) commands() (all []*command) {
+	for _, c := range t.scripts {
+		all = append(all, c.command)
+	}
+	for _, p := range t.changed {
+		if p.read != nil {
+			all = append(all, p.read)
+		}
+	}
+	return all
+}
+
+// finish handles the results of decide.lua, and what was read afterwards.
+func (l *lane) finish(t *turn) {
+	for _, c := range t.scripts {
+		l.storage.decided(c)
+	}
+	for _, p := range t.changed {
+		p.record.entity = nil
+		if p.read == nil {
+			continue
+		}
+		value, err := p.read.Bytes()
+		if e, ok := newEntity(value); err == nil && ok {
+			p.record.entity = e
+			if _, known := l.clock.Now(); !known { // a revision is no earlier than the time of the server
+				l.clock.Heard(number([]byte(e.revision), 0), false)
+			}
+		} else if err == nil {
+			p.record.refused()
+		}
+		p.read = nil
+	}
+	t.known, t.stored, t.swap, t.scripts, t.changed = nil, nil, nil, nil, nil
+}
+
+// decided sets the answers of a call of decide.lua.
+func (s *Storage) decided(c call) {
+	calls := c.about
+	answers, err := c.Result()
+	if err == nil && !s.reached.Load() {
+		s.reached.Store(true)
+	}
+	err = s.failure(err)
+	for i := 0; i < len(calls) && err == nil; i++ {
+		calls[i].Answer, calls[i].Err = decision.Answer{}, nil
+		if answers, err = take(answers, &calls[i].Answer); err != nil {
+			calls = calls[i:]
+		}
+	}
+	if err != nil {
+		fail(calls, err)
+	}
+}
+
+// fail sets the error of calls.
+func fail(calls []*batch.Call, err error) {
+	for _, c := range calls {
+		c.Answer, c.Err = decision.Answer{}, err
+		c.Again = again(err) || c.Op.Kind == decision.Cancel && c.Op.Ticket.Number == 0
+	}
+}
