@@ -46,9 +46,6 @@ func (l *Leases) All() []Held {
 	return all
 }
 
-// Held returns the leases, in no order. They are valid until the next call.
-func (l *Leases) Held() []Held { return l.heap }
-
 // Last returns the latest end of all leases since the last time that none was out; 0 if none is out.
 func (l *Leases) Last() int64 {
 	if len(l.heap) == 0 {

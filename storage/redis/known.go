@@ -168,7 +168,7 @@ func (s *Storage) pack(t *turn, now, until int64) bool {
 // value returns what the value of a known entity has behind its revision, and its time to live.
 func (s *Storage) value(p *part, now int64) (behind []byte, keep int64, ok bool) {
 	e := p.record.entity
-	held := e.leases.Held()
+	held := e.leases.All()
 	if e.state.Tokens == 0 || len(held) > mostKnown {
 		return nil, 0, false
 	}
