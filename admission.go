@@ -216,8 +216,7 @@ func (b *Bucket) Admit(ctx context.Context, entityID string, r Request) (Admissi
 	if !r.Deadline.IsZero() {
 		op.Deadline = max(1, min(r.Deadline.UnixMilli(), decision.LastTime))
 	}
-	b = b.of(entityID)
-	which, err := b.named(r.Within)
+	which, err := b.of(entityID).named(r.Within)
 	if err == nil {
 		err = b.units.set(&op.Cost, r.Costs)
 	}
@@ -273,7 +272,7 @@ func (b *Bucket) Settle(ctx context.Context, entityID string, l Lease, cost int,
 // ErrNoLease if the lease was over or the ticket unknown.
 func (b *Bucket) Cancel(ctx context.Context, entityID string, a Admission) error {
 	op := decision.Op{Kind: decision.Cancel, Lease: a.Lease.l, Ticket: a.Ticket.t, Urgent: a.Ticket.urgent}
-	a.Lease.within |= a.Ticket.within & b.all
+	a.Lease.within |= a.Ticket.within
 	return b.leased(ctx, "cancel", entityID, &a.Lease, &op)
 }
 
@@ -301,12 +300,11 @@ func (b *Bucket) withLease(ctx context.Context, entityID string, l *Lease, op *d
 	if l.l.ID != 0 && l.entity != entityID {
 		return fmt.Errorf("%w: it is one of %q", ErrNoLease, l.entity)
 	}
-	b = b.of(entityID)
 	var now time.Time
 	if l.given { // not later than the entity's time, which its caller gives
 		now = l.Begin()
 	}
-	_, err := b.do(ctx, entityID, l.within&b.all, op, a, now)
+	_, err := b.do(ctx, entityID, l.within, op, a, now)
 	if err == nil && !a.Found {
 		err = ErrNoLease
 	}
@@ -329,6 +327,7 @@ func (b *Bucket) Announced(ctx context.Context, entityID string, perSecond float
 	if !b.options.Follow {
 		return nil
 	}
+	b = b.of(entityID)
 	var l *decision.Limits
 	now, err := b.clock(time.Time{})
 	if err == nil {

@@ -75,7 +75,7 @@ func (b *Bucket) limitsOf(ctx context.Context, entityID string, now int64) (*dec
 	if err := b.check(ctx, entityID); err != nil {
 		return nil, err
 	}
-	if b = b.of(entityID); strings.HasPrefix(entityID, sharedMark) {
+	if strings.HasPrefix(entityID, sharedMark) {
 		i, err := b.place(strings.TrimPrefix(entityID, sharedMark))
 		if err != nil {
 			return nil, err

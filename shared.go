@@ -22,6 +22,9 @@ var ErrNoShared = errors.New("no such shared limit")
 // mostShared is the most shared limits of a Bucket: a ticket has a bit for each.
 const mostShared = 64
 
+// allShared has the bits of all shared limits.
+const allShared = ^uint64(0)
+
 // sharedMark begins the ID of a shared limit.
 const sharedMark = "shared:"
 
