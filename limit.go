@@ -116,6 +116,11 @@ func (o *Options) override(l *Limit) {
 	}
 }
 
+// setFirst sets the fields of the first window.
+func (o *Options) setFirst(w Window) {
+	o.Size, o.RefreshRate, o.RefreshInterval, o.Align, o.Unit = w.Size, w.RefreshRate, w.RefreshInterval, w.Align, w.Unit
+}
+
 func (o *Options) setDefaults() {
 	o.Size = cmp.Or(o.Size, 100)
 	if o.Align.calendar() {
