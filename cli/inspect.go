@@ -73,10 +73,8 @@ func (r report) write(out io.Writer, zone *time.Location, within bool) error {
 	if !r.Known {
 		line("stored", "nothing: it is idle, or has another name")
 	}
-	of := ""
 	switch {
 	case r.Limits:
-		of = fmt.Sprintf(" of %d", r.Concurrency)
 		next := "now"
 		if r.Delay > 0 {
 			next = at(r.Time.Add(r.Delay)) + ": " + r.Why()
@@ -84,6 +82,9 @@ func (r report) write(out io.Writer, zone *time.Location, within bool) error {
 		line("next", "a newcomer runs %s", next)
 		name := "capacity"
 		for _, w := range r.Windows {
+			if entities.Unlimited(w.Size) {
+				continue
+			}
 			line(name, "%s of %s", entities.Units(int64(w.Capacity)), entities.Capacity(w, r.Time, zone))
 			name = ""
 		}
@@ -94,7 +95,7 @@ func (r report) write(out io.Writer, zone *time.Location, within bool) error {
 		}
 		line("capacity", "%s after the last decision", strings.Join(left, ", "))
 	}
-	line("tokens", "%d%s in use", r.InUse, of)
+	line("tokens", "%s in use", r.Tokens())
 	for i, l := range r.Leases {
 		if i == mostLeases && len(r.Leases) > mostLeases+1 {
 			line("", "and %d more", r.InUse-r.Plain-i)
@@ -223,7 +224,10 @@ func (r report) json() entityJSON {
 	}
 	e.Limit = r.Limit
 	delay := r.Delay.Milliseconds()
-	e.Delay, e.Bound, e.Concurrency, e.Booked = &delay, r.Bound.String(), r.Concurrency, &r.Booked
+	e.Delay, e.Bound, e.Booked = &delay, r.Bound.String(), &r.Booked
+	if !entities.Unlimited(r.Concurrency) {
+		e.Concurrency = r.Concurrency
+	}
 	if r.Then != drip.BoundNone {
 		e.Then = r.Then.String()
 	}

@@ -128,6 +128,30 @@ func TestLimitsOfAPresetAndShared(t *testing.T) {
 	})
 }
 
+// A limit that a preset does not have is not shown: the number of tokens here, and the windows of a shared limit.
+func TestUnlimited(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		preset, err := provider.Named("stripe, live")
+		if err != nil {
+			t.Fatal(err)
+		}
+		o, err := preset.Options(50 * time.Millisecond)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, url := newMemory(t)
+		o.Storage, o.Share, o.Shared = s, 0.5, map[string]drip.Limit{"app": {Concurrency: 9}}
+		admit(t, buckettest.New(t, o), "shop-1", 2)
+		shared := drip.SharedID("app")
+		top, json := must(t, "top", url), must(t, "inspect", url, "shop-1", "--json")
+		shop, app := must(t, "inspect", url, "shop-1"), must(t, "inspect", url, shared)
+		if !strings.Contains(shop, "tokens      2 in use\n") || !strings.Contains(app, "tokens      2 of 4 in use\n") || strings.Contains(app, "capacity") ||
+			!regexp.MustCompile(`shop-1 +2 `).MatchString(top) || !regexp.MustCompile(`app +2/4 .* -  +now`).MatchString(top) || strings.Contains(json, "concurrency") {
+			t.Errorf("the shop:\n%s\nas JSON:\n%s\nthe app:\n%s\nboth:\n%s", shop, json, app, top)
+		}
+	})
+}
+
 // Inspect says when the interval of a calendar ends, by the stored limits and by others.
 func TestInspectCalendar(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/drip-go/drip"
-	"github.com/drip-go/drip/decision"
 	"github.com/drip-go/drip/internal/entities"
 	"github.com/drip-go/drip/storage"
 )
@@ -286,20 +285,13 @@ func (r report) row() []string {
 		}
 		return brief(t.Sub(r.Time))
 	}
-	inUse, booked := fmt.Sprint(r.InUse), "-"
-	if r.Limits {
+	tightest, booked := r.tightest(), "-"
+	if tightest != "-" {
 		booked = fmt.Sprint(r.Booked)
-		if r.Concurrency < decision.MostUnits {
-			inUse = fmt.Sprintf("%d/%d", r.InUse, r.Concurrency)
-		}
-	}
-	tightest := r.tightest()
-	if tightest == "-" {
-		booked = "-"
 	}
 	name, _ := entities.SharedLimit(r.Entity)
 	row := []string{
-		cut(entities.Printable(name), nameWidth), inUse, brief(max(0, r.Time.Sub(r.Decided))) + " ago", booked,
+		cut(entities.Printable(name), nameWidth), strings.Replace(r.Tokens(), " of ", "/", 1), brief(max(0, r.Time.Sub(r.Decided))) + " ago", booked,
 		until(r.Waiting), until(r.ClosedUntil),
 	}
 	if !r.Limits {
@@ -330,7 +322,7 @@ func brief(d time.Duration) string {
 // tightest is the capacity of the window that has the smallest part of its size left, with its number if there are
 // several; "-" if no window limits anything.
 func (r report) tightest() string {
-	if !r.Limits || r.Windows[0].Size == decision.MostUnits {
+	if !r.Limits || entities.Unlimited(r.Windows[0].Size) {
 		return "-"
 	}
 	at := 0
