@@ -108,7 +108,7 @@ func (a Action) LogValue() slog.Value {
 	}
 	switch a.Do {
 	case Pause:
-		attrs = append(attrs, slog.Duration("for", a.For))
+		attrs = append(attrs, slog.String("for", a.For.String()))
 	case Pin:
 		attrs = append(attrs, slog.String("limit", limitText(a.Pin)))
 	}

@@ -257,11 +257,11 @@ func TestActions(t *testing.T) {
 	}
 	var line struct {
 		Msg, Who string
-		Action   struct{ Do, Entity string }
+		Action   struct{ Do, Entity, For string }
 		Changed  int
 	}
 	first, _, _ := strings.Cut(h.log.String(), "\n")
-	if err := json.Unmarshal([]byte(first), &line); err != nil || line.Who != "ann" || line.Action.Do != "pause" || line.Action.Entity != "eu-1" || line.Changed != 1 {
+	if err := json.Unmarshal([]byte(first), &line); err != nil || line.Who != "ann" || line.Action.Do != "pause" || line.Action.Entity != "eu-1" || line.Action.For != "10m0s" || line.Changed != 1 {
 		t.Errorf("the log says %s", first)
 	}
 }
