@@ -301,11 +301,17 @@ func (r report) row() []string {
 	if r.Delay == 0 {
 		return append(row, "now", " -")
 	}
-	because := r.Bound.String()
+	why := func(b drip.Bound) string {
+		if r.Limit == "" {
+			return b.String()
+		}
+		return r.Limit + ": " + b.String()
+	}
+	because := why(r.Bound)
 	if !r.ClosedUntil.IsZero() {
 		because = "closed"
 		if r.Then != drip.BoundNone {
-			because += ", then " + r.Then.String()
+			because += ", " + why(r.Then)
 		}
 	}
 	return append(row, brief(r.Delay), " "+because)
@@ -331,11 +337,22 @@ func (r report) tightest() string {
 			at = i
 		}
 	}
-	text := fmt.Sprintf("%d/%d", r.Windows[at].Capacity, r.Windows[at].Size)
+	text := thousands(r.Windows[at].Capacity) + "/" + thousands(r.Windows[at].Size)
 	if len(r.Windows) > 1 {
 		text = fmt.Sprintf("%d: %s", at+1, text)
 	}
 	return text
+}
+
+// thousands is a number in at most five characters and its sign. It cuts large ones.
+func thousands(n int) string {
+	switch {
+	case n > -10_000 && n < 10_000:
+		return fmt.Sprint(n)
+	case n > -10_000_000 && n < 10_000_000:
+		return fmt.Sprint(n/1000, "k")
+	}
+	return fmt.Sprint(n/1_000_000, "M")
 }
 
 type overallJSON struct {

@@ -124,7 +124,7 @@ func TestListAndEntity(t *testing.T) {
 	_, text = h.get(t, "?q=nowhere")
 	has(t, text, "the one that is called so", `<a href="entity?name=nowhere">`)
 	status, text = h.get(t, "entity?name=shop-1")
-	has(t, text, "<h1>shop-1</h1>", "4 of 4 in use", "what capacity is left is booked", "8 units", "Held for", "9, &#43;9 every 240000h", "5 left of")
+	has(t, text, "<h1>shop-1</h1>", "4 of 4 in use", "the rest of the capacity is booked", "8 units", "Held for", "9, &#43;9 every 240000h", "5 left of")
 	if status != 200 {
 		t.Error(status)
 	}

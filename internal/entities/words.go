@@ -36,7 +36,7 @@ func (r *Report) because(b drip.Bound) string {
 	case drip.BoundTokens:
 		return "all tokens are out, or others wait for one"
 	case drip.BoundBooked:
-		return "what capacity is left is booked"
+		return "the rest of the capacity is booked"
 	default:
 		if i := int(b - drip.BoundWindow); i >= 0 && i < len(r.Windows) {
 			return "the capacity of " + Window(r.Windows[i].Window) + " is used up"
