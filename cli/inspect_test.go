@@ -427,7 +427,7 @@ pinned      1 every 10s, 5 tokens; until 02:00:00.305, in 2h
 	})
 }
 
-// A level that follows the provider is shown, and bounds what is in force.
+// Inspect shows a level that follows the provider, and the limits that are in force with it.
 func TestInspectLevel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, url := newMemory(t)

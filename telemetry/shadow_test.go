@@ -34,7 +34,7 @@ func ExampleNew_shadow() {
 
 // The app's limit is on trial, while the limit of each shop holds.
 func ExampleNew_trial() {
-	meters := metricnoop.NewMeterProvider() // take that of your program's SDK
+	meters := metricnoop.NewMeterProvider() // take the one of your program's SDK
 	options := drip.Options{Size: 20, RefreshRate: 10, Shared: map[string]drip.Limit{}}
 	options.Shared["app"] = drip.Limit{Size: 40, RefreshRate: 20, Shadow: true}
 	bucket, err := telemetry.New(options, meters)

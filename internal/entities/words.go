@@ -53,7 +53,7 @@ func Window(w drip.Window) string {
 // Unlimited reports whether a Size or a Concurrency stands for no limit. It may be a Share of that.
 func Unlimited(n int) bool { return n >= decision.MostUnits/16 }
 
-// Tokens is the number of tokens in use, of those that there are: "2 of 5". Without a limit it is "2".
+// Tokens is the number of tokens in use, and of all: "2 of 5". Without a limit it is "2".
 func (r *Report) Tokens() string {
 	if !r.Limits || Unlimited(r.Concurrency) {
 		return fmt.Sprint(r.InUse)
