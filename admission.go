@@ -14,7 +14,8 @@ import (
 
 // Request describes an operation to admit. The zero value is one call, a newcomer, now.
 type Request struct {
-	// Cost is how much capacity the operation takes of windows without a Unit; of tokens it always takes one. Defaults to 1.
+	// Cost is how much capacity the operation takes of windows without a Unit; of tokens it always takes one. Zero means 1,
+	// unlike the cost of Settle.
 	Cost int
 
 	// Costs is how much it takes of windows with a Unit, as far as the caller knows; Settle charges the real costs.
@@ -244,10 +245,11 @@ func (b *Bucket) Admit(ctx context.Context, entityID string, r Request) (Admissi
 }
 
 // Settle gives a lease back and charges the real cost of the operation: in calls, and in the units that costs name.
-// Pass Lease.Cost if you know no other cost. Units that costs does not name stay charged as in Request.Costs. If the
-// operation cost more than it was charged, the entity owes the difference. If it cost less, the difference comes back
-// as far as the provider would have it too, had the operation cost that from the beginning: not above Size, and in a
-// window of Options.Windows only during the interval in which it ran.
+// Pass Lease.Cost if you know no other cost. A cost of 0 means that the operation took nothing, unlike Request.Cost.
+// Units that costs does not name stay charged as in Request.Costs. If the operation cost more than it was charged, the
+// entity owes the difference. If it cost less, the difference comes back as far as the provider would have it too, had
+// the operation cost that from the beginning: not above Size, and in a window of Options.Windows only during the
+// interval in which it ran.
 //
 // Calling Settle twice is safe: the second call returns ErrNoLease, and so does a call after the lease has ended. Call
 // it with a context that is still alive, such as context.WithoutCancel of the handler's.
