@@ -14,7 +14,8 @@ import (
 
 // Request describes an operation to admit. The zero value is one call, a newcomer, now.
 type Request struct {
-	// Cost is how much capacity the operation takes of windows without a Unit; of tokens it always takes one. Defaults to 1.
+	// Cost is how much capacity the operation takes of windows without a Unit; of tokens it always takes one. Zero means 1,
+	// unlike the cost of Settle.
 	Cost int
 
 	// Costs is how much it takes of windows with a Unit, as far as the caller knows; Settle charges the real costs.
@@ -216,8 +217,7 @@ func (b *Bucket) Admit(ctx context.Context, entityID string, r Request) (Admissi
 	if !r.Deadline.IsZero() {
 		op.Deadline = max(1, min(r.Deadline.UnixMilli(), decision.LastTime))
 	}
-	b = b.of(entityID)
-	which, err := b.named(r.Within)
+	which, err := b.of(entityID).named(r.Within)
 	if err == nil {
 		err = b.units.set(&op.Cost, r.Costs)
 	}
@@ -245,10 +245,11 @@ func (b *Bucket) Admit(ctx context.Context, entityID string, r Request) (Admissi
 }
 
 // Settle gives a lease back and charges the real cost of the operation: in calls, and in the units that costs name.
-// Pass Lease.Cost if you know no other cost. Units that costs does not name stay charged as in Request.Costs. If the
-// operation cost more than it was charged, the entity owes the difference. If it cost less, the difference comes back
-// as far as the provider would have it too, had the operation cost that from the beginning: not above Size, and in a
-// window of Options.Windows only during the interval in which it ran.
+// Pass Lease.Cost if you know no other cost. A cost of 0 means that the operation took nothing, unlike Request.Cost.
+// Units that costs does not name stay charged as in Request.Costs. If the operation cost more than it was charged, the
+// entity owes the difference. If it cost less, the difference comes back as far as the provider would have it too, had
+// the operation cost that from the beginning: not above Size, and in a window of Options.Windows only during the
+// interval in which it ran.
 //
 // Calling Settle twice is safe: the second call returns ErrNoLease, and so does a call after the lease has ended. Call
 // it with a context that is still alive, such as context.WithoutCancel of the handler's.
@@ -273,7 +274,7 @@ func (b *Bucket) Settle(ctx context.Context, entityID string, l Lease, cost int,
 // ErrNoLease if the lease was over or the ticket unknown.
 func (b *Bucket) Cancel(ctx context.Context, entityID string, a Admission) error {
 	op := decision.Op{Kind: decision.Cancel, Lease: a.Lease.l, Ticket: a.Ticket.t, Urgent: a.Ticket.urgent}
-	a.Lease.within |= a.Ticket.within & b.all
+	a.Lease.within |= a.Ticket.within
 	return b.leased(ctx, "cancel", entityID, &a.Lease, &op)
 }
 
@@ -301,12 +302,11 @@ func (b *Bucket) withLease(ctx context.Context, entityID string, l *Lease, op *d
 	if l.l.ID != 0 && l.entity != entityID {
 		return fmt.Errorf("%w: it is one of %q", ErrNoLease, l.entity)
 	}
-	b = b.of(entityID)
 	var now time.Time
 	if l.given { // not later than the entity's time, which its caller gives
 		now = l.Begin()
 	}
-	_, err := b.do(ctx, entityID, l.within&b.all, op, a, now)
+	_, err := b.do(ctx, entityID, l.within, op, a, now)
 	if err == nil && !a.Found {
 		err = ErrNoLease
 	}
@@ -329,6 +329,7 @@ func (b *Bucket) Announced(ctx context.Context, entityID string, perSecond float
 	if !b.options.Follow {
 		return nil
 	}
+	b = b.of(entityID)
 	var l *decision.Limits
 	now, err := b.clock(time.Time{})
 	if err == nil {

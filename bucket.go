@@ -197,9 +197,8 @@ func (b *Bucket) GetDelay(ctx context.Context, entityID string) (time.Duration, 
 // milliseconds. An entity's time never runs backwards: at an earlier time than before it gains nothing, and the delay
 // is longer by the difference.
 func (b *Bucket) GetDelayAt(ctx context.Context, entityID string, now time.Time) (time.Duration, error) {
-	b = b.of(entityID)
 	op, a := decision.Op{Kind: decision.GetDelay}, decision.Answer{}
-	if _, err := b.do(ctx, entityID, b.all, &op, &a, now); err != nil {
+	if _, err := b.do(ctx, entityID, allShared, &op, &a, now); err != nil {
 		return 0, fmt.Errorf("drip: get delay of %q: %w", entityID, err)
 	}
 	return milliseconds(a.Delay), nil
@@ -212,17 +211,17 @@ func (b *Bucket) GetDelayAt(ctx context.Context, entityID string, now time.Time)
 // Call it with a context that is still alive, such as context.WithoutCancel of the handler's, or the token is lost.
 // After an error the token may or may not be back.
 func (b *Bucket) ReturnToken(ctx context.Context, entityID string) error {
-	b = b.of(entityID)
 	op, a := decision.Op{Kind: decision.ReturnToken}, decision.Answer{}
-	if _, err := b.do(ctx, entityID, b.all, &op, &a, time.Time{}); err != nil {
+	if _, err := b.do(ctx, entityID, allShared, &op, &a, time.Time{}); err != nil {
 		return fmt.Errorf("drip: return token of %q: %w", entityID, err)
 	}
 	return nil
 }
 
 // do calls the storage with an operation, at the time now or, if now is zero, by the clock. It sets a. which has a bit
-// for each shared limit that the operation is within; do returns these limits.
+// for each shared limit that the operation is within, besides bits that mean nothing; do returns these limits.
 func (b *Bucket) do(ctx context.Context, entityID string, which uint64, op *decision.Op, a *decision.Answer, now time.Time) ([]storage.Within, error) {
+	b = b.of(entityID)
 	var err error
 	if op.Now, err = b.clock(now); err != nil {
 		return nil, err
@@ -234,7 +233,7 @@ func (b *Bucket) do(ctx context.Context, entityID string, which uint64, op *deci
 	if op.Kind < decision.Throttle && strings.HasPrefix(entityID, sharedMark) {
 		return nil, errNoEntity
 	}
-	within, err := b.within(ctx, entityID, which, op.Now)
+	within, err := b.within(ctx, entityID, which&b.all, op.Now)
 	if err != nil {
 		return nil, err
 	}

@@ -68,7 +68,7 @@ func ExampleDaily() {
 	}
 	bucket, err := drip.New(drip.Options{
 		Size: 10, RefreshRate: 10, Concurrency: 5,
-		Windows: []drip.Window{{Size: 9995, Align: drip.Daily(pacific)}}, // 10,000 a day, less what is in flight
+		Windows: []drip.Window{{Size: 9995, Align: drip.Daily(pacific)}}, // 10,000 a day, less the calls in flight
 	})
 	if err != nil {
 		log.Fatal(err)

@@ -75,7 +75,7 @@ func (b *Bucket) limitsOf(ctx context.Context, entityID string, now int64) (*dec
 	if err := b.check(ctx, entityID); err != nil {
 		return nil, err
 	}
-	if b = b.of(entityID); strings.HasPrefix(entityID, sharedMark) {
+	if strings.HasPrefix(entityID, sharedMark) {
 		i, err := b.place(strings.TrimPrefix(entityID, sharedMark))
 		if err != nil {
 			return nil, err
@@ -114,6 +114,11 @@ func (o *Options) override(l *Limit) {
 	if len(l.Windows) > 0 {
 		o.Windows = l.Windows
 	}
+}
+
+// setFirst sets the fields of the first window.
+func (o *Options) setFirst(w Window) {
+	o.Size, o.RefreshRate, o.RefreshInterval, o.Align, o.Unit = w.Size, w.RefreshRate, w.RefreshInterval, w.Align, w.Unit
 }
 
 func (o *Options) setDefaults() {

@@ -223,6 +223,26 @@ func TestLimitOnTrial(t *testing.T) {
 	})
 }
 
+// A cancelled ticket gives its slot back in the limits on trial, also if the Bucket has no other shared limit.
+func TestCancelOnTrial(t *testing.T) {
+	b, err := New(Options{Shared: map[string]Limit{"app": {Size: 1, Shadow: true}}, Start: time.Unix(0, 0), Clock: func() time.Time { return time.Unix(1, 0) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var last Admission
+	for range 2 {
+		if last, err = b.Admit(t.Context(), ShadowID("shop"), Request{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := b.Cancel(t.Context(), ShadowID("shop"), last); err != nil {
+		t.Error(err)
+	}
+	if app, err := b.Inspect(t.Context(), SharedID("app")); err != nil || last.Delay == 0 || app.Booked != 0 {
+		t.Errorf("%d booked after the slot of %+v was cancelled, %v; want 0", app.Booked, last, err)
+	}
+}
+
 // counted counts the calls of a Bucket.
 type counted struct {
 	*Bucket

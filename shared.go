@@ -22,6 +22,9 @@ var ErrNoShared = errors.New("no such shared limit")
 // mostShared is the most shared limits of a Bucket: a ticket has a bit for each.
 const mostShared = 64
 
+// allShared has the bits of all shared limits.
+const allShared = ^uint64(0)
+
 // sharedMark begins the ID of a shared limit.
 const sharedMark = "shared:"
 
@@ -61,7 +64,8 @@ func (b *Bucket) share(o *Options) error {
 		}
 		s := sharedLimit{name: name, id: idOf(name), options: *o, units: b.units, firstCome: limit.FirstCome}
 		own := &s.options
-		own.Size, own.RefreshRate, own.RefreshInterval, own.Align, own.Unit, own.Windows, own.Concurrency = 0, 0, 0, Alignment{}, "", nil, 0
+		own.setFirst(Window{})
+		own.Windows, own.Concurrency = nil, 0
 		own.override(&limit)
 		var err error
 		if s.limits, err = s.of(own, decision.OwnClock); err != nil {
@@ -110,8 +114,7 @@ func idOf(name string) int64 {
 func (s *sharedLimit) of(o *Options, now int64) (decision.Limits, error) {
 	own := *o
 	if own.Size == 0 && own.RefreshRate == 0 && len(own.Windows) > 0 { // the first of them takes their place
-		w := own.Windows[0]
-		own.Size, own.RefreshRate, own.RefreshInterval, own.Align, own.Unit = w.Size, w.RefreshRate, w.RefreshInterval, w.Align, w.Unit
+		own.setFirst(own.Windows[0])
 		own.Windows = own.Windows[1:]
 	}
 	if own.Size == 0 && own.RefreshRate == 0 {

@@ -206,7 +206,7 @@ type reset struct{ change }
 func (c *reset) run(ctx context.Context, t *terminal, args []string) error {
 	clear := func(ctx context.Context, e *entities.Subject) (bool, error) { return e.Reset(ctx) }
 	if c.prefix || c.all {
-		return c.many(ctx, t, args, "take back all tokens and tickets of", "reset; what has run stays counted", clear)
+		return c.many(ctx, t, args, "take back all tokens and tickets of", "reset; past operations stay counted", clear)
 	}
 	return c.one(ctx, args, func(ctx context.Context, e *entities.Subject) error {
 		j := changeJSON{e.Entity, e.Known, e.Known, moment{}, moment(e.PinnedUntil)}
@@ -221,7 +221,7 @@ func (c *reset) run(ctx context.Context, t *terminal, args []string) error {
 		if _, err := c.apply(ctx, e, clear); err != nil {
 			return err
 		}
-		return c.tell(t, j, lost+" taken back; what has run stays counted")
+		return c.tell(t, j, lost+" taken back; past operations stay counted")
 	})
 }
 

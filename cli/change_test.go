@@ -305,7 +305,7 @@ func TestChange(t *testing.T) {
 `, ""}},
 			{"resume URL shop-1", outcome{0, "shop-1: open again; it had been closed until 00:10:00.000\n", ""}},
 			{"reset URL shop-1", outcome{2, "", "drip reset: it takes back 2 tokens and all tickets of shop-1; nobody is here to confirm that, so it needs --yes\n"}},
-			{"reset URL shop-1 --yes", outcome{0, "shop-1: 2 tokens and all tickets taken back; what has run stays counted\n", ""}},
+			{"reset URL shop-1 --yes", outcome{0, "shop-1: 2 tokens and all tickets taken back; past operations stay counted\n", ""}},
 		}
 		for _, step := range steps {
 			got := try(t, strings.Fields(strings.ReplaceAll(step.args, "URL", url))...)
@@ -320,8 +320,8 @@ func TestResetAsks(t *testing.T) {
 	s, url := newMemory(t)
 	b := buckettest.New(t, drip.Options{Storage: s})
 	for answer, want := range map[string]outcome{
-		"y\n":   {0, "shop-1: 1 token and all tickets taken back; what has run stays counted\n", ""},
-		"Yes\n": {0, "shop-1: 1 token and all tickets taken back; what has run stays counted\n", ""},
+		"y\n":   {0, "shop-1: 1 token and all tickets taken back; past operations stay counted\n", ""},
+		"Yes\n": {0, "shop-1: 1 token and all tickets taken back; past operations stay counted\n", ""},
 		"n\n":   {4, "", "drip reset: no: nothing was changed\n"},
 		"\n":    {4, "", "drip reset: no: nothing was changed\n"},
 		"":      {4, "", "drip reset: no: nothing was changed\n"},
@@ -361,8 +361,8 @@ func TestChangeMany(t *testing.T) {
 			{"pause URL 2h --all --yes --json", outcome{0, "{\n  \"entities\": 4,\n  \"changed\": 4,\n  \"failed\": 0\n}\n", ""}},
 			{"resume URL u --prefix --yes", outcome{0, "1 entity opened\n", ""}},
 			{"resume URL --all --yes", outcome{0, "3 entities opened, 1 needed no change\n", ""}},
-			{"reset URL eu-1 --prefix --yes", outcome{0, "1 entity reset; what has run stays counted\n", ""}},
-			{"reset URL none --prefix --yes", outcome{0, "0 entities reset; what has run stays counted\n", ""}},
+			{"reset URL eu-1 --prefix --yes", outcome{0, "1 entity reset; past operations stay counted\n", ""}},
+			{"reset URL none --prefix --yes", outcome{0, "0 entities reset; past operations stay counted\n", ""}},
 		} {
 			got := try(t, strings.Fields(strings.ReplaceAll(step.args, "URL", url))...)
 			if got != step.outcome {

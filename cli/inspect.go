@@ -73,17 +73,21 @@ func (r report) write(out io.Writer, zone *time.Location, within bool) error {
 	if !r.Known {
 		line("stored", "nothing: it is idle, or has another name")
 	}
-	of := ""
 	switch {
 	case r.Limits:
-		of = fmt.Sprintf(" of %d", r.Concurrency)
-		next := "now"
-		if r.Delay > 0 {
-			next = at(r.Time.Add(r.Delay)) + ": " + r.Why()
+		if r.Delay == 0 {
+			line("next", "a newcomer runs now")
+		} else {
+			line("next", "a newcomer runs %s", at(r.Time.Add(r.Delay)))
+			for why := range strings.SplitSeq(r.Why(), "; ") {
+				line("", "%s", why)
+			}
 		}
-		line("next", "a newcomer runs %s", next)
 		name := "capacity"
 		for _, w := range r.Windows {
+			if entities.Unlimited(w.Size) {
+				continue
+			}
 			line(name, "%s of %s", entities.Units(int64(w.Capacity)), entities.Capacity(w, r.Time, zone))
 			name = ""
 		}
@@ -94,13 +98,16 @@ func (r report) write(out io.Writer, zone *time.Location, within bool) error {
 		}
 		line("capacity", "%s after the last decision", strings.Join(left, ", "))
 	}
-	line("tokens", "%d%s in use", r.InUse, of)
+	line("tokens", "%s in use", r.Tokens())
 	for i, l := range r.Leases {
 		if i == mostLeases && len(r.Leases) > mostLeases+1 {
 			line("", "and %d more", r.InUse-r.Plain-i)
 			break
 		}
 		line("", "held for %s, ends %s", entities.Short(l.Age), at(l.End))
+	}
+	if r.Plain > 0 {
+		line("", "%d taken by GetDelay, which stores no times", r.Plain)
 	}
 	if p := r.Pin; p != nil {
 		until := "until drip unpin"
@@ -111,9 +118,6 @@ func (r report) write(out io.Writer, zone *time.Location, within bool) error {
 	}
 	if r.Level < 1 {
 		line("level", "%.1f %% of the limit, after what the provider refused or announced", 100*r.Level)
-	}
-	if r.Plain > 0 {
-		line("", "%d taken by GetDelay: since when is not stored", r.Plain)
 	}
 	if r.Operation > 0 {
 		line("operations", "take %s on average", entities.Short(r.Operation))
@@ -133,9 +137,9 @@ func (r report) write(out io.Writer, zone *time.Location, within bool) error {
 	}
 	switch {
 	case !r.Limits:
-		b.WriteString("\nNothing was decided, so its limits are not known. --limits '{\"size\": N, \"rate\": N, \"interval\": \"1s\"}' tells them.\n")
+		b.WriteString("\nNothing was decided, so its limits are not known. This tells them:\n--limits '{\"size\": N, \"rate\": N, \"interval\": \"1s\"}'\n")
 	case r.Within > 0 && !within:
-		fmt.Fprintf(&b, "\nIt was within %s, of which nothing is said here.\n", entities.Count(r.Within, "shared limit"))
+		fmt.Fprintf(&b, "\nIt was within %s, which may delay it longer.\n--limits with \"shared\" includes them.\n", entities.Count(r.Within, "shared limit"))
 	case r.Changed:
 		b.WriteString("\nThe last decision was made by other limits.\n")
 	}
@@ -223,7 +227,10 @@ func (r report) json() entityJSON {
 	}
 	e.Limit = r.Limit
 	delay := r.Delay.Milliseconds()
-	e.Delay, e.Bound, e.Concurrency, e.Booked = &delay, r.Bound.String(), r.Concurrency, &r.Booked
+	e.Delay, e.Bound, e.Booked = &delay, r.Bound.String(), &r.Booked
+	if !entities.Unlimited(r.Concurrency) {
+		e.Concurrency = r.Concurrency
+	}
 	if r.Then != drip.BoundNone {
 		e.Then = r.Then.String()
 	}

@@ -112,10 +112,10 @@ func TestLimitsOfAPresetAndShared(t *testing.T) {
 		got := inspected(t, url, "base-0", limits)
 		text := must(t, "inspect", url, "base-0", limits)
 		const why = `the shared limit "app": window 1`
-		if !strings.Contains(text, why) || strings.Contains(text, "nothing is said") {
+		if !strings.Contains(text, why) || strings.Contains(text, "may delay it longer") {
 			t.Errorf("inspect:\n%s", text)
 		}
-		if all := must(t, "top", url, limits); !regexp.MustCompile(`base-0 .* 1m  window 1\n`).MatchString(all) {
+		if all := must(t, "top", url, limits); !regexp.MustCompile(`base-0 .* 1m  app: window 1\n`).MatchString(all) {
 			t.Errorf("top:\n%s", all)
 		}
 		a, err := b.Admit(t.Context(), "base-0", drip.Request{})
@@ -124,6 +124,30 @@ func TestLimitsOfAPresetAndShared(t *testing.T) {
 		}
 		if want := (told{a.Delay.Milliseconds(), a.Bound.String(), a.Limit, "given"}); got != want || got.Delay == 0 || got.Limit != "app" {
 			t.Errorf("inspect says %+v, and the decision was %+v", got, want)
+		}
+	})
+}
+
+// A limit that a preset does not have is not shown: the number of tokens here, and the windows of a shared limit.
+func TestUnlimited(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		preset, err := provider.Named("stripe, live")
+		if err != nil {
+			t.Fatal(err)
+		}
+		o, err := preset.Options(50 * time.Millisecond)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, url := newMemory(t)
+		o.Storage, o.Share, o.Shared = s, 0.5, map[string]drip.Limit{"app": {Concurrency: 9}}
+		admit(t, buckettest.New(t, o), "shop-1", 2)
+		shared := drip.SharedID("app")
+		top, json := must(t, "top", url), must(t, "inspect", url, "shop-1", "--json")
+		shop, app := must(t, "inspect", url, "shop-1"), must(t, "inspect", url, shared)
+		if !strings.Contains(shop, "tokens      2 in use\n") || !strings.Contains(app, "tokens      2 of 4 in use\n") || strings.Contains(app, "capacity") ||
+			!regexp.MustCompile(`shop-1 +2 `).MatchString(top) || !regexp.MustCompile(`app +2/4 .* -  +now`).MatchString(top) || strings.Contains(json, "concurrency") {
+			t.Errorf("the shop:\n%s\nas JSON:\n%s\nthe app:\n%s\nboth:\n%s", shop, json, app, top)
 		}
 	})
 }
@@ -187,7 +211,8 @@ func TestInspect(t *testing.T) {
 		}
 		for _, c := range []struct{ args, want string }{
 			{"shop-1", `shop-1 at 2000-01-01 00:00:00.305 +0000, by the storage's clock
-next        a newcomer runs 00:00:03.000, in 2.7s: what capacity is left is booked
+next        a newcomer runs 00:00:03.000, in 2.7s
+            the rest of the capacity is booked
 capacity    0 of 4, +2 every 1s
             56 of 60, +60 every 1m
 tokens      3 of 8 in use
@@ -199,7 +224,8 @@ booked      4 units, the last for 00:00:02.000, in 1.7s
 decided     last at 00:00:00.300, 5ms ago
 `},
 			{`shop-1 --limits={"size":4,"rate":2,"windows":[{"size":60,"rate":60,"interval":"1m"}],"concurrency":3}`, `shop-1 at 2000-01-01 00:00:00.305 +0000, by the storage's clock
-next        a newcomer runs 00:00:03.000, in 2.7s: what capacity is left is booked
+next        a newcomer runs 00:00:03.000, in 2.7s
+            the rest of the capacity is booked
 capacity    0 of 4, +2 every 1s
             56 of 60, +60 every 1m
 tokens      3 of 3 in use
@@ -214,7 +240,7 @@ decided     last at 00:00:00.300, 5ms ago
 next        a newcomer runs now
 capacity    2 of 3, +2 every 1s
 tokens      2 of 3 in use
-            2 taken by GetDelay: since when is not stored
+            2 taken by GetDelay, which stores no times
 decided     last at 00:00:00.305, 0s ago
 
 The last decision was made by other limits.
@@ -223,7 +249,8 @@ The last decision was made by other limits.
 stored      nothing: it is idle, or has another name
 tokens      0 in use
 
-Nothing was decided, so its limits are not known. --limits '{"size": N, "rate": N, "interval": "1s"}' tells them.
+Nothing was decided, so its limits are not known. This tells them:
+--limits '{"size": N, "rate": N, "interval": "1s"}'
 `},
 			{`shop-3 --limits={"size":4,"rate":2}`, `shop-3 at 2000-01-01 00:00:00.305 +0000, by the storage's clock
 stored      nothing: it is idle, or has another name
@@ -315,6 +342,8 @@ tokens      0 of 4 in use
 		} {
 			if got := must(t, append([]string{"inspect", url}, strings.Fields(c.args)...)...); got != c.want {
 				t.Errorf("drip inspect %s:\n%s\nwant:\n%s", c.args, got, c.want)
+			} else {
+				narrow(t, got)
 			}
 		}
 		all := `--limits={"size":4,"rate":2,"concurrency":8,"windows":[{"size":60,"rate":60,"interval":"1m"}]}`
@@ -323,7 +352,9 @@ tokens      0 of 4 in use
 			t.Fatal(err)
 		}
 		want := `
-next        a newcomer runs 00:00:03.000, in 2.7s: closed, by pause or by the provider; then the capacity of 4, +2 every 1s is used up
+next        a newcomer runs 00:00:03.000, in 2.7s
+            closed, by pause or by the provider
+            then the capacity of 4, +2 every 1s is used up
 capacity    0 of 4, +2 every 1s
             60 of 60, +60 every 1m
 tokens      0 of 8 in use
@@ -331,6 +362,8 @@ closed      until 00:00:02.805, in 2.5s
 `
 		if got := must(t, "inspect", url, "shop-4", all); !strings.Contains(got, want) {
 			t.Errorf("throttled: got\n%s\nwant%s", got, want)
+		} else {
+			narrow(t, got)
 		}
 		want = `"bound": "closed",
   "then": "window 1",
@@ -338,12 +371,13 @@ closed      until 00:00:02.805, in 2.5s
 		if got := must(t, "inspect", url, "shop-4", "--json", all); !strings.Contains(got, want) {
 			t.Errorf("throttled: got\n%s\nwant %s", got, want)
 		}
-		if got := must(t, "top", url, all); !strings.Contains(got, "  closed, then window 1\n") {
-			t.Errorf("throttled: got\n%s\nwant closed, then window 1", got)
+		if got := must(t, "top", url, all); !strings.Contains(got, "  closed, window 1\n") {
+			t.Errorf("throttled: got\n%s\nwant closed, window 1", got)
 		}
 		must(t, "pause", url, "shop-2", "26h")
 		want = `
-next        a newcomer runs 2000-01-02 02:00:00.305, in 26h: closed, by pause or by the provider
+next        a newcomer runs 2000-01-02 02:00:00.305, in 26h
+            closed, by pause or by the provider
 `
 		if got := must(t, "inspect", url, "shop-2", all); !strings.Contains(got, want) {
 			t.Errorf("paused: got\n%s\nwant%s", got, want)
@@ -360,6 +394,7 @@ capacity    2 of 4, +2 every 1s
             58 of 60, +60 every 1m
             1 of 1, +1 every 10s
 tokens      2 of 5 in use
+            2 taken by GetDelay, which stores no times
 pinned      1 every 10s, 5 tokens; until 02:00:00.305, in 2h
 `
 		if got := must(t, "inspect", url, "shop-2"); !strings.Contains(got, want) {
@@ -392,7 +427,7 @@ pinned      1 every 10s, 5 tokens; until 02:00:00.305, in 2h
 	})
 }
 
-// A level that follows the provider is shown, and bounds what is in force.
+// Inspect shows a level that follows the provider, and the limits that are in force with it.
 func TestInspectLevel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, url := newMemory(t)

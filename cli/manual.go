@@ -129,10 +129,12 @@ The pause between two snapshots is at least four times the time that one takes.
   waiting   time until the last booked slot
   closed    time until a pause, or the provider's retry-after, ends
   capacity  what is left of each window
-  next      when a newcomer runs, and why not now
+  next      when a newcomer runs, and why not now; "app: window 1" is a shared
+            limit with this name
 
 A column without a value is left out, and long names are cut. booked, capacity
-and next go by the limits of the last decision, or by --limits.
+and next go by the limits of the last decision, or by --limits. "-" stands for
+no limit, and 12k for 12,000 or a little more.
 `
 
 const serveHelp = `The page lists the entities by backlog, by the time at which their last message

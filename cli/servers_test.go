@@ -105,7 +105,7 @@ func TestOnServers(t *testing.T) {
 			t.Error(got)
 		}
 		agree("shop-1", "tokens")
-		if got := must(t, "reset", patient, address, "shop-1", "--yes"); got != "shop-1: 4 tokens and all tickets taken back; what has run stays counted\n" {
+		if got := must(t, "reset", patient, address, "shop-1", "--yes"); got != "shop-1: 4 tokens and all tickets taken back; past operations stay counted\n" {
 			t.Error(got)
 		}
 		agree("shop-1", "nothing")

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/drip-go/drip"
-	"github.com/drip-go/drip/decision"
 	"github.com/drip-go/drip/internal/entities"
 	"github.com/drip-go/drip/storage"
 )
@@ -286,20 +285,13 @@ func (r report) row() []string {
 		}
 		return brief(t.Sub(r.Time))
 	}
-	inUse, booked := fmt.Sprint(r.InUse), "-"
-	if r.Limits {
+	tightest, booked := r.tightest(), "-"
+	if tightest != "-" {
 		booked = fmt.Sprint(r.Booked)
-		if r.Concurrency < decision.MostUnits {
-			inUse = fmt.Sprintf("%d/%d", r.InUse, r.Concurrency)
-		}
-	}
-	tightest := r.tightest()
-	if tightest == "-" {
-		booked = "-"
 	}
 	name, _ := entities.SharedLimit(r.Entity)
 	row := []string{
-		cut(entities.Printable(name), nameWidth), inUse, brief(max(0, r.Time.Sub(r.Decided))) + " ago", booked,
+		cut(entities.Printable(name), nameWidth), strings.Replace(r.Tokens(), " of ", "/", 1), brief(max(0, r.Time.Sub(r.Decided))) + " ago", booked,
 		until(r.Waiting), until(r.ClosedUntil),
 	}
 	if !r.Limits {
@@ -309,11 +301,17 @@ func (r report) row() []string {
 	if r.Delay == 0 {
 		return append(row, "now", " -")
 	}
-	because := r.Bound.String()
+	why := func(b drip.Bound) string {
+		if r.Limit == "" {
+			return b.String()
+		}
+		return r.Limit + ": " + b.String()
+	}
+	because := why(r.Bound)
 	if !r.ClosedUntil.IsZero() {
 		because = "closed"
 		if r.Then != drip.BoundNone {
-			because += ", then " + r.Then.String()
+			because += ", " + why(r.Then)
 		}
 	}
 	return append(row, brief(r.Delay), " "+because)
@@ -330,7 +328,7 @@ func brief(d time.Duration) string {
 // tightest is the capacity of the window that has the smallest part of its size left, with its number if there are
 // several; "-" if no window limits anything.
 func (r report) tightest() string {
-	if !r.Limits || r.Windows[0].Size == decision.MostUnits {
+	if !r.Limits || entities.Unlimited(r.Windows[0].Size) {
 		return "-"
 	}
 	at := 0
@@ -339,11 +337,22 @@ func (r report) tightest() string {
 			at = i
 		}
 	}
-	text := fmt.Sprintf("%d/%d", r.Windows[at].Capacity, r.Windows[at].Size)
+	text := thousands(r.Windows[at].Capacity) + "/" + thousands(r.Windows[at].Size)
 	if len(r.Windows) > 1 {
 		text = fmt.Sprintf("%d: %s", at+1, text)
 	}
 	return text
+}
+
+// thousands is a number in at most five characters and its sign. It cuts large ones.
+func thousands(n int) string {
+	switch {
+	case n > -10_000 && n < 10_000:
+		return fmt.Sprint(n)
+	case n > -10_000_000 && n < 10_000_000:
+		return fmt.Sprint(n/1000, "k")
+	}
+	return fmt.Sprint(n/1_000_000, "M")
 }
 
 type overallJSON struct {

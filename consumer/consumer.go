@@ -97,8 +97,8 @@ type Options struct {
 	Entity EntityFunc
 
 	// Cost returns how many calls the operation of a message takes, before it runs. The handler may correct it: see
-	// Operation.SetCost. For other units see the Costs of Request, and Operation.SetCosts. It needs a Limiter that is an
-	// Admitter. Defaults to the Cost of Request.
+	// Operation.SetCost. For other units see the Costs of Request, and Operation.SetCosts. A cost of 0 means 1. It needs
+	// a Limiter that is an Admitter. Defaults to the Cost of Request.
 	Cost func(d *amqp.Delivery) int
 
 	// Request returns further facts about a message for the limiter: the shared limits that it is Within, whether it is

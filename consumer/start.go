@@ -113,7 +113,7 @@ func checkType(ch *amqp.Channel, name string) error {
 }
 
 func errStream(queue string) error {
-	return fmt.Errorf("%w: %q is a stream, which keeps what is acknowledged; use a quorum or a classic queue", ErrQueue, queue)
+	return fmt.Errorf("%w: %q is a stream, which keeps acknowledged messages; use a quorum or a classic queue", ErrQueue, queue)
 }
 
 // ErrBroker is the error of Run and OpenDelayQueues when the broker has no quorum queues that dead-letter at least once.

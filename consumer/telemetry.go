@@ -138,18 +138,18 @@ func newTelemetry(c *Consumer) (*telemetry, error) {
 func (t *telemetry) instruments(m metric.Meter) error {
 	var errs [7]error
 	t.consumed, errs[0] = m.Int64Counter("messaging.client.consumed.messages", metric.WithUnit("{message}"),
-		metric.WithDescription("Messages delivered, those that come back from a delay queue included."))
+		metric.WithDescription("Messages delivered, new ones and ones back from a delay queue."))
 	t.settled, errs[1] = m.Int64Counter("drip.consumer.settlements", metric.WithUnit("{message}"),
-		metric.WithDescription("What became of each delivery."))
+		metric.WithDescription("The outcome of each delivery."))
 	t.sent, errs[2] = m.Int64Counter("messaging.client.sent.messages", metric.WithUnit("{message}"),
-		metric.WithDescription("Copies published to delay queues and dead letters, with an error type those that failed."))
+		metric.WithDescription("Copies published to delay queues and dead letters. Failed ones have an error type."))
 	t.inHand, errs[3] = m.Int64UpDownCounter("drip.consumer.in_hand", metric.WithUnit("{message}"),
 		metric.WithDescription("Messages in hand: waiting for their time, being handled, being published."))
 	t.lateness, errs[4] = m.Float64Histogram("drip.consumer.lateness", metric.WithUnit("s"),
 		metric.WithDescription("How long after its time a postponed message asks again whether it may run."),
 		metric.WithExplicitBucketBoundaries(.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 60))
 	t.process, errs[5] = m.Float64Histogram("messaging.process.duration", metric.WithUnit("s"),
-		metric.WithDescription("How long handlers take, with an error type those that fail."),
+		metric.WithDescription("How long handlers take. Failed ones have an error type."),
 		metric.WithExplicitBucketBoundaries(operationSeconds...))
 	t.sending, errs[6] = m.Float64Histogram("messaging.client.operation.duration", metric.WithUnit("s"),
 		metric.WithDescription("How long the broker takes to confirm a copy."),

@@ -74,7 +74,7 @@ type Flow struct {
 	Urgent     int64 // the part of Units and Later that is urgent
 	Fair       int64 // until when the entity has had its fair share, in ticks
 	FairUrgent int64 // the same, of urgent operations alone
-	Again      int64 // the place of the next displaced ticket, in ticks: behind those that were booked early
+	Again      int64 // the place of the next displaced ticket, in ticks: behind the tickets that were booked early
 	Minute     int64 // when Weight was counted
 	Weight     int64 // its weight in the Calendar
 }

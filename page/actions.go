@@ -108,7 +108,7 @@ func (a Action) LogValue() slog.Value {
 	}
 	switch a.Do {
 	case Pause:
-		attrs = append(attrs, slog.Duration("for", a.For))
+		attrs = append(attrs, slog.String("for", a.For.String()))
 	case Pin:
 		attrs = append(attrs, slog.String("limit", limitText(a.Pin)))
 	}
@@ -273,7 +273,7 @@ func (p *Page) sure(w http.ResponseWriter, r *http.Request) error {
 		}
 	}
 	if a.Do == Reset {
-		b.Note += " All tokens are back and all tickets are forgotten. If an operation is still under way there may be too many at once. What has run stays counted."
+		b.Note += " All tokens are back and all tickets are forgotten. If an operation is still under way there may be too many at once. Past operations stay counted."
 	}
 	return p.render(w, http.StatusOK, "sure", frame{Title: "Are you sure?"}, b)
 }

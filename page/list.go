@@ -212,6 +212,9 @@ func (p *Page) body(r *entities.Report) *entityBody {
 			b.Next, b.NextAt = next.Away, next.Clock
 		}
 		for _, w := range r.Windows {
+			if entities.Unlimited(w.Size) {
+				continue
+			}
 			part := min(max(w.Capacity, 0), w.Size) * 1000 / max(1, w.Size)
 			b.Bars = append(b.Bars, bar{entities.Capacity(w, r.Time, p.zone), entities.Units(int64(w.Capacity)), part, 1000})
 			left = append(left, entities.Units(int64(w.Capacity))+" of "+strconv.Itoa(w.Size))

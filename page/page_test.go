@@ -124,7 +124,7 @@ func TestListAndEntity(t *testing.T) {
 	_, text = h.get(t, "?q=nowhere")
 	has(t, text, "the one that is called so", `<a href="entity?name=nowhere">`)
 	status, text = h.get(t, "entity?name=shop-1")
-	has(t, text, "<h1>shop-1</h1>", "4 of 4 in use", "what capacity is left is booked", "8 units", "Held for", "9, &#43;9 every 240000h", "5 left of")
+	has(t, text, "<h1>shop-1</h1>", "4 of 4 in use", "the rest of the capacity is booked", "8 units", "Held for", "9, &#43;9 every 240000h", "5 left of")
 	if status != 200 {
 		t.Error(status)
 	}
@@ -257,11 +257,11 @@ func TestActions(t *testing.T) {
 	}
 	var line struct {
 		Msg, Who string
-		Action   struct{ Do, Entity string }
+		Action   struct{ Do, Entity, For string }
 		Changed  int
 	}
 	first, _, _ := strings.Cut(h.log.String(), "\n")
-	if err := json.Unmarshal([]byte(first), &line); err != nil || line.Who != "ann" || line.Action.Do != "pause" || line.Action.Entity != "eu-1" || line.Changed != 1 {
+	if err := json.Unmarshal([]byte(first), &line); err != nil || line.Who != "ann" || line.Action.Do != "pause" || line.Action.Entity != "eu-1" || line.Action.For != "10m0s" || line.Changed != 1 {
 		t.Errorf("the log says %s", first)
 	}
 }
@@ -387,7 +387,8 @@ func TestSharedLimits(t *testing.T) {
 	for _, known := range []bool{true, false} {
 		s := memory.New()
 		o := drip.Options{Size: 9, RefreshRate: 9, Start: time.Unix(0, 0), Storage: s, Shared: map[string]drip.Limit{
-			"app": {Size: 3, RefreshRate: 3, RefreshInterval: 10_000 * 24 * time.Hour, Concurrency: 100},
+			"app":      {Size: 3, RefreshRate: 3, RefreshInterval: 10_000 * 24 * time.Hour},
+			"endpoint": {Concurrency: 7},
 		}}
 		b, err := drip.New(o)
 		if err != nil {
@@ -408,13 +409,16 @@ func TestSharedLimits(t *testing.T) {
 		}
 		h := newSite(t, options)
 		status, text := h.get(t, "?by=name")
-		has(t, text, ">shared limit app<", ">shop-4<", "<strong>5</strong> entities", "1 to 6 of 6")
+		has(t, text, ">shared limit app<", ">shop-4<", "<strong>5</strong> entities", "1 to 7 of 7")
 		if known && (want.Limit != "app" || !strings.Contains(text, "the shared limit &#34;app&#34;")) {
 			t.Errorf("%d: shop-4 is bound by %q; the page says\n%s", status, want.Limit, text)
 		}
 		if _, text = h.get(t, "entity?name="+url.QueryEscape(drip.SharedID("app"))); !strings.Contains(text, "<h1>shared limit app</h1>") {
 			t.Errorf("the shared limit is\n%s", text)
 		}
+		has(t, text, "<p>3 in use.")
+		_, text = h.get(t, "entity?name="+url.QueryEscape(drip.SharedID("endpoint")))
+		has(t, text, "No window limits it.", "<p>3 of 7 in use.")
 		if status, at := h.post(t, url.Values{"do": {"pause"}, "entity": {drip.SharedID("app")}, "for": {"1h"}}); status != 303 {
 			t.Error(status, at)
 		}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/decision"
 )
 
 // Rule is one limit, as its provider states it. Make one with LeakyBucket, TokenBucket, FixedWindow, Calendar,
@@ -110,7 +111,7 @@ func (r Rule) String() string {
 }
 
 const (
-	unlimited   = 1 << 20              // of Size and Concurrency, where a provider has no limit
+	unlimited   = decision.MostUnits   // of Size and Concurrency, where a provider has no limit
 	mostUnits   = math.MaxInt32        // of a limit
 	longest     = 366 * 24 * time.Hour // of a window
 	longestTrip = time.Hour

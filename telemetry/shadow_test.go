@@ -34,7 +34,7 @@ func ExampleNew_shadow() {
 
 // The app's limit is on trial, while the limit of each shop holds.
 func ExampleNew_trial() {
-	meters := metricnoop.NewMeterProvider() // take that of your program's SDK
+	meters := metricnoop.NewMeterProvider() // take the one of your program's SDK
 	options := drip.Options{Size: 20, RefreshRate: 10, Shared: map[string]drip.Limit{}}
 	options.Shared["app"] = drip.Limit{Size: 40, RefreshRate: 20, Shadow: true}
 	bucket, err := telemetry.New(options, meters)
@@ -50,65 +50,50 @@ func ExampleNew_trial() {
 // The consumer uses the tickets of a Shadow.
 var _ consumer.Admitter = (*drip.Shadow)(nil)
 
-// The metrics show what would have been postponed.
+// The metrics show what would have been postponed, and tell the answers of limits on trial from the others.
 func TestShadowIsMeasured(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var meters oteltest.Meters
-		bucket, err := telemetry.New(drip.Options{Size: 2, RefreshRate: 1, Start: time.Unix(0, 0)}, &meters)
-		if err != nil {
-			t.Fatal(err)
-		}
-		shadow := &drip.Shadow{Bucket: bucket}
-		defer shadow.Close()
-		for range 10 {
-			a, err := shadow.Admit(t.Context(), "shop", drip.Request{})
-			if err != nil || a.Delay != 0 {
-				t.Fatal(a, err)
-			}
-			if err := shadow.Settle(t.Context(), "shop", a.Lease, 1); err != nil {
-				t.Fatal(err)
-			}
-		}
-		time.Sleep(time.Minute)
-		synctest.Wait()
-		postponed := meters.Sum("drip.decisions", attribute.String("drip.outcome", "postponed"))
-		if ran := meters.Sum("drip.decisions", attribute.String("drip.outcome", "run")); ran != 10 || postponed != 8 {
-			t.Errorf("%v would have run, after %v postponements; want 10 and 8", ran, postponed)
-		}
-		if out := meters.Sum("drip.leases"); out != 0 {
-			t.Errorf("%v leases are out", out)
-		}
-	})
-}
-
-// The metrics tell the answers of limits on trial from the others.
-func TestTrialIsMeasured(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var meters oteltest.Meters
-		bucket, err := telemetry.New(drip.Options{Size: 20, Start: time.Unix(0, 0), Shared: map[string]drip.Limit{
-			"app": {Size: 2, RefreshRate: 1, Shadow: true},
-		}}, &meters)
-		if err != nil {
-			t.Fatal(err)
-		}
-		shadow := &drip.Shadow{Bucket: bucket}
-		defer shadow.Close()
-		for range 10 {
-			a, err := shadow.Admit(t.Context(), "shop", drip.Request{})
-			if err != nil || a.Delay != 0 {
-				t.Fatal(a, err)
-			}
-			if err := shadow.Settle(t.Context(), "shop", a.Lease, 1); err != nil {
-				t.Fatal(err)
-			}
-		}
-		time.Sleep(time.Minute)
-		synctest.Wait()
-		outcome := func(s string) attribute.KeyValue { return attribute.String("drip.outcome", s) }
-		trial := attribute.Bool("drip.trial", true)
-		postponed, ran := meters.Sum("drip.decisions", outcome("postponed"), trial), meters.Sum("drip.decisions", outcome("run"), trial)
-		if all := meters.Sum("drip.decisions", outcome("run")); postponed != 8 || ran != 10 || all != 20 || meters.Sum("drip.leases") != 0 {
-			t.Errorf("%v would have been postponed and %v run, of %v in all; %v leases are out", postponed, ran, all, meters.Sum("drip.leases"))
-		}
-	})
+	for name, c := range map[string]struct {
+		options drip.Options
+		ran     float64 // in all decisions
+		trial   []attribute.KeyValue
+	}{
+		"all": {drip.Options{Size: 2, RefreshRate: 1}, 10, nil},
+		"a limit on trial": {
+			drip.Options{Size: 20, Shared: map[string]drip.Limit{"app": {Size: 2, RefreshRate: 1, Shadow: true}}}, 20,
+			[]attribute.KeyValue{attribute.Bool("drip.trial", true)},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var meters oteltest.Meters
+				c.options.Start = time.Unix(0, 0)
+				bucket, err := telemetry.New(c.options, &meters)
+				if err != nil {
+					t.Fatal(err)
+				}
+				shadow := &drip.Shadow{Bucket: bucket}
+				defer shadow.Close()
+				for range 10 {
+					a, err := shadow.Admit(t.Context(), "shop", drip.Request{})
+					if err != nil || a.Delay != 0 {
+						t.Fatal(a, err)
+					}
+					if err := shadow.Settle(t.Context(), "shop", a.Lease, 1); err != nil {
+						t.Fatal(err)
+					}
+				}
+				time.Sleep(time.Minute)
+				synctest.Wait()
+				decisions := func(outcome string, more ...attribute.KeyValue) float64 {
+					return meters.Sum("drip.decisions", append(more, attribute.String("drip.outcome", outcome))...)
+				}
+				if postponed, ran := decisions("postponed", c.trial...), decisions("run", c.trial...); postponed != 8 || ran != 10 {
+					t.Errorf("%v would have run, after %v postponements; want 10 and 8", ran, postponed)
+				}
+				if ran, out := decisions("run"), meters.Sum("drip.leases"); ran != c.ran || out != 0 {
+					t.Errorf("%v ran in all, want %v; %v leases are out", ran, c.ran, out)
+				}
+			})
+		})
+	}
 }

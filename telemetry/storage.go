@@ -101,7 +101,7 @@ type call struct{ operation, errorType string }
 var operations = [...]string{
 	decision.GetDelay: "get_delay", decision.ReturnToken: "return_token", decision.Admit: "admit", decision.Settle: "settle",
 	decision.Cancel: "cancel", decision.Renew: "renew", decision.Throttle: "throttle", decision.Pause: "pause",
-	decision.Resume: "resume", decision.Reset: "reset", decision.Pin: "pin", decision.Unpin: "unpin",
+	decision.Resume: "resume", decision.Reset: "reset", decision.Pin: "pin", decision.Unpin: "unpin", decision.Announce: "announce",
 }
 
 const get, set, read, other = "get", "set", "read", "_OTHER"

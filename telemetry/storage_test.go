@@ -184,14 +184,14 @@ func TestStorageDuration(t *testing.T) {
 	if field, _ := limits.Ready(); field != "" {
 		t.Fatalf("Ready() = %q, want none", field)
 	}
-	for kind := decision.GetDelay; kind <= decision.Unpin+1; kind++ { // one that there is not, too
+	for kind := decision.GetDelay; kind <= decision.Announce+1; kind++ { // one that there is not, too
 		for range 2 {
 			if _, err := timed.(storage.Atomic).Do(t.Context(), "shop", limits, nil, decision.Op{Kind: kind, Now: 1, Cost: decision.Cost{1}, For: 1, Pin: new(decision.PinnedLimit)}); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
-	for _, operation := range []string{"get_delay", "return_token", "admit", "settle", "cancel", "renew", "throttle", "pause", "resume", "reset", "pin", "unpin", "_OTHER"} {
+	for _, operation := range []string{"get_delay", "return_token", "admit", "settle", "cancel", "renew", "throttle", "pause", "resume", "reset", "pin", "unpin", "announce", "_OTHER"} {
 		if n := meters.Count("drip.storage.duration", keyOperation.String(operation), attribute.String("api", "orders")); n != 2 {
 			t.Errorf("%s was timed %d times, want 2", operation, n)
 		}

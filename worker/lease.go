@@ -230,7 +230,7 @@ func OperationOf(ctx context.Context) *Operation {
 
 // SetCost sets the real cost of the operation, in calls. If it is above the Request's cost, the entity's next operations owe
 // the difference; if it is below, the difference comes back. Without SetCost the operation has the cost of the Request. It is
-// safe for concurrent use; the last call counts. A cost below zero counts as 0.
+// safe for concurrent use; the last call counts. A cost of 0 or less means that the operation took nothing.
 func (o *Operation) SetCost(cost int) { o.cost.Store(int64(max(0, cost))) }
 
 // SetCosts is SetCost for the units that costs name. The Operation keeps the map. A unit that costs does not name keeps the

@@ -24,11 +24,11 @@ var attacks = []attack{
 	{"abandoned tickets that were denied hold nobody up", abandonedWhileClosed},
 	{"estimates too high do not waste the limit", estimates},
 	{"a window left out once counts on", leftOut},
-	{"no windows are those of the options", emptyWindows},
+	{"empty windows mean the windows of the options", emptyWindows},
 	{"a lease is of one entity", foreignLease},
 	{"a clock set back costs one postponement", clockBack},
 	{"Reset heals a clock that was ahead", clockAhead},
-	{"the first delay knows what is owed", owed},
+	{"the first delay counts the debt", owed},
 	{"a raised limit is not retroactive", raised},
 	{"a pin holds, and only lowers", pins},
 	{"a pin of a shared limit holds", sharedPins},
@@ -260,7 +260,7 @@ func pins(t *testing.T, g *target) {
 	status, err := s.Inspect(ctx, "shop")
 	s.ok(err)
 	if p := status.Pin; p == nil || !p.Raise || p.Size != 20 || !status.PinnedUntil.IsZero() || len(status.Windows) != 3 || status.Windows[0].Size != 20 {
-		t.Errorf("Status is %+v with the pin %+v, want that of 20 a second", status, p)
+		t.Errorf("Status is %+v with the pin %+v, want the pin of 20 a second", status, p)
 	}
 	s.ok(s.Pin(ctx, "shop", drip.Pin{Window: three, Concurrency: 1}))
 	s.ok(s.Reset(ctx, "shop"))
@@ -463,14 +463,14 @@ func owed(t *testing.T, g *target) {
 	all := every(300, time.Millisecond, time.Second)
 	s.play(300*time.Second, all)
 	if n := hops(all); n > 1.1 {
-		t.Errorf("%.2f postponements a message behind what is owed, want about one", n)
+		t.Errorf("%.2f postponements a message behind a debt, want about one", n)
 	}
 	wantAll(t, "300 behind 800 that are owed", all, 120*time.Second)
 
 	s = g.shop(t, drip.Options{Size: 20, RefreshRate: 10})
 	s.settle(s.runs(1), 5020)
 	if n := s.hops(1000, s.getDelay); n > 2 {
-		t.Errorf("%d postponements of GetDelay behind what is owed, want at most 2", n)
+		t.Errorf("%d postponements of GetDelay behind a debt, want at most 2", n)
 	}
 }
 

@@ -28,7 +28,7 @@ type Load struct {
 	// Runs returns the end of a call that runs now.
 	Runs func(c *Call, now int64) (ends int64)
 
-	// Settles returns the real costs of a call that ends now. Defaults to those of its Request.
+	// Settles returns the real costs of a call that ends now. Defaults to the costs of its Request.
 	Settles func(c *Call, now int64) drip.Costs
 
 	// Late returns how late a postponed call asks. Defaults to 0.

@@ -35,7 +35,7 @@ func (a *agenda) Pop() any {
 
 // TestFollowInProcesses: four buckets, each with a connection of its own, work off a backlog. The provider allows half of
 // the limit, always or for ten minutes. The level that all follow is in the storage: at most 1 % of the calls are refused,
-// and they use at least 90 % of what the provider allows. The time is that of Options.Clock.
+// and they use at least 90 % of the allowed calls. Options.Clock gives the time.
 func TestFollowInProcesses(t *testing.T) {
 	const four = 4
 	open := map[string]func(*testing.T) string{"Redis": func(t *testing.T) string { return servers.OwnRedis(t).URL() }}

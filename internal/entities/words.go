@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/decision"
 )
 
 // Closed returns in words why an entity is closed.
@@ -35,7 +36,7 @@ func (r *Report) because(b drip.Bound) string {
 	case drip.BoundTokens:
 		return "all tokens are out, or others wait for one"
 	case drip.BoundBooked:
-		return "what capacity is left is booked"
+		return "the rest of the capacity is booked"
 	default:
 		if i := int(b - drip.BoundWindow); i >= 0 && i < len(r.Windows) {
 			return "the capacity of " + Window(r.Windows[i].Window) + " is used up"
@@ -47,6 +48,17 @@ func (r *Report) because(b drip.Bound) string {
 // Window is a window in words: "5, +3 every 1s", or "5 tokens, +3 every 1s".
 func Window(w drip.Window) string {
 	return fmt.Sprintf("%s, +%d every %s", strings.TrimSpace(fmt.Sprint(w.Size, " ", w.Unit)), w.RefreshRate, Short(w.RefreshInterval))
+}
+
+// Unlimited reports whether a Size or a Concurrency stands for no limit. It may be a Share of that.
+func Unlimited(n int) bool { return n >= decision.MostUnits/16 }
+
+// Tokens is the number of tokens in use, and of all: "2 of 5". Without a limit it is "2".
+func (r *Report) Tokens() string {
+	if !r.Limits || Unlimited(r.Concurrency) {
+		return fmt.Sprint(r.InUse)
+	}
+	return fmt.Sprintf("%d of %d", r.InUse, r.Concurrency)
 }
 
 // Capacity is a window with its end, if that does not follow from the length: "5, +5 every 24h until 2026-02-01 00:00:00.000".

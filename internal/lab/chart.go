@@ -64,7 +64,7 @@ func (r Report) draw(b *strings.Builder) {
 	counts := plot{b, from, to, countTop, countHeight, float64(r.messages())}
 	waits := plot{b, from, to, waitTop, waitHeight, float64(most)}
 	counts.axes("messages", counting, false)
-	waits.axes("how long those that start then have waited, at most", timing, true)
+	waits.axes("longest wait of the messages that start then", timing, true)
 
 	var lines []line
 	if len(r.Results) > 0 {

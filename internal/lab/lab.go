@@ -157,7 +157,7 @@ func (s *Scenario) setDefaults() error {
 			return fmt.Errorf("Changes[%d].Limit.Windows are %d; they must be as many as Options.Windows, %d", i, len(c.Limit.Windows), len(s.Options.Windows))
 		}
 		if i > 0 && c.At < s.Changes[i-1].At {
-			return fmt.Errorf("Changes[%d].At is before that of the one before it", i)
+			return fmt.Errorf("Changes[%d].At is before the At of the change before it", i)
 		}
 	}
 	if err := callsOnly(&s.Options); err != nil {

@@ -47,7 +47,7 @@ func Scenarios() []Scenario {
 		},
 		{
 			Name:      "rate-steady-0.9",
-			About:     "60 in each minute of the clock; an even load of 90 % of what the options allow, for an hour",
+			About:     "60 in each minute of the clock; an even load of 90 % of the options, for an hour",
 			Options:   minute60,
 			Providers: minute,
 			Arrivals:  Steady(0.9*57/60, 0, time.Hour),
@@ -172,7 +172,7 @@ func Scenarios() []Scenario {
 		},
 		{
 			Name:    "two-windows",
-			About:   "a leaky bucket of 40 that drains by 2 a second, 100 in each minute, 5 at a time; 500 messages, and a random load of 60 % for half an hour",
+			About:   "a leaky bucket of 40 that drains by 2 a second, 100 in each minute, 5 at a time. 500 messages, and a random load of 60 % for half an hour",
 			Options: bucketAndMinute,
 			Providers: func() []Provider {
 				return []Provider{LeakyBucket(40, 2), FixedWindow(100, time.Minute), Concurrency(5)}
@@ -182,7 +182,7 @@ func Scenarios() []Scenario {
 		},
 		{
 			Name:    "two-windows-costs",
-			About:   "a leaky bucket of 200 points that drains by 20 a second, 1,000 points in each minute, 5 at a time; 1 to 10 points, settled up or down by 3",
+			About:   "a leaky bucket of 200 points that drains by 20 a second, 1,000 points in each minute, 5 at a time. 1 to 10 points, settled up or down by 3",
 			Options: pointsAndMinute,
 			Providers: func() []Provider {
 				return []Provider{LeakyBucket(200, 20), FixedWindow(1000, time.Minute), Concurrency(5)}
@@ -247,7 +247,7 @@ func Scenarios() []Scenario {
 	}
 	return append(all, Scenario{
 		Name:      "estimates-x10",
-		About:     "a leaky bucket of 2,000 points that drains by 100 a second; 5,000 messages that are thought to cost 10 points and cost one, and a load of 60 % for 5 minutes",
+		About:     "a leaky bucket of 2,000 points that drains by 100 a second. 5,000 messages that are thought to cost 10 points and cost one, and a load of 60 % for 5 minutes",
 		Options:   points2000,
 		Providers: func() []Provider { return []Provider{LeakyBucket(2000, 100)} },
 		Arrivals:  Mixed(Burst(5000, 300*time.Millisecond), Poisson(60, 0, 5*time.Minute)),
@@ -270,7 +270,7 @@ func limitsChanged() Scenario {
 	}
 	return Scenario{
 		Name:      "limits-changed",
-		About:     "a token bucket of 40 that gains 2 a second, after 5 minutes 80 and 4 a second, after 10 minutes 20 and 1 a second; 1,000 messages, and 1 a second for 15 minutes",
+		About:     "a token bucket of 40 that gains 2 a second, after 5 minutes 80 and 4 a second, after 10 minutes 20 and 1 a second. 1,000 messages, and 1 a second for 15 minutes",
 		Options:   leaky40BySecond,
 		Providers: func() []Provider { return []Provider{TokenBucket(40, 2)} },
 		// As with leaky40BySecond: Size is 80 - 4 - 0.2 and 20 - 1 - 0.05, rounded down.

@@ -77,12 +77,9 @@ type Window struct {
 }
 
 func (l *Limits) options() drip.Options {
-	own := l.limit()
-	return drip.Options{
-		Size: own.Size, RefreshRate: own.RefreshRate, RefreshInterval: own.RefreshInterval, Align: own.Align, Unit: own.Unit,
-		Windows: own.Windows, Concurrency: own.Concurrency, WaitForToken: own.WaitForToken,
-		Lease: time.Duration(l.Lease), MaxLease: time.Duration(l.MaxLease),
-	}
+	o := provider.Options(l.limit())
+	o.Lease, o.MaxLease = time.Duration(l.Lease), time.Duration(l.MaxLease)
+	return o
 }
 
 // limit is the same without leases.

@@ -28,7 +28,7 @@ func main() {
 	log.SetFlags(0)
 	write := flag.Bool("w", false, "write the files")
 	check := flag.Bool("check", false, "compare with the files")
-	against := flag.String("against", "", "compare the files with those of a `tag`")
+	against := flag.String("against", "", "compare the files with the files of a `tag`")
 	flag.Parse()
 	var err error
 	switch {

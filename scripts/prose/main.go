@@ -178,6 +178,9 @@ func goFile(path string) ([]sentence, error) {
 	for _, group := range f.Comments {
 		line := files.Position(group.Pos()).Line
 		for paragraph := range strings.SplitSeq(group.Text(), "\n\n") {
+			if strings.HasPrefix(paragraph, "Output:") { // of an example
+				break
+			}
 			if !strings.HasPrefix(paragraph, "\t") {
 				found = append(found, sentences(path, line, strings.Join(strings.Fields(paragraph), " "))...)
 			}
