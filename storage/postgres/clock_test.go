@@ -164,6 +164,31 @@ func TestServerClockSteps(t *testing.T) {
 	}
 }
 
+// A lease that is stored late was not given for a time that is over.
+func TestShortLease(t *testing.T) {
+	clock := newServerClock(t)
+	s := newStorageWith(t, clock.pool, postgres.Options{Schema: newSchema()})
+	l := limits(1_000_000, 1_000_000, 3_600_000)
+	l.Tokens, l.Lease = 1, 500
+	clock.stand(0)
+	do := func(op decision.Op) decision.Answer {
+		op.Now, op.Cost = decision.OwnClock, decision.Cost{1}
+		a, err := s.Do(t.Context(), "shop", l, nil, op)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return a
+	}
+	for range 3 {
+		do(decision.Op{Kind: decision.Settle, Lease: do(decision.Op{Kind: decision.Admit}).Lease})
+	}
+	clock.stand(900 * time.Millisecond) // the storage's clock is behind now
+	a, b := do(decision.Op{Kind: decision.Admit}), do(decision.Op{Kind: decision.Admit})
+	if a.Delay == 0 && b.Delay == 0 {
+		t.Errorf("the only token is out twice: %+v, %+v", a.Lease, b.Lease)
+	}
+}
+
 // A decision counts in the interval in which it is stored, however long that takes: what was decided in another one is
 // decided again.
 func TestStoredInItsInterval(t *testing.T) {

@@ -96,6 +96,9 @@ func (r *row) holds(now int64) (from, until time.Time) {
 		if c.Op.Now != decision.OwnClock || c.Op.Kind == decision.ReturnToken {
 			continue
 		}
+		if c.Op.Kind == decision.Admit || c.Op.Kind == decision.Renew {
+			end = min(end, now+c.Limits.Lease/10) // a lease begins now, and is not given when most of it is over
+		}
 		for _, w := range c.Limits.Windows {
 			end = min(end, w.Next(now))
 		}
