@@ -191,11 +191,16 @@ func (s *session) run(ctx context.Context) {
 	stop := context.AfterFunc(s.waiting, func() {
 		impatient := time.AfterFunc(closeTimeout, func() { s.conn.CloseDeadline(time.Now()) })
 		defer impatient.Stop()
+		// At once: a queue that is slow to answer must not keep the other one delivering what would only be given back.
+		var cancels sync.WaitGroup
 		for _, ch := range s.channels {
-			if err := ch.Cancel(consumerTag, false); err != nil && !errors.Is(err, amqp.ErrClosed) {
-				s.o.Logger.Debug("cancel the consumer", "error", err)
-			}
+			cancels.Go(func() {
+				if err := ch.Cancel(consumerTag, false); err != nil && !errors.Is(err, amqp.ErrClosed) {
+					s.o.Logger.Debug("cancel the consumer", "error", err)
+				}
+			})
 		}
+		cancels.Wait()
 	})
 	defer stop()
 	work := newSettling(s.channels[0], s.o.Prefetch/8)

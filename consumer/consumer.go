@@ -305,17 +305,17 @@ func (c *Consumer) Run(ctx context.Context) error {
 		return fmt.Errorf("consumer: %w", err)
 	}
 	var sessions sync.WaitGroup
-	backoff := firstBackoff
+	var p pace
 	for s != nil {
 		c.o.Logger.Info("consuming")
 		began, ended := time.Now(), s
 		s.run(ctx)
 		// Messages in hand are still acknowledged on this connection, if it is open.
 		sessions.Go(func() { ended.finish(over) })
-		if time.Since(began) > backoff {
-			backoff = firstBackoff // it was a session, not a failed try
+		if time.Since(began) > p.last {
+			p = pace{} // it was a session, not a failed try
 		}
-		s, backoff = c.again(ctx, handlers, hopeless, backoff)
+		s = c.again(ctx, handlers, hopeless, &p)
 	}
 	drained := make(chan struct{})
 	go func() {
@@ -339,22 +339,18 @@ func (c *Consumer) Run(ctx context.Context) error {
 // back to the queue.
 var ErrStillRunning = errors.New("handlers are still running")
 
-// again begins a new session after one has ended, however long it takes. It returns a nil session when ctx has ended. The
-// duration is the first pause if the new session ends soon.
-func (c *Consumer) again(ctx, handlers context.Context, hopeless context.CancelCauseFunc, backoff time.Duration) (*session, time.Duration) {
-	for {
-		if !sleep(ctx, jitter(backoff)) {
-			return nil, 0
-		}
-		backoff = min(2*backoff, longestBackoff)
+// again begins a new session after one has ended, however long it takes. It returns nil when ctx has ended.
+func (c *Consumer) again(ctx, handlers context.Context, hopeless context.CancelCauseFunc, p *pace) *session {
+	for p.wait(ctx) {
 		s, err := c.begin(ctx, handlers, hopeless, false)
 		if err == nil {
-			return s, backoff
+			return s
 		}
 		if ctx.Err() == nil {
 			c.o.Logger.Warn("cannot consume, will try again", "error", err)
 		}
 	}
+	return nil
 }
 
 const (

@@ -120,8 +120,7 @@ func TestWhatOthersDoIsLogged(t *testing.T) {
 	})
 	ctl(t, server, "set_vm_memory_high_watermark", "0.8")
 	eventually(t, "it is handled", func() bool { return l.among(200, 201) == 1 })
-	if log.count("the broker accepts messages again") == 0 {
-		t.Error("nothing was logged when the broker accepted messages again")
-	}
+	// The broker has taken the message that it blocked for, so the message may be handled before the broker unblocks.
+	eventually(t, "the broker accepts messages again", func() bool { return log.count("the broker accepts messages again") > 0 })
 	stop()
 }

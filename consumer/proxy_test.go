@@ -38,8 +38,10 @@ func (f frame) is(method uint16) bool {
 }
 
 const (
-	basicDeliver = 60
-	basicAck     = 80
+	basicCancel   = 30
+	basicCancelOK = 31
+	basicDeliver  = 60
+	basicAck      = 80
 )
 
 // confirms tells whether the frame is the broker's confirmation of a publishing, acknowledges whether it is the

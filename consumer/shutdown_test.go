@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"os/signal"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -132,6 +133,35 @@ type returning struct {
 
 func (l returning) ReturnToken(ctx context.Context, id string) error {
 	return l.to.ReturnToken(ctx, id)
+}
+
+// A queue that does not answer the end of its consumer keeps the other one's consumer no longer.
+func TestBothConsumersEndAtOnce(t *testing.T) {
+	t.Parallel()
+	b := connect(t, useBroker(t))
+	queue := b.queue()
+	p, url := through(t, b.url, 0)
+	var cancels atomic.Int64
+	both := make(chan struct{})
+	p.through(func(f frame) bool {
+		switch {
+		case !f.fromBroker && f.is(basicCancel) && cancels.Add(1) == 2:
+			close(both)
+		case f.fromBroker && f.is(basicCancelOK):
+			select {
+			case <-both:
+			case <-t.Context().Done():
+			case <-time.After(2 * closeTimeout):
+			}
+		}
+		return true
+	})
+	stop := running(t, Options{URL: url, Queue: queue, Limiter: &free{}, Entity: byID, Handler: &ledger{}, Logger: quiet})
+	begun(t, b, queue)
+	stop()
+	if n := cancels.Load(); n != 2 {
+		t.Errorf("%d consumers were ended before the broker answered, want 2", n)
+	}
 }
 
 // One of two processes ends in good order while messages wait in its hands and in delay queues: the other handles them in time.

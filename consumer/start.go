@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
+	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 )
@@ -16,7 +17,7 @@ import (
 // its leader in time, so start tries that three times even with failFast. It tries a refused connection handshakes times:
 // the client returns the same error for a connection that was lost meanwhile.
 func start(ctx context.Context, failFast bool, log *slog.Logger, begin func() error) error {
-	backoff := firstBackoff
+	var p pace
 	for tries := 1; ; tries++ {
 		err := begin()
 		refused := errors.Is(err, amqp.ErrCredentials) || errors.Is(err, amqp.ErrVhost)
@@ -27,11 +28,23 @@ func start(ctx context.Context, failFast bool, log *slog.Logger, begin func() er
 			return err
 		}
 		log.Warn("cannot begin, will try again", "error", err)
-		if !sleep(ctx, jitter(backoff)) {
+		if !p.wait(ctx) {
 			return err
 		}
-		backoff = min(2*backoff, longestBackoff)
 	}
+}
+
+// pace is the pauses between tries to connect. Each is twice as long as the one before, up to longestPause. The zero value
+// begins with firstBackoff.
+type pace struct{ last time.Duration }
+
+// longestPause is short, because a consumer without a connection leaves the limit unused, and a refused connection costs little.
+const longestPause = 2 * time.Second
+
+// wait waits for the next pause and reports whether ctx lived that long.
+func (p *pace) wait(ctx context.Context) bool {
+	p.last = min(max(2*p.last, firstBackoff), longestPause)
+	return sleep(ctx, jitter(p.last))
 }
 
 // handshakes is how often start tries a refused connection. That takes three seconds, in which a dying broker ends.

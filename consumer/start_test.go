@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -33,6 +34,27 @@ func cannot(t *testing.T, o Options, want error, text string) {
 			t.Errorf("%s = %v, want %v with %q", what, err, want, text)
 		}
 	}
+}
+
+// However long a broker was down, a consumer tries again soon after it is back, and not all the time before.
+func TestTriesAgainSoonAfterAnOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for outage := time.Second; outage < time.Hour; outage = outage * 5 / 4 {
+			began, tries := time.Now(), 0
+			err := start(t.Context(), false, quiet, func() error {
+				if tries++; time.Since(began) < outage {
+					return errors.New("connection refused")
+				}
+				return nil
+			})
+			if late := time.Since(began) - outage; err != nil || late > 2500*time.Millisecond {
+				t.Errorf("a try succeeded %v after an outage of %v (error %v)", late, outage, err)
+			}
+			if most := 8 + int(outage/(2*time.Second)); tries > most {
+				t.Errorf("%d tries in an outage of %v, want at most %d", tries, outage, most)
+			}
+		}
+	})
 }
 
 // A stream keeps acknowledged messages and delivers no message again: it is no work queue.

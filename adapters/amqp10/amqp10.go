@@ -87,9 +87,11 @@ const early = 100 * time.Millisecond
 func leaves(due time.Time) time.Time { return due.Add(-early).Truncate(early) }
 
 const (
+	// The pauses between tries to connect. The longest is short, because a consumer without a connection leaves the limit unused.
 	firstBackoff   = 100 * time.Millisecond
-	longestBackoff = 10 * time.Second
-	closeTimeout   = 5 * time.Second
+	longestBackoff = 2 * time.Second
+
+	closeTimeout = 5 * time.Second
 
 	// wayTooEarly is more than two clocks differ.
 	wayTooEarly = time.Second

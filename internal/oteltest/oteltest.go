@@ -164,7 +164,7 @@ type Tracers struct {
 	tracenoop.TracerProvider
 
 	mu    sync.Mutex
-	ended []*Span
+	spans []*Span // in the order in which they began
 }
 
 // Span is the record of a span.
@@ -172,6 +172,7 @@ type Span struct {
 	tracenoop.Span
 	of      *Tracers
 	context trace.SpanContext
+	ended   bool
 
 	Name       string
 	Kind       trace.SpanKind
@@ -182,11 +183,11 @@ type Span struct {
 	Broken     bool // an attribute or the status is not UTF-8, or is huge
 }
 
-// Ended returns the spans that have ended, in that order.
+// Ended returns the spans that have ended, in the order in which they began.
 func (t *Tracers) Ended() []*Span {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return slices.Clone(t.ended)
+	return slices.DeleteFunc(slices.Clone(t.spans), func(s *Span) bool { return !s.ended })
 }
 
 // Tracer implements trace.TracerProvider.
@@ -211,6 +212,9 @@ func (t tracer) Start(ctx context.Context, name string, o ...trace.SpanStartOpti
 	}
 	s.context = trace.NewSpanContext(id)
 	s.SetAttributes(config.Attributes()...)
+	t.of.mu.Lock()
+	defer t.of.mu.Unlock()
+	t.of.spans = append(t.of.spans, s)
 	return trace.ContextWithSpan(ctx, s), s
 }
 
@@ -251,5 +255,5 @@ func (s *Span) check(text string) { s.Broken = s.Broken || !utf8.ValidString(tex
 func (s *Span) End(...trace.SpanEndOption) {
 	s.of.mu.Lock()
 	defer s.of.mu.Unlock()
-	s.of.ended = append(s.of.ended, s)
+	s.ended = true
 }
