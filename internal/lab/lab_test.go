@@ -309,14 +309,14 @@ func TestOvertaken(t *testing.T) {
 func TestRunRefuses(t *testing.T) {
 	ok := Scenario{Arrivals: Burst(1, 0), Operation: Fixed(0)}
 	for want, change := range map[string]func(s *Scenario){
-		"simulate: Scenario.Arrivals and Operation are required":             func(s *Scenario) { s.Arrivals = nil },
-		"simulate: Scenario.Crashes is 2; it must be from 0 to 1":            func(s *Scenario) { s.Crashes = 2 },
-		"simulate: Scenario.Options have a window of \"tokens\"; operations": func(s *Scenario) { s.Options.Unit = "tokens" },
-		"simulate: Scenario.Options have a size, rate, interval or":          func(s *Scenario) { s.Options.Size = -1 },
-		"simulate: Scenario.Changes have a size, rate, interval or":          func(s *Scenario) { s.Changes = []Change{{Limit: &drip.Limit{RefreshRate: -1}}} },
-		"simulate: , admit: drip: Options.MaxLease is 1ns; it must be":       func(s *Scenario) { s.Options.MaxLease = 1 },
-		"simulate: Scenario.Changes[1].At is before that of the one before":  func(s *Scenario) { s.Changes = []Change{{At: 2}, {At: 1}} },
-		"simulate: Scenario.Changes[0].Limit.Windows are 1; they must be as": func(s *Scenario) { s.Changes = []Change{{Limit: &drip.Limit{Windows: make([]drip.Window, 1)}}} },
+		"simulate: Scenario.Arrivals and Operation are required":                 func(s *Scenario) { s.Arrivals = nil },
+		"simulate: Scenario.Crashes is 2; it must be from 0 to 1":                func(s *Scenario) { s.Crashes = 2 },
+		"simulate: Scenario.Options have a window of \"tokens\"; operations":     func(s *Scenario) { s.Options.Unit = "tokens" },
+		"simulate: Scenario.Options have a size, rate, interval or":              func(s *Scenario) { s.Options.Size = -1 },
+		"simulate: Scenario.Changes have a size, rate, interval or":              func(s *Scenario) { s.Changes = []Change{{Limit: &drip.Limit{RefreshRate: -1}}} },
+		"simulate: , admit: drip: Options.MaxLease is 1ns; it must be":           func(s *Scenario) { s.Options.MaxLease = 1 },
+		"simulate: Scenario.Changes[1].At is before the At of the change before": func(s *Scenario) { s.Changes = []Change{{At: 2}, {At: 1}} },
+		"simulate: Scenario.Changes[0].Limit.Windows are 1; they must be as":     func(s *Scenario) { s.Changes = []Change{{Limit: &drip.Limit{Windows: make([]drip.Window, 1)}}} },
 	} {
 		s := ok
 		change(&s)
