@@ -20,7 +20,7 @@
 -- 16 times Limit, then Delay, Bound, the numbers of the ticket and those of the lease. A table would take longer. After an error nothing has changed.
 
 local call, sub = redis.call, string.sub
-local most = 128 -- leases in a value: Redis takes time for each byte of each string that Lua makes
+local most = 512 -- leases in a value: Redis takes time for each byte of each string that Lua makes
 local longest = 2 ^ 43 -- time to live in ms, 278 years: more is too much for those who count it in nanoseconds
 local hold = tonumber(ARGV[2])
 local micros

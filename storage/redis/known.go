@@ -13,7 +13,7 @@ import (
 // decide.lua. If somebody else has changed the state, decide.lua decides.
 
 const (
-	// mostKnown is the most leases of an entity that a process knows. Each value that it stores has all of them.
+	// mostKnown is the most leases of an entity that a process knows: as many as decide.lua leaves in a value.
 	mostKnown = 512
 
 	// mostSkips is the most turns that leave an entity to decide.lua after a refusal.

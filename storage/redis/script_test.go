@@ -277,7 +277,7 @@ func TestScript(t *testing.T) {
 // keepFew has the script keep four leases in a value, so that most of them are in a set.
 func keepFew(t *testing.T) {
 	before := decideScript
-	source := strings.Replace(before.source, "\nlocal most = 128 ", "\nlocal most = 4 ", 1)
+	source := strings.Replace(before.source, "\nlocal most = 512 ", "\nlocal most = 4 ", 1)
 	if source == before.source {
 		t.Fatal("the script does not say how many leases it keeps in a value")
 	}
