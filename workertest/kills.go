@@ -189,7 +189,8 @@ func (k *killing) begin(i int) error {
 		return err
 	}
 	cmd := exec.CommandContext(k.t.Context(), os.Args[0])
-	cmd.Env, cmd.Stderr = append(os.Environ(), variable+"="+string(text)), os.Stderr
+	cmd.Env = append(os.Environ(), variable+"="+string(text))
+	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
 	input, err := cmd.StdinPipe()
 	if err == nil {
 		err = cmd.Start()

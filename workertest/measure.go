@@ -144,6 +144,9 @@ func consumer(a Adapter, j job, does func(job, *drip.Bucket) (worker.Limiter, fu
 	}
 	defer closeBucket()
 	q, err := a.Open(ctx, j.URL, j.Queue)
+	for end := time.Now().Add(time.Minute); err != nil && time.Now().Before(end); q, err = a.Open(ctx, j.URL, j.Queue) {
+		time.Sleep(100 * time.Millisecond) // a server that was killed is about to come back
+	}
 	if err != nil {
 		return err
 	}
