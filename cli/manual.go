@@ -234,6 +234,7 @@ providers count the calls of each entity, and find those over the limit:
   leaky-bucket, token-bucket                        size, per_second
   fixed-window, first-call-window, sliding-window   size, interval
   concurrency                                       size
+and a unit, if it is not calls.
 
 entities is their number, each with a load of its own. arrivals are of several
 kinds at once:
@@ -251,7 +252,11 @@ message comes back. Each is a duration, or
   {"kind": "log-normal", "median": "1s", "sigma": 1.5, "at_most": "20s"}
 
 cost is a number, or {"from": 1, "to": 10, "off": 3}: an estimate, and by how
-much the real cost may be off.
+much the real cost may be off. costs has the same for other units than calls. A
+provider with a unit counts it:
+
+  "preset": "Anthropic, tier 1"
+  "costs": {"input tokens": 1500, "output tokens": {"from": 50, "to": 900}}
 `
 
 const scenarioExample = `  {

@@ -1,6 +1,10 @@
 package provider
 
-import "time"
+import (
+	"time"
+
+	"github.com/drip-go/drip"
+)
 
 // The units of the presets of language models. They are the names in Request.Costs and in Bucket.Settle.
 const (
@@ -46,13 +50,16 @@ func OpenAI(calls, tokens int) Preset {
 // Gemini returns the limits of Google's Gemini API for one model: calls and input tokens a minute, and calls a day. The numbers
 // depend on model and tier. Google does not publish them; AI Studio shows them.
 func Gemini(calls, input, callsADay int) Preset {
+	daily := SlidingWindow(callsADay, day).Burst(max(1, callsADay/4)) // in any 24 hours
+	if pacific, err := time.LoadLocation("America/Los_Angeles"); err == nil {
+		daily = Calendar(callsADay, drip.Daily(pacific))
+	}
 	return Preset{
 		Name: "Gemini", Entity: "project and model", Wait: time.Minute,
-		About: "The provider's day ends at midnight of Pacific time; the preset keeps it in any 24 hours. A quarter of the tokens may " +
-			"be taken at once, so a call has at most as many.",
+		About: "The day ends at midnight of Pacific time. A program without a time zone database keeps the calls a day in any 24 " +
+			"hours. A quarter of the tokens may be taken at once, so a call has at most as many.",
 		Rules: rules(
-			SlidingWindow(calls, time.Minute), SlidingWindow(input, time.Minute).Burst(input/4).Of(InputTokens),
-			SlidingWindow(callsADay, day).Burst(max(1, callsADay/4)),
+			SlidingWindow(calls, time.Minute), SlidingWindow(input, time.Minute).Burst(input/4).Of(InputTokens), daily,
 		),
 		Source: "https://ai.google.dev/gemini-api/docs/rate-limits", Checked: checked,
 	}

@@ -3,6 +3,7 @@ package provider
 import (
 	"math/rand/v2"
 	"testing"
+	"time"
 
 	"github.com/drip-go/drip"
 	"github.com/drip-go/drip/internal/buckettest"
@@ -92,5 +93,20 @@ func TestModelsAreKept(t *testing.T) {
 				t.Errorf("nothing is used to more than %.2f", most)
 			}
 		})
+	}
+}
+
+// The day of Gemini is the provider's.
+func TestGeminiDay(t *testing.T) {
+	o, err := Gemini(15, 250_000, 1000).Options(time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := drip.New(o); err != nil {
+		t.Error(err)
+	}
+	daily := o.Windows[len(o.Windows)-1]
+	if daily.Align.String() != "daily America/Los_Angeles" || daily.Size != 950 || daily.RefreshRate != daily.Size && daily.RefreshRate != 0 {
+		t.Errorf("the day is %+v", daily)
 	}
 }

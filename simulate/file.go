@@ -27,6 +27,7 @@ type file struct {
 	Arrivals  []arrival         `json:"arrivals"`
 	Operation spread            `json:"operation"`
 	Cost      costs             `json:"cost"`
+	Costs     map[string]costs  `json:"costs"`
 	Late      spread            `json:"late"`
 }
 
@@ -46,8 +47,13 @@ func (f *file) scenario(dir string) (Scenario, error) {
 	if out.Options, err = f.Options(f.Limits); err != nil {
 		return fail(err)
 	}
-	if aligned(&out.Options) {
-		return fail(errors.New("align cannot be simulated: its day has no date"))
+	for _, w := range windows(&out.Options) {
+		if _, known := f.Costs[w.Unit]; w.Unit != "" && !known {
+			return fail(fmt.Errorf("costs: there are none of %q, which a limit counts", w.Unit))
+		}
+		if w.Align != (drip.Alignment{}) {
+			return fail(errors.New("align cannot be simulated: its day has no date"))
+		}
 	}
 	if err := f.count(&out); err != nil {
 		return fail(err)
@@ -61,8 +67,16 @@ func (f *file) scenario(dir string) (Scenario, error) {
 	if in.Costs, err = f.Cost.costs(); err != nil {
 		return fail(fmt.Errorf("cost: %w", err))
 	}
-	if f.Cost.Off > 0 && out.Options.Shared != nil {
-		return fail(errors.New("cost: off cannot be simulated with shared limits"))
+	if (f.Cost.Off > 0 || f.Costs != nil) && out.Options.Shared != nil {
+		return fail(errors.New("cost: off, and costs, cannot be simulated with shared limits"))
+	}
+	for _, unit := range slices.Sorted(maps.Keys(f.Costs)) {
+		if in.Units == nil {
+			in.Units = map[string]lab.Costs{}
+		}
+		if in.Units[unit], err = f.Costs[unit].costs(); err != nil {
+			return fail(fmt.Errorf("costs: %q: %w", unit, err))
+		}
 	}
 	if in.Arrivals, err = f.arrivals(dir, &in.Entities); err != nil {
 		return fail(err)
@@ -70,13 +84,13 @@ func (f *file) scenario(dir string) (Scenario, error) {
 	return out, nil
 }
 
-// aligned reports whether a window has intervals of its own.
-func aligned(o *drip.Options) bool {
-	limits := append(slices.Collect(maps.Values(o.Shared)), drip.Limit{Align: o.Align, Windows: o.Windows})
-	return slices.ContainsFunc(limits, func(l drip.Limit) bool {
-		own := func(w drip.Window) bool { return w.Align != drip.Alignment{} }
-		return l.Align != drip.Alignment{} || slices.ContainsFunc(l.Windows, own)
-	})
+// windows returns the units and alignments of all windows.
+func windows(o *drip.Options) (all []drip.Window) {
+	limits := append(slices.Collect(maps.Values(o.Shared)), drip.Limit{Align: o.Align, Unit: o.Unit, Windows: o.Windows})
+	for _, l := range limits {
+		all = append(append(all, drip.Window{Align: l.Align, Unit: l.Unit}), l.Windows...)
+	}
+	return all
 }
 
 // count sets the counters of the calls: the providers of the file, or the rules of the preset.
@@ -107,6 +121,9 @@ func (f *file) count(out *Scenario) error {
 		if _, err := c.provider(); err != nil {
 			return fmt.Errorf("providers[%d]: %w", i, err)
 		}
+		if _, known := f.Costs[c.Unit]; c.Unit != "" && !known {
+			return fmt.Errorf("costs: there are none of %q, which a provider counts", c.Unit)
+		}
 	}
 	out.load.Providers = func() []lab.Provider { return made(own) }
 	out.shared = func() []lab.Provider { return made(shared) }
@@ -116,7 +133,7 @@ func (f *file) count(out *Scenario) error {
 func made(all []counter) (providers []lab.Provider) {
 	for _, c := range all {
 		p, _ := c.provider() // it was possible before
-		providers = append(providers, p)
+		providers = append(providers, lab.Of(c.Unit, p))
 	}
 	return providers
 }
@@ -129,16 +146,12 @@ func countersOf(rules []provider.Rule) (all []counter, err error) {
 	}
 	var read []struct {
 		counter
-		Burst int    `json:"burst"` // of drip's limit, not of the provider's
-		Unit  string `json:"unit"`
+		Burst int `json:"burst"` // of drip's limit, not of the provider's
 	}
 	if err := limitjson.Strictly(text, &read); err != nil {
 		return nil, fmt.Errorf("the preset cannot be simulated: %w", err)
 	}
 	for _, r := range read {
-		if r.Unit != "" {
-			return nil, fmt.Errorf("the preset has a limit of %s; the simulator counts calls only", r.Unit)
-		}
 		all = append(all, r.counter)
 	}
 	return all, nil
@@ -150,6 +163,7 @@ type counter struct {
 	Size      int      `json:"size"`
 	PerSecond float64  `json:"per_second"`
 	Interval  duration `json:"interval"`
+	Unit      string   `json:"unit"`
 }
 
 func (p counter) provider() (lab.Provider, error) {

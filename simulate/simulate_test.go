@@ -9,14 +9,47 @@ import (
 	"github.com/drip-go/drip/provider"
 )
 
-// A preset with other units than calls is refused with a reason.
+// A window of another unit than calls needs the costs of operations in it.
 func TestUnitsAreRefused(t *testing.T) {
-	s, err := Parse("s.json", []byte(`{"preset": "Anthropic, tier 1", "arrivals": [{"kind": "burst", "count": 1}]}`))
-	if err == nil {
-		_, err = s.Run(t.Context(), 1)
+	const burst = `"arrivals": [{"kind": "burst", "count": 1}]`
+	for text, want := range map[string]string{
+		`{"preset": "Anthropic, tier 1", ` + burst + `}`:                                                                         `costs: there are none of "input tokens"`,
+		`{"limits": {"size": 9, "rate": 9, "unit": "points"}, ` + burst + `}`:                                                    `costs: there are none of "points", which a limit counts`,
+		`{"limits": {"size": 9, "rate": 9}, "providers": [{"kind": "concurrency", "size": 1, "unit": "points"}], ` + burst + `}`: `costs: there are none of "points", which a provider counts`,
+		`{"limits": {"size": 9, "rate": 9}, "costs": {"points": {"from": 3}}, ` + burst + `}`:                                    `costs: "points": it is a number`,
+		`{"preset": "airtable", "costs": {"points": 3}, ` + burst + `}`:                                                          `with shared limits`,
+	} {
+		if _, err := Parse("s.json", []byte(text)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: got %v, want %s", text, err, want)
+		}
 	}
-	if err == nil || !strings.Contains(err.Error(), "input tokens") || !strings.Contains(err.Error(), "calls only") {
-		t.Errorf("got %v, want an error that names the unit", err)
+}
+
+// drip keeps the limits of a language model: calls, input and output tokens. Its makespan is near the optimum's. A
+// limiter without costs is over the limits.
+func TestUnits(t *testing.T) {
+	for name, c := range map[string]struct{ costs, binding string }{
+		"calls":  {`"input tokens": 10, "output tokens": 10`, "every"},
+		"input":  {`"input tokens": {"from": 500, "to": 3000, "off": 400}, "output tokens": 20`, "input tokens"},
+		"output": {`"input tokens": 300, "output tokens": {"from": 200, "to": 1000, "off": 200}`, "output tokens"},
+	} {
+		s, err := Parse("s.json", []byte(`{"preset": "Anthropic, tier 1", "costs": {`+c.costs+`}, "travel": "50ms", "entities": 2,
+			"operation": {"kind": "exponential", "mean": "5s", "at_most": "1m"},
+			"arrivals": [{"kind": "burst", "count": 40, "at": "10s"}, {"kind": "poisson", "per_second": 0.2, "from": "0s", "to": "10m"}]}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := s.Run(t.Context(), 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		admit, classic, best := r.Results[0], r.Results[1], r.Results[3]
+		if admit.OverLimit != 0 || admit.Done != admit.Messages || admit.Makespan > best.Makespan*13/10 || !strings.Contains(r.Binding, c.binding) {
+			t.Errorf("%s: the binding limit is %s; admit %+v; optimum %+v", name, r.Binding, admit, best)
+		}
+		if name != "calls" && classic.OverLimit == 0 {
+			t.Errorf("%s: GetDelay, which knows no costs, was never over the limit", name)
+		}
 	}
 }
 
@@ -66,10 +99,11 @@ func TestSharedOfThePresetIsReplaced(t *testing.T) {
 // Every preset can be simulated, and drip makes no call over its limits.
 func TestPresets(t *testing.T) {
 	for _, p := range provider.Presets() {
+		costs := ""
 		if strings.HasPrefix(p.Name, "Anthropic") {
-			continue // the simulator counts calls only, and says so: see TestUnitsAreRefused
+			costs = `"costs": {"input tokens": 1000, "output tokens": 100},`
 		}
-		s, err := Parse("s.json", []byte(`{"preset": "`+p.Name+`", "travel": "50ms", "operation": "100ms", "entities": 3,
+		s, err := Parse("s.json", []byte(`{"preset": "`+p.Name+`", `+costs+` "travel": "50ms", "operation": "100ms", "entities": 3,
 			"arrivals": [{"kind": "burst", "count": 40, "at": "10s"}]}`))
 		if err != nil {
 			t.Errorf("%s: %v", p.Name, err)

@@ -42,8 +42,12 @@ type Scenario struct {
 	// Operation is the time that the provider takes.
 	Operation Distribution
 
-	// Costs are the units of the operations. Defaults to one each.
+	// Costs are the costs of the operations in calls. Defaults to one each.
 	Costs Costs
+
+	// Units are the costs of the operations in other units, by the names in drip.Window.Unit. Each unit of a window is
+	// required.
+	Units map[string]Costs
 
 	// Travel is the most time that a request takes to the provider; each takes a random part of it. The answer takes no
 	// time. Defaults to 0.
@@ -160,10 +164,12 @@ func (s *Scenario) setDefaults() error {
 			return fmt.Errorf("Changes[%d].At is before the At of the change before it", i)
 		}
 	}
-	if err := callsOnly(&s.Options); err != nil {
-		return err
-	}
 	for i, e := range s.eras() {
+		for _, w := range e.windows {
+			if w.unit != "" && s.Units[w.unit] == nil {
+				return fmt.Errorf("Units have no costs of %q, which a window counts", w.unit)
+			}
+		}
 		if !e.possible() {
 			field := "Options"
 			if i > 0 {

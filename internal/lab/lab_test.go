@@ -146,7 +146,7 @@ func TestMessagesAreTheSameWithFailures(t *testing.T) {
 		}
 		with[i].crashes = false
 	}
-	if !slices.Equal(with, without) || crashes == 0 {
+	if !reflect.DeepEqual(with, without) || crashes == 0 {
 		t.Errorf("the messages differ, or none of the %d crashes", crashes)
 	}
 }
@@ -193,7 +193,7 @@ func (l *scripted) Admit(_ string, _ drip.Request) (drip.Admission, error) {
 	return drip.Admission{Delay: d}, nil
 }
 
-func (*scripted) Settle(string, drip.Admission, int) error { return nil }
+func (*scripted) Settle(string, drip.Admission, int, drip.Costs) error { return nil }
 
 func play(t *testing.T, s Scenario, tickets bool, delays ...time.Duration) (Result, []time.Duration) {
 	t.Helper()
@@ -311,7 +311,7 @@ func TestRunRefuses(t *testing.T) {
 	for want, change := range map[string]func(s *Scenario){
 		"simulate: Scenario.Arrivals and Operation are required":                 func(s *Scenario) { s.Arrivals = nil },
 		"simulate: Scenario.Crashes is 2; it must be from 0 to 1":                func(s *Scenario) { s.Crashes = 2 },
-		"simulate: Scenario.Options have a window of \"tokens\"; operations":     func(s *Scenario) { s.Options.Unit = "tokens" },
+		"simulate: Scenario.Units have no costs of \"tokens\", which a window":   func(s *Scenario) { s.Options.Unit = "tokens" },
 		"simulate: Scenario.Options have a size, rate, interval or":              func(s *Scenario) { s.Options.Size = -1 },
 		"simulate: Scenario.Changes have a size, rate, interval or":              func(s *Scenario) { s.Changes = []Change{{Limit: &drip.Limit{RefreshRate: -1}}} },
 		"simulate: , admit: drip: Options.MaxLease is 1ns; it must be":           func(s *Scenario) { s.Options.MaxLease = 1 },

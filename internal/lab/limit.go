@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/decision"
 )
 
 // limit is the limit of Options, with their defaults filled in. Times are milliseconds.
@@ -16,7 +17,10 @@ type limit struct {
 }
 
 // window gains rate at the beginning of each interval of Unix time, up to size.
-type window struct{ size, rate, interval int64 }
+type window struct {
+	size, rate, interval int64
+	unit                 string
+}
 
 // limitOf reads the limit of Options, without limits of single entities.
 func limitOf(o *drip.Options, own *drip.Limit) limit {
@@ -26,22 +30,26 @@ func limitOf(o *drip.Options, own *drip.Limit) limit {
 		size:     part(cmp.Or(own.Size, o.Size, 100)),
 		rate:     part(cmp.Or(own.RefreshRate, o.RefreshRate, 50)),
 		interval: cmp.Or(own.RefreshInterval, o.RefreshInterval, 1e9).Milliseconds(),
+		unit:     cmp.Or(own.Unit, o.Unit),
 	}
-	l := limit{
-		windows:     []window{first},
-		concurrency: cmp.Or(part(cmp.Or(own.Concurrency, o.Concurrency)), first.size),
+	l := limit{windows: []window{first}, concurrency: part(cmp.Or(own.Concurrency, o.Concurrency))}
+	if l.concurrency == 0 {
+		l.concurrency = first.size
+		if first.unit != "" {
+			l.concurrency = decision.MostUnits
+		}
 	}
 	further := o.Windows
 	if own.Windows != nil {
 		further = own.Windows
 	}
 	for _, w := range further {
-		l.windows = append(l.windows, window{part(w.Size), part(cmp.Or(w.RefreshRate, w.Size)), w.RefreshInterval.Milliseconds()})
+		l.windows = append(l.windows, window{part(w.Size), part(cmp.Or(w.RefreshRate, w.Size)), w.RefreshInterval.Milliseconds(), w.Unit})
 	}
 	return l
 }
 
-// callsOnly is the error of Options with windows of other units: the operations here take calls only.
+// callsOnly is the error of Options with windows of other units: operations with shared limits take calls only.
 func callsOnly(o *drip.Options) error {
 	all := append([]drip.Window{{Unit: o.Unit}}, o.Windows...)
 	for _, l := range o.Shared {
@@ -49,7 +57,7 @@ func callsOnly(o *drip.Options) error {
 	}
 	for _, w := range all {
 		if w.Unit != "" {
-			return fmt.Errorf("%s have a window of %q; operations are simulated in calls only", "Options", w.Unit)
+			return fmt.Errorf("%s have a window of %q; with shared limits, operations are simulated in calls only", "Options", w.Unit)
 		}
 	}
 	return nil

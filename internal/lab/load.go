@@ -2,10 +2,13 @@ package lab
 
 import (
 	"cmp"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"slices"
 	"time"
+
+	"github.com/drip-go/drip"
 )
 
 // Arrivals makes the times, since Begin, at which the messages of one entity arrive.
@@ -112,13 +115,41 @@ func UniformCost(lo, hi, off int) Costs {
 	}
 }
 
+// cost is the cost of an operation in one unit; "" is calls.
+type cost struct {
+	unit             string
+	estimate, actual int
+}
+
+func (c Costs) draw(unit string, r *rand.Rand) cost {
+	estimate, actual := c(r)
+	return cost{unit, estimate, actual}
+}
+
+// in returns the cost of a message in a unit that the scenario has.
+func (m *message) in(unit string) cost {
+	return m.costs[slices.IndexFunc(m.costs, func(c cost) bool { return c.unit == unit })]
+}
+
+// units returns the costs in other units than calls, estimated and real; nil is none.
+func (m *message) units() (estimate, actual drip.Costs) {
+	if len(m.costs) == 1 {
+		return nil, nil
+	}
+	estimate, actual = drip.Costs{}, drip.Costs{}
+	for _, c := range m.costs[1:] {
+		estimate[c.unit], actual[c.unit] = c.estimate, c.actual
+	}
+	return estimate, actual
+}
+
 // message is a message and its outcome in one run. It is drawn before the run, so that every policy has the same
 // messages. Times are milliseconds since 1970.
 type message struct {
 	entity            int
 	arrival           int64
 	travel, operation int64
-	estimate, actual  int
+	costs             []cost // in calls, and then in other units
 	crashes, lost     bool
 	unacknowledged    int  // which of its acknowledgements is lost, counted from 1; 0 for none
 	plain             bool // its consumers ask GetDelay
@@ -131,6 +162,7 @@ type message struct {
 // messages draws the messages of a scenario, in order of arrival.
 func (s *Scenario) messages(seed uint64) []message {
 	var all []message
+	units := slices.Sorted(maps.Keys(s.Units))
 	for entity := range s.Entities {
 		r := rand.New(rand.NewPCG(seed, uint64(entity)))
 		times := s.Arrivals(r)
@@ -138,7 +170,10 @@ func (s *Scenario) messages(seed uint64) []message {
 			m := message{entity: entity, arrival: since(at)}
 			m.travel = r.Int64N(s.Travel.Milliseconds() + 1)
 			m.operation = max(0, s.Operation(r)).Milliseconds()
-			m.estimate, m.actual = s.Costs(r)
+			m.costs = append(m.costs, s.Costs.draw("", r))
+			for _, unit := range units {
+				m.costs = append(m.costs, s.Units[unit].draw(unit, r))
+			}
 			// Drawn even if the share is zero, so that a scenario with failures has the messages of one without.
 			m.crashes = r.Float64() < s.Crashes
 			m.lost = r.Float64() < s.Lost

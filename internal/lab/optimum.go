@@ -42,7 +42,7 @@ func optimum(messages []*message, eras []era, outage Outage) (starts []int64) {
 		}
 	}
 	// later is a time before which the message can't start, or now.
-	later := func(cost int64) int64 {
+	later := func(m *message) int64 {
 		if from, to := since(outage.From), since(outage.To); from <= now && now < to {
 			return to
 		}
@@ -51,7 +51,7 @@ func optimum(messages []*message, eras []era, outage Outage) (starts []int64) {
 			t = ends[over]
 		}
 		for i, w := range limit.windows {
-			if missing := min(cost, w.size) - capacity[i]; missing > 0 {
+			if missing := min(int64(m.in(w.unit).actual), w.size) - capacity[i]; missing > 0 {
 				t = max(t, (now/w.interval+(missing+w.rate-1)/w.rate)*w.interval)
 			}
 		}
@@ -64,14 +64,14 @@ func optimum(messages []*message, eras []era, outage Outage) (starts []int64) {
 	for _, m := range messages {
 		advance(max(now, m.arrival))
 		for {
-			t := later(int64(m.actual))
+			t := later(m)
 			if t == now {
 				break
 			}
 			advance(t)
 		}
-		for i := range capacity {
-			capacity[i] -= int64(m.actual)
+		for i, w := range limit.windows {
+			capacity[i] -= int64(m.in(w.unit).actual)
 		}
 		starts = append(starts, now)
 		end := now + m.travel + m.operation

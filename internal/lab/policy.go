@@ -3,6 +3,7 @@ package lab
 import (
 	"context"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/drip-go/drip"
@@ -26,8 +27,8 @@ type Limiter interface {
 	// answer is given to Settle when an operation is over.
 	Admit(entity string, r drip.Request) (drip.Admission, error)
 
-	// Settle ends an operation and charges its real cost.
-	Settle(entity string, a drip.Admission, cost int) error
+	// Settle ends an operation and charges its real cost, in calls and in other units.
+	Settle(entity string, a drip.Admission, cost int, costs drip.Costs) error
 }
 
 // renewer is a Limiter whose leases have to be renewed while operations take long.
@@ -59,8 +60,8 @@ func (l admit) Admit(entity string, r drip.Request) (drip.Admission, error) {
 	return l.b.Admit(context.Background(), entity, r)
 }
 
-func (l admit) Settle(entity string, a drip.Admission, cost int) error {
-	return l.b.Settle(context.Background(), entity, a.Lease, cost)
+func (l admit) Settle(entity string, a drip.Admission, cost int, costs drip.Costs) error {
+	return l.b.Settle(context.Background(), entity, a.Lease, cost, costs)
 }
 
 func (l admit) Renew(entity string, lease drip.Lease) (drip.Lease, error) {
@@ -92,7 +93,7 @@ func (l classic) Admit(entity string, _ drip.Request) (drip.Admission, error) {
 	return drip.Admission{Delay: delay}, err
 }
 
-func (l classic) Settle(entity string, _ drip.Admission, _ int) error {
+func (l classic) Settle(entity string, _ drip.Admission, _ int, _ drip.Costs) error {
 	return l.b.ReturnToken(context.Background(), entity)
 }
 
@@ -136,10 +137,17 @@ func (l *retryAfter) Admit(entity string, r drip.Request) (drip.Admission, error
 	if g.inFlight >= limit.concurrency {
 		return drip.Admission{Delay: poll}, nil
 	}
-	next, wait := make([]float64, len(limit.windows)), 0.0
+	next, wait := slices.Clone(g.tat), 0.0
 	for i, w := range limit.windows {
+		cost := r.Cost
+		if w.unit != "" {
+			cost = r.Costs[w.unit]
+		}
+		if cost == 0 {
+			continue
+		}
 		emission := float64(w.interval) / float64(w.rate)
-		next[i] = max(now, g.tat[i]) + float64(r.Cost)*emission
+		next[i] = max(now, g.tat[i]) + float64(cost)*emission
 		wait = max(wait, next[i]-emission*float64(w.size)-now)
 	}
 	if ms := math.Ceil(wait - accuracy); ms > 0 {
@@ -150,7 +158,7 @@ func (l *retryAfter) Admit(entity string, r drip.Request) (drip.Admission, error
 	return drip.Admission{}, nil
 }
 
-func (l *retryAfter) Settle(entity string, _ drip.Admission, _ int) error {
+func (l *retryAfter) Settle(entity string, _ drip.Admission, _ int, _ drip.Costs) error {
 	l.entities[entity].inFlight--
 	return nil
 }

@@ -17,18 +17,31 @@ type Provider interface {
 	End(began, ended int64, estimate, actual int)
 }
 
-// beginAll begins a call at all providers, and reports whether it is over a limit of any. The caller must call end when the
-// call ends, with its real cost.
-func beginAll(providers []Provider, at int64, estimate int) (end func(now int64, actual int), over bool) {
+// Of returns the Provider, counting another unit than calls.
+func Of(unit string, p Provider) Provider { return ofUnit{p, unit} }
+
+type ofUnit struct {
+	Provider
+	unit string
+}
+
+// beginAll begins the call of a message at all providers, and reports whether it is over a limit of any. The caller must
+// call end when the call ends.
+func beginAll(providers []Provider, at int64, m *message) (end func(now int64), over bool) {
 	var within []Provider
+	costOf := func(p Provider) cost {
+		c, _ := p.(ofUnit)
+		return m.in(c.unit)
+	}
 	for _, p := range providers {
-		if p.Begin(at, estimate) {
+		if p.Begin(at, costOf(p).estimate) {
 			within = append(within, p)
 		}
 	}
-	return func(now int64, actual int) {
+	return func(now int64) {
 		for _, p := range within {
-			p.End(at, now, estimate, actual)
+			c := costOf(p)
+			p.End(at, now, c.estimate, c.actual)
 		}
 	}, len(within) < len(providers)
 }

@@ -136,6 +136,9 @@ func (b binding) String() string {
 		return fmt.Sprintf("%d at once", b.concurrency)
 	}
 	w := b.windows[b.window]
+	if w.unit != "" {
+		return fmt.Sprintf("%d %s every %v", w.rate, w.unit, milliseconds(w.interval))
+	}
 	return fmt.Sprintf("%d every %v", w.rate, milliseconds(w.interval))
 }
 
@@ -154,9 +157,9 @@ func (r *run) utilisation(window int) float64 {
 	if len(r.messages) == 0 {
 		return 0
 	}
-	used, last := float64(r.units), r.lastStart
-	if window == len(r.eras[0].windows) {
-		used, last = float64(r.tokenTime), r.lastEnd
+	used, last := float64(r.tokenTime), r.lastEnd
+	if windows := r.eras[0].windows; window < len(windows) {
+		used, last = float64(r.used[windows[window].unit]), r.lastStart
 	}
 	most := float64(len(r.providers)) * allowed(r.eras, window, r.messages[0].arrival, last)
 	if most == 0 {

@@ -34,8 +34,8 @@ type run struct {
 	gaveUp    bool // there were too many events
 
 	lost, overLimit    int
-	units              int64 // what operations have really cost
-	tokenTime          int64 // how long operations took, from the request on
+	used               map[string]int64 // what operations have really cost, by unit
+	tokenTime          int64            // how long operations took, from the request on
 	lastStart, lastEnd int64
 }
 
@@ -60,6 +60,7 @@ func newRun(s *Scenario, messages []message, seed uint64) *run {
 		messages: slices.Clone(messages),
 		rnd:      rand.New(rand.NewPCG(seed, 1<<63)), // no entity has this one
 		hands:    map[hand][]*delivery{},
+		used:     map[string]int64{},
 		seats:    make([]int, s.Processes),
 	}
 	for n := range s.Entities {
@@ -142,8 +143,8 @@ func (r *run) closed() Outage {
 // nothing is the limiter of the optimum, which needs none.
 type nothing struct{}
 
-func (nothing) Admit(string, drip.Request) (drip.Admission, error) { return drip.Admission{}, nil }
-func (nothing) Settle(_ string, _ drip.Admission, _ int) error     { return nil }
+func (nothing) Admit(string, drip.Request) (drip.Admission, error)   { return drip.Admission{}, nil }
+func (nothing) Settle(string, drip.Admission, int, drip.Costs) error { return nil }
 
 func (r *run) happen() {
 	for range mostEvents {
@@ -182,7 +183,8 @@ func (r *run) ask(d *delivery) {
 	if plain = plain && d.plain; plain {
 		a.Delay, err = limiter.GetDelay(r.names[d.entity])
 	} else {
-		a, err = r.limiter.Admit(r.names[d.entity], drip.Request{Cost: d.estimate, Ticket: d.ticket})
+		costs, _ := d.units()
+		a, err = r.limiter.Admit(r.names[d.entity], drip.Request{Cost: d.costs[0].estimate, Costs: costs, Ticket: d.ticket})
 	}
 	switch {
 	case err != nil:
@@ -287,7 +289,9 @@ func (r *run) start(d *delivery, a drip.Admission) {
 		d.started = began
 	}
 	r.lastStart = began
-	r.units += int64(d.actual)
+	for _, c := range d.costs {
+		r.used[c.unit] += int64(c.actual)
+	}
 	r.tokenTime += d.travel + d.operation
 	crashes := d.crashes
 	d.crashes = false // the next holder lives
@@ -302,12 +306,12 @@ func (r *run) start(d *delivery, a drip.Admission) {
 // call is an operation at the provider.
 func (r *run) call(d *delivery, then func()) {
 	began := r.now
-	end, over := beginAll(r.providers[d.entity], began, d.estimate)
+	end, over := beginAll(r.providers[d.entity], began, d.message)
 	if over {
 		r.overLimit++
 	}
 	r.events.addEnd(began+d.operation, func() {
-		end(r.now, d.actual)
+		end(r.now)
 		r.lastEnd = r.now
 		then()
 	})
@@ -322,7 +326,8 @@ func (r *run) finish(d *delivery, a drip.Admission) {
 	if limiter, ok := r.limiter.(others); ok && d.plain {
 		err = limiter.ReturnToken(r.names[d.entity])
 	} else {
-		err = r.limiter.Settle(r.names[d.entity], a, d.actual)
+		_, costs := d.units()
+		err = r.limiter.Settle(r.names[d.entity], a, d.costs[0].actual, costs)
 	}
 	if err != nil {
 		r.err = errors.Join(r.err, err)

@@ -324,11 +324,11 @@ func (r *sharedRun) count(m *sharedMessage, at int64) {
 		return
 	}
 	r.events.add(at, func() {
-		end, over := beginAll(providers, at, m.Cost)
+		end, over := beginAll(providers, at, &message{costs: []cost{{"", m.Cost, m.Cost}}})
 		if over {
 			r.over++
 		}
-		r.events.addEnd(at+m.operation, func() { end(r.now, m.Cost) })
+		r.events.addEnd(at+m.operation, func() { end(r.now) })
 	})
 }
 
