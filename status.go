@@ -30,7 +30,7 @@ type Status struct {
 	Operation time.Duration
 
 	// Booked is about how much of the first window is promised to operations that have not run yet. The last of them is due
-	// at BookedUntil.
+	// at BookedUntil. If a window of another unit is scarcer, Booked is an upper bound.
 	Booked      int
 	BookedUntil time.Time
 
