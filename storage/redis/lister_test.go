@@ -8,11 +8,13 @@ import (
 	"math/rand/v2"
 	"reflect"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
 	goredis "github.com/redis/go-redis/v9"
 
+	"github.com/drip-go/drip/decision"
 	"github.com/drip-go/drip/storage"
 	"github.com/drip-go/drip/storage/redis"
 )
@@ -24,19 +26,33 @@ func TestList(t *testing.T) {
 			prefix := fmt.Sprintf("%s[*?\\-%x:", t.Name(), rand.Uint64())
 			s := newStorageWith(t, client, redis.Options{Prefix: prefix})
 			want := map[string]storage.Entry{}
+			getDelay(t, s, "shop", &plenty)
+			state, _, err := s.Get(t.Context(), "shop")
+			if err != nil {
+				t.Fatal(err)
+			}
 			for i := range 1200 { // more than one step of a scan finds
 				key := fmt.Sprint("shop", i)
 				want[key] = storage.Entry{}
-				getDelay(t, s, key, &plenty)
+				if err := s.Set(t.Context(), key, state, storage.NoRevision); err != nil {
+					t.Fatal(err)
+				}
 			}
 			for _, key := range []string{" ", "\n", "{", "}", "{}", "{}a", "}{", "a}b", "*", "\xff"} {
 				want[key] = storage.Entry{}
 				admit(t, s, key, &plenty)
 			}
-			want["many"] = storage.Entry{}
+			want["shop"], want["many"] = storage.Entry{}, storage.Entry{}
+			var admitting sync.WaitGroup
 			for range 2 * storage.MostListed {
-				admit(t, s, "many", &plenty)
+				admitting.Go(func() {
+					a, err := s.Do(t.Context(), "many", &plenty, nil, decision.Op{Kind: decision.Admit, Cost: decision.Cost{1}, Now: decision.OwnClock})
+					if err != nil || a.Delay > 0 {
+						t.Errorf("Admit = %+v, %v", a, err)
+					}
+				})
 			}
+			admitting.Wait()
 			for key := range want {
 				e, err := s.Read(t.Context(), key)
 				if err != nil {
@@ -55,7 +71,7 @@ func TestList(t *testing.T) {
 				t.Fatal(err)
 			}
 			seen := map[string]bool{}
-			err := s.List(t.Context(), func(e storage.Entry) error {
+			err = s.List(t.Context(), func(e storage.Entry) error {
 				if w, ok := want[e.Key]; !ok || !reflect.DeepEqual(e.State, w.State) || !slices.Equal(e.Leases, w.Leases) || e.Out != w.Out {
 					t.Errorf("%q is listed as %+v, want %+v", e.Key, e, w)
 				}

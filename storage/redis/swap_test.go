@@ -27,7 +27,7 @@ func TestSwapsAreDecisions(t *testing.T) {
 		}
 	}()
 	swaps, alone := 0, 0
-	for n := *decisions / 10; n > 0 && !t.Failed(); {
+	for n := *decisions / 30; n > 0 && !t.Failed(); {
 		n -= compareProcesses(t, mini, rnd, &swaps, &alone)
 	}
 	t.Logf("%d calls, %d of them swaps", alone, swaps)
