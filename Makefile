@@ -3,7 +3,7 @@
 help: ## What there is
 	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: ## Watch two consumers keep a dozen shops exactly at their limits, in under a minute
+demo: ## Watch two consumers keep a dozen shops exactly at their limits, for 40 seconds
 	@go build -C examples/demo -o ../../bin/demo . && scripts/servers run rabbitmq redis -- bin/demo
 
 recording: ## Record the demo's screen into docs/demo.svg

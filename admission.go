@@ -200,7 +200,7 @@ var ErrNoLease = errors.New("the lease is over")
 //   - If Delay is zero, run the operation, and give the lease back with Settle, even if the operation failed. The lease
 //     ends by itself after Options.Lease; renew it before if the operation takes longer.
 //   - Otherwise postpone it by Delay and ask again with the Ticket. It then runs unless the limit itself forbids it;
-//     newcomers leave it its capacity. If it will never run, Cancel it.
+//     newcomers leave it its capacity. If it comes back early it keeps its slot. If it will never run, Cancel it.
 //
 // Admit counts an operation when it runs, so tickets never exceed the limits. While no ticket is outstanding, Admit and
 // GetDelay agree, except when only tokens are short: then Admit uses the measured duration of operations.
@@ -318,6 +318,9 @@ func (b *Bucket) withLease(ctx context.Context, entityID string, l *Lease, op *d
 // interval. Admit gives operations that come back with a ticket a slot after that time. A window whose Size is its
 // RefreshRate keeps the capacity that is left. A retryAfter below a millisecond counts as one millisecond. With
 // Options.Follow it lowers the entity's level, too.
+//
+// Settle the lease of the refused operation, and postpone its message: Admit with the ticket of Lease.Ticket returns the
+// delay.
 func (b *Bucket) Throttled(ctx context.Context, entityID string, retryAfter time.Duration) error {
 	return b.tell(ctx, "throttle", entityID, decision.Throttle, retryAfter)
 }

@@ -145,6 +145,38 @@ func ExampleBucket_Cancel() {
 	// Output: 0s <nil>
 }
 
+// The service refuses an admitted operation with 429. Its message waits with all others of the shop, and keeps its place
+// in front of newcomers.
+func ExampleLease_Ticket() {
+	ctx := context.Background()
+	bucket := exampleBucket(drip.Options{Size: 5, RefreshRate: 5})
+	postpone := func(delay time.Duration, ticket drip.Ticket) error {
+		fmt.Println(delay, ticket.IsZero())
+		return nil
+	}
+	refused := func(shop string, lease drip.Lease, retryAfter time.Duration) error {
+		if err := bucket.Throttled(ctx, shop, retryAfter); err != nil {
+			return err
+		}
+		if err := bucket.Settle(ctx, shop, lease, lease.Cost()); err != nil {
+			return err
+		}
+		a, err := bucket.Admit(ctx, shop, drip.Request{Ticket: lease.Ticket()})
+		if err != nil {
+			return err
+		}
+		return postpone(a.Delay, a.Ticket)
+	}
+	a, err := bucket.Admit(ctx, "shop-1", drip.Request{})
+	if err == nil && a.Delay == 0 {
+		err = refused("shop-1", a.Lease, 30*time.Second)
+	}
+	if err != nil {
+		fmt.Println(err)
+	}
+	// Output: 30s false
+}
+
 // An operation that takes longer than Options.Lease renews its lease.
 func ExampleBucket_Renew() {
 	ctx, now := context.Background(), midday

@@ -33,8 +33,9 @@ type Window struct {
 	Unit string
 }
 
-// Limit is the limit of one entity, as Options.Limits returns it. Its fields have the meaning that they have in
-// Options. A zero field, or empty Windows, means the field of the bucket's Options.
+// Limit is the limit of one entity, as Options.Limits returns it, or a shared limit of Options.Shared. Its fields have the
+// meaning that they have in Options. In the limit of an entity a zero field, or empty Windows, means the field of the
+// bucket's Options. Options.Shared tells the defaults of a shared limit.
 type Limit struct {
 	// The fields of Options with these names.
 	Size, RefreshRate int

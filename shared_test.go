@@ -35,6 +35,34 @@ func sharedStorages() map[string]storage.Storage {
 	return map[string]storage.Storage{"memory": memory.New(), "Get and Set": onlyGetSet{memory.New()}}
 }
 
+// A message that comes back before its slot keeps the slot, also behind a backlog.
+func TestSharedKeepsTheSlotOfAnEarlyMessage(t *testing.T) {
+	for name, s := range sharedStorages() {
+		t.Run(name, func(t *testing.T) {
+			b, now := shops(t, s, drip.Options{Size: 5, RefreshRate: 5, Shared: map[string]drip.Limit{"app": {Size: 8}}})
+			var first drip.Admission
+			for i := range 30 {
+				a, err := b.Admit(t.Context(), fmt.Sprint("shop-", i%3), drip.Request{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if a.Delay > 0 && first.Delay == 0 && i%3 == 0 {
+					first = a
+				}
+			}
+			*now = now.Add(first.Delay - time.Millisecond)
+			a, err := b.Admit(t.Context(), "shop-0", drip.Request{Ticket: first.Ticket})
+			if err != nil || a.Delay != time.Millisecond || a.Ticket.Slot() != first.Ticket.Slot() || a.Limit != "app" {
+				t.Errorf("1ms early it gets %+v, %v, want its slot %v", a, err, first.Ticket.Slot())
+			}
+			*now = now.Add(time.Millisecond)
+			if a, err = b.Admit(t.Context(), "shop-0", drip.Request{Ticket: a.Ticket}); err != nil || a.Delay != 0 {
+				t.Errorf("in its slot it gets %+v, %v", a, err)
+			}
+		})
+	}
+}
+
 func TestSharedLimit(t *testing.T) {
 	for name, s := range sharedStorages() {
 		t.Run(name, func(t *testing.T) {

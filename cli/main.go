@@ -1,13 +1,13 @@
 // Package cli is the command drip. It looks into the storages and queues of drip, and tries limits before you use them.
 //
-//	drip inspect URL ENTITY         why an entity waits, and until when
-//	drip top URL                    the busiest and the longest-waiting entities
-//	drip serve URL                  a page with all of it, for browsers
+//	drip inspect URL ENTITY         show why an entity waits, and until when
+//	drip top URL                    show the busiest and the longest-waiting entities
+//	drip serve URL                  serve a page with all of it, for browsers
 //	drip pause URL ENTITY DURATION  let nothing of an entity run; drip resume ends it
 //	drip reset URL ENTITY           take back all tokens and tickets of an entity
 //	drip pin URL ENTITY             set a limit besides the consumers'; drip unpin ends it
 //	drip simulate FILE              play limits and a load in virtual time
-//	drip queues AMQP-URL QUEUE      what waits in the delay queues of a work queue
+//	drip queues AMQP-URL QUEUE      show the delay queues of a work queue
 //	drip dead list AMQP-URL QUEUE   its dead letters; drip dead requeue puts them back
 //
 // "drip help" says more.

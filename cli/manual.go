@@ -103,19 +103,20 @@ The storage holds the limits of each entity as of its last decision. inspect,
 top and serve take --limits only to show the answers by other limits.
 `
 
-const inspectHelp = `It prints what is left of each limit, the tokens that are out and for how long,
-and until when slots are booked or the entity is closed. It changes nothing and
-asks the storage once.
+const inspectHelp = `It prints the remaining capacity of each limit, the age of the tokens in use,
+the end of the last reserved (booked) slot and of a closing. It changes nothing
+and asks the storage once.
 
-It prints when a newcomer runs, and why not now, by the limits of the last
-decision. A shared limit may make the newcomer wait longer.
+It prints when a newcomer, a message without a ticket, runs, and why not now. It
+uses the limits of the last decision. A shared limit may delay the newcomer
+longer; --limits with "shared" includes it.
 
   drip inspect redis://localhost:6379/0 shop-1
   drip inspect env:REDIS_URL shop-1 --limits '{"size": 38, "interval": "500ms"}'
 `
 
 const topHelp = `Busiest are the entities with most operations in flight, then those with the
-latest decision. Longest waiting are the entities with the latest booked slot.
+latest decision. Longest waiting are the entities with the latest reserved slot.
 On a terminal top refreshes the picture until Ctrl-C; in a pipe it prints one
 snapshot.
 
@@ -123,14 +124,16 @@ A snapshot reads all that is stored, in steps of a thousand entities that delay
 no decision. After --timeout it shows the part that it has read, and says so.
 The pause between two snapshots is at least four times the time that one takes.
 
-  in use    tokens that are out
+  in use    tokens in use
   decided   time since the last decision
-  booked    units that are promised and have not run
-  waiting   time until the last booked slot
+  booked    reserved units that have not run; units that wait for a shared limit
+            count in the row of that limit
+  waiting   time until the last reserved slot
   closed    time until a pause, or the provider's retry-after, ends
-  capacity  what is left of each window
-  next      when a newcomer runs, and why not now; "app: window 1" is a shared
-            limit with this name
+  capacity  the remaining capacity of each window
+  next      when a message without a ticket runs, and why not now; "app: window
+            1" is a shared limit with this name; "shared limits aside" means
+            that a shared limit may still delay it: --limits includes them
 
 A column without a value is left out, and long names are cut. booked, capacity
 and next go by the limits of the last decision, or by --limits. "-" stands for
@@ -221,11 +224,15 @@ limiter that tells all it refuses when to come back (retry-after), and for an
 optimum that knows the future. FILE is JSON, - for the input:
 
 ` + scenarioExample + `
-limits, preset, shared and travel are those of drip help limits, with limits for
-an entity's own. The rules of a preset count the calls.
+limits are the limits of each entity; drip help limits describes them. shared
+and travel stand beside limits, preset stands in their place. The rules of a
+preset count the calls:
 
-  "preset": "shopify rest admin"
-  "shared": {"app": {"size": 50, "rate": 50, "interval": "1s"}}
+  {
+    "preset": "shopify rest admin", "travel": "50ms",
+    "shared": {"app": {"size": 50, "rate": 50, "interval": "1s"}},
+    "entities": 30, "arrivals": [{"kind": "burst", "count": 100}]
+  }
 
 With shared limits there are admit and an optimum only. Only arrivals are
 required. All durations are texts such as "1.5s".
@@ -257,6 +264,12 @@ provider with a unit counts it:
 
   "preset": "Anthropic, tier 1"
   "costs": {"input tokens": 1500, "output tokens": {"from": 50, "to": 900}}
+
+In the table and in JSON
+  asked in hand  how often a consumer asked about a message that it held
+  used           the part of the limit that the calls use
+  makespan       the time from the first arrival until all messages are handled
+  overtaken      messages that started after a later one of their entity
 `
 
 const scenarioExample = `  {

@@ -29,16 +29,16 @@ type listing struct {
 // directory is all there is.
 func directory() []listing {
 	return []listing{
-		{"inspect", "URL ENTITY", "why an entity waits, and until when", inspectHelp, func() command { return new(inspect) }},
-		{"top", "URL", "the busiest and the longest-waiting entities", topHelp, func() command { return new(top) }},
-		{"serve", "URL", "a page for browsers: entities, queues, letters", serveHelp, func() command { return new(serve) }},
+		{"inspect", "URL ENTITY", "show why an entity waits, and until when", inspectHelp, func() command { return new(inspect) }},
+		{"top", "URL", "show the busiest and the longest-waiting entities", topHelp, func() command { return new(top) }},
+		{"serve", "URL", "serve a page with entities, queues and letters", serveHelp, func() command { return new(serve) }},
 		{"pause", "URL ENTITY DURATION", "let nothing of an entity run for a time", pauseHelp, func() command { return new(pause) }},
-		{"resume", "URL ENTITY", "end what pause or a refusal began", resumeHelp, func() command { return new(resume) }},
+		{"resume", "URL ENTITY", "end a pause, or a closing after a refusal", resumeHelp, func() command { return new(resume) }},
 		{"reset", "URL ENTITY", "take back all tokens and tickets of an entity", resetHelp, func() command { return new(reset) }},
 		{"pin", "URL ENTITY", "set a limit besides the consumers', for a time", pinHelp, func() command { return new(pin) }},
-		{"unpin", "URL ENTITY", "end what pin began", "", func() command { return new(unpin) }},
+		{"unpin", "URL ENTITY", "end a pin", "", func() command { return new(unpin) }},
 		{"simulate", "FILE", "play limits and a load in virtual time", simulateHelp, func() command { return new(simulation) }},
-		{"queues", "AMQP-URL QUEUE", "what waits in the delay queues of a work queue", queuesHelp, func() command { return new(lookQueues) }},
+		{"queues", "AMQP-URL QUEUE", "show the delay queues of a work queue", queuesHelp, func() command { return new(lookQueues) }},
 		{"dead", "ACTION AMQP-URL QUEUE", "list dead letters of a work queue, or requeue them", deadHelp, func() command { return new(dead) }},
 		{"completion", "SHELL", "print a script that completes command lines", completionHelp, func() command { return new(completion) }},
 		{"help", "[COMMAND]", "print this, or more about a word", "", func() command { return new(help) }},

@@ -26,7 +26,7 @@ func TestUsage(t *testing.T) {
 		{"inspect memory: a", "drip inspect: memory: is in the process that uses it"},
 		{`inspect URL a --limits {"size":"ten"}`, "drip inspect: --limits: size is a string; it must be a number"},
 		{`inspect URL a --limits {"size":-3}`, "drip inspect: limits: Size is -3; it must be at least 1"},
-		{`inspect URL a --limits {"preset":"xero","size":3}`, "drip inspect: preset and limits: say one of them"},
+		{`inspect URL a --limits {"preset":"xero","size":3}`, "drip inspect: preset and limits: give only one of them"},
 		{`inspect URL a --limits {"preset":"shopify"}`, `drip inspect: provider: there is no preset "shopify"; there are "Shopify `},
 		{`inspect URL a --limits {"preset":3}`, "drip inspect: --limits: preset is a number; it must be a string"},
 		{`inspect URL a --limits {"shared":{"app":{"size":-1}}}`, `drip inspect: limits: Shared["app"]`},

@@ -299,7 +299,11 @@ func (r report) row() []string {
 	}
 	row = append(row, tightest)
 	if r.Delay == 0 {
-		return append(row, "now", " -")
+		why := " -"
+		if r.Within > 0 && !r.Given {
+			why = " shared limits aside"
+		}
+		return append(row, "now", why)
 	}
 	why := func(b drip.Bound) string {
 		if r.Limit == "" {

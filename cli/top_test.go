@@ -102,6 +102,9 @@ func TestTopOfSharedLimits(t *testing.T) {
 			strings.Contains(got, "shared:") || !strings.Contains(shared, " 2: 695/700 ") {
 			t.Errorf("it prints\n%s", got)
 		}
+		if !strings.Contains(got, "  now  shared limits aside") {
+			t.Errorf("top does not say that it leaves out the shared limits:\n%s", got)
+		}
 		if got := must(t, "top", url, "--json"); strings.Count(got, `"entity": "shared:app"`) != 1 || !strings.Contains(got, `"shared_limits": [`) || !strings.Contains(got, `"entities": 3,`) {
 			t.Errorf("it prints\n%s", got)
 		}

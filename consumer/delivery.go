@@ -50,7 +50,7 @@ func (s *session) take(from *settling, deliveries <-chan amqp.Delivery, back boo
 			now := time.Now()
 			m := &delivery{message: open(d, now, back), from: from, tag: from.received(d.DeliveryTag), back: back}
 			m.Acknowledger = acknowledged{}
-			m.visit = s.telemetry.receive(&m.message, back)
+			m.record = s.telemetry.receive(&m.message, back)
 			if back && m.due() > now.UnixMilli() {
 				s.delays.dropped(d.Headers)
 			}
@@ -104,7 +104,7 @@ func (s *session) end(d *delivery, err error) {
 	} else if s.broken.Err() == nil {
 		err = errors.Join(err, d.from.giveBack(d.tag))
 	}
-	d.visit.end(err)
+	d.record.end(err)
 	if d.limited != nil && !d.stored {
 		s.worker.Abandon(s.broken, d.limited, givenBack)
 	}
@@ -122,13 +122,13 @@ func (s *session) end(d *delivery, err error) {
 func (s *session) advance(d *delivery) error {
 	m := &d.message
 	if d.far {
-		m.visit.became(wasForwarded, "")
+		m.record.became(wasForwarded, "")
 		return s.put(m, nil)
 	}
 	if s.waiting.Err() != nil {
 		return s.waiting.Err()
 	}
-	m.visit.due(m)
+	m.record.due(m)
 	user := m.delivery()
 	var err error
 	d.limited, err = s.worker.Open(user, m.Note)
@@ -136,7 +136,7 @@ func (s *session) advance(d *delivery) error {
 	if err != nil {
 		return s.failed(d, err)
 	}
-	m.visit.of(m.entity)
+	m.record.of(m.entity)
 	switch {
 	case d.back && time.Now().UnixMilli() > m.expires():
 		return s.bury(m, reasonExpired, nil)
@@ -155,7 +155,7 @@ func (s *session) advance(d *delivery) error {
 		return s.failed(d, err)
 	case errors.Is(err, errCrowded):
 		m.postponeBy(jitter(crowdedDelay))
-		m.visit.became(wasForwarded, "")
+		m.record.became(wasForwarded, "")
 		return s.put(m, nil)
 	case err != nil:
 		return err
@@ -208,7 +208,7 @@ func (s *session) ask(d *delivery, in rooms) (a drip.Admission, err error) {
 			in.leave(d.entity)
 		}
 	}()
-	a, err = ask(d.visit.context(s.broken), s.waiting, s.worker, d.limited, in)
+	a, err = ask(d.record.context(s.broken), s.waiting, s.worker, d.limited, in)
 	d.Ticket = d.limited.Note.Ticket
 	return a, err
 }
@@ -218,7 +218,7 @@ func (s *session) operate(d *delivery, user *amqp.Delivery, in rooms) error {
 	out := func() worker.Outcome {
 		defer s.held.wake(d.entity)
 		defer in.leave(d.entity)
-		return s.worker.Run(d.visit.context(s.broken), d.limited, func(running context.Context) error {
+		return s.worker.Run(d.record.context(s.broken), d.limited, func(running context.Context) error {
 			return s.o.Handler.Handle(running, user)
 		})
 	}()
@@ -246,7 +246,7 @@ func (s *session) failed(d *delivery, cause error) error {
 	if d.limited == nil {
 		d.limited = &worker.Message{Note: d.Note, ID: d.MessageId}
 	}
-	return s.follow(&d.message, s.worker.Fail(d.visit.context(s.broken), d.limited, cause))
+	return s.follow(&d.message, s.worker.Fail(d.record.context(s.broken), d.limited, cause))
 }
 
 // follow acts on the outcome of a delivery.
@@ -256,17 +256,17 @@ func (s *session) follow(m *message, out worker.Outcome) error {
 	case worker.Done:
 		return nil
 	case worker.Postponed:
-		m.visit.put(out.Delay, wasPostponed)
+		m.record.put(out.Delay, wasPostponed)
 		return s.put(m, nil)
 	case worker.Refused:
-		m.visit.put(out.Delay, wasThrottled)
+		m.record.put(out.Delay, wasThrottled)
 		return s.put(m, nil)
 	case worker.Waiting:
-		m.visit.became(wasForwarded, "")
+		m.record.became(wasForwarded, "")
 		return s.put(m, out.Err)
 	case worker.Retried:
-		m.visit.failed(out.Err)
-		m.visit.put(out.Delay, wasRetried)
+		m.record.failed(out.Err)
+		m.record.put(out.Delay, wasRetried)
 		return s.put(m, out.Err)
 	}
 	switch {
@@ -277,7 +277,7 @@ func (s *session) follow(m *message, out worker.Outcome) error {
 	case errors.Is(out.Err, drip.ErrDeadline):
 		return s.bury(m, reasonExpired, out.Err)
 	}
-	m.visit.failed(out.Err)
+	m.record.failed(out.Err)
 	return s.bury(m, reasonFailed, out.Err)
 }
 
@@ -294,7 +294,7 @@ func (s *session) put(m *message, cause error) error {
 }
 
 func (s *session) store(m *message) error {
-	err := s.insist(s.telemetry.timed(m.visit, s.dueQueue(), func() error { return s.delays.put(s.broken, s.waiting, m) }))
+	err := s.insist(s.telemetry.timed(m.record, s.dueQueue(), func() error { return s.delays.put(s.broken, s.waiting, m) }))
 	m.stored = err == nil
 	return err
 }
@@ -302,10 +302,10 @@ func (s *session) store(m *message) error {
 // bury sends the message to the dead letters. When their queue takes no messages, the message waits and is buried later.
 func (s *session) bury(m *message, reason string, cause error) error {
 	msg := m.deadLetter(reason, cause)
-	publish := s.telemetry.timed(m.visit, s.deadQueue(), func() error {
+	publish := s.telemetry.timed(m.record, s.deadQueue(), func() error {
 		return s.delays.publisher.publish(s.broken, s.waiting, func() (string, amqp.Publishing, bool) { return s.deadQueue(), msg, true })
 	})
-	m.visit.became(wasDeadLettered, reason)
+	m.record.became(wasDeadLettered, reason)
 	err := s.insist(publish)
 	for _, most := range []int{1024, 0} {
 		if !errors.Is(err, ErrUnpostponable) {
@@ -322,10 +322,10 @@ func (s *session) bury(m *message, reason string, cause error) error {
 	case errors.Is(err, errRefused) || errors.Is(err, errSilent):
 		s.o.Logger.Warn("the dead letters take no messages", "reason", reason, "message_id", m.MessageId, "error", err)
 		m.postponeBy(jitter(buriedLate))
-		m.visit.became(wasForwarded, "")
+		m.record.became(wasForwarded, "")
 		return s.store(m)
 	case err == nil && reason != reasonFailed: // failed logs that reason
-		s.o.Logger.WarnContext(m.visit.context(s.broken), "a message went to the dead letters", "reason", reason, "message_id", m.MessageId, "postponements", m.Postponements, "age", m.Age().String())
+		s.o.Logger.WarnContext(m.record.context(s.broken), "a message went to the dead letters", "reason", reason, "message_id", m.MessageId, "postponements", m.Postponements, "age", m.Age().String())
 	}
 	return err
 }

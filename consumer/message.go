@@ -40,9 +40,9 @@ const (
 type message struct {
 	amqp.Delivery // without drip's headers, with the exchange, routing key, … of the first publishing
 	worker.Note
-	entity string // once it is known
-	stored bool   // a copy has the ticket
-	visit  *visit // its record, nil without telemetry
+	entity string          // once it is known
+	stored bool            // a copy has the ticket
+	record *deliveryRecord // nil without telemetry
 }
 
 // open reads a delivery. Headers come from any user who may publish to the queue: a broken or absurd header counts as absent,

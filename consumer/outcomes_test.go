@@ -73,15 +73,15 @@ func TestOutcomes(t *testing.T) {
 		},
 		"entity fails": {
 			entity: func(*amqp.Delivery) (string, error) { return "", errors.New("no shop in it") },
-			reason: "failed", text: "entity of the message: no shop in it",
+			reason: "failed", text: "cannot determine the entity: no shop in it",
 		},
 		"entity panics": {
 			entity: func(*amqp.Delivery) (string, error) { panic("poison") },
-			reason: "failed", text: "entity of the message: panic: poison",
+			reason: "failed", text: "cannot determine the entity: panic: poison",
 		},
 		"entity is empty": {
 			entity: func(*amqp.Delivery) (string, error) { return "", nil },
-			reason: "failed", text: "entity of the message: it is empty", final: true,
+			reason: "failed", text: "cannot determine the entity: it is empty", final: true,
 		},
 		"fails for good": {
 			handle: func(int) error { return fmt.Errorf("of 3: %w", Permanent(errors.New("no such invoice"))) }, attempts: 1,

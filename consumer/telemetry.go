@@ -228,8 +228,8 @@ func (t *telemetry) attributes(due, dead string) {
 	}
 }
 
-// visit is one delivery, from its receipt to its end. A nil one is not recorded.
-type visit struct {
+// deliveryRecord measures one delivery, from its receipt to its end. A nil one measures nothing.
+type deliveryRecord struct {
 	*telemetry
 	ctx  context.Context // with the span
 	span trace.Span
@@ -237,13 +237,13 @@ type visit struct {
 	settlement
 }
 
-// receive begins a visit. Its span continues the trace of the message's publisher. The spans of all deliveries of a message
+// receive begins a record. Its span continues the trace of the message's publisher. The spans of all deliveries of a message
 // are siblings.
-func (t *telemetry) receive(m *message, back bool) *visit {
+func (t *telemetry) receive(m *message, back bool) *deliveryRecord {
 	if t == nil {
 		return nil
 	}
-	v := &visit{telemetry: t, ctx: context.Background(), span: noSpan, back: back, settlement: settlement{outcome: wasHandled}}
+	v := &deliveryRecord{telemetry: t, ctx: context.Background(), span: noSpan, back: back, settlement: settlement{outcome: wasHandled}}
 	if t.tracer != nil {
 		publisher := propagation.TraceContext{}.Extract(v.ctx, TraceHeaders(m.Headers))
 		v.ctx, v.span = t.tracer.Start(publisher, "process "+t.queue, t.began...)
@@ -263,7 +263,7 @@ func (t *telemetry) receive(m *message, back bool) *visit {
 var noSpan = trace.SpanFromContext(context.Background())
 
 // text sets an attribute whose value comes from outside.
-func (v *visit) text(key attribute.Key, s string) {
+func (v *deliveryRecord) text(key attribute.Key, s string) {
 	if s != "" {
 		v.span.SetAttributes(key.String(printable(s)))
 	}
@@ -273,7 +273,7 @@ func (v *visit) text(key attribute.Key, s string) {
 func printable(s string) string { return strings.ToValidUTF8(shorten(s, 256), "\ufffd") }
 
 // context returns parent with the span.
-func (v *visit) context(parent context.Context) context.Context {
+func (v *deliveryRecord) context(parent context.Context) context.Context {
 	if v == nil || v.tracer == nil {
 		return parent
 	}
@@ -282,40 +282,40 @@ func (v *visit) context(parent context.Context) context.Context {
 
 // due records the lateness of a message that came back, when the limiter is asked again. For a message that came early call
 // it when the message is due.
-func (v *visit) due(m *message) {
+func (v *deliveryRecord) due(m *message) {
 	if v != nil && v.back {
 		v.lateness.Record(v.ctx, max(0, time.Since(m.Due).Seconds()), v.work.record...)
 	}
 }
 
-func (v *visit) of(entity string) {
+func (v *deliveryRecord) of(entity string) {
 	if v != nil && v.span.IsRecording() {
 		v.text(keyEntity, entity)
 	}
 }
 
 // became sets the outcome; the last one counts.
-func (v *visit) became(o outcome, reason string) {
+func (v *deliveryRecord) became(o outcome, reason string) {
 	if v != nil {
 		v.settlement = settlement{o, reason}
 	}
 }
 
-func (v *visit) put(off time.Duration, o outcome) {
+func (v *deliveryRecord) put(off time.Duration, o outcome) {
 	v.became(o, "")
 	if v != nil && v.span.IsRecording() {
 		v.span.SetAttributes(keyDelay.Float64(off.Seconds()))
 	}
 }
 
-func (v *visit) failed(cause error) {
+func (v *deliveryRecord) failed(cause error) {
 	if v != nil && v.span.IsRecording() {
 		v.span.SetStatus(codes.Error, printable(cause.Error()))
 	}
 }
 
-// end ends the visit. err is nil when the delivery was acknowledged.
-func (v *visit) end(err error) {
+// end ends the record. err is nil when the delivery was acknowledged.
+func (v *deliveryRecord) end(err error) {
 	if v == nil {
 		return
 	}
@@ -359,7 +359,7 @@ func (t *telemetry) measured(next Handler) Handler {
 }
 
 // timed records each try of a publishing to a queue.
-func (t *telemetry) timed(v *visit, queue string, publish func() error) func() error {
+func (t *telemetry) timed(v *deliveryRecord, queue string, publish func() error) func() error {
 	if t == nil {
 		return publish
 	}

@@ -119,7 +119,7 @@ func (l *Limits) decide(s *State, leases Leases, shared []Shared, op *Op, now in
 				}
 				slot = at
 			}
-			if i == 0 && !x.token && !op.Urgent {
+			if i == 0 && !x.token && !op.Urgent && slot != op.Ticket.Slot {
 				slot = l.Windows[0].inLine(s, &s.Flows[x.flow], cost, slot, now)
 			}
 			slot = min(slot, Never/2) // rounds of a debt that takes ages
@@ -144,7 +144,7 @@ func (l *Limits) decide(s *State, leases Leases, shared []Shared, op *Op, now in
 	for i := range shared {
 		x := &shared[i]
 		f := &s.Flows[x.flow]
-		if i == 0 && !x.token && !op.Urgent && cost > 0 {
+		if i == 0 && !x.token && !op.Urgent && cost > 0 && slot != op.Ticket.Slot {
 			end := max(slot, f.End)
 			f.Left = l.Windows[0].ahead(s, f, end, now) - cost
 			f.End = end

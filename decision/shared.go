@@ -360,6 +360,9 @@ func (x *Shared) place(f *Flow, op *Op, back bool, t, now int64) int64 {
 	if x.fits && l.grain(t) <= c.Head {
 		return t
 	}
+	if back && op.Ticket.Slot > now && c.holds(l.grain(op.Ticket.Slot)) { // it came early, and keeps its slot
+		return max(t, op.Ticket.Slot)
+	}
 	if x.room && x.bound >= BoundWindow { // behind the operations due in this grain
 		at := t
 		for i := range l.Windows {

@@ -25,10 +25,10 @@ type Do string
 // The kinds of actions.
 const (
 	Pause   Do = "pause"   // let nothing of an entity run for a time
-	Resume  Do = "resume"  // end what Pause, or the provider, began
+	Resume  Do = "resume"  // end a Pause, or a closing by the provider
 	Reset   Do = "reset"   // take back all tokens and tickets of an entity
 	Pin     Do = "pin"     // set a limit beside the limit of the consumers
-	Unpin   Do = "unpin"   // end what Pin began
+	Unpin   Do = "unpin"   // end a Pin
 	Requeue Do = "requeue" // put dead letters back to be handled
 )
 

@@ -207,6 +207,9 @@ func (p *Page) body(r *entities.Report) *entityBody {
 	var left []string
 	if r.Limits {
 		b.Next = "now"
+		if r.Delay == 0 && r.Within > 0 && !r.Given {
+			b.Because = "shared limits aside"
+		}
 		if r.Delay > 0 {
 			next := p.at(r.Time.Add(r.Delay), r.Time)
 			b.Next, b.NextAt = next.Away, next.Clock

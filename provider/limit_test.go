@@ -392,8 +392,8 @@ func TestNamed(t *testing.T) {
 		t.Error("a caller has changed a preset for others")
 	}
 	for name, want := range map[string]string{
-		"":           `there is no preset ""; Presets has all`,
-		"nobody":     `there is no preset "nobody"; Presets has all`,
+		"":           `there is no preset ""; Presets and "drip help presets" list all`,
+		"nobody":     `there is no preset "nobody"; Presets and "drip help presets" list all`,
 		"slack-five": `there is no preset "slack-five"; there are "Slack, tier 2", "Slack, tier 3", "Slack, tier 4"`,
 	} {
 		if _, err := Named(name); err == nil || !strings.Contains(err.Error(), want) {

@@ -53,7 +53,7 @@ func Named(name string) (Preset, error) {
 		}
 	}
 	if near == nil {
-		return Preset{}, fmt.Errorf("provider: there is no preset %q; Presets has all", name)
+		return Preset{}, fmt.Errorf("provider: there is no preset %q; Presets and \"drip help presets\" list all", name)
 	}
 	return Preset{}, fmt.Errorf("provider: there is no preset %q; there are %s", name, strings.Join(near, ", "))
 }

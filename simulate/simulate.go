@@ -137,7 +137,7 @@ type Result struct {
 	// Used is the part of the binding limit that was used, from 0 to 1.
 	Used float64
 
-	// Makespan is the time from the first arrival to the end of the last operation.
+	// Makespan is the time from the first arrival to the end of the last operation, or to its start with shared limits.
 	Makespan time.Duration
 
 	// Wait is the mean time from the arrival of a message to its start, WaitP99 the time that 99 % of messages do not

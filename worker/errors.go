@@ -80,7 +80,7 @@ func IsPermanent(err error) bool {
 }
 
 // ErrEntity is the error of a message whose entity function failed, panicked or returned an empty entity.
-var ErrEntity = errors.New("entity of the message")
+var ErrEntity = errors.New("cannot determine the entity")
 
 // PanicError is the error of an operation that panicked.
 type PanicError struct {

@@ -29,7 +29,7 @@ func (s *Set) Options(own *Limits) (o drip.Options, err error) {
 	case s.Travel < 0:
 		return o, errors.New("travel is below 0")
 	case s.Preset != "" && own != nil:
-		return o, errors.New("preset and limits: say one of them")
+		return o, errors.New("preset and limits: give only one of them")
 	case s.Preset != "":
 		p, err := provider.Named(s.Preset)
 		if err != nil {

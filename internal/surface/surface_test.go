@@ -37,7 +37,7 @@ func TestEveryIdentifierIsDocumented(t *testing.T) {
 var features = map[string][]string{
 	".": {
 		"", "New", "Bucket_Admit", "Bucket_Settle", "Bucket_Cancel", "Bucket_Renew", "Bucket_GetDelay", "Bucket_GetDelayAt",
-		"Bucket_Throttled", "Bucket_Pause", "Bucket_Reset", "Bucket_Inspect", "Options_windows", "Options_limits", "Options_shared",
+		"Bucket_Throttled", "Lease_Ticket", "Bucket_Pause", "Bucket_Reset", "Bucket_Inspect", "Options_windows", "Options_limits", "Options_shared",
 		"Request_deadline", "SharedID", "ParseTicket", "Shadow", "Limit_shadow",
 	},
 	"adapters/amqp10":    {""},

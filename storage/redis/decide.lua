@@ -5387,264 +5387,277 @@ end
                       if is2 then
                         place2 = t2
                       else
-                        if x2.room and x2.bound >= 4 then
-                          local at2 = t2
-                          for i4 = 0, x2.Limits_Windows_n - 1 do
-                            local w2 = x2.Limits_Windows[i4]
-                            local room = 0
-                            do
-                              local units = 0
-                              do
-                                local booked = x2.due
-                                local unit = w2.Unit
-                                if (unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3) == 0 then
-                                  units = 0
-                                else
-                                  local x4 = booked * x2.Limits_Scale
-                                  local y2 = unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
-                                  units = (x4 - x4 % y2) / y2
-                                end
-                              end
-                              local left = x2.State_Lines[i4].Left - units
-                              local i5 = w2.Unit
-                              local cost2 = i5 == 0 and op_Cost_0 or i5 == 1 and op_Cost_1 or i5 == 2 and op_Cost_2 or op_Cost_3
-                              if left >= cost2 or cost2 == 0 then
-                                room = t
-                              else
-                                local since = 0
-                                do
-                                  if w2.Size > w2.Rate then
-                                    local max3 = t
-                                    local x4 = x2.State_Closed - 1
-                                    if x4 > max3 then max3 = x4 end
-                                    since = max3
-                                  else
-                                    since = t
-                                  end
-                                end
-                                local t3 = since - w2.Offset
-                                local by2 = w2.Interval
-                                local x4 = cost2 - left - 1
-                                local y2 = w2.Rate
-                                local y3 = w2.Interval
-                                local min2 = (x4 - x4 % y2) / y2 + 1
-                                local x5 = (8796093022208 - 8796093022208 % y3) / y3
-                                if x5 < min2 then min2 = x5 end
-                                local n2 = (t3 - t3 % by2) / by2 + min2
-                                room = n2 * w2.Interval + w2.Offset
-                              end
-                            end
-                            if room > at2 then at2 = room end
-                          end
+                        local is3 = back2 and op_Ticket_Slot > t
+                        if is3 then
                           local max3 = 0
-                          local x4 = at2 - x2.Limits_Zero
+                          local x4 = op_Ticket_Slot - x2.Limits_Zero
                           if x4 > max3 then max3 = x4 end
                           local y2 = x2.Limits_Grain
-                          if (max3 - max3 % y2) / y2 <= c2.Head then
-                            place2 = at2
-                            break
-                          end
+                          local n2 = (max3 - max3 % y2) / y2
+                          is3 = n2 >= c2.Head and n2 < c2.Head + 1024
                         end
-                        local max3 = 0
-                        local x4 = t2 - x2.Limits_Zero
-                        if x4 > max3 then max3 = x4 end
-                        local y2 = x2.Limits_Grain
-                        local max4 = (max3 - max3 % y2) / y2
-                        local x5 = c2.Head + 1
-                        if x5 > max4 then max4 = x5 end
-                        local n2 = max4
-                        local is3 = c2.Front > c2.Head + 1
                         if is3 then
-                          local in2 = 0
+                          place2 = t2 > op_Ticket_Slot and t2 or op_Ticket_Slot
+                        else
+                          if x2.room and x2.bound >= 4 then
+                            local at2 = t2
+                            for i4 = 0, x2.Limits_Windows_n - 1 do
+                              local w2 = x2.Limits_Windows[i4]
+                              local room = 0
+                              do
+                                local units = 0
+                                do
+                                  local booked = x2.due
+                                  local unit = w2.Unit
+                                  if (unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3) == 0 then
+                                    units = 0
+                                  else
+                                    local x5 = booked * x2.Limits_Scale
+                                    local y3 = unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
+                                    units = (x5 - x5 % y3) / y3
+                                  end
+                                end
+                                local left = x2.State_Lines[i4].Left - units
+                                local i5 = w2.Unit
+                                local cost2 = i5 == 0 and op_Cost_0 or i5 == 1 and op_Cost_1 or i5 == 2 and op_Cost_2 or op_Cost_3
+                                if left >= cost2 or cost2 == 0 then
+                                  room = t
+                                else
+                                  local since = 0
+                                  do
+                                    if w2.Size > w2.Rate then
+                                      local max4 = t
+                                      local x5 = x2.State_Closed - 1
+                                      if x5 > max4 then max4 = x5 end
+                                      since = max4
+                                    else
+                                      since = t
+                                    end
+                                  end
+                                  local t3 = since - w2.Offset
+                                  local by2 = w2.Interval
+                                  local x5 = cost2 - left - 1
+                                  local y3 = w2.Rate
+                                  local y4 = w2.Interval
+                                  local min2 = (x5 - x5 % y3) / y3 + 1
+                                  local x6 = (8796093022208 - 8796093022208 % y4) / y4
+                                  if x6 < min2 then min2 = x6 end
+                                  local n3 = (t3 - t3 % by2) / by2 + min2
+                                  room = n3 * w2.Interval + w2.Offset
+                                end
+                              end
+                              if room > at2 then at2 = room end
+                            end
+                            local max4 = 0
+                            local x5 = at2 - x2.Limits_Zero
+                            if x5 > max4 then max4 = x5 end
+                            local y3 = x2.Limits_Grain
+                            if (max4 - max4 % y3) / y3 <= c2.Head then
+                              place2 = at2
+                              break
+                            end
+                          end
+                          local max4 = 0
+                          local x5 = t2 - x2.Limits_Zero
+                          if x5 > max4 then max4 = x5 end
+                          local y3 = x2.Limits_Grain
+                          local max5 = (max4 - max4 % y3) / y3
+                          local x6 = c2.Head + 1
+                          if x6 > max5 then max5 = x6 end
+                          local n3 = max5
+                          local is4 = c2.Front > c2.Head + 1
+                          if is4 then
+                            local in2 = 0
+                            do
+                              local c3 = x2.State_Calendars[0]
+                              local w2 = x2.Limits_Windows[0]
+                              local at2 = n3 * x2.Limits_Grain + x2.Limits_Zero
+                              local is4 = n3 >= c3.Head and n3 < c3.Head + 1024
+                              if is4 then
+                                local i4 = w2.Unit
+                                local x7 = x2.Limits_PerGrain
+                                local y4 = i4 == 0 and x2.Limits_Parts_0 or i4 == 1 and x2.Limits_Parts_1 or i4 == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
+                                is4 = (x7 - x7 % y4) / y4 > w2.Rate
+                              end
+                              if is4 then
+                                local units = 0
+                                do
+                                  local booked = c3.Ring.At(n3 % 1024) < 16777215 and c3.Ring.At(n3 % 1024) or 16777215
+                                  local unit = w2.Unit
+                                  if (unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3) == 0 then
+                                    units = 0
+                                  else
+                                    local x8 = booked * x2.Limits_Scale
+                                    local y5 = unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
+                                    units = (x8 - x8 % y5) / y5
+                                  end
+                                end
+                                local y5 = w2.Rate
+                                at2 = at2 + (units - units % y5) / y5 * w2.Interval % c3.Grain
+                              end
+                              in2 = at2
+                            end
+                            is4 = in2 + x2.Limits_Windows[0].Interval <= t2
+                          end
+                          if is4 then
+                            n3 = n3 + 1
+                          end
+                          local first2 = n3 <= c2.Front
+                          if first2 then
+                            n3 = c2.Front
+                          end
+                          while n3 < c2.Head + 1024 - 1 and c2.Ring.At(n3 % 1024) >= x2.rate do
+                            n3 = n3 + 1
+                          end
+                          if first2 then
+                            local min2 = n3
+                            local x7 = c2.Head + 1024 - 1
+                            if x7 < min2 then min2 = x7 end
+                            c2.Front = min2
+                          end
+                          if n3 >= c2.Head + 1024 - 1 then
+                            c2.Far = c2.Far + 1
+                            local max6 = 0
+                            local x7 = t2 - x2.Limits_Zero
+                            if x7 > max6 then max6 = x7 end
+                            local max7 = 0
+                            local x8 = t2 - x2.Limits_Zero
+                            if x8 > max7 then max7 = x8 end
+                            local y5 = x2.Limits_Grain
+                            local max8 = (max7 - max7 % y5) / y5
+                            local x9 = c2.Head + 512 + c2.Far % 4096 * 7919 % 511
+                            if x9 > max8 then max8 = x9 end
+                            n3 = max8
+                          end
+                          local ahead = f.Units + f.Later
+                          local turn = (c2.Head + 1) * 524288
+                          x2.from = f.Fair
+                          if op_Urgent then
+                            ahead, x2.from = f.Urgent, f.FairUrgent
+                          end
+                          if x2.from < turn then
+                            if f.Units + f.Later == 0 then
+                              local share = 0
+                              do
+                                local part = x2.part
+                                local c3 = x2.State_Calendars[0]
+                                local max6 = c3.Peak
+                                local x7 = c3.Weight + c3.Before
+                                if x7 > max6 then max6 = x7 end
+                                if x2.Weight > max6 then max6 = x2.Weight end
+                                local all2 = max6
+                                local x8 = part + x2.Limits_Scale - 1
+                                local y4 = x2.Limits_Scale
+                                local min2 = (x8 - x8 % y4) / y4
+                                if 16777215 < min2 then min2 = 16777215 end
+                                local x9 = min2 * all2
+                                local y5 = x2.Weight
+                                local min3 = (x9 - x9 % y5) / y5
+                                if 4294967296 < min3 then min3 = 4294967296 end
+                                local x10 = min3 * 524288
+                                local y6 = x2.rate
+                                share = (x10 - x10 % y6) / y6
+                              end
+                              local min2 = c2.Turn > turn and c2.Turn or turn
+                              local x7 = turn + share
+                              if x7 < min2 then min2 = x7 end
+                              turn = min2
+                            end
+                            x2.from = turn
+                          end
+                          local share = 0
                           do
                             local c3 = x2.State_Calendars[0]
-                            local w2 = x2.Limits_Windows[0]
-                            local at2 = n2 * x2.Limits_Grain + x2.Limits_Zero
-                            local is3 = n2 >= c3.Head and n2 < c3.Head + 1024
-                            if is3 then
-                              local i4 = w2.Unit
-                              local x6 = x2.Limits_PerGrain
-                              local y3 = i4 == 0 and x2.Limits_Parts_0 or i4 == 1 and x2.Limits_Parts_1 or i4 == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
-                              is3 = (x6 - x6 % y3) / y3 > w2.Rate
+                            local max6 = c3.Peak
+                            local x7 = c3.Weight + c3.Before
+                            if x7 > max6 then max6 = x7 end
+                            if x2.Weight > max6 then max6 = x2.Weight end
+                            local all2 = max6
+                            local x8 = ahead + x2.Limits_Scale - 1
+                            local y4 = x2.Limits_Scale
+                            local min2 = (x8 - x8 % y4) / y4
+                            if 16777215 < min2 then min2 = 16777215 end
+                            local x9 = min2 * all2
+                            local y5 = x2.Weight
+                            local min3 = (x9 - x9 % y5) / y5
+                            if 4294967296 < min3 then min3 = 4294967296 end
+                            local x10 = min3 * 524288
+                            local y6 = x2.rate
+                            share = (x10 - x10 % y6) / y6
+                          end
+                          x2.fair = x2.from + share
+                          if back2 and not op_Urgent then
+                            x2.fair = f.Again
+                            if x2.fair <= x2.from then
+                              local share2 = 0
+                              do
+                                local part = (ahead - ahead % 2) / 2
+                                local c3 = x2.State_Calendars[0]
+                                local max6 = c3.Peak
+                                local x7 = c3.Weight + c3.Before
+                                if x7 > max6 then max6 = x7 end
+                                if x2.Weight > max6 then max6 = x2.Weight end
+                                local all2 = max6
+                                local x8 = part + x2.Limits_Scale - 1
+                                local y4 = x2.Limits_Scale
+                                local min2 = (x8 - x8 % y4) / y4
+                                if 16777215 < min2 then min2 = 16777215 end
+                                local x9 = min2 * all2
+                                local y5 = x2.Weight
+                                local min3 = (x9 - x9 % y5) / y5
+                                if 4294967296 < min3 then min3 = 4294967296 end
+                                local x10 = min3 * 524288
+                                local y6 = x2.rate
+                                share2 = (x10 - x10 % y6) / y6
+                              end
+                              x2.fair = x2.from + share2
                             end
-                            if is3 then
+                          end
+                          if x2.Limits_FirstCome == 1 then
+                            x2.fair = 9007199254740991
+                          end
+                          local in3 = 0
+                          do
+                            local max6 = 0
+                            local x7 = t2 - x2.Limits_Zero
+                            if x7 > max6 then max6 = x7 end
+                            local y4 = x2.Limits_Grain
+                            local x8 = x2.fair
+                            local min2 = n3
+                            local x9 = (x8 - x8 % 524288) / 524288
+                            if x9 < min2 then min2 = x9 end
+                            local max7 = (max6 - max6 % y4) / y4
+                            if min2 > max7 then max7 = min2 end
+                            local c3 = x2.State_Calendars[0]
+                            local w2 = x2.Limits_Windows[0]
+                            local at2 = max7 * x2.Limits_Grain + x2.Limits_Zero
+                            local is5 = max7 >= c3.Head and max7 < c3.Head + 1024
+                            if is5 then
+                              local i4 = w2.Unit
+                              local x10 = x2.Limits_PerGrain
+                              local y5 = i4 == 0 and x2.Limits_Parts_0 or i4 == 1 and x2.Limits_Parts_1 or i4 == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
+                              is5 = (x10 - x10 % y5) / y5 > w2.Rate
+                            end
+                            if is5 then
                               local units = 0
                               do
-                                local booked = c3.Ring.At(n2 % 1024) < 16777215 and c3.Ring.At(n2 % 1024) or 16777215
+                                local booked = c3.Ring.At(max7 % 1024) < 16777215 and c3.Ring.At(max7 % 1024) or 16777215
                                 local unit = w2.Unit
                                 if (unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3) == 0 then
                                   units = 0
                                 else
-                                  local x7 = booked * x2.Limits_Scale
-                                  local y4 = unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
-                                  units = (x7 - x7 % y4) / y4
+                                  local x11 = booked * x2.Limits_Scale
+                                  local y6 = unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
+                                  units = (x11 - x11 % y6) / y6
                                 end
                               end
-                              local y4 = w2.Rate
-                              at2 = at2 + (units - units % y4) / y4 * w2.Interval % c3.Grain
+                              local y6 = w2.Rate
+                              at2 = at2 + (units - units % y6) / y6 * w2.Interval % c3.Grain
                             end
-                            in2 = at2
+                            in3 = at2
                           end
-                          is3 = in2 + x2.Limits_Windows[0].Interval <= t2
+                          place2 = t2 > in3 and t2 or in3
                         end
-                        if is3 then
-                          n2 = n2 + 1
-                        end
-                        local first2 = n2 <= c2.Front
-                        if first2 then
-                          n2 = c2.Front
-                        end
-                        while n2 < c2.Head + 1024 - 1 and c2.Ring.At(n2 % 1024) >= x2.rate do
-                          n2 = n2 + 1
-                        end
-                        if first2 then
-                          local min2 = n2
-                          local x6 = c2.Head + 1024 - 1
-                          if x6 < min2 then min2 = x6 end
-                          c2.Front = min2
-                        end
-                        if n2 >= c2.Head + 1024 - 1 then
-                          c2.Far = c2.Far + 1
-                          local max5 = 0
-                          local x6 = t2 - x2.Limits_Zero
-                          if x6 > max5 then max5 = x6 end
-                          local max6 = 0
-                          local x7 = t2 - x2.Limits_Zero
-                          if x7 > max6 then max6 = x7 end
-                          local y4 = x2.Limits_Grain
-                          local max7 = (max6 - max6 % y4) / y4
-                          local x8 = c2.Head + 512 + c2.Far % 4096 * 7919 % 511
-                          if x8 > max7 then max7 = x8 end
-                          n2 = max7
-                        end
-                        local ahead = f.Units + f.Later
-                        local turn = (c2.Head + 1) * 524288
-                        x2.from = f.Fair
-                        if op_Urgent then
-                          ahead, x2.from = f.Urgent, f.FairUrgent
-                        end
-                        if x2.from < turn then
-                          if f.Units + f.Later == 0 then
-                            local share = 0
-                            do
-                              local part = x2.part
-                              local c3 = x2.State_Calendars[0]
-                              local max5 = c3.Peak
-                              local x6 = c3.Weight + c3.Before
-                              if x6 > max5 then max5 = x6 end
-                              if x2.Weight > max5 then max5 = x2.Weight end
-                              local all2 = max5
-                              local x7 = part + x2.Limits_Scale - 1
-                              local y3 = x2.Limits_Scale
-                              local min2 = (x7 - x7 % y3) / y3
-                              if 16777215 < min2 then min2 = 16777215 end
-                              local x8 = min2 * all2
-                              local y4 = x2.Weight
-                              local min3 = (x8 - x8 % y4) / y4
-                              if 4294967296 < min3 then min3 = 4294967296 end
-                              local x9 = min3 * 524288
-                              local y5 = x2.rate
-                              share = (x9 - x9 % y5) / y5
-                            end
-                            local min2 = c2.Turn > turn and c2.Turn or turn
-                            local x6 = turn + share
-                            if x6 < min2 then min2 = x6 end
-                            turn = min2
-                          end
-                          x2.from = turn
-                        end
-                        local share = 0
-                        do
-                          local c3 = x2.State_Calendars[0]
-                          local max5 = c3.Peak
-                          local x6 = c3.Weight + c3.Before
-                          if x6 > max5 then max5 = x6 end
-                          if x2.Weight > max5 then max5 = x2.Weight end
-                          local all2 = max5
-                          local x7 = ahead + x2.Limits_Scale - 1
-                          local y3 = x2.Limits_Scale
-                          local min2 = (x7 - x7 % y3) / y3
-                          if 16777215 < min2 then min2 = 16777215 end
-                          local x8 = min2 * all2
-                          local y4 = x2.Weight
-                          local min3 = (x8 - x8 % y4) / y4
-                          if 4294967296 < min3 then min3 = 4294967296 end
-                          local x9 = min3 * 524288
-                          local y5 = x2.rate
-                          share = (x9 - x9 % y5) / y5
-                        end
-                        x2.fair = x2.from + share
-                        if back2 and not op_Urgent then
-                          x2.fair = f.Again
-                          if x2.fair <= x2.from then
-                            local share2 = 0
-                            do
-                              local part = (ahead - ahead % 2) / 2
-                              local c3 = x2.State_Calendars[0]
-                              local max5 = c3.Peak
-                              local x6 = c3.Weight + c3.Before
-                              if x6 > max5 then max5 = x6 end
-                              if x2.Weight > max5 then max5 = x2.Weight end
-                              local all2 = max5
-                              local x7 = part + x2.Limits_Scale - 1
-                              local y3 = x2.Limits_Scale
-                              local min2 = (x7 - x7 % y3) / y3
-                              if 16777215 < min2 then min2 = 16777215 end
-                              local x8 = min2 * all2
-                              local y4 = x2.Weight
-                              local min3 = (x8 - x8 % y4) / y4
-                              if 4294967296 < min3 then min3 = 4294967296 end
-                              local x9 = min3 * 524288
-                              local y5 = x2.rate
-                              share2 = (x9 - x9 % y5) / y5
-                            end
-                            x2.fair = x2.from + share2
-                          end
-                        end
-                        if x2.Limits_FirstCome == 1 then
-                          x2.fair = 9007199254740991
-                        end
-                        local in3 = 0
-                        do
-                          local max5 = 0
-                          local x6 = t2 - x2.Limits_Zero
-                          if x6 > max5 then max5 = x6 end
-                          local y3 = x2.Limits_Grain
-                          local x7 = x2.fair
-                          local min2 = n2
-                          local x8 = (x7 - x7 % 524288) / 524288
-                          if x8 < min2 then min2 = x8 end
-                          local max6 = (max5 - max5 % y3) / y3
-                          if min2 > max6 then max6 = min2 end
-                          local c3 = x2.State_Calendars[0]
-                          local w2 = x2.Limits_Windows[0]
-                          local at2 = max6 * x2.Limits_Grain + x2.Limits_Zero
-                          local is4 = max6 >= c3.Head and max6 < c3.Head + 1024
-                          if is4 then
-                            local i4 = w2.Unit
-                            local x9 = x2.Limits_PerGrain
-                            local y4 = i4 == 0 and x2.Limits_Parts_0 or i4 == 1 and x2.Limits_Parts_1 or i4 == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
-                            is4 = (x9 - x9 % y4) / y4 > w2.Rate
-                          end
-                          if is4 then
-                            local units = 0
-                            do
-                              local booked = c3.Ring.At(max6 % 1024) < 16777215 and c3.Ring.At(max6 % 1024) or 16777215
-                              local unit = w2.Unit
-                              if (unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3) == 0 then
-                                units = 0
-                              else
-                                local x10 = booked * x2.Limits_Scale
-                                local y5 = unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
-                                units = (x10 - x10 % y5) / y5
-                              end
-                            end
-                            local y5 = w2.Rate
-                            at2 = at2 + (units - units % y5) / y5 * w2.Interval % c3.Grain
-                          end
-                          in3 = at2
-                        end
-                        place2 = t2 > in3 and t2 or in3
                       end
                     end
                   until true
@@ -5657,7 +5670,7 @@ end
                   end
                   slot = at2
                 end
-                if i3 == 0 and not x2.token and not op_Urgent then
+                if i3 == 0 and not x2.token and not op_Urgent and slot ~= op_Ticket_Slot then
                   local inLine = 0
                   do
                     local w2 = l_Windows[0]
@@ -6003,7 +6016,7 @@ end
               for i3 = 0, shared_n - 1 do
                 local x2 = shared[i3]
                 local f = s_Flows[x2.flow]
-                if i3 == 0 and not x2.token and not op_Urgent and cost > 0 then
+                if i3 == 0 and not x2.token and not op_Urgent and cost > 0 and slot ~= op_Ticket_Slot then
                   local end2 = slot > f.End and slot or f.End
                   local w2 = l_Windows[0]
                   local gain = 0

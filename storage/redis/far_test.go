@@ -11,7 +11,7 @@ import (
 	"github.com/drip-go/drip/storage/redis"
 )
 
-// latency is a hook that delays what is sent.
+// latency is a hook that delays each command.
 type latency time.Duration
 
 func (latency) DialHook(next goredis.DialHook) goredis.DialHook { return next }

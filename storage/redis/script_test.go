@@ -285,7 +285,8 @@ func keepFew(t *testing.T) {
 	t.Cleanup(func() { decideScript = before })
 }
 
-// TestEndsInSet has one call put leases of several ends into the set. The last of them ends with those that are there.
+// TestEndsInSet has one call put leases of several ends into the set. The last of them ends at the same time as a lease
+// that is there.
 func TestEndsInSet(t *testing.T) {
 	keepFew(t)
 	s, rnd := openStorage(t, connectRedis(t)), rand.New(rand.NewPCG(0, 0))

@@ -41,7 +41,7 @@ type call struct {
 	about []*batch.Call
 }
 
-// decide decides the calls of a batch in one pipeline, and in a second one those that the server has refused.
+// decide decides the calls of a batch in one pipeline, and the refused ones in a second pipeline.
 func (l *lane) decide(waiting []*batch.Turn, answered func([]*batch.Turn)) {
 	s := l.storage
 	turns := make([]*turn, len(waiting))
@@ -195,7 +195,7 @@ func (t *turn) commands() (all []*command) {
 	return all
 }
 
-// finish handles the results of decide.lua, and what was read afterwards.
+// finish handles the results of decide.lua and of the reads after it.
 func (l *lane) finish(t *turn) {
 	for _, c := range t.scripts {
 		l.storage.decided(c)

@@ -44,7 +44,7 @@ func testForgetting(t *testing.T, open func(*testing.T) storage.Storage, closes 
 // moves that clock on by d: it waits, or tells the server of a test that time has passed.
 func Keeps(t testing.TB, s storage.Storage, advance func(d time.Duration), longest time.Duration) {
 	t.Helper()
-	k := &keeper{t: t, s: s}
+	k := &keepsTest{t: t, s: s}
 	k.atomic, _ = s.(storage.Atomic)
 	// The test looks at each key once: a look may make a wrong backend keep it for longer.
 	for _, span := range spans {
@@ -80,8 +80,8 @@ func Keeps(t testing.TB, s storage.Storage, advance func(d time.Duration), longe
 	})
 }
 
-// keeper is Keeps under way.
-type keeper struct {
+// keepsTest is a call of Keeps under way.
+type keepsTest struct {
 	t      testing.TB
 	s      storage.Storage
 	atomic storage.Atomic // nil if it is not
@@ -89,7 +89,7 @@ type keeper struct {
 }
 
 // set stores a key whose bytes are to be found by held.
-func (k *keeper) set(key string, now, until int64) {
+func (k *keepsTest) set(key string, now, until int64) {
 	k.t.Helper()
 	st := state(len(key))
 	st.Now, st.Until = now, until
@@ -99,7 +99,7 @@ func (k *keeper) set(key string, now, until int64) {
 }
 
 // held fails unless a key is as it was set.
-func (k *keeper) held(key, rule string) {
+func (k *keepsTest) held(key, rule string) {
 	k.t.Helper()
 	got, rev, err := k.s.Get(k.t.Context(), key)
 	if err != nil {
@@ -127,7 +127,7 @@ func yearly() *decision.Limits {
 	return l
 }
 
-func (k *keeper) store(span time.Duration) {
+func (k *keepsTest) store(span time.Duration) {
 	k.t.Helper()
 	now := time.Now().UnixMilli()
 	k.set(fmt.Sprintf(untilLater, span), now, now+2*span.Milliseconds()+10_000)
@@ -140,7 +140,7 @@ func (k *keeper) store(span time.Duration) {
 	k.do(fmt.Sprintf(leased, span), decision.Op{Kind: decision.Admit, Now: decision.OwnClock, Cost: decision.Cost{1}})
 }
 
-func (k *keeper) do(key string, op decision.Op) decision.Answer {
+func (k *keepsTest) do(key string, op decision.Op) decision.Answer {
 	k.t.Helper()
 	a, err := k.atomic.Do(k.t.Context(), key, yearly(), nil, op)
 	if err != nil {
@@ -149,7 +149,7 @@ func (k *keeper) do(key string, op decision.Op) decision.Answer {
 	return a
 }
 
-func (k *keeper) check(span time.Duration) {
+func (k *keepsTest) check(span time.Duration) {
 	k.t.Helper()
 	k.held(fmt.Sprintf(untilLater, span), fmt.Sprintf("a key is kept until its Until, which is later than the %v that have passed", span))
 	k.held(fmt.Sprintf(untilNever, span), fmt.Sprintf("a key whose Until is Never is kept for ever; %v have passed", span))
@@ -169,7 +169,7 @@ func (k *keeper) check(span time.Duration) {
 
 // move advances the clock in steps, with calls for other keys between them, because such calls make a backend look for
 // keys that it may forget.
-func (k *keeper) move(advance func(time.Duration), d time.Duration) {
+func (k *keepsTest) move(advance func(time.Duration), d time.Duration) {
 	k.t.Helper()
 	steps := time.Duration(1)
 	if d > time.Minute {
@@ -183,7 +183,7 @@ func (k *keeper) move(advance func(time.Duration), d time.Duration) {
 }
 
 // another stores a key that may be forgotten at once.
-func (k *keeper) another(now int64) {
+func (k *keepsTest) another(now int64) {
 	k.t.Helper()
 	k.others++
 	k.set(fmt.Sprint("other", k.others), now, now+1)
@@ -196,7 +196,7 @@ func (k *keeper) another(now int64) {
 }
 
 // simulate lets the time of a simulation pass, of which there are years in an instant. wait lets some of the backend's pass.
-func (k *keeper) simulate(wait func()) {
+func (k *keepsTest) simulate(wait func()) {
 	k.t.Helper()
 	begin, passed := int64(1_600_000_000_000), int64(0)
 	for _, span := range spans {
@@ -253,7 +253,7 @@ func (k *keeper) simulate(wait func()) {
 // comesBack lets a key be forgotten and come back. The backend decides whether and when it forgets the key.
 func comesBack(t *testing.T, s storage.Storage, advance func(time.Duration), rounds, steps int) {
 	const rule = "a key that was forgotten and comes back repeats no revision that a reader may hold"
-	k := &keeper{t: t, s: s}
+	k := &keepsTest{t: t, s: s}
 	k.atomic, _ = s.(storage.Atomic)
 	seen := map[storage.Revision]bool{}
 	simulated := int64(1_500_000_000_000)
