@@ -59,13 +59,13 @@ type Scenario struct {
 	// Processes is how many consumers there are. Deliveries go to them in turn. Defaults to 1.
 	Processes int
 
-	// Hold is the longest delay for which a consumer holds a message that has come back, instead of postponing it
+	// Hold is the longest time for which a consumer holds a message that has come back, instead of postponing it
 	// through the broker again. The consumer asks again after the delay, and for the first held message of an entity
 	// also when an operation of that entity ends in its process. Only policies with tickets hold. Below zero they do
-	// not. Defaults to 5 minutes, as in package consumer.
+	// not. Defaults to 5 seconds, as in package consumer.
 	Hold time.Duration
 
-	// Seats is the most messages that one process holds. Defaults to 1,024, as in package consumer.
+	// Seats is the most messages that one process holds. Defaults to 2,048, as in package consumer.
 	Seats int
 
 	// Outage is a time without consumers. Messages that arrive or come back then are delivered at its end. Operations
@@ -188,10 +188,10 @@ func (s *Scenario) setDefaults() error {
 		s.Late = Fixed(0)
 	}
 	if s.Hold == 0 {
-		s.Hold = 5 * time.Minute
+		s.Hold = 5 * time.Second
 	}
 	if s.Seats == 0 {
-		s.Seats = 1024
+		s.Seats = 2048
 	}
 	if s.Redelivery == 0 {
 		s.Redelivery = 10 * time.Second

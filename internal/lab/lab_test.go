@@ -228,6 +228,10 @@ func TestConsumer(t *testing.T) {
 			of: one, scenario: func(s *Scenario) { s.Hold = time.Second }, delays: []time.Duration{s / 2, s + 1e6, s},
 			asked: []time.Duration{s, 3 * s / 2, 5*s/2 + 1e6, 7*s/2 + 1e6}, trips: 2, held: 1, done: 1,
 		},
+		"nor with all delays together": {
+			of: one, scenario: func(s *Scenario) { s.Hold = 3 * time.Second / 2 }, delays: []time.Duration{s / 2, s, s},
+			asked: []time.Duration{s, 3 * s / 2, 5 * s / 2, 7 * s / 2}, trips: 2, held: 1, done: 1,
+		},
 		"nor without tickets": {
 			of: one, blind: true, delays: []time.Duration{s / 2, s / 2},
 			asked: []time.Duration{s, 3 * s / 2, 2 * s}, trips: 2, done: 1,

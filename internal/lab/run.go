@@ -51,6 +51,8 @@ type delivery struct {
 	process int
 	held    bool
 	alarm   int // which of the times to ask again counts
+
+	heldSince int64 // ms since 1970
 }
 
 func newRun(s *Scenario, messages []message, seed uint64) *run {
@@ -191,14 +193,21 @@ func (r *run) ask(d *delivery) {
 		r.err = errors.Join(r.err, err)
 	case a.Delay == 0:
 		r.start(d, a)
-	case r.tickets && !plain && d.back && a.Delay <= r.scenario.Hold && r.hold(d, a):
+	case r.tickets && !plain && d.back && r.hold(d, a):
 	default:
 		r.postpone(d, a)
 	}
 }
 
-// hold keeps a message in its consumer's hand, at the place it has there. It reports whether there is one.
+// hold keeps a message in its consumer's hand, at the place it has there. It reports whether there is one, and the message
+// may wait that long.
 func (r *run) hold(d *delivery, a drip.Admission) bool {
+	if !d.held {
+		d.heldSince = r.now
+	}
+	if r.now+a.Delay.Milliseconds()-d.heldSince > r.scenario.Hold.Milliseconds() {
+		return false
+	}
 	if !d.held {
 		if r.seats[d.process] == r.scenario.Seats {
 			return false
