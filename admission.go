@@ -319,7 +319,7 @@ func (b *Bucket) withLease(ctx context.Context, entityID string, l *Lease, op *d
 // RefreshRate keeps the capacity that is left. A retryAfter below a millisecond counts as one millisecond. With
 // Options.Follow it lowers the entity's level, too.
 func (b *Bucket) Throttled(ctx context.Context, entityID string, retryAfter time.Duration) error {
-	return b.tell(ctx, "throttle", entityID, decision.Throttle, retryAfter)
+	return b.tell(ctx, "throttle", b.refused(entityID), decision.Throttle, retryAfter)
 }
 
 // Announced reports the rate that the provider announces to the entity, in calls a second in the long run. With
@@ -329,6 +329,7 @@ func (b *Bucket) Announced(ctx context.Context, entityID string, perSecond float
 	if !b.options.Follow {
 		return nil
 	}
+	entityID = b.refused(entityID)
 	b = b.of(entityID)
 	var l *decision.Limits
 	now, err := b.clock(time.Time{})

@@ -104,6 +104,11 @@ type Options struct {
 	// all entities have the same limit.
 	Limits func(ctx context.Context, entityID string) (Limit, error)
 
+	// Shadow sets the entities' own limit on trial: the Bucket ignores it, and a Shadow over the Bucket tries it, while the
+	// shared limits hold. Throttled and Announced of an entity are then about its ShadowID. Limit.Shadow does the same for
+	// a shared limit. Defaults to false.
+	Shadow bool
+
 	// Follow lets an entity, and a shared limit, follow its provider: they use a level, a part of their windows.
 	// Refusals and announcements of the provider move the level. Use it for a provider whose limit is lower than
 	// documented, shared with others, or changing. Throttled lowers the level: to a little less than the provider has let
