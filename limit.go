@@ -66,6 +66,8 @@ func (b *Bucket) check(ctx context.Context, entityID string) error {
 		return errors.New("the context is nil")
 	case entityID == "":
 		return ErrNoEntity
+	case strings.HasPrefix(entityID, historyMark):
+		return errHistory
 	}
 	return nil
 }

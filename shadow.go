@@ -20,7 +20,7 @@ func ShadowID(entityID string) string { return shadowMark + entityID }
 
 // try makes the Bucket of the limits on trial. It has the entities' own limit if that is on trial, and b has none then.
 func (b *Bucket) try(o *Options) error {
-	t := &Bucket{units: b.units, moves: b.moves, options: *o, storage: b.storage, memory: b.memory, atomic: b.atomic, trial: true}
+	t := &Bucket{units: b.units, moves: b.moves, options: *o, storage: b.storage, memory: b.memory, atomic: b.atomic, history: b.history, trial: true}
 	t.limits = decision.Limits{
 		Windows: []decision.Window{decision.Unknown}, Tokens: decision.MostUnits,
 		Guess: b.limits.Guess, Lease: b.limits.Lease, MaxLease: b.limits.MaxLease,
