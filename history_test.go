@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -480,6 +481,40 @@ func TestHistoryAllocatesNothing(t *testing.T) {
 			t.Errorf("history %v: %v allocations of four calls", on, n)
 		}
 	}
+}
+
+// A record is small, and so are the counts that wait while a storage fails.
+func TestHistoryIsSmall(t *testing.T) {
+	r := record{}
+	for i := range int64(60) {
+		r[used{29_000_000 + i, ""}] = 999 - i
+	}
+	if data, last := r.encode(29_000_059); len(data) >= 300 || last != 29_000_059 {
+		t.Errorf("a record has %d bytes: %s", len(data), data)
+	}
+	b, err := New(Options{History: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	entities := make([]string, mostCounted+mostCounted/10)
+	for i := range entities {
+		entities[i] = fmt.Sprint("shop-", i)
+	}
+	heap := func() uint64 {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	before := heap()
+	for _, entity := range entities {
+		b.history.add(entityMinute{entity, 0}, &decision.Cost{1})
+	}
+	if took := int64(heap() - before); took > 10_000_000 {
+		t.Errorf("%d counts take %d bytes", mostCounted, took)
+	}
+	runtime.KeepAlive(b)
+	runtime.KeepAlive(entities)
 }
 
 // BenchmarkHistory is a classic pair, and an Admit with its Settle, in memory, without a history and with one.

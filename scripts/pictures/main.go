@@ -90,7 +90,7 @@ func run(ctx context.Context, demo, into string) error {
 			return err
 		}
 	}
-	if err := sleep(ctx, 8*time.Second); err != nil {
+	if err := sleep(ctx, 11*time.Second); err != nil { // until the use of the first seconds is stored
 		return err
 	}
 	queue, _, _ := strings.Cut(names[0], ".")
