@@ -97,7 +97,7 @@ func (r report) write(out io.Writer, zone *time.Location, within bool, used []en
 			line(name, "%s of %s", entities.Units(int64(w.Capacity)), entities.Capacity(w, r.Time, zone))
 			name = ""
 		}
-	case r.Known:
+	case len(r.Capacity) > 0:
 		left := make([]string, len(r.Capacity))
 		for i, n := range r.Capacity {
 			left[i] = entities.Units(n)
@@ -149,7 +149,11 @@ func (r report) write(out io.Writer, zone *time.Location, within bool, used []en
 	}
 	switch {
 	case !r.Limits:
-		b.WriteString("\nNothing was decided, so its limits are not known. This tells them:\n--limits '{\"size\": N, \"rate\": N, \"interval\": \"1s\"}'\n")
+		why := "Nothing was decided, so its limits are not known. This tells them:"
+		if r.Known {
+			why = "No limit of its own is stored. This tells one:"
+		}
+		b.WriteString("\n" + why + "\n--limits '{\"size\": N, \"rate\": N, \"interval\": \"1s\"}'\n")
 	case r.Within > 0 && !within:
 		fmt.Fprintf(&b, "\nIt was within %s, which may delay it longer.\n--limits with \"shared\" includes them.\n", entities.Count(r.Within, "shared limit"))
 	case r.Changed:
