@@ -38,11 +38,11 @@ func TestInspectUsed(t *testing.T) {
 		time.Sleep(2 * time.Minute)
 		const limits = `--limits={"size":9,"rate":6,"interval":"1m","windows":[{"size":10000,"interval":"1m","unit":"tokens"}]}`
 		for args, want := range map[string]string{
-			"": "used        28 calls in the last hour, 8 % of the limit\n" +
+			"": "used        28 calls in the last hour, 7.8 % of the limit\n" +
 				"            ..................................................▂▃▄▅▆▇█...\n" +
 				"            1400 tokens in the last hour\n" +
 				"            ..................................................▁▁▂▃▅▆█...\n",
-			limits: "            1400 tokens in the last hour, 0 % of the limit\n",
+			limits: "            1400 tokens in the last hour, 0.2 % of the limit\n",
 		} {
 			text := must(t, strings.Fields("inspect "+url+" shop-1 "+args)...)
 			if !strings.Contains(text, want) {
@@ -54,7 +54,7 @@ func TestInspectUsed(t *testing.T) {
 				}
 			}
 		}
-		if text := must(t, "inspect", url, drip.SharedID("app")); !strings.Contains(text, "used        8 calls in the last hour, 7 % of the limit\n") {
+		if text := must(t, "inspect", url, drip.SharedID("app")); !strings.Contains(text, "used        8 calls in the last hour, 6.7 % of the limit\n") {
 			t.Errorf("the shared limit:\n%s", text)
 		}
 		var got struct {

@@ -38,7 +38,7 @@ func TestUsed(t *testing.T) {
 		for name, limits := range map[string]*drip.Options{"given": &o, "stored": nil} {
 			h := newSite(t, Options{Storage: s, Limits: limits})
 			status, text := h.get(t, "entity?name=shop")
-			has(t, text, `<h2 id="used">Last hour</h2>`, `aria-label="13 calls in the last hour, 0 % of the limit, at most 9 in a minute"`,
+			has(t, text, `<h2 id="used">Last hour</h2>`, `aria-label="13 calls in the last hour, 0.4 % of the limit, at most 9 in a minute"`,
 				`<rect class="left" x="56.1" y="0" width=".8" height="1000"/><rect class="left" x="57.1" y="556" width=".8" height="444"/></svg>`,
 				`<td class="n" data-name="Used">9</td>`, `<td class="n" data-name="Used">4</td>`)
 			if status != 200 || strings.Count(text, `data-name="Used"`) != 2 {

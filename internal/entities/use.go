@@ -43,11 +43,19 @@ func (r *Report) Used(ctx context.Context, s storage.Storage) ([]Use, error) {
 		}
 		u.Text += " in the last hour"
 		if limit := r.hourly(unit); limit > 0 {
-			u.Text += fmt.Sprintf(", %.0f %% of the limit", 100*float64(u.Total)/limit)
+			u.Text += ", " + percent(float64(u.Total)/limit) + " of the limit"
 		}
 		all = append(all, u)
 	}
 	return all, nil
+}
+
+// percent is a part in words: "0.7 %", "61 %".
+func percent(part float64) string {
+	if part < 0.0995 {
+		return fmt.Sprintf("%.1f %%", 100*part)
+	}
+	return fmt.Sprintf("%.0f %%", 100*part)
 }
 
 // hourly returns how much of a unit the limits bring in an hour, or in an interval that is longer than that; 0 if they
