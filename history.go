@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"hash/maphash"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -19,7 +20,7 @@ import (
 const historyMark = "history:"
 
 // errHistory is the error of every call about such a key.
-var errHistory = errors.New("no entity begins with " + historyMark)
+var errHistory = errors.New(`no entity begins with "history:"`)
 
 // Usage is how much an entity, or a shared limit, used in the last hour.
 type Usage struct {
@@ -162,6 +163,7 @@ func (h *history) add(c entityMinute, cost *decision.Cost) {
 		if sh.counts == nil {
 			sh.counts = map[entityMinute]*decision.Cost{}
 		}
+		c.entity = strings.Clone(c.entity) // it may be a part of a message
 		sum = new(decision.Cost)
 		sh.counts[c] = sum
 	}

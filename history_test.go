@@ -510,7 +510,7 @@ func TestHistoryIsSmall(t *testing.T) {
 	for _, entity := range entities {
 		b.history.add(entityMinute{entity, 0}, &decision.Cost{1})
 	}
-	if took := int64(heap() - before); took > 10_000_000 {
+	if took := int64(heap() - before); took > 12_000_000 {
 		t.Errorf("%d counts take %d bytes", mostCounted, took)
 	}
 	runtime.KeepAlive(b)
