@@ -125,7 +125,7 @@ type Options struct {
 	// in memory and adds its counts to the records once a minute, in the background, in two calls of the storage for each
 	// record. No decision waits for that or fails by it. A process that ends loses the counts of its last minute. If the
 	// storage fails, up to 100,000 counts, each a minute of an entity, wait for the next minute; package telemetry measures
-	// these calls as get and set. A count whose Set was done although it failed is added twice. Defaults to false.
+	// these calls as get and set. Defaults to false.
 	History bool
 
 	// Start is when an entity that is not in the storage began to gather capacity, empty. With the memory storage it

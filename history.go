@@ -1,6 +1,7 @@
 package drip
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -251,9 +252,10 @@ func (h *history) any() bool {
 func (h *history) write(entity string, counts map[entityMinute]*decision.Cost) error {
 	ctx, cancel := context.WithTimeout(context.Background(), flushTimeout)
 	defer cancel()
+	key := historyMark + entity
 	var err error
 	for range flushTries {
-		stored, rev, failed := h.storage.Get(ctx, historyMark+entity)
+		stored, rev, failed := h.storage.Get(ctx, key)
 		if failed != nil {
 			return failed
 		}
@@ -267,11 +269,18 @@ func (h *history) write(entity string, counts map[entityMinute]*decision.Cost) e
 		}
 		now := h.now()
 		data, last := r.encode(minuteOf(now))
-		err = h.storage.Set(ctx, historyMark+entity, storage.State{Data: data, Now: now, Until: (last + 60) * minute}, rev)
-		if !errors.Is(err, storage.ErrConflict) {
+		err = h.storage.Set(ctx, key, storage.State{Data: data, Now: now, Until: (last + 60) * minute}, rev)
+		switch {
+		case errors.Is(err, storage.ErrConflict):
+			time.Sleep(rand.N(longestBackoff))
+		case err == nil:
+			return nil
+		default: // maybe its answer alone was lost
+			if stored, _, failed := h.storage.Get(ctx, key); failed == nil && bytes.Equal(stored.Data, data) {
+				return nil
+			}
 			return err
 		}
-		time.Sleep(rand.N(longestBackoff))
 	}
 	return err
 }

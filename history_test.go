@@ -236,7 +236,45 @@ func TestHistoryOfSeveralBuckets(t *testing.T) {
 	}
 }
 
-// racing has Get and Set alone. Each so many Sets of a history lose their race against another process.
+// Two processes that add the same to the same record both count, whichever wins.
+func TestHistoryOfEqualBuckets(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := memory.New()
+		var buckets [2]*Bucket
+		for i := range buckets {
+			var err error
+			if buckets[i], err = New(Options{Size: 1000, Start: time.Unix(0, 0), Storage: s, History: true}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		first := buckets[0].history
+		first.storage = &between{Storage: s, do: func() { // the other one stores between its Get and its Set
+			if err := buckets[1].history.write("shop", map[entityMinute]*decision.Cost{{"shop", minuteOf(time.Now().UnixMilli())}: {1}}); err != nil {
+				t.Error(err)
+			}
+		}}
+		run(t, buckets[0], "shop", Request{})
+		time.Sleep(flushed)
+		if n := total(t, buckets[1], "shop", ""); n != 2 {
+			t.Errorf("%d used, want 2", n)
+		}
+	})
+}
+
+// between does something before the first Set.
+type between struct {
+	storage.Storage
+	once sync.Once
+	do   func()
+}
+
+func (b *between) Set(ctx context.Context, key string, s storage.State, rev storage.Revision) error {
+	b.once.Do(b.do)
+	return b.Storage.Set(ctx, key, s, rev)
+}
+
+// racing has Get and Set alone. Each so many Sets of a history lose their race against another process, and the Sets
+// after them their answers.
 type racing struct {
 	storage.Storage
 	every           int
@@ -248,13 +286,16 @@ func (r *racing) Set(ctx context.Context, key string, s storage.State, rev stora
 	if strings.HasPrefix(key, historyMark) {
 		r.mu.Lock()
 		r.sets++
-		lose := r.sets%r.every == 0
+		lose, lost := r.sets%r.every == 0, r.sets%r.every == 1
 		if lose {
 			r.conflicts++
 		}
 		r.mu.Unlock()
 		if lose {
 			return storage.ErrConflict
+		}
+		if lost {
+			return errors.Join(errors.New("no answer"), r.Storage.Set(ctx, key, s, rev))
 		}
 	}
 	return r.Storage.Set(ctx, key, s, rev)
