@@ -322,7 +322,7 @@ func (b *Bucket) withLease(ctx context.Context, entityID string, l *Lease, op *d
 // Settle the lease of the refused operation, and postpone its message: Admit with the ticket of Lease.Ticket returns the
 // delay.
 func (b *Bucket) Throttled(ctx context.Context, entityID string, retryAfter time.Duration) error {
-	return b.tell(ctx, "throttle", entityID, decision.Throttle, retryAfter)
+	return b.tell(ctx, "throttle", b.refused(entityID), decision.Throttle, retryAfter)
 }
 
 // Announced reports the rate that the provider announces to the entity, in calls a second in the long run. With
@@ -332,6 +332,7 @@ func (b *Bucket) Announced(ctx context.Context, entityID string, perSecond float
 	if !b.options.Follow {
 		return nil
 	}
+	entityID = b.refused(entityID)
 	b = b.of(entityID)
 	var l *decision.Limits
 	now, err := b.clock(time.Time{})

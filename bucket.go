@@ -104,6 +104,11 @@ type Options struct {
 	// all entities have the same limit.
 	Limits func(ctx context.Context, entityID string) (Limit, error)
 
+	// Shadow sets the entities' own limit on trial: the Bucket ignores it, and a Shadow over the Bucket tries it, while the
+	// shared limits hold. Throttled and Announced of an entity are then about its ShadowID. Limit.Shadow does the same for
+	// a shared limit. Defaults to false.
+	Shadow bool
+
 	// Follow lets an entity, and a shared limit, follow its provider: they use a level, a part of their windows.
 	// Refusals and announcements of the provider move the level. Use it for a provider whose limit is lower than
 	// documented, shared with others, or changing. Throttled lowers the level: to a little less than the provider has let
@@ -114,6 +119,14 @@ type Options struct {
 	// Admit postpones an operation that costs more than the Size at the level as long as that is so. Defaults to false:
 	// Throttled changes no limit.
 	Follow bool
+
+	// History keeps in the storage, for an hour, how much each entity and each shared limit used in each minute: see
+	// Bucket.Used. Each is a record of its own, "history:" and the entity, so no entity begins with that. A process counts
+	// in memory and adds its counts to the records once a minute, in the background, in two calls of the storage for each
+	// record. No decision waits for that or fails by it. A process that ends loses the counts of its last minute. If the
+	// storage fails, up to 100,000 counts, each a minute of an entity, wait for the next minute; package telemetry measures
+	// these calls as get and set. Defaults to false.
+	History bool
 
 	// Start is when an entity that is not in the storage began to gather capacity, empty. With the memory storage it
 	// defaults to the time of New: a restarted process, which has forgotten the operations before, begins with nothing,
@@ -126,8 +139,8 @@ type Options struct {
 	// that backend's documentation says. Defaults to a new memory storage.
 	Storage storage.Storage
 
-	// Clock returns the time of every call that gives none, for simulations and tests. Defaults to nil: the storage's
-	// own clock.
+	// Clock returns the time of every call that gives none, for simulations and tests. With History another goroutine
+	// calls it, too. Defaults to nil: the storage's own clock.
 	Clock func() time.Time
 }
 
@@ -144,8 +157,9 @@ type Bucket struct {
 	all     uint64           // all of shared, a bit for each
 	alike   []storage.Within // all of shared, if they are the same for each call; else nil
 	queues  queues           // of callers in this process, for a storage that has only Get and Set
+	history *history         // counts what runs; nil without Options.History
 	tried   *Bucket          // decides by the limits whose Shadow is set; nil if there are none
-	trial   bool             // it is such a Bucket: entities have no limit of their own
+	trial   bool             // it is such a Bucket: entities have their own limit only if Options.Shadow is set
 }
 
 // New returns a Bucket with these options. Its error names the wrong field and the values that it may have.
@@ -174,6 +188,7 @@ func New(o Options) (*Bucket, error) {
 	}
 	b := &Bucket{limits: limits, units: units, moves: o.moves(), options: o, storage: o.Storage, memory: local}
 	b.atomic, _ = b.storage.(storage.Atomic)
+	b.history = newHistory(b)
 	err = b.share(&o)
 	if err == nil {
 		err = b.try(&o)
@@ -252,6 +267,9 @@ func (b *Bucket) do(ctx context.Context, entityID string, which uint64, op *deci
 		*a, err = b.atomic.Do(ctx, entityID, limits, within, *op)
 	default:
 		*a, err = b.update(ctx, entityID, limits, within, *op)
+	}
+	if b.history != nil && err == nil {
+		b.history.count(entityID, within, op, a)
 	}
 	return within, err
 }

@@ -50,8 +50,8 @@ type Limit struct {
 	// has no effect on an entity's own limit.
 	FirstCome bool
 
-	// Shadow sets a shared limit on trial: the Bucket ignores it, and a Shadow over the Bucket tries it. It has no effect on
-	// an entity's own limit, nor in the answer of Options.Limits.
+	// Shadow sets a shared limit on trial: the Bucket ignores it, and a Shadow over the Bucket tries it. It has no effect in
+	// the answer of Options.Limits; for the entities' own limit see Options.Shadow.
 	Shadow bool
 }
 
@@ -67,6 +67,8 @@ func (b *Bucket) check(ctx context.Context, entityID string) error {
 		return errors.New("the context is nil")
 	case entityID == "":
 		return ErrNoEntity
+	case strings.HasPrefix(entityID, historyMark):
+		return errHistory
 	}
 	return nil
 }
@@ -83,10 +85,13 @@ func (b *Bucket) limitsOf(ctx context.Context, entityID string, now int64) (*dec
 		}
 		return b.limitsOfShared(ctx, &b.shared[i], now)
 	}
-	if b.options.Limits == nil && !b.moves || b.trial {
+	if b.options.Limits == nil && !b.moves || b.options.Shadow != b.trial { // in the second case it has no own limit
 		return &b.limits, nil
 	}
 	o := b.options
+	if b.trial {
+		entityID = strings.TrimPrefix(entityID, shadowMark)
+	}
 	if o.Limits != nil {
 		own, err := o.Limits(ctx, entityID)
 		if err != nil {

@@ -15,19 +15,22 @@ import (
 const shadowMark = "shadow:"
 
 // ShadowID returns the ID under which limits on trial know an entity, "shadow:" and its name, for the methods that take
-// an entity. See Limit.Shadow.
+// an entity. See Options.Shadow and Limit.Shadow.
 func ShadowID(entityID string) string { return shadowMark + entityID }
 
-// try makes the Bucket of the limits on trial.
+// try makes the Bucket of the limits on trial. It has the entities' own limit if that is on trial, and b has none then.
 func (b *Bucket) try(o *Options) error {
-	t := &Bucket{units: b.units, options: *o, storage: b.storage, memory: b.memory, atomic: b.atomic, trial: true}
+	t := &Bucket{units: b.units, moves: b.moves, options: *o, storage: b.storage, memory: b.memory, atomic: b.atomic, history: b.history, trial: true}
 	t.limits = decision.Limits{
 		Windows: []decision.Window{decision.Unknown}, Tokens: decision.MostUnits,
 		Guess: b.limits.Guess, Lease: b.limits.Lease, MaxLease: b.limits.MaxLease,
 	}
 	t.limits.Ready()
+	if o.Shadow {
+		t.limits, b.limits = b.limits, t.limits
+	}
 	err := t.share(o)
-	if len(t.shared) > 0 {
+	if len(t.shared) > 0 || o.Shadow {
 		b.tried = t
 	}
 	return err
@@ -45,6 +48,15 @@ func (b *Bucket) of(entityID string) *Bucket {
 	return b
 }
 
+// refused returns the ID of the limit that a provider speaks about when it refuses an operation of an entity, or announces
+// a rate: the one on trial, if the entities' own is.
+func (b *Bucket) refused(entityID string) string {
+	if !b.options.Shadow || entityID == "" || strings.HasPrefix(entityID, shadowMark) || strings.HasPrefix(entityID, sharedMark) {
+		return entityID
+	}
+	return ShadowID(entityID)
+}
+
 // tries reports whether some limits are on trial.
 func (b *Bucket) tries() bool { return b.tried != nil }
 
@@ -56,9 +68,10 @@ func (b *Bucket) tries() bool { return b.tried != nil }
 // the Bucket's counts, such as the metrics of package telemetry, are the counts of the same load in queues that are
 // never late.
 //
-// If a shared limit of the Bucket has its Shadow set, the Shadow tries such limits alone, and all others hold: it returns
-// the Bucket's answer. An operation that may run takes one more call, about the limits on trial, in which the Bucket knows
-// its entity by its ShadowID. If that call fails, the operation runs all the same, without a trial.
+// If the Options of the Bucket, or some of its shared limits, have their Shadow set, the Shadow tries such limits alone,
+// and all others hold: it returns the Bucket's answer. An operation that may run takes one more call, about the limits on
+// trial, in which the Bucket knows its entity by its ShadowID. If that call fails, the operation runs all the same,
+// without a trial.
 //
 // The storage then holds the entities of the shadow. Give it a storage or a prefix of its own if others already enforce
 // limits there. Set the fields before the first call. Shadow is safe for concurrent use. End it with Close.

@@ -19,6 +19,7 @@ type load struct {
 	factor  float64 // of the rate
 	took    time.Duration
 	cost    int
+	own     bool // the entities' own limit is on trial, and the shared ones hold
 }
 
 // seen is the outcome of a load.
@@ -31,7 +32,11 @@ type seen struct {
 func (l load) runs(t *testing.T, shadow bool) (s seen) {
 	synctest.Test(t, func(t *testing.T) {
 		o, rate := l.options, 2*l.options.RefreshRate // of two entities
+		o.Shadow = shadow && l.own
 		for name, limit := range l.options.Shared {
+			if l.own {
+				break
+			}
 			limit.Shadow, rate = shadow, limit.RefreshRate
 			o.Shared = map[string]Limit{name: limit}
 		}
@@ -120,16 +125,32 @@ func hold(t *testing.T, b interface {
 // A Shadow reports the delays that the same load would really have had.
 func TestShadowSeesWhatWouldBe(t *testing.T) {
 	start := time.Unix(0, 0)
+	app := map[string]Limit{"app": {Size: 10_000}} // which is never short
+	byShop := func(_ context.Context, shop string) (Limit, error) {
+		if shop == "shop-1" {
+			return Limit{Size: 20, RefreshRate: 4, Concurrency: 2}, nil
+		}
+		return Limit{}, nil
+	}
 	for name, l := range map[string]load{
-		"below the rate":      {Options{Size: 10, RefreshRate: 5, Start: start}, 0.8, 50 * time.Millisecond, 0},
-		"above the rate":      {Options{Size: 10, RefreshRate: 5, Start: start}, 1.5, 50 * time.Millisecond, 0},
-		"few tokens":          {Options{Size: 50, RefreshRate: 50, Concurrency: 3, Start: start}, 1.2, 100 * time.Millisecond, 0},
-		"two windows":         {Options{Size: 10, RefreshRate: 5, Windows: []Window{{Size: 60, RefreshInterval: time.Minute}}, Start: start}, 1.2, 20 * time.Millisecond, 0},
-		"cost":                {Options{Size: 30, RefreshRate: 15, Start: start}, 0.5, 20 * time.Millisecond, 3},
-		"a shared limit":      {Options{Size: 1000, Shared: map[string]Limit{"app": {Size: 10, RefreshRate: 5}}, Start: start}, 1.5, 50 * time.Millisecond, 0},
-		"shared tokens":       {Options{Size: 1000, Shared: map[string]Limit{"app": {Size: 50, RefreshRate: 50, Concurrency: 3}}, Start: start}, 1.2, 100 * time.Millisecond, 0},
-		"shared cost":         {Options{Size: 1000, Shared: map[string]Limit{"app": {Size: 30, RefreshRate: 15}}, Weight: weigh, Start: start}, 0.5, 20 * time.Millisecond, 3},
-		"longer than a lease": {Options{Size: 10, RefreshRate: 5, Concurrency: 4, Lease: time.Second, Start: start}, 1.1, 800 * time.Millisecond, 0},
+		"below the rate":      {Options{Size: 10, RefreshRate: 5, Start: start}, 0.8, 50 * time.Millisecond, 0, false},
+		"above the rate":      {Options{Size: 10, RefreshRate: 5, Start: start}, 1.5, 50 * time.Millisecond, 0, false},
+		"few tokens":          {Options{Size: 50, RefreshRate: 50, Concurrency: 3, Start: start}, 1.2, 100 * time.Millisecond, 0, false},
+		"two windows":         {Options{Size: 10, RefreshRate: 5, Windows: []Window{{Size: 60, RefreshInterval: time.Minute}}, Start: start}, 1.2, 20 * time.Millisecond, 0, false},
+		"cost":                {Options{Size: 30, RefreshRate: 15, Start: start}, 0.5, 20 * time.Millisecond, 3, false},
+		"a shared limit":      {Options{Size: 1000, Shared: map[string]Limit{"app": {Size: 10, RefreshRate: 5}}, Start: start}, 1.5, 50 * time.Millisecond, 0, false},
+		"shared tokens":       {Options{Size: 1000, Shared: map[string]Limit{"app": {Size: 50, RefreshRate: 50, Concurrency: 3}}, Start: start}, 1.2, 100 * time.Millisecond, 0, false},
+		"shared cost":         {Options{Size: 1000, Shared: map[string]Limit{"app": {Size: 30, RefreshRate: 15}}, Weight: weigh, Start: start}, 0.5, 20 * time.Millisecond, 3, false},
+		"longer than a lease": {Options{Size: 10, RefreshRate: 5, Concurrency: 4, Lease: time.Second, Start: start}, 1.1, 800 * time.Millisecond, 0, false},
+		"its own limit":       {Options{Size: 10, RefreshRate: 5, Start: start}, 1.5, 50 * time.Millisecond, 0, true},
+		"its own tokens":      {Options{Size: 50, RefreshRate: 50, Concurrency: 3, Start: start}, 1.2, 100 * time.Millisecond, 0, true},
+		"its own cost":        {Options{Size: 30, RefreshRate: 15, Shared: app, Start: start}, 0.5, 20 * time.Millisecond, 3, true},
+		"its own of Limits":   {Options{Size: 10, RefreshRate: 5, Limits: byShop, Shared: app, Start: start}, 1.2, 50 * time.Millisecond, 0, true},
+		"its own of a calendar": {
+			Options{
+				Size: 10, RefreshRate: 5, Align: ByEntity(), Windows: []Window{{Size: 60, Align: Daily(nil)}}, Start: start,
+			}, 1.2, 20 * time.Millisecond, 0, true,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			real, shadow := l.runs(t, false), l.runs(t, true)
@@ -219,6 +240,55 @@ func TestLimitOnTrial(t *testing.T) {
 		}
 		if a, err := s.Admit(t.Context(), "shop", Request{}); err != nil || a.Delay != 0 || a.Bound != BoundClosed {
 			t.Errorf("with the limit on trial closed: %+v, %v", a, err)
+		}
+	})
+}
+
+// The entities' own limit on trial lets pass, while the shared limit holds. A refusal of the provider closes the trial
+// alone, a pause the entity.
+func TestOwnLimitOnTrial(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, err := New(Options{Size: 2, RefreshRate: 2, Shadow: true, Follow: true, Start: time.Unix(0, 0), Shared: map[string]Limit{"app": {Size: 5}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var postponed []string
+		s := &Shadow{Bucket: b, OnPostponed: func(entity string, a Admission) { postponed = append(postponed, entity+" "+a.Limit) }}
+		defer s.Close()
+		for i := range 5 {
+			a, err := s.Admit(t.Context(), "shop", Request{})
+			if err != nil || a.Delay != 0 || (a.Bound != BoundNone) != (i >= 2) {
+				t.Errorf("operation %d: %+v, %v", i, a, err)
+			}
+			if err := s.Settle(t.Context(), "shop", a.Lease, 1); err != nil {
+				t.Error(err)
+			}
+		}
+		if len(postponed) != 3 || postponed[0] != "shop " || s.Waiting() != 3 {
+			t.Errorf("%q postponed, %d would wait; want 3 by their own limit", postponed, s.Waiting())
+		}
+		if a, err := s.Admit(t.Context(), "shop", Request{}); err != nil || a.Delay == 0 || a.Limit != "app" {
+			t.Errorf("the sixth is %+v, %v; want it postponed by the shared limit", a, err)
+		}
+		if a, err := s.Admit(t.Context(), "other", Request{Cost: 3, Within: []string{}}); err != nil || a.Delay != 0 || a.Bound != BoundNone {
+			t.Errorf("a cost above the limit on trial: %+v, %v", a, err)
+		}
+		if err := s.Throttled(t.Context(), "shop", time.Minute); err != nil {
+			t.Error(err)
+		}
+		if err := b.Announced(t.Context(), "shop", 1, time.Hour); err != nil {
+			t.Error(err)
+		}
+		real, err := b.Inspect(t.Context(), "shop")
+		trial, err2 := b.Inspect(t.Context(), ShadowID("shop"))
+		if err != nil || err2 != nil || !real.ClosedUntil.IsZero() || real.Level != 1 || trial.ClosedUntil.IsZero() || trial.Level > 0.5 || trial.Windows[0].Size != 1 {
+			t.Errorf("after a refusal the entity is %+v, its trial %+v, %v, %v", real, trial, err, err2)
+		}
+		if err := b.Pause(t.Context(), "shop", time.Minute); err != nil {
+			t.Error(err)
+		}
+		if a, err := s.Admit(t.Context(), "shop", Request{}); err != nil || a.Bound != BoundClosed || a.Delay == 0 {
+			t.Errorf("after a pause: %+v, %v", a, err)
 		}
 	})
 }

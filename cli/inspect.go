@@ -12,7 +12,7 @@ import (
 	"github.com/drip-go/drip/internal/entities"
 )
 
-// inspect is "drip inspect". It makes one round trip, in take.
+// inspect is "drip inspect". It makes two round trips: for the entity, and for its history.
 type inspect struct {
 	timeout
 	limits limitsFlag
@@ -49,15 +49,21 @@ func (c *inspect) run(ctx context.Context, t *terminal, args []string) error {
 	if err != nil {
 		return err
 	}
+	used, err := found.Used(ctx, s)
+	if err != nil {
+		return err
+	}
 	r := report{found}
 	if c.json {
-		return writeJSON(t.out, r.json())
+		e := r.json()
+		e.Used = usedJSON(used)
+		return writeJSON(t.out, e)
 	}
-	return r.write(t.out, t.zone, l != nil && l.Shared != nil)
+	return r.write(t.out, t.zone, l != nil && l.Shared != nil, used)
 }
 
 // write writes the report as text. within tells whether its answers include the shared limits.
-func (r report) write(out io.Writer, zone *time.Location, within bool) error {
+func (r report) write(out io.Writer, zone *time.Location, within bool, used []entities.Use) error {
 	var b strings.Builder
 	at := func(t time.Time) string {
 		left := t.Sub(r.Time)
@@ -91,7 +97,7 @@ func (r report) write(out io.Writer, zone *time.Location, within bool) error {
 			line(name, "%s of %s", entities.Units(int64(w.Capacity)), entities.Capacity(w, r.Time, zone))
 			name = ""
 		}
-	case r.Known:
+	case len(r.Capacity) > 0:
 		left := make([]string, len(r.Capacity))
 		for i, n := range r.Capacity {
 			left[i] = entities.Units(n)
@@ -135,9 +141,19 @@ func (r report) write(out io.Writer, zone *time.Location, within bool) error {
 	if !r.Decided.IsZero() {
 		line("decided", "last at %s", at(r.Decided))
 	}
+	name := "used"
+	for _, u := range used {
+		line(name, "%s", entities.Printable(u.Text))
+		line("", "%s", sparkline(u))
+		name = ""
+	}
 	switch {
 	case !r.Limits:
-		b.WriteString("\nNothing was decided, so its limits are not known. This tells them:\n--limits '{\"size\": N, \"rate\": N, \"interval\": \"1s\"}'\n")
+		why := "Nothing was decided, so its limits are not known. This tells them:"
+		if r.Known {
+			why = "No limit of its own is stored. This tells one:"
+		}
+		b.WriteString("\n" + why + "\n--limits '{\"size\": N, \"rate\": N, \"interval\": \"1s\"}'\n")
 	case r.Within > 0 && !within:
 		fmt.Fprintf(&b, "\nIt was within %s, which may delay it longer.\n--limits with \"shared\" includes them.\n", entities.Count(r.Within, "shared limit"))
 	case r.Changed:
@@ -145,6 +161,20 @@ func (r report) write(out io.Writer, zone *time.Location, within bool) error {
 	}
 	_, err := io.WriteString(out, b.String())
 	return err
+}
+
+// sparkline draws the use in each minute as a character, relative to the most in a minute; "." is nothing.
+func sparkline(u entities.Use) string {
+	const levels = "▁▂▃▄▅▆▇█"
+	var b strings.Builder
+	for _, n := range u.Minutes {
+		if n == 0 {
+			b.WriteByte('.')
+			continue
+		}
+		b.WriteRune([]rune(levels)[(n*8-1)/u.Most])
+	}
+	return b.String()
 }
 
 // mostLeases is how many are shown, the first to end.
@@ -174,6 +204,21 @@ type entityJSON struct {
 	BookedUntil  moment       `json:"booked_until"`
 	ClosedUntil  moment       `json:"closed_until"`
 	LastDecision moment       `json:"last_decision"`
+	Used         []useJSON    `json:"used,omitempty"`
+}
+
+type useJSON struct {
+	Unit    string  `json:"unit,omitempty"`
+	Total   int     `json:"total"`
+	From    moment  `json:"from"`
+	Minutes [60]int `json:"minutes"`
+}
+
+func usedJSON(used []entities.Use) (all []useJSON) {
+	for _, u := range used {
+		all = append(all, useJSON{u.Unit, u.Total, moment(u.From), u.Minutes})
+	}
+	return all
 }
 
 type windowJSON struct {

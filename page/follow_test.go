@@ -46,3 +46,37 @@ func TestLevelAndTrial(t *testing.T) {
 		}
 	})
 }
+
+// The page shows what the entities' own limit on trial would postpone, with and without the limits.
+func TestOwnTrial(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := memory.New()
+		o := drip.Options{Size: 2, RefreshRate: 1, Shadow: true, Storage: s, Start: time.Unix(0, 0), Shared: map[string]drip.Limit{"app": {Size: 20}}}
+		b, err := drip.New(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		shadow := &drip.Shadow{Bucket: b}
+		defer shadow.Close()
+		for range 5 {
+			if a, err := shadow.Admit(t.Context(), "shop", drip.Request{}); err != nil || a.Delay > 0 {
+				t.Fatal(a, err)
+			}
+		}
+		own := map[bool]string{true: "No window limits it.", false: "No limit of its own is stored."}
+		for name, limits := range map[string]*drip.Options{"with the limits": &o, "without": nil} {
+			h := newSite(t, Options{Storage: s, Limits: limits})
+			for address, want := range map[string]string{
+				"entity?name=shop":        own[limits != nil],
+				"entity?name=shadow:shop": "<dt>Booked</dt><dd>3 units, the last slot at 00:00:03",
+				"entity?name=shared:app":  "15 left of 20, &#43;20 every 1s",
+				"":                        `<a href="entity?name=shadow%3Ashop">shadow:shop</a>`,
+			} {
+				if status, text := h.get(t, address); status != 200 || !strings.Contains(text, want) {
+					t.Errorf("%s: %s: want %q:\n%s", name, address, want, text)
+				}
+			}
+			h.Close()
+		}
+	})
+}

@@ -149,6 +149,24 @@ type entityBody struct {
 	Held      []lease
 	Unheld    int // leases that are not shown
 	Track     *track
+	Used      []use // of each unit
+}
+
+// use is the use of a unit in the last hour.
+type use struct {
+	entities.Use
+	Begin   string
+	Columns []column
+	Table   []usedMinute
+}
+
+// column is a minute of the drawing, in 1000ths of it.
+type column struct{ X, Y, Height int }
+
+// usedMinute is a minute in which something was used.
+type usedMinute struct {
+	Clock string
+	N     int
 }
 
 // moment is a time, and how far it is away.
@@ -264,6 +282,19 @@ func trackOf(r *entities.Report) *track {
 	return &track{entities.Short(length), part(closed), part(booked)}
 }
 
+// used draws the use of a unit.
+func (p *Page) used(u entities.Use) use {
+	d := use{Use: u, Begin: u.From.In(p.zone).Format("15:04")}
+	for i, n := range u.Minutes {
+		if n > 0 {
+			height := max(1, n*1000/u.Most)
+			d.Columns = append(d.Columns, column{i, 1000 - height, height})
+			d.Table = append(d.Table, usedMinute{u.From.Add(time.Duration(i) * time.Minute).In(p.zone).Format("15:04"), n})
+		}
+	}
+	return d
+}
+
 // entity is all about one.
 func (p *Page) entity(w http.ResponseWriter, r *http.Request) error {
 	q := r.URL.Query()
@@ -276,5 +307,12 @@ func (p *Page) entity(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	b := p.body(report)
+	used, err := report.Used(r.Context(), p.o.Storage)
+	if err != nil {
+		return err
+	}
+	for _, u := range used {
+		b.Used = append(b.Used, p.used(u))
+	}
 	return p.render(w, http.StatusOK, "entity", frame{Title: b.Name, Here: "list", Notice: p.notices.of(q.Get("did"))}, b)
 }

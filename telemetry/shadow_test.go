@@ -47,6 +47,21 @@ func ExampleNew_trial() {
 	// Output: 0
 }
 
+// The limit of each shop is on trial, while the app's limit holds.
+func ExampleNew_ownTrial() {
+	meters := metricnoop.NewMeterProvider() // take the one of your program's SDK
+	options := drip.Options{Size: 20, RefreshRate: 10, Shadow: true}
+	options.Shared = map[string]drip.Limit{"app": {Size: 40, RefreshRate: 20}}
+	bucket, err := telemetry.New(options, meters)
+	if err != nil {
+		log.Fatal(err)
+	}
+	shadow := &drip.Shadow{Bucket: bucket}
+	defer shadow.Close()
+	fmt.Println(shadow.Waiting())
+	// Output: 0
+}
+
 // The consumer uses the tickets of a Shadow.
 var _ consumer.Admitter = (*drip.Shadow)(nil)
 
@@ -62,6 +77,7 @@ func TestShadowIsMeasured(t *testing.T) {
 			drip.Options{Size: 20, Shared: map[string]drip.Limit{"app": {Size: 2, RefreshRate: 1, Shadow: true}}}, 20,
 			[]attribute.KeyValue{attribute.Bool("drip.trial", true)},
 		},
+		"the own limit on trial": {drip.Options{Size: 2, RefreshRate: 1, Shadow: true}, 20, []attribute.KeyValue{attribute.Bool("drip.trial", true)}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"reflect"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -166,12 +167,22 @@ func TestStorageReads(t *testing.T) {
 // failing fails while err is set.
 type failing struct {
 	storage.Storage
+	mu  sync.Mutex
 	err error
 }
 
+func (f *failing) set(err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.err = err
+}
+
 func (f *failing) Get(ctx context.Context, key string) (storage.State, storage.Revision, error) {
-	if f.err != nil {
-		return storage.State{}, storage.NoRevision, f.err
+	f.mu.Lock()
+	err := f.err
+	f.mu.Unlock()
+	if err != nil {
+		return storage.State{}, storage.NoRevision, err
 	}
 	return f.Storage.Get(ctx, key)
 }
@@ -201,7 +212,7 @@ func TestStorageDuration(t *testing.T) {
 	for want, err := range map[string]error{
 		"canceled": fmt.Errorf("get: %w", context.Canceled), "timeout": context.DeadlineExceeded, "_OTHER": errors.New("down"),
 	} {
-		f.err = err
+		f.set(err)
 		if _, _, got := timed.Get(t.Context(), "shop"); got != err {
 			t.Errorf("the error became %v", got)
 		}
@@ -246,4 +257,41 @@ func TestNewTimesItsStorage(t *testing.T) {
 	if n, took := meters.Count("drip.storage.duration"), meters.Sum("drip.storage.duration", keyOperation.String("admit")); n != 1 || took < .002 {
 		t.Errorf("%d calls took %v s, want one of 2 ms", n, took)
 	}
+}
+
+// The calls of a history are measured, also those that fail.
+func TestHistoryIsMeasured(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var meters oteltest.Meters
+		f := &failing{Storage: memory.New()}
+		b, err := New(drip.Options{History: true, Storage: f, Start: time.Unix(0, 0)}, &meters)
+		if err != nil {
+			t.Fatal(err)
+		}
+		counts := func(operation, e string) int {
+			with := []attribute.KeyValue{keyOperation.String(operation)}
+			if e != "" {
+				with = append(with, keyErrorType.String(e))
+			}
+			synctest.Wait()
+			return meters.Count("drip.storage.duration", with...)
+		}
+		if _, err := b.GetDelay(t.Context(), "shop"); err != nil {
+			t.Fatal(err)
+		}
+		gets, sets := counts("get", ""), counts("set", "")
+		f.set(errors.New("down"))
+		time.Sleep(time.Minute)
+		if n := counts("get", "_OTHER"); n != 1 {
+			t.Errorf("%d Gets that failed were timed, want 1", n)
+		}
+		f.set(nil)
+		time.Sleep(2 * time.Minute)
+		if got, set := counts("get", "")-gets, counts("set", "")-sets; got != 2 || set != 1 {
+			t.Errorf("%d Gets and %d Sets were timed, want 2 and 1", got, set)
+		}
+		if u, err := b.Used(t.Context(), "shop"); err != nil || len(u.Units[""]) != 60 {
+			t.Errorf("%+v, %v", u, err)
+		}
+	})
 }

@@ -97,6 +97,7 @@ func consume(ctx context.Context, s settings, out io.Writer) error {
 		RefreshInterval: refreshInterval,
 		Storage:         store,
 		Shared:          shared,
+		History:         true,
 	}, meters)
 	if err != nil {
 		return err

@@ -135,7 +135,7 @@ type Report struct {
 	Plain    int       // tokens without a lease
 	Decided  time.Time // the time of the last decision; zero: never
 	Waiting  time.Time // the last slot that is promised; zero if it has passed
-	Capacity []int64   // of each window, after the last decision
+	Capacity []int64   // of each window that limits, after the last decision
 }
 
 // Report reports on an entity, or a shared limit, that was read. It keeps nothing of e. If the Judge does not know the
@@ -173,7 +173,9 @@ func (j *Judge) report(ctx context.Context, e storage.Entry, name string) (*Repo
 		r.Waiting = last
 	}
 	for _, line := range e.State.Lines {
-		r.Capacity = append(r.Capacity, line.Left)
+		if !Unlimited(int(line.Left)) {
+			r.Capacity = append(r.Capacity, line.Left)
+		}
 	}
 	for _, f := range e.State.Flows {
 		if f.Key > 0 {

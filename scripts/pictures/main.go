@@ -90,7 +90,7 @@ func run(ctx context.Context, demo, into string) error {
 			return err
 		}
 	}
-	if err := sleep(ctx, 8*time.Second); err != nil {
+	if err := sleep(ctx, 10*time.Second); err != nil { // until the use of the first seconds is stored
 		return err
 	}
 	queue, _, _ := strings.Cut(names[0], ".")
@@ -111,6 +111,14 @@ func run(ctx context.Context, demo, into string) error {
 	defer h.Close()
 	server := httptest.NewServer(h)
 	defer server.Close()
+	first, err := http.Get(server.URL) // the page reads its list in the background from now on
+	if err != nil {
+		return err
+	}
+	first.Body.Close()
+	if err := sleep(ctx, time.Second); err != nil {
+		return err
+	}
 	return pictures(ctx, b, server.URL, into, queue)
 }
 

@@ -247,7 +247,7 @@ func (e *entity) decode() error {
 	return nil
 }
 
-// Len returns the number of entities.
+// Len returns the number of keys: entities, shared limits, and histories of drip.Options.History.
 func (s *Storage) Len() int {
 	n := 0
 	for i := range s.shards {

@@ -99,6 +99,8 @@ var wrong = map[string]func() storage.Storage{
 	"Read and List leave leases out":          func() storage.Storage { return &teller{Storage: memory.New(), leaseless: true} },
 	"List leaves an entity out":               func() storage.Storage { return &teller{Storage: memory.New(), skip: true} },
 	"List goes on after an error":             func() storage.Storage { return &teller{Storage: memory.New(), stubborn: true} },
+	"List fails at bytes that are no state":   func() storage.Storage { return &teller{Storage: memory.New(), strict: true} },
+	"List tells bytes that are no state":      func() storage.Storage { return &teller{Storage: memory.New(), blind: true} },
 }
 
 // TestWrongBackends runs the suite in a process of its own on each wrong backend. It must fail there.
@@ -491,6 +493,15 @@ func (c careless) Do(ctx context.Context, key string, l *decision.Limits, within
 type teller struct {
 	*memory.Storage
 	leaseless, skip, stubborn bool
+	strict, blind             bool     // about bytes that are no state
+	foreign                   sync.Map // their keys
+}
+
+func (r *teller) Set(ctx context.Context, key string, s storage.State, rev storage.Revision) error {
+	if _, err := storage.Decode(s.Data, new(decision.State)); err != nil {
+		r.foreign.Store(key, err)
+	}
+	return r.Storage.Set(ctx, key, s, rev)
 }
 
 func (r *teller) Read(ctx context.Context, key string) (storage.Entry, error) {
@@ -502,6 +513,15 @@ func (r *teller) Read(ctx context.Context, key string) (storage.Entry, error) {
 }
 
 func (r *teller) List(ctx context.Context, each func(storage.Entry) error) error {
+	for key, err := range r.foreign.Range {
+		if r.strict {
+			return err.(error)
+		} else if r.blind {
+			if err := each(storage.Entry{Key: key.(string), Time: time.Now()}); err != nil {
+				return err
+			}
+		}
+	}
 	first := true
 	return r.Storage.List(ctx, func(e storage.Entry) error {
 		skip := r.skip && first

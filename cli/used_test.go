@@ -1,0 +1,81 @@
+package cli
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+	"unicode/utf8"
+
+	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/internal/buckettest"
+)
+
+// inspect shows the use of the last hour, of an entity and of a shared limit, in 80 columns.
+func TestInspectUsed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, url := newMemory(t)
+		b := buckettest.New(t, drip.Options{
+			Size: 9, RefreshRate: 6, RefreshInterval: time.Minute, Windows: []drip.Window{{Size: 10_000, RefreshInterval: time.Minute, Unit: "tokens"}},
+			Shared: map[string]drip.Limit{"app": {Size: 2, RefreshInterval: time.Minute}}, History: true, Storage: s,
+		})
+		for i := range 8 { // of the minutes 0 to 7
+			for range i {
+				a, err := b.Admit(t.Context(), "shop-1", drip.Request{Costs: drip.Costs{"tokens": 100}, Within: []string{}})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := b.Settle(t.Context(), "shop-1", a.Lease, 1, drip.Costs{"tokens": 10 * i}); i < 7 && err != nil {
+					t.Fatal(err)
+				}
+			}
+			if _, err := b.GetDelay(t.Context(), "shop-2"); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Minute)
+		}
+		time.Sleep(2 * time.Minute)
+		const limits = `--limits={"size":9,"rate":6,"interval":"1m","windows":[{"size":10000,"interval":"1m","unit":"tokens"}]}`
+		for args, want := range map[string]string{
+			"": "used        28 calls in the last hour, 7.8 % of the limit\n" +
+				"            ..................................................▂▃▄▅▆▇█...\n" +
+				"            1400 tokens in the last hour\n" +
+				"            ..................................................▁▁▂▃▅▆█...\n",
+			limits: "            1400 tokens in the last hour, 0.2 % of the limit\n",
+		} {
+			text := must(t, strings.Fields("inspect "+url+" shop-1 "+args)...)
+			if !strings.Contains(text, want) {
+				t.Errorf("inspect %s:\n%s\nwant\n%s", args, text, want)
+			}
+			for line := range strings.Lines(text) {
+				if utf8.RuneCountInString(line) > 81 {
+					t.Errorf("a line is too long: %s", line)
+				}
+			}
+		}
+		if text := must(t, "inspect", url, drip.SharedID("app")); !strings.Contains(text, "used        8 calls in the last hour, 6.7 % of the limit\n") {
+			t.Errorf("the shared limit:\n%s", text)
+		}
+		var got struct {
+			Used []struct {
+				Unit    string
+				Total   int
+				From    time.Time
+				Minutes []int
+			}
+		}
+		if err := json.Unmarshal([]byte(must(t, "inspect", url, "shop-1", "--json")), &got); err != nil {
+			t.Fatal(err)
+		}
+		if len(got.Used) != 2 || got.Used[0].Total != 28 || got.Used[1].Unit != "tokens" || got.Used[1].Minutes[56] != 490 || !got.Used[0].From.Equal(time.Now().Add(-59*time.Minute)) {
+			t.Errorf("JSON has %+v", got.Used)
+		}
+		if text := must(t, "inspect", url, "nobody"); strings.Contains(text, "used") {
+			t.Errorf("nobody:\n%s", text)
+		}
+		if top := must(t, "top", url); strings.Contains(top, "history") {
+			t.Errorf("top shows a history:\n%s", top)
+		}
+	})
+}

@@ -1,0 +1,49 @@
+package entities
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/internal/buckettest"
+	"github.com/drip-go/drip/storage/memory"
+)
+
+// The part of the limit is that of the window which brings the least in an hour, and in a window of a day of all of it.
+func TestUsed(t *testing.T) {
+	for want, o := range map[string]drip.Options{
+		"6 calls in the last hour, 100 % of the limit": {Size: 9, RefreshRate: 9, RefreshInterval: time.Minute, Windows: []drip.Window{{Size: 6, RefreshInterval: 24 * time.Hour}}},
+		"6 calls in the last hour, 10 % of the limit":  {Size: 9, RefreshRate: 1, RefreshInterval: time.Minute},
+		"6 calls in the last hour, 0.5 % of the limit": {Size: 9, RefreshRate: 20, RefreshInterval: time.Minute},
+		"6 calls in the last hour":                     {Size: 9, Unit: "points"},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			s := memory.New()
+			o.Storage, o.History = s, true
+			b := buckettest.New(t, o)
+			for range 6 {
+				if a, err := b.Admit(t.Context(), "shop", drip.Request{}); err != nil || a.Delay > 0 {
+					t.Fatal(a, err)
+				}
+			}
+			time.Sleep(15 * time.Second)
+			j, err := NewJudge(&o, s)
+			if err != nil {
+				t.Fatal(err)
+			}
+			e, err := Read(t.Context(), s, "shop")
+			if err != nil {
+				t.Fatal(err)
+			}
+			r, err := j.Report(t.Context(), e)
+			if err != nil {
+				t.Fatal(err)
+			}
+			used, err := r.Used(t.Context(), s)
+			if err != nil || len(used) != 1 || used[0].Text != want {
+				t.Errorf("%+v, %v; want %q", used, err, want)
+			}
+		})
+	}
+}
