@@ -4,7 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"net/http/httptest"
+	"fmt"
 	"os"
 	"strings"
 	"testing"
@@ -17,7 +17,6 @@ import (
 	"github.com/drip-go/drip"
 	"github.com/drip-go/drip/internal/buckettest"
 	"github.com/drip-go/drip/internal/servers"
-	"github.com/drip-go/drip/internal/sqsmodel"
 	"github.com/drip-go/drip/worker"
 	"github.com/drip-go/drip/workertest"
 )
@@ -29,22 +28,12 @@ func TestMain(m *testing.M) {
 	os.Exit(servers.Main(m))
 }
 
-// useSQS takes the server at DRIP_SQS_URL, which must know the credentials test and test, or a model.
-func useSQS(t testing.TB) (url string) {
-	if url := os.Getenv("DRIP_SQS_URL"); url != "" {
-		return url
-	}
-	h := httptest.NewServer(sqsmodel.New())
-	t.Cleanup(func() { h.CloseClientConnections(); h.Close() })
-	return h.URL
-}
-
 func TestAdapter(t *testing.T) {
-	workertest.Run(t, adapter, useSQS(t))
+	workertest.Run(t, adapter, servers.UseSQS(t).URL())
 }
 
 func BenchmarkAdapter(b *testing.B) {
-	workertest.Benchmark(b, adapter, useSQS(b))
+	workertest.Benchmark(b, adapter, servers.UseSQS(b).URL())
 }
 
 type queue struct {
@@ -131,21 +120,26 @@ func (q *queue) ConsumeBare(ctx context.Context, handle func(context.Context, wo
 	return nil
 }
 
-// Left asks the server, which is in the process of the test.
+// Left adds up what the server counts apart. The server of the tests counts exactly; Amazon's takes a minute for that.
 func (q *queue) Left(ctx context.Context) (int, error) {
+	visible, hidden, delayed, err := q.counts(ctx)
+	return visible + hidden + delayed, err
+}
+
+func (q *queue) counts(ctx context.Context) (visible, hidden, delayed int, err error) {
 	out, err := q.client.GetQueueAttributes(ctx, &sqs.GetQueueAttributesInput{QueueUrl: &q.url, AttributeNames: []types.QueueAttributeName{types.QueueAttributeNameAll}})
 	if err != nil {
-		return 0, err
+		return 0, 0, 0, err
 	}
-	var n int
-	err = json.Unmarshal([]byte(out.Attributes["ApproximateNumberOfMessages"]), &n)
-	return n, err
+	_, err = fmt.Sscan(out.Attributes["ApproximateNumberOfMessages"]+" "+out.Attributes["ApproximateNumberOfMessagesNotVisible"]+" "+
+		out.Attributes["ApproximateNumberOfMessagesDelayed"], &visible, &hidden, &delayed)
+	return visible, hidden, delayed, err
 }
 
 // A message that is given up is a dead letter with its reason, its body and its attributes. One that has ten attributes, as
 // many as SQS allows, is put off without its ticket.
 func TestAttributes(t *testing.T) {
-	opened, err := open(t.Context(), useSQS(t), "orders")
+	opened, err := open(t.Context(), servers.UseSQS(t).URL(), "orders")
 	if err != nil {
 		t.Fatal(err)
 	}
