@@ -160,11 +160,9 @@ func (l *Limit) step(ctx context.Context, q Queue, m *types.Message, handle func
 			return
 		}
 	case out.Err != nil:
-		name := reasonAttribute
-		if len(m.MessageAttributes) >= mostAttributes {
-			name = ""
+		if err = l.send(ctx, q.DeadLetters, m, 0, reasonAttribute, reason(out.Err)); err != nil {
+			err = l.send(ctx, q.DeadLetters, m, 0, "", "") // there may be no room for the reason
 		}
-		err = l.send(ctx, q.DeadLetters, m, 0, name, reason(out.Err))
 	}
 	if err == nil {
 		_, err = l.client.DeleteMessage(ctx, &sqs.DeleteMessageInput{QueueUrl: &q.URL, ReceiptHandle: m.ReceiptHandle})
@@ -183,8 +181,6 @@ const (
 	longestHidden = 11 * time.Hour   // below the twelve that SQS hides one
 
 	callTimeout = 10 * time.Second // for the calls of SQS after a handler
-
-	mostAttributes = 10 // that a message of SQS may have
 )
 
 // wait returns d in whole seconds, at most a tenth of a second too short. The worker holds a message that is so early.
@@ -192,10 +188,16 @@ func wait(d time.Duration) time.Duration {
 	return max(0, (d - 100*time.Millisecond + time.Second - 1).Truncate(time.Second))
 }
 
-// reason returns the text of an error for an attribute: not empty, and short.
+// reason returns the text of an error for an attribute: not empty, short, and of the characters that SQS takes.
 func reason(err error) string {
-	text := strings.ToValidUTF8(err.Error(), "?")
-	return cmp.Or(text[:min(len(text), 1000)], "failed")
+	text := err.Error()
+	text = strings.Map(func(c rune) rune {
+		if c < ' ' && c != '\t' && c != '\n' && c != '\r' || c == 0xfffe || c == 0xffff {
+			return '?'
+		}
+		return c
+	}, strings.ToValidUTF8(text[:min(len(text), 1000)], "?"))
+	return cmp.Or(text, "failed")
 }
 
 // send sends the message anew, with one attribute more if name is not empty.
