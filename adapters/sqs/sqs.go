@@ -66,10 +66,14 @@ func New(client *sqs.Client, o Options) (*Limit, error) {
 	return &Limit{client, w, o.Logger}, nil
 }
 
-// The attributes of a postponed message and of a dead letter.
+// The attributes of a postponed message and of a dead letter, and those of SQS that both take along: a fair queue's tenant, and
+// what X-Ray follows.
 const (
 	noteAttribute   = "drip"
 	reasonAttribute = "drip-reason"
+
+	group = types.MessageSystemAttributeNameMessageGroupId
+	trace = types.MessageSystemAttributeNameAWSTraceHeader
 )
 
 // Consume handles messages of the queue until ctx ends, and returns when the messages in hand have ended. The handlers'
@@ -108,6 +112,7 @@ func (l *Limit) Consume(ctx context.Context, q Queue, handle func(context.Contex
 		got, err := l.client.ReceiveMessage(ctx, &sqs.ReceiveMessageInput{
 			QueueUrl: &q.URL, MaxNumberOfMessages: int32(max(free, 1)), WaitTimeSeconds: 20,
 			VisibilityTimeout: seconds(q.Visibility), MessageAttributeNames: []string{"All"},
+			MessageSystemAttributeNames: []types.MessageSystemAttributeName{group, trace},
 		})
 		var messages []types.Message
 		if err == nil {
@@ -209,9 +214,16 @@ func (l *Limit) send(ctx context.Context, url string, m *types.Message, delay ti
 	if name != "" {
 		attributes[name] = types.MessageAttributeValue{DataType: aws.String("String"), StringValue: &value}
 	}
-	_, err := l.client.SendMessage(ctx, &sqs.SendMessageInput{
-		QueueUrl: &url, MessageBody: m.Body, MessageAttributes: attributes, DelaySeconds: seconds(delay),
-	})
+	in := &sqs.SendMessageInput{QueueUrl: &url, MessageBody: m.Body, MessageAttributes: attributes, DelaySeconds: seconds(delay)}
+	if tenant, ok := m.Attributes[string(group)]; ok {
+		in.MessageGroupId = &tenant
+	}
+	if header, ok := m.Attributes[string(trace)]; ok {
+		in.MessageSystemAttributes = map[string]types.MessageSystemAttributeValue{
+			string(trace): {DataType: aws.String("String"), StringValue: &header},
+		}
+	}
+	_, err := l.client.SendMessage(ctx, in)
 	return err
 }
 

@@ -90,9 +90,14 @@ func (s strict) Do(r *http.Request) (*http.Response, error) {
 }
 
 func open(ctx context.Context, url, name string) (workertest.Queue, error) {
+	return create(ctx, url, name, nil)
+}
+
+// create makes a queue, and its queue of dead letters, with these attributes.
+func create(ctx context.Context, url, name string, attributes map[string]string) (*queue, error) {
 	q := &queue{client: newClient(url)}
 	for name, url := range map[string]*string{name: &q.url, name + "-dead": &q.letters} {
-		out, err := q.client.CreateQueue(ctx, &sqs.CreateQueueInput{QueueName: &name})
+		out, err := q.client.CreateQueue(ctx, &sqs.CreateQueueInput{QueueName: &name, Attributes: attributes})
 		if err != nil {
 			return nil, err
 		}
@@ -178,11 +183,7 @@ func (q *queue) counts(ctx context.Context) (visible, hidden, delayed int, err e
 // A message that is given up is a dead letter with its reason, its body and its attributes. One that has ten attributes, as
 // many as SQS allows, is put off without its ticket.
 func TestAttributes(t *testing.T) {
-	opened, err := open(t.Context(), servers.UseSQS(t).URL(), "orders")
-	if err != nil {
-		t.Fatal(err)
-	}
-	q := opened.(*queue)
+	q := opened(t, "orders", nil)
 	attributes := map[string]types.MessageAttributeValue{}
 	for _, name := range strings.Split("abcdefghij", "") {
 		attributes[name] = types.MessageAttributeValue{DataType: aws.String("String"), StringValue: aws.String(name)}
@@ -246,16 +247,11 @@ func TestAttributes(t *testing.T) {
 	}
 }
 
-// opened makes a queue, and its queue of dead letters, with these attributes.
 func opened(t *testing.T, name string, attributes map[string]string) *queue {
 	t.Helper()
-	q := &queue{client: newClient(servers.UseSQS(t).URL())}
-	for name, url := range map[string]*string{name: &q.url, name + "-dead": &q.letters} {
-		out, err := q.client.CreateQueue(t.Context(), &sqs.CreateQueueInput{QueueName: &name, Attributes: attributes})
-		if err != nil {
-			t.Fatal(err)
-		}
-		*url = *out.QueueUrl
+	q, err := create(t.Context(), servers.UseSQS(t).URL(), fmt.Sprint(name, time.Now().UnixNano()), attributes)
+	if err != nil {
+		t.Fatal(err)
 	}
 	return q
 }
@@ -338,6 +334,34 @@ func (q *queue) arn(t *testing.T, url string) string {
 		t.Fatal(err)
 	}
 	return out.Attributes["QueueArn"]
+}
+
+// What SQS itself knows of a message goes along with it. The server of the tests forgets both.
+func TestSystemAttributes(t *testing.T) {
+	var sent capture
+	l := &Limit{client: sqs.New(sqs.Options{Region: "local", HTTPClient: &sent, RetryMaxAttempts: 1, Credentials: aws.AnonymousCredentials{}})}
+	m := &types.Message{Body: aws.String("body"), Attributes: map[string]string{"MessageGroupId": "tenant", "AWSTraceHeader": "Root=1"}}
+	if err := l.send(t.Context(), "http://sqs/1/orders", m, 0, "", ""); !errors.Is(err, errCaptured) {
+		t.Fatal(err)
+	}
+	var in sqs.SendMessageInput
+	if err := json.Unmarshal(sent, &in); err != nil {
+		t.Fatal(err)
+	}
+	if header := in.MessageSystemAttributes["AWSTraceHeader"]; aws.ToString(in.MessageGroupId) != "tenant" || aws.ToString(header.StringValue) != "Root=1" {
+		t.Errorf("the request is %s", sent)
+	}
+}
+
+// capture keeps a request instead of sending it.
+type capture []byte
+
+var errCaptured = errors.New("captured")
+
+func (c *capture) Do(r *http.Request) (*http.Response, error) {
+	var err error
+	*c, err = io.ReadAll(r.Body)
+	return nil, errors.Join(errCaptured, err)
 }
 
 // The reason of a dead letter is a text that SQS takes.
