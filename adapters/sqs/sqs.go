@@ -66,8 +66,8 @@ func New(client *sqs.Client, o Options) (*Limit, error) {
 	return &Limit{client, w, o.Logger}, nil
 }
 
-// The attributes of a postponed message and of a dead letter, and those of SQS that both take along: a fair queue's tenant, and
-// what X-Ray follows.
+// A postponed message has the note, and a dead letter has the reason. Both take along what SQS itself knows: the tenant in a fair
+// queue, and the header that X-Ray follows.
 const (
 	noteAttribute   = "drip"
 	reasonAttribute = "drip-reason"

@@ -306,7 +306,7 @@ func TestLargestMessage(t *testing.T) {
 	}
 }
 
-// A delay longer than those of SQS begins with the longest.
+// A delay that is too long for SQS begins with its longest.
 func TestLongDelay(t *testing.T) {
 	q := opened(t, "long", nil)
 	q.consume(t, []string{"tomorrow"}, 1, func(*types.Message) error { return worker.Later(24*time.Hour, nil) })
@@ -336,7 +336,7 @@ func (q *queue) arn(t *testing.T, url string) string {
 	return out.Attributes["QueueArn"]
 }
 
-// What SQS itself knows of a message goes along with it. The server of the tests forgets both.
+// A copy takes along the message group and the trace header. The server of the tests forgets both.
 func TestSystemAttributes(t *testing.T) {
 	var sent capture
 	l := &Limit{client: sqs.New(sqs.Options{Region: "local", HTTPClient: &sent, RetryMaxAttempts: 1, Credentials: aws.AnonymousCredentials{}})}

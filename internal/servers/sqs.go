@@ -20,7 +20,7 @@ type SQS struct {
 	server
 }
 
-// The packages that scripts/servers fetches, fauxqs and what it imports.
+// fauxqsLock names the packages that scripts/servers fetches: fauxqs and its imports.
 //
 //go:embed fauxqs/package-lock.json
 var fauxqsLock []byte
