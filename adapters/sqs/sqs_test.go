@@ -57,16 +57,18 @@ func newClient(url string) *sqs.Client {
 }
 
 // strict refuses what Amazon's SQS refuses and the server of the tests takes: more than ten attributes, a value with control
-// characters, a delay above 15 minutes.
+// characters, a delay above 15 minutes. It refuses all entries of the call.
 type strict struct{ sqs.HTTPClient }
 
 func (s strict) Do(r *http.Request) (*http.Response, error) {
-	if r.Header.Get("X-Amz-Target") != "AmazonSQS.SendMessage" {
+	if r.Header.Get("X-Amz-Target") != "AmazonSQS.SendMessageBatch" {
 		return s.HTTPClient.Do(r)
 	}
 	var in struct {
-		DelaySeconds      int
-		MessageAttributes map[string]struct{ StringValue string }
+		Entries []struct {
+			DelaySeconds      int
+			MessageAttributes map[string]struct{ StringValue string }
+		}
 	}
 	body, err := io.ReadAll(r.Body)
 	if err == nil {
@@ -75,9 +77,12 @@ func (s strict) Do(r *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
-	refused := in.DelaySeconds > 900 || len(in.MessageAttributes) > 10
-	for _, a := range in.MessageAttributes {
-		refused = refused || strings.ContainsFunc(a.StringValue, func(c rune) bool { return c < ' ' && !strings.ContainsRune("\t\n\r", c) })
+	refused := false
+	for _, e := range in.Entries {
+		refused = refused || e.DelaySeconds > 900 || len(e.MessageAttributes) > 10
+		for _, a := range e.MessageAttributes {
+			refused = refused || strings.ContainsFunc(a.StringValue, func(c rune) bool { return c < ' ' && !strings.ContainsRune("\t\n\r", c) })
+		}
 	}
 	if refused {
 		return &http.Response{
@@ -338,30 +343,10 @@ func (q *queue) arn(t *testing.T, url string) string {
 
 // A copy takes along the message group and the trace header. The server of the tests forgets both.
 func TestSystemAttributes(t *testing.T) {
-	var sent capture
-	l := &Limit{client: sqs.New(sqs.Options{Region: "local", HTTPClient: &sent, RetryMaxAttempts: 1, Credentials: aws.AnonymousCredentials{}})}
-	m := &types.Message{Body: aws.String("body"), Attributes: map[string]string{"MessageGroupId": "tenant", "AWSTraceHeader": "Root=1"}}
-	if err := l.send(t.Context(), "http://sqs/1/orders", m, 0, "", ""); !errors.Is(err, errCaptured) {
-		t.Fatal(err)
+	c := copyOf(&types.Message{Body: aws.String("body"), Attributes: map[string]string{"MessageGroupId": "tenant", "AWSTraceHeader": "Root=1"}}, 0, "", "")
+	if header := c.MessageSystemAttributes["AWSTraceHeader"]; aws.ToString(c.MessageGroupId) != "tenant" || aws.ToString(header.StringValue) != "Root=1" {
+		t.Errorf("the copy is %+v", c)
 	}
-	var in sqs.SendMessageInput
-	if err := json.Unmarshal(sent, &in); err != nil {
-		t.Fatal(err)
-	}
-	if header := in.MessageSystemAttributes["AWSTraceHeader"]; aws.ToString(in.MessageGroupId) != "tenant" || aws.ToString(header.StringValue) != "Root=1" {
-		t.Errorf("the request is %s", sent)
-	}
-}
-
-// capture keeps a request instead of sending it.
-type capture []byte
-
-var errCaptured = errors.New("captured")
-
-func (c *capture) Do(r *http.Request) (*http.Response, error) {
-	var err error
-	*c, err = io.ReadAll(r.Body)
-	return nil, errors.Join(errCaptured, err)
 }
 
 // The reason of a dead letter is a text that SQS takes.
