@@ -27,10 +27,7 @@ func run(ctx context.Context) error {
 
 	limit, err := dripamqp10.New(dripamqp10.Options{
 		Limiter: bucket,
-		Entity: func(m *amqp.Message) (string, error) {
-			shop, _ := m.ApplicationProperties["shop"].(string)
-			return shop, nil
-		},
+		Entity:  func(m *amqp.Message) (string, error) { return string(m.GetData()), nil },
 	})
 	if err != nil {
 		return err

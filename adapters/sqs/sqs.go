@@ -66,10 +66,14 @@ func New(client *sqs.Client, o Options) (*Limit, error) {
 	return &Limit{client, w, o.Logger}, nil
 }
 
-// The attributes of a postponed message and of a dead letter.
+// A postponed message has the note, and a dead letter has the reason. Both take along what SQS itself knows: the tenant in a fair
+// queue, and the header that X-Ray follows.
 const (
 	noteAttribute   = "drip"
 	reasonAttribute = "drip-reason"
+
+	group = types.MessageSystemAttributeNameMessageGroupId
+	trace = types.MessageSystemAttributeNameAWSTraceHeader
 )
 
 // Consume handles messages of the queue until ctx ends, and returns when the messages in hand have ended. The handlers'
@@ -90,6 +94,7 @@ func (l *Limit) Consume(ctx context.Context, q Queue, handle func(context.Contex
 	defer end()
 	var running sync.WaitGroup
 	defer running.Wait()
+	c := &consumption{l, q, l.sends(q.URL, &running), l.sends(q.DeadLetters, &running), l.deletions(q.URL, &running), handle}
 	hands := make(chan struct{}, q.InHand)
 	for ctx.Err() == nil {
 		free := 0 // hands, at least one; SQS gives ten messages at most
@@ -108,6 +113,7 @@ func (l *Limit) Consume(ctx context.Context, q Queue, handle func(context.Contex
 		got, err := l.client.ReceiveMessage(ctx, &sqs.ReceiveMessageInput{
 			QueueUrl: &q.URL, MaxNumberOfMessages: int32(max(free, 1)), WaitTimeSeconds: 20,
 			VisibilityTimeout: seconds(q.Visibility), MessageAttributeNames: []string{"All"},
+			MessageSystemAttributeNames: []types.MessageSystemAttributeName{group, trace},
 		})
 		var messages []types.Message
 		if err == nil {
@@ -116,7 +122,7 @@ func (l *Limit) Consume(ctx context.Context, q Queue, handle func(context.Contex
 		for i := range messages {
 			running.Go(func() {
 				defer func() { <-hands }()
-				l.step(handling, q, &messages[i], handle)
+				c.step(handling, &messages[i])
 			})
 		}
 		for range free - len(messages) {
@@ -136,40 +142,47 @@ func (l *Limit) Consume(ctx context.Context, q Queue, handle func(context.Contex
 // seconds returns d in whole seconds, as SQS takes it.
 func seconds(d time.Duration) int32 { return int32(d / time.Second) }
 
+// consumption is one call of Consume.
+type consumption struct {
+	*Limit
+	q               Queue
+	copies, letters *batches[types.SendMessageBatchRequestEntry]
+	done            *batches[types.DeleteMessageBatchRequestEntry]
+	handle          func(context.Context, *types.Message) error
+}
+
 // step handles a delivery and then deletes the message, postpones it or sends it to the dead letters.
-func (l *Limit) step(ctx context.Context, q Queue, m *types.Message, handle func(context.Context, *types.Message) error) {
-	stop := l.keep(context.WithoutCancel(ctx), q, m)
+func (c *consumption) step(ctx context.Context, m *types.Message) {
+	stop := c.keep(context.WithoutCancel(ctx), m)
 	defer stop()
 	note := aws.ToString(m.MessageAttributes[noteAttribute].StringValue)
 	delete(m.MessageAttributes, noteAttribute)
-	out := l.w.Do(ctx, m, note, func(ctx context.Context) error { return handle(ctx, m) })
+	out := c.w.Do(ctx, m, note, func(ctx context.Context) error { return c.handle(ctx, m) })
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTimeout)
 	defer cancel()
 	var err error
 	switch {
 	case out.Delay > 0:
 		delay := wait(time.Until(out.Note.Due))
-		if err = l.send(ctx, q.URL, m, min(delay, longest), noteAttribute, out.Note.String()); err != nil {
+		if err = c.copies.do(ctx, copyOf(m, min(delay, longest), noteAttribute, out.Note.String())); err != nil {
 			// The message waits without its ticket and comes back as a new message.
-			l.log.Warn("a message loses its ticket", "message_id", aws.ToString(m.MessageId), "error", err)
+			c.log.Warn("a message loses its ticket", "message_id", aws.ToString(m.MessageId), "error", err)
 			stop()
-			_, err = l.client.ChangeMessageVisibility(ctx, &sqs.ChangeMessageVisibilityInput{
-				QueueUrl: &q.URL, ReceiptHandle: m.ReceiptHandle, VisibilityTimeout: seconds(min(delay, longestHidden)),
+			_, err = c.client.ChangeMessageVisibility(ctx, &sqs.ChangeMessageVisibilityInput{
+				QueueUrl: &c.q.URL, ReceiptHandle: m.ReceiptHandle, VisibilityTimeout: seconds(min(delay, longestHidden)),
 			})
-			l.report(m, err)
+			c.report(m, err)
 			return
 		}
 	case out.Err != nil:
-		name := reasonAttribute
-		if len(m.MessageAttributes) >= mostAttributes {
-			name = ""
+		if err = c.letters.do(ctx, copyOf(m, 0, reasonAttribute, reason(out.Err))); err != nil {
+			err = c.letters.do(ctx, copyOf(m, 0, "", "")) // there may be no room for the reason
 		}
-		err = l.send(ctx, q.DeadLetters, m, 0, name, reason(out.Err))
 	}
 	if err == nil {
-		_, err = l.client.DeleteMessage(ctx, &sqs.DeleteMessageInput{QueueUrl: &q.URL, ReceiptHandle: m.ReceiptHandle})
+		err = c.done.do(ctx, types.DeleteMessageBatchRequestEntry{ReceiptHandle: m.ReceiptHandle})
 	}
-	l.report(m, err)
+	c.report(m, err)
 }
 
 func (l *Limit) report(m *types.Message, err error) {
@@ -183,8 +196,6 @@ const (
 	longestHidden = 11 * time.Hour   // below the twelve that SQS hides one
 
 	callTimeout = 10 * time.Second // for the calls of SQS after a handler
-
-	mostAttributes = 10 // that a message of SQS may have
 )
 
 // wait returns d in whole seconds, at most a tenth of a second too short. The worker holds a message that is so early.
@@ -192,14 +203,20 @@ func wait(d time.Duration) time.Duration {
 	return max(0, (d - 100*time.Millisecond + time.Second - 1).Truncate(time.Second))
 }
 
-// reason returns the text of an error for an attribute: not empty, and short.
+// reason returns the text of an error for an attribute: not empty, short, and of the characters that SQS takes.
 func reason(err error) string {
-	text := strings.ToValidUTF8(err.Error(), "?")
-	return cmp.Or(text[:min(len(text), 1000)], "failed")
+	text := err.Error()
+	text = strings.Map(func(c rune) rune {
+		if c < ' ' && c != '\t' && c != '\n' && c != '\r' || c == 0xfffe || c == 0xffff {
+			return '?'
+		}
+		return c
+	}, strings.ToValidUTF8(text[:min(len(text), 1000)], "?"))
+	return cmp.Or(text, "failed")
 }
 
-// send sends the message anew, with one attribute more if name is not empty.
-func (l *Limit) send(ctx context.Context, url string, m *types.Message, delay time.Duration, name, value string) error {
+// copyOf returns the message as a new one, with one attribute more if name is not empty.
+func copyOf(m *types.Message, delay time.Duration, name, value string) types.SendMessageBatchRequestEntry {
 	attributes := maps.Clone(m.MessageAttributes)
 	if attributes == nil {
 		attributes = map[string]types.MessageAttributeValue{}
@@ -207,28 +224,34 @@ func (l *Limit) send(ctx context.Context, url string, m *types.Message, delay ti
 	if name != "" {
 		attributes[name] = types.MessageAttributeValue{DataType: aws.String("String"), StringValue: &value}
 	}
-	_, err := l.client.SendMessage(ctx, &sqs.SendMessageInput{
-		QueueUrl: &url, MessageBody: m.Body, MessageAttributes: attributes, DelaySeconds: seconds(delay),
-	})
-	return err
+	c := types.SendMessageBatchRequestEntry{MessageBody: m.Body, MessageAttributes: attributes, DelaySeconds: seconds(delay)}
+	if tenant, ok := m.Attributes[string(group)]; ok {
+		c.MessageGroupId = &tenant
+	}
+	if header, ok := m.Attributes[string(trace)]; ok {
+		c.MessageSystemAttributes = map[string]types.MessageSystemAttributeValue{
+			string(trace): {DataType: aws.String("String"), StringValue: &header},
+		}
+	}
+	return c
 }
 
 // keep hides a message while it is in hand, until stop is called.
-func (l *Limit) keep(ctx context.Context, q Queue, m *types.Message) (stop func()) {
+func (c *consumption) keep(ctx context.Context, m *types.Message) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	stopped := make(chan struct{})
 	go func() {
 		defer close(stopped)
-		ticker := time.NewTicker(q.Visibility / 3)
+		ticker := time.NewTicker(c.q.Visibility / 3)
 		defer ticker.Stop()
 		for {
 			select {
 			case <-ticker.C:
-				_, err := l.client.ChangeMessageVisibility(ctx, &sqs.ChangeMessageVisibilityInput{
-					QueueUrl: &q.URL, ReceiptHandle: m.ReceiptHandle, VisibilityTimeout: seconds(q.Visibility),
+				_, err := c.client.ChangeMessageVisibility(ctx, &sqs.ChangeMessageVisibilityInput{
+					QueueUrl: &c.q.URL, ReceiptHandle: m.ReceiptHandle, VisibilityTimeout: seconds(c.q.Visibility),
 				})
 				if err != nil && ctx.Err() == nil {
-					l.log.Warn("a message in hand may be delivered to others", "message_id", aws.ToString(m.MessageId), "error", err)
+					c.log.Warn("a message in hand may be delivered to others", "message_id", aws.ToString(m.MessageId), "error", err)
 				}
 			case <-ctx.Done():
 				return

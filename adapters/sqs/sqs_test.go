@@ -1,23 +1,28 @@
 package dripsqs
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
-	"net/http/httptest"
+	"fmt"
+	"io"
+	"net/http"
 	"os"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
+	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
 
 	"github.com/drip-go/drip"
 	"github.com/drip-go/drip/internal/buckettest"
 	"github.com/drip-go/drip/internal/servers"
-	"github.com/drip-go/drip/internal/sqsmodel"
 	"github.com/drip-go/drip/worker"
 	"github.com/drip-go/drip/workertest"
 )
@@ -29,22 +34,12 @@ func TestMain(m *testing.M) {
 	os.Exit(servers.Main(m))
 }
 
-// useSQS takes the server at DRIP_SQS_URL, which must know the credentials test and test, or a model.
-func useSQS(t testing.TB) (url string) {
-	if url := os.Getenv("DRIP_SQS_URL"); url != "" {
-		return url
-	}
-	h := httptest.NewServer(sqsmodel.New())
-	t.Cleanup(func() { h.CloseClientConnections(); h.Close() })
-	return h.URL
-}
-
 func TestAdapter(t *testing.T) {
-	workertest.Run(t, adapter, useSQS(t))
+	workertest.Run(t, adapter, servers.UseSQS(t).URL())
 }
 
 func BenchmarkAdapter(b *testing.B) {
-	workertest.Benchmark(b, adapter, useSQS(b))
+	workertest.Benchmark(b, adapter, servers.UseSQS(b).URL())
 }
 
 type queue struct {
@@ -54,17 +49,60 @@ type queue struct {
 
 func newClient(url string) *sqs.Client {
 	return sqs.New(sqs.Options{
-		Region: "local", BaseEndpoint: &url, RetryMaxAttempts: 1,
+		Region: "local", BaseEndpoint: &url, RetryMaxAttempts: 1, HTTPClient: strict{awshttp.NewBuildableClient()},
 		Credentials: aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) {
 			return aws.Credentials{AccessKeyID: "test", SecretAccessKey: "test"}, nil
 		}),
 	})
 }
 
+// strict refuses what Amazon's SQS refuses and the server of the tests takes: more than ten attributes, a value with control
+// characters, a delay above 15 minutes. It refuses all entries of the call.
+type strict struct{ sqs.HTTPClient }
+
+func (s strict) Do(r *http.Request) (*http.Response, error) {
+	if r.Header.Get("X-Amz-Target") != "AmazonSQS.SendMessageBatch" {
+		return s.HTTPClient.Do(r)
+	}
+	var in struct {
+		Entries []struct {
+			DelaySeconds      int
+			MessageAttributes map[string]struct{ StringValue string }
+		}
+	}
+	body, err := io.ReadAll(r.Body)
+	if err == nil {
+		err = json.Unmarshal(body, &in)
+	}
+	if err != nil {
+		return nil, err
+	}
+	refused := false
+	for _, e := range in.Entries {
+		refused = refused || e.DelaySeconds > 900 || len(e.MessageAttributes) > 10
+		for _, a := range e.MessageAttributes {
+			refused = refused || strings.ContainsFunc(a.StringValue, func(c rune) bool { return c < ' ' && !strings.ContainsRune("\t\n\r", c) })
+		}
+	}
+	if refused {
+		return &http.Response{
+			StatusCode: http.StatusBadRequest, Request: r,
+			Body: io.NopCloser(strings.NewReader(`{"__type": "com.amazonaws.sqs#InvalidParameterValue", "message": "a delay or an attribute"}`)),
+		}, nil
+	}
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	return s.HTTPClient.Do(r)
+}
+
 func open(ctx context.Context, url, name string) (workertest.Queue, error) {
+	return create(ctx, url, name, nil)
+}
+
+// create makes a queue, and its queue of dead letters, with these attributes.
+func create(ctx context.Context, url, name string, attributes map[string]string) (*queue, error) {
 	q := &queue{client: newClient(url)}
 	for name, url := range map[string]*string{name: &q.url, name + "-dead": &q.letters} {
-		out, err := q.client.CreateQueue(ctx, &sqs.CreateQueueInput{QueueName: &name})
+		out, err := q.client.CreateQueue(ctx, &sqs.CreateQueueInput{QueueName: &name, Attributes: attributes})
 		if err != nil {
 			return nil, err
 		}
@@ -131,25 +169,26 @@ func (q *queue) ConsumeBare(ctx context.Context, handle func(context.Context, wo
 	return nil
 }
 
-// Left asks the server, which is in the process of the test.
+// Left adds up what the server counts apart. The server of the tests counts exactly; Amazon's takes a minute for that.
 func (q *queue) Left(ctx context.Context) (int, error) {
+	visible, hidden, delayed, err := q.counts(ctx)
+	return visible + hidden + delayed, err
+}
+
+func (q *queue) counts(ctx context.Context) (visible, hidden, delayed int, err error) {
 	out, err := q.client.GetQueueAttributes(ctx, &sqs.GetQueueAttributesInput{QueueUrl: &q.url, AttributeNames: []types.QueueAttributeName{types.QueueAttributeNameAll}})
 	if err != nil {
-		return 0, err
+		return 0, 0, 0, err
 	}
-	var n int
-	err = json.Unmarshal([]byte(out.Attributes["ApproximateNumberOfMessages"]), &n)
-	return n, err
+	_, err = fmt.Sscan(out.Attributes["ApproximateNumberOfMessages"]+" "+out.Attributes["ApproximateNumberOfMessagesNotVisible"]+" "+
+		out.Attributes["ApproximateNumberOfMessagesDelayed"], &visible, &hidden, &delayed)
+	return visible, hidden, delayed, err
 }
 
 // A message that is given up is a dead letter with its reason, its body and its attributes. One that has ten attributes, as
 // many as SQS allows, is put off without its ticket.
 func TestAttributes(t *testing.T) {
-	opened, err := open(t.Context(), useSQS(t), "orders")
-	if err != nil {
-		t.Fatal(err)
-	}
-	q := opened.(*queue)
+	q := opened(t, "orders", nil)
 	attributes := map[string]types.MessageAttributeValue{}
 	for _, name := range strings.Split("abcdefghij", "") {
 		attributes[name] = types.MessageAttributeValue{DataType: aws.String("String"), StringValue: aws.String(name)}
@@ -182,7 +221,7 @@ func TestAttributes(t *testing.T) {
 		ended <- limit.Consume(ctx, Queue{URL: q.url, DeadLetters: q.letters}, func(_ context.Context, m *types.Message) error {
 			ran <- *m
 			if len(m.MessageAttributes) == 9 || *m.Body == "useless" {
-				return worker.Permanent(errors.New("of no use"))
+				return worker.Permanent(errors.New("of\x00no use"))
 			}
 			return nil
 		})
@@ -202,13 +241,121 @@ func TestAttributes(t *testing.T) {
 	}
 	for _, m := range got.Messages {
 		reason := aws.ToString(m.MessageAttributes[reasonAttribute].StringValue)
-		if len(m.MessageAttributes) != 10 || *m.Body == "body" && reason != "of no use" {
+		if len(m.MessageAttributes) != 10 || *m.Body == "body" && reason != "of?no use" {
 			t.Errorf("a dead letter is %+v, %s", m, reason)
 		}
 	}
 	for want, queue := range map[string]Queue{"FIFO": {URL: "https://sqs/1/orders.fifo", DeadLetters: "x"}, "DeadLetters": {URL: "x"}, "Visibility": {URL: "x", DeadLetters: "x", Visibility: time.Millisecond}} {
 		if err := limit.Consume(t.Context(), queue, nil); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("Consume = %v, want one that names %s", err, want)
+		}
+	}
+}
+
+func opened(t *testing.T, name string, attributes map[string]string) *queue {
+	t.Helper()
+	q, err := create(t.Context(), servers.UseSQS(t).URL(), fmt.Sprint(name, time.Now().UnixNano()), attributes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return q
+}
+
+// consume handles messages, one a second, until so many have run and the queue has as many left.
+func (q *queue) consume(t *testing.T, bodies []string, left int, handle func(m *types.Message) error) (postponements int) {
+	t.Helper()
+	for _, body := range bodies {
+		if _, err := q.client.SendMessage(t.Context(), &sqs.SendMessageInput{QueueUrl: &q.url, MessageBody: &body}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	limit, err := New(q.client, Options{
+		Limiter: buckettest.New(t, drip.Options{Size: 1, RefreshRate: 1}),
+		Entity:  func(*types.Message) (string, error) { return "shop", nil },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	var ran, postponed atomic.Int64
+	ended := make(chan error, 1)
+	go func() {
+		ended <- limit.Consume(ctx, Queue{URL: q.url, DeadLetters: q.letters}, func(ctx context.Context, m *types.Message) error {
+			ran.Add(1)
+			postponed.Add(int64(worker.OperationOf(ctx).Postponements))
+			return handle(m)
+		})
+	}()
+	for n := -1; (int(ran.Load()) < len(bodies) || n != left) && ctx.Err() == nil; time.Sleep(20 * time.Millisecond) {
+		if n, err = q.Left(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cancel()
+	if err := <-ended; err != nil || int(ran.Load()) != len(bodies) {
+		t.Fatalf("of %d messages ran %d (%v)", len(bodies), ran.Load(), err)
+	}
+	return int(postponed.Load())
+}
+
+// A message has no room for a ticket, nor a dead letter for its reason, in a queue whose messages may be no larger. It is put
+// off all the same, and given up once.
+func TestLargestMessage(t *testing.T) {
+	q := opened(t, "large", map[string]string{"MaximumMessageSize": "1024"})
+	body := strings.Repeat("x", 1024)
+	q.consume(t, []string{body, body}, 0, func(*types.Message) error { return worker.Permanent(errors.New("of no use")) })
+	got, err := q.client.ReceiveMessage(t.Context(), &sqs.ReceiveMessageInput{QueueUrl: &q.letters, MaxNumberOfMessages: 10})
+	if err != nil || len(got.Messages) != 2 || *got.Messages[0].Body != body {
+		t.Errorf("the dead letters are %+v (%v)", got, err)
+	}
+}
+
+// A delay that is too long for SQS begins with its longest.
+func TestLongDelay(t *testing.T) {
+	q := opened(t, "long", nil)
+	q.consume(t, []string{"tomorrow"}, 1, func(*types.Message) error { return worker.Later(24*time.Hour, nil) })
+	if _, _, delayed, err := q.counts(t.Context()); delayed != 1 || err != nil {
+		t.Errorf("%d messages wait for their delay (%v)", delayed, err)
+	}
+}
+
+// A queue's redrive policy does not count postponements: it takes no message away that was received once since.
+func TestRedrivePolicy(t *testing.T) {
+	q := opened(t, "redriven", nil)
+	policy := fmt.Sprintf(`{"maxReceiveCount": 1, "deadLetterTargetArn": %q}`, q.arn(t, q.letters))
+	if _, err := q.client.SetQueueAttributes(t.Context(), &sqs.SetQueueAttributesInput{QueueUrl: &q.url, Attributes: map[string]string{"RedrivePolicy": policy}}); err != nil {
+		t.Fatal(err)
+	}
+	if n := q.consume(t, []string{"1", "2", "3"}, 0, func(*types.Message) error { return nil }); n < 2 {
+		t.Errorf("the messages were postponed %d times", n)
+	}
+}
+
+func (q *queue) arn(t *testing.T, url string) string {
+	t.Helper()
+	out, err := q.client.GetQueueAttributes(t.Context(), &sqs.GetQueueAttributesInput{QueueUrl: &url, AttributeNames: []types.QueueAttributeName{types.QueueAttributeNameQueueArn}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out.Attributes["QueueArn"]
+}
+
+// A copy takes along the message group and the trace header. The server of the tests forgets both.
+func TestSystemAttributes(t *testing.T) {
+	c := copyOf(&types.Message{Body: aws.String("body"), Attributes: map[string]string{"MessageGroupId": "tenant", "AWSTraceHeader": "Root=1"}}, 0, "", "")
+	if header := c.MessageSystemAttributes["AWSTraceHeader"]; aws.ToString(c.MessageGroupId) != "tenant" || aws.ToString(header.StringValue) != "Root=1" {
+		t.Errorf("the copy is %+v", c)
+	}
+}
+
+// The reason of a dead letter is a text that SQS takes.
+func TestReason(t *testing.T) {
+	for _, text := range []string{"", "\x00\x1b[31mred\x1b[0m", "a\xff", strings.Repeat("ü", 700) + "x", "\ufffe"} {
+		got := reason(errors.New(text))
+		bad := strings.ContainsFunc(got, func(c rune) bool { return c == utf8.RuneError || c < ' ' || c == 0xfffe })
+		if got == "" || len(got) > 1000 || bad {
+			t.Errorf("the reason of %q is %q", text, got)
 		}
 	}
 }

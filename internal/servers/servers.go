@@ -1,4 +1,4 @@
-// Package servers starts private RabbitMQ, Redis and PostgreSQL servers, for tests and for the demo.
+// Package servers starts private RabbitMQ, Redis, PostgreSQL and SQS servers, for tests and for the demo.
 //
 // Every server listens on free ports of 127.0.0.1 only, and keeps all its files in a temporary folder of its own. The
 // package ends a server by its own process id, so it touches neither a server that already runs on the machine nor
@@ -9,10 +9,10 @@
 //
 // # Tests
 //
-// [UseRabbitMQ], [UseRedis] and [UsePostgres] give the one shared server of the test binary; it is started on first use
-// and stopped by [Main]. [OwnRabbitMQ] and its kin give a server for one test alone, which may kill and pause it.
-// Where DRIP_RABBITMQ_URL, DRIP_REDIS_URL or DRIP_POSTGRES_URL is set, the shared server is that one. A server that
-// cannot be had skips the test, or fails it when the environment variable CI is set.
+// [UseRabbitMQ], [UseRedis], [UsePostgres] and [UseSQS] give the one shared server of the test binary; it is started on
+// first use and stopped by [Main]. [OwnRabbitMQ] and its kin give a server for one test alone, which may kill and pause
+// it. Where DRIP_RABBITMQ_URL, DRIP_REDIS_URL, DRIP_POSTGRES_URL or DRIP_SQS_URL is set, the shared server is that one. A
+// server that cannot be had skips the test, or fails it when the environment variable CI is set.
 //
 //	func TestMain(m *testing.M) { os.Exit(servers.Main(m)) }
 //
@@ -88,6 +88,14 @@ var (
 		defer cancel()
 		return StartPostgres(ctx)
 	})
+	sharedSQS = sync.OnceValues(func() (*SQS, error) {
+		if url := os.Getenv("DRIP_SQS_URL"); url != "" {
+			return &SQS{server{name: "SQS", url: url}}, nil
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), startLimit)
+		defer cancel()
+		return StartSQS(ctx)
+	})
 )
 
 // UseRabbitMQ returns the broker that all tests of this binary share. Use names of your own in it.
@@ -112,6 +120,15 @@ func UsePostgres(t TB) *Postgres {
 	p, err := sharedPostgres()
 	require(t, err)
 	return p
+}
+
+// UseSQS returns the SQS server that all tests of this binary share. Use queues of your own in it. Its region is any, and
+// so are its credentials; the server that DRIP_SQS_URL names must accept the access key and the secret "test".
+func UseSQS(t TB) *SQS {
+	t.Helper()
+	s, err := sharedSQS()
+	require(t, err)
+	return s
 }
 
 // OwnRabbitMQ starts a broker for this test alone and stops it when the test is over. For env see [StartRabbitMQ].

@@ -195,7 +195,7 @@ func TestRabbitMQCluster(t *testing.T) {
 }
 
 func TestShared(t *testing.T) {
-	for _, name := range []string{"DRIP_RABBITMQ_URL", "DRIP_REDIS_URL", "DRIP_POSTGRES_URL"} {
+	for _, name := range []string{"DRIP_RABBITMQ_URL", "DRIP_REDIS_URL", "DRIP_POSTGRES_URL", "DRIP_SQS_URL"} {
 		if os.Getenv(name) != "" {
 			t.Skipf("%s is set", name)
 		}
@@ -208,6 +208,9 @@ func TestShared(t *testing.T) {
 	}
 	if a, b := UsePostgres(t), UsePostgres(t); a != b {
 		t.Error("UsePostgres: two servers")
+	}
+	if a, b := UseSQS(t), UseSQS(t); a != b {
+		t.Error("UseSQS: two servers")
 	}
 }
 
@@ -309,6 +312,26 @@ func TestPostgres(t *testing.T) {
 		return err
 	})
 	checkStopped(t, &p.server)
+}
+
+func TestSQS(t *testing.T) {
+	t.Parallel()
+	s, other := own(t, StartSQS), own(t, StartSQS)
+	if s.URL() == other.URL() || s.dir == other.dir {
+		t.Errorf("two servers at %s in %s", s.URL(), s.dir)
+	}
+	healthy := func(ctx context.Context) error { return s.answers(ctx, s.proc.cmd.Process.Pid) }
+	check(t, healthy(t.Context()))
+	check(t, s.Kill())
+	if err := healthy(t.Context()); err == nil {
+		t.Error("a killed SQS answers")
+	}
+	check(t, s.Start(t.Context()))
+	checkPause(t, &s.server, healthy)
+	checkStopped(t, &s.server)
+	if err := other.answers(t.Context(), 1); err == nil {
+		t.Error("a server passes for another")
+	}
 }
 
 // A port that is taken between the search for it and the server's start costs another try, and a server of somebody

@@ -1,7 +1,7 @@
 // Run starts private servers, runs a command with their addresses in its environment, and stops them. scripts/servers
 // calls it:
 //
-//	go run ./internal/servers/run rabbitmq redis postgres -- COMMAND...
+//	go run ./internal/servers/run rabbitmq redis postgres sqs -- COMMAND...
 //
 // Its exit status is the command's.
 package main
@@ -34,6 +34,7 @@ var kinds = map[string]struct {
 	"rabbitmq": {"DRIP_RABBITMQ_URL", func(ctx context.Context) (private, error) { return servers.StartRabbitMQ(ctx) }},
 	"redis":    {"DRIP_REDIS_URL", func(ctx context.Context) (private, error) { return servers.StartRedis(ctx) }},
 	"postgres": {"DRIP_POSTGRES_URL", func(ctx context.Context) (private, error) { return servers.StartPostgres(ctx) }},
+	"sqs":      {"DRIP_SQS_URL", func(ctx context.Context) (private, error) { return servers.StartSQS(ctx) }},
 }
 
 func main() {
@@ -58,7 +59,7 @@ func run(args []string) (status int, err error) {
 	for _, name := range args[:n] {
 		kind, ok := kinds[name]
 		if !ok {
-			return 2, fmt.Errorf("there is no %q; there are rabbitmq, redis and postgres", name)
+			return 2, fmt.Errorf("there is no %q; there are rabbitmq, redis, postgres and sqs", name)
 		}
 		s, err := kind.start(starting)
 		if err != nil {
