@@ -1,15 +1,20 @@
 package decision
 
-// Grains is the number of grains in a calendar.
-const Grains = 1024
+const (
+	// Grains is the number of grains in a calendar.
+	Grains = 1024
 
-// mostBooked is the most that a grain of a calendar holds.
+	// Places is the number of places in a Ring: those of the grains, and two for each class of each of two minutes.
+	Places = Grains + 4*classes
+)
+
+// mostBooked is the most that a place holds.
 const mostBooked = 1<<24 - 1
 
-// Ring holds the booked units of each grain of a calendar. The place of a grain is its number modulo Grains. Ring
-// decides nothing. The zero Ring is empty.
+// Ring holds the booked units of each grain of a calendar. The place of a grain is its number modulo Grains. The places
+// behind them hold the backlogs of the entities. Ring decides nothing. The zero Ring is empty.
 type Ring struct {
-	places []byte // three for each grain, the lowest first; none if nothing was booked
+	places []byte // three for each place, the lowest first; none if nothing was booked
 }
 
 // At returns the number at a place.
@@ -27,7 +32,7 @@ func (r *Ring) Put(place, units int64) {
 		if units == 0 {
 			return
 		}
-		r.places = append(r.places[:0], make([]byte, 3*Grains)...)
+		r.places = append(r.places[:0], make([]byte, 3*Places)...)
 	}
 	at := r.places[3*place : 3*place+3]
 	at[0], at[1], at[2] = byte(units), byte(units>>8), byte(units>>16)
@@ -42,7 +47,7 @@ func (r *Ring) Bytes() []byte { return r.places }
 
 // SetBytes sets the Ring from the result of Bytes. It returns false, and changes nothing, if b is no such result.
 func (r *Ring) SetBytes(b []byte) bool {
-	if len(b) != 0 && len(b) != 3*Grains {
+	if len(b) != 0 && len(b) != 3*Places {
 		return false
 	}
 	r.places = append(r.places[:0], b...)

@@ -52,7 +52,22 @@ type Calendar struct {
 	Before int64 // of the entities counted in the minute before, and not since
 	Peak   int64 // of all entities that wait, at the beginning of Head
 	Turn   int64 // from when the next entity that begins to wait has its fair share, in ticks
-	Ring   Ring  // the units booked in Head and the grains after it
+	Ring   Ring  // the units booked in Head and the grains after it, and the backlogs
+}
+
+// classes are the classes of entities by their backlogs. An entity of class n has from 2^(n-1) to 2^n times its weight.
+// The Ring has the weight and the backlogs of each class, counted in this minute, and behind them those of the minute
+// before.
+const classes = 22
+
+// class returns the class of an entity.
+func class(backlog, weight int64) int64 {
+	n, least := int64(0), weight
+	for n < classes-1 && least <= backlog {
+		n++
+		least *= 2
+	}
+	return n
 }
 
 // holds reports whether the calendar has a grain.
@@ -77,6 +92,7 @@ type Flow struct {
 	Again      int64 // the place of the next displaced ticket, in ticks: behind the tickets that were booked early
 	Minute     int64 // when Weight was counted
 	Weight     int64 // its weight in the Calendar
+	Backlog    int64 // its tickets in the Calendar: how many 1024ths of a grain the limit takes for them
 }
 
 // ofUrgent is the key of the Flow of urgent calls. ofUrgent-unit is the key of the Flow of a unit.
@@ -213,23 +229,85 @@ func (x *Shared) advance(now int64) {
 		if c.Minute+1 == m { // an entity that does not ask for two minutes does not count
 			c.Before = c.Weight
 		}
+		at := int64(Grains)
+		for at < Grains+2*classes {
+			last := int64(0)
+			if c.Minute+1 == m {
+				last = c.Ring.At(at)
+			}
+			c.Ring.Put(at+2*classes, last)
+			c.Ring.Put(at, 0)
+			at++
+		}
 		c.Weight, c.Minute = 0, m
 	}
+}
+
+// count adds to the class of an entity that was counted at an age: 0 is this minute, 1 the minute before.
+func (x *Shared) count(f *Flow, age, weight, backlog int64) {
+	c, at := &x.State.Calendars[0], Grains+2*(age*classes+class(f.Backlog, f.Weight))
+	c.Ring.Put(at, max(0, min(c.Ring.At(at)+weight, mostBooked)))
+	c.Ring.Put(at+1, max(0, min(c.Ring.At(at+1)+backlog, mostBooked)))
 }
 
 // weigh counts the weight of an entity with tickets out, once.
 func (x *Shared) weigh(f *Flow) {
 	c := &x.State.Calendars[0]
-	if f.Minute == c.Minute {
+	if f.Weight > 0 && f.Minute == c.Minute {
 		c.Weight -= f.Weight
-	} else if f.Minute+1 == c.Minute {
+		x.count(f, 0, -f.Weight, -f.Backlog)
+	} else if f.Weight > 0 && f.Minute+1 == c.Minute {
 		c.Before -= f.Weight
+		x.count(f, 1, -f.Weight, -f.Backlog)
 	}
-	f.Minute, f.Weight = c.Minute, 0
+	f.Minute, f.Weight, f.Backlog = c.Minute, 0, 0
 	if f.Units+f.Later > 0 {
 		f.Weight = min(x.Weight, mostWeight-c.Weight)
 		c.Weight += f.Weight
+		f.Backlog = x.backlog(f.Units + f.Later)
+		x.count(f, 0, f.Weight, f.Backlog)
 	}
+}
+
+// backlog converts parts to 1024ths of a grain.
+func (x *Shared) backlog(part int64) int64 {
+	return min(x.Limits.booked(part), 1<<32) * 1024 / x.rate
+}
+
+// until returns how long it takes, in ticks, until each entity that waits has had as much for its weight as some parts
+// are for this one, or all that it waits for: the time at which weighted max-min gives them. Entities with half as many
+// tickets may get more.
+func (x *Shared) until(part int64) int64 {
+	c, backlog := &x.State.Calendars[0], min(x.backlog(part), mostBooked)
+	all, own := backlog, class(backlog, x.Weight)
+	sum, n := int64(0), int64(0)
+	for n < 2*classes {
+		at := Grains + 2*n
+		most := c.Ring.At(at) * backlog / x.Weight
+		if n%classes < own-1 {
+			most = min(most, c.Ring.At(at+1))
+		}
+		sum += most
+		n++
+	}
+	all = max(all, sum)
+	return min(all, 1<<32) * (tick / 1024)
+}
+
+// waiting returns about the weight of the entities that still wait some ticks from now, if each gets its share.
+func (x *Shared) waiting(ticks int64) int64 {
+	c := &x.State.Calendars[0]
+	all := max(c.Peak, c.Weight+c.Before, x.Weight)
+	still, time, had, least, n := all, ticks/(tick/1024), int64(0), int64(0), int64(0)
+	for n < classes && had+all*least <= time {
+		at := Grains + 2*n
+		still = all
+		had += c.Ring.At(at+1) + c.Ring.At(at+1+2*classes)
+		all = max(all-c.Ring.At(at)-c.Ring.At(at+2*classes), x.Weight)
+		least = max(1, 2*least)
+		n++
+	}
+	return still
 }
 
 // booked converts parts to units of the calendar.
@@ -402,11 +480,11 @@ func (x *Shared) place(f *Flow, op *Op, back bool, t, now int64) int64 {
 		}
 		x.from = turn
 	}
-	x.fair = x.from + x.share(ahead)
+	x.fair = x.from + x.until(ahead)
 	if back && !op.Urgent { // displaced: behind the entity's early tickets, one after the other
 		x.fair = f.Again
 		if x.fair <= x.from { // about there
-			x.fair = x.from + x.share(ahead/2)
+			x.fair = x.from + x.until(ahead/2)
 		}
 	}
 	if l.FirstCome == 1 {
@@ -429,7 +507,7 @@ func (x *Shared) book(f *Flow, op *Op, back bool, t *Ticket, now int64) {
 		if n < x.fair/tick {
 			f.Again = max(f.Again, n*tick)
 		} else if back { // a little more, because others may still begin to wait
-			step := x.share(x.part)
+			step := min(x.units*x.waiting(x.fair-x.from)/x.Weight, 1<<32) * tick / x.rate
 			f.Again = min(x.fair+step+step/6, Never)
 		} else if f.Units+f.Later == 0 && f.Fair < x.from {
 			f.Fair = x.from

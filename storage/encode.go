@@ -11,7 +11,7 @@ import (
 var ErrFormat = errors.New("the stored bytes are not the state of an entity")
 
 // format is the first number of an encoded state. It changes with the meaning of the others.
-const format = 5
+const format = 6
 
 // An encoded state is numbers of eight bytes, the highest byte first, so that Lua can read them. First come the format,
 // the scalars of State, and the counts of Lines, Pins, Flows, Calendars and bytes of the Ring. Then come the numbers of
@@ -45,10 +45,10 @@ func ofPin(p *decision.Pinned) [25]*int64 {
 }
 
 // ofFlow are the numbers of a Flow, in the order of their declaration.
-func ofFlow(f *decision.Flow) [13]*int64 {
+func ofFlow(f *decision.Flow) [14]*int64 {
 	return [...]*int64{
 		&f.Key, &f.Units, &f.Later, &f.Before, &f.Until, &f.End, &f.Left, &f.Urgent, &f.Fair, &f.FairUrgent, &f.Again, &f.Minute,
-		&f.Weight,
+		&f.Weight, &f.Backlog,
 	}
 }
 
@@ -61,7 +61,7 @@ const (
 	numScalars    = len([12]*int64{})
 	numOfLine     = len([15]*int64{})
 	numOfPin      = len([25]*int64{})
-	numOfFlow     = len([13]*int64{})
+	numOfFlow     = len([14]*int64{})
 	numOfCalendar = len([10]*int64{})
 	numCounts     = 5
 )

@@ -74,7 +74,7 @@ func generate(folder, encoding, tmpl string) (text []byte, err error) {
 		"layout": func() (string, error) { return numberOf(filepath.Join(filepath.Dir(tmpl), "value.go"), "layout") },
 		"zeros":  p.zeros,
 		"all":    p.all,
-		"ring":   func() string { n, _ := constant.Int64Val(p.value("Grains")); return fmt.Sprint(3 * n) },
+		"ring":   func() string { n, _ := constant.Int64Val(p.value("Places")); return fmt.Sprint(3 * n) },
 		"d":      func(typ string) string { return strings.Repeat("d", p.count(typ)) },
 		"bytes":  func(typ string) int { return 8 * p.count(typ) },
 		"count":  p.count,

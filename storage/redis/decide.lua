@@ -41,7 +41,7 @@ end
 -- Ring makes the ring of a calendar from its bytes. Its methods are those of decision.Ring, and bytes tells what it is now.
 local function Ring(bytes)
   local changed, ring = {}, {}
-  bytes = bytes or string.rep('\0', 3072)
+  bytes = bytes or string.rep('\0', 3336)
   function ring.At(place)
     local n = changed[place]
     if not n then
@@ -54,7 +54,7 @@ local function Ring(bytes)
     changed[place] = n
   end
   function ring.Clear()
-    bytes, changed = string.rep('\0', 3072), {}
+    bytes, changed = string.rep('\0', 3336), {}
   end
   function ring.bytes()
     for place, n in pairs(changed) do
@@ -107,16 +107,16 @@ if value then
       from = from + 200
     end
     for i = 0, s_Flows_n - 1 do
-      local flow_Key, flow_Units, flow_Later, flow_Before, flow_Until, flow_End, flow_Left, flow_Urgent, flow_Fair, flow_FairUrgent, flow_Again, flow_Minute, flow_Weight = unpack('<ddddddddddddd', value, from)
-      s_Flows[i] = {Key = flow_Key, Units = flow_Units, Later = flow_Later, Before = flow_Before, Until = flow_Until, End = flow_End, Left = flow_Left, Urgent = flow_Urgent, Fair = flow_Fair, FairUrgent = flow_FairUrgent, Again = flow_Again, Minute = flow_Minute, Weight = flow_Weight}
-      from = from + 104
+      local flow_Key, flow_Units, flow_Later, flow_Before, flow_Until, flow_End, flow_Left, flow_Urgent, flow_Fair, flow_FairUrgent, flow_Again, flow_Minute, flow_Weight, flow_Backlog = unpack('<dddddddddddddd', value, from)
+      s_Flows[i] = {Key = flow_Key, Units = flow_Units, Later = flow_Later, Before = flow_Before, Until = flow_Until, End = flow_End, Left = flow_Left, Urgent = flow_Urgent, Fair = flow_Fair, FairUrgent = flow_FairUrgent, Again = flow_Again, Minute = flow_Minute, Weight = flow_Weight, Backlog = flow_Backlog}
+      from = from + 112
     end
     leases = sub(value, from)
     if s_Calendars_n > 0 then
       local calendar_Grain, calendar_Head, calendar_Late, calendar_Front, calendar_Far, calendar_Minute, calendar_Weight, calendar_Before, calendar_Peak, calendar_Turn = unpack('<dddddddddd', value, from)
-      local calendar_Ring = Ring(sub(value, -3072))
+      local calendar_Ring = Ring(sub(value, -3336))
       s_Calendars[0] = {Grain = calendar_Grain, Head = calendar_Head, Late = calendar_Late, Front = calendar_Front, Far = calendar_Far, Minute = calendar_Minute, Weight = calendar_Weight, Before = calendar_Before, Peak = calendar_Peak, Turn = calendar_Turn, Ring = calendar_Ring}
-      leases = sub(value, from + 80, -3072 - 1)
+      leases = sub(value, from + 80, -3336 - 1)
     end
   elseif layout ~= 6 then
     return redis.error_reply('DRIPSTATE')
@@ -282,16 +282,16 @@ if value then
       from = from + 200
     end
     for i = 0, s_Flows_n - 1 do
-      local flow_Key, flow_Units, flow_Later, flow_Before, flow_Until, flow_End, flow_Left, flow_Urgent, flow_Fair, flow_FairUrgent, flow_Again, flow_Minute, flow_Weight = unpack('<ddddddddddddd', value, from)
-      s_Flows[i] = {Key = flow_Key, Units = flow_Units, Later = flow_Later, Before = flow_Before, Until = flow_Until, End = flow_End, Left = flow_Left, Urgent = flow_Urgent, Fair = flow_Fair, FairUrgent = flow_FairUrgent, Again = flow_Again, Minute = flow_Minute, Weight = flow_Weight}
-      from = from + 104
+      local flow_Key, flow_Units, flow_Later, flow_Before, flow_Until, flow_End, flow_Left, flow_Urgent, flow_Fair, flow_FairUrgent, flow_Again, flow_Minute, flow_Weight, flow_Backlog = unpack('<dddddddddddddd', value, from)
+      s_Flows[i] = {Key = flow_Key, Units = flow_Units, Later = flow_Later, Before = flow_Before, Until = flow_Until, End = flow_End, Left = flow_Left, Urgent = flow_Urgent, Fair = flow_Fair, FairUrgent = flow_FairUrgent, Again = flow_Again, Minute = flow_Minute, Weight = flow_Weight, Backlog = flow_Backlog}
+      from = from + 112
     end
     leases = sub(value, from)
     if s_Calendars_n > 0 then
       local calendar_Grain, calendar_Head, calendar_Late, calendar_Front, calendar_Far, calendar_Minute, calendar_Weight, calendar_Before, calendar_Peak, calendar_Turn = unpack('<dddddddddd', value, from)
-      local calendar_Ring = Ring(sub(value, -3072))
+      local calendar_Ring = Ring(sub(value, -3336))
       s_Calendars[0] = {Grain = calendar_Grain, Head = calendar_Head, Late = calendar_Late, Front = calendar_Front, Far = calendar_Far, Minute = calendar_Minute, Weight = calendar_Weight, Before = calendar_Before, Peak = calendar_Peak, Turn = calendar_Turn, Ring = calendar_Ring}
-      leases = sub(value, from + 80, -3072 - 1)
+      leases = sub(value, from + 80, -3336 - 1)
     end
   elseif layout ~= 6 then
     return redis.error_reply('DRIPSTATE')
@@ -535,7 +535,7 @@ if s_Lines_n + s_Pins_n + s_Flows_n + s_Calendars_n > 1 then
   end
   for i = 0, s_Flows_n - 1 do
     local flow = s_Flows[i]
-    parts[#parts + 1] = pack('<ddddddddddddd', flow.Key, flow.Units, flow.Later, flow.Before, flow.Until, flow.End, flow.Left, flow.Urgent, flow.Fair, flow.FairUrgent, flow.Again, flow.Minute, flow.Weight)
+    parts[#parts + 1] = pack('<dddddddddddddd', flow.Key, flow.Units, flow.Later, flow.Before, flow.Until, flow.End, flow.Left, flow.Urgent, flow.Fair, flow.FairUrgent, flow.Again, flow.Minute, flow.Weight, flow.Backlog)
   end
   local calendar = s_Calendars[0]
   if calendar and s_Calendars_n > 0 then
@@ -4182,6 +4182,16 @@ end
               if c2.Minute + 1 == m then
                 c2.Before = c2.Weight
               end
+              local at2 = 1024
+              while at2 < 1068 do
+                local last2 = 0
+                if c2.Minute + 1 == m then
+                  last2 = c2.Ring.At(at2)
+                end
+                c2.Ring.Put(at2 + 44, last2)
+                c2.Ring.Put(at2, 0)
+                at2 = at2 + 1
+              end
               c2.Weight, c2.Minute = 0, m
             end
           end
@@ -4856,7 +4866,7 @@ end
                   end
                 end
                 if not done then
-                  s_Flows[s_Flows_n] = {Key = key2, Units = 0, Later = 0, Before = 0, Until = 0, End = 0, Left = 0, Urgent = 0, Fair = 0, FairUrgent = 0, Again = 0, Minute = 0, Weight = 0}
+                  s_Flows[s_Flows_n] = {Key = key2, Units = 0, Later = 0, Before = 0, Until = 0, End = 0, Left = 0, Urgent = 0, Fair = 0, FairUrgent = 0, Again = 0, Minute = 0, Weight = 0, Backlog = 0}
                   s_Flows_n = s_Flows_n + 1
                   flow2 = s_Flows_n - 1
                 end
@@ -5014,18 +5024,98 @@ end
                 end
                 do
                   local c3 = x2.State_Calendars[0]
-                  if f.Minute == c3.Minute then
+                  if f.Weight > 0 and f.Minute == c3.Minute then
                     c3.Weight = c3.Weight - f.Weight
-                  elseif f.Minute + 1 == c3.Minute then
+                    do
+                      local weight2 = -f.Weight
+                      local backlog = -f.Backlog
+                      local c4 = x2.State_Calendars[0]
+                      local class = 0
+                      do
+                        local backlog2 = f.Backlog
+                        local weight3 = f.Weight
+                        local n2 = 0
+                        local least = weight3
+                        while n2 < 21 and least <= backlog2 do
+                          n2 = n2 + 1
+                          least = least * 2
+                        end
+                        class = n2
+                      end
+                      local at2 = 1024 + 2 * (0 * 22 + class)
+                      local min5 = c4.Ring.At(at2) + weight2
+                      if 16777215 < min5 then min5 = 16777215 end
+                      c4.Ring.Put(at2, 0 > min5 and 0 or min5)
+                      local min6 = c4.Ring.At(at2 + 1) + backlog
+                      if 16777215 < min6 then min6 = 16777215 end
+                      c4.Ring.Put(at2 + 1, 0 > min6 and 0 or min6)
+                    end
+                  elseif f.Weight > 0 and f.Minute + 1 == c3.Minute then
                     c3.Before = c3.Before - f.Weight
+                    do
+                      local weight2 = -f.Weight
+                      local backlog = -f.Backlog
+                      local c4 = x2.State_Calendars[0]
+                      local class = 0
+                      do
+                        local backlog2 = f.Backlog
+                        local weight3 = f.Weight
+                        local n2 = 0
+                        local least = weight3
+                        while n2 < 21 and least <= backlog2 do
+                          n2 = n2 + 1
+                          least = least * 2
+                        end
+                        class = n2
+                      end
+                      local at2 = 1024 + 2 * (1 * 22 + class)
+                      local min5 = c4.Ring.At(at2) + weight2
+                      if 16777215 < min5 then min5 = 16777215 end
+                      c4.Ring.Put(at2, 0 > min5 and 0 or min5)
+                      local min6 = c4.Ring.At(at2 + 1) + backlog
+                      if 16777215 < min6 then min6 = 16777215 end
+                      c4.Ring.Put(at2 + 1, 0 > min6 and 0 or min6)
+                    end
                   end
-                  f.Minute, f.Weight = c3.Minute, 0
+                  f.Minute, f.Weight, f.Backlog = c3.Minute, 0, 0
                   if f.Units + f.Later > 0 then
                     local min5 = x2.Weight
                     local x9 = 16777216 - c3.Weight
                     if x9 < min5 then min5 = x9 end
                     f.Weight = min5
                     c3.Weight = c3.Weight + f.Weight
+                    local part3 = f.Units + f.Later
+                    local x10 = part3 + x2.Limits_Scale - 1
+                    local y4 = x2.Limits_Scale
+                    local min6 = (x10 - x10 % y4) / y4
+                    if 16777215 < min6 then min6 = 16777215 end
+                    local x11 = (min6 < 4294967296 and min6 or 4294967296) * 1024
+                    local y5 = x2.rate
+                    f.Backlog = (x11 - x11 % y5) / y5
+                    do
+                      local weight2 = f.Weight
+                      local backlog = f.Backlog
+                      local c4 = x2.State_Calendars[0]
+                      local class = 0
+                      do
+                        local backlog2 = f.Backlog
+                        local weight3 = f.Weight
+                        local n2 = 0
+                        local least = weight3
+                        while n2 < 21 and least <= backlog2 do
+                          n2 = n2 + 1
+                          least = least * 2
+                        end
+                        class = n2
+                      end
+                      local at2 = 1024 + 2 * (0 * 22 + class)
+                      local min7 = c4.Ring.At(at2) + weight2
+                      if 16777215 < min7 then min7 = 16777215 end
+                      c4.Ring.Put(at2, 0 > min7 and 0 or min7)
+                      local min8 = c4.Ring.At(at2 + 1) + backlog
+                      if 16777215 < min8 then min8 = 16777215 end
+                      c4.Ring.Put(at2 + 1, 0 > min8 and 0 or min8)
+                    end
                   end
                 end
               end
@@ -5565,52 +5655,94 @@ end
                             end
                             x2.from = turn
                           end
-                          local share = 0
+                          local until2 = 0
                           do
                             local c3 = x2.State_Calendars[0]
-                            local max6 = c3.Peak
-                            local x7 = c3.Weight + c3.Before
-                            if x7 > max6 then max6 = x7 end
-                            if x2.Weight > max6 then max6 = x2.Weight end
-                            local all2 = max6
-                            local x8 = ahead + x2.Limits_Scale - 1
+                            local x7 = ahead + x2.Limits_Scale - 1
                             local y4 = x2.Limits_Scale
-                            local min2 = (x8 - x8 % y4) / y4
+                            local min2 = (x7 - x7 % y4) / y4
                             if 16777215 < min2 then min2 = 16777215 end
-                            local x9 = min2 * all2
-                            local y5 = x2.Weight
-                            local min3 = (x9 - x9 % y5) / y5
-                            if 4294967296 < min3 then min3 = 4294967296 end
-                            local x10 = min3 * 524288
-                            local y6 = x2.rate
-                            share = (x10 - x10 % y6) / y6
+                            local x8 = (min2 < 4294967296 and min2 or 4294967296) * 1024
+                            local y5 = x2.rate
+                            local min3 = (x8 - x8 % y5) / y5
+                            if 16777215 < min3 then min3 = 16777215 end
+                            local backlog = min3
+                            local all2 = backlog
+                            local class = 0
+                            do
+                              local weight2 = x2.Weight
+                              local n4 = 0
+                              local least = weight2
+                              while n4 < 21 and least <= backlog do
+                                n4 = n4 + 1
+                                least = least * 2
+                              end
+                              class = n4
+                            end
+                            local own3 = class
+                            local sum2 = 0
+                            local n4 = 0
+                            while n4 < 44 do
+                              local at2 = 1024 + 2 * n4
+                              local x9 = c3.Ring.At(at2) * backlog
+                              local y6 = x2.Weight
+                              local most2 = (x9 - x9 % y6) / y6
+                              if n4 % 22 < own3 - 1 then
+                                if c3.Ring.At(at2 + 1) < most2 then most2 = c3.Ring.At(at2 + 1) end
+                              end
+                              sum2 = sum2 + most2
+                              n4 = n4 + 1
+                            end
+                            if sum2 > all2 then all2 = sum2 end
+                            until2 = (all2 < 4294967296 and all2 or 4294967296) * 512
                           end
-                          x2.fair = x2.from + share
+                          x2.fair = x2.from + until2
                           if back2 and not op_Urgent then
                             x2.fair = f.Again
                             if x2.fair <= x2.from then
-                              local share2 = 0
+                              local until3 = 0
                               do
                                 local part = (ahead - ahead % 2) / 2
                                 local c3 = x2.State_Calendars[0]
-                                local max6 = c3.Peak
-                                local x7 = c3.Weight + c3.Before
-                                if x7 > max6 then max6 = x7 end
-                                if x2.Weight > max6 then max6 = x2.Weight end
-                                local all2 = max6
-                                local x8 = part + x2.Limits_Scale - 1
+                                local x7 = part + x2.Limits_Scale - 1
                                 local y4 = x2.Limits_Scale
-                                local min2 = (x8 - x8 % y4) / y4
+                                local min2 = (x7 - x7 % y4) / y4
                                 if 16777215 < min2 then min2 = 16777215 end
-                                local x9 = min2 * all2
-                                local y5 = x2.Weight
-                                local min3 = (x9 - x9 % y5) / y5
-                                if 4294967296 < min3 then min3 = 4294967296 end
-                                local x10 = min3 * 524288
-                                local y6 = x2.rate
-                                share2 = (x10 - x10 % y6) / y6
+                                local x8 = (min2 < 4294967296 and min2 or 4294967296) * 1024
+                                local y5 = x2.rate
+                                local min3 = (x8 - x8 % y5) / y5
+                                if 16777215 < min3 then min3 = 16777215 end
+                                local backlog = min3
+                                local all2 = backlog
+                                local class = 0
+                                do
+                                  local weight2 = x2.Weight
+                                  local n4 = 0
+                                  local least = weight2
+                                  while n4 < 21 and least <= backlog do
+                                    n4 = n4 + 1
+                                    least = least * 2
+                                  end
+                                  class = n4
+                                end
+                                local own3 = class
+                                local sum2 = 0
+                                local n4 = 0
+                                while n4 < 44 do
+                                  local at2 = 1024 + 2 * n4
+                                  local x9 = c3.Ring.At(at2) * backlog
+                                  local y6 = x2.Weight
+                                  local most2 = (x9 - x9 % y6) / y6
+                                  if n4 % 22 < own3 - 1 then
+                                    if c3.Ring.At(at2 + 1) < most2 then most2 = c3.Ring.At(at2 + 1) end
+                                  end
+                                  sum2 = sum2 + most2
+                                  n4 = n4 + 1
+                                end
+                                if sum2 > all2 then all2 = sum2 end
+                                until3 = (all2 < 4294967296 and all2 or 4294967296) * 512
                               end
-                              x2.fair = x2.from + share2
+                              x2.fair = x2.from + until3
                             end
                           end
                           if x2.Limits_FirstCome == 1 then
@@ -5992,7 +6124,7 @@ end
                           end
                         end
                         if not done then
-                          s_Flows[s_Flows_n] = {Key = key2, Units = 0, Later = 0, Before = 0, Until = 0, End = 0, Left = 0, Urgent = 0, Fair = 0, FairUrgent = 0, Again = 0, Minute = 0, Weight = 0}
+                          s_Flows[s_Flows_n] = {Key = key2, Units = 0, Later = 0, Before = 0, Until = 0, End = 0, Left = 0, Urgent = 0, Fair = 0, FairUrgent = 0, Again = 0, Minute = 0, Weight = 0, Backlog = 0}
                           s_Flows_n = s_Flows_n + 1
                           flow2 = s_Flows_n - 1
                         end
@@ -6133,31 +6265,45 @@ end
                       local x5 = n2 * 524288
                       if x5 > f.Again then f.Again = x5 end
                     elseif back2 then
-                      local share = 0
+                      local waiting = 0
                       do
-                        local part = x2.part
+                        local ticks = x2.fair - x2.from
                         local c3 = x2.State_Calendars[0]
                         local max3 = c3.Peak
                         local x5 = c3.Weight + c3.Before
                         if x5 > max3 then max3 = x5 end
                         if x2.Weight > max3 then max3 = x2.Weight end
                         local all2 = max3
-                        local x6 = part + x2.Limits_Scale - 1
-                        local y2 = x2.Limits_Scale
-                        local min2 = (x6 - x6 % y2) / y2
-                        if 16777215 < min2 then min2 = 16777215 end
-                        local x7 = min2 * all2
-                        local y3 = x2.Weight
-                        local min3 = (x7 - x7 % y3) / y3
-                        if 4294967296 < min3 then min3 = 4294967296 end
-                        local x8 = min3 * 524288
-                        local y4 = x2.rate
-                        share = (x8 - x8 % y4) / y4
+                        local still = all2
+                        local time2 = (ticks - ticks % 512) / 512
+                        local had = 0
+                        local least = 0
+                        local n3 = 0
+                        while n3 < 22 and had + all2 * least <= time2 do
+                          local at2 = 1024 + 2 * n3
+                          still = all2
+                          had = had + (c3.Ring.At(at2 + 1) + c3.Ring.At(at2 + 1 + 44))
+                          local max4 = all2 - c3.Ring.At(at2) - c3.Ring.At(at2 + 44)
+                          if x2.Weight > max4 then max4 = x2.Weight end
+                          all2 = max4
+                          local max5 = 1
+                          local x6 = 2 * least
+                          if x6 > max5 then max5 = x6 end
+                          least = max5
+                          n3 = n3 + 1
+                        end
+                        waiting = still
                       end
-                      local step = share
-                      local min2 = x2.fair + step + (step - step % 6) / 6
-                      if 9007199254740991 < min2 then min2 = 9007199254740991 end
-                      f.Again = min2
+                      local x5 = x2.units * waiting
+                      local y2 = x2.Weight
+                      local min2 = (x5 - x5 % y2) / y2
+                      if 4294967296 < min2 then min2 = 4294967296 end
+                      local x6 = min2 * 524288
+                      local y3 = x2.rate
+                      local step = (x6 - x6 % y3) / y3
+                      local min3 = x2.fair + step + (step - step % 6) / 6
+                      if 9007199254740991 < min3 then min3 = 9007199254740991 end
+                      f.Again = min3
                     elseif f.Units + f.Later == 0 and f.Fair < x2.from then
                       f.Fair = x2.from
                       local x5 = x2.units * 524288
@@ -6184,18 +6330,98 @@ end
                   if a_Ticket_Slot > x2.State_Slot then x2.State_Slot = a_Ticket_Slot end
                   do
                     local c3 = x2.State_Calendars[0]
-                    if f.Minute == c3.Minute then
+                    if f.Weight > 0 and f.Minute == c3.Minute then
                       c3.Weight = c3.Weight - f.Weight
-                    elseif f.Minute + 1 == c3.Minute then
+                      do
+                        local weight2 = -f.Weight
+                        local backlog = -f.Backlog
+                        local c4 = x2.State_Calendars[0]
+                        local class = 0
+                        do
+                          local backlog2 = f.Backlog
+                          local weight3 = f.Weight
+                          local n3 = 0
+                          local least = weight3
+                          while n3 < 21 and least <= backlog2 do
+                            n3 = n3 + 1
+                            least = least * 2
+                          end
+                          class = n3
+                        end
+                        local at2 = 1024 + 2 * (0 * 22 + class)
+                        local min2 = c4.Ring.At(at2) + weight2
+                        if 16777215 < min2 then min2 = 16777215 end
+                        c4.Ring.Put(at2, 0 > min2 and 0 or min2)
+                        local min3 = c4.Ring.At(at2 + 1) + backlog
+                        if 16777215 < min3 then min3 = 16777215 end
+                        c4.Ring.Put(at2 + 1, 0 > min3 and 0 or min3)
+                      end
+                    elseif f.Weight > 0 and f.Minute + 1 == c3.Minute then
                       c3.Before = c3.Before - f.Weight
+                      do
+                        local weight2 = -f.Weight
+                        local backlog = -f.Backlog
+                        local c4 = x2.State_Calendars[0]
+                        local class = 0
+                        do
+                          local backlog2 = f.Backlog
+                          local weight3 = f.Weight
+                          local n3 = 0
+                          local least = weight3
+                          while n3 < 21 and least <= backlog2 do
+                            n3 = n3 + 1
+                            least = least * 2
+                          end
+                          class = n3
+                        end
+                        local at2 = 1024 + 2 * (1 * 22 + class)
+                        local min2 = c4.Ring.At(at2) + weight2
+                        if 16777215 < min2 then min2 = 16777215 end
+                        c4.Ring.Put(at2, 0 > min2 and 0 or min2)
+                        local min3 = c4.Ring.At(at2 + 1) + backlog
+                        if 16777215 < min3 then min3 = 16777215 end
+                        c4.Ring.Put(at2 + 1, 0 > min3 and 0 or min3)
+                      end
                     end
-                    f.Minute, f.Weight = c3.Minute, 0
+                    f.Minute, f.Weight, f.Backlog = c3.Minute, 0, 0
                     if f.Units + f.Later > 0 then
                       local min2 = x2.Weight
                       local x4 = 16777216 - c3.Weight
                       if x4 < min2 then min2 = x4 end
                       f.Weight = min2
                       c3.Weight = c3.Weight + f.Weight
+                      local part = f.Units + f.Later
+                      local x5 = part + x2.Limits_Scale - 1
+                      local y2 = x2.Limits_Scale
+                      local min3 = (x5 - x5 % y2) / y2
+                      if 16777215 < min3 then min3 = 16777215 end
+                      local x6 = (min3 < 4294967296 and min3 or 4294967296) * 1024
+                      local y3 = x2.rate
+                      f.Backlog = (x6 - x6 % y3) / y3
+                      do
+                        local weight2 = f.Weight
+                        local backlog = f.Backlog
+                        local c4 = x2.State_Calendars[0]
+                        local class = 0
+                        do
+                          local backlog2 = f.Backlog
+                          local weight3 = f.Weight
+                          local n3 = 0
+                          local least = weight3
+                          while n3 < 21 and least <= backlog2 do
+                            n3 = n3 + 1
+                            least = least * 2
+                          end
+                          class = n3
+                        end
+                        local at2 = 1024 + 2 * (0 * 22 + class)
+                        local min4 = c4.Ring.At(at2) + weight2
+                        if 16777215 < min4 then min4 = 16777215 end
+                        c4.Ring.Put(at2, 0 > min4 and 0 or min4)
+                        local min5 = c4.Ring.At(at2 + 1) + backlog
+                        if 16777215 < min5 then min5 = 16777215 end
+                        c4.Ring.Put(at2 + 1, 0 > min5 and 0 or min5)
+                      end
                     end
                   end
                 end
@@ -6623,7 +6849,7 @@ end
                   end
                 end
                 if not done then
-                  s_Flows[s_Flows_n] = {Key = key2, Units = 0, Later = 0, Before = 0, Until = 0, End = 0, Left = 0, Urgent = 0, Fair = 0, FairUrgent = 0, Again = 0, Minute = 0, Weight = 0}
+                  s_Flows[s_Flows_n] = {Key = key2, Units = 0, Later = 0, Before = 0, Until = 0, End = 0, Left = 0, Urgent = 0, Fair = 0, FairUrgent = 0, Again = 0, Minute = 0, Weight = 0, Backlog = 0}
                   s_Flows_n = s_Flows_n + 1
                   flow2 = s_Flows_n - 1
                 end
@@ -6778,18 +7004,98 @@ end
               end
               do
                 local c3 = x2.State_Calendars[0]
-                if f.Minute == c3.Minute then
+                if f.Weight > 0 and f.Minute == c3.Minute then
                   c3.Weight = c3.Weight - f.Weight
-                elseif f.Minute + 1 == c3.Minute then
+                  do
+                    local weight2 = -f.Weight
+                    local backlog = -f.Backlog
+                    local c4 = x2.State_Calendars[0]
+                    local class = 0
+                    do
+                      local backlog2 = f.Backlog
+                      local weight3 = f.Weight
+                      local n2 = 0
+                      local least = weight3
+                      while n2 < 21 and least <= backlog2 do
+                        n2 = n2 + 1
+                        least = least * 2
+                      end
+                      class = n2
+                    end
+                    local at2 = 1024 + 2 * (0 * 22 + class)
+                    local min5 = c4.Ring.At(at2) + weight2
+                    if 16777215 < min5 then min5 = 16777215 end
+                    c4.Ring.Put(at2, 0 > min5 and 0 or min5)
+                    local min6 = c4.Ring.At(at2 + 1) + backlog
+                    if 16777215 < min6 then min6 = 16777215 end
+                    c4.Ring.Put(at2 + 1, 0 > min6 and 0 or min6)
+                  end
+                elseif f.Weight > 0 and f.Minute + 1 == c3.Minute then
                   c3.Before = c3.Before - f.Weight
+                  do
+                    local weight2 = -f.Weight
+                    local backlog = -f.Backlog
+                    local c4 = x2.State_Calendars[0]
+                    local class = 0
+                    do
+                      local backlog2 = f.Backlog
+                      local weight3 = f.Weight
+                      local n2 = 0
+                      local least = weight3
+                      while n2 < 21 and least <= backlog2 do
+                        n2 = n2 + 1
+                        least = least * 2
+                      end
+                      class = n2
+                    end
+                    local at2 = 1024 + 2 * (1 * 22 + class)
+                    local min5 = c4.Ring.At(at2) + weight2
+                    if 16777215 < min5 then min5 = 16777215 end
+                    c4.Ring.Put(at2, 0 > min5 and 0 or min5)
+                    local min6 = c4.Ring.At(at2 + 1) + backlog
+                    if 16777215 < min6 then min6 = 16777215 end
+                    c4.Ring.Put(at2 + 1, 0 > min6 and 0 or min6)
+                  end
                 end
-                f.Minute, f.Weight = c3.Minute, 0
+                f.Minute, f.Weight, f.Backlog = c3.Minute, 0, 0
                 if f.Units + f.Later > 0 then
                   local min5 = x2.Weight
                   local x9 = 16777216 - c3.Weight
                   if x9 < min5 then min5 = x9 end
                   f.Weight = min5
                   c3.Weight = c3.Weight + f.Weight
+                  local part3 = f.Units + f.Later
+                  local x10 = part3 + x2.Limits_Scale - 1
+                  local y4 = x2.Limits_Scale
+                  local min6 = (x10 - x10 % y4) / y4
+                  if 16777215 < min6 then min6 = 16777215 end
+                  local x11 = (min6 < 4294967296 and min6 or 4294967296) * 1024
+                  local y5 = x2.rate
+                  f.Backlog = (x11 - x11 % y5) / y5
+                  do
+                    local weight2 = f.Weight
+                    local backlog = f.Backlog
+                    local c4 = x2.State_Calendars[0]
+                    local class = 0
+                    do
+                      local backlog2 = f.Backlog
+                      local weight3 = f.Weight
+                      local n2 = 0
+                      local least = weight3
+                      while n2 < 21 and least <= backlog2 do
+                        n2 = n2 + 1
+                        least = least * 2
+                      end
+                      class = n2
+                    end
+                    local at2 = 1024 + 2 * (0 * 22 + class)
+                    local min7 = c4.Ring.At(at2) + weight2
+                    if 16777215 < min7 then min7 = 16777215 end
+                    c4.Ring.Put(at2, 0 > min7 and 0 or min7)
+                    local min8 = c4.Ring.At(at2 + 1) + backlog
+                    if 16777215 < min8 then min8 = 16777215 end
+                    c4.Ring.Put(at2 + 1, 0 > min8 and 0 or min8)
+                  end
                 end
               end
             end
@@ -7040,7 +7346,7 @@ if s_Lines_n + s_Pins_n + s_Flows_n + s_Calendars_n > 1 then
   end
   for i = 0, s_Flows_n - 1 do
     local flow = s_Flows[i]
-    parts[#parts + 1] = pack('<ddddddddddddd', flow.Key, flow.Units, flow.Later, flow.Before, flow.Until, flow.End, flow.Left, flow.Urgent, flow.Fair, flow.FairUrgent, flow.Again, flow.Minute, flow.Weight)
+    parts[#parts + 1] = pack('<dddddddddddddd', flow.Key, flow.Units, flow.Later, flow.Before, flow.Until, flow.End, flow.Left, flow.Urgent, flow.Fair, flow.FairUrgent, flow.Again, flow.Minute, flow.Weight, flow.Backlog)
   end
   local calendar = s_Calendars[0]
   if calendar and s_Calendars_n > 0 then

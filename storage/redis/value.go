@@ -61,7 +61,7 @@ func unpack(value []byte) (s stored, err error) {
 		}
 		ring := 0 // the bytes at the end that are no numbers
 		if number(rest, scalars-1) > 0 {
-			ring = min(len(rest), 3*decision.Grains)
+			ring = min(len(rest), 3*decision.Places)
 		}
 		s.Data = slices.Clone(format)
 		for i := range (len(rest) - ring) / 8 {
@@ -134,7 +134,7 @@ func appendEncoded(b, encoded []byte) (all []byte, ok bool) {
 	}
 	if calendars > 0 {
 		b = append(b, encoded[len(encoded)-ring:]...)
-		b = append(b, make([]byte, 3*decision.Grains-ring)...)
+		b = append(b, make([]byte, 3*decision.Places-ring)...)
 	}
 	return b, true
 }
