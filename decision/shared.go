@@ -5,7 +5,7 @@ package decision
 //
 // Its Calendar has the booked units of each grain of time. A booking is only an expectation: State counts the
 // operations that run, as for an entity. Room in the calendar goes to the entity that asks first. If there is none, an
-// entity books at its fair share: the gain of a grain times its weight, by the weight of all entities that wait. There
+// entity books at its fair share: when weighted max-min would serve it, by the backlogs of all entities that wait. There
 // it displaces the tickets that were booked early. An operation that is back, of an entity below its share, runs before
 // them, and they book again, behind the early tickets of their entity. Entities that begin to wait together have their
 // shares one after the other, so that they do not meet in the same grains. Limits are ready. A decision changes State
