@@ -167,7 +167,7 @@ func (s *Scenario) setDefaults() error {
 	for i, e := range s.eras() {
 		for _, w := range e.windows {
 			if w.unit != "" && s.Units[w.unit] == nil {
-				return fmt.Errorf("Units have no costs of %q, which a window counts", w.unit)
+				return fmt.Errorf("%s have no costs of %q, which a window counts", "Units", w.unit)
 			}
 		}
 		if !e.possible() {
