@@ -119,8 +119,9 @@ func (l *Limits) decide(s *State, leases Leases, shared []Shared, op *Op, now in
 				}
 				slot = at
 			}
-			if i == 0 && !x.token && !op.Urgent && slot != op.Ticket.Slot {
-				slot = l.Windows[0].inLine(s, &s.Flows[x.flow], cost, slot, now)
+			f := &s.Flows[x.flow]
+			if i == 0 && (a.Limit > 0 || f.End > now) && !x.token && !op.Urgent && slot != op.Ticket.Slot {
+				slot = l.Windows[0].inLine(s, f, cost, slot, now)
 			}
 			slot = min(slot, Never/2) // rounds of a debt that takes ages
 		}
@@ -144,7 +145,7 @@ func (l *Limits) decide(s *State, leases Leases, shared []Shared, op *Op, now in
 	for i := range shared {
 		x := &shared[i]
 		f := &s.Flows[x.flow]
-		if i == 0 && !x.token && !op.Urgent && cost > 0 && slot != op.Ticket.Slot {
+		if i == 0 && (a.Limit > 0 || f.End > now) && !x.token && !op.Urgent && cost > 0 && slot != op.Ticket.Slot {
 			end := max(slot, f.End)
 			f.Left = l.Windows[0].ahead(s, f, end, now) - cost
 			f.End = end
@@ -191,7 +192,7 @@ func (l *Limits) look(s *State, leases Leases, op *Op, now int64) (v view) {
 		}
 	}
 	// A ticket loses its slot when it is denied for the second time, or is much too late.
-	v.fresh = !v.back || v.at > now && (t.Again > 0 && t.Slot <= now || now-t.Slot > l.grace())
+	v.fresh = !v.back || v.at > now && ((t.Again > 0 || s.passed(now)) && t.Slot <= now || now-t.Slot > l.grace())
 	if v.fresh {
 		v.slot = max(s.Slot, s.Closed)
 		if op.Urgent {
@@ -268,7 +269,7 @@ func (l *Limits) run(s *State, op *Op, v *view) {
 		}
 	}
 	if !v.back && !v.spare {
-		l.promise(s, s.Slot, op)
+		l.passing(s, op)
 	}
 	if !v.back { // a token was free although others wait for one: they are fewer than their numbers
 		s.Head += max(0, s.Next*16-s.Head+15) / 16
@@ -314,7 +315,7 @@ func (l *Limits) book(s *State, op *Op, v *view, now int64, a *Answer) {
 	}
 	if v.fresh {
 		if op.Urgent {
-			l.promise(s, s.Slot, op)
+			l.passing(s, op)
 		} else {
 			l.promise(s, v.slot, op)
 		}
@@ -334,6 +335,14 @@ func (l *Limits) book(s *State, op *Op, v *view, now int64, a *Answer) {
 	}
 	t.Slot, t.Cost = now+a.Delay, op.Cost
 	a.Ticket = t
+}
+
+// passing takes capacity in front of the booked operations. An urgent operation that passes some takes the slot of one of
+// them, and that one books again.
+func (l *Limits) passing(s *State, op *Op) {
+	if !op.Urgent || s.Slot <= s.Now {
+		l.promise(s, s.Slot, op)
+	}
 }
 
 // promise takes a slot.

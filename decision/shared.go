@@ -156,6 +156,18 @@ func (s *State) expireUrgent(at int64) {
 	}
 }
 
+// passed reports whether the entity had a ticket of an urgent operation in the last minute, which may have run in the
+// slot of another one.
+func (s *State) passed(now int64) bool {
+	for i := range s.Flows {
+		f := &s.Flows[i]
+		if f.Key <= ofUrgent && f.Until > now-minute {
+			return true
+		}
+	}
+	return false
+}
+
 // urgent returns how much of a unit the urgent tickets have booked, without the tickets that should have been back at a
 // time.
 func (s *State) urgent(unit, at int64) int64 {
@@ -175,7 +187,8 @@ func (s *State) urgent(unit, at int64) int64 {
 }
 
 // inLine returns the first slot from t on in a flow's line in the entity's first window. Operations have a line for
-// each shared limit that is their first, so that operations of a slow endpoint do not delay operations of a fast one.
+// each shared limit that is their first, so that operations of a slow endpoint do not delay operations of a fast one. A
+// line begins when a shared limit delays an operation: a limit that is not short changes no slot.
 func (w *Window) inLine(s *State, f *Flow, cost, t, now int64) int64 {
 	if cost == 0 {
 		return t

@@ -4598,7 +4598,34 @@ end
                   if x7 > v_again then v_again = x7 end
                 end
               end
-              v_fresh = not v_back or v_at > t and (op_Ticket_Again > 0 and op_Ticket_Slot <= t or t - op_Ticket_Slot > (l_Windows[0].Interval < 60000 and l_Windows[0].Interval or 60000) + 1000)
+              local is4 = not v_back
+              if not is4 then
+                local is3 = v_at > t
+                if is3 then
+                  local is2 = op_Ticket_Again > 0
+                  if not is2 then
+                    local passed = false
+                    do
+                      local done
+                      for i2 = 0, s_Flows_n - 1 do
+                        local f = s_Flows[i2]
+                        if f.Key <= 0 and f.Until > t - 60000 then
+                          passed = true
+                          done = true
+                          break
+                        end
+                      end
+                      if not done then
+                        passed = false
+                      end
+                    end
+                    is2 = passed
+                  end
+                  is3 = is2 and op_Ticket_Slot <= t or t - op_Ticket_Slot > (l_Windows[0].Interval < 60000 and l_Windows[0].Interval or 60000) + 1000
+                end
+                is4 = is3
+              end
+              v_fresh = is4
               if v_fresh then
                 v_slot = s_Slot > s_Closed and s_Slot or s_Closed
                 if op_Urgent then
@@ -4730,8 +4757,8 @@ end
                   if x5 > v_slot then v_slot = x5 end
                 end
                 if v_slot > v_at then
-                  local is2 = v_at == t
-                  if is2 then
+                  local is5 = v_at == t
+                  if is5 then
                     local spare = false
                     do
                       local done
@@ -4740,23 +4767,23 @@ end
                         local w2 = l_Windows[i2]
                         local i3 = w2.Unit
                         local cost = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
-                        local is3 = cost == 0
-                        if not is3 then
+                        local is6 = cost == 0
+                        if not is6 then
                           local t2 = s_Slot - w2.Offset
                           local by2 = w2.Interval
                           local t3 = t - w2.Offset
                           local by3 = w2.Interval
-                          local is2 = (t2 - t2 % by2) / by2 == (t3 - t3 % by3) / by3
-                          if is2 then
+                          local is5 = (t2 - t2 % by2) / by2 == (t3 - t3 % by3) / by3
+                          if is5 then
                             local x5 = cost * line2.Saved
                             local max4 = 1 < cost and 1 or cost
                             local x6 = cost - (x5 - x5 % 4096) / 4096
                             if x6 > max4 then max4 = x6 end
-                            is2 = line2.Promised >= max4
+                            is5 = line2.Promised >= max4
                           end
-                          is3 = is2
+                          is6 = is5
                         end
-                        local beside = is3
+                        local beside = is6
                         if not beside and l_Mixed == 1 then
                           local gain = 0
                           do
@@ -4795,8 +4822,8 @@ end
                           end
                           beside = line2.Left - cost >= gain - line2.Promised
                         end
-                        local is4 = not beside and line2.Spare - line2.Taken < cost
-                        if is4 then
+                        local is7 = not beside and line2.Spare - line2.Taken < cost
+                        if is7 then
                           local others = 0
                           do
                             local most2 = 1099511627776
@@ -4812,21 +4839,21 @@ end
                               local t6 = t - w4.Offset
                               local by6 = w4.Interval
                               local n3 = (t5 - t5 % by5) / by5 - (t6 - t6 % by6) / by6
-                              local is4 = i4 ~= i2 and w4.Unit == l_Windows[i2].Unit
-                              if is4 then
+                              local is7 = i4 ~= i2 and w4.Unit == l_Windows[i2].Unit
+                              if is7 then
                                 local y2 = w4.Rate
-                                is4 = n3 < (1099511627776 - 1099511627776 % y2) / y2
+                                is7 = n3 < (1099511627776 - 1099511627776 % y2) / y2
                               end
-                              if is4 then
+                              if is7 then
                                 local x7 = s_Lines[i4].Left + n3 * w4.Rate
                                 if x7 < most2 then most2 = x7 end
                               end
                             end
                             others = most2
                           end
-                          is4 = line2.Left - cost < others
+                          is7 = line2.Left - cost < others
                         end
-                        if is4 then
+                        if is7 then
                           spare = false
                           done = true
                           break
@@ -4836,9 +4863,9 @@ end
                         spare = true
                       end
                     end
-                    is2 = spare
+                    is5 = spare
                   end
-                  v_spare = is2
+                  v_spare = is5
                   if not v_spare then
                     v_at, v_bound = v_slot, 3
                   end
@@ -5217,54 +5244,58 @@ end
                 end
                 if not v_back and not v_spare then
                   do
-                    local slot = s_Slot
-                    for i2 = 0, l_Windows_n - 1 do
-                      local line2 = s_Lines[i2]
-                      local gain = 0
+                    if not op_Urgent or s_Slot <= s_Now then
                       do
-                        local w2 = l_Windows[i2]
-                        local left = line2.Promised
-                        if slot <= s_Slot then
-                          gain = left
-                        else
-                          local t2 = slot - w2.Offset
-                          local by2 = w2.Interval
-                          local since = 0
+                        local slot = s_Slot
+                        for i2 = 0, l_Windows_n - 1 do
+                          local line2 = s_Lines[i2]
+                          local gain = 0
                           do
-                            if w2.Size > w2.Rate then
-                              local max2 = s_Slot
-                              local x2 = s_Closed - 1
-                              if x2 > max2 then max2 = x2 end
-                              since = max2
+                            local w2 = l_Windows[i2]
+                            local left = line2.Promised
+                            if slot <= s_Slot then
+                              gain = left
                             else
-                              since = s_Slot
+                              local t2 = slot - w2.Offset
+                              local by2 = w2.Interval
+                              local since = 0
+                              do
+                                if w2.Size > w2.Rate then
+                                  local max2 = s_Slot
+                                  local x2 = s_Closed - 1
+                                  if x2 > max2 then max2 = x2 end
+                                  since = max2
+                                else
+                                  since = s_Slot
+                                end
+                              end
+                              local t3 = since - w2.Offset
+                              local by3 = w2.Interval
+                              local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
+                              if n2 <= 0 then
+                                gain = left
+                              else
+                                local x2 = w2.Size - left
+                                local y = w2.Rate
+                                if n2 > (x2 - x2 % y) / y then
+                                  gain = w2.Size
+                                else
+                                  gain = left + n2 * w2.Rate
+                                end
+                              end
                             end
                           end
-                          local t3 = since - w2.Offset
-                          local by3 = w2.Interval
-                          local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
-                          if n2 <= 0 then
-                            gain = left
-                          else
-                            local x2 = w2.Size - left
-                            local y = w2.Rate
-                            if n2 > (x2 - x2 % y) / y then
-                              gain = w2.Size
-                            else
-                              gain = left + n2 * w2.Rate
-                            end
-                          end
+                          local i3 = line2.Window_Unit
+                          local cost = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
+                          local x2 = cost * line2.Saved
+                          local max2 = 1 < cost and 1 or cost
+                          local x3 = cost - (x2 - x2 % 4096) / 4096
+                          if x3 > max2 then max2 = x3 end
+                          line2.Promised = gain - max2
                         end
+                        s_Slot = slot
                       end
-                      local i3 = line2.Window_Unit
-                      local cost = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
-                      local x2 = cost * line2.Saved
-                      local max2 = 1 < cost and 1 or cost
-                      local x3 = cost - (x2 - x2 % 4096) / 4096
-                      if x3 > max2 then max2 = x3 end
-                      line2.Promised = gain - max2
                     end
-                    s_Slot = slot
                   end
                 end
                 if not v_back then
@@ -5802,11 +5833,11 @@ end
                   end
                   slot = at2
                 end
-                if i3 == 0 and not x2.token and not op_Urgent and slot ~= op_Ticket_Slot then
+                local f = s_Flows[x2.flow]
+                if i3 == 0 and (a_Limit > 0 or f.End > t) and not x2.token and not op_Urgent and slot ~= op_Ticket_Slot then
                   local inLine = 0
                   do
                     local w2 = l_Windows[0]
-                    local f = s_Flows[x2.flow]
                     local t2 = slot
                     if cost == 0 then
                       inLine = t2
@@ -5957,54 +5988,58 @@ end
                   if v_fresh then
                     if op_Urgent then
                       do
-                        local slot2 = s_Slot
-                        for i3 = 0, l_Windows_n - 1 do
-                          local line2 = s_Lines[i3]
-                          local gain = 0
+                        if not op_Urgent or s_Slot <= s_Now then
                           do
-                            local w2 = l_Windows[i3]
-                            local left = line2.Promised
-                            if slot2 <= s_Slot then
-                              gain = left
-                            else
-                              local t3 = slot2 - w2.Offset
-                              local by2 = w2.Interval
-                              local since = 0
+                            local slot2 = s_Slot
+                            for i3 = 0, l_Windows_n - 1 do
+                              local line2 = s_Lines[i3]
+                              local gain = 0
                               do
-                                if w2.Size > w2.Rate then
-                                  local max2 = s_Slot
-                                  local x2 = s_Closed - 1
-                                  if x2 > max2 then max2 = x2 end
-                                  since = max2
+                                local w2 = l_Windows[i3]
+                                local left = line2.Promised
+                                if slot2 <= s_Slot then
+                                  gain = left
                                 else
-                                  since = s_Slot
+                                  local t3 = slot2 - w2.Offset
+                                  local by2 = w2.Interval
+                                  local since = 0
+                                  do
+                                    if w2.Size > w2.Rate then
+                                      local max2 = s_Slot
+                                      local x2 = s_Closed - 1
+                                      if x2 > max2 then max2 = x2 end
+                                      since = max2
+                                    else
+                                      since = s_Slot
+                                    end
+                                  end
+                                  local t4 = since - w2.Offset
+                                  local by3 = w2.Interval
+                                  local n2 = (t3 - t3 % by2) / by2 - (t4 - t4 % by3) / by3
+                                  if n2 <= 0 then
+                                    gain = left
+                                  else
+                                    local x2 = w2.Size - left
+                                    local y = w2.Rate
+                                    if n2 > (x2 - x2 % y) / y then
+                                      gain = w2.Size
+                                    else
+                                      gain = left + n2 * w2.Rate
+                                    end
+                                  end
                                 end
                               end
-                              local t4 = since - w2.Offset
-                              local by3 = w2.Interval
-                              local n2 = (t3 - t3 % by2) / by2 - (t4 - t4 % by3) / by3
-                              if n2 <= 0 then
-                                gain = left
-                              else
-                                local x2 = w2.Size - left
-                                local y = w2.Rate
-                                if n2 > (x2 - x2 % y) / y then
-                                  gain = w2.Size
-                                else
-                                  gain = left + n2 * w2.Rate
-                                end
-                              end
+                              local i4 = line2.Window_Unit
+                              local cost2 = i4 == 0 and op_Cost_0 or i4 == 1 and op_Cost_1 or i4 == 2 and op_Cost_2 or op_Cost_3
+                              local x2 = cost2 * line2.Saved
+                              local max2 = 1 < cost2 and 1 or cost2
+                              local x3 = cost2 - (x2 - x2 % 4096) / 4096
+                              if x3 > max2 then max2 = x3 end
+                              line2.Promised = gain - max2
                             end
+                            s_Slot = slot2
                           end
-                          local i4 = line2.Window_Unit
-                          local cost2 = i4 == 0 and op_Cost_0 or i4 == 1 and op_Cost_1 or i4 == 2 and op_Cost_2 or op_Cost_3
-                          local x2 = cost2 * line2.Saved
-                          local max2 = 1 < cost2 and 1 or cost2
-                          local x3 = cost2 - (x2 - x2 % 4096) / 4096
-                          if x3 > max2 then max2 = x3 end
-                          line2.Promised = gain - max2
                         end
-                        s_Slot = slot2
                       end
                     else
                       do
@@ -6148,7 +6183,7 @@ end
               for i3 = 0, shared_n - 1 do
                 local x2 = shared[i3]
                 local f = s_Flows[x2.flow]
-                if i3 == 0 and not x2.token and not op_Urgent and cost > 0 and slot ~= op_Ticket_Slot then
+                if i3 == 0 and (a_Limit > 0 or f.End > t) and not x2.token and not op_Urgent and cost > 0 and slot ~= op_Ticket_Slot then
                   local end2 = slot > f.End and slot or f.End
                   local w2 = l_Windows[0]
                   local gain = 0

@@ -1,0 +1,91 @@
+package drip_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/drip-go/drip"
+)
+
+// A shared limit that is far from short changes no answer, whatever limits the entity itself has.
+func TestFarSharedChangesNothing(t *testing.T) {
+	for seed := range uint64(60) {
+		alone, within := farAnswers(t, seed, nil), farAnswers(t, seed, map[string]drip.Limit{"app": {Size: 100_000}})
+		if !slices.Equal(alone, within) {
+			i := 0
+			for i < min(len(alone), len(within)) && alone[i] == within[i] {
+				i++
+			}
+			t.Errorf("seed %d: of %d and %d answers the first %d are the same", seed, len(alone), len(within), i)
+		}
+	}
+}
+
+// farAnswers returns the answers to 300 operations of an entity with random limits. Messages come back up to 20 ms late.
+func farAnswers(t *testing.T, seed uint64, shared map[string]drip.Limit) (answers []string) {
+	t.Helper()
+	r := rand.New(rand.NewPCG(seed, 1))
+	begin := time.UnixMilli(1_700_000_000_000)
+	now := begin
+	o := drip.Options{
+		Size: 1 + r.IntN(40), RefreshInterval: time.Duration(100+r.IntN(3000)) * time.Millisecond, Concurrency: 1 + r.IntN(20),
+		Clock: func() time.Time { return now }, Start: time.UnixMilli(0), Shared: shared,
+	}
+	o.RefreshRate = 1 + r.IntN(o.Size)
+	if r.IntN(2) == 0 {
+		o.Windows = []drip.Window{{Size: 60 + r.IntN(300), RefreshInterval: time.Minute}}
+	}
+	b, err := drip.New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	type event struct {
+		at time.Time
+		do func()
+	}
+	var events []event
+	add := func(at time.Time, do func()) {
+		i, _ := slices.BinarySearchFunc(events, at, func(e event, at time.Time) int {
+			if e.at.After(at) {
+				return 1
+			}
+			return -1
+		})
+		events = slices.Insert(events, i, event{at, do})
+	}
+	var ask func(request drip.Request, takes time.Duration)
+	ask = func(request drip.Request, takes time.Duration) {
+		a, err := b.Admit(t.Context(), "shop", request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		answers = append(answers, fmt.Sprint(now.Sub(begin), a.Delay, a.Bound, a.Limit))
+		if a.Delay > 0 {
+			request.Ticket = a.Ticket
+			add(now.Add(a.Delay+time.Duration(len(answers)%20)*time.Millisecond), func() { ask(request, takes) })
+			return
+		}
+		add(now.Add(takes), func() {
+			if err := b.Settle(t.Context(), "shop", a.Lease, request.Cost); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	costs, urgent, at := 1+r.IntN(3), r.IntN(3), now
+	for range 300 {
+		at = at.Add(time.Duration(r.IntN(150)) * time.Millisecond)
+		request := drip.Request{Cost: 1 + r.IntN(min(costs, o.Size)), Urgent: r.IntN(10) < urgent}
+		takes := time.Duration(1+r.IntN(500)) * time.Millisecond
+		add(at, func() { ask(request, takes) })
+	}
+	for len(events) > 0 {
+		e := events[0]
+		events = events[1:]
+		now = e.at
+		e.do()
+	}
+	return answers
+}
