@@ -288,12 +288,11 @@ func (x *Shared) backlog(part int64) int64 {
 }
 
 // until returns how long it takes, in ticks, until each entity that waits has had as much for its weight as some parts
-// are for this one, or all that it waits for: the time at which weighted max-min gives them. Entities with half as many
-// tickets may get more.
+// are for this one, or all that it waits for. Then weighted max-min gives this entity these parts. An entity with half as
+// many tickets counts as if it had as many, because its other messages may just be coming.
 func (x *Shared) until(part int64) int64 {
 	c, backlog := &x.State.Calendars[0], min(x.backlog(part), mostBooked)
-	all, own := backlog, class(backlog, x.Weight)
-	sum, n := int64(0), int64(0)
+	own, sum, n := class(backlog, x.Weight), int64(0), int64(0)
 	for n < 2*classes {
 		at := Grains + 2*n
 		most := c.Ring.At(at) * backlog / x.Weight
@@ -303,8 +302,7 @@ func (x *Shared) until(part int64) int64 {
 		sum += most
 		n++
 	}
-	all = max(all, sum)
-	return min(all, 1<<32) * (tick / 1024)
+	return min(max(backlog, sum), 1<<32) * (tick / 1024)
 }
 
 // waiting returns about the weight of the entities that still wait some ticks from now, if each gets its share.

@@ -5698,7 +5698,6 @@ end
                             local min3 = (x8 - x8 % y5) / y5
                             if 16777215 < min3 then min3 = 16777215 end
                             local backlog = min3
-                            local all2 = backlog
                             local class = 0
                             do
                               local weight2 = x2.Weight
@@ -5724,8 +5723,9 @@ end
                               sum2 = sum2 + most2
                               n4 = n4 + 1
                             end
-                            if sum2 > all2 then all2 = sum2 end
-                            until2 = (all2 < 4294967296 and all2 or 4294967296) * 512
+                            local min4 = backlog > sum2 and backlog or sum2
+                            if 4294967296 < min4 then min4 = 4294967296 end
+                            until2 = min4 * 512
                           end
                           x2.fair = x2.from + until2
                           if back2 and not op_Urgent then
@@ -5744,7 +5744,6 @@ end
                                 local min3 = (x8 - x8 % y5) / y5
                                 if 16777215 < min3 then min3 = 16777215 end
                                 local backlog = min3
-                                local all2 = backlog
                                 local class = 0
                                 do
                                   local weight2 = x2.Weight
@@ -5770,8 +5769,9 @@ end
                                   sum2 = sum2 + most2
                                   n4 = n4 + 1
                                 end
-                                if sum2 > all2 then all2 = sum2 end
-                                until3 = (all2 < 4294967296 and all2 or 4294967296) * 512
+                                local min4 = backlog > sum2 and backlog or sum2
+                                if 4294967296 < min4 then min4 = 4294967296 end
+                                until3 = min4 * 512
                               end
                               x2.fair = x2.from + until3
                             end
