@@ -343,6 +343,44 @@ func TestSharedAtOnce(t *testing.T) {
 	}
 }
 
+// Inspect tells of a shared limit what a newcomer is told that no other limit delays, whatever slots are booked.
+func TestNewcomerOfSharedLimit(t *testing.T) {
+	for name, s := range sharedStorages() {
+		t.Run(name, func(t *testing.T) {
+			b, clock := shops(t, s, drip.Options{Size: 1000, Shared: map[string]drip.Limit{"app": {Size: 10}}})
+			ctx := t.Context()
+			if err := b.Pause(ctx, "shop-closed", 10*time.Minute); err != nil {
+				t.Fatal(err)
+			}
+			if a, err := b.Admit(ctx, "shop-closed", drip.Request{}); err != nil || a.Delay < 10*time.Minute {
+				t.Fatalf("the closed shop is told %v, %v", a.Delay, err)
+			}
+			waited := false
+			for n := range 60 {
+				told, err := b.Inspect(ctx, drip.SharedID("app"))
+				if err != nil {
+					t.Fatal(err)
+				}
+				a, err := b.Admit(ctx, fmt.Sprint("shop-", n), drip.Request{})
+				if err != nil || a.Delay != told.Delay || a.Bound != told.Bound {
+					t.Fatalf("newcomer %d is told %v, %v, %v; Inspect told %v, %v", n, a.Delay, a.Bound, err, told.Delay, told.Bound)
+				}
+				waited = waited || a.Delay > 0
+				*clock = clock.Add(50 * time.Millisecond)
+			}
+			if !waited {
+				t.Error("no newcomer had to wait")
+			}
+			if err := b.Pause(ctx, drip.SharedID("app"), time.Hour); err != nil {
+				t.Fatal(err)
+			}
+			if told, err := b.Inspect(ctx, drip.SharedID("app")); err != nil || told.Bound != drip.BoundClosed || told.Delay < time.Hour {
+				t.Errorf("of the closed limit Inspect tells %v, %v, %v", told.Delay, told.Bound, err)
+			}
+		})
+	}
+}
+
 // Options.Limits overrides Options.Shared for a shared limit, field by field.
 func TestSharedLimitChanges(t *testing.T) {
 	minute := []drip.Window{{Size: 3, RefreshInterval: time.Minute}, {Size: 100, RefreshInterval: time.Hour}}

@@ -71,7 +71,7 @@ type LeaseStatus struct {
 
 // Inspect returns the Status of an entity, or of a shared limit by its SharedID, in one round trip and one more for
 // each shared limit. It changes nothing: Admit gives the next newcomer the answer of the Status, unless another call
-// comes in between.
+// comes in between. Of a shared limit it is the answer to a newcomer that no other limit delays.
 func (b *Bucket) Inspect(ctx context.Context, entityID string) (Status, error) {
 	status, err := b.inspect(ctx, entityID)
 	if err != nil {

@@ -1,13 +1,22 @@
 package decision
 
-// Newcomer returns the answer of Admit to a newcomer of one call and one of each other unit now, if out leases are out.
-// If the cause is BoundClosed, then is the cause of the rest of the delay, after the entity has opened. Newcomer
+// Newcomer returns the answer of Admit to a newcomer of one call and one of each other unit now, if out leases are out. Of
+// a limit that entities share, it is the answer to an unknown entity that no other limit delays. If the cause is BoundClosed, then is the cause of the rest of the delay, after the entity has opened. Newcomer
 // advances s and changes nothing else. The Leases in shared only need to count.
 func (l *Limits) Newcomer(s *State, out int64, shared []Shared, now int64) (a Answer, then Bound) {
 	leases := counted(out)
-	a = l.newcomer(s, leases, shared, now)
+	own, free := s, l
+	if len(s.Calendars) > 0 {
+		own, free = &State{}, &Limits{Windows: []Window{{Size: MostUnits, Rate: MostUnits, Interval: 1}}, Tokens: MostUnits}
+		free.derive()
+		shared = []Shared{{Key: 1, Weight: 1, Limits: l, State: s, Leases: leases}}
+	}
+	a = free.newcomer(own, leases, shared, now)
 	if a.Delay > 0 && now+a.Delay > s.Closed && s.Closed > now {
-		then = l.newcomer(s, leases, shared, s.Closed).Bound
+		then = free.newcomer(own, leases, shared, s.Closed).Bound
+	}
+	if own != s {
+		a.Limit = 0
 	}
 	l = l.InForce(s, now)
 	l.line(s, l.advance(s, leases, now))
