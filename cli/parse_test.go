@@ -24,7 +24,7 @@ func TestUsage(t *testing.T) {
 		{"inspect URL a --limits", "drip inspect: a value is missing for --limits; drip help inspect"},
 		{"inspect URL a --timeout 5", `drip inspect: invalid value "5" for --timeout: "5" is not a duration such as 250ms, 1.5s or 24h`},
 		{"inspect memory: a", "drip inspect: memory: is in the process that uses it"},
-		{`inspect URL a --limits {"size":"ten"}`, "drip inspect: --limits: size is a string; it must be a number"},
+		{`inspect URL a --limits {"size":"ten"}`, "drip inspect: --limits: size is a string; it must be a whole number"},
 		{`inspect URL a --limits {"size":-3}`, "drip inspect: limits: Size is -3; it must be at least 1"},
 		{`inspect URL a --limits {"preset":"xero","size":3}`, "drip inspect: preset and limits: give only one of them"},
 		{`inspect URL a --limits {"preset":"shopify"}`, `drip inspect: provider: there is no preset "shopify"; there are "Shopify `},

@@ -36,7 +36,7 @@ func (c *simulation) run(ctx context.Context, t *terminal, args []string) error 
 	}
 	r, err := s.Run(ctx, c.seed)
 	if err != nil {
-		return err
+		return usageError{err} // only the file can make it fail
 	}
 	if c.svg != "" {
 		if err := draw(c.svg, r); err != nil {
