@@ -60,7 +60,10 @@ func draw(name string, r simulate.Report) error {
 	if err := r.WriteSVG(&picture); err != nil {
 		return err
 	}
-	return os.WriteFile(name, picture.Bytes(), 0o666)
+	if err := os.WriteFile(name, picture.Bytes(), 0o666); err != nil {
+		return usagef("--svg: %w", err)
+	}
+	return nil
 }
 
 // check judges the results of drip.
