@@ -54,14 +54,17 @@ func (b *Bucket) Used(ctx context.Context, entityID string) (Usage, error) {
 	for at, n := range parseHistory(stored.Data) {
 		if i := at.minute - from; i >= 0 && i < 60 && n > 0 {
 			minutes := u.Units[at.unit]
-			minutes[i] = int(n)
+			minutes[i] = int(min(n, mostUsed))
 			u.Units[at.unit] = minutes
 		}
 	}
 	return u, nil
 }
 
-const minute = 60_000 // ms
+const (
+	minute   = 60_000  // ms
+	mostUsed = 1 << 53 // in a minute: more is garbage, and would overflow in sums
+)
 
 // minuteOf returns the number of a minute since 1970. OwnClock means the clock of this machine.
 func minuteOf(ms int64) int64 {

@@ -162,6 +162,7 @@ func (o *Options) limits(units units, by asked) (decision.Limits, error) {
 	}
 	milliseconds := func(name string, d time.Duration) int64 {
 		check(d >= time.Millisecond && d%time.Millisecond == 0, "%s is %v; it must be whole milliseconds, at least 1ms, or 0 for the default", name, d)
+		check(d <= decision.MostTime*time.Millisecond, "%s is %v; it must be at most %v", name, d, decision.MostTime*time.Millisecond)
 		return d.Milliseconds()
 	}
 	var l decision.Limits

@@ -1,9 +1,12 @@
 package drip
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -66,7 +69,7 @@ func (b *Bucket) tries() bool { return b.tried != nil }
 // An operation that the Bucket postpones runs at once all the same. The Shadow asks the Bucket again when the operation
 // is due, with its ticket. It then holds the token for as long as the operation really took, or is postponed again. So
 // the Bucket's counts, such as the metrics of package telemetry, are the counts of the same load in queues that are
-// never late.
+// never late. It ignores deadlines. An operation with a cost that no window ever holds runs without a trial.
 //
 // If the Options of the Bucket, or some of its shared limits, have their Shadow set, the Shadow tries such limits alone,
 // and all others hold: it returns the Bucket's answer. An operation that may run takes one more call, about the limits on
@@ -103,6 +106,7 @@ type Shadow struct {
 
 // ghost is an operation that runs although it may be postponed by the limits on trial.
 type ghost struct {
+	key     leaseKey // of the caller's lease
 	entity  string
 	request Request   // with the newest ticket
 	began   time.Time // for the caller
@@ -135,14 +139,17 @@ const (
 // Admit asks the Bucket, and returns an Admission that may run. Its Bound is the cause of the delay that it would have
 // had, BoundNone for no delay.
 func (s *Shadow) Admit(ctx context.Context, entityID string, r Request) (Admission, error) {
-	a, err := s.Bucket.Admit(ctx, entityID, r)
 	if b, ok := s.Bucket.(interface{ tries() bool }); ok && b.tries() {
+		a, err := s.Bucket.Admit(ctx, entityID, r)
 		if err == nil && a.Delay == 0 {
 			s.try(ctx, entityID, r, &a)
 		}
 		return a, err
 	}
-	if err != nil || a.Delay == 0 {
+	r.Deadline = time.Time{}
+	a, err := s.Bucket.Admit(ctx, entityID, r)
+	never := errors.Is(err, ErrCost)
+	if err != nil && !never || err == nil && a.Delay == 0 {
 		return a, err
 	}
 	s.mu.Lock()
@@ -152,12 +159,21 @@ func (s *Shadow) Admit(ctx context.Context, entityID string, r Request) (Admissi
 	now := time.Now()
 	l := decision.Lease{ID: id, Begin: now.UnixMilli(), End: now.Add(ghostLease).UnixMilli(), Cost: decision.Cost{int64(max(r.Cost, 1))}}
 	real := leaseOf(entityID, l, 0)
+	if never {
+		return Admission{Lease: real}, nil
+	}
 	s.haunt(&ghost{entity: entityID, request: r, began: now}, a, real)
 	return Admission{Lease: real, Bound: a.Bound, Limit: a.Limit}, nil
 }
 
 // try asks the limits on trial about an operation that may run with the lease in a. It sets the Bound and Limit of a.
 func (s *Shadow) try(ctx context.Context, entityID string, r Request, a *Admission) {
+	s.mu.Lock()
+	room := s.room()
+	s.mu.Unlock()
+	if !room {
+		return
+	}
 	r.Ticket, r.Deadline = Ticket{}, time.Time{}
 	g := &ghost{entity: ShadowID(entityID), request: r, began: time.Now()}
 	tried, err := s.Bucket.Admit(ctx, g.entity, r)
@@ -172,25 +188,35 @@ func (s *Shadow) haunt(g *ghost, a Admission, l Lease) {
 	if a.Delay > 0 {
 		s.postponed(g.entity, a)
 	}
-	g.request.Ticket, g.request.Now = a.Ticket, time.Time{}
-	most := s.Most
-	if most == 0 {
-		most = mostGhosts
-	}
+	r := &g.request
+	r.Ticket, r.Now = a.Ticket, time.Time{}
+	r.Costs, r.Within = maps.Clone(r.Costs), slices.Clone(r.Within) // the caller may change its own
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if !s.room() {
+		return
+	}
 	if s.ghosts == nil {
 		s.ghosts, s.leases = map[*ghost]bool{}, map[leaseKey]*ghost{}
 	}
-	if len(s.ghosts) >= most || s.closed {
-		return
-	}
-	s.ghosts[g], s.leases[keyOf(l)] = true, g
+	g.key = keyOf(l)
+	s.ghosts[g], s.leases[g.key] = true, g
 	if a.Delay > 0 {
 		g.timer = time.AfterFunc(a.Delay, func() { s.back(g) })
 	} else {
 		s.run(g, a)
 	}
+}
+
+// room reports whether one more ghost may be kept. It requires mu held.
+func (s *Shadow) room() bool {
+	return !s.closed && len(s.ghosts) < cmp.Or(s.Most, mostGhosts)
+}
+
+// forget ends a ghost. It requires mu held.
+func (s *Shadow) forget(g *ghost) {
+	delete(s.ghosts, g)
+	delete(s.leases, g.key)
 }
 
 // run keeps the lease of a ghost that runs. It requires mu held.
@@ -221,7 +247,7 @@ func (s *Shadow) back(g *ghost) {
 			s.forsake(g.entity, a)
 		}
 	case err != nil: // it is lost, as a message may be
-		delete(s.ghosts, g)
+		s.forget(g)
 	case a.Delay > 0:
 		g.request.Ticket = a.Ticket
 		g.timer = time.AfterFunc(a.Delay, func() { s.back(g) })
@@ -244,7 +270,7 @@ func (s *Shadow) wake(g *ghost) {
 	ends := g.over && time.Since(g.runs) >= g.took
 	lease := g.lease
 	if ends {
-		delete(s.ghosts, g)
+		s.forget(g)
 	}
 	s.mu.Unlock()
 	ctx, cancel := context.WithTimeout(context.Background(), ghostTimeout)
@@ -258,8 +284,8 @@ func (s *Shadow) wake(g *ghost) {
 	defer s.mu.Unlock()
 	switch {
 	case !s.ghosts[g]:
-	case err != nil:
-		delete(s.ghosts, g)
+	case err != nil: // its caller has never settled it, or not for long
+		s.forget(g)
 	default:
 		g.lease = lease
 		s.await(g)
@@ -290,7 +316,10 @@ func (s *Shadow) Settle(ctx context.Context, entityID string, l Lease, cost int,
 	s.mu.Lock()
 	g, alone := s.take(l)
 	if g != nil {
-		g.over, g.took, g.cost, g.costs = true, time.Since(g.began), cost, costs
+		g.over, g.took, g.cost = true, time.Since(g.began), cost
+		for _, c := range costs {
+			g.costs = append(g.costs, maps.Clone(c))
+		}
 		if s.ghosts[g] && g.lease != (Lease{}) && g.timer.Stop() {
 			s.await(g)
 		}
@@ -309,7 +338,7 @@ func (s *Shadow) Cancel(ctx context.Context, entityID string, a Admission) error
 	var real Admission
 	if g != nil && s.ghosts[g] {
 		g.timer.Stop() // if it is asking just now, it finds that it is gone
-		delete(s.ghosts, g)
+		s.forget(g)
 		if real.Lease = g.lease; g.lease == (Lease{}) {
 			real.Ticket = g.request.Ticket
 		}
@@ -341,11 +370,11 @@ func (s *Shadow) Throttled(ctx context.Context, entityID string, retryAfter time
 	return s.Bucket.Throttled(ctx, entityID, retryAfter)
 }
 
-// GetDelay decides as Admit does, and returns 0.
+// GetDelay decides as Admit does, and returns 0 unless limits that are not on trial postpone the operation.
 func (s *Shadow) GetDelay(ctx context.Context, entityID string) (time.Duration, error) {
 	a, err := s.Admit(ctx, entityID, Request{})
-	if err != nil {
-		return 0, err
+	if err != nil || a.Delay > 0 {
+		return a.Delay, err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -396,5 +425,6 @@ func (s *Shadow) Close() error {
 		g.timer.Stop()
 	}
 	clear(s.ghosts)
+	clear(s.leases)
 	return nil
 }

@@ -387,3 +387,127 @@ func TestShadow(t *testing.T) {
 		}
 	})
 }
+
+// Limits that a Shadow tries refuse nothing for good.
+func TestShadowRefusesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, err := New(Options{Size: 2, RefreshRate: 1, Start: time.Unix(0, 0)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := &Shadow{Bucket: b}
+		defer s.Close()
+		for i, r := range []Request{{}, {}, {Deadline: time.Now().Add(time.Millisecond)}, {Cost: 3}, {Cost: -1}} {
+			a, err := s.Admit(t.Context(), "shop", r)
+			if err != nil || a.Delay != 0 || a.Lease == (Lease{}) || (a.Bound != BoundNone) != (i == 2) {
+				t.Errorf("%+v: %+v, %v", r, a, err)
+				continue
+			}
+			if _, err := s.Renew(t.Context(), "shop", a.Lease); err != nil {
+				t.Error(err)
+			}
+			if err := s.Settle(t.Context(), "shop", a.Lease, 1); err != nil {
+				t.Error(err)
+			}
+		}
+		if n := s.Waiting(); n != 1 {
+			t.Errorf("%d would wait, want 1", n)
+		}
+	})
+}
+
+// GetDelay over a limit on trial obeys the others.
+func TestShadowGetDelayObeys(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, err := New(Options{Size: 2, RefreshRate: 1, Start: time.Unix(0, 0), Shared: map[string]Limit{"app": {Size: 1, Shadow: true}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := &Shadow{Bucket: b}
+		defer s.Close()
+		for i := range 4 {
+			d, err := s.GetDelay(t.Context(), "shop")
+			if err != nil || (d > 0) != (i >= 2) {
+				t.Errorf("operation %d: %v, %v", i, d, err)
+			}
+		}
+		if n := len(s.plain["shop"]); n != 2 {
+			t.Errorf("%d tokens are out, want 2", n)
+		}
+	})
+}
+
+// Operations that are never settled leave nothing behind.
+func TestShadowForgetsTheLost(t *testing.T) {
+	for name, o := range map[string]Options{
+		"all": {Size: 2, RefreshRate: 1, Start: time.Unix(0, 0)}, "own": {Size: 2, RefreshRate: 1, Start: time.Unix(0, 0), Shadow: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				o.Lease, o.MaxLease = time.Second, 2*time.Second
+				b, err := New(o)
+				if err != nil {
+					t.Fatal(err)
+				}
+				s := &Shadow{Bucket: b}
+				defer s.Close()
+				for range 10 {
+					if _, err := s.Admit(t.Context(), "shop", Request{}); err != nil {
+						t.Fatal(err)
+					}
+				}
+				time.Sleep(time.Hour)
+				synctest.Wait()
+				if len(s.ghosts)+len(s.leases) != 0 {
+					t.Errorf("%d ghosts and %d leases are left", len(s.ghosts), len(s.leases))
+				}
+			})
+		})
+	}
+}
+
+// An operation beyond Most holds no token of the limits on trial.
+func TestShadowBeyondMost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, err := New(Options{Size: 100, Concurrency: 100, Start: time.Unix(0, 0), Shadow: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := &Shadow{Bucket: b, Most: 1}
+		defer s.Close()
+		for range 10 {
+			if _, err := s.Admit(t.Context(), "shop", Request{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		synctest.Wait()
+		if st, err := b.Inspect(t.Context(), ShadowID("shop")); err != nil || st.InUse != 1 {
+			t.Errorf("%d tokens are out, want 1 (%v)", st.InUse, err)
+		}
+	})
+}
+
+// A caller may use its maps and slices again.
+func TestShadowKeepsNoMap(t *testing.T) {
+	b, err := New(Options{Size: 1, RefreshRate: 1, RefreshInterval: 20 * time.Millisecond, Windows: []Window{{Size: 1000000, RefreshInterval: time.Second, Unit: "points"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &Shadow{Bucket: b}
+	defer s.Close()
+	costs := Costs{"points": 1}
+	for range 20 {
+		a, err := s.Admit(context.Background(), "shop", Request{Costs: costs})
+		if err != nil {
+			t.Fatal(err)
+		}
+		costs["points"] = 2
+		if err := s.Settle(context.Background(), "shop", a.Lease, 1, costs); err != nil {
+			t.Fatal(err)
+		}
+	}
+	deadline := time.Now().Add(500 * time.Millisecond)
+	for time.Now().Before(deadline) {
+		costs["points"]++
+	}
+}

@@ -114,14 +114,25 @@ func (d listing) flagNames() (names []string) {
 }
 
 // timeout is a flag of all commands that ask a server.
-type timeout struct{ timeout duration }
+type timeout struct{ timeout patience }
 
 func (t *timeout) flags(set *flag.FlagSet) {
-	set.TextVar(&t.timeout, "timeout", duration(5*time.Second), "how long the server may take for an answer, a `duration`")
+	set.TextVar(&t.timeout, "timeout", patience{duration(5 * time.Second)}, "how long the server may take for an answer, a `duration`")
 }
 
 func (t timeout) within(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(ctx, time.Duration(t.timeout))
+	return context.WithTimeout(ctx, time.Duration(t.timeout.duration))
+}
+
+// patience is a duration above 0.
+type patience struct{ duration }
+
+func (p *patience) UnmarshalText(text []byte) error {
+	err := p.duration.UnmarshalText(text)
+	if err == nil && p.duration <= 0 {
+		err = errors.New("it must be above 0")
+	}
+	return err
 }
 
 type noFlags struct{}

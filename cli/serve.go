@@ -64,7 +64,7 @@ func (c *serve) run(ctx context.Context, t *terminal, args []string) error {
 	defer h.Close()
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", c.listen)
 	if err != nil {
-		return fmt.Errorf("--listen: %w", err)
+		return usagef("--listen: %w", err)
 	}
 	server := &http.Server{
 		Handler:           onlyHosts(h, append(strings.Split(c.hosts, ","), "localhost")),

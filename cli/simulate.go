@@ -36,7 +36,7 @@ func (c *simulation) run(ctx context.Context, t *terminal, args []string) error 
 	}
 	r, err := s.Run(ctx, c.seed)
 	if err != nil {
-		return err
+		return usageError{err} // only the file can make it fail
 	}
 	if c.svg != "" {
 		if err := draw(c.svg, r); err != nil {
@@ -60,7 +60,10 @@ func draw(name string, r simulate.Report) error {
 	if err := r.WriteSVG(&picture); err != nil {
 		return err
 	}
-	return os.WriteFile(name, picture.Bytes(), 0o666)
+	if err := os.WriteFile(name, picture.Bytes(), 0o666); err != nil {
+		return usagef("--svg: %w", err)
+	}
+	return nil
 }
 
 // check judges the results of drip.

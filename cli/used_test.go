@@ -2,6 +2,8 @@ package cli
 
 import (
 	"encoding/json"
+	"fmt"
+	"math"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -10,6 +12,7 @@ import (
 
 	"github.com/drip-go/drip"
 	"github.com/drip-go/drip/internal/buckettest"
+	"github.com/drip-go/drip/storage"
 )
 
 // inspect shows the use of the last hour, of an entity and of a shared limit, in 80 columns.
@@ -70,6 +73,15 @@ func TestInspectUsed(t *testing.T) {
 		}
 		if len(got.Used) != 2 || got.Used[0].Total != 28 || got.Used[1].Unit != "tokens" || got.Used[1].Minutes[56] != 490 || !got.Used[0].From.Equal(time.Now().Add(-59*time.Minute)) {
 			t.Errorf("JSON has %+v", got.Used)
+		}
+		// A record whose numbers are beyond all limits is shown as well.
+		record := fmt.Sprintf(`{"v":1,"from":%d,"used":{"":[1,%d]}}`, time.Now().Unix()/60-1, math.MaxInt64)
+		state := storage.State{Data: []byte(record), Now: time.Now().UnixMilli(), Until: time.Now().Add(time.Hour).UnixMilli()}
+		if err := s.Set(t.Context(), "history:garbage", state, storage.NoRevision); err != nil {
+			t.Fatal(err)
+		}
+		if text := must(t, "inspect", url, "garbage"); !strings.Contains(text, "..▁█\n") {
+			t.Errorf("garbage:\n%s", text)
 		}
 		if text := must(t, "inspect", url, "nobody"); strings.Contains(text, "used") {
 			t.Errorf("nobody:\n%s", text)

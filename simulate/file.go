@@ -1,6 +1,7 @@
 package simulate
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -31,8 +32,13 @@ type file struct {
 	Late      spread            `json:"late"`
 }
 
-// most is how many messages a scenario may have. More take minutes, and fewer show the same.
-const most = 1_000_000
+const (
+	// most is how many messages a scenario may have. More take minutes, and fewer show the same.
+	most = 1_000_000
+
+	mostCost = 1 << 40 // as much as a limit may have
+	longest  = duration(10 * 365 * 24 * time.Hour)
+)
 
 // scenario makes one. Files that it names are in the folder dir.
 func (f *file) scenario(dir string) (Scenario, error) {
@@ -223,14 +229,14 @@ func (f *file) arrivals(dir string, entities *int) (lab.Arrivals, error) {
 		each := 0.0 // about how many messages an entity has of this kind
 		switch a.Kind {
 		case "burst":
-			if a.Count < 1 || a.At < 0 {
-				return fail("a burst has a count of at least 1, and at is not below 0")
+			if a.Count < 1 || a.At < 0 || a.At > longest {
+				return fail("a burst has a count of at least 1, and at from 0 to %v", time.Duration(longest))
 			}
 			each = float64(a.Count)
 			kinds = append(kinds, lab.Burst(a.Count, time.Duration(a.At)))
 		case "steady", "poisson":
-			if !(a.PerSecond > 0) || a.From < 0 || a.To <= a.From {
-				return fail("%s arrivals have a per_second above 0, from, and to after it", a.Kind)
+			if !(a.PerSecond > 0 && a.PerSecond <= 1e9) || a.From < 0 || a.To <= a.From || a.To > longest {
+				return fail("%s arrivals have a per_second above 0 and up to 1e9, from, and to after it, up to %v", a.Kind, time.Duration(longest))
 			}
 			each = a.PerSecond * time.Duration(a.To-a.From).Seconds()
 			make := lab.Steady
@@ -287,11 +293,11 @@ func (s *spread) UnmarshalJSON(text []byte) error {
 
 func (s *spread) distribution() (lab.Distribution, error) {
 	var d lab.Distribution
+	if min(s.At, s.Mean, s.Median, s.AtMost) < 0 || max(s.At, s.Mean, s.Median, s.AtMost) > longest {
+		return nil, fmt.Errorf("its durations must be from 0 to %v", time.Duration(longest))
+	}
 	switch s.Kind {
 	case "", "fixed":
-		if s.At < 0 {
-			return nil, errors.New("it is below 0")
-		}
 		d = lab.Fixed(time.Duration(s.At))
 	case "exponential":
 		if s.Mean <= 0 {
@@ -306,10 +312,7 @@ func (s *spread) distribution() (lab.Distribution, error) {
 	default:
 		return nil, fmt.Errorf("there is no kind %q; there are exponential and log-normal", s.Kind)
 	}
-	if s.AtMost > 0 {
-		d = lab.AtMost(time.Duration(s.AtMost), d)
-	}
-	return d, nil
+	return lab.AtMost(time.Duration(cmp.Or(s.AtMost, longest)), d), nil
 }
 
 // costs are lab.Costs: a number, or a range.
@@ -333,8 +336,8 @@ func (c costs) costs() (lab.Costs, error) {
 	switch {
 	case c == costs{}:
 		return lab.FixedCost(1), nil
-	case c.From < 1 || c.To < c.From || c.Off < 0:
-		return nil, errors.New("it is a number from 1 on, or has from, to not before it, and off not below 0")
+	case c.From < 1 || c.To < c.From || c.Off < 0 || max(c.To, c.Off) > mostCost:
+		return nil, fmt.Errorf("it is a number from 1 to %d, or has from, to not before it, and off not below 0", mostCost)
 	}
 	return lab.UniformCost(c.From, c.To, c.Off), nil
 }

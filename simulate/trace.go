@@ -99,6 +99,9 @@ func readTrace(dir, name string) (trace, error) {
 	} else if first < 0 {
 		return nil, fmt.Errorf("%s: a time is below 0", name)
 	}
+	if last := slices.MaxFunc(messages, func(a, b message) int { return cmp.Compare(a.at, b.at) }).at; last-begin > time.Duration(longest) {
+		return nil, fmt.Errorf("%s: it is longer than %v", name, time.Duration(longest))
+	}
 	var t trace
 	numbers := map[string]int{}
 	for _, m := range messages {
@@ -116,10 +119,10 @@ func readTrace(dir, name string) (trace, error) {
 // parseTime reads a date with a time, seconds since 1970, or a duration since the beginning.
 func parseTime(text string) (at time.Duration, date bool, err error) {
 	text = strings.TrimSpace(text)
-	if t, err := time.Parse(time.RFC3339Nano, text); err == nil {
+	if t, err := time.Parse(time.RFC3339Nano, text); err == nil && t.Year() >= 1970 && t.Year() < 2262 {
 		return time.Duration(t.UnixMilli()) * time.Millisecond, true, nil
 	}
-	if n, err := strconv.ParseFloat(text, 64); err == nil && math.Abs(n) < 1e10 && !math.IsNaN(n) {
+	if n, err := strconv.ParseFloat(text, 64); err == nil && math.Abs(n) < 9e9 {
 		return time.Duration(math.Round(n*1000)) * time.Millisecond, n >= 1e8, nil
 	}
 	if d, err := time.ParseDuration(text); err == nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -53,6 +54,35 @@ func TestAdapter(t *testing.T) {
 func TestKills(t *testing.T) {
 	need(t)
 	workertest.Kills(t, adapter, func(t *testing.T) workertest.Server { return servers.OwnRabbitMQ(t) })
+}
+
+// A message is rejected once, and no other is delivered again for it, however long its error is.
+func TestLongReason(t *testing.T) {
+	url := need(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	opened, err := openQueue(ctx, url, "reason")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := opened.Publish(ctx, workertest.Message{ID: "1", Entity: "shop"}, workertest.Message{ID: "2", Entity: "shop"}); err != nil {
+		t.Fatal(err)
+	}
+	limit, err := New(Options{Limiter: free{}, Entity: shop})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ran := ""
+	err = limit.Consume(ctx, Queue{URL: url, Name: "reason", InHand: 1}, func(_ context.Context, m *amqp.Message) error {
+		if ran += string(m.GetData()); len(ran) > 1 {
+			cancel()
+			return nil
+		}
+		return worker.Permanent(errors.New(strings.Repeat("ü", 1<<20)))
+	})
+	if err != nil || ran != "12" {
+		t.Errorf("the messages ran in the order %s, %v", ran, err)
+	}
 }
 
 func BenchmarkAdapter(b *testing.B) {

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"strings"
 	"time"
 
 	"github.com/hibiken/asynq"
@@ -102,7 +103,7 @@ type postponed struct {
 func (e *postponed) Error() string {
 	text := "postponed until " + e.due.Format(time.RFC3339)
 	if e.cause != nil {
-		text += ": " + e.cause.Error()
+		text += ": " + strings.ToValidUTF8(e.cause.Error(), "?") // else asynq cannot store the task
 	}
 	return text
 }

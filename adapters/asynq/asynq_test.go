@@ -3,6 +3,7 @@ package dripasynq
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"testing"
@@ -165,4 +166,28 @@ func (q *queue) Left(context.Context) (int, error) {
 		return 0, err
 	}
 	return info.Pending + info.Active + info.Scheduled + info.Retry, nil
+}
+
+// A task whose error is no text comes back in its time.
+func TestGarbledError(t *testing.T) {
+	q, err := openWith(servers.UseRedis(t).URL(), fmt.Sprint("garbled", time.Now().UnixMilli()), Headers, 5)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := q.Publish(t.Context(), workertest.Message{Entity: "shop"}); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	ran := 0
+	err = q.Consume(ctx, buckettest.New(t, drip.Options{}), func(context.Context, workertest.Message) error {
+		if ran++; ran > 1 {
+			cancel()
+			return nil
+		}
+		return worker.Later(time.Second, errors.New("\xff"))
+	})
+	if err != nil || ran != 2 {
+		t.Errorf("the task ran %d times, %v", ran, err)
+	}
 }

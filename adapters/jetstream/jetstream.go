@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -162,7 +163,7 @@ func (l *Limit) step(ctx context.Context, notes *notes, msg jetstream.Msg, ackWa
 		err = msg.NakWithDelay(max(time.Until(due), time.Millisecond))
 	case out.Err != nil:
 		stop()
-		err = msg.TermWithReason(out.Err.Error())
+		err = msg.TermWithReason(reason(out.Err))
 	default:
 		stop()
 		err = msg.Ack()
@@ -174,6 +175,12 @@ func (l *Limit) step(ctx context.Context, notes *notes, msg jetstream.Msg, ackWa
 	if out.Delay == 0 && stored > 0 {
 		notes.drop(ctx, stored)
 	}
+}
+
+// reason returns the text of an error, as far as any server takes it.
+func reason(err error) string {
+	text := err.Error()
+	return strings.ToValidUTF8(text[:min(len(text), 1000)], "?")
 }
 
 // sequence returns the message's sequence in its stream, as a text.

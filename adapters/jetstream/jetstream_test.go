@@ -2,6 +2,7 @@ package dripjetstream
 
 import (
 	"context"
+	"errors"
 	"os"
 	"strings"
 	"sync"
@@ -194,5 +195,52 @@ func TestTickets(t *testing.T) {
 	info, err := s.Info(t.Context())
 	if err != nil || info.State.Msgs != 0 || info.State.LastSeq == 0 {
 		t.Errorf("%d of %d tickets are left (%v)", info.State.Msgs, info.State.LastSeq, err)
+	}
+}
+
+// A message is terminated once, however long its error is.
+func TestLongReason(t *testing.T) {
+	nc, err := nats.Connect(useNATS(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	opened, err := js.CreateStream(ctx, jetstream.StreamConfig{Name: "orders", Subjects: []string{"orders"}, Retention: jetstream.WorkQueuePolicy})
+	if err != nil {
+		t.Fatal(err)
+	}
+	q := &queue{js, "orders"}
+	c, err := q.consumer(ctx, -1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := q.Publish(ctx, workertest.Message{Entity: "shop"}); err != nil {
+		t.Fatal(err)
+	}
+	limit, err := New(js, Options{Limiter: buckettest.New(t, drip.Options{Size: 5}), Entity: shop})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ran := 0
+	go func() {
+		for ctx.Err() == nil {
+			if info, err := opened.Info(ctx); err == nil && info.State.Msgs == 0 {
+				cancel()
+			}
+			time.Sleep(20 * time.Millisecond)
+		}
+	}()
+	err = limit.Consume(ctx, c, 1, func(context.Context, jetstream.Msg) error {
+		ran++
+		return worker.Permanent(errors.New(strings.Repeat("ü", 1<<20)))
+	})
+	if err != nil || ran != 1 || !errors.Is(context.Cause(ctx), context.Canceled) {
+		t.Errorf("the message ran %d times, %v", ran, err)
 	}
 }

@@ -30,12 +30,12 @@ type Queue struct {
 	// URL is the URL of the queue, which must be a standard queue. Required.
 	URL string
 
-	// DeadLetters is the URL of the queue for messages that are given up. They get the attribute drip-reason if there is
-	// room for it. Required.
+	// DeadLetters is the URL of the standard queue for messages that are given up. They get the attribute drip-reason if
+	// there is room for it. Required.
 	DeadLetters string
 
-	// Visibility is how long a message is hidden from other consumers, in whole seconds. Consume renews it while the message
-	// is in hand. Defaults to 30 seconds.
+	// Visibility is how long a message is hidden from other consumers, in whole seconds, at most 12 hours. Consume renews
+	// it while the message is in hand. Defaults to 30 seconds.
 	Visibility time.Duration
 
 	// InHand is the most messages in hand at once, each in a goroutine of its own. Defaults to 64.
@@ -85,8 +85,10 @@ func (l *Limit) Consume(ctx context.Context, q Queue, handle func(context.Contex
 		return errors.New("dripsqs: Queue.URL or Queue.DeadLetters is missing")
 	case strings.HasSuffix(q.URL, ".fifo"):
 		return errors.New("dripsqs: Queue.URL is one of a FIFO queue, in which a single message can't be delayed")
-	case q.Visibility < time.Second || q.Visibility%time.Second != 0:
-		return fmt.Errorf("dripsqs: Queue.Visibility is %v; it must be in whole seconds", q.Visibility)
+	case strings.HasSuffix(q.DeadLetters, ".fifo"):
+		return errors.New("dripsqs: Queue.DeadLetters is one of a FIFO queue, which takes no message without a group")
+	case q.Visibility < time.Second || q.Visibility%time.Second != 0 || q.Visibility > longestVisibility:
+		return fmt.Errorf("dripsqs: Queue.Visibility is %v; it must be in whole seconds, at most %v", q.Visibility, longestVisibility)
 	case q.InHand < 0:
 		return fmt.Errorf("dripsqs: Queue.InHand is %d; it must be above 0, or 0 for the default", q.InHand)
 	}
@@ -193,7 +195,9 @@ func (l *Limit) report(m *types.Message, err error) {
 
 const (
 	longest       = 15 * time.Minute // that SQS delays a new message
-	longestHidden = 11 * time.Hour   // below the twelve that SQS hides one
+	longestHidden = 11 * time.Hour   // a little less than longestVisibility, which counts from the receipt
+
+	longestVisibility = 12 * time.Hour // that SQS hides a message
 
 	callTimeout = 10 * time.Second // for the calls of SQS after a handler
 )

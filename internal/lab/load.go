@@ -25,11 +25,11 @@ func Burst(n int, at time.Duration) Arrivals {
 func Steady(perSecond float64, from, to time.Duration) Arrivals {
 	return func(*rand.Rand) (times []time.Duration) {
 		for n := 0; ; n++ {
-			t := from + time.Duration(float64(n)/perSecond*float64(time.Second))
-			if t >= to {
+			since := float64(n) / perSecond * float64(time.Second)
+			if since >= float64(to-from) { // which a Duration may not hold
 				return times
 			}
-			times = append(times, t)
+			times = append(times, from+time.Duration(since))
 		}
 	}
 }
@@ -38,10 +38,11 @@ func Steady(perSecond float64, from, to time.Duration) Arrivals {
 func Poisson(perSecond float64, from, to time.Duration) Arrivals {
 	return func(r *rand.Rand) (times []time.Duration) {
 		for t := from; ; {
-			t += time.Duration(r.ExpFloat64() / perSecond * float64(time.Second))
-			if t >= to {
+			gap := r.ExpFloat64() / perSecond * float64(time.Second)
+			if gap >= float64(to-t) { // which a Duration may not hold
 				return times
 			}
+			t += time.Duration(gap)
 			times = append(times, t)
 		}
 	}
@@ -83,14 +84,17 @@ func Uniform(lo, hi time.Duration) Distribution {
 
 // Exponential is durations of that mean.
 func Exponential(mean time.Duration) Distribution {
-	return func(r *rand.Rand) time.Duration { return time.Duration(r.ExpFloat64() * float64(mean)) }
+	return func(r *rand.Rand) time.Duration { return drawn(r.ExpFloat64() * float64(mean)) }
 }
+
+// drawn is a duration that was drawn, in nanoseconds: maybe more than a Duration holds.
+func drawn(ns float64) time.Duration { return time.Duration(min(ns, 1<<62)) }
 
 // LogNormal has a long tail: half are below the median, and a few are many times as long. Sigma says how many: with
 // 1 one in a hundred takes ten times the median, with 1.5 thirty-three times.
 func LogNormal(median time.Duration, sigma float64) Distribution {
 	return func(r *rand.Rand) time.Duration {
-		return time.Duration(math.Exp(r.NormFloat64()*sigma) * float64(median))
+		return drawn(math.Exp(r.NormFloat64()*sigma) * float64(median))
 	}
 }
 

@@ -3,6 +3,7 @@ package limitjson
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -42,6 +43,9 @@ func (s *Set) Options(own *Limits) (o drip.Options, err error) {
 		o = own.options()
 	}
 	for name, l := range s.Shared {
+		if l.Lease != 0 || l.MaxLease != 0 {
+			return o, fmt.Errorf("shared limit %q: lease and max_lease are those of the entity", name)
+		}
 		if o.Shared == nil {
 			o.Shared = map[string]drip.Limit{}
 		}
@@ -117,7 +121,7 @@ func Decode(name string, text []byte, v any) error {
 		if embedded, rest, ok := strings.Cut(field, "."); ok && embedded != strings.ToLower(embedded) {
 			field = rest // the text has no such level
 		}
-		err = fmt.Errorf("%s is a %s; it must be a %s", field, kind.Value, kindName(kind))
+		err = fmt.Errorf("%s is a %s; it must be a %s", cmp.Or(field, "it"), kind.Value, kindName(kind))
 	case errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF):
 		err = errors.New("it ends too early")
 	}
@@ -130,7 +134,9 @@ func kindName(e *json.UnmarshalTypeError) string {
 		return "{ }"
 	case "slice":
 		return "list [ ]"
-	case "int", "int64", "float64", "uint64":
+	case "int", "int64", "uint64":
+		return "whole number"
+	case "float64":
 		return "number"
 	}
 	return e.Type.Kind().String()
