@@ -148,7 +148,7 @@ func (s *Shadow) Admit(ctx context.Context, entityID string, r Request) (Admissi
 	}
 	r.Deadline = time.Time{}
 	a, err := s.Bucket.Admit(ctx, entityID, r)
-	never := errors.Is(err, ErrCost)
+	never := errors.Is(err, ErrCost) && r.Cost >= 0 && slices.Min(append(slices.Collect(maps.Values(r.Costs)), 0)) == 0
 	if err != nil && !never || err == nil && a.Delay == 0 {
 		return a, err
 	}
