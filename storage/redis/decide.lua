@@ -5834,7 +5834,33 @@ end
                   slot = at2
                 end
                 local f = s_Flows[x2.flow]
-                if i3 == 0 and (a_Limit > 0 or f.End > t) and not x2.token and not op_Urgent and slot ~= op_Ticket_Slot then
+                local is2 = i3 == 0 and (a_Limit > 0 or f.End > t)
+                if is2 then
+                  local lined = false
+                  do
+                    local w2 = l_Windows[0]
+                    local is4 = v_back and v_bound <= 2
+                    if is4 then
+                      local is3 = x2.fits
+                      if not is3 then
+                        local is2 = w2.Interval > x2.Limits_Grain
+                        if is2 then
+                          local t2 = slot - w2.Offset
+                          local by2 = w2.Interval
+                          local t3 = t - w2.Offset
+                          local by3 = w2.Interval
+                          is2 = (t2 - t2 % by2) / by2 == (t3 - t3 % by3) / by3
+                        end
+                        is3 = is2
+                      end
+                      is4 = is3
+                    end
+                    local keeps = is4
+                    lined = not keeps and not x2.token and not op_Urgent and slot ~= op_Ticket_Slot
+                  end
+                  is2 = lined
+                end
+                if is2 then
                   local inLine = 0
                   do
                     local w2 = l_Windows[0]
@@ -6183,7 +6209,33 @@ end
               for i3 = 0, shared_n - 1 do
                 local x2 = shared[i3]
                 local f = s_Flows[x2.flow]
-                if i3 == 0 and (a_Limit > 0 or f.End > t) and not x2.token and not op_Urgent and cost > 0 and slot ~= op_Ticket_Slot then
+                local is2 = i3 == 0 and (a_Limit > 0 or f.End > t) and cost > 0
+                if is2 then
+                  local lined = false
+                  do
+                    local w2 = l_Windows[0]
+                    local is4 = v_back and v_bound <= 2
+                    if is4 then
+                      local is3 = x2.fits
+                      if not is3 then
+                        local is2 = w2.Interval > x2.Limits_Grain
+                        if is2 then
+                          local t2 = slot - w2.Offset
+                          local by2 = w2.Interval
+                          local t3 = t - w2.Offset
+                          local by3 = w2.Interval
+                          is2 = (t2 - t2 % by2) / by2 == (t3 - t3 % by3) / by3
+                        end
+                        is3 = is2
+                      end
+                      is4 = is3
+                    end
+                    local keeps = is4
+                    lined = not keeps and not x2.token and not op_Urgent and slot ~= op_Ticket_Slot
+                  end
+                  is2 = lined
+                end
+                if is2 then
                   local end2 = slot > f.End and slot or f.End
                   local w2 = l_Windows[0]
                   local gain = 0
