@@ -47,7 +47,7 @@ type Calendar struct {
 	Late   int64 // the units due in the grain before Head that are not back
 	Front  int64 // no grain before it has room
 	Far    int64 // the number of tickets that found no room in the calendar
-	Minute int64 // the minute of Weight
+	Minute int64 // the minute of Weight: 60 grains
 	Weight int64 // of the entities that wait, counted in this minute
 	Before int64 // of the entities counted in the minute before, and not since
 	Peak   int64 // of all entities that wait, at the beginning of Head
@@ -237,7 +237,7 @@ func (x *Shared) advance(now int64) {
 		c.Peak = c.Weight + c.Before
 	}
 	c.Front = max(c.Front, head+1)
-	if m := max(0, now) / minute; m != c.Minute {
+	if m := head / 60; m != c.Minute {
 		c.Before = 0
 		if c.Minute+1 == m { // an entity that does not ask for two minutes does not count
 			c.Before = c.Weight

@@ -429,3 +429,15 @@ func TestSharedKeepsPlace(t *testing.T) {
 		}
 	}
 }
+
+// Entities wait for a slow limit as for a fast one: they count although they ask only once in hours.
+func TestSharedSlow(t *testing.T) {
+	for _, interval := range []int64{1000, 60_000, 3_600_000, 86_400_000} {
+		fast := decision.Limits{Windows: []decision.Window{{Size: 1000, Rate: 1000, Interval: 1000}}}
+		slow := decision.Limits{Windows: []decision.Window{{Size: 1, Rate: 1, Interval: interval}}}
+		q := queue{own: fast, shared: []decision.Limits{slow}, entities: 50, messages: 800}
+		if _, most := q.run(t); most > 8 {
+			t.Errorf("one each %d ms: a message was postponed %d times, want at most 8", interval, most)
+		}
+	}
+}

@@ -4175,8 +4175,7 @@ end
           local x4 = head + 1
           if x4 > c2.Front then c2.Front = x4 end
           do
-            local x5 = 0 > now2 and 0 or now2
-            local m = (x5 - x5 % 60000) / 60000
+            local m = (head - head % 60) / 60
             if m ~= c2.Minute then
               c2.Before = 0
               if c2.Minute + 1 == m then
