@@ -339,6 +339,7 @@ type queue struct {
 	shared   []decision.Limits
 	entities int
 	messages int
+	urgent   int // each message of this number is urgent, and the others are not within the first limit; 0: none
 }
 
 // run returns when the last message runs, in ms, and the most postponements of a message.
@@ -352,6 +353,7 @@ func (q *queue) run(t *testing.T) (last, most int64) {
 	type event struct {
 		at, hops int64
 		entity   int
+		urgent   bool
 		ticket   decision.Ticket
 		lease    decision.Lease
 	}
@@ -375,18 +377,20 @@ func (q *queue) run(t *testing.T) (last, most int64) {
 	}
 	var events []event
 	for i := range q.messages {
-		events = append(events, event{at: begin, entity: i * q.entities / q.messages})
+		events = append(events, event{at: begin, entity: i * q.entities / q.messages, urgent: q.urgent > 0 && i%q.urgent == 0})
 	}
 	for len(events) > 0 {
 		e := events[0]
 		events = events[1:]
 		of := &entities[e.entity]
-		within := make([]decision.Shared, len(shared))
+		var within []decision.Shared
 		for i := range shared {
 			in := storage.Within{Limits: &shared[i], ID: int64(i) + 1, Weight: 1}
-			within[i] = in.In(&held[i].s, held[i].leases)
+			if q.urgent == 0 || e.urgent || i > 0 {
+				within = append(within, in.In(&held[i].s, held[i].leases))
+			}
 		}
-		op, a := decision.Op{Kind: decision.Admit, Cost: decision.Cost{1}, Ticket: e.ticket}, decision.Answer{}
+		op, a := decision.Op{Kind: decision.Admit, Cost: decision.Cost{1}, Ticket: e.ticket, Urgent: e.urgent}, decision.Answer{}
 		if e.lease.ID != 0 {
 			op = decision.Op{Kind: decision.Settle, Cost: decision.Cost{1}, Lease: e.lease}
 		}
@@ -439,5 +443,16 @@ func TestSharedSlow(t *testing.T) {
 		if _, most := q.run(t); most > 8 {
 			t.Errorf("one each %d ms: a message was postponed %d times, want at most 8", interval, most)
 		}
+	}
+}
+
+// Urgent messages that wait for a shared limit do not stop the entity's others in its own windows.
+func TestSharedUrgentWaits(t *testing.T) {
+	own := decision.Limits{Windows: []decision.Window{{Size: 1, Rate: 1, Interval: 100}}}
+	fast := decision.Limits{Windows: []decision.Window{{Size: 5, Rate: 5, Interval: 1000}}}
+	slow := decision.Limits{Windows: []decision.Window{{Size: 1, Rate: 1, Interval: 60_000}}}
+	q := queue{own: own, shared: []decision.Limits{slow, fast}, entities: 1, messages: 100, urgent: 10}
+	if _, most := q.run(t); most > 3 {
+		t.Errorf("a message was postponed %d times, want at most 3", most)
 	}
 }

@@ -6167,7 +6167,7 @@ end
                 a_Ticket_Cost_2 = op_Cost_2
                 a_Ticket_Cost_3 = op_Cost_3
               end
-              if op_Urgent then
+              if op_Urgent and (a_Limit == 0 or a_Delay <= (l_Windows[0].Interval < 1000 and l_Windows[0].Interval or 1000)) then
                 do
                   local unit = 0
                   while unit < 4 do
