@@ -27,7 +27,7 @@ type Shared struct {
 	bound Bound // why not
 	token bool  // only a token is short
 	below bool  // the entity is below its fair share
-	spare bool  // it takes capacity that booked operations leave
+	spare bool  // it takes capacity that booked operations leave, in the windows without room
 	room  bool  // it and all operations due in this grain fit
 	due   int64 // the units due in this grain
 	from  int64 // from when it has its fair share, in ticks
@@ -375,8 +375,9 @@ func (x *Shared) look(f *Flow, op *Op, back bool, now int64) {
 				x.bound = BoundWindow + Bound(i)
 			}
 			all := min(MostUnits, line.Left+min(w.interval(end)-w.interval(now), MostUnits/w.Rate)*w.Rate)
-			x.room = x.room && all >= l.units(due, w.Unit)+cost
-			x.spare = x.spare && line.Spare-line.Taken >= cost
+			room := all >= l.units(due, w.Unit)+cost
+			x.room = x.room && room
+			x.spare = x.spare && (room || line.Spare-line.Taken >= cost)
 		}
 	}
 	free := l.Tokens - s.Plain - x.Leases.Out(now)

@@ -339,7 +339,8 @@ type queue struct {
 	shared   []decision.Limits
 	entities int
 	messages int
-	urgent   int // each message of this number is urgent, and the others are not within the first limit; 0: none
+	urgent   int  // each message of this number is urgent, and the others are not within the first limit; 0: none
+	lost     bool // every ticket is lost
 }
 
 // run returns when the last message runs, in ms, and the most postponements of a message.
@@ -402,7 +403,10 @@ func (q *queue) run(t *testing.T) (last, most int64) {
 			last, most = e.at-begin, max(most, e.hops)
 			e.at, e.lease = e.at+takes, a.Lease
 		default:
-			e.at, e.hops, e.ticket = e.at+a.Delay, e.hops+1, a.Ticket
+			e.at, e.hops = e.at+a.Delay, e.hops+1
+			if !q.lost {
+				e.ticket = a.Ticket
+			}
 			if e.hops > 1000 {
 				t.Fatalf("a message was postponed %d times", e.hops)
 			}
@@ -454,5 +458,15 @@ func TestSharedUrgentWaits(t *testing.T) {
 	q := queue{own: own, shared: []decision.Limits{slow, fast}, entities: 1, messages: 100, urgent: 10}
 	if _, most := q.run(t); most > 3 {
 		t.Errorf("a message was postponed %d times, want at most 3", most)
+	}
+}
+
+// Without tickets the messages of many entities use a shared limit that has a long window, too.
+func TestSharedTicketsLost(t *testing.T) {
+	fast := decision.Limits{Windows: []decision.Window{{Size: 1000, Rate: 1000, Interval: 1000}}}
+	slow := decision.Limits{Windows: []decision.Window{{Size: 2, Rate: 2, Interval: 1000}, {Size: 3600, Rate: 3600, Interval: 3_600_000}}}
+	q := queue{own: fast, shared: []decision.Limits{slow}, entities: 50, messages: 50, lost: true}
+	if last, most := q.run(t); last > 60_000 {
+		t.Errorf("50 messages at 2 a second take %d ms, want at most a minute; one was postponed %d times", last, most)
 	}
 }

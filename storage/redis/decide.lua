@@ -5180,23 +5180,20 @@ end
                     local x4 = line2.Left + min3 * w2.Rate
                     if x4 < min4 then min4 = x4 end
                     local all2 = min4
-                    local is2 = x2.room
-                    if is2 then
-                      local units = 0
-                      do
-                        local unit = w2.Unit
-                        if (unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3) == 0 then
-                          units = 0
-                        else
-                          local x5 = due * x2.Limits_Scale
-                          local y2 = unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
-                          units = (x5 - x5 % y2) / y2
-                        end
+                    local units = 0
+                    do
+                      local unit = w2.Unit
+                      if (unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3) == 0 then
+                        units = 0
+                      else
+                        local x5 = due * x2.Limits_Scale
+                        local y2 = unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
+                        units = (x5 - x5 % y2) / y2
                       end
-                      is2 = all2 >= units + cost
                     end
-                    x2.room = is2
-                    x2.spare = x2.spare and line2.Spare - line2.Taken >= cost
+                    local room = all2 >= units + cost
+                    x2.room = x2.room and room
+                    x2.spare = x2.spare and (room or line2.Spare - line2.Taken >= cost)
                   end
                 end
                 local free = x2.Limits_Tokens - x2.State_Plain - x2.Leases.Out(t)
