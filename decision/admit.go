@@ -140,7 +140,7 @@ func (l *Limits) decide(s *State, leases Leases, shared []Shared, op *Op, now in
 		a.Ticket = Ticket{Slot: slot, Number: op.Ticket.Number, Again: op.Ticket.Again, Cost: op.Cost}
 	}
 	// While a shared limit holds it for longer, the entity's others run.
-	if op.Urgent && (a.Limit == 0 || a.Delay <= min(l.Windows[0].Interval, 1000)) {
+	if op.Urgent && (a.Limit == 0 || a.Delay <= min(10*l.Windows[0].Interval, 10_000)) {
 		s.putUrgent(&a.Ticket)
 	}
 	for i := range shared {
