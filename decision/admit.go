@@ -120,7 +120,7 @@ func (l *Limits) decide(s *State, leases Leases, shared []Shared, op *Op, now in
 				slot = at
 			}
 			f := &s.Flows[x.flow]
-			if i == 0 && (a.Limit > 0 || f.End > now) && !x.token && !op.Urgent && slot != op.Ticket.Slot {
+			if i == 0 && (a.Limit > 0 || f.End > now) && l.lined(x, op, &v, slot, now) {
 				slot = l.Windows[0].inLine(s, f, cost, slot, now)
 			}
 			slot = min(slot, Never/2) // rounds of a debt that takes ages
@@ -139,19 +139,28 @@ func (l *Limits) decide(s *State, leases Leases, shared []Shared, op *Op, now in
 	} else {
 		a.Ticket = Ticket{Slot: slot, Number: op.Ticket.Number, Again: op.Ticket.Again, Cost: op.Cost}
 	}
-	if op.Urgent {
+	// While a shared limit holds it for longer, the entity's others run.
+	if op.Urgent && (a.Limit == 0 || a.Delay <= min(10*l.Windows[0].Interval, 10_000)) {
 		s.putUrgent(&a.Ticket)
 	}
 	for i := range shared {
 		x := &shared[i]
 		f := &s.Flows[x.flow]
-		if i == 0 && (a.Limit > 0 || f.End > now) && !x.token && !op.Urgent && cost > 0 && slot != op.Ticket.Slot {
+		if i == 0 && (a.Limit > 0 || f.End > now) && cost > 0 && l.lined(x, op, &v, slot, now) {
 			end := max(slot, f.End)
 			f.Left = l.Windows[0].ahead(s, f, end, now) - cost
 			f.End = end
 		}
 		x.book(f, op, v.back, &a.Ticket, now)
 	}
+}
+
+// lined reports whether an operation goes to the end of the line in the entity's first window. An operation that is
+// back has been in the line: it leaves its place only if the entity's windows or the line's limit delay it again.
+func (l *Limits) lined(x *Shared, op *Op, v *view, slot, now int64) bool {
+	w := &l.Windows[0]
+	keeps := v.back && v.bound <= BoundTokens && (x.fits || w.Interval > x.Limits.Grain && w.interval(slot) == w.interval(now))
+	return !keeps && !x.token && !op.Urgent && slot != op.Ticket.Slot
 }
 
 // view is the state of an entity as an operation finds it.

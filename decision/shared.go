@@ -27,7 +27,7 @@ type Shared struct {
 	bound Bound // why not
 	token bool  // only a token is short
 	below bool  // the entity is below its fair share
-	spare bool  // it takes capacity that booked operations leave
+	spare bool  // it takes capacity that booked operations leave, in the windows without room
 	room  bool  // it and all operations due in this grain fit
 	due   int64 // the units due in this grain
 	from  int64 // from when it has its fair share, in ticks
@@ -47,7 +47,7 @@ type Calendar struct {
 	Late   int64 // the units due in the grain before Head that are not back
 	Front  int64 // no grain before it has room
 	Far    int64 // the number of tickets that found no room in the calendar
-	Minute int64 // the minute of Weight
+	Minute int64 // the minute of Weight: 60 grains
 	Weight int64 // of the entities that wait, counted in this minute
 	Before int64 // of the entities counted in the minute before, and not since
 	Peak   int64 // of all entities that wait, at the beginning of Head
@@ -237,7 +237,7 @@ func (x *Shared) advance(now int64) {
 		c.Peak = c.Weight + c.Before
 	}
 	c.Front = max(c.Front, head+1)
-	if m := max(0, now) / minute; m != c.Minute {
+	if m := head / 60; m != c.Minute {
 		c.Before = 0
 		if c.Minute+1 == m { // an entity that does not ask for two minutes does not count
 			c.Before = c.Weight
@@ -375,8 +375,9 @@ func (x *Shared) look(f *Flow, op *Op, back bool, now int64) {
 				x.bound = BoundWindow + Bound(i)
 			}
 			all := min(MostUnits, line.Left+min(w.interval(end)-w.interval(now), MostUnits/w.Rate)*w.Rate)
-			x.room = x.room && all >= l.units(due, w.Unit)+cost
-			x.spare = x.spare && line.Spare-line.Taken >= cost
+			room := all >= l.units(due, w.Unit)+cost
+			x.room = x.room && room
+			x.spare = x.spare && (room || line.Spare-line.Taken >= cost)
 		}
 	}
 	free := l.Tokens - s.Plain - x.Leases.Out(now)

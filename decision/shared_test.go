@@ -1,7 +1,9 @@
 package decision_test
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/drip-go/drip/decision"
@@ -327,5 +329,144 @@ func TestSharedTurns(t *testing.T) {
 		if n := count[second+1]; n < 48 || n > 52 {
 			t.Errorf("%d of 150 entities have their slot in second %d, want 50: %v", n, second+1, count)
 		}
+	}
+}
+
+// queue is messages of one call each, of entities with the same limits, within shared limits. All begin to wait at once
+// and keep the times that they are told. Operations take 50 ms.
+type queue struct {
+	own      decision.Limits
+	shared   []decision.Limits
+	entities int
+	messages int
+	urgent   int  // each message of this number is urgent, and the others are not within the first limit; 0: none
+	lost     bool // every ticket is lost
+}
+
+// run returns when the last message runs, in ms, and the most postponements of a message.
+func (q *queue) run(t *testing.T) (last, most int64) {
+	t.Helper()
+	const begin, takes = 1_700_006_400_000, 50
+	type counted struct {
+		s      decision.State
+		leases *storage.Leases
+	}
+	type event struct {
+		at, hops int64
+		entity   int
+		urgent   bool
+		ticket   decision.Ticket
+		lease    decision.Lease
+	}
+	ready := func(l decision.Limits) decision.Limits {
+		l.Guess, l.Lease, l.MaxLease = takes, 60_000, 60_000
+		if l.Tokens == 0 {
+			l.Tokens = decision.MostUnits
+		}
+		if field, _ := l.Ready(); field != "" {
+			t.Fatal(field)
+		}
+		return l
+	}
+	entities, held := make([]counted, q.entities), make([]counted, len(q.shared))
+	for i := range entities {
+		entities[i].leases = storage.NewLeases(nil)
+	}
+	own, shared := ready(q.own), make([]decision.Limits, len(q.shared))
+	for i := range shared {
+		shared[i], held[i].leases = ready(q.shared[i]), storage.NewLeases(nil)
+	}
+	var events []event
+	for i := range q.messages {
+		events = append(events, event{at: begin, entity: i * q.entities / q.messages, urgent: q.urgent > 0 && i%q.urgent == 0})
+	}
+	for len(events) > 0 {
+		e := events[0]
+		events = events[1:]
+		of := &entities[e.entity]
+		var within []decision.Shared
+		for i := range shared {
+			in := storage.Within{Limits: &shared[i], ID: int64(i) + 1, Weight: 1}
+			if q.urgent == 0 || e.urgent || i > 0 {
+				within = append(within, in.In(&held[i].s, held[i].leases))
+			}
+		}
+		op, a := decision.Op{Kind: decision.Admit, Cost: decision.Cost{1}, Ticket: e.ticket, Urgent: e.urgent}, decision.Answer{}
+		if e.lease.ID != 0 {
+			op = decision.Op{Kind: decision.Settle, Cost: decision.Cost{1}, Lease: e.lease}
+		}
+		own.ApplyWithin(&of.s, of.leases, within, &op, e.at, &a)
+		switch {
+		case op.Kind == decision.Settle:
+			continue
+		case a.Delay == 0:
+			last, most = e.at-begin, max(most, e.hops)
+			e.at, e.lease = e.at+takes, a.Lease
+		default:
+			e.at, e.hops = e.at+a.Delay, e.hops+1
+			if !q.lost {
+				e.ticket = a.Ticket
+			}
+			if e.hops > 1000 {
+				t.Fatalf("a message was postponed %d times", e.hops)
+			}
+		}
+		i, _ := slices.BinarySearchFunc(events, e.at+1, func(e event, at int64) int { return cmp.Compare(e.at, at) })
+		events = slices.Insert(events, i, e)
+	}
+	return last, most
+}
+
+// A message that is back keeps its place in the entity's line: what delays it for seconds does not put it behind the
+// messages of the next hours.
+func TestSharedKeepsPlace(t *testing.T) {
+	window := func(n, interval int64) decision.Limits {
+		return decision.Limits{Windows: []decision.Window{{Size: n, Rate: n, Interval: interval}}}
+	}
+	const hour = 3_600_000
+	alone := window(1000, 1000)
+	alone.Tokens = 1
+	for name, q := range map[string]queue{
+		"another shared limit": {own: window(1000, 1000), shared: []decision.Limits{window(48, hour), window(2, 2500)}},
+		"a token":              {own: alone, shared: []decision.Limits{window(48, hour)}},
+		"the shared limit":     {own: window(48, hour), shared: []decision.Limits{window(1, 1000)}},
+	} {
+		q.entities, q.messages = 1, 200
+		if last, _ := q.run(t); last > 5*hour {
+			t.Errorf("%s: 200 messages at 48 an hour take %d hours, want at most 5", name, last/hour)
+		}
+	}
+}
+
+// Entities wait for a slow limit as for a fast one: they count although they ask only once in hours.
+func TestSharedSlow(t *testing.T) {
+	for _, interval := range []int64{1000, 60_000, 3_600_000, 86_400_000} {
+		fast := decision.Limits{Windows: []decision.Window{{Size: 1000, Rate: 1000, Interval: 1000}}}
+		slow := decision.Limits{Windows: []decision.Window{{Size: 1, Rate: 1, Interval: interval}}}
+		q := queue{own: fast, shared: []decision.Limits{slow}, entities: 50, messages: 800}
+		if _, most := q.run(t); most > 8 {
+			t.Errorf("one each %d ms: a message was postponed %d times, want at most 8", interval, most)
+		}
+	}
+}
+
+// Urgent messages that wait for a shared limit do not stop the entity's others in its own windows.
+func TestSharedUrgentWaits(t *testing.T) {
+	own := decision.Limits{Windows: []decision.Window{{Size: 1, Rate: 1, Interval: 100}}}
+	fast := decision.Limits{Windows: []decision.Window{{Size: 5, Rate: 5, Interval: 1000}}}
+	slow := decision.Limits{Windows: []decision.Window{{Size: 1, Rate: 1, Interval: 60_000}}}
+	q := queue{own: own, shared: []decision.Limits{slow, fast}, entities: 1, messages: 100, urgent: 10}
+	if _, most := q.run(t); most > 3 {
+		t.Errorf("a message was postponed %d times, want at most 3", most)
+	}
+}
+
+// Without tickets the messages of many entities use a shared limit that has a long window, too.
+func TestSharedTicketsLost(t *testing.T) {
+	fast := decision.Limits{Windows: []decision.Window{{Size: 1000, Rate: 1000, Interval: 1000}}}
+	slow := decision.Limits{Windows: []decision.Window{{Size: 2, Rate: 2, Interval: 1000}, {Size: 3600, Rate: 3600, Interval: 3_600_000}}}
+	q := queue{own: fast, shared: []decision.Limits{slow}, entities: 50, messages: 50, lost: true}
+	if last, most := q.run(t); last > 60_000 {
+		t.Errorf("50 messages at 2 a second take %d ms, want at most a minute; one was postponed %d times", last, most)
 	}
 }

@@ -4175,8 +4175,7 @@ end
           local x4 = head + 1
           if x4 > c2.Front then c2.Front = x4 end
           do
-            local x5 = 0 > now2 and 0 or now2
-            local m = (x5 - x5 % 60000) / 60000
+            local m = (head - head % 60) / 60
             if m ~= c2.Minute then
               c2.Before = 0
               if c2.Minute + 1 == m then
@@ -5181,23 +5180,20 @@ end
                     local x4 = line2.Left + min3 * w2.Rate
                     if x4 < min4 then min4 = x4 end
                     local all2 = min4
-                    local is2 = x2.room
-                    if is2 then
-                      local units = 0
-                      do
-                        local unit = w2.Unit
-                        if (unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3) == 0 then
-                          units = 0
-                        else
-                          local x5 = due * x2.Limits_Scale
-                          local y2 = unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
-                          units = (x5 - x5 % y2) / y2
-                        end
+                    local units = 0
+                    do
+                      local unit = w2.Unit
+                      if (unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3) == 0 then
+                        units = 0
+                      else
+                        local x5 = due * x2.Limits_Scale
+                        local y2 = unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
+                        units = (x5 - x5 % y2) / y2
                       end
-                      is2 = all2 >= units + cost
                     end
-                    x2.room = is2
-                    x2.spare = x2.spare and line2.Spare - line2.Taken >= cost
+                    local room = all2 >= units + cost
+                    x2.room = x2.room and room
+                    x2.spare = x2.spare and (room or line2.Spare - line2.Taken >= cost)
                   end
                 end
                 local free = x2.Limits_Tokens - x2.State_Plain - x2.Leases.Out(t)
@@ -5834,7 +5830,33 @@ end
                   slot = at2
                 end
                 local f = s_Flows[x2.flow]
-                if i3 == 0 and (a_Limit > 0 or f.End > t) and not x2.token and not op_Urgent and slot ~= op_Ticket_Slot then
+                local is2 = i3 == 0 and (a_Limit > 0 or f.End > t)
+                if is2 then
+                  local lined = false
+                  do
+                    local w2 = l_Windows[0]
+                    local is4 = v_back and v_bound <= 2
+                    if is4 then
+                      local is3 = x2.fits
+                      if not is3 then
+                        local is2 = w2.Interval > x2.Limits_Grain
+                        if is2 then
+                          local t2 = slot - w2.Offset
+                          local by2 = w2.Interval
+                          local t3 = t - w2.Offset
+                          local by3 = w2.Interval
+                          is2 = (t2 - t2 % by2) / by2 == (t3 - t3 % by3) / by3
+                        end
+                        is3 = is2
+                      end
+                      is4 = is3
+                    end
+                    local keeps = is4
+                    lined = not keeps and not x2.token and not op_Urgent and slot ~= op_Ticket_Slot
+                  end
+                  is2 = lined
+                end
+                if is2 then
                   local inLine = 0
                   do
                     local w2 = l_Windows[0]
@@ -6142,7 +6164,17 @@ end
                 a_Ticket_Cost_2 = op_Cost_2
                 a_Ticket_Cost_3 = op_Cost_3
               end
-              if op_Urgent then
+              local is3 = op_Urgent
+              if is3 then
+                local is2 = a_Limit == 0
+                if not is2 then
+                  local min2 = 10 * l_Windows[0].Interval
+                  if 10000 < min2 then min2 = 10000 end
+                  is2 = a_Delay <= min2
+                end
+                is3 = is2
+              end
+              if is3 then
                 do
                   local unit = 0
                   while unit < 4 do
@@ -6183,7 +6215,33 @@ end
               for i3 = 0, shared_n - 1 do
                 local x2 = shared[i3]
                 local f = s_Flows[x2.flow]
-                if i3 == 0 and (a_Limit > 0 or f.End > t) and not x2.token and not op_Urgent and cost > 0 and slot ~= op_Ticket_Slot then
+                local is4 = i3 == 0 and (a_Limit > 0 or f.End > t) and cost > 0
+                if is4 then
+                  local lined = false
+                  do
+                    local w2 = l_Windows[0]
+                    local is6 = v_back and v_bound <= 2
+                    if is6 then
+                      local is5 = x2.fits
+                      if not is5 then
+                        local is4 = w2.Interval > x2.Limits_Grain
+                        if is4 then
+                          local t2 = slot - w2.Offset
+                          local by2 = w2.Interval
+                          local t3 = t - w2.Offset
+                          local by3 = w2.Interval
+                          is4 = (t2 - t2 % by2) / by2 == (t3 - t3 % by3) / by3
+                        end
+                        is5 = is4
+                      end
+                      is6 = is5
+                    end
+                    local keeps = is6
+                    lined = not keeps and not x2.token and not op_Urgent and slot ~= op_Ticket_Slot
+                  end
+                  is4 = lined
+                end
+                if is4 then
                   local end2 = slot > f.End and slot or f.End
                   local w2 = l_Windows[0]
                   local gain = 0
@@ -6280,9 +6338,9 @@ end
                     local max5 = 1
                     local x8 = (x7 - x7 % y2) / y2
                     if x8 > max5 then max5 = x8 end
-                    local min2 = max4 + max5
-                    if 9007199254740991 < min2 then min2 = 9007199254740991 end
-                    x2.State_AgainUS = min2
+                    local min3 = max4 + max5
+                    if 9007199254740991 < min3 then min3 = 9007199254740991 end
+                    x2.State_AgainUS = min3
                   end
                   local max2 = 0
                   local x3 = a_Ticket_Slot - x2.Limits_Zero
@@ -6290,9 +6348,9 @@ end
                   local y = x2.Limits_Grain
                   local n2 = (max2 - max2 % y) / y
                   if n2 >= c2.Head and n2 < c2.Head + 1024 then
-                    local min2 = c2.Ring.At(n2 % 1024) + x2.units
-                    if 16777215 < min2 then min2 = 16777215 end
-                    c2.Ring.Put(n2 % 1024, min2)
+                    local min3 = c2.Ring.At(n2 % 1024) + x2.units
+                    if 16777215 < min3 then min3 = 16777215 end
+                    c2.Ring.Put(n2 % 1024, min3)
                   end
                   if x2.fair > 0 and not op_Urgent then
                     local x4 = x2.fair
@@ -6331,22 +6389,22 @@ end
                       end
                       local x5 = x2.units * waiting
                       local y2 = x2.Weight
-                      local min2 = (x5 - x5 % y2) / y2
-                      if 4294967296 < min2 then min2 = 4294967296 end
-                      local x6 = min2 * 524288
+                      local min3 = (x5 - x5 % y2) / y2
+                      if 4294967296 < min3 then min3 = 4294967296 end
+                      local x6 = min3 * 524288
                       local y3 = x2.rate
                       local step = (x6 - x6 % y3) / y3
-                      local min3 = x2.fair + step + (step - step % 6) / 6
-                      if 9007199254740991 < min3 then min3 = 9007199254740991 end
-                      f.Again = min3
+                      local min4 = x2.fair + step + (step - step % 6) / 6
+                      if 9007199254740991 < min4 then min4 = 9007199254740991 end
+                      f.Again = min4
                     elseif f.Units + f.Later == 0 and f.Fair < x2.from then
                       f.Fair = x2.from
                       local x5 = x2.units * 524288
                       local x6 = x2.units * 524288
                       local y3 = x2.rate
-                      local min2 = (c2.Turn > x2.from and c2.Turn or x2.from) + (x6 - x6 % y3) / y3
-                      if 9007199254740991 < min2 then min2 = 9007199254740991 end
-                      c2.Turn = min2
+                      local min3 = (c2.Turn > x2.from and c2.Turn or x2.from) + (x6 - x6 % y3) / y3
+                      if 9007199254740991 < min3 then min3 = 9007199254740991 end
+                      c2.Turn = min3
                     end
                   end
                   do
@@ -6384,12 +6442,12 @@ end
                           class = n3
                         end
                         local at2 = 1024 + 2 * (0 * 22 + class)
-                        local min2 = c4.Ring.At(at2) + weight2
-                        if 16777215 < min2 then min2 = 16777215 end
-                        c4.Ring.Put(at2, 0 > min2 and 0 or min2)
-                        local min3 = c4.Ring.At(at2 + 1) + backlog
+                        local min3 = c4.Ring.At(at2) + weight2
                         if 16777215 < min3 then min3 = 16777215 end
-                        c4.Ring.Put(at2 + 1, 0 > min3 and 0 or min3)
+                        c4.Ring.Put(at2, 0 > min3 and 0 or min3)
+                        local min4 = c4.Ring.At(at2 + 1) + backlog
+                        if 16777215 < min4 then min4 = 16777215 end
+                        c4.Ring.Put(at2 + 1, 0 > min4 and 0 or min4)
                       end
                     elseif f.Weight > 0 and f.Minute + 1 == c3.Minute then
                       c3.Before = c3.Before - f.Weight
@@ -6410,27 +6468,27 @@ end
                           class = n3
                         end
                         local at2 = 1024 + 2 * (1 * 22 + class)
-                        local min2 = c4.Ring.At(at2) + weight2
-                        if 16777215 < min2 then min2 = 16777215 end
-                        c4.Ring.Put(at2, 0 > min2 and 0 or min2)
-                        local min3 = c4.Ring.At(at2 + 1) + backlog
+                        local min3 = c4.Ring.At(at2) + weight2
                         if 16777215 < min3 then min3 = 16777215 end
-                        c4.Ring.Put(at2 + 1, 0 > min3 and 0 or min3)
+                        c4.Ring.Put(at2, 0 > min3 and 0 or min3)
+                        local min4 = c4.Ring.At(at2 + 1) + backlog
+                        if 16777215 < min4 then min4 = 16777215 end
+                        c4.Ring.Put(at2 + 1, 0 > min4 and 0 or min4)
                       end
                     end
                     f.Minute, f.Weight, f.Backlog = c3.Minute, 0, 0
                     if f.Units + f.Later > 0 then
-                      local min2 = x2.Weight
+                      local min3 = x2.Weight
                       local x4 = 16777216 - c3.Weight
-                      if x4 < min2 then min2 = x4 end
-                      f.Weight = min2
+                      if x4 < min3 then min3 = x4 end
+                      f.Weight = min3
                       c3.Weight = c3.Weight + f.Weight
                       local part = f.Units + f.Later
                       local x5 = part + x2.Limits_Scale - 1
                       local y2 = x2.Limits_Scale
-                      local min3 = (x5 - x5 % y2) / y2
-                      if 16777215 < min3 then min3 = 16777215 end
-                      local x6 = (min3 < 4294967296 and min3 or 4294967296) * 1024
+                      local min4 = (x5 - x5 % y2) / y2
+                      if 16777215 < min4 then min4 = 16777215 end
+                      local x6 = (min4 < 4294967296 and min4 or 4294967296) * 1024
                       local y3 = x2.rate
                       f.Backlog = (x6 - x6 % y3) / y3
                       do
@@ -6450,12 +6508,12 @@ end
                           class = n3
                         end
                         local at2 = 1024 + 2 * (0 * 22 + class)
-                        local min4 = c4.Ring.At(at2) + weight2
-                        if 16777215 < min4 then min4 = 16777215 end
-                        c4.Ring.Put(at2, 0 > min4 and 0 or min4)
-                        local min5 = c4.Ring.At(at2 + 1) + backlog
+                        local min5 = c4.Ring.At(at2) + weight2
                         if 16777215 < min5 then min5 = 16777215 end
-                        c4.Ring.Put(at2 + 1, 0 > min5 and 0 or min5)
+                        c4.Ring.Put(at2, 0 > min5 and 0 or min5)
+                        local min6 = c4.Ring.At(at2 + 1) + backlog
+                        if 16777215 < min6 then min6 = 16777215 end
+                        c4.Ring.Put(at2 + 1, 0 > min6 and 0 or min6)
                       end
                     end
                   end
