@@ -41,8 +41,15 @@ import (
 	"github.com/drip-go/drip/storage/memory"
 )
 
-// ErrNoEntity means that the entity is empty. Nothing was decided.
-var ErrNoEntity = errors.New("the entity is empty")
+// ErrNoEntity means that the entity is empty or reserved: it begins with "history:", or it is a shared limit where only an
+// entity can be. Nothing was decided.
+var ErrNoEntity = errors.New("no entity")
+
+var (
+	errEmpty   = fmt.Errorf("%w: the name is empty", ErrNoEntity)
+	errHistory = fmt.Errorf(`%w begins with "history:"`, ErrNoEntity)
+	errShared  = fmt.Errorf("%w: a shared limit", ErrNoEntity)
+)
 
 // ErrTime means that the time is more than 278 years from 1970. Nothing was decided.
 var ErrTime = errors.New("the time is out of range")
@@ -246,7 +253,7 @@ func (b *Bucket) do(ctx context.Context, entityID string, which uint64, op *deci
 		return nil, err
 	}
 	if op.Kind < decision.Throttle && strings.HasPrefix(entityID, sharedMark) {
-		return nil, errNoEntity
+		return nil, errShared
 	}
 	within, err := b.within(ctx, entityID, which&b.all, op.Now)
 	if err != nil {

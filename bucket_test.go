@@ -227,9 +227,9 @@ func TestErrorsNameOperationAndEntity(t *testing.T) {
 		err, is error
 		text    string
 	}{
-		{empty, drip.ErrNoEntity, `drip: get delay of "": the entity is empty`},
+		{empty, drip.ErrNoEntity, `drip: get delay of "": no entity: the name is empty`},
 		{cancelled, context.Canceled, `drip: get delay of "shop 1": context canceled`},
-		{b.ReturnToken(t.Context(), ""), drip.ErrNoEntity, `drip: return token of "": the entity is empty`},
+		{b.ReturnToken(t.Context(), ""), drip.ErrNoEntity, `drip: return token of "": no entity: the name is empty`},
 		{b.ReturnToken(ctx, "shop 1"), context.Canceled, `drip: return token of "shop 1": context canceled`},
 	} {
 		if !errors.Is(c.err, c.is) || c.err.Error() != c.text {

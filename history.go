@@ -20,9 +20,6 @@ import (
 // historyMark begins the keys of histories.
 const historyMark = "history:"
 
-// errHistory is the error of every call about such a key.
-var errHistory = errors.New(`no entity begins with "history:"`)
-
 // Usage is how much an entity, or a shared limit, used in the last hour.
 type Usage struct {
 	Entity string    // the entity, or a SharedID

@@ -66,7 +66,7 @@ func (b *Bucket) check(ctx context.Context, entityID string) error {
 	case ctx == nil:
 		return errors.New("the context is nil")
 	case entityID == "":
-		return ErrNoEntity
+		return errEmpty
 	case strings.HasPrefix(entityID, historyMark):
 		return errHistory
 	}

@@ -34,9 +34,6 @@ const sharedMark = "shared:"
 // only, and no entity begins with "shared:".
 func SharedID(name string) string { return sharedMark + name }
 
-// errNoEntity is the error of the calls that take entities only.
-var errNoEntity = errors.New("a shared limit is no entity")
-
 // sharedLimit is one of Options.Shared.
 type sharedLimit struct {
 	name      string

@@ -43,6 +43,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	goredis "github.com/redis/go-redis/v9"
 
+	"github.com/drip-go/drip"
 	"github.com/drip-go/drip/storage/postgres"
 	"github.com/drip-go/drip/storage/redis"
 )
@@ -107,7 +108,7 @@ func run(ctx context.Context, t *terminal, args []string) int {
 	var network net.Error
 	var refused *pgconn.PgError
 	switch {
-	case errors.As(err, new(usageError)):
+	case errors.As(err, new(usageError)), errors.Is(err, drip.ErrNoEntity):
 		return statusUsage
 	case errors.Is(err, errNo):
 		return statusNo

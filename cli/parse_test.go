@@ -24,6 +24,7 @@ func TestUsage(t *testing.T) {
 		{"inspect URL a --limits", "drip inspect: a value is missing for --limits; drip help inspect"},
 		{"inspect URL a --timeout 5", `drip inspect: invalid value "5" for --timeout: "5" is not a duration such as 250ms, 1.5s or 24h`},
 		{"inspect URL a --timeout 0s", `drip inspect: invalid value "0s" for --timeout: it must be above 0`},
+		{"inspect URL history:a", `"history:a": no entity begins with "history:"`},
 		{"serve URL --listen nowhere", "drip serve: --listen: listen tcp: address nowhere: missing port"},
 		{"simulate testdata/sale.json --svg nowhere/x.svg", "drip simulate: --svg: open nowhere/x.svg: no such file"},
 		{"inspect memory: a", "drip inspect: memory: is in the process that uses it"},

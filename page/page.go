@@ -166,6 +166,8 @@ func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	var f failure
 	if errors.As(err, &f) {
 		status = f.status
+	} else if errors.Is(err, drip.ErrNoEntity) {
+		status = http.StatusBadRequest
 	}
 	p.render(w, status, "error", frame{Title: http.StatusText(status)}, tell(err))
 }

@@ -131,7 +131,7 @@ func TestListAndEntity(t *testing.T) {
 	if strings.Contains(text, "<button name") {
 		t.Error("a page that only shows has buttons")
 	}
-	for address, want := range map[string]int{"entity": 400, "?by=size": 400, "?page=0": 400, "?page=x": 400, "nothing": 404, "dead?queue=x": 404, "?page=99": 200} {
+	for address, want := range map[string]int{"entity": 400, "entity?name=history:x": 400, "?by=size": 400, "?page=0": 400, "?page=x": 400, "nothing": 404, "dead?queue=x": 404, "?page=99": 200} {
 		if status, _ := h.get(t, address); status != want {
 			t.Errorf("%s: %d, want %d", address, status, want)
 		}

@@ -546,3 +546,13 @@ func TestSetCosts(t *testing.T) {
 		t.Errorf("a unit that no window counts: %+v", out)
 	}
 }
+
+// A message names its entity. A name that no entity has costs no more than this message.
+func TestReservedEntities(t *testing.T) {
+	w := newWorker(t, Options[string]{Limiter: buckettest.New(t, drip.Options{Shared: map[string]drip.Limit{"app": {Size: 1}}})})
+	for _, entity := range []string{"history:shop", drip.SharedID("app"), drip.SharedID("other")} {
+		if out := w.Do(t.Context(), entity, "", nil); out.Kind != GivenUp || !IsPermanent(out.Err) {
+			t.Errorf("%q: %+v", entity, out)
+		}
+	}
+}
