@@ -301,7 +301,7 @@ func (r *racing) Set(ctx context.Context, key string, s storage.State, rev stora
 	return r.Storage.Set(ctx, key, s, rev)
 }
 
-// A storage that fails for a while loses no decision and no count. What it can't take for an hour is forgotten.
+// A storage that fails for a while loses no decision and no count. A count that it can't take for an hour is forgotten.
 func TestHistoryOfAStorageThatFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &failing{Storage: memory.New()}
@@ -475,7 +475,7 @@ func (s *slow) Set(ctx context.Context, key string, state storage.State, rev sto
 	return s.Storage.Set(ctx, key, state, rev)
 }
 
-// The minutes are those of Options.Clock.
+// Options.Clock tells the minutes.
 func TestHistoryOfAClock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex

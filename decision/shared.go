@@ -56,8 +56,8 @@ type Calendar struct {
 }
 
 // classes are the classes of entities by their backlogs. An entity of class n has from 2^(n-1) to 2^n times its weight.
-// The Ring has the weight and the backlogs of each class, counted in this minute, and behind them those of the minute
-// before.
+// The Ring has the weight and the backlogs of each class, counted in this minute. Behind them it has the same of the
+// minute before.
 const classes = 22
 
 // class returns the class of an entity.
@@ -287,8 +287,8 @@ func (x *Shared) backlog(part int64) int64 {
 	return min(x.Limits.booked(part), 1<<32) * 1024 / x.rate
 }
 
-// until returns how long it takes, in ticks, until each entity that waits has had as much for its weight as some parts
-// are for this one, or all that it waits for. Then weighted max-min gives this entity these parts. An entity with half as
+// until returns how long it takes, in ticks, until each entity that waits has had its share, or all that it waits for. Its
+// share is as much for its weight as some parts are for this one. Then weighted max-min gives this entity these parts. An entity with half as
 // many tickets counts as if it had as many, because its other messages may just be coming.
 func (x *Shared) until(part int64) int64 {
 	c, backlog := &x.State.Calendars[0], min(x.backlog(part), mostBooked)

@@ -16,8 +16,8 @@ import (
 	"github.com/drip-go/drip/storage/redis"
 )
 
-// With 100,000 entities the first view comes at once, and an open page takes less than a hundredth of a core of Redis,
-// although everything is read once in the first minute. DRIP_LONG=1 watches for three minutes instead of half as long.
+// With 100,000 entities the first view comes at once. An open page takes less than a hundredth of a core of Redis,
+// although it reads everything once in the first minute. DRIP_LONG=1 watches for three minutes instead of half as long.
 func TestManyEntities(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes a minute and a half")

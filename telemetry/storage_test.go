@@ -259,7 +259,7 @@ func TestNewTimesItsStorage(t *testing.T) {
 	}
 }
 
-// The calls of a history are measured, also those that fail.
+// The calls of a history are measured, also if they fail.
 func TestHistoryIsMeasured(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var meters oteltest.Meters

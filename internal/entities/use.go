@@ -58,8 +58,8 @@ func percent(part float64) string {
 	return fmt.Sprintf("%.0f %%", 100*part)
 }
 
-// hourly returns how much of a unit the limits bring in an hour, or in an interval that is longer than that; 0 if they
-// are not known, or limit no such unit.
+// hourly returns how much of a unit the limits bring in an hour, or in an interval that is longer. It is 0 for limits
+// that are not known, or limit no such unit.
 func (r *Report) hourly(unit string) (least float64) {
 	if !r.Limits {
 		return 0

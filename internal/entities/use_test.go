@@ -10,7 +10,7 @@ import (
 	"github.com/drip-go/drip/storage/memory"
 )
 
-// The part of the limit is that of the window which brings the least in an hour, and in a window of a day of all of it.
+// The use is a part of the window that brings the least in an hour. Of a window of a day it is a part of the whole window.
 func TestUsed(t *testing.T) {
 	for want, o := range map[string]drip.Options{
 		"6 calls in the last hour, 100 % of the limit": {Size: 9, RefreshRate: 9, RefreshInterval: time.Minute, Windows: []drip.Window{{Size: 6, RefreshInterval: 24 * time.Hour}}},

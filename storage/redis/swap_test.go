@@ -16,7 +16,7 @@ import (
 )
 
 // TestSwapsAreDecisions has processes that remember much, little or nothing take turns with entities and their shared limits,
-// in random order. Their answers, the stored bytes and their expiry equal those of decide.lua alone at the same time.
+// in random order. Their answers, the stored bytes and their expiry are the same as with decide.lua alone at the same time.
 func TestSwapsAreDecisions(t *testing.T) {
 	mini := miniredis.RunT(t)
 	seed := cmp.Or(*seed, rand.Uint64())

@@ -319,7 +319,7 @@ func testList(t *testing.T, s storage.Storage) {
 	}
 	for key := range got {
 		if _, stored := want[key]; !stored {
-			t.Errorf("List leaves out bytes that are no state, but not those of %s", short(key))
+			t.Errorf("List leaves out bytes that are no state, but not the bytes of %s", short(key))
 		}
 	}
 	stop, calls := errors.New("stop"), 0
