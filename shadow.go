@@ -148,7 +148,7 @@ func (s *Shadow) Admit(ctx context.Context, entityID string, r Request) (Admissi
 	}
 	r.Deadline = time.Time{}
 	a, err := s.Bucket.Admit(ctx, entityID, r)
-	never := errors.Is(err, ErrCost) && r.Cost >= 0 && slices.Min(append(slices.Collect(maps.Values(r.Costs)), 0)) == 0
+	never := errors.Is(err, ErrCost) && !r.negative()
 	if err != nil && !never || err == nil && a.Delay == 0 {
 		return a, err
 	}
@@ -164,6 +164,16 @@ func (s *Shadow) Admit(ctx context.Context, entityID string, r Request) (Admissi
 	}
 	s.haunt(&ghost{entity: entityID, request: r, began: now}, a, real)
 	return Admission{Lease: real, Bound: a.Bound, Limit: a.Limit}, nil
+}
+
+// negative reports whether a cost is below zero.
+func (r *Request) negative() bool {
+	for _, n := range r.Costs {
+		if n < 0 {
+			return true
+		}
+	}
+	return r.Cost < 0
 }
 
 // try asks the limits on trial about an operation that may run with the lease in a. It sets the Bound and Limit of a.

@@ -492,25 +492,31 @@ func TestShadowBeyondMost(t *testing.T) {
 
 // A caller may use its maps and slices again.
 func TestShadowKeepsNoMap(t *testing.T) {
-	b, err := New(Options{Size: 1, RefreshRate: 1, RefreshInterval: 20 * time.Millisecond, Windows: []Window{{Size: 1000000, RefreshInterval: time.Second, Unit: "points"}}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := &Shadow{Bucket: b}
-	defer s.Close()
-	costs := Costs{"points": 1}
-	for range 20 {
-		a, err := s.Admit(context.Background(), "shop", Request{Costs: costs})
+	synctest.Test(t, func(t *testing.T) {
+		b, err := New(Options{Size: 1, RefreshRate: 1, Start: time.Unix(0, 0), Windows: []Window{{Size: 1000, RefreshInterval: time.Second, Unit: "points"}}, Shared: map[string]Limit{"app": {Size: 9}}})
 		if err != nil {
 			t.Fatal(err)
 		}
-		costs["points"] = 2
-		if err := s.Settle(context.Background(), "shop", a.Lease, 1, costs); err != nil {
-			t.Fatal(err)
+		s := &Shadow{Bucket: b}
+		defer s.Close()
+		costs, within := Costs{"points": 1}, []string{"app"}
+		for range 2 { // the second one waits
+			a, err := s.Admit(t.Context(), "shop", Request{Costs: costs, Within: within})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := s.Settle(t.Context(), "shop", a.Lease, 1, costs); err != nil {
+				t.Fatal(err)
+			}
 		}
-	}
-	deadline := time.Now().Add(500 * time.Millisecond)
-	for time.Now().Before(deadline) {
-		costs["points"]++
-	}
+		costs["points"], within[0] = 2, "none"
+		if n := s.Waiting(); n != 1 {
+			t.Fatalf("%d would wait, want 1", n)
+		}
+		for g := range s.ghosts {
+			if g.request.Costs["points"] != 1 || g.request.Within[0] != "app" || g.costs[0]["points"] != 1 {
+				t.Errorf("it keeps the caller's: %+v, %v", g.request, g.costs)
+			}
+		}
+	})
 }

@@ -1,8 +1,9 @@
 package decision
 
 // Newcomer returns the answer of Admit to a newcomer of one call and one of each other unit now, if out leases are out. Of
-// a limit that entities share, it is the answer to an unknown entity that no other limit delays. If the cause is BoundClosed, then is the cause of the rest of the delay, after the entity has opened. Newcomer
-// advances s and changes nothing else. The Leases in shared only need to count.
+// a limit that entities share, it is the answer to an unknown entity that no other limit delays. If the cause is
+// BoundClosed, then is the cause of the rest of the delay, after the entity has opened. Newcomer advances s and changes
+// nothing else. The Leases in shared only need to count.
 func (l *Limits) Newcomer(s *State, out int64, shared []Shared, now int64) (a Answer, then Bound) {
 	leases := counted(out)
 	own, free := s, l

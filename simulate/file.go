@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/decision"
 	"github.com/drip-go/drip/internal/lab"
 	"github.com/drip-go/drip/internal/limitjson"
 	"github.com/drip-go/drip/provider"
@@ -36,8 +37,8 @@ const (
 	// most is how many messages a scenario may have. More take minutes, and fewer show the same.
 	most = 1_000_000
 
-	mostCost = 1 << 40 // as much as a limit may have
-	longest  = duration(10 * 365 * 24 * time.Hour)
+	// longest is the longest duration, and the last time, that a scenario may have.
+	longest = duration(10 * 365 * 24 * time.Hour)
 )
 
 // scenario makes one. Files that it names are in the folder dir.
@@ -336,8 +337,8 @@ func (c costs) costs() (lab.Costs, error) {
 	switch {
 	case c == costs{}:
 		return lab.FixedCost(1), nil
-	case c.From < 1 || c.To < c.From || c.Off < 0 || max(c.To, c.Off) > mostCost:
-		return nil, fmt.Errorf("it is a number from 1 to %d, or has from, to not before it, and off not below 0", mostCost)
+	case c.From < 1 || c.To < c.From || c.Off < 0 || max(c.To, c.Off) > decision.MostUnits:
+		return nil, fmt.Errorf("it is a number from 1 to %d, or has from, to not before it, and off not below 0", int64(decision.MostUnits))
 	}
 	return lab.UniformCost(c.From, c.To, c.Off), nil
 }

@@ -18,6 +18,7 @@ import (
 	"log/slog"
 	"math"
 	"math/rand/v2"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -124,6 +125,18 @@ type Outcome struct {
 	Note  Note          // the note to store with a postponed message
 	Err   error         // why the operation has failed, or the message was given up
 }
+
+// Reason returns the text of Err for the dead letter of a message that is given up: valid UTF-8, and cut to 1,000 bytes,
+// because queues refuse long texts, and the message would run again. It is empty without an Err.
+func (o Outcome) Reason() string {
+	if o.Err == nil {
+		return ""
+	}
+	text := o.Err.Error()
+	return strings.ToValidUTF8(text[:min(len(text), mostReason)], "?")
+}
+
+const mostReason = 1000
 
 // Message is one delivery in hand.
 type Message struct {

@@ -556,3 +556,15 @@ func TestReservedEntities(t *testing.T) {
 		}
 	}
 }
+
+// A reason is short and valid, whatever the error is.
+func TestReason(t *testing.T) {
+	for want, err := range map[string]error{
+		"": nil, "closed": errors.New("closed"), "a?b": errors.New("a\xff\xfeb"), strings.Repeat("ü", 500): errors.New(strings.Repeat("ü", 1<<20)),
+		"a" + strings.Repeat("ü", 499) + "?": errors.New("a" + strings.Repeat("ü", 1<<20)),
+	} {
+		if got := (Outcome{Err: err}).Reason(); got != want || len(got) > 1000 {
+			t.Errorf("%d bytes: %q, want %q", len(got), got, want)
+		}
+	}
+}

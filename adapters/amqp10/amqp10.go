@@ -209,17 +209,11 @@ func (l *Limit) step(ctx context.Context, r *amqp.Receiver, m *amqp.Message, han
 		}})
 	case out.Err != nil:
 		l.log.Error("a message is given up", "error", out.Err)
-		err = r.RejectMessage(ctx, m, &amqp.Error{Condition: "drip:given-up", Description: reason(out.Err)})
+		err = r.RejectMessage(ctx, m, &amqp.Error{Condition: "drip:given-up", Description: out.Reason()})
 	default:
 		err = r.AcceptMessage(ctx, m)
 	}
 	if err != nil {
 		l.log.Warn("a message will be delivered again", "error", err)
 	}
-}
-
-// reason returns the text of an error, short enough for a frame: a longer one would end the connection, again and again.
-func reason(err error) string {
-	text := err.Error()
-	return strings.ToValidUTF8(text[:min(len(text), 1000)], "?")
 }

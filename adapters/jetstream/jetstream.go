@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"log/slog"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -163,7 +162,7 @@ func (l *Limit) step(ctx context.Context, notes *notes, msg jetstream.Msg, ackWa
 		err = msg.NakWithDelay(max(time.Until(due), time.Millisecond))
 	case out.Err != nil:
 		stop()
-		err = msg.TermWithReason(reason(out.Err))
+		err = msg.TermWithReason(out.Reason())
 	default:
 		stop()
 		err = msg.Ack()
@@ -175,12 +174,6 @@ func (l *Limit) step(ctx context.Context, notes *notes, msg jetstream.Msg, ackWa
 	if out.Delay == 0 && stored > 0 {
 		notes.drop(ctx, stored)
 	}
-}
-
-// reason returns the text of an error, as far as any server takes it.
-func reason(err error) string {
-	text := err.Error()
-	return strings.ToValidUTF8(text[:min(len(text), 1000)], "?")
 }
 
 // sequence returns the message's sequence in its stream, as a text.

@@ -139,17 +139,24 @@ func (q *queue) Left(ctx context.Context) (int, error) {
 	return int(info.State.Msgs), nil
 }
 
-// Nothing is left of the tickets when their messages are done, and a consumer that would drop postponed messages is an error.
-func TestTickets(t *testing.T) {
+// connect returns a JetStream of its own.
+func connect(t *testing.T) jetstream.JetStream {
+	t.Helper()
 	nc, err := nats.Connect(useNATS(t))
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer nc.Close()
+	t.Cleanup(nc.Close)
 	js, err := jetstream.New(nc)
 	if err != nil {
 		t.Fatal(err)
 	}
+	return js
+}
+
+// Nothing is left of the tickets when their messages are done, and a consumer that would drop postponed messages is an error.
+func TestTickets(t *testing.T) {
+	js := connect(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	q := &queue{js, "orders"}
 	if _, err := js.CreateStream(ctx, jetstream.StreamConfig{Name: q.name, Subjects: []string{q.name}}); err != nil {
@@ -200,15 +207,7 @@ func TestTickets(t *testing.T) {
 
 // A message is terminated once, however long its error is.
 func TestLongReason(t *testing.T) {
-	nc, err := nats.Connect(useNATS(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer nc.Close()
-	js, err := jetstream.New(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := connect(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	opened, err := js.CreateStream(ctx, jetstream.StreamConfig{Name: "orders", Subjects: []string{"orders"}, Retention: jetstream.WorkQueuePolicy})

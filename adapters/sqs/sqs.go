@@ -177,7 +177,7 @@ func (c *consumption) step(ctx context.Context, m *types.Message) {
 			return
 		}
 	case out.Err != nil:
-		if err = c.letters.do(ctx, copyOf(m, 0, reasonAttribute, reason(out.Err))); err != nil {
+		if err = c.letters.do(ctx, copyOf(m, 0, reasonAttribute, reason(out))); err != nil {
 			err = c.letters.do(ctx, copyOf(m, 0, "", "")) // there may be no room for the reason
 		}
 	}
@@ -207,15 +207,14 @@ func wait(d time.Duration) time.Duration {
 	return max(0, (d - 100*time.Millisecond + time.Second - 1).Truncate(time.Second))
 }
 
-// reason returns the text of an error for an attribute: not empty, short, and of the characters that SQS takes.
-func reason(err error) string {
-	text := err.Error()
-	text = strings.Map(func(c rune) rune {
+// reason returns the Reason of an outcome for an attribute: not empty, and of the characters that SQS takes.
+func reason(out worker.Outcome) string {
+	text := strings.Map(func(c rune) rune {
 		if c < ' ' && c != '\t' && c != '\n' && c != '\r' || c == 0xfffe || c == 0xffff {
 			return '?'
 		}
 		return c
-	}, strings.ToValidUTF8(text[:min(len(text), 1000)], "?"))
+	}, out.Reason())
 	return cmp.Or(text, "failed")
 }
 

@@ -355,7 +355,7 @@ func TestSystemAttributes(t *testing.T) {
 // The reason of a dead letter is a text that SQS takes.
 func TestReason(t *testing.T) {
 	for _, text := range []string{"", "\x00\x1b[31mred\x1b[0m", "a\xff", strings.Repeat("ü", 700) + "x", "\ufffe"} {
-		got := reason(errors.New(text))
+		got := reason(worker.Outcome{Err: errors.New(text)})
 		bad := strings.ContainsFunc(got, func(c rune) bool { return c == utf8.RuneError || c < ' ' || c == 0xfffe })
 		if got == "" || len(got) > 1000 || bad {
 			t.Errorf("the reason of %q is %q", text, got)
