@@ -41,14 +41,15 @@ import (
 	"github.com/drip-go/drip/storage/memory"
 )
 
-// ErrNoEntity means that the entity is empty or reserved: it begins with "history:", or it is a shared limit where only an
-// entity can be. Nothing was decided.
+// ErrNoEntity means that the entity is empty or reserved: it begins with "history:", or it is a shared limit or a ShadowID
+// where only an entity can be. Nothing was decided.
 var ErrNoEntity = errors.New("no entity")
 
 var (
 	errEmpty   = fmt.Errorf("%w: the name is empty", ErrNoEntity)
 	errHistory = fmt.Errorf(`%w begins with "history:"`, ErrNoEntity)
 	errShared  = fmt.Errorf("%w: a shared limit", ErrNoEntity)
+	errTrial   = fmt.Errorf("%w: an ID of limits on trial", ErrNoEntity)
 )
 
 // ErrTime means that the time is more than 278 years from 1970. Nothing was decided.

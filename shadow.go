@@ -140,6 +140,9 @@ const (
 // had, BoundNone for no delay.
 func (s *Shadow) Admit(ctx context.Context, entityID string, r Request) (Admission, error) {
 	if b, ok := s.Bucket.(interface{ tries() bool }); ok && b.tries() {
+		if strings.HasPrefix(entityID, shadowMark) { // the Bucket would ask the limits on trial alone
+			return Admission{}, fmt.Errorf("drip: admit %q: %w", entityID, errTrial)
+		}
 		a, err := s.Bucket.Admit(ctx, entityID, r)
 		if err == nil && a.Delay == 0 {
 			s.try(ctx, entityID, r, &a)

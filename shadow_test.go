@@ -440,6 +440,24 @@ func TestShadowGetDelayObeys(t *testing.T) {
 	})
 }
 
+// A message that names an entity of the trial does not escape the limits that hold.
+func TestShadowReservedEntity(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, err := New(Options{Size: 9, Start: time.Unix(0, 0), Shadow: true, Shared: map[string]Limit{"app": {Size: 1}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := &Shadow{Bucket: b}
+		defer s.Close()
+		if a, err := s.Admit(t.Context(), ShadowID("shop"), Request{}); !errors.Is(err, ErrNoEntity) {
+			t.Errorf("Admit: %+v, %v", a, err)
+		}
+		if d, err := s.GetDelay(t.Context(), ShadowID("shop")); !errors.Is(err, ErrNoEntity) {
+			t.Errorf("GetDelay: %v, %v", d, err)
+		}
+	})
+}
+
 // Operations that are never settled leave nothing behind.
 func TestShadowForgetsTheLost(t *testing.T) {
 	for name, o := range map[string]Options{
