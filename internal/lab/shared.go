@@ -307,13 +307,27 @@ func (r *sharedRun) start(m *sharedMessage, a drip.Admission, isCopy bool) {
 		travel = r.rnd.Int64N(r.scenario.Travel.Milliseconds() + 1)
 	}
 	r.count(m, r.now+travel)
-	r.events.addEnd(r.now+travel+m.operation, func() {
+	end := r.now + travel + m.operation
+	r.renew(m, &a, end)
+	r.events.addEnd(end, func() {
 		for _, s := range m.flow.scopes {
 			s.underWay--
 		}
 		if err := r.bucket.Settle(context.Background(), r.names[m.Entity], a.Lease, m.Cost); err != nil {
 			r.err = err
 		}
+	})
+}
+
+// renew keeps the lease of an operation alive, until its end.
+func (r *sharedRun) renew(m *sharedMessage, a *drip.Admission, end int64) {
+	next := r.now + (a.Lease.End().UnixMilli()-r.now)/2
+	if next >= end || r.err != nil {
+		return
+	}
+	r.events.add(next, func() {
+		a.Lease, r.err = r.bucket.Renew(context.Background(), r.names[m.Entity], a.Lease)
+		r.renew(m, a, end)
 	})
 }
 
