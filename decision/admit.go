@@ -165,14 +165,15 @@ func (l *Limits) lined(x *Shared, op *Op, v *view, slot, now int64) bool {
 
 // view is the state of an entity as an operation finds it.
 type view struct {
-	at    int64 // the earliest start
-	bound Bound // the cause; BoundNone: it runs
-	slot  int64 // the next slot to promise
-	back  bool  // it carries a ticket
-	fresh bool  // it has no slot, or has lost it
-	spare bool  // it takes capacity that booked operations leave
-	pace  int64 // us from one returned token to the next
-	again int64 // us from one denied ticket to the next
+	at      int64 // the earliest start
+	bound   Bound // the cause; BoundNone: it runs
+	slot    int64 // the next slot to promise
+	back    bool  // it carries a ticket
+	fresh   bool  // it has no slot, or has lost it
+	spare   bool  // it takes capacity that booked operations leave
+	pace    int64 // us from one returned token to the next
+	again   int64 // us from one denied ticket to the next
+	overdue int64 // see Limits.overdue
 }
 
 // look returns the view of an operation. It changes nothing.
@@ -225,8 +226,8 @@ func (l *Limits) look(s *State, leases Leases, op *Op, now int64) (v view) {
 			}
 		}
 	}
-	if v.at == now && (s.Plain+leases.Out(now) >= l.Tokens || !v.back && !op.Urgent && s.AgainUS > now*1000) {
-		v.bound = BoundTokens
+	if out := leases.Out(now); v.at == now && (s.Plain+out >= l.Tokens || !v.back && !op.Urgent && s.AgainUS > now*1000) {
+		v.bound, v.overdue = BoundTokens, l.overdue(s, out, now)
 	}
 	if s.Closed > now {
 		v.bound = BoundClosed
@@ -293,7 +294,7 @@ func (l *Limits) when(s *State, op *Op, v *view, now int64) int64 {
 	if !v.fresh && t.Slot > now {
 		slot = max(v.at, t.Slot)
 	} else if !v.fresh {
-		again = l.again(s, now)
+		again = v.turn(s, now)
 		if v.bound == BoundTokens { // no token comes back before
 			again = min(again+v.again, Never)
 		}
@@ -312,8 +313,10 @@ func (l *Limits) when(s *State, op *Op, v *view, now int64) int64 {
 	return slot
 }
 
-// again returns the time at which the denied tickets have had their turn, in us.
-func (l *Limits) again(s *State, now int64) int64 { return max(s.AgainUS, max(now, s.Closed)*1000) }
+// turn returns the time at which the denied tickets have had their turn, in us.
+func (v *view) turn(s *State, now int64) int64 {
+	return max(s.AgainUS, max(now+v.overdue/4, s.Closed)*1000)
+}
 
 // book gives a ticket for the slot in a.
 func (l *Limits) book(s *State, op *Op, v *view, now int64, a *Answer) {
@@ -340,7 +343,7 @@ func (l *Limits) book(s *State, op *Op, v *view, now int64, a *Answer) {
 				}
 			}
 		}
-		s.AgainUS = min(l.again(s, now)+v.again, Never)
+		s.AgainUS = min(v.turn(s, now)+v.again, Never)
 	}
 	t.Slot, t.Cost = now+a.Delay, op.Cost
 	a.Ticket = t
@@ -382,6 +385,16 @@ func (line *Line) weight(cost int64) int64 {
 // pace returns the average time between two returned tokens, in us. Guess counts as the first operation.
 func (l *Limits) pace(s *State) int64 {
 	return max(1, (s.Held+l.Guess)*1000/((s.Ended+1)*l.Tokens))
+}
+
+// overdue returns for how much longer than the average the operations run that hold all tokens, at least, in ms. The
+// longer they are overdue, the longer they are likely to run. So a ticket that is denied a token asks again after a
+// quarter of that time at the earliest.
+func (l *Limits) overdue(s *State, out, now int64) int64 {
+	if out < l.Tokens {
+		return 0
+	}
+	return min(max(0, now-s.LastID/1024-(s.Held+l.Guess)/(s.Ended+1)), longest)
 }
 
 // space returns the distance of slots in the same interval, if there is time for it, so that most of them find a token.

@@ -18,20 +18,21 @@ type Shared struct {
 	Leases Leases
 
 	// The view of the operation.
-	flow  int64 // the place of the entity's Flow in the limit
-	part  int64 // of the cost: see Limits.part
-	units int64 // the same in the calendar
-	rate  int64 // the gain of a grain there
-	held  bool  // the lease was out in this limit, too
-	fits  bool  // the limit lets it run now
-	bound Bound // why not
-	token bool  // only a token is short
-	below bool  // the entity is below its fair share
-	spare bool  // it takes capacity that booked operations leave, in the windows without room
-	room  bool  // it and all operations due in this grain fit
-	due   int64 // the units due in this grain
-	from  int64 // from when it has its fair share, in ticks
-	fair  int64 // the place of its fair share, in ticks
+	flow    int64 // the place of the entity's Flow in the limit
+	part    int64 // of the cost: see Limits.part
+	units   int64 // the same in the calendar
+	rate    int64 // the gain of a grain there
+	held    bool  // the lease was out in this limit, too
+	fits    bool  // the limit lets it run now
+	bound   Bound // why not
+	token   bool  // only a token is short
+	overdue int64 // see Limits.overdue
+	below   bool  // the entity is below its fair share
+	spare   bool  // it takes capacity that booked operations leave, in the windows without room
+	room    bool  // it and all operations due in this grain fit
+	due     int64 // the units due in this grain
+	from    int64 // from when it has its fair share, in ticks
+	fair    int64 // the place of its fair share, in ticks
 }
 
 const (
@@ -380,7 +381,8 @@ func (x *Shared) look(f *Flow, op *Op, back bool, now int64) {
 			x.spare = x.spare && (room || line.Spare-line.Taken >= cost)
 		}
 	}
-	free := l.Tokens - s.Plain - x.Leases.Out(now)
+	out := x.Leases.Out(now)
+	free := l.Tokens - s.Plain - out
 	x.below = f.Fair < (c.Head+1)*tick
 	if op.Urgent {
 		x.below = f.FairUrgent < (c.Head+1)*tick
@@ -399,6 +401,7 @@ func (x *Shared) look(f *Flow, op *Op, back bool, now int64) {
 		x.bound = BoundBooked
 	} else if x.bound == BoundNone && (free < 1 || !back && s.AgainUS > now*1000) {
 		x.bound, x.token = BoundTokens, back || due == 0
+		x.overdue = l.overdue(s, out, now)
 	}
 	x.fits = x.bound == BoundNone
 }
@@ -439,7 +442,7 @@ func (x *Shared) in(n int64) int64 {
 func (x *Shared) place(f *Flow, op *Op, back bool, t, now int64) int64 {
 	c, s, l := &x.State.Calendars[0], x.State, x.Limits
 	if x.token {
-		return max(t, (max(s.AgainUS, now*1000)+l.pace(s))/1000)
+		return max(t, (max(s.AgainUS, (now+x.overdue/4)*1000)+l.pace(s))/1000)
 	}
 	t = max(t, s.Closed)
 	for i := range l.Windows {
@@ -509,7 +512,7 @@ func (x *Shared) place(f *Flow, op *Op, back bool, t, now int64) int64 {
 func (x *Shared) book(f *Flow, op *Op, back bool, t *Ticket, now int64) {
 	c, s := &x.State.Calendars[0], x.State
 	if x.token {
-		s.AgainUS = min(max(s.AgainUS, now*1000)+x.Limits.pace(s), Never)
+		s.AgainUS = min(max(s.AgainUS, (now+x.overdue/4)*1000)+x.Limits.pace(s), Never)
 	}
 	n := x.Limits.grain(t.Slot)
 	if c.holds(n) {

@@ -11,7 +11,7 @@
 --
 -- Numbers are doubles, the lowest byte first: see numbers.lua, which comes before this.
 --
--- The value of a key is the layout, 6; a revision; the time and the Until of the state; the time at which a plain
+-- The value of a key is the layout, 7; a revision; the time and the Until of the state; the time at which a plain
 -- token was taken last; 1 if the leases are in KEYS[2], else 0; a time before which none of the leases ends, and one after
 -- which none does; the numbers of the state, with how many lines, pins, flows and calendars it has in the place of
 -- these; the numbers of each; of each lease its ID and its end; and the ring of the calendar, if there is one.
@@ -86,16 +86,16 @@ end
 -- leases are the bytes of those in the value, apart tells whether they are in members instead.
 local revision, ran, apart, first, last, leases = 0, 0, 0, 0, 0, ''
 local s_Lines, s_Pins, s_Flows, s_Calendars = {}, {}, {}, {}
-local s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n = 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
+local s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Last, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n = 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
 if value then
   local layout, at, till
   if #value < 64 or #value % 8 ~= 0 then
     return redis.error_reply('DRIPSTATE')
   end
   layout, revision = unpack('<dd', value)
-  if layout == 6 and #value >= 128 + 64 then
-    layout, revision, at, till, ran, apart, first, last, s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n = unpack('<dddddddddddddddddddddddd', value)
-    local from = 128 + 65
+  if layout == 7 and #value >= 136 + 64 then
+    layout, revision, at, till, ran, apart, first, last, s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Last, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n = unpack('<ddddddddddddddddddddddddd', value)
+    local from = 136 + 65
     for i = 0, s_Lines_n - 1 do
       local line_Window_Size, line_Window_Rate, line_Window_Interval, line_Window_Offset, line_Window_Series, line_Window_Unit, line_Left, line_Promised, line_Spare, line_Taken, line_Fresh, line_FreshFrom, line_Stale, line_StaleFrom, line_Saved = unpack('<ddddddddddddddd', value, from)
       s_Lines[i] = {Window_Size = line_Window_Size, Window_Rate = line_Window_Rate, Window_Interval = line_Window_Interval, Window_Offset = line_Window_Offset, Window_Series = line_Window_Series, Window_Unit = line_Window_Unit, Left = line_Left, Promised = line_Promised, Spare = line_Spare, Taken = line_Taken, Fresh = line_Fresh, FreshFrom = line_FreshFrom, Stale = line_Stale, StaleFrom = line_StaleFrom, Saved = line_Saved}
@@ -118,7 +118,7 @@ if value then
       s_Calendars[0] = {Grain = calendar_Grain, Head = calendar_Head, Late = calendar_Late, Front = calendar_Front, Far = calendar_Far, Minute = calendar_Minute, Weight = calendar_Weight, Before = calendar_Before, Peak = calendar_Peak, Turn = calendar_Turn, Ring = calendar_Ring}
       leases = sub(value, from + 80, -3336 - 1)
     end
-  elseif layout ~= 6 then
+  elseif layout ~= 7 then
     return redis.error_reply('DRIPSTATE')
   end
 end
@@ -261,16 +261,16 @@ end
 -- leases are the bytes of those in the value, apart tells whether they are in members instead.
 local revision, ran, apart, first, last, leases = 0, 0, 0, 0, 0, ''
 local s_Lines, s_Pins, s_Flows, s_Calendars = {}, {}, {}, {}
-local s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n = 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
+local s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Last, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n = 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
 if value then
   local layout, at, till
   if #value < 64 or #value % 8 ~= 0 then
     return redis.error_reply('DRIPSTATE')
   end
   layout, revision = unpack('<dd', value)
-  if layout == 6 and #value >= 128 + 64 then
-    layout, revision, at, till, ran, apart, first, last, s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n = unpack('<dddddddddddddddddddddddd', value)
-    local from = 128 + 65
+  if layout == 7 and #value >= 136 + 64 then
+    layout, revision, at, till, ran, apart, first, last, s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Last, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n = unpack('<ddddddddddddddddddddddddd', value)
+    local from = 136 + 65
     for i = 0, s_Lines_n - 1 do
       local line_Window_Size, line_Window_Rate, line_Window_Interval, line_Window_Offset, line_Window_Series, line_Window_Unit, line_Left, line_Promised, line_Spare, line_Taken, line_Fresh, line_FreshFrom, line_Stale, line_StaleFrom, line_Saved = unpack('<ddddddddddddddd', value, from)
       s_Lines[i] = {Window_Size = line_Window_Size, Window_Rate = line_Window_Rate, Window_Interval = line_Window_Interval, Window_Offset = line_Window_Offset, Window_Series = line_Window_Series, Window_Unit = line_Window_Unit, Left = line_Left, Promised = line_Promised, Spare = line_Spare, Taken = line_Taken, Fresh = line_Fresh, FreshFrom = line_FreshFrom, Stale = line_Stale, StaleFrom = line_StaleFrom, Saved = line_Saved}
@@ -293,7 +293,7 @@ if value then
       s_Calendars[0] = {Grain = calendar_Grain, Head = calendar_Head, Late = calendar_Late, Front = calendar_Front, Far = calendar_Far, Minute = calendar_Minute, Weight = calendar_Weight, Before = calendar_Before, Peak = calendar_Peak, Turn = calendar_Turn, Ring = calendar_Ring}
       leases = sub(value, from + 80, -3336 - 1)
     end
-  elseif layout ~= 6 then
+  elseif layout ~= 7 then
     return redis.error_reply('DRIPSTATE')
   end
 end
@@ -421,10 +421,10 @@ else
 end
     local x, taken = {bytes = bytes, Key = id, Weight = weight, Leases = {Out = Out, Hold = Hold, Release = Release, Clear = Clear}}, s_Plain
     x.Limits_Windows, x.Limits_Windows_n, x.Limits_Tokens, x.Limits_Guess, x.Limits_Lease, x.Limits_MaxLease, x.Limits_FirstCome, x.Limits_Start, x.Limits_Fill, x.Limits_Mixed, x.Limits_Grain, x.Limits_PerGrain, x.Limits_Parts_0, x.Limits_Parts_1, x.Limits_Parts_2, x.Limits_Parts_3, x.Limits_Scale, x.Limits_Zero = l_Windows, l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Mixed, l_Grain, l_PerGrain, l_Parts_0, l_Parts_1, l_Parts_2, l_Parts_3, l_Scale, l_Zero
-    x.State_Tokens, x.State_Guess, x.State_Now, x.State_Slot, x.State_Plain, x.State_LastID, x.State_Closed, x.State_Next, x.State_Head, x.State_AgainUS, x.State_Held, x.State_Ended, x.State_Lines, x.State_Lines_n, x.State_Pins, x.State_Pins_n, x.State_Flows, x.State_Flows_n, x.State_Calendars, x.State_Calendars_n = s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Ended, s_Lines, s_Lines_n, s_Pins, s_Pins_n, s_Flows, s_Flows_n, s_Calendars, s_Calendars_n
+    x.State_Tokens, x.State_Guess, x.State_Now, x.State_Slot, x.State_Plain, x.State_LastID, x.State_Closed, x.State_Next, x.State_Head, x.State_AgainUS, x.State_Held, x.State_Last, x.State_Ended, x.State_Lines, x.State_Lines_n, x.State_Pins, x.State_Pins_n, x.State_Flows, x.State_Flows_n, x.State_Calendars, x.State_Calendars_n = s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Last, s_Ended, s_Lines, s_Lines_n, s_Pins, s_Pins_n, s_Flows, s_Flows_n, s_Calendars, s_Calendars_n
     function x.save()
       l_Windows, l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Mixed, l_Grain, l_PerGrain, l_Parts_0, l_Parts_1, l_Parts_2, l_Parts_3, l_Scale, l_Zero = x.Limits_Windows, x.Limits_Windows_n, x.Limits_Tokens, x.Limits_Guess, x.Limits_Lease, x.Limits_MaxLease, x.Limits_FirstCome, x.Limits_Start, x.Limits_Fill, x.Limits_Mixed, x.Limits_Grain, x.Limits_PerGrain, x.Limits_Parts_0, x.Limits_Parts_1, x.Limits_Parts_2, x.Limits_Parts_3, x.Limits_Scale, x.Limits_Zero
-      s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Ended, s_Lines, s_Lines_n, s_Pins, s_Pins_n, s_Flows, s_Flows_n, s_Calendars, s_Calendars_n = x.State_Tokens, x.State_Guess, x.State_Now, x.State_Slot, x.State_Plain, x.State_LastID, x.State_Closed, x.State_Next, x.State_Head, x.State_AgainUS, x.State_Held, x.State_Ended, x.State_Lines, x.State_Lines_n, x.State_Pins, x.State_Pins_n, x.State_Flows, x.State_Flows_n, x.State_Calendars, x.State_Calendars_n
+      s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Last, s_Ended, s_Lines, s_Lines_n, s_Pins, s_Pins_n, s_Flows, s_Flows_n, s_Calendars, s_Calendars_n = x.State_Tokens, x.State_Guess, x.State_Now, x.State_Slot, x.State_Plain, x.State_LastID, x.State_Closed, x.State_Next, x.State_Head, x.State_AgainUS, x.State_Held, x.State_Last, x.State_Ended, x.State_Lines, x.State_Lines_n, x.State_Pins, x.State_Pins_n, x.State_Flows, x.State_Flows_n, x.State_Calendars, x.State_Calendars_n
       if s_Plain > taken then
         ran = millis
       end
@@ -544,8 +544,8 @@ if s_Lines_n + s_Pins_n + s_Flows_n + s_Calendars_n > 1 then
   end
   leases = table.concat(parts) .. leases
 end
-local stored = pack('<ddddddddddddddddddddddddddddddddddddddd', 6, micros, s_Now, till, ran, apart, first, last,
-  s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n, line.Window_Size, line.Window_Rate, line.Window_Interval, line.Window_Offset, line.Window_Series, line.Window_Unit, line.Left, line.Promised, line.Spare, line.Taken, line.Fresh, line.FreshFrom, line.Stale, line.StaleFrom, line.Saved)
+local stored = pack('<dddddddddddddddddddddddddddddddddddddddd', 7, micros, s_Now, till, ran, apart, first, last,
+  s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Last, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n, line.Window_Size, line.Window_Rate, line.Window_Interval, line.Window_Offset, line.Window_Series, line.Window_Unit, line.Left, line.Promised, line.Spare, line.Taken, line.Fresh, line.FreshFrom, line.Stale, line.StaleFrom, line.Saved)
 call('SET', key, leases == '' and stored or stored .. leases, 'PX', ttl)
 if apart == 1 then
   call('PEXPIRE', members, ttl)
@@ -2160,6 +2160,7 @@ end
           s_Head = 0
           s_AgainUS = 0
           s_Held = 0
+          s_Last = 0
           s_Ended = 0
           s_Lines = {}
           s_Lines_n = 0
@@ -3234,6 +3235,7 @@ end
               x2.State_Head = 0
               x2.State_AgainUS = 0
               x2.State_Held = 0
+              x2.State_Last = 0
               x2.State_Ended = 0
               x2.State_Lines = {}
               x2.State_Lines_n = 0
@@ -4459,7 +4461,7 @@ end
                 end
               end
             end
-            local v_at, v_bound, v_slot, v_back, v_fresh, v_spare, v_pace, v_again = 0, 0, 0, false, false, false, 0, 0
+            local v_at, v_bound, v_slot, v_back, v_fresh, v_spare, v_pace, v_again, v_overdue = 0, 0, 0, false, false, false, 0, 0, 0
             do
               v_back = op_Ticket_Slot > 0 and op_Ticket_Number <= s_Next and op_Kind == 2
               v_at, v_bound = t, 0
@@ -4870,8 +4872,24 @@ end
                   end
                 end
               end
-              if v_at == t and (s_Plain + Out(t) >= l_Tokens or not v_back and not op_Urgent and s_AgainUS > t * 1000) then
-                v_bound = 2
+              do
+                local out2 = Out(t)
+                if v_at == t and (s_Plain + out2 >= l_Tokens or not v_back and not op_Urgent and s_AgainUS > t * 1000) then
+                  local overdue = 0
+                  do
+                    if out2 < l_Tokens then
+                      overdue = 0
+                    else
+                      local x5 = s_Held + l_Guess
+                      local y2 = s_Ended + 1
+                      local max4 = 0
+                      local x6 = t - (s_LastID - s_LastID % 1024) / 1024 - (x5 - x5 % y2) / y2
+                      if x6 > max4 then max4 = x6 end
+                      overdue = max4 < 68719476736 and max4 or 68719476736
+                    end
+                  end
+                  v_bound, v_overdue = 2, overdue
+                end
               end
               if s_Closed > t then
                 v_bound = 1
@@ -5196,7 +5214,8 @@ end
                     x2.spare = x2.spare and (room or line2.Spare - line2.Taken >= cost)
                   end
                 end
-                local free = x2.Limits_Tokens - x2.State_Plain - x2.Leases.Out(t)
+                local out2 = x2.Leases.Out(t)
+                local free = x2.Limits_Tokens - x2.State_Plain - out2
                 x2.below = f.Fair < (c2.Head + 1) * 524288
                 if op_Urgent then
                   x2.below = f.FairUrgent < (c2.Head + 1) * 524288
@@ -5220,6 +5239,21 @@ end
                   x2.bound = 3
                 elseif x2.bound == 0 and (free < 1 or not back2 and x2.State_AgainUS > t * 1000) then
                   x2.bound, x2.token = 2, back2 or due == 0
+                  local overdue = 0
+                  do
+                    if out2 < x2.Limits_Tokens then
+                      overdue = 0
+                    else
+                      local x4 = x2.State_LastID
+                      local x5 = x2.State_Held + x2.Limits_Guess
+                      local y2 = x2.State_Ended + 1
+                      local max2 = 0
+                      local x6 = t - (x4 - x4 % 1024) / 1024 - (x5 - x5 % y2) / y2
+                      if x6 > max2 then max2 = x6 end
+                      overdue = max2 < 68719476736 and max2 or 68719476736
+                    end
+                  end
+                  x2.overdue = overdue
                 end
                 x2.fits = x2.bound == 0
               end
@@ -5373,10 +5407,12 @@ end
                 if not v_fresh and op_Ticket_Slot > t then
                   slot = v_at > op_Ticket_Slot and v_at or op_Ticket_Slot
                 elseif not v_fresh then
-                  local max3 = s_AgainUS
-                  local x3 = (t > s_Closed and t or s_Closed) * 1000
-                  if x3 > max3 then max3 = x3 end
-                  again2 = max3
+                  local max3 = t + (v_overdue - v_overdue % 4) / 4
+                  if s_Closed > max3 then max3 = s_Closed end
+                  local max4 = s_AgainUS
+                  local x3 = max3 * 1000
+                  if x3 > max4 then max4 = x3 end
+                  again2 = max4
                   if v_bound == 2 then
                     local min2 = again2 + v_again
                     if 9007199254740991 < min2 then min2 = 9007199254740991 end
@@ -5439,18 +5475,19 @@ end
                   repeat
                     local c2 = x2.State_Calendars[0]
                     if x2.token then
+                      local x3 = x2.overdue
                       local max2 = x2.State_AgainUS
-                      local x3 = t * 1000
-                      if x3 > max2 then max2 = x3 end
-                      local x4 = (x2.State_Held + x2.Limits_Guess) * 1000
+                      local x4 = (t + (x3 - x3 % 4) / 4) * 1000
+                      if x4 > max2 then max2 = x4 end
+                      local x5 = (x2.State_Held + x2.Limits_Guess) * 1000
                       local y = (x2.State_Ended + 1) * x2.Limits_Tokens
                       local max3 = 1
-                      local x5 = (x4 - x4 % y) / y
-                      if x5 > max3 then max3 = x5 end
-                      local x6 = max2 + max3
+                      local x6 = (x5 - x5 % y) / y
+                      if x6 > max3 then max3 = x6 end
+                      local x7 = max2 + max3
                       local max4 = t2
-                      local x7 = (x6 - x6 % 1000) / 1000
-                      if x7 > max4 then max4 = x7 end
+                      local x8 = (x7 - x7 % 1000) / 1000
+                      if x8 > max4 then max4 = x8 end
                       place2 = max4
                     else
                       if x2.State_Closed > t2 then t2 = x2.State_Closed end
@@ -6132,13 +6169,17 @@ end
                         end
                       end
                     end
-                    local max2 = s_AgainUS
-                    local x2 = (t > s_Closed and t or s_Closed) * 1000
-                    if x2 > max2 then max2 = x2 end
+                    local max2 = t + (v_overdue - v_overdue % 4) / 4
+                    if s_Closed > max2 then max2 = s_Closed end
                     local max3 = s_AgainUS
-                    local x3 = (t > s_Closed and t or s_Closed) * 1000
-                    if x3 > max3 then max3 = x3 end
-                    local min2 = max3 + v_again
+                    local x2 = max2 * 1000
+                    if x2 > max3 then max3 = x2 end
+                    local max4 = t + (v_overdue - v_overdue % 4) / 4
+                    if s_Closed > max4 then max4 = s_Closed end
+                    local max5 = s_AgainUS
+                    local x3 = max4 * 1000
+                    if x3 > max5 then max5 = x3 end
+                    local min2 = max5 + v_again
                     if 9007199254740991 < min2 then min2 = 9007199254740991 end
                     s_AgainUS = min2
                   end
@@ -6322,22 +6363,24 @@ end
                   local back2 = v_back
                   local c2 = x2.State_Calendars[0]
                   if x2.token then
+                    local x3 = x2.overdue
                     local max2 = x2.State_AgainUS
-                    local x3 = t * 1000
-                    if x3 > max2 then max2 = x3 end
-                    local x4 = (x2.State_Held + x2.Limits_Guess) * 1000
+                    local x4 = (t + (x3 - x3 % 4) / 4) * 1000
+                    if x4 > max2 then max2 = x4 end
+                    local x5 = (x2.State_Held + x2.Limits_Guess) * 1000
                     local y = (x2.State_Ended + 1) * x2.Limits_Tokens
                     local max3 = 1
-                    local x5 = (x4 - x4 % y) / y
-                    if x5 > max3 then max3 = x5 end
+                    local x6 = (x5 - x5 % y) / y
+                    if x6 > max3 then max3 = x6 end
+                    local x7 = x2.overdue
                     local max4 = x2.State_AgainUS
-                    local x6 = t * 1000
-                    if x6 > max4 then max4 = x6 end
-                    local x7 = (x2.State_Held + x2.Limits_Guess) * 1000
+                    local x8 = (t + (x7 - x7 % 4) / 4) * 1000
+                    if x8 > max4 then max4 = x8 end
+                    local x9 = (x2.State_Held + x2.Limits_Guess) * 1000
                     local y2 = (x2.State_Ended + 1) * x2.Limits_Tokens
                     local max5 = 1
-                    local x8 = (x7 - x7 % y2) / y2
-                    if x8 > max5 then max5 = x8 end
+                    local x10 = (x9 - x9 % y2) / y2
+                    if x10 > max5 then max5 = x10 end
                     local min3 = max4 + max5
                     if 9007199254740991 < min3 then min3 = 9007199254740991 end
                     x2.State_AgainUS = min3
@@ -6633,7 +6676,13 @@ end
               local max2 = 0
               local x2 = t - op_Lease_Begin
               if x2 > max2 then max2 = x2 end
-              s_Held = s_Held + (max2 < 68719476736 and max2 or 68719476736)
+              local time2 = max2 < 68719476736 and max2 or 68719476736
+              local x3 = 8 * (s_Held + l_Guess)
+              local y = s_Ended + 1
+              local max3 = (x3 - x3 % y) / y
+              if s_Last > max3 then max3 = s_Last end
+              s_Held = s_Held + (time2 < max3 and time2 or max3)
+              s_Last = time2
               for i2 = 0, l_Windows_n - 1 do
                 local line2 = s_Lines[i2]
                 local i3 = line2.Window_Unit
@@ -6641,15 +6690,15 @@ end
                 local i4 = line2.Window_Unit
                 local estimate = i4 == 0 and op_Lease_Cost_0 or i4 == 1 and op_Lease_Cost_1 or i4 == 2 and op_Lease_Cost_2 or op_Lease_Cost_3
                 if estimate > 0 then
-                  local x3 = line2.Saved
+                  local x4 = line2.Saved
                   local min2 = cost
-                  local x4 = 2 * estimate
-                  if x4 < min2 then min2 = x4 end
-                  local x5 = min2 * 64
-                  local max3 = 0
-                  local x6 = line2.Saved - (x3 - x3 % 64) / 64 + 64 - (x5 - x5 % estimate) / estimate
-                  if x6 > max3 then max3 = x6 end
-                  line2.Saved = max3
+                  local x5 = 2 * estimate
+                  if x5 < min2 then min2 = x5 end
+                  local x6 = min2 * 64
+                  local max4 = 0
+                  local x7 = line2.Saved - (x4 - x4 % 64) / 64 + 64 - (x6 - x6 % estimate) / estimate
+                  if x7 > max4 then max4 = x7 end
+                  line2.Saved = max4
                 end
               end
             end
@@ -6869,7 +6918,13 @@ end
                 local max2 = 0
                 local x3 = t - op_Lease_Begin
                 if x3 > max2 then max2 = x3 end
-                x2.State_Held = x2.State_Held + (max2 < 68719476736 and max2 or 68719476736)
+                local time2 = max2 < 68719476736 and max2 or 68719476736
+                local x4 = 8 * (x2.State_Held + x2.Limits_Guess)
+                local y = x2.State_Ended + 1
+                local max3 = (x4 - x4 % y) / y
+                if x2.State_Last > max3 then max3 = x2.State_Last end
+                x2.State_Held = x2.State_Held + (time2 < max3 and time2 or max3)
+                x2.State_Last = time2
                 for i3 = 0, x2.Limits_Windows_n - 1 do
                   local line2 = x2.State_Lines[i3]
                   local i4 = line2.Window_Unit
@@ -6877,15 +6932,15 @@ end
                   local i5 = line2.Window_Unit
                   local estimate = i5 == 0 and op_Lease_Cost_0 or i5 == 1 and op_Lease_Cost_1 or i5 == 2 and op_Lease_Cost_2 or op_Lease_Cost_3
                   if estimate > 0 then
-                    local x4 = line2.Saved
+                    local x5 = line2.Saved
                     local min2 = cost
-                    local x5 = 2 * estimate
-                    if x5 < min2 then min2 = x5 end
-                    local x6 = min2 * 64
-                    local max3 = 0
-                    local x7 = line2.Saved - (x4 - x4 % 64) / 64 + 64 - (x6 - x6 % estimate) / estimate
-                    if x7 > max3 then max3 = x7 end
-                    line2.Saved = max3
+                    local x6 = 2 * estimate
+                    if x6 < min2 then min2 = x6 end
+                    local x7 = min2 * 64
+                    local max4 = 0
+                    local x8 = line2.Saved - (x5 - x5 % 64) / 64 + 64 - (x7 - x7 % estimate) / estimate
+                    if x8 > max4 then max4 = x8 end
+                    line2.Saved = max4
                   end
                 end
               end
@@ -7448,8 +7503,8 @@ if s_Lines_n + s_Pins_n + s_Flows_n + s_Calendars_n > 1 then
   end
   leases = table.concat(parts) .. leases
 end
-local stored = pack('<ddddddddddddddddddddddddddddddddddddddd', 6, micros, s_Now, till, ran, apart, first, last,
-  s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n, line.Window_Size, line.Window_Rate, line.Window_Interval, line.Window_Offset, line.Window_Series, line.Window_Unit, line.Left, line.Promised, line.Spare, line.Taken, line.Fresh, line.FreshFrom, line.Stale, line.StaleFrom, line.Saved)
+local stored = pack('<dddddddddddddddddddddddddddddddddddddddd', 7, micros, s_Now, till, ran, apart, first, last,
+  s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Last, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n, line.Window_Size, line.Window_Rate, line.Window_Interval, line.Window_Offset, line.Window_Series, line.Window_Unit, line.Left, line.Promised, line.Spare, line.Taken, line.Fresh, line.FreshFrom, line.Stale, line.StaleFrom, line.Saved)
 call('SET', key, leases == '' and stored or stored .. leases, 'PX', ttl)
 if apart == 1 then
   call('PEXPIRE', members, ttl)

@@ -13,7 +13,7 @@ import (
 )
 
 // layout is the first number of a value that decide.lua can read. It changes with the others.
-const layout = 6
+const layout = 7
 
 // rawLayout is the layout of a value with a state that decide.lua cannot read.
 const rawLayout = 3
@@ -23,7 +23,7 @@ const headers = 8
 
 // scalars is the count of numbers in front of the lines of a state: the scalars of State, and the counts of lines,
 // pins, flows and calendars.
-const scalars = 12 + 4
+const scalars = 13 + 4
 
 // format is the beginning of a result of storage.Encode, in front of the numbers of a state. A value does not have it.
 var format = storage.Encode(&decision.State{Tokens: 1}, nil)[:8]

@@ -1,0 +1,64 @@
+package lab
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/drip-go/drip"
+)
+
+// Nobody tells drip how long operations take. While the first ones run, the others do not ask again and again.
+func TestLongOperations(t *testing.T) {
+	for _, tokens := range []int{1, 5, 40} {
+		for _, long := range []time.Duration{30 * time.Second, 2 * time.Minute, 10 * time.Minute} {
+			s := Scenario{
+				Name: fmt.Sprintf("%d-of-%v", tokens, long), Arrivals: Burst(max(20, 5*tokens), 0), Operation: Fixed(long),
+				Options: drip.Options{Size: 1000, RefreshRate: 1000, Concurrency: tokens},
+			}
+			got := mustRun(t, s, 1, Admit).Results[0]
+			asks := got.HeldAsks + got.Redeliveries.Mean
+			t.Logf("%d of %v at once: a message asked %.0f times", tokens, long, asks)
+			if asks > 160 {
+				t.Errorf("%s: want at most 160", s.Name)
+			}
+			if got.Done != got.Messages || got.Utilisation < 0.88 {
+				t.Errorf("%s: %d of %d messages ran, %.2f of the tokens were used", s.Name, got.Done, got.Messages, got.Utilisation)
+			}
+		}
+	}
+}
+
+// One operation that takes long is no reason to put off all others: the next ones may be short.
+func TestOperationsOfAllLengths(t *testing.T) {
+	for seed := range uint64(20) {
+		s := Scenario{
+			Name: "log-normal", Arrivals: Burst(150, 0), Operation: AtMost(100*time.Second, LogNormal(time.Second/2, 2)),
+			Options: drip.Options{Size: 1000, RefreshRate: 1000, Concurrency: 1},
+		}
+		if got := mustRun(t, s, seed, Admit).Results[0]; got.Done != got.Messages || got.Utilisation < 0.8 {
+			t.Errorf("seed %d: %d of %d messages ran, the token was in use for %.2f of the time", seed, got.Done, got.Messages, got.Utilisation)
+		}
+	}
+}
+
+// The same holds within a shared limit, whose leases are renewed as well.
+func TestLongSharedOperations(t *testing.T) {
+	for _, long := range []time.Duration{30 * time.Second, 2 * time.Minute, 10 * time.Minute} {
+		got, err := RunShared(SharedScenario{
+			Name: long.String(), Entities: make([]SharedEntity, 10), Operation: Fixed(long),
+			Options: drip.Options{Size: 1000, RefreshRate: 1000, Shared: map[string]drip.Limit{"app": {Size: 1000, RefreshRate: 1000, Concurrency: 5}}},
+			Messages: func(*rand.Rand) (all []SharedMessage) {
+				for i := range 100 {
+					all = append(all, SharedMessage{Entity: i % 10})
+				}
+				return all
+			},
+		}, 1)
+		if err != nil || got.Done != got.Messages || got.Redeliveries.Mean > 40 || got.Use < 0.85 {
+			t.Errorf("%v: %d of %d messages ran with %.0f postponements, %.2f of the tokens were used, %v",
+				long, got.Done, got.Messages, got.Redeliveries.Mean, got.Use, err)
+		}
+	}
+}
