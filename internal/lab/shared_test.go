@@ -215,3 +215,64 @@ func TestSharedErrors(t *testing.T) {
 func only(m SharedMessage) func(*rand.Rand) []SharedMessage {
 	return func(*rand.Rand) []SharedMessage { return []SharedMessage{m} }
 }
+
+// An operation that takes more than an interval brings is not asked for again and again while the others take what has
+// gathered for it.
+func TestLargeSharedCosts(t *testing.T) {
+	for _, c := range []struct {
+		size, rate, cost, large, small int
+		every                          time.Duration // between two small ones
+		mean, makespan                 float64
+	}{
+		{40, 2, 35, 10, 600, 0, 5, 1.1},
+		{40, 2, 35, 10, 600, time.Second, 6, 1.1},
+		{40, 2, 10, 40, 600, 0, 3, 1.1},
+		{1000, 50, 900, 20, 10_000, 0, 4, 1.1},
+		{2000, 10, 2000, 5, 5000, 0, 6, 1.15},
+	} {
+		for name, entity := range map[string]func(i int, large bool) int{
+			"an entity of their own": func(i int, large bool) int {
+				if large {
+					return 0
+				}
+				return 1 + i%9
+			},
+			"one entity":   func(int, bool) int { return 0 },
+			"all entities": func(i int, _ bool) int { return i % 10 },
+		} {
+			s := SharedScenario{
+				Name: name, Entities: make([]SharedEntity, 10), Operation: Fixed(200 * time.Millisecond),
+				Options: drip.Options{Size: 100_000, RefreshRate: 100_000, Shared: map[string]drip.Limit{"app": {Size: c.size, RefreshRate: c.rate}}},
+				Messages: func(*rand.Rand) (all []SharedMessage) {
+					for i := range c.small {
+						all = append(all, SharedMessage{Entity: entity(i, false), At: time.Duration(i) * c.every})
+					}
+					for i := range c.large {
+						all = append(all, SharedMessage{Entity: entity(i, true), At: 10 * time.Millisecond, Cost: c.cost, Watched: true})
+					}
+					return all
+				},
+			}
+			r, err := newSharedRun(&s, 1)
+			if err == nil {
+				err = r.play()
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			asks, last := 0, int64(0)
+			for i := range r.messages {
+				if m := &r.messages[i]; m.Watched {
+					asks += m.asks
+				}
+				last = max(last, r.messages[i].started)
+			}
+			best := max(float64(c.large*c.cost+c.small-c.size)/float64(c.rate), (time.Duration(c.small) * c.every).Seconds())
+			mean, makespan := float64(asks)/float64(c.large), float64(last-since(0))/1000/best
+			t.Logf("%d of %d beside %d of 1 each %v, of %s: %.1f asks, makespan %.2f", c.large, c.cost, c.small, c.every, name, mean, makespan)
+			if r.over > 0 || mean > c.mean || makespan > c.makespan {
+				t.Errorf("%d over, want at most %.1f and %.2f", r.over, c.mean, c.makespan)
+			}
+		}
+	}
+}

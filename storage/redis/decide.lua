@@ -113,10 +113,10 @@ if value then
     end
     leases = sub(value, from)
     if s_Calendars_n > 0 then
-      local calendar_Grain, calendar_Head, calendar_Late, calendar_Front, calendar_Far, calendar_Minute, calendar_Weight, calendar_Before, calendar_Peak, calendar_Turn = unpack('<dddddddddd', value, from)
+      local calendar_Grain, calendar_Head, calendar_Late, calendar_Front, calendar_Far, calendar_Minute, calendar_Weight, calendar_Before, calendar_Peak, calendar_Large, calendar_Turn = unpack('<ddddddddddd', value, from)
       local calendar_Ring = Ring(sub(value, -3336))
-      s_Calendars[0] = {Grain = calendar_Grain, Head = calendar_Head, Late = calendar_Late, Front = calendar_Front, Far = calendar_Far, Minute = calendar_Minute, Weight = calendar_Weight, Before = calendar_Before, Peak = calendar_Peak, Turn = calendar_Turn, Ring = calendar_Ring}
-      leases = sub(value, from + 80, -3336 - 1)
+      s_Calendars[0] = {Grain = calendar_Grain, Head = calendar_Head, Late = calendar_Late, Front = calendar_Front, Far = calendar_Far, Minute = calendar_Minute, Weight = calendar_Weight, Before = calendar_Before, Peak = calendar_Peak, Large = calendar_Large, Turn = calendar_Turn, Ring = calendar_Ring}
+      leases = sub(value, from + 88, -3336 - 1)
     end
   elseif layout ~= 7 then
     return redis.error_reply('DRIPSTATE')
@@ -288,10 +288,10 @@ if value then
     end
     leases = sub(value, from)
     if s_Calendars_n > 0 then
-      local calendar_Grain, calendar_Head, calendar_Late, calendar_Front, calendar_Far, calendar_Minute, calendar_Weight, calendar_Before, calendar_Peak, calendar_Turn = unpack('<dddddddddd', value, from)
+      local calendar_Grain, calendar_Head, calendar_Late, calendar_Front, calendar_Far, calendar_Minute, calendar_Weight, calendar_Before, calendar_Peak, calendar_Large, calendar_Turn = unpack('<ddddddddddd', value, from)
       local calendar_Ring = Ring(sub(value, -3336))
-      s_Calendars[0] = {Grain = calendar_Grain, Head = calendar_Head, Late = calendar_Late, Front = calendar_Front, Far = calendar_Far, Minute = calendar_Minute, Weight = calendar_Weight, Before = calendar_Before, Peak = calendar_Peak, Turn = calendar_Turn, Ring = calendar_Ring}
-      leases = sub(value, from + 80, -3336 - 1)
+      s_Calendars[0] = {Grain = calendar_Grain, Head = calendar_Head, Late = calendar_Late, Front = calendar_Front, Far = calendar_Far, Minute = calendar_Minute, Weight = calendar_Weight, Before = calendar_Before, Peak = calendar_Peak, Large = calendar_Large, Turn = calendar_Turn, Ring = calendar_Ring}
+      leases = sub(value, from + 88, -3336 - 1)
     end
   elseif layout ~= 7 then
     return redis.error_reply('DRIPSTATE')
@@ -539,7 +539,7 @@ if s_Lines_n + s_Pins_n + s_Flows_n + s_Calendars_n > 1 then
   end
   local calendar = s_Calendars[0]
   if calendar and s_Calendars_n > 0 then
-    parts[#parts + 1] = pack('<dddddddddd', calendar.Grain, calendar.Head, calendar.Late, calendar.Front, calendar.Far, calendar.Minute, calendar.Weight, calendar.Before, calendar.Peak, calendar.Turn)
+    parts[#parts + 1] = pack('<ddddddddddd', calendar.Grain, calendar.Head, calendar.Late, calendar.Front, calendar.Far, calendar.Minute, calendar.Weight, calendar.Before, calendar.Peak, calendar.Large, calendar.Turn)
     leases = leases .. calendar.Ring.bytes()
   end
   leases = table.concat(parts) .. leases
@@ -4147,7 +4147,7 @@ end
             advance2 = now3
           end
           if x2.State_Calendars_n == 0 then
-            x2.State_Calendars[x2.State_Calendars_n] = {Grain = 0, Head = 0, Late = 0, Front = 0, Far = 0, Minute = 0, Weight = 0, Before = 0, Peak = 0, Turn = 0, Ring = Ring()}
+            x2.State_Calendars[x2.State_Calendars_n] = {Grain = 0, Head = 0, Late = 0, Front = 0, Far = 0, Minute = 0, Weight = 0, Before = 0, Peak = 0, Large = 0, Turn = 0, Ring = Ring()}
             x2.State_Calendars_n = x2.State_Calendars_n + 1
           end
           local c2 = x2.State_Calendars[0]
@@ -4162,6 +4162,7 @@ end
             c2.Head = head
             c2.Late = 0
             c2.Front = head
+            c2.Large = 0
           end
           if c2.Head < head then
             c2.Late = 0
@@ -4966,17 +4967,20 @@ end
                 x2.units = min2
                 local x4 = x2.Limits_PerGrain
                 local y2 = x2.Limits_Scale
-                local x5 = (x2.State_Held + x2.Limits_Guess) * 1000
-                local y3 = (x2.State_Ended + 1) * x2.Limits_Tokens
+                x2.large, x2.gathered = x2.units > (x4 - x4 % y2) / y2, 9007199254740991
+                local x5 = x2.Limits_PerGrain
+                local y3 = x2.Limits_Scale
+                local x6 = (x2.State_Held + x2.Limits_Guess) * 1000
+                local y4 = (x2.State_Ended + 1) * x2.Limits_Tokens
                 local max2 = 1
-                local x6 = (x5 - x5 % y3) / y3
-                if x6 > max2 then max2 = x6 end
-                local x7 = x2.Limits_Grain * 1000
-                local min3 = (x7 - x7 % max2) / max2
+                local x7 = (x6 - x6 % y4) / y4
+                if x7 > max2 then max2 = x7 end
+                local x8 = x2.Limits_Grain * 1000
+                local min3 = (x8 - x8 % max2) / max2
                 if 16777215 < min3 then min3 = 16777215 end
-                local min4 = (x4 - x4 % y2) / y2
-                local x8 = min3 * x2.units
-                if x8 < min4 then min4 = x8 end
+                local min4 = (x5 - x5 % y3) / y3
+                local x9 = min3 * x2.units
+                if x9 < min4 then min4 = x9 end
                 x2.rate = 1 > min4 and 1 or min4
                 do
                   local at2 = t - ((x2.Limits_Windows[0].Interval < 60000 and x2.Limits_Windows[0].Interval or 60000) + 1000)
@@ -4993,76 +4997,76 @@ end
                     else
                       local part4 = 1
                       local each2 = x2.Limits_Parts_0
-                      local y4 = 1 > each2 and 1 or each2
+                      local y5 = 1 > each2 and 1 or each2
                       local min5 = op_Ticket_Cost_0
-                      local x9 = (1099511627776 - 1099511627776 % y4) / y4
-                      if x9 < min5 then min5 = x9 end
-                      local x10 = min5 * each2
-                      if x10 > part4 then part4 = x10 end
+                      local x10 = (1099511627776 - 1099511627776 % y5) / y5
+                      if x10 < min5 then min5 = x10 end
+                      local x11 = min5 * each2
+                      if x11 > part4 then part4 = x11 end
                       local each3 = x2.Limits_Parts_1
-                      local y5 = 1 > each3 and 1 or each3
+                      local y6 = 1 > each3 and 1 or each3
                       local min6 = op_Ticket_Cost_1
-                      local x11 = (1099511627776 - 1099511627776 % y5) / y5
-                      if x11 < min6 then min6 = x11 end
-                      local x12 = min6 * each3
-                      if x12 > part4 then part4 = x12 end
+                      local x12 = (1099511627776 - 1099511627776 % y6) / y6
+                      if x12 < min6 then min6 = x12 end
+                      local x13 = min6 * each3
+                      if x13 > part4 then part4 = x13 end
                       local each4 = x2.Limits_Parts_2
-                      local y6 = 1 > each4 and 1 or each4
+                      local y7 = 1 > each4 and 1 or each4
                       local min7 = op_Ticket_Cost_2
-                      local x13 = (1099511627776 - 1099511627776 % y6) / y6
-                      if x13 < min7 then min7 = x13 end
-                      local x14 = min7 * each4
-                      if x14 > part4 then part4 = x14 end
+                      local x14 = (1099511627776 - 1099511627776 % y7) / y7
+                      if x14 < min7 then min7 = x14 end
+                      local x15 = min7 * each4
+                      if x15 > part4 then part4 = x15 end
                       local each5 = x2.Limits_Parts_3
-                      local y7 = 1 > each5 and 1 or each5
+                      local y8 = 1 > each5 and 1 or each5
                       local min8 = op_Ticket_Cost_3
-                      local x15 = (1099511627776 - 1099511627776 % y7) / y7
-                      if x15 < min8 then min8 = x15 end
-                      local x16 = min8 * each5
-                      if x16 > part4 then part4 = x16 end
+                      local x16 = (1099511627776 - 1099511627776 % y8) / y8
+                      if x16 < min8 then min8 = x16 end
+                      local x17 = min8 * each5
+                      if x17 > part4 then part4 = x17 end
                       part3 = part4
                     end
                   end
                   local part4 = part3
                   local max3 = 0
-                  local x9 = op_Ticket_Slot - x2.Limits_Zero
-                  if x9 > max3 then max3 = x9 end
-                  local y4 = x2.Limits_Grain
-                  local n2 = (max3 - max3 % y4) / y4
-                  local x10 = part4 + x2.Limits_Scale - 1
-                  local y5 = x2.Limits_Scale
-                  local min5 = (x10 - x10 % y5) / y5
+                  local x10 = op_Ticket_Slot - x2.Limits_Zero
+                  if x10 > max3 then max3 = x10 end
+                  local y5 = x2.Limits_Grain
+                  local n2 = (max3 - max3 % y5) / y5
+                  local x11 = part4 + x2.Limits_Scale - 1
+                  local y6 = x2.Limits_Scale
+                  local min5 = (x11 - x11 % y6) / y6
                   if 16777215 < min5 then min5 = 16777215 end
                   local units = min5
                   if n2 >= c2.Head and n2 < c2.Head + 1024 then
                     local max4 = 0
-                    local x11 = c2.Ring.At(n2 % 1024) - units
-                    if x11 > max4 then max4 = x11 end
+                    local x12 = c2.Ring.At(n2 % 1024) - units
+                    if x12 > max4 then max4 = x12 end
                     c2.Ring.Put(n2 % 1024, max4)
                   elseif n2 + 1 == c2.Head then
                     local max4 = 0
-                    local x11 = c2.Late - units
-                    if x11 > max4 then max4 = x11 end
+                    local x12 = c2.Late - units
+                    if x12 > max4 then max4 = x12 end
                     c2.Late = max4
                   end
                   do
                     local slot = op_Ticket_Slot
                     if slot <= f.Before then
                       local max4 = 0
-                      local x11 = f.Units - part4
-                      if x11 > max4 then max4 = x11 end
+                      local x12 = f.Units - part4
+                      if x12 > max4 then max4 = x12 end
                       f.Units = max4
                     else
                       local max4 = 0
-                      local x11 = f.Later - part4
-                      if x11 > max4 then max4 = x11 end
+                      local x12 = f.Later - part4
+                      if x12 > max4 then max4 = x12 end
                       f.Later = max4
                     end
                   end
                   if op_Urgent then
                     local max4 = 0
-                    local x11 = f.Urgent - part4
-                    if x11 > max4 then max4 = x11 end
+                    local x12 = f.Urgent - part4
+                    if x12 > max4 then max4 = x12 end
                     f.Urgent = max4
                   end
                 end
@@ -5124,18 +5128,18 @@ end
                   f.Minute, f.Weight, f.Backlog = c3.Minute, 0, 0
                   if f.Units + f.Later > 0 then
                     local min5 = x2.Weight
-                    local x9 = 16777216 - c3.Weight
-                    if x9 < min5 then min5 = x9 end
+                    local x10 = 16777216 - c3.Weight
+                    if x10 < min5 then min5 = x10 end
                     f.Weight = min5
                     c3.Weight = c3.Weight + f.Weight
                     local part3 = f.Units + f.Later
-                    local x10 = part3 + x2.Limits_Scale - 1
-                    local y4 = x2.Limits_Scale
-                    local min6 = (x10 - x10 % y4) / y4
+                    local x11 = part3 + x2.Limits_Scale - 1
+                    local y5 = x2.Limits_Scale
+                    local min6 = (x11 - x11 % y5) / y5
                     if 16777215 < min6 then min6 = 16777215 end
-                    local x11 = (min6 < 4294967296 and min6 or 4294967296) * 1024
-                    local y5 = x2.rate
-                    f.Backlog = (x11 - x11 % y5) / y5
+                    local x12 = (min6 < 4294967296 and min6 or 4294967296) * 1024
+                    local y6 = x2.rate
+                    f.Backlog = (x12 - x12 % y6) / y6
                     do
                       local weight2 = f.Weight
                       local backlog = f.Backlog
@@ -5229,6 +5233,88 @@ end
                   local x5 = x2.rate * ((x4 - x4 % y2) / y2)
                   local rest2 = (x5 - x5 % 1024) / 1024
                   x2.room = x2.room and (free < 16777215 and free or 16777215) * x2.units + rest2 >= due + x2.units
+                end
+                if c2.Large > c2.Head and not back2 then
+                  local is2 = x2.room
+                  if is2 then
+                    local spareUntil = 0
+                    do
+                      local min3 = c2.Large
+                      local x4 = c2.Head + 32
+                      if x4 < min3 then min3 = x4 end
+                      local c3 = x2.State_Calendars[0]
+                      local least = 1099511627776
+                      for i3 = 0, x2.Limits_Windows_n - 1 do
+                        local w2 = x2.Limits_Windows[i3]
+                        local left = x2.State_Lines[i3].Left
+                        local from2 = t
+                        local n3 = c3.Head
+                        local due2 = c3.Late
+                        local i4 = w2.Unit
+                        local cost = i4 == 0 and op_Cost_0 or i4 == 1 and op_Cost_1 or i4 == 2 and op_Cost_2 or op_Cost_3
+                        while n3 <= min3 and cost > 0 do
+                          local n4 = n3 + 1
+                          local end3 = n4 * x2.Limits_Grain + x2.Limits_Zero - 1
+                          local gain = 0
+                          do
+                            if end3 <= from2 then
+                              gain = left
+                            else
+                              local t2 = end3 - w2.Offset
+                              local by2 = w2.Interval
+                              local since = 0
+                              do
+                                if w2.Size > w2.Rate then
+                                  local max2 = from2
+                                  local x5 = x2.State_Closed - 1
+                                  if x5 > max2 then max2 = x5 end
+                                  since = max2
+                                else
+                                  since = from2
+                                end
+                              end
+                              local t3 = since - w2.Offset
+                              local by3 = w2.Interval
+                              local n5 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
+                              if n5 <= 0 then
+                                gain = left
+                              else
+                                local x5 = w2.Size - left
+                                local y2 = w2.Rate
+                                if n5 > (x5 - x5 % y2) / y2 then
+                                  gain = w2.Size
+                                else
+                                  gain = left + n5 * w2.Rate
+                                end
+                              end
+                            end
+                          end
+                          local units = 0
+                          do
+                            local min4 = due2 + c3.Ring.At(n3 % 1024)
+                            if 16777215 < min4 then min4 = 16777215 end
+                            local unit = w2.Unit
+                            if (unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3) == 0 then
+                              units = 0
+                            else
+                              local x5 = min4 * x2.Limits_Scale
+                              local y2 = unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
+                              units = (x5 - x5 % y2) / y2
+                            end
+                          end
+                          left = gain - units
+                          local i5 = w2.Unit
+                          local x5 = (0 > left and 0 or left) * (i5 == 0 and x2.Limits_Parts_0 or i5 == 1 and x2.Limits_Parts_1 or i5 == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3)
+                          if x5 < least then least = x5 end
+                          from2, due2 = end3, 0
+                          n3 = n3 + 1
+                        end
+                      end
+                      spareUntil = least
+                    end
+                    is2 = spareUntil >= x2.part
+                  end
+                  x2.room = is2
                 end
                 x2.spare = x2.spare and not x2.room and (not back2 or not x2.below)
                 local entitled = x2.room or back2 and x2.below or x2.spare
@@ -5668,6 +5754,118 @@ end
                             local x7 = c2.Head + 1024 - 1
                             if x7 < min2 then min2 = x7 end
                             c2.Front = min2
+                          end
+                          if x2.large then
+                            local from2 = c2.Front
+                            local free = x2.rate - c2.Ring.At(c2.Front % 1024)
+                            local x7 = x2.Limits_PerGrain
+                            local y4 = x2.Limits_Scale
+                            local rate = (x7 - x7 % y4) / y4
+                            if c2.Front - c2.Head <= 32 then
+                              local spareUntil = 0
+                              do
+                                local last2 = c2.Front - 1
+                                local c3 = x2.State_Calendars[0]
+                                local least = 1099511627776
+                                for i4 = 0, x2.Limits_Windows_n - 1 do
+                                  local w2 = x2.Limits_Windows[i4]
+                                  local left = x2.State_Lines[i4].Left
+                                  local from3 = t
+                                  local n4 = c3.Head
+                                  local due = c3.Late
+                                  local i5 = w2.Unit
+                                  local cost2 = i5 == 0 and op_Cost_0 or i5 == 1 and op_Cost_1 or i5 == 2 and op_Cost_2 or op_Cost_3
+                                  while n4 <= last2 and cost2 > 0 do
+                                    local n5 = n4 + 1
+                                    local end2 = n5 * x2.Limits_Grain + x2.Limits_Zero - 1
+                                    local gain = 0
+                                    do
+                                      if end2 <= from3 then
+                                        gain = left
+                                      else
+                                        local t3 = end2 - w2.Offset
+                                        local by2 = w2.Interval
+                                        local since = 0
+                                        do
+                                          if w2.Size > w2.Rate then
+                                            local max6 = from3
+                                            local x8 = x2.State_Closed - 1
+                                            if x8 > max6 then max6 = x8 end
+                                            since = max6
+                                          else
+                                            since = from3
+                                          end
+                                        end
+                                        local t4 = since - w2.Offset
+                                        local by3 = w2.Interval
+                                        local n6 = (t3 - t3 % by2) / by2 - (t4 - t4 % by3) / by3
+                                        if n6 <= 0 then
+                                          gain = left
+                                        else
+                                          local x8 = w2.Size - left
+                                          local y5 = w2.Rate
+                                          if n6 > (x8 - x8 % y5) / y5 then
+                                            gain = w2.Size
+                                          else
+                                            gain = left + n6 * w2.Rate
+                                          end
+                                        end
+                                      end
+                                    end
+                                    local units = 0
+                                    do
+                                      local min2 = due + c3.Ring.At(n4 % 1024)
+                                      if 16777215 < min2 then min2 = 16777215 end
+                                      local unit = w2.Unit
+                                      if (unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3) == 0 then
+                                        units = 0
+                                      else
+                                        local x8 = min2 * x2.Limits_Scale
+                                        local y5 = unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
+                                        units = (x8 - x8 % y5) / y5
+                                      end
+                                    end
+                                    left = gain - units
+                                    local i6 = w2.Unit
+                                    local x8 = (0 > left and 0 or left) * (i6 == 0 and x2.Limits_Parts_0 or i6 == 1 and x2.Limits_Parts_1 or i6 == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3)
+                                    if x8 < least then least = x8 end
+                                    from3, due = end2, 0
+                                    n4 = n4 + 1
+                                  end
+                                end
+                                spareUntil = least
+                              end
+                              local x8 = spareUntil + x2.Limits_Scale - 1
+                              local y5 = x2.Limits_Scale
+                              local min2 = (x8 - x8 % y5) / y5
+                              if 16777215 < min2 then min2 = 16777215 end
+                              free = (0 > free and 0 or free) + min2
+                            end
+                            local min2 = c2.Front + 32
+                            local x8 = c2.Head + 1024 - 1
+                            if x8 < min2 then min2 = x8 end
+                            local last2 = min2
+                            while from2 < last2 and (from2 < n3 or free < x2.units) do
+                              from2 = from2 + 1
+                              free = (0 > free and 0 or free) + rate - c2.Ring.At(from2 % 1024)
+                            end
+                            local max6 = 0
+                            local x9 = x2.units - free + rate - 1
+                            if x9 > max6 then max6 = x9 end
+                            local max7 = n3
+                            local x10 = from2 + (max6 - max6 % rate) / rate
+                            if x10 > max7 then max7 = x10 end
+                            local max8 = 0
+                            local x11 = x2.units - free + rate - 1
+                            if x11 > max8 then max8 = x11 end
+                            local max9 = n3
+                            local x12 = from2 + (max8 - max8 % rate) / rate
+                            if x12 > max9 then max9 = x12 end
+                            local min3 = max9
+                            local x13 = c2.Head + 1024 - 1
+                            if x13 < min3 then min3 = x13 end
+                            n3 = min3
+                            x2.gathered = n3
                           end
                           if n3 >= c2.Head + 1024 - 1 then
                             c2.Far = c2.Far + 1
@@ -6395,6 +6593,12 @@ end
                     if 16777215 < min3 then min3 = 16777215 end
                     c2.Ring.Put(n2 % 1024, min3)
                   end
+                  if x2.large then
+                    if n2 > c2.Large then c2.Large = n2 end
+                    if n2 >= x2.gathered then
+                      if n2 > c2.Front then c2.Front = n2 end
+                    end
+                  end
                   if x2.fair > 0 and not op_Urgent then
                     local x4 = x2.fair
                     if n2 < (x4 - x4 % 524288) / 524288 then
@@ -7050,17 +7254,20 @@ end
               x2.units = min2
               local x4 = x2.Limits_PerGrain
               local y2 = x2.Limits_Scale
-              local x5 = (x2.State_Held + x2.Limits_Guess) * 1000
-              local y3 = (x2.State_Ended + 1) * x2.Limits_Tokens
+              x2.large, x2.gathered = x2.units > (x4 - x4 % y2) / y2, 9007199254740991
+              local x5 = x2.Limits_PerGrain
+              local y3 = x2.Limits_Scale
+              local x6 = (x2.State_Held + x2.Limits_Guess) * 1000
+              local y4 = (x2.State_Ended + 1) * x2.Limits_Tokens
               local max2 = 1
-              local x6 = (x5 - x5 % y3) / y3
-              if x6 > max2 then max2 = x6 end
-              local x7 = x2.Limits_Grain * 1000
-              local min3 = (x7 - x7 % max2) / max2
+              local x7 = (x6 - x6 % y4) / y4
+              if x7 > max2 then max2 = x7 end
+              local x8 = x2.Limits_Grain * 1000
+              local min3 = (x8 - x8 % max2) / max2
               if 16777215 < min3 then min3 = 16777215 end
-              local min4 = (x4 - x4 % y2) / y2
-              local x8 = min3 * x2.units
-              if x8 < min4 then min4 = x8 end
+              local min4 = (x5 - x5 % y3) / y3
+              local x9 = min3 * x2.units
+              if x9 < min4 then min4 = x9 end
               x2.rate = 1 > min4 and 1 or min4
               do
                 local at2 = t - ((x2.Limits_Windows[0].Interval < 60000 and x2.Limits_Windows[0].Interval or 60000) + 1000)
@@ -7077,76 +7284,76 @@ end
                   else
                     local part4 = 1
                     local each2 = x2.Limits_Parts_0
-                    local y4 = 1 > each2 and 1 or each2
+                    local y5 = 1 > each2 and 1 or each2
                     local min5 = op_Ticket_Cost_0
-                    local x9 = (1099511627776 - 1099511627776 % y4) / y4
-                    if x9 < min5 then min5 = x9 end
-                    local x10 = min5 * each2
-                    if x10 > part4 then part4 = x10 end
+                    local x10 = (1099511627776 - 1099511627776 % y5) / y5
+                    if x10 < min5 then min5 = x10 end
+                    local x11 = min5 * each2
+                    if x11 > part4 then part4 = x11 end
                     local each3 = x2.Limits_Parts_1
-                    local y5 = 1 > each3 and 1 or each3
+                    local y6 = 1 > each3 and 1 or each3
                     local min6 = op_Ticket_Cost_1
-                    local x11 = (1099511627776 - 1099511627776 % y5) / y5
-                    if x11 < min6 then min6 = x11 end
-                    local x12 = min6 * each3
-                    if x12 > part4 then part4 = x12 end
+                    local x12 = (1099511627776 - 1099511627776 % y6) / y6
+                    if x12 < min6 then min6 = x12 end
+                    local x13 = min6 * each3
+                    if x13 > part4 then part4 = x13 end
                     local each4 = x2.Limits_Parts_2
-                    local y6 = 1 > each4 and 1 or each4
+                    local y7 = 1 > each4 and 1 or each4
                     local min7 = op_Ticket_Cost_2
-                    local x13 = (1099511627776 - 1099511627776 % y6) / y6
-                    if x13 < min7 then min7 = x13 end
-                    local x14 = min7 * each4
-                    if x14 > part4 then part4 = x14 end
+                    local x14 = (1099511627776 - 1099511627776 % y7) / y7
+                    if x14 < min7 then min7 = x14 end
+                    local x15 = min7 * each4
+                    if x15 > part4 then part4 = x15 end
                     local each5 = x2.Limits_Parts_3
-                    local y7 = 1 > each5 and 1 or each5
+                    local y8 = 1 > each5 and 1 or each5
                     local min8 = op_Ticket_Cost_3
-                    local x15 = (1099511627776 - 1099511627776 % y7) / y7
-                    if x15 < min8 then min8 = x15 end
-                    local x16 = min8 * each5
-                    if x16 > part4 then part4 = x16 end
+                    local x16 = (1099511627776 - 1099511627776 % y8) / y8
+                    if x16 < min8 then min8 = x16 end
+                    local x17 = min8 * each5
+                    if x17 > part4 then part4 = x17 end
                     part3 = part4
                   end
                 end
                 local part4 = part3
                 local max3 = 0
-                local x9 = op_Ticket_Slot - x2.Limits_Zero
-                if x9 > max3 then max3 = x9 end
-                local y4 = x2.Limits_Grain
-                local n2 = (max3 - max3 % y4) / y4
-                local x10 = part4 + x2.Limits_Scale - 1
-                local y5 = x2.Limits_Scale
-                local min5 = (x10 - x10 % y5) / y5
+                local x10 = op_Ticket_Slot - x2.Limits_Zero
+                if x10 > max3 then max3 = x10 end
+                local y5 = x2.Limits_Grain
+                local n2 = (max3 - max3 % y5) / y5
+                local x11 = part4 + x2.Limits_Scale - 1
+                local y6 = x2.Limits_Scale
+                local min5 = (x11 - x11 % y6) / y6
                 if 16777215 < min5 then min5 = 16777215 end
                 local units = min5
                 if n2 >= c2.Head and n2 < c2.Head + 1024 then
                   local max4 = 0
-                  local x11 = c2.Ring.At(n2 % 1024) - units
-                  if x11 > max4 then max4 = x11 end
+                  local x12 = c2.Ring.At(n2 % 1024) - units
+                  if x12 > max4 then max4 = x12 end
                   c2.Ring.Put(n2 % 1024, max4)
                 elseif n2 + 1 == c2.Head then
                   local max4 = 0
-                  local x11 = c2.Late - units
-                  if x11 > max4 then max4 = x11 end
+                  local x12 = c2.Late - units
+                  if x12 > max4 then max4 = x12 end
                   c2.Late = max4
                 end
                 do
                   local slot = op_Ticket_Slot
                   if slot <= f.Before then
                     local max4 = 0
-                    local x11 = f.Units - part4
-                    if x11 > max4 then max4 = x11 end
+                    local x12 = f.Units - part4
+                    if x12 > max4 then max4 = x12 end
                     f.Units = max4
                   else
                     local max4 = 0
-                    local x11 = f.Later - part4
-                    if x11 > max4 then max4 = x11 end
+                    local x12 = f.Later - part4
+                    if x12 > max4 then max4 = x12 end
                     f.Later = max4
                   end
                 end
                 if op_Urgent then
                   local max4 = 0
-                  local x11 = f.Urgent - part4
-                  if x11 > max4 then max4 = x11 end
+                  local x12 = f.Urgent - part4
+                  if x12 > max4 then max4 = x12 end
                   f.Urgent = max4
                 end
               end
@@ -7208,18 +7415,18 @@ end
                 f.Minute, f.Weight, f.Backlog = c3.Minute, 0, 0
                 if f.Units + f.Later > 0 then
                   local min5 = x2.Weight
-                  local x9 = 16777216 - c3.Weight
-                  if x9 < min5 then min5 = x9 end
+                  local x10 = 16777216 - c3.Weight
+                  if x10 < min5 then min5 = x10 end
                   f.Weight = min5
                   c3.Weight = c3.Weight + f.Weight
                   local part3 = f.Units + f.Later
-                  local x10 = part3 + x2.Limits_Scale - 1
-                  local y4 = x2.Limits_Scale
-                  local min6 = (x10 - x10 % y4) / y4
+                  local x11 = part3 + x2.Limits_Scale - 1
+                  local y5 = x2.Limits_Scale
+                  local min6 = (x11 - x11 % y5) / y5
                   if 16777215 < min6 then min6 = 16777215 end
-                  local x11 = (min6 < 4294967296 and min6 or 4294967296) * 1024
-                  local y5 = x2.rate
-                  f.Backlog = (x11 - x11 % y5) / y5
+                  local x12 = (min6 < 4294967296 and min6 or 4294967296) * 1024
+                  local y6 = x2.rate
+                  f.Backlog = (x12 - x12 % y6) / y6
                   do
                     local weight2 = f.Weight
                     local backlog = f.Backlog
@@ -7498,7 +7705,7 @@ if s_Lines_n + s_Pins_n + s_Flows_n + s_Calendars_n > 1 then
   end
   local calendar = s_Calendars[0]
   if calendar and s_Calendars_n > 0 then
-    parts[#parts + 1] = pack('<dddddddddd', calendar.Grain, calendar.Head, calendar.Late, calendar.Front, calendar.Far, calendar.Minute, calendar.Weight, calendar.Before, calendar.Peak, calendar.Turn)
+    parts[#parts + 1] = pack('<ddddddddddd', calendar.Grain, calendar.Head, calendar.Late, calendar.Front, calendar.Far, calendar.Minute, calendar.Weight, calendar.Before, calendar.Peak, calendar.Large, calendar.Turn)
     leases = leases .. calendar.Ring.bytes()
   end
   leases = table.concat(parts) .. leases
