@@ -216,8 +216,7 @@ func only(m SharedMessage) func(*rand.Rand) []SharedMessage {
 	return func(*rand.Rand) []SharedMessage { return []SharedMessage{m} }
 }
 
-// An operation that takes more than an interval brings is not asked for again and again while the others take what has
-// gathered for it.
+// Capacity gathers for an operation with a cost above an interval's gain: the others do not take it.
 func TestLargeSharedCosts(t *testing.T) {
 	for _, c := range []struct {
 		size, rate, cost, large, small int
