@@ -315,7 +315,7 @@ func (l *Limits) when(s *State, op *Op, v *view, now int64) int64 {
 
 // turn returns the time at which the denied tickets have had their turn, in us.
 func (v *view) turn(s *State, now int64) int64 {
-	return max(s.AgainUS, max(now+v.overdue/4, s.Closed)*1000)
+	return max(s.AgainUS, max(now+v.overdue, s.Closed)*1000)
 }
 
 // book gives a ticket for the slot in a.
@@ -387,14 +387,14 @@ func (l *Limits) pace(s *State) int64 {
 	return max(1, (s.Held+l.Guess)*1000/((s.Ended+1)*l.Tokens))
 }
 
-// overdue returns for how much longer than the average the operations run that hold all tokens, at least, in ms. The
-// longer they are overdue, the longer they are likely to run. So a ticket that is denied a token asks again after a
-// quarter of that time at the earliest.
+// overdue returns the least time until a ticket that is denied a token asks again, in ms. It is a quarter of the time by
+// which all operations that hold a token exceed the average: the longer they run, the longer they are likely to run. It
+// is at most an eighth of a lease, because the tokens of dead holders are idle for so long.
 func (l *Limits) overdue(s *State, out, now int64) int64 {
 	if out < l.Tokens {
 		return 0
 	}
-	return min(max(0, now-s.LastID/1024-(s.Held+l.Guess)/(s.Ended+1)), longest)
+	return max(0, min((now-s.LastID/1024-(s.Held+l.Guess)/(s.Ended+1))/4, l.Lease/8))
 }
 
 // space returns the distance of slots in the same interval, if there is time for it, so that most of them find a token.

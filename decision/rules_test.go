@@ -361,3 +361,29 @@ func TestResetOfIdle(t *testing.T) {
 		t.Errorf("after a Reset it is %+v, want what nobody knows", e.s)
 	}
 }
+
+// The tokens of dead holders are idle for an eighth of a lease at most, although nobody knows when the holders died.
+func TestDeadHolders(t *testing.T) {
+	for died := int64(0); died <= 90_000; died += 1000 {
+		e := newEntity(t, decision.Window{Size: 1000, Rate: 1000, Interval: 1000})
+		e.l.Tokens = 3
+		var held [3]decision.Lease
+		for i := range held {
+			held[i] = e.runs(0, 1, decision.Ticket{})
+		}
+		renewals := []int64{died / 2, died}
+		at, a := int64(0), e.admit(0, 1, decision.Ticket{})
+		for asks := 0; a.Delay > 0 && asks < 10_000; asks++ {
+			at += a.Delay
+			for ; len(renewals) > 0 && renewals[0] <= at; renewals = renewals[1:] {
+				for i := range held {
+					held[i] = e.do(renewals[0], decision.Op{Kind: decision.Renew, Lease: held[i]}).Lease
+				}
+			}
+			a = e.admit(at, 1, a.Ticket)
+		}
+		if end := died + e.l.Lease; at < end || at > end+e.l.Lease/8+100 {
+			t.Errorf("the other one runs at %d ms; the leases end at %d", at, end)
+		}
+	}
+}

@@ -468,7 +468,7 @@ func (x *Shared) in(n int64) int64 {
 func (x *Shared) place(f *Flow, op *Op, back bool, t, now int64) int64 {
 	c, s, l := &x.State.Calendars[0], x.State, x.Limits
 	if x.token {
-		return max(t, (max(s.AgainUS, (now+x.overdue/4)*1000)+l.pace(s))/1000)
+		return max(t, (max(s.AgainUS, (now+x.overdue)*1000)+l.pace(s))/1000)
 	}
 	t = max(t, s.Closed)
 	for i := range l.Windows {
@@ -551,7 +551,7 @@ func (x *Shared) place(f *Flow, op *Op, back bool, t, now int64) int64 {
 func (x *Shared) book(f *Flow, op *Op, back bool, t *Ticket, now int64) {
 	c, s := &x.State.Calendars[0], x.State
 	if x.token {
-		s.AgainUS = min(max(s.AgainUS, (now+x.overdue/4)*1000)+x.Limits.pace(s), Never)
+		s.AgainUS = min(max(s.AgainUS, (now+x.overdue)*1000)+x.Limits.pace(s), Never)
 	}
 	n := x.Limits.grain(t.Slot)
 	if c.holds(n) {

@@ -12,7 +12,7 @@ import (
 // Nobody tells drip how long operations take. While the first ones run, the others do not ask again and again.
 func TestLongOperations(t *testing.T) {
 	for _, tokens := range []int{1, 5, 40} {
-		for _, long := range []time.Duration{30 * time.Second, 2 * time.Minute, 10 * time.Minute} {
+		for long, most := range map[time.Duration]float64{30 * time.Second: 50, 2 * time.Minute: 110, 10 * time.Minute: 350} {
 			s := Scenario{
 				Name: fmt.Sprintf("%d-of-%v", tokens, long), Arrivals: Burst(max(20, 5*tokens), 0), Operation: Fixed(long),
 				Options: drip.Options{Size: 1000, RefreshRate: 1000, Concurrency: tokens},
@@ -20,8 +20,8 @@ func TestLongOperations(t *testing.T) {
 			got := mustRun(t, s, 1, Admit).Results[0]
 			asks := got.HeldAsks + got.Redeliveries.Mean
 			t.Logf("%d of %v at once: a message asked %.0f times", tokens, long, asks)
-			if asks > 160 {
-				t.Errorf("%s: want at most 160", s.Name)
+			if asks > most {
+				t.Errorf("%s: want at most %.0f", s.Name, most)
 			}
 			if got.Done != got.Messages || got.Utilisation < 0.88 {
 				t.Errorf("%s: %d of %d messages ran, %.2f of the tokens were used", s.Name, got.Done, got.Messages, got.Utilisation)
@@ -56,7 +56,7 @@ func TestLongSharedOperations(t *testing.T) {
 				return all
 			},
 		}, 1)
-		if err != nil || got.Done != got.Messages || got.Redeliveries.Mean > 40 || got.Use < 0.85 {
+		if err != nil || got.Done != got.Messages || got.Redeliveries.Mean > 120 || got.Use < 0.85 {
 			t.Errorf("%v: %d of %d messages ran with %.0f postponements, %.2f of the tokens were used, %v",
 				long, got.Done, got.Messages, got.Redeliveries.Mean, got.Use, err)
 		}

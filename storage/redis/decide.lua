@@ -4883,10 +4883,11 @@ end
                     else
                       local x5 = s_Held + l_Guess
                       local y2 = s_Ended + 1
-                      local max4 = 0
                       local x6 = t - (s_LastID - s_LastID % 1024) / 1024 - (x5 - x5 % y2) / y2
-                      if x6 > max4 then max4 = x6 end
-                      overdue = max4 < 68719476736 and max4 or 68719476736
+                      local min2 = (x6 - x6 % 4) / 4
+                      local x7 = (l_Lease - l_Lease % 8) / 8
+                      if x7 < min2 then min2 = x7 end
+                      overdue = 0 > min2 and 0 or min2
                     end
                   end
                   v_bound, v_overdue = 2, overdue
@@ -5333,10 +5334,12 @@ end
                       local x4 = x2.State_LastID
                       local x5 = x2.State_Held + x2.Limits_Guess
                       local y2 = x2.State_Ended + 1
-                      local max2 = 0
                       local x6 = t - (x4 - x4 % 1024) / 1024 - (x5 - x5 % y2) / y2
-                      if x6 > max2 then max2 = x6 end
-                      overdue = max2 < 68719476736 and max2 or 68719476736
+                      local x7 = x2.Limits_Lease
+                      local min3 = (x6 - x6 % 4) / 4
+                      local x8 = (x7 - x7 % 8) / 8
+                      if x8 < min3 then min3 = x8 end
+                      overdue = 0 > min3 and 0 or min3
                     end
                   end
                   x2.overdue = overdue
@@ -5493,7 +5496,7 @@ end
                 if not v_fresh and op_Ticket_Slot > t then
                   slot = v_at > op_Ticket_Slot and v_at or op_Ticket_Slot
                 elseif not v_fresh then
-                  local max3 = t + (v_overdue - v_overdue % 4) / 4
+                  local max3 = t + v_overdue
                   if s_Closed > max3 then max3 = s_Closed end
                   local max4 = s_AgainUS
                   local x3 = max3 * 1000
@@ -5561,19 +5564,18 @@ end
                   repeat
                     local c2 = x2.State_Calendars[0]
                     if x2.token then
-                      local x3 = x2.overdue
                       local max2 = x2.State_AgainUS
-                      local x4 = (t + (x3 - x3 % 4) / 4) * 1000
-                      if x4 > max2 then max2 = x4 end
-                      local x5 = (x2.State_Held + x2.Limits_Guess) * 1000
+                      local x3 = (t + x2.overdue) * 1000
+                      if x3 > max2 then max2 = x3 end
+                      local x4 = (x2.State_Held + x2.Limits_Guess) * 1000
                       local y = (x2.State_Ended + 1) * x2.Limits_Tokens
                       local max3 = 1
-                      local x6 = (x5 - x5 % y) / y
-                      if x6 > max3 then max3 = x6 end
-                      local x7 = max2 + max3
+                      local x5 = (x4 - x4 % y) / y
+                      if x5 > max3 then max3 = x5 end
+                      local x6 = max2 + max3
                       local max4 = t2
-                      local x8 = (x7 - x7 % 1000) / 1000
-                      if x8 > max4 then max4 = x8 end
+                      local x7 = (x6 - x6 % 1000) / 1000
+                      if x7 > max4 then max4 = x7 end
                       place2 = max4
                     else
                       if x2.State_Closed > t2 then t2 = x2.State_Closed end
@@ -6367,12 +6369,12 @@ end
                         end
                       end
                     end
-                    local max2 = t + (v_overdue - v_overdue % 4) / 4
+                    local max2 = t + v_overdue
                     if s_Closed > max2 then max2 = s_Closed end
                     local max3 = s_AgainUS
                     local x2 = max2 * 1000
                     if x2 > max3 then max3 = x2 end
-                    local max4 = t + (v_overdue - v_overdue % 4) / 4
+                    local max4 = t + v_overdue
                     if s_Closed > max4 then max4 = s_Closed end
                     local max5 = s_AgainUS
                     local x3 = max4 * 1000
@@ -6561,24 +6563,22 @@ end
                   local back2 = v_back
                   local c2 = x2.State_Calendars[0]
                   if x2.token then
-                    local x3 = x2.overdue
                     local max2 = x2.State_AgainUS
-                    local x4 = (t + (x3 - x3 % 4) / 4) * 1000
-                    if x4 > max2 then max2 = x4 end
-                    local x5 = (x2.State_Held + x2.Limits_Guess) * 1000
+                    local x3 = (t + x2.overdue) * 1000
+                    if x3 > max2 then max2 = x3 end
+                    local x4 = (x2.State_Held + x2.Limits_Guess) * 1000
                     local y = (x2.State_Ended + 1) * x2.Limits_Tokens
                     local max3 = 1
-                    local x6 = (x5 - x5 % y) / y
-                    if x6 > max3 then max3 = x6 end
-                    local x7 = x2.overdue
+                    local x5 = (x4 - x4 % y) / y
+                    if x5 > max3 then max3 = x5 end
                     local max4 = x2.State_AgainUS
-                    local x8 = (t + (x7 - x7 % 4) / 4) * 1000
-                    if x8 > max4 then max4 = x8 end
-                    local x9 = (x2.State_Held + x2.Limits_Guess) * 1000
+                    local x6 = (t + x2.overdue) * 1000
+                    if x6 > max4 then max4 = x6 end
+                    local x7 = (x2.State_Held + x2.Limits_Guess) * 1000
                     local y2 = (x2.State_Ended + 1) * x2.Limits_Tokens
                     local max5 = 1
-                    local x10 = (x9 - x9 % y2) / y2
-                    if x10 > max5 then max5 = x10 end
+                    local x8 = (x7 - x7 % y2) / y2
+                    if x8 > max5 then max5 = x8 end
                     local min3 = max4 + max5
                     if 9007199254740991 < min3 then min3 = 9007199254740991 end
                     x2.State_AgainUS = min3
