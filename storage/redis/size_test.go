@@ -1,0 +1,60 @@
+package redis_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+
+	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/storage/redis"
+)
+
+// The sizes are those of the package comment.
+func TestSizes(t *testing.T) {
+	const entity, window, pin, within, lease, calendar = 320, 120, 200, 112, 16, 3424
+	app := map[string]drip.Limit{"app": {Size: 50, RefreshRate: 50}}
+	for name, c := range map[string]struct {
+		options drip.Options
+		sizes   map[string]int
+	}{
+		"one window": {drip.Options{}, map[string]int{"drip:{x}": entity + 3*lease}},
+		"two windows": {
+			drip.Options{Windows: []drip.Window{{Size: 100, RefreshInterval: time.Minute}}}, map[string]int{"drip:{x}": entity + window + 3*lease},
+		},
+		"a shared limit": {
+			drip.Options{Shared: app}, map[string]int{"drip:{x}": entity + within + 3*lease, "drip:{shared:app}": entity + calendar + 3*lease},
+		},
+	} {
+		server := miniredis.RunT(t)
+		s, err := redis.New(connect(t, server.Addr()), redis.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		o := c.options
+		o.Size, o.RefreshRate, o.Concurrency, o.Storage = 10, 10, 3, s
+		b, err := drip.New(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		check := func(name string, more int) {
+			for key, want := range c.sizes {
+				if value, _ := server.Get(key); len(value) != want+more {
+					t.Errorf("%s: %s has %d bytes, want %d", name, key, len(value), want+more)
+				}
+			}
+		}
+		for range 5 {
+			if _, err := b.Admit(t.Context(), "x", drip.Request{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		check(name, 0)
+		if o.Shared == nil {
+			if err := b.Pin(t.Context(), "x", drip.Pin{Concurrency: 2}); err != nil {
+				t.Fatal(err)
+			}
+			check(name+", pinned", pin)
+		}
+	}
+}
