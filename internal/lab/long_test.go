@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"testing"
@@ -60,5 +61,16 @@ func TestLongSharedOperations(t *testing.T) {
 			t.Errorf("%v: %d of %d messages ran with %.0f postponements, %.2f of the tokens were used, %v",
 				long, got.Done, got.Messages, got.Redeliveries.Mean, got.Use, err)
 		}
+	}
+}
+
+// An operation that takes longer than any lease is an error, and not two million renewals.
+func TestOperationOutlivesItsLease(t *testing.T) {
+	o := drip.Options{Size: 1, Lease: time.Minute, MaxLease: time.Hour}
+	_, err := Run(Scenario{Name: "own", Arrivals: Burst(1, 0), Operation: Fixed(2 * time.Hour), Options: o}, 1, Admit)
+	o.Shared = map[string]drip.Limit{"app": {Size: 1}}
+	_, within := RunShared(SharedScenario{Name: "shared", Entities: make([]SharedEntity, 1), Operation: Fixed(2 * time.Hour), Options: o, Messages: only(SharedMessage{})}, 1)
+	if !errors.Is(err, drip.ErrNoLease) || !errors.Is(within, drip.ErrNoLease) {
+		t.Errorf("errors %v and %v, want ErrNoLease", err, within)
 	}
 }

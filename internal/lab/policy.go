@@ -2,6 +2,7 @@ package lab
 
 import (
 	"context"
+	"errors"
 	"math"
 	"slices"
 	"time"
@@ -34,6 +35,24 @@ type Limiter interface {
 // renewer is a Limiter whose leases have to be renewed while operations take long.
 type renewer interface {
 	Renew(entity string, l drip.Lease) (drip.Lease, error)
+}
+
+// renew keeps a lease alive from a time on, until the end of its operation. It joins an error to failed: no lease outlives
+// Options.MaxLease.
+func (e *events) renew(l renewer, entity string, lease *drip.Lease, now, end int64, failed *error) {
+	next := now + max(1, (lease.End().UnixMilli()-now)/2)
+	if next >= end {
+		return
+	}
+	e.add(next, func() {
+		renewed, err := l.Renew(entity, *lease)
+		if err != nil {
+			*failed = errors.Join(*failed, err)
+			return
+		}
+		*lease = renewed
+		e.renew(l, entity, lease, next, end, failed)
+	})
 }
 
 // others is a Limiter that also knows callers without tickets, and closes entities.

@@ -308,7 +308,9 @@ func (r *run) start(d *delivery, a drip.Admission) {
 		r.after(d.travel, func() { r.call(d, func() { r.redeliver(d) }) })
 		return
 	}
-	r.renew(d, &a, began+d.travel+d.operation)
+	if limiter, ok := r.limiter.(renewer); ok && !d.plain {
+		r.events.renew(limiter, r.names[d.entity], &a.Lease, r.now, began+d.travel+d.operation, &r.err)
+	}
 	r.after(d.travel, func() { r.call(d, func() { r.finish(d, a) }) })
 }
 
@@ -344,27 +346,6 @@ func (r *run) finish(d *delivery, a drip.Admission) {
 	}
 	r.acknowledge(d)
 	r.wake(d.hand())
-}
-
-// renew keeps the lease of an operation alive, until its end.
-func (r *run) renew(d *delivery, a *drip.Admission, end int64) {
-	limiter, ok := r.limiter.(renewer)
-	if !ok || d.plain {
-		return
-	}
-	next := r.now + (a.Lease.End().UnixMilli()-r.now)/2
-	if next >= end {
-		return
-	}
-	r.events.add(next, func() {
-		lease, err := limiter.Renew(r.names[d.entity], a.Lease)
-		if err != nil {
-			r.err = errors.Join(r.err, err)
-			return
-		}
-		a.Lease = lease
-		r.renew(d, a, end)
-	})
 }
 
 // outage tells whether there is no consumer, and until when.

@@ -308,7 +308,7 @@ func (r *sharedRun) start(m *sharedMessage, a drip.Admission, isCopy bool) {
 	}
 	r.count(m, r.now+travel)
 	end := r.now + travel + m.operation
-	r.renew(m, &a, end)
+	r.events.renew(admit{r.bucket}, r.names[m.Entity], &a.Lease, r.now, end, &r.err)
 	r.events.addEnd(end, func() {
 		for _, s := range m.flow.scopes {
 			s.underWay--
@@ -316,18 +316,6 @@ func (r *sharedRun) start(m *sharedMessage, a drip.Admission, isCopy bool) {
 		if err := r.bucket.Settle(context.Background(), r.names[m.Entity], a.Lease, m.Cost); err != nil {
 			r.err = err
 		}
-	})
-}
-
-// renew keeps the lease of an operation alive, until its end.
-func (r *sharedRun) renew(m *sharedMessage, a *drip.Admission, end int64) {
-	next := r.now + (a.Lease.End().UnixMilli()-r.now)/2
-	if next >= end || r.err != nil {
-		return
-	}
-	r.events.add(next, func() {
-		a.Lease, r.err = r.bucket.Renew(context.Background(), r.names[m.Entity], a.Lease)
-		r.renew(m, a, end)
 	})
 }
 
