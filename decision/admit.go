@@ -226,8 +226,11 @@ func (l *Limits) look(s *State, leases Leases, op *Op, now int64) (v view) {
 			}
 		}
 	}
-	if out := leases.Out(now); v.at == now && (s.Plain+out >= l.Tokens || !v.back && !op.Urgent && s.AgainUS > now*1000) {
-		v.bound, v.overdue = BoundTokens, l.overdue(s, out, now)
+	if v.at == now {
+		out := leases.Out(now)
+		if s.Plain+out >= l.Tokens || !v.back && !op.Urgent && s.AgainUS > now*1000 {
+			v.bound, v.overdue = BoundTokens, l.overdue(s, out, now)
+		}
 	}
 	if s.Closed > now {
 		v.bound = BoundClosed
@@ -294,7 +297,7 @@ func (l *Limits) when(s *State, op *Op, v *view, now int64) int64 {
 	if !v.fresh && t.Slot > now {
 		slot = max(v.at, t.Slot)
 	} else if !v.fresh {
-		again = v.turn(s, now)
+		again = s.turn(now, v.overdue)
 		if v.bound == BoundTokens { // no token comes back before
 			again = min(again+v.again, Never)
 		}
@@ -313,9 +316,9 @@ func (l *Limits) when(s *State, op *Op, v *view, now int64) int64 {
 	return slot
 }
 
-// turn returns the time at which the denied tickets have had their turn, in us.
-func (v *view) turn(s *State, now int64) int64 {
-	return max(s.AgainUS, max(now+v.overdue, s.Closed)*1000)
+// turn returns the time at which the denied tickets have had their turn, and the operations are no longer overdue, in us.
+func (s *State) turn(now, overdue int64) int64 {
+	return max(s.AgainUS, max(now+overdue, s.Closed)*1000)
 }
 
 // book gives a ticket for the slot in a.
@@ -343,7 +346,7 @@ func (l *Limits) book(s *State, op *Op, v *view, now int64, a *Answer) {
 				}
 			}
 		}
-		s.AgainUS = min(v.turn(s, now)+v.again, Never)
+		s.AgainUS = min(s.turn(now, v.overdue)+v.again, Never)
 	}
 	t.Slot, t.Cost = now+a.Delay, op.Cost
 	a.Ticket = t

@@ -33,14 +33,14 @@ type Shared struct {
 	room     bool  // it and all operations due in this grain fit
 	due      int64 // the units due in this grain
 	from     int64 // from when it has its fair share, in ticks
-	gathered int64 // the grain at which room for a large one has gathered
+	gathered int64 // the grain in which room for a large one has gathered; 0 if that is not known yet
 	fair     int64 // the place of its fair share, in ticks
 }
 
 const (
 	tick       = 1 << 19 // the parts of a grain in which shares are counted
 	mostWeight = 1 << 24 // of all together
-	gathering  = 32      // the most grains in which room is kept for an operation that takes more than one brings
+	gathering  = 32      // the most grains that are looked at, before and behind Front, to find room for a large operation
 	minute     = 60_000
 )
 
@@ -55,7 +55,6 @@ type Calendar struct {
 	Weight int64 // of the entities that wait, counted in this minute
 	Before int64 // of the entities counted in the minute before, and not since
 	Peak   int64 // of all entities that wait, at the beginning of Head
-	Large  int64 // the last grain with a booked operation that takes more than a grain brings
 	Turn   int64 // from when the next entity that begins to wait has its fair share, in ticks
 	Ring   Ring  // the units booked in Head and the grains after it, and the backlogs
 }
@@ -228,7 +227,7 @@ func (x *Shared) advance(now int64) {
 	head := x.Limits.grain(now)
 	if c.Grain != x.Limits.Grain || head-c.Head >= Grains {
 		c.Ring.Clear()
-		c.Grain, c.Head, c.Late, c.Front, c.Large = x.Limits.Grain, head, 0, head, 0
+		c.Grain, c.Head, c.Late, c.Front = x.Limits.Grain, head, 0, head
 	}
 	if c.Head < head {
 		c.Late = 0
@@ -349,7 +348,7 @@ func (x *Shared) enter(f *Flow, op *Op, back bool, now int64) {
 	c, l := &x.State.Calendars[0], x.Limits
 	x.part = l.part(&op.Cost)
 	x.units = l.booked(x.part) // tokens are counted as operations of this size if they are short
-	x.large, x.gathered = x.units > l.PerGrain/l.Scale, Never
+	x.large, x.gathered = x.units > l.PerGrain/l.Scale, 0
 	x.rate = max(1, min(l.PerGrain/l.Scale, min(l.Grain*1000/l.pace(x.State), mostBooked)*x.units))
 	f.expire(now - l.grace())
 	if back {
@@ -397,9 +396,6 @@ func (x *Shared) look(f *Flow, op *Op, back bool, now int64) {
 		rest := x.rate * ((end - now) * 1024 / c.Grain) / 1024
 		x.room = x.room && min(free, mostBooked)*x.units+rest >= due+x.units
 	}
-	if c.Large > c.Head && !back { // capacity gathers for a large operation
-		x.room = x.room && x.spareUntil(min(c.Large, c.Head+gathering), op, now) >= x.part
-	}
 	x.spare = x.spare && !x.room && (!back || !x.below)
 	entitled := x.room || back && x.below || x.spare
 	x.token = false
@@ -414,22 +410,27 @@ func (x *Shared) look(f *Flow, op *Op, back bool, now int64) {
 	x.fits = x.bound == BoundNone
 }
 
-// spareUntil returns how much of a cost, in parts, the windows have left beside all booked operations, at the end of each
-// grain until the last one.
-func (x *Shared) spareUntil(last int64, op *Op, now int64) int64 {
-	c, l, least := &x.State.Calendars[0], x.Limits, int64(MostUnits)
-	for i := range l.Windows {
-		w := &l.Windows[i]
-		left, from, n, due, cost := x.State.Lines[i].Left, now, c.Head, c.Late, op.Cost[w.Unit]
-		for n <= last && cost > 0 {
-			end := l.begin(n+1) - 1
-			left = w.gain(x.State, left, from, end) - l.units(min(due+c.Ring.At(n%Grains), mostBooked), w.Unit)
-			least = min(least, max(0, left)*l.Parts[w.Unit])
-			from, due = end, 0
-			n++
+// gather returns the first grain from Front on by which the capacity that is not booked is enough for a large operation.
+func (x *Shared) gather(op *Op, now int64) int64 {
+	c, l := &x.State.Calendars[0], x.Limits
+	n, rate, free := max(c.Head, c.Front-gathering), l.PerGrain/l.Scale, int64(0)
+	if n == c.Head {
+		free = mostBooked
+		for i := range l.Windows {
+			w := &l.Windows[i]
+			if each := l.Parts[w.Unit]; each > 0 && op.Cost[w.Unit] > 0 {
+				left := w.gain(x.State, x.State.Lines[i].Left, now, l.begin(n+1)-1)
+				free = min(free, l.booked(parts(max(0, left), each)))
+			}
 		}
+		free -= c.Late + c.Ring.At(n%Grains)
 	}
-	return least
+	last := min(c.Front+gathering, c.Head+Grains-1)
+	for n < last && (n < c.Front || free < x.units) {
+		n++
+		free = max(0, free) + rate - c.Ring.At(n%Grains)
+	}
+	return min(n+max(0, x.units-free+rate-1)/rate, c.Head+Grains-1)
 }
 
 // run takes capacity and a token.
@@ -468,7 +469,7 @@ func (x *Shared) in(n int64) int64 {
 func (x *Shared) place(f *Flow, op *Op, back bool, t, now int64) int64 {
 	c, s, l := &x.State.Calendars[0], x.State, x.Limits
 	if x.token {
-		return max(t, (max(s.AgainUS, (now+x.overdue)*1000)+l.pace(s))/1000)
+		return max(t, (s.turn(now, x.overdue)+l.pace(s))/1000)
 	}
 	t = max(t, s.Closed)
 	for i := range l.Windows {
@@ -506,18 +507,11 @@ func (x *Shared) place(f *Flow, op *Op, back bool, t, now int64) int64 {
 	if first {
 		c.Front = min(n, c.Head+Grains-1)
 	}
-	if x.large { // behind the grains in which its room gathers
-		from, free, rate := c.Front, x.rate-c.Ring.At(c.Front%Grains), l.PerGrain/l.Scale
-		if c.Front-c.Head <= gathering {
-			free = max(0, free) + l.booked(x.spareUntil(c.Front-1, op, now))
+	if x.large {
+		if x.gathered == 0 {
+			x.gathered = x.gather(op, now)
 		}
-		last := min(c.Front+gathering, c.Head+Grains-1)
-		for from < last && (from < n || free < x.units) {
-			from++
-			free = max(0, free) + rate - c.Ring.At(from%Grains)
-		}
-		n = min(max(n, from+max(0, x.units-free+rate-1)/rate), c.Head+Grains-1)
-		x.gathered = n
+		n = max(n, x.gathered)
 	}
 	if n >= c.Head+Grains-1 { // it asks again in the second half of the calendar
 		c.Far++
@@ -551,17 +545,14 @@ func (x *Shared) place(f *Flow, op *Op, back bool, t, now int64) int64 {
 func (x *Shared) book(f *Flow, op *Op, back bool, t *Ticket, now int64) {
 	c, s := &x.State.Calendars[0], x.State
 	if x.token {
-		s.AgainUS = min(max(s.AgainUS, (now+x.overdue)*1000)+x.Limits.pace(s), Never)
+		s.AgainUS = min(s.turn(now, x.overdue)+x.Limits.pace(s), Never)
 	}
 	n := x.Limits.grain(t.Slot)
 	if c.holds(n) {
 		c.Ring.Put(n%Grains, min(c.Ring.At(n%Grains)+x.units, mostBooked))
 	}
-	if x.large {
-		c.Large = max(c.Large, n)
-		if n >= x.gathered {
-			c.Front = max(c.Front, n)
-		}
+	if x.large && n == x.gathered { // the grains before it have no room any more
+		c.Front = max(c.Front, n)
 	}
 	if x.fair > 0 && !op.Urgent {
 		if n < x.fair/tick {

@@ -470,3 +470,44 @@ func TestSharedTicketsLost(t *testing.T) {
 		t.Errorf("50 messages at 2 a second take %d ms, want at most a minute; one was postponed %d times", last, most)
 	}
 }
+
+// A large operation that its own limit delays holds up no other entity, as long as the shared limit has room for both.
+func TestSharedLargeElsewhere(t *testing.T) {
+	ready := func(windows ...decision.Window) decision.Limits {
+		l := decision.Limits{Windows: windows, Tokens: 100, Guess: 50, Lease: 60_000, MaxLease: 60_000, FirstCome: 1}
+		if field, _ := l.Ready(); field != "" {
+			t.Fatal(field)
+		}
+		return l
+	}
+	gathers := decision.Window{Size: 1000, Rate: 2, Interval: 1000}
+	for name, all := range map[string]decision.Limits{
+		"calls":                ready(gathers),
+		"a unit of a day":      ready(gathers, decision.Window{Size: 1000, Rate: 1000, Interval: 86_400_000, Unit: 1}),
+		"a scarce unit":        ready(gathers, decision.Window{Size: 10, Rate: 10, Interval: 1000, Unit: 1}),
+		"a unit without limit": ready(decision.Window{Size: decision.MostUnits, Rate: decision.MostUnits, Interval: 1000, Unit: 1}, gathers),
+	} {
+		var shared decision.State
+		held := storage.NewLeases(nil)
+		in := storage.Within{Limits: &all, ID: 1, Weight: 1}
+		for _, e := range []struct {
+			own    decision.Limits
+			cost   decision.Cost
+			delays []int64
+		}{
+			{ready(decision.Window{Size: 10, Rate: 10, Interval: 20_000}), decision.Cost{10}, []int64{0, 20_000}},
+			{ready(decision.Window{Size: 3, Rate: 3, Interval: 2000}), decision.Cost{1, 2}, []int64{0, 0, 0, 2000}},
+		} {
+			var s decision.State
+			leases := storage.NewLeases(nil)
+			for i, want := range e.delays {
+				var a decision.Answer
+				op := decision.Op{Kind: decision.Admit, Cost: e.cost}
+				e.own.ApplyWithin(&s, leases, []decision.Shared{in.In(&shared, held)}, &op, 1_700_006_400_000, &a)
+				if a.Delay != want || a.Limit != 0 {
+					t.Errorf("%s: operation %d of cost %v is delayed by %d because of limit %d, want %d", name, i, e.cost, a.Delay, a.Limit, want)
+				}
+			}
+		}
+	}
+}

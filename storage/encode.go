@@ -53,8 +53,8 @@ func ofFlow(f *decision.Flow) [14]*int64 {
 }
 
 // ofCalendar are the numbers of a Calendar, in the order of their declaration.
-func ofCalendar(c *decision.Calendar) [11]*int64 {
-	return [...]*int64{&c.Grain, &c.Head, &c.Late, &c.Front, &c.Far, &c.Minute, &c.Weight, &c.Before, &c.Peak, &c.Large, &c.Turn}
+func ofCalendar(c *decision.Calendar) [10]*int64 {
+	return [...]*int64{&c.Grain, &c.Head, &c.Late, &c.Front, &c.Far, &c.Minute, &c.Weight, &c.Before, &c.Peak, &c.Turn}
 }
 
 const (
@@ -62,7 +62,7 @@ const (
 	numOfLine     = len([15]*int64{})
 	numOfPin      = len([25]*int64{})
 	numOfFlow     = len([14]*int64{})
-	numOfCalendar = len([11]*int64{})
+	numOfCalendar = len([10]*int64{})
 	numCounts     = 5
 )
 

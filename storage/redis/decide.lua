@@ -113,10 +113,10 @@ if value then
     end
     leases = sub(value, from)
     if s_Calendars_n > 0 then
-      local calendar_Grain, calendar_Head, calendar_Late, calendar_Front, calendar_Far, calendar_Minute, calendar_Weight, calendar_Before, calendar_Peak, calendar_Large, calendar_Turn = unpack('<ddddddddddd', value, from)
+      local calendar_Grain, calendar_Head, calendar_Late, calendar_Front, calendar_Far, calendar_Minute, calendar_Weight, calendar_Before, calendar_Peak, calendar_Turn = unpack('<dddddddddd', value, from)
       local calendar_Ring = Ring(sub(value, -3336))
-      s_Calendars[0] = {Grain = calendar_Grain, Head = calendar_Head, Late = calendar_Late, Front = calendar_Front, Far = calendar_Far, Minute = calendar_Minute, Weight = calendar_Weight, Before = calendar_Before, Peak = calendar_Peak, Large = calendar_Large, Turn = calendar_Turn, Ring = calendar_Ring}
-      leases = sub(value, from + 88, -3336 - 1)
+      s_Calendars[0] = {Grain = calendar_Grain, Head = calendar_Head, Late = calendar_Late, Front = calendar_Front, Far = calendar_Far, Minute = calendar_Minute, Weight = calendar_Weight, Before = calendar_Before, Peak = calendar_Peak, Turn = calendar_Turn, Ring = calendar_Ring}
+      leases = sub(value, from + 80, -3336 - 1)
     end
   elseif layout ~= 7 then
     return redis.error_reply('DRIPSTATE')
@@ -288,10 +288,10 @@ if value then
     end
     leases = sub(value, from)
     if s_Calendars_n > 0 then
-      local calendar_Grain, calendar_Head, calendar_Late, calendar_Front, calendar_Far, calendar_Minute, calendar_Weight, calendar_Before, calendar_Peak, calendar_Large, calendar_Turn = unpack('<ddddddddddd', value, from)
+      local calendar_Grain, calendar_Head, calendar_Late, calendar_Front, calendar_Far, calendar_Minute, calendar_Weight, calendar_Before, calendar_Peak, calendar_Turn = unpack('<dddddddddd', value, from)
       local calendar_Ring = Ring(sub(value, -3336))
-      s_Calendars[0] = {Grain = calendar_Grain, Head = calendar_Head, Late = calendar_Late, Front = calendar_Front, Far = calendar_Far, Minute = calendar_Minute, Weight = calendar_Weight, Before = calendar_Before, Peak = calendar_Peak, Large = calendar_Large, Turn = calendar_Turn, Ring = calendar_Ring}
-      leases = sub(value, from + 88, -3336 - 1)
+      s_Calendars[0] = {Grain = calendar_Grain, Head = calendar_Head, Late = calendar_Late, Front = calendar_Front, Far = calendar_Far, Minute = calendar_Minute, Weight = calendar_Weight, Before = calendar_Before, Peak = calendar_Peak, Turn = calendar_Turn, Ring = calendar_Ring}
+      leases = sub(value, from + 80, -3336 - 1)
     end
   elseif layout ~= 7 then
     return redis.error_reply('DRIPSTATE')
@@ -539,7 +539,7 @@ if s_Lines_n + s_Pins_n + s_Flows_n + s_Calendars_n > 1 then
   end
   local calendar = s_Calendars[0]
   if calendar and s_Calendars_n > 0 then
-    parts[#parts + 1] = pack('<ddddddddddd', calendar.Grain, calendar.Head, calendar.Late, calendar.Front, calendar.Far, calendar.Minute, calendar.Weight, calendar.Before, calendar.Peak, calendar.Large, calendar.Turn)
+    parts[#parts + 1] = pack('<dddddddddd', calendar.Grain, calendar.Head, calendar.Late, calendar.Front, calendar.Far, calendar.Minute, calendar.Weight, calendar.Before, calendar.Peak, calendar.Turn)
     leases = leases .. calendar.Ring.bytes()
   end
   leases = table.concat(parts) .. leases
@@ -4147,7 +4147,7 @@ end
             advance2 = now3
           end
           if x2.State_Calendars_n == 0 then
-            x2.State_Calendars[x2.State_Calendars_n] = {Grain = 0, Head = 0, Late = 0, Front = 0, Far = 0, Minute = 0, Weight = 0, Before = 0, Peak = 0, Large = 0, Turn = 0, Ring = Ring()}
+            x2.State_Calendars[x2.State_Calendars_n] = {Grain = 0, Head = 0, Late = 0, Front = 0, Far = 0, Minute = 0, Weight = 0, Before = 0, Peak = 0, Turn = 0, Ring = Ring()}
             x2.State_Calendars_n = x2.State_Calendars_n + 1
           end
           local c2 = x2.State_Calendars[0]
@@ -4162,7 +4162,6 @@ end
             c2.Head = head
             c2.Late = 0
             c2.Front = head
-            c2.Large = 0
           end
           if c2.Head < head then
             c2.Late = 0
@@ -4873,9 +4872,9 @@ end
                   end
                 end
               end
-              do
+              if v_at == t then
                 local out2 = Out(t)
-                if v_at == t and (s_Plain + out2 >= l_Tokens or not v_back and not op_Urgent and s_AgainUS > t * 1000) then
+                if s_Plain + out2 >= l_Tokens or not v_back and not op_Urgent and s_AgainUS > t * 1000 then
                   local overdue = 0
                   do
                     if out2 < l_Tokens then
@@ -4968,7 +4967,7 @@ end
                 x2.units = min2
                 local x4 = x2.Limits_PerGrain
                 local y2 = x2.Limits_Scale
-                x2.large, x2.gathered = x2.units > (x4 - x4 % y2) / y2, 9007199254740991
+                x2.large, x2.gathered = x2.units > (x4 - x4 % y2) / y2, 0
                 local x5 = x2.Limits_PerGrain
                 local y3 = x2.Limits_Scale
                 local x6 = (x2.State_Held + x2.Limits_Guess) * 1000
@@ -5235,88 +5234,6 @@ end
                   local rest2 = (x5 - x5 % 1024) / 1024
                   x2.room = x2.room and (free < 16777215 and free or 16777215) * x2.units + rest2 >= due + x2.units
                 end
-                if c2.Large > c2.Head and not back2 then
-                  local is2 = x2.room
-                  if is2 then
-                    local spareUntil = 0
-                    do
-                      local min3 = c2.Large
-                      local x4 = c2.Head + 32
-                      if x4 < min3 then min3 = x4 end
-                      local c3 = x2.State_Calendars[0]
-                      local least = 1099511627776
-                      for i3 = 0, x2.Limits_Windows_n - 1 do
-                        local w2 = x2.Limits_Windows[i3]
-                        local left = x2.State_Lines[i3].Left
-                        local from2 = t
-                        local n3 = c3.Head
-                        local due2 = c3.Late
-                        local i4 = w2.Unit
-                        local cost = i4 == 0 and op_Cost_0 or i4 == 1 and op_Cost_1 or i4 == 2 and op_Cost_2 or op_Cost_3
-                        while n3 <= min3 and cost > 0 do
-                          local n4 = n3 + 1
-                          local end3 = n4 * x2.Limits_Grain + x2.Limits_Zero - 1
-                          local gain = 0
-                          do
-                            if end3 <= from2 then
-                              gain = left
-                            else
-                              local t2 = end3 - w2.Offset
-                              local by2 = w2.Interval
-                              local since = 0
-                              do
-                                if w2.Size > w2.Rate then
-                                  local max2 = from2
-                                  local x5 = x2.State_Closed - 1
-                                  if x5 > max2 then max2 = x5 end
-                                  since = max2
-                                else
-                                  since = from2
-                                end
-                              end
-                              local t3 = since - w2.Offset
-                              local by3 = w2.Interval
-                              local n5 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
-                              if n5 <= 0 then
-                                gain = left
-                              else
-                                local x5 = w2.Size - left
-                                local y2 = w2.Rate
-                                if n5 > (x5 - x5 % y2) / y2 then
-                                  gain = w2.Size
-                                else
-                                  gain = left + n5 * w2.Rate
-                                end
-                              end
-                            end
-                          end
-                          local units = 0
-                          do
-                            local min4 = due2 + c3.Ring.At(n3 % 1024)
-                            if 16777215 < min4 then min4 = 16777215 end
-                            local unit = w2.Unit
-                            if (unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3) == 0 then
-                              units = 0
-                            else
-                              local x5 = min4 * x2.Limits_Scale
-                              local y2 = unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
-                              units = (x5 - x5 % y2) / y2
-                            end
-                          end
-                          left = gain - units
-                          local i5 = w2.Unit
-                          local x5 = (0 > left and 0 or left) * (i5 == 0 and x2.Limits_Parts_0 or i5 == 1 and x2.Limits_Parts_1 or i5 == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3)
-                          if x5 < least then least = x5 end
-                          from2, due2 = end3, 0
-                          n3 = n3 + 1
-                        end
-                      end
-                      spareUntil = least
-                    end
-                    is2 = spareUntil >= x2.part
-                  end
-                  x2.room = is2
-                end
                 x2.spare = x2.spare and not x2.room and (not back2 or not x2.below)
                 local entitled = x2.room or back2 and x2.below or x2.spare
                 x2.token = false
@@ -5564,19 +5481,22 @@ end
                   repeat
                     local c2 = x2.State_Calendars[0]
                     if x2.token then
-                      local max2 = x2.State_AgainUS
-                      local x3 = (t + x2.overdue) * 1000
-                      if x3 > max2 then max2 = x3 end
+                      local overdue = x2.overdue
+                      local max2 = t + overdue
+                      if x2.State_Closed > max2 then max2 = x2.State_Closed end
+                      local max3 = x2.State_AgainUS
+                      local x3 = max2 * 1000
+                      if x3 > max3 then max3 = x3 end
                       local x4 = (x2.State_Held + x2.Limits_Guess) * 1000
                       local y = (x2.State_Ended + 1) * x2.Limits_Tokens
-                      local max3 = 1
+                      local max4 = 1
                       local x5 = (x4 - x4 % y) / y
-                      if x5 > max3 then max3 = x5 end
-                      local x6 = max2 + max3
-                      local max4 = t2
+                      if x5 > max4 then max4 = x5 end
+                      local x6 = max3 + max4
+                      local max5 = t2
                       local x7 = (x6 - x6 % 1000) / 1000
-                      if x7 > max4 then max4 = x7 end
-                      place2 = max4
+                      if x7 > max5 then max5 = x7 end
+                      place2 = max5
                     else
                       if x2.State_Closed > t2 then t2 = x2.State_Closed end
                       for i4 = 0, x2.Limits_Windows_n - 1 do
@@ -5758,116 +5678,104 @@ end
                             c2.Front = min2
                           end
                           if x2.large then
-                            local from2 = c2.Front
-                            local free = x2.rate - c2.Ring.At(c2.Front % 1024)
-                            local x7 = x2.Limits_PerGrain
-                            local y4 = x2.Limits_Scale
-                            local rate = (x7 - x7 % y4) / y4
-                            if c2.Front - c2.Head <= 32 then
-                              local spareUntil = 0
+                            if x2.gathered == 0 then
+                              local gather = 0
                               do
-                                local last2 = c2.Front - 1
                                 local c3 = x2.State_Calendars[0]
-                                local least = 1099511627776
-                                for i4 = 0, x2.Limits_Windows_n - 1 do
-                                  local w2 = x2.Limits_Windows[i4]
-                                  local left = x2.State_Lines[i4].Left
-                                  local from3 = t
-                                  local n4 = c3.Head
-                                  local due = c3.Late
-                                  local i5 = w2.Unit
-                                  local cost2 = i5 == 0 and op_Cost_0 or i5 == 1 and op_Cost_1 or i5 == 2 and op_Cost_2 or op_Cost_3
-                                  while n4 <= last2 and cost2 > 0 do
-                                    local n5 = n4 + 1
-                                    local end2 = n5 * x2.Limits_Grain + x2.Limits_Zero - 1
-                                    local gain = 0
+                                local max6 = c3.Head
+                                local x7 = c3.Front - 32
+                                if x7 > max6 then max6 = x7 end
+                                local n4 = max6
+                                local x8 = x2.Limits_PerGrain
+                                local y4 = x2.Limits_Scale
+                                local rate = (x8 - x8 % y4) / y4
+                                local free = 0
+                                if n4 == c3.Head then
+                                  free = 16777215
+                                  for i4 = 0, x2.Limits_Windows_n - 1 do
+                                    local w2 = x2.Limits_Windows[i4]
                                     do
-                                      if end2 <= from3 then
-                                        gain = left
-                                      else
-                                        local t3 = end2 - w2.Offset
-                                        local by2 = w2.Interval
-                                        local since = 0
+                                      local i5 = w2.Unit
+                                      local each2 = i5 == 0 and x2.Limits_Parts_0 or i5 == 1 and x2.Limits_Parts_1 or i5 == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
+                                      local is5 = each2 > 0
+                                      if is5 then
+                                        local i6 = w2.Unit
+                                        is5 = (i6 == 0 and op_Cost_0 or i6 == 1 and op_Cost_1 or i6 == 2 and op_Cost_2 or op_Cost_3) > 0
+                                      end
+                                      if is5 then
+                                        local gain = 0
                                         do
-                                          if w2.Size > w2.Rate then
-                                            local max6 = from3
-                                            local x8 = x2.State_Closed - 1
-                                            if x8 > max6 then max6 = x8 end
-                                            since = max6
+                                          local left = x2.State_Lines[i4].Left
+                                          local n5 = n4 + 1
+                                          local to2 = n5 * x2.Limits_Grain + x2.Limits_Zero - 1
+                                          if to2 <= t then
+                                            gain = left
                                           else
-                                            since = from3
+                                            local t3 = to2 - w2.Offset
+                                            local by2 = w2.Interval
+                                            local since = 0
+                                            do
+                                              if w2.Size > w2.Rate then
+                                                local max7 = t
+                                                local x9 = x2.State_Closed - 1
+                                                if x9 > max7 then max7 = x9 end
+                                                since = max7
+                                              else
+                                                since = t
+                                              end
+                                            end
+                                            local t4 = since - w2.Offset
+                                            local by3 = w2.Interval
+                                            local n6 = (t3 - t3 % by2) / by2 - (t4 - t4 % by3) / by3
+                                            if n6 <= 0 then
+                                              gain = left
+                                            else
+                                              local x9 = w2.Size - left
+                                              local y5 = w2.Rate
+                                              if n6 > (x9 - x9 % y5) / y5 then
+                                                gain = w2.Size
+                                              else
+                                                gain = left + n6 * w2.Rate
+                                              end
+                                            end
                                           end
                                         end
-                                        local t4 = since - w2.Offset
-                                        local by3 = w2.Interval
-                                        local n6 = (t3 - t3 % by2) / by2 - (t4 - t4 % by3) / by3
-                                        if n6 <= 0 then
-                                          gain = left
-                                        else
-                                          local x8 = w2.Size - left
-                                          local y5 = w2.Rate
-                                          if n6 > (x8 - x8 % y5) / y5 then
-                                            gain = w2.Size
-                                          else
-                                            gain = left + n6 * w2.Rate
-                                          end
-                                        end
+                                        local left = gain
+                                        local n5 = 0 > left and 0 or left
+                                        local y5 = 1 > each2 and 1 or each2
+                                        local min2 = n5
+                                        local x9 = (1099511627776 - 1099511627776 % y5) / y5
+                                        if x9 < min2 then min2 = x9 end
+                                        local part = min2 * each2
+                                        local x10 = part + x2.Limits_Scale - 1
+                                        local y6 = x2.Limits_Scale
+                                        local min3 = (x10 - x10 % y6) / y6
+                                        if 16777215 < min3 then min3 = 16777215 end
+                                        if min3 < free then free = min3 end
                                       end
                                     end
-                                    local units = 0
-                                    do
-                                      local min2 = due + c3.Ring.At(n4 % 1024)
-                                      if 16777215 < min2 then min2 = 16777215 end
-                                      local unit = w2.Unit
-                                      if (unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3) == 0 then
-                                        units = 0
-                                      else
-                                        local x8 = min2 * x2.Limits_Scale
-                                        local y5 = unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
-                                        units = (x8 - x8 % y5) / y5
-                                      end
-                                    end
-                                    left = gain - units
-                                    local i6 = w2.Unit
-                                    local x8 = (0 > left and 0 or left) * (i6 == 0 and x2.Limits_Parts_0 or i6 == 1 and x2.Limits_Parts_1 or i6 == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3)
-                                    if x8 < least then least = x8 end
-                                    from3, due = end2, 0
-                                    n4 = n4 + 1
                                   end
+                                  free = free - (c3.Late + c3.Ring.At(n4 % 1024))
                                 end
-                                spareUntil = least
+                                local min2 = c3.Front + 32
+                                local x9 = c3.Head + 1024 - 1
+                                if x9 < min2 then min2 = x9 end
+                                local last2 = min2
+                                while n4 < last2 and (n4 < c3.Front or free < x2.units) do
+                                  n4 = n4 + 1
+                                  free = (0 > free and 0 or free) + rate - c3.Ring.At(n4 % 1024)
+                                end
+                                local max7 = 0
+                                local x10 = x2.units - free + rate - 1
+                                if x10 > max7 then max7 = x10 end
+                                local min3 = n4 + (max7 - max7 % rate) / rate
+                                local x11 = c3.Head + 1024 - 1
+                                if x11 < min3 then min3 = x11 end
+                                gather = min3
                               end
-                              local x8 = spareUntil + x2.Limits_Scale - 1
-                              local y5 = x2.Limits_Scale
-                              local min2 = (x8 - x8 % y5) / y5
-                              if 16777215 < min2 then min2 = 16777215 end
-                              free = (0 > free and 0 or free) + min2
+                              x2.gathered = gather
                             end
-                            local min2 = c2.Front + 32
-                            local x8 = c2.Head + 1024 - 1
-                            if x8 < min2 then min2 = x8 end
-                            local last2 = min2
-                            while from2 < last2 and (from2 < n3 or free < x2.units) do
-                              from2 = from2 + 1
-                              free = (0 > free and 0 or free) + rate - c2.Ring.At(from2 % 1024)
-                            end
-                            local max6 = 0
-                            local x9 = x2.units - free + rate - 1
-                            if x9 > max6 then max6 = x9 end
-                            local max7 = n3
-                            local x10 = from2 + (max6 - max6 % rate) / rate
-                            if x10 > max7 then max7 = x10 end
-                            local max8 = 0
-                            local x11 = x2.units - free + rate - 1
-                            if x11 > max8 then max8 = x11 end
-                            local max9 = n3
-                            local x12 = from2 + (max8 - max8 % rate) / rate
-                            if x12 > max9 then max9 = x12 end
-                            local min3 = max9
-                            local x13 = c2.Head + 1024 - 1
-                            if x13 < min3 then min3 = x13 end
-                            n3 = min3
-                            x2.gathered = n3
+                            if x2.gathered > n3 then n3 = x2.gathered end
                           end
                           if n3 >= c2.Head + 1024 - 1 then
                             c2.Far = c2.Far + 1
@@ -6563,23 +6471,29 @@ end
                   local back2 = v_back
                   local c2 = x2.State_Calendars[0]
                   if x2.token then
-                    local max2 = x2.State_AgainUS
-                    local x3 = (t + x2.overdue) * 1000
-                    if x3 > max2 then max2 = x3 end
+                    local overdue = x2.overdue
+                    local max2 = t + overdue
+                    if x2.State_Closed > max2 then max2 = x2.State_Closed end
+                    local max3 = x2.State_AgainUS
+                    local x3 = max2 * 1000
+                    if x3 > max3 then max3 = x3 end
                     local x4 = (x2.State_Held + x2.Limits_Guess) * 1000
                     local y = (x2.State_Ended + 1) * x2.Limits_Tokens
-                    local max3 = 1
+                    local max4 = 1
                     local x5 = (x4 - x4 % y) / y
-                    if x5 > max3 then max3 = x5 end
-                    local max4 = x2.State_AgainUS
-                    local x6 = (t + x2.overdue) * 1000
-                    if x6 > max4 then max4 = x6 end
+                    if x5 > max4 then max4 = x5 end
+                    local overdue2 = x2.overdue
+                    local max5 = t + overdue2
+                    if x2.State_Closed > max5 then max5 = x2.State_Closed end
+                    local max6 = x2.State_AgainUS
+                    local x6 = max5 * 1000
+                    if x6 > max6 then max6 = x6 end
                     local x7 = (x2.State_Held + x2.Limits_Guess) * 1000
                     local y2 = (x2.State_Ended + 1) * x2.Limits_Tokens
-                    local max5 = 1
+                    local max7 = 1
                     local x8 = (x7 - x7 % y2) / y2
-                    if x8 > max5 then max5 = x8 end
-                    local min3 = max4 + max5
+                    if x8 > max7 then max7 = x8 end
+                    local min3 = max6 + max7
                     if 9007199254740991 < min3 then min3 = 9007199254740991 end
                     x2.State_AgainUS = min3
                   end
@@ -6593,11 +6507,8 @@ end
                     if 16777215 < min3 then min3 = 16777215 end
                     c2.Ring.Put(n2 % 1024, min3)
                   end
-                  if x2.large then
-                    if n2 > c2.Large then c2.Large = n2 end
-                    if n2 >= x2.gathered then
-                      if n2 > c2.Front then c2.Front = n2 end
-                    end
+                  if x2.large and n2 == x2.gathered then
+                    if n2 > c2.Front then c2.Front = n2 end
                   end
                   if x2.fair > 0 and not op_Urgent then
                     local x4 = x2.fair
@@ -7254,7 +7165,7 @@ end
               x2.units = min2
               local x4 = x2.Limits_PerGrain
               local y2 = x2.Limits_Scale
-              x2.large, x2.gathered = x2.units > (x4 - x4 % y2) / y2, 9007199254740991
+              x2.large, x2.gathered = x2.units > (x4 - x4 % y2) / y2, 0
               local x5 = x2.Limits_PerGrain
               local y3 = x2.Limits_Scale
               local x6 = (x2.State_Held + x2.Limits_Guess) * 1000
@@ -7705,7 +7616,7 @@ if s_Lines_n + s_Pins_n + s_Flows_n + s_Calendars_n > 1 then
   end
   local calendar = s_Calendars[0]
   if calendar and s_Calendars_n > 0 then
-    parts[#parts + 1] = pack('<ddddddddddd', calendar.Grain, calendar.Head, calendar.Late, calendar.Front, calendar.Far, calendar.Minute, calendar.Weight, calendar.Before, calendar.Peak, calendar.Large, calendar.Turn)
+    parts[#parts + 1] = pack('<dddddddddd', calendar.Grain, calendar.Head, calendar.Late, calendar.Front, calendar.Far, calendar.Minute, calendar.Weight, calendar.Before, calendar.Peak, calendar.Turn)
     leases = leases .. calendar.Ring.bytes()
   end
   leases = table.concat(parts) .. leases
