@@ -10,21 +10,28 @@ import (
 	"github.com/drip-go/drip"
 )
 
-// A shared limit that is far from short changes no answer, whatever limits the entity itself has.
+// A shared limit that is far from short, by its rate or by what it has gathered, changes no answer, whatever limits the
+// entities themselves have.
 func TestFarSharedChangesNothing(t *testing.T) {
-	for seed := range uint64(60) {
-		alone, within := farAnswers(t, seed, nil), farAnswers(t, seed, map[string]drip.Limit{"app": {Size: 100_000}})
-		if !slices.Equal(alone, within) {
-			i := 0
-			for i < min(len(alone), len(within)) && alone[i] == within[i] {
-				i++
+	for name, app := range map[string]drip.Limit{
+		"rate":     {Size: 100_000},
+		"gathered": {Size: 100_000, RefreshRate: 1},
+		"windows":  {Size: 100_000, RefreshRate: 1, Windows: []drip.Window{{Size: 100_000, RefreshInterval: time.Minute}}},
+	} {
+		for seed := range uint64(60) {
+			alone, within := farAnswers(t, seed, nil), farAnswers(t, seed, map[string]drip.Limit{"app": app})
+			if !slices.Equal(alone, within) {
+				i := 0
+				for i < min(len(alone), len(within)) && alone[i] == within[i] {
+					i++
+				}
+				t.Errorf("%s, seed %d: of %d and %d answers the first %d are the same", name, seed, len(alone), len(within), i)
 			}
-			t.Errorf("seed %d: of %d and %d answers the first %d are the same", seed, len(alone), len(within), i)
 		}
 	}
 }
 
-// farAnswers returns the answers to 300 operations of an entity with random limits. Messages come back up to 20 ms late.
+// farAnswers returns the answers to 300 operations of one to five entities with random limits. Messages come back up to 20 ms late.
 func farAnswers(t *testing.T, seed uint64, shared map[string]drip.Limit) (answers []string) {
 	t.Helper()
 	r := rand.New(rand.NewPCG(seed, 1))
@@ -56,30 +63,31 @@ func farAnswers(t *testing.T, seed uint64, shared map[string]drip.Limit) (answer
 		})
 		events = slices.Insert(events, i, event{at, do})
 	}
-	var ask func(request drip.Request, takes time.Duration)
-	ask = func(request drip.Request, takes time.Duration) {
-		a, err := b.Admit(t.Context(), "shop", request)
+	var ask func(shop string, request drip.Request, takes time.Duration)
+	ask = func(shop string, request drip.Request, takes time.Duration) {
+		a, err := b.Admit(t.Context(), shop, request)
 		if err != nil {
 			t.Fatal(err)
 		}
-		answers = append(answers, fmt.Sprint(now.Sub(begin), a.Delay, a.Bound, a.Limit))
+		answers = append(answers, fmt.Sprint(shop, now.Sub(begin), a.Delay, a.Bound, a.Limit))
 		if a.Delay > 0 {
 			request.Ticket = a.Ticket
-			add(now.Add(a.Delay+time.Duration(len(answers)%20)*time.Millisecond), func() { ask(request, takes) })
+			add(now.Add(a.Delay+time.Duration(len(answers)%20)*time.Millisecond), func() { ask(shop, request, takes) })
 			return
 		}
 		add(now.Add(takes), func() {
-			if err := b.Settle(t.Context(), "shop", a.Lease, request.Cost); err != nil {
+			if err := b.Settle(t.Context(), shop, a.Lease, request.Cost); err != nil {
 				t.Error(err)
 			}
 		})
 	}
-	costs, urgent, at := 1+r.IntN(3), r.IntN(3), now
+	costs, urgent, shops, at := 1+r.IntN(3), r.IntN(3), 1+r.IntN(5), now
 	for range 300 {
 		at = at.Add(time.Duration(r.IntN(150)) * time.Millisecond)
 		request := drip.Request{Cost: 1 + r.IntN(min(costs, o.Size)), Urgent: r.IntN(10) < urgent}
 		takes := time.Duration(1+r.IntN(500)) * time.Millisecond
-		add(at, func() { ask(request, takes) })
+		shop := fmt.Sprint("shop", r.IntN(shops))
+		add(at, func() { ask(shop, request, takes) })
 	}
 	for len(events) > 0 {
 		e := events[0]

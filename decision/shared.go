@@ -51,6 +51,7 @@ type Calendar struct {
 	Late   int64 // the units due in the grain before Head that are not back
 	Front  int64 // no grain before it has room
 	Far    int64 // the number of tickets that found no room in the calendar
+	Booked int64 // the units booked in all grains from Head on
 	Minute int64 // the minute of Weight: 60 grains
 	Weight int64 // of the entities that wait, counted in this minute
 	Before int64 // of the entities counted in the minute before, and not since
@@ -76,6 +77,12 @@ func class(backlog, weight int64) int64 {
 
 // holds reports whether the calendar has a grain.
 func (c *Calendar) holds(n int64) bool { return n >= c.Head && n < c.Head+Grains }
+
+// put sets the units booked in a grain.
+func (c *Calendar) put(n, units int64) {
+	c.Booked += units - c.Ring.At(n%Grains)
+	c.Ring.Put(n%Grains, units)
+}
 
 // Flow is the part of an entity's State for one shared limit. Its Units are parts. The Flows with the keys ofUrgent and
 // below count the entity's urgent tickets, one Flow for each unit.
@@ -227,7 +234,7 @@ func (x *Shared) advance(now int64) {
 	head := x.Limits.grain(now)
 	if c.Grain != x.Limits.Grain || head-c.Head >= Grains {
 		c.Ring.Clear()
-		c.Grain, c.Head, c.Late, c.Front = x.Limits.Grain, head, 0, head
+		c.Grain, c.Head, c.Late, c.Booked, c.Front = x.Limits.Grain, head, 0, 0, head
 	}
 	if c.Head < head {
 		c.Late = 0
@@ -235,7 +242,7 @@ func (x *Shared) advance(now int64) {
 			c.Late = c.Ring.At(c.Head % Grains)
 		}
 		for c.Head < head {
-			c.Ring.Put(c.Head%Grains, 0)
+			c.put(c.Head, 0)
 			c.Head++
 		}
 		c.Peak = c.Weight + c.Before
@@ -355,7 +362,7 @@ func (x *Shared) enter(f *Flow, op *Op, back bool, now int64) {
 		part := l.part(&op.Ticket.Cost)
 		n, units := l.grain(op.Ticket.Slot), l.booked(part)
 		if c.holds(n) {
-			c.Ring.Put(n%Grains, max(0, c.Ring.At(n%Grains)-units))
+			c.put(n, max(0, c.Ring.At(n%Grains)-units))
 		} else if n+1 == c.Head {
 			c.Late = max(0, c.Late-units)
 		}
@@ -465,6 +472,53 @@ func (x *Shared) in(n int64) int64 {
 	return at
 }
 
+// seek returns the first grain from t on that has room.
+func (x *Shared) seek(op *Op, t, now int64) int64 {
+	c, l := &x.State.Calendars[0], x.Limits
+	n := max(l.grain(t), c.Head+1)
+	if c.Front > c.Head+1 && x.in(n)+l.Windows[0].Interval <= t { // another limit holds it past its turn in this grain
+		n++
+	}
+	first := n <= c.Front
+	if first {
+		n = c.Front
+	}
+	for n < c.Head+Grains-1 && c.Ring.At(n%Grains) >= x.rate {
+		n++
+	}
+	if first {
+		c.Front = min(n, c.Head+Grains-1)
+	}
+	if x.large {
+		if x.gathered == 0 {
+			x.gathered = x.gather(op, now)
+		}
+		n = max(n, x.gathered)
+	}
+	if n >= c.Head+Grains-1 { // it asks again in the second half of the calendar
+		c.Far++
+		n = max(l.grain(t), c.Head+Grains/2+c.Far%4096*7919%(Grains/2-1))
+	}
+	return n
+}
+
+// surplus reports whether the capacity that has gathered at t is enough for the operation and for all tickets, and the
+// tokens for all tickets of that grain.
+func (x *Shared) surplus(op *Op, t, now int64) bool {
+	c, l := &x.State.Calendars[0], x.Limits
+	n, booked, tokens := l.grain(t), c.Late+c.Booked, l.Grain*1000/l.pace(x.State)
+	if !c.holds(n) || x.rate < l.PerGrain/l.Scale || c.Ring.At(n%Grains) >= min(tokens, mostBooked)*x.units {
+		return false
+	}
+	for i := range l.Windows {
+		w := &l.Windows[i]
+		if cost := op.Cost[w.Unit]; cost > 0 && w.gain(x.State, x.State.Lines[i].Left, now, t) < l.units(booked, w.Unit)+cost {
+			return false
+		}
+	}
+	return true
+}
+
 // place returns the first slot from t on.
 func (x *Shared) place(f *Flow, op *Op, back bool, t, now int64) int64 {
 	c, s, l := &x.State.Calendars[0], x.State, x.Limits
@@ -493,29 +547,9 @@ func (x *Shared) place(f *Flow, op *Op, back bool, t, now int64) int64 {
 			return at
 		}
 	}
-	n := max(l.grain(t), c.Head+1)
-	if c.Front > c.Head+1 && x.in(n)+l.Windows[0].Interval <= t { // another limit holds it past its turn in this grain
-		n++
-	}
-	first := n <= c.Front
-	if first {
-		n = c.Front
-	}
-	for n < c.Head+Grains-1 && c.Ring.At(n%Grains) >= x.rate {
-		n++
-	}
-	if first {
-		c.Front = min(n, c.Head+Grains-1)
-	}
-	if x.large {
-		if x.gathered == 0 {
-			x.gathered = x.gather(op, now)
-		}
-		n = max(n, x.gathered)
-	}
-	if n >= c.Head+Grains-1 { // it asks again in the second half of the calendar
-		c.Far++
-		n = max(l.grain(t), c.Head+Grains/2+c.Far%4096*7919%(Grains/2-1))
+	surplus, n := x.surplus(op, t, now), l.grain(t)
+	if !surplus {
+		n = x.seek(op, t, now)
 	}
 	ahead, turn := f.Units+f.Later, (c.Head+1)*tick
 	x.from = f.Fair
@@ -538,6 +572,9 @@ func (x *Shared) place(f *Flow, op *Op, back bool, t, now int64) int64 {
 	if l.FirstCome == 1 {
 		x.fair = Never
 	}
+	if surplus {
+		return t
+	}
 	return max(t, x.in(max(l.grain(t), min(n, x.fair/tick))))
 }
 
@@ -549,7 +586,7 @@ func (x *Shared) book(f *Flow, op *Op, back bool, t *Ticket, now int64) {
 	}
 	n := x.Limits.grain(t.Slot)
 	if c.holds(n) {
-		c.Ring.Put(n%Grains, min(c.Ring.At(n%Grains)+x.units, mostBooked))
+		c.put(n, min(c.Ring.At(n%Grains)+x.units, mostBooked))
 	}
 	if x.large && n == x.gathered { // the grains before it have no room any more
 		c.Front = max(c.Front, n)

@@ -11,7 +11,7 @@
 --
 -- Numbers are doubles, the lowest byte first: see numbers.lua, which comes before this.
 --
--- The value of a key is the layout, 7; a revision; the time and the Until of the state; the time at which a plain
+-- The value of a key is the layout, 8; a revision; the time and the Until of the state; the time at which a plain
 -- token was taken last; 1 if the leases are in KEYS[2], else 0; a time before which none of the leases ends, and one after
 -- which none does; the numbers of the state, with how many lines, pins, flows and calendars it has in the place of
 -- these; the numbers of each; of each lease its ID and its end; and the ring of the calendar, if there is one.
@@ -93,7 +93,7 @@ if value then
     return redis.error_reply('DRIPSTATE')
   end
   layout, revision = unpack('<dd', value)
-  if layout == 7 and #value >= 136 + 64 then
+  if layout == 8 and #value >= 136 + 64 then
     layout, revision, at, till, ran, apart, first, last, s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Last, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n = unpack('<ddddddddddddddddddddddddd', value)
     local from = 136 + 65
     for i = 0, s_Lines_n - 1 do
@@ -113,12 +113,12 @@ if value then
     end
     leases = sub(value, from)
     if s_Calendars_n > 0 then
-      local calendar_Grain, calendar_Head, calendar_Late, calendar_Front, calendar_Far, calendar_Minute, calendar_Weight, calendar_Before, calendar_Peak, calendar_Turn = unpack('<dddddddddd', value, from)
+      local calendar_Grain, calendar_Head, calendar_Late, calendar_Front, calendar_Far, calendar_Booked, calendar_Minute, calendar_Weight, calendar_Before, calendar_Peak, calendar_Turn = unpack('<ddddddddddd', value, from)
       local calendar_Ring = Ring(sub(value, -3336))
-      s_Calendars[0] = {Grain = calendar_Grain, Head = calendar_Head, Late = calendar_Late, Front = calendar_Front, Far = calendar_Far, Minute = calendar_Minute, Weight = calendar_Weight, Before = calendar_Before, Peak = calendar_Peak, Turn = calendar_Turn, Ring = calendar_Ring}
-      leases = sub(value, from + 80, -3336 - 1)
+      s_Calendars[0] = {Grain = calendar_Grain, Head = calendar_Head, Late = calendar_Late, Front = calendar_Front, Far = calendar_Far, Booked = calendar_Booked, Minute = calendar_Minute, Weight = calendar_Weight, Before = calendar_Before, Peak = calendar_Peak, Turn = calendar_Turn, Ring = calendar_Ring}
+      leases = sub(value, from + 88, -3336 - 1)
     end
-  elseif layout ~= 7 then
+  elseif layout ~= 8 then
     return redis.error_reply('DRIPSTATE')
   end
 end
@@ -268,7 +268,7 @@ if value then
     return redis.error_reply('DRIPSTATE')
   end
   layout, revision = unpack('<dd', value)
-  if layout == 7 and #value >= 136 + 64 then
+  if layout == 8 and #value >= 136 + 64 then
     layout, revision, at, till, ran, apart, first, last, s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Last, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n = unpack('<ddddddddddddddddddddddddd', value)
     local from = 136 + 65
     for i = 0, s_Lines_n - 1 do
@@ -288,12 +288,12 @@ if value then
     end
     leases = sub(value, from)
     if s_Calendars_n > 0 then
-      local calendar_Grain, calendar_Head, calendar_Late, calendar_Front, calendar_Far, calendar_Minute, calendar_Weight, calendar_Before, calendar_Peak, calendar_Turn = unpack('<dddddddddd', value, from)
+      local calendar_Grain, calendar_Head, calendar_Late, calendar_Front, calendar_Far, calendar_Booked, calendar_Minute, calendar_Weight, calendar_Before, calendar_Peak, calendar_Turn = unpack('<ddddddddddd', value, from)
       local calendar_Ring = Ring(sub(value, -3336))
-      s_Calendars[0] = {Grain = calendar_Grain, Head = calendar_Head, Late = calendar_Late, Front = calendar_Front, Far = calendar_Far, Minute = calendar_Minute, Weight = calendar_Weight, Before = calendar_Before, Peak = calendar_Peak, Turn = calendar_Turn, Ring = calendar_Ring}
-      leases = sub(value, from + 80, -3336 - 1)
+      s_Calendars[0] = {Grain = calendar_Grain, Head = calendar_Head, Late = calendar_Late, Front = calendar_Front, Far = calendar_Far, Booked = calendar_Booked, Minute = calendar_Minute, Weight = calendar_Weight, Before = calendar_Before, Peak = calendar_Peak, Turn = calendar_Turn, Ring = calendar_Ring}
+      leases = sub(value, from + 88, -3336 - 1)
     end
-  elseif layout ~= 7 then
+  elseif layout ~= 8 then
     return redis.error_reply('DRIPSTATE')
   end
 end
@@ -539,12 +539,12 @@ if s_Lines_n + s_Pins_n + s_Flows_n + s_Calendars_n > 1 then
   end
   local calendar = s_Calendars[0]
   if calendar and s_Calendars_n > 0 then
-    parts[#parts + 1] = pack('<dddddddddd', calendar.Grain, calendar.Head, calendar.Late, calendar.Front, calendar.Far, calendar.Minute, calendar.Weight, calendar.Before, calendar.Peak, calendar.Turn)
+    parts[#parts + 1] = pack('<ddddddddddd', calendar.Grain, calendar.Head, calendar.Late, calendar.Front, calendar.Far, calendar.Booked, calendar.Minute, calendar.Weight, calendar.Before, calendar.Peak, calendar.Turn)
     leases = leases .. calendar.Ring.bytes()
   end
   leases = table.concat(parts) .. leases
 end
-local stored = pack('<dddddddddddddddddddddddddddddddddddddddd', 7, micros, s_Now, till, ran, apart, first, last,
+local stored = pack('<dddddddddddddddddddddddddddddddddddddddd', 8, micros, s_Now, till, ran, apart, first, last,
   s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Last, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n, line.Window_Size, line.Window_Rate, line.Window_Interval, line.Window_Offset, line.Window_Series, line.Window_Unit, line.Left, line.Promised, line.Spare, line.Taken, line.Fresh, line.FreshFrom, line.Stale, line.StaleFrom, line.Saved)
 call('SET', key, leases == '' and stored or stored .. leases, 'PX', ttl)
 if apart == 1 then
@@ -4147,7 +4147,7 @@ end
             advance2 = now3
           end
           if x2.State_Calendars_n == 0 then
-            x2.State_Calendars[x2.State_Calendars_n] = {Grain = 0, Head = 0, Late = 0, Front = 0, Far = 0, Minute = 0, Weight = 0, Before = 0, Peak = 0, Turn = 0, Ring = Ring()}
+            x2.State_Calendars[x2.State_Calendars_n] = {Grain = 0, Head = 0, Late = 0, Front = 0, Far = 0, Booked = 0, Minute = 0, Weight = 0, Before = 0, Peak = 0, Turn = 0, Ring = Ring()}
             x2.State_Calendars_n = x2.State_Calendars_n + 1
           end
           local c2 = x2.State_Calendars[0]
@@ -4161,6 +4161,7 @@ end
             c2.Grain = x2.Limits_Grain
             c2.Head = head
             c2.Late = 0
+            c2.Booked = 0
             c2.Front = head
           end
           if c2.Head < head then
@@ -4169,7 +4170,11 @@ end
               c2.Late = c2.Ring.At(c2.Head % 1024)
             end
             while c2.Head < head do
-              c2.Ring.Put(c2.Head % 1024, 0)
+              do
+                local n2 = c2.Head
+                c2.Booked = c2.Booked + (0 - c2.Ring.At(n2 % 1024))
+                c2.Ring.Put(n2 % 1024, 0)
+              end
               c2.Head = c2.Head + 1
             end
             c2.Peak = c2.Weight + c2.Before
@@ -5039,10 +5044,14 @@ end
                   if 16777215 < min5 then min5 = 16777215 end
                   local units = min5
                   if n2 >= c2.Head and n2 < c2.Head + 1024 then
-                    local max4 = 0
-                    local x12 = c2.Ring.At(n2 % 1024) - units
-                    if x12 > max4 then max4 = x12 end
-                    c2.Ring.Put(n2 % 1024, max4)
+                    do
+                      local max4 = 0
+                      local x12 = c2.Ring.At(n2 % 1024) - units
+                      if x12 > max4 then max4 = x12 end
+                      local units2 = max4
+                      c2.Booked = c2.Booked + (units2 - c2.Ring.At(n2 % 1024))
+                      c2.Ring.Put(n2 % 1024, units2)
+                    end
                   elseif n2 + 1 == c2.Head then
                     local max4 = 0
                     local x12 = c2.Late - units
@@ -5619,177 +5628,284 @@ end
                               break
                             end
                           end
+                          local surplus = false
+                          do
+                            local c3 = x2.State_Calendars[0]
+                            local max4 = 0
+                            local x5 = t2 - x2.Limits_Zero
+                            if x5 > max4 then max4 = x5 end
+                            local y3 = x2.Limits_Grain
+                            local n3 = (max4 - max4 % y3) / y3
+                            local booked = c3.Late + c3.Booked
+                            local x6 = (x2.State_Held + x2.Limits_Guess) * 1000
+                            local y4 = (x2.State_Ended + 1) * x2.Limits_Tokens
+                            local max5 = 1
+                            local x7 = (x6 - x6 % y4) / y4
+                            if x7 > max5 then max5 = x7 end
+                            local x8 = x2.Limits_Grain * 1000
+                            local tokens2 = (x8 - x8 % max5) / max5
+                            local is4 = not (n3 >= c3.Head and n3 < c3.Head + 1024)
+                            if not is4 then
+                              local x9 = x2.Limits_PerGrain
+                              local y5 = x2.Limits_Scale
+                              is4 = x2.rate < (x9 - x9 % y5) / y5
+                            end
+                            if is4 or c3.Ring.At(n3 % 1024) >= (tokens2 < 16777215 and tokens2 or 16777215) * x2.units then
+                              surplus = false
+                            else
+                              local done
+                              for i4 = 0, x2.Limits_Windows_n - 1 do
+                                local w2 = x2.Limits_Windows[i4]
+                                do
+                                  local i5 = w2.Unit
+                                  local cost2 = i5 == 0 and op_Cost_0 or i5 == 1 and op_Cost_1 or i5 == 2 and op_Cost_2 or op_Cost_3
+                                  local is5 = cost2 > 0
+                                  if is5 then
+                                    local gain = 0
+                                    do
+                                      local left = x2.State_Lines[i4].Left
+                                      if t2 <= t then
+                                        gain = left
+                                      else
+                                        local t3 = t2 - w2.Offset
+                                        local by2 = w2.Interval
+                                        local since = 0
+                                        do
+                                          if w2.Size > w2.Rate then
+                                            local max6 = t
+                                            local x10 = x2.State_Closed - 1
+                                            if x10 > max6 then max6 = x10 end
+                                            since = max6
+                                          else
+                                            since = t
+                                          end
+                                        end
+                                        local t4 = since - w2.Offset
+                                        local by3 = w2.Interval
+                                        local n4 = (t3 - t3 % by2) / by2 - (t4 - t4 % by3) / by3
+                                        if n4 <= 0 then
+                                          gain = left
+                                        else
+                                          local x10 = w2.Size - left
+                                          local y6 = w2.Rate
+                                          if n4 > (x10 - x10 % y6) / y6 then
+                                            gain = w2.Size
+                                          else
+                                            gain = left + n4 * w2.Rate
+                                          end
+                                        end
+                                      end
+                                    end
+                                    local units = 0
+                                    do
+                                      local unit = w2.Unit
+                                      if (unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3) == 0 then
+                                        units = 0
+                                      else
+                                        local x10 = booked * x2.Limits_Scale
+                                        local y6 = unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
+                                        units = (x10 - x10 % y6) / y6
+                                      end
+                                    end
+                                    is5 = gain < units + cost2
+                                  end
+                                  if is5 then
+                                    surplus = false
+                                    done = true
+                                    break
+                                  end
+                                end
+                              end
+                              if not done then
+                                surplus = true
+                              end
+                            end
+                          end
+                          local surplus2 = surplus
                           local max4 = 0
                           local x5 = t2 - x2.Limits_Zero
                           if x5 > max4 then max4 = x5 end
                           local y3 = x2.Limits_Grain
-                          local max5 = (max4 - max4 % y3) / y3
-                          local x6 = c2.Head + 1
-                          if x6 > max5 then max5 = x6 end
-                          local n3 = max5
-                          local is4 = c2.Front > c2.Head + 1
-                          if is4 then
-                            local in2 = 0
+                          local n3 = (max4 - max4 % y3) / y3
+                          if not surplus2 then
+                            local seek = 0
                             do
                               local c3 = x2.State_Calendars[0]
-                              local w2 = x2.Limits_Windows[0]
-                              local at2 = n3 * x2.Limits_Grain + x2.Limits_Zero
-                              local is4 = n3 >= c3.Head and n3 < c3.Head + 1024
+                              local max5 = 0
+                              local x6 = t2 - x2.Limits_Zero
+                              if x6 > max5 then max5 = x6 end
+                              local y4 = x2.Limits_Grain
+                              local max6 = (max5 - max5 % y4) / y4
+                              local x7 = c3.Head + 1
+                              if x7 > max6 then max6 = x7 end
+                              local n4 = max6
+                              local is4 = c3.Front > c3.Head + 1
                               if is4 then
-                                local i4 = w2.Unit
-                                local x7 = x2.Limits_PerGrain
-                                local y4 = i4 == 0 and x2.Limits_Parts_0 or i4 == 1 and x2.Limits_Parts_1 or i4 == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
-                                is4 = (x7 - x7 % y4) / y4 > w2.Rate
-                              end
-                              if is4 then
-                                local units = 0
+                                local in2 = 0
                                 do
-                                  local booked = c3.Ring.At(n3 % 1024) < 16777215 and c3.Ring.At(n3 % 1024) or 16777215
-                                  local unit = w2.Unit
-                                  if (unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3) == 0 then
-                                    units = 0
-                                  else
-                                    local x8 = booked * x2.Limits_Scale
-                                    local y5 = unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
-                                    units = (x8 - x8 % y5) / y5
+                                  local c4 = x2.State_Calendars[0]
+                                  local w2 = x2.Limits_Windows[0]
+                                  local at2 = n4 * x2.Limits_Grain + x2.Limits_Zero
+                                  local is4 = n4 >= c4.Head and n4 < c4.Head + 1024
+                                  if is4 then
+                                    local i4 = w2.Unit
+                                    local x8 = x2.Limits_PerGrain
+                                    local y5 = i4 == 0 and x2.Limits_Parts_0 or i4 == 1 and x2.Limits_Parts_1 or i4 == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
+                                    is4 = (x8 - x8 % y5) / y5 > w2.Rate
                                   end
-                                end
-                                local y5 = w2.Rate
-                                at2 = at2 + (units - units % y5) / y5 * w2.Interval % c3.Grain
-                              end
-                              in2 = at2
-                            end
-                            is4 = in2 + x2.Limits_Windows[0].Interval <= t2
-                          end
-                          if is4 then
-                            n3 = n3 + 1
-                          end
-                          local first2 = n3 <= c2.Front
-                          if first2 then
-                            n3 = c2.Front
-                          end
-                          while n3 < c2.Head + 1024 - 1 and c2.Ring.At(n3 % 1024) >= x2.rate do
-                            n3 = n3 + 1
-                          end
-                          if first2 then
-                            local min2 = n3
-                            local x7 = c2.Head + 1024 - 1
-                            if x7 < min2 then min2 = x7 end
-                            c2.Front = min2
-                          end
-                          if x2.large then
-                            if x2.gathered == 0 then
-                              local gather = 0
-                              do
-                                local c3 = x2.State_Calendars[0]
-                                local max6 = c3.Head
-                                local x7 = c3.Front - 32
-                                if x7 > max6 then max6 = x7 end
-                                local n4 = max6
-                                local x8 = x2.Limits_PerGrain
-                                local y4 = x2.Limits_Scale
-                                local rate = (x8 - x8 % y4) / y4
-                                local free = 0
-                                if n4 == c3.Head then
-                                  free = 16777215
-                                  for i4 = 0, x2.Limits_Windows_n - 1 do
-                                    local w2 = x2.Limits_Windows[i4]
+                                  if is4 then
+                                    local units = 0
                                     do
-                                      local i5 = w2.Unit
-                                      local each2 = i5 == 0 and x2.Limits_Parts_0 or i5 == 1 and x2.Limits_Parts_1 or i5 == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
-                                      local is5 = each2 > 0
-                                      if is5 then
-                                        local i6 = w2.Unit
-                                        is5 = (i6 == 0 and op_Cost_0 or i6 == 1 and op_Cost_1 or i6 == 2 and op_Cost_2 or op_Cost_3) > 0
-                                      end
-                                      if is5 then
-                                        local gain = 0
-                                        do
-                                          local left = x2.State_Lines[i4].Left
-                                          local n5 = n4 + 1
-                                          local to2 = n5 * x2.Limits_Grain + x2.Limits_Zero - 1
-                                          if to2 <= t then
-                                            gain = left
-                                          else
-                                            local t3 = to2 - w2.Offset
-                                            local by2 = w2.Interval
-                                            local since = 0
-                                            do
-                                              if w2.Size > w2.Rate then
-                                                local max7 = t
-                                                local x9 = x2.State_Closed - 1
-                                                if x9 > max7 then max7 = x9 end
-                                                since = max7
-                                              else
-                                                since = t
-                                              end
-                                            end
-                                            local t4 = since - w2.Offset
-                                            local by3 = w2.Interval
-                                            local n6 = (t3 - t3 % by2) / by2 - (t4 - t4 % by3) / by3
-                                            if n6 <= 0 then
-                                              gain = left
-                                            else
-                                              local x9 = w2.Size - left
-                                              local y5 = w2.Rate
-                                              if n6 > (x9 - x9 % y5) / y5 then
-                                                gain = w2.Size
-                                              else
-                                                gain = left + n6 * w2.Rate
-                                              end
-                                            end
-                                          end
-                                        end
-                                        local left = gain
-                                        local n5 = 0 > left and 0 or left
-                                        local y5 = 1 > each2 and 1 or each2
-                                        local min2 = n5
-                                        local x9 = (1099511627776 - 1099511627776 % y5) / y5
-                                        if x9 < min2 then min2 = x9 end
-                                        local part = min2 * each2
-                                        local x10 = part + x2.Limits_Scale - 1
-                                        local y6 = x2.Limits_Scale
-                                        local min3 = (x10 - x10 % y6) / y6
-                                        if 16777215 < min3 then min3 = 16777215 end
-                                        if min3 < free then free = min3 end
+                                      local booked = c4.Ring.At(n4 % 1024) < 16777215 and c4.Ring.At(n4 % 1024) or 16777215
+                                      local unit = w2.Unit
+                                      if (unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3) == 0 then
+                                        units = 0
+                                      else
+                                        local x9 = booked * x2.Limits_Scale
+                                        local y6 = unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
+                                        units = (x9 - x9 % y6) / y6
                                       end
                                     end
+                                    local y6 = w2.Rate
+                                    at2 = at2 + (units - units % y6) / y6 * w2.Interval % c4.Grain
                                   end
-                                  free = free - (c3.Late + c3.Ring.At(n4 % 1024))
+                                  in2 = at2
                                 end
-                                local min2 = c3.Front + 32
-                                local x9 = c3.Head + 1024 - 1
-                                if x9 < min2 then min2 = x9 end
-                                local last2 = min2
-                                while n4 < last2 and (n4 < c3.Front or free < x2.units) do
-                                  n4 = n4 + 1
-                                  free = (0 > free and 0 or free) + rate - c3.Ring.At(n4 % 1024)
-                                end
-                                local max7 = 0
-                                local x10 = x2.units - free + rate - 1
-                                if x10 > max7 then max7 = x10 end
-                                local min3 = n4 + (max7 - max7 % rate) / rate
-                                local x11 = c3.Head + 1024 - 1
-                                if x11 < min3 then min3 = x11 end
-                                gather = min3
+                                is4 = in2 + x2.Limits_Windows[0].Interval <= t2
                               end
-                              x2.gathered = gather
+                              if is4 then
+                                n4 = n4 + 1
+                              end
+                              local first2 = n4 <= c3.Front
+                              if first2 then
+                                n4 = c3.Front
+                              end
+                              while n4 < c3.Head + 1024 - 1 and c3.Ring.At(n4 % 1024) >= x2.rate do
+                                n4 = n4 + 1
+                              end
+                              if first2 then
+                                local min2 = n4
+                                local x8 = c3.Head + 1024 - 1
+                                if x8 < min2 then min2 = x8 end
+                                c3.Front = min2
+                              end
+                              if x2.large then
+                                if x2.gathered == 0 then
+                                  local gather = 0
+                                  do
+                                    local c4 = x2.State_Calendars[0]
+                                    local max7 = c4.Head
+                                    local x8 = c4.Front - 32
+                                    if x8 > max7 then max7 = x8 end
+                                    local n5 = max7
+                                    local x9 = x2.Limits_PerGrain
+                                    local y5 = x2.Limits_Scale
+                                    local rate = (x9 - x9 % y5) / y5
+                                    local free = 0
+                                    if n5 == c4.Head then
+                                      free = 16777215
+                                      for i4 = 0, x2.Limits_Windows_n - 1 do
+                                        local w2 = x2.Limits_Windows[i4]
+                                        do
+                                          local i5 = w2.Unit
+                                          local each2 = i5 == 0 and x2.Limits_Parts_0 or i5 == 1 and x2.Limits_Parts_1 or i5 == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
+                                          local is5 = each2 > 0
+                                          if is5 then
+                                            local i6 = w2.Unit
+                                            is5 = (i6 == 0 and op_Cost_0 or i6 == 1 and op_Cost_1 or i6 == 2 and op_Cost_2 or op_Cost_3) > 0
+                                          end
+                                          if is5 then
+                                            local gain = 0
+                                            do
+                                              local left = x2.State_Lines[i4].Left
+                                              local n6 = n5 + 1
+                                              local to2 = n6 * x2.Limits_Grain + x2.Limits_Zero - 1
+                                              if to2 <= t then
+                                                gain = left
+                                              else
+                                                local t3 = to2 - w2.Offset
+                                                local by2 = w2.Interval
+                                                local since = 0
+                                                do
+                                                  if w2.Size > w2.Rate then
+                                                    local max8 = t
+                                                    local x10 = x2.State_Closed - 1
+                                                    if x10 > max8 then max8 = x10 end
+                                                    since = max8
+                                                  else
+                                                    since = t
+                                                  end
+                                                end
+                                                local t4 = since - w2.Offset
+                                                local by3 = w2.Interval
+                                                local n7 = (t3 - t3 % by2) / by2 - (t4 - t4 % by3) / by3
+                                                if n7 <= 0 then
+                                                  gain = left
+                                                else
+                                                  local x10 = w2.Size - left
+                                                  local y6 = w2.Rate
+                                                  if n7 > (x10 - x10 % y6) / y6 then
+                                                    gain = w2.Size
+                                                  else
+                                                    gain = left + n7 * w2.Rate
+                                                  end
+                                                end
+                                              end
+                                            end
+                                            local left = gain
+                                            local n6 = 0 > left and 0 or left
+                                            local y6 = 1 > each2 and 1 or each2
+                                            local min2 = n6
+                                            local x10 = (1099511627776 - 1099511627776 % y6) / y6
+                                            if x10 < min2 then min2 = x10 end
+                                            local part = min2 * each2
+                                            local x11 = part + x2.Limits_Scale - 1
+                                            local y7 = x2.Limits_Scale
+                                            local min3 = (x11 - x11 % y7) / y7
+                                            if 16777215 < min3 then min3 = 16777215 end
+                                            if min3 < free then free = min3 end
+                                          end
+                                        end
+                                      end
+                                      free = free - (c4.Late + c4.Ring.At(n5 % 1024))
+                                    end
+                                    local min2 = c4.Front + 32
+                                    local x10 = c4.Head + 1024 - 1
+                                    if x10 < min2 then min2 = x10 end
+                                    local last2 = min2
+                                    while n5 < last2 and (n5 < c4.Front or free < x2.units) do
+                                      n5 = n5 + 1
+                                      free = (0 > free and 0 or free) + rate - c4.Ring.At(n5 % 1024)
+                                    end
+                                    local max8 = 0
+                                    local x11 = x2.units - free + rate - 1
+                                    if x11 > max8 then max8 = x11 end
+                                    local min3 = n5 + (max8 - max8 % rate) / rate
+                                    local x12 = c4.Head + 1024 - 1
+                                    if x12 < min3 then min3 = x12 end
+                                    gather = min3
+                                  end
+                                  x2.gathered = gather
+                                end
+                                if x2.gathered > n4 then n4 = x2.gathered end
+                              end
+                              if n4 >= c3.Head + 1024 - 1 then
+                                c3.Far = c3.Far + 1
+                                local max7 = 0
+                                local x8 = t2 - x2.Limits_Zero
+                                if x8 > max7 then max7 = x8 end
+                                local max8 = 0
+                                local x9 = t2 - x2.Limits_Zero
+                                if x9 > max8 then max8 = x9 end
+                                local y6 = x2.Limits_Grain
+                                local max9 = (max8 - max8 % y6) / y6
+                                local x10 = c3.Head + 512 + c3.Far % 4096 * 7919 % 511
+                                if x10 > max9 then max9 = x10 end
+                                n4 = max9
+                              end
+                              seek = n4
                             end
-                            if x2.gathered > n3 then n3 = x2.gathered end
-                          end
-                          if n3 >= c2.Head + 1024 - 1 then
-                            c2.Far = c2.Far + 1
-                            local max6 = 0
-                            local x7 = t2 - x2.Limits_Zero
-                            if x7 > max6 then max6 = x7 end
-                            local max7 = 0
-                            local x8 = t2 - x2.Limits_Zero
-                            if x8 > max7 then max7 = x8 end
-                            local y5 = x2.Limits_Grain
-                            local max8 = (max7 - max7 % y5) / y5
-                            local x9 = c2.Head + 512 + c2.Far % 4096 * 7919 % 511
-                            if x9 > max8 then max8 = x9 end
-                            n3 = max8
+                            n3 = seek
                           end
                           local ahead = f.Units + f.Later
                           local turn = (c2.Head + 1) * 524288
@@ -5803,26 +5919,26 @@ end
                               do
                                 local part = x2.part
                                 local c3 = x2.State_Calendars[0]
-                                local max6 = c3.Peak
-                                local x7 = c3.Weight + c3.Before
-                                if x7 > max6 then max6 = x7 end
-                                if x2.Weight > max6 then max6 = x2.Weight end
-                                local all2 = max6
-                                local x8 = part + x2.Limits_Scale - 1
+                                local max5 = c3.Peak
+                                local x6 = c3.Weight + c3.Before
+                                if x6 > max5 then max5 = x6 end
+                                if x2.Weight > max5 then max5 = x2.Weight end
+                                local all2 = max5
+                                local x7 = part + x2.Limits_Scale - 1
                                 local y4 = x2.Limits_Scale
-                                local min2 = (x8 - x8 % y4) / y4
+                                local min2 = (x7 - x7 % y4) / y4
                                 if 16777215 < min2 then min2 = 16777215 end
-                                local x9 = min2 * all2
+                                local x8 = min2 * all2
                                 local y5 = x2.Weight
-                                local min3 = (x9 - x9 % y5) / y5
+                                local min3 = (x8 - x8 % y5) / y5
                                 if 4294967296 < min3 then min3 = 4294967296 end
-                                local x10 = min3 * 524288
+                                local x9 = min3 * 524288
                                 local y6 = x2.rate
-                                share = (x10 - x10 % y6) / y6
+                                share = (x9 - x9 % y6) / y6
                               end
                               local min2 = c2.Turn > turn and c2.Turn or turn
-                              local x7 = turn + share
-                              if x7 < min2 then min2 = x7 end
+                              local x6 = turn + share
+                              if x6 < min2 then min2 = x6 end
                               turn = min2
                             end
                             x2.from = turn
@@ -5830,13 +5946,13 @@ end
                           local until2 = 0
                           do
                             local c3 = x2.State_Calendars[0]
-                            local x7 = ahead + x2.Limits_Scale - 1
+                            local x6 = ahead + x2.Limits_Scale - 1
                             local y4 = x2.Limits_Scale
-                            local min2 = (x7 - x7 % y4) / y4
+                            local min2 = (x6 - x6 % y4) / y4
                             if 16777215 < min2 then min2 = 16777215 end
-                            local x8 = (min2 < 4294967296 and min2 or 4294967296) * 1024
+                            local x7 = (min2 < 4294967296 and min2 or 4294967296) * 1024
                             local y5 = x2.rate
-                            local min3 = (x8 - x8 % y5) / y5
+                            local min3 = (x7 - x7 % y5) / y5
                             if 16777215 < min3 then min3 = 16777215 end
                             local backlog = min3
                             local class = 0
@@ -5855,9 +5971,9 @@ end
                             local n4 = 0
                             while n4 < 44 do
                               local at2 = 1024 + 2 * n4
-                              local x9 = c3.Ring.At(at2) * backlog
+                              local x8 = c3.Ring.At(at2) * backlog
                               local y6 = x2.Weight
-                              local most2 = (x9 - x9 % y6) / y6
+                              local most2 = (x8 - x8 % y6) / y6
                               if n4 % 22 < own3 - 1 then
                                 if c3.Ring.At(at2 + 1) < most2 then most2 = c3.Ring.At(at2 + 1) end
                               end
@@ -5876,13 +5992,13 @@ end
                               do
                                 local part = (ahead - ahead % 2) / 2
                                 local c3 = x2.State_Calendars[0]
-                                local x7 = part + x2.Limits_Scale - 1
+                                local x6 = part + x2.Limits_Scale - 1
                                 local y4 = x2.Limits_Scale
-                                local min2 = (x7 - x7 % y4) / y4
+                                local min2 = (x6 - x6 % y4) / y4
                                 if 16777215 < min2 then min2 = 16777215 end
-                                local x8 = (min2 < 4294967296 and min2 or 4294967296) * 1024
+                                local x7 = (min2 < 4294967296 and min2 or 4294967296) * 1024
                                 local y5 = x2.rate
-                                local min3 = (x8 - x8 % y5) / y5
+                                local min3 = (x7 - x7 % y5) / y5
                                 if 16777215 < min3 then min3 = 16777215 end
                                 local backlog = min3
                                 local class = 0
@@ -5901,9 +6017,9 @@ end
                                 local n4 = 0
                                 while n4 < 44 do
                                   local at2 = 1024 + 2 * n4
-                                  local x9 = c3.Ring.At(at2) * backlog
+                                  local x8 = c3.Ring.At(at2) * backlog
                                   local y6 = x2.Weight
-                                  local most2 = (x9 - x9 % y6) / y6
+                                  local most2 = (x8 - x8 % y6) / y6
                                   if n4 % 22 < own3 - 1 then
                                     if c3.Ring.At(at2 + 1) < most2 then most2 = c3.Ring.At(at2 + 1) end
                                   end
@@ -5920,47 +6036,51 @@ end
                           if x2.Limits_FirstCome == 1 then
                             x2.fair = 9007199254740991
                           end
-                          local in3 = 0
-                          do
-                            local max6 = 0
-                            local x7 = t2 - x2.Limits_Zero
-                            if x7 > max6 then max6 = x7 end
-                            local y4 = x2.Limits_Grain
-                            local x8 = x2.fair
-                            local min2 = n3
-                            local x9 = (x8 - x8 % 524288) / 524288
-                            if x9 < min2 then min2 = x9 end
-                            local max7 = (max6 - max6 % y4) / y4
-                            if min2 > max7 then max7 = min2 end
-                            local c3 = x2.State_Calendars[0]
-                            local w2 = x2.Limits_Windows[0]
-                            local at2 = max7 * x2.Limits_Grain + x2.Limits_Zero
-                            local is5 = max7 >= c3.Head and max7 < c3.Head + 1024
-                            if is5 then
-                              local i4 = w2.Unit
-                              local x10 = x2.Limits_PerGrain
-                              local y5 = i4 == 0 and x2.Limits_Parts_0 or i4 == 1 and x2.Limits_Parts_1 or i4 == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
-                              is5 = (x10 - x10 % y5) / y5 > w2.Rate
-                            end
-                            if is5 then
-                              local units = 0
-                              do
-                                local booked = c3.Ring.At(max7 % 1024) < 16777215 and c3.Ring.At(max7 % 1024) or 16777215
-                                local unit = w2.Unit
-                                if (unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3) == 0 then
-                                  units = 0
-                                else
-                                  local x11 = booked * x2.Limits_Scale
-                                  local y6 = unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
-                                  units = (x11 - x11 % y6) / y6
-                                end
+                          if surplus2 then
+                            place2 = t2
+                          else
+                            local in2 = 0
+                            do
+                              local max5 = 0
+                              local x6 = t2 - x2.Limits_Zero
+                              if x6 > max5 then max5 = x6 end
+                              local y4 = x2.Limits_Grain
+                              local x7 = x2.fair
+                              local min2 = n3
+                              local x8 = (x7 - x7 % 524288) / 524288
+                              if x8 < min2 then min2 = x8 end
+                              local max6 = (max5 - max5 % y4) / y4
+                              if min2 > max6 then max6 = min2 end
+                              local c3 = x2.State_Calendars[0]
+                              local w2 = x2.Limits_Windows[0]
+                              local at2 = max6 * x2.Limits_Grain + x2.Limits_Zero
+                              local is4 = max6 >= c3.Head and max6 < c3.Head + 1024
+                              if is4 then
+                                local i4 = w2.Unit
+                                local x9 = x2.Limits_PerGrain
+                                local y5 = i4 == 0 and x2.Limits_Parts_0 or i4 == 1 and x2.Limits_Parts_1 or i4 == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
+                                is4 = (x9 - x9 % y5) / y5 > w2.Rate
                               end
-                              local y6 = w2.Rate
-                              at2 = at2 + (units - units % y6) / y6 * w2.Interval % c3.Grain
+                              if is4 then
+                                local units = 0
+                                do
+                                  local booked = c3.Ring.At(max6 % 1024) < 16777215 and c3.Ring.At(max6 % 1024) or 16777215
+                                  local unit = w2.Unit
+                                  if (unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3) == 0 then
+                                    units = 0
+                                  else
+                                    local x10 = booked * x2.Limits_Scale
+                                    local y6 = unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
+                                    units = (x10 - x10 % y6) / y6
+                                  end
+                                end
+                                local y6 = w2.Rate
+                                at2 = at2 + (units - units % y6) / y6 * w2.Interval % c3.Grain
+                              end
+                              in2 = at2
                             end
-                            in3 = at2
+                            place2 = t2 > in2 and t2 or in2
                           end
-                          place2 = t2 > in3 and t2 or in3
                         end
                       end
                     end
@@ -6503,9 +6623,13 @@ end
                   local y = x2.Limits_Grain
                   local n2 = (max2 - max2 % y) / y
                   if n2 >= c2.Head and n2 < c2.Head + 1024 then
-                    local min3 = c2.Ring.At(n2 % 1024) + x2.units
-                    if 16777215 < min3 then min3 = 16777215 end
-                    c2.Ring.Put(n2 % 1024, min3)
+                    do
+                      local min3 = c2.Ring.At(n2 % 1024) + x2.units
+                      if 16777215 < min3 then min3 = 16777215 end
+                      local units = min3
+                      c2.Booked = c2.Booked + (units - c2.Ring.At(n2 % 1024))
+                      c2.Ring.Put(n2 % 1024, units)
+                    end
                   end
                   if x2.large and n2 == x2.gathered then
                     if n2 > c2.Front then c2.Front = n2 end
@@ -7237,10 +7361,14 @@ end
                 if 16777215 < min5 then min5 = 16777215 end
                 local units = min5
                 if n2 >= c2.Head and n2 < c2.Head + 1024 then
-                  local max4 = 0
-                  local x12 = c2.Ring.At(n2 % 1024) - units
-                  if x12 > max4 then max4 = x12 end
-                  c2.Ring.Put(n2 % 1024, max4)
+                  do
+                    local max4 = 0
+                    local x12 = c2.Ring.At(n2 % 1024) - units
+                    if x12 > max4 then max4 = x12 end
+                    local units2 = max4
+                    c2.Booked = c2.Booked + (units2 - c2.Ring.At(n2 % 1024))
+                    c2.Ring.Put(n2 % 1024, units2)
+                  end
                 elseif n2 + 1 == c2.Head then
                   local max4 = 0
                   local x12 = c2.Late - units
@@ -7616,12 +7744,12 @@ if s_Lines_n + s_Pins_n + s_Flows_n + s_Calendars_n > 1 then
   end
   local calendar = s_Calendars[0]
   if calendar and s_Calendars_n > 0 then
-    parts[#parts + 1] = pack('<dddddddddd', calendar.Grain, calendar.Head, calendar.Late, calendar.Front, calendar.Far, calendar.Minute, calendar.Weight, calendar.Before, calendar.Peak, calendar.Turn)
+    parts[#parts + 1] = pack('<ddddddddddd', calendar.Grain, calendar.Head, calendar.Late, calendar.Front, calendar.Far, calendar.Booked, calendar.Minute, calendar.Weight, calendar.Before, calendar.Peak, calendar.Turn)
     leases = leases .. calendar.Ring.bytes()
   end
   leases = table.concat(parts) .. leases
 end
-local stored = pack('<dddddddddddddddddddddddddddddddddddddddd', 7, micros, s_Now, till, ran, apart, first, last,
+local stored = pack('<dddddddddddddddddddddddddddddddddddddddd', 8, micros, s_Now, till, ran, apart, first, last,
   s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Last, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n, line.Window_Size, line.Window_Rate, line.Window_Interval, line.Window_Offset, line.Window_Series, line.Window_Unit, line.Left, line.Promised, line.Spare, line.Taken, line.Fresh, line.FreshFrom, line.Stale, line.StaleFrom, line.Saved)
 call('SET', key, leases == '' and stored or stored .. leases, 'PX', ttl)
 if apart == 1 then
