@@ -16,7 +16,9 @@ func TestFarSharedChangesNothing(t *testing.T) {
 	for name, app := range map[string]drip.Limit{
 		"rate":     {Size: 100_000},
 		"gathered": {Size: 100_000, RefreshRate: 1},
-		"windows":  {Size: 100_000, RefreshRate: 1, Windows: []drip.Window{{Size: 100_000, RefreshInterval: time.Minute}}},
+		"tokens":   {Concurrency: 3}, // for each one that an entity may use
+
+		"windows": {Size: 100_000, RefreshRate: 1, Windows: []drip.Window{{Size: 100_000, RefreshInterval: time.Minute}}},
 	} {
 		for seed := range uint64(60) {
 			alone, within := farAnswers(t, seed, nil), farAnswers(t, seed, map[string]drip.Limit{"app": app})
@@ -39,11 +41,16 @@ func farAnswers(t *testing.T, seed uint64, shared map[string]drip.Limit) (answer
 	now := begin
 	o := drip.Options{
 		Size: 1 + r.IntN(40), RefreshInterval: time.Duration(100+r.IntN(3000)) * time.Millisecond, Concurrency: 1 + r.IntN(20),
-		Clock: func() time.Time { return now }, Start: time.UnixMilli(0), Shared: shared,
+		Clock: func() time.Time { return now }, Start: time.UnixMilli(0), Shared: shared, Lease: time.Hour,
 	}
 	o.RefreshRate = 1 + r.IntN(o.Size)
 	if r.IntN(2) == 0 {
 		o.Windows = []drip.Window{{Size: 60 + r.IntN(300), RefreshInterval: time.Minute}}
+	}
+	shops := 1 + r.IntN(5)
+	for name, limit := range shared {
+		limit.Concurrency *= shops * o.Concurrency
+		o.Shared = map[string]drip.Limit{name: limit}
 	}
 	b, err := drip.New(o)
 	if err != nil {
@@ -81,11 +88,14 @@ func farAnswers(t *testing.T, seed uint64, shared map[string]drip.Limit) (answer
 			}
 		})
 	}
-	costs, urgent, shops, at := 1+r.IntN(3), r.IntN(3), 1+r.IntN(5), now
+	costs, urgent, at := 1+r.IntN(3), r.IntN(3), now
 	for range 300 {
 		at = at.Add(time.Duration(r.IntN(150)) * time.Millisecond)
 		request := drip.Request{Cost: 1 + r.IntN(min(costs, o.Size)), Urgent: r.IntN(10) < urgent}
 		takes := time.Duration(1+r.IntN(500)) * time.Millisecond
+		if seed%4 == 0 {
+			takes *= 20
+		}
 		shop := fmt.Sprint("shop", r.IntN(shops))
 		add(at, func() { ask(shop, request, takes) })
 	}

@@ -21,11 +21,13 @@ type Shared struct {
 	flow     int64 // the place of the entity's Flow in the limit
 	part     int64 // of the cost: see Limits.part
 	units    int64 // the same in the calendar
-	large    bool  // it takes more than a grain brings
+	large    bool  // it takes more than a grain brings, of a window or of tokens
+	slow     int64 // the grains in which tokens bring one operation; 0 if they bring more than one in a grain
 	rate     int64 // the gain of a grain there
 	held     bool  // the lease was out in this limit, too
 	fits     bool  // the limit lets it run now
 	bound    Bound // why not
+	free     int64 // the free tokens
 	token    bool  // only a token is short
 	overdue  int64 // see Limits.overdue
 	below    bool  // the entity is below its fair share
@@ -293,10 +295,13 @@ func (x *Shared) weigh(f *Flow) {
 	}
 }
 
-// backlog converts parts to 1024ths of a grain.
-func (x *Shared) backlog(part int64) int64 {
-	return min(x.Limits.booked(part), 1<<32) * 1024 / x.rate
+// booked converts parts to units of the calendar: at least as many as operations like this one take.
+func (x *Shared) booked(part int64) int64 {
+	return min(max(x.Limits.booked(part), min(part/max(1, x.part), mostBooked)*x.units), 1<<32)
 }
+
+// backlog converts parts to 1024ths of a grain.
+func (x *Shared) backlog(part int64) int64 { return x.booked(part) * 1024 / x.rate }
 
 // until returns how long it takes, in ticks, until each entity that waits has had its share, or all that it waits for. Its
 // share is as much for its weight as some parts are for this one. Then weighted max-min gives this entity these parts. An entity with half as
@@ -343,11 +348,11 @@ func (l *Limits) units(booked, unit int64) int64 {
 	return booked * l.Scale / l.Parts[unit]
 }
 
-// share returns how long the fair share of the entity takes for some parts, in ticks.
-func (x *Shared) share(part int64) int64 {
+// share returns how long the fair share of the entity takes for the operation, in ticks.
+func (x *Shared) share() int64 {
 	c := &x.State.Calendars[0]
 	all := max(c.Peak, c.Weight+c.Before, x.Weight)
-	return min(x.Limits.booked(part)*all/x.Weight, 1<<32) * tick / x.rate
+	return min(x.units*all/x.Weight, 1<<32) * tick / x.rate
 }
 
 // enter takes the ticket off the books of the limit.
@@ -355,12 +360,15 @@ func (x *Shared) enter(f *Flow, op *Op, back bool, now int64) {
 	c, l := &x.State.Calendars[0], x.Limits
 	x.part = l.part(&op.Cost)
 	x.units = l.booked(x.part) // tokens are counted as operations of this size if they are short
-	x.large, x.gathered = x.units > l.PerGrain/l.Scale, 0
-	x.rate = max(1, min(l.PerGrain/l.Scale, min(l.Grain*1000/l.pace(x.State), mostBooked)*x.units))
+	pace := l.pace(x.State)
+	x.slow = min(pace/1000/l.Grain, Grains)
+	x.rate = max(1, min(l.PerGrain/l.Scale, min(max(1, l.Grain*1000/pace), mostBooked)*x.units))
+	x.units = min(x.units*max(1, x.slow), mostBooked)
+	x.large, x.gathered = x.units > x.rate, 0
 	f.expire(now - l.grace())
 	if back {
 		part := l.part(&op.Ticket.Cost)
-		n, units := l.grain(op.Ticket.Slot), l.booked(part)
+		n, units := l.grain(op.Ticket.Slot), x.booked(part)
 		if c.holds(n) {
 			c.put(n, max(0, c.Ring.At(n%Grains)-units))
 		} else if n+1 == c.Head {
@@ -393,7 +401,7 @@ func (x *Shared) look(f *Flow, op *Op, back bool, now int64) {
 		}
 	}
 	out := x.Leases.Out(now)
-	free := l.Tokens - s.Plain - out
+	x.free = l.Tokens - s.Plain - out
 	x.below = f.Fair < (c.Head+1)*tick
 	if op.Urgent {
 		x.below = f.FairUrgent < (c.Head+1)*tick
@@ -401,7 +409,8 @@ func (x *Shared) look(f *Flow, op *Op, back bool, now int64) {
 	x.below = x.below || l.FirstCome == 1
 	if x.rate < l.PerGrain/l.Scale { // tokens are short
 		rest := x.rate * ((end - now) * 1024 / c.Grain) / 1024
-		x.room = x.room && min(free, mostBooked)*x.units+rest >= due+x.units
+		room := x.free > 1 || min(x.free, mostBooked)*x.units+rest >= due+x.units
+		x.room, x.spare = x.room && room, x.spare && room
 	}
 	x.spare = x.spare && !x.room && (!back || !x.below)
 	entitled := x.room || back && x.below || x.spare
@@ -410,7 +419,7 @@ func (x *Shared) look(f *Flow, op *Op, back bool, now int64) {
 		x.bound = BoundClosed
 	} else if x.bound == BoundNone && !entitled {
 		x.bound = BoundBooked
-	} else if x.bound == BoundNone && (free < 1 || !back && s.AgainUS > now*1000) {
+	} else if x.bound == BoundNone && (x.free < 1 || !back && s.AgainUS > now*1000) {
 		x.bound, x.token = BoundTokens, back || due == 0
 		x.overdue = l.overdue(s, out, now)
 	}
@@ -420,9 +429,9 @@ func (x *Shared) look(f *Flow, op *Op, back bool, now int64) {
 // gather returns the first grain from Front on by which the capacity that is not booked is enough for a large operation.
 func (x *Shared) gather(op *Op, now int64) int64 {
 	c, l := &x.State.Calendars[0], x.Limits
-	n, rate, free := max(c.Head, c.Front-gathering), l.PerGrain/l.Scale, int64(0)
+	n, free := max(c.Head, c.Front-gathering), int64(0)
 	if n == c.Head {
-		free = mostBooked
+		free = min(x.free, mostBooked) * x.units
 		for i := range l.Windows {
 			w := &l.Windows[i]
 			if each := l.Parts[w.Unit]; each > 0 && op.Cost[w.Unit] > 0 {
@@ -435,9 +444,9 @@ func (x *Shared) gather(op *Op, now int64) int64 {
 	last := min(c.Front+gathering, c.Head+Grains-1)
 	for n < last && (n < c.Front || free < x.units) {
 		n++
-		free = max(0, free) + rate - c.Ring.At(n%Grains)
+		free = max(0, free) + x.rate - c.Ring.At(n%Grains)
 	}
-	return min(n+max(0, x.units-free+rate-1)/rate, c.Head+Grains-1)
+	return min(n+max(0, x.units-free+x.rate-1)/x.rate, c.Head+Grains-1)
 }
 
 // run takes capacity and a token.
@@ -454,7 +463,7 @@ func (x *Shared) run(f *Flow, op *Op) {
 	if op.Kind == GetDelay {
 		s.Plain++
 	}
-	step := x.share(x.part)
+	step := x.share()
 	from, to := (c.Head-1)*tick, min((c.Head+1)*tick+2*step, Never) // a surplus counts as two operations at most
 	f.Fair = min(max(f.Fair, from)+step, to)
 	if op.Urgent {
@@ -468,6 +477,8 @@ func (x *Shared) in(n int64) int64 {
 	at := x.Limits.begin(n)
 	if c.holds(n) && x.Limits.PerGrain/x.Limits.Parts[w.Unit] > w.Rate {
 		at += x.Limits.units(min(c.Ring.At(n%Grains), mostBooked), w.Unit) / w.Rate * w.Interval % c.Grain
+	} else if c.holds(n) && x.rate < x.Limits.PerGrain/x.Limits.Scale && c.Ring.At(n%Grains) >= min(x.Limits.Tokens, mostBooked)*x.units {
+		at += c.Ring.At(n%Grains) % x.rate / max(1, x.units) * x.Limits.pace(x.State) / 1000
 	}
 	return at
 }
@@ -502,14 +513,14 @@ func (x *Shared) seek(op *Op, t, now int64) int64 {
 	return n
 }
 
-// surplus reports whether the capacity that has gathered at t is enough for the operation and for all tickets, and the
-// tokens for all tickets of that grain.
+// surplus reports whether half of the tokens are free, and the capacity that has gathered at t is enough for the operation
+// and for all tickets. A limit that is far from short delays nothing.
 func (x *Shared) surplus(op *Op, t, now int64) bool {
 	c, l := &x.State.Calendars[0], x.Limits
-	n, booked, tokens := l.grain(t), c.Late+c.Booked, l.Grain*1000/l.pace(x.State)
-	if !c.holds(n) || x.rate < l.PerGrain/l.Scale || c.Ring.At(n%Grains) >= min(tokens, mostBooked)*x.units {
+	if !x.fits || x.free < l.Tokens-x.free || !c.holds(l.grain(t)) {
 		return false
 	}
+	booked := c.Late + c.Booked
 	for i := range l.Windows {
 		w := &l.Windows[i]
 		if cost := op.Cost[w.Unit]; cost > 0 && w.gain(x.State, x.State.Lines[i].Left, now, t) < l.units(booked, w.Unit)+cost {
@@ -522,8 +533,12 @@ func (x *Shared) surplus(op *Op, t, now int64) bool {
 // place returns the first slot from t on.
 func (x *Shared) place(f *Flow, op *Op, back bool, t, now int64) int64 {
 	c, s, l := &x.State.Calendars[0], x.State, x.Limits
-	if x.token {
-		return max(t, (s.turn(now, x.overdue)+l.pace(s))/1000)
+	if x.token { // a few denied operations ask one after the other; more would only be in the way
+		at := (s.turn(now, x.overdue) + l.pace(s)) / 1000
+		if l.grain(at) <= c.Head+1+x.slow {
+			return max(t, at)
+		}
+		x.token, t = false, max(t, now+x.overdue)
 	}
 	t = max(t, s.Closed)
 	for i := range l.Windows {
@@ -558,7 +573,7 @@ func (x *Shared) place(f *Flow, op *Op, back bool, t, now int64) int64 {
 	}
 	if x.from < turn {
 		if f.Units+f.Later == 0 { // entities that begin to wait together have their turns one after the other
-			turn = min(max(c.Turn, turn), turn+x.share(x.part))
+			turn = min(max(c.Turn, turn), turn+x.share())
 		}
 		x.from = turn
 	}

@@ -2,6 +2,7 @@ package lab
 
 import (
 	"cmp"
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -84,7 +85,7 @@ func TestSharedScenarios(t *testing.T) {
 		"endpoints":     {use: 0.96, watched: 1.1},
 		"endpoints-own": {use: 0.91, makespan: 1.1, watched: 1.1},
 		"outage":        {mean: 3, p99: 6, use: 0.97},
-		"five-at-once":  {mean: 3, p99: 8, use: 0.75, makespan: math.Inf(1), jain: 0.15},
+		"five-at-once":  {mean: 3, p99: 8, use: 0.86, makespan: 1.1, jain: 0.85},
 		"doubling":      {mean: 1.75, watched: 1.1},
 	}
 	for _, s := range SharedScenarios() {
@@ -117,6 +118,70 @@ func TestSharedScenarios(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// Shared tokens are divided fairly, whether one operation or hundreds end in a second, and are in use.
+func TestSharedTokens(t *testing.T) {
+	var means, makespans, unfair []float64
+	for seed := range uint64(60) {
+		got, err := RunShared(sharedTokens(seed), seed)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got.OverLimit > 0 || got.Done < got.Messages {
+			t.Errorf("%s: %d calls over the limit, %d of %d messages ran", got.Scenario.About, got.OverLimit, got.Done, got.Messages)
+		}
+		t.Logf("%s: %.0f %% used, %.2f postponements", got.Scenario.About, 100*got.Use, got.Redeliveries.Mean)
+		means = append(means, got.Redeliveries.Mean)
+		makespans = append(makespans, got.Makespan.Seconds()/got.Fluid.Seconds())
+		if !math.IsNaN(got.Jain) {
+			unfair = append(unfair, 1-got.Jain)
+		}
+	}
+	for _, m := range []struct {
+		name       string
+		values     []float64
+		mean, tops float64
+	}{{"postponements", means, 3, 8}, {"makespan", makespans, 1.2, 1.6}, {"unfairness", unfair, 0.1, 0.6}} {
+		sum := 0.0
+		for _, v := range m.values {
+			sum += v
+		}
+		if mean, most := sum/float64(len(m.values)), slices.Max(m.values); mean > m.mean || most > m.tops {
+			t.Errorf("%s: %.2f in the mean and at most %.2f, want %v and %v", m.name, mean, most, m.mean, m.tops)
+		}
+	}
+}
+
+// sharedTokens returns a load on 1 to 100 tokens that 2 to 50 entities share, in a third of the cases with a rate.
+func sharedTokens(seed uint64) SharedScenario {
+	r := rand.New(rand.NewPCG(seed, 5))
+	pick := func(of ...int) int { return of[r.IntN(len(of))] }
+	tokens, n, mean := pick(1, 2, 5, 20, 100), pick(2, 5, 20, 50), time.Duration(pick(50, 200, 1000, 5000))*time.Millisecond
+	own, perSecond := pick(3, 20, 1000), float64(tokens)/mean.Seconds()
+	o := app(own, own, 0)
+	limit := drip.Limit{Concurrency: tokens}
+	if r.IntN(3) == 0 {
+		limit.Size = max(1, int(perSecond*[]float64{.7, 1, 2}[r.IntN(3)]))
+	}
+	o.Shared = map[string]drip.Limit{"app": limit}
+	o.WaitForToken = []time.Duration{50 * time.Millisecond, mean}[r.IntN(2)]
+	operation := []Distribution{Fixed(mean), AtMost(20*mean, Exponential(mean)), AtMost(20*mean, LogNormal(mean*6/10, 1))}[r.IntN(3)]
+	total, how, equal := int(min(6000, max(300, perSecond*float64(pick(30, 100, 200))))), order(r.IntN(3)), r.IntN(3) == 0
+	return SharedScenario{
+		Name:    fmt.Sprintf("tokens-%d", seed),
+		About:   fmt.Sprintf("%d at once of %v, %d entities, %d messages, seed %d", tokens, mean, n, total, seed),
+		Options: o, Entities: entities(n), Operation: operation,
+		Messages: func(r *rand.Rand) []SharedMessage {
+			counts := times(n, total/n+1)
+			for i := range counts {
+				if !equal {
+					counts[i] = total/(i+2)/3 + 1
+				}
+			}
+			return backlog(r, how, begun, 0, counts...)
+		},
 	}
 }
 

@@ -4970,23 +4970,32 @@ end
                 local min2 = (x3 - x3 % y) / y
                 if 16777215 < min2 then min2 = 16777215 end
                 x2.units = min2
-                local x4 = x2.Limits_PerGrain
-                local y2 = x2.Limits_Scale
-                x2.large, x2.gathered = x2.units > (x4 - x4 % y2) / y2, 0
-                local x5 = x2.Limits_PerGrain
-                local y3 = x2.Limits_Scale
-                local x6 = (x2.State_Held + x2.Limits_Guess) * 1000
-                local y4 = (x2.State_Ended + 1) * x2.Limits_Tokens
+                local x4 = (x2.State_Held + x2.Limits_Guess) * 1000
+                local y2 = (x2.State_Ended + 1) * x2.Limits_Tokens
                 local max2 = 1
-                local x7 = (x6 - x6 % y4) / y4
-                if x7 > max2 then max2 = x7 end
-                local x8 = x2.Limits_Grain * 1000
-                local min3 = (x8 - x8 % max2) / max2
-                if 16777215 < min3 then min3 = 16777215 end
-                local min4 = (x5 - x5 % y3) / y3
-                local x9 = min3 * x2.units
-                if x9 < min4 then min4 = x9 end
+                local x5 = (x4 - x4 % y2) / y2
+                if x5 > max2 then max2 = x5 end
+                local pace = max2
+                local x6 = (pace - pace % 1000) / 1000
+                local x7 = (pace - pace % 1000) / 1000
+                local y4 = x2.Limits_Grain
+                local min3 = (x7 - x7 % y4) / y4
+                if 1024 < min3 then min3 = 1024 end
+                x2.slow = min3
+                local x8 = x2.Limits_PerGrain
+                local y5 = x2.Limits_Scale
+                local x9 = x2.Limits_Grain * 1000
+                local max3 = 1
+                local x10 = (x9 - x9 % pace) / pace
+                if x10 > max3 then max3 = x10 end
+                local min4 = (x8 - x8 % y5) / y5
+                local x11 = (max3 < 16777215 and max3 or 16777215) * x2.units
+                if x11 < min4 then min4 = x11 end
                 x2.rate = 1 > min4 and 1 or min4
+                local min5 = x2.units * (1 > x2.slow and 1 or x2.slow)
+                if 16777215 < min5 then min5 = 16777215 end
+                x2.units = min5
+                x2.large, x2.gathered = x2.units > x2.rate, 0
                 do
                   local at2 = t - ((x2.Limits_Windows[0].Interval < 60000 and x2.Limits_Windows[0].Interval or 60000) + 1000)
                   if at2 > f.Before then
@@ -5002,81 +5011,87 @@ end
                     else
                       local part4 = 1
                       local each2 = x2.Limits_Parts_0
-                      local y5 = 1 > each2 and 1 or each2
-                      local min5 = op_Ticket_Cost_0
-                      local x10 = (1099511627776 - 1099511627776 % y5) / y5
-                      if x10 < min5 then min5 = x10 end
-                      local x11 = min5 * each2
-                      if x11 > part4 then part4 = x11 end
-                      local each3 = x2.Limits_Parts_1
-                      local y6 = 1 > each3 and 1 or each3
-                      local min6 = op_Ticket_Cost_1
+                      local y6 = 1 > each2 and 1 or each2
+                      local min6 = op_Ticket_Cost_0
                       local x12 = (1099511627776 - 1099511627776 % y6) / y6
                       if x12 < min6 then min6 = x12 end
-                      local x13 = min6 * each3
+                      local x13 = min6 * each2
                       if x13 > part4 then part4 = x13 end
-                      local each4 = x2.Limits_Parts_2
-                      local y7 = 1 > each4 and 1 or each4
-                      local min7 = op_Ticket_Cost_2
+                      local each3 = x2.Limits_Parts_1
+                      local y7 = 1 > each3 and 1 or each3
+                      local min7 = op_Ticket_Cost_1
                       local x14 = (1099511627776 - 1099511627776 % y7) / y7
                       if x14 < min7 then min7 = x14 end
-                      local x15 = min7 * each4
+                      local x15 = min7 * each3
                       if x15 > part4 then part4 = x15 end
-                      local each5 = x2.Limits_Parts_3
-                      local y8 = 1 > each5 and 1 or each5
-                      local min8 = op_Ticket_Cost_3
+                      local each4 = x2.Limits_Parts_2
+                      local y8 = 1 > each4 and 1 or each4
+                      local min8 = op_Ticket_Cost_2
                       local x16 = (1099511627776 - 1099511627776 % y8) / y8
                       if x16 < min8 then min8 = x16 end
-                      local x17 = min8 * each5
+                      local x17 = min8 * each4
                       if x17 > part4 then part4 = x17 end
+                      local each5 = x2.Limits_Parts_3
+                      local y9 = 1 > each5 and 1 or each5
+                      local min9 = op_Ticket_Cost_3
+                      local x18 = (1099511627776 - 1099511627776 % y9) / y9
+                      if x18 < min9 then min9 = x18 end
+                      local x19 = min9 * each5
+                      if x19 > part4 then part4 = x19 end
                       part3 = part4
                     end
                   end
                   local part4 = part3
-                  local max3 = 0
-                  local x10 = op_Ticket_Slot - x2.Limits_Zero
-                  if x10 > max3 then max3 = x10 end
-                  local y5 = x2.Limits_Grain
-                  local n2 = (max3 - max3 % y5) / y5
-                  local x11 = part4 + x2.Limits_Scale - 1
-                  local y6 = x2.Limits_Scale
-                  local min5 = (x11 - x11 % y6) / y6
-                  if 16777215 < min5 then min5 = 16777215 end
-                  local units = min5
+                  local max4 = 0
+                  local x12 = op_Ticket_Slot - x2.Limits_Zero
+                  if x12 > max4 then max4 = x12 end
+                  local y6 = x2.Limits_Grain
+                  local n2 = (max4 - max4 % y6) / y6
+                  local x13 = part4 + x2.Limits_Scale - 1
+                  local y7 = x2.Limits_Scale
+                  local min6 = (x13 - x13 % y7) / y7
+                  if 16777215 < min6 then min6 = 16777215 end
+                  local y8 = 1 > x2.part and 1 or x2.part
+                  local min7 = (part4 - part4 % y8) / y8
+                  if 16777215 < min7 then min7 = 16777215 end
+                  local max5 = min6
+                  local x14 = min7 * x2.units
+                  if x14 > max5 then max5 = x14 end
+                  local units = max5 < 4294967296 and max5 or 4294967296
                   if n2 >= c2.Head and n2 < c2.Head + 1024 then
                     do
-                      local max4 = 0
-                      local x12 = c2.Ring.At(n2 % 1024) - units
-                      if x12 > max4 then max4 = x12 end
-                      local units2 = max4
+                      local max6 = 0
+                      local x15 = c2.Ring.At(n2 % 1024) - units
+                      if x15 > max6 then max6 = x15 end
+                      local units2 = max6
                       c2.Booked = c2.Booked + (units2 - c2.Ring.At(n2 % 1024))
                       c2.Ring.Put(n2 % 1024, units2)
                     end
                   elseif n2 + 1 == c2.Head then
-                    local max4 = 0
-                    local x12 = c2.Late - units
-                    if x12 > max4 then max4 = x12 end
-                    c2.Late = max4
+                    local max6 = 0
+                    local x15 = c2.Late - units
+                    if x15 > max6 then max6 = x15 end
+                    c2.Late = max6
                   end
                   do
                     local slot = op_Ticket_Slot
                     if slot <= f.Before then
-                      local max4 = 0
-                      local x12 = f.Units - part4
-                      if x12 > max4 then max4 = x12 end
-                      f.Units = max4
+                      local max6 = 0
+                      local x15 = f.Units - part4
+                      if x15 > max6 then max6 = x15 end
+                      f.Units = max6
                     else
-                      local max4 = 0
-                      local x12 = f.Later - part4
-                      if x12 > max4 then max4 = x12 end
-                      f.Later = max4
+                      local max6 = 0
+                      local x15 = f.Later - part4
+                      if x15 > max6 then max6 = x15 end
+                      f.Later = max6
                     end
                   end
                   if op_Urgent then
-                    local max4 = 0
-                    local x12 = f.Urgent - part4
-                    if x12 > max4 then max4 = x12 end
-                    f.Urgent = max4
+                    local max6 = 0
+                    local x15 = f.Urgent - part4
+                    if x15 > max6 then max6 = x15 end
+                    f.Urgent = max6
                   end
                 end
                 do
@@ -5100,12 +5115,12 @@ end
                         class = n2
                       end
                       local at2 = 1024 + 2 * (0 * 22 + class)
-                      local min5 = c4.Ring.At(at2) + weight2
-                      if 16777215 < min5 then min5 = 16777215 end
-                      c4.Ring.Put(at2, 0 > min5 and 0 or min5)
-                      local min6 = c4.Ring.At(at2 + 1) + backlog
+                      local min6 = c4.Ring.At(at2) + weight2
                       if 16777215 < min6 then min6 = 16777215 end
-                      c4.Ring.Put(at2 + 1, 0 > min6 and 0 or min6)
+                      c4.Ring.Put(at2, 0 > min6 and 0 or min6)
+                      local min7 = c4.Ring.At(at2 + 1) + backlog
+                      if 16777215 < min7 then min7 = 16777215 end
+                      c4.Ring.Put(at2 + 1, 0 > min7 and 0 or min7)
                     end
                   elseif f.Weight > 0 and f.Minute + 1 == c3.Minute then
                     c3.Before = c3.Before - f.Weight
@@ -5126,29 +5141,35 @@ end
                         class = n2
                       end
                       local at2 = 1024 + 2 * (1 * 22 + class)
-                      local min5 = c4.Ring.At(at2) + weight2
-                      if 16777215 < min5 then min5 = 16777215 end
-                      c4.Ring.Put(at2, 0 > min5 and 0 or min5)
-                      local min6 = c4.Ring.At(at2 + 1) + backlog
+                      local min6 = c4.Ring.At(at2) + weight2
                       if 16777215 < min6 then min6 = 16777215 end
-                      c4.Ring.Put(at2 + 1, 0 > min6 and 0 or min6)
+                      c4.Ring.Put(at2, 0 > min6 and 0 or min6)
+                      local min7 = c4.Ring.At(at2 + 1) + backlog
+                      if 16777215 < min7 then min7 = 16777215 end
+                      c4.Ring.Put(at2 + 1, 0 > min7 and 0 or min7)
                     end
                   end
                   f.Minute, f.Weight, f.Backlog = c3.Minute, 0, 0
                   if f.Units + f.Later > 0 then
-                    local min5 = x2.Weight
-                    local x10 = 16777216 - c3.Weight
-                    if x10 < min5 then min5 = x10 end
-                    f.Weight = min5
+                    local min6 = x2.Weight
+                    local x12 = 16777216 - c3.Weight
+                    if x12 < min6 then min6 = x12 end
+                    f.Weight = min6
                     c3.Weight = c3.Weight + f.Weight
                     local part3 = f.Units + f.Later
-                    local x11 = part3 + x2.Limits_Scale - 1
-                    local y5 = x2.Limits_Scale
-                    local min6 = (x11 - x11 % y5) / y5
-                    if 16777215 < min6 then min6 = 16777215 end
-                    local x12 = (min6 < 4294967296 and min6 or 4294967296) * 1024
-                    local y6 = x2.rate
-                    f.Backlog = (x12 - x12 % y6) / y6
+                    local x13 = part3 + x2.Limits_Scale - 1
+                    local y6 = x2.Limits_Scale
+                    local min7 = (x13 - x13 % y6) / y6
+                    if 16777215 < min7 then min7 = 16777215 end
+                    local y7 = 1 > x2.part and 1 or x2.part
+                    local min8 = (part3 - part3 % y7) / y7
+                    if 16777215 < min8 then min8 = 16777215 end
+                    local max4 = min7
+                    local x14 = min8 * x2.units
+                    if x14 > max4 then max4 = x14 end
+                    local x15 = (max4 < 4294967296 and max4 or 4294967296) * 1024
+                    local y8 = x2.rate
+                    f.Backlog = (x15 - x15 % y8) / y8
                     do
                       local weight2 = f.Weight
                       local backlog = f.Backlog
@@ -5166,12 +5187,12 @@ end
                         class = n2
                       end
                       local at2 = 1024 + 2 * (0 * 22 + class)
-                      local min7 = c4.Ring.At(at2) + weight2
-                      if 16777215 < min7 then min7 = 16777215 end
-                      c4.Ring.Put(at2, 0 > min7 and 0 or min7)
-                      local min8 = c4.Ring.At(at2 + 1) + backlog
-                      if 16777215 < min8 then min8 = 16777215 end
-                      c4.Ring.Put(at2 + 1, 0 > min8 and 0 or min8)
+                      local min9 = c4.Ring.At(at2) + weight2
+                      if 16777215 < min9 then min9 = 16777215 end
+                      c4.Ring.Put(at2, 0 > min9 and 0 or min9)
+                      local min10 = c4.Ring.At(at2 + 1) + backlog
+                      if 16777215 < min10 then min10 = 16777215 end
+                      c4.Ring.Put(at2 + 1, 0 > min10 and 0 or min10)
                     end
                   end
                 end
@@ -5228,7 +5249,7 @@ end
                   end
                 end
                 local out2 = x2.Leases.Out(t)
-                local free = x2.Limits_Tokens - x2.State_Plain - out2
+                x2.free = x2.Limits_Tokens - x2.State_Plain - out2
                 x2.below = f.Fair < (c2.Head + 1) * 524288
                 if op_Urgent then
                   x2.below = f.FairUrgent < (c2.Head + 1) * 524288
@@ -5241,7 +5262,8 @@ end
                   local y2 = c2.Grain
                   local x5 = x2.rate * ((x4 - x4 % y2) / y2)
                   local rest2 = (x5 - x5 % 1024) / 1024
-                  x2.room = x2.room and (free < 16777215 and free or 16777215) * x2.units + rest2 >= due + x2.units
+                  local room = x2.free > 1 or (x2.free < 16777215 and x2.free or 16777215) * x2.units + rest2 >= due + x2.units
+                  x2.room, x2.spare = x2.room and room, x2.spare and room
                 end
                 x2.spare = x2.spare and not x2.room and (not back2 or not x2.below)
                 local entitled = x2.room or back2 and x2.below or x2.spare
@@ -5250,7 +5272,7 @@ end
                   x2.bound = 1
                 elseif x2.bound == 0 and not entitled then
                   x2.bound = 3
-                elseif x2.bound == 0 and (free < 1 or not back2 and x2.State_AgainUS > t * 1000) then
+                elseif x2.bound == 0 and (x2.free < 1 or not back2 and x2.State_AgainUS > t * 1000) then
                   x2.bound, x2.token = 2, back2 or due == 0
                   local overdue = 0
                   do
@@ -5374,24 +5396,19 @@ end
                   end
                   local share = 0
                   do
-                    local part = x2.part
                     local c3 = x2.State_Calendars[0]
                     local max2 = c3.Peak
                     local x3 = c3.Weight + c3.Before
                     if x3 > max2 then max2 = x3 end
                     if x2.Weight > max2 then max2 = x2.Weight end
                     local all2 = max2
-                    local x4 = part + x2.Limits_Scale - 1
-                    local y = x2.Limits_Scale
+                    local x4 = x2.units * all2
+                    local y = x2.Weight
                     local min2 = (x4 - x4 % y) / y
-                    if 16777215 < min2 then min2 = 16777215 end
-                    local x5 = min2 * all2
-                    local y2 = x2.Weight
-                    local min3 = (x5 - x5 % y2) / y2
-                    if 4294967296 < min3 then min3 = 4294967296 end
-                    local x6 = min3 * 524288
-                    local y3 = x2.rate
-                    share = (x6 - x6 % y3) / y3
+                    if 4294967296 < min2 then min2 = 4294967296 end
+                    local x5 = min2 * 524288
+                    local y2 = x2.rate
+                    share = (x5 - x5 % y2) / y2
                   end
                   local step = share
                   local from2 = (c2.Head - 1) * 524288
@@ -5502,19 +5519,102 @@ end
                       local x5 = (x4 - x4 % y) / y
                       if x5 > max4 then max4 = x5 end
                       local x6 = max3 + max4
-                      local max5 = t2
-                      local x7 = (x6 - x6 % 1000) / 1000
+                      local at2 = (x6 - x6 % 1000) / 1000
+                      local max5 = 0
+                      local x7 = at2 - x2.Limits_Zero
                       if x7 > max5 then max5 = x7 end
-                      place2 = max5
+                      local y2 = x2.Limits_Grain
+                      if (max5 - max5 % y2) / y2 <= c2.Head + 1 + x2.slow then
+                        place2 = t2 > at2 and t2 or at2
+                        break
+                      end
+                      local max6 = t2
+                      local x8 = t + x2.overdue
+                      if x8 > max6 then max6 = x8 end
+                      x2.token, t2 = false, max6
+                    end
+                    if x2.State_Closed > t2 then t2 = x2.State_Closed end
+                    for i4 = 0, x2.Limits_Windows_n - 1 do
+                      do
+                        local w2 = x2.Limits_Windows[i4]
+                        if w2.Interval > c2.Grain then
+                          local room = 0
+                          do
+                            local left = x2.State_Lines[i4].Left
+                            local i5 = w2.Unit
+                            local cost2 = i5 == 0 and op_Cost_0 or i5 == 1 and op_Cost_1 or i5 == 2 and op_Cost_2 or op_Cost_3
+                            if left >= cost2 or cost2 == 0 then
+                              room = t
+                            else
+                              local since = 0
+                              do
+                                if w2.Size > w2.Rate then
+                                  local max2 = t
+                                  local x3 = x2.State_Closed - 1
+                                  if x3 > max2 then max2 = x3 end
+                                  since = max2
+                                else
+                                  since = t
+                                end
+                              end
+                              local t3 = since - w2.Offset
+                              local by2 = w2.Interval
+                              local x3 = cost2 - left - 1
+                              local y = w2.Rate
+                              local y2 = w2.Interval
+                              local min2 = (x3 - x3 % y) / y + 1
+                              local x4 = (8796093022208 - 8796093022208 % y2) / y2
+                              if x4 < min2 then min2 = x4 end
+                              local n2 = (t3 - t3 % by2) / by2 + min2
+                              room = n2 * w2.Interval + w2.Offset
+                            end
+                          end
+                          if room > t2 then t2 = room end
+                        end
+                      end
+                    end
+                    local is2 = x2.fits
+                    if is2 then
+                      local max2 = 0
+                      local x3 = t2 - x2.Limits_Zero
+                      if x3 > max2 then max2 = x3 end
+                      local y = x2.Limits_Grain
+                      is2 = (max2 - max2 % y) / y <= c2.Head
+                    end
+                    if is2 then
+                      place2 = t2
                     else
-                      if x2.State_Closed > t2 then t2 = x2.State_Closed end
-                      for i4 = 0, x2.Limits_Windows_n - 1 do
-                        do
-                          local w2 = x2.Limits_Windows[i4]
-                          if w2.Interval > c2.Grain then
+                      local is3 = back2 and op_Ticket_Slot > t
+                      if is3 then
+                        local max3 = 0
+                        local x4 = op_Ticket_Slot - x2.Limits_Zero
+                        if x4 > max3 then max3 = x4 end
+                        local y2 = x2.Limits_Grain
+                        local n2 = (max3 - max3 % y2) / y2
+                        is3 = n2 >= c2.Head and n2 < c2.Head + 1024
+                      end
+                      if is3 then
+                        place2 = t2 > op_Ticket_Slot and t2 or op_Ticket_Slot
+                      else
+                        if x2.room and x2.bound >= 4 then
+                          local at2 = t2
+                          for i4 = 0, x2.Limits_Windows_n - 1 do
+                            local w2 = x2.Limits_Windows[i4]
                             local room = 0
                             do
-                              local left = x2.State_Lines[i4].Left
+                              local units = 0
+                              do
+                                local booked = x2.due
+                                local unit = w2.Unit
+                                if (unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3) == 0 then
+                                  units = 0
+                                else
+                                  local x5 = booked * x2.Limits_Scale
+                                  local y3 = unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
+                                  units = (x5 - x5 % y3) / y3
+                                end
+                              end
+                              local left = x2.State_Lines[i4].Left - units
                               local i5 = w2.Unit
                               local cost2 = i5 == 0 and op_Cost_0 or i5 == 1 and op_Cost_1 or i5 == 2 and op_Cost_2 or op_Cost_3
                               if left >= cost2 or cost2 == 0 then
@@ -5523,564 +5623,521 @@ end
                                 local since = 0
                                 do
                                   if w2.Size > w2.Rate then
-                                    local max2 = t
-                                    local x3 = x2.State_Closed - 1
-                                    if x3 > max2 then max2 = x3 end
-                                    since = max2
+                                    local max4 = t
+                                    local x5 = x2.State_Closed - 1
+                                    if x5 > max4 then max4 = x5 end
+                                    since = max4
                                   else
                                     since = t
                                   end
                                 end
                                 local t3 = since - w2.Offset
                                 local by2 = w2.Interval
-                                local x3 = cost2 - left - 1
-                                local y = w2.Rate
-                                local y2 = w2.Interval
-                                local min2 = (x3 - x3 % y) / y + 1
-                                local x4 = (8796093022208 - 8796093022208 % y2) / y2
-                                if x4 < min2 then min2 = x4 end
-                                local n2 = (t3 - t3 % by2) / by2 + min2
-                                room = n2 * w2.Interval + w2.Offset
+                                local x5 = cost2 - left - 1
+                                local y3 = w2.Rate
+                                local y4 = w2.Interval
+                                local min2 = (x5 - x5 % y3) / y3 + 1
+                                local x6 = (8796093022208 - 8796093022208 % y4) / y4
+                                if x6 < min2 then min2 = x6 end
+                                local n3 = (t3 - t3 % by2) / by2 + min2
+                                room = n3 * w2.Interval + w2.Offset
                               end
                             end
-                            if room > t2 then t2 = room end
+                            if room > at2 then at2 = room end
+                          end
+                          local max4 = 0
+                          local x5 = at2 - x2.Limits_Zero
+                          if x5 > max4 then max4 = x5 end
+                          local y3 = x2.Limits_Grain
+                          if (max4 - max4 % y3) / y3 <= c2.Head then
+                            place2 = at2
+                            break
                           end
                         end
-                      end
-                      local is2 = x2.fits
-                      if is2 then
-                        local max2 = 0
-                        local x3 = t2 - x2.Limits_Zero
-                        if x3 > max2 then max2 = x3 end
-                        local y = x2.Limits_Grain
-                        is2 = (max2 - max2 % y) / y <= c2.Head
-                      end
-                      if is2 then
-                        place2 = t2
-                      else
-                        local is3 = back2 and op_Ticket_Slot > t
-                        if is3 then
-                          local max3 = 0
-                          local x4 = op_Ticket_Slot - x2.Limits_Zero
-                          if x4 > max3 then max3 = x4 end
-                          local y2 = x2.Limits_Grain
-                          local n2 = (max3 - max3 % y2) / y2
-                          is3 = n2 >= c2.Head and n2 < c2.Head + 1024
-                        end
-                        if is3 then
-                          place2 = t2 > op_Ticket_Slot and t2 or op_Ticket_Slot
-                        else
-                          if x2.room and x2.bound >= 4 then
-                            local at2 = t2
-                            for i4 = 0, x2.Limits_Windows_n - 1 do
-                              local w2 = x2.Limits_Windows[i4]
-                              local room = 0
-                              do
-                                local units = 0
-                                do
-                                  local booked = x2.due
-                                  local unit = w2.Unit
-                                  if (unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3) == 0 then
-                                    units = 0
-                                  else
-                                    local x5 = booked * x2.Limits_Scale
-                                    local y3 = unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
-                                    units = (x5 - x5 % y3) / y3
-                                  end
-                                end
-                                local left = x2.State_Lines[i4].Left - units
-                                local i5 = w2.Unit
-                                local cost2 = i5 == 0 and op_Cost_0 or i5 == 1 and op_Cost_1 or i5 == 2 and op_Cost_2 or op_Cost_3
-                                if left >= cost2 or cost2 == 0 then
-                                  room = t
-                                else
-                                  local since = 0
-                                  do
-                                    if w2.Size > w2.Rate then
-                                      local max4 = t
-                                      local x5 = x2.State_Closed - 1
-                                      if x5 > max4 then max4 = x5 end
-                                      since = max4
-                                    else
-                                      since = t
-                                    end
-                                  end
-                                  local t3 = since - w2.Offset
-                                  local by2 = w2.Interval
-                                  local x5 = cost2 - left - 1
-                                  local y3 = w2.Rate
-                                  local y4 = w2.Interval
-                                  local min2 = (x5 - x5 % y3) / y3 + 1
-                                  local x6 = (8796093022208 - 8796093022208 % y4) / y4
-                                  if x6 < min2 then min2 = x6 end
-                                  local n3 = (t3 - t3 % by2) / by2 + min2
-                                  room = n3 * w2.Interval + w2.Offset
-                                end
-                              end
-                              if room > at2 then at2 = room end
-                            end
-                            local max4 = 0
-                            local x5 = at2 - x2.Limits_Zero
-                            if x5 > max4 then max4 = x5 end
-                            local y3 = x2.Limits_Grain
-                            if (max4 - max4 % y3) / y3 <= c2.Head then
-                              place2 = at2
-                              break
-                            end
-                          end
-                          local surplus = false
-                          do
-                            local c3 = x2.State_Calendars[0]
+                        local surplus = false
+                        do
+                          local c3 = x2.State_Calendars[0]
+                          local is4 = not x2.fits or x2.free < x2.Limits_Tokens - x2.free
+                          if not is4 then
                             local max4 = 0
                             local x5 = t2 - x2.Limits_Zero
                             if x5 > max4 then max4 = x5 end
                             local y3 = x2.Limits_Grain
                             local n3 = (max4 - max4 % y3) / y3
+                            is4 = not (n3 >= c3.Head and n3 < c3.Head + 1024)
+                          end
+                          if is4 then
+                            surplus = false
+                          else
                             local booked = c3.Late + c3.Booked
-                            local x6 = (x2.State_Held + x2.Limits_Guess) * 1000
-                            local y4 = (x2.State_Ended + 1) * x2.Limits_Tokens
-                            local max5 = 1
-                            local x7 = (x6 - x6 % y4) / y4
-                            if x7 > max5 then max5 = x7 end
-                            local x8 = x2.Limits_Grain * 1000
-                            local tokens2 = (x8 - x8 % max5) / max5
-                            local is4 = not (n3 >= c3.Head and n3 < c3.Head + 1024)
-                            if not is4 then
-                              local x9 = x2.Limits_PerGrain
-                              local y5 = x2.Limits_Scale
-                              is4 = x2.rate < (x9 - x9 % y5) / y5
-                            end
-                            if is4 or c3.Ring.At(n3 % 1024) >= (tokens2 < 16777215 and tokens2 or 16777215) * x2.units then
-                              surplus = false
-                            else
-                              local done
-                              for i4 = 0, x2.Limits_Windows_n - 1 do
-                                local w2 = x2.Limits_Windows[i4]
-                                do
-                                  local i5 = w2.Unit
-                                  local cost2 = i5 == 0 and op_Cost_0 or i5 == 1 and op_Cost_1 or i5 == 2 and op_Cost_2 or op_Cost_3
-                                  local is5 = cost2 > 0
-                                  if is5 then
-                                    local gain = 0
-                                    do
-                                      local left = x2.State_Lines[i4].Left
-                                      if t2 <= t then
+                            local done
+                            for i4 = 0, x2.Limits_Windows_n - 1 do
+                              local w2 = x2.Limits_Windows[i4]
+                              do
+                                local i5 = w2.Unit
+                                local cost2 = i5 == 0 and op_Cost_0 or i5 == 1 and op_Cost_1 or i5 == 2 and op_Cost_2 or op_Cost_3
+                                local is5 = cost2 > 0
+                                if is5 then
+                                  local gain = 0
+                                  do
+                                    local left = x2.State_Lines[i4].Left
+                                    if t2 <= t then
+                                      gain = left
+                                    else
+                                      local t3 = t2 - w2.Offset
+                                      local by2 = w2.Interval
+                                      local since = 0
+                                      do
+                                        if w2.Size > w2.Rate then
+                                          local max5 = t
+                                          local x6 = x2.State_Closed - 1
+                                          if x6 > max5 then max5 = x6 end
+                                          since = max5
+                                        else
+                                          since = t
+                                        end
+                                      end
+                                      local t4 = since - w2.Offset
+                                      local by3 = w2.Interval
+                                      local n4 = (t3 - t3 % by2) / by2 - (t4 - t4 % by3) / by3
+                                      if n4 <= 0 then
                                         gain = left
                                       else
-                                        local t3 = t2 - w2.Offset
-                                        local by2 = w2.Interval
-                                        local since = 0
-                                        do
-                                          if w2.Size > w2.Rate then
-                                            local max6 = t
-                                            local x10 = x2.State_Closed - 1
-                                            if x10 > max6 then max6 = x10 end
-                                            since = max6
-                                          else
-                                            since = t
-                                          end
-                                        end
-                                        local t4 = since - w2.Offset
-                                        local by3 = w2.Interval
-                                        local n4 = (t3 - t3 % by2) / by2 - (t4 - t4 % by3) / by3
-                                        if n4 <= 0 then
-                                          gain = left
+                                        local x6 = w2.Size - left
+                                        local y4 = w2.Rate
+                                        if n4 > (x6 - x6 % y4) / y4 then
+                                          gain = w2.Size
                                         else
-                                          local x10 = w2.Size - left
-                                          local y6 = w2.Rate
-                                          if n4 > (x10 - x10 % y6) / y6 then
-                                            gain = w2.Size
-                                          else
-                                            gain = left + n4 * w2.Rate
-                                          end
+                                          gain = left + n4 * w2.Rate
                                         end
                                       end
                                     end
-                                    local units = 0
-                                    do
-                                      local unit = w2.Unit
-                                      if (unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3) == 0 then
-                                        units = 0
-                                      else
-                                        local x10 = booked * x2.Limits_Scale
-                                        local y6 = unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
-                                        units = (x10 - x10 % y6) / y6
-                                      end
+                                  end
+                                  local units = 0
+                                  do
+                                    local unit = w2.Unit
+                                    if (unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3) == 0 then
+                                      units = 0
+                                    else
+                                      local x6 = booked * x2.Limits_Scale
+                                      local y4 = unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
+                                      units = (x6 - x6 % y4) / y4
                                     end
-                                    is5 = gain < units + cost2
                                   end
-                                  if is5 then
-                                    surplus = false
-                                    done = true
-                                    break
-                                  end
+                                  is5 = gain < units + cost2
                                 end
-                              end
-                              if not done then
-                                surplus = true
+                                if is5 then
+                                  surplus = false
+                                  done = true
+                                  break
+                                end
                               end
                             end
+                            if not done then
+                              surplus = true
+                            end
                           end
-                          local surplus2 = surplus
-                          local max4 = 0
-                          local x5 = t2 - x2.Limits_Zero
-                          if x5 > max4 then max4 = x5 end
-                          local y3 = x2.Limits_Grain
-                          local n3 = (max4 - max4 % y3) / y3
-                          if not surplus2 then
-                            local seek = 0
-                            do
-                              local c3 = x2.State_Calendars[0]
-                              local max5 = 0
-                              local x6 = t2 - x2.Limits_Zero
-                              if x6 > max5 then max5 = x6 end
-                              local y4 = x2.Limits_Grain
-                              local max6 = (max5 - max5 % y4) / y4
-                              local x7 = c3.Head + 1
-                              if x7 > max6 then max6 = x7 end
-                              local n4 = max6
-                              local is4 = c3.Front > c3.Head + 1
-                              if is4 then
-                                local in2 = 0
+                        end
+                        local surplus2 = surplus
+                        local max4 = 0
+                        local x5 = t2 - x2.Limits_Zero
+                        if x5 > max4 then max4 = x5 end
+                        local y3 = x2.Limits_Grain
+                        local n3 = (max4 - max4 % y3) / y3
+                        if not surplus2 then
+                          local seek = 0
+                          do
+                            local c3 = x2.State_Calendars[0]
+                            local max5 = 0
+                            local x6 = t2 - x2.Limits_Zero
+                            if x6 > max5 then max5 = x6 end
+                            local y4 = x2.Limits_Grain
+                            local max6 = (max5 - max5 % y4) / y4
+                            local x7 = c3.Head + 1
+                            if x7 > max6 then max6 = x7 end
+                            local n4 = max6
+                            local is4 = c3.Front > c3.Head + 1
+                            if is4 then
+                              local in2 = 0
+                              do
+                                local c4 = x2.State_Calendars[0]
+                                local w2 = x2.Limits_Windows[0]
+                                local at2 = n4 * x2.Limits_Grain + x2.Limits_Zero
+                                local is4 = n4 >= c4.Head and n4 < c4.Head + 1024
+                                if is4 then
+                                  local i4 = w2.Unit
+                                  local x8 = x2.Limits_PerGrain
+                                  local y5 = i4 == 0 and x2.Limits_Parts_0 or i4 == 1 and x2.Limits_Parts_1 or i4 == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
+                                  is4 = (x8 - x8 % y5) / y5 > w2.Rate
+                                end
+                                if is4 then
+                                  local units = 0
+                                  do
+                                    local booked = c4.Ring.At(n4 % 1024) < 16777215 and c4.Ring.At(n4 % 1024) or 16777215
+                                    local unit = w2.Unit
+                                    if (unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3) == 0 then
+                                      units = 0
+                                    else
+                                      local x9 = booked * x2.Limits_Scale
+                                      local y6 = unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
+                                      units = (x9 - x9 % y6) / y6
+                                    end
+                                  end
+                                  local y6 = w2.Rate
+                                  at2 = at2 + (units - units % y6) / y6 * w2.Interval % c4.Grain
+                                else
+                                  local is5 = n4 >= c4.Head and n4 < c4.Head + 1024
+                                  if is5 then
+                                    local x9 = x2.Limits_PerGrain
+                                    local y6 = x2.Limits_Scale
+                                    is5 = x2.rate < (x9 - x9 % y6) / y6
+                                  end
+                                  if is5 and c4.Ring.At(n4 % 1024) >= (x2.Limits_Tokens < 16777215 and x2.Limits_Tokens or 16777215) * x2.units then
+                                    local x10 = c4.Ring.At(n4 % 1024) % x2.rate
+                                    local y7 = 1 > x2.units and 1 or x2.units
+                                    local x11 = (x2.State_Held + x2.Limits_Guess) * 1000
+                                    local y8 = (x2.State_Ended + 1) * x2.Limits_Tokens
+                                    local max7 = 1
+                                    local x12 = (x11 - x11 % y8) / y8
+                                    if x12 > max7 then max7 = x12 end
+                                    local x13 = (x10 - x10 % y7) / y7 * max7
+                                    at2 = at2 + (x13 - x13 % 1000) / 1000
+                                  end
+                                end
+                                in2 = at2
+                              end
+                              is4 = in2 + x2.Limits_Windows[0].Interval <= t2
+                            end
+                            if is4 then
+                              n4 = n4 + 1
+                            end
+                            local first2 = n4 <= c3.Front
+                            if first2 then
+                              n4 = c3.Front
+                            end
+                            while n4 < c3.Head + 1024 - 1 and c3.Ring.At(n4 % 1024) >= x2.rate do
+                              n4 = n4 + 1
+                            end
+                            if first2 then
+                              local min2 = n4
+                              local x8 = c3.Head + 1024 - 1
+                              if x8 < min2 then min2 = x8 end
+                              c3.Front = min2
+                            end
+                            if x2.large then
+                              if x2.gathered == 0 then
+                                local gather = 0
                                 do
                                   local c4 = x2.State_Calendars[0]
-                                  local w2 = x2.Limits_Windows[0]
-                                  local at2 = n4 * x2.Limits_Grain + x2.Limits_Zero
-                                  local is4 = n4 >= c4.Head and n4 < c4.Head + 1024
-                                  if is4 then
-                                    local i4 = w2.Unit
-                                    local x8 = x2.Limits_PerGrain
-                                    local y5 = i4 == 0 and x2.Limits_Parts_0 or i4 == 1 and x2.Limits_Parts_1 or i4 == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
-                                    is4 = (x8 - x8 % y5) / y5 > w2.Rate
-                                  end
-                                  if is4 then
-                                    local units = 0
-                                    do
-                                      local booked = c4.Ring.At(n4 % 1024) < 16777215 and c4.Ring.At(n4 % 1024) or 16777215
-                                      local unit = w2.Unit
-                                      if (unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3) == 0 then
-                                        units = 0
-                                      else
-                                        local x9 = booked * x2.Limits_Scale
-                                        local y6 = unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
-                                        units = (x9 - x9 % y6) / y6
-                                      end
-                                    end
-                                    local y6 = w2.Rate
-                                    at2 = at2 + (units - units % y6) / y6 * w2.Interval % c4.Grain
-                                  end
-                                  in2 = at2
-                                end
-                                is4 = in2 + x2.Limits_Windows[0].Interval <= t2
-                              end
-                              if is4 then
-                                n4 = n4 + 1
-                              end
-                              local first2 = n4 <= c3.Front
-                              if first2 then
-                                n4 = c3.Front
-                              end
-                              while n4 < c3.Head + 1024 - 1 and c3.Ring.At(n4 % 1024) >= x2.rate do
-                                n4 = n4 + 1
-                              end
-                              if first2 then
-                                local min2 = n4
-                                local x8 = c3.Head + 1024 - 1
-                                if x8 < min2 then min2 = x8 end
-                                c3.Front = min2
-                              end
-                              if x2.large then
-                                if x2.gathered == 0 then
-                                  local gather = 0
-                                  do
-                                    local c4 = x2.State_Calendars[0]
-                                    local max7 = c4.Head
-                                    local x8 = c4.Front - 32
-                                    if x8 > max7 then max7 = x8 end
-                                    local n5 = max7
-                                    local x9 = x2.Limits_PerGrain
-                                    local y5 = x2.Limits_Scale
-                                    local rate = (x9 - x9 % y5) / y5
-                                    local free = 0
-                                    if n5 == c4.Head then
-                                      free = 16777215
-                                      for i4 = 0, x2.Limits_Windows_n - 1 do
-                                        local w2 = x2.Limits_Windows[i4]
-                                        do
-                                          local i5 = w2.Unit
-                                          local each2 = i5 == 0 and x2.Limits_Parts_0 or i5 == 1 and x2.Limits_Parts_1 or i5 == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
-                                          local is5 = each2 > 0
-                                          if is5 then
-                                            local i6 = w2.Unit
-                                            is5 = (i6 == 0 and op_Cost_0 or i6 == 1 and op_Cost_1 or i6 == 2 and op_Cost_2 or op_Cost_3) > 0
-                                          end
-                                          if is5 then
-                                            local gain = 0
-                                            do
-                                              local left = x2.State_Lines[i4].Left
-                                              local n6 = n5 + 1
-                                              local to2 = n6 * x2.Limits_Grain + x2.Limits_Zero - 1
-                                              if to2 <= t then
+                                  local max7 = c4.Head
+                                  local x8 = c4.Front - 32
+                                  if x8 > max7 then max7 = x8 end
+                                  local n5 = max7
+                                  local free = 0
+                                  if n5 == c4.Head then
+                                    free = (x2.free < 16777215 and x2.free or 16777215) * x2.units
+                                    for i4 = 0, x2.Limits_Windows_n - 1 do
+                                      local w2 = x2.Limits_Windows[i4]
+                                      do
+                                        local i5 = w2.Unit
+                                        local each2 = i5 == 0 and x2.Limits_Parts_0 or i5 == 1 and x2.Limits_Parts_1 or i5 == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
+                                        local is5 = each2 > 0
+                                        if is5 then
+                                          local i6 = w2.Unit
+                                          is5 = (i6 == 0 and op_Cost_0 or i6 == 1 and op_Cost_1 or i6 == 2 and op_Cost_2 or op_Cost_3) > 0
+                                        end
+                                        if is5 then
+                                          local gain = 0
+                                          do
+                                            local left = x2.State_Lines[i4].Left
+                                            local n6 = n5 + 1
+                                            local to2 = n6 * x2.Limits_Grain + x2.Limits_Zero - 1
+                                            if to2 <= t then
+                                              gain = left
+                                            else
+                                              local t3 = to2 - w2.Offset
+                                              local by2 = w2.Interval
+                                              local since = 0
+                                              do
+                                                if w2.Size > w2.Rate then
+                                                  local max8 = t
+                                                  local x9 = x2.State_Closed - 1
+                                                  if x9 > max8 then max8 = x9 end
+                                                  since = max8
+                                                else
+                                                  since = t
+                                                end
+                                              end
+                                              local t4 = since - w2.Offset
+                                              local by3 = w2.Interval
+                                              local n7 = (t3 - t3 % by2) / by2 - (t4 - t4 % by3) / by3
+                                              if n7 <= 0 then
                                                 gain = left
                                               else
-                                                local t3 = to2 - w2.Offset
-                                                local by2 = w2.Interval
-                                                local since = 0
-                                                do
-                                                  if w2.Size > w2.Rate then
-                                                    local max8 = t
-                                                    local x10 = x2.State_Closed - 1
-                                                    if x10 > max8 then max8 = x10 end
-                                                    since = max8
-                                                  else
-                                                    since = t
-                                                  end
-                                                end
-                                                local t4 = since - w2.Offset
-                                                local by3 = w2.Interval
-                                                local n7 = (t3 - t3 % by2) / by2 - (t4 - t4 % by3) / by3
-                                                if n7 <= 0 then
-                                                  gain = left
+                                                local x9 = w2.Size - left
+                                                local y5 = w2.Rate
+                                                if n7 > (x9 - x9 % y5) / y5 then
+                                                  gain = w2.Size
                                                 else
-                                                  local x10 = w2.Size - left
-                                                  local y6 = w2.Rate
-                                                  if n7 > (x10 - x10 % y6) / y6 then
-                                                    gain = w2.Size
-                                                  else
-                                                    gain = left + n7 * w2.Rate
-                                                  end
+                                                  gain = left + n7 * w2.Rate
                                                 end
                                               end
                                             end
-                                            local left = gain
-                                            local n6 = 0 > left and 0 or left
-                                            local y6 = 1 > each2 and 1 or each2
-                                            local min2 = n6
-                                            local x10 = (1099511627776 - 1099511627776 % y6) / y6
-                                            if x10 < min2 then min2 = x10 end
-                                            local part = min2 * each2
-                                            local x11 = part + x2.Limits_Scale - 1
-                                            local y7 = x2.Limits_Scale
-                                            local min3 = (x11 - x11 % y7) / y7
-                                            if 16777215 < min3 then min3 = 16777215 end
-                                            if min3 < free then free = min3 end
                                           end
+                                          local left = gain
+                                          local n6 = 0 > left and 0 or left
+                                          local y5 = 1 > each2 and 1 or each2
+                                          local min2 = n6
+                                          local x9 = (1099511627776 - 1099511627776 % y5) / y5
+                                          if x9 < min2 then min2 = x9 end
+                                          local part = min2 * each2
+                                          local x10 = part + x2.Limits_Scale - 1
+                                          local y6 = x2.Limits_Scale
+                                          local min3 = (x10 - x10 % y6) / y6
+                                          if 16777215 < min3 then min3 = 16777215 end
+                                          if min3 < free then free = min3 end
                                         end
                                       end
-                                      free = free - (c4.Late + c4.Ring.At(n5 % 1024))
                                     end
-                                    local min2 = c4.Front + 32
-                                    local x10 = c4.Head + 1024 - 1
-                                    if x10 < min2 then min2 = x10 end
-                                    local last2 = min2
-                                    while n5 < last2 and (n5 < c4.Front or free < x2.units) do
-                                      n5 = n5 + 1
-                                      free = (0 > free and 0 or free) + rate - c4.Ring.At(n5 % 1024)
-                                    end
-                                    local max8 = 0
-                                    local x11 = x2.units - free + rate - 1
-                                    if x11 > max8 then max8 = x11 end
-                                    local min3 = n5 + (max8 - max8 % rate) / rate
-                                    local x12 = c4.Head + 1024 - 1
-                                    if x12 < min3 then min3 = x12 end
-                                    gather = min3
+                                    free = free - (c4.Late + c4.Ring.At(n5 % 1024))
                                   end
-                                  x2.gathered = gather
+                                  local min2 = c4.Front + 32
+                                  local x9 = c4.Head + 1024 - 1
+                                  if x9 < min2 then min2 = x9 end
+                                  local last2 = min2
+                                  while n5 < last2 and (n5 < c4.Front or free < x2.units) do
+                                    n5 = n5 + 1
+                                    free = (0 > free and 0 or free) + x2.rate - c4.Ring.At(n5 % 1024)
+                                  end
+                                  local max8 = 0
+                                  local x10 = x2.units - free + x2.rate - 1
+                                  if x10 > max8 then max8 = x10 end
+                                  local y5 = x2.rate
+                                  local min3 = n5 + (max8 - max8 % y5) / y5
+                                  local x11 = c4.Head + 1024 - 1
+                                  if x11 < min3 then min3 = x11 end
+                                  gather = min3
                                 end
-                                if x2.gathered > n4 then n4 = x2.gathered end
+                                x2.gathered = gather
                               end
-                              if n4 >= c3.Head + 1024 - 1 then
-                                c3.Far = c3.Far + 1
-                                local max7 = 0
-                                local x8 = t2 - x2.Limits_Zero
-                                if x8 > max7 then max7 = x8 end
-                                local max8 = 0
-                                local x9 = t2 - x2.Limits_Zero
-                                if x9 > max8 then max8 = x9 end
-                                local y6 = x2.Limits_Grain
-                                local max9 = (max8 - max8 % y6) / y6
-                                local x10 = c3.Head + 512 + c3.Far % 4096 * 7919 % 511
-                                if x10 > max9 then max9 = x10 end
-                                n4 = max9
-                              end
-                              seek = n4
+                              if x2.gathered > n4 then n4 = x2.gathered end
                             end
-                            n3 = seek
-                          end
-                          local ahead = f.Units + f.Later
-                          local turn = (c2.Head + 1) * 524288
-                          x2.from = f.Fair
-                          if op_Urgent then
-                            ahead, x2.from = f.Urgent, f.FairUrgent
-                          end
-                          if x2.from < turn then
-                            if f.Units + f.Later == 0 then
-                              local share = 0
-                              do
-                                local part = x2.part
-                                local c3 = x2.State_Calendars[0]
-                                local max5 = c3.Peak
-                                local x6 = c3.Weight + c3.Before
-                                if x6 > max5 then max5 = x6 end
-                                if x2.Weight > max5 then max5 = x2.Weight end
-                                local all2 = max5
-                                local x7 = part + x2.Limits_Scale - 1
-                                local y4 = x2.Limits_Scale
-                                local min2 = (x7 - x7 % y4) / y4
-                                if 16777215 < min2 then min2 = 16777215 end
-                                local x8 = min2 * all2
-                                local y5 = x2.Weight
-                                local min3 = (x8 - x8 % y5) / y5
-                                if 4294967296 < min3 then min3 = 4294967296 end
-                                local x9 = min3 * 524288
-                                local y6 = x2.rate
-                                share = (x9 - x9 % y6) / y6
-                              end
-                              local min2 = c2.Turn > turn and c2.Turn or turn
-                              local x6 = turn + share
-                              if x6 < min2 then min2 = x6 end
-                              turn = min2
+                            if n4 >= c3.Head + 1024 - 1 then
+                              c3.Far = c3.Far + 1
+                              local max7 = 0
+                              local x8 = t2 - x2.Limits_Zero
+                              if x8 > max7 then max7 = x8 end
+                              local max8 = 0
+                              local x9 = t2 - x2.Limits_Zero
+                              if x9 > max8 then max8 = x9 end
+                              local y6 = x2.Limits_Grain
+                              local max9 = (max8 - max8 % y6) / y6
+                              local x10 = c3.Head + 512 + c3.Far % 4096 * 7919 % 511
+                              if x10 > max9 then max9 = x10 end
+                              n4 = max9
                             end
-                            x2.from = turn
+                            seek = n4
                           end
-                          local until2 = 0
-                          do
-                            local c3 = x2.State_Calendars[0]
-                            local x6 = ahead + x2.Limits_Scale - 1
-                            local y4 = x2.Limits_Scale
-                            local min2 = (x6 - x6 % y4) / y4
-                            if 16777215 < min2 then min2 = 16777215 end
-                            local x7 = (min2 < 4294967296 and min2 or 4294967296) * 1024
-                            local y5 = x2.rate
-                            local min3 = (x7 - x7 % y5) / y5
-                            if 16777215 < min3 then min3 = 16777215 end
-                            local backlog = min3
-                            local class = 0
+                          n3 = seek
+                        end
+                        local ahead = f.Units + f.Later
+                        local turn = (c2.Head + 1) * 524288
+                        x2.from = f.Fair
+                        if op_Urgent then
+                          ahead, x2.from = f.Urgent, f.FairUrgent
+                        end
+                        if x2.from < turn then
+                          if f.Units + f.Later == 0 then
+                            local share = 0
                             do
-                              local weight2 = x2.Weight
-                              local n4 = 0
-                              local least = weight2
-                              while n4 < 21 and least <= backlog do
-                                n4 = n4 + 1
-                                least = least * 2
-                              end
-                              class = n4
-                            end
-                            local own3 = class
-                            local sum2 = 0
-                            local n4 = 0
-                            while n4 < 44 do
-                              local at2 = 1024 + 2 * n4
-                              local x8 = c3.Ring.At(at2) * backlog
-                              local y6 = x2.Weight
-                              local most2 = (x8 - x8 % y6) / y6
-                              if n4 % 22 < own3 - 1 then
-                                if c3.Ring.At(at2 + 1) < most2 then most2 = c3.Ring.At(at2 + 1) end
-                              end
-                              sum2 = sum2 + most2
-                              n4 = n4 + 1
-                            end
-                            local min4 = backlog > sum2 and backlog or sum2
-                            if 4294967296 < min4 then min4 = 4294967296 end
-                            until2 = min4 * 512
-                          end
-                          x2.fair = x2.from + until2
-                          if back2 and not op_Urgent then
-                            x2.fair = f.Again
-                            if x2.fair <= x2.from then
-                              local until3 = 0
-                              do
-                                local part = (ahead - ahead % 2) / 2
-                                local c3 = x2.State_Calendars[0]
-                                local x6 = part + x2.Limits_Scale - 1
-                                local y4 = x2.Limits_Scale
-                                local min2 = (x6 - x6 % y4) / y4
-                                if 16777215 < min2 then min2 = 16777215 end
-                                local x7 = (min2 < 4294967296 and min2 or 4294967296) * 1024
-                                local y5 = x2.rate
-                                local min3 = (x7 - x7 % y5) / y5
-                                if 16777215 < min3 then min3 = 16777215 end
-                                local backlog = min3
-                                local class = 0
-                                do
-                                  local weight2 = x2.Weight
-                                  local n4 = 0
-                                  local least = weight2
-                                  while n4 < 21 and least <= backlog do
-                                    n4 = n4 + 1
-                                    least = least * 2
-                                  end
-                                  class = n4
-                                end
-                                local own3 = class
-                                local sum2 = 0
-                                local n4 = 0
-                                while n4 < 44 do
-                                  local at2 = 1024 + 2 * n4
-                                  local x8 = c3.Ring.At(at2) * backlog
-                                  local y6 = x2.Weight
-                                  local most2 = (x8 - x8 % y6) / y6
-                                  if n4 % 22 < own3 - 1 then
-                                    if c3.Ring.At(at2 + 1) < most2 then most2 = c3.Ring.At(at2 + 1) end
-                                  end
-                                  sum2 = sum2 + most2
-                                  n4 = n4 + 1
-                                end
-                                local min4 = backlog > sum2 and backlog or sum2
-                                if 4294967296 < min4 then min4 = 4294967296 end
-                                until3 = min4 * 512
-                              end
-                              x2.fair = x2.from + until3
-                            end
-                          end
-                          if x2.Limits_FirstCome == 1 then
-                            x2.fair = 9007199254740991
-                          end
-                          if surplus2 then
-                            place2 = t2
-                          else
-                            local in2 = 0
-                            do
-                              local max5 = 0
-                              local x6 = t2 - x2.Limits_Zero
-                              if x6 > max5 then max5 = x6 end
-                              local y4 = x2.Limits_Grain
-                              local x7 = x2.fair
-                              local min2 = n3
-                              local x8 = (x7 - x7 % 524288) / 524288
-                              if x8 < min2 then min2 = x8 end
-                              local max6 = (max5 - max5 % y4) / y4
-                              if min2 > max6 then max6 = min2 end
                               local c3 = x2.State_Calendars[0]
-                              local w2 = x2.Limits_Windows[0]
-                              local at2 = max6 * x2.Limits_Grain + x2.Limits_Zero
-                              local is4 = max6 >= c3.Head and max6 < c3.Head + 1024
-                              if is4 then
-                                local i4 = w2.Unit
-                                local x9 = x2.Limits_PerGrain
-                                local y5 = i4 == 0 and x2.Limits_Parts_0 or i4 == 1 and x2.Limits_Parts_1 or i4 == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
-                                is4 = (x9 - x9 % y5) / y5 > w2.Rate
-                              end
-                              if is4 then
-                                local units = 0
-                                do
-                                  local booked = c3.Ring.At(max6 % 1024) < 16777215 and c3.Ring.At(max6 % 1024) or 16777215
-                                  local unit = w2.Unit
-                                  if (unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3) == 0 then
-                                    units = 0
-                                  else
-                                    local x10 = booked * x2.Limits_Scale
-                                    local y6 = unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
-                                    units = (x10 - x10 % y6) / y6
-                                  end
-                                end
-                                local y6 = w2.Rate
-                                at2 = at2 + (units - units % y6) / y6 * w2.Interval % c3.Grain
-                              end
-                              in2 = at2
+                              local max5 = c3.Peak
+                              local x6 = c3.Weight + c3.Before
+                              if x6 > max5 then max5 = x6 end
+                              if x2.Weight > max5 then max5 = x2.Weight end
+                              local all2 = max5
+                              local x7 = x2.units * all2
+                              local y4 = x2.Weight
+                              local min2 = (x7 - x7 % y4) / y4
+                              if 4294967296 < min2 then min2 = 4294967296 end
+                              local x8 = min2 * 524288
+                              local y5 = x2.rate
+                              share = (x8 - x8 % y5) / y5
                             end
-                            place2 = t2 > in2 and t2 or in2
+                            local min2 = c2.Turn > turn and c2.Turn or turn
+                            local x6 = turn + share
+                            if x6 < min2 then min2 = x6 end
+                            turn = min2
                           end
+                          x2.from = turn
+                        end
+                        local until2 = 0
+                        do
+                          local c3 = x2.State_Calendars[0]
+                          local x6 = ahead + x2.Limits_Scale - 1
+                          local y4 = x2.Limits_Scale
+                          local min2 = (x6 - x6 % y4) / y4
+                          if 16777215 < min2 then min2 = 16777215 end
+                          local y5 = 1 > x2.part and 1 or x2.part
+                          local min3 = (ahead - ahead % y5) / y5
+                          if 16777215 < min3 then min3 = 16777215 end
+                          local max5 = min2
+                          local x7 = min3 * x2.units
+                          if x7 > max5 then max5 = x7 end
+                          local x8 = (max5 < 4294967296 and max5 or 4294967296) * 1024
+                          local y6 = x2.rate
+                          local min4 = (x8 - x8 % y6) / y6
+                          if 16777215 < min4 then min4 = 16777215 end
+                          local backlog = min4
+                          local class = 0
+                          do
+                            local weight2 = x2.Weight
+                            local n4 = 0
+                            local least = weight2
+                            while n4 < 21 and least <= backlog do
+                              n4 = n4 + 1
+                              least = least * 2
+                            end
+                            class = n4
+                          end
+                          local own3 = class
+                          local sum2 = 0
+                          local n4 = 0
+                          while n4 < 44 do
+                            local at2 = 1024 + 2 * n4
+                            local x9 = c3.Ring.At(at2) * backlog
+                            local y7 = x2.Weight
+                            local most2 = (x9 - x9 % y7) / y7
+                            if n4 % 22 < own3 - 1 then
+                              if c3.Ring.At(at2 + 1) < most2 then most2 = c3.Ring.At(at2 + 1) end
+                            end
+                            sum2 = sum2 + most2
+                            n4 = n4 + 1
+                          end
+                          local min5 = backlog > sum2 and backlog or sum2
+                          if 4294967296 < min5 then min5 = 4294967296 end
+                          until2 = min5 * 512
+                        end
+                        x2.fair = x2.from + until2
+                        if back2 and not op_Urgent then
+                          x2.fair = f.Again
+                          if x2.fair <= x2.from then
+                            local until3 = 0
+                            do
+                              local part = (ahead - ahead % 2) / 2
+                              local c3 = x2.State_Calendars[0]
+                              local x6 = part + x2.Limits_Scale - 1
+                              local y4 = x2.Limits_Scale
+                              local min2 = (x6 - x6 % y4) / y4
+                              if 16777215 < min2 then min2 = 16777215 end
+                              local y5 = 1 > x2.part and 1 or x2.part
+                              local min3 = (part - part % y5) / y5
+                              if 16777215 < min3 then min3 = 16777215 end
+                              local max5 = min2
+                              local x7 = min3 * x2.units
+                              if x7 > max5 then max5 = x7 end
+                              local x8 = (max5 < 4294967296 and max5 or 4294967296) * 1024
+                              local y6 = x2.rate
+                              local min4 = (x8 - x8 % y6) / y6
+                              if 16777215 < min4 then min4 = 16777215 end
+                              local backlog = min4
+                              local class = 0
+                              do
+                                local weight2 = x2.Weight
+                                local n4 = 0
+                                local least = weight2
+                                while n4 < 21 and least <= backlog do
+                                  n4 = n4 + 1
+                                  least = least * 2
+                                end
+                                class = n4
+                              end
+                              local own3 = class
+                              local sum2 = 0
+                              local n4 = 0
+                              while n4 < 44 do
+                                local at2 = 1024 + 2 * n4
+                                local x9 = c3.Ring.At(at2) * backlog
+                                local y7 = x2.Weight
+                                local most2 = (x9 - x9 % y7) / y7
+                                if n4 % 22 < own3 - 1 then
+                                  if c3.Ring.At(at2 + 1) < most2 then most2 = c3.Ring.At(at2 + 1) end
+                                end
+                                sum2 = sum2 + most2
+                                n4 = n4 + 1
+                              end
+                              local min5 = backlog > sum2 and backlog or sum2
+                              if 4294967296 < min5 then min5 = 4294967296 end
+                              until3 = min5 * 512
+                            end
+                            x2.fair = x2.from + until3
+                          end
+                        end
+                        if x2.Limits_FirstCome == 1 then
+                          x2.fair = 9007199254740991
+                        end
+                        if surplus2 then
+                          place2 = t2
+                        else
+                          local in2 = 0
+                          do
+                            local max5 = 0
+                            local x6 = t2 - x2.Limits_Zero
+                            if x6 > max5 then max5 = x6 end
+                            local y4 = x2.Limits_Grain
+                            local x7 = x2.fair
+                            local min2 = n3
+                            local x8 = (x7 - x7 % 524288) / 524288
+                            if x8 < min2 then min2 = x8 end
+                            local max6 = (max5 - max5 % y4) / y4
+                            if min2 > max6 then max6 = min2 end
+                            local c3 = x2.State_Calendars[0]
+                            local w2 = x2.Limits_Windows[0]
+                            local at2 = max6 * x2.Limits_Grain + x2.Limits_Zero
+                            local is4 = max6 >= c3.Head and max6 < c3.Head + 1024
+                            if is4 then
+                              local i4 = w2.Unit
+                              local x9 = x2.Limits_PerGrain
+                              local y5 = i4 == 0 and x2.Limits_Parts_0 or i4 == 1 and x2.Limits_Parts_1 or i4 == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
+                              is4 = (x9 - x9 % y5) / y5 > w2.Rate
+                            end
+                            if is4 then
+                              local units = 0
+                              do
+                                local booked = c3.Ring.At(max6 % 1024) < 16777215 and c3.Ring.At(max6 % 1024) or 16777215
+                                local unit = w2.Unit
+                                if (unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3) == 0 then
+                                  units = 0
+                                else
+                                  local x10 = booked * x2.Limits_Scale
+                                  local y6 = unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
+                                  units = (x10 - x10 % y6) / y6
+                                end
+                              end
+                              local y6 = w2.Rate
+                              at2 = at2 + (units - units % y6) / y6 * w2.Interval % c3.Grain
+                            else
+                              local is5 = max6 >= c3.Head and max6 < c3.Head + 1024
+                              if is5 then
+                                local x10 = x2.Limits_PerGrain
+                                local y6 = x2.Limits_Scale
+                                is5 = x2.rate < (x10 - x10 % y6) / y6
+                              end
+                              if is5 and c3.Ring.At(max6 % 1024) >= (x2.Limits_Tokens < 16777215 and x2.Limits_Tokens or 16777215) * x2.units then
+                                local x11 = c3.Ring.At(max6 % 1024) % x2.rate
+                                local y7 = 1 > x2.units and 1 or x2.units
+                                local x12 = (x2.State_Held + x2.Limits_Guess) * 1000
+                                local y8 = (x2.State_Ended + 1) * x2.Limits_Tokens
+                                local max7 = 1
+                                local x13 = (x12 - x12 % y8) / y8
+                                if x13 > max7 then max7 = x13 end
+                                local x14 = (x11 - x11 % y7) / y7 * max7
+                                at2 = at2 + (x14 - x14 % 1000) / 1000
+                              end
+                            end
+                            in2 = at2
+                          end
+                          place2 = t2 > in2 and t2 or in2
                         end
                       end
                     end
@@ -6770,9 +6827,15 @@ end
                       local y2 = x2.Limits_Scale
                       local min4 = (x5 - x5 % y2) / y2
                       if 16777215 < min4 then min4 = 16777215 end
-                      local x6 = (min4 < 4294967296 and min4 or 4294967296) * 1024
-                      local y3 = x2.rate
-                      f.Backlog = (x6 - x6 % y3) / y3
+                      local y3 = 1 > x2.part and 1 or x2.part
+                      local min5 = (part - part % y3) / y3
+                      if 16777215 < min5 then min5 = 16777215 end
+                      local max3 = min4
+                      local x6 = min5 * x2.units
+                      if x6 > max3 then max3 = x6 end
+                      local x7 = (max3 < 4294967296 and max3 or 4294967296) * 1024
+                      local y4 = x2.rate
+                      f.Backlog = (x7 - x7 % y4) / y4
                       do
                         local weight2 = f.Weight
                         local backlog = f.Backlog
@@ -6790,12 +6853,12 @@ end
                           class = n3
                         end
                         local at2 = 1024 + 2 * (0 * 22 + class)
-                        local min5 = c4.Ring.At(at2) + weight2
-                        if 16777215 < min5 then min5 = 16777215 end
-                        c4.Ring.Put(at2, 0 > min5 and 0 or min5)
-                        local min6 = c4.Ring.At(at2 + 1) + backlog
+                        local min6 = c4.Ring.At(at2) + weight2
                         if 16777215 < min6 then min6 = 16777215 end
-                        c4.Ring.Put(at2 + 1, 0 > min6 and 0 or min6)
+                        c4.Ring.Put(at2, 0 > min6 and 0 or min6)
+                        local min7 = c4.Ring.At(at2 + 1) + backlog
+                        if 16777215 < min7 then min7 = 16777215 end
+                        c4.Ring.Put(at2 + 1, 0 > min7 and 0 or min7)
                       end
                     end
                   end
@@ -7287,23 +7350,32 @@ end
               local min2 = (x3 - x3 % y) / y
               if 16777215 < min2 then min2 = 16777215 end
               x2.units = min2
-              local x4 = x2.Limits_PerGrain
-              local y2 = x2.Limits_Scale
-              x2.large, x2.gathered = x2.units > (x4 - x4 % y2) / y2, 0
-              local x5 = x2.Limits_PerGrain
-              local y3 = x2.Limits_Scale
-              local x6 = (x2.State_Held + x2.Limits_Guess) * 1000
-              local y4 = (x2.State_Ended + 1) * x2.Limits_Tokens
+              local x4 = (x2.State_Held + x2.Limits_Guess) * 1000
+              local y2 = (x2.State_Ended + 1) * x2.Limits_Tokens
               local max2 = 1
-              local x7 = (x6 - x6 % y4) / y4
-              if x7 > max2 then max2 = x7 end
-              local x8 = x2.Limits_Grain * 1000
-              local min3 = (x8 - x8 % max2) / max2
-              if 16777215 < min3 then min3 = 16777215 end
-              local min4 = (x5 - x5 % y3) / y3
-              local x9 = min3 * x2.units
-              if x9 < min4 then min4 = x9 end
+              local x5 = (x4 - x4 % y2) / y2
+              if x5 > max2 then max2 = x5 end
+              local pace = max2
+              local x6 = (pace - pace % 1000) / 1000
+              local x7 = (pace - pace % 1000) / 1000
+              local y4 = x2.Limits_Grain
+              local min3 = (x7 - x7 % y4) / y4
+              if 1024 < min3 then min3 = 1024 end
+              x2.slow = min3
+              local x8 = x2.Limits_PerGrain
+              local y5 = x2.Limits_Scale
+              local x9 = x2.Limits_Grain * 1000
+              local max3 = 1
+              local x10 = (x9 - x9 % pace) / pace
+              if x10 > max3 then max3 = x10 end
+              local min4 = (x8 - x8 % y5) / y5
+              local x11 = (max3 < 16777215 and max3 or 16777215) * x2.units
+              if x11 < min4 then min4 = x11 end
               x2.rate = 1 > min4 and 1 or min4
+              local min5 = x2.units * (1 > x2.slow and 1 or x2.slow)
+              if 16777215 < min5 then min5 = 16777215 end
+              x2.units = min5
+              x2.large, x2.gathered = x2.units > x2.rate, 0
               do
                 local at2 = t - ((x2.Limits_Windows[0].Interval < 60000 and x2.Limits_Windows[0].Interval or 60000) + 1000)
                 if at2 > f.Before then
@@ -7319,81 +7391,87 @@ end
                   else
                     local part4 = 1
                     local each2 = x2.Limits_Parts_0
-                    local y5 = 1 > each2 and 1 or each2
-                    local min5 = op_Ticket_Cost_0
-                    local x10 = (1099511627776 - 1099511627776 % y5) / y5
-                    if x10 < min5 then min5 = x10 end
-                    local x11 = min5 * each2
-                    if x11 > part4 then part4 = x11 end
-                    local each3 = x2.Limits_Parts_1
-                    local y6 = 1 > each3 and 1 or each3
-                    local min6 = op_Ticket_Cost_1
+                    local y6 = 1 > each2 and 1 or each2
+                    local min6 = op_Ticket_Cost_0
                     local x12 = (1099511627776 - 1099511627776 % y6) / y6
                     if x12 < min6 then min6 = x12 end
-                    local x13 = min6 * each3
+                    local x13 = min6 * each2
                     if x13 > part4 then part4 = x13 end
-                    local each4 = x2.Limits_Parts_2
-                    local y7 = 1 > each4 and 1 or each4
-                    local min7 = op_Ticket_Cost_2
+                    local each3 = x2.Limits_Parts_1
+                    local y7 = 1 > each3 and 1 or each3
+                    local min7 = op_Ticket_Cost_1
                     local x14 = (1099511627776 - 1099511627776 % y7) / y7
                     if x14 < min7 then min7 = x14 end
-                    local x15 = min7 * each4
+                    local x15 = min7 * each3
                     if x15 > part4 then part4 = x15 end
-                    local each5 = x2.Limits_Parts_3
-                    local y8 = 1 > each5 and 1 or each5
-                    local min8 = op_Ticket_Cost_3
+                    local each4 = x2.Limits_Parts_2
+                    local y8 = 1 > each4 and 1 or each4
+                    local min8 = op_Ticket_Cost_2
                     local x16 = (1099511627776 - 1099511627776 % y8) / y8
                     if x16 < min8 then min8 = x16 end
-                    local x17 = min8 * each5
+                    local x17 = min8 * each4
                     if x17 > part4 then part4 = x17 end
+                    local each5 = x2.Limits_Parts_3
+                    local y9 = 1 > each5 and 1 or each5
+                    local min9 = op_Ticket_Cost_3
+                    local x18 = (1099511627776 - 1099511627776 % y9) / y9
+                    if x18 < min9 then min9 = x18 end
+                    local x19 = min9 * each5
+                    if x19 > part4 then part4 = x19 end
                     part3 = part4
                   end
                 end
                 local part4 = part3
-                local max3 = 0
-                local x10 = op_Ticket_Slot - x2.Limits_Zero
-                if x10 > max3 then max3 = x10 end
-                local y5 = x2.Limits_Grain
-                local n2 = (max3 - max3 % y5) / y5
-                local x11 = part4 + x2.Limits_Scale - 1
-                local y6 = x2.Limits_Scale
-                local min5 = (x11 - x11 % y6) / y6
-                if 16777215 < min5 then min5 = 16777215 end
-                local units = min5
+                local max4 = 0
+                local x12 = op_Ticket_Slot - x2.Limits_Zero
+                if x12 > max4 then max4 = x12 end
+                local y6 = x2.Limits_Grain
+                local n2 = (max4 - max4 % y6) / y6
+                local x13 = part4 + x2.Limits_Scale - 1
+                local y7 = x2.Limits_Scale
+                local min6 = (x13 - x13 % y7) / y7
+                if 16777215 < min6 then min6 = 16777215 end
+                local y8 = 1 > x2.part and 1 or x2.part
+                local min7 = (part4 - part4 % y8) / y8
+                if 16777215 < min7 then min7 = 16777215 end
+                local max5 = min6
+                local x14 = min7 * x2.units
+                if x14 > max5 then max5 = x14 end
+                local units = max5 < 4294967296 and max5 or 4294967296
                 if n2 >= c2.Head and n2 < c2.Head + 1024 then
                   do
-                    local max4 = 0
-                    local x12 = c2.Ring.At(n2 % 1024) - units
-                    if x12 > max4 then max4 = x12 end
-                    local units2 = max4
+                    local max6 = 0
+                    local x15 = c2.Ring.At(n2 % 1024) - units
+                    if x15 > max6 then max6 = x15 end
+                    local units2 = max6
                     c2.Booked = c2.Booked + (units2 - c2.Ring.At(n2 % 1024))
                     c2.Ring.Put(n2 % 1024, units2)
                   end
                 elseif n2 + 1 == c2.Head then
-                  local max4 = 0
-                  local x12 = c2.Late - units
-                  if x12 > max4 then max4 = x12 end
-                  c2.Late = max4
+                  local max6 = 0
+                  local x15 = c2.Late - units
+                  if x15 > max6 then max6 = x15 end
+                  c2.Late = max6
                 end
                 do
                   local slot = op_Ticket_Slot
                   if slot <= f.Before then
-                    local max4 = 0
-                    local x12 = f.Units - part4
-                    if x12 > max4 then max4 = x12 end
-                    f.Units = max4
+                    local max6 = 0
+                    local x15 = f.Units - part4
+                    if x15 > max6 then max6 = x15 end
+                    f.Units = max6
                   else
-                    local max4 = 0
-                    local x12 = f.Later - part4
-                    if x12 > max4 then max4 = x12 end
-                    f.Later = max4
+                    local max6 = 0
+                    local x15 = f.Later - part4
+                    if x15 > max6 then max6 = x15 end
+                    f.Later = max6
                   end
                 end
                 if op_Urgent then
-                  local max4 = 0
-                  local x12 = f.Urgent - part4
-                  if x12 > max4 then max4 = x12 end
-                  f.Urgent = max4
+                  local max6 = 0
+                  local x15 = f.Urgent - part4
+                  if x15 > max6 then max6 = x15 end
+                  f.Urgent = max6
                 end
               end
               do
@@ -7417,12 +7495,12 @@ end
                       class = n2
                     end
                     local at2 = 1024 + 2 * (0 * 22 + class)
-                    local min5 = c4.Ring.At(at2) + weight2
-                    if 16777215 < min5 then min5 = 16777215 end
-                    c4.Ring.Put(at2, 0 > min5 and 0 or min5)
-                    local min6 = c4.Ring.At(at2 + 1) + backlog
+                    local min6 = c4.Ring.At(at2) + weight2
                     if 16777215 < min6 then min6 = 16777215 end
-                    c4.Ring.Put(at2 + 1, 0 > min6 and 0 or min6)
+                    c4.Ring.Put(at2, 0 > min6 and 0 or min6)
+                    local min7 = c4.Ring.At(at2 + 1) + backlog
+                    if 16777215 < min7 then min7 = 16777215 end
+                    c4.Ring.Put(at2 + 1, 0 > min7 and 0 or min7)
                   end
                 elseif f.Weight > 0 and f.Minute + 1 == c3.Minute then
                   c3.Before = c3.Before - f.Weight
@@ -7443,29 +7521,35 @@ end
                       class = n2
                     end
                     local at2 = 1024 + 2 * (1 * 22 + class)
-                    local min5 = c4.Ring.At(at2) + weight2
-                    if 16777215 < min5 then min5 = 16777215 end
-                    c4.Ring.Put(at2, 0 > min5 and 0 or min5)
-                    local min6 = c4.Ring.At(at2 + 1) + backlog
+                    local min6 = c4.Ring.At(at2) + weight2
                     if 16777215 < min6 then min6 = 16777215 end
-                    c4.Ring.Put(at2 + 1, 0 > min6 and 0 or min6)
+                    c4.Ring.Put(at2, 0 > min6 and 0 or min6)
+                    local min7 = c4.Ring.At(at2 + 1) + backlog
+                    if 16777215 < min7 then min7 = 16777215 end
+                    c4.Ring.Put(at2 + 1, 0 > min7 and 0 or min7)
                   end
                 end
                 f.Minute, f.Weight, f.Backlog = c3.Minute, 0, 0
                 if f.Units + f.Later > 0 then
-                  local min5 = x2.Weight
-                  local x10 = 16777216 - c3.Weight
-                  if x10 < min5 then min5 = x10 end
-                  f.Weight = min5
+                  local min6 = x2.Weight
+                  local x12 = 16777216 - c3.Weight
+                  if x12 < min6 then min6 = x12 end
+                  f.Weight = min6
                   c3.Weight = c3.Weight + f.Weight
                   local part3 = f.Units + f.Later
-                  local x11 = part3 + x2.Limits_Scale - 1
-                  local y5 = x2.Limits_Scale
-                  local min6 = (x11 - x11 % y5) / y5
-                  if 16777215 < min6 then min6 = 16777215 end
-                  local x12 = (min6 < 4294967296 and min6 or 4294967296) * 1024
-                  local y6 = x2.rate
-                  f.Backlog = (x12 - x12 % y6) / y6
+                  local x13 = part3 + x2.Limits_Scale - 1
+                  local y6 = x2.Limits_Scale
+                  local min7 = (x13 - x13 % y6) / y6
+                  if 16777215 < min7 then min7 = 16777215 end
+                  local y7 = 1 > x2.part and 1 or x2.part
+                  local min8 = (part3 - part3 % y7) / y7
+                  if 16777215 < min8 then min8 = 16777215 end
+                  local max4 = min7
+                  local x14 = min8 * x2.units
+                  if x14 > max4 then max4 = x14 end
+                  local x15 = (max4 < 4294967296 and max4 or 4294967296) * 1024
+                  local y8 = x2.rate
+                  f.Backlog = (x15 - x15 % y8) / y8
                   do
                     local weight2 = f.Weight
                     local backlog = f.Backlog
@@ -7483,12 +7567,12 @@ end
                       class = n2
                     end
                     local at2 = 1024 + 2 * (0 * 22 + class)
-                    local min7 = c4.Ring.At(at2) + weight2
-                    if 16777215 < min7 then min7 = 16777215 end
-                    c4.Ring.Put(at2, 0 > min7 and 0 or min7)
-                    local min8 = c4.Ring.At(at2 + 1) + backlog
-                    if 16777215 < min8 then min8 = 16777215 end
-                    c4.Ring.Put(at2 + 1, 0 > min8 and 0 or min8)
+                    local min9 = c4.Ring.At(at2) + weight2
+                    if 16777215 < min9 then min9 = 16777215 end
+                    c4.Ring.Put(at2, 0 > min9 and 0 or min9)
+                    local min10 = c4.Ring.At(at2 + 1) + backlog
+                    if 16777215 < min10 then min10 = 16777215 end
+                    c4.Ring.Put(at2 + 1, 0 > min10 and 0 or min10)
                   end
                 end
               end
