@@ -409,7 +409,8 @@ func (x *Shared) look(f *Flow, op *Op, back bool, now int64) {
 	x.below = x.below || l.FirstCome == 1
 	if x.rate < l.PerGrain/l.Scale { // tokens are short
 		rest := x.rate * ((end - now) * 1024 / c.Grain) / 1024
-		room := x.free > 1 || min(x.free, mostBooked)*x.units+rest >= due+x.units
+		idle := x.free > 1 || x.free > 0 && now-s.LastID/1024 > l.pace(s)/500
+		room := idle || min(x.free, mostBooked)*x.units+rest >= due+x.units
 		x.room, x.spare = x.room && room, x.spare && room
 	}
 	x.spare = x.spare && !x.room && (!back || !x.below)

@@ -154,6 +154,18 @@ func TestSharedTokens(t *testing.T) {
 	}
 }
 
+// No entity stops when all of its tickets are lost.
+func TestSharedTokensWithoutTickets(t *testing.T) {
+	for seed := range uint64(40) {
+		s := sharedTokens(seed)
+		s.LostTickets = 1
+		got, err := RunShared(s, seed)
+		if err != nil || got.OverLimit > 0 || got.Redeliveries.Mean > 30 {
+			t.Errorf("%s: %.1f postponements, %d calls over the limit, %v", s.About, got.Redeliveries.Mean, got.OverLimit, err)
+		}
+	}
+}
+
 // sharedTokens returns a load on 1 to 100 tokens that 2 to 50 entities share, in a third of the cases with a rate.
 func sharedTokens(seed uint64) SharedScenario {
 	r := rand.New(rand.NewPCG(seed, 5))

@@ -5262,7 +5262,22 @@ end
                   local y2 = c2.Grain
                   local x5 = x2.rate * ((x4 - x4 % y2) / y2)
                   local rest2 = (x5 - x5 % 1024) / 1024
-                  local room = x2.free > 1 or (x2.free < 16777215 and x2.free or 16777215) * x2.units + rest2 >= due + x2.units
+                  local is3 = x2.free > 1
+                  if not is3 then
+                    local is2 = x2.free > 0
+                    if is2 then
+                      local x6 = x2.State_LastID
+                      local x7 = (x2.State_Held + x2.Limits_Guess) * 1000
+                      local y3 = (x2.State_Ended + 1) * x2.Limits_Tokens
+                      local max2 = 1
+                      local x8 = (x7 - x7 % y3) / y3
+                      if x8 > max2 then max2 = x8 end
+                      is2 = t - (x6 - x6 % 1024) / 1024 > (max2 - max2 % 500) / 500
+                    end
+                    is3 = is2
+                  end
+                  local idle = is3
+                  local room = idle or (x2.free < 16777215 and x2.free or 16777215) * x2.units + rest2 >= due + x2.units
                   x2.room, x2.spare = x2.room and room, x2.spare and room
                 end
                 x2.spare = x2.spare and not x2.room and (not back2 or not x2.below)
