@@ -182,6 +182,10 @@ func (p counter) provider() (lab.Provider, error) {
 		if !(p.PerSecond > 0) || p.Interval != 0 {
 			return nil, fmt.Errorf("a %s has a size and a per_second above 0", p.Kind)
 		}
+	case "concurrency":
+		if p.PerSecond != 0 || p.Interval != 0 {
+			return nil, errors.New("a concurrency has a size alone")
+		}
 	case "fixed-window", "first-call-window", "sliding-window":
 		if p.Interval < duration(time.Millisecond) || p.PerSecond != 0 {
 			return nil, fmt.Errorf("a %s has a size and an interval of at least 1ms", p.Kind)
@@ -230,12 +234,18 @@ func (f *file) arrivals(dir string, entities *int) (lab.Arrivals, error) {
 		each := 0.0 // about how many messages an entity has of this kind
 		switch a.Kind {
 		case "burst":
+			if a != (arrival{Kind: a.Kind, Count: a.Count, At: a.At}) {
+				return fail("a burst has only count and at")
+			}
 			if a.Count < 1 || a.At < 0 || a.At > longest {
 				return fail("a burst has a count of at least 1, and at from 0 to %v", time.Duration(longest))
 			}
 			each = float64(a.Count)
 			kinds = append(kinds, lab.Burst(a.Count, time.Duration(a.At)))
 		case "steady", "poisson":
+			if a != (arrival{Kind: a.Kind, PerSecond: a.PerSecond, From: a.From, To: a.To}) {
+				return fail("%s arrivals have only per_second, from and to", a.Kind)
+			}
 			if !(a.PerSecond > 0 && a.PerSecond <= 1e9) || a.From < 0 || a.To <= a.From || a.To > longest {
 				return fail("%s arrivals have a per_second above 0 and up to 1e9, from, and to after it, up to %v", a.Kind, time.Duration(longest))
 			}
@@ -248,6 +258,9 @@ func (f *file) arrivals(dir string, entities *int) (lab.Arrivals, error) {
 		case "trace":
 			if len(f.Arrivals) > 1 {
 				return fail("a trace is all that arrives")
+			}
+			if a != (arrival{Kind: a.Kind, File: a.File}) {
+				return fail("a trace has only a file")
 			}
 			t, err := readTrace(dir, a.File)
 			if err != nil {
@@ -275,8 +288,8 @@ func (f *file) arrivals(dir string, entities *int) (lab.Arrivals, error) {
 
 // spread is a lab.Distribution: a duration, or a kind with its numbers.
 type spread struct {
+	fixed  duration
 	Kind   string   `json:"kind"`
-	At     duration `json:"at"`
 	Mean   duration `json:"mean"`
 	Median duration `json:"median"`
 	Sigma  float64  `json:"sigma"`
@@ -285,8 +298,7 @@ type spread struct {
 
 func (s *spread) UnmarshalJSON(text []byte) error {
 	if len(text) > 0 && text[0] == '"' {
-		s.Kind = "fixed"
-		return json.Unmarshal(text, &s.At)
+		return json.Unmarshal(text, &s.fixed)
 	}
 	type plain spread
 	return limitjson.Strictly(text, (*plain)(s))
@@ -294,20 +306,20 @@ func (s *spread) UnmarshalJSON(text []byte) error {
 
 func (s *spread) distribution() (lab.Distribution, error) {
 	var d lab.Distribution
-	if min(s.At, s.Mean, s.Median, s.AtMost) < 0 || max(s.At, s.Mean, s.Median, s.AtMost) > longest {
+	if min(s.fixed, s.Mean, s.Median, s.AtMost) < 0 || max(s.fixed, s.Mean, s.Median, s.AtMost) > longest {
 		return nil, fmt.Errorf("its durations must be from 0 to %v", time.Duration(longest))
 	}
-	switch s.Kind {
-	case "", "fixed":
-		d = lab.Fixed(time.Duration(s.At))
-	case "exponential":
-		if s.Mean <= 0 {
-			return nil, errors.New("exponential has a mean above 0")
+	switch {
+	case *s == spread{fixed: s.fixed}:
+		d = lab.Fixed(time.Duration(s.fixed))
+	case s.Kind == "exponential":
+		if s.Mean <= 0 || s.Median != 0 || s.Sigma != 0 {
+			return nil, errors.New("exponential has a mean above 0, and no median or sigma")
 		}
 		d = lab.Exponential(time.Duration(s.Mean))
-	case "log-normal":
-		if s.Median <= 0 || !(s.Sigma > 0) {
-			return nil, errors.New("log-normal has a median and a sigma above 0")
+	case s.Kind == "log-normal":
+		if s.Median <= 0 || !(s.Sigma > 0) || s.Mean != 0 {
+			return nil, errors.New("log-normal has a median and a sigma above 0, and no mean")
 		}
 		d = lab.LogNormal(time.Duration(s.Median), s.Sigma)
 	default:
