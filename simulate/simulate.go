@@ -97,7 +97,7 @@ func (s Scenario) Run(ctx context.Context, seed uint64) (Report, error) {
 			return all
 		},
 		Operation: in.Operation, Late: in.Late, Travel: in.Travel,
-		Providers: in.Providers, SharedProviders: s.shared, Context: ctx,
+		Providers: in.Providers, SharedProviders: s.shared, Context: ctx, Unmeasured: true,
 	}, seed)
 	return reportOf(r.Report), err
 }
@@ -123,7 +123,7 @@ type Result struct {
 	Policy string
 
 	// Messages is how many messages arrived, and Done how many of them were handled. If it is fewer, Run gave up after
-	// two million events.
+	// two million events, or 32 for each message if that is more.
 	Messages, Done int
 
 	// Postponements is the mean number of postponements of a message, PostponementsP99 the number that 99 % of messages

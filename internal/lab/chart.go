@@ -72,7 +72,7 @@ func (r Report) draw(b *strings.Builder) {
 	}
 	for i, res := range r.Results {
 		name := res.Policy
-		if res.GaveUp {
+		if res.GaveUp > 0 {
 			name += " (given up)"
 		}
 		l := line{name, colours[i%len(colours)], "", res.ends, res.waits}

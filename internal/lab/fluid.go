@@ -28,10 +28,10 @@ func (t *tank) refresh(ms int64) {
 	t.at = ms
 }
 
-// pour adds the capacity that comes evenly.
-func (t *tank) pour(ms int64) {
-	in := t.brings(ms)
-	t.left = min(max(t.size, in), t.left+in)
+// pour adds the capacity that comes evenly in a step, after a time in which nothing was taken.
+func (t *tank) pour(idle, step int64) {
+	in := t.brings(step)
+	t.left = min(max(t.size, in), min(t.size, t.left+t.brings(idle))+in)
 }
 
 // grain is the time over which the use of a tank is measured, in whole seconds.
@@ -167,7 +167,24 @@ type fluid struct {
 	watched     []float64 // waits, in s
 }
 
-const step = 100 // ms
+// stepLength is the length of a step of the optimum in ms: a tenth of a second, and more if there were too many steps.
+func (r *sharedRun) stepLength() (int64, error) {
+	asked := map[*tank]float64{}
+	for i := range r.messages {
+		for _, t := range r.messages[i].flow.tanks {
+			asked[t] += min(float64(r.messages[i].Cost), cmp.Or(t.size, math.Inf(1)))
+		}
+	}
+	longest := 0.0 // at best
+	for t, units := range asked {
+		longest = max(longest, (units-t.size)/t.rate*float64(t.interval))
+	}
+	if longest > float64(longestRun.Milliseconds()) {
+		return 0, errLong
+	}
+	const most = 1e9 // looks at a flow or a limit
+	return 100 * int64(1+longest*float64(len(r.flows)+len(r.scopes))/most/100), nil
+}
 
 func newFluid(r *sharedRun) *fluid {
 	n := len(r.scenario.Entities)
@@ -177,8 +194,15 @@ func newFluid(r *sharedRun) *fluid {
 		tanks = append(tanks, s.tanks()...)
 	}
 	left := len(r.messages)
-	arrived := 0
+	arrived, idle, step := 0, int64(0), r.step
 	for ms := int64(0); left > 0; ms += step {
+		if r.err = r.scenario.Context.Err(); r.err != nil {
+			return f
+		}
+		if arrived+left == len(r.messages) { // nothing waits
+			idle = max(0, r.messages[arrived].At.Milliseconds()/step*step-ms)
+			ms += idle
+		}
 		for ; arrived < len(r.messages) && r.messages[arrived].At.Milliseconds() < ms+step; arrived++ {
 			m := &r.messages[arrived]
 			m.flow.backlog += float64(m.Cost)
@@ -187,10 +211,11 @@ func newFluid(r *sharedRun) *fluid {
 		}
 		for _, t := range tanks {
 			if ms > 0 || t.size == 0 {
-				t.pour(step)
+				t.pour(idle, step)
 			}
 			t.room = t.left
 		}
+		idle = 0
 		if o := r.scenario.Outage; ms >= o.From.Milliseconds() && ms < o.To.Milliseconds() {
 			continue
 		}

@@ -335,7 +335,7 @@ func TestTable(t *testing.T) {
 		Scenario: Scenario{Name: "name", About: "what it is about"},
 		Binding:  "5 at once",
 		Results: []Result{
-			{Policy: "admit", Messages: 100, Done: 99, GaveUp: true, Redeliveries: Redeliveries{1.5, 2, 33}, HeldAsks: 0.25, Utilisation: 0.9996,
+			{Policy: "admit", Messages: 100, Done: 99, GaveUp: 2_000_000, Redeliveries: Redeliveries{1.5, 2, 33}, HeldAsks: 0.25, Utilisation: 0.9996,
 				Makespan: 2 * time.Hour, Wait: Wait{5 * time.Millisecond, 99*time.Second + 900*time.Millisecond, 90 * time.Minute}, Overtaken: 7, OverLimit: 1},
 			{Policy: "optimum", Messages: 100, Done: 100, Utilisation: 0.5, Makespan: 1500 * time.Millisecond},
 		},

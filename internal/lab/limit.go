@@ -114,9 +114,9 @@ func allowed(eras []era, i int, from, to int64) float64 {
 			end = min(to, eras[n+1].from)
 		}
 		if windows := eras[n].windows; i < len(windows) {
-			sum += float64(windows[i].rate * windows[i].refreshes(from, end))
+			sum += float64(windows[i].rate) * float64(windows[i].refreshes(from, end))
 		} else {
-			sum += float64(eras[n].concurrency * (end - from))
+			sum += float64(eras[n].concurrency) * float64(end-from)
 		}
 		from = end
 	}

@@ -74,3 +74,56 @@ func TestOperationOutlivesItsLease(t *testing.T) {
 		t.Errorf("errors %v and %v, want ErrNoLease", err, within)
 	}
 }
+
+// The bound on the events of a run follows from the messages: each of them needs at least three.
+func TestManyMessages(t *testing.T) {
+	free := Policy{Name: "free", New: func(drip.Options) (Limiter, error) { return nothing{}, nil }}
+	s := Scenario{Arrivals: Steady(7, 0, 1000*time.Second), Entities: 100, Operation: Fixed(0)}
+	for _, got := range mustRun(t, s, 1, free).Results {
+		if got.Done != 700_000 || got.GaveUp != 0 {
+			t.Errorf("%s: %d of %d messages ran", got.Policy, got.Done, got.Messages)
+		}
+	}
+}
+
+// Years in which nothing arrives are no events, and no steps of the optimum.
+func TestSharedYears(t *testing.T) {
+	const years = 10 * 365 * 24 * time.Hour
+	got, err := RunShared(SharedScenario{
+		Entities: make([]SharedEntity, 2), Operation: Fixed(0), Options: app(10, 10, 1), Unmeasured: true,
+		Messages: func(*rand.Rand) []SharedMessage { return []SharedMessage{{}, {}, {Entity: 1, At: years}} },
+	}, 1)
+	if err != nil || got.Done != 3 || got.Fluid < years || got.Report.Results[1].Wait.Max > 2*time.Second {
+		t.Errorf("%d messages ran, in %v at best, %v; %+v", got.Done, got.Fluid, err, got.Report.Results)
+	}
+}
+
+// Messages that take decades are refused, before a time overflows.
+func TestDecades(t *testing.T) {
+	o := drip.Options{Size: 1 << 40, RefreshRate: 1, RefreshInterval: 290_000 * time.Hour}
+	_, costly := Run(Scenario{Arrivals: Burst(2, 0), Operation: Fixed(0), Costs: FixedCost(o.Size), Options: o}, 1)
+	o.Size = 1
+	_, many := Run(Scenario{Arrivals: Burst(100, 0), Operation: Fixed(0), Options: o}, 1)
+	o.Shared = map[string]drip.Limit{"app": {Size: 5}}
+	_, within := RunShared(SharedScenario{Entities: make([]SharedEntity, 1), Operation: Fixed(0), Options: o, Messages: func(*rand.Rand) []SharedMessage {
+		return make([]SharedMessage, 100)
+	}}, 1)
+	for _, err := range []error{costly, many, within} {
+		if !errors.Is(err, errLong) {
+			t.Errorf("error %v, want %v", err, errLong)
+		}
+	}
+}
+
+// Capacity that would have gathered for years is no more than the size.
+func TestYearsOfCapacity(t *testing.T) {
+	s := Scenario{
+		Arrivals: Mixed(Burst(3, 0), Burst(3, 10*365*24*time.Hour)), Operation: Fixed(0), Costs: FixedCost(1 << 40),
+		Options: drip.Options{Size: 1 << 40, RefreshRate: 1 << 40, RefreshInterval: time.Millisecond},
+	}
+	for _, got := range mustRun(t, s, 1).Results {
+		if got.Done != 6 || got.Wait.Max > time.Second || got.Utilisation < 0 {
+			t.Errorf("%+v", got)
+		}
+	}
+}

@@ -4,7 +4,7 @@ import "slices"
 
 // optimum is when each message of one entity, in order of arrival, would start at best: as soon as the limit allows
 // after all messages before it. It knows the real costs of operations and their ends. Nothing is late and nothing
-// fails. The limit and an outage are the only delays.
+// fails. The limit and an outage are the only delays. It leaves out the starts that are later than longestRun.
 func optimum(messages []*message, eras []era, outage Outage) (starts []int64) {
 	if len(messages) == 0 {
 		return nil
@@ -25,7 +25,7 @@ func optimum(messages []*message, eras []era, outage Outage) (starts []int64) {
 				until = min(to, eras[n+1].from)
 			}
 			for i, w := range limit.windows {
-				capacity[i] = min(w.size, capacity[i]+w.rate*w.refreshes(now, until))
+				capacity[i] = min(w.size, capacity[i]+w.rate*min(w.refreshes(now, until), (w.size-capacity[i])/w.rate+1))
 			}
 			now = until
 			if n+1 == len(eras) || now < eras[n+1].from {
@@ -52,7 +52,8 @@ func optimum(messages []*message, eras []era, outage Outage) (starts []int64) {
 		}
 		for i, w := range limit.windows {
 			if missing := min(int64(m.in(w.unit).actual), w.size) - capacity[i]; missing > 0 {
-				t = max(t, (now/w.interval+(missing+w.rate-1)/w.rate)*w.interval)
+				// No time overflows, whatever the numbers.
+				t = max(t, (now/w.interval+min((missing+w.rate-1)/w.rate, longestRun.Milliseconds()/w.interval+1))*w.interval)
 			}
 		}
 		if n+1 < len(eras) {
@@ -67,6 +68,9 @@ func optimum(messages []*message, eras []era, outage Outage) (starts []int64) {
 			t := later(m)
 			if t == now {
 				break
+			}
+			if t > since(longestRun) {
+				return starts
 			}
 			advance(t)
 		}

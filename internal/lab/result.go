@@ -26,11 +26,11 @@ type Result struct {
 	Policy string
 
 	// Messages is how many messages arrived, Done how many were handled, and Lost how many were lost on the way. The
-	// rest was still there when the run was given up, after two million events.
+	// rest was still there when the run was given up.
 	Messages, Done, Lost int
 
-	// GaveUp reports whether the run was given up.
-	GaveUp bool
+	// GaveUp is the number of events after which the run was given up; 0 if it was not.
+	GaveUp int
 
 	// Redeliveries of a message are its trips through the broker because it was postponed.
 	Redeliveries Redeliveries

@@ -11,9 +11,14 @@ import (
 	"github.com/drip-go/drip"
 )
 
-// mostEvents is the number of events after which a run is given up. A policy that lost its tokens in crashes would ask
-// for ever, and one that sends everybody back at the same time needs the square of the messages.
-const mostEvents = 2_000_000
+// mostEvents is the number of events after which a run of so many messages is given up. A policy that lost its tokens in
+// crashes would ask for ever, and one that sends everybody back at the same time needs the square of the messages.
+func mostEvents(messages int) int { return max(2_000_000, 32*messages) }
+
+// longestRun is the longest time that a scenario may take at best.
+const longestRun = 20 * 365 * 24 * time.Hour
+
+var errLong = errors.New("its messages take more than 20 years at best")
 
 // run is one policy's way through a scenario: the providers, the broker and the consumers.
 type run struct {
@@ -31,7 +36,7 @@ type run struct {
 	hands     map[hand][]*delivery // what consumers hold, the first held first
 	seats     []int                // taken in each process
 	err       error
-	gaveUp    bool // there were too many events
+	gaveUp    int // after so many events
 
 	lost, overLimit    int
 	used               map[string]int64 // what operations have really cost, by unit
@@ -125,7 +130,12 @@ func (r *run) playOptimum() {
 		entities[m.entity] = append(entities[m.entity], m)
 	}
 	for _, messages := range entities {
-		for i, start := range optimum(messages, r.eras, r.closed()) {
+		starts := optimum(messages, r.eras, r.closed())
+		if len(starts) < len(messages) {
+			r.err = errLong
+			return
+		}
+		for i, start := range starts {
 			r.events.add(start, func() { r.start(&delivery{message: messages[i]}, drip.Admission{}) })
 		}
 	}
@@ -149,7 +159,8 @@ func (nothing) Admit(string, drip.Request) (drip.Admission, error)   { return dr
 func (nothing) Settle(string, drip.Admission, int, drip.Costs) error { return nil }
 
 func (r *run) happen() {
-	for range mostEvents {
+	most := mostEvents(len(r.messages))
+	for range most {
 		e, ok := r.events.next()
 		if !ok || r.err != nil {
 			return
@@ -160,7 +171,9 @@ func (r *run) happen() {
 		r.now = e.at
 		e.do()
 	}
-	r.gaveUp = len(r.events.heap) > 0
+	if len(r.events.heap) > 0 {
+		r.gaveUp = most
+	}
 }
 
 // after plans what happens some time from now.

@@ -50,6 +50,9 @@ type SharedScenario struct {
 	// Context ends the run early, with its error. Defaults to nil: nothing does.
 	Context context.Context
 
+	// Unmeasured leaves out the measures of SharedResult that need a look at each second: Use, Jain and JainLeast.
+	Unmeasured bool
+
 	// Outage is a time without consumers. Messages that arrive or come back then are delivered within two seconds of
 	// its end.
 	Outage Outage
@@ -100,6 +103,7 @@ type sharedRun struct {
 	counting [][]Provider // of the entities, and behind them of all
 	now      int64        // ms since 1970
 	waiting  int
+	step     int64 // of the optimum, ms
 	over     int
 	answers  []time.Duration // the delays, in order
 	spans    [][]span        // of the entities, for Jain's index
@@ -120,7 +124,11 @@ func RunShared(s SharedScenario, seed uint64) (SharedResult, error) {
 	if err != nil {
 		return SharedResult{}, fmt.Errorf("simulate: %s: %w", s.Name, err)
 	}
-	result := r.result(newFluid(best))
+	optimum := newFluid(best)
+	if best.err != nil {
+		return SharedResult{}, fmt.Errorf("simulate: %s, optimum: %w", s.Name, best.err)
+	}
+	result := r.result(optimum)
 	binding := best.binding()
 	result.Report = Report{
 		Scenario: Scenario{Name: s.Name, About: s.About, Options: s.Options}, Seed: seed, Binding: best.bindingName(binding),
@@ -172,7 +180,10 @@ func newSharedRun(s *SharedScenario, seed uint64) (*sharedRun, error) {
 		return nil, err
 	}
 	r.spans = make([][]span, len(r.names))
-	return r, r.draw(rand.New(rand.NewPCG(seed, 0)))
+	if err = r.draw(rand.New(rand.NewPCG(seed, 0))); err == nil {
+		r.step, err = r.stepLength()
+	}
+	return r, err
 }
 
 // draw makes the messages, and the limits as their providers count them.
@@ -235,8 +246,10 @@ func (r *sharedRun) play() error {
 		m := &r.messages[i]
 		r.events.add(since(m.At), func() { r.ask(m, drip.Ticket{}, false) })
 	}
-	r.events.addEnd(since(0), r.measure)
-	for range 4 * mostEvents {
+	if !r.scenario.Unmeasured {
+		r.events.addEnd(since(0), r.measure)
+	}
+	for range r.mostEvents() {
 		e, ok := r.events.next()
 		if !ok || r.err != nil {
 			return r.err
@@ -252,8 +265,11 @@ func (r *sharedRun) play() error {
 		r.now = e.at
 		e.do()
 	}
-	return errors.New("it does not end")
+	return nil
 }
+
+// mostEvents is the number of events after which the run is given up.
+func (r *sharedRun) mostEvents() int { return 4 * mostEvents(len(r.messages)) }
 
 // ask asks drip and follows its answer. A copy is a message that has come back a second time.
 func (r *sharedRun) ask(m *sharedMessage, t drip.Ticket, isCopy bool) {
@@ -293,7 +309,9 @@ func (r *sharedRun) postpone(m *sharedMessage, a drip.Admission, isCopy bool) {
 func (r *sharedRun) start(m *sharedMessage, a drip.Admission, isCopy bool) {
 	if !isCopy {
 		m.started = r.now
-		r.spanOf(m.Entity).served += float64(m.Cost)
+		if !r.scenario.Unmeasured {
+			r.spanOf(m.Entity).served += float64(m.Cost)
+		}
 		m.flow.backlog -= float64(m.Cost)
 		r.waiting--
 	}

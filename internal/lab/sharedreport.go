@@ -30,7 +30,9 @@ func (r *sharedRun) outcome(policy string, b sharedBinding) Result {
 	slices.Sort(res.ends)
 	slices.SortFunc(res.waits, func(a, b waited) int { return cmp.Compare(a.at, b.at) })
 	res.Done = len(res.ends)
-	res.GaveUp = res.Done < res.Messages
+	if res.Done < res.Messages {
+		res.GaveUp = r.mostEvents()
+	}
 	if res.Done > 0 {
 		res.Makespan = milliseconds(res.ends[res.Done-1] - res.arrivals[0])
 	}

@@ -29,9 +29,9 @@ func (r Report) WriteTable(w io.Writer) error {
 		if res.Done < res.Messages {
 			done += fmt.Sprintf(" of %d", res.Messages)
 		}
-		if res.GaveUp {
+		if res.GaveUp > 0 {
 			done += "*"
-			notes = append(notes, fmt.Sprintf("* %s was given up after %d events: the messages that are left were postponed again and again.", res.Policy, mostEvents))
+			notes = append(notes, fmt.Sprintf("* %s was given up after %d events: the messages that are left were postponed again and again.", res.Policy, res.GaveUp))
 		}
 		for i, cell := range []string{
 			res.Policy,
