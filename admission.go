@@ -361,7 +361,7 @@ func (b *Bucket) Announced(ctx context.Context, entityID string, perSecond float
 	return nil
 }
 
-// Pause lets no operation of the entity start for the time d, or until Resume.
+// Pause lets no operation of the entity start for the time d, at most 34 years, or until Resume.
 func (b *Bucket) Pause(ctx context.Context, entityID string, d time.Duration) error {
 	return b.tell(ctx, "pause", entityID, decision.Pause, d)
 }

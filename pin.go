@@ -20,7 +20,7 @@ type Pin struct {
 	// Concurrency is the most operations in flight at once, as far as the Options do not allow less. 0 pins none.
 	Concurrency int
 
-	// For is how long the pin holds. 0 means until Unpin.
+	// For is how long the pin holds, at most 34 years. 0 means until Unpin.
 	For time.Duration
 
 	// Raise lets the pin exceed the Options: its Concurrency replaces theirs, and its Window raises their window with
@@ -77,7 +77,7 @@ func (p *Pin) limit(entityID string, units units) (l decision.PinnedLimit, err e
 	}
 	most := decision.MostTime * time.Millisecond
 	if p.RefreshInterval < time.Millisecond || p.RefreshInterval%time.Millisecond != 0 || p.RefreshInterval > most {
-		return l, fmt.Errorf("Pin.RefreshInterval is %v; it must be whole milliseconds, at least 1ms", p.RefreshInterval)
+		return l, fmt.Errorf("Pin.RefreshInterval is %v; it must be whole milliseconds, at least 1ms and at most %v", p.RefreshInterval, most)
 	}
 	if p.Align.calendar() {
 		return l, errors.New("Pin.Align is a calendar's; a pin has a RefreshInterval")

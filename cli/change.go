@@ -169,6 +169,7 @@ func (c *pause) run(ctx context.Context, t *terminal, args []string) error {
 	if err != nil || d <= 0 {
 		return usagef("DURATION is not one above 0, such as 30s, 10m or 1h30m")
 	}
+	d = min(d, entities.Longest)
 	shut := func(ctx context.Context, e *entities.Subject) (bool, error) { return e.Pause(ctx, d) }
 	return c.do(ctx, t, args, "pause", "paused for "+entities.Short(d), shut, func(e *entities.Subject, changed bool) (closed, pinned time.Time, text string) {
 		if !changed {

@@ -304,6 +304,11 @@ func TestChange(t *testing.T) {
 }
 `, ""}},
 			{"resume URL shop-1", outcome{0, "shop-1: open again; it had been closed until 00:10:00.000\n", ""}},
+			{"pause URL shop-1 1000000h", outcome{0, "shop-1: closed until 2034-11-03 19:53:47.776\n", ""}},
+			{"pause URL shop-1 2000000h", outcome{0, "shop-1: closed until 2034-11-03 19:53:47.776\n", ""}},
+			{"resume URL shop-1", outcome{0, "shop-1: open again; it had been closed until 2034-11-03 19:53:47.776\n", ""}},
+			{"pin URL shop-1 --limit 5/1s --for 1000000h", outcome{0, "shop-1: pinned to 5 every 1s until 2034-11-03 19:53:47.776\n", ""}},
+			{"unpin URL shop-1", outcome{0, "shop-1: the limits of the consumers alone hold again; pinned was 5 every 1s\n", ""}},
 			{"reset URL shop-1", outcome{2, "", "drip reset: it takes back 2 tokens and all tickets of shop-1; nobody is here to confirm that, so it needs --yes\n"}},
 			{"reset URL shop-1 --yes", outcome{0, "shop-1: 2 tokens and all tickets taken back; past operations stay counted\n", ""}},
 		}

@@ -185,7 +185,7 @@ func actionOf(v url.Values, names func() []string) (Action, error) {
 		if err != nil || d <= 0 {
 			return a, badRequest("for how long? A duration above 0, such as 30s, 10m or 1h30m")
 		}
-		a.For = d
+		a.For = min(d, entities.Longest)
 	}
 	if a.Do == Pin {
 		var err error

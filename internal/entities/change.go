@@ -88,6 +88,9 @@ var ignorant = sync.OnceValue(func() *Judge {
 	return j
 })
 
+// Longest is the longest time that a closing or a pin holds: a Bucket cuts what is longer.
+const Longest = decision.MostTime * time.Millisecond
+
 // Pause lets nothing of the entity run for the time d. It reports whether that changes anything. A closing that ends
 // later stays, because the provider may have asked for it.
 func (e *Subject) Pause(ctx context.Context, d time.Duration) (changed bool, err error) {

@@ -89,7 +89,7 @@ func Limit(p drip.Pin) string {
 // ParsePin makes a Pin of texts: a limit such as "5/1s", and the burst if that is not the same number. Empty texts and
 // zero numbers pin nothing. Its error is for the person that has typed the texts.
 func ParsePin(limit string, burst, concurrency int, d time.Duration, raise bool) (p drip.Pin, err error) {
-	p = drip.Pin{Concurrency: concurrency, For: d, Raise: raise}
+	p = drip.Pin{Concurrency: concurrency, For: min(d, Longest), Raise: raise}
 	if limit = strings.TrimSpace(limit); limit != "" {
 		number, interval, ok := strings.Cut(limit, "/")
 		n, err := strconv.Atoi(strings.TrimSpace(number))
