@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"strings"
 	"time"
 
 	"github.com/drip-go/drip"
@@ -109,6 +110,22 @@ func told(err error, look func()) error {
 		return broken
 	}
 	return t
+}
+
+// storable returns err with a text that every queue stores: valid UTF-8 without NUL. A queue that cannot store the error of a
+// message runs the message again, and River then stores no outcome of other jobs either.
+func storable(err error) error {
+	if err == nil {
+		return nil
+	}
+	text := ""
+	if broken := caught(func() error { text = err.Error(); return nil }); broken != nil {
+		return storable(broken)
+	}
+	if clean := strings.ReplaceAll(strings.ToValidUTF8(text, "?"), "\x00", "?"); clean != text {
+		return &toldError{err, clean}
+	}
+	return err
 }
 
 type toldError struct {

@@ -123,7 +123,7 @@ type Outcome struct {
 	Kind  Kind          // the kind of outcome
 	Delay time.Duration // how long to postpone the message; 0: not at all
 	Note  Note          // the note to store with a postponed message
-	Err   error         // why the operation has failed, or the message was given up
+	Err   error         // why the operation has failed, or the message was given up; from Do its text is valid UTF-8 without NUL
 }
 
 // Reason returns the text of Err for the dead letter of a message that is given up: valid UTF-8, and cut to 1,000 bytes,
@@ -184,6 +184,7 @@ func (w *Worker[M]) Do(ctx context.Context, msg M, note string, run func(context
 	default:
 		out = w.step(ctx, m, run)
 	}
+	out.Err = storable(out.Err)
 	if out.Delay == 0 {
 		w.Abandon(ctx, m, out.Kind == Failed)
 	}

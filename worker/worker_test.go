@@ -14,6 +14,7 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	"unicode/utf8"
 
 	"github.com/drip-go/drip"
 	"github.com/drip-go/drip/internal/buckettest"
@@ -553,6 +554,24 @@ func TestReservedEntities(t *testing.T) {
 	for _, entity := range []string{"history:shop", drip.SharedID("app"), drip.SharedID("other")} {
 		if out := w.Do(t.Context(), entity, "", nil); out.Kind != GivenUp || !IsPermanent(out.Err) {
 			t.Errorf("%q: %+v", entity, out)
+		}
+	}
+}
+
+// The error of an Outcome has a text that every queue stores, and is still what the operation returned.
+func TestErrorIsStorable(t *testing.T) {
+	garbled := errors.New("\xff of \x00 no use")
+	for name, err := range map[string]error{
+		"failed": garbled, "permanent": Permanent(garbled), "throttled": Throttled(time.Second, garbled), "later": Later(time.Second, garbled),
+		"broken": Later(time.Second, broken{}),
+	} {
+		w := newWorker(t, Options[string]{Limiter: buckettest.New(t, drip.Options{})})
+		out := w.Do(t.Context(), "shop", "", func(context.Context) error { return err })
+		if name != "broken" && !errors.Is(out.Err, garbled) {
+			t.Errorf("%s: %+v", name, out)
+		}
+		if text := out.Err.Error(); !utf8.ValidString(text) || strings.Contains(text, "\x00") {
+			t.Errorf("%s: the text is %q", name, text)
 		}
 	}
 }

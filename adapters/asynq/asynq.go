@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"strings"
 	"time"
 
 	"github.com/hibiken/asynq"
@@ -103,7 +102,7 @@ type postponed struct {
 func (e *postponed) Error() string {
 	text := "postponed until " + e.due.Format(time.RFC3339)
 	if e.cause != nil {
-		text += ": " + strings.ToValidUTF8(e.cause.Error(), "?") // else asynq cannot store the task
+		text += ": " + e.cause.Error()
 	}
 	return text
 }

@@ -181,13 +181,16 @@ func TestGarbledError(t *testing.T) {
 	defer cancel()
 	ran := 0
 	err = q.Consume(ctx, buckettest.New(t, drip.Options{}), func(context.Context, workertest.Message) error {
-		if ran++; ran > 1 {
-			cancel()
-			return nil
+		switch ran++; ran {
+		case 1:
+			return worker.Later(time.Second, errors.New("\xff"))
+		case 2:
+			return errors.New("\xff")
 		}
-		return worker.Later(time.Second, errors.New("\xff"))
+		cancel()
+		return nil
 	})
-	if err != nil || ran != 2 {
+	if err != nil || ran != 3 {
 		t.Errorf("the task ran %d times, %v", ran, err)
 	}
 }

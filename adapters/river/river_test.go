@@ -2,6 +2,8 @@ package dripriver
 
 import (
 	"context"
+	"errors"
+	"maps"
 	"os"
 	"sync"
 	"testing"
@@ -13,6 +15,8 @@ import (
 	"github.com/riverqueue/river/rivermigrate"
 	"github.com/riverqueue/river/rivertype"
 
+	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/internal/buckettest"
 	"github.com/drip-go/drip/internal/servers"
 	"github.com/drip-go/drip/worker"
 	"github.com/drip-go/drip/workertest"
@@ -126,4 +130,70 @@ func (soon) NextRetry(*rivertype.JobRow) time.Time { return time.Now().Add(300 *
 func (q *queue) Left(ctx context.Context) (n int, err error) {
 	err = q.pool.QueryRow(ctx, "SELECT count(*) FROM river_job WHERE queue = $1 AND finalized_at IS NULL", q.name).Scan(&n)
 	return n, err
+}
+
+// PostgreSQL stores no NUL in a text, and a job whose error it does not store runs again and again.
+func TestGarbledError(t *testing.T) {
+	p, err := pool(usePostgres(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	q := &queue{p, "garbled"}
+	garbled := errors.New("\xff of \x00 no use")
+	outcomes := map[string]func(attempt int) error{
+		"failed":    func(int) error { return garbled },
+		"permanent": func(int) error { return worker.Permanent(garbled) },
+		"panic":     func(int) error { panic(garbled) },
+		"entity":    nil,
+		"throttled": func(n int) error {
+			if n == 1 {
+				return worker.Throttled(time.Millisecond, garbled)
+			}
+			return nil
+		},
+	}
+	for id := range outcomes {
+		if err := q.Publish(t.Context(), workertest.Message{ID: id, Entity: id}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	limit, err := New(Options{Limiter: buckettest.New(t, drip.Options{}), Entity: func(j *rivertype.JobRow) (string, error) {
+		entity, err := Arg(j, "Entity")
+		if entity == "entity" {
+			err = garbled
+		}
+		return entity + "\xff\x00", err
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ended := make(chan error, 1)
+	var mu sync.Mutex
+	ran := map[string]int{}
+	go func() {
+		ended <- q.run(ctx, []rivertype.Middleware{limit}, func(_ context.Context, m workertest.Message) error {
+			mu.Lock()
+			ran[m.ID]++
+			n := ran[m.ID]
+			mu.Unlock()
+			return outcomes[m.ID](n)
+		})
+	}()
+	for n := -1; n != 0 && ctx.Err() == nil; time.Sleep(50 * time.Millisecond) {
+		n, err = q.Left(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n, err := q.Left(t.Context()); n != 0 || err != nil {
+		t.Errorf("%d jobs are left (%v)", n, err)
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Fatal(err)
+	}
+	if want := map[string]int{"failed": 5, "permanent": 1, "panic": 5, "throttled": 2}; !maps.Equal(ran, want) {
+		t.Errorf("the jobs ran %v times, want %v", ran, want)
+	}
 }
