@@ -387,3 +387,32 @@ func TestDeadHolders(t *testing.T) {
 		}
 	}
 }
+
+// Operations of less than a millisecond are no reason never to learn that others take a second.
+func TestShortOperations(t *testing.T) {
+	for _, guess := range []int64{1, 7, 8, 50} {
+		e := newEntity(t, perSecond(100, 100))
+		e.l.Guess = guess
+		now := int64(0)
+		run := func(takes int64) {
+			now += 1000
+			l := e.runs(now, 1, newcomer)
+			e.settle(now+takes, l, 1)
+		}
+		for range 100 {
+			run(0)
+		}
+		before := e.s.Held
+		run(999)
+		if after := e.s.Held; after <= before || after > before+100 {
+			t.Errorf("a guess of %d: one operation of 1 s moves the sum from %d ms to %d ms", guess, before, after)
+		}
+		for range 100 {
+			run(0)
+			run(999)
+		}
+		if average := e.s.Held / e.s.Ended; average < 200 || average > 600 {
+			t.Errorf("a guess of %d: operations that take 500 ms on average take %d ms", guess, average)
+		}
+	}
+}

@@ -59,7 +59,7 @@ func (l *Limits) end(s *State, shared []Shared, op *Op, now int64, a *Answer) {
 }
 
 // learn measures an operation. One that takes much longer than the average and than the last one counts less: booked
-// slots do not come forward when the others turn out to be short.
+// slots do not come forward when the others turn out to be short. An average below a millisecond counts as one.
 func (l *Limits) learn(s *State, op *Op, now int64) {
 	if s.Ended < most {
 		s.Ended++
@@ -67,7 +67,7 @@ func (l *Limits) learn(s *State, op *Op, now int64) {
 		s.Held -= s.Held / most
 	}
 	time := min(max(0, now-op.Lease.Begin), longest)
-	s.Held += min(time, max(8*(s.Held+l.Guess)/(s.Ended+1), s.Last))
+	s.Held += min(time, max(8, 8*(s.Held+l.Guess)/(s.Ended+1), s.Last))
 	s.Last = time
 	for i := range l.Windows {
 		line := &s.Lines[i]

@@ -6996,7 +6996,9 @@ end
               local time2 = max2 < 68719476736 and max2 or 68719476736
               local x3 = 8 * (s_Held + l_Guess)
               local y = s_Ended + 1
-              local max3 = (x3 - x3 % y) / y
+              local max3 = 8
+              local x4 = (x3 - x3 % y) / y
+              if x4 > max3 then max3 = x4 end
               if s_Last > max3 then max3 = s_Last end
               s_Held = s_Held + (time2 < max3 and time2 or max3)
               s_Last = time2
@@ -7007,14 +7009,14 @@ end
                 local i4 = line2.Window_Unit
                 local estimate = i4 == 0 and op_Lease_Cost_0 or i4 == 1 and op_Lease_Cost_1 or i4 == 2 and op_Lease_Cost_2 or op_Lease_Cost_3
                 if estimate > 0 then
-                  local x4 = line2.Saved
+                  local x5 = line2.Saved
                   local min2 = cost
-                  local x5 = 2 * estimate
-                  if x5 < min2 then min2 = x5 end
-                  local x6 = min2 * 64
+                  local x6 = 2 * estimate
+                  if x6 < min2 then min2 = x6 end
+                  local x7 = min2 * 64
                   local max4 = 0
-                  local x7 = line2.Saved - (x4 - x4 % 64) / 64 + 64 - (x6 - x6 % estimate) / estimate
-                  if x7 > max4 then max4 = x7 end
+                  local x8 = line2.Saved - (x5 - x5 % 64) / 64 + 64 - (x7 - x7 % estimate) / estimate
+                  if x8 > max4 then max4 = x8 end
                   line2.Saved = max4
                 end
               end
@@ -7238,7 +7240,9 @@ end
                 local time2 = max2 < 68719476736 and max2 or 68719476736
                 local x4 = 8 * (x2.State_Held + x2.Limits_Guess)
                 local y = x2.State_Ended + 1
-                local max3 = (x4 - x4 % y) / y
+                local max3 = 8
+                local x5 = (x4 - x4 % y) / y
+                if x5 > max3 then max3 = x5 end
                 if x2.State_Last > max3 then max3 = x2.State_Last end
                 x2.State_Held = x2.State_Held + (time2 < max3 and time2 or max3)
                 x2.State_Last = time2
@@ -7249,14 +7253,14 @@ end
                   local i5 = line2.Window_Unit
                   local estimate = i5 == 0 and op_Lease_Cost_0 or i5 == 1 and op_Lease_Cost_1 or i5 == 2 and op_Lease_Cost_2 or op_Lease_Cost_3
                   if estimate > 0 then
-                    local x5 = line2.Saved
+                    local x6 = line2.Saved
                     local min2 = cost
-                    local x6 = 2 * estimate
-                    if x6 < min2 then min2 = x6 end
-                    local x7 = min2 * 64
+                    local x7 = 2 * estimate
+                    if x7 < min2 then min2 = x7 end
+                    local x8 = min2 * 64
                     local max4 = 0
-                    local x8 = line2.Saved - (x5 - x5 % 64) / 64 + 64 - (x7 - x7 % estimate) / estimate
-                    if x8 > max4 then max4 = x8 end
+                    local x9 = line2.Saved - (x6 - x6 % 64) / 64 + 64 - (x8 - x8 % estimate) / estimate
+                    if x9 > max4 then max4 = x9 end
                     line2.Saved = max4
                   end
                 end
