@@ -63,8 +63,8 @@ func (p *Pin) limit(entityID string, units units) (l decision.PinnedLimit, err e
 		return l, fmt.Errorf("Pin.Concurrency is %d; it must be at least 1 and at most %d, or 0", p.Concurrency, int64(decision.MostUnits))
 	case p.For < 0:
 		return l, fmt.Errorf("Pin.For is %v; it must be above 0, or 0 for a pin that holds until Unpin", p.For)
-	case p.Size == 0 && p.RefreshRate == 0 && p.RefreshInterval != 0:
-		return l, fmt.Errorf("Pin.Size is 0, with a RefreshInterval of %v", p.RefreshInterval)
+	case p.Size == 0 && p.RefreshRate == 0 && p.Window != Window{}:
+		return l, errors.New("Pin.Size is 0, with other fields of a Window")
 	case p.Size == 0 && p.RefreshRate == 0 && p.Concurrency == 0:
 		return l, errors.New("the Pin is empty; it needs a Window or a Concurrency")
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/internal/buckettest"
 	"github.com/drip-go/drip/storage"
 	"github.com/drip-go/drip/storage/memory"
 )
@@ -124,5 +125,15 @@ func TestTicketsOfUnits(t *testing.T) {
 	longest := "4.8796093022207.8796093022207.1.1099511627776.1099511627776.1099511627776.1099511627776.1.ffffffffffffffff"
 	if ticket, err := drip.ParseTicket(longest); err != nil || len(ticket.String()) > 140 {
 		t.Error(len(longest), err)
+	}
+}
+
+// A pin of a unit without a size pins nothing that was meant.
+func TestPinWithoutSize(t *testing.T) {
+	b := buckettest.New(t, drip.Options{Windows: []drip.Window{{Size: 9, RefreshInterval: time.Second, Unit: "points"}}})
+	for _, w := range []drip.Window{{RefreshInterval: time.Second}, {Unit: "points"}, {Unit: "none"}, {Align: drip.ByEntity()}} {
+		if err := b.Pin(t.Context(), "shop", drip.Pin{Window: w, Concurrency: 1}); err == nil || !strings.Contains(err.Error(), "Pin.Size is 0") {
+			t.Errorf("a pin of %+v: %v", w, err)
+		}
 	}
 }
