@@ -215,7 +215,7 @@ func (b *Bucket) Admit(ctx context.Context, entityID string, r Request) (Admissi
 	}
 	op, a := decision.Op{Kind: decision.Admit, Cost: decision.Cost{cost}, Ticket: r.Ticket.t, Urgent: r.Urgent}, decision.Answer{}
 	if !r.Deadline.IsZero() {
-		op.Deadline = max(1, min(r.Deadline.UnixMilli(), decision.LastTime))
+		op.Deadline = max(1, min(unixMilli(r.Deadline), decision.LastTime))
 	}
 	which, err := b.of(entityID).named(r.Within)
 	if err == nil {

@@ -33,6 +33,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"time"
 
@@ -291,11 +292,22 @@ func (b *Bucket) clock(now time.Time) (int64, error) {
 		}
 		now = b.options.Clock()
 	}
-	if ms := now.UnixMilli(); ms > -decision.LastTime && ms < decision.LastTime {
+	if ms := unixMilli(now); ms > -decision.LastTime && ms < decision.LastTime {
 		return ms, nil
 	}
 	return 0, fmt.Errorf("%w: %v", ErrTime, now)
 }
 
-// milliseconds is a number of milliseconds as a Duration.
-func milliseconds(ms int64) time.Duration { return time.Duration(ms) * time.Millisecond }
+// unixMilli is a time in milliseconds since 1970. A time out of range, which may overflow, is just out of range.
+func unixMilli(t time.Time) int64 {
+	const last = decision.LastTime/1000 + 1
+	if s := t.Unix(); s < -last || s > last {
+		return max(-last, min(s, last)) * 1000
+	}
+	return t.UnixMilli()
+}
+
+// milliseconds is a number of milliseconds as a Duration, at most the longest one.
+func milliseconds(ms int64) time.Duration {
+	return time.Duration(min(ms, math.MaxInt64/int64(time.Millisecond))) * time.Millisecond
+}

@@ -190,7 +190,7 @@ func (o *Options) limits(units units, by asked) (decision.Limits, error) {
 	l.Guess = milliseconds("WaitForToken", o.WaitForToken)
 	l.Lease = milliseconds("Lease", o.Lease)
 	l.MaxLease = milliseconds("MaxLease", o.MaxLease)
-	l.Start = o.Start.UnixMilli()
+	l.Start = unixMilli(o.Start)
 	for i, w := range o.Windows {
 		name := fmt.Sprintf("Windows[%d].", i)
 		check(w.Size != 0 && (w.RefreshInterval != 0 || w.Align.calendar()), "%sSize and RefreshInterval are required", name)
