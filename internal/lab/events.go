@@ -5,6 +5,8 @@ package lab
 type events struct {
 	heap    []event
 	planned uint64
+
+	renewals int // of leases, so far
 }
 
 type event struct {

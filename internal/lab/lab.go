@@ -126,6 +126,14 @@ func Run(s Scenario, seed uint64, policies ...Policy) (Report, error) {
 		policies = []Policy{Admit, Classic, RetryAfter}
 	}
 	messages := s.messages(seed)
+	longest, took := int64(0), 0.0
+	for i := range messages {
+		held := messages[i].travel + messages[i].operation
+		longest, took = max(longest, held), took+float64(held)
+	}
+	if err := checkLeases(&s.Options, longest, took); err != nil {
+		return Report{}, fmt.Errorf("simulate: %s: %w", s.Name, err)
+	}
 	best := newRun(&s, messages, seed)
 	best.playOptimum()
 	if best.err != nil {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"testing"
 	"time"
 
@@ -70,7 +71,7 @@ func TestOperationOutlivesItsLease(t *testing.T) {
 	_, err := Run(Scenario{Name: "own", Arrivals: Burst(1, 0), Operation: Fixed(2 * time.Hour), Options: o}, 1, Admit)
 	o.Shared = map[string]drip.Limit{"app": {Size: 1}}
 	_, within := RunShared(SharedScenario{Name: "shared", Entities: make([]SharedEntity, 1), Operation: Fixed(2 * time.Hour), Options: o, Messages: only(SharedMessage{})}, 1)
-	if !errors.Is(err, drip.ErrNoLease) || !errors.Is(within, drip.ErrNoLease) {
+	if !errors.Is(err, drip.ErrNoLease) || !errors.Is(within, drip.ErrNoLease) || !strings.Contains(err.Error(), "MaxLease is 1h0m0s, and an operation takes 2h0m0s") {
 		t.Errorf("errors %v and %v, want ErrNoLease", err, within)
 	}
 }
@@ -82,6 +83,26 @@ func TestManyMessages(t *testing.T) {
 	for _, got := range mustRun(t, s, 1, free).Results {
 		if got.Done != 700_000 || got.GaveUp != 0 {
 			t.Errorf("%s: %d of %d messages ran", got.Policy, got.Done, got.Messages)
+		}
+	}
+}
+
+// The renewals of leases are no reason to give a run up. Too many are refused.
+func TestManyRenewals(t *testing.T) {
+	o := drip.Options{Size: 1000, RefreshRate: 1000, Concurrency: 1000, Lease: 2 * time.Second, MaxLease: 24 * time.Hour}
+	s := Scenario{Arrivals: Steady(1, 0, 1000*time.Second), Operation: Fixed(time.Hour), Options: o}
+	if got := mustRun(t, s, 1, Admit).Results[0]; got.Done != 1000 || got.GaveUp != 0 {
+		t.Errorf("%d of %d messages ran", got.Done, got.Messages)
+	}
+	s.Operation = Fixed(24 * time.Hour)
+	_, err := Run(s, 1)
+	o.Shared = map[string]drip.Limit{"app": {Size: 1}}
+	_, within := RunShared(SharedScenario{Entities: make([]SharedEntity, 1), Operation: s.Operation, Options: o, Messages: func(*rand.Rand) []SharedMessage {
+		return make([]SharedMessage, 1000)
+	}}, 1)
+	for _, err := range []error{err, within} {
+		if err == nil || !strings.Contains(err.Error(), "Lease") {
+			t.Errorf("86,400,000 renewals: %v", err)
 		}
 	}
 }

@@ -1,8 +1,10 @@
 package lab
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"math"
 	"slices"
 	"time"
@@ -45,6 +47,7 @@ func (e *events) renew(l renewer, entity string, lease *drip.Lease, now, end int
 		return
 	}
 	e.add(next, func() {
+		e.renewals++
 		renewed, err := l.Renew(entity, *lease)
 		if err != nil {
 			*failed = errors.Join(*failed, err)
@@ -53,6 +56,21 @@ func (e *events) renew(l renewer, entity string, lease *drip.Lease, now, end int
 		*lease = renewed
 		e.renew(l, entity, lease, next, end, failed)
 	})
+}
+
+const mostRenewals = 20_000_000
+
+// checkLeases returns an error if the longest operation outlives its lease, or if operations of so many milliseconds together
+// take too many renewals.
+func checkLeases(o *drip.Options, longest int64, took float64) error {
+	lease, most := cmp.Or(o.Lease, time.Minute), cmp.Or(o.MaxLease, time.Hour)
+	if longest >= most.Milliseconds() {
+		return fmt.Errorf("Options.MaxLease is %v, and an operation takes %v: %w", most, milliseconds(longest), drip.ErrNoLease)
+	}
+	if n := took / max(1, float64(lease.Milliseconds()/2)); n > mostRenewals {
+		return fmt.Errorf("Options.Lease is %v: the operations renew their leases about %.0f times; it may be at most %d", lease, n, mostRenewals)
+	}
+	return nil
 }
 
 // others is a Limiter that also knows callers without tickets, and closes entities.

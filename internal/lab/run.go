@@ -160,7 +160,7 @@ func (nothing) Settle(string, drip.Admission, int, drip.Costs) error { return ni
 
 func (r *run) happen() {
 	most := mostEvents(len(r.messages))
-	for range most {
+	for n := 0; n < most+r.events.renewals; n++ {
 		e, ok := r.events.next()
 		if !ok || r.err != nil {
 			return

@@ -190,6 +190,7 @@ func newSharedRun(s *SharedScenario, seed uint64) (*sharedRun, error) {
 func (r *sharedRun) draw(rnd *rand.Rand) error {
 	o := &r.scenario.Options
 	var units, took float64
+	var longest int64
 	for _, m := range r.scenario.Messages(rnd) {
 		m.Cost = max(1, m.Cost)
 		if m.Entity < 0 || m.Entity >= len(r.names) || m.At < 0 {
@@ -199,6 +200,10 @@ func (r *sharedRun) draw(rnd *rand.Rand) error {
 		r.messages = append(r.messages, sharedMessage{SharedMessage: m, operation: operation})
 		units += float64(m.Cost)
 		took += float64(operation)
+		longest = max(longest, operation+r.scenario.Travel.Milliseconds())
+	}
+	if err := checkLeases(o, longest, took); err != nil {
+		return err
 	}
 	n := max(1, float64(len(r.messages)))
 	slices.SortStableFunc(r.messages, func(a, b sharedMessage) int { return int(a.At.Milliseconds() - b.At.Milliseconds()) })
@@ -249,7 +254,7 @@ func (r *sharedRun) play() error {
 	if !r.scenario.Unmeasured {
 		r.events.addEnd(since(0), r.measure)
 	}
-	for range r.mostEvents() {
+	for n := 0; n < r.mostEvents()+r.events.renewals; n++ {
 		e, ok := r.events.next()
 		if !ok || r.err != nil {
 			return r.err
