@@ -45,6 +45,9 @@ func Open(ctx context.Context, rawURL string) (Storage, error) {
 	if err == nil && u.Host != "" && strings.Contains(u.Path+u.RawQuery+u.Fragment, "@") {
 		err = errors.New("a password that is not escaped") // of which a part would pass for the host
 	}
+	if err == nil {
+		_, err = url.ParseQuery(u.RawQuery) // else a part such as the prefix would be left out
+	}
 	if err != nil {
 		// The error of url.Parse repeats its input. The error that it wraps may quote a part of the userinfo or of the
 		// port, so Open leaves out its text too.

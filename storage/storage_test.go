@@ -27,6 +27,8 @@ func TestOpen(t *testing.T) {
 		{"", "storage: open: the URL has no scheme (there are: memory, test-scheme)"},
 		{"host:secret@/\x7f", "storage: open: malformed URL"},
 		{"test-scheme://user:12/secret@host", "storage: open: malformed URL"},
+		{"test-scheme://host?prefix=%zzsecret", "storage: open: malformed URL"},
+		{"test-scheme://host?prefix=a;b=secret", "storage: open: malformed URL"},
 		{"test-scheme://user:secret@host:port", "storage: open: malformed URL"},
 	} {
 		_, err := storage.Open(t.Context(), c.url)
