@@ -231,7 +231,7 @@ type pin struct {
 	change
 	limit              string
 	burst, concurrency int
-	during             duration
+	during             patience
 	raise              bool
 }
 
@@ -239,13 +239,13 @@ func (c *pin) flags(set *flag.FlagSet) {
 	set.StringVar(&c.limit, "limit", "", "the limit, a number and an interval: `5/1s`")
 	set.IntVar(&c.burst, "burst", 0, "the most `capacity` that is gathered, if that is not the number of the limit")
 	set.IntVar(&c.concurrency, "concurrency", 0, "the `number` of operations at once")
-	set.TextVar(&c.during, "for", duration(0), "how long it holds, a `duration`; until drip unpin if it is left out")
+	set.TextVar(&c.during, "for", patience{}, "how long it holds, a `duration`; until drip unpin if it is left out")
 	set.BoolVar(&c.raise, "raise", false, "also above the concurrency, and the window with the same interval, of the consumers")
 	c.change.flags(set)
 }
 
 func (c *pin) run(ctx context.Context, t *terminal, args []string) error {
-	p, err := entities.ParsePin(c.limit, c.burst, c.concurrency, time.Duration(c.during), c.raise)
+	p, err := entities.ParsePin(c.limit, c.burst, c.concurrency, time.Duration(c.during.duration), c.raise)
 	if err != nil {
 		return usageError{err}
 	}

@@ -100,8 +100,12 @@ func ParsePin(limit string, burst, concurrency int, d time.Duration, raise bool)
 		p.Window = drip.Window{Size: n, RefreshRate: n, RefreshInterval: every}
 	}
 	switch {
-	case burst < 0 || concurrency < 0 || d < 0:
-		return p, errors.New("no number and no duration may be below 0")
+	case burst < 0:
+		return p, errors.New("the burst is below 0")
+	case concurrency < 0:
+		return p, errors.New("the concurrency is below 0")
+	case d < 0:
+		return p, errors.New("the duration is below 0")
 	case limit == "" && burst > 0:
 		return p, errors.New("a burst needs a limit")
 	case limit == "" && concurrency == 0:

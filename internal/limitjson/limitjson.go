@@ -4,10 +4,12 @@ package limitjson
 import (
 	"bytes"
 	"cmp"
+	"encoding"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"reflect"
 	"strings"
 	"time"
 
@@ -129,6 +131,12 @@ func Decode(name string, text []byte, v any) error {
 }
 
 func kindName(e *json.UnmarshalTypeError) string {
+	if e.Type == reflect.TypeFor[Duration]() {
+		return `duration such as "250ms"`
+	}
+	if reflect.PointerTo(e.Type).Implements(reflect.TypeFor[encoding.TextUnmarshaler]()) {
+		return "string"
+	}
 	switch e.Type.Kind().String() {
 	case "struct", "map":
 		return "{ }"
