@@ -79,18 +79,27 @@ func TestOperationOutlivesItsLease(t *testing.T) {
 // The bound on the events of a run follows from the messages: each of them needs at least three.
 func TestManyMessages(t *testing.T) {
 	free := Policy{Name: "free", New: func(drip.Options) (Limiter, error) { return nothing{}, nil }}
-	s := Scenario{Arrivals: Steady(7, 0, 1000*time.Second), Entities: 100, Operation: Fixed(0)}
+	fewEvents(t)
+	s := Scenario{Arrivals: Steady(7, 0, 100*time.Second), Entities: 10, Operation: Fixed(0)}
 	for _, got := range mustRun(t, s, 1, free).Results {
-		if got.Done != 700_000 || got.GaveUp != 0 {
+		if got.Done != 7000 || got.GaveUp != 0 {
 			t.Errorf("%s: %d of %d messages ran", got.Policy, got.Done, got.Messages)
 		}
 	}
 }
 
+// fewEvents lets runs be given up soon.
+func fewEvents(t *testing.T) {
+	before := leastEvents
+	leastEvents = 20_000
+	t.Cleanup(func() { leastEvents = before })
+}
+
 // The renewals of leases are no reason to give a run up. Too many are refused.
 func TestManyRenewals(t *testing.T) {
 	o := drip.Options{Size: 1000, RefreshRate: 1000, Concurrency: 1000, Lease: 2 * time.Second, MaxLease: 24 * time.Hour}
-	s := Scenario{Arrivals: Steady(1, 0, 1000*time.Second), Operation: Fixed(time.Hour), Options: o}
+	s := Scenario{Arrivals: Steady(1, 0, 1000*time.Second), Operation: Fixed(2 * time.Minute), Options: o}
+	fewEvents(t)
 	if got := mustRun(t, s, 1, Admit).Results[0]; got.Done != 1000 || got.GaveUp != 0 {
 		t.Errorf("%d of %d messages ran", got.Done, got.Messages)
 	}
