@@ -88,7 +88,7 @@ var ignorant = sync.OnceValue(func() *Judge {
 	return j
 })
 
-// Longest is the longest time that a closing or a pin holds: a Bucket cuts what is longer.
+// Longest is the longest time that a closing or a pin holds. A Bucket cuts longer ones.
 const Longest = decision.MostTime * time.Millisecond
 
 // Pause lets nothing of the entity run for the time d. It reports whether that changes anything. A closing that ends

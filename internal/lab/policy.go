@@ -64,7 +64,7 @@ const mostRenewals = 20_000_000
 // take too many renewals.
 func checkLeases(o *drip.Options, longest int64, took float64) error {
 	lease, most := cmp.Or(o.Lease, time.Minute), cmp.Or(o.MaxLease, time.Hour)
-	if longest >= most.Milliseconds() {
+	if longest >= max(1, most.Milliseconds()) {
 		return fmt.Errorf("Options.MaxLease is %v, and an operation takes %v: %w", most, milliseconds(longest), drip.ErrNoLease)
 	}
 	if n := took / max(1, float64(lease.Milliseconds()/2)); n > mostRenewals {
