@@ -95,7 +95,6 @@ func (l *Limits) advance(s *State, leases Leases, now int64) int64 {
 			line.measure(w, s, now)
 			line.Left = w.gain(s, left, s.Now, now)
 			line.clip(w, s.LastID)
-			l.release(s, w.Unit, line.Spare, now)
 			idle = idle && w.gain(s, left, s.Now, w.begin(w.interval(now))-1) >= w.Rate
 		} else {
 			idle = false
@@ -225,17 +224,6 @@ func (line *Line) measure(w *Window, s *State, now int64) {
 		spare = max(0, line.Taken+max(0, w.gain(s, line.Left, s.Now, w.begin(w.interval(now))-1)))
 	}
 	line.Spare, line.Taken = spare, 0
-}
-
-// release gives the unused promises of a shorter window back to the windows that are not refreshed yet: their
-// operations do not come.
-func (l *Limits) release(s *State, unit, units, now int64) {
-	for i := range l.Windows {
-		w, line := &l.Windows[i], &s.Lines[i]
-		if w.Unit == unit && w.interval(now) == w.interval(s.Now) {
-			line.Promised = min(w.Size, line.Promised+units)
-		}
-	}
 }
 
 // clip keeps Left and all that leases may still give back within Size: capacity that a window could not hold is lost to

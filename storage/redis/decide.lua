@@ -2979,28 +2979,6 @@ end
                 line2.Stale = line2.Stale - over
               end
             end
-            do
-              local unit = w2.Unit
-              local units = line2.Spare
-              for i3 = 0, l_Windows_n - 1 do
-                local w3 = l_Windows[i3]
-                local line3 = s_Lines[i3]
-                local is3 = w3.Unit == unit
-                if is3 then
-                  local t4 = now3 - w3.Offset
-                  local by4 = w3.Interval
-                  local t5 = s_Now - w3.Offset
-                  local by5 = w3.Interval
-                  is3 = (t4 - t4 % by4) / by4 == (t5 - t5 % by5) / by5
-                end
-                if is3 then
-                  local min2 = w3.Size
-                  local x2 = line3.Promised + units
-                  if x2 < min2 then min2 = x2 end
-                  line3.Promised = min2
-                end
-              end
-            end
             local is3 = idle
             if is3 then
               local gain2 = 0
@@ -4067,29 +4045,6 @@ end
                     line2.Fresh, line2.FreshFrom = 0, last2
                   elseif over > 0 then
                     line2.Stale = line2.Stale - over
-                  end
-                end
-                do
-                  local unit = w2.Unit
-                  local units = line2.Spare
-                  for i4 = 0, x2.Limits_Windows_n - 1 do
-                    local w3 = x2.Limits_Windows[i4]
-                    local line3 = x2.State_Lines[i4]
-                    local is3 = w3.Unit == unit
-                    if is3 then
-                      local t5 = now3 - w3.Offset
-                      local by4 = w3.Interval
-                      local t6 = x2.State_Now
-                      local t7 = t6 - w3.Offset
-                      local by5 = w3.Interval
-                      is3 = (t5 - t5 % by4) / by4 == (t7 - t7 % by5) / by5
-                    end
-                    if is3 then
-                      local min2 = w3.Size
-                      local x3 = line3.Promised + units
-                      if x3 < min2 then min2 = x3 end
-                      line3.Promised = min2
-                    end
                   end
                 end
                 local is3 = idle
