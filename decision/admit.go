@@ -281,8 +281,8 @@ func (l *Limits) run(s *State, op *Op, v *view) {
 			line.Taken += cost
 		}
 	}
-	if !v.back && !v.spare {
-		l.passing(s, op)
+	if !v.back && !v.spare && !op.Urgent {
+		l.promise(s, s.Slot, op)
 	}
 	if !v.back { // a token was free although others wait for one: they are fewer than their numbers
 		s.Head += max(0, s.Next*16-s.Head+15) / 16
@@ -329,9 +329,7 @@ func (l *Limits) book(s *State, op *Op, v *view, now int64, a *Answer) {
 		t.Number = s.Next
 	}
 	if v.fresh {
-		if op.Urgent {
-			l.passing(s, op)
-		} else {
+		if !op.Urgent { // an urgent one takes the slot of another one, and that one books again
 			l.promise(s, v.slot, op)
 		}
 		t.Again = 0
@@ -350,14 +348,6 @@ func (l *Limits) book(s *State, op *Op, v *view, now int64, a *Answer) {
 	}
 	t.Slot, t.Cost = now+a.Delay, op.Cost
 	a.Ticket = t
-}
-
-// passing takes capacity in front of the booked operations. An urgent operation that passes some takes the slot of one of
-// them, and that one books again.
-func (l *Limits) passing(s *State, op *Op) {
-	if !op.Urgent || s.Slot <= s.Now {
-		l.promise(s, s.Slot, op)
-	}
 }
 
 // promise takes a slot.

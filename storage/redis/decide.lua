@@ -5279,60 +5279,56 @@ end
                     line2.Taken = line2.Taken + cost
                   end
                 end
-                if not v_back and not v_spare then
+                if not v_back and not v_spare and not op_Urgent then
                   do
-                    if not op_Urgent or s_Slot <= s_Now then
+                    local slot = s_Slot
+                    for i2 = 0, l_Windows_n - 1 do
+                      local line2 = s_Lines[i2]
+                      local gain = 0
                       do
-                        local slot = s_Slot
-                        for i2 = 0, l_Windows_n - 1 do
-                          local line2 = s_Lines[i2]
-                          local gain = 0
+                        local w2 = l_Windows[i2]
+                        local left = line2.Promised
+                        if slot <= s_Slot then
+                          gain = left
+                        else
+                          local t2 = slot - w2.Offset
+                          local by2 = w2.Interval
+                          local since = 0
                           do
-                            local w2 = l_Windows[i2]
-                            local left = line2.Promised
-                            if slot <= s_Slot then
-                              gain = left
+                            if w2.Size > w2.Rate then
+                              local max2 = s_Slot
+                              local x2 = s_Closed - 1
+                              if x2 > max2 then max2 = x2 end
+                              since = max2
                             else
-                              local t2 = slot - w2.Offset
-                              local by2 = w2.Interval
-                              local since = 0
-                              do
-                                if w2.Size > w2.Rate then
-                                  local max2 = s_Slot
-                                  local x2 = s_Closed - 1
-                                  if x2 > max2 then max2 = x2 end
-                                  since = max2
-                                else
-                                  since = s_Slot
-                                end
-                              end
-                              local t3 = since - w2.Offset
-                              local by3 = w2.Interval
-                              local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
-                              if n2 <= 0 then
-                                gain = left
-                              else
-                                local x2 = w2.Size - left
-                                local y = w2.Rate
-                                if n2 > (x2 - x2 % y) / y then
-                                  gain = w2.Size
-                                else
-                                  gain = left + n2 * w2.Rate
-                                end
-                              end
+                              since = s_Slot
                             end
                           end
-                          local i3 = line2.Window_Unit
-                          local cost = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
-                          local x2 = cost * line2.Saved
-                          local max2 = 1 < cost and 1 or cost
-                          local x3 = cost - (x2 - x2 % 4096) / 4096
-                          if x3 > max2 then max2 = x3 end
-                          line2.Promised = gain - max2
+                          local t3 = since - w2.Offset
+                          local by3 = w2.Interval
+                          local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
+                          if n2 <= 0 then
+                            gain = left
+                          else
+                            local x2 = w2.Size - left
+                            local y = w2.Rate
+                            if n2 > (x2 - x2 % y) / y then
+                              gain = w2.Size
+                            else
+                              gain = left + n2 * w2.Rate
+                            end
+                          end
                         end
-                        s_Slot = slot
                       end
+                      local i3 = line2.Window_Unit
+                      local cost = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
+                      local x2 = cost * line2.Saved
+                      local max2 = 1 < cost and 1 or cost
+                      local x3 = cost - (x2 - x2 % 4096) / 4096
+                      if x3 > max2 then max2 = x3 end
+                      line2.Promised = gain - max2
                     end
+                    s_Slot = slot
                   end
                 end
                 if not v_back then
@@ -6300,62 +6296,7 @@ end
                     t2_Number = s_Next
                   end
                   if v_fresh then
-                    if op_Urgent then
-                      do
-                        if not op_Urgent or s_Slot <= s_Now then
-                          do
-                            local slot2 = s_Slot
-                            for i3 = 0, l_Windows_n - 1 do
-                              local line2 = s_Lines[i3]
-                              local gain = 0
-                              do
-                                local w2 = l_Windows[i3]
-                                local left = line2.Promised
-                                if slot2 <= s_Slot then
-                                  gain = left
-                                else
-                                  local t3 = slot2 - w2.Offset
-                                  local by2 = w2.Interval
-                                  local since = 0
-                                  do
-                                    if w2.Size > w2.Rate then
-                                      local max2 = s_Slot
-                                      local x2 = s_Closed - 1
-                                      if x2 > max2 then max2 = x2 end
-                                      since = max2
-                                    else
-                                      since = s_Slot
-                                    end
-                                  end
-                                  local t4 = since - w2.Offset
-                                  local by3 = w2.Interval
-                                  local n2 = (t3 - t3 % by2) / by2 - (t4 - t4 % by3) / by3
-                                  if n2 <= 0 then
-                                    gain = left
-                                  else
-                                    local x2 = w2.Size - left
-                                    local y = w2.Rate
-                                    if n2 > (x2 - x2 % y) / y then
-                                      gain = w2.Size
-                                    else
-                                      gain = left + n2 * w2.Rate
-                                    end
-                                  end
-                                end
-                              end
-                              local i4 = line2.Window_Unit
-                              local cost2 = i4 == 0 and op_Cost_0 or i4 == 1 and op_Cost_1 or i4 == 2 and op_Cost_2 or op_Cost_3
-                              local x2 = cost2 * line2.Saved
-                              local max2 = 1 < cost2 and 1 or cost2
-                              local x3 = cost2 - (x2 - x2 % 4096) / 4096
-                              if x3 > max2 then max2 = x3 end
-                              line2.Promised = gain - max2
-                            end
-                            s_Slot = slot2
-                          end
-                        end
-                      end
-                    else
+                    if not op_Urgent then
                       do
                         local slot2 = v_slot
                         for i3 = 0, l_Windows_n - 1 do
