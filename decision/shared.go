@@ -57,7 +57,6 @@ type Calendar struct {
 	Minute int64 // the minute of Weight: 60 grains
 	Weight int64 // of the entities that wait, counted in this minute
 	Before int64 // of the entities counted in the minute before, and not since
-	Peak   int64 // of all entities that wait, at the beginning of Head
 	Turn   int64 // from when the next entity that begins to wait has its fair share, in ticks
 	Ring   Ring  // the units booked in Head and the grains after it, and the backlogs
 }
@@ -247,7 +246,6 @@ func (x *Shared) advance(now int64) {
 			c.put(c.Head, 0)
 			c.Head++
 		}
-		c.Peak = c.Weight + c.Before
 	}
 	c.Front = max(c.Front, head+1)
 	if m := head / 60; m != c.Minute {
@@ -324,7 +322,7 @@ func (x *Shared) until(part int64) int64 {
 // waiting returns about the weight of the entities that still wait some ticks from now, if each gets its share.
 func (x *Shared) waiting(ticks int64) int64 {
 	c := &x.State.Calendars[0]
-	all := max(c.Peak, c.Weight+c.Before, x.Weight)
+	all := max(c.Weight+c.Before, x.Weight)
 	still, time, had, least, n := all, ticks/(tick/1024), int64(0), int64(0), int64(0)
 	for n < classes && had+all*least <= time {
 		at := Grains + 2*n
@@ -351,7 +349,7 @@ func (l *Limits) units(booked, unit int64) int64 {
 // share returns how long the fair share of the entity takes for the operation, in ticks.
 func (x *Shared) share() int64 {
 	c := &x.State.Calendars[0]
-	all := max(c.Peak, c.Weight+c.Before, x.Weight)
+	all := max(c.Weight+c.Before, x.Weight)
 	return min(x.units*all/x.Weight, 1<<32) * tick / x.rate
 }
 

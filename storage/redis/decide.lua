@@ -11,7 +11,7 @@
 --
 -- Numbers are doubles, the lowest byte first: see numbers.lua, which comes before this.
 --
--- The value of a key is the layout, 8; a revision; the time and the Until of the state; the time at which a plain
+-- The value of a key is the layout, 9; a revision; the time and the Until of the state; the time at which a plain
 -- token was taken last; 1 if the leases are in KEYS[2], else 0; a time before which none of the leases ends, and one after
 -- which none does; the numbers of the state, with how many lines, pins, flows and calendars it has in the place of
 -- these; the numbers of each; of each lease its ID and its end; and the ring of the calendar, if there is one.
@@ -93,7 +93,7 @@ if value then
     return redis.error_reply('DRIPSTATE')
   end
   layout, revision = unpack('<dd', value)
-  if layout == 8 and #value >= 136 + 64 then
+  if layout == 9 and #value >= 136 + 64 then
     layout, revision, at, till, ran, apart, first, last, s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Last, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n = unpack('<ddddddddddddddddddddddddd', value)
     local from = 136 + 65
     for i = 0, s_Lines_n - 1 do
@@ -113,12 +113,12 @@ if value then
     end
     leases = sub(value, from)
     if s_Calendars_n > 0 then
-      local calendar_Grain, calendar_Head, calendar_Late, calendar_Front, calendar_Far, calendar_Booked, calendar_Minute, calendar_Weight, calendar_Before, calendar_Peak, calendar_Turn = unpack('<ddddddddddd', value, from)
+      local calendar_Grain, calendar_Head, calendar_Late, calendar_Front, calendar_Far, calendar_Booked, calendar_Minute, calendar_Weight, calendar_Before, calendar_Turn = unpack('<dddddddddd', value, from)
       local calendar_Ring = Ring(sub(value, -3336))
-      s_Calendars[0] = {Grain = calendar_Grain, Head = calendar_Head, Late = calendar_Late, Front = calendar_Front, Far = calendar_Far, Booked = calendar_Booked, Minute = calendar_Minute, Weight = calendar_Weight, Before = calendar_Before, Peak = calendar_Peak, Turn = calendar_Turn, Ring = calendar_Ring}
-      leases = sub(value, from + 88, -3336 - 1)
+      s_Calendars[0] = {Grain = calendar_Grain, Head = calendar_Head, Late = calendar_Late, Front = calendar_Front, Far = calendar_Far, Booked = calendar_Booked, Minute = calendar_Minute, Weight = calendar_Weight, Before = calendar_Before, Turn = calendar_Turn, Ring = calendar_Ring}
+      leases = sub(value, from + 80, -3336 - 1)
     end
-  elseif layout ~= 8 then
+  elseif layout ~= 9 then
     return redis.error_reply('DRIPSTATE')
   end
 end
@@ -268,7 +268,7 @@ if value then
     return redis.error_reply('DRIPSTATE')
   end
   layout, revision = unpack('<dd', value)
-  if layout == 8 and #value >= 136 + 64 then
+  if layout == 9 and #value >= 136 + 64 then
     layout, revision, at, till, ran, apart, first, last, s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Last, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n = unpack('<ddddddddddddddddddddddddd', value)
     local from = 136 + 65
     for i = 0, s_Lines_n - 1 do
@@ -288,12 +288,12 @@ if value then
     end
     leases = sub(value, from)
     if s_Calendars_n > 0 then
-      local calendar_Grain, calendar_Head, calendar_Late, calendar_Front, calendar_Far, calendar_Booked, calendar_Minute, calendar_Weight, calendar_Before, calendar_Peak, calendar_Turn = unpack('<ddddddddddd', value, from)
+      local calendar_Grain, calendar_Head, calendar_Late, calendar_Front, calendar_Far, calendar_Booked, calendar_Minute, calendar_Weight, calendar_Before, calendar_Turn = unpack('<dddddddddd', value, from)
       local calendar_Ring = Ring(sub(value, -3336))
-      s_Calendars[0] = {Grain = calendar_Grain, Head = calendar_Head, Late = calendar_Late, Front = calendar_Front, Far = calendar_Far, Booked = calendar_Booked, Minute = calendar_Minute, Weight = calendar_Weight, Before = calendar_Before, Peak = calendar_Peak, Turn = calendar_Turn, Ring = calendar_Ring}
-      leases = sub(value, from + 88, -3336 - 1)
+      s_Calendars[0] = {Grain = calendar_Grain, Head = calendar_Head, Late = calendar_Late, Front = calendar_Front, Far = calendar_Far, Booked = calendar_Booked, Minute = calendar_Minute, Weight = calendar_Weight, Before = calendar_Before, Turn = calendar_Turn, Ring = calendar_Ring}
+      leases = sub(value, from + 80, -3336 - 1)
     end
-  elseif layout ~= 8 then
+  elseif layout ~= 9 then
     return redis.error_reply('DRIPSTATE')
   end
 end
@@ -539,12 +539,12 @@ if s_Lines_n + s_Pins_n + s_Flows_n + s_Calendars_n > 1 then
   end
   local calendar = s_Calendars[0]
   if calendar and s_Calendars_n > 0 then
-    parts[#parts + 1] = pack('<ddddddddddd', calendar.Grain, calendar.Head, calendar.Late, calendar.Front, calendar.Far, calendar.Booked, calendar.Minute, calendar.Weight, calendar.Before, calendar.Peak, calendar.Turn)
+    parts[#parts + 1] = pack('<dddddddddd', calendar.Grain, calendar.Head, calendar.Late, calendar.Front, calendar.Far, calendar.Booked, calendar.Minute, calendar.Weight, calendar.Before, calendar.Turn)
     leases = leases .. calendar.Ring.bytes()
   end
   leases = table.concat(parts) .. leases
 end
-local stored = pack('<dddddddddddddddddddddddddddddddddddddddd', 8, micros, s_Now, till, ran, apart, first, last,
+local stored = pack('<dddddddddddddddddddddddddddddddddddddddd', 9, micros, s_Now, till, ran, apart, first, last,
   s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Last, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n, line.Window_Size, line.Window_Rate, line.Window_Interval, line.Window_Offset, line.Window_Series, line.Window_Unit, line.Left, line.Promised, line.Spare, line.Taken, line.Fresh, line.FreshFrom, line.Stale, line.StaleFrom, line.Saved)
 call('SET', key, leases == '' and stored or stored .. leases, 'PX', ttl)
 if apart == 1 then
@@ -4102,7 +4102,7 @@ end
             advance2 = now3
           end
           if x2.State_Calendars_n == 0 then
-            x2.State_Calendars[x2.State_Calendars_n] = {Grain = 0, Head = 0, Late = 0, Front = 0, Far = 0, Booked = 0, Minute = 0, Weight = 0, Before = 0, Peak = 0, Turn = 0, Ring = Ring()}
+            x2.State_Calendars[x2.State_Calendars_n] = {Grain = 0, Head = 0, Late = 0, Front = 0, Far = 0, Booked = 0, Minute = 0, Weight = 0, Before = 0, Turn = 0, Ring = Ring()}
             x2.State_Calendars_n = x2.State_Calendars_n + 1
           end
           local c2 = x2.State_Calendars[0]
@@ -4132,7 +4132,6 @@ end
               end
               c2.Head = c2.Head + 1
             end
-            c2.Peak = c2.Weight + c2.Before
           end
           local x4 = head + 1
           if x4 > c2.Front then c2.Front = x4 end
@@ -5363,18 +5362,16 @@ end
                   local share = 0
                   do
                     local c3 = x2.State_Calendars[0]
-                    local max2 = c3.Peak
-                    local x3 = c3.Weight + c3.Before
-                    if x3 > max2 then max2 = x3 end
+                    local max2 = c3.Weight + c3.Before
                     if x2.Weight > max2 then max2 = x2.Weight end
                     local all2 = max2
-                    local x4 = x2.units * all2
+                    local x3 = x2.units * all2
                     local y = x2.Weight
-                    local min2 = (x4 - x4 % y) / y
+                    local min2 = (x3 - x3 % y) / y
                     if 4294967296 < min2 then min2 = 4294967296 end
-                    local x5 = min2 * 524288
+                    local x4 = min2 * 524288
                     local y2 = x2.rate
-                    share = (x5 - x5 % y2) / y2
+                    share = (x4 - x4 % y2) / y2
                   end
                   local step = share
                   local from2 = (c2.Head - 1) * 524288
@@ -5917,18 +5914,16 @@ end
                             local share = 0
                             do
                               local c3 = x2.State_Calendars[0]
-                              local max5 = c3.Peak
-                              local x6 = c3.Weight + c3.Before
-                              if x6 > max5 then max5 = x6 end
+                              local max5 = c3.Weight + c3.Before
                               if x2.Weight > max5 then max5 = x2.Weight end
                               local all2 = max5
-                              local x7 = x2.units * all2
+                              local x6 = x2.units * all2
                               local y4 = x2.Weight
-                              local min2 = (x7 - x7 % y4) / y4
+                              local min2 = (x6 - x6 % y4) / y4
                               if 4294967296 < min2 then min2 = 4294967296 end
-                              local x8 = min2 * 524288
+                              local x7 = min2 * 524288
                               local y5 = x2.rate
-                              share = (x8 - x8 % y5) / y5
+                              share = (x7 - x7 % y5) / y5
                             end
                             local min2 = c2.Turn > turn and c2.Turn or turn
                             local x6 = turn + share
@@ -6612,9 +6607,7 @@ end
                       do
                         local ticks = x2.fair - x2.from
                         local c3 = x2.State_Calendars[0]
-                        local max3 = c3.Peak
-                        local x5 = c3.Weight + c3.Before
-                        if x5 > max3 then max3 = x5 end
+                        local max3 = c3.Weight + c3.Before
                         if x2.Weight > max3 then max3 = x2.Weight end
                         local all2 = max3
                         local still = all2
@@ -6630,8 +6623,8 @@ end
                           if x2.Weight > max4 then max4 = x2.Weight end
                           all2 = max4
                           local max5 = 1
-                          local x6 = 2 * least
-                          if x6 > max5 then max5 = x6 end
+                          local x5 = 2 * least
+                          if x5 > max5 then max5 = x5 end
                           least = max5
                           n3 = n3 + 1
                         end
@@ -7743,12 +7736,12 @@ if s_Lines_n + s_Pins_n + s_Flows_n + s_Calendars_n > 1 then
   end
   local calendar = s_Calendars[0]
   if calendar and s_Calendars_n > 0 then
-    parts[#parts + 1] = pack('<ddddddddddd', calendar.Grain, calendar.Head, calendar.Late, calendar.Front, calendar.Far, calendar.Booked, calendar.Minute, calendar.Weight, calendar.Before, calendar.Peak, calendar.Turn)
+    parts[#parts + 1] = pack('<dddddddddd', calendar.Grain, calendar.Head, calendar.Late, calendar.Front, calendar.Far, calendar.Booked, calendar.Minute, calendar.Weight, calendar.Before, calendar.Turn)
     leases = leases .. calendar.Ring.bytes()
   end
   leases = table.concat(parts) .. leases
 end
-local stored = pack('<dddddddddddddddddddddddddddddddddddddddd', 8, micros, s_Now, till, ran, apart, first, last,
+local stored = pack('<dddddddddddddddddddddddddddddddddddddddd', 9, micros, s_Now, till, ran, apart, first, last,
   s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Last, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n, line.Window_Size, line.Window_Rate, line.Window_Interval, line.Window_Offset, line.Window_Series, line.Window_Unit, line.Left, line.Promised, line.Spare, line.Taken, line.Fresh, line.FreshFrom, line.Stale, line.StaleFrom, line.Saved)
 call('SET', key, leases == '' and stored or stored .. leases, 'PX', ttl)
 if apart == 1 then

@@ -37,7 +37,7 @@
 // An entity is one key, the prefix and the entity in braces, with a "%" in it as "%25" and a "}" as "%7D". Its value is
 // numbers of eight bytes: eight numbers of this package and the numbers of the state, 320 bytes in all. Each further
 // window adds 120 bytes, a pin 200, each shared limit 112 and each lease 16. A shared limit is a key of the same kind,
-// with a calendar of 3,424 bytes. When more than 512 leases are out, they move to a sorted set, whose key has ":leases"
+// with a calendar of 3,416 bytes. When more than 512 leases are out, they move to a sorted set, whose key has ":leases"
 // at the end. So the cost of a call hardly grows with the number of leases.
 //
 // Every key has a time to live. It ends when forgetting the entity changes no answer and its leases have ended. While

@@ -12,7 +12,7 @@ import (
 
 // The package comment names these sizes.
 func TestSizes(t *testing.T) {
-	const entity, window, pin, within, lease, calendar = 320, 120, 200, 112, 16, 3424
+	const entity, window, pin, within, lease, calendar = 320, 120, 200, 112, 16, 3416
 	app := map[string]drip.Limit{"app": {Size: 50, RefreshRate: 50}}
 	for name, c := range map[string]struct {
 		options drip.Options
