@@ -152,12 +152,7 @@ func (l *Limits) follow(s *State, v *Level, t int64) {
 			code, line := &l.Windows[i], &s.Lines[i]
 			old, w := code.at(v.Part), code.at(part)
 			if line.Window == old {
-				if old.interval(t) > old.interval(s.Now) {
-					left := line.Left
-					line.measure(&old, s, t)
-					line.Left = old.gain(s, left, s.Now, t)
-					line.clip(&old, s.LastID)
-				}
+				line.Left = old.gain(s, line.Left, s.Now, t)
 				// Intervals of another length begin at other times. One that would begin too early brings nothing.
 				if w.Next(t)-old.begin(old.interval(t)) < code.Interval {
 					line.Left -= w.Rate

@@ -1010,107 +1010,43 @@ end
                     at3_Size, at3_Rate, at3_Interval, at3_Offset, at3_Series, at3_Unit = size, rate, interval, code.Offset, code.Series, code.Unit
                   end
                   if line2.Window_Size == at2_Size and line2.Window_Rate == at2_Rate and line2.Window_Interval == at2_Interval and line2.Window_Offset == at2_Offset and line2.Window_Series == at2_Series and line2.Window_Unit == at2_Unit then
-                    local t2 = t - at2_Offset
-                    local t3 = s_Now - at2_Offset
-                    if (t2 - t2 % at2_Interval) / at2_Interval > (t3 - t3 % at2_Interval) / at2_Interval then
+                    local gain = 0
+                    do
                       local left = line2.Left
-                      do
-                        local spare = 0
-                        local t4 = s_Slot - at2_Offset
-                        local t5 = s_Now - at2_Offset
-                        if (t4 - t4 % at2_Interval) / at2_Interval > (t5 - t5 % at2_Interval) / at2_Interval then
-                          local gain = 0
-                          do
-                            local left2 = line2.Left
-                            local t6 = t - at2_Offset
-                            local n2 = (t6 - t6 % at2_Interval) / at2_Interval
-                            local to2 = n2 * at2_Interval + at2_Offset - 1
-                            if to2 <= s_Now then
-                              gain = left2
-                            else
-                              local t7 = to2 - at2_Offset
-                              local since = 0
-                              do
-                                if at2_Size > at2_Rate then
-                                  local max3 = s_Now
-                                  local x3 = s_Closed - 1
-                                  if x3 > max3 then max3 = x3 end
-                                  since = max3
-                                else
-                                  since = s_Now
-                                end
-                              end
-                              local t8 = since - at2_Offset
-                              local n3 = (t7 - t7 % at2_Interval) / at2_Interval - (t8 - t8 % at2_Interval) / at2_Interval
-                              if n3 <= 0 then
-                                gain = left2
-                              else
-                                local x3 = at2_Size - left2
-                                if n3 > (x3 - x3 % at2_Rate) / at2_Rate then
-                                  gain = at2_Size
-                                else
-                                  gain = left2 + n3 * at2_Rate
-                                end
-                              end
-                            end
+                      if t <= s_Now then
+                        gain = left
+                      else
+                        local t2 = t - at2_Offset
+                        local since = 0
+                        do
+                          if at2_Size > at2_Rate then
+                            local max3 = s_Now
+                            local x3 = s_Closed - 1
+                            if x3 > max3 then max3 = x3 end
+                            since = max3
+                          else
+                            since = s_Now
                           end
-                          local max3 = 0
-                          local x3 = line2.Taken + (0 > gain and 0 or gain)
-                          if x3 > max3 then max3 = x3 end
-                          spare = max3
                         end
-                        line2.Spare, line2.Taken = spare, 0
-                      end
-                      local gain = 0
-                      do
-                        if t <= s_Now then
+                        local t3 = since - at2_Offset
+                        local n2 = (t2 - t2 % at2_Interval) / at2_Interval - (t3 - t3 % at2_Interval) / at2_Interval
+                        if n2 <= 0 then
                           gain = left
                         else
-                          local t4 = t - at2_Offset
-                          local since = 0
-                          do
-                            if at2_Size > at2_Rate then
-                              local max3 = s_Now
-                              local x3 = s_Closed - 1
-                              if x3 > max3 then max3 = x3 end
-                              since = max3
-                            else
-                              since = s_Now
-                            end
-                          end
-                          local t5 = since - at2_Offset
-                          local n2 = (t4 - t4 % at2_Interval) / at2_Interval - (t5 - t5 % at2_Interval) / at2_Interval
-                          if n2 <= 0 then
-                            gain = left
+                          local x3 = at2_Size - left
+                          if n2 > (x3 - x3 % at2_Rate) / at2_Rate then
+                            gain = at2_Size
                           else
-                            local x3 = at2_Size - left
-                            if n2 > (x3 - x3 % at2_Rate) / at2_Rate then
-                              gain = at2_Size
-                            else
-                              gain = left + n2 * at2_Rate
-                            end
+                            gain = left + n2 * at2_Rate
                           end
-                        end
-                      end
-                      line2.Left = gain
-                      do
-                        local last2 = s_LastID
-                        local over = line2.Left + line2.Stale + line2.Fresh - at2_Size
-                        if over > line2.Stale then
-                          local max3 = 0
-                          local x3 = at2_Size - line2.Left
-                          if x3 > max3 then max3 = x3 end
-                          line2.Stale, line2.StaleFrom = max3, line2.FreshFrom
-                          line2.Fresh, line2.FreshFrom = 0, last2
-                        elseif over > 0 then
-                          line2.Stale = line2.Stale - over
                         end
                       end
                     end
-                    local t4 = t - at3_Offset
-                    local n2 = (t4 - t4 % at3_Interval) / at3_Interval + 1
-                    local t5 = t - at2_Offset
-                    local n3 = (t5 - t5 % at2_Interval) / at2_Interval
+                    line2.Left = gain
+                    local t2 = t - at3_Offset
+                    local n2 = (t2 - t2 % at3_Interval) / at3_Interval + 1
+                    local t3 = t - at2_Offset
+                    local n3 = (t3 - t3 % at2_Interval) / at2_Interval
                     if n2 * at3_Interval + at3_Offset - (n3 * at2_Interval + at2_Offset) < code.Interval then
                       line2.Left = line2.Left - at3_Rate
                     end
@@ -1534,112 +1470,44 @@ end
                       at3_Size, at3_Rate, at3_Interval, at3_Offset, at3_Series, at3_Unit = size, rate, interval, code.Offset, code.Series, code.Unit
                     end
                     if line2.Window_Size == at2_Size and line2.Window_Rate == at2_Rate and line2.Window_Interval == at2_Interval and line2.Window_Offset == at2_Offset and line2.Window_Series == at2_Series and line2.Window_Unit == at2_Unit then
-                      local t2 = t - at2_Offset
-                      local t3 = x2.State_Now
-                      local t4 = t3 - at2_Offset
-                      if (t2 - t2 % at2_Interval) / at2_Interval > (t4 - t4 % at2_Interval) / at2_Interval then
+                      local gain = 0
+                      do
                         local left = line2.Left
-                        do
-                          local spare = 0
-                          local t5 = x2.State_Slot
-                          local t6 = t5 - at2_Offset
-                          local t7 = x2.State_Now
-                          local t8 = t7 - at2_Offset
-                          if (t6 - t6 % at2_Interval) / at2_Interval > (t8 - t8 % at2_Interval) / at2_Interval then
-                            local gain = 0
-                            do
-                              local left2 = line2.Left
-                              local from2 = x2.State_Now
-                              local t9 = t - at2_Offset
-                              local n2 = (t9 - t9 % at2_Interval) / at2_Interval
-                              local to2 = n2 * at2_Interval + at2_Offset - 1
-                              if to2 <= from2 then
-                                gain = left2
-                              else
-                                local t10 = to2 - at2_Offset
-                                local since = 0
-                                do
-                                  if at2_Size > at2_Rate then
-                                    local max3 = from2
-                                    local x4 = x2.State_Closed - 1
-                                    if x4 > max3 then max3 = x4 end
-                                    since = max3
-                                  else
-                                    since = from2
-                                  end
-                                end
-                                local t11 = since - at2_Offset
-                                local n3 = (t10 - t10 % at2_Interval) / at2_Interval - (t11 - t11 % at2_Interval) / at2_Interval
-                                if n3 <= 0 then
-                                  gain = left2
-                                else
-                                  local x4 = at2_Size - left2
-                                  if n3 > (x4 - x4 % at2_Rate) / at2_Rate then
-                                    gain = at2_Size
-                                  else
-                                    gain = left2 + n3 * at2_Rate
-                                  end
-                                end
-                              end
+                        local from2 = x2.State_Now
+                        if t <= from2 then
+                          gain = left
+                        else
+                          local t2 = t - at2_Offset
+                          local since = 0
+                          do
+                            if at2_Size > at2_Rate then
+                              local max3 = from2
+                              local x4 = x2.State_Closed - 1
+                              if x4 > max3 then max3 = x4 end
+                              since = max3
+                            else
+                              since = from2
                             end
-                            local max3 = 0
-                            local x4 = line2.Taken + (0 > gain and 0 or gain)
-                            if x4 > max3 then max3 = x4 end
-                            spare = max3
                           end
-                          line2.Spare, line2.Taken = spare, 0
-                        end
-                        local gain = 0
-                        do
-                          local from2 = x2.State_Now
-                          if t <= from2 then
+                          local t3 = since - at2_Offset
+                          local n2 = (t2 - t2 % at2_Interval) / at2_Interval - (t3 - t3 % at2_Interval) / at2_Interval
+                          if n2 <= 0 then
                             gain = left
                           else
-                            local t5 = t - at2_Offset
-                            local since = 0
-                            do
-                              if at2_Size > at2_Rate then
-                                local max3 = from2
-                                local x4 = x2.State_Closed - 1
-                                if x4 > max3 then max3 = x4 end
-                                since = max3
-                              else
-                                since = from2
-                              end
-                            end
-                            local t6 = since - at2_Offset
-                            local n2 = (t5 - t5 % at2_Interval) / at2_Interval - (t6 - t6 % at2_Interval) / at2_Interval
-                            if n2 <= 0 then
-                              gain = left
+                            local x4 = at2_Size - left
+                            if n2 > (x4 - x4 % at2_Rate) / at2_Rate then
+                              gain = at2_Size
                             else
-                              local x4 = at2_Size - left
-                              if n2 > (x4 - x4 % at2_Rate) / at2_Rate then
-                                gain = at2_Size
-                              else
-                                gain = left + n2 * at2_Rate
-                              end
+                              gain = left + n2 * at2_Rate
                             end
-                          end
-                        end
-                        line2.Left = gain
-                        do
-                          local last2 = x2.State_LastID
-                          local over = line2.Left + line2.Stale + line2.Fresh - at2_Size
-                          if over > line2.Stale then
-                            local max3 = 0
-                            local x4 = at2_Size - line2.Left
-                            if x4 > max3 then max3 = x4 end
-                            line2.Stale, line2.StaleFrom = max3, line2.FreshFrom
-                            line2.Fresh, line2.FreshFrom = 0, last2
-                          elseif over > 0 then
-                            line2.Stale = line2.Stale - over
                           end
                         end
                       end
-                      local t5 = t - at3_Offset
-                      local n2 = (t5 - t5 % at3_Interval) / at3_Interval + 1
-                      local t6 = t - at2_Offset
-                      local n3 = (t6 - t6 % at2_Interval) / at2_Interval
+                      line2.Left = gain
+                      local t2 = t - at3_Offset
+                      local n2 = (t2 - t2 % at3_Interval) / at3_Interval + 1
+                      local t3 = t - at2_Offset
+                      local n3 = (t3 - t3 % at2_Interval) / at2_Interval
                       if n2 * at3_Interval + at3_Offset - (n3 * at2_Interval + at2_Offset) < code.Interval then
                         line2.Left = line2.Left - at3_Rate
                       end
