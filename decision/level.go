@@ -11,7 +11,7 @@ type Level struct {
 	Ran       int64 // the capacity of the first window's unit that operations have used since
 	Announced int64 // the most that the provider has announced
 	Until     int64 // the end of Announced
-	Ramp      int64 // when the level begins, or began, to rise from its half
+	Ramp      int64 // when the level began to rise from its half, after a pause
 }
 
 const (
@@ -25,7 +25,6 @@ const (
 	measurable  = 5000   // ms between two refusals at least
 	changeEvery = 10_000 // ms, and 20 intervals of windows that gather capacity: the level rises in such steps
 	longPause   = minute // without an operation, or 10 intervals
-	longRetry   = 10_000
 	rampTime    = 10_000
 	risesFor    = 3600 // seconds: any level is whole again then
 )
@@ -56,9 +55,6 @@ func (l *Limits) tell(v *Level, op *Op, t int64) {
 // since the last refusal, for it had nothing left then, and has nothing left now.
 func (l *Limits) refused(v *Level, op *Op, t int64) {
 	v.Ran = max(0, v.Ran-1) // it did not pass
-	if op.For > longRetry {
-		v.Ramp = t + op.For
-	}
 	same := min(max(sameRefusal, l.Windows[0].Interval*steps/v.Part+1000), longestSame)
 	if v.Lowered > 0 && t-v.Refused < same {
 		return
@@ -134,7 +130,7 @@ func (v *Level) end() int64 {
 // a level.
 func (l *Limits) follow(s *State, v *Level, t int64) {
 	first := l.Windows[0].Interval
-	if s.Tokens != 0 && t-s.Now > max(longPause, min(first, longPause)*10) && t > v.Ramp {
+	if s.Tokens != 0 && t-s.Now > max(longPause, min(first, longPause)*10) {
 		v.Ramp = t
 	}
 	part, every := v.part(t), int64(changeEvery)

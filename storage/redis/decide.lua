@@ -772,9 +772,6 @@ end
                 local x2 = p.Level_Ran - 1
                 if x2 > max2 then max2 = x2 end
                 p.Level_Ran = max2
-                if op_For > 10000 then
-                  p.Level_Ramp = t + op_For
-                end
                 local x3 = l_Windows[0].Interval * 200
                 local y = p.Level_Part
                 local max3 = 2000
@@ -865,7 +862,7 @@ end
                 if x2 > max2 then max2 = x2 end
                 is2 = t - s_Now > max2
               end
-              if is2 and t > p.Level_Ramp then
+              if is2 then
                 p.Level_Ramp = t
               end
               local part = 0
@@ -1232,9 +1229,6 @@ end
                   local x3 = p.Level_Ran - 1
                   if x3 > max2 then max2 = x3 end
                   p.Level_Ran = max2
-                  if op_For > 10000 then
-                    p.Level_Ramp = t + op_For
-                  end
                   local x4 = x2.Limits_Windows[0].Interval * 200
                   local y = p.Level_Part
                   local max3 = 2000
@@ -1325,7 +1319,7 @@ end
                   if x3 > max2 then max2 = x3 end
                   is2 = t - x2.State_Now > max2
                 end
-                if is2 and t > p.Level_Ramp then
+                if is2 then
                   p.Level_Ramp = t
                 end
                 local part = 0
