@@ -416,3 +416,22 @@ func TestShortOperations(t *testing.T) {
 		}
 	}
 }
+
+// A ticket that was cancelled delays nobody who waits for a token.
+func TestCancelledTickets(t *testing.T) {
+	e := newEntity(t, perSecond(1000, 1000))
+	e.l.Tokens = 1
+	e.runs(0, 1, newcomer)
+	want := e.admit(0, 1, newcomer)
+	e.do(0, decision.Op{Kind: decision.Cancel, Ticket: want.Ticket})
+	tickets := make([]decision.Ticket, 200)
+	for i := range tickets {
+		tickets[i] = e.admit(0, 1, newcomer).Ticket
+	}
+	for _, ticket := range tickets {
+		e.do(0, decision.Op{Kind: decision.Cancel, Ticket: ticket})
+	}
+	if a := e.admit(0, 1, newcomer); a.Delay != want.Delay {
+		t.Errorf("after 200 cancelled tickets one waits %d ms, before them %d", a.Delay, want.Delay)
+	}
+}

@@ -61,3 +61,18 @@ func TestSeries(t *testing.T) {
 		}
 	}
 }
+
+// Slots that are booked in the next interval of a Series stay booked when it begins.
+func TestSeriesKeepsBookings(t *testing.T) {
+	e := newEntity(t, perSecond(10, 10), decision.Window{Size: 20, Rate: 20, Interval: 100_000, Offset: begin, Series: 4711})
+	e.runs(0, 10, newcomer)
+	e.runs(1000, 10, newcomer)
+	for range 20 {
+		e.admit(1000, 1, newcomer)
+	}
+	e.l.Windows[1].Offset += 100_000
+	e.ready()
+	if a := e.admit(100_000, 1, newcomer); a.Delay < 100_000 || a.Bound != decision.BoundBooked {
+		t.Errorf("a newcomer waits %d because of %d, want an interval because it is booked", a.Delay, a.Bound)
+	}
+}
