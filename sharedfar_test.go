@@ -10,8 +10,8 @@ import (
 	"github.com/drip-go/drip"
 )
 
-// A shared limit that is far from short, by its rate or by what it has gathered, changes no answer, whatever limits the
-// entities themselves have.
+// A shared limit that is far from short changes no answer, whatever limits the entities themselves have. It is so by its
+// rate, by the capacity that has gathered, or by its tokens.
 func TestFarSharedChangesNothing(t *testing.T) {
 	for name, app := range map[string]drip.Limit{
 		"rate":     {Size: 100_000},
@@ -94,7 +94,7 @@ func farAnswers(t *testing.T, seed uint64, shared map[string]drip.Limit) (answer
 		request := drip.Request{Cost: 1 + r.IntN(min(costs, o.Size)), Urgent: r.IntN(10) < urgent}
 		takes := time.Duration(1+r.IntN(500)) * time.Millisecond
 		if seed%4 == 0 {
-			takes *= 20
+			takes *= 10
 		}
 		shop := fmt.Sprint("shop", r.IntN(shops))
 		add(at, func() { ask(shop, request, takes) })

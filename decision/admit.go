@@ -333,6 +333,9 @@ func (l *Limits) book(s *State, op *Op, v *view, now int64, a *Answer) {
 			l.promise(s, v.slot, op)
 		}
 		t.Again = 0
+		if v.back && t.Slot <= now && s.passed(now) { // else urgent operations that use all of a window starve it
+			t.Again = 1
+		}
 	} else if t.Slot <= now {
 		if v.at > now {
 			t.Again = 1

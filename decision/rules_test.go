@@ -417,6 +417,32 @@ func TestShortOperations(t *testing.T) {
 	}
 }
 
+// Urgent operations that use all of a window leave half of it to those that waited before.
+func TestUrgentStarveNobody(t *testing.T) {
+	e := newEntity(t, perSecond(10, 10))
+	e.settle(0, e.runs(0, 10, newcomer), 10)
+	a := e.admit(0, 1, newcomer)
+	var urgent []decision.Ticket
+	for now := int64(0); a.Delay > 0; now += 1000 {
+		if now > 10_000 {
+			t.Fatal("after ten seconds it still waits")
+		}
+		for len(urgent) < 20 {
+			urgent = append(urgent, newcomer)
+		}
+		if a.Ticket.Slot <= begin+now {
+			a = e.admit(now, 1, a.Ticket)
+		}
+		waiting := urgent[:0]
+		for _, ticket := range urgent {
+			if u := e.do(now, decision.Op{Kind: decision.Admit, Cost: decision.Cost{1}, Urgent: true, Ticket: ticket}); u.Delay > 0 {
+				waiting = append(waiting, u.Ticket)
+			}
+		}
+		urgent = waiting
+	}
+}
+
 // A ticket that was cancelled delays nobody who waits for a token.
 func TestCancelledTickets(t *testing.T) {
 	e := newEntity(t, perSecond(1000, 1000))

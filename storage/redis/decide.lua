@@ -6206,6 +6206,28 @@ end
                       end
                     end
                     t2_Again = 0
+                    local is2 = v_back and t2_Slot <= t
+                    if is2 then
+                      local passed = false
+                      do
+                        local done
+                        for i3 = 0, s_Flows_n - 1 do
+                          local f = s_Flows[i3]
+                          if f.Key <= 0 and f.Until > t - 60000 then
+                            passed = true
+                            done = true
+                            break
+                          end
+                        end
+                        if not done then
+                          passed = false
+                        end
+                      end
+                      is2 = passed
+                    end
+                    if is2 then
+                      t2_Again = 1
+                    end
                   elseif t2_Slot <= t then
                     if v_at > t then
                       t2_Again = 1
