@@ -407,6 +407,8 @@ func (x *Shared) look(f *Flow, op *Op, back bool, now int64) {
 	x.below = x.below || l.FirstCome == 1
 	if x.rate < l.PerGrain/l.Scale { // tokens are short
 		rest := x.rate * ((end - now) * 1024 / c.Grain) / 1024
+		// A second free token, or one that is free for two paces, is not used by those that are due: they come late, or
+		// not at all.
 		idle := x.free > 1 || x.free > 0 && now-s.LastID/1024 > l.pace(s)/500
 		room := idle || min(x.free, mostBooked)*x.units+rest >= due+x.units
 		x.room, x.spare = x.room && room, x.spare && room
@@ -532,7 +534,7 @@ func (x *Shared) surplus(op *Op, t, now int64) bool {
 // place returns the first slot from t on.
 func (x *Shared) place(f *Flow, op *Op, back bool, t, now int64) int64 {
 	c, s, l := &x.State.Calendars[0], x.State, x.Limits
-	if x.token { // a few denied operations ask one after the other; more would only be in the way
+	if x.token { // denied operations ask one after the other for a while; the others book again
 		at := (s.turn(now, x.overdue) + l.pace(s)) / 1000
 		if l.grain(at) <= c.Head+1+x.slow {
 			return max(t, at)
