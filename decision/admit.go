@@ -228,8 +228,11 @@ func (l *Limits) look(s *State, leases Leases, op *Op, now int64) (v view) {
 	}
 	if v.at == now {
 		out := leases.Out(now)
-		if s.Plain+out >= l.Tokens || !v.back && !op.Urgent && s.AgainUS > now*1000 {
+		if s.Plain+out >= l.Tokens || !v.back && !v.spare && !op.Urgent && s.AgainUS > now*1000 {
 			v.bound, v.overdue = BoundTokens, l.overdue(s, out, now)
+			// A newcomer that takes spare capacity has the place of a ticket that was denied or lost: it books no capacity,
+			// and asks again when its turn for a token comes.
+			v.fresh = v.fresh && !v.spare
 		}
 	}
 	if s.Closed > now {
@@ -303,7 +306,7 @@ func (l *Limits) when(s *State, op *Op, v *view, now int64) int64 {
 		}
 		slot = max(slot, again/1000)
 	}
-	if v.bound == BoundTokens && !op.Urgent {
+	if v.bound == BoundTokens && !op.Urgent && (v.back || v.fresh) {
 		// Tokens come back at random. So the slot is early by twice the root: few operations find an idle token, and
 		// none waits for long.
 		number := t.Number

@@ -4695,7 +4695,7 @@ end
               end
               if v_at == t then
                 local out2 = Out(t)
-                if s_Plain + out2 >= l_Tokens or not v_back and not op_Urgent and s_AgainUS > t * 1000 then
+                if s_Plain + out2 >= l_Tokens or not v_back and not v_spare and not op_Urgent and s_AgainUS > t * 1000 then
                   local overdue = 0
                   do
                     if out2 < l_Tokens then
@@ -4711,6 +4711,7 @@ end
                     end
                   end
                   v_bound, v_overdue = 2, overdue
+                  v_fresh = v_fresh and not v_spare
                 end
               end
               if s_Closed > t then
@@ -5278,7 +5279,7 @@ end
                   local x4 = (again2 - again2 % 1000) / 1000
                   if x4 > slot then slot = x4 end
                 end
-                if v_bound == 2 and not op_Urgent then
+                if v_bound == 2 and not op_Urgent and (v_back or v_fresh) then
                   local number2 = op_Ticket_Number
                   if not v_back then
                     number2 = s_Next + 1
