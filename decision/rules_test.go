@@ -461,3 +461,27 @@ func TestCancelledTickets(t *testing.T) {
 		t.Errorf("after 200 cancelled tickets one waits %d ms, before them %d", a.Delay, want.Delay)
 	}
 }
+
+// Bookings of a whole day and more that nobody uses stop newcomers for seconds, whether they have tickets or not.
+func TestAbandonedDays(t *testing.T) {
+	for _, kind := range []decision.Kind{decision.Admit, decision.GetDelay} {
+		for _, abandoned := range []int{100, 4000, 100_000} {
+			e := newEntity(t, perSecond(10, 10), decision.Window{Size: 5000, Rate: 5000, Interval: 86_400_000})
+			ask := decision.Op{Kind: kind, Cost: decision.Cost{1}}
+			for range abandoned {
+				e.do(0, ask)
+			}
+			ran := 0
+			for now := int64(500); now < 400_000; now += 1000 {
+				for range 3 {
+					if a := e.do(now, ask); a.Delay == 0 {
+						ran++
+					}
+				}
+			}
+			if ran < 600 {
+				t.Errorf("%v, %d abandoned: %d newcomers ran in 400 s, want half of 1,200", kind, abandoned, ran)
+			}
+		}
+	}
+}

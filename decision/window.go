@@ -95,6 +95,7 @@ func (l *Limits) advance(s *State, leases Leases, now int64) int64 {
 			line.measure(w, s, now)
 			line.Left = w.gain(s, left, s.Now, now)
 			line.clip(w, s.LastID)
+			l.release(s, w, line.Spare, now)
 			idle = idle && w.gain(s, left, s.Now, w.begin(w.interval(now))-1) >= w.Rate
 		} else {
 			idle = false
@@ -224,6 +225,22 @@ func (line *Line) measure(w *Window, s *State, now int64) {
 		spare = max(0, line.Taken+max(0, w.gain(s, line.Left, s.Now, w.begin(w.interval(now))-1)))
 	}
 	line.Spare, line.Taken = spare, 0
+}
+
+// release gives the unused slots of a shorter window back to the windows that are not refreshed yet, because their
+// operations do not come. If all promised slots lie behind the refresh, and nothing ran for an interval, newcomers may take
+// as much of the capacity that is left.
+func (l *Limits) release(s *State, shorter *Window, units, now int64) {
+	for i := range l.Windows {
+		w, line := &l.Windows[i], &s.Lines[i]
+		if w.Unit == shorter.Unit && w.interval(now) == w.interval(s.Now) {
+			if w.interval(s.Slot) == w.interval(now) {
+				line.Promised = min(w.Size, line.Promised+units)
+			} else if now-s.LastID/1024 > shorter.Interval {
+				line.Spare = max(line.Spare, min(line.Left, line.Spare+units))
+			}
+		}
+	}
 }
 
 // clip keeps Left and all that leases may still give back within Size: capacity that a window could not hold is lost to

@@ -2841,6 +2841,38 @@ end
                 line2.Stale = line2.Stale - over
               end
             end
+            do
+              local units = line2.Spare
+              for i3 = 0, l_Windows_n - 1 do
+                local w3 = l_Windows[i3]
+                local line3 = s_Lines[i3]
+                local is3 = w3.Unit == w2.Unit
+                if is3 then
+                  local t4 = now3 - w3.Offset
+                  local by4 = w3.Interval
+                  local t5 = s_Now - w3.Offset
+                  local by5 = w3.Interval
+                  is3 = (t4 - t4 % by4) / by4 == (t5 - t5 % by5) / by5
+                end
+                if is3 then
+                  local t6 = s_Slot - w3.Offset
+                  local by6 = w3.Interval
+                  local t7 = now3 - w3.Offset
+                  local by7 = w3.Interval
+                  if (t6 - t6 % by6) / by6 == (t7 - t7 % by7) / by7 then
+                    local min2 = w3.Size
+                    local x2 = line3.Promised + units
+                    if x2 < min2 then min2 = x2 end
+                    line3.Promised = min2
+                  elseif now3 - (s_LastID - s_LastID % 1024) / 1024 > w2.Interval then
+                    local min2 = line3.Left
+                    local x2 = line3.Spare + units
+                    if x2 < min2 then min2 = x2 end
+                    if min2 > line3.Spare then line3.Spare = min2 end
+                  end
+                end
+              end
+            end
             local is3 = idle
             if is3 then
               local gain2 = 0
@@ -3907,6 +3939,43 @@ end
                     line2.Fresh, line2.FreshFrom = 0, last2
                   elseif over > 0 then
                     line2.Stale = line2.Stale - over
+                  end
+                end
+                do
+                  local units = line2.Spare
+                  for i4 = 0, x2.Limits_Windows_n - 1 do
+                    local w3 = x2.Limits_Windows[i4]
+                    local line3 = x2.State_Lines[i4]
+                    local is3 = w3.Unit == w2.Unit
+                    if is3 then
+                      local t5 = now3 - w3.Offset
+                      local by4 = w3.Interval
+                      local t6 = x2.State_Now
+                      local t7 = t6 - w3.Offset
+                      local by5 = w3.Interval
+                      is3 = (t5 - t5 % by4) / by4 == (t7 - t7 % by5) / by5
+                    end
+                    if is3 then
+                      local t8 = x2.State_Slot
+                      local t9 = t8 - w3.Offset
+                      local by6 = w3.Interval
+                      local t10 = now3 - w3.Offset
+                      local by7 = w3.Interval
+                      if (t9 - t9 % by6) / by6 == (t10 - t10 % by7) / by7 then
+                        local min2 = w3.Size
+                        local x3 = line3.Promised + units
+                        if x3 < min2 then min2 = x3 end
+                        line3.Promised = min2
+                      else
+                        local x3 = x2.State_LastID
+                        if now3 - (x3 - x3 % 1024) / 1024 > w2.Interval then
+                          local min2 = line3.Left
+                          local x4 = line3.Spare + units
+                          if x4 < min2 then min2 = x4 end
+                          if min2 > line3.Spare then line3.Spare = min2 end
+                        end
+                      end
+                    end
                   end
                 end
                 local is3 = idle
