@@ -238,7 +238,8 @@ func (s *State) Copy() State {
 	c.Flows = append([]Flow(nil), s.Flows...)
 	c.Calendars = append([]Calendar(nil), s.Calendars...)
 	for i := range c.Calendars {
-		c.Calendars[i].Ring.places = append([]byte(nil), s.Calendars[i].Ring.places...)
+		c.Calendars[i].Units.bytes = append([]byte(nil), s.Calendars[i].Units.bytes...)
+		c.Calendars[i].Classes.bytes = append([]byte(nil), s.Calendars[i].Classes.bytes...)
 	}
 	return c
 }

@@ -45,11 +45,7 @@ func (l *Limits) Booked(s *State) int64 {
 	booked := int64(MostUnits)
 	if len(s.Calendars) > 0 {
 		c := &s.Calendars[0]
-		sum := c.Late
-		for place := range int64(Grains) {
-			sum += c.Ring.At(place)
-		}
-		return sum * l.Scale / l.Parts[l.Windows[0].Unit]
+		return (c.Late + c.Booked) * l.Scale / l.Parts[l.Windows[0].Unit]
 	}
 	for i := range l.Windows {
 		w, line := &l.Windows[i], &s.Lines[i]

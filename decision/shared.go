@@ -48,23 +48,30 @@ const (
 
 // Calendar is the additional part of the State of a shared limit. Grains are numbered from 1970.
 type Calendar struct {
-	Grain  int64 // the length of a grain, in ms
-	Head   int64 // the grain of State.Now
-	Late   int64 // the units due in the grain before Head that are not back
-	Front  int64 // no grain before it has room
-	Far    int64 // the number of tickets that found no room in the calendar
-	Booked int64 // the units booked in all grains from Head on
-	Minute int64 // the minute of Weight: 60 grains
-	Weight int64 // of the entities that wait, counted in this minute
-	Before int64 // of the entities counted in the minute before, and not since
-	Turn   int64 // from when the next entity that begins to wait has its fair share, in ticks
-	Ring   Ring  // the units booked in Head and the grains after it, and the backlogs
+	Grain   int64  // the length of a grain, in ms
+	Head    int64  // the grain of State.Now
+	Late    int64  // the units due in the grain before Head that are not back
+	Front   int64  // no grain before it has room
+	Far     int64  // the number of tickets that found no room in the calendar
+	Booked  int64  // the units booked in all grains from Head on
+	Minute  int64  // the minute of Weight: 60 grains
+	Weight  int64  // of the entities that wait, counted in this minute
+	Before  int64  // of the entities counted in the minute before, and not since
+	Turn    int64  // from when the next entity that begins to wait has its fair share, in ticks
+	Units   Counts // booked in Head and in each grain after it
+	Classes Counts // of the entities that wait
 }
 
 // classes are the classes of entities by their backlogs. An entity of class n has from 2^(n-1) to 2^n times its weight.
-// The Ring has the weight and the backlogs of each class, counted in this minute. Behind them it has the same of the
-// minute before.
+// Calendar.Classes has the weight and the backlogs of each class, counted in this minute. Behind them it has the same of
+// the minute before.
 const classes = 22
+
+// Grains is the number of grains in a calendar.
+const Grains = 1024
+
+// mostBooked is the most that a place of Counts holds.
+const mostBooked = 1<<24 - 1
 
 // class returns the class of an entity.
 func class(backlog, weight int64) int64 {
@@ -79,10 +86,13 @@ func class(backlog, weight int64) int64 {
 // holds reports whether the calendar has a grain.
 func (c *Calendar) holds(n int64) bool { return n >= c.Head && n < c.Head+Grains }
 
+// at returns the units booked in a grain.
+func (c *Calendar) at(n int64) int64 { return c.Units.At(n - c.Head) }
+
 // put sets the units booked in a grain.
 func (c *Calendar) put(n, units int64) {
-	c.Booked += units - c.Ring.At(n%Grains)
-	c.Ring.Put(n%Grains, units)
+	c.Booked += units - c.at(n)
+	c.Units.Put(n-c.Head, units)
 }
 
 // Flow is the part of an entity's State for one shared limit. Its Units are parts. The Flows with the keys ofUrgent and
@@ -234,44 +244,44 @@ func (x *Shared) advance(now int64) {
 	c := &x.State.Calendars[0]
 	head := x.Limits.grain(now)
 	if c.Grain != x.Limits.Grain || head-c.Head >= Grains {
-		c.Ring.Clear()
+		c.Units.Clear()
+		c.Classes.Clear()
 		c.Grain, c.Head, c.Late, c.Booked, c.Front = x.Limits.Grain, head, 0, 0, head
 	}
 	if c.Head < head {
 		c.Late = 0
 		if c.Head+1 == head {
-			c.Late = c.Ring.At(c.Head % Grains)
+			c.Late = c.at(c.Head)
 		}
-		for c.Head < head {
-			c.put(c.Head, 0)
-			c.Head++
+		n := c.Head
+		for n < head {
+			c.Booked -= c.at(n)
+			n++
 		}
+		c.Units.Drop(head - c.Head)
+		c.Head = head
 	}
 	c.Front = max(c.Front, head+1)
 	if m := head / 60; m != c.Minute {
-		c.Before = 0
-		if c.Minute+1 == m { // an entity that does not ask for two minutes does not count
-			c.Before = c.Weight
+		if c.Minute+1 < m { // an entity that does not ask for two minutes does not count
+			c.Weight = 0
+			c.Classes.Clear()
 		}
-		at := int64(Grains)
-		for at < Grains+2*classes {
-			last := int64(0)
-			if c.Minute+1 == m {
-				last = c.Ring.At(at)
-			}
-			c.Ring.Put(at+2*classes, last)
-			c.Ring.Put(at, 0)
+		at := int64(0)
+		for at < 2*classes {
+			c.Classes.Put(at+2*classes, c.Classes.At(at))
+			c.Classes.Put(at, 0)
 			at++
 		}
-		c.Weight, c.Minute = 0, m
+		c.Before, c.Weight, c.Minute = c.Weight, 0, m
 	}
 }
 
 // count adds to the class of an entity that was counted at an age: 0 is this minute, 1 the minute before.
 func (x *Shared) count(f *Flow, age, weight, backlog int64) {
-	c, at := &x.State.Calendars[0], Grains+2*(age*classes+class(f.Backlog, f.Weight))
-	c.Ring.Put(at, max(0, min(c.Ring.At(at)+weight, mostBooked)))
-	c.Ring.Put(at+1, max(0, min(c.Ring.At(at+1)+backlog, mostBooked)))
+	c, at := &x.State.Calendars[0], 2*(age*classes+class(f.Backlog, f.Weight))
+	c.Classes.Put(at, max(0, min(c.Classes.At(at)+weight, mostBooked)))
+	c.Classes.Put(at+1, max(0, min(c.Classes.At(at+1)+backlog, mostBooked)))
 }
 
 // weigh counts the weight of an entity with tickets out, once.
@@ -306,17 +316,14 @@ func (x *Shared) backlog(part int64) int64 { return x.booked(part) * 1024 / x.ra
 // many tickets counts as if it had as many, because its other messages may just be coming.
 func (x *Shared) until(part int64) int64 {
 	c, backlog := &x.State.Calendars[0], min(x.backlog(part), mostBooked)
-	own, sum, n := class(backlog, x.Weight), int64(0), int64(0)
-	for n < 2*classes {
-		at := Grains + 2*n
-		most := c.Ring.At(at) * backlog / x.Weight
-		if n%classes < own-1 {
-			most = min(most, c.Ring.At(at+1))
-		}
-		sum += most
-		n++
+	lower, sum, rest, n := 2*(class(backlog, x.Weight)-1), int64(0), c.Weight+c.Before, int64(0)
+	for n < lower {
+		now, before := c.Classes.At(n), c.Classes.At(n+2*classes)
+		sum += min(now*backlog/x.Weight, c.Classes.At(n+1)) + min(before*backlog/x.Weight, c.Classes.At(n+1+2*classes))
+		rest -= now + before
+		n += 2
 	}
-	return min(max(backlog, sum), 1<<32) * (tick / 1024)
+	return min(max(backlog, sum+max(0, rest)*backlog/x.Weight), 1<<32) * (tick / 1024)
 }
 
 // waiting returns about the weight of the entities that still wait some ticks from now, if each gets its share.
@@ -325,10 +332,10 @@ func (x *Shared) waiting(ticks int64) int64 {
 	all := max(c.Weight+c.Before, x.Weight)
 	still, time, had, least, n := all, ticks/(tick/1024), int64(0), int64(0), int64(0)
 	for n < classes && had+all*least <= time {
-		at := Grains + 2*n
+		at := 2 * n
 		still = all
-		had += c.Ring.At(at+1) + c.Ring.At(at+1+2*classes)
-		all = max(all-c.Ring.At(at)-c.Ring.At(at+2*classes), x.Weight)
+		had += c.Classes.At(at+1) + c.Classes.At(at+1+2*classes)
+		all = max(all-c.Classes.At(at)-c.Classes.At(at+2*classes), x.Weight)
 		least = max(1, 2*least)
 		n++
 	}
@@ -368,7 +375,7 @@ func (x *Shared) enter(f *Flow, op *Op, back bool, now int64) {
 		part := l.part(&op.Ticket.Cost)
 		n, units := l.grain(op.Ticket.Slot), x.booked(part)
 		if c.holds(n) {
-			c.put(n, max(0, c.Ring.At(n%Grains)-units))
+			c.put(n, max(0, c.at(n)-units))
 		} else if n+1 == c.Head {
 			c.Late = max(0, c.Late-units)
 		}
@@ -383,7 +390,7 @@ func (x *Shared) enter(f *Flow, op *Op, back bool, now int64) {
 // look decides whether this limit lets the operation run now.
 func (x *Shared) look(f *Flow, op *Op, back bool, now int64) {
 	c, s, l := &x.State.Calendars[0], x.State, x.Limits
-	end, due := l.begin(c.Head+1)-1, min(c.Ring.At(c.Head%Grains)+c.Late, mostBooked)
+	end, due := l.begin(c.Head+1)-1, min(c.at(c.Head)+c.Late, mostBooked)
 	x.fits, x.bound, x.spare, x.fair, x.room, x.due = true, BoundNone, true, 0, true, due
 	for i := range l.Windows {
 		w, line := &l.Windows[i], &s.Lines[i]
@@ -440,12 +447,12 @@ func (x *Shared) gather(op *Op, now int64) int64 {
 				free = min(free, l.booked(parts(max(0, left), each)))
 			}
 		}
-		free -= c.Late + c.Ring.At(n%Grains)
+		free -= c.Late + c.at(n)
 	}
 	last := min(c.Front+gathering, c.Head+Grains-1)
 	for n < last && (n < c.Front || free < x.units) {
 		n++
-		free = max(0, free) + x.rate - c.Ring.At(n%Grains)
+		free = max(0, free) + x.rate - c.at(n)
 	}
 	return min(n+max(0, x.units-free+x.rate-1)/x.rate, c.Head+Grains-1)
 }
@@ -477,9 +484,9 @@ func (x *Shared) in(n int64) int64 {
 	c, w := &x.State.Calendars[0], &x.Limits.Windows[0]
 	at := x.Limits.begin(n)
 	if c.holds(n) && x.Limits.PerGrain/x.Limits.Parts[w.Unit] > w.Rate {
-		at += x.Limits.units(min(c.Ring.At(n%Grains), mostBooked), w.Unit) / w.Rate * w.Interval % c.Grain
-	} else if c.holds(n) && x.rate < x.Limits.PerGrain/x.Limits.Scale && c.Ring.At(n%Grains) >= min(x.Limits.Tokens, mostBooked)*x.units {
-		at += c.Ring.At(n%Grains) % x.rate / max(1, x.units) * x.Limits.pace(x.State) / 1000
+		at += x.Limits.units(min(c.at(n), mostBooked), w.Unit) / w.Rate * w.Interval % c.Grain
+	} else if c.holds(n) && x.rate < x.Limits.PerGrain/x.Limits.Scale && c.at(n) >= min(x.Limits.Tokens, mostBooked)*x.units {
+		at += c.at(n) % x.rate / max(1, x.units) * x.Limits.pace(x.State) / 1000
 	}
 	return at
 }
@@ -495,7 +502,7 @@ func (x *Shared) seek(op *Op, t, now int64) int64 {
 	if first {
 		n = c.Front
 	}
-	for n < c.Head+Grains-1 && c.Ring.At(n%Grains) >= x.rate {
+	for n < c.Head+Grains-1 && c.at(n) >= x.rate {
 		n++
 	}
 	if first {
@@ -567,6 +574,18 @@ func (x *Shared) place(f *Flow, op *Op, back bool, t, now int64) int64 {
 	if !surplus {
 		n = x.seek(op, t, now)
 	}
+	if x.fair == 0 {
+		x.shares(f, op, back)
+	}
+	if surplus {
+		return t
+	}
+	return max(t, x.in(max(l.grain(t), min(n, x.fair/tick))))
+}
+
+// shares sets from and fair.
+func (x *Shared) shares(f *Flow, op *Op, back bool) {
+	c := &x.State.Calendars[0]
 	ahead, turn := f.Units+f.Later, (c.Head+1)*tick
 	x.from = f.Fair
 	if op.Urgent {
@@ -585,13 +604,9 @@ func (x *Shared) place(f *Flow, op *Op, back bool, t, now int64) int64 {
 			x.fair = x.from + x.until(ahead/2)
 		}
 	}
-	if l.FirstCome == 1 {
+	if x.Limits.FirstCome == 1 {
 		x.fair = Never
 	}
-	if surplus {
-		return t
-	}
-	return max(t, x.in(max(l.grain(t), min(n, x.fair/tick))))
 }
 
 // book puts a ticket on the books.
@@ -602,7 +617,7 @@ func (x *Shared) book(f *Flow, op *Op, back bool, t *Ticket, now int64) {
 	}
 	n := x.Limits.grain(t.Slot)
 	if c.holds(n) {
-		c.put(n, min(c.Ring.At(n%Grains)+x.units, mostBooked))
+		c.put(n, min(c.at(n)+x.units, mostBooked))
 	}
 	if x.large && n == x.gathered { // the grains before it have no room any more
 		c.Front = max(c.Front, n)

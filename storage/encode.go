@@ -11,12 +11,12 @@ import (
 var ErrFormat = errors.New("the stored bytes are not the state of an entity")
 
 // format is the first number of an encoded state. It changes with the meaning of the others.
-const format = 9
+const format = 10
 
 // An encoded state is numbers of eight bytes, the highest byte first, so that Lua can read them. First come the format,
-// the scalars of State, and the counts of Lines, Pins, Flows, Calendars and bytes of the Ring. Then come the numbers of
-// each Line, Pin, Flow and Calendar, and the ID and the End of each lease. The bytes of the Ring of the Calendar
-// follow.
+// the scalars of State, and the counts of Lines, Pins, Flows, Calendars, and bytes of the Calendar's Units and Classes.
+// Then come the numbers of each Line, Pin, Flow and Calendar, and the ID and the End of each lease. The bytes of Units and
+// Classes follow.
 
 // scalars are the numbers of a State, in the order of their declaration.
 func scalars(s *decision.State) [13]*int64 {
@@ -63,7 +63,7 @@ const (
 	numOfPin      = len([25]*int64{})
 	numOfFlow     = len([14]*int64{})
 	numOfCalendar = len([10]*int64{})
-	numCounts     = 5
+	numCounts     = 6
 )
 
 func isUnit(n int64) bool { return n >= 0 && n < decision.Units }
@@ -73,12 +73,13 @@ func Encode(s *decision.State, leases []Held) []byte {
 	if s.Tokens == 0 && len(leases) == 0 {
 		return nil
 	}
-	var ring []byte
+	var units, classes []byte
 	for i := range s.Calendars {
-		ring = s.Calendars[i].Ring.Bytes()
+		c := &s.Calendars[i]
+		units, classes = c.Units.Bytes(), c.Classes.Bytes()
 	}
 	numbers := 1 + numScalars + numCounts + numOfLine*len(s.Lines) + numOfPin*len(s.Pins) + numOfFlow*len(s.Flows) + numOfCalendar*len(s.Calendars) + 2*len(leases)
-	b := make([]byte, 0, 8*numbers+len(ring))
+	b := make([]byte, 0, 8*numbers+len(units)+len(classes))
 	put := func(n int64) { b = binary.BigEndian.AppendUint64(b, uint64(n)) }
 	putAll := func(of []*int64) {
 		for _, n := range of {
@@ -88,7 +89,7 @@ func Encode(s *decision.State, leases []Held) []byte {
 	put(format)
 	scalars := scalars(s)
 	putAll(scalars[:])
-	for _, n := range [numCounts]int{len(s.Lines), len(s.Pins), len(s.Flows), len(s.Calendars), len(ring)} {
+	for _, n := range [numCounts]int{len(s.Lines), len(s.Pins), len(s.Flows), len(s.Calendars), len(units), len(classes)} {
 		put(int64(n))
 	}
 	for i := range s.Lines {
@@ -111,7 +112,7 @@ func Encode(s *decision.State, leases []Held) []byte {
 		put(h.ID)
 		put(h.End)
 	}
-	return append(b, ring...)
+	return append(append(b, units...), classes...)
 }
 
 // Decode reads a result of Encode, and nothing else: Encode of s and the leases is b again. Its error is ErrFormat; s
@@ -137,13 +138,13 @@ func Decode(b []byte, s *decision.State) ([]Held, error) {
 	var read decision.State
 	scalars := scalars(&read)
 	nextAll(scalars[:])
-	lines, pins, flows, calendars, ring := next(), next(), next(), next(), next()
-	for _, n := range [numCounts]int64{lines, pins, flows, calendars, ring} {
+	lines, pins, flows, calendars, units, classes := next(), next(), next(), next(), next(), next()
+	for _, n := range [numCounts]int64{lines, pins, flows, calendars, units, classes} {
 		if n < 0 || n > most {
 			return nil, ErrFormat
 		}
 	}
-	rest := int64(len(b)) - 8*(lines*int64(numOfLine)+pins*int64(numOfPin)+flows*int64(numOfFlow)+calendars*int64(numOfCalendar)) - ring
+	rest := int64(len(b)) - 8*(lines*int64(numOfLine)+pins*int64(numOfPin)+flows*int64(numOfFlow)+calendars*int64(numOfCalendar)) - units - classes
 	if rest < 0 || rest%16 != 0 {
 		return nil, ErrFormat
 	}
@@ -178,21 +179,23 @@ func Decode(b []byte, s *decision.State) ([]Held, error) {
 			return nil, ErrFormat
 		}
 	}
-	if calendars > 1 || pins > 1 {
+	if calendars > 1 || pins > 1 || calendars == 0 && units+classes > 0 {
 		return nil, ErrFormat
 	} else if calendars > 0 {
 		read.Calendars = make([]decision.Calendar, calendars)
 	}
 	for i := range read.Calendars {
-		of := ofCalendar(&read.Calendars[i])
+		c := &read.Calendars[i]
+		of := ofCalendar(c)
 		nextAll(of[:])
+		bytes := b[len(b)-int(units+classes):]
+		if !c.Units.SetBytes(bytes[:units]) || !c.Classes.SetBytes(bytes[units:]) {
+			return nil, ErrFormat
+		}
 	}
 	leases := make([]Held, rest/16)
 	for i := range leases {
 		leases[i] = Held{ID: next(), End: next()}
-	}
-	if len(b) > 0 && (calendars != 1 || !read.Calendars[0].Ring.SetBytes(b)) {
-		return nil, ErrFormat
 	}
 	*s = read
 	return leases, nil

@@ -76,11 +76,11 @@ func TestEncodedFormat(t *testing.T) {
 	b := storage.Encode(&s, []storage.Held{{ID: 101, End: 102}})
 	fields := int64(reflect.TypeFor[decision.State]().NumField() - 4)
 	numbers := fields + 2*15 + 25
-	want := []int64{9}
+	want := []int64{10}
 	for i := range fields {
 		want = append(want, i+1)
 	}
-	want = append(want, 2, 1, 0, 0, 0)
+	want = append(want, 2, 1, 0, 0, 0, 0)
 	for i := range numbers - fields {
 		want = append(want, fields+i+1)
 	}

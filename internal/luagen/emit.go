@@ -531,13 +531,13 @@ func (e *emitter) floor(fn *types.Func) (t, n ast.Expr, ok bool) {
 	return q.X, q.Y, negative
 }
 
-// An external is a type with its methods in the template: Leases, and a Ring. In front of the methods' names it has the
+// An external is a type with its methods in the template: Leases, and Counts. In front of the methods' names it has the
 // name of their table, if there is one.
 type external string
 
 func isExternal(t types.Type) bool {
 	named, ok := t.(*types.Named)
-	return ok && (types.IsInterface(t) || named.Obj().Name() == "Ring")
+	return ok && (types.IsInterface(t) || named.Obj().Name() == "Counts")
 }
 
 func (e *emitter) external(x ast.Expr) external {

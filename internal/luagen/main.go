@@ -74,7 +74,6 @@ func generate(folder, encoding, tmpl string) (text []byte, err error) {
 		"layout": func() (string, error) { return numberOf(filepath.Join(filepath.Dir(tmpl), "value.go"), "layout") },
 		"zeros":  p.zeros,
 		"all":    p.all,
-		"ring":   func() string { n, _ := constant.Int64Val(p.value("Places")); return fmt.Sprint(3 * n) },
 		"d":      func(typ string) string { return strings.Repeat("d", p.count(typ)) },
 		"bytes":  func(typ string) int { return 8 * p.count(typ) },
 		"count":  p.count,
@@ -163,12 +162,12 @@ func (p *pkg) fields(table, typ string) string {
 	return strings.Join(place{of: structOf(p.typ(typ)), table: table}.flat(), ", ")
 }
 
-// table makes fields from the names of a variable.
-func (p *pkg) table(variable, typ string) string {
+// table makes fields from the names of a variable. Their names have the prefix in front, if that is given.
+func (p *pkg) table(variable, typ string, prefix ...string) string {
 	s := structOf(p.typ(typ))
 	fields := keys(s)
 	for i, name := range fields {
-		fields[i] += " = " + variable + "_" + name
+		fields[i] = strings.Join(prefix, "") + name + " = " + variable + "_" + name
 	}
 	return strings.Join(fields, ", ")
 }

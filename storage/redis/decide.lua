@@ -11,10 +11,10 @@
 --
 -- Numbers are doubles, the lowest byte first: see numbers.lua, which comes before this.
 --
--- The value of a key is the layout, 9; a revision; the time and the Until of the state; the time at which a plain
+-- The value of a key is the layout, 10; a revision; the time and the Until of the state; the time at which a plain
 -- token was taken last; 1 if the leases are in KEYS[2], else 0; a time before which none of the leases ends, and one after
 -- which none does; the numbers of the state, with how many lines, pins, flows and calendars it has in the place of
--- these; the numbers of each; of each lease its ID and its end; and the ring of the calendar, if there is one.
+-- these, and how many bytes of Units and Classes; the numbers of each; of each lease its ID and its end; and these bytes.
 --
 -- Returns the answers one after the other in a string: a sum of 1 for Found, 2 for a ticket, 4 for a lease, 8 for Late and
 -- 16 times Limit, then Delay, Bound, the numbers of the ticket and those of the lease. A table would take longer. After an error nothing has changed.
@@ -38,34 +38,68 @@ for i = first_op, #ARGV do
   plain = plain and #ARGV[i] == 1 and string.byte(ARGV[i]) < 2
 end
 
--- Ring makes the ring of a calendar from its bytes. Its methods are those of decision.Ring, and bytes tells what it is now.
-local function Ring(bytes)
-  local changed, ring = {}, {}
-  bytes = bytes or string.rep('\0', 3336)
-  function ring.At(place)
+-- Counts makes decision.Counts of the bytes behind from up to till. Its methods are those of decision.Counts. append adds
+-- its bytes to parts, and returns how many they are.
+local function Counts(bytes, from, till)
+  local counts, changed, last = {}, {}, till or 0 -- changed has numbers by the place in front of their bytes
+  from, till = from or 0, last
+  function counts.At(place)
+    place = from + 3 * place
     local n = changed[place]
-    if not n then
-      local a, b, c = string.byte(bytes, 3 * place + 1, 3 * place + 3)
-      n = a + 256 * b + 65536 * c
+    if n then
+      return n
+    elseif place >= till then
+      return 0
     end
-    return n
+    local a, b, c = string.byte(bytes, place + 1, place + 3)
+    return a + 256 * b + 65536 * c
   end
-  function ring.Put(place, n)
+  function counts.Put(place, n)
+    place = from + 3 * place
     changed[place] = n
-  end
-  function ring.Clear()
-    bytes, changed = string.rep('\0', 3336), {}
-  end
-  function ring.bytes()
-    for place, n in pairs(changed) do
-      local low = n % 256
-      local rest = (n - low) / 256
-      bytes = sub(bytes, 1, 3 * place) .. string.char(low, rest % 256, (rest - rest % 256) / 256) .. sub(bytes, 3 * place + 4)
+    if place >= last then
+      last = place + 3
     end
-    changed = {}
-    return bytes
   end
-  return ring
+  function counts.Drop(n)
+    from = from + 3 * n
+    last = math.max(last, from)
+  end
+  function counts.Clear()
+    changed, from, till, last = {}, 0, 0, 0
+  end
+  function counts.append(parts)
+    while last > from and counts.At((last - from) / 3 - 1) == 0 do
+      last = last - 3
+    end
+    local places, length = {}, last - from
+    for place in pairs(changed) do
+      if place >= from and place < last then
+        places[#places + 1] = place
+      end
+    end
+    table.sort(places)
+    places[#places + 1] = last
+    for i = 1, #places do
+      local place = places[i]
+      if from < till and from < place then
+        parts[#parts + 1] = sub(bytes, from + 1, math.min(place, till))
+        from = math.min(place, till)
+      end
+      if from < place then
+        parts[#parts + 1] = string.rep('\0', place - from)
+      end
+      if place < last then
+        local n = changed[place]
+        local low = n % 256
+        local rest = (n - low) / 256
+        parts[#parts + 1] = string.char(low, rest % 256, (rest - rest % 256) / 256)
+      end
+      from = place + 3
+    end
+    return length
+  end
+  return counts
 end
 
 
@@ -88,14 +122,14 @@ local revision, ran, apart, first, last, leases = 0, 0, 0, 0, 0, ''
 local s_Lines, s_Pins, s_Flows, s_Calendars = {}, {}, {}, {}
 local s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Last, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n = 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
 if value then
-  local layout, at, till
-  if #value < 64 or #value % 8 ~= 0 then
+  local layout, at, till, units, classes
+  if #value < 64 then
     return redis.error_reply('DRIPSTATE')
   end
   layout, revision = unpack('<dd', value)
-  if layout == 9 and #value >= 136 + 64 then
-    layout, revision, at, till, ran, apart, first, last, s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Last, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n = unpack('<ddddddddddddddddddddddddd', value)
-    local from = 136 + 65
+  if layout == 10 and #value >= 136 + 80 then
+    layout, revision, at, till, ran, apart, first, last, s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Last, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n, units, classes = unpack('<ddddddddddddddddddddddddddd', value)
+    local from, numbers = 136 + 81, #value - units - classes
     for i = 0, s_Lines_n - 1 do
       local line_Window_Size, line_Window_Rate, line_Window_Interval, line_Window_Offset, line_Window_Series, line_Window_Unit, line_Left, line_Promised, line_Spare, line_Taken, line_Fresh, line_FreshFrom, line_Stale, line_StaleFrom, line_Saved = unpack('<ddddddddddddddd', value, from)
       s_Lines[i] = {Window_Size = line_Window_Size, Window_Rate = line_Window_Rate, Window_Interval = line_Window_Interval, Window_Offset = line_Window_Offset, Window_Series = line_Window_Series, Window_Unit = line_Window_Unit, Left = line_Left, Promised = line_Promised, Spare = line_Spare, Taken = line_Taken, Fresh = line_Fresh, FreshFrom = line_FreshFrom, Stale = line_Stale, StaleFrom = line_StaleFrom, Saved = line_Saved}
@@ -111,14 +145,17 @@ if value then
       s_Flows[i] = {Key = flow_Key, Units = flow_Units, Later = flow_Later, Before = flow_Before, Until = flow_Until, End = flow_End, Left = flow_Left, Urgent = flow_Urgent, Fair = flow_Fair, FairUrgent = flow_FairUrgent, Again = flow_Again, Minute = flow_Minute, Weight = flow_Weight, Backlog = flow_Backlog}
       from = from + 112
     end
-    leases = sub(value, from)
     if s_Calendars_n > 0 then
       local calendar_Grain, calendar_Head, calendar_Late, calendar_Front, calendar_Far, calendar_Booked, calendar_Minute, calendar_Weight, calendar_Before, calendar_Turn = unpack('<dddddddddd', value, from)
-      local calendar_Ring = Ring(sub(value, -3336))
-      s_Calendars[0] = {Grain = calendar_Grain, Head = calendar_Head, Late = calendar_Late, Front = calendar_Front, Far = calendar_Far, Booked = calendar_Booked, Minute = calendar_Minute, Weight = calendar_Weight, Before = calendar_Before, Turn = calendar_Turn, Ring = calendar_Ring}
-      leases = sub(value, from + 80, -3336 - 1)
+      local calendar_Units, calendar_Classes = Counts(value, numbers, numbers + units), Counts(value, numbers + units, #value)
+      s_Calendars[0] = {Grain = calendar_Grain, Head = calendar_Head, Late = calendar_Late, Front = calendar_Front, Far = calendar_Far, Booked = calendar_Booked, Minute = calendar_Minute, Weight = calendar_Weight, Before = calendar_Before, Turn = calendar_Turn, Units = calendar_Units, Classes = calendar_Classes}
+      from = from + 80
     end
-  elseif layout ~= 9 then
+    leases = sub(value, from, numbers)
+    if #leases % 16 ~= 0 then
+      return redis.error_reply('DRIPSTATE')
+    end
+  elseif layout ~= 10 or #value > 64 then
     return redis.error_reply('DRIPSTATE')
   end
 end
@@ -263,14 +300,14 @@ local revision, ran, apart, first, last, leases = 0, 0, 0, 0, 0, ''
 local s_Lines, s_Pins, s_Flows, s_Calendars = {}, {}, {}, {}
 local s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Last, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n = 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
 if value then
-  local layout, at, till
-  if #value < 64 or #value % 8 ~= 0 then
+  local layout, at, till, units, classes
+  if #value < 64 then
     return redis.error_reply('DRIPSTATE')
   end
   layout, revision = unpack('<dd', value)
-  if layout == 9 and #value >= 136 + 64 then
-    layout, revision, at, till, ran, apart, first, last, s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Last, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n = unpack('<ddddddddddddddddddddddddd', value)
-    local from = 136 + 65
+  if layout == 10 and #value >= 136 + 80 then
+    layout, revision, at, till, ran, apart, first, last, s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Last, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n, units, classes = unpack('<ddddddddddddddddddddddddddd', value)
+    local from, numbers = 136 + 81, #value - units - classes
     for i = 0, s_Lines_n - 1 do
       local line_Window_Size, line_Window_Rate, line_Window_Interval, line_Window_Offset, line_Window_Series, line_Window_Unit, line_Left, line_Promised, line_Spare, line_Taken, line_Fresh, line_FreshFrom, line_Stale, line_StaleFrom, line_Saved = unpack('<ddddddddddddddd', value, from)
       s_Lines[i] = {Window_Size = line_Window_Size, Window_Rate = line_Window_Rate, Window_Interval = line_Window_Interval, Window_Offset = line_Window_Offset, Window_Series = line_Window_Series, Window_Unit = line_Window_Unit, Left = line_Left, Promised = line_Promised, Spare = line_Spare, Taken = line_Taken, Fresh = line_Fresh, FreshFrom = line_FreshFrom, Stale = line_Stale, StaleFrom = line_StaleFrom, Saved = line_Saved}
@@ -286,14 +323,17 @@ if value then
       s_Flows[i] = {Key = flow_Key, Units = flow_Units, Later = flow_Later, Before = flow_Before, Until = flow_Until, End = flow_End, Left = flow_Left, Urgent = flow_Urgent, Fair = flow_Fair, FairUrgent = flow_FairUrgent, Again = flow_Again, Minute = flow_Minute, Weight = flow_Weight, Backlog = flow_Backlog}
       from = from + 112
     end
-    leases = sub(value, from)
     if s_Calendars_n > 0 then
       local calendar_Grain, calendar_Head, calendar_Late, calendar_Front, calendar_Far, calendar_Booked, calendar_Minute, calendar_Weight, calendar_Before, calendar_Turn = unpack('<dddddddddd', value, from)
-      local calendar_Ring = Ring(sub(value, -3336))
-      s_Calendars[0] = {Grain = calendar_Grain, Head = calendar_Head, Late = calendar_Late, Front = calendar_Front, Far = calendar_Far, Booked = calendar_Booked, Minute = calendar_Minute, Weight = calendar_Weight, Before = calendar_Before, Turn = calendar_Turn, Ring = calendar_Ring}
-      leases = sub(value, from + 80, -3336 - 1)
+      local calendar_Units, calendar_Classes = Counts(value, numbers, numbers + units), Counts(value, numbers + units, #value)
+      s_Calendars[0] = {Grain = calendar_Grain, Head = calendar_Head, Late = calendar_Late, Front = calendar_Front, Far = calendar_Far, Booked = calendar_Booked, Minute = calendar_Minute, Weight = calendar_Weight, Before = calendar_Before, Turn = calendar_Turn, Units = calendar_Units, Classes = calendar_Classes}
+      from = from + 80
     end
-  elseif layout ~= 9 then
+    leases = sub(value, from, numbers)
+    if #leases % 16 ~= 0 then
+      return redis.error_reply('DRIPSTATE')
+    end
+  elseif layout ~= 10 or #value > 64 then
     return redis.error_reply('DRIPSTATE')
   end
 end
@@ -419,9 +459,12 @@ else
     leases, apart, first, last, out = '', 0, 0, 0, 0
   end
 end
-    local x, taken = {bytes = bytes, Key = id, Weight = weight, Leases = {Out = Out, Hold = Hold, Release = Release, Clear = Clear}}, s_Plain
-    x.Limits_Windows, x.Limits_Windows_n, x.Limits_Tokens, x.Limits_Guess, x.Limits_Lease, x.Limits_MaxLease, x.Limits_FirstCome, x.Limits_Start, x.Limits_Fill, x.Limits_Mixed, x.Limits_Grain, x.Limits_PerGrain, x.Limits_Parts_0, x.Limits_Parts_1, x.Limits_Parts_2, x.Limits_Parts_3, x.Limits_Scale, x.Limits_Zero = l_Windows, l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Mixed, l_Grain, l_PerGrain, l_Parts_0, l_Parts_1, l_Parts_2, l_Parts_3, l_Scale, l_Zero
-    x.State_Tokens, x.State_Guess, x.State_Now, x.State_Slot, x.State_Plain, x.State_LastID, x.State_Closed, x.State_Next, x.State_Head, x.State_AgainUS, x.State_Held, x.State_Last, x.State_Ended, x.State_Lines, x.State_Lines_n, x.State_Pins, x.State_Pins_n, x.State_Flows, x.State_Flows_n, x.State_Calendars, x.State_Calendars_n = s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Last, s_Ended, s_Lines, s_Lines_n, s_Pins, s_Pins_n, s_Flows, s_Flows_n, s_Calendars, s_Calendars_n
+    local taken, x = s_Plain, nil
+    x = {
+      bytes = bytes, Key = id, Weight = weight, Leases = {Out = Out, Hold = Hold, Release = Release, Clear = Clear},
+      Limits_Windows = l_Windows, Limits_Windows_n = l_Windows_n, Limits_Tokens = l_Tokens, Limits_Guess = l_Guess, Limits_Lease = l_Lease, Limits_MaxLease = l_MaxLease, Limits_FirstCome = l_FirstCome, Limits_Start = l_Start, Limits_Fill = l_Fill, Limits_Mixed = l_Mixed, Limits_Grain = l_Grain, Limits_PerGrain = l_PerGrain, Limits_Parts_0 = l_Parts_0, Limits_Parts_1 = l_Parts_1, Limits_Parts_2 = l_Parts_2, Limits_Parts_3 = l_Parts_3, Limits_Scale = l_Scale, Limits_Zero = l_Zero,
+      State_Tokens = s_Tokens, State_Guess = s_Guess, State_Now = s_Now, State_Slot = s_Slot, State_Plain = s_Plain, State_LastID = s_LastID, State_Closed = s_Closed, State_Next = s_Next, State_Head = s_Head, State_AgainUS = s_AgainUS, State_Held = s_Held, State_Last = s_Last, State_Ended = s_Ended, State_Lines = s_Lines, State_Lines_n = s_Lines_n, State_Pins = s_Pins, State_Pins_n = s_Pins_n, State_Flows = s_Flows, State_Flows_n = s_Flows_n, State_Calendars = s_Calendars, State_Calendars_n = s_Calendars_n,
+    }
     function x.save()
       l_Windows, l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Mixed, l_Grain, l_PerGrain, l_Parts_0, l_Parts_1, l_Parts_2, l_Parts_3, l_Scale, l_Zero = x.Limits_Windows, x.Limits_Windows_n, x.Limits_Tokens, x.Limits_Guess, x.Limits_Lease, x.Limits_MaxLease, x.Limits_FirstCome, x.Limits_Start, x.Limits_Fill, x.Limits_Mixed, x.Limits_Grain, x.Limits_PerGrain, x.Limits_Parts_0, x.Limits_Parts_1, x.Limits_Parts_2, x.Limits_Parts_3, x.Limits_Scale, x.Limits_Zero
       s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Last, s_Ended, s_Lines, s_Lines_n, s_Pins, s_Pins_n, s_Flows, s_Flows_n, s_Calendars, s_Calendars_n = x.State_Tokens, x.State_Guess, x.State_Now, x.State_Slot, x.State_Plain, x.State_LastID, x.State_Closed, x.State_Next, x.State_Head, x.State_AgainUS, x.State_Held, x.State_Last, x.State_Ended, x.State_Lines, x.State_Lines_n, x.State_Pins, x.State_Pins_n, x.State_Flows, x.State_Flows_n, x.State_Calendars, x.State_Calendars_n
@@ -522,9 +565,9 @@ local micros = micros
 if micros <= revision then
   micros = revision + 1
 end
-local line = s_Lines[0]
+local line, units, classes, parts = s_Lines[0], 0, 0, nil
 if s_Lines_n + s_Pins_n + s_Flows_n + s_Calendars_n > 1 then
-  local parts = {}
+  parts = {''} -- for stored
   for i = 1, s_Lines_n - 1 do
     local line = s_Lines[i]
     parts[#parts + 1] = pack('<ddddddddddddddd', line.Window_Size, line.Window_Rate, line.Window_Interval, line.Window_Offset, line.Window_Series, line.Window_Unit, line.Left, line.Promised, line.Spare, line.Taken, line.Fresh, line.FreshFrom, line.Stale, line.StaleFrom, line.Saved)
@@ -537,16 +580,24 @@ if s_Lines_n + s_Pins_n + s_Flows_n + s_Calendars_n > 1 then
     local flow = s_Flows[i]
     parts[#parts + 1] = pack('<dddddddddddddd', flow.Key, flow.Units, flow.Later, flow.Before, flow.Until, flow.End, flow.Left, flow.Urgent, flow.Fair, flow.FairUrgent, flow.Again, flow.Minute, flow.Weight, flow.Backlog)
   end
-  local calendar = s_Calendars[0]
-  if calendar and s_Calendars_n > 0 then
+  local calendar = s_Calendars_n > 0 and s_Calendars[0]
+  if calendar then
     parts[#parts + 1] = pack('<dddddddddd', calendar.Grain, calendar.Head, calendar.Late, calendar.Front, calendar.Far, calendar.Booked, calendar.Minute, calendar.Weight, calendar.Before, calendar.Turn)
-    leases = leases .. calendar.Ring.bytes()
   end
-  leases = table.concat(parts) .. leases
+  parts[#parts + 1] = leases
+  if calendar then
+    units, classes = calendar.Units.append(parts), calendar.Classes.append(parts)
+  end
 end
-local stored = pack('<dddddddddddddddddddddddddddddddddddddddd', 9, micros, s_Now, till, ran, apart, first, last,
-  s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Last, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n, line.Window_Size, line.Window_Rate, line.Window_Interval, line.Window_Offset, line.Window_Series, line.Window_Unit, line.Left, line.Promised, line.Spare, line.Taken, line.Fresh, line.FreshFrom, line.Stale, line.StaleFrom, line.Saved)
-call('SET', key, leases == '' and stored or stored .. leases, 'PX', ttl)
+local stored = pack('<dddddddddddddddddddddddddddddddddddddddddd', 10, micros, s_Now, till, ran, apart, first, last,
+  s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Last, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n, units, classes, line.Window_Size, line.Window_Rate, line.Window_Interval, line.Window_Offset, line.Window_Series, line.Window_Unit, line.Left, line.Promised, line.Spare, line.Taken, line.Fresh, line.FreshFrom, line.Stale, line.StaleFrom, line.Saved)
+if parts then
+  parts[1] = stored
+  stored = table.concat(parts)
+elseif leases ~= '' then
+  stored = stored .. leases
+end
+call('SET', key, stored, 'PX', ttl)
 if apart == 1 then
   call('PEXPIRE', members, ttl)
 end
@@ -2842,7 +2893,7 @@ end
               end
             end
             do
-              local units = line2.Spare
+              local units2 = line2.Spare
               for i3 = 0, l_Windows_n - 1 do
                 local w3 = l_Windows[i3]
                 local line3 = s_Lines[i3]
@@ -2861,12 +2912,12 @@ end
                   local by7 = w3.Interval
                   if (t6 - t6 % by6) / by6 == (t7 - t7 % by7) / by7 then
                     local min2 = w3.Size
-                    local x2 = line3.Promised + units
+                    local x2 = line3.Promised + units2
                     if x2 < min2 then min2 = x2 end
                     line3.Promised = min2
                   elseif now3 - (s_LastID - s_LastID % 1024) / 1024 > w2.Interval then
                     local min2 = line3.Left
-                    local x2 = line3.Spare + units
+                    local x2 = line3.Spare + units2
                     if x2 < min2 then min2 = x2 end
                     if min2 > line3.Spare then line3.Spare = min2 end
                   end
@@ -3942,7 +3993,7 @@ end
                   end
                 end
                 do
-                  local units = line2.Spare
+                  local units2 = line2.Spare
                   for i4 = 0, x2.Limits_Windows_n - 1 do
                     local w3 = x2.Limits_Windows[i4]
                     local line3 = x2.State_Lines[i4]
@@ -3963,14 +4014,14 @@ end
                       local by7 = w3.Interval
                       if (t9 - t9 % by6) / by6 == (t10 - t10 % by7) / by7 then
                         local min2 = w3.Size
-                        local x3 = line3.Promised + units
+                        local x3 = line3.Promised + units2
                         if x3 < min2 then min2 = x3 end
                         line3.Promised = min2
                       else
                         local x3 = x2.State_LastID
                         if now3 - (x3 - x3 % 1024) / 1024 > w2.Interval then
                           local min2 = line3.Left
-                          local x4 = line3.Spare + units
+                          local x4 = line3.Spare + units2
                           if x4 < min2 then min2 = x4 end
                           if min2 > line3.Spare then line3.Spare = min2 end
                         end
@@ -4033,7 +4084,7 @@ end
             advance2 = now3
           end
           if x2.State_Calendars_n == 0 then
-            x2.State_Calendars[x2.State_Calendars_n] = {Grain = 0, Head = 0, Late = 0, Front = 0, Far = 0, Booked = 0, Minute = 0, Weight = 0, Before = 0, Turn = 0, Ring = Ring()}
+            x2.State_Calendars[x2.State_Calendars_n] = {Grain = 0, Head = 0, Late = 0, Front = 0, Far = 0, Booked = 0, Minute = 0, Weight = 0, Before = 0, Turn = 0, Units = Counts(), Classes = Counts()}
             x2.State_Calendars_n = x2.State_Calendars_n + 1
           end
           local c2 = x2.State_Calendars[0]
@@ -4043,7 +4094,8 @@ end
           local y = x2.Limits_Grain
           local head = (max2 - max2 % y) / y
           if c2.Grain ~= x2.Limits_Grain or head - c2.Head >= 1024 then
-            c2.Ring.Clear()
+            c2.Units.Clear()
+            c2.Classes.Clear()
             c2.Grain = x2.Limits_Grain
             c2.Head = head
             c2.Late = 0
@@ -4053,37 +4105,33 @@ end
           if c2.Head < head then
             c2.Late = 0
             if c2.Head + 1 == head then
-              c2.Late = c2.Ring.At(c2.Head % 1024)
+              local n2 = c2.Head
+              c2.Late = c2.Units.At(n2 - c2.Head)
             end
-            while c2.Head < head do
-              do
-                local n2 = c2.Head
-                c2.Booked = c2.Booked + (0 - c2.Ring.At(n2 % 1024))
-                c2.Ring.Put(n2 % 1024, 0)
-              end
-              c2.Head = c2.Head + 1
+            local n2 = c2.Head
+            while n2 < head do
+              c2.Booked = c2.Booked - c2.Units.At(n2 - c2.Head)
+              n2 = n2 + 1
             end
+            c2.Units.Drop(head - c2.Head)
+            c2.Head = head
           end
           local x4 = head + 1
           if x4 > c2.Front then c2.Front = x4 end
           do
             local m = (head - head % 60) / 60
             if m ~= c2.Minute then
-              c2.Before = 0
-              if c2.Minute + 1 == m then
-                c2.Before = c2.Weight
+              if c2.Minute + 1 < m then
+                c2.Weight = 0
+                c2.Classes.Clear()
               end
-              local at2 = 1024
-              while at2 < 1068 do
-                local last2 = 0
-                if c2.Minute + 1 == m then
-                  last2 = c2.Ring.At(at2)
-                end
-                c2.Ring.Put(at2 + 44, last2)
-                c2.Ring.Put(at2, 0)
+              local at2 = 0
+              while at2 < 44 do
+                c2.Classes.Put(at2 + 44, c2.Classes.At(at2))
+                c2.Classes.Put(at2, 0)
                 at2 = at2 + 1
               end
-              c2.Weight, c2.Minute = 0, m
+              c2.Before, c2.Weight, c2.Minute = c2.Weight, 0, m
             end
           end
         end
@@ -4333,15 +4381,15 @@ end
                       do
                         local slot = op_Ticket_Slot
                         local i3 = 0 - f.Key
-                        local units = i3 == 0 and op_Ticket_Cost_0 or i3 == 1 and op_Ticket_Cost_1 or i3 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3
+                        local units2 = i3 == 0 and op_Ticket_Cost_0 or i3 == 1 and op_Ticket_Cost_1 or i3 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3
                         if slot <= f.Before then
                           local max2 = 0
-                          local x2 = f.Units - units
+                          local x2 = f.Units - units2
                           if x2 > max2 then max2 = x2 end
                           f.Units = max2
                         else
                           local max2 = 0
-                          local x2 = f.Later - units
+                          local x2 = f.Later - units2
                           if x2 > max2 then max2 = x2 end
                           f.Later = max2
                         end
@@ -4943,19 +4991,19 @@ end
                   local max5 = min6
                   local x14 = min7 * x2.units
                   if x14 > max5 then max5 = x14 end
-                  local units = max5 < 4294967296 and max5 or 4294967296
+                  local units2 = max5 < 4294967296 and max5 or 4294967296
                   if n2 >= c2.Head and n2 < c2.Head + 1024 then
                     do
                       local max6 = 0
-                      local x15 = c2.Ring.At(n2 % 1024) - units
+                      local x15 = c2.Units.At(n2 - c2.Head) - units2
                       if x15 > max6 then max6 = x15 end
-                      local units2 = max6
-                      c2.Booked = c2.Booked + (units2 - c2.Ring.At(n2 % 1024))
-                      c2.Ring.Put(n2 % 1024, units2)
+                      local units3 = max6
+                      c2.Booked = c2.Booked + (units3 - c2.Units.At(n2 - c2.Head))
+                      c2.Units.Put(n2 - c2.Head, units3)
                     end
                   elseif n2 + 1 == c2.Head then
                     local max6 = 0
-                    local x15 = c2.Late - units
+                    local x15 = c2.Late - units2
                     if x15 > max6 then max6 = x15 end
                     c2.Late = max6
                   end
@@ -5000,13 +5048,13 @@ end
                         end
                         class = n2
                       end
-                      local at2 = 1024 + 2 * (0 * 22 + class)
-                      local min6 = c4.Ring.At(at2) + weight2
+                      local at2 = 2 * (0 * 22 + class)
+                      local min6 = c4.Classes.At(at2) + weight2
                       if 16777215 < min6 then min6 = 16777215 end
-                      c4.Ring.Put(at2, 0 > min6 and 0 or min6)
-                      local min7 = c4.Ring.At(at2 + 1) + backlog
+                      c4.Classes.Put(at2, 0 > min6 and 0 or min6)
+                      local min7 = c4.Classes.At(at2 + 1) + backlog
                       if 16777215 < min7 then min7 = 16777215 end
-                      c4.Ring.Put(at2 + 1, 0 > min7 and 0 or min7)
+                      c4.Classes.Put(at2 + 1, 0 > min7 and 0 or min7)
                     end
                   elseif f.Weight > 0 and f.Minute + 1 == c3.Minute then
                     c3.Before = c3.Before - f.Weight
@@ -5026,13 +5074,13 @@ end
                         end
                         class = n2
                       end
-                      local at2 = 1024 + 2 * (1 * 22 + class)
-                      local min6 = c4.Ring.At(at2) + weight2
+                      local at2 = 2 * (1 * 22 + class)
+                      local min6 = c4.Classes.At(at2) + weight2
                       if 16777215 < min6 then min6 = 16777215 end
-                      c4.Ring.Put(at2, 0 > min6 and 0 or min6)
-                      local min7 = c4.Ring.At(at2 + 1) + backlog
+                      c4.Classes.Put(at2, 0 > min6 and 0 or min6)
+                      local min7 = c4.Classes.At(at2 + 1) + backlog
                       if 16777215 < min7 then min7 = 16777215 end
-                      c4.Ring.Put(at2 + 1, 0 > min7 and 0 or min7)
+                      c4.Classes.Put(at2 + 1, 0 > min7 and 0 or min7)
                     end
                   end
                   f.Minute, f.Weight, f.Backlog = c3.Minute, 0, 0
@@ -5072,13 +5120,13 @@ end
                         end
                         class = n2
                       end
-                      local at2 = 1024 + 2 * (0 * 22 + class)
-                      local min9 = c4.Ring.At(at2) + weight2
+                      local at2 = 2 * (0 * 22 + class)
+                      local min9 = c4.Classes.At(at2) + weight2
                       if 16777215 < min9 then min9 = 16777215 end
-                      c4.Ring.Put(at2, 0 > min9 and 0 or min9)
-                      local min10 = c4.Ring.At(at2 + 1) + backlog
+                      c4.Classes.Put(at2, 0 > min9 and 0 or min9)
+                      local min10 = c4.Classes.At(at2 + 1) + backlog
                       if 16777215 < min10 then min10 = 16777215 end
-                      c4.Ring.Put(at2 + 1, 0 > min10 and 0 or min10)
+                      c4.Classes.Put(at2 + 1, 0 > min10 and 0 or min10)
                     end
                   end
                 end
@@ -5088,7 +5136,8 @@ end
                 local c2 = x2.State_Calendars[0]
                 local n2 = c2.Head + 1
                 local end2 = n2 * x2.Limits_Grain + x2.Limits_Zero - 1
-                local min2 = c2.Ring.At(c2.Head % 1024) + c2.Late
+                local n3 = c2.Head
+                local min2 = c2.Units.At(n3 - c2.Head) + c2.Late
                 if 16777215 < min2 then min2 = 16777215 end
                 local due = min2
                 x2.fits = true
@@ -5118,18 +5167,18 @@ end
                     local x4 = line2.Left + min3 * w2.Rate
                     if x4 < min4 then min4 = x4 end
                     local all2 = min4
-                    local units = 0
+                    local units2 = 0
                     do
                       local unit = w2.Unit
                       if (unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3) == 0 then
-                        units = 0
+                        units2 = 0
                       else
                         local x5 = due * x2.Limits_Scale
                         local y2 = unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
-                        units = (x5 - x5 % y2) / y2
+                        units2 = (x5 - x5 % y2) / y2
                       end
                     end
-                    local room = all2 >= units + cost
+                    local room = all2 >= units2 + cost
                     x2.room = x2.room and room
                     x2.spare = x2.spare and (room or line2.Spare - line2.Taken >= cost)
                   end
@@ -5497,19 +5546,19 @@ end
                             local w2 = x2.Limits_Windows[i4]
                             local room = 0
                             do
-                              local units = 0
+                              local units2 = 0
                               do
                                 local booked = x2.due
                                 local unit = w2.Unit
                                 if (unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3) == 0 then
-                                  units = 0
+                                  units2 = 0
                                 else
                                   local x5 = booked * x2.Limits_Scale
                                   local y3 = unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
-                                  units = (x5 - x5 % y3) / y3
+                                  units2 = (x5 - x5 % y3) / y3
                                 end
                               end
-                              local left = x2.State_Lines[i4].Left - units
+                              local left = x2.State_Lines[i4].Left - units2
                               local i5 = w2.Unit
                               local cost2 = i5 == 0 and op_Cost_0 or i5 == 1 and op_Cost_1 or i5 == 2 and op_Cost_2 or op_Cost_3
                               if left >= cost2 or cost2 == 0 then
@@ -5608,18 +5657,18 @@ end
                                       end
                                     end
                                   end
-                                  local units = 0
+                                  local units2 = 0
                                   do
                                     local unit = w2.Unit
                                     if (unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3) == 0 then
-                                      units = 0
+                                      units2 = 0
                                     else
                                       local x6 = booked * x2.Limits_Scale
                                       local y4 = unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
-                                      units = (x6 - x6 % y4) / y4
+                                      units2 = (x6 - x6 % y4) / y4
                                     end
                                   end
-                                  is5 = gain < units + cost2
+                                  is5 = gain < units2 + cost2
                                 end
                                 if is5 then
                                   surplus = false
@@ -5666,20 +5715,20 @@ end
                                   is4 = (x8 - x8 % y5) / y5 > w2.Rate
                                 end
                                 if is4 then
-                                  local units = 0
+                                  local units2 = 0
                                   do
-                                    local booked = c4.Ring.At(n4 % 1024) < 16777215 and c4.Ring.At(n4 % 1024) or 16777215
+                                    local booked = c4.Units.At(n4 - c4.Head) < 16777215 and c4.Units.At(n4 - c4.Head) or 16777215
                                     local unit = w2.Unit
                                     if (unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3) == 0 then
-                                      units = 0
+                                      units2 = 0
                                     else
                                       local x9 = booked * x2.Limits_Scale
                                       local y6 = unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
-                                      units = (x9 - x9 % y6) / y6
+                                      units2 = (x9 - x9 % y6) / y6
                                     end
                                   end
                                   local y6 = w2.Rate
-                                  at2 = at2 + (units - units % y6) / y6 * w2.Interval % c4.Grain
+                                  at2 = at2 + (units2 - units2 % y6) / y6 * w2.Interval % c4.Grain
                                 else
                                   local is5 = n4 >= c4.Head and n4 < c4.Head + 1024
                                   if is5 then
@@ -5687,8 +5736,8 @@ end
                                     local y6 = x2.Limits_Scale
                                     is5 = x2.rate < (x9 - x9 % y6) / y6
                                   end
-                                  if is5 and c4.Ring.At(n4 % 1024) >= (x2.Limits_Tokens < 16777215 and x2.Limits_Tokens or 16777215) * x2.units then
-                                    local x10 = c4.Ring.At(n4 % 1024) % x2.rate
+                                  if is5 and c4.Units.At(n4 - c4.Head) >= (x2.Limits_Tokens < 16777215 and x2.Limits_Tokens or 16777215) * x2.units then
+                                    local x10 = c4.Units.At(n4 - c4.Head) % x2.rate
                                     local y7 = 1 > x2.units and 1 or x2.units
                                     local x11 = (x2.State_Held + x2.Limits_Guess) * 1000
                                     local y8 = (x2.State_Ended + 1) * x2.Limits_Tokens
@@ -5710,7 +5759,7 @@ end
                             if first2 then
                               n4 = c3.Front
                             end
-                            while n4 < c3.Head + 1024 - 1 and c3.Ring.At(n4 % 1024) >= x2.rate do
+                            while n4 < c3.Head + 1024 - 1 and c3.Units.At(n4 - c3.Head) >= x2.rate do
                               n4 = n4 + 1
                             end
                             if first2 then
@@ -5794,7 +5843,7 @@ end
                                         end
                                       end
                                     end
-                                    free = free - (c4.Late + c4.Ring.At(n5 % 1024))
+                                    free = free - (c4.Late + c4.Units.At(n5 - c4.Head))
                                   end
                                   local min2 = c4.Front + 32
                                   local x9 = c4.Head + 1024 - 1
@@ -5802,7 +5851,7 @@ end
                                   local last2 = min2
                                   while n5 < last2 and (n5 < c4.Front or free < x2.units) do
                                     n5 = n5 + 1
-                                    free = (0 > free and 0 or free) + x2.rate - c4.Ring.At(n5 % 1024)
+                                    free = (0 > free and 0 or free) + x2.rate - c4.Units.At(n5 - c4.Head)
                                   end
                                   local max8 = 0
                                   local x10 = x2.units - free + x2.rate - 1
@@ -5835,96 +5884,47 @@ end
                           end
                           n3 = seek
                         end
-                        local ahead = f.Units + f.Later
-                        local turn = (c2.Head + 1) * 524288
-                        x2.from = f.Fair
-                        if op_Urgent then
-                          ahead, x2.from = f.Urgent, f.FairUrgent
-                        end
-                        if x2.from < turn then
-                          if f.Units + f.Later == 0 then
-                            local share = 0
-                            do
-                              local c3 = x2.State_Calendars[0]
-                              local max5 = c3.Weight + c3.Before
-                              if x2.Weight > max5 then max5 = x2.Weight end
-                              local all2 = max5
-                              local x6 = x2.units * all2
-                              local y4 = x2.Weight
-                              local min2 = (x6 - x6 % y4) / y4
-                              if 4294967296 < min2 then min2 = 4294967296 end
-                              local x7 = min2 * 524288
-                              local y5 = x2.rate
-                              share = (x7 - x7 % y5) / y5
-                            end
-                            local min2 = c2.Turn > turn and c2.Turn or turn
-                            local x6 = turn + share
-                            if x6 < min2 then min2 = x6 end
-                            turn = min2
-                          end
-                          x2.from = turn
-                        end
-                        local until2 = 0
-                        do
-                          local c3 = x2.State_Calendars[0]
-                          local x6 = ahead + x2.Limits_Scale - 1
-                          local y4 = x2.Limits_Scale
-                          local min2 = (x6 - x6 % y4) / y4
-                          if 16777215 < min2 then min2 = 16777215 end
-                          local y5 = 1 > x2.part and 1 or x2.part
-                          local min3 = (ahead - ahead % y5) / y5
-                          if 16777215 < min3 then min3 = 16777215 end
-                          local max5 = min2
-                          local x7 = min3 * x2.units
-                          if x7 > max5 then max5 = x7 end
-                          local x8 = (max5 < 4294967296 and max5 or 4294967296) * 1024
-                          local y6 = x2.rate
-                          local min4 = (x8 - x8 % y6) / y6
-                          if 16777215 < min4 then min4 = 16777215 end
-                          local backlog = min4
-                          local class = 0
+                        if x2.fair == 0 then
                           do
-                            local weight2 = x2.Weight
-                            local n4 = 0
-                            local least = weight2
-                            while n4 < 21 and least <= backlog do
-                              n4 = n4 + 1
-                              least = least * 2
+                            local c3 = x2.State_Calendars[0]
+                            local ahead = f.Units + f.Later
+                            local turn = (c3.Head + 1) * 524288
+                            x2.from = f.Fair
+                            if op_Urgent then
+                              ahead, x2.from = f.Urgent, f.FairUrgent
                             end
-                            class = n4
-                          end
-                          local own3 = class
-                          local sum2 = 0
-                          local n4 = 0
-                          while n4 < 44 do
-                            local at2 = 1024 + 2 * n4
-                            local x9 = c3.Ring.At(at2) * backlog
-                            local y7 = x2.Weight
-                            local most2 = (x9 - x9 % y7) / y7
-                            if n4 % 22 < own3 - 1 then
-                              if c3.Ring.At(at2 + 1) < most2 then most2 = c3.Ring.At(at2 + 1) end
+                            if x2.from < turn then
+                              if f.Units + f.Later == 0 then
+                                local share = 0
+                                do
+                                  local c4 = x2.State_Calendars[0]
+                                  local max5 = c4.Weight + c4.Before
+                                  if x2.Weight > max5 then max5 = x2.Weight end
+                                  local all2 = max5
+                                  local x6 = x2.units * all2
+                                  local y4 = x2.Weight
+                                  local min2 = (x6 - x6 % y4) / y4
+                                  if 4294967296 < min2 then min2 = 4294967296 end
+                                  local x7 = min2 * 524288
+                                  local y5 = x2.rate
+                                  share = (x7 - x7 % y5) / y5
+                                end
+                                local min2 = c3.Turn > turn and c3.Turn or turn
+                                local x6 = turn + share
+                                if x6 < min2 then min2 = x6 end
+                                turn = min2
+                              end
+                              x2.from = turn
                             end
-                            sum2 = sum2 + most2
-                            n4 = n4 + 1
-                          end
-                          local min5 = backlog > sum2 and backlog or sum2
-                          if 4294967296 < min5 then min5 = 4294967296 end
-                          until2 = min5 * 512
-                        end
-                        x2.fair = x2.from + until2
-                        if back2 and not op_Urgent then
-                          x2.fair = f.Again
-                          if x2.fair <= x2.from then
-                            local until3 = 0
+                            local until2 = 0
                             do
-                              local part = (ahead - ahead % 2) / 2
-                              local c3 = x2.State_Calendars[0]
-                              local x6 = part + x2.Limits_Scale - 1
+                              local c4 = x2.State_Calendars[0]
+                              local x6 = ahead + x2.Limits_Scale - 1
                               local y4 = x2.Limits_Scale
                               local min2 = (x6 - x6 % y4) / y4
                               if 16777215 < min2 then min2 = 16777215 end
                               local y5 = 1 > x2.part and 1 or x2.part
-                              local min3 = (part - part % y5) / y5
+                              local min3 = (ahead - ahead % y5) / y5
                               if 16777215 < min3 then min3 = 16777215 end
                               local max5 = min2
                               local x7 = min3 * x2.units
@@ -5945,29 +5945,99 @@ end
                                 end
                                 class = n4
                               end
-                              local own3 = class
+                              local lower = 2 * (class - 1)
                               local sum2 = 0
+                              local rest2 = c4.Weight + c4.Before
                               local n4 = 0
-                              while n4 < 44 do
-                                local at2 = 1024 + 2 * n4
-                                local x9 = c3.Ring.At(at2) * backlog
+                              while n4 < lower do
+                                local now2 = c4.Classes.At(n4)
+                                local before4 = c4.Classes.At(n4 + 44)
+                                local x9 = now2 * backlog
                                 local y7 = x2.Weight
-                                local most2 = (x9 - x9 % y7) / y7
-                                if n4 % 22 < own3 - 1 then
-                                  if c3.Ring.At(at2 + 1) < most2 then most2 = c3.Ring.At(at2 + 1) end
-                                end
-                                sum2 = sum2 + most2
-                                n4 = n4 + 1
+                                local min5 = (x9 - x9 % y7) / y7
+                                if c4.Classes.At(n4 + 1) < min5 then min5 = c4.Classes.At(n4 + 1) end
+                                local x10 = before4 * backlog
+                                local y8 = x2.Weight
+                                local min6 = (x10 - x10 % y8) / y8
+                                if c4.Classes.At(n4 + 1 + 44) < min6 then min6 = c4.Classes.At(n4 + 1 + 44) end
+                                sum2 = sum2 + (min5 + min6)
+                                rest2 = rest2 - (now2 + before4)
+                                n4 = n4 + 2
                               end
-                              local min5 = backlog > sum2 and backlog or sum2
-                              if 4294967296 < min5 then min5 = 4294967296 end
-                              until3 = min5 * 512
+                              local x9 = (0 > rest2 and 0 or rest2) * backlog
+                              local y7 = x2.Weight
+                              local max6 = backlog
+                              local x10 = sum2 + (x9 - x9 % y7) / y7
+                              if x10 > max6 then max6 = x10 end
+                              until2 = (max6 < 4294967296 and max6 or 4294967296) * 512
                             end
-                            x2.fair = x2.from + until3
+                            x2.fair = x2.from + until2
+                            if back2 and not op_Urgent then
+                              x2.fair = f.Again
+                              if x2.fair <= x2.from then
+                                local until3 = 0
+                                do
+                                  local part = (ahead - ahead % 2) / 2
+                                  local c4 = x2.State_Calendars[0]
+                                  local x6 = part + x2.Limits_Scale - 1
+                                  local y4 = x2.Limits_Scale
+                                  local min2 = (x6 - x6 % y4) / y4
+                                  if 16777215 < min2 then min2 = 16777215 end
+                                  local y5 = 1 > x2.part and 1 or x2.part
+                                  local min3 = (part - part % y5) / y5
+                                  if 16777215 < min3 then min3 = 16777215 end
+                                  local max5 = min2
+                                  local x7 = min3 * x2.units
+                                  if x7 > max5 then max5 = x7 end
+                                  local x8 = (max5 < 4294967296 and max5 or 4294967296) * 1024
+                                  local y6 = x2.rate
+                                  local min4 = (x8 - x8 % y6) / y6
+                                  if 16777215 < min4 then min4 = 16777215 end
+                                  local backlog = min4
+                                  local class = 0
+                                  do
+                                    local weight2 = x2.Weight
+                                    local n4 = 0
+                                    local least = weight2
+                                    while n4 < 21 and least <= backlog do
+                                      n4 = n4 + 1
+                                      least = least * 2
+                                    end
+                                    class = n4
+                                  end
+                                  local lower = 2 * (class - 1)
+                                  local sum2 = 0
+                                  local rest2 = c4.Weight + c4.Before
+                                  local n4 = 0
+                                  while n4 < lower do
+                                    local now2 = c4.Classes.At(n4)
+                                    local before4 = c4.Classes.At(n4 + 44)
+                                    local x9 = now2 * backlog
+                                    local y7 = x2.Weight
+                                    local min5 = (x9 - x9 % y7) / y7
+                                    if c4.Classes.At(n4 + 1) < min5 then min5 = c4.Classes.At(n4 + 1) end
+                                    local x10 = before4 * backlog
+                                    local y8 = x2.Weight
+                                    local min6 = (x10 - x10 % y8) / y8
+                                    if c4.Classes.At(n4 + 1 + 44) < min6 then min6 = c4.Classes.At(n4 + 1 + 44) end
+                                    sum2 = sum2 + (min5 + min6)
+                                    rest2 = rest2 - (now2 + before4)
+                                    n4 = n4 + 2
+                                  end
+                                  local x9 = (0 > rest2 and 0 or rest2) * backlog
+                                  local y7 = x2.Weight
+                                  local max6 = backlog
+                                  local x10 = sum2 + (x9 - x9 % y7) / y7
+                                  if x10 > max6 then max6 = x10 end
+                                  until3 = (max6 < 4294967296 and max6 or 4294967296) * 512
+                                end
+                                x2.fair = x2.from + until3
+                              end
+                            end
+                            if x2.Limits_FirstCome == 1 then
+                              x2.fair = 9007199254740991
+                            end
                           end
-                        end
-                        if x2.Limits_FirstCome == 1 then
-                          x2.fair = 9007199254740991
                         end
                         if surplus2 then
                           place2 = t2
@@ -5995,20 +6065,20 @@ end
                               is4 = (x9 - x9 % y5) / y5 > w2.Rate
                             end
                             if is4 then
-                              local units = 0
+                              local units2 = 0
                               do
-                                local booked = c3.Ring.At(max6 % 1024) < 16777215 and c3.Ring.At(max6 % 1024) or 16777215
+                                local booked = c3.Units.At(max6 - c3.Head) < 16777215 and c3.Units.At(max6 - c3.Head) or 16777215
                                 local unit = w2.Unit
                                 if (unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3) == 0 then
-                                  units = 0
+                                  units2 = 0
                                 else
                                   local x10 = booked * x2.Limits_Scale
                                   local y6 = unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
-                                  units = (x10 - x10 % y6) / y6
+                                  units2 = (x10 - x10 % y6) / y6
                                 end
                               end
                               local y6 = w2.Rate
-                              at2 = at2 + (units - units % y6) / y6 * w2.Interval % c3.Grain
+                              at2 = at2 + (units2 - units2 % y6) / y6 * w2.Interval % c3.Grain
                             else
                               local is5 = max6 >= c3.Head and max6 < c3.Head + 1024
                               if is5 then
@@ -6016,8 +6086,8 @@ end
                                 local y6 = x2.Limits_Scale
                                 is5 = x2.rate < (x10 - x10 % y6) / y6
                               end
-                              if is5 and c3.Ring.At(max6 % 1024) >= (x2.Limits_Tokens < 16777215 and x2.Limits_Tokens or 16777215) * x2.units then
-                                local x11 = c3.Ring.At(max6 % 1024) % x2.rate
+                              if is5 and c3.Units.At(max6 - c3.Head) >= (x2.Limits_Tokens < 16777215 and x2.Limits_Tokens or 16777215) * x2.units then
+                                local x11 = c3.Units.At(max6 - c3.Head) % x2.rate
                                 local y7 = 1 > x2.units and 1 or x2.units
                                 local x12 = (x2.State_Held + x2.Limits_Guess) * 1000
                                 local y8 = (x2.State_Ended + 1) * x2.Limits_Tokens
@@ -6385,11 +6455,11 @@ end
                       do
                         local f = s_Flows[flow2]
                         local slot2 = a_Ticket_Slot
-                        local units = unit == 0 and a_Ticket_Cost_0 or unit == 1 and a_Ticket_Cost_1 or unit == 2 and a_Ticket_Cost_2 or a_Ticket_Cost_3
+                        local units2 = unit == 0 and a_Ticket_Cost_0 or unit == 1 and a_Ticket_Cost_1 or unit == 2 and a_Ticket_Cost_2 or a_Ticket_Cost_3
                         if slot2 <= f.Before then
-                          f.Units = f.Units + units
+                          f.Units = f.Units + units2
                         else
-                          f.Later = f.Later + units
+                          f.Later = f.Later + units2
                         end
                         if slot2 > f.Until then f.Until = slot2 end
                       end
@@ -6541,11 +6611,11 @@ end
                   local n2 = (max2 - max2 % y) / y
                   if n2 >= c2.Head and n2 < c2.Head + 1024 then
                     do
-                      local min3 = c2.Ring.At(n2 % 1024) + x2.units
+                      local min3 = c2.Units.At(n2 - c2.Head) + x2.units
                       if 16777215 < min3 then min3 = 16777215 end
-                      local units = min3
-                      c2.Booked = c2.Booked + (units - c2.Ring.At(n2 % 1024))
-                      c2.Ring.Put(n2 % 1024, units)
+                      local units2 = min3
+                      c2.Booked = c2.Booked + (units2 - c2.Units.At(n2 - c2.Head))
+                      c2.Units.Put(n2 - c2.Head, units2)
                     end
                   end
                   if x2.large and n2 == x2.gathered then
@@ -6570,10 +6640,10 @@ end
                         local least = 0
                         local n3 = 0
                         while n3 < 22 and had + all2 * least <= time2 do
-                          local at2 = 1024 + 2 * n3
+                          local at2 = 2 * n3
                           still = all2
-                          had = had + (c3.Ring.At(at2 + 1) + c3.Ring.At(at2 + 1 + 44))
-                          local max4 = all2 - c3.Ring.At(at2) - c3.Ring.At(at2 + 44)
+                          had = had + (c3.Classes.At(at2 + 1) + c3.Classes.At(at2 + 1 + 44))
+                          local max4 = all2 - c3.Classes.At(at2) - c3.Classes.At(at2 + 44)
                           if x2.Weight > max4 then max4 = x2.Weight end
                           all2 = max4
                           local max5 = 1
@@ -6606,11 +6676,11 @@ end
                   end
                   do
                     local slot2 = a_Ticket_Slot
-                    local units = x2.part
+                    local units2 = x2.part
                     if slot2 <= f.Before then
-                      f.Units = f.Units + units
+                      f.Units = f.Units + units2
                     else
-                      f.Later = f.Later + units
+                      f.Later = f.Later + units2
                     end
                     if slot2 > f.Until then f.Until = slot2 end
                   end
@@ -6638,13 +6708,13 @@ end
                           end
                           class = n3
                         end
-                        local at2 = 1024 + 2 * (0 * 22 + class)
-                        local min3 = c4.Ring.At(at2) + weight2
+                        local at2 = 2 * (0 * 22 + class)
+                        local min3 = c4.Classes.At(at2) + weight2
                         if 16777215 < min3 then min3 = 16777215 end
-                        c4.Ring.Put(at2, 0 > min3 and 0 or min3)
-                        local min4 = c4.Ring.At(at2 + 1) + backlog
+                        c4.Classes.Put(at2, 0 > min3 and 0 or min3)
+                        local min4 = c4.Classes.At(at2 + 1) + backlog
                         if 16777215 < min4 then min4 = 16777215 end
-                        c4.Ring.Put(at2 + 1, 0 > min4 and 0 or min4)
+                        c4.Classes.Put(at2 + 1, 0 > min4 and 0 or min4)
                       end
                     elseif f.Weight > 0 and f.Minute + 1 == c3.Minute then
                       c3.Before = c3.Before - f.Weight
@@ -6664,13 +6734,13 @@ end
                           end
                           class = n3
                         end
-                        local at2 = 1024 + 2 * (1 * 22 + class)
-                        local min3 = c4.Ring.At(at2) + weight2
+                        local at2 = 2 * (1 * 22 + class)
+                        local min3 = c4.Classes.At(at2) + weight2
                         if 16777215 < min3 then min3 = 16777215 end
-                        c4.Ring.Put(at2, 0 > min3 and 0 or min3)
-                        local min4 = c4.Ring.At(at2 + 1) + backlog
+                        c4.Classes.Put(at2, 0 > min3 and 0 or min3)
+                        local min4 = c4.Classes.At(at2 + 1) + backlog
                         if 16777215 < min4 then min4 = 16777215 end
-                        c4.Ring.Put(at2 + 1, 0 > min4 and 0 or min4)
+                        c4.Classes.Put(at2 + 1, 0 > min4 and 0 or min4)
                       end
                     end
                     f.Minute, f.Weight, f.Backlog = c3.Minute, 0, 0
@@ -6710,13 +6780,13 @@ end
                           end
                           class = n3
                         end
-                        local at2 = 1024 + 2 * (0 * 22 + class)
-                        local min6 = c4.Ring.At(at2) + weight2
+                        local at2 = 2 * (0 * 22 + class)
+                        local min6 = c4.Classes.At(at2) + weight2
                         if 16777215 < min6 then min6 = 16777215 end
-                        c4.Ring.Put(at2, 0 > min6 and 0 or min6)
-                        local min7 = c4.Ring.At(at2 + 1) + backlog
+                        c4.Classes.Put(at2, 0 > min6 and 0 or min6)
+                        local min7 = c4.Classes.At(at2 + 1) + backlog
                         if 16777215 < min7 then min7 = 16777215 end
-                        c4.Ring.Put(at2 + 1, 0 > min7 and 0 or min7)
+                        c4.Classes.Put(at2 + 1, 0 > min7 and 0 or min7)
                       end
                     end
                   end
@@ -7048,15 +7118,15 @@ end
                   do
                     local slot = op_Ticket_Slot
                     local i3 = 0 - f.Key
-                    local units = i3 == 0 and op_Ticket_Cost_0 or i3 == 1 and op_Ticket_Cost_1 or i3 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3
+                    local units2 = i3 == 0 and op_Ticket_Cost_0 or i3 == 1 and op_Ticket_Cost_1 or i3 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3
                     if slot <= f.Before then
                       local max2 = 0
-                      local x2 = f.Units - units
+                      local x2 = f.Units - units2
                       if x2 > max2 then max2 = x2 end
                       f.Units = max2
                     else
                       local max2 = 0
-                      local x2 = f.Later - units
+                      local x2 = f.Later - units2
                       if x2 > max2 then max2 = x2 end
                       f.Later = max2
                     end
@@ -7299,19 +7369,19 @@ end
                 local max5 = min6
                 local x14 = min7 * x2.units
                 if x14 > max5 then max5 = x14 end
-                local units = max5 < 4294967296 and max5 or 4294967296
+                local units2 = max5 < 4294967296 and max5 or 4294967296
                 if n2 >= c2.Head and n2 < c2.Head + 1024 then
                   do
                     local max6 = 0
-                    local x15 = c2.Ring.At(n2 % 1024) - units
+                    local x15 = c2.Units.At(n2 - c2.Head) - units2
                     if x15 > max6 then max6 = x15 end
-                    local units2 = max6
-                    c2.Booked = c2.Booked + (units2 - c2.Ring.At(n2 % 1024))
-                    c2.Ring.Put(n2 % 1024, units2)
+                    local units3 = max6
+                    c2.Booked = c2.Booked + (units3 - c2.Units.At(n2 - c2.Head))
+                    c2.Units.Put(n2 - c2.Head, units3)
                   end
                 elseif n2 + 1 == c2.Head then
                   local max6 = 0
-                  local x15 = c2.Late - units
+                  local x15 = c2.Late - units2
                   if x15 > max6 then max6 = x15 end
                   c2.Late = max6
                 end
@@ -7356,13 +7426,13 @@ end
                       end
                       class = n2
                     end
-                    local at2 = 1024 + 2 * (0 * 22 + class)
-                    local min6 = c4.Ring.At(at2) + weight2
+                    local at2 = 2 * (0 * 22 + class)
+                    local min6 = c4.Classes.At(at2) + weight2
                     if 16777215 < min6 then min6 = 16777215 end
-                    c4.Ring.Put(at2, 0 > min6 and 0 or min6)
-                    local min7 = c4.Ring.At(at2 + 1) + backlog
+                    c4.Classes.Put(at2, 0 > min6 and 0 or min6)
+                    local min7 = c4.Classes.At(at2 + 1) + backlog
                     if 16777215 < min7 then min7 = 16777215 end
-                    c4.Ring.Put(at2 + 1, 0 > min7 and 0 or min7)
+                    c4.Classes.Put(at2 + 1, 0 > min7 and 0 or min7)
                   end
                 elseif f.Weight > 0 and f.Minute + 1 == c3.Minute then
                   c3.Before = c3.Before - f.Weight
@@ -7382,13 +7452,13 @@ end
                       end
                       class = n2
                     end
-                    local at2 = 1024 + 2 * (1 * 22 + class)
-                    local min6 = c4.Ring.At(at2) + weight2
+                    local at2 = 2 * (1 * 22 + class)
+                    local min6 = c4.Classes.At(at2) + weight2
                     if 16777215 < min6 then min6 = 16777215 end
-                    c4.Ring.Put(at2, 0 > min6 and 0 or min6)
-                    local min7 = c4.Ring.At(at2 + 1) + backlog
+                    c4.Classes.Put(at2, 0 > min6 and 0 or min6)
+                    local min7 = c4.Classes.At(at2 + 1) + backlog
                     if 16777215 < min7 then min7 = 16777215 end
-                    c4.Ring.Put(at2 + 1, 0 > min7 and 0 or min7)
+                    c4.Classes.Put(at2 + 1, 0 > min7 and 0 or min7)
                   end
                 end
                 f.Minute, f.Weight, f.Backlog = c3.Minute, 0, 0
@@ -7428,13 +7498,13 @@ end
                       end
                       class = n2
                     end
-                    local at2 = 1024 + 2 * (0 * 22 + class)
-                    local min9 = c4.Ring.At(at2) + weight2
+                    local at2 = 2 * (0 * 22 + class)
+                    local min9 = c4.Classes.At(at2) + weight2
                     if 16777215 < min9 then min9 = 16777215 end
-                    c4.Ring.Put(at2, 0 > min9 and 0 or min9)
-                    local min10 = c4.Ring.At(at2 + 1) + backlog
+                    c4.Classes.Put(at2, 0 > min9 and 0 or min9)
+                    local min10 = c4.Classes.At(at2 + 1) + backlog
                     if 16777215 < min10 then min10 = 16777215 end
-                    c4.Ring.Put(at2 + 1, 0 > min10 and 0 or min10)
+                    c4.Classes.Put(at2 + 1, 0 > min10 and 0 or min10)
                   end
                 end
               end
@@ -7673,9 +7743,9 @@ local micros = micros
 if micros <= revision then
   micros = revision + 1
 end
-local line = s_Lines[0]
+local line, units, classes, parts = s_Lines[0], 0, 0, nil
 if s_Lines_n + s_Pins_n + s_Flows_n + s_Calendars_n > 1 then
-  local parts = {}
+  parts = {''} -- for stored
   for i = 1, s_Lines_n - 1 do
     local line = s_Lines[i]
     parts[#parts + 1] = pack('<ddddddddddddddd', line.Window_Size, line.Window_Rate, line.Window_Interval, line.Window_Offset, line.Window_Series, line.Window_Unit, line.Left, line.Promised, line.Spare, line.Taken, line.Fresh, line.FreshFrom, line.Stale, line.StaleFrom, line.Saved)
@@ -7688,16 +7758,24 @@ if s_Lines_n + s_Pins_n + s_Flows_n + s_Calendars_n > 1 then
     local flow = s_Flows[i]
     parts[#parts + 1] = pack('<dddddddddddddd', flow.Key, flow.Units, flow.Later, flow.Before, flow.Until, flow.End, flow.Left, flow.Urgent, flow.Fair, flow.FairUrgent, flow.Again, flow.Minute, flow.Weight, flow.Backlog)
   end
-  local calendar = s_Calendars[0]
-  if calendar and s_Calendars_n > 0 then
+  local calendar = s_Calendars_n > 0 and s_Calendars[0]
+  if calendar then
     parts[#parts + 1] = pack('<dddddddddd', calendar.Grain, calendar.Head, calendar.Late, calendar.Front, calendar.Far, calendar.Booked, calendar.Minute, calendar.Weight, calendar.Before, calendar.Turn)
-    leases = leases .. calendar.Ring.bytes()
   end
-  leases = table.concat(parts) .. leases
+  parts[#parts + 1] = leases
+  if calendar then
+    units, classes = calendar.Units.append(parts), calendar.Classes.append(parts)
+  end
 end
-local stored = pack('<dddddddddddddddddddddddddddddddddddddddd', 9, micros, s_Now, till, ran, apart, first, last,
-  s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Last, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n, line.Window_Size, line.Window_Rate, line.Window_Interval, line.Window_Offset, line.Window_Series, line.Window_Unit, line.Left, line.Promised, line.Spare, line.Taken, line.Fresh, line.FreshFrom, line.Stale, line.StaleFrom, line.Saved)
-call('SET', key, leases == '' and stored or stored .. leases, 'PX', ttl)
+local stored = pack('<dddddddddddddddddddddddddddddddddddddddddd', 10, micros, s_Now, till, ran, apart, first, last,
+  s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Last, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n, units, classes, line.Window_Size, line.Window_Rate, line.Window_Interval, line.Window_Offset, line.Window_Series, line.Window_Unit, line.Left, line.Promised, line.Spare, line.Taken, line.Fresh, line.FreshFrom, line.Stale, line.StaleFrom, line.Saved)
+if parts then
+  parts[1] = stored
+  stored = table.concat(parts)
+elseif leases ~= '' then
+  stored = stored .. leases
+end
+call('SET', key, stored, 'PX', ttl)
 if apart == 1 then
   call('PEXPIRE', members, ttl)
 end

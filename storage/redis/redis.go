@@ -35,10 +35,11 @@
 // # What a key holds
 //
 // An entity is one key, the prefix and the entity in braces, with a "%" in it as "%25" and a "}" as "%7D". Its value is
-// numbers of eight bytes: eight numbers of this package and the numbers of the state, 320 bytes in all. Each further
+// numbers of eight bytes: eight numbers of this package and the numbers of the state, 336 bytes in all. Each further
 // window adds 120 bytes, a pin 200, each shared limit 112 and each lease 16. A shared limit is a key of the same kind,
-// with a calendar of 3,416 bytes. When more than 512 leases are out, they move to a sorted set, whose key has ":leases"
-// at the end. So the cost of a call hardly grows with the number of leases.
+// with a calendar: 80 bytes, at most 264 for the entities that wait, and 3 for each second or interval with booked slots,
+// up to 1,024 of them. When more than 512 leases are out, they move to a sorted set, whose key has ":leases" at the end.
+// So the cost of a call hardly grows with the number of leases.
 //
 // Every key has a time to live. It ends when forgetting the entity changes no answer and its leases have ended. While
 // plain tokens of GetDelay are out, it is MaxHold after the last one was taken. Then Redis forgets the entity, and
@@ -129,8 +130,8 @@ type Options struct {
 	// of Admit end without it.
 	MaxHold time.Duration
 
-	// Remember is the most entities that the storage remembers. Each takes about 700 bytes, 4 KB if it is a shared limit,
-	// and 16 bytes for each lease. A decision about a remembered entity that no other process has changed takes the server
+	// Remember is the most entities that the storage remembers. Each takes about 700 bytes, up to 4 KB if it is a shared
+	// limit, and 16 bytes for each lease. A decision about a remembered entity that no other process has changed takes the server
 	// less time. Defaults to 50,000. Below zero it remembers none.
 	Remember int
 }

@@ -149,11 +149,6 @@ func (c *comparison) compareStored(next decision.State, leases *storage.Leases, 
 		if err != nil {
 			return fail("%v", err)
 		}
-		for i := range next.Calendars { // a ring without bookings is stored as a whole, too
-			if r := &next.Calendars[i].Ring; len(r.Bytes()) == 0 {
-				r.SetBytes(make([]byte, 3*decision.Places))
-			}
-		}
 		if a, b := storage.Encode(&state, nil), storage.Encode(&next, nil); string(a) != string(b) {
 			return fail("stored %+v, want %+v", state, next)
 		}

@@ -7,13 +7,14 @@ import (
 	"github.com/alicebob/miniredis/v2"
 
 	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/decision"
 	"github.com/drip-go/drip/storage/redis"
 )
 
 // The package comment names these sizes.
 func TestSizes(t *testing.T) {
-	const entity, window, pin, within, lease, calendar = 320, 120, 200, 112, 16, 3416
-	app := map[string]drip.Limit{"app": {Size: 50, RefreshRate: 50}}
+	const entity, window, pin, within, lease, calendar, waiting, grain = 336, 120, 200, 112, 16, 80, 264, 3
+	app := map[string]drip.Limit{"app": {Size: 3, RefreshRate: 1}}
 	for name, c := range map[string]struct {
 		options drip.Options
 		sizes   map[string]int
@@ -44,13 +45,23 @@ func TestSizes(t *testing.T) {
 				}
 			}
 		}
-		for range 5 {
+		for range 3 {
 			if _, err := b.Admit(t.Context(), "x", drip.Request{}); err != nil {
 				t.Fatal(err)
 			}
 		}
 		check(name, 0)
-		if o.Shared == nil {
+		if o.Shared != nil {
+			for range decision.Grains + 100 {
+				if _, err := b.Admit(t.Context(), "y", drip.Request{Within: []string{"app"}}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			value, _ := server.Get("drip:{shared:app}")
+			if most := entity + 3*lease + calendar + waiting + grain*decision.Grains; len(value) > most || len(value) < most-waiting {
+				t.Errorf("%s: the value has %d bytes with all grains booked, want at most %d", name, len(value), most)
+			}
+		} else {
 			if err := b.Pin(t.Context(), "x", drip.Pin{Concurrency: 2}); err != nil {
 				t.Fatal(err)
 			}

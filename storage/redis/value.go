@@ -13,7 +13,7 @@ import (
 )
 
 // layout is the first number of a value that decide.lua can read. It changes with the others.
-const layout = 9
+const layout = 10
 
 // rawLayout is the layout of a value with a state that decide.lua cannot read.
 const rawLayout = 3
@@ -21,9 +21,9 @@ const rawLayout = 3
 // headers is the count of numbers in front of a state: see decide.lua.tmpl.
 const headers = 8
 
-// scalars is the count of numbers in front of the lines of a state: the scalars of State, and the counts of lines,
-// pins, flows and calendars.
-const scalars = 13 + 4
+// scalars is the count of numbers in front of the lines of a state: the scalars of State, and the counts of lines, pins,
+// flows, calendars, and bytes of the calendar's Units and Classes.
+const scalars = 13 + 6
 
 // format is the beginning of a result of storage.Encode, in front of the numbers of a state. A value does not have it.
 var format = storage.Encode(&decision.State{Tokens: 1}, nil)[:8]
@@ -59,18 +59,15 @@ func unpack(value []byte) (s stored, err error) {
 		if len(rest) < 8*scalars {
 			return s, ErrNotState
 		}
-		ring := 0 // the bytes at the end that are no numbers
-		if number(rest, scalars-1) > 0 {
-			ring = min(len(rest), 3*decision.Places)
+		numbers := len(rest) - int(number(rest, scalars-2)+number(rest, scalars-1)) // in bytes; the rest is Units and Classes
+		if numbers < 8*scalars || numbers > len(rest) || numbers%8 != 0 {
+			return s, ErrNotState
 		}
 		s.Data = slices.Clone(format)
-		for i := range (len(rest) - ring) / 8 {
+		for i := range numbers / 8 {
 			s.Data = binary.BigEndian.AppendUint64(s.Data, uint64(number(rest, i)))
-			if i == scalars-1 { // storage.Encode has the length of the ring there
-				s.Data = binary.BigEndian.AppendUint64(s.Data, uint64(ring))
-			}
 		}
-		s.Data = append(s.Data, rest[len(rest)-ring:]...)
+		s.Data = append(s.Data, rest[numbers:]...)
 	}
 	return s, nil
 }
@@ -120,23 +117,16 @@ func ends(held []storage.Held) (first, last int64) {
 // appendEncoded appends what a value has for a result of storage.Encode. ok is false if Lua cannot count so far.
 func appendEncoded(b, encoded []byte) (all []byte, ok bool) {
 	const exact = 1 << 53
-	at := len(format) + 8*scalars // of the length of the ring, which a value does not have
-	ring := int(binary.BigEndian.Uint64(encoded[at:]))
-	calendars := binary.BigEndian.Uint64(encoded[at-8:])
-	for i := len(format); i < len(encoded)-ring; i += 8 {
+	count := func(place int) int { return int(binary.BigEndian.Uint64(encoded[len(format)+8*place:])) }
+	numbers := len(encoded) - count(scalars-2) - count(scalars-1) // in bytes
+	for i := len(format); i < numbers; i += 8 {
 		n := int64(binary.BigEndian.Uint64(encoded[i:]))
 		if n < -exact || n > exact {
 			return nil, false
 		}
-		if i != at {
-			b = binary.LittleEndian.AppendUint64(b, math.Float64bits(float64(n)))
-		}
+		b = binary.LittleEndian.AppendUint64(b, math.Float64bits(float64(n)))
 	}
-	if calendars > 0 {
-		b = append(b, encoded[len(encoded)-ring:]...)
-		b = append(b, make([]byte, 3*decision.Places-ring)...)
-	}
-	return b, true
+	return append(b, encoded[numbers:]...), true
 }
 
 // heldOf reads members of a set of leases and their ends, as a script lists them.
