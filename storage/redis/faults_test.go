@@ -487,28 +487,42 @@ func TestKeyOfAnotherType(t *testing.T) {
 	for name, open := range backends {
 		t.Run(name, func(t *testing.T) {
 			client := open(t)
-			prefix := fmt.Sprintf("%s-%x:", t.Name(), rand.Uint64())
+			prefix := fmt.Sprintf("{%s-%x}:", t.Name(), rand.Uint64())
 			s := newStorageWith(t, client, redis.Options{Prefix: prefix})
+			do(t, s, "cut off", &plenty, decision.Op{Kind: decision.Admit, Cost: decision.Cost{1}})
+			whole := client.Get(t.Context(), prefix+"{cut off}").Val()
 			if err := errors.Join(
 				client.LPush(t.Context(), prefix+"{list}", "x").Err(),
 				client.Set(t.Context(), prefix+"{text}", "hello", time.Minute).Err(),
+				client.Set(t.Context(), prefix+"{cut off}", whole[:len(whole)-8], time.Minute).Err(),
 			); err != nil {
 				t.Fatal(err)
 			}
-			var wg sync.WaitGroup
-			for i := range 100 { // so that they share pipelines
-				for _, key := range []string{"list", "text", "shop"} {
-					wg.Go(func() {
-						op := decision.Op{Kind: decision.Kind(i % 4), Now: decision.OwnClock, Cost: decision.Cost{1}} // to Settle
-						_, err := s.Do(t.Context(), key, &plenty, nil, op)
-						if key == "shop" && err != nil || key != "shop" && !errors.Is(err, redis.ErrNotState) {
-							t.Errorf("%+v of %q: %v", op, key, err)
-						}
-					})
+			broken := []string{"list", "text", "cut off"}
+			for _, shared := range []string{"", "app", "list", "text", "cut off"} {
+				var within []storage.Within
+				if shared != "" {
+					within = []storage.Within{{Key: shared, ID: 1, Weight: 1, Limits: &plenty}}
 				}
+				var wg sync.WaitGroup
+				for i := range 50 { // so that they share pipelines and calls
+					for _, key := range append(broken, "shop") {
+						wg.Go(func() {
+							op := decision.Op{Kind: decision.Kind(i % 4), Now: decision.OwnClock, Cost: decision.Cost{1}} // to Settle
+							_, err := s.Do(t.Context(), key, &plenty, within, op)
+							well := key == "shop" && (shared == "" || shared == "app")
+							if well && err != nil || !well && !errors.Is(err, redis.ErrNotState) {
+								t.Errorf("%+v of %q within %q: %v", op, key, shared, err)
+							}
+						})
+					}
+				}
+				wg.Wait()
 			}
-			wg.Wait()
-			for _, key := range []string{"list", "text"} {
+			if e, err := s.Read(t.Context(), "shop"); err != nil || e.State.Tokens == 0 {
+				t.Errorf("the shop beside them: %+v, %v", e, err)
+			}
+			for _, key := range broken[:2] { // Get and Set do not look into a state
 				if _, _, err := s.Get(t.Context(), key); !errors.Is(err, redis.ErrNotState) {
 					t.Errorf("Get(%q) = %v, want ErrNotState", key, err)
 				}

@@ -71,14 +71,18 @@ type comparison struct {
 	held    []storage.Held
 	tickets []decision.Ticket
 	leases  []decision.Lease
+	weight  int64
 	shared  []*comparison // the limits that it is within
+	beside  []*comparison // other entities within them
 }
 
 func newComparison(s *Storage, l decision.Limits, rnd *rand.Rand) *comparison {
 	// One lane has decide.lua decide, the other decides here where it can. With both each finds states that it does not know.
 	lanes := [][]*lane{{{storage: s}}, {{storage: s, clock: recall.NewClock()}}, {{storage: s}, {storage: s, clock: recall.NewClock()}}}[rnd.IntN(3)]
 	entity := func(l decision.Limits) *comparison {
-		return &comparison{storage: s, lanes: lanes, rnd: rnd, key: fmt.Sprint("compared-%}-", entities.Add(1)), limits: l}
+		return &comparison{
+			storage: s, lanes: lanes, rnd: rnd, key: fmt.Sprint("compared-%}-", entities.Add(1)), limits: l, weight: 1 + rnd.Int64N(5),
+		}
 	}
 	c := entity(l)
 	for range max(0, rnd.IntN(5)-2) {
@@ -86,32 +90,63 @@ func newComparison(s *Storage, l decision.Limits, rnd *rand.Rand) *comparison {
 		x.limits.Start = l.Start
 		c.shared = append(c.shared, x)
 	}
+	for range rnd.IntN(4) * min(1, len(c.shared)) {
+		x := entity(randomLimits(rnd))
+		x.shared = c.shared
+		c.beside = append(c.beside, x)
+	}
 	return c
+}
+
+// asked is an operation on an entity.
+type asked struct {
+	of *comparison
+	op decision.Op
 }
 
 // run does the operations in one call of the script, and compares answers and state.
 func (c *comparison) run(ops []decision.Op) error {
-	turn := &batch.Turn{Calls: make([]*batch.Call, len(ops))}
-	want := make([]decision.Answer, len(ops))
-	next, leases := c.state.Copy(), storage.NewLeases(slices.Clone(c.held))
-	within := make([]storage.Within, len(c.shared))
-	states, held := make([]decision.State, len(c.shared)), make([]*storage.Leases, len(c.shared))
-	for i, x := range c.shared {
-		within[i] = storage.Within{Key: x.key, Limits: &x.limits, ID: int64(i + 1), Weight: 1 + int64(i)*7}
-		states[i], held[i] = x.state.Copy(), storage.NewLeases(slices.Clone(x.held))
-	}
+	asks := make([]asked, len(ops))
 	for i, op := range ops {
-		turn.Calls[i] = &batch.Call{Key: c.key, Limits: c.limits, Within: within, Op: op}
-		shared := make([]decision.Shared, len(within))
-		for j := range within {
-			shared[j] = within[j].In(&states[j], held[j])
+		asks[i] = asked{c, op}
+	}
+	return c.runAll(asks)
+}
+
+// runAll does operations on c, and after them on entities within the same shared limits, in one call of the script.
+func (c *comparison) runAll(asks []asked) error {
+	turn := &batch.Turn{Calls: make([]*batch.Call, len(asks))}
+	want := make([]decision.Answer, len(asks))
+	type state struct {
+		decision.State
+		leases *storage.Leases
+	}
+	states := map[*comparison]*state{}
+	stateOf := func(c *comparison) *state {
+		if states[c] == nil {
+			states[c] = &state{c.state.Copy(), storage.NewLeases(slices.Clone(c.held))}
 		}
-		c.limits.ApplyWithin(&next, leases, shared, &op, op.Now, &want[i])
+		return states[c]
+	}
+	for i, a := range asks {
+		within := make([]storage.Within, len(c.shared))
+		shared := make([]decision.Shared, len(within))
+		for j, x := range c.shared {
+			within[j] = storage.Within{Key: x.key, Limits: &x.limits, ID: int64(j + 1), Weight: a.of.weight + int64(j)*7}
+			shared[j] = within[j].In(&stateOf(x).State, stateOf(x).leases)
+		}
+		turn.Calls[i] = &batch.Call{Key: a.of.key, Limits: a.of.limits, Within: within, Op: a.op}
+		next := stateOf(a.of)
+		a.of.limits.ApplyWithin(&next.State, next.leases, shared, &a.op, a.op.Now, &want[i])
 	}
 	fail := func(format string, args ...any) error {
-		return fmt.Errorf("%s\nby %+v\nfrom %+v %v by %+v", fmt.Sprintf(format, args...), c.limits, c.state, c.held, ops)
+		return fmt.Errorf("%s\nby %+v\nfrom %+v %v by %+v", fmt.Sprintf(format, args...), c.limits, c.state, c.held, asks)
 	}
-	c.lanes[c.rnd.IntN(len(c.lanes))].decide([]*batch.Turn{turn}, func([]*batch.Turn) {})
+	l := c.lanes[c.rnd.IntN(len(c.lanes))]
+	if asks[len(asks)-1].of != c { // it would decide first about the entities that it knows
+		l = &lane{storage: c.storage}
+	}
+	l.decide([]*batch.Turn{turn}, func([]*batch.Turn) {})
 	for i, call := range turn.Calls {
 		if call.Err != nil {
 			return fail("%v", call.Err)
@@ -119,19 +154,20 @@ func (c *comparison) run(ops []decision.Op) error {
 		if call.Answer != want[i] {
 			return fail("answer %d is %+v, want %+v", i, call.Answer, want[i])
 		}
+		of := asks[i].of
 		if a := want[i]; a.Lease.ID != 0 {
-			c.leases = append(c.leases, a.Lease)
+			of.leases = append(of.leases, a.Lease)
 		}
 		if a := want[i]; a.Ticket.Number != 0 {
-			c.tickets = append(c.tickets, a.Ticket)
+			of.tickets = append(of.tickets, a.Ticket)
 		}
 	}
-	for i, x := range c.shared {
-		if err := x.compareStored(states[i], held[i], fail); err != nil {
+	for of, next := range states {
+		if err := of.compareStored(next.State, next.leases, fail); err != nil {
 			return err
 		}
 	}
-	return c.compareStored(next, leases, fail)
+	return nil
 }
 
 // compareStored compares the stored state with the expected one, and goes on from it.
@@ -342,11 +378,21 @@ func (c *comparison) compare(t *testing.T, rnd *rand.Rand) (n int) {
 			}
 			now = min(step(rnd, &c.limits, now), decision.LastTime-1)
 		}
-		if err := c.run(ops); err != nil {
+		var asks []asked
+		for _, op := range ops {
+			asks = append(asks, asked{c, op})
+		}
+		for _, x := range c.beside {
+			for range rnd.IntN(4) {
+				asks = append(asks, asked{x, x.op(rnd, now)})
+				now = min(step(rnd, &x.limits, now), decision.LastTime-1)
+			}
+		}
+		if err := c.runAll(asks); err != nil {
 			t.Error(err)
 			return n
 		}
-		n += len(ops)
+		n += len(asks)
 	}
 	return n
 }

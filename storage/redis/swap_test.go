@@ -146,12 +146,22 @@ func compareProcesses(t *testing.T, mini *miniredis.Miniredis, rnd *rand.Rand, s
 			a, err1 := s.Read(ctx, key)
 			b, err2 := want.Read(ctx, key)
 			x, y := storage.Encode(&a.State, alive(a.Leases, now)), storage.Encode(&b.State, alive(b.Leases, now))
-			if string(x) != string(y) || (err1 == nil) != (err2 == nil) {
+			l := &c.limits
+			for i := range c.shared {
+				if c.shared[i].key == key {
+					l = &c.shared[i].limits
+				}
+			}
+			// While leases are out, decide.lua may count with the end of one that was given back, and keep the entity longer.
+			kept := len(x) == 0 && len(alive(b.Leases, now)) == 0 && l.Until(&b.State) <= now
+			if string(x) != string(y) && !kept || (err1 == nil) != (err2 == nil) {
 				return fail("stored of %s %+v, %v; want %+v, %v", key, a, err1, b, err2)
 			}
 			ttl, wantTTL := mini.TTL(s.keys(key)[0]), mini.TTL(want.keys(key)[0])
 			until, wantUntil := untilOf(t, s, key), untilOf(t, want, key)
-			// While leases are out, decide.lua may count with the end of one that was given back.
+			if kept {
+				continue
+			}
 			if ttl > wantTTL || until > wantUntil || (ttl < wantTTL || until < wantUntil) && len(a.Leases) == 0 {
 				return fail("%s is kept for %v until %d, want %v until %d", key, ttl, until, wantTTL, wantUntil)
 			}

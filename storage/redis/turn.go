@@ -2,6 +2,7 @@ package redis
 
 import (
 	"context"
+	"errors"
 	"slices"
 
 	goredis "github.com/redis/go-redis/v9"
@@ -124,41 +125,78 @@ func (s *Storage) script(t *turn, calls []*batch.Call) {
 		}
 		for calls = others; len(own) > 0; {
 			n := together(own)
-			t.scripts = append(t.scripts, call{s.decideCommand(own[:n]), own[:n]})
+			t.join(own[:n])
 			own = own[n:]
 		}
+	}
+	for i := range t.scripts {
+		c := &t.scripts[i]
+		c.command = s.decideCommand(c.about)
 	}
 	if t.parts == nil {
 		return
 	}
 	for _, script := range t.scripts {
-		for _, p := range s.partsOf(t, script.about[0]) {
-			if slices.Contains(t.changed, p) {
-				continue
-			}
-			t.changed = append(t.changed, p)
-			if p.record.skip--; p.record.skip < 0 {
-				p.record.skip = 0
-				p.read = &command{StringCmd: goredis.NewStringCmd(context.Background(), "get", p.keys[0])}
+		for _, c := range script.about {
+			for _, p := range s.partsOf(t, c) {
+				if slices.Contains(t.changed, p) {
+					continue
+				}
+				t.changed = append(t.changed, p)
+				if p.record.skip--; p.record.skip < 0 {
+					p.record.skip = 0
+					p.read = &command{StringCmd: goredis.NewStringCmd(context.Background(), "get", p.keys[0])}
+				}
 			}
 		}
 	}
 }
 
-// decideCommand makes the call of decide.lua for calls about one entity with the same limits.
+// join adds calls about one entity to a call of decide.lua. Entities within the same shared limits share one, so that it
+// reads and writes these once. A later call about the same entity is not overtaken.
+func (t *turn) join(calls []*batch.Call) {
+	first := calls[0]
+	for i := len(t.scripts) - 1; i >= 0 && len(first.Within) > 0; i-- {
+		c := &t.scripts[i]
+		if slices.ContainsFunc(c.about, func(o *batch.Call) bool { return o.Key == first.Key }) {
+			break
+		}
+		if len(c.about)+len(calls) <= maxOps && slices.EqualFunc(c.about[0].Within, first.Within, sameLimit) {
+			c.about = append(c.about, calls...)
+			return
+		}
+	}
+	t.scripts = append(t.scripts, call{about: slices.Clone(calls)})
+}
+
+// decideCommand makes the call of decide.lua for calls within the same shared limits. Those about one entity stand
+// together, and have the same limits.
 func (s *Storage) decideCommand(calls []*batch.Call) *command {
-	own, within := s.keys(calls[0].Key), calls[0].Within
-	keys := append(make([]string, 0, 2+2*len(within)), own[:]...)
-	args := make([]any, 0, 2+len(within)+len(calls))
-	args = append(args, packLimits(&calls[0].Limits), s.maxHold)
+	within := calls[0].Within
+	var keys []string
+	args := []any{s.maxHold, len(within)}
 	for i := range within {
 		w := &within[i]
 		shared := s.keys(w.Key)
 		keys = append(keys, shared[:]...)
-		args = append(args, string(appendNumbers(nil, w.ID, w.Weight))+packLimits(w.Limits))
+		args = append(args, string(appendNumbers(nil, w.ID))+packLimits(w.Limits))
 	}
-	for _, c := range calls {
-		args = append(args, packOp(&c.Op))
+	for len(calls) > 0 {
+		first := calls[0]
+		own, n := s.keys(first.Key), 1
+		for n < len(calls) && calls[n].Key == first.Key {
+			n++
+		}
+		counts := appendNumbers(nil, int64(n))
+		for _, w := range first.Within {
+			counts = appendNumbers(counts, w.Weight)
+		}
+		keys = append(keys, own[:]...)
+		args = append(args, packLimits(&first.Limits), counts)
+		for _, c := range calls[:n] {
+			args = append(args, packOp(&c.Op))
+		}
+		calls = calls[n:]
 	}
 	return decideScript.command(keys, args...)
 }
@@ -168,13 +206,17 @@ func together(calls []*batch.Call) int {
 	first := calls[0]
 	for i, c := range calls {
 		same := i < maxOps && equal(&c.Limits, &first.Limits) && slices.EqualFunc(c.Within, first.Within, func(a, b storage.Within) bool {
-			return a.Key == b.Key && a.Weight == b.Weight && equal(a.Limits, b.Limits)
+			return sameLimit(a, b) && a.Weight == b.Weight
 		})
 		if !same {
 			return i
 		}
 	}
 	return len(calls)
+}
+
+func sameLimit(a, b storage.Within) bool {
+	return a.Key == b.Key && a.ID == b.ID && equal(a.Limits, b.Limits)
 }
 
 func equal(a, b *decision.Limits) bool {
@@ -229,7 +271,10 @@ func (s *Storage) decided(c call) {
 	err = s.failure(err)
 	for i := 0; i < len(calls) && err == nil; i++ {
 		calls[i].Answer, calls[i].Err = decision.Answer{}, nil
-		if answers, err = take(answers, &calls[i].Answer); err != nil {
+		if answers, err = take(answers, &calls[i].Answer); errors.Is(err, ErrNotState) {
+			fail(calls[i:i+1], err)
+			err = nil
+		} else if err != nil {
 			calls = calls[i:]
 		}
 	}

@@ -212,8 +212,11 @@ func take(answers string, a *decision.Answer) (rest string, err error) {
 		return c
 	}
 	sum := next()
-	a.Found, a.Late, a.Limit = sum&1 != 0, sum&8 != 0, sum>>4
 	a.Delay, a.Bound = next(), decision.Bound(next())
+	if sum == -1 && !missing {
+		return answers, ErrNotState
+	}
+	a.Found, a.Late, a.Limit = sum&1 != 0, sum&8 != 0, sum>>4
 	if sum&2 != 0 {
 		a.Ticket = decision.Ticket{Slot: next(), Number: next(), Again: next(), Cost: cost()}
 	}
