@@ -16,10 +16,10 @@ func (l *Limits) admit(s *State, leases Leases, shared []Shared, op *Op, before,
 		if a.Delay == 0 {
 			s.Plain++
 		}
-	} else if a.Delay == 0 && !a.Late {
+	} else if a.Delay == 0 {
 		l.lease(s, leases, shared, op, now, a)
 	}
-	if a.Delay == 0 && !a.Late {
+	if a.Delay == 0 {
 		l.used(s, op.Cost[l.Windows[0].Unit])
 		for i := range shared {
 			x := &shared[i]
@@ -159,7 +159,7 @@ func (l *Limits) decide(s *State, leases Leases, shared []Shared, op *Op, now in
 // back has been in the line: it leaves its place only if the entity's windows or the line's limit delay it again.
 func (l *Limits) lined(x *Shared, op *Op, v *view, slot, now int64) bool {
 	w := &l.Windows[0]
-	keeps := v.back && v.bound <= BoundTokens && (x.fits || w.Interval > x.Limits.Grain && w.interval(slot) == w.interval(now))
+	keeps := v.back && v.bound <= BoundTokens && (x.fits || w.interval(slot) == w.interval(now))
 	return !keeps && !x.token && !op.Urgent && slot != op.Ticket.Slot
 }
 
@@ -197,8 +197,7 @@ func (l *Limits) look(s *State, leases Leases, op *Op, now int64) (v view) {
 			v.at, v.bound = at, BoundWindow+Bound(i)
 		}
 		if max(at, s.Closed) > now {
-			each := w.Interval * 1000 / w.Rate
-			v.again = max(v.again, min(cost, bound/(each+1))*each)
+			v.again = max(v.again, w.spanUS(cost))
 		}
 	}
 	// A ticket loses its slot when it is denied for the second time, or is much too late.

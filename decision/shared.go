@@ -29,6 +29,7 @@ type Shared struct {
 	bound    Bound // why not
 	free     int64 // the free tokens
 	token    bool  // only a token is short
+	again    bool  // a window denies it, but it is below its share and asks again in this grain
 	overdue  int64 // see Limits.overdue
 	below    bool  // the entity is below its fair share
 	spare    bool  // it takes capacity that booked operations leave, in the windows without room
@@ -541,6 +542,7 @@ func (x *Shared) surplus(op *Op, t, now int64) bool {
 // place returns the first slot from t on.
 func (x *Shared) place(f *Flow, op *Op, back bool, t, now int64) int64 {
 	c, s, l := &x.State.Calendars[0], x.State, x.Limits
+	x.again = false
 	if x.token { // denied operations ask one after the other for a while; the others book again
 		at := (s.turn(now, x.overdue) + l.pace(s)) / 1000
 		if l.grain(at) <= c.Head+1+x.slow {
@@ -560,13 +562,17 @@ func (x *Shared) place(f *Flow, op *Op, back bool, t, now int64) int64 {
 	if back && op.Ticket.Slot > now && c.holds(l.grain(op.Ticket.Slot)) { // it came early, and keeps its slot
 		return max(t, op.Ticket.Slot)
 	}
-	if x.room && x.bound >= BoundWindow { // behind the operations due in this grain
-		at := t
+	if (x.room || back && x.below) && x.bound >= BoundWindow { // behind the operations due in this grain
+		at, due := t, x.due
+		if !x.room { // before them, one after the other
+			at, due = max(t, l.Windows[x.bound-BoundWindow].Next(s.AgainUS/1000-1)), 0
+		}
 		for i := range l.Windows {
 			w := &l.Windows[i]
-			at = max(at, w.room(s, s.Lines[i].Left-l.units(x.due, w.Unit), op.Cost[w.Unit], now))
+			at = max(at, w.room(s, s.Lines[i].Left-l.units(due, w.Unit), op.Cost[w.Unit], now))
 		}
 		if l.grain(at) <= c.Head {
+			x.again = !x.room
 			return at
 		}
 	}
@@ -614,6 +620,10 @@ func (x *Shared) book(f *Flow, op *Op, back bool, t *Ticket, now int64) {
 	c, s := &x.State.Calendars[0], x.State
 	if x.token {
 		s.AgainUS = min(s.turn(now, x.overdue)+x.Limits.pace(s), Never)
+	}
+	if x.again { // half of the capacity is for the operations that are due
+		w := &x.Limits.Windows[x.bound-BoundWindow]
+		s.AgainUS = min(s.turn(now, 0)+2*w.spanUS(op.Cost[w.Unit]), Never)
 	}
 	n := x.Limits.grain(t.Slot)
 	if c.holds(n) {

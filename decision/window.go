@@ -70,6 +70,12 @@ func (w *Window) room(s *State, left, cost, at int64) int64 {
 	return w.begin(w.interval(w.since(s, at)) + min((cost-left-1)/w.Rate+1, LastTime/w.Interval))
 }
 
+// spanUS returns the time in which a window brings cost, in us.
+func (w *Window) spanUS(cost int64) int64 {
+	each := w.Interval * 1000 / w.Rate
+	return min(cost, bound/(each+1)) * each
+}
+
 // advance counts the windows up to the time of the entity and returns that time, which is now but never runs backwards.
 func (l *Limits) advance(s *State, leases Leases, now int64) int64 {
 	if s.Tokens != 0 {

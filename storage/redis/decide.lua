@@ -4537,15 +4537,18 @@ end
                     v_at, v_bound = at2, 4 + i2
                   end
                   if (at2 > s_Closed and at2 or s_Closed) > t then
-                    local x5 = w2.Interval * 1000
-                    local y2 = w2.Rate
-                    local each2 = (x5 - x5 % y2) / y2
-                    local y3 = each2 + 1
-                    local min2 = cost
-                    local x6 = (1125899906842624 - 1125899906842624 % y3) / y3
-                    if x6 < min2 then min2 = x6 end
-                    local x7 = min2 * each2
-                    if x7 > v_again then v_again = x7 end
+                    local spanUS = 0
+                    do
+                      local x5 = w2.Interval * 1000
+                      local y2 = w2.Rate
+                      local each2 = (x5 - x5 % y2) / y2
+                      local y3 = each2 + 1
+                      local min2 = cost
+                      local x6 = (1125899906842624 - 1125899906842624 % y3) / y3
+                      if x6 < min2 then min2 = x6 end
+                      spanUS = min2 * each2
+                    end
+                    if spanUS > v_again then v_again = spanUS end
                   end
                 end
                 local is4 = not v_back
@@ -5461,6 +5464,7 @@ end
                     local t2 = slot
                     repeat
                       local c2 = x2.State_Calendars[0]
+                      x2.again = false
                       if x2.token then
                         local overdue = x2.overdue
                         local max2 = t + overdue
@@ -5551,20 +5555,32 @@ end
                         if is3 then
                           place2 = t2 > op_Ticket_Slot and t2 or op_Ticket_Slot
                         else
-                          if x2.room and x2.bound >= 4 then
+                          if (x2.room or back2 and x2.below) and x2.bound >= 4 then
                             local at2 = t2
+                            local due = x2.due
+                            if not x2.room then
+                              local w2 = x2.Limits_Windows[x2.bound - 4]
+                              local x5 = x2.State_AgainUS
+                              local t3 = (x5 - x5 % 1000) / 1000 - 1
+                              local t4 = t3 - w2.Offset
+                              local by2 = w2.Interval
+                              local n3 = (t4 - t4 % by2) / by2 + 1
+                              local max4 = t2
+                              local x6 = n3 * w2.Interval + w2.Offset
+                              if x6 > max4 then max4 = x6 end
+                              at2, due = max4, 0
+                            end
                             for i4 = 0, x2.Limits_Windows_n - 1 do
                               local w2 = x2.Limits_Windows[i4]
                               local room = 0
                               do
                                 local units2 = 0
                                 do
-                                  local booked = x2.due
                                   local unit = w2.Unit
                                   if (unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3) == 0 then
                                     units2 = 0
                                   else
-                                    local x5 = booked * x2.Limits_Scale
+                                    local x5 = due * x2.Limits_Scale
                                     local y3 = unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
                                     units2 = (x5 - x5 % y3) / y3
                                   end
@@ -5605,6 +5621,7 @@ end
                             if x5 > max4 then max4 = x5 end
                             local y3 = x2.Limits_Grain
                             if (max4 - max4 % y3) / y3 <= c2.Head then
+                              x2.again = not x2.room
                               place2 = at2
                               break
                             end
@@ -6131,23 +6148,19 @@ end
                     local lined = false
                     do
                       local w2 = l_Windows[0]
-                      local is4 = v_back and v_bound <= 2
-                      if is4 then
-                        local is3 = x2.fits
-                        if not is3 then
-                          local is2 = w2.Interval > x2.Limits_Grain
-                          if is2 then
-                            local t2 = slot - w2.Offset
-                            local by2 = w2.Interval
-                            local t3 = t - w2.Offset
-                            local by3 = w2.Interval
-                            is2 = (t2 - t2 % by2) / by2 == (t3 - t3 % by3) / by3
-                          end
-                          is3 = is2
+                      local is3 = v_back and v_bound <= 2
+                      if is3 then
+                        local is2 = x2.fits
+                        if not is2 then
+                          local t2 = slot - w2.Offset
+                          local by2 = w2.Interval
+                          local t3 = t - w2.Offset
+                          local by3 = w2.Interval
+                          is2 = (t2 - t2 % by2) / by2 == (t3 - t3 % by3) / by3
                         end
-                        is4 = is3
+                        is3 = is2
                       end
-                      local keeps = is4
+                      local keeps = is3
                       lined = not keeps and not x2.token and not op_Urgent and slot ~= op_Ticket_Slot
                     end
                     is2 = lined
@@ -6487,23 +6500,19 @@ end
                     local lined = false
                     do
                       local w2 = l_Windows[0]
-                      local is6 = v_back and v_bound <= 2
-                      if is6 then
-                        local is5 = x2.fits
-                        if not is5 then
-                          local is4 = w2.Interval > x2.Limits_Grain
-                          if is4 then
-                            local t2 = slot - w2.Offset
-                            local by2 = w2.Interval
-                            local t3 = t - w2.Offset
-                            local by3 = w2.Interval
-                            is4 = (t2 - t2 % by2) / by2 == (t3 - t3 % by3) / by3
-                          end
-                          is5 = is4
+                      local is5 = v_back and v_bound <= 2
+                      if is5 then
+                        local is4 = x2.fits
+                        if not is4 then
+                          local t2 = slot - w2.Offset
+                          local by2 = w2.Interval
+                          local t3 = t - w2.Offset
+                          local by3 = w2.Interval
+                          is4 = (t2 - t2 % by2) / by2 == (t3 - t3 % by3) / by3
                         end
-                        is6 = is5
+                        is5 = is4
                       end
-                      local keeps = is6
+                      local keeps = is5
                       lined = not keeps and not x2.token and not op_Urgent and slot ~= op_Ticket_Slot
                     end
                     is4 = lined
@@ -6612,6 +6621,48 @@ end
                       local x8 = (x7 - x7 % y2) / y2
                       if x8 > max7 then max7 = x8 end
                       local min3 = max6 + max7
+                      if 9007199254740991 < min3 then min3 = 9007199254740991 end
+                      x2.State_AgainUS = min3
+                    end
+                    if x2.again then
+                      local w2 = x2.Limits_Windows[x2.bound - 4]
+                      local max2 = t + 0
+                      if x2.State_Closed > max2 then max2 = x2.State_Closed end
+                      local max3 = x2.State_AgainUS
+                      local x3 = max2 * 1000
+                      if x3 > max3 then max3 = x3 end
+                      local spanUS = 0
+                      do
+                        local i4 = w2.Unit
+                        local cost2 = i4 == 0 and op_Cost_0 or i4 == 1 and op_Cost_1 or i4 == 2 and op_Cost_2 or op_Cost_3
+                        local x4 = w2.Interval * 1000
+                        local y = w2.Rate
+                        local each2 = (x4 - x4 % y) / y
+                        local y2 = each2 + 1
+                        local min3 = cost2
+                        local x5 = (1125899906842624 - 1125899906842624 % y2) / y2
+                        if x5 < min3 then min3 = x5 end
+                        spanUS = min3 * each2
+                      end
+                      local max4 = t + 0
+                      if x2.State_Closed > max4 then max4 = x2.State_Closed end
+                      local max5 = x2.State_AgainUS
+                      local x4 = max4 * 1000
+                      if x4 > max5 then max5 = x4 end
+                      local spanUS2 = 0
+                      do
+                        local i4 = w2.Unit
+                        local cost2 = i4 == 0 and op_Cost_0 or i4 == 1 and op_Cost_1 or i4 == 2 and op_Cost_2 or op_Cost_3
+                        local x5 = w2.Interval * 1000
+                        local y = w2.Rate
+                        local each2 = (x5 - x5 % y) / y
+                        local y2 = each2 + 1
+                        local min3 = cost2
+                        local x6 = (1125899906842624 - 1125899906842624 % y2) / y2
+                        if x6 < min3 then min3 = x6 end
+                        spanUS2 = min3 * each2
+                      end
+                      local min3 = max5 + 2 * spanUS2
                       if 9007199254740991 < min3 then min3 = 9007199254740991 end
                       x2.State_AgainUS = min3
                     end
@@ -6818,7 +6869,7 @@ end
           if a_Delay == 0 then
             s_Plain = s_Plain + 1
           end
-        elseif a_Delay == 0 and not a_Late then
+        elseif a_Delay == 0 then
           do
             local max2 = s_LastID + 1
             local x2 = t * 1024
@@ -6855,7 +6906,7 @@ end
             end
           end
         end
-        if a_Delay == 0 and not a_Late then
+        if a_Delay == 0 then
           do
             local i2 = l_Windows[0].Unit
             local n2 = i2 == 0 and op_Cost_0 or i2 == 1 and op_Cost_1 or i2 == 2 and op_Cost_2 or op_Cost_3
