@@ -11,8 +11,8 @@
 //
 // Storage is [storage.Atomic]. An entity is one key, and every operation on it, from GetDelay to Settle, is one call of
 // a script beside it, in one round trip. Callers that wait at the same time share a pipeline, and callers that wait for
-// the same entity share one call of the script. Batching never delays a call: the storage sends it at once unless
-// several pipelines to its server are under way.
+// the same entity, or within the same shared limits, share one call of the script. Batching never delays a call: the
+// storage sends it at once unless several pipelines to its server are under way.
 //
 // A process that is alone with an entity for a while knows its state, and decides in Go. Then the script only compares and
 // stores, and callers within the same shared limit share a call. When another process has changed the state, the script
