@@ -489,7 +489,8 @@ func TestKeyOfAnotherType(t *testing.T) {
 			client := open(t)
 			prefix := fmt.Sprintf("{%s-%x}:", t.Name(), rand.Uint64())
 			s := newStorageWith(t, client, redis.Options{Prefix: prefix})
-			do(t, s, "cut off", &plenty, decision.Op{Kind: decision.Admit, Cost: decision.Cost{1}})
+			other := newStorageWith(t, client, redis.Options{Prefix: prefix}) // s does not know this state, and would store it again
+			do(t, other, "cut off", &plenty, decision.Op{Kind: decision.Admit, Cost: decision.Cost{1}})
 			whole := client.Get(t.Context(), prefix+"{cut off}").Val()
 			if err := errors.Join(
 				client.LPush(t.Context(), prefix+"{list}", "x").Err(),
