@@ -485,7 +485,7 @@ func (x *Shared) in(n int64) int64 {
 	c, w := &x.State.Calendars[0], &x.Limits.Windows[0]
 	at := x.Limits.begin(n)
 	if c.holds(n) && x.Limits.PerGrain/x.Limits.Parts[w.Unit] > w.Rate {
-		at += x.Limits.units(min(c.at(n), mostBooked), w.Unit) / w.Rate * w.Interval % c.Grain
+		at += x.Limits.units(c.at(n), w.Unit) / w.Rate * w.Interval % c.Grain
 	} else if c.holds(n) && x.rate < x.Limits.PerGrain/x.Limits.Scale && c.at(n) >= min(x.Limits.Tokens, mostBooked)*x.units {
 		at += c.at(n) % x.rate / max(1, x.units) * x.Limits.pace(x.State) / 1000
 	}

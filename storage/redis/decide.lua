@@ -14,7 +14,7 @@
 -- Numbers are doubles, the lowest byte first: see numbers.lua, which comes before this.
 --
 -- The value of a key is the layout, 10; a revision; the time and the Until of the state; the time at which a plain
--- token was taken last; 1 if the leases are in KEYS[2], else 0; a time before which none of the leases ends, and one after
+-- token was taken last; 1 if the leases are in the set, else 0; a time before which none of the leases ends, and one after
 -- which none does; the numbers of the state, with how many lines, pins, flows and calendars it has in the place of
 -- these, and how many bytes of Units and Classes; the numbers of each; of each lease its ID and its end; and these bytes.
 --
@@ -50,6 +50,9 @@ local function get(key, members)
       return nil, true
     end
     local lines, pins, flows, calendars, units, classes = unpack('<dddddd', value, 136 + 33)
+    if math.min(lines, pins, flows, calendars, units, classes) < 0 or pins > 1 or calendars > 1 then
+      return nil, true
+    end
     rest = rest - lines * 120 - pins * 200 - flows * 112 - calendars * 80 - units - classes
   end
   local apart = unpack('<d', value, 41) == 1
@@ -5745,7 +5748,7 @@ end
                                   if is4 then
                                     local units2 = 0
                                     do
-                                      local booked = c4.Units.At(n4 - c4.Head) < 16777215 and c4.Units.At(n4 - c4.Head) or 16777215
+                                      local booked = c4.Units.At(n4 - c4.Head)
                                       local unit = w2.Unit
                                       if (unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3) == 0 then
                                         units2 = 0
@@ -6095,7 +6098,7 @@ end
                               if is4 then
                                 local units2 = 0
                                 do
-                                  local booked = c3.Units.At(max6 - c3.Head) < 16777215 and c3.Units.At(max6 - c3.Head) or 16777215
+                                  local booked = c3.Units.At(max6 - c3.Head)
                                   local unit = w2.Unit
                                   if (unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3) == 0 then
                                     units2 = 0

@@ -3,9 +3,11 @@ package redis_test
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"math/rand/v2"
 	"net"
 	"strings"
@@ -496,11 +498,12 @@ func TestKeyOfAnotherType(t *testing.T) {
 				client.LPush(t.Context(), prefix+"{list}", "x").Err(),
 				client.Set(t.Context(), prefix+"{text}", "hello", time.Minute).Err(),
 				client.Set(t.Context(), prefix+"{cut off}", whole[:len(whole)-8], time.Minute).Err(),
+				client.Set(t.Context(), prefix+"{fewer than none}", fewerThanNone(whole), time.Minute).Err(),
 			); err != nil {
 				t.Fatal(err)
 			}
-			broken := []string{"list", "text", "cut off"}
-			for _, shared := range []string{"", "app", "list", "text", "cut off"} {
+			broken := []string{"list", "text", "cut off", "fewer than none"}
+			for _, shared := range append([]string{"", "app"}, broken...) {
 				var within []storage.Within
 				if shared != "" {
 					within = []storage.Within{{Key: shared, ID: 1, Weight: 1, Limits: &plenty}}
@@ -536,6 +539,14 @@ func TestKeyOfAnotherType(t *testing.T) {
 			}
 		})
 	}
+}
+
+// fewerThanNone returns a value whose state has -1 lines, and a length that fits.
+func fewerThanNone(value string) string {
+	const lines = 8 * (8 + 13) // behind the header and the scalars of the state
+	b := []byte(value)
+	binary.LittleEndian.PutUint64(b[lines:], math.Float64bits(-1))
+	return string(b)
 }
 
 // entityOn returns an entity whose key is on the node, or on another one.

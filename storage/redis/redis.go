@@ -131,8 +131,8 @@ type Options struct {
 	MaxHold time.Duration
 
 	// Remember is the most entities that the storage remembers. Each takes about 700 bytes, up to 4 KB if it is a shared
-	// limit, and 16 bytes for each lease. A decision about a remembered entity that no other process has changed takes the server
-	// less time. Defaults to 50,000. Below zero it remembers none.
+	// limit, and 16 bytes for each lease. A decision about a remembered entity that no other process has changed takes the
+	// server less time. Defaults to 50,000. Below zero it remembers none.
 	Remember int
 }
 

@@ -157,11 +157,11 @@ func compareProcesses(t *testing.T, mini *miniredis.Miniredis, rnd *rand.Rand, s
 			if string(x) != string(y) && !kept || (err1 == nil) != (err2 == nil) {
 				return fail("stored of %s %+v, %v; want %+v, %v", key, a, err1, b, err2)
 			}
-			ttl, wantTTL := mini.TTL(s.keys(key)[0]), mini.TTL(want.keys(key)[0])
-			until, wantUntil := untilOf(t, s, key), untilOf(t, want, key)
 			if kept {
 				continue
 			}
+			ttl, wantTTL := mini.TTL(s.keys(key)[0]), mini.TTL(want.keys(key)[0])
+			until, wantUntil := untilOf(t, s, key), untilOf(t, want, key)
 			if ttl > wantTTL || until > wantUntil || (ttl < wantTTL || until < wantUntil) && len(a.Leases) == 0 {
 				return fail("%s is kept for %v until %d, want %v until %d", key, ttl, until, wantTTL, wantUntil)
 			}
