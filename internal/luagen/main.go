@@ -30,7 +30,6 @@ func main() {
 	log.SetFlags(0)
 	log.SetPrefix("luagen: ")
 	decision := flag.String("decision", "decision", "the `folder` of package decision")
-	encoding := flag.String("encoding", "storage/encode.go", "the `file` with the constant format")
 	output := flag.String("o", "", "the `file` to write")
 	check := flag.Bool("check", false, "only check that the file is up to date")
 	flag.Parse()
@@ -38,7 +37,7 @@ func main() {
 		flag.Usage()
 		os.Exit(2)
 	}
-	text, err := generate(*decision, *encoding, flag.Arg(0))
+	text, err := generate(*decision, flag.Arg(0))
 	if err == nil && *check {
 		var now []byte
 		if now, err = os.ReadFile(*output); err == nil && !bytes.Equal(now, text) {
@@ -53,7 +52,7 @@ func main() {
 }
 
 // generate fills in the template.
-func generate(folder, encoding, tmpl string) (text []byte, err error) {
+func generate(folder, tmpl string) (text []byte, err error) {
 	source, err := os.ReadFile(tmpl)
 	if err != nil {
 		return nil, err
@@ -70,13 +69,11 @@ func generate(folder, encoding, tmpl string) (text []byte, err error) {
 		"names":  p.names,
 		"fields": p.fields,
 		"table":  p.table,
-		"format": func() (string, error) { return numberOf(encoding, "format") },
 		"layout": func() (string, error) { return numberOf(filepath.Join(filepath.Dir(tmpl), "value.go"), "layout") },
 		"zeros":  p.zeros,
 		"all":    p.all,
 		"d":      func(typ string) string { return strings.Repeat("d", p.count(typ)) },
 		"bytes":  func(typ string) int { return 8 * p.count(typ) },
-		"count":  p.count,
 		"const":  p.constant,
 		"inline": p.inline,
 	}).Parse(string(source))

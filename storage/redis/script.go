@@ -10,7 +10,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 )
 
-//go:generate go run ../../internal/luagen -decision ../../decision -encoding ../encode.go -o decide.lua decide.lua.tmpl
+//go:generate go run ../../internal/luagen -decision ../../decision -o decide.lua decide.lua.tmpl
 
 var (
 	//go:embed numbers.lua
