@@ -126,6 +126,9 @@ func (s *Storage) script(t *turn, calls []*batch.Call) {
 		for calls = others; len(own) > 0; {
 			n := together(own)
 			t.join(own[:n])
+			if t.parts != nil {
+				s.readAfter(t, own[0])
+			}
 			own = own[n:]
 		}
 	}
@@ -133,21 +136,18 @@ func (s *Storage) script(t *turn, calls []*batch.Call) {
 		c := &t.scripts[i]
 		c.command = s.decideCommand(c.about)
 	}
-	if t.parts == nil {
-		return
-	}
-	for _, script := range t.scripts {
-		for _, c := range script.about {
-			for _, p := range s.partsOf(t, c) {
-				if slices.Contains(t.changed, p) {
-					continue
-				}
-				t.changed = append(t.changed, p)
-				if p.record.skip--; p.record.skip < 0 {
-					p.record.skip = 0
-					p.read = &command{StringCmd: goredis.NewStringCmd(context.Background(), "get", p.keys[0])}
-				}
-			}
+}
+
+// readAfter has the states that a call changes read after decide.lua, if this process wants to know them.
+func (s *Storage) readAfter(t *turn, c *batch.Call) {
+	for _, p := range s.partsOf(t, c) {
+		if slices.Contains(t.changed, p) {
+			continue
+		}
+		t.changed = append(t.changed, p)
+		if p.record.skip--; p.record.skip < 0 {
+			p.record.skip = 0
+			p.read = &command{StringCmd: goredis.NewStringCmd(context.Background(), "get", p.keys[0])}
 		}
 	}
 }
