@@ -96,7 +96,12 @@ func parse(d listing, c command, args []string) (positional []string, err error)
 			return nil, usagef("%s is empty", name)
 		}
 	}
-	return positional, nil
+	set.Visit(func(f *flag.Flag) { // an unset variable of a script must not mean all
+		if f.Value.String() == "" {
+			err = usagef("--%s is empty", f.Name)
+		}
+	})
+	return positional, err
 }
 
 func (d listing) flagSet(c command) *flag.FlagSet {

@@ -22,6 +22,8 @@ func TestUsage(t *testing.T) {
 		{"inspect env:DRIP_TEST_NOT_SET a", "drip inspect: the environment variable DRIP_TEST_NOT_SET is not set"},
 		{"inspect URL a --jsno", "drip inspect: there is no flag --jsno; drip help inspect lists the flags"},
 		{"inspect URL a --limits", "drip inspect: a value is missing for --limits; drip help inspect"},
+		{"inspect URL a --limits=", "drip inspect: --limits is empty"},
+		{"dead requeue amqp://localhost orders --id=", "drip dead: --id is empty"}, // it is not all of them
 		{"inspect URL a --timeout 5", `drip inspect: invalid value "5" for --timeout: "5" is not a duration such as 250ms, 1.5s or 24h`},
 		{"inspect URL a --timeout 0s", `drip inspect: invalid value "0s" for --timeout: it must be above 0`},
 		{"inspect URL history:a", `"history:a": no entity begins with "history:"`},
