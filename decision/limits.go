@@ -116,7 +116,7 @@ func (l *Limits) brings(unit int64) int64 {
 	for i := range l.Windows {
 		w := &l.Windows[i]
 		if n := l.Grain / w.Interval; n > 0 && w.Unit == unit {
-			most := min(w.Rate*min(n, 1000), MostUnits)
+			most := min(min(w.Rate, w.Size)*min(n, 1000), MostUnits)
 			if brings == 0 || most < brings {
 				brings = most
 			}

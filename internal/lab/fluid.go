@@ -59,7 +59,7 @@ type scope struct {
 func newScope(l limit, mean, cost float64) *scope {
 	s := &scope{concurrency: l.concurrency}
 	for _, w := range l.windows {
-		s.windows = append(s.windows, &tank{size: float64(w.size), left: float64(w.size), rate: float64(w.rate), interval: w.interval, at: since(0)})
+		s.windows = append(s.windows, &tank{size: float64(w.size), left: float64(w.size), rate: float64(min(w.rate, w.size)), interval: w.interval, at: since(0)})
 	}
 	if l.concurrency > 0 {
 		s.tokens = &tank{rate: float64(l.concurrency) * cost / max(1, mean), interval: 1, at: since(0)}

@@ -146,6 +146,26 @@ func TestShortIntervals(t *testing.T) {
 	}
 }
 
+// A limit that gains more than its Size in an interval brings only its Size.
+func TestGainAboveSize(t *testing.T) {
+	for _, rate := range []int{5, 16, 500} {
+		o := app(10, 2, 0)
+		o.Shared = map[string]drip.Limit{"app": {Size: 5, RefreshRate: rate}}
+		s := SharedScenario{
+			Options: o, Entities: entities(20), Operation: Fixed(50 * time.Millisecond),
+			Messages: func(r *rand.Rand) []SharedMessage { return backlog(r, shuffled, begun, 0, times(20, 40)...) },
+		}
+		got, err := RunShared(s, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if over := got.Makespan.Seconds() / got.Fluid.Seconds(); over > 1.03 || got.Redeliveries.Mean > 1.3 || got.OverLimit > 0 {
+			t.Errorf("5, +%d a second: %.2f of the optimum's time, postponements %.2f, %d over the limit; want at most 1.03, 1.3 and 0",
+				rate, over, got.Redeliveries.Mean, got.OverLimit)
+		}
+	}
+}
+
 // Shared tokens are divided fairly, whether one operation or hundreds end in a second, and are in use.
 func TestSharedTokens(t *testing.T) {
 	var means, makespans, unfair []float64

@@ -1726,7 +1726,7 @@ end
                 local y = w2.Interval
                 local n2 = (x4 - x4 % y) / y
                 if n2 > 0 and w2.Unit == 0 then
-                  local min2 = w2.Rate * (n2 < 1000 and n2 or 1000)
+                  local min2 = (w2.Rate < w2.Size and w2.Rate or w2.Size) * (n2 < 1000 and n2 or 1000)
                   if 1099511627776 < min2 then min2 = 1099511627776 end
                   local most2 = min2
                   if brings2 == 0 or most2 < brings2 then
@@ -1748,7 +1748,7 @@ end
                 local y = w2.Interval
                 local n2 = (x4 - x4 % y) / y
                 if n2 > 0 and w2.Unit == 1 then
-                  local min2 = w2.Rate * (n2 < 1000 and n2 or 1000)
+                  local min2 = (w2.Rate < w2.Size and w2.Rate or w2.Size) * (n2 < 1000 and n2 or 1000)
                   if 1099511627776 < min2 then min2 = 1099511627776 end
                   local most2 = min2
                   if brings3 == 0 or most2 < brings3 then
@@ -1770,7 +1770,7 @@ end
                 local y = w2.Interval
                 local n2 = (x4 - x4 % y) / y
                 if n2 > 0 and w2.Unit == 2 then
-                  local min2 = w2.Rate * (n2 < 1000 and n2 or 1000)
+                  local min2 = (w2.Rate < w2.Size and w2.Rate or w2.Size) * (n2 < 1000 and n2 or 1000)
                   if 1099511627776 < min2 then min2 = 1099511627776 end
                   local most2 = min2
                   if brings4 == 0 or most2 < brings4 then
@@ -1792,7 +1792,7 @@ end
                 local y = w2.Interval
                 local n3 = (x4 - x4 % y) / y
                 if n3 > 0 and w2.Unit == 3 then
-                  local min2 = w2.Rate * (n3 < 1000 and n3 or 1000)
+                  local min2 = (w2.Rate < w2.Size and w2.Rate or w2.Size) * (n3 < 1000 and n3 or 1000)
                   if 1099511627776 < min2 then min2 = 1099511627776 end
                   local most2 = min2
                   if brings5 == 0 or most2 < brings5 then
