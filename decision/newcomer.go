@@ -44,8 +44,7 @@ func Counted(out int64) Leases { return counted(out) }
 func (l *Limits) Booked(s *State) int64 {
 	booked := int64(MostUnits)
 	if len(s.Calendars) > 0 {
-		c := &s.Calendars[0]
-		return (c.Late + c.Booked) * l.Scale / l.Parts[l.Windows[0].Unit]
+		return s.Calendars[0].Booked * l.Scale / l.Parts[l.Windows[0].Unit]
 	}
 	for i := range l.Windows {
 		w, line := &l.Windows[i], &s.Lines[i]

@@ -51,7 +51,6 @@ const (
 type Calendar struct {
 	Grain   int64  // the length of a grain, in ms
 	Head    int64  // the grain of State.Now
-	Late    int64  // the units due in the grain before Head that are not back
 	Front   int64  // no grain before it has room
 	Far     int64  // the number of tickets that found no room in the calendar
 	Booked  int64  // the units booked in all grains from Head on
@@ -247,13 +246,9 @@ func (x *Shared) advance(now int64) {
 	if c.Grain != x.Limits.Grain || head-c.Head >= Grains {
 		c.Units.Clear()
 		c.Classes.Clear()
-		c.Grain, c.Head, c.Late, c.Booked, c.Front = x.Limits.Grain, head, 0, 0, head
+		c.Grain, c.Head, c.Booked, c.Front = x.Limits.Grain, head, 0, head
 	}
 	if c.Head < head {
-		c.Late = 0
-		if c.Head+1 == head {
-			c.Late = c.at(c.Head)
-		}
 		n := c.Head
 		for n < head {
 			c.Booked -= c.at(n)
@@ -374,11 +369,8 @@ func (x *Shared) enter(f *Flow, op *Op, back bool, now int64) {
 	f.expire(now - l.grace())
 	if back {
 		part := l.part(&op.Ticket.Cost)
-		n, units := l.grain(op.Ticket.Slot), x.booked(part)
-		if c.holds(n) {
-			c.put(n, max(0, c.at(n)-units))
-		} else if n+1 == c.Head {
-			c.Late = max(0, c.Late-units)
+		if n := l.grain(op.Ticket.Slot); c.holds(n) {
+			c.put(n, max(0, c.at(n)-x.booked(part)))
 		}
 		f.take(op.Ticket.Slot, part)
 		if op.Urgent {
@@ -391,7 +383,7 @@ func (x *Shared) enter(f *Flow, op *Op, back bool, now int64) {
 // look decides whether this limit lets the operation run now.
 func (x *Shared) look(f *Flow, op *Op, back bool, now int64) {
 	c, s, l := &x.State.Calendars[0], x.State, x.Limits
-	end, due := l.begin(c.Head+1)-1, min(c.at(c.Head)+c.Late, mostBooked)
+	end, due := l.begin(c.Head+1)-1, c.at(c.Head)
 	x.fits, x.bound, x.spare, x.fair, x.room, x.due = true, BoundNone, true, 0, true, due
 	for i := range l.Windows {
 		w, line := &l.Windows[i], &s.Lines[i]
@@ -448,7 +440,7 @@ func (x *Shared) gather(op *Op, now int64) int64 {
 				free = min(free, l.booked(parts(max(0, left), each)))
 			}
 		}
-		free -= c.Late + c.at(n)
+		free -= c.at(n)
 	}
 	last := min(c.Front+gathering, c.Head+Grains-1)
 	for n < last && (n < c.Front || free < x.units) {
@@ -522,17 +514,16 @@ func (x *Shared) seek(op *Op, t, now int64) int64 {
 	return n
 }
 
-// surplus reports whether half of the tokens are free, and the capacity that has gathered at t is enough for the operation
-// and for all tickets. A limit that is far from short delays nothing.
+// surplus reports whether the capacity that has gathered at t is enough for the operation and for all tickets. A limit that
+// is far from short delays nothing.
 func (x *Shared) surplus(op *Op, t, now int64) bool {
 	c, l := &x.State.Calendars[0], x.Limits
-	if !x.fits || x.free < l.Tokens-x.free || !c.holds(l.grain(t)) {
+	if !x.fits || !c.holds(l.grain(t)) {
 		return false
 	}
-	booked := c.Late + c.Booked
 	for i := range l.Windows {
 		w := &l.Windows[i]
-		if cost := op.Cost[w.Unit]; cost > 0 && w.gain(x.State, x.State.Lines[i].Left, now, t) < l.units(booked, w.Unit)+cost {
+		if cost := op.Cost[w.Unit]; cost > 0 && w.gain(x.State, x.State.Lines[i].Left, now, t) < l.units(c.Booked, w.Unit)+cost {
 			return false
 		}
 	}

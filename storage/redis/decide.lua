@@ -13,7 +13,7 @@
 --
 -- Numbers are doubles, the lowest byte first: see numbers.lua, which comes before this.
 --
--- The value of a key is the layout, 10; a revision; the time and the Until of the state; the time at which a plain
+-- The value of a key is the layout, 11; a revision; the time and the Until of the state; the time at which a plain
 -- token was taken last; 1 if the leases are in the set, else 0; a time before which none of the leases ends, and one after
 -- which none does; the numbers of the state, with how many lines, pins, flows and calendars it has in the place of
 -- these, and how many bytes of Units and Classes; the numbers of each; of each lease its ID and its end; and these bytes.
@@ -40,7 +40,7 @@ local function get(key, members)
     error(value.err)
   elseif not value then
     return nil, false
-  elseif type(value) ~= 'string' or #value < 64 or unpack('<d', value) ~= 10 then
+  elseif type(value) ~= 'string' or #value < 64 or unpack('<d', value) ~= 11 then
     return nil, true
   end
   local rest = #value - 64
@@ -53,7 +53,7 @@ local function get(key, members)
     if math.min(lines, pins, flows, calendars, units, classes) < 0 or pins > 1 or calendars > 1 then
       return nil, true
     end
-    rest = rest - lines * 120 - pins * 200 - flows * 112 - calendars * 80 - units - classes
+    rest = rest - lines * 120 - pins * 200 - flows * 112 - calendars * 72 - units - classes
   end
   local apart = unpack('<d', value, 41) == 1
   return value, not (rest >= 0 and rest % 16 == 0) or apart and type(redis.pcall('ZCARD', members)) ~= 'number'
@@ -171,10 +171,10 @@ if value then
       from = from + 112
     end
     if s_Calendars_n > 0 then
-      local calendar_Grain, calendar_Head, calendar_Late, calendar_Front, calendar_Far, calendar_Booked, calendar_Minute, calendar_Weight, calendar_Before, calendar_Turn = unpack('<dddddddddd', value, from)
+      local calendar_Grain, calendar_Head, calendar_Front, calendar_Far, calendar_Booked, calendar_Minute, calendar_Weight, calendar_Before, calendar_Turn = unpack('<ddddddddd', value, from)
       local calendar_Units, calendar_Classes = Counts(value, numbers, numbers + units), Counts(value, numbers + units, #value)
-      s_Calendars[0] = {Grain = calendar_Grain, Head = calendar_Head, Late = calendar_Late, Front = calendar_Front, Far = calendar_Far, Booked = calendar_Booked, Minute = calendar_Minute, Weight = calendar_Weight, Before = calendar_Before, Turn = calendar_Turn, Units = calendar_Units, Classes = calendar_Classes}
-      from = from + 80
+      s_Calendars[0] = {Grain = calendar_Grain, Head = calendar_Head, Front = calendar_Front, Far = calendar_Far, Booked = calendar_Booked, Minute = calendar_Minute, Weight = calendar_Weight, Before = calendar_Before, Turn = calendar_Turn, Units = calendar_Units, Classes = calendar_Classes}
+      from = from + 72
     end
     leases = sub(value, from, numbers)
   end
@@ -424,14 +424,14 @@ if s_Lines_n + s_Pins_n + s_Flows_n + s_Calendars_n > 1 then
   end
   local calendar = s_Calendars_n > 0 and s_Calendars[0]
   if calendar then
-    parts[#parts + 1] = pack('<dddddddddd', calendar.Grain, calendar.Head, calendar.Late, calendar.Front, calendar.Far, calendar.Booked, calendar.Minute, calendar.Weight, calendar.Before, calendar.Turn)
+    parts[#parts + 1] = pack('<ddddddddd', calendar.Grain, calendar.Head, calendar.Front, calendar.Far, calendar.Booked, calendar.Minute, calendar.Weight, calendar.Before, calendar.Turn)
   end
   parts[#parts + 1] = leases
   if calendar then
     units, classes = calendar.Units.append(parts), calendar.Classes.append(parts)
   end
 end
-local stored = pack('<dddddddddddddddddddddddddddddddddddddddddd', 10, micros, s_Now, till, ran, apart, first, last,
+local stored = pack('<dddddddddddddddddddddddddddddddddddddddddd', 11, micros, s_Now, till, ran, apart, first, last,
   s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Last, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n, units, classes, line.Window_Size, line.Window_Rate, line.Window_Interval, line.Window_Offset, line.Window_Series, line.Window_Unit, line.Left, line.Promised, line.Spare, line.Taken, line.Fresh, line.FreshFrom, line.Stale, line.StaleFrom, line.Saved)
 if parts then
   parts[1] = stored
@@ -497,10 +497,10 @@ if value then
       from = from + 112
     end
     if s_Calendars_n > 0 then
-      local calendar_Grain, calendar_Head, calendar_Late, calendar_Front, calendar_Far, calendar_Booked, calendar_Minute, calendar_Weight, calendar_Before, calendar_Turn = unpack('<dddddddddd', value, from)
+      local calendar_Grain, calendar_Head, calendar_Front, calendar_Far, calendar_Booked, calendar_Minute, calendar_Weight, calendar_Before, calendar_Turn = unpack('<ddddddddd', value, from)
       local calendar_Units, calendar_Classes = Counts(value, numbers, numbers + units), Counts(value, numbers + units, #value)
-      s_Calendars[0] = {Grain = calendar_Grain, Head = calendar_Head, Late = calendar_Late, Front = calendar_Front, Far = calendar_Far, Booked = calendar_Booked, Minute = calendar_Minute, Weight = calendar_Weight, Before = calendar_Before, Turn = calendar_Turn, Units = calendar_Units, Classes = calendar_Classes}
-      from = from + 80
+      s_Calendars[0] = {Grain = calendar_Grain, Head = calendar_Head, Front = calendar_Front, Far = calendar_Far, Booked = calendar_Booked, Minute = calendar_Minute, Weight = calendar_Weight, Before = calendar_Before, Turn = calendar_Turn, Units = calendar_Units, Classes = calendar_Classes}
+      from = from + 72
     end
     leases = sub(value, from, numbers)
   end
@@ -4098,7 +4098,7 @@ end
               advance2 = now3
             end
             if x2.State_Calendars_n == 0 then
-              x2.State_Calendars[x2.State_Calendars_n] = {Grain = 0, Head = 0, Late = 0, Front = 0, Far = 0, Booked = 0, Minute = 0, Weight = 0, Before = 0, Turn = 0, Units = Counts(), Classes = Counts()}
+              x2.State_Calendars[x2.State_Calendars_n] = {Grain = 0, Head = 0, Front = 0, Far = 0, Booked = 0, Minute = 0, Weight = 0, Before = 0, Turn = 0, Units = Counts(), Classes = Counts()}
               x2.State_Calendars_n = x2.State_Calendars_n + 1
             end
             local c2 = x2.State_Calendars[0]
@@ -4112,16 +4112,10 @@ end
               c2.Classes.Clear()
               c2.Grain = x2.Limits_Grain
               c2.Head = head
-              c2.Late = 0
               c2.Booked = 0
               c2.Front = head
             end
             if c2.Head < head then
-              c2.Late = 0
-              if c2.Head + 1 == head then
-                local n2 = c2.Head
-                c2.Late = c2.Units.At(n2 - c2.Head)
-              end
               local n2 = c2.Head
               while n2 < head do
                 c2.Booked = c2.Booked - c2.Units.At(n2 - c2.Head)
@@ -4993,56 +4987,52 @@ end
                       end
                     end
                     local part4 = part3
-                    local max4 = 0
-                    local x12 = op_Ticket_Slot - x2.Limits_Zero
-                    if x12 > max4 then max4 = x12 end
-                    local y6 = x2.Limits_Grain
-                    local n2 = (max4 - max4 % y6) / y6
-                    local x13 = part4 + x2.Limits_Scale - 1
-                    local y7 = x2.Limits_Scale
-                    local min6 = (x13 - x13 % y7) / y7
-                    if 16777215 < min6 then min6 = 16777215 end
-                    local y8 = 1 > x2.part and 1 or x2.part
-                    local min7 = (part4 - part4 % y8) / y8
-                    if 16777215 < min7 then min7 = 16777215 end
-                    local max5 = min6
-                    local x14 = min7 * x2.units
-                    if x14 > max5 then max5 = x14 end
-                    local units2 = max5 < 4294967296 and max5 or 4294967296
-                    if n2 >= c2.Head and n2 < c2.Head + 1024 then
-                      do
-                        local max6 = 0
-                        local x15 = c2.Units.At(n2 - c2.Head) - units2
-                        if x15 > max6 then max6 = x15 end
-                        local units3 = max6
-                        c2.Booked = c2.Booked + (units3 - c2.Units.At(n2 - c2.Head))
-                        c2.Units.Put(n2 - c2.Head, units3)
+                    do
+                      local max4 = 0
+                      local x12 = op_Ticket_Slot - x2.Limits_Zero
+                      if x12 > max4 then max4 = x12 end
+                      local y6 = x2.Limits_Grain
+                      local n2 = (max4 - max4 % y6) / y6
+                      if n2 >= c2.Head and n2 < c2.Head + 1024 then
+                        do
+                          local x13 = part4 + x2.Limits_Scale - 1
+                          local y7 = x2.Limits_Scale
+                          local min6 = (x13 - x13 % y7) / y7
+                          if 16777215 < min6 then min6 = 16777215 end
+                          local y8 = 1 > x2.part and 1 or x2.part
+                          local min7 = (part4 - part4 % y8) / y8
+                          if 16777215 < min7 then min7 = 16777215 end
+                          local max5 = min6
+                          local x14 = min7 * x2.units
+                          if x14 > max5 then max5 = x14 end
+                          local max6 = 0
+                          local x15 = c2.Units.At(n2 - c2.Head) - (max5 < 4294967296 and max5 or 4294967296)
+                          if x15 > max6 then max6 = x15 end
+                          local units2 = max6
+                          c2.Booked = c2.Booked + (units2 - c2.Units.At(n2 - c2.Head))
+                          c2.Units.Put(n2 - c2.Head, units2)
+                        end
                       end
-                    elseif n2 + 1 == c2.Head then
-                      local max6 = 0
-                      local x15 = c2.Late - units2
-                      if x15 > max6 then max6 = x15 end
-                      c2.Late = max6
                     end
                     do
                       local slot = op_Ticket_Slot
                       if slot <= f.Before then
-                        local max6 = 0
-                        local x15 = f.Units - part4
-                        if x15 > max6 then max6 = x15 end
-                        f.Units = max6
+                        local max4 = 0
+                        local x12 = f.Units - part4
+                        if x12 > max4 then max4 = x12 end
+                        f.Units = max4
                       else
-                        local max6 = 0
-                        local x15 = f.Later - part4
-                        if x15 > max6 then max6 = x15 end
-                        f.Later = max6
+                        local max4 = 0
+                        local x12 = f.Later - part4
+                        if x12 > max4 then max4 = x12 end
+                        f.Later = max4
                       end
                     end
                     if op_Urgent then
-                      local max6 = 0
-                      local x15 = f.Urgent - part4
-                      if x15 > max6 then max6 = x15 end
-                      f.Urgent = max6
+                      local max4 = 0
+                      local x12 = f.Urgent - part4
+                      if x12 > max4 then max4 = x12 end
+                      f.Urgent = max4
                     end
                   end
                   do
@@ -5154,9 +5144,7 @@ end
                   local n2 = c2.Head + 1
                   local end2 = n2 * x2.Limits_Grain + x2.Limits_Zero - 1
                   local n3 = c2.Head
-                  local min2 = c2.Units.At(n3 - c2.Head) + c2.Late
-                  if 16777215 < min2 then min2 = 16777215 end
-                  local due = min2
+                  local due = c2.Units.At(n3 - c2.Head)
                   x2.fits = true
                   x2.bound = 0
                   x2.spare = true
@@ -5177,13 +5165,13 @@ end
                       local t3 = t - w2.Offset
                       local by3 = w2.Interval
                       local y = w2.Rate
-                      local min3 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
+                      local min2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
                       local x3 = (1099511627776 - 1099511627776 % y) / y
-                      if x3 < min3 then min3 = x3 end
-                      local min4 = 1099511627776
-                      local x4 = line2.Left + min3 * w2.Rate
-                      if x4 < min4 then min4 = x4 end
-                      local all2 = min4
+                      if x3 < min2 then min2 = x3 end
+                      local min3 = 1099511627776
+                      local x4 = line2.Left + min2 * w2.Rate
+                      if x4 < min3 then min3 = x4 end
+                      local all2 = min3
                       local units2 = 0
                       do
                         local unit = w2.Unit
@@ -5251,10 +5239,10 @@ end
                         local y2 = x2.State_Ended + 1
                         local x6 = t - (x4 - x4 % 1024) / 1024 - (x5 - x5 % y2) / y2
                         local x7 = x2.Limits_Lease
-                        local min3 = (x6 - x6 % 4) / 4
+                        local min2 = (x6 - x6 % 4) / 4
                         local x8 = (x7 - x7 % 8) / 8
-                        if x8 < min3 then min3 = x8 end
-                        overdue = 0 > min3 and 0 or min3
+                        if x8 < min2 then min2 = x8 end
+                        overdue = 0 > min2 and 0 or min2
                       end
                     end
                     x2.overdue = overdue
@@ -5632,7 +5620,7 @@ end
                           local surplus = false
                           do
                             local c3 = x2.State_Calendars[0]
-                            local is4 = not x2.fits or x2.free < x2.Limits_Tokens - x2.free
+                            local is4 = not x2.fits
                             if not is4 then
                               local max4 = 0
                               local x5 = t2 - x2.Limits_Zero
@@ -5644,7 +5632,6 @@ end
                             if is4 then
                               surplus = false
                             else
-                              local booked = c3.Late + c3.Booked
                               local done
                               for i4 = 0, x2.Limits_Windows_n - 1 do
                                 local w2 = x2.Limits_Windows[i4]
@@ -5690,6 +5677,7 @@ end
                                     end
                                     local units2 = 0
                                     do
+                                      local booked = c3.Booked
                                       local unit = w2.Unit
                                       if (unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3) == 0 then
                                         units2 = 0
@@ -5874,7 +5862,7 @@ end
                                           end
                                         end
                                       end
-                                      free = free - (c4.Late + c4.Units.At(n5 - c4.Head))
+                                      free = free - c4.Units.At(n5 - c4.Head)
                                     end
                                     local min2 = c4.Front + 32
                                     local x9 = c4.Head + 1024 - 1
@@ -7419,56 +7407,52 @@ end
                     end
                   end
                   local part4 = part3
-                  local max4 = 0
-                  local x12 = op_Ticket_Slot - x2.Limits_Zero
-                  if x12 > max4 then max4 = x12 end
-                  local y6 = x2.Limits_Grain
-                  local n2 = (max4 - max4 % y6) / y6
-                  local x13 = part4 + x2.Limits_Scale - 1
-                  local y7 = x2.Limits_Scale
-                  local min6 = (x13 - x13 % y7) / y7
-                  if 16777215 < min6 then min6 = 16777215 end
-                  local y8 = 1 > x2.part and 1 or x2.part
-                  local min7 = (part4 - part4 % y8) / y8
-                  if 16777215 < min7 then min7 = 16777215 end
-                  local max5 = min6
-                  local x14 = min7 * x2.units
-                  if x14 > max5 then max5 = x14 end
-                  local units2 = max5 < 4294967296 and max5 or 4294967296
-                  if n2 >= c2.Head and n2 < c2.Head + 1024 then
-                    do
-                      local max6 = 0
-                      local x15 = c2.Units.At(n2 - c2.Head) - units2
-                      if x15 > max6 then max6 = x15 end
-                      local units3 = max6
-                      c2.Booked = c2.Booked + (units3 - c2.Units.At(n2 - c2.Head))
-                      c2.Units.Put(n2 - c2.Head, units3)
+                  do
+                    local max4 = 0
+                    local x12 = op_Ticket_Slot - x2.Limits_Zero
+                    if x12 > max4 then max4 = x12 end
+                    local y6 = x2.Limits_Grain
+                    local n2 = (max4 - max4 % y6) / y6
+                    if n2 >= c2.Head and n2 < c2.Head + 1024 then
+                      do
+                        local x13 = part4 + x2.Limits_Scale - 1
+                        local y7 = x2.Limits_Scale
+                        local min6 = (x13 - x13 % y7) / y7
+                        if 16777215 < min6 then min6 = 16777215 end
+                        local y8 = 1 > x2.part and 1 or x2.part
+                        local min7 = (part4 - part4 % y8) / y8
+                        if 16777215 < min7 then min7 = 16777215 end
+                        local max5 = min6
+                        local x14 = min7 * x2.units
+                        if x14 > max5 then max5 = x14 end
+                        local max6 = 0
+                        local x15 = c2.Units.At(n2 - c2.Head) - (max5 < 4294967296 and max5 or 4294967296)
+                        if x15 > max6 then max6 = x15 end
+                        local units2 = max6
+                        c2.Booked = c2.Booked + (units2 - c2.Units.At(n2 - c2.Head))
+                        c2.Units.Put(n2 - c2.Head, units2)
+                      end
                     end
-                  elseif n2 + 1 == c2.Head then
-                    local max6 = 0
-                    local x15 = c2.Late - units2
-                    if x15 > max6 then max6 = x15 end
-                    c2.Late = max6
                   end
                   do
                     local slot = op_Ticket_Slot
                     if slot <= f.Before then
-                      local max6 = 0
-                      local x15 = f.Units - part4
-                      if x15 > max6 then max6 = x15 end
-                      f.Units = max6
+                      local max4 = 0
+                      local x12 = f.Units - part4
+                      if x12 > max4 then max4 = x12 end
+                      f.Units = max4
                     else
-                      local max6 = 0
-                      local x15 = f.Later - part4
-                      if x15 > max6 then max6 = x15 end
-                      f.Later = max6
+                      local max4 = 0
+                      local x12 = f.Later - part4
+                      if x12 > max4 then max4 = x12 end
+                      f.Later = max4
                     end
                   end
                   if op_Urgent then
-                    local max6 = 0
-                    local x15 = f.Urgent - part4
-                    if x15 > max6 then max6 = x15 end
-                    f.Urgent = max6
+                    local max4 = 0
+                    local x12 = f.Urgent - part4
+                    if x12 > max4 then max4 = x12 end
+                    f.Urgent = max4
                   end
                 end
                 do
@@ -7825,14 +7809,14 @@ if s_Lines_n + s_Pins_n + s_Flows_n + s_Calendars_n > 1 then
   end
   local calendar = s_Calendars_n > 0 and s_Calendars[0]
   if calendar then
-    parts[#parts + 1] = pack('<dddddddddd', calendar.Grain, calendar.Head, calendar.Late, calendar.Front, calendar.Far, calendar.Booked, calendar.Minute, calendar.Weight, calendar.Before, calendar.Turn)
+    parts[#parts + 1] = pack('<ddddddddd', calendar.Grain, calendar.Head, calendar.Front, calendar.Far, calendar.Booked, calendar.Minute, calendar.Weight, calendar.Before, calendar.Turn)
   end
   parts[#parts + 1] = leases
   if calendar then
     units, classes = calendar.Units.append(parts), calendar.Classes.append(parts)
   end
 end
-local stored = pack('<dddddddddddddddddddddddddddddddddddddddddd', 10, micros, s_Now, till, ran, apart, first, last,
+local stored = pack('<dddddddddddddddddddddddddddddddddddddddddd', 11, micros, s_Now, till, ran, apart, first, last,
   s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Last, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n, units, classes, line.Window_Size, line.Window_Rate, line.Window_Interval, line.Window_Offset, line.Window_Series, line.Window_Unit, line.Left, line.Promised, line.Spare, line.Taken, line.Fresh, line.FreshFrom, line.Stale, line.StaleFrom, line.Saved)
 if parts then
   parts[1] = stored
