@@ -221,6 +221,9 @@ func (b *Bucket) Admit(ctx context.Context, entityID string, r Request) (Admissi
 	if err == nil {
 		err = b.units.set(&op.Cost, r.Costs)
 	}
+	if err == nil {
+		err = b.units.valid(&op.Cost)
+	}
 	var within []storage.Within
 	if err == nil {
 		within, err = b.do(ctx, entityID, which, &op, &a, r.Now)
@@ -251,6 +254,8 @@ func (b *Bucket) Admit(ctx context.Context, entityID string, r Request) (Admissi
 // the operation cost that from the beginning: not above Size, and in a window of Options.Windows only during the
 // interval in which it ran.
 //
+// After ErrCost or ErrUnit the lease is still out: call Settle again, with Lease.Cost if you know no better.
+//
 // Calling Settle twice is safe: the second call returns ErrNoLease, and so does a call after the lease has ended. Call
 // it with a context that is still alive, such as context.WithoutCancel of the handler's.
 func (b *Bucket) Settle(ctx context.Context, entityID string, l Lease, cost int, costs ...Costs) error {
@@ -261,10 +266,8 @@ func (b *Bucket) Settle(ctx context.Context, entityID string, l Lease, cost int,
 			return fmt.Errorf("drip: settle %q: %w", entityID, err)
 		}
 	}
-	for unit := range op.Cost {
-		if n := op.Cost[unit]; n < 0 || n > decision.MostUnits {
-			return fmt.Errorf("drip: settle %q: %w: %s", entityID, ErrCost, b.units.amount(int64(unit), n))
-		}
+	if err := b.units.valid(&op.Cost); err != nil {
+		return fmt.Errorf("drip: settle %q: %w", entityID, err)
 	}
 	return b.leased(ctx, "settle", entityID, &l, &op)
 }
@@ -361,8 +364,11 @@ func (b *Bucket) Announced(ctx context.Context, entityID string, perSecond float
 	return nil
 }
 
-// Pause lets no operation of the entity start for the time d, at most 34 years, or until Resume.
+// Pause lets no operation of the entity start for the time d, above 0 and at most 34 years, or until Resume.
 func (b *Bucket) Pause(ctx context.Context, entityID string, d time.Duration) error {
+	if d <= 0 {
+		return fmt.Errorf("drip: pause %q: the time is %v; it must be above 0", entityID, d)
+	}
 	return b.tell(ctx, "pause", entityID, decision.Pause, d)
 }
 

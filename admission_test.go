@@ -230,6 +230,19 @@ func TestThrottled(t *testing.T) {
 	})
 }
 
+// A pause of no time is a mistake. It changes nothing.
+func TestPauseOfNoTime(t *testing.T) {
+	b := newBucket(t, drip.Options{Start: time.Unix(0, 0)})
+	for _, d := range []time.Duration{0, -time.Second} {
+		if err := b.Pause(t.Context(), "shop", d); err == nil || !strings.Contains(err.Error(), `"shop"`) {
+			t.Errorf("Pause for %v: %v", d, err)
+		}
+	}
+	if a, err := b.Admit(t.Context(), "shop", drip.Request{}); err != nil || a.Delay != 0 {
+		t.Error(a.Delay, err)
+	}
+}
+
 // A limit that changes holds from the next decision on, also for a thousand tickets that are out.
 func TestLimitsChange(t *testing.T) {
 	limit := drip.Limit{Size: 10, RefreshRate: 10}

@@ -37,6 +37,9 @@ func unitsOf(o *Options) (units, error) {
 	if all[0] == "" {
 		all = all[1:]
 	}
+	if slices.Contains(all, "calls") { // else it would limit nothing
+		return nil, errors.New(`Unit is "calls"; leave it empty to count calls`)
+	}
 	if len(all) >= decision.Units {
 		return nil, fmt.Errorf("%s name %d units: %s; there may be %d besides calls", "Windows and Shared", len(all), strings.Join(all, ", "), decision.Units-1)
 	}
@@ -78,6 +81,16 @@ func (u units) set(cost *decision.Cost, costs Costs) error {
 	return nil
 }
 
+// valid returns an error for a cost that nothing can have.
+func (u units) valid(of *decision.Cost) error {
+	for unit := range of {
+		if n := of[unit]; n < 0 || n > decision.MostUnits {
+			return fmt.Errorf("%w: %s", ErrCost, u.amount(int64(unit), n))
+		}
+	}
+	return nil
+}
+
 // affordable returns an error for a cost that a limit never has room for.
 func (u units) affordable(op *decision.Op, l *decision.Limits) error {
 	if op.Kind != decision.Admit {
@@ -85,10 +98,10 @@ func (u units) affordable(op *decision.Op, l *decision.Limits) error {
 	}
 	for unit := range op.Cost {
 		cost := op.Cost[unit]
-		if cost == 0 || cost == 1 {
+		if cost <= 1 {
 			continue
 		}
-		if most := l.Most(int64(unit)); cost < 0 || cost > most {
+		if most := l.Most(int64(unit)); cost > most {
 			return fmt.Errorf("%w: %s of at most %d", ErrCost, u.amount(int64(unit), cost), most)
 		}
 	}

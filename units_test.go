@@ -78,7 +78,7 @@ func TestUnitErrors(t *testing.T) {
 		`no window counts this unit: "tokens"`: {Costs: drip.Costs{"tokens": 1}},
 		"it has no name":                       {Costs: drip.Costs{"": 1}},
 		"1001 input of at most 1000":           {Costs: drip.Costs{"input": 1001}},
-		"-1 output of at most 100":             {Costs: drip.Costs{"output": -1}},
+		": -1 output":                          {Costs: drip.Costs{"output": -1}},
 		"11 of at most 10":                     {Cost: 11},
 	} {
 		if _, err := b.Admit(t.Context(), "acme", r); err == nil || !strings.Contains(err.Error(), want) {
@@ -97,6 +97,10 @@ func TestUnitErrors(t *testing.T) {
 	}
 	if err := b.Settle(t.Context(), "acme", a.Lease, 1); err != nil {
 		t.Error(err)
+	}
+	o.Shared = map[string]drip.Limit{"app": {Size: 1, Unit: "calls"}}
+	if _, err := drip.New(o); err == nil || !strings.Contains(err.Error(), `Unit is "calls"`) {
+		t.Errorf("a unit named calls: %v", err)
 	}
 	o.Shared = map[string]drip.Limit{"app": {Size: 1, Unit: "points"}, "all": {Size: 1, Windows: []drip.Window{{Size: 1, RefreshInterval: time.Second, Unit: "a fourth"}}}}
 	if _, err := drip.New(o); err == nil || !strings.Contains(err.Error(), "name 4 units") {

@@ -129,6 +129,9 @@ func Limit(travel time.Duration, rules ...Rule) (drip.Limit, error) {
 	if travel < 0 || travel > longestTrip {
 		return drip.Limit{}, fmt.Errorf("provider: travel is %v; it must be 0 to %v", travel, longestTrip)
 	}
+	if len(rules) == 0 {
+		return drip.Limit{}, errors.New("provider: there are no rules")
+	}
 	l := drip.Limit{Concurrency: unlimited}
 	inFlight := unlimited // the default for fixed windows
 	for _, r := range rules {

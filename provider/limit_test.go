@@ -96,6 +96,7 @@ func TestLimitErrors(t *testing.T) {
 	}{
 		{-1, nil, "travel is -1ns"},
 		{2 * time.Hour, nil, "travel is 2h0m0s"},
+		{0, nil, "there are no rules"},
 		{0, []Rule{{}}, "provider: no limit: make it with"},
 		{0, []Rule{SlidingWindow(1, time.Second)}, "provider: 1 in any 1s: 1 is not from 2"},
 		{0, []Rule{LeakyBucket(1, 1)}, "a bucket of 1 that drains by 1 a second: 1 is not from 2"},
