@@ -38,7 +38,7 @@ func unitsOf(o *Options) (units, error) {
 		all = all[1:]
 	}
 	if slices.Contains(all, "calls") { // else it would limit nothing
-		return nil, errors.New(`Unit is "calls"; leave it empty to count calls`)
+		return nil, fmt.Errorf("%s is %q; leave it empty to count calls", "Unit", "calls")
 	}
 	if len(all) >= decision.Units {
 		return nil, fmt.Errorf("%s name %d units: %s; there may be %d besides calls", "Windows and Shared", len(all), strings.Join(all, ", "), decision.Units-1)

@@ -104,7 +104,7 @@ func (l *Limits) decide(s *State, leases Leases, shared []Shared, op *Op, now in
 		own = l.when(s, op, &v, now)
 		a.Bound = v.bound
 	}
-	cost := op.Cost[l.Windows[0].Unit]
+	cost := op.Cost[l.Windows[l.Shortest].Unit]
 	slot, before, rounds := own, int64(0), int64(0)
 	for before < slot && rounds < 8 {
 		before = slot
@@ -121,7 +121,7 @@ func (l *Limits) decide(s *State, leases Leases, shared []Shared, op *Op, now in
 			}
 			f := &s.Flows[x.flow]
 			if i == 0 && (a.Limit > 0 || f.End > now) && l.lined(x, op, &v, slot, now) {
-				slot = l.Windows[0].inLine(s, f, cost, slot, now)
+				slot = l.inLine(s, f, cost, slot, now)
 			}
 			slot = min(slot, Never/2) // rounds of a debt that takes ages
 		}
@@ -138,9 +138,16 @@ func (l *Limits) decide(s *State, leases Leases, shared []Shared, op *Op, now in
 		l.book(s, op, &v, now, a)
 	} else {
 		a.Ticket = Ticket{Slot: slot, Number: op.Ticket.Number, Again: op.Ticket.Again, Cost: op.Cost}
+		if v.back && v.bound >= BoundWindow && op.Ticket.Slot <= now && !op.Urgent { // as book does
+			a.Ticket.Again = 1
+			if v.fresh {
+				a.Ticket.Again = 0
+				l.promise(s, v.slot, op)
+			}
+		}
 	}
 	// While a shared limit holds it for longer, the entity's others run.
-	if op.Urgent && (a.Limit == 0 || a.Delay <= min(10*l.Windows[0].Interval, 10_000)) {
+	if op.Urgent && (a.Limit == 0 || a.Delay <= min(10*l.Windows[l.Shortest].Interval, 10_000)) {
 		s.putUrgent(&a.Ticket)
 	}
 	for i := range shared {
@@ -148,17 +155,17 @@ func (l *Limits) decide(s *State, leases Leases, shared []Shared, op *Op, now in
 		f := &s.Flows[x.flow]
 		if i == 0 && (a.Limit > 0 || f.End > now) && cost > 0 && l.lined(x, op, &v, slot, now) {
 			end := max(slot, f.End)
-			f.Left = l.Windows[0].ahead(s, f, end, now) - cost
+			f.Left = l.ahead(s, f, end, now) - cost
 			f.End = end
 		}
 		x.book(f, op, v.back, &a.Ticket, now)
 	}
 }
 
-// lined reports whether an operation goes to the end of the line in the entity's first window. An operation that is
+// lined reports whether an operation goes to the end of the line in the entity's shortest window. An operation that is
 // back has been in the line: it leaves its place only if the entity's windows or the line's limit delay it again.
 func (l *Limits) lined(x *Shared, op *Op, v *view, slot, now int64) bool {
-	w := &l.Windows[0]
+	w := &l.Windows[l.Shortest]
 	keeps := v.back && v.bound <= BoundTokens && (x.fits || w.interval(slot) == w.interval(now))
 	return !keeps && !x.token && !op.Urgent && slot != op.Ticket.Slot
 }

@@ -10,11 +10,12 @@ type Limits struct {
 	FirstCome int64    // 1 if a shared limit is FIFO over all entities; else 0
 	Start     int64    // when an unknown entity began to gather capacity, empty; since 1970
 
-	Fill  int64 // the time after which every window without debt is full; set by Ready
-	Mixed int64 // 1 if the windows count several units, or a unit other than calls; set by Ready
+	Fill     int64 // the time after which every window without debt is full; set by Ready
+	Mixed    int64 // 1 if the windows count several units, or a unit other than calls; set by Ready
+	Shortest int64 // the place of the window with the shortest Interval; set by Ready
 
 	// Of a limit that entities share, set by Ready.
-	Grain    int64 // the length of a grain of the calendar: a second, or the first interval if that is longer
+	Grain    int64 // the length of a grain of the calendar: a second, or the shortest interval if that is longer
 	PerGrain int64 // the gain of a grain, in parts
 	Parts    Cost  // how many parts one of a unit is; 0 if a grain does not bring that unit
 	Scale    int64 // the parts that count as one in the calendar
@@ -78,14 +79,17 @@ func (l *Limits) Ready() (field string, window int) {
 	return "", 0
 }
 
-// derive sets Fill and Mixed. The Windows are in their range.
+// derive sets Fill, Mixed and Shortest. The Windows are in their range.
 func (l *Limits) derive() {
-	l.Fill, l.Mixed = 0, 0
+	l.Fill, l.Mixed, l.Shortest = 0, 0, 0
 	for i := range l.Windows {
 		w := &l.Windows[i]
 		l.Fill = max(l.Fill, min((w.Size-1)/w.Rate+2, bound/w.Interval)*w.Interval)
 		if w.Unit > 0 {
 			l.Mixed = 1
+		}
+		if w.Interval < l.Windows[l.Shortest].Interval {
+			l.Shortest = int64(i)
 		}
 	}
 }
@@ -93,9 +97,9 @@ func (l *Limits) derive() {
 // share sets the fields of a limit that entities share. In its calendar a part is one of the unit, if there is one unit. With
 // several the parts are small, so that an operation takes a whole number of them of each unit, nearly.
 func (l *Limits) share() {
-	first := l.Windows[0].Interval
-	l.Grain = max(first, 1000/first*first)
-	l.Zero = l.Windows[0].Offset - floor(l.Windows[0].Offset, l.Grain)*l.Grain
+	w := &l.Windows[l.Shortest]
+	l.Grain = max(w.Interval, 1000/w.Interval*w.Interval)
+	l.Zero = w.Offset - floor(w.Offset, l.Grain)*l.Grain
 	n0 := l.brings(0)
 	n1 := l.brings(1)
 	n2 := l.brings(2)
@@ -147,7 +151,7 @@ func (l *Limits) part(cost *Cost) int64 {
 
 func parts(n, each int64) int64 { return min(n, MostUnits/max(1, each)) * each }
 
-// grain returns the number of the grain of t. Grains begin with intervals of the first window. Times before 1970 are in
+// grain returns the number of the grain of t. Grains begin with intervals of the shortest window. Times before 1970 are in
 // the first grain.
 func (l *Limits) grain(t int64) int64 { return max(0, t-l.Zero) / l.Grain }
 

@@ -107,7 +107,7 @@ type Flow struct {
 	Before     int64
 	Until      int64 // the last slot that a ticket got
 	End        int64 // the last slot in the entity's own line of operations whose first limit is this one
-	Left       int64 // the capacity that is left in its first window at End
+	Left       int64 // the capacity that is left in the entity's shortest window at End
 	Urgent     int64 // the part of Units and Later that is urgent
 	Fair       int64 // until when the entity has had its fair share, in ticks
 	FairUrgent int64 // the same, of urgent operations alone
@@ -208,20 +208,21 @@ func (s *State) urgent(unit, at int64) int64 {
 	return 0
 }
 
-// inLine returns the first slot from t on in a flow's line in the entity's first window. Operations have a line for
+// inLine returns the first slot from t on in a flow's line in the entity's shortest window. Operations have a line for
 // each shared limit that is their first, so that operations of a slow endpoint do not delay operations of a fast one. A
 // line begins when a shared limit delays an operation: a limit that is not short changes no slot.
-func (w *Window) inLine(s *State, f *Flow, cost, t, now int64) int64 {
+func (l *Limits) inLine(s *State, f *Flow, cost, t, now int64) int64 {
 	if cost == 0 {
 		return t
 	}
 	t = max(t, f.End)
-	return w.room(s, w.ahead(s, f, t, now), cost, t)
+	return l.Windows[l.Shortest].room(s, l.ahead(s, f, t, now), cost, t)
 }
 
 // ahead returns the capacity that the line has left at t.
-func (w *Window) ahead(s *State, f *Flow, t, now int64) int64 {
-	return min(w.gain(s, f.Left, f.End, t), w.gain(s, s.Lines[0].Left, now, t))
+func (l *Limits) ahead(s *State, f *Flow, t, now int64) int64 {
+	w, line := &l.Windows[l.Shortest], &s.Lines[l.Shortest]
+	return min(w.gain(s, f.Left, f.End, t), w.gain(s, line.Left, now, t))
 }
 
 // flow returns the place of the entity's Flow in a limit. It adds a Flow if there is none.
@@ -246,7 +247,7 @@ func (x *Shared) advance(now int64) {
 	if c.Grain != x.Limits.Grain || head-c.Head >= Grains {
 		c.Units.Clear()
 		c.Classes.Clear()
-		c.Grain, c.Head, c.Booked, c.Front = x.Limits.Grain, head, 0, head
+		c.Grain, c.Head, c.Booked, c.Front, c.Turn = x.Limits.Grain, head, 0, head, 0
 	}
 	if c.Head < head {
 		n := c.Head
@@ -283,6 +284,9 @@ func (x *Shared) count(f *Flow, age, weight, backlog int64) {
 // weigh counts the weight of an entity with tickets out, once.
 func (x *Shared) weigh(f *Flow) {
 	c := &x.State.Calendars[0]
+	if f.Minute > c.Minute { // grains are longer now
+		f.Fair, f.FairUrgent, f.Again, f.Weight = 0, 0, 0, 0
+	}
 	if f.Weight > 0 && f.Minute == c.Minute {
 		c.Weight -= f.Weight
 		x.count(f, 0, -f.Weight, -f.Backlog)
@@ -474,7 +478,7 @@ func (x *Shared) run(f *Flow, op *Op) {
 
 // in returns the time in a grain at which the next unit has its turn.
 func (x *Shared) in(n int64) int64 {
-	c, w := &x.State.Calendars[0], &x.Limits.Windows[0]
+	c, w := &x.State.Calendars[0], &x.Limits.Windows[x.Limits.Shortest]
 	at := x.Limits.begin(n)
 	if c.holds(n) && x.Limits.PerGrain/x.Limits.Parts[w.Unit] > w.Rate {
 		at += x.Limits.units(c.at(n), w.Unit) / w.Rate * w.Interval % c.Grain
@@ -488,7 +492,7 @@ func (x *Shared) in(n int64) int64 {
 func (x *Shared) seek(op *Op, t, now int64) int64 {
 	c, l := &x.State.Calendars[0], x.Limits
 	n := max(l.grain(t), c.Head+1)
-	if c.Front > c.Head+1 && x.in(n)+l.Windows[0].Interval <= t { // another limit holds it past its turn in this grain
+	if c.Front > c.Head+1 && x.in(n)+l.Windows[l.Shortest].Interval <= t { // another limit holds it past its turn in this grain
 		n++
 	}
 	first := n <= c.Front
@@ -567,6 +571,12 @@ func (x *Shared) place(f *Flow, op *Op, back bool, t, now int64) int64 {
 			return at
 		}
 	}
+	if l.grain(t) >= c.Head+Grains { // beyond the calendar they come at the rate of the limit
+		if next := s.Slot + c.Grain*x.units/x.rate; s.Slot >= t && s.Slot < t+c.Grain*Grains {
+			return next
+		}
+		return t
+	}
 	surplus, n := x.surplus(op, t, now), l.grain(t)
 	if !surplus {
 		n = x.seek(op, t, now)
@@ -583,7 +593,7 @@ func (x *Shared) place(f *Flow, op *Op, back bool, t, now int64) int64 {
 // shares sets from and fair.
 func (x *Shared) shares(f *Flow, op *Op, back bool) {
 	c := &x.State.Calendars[0]
-	ahead, turn := f.Units+f.Later, (c.Head+1)*tick
+	ahead, turn := f.Units+f.Later, max(c.Head+1, x.Limits.grain(x.State.Closed))*tick
 	x.from = f.Fair
 	if op.Urgent {
 		ahead, x.from = f.Urgent, f.FairUrgent

@@ -450,6 +450,109 @@ func TestSharedSlow(t *testing.T) {
 	}
 }
 
+// The order of the windows decides nothing.
+func TestSharedOrderOfWindows(t *testing.T) {
+	second, minute := decision.Window{Size: 10, Rate: 10, Interval: 1000}, decision.Window{Size: 540, Rate: 540, Interval: 60_000}
+	play := func(own, shared []decision.Window) (last, most int64) {
+		q := queue{own: decision.Limits{Windows: own}, shared: []decision.Limits{{Windows: shared}}, entities: 20, messages: 2000}
+		return q.run(t)
+	}
+	unlimited := []decision.Window{{Size: 1000, Rate: 1000, Interval: 1000}}
+	last, most := play(unlimited, []decision.Window{second, minute})
+	if l, m := play(unlimited, []decision.Window{minute, second}); l != last || m != most {
+		t.Errorf("a shared limit with the minute first: %d ms and %d postponements, want %d and %d", l, m, last, most)
+	}
+	all := []decision.Window{{Size: 100, Rate: 100, Interval: 1000}}
+	last, most = play([]decision.Window{second, minute}, all)
+	if l, m := play([]decision.Window{minute, second}, all); l != last || m != most {
+		t.Errorf("entities with the minute first: %d ms and %d postponements, want %d and %d", l, m, last, most)
+	}
+}
+
+// A message that its entity's window denies has the next slot there, whatever the shared limit says.
+func TestSharedDeniedByOwnWindow(t *testing.T) {
+	for _, interval := range []int64{2000, 5000, 8333} {
+		own := decision.Limits{Windows: []decision.Window{{Size: 1, Rate: 1, Interval: interval}}}
+		all := decision.Limits{Windows: []decision.Window{{Size: 50, Rate: 5, Interval: 1000}}}
+		q := queue{own: own, shared: []decision.Limits{all}, entities: 50, messages: 2000}
+		if _, most := q.run(t); most > 10 {
+			t.Errorf("one each %d ms: a message was postponed %d times, want at most 10", interval, most)
+		}
+	}
+}
+
+// Messages that wait for the next day come back at the rate of the faster limit.
+func TestSharedDays(t *testing.T) {
+	own := decision.Limits{Windows: []decision.Window{{Size: 1000, Rate: 1000, Interval: 1000}}}
+	day := decision.Limits{Windows: []decision.Window{{Size: 600, Rate: 600, Interval: 86_400_000}}}
+	for _, interval := range []int64{100, 1000} {
+		fast := decision.Limits{Windows: []decision.Window{{Size: 1, Rate: 1, Interval: interval}}}
+		for _, shared := range [][]decision.Limits{{day, fast}, {fast, day}} {
+			q := queue{own: own, shared: shared, entities: 1, messages: 1500}
+			if last, most := q.run(t); most > 5 || last > 3*86_400_000 {
+				t.Errorf("one each %d ms: a message was postponed %d times, and the last one ran after %d ms", interval, most, last)
+			}
+		}
+	}
+}
+
+// While a shared limit is closed, messages have slots one after the other from its opening on.
+func TestSharedPaused(t *testing.T) {
+	ready := func(n int64) decision.Limits {
+		l := decision.Limits{Windows: []decision.Window{{Size: n, Rate: n, Interval: 1000}}, Tokens: 10_000, Guess: 50, Lease: 60_000, MaxLease: 60_000}
+		if field, _ := l.Ready(); field != "" {
+			t.Fatal(field)
+		}
+		return l
+	}
+	own, all := ready(1000), ready(10)
+	var s, shared decision.State
+	leases, held := storage.NewLeases(nil), storage.NewLeases(nil)
+	in := storage.Within{Limits: &all, ID: 1, Weight: 1}
+	const now = 1_700_006_400_100
+	var a decision.Answer
+	all.Apply(&shared, held, &decision.Op{Kind: decision.Pause, For: 300_000}, now, &a)
+	count := map[int64]int{}
+	for range 500 {
+		a = decision.Answer{}
+		own.ApplyWithin(&s, leases, []decision.Shared{in.In(&shared, held)}, &decision.Op{Kind: decision.Admit, Cost: decision.Cost{1}}, now, &a)
+		count[a.Delay/1000]++
+	}
+	for second, n := range count {
+		if n > 22 { // twice the gain at most: others may still come
+			t.Errorf("%d of 500 messages come back in second %d, at 10 a second", n, second)
+		}
+	}
+}
+
+// An entity's fair share begins anew when the grains become longer.
+func TestSharedLongerGrains(t *testing.T) {
+	const now = 1_700_006_400_100
+	var s, shared decision.State
+	leases, held := storage.NewLeases(nil), storage.NewLeases(nil)
+	for _, interval := range []int64{1000, 5000} {
+		own := decision.Limits{Windows: []decision.Window{{Size: 1000, Rate: 1000, Interval: 1000}}}
+		all := decision.Limits{Windows: []decision.Window{{Size: 10, Rate: 10, Interval: interval}}}
+		for _, l := range []*decision.Limits{&own, &all} {
+			l.Tokens, l.Guess, l.Lease, l.MaxLease = 1000, 50, 60_000, 60_000
+			if field, _ := l.Ready(); field != "" {
+				t.Fatal(field)
+			}
+		}
+		in := storage.Within{Limits: &all, ID: 1, Weight: 1}
+		for range 30 {
+			var a decision.Answer
+			own.ApplyWithin(&s, leases, []decision.Shared{in.In(&shared, held)}, &decision.Op{Kind: decision.Admit, Cost: decision.Cost{1}}, now, &a)
+		}
+		head := shared.Calendars[0].Head
+		for name, fair := range map[string]int64{"Fair": s.Flows[0].Fair, "Again": s.Flows[0].Again, "Turn": shared.Calendars[0].Turn} {
+			if grain := fair >> 19; grain > head+100 {
+				t.Errorf("intervals of %d ms: %s is grain %d, now is %d", interval, name, grain, head)
+			}
+		}
+	}
+}
+
 // Urgent messages that wait for a shared limit do not stop the entity's others in its own windows.
 func TestSharedUrgentWaits(t *testing.T) {
 	own := decision.Limits{Windows: []decision.Window{{Size: 1, Rate: 1, Interval: 100}}}

@@ -309,4 +309,4 @@ func (l *Limits) Until(s *State) int64 {
 
 // grace returns how late a ticket may be and keep its slot: an interval, at most a minute, and a second, for hops that
 // are late by one interval.
-func (l *Limits) grace() int64 { return min(l.Windows[0].Interval, 60_000) + 1000 }
+func (l *Limits) grace() int64 { return min(l.Windows[l.Shortest].Interval, 60_000) + 1000 }

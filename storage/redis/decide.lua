@@ -137,11 +137,11 @@ if shared_n > 0 then
     if wrong then
       return nil
     end
-    local l_Windows, l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Mixed, l_Grain, l_PerGrain, l_Parts_0, l_Parts_1, l_Parts_2, l_Parts_3, l_Scale, l_Zero
-l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Mixed, l_Grain, l_PerGrain, l_Parts_0, l_Parts_1, l_Parts_2, l_Parts_3, l_Scale, l_Zero = unpack('<ddddddddddddddddd', bytes)
+    local l_Windows, l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Mixed, l_Shortest, l_Grain, l_PerGrain, l_Parts_0, l_Parts_1, l_Parts_2, l_Parts_3, l_Scale, l_Zero
+l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Mixed, l_Shortest, l_Grain, l_PerGrain, l_Parts_0, l_Parts_1, l_Parts_2, l_Parts_3, l_Scale, l_Zero = unpack('<dddddddddddddddddd', bytes)
 l_Windows = {}
 for i = 0, l_Windows_n - 1 do
-  local w_Size, w_Rate, w_Interval, w_Offset, w_Series, w_Unit = unpack('<dddddd', bytes, i * 48 + 136 + 1)
+  local w_Size, w_Rate, w_Interval, w_Offset, w_Series, w_Unit = unpack('<dddddd', bytes, i * 48 + 144 + 1)
   l_Windows[i] = {Size = w_Size, Rate = w_Rate, Interval = w_Interval, Offset = w_Offset, Series = w_Series, Unit = w_Unit}
 end
 
@@ -304,11 +304,11 @@ end
     local taken, x = s_Plain, nil
     x = {
       bytes = bytes, Key = id, Weight = 0, Leases = {Out = Out, Hold = Hold, Release = Release, Clear = Clear},
-      Limits_Windows = l_Windows, Limits_Windows_n = l_Windows_n, Limits_Tokens = l_Tokens, Limits_Guess = l_Guess, Limits_Lease = l_Lease, Limits_MaxLease = l_MaxLease, Limits_FirstCome = l_FirstCome, Limits_Start = l_Start, Limits_Fill = l_Fill, Limits_Mixed = l_Mixed, Limits_Grain = l_Grain, Limits_PerGrain = l_PerGrain, Limits_Parts_0 = l_Parts_0, Limits_Parts_1 = l_Parts_1, Limits_Parts_2 = l_Parts_2, Limits_Parts_3 = l_Parts_3, Limits_Scale = l_Scale, Limits_Zero = l_Zero,
+      Limits_Windows = l_Windows, Limits_Windows_n = l_Windows_n, Limits_Tokens = l_Tokens, Limits_Guess = l_Guess, Limits_Lease = l_Lease, Limits_MaxLease = l_MaxLease, Limits_FirstCome = l_FirstCome, Limits_Start = l_Start, Limits_Fill = l_Fill, Limits_Mixed = l_Mixed, Limits_Shortest = l_Shortest, Limits_Grain = l_Grain, Limits_PerGrain = l_PerGrain, Limits_Parts_0 = l_Parts_0, Limits_Parts_1 = l_Parts_1, Limits_Parts_2 = l_Parts_2, Limits_Parts_3 = l_Parts_3, Limits_Scale = l_Scale, Limits_Zero = l_Zero,
       State_Tokens = s_Tokens, State_Guess = s_Guess, State_Now = s_Now, State_Slot = s_Slot, State_Plain = s_Plain, State_LastID = s_LastID, State_Closed = s_Closed, State_Next = s_Next, State_Head = s_Head, State_AgainUS = s_AgainUS, State_Held = s_Held, State_Last = s_Last, State_Ended = s_Ended, State_Lines = s_Lines, State_Lines_n = s_Lines_n, State_Pins = s_Pins, State_Pins_n = s_Pins_n, State_Flows = s_Flows, State_Flows_n = s_Flows_n, State_Calendars = s_Calendars, State_Calendars_n = s_Calendars_n,
     }
     function x.save()
-      l_Windows, l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Mixed, l_Grain, l_PerGrain, l_Parts_0, l_Parts_1, l_Parts_2, l_Parts_3, l_Scale, l_Zero = x.Limits_Windows, x.Limits_Windows_n, x.Limits_Tokens, x.Limits_Guess, x.Limits_Lease, x.Limits_MaxLease, x.Limits_FirstCome, x.Limits_Start, x.Limits_Fill, x.Limits_Mixed, x.Limits_Grain, x.Limits_PerGrain, x.Limits_Parts_0, x.Limits_Parts_1, x.Limits_Parts_2, x.Limits_Parts_3, x.Limits_Scale, x.Limits_Zero
+      l_Windows, l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Mixed, l_Shortest, l_Grain, l_PerGrain, l_Parts_0, l_Parts_1, l_Parts_2, l_Parts_3, l_Scale, l_Zero = x.Limits_Windows, x.Limits_Windows_n, x.Limits_Tokens, x.Limits_Guess, x.Limits_Lease, x.Limits_MaxLease, x.Limits_FirstCome, x.Limits_Start, x.Limits_Fill, x.Limits_Mixed, x.Limits_Shortest, x.Limits_Grain, x.Limits_PerGrain, x.Limits_Parts_0, x.Limits_Parts_1, x.Limits_Parts_2, x.Limits_Parts_3, x.Limits_Scale, x.Limits_Zero
       s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Last, s_Ended, s_Lines, s_Lines_n, s_Pins, s_Pins_n, s_Flows, s_Flows_n, s_Calendars, s_Calendars_n = x.State_Tokens, x.State_Guess, x.State_Now, x.State_Slot, x.State_Plain, x.State_LastID, x.State_Closed, x.State_Next, x.State_Head, x.State_AgainUS, x.State_Held, x.State_Last, x.State_Ended, x.State_Lines, x.State_Lines_n, x.State_Pins, x.State_Pins_n, x.State_Flows, x.State_Flows_n, x.State_Calendars, x.State_Calendars_n
       if s_Plain > taken then
         ran = millis
@@ -349,7 +349,7 @@ else
   local x2 = (s_AgainUS - s_AgainUS % 1000) / 1000
   if x2 > max2 then max2 = x2 end
   if l_Start > max2 then max2 = l_Start end
-  local until2 = max2 + l_Fill + (l_Windows[0].Interval < 60000 and l_Windows[0].Interval or 60000) + 1000
+  local until2 = max2 + l_Fill + (l_Windows[l_Shortest].Interval < 60000 and l_Windows[l_Shortest].Interval or 60000) + 1000
   for i2 = 0, s_Lines_n - 1 do
     local owed = -(s_Lines[i2].Left < s_Lines[i2].Promised and s_Lines[i2].Left or s_Lines[i2].Promised)
     if owed > 0 and i2 < l_Windows_n then
@@ -365,7 +365,7 @@ else
   end
   for i2 = 0, s_Flows_n - 1 do
     local f = s_Flows[i2]
-    local x3 = f.Until + l_Fill + (l_Windows[0].Interval < 60000 and l_Windows[0].Interval or 60000) + 1000
+    local x3 = f.Until + l_Fill + (l_Windows[l_Shortest].Interval < 60000 and l_Windows[l_Shortest].Interval or 60000) + 1000
     if x3 > until2 then until2 = x3 end
   end
   if lines2 > l_Windows_n then
@@ -463,11 +463,11 @@ local function decide(key, members, value, bytes, first_op, last_op)
   for i = first_op, last_op do
     plain = plain and #ARGV[i] == 1 and string.byte(ARGV[i]) < 2
   end
-  local l_Windows, l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Mixed
-l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Mixed = unpack('<ddddddddddddddddd', bytes)
+  local l_Windows, l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Mixed, l_Shortest
+l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Mixed, l_Shortest = unpack('<dddddddddddddddddd', bytes)
 l_Windows = {}
 for i = 0, l_Windows_n - 1 do
-  local w_Size, w_Rate, w_Interval, w_Offset, w_Series, w_Unit = unpack('<dddddd', bytes, i * 48 + 136 + 1)
+  local w_Size, w_Rate, w_Interval, w_Offset, w_Series, w_Unit = unpack('<dddddd', bytes, i * 48 + 144 + 1)
   l_Windows[i] = {Size = w_Size, Rate = w_Rate, Interval = w_Interval, Offset = w_Offset, Series = w_Series, Unit = w_Unit}
 end
 
@@ -645,22 +645,22 @@ end
     local a_Delay, a_Bound, a_Limit, a_Found, a_Late, a_Ticket_Slot, a_Ticket_Number, a_Ticket_Again, a_Ticket_Cost_0, a_Ticket_Cost_1, a_Ticket_Cost_2, a_Ticket_Cost_3, a_Lease_ID, a_Lease_Begin, a_Lease_End, a_Lease_Cost_0, a_Lease_Cost_1, a_Lease_Cost_2, a_Lease_Cost_3 = 0, 0, 0, false, false, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
 
     if pinned then -- the limits are those of the arguments again
-    l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Mixed = unpack('<ddddddddddddddddd', bytes)
+    l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Mixed, l_Shortest = unpack('<dddddddddddddddddd', bytes)
 l_Windows = {}
 for i = 0, l_Windows_n - 1 do
-  local w_Size, w_Rate, w_Interval, w_Offset, w_Series, w_Unit = unpack('<dddddd', bytes, i * 48 + 136 + 1)
+  local w_Size, w_Rate, w_Interval, w_Offset, w_Series, w_Unit = unpack('<dddddd', bytes, i * 48 + 144 + 1)
   l_Windows[i] = {Size = w_Size, Rate = w_Rate, Interval = w_Interval, Offset = w_Offset, Series = w_Series, Unit = w_Unit}
 end
     for i = 0, shared_n - 1 do
       local x, bytes = shared[i], shared[i].bytes
-      local l_Windows, l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Mixed, l_Grain, l_PerGrain, l_Parts_0, l_Parts_1, l_Parts_2, l_Parts_3, l_Scale, l_Zero
-      l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Mixed, l_Grain, l_PerGrain, l_Parts_0, l_Parts_1, l_Parts_2, l_Parts_3, l_Scale, l_Zero = unpack('<ddddddddddddddddd', bytes)
+      local l_Windows, l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Mixed, l_Shortest, l_Grain, l_PerGrain, l_Parts_0, l_Parts_1, l_Parts_2, l_Parts_3, l_Scale, l_Zero
+      l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Mixed, l_Shortest, l_Grain, l_PerGrain, l_Parts_0, l_Parts_1, l_Parts_2, l_Parts_3, l_Scale, l_Zero = unpack('<dddddddddddddddddd', bytes)
 l_Windows = {}
 for i = 0, l_Windows_n - 1 do
-  local w_Size, w_Rate, w_Interval, w_Offset, w_Series, w_Unit = unpack('<dddddd', bytes, i * 48 + 136 + 1)
+  local w_Size, w_Rate, w_Interval, w_Offset, w_Series, w_Unit = unpack('<dddddd', bytes, i * 48 + 144 + 1)
   l_Windows[i] = {Size = w_Size, Rate = w_Rate, Interval = w_Interval, Offset = w_Offset, Series = w_Series, Unit = w_Unit}
 end
-      x.Limits_Windows, x.Limits_Windows_n, x.Limits_Tokens, x.Limits_Guess, x.Limits_Lease, x.Limits_MaxLease, x.Limits_FirstCome, x.Limits_Start, x.Limits_Fill, x.Limits_Mixed, x.Limits_Grain, x.Limits_PerGrain, x.Limits_Parts_0, x.Limits_Parts_1, x.Limits_Parts_2, x.Limits_Parts_3, x.Limits_Scale, x.Limits_Zero = l_Windows, l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Mixed, l_Grain, l_PerGrain, l_Parts_0, l_Parts_1, l_Parts_2, l_Parts_3, l_Scale, l_Zero
+      x.Limits_Windows, x.Limits_Windows_n, x.Limits_Tokens, x.Limits_Guess, x.Limits_Lease, x.Limits_MaxLease, x.Limits_FirstCome, x.Limits_Start, x.Limits_Fill, x.Limits_Mixed, x.Limits_Shortest, x.Limits_Grain, x.Limits_PerGrain, x.Limits_Parts_0, x.Limits_Parts_1, x.Limits_Parts_2, x.Limits_Parts_3, x.Limits_Scale, x.Limits_Zero = l_Windows, l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Mixed, l_Shortest, l_Grain, l_PerGrain, l_Parts_0, l_Parts_1, l_Parts_2, l_Parts_3, l_Scale, l_Zero
     end
   end
     if op_Kind == 10 or op_Kind == 11 then
@@ -1231,7 +1231,7 @@ end
             l_Windows_n = l_Windows_n + 1
           end
           do
-            l_Fill, l_Mixed = 0, 0
+            l_Fill, l_Mixed, l_Shortest = 0, 0, 0
             for i2 = 0, l_Windows_n - 1 do
               local w2 = l_Windows[i2]
               local x2 = w2.Size - 1
@@ -1244,6 +1244,9 @@ end
               if x4 > l_Fill then l_Fill = x4 end
               if w2.Unit > 0 then
                 l_Mixed = 1
+              end
+              if w2.Interval < l_Windows[l_Shortest].Interval then
+                l_Shortest = i2
               end
             end
           end
@@ -1689,7 +1692,7 @@ end
               x2.Limits_Windows_n = x2.Limits_Windows_n + 1
             end
             do
-              x2.Limits_Fill, x2.Limits_Mixed = 0, 0
+              x2.Limits_Fill, x2.Limits_Mixed, x2.Limits_Shortest = 0, 0, 0
               for i3 = 0, x2.Limits_Windows_n - 1 do
                 local w2 = x2.Limits_Windows[i3]
                 local x3 = w2.Size - 1
@@ -1703,30 +1706,34 @@ end
                 if w2.Unit > 0 then
                   x2.Limits_Mixed = 1
                 end
+                if w2.Interval < x2.Limits_Windows[x2.Limits_Shortest].Interval then
+                  x2.Limits_Shortest = i3
+                end
               end
             end
           end
         end
         do
-          local first2 = x2.Limits_Windows[0].Interval
-          local max2 = first2
-          local x3 = (1000 - 1000 % first2) / first2 * first2
+          local w2 = x2.Limits_Windows[x2.Limits_Shortest]
+          local y = w2.Interval
+          local max2 = w2.Interval
+          local x3 = (1000 - 1000 % y) / y * w2.Interval
           if x3 > max2 then max2 = x3 end
           x2.Limits_Grain = max2
-          local t2 = x2.Limits_Windows[0].Offset
+          local t2 = w2.Offset
           local by2 = x2.Limits_Grain
-          x2.Limits_Zero = x2.Limits_Windows[0].Offset - (t2 - t2 % by2) / by2 * x2.Limits_Grain
+          x2.Limits_Zero = w2.Offset - (t2 - t2 % by2) / by2 * x2.Limits_Grain
           local brings = 0
           do
             local brings2 = 0
             for i3 = 0, x2.Limits_Windows_n - 1 do
-              local w2 = x2.Limits_Windows[i3]
+              local w3 = x2.Limits_Windows[i3]
               do
                 local x4 = x2.Limits_Grain
-                local y = w2.Interval
-                local n2 = (x4 - x4 % y) / y
-                if n2 > 0 and w2.Unit == 0 then
-                  local min2 = (w2.Rate < w2.Size and w2.Rate or w2.Size) * (n2 < 1000 and n2 or 1000)
+                local y2 = w3.Interval
+                local n2 = (x4 - x4 % y2) / y2
+                if n2 > 0 and w3.Unit == 0 then
+                  local min2 = (w3.Rate < w3.Size and w3.Rate or w3.Size) * (n2 < 1000 and n2 or 1000)
                   if 1099511627776 < min2 then min2 = 1099511627776 end
                   local most2 = min2
                   if brings2 == 0 or most2 < brings2 then
@@ -1742,13 +1749,13 @@ end
           do
             local brings3 = 0
             for i3 = 0, x2.Limits_Windows_n - 1 do
-              local w2 = x2.Limits_Windows[i3]
+              local w3 = x2.Limits_Windows[i3]
               do
                 local x4 = x2.Limits_Grain
-                local y = w2.Interval
-                local n2 = (x4 - x4 % y) / y
-                if n2 > 0 and w2.Unit == 1 then
-                  local min2 = (w2.Rate < w2.Size and w2.Rate or w2.Size) * (n2 < 1000 and n2 or 1000)
+                local y2 = w3.Interval
+                local n2 = (x4 - x4 % y2) / y2
+                if n2 > 0 and w3.Unit == 1 then
+                  local min2 = (w3.Rate < w3.Size and w3.Rate or w3.Size) * (n2 < 1000 and n2 or 1000)
                   if 1099511627776 < min2 then min2 = 1099511627776 end
                   local most2 = min2
                   if brings3 == 0 or most2 < brings3 then
@@ -1764,13 +1771,13 @@ end
           do
             local brings4 = 0
             for i3 = 0, x2.Limits_Windows_n - 1 do
-              local w2 = x2.Limits_Windows[i3]
+              local w3 = x2.Limits_Windows[i3]
               do
                 local x4 = x2.Limits_Grain
-                local y = w2.Interval
-                local n2 = (x4 - x4 % y) / y
-                if n2 > 0 and w2.Unit == 2 then
-                  local min2 = (w2.Rate < w2.Size and w2.Rate or w2.Size) * (n2 < 1000 and n2 or 1000)
+                local y2 = w3.Interval
+                local n2 = (x4 - x4 % y2) / y2
+                if n2 > 0 and w3.Unit == 2 then
+                  local min2 = (w3.Rate < w3.Size and w3.Rate or w3.Size) * (n2 < 1000 and n2 or 1000)
                   if 1099511627776 < min2 then min2 = 1099511627776 end
                   local most2 = min2
                   if brings4 == 0 or most2 < brings4 then
@@ -1786,13 +1793,13 @@ end
           do
             local brings5 = 0
             for i3 = 0, x2.Limits_Windows_n - 1 do
-              local w2 = x2.Limits_Windows[i3]
+              local w3 = x2.Limits_Windows[i3]
               do
                 local x4 = x2.Limits_Grain
-                local y = w2.Interval
-                local n3 = (x4 - x4 % y) / y
-                if n3 > 0 and w2.Unit == 3 then
-                  local min2 = (w2.Rate < w2.Size and w2.Rate or w2.Size) * (n3 < 1000 and n3 or 1000)
+                local y2 = w3.Interval
+                local n3 = (x4 - x4 % y2) / y2
+                if n3 > 0 and w3.Unit == 3 then
+                  local min2 = (w3.Rate < w3.Size and w3.Rate or w3.Size) * (n3 < 1000 and n3 or 1000)
                   if 1099511627776 < min2 then min2 = 1099511627776 end
                   local most2 = min2
                   if brings5 == 0 or most2 < brings5 then
@@ -2048,7 +2055,7 @@ end
                 local x2 = (s_AgainUS - s_AgainUS % 1000) / 1000
                 if x2 > max2 then max2 = x2 end
                 if l_Start > max2 then max2 = l_Start end
-                local until2 = max2 + l_Fill + (l_Windows[0].Interval < 60000 and l_Windows[0].Interval or 60000) + 1000
+                local until2 = max2 + l_Fill + (l_Windows[l_Shortest].Interval < 60000 and l_Windows[l_Shortest].Interval or 60000) + 1000
                 for i2 = 0, s_Lines_n - 1 do
                   local owed = -(s_Lines[i2].Left < s_Lines[i2].Promised and s_Lines[i2].Left or s_Lines[i2].Promised)
                   if owed > 0 and i2 < l_Windows_n then
@@ -2064,7 +2071,7 @@ end
                 end
                 for i2 = 0, s_Flows_n - 1 do
                   local f = s_Flows[i2]
-                  local x3 = f.Until + l_Fill + (l_Windows[0].Interval < 60000 and l_Windows[0].Interval or 60000) + 1000
+                  local x3 = f.Until + l_Fill + (l_Windows[l_Shortest].Interval < 60000 and l_Windows[l_Shortest].Interval or 60000) + 1000
                   if x3 > until2 then until2 = x3 end
                 end
                 if lines2 > l_Windows_n then
@@ -3133,7 +3140,7 @@ end
                     local x4 = (x3 - x3 % 1000) / 1000
                     if x4 > max2 then max2 = x4 end
                     if x2.Limits_Start > max2 then max2 = x2.Limits_Start end
-                    local until2 = max2 + x2.Limits_Fill + (x2.Limits_Windows[0].Interval < 60000 and x2.Limits_Windows[0].Interval or 60000) + 1000
+                    local until2 = max2 + x2.Limits_Fill + (x2.Limits_Windows[x2.Limits_Shortest].Interval < 60000 and x2.Limits_Windows[x2.Limits_Shortest].Interval or 60000) + 1000
                     for i3 = 0, x2.State_Lines_n - 1 do
                       local owed = -(x2.State_Lines[i3].Left < x2.State_Lines[i3].Promised and x2.State_Lines[i3].Left or x2.State_Lines[i3].Promised)
                       if owed > 0 and i3 < x2.Limits_Windows_n then
@@ -3149,7 +3156,7 @@ end
                     end
                     for i3 = 0, x2.State_Flows_n - 1 do
                       local f = x2.State_Flows[i3]
-                      local x5 = f.Until + x2.Limits_Fill + (x2.Limits_Windows[0].Interval < 60000 and x2.Limits_Windows[0].Interval or 60000) + 1000
+                      local x5 = f.Until + x2.Limits_Fill + (x2.Limits_Windows[x2.Limits_Shortest].Interval < 60000 and x2.Limits_Windows[x2.Limits_Shortest].Interval or 60000) + 1000
                       if x5 > until2 then until2 = x5 end
                     end
                     if lines2 > x2.Limits_Windows_n then
@@ -4114,6 +4121,7 @@ end
               c2.Head = head
               c2.Booked = 0
               c2.Front = head
+              c2.Turn = 0
             end
             if c2.Head < head then
               local n2 = c2.Head
@@ -4370,7 +4378,7 @@ end
               end
               if op_Urgent then
                 do
-                  local at2 = t - ((l_Windows[0].Interval < 60000 and l_Windows[0].Interval or 60000) + 1000)
+                  local at2 = t - ((l_Windows[l_Shortest].Interval < 60000 and l_Windows[l_Shortest].Interval or 60000) + 1000)
                   for i2 = 0, s_Flows_n - 1 do
                     local f = s_Flows[i2]
                     if f.Key <= 0 then
@@ -4471,7 +4479,7 @@ end
                     local urgent = 0
                     do
                       local unit = w2.Unit
-                      local at2 = t - ((l_Windows[0].Interval < 60000 and l_Windows[0].Interval or 60000) + 1000)
+                      local at2 = t - ((l_Windows[l_Shortest].Interval < 60000 and l_Windows[l_Shortest].Interval or 60000) + 1000)
                       local done
                       for i4 = 0, s_Flows_n - 1 do
                         local f = s_Flows[i4]
@@ -4571,7 +4579,7 @@ end
                       end
                       is2 = passed
                     end
-                    is3 = is2 and op_Ticket_Slot <= t or t - op_Ticket_Slot > (l_Windows[0].Interval < 60000 and l_Windows[0].Interval or 60000) + 1000
+                    is3 = is2 and op_Ticket_Slot <= t or t - op_Ticket_Slot > (l_Windows[l_Shortest].Interval < 60000 and l_Windows[l_Shortest].Interval or 60000) + 1000
                   end
                   is4 = is3
                 end
@@ -4593,7 +4601,7 @@ end
                           local urgent = 0
                           do
                             local unit = w2.Unit
-                            local at2 = t - ((l_Windows[0].Interval < 60000 and l_Windows[0].Interval or 60000) + 1000)
+                            local at2 = t - ((l_Windows[l_Shortest].Interval < 60000 and l_Windows[l_Shortest].Interval or 60000) + 1000)
                             local done
                             for i4 = 0, s_Flows_n - 1 do
                               local f = s_Flows[i4]
@@ -4942,7 +4950,7 @@ end
                   x2.units = min5
                   x2.large, x2.gathered = x2.units > x2.rate, 0
                   do
-                    local at2 = t - ((x2.Limits_Windows[0].Interval < 60000 and x2.Limits_Windows[0].Interval or 60000) + 1000)
+                    local at2 = t - ((x2.Limits_Windows[x2.Limits_Shortest].Interval < 60000 and x2.Limits_Windows[x2.Limits_Shortest].Interval or 60000) + 1000)
                     if at2 > f.Before then
                       f.Units, f.Later, f.Before = f.Later, 0, f.Until
                       if f.Units < f.Urgent then f.Urgent = f.Units end
@@ -5037,6 +5045,12 @@ end
                   end
                   do
                     local c3 = x2.State_Calendars[0]
+                    if f.Minute > c3.Minute then
+                      f.Fair = 0
+                      f.FairUrgent = 0
+                      f.Again = 0
+                      f.Weight = 0
+                    end
                     if f.Weight > 0 and f.Minute == c3.Minute then
                       c3.Weight = c3.Weight - f.Weight
                       do
@@ -5438,7 +5452,7 @@ end
                 own2 = when2
                 a_Bound = v_bound
               end
-              local i2 = l_Windows[0].Unit
+              local i2 = l_Windows[l_Shortest].Unit
               local cost = i2 == 0 and op_Cost_0 or i2 == 1 and op_Cost_1 or i2 == 2 and op_Cost_2 or op_Cost_3
               local slot = own2
               local before3 = 0
@@ -5617,509 +5631,534 @@ end
                               break
                             end
                           end
-                          local surplus = false
-                          do
-                            local c3 = x2.State_Calendars[0]
-                            local is4 = not x2.fits
-                            if not is4 then
-                              local max4 = 0
-                              local x5 = t2 - x2.Limits_Zero
-                              if x5 > max4 then max4 = x5 end
-                              local y3 = x2.Limits_Grain
-                              local n3 = (max4 - max4 % y3) / y3
-                              is4 = not (n3 >= c3.Head and n3 < c3.Head + 1024)
-                            end
-                            if is4 then
-                              surplus = false
-                            else
-                              local done
-                              for i4 = 0, x2.Limits_Windows_n - 1 do
-                                local w2 = x2.Limits_Windows[i4]
-                                do
-                                  local i5 = w2.Unit
-                                  local cost2 = i5 == 0 and op_Cost_0 or i5 == 1 and op_Cost_1 or i5 == 2 and op_Cost_2 or op_Cost_3
-                                  local is5 = cost2 > 0
-                                  if is5 then
-                                    local gain = 0
-                                    do
-                                      local left = x2.State_Lines[i4].Left
-                                      if t2 <= t then
-                                        gain = left
-                                      else
-                                        local t3 = t2 - w2.Offset
-                                        local by2 = w2.Interval
-                                        local since = 0
-                                        do
-                                          if w2.Size > w2.Rate then
-                                            local max5 = t
-                                            local x6 = x2.State_Closed - 1
-                                            if x6 > max5 then max5 = x6 end
-                                            since = max5
-                                          else
-                                            since = t
-                                          end
-                                        end
-                                        local t4 = since - w2.Offset
-                                        local by3 = w2.Interval
-                                        local n4 = (t3 - t3 % by2) / by2 - (t4 - t4 % by3) / by3
-                                        if n4 <= 0 then
-                                          gain = left
-                                        else
-                                          local x6 = w2.Size - left
-                                          local y4 = w2.Rate
-                                          if n4 > (x6 - x6 % y4) / y4 then
-                                            gain = w2.Size
-                                          else
-                                            gain = left + n4 * w2.Rate
-                                          end
-                                        end
-                                      end
-                                    end
-                                    local units2 = 0
-                                    do
-                                      local booked = c3.Booked
-                                      local unit = w2.Unit
-                                      if (unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3) == 0 then
-                                        units2 = 0
-                                      else
-                                        local x6 = booked * x2.Limits_Scale
-                                        local y4 = unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
-                                        units2 = (x6 - x6 % y4) / y4
-                                      end
-                                    end
-                                    is5 = gain < units2 + cost2
-                                  end
-                                  if is5 then
-                                    surplus = false
-                                    done = true
-                                    break
-                                  end
-                                end
-                              end
-                              if not done then
-                                surplus = true
-                              end
-                            end
-                          end
-                          local surplus2 = surplus
                           local max4 = 0
                           local x5 = t2 - x2.Limits_Zero
                           if x5 > max4 then max4 = x5 end
                           local y3 = x2.Limits_Grain
-                          local n3 = (max4 - max4 % y3) / y3
-                          if not surplus2 then
-                            local seek = 0
+                          if (max4 - max4 % y3) / y3 >= c2.Head + 1024 then
+                            do
+                              local x6 = c2.Grain * x2.units
+                              local y4 = x2.rate
+                              local next = x2.State_Slot + (x6 - x6 % y4) / y4
+                              if x2.State_Slot >= t2 and x2.State_Slot < t2 + c2.Grain * 1024 then
+                                place2 = next
+                                break
+                              end
+                            end
+                            place2 = t2
+                          else
+                            local surplus = false
                             do
                               local c3 = x2.State_Calendars[0]
-                              local max5 = 0
-                              local x6 = t2 - x2.Limits_Zero
-                              if x6 > max5 then max5 = x6 end
-                              local y4 = x2.Limits_Grain
-                              local max6 = (max5 - max5 % y4) / y4
-                              local x7 = c3.Head + 1
-                              if x7 > max6 then max6 = x7 end
-                              local n4 = max6
-                              local is4 = c3.Front > c3.Head + 1
-                              if is4 then
-                                local in2 = 0
-                                do
-                                  local c4 = x2.State_Calendars[0]
-                                  local w2 = x2.Limits_Windows[0]
-                                  local at2 = n4 * x2.Limits_Grain + x2.Limits_Zero
-                                  local is4 = n4 >= c4.Head and n4 < c4.Head + 1024
-                                  if is4 then
-                                    local i4 = w2.Unit
-                                    local x8 = x2.Limits_PerGrain
-                                    local y5 = i4 == 0 and x2.Limits_Parts_0 or i4 == 1 and x2.Limits_Parts_1 or i4 == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
-                                    is4 = (x8 - x8 % y5) / y5 > w2.Rate
-                                  end
-                                  if is4 then
-                                    local units2 = 0
-                                    do
-                                      local booked = c4.Units.At(n4 - c4.Head)
-                                      local unit = w2.Unit
-                                      if (unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3) == 0 then
-                                        units2 = 0
-                                      else
-                                        local x9 = booked * x2.Limits_Scale
-                                        local y6 = unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
-                                        units2 = (x9 - x9 % y6) / y6
-                                      end
-                                    end
-                                    local y6 = w2.Rate
-                                    at2 = at2 + (units2 - units2 % y6) / y6 * w2.Interval % c4.Grain
-                                  else
-                                    local is5 = n4 >= c4.Head and n4 < c4.Head + 1024
-                                    if is5 then
-                                      local x9 = x2.Limits_PerGrain
-                                      local y6 = x2.Limits_Scale
-                                      is5 = x2.rate < (x9 - x9 % y6) / y6
-                                    end
-                                    if is5 and c4.Units.At(n4 - c4.Head) >= (x2.Limits_Tokens < 16777215 and x2.Limits_Tokens or 16777215) * x2.units then
-                                      local x10 = c4.Units.At(n4 - c4.Head) % x2.rate
-                                      local y7 = 1 > x2.units and 1 or x2.units
-                                      local x11 = (x2.State_Held + x2.Limits_Guess) * 1000
-                                      local y8 = (x2.State_Ended + 1) * x2.Limits_Tokens
-                                      local max7 = 1
-                                      local x12 = (x11 - x11 % y8) / y8
-                                      if x12 > max7 then max7 = x12 end
-                                      local x13 = (x10 - x10 % y7) / y7 * max7
-                                      at2 = at2 + (x13 - x13 % 1000) / 1000
-                                    end
-                                  end
-                                  in2 = at2
-                                end
-                                is4 = in2 + x2.Limits_Windows[0].Interval <= t2
+                              local is4 = not x2.fits
+                              if not is4 then
+                                local max5 = 0
+                                local x6 = t2 - x2.Limits_Zero
+                                if x6 > max5 then max5 = x6 end
+                                local y4 = x2.Limits_Grain
+                                local n3 = (max5 - max5 % y4) / y4
+                                is4 = not (n3 >= c3.Head and n3 < c3.Head + 1024)
                               end
                               if is4 then
-                                n4 = n4 + 1
-                              end
-                              local first2 = n4 <= c3.Front
-                              if first2 then
-                                n4 = c3.Front
-                              end
-                              while n4 < c3.Head + 1024 - 1 and c3.Units.At(n4 - c3.Head) >= x2.rate do
-                                n4 = n4 + 1
-                              end
-                              if first2 then
-                                local min2 = n4
-                                local x8 = c3.Head + 1024 - 1
-                                if x8 < min2 then min2 = x8 end
-                                c3.Front = min2
-                              end
-                              if x2.large then
-                                if x2.gathered == 0 then
-                                  local gather = 0
+                                surplus = false
+                              else
+                                local done
+                                for i4 = 0, x2.Limits_Windows_n - 1 do
+                                  local w2 = x2.Limits_Windows[i4]
                                   do
-                                    local c4 = x2.State_Calendars[0]
-                                    local max7 = c4.Head
-                                    local x8 = c4.Front - 32
-                                    if x8 > max7 then max7 = x8 end
-                                    local n5 = max7
-                                    local free = 0
-                                    if n5 == c4.Head then
-                                      free = (x2.free < 16777215 and x2.free or 16777215) * x2.units
-                                      for i4 = 0, x2.Limits_Windows_n - 1 do
-                                        local w2 = x2.Limits_Windows[i4]
-                                        do
-                                          local i5 = w2.Unit
-                                          local each2 = i5 == 0 and x2.Limits_Parts_0 or i5 == 1 and x2.Limits_Parts_1 or i5 == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
-                                          local is5 = each2 > 0
-                                          if is5 then
-                                            local i6 = w2.Unit
-                                            is5 = (i6 == 0 and op_Cost_0 or i6 == 1 and op_Cost_1 or i6 == 2 and op_Cost_2 or op_Cost_3) > 0
-                                          end
-                                          if is5 then
-                                            local gain = 0
-                                            do
-                                              local left = x2.State_Lines[i4].Left
-                                              local n6 = n5 + 1
-                                              local to2 = n6 * x2.Limits_Grain + x2.Limits_Zero - 1
-                                              if to2 <= t then
-                                                gain = left
-                                              else
-                                                local t3 = to2 - w2.Offset
-                                                local by2 = w2.Interval
-                                                local since = 0
-                                                do
-                                                  if w2.Size > w2.Rate then
-                                                    local max8 = t
-                                                    local x9 = x2.State_Closed - 1
-                                                    if x9 > max8 then max8 = x9 end
-                                                    since = max8
-                                                  else
-                                                    since = t
-                                                  end
-                                                end
-                                                local t4 = since - w2.Offset
-                                                local by3 = w2.Interval
-                                                local n7 = (t3 - t3 % by2) / by2 - (t4 - t4 % by3) / by3
-                                                if n7 <= 0 then
-                                                  gain = left
-                                                else
-                                                  local x9 = w2.Size - left
-                                                  local y5 = w2.Rate
-                                                  if n7 > (x9 - x9 % y5) / y5 then
-                                                    gain = w2.Size
-                                                  else
-                                                    gain = left + n7 * w2.Rate
-                                                  end
-                                                end
-                                              end
+                                    local i5 = w2.Unit
+                                    local cost2 = i5 == 0 and op_Cost_0 or i5 == 1 and op_Cost_1 or i5 == 2 and op_Cost_2 or op_Cost_3
+                                    local is5 = cost2 > 0
+                                    if is5 then
+                                      local gain = 0
+                                      do
+                                        local left = x2.State_Lines[i4].Left
+                                        if t2 <= t then
+                                          gain = left
+                                        else
+                                          local t3 = t2 - w2.Offset
+                                          local by2 = w2.Interval
+                                          local since = 0
+                                          do
+                                            if w2.Size > w2.Rate then
+                                              local max6 = t
+                                              local x7 = x2.State_Closed - 1
+                                              if x7 > max6 then max6 = x7 end
+                                              since = max6
+                                            else
+                                              since = t
                                             end
-                                            local left = gain
-                                            local n6 = 0 > left and 0 or left
-                                            local y5 = 1 > each2 and 1 or each2
-                                            local min2 = n6
-                                            local x9 = (1099511627776 - 1099511627776 % y5) / y5
-                                            if x9 < min2 then min2 = x9 end
-                                            local part = min2 * each2
-                                            local x10 = part + x2.Limits_Scale - 1
-                                            local y6 = x2.Limits_Scale
-                                            local min3 = (x10 - x10 % y6) / y6
-                                            if 16777215 < min3 then min3 = 16777215 end
-                                            if min3 < free then free = min3 end
+                                          end
+                                          local t4 = since - w2.Offset
+                                          local by3 = w2.Interval
+                                          local n4 = (t3 - t3 % by2) / by2 - (t4 - t4 % by3) / by3
+                                          if n4 <= 0 then
+                                            gain = left
+                                          else
+                                            local x7 = w2.Size - left
+                                            local y5 = w2.Rate
+                                            if n4 > (x7 - x7 % y5) / y5 then
+                                              gain = w2.Size
+                                            else
+                                              gain = left + n4 * w2.Rate
+                                            end
                                           end
                                         end
                                       end
-                                      free = free - c4.Units.At(n5 - c4.Head)
-                                    end
-                                    local min2 = c4.Front + 32
-                                    local x9 = c4.Head + 1024 - 1
-                                    if x9 < min2 then min2 = x9 end
-                                    local last2 = min2
-                                    while n5 < last2 and (n5 < c4.Front or free < x2.units) do
-                                      n5 = n5 + 1
-                                      free = (0 > free and 0 or free) + x2.rate - c4.Units.At(n5 - c4.Head)
-                                    end
-                                    local max8 = 0
-                                    local x10 = x2.units - free + x2.rate - 1
-                                    if x10 > max8 then max8 = x10 end
-                                    local y5 = x2.rate
-                                    local min3 = n5 + (max8 - max8 % y5) / y5
-                                    local x11 = c4.Head + 1024 - 1
-                                    if x11 < min3 then min3 = x11 end
-                                    gather = min3
-                                  end
-                                  x2.gathered = gather
-                                end
-                                if x2.gathered > n4 then n4 = x2.gathered end
-                              end
-                              if n4 >= c3.Head + 1024 - 1 then
-                                c3.Far = c3.Far + 1
-                                local max7 = 0
-                                local x8 = t2 - x2.Limits_Zero
-                                if x8 > max7 then max7 = x8 end
-                                local max8 = 0
-                                local x9 = t2 - x2.Limits_Zero
-                                if x9 > max8 then max8 = x9 end
-                                local y6 = x2.Limits_Grain
-                                local max9 = (max8 - max8 % y6) / y6
-                                local x10 = c3.Head + 512 + c3.Far % 4096 * 7919 % 511
-                                if x10 > max9 then max9 = x10 end
-                                n4 = max9
-                              end
-                              seek = n4
-                            end
-                            n3 = seek
-                          end
-                          if x2.fair == 0 then
-                            do
-                              local c3 = x2.State_Calendars[0]
-                              local ahead = f.Units + f.Later
-                              local turn = (c3.Head + 1) * 524288
-                              x2.from = f.Fair
-                              if op_Urgent then
-                                ahead, x2.from = f.Urgent, f.FairUrgent
-                              end
-                              if x2.from < turn then
-                                if f.Units + f.Later == 0 then
-                                  local share = 0
-                                  do
-                                    local c4 = x2.State_Calendars[0]
-                                    local max5 = c4.Weight + c4.Before
-                                    if x2.Weight > max5 then max5 = x2.Weight end
-                                    local all2 = max5
-                                    local x6 = x2.units * all2
-                                    local y4 = x2.Weight
-                                    local min2 = (x6 - x6 % y4) / y4
-                                    if 4294967296 < min2 then min2 = 4294967296 end
-                                    local x7 = min2 * 524288
-                                    local y5 = x2.rate
-                                    share = (x7 - x7 % y5) / y5
-                                  end
-                                  local min2 = c3.Turn > turn and c3.Turn or turn
-                                  local x6 = turn + share
-                                  if x6 < min2 then min2 = x6 end
-                                  turn = min2
-                                end
-                                x2.from = turn
-                              end
-                              local until2 = 0
-                              do
-                                local c4 = x2.State_Calendars[0]
-                                local x6 = ahead + x2.Limits_Scale - 1
-                                local y4 = x2.Limits_Scale
-                                local min2 = (x6 - x6 % y4) / y4
-                                if 16777215 < min2 then min2 = 16777215 end
-                                local y5 = 1 > x2.part and 1 or x2.part
-                                local min3 = (ahead - ahead % y5) / y5
-                                if 16777215 < min3 then min3 = 16777215 end
-                                local max5 = min2
-                                local x7 = min3 * x2.units
-                                if x7 > max5 then max5 = x7 end
-                                local x8 = (max5 < 4294967296 and max5 or 4294967296) * 1024
-                                local y6 = x2.rate
-                                local min4 = (x8 - x8 % y6) / y6
-                                if 16777215 < min4 then min4 = 16777215 end
-                                local backlog = min4
-                                local class = 0
-                                do
-                                  local weight2 = x2.Weight
-                                  local n4 = 0
-                                  local least = weight2
-                                  while n4 < 21 and least <= backlog do
-                                    n4 = n4 + 1
-                                    least = least * 2
-                                  end
-                                  class = n4
-                                end
-                                local lower = 2 * (class - 1)
-                                local sum2 = 0
-                                local rest2 = c4.Weight + c4.Before
-                                local n4 = 0
-                                while n4 < lower do
-                                  local now2 = c4.Classes.At(n4)
-                                  local before4 = c4.Classes.At(n4 + 44)
-                                  local x9 = now2 * backlog
-                                  local y7 = x2.Weight
-                                  local min5 = (x9 - x9 % y7) / y7
-                                  if c4.Classes.At(n4 + 1) < min5 then min5 = c4.Classes.At(n4 + 1) end
-                                  local x10 = before4 * backlog
-                                  local y8 = x2.Weight
-                                  local min6 = (x10 - x10 % y8) / y8
-                                  if c4.Classes.At(n4 + 1 + 44) < min6 then min6 = c4.Classes.At(n4 + 1 + 44) end
-                                  sum2 = sum2 + (min5 + min6)
-                                  rest2 = rest2 - (now2 + before4)
-                                  n4 = n4 + 2
-                                end
-                                local x9 = (0 > rest2 and 0 or rest2) * backlog
-                                local y7 = x2.Weight
-                                local max6 = backlog
-                                local x10 = sum2 + (x9 - x9 % y7) / y7
-                                if x10 > max6 then max6 = x10 end
-                                until2 = (max6 < 4294967296 and max6 or 4294967296) * 512
-                              end
-                              x2.fair = x2.from + until2
-                              if back2 and not op_Urgent then
-                                x2.fair = f.Again
-                                if x2.fair <= x2.from then
-                                  local until3 = 0
-                                  do
-                                    local part = (ahead - ahead % 2) / 2
-                                    local c4 = x2.State_Calendars[0]
-                                    local x6 = part + x2.Limits_Scale - 1
-                                    local y4 = x2.Limits_Scale
-                                    local min2 = (x6 - x6 % y4) / y4
-                                    if 16777215 < min2 then min2 = 16777215 end
-                                    local y5 = 1 > x2.part and 1 or x2.part
-                                    local min3 = (part - part % y5) / y5
-                                    if 16777215 < min3 then min3 = 16777215 end
-                                    local max5 = min2
-                                    local x7 = min3 * x2.units
-                                    if x7 > max5 then max5 = x7 end
-                                    local x8 = (max5 < 4294967296 and max5 or 4294967296) * 1024
-                                    local y6 = x2.rate
-                                    local min4 = (x8 - x8 % y6) / y6
-                                    if 16777215 < min4 then min4 = 16777215 end
-                                    local backlog = min4
-                                    local class = 0
-                                    do
-                                      local weight2 = x2.Weight
-                                      local n4 = 0
-                                      local least = weight2
-                                      while n4 < 21 and least <= backlog do
-                                        n4 = n4 + 1
-                                        least = least * 2
+                                      local units2 = 0
+                                      do
+                                        local booked = c3.Booked
+                                        local unit = w2.Unit
+                                        if (unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3) == 0 then
+                                          units2 = 0
+                                        else
+                                          local x7 = booked * x2.Limits_Scale
+                                          local y5 = unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
+                                          units2 = (x7 - x7 % y5) / y5
+                                        end
                                       end
-                                      class = n4
+                                      is5 = gain < units2 + cost2
                                     end
-                                    local lower = 2 * (class - 1)
-                                    local sum2 = 0
-                                    local rest2 = c4.Weight + c4.Before
-                                    local n4 = 0
-                                    while n4 < lower do
-                                      local now2 = c4.Classes.At(n4)
-                                      local before4 = c4.Classes.At(n4 + 44)
-                                      local x9 = now2 * backlog
-                                      local y7 = x2.Weight
-                                      local min5 = (x9 - x9 % y7) / y7
-                                      if c4.Classes.At(n4 + 1) < min5 then min5 = c4.Classes.At(n4 + 1) end
-                                      local x10 = before4 * backlog
-                                      local y8 = x2.Weight
-                                      local min6 = (x10 - x10 % y8) / y8
-                                      if c4.Classes.At(n4 + 1 + 44) < min6 then min6 = c4.Classes.At(n4 + 1 + 44) end
-                                      sum2 = sum2 + (min5 + min6)
-                                      rest2 = rest2 - (now2 + before4)
-                                      n4 = n4 + 2
+                                    if is5 then
+                                      surplus = false
+                                      done = true
+                                      break
                                     end
-                                    local x9 = (0 > rest2 and 0 or rest2) * backlog
-                                    local y7 = x2.Weight
-                                    local max6 = backlog
-                                    local x10 = sum2 + (x9 - x9 % y7) / y7
-                                    if x10 > max6 then max6 = x10 end
-                                    until3 = (max6 < 4294967296 and max6 or 4294967296) * 512
                                   end
-                                  x2.fair = x2.from + until3
+                                end
+                                if not done then
+                                  surplus = true
                                 end
                               end
-                              if x2.Limits_FirstCome == 1 then
-                                x2.fair = 9007199254740991
-                              end
                             end
-                          end
-                          if surplus2 then
-                            place2 = t2
-                          else
-                            local in2 = 0
-                            do
-                              local max5 = 0
-                              local x6 = t2 - x2.Limits_Zero
-                              if x6 > max5 then max5 = x6 end
-                              local y4 = x2.Limits_Grain
-                              local x7 = x2.fair
-                              local min2 = n3
-                              local x8 = (x7 - x7 % 524288) / 524288
-                              if x8 < min2 then min2 = x8 end
-                              local max6 = (max5 - max5 % y4) / y4
-                              if min2 > max6 then max6 = min2 end
-                              local c3 = x2.State_Calendars[0]
-                              local w2 = x2.Limits_Windows[0]
-                              local at2 = max6 * x2.Limits_Grain + x2.Limits_Zero
-                              local is4 = max6 >= c3.Head and max6 < c3.Head + 1024
-                              if is4 then
-                                local i4 = w2.Unit
-                                local x9 = x2.Limits_PerGrain
-                                local y5 = i4 == 0 and x2.Limits_Parts_0 or i4 == 1 and x2.Limits_Parts_1 or i4 == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
-                                is4 = (x9 - x9 % y5) / y5 > w2.Rate
+                            local surplus2 = surplus
+                            local max5 = 0
+                            local x6 = t2 - x2.Limits_Zero
+                            if x6 > max5 then max5 = x6 end
+                            local y4 = x2.Limits_Grain
+                            local n3 = (max5 - max5 % y4) / y4
+                            if not surplus2 then
+                              local seek = 0
+                              do
+                                local c3 = x2.State_Calendars[0]
+                                local max6 = 0
+                                local x7 = t2 - x2.Limits_Zero
+                                if x7 > max6 then max6 = x7 end
+                                local y5 = x2.Limits_Grain
+                                local max7 = (max6 - max6 % y5) / y5
+                                local x8 = c3.Head + 1
+                                if x8 > max7 then max7 = x8 end
+                                local n4 = max7
+                                local is4 = c3.Front > c3.Head + 1
+                                if is4 then
+                                  local in2 = 0
+                                  do
+                                    local c4 = x2.State_Calendars[0]
+                                    local w2 = x2.Limits_Windows[x2.Limits_Shortest]
+                                    local at2 = n4 * x2.Limits_Grain + x2.Limits_Zero
+                                    local is4 = n4 >= c4.Head and n4 < c4.Head + 1024
+                                    if is4 then
+                                      local i4 = w2.Unit
+                                      local x9 = x2.Limits_PerGrain
+                                      local y6 = i4 == 0 and x2.Limits_Parts_0 or i4 == 1 and x2.Limits_Parts_1 or i4 == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
+                                      is4 = (x9 - x9 % y6) / y6 > w2.Rate
+                                    end
+                                    if is4 then
+                                      local units2 = 0
+                                      do
+                                        local booked = c4.Units.At(n4 - c4.Head)
+                                        local unit = w2.Unit
+                                        if (unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3) == 0 then
+                                          units2 = 0
+                                        else
+                                          local x10 = booked * x2.Limits_Scale
+                                          local y7 = unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
+                                          units2 = (x10 - x10 % y7) / y7
+                                        end
+                                      end
+                                      local y7 = w2.Rate
+                                      at2 = at2 + (units2 - units2 % y7) / y7 * w2.Interval % c4.Grain
+                                    else
+                                      local is5 = n4 >= c4.Head and n4 < c4.Head + 1024
+                                      if is5 then
+                                        local x10 = x2.Limits_PerGrain
+                                        local y7 = x2.Limits_Scale
+                                        is5 = x2.rate < (x10 - x10 % y7) / y7
+                                      end
+                                      if is5 and c4.Units.At(n4 - c4.Head) >= (x2.Limits_Tokens < 16777215 and x2.Limits_Tokens or 16777215) * x2.units then
+                                        local x11 = c4.Units.At(n4 - c4.Head) % x2.rate
+                                        local y8 = 1 > x2.units and 1 or x2.units
+                                        local x12 = (x2.State_Held + x2.Limits_Guess) * 1000
+                                        local y9 = (x2.State_Ended + 1) * x2.Limits_Tokens
+                                        local max8 = 1
+                                        local x13 = (x12 - x12 % y9) / y9
+                                        if x13 > max8 then max8 = x13 end
+                                        local x14 = (x11 - x11 % y8) / y8 * max8
+                                        at2 = at2 + (x14 - x14 % 1000) / 1000
+                                      end
+                                    end
+                                    in2 = at2
+                                  end
+                                  is4 = in2 + x2.Limits_Windows[x2.Limits_Shortest].Interval <= t2
+                                end
+                                if is4 then
+                                  n4 = n4 + 1
+                                end
+                                local first2 = n4 <= c3.Front
+                                if first2 then
+                                  n4 = c3.Front
+                                end
+                                while n4 < c3.Head + 1024 - 1 and c3.Units.At(n4 - c3.Head) >= x2.rate do
+                                  n4 = n4 + 1
+                                end
+                                if first2 then
+                                  local min2 = n4
+                                  local x9 = c3.Head + 1024 - 1
+                                  if x9 < min2 then min2 = x9 end
+                                  c3.Front = min2
+                                end
+                                if x2.large then
+                                  if x2.gathered == 0 then
+                                    local gather = 0
+                                    do
+                                      local c4 = x2.State_Calendars[0]
+                                      local max8 = c4.Head
+                                      local x9 = c4.Front - 32
+                                      if x9 > max8 then max8 = x9 end
+                                      local n5 = max8
+                                      local free = 0
+                                      if n5 == c4.Head then
+                                        free = (x2.free < 16777215 and x2.free or 16777215) * x2.units
+                                        for i4 = 0, x2.Limits_Windows_n - 1 do
+                                          local w2 = x2.Limits_Windows[i4]
+                                          do
+                                            local i5 = w2.Unit
+                                            local each2 = i5 == 0 and x2.Limits_Parts_0 or i5 == 1 and x2.Limits_Parts_1 or i5 == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
+                                            local is5 = each2 > 0
+                                            if is5 then
+                                              local i6 = w2.Unit
+                                              is5 = (i6 == 0 and op_Cost_0 or i6 == 1 and op_Cost_1 or i6 == 2 and op_Cost_2 or op_Cost_3) > 0
+                                            end
+                                            if is5 then
+                                              local gain = 0
+                                              do
+                                                local left = x2.State_Lines[i4].Left
+                                                local n6 = n5 + 1
+                                                local to2 = n6 * x2.Limits_Grain + x2.Limits_Zero - 1
+                                                if to2 <= t then
+                                                  gain = left
+                                                else
+                                                  local t3 = to2 - w2.Offset
+                                                  local by2 = w2.Interval
+                                                  local since = 0
+                                                  do
+                                                    if w2.Size > w2.Rate then
+                                                      local max9 = t
+                                                      local x10 = x2.State_Closed - 1
+                                                      if x10 > max9 then max9 = x10 end
+                                                      since = max9
+                                                    else
+                                                      since = t
+                                                    end
+                                                  end
+                                                  local t4 = since - w2.Offset
+                                                  local by3 = w2.Interval
+                                                  local n7 = (t3 - t3 % by2) / by2 - (t4 - t4 % by3) / by3
+                                                  if n7 <= 0 then
+                                                    gain = left
+                                                  else
+                                                    local x10 = w2.Size - left
+                                                    local y6 = w2.Rate
+                                                    if n7 > (x10 - x10 % y6) / y6 then
+                                                      gain = w2.Size
+                                                    else
+                                                      gain = left + n7 * w2.Rate
+                                                    end
+                                                  end
+                                                end
+                                              end
+                                              local left = gain
+                                              local n6 = 0 > left and 0 or left
+                                              local y6 = 1 > each2 and 1 or each2
+                                              local min2 = n6
+                                              local x10 = (1099511627776 - 1099511627776 % y6) / y6
+                                              if x10 < min2 then min2 = x10 end
+                                              local part = min2 * each2
+                                              local x11 = part + x2.Limits_Scale - 1
+                                              local y7 = x2.Limits_Scale
+                                              local min3 = (x11 - x11 % y7) / y7
+                                              if 16777215 < min3 then min3 = 16777215 end
+                                              if min3 < free then free = min3 end
+                                            end
+                                          end
+                                        end
+                                        free = free - c4.Units.At(n5 - c4.Head)
+                                      end
+                                      local min2 = c4.Front + 32
+                                      local x10 = c4.Head + 1024 - 1
+                                      if x10 < min2 then min2 = x10 end
+                                      local last2 = min2
+                                      while n5 < last2 and (n5 < c4.Front or free < x2.units) do
+                                        n5 = n5 + 1
+                                        free = (0 > free and 0 or free) + x2.rate - c4.Units.At(n5 - c4.Head)
+                                      end
+                                      local max9 = 0
+                                      local x11 = x2.units - free + x2.rate - 1
+                                      if x11 > max9 then max9 = x11 end
+                                      local y6 = x2.rate
+                                      local min3 = n5 + (max9 - max9 % y6) / y6
+                                      local x12 = c4.Head + 1024 - 1
+                                      if x12 < min3 then min3 = x12 end
+                                      gather = min3
+                                    end
+                                    x2.gathered = gather
+                                  end
+                                  if x2.gathered > n4 then n4 = x2.gathered end
+                                end
+                                if n4 >= c3.Head + 1024 - 1 then
+                                  c3.Far = c3.Far + 1
+                                  local max8 = 0
+                                  local x9 = t2 - x2.Limits_Zero
+                                  if x9 > max8 then max8 = x9 end
+                                  local max9 = 0
+                                  local x10 = t2 - x2.Limits_Zero
+                                  if x10 > max9 then max9 = x10 end
+                                  local y7 = x2.Limits_Grain
+                                  local max10 = (max9 - max9 % y7) / y7
+                                  local x11 = c3.Head + 512 + c3.Far % 4096 * 7919 % 511
+                                  if x11 > max10 then max10 = x11 end
+                                  n4 = max10
+                                end
+                                seek = n4
                               end
-                              if is4 then
-                                local units2 = 0
+                              n3 = seek
+                            end
+                            if x2.fair == 0 then
+                              do
+                                local c3 = x2.State_Calendars[0]
+                                local ahead = f.Units + f.Later
+                                local t3 = x2.State_Closed
+                                local max6 = 0
+                                local x7 = t3 - x2.Limits_Zero
+                                if x7 > max6 then max6 = x7 end
+                                local y5 = x2.Limits_Grain
+                                local max7 = c3.Head + 1
+                                local x8 = (max6 - max6 % y5) / y5
+                                if x8 > max7 then max7 = x8 end
+                                local turn = max7 * 524288
+                                x2.from = f.Fair
+                                if op_Urgent then
+                                  ahead, x2.from = f.Urgent, f.FairUrgent
+                                end
+                                if x2.from < turn then
+                                  if f.Units + f.Later == 0 then
+                                    local share = 0
+                                    do
+                                      local c4 = x2.State_Calendars[0]
+                                      local max8 = c4.Weight + c4.Before
+                                      if x2.Weight > max8 then max8 = x2.Weight end
+                                      local all2 = max8
+                                      local x9 = x2.units * all2
+                                      local y6 = x2.Weight
+                                      local min2 = (x9 - x9 % y6) / y6
+                                      if 4294967296 < min2 then min2 = 4294967296 end
+                                      local x10 = min2 * 524288
+                                      local y7 = x2.rate
+                                      share = (x10 - x10 % y7) / y7
+                                    end
+                                    local min2 = c3.Turn > turn and c3.Turn or turn
+                                    local x9 = turn + share
+                                    if x9 < min2 then min2 = x9 end
+                                    turn = min2
+                                  end
+                                  x2.from = turn
+                                end
+                                local until2 = 0
                                 do
-                                  local booked = c3.Units.At(max6 - c3.Head)
-                                  local unit = w2.Unit
-                                  if (unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3) == 0 then
-                                    units2 = 0
-                                  else
-                                    local x10 = booked * x2.Limits_Scale
-                                    local y6 = unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
-                                    units2 = (x10 - x10 % y6) / y6
+                                  local c4 = x2.State_Calendars[0]
+                                  local x9 = ahead + x2.Limits_Scale - 1
+                                  local y6 = x2.Limits_Scale
+                                  local min2 = (x9 - x9 % y6) / y6
+                                  if 16777215 < min2 then min2 = 16777215 end
+                                  local y7 = 1 > x2.part and 1 or x2.part
+                                  local min3 = (ahead - ahead % y7) / y7
+                                  if 16777215 < min3 then min3 = 16777215 end
+                                  local max8 = min2
+                                  local x10 = min3 * x2.units
+                                  if x10 > max8 then max8 = x10 end
+                                  local x11 = (max8 < 4294967296 and max8 or 4294967296) * 1024
+                                  local y8 = x2.rate
+                                  local min4 = (x11 - x11 % y8) / y8
+                                  if 16777215 < min4 then min4 = 16777215 end
+                                  local backlog = min4
+                                  local class = 0
+                                  do
+                                    local weight2 = x2.Weight
+                                    local n4 = 0
+                                    local least = weight2
+                                    while n4 < 21 and least <= backlog do
+                                      n4 = n4 + 1
+                                      least = least * 2
+                                    end
+                                    class = n4
+                                  end
+                                  local lower = 2 * (class - 1)
+                                  local sum2 = 0
+                                  local rest2 = c4.Weight + c4.Before
+                                  local n4 = 0
+                                  while n4 < lower do
+                                    local now2 = c4.Classes.At(n4)
+                                    local before4 = c4.Classes.At(n4 + 44)
+                                    local x12 = now2 * backlog
+                                    local y9 = x2.Weight
+                                    local min5 = (x12 - x12 % y9) / y9
+                                    if c4.Classes.At(n4 + 1) < min5 then min5 = c4.Classes.At(n4 + 1) end
+                                    local x13 = before4 * backlog
+                                    local y10 = x2.Weight
+                                    local min6 = (x13 - x13 % y10) / y10
+                                    if c4.Classes.At(n4 + 1 + 44) < min6 then min6 = c4.Classes.At(n4 + 1 + 44) end
+                                    sum2 = sum2 + (min5 + min6)
+                                    rest2 = rest2 - (now2 + before4)
+                                    n4 = n4 + 2
+                                  end
+                                  local x12 = (0 > rest2 and 0 or rest2) * backlog
+                                  local y9 = x2.Weight
+                                  local max9 = backlog
+                                  local x13 = sum2 + (x12 - x12 % y9) / y9
+                                  if x13 > max9 then max9 = x13 end
+                                  until2 = (max9 < 4294967296 and max9 or 4294967296) * 512
+                                end
+                                x2.fair = x2.from + until2
+                                if back2 and not op_Urgent then
+                                  x2.fair = f.Again
+                                  if x2.fair <= x2.from then
+                                    local until3 = 0
+                                    do
+                                      local part = (ahead - ahead % 2) / 2
+                                      local c4 = x2.State_Calendars[0]
+                                      local x9 = part + x2.Limits_Scale - 1
+                                      local y6 = x2.Limits_Scale
+                                      local min2 = (x9 - x9 % y6) / y6
+                                      if 16777215 < min2 then min2 = 16777215 end
+                                      local y7 = 1 > x2.part and 1 or x2.part
+                                      local min3 = (part - part % y7) / y7
+                                      if 16777215 < min3 then min3 = 16777215 end
+                                      local max8 = min2
+                                      local x10 = min3 * x2.units
+                                      if x10 > max8 then max8 = x10 end
+                                      local x11 = (max8 < 4294967296 and max8 or 4294967296) * 1024
+                                      local y8 = x2.rate
+                                      local min4 = (x11 - x11 % y8) / y8
+                                      if 16777215 < min4 then min4 = 16777215 end
+                                      local backlog = min4
+                                      local class = 0
+                                      do
+                                        local weight2 = x2.Weight
+                                        local n4 = 0
+                                        local least = weight2
+                                        while n4 < 21 and least <= backlog do
+                                          n4 = n4 + 1
+                                          least = least * 2
+                                        end
+                                        class = n4
+                                      end
+                                      local lower = 2 * (class - 1)
+                                      local sum2 = 0
+                                      local rest2 = c4.Weight + c4.Before
+                                      local n4 = 0
+                                      while n4 < lower do
+                                        local now2 = c4.Classes.At(n4)
+                                        local before4 = c4.Classes.At(n4 + 44)
+                                        local x12 = now2 * backlog
+                                        local y9 = x2.Weight
+                                        local min5 = (x12 - x12 % y9) / y9
+                                        if c4.Classes.At(n4 + 1) < min5 then min5 = c4.Classes.At(n4 + 1) end
+                                        local x13 = before4 * backlog
+                                        local y10 = x2.Weight
+                                        local min6 = (x13 - x13 % y10) / y10
+                                        if c4.Classes.At(n4 + 1 + 44) < min6 then min6 = c4.Classes.At(n4 + 1 + 44) end
+                                        sum2 = sum2 + (min5 + min6)
+                                        rest2 = rest2 - (now2 + before4)
+                                        n4 = n4 + 2
+                                      end
+                                      local x12 = (0 > rest2 and 0 or rest2) * backlog
+                                      local y9 = x2.Weight
+                                      local max9 = backlog
+                                      local x13 = sum2 + (x12 - x12 % y9) / y9
+                                      if x13 > max9 then max9 = x13 end
+                                      until3 = (max9 < 4294967296 and max9 or 4294967296) * 512
+                                    end
+                                    x2.fair = x2.from + until3
                                   end
                                 end
-                                local y6 = w2.Rate
-                                at2 = at2 + (units2 - units2 % y6) / y6 * w2.Interval % c3.Grain
-                              else
-                                local is5 = max6 >= c3.Head and max6 < c3.Head + 1024
-                                if is5 then
-                                  local x10 = x2.Limits_PerGrain
-                                  local y6 = x2.Limits_Scale
-                                  is5 = x2.rate < (x10 - x10 % y6) / y6
-                                end
-                                if is5 and c3.Units.At(max6 - c3.Head) >= (x2.Limits_Tokens < 16777215 and x2.Limits_Tokens or 16777215) * x2.units then
-                                  local x11 = c3.Units.At(max6 - c3.Head) % x2.rate
-                                  local y7 = 1 > x2.units and 1 or x2.units
-                                  local x12 = (x2.State_Held + x2.Limits_Guess) * 1000
-                                  local y8 = (x2.State_Ended + 1) * x2.Limits_Tokens
-                                  local max7 = 1
-                                  local x13 = (x12 - x12 % y8) / y8
-                                  if x13 > max7 then max7 = x13 end
-                                  local x14 = (x11 - x11 % y7) / y7 * max7
-                                  at2 = at2 + (x14 - x14 % 1000) / 1000
+                                if x2.Limits_FirstCome == 1 then
+                                  x2.fair = 9007199254740991
                                 end
                               end
-                              in2 = at2
                             end
-                            place2 = t2 > in2 and t2 or in2
+                            if surplus2 then
+                              place2 = t2
+                            else
+                              local in2 = 0
+                              do
+                                local max6 = 0
+                                local x7 = t2 - x2.Limits_Zero
+                                if x7 > max6 then max6 = x7 end
+                                local y5 = x2.Limits_Grain
+                                local x8 = x2.fair
+                                local min2 = n3
+                                local x9 = (x8 - x8 % 524288) / 524288
+                                if x9 < min2 then min2 = x9 end
+                                local max7 = (max6 - max6 % y5) / y5
+                                if min2 > max7 then max7 = min2 end
+                                local c3 = x2.State_Calendars[0]
+                                local w2 = x2.Limits_Windows[x2.Limits_Shortest]
+                                local at2 = max7 * x2.Limits_Grain + x2.Limits_Zero
+                                local is4 = max7 >= c3.Head and max7 < c3.Head + 1024
+                                if is4 then
+                                  local i4 = w2.Unit
+                                  local x10 = x2.Limits_PerGrain
+                                  local y6 = i4 == 0 and x2.Limits_Parts_0 or i4 == 1 and x2.Limits_Parts_1 or i4 == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
+                                  is4 = (x10 - x10 % y6) / y6 > w2.Rate
+                                end
+                                if is4 then
+                                  local units2 = 0
+                                  do
+                                    local booked = c3.Units.At(max7 - c3.Head)
+                                    local unit = w2.Unit
+                                    if (unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3) == 0 then
+                                      units2 = 0
+                                    else
+                                      local x11 = booked * x2.Limits_Scale
+                                      local y7 = unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
+                                      units2 = (x11 - x11 % y7) / y7
+                                    end
+                                  end
+                                  local y7 = w2.Rate
+                                  at2 = at2 + (units2 - units2 % y7) / y7 * w2.Interval % c3.Grain
+                                else
+                                  local is5 = max7 >= c3.Head and max7 < c3.Head + 1024
+                                  if is5 then
+                                    local x11 = x2.Limits_PerGrain
+                                    local y7 = x2.Limits_Scale
+                                    is5 = x2.rate < (x11 - x11 % y7) / y7
+                                  end
+                                  if is5 and c3.Units.At(max7 - c3.Head) >= (x2.Limits_Tokens < 16777215 and x2.Limits_Tokens or 16777215) * x2.units then
+                                    local x12 = c3.Units.At(max7 - c3.Head) % x2.rate
+                                    local y8 = 1 > x2.units and 1 or x2.units
+                                    local x13 = (x2.State_Held + x2.Limits_Guess) * 1000
+                                    local y9 = (x2.State_Ended + 1) * x2.Limits_Tokens
+                                    local max8 = 1
+                                    local x14 = (x13 - x13 % y9) / y9
+                                    if x14 > max8 then max8 = x14 end
+                                    local x15 = (x12 - x12 % y8) / y8 * max8
+                                    at2 = at2 + (x15 - x15 % 1000) / 1000
+                                  end
+                                end
+                                in2 = at2
+                              end
+                              place2 = t2 > in2 and t2 or in2
+                            end
                           end
                         end
                       end
@@ -6138,7 +6177,7 @@ end
                   if is2 then
                     local lined = false
                     do
-                      local w2 = l_Windows[0]
+                      local w2 = l_Windows[l_Shortest]
                       local is3 = v_back and v_bound <= 2
                       if is3 then
                         local is2 = x2.fits
@@ -6159,7 +6198,6 @@ end
                   if is2 then
                     local inLine = 0
                     do
-                      local w2 = l_Windows[0]
                       local t2 = slot
                       if cost == 0 then
                         inLine = t2
@@ -6167,79 +6205,85 @@ end
                         if f.End > t2 then t2 = f.End end
                         local room = 0
                         do
-                          local gain = 0
+                          local w2 = l_Windows[l_Shortest]
+                          local ahead = 0
                           do
-                            local left = f.Left
-                            local from2 = f.End
-                            if t2 <= from2 then
-                              gain = left
-                            else
-                              local t3 = t2 - w2.Offset
-                              local by2 = w2.Interval
-                              local since = 0
-                              do
-                                if w2.Size > w2.Rate then
-                                  local max2 = from2
-                                  local x3 = s_Closed - 1
-                                  if x3 > max2 then max2 = x3 end
-                                  since = max2
-                                else
-                                  since = from2
-                                end
-                              end
-                              local t4 = since - w2.Offset
-                              local by3 = w2.Interval
-                              local n2 = (t3 - t3 % by2) / by2 - (t4 - t4 % by3) / by3
-                              if n2 <= 0 then
+                            local w3 = l_Windows[l_Shortest]
+                            local line2 = s_Lines[l_Shortest]
+                            local gain = 0
+                            do
+                              local left = f.Left
+                              local from2 = f.End
+                              if t2 <= from2 then
                                 gain = left
                               else
-                                local x3 = w2.Size - left
-                                local y = w2.Rate
-                                if n2 > (x3 - x3 % y) / y then
-                                  gain = w2.Size
+                                local t3 = t2 - w3.Offset
+                                local by2 = w3.Interval
+                                local since = 0
+                                do
+                                  if w3.Size > w3.Rate then
+                                    local max2 = from2
+                                    local x3 = s_Closed - 1
+                                    if x3 > max2 then max2 = x3 end
+                                    since = max2
+                                  else
+                                    since = from2
+                                  end
+                                end
+                                local t4 = since - w3.Offset
+                                local by3 = w3.Interval
+                                local n2 = (t3 - t3 % by2) / by2 - (t4 - t4 % by3) / by3
+                                if n2 <= 0 then
+                                  gain = left
                                 else
-                                  gain = left + n2 * w2.Rate
+                                  local x3 = w3.Size - left
+                                  local y = w3.Rate
+                                  if n2 > (x3 - x3 % y) / y then
+                                    gain = w3.Size
+                                  else
+                                    gain = left + n2 * w3.Rate
+                                  end
                                 end
                               end
                             end
-                          end
-                          local gain2 = 0
-                          do
-                            local left = s_Lines[0].Left
-                            if t2 <= t then
-                              gain2 = left
-                            else
-                              local t3 = t2 - w2.Offset
-                              local by2 = w2.Interval
-                              local since = 0
-                              do
-                                if w2.Size > w2.Rate then
-                                  local max2 = t
-                                  local x3 = s_Closed - 1
-                                  if x3 > max2 then max2 = x3 end
-                                  since = max2
-                                else
-                                  since = t
-                                end
-                              end
-                              local t4 = since - w2.Offset
-                              local by3 = w2.Interval
-                              local n2 = (t3 - t3 % by2) / by2 - (t4 - t4 % by3) / by3
-                              if n2 <= 0 then
+                            local gain2 = 0
+                            do
+                              local left = line2.Left
+                              if t2 <= t then
                                 gain2 = left
                               else
-                                local x3 = w2.Size - left
-                                local y = w2.Rate
-                                if n2 > (x3 - x3 % y) / y then
-                                  gain2 = w2.Size
+                                local t3 = t2 - w3.Offset
+                                local by2 = w3.Interval
+                                local since = 0
+                                do
+                                  if w3.Size > w3.Rate then
+                                    local max2 = t
+                                    local x3 = s_Closed - 1
+                                    if x3 > max2 then max2 = x3 end
+                                    since = max2
+                                  else
+                                    since = t
+                                  end
+                                end
+                                local t4 = since - w3.Offset
+                                local by3 = w3.Interval
+                                local n2 = (t3 - t3 % by2) / by2 - (t4 - t4 % by3) / by3
+                                if n2 <= 0 then
+                                  gain2 = left
                                 else
-                                  gain2 = left + n2 * w2.Rate
+                                  local x3 = w3.Size - left
+                                  local y = w3.Rate
+                                  if n2 > (x3 - x3 % y) / y then
+                                    gain2 = w3.Size
+                                  else
+                                    gain2 = left + n2 * w3.Rate
+                                  end
                                 end
                               end
                             end
+                            ahead = gain < gain2 and gain or gain2
                           end
-                          local left = gain < gain2 and gain or gain2
-                          if left >= cost or cost == 0 then
+                          if ahead >= cost or cost == 0 then
                             room = t2
                           else
                             local since = 0
@@ -6255,7 +6299,7 @@ end
                             end
                             local t3 = since - w2.Offset
                             local by2 = w2.Interval
-                            local x3 = cost - left - 1
+                            local x3 = cost - ahead - 1
                             local y = w2.Rate
                             local y2 = w2.Interval
                             local min2 = (x3 - x3 % y) / y + 1
@@ -6434,12 +6478,68 @@ end
                   a_Ticket_Cost_1 = op_Cost_1
                   a_Ticket_Cost_2 = op_Cost_2
                   a_Ticket_Cost_3 = op_Cost_3
+                  if v_back and v_bound >= 4 and op_Ticket_Slot <= t and not op_Urgent then
+                    a_Ticket_Again = 1
+                    if v_fresh then
+                      a_Ticket_Again = 0
+                      do
+                        local slot2 = v_slot
+                        for i3 = 0, l_Windows_n - 1 do
+                          local line2 = s_Lines[i3]
+                          local gain = 0
+                          do
+                            local w2 = l_Windows[i3]
+                            local left = line2.Promised
+                            if slot2 <= s_Slot then
+                              gain = left
+                            else
+                              local t2 = slot2 - w2.Offset
+                              local by2 = w2.Interval
+                              local since = 0
+                              do
+                                if w2.Size > w2.Rate then
+                                  local max2 = s_Slot
+                                  local x2 = s_Closed - 1
+                                  if x2 > max2 then max2 = x2 end
+                                  since = max2
+                                else
+                                  since = s_Slot
+                                end
+                              end
+                              local t3 = since - w2.Offset
+                              local by3 = w2.Interval
+                              local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
+                              if n2 <= 0 then
+                                gain = left
+                              else
+                                local x2 = w2.Size - left
+                                local y = w2.Rate
+                                if n2 > (x2 - x2 % y) / y then
+                                  gain = w2.Size
+                                else
+                                  gain = left + n2 * w2.Rate
+                                end
+                              end
+                            end
+                          end
+                          local i4 = line2.Window_Unit
+                          local cost2 = i4 == 0 and op_Cost_0 or i4 == 1 and op_Cost_1 or i4 == 2 and op_Cost_2 or op_Cost_3
+                          local x2 = cost2 * line2.Saved
+                          local max2 = 1 < cost2 and 1 or cost2
+                          local x3 = cost2 - (x2 - x2 % 4096) / 4096
+                          if x3 > max2 then max2 = x3 end
+                          line2.Promised = gain - max2
+                        end
+                        s_Slot = slot2
+                      end
+                    end
+                  end
                 end
                 local is3 = op_Urgent
                 if is3 then
                   local is2 = a_Limit == 0
                   if not is2 then
-                    local min2 = 10 * l_Windows[0].Interval
+                    local min2 = 10 * l_Windows[l_Shortest].Interval
                     if 10000 < min2 then min2 = 10000 end
                     is2 = a_Delay <= min2
                   end
@@ -6490,7 +6590,7 @@ end
                   if is4 then
                     local lined = false
                     do
-                      local w2 = l_Windows[0]
+                      local w2 = l_Windows[l_Shortest]
                       local is5 = v_back and v_bound <= 2
                       if is5 then
                         local is4 = x2.fits
@@ -6510,79 +6610,84 @@ end
                   end
                   if is4 then
                     local end2 = slot > f.End and slot or f.End
-                    local w2 = l_Windows[0]
-                    local gain = 0
+                    local ahead = 0
                     do
-                      local left = f.Left
-                      local from2 = f.End
-                      if end2 <= from2 then
-                        gain = left
-                      else
-                        local t2 = end2 - w2.Offset
-                        local by2 = w2.Interval
-                        local since = 0
-                        do
-                          if w2.Size > w2.Rate then
-                            local max2 = from2
-                            local x3 = s_Closed - 1
-                            if x3 > max2 then max2 = x3 end
-                            since = max2
-                          else
-                            since = from2
-                          end
-                        end
-                        local t3 = since - w2.Offset
-                        local by3 = w2.Interval
-                        local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
-                        if n2 <= 0 then
+                      local w2 = l_Windows[l_Shortest]
+                      local line2 = s_Lines[l_Shortest]
+                      local gain = 0
+                      do
+                        local left = f.Left
+                        local from2 = f.End
+                        if end2 <= from2 then
                           gain = left
                         else
-                          local x3 = w2.Size - left
-                          local y = w2.Rate
-                          if n2 > (x3 - x3 % y) / y then
-                            gain = w2.Size
+                          local t2 = end2 - w2.Offset
+                          local by2 = w2.Interval
+                          local since = 0
+                          do
+                            if w2.Size > w2.Rate then
+                              local max2 = from2
+                              local x3 = s_Closed - 1
+                              if x3 > max2 then max2 = x3 end
+                              since = max2
+                            else
+                              since = from2
+                            end
+                          end
+                          local t3 = since - w2.Offset
+                          local by3 = w2.Interval
+                          local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
+                          if n2 <= 0 then
+                            gain = left
                           else
-                            gain = left + n2 * w2.Rate
+                            local x3 = w2.Size - left
+                            local y = w2.Rate
+                            if n2 > (x3 - x3 % y) / y then
+                              gain = w2.Size
+                            else
+                              gain = left + n2 * w2.Rate
+                            end
                           end
                         end
                       end
-                    end
-                    local gain2 = 0
-                    do
-                      local left = s_Lines[0].Left
-                      if end2 <= t then
-                        gain2 = left
-                      else
-                        local t2 = end2 - w2.Offset
-                        local by2 = w2.Interval
-                        local since = 0
-                        do
-                          if w2.Size > w2.Rate then
-                            local max2 = t
-                            local x3 = s_Closed - 1
-                            if x3 > max2 then max2 = x3 end
-                            since = max2
-                          else
-                            since = t
-                          end
-                        end
-                        local t3 = since - w2.Offset
-                        local by3 = w2.Interval
-                        local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
-                        if n2 <= 0 then
+                      local gain2 = 0
+                      do
+                        local left = line2.Left
+                        if end2 <= t then
                           gain2 = left
                         else
-                          local x3 = w2.Size - left
-                          local y = w2.Rate
-                          if n2 > (x3 - x3 % y) / y then
-                            gain2 = w2.Size
+                          local t2 = end2 - w2.Offset
+                          local by2 = w2.Interval
+                          local since = 0
+                          do
+                            if w2.Size > w2.Rate then
+                              local max2 = t
+                              local x3 = s_Closed - 1
+                              if x3 > max2 then max2 = x3 end
+                              since = max2
+                            else
+                              since = t
+                            end
+                          end
+                          local t3 = since - w2.Offset
+                          local by3 = w2.Interval
+                          local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
+                          if n2 <= 0 then
+                            gain2 = left
                           else
-                            gain2 = left + n2 * w2.Rate
+                            local x3 = w2.Size - left
+                            local y = w2.Rate
+                            if n2 > (x3 - x3 % y) / y then
+                              gain2 = w2.Size
+                            else
+                              gain2 = left + n2 * w2.Rate
+                            end
                           end
                         end
                       end
+                      ahead = gain < gain2 and gain or gain2
                     end
-                    f.Left = (gain < gain2 and gain or gain2) - cost
+                    f.Left = ahead - cost
                     f.End = end2
                   end
                   do
@@ -6743,6 +6848,12 @@ end
                     if a_Ticket_Slot > x2.State_Slot then x2.State_Slot = a_Ticket_Slot end
                     do
                       local c3 = x2.State_Calendars[0]
+                      if f.Minute > c3.Minute then
+                        f.Fair = 0
+                        f.FairUrgent = 0
+                        f.Again = 0
+                        f.Weight = 0
+                      end
                       if f.Weight > 0 and f.Minute == c3.Minute then
                         c3.Weight = c3.Weight - f.Weight
                         do
@@ -7362,7 +7473,7 @@ end
                 x2.units = min5
                 x2.large, x2.gathered = x2.units > x2.rate, 0
                 do
-                  local at2 = t - ((x2.Limits_Windows[0].Interval < 60000 and x2.Limits_Windows[0].Interval or 60000) + 1000)
+                  local at2 = t - ((x2.Limits_Windows[x2.Limits_Shortest].Interval < 60000 and x2.Limits_Windows[x2.Limits_Shortest].Interval or 60000) + 1000)
                   if at2 > f.Before then
                     f.Units, f.Later, f.Before = f.Later, 0, f.Until
                     if f.Units < f.Urgent then f.Urgent = f.Units end
@@ -7457,6 +7568,12 @@ end
                 end
                 do
                   local c3 = x2.State_Calendars[0]
+                  if f.Minute > c3.Minute then
+                    f.Fair = 0
+                    f.FairUrgent = 0
+                    f.Again = 0
+                    f.Weight = 0
+                  end
                   if f.Weight > 0 and f.Minute == c3.Minute then
                     c3.Weight = c3.Weight - f.Weight
                     do
@@ -7680,22 +7797,22 @@ end
   end
 
   if pinned then -- the limits are those of the arguments again
-    l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Mixed = unpack('<ddddddddddddddddd', bytes)
+    l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Mixed, l_Shortest = unpack('<dddddddddddddddddd', bytes)
 l_Windows = {}
 for i = 0, l_Windows_n - 1 do
-  local w_Size, w_Rate, w_Interval, w_Offset, w_Series, w_Unit = unpack('<dddddd', bytes, i * 48 + 136 + 1)
+  local w_Size, w_Rate, w_Interval, w_Offset, w_Series, w_Unit = unpack('<dddddd', bytes, i * 48 + 144 + 1)
   l_Windows[i] = {Size = w_Size, Rate = w_Rate, Interval = w_Interval, Offset = w_Offset, Series = w_Series, Unit = w_Unit}
 end
     for i = 0, shared_n - 1 do
       local x, bytes = shared[i], shared[i].bytes
-      local l_Windows, l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Mixed, l_Grain, l_PerGrain, l_Parts_0, l_Parts_1, l_Parts_2, l_Parts_3, l_Scale, l_Zero
-      l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Mixed, l_Grain, l_PerGrain, l_Parts_0, l_Parts_1, l_Parts_2, l_Parts_3, l_Scale, l_Zero = unpack('<ddddddddddddddddd', bytes)
+      local l_Windows, l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Mixed, l_Shortest, l_Grain, l_PerGrain, l_Parts_0, l_Parts_1, l_Parts_2, l_Parts_3, l_Scale, l_Zero
+      l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Mixed, l_Shortest, l_Grain, l_PerGrain, l_Parts_0, l_Parts_1, l_Parts_2, l_Parts_3, l_Scale, l_Zero = unpack('<dddddddddddddddddd', bytes)
 l_Windows = {}
 for i = 0, l_Windows_n - 1 do
-  local w_Size, w_Rate, w_Interval, w_Offset, w_Series, w_Unit = unpack('<dddddd', bytes, i * 48 + 136 + 1)
+  local w_Size, w_Rate, w_Interval, w_Offset, w_Series, w_Unit = unpack('<dddddd', bytes, i * 48 + 144 + 1)
   l_Windows[i] = {Size = w_Size, Rate = w_Rate, Interval = w_Interval, Offset = w_Offset, Series = w_Series, Unit = w_Unit}
 end
-      x.Limits_Windows, x.Limits_Windows_n, x.Limits_Tokens, x.Limits_Guess, x.Limits_Lease, x.Limits_MaxLease, x.Limits_FirstCome, x.Limits_Start, x.Limits_Fill, x.Limits_Mixed, x.Limits_Grain, x.Limits_PerGrain, x.Limits_Parts_0, x.Limits_Parts_1, x.Limits_Parts_2, x.Limits_Parts_3, x.Limits_Scale, x.Limits_Zero = l_Windows, l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Mixed, l_Grain, l_PerGrain, l_Parts_0, l_Parts_1, l_Parts_2, l_Parts_3, l_Scale, l_Zero
+      x.Limits_Windows, x.Limits_Windows_n, x.Limits_Tokens, x.Limits_Guess, x.Limits_Lease, x.Limits_MaxLease, x.Limits_FirstCome, x.Limits_Start, x.Limits_Fill, x.Limits_Mixed, x.Limits_Shortest, x.Limits_Grain, x.Limits_PerGrain, x.Limits_Parts_0, x.Limits_Parts_1, x.Limits_Parts_2, x.Limits_Parts_3, x.Limits_Scale, x.Limits_Zero = l_Windows, l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Mixed, l_Shortest, l_Grain, l_PerGrain, l_Parts_0, l_Parts_1, l_Parts_2, l_Parts_3, l_Scale, l_Zero
     end
   end
   if s_Tokens ~= 0 then -- else there is nothing to know
@@ -7734,7 +7851,7 @@ else
   local x2 = (s_AgainUS - s_AgainUS % 1000) / 1000
   if x2 > max2 then max2 = x2 end
   if l_Start > max2 then max2 = l_Start end
-  local until2 = max2 + l_Fill + (l_Windows[0].Interval < 60000 and l_Windows[0].Interval or 60000) + 1000
+  local until2 = max2 + l_Fill + (l_Windows[l_Shortest].Interval < 60000 and l_Windows[l_Shortest].Interval or 60000) + 1000
   for i2 = 0, s_Lines_n - 1 do
     local owed = -(s_Lines[i2].Left < s_Lines[i2].Promised and s_Lines[i2].Left or s_Lines[i2].Promised)
     if owed > 0 and i2 < l_Windows_n then
@@ -7750,7 +7867,7 @@ else
   end
   for i2 = 0, s_Flows_n - 1 do
     local f = s_Flows[i2]
-    local x3 = f.Until + l_Fill + (l_Windows[0].Interval < 60000 and l_Windows[0].Interval or 60000) + 1000
+    local x3 = f.Until + l_Fill + (l_Windows[l_Shortest].Interval < 60000 and l_Windows[l_Shortest].Interval or 60000) + 1000
     if x3 > until2 then until2 = x3 end
   end
   if lines2 > l_Windows_n then
