@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -46,11 +47,21 @@ func directory() []listing {
 	}
 }
 
+// negative is the error of package flag for a number or a duration below 0: no flag begins with a digit.
+var negative = regexp.MustCompile("^flag provided but not defined: -[0-9]")
+
 // parse reads a command's arguments. Flags may stand anywhere before "--".
 func parse(d listing, c command, args []string) (positional []string, err error) {
 	set := d.flagSet(c)
 	for len(args) > 0 {
-		if err := set.Parse(args); err != nil {
+		err := set.Parse(args)
+		rest := set.Args()
+		read := len(args) - len(rest)
+		if err != nil && negative.MatchString(err.Error()) {
+			positional, args = append(positional, args[read-1]), rest
+			continue
+		}
+		if err != nil {
 			if errors.Is(err, flag.ErrHelp) {
 				return nil, err
 			}
@@ -60,8 +71,7 @@ func parse(d listing, c command, args []string) (positional []string, err error)
 			).Replace(err.Error())
 			return nil, usagef("%s; drip help %s lists the flags", strings.ReplaceAll(text, "---", "--"), d.name)
 		}
-		rest := set.Args()
-		if read := len(args) - len(rest); read > 0 && args[read-1] == "--" {
+		if read > 0 && args[read-1] == "--" {
 			positional = append(positional, rest...)
 			break
 		}
