@@ -97,6 +97,9 @@ func parse(d listing, c command, args []string) (positional []string, err error)
 	}
 	switch {
 	case len(positional) < len(names):
+		if d.name == "dead" && len(positional) > 0 && strings.Contains(positional[0], ":") { // a URL
+			return nil, usagef("ACTION is missing; it is list or requeue")
+		}
 		return nil, usagef("%s is missing; it is: drip %s %s", names[len(positional)], d.name, d.args)
 	case len(positional) > most:
 		return nil, usagef("%d arguments are too many; it is: drip %s %s", len(positional), d.name, d.args)

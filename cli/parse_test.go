@@ -24,6 +24,9 @@ func TestUsage(t *testing.T) {
 		{"inspect URL a --limits", "drip inspect: a value is missing for --limits; drip help inspect"},
 		{"inspect URL a --limits=", "drip inspect: --limits is empty"},
 		{"dead requeue amqp://localhost orders --id=", "drip dead: --id is empty"}, // it is not all of them
+		{"dead", "drip dead: ACTION is missing; it is: drip dead ACTION AMQP-URL QUEUE"},
+		{"dead amqp://localhost hunt", "drip dead: ACTION is missing; it is list or requeue"},
+		{"dead list hunt", "drip dead: QUEUE is missing; it is: drip dead ACTION AMQP-URL QUEUE"},
 		{"inspect URL a --timeout 5", `drip inspect: invalid value "5" for --timeout: "5" is not a duration such as 250ms, 1.5s or 24h`},
 		{"inspect URL a --timeout 0s", `drip inspect: invalid value "0s" for --timeout: it must be above 0`},
 		{"inspect URL history:a", `"history:a": no entity begins with "history:"`},
