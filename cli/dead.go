@@ -96,7 +96,9 @@ func (c *dead) list(ctx context.Context, t *terminal, b queues.Broker, queue str
 		return nil
 	}
 	var text strings.Builder
-	cutLast(rows, 80)
+	if t.interactive {
+		cutLast(rows, 80)
+	}
 	writeTable(&text, 0, rows)
 	if more {
 		fmt.Fprintf(&text, "These are of the first %d; --rows shows more.\n", c.rows)

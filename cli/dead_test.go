@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -10,7 +11,30 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/drip-go/drip/internal/servers"
+	"github.com/drip-go/drip/queues"
 )
+
+// reading is a broker whose queue has one dead letter.
+type reading struct {
+	queues.Broker
+	letter queues.Letter
+}
+
+func (r reading) Dead(context.Context, string, int) ([]queues.Letter, bool, error) {
+	return []queues.Letter{r.letter}, false, nil
+}
+
+// Only a terminal has no place for the whole error of a dead letter.
+func TestDeadErrors(t *testing.T) {
+	reason := "update stock: POST https://shop-1.example/stock: " + strings.Repeat("retry ", 20) + "no such item"
+	for interactive, whole := range map[bool]bool{false: true, true: false} {
+		var out strings.Builder
+		err := new(dead).list(t.Context(), &terminal{out: &out, interactive: interactive}, reading{letter: queues.Letter{ID: "1", Reason: "failed", Error: reason}}, "orders")
+		if err != nil || strings.Contains(out.String(), reason) != whole {
+			t.Errorf("on a terminal (%v): %v\n%s", interactive, err, &out)
+		}
+	}
+}
 
 func TestDead(t *testing.T) {
 	url := servers.UseRabbitMQ(t).URL()

@@ -154,10 +154,10 @@ in front of it, or mount package page in a program of your own.
 `
 
 const deadHelp = `ACTION is list or requeue. list prints the first dead letters, with an ID and
-the reason of each. requeue puts dead letters back to be handled, as they were
-published: one with --id, those with one reason with --reason, or all with
---all. Unless --id is given it asks for confirmation on a terminal, and needs
---yes elsewhere.
+the reason of each. On a terminal it cuts long errors; in a pipe it prints them
+whole. requeue puts dead letters back to be handled, as they were published: one
+with --id, those with one reason with --reason, or all with --all. Unless --id
+is given it asks for confirmation on a terminal, and needs --yes elsewhere.
 
   drip dead list env:AMQP_URL orders
   drip dead requeue env:AMQP_URL orders --reason "too old"
