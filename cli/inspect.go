@@ -156,7 +156,8 @@ func (r report) write(out io.Writer, zone *time.Location, within bool, used []en
 		b.WriteString("\n" + why + "\n--limits '{\"size\": N, \"rate\": N, \"interval\": \"1s\"}'\n")
 	case r.Within > 0 && !within:
 		fmt.Fprintf(&b, "\nIt was within %s, which may delay it longer.\n--limits with \"shared\" includes them.\n", entities.Count(r.Within, "shared limit"))
-	case r.Changed:
+	}
+	if r.Changed {
 		b.WriteString("\nThe last decision was made by other limits.\n")
 	}
 	_, err := io.WriteString(out, b.String())

@@ -128,6 +128,23 @@ func TestLimitsOfAPresetAndShared(t *testing.T) {
 	})
 }
 
+// inspect tells of other limits at the last decision, and of shared limits, too.
+func TestInspectChangedWithinShared(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, url := newMemory(t)
+		b := buckettest.New(t, drip.Options{Size: 4, Storage: s, Shared: map[string]drip.Limit{"app": {Size: 50}}})
+		if _, err := b.Admit(t.Context(), "shop", drip.Request{}); err != nil {
+			t.Fatal(err)
+		}
+		text := must(t, "inspect", url, "shop", `--limits={"size":9}`)
+		for _, want := range []string{"\nIt was within 1 shared limit,", "\nThe last decision was made by other limits.\n"} {
+			if !strings.Contains(text, want) {
+				t.Errorf("inspect:\n%swant %q", text, want)
+			}
+		}
+	})
+}
+
 // A limit that a preset does not have is not shown: the number of tokens here, and the windows of a shared limit.
 func TestUnlimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
