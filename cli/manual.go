@@ -105,7 +105,7 @@ top and serve take --limits only to show the answers by other limits.
 
 const inspectHelp = `It prints the remaining capacity of each limit, the age of the tokens in use,
 the end of the last reserved (booked) slot and of a closing. It changes nothing
-and asks the storage once.
+and asks the storage twice: for the entity, and for its use of the last hour.
 
 It prints when a newcomer, a message without a ticket, runs, and why not now. It
 uses the limits of the last decision. A shared limit may delay the newcomer
