@@ -4,11 +4,17 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+
+	"github.com/drip-go/drip/decision"
+	"github.com/drip-go/drip/storage"
 )
 
 // The error of a wrong command line helps to put it right.
 func TestUsage(t *testing.T) {
-	_, url := newMemory(t)
+	s, url := newMemory(t)
+	if err := s.Set(t.Context(), "history:a", storage.State{Data: []byte(`{"v":1}`), Until: decision.Never}, storage.NoRevision); err != nil {
+		t.Fatal(err)
+	}
 	unknown := write(t, "unknown.json", `{"size": 5, "rte": 3}`)
 	broken := write(t, "broken.json", "{\n  \"size\": 5,\n  rate: 3\n}\n")
 	for _, c := range []struct{ line, want string }{
@@ -30,6 +36,7 @@ func TestUsage(t *testing.T) {
 		{"inspect URL a --timeout 5", `drip inspect: invalid value "5" for --timeout: "5" is not a duration such as 250ms, 1.5s or 24h`},
 		{"inspect URL a --timeout 0s", `drip inspect: invalid value "0s" for --timeout: it must be above 0`},
 		{"inspect URL history:a", `"history:a": no entity begins with "history:"`},
+		{"pin URL history:a --concurrency 1", `"history:a": no entity begins with "history:"`},
 		{"serve URL --listen nowhere", "drip serve: --listen: listen tcp: address nowhere: missing port"},
 		{"simulate testdata/sale.json --svg nowhere/x.svg", "drip simulate: --svg: open nowhere/x.svg: no such file"},
 		{"inspect memory: a", "drip inspect: memory: is in the process that uses it"},

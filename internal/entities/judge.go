@@ -18,7 +18,9 @@ import (
 // Read reads an entity, in one round trip. Its error names the entity. A storage that is no storage.Reader has no clock
 // of its own; Read then uses the clock of this machine.
 func Read(ctx context.Context, s storage.Storage, entity string) (e storage.Entry, err error) {
-	if r, ok := s.(storage.Reader); ok {
+	if strings.HasPrefix(entity, "history:") { // the storage has a record there that is no entity
+		err = fmt.Errorf(`%w begins with "history:"`, drip.ErrNoEntity)
+	} else if r, ok := s.(storage.Reader); ok {
 		e, err = r.Read(ctx, entity)
 	} else {
 		var stored storage.State
