@@ -110,8 +110,11 @@ func parse(d listing, c command, args []string) (positional []string, err error)
 		}
 	}
 	set.Visit(func(f *flag.Flag) { // an unset variable of a script must not mean all
-		if f.Value.String() == "" {
+		switch value := f.Value.String(); {
+		case value == "":
 			err = usagef("--%s is empty", f.Name)
+		case value == "0" && f.DefValue == "0": // which stands for a flag that is left out
+			err = usagef("--%s must be above 0", f.Name)
 		}
 	})
 	return positional, err

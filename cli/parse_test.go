@@ -45,6 +45,8 @@ func TestUsage(t *testing.T) {
 		{"pin URL a --limit 5/1s --for 0s", "drip pin: invalid value \"0s\" for --for: it must be above 0"},
 		{"pin URL a --limit 5/1s --for -1s", "drip pin: invalid value \"-1s\" for --for: it must be above 0"},
 		{"pin URL a --limit 5/1s --burst -1", "drip pin: the burst is below 0"},
+		{"pin URL a --concurrency 0", "drip pin: --concurrency must be above 0"},
+		{"pin URL a --limit 0/1s", "drip pin: the limit must be above 0"},
 		{"pin URL a --concurrency -1", "drip pin: the concurrency is below 0"},
 		{`inspect URL a --limits {"size":"ten"}`, "drip inspect: --limits: size is a string; it must be a whole number"},
 		{`inspect URL a --limits {"size":-3}`, "drip inspect: limits: Size is -3; it must be at least 1"},

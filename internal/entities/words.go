@@ -94,7 +94,10 @@ func ParsePin(limit string, burst, concurrency int, d time.Duration, raise bool)
 		number, interval, ok := strings.Cut(limit, "/")
 		n, err := strconv.Atoi(strings.TrimSpace(number))
 		every, err2 := time.ParseDuration(strings.TrimSpace(interval))
-		if !ok || err != nil || err2 != nil || n < 1 || every < time.Millisecond || every%time.Millisecond != 0 {
+		if err == nil && n < 1 {
+			return p, errors.New("the limit must be above 0")
+		}
+		if !ok || err != nil || err2 != nil || every < time.Millisecond || every%time.Millisecond != 0 {
 			return p, fmt.Errorf("%q is no limit such as 5/1s or 100/1m", limit)
 		}
 		p.Window = drip.Window{Size: n, RefreshRate: n, RefreshInterval: every}
