@@ -67,7 +67,7 @@ func parse(d listing, c command, args []string) (positional []string, err error)
 			}
 			text := strings.NewReplacer(
 				"flag provided but not defined: -", "there is no flag --",
-				"for flag -", "for --", "flag needs an argument: -", "a value is missing for --",
+				"for flag -", "for --", `" for -`, `" for --`, "flag needs an argument: -", "a value is missing for --",
 			).Replace(err.Error())
 			return nil, usagef("%s; drip help %s lists the flags", strings.ReplaceAll(text, "---", "--"), d.name)
 		}

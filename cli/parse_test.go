@@ -26,6 +26,8 @@ func TestUsage(t *testing.T) {
 		{"inspect shop-1 URL", "drip inspect: storage: open: the URL has no scheme"},
 		{"inspect mysql://host/db a", `storage: open: unknown scheme "mysql"`},
 		{"inspect env:DRIP_TEST_NOT_SET a", "drip inspect: the environment variable DRIP_TEST_NOT_SET is not set"},
+		{"inspect env: a", "drip inspect: the name of an environment variable is missing after env:"},
+		{"inspect URL a --json=maybe", `drip inspect: invalid boolean value "maybe" for --json: parse error`},
 		{"inspect URL a --jsno", "drip inspect: there is no flag --jsno; drip help inspect lists the flags"},
 		{"inspect URL a --limits", "drip inspect: a value is missing for --limits; drip help inspect"},
 		{"inspect URL a --limits=", "drip inspect: --limits is empty"},

@@ -15,6 +15,9 @@ func address(arg string) (string, error) {
 	if !named {
 		return arg, nil
 	}
+	if name == "" {
+		return "", usagef("the name of an environment variable is missing after %s", variable)
+	}
 	if value := os.Getenv(name); value != "" {
 		return value, nil
 	}
