@@ -51,6 +51,9 @@ func (f *limitsFlag) read(t *terminal) (*drip.Options, error) {
 	if err != nil {
 		return nil, usageError{err}
 	}
+	if l.Travel > 0 && l.Preset == "" { // only the windows of a preset are computed from it
+		return nil, usagef("travel needs a preset")
+	}
 	return &o, nil
 }
 

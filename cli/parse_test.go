@@ -57,6 +57,7 @@ func TestUsage(t *testing.T) {
 		{`inspect URL a --limits {"preset":3}`, "drip inspect: --limits: preset is a number; it must be a string"},
 		{`inspect URL a --limits {"shared":{"app":{"size":-1}}}`, `drip inspect: limits: Shared["app"]`},
 		{`inspect URL a --limits {"travel":"-1s"}`, "drip inspect: travel is below 0"},
+		{`inspect URL a --limits {"size":3,"travel":"1s"}`, "drip inspect: travel needs a preset"},
 		{`inspect URL a --limits {"interval":"5"}`, `drip inspect: --limits: "5" is not a duration such as 250ms, 1.5s or 24h`},
 		{`inspect URL a --limits {"size":`, "drip inspect: --limits: it ends too early"},
 		{"inspect URL a --limits nowhere.json", "open nowhere.json: no such file"},
