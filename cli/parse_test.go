@@ -43,6 +43,8 @@ func TestUsage(t *testing.T) {
 		{"simulate testdata/sale.json --svg nowhere/x.svg", "drip simulate: --svg: open nowhere/x.svg: no such file"},
 		{"inspect memory: a", "drip inspect: memory: is in the process that uses it"},
 		{`inspect URL a --limits {"interval":5}`, `drip inspect: --limits: interval is a number; it must be a duration such as "250ms"`},
+		{`inspect URL a --limits {"interval":[]}`, `drip inspect: --limits: interval is an array; it must be a duration such as "250ms"`},
+		{`inspect URL a --limits {"size":{}}`, "drip inspect: --limits: size is an object; it must be a whole number"},
 		{`inspect URL a --limits {"align":5}`, `drip inspect: --limits: align is a number; it must be a string`},
 		{"pin URL a --limit 5/1s --for 0s", "drip pin: invalid value \"0s\" for --for: it must be above 0"},
 		{"pin URL a --limit 5/1s --for -1s", "drip pin: invalid value \"-1s\" for --for: it must be above 0"},

@@ -225,7 +225,7 @@ func TestScenarioErrors(t *testing.T) {
 		`{` + burst + `, "limits": {"wait_for_token": "2562047h"}}`:                                             "limits: WaitForToken is 2562047h0m0s; it must be at most",
 		`{` + burst + `, "limits": {"windows": [{"size": 1, "interval": "2562047h"}]}}`:                         "limits: Windows[0].RefreshInterval is 2562047h0m0s; it must be at most",
 		`{` + burst + `, "shared": {"app": {"size": 1, "lease": "1s"}}}`:                                        `shared limit "app": lease and max_lease`,
-		`[]`: "it is a array; it must be a { }",
+		`[]`: "it is an array; it must be a { }",
 	} {
 		o := try(t, "simulate", write(t, "scenario.json", text))
 		if want == "" {

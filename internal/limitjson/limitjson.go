@@ -123,7 +123,11 @@ func Decode(name string, text []byte, v any) error {
 		if embedded, rest, ok := strings.Cut(field, "."); ok && embedded != strings.ToLower(embedded) {
 			field = rest // the text has no such level
 		}
-		err = fmt.Errorf("%s is a %s; it must be a %s", cmp.Or(field, "it"), kind.Value, kindName(kind))
+		article := "a"
+		if strings.ContainsAny(kind.Value[:1], "ao") { // an array, an object
+			article = "an"
+		}
+		err = fmt.Errorf("%s is %s %s; it must be a %s", cmp.Or(field, "it"), article, kind.Value, kindName(kind))
 	case errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF):
 		err = errors.New("it ends too early")
 	}
