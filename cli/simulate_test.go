@@ -196,6 +196,7 @@ func TestScenarioErrors(t *testing.T) {
 		`{` + burst + `, "cost": 0}`:                                                                            "",
 		`{` + burst + `, "cost": -1}`:                                                                           "cost: it is a number from 1 to 1099511627776",
 		`{` + burst + `, "providers": [{"kind": "odd", "size": 1}]}`:                                            `providers[0]: there is no kind "odd"`,
+		`{` + burst + `, "providers": [{"kind": "leaky"}]}`:                                                     `providers[0]: there is no kind "leaky"`,
 		`{` + burst + `, "providers": [{"kind": "concurrency"}]}`:                                               "providers[0]: size is 0",
 		`{` + burst + `, "providers": [{"kind": "leaky-bucket", "size": 1, "interval": "1s"}]}`:                 "a leaky-bucket has a size and a per_second above 0",
 		`{` + burst + `, "providers": [{"kind": "fixed-window", "size": 1}]}`:                                   "a fixed-window has a size and an interval of at least 1ms",

@@ -174,9 +174,6 @@ type counter struct {
 }
 
 func (p counter) provider() (lab.Provider, error) {
-	if p.Size < 1 {
-		return nil, fmt.Errorf("size is %d; it must be at least 1", p.Size)
-	}
 	switch p.Kind {
 	case "leaky-bucket", "token-bucket":
 		if !(p.PerSecond > 0) || p.Interval != 0 {
@@ -190,6 +187,12 @@ func (p counter) provider() (lab.Provider, error) {
 		if p.Interval < duration(time.Millisecond) || p.PerSecond != 0 {
 			return nil, fmt.Errorf("a %s has a size and an interval of at least 1ms", p.Kind)
 		}
+	default:
+		return nil, fmt.Errorf("there is no kind %q; there are leaky-bucket, token-bucket, fixed-window, first-call-window, "+
+			"sliding-window and concurrency", p.Kind)
+	}
+	if p.Size < 1 {
+		return nil, fmt.Errorf("size is %d; it must be at least 1", p.Size)
 	}
 	switch p.Kind {
 	case "leaky-bucket":
@@ -202,11 +205,8 @@ func (p counter) provider() (lab.Provider, error) {
 		return lab.FirstCallWindow(p.Size, time.Duration(p.Interval)), nil
 	case "sliding-window":
 		return lab.SlidingWindow(p.Size, time.Duration(p.Interval)), nil
-	case "concurrency":
-		return lab.Concurrency(p.Size), nil
 	}
-	return nil, fmt.Errorf("there is no kind %q; there are leaky-bucket, token-bucket, fixed-window, first-call-window, "+
-		"sliding-window and concurrency", p.Kind)
+	return lab.Concurrency(p.Size), nil
 }
 
 // arrival is lab.Arrivals of one kind.
