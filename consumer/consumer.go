@@ -185,10 +185,13 @@ type Consumer struct {
 
 // New checks the options and makes a Consumer. Its error names the field that is wrong. It connects to nothing.
 func New(o Options) (*Consumer, error) {
+	handle, isFunc := o.Handler.(HandlerFunc)
+	noHandler := o.Handler == nil || isFunc && handle == nil
+	noLimiter := o.Limiter == nil || o.Limiter == (*drip.Bucket)(nil) // which drip.New returns beside an error
 	for _, f := range []struct {
 		name    string
 		missing bool
-	}{{"Limiter", o.Limiter == nil}, {"Entity", o.Entity == nil}, {"Handler", o.Handler == nil}} {
+	}{{"Limiter", noLimiter}, {"Entity", o.Entity == nil}, {"Handler", noHandler}} {
 		if f.missing {
 			return nil, fmt.Errorf("consumer: Options.%s is missing", f.name)
 		}

@@ -142,6 +142,8 @@ func newDelayQueues(o DelayQueuesOptions, log *slog.Logger) (*DelayQueues, error
 		return nil, errors.New("Options.Queue is empty")
 	case len(o.Queue) > maxQueueName:
 		return nil, fmt.Errorf("Options.Queue has %d bytes; it may have %d, to which drip appends", len(o.Queue), maxQueueName)
+	case o.URL == "":
+		return nil, errors.New("Options.URL is missing")
 	}
 	u, err := url.Parse(o.URL)
 	if err == nil {

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/drip-go/drip"
 )
 
 // scripted answers every GetDelay alike and counts the tokens out.
@@ -167,11 +169,22 @@ func TestNewNamesTheWrongField(t *testing.T) {
 		"consumer: Options.Queue is empty":                                                                                        func(o *Options) { o.Queue = "" },
 		"consumer: Options.URL is not one of AMQP; it looks like amqp://user:password@host:5672/vhost, with the password escaped": func(o *Options) { o.URL = "amqp://user:12/secret@localhost/" },
 		`consumer: Options.QueueType is "stream"; it must be "quorum" or "classic"`:                                               func(o *Options) { o.QueueType = "stream" },
+		"consumer: Options.URL is missing":                                                                                        func(o *Options) { o.URL = "" },
 	} {
 		o := good
 		spoil(&o)
 		if _, err := New(o); err == nil || err.Error() != want {
 			t.Errorf("New = %v, want %s", err, want)
+		}
+	}
+	for name, spoil := range map[string]func(*Options){
+		"Limiter": func(o *Options) { o.Limiter = (*drip.Bucket)(nil) },
+		"Handler": func(o *Options) { o.Handler = HandlerFunc(nil) },
+	} {
+		o := good
+		spoil(&o)
+		if _, err := New(o); err == nil || err.Error() != "consumer: Options."+name+" is missing" {
+			t.Errorf("New with a nil %s = %v", name, err)
 		}
 	}
 }
