@@ -81,7 +81,7 @@ type Worker[M any] struct {
 // New checks the options and makes a Worker. Its error names the field that is wrong.
 func New[M any](o Options[M]) (*Worker[M], error) {
 	switch {
-	case o.Limiter == nil:
+	case o.Limiter == nil || o.Limiter == (*drip.Bucket)(nil): // which drip.New returns beside an error
 		return nil, errors.New("worker: Options.Limiter is missing")
 	case o.Entity == nil:
 		return nil, errors.New("worker: Options.Entity is missing")

@@ -332,6 +332,9 @@ func TestNewNamesTheWrongField(t *testing.T) {
 			t.Errorf("New = %v, want %s", err, want)
 		}
 	}
+	if _, err := New(Options[string]{Limiter: (*drip.Bucket)(nil)}); err == nil || err.Error() != "worker: Options.Limiter is missing" {
+		t.Errorf("New with a nil *drip.Bucket = %v", err)
+	}
 }
 
 // A lease is renewed as long as its operation runs, and the operation is told when that is no longer possible.
