@@ -182,6 +182,9 @@ func New(client goredis.UniversalClient, o Options) (*Storage, error) {
 	if o.MaxHold < time.Millisecond {
 		return nil, fmt.Errorf("redis: Options.MaxHold is %v; it must be at least 1ms, or 0 for the default", o.MaxHold)
 	}
+	if client == nil || client == (*goredis.Client)(nil) {
+		return nil, errors.New("redis: the client is nil")
+	}
 	s := &Storage{
 		client:  client,
 		prefix:  o.Prefix,
