@@ -46,6 +46,9 @@ func dial(ctx context.Context, url string) (*amqp.Connection, error) {
 
 // publish returns when the broker has confirmed each message.
 func publish(ctx context.Context, url, queue string, messages int, shops []string) error {
+	if messages < 0 {
+		return fmt.Errorf("-messages is %d; it must not be below 0", messages)
+	}
 	conn, err := dial(ctx, url)
 	if err != nil {
 		return err

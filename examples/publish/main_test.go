@@ -9,6 +9,12 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(servers.Main(m)) }
 
+func TestPublishFewerThanNone(t *testing.T) {
+	if err := publish(t.Context(), "", "orders", -3, nil); err == nil || err.Error() != "-messages is -3; it must not be below 0" {
+		t.Error(err)
+	}
+}
+
 // Each shop's messages are in the queue when publish returns.
 func TestPublish(t *testing.T) {
 	url := servers.OwnRabbitMQ(t).URL()
