@@ -377,8 +377,8 @@ func (b *Bucket) Resume(ctx context.Context, entityID string) error {
 	return b.tell(ctx, "resume", entityID, decision.Resume, 0)
 }
 
-// Reset takes back all tokens and leases of the entity and forgets all its tickets. Operations that have run stay
-// counted, and a Pin and a level stay. Use it when you know that the holders are gone.
+// Reset takes back all tokens and leases of the entity, forgets all its tickets, and ends a Pause or a Throttled.
+// Operations that have run stay counted, and a Pin and a level stay. Use it when you know that the holders are gone.
 func (b *Bucket) Reset(ctx context.Context, entityID string) error {
 	return b.tell(ctx, "reset", entityID, decision.Reset, 0)
 }

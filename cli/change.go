@@ -207,7 +207,7 @@ type reset struct{ change }
 func (c *reset) run(ctx context.Context, t *terminal, args []string) error {
 	clear := func(ctx context.Context, e *entities.Subject) (bool, error) { return e.Reset(ctx) }
 	if c.prefix || c.all {
-		return c.many(ctx, t, args, "take back all tokens and tickets of", "reset; past operations stay counted", clear)
+		return c.many(ctx, t, args, "end the pauses and take back all tokens and tickets of", "reset; past operations stay counted", clear)
 	}
 	return c.one(ctx, args, func(ctx context.Context, e *entities.Subject) error {
 		j := changeJSON{e.Entity, e.Known, e.Known, moment{}, moment(e.PinnedUntil)}
@@ -216,7 +216,7 @@ func (c *reset) run(ctx context.Context, t *terminal, args []string) error {
 		}
 		lost := entities.Count(e.InUse, "token") + " and all tickets"
 		of := lost + " of " + entities.Printable(e.Entity)
-		if err := c.confirm(ctx, t, "it takes back "+of, "Take back "+of+"? If an operation is still under way there may be too many at once."); err != nil {
+		if err := c.confirm(ctx, t, "it takes back "+of, "Take back "+of+"? If an operation is still under way there may be too many at once. Reset ends a pause, too."); err != nil {
 			return err
 		}
 		if _, err := c.apply(ctx, e, clear); err != nil {

@@ -201,9 +201,8 @@ capacity gains none for the time that the entity was closed.
 `
 
 const resetHelp = `Use it when the holders of the tokens are known to be gone. All tokens and
-leases are back, all tickets are forgotten, and the entity is open. A message
-that comes back with a forgotten ticket is a newcomer. What has run stays
-counted.
+leases are back, all tickets are forgotten, and a pause ends. A message that
+comes back with a forgotten ticket is a newcomer. Past operations stay counted.
 
 It asks for confirmation on a terminal, and needs --yes elsewhere.
 `
@@ -266,6 +265,8 @@ provider with a unit counts it:
   "costs": {"input tokens": 1500, "output tokens": {"from": 50, "to": 900}}
 
 In the table and in JSON
+  classic        GetDelay, which takes one call for each message; with costs or
+                 other units it may be far over the limit
   asked in hand  how often a consumer asked about a message that it held
   used           the part of the limit that the calls use
   makespan       the time from the first arrival until all messages are handled

@@ -273,7 +273,7 @@ func (p *Page) sure(w http.ResponseWriter, r *http.Request) error {
 		}
 	}
 	if a.Do == Reset {
-		b.Note += " All tokens are back and all tickets are forgotten. If an operation is still under way there may be too many at once. Past operations stay counted."
+		b.Note += " All tokens are back, all tickets are forgotten, and a pause ends. If an operation is still under way there may be too many at once. Past operations stay counted."
 	}
 	return p.render(w, http.StatusOK, "sure", frame{Title: "Are you sure?"}, b)
 }
