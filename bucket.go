@@ -5,6 +5,9 @@
 // With the ticket the message runs before newcomers when it is back:
 //
 //	a, err := bucket.Admit(ctx, shop, drip.Request{Ticket: ticket})
+//	if err != nil {
+//		return err
+//	}
 //	if a.Delay > 0 {
 //		return postpone(a.Delay, a.Ticket)
 //	}
@@ -61,8 +64,8 @@ type Options struct {
 	// Size is the most capacity an entity gathers while it is idle, which is its largest burst. Defaults to 100.
 	Size int
 
-	// RefreshRate is the capacity an entity gains each RefreshInterval. Defaults to 50, or Size if that is less or Align
-	// is a calendar's.
+	// RefreshRate is the capacity an entity gains each RefreshInterval. A rate above Size counts as Size, but ends a debt
+	// sooner. Defaults to 50, or Size if that is less or Align is a calendar's.
 	RefreshRate int
 
 	// RefreshInterval is the length of an interval, in whole milliseconds. Intervals are aligned: one of a second
@@ -97,8 +100,8 @@ type Options struct {
 	// to a second and Concurrency to any number. A Limit that has only Concurrency limits nothing else. At most 64.
 	Shared map[string]Limit
 
-	// Weight returns an entity's part of a scarce shared limit, from 1 to a million. The Bucket calls it for each
-	// decision, so it should answer from memory. Defaults to nil: all weigh the same.
+	// Weight returns an entity's part of a scarce shared limit, from 1 to a million. Less counts as 1, more as a million.
+	// The Bucket calls Weight for each decision, so it should answer from memory. Defaults to nil: all weigh the same.
 	Weight func(entityID string) int
 
 	// Share is the part of each limit that this deployment may use: with 0.8 it uses 80 of 100. It applies to sizes,

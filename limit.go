@@ -17,7 +17,8 @@ type Window struct {
 	// Size is the most capacity the window gathers. Required.
 	Size int
 
-	// RefreshRate is the capacity it gains each RefreshInterval. Defaults to Size: all of it comes back.
+	// RefreshRate is the capacity it gains each RefreshInterval. A rate above Size counts as Size, but ends a debt sooner.
+	// Defaults to Size: all of it comes back.
 	RefreshRate int
 
 	// RefreshInterval is the length of an interval, in whole milliseconds. Required, unless Align is a calendar's.
