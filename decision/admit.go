@@ -112,13 +112,14 @@ func (l *Limits) decide(s *State, leases Leases, shared []Shared, op *Op, now in
 		for i := range shared {
 			x := &shared[i]
 			at := x.place(&s.Flows[x.flow], op, v.back, slot, now)
-			if at > slot || a.Bound == BoundNone && !x.fits {
+			held := at > slot && (a.Limit == 0 || x.holds(slot)) // beyond the calendar the limits before are the cause
+			if held || a.Bound == BoundNone && !x.fits {
 				a.Limit, a.Bound = int64(i)+1, x.bound
 				if x.fits { // it fits now, but not then
 					a.Bound = BoundBooked
 				}
-				slot = at
 			}
+			slot = max(slot, at)
 			f := &s.Flows[x.flow]
 			if i == 0 && (a.Limit > 0 || f.End > now) && l.lined(x, op, &v, slot, now) {
 				slot = l.inLine(s, f, cost, slot, now)

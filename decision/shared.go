@@ -522,7 +522,7 @@ func (x *Shared) seek(op *Op, t, now int64) int64 {
 // is far from short delays nothing.
 func (x *Shared) surplus(op *Op, t, now int64) bool {
 	c, l := &x.State.Calendars[0], x.Limits
-	if !x.fits || !c.holds(l.grain(t)) {
+	if !x.fits {
 		return false
 	}
 	for i := range l.Windows {
@@ -533,6 +533,9 @@ func (x *Shared) surplus(op *Op, t, now int64) bool {
 	}
 	return true
 }
+
+// holds reports whether a time is in the calendar.
+func (x *Shared) holds(t int64) bool { return x.State.Calendars[0].holds(x.Limits.grain(t)) }
 
 // place returns the first slot from t on.
 func (x *Shared) place(f *Flow, op *Op, back bool, t, now int64) int64 {
@@ -554,7 +557,7 @@ func (x *Shared) place(f *Flow, op *Op, back bool, t, now int64) int64 {
 	if x.fits && l.grain(t) <= c.Head {
 		return t
 	}
-	if back && op.Ticket.Slot > now && c.holds(l.grain(op.Ticket.Slot)) { // it came early, and keeps its slot
+	if back && op.Ticket.Slot > now && x.holds(op.Ticket.Slot) { // it came early, and keeps its slot
 		return max(t, op.Ticket.Slot)
 	}
 	if (x.room || back && x.below) && x.bound >= BoundWindow { // behind the operations due in this grain
@@ -571,7 +574,7 @@ func (x *Shared) place(f *Flow, op *Op, back bool, t, now int64) int64 {
 			return at
 		}
 	}
-	if l.grain(t) >= c.Head+Grains { // beyond the calendar they come at the rate of the limit
+	if !x.holds(t) { // beyond the calendar they come at the rate of the limit
 		if next := s.Slot + c.Grain*x.units/x.rate; s.Slot >= t && s.Slot < t+c.Grain*Grains {
 			return next
 		}

@@ -5550,12 +5550,13 @@ end
                       else
                         local is3 = back2 and op_Ticket_Slot > t
                         if is3 then
+                          local c3 = x2.State_Calendars[0]
                           local max3 = 0
                           local x4 = op_Ticket_Slot - x2.Limits_Zero
                           if x4 > max3 then max3 = x4 end
                           local y2 = x2.Limits_Grain
                           local n2 = (max3 - max3 % y2) / y2
-                          is3 = n2 >= c2.Head and n2 < c2.Head + 1024
+                          is3 = n2 >= c3.Head and n2 < c3.Head + 1024
                         end
                         if is3 then
                           place2 = t2 > op_Ticket_Slot and t2 or op_Ticket_Slot
@@ -5631,11 +5632,13 @@ end
                               break
                             end
                           end
+                          local c4 = x2.State_Calendars[0]
                           local max4 = 0
                           local x5 = t2 - x2.Limits_Zero
                           if x5 > max4 then max4 = x5 end
                           local y3 = x2.Limits_Grain
-                          if (max4 - max4 % y3) / y3 >= c2.Head + 1024 then
+                          local n3 = (max4 - max4 % y3) / y3
+                          if not (n3 >= c4.Head and n3 < c4.Head + 1024) then
                             do
                               local x6 = c2.Grain * x2.units
                               local y4 = x2.rate
@@ -5649,17 +5652,8 @@ end
                           else
                             local surplus = false
                             do
-                              local c3 = x2.State_Calendars[0]
-                              local is4 = not x2.fits
-                              if not is4 then
-                                local max5 = 0
-                                local x6 = t2 - x2.Limits_Zero
-                                if x6 > max5 then max5 = x6 end
-                                local y4 = x2.Limits_Grain
-                                local n3 = (max5 - max5 % y4) / y4
-                                is4 = not (n3 >= c3.Head and n3 < c3.Head + 1024)
-                              end
-                              if is4 then
+                              local c5 = x2.State_Calendars[0]
+                              if not x2.fits then
                                 surplus = false
                               else
                                 local done
@@ -5668,8 +5662,8 @@ end
                                   do
                                     local i5 = w2.Unit
                                     local cost2 = i5 == 0 and op_Cost_0 or i5 == 1 and op_Cost_1 or i5 == 2 and op_Cost_2 or op_Cost_3
-                                    local is5 = cost2 > 0
-                                    if is5 then
+                                    local is4 = cost2 > 0
+                                    if is4 then
                                       local gain = 0
                                       do
                                         local left = x2.State_Lines[i4].Left
@@ -5681,10 +5675,10 @@ end
                                           local since = 0
                                           do
                                             if w2.Size > w2.Rate then
-                                              local max6 = t
-                                              local x7 = x2.State_Closed - 1
-                                              if x7 > max6 then max6 = x7 end
-                                              since = max6
+                                              local max5 = t
+                                              local x6 = x2.State_Closed - 1
+                                              if x6 > max5 then max5 = x6 end
+                                              since = max5
                                             else
                                               since = t
                                             end
@@ -5695,9 +5689,9 @@ end
                                           if n4 <= 0 then
                                             gain = left
                                           else
-                                            local x7 = w2.Size - left
-                                            local y5 = w2.Rate
-                                            if n4 > (x7 - x7 % y5) / y5 then
+                                            local x6 = w2.Size - left
+                                            local y4 = w2.Rate
+                                            if n4 > (x6 - x6 % y4) / y4 then
                                               gain = w2.Size
                                             else
                                               gain = left + n4 * w2.Rate
@@ -5707,19 +5701,19 @@ end
                                       end
                                       local units2 = 0
                                       do
-                                        local booked = c3.Booked
+                                        local booked = c5.Booked
                                         local unit = w2.Unit
                                         if (unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3) == 0 then
                                           units2 = 0
                                         else
-                                          local x7 = booked * x2.Limits_Scale
-                                          local y5 = unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
-                                          units2 = (x7 - x7 % y5) / y5
+                                          local x6 = booked * x2.Limits_Scale
+                                          local y4 = unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
+                                          units2 = (x6 - x6 % y4) / y4
                                         end
                                       end
-                                      is5 = gain < units2 + cost2
+                                      is4 = gain < units2 + cost2
                                     end
-                                    if is5 then
+                                    if is4 then
                                       surplus = false
                                       done = true
                                       break
@@ -5736,27 +5730,27 @@ end
                             local x6 = t2 - x2.Limits_Zero
                             if x6 > max5 then max5 = x6 end
                             local y4 = x2.Limits_Grain
-                            local n3 = (max5 - max5 % y4) / y4
+                            local n4 = (max5 - max5 % y4) / y4
                             if not surplus2 then
                               local seek = 0
                               do
-                                local c3 = x2.State_Calendars[0]
+                                local c5 = x2.State_Calendars[0]
                                 local max6 = 0
                                 local x7 = t2 - x2.Limits_Zero
                                 if x7 > max6 then max6 = x7 end
                                 local y5 = x2.Limits_Grain
                                 local max7 = (max6 - max6 % y5) / y5
-                                local x8 = c3.Head + 1
+                                local x8 = c5.Head + 1
                                 if x8 > max7 then max7 = x8 end
-                                local n4 = max7
-                                local is4 = c3.Front > c3.Head + 1
+                                local n5 = max7
+                                local is4 = c5.Front > c5.Head + 1
                                 if is4 then
                                   local in2 = 0
                                   do
-                                    local c4 = x2.State_Calendars[0]
+                                    local c6 = x2.State_Calendars[0]
                                     local w2 = x2.Limits_Windows[x2.Limits_Shortest]
-                                    local at2 = n4 * x2.Limits_Grain + x2.Limits_Zero
-                                    local is4 = n4 >= c4.Head and n4 < c4.Head + 1024
+                                    local at2 = n5 * x2.Limits_Grain + x2.Limits_Zero
+                                    local is4 = n5 >= c6.Head and n5 < c6.Head + 1024
                                     if is4 then
                                       local i4 = w2.Unit
                                       local x9 = x2.Limits_PerGrain
@@ -5766,7 +5760,7 @@ end
                                     if is4 then
                                       local units2 = 0
                                       do
-                                        local booked = c4.Units.At(n4 - c4.Head)
+                                        local booked = c6.Units.At(n5 - c6.Head)
                                         local unit = w2.Unit
                                         if (unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3) == 0 then
                                           units2 = 0
@@ -5777,16 +5771,16 @@ end
                                         end
                                       end
                                       local y7 = w2.Rate
-                                      at2 = at2 + (units2 - units2 % y7) / y7 * w2.Interval % c4.Grain
+                                      at2 = at2 + (units2 - units2 % y7) / y7 * w2.Interval % c6.Grain
                                     else
-                                      local is5 = n4 >= c4.Head and n4 < c4.Head + 1024
+                                      local is5 = n5 >= c6.Head and n5 < c6.Head + 1024
                                       if is5 then
                                         local x10 = x2.Limits_PerGrain
                                         local y7 = x2.Limits_Scale
                                         is5 = x2.rate < (x10 - x10 % y7) / y7
                                       end
-                                      if is5 and c4.Units.At(n4 - c4.Head) >= (x2.Limits_Tokens < 16777215 and x2.Limits_Tokens or 16777215) * x2.units then
-                                        local x11 = c4.Units.At(n4 - c4.Head) % x2.rate
+                                      if is5 and c6.Units.At(n5 - c6.Head) >= (x2.Limits_Tokens < 16777215 and x2.Limits_Tokens or 16777215) * x2.units then
+                                        local x11 = c6.Units.At(n5 - c6.Head) % x2.rate
                                         local y8 = 1 > x2.units and 1 or x2.units
                                         local x12 = (x2.State_Held + x2.Limits_Guess) * 1000
                                         local y9 = (x2.State_Ended + 1) * x2.Limits_Tokens
@@ -5802,32 +5796,32 @@ end
                                   is4 = in2 + x2.Limits_Windows[x2.Limits_Shortest].Interval <= t2
                                 end
                                 if is4 then
-                                  n4 = n4 + 1
+                                  n5 = n5 + 1
                                 end
-                                local first2 = n4 <= c3.Front
+                                local first2 = n5 <= c5.Front
                                 if first2 then
-                                  n4 = c3.Front
+                                  n5 = c5.Front
                                 end
-                                while n4 < c3.Head + 1024 - 1 and c3.Units.At(n4 - c3.Head) >= x2.rate do
-                                  n4 = n4 + 1
+                                while n5 < c5.Head + 1024 - 1 and c5.Units.At(n5 - c5.Head) >= x2.rate do
+                                  n5 = n5 + 1
                                 end
                                 if first2 then
-                                  local min2 = n4
-                                  local x9 = c3.Head + 1024 - 1
+                                  local min2 = n5
+                                  local x9 = c5.Head + 1024 - 1
                                   if x9 < min2 then min2 = x9 end
-                                  c3.Front = min2
+                                  c5.Front = min2
                                 end
                                 if x2.large then
                                   if x2.gathered == 0 then
                                     local gather = 0
                                     do
-                                      local c4 = x2.State_Calendars[0]
-                                      local max8 = c4.Head
-                                      local x9 = c4.Front - 32
+                                      local c6 = x2.State_Calendars[0]
+                                      local max8 = c6.Head
+                                      local x9 = c6.Front - 32
                                       if x9 > max8 then max8 = x9 end
-                                      local n5 = max8
+                                      local n6 = max8
                                       local free = 0
-                                      if n5 == c4.Head then
+                                      if n6 == c6.Head then
                                         free = (x2.free < 16777215 and x2.free or 16777215) * x2.units
                                         for i4 = 0, x2.Limits_Windows_n - 1 do
                                           local w2 = x2.Limits_Windows[i4]
@@ -5843,8 +5837,8 @@ end
                                               local gain = 0
                                               do
                                                 local left = x2.State_Lines[i4].Left
-                                                local n6 = n5 + 1
-                                                local to2 = n6 * x2.Limits_Grain + x2.Limits_Zero - 1
+                                                local n7 = n6 + 1
+                                                local to2 = n7 * x2.Limits_Grain + x2.Limits_Zero - 1
                                                 if to2 <= t then
                                                   gain = left
                                                 else
@@ -5863,24 +5857,24 @@ end
                                                   end
                                                   local t4 = since - w2.Offset
                                                   local by3 = w2.Interval
-                                                  local n7 = (t3 - t3 % by2) / by2 - (t4 - t4 % by3) / by3
-                                                  if n7 <= 0 then
+                                                  local n8 = (t3 - t3 % by2) / by2 - (t4 - t4 % by3) / by3
+                                                  if n8 <= 0 then
                                                     gain = left
                                                   else
                                                     local x10 = w2.Size - left
                                                     local y6 = w2.Rate
-                                                    if n7 > (x10 - x10 % y6) / y6 then
+                                                    if n8 > (x10 - x10 % y6) / y6 then
                                                       gain = w2.Size
                                                     else
-                                                      gain = left + n7 * w2.Rate
+                                                      gain = left + n8 * w2.Rate
                                                     end
                                                   end
                                                 end
                                               end
                                               local left = gain
-                                              local n6 = 0 > left and 0 or left
+                                              local n7 = 0 > left and 0 or left
                                               local y6 = 1 > each2 and 1 or each2
-                                              local min2 = n6
+                                              local min2 = n7
                                               local x10 = (1099511627776 - 1099511627776 % y6) / y6
                                               if x10 < min2 then min2 = x10 end
                                               local part = min2 * each2
@@ -5892,31 +5886,31 @@ end
                                             end
                                           end
                                         end
-                                        free = free - c4.Units.At(n5 - c4.Head)
+                                        free = free - c6.Units.At(n6 - c6.Head)
                                       end
-                                      local min2 = c4.Front + 32
-                                      local x10 = c4.Head + 1024 - 1
+                                      local min2 = c6.Front + 32
+                                      local x10 = c6.Head + 1024 - 1
                                       if x10 < min2 then min2 = x10 end
                                       local last2 = min2
-                                      while n5 < last2 and (n5 < c4.Front or free < x2.units) do
-                                        n5 = n5 + 1
-                                        free = (0 > free and 0 or free) + x2.rate - c4.Units.At(n5 - c4.Head)
+                                      while n6 < last2 and (n6 < c6.Front or free < x2.units) do
+                                        n6 = n6 + 1
+                                        free = (0 > free and 0 or free) + x2.rate - c6.Units.At(n6 - c6.Head)
                                       end
                                       local max9 = 0
                                       local x11 = x2.units - free + x2.rate - 1
                                       if x11 > max9 then max9 = x11 end
                                       local y6 = x2.rate
-                                      local min3 = n5 + (max9 - max9 % y6) / y6
-                                      local x12 = c4.Head + 1024 - 1
+                                      local min3 = n6 + (max9 - max9 % y6) / y6
+                                      local x12 = c6.Head + 1024 - 1
                                       if x12 < min3 then min3 = x12 end
                                       gather = min3
                                     end
                                     x2.gathered = gather
                                   end
-                                  if x2.gathered > n4 then n4 = x2.gathered end
+                                  if x2.gathered > n5 then n5 = x2.gathered end
                                 end
-                                if n4 >= c3.Head + 1024 - 1 then
-                                  c3.Far = c3.Far + 1
+                                if n5 >= c5.Head + 1024 - 1 then
+                                  c5.Far = c5.Far + 1
                                   local max8 = 0
                                   local x9 = t2 - x2.Limits_Zero
                                   if x9 > max8 then max8 = x9 end
@@ -5925,24 +5919,24 @@ end
                                   if x10 > max9 then max9 = x10 end
                                   local y7 = x2.Limits_Grain
                                   local max10 = (max9 - max9 % y7) / y7
-                                  local x11 = c3.Head + 512 + c3.Far % 4096 * 7919 % 511
+                                  local x11 = c5.Head + 512 + c5.Far % 4096 * 7919 % 511
                                   if x11 > max10 then max10 = x11 end
-                                  n4 = max10
+                                  n5 = max10
                                 end
-                                seek = n4
+                                seek = n5
                               end
-                              n3 = seek
+                              n4 = seek
                             end
                             if x2.fair == 0 then
                               do
-                                local c3 = x2.State_Calendars[0]
+                                local c5 = x2.State_Calendars[0]
                                 local ahead = f.Units + f.Later
                                 local t3 = x2.State_Closed
                                 local max6 = 0
                                 local x7 = t3 - x2.Limits_Zero
                                 if x7 > max6 then max6 = x7 end
                                 local y5 = x2.Limits_Grain
-                                local max7 = c3.Head + 1
+                                local max7 = c5.Head + 1
                                 local x8 = (max6 - max6 % y5) / y5
                                 if x8 > max7 then max7 = x8 end
                                 local turn = max7 * 524288
@@ -5954,8 +5948,8 @@ end
                                   if f.Units + f.Later == 0 then
                                     local share = 0
                                     do
-                                      local c4 = x2.State_Calendars[0]
-                                      local max8 = c4.Weight + c4.Before
+                                      local c6 = x2.State_Calendars[0]
+                                      local max8 = c6.Weight + c6.Before
                                       if x2.Weight > max8 then max8 = x2.Weight end
                                       local all2 = max8
                                       local x9 = x2.units * all2
@@ -5966,7 +5960,7 @@ end
                                       local y7 = x2.rate
                                       share = (x10 - x10 % y7) / y7
                                     end
-                                    local min2 = c3.Turn > turn and c3.Turn or turn
+                                    local min2 = c5.Turn > turn and c5.Turn or turn
                                     local x9 = turn + share
                                     if x9 < min2 then min2 = x9 end
                                     turn = min2
@@ -5975,7 +5969,7 @@ end
                                 end
                                 local until2 = 0
                                 do
-                                  local c4 = x2.State_Calendars[0]
+                                  local c6 = x2.State_Calendars[0]
                                   local x9 = ahead + x2.Limits_Scale - 1
                                   local y6 = x2.Limits_Scale
                                   local min2 = (x9 - x9 % y6) / y6
@@ -5994,32 +5988,32 @@ end
                                   local class = 0
                                   do
                                     local weight2 = x2.Weight
-                                    local n4 = 0
+                                    local n5 = 0
                                     local least = weight2
-                                    while n4 < 21 and least <= backlog do
-                                      n4 = n4 + 1
+                                    while n5 < 21 and least <= backlog do
+                                      n5 = n5 + 1
                                       least = least * 2
                                     end
-                                    class = n4
+                                    class = n5
                                   end
                                   local lower = 2 * (class - 1)
                                   local sum2 = 0
-                                  local rest2 = c4.Weight + c4.Before
-                                  local n4 = 0
-                                  while n4 < lower do
-                                    local now2 = c4.Classes.At(n4)
-                                    local before4 = c4.Classes.At(n4 + 44)
+                                  local rest2 = c6.Weight + c6.Before
+                                  local n5 = 0
+                                  while n5 < lower do
+                                    local now2 = c6.Classes.At(n5)
+                                    local before4 = c6.Classes.At(n5 + 44)
                                     local x12 = now2 * backlog
                                     local y9 = x2.Weight
                                     local min5 = (x12 - x12 % y9) / y9
-                                    if c4.Classes.At(n4 + 1) < min5 then min5 = c4.Classes.At(n4 + 1) end
+                                    if c6.Classes.At(n5 + 1) < min5 then min5 = c6.Classes.At(n5 + 1) end
                                     local x13 = before4 * backlog
                                     local y10 = x2.Weight
                                     local min6 = (x13 - x13 % y10) / y10
-                                    if c4.Classes.At(n4 + 1 + 44) < min6 then min6 = c4.Classes.At(n4 + 1 + 44) end
+                                    if c6.Classes.At(n5 + 1 + 44) < min6 then min6 = c6.Classes.At(n5 + 1 + 44) end
                                     sum2 = sum2 + (min5 + min6)
                                     rest2 = rest2 - (now2 + before4)
-                                    n4 = n4 + 2
+                                    n5 = n5 + 2
                                   end
                                   local x12 = (0 > rest2 and 0 or rest2) * backlog
                                   local y9 = x2.Weight
@@ -6035,7 +6029,7 @@ end
                                     local until3 = 0
                                     do
                                       local part = (ahead - ahead % 2) / 2
-                                      local c4 = x2.State_Calendars[0]
+                                      local c6 = x2.State_Calendars[0]
                                       local x9 = part + x2.Limits_Scale - 1
                                       local y6 = x2.Limits_Scale
                                       local min2 = (x9 - x9 % y6) / y6
@@ -6054,32 +6048,32 @@ end
                                       local class = 0
                                       do
                                         local weight2 = x2.Weight
-                                        local n4 = 0
+                                        local n5 = 0
                                         local least = weight2
-                                        while n4 < 21 and least <= backlog do
-                                          n4 = n4 + 1
+                                        while n5 < 21 and least <= backlog do
+                                          n5 = n5 + 1
                                           least = least * 2
                                         end
-                                        class = n4
+                                        class = n5
                                       end
                                       local lower = 2 * (class - 1)
                                       local sum2 = 0
-                                      local rest2 = c4.Weight + c4.Before
-                                      local n4 = 0
-                                      while n4 < lower do
-                                        local now2 = c4.Classes.At(n4)
-                                        local before4 = c4.Classes.At(n4 + 44)
+                                      local rest2 = c6.Weight + c6.Before
+                                      local n5 = 0
+                                      while n5 < lower do
+                                        local now2 = c6.Classes.At(n5)
+                                        local before4 = c6.Classes.At(n5 + 44)
                                         local x12 = now2 * backlog
                                         local y9 = x2.Weight
                                         local min5 = (x12 - x12 % y9) / y9
-                                        if c4.Classes.At(n4 + 1) < min5 then min5 = c4.Classes.At(n4 + 1) end
+                                        if c6.Classes.At(n5 + 1) < min5 then min5 = c6.Classes.At(n5 + 1) end
                                         local x13 = before4 * backlog
                                         local y10 = x2.Weight
                                         local min6 = (x13 - x13 % y10) / y10
-                                        if c4.Classes.At(n4 + 1 + 44) < min6 then min6 = c4.Classes.At(n4 + 1 + 44) end
+                                        if c6.Classes.At(n5 + 1 + 44) < min6 then min6 = c6.Classes.At(n5 + 1 + 44) end
                                         sum2 = sum2 + (min5 + min6)
                                         rest2 = rest2 - (now2 + before4)
-                                        n4 = n4 + 2
+                                        n5 = n5 + 2
                                       end
                                       local x12 = (0 > rest2 and 0 or rest2) * backlog
                                       local y9 = x2.Weight
@@ -6106,15 +6100,15 @@ end
                                 if x7 > max6 then max6 = x7 end
                                 local y5 = x2.Limits_Grain
                                 local x8 = x2.fair
-                                local min2 = n3
+                                local min2 = n4
                                 local x9 = (x8 - x8 % 524288) / 524288
                                 if x9 < min2 then min2 = x9 end
                                 local max7 = (max6 - max6 % y5) / y5
                                 if min2 > max7 then max7 = min2 end
-                                local c3 = x2.State_Calendars[0]
+                                local c5 = x2.State_Calendars[0]
                                 local w2 = x2.Limits_Windows[x2.Limits_Shortest]
                                 local at2 = max7 * x2.Limits_Grain + x2.Limits_Zero
-                                local is4 = max7 >= c3.Head and max7 < c3.Head + 1024
+                                local is4 = max7 >= c5.Head and max7 < c5.Head + 1024
                                 if is4 then
                                   local i4 = w2.Unit
                                   local x10 = x2.Limits_PerGrain
@@ -6124,7 +6118,7 @@ end
                                 if is4 then
                                   local units2 = 0
                                   do
-                                    local booked = c3.Units.At(max7 - c3.Head)
+                                    local booked = c5.Units.At(max7 - c5.Head)
                                     local unit = w2.Unit
                                     if (unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3) == 0 then
                                       units2 = 0
@@ -6135,16 +6129,16 @@ end
                                     end
                                   end
                                   local y7 = w2.Rate
-                                  at2 = at2 + (units2 - units2 % y7) / y7 * w2.Interval % c3.Grain
+                                  at2 = at2 + (units2 - units2 % y7) / y7 * w2.Interval % c5.Grain
                                 else
-                                  local is5 = max7 >= c3.Head and max7 < c3.Head + 1024
+                                  local is5 = max7 >= c5.Head and max7 < c5.Head + 1024
                                   if is5 then
                                     local x11 = x2.Limits_PerGrain
                                     local y7 = x2.Limits_Scale
                                     is5 = x2.rate < (x11 - x11 % y7) / y7
                                   end
-                                  if is5 and c3.Units.At(max7 - c3.Head) >= (x2.Limits_Tokens < 16777215 and x2.Limits_Tokens or 16777215) * x2.units then
-                                    local x12 = c3.Units.At(max7 - c3.Head) % x2.rate
+                                  if is5 and c5.Units.At(max7 - c5.Head) >= (x2.Limits_Tokens < 16777215 and x2.Limits_Tokens or 16777215) * x2.units then
+                                    local x12 = c5.Units.At(max7 - c5.Head) % x2.rate
                                     local y8 = 1 > x2.units and 1 or x2.units
                                     local x13 = (x2.State_Held + x2.Limits_Guess) * 1000
                                     local y9 = (x2.State_Ended + 1) * x2.Limits_Tokens
@@ -6165,37 +6159,52 @@ end
                     until true
                   end
                   local at2 = place2
-                  if at2 > slot or a_Bound == 0 and not x2.fits then
+                  local is3 = at2 > slot
+                  if is3 then
+                    local is2 = a_Limit == 0
+                    if not is2 then
+                      local c2 = x2.State_Calendars[0]
+                      local max2 = 0
+                      local x3 = slot - x2.Limits_Zero
+                      if x3 > max2 then max2 = x3 end
+                      local y = x2.Limits_Grain
+                      local n2 = (max2 - max2 % y) / y
+                      is2 = n2 >= c2.Head and n2 < c2.Head + 1024
+                    end
+                    is3 = is2
+                  end
+                  local held = is3
+                  if held or a_Bound == 0 and not x2.fits then
                     a_Limit, a_Bound = i3 + 1, x2.bound
                     if x2.fits then
                       a_Bound = 3
                     end
-                    slot = at2
                   end
+                  if at2 > slot then slot = at2 end
                   local f = s_Flows[x2.flow]
-                  local is2 = i3 == 0 and (a_Limit > 0 or f.End > t)
-                  if is2 then
+                  local is4 = i3 == 0 and (a_Limit > 0 or f.End > t)
+                  if is4 then
                     local lined = false
                     do
                       local w2 = l_Windows[l_Shortest]
-                      local is3 = v_back and v_bound <= 2
-                      if is3 then
-                        local is2 = x2.fits
-                        if not is2 then
+                      local is5 = v_back and v_bound <= 2
+                      if is5 then
+                        local is4 = x2.fits
+                        if not is4 then
                           local t2 = slot - w2.Offset
                           local by2 = w2.Interval
                           local t3 = t - w2.Offset
                           local by3 = w2.Interval
-                          is2 = (t2 - t2 % by2) / by2 == (t3 - t3 % by3) / by3
+                          is4 = (t2 - t2 % by2) / by2 == (t3 - t3 % by3) / by3
                         end
-                        is3 = is2
+                        is5 = is4
                       end
-                      local keeps = is3
+                      local keeps = is5
                       lined = not keeps and not x2.token and not op_Urgent and slot ~= op_Ticket_Slot
                     end
-                    is2 = lined
+                    is4 = lined
                   end
-                  if is2 then
+                  if is4 then
                     local inLine = 0
                     do
                       local t2 = slot
@@ -6222,26 +6231,26 @@ end
                                 local since = 0
                                 do
                                   if w3.Size > w3.Rate then
-                                    local max2 = from2
-                                    local x3 = s_Closed - 1
-                                    if x3 > max2 then max2 = x3 end
-                                    since = max2
+                                    local max3 = from2
+                                    local x4 = s_Closed - 1
+                                    if x4 > max3 then max3 = x4 end
+                                    since = max3
                                   else
                                     since = from2
                                   end
                                 end
                                 local t4 = since - w3.Offset
                                 local by3 = w3.Interval
-                                local n2 = (t3 - t3 % by2) / by2 - (t4 - t4 % by3) / by3
-                                if n2 <= 0 then
+                                local n3 = (t3 - t3 % by2) / by2 - (t4 - t4 % by3) / by3
+                                if n3 <= 0 then
                                   gain = left
                                 else
-                                  local x3 = w3.Size - left
-                                  local y = w3.Rate
-                                  if n2 > (x3 - x3 % y) / y then
+                                  local x4 = w3.Size - left
+                                  local y2 = w3.Rate
+                                  if n3 > (x4 - x4 % y2) / y2 then
                                     gain = w3.Size
                                   else
-                                    gain = left + n2 * w3.Rate
+                                    gain = left + n3 * w3.Rate
                                   end
                                 end
                               end
@@ -6257,26 +6266,26 @@ end
                                 local since = 0
                                 do
                                   if w3.Size > w3.Rate then
-                                    local max2 = t
-                                    local x3 = s_Closed - 1
-                                    if x3 > max2 then max2 = x3 end
-                                    since = max2
+                                    local max3 = t
+                                    local x4 = s_Closed - 1
+                                    if x4 > max3 then max3 = x4 end
+                                    since = max3
                                   else
                                     since = t
                                   end
                                 end
                                 local t4 = since - w3.Offset
                                 local by3 = w3.Interval
-                                local n2 = (t3 - t3 % by2) / by2 - (t4 - t4 % by3) / by3
-                                if n2 <= 0 then
+                                local n3 = (t3 - t3 % by2) / by2 - (t4 - t4 % by3) / by3
+                                if n3 <= 0 then
                                   gain2 = left
                                 else
-                                  local x3 = w3.Size - left
-                                  local y = w3.Rate
-                                  if n2 > (x3 - x3 % y) / y then
+                                  local x4 = w3.Size - left
+                                  local y2 = w3.Rate
+                                  if n3 > (x4 - x4 % y2) / y2 then
                                     gain2 = w3.Size
                                   else
-                                    gain2 = left + n2 * w3.Rate
+                                    gain2 = left + n3 * w3.Rate
                                   end
                                 end
                               end
@@ -6289,24 +6298,24 @@ end
                             local since = 0
                             do
                               if w2.Size > w2.Rate then
-                                local max2 = t2
-                                local x3 = s_Closed - 1
-                                if x3 > max2 then max2 = x3 end
-                                since = max2
+                                local max3 = t2
+                                local x4 = s_Closed - 1
+                                if x4 > max3 then max3 = x4 end
+                                since = max3
                               else
                                 since = t2
                               end
                             end
                             local t3 = since - w2.Offset
                             local by2 = w2.Interval
-                            local x3 = cost - ahead - 1
-                            local y = w2.Rate
-                            local y2 = w2.Interval
-                            local min2 = (x3 - x3 % y) / y + 1
-                            local x4 = (8796093022208 - 8796093022208 % y2) / y2
-                            if x4 < min2 then min2 = x4 end
-                            local n2 = (t3 - t3 % by2) / by2 + min2
-                            room = n2 * w2.Interval + w2.Offset
+                            local x4 = cost - ahead - 1
+                            local y2 = w2.Rate
+                            local y3 = w2.Interval
+                            local min2 = (x4 - x4 % y2) / y2 + 1
+                            local x5 = (8796093022208 - 8796093022208 % y3) / y3
+                            if x5 < min2 then min2 = x5 end
+                            local n3 = (t3 - t3 % by2) / by2 + min2
+                            room = n3 * w2.Interval + w2.Offset
                           end
                         end
                         inLine = room
