@@ -32,7 +32,7 @@ func TestModelShared(t *testing.T) {
 			small                  float64 // of the calls of the small tenants, at least; a call waits a grain of the calendar
 		}{
 			"calls": {200, 20, 60, 0.95}, "input": {2000, 20, 60, 0.95},
-			"output": {200, 300, 900, 0.8}, // nearly a grain each
+			"output": {200, 300, 900, 0.9}, // nearly a grain each
 		} {
 			t.Run(name+"/"+short, func(t *testing.T) {
 				const end = begin + minutes*60_000

@@ -84,6 +84,9 @@ func (l *Limits) decide(s *State, leases Leases, shared []Shared, op *Op, now in
 		x := &shared[i]
 		x.flow = s.flow(x.Key)
 		f := &s.Flows[x.flow]
+		if !v.back {
+			x.ask(&op.Cost)
+		}
 		x.enter(f, op, v.back, now)
 		x.look(f, op, v.back, now)
 		fits = fits && x.fits
@@ -182,6 +185,8 @@ type view struct {
 	pace    int64 // us from one returned token to the next
 	again   int64 // us from one denied ticket to the next
 	overdue int64 // see Limits.overdue
+	refund  int64 // when operations in flight have probably given back enough; 0 if a window has room before or something else delays it
+	turn    bool  // it asks again when it has its turn for what operations give back
 }
 
 // look returns the view of an operation. It changes nothing.
@@ -195,21 +200,27 @@ func (l *Limits) look(s *State, leases Leases, op *Op, now int64) (v view) {
 		v.at, v.bound = s.Closed, BoundClosed
 	}
 	for i := range l.Windows {
-		w := &l.Windows[i]
-		cost, left := op.Cost[w.Unit], s.Lines[i].Left
+		w, line := &l.Windows[i], &s.Lines[i]
+		cost, left := op.Cost[w.Unit], line.Left
 		if v.back && !op.Urgent { // it lets urgent operations pass, and keeps half of the rate once it was denied
 			left -= min(s.urgent(w.Unit, now-l.grace()), w.Rate-t.Again*(w.Rate+1)/2)
 		}
 		at := w.room(s, left, cost, now)
+		if max(at, s.Closed) > now {
+			v.again = max(v.again, w.spanUS(line.weight(cost)))
+		}
+		if refund := l.refund(s, line, cost-left, now); at > now && refund < at {
+			at, v.refund = refund, max(v.refund, refund)
+		}
 		if at > v.at {
 			v.at, v.bound = at, BoundWindow+Bound(i)
 		}
-		if max(at, s.Closed) > now {
-			v.again = max(v.again, w.spanUS(cost))
-		}
+	}
+	if v.refund < v.at { // something else takes longer
+		v.refund = 0
 	}
 	// A ticket loses its slot when it is denied for the second time, or is much too late.
-	v.fresh = !v.back || v.at > now && ((t.Again > 0 || s.passed(now)) && t.Slot <= now || now-t.Slot > l.grace())
+	v.fresh = !v.back || v.at > now && v.refund == 0 && ((t.Again > 0 || s.passed(now)) && t.Slot <= now || now-t.Slot > l.grace())
 	if v.fresh {
 		v.slot = max(s.Slot, s.Closed)
 		if op.Urgent {
@@ -229,19 +240,26 @@ func (l *Limits) look(s *State, leases Leases, op *Op, now int64) (v view) {
 		if v.slot > v.at {
 			v.spare = v.at == now && l.spare(s, op, now)
 			if !v.spare {
-				v.at, v.bound = v.slot, BoundBooked
+				v.at, v.bound, v.refund = v.slot, BoundBooked, 0
 			}
 		}
 	}
 	if v.at == now {
 		out := leases.Out(now)
 		if s.Plain+out >= l.Tokens || !v.back && !v.spare && !op.Urgent && s.AgainUS > now*1000 {
-			v.bound, v.overdue = BoundTokens, l.overdue(s, out, now)
+			v.bound = BoundTokens
+			if out >= l.Tokens {
+				v.overdue = l.overdue(s, now)
+			}
 			// A newcomer that takes spare capacity has the place of a ticket that was denied or lost: it books no capacity,
 			// and asks again when its turn for a token comes.
 			v.fresh = v.fresh && !v.spare
 		}
 	}
+	if v.refund > 0 {
+		v.overdue = l.overdue(s, now)
+	}
+	v.turn = !v.fresh && t.Slot <= now || v.fresh && v.refund > 0 && !op.Urgent
 	if s.Closed > now {
 		v.bound = BoundClosed
 	}
@@ -306,7 +324,7 @@ func (l *Limits) when(s *State, op *Op, v *view, now int64) int64 {
 	t, slot, again := &op.Ticket, max(v.at, now+1), int64(0)
 	if !v.fresh && t.Slot > now {
 		slot = max(v.at, t.Slot)
-	} else if !v.fresh {
+	} else if v.turn {
 		again = s.turn(now, v.overdue)
 		if v.bound == BoundTokens { // no token comes back before
 			again = min(again+v.again, Never)
@@ -347,7 +365,7 @@ func (l *Limits) book(s *State, op *Op, v *view, now int64, a *Answer) {
 			t.Again = 1
 		}
 	} else if t.Slot <= now {
-		if v.at > now {
+		if v.at > now && v.refund == 0 {
 			t.Again = 1
 			for i := range l.Windows {
 				line := &s.Lines[i]
@@ -357,6 +375,8 @@ func (l *Limits) book(s *State, op *Op, v *view, now int64, a *Answer) {
 				}
 			}
 		}
+	}
+	if v.turn {
 		s.AgainUS = min(s.turn(now, v.overdue)+v.again, Never)
 	}
 	t.Slot, t.Cost = now+a.Delay, op.Cost
@@ -388,6 +408,21 @@ func (line *Line) weight(cost int64) int64 {
 	return max(min(1, cost), cost-cost*line.Saved/4096)
 }
 
+// returns returns how much the operations in flight will probably give back to a window.
+func (line *Line) returns() int64 { return min(line.Fresh, MostUnits) * line.Saved / 4096 }
+
+// refund returns the time at which the operations in flight have probably given back so many units of a window, or Never.
+func (l *Limits) refund(s *State, line *Line, units, now int64) int64 {
+	returns := line.returns()
+	if units < 1 || units > returns {
+		return Never
+	}
+	return now + 1 + l.mean(s)*(units*1024/returns)/1024
+}
+
+// mean returns the average duration of an operation, in ms. Guess counts as the first operation.
+func (l *Limits) mean(s *State) int64 { return (s.Held + l.Guess) / (s.Ended + 1) }
+
 // pace returns the average time between two returned tokens, in us. Guess counts as the first operation.
 func (l *Limits) pace(s *State) int64 {
 	return max(1, (s.Held+l.Guess)*1000/((s.Ended+1)*l.Tokens))
@@ -396,11 +431,8 @@ func (l *Limits) pace(s *State) int64 {
 // overdue returns the least time until a ticket that is denied a token asks again, in ms. It is a quarter of the time by
 // which all operations that hold a token exceed the average: the longer they run, the longer they are likely to run. It
 // is at most an eighth of a lease, because the tokens of dead holders are idle for so long.
-func (l *Limits) overdue(s *State, out, now int64) int64 {
-	if out < l.Tokens {
-		return 0
-	}
-	return max(0, min((now-s.LastID/1024-(s.Held+l.Guess)/(s.Ended+1))/4, l.Lease/8))
+func (l *Limits) overdue(s *State, now int64) int64 {
+	return max(0, min((now-s.LastID/1024-l.mean(s))/4, l.Lease/8))
 }
 
 // space returns the distance of slots in the same interval, if there is time for it, so that most of them find a token.

@@ -149,6 +149,7 @@ func (l *Limits) part(cost *Cost) int64 {
 	return part
 }
 
+// parts converts an amount of a unit to parts.
 func parts(n, each int64) int64 { return min(n, MostUnits/max(1, each)) * each }
 
 // grain returns the number of the grain of t. Grains begin with intervals of the shortest window. Times before 1970 are in

@@ -69,18 +69,11 @@ func (l *Limits) learn(s *State, op *Op, now int64) {
 	time := min(max(0, now-op.Lease.Begin), longest)
 	s.Held += min(time, max(8, 8*(s.Held+l.Guess)/(s.Ended+1), s.Last))
 	s.Last = time
-	for i := range l.Windows {
-		line := &s.Lines[i]
-		cost, estimate := op.Cost[line.Window.Unit], op.Lease.Cost[line.Window.Unit]
-		if estimate > 0 {
-			line.Saved = max(0, line.Saved-line.Saved/64+64-min(cost, 2*estimate)*64/estimate)
-		}
-	}
 }
 
 // charge replaces the estimate of a lease by its cost. The entity owes a cost above the estimate. The part of the
 // estimate above the cost comes back as far as the window would still have it, had the operation cost that from the
-// beginning.
+// beginning. A Settle learns how much came back: the average of the first operations, then of about the last ones.
 func (l *Limits) charge(s *State, op *Op) {
 	for i := range l.Windows {
 		w, line := &l.Windows[i], &s.Lines[i]
@@ -94,6 +87,10 @@ func (l *Limits) charge(s *State, op *Op) {
 			line.Stale -= max(0, back)
 		} else {
 			back = min(back, 0)
+		}
+		if op.Kind == Settle && estimate > 0 {
+			n := s.Ended
+			line.Saved = max(0, line.Saved-line.Saved/n+4096/n-min(estimate-back, 2*estimate)*64/estimate*64/n)
 		}
 		line.Left = max(line.Left+back, -bound)
 		line.Promised = min(w.Size, max(line.Promised+back, -bound))

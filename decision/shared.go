@@ -4,7 +4,8 @@ package decision
 // operations of all of them, and its Leases are the leases of all.
 //
 // Its Calendar has the booked units of each grain of time. A booking is only an expectation: State counts the
-// operations that run, as for an entity. Room in the calendar goes to the entity that asks first. If there is none, an
+// operations that run, as for an entity. Bookings count estimates, and a grain has room for as many as will cost what it
+// brings. Room in the calendar goes to the entity that asks first. If there is none, an
 // entity books at its fair share: when weighted max-min would serve it, by the backlogs of all entities that wait. There
 // it displaces the tickets that were booked early. An operation that is back, of an entity below its share, runs before
 // them, and they book again, behind the early tickets of their entity. Entities that begin to wait together have their
@@ -23,12 +24,16 @@ type Shared struct {
 	units    int64 // the same in the calendar
 	large    bool  // it takes more than a grain brings, of a window or of tokens
 	slow     int64 // the grains in which tokens bring one operation; 0 if they bring more than one in a grain
-	rate     int64 // the gain of a grain there
+	ratio    int64 // of the expected cost of operations to the sum of their parts, in 1024ths
+	grain    int64 // what the windows bring in a grain, in the calendar
+	rate     int64 // the same, with the tokens
 	held     bool  // the lease was out in this limit, too
 	fits     bool  // the limit lets it run now
 	bound    Bound // why not
 	free     int64 // the free tokens
-	token    bool  // only a token is short
+	token    bool  // only a token is short, or capacity that operations in flight will probably give back
+	wait     int64 // us from one such operation to the next
+	refund   int64 // when that capacity is probably back; 0 if a window has room before
 	again    bool  // a window denies it, but it is below its share and asks again in this grain
 	overdue  int64 // see Limits.overdue
 	below    bool  // the entity is below its fair share
@@ -58,6 +63,8 @@ type Calendar struct {
 	Weight  int64  // of the entities that wait, counted in this minute
 	Before  int64  // of the entities counted in the minute before, and not since
 	Turn    int64  // from when the next entity that begins to wait has its fair share, in ticks
+	Largest int64  // about the sum of the costs of the last 64 newcomers, each by its largest unit
+	Asked   Cost   // about what they will take of each unit
 	Units   Counts // booked in Head and in each grain after it
 	Classes Counts // of the entities that wait
 }
@@ -342,6 +349,9 @@ func (x *Shared) waiting(ticks int64) int64 {
 	return still
 }
 
+// asked converts parts to units of the calendar, at most a grain.
+func (l *Limits) asked(part int64) int64 { return min(l.booked(part), 1<<20) }
+
 // booked converts parts to units of the calendar.
 func (l *Limits) booked(part int64) int64 { return min((part+l.Scale-1)/l.Scale, mostBooked) }
 
@@ -360,14 +370,45 @@ func (x *Shared) share() int64 {
 	return min(x.units*all/x.Weight, 1<<32) * tick / x.rate
 }
 
+// ask counts a newcomer's cost. Operations take less than the sum of their parts, because estimates are too high, and because
+// some take more of one unit and others of another.
+func (x *Shared) ask(cost *Cost) {
+	c, l := &x.State.Calendars[0], x.Limits
+	n0, n1, n2, n3 := int64(0), int64(0), int64(0), int64(0)
+	for i := range l.Windows {
+		unit := l.Windows[i].Unit
+		n := l.asked(parts(x.State.Lines[i].weight(cost[unit]), l.Parts[unit]))
+		if unit == 0 {
+			n0 = max(n0, n)
+		} else if unit == 1 {
+			n1 = max(n1, n)
+		} else if unit == 2 {
+			n2 = max(n2, n)
+		} else {
+			n3 = max(n3, n)
+		}
+	}
+	c.Largest += l.asked(l.part(cost)) - c.Largest/64
+	c.Asked[0] += n0 - c.Asked[0]/64
+	c.Asked[1] += n1 - c.Asked[1]/64
+	c.Asked[2] += n2 - c.Asked[2]/64
+	c.Asked[3] += n3 - c.Asked[3]/64
+}
+
+// expects returns how much of a unit of the windows the booked operations take at most.
+func (x *Shared) expects(booked, unit int64) int64 { return x.Limits.units(booked*x.ratio/1024, unit) }
+
 // enter takes the ticket off the books of the limit.
 func (x *Shared) enter(f *Flow, op *Op, back bool, now int64) {
 	c, l := &x.State.Calendars[0], x.Limits
+	asked := max(c.Asked[0], c.Asked[1], c.Asked[2], c.Asked[3])
+	x.ratio = max(1, (asked+1)*1024/(c.Largest+1))
+	x.grain = min(l.PerGrain/l.Scale*1024/x.ratio, mostBooked)
 	x.part = l.part(&op.Cost)
 	x.units = l.booked(x.part) // tokens are counted as operations of this size if they are short
 	pace := l.pace(x.State)
 	x.slow = min(pace/1000/l.Grain, Grains)
-	x.rate = max(1, min(l.PerGrain/l.Scale, min(max(1, l.Grain*1000/pace), mostBooked)*x.units))
+	x.rate = max(1, min(x.grain, min(max(1, l.Grain*1000/pace), mostBooked)*x.units))
 	x.units = min(x.units*max(1, x.slow), mostBooked)
 	x.large, x.gathered = x.units > x.rate, 0
 	f.expire(now - l.grace())
@@ -389,6 +430,8 @@ func (x *Shared) look(f *Flow, op *Op, back bool, now int64) {
 	c, s, l := &x.State.Calendars[0], x.State, x.Limits
 	end, due := l.begin(c.Head+1)-1, c.at(c.Head)
 	x.fits, x.bound, x.spare, x.fair, x.room, x.due = true, BoundNone, true, 0, true, due
+	x.token, x.wait, x.refund, x.overdue = false, l.pace(s), 0, 0
+	late := false // a window is short, and its refresh comes first
 	for i := range l.Windows {
 		w, line := &l.Windows[i], &s.Lines[i]
 		cost := op.Cost[w.Unit]
@@ -396,8 +439,13 @@ func (x *Shared) look(f *Flow, op *Op, back bool, now int64) {
 			if line.Left < cost && x.bound == BoundNone {
 				x.bound = BoundWindow + Bound(i)
 			}
-			all := min(MostUnits, line.Left+min(w.interval(end)-w.interval(now), MostUnits/w.Rate)*w.Rate)
-			room := all >= l.units(due, w.Unit)+cost
+			if refund := l.refund(s, line, cost-line.Left, now); refund < w.room(s, line.Left, cost, now) {
+				x.refund, x.wait = max(x.refund, refund), max(x.wait, w.spanUS(line.weight(cost)))
+			} else if line.Left < cost {
+				late = true
+			}
+			all := min(MostUnits, line.Left+line.returns()+min(w.interval(end)-w.interval(now), MostUnits/w.Rate)*w.Rate)
+			room := all >= x.expects(due, w.Unit)+cost
 			x.room = x.room && room
 			x.spare = x.spare && (room || line.Spare-line.Taken >= cost)
 		}
@@ -409,7 +457,7 @@ func (x *Shared) look(f *Flow, op *Op, back bool, now int64) {
 		x.below = f.FairUrgent < (c.Head+1)*tick
 	}
 	x.below = x.below || l.FirstCome == 1
-	if x.rate < l.PerGrain/l.Scale { // tokens are short
+	if x.rate < x.grain { // tokens are short
 		rest := x.rate * ((end - now) * 1024 / c.Grain) / 1024
 		// A second free token, or one that is free for two paces, is not used by those that are due: they come late, or
 		// not at all.
@@ -419,14 +467,20 @@ func (x *Shared) look(f *Flow, op *Op, back bool, now int64) {
 	}
 	x.spare = x.spare && !x.room && (!back || !x.below)
 	entitled := x.room || back && x.below || x.spare
-	x.token = false
+	if late {
+		x.refund = 0
+	}
 	if s.Closed > now {
 		x.bound = BoundClosed
+	} else if x.refund > 0 && entitled {
+		x.token, x.overdue = back || due == 0, l.overdue(s, now)
 	} else if x.bound == BoundNone && !entitled {
 		x.bound = BoundBooked
 	} else if x.bound == BoundNone && (x.free < 1 || !back && s.AgainUS > now*1000) {
 		x.bound, x.token = BoundTokens, back || due == 0
-		x.overdue = l.overdue(s, out, now)
+		if out >= l.Tokens {
+			x.overdue = l.overdue(s, now)
+		}
 	}
 	x.fits = x.bound == BoundNone
 }
@@ -441,7 +495,7 @@ func (x *Shared) gather(op *Op, now int64) int64 {
 			w := &l.Windows[i]
 			if each := l.Parts[w.Unit]; each > 0 && op.Cost[w.Unit] > 0 {
 				left := w.gain(x.State, x.State.Lines[i].Left, now, l.begin(n+1)-1)
-				free = min(free, l.booked(parts(max(0, left), each)))
+				free = min(free, l.booked(parts(max(0, left), each))*1024/x.ratio)
 			}
 		}
 		free -= c.at(n)
@@ -481,8 +535,8 @@ func (x *Shared) in(n int64) int64 {
 	c, w := &x.State.Calendars[0], &x.Limits.Windows[x.Limits.Shortest]
 	at := x.Limits.begin(n)
 	if c.holds(n) && x.Limits.PerGrain/x.Limits.Parts[w.Unit] > w.Rate {
-		at += x.Limits.units(c.at(n), w.Unit) / w.Rate * w.Interval % c.Grain
-	} else if c.holds(n) && x.rate < x.Limits.PerGrain/x.Limits.Scale && c.at(n) >= min(x.Limits.Tokens, mostBooked)*x.units {
+		at += x.expects(c.at(n), w.Unit) / w.Rate * w.Interval % c.Grain
+	} else if c.holds(n) && x.rate < x.grain && c.at(n) >= min(x.Limits.Tokens, mostBooked)*x.units {
 		at += c.at(n) % x.rate / max(1, x.units) * x.Limits.pace(x.State) / 1000
 	}
 	return at
@@ -527,7 +581,7 @@ func (x *Shared) surplus(op *Op, t, now int64) bool {
 	}
 	for i := range l.Windows {
 		w := &l.Windows[i]
-		if cost := op.Cost[w.Unit]; cost > 0 && w.gain(x.State, x.State.Lines[i].Left, now, t) < l.units(c.Booked, w.Unit)+cost {
+		if cost := op.Cost[w.Unit]; cost > 0 && w.gain(x.State, x.State.Lines[i].Left, now, t) < x.expects(c.Booked, w.Unit)+cost {
 			return false
 		}
 	}
@@ -542,7 +596,11 @@ func (x *Shared) place(f *Flow, op *Op, back bool, t, now int64) int64 {
 	c, s, l := &x.State.Calendars[0], x.State, x.Limits
 	x.again = false
 	if x.token { // denied operations ask one after the other for a while; the others book again
-		at := (s.turn(now, x.overdue) + l.pace(s)) / 1000
+		at := s.turn(now, x.overdue)
+		if x.refund == 0 { // no token comes back before
+			at += x.wait
+		}
+		at = max(x.refund, at/1000)
 		if l.grain(at) <= c.Head+1+x.slow {
 			return max(t, at)
 		}
@@ -551,7 +609,8 @@ func (x *Shared) place(f *Flow, op *Op, back bool, t, now int64) int64 {
 	t = max(t, s.Closed)
 	for i := range l.Windows {
 		if w := &l.Windows[i]; w.Interval > c.Grain {
-			t = max(t, w.room(s, s.Lines[i].Left, op.Cost[w.Unit], now))
+			line := &s.Lines[i]
+			t = max(t, w.room(s, line.Left+line.returns(), op.Cost[w.Unit], now))
 		}
 	}
 	if x.fits && l.grain(t) <= c.Head {
@@ -567,7 +626,7 @@ func (x *Shared) place(f *Flow, op *Op, back bool, t, now int64) int64 {
 		}
 		for i := range l.Windows {
 			w := &l.Windows[i]
-			at = max(at, w.room(s, s.Lines[i].Left-l.units(due, w.Unit), op.Cost[w.Unit], now))
+			at = max(at, w.room(s, s.Lines[i].Left-x.expects(due, w.Unit), op.Cost[w.Unit], now))
 		}
 		if l.grain(at) <= c.Head {
 			x.again = !x.room
@@ -623,7 +682,7 @@ func (x *Shared) shares(f *Flow, op *Op, back bool) {
 func (x *Shared) book(f *Flow, op *Op, back bool, t *Ticket, now int64) {
 	c, s := &x.State.Calendars[0], x.State
 	if x.token {
-		s.AgainUS = min(s.turn(now, x.overdue)+x.Limits.pace(s), Never)
+		s.AgainUS = min(s.turn(now, x.overdue)+x.wait, Never)
 	}
 	if x.again { // half of the capacity is for the operations that are due
 		w := &x.Limits.Windows[x.bound-BoundWindow]

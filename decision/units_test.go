@@ -112,6 +112,87 @@ func TestUnitsLearnt(t *testing.T) {
 	}
 }
 
+// settled runs operations of a minute each that are thought to cost 100 calls and cost 20, and take so long.
+func settled(t *testing.T, took int64) *entity {
+	e := newEntity(t, decision.Window{Size: 100, Rate: 100, Interval: 60_000})
+	for minute := range int64(64) {
+		a := e.asks(minute*60_000, decision.Cost{100}, newcomer)
+		if a.Delay != 0 {
+			t.Fatalf("minute %d: it waits %d", minute, a.Delay)
+		}
+		e.do(minute*60_000+took, decision.Op{Kind: decision.Settle, Lease: a.Lease, Cost: decision.Cost{20}})
+	}
+	return e
+}
+
+// An operation that a window denies comes back when the operation in flight has probably returned the rest of its estimate. If
+// that returns nothing, the operation asks again after longer and longer times, and runs after the refresh.
+func TestRefund(t *testing.T) {
+	const now = 64 * 60_000
+	e := settled(t, 1000)
+	first := e.asks(now, decision.Cost{100}, newcomer)
+	a := e.asks(now, decision.Cost{50}, newcomer)
+	if first.Delay != 0 || a.Delay < 500 || a.Delay > 1100 || a.Bound != decision.BoundWindow {
+		t.Fatalf("the first waits %d, the second %d because of %d; want 0, about 600 and the window", first.Delay, a.Delay, a.Bound)
+	}
+	held := *e
+	held.s = e.s.Copy()
+	asks, at, delay := 1, now+a.Delay, int64(0)
+	for {
+		b := held.asks(at, decision.Cost{50}, a.Ticket)
+		if b.Delay == 0 {
+			break
+		}
+		if b.Delay < delay/2 && at+b.Delay < now+60_000 {
+			t.Errorf("denied at %d it waits %d, before that %d", at, b.Delay, delay)
+		}
+		asks, at, delay, a.Ticket = asks+1, at+b.Delay, b.Delay, b.Ticket
+		if asks > 30 {
+			t.Fatal("it asks for ever")
+		}
+	}
+	if at < now+60_000 || at > now+60_000+8000 || asks > 24 {
+		t.Errorf("it runs after %d ms and %d asks, want soon after the refresh and at most 24", at-now, asks)
+	}
+}
+
+// A ticket runs in its slot if the rest of an estimate has come back, and another operation has not taken it.
+func TestRefundTaken(t *testing.T) {
+	const now = 64 * 60_000
+	e := settled(t, 1000)
+	first := e.asks(now, decision.Cost{100}, newcomer)
+	a := e.asks(now, decision.Cost{50}, newcomer)
+	e.do(now+a.Delay-1, decision.Op{Kind: decision.Settle, Lease: first.Lease, Cost: decision.Cost{20}})
+	if b := e.asks(now+a.Delay-1, decision.Cost{50}, newcomer); b.Delay == 0 {
+		t.Error("a newcomer runs before it")
+	}
+	if b := e.asks(now+a.Delay, decision.Cost{50}, a.Ticket); b.Delay != 0 {
+		t.Errorf("it waits %d because of %d", b.Delay, b.Bound)
+	}
+}
+
+// An operation that ends after the refresh returns nothing to the window. So nothing is saved, and the next one waits for the refresh.
+func TestRefundTooLate(t *testing.T) {
+	const now = 64 * 60_000
+	e := settled(t, 59_999)
+	if e.s.Lines[0].Saved < 3000 {
+		t.Fatalf("%d of 4096 come back, want about 3,276", e.s.Lines[0].Saved)
+	}
+	e = newEntity(t, decision.Window{Size: 100, Rate: 100, Interval: 60_000})
+	var leases []decision.Lease
+	for minute := range int64(64) {
+		a := e.asks(minute*60_000, decision.Cost{100}, newcomer)
+		for _, l := range leases {
+			e.do(minute*60_000, decision.Op{Kind: decision.Settle, Lease: l, Cost: decision.Cost{20}})
+		}
+		leases = []decision.Lease{a.Lease}
+	}
+	a := e.asks(now-50_000, decision.Cost{100}, newcomer)
+	if saved := e.s.Lines[0].Saved; saved != 0 || a.Delay != 50_000 {
+		t.Errorf("%d of 4096 come back, and the next waits %d; want 0 and 50000", saved, a.Delay)
+	}
+}
+
 // A window whose unit changes begins with its remaining capacity, at least 0, and leases give it nothing back.
 func TestUnitsChange(t *testing.T) {
 	e := newEntity(t, perSecond(10, 10), decision.Window{Size: 10, Rate: 10, Interval: 60_000, Unit: 1})

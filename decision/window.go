@@ -269,7 +269,7 @@ func (l *Limits) line(s *State, now int64) {
 	slot := max(now, s.Slot)
 	for i := range l.Windows {
 		w, line := &l.Windows[i], &s.Lines[i]
-		line.Promised = min(w.gain(s, line.Promised, s.Slot, slot), w.gain(s, line.Left, now, slot))
+		line.Promised = min(w.gain(s, line.Promised, s.Slot, slot), w.gain(s, min(w.Size, line.Left+line.returns()), now, slot))
 	}
 	s.Slot = slot
 }

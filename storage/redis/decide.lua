@@ -53,7 +53,7 @@ local function get(key, members)
     if math.min(lines, pins, flows, calendars, units, classes) < 0 or pins > 1 or calendars > 1 then
       return nil, true
     end
-    rest = rest - lines * 120 - pins * 200 - flows * 112 - calendars * 72 - units - classes
+    rest = rest - lines * 120 - pins * 200 - flows * 112 - calendars * 112 - units - classes
   end
   local apart = unpack('<d', value, 41) == 1
   return value, not (rest >= 0 and rest % 16 == 0) or apart and type(redis.pcall('ZCARD', members)) ~= 'number'
@@ -171,10 +171,10 @@ if value then
       from = from + 112
     end
     if s_Calendars_n > 0 then
-      local calendar_Grain, calendar_Head, calendar_Front, calendar_Far, calendar_Booked, calendar_Minute, calendar_Weight, calendar_Before, calendar_Turn = unpack('<ddddddddd', value, from)
+      local calendar_Grain, calendar_Head, calendar_Front, calendar_Far, calendar_Booked, calendar_Minute, calendar_Weight, calendar_Before, calendar_Turn, calendar_Largest, calendar_Asked_0, calendar_Asked_1, calendar_Asked_2, calendar_Asked_3 = unpack('<dddddddddddddd', value, from)
       local calendar_Units, calendar_Classes = Counts(value, numbers, numbers + units), Counts(value, numbers + units, #value)
-      s_Calendars[0] = {Grain = calendar_Grain, Head = calendar_Head, Front = calendar_Front, Far = calendar_Far, Booked = calendar_Booked, Minute = calendar_Minute, Weight = calendar_Weight, Before = calendar_Before, Turn = calendar_Turn, Units = calendar_Units, Classes = calendar_Classes}
-      from = from + 72
+      s_Calendars[0] = {Grain = calendar_Grain, Head = calendar_Head, Front = calendar_Front, Far = calendar_Far, Booked = calendar_Booked, Minute = calendar_Minute, Weight = calendar_Weight, Before = calendar_Before, Turn = calendar_Turn, Largest = calendar_Largest, Asked_0 = calendar_Asked_0, Asked_1 = calendar_Asked_1, Asked_2 = calendar_Asked_2, Asked_3 = calendar_Asked_3, Units = calendar_Units, Classes = calendar_Classes}
+      from = from + 112
     end
     leases = sub(value, from, numbers)
   end
@@ -424,7 +424,7 @@ if s_Lines_n + s_Pins_n + s_Flows_n + s_Calendars_n > 1 then
   end
   local calendar = s_Calendars_n > 0 and s_Calendars[0]
   if calendar then
-    parts[#parts + 1] = pack('<ddddddddd', calendar.Grain, calendar.Head, calendar.Front, calendar.Far, calendar.Booked, calendar.Minute, calendar.Weight, calendar.Before, calendar.Turn)
+    parts[#parts + 1] = pack('<dddddddddddddd', calendar.Grain, calendar.Head, calendar.Front, calendar.Far, calendar.Booked, calendar.Minute, calendar.Weight, calendar.Before, calendar.Turn, calendar.Largest, calendar.Asked_0, calendar.Asked_1, calendar.Asked_2, calendar.Asked_3)
   end
   parts[#parts + 1] = leases
   if calendar then
@@ -497,10 +497,10 @@ if value then
       from = from + 112
     end
     if s_Calendars_n > 0 then
-      local calendar_Grain, calendar_Head, calendar_Front, calendar_Far, calendar_Booked, calendar_Minute, calendar_Weight, calendar_Before, calendar_Turn = unpack('<ddddddddd', value, from)
+      local calendar_Grain, calendar_Head, calendar_Front, calendar_Far, calendar_Booked, calendar_Minute, calendar_Weight, calendar_Before, calendar_Turn, calendar_Largest, calendar_Asked_0, calendar_Asked_1, calendar_Asked_2, calendar_Asked_3 = unpack('<dddddddddddddd', value, from)
       local calendar_Units, calendar_Classes = Counts(value, numbers, numbers + units), Counts(value, numbers + units, #value)
-      s_Calendars[0] = {Grain = calendar_Grain, Head = calendar_Head, Front = calendar_Front, Far = calendar_Far, Booked = calendar_Booked, Minute = calendar_Minute, Weight = calendar_Weight, Before = calendar_Before, Turn = calendar_Turn, Units = calendar_Units, Classes = calendar_Classes}
-      from = from + 72
+      s_Calendars[0] = {Grain = calendar_Grain, Head = calendar_Head, Front = calendar_Front, Far = calendar_Far, Booked = calendar_Booked, Minute = calendar_Minute, Weight = calendar_Weight, Before = calendar_Before, Turn = calendar_Turn, Largest = calendar_Largest, Asked_0 = calendar_Asked_0, Asked_1 = calendar_Asked_1, Asked_2 = calendar_Asked_2, Asked_3 = calendar_Asked_3, Units = calendar_Units, Classes = calendar_Classes}
+      from = from + 112
     end
     leases = sub(value, from, numbers)
   end
@@ -4105,7 +4105,7 @@ end
               advance2 = now3
             end
             if x2.State_Calendars_n == 0 then
-              x2.State_Calendars[x2.State_Calendars_n] = {Grain = 0, Head = 0, Front = 0, Far = 0, Booked = 0, Minute = 0, Weight = 0, Before = 0, Turn = 0, Units = Counts(), Classes = Counts()}
+              x2.State_Calendars[x2.State_Calendars_n] = {Grain = 0, Head = 0, Front = 0, Far = 0, Booked = 0, Minute = 0, Weight = 0, Before = 0, Turn = 0, Largest = 0, Asked_0 = 0, Asked_1 = 0, Asked_2 = 0, Asked_3 = 0, Units = Counts(), Classes = Counts()}
               x2.State_Calendars_n = x2.State_Calendars_n + 1
             end
             local c2 = x2.State_Calendars[0]
@@ -4339,9 +4339,12 @@ end
                   end
                   local gain3 = 0
                   do
-                    local left = line2.Left
+                    local x2 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * line2.Saved
+                    local min2 = w2.Size
+                    local x3 = line2.Left + (x2 - x2 % 4096) / 4096
+                    if x3 < min2 then min2 = x3 end
                     if slot <= t then
-                      gain3 = left
+                      gain3 = min2
                     else
                       local t2 = slot - w2.Offset
                       local by2 = w2.Interval
@@ -4349,8 +4352,8 @@ end
                       do
                         if w2.Size > w2.Rate then
                           local max2 = t
-                          local x2 = s_Closed - 1
-                          if x2 > max2 then max2 = x2 end
+                          local x4 = s_Closed - 1
+                          if x4 > max2 then max2 = x4 end
                           since = max2
                         else
                           since = t
@@ -4360,14 +4363,14 @@ end
                       local by3 = w2.Interval
                       local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
                       if n2 <= 0 then
-                        gain3 = left
+                        gain3 = min2
                       else
-                        local x2 = w2.Size - left
+                        local x4 = w2.Size - min2
                         local y = w2.Rate
-                        if n2 > (x2 - x2 % y) / y then
+                        if n2 > (x4 - x4 % y) / y then
                           gain3 = w2.Size
                         else
-                          gain3 = left + n2 * w2.Rate
+                          gain3 = min2 + n2 * w2.Rate
                         end
                       end
                     end
@@ -4415,7 +4418,7 @@ end
                   end
                 end
               end
-              local v_at, v_bound, v_slot, v_back, v_fresh, v_spare, v_pace, v_again, v_overdue = 0, 0, 0, false, false, false, 0, 0, 0
+              local v_at, v_bound, v_slot, v_back, v_fresh, v_spare, v_pace, v_again, v_overdue, v_refund, v_turn = 0, 0, 0, false, false, false, 0, 0, 0, 0, false
               do
                 v_back = op_Ticket_Slot > 0 and op_Ticket_Number <= s_Next and op_Kind == 2
                 v_at, v_bound = t, 0
@@ -4472,9 +4475,10 @@ end
                 end
                 for i2 = 0, l_Windows_n - 1 do
                   local w2 = l_Windows[i2]
+                  local line2 = s_Lines[i2]
                   local i3 = w2.Unit
                   local cost = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
-                  local left = s_Lines[i2].Left
+                  local left = line2.Left
                   if v_back and not op_Urgent then
                     local urgent = 0
                     do
@@ -4538,27 +4542,55 @@ end
                     end
                   end
                   local at2 = room
-                  if at2 > v_at then
-                    v_at, v_bound = at2, 4 + i2
-                  end
                   if (at2 > s_Closed and at2 or s_Closed) > t then
                     local spanUS = 0
                     do
-                      local x5 = w2.Interval * 1000
+                      local x5 = cost * line2.Saved
+                      local max4 = 1 < cost and 1 or cost
+                      local x6 = cost - (x5 - x5 % 4096) / 4096
+                      if x6 > max4 then max4 = x6 end
+                      local x7 = w2.Interval * 1000
                       local y2 = w2.Rate
-                      local each2 = (x5 - x5 % y2) / y2
+                      local each2 = (x7 - x7 % y2) / y2
                       local y3 = each2 + 1
-                      local min2 = cost
-                      local x6 = (1125899906842624 - 1125899906842624 % y3) / y3
-                      if x6 < min2 then min2 = x6 end
+                      local min2 = max4
+                      local x8 = (1125899906842624 - 1125899906842624 % y3) / y3
+                      if x8 < min2 then min2 = x8 end
                       spanUS = min2 * each2
                     end
                     if spanUS > v_again then v_again = spanUS end
                   end
+                  do
+                    local refund = 0
+                    do
+                      local units2 = cost - left
+                      local x5 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * line2.Saved
+                      local returns2 = (x5 - x5 % 4096) / 4096
+                      if units2 < 1 or units2 > returns2 then
+                        refund = 9007199254740991
+                      else
+                        local x6 = s_Held + l_Guess
+                        local y2 = s_Ended + 1
+                        local x7 = units2 * 1024
+                        local x8 = (x6 - x6 % y2) / y2 * ((x7 - x7 % returns2) / returns2)
+                        refund = t + 1 + (x8 - x8 % 1024) / 1024
+                      end
+                    end
+                    local refund2 = refund
+                    if at2 > t and refund2 < at2 then
+                      at2, v_refund = refund2, v_refund > refund2 and v_refund or refund2
+                    end
+                  end
+                  if at2 > v_at then
+                    v_at, v_bound = at2, 4 + i2
+                  end
+                end
+                if v_refund < v_at then
+                  v_refund = 0
                 end
                 local is4 = not v_back
                 if not is4 then
-                  local is3 = v_at > t
+                  local is3 = v_at > t and v_refund == 0
                   if is3 then
                     local is2 = op_Ticket_Again > 0
                     if not is2 then
@@ -4825,31 +4857,36 @@ end
                     end
                     v_spare = is5
                     if not v_spare then
-                      v_at, v_bound = v_slot, 3
+                      v_at, v_bound, v_refund = v_slot, 3, 0
                     end
                   end
                 end
                 if v_at == t then
                   local out2 = Out(t)
                   if s_Plain + out2 >= l_Tokens or not v_back and not v_spare and not op_Urgent and s_AgainUS > t * 1000 then
-                    local overdue = 0
-                    do
-                      if out2 < l_Tokens then
-                        overdue = 0
-                      else
-                        local x5 = s_Held + l_Guess
-                        local y2 = s_Ended + 1
-                        local x6 = t - (s_LastID - s_LastID % 1024) / 1024 - (x5 - x5 % y2) / y2
-                        local min2 = (x6 - x6 % 4) / 4
-                        local x7 = (l_Lease - l_Lease % 8) / 8
-                        if x7 < min2 then min2 = x7 end
-                        overdue = 0 > min2 and 0 or min2
-                      end
+                    v_bound = 2
+                    if out2 >= l_Tokens then
+                      local x5 = s_Held + l_Guess
+                      local y2 = s_Ended + 1
+                      local x6 = t - (s_LastID - s_LastID % 1024) / 1024 - (x5 - x5 % y2) / y2
+                      local min2 = (x6 - x6 % 4) / 4
+                      local x7 = (l_Lease - l_Lease % 8) / 8
+                      if x7 < min2 then min2 = x7 end
+                      v_overdue = 0 > min2 and 0 or min2
                     end
-                    v_bound, v_overdue = 2, overdue
                     v_fresh = v_fresh and not v_spare
                   end
                 end
+                if v_refund > 0 then
+                  local x5 = s_Held + l_Guess
+                  local y2 = s_Ended + 1
+                  local x6 = t - (s_LastID - s_LastID % 1024) / 1024 - (x5 - x5 % y2) / y2
+                  local min2 = (x6 - x6 % 4) / 4
+                  local x7 = (l_Lease - l_Lease % 8) / 8
+                  if x7 < min2 then min2 = x7 end
+                  v_overdue = 0 > min2 and 0 or min2
+                end
+                v_turn = not v_fresh and op_Ticket_Slot <= t or v_fresh and v_refund > 0 and not op_Urgent
                 if s_Closed > t then
                   v_bound = 1
                 end
@@ -4876,9 +4913,119 @@ end
                 end
                 x2.flow = flow2
                 local f = s_Flows[x2.flow]
+                if not v_back then
+                  do
+                    local c2 = x2.State_Calendars[0]
+                    local n0 = 0
+                    local n1 = 0
+                    local n2 = 0
+                    local n3 = 0
+                    for i3 = 0, x2.Limits_Windows_n - 1 do
+                      local unit = x2.Limits_Windows[i3].Unit
+                      local line2 = x2.State_Lines[i3]
+                      local cost = unit == 0 and op_Cost_0 or unit == 1 and op_Cost_1 or unit == 2 and op_Cost_2 or op_Cost_3
+                      local x3 = cost * line2.Saved
+                      local max2 = 1 < cost and 1 or cost
+                      local x4 = cost - (x3 - x3 % 4096) / 4096
+                      if x4 > max2 then max2 = x4 end
+                      local each2 = unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
+                      local y = 1 > each2 and 1 or each2
+                      local min2 = max2
+                      local x5 = (1099511627776 - 1099511627776 % y) / y
+                      if x5 < min2 then min2 = x5 end
+                      local part = min2 * each2
+                      local x6 = part + x2.Limits_Scale - 1
+                      local y2 = x2.Limits_Scale
+                      local min3 = (x6 - x6 % y2) / y2
+                      if 16777215 < min3 then min3 = 16777215 end
+                      local n4 = min3 < 1048576 and min3 or 1048576
+                      if unit == 0 then
+                        if n4 > n0 then n0 = n4 end
+                      elseif unit == 1 then
+                        if n4 > n1 then n1 = n4 end
+                      elseif unit == 2 then
+                        if n4 > n2 then n2 = n4 end
+                      else
+                        if n4 > n3 then n3 = n4 end
+                      end
+                    end
+                    local part = 0
+                    do
+                      if x2.Limits_Parts_0 == 1 then
+                        part = op_Cost_0
+                      else
+                        local part2 = 1
+                        local each2 = x2.Limits_Parts_0
+                        local y = 1 > each2 and 1 or each2
+                        local min2 = op_Cost_0
+                        local x3 = (1099511627776 - 1099511627776 % y) / y
+                        if x3 < min2 then min2 = x3 end
+                        local x4 = min2 * each2
+                        if x4 > part2 then part2 = x4 end
+                        local each3 = x2.Limits_Parts_1
+                        local y2 = 1 > each3 and 1 or each3
+                        local min3 = op_Cost_1
+                        local x5 = (1099511627776 - 1099511627776 % y2) / y2
+                        if x5 < min3 then min3 = x5 end
+                        local x6 = min3 * each3
+                        if x6 > part2 then part2 = x6 end
+                        local each4 = x2.Limits_Parts_2
+                        local y3 = 1 > each4 and 1 or each4
+                        local min4 = op_Cost_2
+                        local x7 = (1099511627776 - 1099511627776 % y3) / y3
+                        if x7 < min4 then min4 = x7 end
+                        local x8 = min4 * each4
+                        if x8 > part2 then part2 = x8 end
+                        local each5 = x2.Limits_Parts_3
+                        local y4 = 1 > each5 and 1 or each5
+                        local min5 = op_Cost_3
+                        local x9 = (1099511627776 - 1099511627776 % y4) / y4
+                        if x9 < min5 then min5 = x9 end
+                        local x10 = min5 * each5
+                        if x10 > part2 then part2 = x10 end
+                        part = part2
+                      end
+                    end
+                    local x3 = part + x2.Limits_Scale - 1
+                    local y = x2.Limits_Scale
+                    local min2 = (x3 - x3 % y) / y
+                    if 16777215 < min2 then min2 = 16777215 end
+                    local x4 = c2.Largest
+                    c2.Largest = c2.Largest + ((min2 < 1048576 and min2 or 1048576) - (x4 - x4 % 64) / 64)
+                    local x5 = c2.Asked_0
+                    c2.Asked_0 = c2.Asked_0 + (n0 - (x5 - x5 % 64) / 64)
+                    local x6 = c2.Asked_1
+                    c2.Asked_1 = c2.Asked_1 + (n1 - (x6 - x6 % 64) / 64)
+                    local x7 = c2.Asked_2
+                    c2.Asked_2 = c2.Asked_2 + (n2 - (x7 - x7 % 64) / 64)
+                    local x8 = c2.Asked_3
+                    c2.Asked_3 = c2.Asked_3 + (n3 - (x8 - x8 % 64) / 64)
+                  end
+                end
                 do
                   local back2 = v_back
                   local c2 = x2.State_Calendars[0]
+                  local max2 = c2.Asked_0
+                  if c2.Asked_1 > max2 then max2 = c2.Asked_1 end
+                  if c2.Asked_2 > max2 then max2 = c2.Asked_2 end
+                  if c2.Asked_3 > max2 then max2 = c2.Asked_3 end
+                  local asked = max2
+                  local x3 = (asked + 1) * 1024
+                  local y = c2.Largest + 1
+                  local max3 = 1
+                  local x4 = (x3 - x3 % y) / y
+                  if x4 > max3 then max3 = x4 end
+                  x2.ratio = max3
+                  local x5 = x2.Limits_PerGrain
+                  local y2 = x2.Limits_Scale
+                  local x6 = (x5 - x5 % y2) / y2 * 1024
+                  local x7 = x2.Limits_PerGrain
+                  local y4 = x2.Limits_Scale
+                  local x8 = (x7 - x7 % y4) / y4 * 1024
+                  local y5 = x2.ratio
+                  local min2 = (x8 - x8 % y5) / y5
+                  if 16777215 < min2 then min2 = 16777215 end
+                  x2.grain = min2
                   local part = 0
                   do
                     if x2.Limits_Parts_0 == 1 then
@@ -4886,68 +5033,66 @@ end
                     else
                       local part2 = 1
                       local each2 = x2.Limits_Parts_0
-                      local y = 1 > each2 and 1 or each2
-                      local min2 = op_Cost_0
-                      local x3 = (1099511627776 - 1099511627776 % y) / y
-                      if x3 < min2 then min2 = x3 end
-                      local x4 = min2 * each2
-                      if x4 > part2 then part2 = x4 end
-                      local each3 = x2.Limits_Parts_1
-                      local y2 = 1 > each3 and 1 or each3
-                      local min3 = op_Cost_1
-                      local x5 = (1099511627776 - 1099511627776 % y2) / y2
-                      if x5 < min3 then min3 = x5 end
-                      local x6 = min3 * each3
-                      if x6 > part2 then part2 = x6 end
-                      local each4 = x2.Limits_Parts_2
-                      local y3 = 1 > each4 and 1 or each4
-                      local min4 = op_Cost_2
-                      local x7 = (1099511627776 - 1099511627776 % y3) / y3
-                      if x7 < min4 then min4 = x7 end
-                      local x8 = min4 * each4
-                      if x8 > part2 then part2 = x8 end
-                      local each5 = x2.Limits_Parts_3
-                      local y4 = 1 > each5 and 1 or each5
-                      local min5 = op_Cost_3
-                      local x9 = (1099511627776 - 1099511627776 % y4) / y4
-                      if x9 < min5 then min5 = x9 end
-                      local x10 = min5 * each5
+                      local y6 = 1 > each2 and 1 or each2
+                      local min3 = op_Cost_0
+                      local x9 = (1099511627776 - 1099511627776 % y6) / y6
+                      if x9 < min3 then min3 = x9 end
+                      local x10 = min3 * each2
                       if x10 > part2 then part2 = x10 end
+                      local each3 = x2.Limits_Parts_1
+                      local y7 = 1 > each3 and 1 or each3
+                      local min4 = op_Cost_1
+                      local x11 = (1099511627776 - 1099511627776 % y7) / y7
+                      if x11 < min4 then min4 = x11 end
+                      local x12 = min4 * each3
+                      if x12 > part2 then part2 = x12 end
+                      local each4 = x2.Limits_Parts_2
+                      local y8 = 1 > each4 and 1 or each4
+                      local min5 = op_Cost_2
+                      local x13 = (1099511627776 - 1099511627776 % y8) / y8
+                      if x13 < min5 then min5 = x13 end
+                      local x14 = min5 * each4
+                      if x14 > part2 then part2 = x14 end
+                      local each5 = x2.Limits_Parts_3
+                      local y9 = 1 > each5 and 1 or each5
+                      local min6 = op_Cost_3
+                      local x15 = (1099511627776 - 1099511627776 % y9) / y9
+                      if x15 < min6 then min6 = x15 end
+                      local x16 = min6 * each5
+                      if x16 > part2 then part2 = x16 end
                       part = part2
                     end
                   end
                   x2.part = part
                   local part2 = x2.part
-                  local x3 = part2 + x2.Limits_Scale - 1
-                  local y = x2.Limits_Scale
-                  local min2 = (x3 - x3 % y) / y
-                  if 16777215 < min2 then min2 = 16777215 end
-                  x2.units = min2
-                  local x4 = (x2.State_Held + x2.Limits_Guess) * 1000
-                  local y2 = (x2.State_Ended + 1) * x2.Limits_Tokens
-                  local max2 = 1
-                  local x5 = (x4 - x4 % y2) / y2
-                  if x5 > max2 then max2 = x5 end
-                  local pace = max2
-                  local x6 = (pace - pace % 1000) / 1000
-                  local x7 = (pace - pace % 1000) / 1000
-                  local y4 = x2.Limits_Grain
-                  local min3 = (x7 - x7 % y4) / y4
-                  if 1024 < min3 then min3 = 1024 end
-                  x2.slow = min3
-                  local x8 = x2.Limits_PerGrain
-                  local y5 = x2.Limits_Scale
-                  local x9 = x2.Limits_Grain * 1000
-                  local max3 = 1
-                  local x10 = (x9 - x9 % pace) / pace
-                  if x10 > max3 then max3 = x10 end
-                  local min4 = (x8 - x8 % y5) / y5
-                  local x11 = (max3 < 16777215 and max3 or 16777215) * x2.units
-                  if x11 < min4 then min4 = x11 end
-                  x2.rate = 1 > min4 and 1 or min4
-                  local min5 = x2.units * (1 > x2.slow and 1 or x2.slow)
-                  if 16777215 < min5 then min5 = 16777215 end
-                  x2.units = min5
+                  local x9 = part2 + x2.Limits_Scale - 1
+                  local y6 = x2.Limits_Scale
+                  local min3 = (x9 - x9 % y6) / y6
+                  if 16777215 < min3 then min3 = 16777215 end
+                  x2.units = min3
+                  local x10 = (x2.State_Held + x2.Limits_Guess) * 1000
+                  local y7 = (x2.State_Ended + 1) * x2.Limits_Tokens
+                  local max4 = 1
+                  local x11 = (x10 - x10 % y7) / y7
+                  if x11 > max4 then max4 = x11 end
+                  local pace = max4
+                  local x12 = (pace - pace % 1000) / 1000
+                  local x13 = (pace - pace % 1000) / 1000
+                  local y9 = x2.Limits_Grain
+                  local min4 = (x13 - x13 % y9) / y9
+                  if 1024 < min4 then min4 = 1024 end
+                  x2.slow = min4
+                  local x14 = x2.Limits_Grain * 1000
+                  local max5 = 1
+                  local x15 = (x14 - x14 % pace) / pace
+                  if x15 > max5 then max5 = x15 end
+                  local min5 = x2.grain
+                  local x16 = (max5 < 16777215 and max5 or 16777215) * x2.units
+                  if x16 < min5 then min5 = x16 end
+                  x2.rate = 1 > min5 and 1 or min5
+                  local min6 = x2.units * (1 > x2.slow and 1 or x2.slow)
+                  if 16777215 < min6 then min6 = 16777215 end
+                  x2.units = min6
                   x2.large, x2.gathered = x2.units > x2.rate, 0
                   do
                     local at2 = t - ((x2.Limits_Windows[x2.Limits_Shortest].Interval < 60000 and x2.Limits_Windows[x2.Limits_Shortest].Interval or 60000) + 1000)
@@ -4964,59 +5109,59 @@ end
                       else
                         local part4 = 1
                         local each2 = x2.Limits_Parts_0
-                        local y6 = 1 > each2 and 1 or each2
-                        local min6 = op_Ticket_Cost_0
-                        local x12 = (1099511627776 - 1099511627776 % y6) / y6
-                        if x12 < min6 then min6 = x12 end
-                        local x13 = min6 * each2
-                        if x13 > part4 then part4 = x13 end
+                        local y10 = 1 > each2 and 1 or each2
+                        local min7 = op_Ticket_Cost_0
+                        local x17 = (1099511627776 - 1099511627776 % y10) / y10
+                        if x17 < min7 then min7 = x17 end
+                        local x18 = min7 * each2
+                        if x18 > part4 then part4 = x18 end
                         local each3 = x2.Limits_Parts_1
-                        local y7 = 1 > each3 and 1 or each3
-                        local min7 = op_Ticket_Cost_1
-                        local x14 = (1099511627776 - 1099511627776 % y7) / y7
-                        if x14 < min7 then min7 = x14 end
-                        local x15 = min7 * each3
-                        if x15 > part4 then part4 = x15 end
+                        local y11 = 1 > each3 and 1 or each3
+                        local min8 = op_Ticket_Cost_1
+                        local x19 = (1099511627776 - 1099511627776 % y11) / y11
+                        if x19 < min8 then min8 = x19 end
+                        local x20 = min8 * each3
+                        if x20 > part4 then part4 = x20 end
                         local each4 = x2.Limits_Parts_2
-                        local y8 = 1 > each4 and 1 or each4
-                        local min8 = op_Ticket_Cost_2
-                        local x16 = (1099511627776 - 1099511627776 % y8) / y8
-                        if x16 < min8 then min8 = x16 end
-                        local x17 = min8 * each4
-                        if x17 > part4 then part4 = x17 end
+                        local y12 = 1 > each4 and 1 or each4
+                        local min9 = op_Ticket_Cost_2
+                        local x21 = (1099511627776 - 1099511627776 % y12) / y12
+                        if x21 < min9 then min9 = x21 end
+                        local x22 = min9 * each4
+                        if x22 > part4 then part4 = x22 end
                         local each5 = x2.Limits_Parts_3
-                        local y9 = 1 > each5 and 1 or each5
-                        local min9 = op_Ticket_Cost_3
-                        local x18 = (1099511627776 - 1099511627776 % y9) / y9
-                        if x18 < min9 then min9 = x18 end
-                        local x19 = min9 * each5
-                        if x19 > part4 then part4 = x19 end
+                        local y13 = 1 > each5 and 1 or each5
+                        local min10 = op_Ticket_Cost_3
+                        local x23 = (1099511627776 - 1099511627776 % y13) / y13
+                        if x23 < min10 then min10 = x23 end
+                        local x24 = min10 * each5
+                        if x24 > part4 then part4 = x24 end
                         part3 = part4
                       end
                     end
                     local part4 = part3
                     do
-                      local max4 = 0
-                      local x12 = op_Ticket_Slot - x2.Limits_Zero
-                      if x12 > max4 then max4 = x12 end
-                      local y6 = x2.Limits_Grain
-                      local n2 = (max4 - max4 % y6) / y6
+                      local max6 = 0
+                      local x17 = op_Ticket_Slot - x2.Limits_Zero
+                      if x17 > max6 then max6 = x17 end
+                      local y10 = x2.Limits_Grain
+                      local n2 = (max6 - max6 % y10) / y10
                       if n2 >= c2.Head and n2 < c2.Head + 1024 then
                         do
-                          local x13 = part4 + x2.Limits_Scale - 1
-                          local y7 = x2.Limits_Scale
-                          local min6 = (x13 - x13 % y7) / y7
-                          if 16777215 < min6 then min6 = 16777215 end
-                          local y8 = 1 > x2.part and 1 or x2.part
-                          local min7 = (part4 - part4 % y8) / y8
+                          local x18 = part4 + x2.Limits_Scale - 1
+                          local y11 = x2.Limits_Scale
+                          local min7 = (x18 - x18 % y11) / y11
                           if 16777215 < min7 then min7 = 16777215 end
-                          local max5 = min6
-                          local x14 = min7 * x2.units
-                          if x14 > max5 then max5 = x14 end
-                          local max6 = 0
-                          local x15 = c2.Units.At(n2 - c2.Head) - (max5 < 4294967296 and max5 or 4294967296)
-                          if x15 > max6 then max6 = x15 end
-                          local units2 = max6
+                          local y12 = 1 > x2.part and 1 or x2.part
+                          local min8 = (part4 - part4 % y12) / y12
+                          if 16777215 < min8 then min8 = 16777215 end
+                          local max7 = min7
+                          local x19 = min8 * x2.units
+                          if x19 > max7 then max7 = x19 end
+                          local max8 = 0
+                          local x20 = c2.Units.At(n2 - c2.Head) - (max7 < 4294967296 and max7 or 4294967296)
+                          if x20 > max8 then max8 = x20 end
+                          local units2 = max8
                           c2.Booked = c2.Booked + (units2 - c2.Units.At(n2 - c2.Head))
                           c2.Units.Put(n2 - c2.Head, units2)
                         end
@@ -5025,22 +5170,22 @@ end
                     do
                       local slot = op_Ticket_Slot
                       if slot <= f.Before then
-                        local max4 = 0
-                        local x12 = f.Units - part4
-                        if x12 > max4 then max4 = x12 end
-                        f.Units = max4
+                        local max6 = 0
+                        local x17 = f.Units - part4
+                        if x17 > max6 then max6 = x17 end
+                        f.Units = max6
                       else
-                        local max4 = 0
-                        local x12 = f.Later - part4
-                        if x12 > max4 then max4 = x12 end
-                        f.Later = max4
+                        local max6 = 0
+                        local x17 = f.Later - part4
+                        if x17 > max6 then max6 = x17 end
+                        f.Later = max6
                       end
                     end
                     if op_Urgent then
-                      local max4 = 0
-                      local x12 = f.Urgent - part4
-                      if x12 > max4 then max4 = x12 end
-                      f.Urgent = max4
+                      local max6 = 0
+                      local x17 = f.Urgent - part4
+                      if x17 > max6 then max6 = x17 end
+                      f.Urgent = max6
                     end
                   end
                   do
@@ -5070,12 +5215,12 @@ end
                           class = n2
                         end
                         local at2 = 2 * (0 * 22 + class)
-                        local min6 = c4.Classes.At(at2) + weight2
-                        if 16777215 < min6 then min6 = 16777215 end
-                        c4.Classes.Put(at2, 0 > min6 and 0 or min6)
-                        local min7 = c4.Classes.At(at2 + 1) + backlog
+                        local min7 = c4.Classes.At(at2) + weight2
                         if 16777215 < min7 then min7 = 16777215 end
-                        c4.Classes.Put(at2 + 1, 0 > min7 and 0 or min7)
+                        c4.Classes.Put(at2, 0 > min7 and 0 or min7)
+                        local min8 = c4.Classes.At(at2 + 1) + backlog
+                        if 16777215 < min8 then min8 = 16777215 end
+                        c4.Classes.Put(at2 + 1, 0 > min8 and 0 or min8)
                       end
                     elseif f.Weight > 0 and f.Minute + 1 == c3.Minute then
                       c3.Before = c3.Before - f.Weight
@@ -5096,35 +5241,35 @@ end
                           class = n2
                         end
                         local at2 = 2 * (1 * 22 + class)
-                        local min6 = c4.Classes.At(at2) + weight2
-                        if 16777215 < min6 then min6 = 16777215 end
-                        c4.Classes.Put(at2, 0 > min6 and 0 or min6)
-                        local min7 = c4.Classes.At(at2 + 1) + backlog
+                        local min7 = c4.Classes.At(at2) + weight2
                         if 16777215 < min7 then min7 = 16777215 end
-                        c4.Classes.Put(at2 + 1, 0 > min7 and 0 or min7)
+                        c4.Classes.Put(at2, 0 > min7 and 0 or min7)
+                        local min8 = c4.Classes.At(at2 + 1) + backlog
+                        if 16777215 < min8 then min8 = 16777215 end
+                        c4.Classes.Put(at2 + 1, 0 > min8 and 0 or min8)
                       end
                     end
                     f.Minute, f.Weight, f.Backlog = c3.Minute, 0, 0
                     if f.Units + f.Later > 0 then
-                      local min6 = x2.Weight
-                      local x12 = 16777216 - c3.Weight
-                      if x12 < min6 then min6 = x12 end
-                      f.Weight = min6
+                      local min7 = x2.Weight
+                      local x17 = 16777216 - c3.Weight
+                      if x17 < min7 then min7 = x17 end
+                      f.Weight = min7
                       c3.Weight = c3.Weight + f.Weight
                       local part3 = f.Units + f.Later
-                      local x13 = part3 + x2.Limits_Scale - 1
-                      local y6 = x2.Limits_Scale
-                      local min7 = (x13 - x13 % y6) / y6
-                      if 16777215 < min7 then min7 = 16777215 end
-                      local y7 = 1 > x2.part and 1 or x2.part
-                      local min8 = (part3 - part3 % y7) / y7
+                      local x18 = part3 + x2.Limits_Scale - 1
+                      local y10 = x2.Limits_Scale
+                      local min8 = (x18 - x18 % y10) / y10
                       if 16777215 < min8 then min8 = 16777215 end
-                      local max4 = min7
-                      local x14 = min8 * x2.units
-                      if x14 > max4 then max4 = x14 end
-                      local x15 = (max4 < 4294967296 and max4 or 4294967296) * 1024
-                      local y8 = x2.rate
-                      f.Backlog = (x15 - x15 % y8) / y8
+                      local y11 = 1 > x2.part and 1 or x2.part
+                      local min9 = (part3 - part3 % y11) / y11
+                      if 16777215 < min9 then min9 = 16777215 end
+                      local max6 = min8
+                      local x19 = min9 * x2.units
+                      if x19 > max6 then max6 = x19 end
+                      local x20 = (max6 < 4294967296 and max6 or 4294967296) * 1024
+                      local y12 = x2.rate
+                      f.Backlog = (x20 - x20 % y12) / y12
                       do
                         local weight2 = f.Weight
                         local backlog = f.Backlog
@@ -5142,12 +5287,12 @@ end
                           class = n2
                         end
                         local at2 = 2 * (0 * 22 + class)
-                        local min9 = c4.Classes.At(at2) + weight2
-                        if 16777215 < min9 then min9 = 16777215 end
-                        c4.Classes.Put(at2, 0 > min9 and 0 or min9)
-                        local min10 = c4.Classes.At(at2 + 1) + backlog
+                        local min10 = c4.Classes.At(at2) + weight2
                         if 16777215 < min10 then min10 = 16777215 end
-                        c4.Classes.Put(at2 + 1, 0 > min10 and 0 or min10)
+                        c4.Classes.Put(at2, 0 > min10 and 0 or min10)
+                        local min11 = c4.Classes.At(at2 + 1) + backlog
+                        if 16777215 < min11 then min11 = 16777215 end
+                        c4.Classes.Put(at2 + 1, 0 > min11 and 0 or min11)
                       end
                     end
                   end
@@ -5165,6 +5310,16 @@ end
                   x2.fair = 0
                   x2.room = true
                   x2.due = due
+                  local x3 = (x2.State_Held + x2.Limits_Guess) * 1000
+                  local y = (x2.State_Ended + 1) * x2.Limits_Tokens
+                  local max2 = 1
+                  local x4 = (x3 - x3 % y) / y
+                  if x4 > max2 then max2 = x4 end
+                  x2.token = false
+                  x2.wait = max2
+                  x2.refund = 0
+                  x2.overdue = 0
+                  local late = false
                   for i3 = 0, x2.Limits_Windows_n - 1 do
                     local w2 = x2.Limits_Windows[i3]
                     local line2 = x2.State_Lines[i3]
@@ -5174,27 +5329,97 @@ end
                       if line2.Left < cost and x2.bound == 0 then
                         x2.bound = 4 + i3
                       end
+                      do
+                        local refund = 0
+                        do
+                          local units2 = cost - line2.Left
+                          local x5 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * line2.Saved
+                          local returns2 = (x5 - x5 % 4096) / 4096
+                          if units2 < 1 or units2 > returns2 then
+                            refund = 9007199254740991
+                          else
+                            local x6 = x2.State_Held + x2.Limits_Guess
+                            local y2 = x2.State_Ended + 1
+                            local x7 = units2 * 1024
+                            local x8 = (x6 - x6 % y2) / y2 * ((x7 - x7 % returns2) / returns2)
+                            refund = t + 1 + (x8 - x8 % 1024) / 1024
+                          end
+                        end
+                        local refund2 = refund
+                        local room = 0
+                        do
+                          local left = line2.Left
+                          if left >= cost or cost == 0 then
+                            room = t
+                          else
+                            local since = 0
+                            do
+                              if w2.Size > w2.Rate then
+                                local max3 = t
+                                local x5 = x2.State_Closed - 1
+                                if x5 > max3 then max3 = x5 end
+                                since = max3
+                              else
+                                since = t
+                              end
+                            end
+                            local t2 = since - w2.Offset
+                            local by2 = w2.Interval
+                            local x5 = cost - left - 1
+                            local y2 = w2.Rate
+                            local y3 = w2.Interval
+                            local min2 = (x5 - x5 % y2) / y2 + 1
+                            local x6 = (8796093022208 - 8796093022208 % y3) / y3
+                            if x6 < min2 then min2 = x6 end
+                            local n4 = (t2 - t2 % by2) / by2 + min2
+                            room = n4 * w2.Interval + w2.Offset
+                          end
+                        end
+                        if refund2 < room then
+                          local spanUS = 0
+                          do
+                            local x5 = cost * line2.Saved
+                            local max3 = 1 < cost and 1 or cost
+                            local x6 = cost - (x5 - x5 % 4096) / 4096
+                            if x6 > max3 then max3 = x6 end
+                            local x7 = w2.Interval * 1000
+                            local y2 = w2.Rate
+                            local each2 = (x7 - x7 % y2) / y2
+                            local y3 = each2 + 1
+                            local min2 = max3
+                            local x8 = (1125899906842624 - 1125899906842624 % y3) / y3
+                            if x8 < min2 then min2 = x8 end
+                            spanUS = min2 * each2
+                          end
+                          x2.refund, x2.wait = x2.refund > refund2 and x2.refund or refund2, x2.wait > spanUS and x2.wait or spanUS
+                        elseif line2.Left < cost then
+                          late = true
+                        end
+                      end
+                      local x5 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * line2.Saved
                       local t2 = end2 - w2.Offset
                       local by2 = w2.Interval
                       local t3 = t - w2.Offset
                       local by3 = w2.Interval
-                      local y = w2.Rate
+                      local y2 = w2.Rate
                       local min2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
-                      local x3 = (1099511627776 - 1099511627776 % y) / y
-                      if x3 < min2 then min2 = x3 end
+                      local x6 = (1099511627776 - 1099511627776 % y2) / y2
+                      if x6 < min2 then min2 = x6 end
                       local min3 = 1099511627776
-                      local x4 = line2.Left + min2 * w2.Rate
-                      if x4 < min3 then min3 = x4 end
+                      local x7 = line2.Left + (x5 - x5 % 4096) / 4096 + min2 * w2.Rate
+                      if x7 < min3 then min3 = x7 end
                       local all2 = min3
+                      local unit = w2.Unit
                       local units2 = 0
                       do
-                        local unit = w2.Unit
+                        local x8 = due * x2.ratio
+                        local booked = (x8 - x8 % 1024) / 1024
                         if (unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3) == 0 then
                           units2 = 0
                         else
-                          local x5 = due * x2.Limits_Scale
-                          local y2 = unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
-                          units2 = (x5 - x5 % y2) / y2
+                          local x9 = booked * x2.Limits_Scale
+                          local y3 = unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
+                          units2 = (x9 - x9 % y3) / y3
                         end
                       end
                       local room = all2 >= units2 + cost
@@ -5209,24 +5434,22 @@ end
                     x2.below = f.FairUrgent < (c2.Head + 1) * 524288
                   end
                   x2.below = x2.below or x2.Limits_FirstCome == 1
-                  local x3 = x2.Limits_PerGrain
-                  local y = x2.Limits_Scale
-                  if x2.rate < (x3 - x3 % y) / y then
-                    local x4 = (end2 - t) * 1024
+                  if x2.rate < x2.grain then
+                    local x5 = (end2 - t) * 1024
                     local y2 = c2.Grain
-                    local x5 = x2.rate * ((x4 - x4 % y2) / y2)
-                    local rest2 = (x5 - x5 % 1024) / 1024
+                    local x6 = x2.rate * ((x5 - x5 % y2) / y2)
+                    local rest2 = (x6 - x6 % 1024) / 1024
                     local is3 = x2.free > 1
                     if not is3 then
                       local is2 = x2.free > 0
                       if is2 then
-                        local x6 = x2.State_LastID
-                        local x7 = (x2.State_Held + x2.Limits_Guess) * 1000
+                        local x7 = x2.State_LastID
+                        local x8 = (x2.State_Held + x2.Limits_Guess) * 1000
                         local y3 = (x2.State_Ended + 1) * x2.Limits_Tokens
-                        local max2 = 1
-                        local x8 = (x7 - x7 % y3) / y3
-                        if x8 > max2 then max2 = x8 end
-                        is2 = t - (x6 - x6 % 1024) / 1024 > (max2 - max2 % 500) / 500
+                        local max3 = 1
+                        local x9 = (x8 - x8 % y3) / y3
+                        if x9 > max3 then max3 = x9 end
+                        is2 = t - (x7 - x7 % 1024) / 1024 > (max3 - max3 % 500) / 500
                       end
                       is3 = is2
                     end
@@ -5236,30 +5459,36 @@ end
                   end
                   x2.spare = x2.spare and not x2.room and (not back2 or not x2.below)
                   local entitled = x2.room or back2 and x2.below or x2.spare
-                  x2.token = false
+                  if late then
+                    x2.refund = 0
+                  end
                   if x2.State_Closed > t then
                     x2.bound = 1
+                  elseif x2.refund > 0 and entitled then
+                    local x5 = x2.State_LastID
+                    local x6 = x2.State_Held + x2.Limits_Guess
+                    local y2 = x2.State_Ended + 1
+                    local x7 = t - (x5 - x5 % 1024) / 1024 - (x6 - x6 % y2) / y2
+                    local x8 = x2.Limits_Lease
+                    local min2 = (x7 - x7 % 4) / 4
+                    local x9 = (x8 - x8 % 8) / 8
+                    if x9 < min2 then min2 = x9 end
+                    x2.token, x2.overdue = back2 or due == 0, 0 > min2 and 0 or min2
                   elseif x2.bound == 0 and not entitled then
                     x2.bound = 3
                   elseif x2.bound == 0 and (x2.free < 1 or not back2 and x2.State_AgainUS > t * 1000) then
                     x2.bound, x2.token = 2, back2 or due == 0
-                    local overdue = 0
-                    do
-                      if out2 < x2.Limits_Tokens then
-                        overdue = 0
-                      else
-                        local x4 = x2.State_LastID
-                        local x5 = x2.State_Held + x2.Limits_Guess
-                        local y2 = x2.State_Ended + 1
-                        local x6 = t - (x4 - x4 % 1024) / 1024 - (x5 - x5 % y2) / y2
-                        local x7 = x2.Limits_Lease
-                        local min2 = (x6 - x6 % 4) / 4
-                        local x8 = (x7 - x7 % 8) / 8
-                        if x8 < min2 then min2 = x8 end
-                        overdue = 0 > min2 and 0 or min2
-                      end
+                    if out2 >= x2.Limits_Tokens then
+                      local x5 = x2.State_LastID
+                      local x6 = x2.State_Held + x2.Limits_Guess
+                      local y2 = x2.State_Ended + 1
+                      local x7 = t - (x5 - x5 % 1024) / 1024 - (x6 - x6 % y2) / y2
+                      local x8 = x2.Limits_Lease
+                      local min2 = (x7 - x7 % 4) / 4
+                      local x9 = (x8 - x8 % 8) / 8
+                      if x9 < min2 then min2 = x9 end
+                      x2.overdue = 0 > min2 and 0 or min2
                     end
-                    x2.overdue = overdue
                   end
                   x2.fits = x2.bound == 0
                 end
@@ -5401,7 +5630,7 @@ end
                   local again2 = 0
                   if not v_fresh and op_Ticket_Slot > t then
                     slot = v_at > op_Ticket_Slot and v_at or op_Ticket_Slot
-                  elseif not v_fresh then
+                  elseif v_turn then
                     local max3 = t + v_overdue
                     if s_Closed > max3 then max3 = s_Closed end
                     local max4 = s_AgainUS
@@ -5477,24 +5706,25 @@ end
                         local max3 = x2.State_AgainUS
                         local x3 = max2 * 1000
                         if x3 > max3 then max3 = x3 end
-                        local x4 = (x2.State_Held + x2.Limits_Guess) * 1000
-                        local y = (x2.State_Ended + 1) * x2.Limits_Tokens
-                        local max4 = 1
-                        local x5 = (x4 - x4 % y) / y
-                        if x5 > max4 then max4 = x5 end
-                        local x6 = max3 + max4
-                        local at2 = (x6 - x6 % 1000) / 1000
+                        local at2 = max3
+                        if x2.refund == 0 then
+                          at2 = at2 + x2.wait
+                        end
+                        local max4 = x2.refund
+                        local x4 = (at2 - at2 % 1000) / 1000
+                        if x4 > max4 then max4 = x4 end
+                        at2 = max4
                         local max5 = 0
-                        local x7 = at2 - x2.Limits_Zero
-                        if x7 > max5 then max5 = x7 end
-                        local y2 = x2.Limits_Grain
-                        if (max5 - max5 % y2) / y2 <= c2.Head + 1 + x2.slow then
+                        local x5 = at2 - x2.Limits_Zero
+                        if x5 > max5 then max5 = x5 end
+                        local y = x2.Limits_Grain
+                        if (max5 - max5 % y) / y <= c2.Head + 1 + x2.slow then
                           place2 = t2 > at2 and t2 or at2
                           break
                         end
                         local max6 = t2
-                        local x8 = t + x2.overdue
-                        if x8 > max6 then max6 = x8 end
+                        local x6 = t + x2.overdue
+                        if x6 > max6 then max6 = x6 end
                         x2.token, t2 = false, max6
                       end
                       if x2.State_Closed > t2 then t2 = x2.State_Closed end
@@ -5502,9 +5732,11 @@ end
                         do
                           local w2 = x2.Limits_Windows[i4]
                           if w2.Interval > c2.Grain then
+                            local line2 = x2.State_Lines[i4]
                             local room = 0
                             do
-                              local left = x2.State_Lines[i4].Left
+                              local x3 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * line2.Saved
+                              local left = line2.Left + (x3 - x3 % 4096) / 4096
                               local i5 = w2.Unit
                               local cost2 = i5 == 0 and op_Cost_0 or i5 == 1 and op_Cost_1 or i5 == 2 and op_Cost_2 or op_Cost_3
                               if left >= cost2 or cost2 == 0 then
@@ -5514,8 +5746,8 @@ end
                                 do
                                   if w2.Size > w2.Rate then
                                     local max2 = t
-                                    local x3 = x2.State_Closed - 1
-                                    if x3 > max2 then max2 = x3 end
+                                    local x4 = x2.State_Closed - 1
+                                    if x4 > max2 then max2 = x4 end
                                     since = max2
                                   else
                                     since = t
@@ -5523,12 +5755,12 @@ end
                                 end
                                 local t3 = since - w2.Offset
                                 local by2 = w2.Interval
-                                local x3 = cost2 - left - 1
+                                local x4 = cost2 - left - 1
                                 local y = w2.Rate
                                 local y2 = w2.Interval
-                                local min2 = (x3 - x3 % y) / y + 1
-                                local x4 = (8796093022208 - 8796093022208 % y2) / y2
-                                if x4 < min2 then min2 = x4 end
+                                local min2 = (x4 - x4 % y) / y + 1
+                                local x5 = (8796093022208 - 8796093022208 % y2) / y2
+                                if x5 < min2 then min2 = x5 end
                                 local n2 = (t3 - t3 % by2) / by2 + min2
                                 room = n2 * w2.Interval + w2.Offset
                               end
@@ -5580,15 +5812,17 @@ end
                               local w2 = x2.Limits_Windows[i4]
                               local room = 0
                               do
+                                local unit = w2.Unit
                                 local units2 = 0
                                 do
-                                  local unit = w2.Unit
+                                  local x5 = due * x2.ratio
+                                  local booked = (x5 - x5 % 1024) / 1024
                                   if (unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3) == 0 then
                                     units2 = 0
                                   else
-                                    local x5 = due * x2.Limits_Scale
+                                    local x6 = booked * x2.Limits_Scale
                                     local y3 = unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
-                                    units2 = (x5 - x5 % y3) / y3
+                                    units2 = (x6 - x6 % y3) / y3
                                   end
                                 end
                                 local left = x2.State_Lines[i4].Left - units2
@@ -5699,16 +5933,18 @@ end
                                           end
                                         end
                                       end
+                                      local booked = c5.Booked
+                                      local unit = w2.Unit
                                       local units2 = 0
                                       do
-                                        local booked = c5.Booked
-                                        local unit = w2.Unit
+                                        local x6 = booked * x2.ratio
+                                        local booked2 = (x6 - x6 % 1024) / 1024
                                         if (unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3) == 0 then
                                           units2 = 0
                                         else
-                                          local x6 = booked * x2.Limits_Scale
+                                          local x7 = booked2 * x2.Limits_Scale
                                           local y4 = unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
-                                          units2 = (x6 - x6 % y4) / y4
+                                          units2 = (x7 - x7 % y4) / y4
                                         end
                                       end
                                       is4 = gain < units2 + cost2
@@ -5758,38 +5994,32 @@ end
                                       is4 = (x9 - x9 % y6) / y6 > w2.Rate
                                     end
                                     if is4 then
+                                      local booked = c6.Units.At(n5 - c6.Head)
+                                      local unit = w2.Unit
                                       local units2 = 0
                                       do
-                                        local booked = c6.Units.At(n5 - c6.Head)
-                                        local unit = w2.Unit
+                                        local x10 = booked * x2.ratio
+                                        local booked2 = (x10 - x10 % 1024) / 1024
                                         if (unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3) == 0 then
                                           units2 = 0
                                         else
-                                          local x10 = booked * x2.Limits_Scale
+                                          local x11 = booked2 * x2.Limits_Scale
                                           local y7 = unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
-                                          units2 = (x10 - x10 % y7) / y7
+                                          units2 = (x11 - x11 % y7) / y7
                                         end
                                       end
                                       local y7 = w2.Rate
                                       at2 = at2 + (units2 - units2 % y7) / y7 * w2.Interval % c6.Grain
-                                    else
-                                      local is5 = n5 >= c6.Head and n5 < c6.Head + 1024
-                                      if is5 then
-                                        local x10 = x2.Limits_PerGrain
-                                        local y7 = x2.Limits_Scale
-                                        is5 = x2.rate < (x10 - x10 % y7) / y7
-                                      end
-                                      if is5 and c6.Units.At(n5 - c6.Head) >= (x2.Limits_Tokens < 16777215 and x2.Limits_Tokens or 16777215) * x2.units then
-                                        local x11 = c6.Units.At(n5 - c6.Head) % x2.rate
-                                        local y8 = 1 > x2.units and 1 or x2.units
-                                        local x12 = (x2.State_Held + x2.Limits_Guess) * 1000
-                                        local y9 = (x2.State_Ended + 1) * x2.Limits_Tokens
-                                        local max8 = 1
-                                        local x13 = (x12 - x12 % y9) / y9
-                                        if x13 > max8 then max8 = x13 end
-                                        local x14 = (x11 - x11 % y8) / y8 * max8
-                                        at2 = at2 + (x14 - x14 % 1000) / 1000
-                                      end
+                                    elseif n5 >= c6.Head and n5 < c6.Head + 1024 and x2.rate < x2.grain and c6.Units.At(n5 - c6.Head) >= (x2.Limits_Tokens < 16777215 and x2.Limits_Tokens or 16777215) * x2.units then
+                                      local x10 = c6.Units.At(n5 - c6.Head) % x2.rate
+                                      local y7 = 1 > x2.units and 1 or x2.units
+                                      local x11 = (x2.State_Held + x2.Limits_Guess) * 1000
+                                      local y8 = (x2.State_Ended + 1) * x2.Limits_Tokens
+                                      local max8 = 1
+                                      local x12 = (x11 - x11 % y8) / y8
+                                      if x12 > max8 then max8 = x12 end
+                                      local x13 = (x10 - x10 % y7) / y7 * max8
+                                      at2 = at2 + (x13 - x13 % 1000) / 1000
                                     end
                                     in2 = at2
                                   end
@@ -5882,7 +6112,10 @@ end
                                               local y7 = x2.Limits_Scale
                                               local min3 = (x11 - x11 % y7) / y7
                                               if 16777215 < min3 then min3 = 16777215 end
-                                              if min3 < free then free = min3 end
+                                              local x12 = min3 * 1024
+                                              local y8 = x2.ratio
+                                              local x13 = (x12 - x12 % y8) / y8
+                                              if x13 < free then free = x13 end
                                             end
                                           end
                                         end
@@ -6116,38 +6349,32 @@ end
                                   is4 = (x10 - x10 % y6) / y6 > w2.Rate
                                 end
                                 if is4 then
+                                  local booked = c5.Units.At(max7 - c5.Head)
+                                  local unit = w2.Unit
                                   local units2 = 0
                                   do
-                                    local booked = c5.Units.At(max7 - c5.Head)
-                                    local unit = w2.Unit
+                                    local x11 = booked * x2.ratio
+                                    local booked2 = (x11 - x11 % 1024) / 1024
                                     if (unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3) == 0 then
                                       units2 = 0
                                     else
-                                      local x11 = booked * x2.Limits_Scale
+                                      local x12 = booked2 * x2.Limits_Scale
                                       local y7 = unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
-                                      units2 = (x11 - x11 % y7) / y7
+                                      units2 = (x12 - x12 % y7) / y7
                                     end
                                   end
                                   local y7 = w2.Rate
                                   at2 = at2 + (units2 - units2 % y7) / y7 * w2.Interval % c5.Grain
-                                else
-                                  local is5 = max7 >= c5.Head and max7 < c5.Head + 1024
-                                  if is5 then
-                                    local x11 = x2.Limits_PerGrain
-                                    local y7 = x2.Limits_Scale
-                                    is5 = x2.rate < (x11 - x11 % y7) / y7
-                                  end
-                                  if is5 and c5.Units.At(max7 - c5.Head) >= (x2.Limits_Tokens < 16777215 and x2.Limits_Tokens or 16777215) * x2.units then
-                                    local x12 = c5.Units.At(max7 - c5.Head) % x2.rate
-                                    local y8 = 1 > x2.units and 1 or x2.units
-                                    local x13 = (x2.State_Held + x2.Limits_Guess) * 1000
-                                    local y9 = (x2.State_Ended + 1) * x2.Limits_Tokens
-                                    local max8 = 1
-                                    local x14 = (x13 - x13 % y9) / y9
-                                    if x14 > max8 then max8 = x14 end
-                                    local x15 = (x12 - x12 % y8) / y8 * max8
-                                    at2 = at2 + (x15 - x15 % 1000) / 1000
-                                  end
+                                elseif max7 >= c5.Head and max7 < c5.Head + 1024 and x2.rate < x2.grain and c5.Units.At(max7 - c5.Head) >= (x2.Limits_Tokens < 16777215 and x2.Limits_Tokens or 16777215) * x2.units then
+                                  local x11 = c5.Units.At(max7 - c5.Head) % x2.rate
+                                  local y7 = 1 > x2.units and 1 or x2.units
+                                  local x12 = (x2.State_Held + x2.Limits_Guess) * 1000
+                                  local y8 = (x2.State_Ended + 1) * x2.Limits_Tokens
+                                  local max8 = 1
+                                  local x13 = (x12 - x12 % y8) / y8
+                                  if x13 > max8 then max8 = x13 end
+                                  local x14 = (x11 - x11 % y7) / y7 * max8
+                                  at2 = at2 + (x14 - x14 % 1000) / 1000
                                 end
                                 in2 = at2
                               end
@@ -6437,7 +6664,7 @@ end
                         t2_Again = 1
                       end
                     elseif t2_Slot <= t then
-                      if v_at > t then
+                      if v_at > t and v_refund == 0 then
                         t2_Again = 1
                         for i3 = 0, l_Windows_n - 1 do
                           local line2 = s_Lines[i3]
@@ -6452,6 +6679,8 @@ end
                           end
                         end
                       end
+                    end
+                    if v_turn then
                       local max2 = t + v_overdue
                       if s_Closed > max2 then max2 = s_Closed end
                       local max3 = s_AgainUS
@@ -6709,23 +6938,13 @@ end
                       local max3 = x2.State_AgainUS
                       local x3 = max2 * 1000
                       if x3 > max3 then max3 = x3 end
-                      local x4 = (x2.State_Held + x2.Limits_Guess) * 1000
-                      local y = (x2.State_Ended + 1) * x2.Limits_Tokens
-                      local max4 = 1
-                      local x5 = (x4 - x4 % y) / y
-                      if x5 > max4 then max4 = x5 end
                       local overdue2 = x2.overdue
-                      local max5 = t + overdue2
-                      if x2.State_Closed > max5 then max5 = x2.State_Closed end
-                      local max6 = x2.State_AgainUS
-                      local x6 = max5 * 1000
-                      if x6 > max6 then max6 = x6 end
-                      local x7 = (x2.State_Held + x2.Limits_Guess) * 1000
-                      local y2 = (x2.State_Ended + 1) * x2.Limits_Tokens
-                      local max7 = 1
-                      local x8 = (x7 - x7 % y2) / y2
-                      if x8 > max7 then max7 = x8 end
-                      local min3 = max6 + max7
+                      local max4 = t + overdue2
+                      if x2.State_Closed > max4 then max4 = x2.State_Closed end
+                      local max5 = x2.State_AgainUS
+                      local x4 = max4 * 1000
+                      if x4 > max5 then max5 = x4 end
+                      local min3 = max5 + x2.wait
                       if 9007199254740991 < min3 then min3 = 9007199254740991 end
                       x2.State_AgainUS = min3
                     end
@@ -7088,24 +7307,6 @@ end
                 if s_Last > max3 then max3 = s_Last end
                 s_Held = s_Held + (time2 < max3 and time2 or max3)
                 s_Last = time2
-                for i2 = 0, l_Windows_n - 1 do
-                  local line2 = s_Lines[i2]
-                  local i3 = line2.Window_Unit
-                  local cost = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
-                  local i4 = line2.Window_Unit
-                  local estimate = i4 == 0 and op_Lease_Cost_0 or i4 == 1 and op_Lease_Cost_1 or i4 == 2 and op_Lease_Cost_2 or op_Lease_Cost_3
-                  if estimate > 0 then
-                    local x5 = line2.Saved
-                    local min2 = cost
-                    local x6 = 2 * estimate
-                    if x6 < min2 then min2 = x6 end
-                    local x7 = min2 * 64
-                    local max4 = 0
-                    local x8 = line2.Saved - (x5 - x5 % 64) / 64 + 64 - (x7 - x7 % estimate) / estimate
-                    if x8 > max4 then max4 = x8 end
-                    line2.Saved = max4
-                  end
-                end
               end
             end
             do
@@ -7127,6 +7328,19 @@ end
                   line2.Stale = line2.Stale - (0 > back2 and 0 or back2)
                 else
                   if 0 < back2 then back2 = 0 end
+                end
+                if op_Kind == 3 and estimate > 0 then
+                  local n2 = s_Ended
+                  local x2 = line2.Saved
+                  local min2 = estimate - back2
+                  local x3 = 2 * estimate
+                  if x3 < min2 then min2 = x3 end
+                  local x4 = min2 * 64
+                  local x5 = (x4 - x4 % estimate) / estimate * 64
+                  local max2 = 0
+                  local x6 = line2.Saved - (x2 - x2 % n2) / n2 + (4096 - 4096 % n2) / n2 - (x5 - x5 % n2) / n2
+                  if x6 > max2 then max2 = x6 end
+                  line2.Saved = max2
                 end
                 local max2 = line2.Left + back2
                 if -1125899906842624 > max2 then max2 = -1125899906842624 end
@@ -7225,9 +7439,12 @@ end
                 end
                 local gain3 = 0
                 do
-                  local left = line2.Left
+                  local x2 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * line2.Saved
+                  local min2 = w2.Size
+                  local x3 = line2.Left + (x2 - x2 % 4096) / 4096
+                  if x3 < min2 then min2 = x3 end
                   if slot <= t then
-                    gain3 = left
+                    gain3 = min2
                   else
                     local t2 = slot - w2.Offset
                     local by2 = w2.Interval
@@ -7235,8 +7452,8 @@ end
                     do
                       if w2.Size > w2.Rate then
                         local max2 = t
-                        local x2 = s_Closed - 1
-                        if x2 > max2 then max2 = x2 end
+                        local x4 = s_Closed - 1
+                        if x4 > max2 then max2 = x4 end
                         since = max2
                       else
                         since = t
@@ -7246,14 +7463,14 @@ end
                     local by3 = w2.Interval
                     local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
                     if n2 <= 0 then
-                      gain3 = left
+                      gain3 = min2
                     else
-                      local x2 = w2.Size - left
+                      local x4 = w2.Size - min2
                       local y = w2.Rate
-                      if n2 > (x2 - x2 % y) / y then
+                      if n2 > (x4 - x4 % y) / y then
                         gain3 = w2.Size
                       else
-                        gain3 = left + n2 * w2.Rate
+                        gain3 = min2 + n2 * w2.Rate
                       end
                     end
                   end
@@ -7332,24 +7549,6 @@ end
                   if x2.State_Last > max3 then max3 = x2.State_Last end
                   x2.State_Held = x2.State_Held + (time2 < max3 and time2 or max3)
                   x2.State_Last = time2
-                  for i3 = 0, x2.Limits_Windows_n - 1 do
-                    local line2 = x2.State_Lines[i3]
-                    local i4 = line2.Window_Unit
-                    local cost = i4 == 0 and op_Cost_0 or i4 == 1 and op_Cost_1 or i4 == 2 and op_Cost_2 or op_Cost_3
-                    local i5 = line2.Window_Unit
-                    local estimate = i5 == 0 and op_Lease_Cost_0 or i5 == 1 and op_Lease_Cost_1 or i5 == 2 and op_Lease_Cost_2 or op_Lease_Cost_3
-                    if estimate > 0 then
-                      local x6 = line2.Saved
-                      local min2 = cost
-                      local x7 = 2 * estimate
-                      if x7 < min2 then min2 = x7 end
-                      local x8 = min2 * 64
-                      local max4 = 0
-                      local x9 = line2.Saved - (x6 - x6 % 64) / 64 + 64 - (x8 - x8 % estimate) / estimate
-                      if x9 > max4 then max4 = x9 end
-                      line2.Saved = max4
-                    end
-                  end
                 end
               end
               do
@@ -7371,6 +7570,19 @@ end
                     line2.Stale = line2.Stale - (0 > back2 and 0 or back2)
                   else
                     if 0 < back2 then back2 = 0 end
+                  end
+                  if op_Kind == 3 and estimate > 0 then
+                    local n2 = x2.State_Ended
+                    local x3 = line2.Saved
+                    local min2 = estimate - back2
+                    local x4 = 2 * estimate
+                    if x4 < min2 then min2 = x4 end
+                    local x5 = min2 * 64
+                    local x6 = (x5 - x5 % estimate) / estimate * 64
+                    local max2 = 0
+                    local x7 = line2.Saved - (x3 - x3 % n2) / n2 + (4096 - 4096 % n2) / n2 - (x6 - x6 % n2) / n2
+                    if x7 > max2 then max2 = x7 end
+                    line2.Saved = max2
                   end
                   local max2 = line2.Left + back2
                   if -1125899906842624 > max2 then max2 = -1125899906842624 end
@@ -7411,6 +7623,27 @@ end
                 end
                 local f = s_Flows[flow2]
                 local c2 = x2.State_Calendars[0]
+                local max2 = c2.Asked_0
+                if c2.Asked_1 > max2 then max2 = c2.Asked_1 end
+                if c2.Asked_2 > max2 then max2 = c2.Asked_2 end
+                if c2.Asked_3 > max2 then max2 = c2.Asked_3 end
+                local asked = max2
+                local x3 = (asked + 1) * 1024
+                local y = c2.Largest + 1
+                local max3 = 1
+                local x4 = (x3 - x3 % y) / y
+                if x4 > max3 then max3 = x4 end
+                x2.ratio = max3
+                local x5 = x2.Limits_PerGrain
+                local y2 = x2.Limits_Scale
+                local x6 = (x5 - x5 % y2) / y2 * 1024
+                local x7 = x2.Limits_PerGrain
+                local y4 = x2.Limits_Scale
+                local x8 = (x7 - x7 % y4) / y4 * 1024
+                local y5 = x2.ratio
+                local min2 = (x8 - x8 % y5) / y5
+                if 16777215 < min2 then min2 = 16777215 end
+                x2.grain = min2
                 local part = 0
                 do
                   if x2.Limits_Parts_0 == 1 then
@@ -7418,68 +7651,66 @@ end
                   else
                     local part2 = 1
                     local each2 = x2.Limits_Parts_0
-                    local y = 1 > each2 and 1 or each2
-                    local min2 = op_Cost_0
-                    local x3 = (1099511627776 - 1099511627776 % y) / y
-                    if x3 < min2 then min2 = x3 end
-                    local x4 = min2 * each2
-                    if x4 > part2 then part2 = x4 end
-                    local each3 = x2.Limits_Parts_1
-                    local y2 = 1 > each3 and 1 or each3
-                    local min3 = op_Cost_1
-                    local x5 = (1099511627776 - 1099511627776 % y2) / y2
-                    if x5 < min3 then min3 = x5 end
-                    local x6 = min3 * each3
-                    if x6 > part2 then part2 = x6 end
-                    local each4 = x2.Limits_Parts_2
-                    local y3 = 1 > each4 and 1 or each4
-                    local min4 = op_Cost_2
-                    local x7 = (1099511627776 - 1099511627776 % y3) / y3
-                    if x7 < min4 then min4 = x7 end
-                    local x8 = min4 * each4
-                    if x8 > part2 then part2 = x8 end
-                    local each5 = x2.Limits_Parts_3
-                    local y4 = 1 > each5 and 1 or each5
-                    local min5 = op_Cost_3
-                    local x9 = (1099511627776 - 1099511627776 % y4) / y4
-                    if x9 < min5 then min5 = x9 end
-                    local x10 = min5 * each5
+                    local y6 = 1 > each2 and 1 or each2
+                    local min3 = op_Cost_0
+                    local x9 = (1099511627776 - 1099511627776 % y6) / y6
+                    if x9 < min3 then min3 = x9 end
+                    local x10 = min3 * each2
                     if x10 > part2 then part2 = x10 end
+                    local each3 = x2.Limits_Parts_1
+                    local y7 = 1 > each3 and 1 or each3
+                    local min4 = op_Cost_1
+                    local x11 = (1099511627776 - 1099511627776 % y7) / y7
+                    if x11 < min4 then min4 = x11 end
+                    local x12 = min4 * each3
+                    if x12 > part2 then part2 = x12 end
+                    local each4 = x2.Limits_Parts_2
+                    local y8 = 1 > each4 and 1 or each4
+                    local min5 = op_Cost_2
+                    local x13 = (1099511627776 - 1099511627776 % y8) / y8
+                    if x13 < min5 then min5 = x13 end
+                    local x14 = min5 * each4
+                    if x14 > part2 then part2 = x14 end
+                    local each5 = x2.Limits_Parts_3
+                    local y9 = 1 > each5 and 1 or each5
+                    local min6 = op_Cost_3
+                    local x15 = (1099511627776 - 1099511627776 % y9) / y9
+                    if x15 < min6 then min6 = x15 end
+                    local x16 = min6 * each5
+                    if x16 > part2 then part2 = x16 end
                     part = part2
                   end
                 end
                 x2.part = part
                 local part2 = x2.part
-                local x3 = part2 + x2.Limits_Scale - 1
-                local y = x2.Limits_Scale
-                local min2 = (x3 - x3 % y) / y
-                if 16777215 < min2 then min2 = 16777215 end
-                x2.units = min2
-                local x4 = (x2.State_Held + x2.Limits_Guess) * 1000
-                local y2 = (x2.State_Ended + 1) * x2.Limits_Tokens
-                local max2 = 1
-                local x5 = (x4 - x4 % y2) / y2
-                if x5 > max2 then max2 = x5 end
-                local pace = max2
-                local x6 = (pace - pace % 1000) / 1000
-                local x7 = (pace - pace % 1000) / 1000
-                local y4 = x2.Limits_Grain
-                local min3 = (x7 - x7 % y4) / y4
-                if 1024 < min3 then min3 = 1024 end
-                x2.slow = min3
-                local x8 = x2.Limits_PerGrain
-                local y5 = x2.Limits_Scale
-                local x9 = x2.Limits_Grain * 1000
-                local max3 = 1
-                local x10 = (x9 - x9 % pace) / pace
-                if x10 > max3 then max3 = x10 end
-                local min4 = (x8 - x8 % y5) / y5
-                local x11 = (max3 < 16777215 and max3 or 16777215) * x2.units
-                if x11 < min4 then min4 = x11 end
-                x2.rate = 1 > min4 and 1 or min4
-                local min5 = x2.units * (1 > x2.slow and 1 or x2.slow)
-                if 16777215 < min5 then min5 = 16777215 end
-                x2.units = min5
+                local x9 = part2 + x2.Limits_Scale - 1
+                local y6 = x2.Limits_Scale
+                local min3 = (x9 - x9 % y6) / y6
+                if 16777215 < min3 then min3 = 16777215 end
+                x2.units = min3
+                local x10 = (x2.State_Held + x2.Limits_Guess) * 1000
+                local y7 = (x2.State_Ended + 1) * x2.Limits_Tokens
+                local max4 = 1
+                local x11 = (x10 - x10 % y7) / y7
+                if x11 > max4 then max4 = x11 end
+                local pace = max4
+                local x12 = (pace - pace % 1000) / 1000
+                local x13 = (pace - pace % 1000) / 1000
+                local y9 = x2.Limits_Grain
+                local min4 = (x13 - x13 % y9) / y9
+                if 1024 < min4 then min4 = 1024 end
+                x2.slow = min4
+                local x14 = x2.Limits_Grain * 1000
+                local max5 = 1
+                local x15 = (x14 - x14 % pace) / pace
+                if x15 > max5 then max5 = x15 end
+                local min5 = x2.grain
+                local x16 = (max5 < 16777215 and max5 or 16777215) * x2.units
+                if x16 < min5 then min5 = x16 end
+                x2.rate = 1 > min5 and 1 or min5
+                local min6 = x2.units * (1 > x2.slow and 1 or x2.slow)
+                if 16777215 < min6 then min6 = 16777215 end
+                x2.units = min6
                 x2.large, x2.gathered = x2.units > x2.rate, 0
                 do
                   local at2 = t - ((x2.Limits_Windows[x2.Limits_Shortest].Interval < 60000 and x2.Limits_Windows[x2.Limits_Shortest].Interval or 60000) + 1000)
@@ -7496,59 +7727,59 @@ end
                     else
                       local part4 = 1
                       local each2 = x2.Limits_Parts_0
-                      local y6 = 1 > each2 and 1 or each2
-                      local min6 = op_Ticket_Cost_0
-                      local x12 = (1099511627776 - 1099511627776 % y6) / y6
-                      if x12 < min6 then min6 = x12 end
-                      local x13 = min6 * each2
-                      if x13 > part4 then part4 = x13 end
+                      local y10 = 1 > each2 and 1 or each2
+                      local min7 = op_Ticket_Cost_0
+                      local x17 = (1099511627776 - 1099511627776 % y10) / y10
+                      if x17 < min7 then min7 = x17 end
+                      local x18 = min7 * each2
+                      if x18 > part4 then part4 = x18 end
                       local each3 = x2.Limits_Parts_1
-                      local y7 = 1 > each3 and 1 or each3
-                      local min7 = op_Ticket_Cost_1
-                      local x14 = (1099511627776 - 1099511627776 % y7) / y7
-                      if x14 < min7 then min7 = x14 end
-                      local x15 = min7 * each3
-                      if x15 > part4 then part4 = x15 end
+                      local y11 = 1 > each3 and 1 or each3
+                      local min8 = op_Ticket_Cost_1
+                      local x19 = (1099511627776 - 1099511627776 % y11) / y11
+                      if x19 < min8 then min8 = x19 end
+                      local x20 = min8 * each3
+                      if x20 > part4 then part4 = x20 end
                       local each4 = x2.Limits_Parts_2
-                      local y8 = 1 > each4 and 1 or each4
-                      local min8 = op_Ticket_Cost_2
-                      local x16 = (1099511627776 - 1099511627776 % y8) / y8
-                      if x16 < min8 then min8 = x16 end
-                      local x17 = min8 * each4
-                      if x17 > part4 then part4 = x17 end
+                      local y12 = 1 > each4 and 1 or each4
+                      local min9 = op_Ticket_Cost_2
+                      local x21 = (1099511627776 - 1099511627776 % y12) / y12
+                      if x21 < min9 then min9 = x21 end
+                      local x22 = min9 * each4
+                      if x22 > part4 then part4 = x22 end
                       local each5 = x2.Limits_Parts_3
-                      local y9 = 1 > each5 and 1 or each5
-                      local min9 = op_Ticket_Cost_3
-                      local x18 = (1099511627776 - 1099511627776 % y9) / y9
-                      if x18 < min9 then min9 = x18 end
-                      local x19 = min9 * each5
-                      if x19 > part4 then part4 = x19 end
+                      local y13 = 1 > each5 and 1 or each5
+                      local min10 = op_Ticket_Cost_3
+                      local x23 = (1099511627776 - 1099511627776 % y13) / y13
+                      if x23 < min10 then min10 = x23 end
+                      local x24 = min10 * each5
+                      if x24 > part4 then part4 = x24 end
                       part3 = part4
                     end
                   end
                   local part4 = part3
                   do
-                    local max4 = 0
-                    local x12 = op_Ticket_Slot - x2.Limits_Zero
-                    if x12 > max4 then max4 = x12 end
-                    local y6 = x2.Limits_Grain
-                    local n2 = (max4 - max4 % y6) / y6
+                    local max6 = 0
+                    local x17 = op_Ticket_Slot - x2.Limits_Zero
+                    if x17 > max6 then max6 = x17 end
+                    local y10 = x2.Limits_Grain
+                    local n2 = (max6 - max6 % y10) / y10
                     if n2 >= c2.Head and n2 < c2.Head + 1024 then
                       do
-                        local x13 = part4 + x2.Limits_Scale - 1
-                        local y7 = x2.Limits_Scale
-                        local min6 = (x13 - x13 % y7) / y7
-                        if 16777215 < min6 then min6 = 16777215 end
-                        local y8 = 1 > x2.part and 1 or x2.part
-                        local min7 = (part4 - part4 % y8) / y8
+                        local x18 = part4 + x2.Limits_Scale - 1
+                        local y11 = x2.Limits_Scale
+                        local min7 = (x18 - x18 % y11) / y11
                         if 16777215 < min7 then min7 = 16777215 end
-                        local max5 = min6
-                        local x14 = min7 * x2.units
-                        if x14 > max5 then max5 = x14 end
-                        local max6 = 0
-                        local x15 = c2.Units.At(n2 - c2.Head) - (max5 < 4294967296 and max5 or 4294967296)
-                        if x15 > max6 then max6 = x15 end
-                        local units2 = max6
+                        local y12 = 1 > x2.part and 1 or x2.part
+                        local min8 = (part4 - part4 % y12) / y12
+                        if 16777215 < min8 then min8 = 16777215 end
+                        local max7 = min7
+                        local x19 = min8 * x2.units
+                        if x19 > max7 then max7 = x19 end
+                        local max8 = 0
+                        local x20 = c2.Units.At(n2 - c2.Head) - (max7 < 4294967296 and max7 or 4294967296)
+                        if x20 > max8 then max8 = x20 end
+                        local units2 = max8
                         c2.Booked = c2.Booked + (units2 - c2.Units.At(n2 - c2.Head))
                         c2.Units.Put(n2 - c2.Head, units2)
                       end
@@ -7557,22 +7788,22 @@ end
                   do
                     local slot = op_Ticket_Slot
                     if slot <= f.Before then
-                      local max4 = 0
-                      local x12 = f.Units - part4
-                      if x12 > max4 then max4 = x12 end
-                      f.Units = max4
+                      local max6 = 0
+                      local x17 = f.Units - part4
+                      if x17 > max6 then max6 = x17 end
+                      f.Units = max6
                     else
-                      local max4 = 0
-                      local x12 = f.Later - part4
-                      if x12 > max4 then max4 = x12 end
-                      f.Later = max4
+                      local max6 = 0
+                      local x17 = f.Later - part4
+                      if x17 > max6 then max6 = x17 end
+                      f.Later = max6
                     end
                   end
                   if op_Urgent then
-                    local max4 = 0
-                    local x12 = f.Urgent - part4
-                    if x12 > max4 then max4 = x12 end
-                    f.Urgent = max4
+                    local max6 = 0
+                    local x17 = f.Urgent - part4
+                    if x17 > max6 then max6 = x17 end
+                    f.Urgent = max6
                   end
                 end
                 do
@@ -7602,12 +7833,12 @@ end
                         class = n2
                       end
                       local at2 = 2 * (0 * 22 + class)
-                      local min6 = c4.Classes.At(at2) + weight2
-                      if 16777215 < min6 then min6 = 16777215 end
-                      c4.Classes.Put(at2, 0 > min6 and 0 or min6)
-                      local min7 = c4.Classes.At(at2 + 1) + backlog
+                      local min7 = c4.Classes.At(at2) + weight2
                       if 16777215 < min7 then min7 = 16777215 end
-                      c4.Classes.Put(at2 + 1, 0 > min7 and 0 or min7)
+                      c4.Classes.Put(at2, 0 > min7 and 0 or min7)
+                      local min8 = c4.Classes.At(at2 + 1) + backlog
+                      if 16777215 < min8 then min8 = 16777215 end
+                      c4.Classes.Put(at2 + 1, 0 > min8 and 0 or min8)
                     end
                   elseif f.Weight > 0 and f.Minute + 1 == c3.Minute then
                     c3.Before = c3.Before - f.Weight
@@ -7628,35 +7859,35 @@ end
                         class = n2
                       end
                       local at2 = 2 * (1 * 22 + class)
-                      local min6 = c4.Classes.At(at2) + weight2
-                      if 16777215 < min6 then min6 = 16777215 end
-                      c4.Classes.Put(at2, 0 > min6 and 0 or min6)
-                      local min7 = c4.Classes.At(at2 + 1) + backlog
+                      local min7 = c4.Classes.At(at2) + weight2
                       if 16777215 < min7 then min7 = 16777215 end
-                      c4.Classes.Put(at2 + 1, 0 > min7 and 0 or min7)
+                      c4.Classes.Put(at2, 0 > min7 and 0 or min7)
+                      local min8 = c4.Classes.At(at2 + 1) + backlog
+                      if 16777215 < min8 then min8 = 16777215 end
+                      c4.Classes.Put(at2 + 1, 0 > min8 and 0 or min8)
                     end
                   end
                   f.Minute, f.Weight, f.Backlog = c3.Minute, 0, 0
                   if f.Units + f.Later > 0 then
-                    local min6 = x2.Weight
-                    local x12 = 16777216 - c3.Weight
-                    if x12 < min6 then min6 = x12 end
-                    f.Weight = min6
+                    local min7 = x2.Weight
+                    local x17 = 16777216 - c3.Weight
+                    if x17 < min7 then min7 = x17 end
+                    f.Weight = min7
                     c3.Weight = c3.Weight + f.Weight
                     local part3 = f.Units + f.Later
-                    local x13 = part3 + x2.Limits_Scale - 1
-                    local y6 = x2.Limits_Scale
-                    local min7 = (x13 - x13 % y6) / y6
-                    if 16777215 < min7 then min7 = 16777215 end
-                    local y7 = 1 > x2.part and 1 or x2.part
-                    local min8 = (part3 - part3 % y7) / y7
+                    local x18 = part3 + x2.Limits_Scale - 1
+                    local y10 = x2.Limits_Scale
+                    local min8 = (x18 - x18 % y10) / y10
                     if 16777215 < min8 then min8 = 16777215 end
-                    local max4 = min7
-                    local x14 = min8 * x2.units
-                    if x14 > max4 then max4 = x14 end
-                    local x15 = (max4 < 4294967296 and max4 or 4294967296) * 1024
-                    local y8 = x2.rate
-                    f.Backlog = (x15 - x15 % y8) / y8
+                    local y11 = 1 > x2.part and 1 or x2.part
+                    local min9 = (part3 - part3 % y11) / y11
+                    if 16777215 < min9 then min9 = 16777215 end
+                    local max6 = min8
+                    local x19 = min9 * x2.units
+                    if x19 > max6 then max6 = x19 end
+                    local x20 = (max6 < 4294967296 and max6 or 4294967296) * 1024
+                    local y12 = x2.rate
+                    f.Backlog = (x20 - x20 % y12) / y12
                     do
                       local weight2 = f.Weight
                       local backlog = f.Backlog
@@ -7674,12 +7905,12 @@ end
                         class = n2
                       end
                       local at2 = 2 * (0 * 22 + class)
-                      local min9 = c4.Classes.At(at2) + weight2
-                      if 16777215 < min9 then min9 = 16777215 end
-                      c4.Classes.Put(at2, 0 > min9 and 0 or min9)
-                      local min10 = c4.Classes.At(at2 + 1) + backlog
+                      local min10 = c4.Classes.At(at2) + weight2
                       if 16777215 < min10 then min10 = 16777215 end
-                      c4.Classes.Put(at2 + 1, 0 > min10 and 0 or min10)
+                      c4.Classes.Put(at2, 0 > min10 and 0 or min10)
+                      local min11 = c4.Classes.At(at2 + 1) + backlog
+                      if 16777215 < min11 then min11 = 16777215 end
+                      c4.Classes.Put(at2 + 1, 0 > min11 and 0 or min11)
                     end
                   end
                 end
@@ -7935,7 +8166,7 @@ if s_Lines_n + s_Pins_n + s_Flows_n + s_Calendars_n > 1 then
   end
   local calendar = s_Calendars_n > 0 and s_Calendars[0]
   if calendar then
-    parts[#parts + 1] = pack('<ddddddddd', calendar.Grain, calendar.Head, calendar.Front, calendar.Far, calendar.Booked, calendar.Minute, calendar.Weight, calendar.Before, calendar.Turn)
+    parts[#parts + 1] = pack('<dddddddddddddd', calendar.Grain, calendar.Head, calendar.Front, calendar.Far, calendar.Booked, calendar.Minute, calendar.Weight, calendar.Before, calendar.Turn, calendar.Largest, calendar.Asked_0, calendar.Asked_1, calendar.Asked_2, calendar.Asked_3)
   end
   parts[#parts + 1] = leases
   if calendar then

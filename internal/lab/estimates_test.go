@@ -1,0 +1,154 @@
+package lab
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/drip-go/drip"
+)
+
+// A backlog of messages whose estimates are too high takes about the time of their real costs, within the limit of an entity and
+// within a limit that three entities share: messages wait for the capacity that operations in flight give back. An
+// operation that outlasts the interval gives nothing back, so its estimate counts.
+func TestEstimates(t *testing.T) {
+	fixed := func(estimate, real int) func(*rand.Rand) (e, r drip.Costs) {
+		return func(*rand.Rand) (e, r drip.Costs) { return drip.Costs{"tokens": estimate}, drip.Costs{"tokens": real} }
+	}
+	second := drip.Limit{Size: 1000, RefreshInterval: time.Second, Unit: "tokens", Concurrency: plenty}
+	for name, c := range map[string]struct {
+		limit         drip.Limit
+		backlog       int
+		operation     time.Duration // the mean
+		costs         func(*rand.Rand) (estimate, real drip.Costs)
+		time          float64 // of the least that the windows take for the real costs, at most
+		postponements float64 // the mean, at most
+	}{
+		"exact":         {second, 4000, 200 * time.Millisecond, fixed(10, 10), 1, 1},
+		"double":        {second, 4000, 200 * time.Millisecond, fixed(20, 10), 1.1, 2.1},
+		"fivefold":      {second, 4000, 50 * time.Millisecond, fixed(50, 10), 1.25, 2.8},
+		"slow":          {second, 4000, 5 * time.Second, fixed(50, 10), 5, 2.2},
+		"within minute": {drip.Limit{Size: 60_000, RefreshInterval: time.Minute, Unit: "tokens", Concurrency: plenty}, 4000, 2 * time.Second, fixed(200, 60), 1.15, 2},
+		"model": {
+			drip.Limit{Size: 500, RefreshInterval: time.Minute, Concurrency: plenty, Windows: []drip.Window{
+				{Size: 150_000, RefreshInterval: time.Minute, Unit: "input"}, {Size: 40_000, RefreshInterval: time.Minute, Unit: "output"},
+			}}, 2000, 3 * time.Second,
+			func(r *rand.Rand) (estimate, real drip.Costs) {
+				return drip.Costs{"input": 300, "output": 1000}, drip.Costs{"input": 300, "output": 20 + r.IntN(201)}
+			}, 1.35, 2.4,
+		},
+		"some of many tokens": {
+			drip.Limit{Size: 100, RefreshInterval: time.Second, Concurrency: plenty, Windows: []drip.Window{{Size: 10_000, RefreshInterval: time.Second, Unit: "tokens"}}},
+			6000, 200 * time.Millisecond,
+			func(r *rand.Rand) (estimate, real drip.Costs) {
+				n := 10
+				if r.IntN(10) == 0 {
+					n = 900
+				}
+				return drip.Costs{"tokens": n}, drip.Costs{"tokens": n}
+			}, 1.15, 1.1,
+		},
+	} {
+		for _, shared := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s/shared %v", name, shared), func(t *testing.T) {
+				for seed := range uint64(3) {
+					r := estimatedRun{t: t, rnd: rand.New(rand.NewPCG(seed, 0)), operation: Exponential(c.operation), costs: c.costs, used: map[string]int{}}
+					r.play(c.limit, shared, c.backlog)
+					least := time.Duration(0)
+					for _, w := range append([]drip.Window{{Size: c.limit.Size, RefreshInterval: c.limit.RefreshInterval, Unit: c.limit.Unit}}, c.limit.Windows...) {
+						least = max(least, w.RefreshInterval*time.Duration(r.used[w.Unit])/time.Duration(w.Size))
+					}
+					took := float64(r.last-backlogAt) / float64(least.Milliseconds())
+					asked := float64(r.postponed) / float64(c.backlog)
+					t.Logf("%.2f of the least time, %.2f postponements", took, asked)
+					if took > c.time || asked > c.postponements {
+						t.Errorf("seed %d: %.2f of the least time, %.2f postponements; want at most %.2f and %.2f", seed, took, asked, c.time, c.postponements)
+					}
+				}
+			})
+		}
+	}
+}
+
+// backlogAt is when the backlog comes, in ms since 1970.
+var backlogAt = since(time.Hour)
+
+// estimatedRun plays messages whose estimates differ from their costs.
+type estimatedRun struct {
+	t         *testing.T
+	rnd       *rand.Rand
+	operation Distribution
+	costs     func(*rand.Rand) (estimate, real drip.Costs)
+	bucket    *drip.Bucket
+	now       int64 // ms since 1970
+	events    events
+	used      map[string]int // by the backlog, in each unit
+	postponed int            // times, of the backlog
+	last      int64          // the last start of the backlog
+}
+
+// play sends a thousand messages one after the other, so that their costs are known, and then a backlog at once.
+func (r *estimatedRun) play(limit drip.Limit, shared bool, backlog int) {
+	o := drip.Options{
+		Size: limit.Size, RefreshRate: limit.Size, RefreshInterval: limit.RefreshInterval, Unit: limit.Unit, Windows: limit.Windows, Concurrency: plenty,
+		Start: time.UnixMilli(0), Clock: func() time.Time { return time.UnixMilli(r.now) },
+	}
+	names := []string{"one"}
+	if shared {
+		o = drip.Options{Size: 1 << 30, Concurrency: plenty, Start: o.Start, Clock: o.Clock, Shared: map[string]drip.Limit{"app": limit}}
+		names = []string{"one", "two", "three"}
+	}
+	var err error
+	if r.bucket, err = drip.New(o); err != nil {
+		r.t.Fatal(err)
+	}
+	for i := range 1000 {
+		r.send(backlogAt-int64(1000-i)*3000, names[i%len(names)], false)
+	}
+	for i := range backlog {
+		r.send(backlogAt+int64(i)/10, names[i%len(names)], true)
+	}
+	for range 100 * backlog {
+		e, ok := r.events.next()
+		if !ok {
+			return
+		}
+		r.now = e.at
+		e.do()
+	}
+	r.t.Fatal("it does not end")
+}
+
+// send plans a message. It comes back up to 20 ms late.
+func (r *estimatedRun) send(at int64, name string, ofBacklog bool) {
+	estimate, real := r.costs(r.rnd)
+	operation := r.operation(r.rnd).Milliseconds()
+	var ask func(drip.Ticket)
+	ask = func(ticket drip.Ticket) {
+		a, err := r.bucket.Admit(r.t.Context(), name, drip.Request{Costs: estimate, Ticket: ticket})
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		if a.Delay > 0 {
+			if ofBacklog {
+				r.postponed++
+			}
+			r.events.add(r.now+a.Delay.Milliseconds()+r.rnd.Int64N(21), func() { ask(a.Ticket) })
+			return
+		}
+		if ofBacklog {
+			r.last = r.now
+			r.used[""]++
+			for unit, n := range real {
+				r.used[unit] += n
+			}
+		}
+		r.events.addEnd(r.now+operation, func() {
+			if err := r.bucket.Settle(r.t.Context(), name, a.Lease, 1, real); err != nil {
+				r.t.Fatal(err)
+			}
+		})
+	}
+	r.events.add(at, func() { ask(drip.Ticket{}) })
+}
