@@ -619,6 +619,11 @@ func (x *Shared) place(f *Flow, op *Op, back bool, t, now int64) int64 {
 	if back && op.Ticket.Slot > now && x.holds(op.Ticket.Slot) { // it came early, and keeps its slot
 		return max(t, op.Ticket.Slot)
 	}
+	if !back && x.room && x.bound == BoundTokens { // behind the operations due in this grain, unless the next one is as near
+		if at := max(t, now+x.due/max(1, x.units)*l.pace(s)/1000); at+1000 < l.begin(c.Head+1) {
+			return at
+		}
+	}
 	if (x.room || back && x.below) && x.bound >= BoundWindow { // behind the operations due in this grain
 		at, due := t, x.due
 		if !x.room { // before them, one after the other

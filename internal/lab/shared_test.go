@@ -166,6 +166,33 @@ func TestGainAboveSize(t *testing.T) {
 	}
 }
 
+// A shared limit whose tokens are short is used as well with intervals of a minute as with those of a second: a message that
+// finds no token comes back when it has its turn, not in the next interval.
+func TestSharedTokensLongInterval(t *testing.T) {
+	for _, tokens := range []int{3, 70} {
+		for _, interval := range []time.Duration{time.Second, 10 * time.Second, time.Minute} {
+			for _, n := range []int{1, 3, 30} {
+				rate := int(1.4 * float64(tokens) * interval.Seconds())
+				o := app(1<<30, 1<<30, 0)
+				o.WaitForToken = time.Second
+				o.Shared = map[string]drip.Limit{"app": {Size: rate, RefreshInterval: interval, Concurrency: tokens}}
+				got, err := RunShared(SharedScenario{
+					Options: o, Entities: entities(n), Operation: Exponential(time.Second),
+					Messages: func(r *rand.Rand) []SharedMessage { return backlog(r, shuffled, begun, 0, times(n, 30*tokens/n)...) },
+				}, 1)
+				if err != nil {
+					t.Fatal(err)
+				}
+				makespan := got.Makespan.Seconds() / got.Fluid.Seconds()
+				t.Logf("%d at once, each %v, %d entities: makespan %.2f, %.2f postponements", tokens, interval, n, makespan, got.Redeliveries.Mean)
+				if makespan > 1.2 || got.Redeliveries.Mean > 3 || got.OverLimit > 0 {
+					t.Errorf("%d at once, each %v, %d entities: makespan %.2f, %.2f postponements, %d over the limit", tokens, interval, n, makespan, got.Redeliveries.Mean, got.OverLimit)
+				}
+			}
+		}
+	}
+}
+
 // Shared tokens are divided fairly, whether one operation or hundreds end in a second, and are in use.
 func TestSharedTokens(t *testing.T) {
 	var means, makespans, unfair []float64

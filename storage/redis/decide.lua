@@ -5793,6 +5793,27 @@ end
                         if is3 then
                           place2 = t2 > op_Ticket_Slot and t2 or op_Ticket_Slot
                         else
+                          if not back2 and x2.room and x2.bound == 2 then
+                            do
+                              local x5 = x2.due
+                              local y3 = 1 > x2.units and 1 or x2.units
+                              local x6 = (x2.State_Held + x2.Limits_Guess) * 1000
+                              local y4 = (x2.State_Ended + 1) * x2.Limits_Tokens
+                              local max4 = 1
+                              local x7 = (x6 - x6 % y4) / y4
+                              if x7 > max4 then max4 = x7 end
+                              local x8 = (x5 - x5 % y3) / y3 * max4
+                              local max5 = t2
+                              local x9 = t + (x8 - x8 % 1000) / 1000
+                              if x9 > max5 then max5 = x9 end
+                              local at2 = max5
+                              local n3 = c2.Head + 1
+                              if at2 + 1000 < n3 * x2.Limits_Grain + x2.Limits_Zero then
+                                place2 = at2
+                                break
+                              end
+                            end
+                          end
                           if (x2.room or back2 and x2.below) and x2.bound >= 4 then
                             local at2 = t2
                             local due = x2.due
