@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"go/ast"
 	"go/constant"
@@ -12,8 +13,8 @@ import (
 	"strings"
 )
 
-// emitter writes functions as statements of Lua, with all functions they call inlined: Redis runs the whole script anew
-// for each call, and to make a function there takes longer than to run it.
+// emitter writes functions as statements of Lua. It inlines the functions that they call, but for those the script has as
+// functions: Redis runs the whole script anew for each call, and to make a function there takes about as long as to run it.
 //
 // A number or a bool is a local. So is each field of a struct and each element of an array: Lease.End of the variable a is
 // a_Lease_End, and Cost[1] of op is op_Cost_1. The structs of
@@ -22,11 +23,12 @@ type emitter struct {
 	info  *types.Info
 	funcs map[*types.Func]*ast.FuncDecl
 
-	lines  []string
-	names  []string // of the visible locals and of the template's variables
-	values map[types.Object]any
-	body   *body
-	dirty  bool // an inlined function has changed a struct of its caller
+	functions map[*types.Func]*function // of the script
+	lines     []string
+	names     []string // of the visible locals and of the template's variables
+	values    map[types.Object]any
+	body      *body
+	dirty     bool // an inlined function has changed a struct of its caller
 }
 
 // body is the function that is being inlined.
@@ -500,7 +502,7 @@ func (e *emitter) callScalar(x *ast.CallExpr) expr {
 		e.bind(fn, recv, x.Args)
 		return e.quotient(e.scalar(t), e.scalar(n))
 	}
-	if b := e.funcs[fn].Body.List; len(b) == 1 {
+	if b := e.funcs[fn].Body.List; len(b) == 1 && e.functions[fn] == nil {
 		if r, ok := b[0].(*ast.ReturnStmt); ok && len(r.Results) == 1 && structOf(e.info.TypeOf(x)) == nil {
 			e.bind(fn, recv, x.Args)
 			return e.scalar(r.Results[0])
@@ -730,40 +732,17 @@ func (e *emitter) call(x *ast.CallExpr, to []string) []string {
 		e.line("%s%s(%s)", r, fn.Name(), strings.Join(e.arguments(x.Args), ", "))
 		return nil
 	}
-	results := fn.Signature().Results()
-	if results.Len() > 1 {
-		e.fail(x, "several results")
+	if to == nil {
+		to = e.result(fn)
 	}
-	var of types.Type
-	if results.Len() == 1 {
-		of = results.At(0).Type()
-		if to == nil {
-			name := results.At(0).Name()
-			if name == "" {
-				name = fn.Name()
-			}
-			to = e.variable(name, of)
-		}
+	if f := e.functions[fn]; f != nil {
+		e.callFunction(f, fn, recv, x.Args, to)
+		return to
 	}
 	lines := e.capture(func() {
 		names := len(e.names)
 		e.bind(fn, recv, x.Args)
-		if of != nil && results.At(0).Name() != "" {
-			if s := structOf(of); s != nil {
-				first := s.Field(0).Name()
-				e.values[results.At(0)] = place{of: s, prefix: strings.TrimSuffix(to[0], "_"+first)}
-			} else {
-				e.values[results.At(0)] = expr{to[0], atom}
-			}
-		}
-		outer := e.body
-		e.body = &body{results: to}
-		inner := e.capture(func() { e.block(e.funcs[fn].Body.List, true) })
-		if e.body.broke {
-			inner = append(append([]string{"repeat"}, inner...), "until true")
-		}
-		e.lines = append(e.lines, inner...)
-		e.body = outer
+		e.lines = append(e.lines, e.inner(fn, to)...)
 		e.names = e.names[:names]
 	})
 	if slices.ContainsFunc(lines, func(l string) bool { return strings.HasPrefix(l, "local ") }) {
@@ -771,6 +750,37 @@ func (e *emitter) call(x *ast.CallExpr, to []string) []string {
 	}
 	e.lines = append(e.lines, lines...)
 	return to
+}
+
+// inner returns the body of a function whose parameters are bound. Its result goes to the locals given.
+func (e *emitter) inner(fn *types.Func, to []string) []string {
+	if r := fn.Signature().Results(); r.Len() == 1 && r.At(0).Name() != "" {
+		if s := structOf(r.At(0).Type()); s != nil {
+			e.values[r.At(0)] = place{of: s, prefix: strings.TrimSuffix(to[0], "_"+s.Field(0).Name())}
+		} else {
+			e.values[r.At(0)] = expr{to[0], atom}
+		}
+	}
+	outer := e.body
+	e.body = &body{results: to}
+	inner := e.capture(func() { e.block(e.funcs[fn].Body.List, true) })
+	if e.body.broke {
+		inner = append(append([]string{"repeat"}, inner...), "until true")
+	}
+	e.body = outer
+	return inner
+}
+
+// result makes locals for the result of a function.
+func (e *emitter) result(fn *types.Func) []string {
+	results := fn.Signature().Results()
+	switch results.Len() {
+	case 0:
+		return nil
+	case 1:
+		return e.variable(cmp.Or(results.At(0).Name(), fn.Name()), results.At(0).Type())
+	}
+	panic(failure{fn.Pos(), "several results"})
 }
 
 // variable makes locals for a value that is zero.

@@ -123,13 +123,2968 @@ local function Counts(bytes, from, till)
   return counts
 end
 
+-- These rules are functions. The script has all others where they are called, because to make a function takes time in each
+-- call of the script.
+local Limits_adopt, Limits_pin
+function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Now, s_Slot, s_LastID, s_Closed, s_Lines, s_Lines_n, s_Pins, s_Pins_n, now)
+  local known = s_Tokens ~= 0
+  local from2 = now
+  local own2 = 0
+  do
+    local n2 = l_Windows_n
+    if s_Pins_n > 0 and s_Pins[0].Limit_Window_Size > 0 then
+      n2 = n2 - 1
+    end
+    own2 = n2
+  end
+  local own3 = own2
+  local lapses = false
+  do
+    local lapses2 = s_Tokens == 0 or s_Pins_n > 0 or s_Lines_n ~= l_Windows_n
+    for i2 = 0, s_Lines_n - 1 do
+      if not lapses2 then
+        local w = l_Windows[i2]
+        lapses2 = (w.Size ~= s_Lines[i2].Window_Size or w.Rate ~= s_Lines[i2].Window_Rate or w.Interval ~= s_Lines[i2].Window_Interval or w.Offset ~= s_Lines[i2].Window_Offset or w.Series ~= s_Lines[i2].Window_Series or w.Unit ~= s_Lines[i2].Window_Unit) and (w.Series == 0 or w.Series ~= s_Lines[i2].Window_Series or w.Size ~= s_Lines[i2].Window_Size or w.Rate ~= s_Lines[i2].Window_Rate or w.Unit ~= s_Lines[i2].Window_Unit)
+      end
+    end
+    lapses = lapses2
+  end
+  local lapse = lapses
+  if not known then
+    from2 = l_Start
+  end
+  local pinned2_Window_Size, pinned2_Window_Rate, pinned2_Window_Interval, pinned2_Window_Offset, pinned2_Window_Series, pinned2_Window_Unit, pinned2_Left, pinned2_Promised, pinned2_Spare, pinned2_Taken, pinned2_Fresh, pinned2_FreshFrom, pinned2_Stale, pinned2_StaleFrom, pinned2_Saved = 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, s_LastID, 0, s_LastID, 0
+  if own3 < l_Windows_n then
+    pinned2_Window_Size = l_Windows[own3].Size
+    pinned2_Window_Rate = l_Windows[own3].Rate
+    pinned2_Window_Interval = l_Windows[own3].Interval
+    pinned2_Window_Offset = l_Windows[own3].Offset
+    pinned2_Window_Series = l_Windows[own3].Series
+    pinned2_Window_Unit = l_Windows[own3].Unit
+    pinned2_Left = pinned2_Window_Size
+    do
+      local p = s_Pins[0]
+      if p.Line > 0 then
+        pinned2_Window_Size = s_Lines[p.Line - 1].Window_Size
+        pinned2_Window_Rate = s_Lines[p.Line - 1].Window_Rate
+        pinned2_Window_Interval = s_Lines[p.Line - 1].Window_Interval
+        pinned2_Window_Offset = s_Lines[p.Line - 1].Window_Offset
+        pinned2_Window_Series = s_Lines[p.Line - 1].Window_Series
+        pinned2_Window_Unit = s_Lines[p.Line - 1].Window_Unit
+        pinned2_Left = s_Lines[p.Line - 1].Left
+        pinned2_Promised = s_Lines[p.Line - 1].Promised
+        pinned2_Spare = s_Lines[p.Line - 1].Spare
+        pinned2_Taken = s_Lines[p.Line - 1].Taken
+        pinned2_Fresh = s_Lines[p.Line - 1].Fresh
+        pinned2_FreshFrom = s_Lines[p.Line - 1].FreshFrom
+        pinned2_Stale = s_Lines[p.Line - 1].Stale
+        pinned2_StaleFrom = s_Lines[p.Line - 1].StaleFrom
+        pinned2_Saved = s_Lines[p.Line - 1].Saved
+        local gain = 0
+        do
+          local w = l_Windows[own3]
+          if now <= s_Now then
+            gain = pinned2_Left
+          else
+            local t = now - w.Offset
+            local by2 = w.Interval
+            local since = 0
+            do
+              if w.Size > w.Rate then
+                local max2 = s_Now
+                local x2 = s_Closed - 1
+                if x2 > max2 then max2 = x2 end
+                since = max2
+              else
+                since = s_Now
+              end
+            end
+            local t2 = since - w.Offset
+            local by3 = w.Interval
+            local n2 = (t - t % by2) / by2 - (t2 - t2 % by3) / by3
+            if n2 <= 0 then
+              gain = pinned2_Left
+            else
+              local x2 = w.Size - pinned2_Left
+              local y = w.Rate
+              if n2 > (x2 - x2 % y) / y then
+                gain = w.Size
+              else
+                gain = pinned2_Left + n2 * w.Rate
+              end
+            end
+          end
+        end
+        pinned2_Left = gain
+        do
+          local place2 = p.Line
+          if place2 > 0 then
+            while place2 < s_Lines_n do
+              s_Lines[place2 - 1].Window_Size = s_Lines[place2].Window_Size
+              s_Lines[place2 - 1].Window_Rate = s_Lines[place2].Window_Rate
+              s_Lines[place2 - 1].Window_Interval = s_Lines[place2].Window_Interval
+              s_Lines[place2 - 1].Window_Offset = s_Lines[place2].Window_Offset
+              s_Lines[place2 - 1].Window_Series = s_Lines[place2].Window_Series
+              s_Lines[place2 - 1].Window_Unit = s_Lines[place2].Window_Unit
+              s_Lines[place2 - 1].Left = s_Lines[place2].Left
+              s_Lines[place2 - 1].Promised = s_Lines[place2].Promised
+              s_Lines[place2 - 1].Spare = s_Lines[place2].Spare
+              s_Lines[place2 - 1].Taken = s_Lines[place2].Taken
+              s_Lines[place2 - 1].Fresh = s_Lines[place2].Fresh
+              s_Lines[place2 - 1].FreshFrom = s_Lines[place2].FreshFrom
+              s_Lines[place2 - 1].Stale = s_Lines[place2].Stale
+              s_Lines[place2 - 1].StaleFrom = s_Lines[place2].StaleFrom
+              s_Lines[place2 - 1].Saved = s_Lines[place2].Saved
+              place2 = place2 + 1
+            end
+            s_Lines_n = s_Lines_n - 1
+          end
+        end
+      end
+    end
+  end
+  for i2 = 0, s_Lines_n - 1 do
+    local line2 = s_Lines[i2]
+    if i2 >= own3 then
+      if line2.Window_Size ~= 0 then
+        local gain = 0
+        do
+          local left = line2.Left
+          if now <= s_Now then
+            gain = left
+          else
+            local t = now - line2.Window_Offset
+            local by2 = line2.Window_Interval
+            local since = 0
+            do
+              if line2.Window_Size > line2.Window_Rate then
+                local max2 = s_Now
+                local x2 = s_Closed - 1
+                if x2 > max2 then max2 = x2 end
+                since = max2
+              else
+                since = s_Now
+              end
+            end
+            local t2 = since - line2.Window_Offset
+            local by3 = line2.Window_Interval
+            local n2 = (t - t % by2) / by2 - (t2 - t2 % by3) / by3
+            if n2 <= 0 then
+              gain = left
+            else
+              local x2 = line2.Window_Size - left
+              local y = line2.Window_Rate
+              if n2 > (x2 - x2 % y) / y then
+                gain = line2.Window_Size
+              else
+                gain = left + n2 * line2.Window_Rate
+              end
+            end
+          end
+        end
+        line2.Left = gain
+        line2.Window_Size = 0
+        line2.Window_Rate = 0
+        line2.Window_Interval = 0
+        line2.Window_Offset = 0
+        line2.Window_Series = 0
+        line2.Window_Unit = line2.Window_Unit
+        line2.Spare = 0
+        line2.Taken = now
+        line2.Promised = line2.Left
+      end
+    else
+      do
+        local w = l_Windows[i2]
+        if line2.Window_Size > 0 and w.Unit == line2.Window_Unit then
+          local left = line2.Left < w.Size and line2.Left or w.Size
+          if w.Series ~= 0 and w.Series == line2.Window_Series then
+            local turns = 0
+            do
+              local since = 0
+              do
+                if w.Size > w.Rate then
+                  local max2 = s_Now
+                  local x2 = s_Closed - 1
+                  if x2 > max2 then max2 = x2 end
+                  since = max2
+                else
+                  since = s_Now
+                end
+              end
+              local since2 = since
+              local turns2 = 0
+              if since2 < w.Offset and w.Offset <= now then
+                turns2 = turns2 + 1
+              end
+              if since2 < w.Offset + w.Interval and w.Offset + w.Interval <= now then
+                turns2 = turns2 + 1
+              end
+              turns = turns2
+            end
+            local turns2 = 0
+            do
+              local since = 0
+              do
+                if line2.Window_Size > line2.Window_Rate then
+                  local max2 = s_Now
+                  local x2 = s_Closed - 1
+                  if x2 > max2 then max2 = x2 end
+                  since = max2
+                else
+                  since = s_Now
+                end
+              end
+              local since2 = since
+              local turns3 = 0
+              if since2 < line2.Window_Offset and line2.Window_Offset <= now then
+                turns3 = turns3 + 1
+              end
+              if since2 < line2.Window_Offset + line2.Window_Interval and line2.Window_Offset + line2.Window_Interval <= now then
+                turns3 = turns3 + 1
+              end
+              turns2 = turns3
+            end
+            local turns3 = turns > turns2 and turns or turns2
+            if turns3 > 0 then
+              do
+                local spare = 0
+                local t = s_Slot - line2.Window_Offset
+                local by2 = line2.Window_Interval
+                local t2 = s_Now - line2.Window_Offset
+                local by3 = line2.Window_Interval
+                if (t - t % by2) / by2 > (t2 - t2 % by3) / by3 then
+                  local gain = 0
+                  do
+                    local left2 = line2.Left
+                    local t3 = now - line2.Window_Offset
+                    local by4 = line2.Window_Interval
+                    local n2 = (t3 - t3 % by4) / by4
+                    local to2 = n2 * line2.Window_Interval + line2.Window_Offset - 1
+                    if to2 <= s_Now then
+                      gain = left2
+                    else
+                      local t4 = to2 - line2.Window_Offset
+                      local by5 = line2.Window_Interval
+                      local since = 0
+                      do
+                        if line2.Window_Size > line2.Window_Rate then
+                          local max2 = s_Now
+                          local x2 = s_Closed - 1
+                          if x2 > max2 then max2 = x2 end
+                          since = max2
+                        else
+                          since = s_Now
+                        end
+                      end
+                      local t5 = since - line2.Window_Offset
+                      local by6 = line2.Window_Interval
+                      local n3 = (t4 - t4 % by5) / by5 - (t5 - t5 % by6) / by6
+                      if n3 <= 0 then
+                        gain = left2
+                      else
+                        local x2 = line2.Window_Size - left2
+                        local y = line2.Window_Rate
+                        if n3 > (x2 - x2 % y) / y then
+                          gain = line2.Window_Size
+                        else
+                          gain = left2 + n3 * line2.Window_Rate
+                        end
+                      end
+                    end
+                  end
+                  local max2 = 0
+                  local x2 = line2.Taken + (0 > gain and 0 or gain)
+                  if x2 > max2 then max2 = x2 end
+                  spare = max2
+                end
+                line2.Spare, line2.Taken = spare, 0
+              end
+            end
+            local min2 = left + turns3 * (w.Rate < line2.Window_Rate and w.Rate or line2.Window_Rate)
+            if line2.Window_Size < min2 then min2 = line2.Window_Size end
+            line2.Left = min2
+          else
+            local past = 0
+            do
+              if line2.Window_Series == 0 then
+                local gain = 0
+                do
+                  if now <= s_Now then
+                    gain = left
+                  else
+                    local t = now - line2.Window_Offset
+                    local by2 = line2.Window_Interval
+                    local since = 0
+                    do
+                      if line2.Window_Size > line2.Window_Rate then
+                        local max2 = s_Now
+                        local x2 = s_Closed - 1
+                        if x2 > max2 then max2 = x2 end
+                        since = max2
+                      else
+                        since = s_Now
+                      end
+                    end
+                    local t2 = since - line2.Window_Offset
+                    local by3 = line2.Window_Interval
+                    local n2 = (t - t % by2) / by2 - (t2 - t2 % by3) / by3
+                    if n2 <= 0 then
+                      gain = left
+                    else
+                      local x2 = line2.Window_Size - left
+                      local y = line2.Window_Rate
+                      if n2 > (x2 - x2 % y) / y then
+                        gain = line2.Window_Size
+                      else
+                        gain = left + n2 * line2.Window_Rate
+                      end
+                    end
+                  end
+                end
+                past = gain
+              else
+                local turns = 0
+                do
+                  local since = 0
+                  do
+                    if line2.Window_Size > line2.Window_Rate then
+                      local max2 = s_Now
+                      local x2 = s_Closed - 1
+                      if x2 > max2 then max2 = x2 end
+                      since = max2
+                    else
+                      since = s_Now
+                    end
+                  end
+                  local since2 = since
+                  local turns2 = 0
+                  if since2 < line2.Window_Offset and line2.Window_Offset <= now then
+                    turns2 = turns2 + 1
+                  end
+                  if since2 < line2.Window_Offset + line2.Window_Interval and line2.Window_Offset + line2.Window_Interval <= now then
+                    turns2 = turns2 + 1
+                  end
+                  turns = turns2
+                end
+                local min2 = line2.Window_Size
+                local x2 = left + turns * line2.Window_Rate
+                if x2 < min2 then min2 = x2 end
+                past = min2
+              end
+            end
+            local past2 = 0
+            do
+              if line2.Window_Series == 0 then
+                local gain = 0
+                do
+                  if now <= s_Now then
+                    gain = left
+                  else
+                    local t = now - line2.Window_Offset
+                    local by2 = line2.Window_Interval
+                    local since = 0
+                    do
+                      if line2.Window_Size > line2.Window_Rate then
+                        local max2 = s_Now
+                        local x2 = s_Closed - 1
+                        if x2 > max2 then max2 = x2 end
+                        since = max2
+                      else
+                        since = s_Now
+                      end
+                    end
+                    local t2 = since - line2.Window_Offset
+                    local by3 = line2.Window_Interval
+                    local n2 = (t - t % by2) / by2 - (t2 - t2 % by3) / by3
+                    if n2 <= 0 then
+                      gain = left
+                    else
+                      local x2 = line2.Window_Size - left
+                      local y = line2.Window_Rate
+                      if n2 > (x2 - x2 % y) / y then
+                        gain = line2.Window_Size
+                      else
+                        gain = left + n2 * line2.Window_Rate
+                      end
+                    end
+                  end
+                end
+                past2 = gain
+              else
+                local turns = 0
+                do
+                  local since = 0
+                  do
+                    if line2.Window_Size > line2.Window_Rate then
+                      local max2 = s_Now
+                      local x2 = s_Closed - 1
+                      if x2 > max2 then max2 = x2 end
+                      since = max2
+                    else
+                      since = s_Now
+                    end
+                  end
+                  local since2 = since
+                  local turns2 = 0
+                  if since2 < line2.Window_Offset and line2.Window_Offset <= now then
+                    turns2 = turns2 + 1
+                  end
+                  if since2 < line2.Window_Offset + line2.Window_Interval and line2.Window_Offset + line2.Window_Interval <= now then
+                    turns2 = turns2 + 1
+                  end
+                  turns = turns2
+                end
+                local min2 = line2.Window_Size
+                local x2 = left + turns * line2.Window_Rate
+                if x2 < min2 then min2 = x2 end
+                past2 = min2
+              end
+            end
+            local past3 = 0
+            do
+              if w.Series == 0 then
+                local gain = 0
+                do
+                  if now <= s_Now then
+                    gain = left
+                  else
+                    local t = now - w.Offset
+                    local by2 = w.Interval
+                    local since = 0
+                    do
+                      if w.Size > w.Rate then
+                        local max2 = s_Now
+                        local x2 = s_Closed - 1
+                        if x2 > max2 then max2 = x2 end
+                        since = max2
+                      else
+                        since = s_Now
+                      end
+                    end
+                    local t2 = since - w.Offset
+                    local by3 = w.Interval
+                    local n2 = (t - t % by2) / by2 - (t2 - t2 % by3) / by3
+                    if n2 <= 0 then
+                      gain = left
+                    else
+                      local x2 = w.Size - left
+                      local y = w.Rate
+                      if n2 > (x2 - x2 % y) / y then
+                        gain = w.Size
+                      else
+                        gain = left + n2 * w.Rate
+                      end
+                    end
+                  end
+                end
+                past3 = gain
+              else
+                local turns = 0
+                do
+                  local since = 0
+                  do
+                    if w.Size > w.Rate then
+                      local max2 = s_Now
+                      local x2 = s_Closed - 1
+                      if x2 > max2 then max2 = x2 end
+                      since = max2
+                    else
+                      since = s_Now
+                    end
+                  end
+                  local since2 = since
+                  local turns2 = 0
+                  if since2 < w.Offset and w.Offset <= now then
+                    turns2 = turns2 + 1
+                  end
+                  if since2 < w.Offset + w.Interval and w.Offset + w.Interval <= now then
+                    turns2 = turns2 + 1
+                  end
+                  turns = turns2
+                end
+                local min2 = w.Size
+                local x2 = left + turns * w.Rate
+                if x2 < min2 then min2 = x2 end
+                past3 = min2
+              end
+            end
+            line2.Left = past2 < past3 and past2 or past3
+          end
+        end
+      end
+    end
+  end
+  for i2 = 0, l_Windows_n - 1 do
+    local w = l_Windows[i2]
+    if i2 == own3 then
+      do
+        local at2 = s_Lines_n
+        s_Lines[s_Lines_n] = {Window_Size = pinned2_Window_Size, Window_Rate = pinned2_Window_Rate, Window_Interval = pinned2_Window_Interval, Window_Offset = pinned2_Window_Offset, Window_Series = pinned2_Window_Series, Window_Unit = pinned2_Window_Unit, Left = pinned2_Left, Promised = pinned2_Promised, Spare = pinned2_Spare, Taken = pinned2_Taken, Fresh = pinned2_Fresh, FreshFrom = pinned2_FreshFrom, Stale = pinned2_Stale, StaleFrom = pinned2_StaleFrom, Saved = pinned2_Saved}
+        s_Lines_n = s_Lines_n + 1
+        while at2 > own3 do
+          s_Lines[at2].Window_Size = s_Lines[at2 - 1].Window_Size
+          s_Lines[at2].Window_Rate = s_Lines[at2 - 1].Window_Rate
+          s_Lines[at2].Window_Interval = s_Lines[at2 - 1].Window_Interval
+          s_Lines[at2].Window_Offset = s_Lines[at2 - 1].Window_Offset
+          s_Lines[at2].Window_Series = s_Lines[at2 - 1].Window_Series
+          s_Lines[at2].Window_Unit = s_Lines[at2 - 1].Window_Unit
+          s_Lines[at2].Left = s_Lines[at2 - 1].Left
+          s_Lines[at2].Promised = s_Lines[at2 - 1].Promised
+          s_Lines[at2].Spare = s_Lines[at2 - 1].Spare
+          s_Lines[at2].Taken = s_Lines[at2 - 1].Taken
+          s_Lines[at2].Fresh = s_Lines[at2 - 1].Fresh
+          s_Lines[at2].FreshFrom = s_Lines[at2 - 1].FreshFrom
+          s_Lines[at2].Stale = s_Lines[at2 - 1].Stale
+          s_Lines[at2].StaleFrom = s_Lines[at2 - 1].StaleFrom
+          s_Lines[at2].Saved = s_Lines[at2 - 1].Saved
+          at2 = at2 - 1
+        end
+        s_Lines[own3].Window_Size = pinned2_Window_Size
+        s_Lines[own3].Window_Rate = pinned2_Window_Rate
+        s_Lines[own3].Window_Interval = pinned2_Window_Interval
+        s_Lines[own3].Window_Offset = pinned2_Window_Offset
+        s_Lines[own3].Window_Series = pinned2_Window_Series
+        s_Lines[own3].Window_Unit = pinned2_Window_Unit
+        s_Lines[own3].Left = pinned2_Left
+        s_Lines[own3].Promised = pinned2_Promised
+        s_Lines[own3].Spare = pinned2_Spare
+        s_Lines[own3].Taken = pinned2_Taken
+        s_Lines[own3].Fresh = pinned2_Fresh
+        s_Lines[own3].FreshFrom = pinned2_FreshFrom
+        s_Lines[own3].Stale = pinned2_Stale
+        s_Lines[own3].StaleFrom = pinned2_StaleFrom
+        s_Lines[own3].Saved = pinned2_Saved
+      end
+      s_Pins[0].Line = own3 + 1
+    elseif i2 >= s_Lines_n and known then
+      s_Lines[s_Lines_n] = {Window_Size = w.Size, Window_Rate = w.Rate, Window_Interval = w.Interval, Window_Offset = w.Offset, Window_Series = w.Series, Window_Unit = w.Unit, Left = w.Size, Promised = 0, Spare = 0, Taken = 0, Fresh = 0, FreshFrom = s_LastID, Stale = 0, StaleFrom = s_LastID, Saved = 0}
+      s_Lines_n = s_Lines_n + 1
+    elseif i2 >= s_Lines_n then
+      local gain = 0
+      do
+        if now <= from2 then
+          gain = 0
+        else
+          local t = now - w.Offset
+          local by2 = w.Interval
+          local since = 0
+          do
+            if w.Size > w.Rate then
+              local max2 = from2
+              local x2 = s_Closed - 1
+              if x2 > max2 then max2 = x2 end
+              since = max2
+            else
+              since = from2
+            end
+          end
+          local t2 = since - w.Offset
+          local by3 = w.Interval
+          local n2 = (t - t % by2) / by2 - (t2 - t2 % by3) / by3
+          if n2 <= 0 then
+            gain = 0
+          else
+            local x2 = w.Size - 0
+            local y = w.Rate
+            if n2 > (x2 - x2 % y) / y then
+              gain = w.Size
+            else
+              gain = 0 + n2 * w.Rate
+            end
+          end
+        end
+      end
+      s_Lines[s_Lines_n] = {Window_Size = w.Size, Window_Rate = w.Rate, Window_Interval = w.Interval, Window_Offset = w.Offset, Window_Series = w.Series, Window_Unit = w.Unit, Left = gain, Promised = 0, Spare = 0, Taken = 0, Fresh = 0, FreshFrom = 0, Stale = 0, StaleFrom = 0, Saved = 0}
+      s_Lines_n = s_Lines_n + 1
+    end
+    local line2 = s_Lines[i2]
+    if line2.Window_Unit ~= w.Unit then
+      line2.Window_Size = 0
+      line2.Window_Rate = 0
+      line2.Window_Interval = 0
+      line2.Window_Offset = 0
+      line2.Window_Series = 0
+      line2.Window_Unit = 0
+      line2.Left = 0 > line2.Left and 0 or line2.Left
+      line2.Promised = 0
+      line2.Spare = 0
+      line2.Taken = 0
+      line2.Fresh = 0
+      line2.FreshFrom = 0
+      line2.Stale = 0
+      line2.StaleFrom = s_LastID
+      line2.Saved = 0
+      line2.Fresh, line2.FreshFrom, line2.Stale = 0, s_LastID, 0
+    elseif line2.Window_Size == 0 then
+      local past = 0
+      do
+        local left = line2.Promised < w.Size and line2.Promised or w.Size
+        local from3 = line2.Taken
+        if w.Series == 0 then
+          local gain = 0
+          do
+            if now <= from3 then
+              gain = left
+            else
+              local t = now - w.Offset
+              local by2 = w.Interval
+              local since = 0
+              do
+                if w.Size > w.Rate then
+                  local max2 = from3
+                  local x2 = s_Closed - 1
+                  if x2 > max2 then max2 = x2 end
+                  since = max2
+                else
+                  since = from3
+                end
+              end
+              local t2 = since - w.Offset
+              local by3 = w.Interval
+              local n2 = (t - t % by2) / by2 - (t2 - t2 % by3) / by3
+              if n2 <= 0 then
+                gain = left
+              else
+                local x2 = w.Size - left
+                local y = w.Rate
+                if n2 > (x2 - x2 % y) / y then
+                  gain = w.Size
+                else
+                  gain = left + n2 * w.Rate
+                end
+              end
+            end
+          end
+          past = gain
+        else
+          local turns = 0
+          do
+            local since = 0
+            do
+              if w.Size > w.Rate then
+                local max2 = from3
+                local x2 = s_Closed - 1
+                if x2 > max2 then max2 = x2 end
+                since = max2
+              else
+                since = from3
+              end
+            end
+            local since2 = since
+            local turns2 = 0
+            if since2 < w.Offset and w.Offset <= now then
+              turns2 = turns2 + 1
+            end
+            if since2 < w.Offset + w.Interval and w.Offset + w.Interval <= now then
+              turns2 = turns2 + 1
+            end
+            turns = turns2
+          end
+          local min2 = w.Size
+          local x2 = left + turns * w.Rate
+          if x2 < min2 then min2 = x2 end
+          past = min2
+        end
+      end
+      line2.Left = line2.Left + (past - line2.Promised)
+      line2.Fresh, line2.FreshFrom, line2.Stale = 0, s_LastID, 0
+    end
+    line2.Window_Size = w.Size
+    line2.Window_Rate = w.Rate
+    line2.Window_Interval = w.Interval
+    line2.Window_Offset = w.Offset
+    line2.Window_Series = w.Series
+    line2.Window_Unit = w.Unit
+    line2.Left = line2.Left < w.Size and line2.Left or w.Size
+    if lapse then
+      line2.Promised, line2.Spare, line2.Taken = line2.Left, 0, 0
+    end
+    do
+      local last2 = s_LastID
+      local over = line2.Left + line2.Stale + line2.Fresh - w.Size
+      if over > line2.Stale then
+        local max2 = 0
+        local x2 = w.Size - line2.Left
+        if x2 > max2 then max2 = x2 end
+        line2.Stale, line2.StaleFrom = max2, line2.FreshFrom
+        line2.Fresh, line2.FreshFrom = 0, last2
+      elseif over > 0 then
+        line2.Stale = line2.Stale - over
+      end
+    end
+  end
+  s_Now = now
+  if lapse then
+    s_Slot = from2 - l_Windows[0].Interval
+  end
+  return s_Now, s_Slot, s_Lines_n
+end
+function Limits_pin(l_Windows, l_Windows_n, l_Tokens, l_Fill, l_Mixed, l_Shortest, s_Tokens, s_Now, s_LastID, s_Closed, s_Lines, s_Lines_n, s_Pins, s_Pins_n, op_Kind, op_For, op_Level, now)
+  if s_Pins_n > 0 then
+    local p = s_Pins[0]
+    local pinned2 = p.End > now
+    p.Tokens = l_Tokens
+    p.Window_Size = 0
+    p.Window_Rate = 0
+    p.Window_Interval = 0
+    p.Window_Offset = 0
+    p.Window_Series = 0
+    p.Window_Unit = 0
+    if pinned2 and p.Limit_Tokens > 0 and (p.Limit_Raise == 1 or p.Limit_Tokens < l_Tokens) then
+      l_Tokens = p.Limit_Tokens
+    end
+    if pinned2 and p.Limit_Window_Size > 0 then
+      for i2 = 0, l_Windows_n - 1 do
+        local w = l_Windows[i2]
+        if p.Limit_Raise == 1 and w.Interval == p.Limit_Window_Interval and w.Unit == p.Limit_Window_Unit and p.Window_Size == 0 then
+          p.Window_Size = w.Size
+          p.Window_Rate = w.Rate
+          p.Window_Interval = w.Interval
+          p.Window_Offset = w.Offset
+          p.Window_Series = w.Series
+          p.Window_Unit = w.Unit
+          l_Windows[i2].Size = w.Size > p.Limit_Window_Size and w.Size or p.Limit_Window_Size
+          l_Windows[i2].Rate = w.Rate > p.Limit_Window_Rate and w.Rate or p.Limit_Window_Rate
+          l_Windows[i2].Interval = w.Interval
+          l_Windows[i2].Offset = w.Offset
+          l_Windows[i2].Series = w.Series
+          l_Windows[i2].Unit = w.Unit
+        end
+      end
+    end
+    if p.Level_Part > 0 then
+      do
+        if op_Kind == 12 then
+          p.Level_Announced, p.Level_Until = op_Level, now + op_For
+        elseif op_Kind == 6 and op_Level > 0 then
+          do
+            local max2 = 0
+            local x2 = p.Level_Ran - 1
+            if x2 > max2 then max2 = x2 end
+            p.Level_Ran = max2
+            local x3 = l_Windows[0].Interval * 200
+            local y = p.Level_Part
+            local max3 = 2000
+            local x4 = (x3 - x3 % y) / y + 1000
+            if x4 > max3 then max3 = x4 end
+            local same = max3 < 60000 and max3 or 60000
+            if p.Level_Lowered > 0 and now - p.Level_Refused < same then
+            else
+              local risen = 0
+              do
+                if p.Level_Lowered == 0 then
+                  risen = 10000
+                else
+                  local max4 = 0
+                  local x5 = now - p.Level_Refused
+                  if x5 > max4 then max4 = x5 end
+                  local min2 = (max4 - max4 % 1000) / 1000
+                  if 3600 < min2 then min2 = 3600 end
+                  local seconds = min2
+                  local x6 = seconds * seconds * seconds
+                  local x7 = p.Level_Lowered * ((x6 - x6 % 216000) / 216000)
+                  local min3 = 10000
+                  local x8 = p.Level_Lowered + (x7 - x7 % 343) / 343
+                  if x8 < min3 then min3 = x8 end
+                  risen = min3
+                end
+              end
+              local level = risen
+              local x5 = level * 8
+              local next = (x5 - x5 % 10) / 10
+              if p.Level_Lowered > 0 and now - p.Level_Refused >= 5000 then
+                local brought = 0
+                do
+                  local span = now - p.Level_Refused
+                  local most2 = 1099511627776
+                  for i2 = 0, l_Windows_n - 1 do
+                    local w = l_Windows[i2]
+                    do
+                      local y2 = w.Interval
+                      local n2 = (span - span % y2) / y2
+                      local is2 = w.Unit == l_Windows[0].Unit
+                      if is2 then
+                        local y3 = w.Rate
+                        is2 = n2 < (1099511627776 - 1099511627776 % y3) / y3
+                      end
+                      if is2 then
+                        local x6 = span % w.Interval * 1024
+                        local y4 = w.Interval
+                        local x7 = (x6 - x6 % y4) / y4 * w.Rate
+                        local brings = n2 * w.Rate + (x7 - x7 % 1024) / 1024
+                        if w.Size <= w.Rate then
+                          if w.Size > brings then brings = w.Size end
+                        end
+                        if brings < most2 then most2 = brings end
+                      end
+                    end
+                  end
+                  brought = 1 > most2 and 1 or most2
+                end
+                local x6 = p.Level_Ran * 10000
+                local passed = (x6 - x6 % brought) / brought
+                local x7 = passed * 98
+                local max4 = (x7 - x7 % 100) / 100
+                local x8 = (level - level % 2) / 2
+                if x8 > max4 then max4 = x8 end
+                local x9 = passed * 98
+                local max5 = (x9 - x9 % 100) / 100
+                local x10 = (level - level % 2) / 2
+                if x10 > max5 then max5 = x10 end
+                local x11 = level * 98
+                local min2 = max5
+                local x12 = (x11 - x11 % 100) / 100
+                if x12 < min2 then min2 = x12 end
+                next = min2
+              end
+              p.Level_Lowered, p.Level_Refused, p.Level_Ran = next > 200 and next or 200, now, 0
+            end
+          end
+        end
+      end
+      if op_Kind == 0 or op_Kind == 2 or op_Kind == 6 or op_Kind == 7 or op_Kind == 10 or op_Kind == 12 then
+        do
+          local first2 = l_Windows[0].Interval
+          local is2 = s_Tokens ~= 0
+          if is2 then
+            local max2 = 60000
+            local x2 = (first2 < 60000 and first2 or 60000) * 10
+            if x2 > max2 then max2 = x2 end
+            is2 = now - s_Now > max2
+          end
+          if is2 then
+            p.Level_Ramp = now
+          end
+          local part = 0
+          do
+            local risen = 0
+            do
+              if p.Level_Lowered == 0 then
+                risen = 10000
+              else
+                local max3 = 0
+                local x3 = now - p.Level_Refused
+                if x3 > max3 then max3 = x3 end
+                local min2 = (max3 - max3 % 1000) / 1000
+                if 3600 < min2 then min2 = 3600 end
+                local seconds = min2
+                local x4 = seconds * seconds * seconds
+                local x5 = p.Level_Lowered * ((x4 - x4 % 216000) / 216000)
+                local min3 = 10000
+                local x6 = p.Level_Lowered + (x5 - x5 % 343) / 343
+                if x6 < min3 then min3 = x6 end
+                risen = min3
+              end
+            end
+            local level = risen
+            if p.Level_Until > now then
+              if p.Level_Announced < level then level = p.Level_Announced end
+            end
+            if p.Level_Ramp > 0 and now < p.Level_Ramp + 10000 then
+              local max3 = 0
+              local x3 = now - p.Level_Ramp
+              if x3 > max3 then max3 = x3 end
+              local x4 = level * (10000 + max3)
+              level = (x4 - x4 % 20000) / 20000
+            end
+            local x3 = level * 200
+            local max3 = (x3 - x3 % 10000) / 10000
+            if 4 > max3 then max3 = 4 end
+            part = max3
+          end
+          local part2 = part
+          local every = 10000
+          for i2 = 0, l_Windows_n - 1 do
+            local w = l_Windows[i2]
+            if w.Size > w.Rate then
+              local x3 = w.Interval * 20 * 200
+              local y = p.Level_Part
+              local x4 = (x3 - x3 % y) / y
+              if x4 > every then every = x4 end
+            end
+          end
+          if part2 > p.Level_Part and now - p.Level_Changed < every then
+            part2 = p.Level_Part
+          end
+          for i2 = 0, l_Windows_n - 1 do
+            if i2 < s_Lines_n and part2 ~= p.Level_Part then
+              local code = l_Windows[i2]
+              local line2 = s_Lines[i2]
+              local at2_Size, at2_Rate, at2_Interval, at2_Offset, at2_Series, at2_Unit = 0, 0, 0, 0, 0, 0
+              do
+                local part3 = p.Level_Part
+                if code.Size == 1099511627776 then
+                  part3 = 200
+                end
+                local x3 = code.Size * part3
+                local max3 = 1
+                local x4 = (x3 - x3 % 200) / 200
+                if x4 > max3 then max3 = x4 end
+                local size = max3
+                local rate = code.Rate
+                local interval = code.Interval
+                if code.Size > code.Rate and code.Series == 0 then
+                  local x5 = code.Interval * 200 + part3 - 1
+                  local x6 = code.Interval * 200 + part3 - 1
+                  local min2 = (x6 - x6 % part3) / part3
+                  if 1099511627776 < min2 then min2 = 1099511627776 end
+                  interval = min2
+                  if size < code.Rate then
+                    rate = size
+                    local x7 = size * 1024
+                    local y = code.Rate
+                    local x8 = interval * ((x7 - x7 % y) / y + 1)
+                    local max4 = code.Interval
+                    local x9 = (x8 - x8 % 1024) / 1024
+                    if x9 > max4 then max4 = x9 end
+                    interval = max4
+                  end
+                else
+                  rate = size < code.Rate and size or code.Rate
+                  if code.Size * part3 < 200 and code.Series == 0 then
+                    local x5 = 200 + code.Size * part3 - 1
+                    local y = code.Size * part3
+                    local x6 = 200 + code.Size * part3 - 1
+                    local y2 = code.Size * part3
+                    local min2 = code.Interval * ((x6 - x6 % y2) / y2)
+                    if 1099511627776 < min2 then min2 = 1099511627776 end
+                    interval = min2
+                  end
+                end
+                at2_Size, at2_Rate, at2_Interval, at2_Offset, at2_Series, at2_Unit = size, rate, interval, code.Offset, code.Series, code.Unit
+              end
+              local at3_Size, at3_Rate, at3_Interval, at3_Offset, at3_Series, at3_Unit = 0, 0, 0, 0, 0, 0
+              do
+                local part3 = part2
+                if code.Size == 1099511627776 then
+                  part3 = 200
+                end
+                local x3 = code.Size * part3
+                local max3 = 1
+                local x4 = (x3 - x3 % 200) / 200
+                if x4 > max3 then max3 = x4 end
+                local size = max3
+                local rate = code.Rate
+                local interval = code.Interval
+                if code.Size > code.Rate and code.Series == 0 then
+                  local x5 = code.Interval * 200 + part3 - 1
+                  local x6 = code.Interval * 200 + part3 - 1
+                  local min2 = (x6 - x6 % part3) / part3
+                  if 1099511627776 < min2 then min2 = 1099511627776 end
+                  interval = min2
+                  if size < code.Rate then
+                    rate = size
+                    local x7 = size * 1024
+                    local y = code.Rate
+                    local x8 = interval * ((x7 - x7 % y) / y + 1)
+                    local max4 = code.Interval
+                    local x9 = (x8 - x8 % 1024) / 1024
+                    if x9 > max4 then max4 = x9 end
+                    interval = max4
+                  end
+                else
+                  rate = size < code.Rate and size or code.Rate
+                  if code.Size * part3 < 200 and code.Series == 0 then
+                    local x5 = 200 + code.Size * part3 - 1
+                    local y = code.Size * part3
+                    local x6 = 200 + code.Size * part3 - 1
+                    local y2 = code.Size * part3
+                    local min2 = code.Interval * ((x6 - x6 % y2) / y2)
+                    if 1099511627776 < min2 then min2 = 1099511627776 end
+                    interval = min2
+                  end
+                end
+                at3_Size, at3_Rate, at3_Interval, at3_Offset, at3_Series, at3_Unit = size, rate, interval, code.Offset, code.Series, code.Unit
+              end
+              if line2.Window_Size == at2_Size and line2.Window_Rate == at2_Rate and line2.Window_Interval == at2_Interval and line2.Window_Offset == at2_Offset and line2.Window_Series == at2_Series and line2.Window_Unit == at2_Unit then
+                local gain = 0
+                do
+                  local left = line2.Left
+                  if now <= s_Now then
+                    gain = left
+                  else
+                    local t = now - at2_Offset
+                    local since = 0
+                    do
+                      if at2_Size > at2_Rate then
+                        local max3 = s_Now
+                        local x3 = s_Closed - 1
+                        if x3 > max3 then max3 = x3 end
+                        since = max3
+                      else
+                        since = s_Now
+                      end
+                    end
+                    local t2 = since - at2_Offset
+                    local n2 = (t - t % at2_Interval) / at2_Interval - (t2 - t2 % at2_Interval) / at2_Interval
+                    if n2 <= 0 then
+                      gain = left
+                    else
+                      local x3 = at2_Size - left
+                      if n2 > (x3 - x3 % at2_Rate) / at2_Rate then
+                        gain = at2_Size
+                      else
+                        gain = left + n2 * at2_Rate
+                      end
+                    end
+                  end
+                end
+                line2.Left = gain
+                local t = now - at3_Offset
+                local n2 = (t - t % at3_Interval) / at3_Interval + 1
+                local t2 = now - at2_Offset
+                local n3 = (t2 - t2 % at2_Interval) / at2_Interval
+                if n2 * at3_Interval + at3_Offset - (n3 * at2_Interval + at2_Offset) < code.Interval then
+                  line2.Left = line2.Left - at3_Rate
+                end
+                line2.Window_Size = at3_Size
+                line2.Window_Rate = at3_Rate
+                line2.Window_Interval = at3_Interval
+                line2.Window_Offset = at3_Offset
+                line2.Window_Series = at3_Series
+                line2.Window_Unit = at3_Unit
+                line2.Left = line2.Left < at3_Size and line2.Left or at3_Size
+                line2.Promised = line2.Promised < at3_Size and line2.Promised or at3_Size
+                do
+                  local last2 = s_LastID
+                  local over = line2.Left + line2.Stale + line2.Fresh - at3_Size
+                  if over > line2.Stale then
+                    local max3 = 0
+                    local x3 = at3_Size - line2.Left
+                    if x3 > max3 then max3 = x3 end
+                    line2.Stale, line2.StaleFrom = max3, line2.FreshFrom
+                    line2.Fresh, line2.FreshFrom = 0, last2
+                  elseif over > 0 then
+                    line2.Stale = line2.Stale - over
+                  end
+                end
+              end
+            end
+          end
+          if part2 ~= p.Level_Part then
+            p.Level_Part, p.Level_Changed = part2, now
+            if s_Tokens ~= 0 then
+              s_Now = now
+            end
+          end
+          local is3 = part2 == 200
+          if is3 then
+            local end2 = 0
+            do
+              local end3 = p.Level_Until
+              if p.Level_Lowered > 0 then
+                local x3 = p.Level_Refused + 3600000
+                if x3 > end3 then end3 = x3 end
+              end
+              if p.Level_Ramp > 0 then
+                local x3 = p.Level_Ramp + 10000
+                if x3 > end3 then end3 = x3 end
+              end
+              end2 = end3
+            end
+            is3 = end2 <= now
+          end
+          if is3 then
+            p.Level_Part = 0
+            p.Level_Changed = 0
+            p.Level_Lowered = 0
+            p.Level_Refused = 0
+            p.Level_Ran = 0
+            p.Level_Announced = 0
+            p.Level_Until = 0
+            p.Level_Ramp = 0
+          end
+        end
+      end
+    end
+    if p.Level_Part > 0 then
+      for i2 = 0, l_Windows_n - 1 do
+        local at2_Size, at2_Rate, at2_Interval, at2_Offset, at2_Series, at2_Unit = 0, 0, 0, 0, 0, 0
+        do
+          local w = l_Windows[i2]
+          local part = p.Level_Part
+          if w.Size == 1099511627776 then
+            part = 200
+          end
+          local x2 = w.Size * part
+          local max2 = 1
+          local x3 = (x2 - x2 % 200) / 200
+          if x3 > max2 then max2 = x3 end
+          local size = max2
+          local rate = w.Rate
+          local interval = w.Interval
+          if w.Size > w.Rate and w.Series == 0 then
+            local x4 = w.Interval * 200 + part - 1
+            local x5 = w.Interval * 200 + part - 1
+            local min2 = (x5 - x5 % part) / part
+            if 1099511627776 < min2 then min2 = 1099511627776 end
+            interval = min2
+            if size < w.Rate then
+              rate = size
+              local x6 = size * 1024
+              local y = w.Rate
+              local x7 = interval * ((x6 - x6 % y) / y + 1)
+              local max3 = w.Interval
+              local x8 = (x7 - x7 % 1024) / 1024
+              if x8 > max3 then max3 = x8 end
+              interval = max3
+            end
+          else
+            rate = size < w.Rate and size or w.Rate
+            if w.Size * part < 200 and w.Series == 0 then
+              local x4 = 200 + w.Size * part - 1
+              local y = w.Size * part
+              local x5 = 200 + w.Size * part - 1
+              local y2 = w.Size * part
+              local min2 = w.Interval * ((x5 - x5 % y2) / y2)
+              if 1099511627776 < min2 then min2 = 1099511627776 end
+              interval = min2
+            end
+          end
+          at2_Size, at2_Rate, at2_Interval, at2_Offset, at2_Series, at2_Unit = size, rate, interval, w.Offset, w.Series, w.Unit
+        end
+        l_Windows[i2].Size = at2_Size
+        l_Windows[i2].Rate = at2_Rate
+        l_Windows[i2].Interval = at2_Interval
+        l_Windows[i2].Offset = at2_Offset
+        l_Windows[i2].Series = at2_Series
+        l_Windows[i2].Unit = at2_Unit
+      end
+    end
+    if pinned2 and p.Limit_Window_Size > 0 then
+      l_Windows[l_Windows_n] = {Size = p.Limit_Window_Size, Rate = p.Limit_Window_Rate, Interval = p.Limit_Window_Interval, Offset = p.Limit_Window_Offset, Series = p.Limit_Window_Series, Unit = p.Limit_Window_Unit}
+      l_Windows_n = l_Windows_n + 1
+    end
+    do
+      l_Fill, l_Mixed, l_Shortest = 0, 0, 0
+      for i2 = 0, l_Windows_n - 1 do
+        local w = l_Windows[i2]
+        local x2 = w.Size - 1
+        local y = w.Rate
+        local y2 = w.Interval
+        local min2 = (x2 - x2 % y) / y + 2
+        local x3 = (1125899906842624 - 1125899906842624 % y2) / y2
+        if x3 < min2 then min2 = x3 end
+        local x4 = min2 * w.Interval
+        if x4 > l_Fill then l_Fill = x4 end
+        if w.Unit > 0 then
+          l_Mixed = 1
+        end
+        if w.Interval < l_Windows[l_Shortest].Interval then
+          l_Shortest = i2
+        end
+      end
+    end
+  end
+  return l_Windows_n, l_Tokens, l_Fill, l_Mixed, l_Shortest, s_Now
+end
+
 
 
 
 
 -- load reads an entity into locals, with the methods of its leases. save stores what they have become.
 local shared, shared_n = {}, tonumber(ARGV[2])
+local Shared_advance, Shared_count, Shared_weigh, Shared_enter, Shared_ask, Shared_look, Shared_gather, Shared_seek, Shared_surplus, Shared_until, Shared_shares, Shared_place, Shared_book
 if shared_n > 0 then
+function Shared_advance(x, now)
+  local advance = 0
+  do
+    local now2 = now
+    if x.State_Tokens ~= 0 then
+      if x.State_Now > now2 then now2 = x.State_Now end
+    end
+    if x.State_Pins_n > 0 and x.State_Pins[0].End <= now2 then
+      do
+        if x.State_Pins_n > 0 then
+          local p = x.State_Pins[0]
+          do
+            local place2 = p.Line
+            if place2 > 0 then
+              while place2 < x.State_Lines_n do
+                x.State_Lines[place2 - 1].Window_Size = x.State_Lines[place2].Window_Size
+                x.State_Lines[place2 - 1].Window_Rate = x.State_Lines[place2].Window_Rate
+                x.State_Lines[place2 - 1].Window_Interval = x.State_Lines[place2].Window_Interval
+                x.State_Lines[place2 - 1].Window_Offset = x.State_Lines[place2].Window_Offset
+                x.State_Lines[place2 - 1].Window_Series = x.State_Lines[place2].Window_Series
+                x.State_Lines[place2 - 1].Window_Unit = x.State_Lines[place2].Window_Unit
+                x.State_Lines[place2 - 1].Left = x.State_Lines[place2].Left
+                x.State_Lines[place2 - 1].Promised = x.State_Lines[place2].Promised
+                x.State_Lines[place2 - 1].Spare = x.State_Lines[place2].Spare
+                x.State_Lines[place2 - 1].Taken = x.State_Lines[place2].Taken
+                x.State_Lines[place2 - 1].Fresh = x.State_Lines[place2].Fresh
+                x.State_Lines[place2 - 1].FreshFrom = x.State_Lines[place2].FreshFrom
+                x.State_Lines[place2 - 1].Stale = x.State_Lines[place2].Stale
+                x.State_Lines[place2 - 1].StaleFrom = x.State_Lines[place2].StaleFrom
+                x.State_Lines[place2 - 1].Saved = x.State_Lines[place2].Saved
+                place2 = place2 + 1
+              end
+              x.State_Lines_n = x.State_Lines_n - 1
+            end
+          end
+          if p.Limit_Raise == 1 then
+            p.Level_Part = 0
+            p.Level_Changed = 0
+            p.Level_Lowered = 0
+            p.Level_Refused = 0
+            p.Level_Ran = 0
+            p.Level_Announced = 0
+            p.Level_Until = 0
+            p.Level_Ramp = 0
+          end
+          p.Limit_Window_Size = 0
+          p.Limit_Window_Rate = 0
+          p.Limit_Window_Interval = 0
+          p.Limit_Window_Offset = 0
+          p.Limit_Window_Series = 0
+          p.Limit_Window_Unit = 0
+          p.Limit_Tokens = 0
+          p.Limit_Raise = 0
+          p.End = 0
+          p.Line = 0
+          p.Window_Size = 0
+          p.Window_Rate = 0
+          p.Window_Interval = 0
+          p.Window_Offset = 0
+          p.Window_Series = 0
+          p.Window_Unit = 0
+          p.Tokens = p.Tokens
+          p.Level_Part = p.Level_Part
+          p.Level_Changed = p.Level_Changed
+          p.Level_Lowered = p.Level_Lowered
+          p.Level_Refused = p.Level_Refused
+          p.Level_Ran = p.Level_Ran
+          p.Level_Announced = p.Level_Announced
+          p.Level_Until = p.Level_Until
+          p.Level_Ramp = p.Level_Ramp
+          if p.Level_Part == 0 then
+            x.State_Pins, x.State_Pins_n = {}, 0
+          end
+        end
+      end
+    end
+    local changed2 = false
+    do
+      local changed3 = x.State_Lines_n < x.Limits_Windows_n
+      if x.State_Pins_n > 0 then
+        local own2 = 0
+        do
+          local n2 = x.Limits_Windows_n
+          if x.State_Pins_n > 0 and x.State_Pins[0].Limit_Window_Size > 0 then
+            n2 = n2 - 1
+          end
+          own2 = n2
+        end
+        local own3 = own2
+        changed3 = changed3 or own3 < x.Limits_Windows_n and x.State_Pins[0].Line ~= own3 + 1
+      end
+      for i2 = 0, x.State_Lines_n - 1 do
+        local line2 = x.State_Lines[i2]
+        if i2 < x.Limits_Windows_n then
+          changed3 = changed3 or line2.Window_Size ~= x.Limits_Windows[i2].Size or line2.Window_Rate ~= x.Limits_Windows[i2].Rate or line2.Window_Interval ~= x.Limits_Windows[i2].Interval or line2.Window_Offset ~= x.Limits_Windows[i2].Offset or line2.Window_Series ~= x.Limits_Windows[i2].Series or line2.Window_Unit ~= x.Limits_Windows[i2].Unit
+        else
+          changed3 = changed3 or line2.Window_Size ~= 0
+        end
+      end
+      changed2 = changed3
+    end
+    local changed3 = changed2
+    local is2 = x.State_Tokens ~= 0 and not changed3 and now2 - x.State_Now >= x.Limits_Fill
+    if is2 then
+      local Until2 = 0
+      do
+        if x.State_Plain > 0 then
+          Until2 = 9007199254740991
+        else
+          local from2 = x.State_Now
+          local lines2 = x.State_Lines_n
+          for i2 = 0, x.State_Pins_n - 1 do
+            local p = x.State_Pins[i2]
+            if p.End > from2 then from2 = p.End end
+            local end2 = 0
+            do
+              local end3 = p.Level_Until
+              if p.Level_Lowered > 0 then
+                local x2 = p.Level_Refused + 3600000
+                if x2 > end3 then end3 = x2 end
+              end
+              if p.Level_Ramp > 0 then
+                local x2 = p.Level_Ramp + 10000
+                if x2 > end3 then end3 = x2 end
+              end
+              end2 = end3
+            end
+            if end2 > from2 then from2 = end2 end
+            if p.Line > 0 then
+              lines2 = lines2 - 1
+            end
+          end
+          local x2 = x.State_AgainUS
+          local max2 = from2
+          if x.State_Slot > max2 then max2 = x.State_Slot end
+          if x.State_Closed > max2 then max2 = x.State_Closed end
+          local x3 = (x2 - x2 % 1000) / 1000
+          if x3 > max2 then max2 = x3 end
+          if x.Limits_Start > max2 then max2 = x.Limits_Start end
+          local until2 = max2 + x.Limits_Fill + (x.Limits_Windows[x.Limits_Shortest].Interval < 60000 and x.Limits_Windows[x.Limits_Shortest].Interval or 60000) + 1000
+          for i2 = 0, x.State_Lines_n - 1 do
+            local owed = -(x.State_Lines[i2].Left < x.State_Lines[i2].Promised and x.State_Lines[i2].Left or x.State_Lines[i2].Promised)
+            if owed > 0 and i2 < x.Limits_Windows_n then
+              local w = x.Limits_Windows[i2]
+              local y = w.Rate
+              local y2 = w.Interval
+              local min2 = (owed - owed % y) / y + 1
+              local x4 = (8796093022208 - 8796093022208 % y2) / y2
+              if x4 < min2 then min2 = x4 end
+              local x5 = from2 + min2 * w.Interval + x.Limits_Fill
+              if x5 > until2 then until2 = x5 end
+            end
+          end
+          for i2 = 0, x.State_Flows_n - 1 do
+            local f = x.State_Flows[i2]
+            local x4 = f.Until + x.Limits_Fill + (x.Limits_Windows[x.Limits_Shortest].Interval < 60000 and x.Limits_Windows[x.Limits_Shortest].Interval or 60000) + 1000
+            if x4 > until2 then until2 = x4 end
+          end
+          if lines2 > x.Limits_Windows_n then
+            until2 = until2 + 2678400000
+          end
+          Until2 = until2 < 9007199254740991 and until2 or 9007199254740991
+        end
+      end
+      is2 = now2 >= Until2
+    end
+    if is2 and x.Leases.Out(now2) == 0 then
+      x.State_Tokens = 0
+      x.State_Guess = 0
+      x.State_Now = 0
+      x.State_Slot = 0
+      x.State_Plain = 0
+      x.State_LastID = 0
+      x.State_Closed = 0
+      x.State_Next = 0
+      x.State_Head = 0
+      x.State_AgainUS = 0
+      x.State_Held = 0
+      x.State_Last = 0
+      x.State_Ended = 0
+      x.State_Lines = {}
+      x.State_Lines_n = 0
+      x.State_Pins = {}
+      x.State_Pins_n = 0
+      x.State_Flows = {}
+      x.State_Flows_n = 0
+      x.State_Calendars = {}
+      x.State_Calendars_n = 0
+      changed3 = true
+    end
+    if changed3 then
+      x.State_Now, x.State_Slot, x.State_Lines_n = Limits_adopt(x.Limits_Windows, x.Limits_Windows_n, x.Limits_Start, x.State_Tokens, x.State_Now, x.State_Slot, x.State_LastID, x.State_Closed, x.State_Lines, x.State_Lines_n, x.State_Pins, x.State_Pins_n, now2)
+    end
+    x.State_Tokens, x.State_Guess = x.Limits_Tokens, x.Limits_Guess
+    local idle = x.State_Now < now2 and x.State_AgainUS > now2 * 1000 and x.State_Plain + x.Leases.Out(now2) < x.Limits_Tokens
+    for i2 = 0, x.Limits_Windows_n - 1 do
+      local w = x.Limits_Windows[i2]
+      local line2 = x.State_Lines[i2]
+      local t = now2 - w.Offset
+      local by2 = w.Interval
+      local t2 = x.State_Now
+      local t3 = t2 - w.Offset
+      local by3 = w.Interval
+      if (t - t % by2) / by2 > (t3 - t3 % by3) / by3 then
+        local left = line2.Left
+        do
+          local spare = 0
+          local t4 = x.State_Slot
+          local t5 = t4 - w.Offset
+          local by4 = w.Interval
+          local t6 = x.State_Now
+          local t7 = t6 - w.Offset
+          local by5 = w.Interval
+          if (t5 - t5 % by4) / by4 > (t7 - t7 % by5) / by5 then
+            local gain = 0
+            do
+              local left2 = line2.Left
+              local from2 = x.State_Now
+              local t8 = now2 - w.Offset
+              local by6 = w.Interval
+              local n2 = (t8 - t8 % by6) / by6
+              local to2 = n2 * w.Interval + w.Offset - 1
+              if to2 <= from2 then
+                gain = left2
+              else
+                local t9 = to2 - w.Offset
+                local by7 = w.Interval
+                local since = 0
+                do
+                  if w.Size > w.Rate then
+                    local max2 = from2
+                    local x2 = x.State_Closed - 1
+                    if x2 > max2 then max2 = x2 end
+                    since = max2
+                  else
+                    since = from2
+                  end
+                end
+                local t10 = since - w.Offset
+                local by8 = w.Interval
+                local n3 = (t9 - t9 % by7) / by7 - (t10 - t10 % by8) / by8
+                if n3 <= 0 then
+                  gain = left2
+                else
+                  local x2 = w.Size - left2
+                  local y = w.Rate
+                  if n3 > (x2 - x2 % y) / y then
+                    gain = w.Size
+                  else
+                    gain = left2 + n3 * w.Rate
+                  end
+                end
+              end
+            end
+            local max2 = 0
+            local x2 = line2.Taken + (0 > gain and 0 or gain)
+            if x2 > max2 then max2 = x2 end
+            spare = max2
+          end
+          line2.Spare, line2.Taken = spare, 0
+        end
+        local gain = 0
+        do
+          local from2 = x.State_Now
+          if now2 <= from2 then
+            gain = left
+          else
+            local t4 = now2 - w.Offset
+            local by4 = w.Interval
+            local since = 0
+            do
+              if w.Size > w.Rate then
+                local max2 = from2
+                local x2 = x.State_Closed - 1
+                if x2 > max2 then max2 = x2 end
+                since = max2
+              else
+                since = from2
+              end
+            end
+            local t5 = since - w.Offset
+            local by5 = w.Interval
+            local n2 = (t4 - t4 % by4) / by4 - (t5 - t5 % by5) / by5
+            if n2 <= 0 then
+              gain = left
+            else
+              local x2 = w.Size - left
+              local y = w.Rate
+              if n2 > (x2 - x2 % y) / y then
+                gain = w.Size
+              else
+                gain = left + n2 * w.Rate
+              end
+            end
+          end
+        end
+        line2.Left = gain
+        do
+          local last2 = x.State_LastID
+          local over = line2.Left + line2.Stale + line2.Fresh - w.Size
+          if over > line2.Stale then
+            local max2 = 0
+            local x2 = w.Size - line2.Left
+            if x2 > max2 then max2 = x2 end
+            line2.Stale, line2.StaleFrom = max2, line2.FreshFrom
+            line2.Fresh, line2.FreshFrom = 0, last2
+          elseif over > 0 then
+            line2.Stale = line2.Stale - over
+          end
+        end
+        do
+          local units2 = line2.Spare
+          for i3 = 0, x.Limits_Windows_n - 1 do
+            local w2 = x.Limits_Windows[i3]
+            local line3 = x.State_Lines[i3]
+            local is3 = w2.Unit == w.Unit
+            if is3 then
+              local t4 = now2 - w2.Offset
+              local by4 = w2.Interval
+              local t5 = x.State_Now
+              local t6 = t5 - w2.Offset
+              local by5 = w2.Interval
+              is3 = (t4 - t4 % by4) / by4 == (t6 - t6 % by5) / by5
+            end
+            if is3 then
+              local t7 = x.State_Slot
+              local t8 = t7 - w2.Offset
+              local by6 = w2.Interval
+              local t9 = now2 - w2.Offset
+              local by7 = w2.Interval
+              if (t8 - t8 % by6) / by6 == (t9 - t9 % by7) / by7 then
+                local min2 = w2.Size
+                local x2 = line3.Promised + units2
+                if x2 < min2 then min2 = x2 end
+                line3.Promised = min2
+              else
+                local x2 = x.State_LastID
+                if now2 - (x2 - x2 % 1024) / 1024 > w.Interval then
+                  local min2 = line3.Left
+                  local x3 = line3.Spare + units2
+                  if x3 < min2 then min2 = x3 end
+                  if min2 > line3.Spare then line3.Spare = min2 end
+                end
+              end
+            end
+          end
+        end
+        local is3 = idle
+        if is3 then
+          local gain2 = 0
+          do
+            local from2 = x.State_Now
+            local t4 = now2 - w.Offset
+            local by4 = w.Interval
+            local n2 = (t4 - t4 % by4) / by4
+            local to2 = n2 * w.Interval + w.Offset - 1
+            if to2 <= from2 then
+              gain2 = left
+            else
+              local t5 = to2 - w.Offset
+              local by5 = w.Interval
+              local since = 0
+              do
+                if w.Size > w.Rate then
+                  local max2 = from2
+                  local x2 = x.State_Closed - 1
+                  if x2 > max2 then max2 = x2 end
+                  since = max2
+                else
+                  since = from2
+                end
+              end
+              local t6 = since - w.Offset
+              local by6 = w.Interval
+              local n3 = (t5 - t5 % by5) / by5 - (t6 - t6 % by6) / by6
+              if n3 <= 0 then
+                gain2 = left
+              else
+                local x2 = w.Size - left
+                local y = w.Rate
+                if n3 > (x2 - x2 % y) / y then
+                  gain2 = w.Size
+                else
+                  gain2 = left + n3 * w.Rate
+                end
+              end
+            end
+          end
+          is3 = gain2 >= w.Rate
+        end
+        idle = is3
+      else
+        idle = false
+      end
+    end
+    if idle then
+      x.State_AgainUS = now2 * 1000
+    end
+    x.State_Now = now2
+    advance = now2
+  end
+  if x.State_Calendars_n == 0 then
+    x.State_Calendars[x.State_Calendars_n] = {Grain = 0, Head = 0, Front = 0, Far = 0, Booked = 0, Minute = 0, Weight = 0, Before = 0, Turn = 0, Largest = 0, Asked_0 = 0, Asked_1 = 0, Asked_2 = 0, Asked_3 = 0, Units = Counts(), Classes = Counts()}
+    x.State_Calendars_n = x.State_Calendars_n + 1
+  end
+  local c2 = x.State_Calendars[0]
+  local max2 = 0
+  local x2 = now - x.Limits_Zero
+  if x2 > max2 then max2 = x2 end
+  local y = x.Limits_Grain
+  local head = (max2 - max2 % y) / y
+  if c2.Grain ~= x.Limits_Grain or head - c2.Head >= 1024 then
+    c2.Units.Clear()
+    c2.Classes.Clear()
+    c2.Grain = x.Limits_Grain
+    c2.Head = head
+    c2.Booked = 0
+    c2.Front = head
+    c2.Turn = 0
+  end
+  if c2.Head < head then
+    local n2 = c2.Head
+    while n2 < head do
+      c2.Booked = c2.Booked - c2.Units.At(n2 - c2.Head)
+      n2 = n2 + 1
+    end
+    c2.Units.Drop(head - c2.Head)
+    c2.Head = head
+  end
+  local x3 = head + 1
+  if x3 > c2.Front then c2.Front = x3 end
+  do
+    local m = (head - head % 60) / 60
+    if m ~= c2.Minute then
+      if c2.Minute + 1 < m then
+        c2.Weight = 0
+        c2.Classes.Clear()
+      end
+      local at2 = 0
+      while at2 < 44 do
+        c2.Classes.Put(at2 + 44, c2.Classes.At(at2))
+        c2.Classes.Put(at2, 0)
+        at2 = at2 + 1
+      end
+      c2.Before, c2.Weight, c2.Minute = c2.Weight, 0, m
+    end
+  end
+end
+function Shared_count(x, f, age, weight, backlog)
+  local c2 = x.State_Calendars[0]
+  local class = 0
+  do
+    local backlog2 = f.Backlog
+    local weight2 = f.Weight
+    local n2 = 0
+    local least = weight2
+    while n2 < 21 and least <= backlog2 do
+      n2 = n2 + 1
+      least = least * 2
+    end
+    class = n2
+  end
+  local at2 = 2 * (age * 22 + class)
+  local min2 = c2.Classes.At(at2) + weight
+  if 16777215 < min2 then min2 = 16777215 end
+  c2.Classes.Put(at2, 0 > min2 and 0 or min2)
+  local min3 = c2.Classes.At(at2 + 1) + backlog
+  if 16777215 < min3 then min3 = 16777215 end
+  c2.Classes.Put(at2 + 1, 0 > min3 and 0 or min3)
+end
+function Shared_weigh(x, f)
+  local c2 = x.State_Calendars[0]
+  if f.Minute > c2.Minute then
+    f.Fair = 0
+    f.FairUrgent = 0
+    f.Again = 0
+    f.Weight = 0
+  end
+  if f.Weight > 0 and f.Minute == c2.Minute then
+    c2.Weight = c2.Weight - f.Weight
+    Shared_count(x, f, 0, -f.Weight, -f.Backlog)
+  elseif f.Weight > 0 and f.Minute + 1 == c2.Minute then
+    c2.Before = c2.Before - f.Weight
+    Shared_count(x, f, 1, -f.Weight, -f.Backlog)
+  end
+  f.Minute, f.Weight, f.Backlog = c2.Minute, 0, 0
+  if f.Units + f.Later > 0 then
+    local min2 = x.Weight
+    local x2 = 16777216 - c2.Weight
+    if x2 < min2 then min2 = x2 end
+    f.Weight = min2
+    c2.Weight = c2.Weight + f.Weight
+    local part = f.Units + f.Later
+    local x3 = part + x.Limits_Scale - 1
+    local y = x.Limits_Scale
+    local min3 = (x3 - x3 % y) / y
+    if 16777215 < min3 then min3 = 16777215 end
+    local y2 = 1 > x.part and 1 or x.part
+    local min4 = (part - part % y2) / y2
+    if 16777215 < min4 then min4 = 16777215 end
+    local max2 = min3
+    local x4 = min4 * x.units
+    if x4 > max2 then max2 = x4 end
+    local x5 = (max2 < 4294967296 and max2 or 4294967296) * 1024
+    local y3 = x.rate
+    f.Backlog = (x5 - x5 % y3) / y3
+    Shared_count(x, f, 0, f.Weight, f.Backlog)
+  end
+end
+function Shared_enter(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket_Slot, op_Ticket_Cost_0, op_Ticket_Cost_1, op_Ticket_Cost_2, op_Ticket_Cost_3, op_Urgent, back, now)
+  local c2 = x.State_Calendars[0]
+  local max2 = c2.Asked_0
+  if c2.Asked_1 > max2 then max2 = c2.Asked_1 end
+  if c2.Asked_2 > max2 then max2 = c2.Asked_2 end
+  if c2.Asked_3 > max2 then max2 = c2.Asked_3 end
+  local asked = max2
+  local x2 = (asked + 1) * 1024
+  local y = c2.Largest + 1
+  local max3 = 1
+  local x3 = (x2 - x2 % y) / y
+  if x3 > max3 then max3 = x3 end
+  x.ratio = max3
+  local x4 = x.Limits_PerGrain
+  local y2 = x.Limits_Scale
+  local x5 = (x4 - x4 % y2) / y2 * 1024
+  local x6 = x.Limits_PerGrain
+  local y4 = x.Limits_Scale
+  local x7 = (x6 - x6 % y4) / y4 * 1024
+  local y5 = x.ratio
+  local min2 = (x7 - x7 % y5) / y5
+  if 16777215 < min2 then min2 = 16777215 end
+  x.grain = min2
+  local part = 0
+  do
+    if x.Limits_Parts_0 == 1 then
+      part = op_Cost_0
+    else
+      local part2 = 1
+      local each2 = x.Limits_Parts_0
+      local y6 = 1 > each2 and 1 or each2
+      local min3 = op_Cost_0
+      local x8 = (1099511627776 - 1099511627776 % y6) / y6
+      if x8 < min3 then min3 = x8 end
+      local x9 = min3 * each2
+      if x9 > part2 then part2 = x9 end
+      local each3 = x.Limits_Parts_1
+      local y7 = 1 > each3 and 1 or each3
+      local min4 = op_Cost_1
+      local x10 = (1099511627776 - 1099511627776 % y7) / y7
+      if x10 < min4 then min4 = x10 end
+      local x11 = min4 * each3
+      if x11 > part2 then part2 = x11 end
+      local each4 = x.Limits_Parts_2
+      local y8 = 1 > each4 and 1 or each4
+      local min5 = op_Cost_2
+      local x12 = (1099511627776 - 1099511627776 % y8) / y8
+      if x12 < min5 then min5 = x12 end
+      local x13 = min5 * each4
+      if x13 > part2 then part2 = x13 end
+      local each5 = x.Limits_Parts_3
+      local y9 = 1 > each5 and 1 or each5
+      local min6 = op_Cost_3
+      local x14 = (1099511627776 - 1099511627776 % y9) / y9
+      if x14 < min6 then min6 = x14 end
+      local x15 = min6 * each5
+      if x15 > part2 then part2 = x15 end
+      part = part2
+    end
+  end
+  x.part = part
+  local part2 = x.part
+  local x8 = part2 + x.Limits_Scale - 1
+  local y6 = x.Limits_Scale
+  local min3 = (x8 - x8 % y6) / y6
+  if 16777215 < min3 then min3 = 16777215 end
+  x.units = min3
+  local x9 = (x.State_Held + x.Limits_Guess) * 1000
+  local y7 = (x.State_Ended + 1) * x.Limits_Tokens
+  local max4 = 1
+  local x10 = (x9 - x9 % y7) / y7
+  if x10 > max4 then max4 = x10 end
+  local pace = max4
+  local x11 = (pace - pace % 1000) / 1000
+  local x12 = (pace - pace % 1000) / 1000
+  local y9 = x.Limits_Grain
+  local min4 = (x12 - x12 % y9) / y9
+  if 1024 < min4 then min4 = 1024 end
+  x.slow = min4
+  local x13 = x.Limits_Grain * 1000
+  local max5 = 1
+  local x14 = (x13 - x13 % pace) / pace
+  if x14 > max5 then max5 = x14 end
+  local min5 = x.grain
+  local x15 = (max5 < 16777215 and max5 or 16777215) * x.units
+  if x15 < min5 then min5 = x15 end
+  x.rate = 1 > min5 and 1 or min5
+  local min6 = x.units * (1 > x.slow and 1 or x.slow)
+  if 16777215 < min6 then min6 = 16777215 end
+  x.units = min6
+  x.large, x.gathered = x.units > x.rate, 0
+  do
+    local at2 = now - ((x.Limits_Windows[x.Limits_Shortest].Interval < 60000 and x.Limits_Windows[x.Limits_Shortest].Interval or 60000) + 1000)
+    if at2 > f.Before then
+      f.Units, f.Later, f.Before = f.Later, 0, f.Until
+      if f.Units < f.Urgent then f.Urgent = f.Units end
+    end
+  end
+  if back then
+    local part3 = 0
+    do
+      if x.Limits_Parts_0 == 1 then
+        part3 = op_Ticket_Cost_0
+      else
+        local part4 = 1
+        local each2 = x.Limits_Parts_0
+        local y10 = 1 > each2 and 1 or each2
+        local min7 = op_Ticket_Cost_0
+        local x16 = (1099511627776 - 1099511627776 % y10) / y10
+        if x16 < min7 then min7 = x16 end
+        local x17 = min7 * each2
+        if x17 > part4 then part4 = x17 end
+        local each3 = x.Limits_Parts_1
+        local y11 = 1 > each3 and 1 or each3
+        local min8 = op_Ticket_Cost_1
+        local x18 = (1099511627776 - 1099511627776 % y11) / y11
+        if x18 < min8 then min8 = x18 end
+        local x19 = min8 * each3
+        if x19 > part4 then part4 = x19 end
+        local each4 = x.Limits_Parts_2
+        local y12 = 1 > each4 and 1 or each4
+        local min9 = op_Ticket_Cost_2
+        local x20 = (1099511627776 - 1099511627776 % y12) / y12
+        if x20 < min9 then min9 = x20 end
+        local x21 = min9 * each4
+        if x21 > part4 then part4 = x21 end
+        local each5 = x.Limits_Parts_3
+        local y13 = 1 > each5 and 1 or each5
+        local min10 = op_Ticket_Cost_3
+        local x22 = (1099511627776 - 1099511627776 % y13) / y13
+        if x22 < min10 then min10 = x22 end
+        local x23 = min10 * each5
+        if x23 > part4 then part4 = x23 end
+        part3 = part4
+      end
+    end
+    local part4 = part3
+    do
+      local max6 = 0
+      local x16 = op_Ticket_Slot - x.Limits_Zero
+      if x16 > max6 then max6 = x16 end
+      local y10 = x.Limits_Grain
+      local n2 = (max6 - max6 % y10) / y10
+      if n2 >= c2.Head and n2 < c2.Head + 1024 then
+        do
+          local x17 = part4 + x.Limits_Scale - 1
+          local y11 = x.Limits_Scale
+          local min7 = (x17 - x17 % y11) / y11
+          if 16777215 < min7 then min7 = 16777215 end
+          local y12 = 1 > x.part and 1 or x.part
+          local min8 = (part4 - part4 % y12) / y12
+          if 16777215 < min8 then min8 = 16777215 end
+          local max7 = min7
+          local x18 = min8 * x.units
+          if x18 > max7 then max7 = x18 end
+          local max8 = 0
+          local x19 = c2.Units.At(n2 - c2.Head) - (max7 < 4294967296 and max7 or 4294967296)
+          if x19 > max8 then max8 = x19 end
+          local units2 = max8
+          c2.Booked = c2.Booked + (units2 - c2.Units.At(n2 - c2.Head))
+          c2.Units.Put(n2 - c2.Head, units2)
+        end
+      end
+    end
+    do
+      local slot = op_Ticket_Slot
+      if slot <= f.Before then
+        local max6 = 0
+        local x16 = f.Units - part4
+        if x16 > max6 then max6 = x16 end
+        f.Units = max6
+      else
+        local max6 = 0
+        local x16 = f.Later - part4
+        if x16 > max6 then max6 = x16 end
+        f.Later = max6
+      end
+    end
+    if op_Urgent then
+      local max6 = 0
+      local x16 = f.Urgent - part4
+      if x16 > max6 then max6 = x16 end
+      f.Urgent = max6
+    end
+  end
+  Shared_weigh(x, f)
+end
+function Shared_ask(x, cost_0, cost_1, cost_2, cost_3)
+  local c2 = x.State_Calendars[0]
+  local n0 = 0
+  local n1 = 0
+  local n2 = 0
+  local n3 = 0
+  for i2 = 0, x.Limits_Windows_n - 1 do
+    local unit = x.Limits_Windows[i2].Unit
+    local line2 = x.State_Lines[i2]
+    local cost2 = unit == 0 and cost_0 or unit == 1 and cost_1 or unit == 2 and cost_2 or cost_3
+    local x2 = cost2 * line2.Saved
+    local max2 = 1 < cost2 and 1 or cost2
+    local x3 = cost2 - (x2 - x2 % 4096) / 4096
+    if x3 > max2 then max2 = x3 end
+    local each2 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+    local y = 1 > each2 and 1 or each2
+    local min2 = max2
+    local x4 = (1099511627776 - 1099511627776 % y) / y
+    if x4 < min2 then min2 = x4 end
+    local part = min2 * each2
+    local x5 = part + x.Limits_Scale - 1
+    local y2 = x.Limits_Scale
+    local min3 = (x5 - x5 % y2) / y2
+    if 16777215 < min3 then min3 = 16777215 end
+    local n4 = min3 < 1048576 and min3 or 1048576
+    if unit == 0 then
+      if n4 > n0 then n0 = n4 end
+    elseif unit == 1 then
+      if n4 > n1 then n1 = n4 end
+    elseif unit == 2 then
+      if n4 > n2 then n2 = n4 end
+    else
+      if n4 > n3 then n3 = n4 end
+    end
+  end
+  local part = 0
+  do
+    if x.Limits_Parts_0 == 1 then
+      part = cost_0
+    else
+      local part2 = 1
+      local each2 = x.Limits_Parts_0
+      local y = 1 > each2 and 1 or each2
+      local min2 = cost_0
+      local x2 = (1099511627776 - 1099511627776 % y) / y
+      if x2 < min2 then min2 = x2 end
+      local x3 = min2 * each2
+      if x3 > part2 then part2 = x3 end
+      local each3 = x.Limits_Parts_1
+      local y2 = 1 > each3 and 1 or each3
+      local min3 = cost_1
+      local x4 = (1099511627776 - 1099511627776 % y2) / y2
+      if x4 < min3 then min3 = x4 end
+      local x5 = min3 * each3
+      if x5 > part2 then part2 = x5 end
+      local each4 = x.Limits_Parts_2
+      local y3 = 1 > each4 and 1 or each4
+      local min4 = cost_2
+      local x6 = (1099511627776 - 1099511627776 % y3) / y3
+      if x6 < min4 then min4 = x6 end
+      local x7 = min4 * each4
+      if x7 > part2 then part2 = x7 end
+      local each5 = x.Limits_Parts_3
+      local y4 = 1 > each5 and 1 or each5
+      local min5 = cost_3
+      local x8 = (1099511627776 - 1099511627776 % y4) / y4
+      if x8 < min5 then min5 = x8 end
+      local x9 = min5 * each5
+      if x9 > part2 then part2 = x9 end
+      part = part2
+    end
+  end
+  local x2 = part + x.Limits_Scale - 1
+  local y = x.Limits_Scale
+  local min2 = (x2 - x2 % y) / y
+  if 16777215 < min2 then min2 = 16777215 end
+  local x3 = c2.Largest
+  c2.Largest = c2.Largest + ((min2 < 1048576 and min2 or 1048576) - (x3 - x3 % 64) / 64)
+  local x4 = c2.Asked_0
+  c2.Asked_0 = c2.Asked_0 + (n0 - (x4 - x4 % 64) / 64)
+  local x5 = c2.Asked_1
+  c2.Asked_1 = c2.Asked_1 + (n1 - (x5 - x5 % 64) / 64)
+  local x6 = c2.Asked_2
+  c2.Asked_2 = c2.Asked_2 + (n2 - (x6 - x6 % 64) / 64)
+  local x7 = c2.Asked_3
+  c2.Asked_3 = c2.Asked_3 + (n3 - (x7 - x7 % 64) / 64)
+end
+function Shared_look(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Urgent, back, now)
+  local c2 = x.State_Calendars[0]
+  local n2 = c2.Head + 1
+  local end2 = n2 * x.Limits_Grain + x.Limits_Zero - 1
+  local n3 = c2.Head
+  local due = c2.Units.At(n3 - c2.Head)
+  x.fits = true
+  x.bound = 0
+  x.spare = true
+  x.fair = 0
+  x.room = true
+  x.due = due
+  local x2 = (x.State_Held + x.Limits_Guess) * 1000
+  local y = (x.State_Ended + 1) * x.Limits_Tokens
+  local max2 = 1
+  local x3 = (x2 - x2 % y) / y
+  if x3 > max2 then max2 = x3 end
+  x.token = false
+  x.wait = max2
+  x.refund = 0
+  x.overdue = 0
+  local late = false
+  for i2 = 0, x.Limits_Windows_n - 1 do
+    local w = x.Limits_Windows[i2]
+    local line2 = x.State_Lines[i2]
+    local i3 = w.Unit
+    local cost = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
+    if cost > 0 then
+      if line2.Left < cost and x.bound == 0 then
+        x.bound = 4 + i2
+      end
+      do
+        local refund = 0
+        do
+          local units2 = cost - line2.Left
+          local x4 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * line2.Saved
+          local returns2 = (x4 - x4 % 4096) / 4096
+          if units2 < 1 or units2 > returns2 then
+            refund = 9007199254740991
+          else
+            local x5 = x.State_Held + x.Limits_Guess
+            local y2 = x.State_Ended + 1
+            local x6 = units2 * 1024
+            local x7 = (x5 - x5 % y2) / y2 * ((x6 - x6 % returns2) / returns2)
+            refund = now + 1 + (x7 - x7 % 1024) / 1024
+          end
+        end
+        local refund2 = refund
+        local room = 0
+        do
+          local left = line2.Left
+          if left >= cost or cost == 0 then
+            room = now
+          else
+            local since = 0
+            do
+              if w.Size > w.Rate then
+                local max3 = now
+                local x4 = x.State_Closed - 1
+                if x4 > max3 then max3 = x4 end
+                since = max3
+              else
+                since = now
+              end
+            end
+            local t = since - w.Offset
+            local by2 = w.Interval
+            local x4 = cost - left - 1
+            local y2 = w.Rate
+            local y3 = w.Interval
+            local min2 = (x4 - x4 % y2) / y2 + 1
+            local x5 = (8796093022208 - 8796093022208 % y3) / y3
+            if x5 < min2 then min2 = x5 end
+            local n4 = (t - t % by2) / by2 + min2
+            room = n4 * w.Interval + w.Offset
+          end
+        end
+        if refund2 < room then
+          local spanUS = 0
+          do
+            local x4 = cost * line2.Saved
+            local max3 = 1 < cost and 1 or cost
+            local x5 = cost - (x4 - x4 % 4096) / 4096
+            if x5 > max3 then max3 = x5 end
+            local x6 = w.Interval * 1000
+            local y2 = w.Rate
+            local each2 = (x6 - x6 % y2) / y2
+            local y3 = each2 + 1
+            local min2 = max3
+            local x7 = (1125899906842624 - 1125899906842624 % y3) / y3
+            if x7 < min2 then min2 = x7 end
+            spanUS = min2 * each2
+          end
+          x.refund, x.wait = x.refund > refund2 and x.refund or refund2, x.wait > spanUS and x.wait or spanUS
+        elseif line2.Left < cost then
+          late = true
+        end
+      end
+      local x4 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * line2.Saved
+      local t = end2 - w.Offset
+      local by2 = w.Interval
+      local t2 = now - w.Offset
+      local by3 = w.Interval
+      local y2 = w.Rate
+      local min2 = (t - t % by2) / by2 - (t2 - t2 % by3) / by3
+      local x5 = (1099511627776 - 1099511627776 % y2) / y2
+      if x5 < min2 then min2 = x5 end
+      local min3 = 1099511627776
+      local x6 = line2.Left + (x4 - x4 % 4096) / 4096 + min2 * w.Rate
+      if x6 < min3 then min3 = x6 end
+      local all2 = min3
+      local unit = w.Unit
+      local units2 = 0
+      do
+        local x7 = due * x.ratio
+        local booked = (x7 - x7 % 1024) / 1024
+        if (unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3) == 0 then
+          units2 = 0
+        else
+          local x8 = booked * x.Limits_Scale
+          local y3 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+          units2 = (x8 - x8 % y3) / y3
+        end
+      end
+      local room = all2 >= units2 + cost
+      x.room = x.room and room
+      x.spare = x.spare and (room or line2.Spare - line2.Taken >= cost)
+    end
+  end
+  local out2 = x.Leases.Out(now)
+  x.free = x.Limits_Tokens - x.State_Plain - out2
+  x.below = f.Fair < (c2.Head + 1) * 524288
+  if op_Urgent then
+    x.below = f.FairUrgent < (c2.Head + 1) * 524288
+  end
+  x.below = x.below or x.Limits_FirstCome == 1
+  if x.rate < x.grain then
+    local x4 = (end2 - now) * 1024
+    local y2 = c2.Grain
+    local x5 = x.rate * ((x4 - x4 % y2) / y2)
+    local rest2 = (x5 - x5 % 1024) / 1024
+    local is3 = x.free > 1
+    if not is3 then
+      local is2 = x.free > 0
+      if is2 then
+        local x6 = x.State_LastID
+        local x7 = (x.State_Held + x.Limits_Guess) * 1000
+        local y3 = (x.State_Ended + 1) * x.Limits_Tokens
+        local max3 = 1
+        local x8 = (x7 - x7 % y3) / y3
+        if x8 > max3 then max3 = x8 end
+        is2 = now - (x6 - x6 % 1024) / 1024 > (max3 - max3 % 500) / 500
+      end
+      is3 = is2
+    end
+    local idle = is3
+    local room = idle or (x.free < 16777215 and x.free or 16777215) * x.units + rest2 >= due + x.units
+    x.room, x.spare = x.room and room, x.spare and room
+  end
+  x.spare = x.spare and not x.room and (not back or not x.below)
+  local entitled = x.room or back and x.below or x.spare
+  if late then
+    x.refund = 0
+  end
+  if x.State_Closed > now then
+    x.bound = 1
+  elseif x.refund > 0 and entitled then
+    local x4 = x.State_LastID
+    local x5 = x.State_Held + x.Limits_Guess
+    local y2 = x.State_Ended + 1
+    local x6 = now - (x4 - x4 % 1024) / 1024 - (x5 - x5 % y2) / y2
+    local x7 = x.Limits_Lease
+    local min2 = (x6 - x6 % 4) / 4
+    local x8 = (x7 - x7 % 8) / 8
+    if x8 < min2 then min2 = x8 end
+    x.token, x.overdue = back or due == 0, 0 > min2 and 0 or min2
+  elseif x.bound == 0 and not entitled then
+    x.bound = 3
+  elseif x.bound == 0 and (x.free < 1 or not back and x.State_AgainUS > now * 1000) then
+    x.bound, x.token = 2, back or due == 0
+    if out2 >= x.Limits_Tokens then
+      local x4 = x.State_LastID
+      local x5 = x.State_Held + x.Limits_Guess
+      local y2 = x.State_Ended + 1
+      local x6 = now - (x4 - x4 % 1024) / 1024 - (x5 - x5 % y2) / y2
+      local x7 = x.Limits_Lease
+      local min2 = (x6 - x6 % 4) / 4
+      local x8 = (x7 - x7 % 8) / 8
+      if x8 < min2 then min2 = x8 end
+      x.overdue = 0 > min2 and 0 or min2
+    end
+  end
+  x.fits = x.bound == 0
+end
+function Shared_gather(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, now)
+  local gather = 0
+  local c2 = x.State_Calendars[0]
+  local max2 = c2.Head
+  local x2 = c2.Front - 32
+  if x2 > max2 then max2 = x2 end
+  local n2 = max2
+  local free = 0
+  if n2 == c2.Head then
+    free = (x.free < 16777215 and x.free or 16777215) * x.units
+    for i2 = 0, x.Limits_Windows_n - 1 do
+      local w = x.Limits_Windows[i2]
+      do
+        local i3 = w.Unit
+        local each2 = i3 == 0 and x.Limits_Parts_0 or i3 == 1 and x.Limits_Parts_1 or i3 == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+        local is2 = each2 > 0
+        if is2 then
+          local i4 = w.Unit
+          is2 = (i4 == 0 and op_Cost_0 or i4 == 1 and op_Cost_1 or i4 == 2 and op_Cost_2 or op_Cost_3) > 0
+        end
+        if is2 then
+          local gain = 0
+          do
+            local left = x.State_Lines[i2].Left
+            local n3 = n2 + 1
+            local to2 = n3 * x.Limits_Grain + x.Limits_Zero - 1
+            if to2 <= now then
+              gain = left
+            else
+              local t = to2 - w.Offset
+              local by2 = w.Interval
+              local since = 0
+              do
+                if w.Size > w.Rate then
+                  local max3 = now
+                  local x3 = x.State_Closed - 1
+                  if x3 > max3 then max3 = x3 end
+                  since = max3
+                else
+                  since = now
+                end
+              end
+              local t2 = since - w.Offset
+              local by3 = w.Interval
+              local n4 = (t - t % by2) / by2 - (t2 - t2 % by3) / by3
+              if n4 <= 0 then
+                gain = left
+              else
+                local x3 = w.Size - left
+                local y = w.Rate
+                if n4 > (x3 - x3 % y) / y then
+                  gain = w.Size
+                else
+                  gain = left + n4 * w.Rate
+                end
+              end
+            end
+          end
+          local left = gain
+          local n3 = 0 > left and 0 or left
+          local y = 1 > each2 and 1 or each2
+          local min2 = n3
+          local x3 = (1099511627776 - 1099511627776 % y) / y
+          if x3 < min2 then min2 = x3 end
+          local part = min2 * each2
+          local x4 = part + x.Limits_Scale - 1
+          local y2 = x.Limits_Scale
+          local min3 = (x4 - x4 % y2) / y2
+          if 16777215 < min3 then min3 = 16777215 end
+          local x5 = min3 * 1024
+          local y3 = x.ratio
+          local x6 = (x5 - x5 % y3) / y3
+          if x6 < free then free = x6 end
+        end
+      end
+    end
+    free = free - c2.Units.At(n2 - c2.Head)
+  end
+  local min2 = c2.Front + 32
+  local x3 = c2.Head + 1024 - 1
+  if x3 < min2 then min2 = x3 end
+  local last2 = min2
+  while n2 < last2 and (n2 < c2.Front or free < x.units) do
+    n2 = n2 + 1
+    free = (0 > free and 0 or free) + x.rate - c2.Units.At(n2 - c2.Head)
+  end
+  local max3 = 0
+  local x4 = x.units - free + x.rate - 1
+  if x4 > max3 then max3 = x4 end
+  local y = x.rate
+  local min3 = n2 + (max3 - max3 % y) / y
+  local x5 = c2.Head + 1024 - 1
+  if x5 < min3 then min3 = x5 end
+  gather = min3
+  return gather
+end
+function Shared_seek(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, t, now)
+  local seek = 0
+  local c2 = x.State_Calendars[0]
+  local max2 = 0
+  local x2 = t - x.Limits_Zero
+  if x2 > max2 then max2 = x2 end
+  local y = x.Limits_Grain
+  local max3 = (max2 - max2 % y) / y
+  local x3 = c2.Head + 1
+  if x3 > max3 then max3 = x3 end
+  local n2 = max3
+  local is2 = c2.Front > c2.Head + 1
+  if is2 then
+    local in2 = 0
+    do
+      local c3 = x.State_Calendars[0]
+      local w = x.Limits_Windows[x.Limits_Shortest]
+      local at2 = n2 * x.Limits_Grain + x.Limits_Zero
+      local is2 = n2 >= c3.Head and n2 < c3.Head + 1024
+      if is2 then
+        local i2 = w.Unit
+        local x4 = x.Limits_PerGrain
+        local y2 = i2 == 0 and x.Limits_Parts_0 or i2 == 1 and x.Limits_Parts_1 or i2 == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+        is2 = (x4 - x4 % y2) / y2 > w.Rate
+      end
+      if is2 then
+        local booked = c3.Units.At(n2 - c3.Head)
+        local unit = w.Unit
+        local units2 = 0
+        do
+          local x5 = booked * x.ratio
+          local booked2 = (x5 - x5 % 1024) / 1024
+          if (unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3) == 0 then
+            units2 = 0
+          else
+            local x6 = booked2 * x.Limits_Scale
+            local y3 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+            units2 = (x6 - x6 % y3) / y3
+          end
+        end
+        local y3 = w.Rate
+        at2 = at2 + (units2 - units2 % y3) / y3 * w.Interval % c3.Grain
+      elseif n2 >= c3.Head and n2 < c3.Head + 1024 and x.rate < x.grain and c3.Units.At(n2 - c3.Head) >= (x.Limits_Tokens < 16777215 and x.Limits_Tokens or 16777215) * x.units then
+        local x5 = c3.Units.At(n2 - c3.Head) % x.rate
+        local y3 = 1 > x.units and 1 or x.units
+        local x6 = (x.State_Held + x.Limits_Guess) * 1000
+        local y4 = (x.State_Ended + 1) * x.Limits_Tokens
+        local max4 = 1
+        local x7 = (x6 - x6 % y4) / y4
+        if x7 > max4 then max4 = x7 end
+        local x8 = (x5 - x5 % y3) / y3 * max4
+        at2 = at2 + (x8 - x8 % 1000) / 1000
+      end
+      in2 = at2
+    end
+    is2 = in2 + x.Limits_Windows[x.Limits_Shortest].Interval <= t
+  end
+  if is2 then
+    n2 = n2 + 1
+  end
+  local first2 = n2 <= c2.Front
+  if first2 then
+    n2 = c2.Front
+  end
+  while n2 < c2.Head + 1024 - 1 and c2.Units.At(n2 - c2.Head) >= x.rate do
+    n2 = n2 + 1
+  end
+  if first2 then
+    local min2 = n2
+    local x4 = c2.Head + 1024 - 1
+    if x4 < min2 then min2 = x4 end
+    c2.Front = min2
+  end
+  if x.large then
+    if x.gathered == 0 then
+      local gather = 0
+      gather = Shared_gather(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, now)
+      x.gathered = gather
+    end
+    if x.gathered > n2 then n2 = x.gathered end
+  end
+  if n2 >= c2.Head + 1024 - 1 then
+    c2.Far = c2.Far + 1
+    local max4 = 0
+    local x4 = t - x.Limits_Zero
+    if x4 > max4 then max4 = x4 end
+    local max5 = 0
+    local x5 = t - x.Limits_Zero
+    if x5 > max5 then max5 = x5 end
+    local y3 = x.Limits_Grain
+    local max6 = (max5 - max5 % y3) / y3
+    local x6 = c2.Head + 512 + c2.Far % 4096 * 7919 % 511
+    if x6 > max6 then max6 = x6 end
+    n2 = max6
+  end
+  seek = n2
+  return seek
+end
+function Shared_surplus(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, t, now)
+  local surplus = false
+  local c2 = x.State_Calendars[0]
+  if not x.fits then
+    surplus = false
+  else
+    local done
+    for i2 = 0, x.Limits_Windows_n - 1 do
+      local w = x.Limits_Windows[i2]
+      do
+        local i3 = w.Unit
+        local cost = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
+        local is2 = cost > 0
+        if is2 then
+          local gain = 0
+          do
+            local left = x.State_Lines[i2].Left
+            if t <= now then
+              gain = left
+            else
+              local t2 = t - w.Offset
+              local by2 = w.Interval
+              local since = 0
+              do
+                if w.Size > w.Rate then
+                  local max2 = now
+                  local x2 = x.State_Closed - 1
+                  if x2 > max2 then max2 = x2 end
+                  since = max2
+                else
+                  since = now
+                end
+              end
+              local t3 = since - w.Offset
+              local by3 = w.Interval
+              local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
+              if n2 <= 0 then
+                gain = left
+              else
+                local x2 = w.Size - left
+                local y = w.Rate
+                if n2 > (x2 - x2 % y) / y then
+                  gain = w.Size
+                else
+                  gain = left + n2 * w.Rate
+                end
+              end
+            end
+          end
+          local booked = c2.Booked
+          local unit = w.Unit
+          local units2 = 0
+          do
+            local x2 = booked * x.ratio
+            local booked2 = (x2 - x2 % 1024) / 1024
+            if (unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3) == 0 then
+              units2 = 0
+            else
+              local x3 = booked2 * x.Limits_Scale
+              local y = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+              units2 = (x3 - x3 % y) / y
+            end
+          end
+          is2 = gain < units2 + cost
+        end
+        if is2 then
+          surplus = false
+          done = true
+          break
+        end
+      end
+    end
+    if not done then
+      surplus = true
+    end
+  end
+  return surplus
+end
+function Shared_until(x, part)
+  local until2 = 0
+  local c2 = x.State_Calendars[0]
+  local x2 = part + x.Limits_Scale - 1
+  local y = x.Limits_Scale
+  local min2 = (x2 - x2 % y) / y
+  if 16777215 < min2 then min2 = 16777215 end
+  local y2 = 1 > x.part and 1 or x.part
+  local min3 = (part - part % y2) / y2
+  if 16777215 < min3 then min3 = 16777215 end
+  local max2 = min2
+  local x3 = min3 * x.units
+  if x3 > max2 then max2 = x3 end
+  local x4 = (max2 < 4294967296 and max2 or 4294967296) * 1024
+  local y3 = x.rate
+  local min4 = (x4 - x4 % y3) / y3
+  if 16777215 < min4 then min4 = 16777215 end
+  local backlog = min4
+  local class = 0
+  do
+    local weight2 = x.Weight
+    local n2 = 0
+    local least = weight2
+    while n2 < 21 and least <= backlog do
+      n2 = n2 + 1
+      least = least * 2
+    end
+    class = n2
+  end
+  local lower = 2 * (class - 1)
+  local sum2 = 0
+  local rest2 = c2.Weight + c2.Before
+  local n2 = 0
+  while n2 < lower do
+    local now2 = c2.Classes.At(n2)
+    local before2 = c2.Classes.At(n2 + 44)
+    local x5 = now2 * backlog
+    local y4 = x.Weight
+    local min5 = (x5 - x5 % y4) / y4
+    if c2.Classes.At(n2 + 1) < min5 then min5 = c2.Classes.At(n2 + 1) end
+    local x6 = before2 * backlog
+    local y5 = x.Weight
+    local min6 = (x6 - x6 % y5) / y5
+    if c2.Classes.At(n2 + 1 + 44) < min6 then min6 = c2.Classes.At(n2 + 1 + 44) end
+    sum2 = sum2 + (min5 + min6)
+    rest2 = rest2 - (now2 + before2)
+    n2 = n2 + 2
+  end
+  local x5 = (0 > rest2 and 0 or rest2) * backlog
+  local y4 = x.Weight
+  local max3 = backlog
+  local x6 = sum2 + (x5 - x5 % y4) / y4
+  if x6 > max3 then max3 = x6 end
+  until2 = (max3 < 4294967296 and max3 or 4294967296) * 512
+  return until2
+end
+function Shared_shares(x, f, op_Urgent, back)
+  local c2 = x.State_Calendars[0]
+  local ahead = f.Units + f.Later
+  local t = x.State_Closed
+  local max2 = 0
+  local x2 = t - x.Limits_Zero
+  if x2 > max2 then max2 = x2 end
+  local y = x.Limits_Grain
+  local max3 = c2.Head + 1
+  local x3 = (max2 - max2 % y) / y
+  if x3 > max3 then max3 = x3 end
+  local turn = max3 * 524288
+  x.from = f.Fair
+  if op_Urgent then
+    ahead, x.from = f.Urgent, f.FairUrgent
+  end
+  if x.from < turn then
+    if f.Units + f.Later == 0 then
+      local share = 0
+      do
+        local c3 = x.State_Calendars[0]
+        local max4 = c3.Weight + c3.Before
+        if x.Weight > max4 then max4 = x.Weight end
+        local all2 = max4
+        local x4 = x.units * all2
+        local y2 = x.Weight
+        local min2 = (x4 - x4 % y2) / y2
+        if 4294967296 < min2 then min2 = 4294967296 end
+        local x5 = min2 * 524288
+        local y3 = x.rate
+        share = (x5 - x5 % y3) / y3
+      end
+      local min2 = c2.Turn > turn and c2.Turn or turn
+      local x4 = turn + share
+      if x4 < min2 then min2 = x4 end
+      turn = min2
+    end
+    x.from = turn
+  end
+  local until2 = 0
+  until2 = Shared_until(x, ahead)
+  x.fair = x.from + until2
+  if back and not op_Urgent then
+    x.fair = f.Again
+    if x.fair <= x.from then
+      local until3 = 0
+      until3 = Shared_until(x, (ahead - ahead % 2) / 2)
+      x.fair = x.from + until3
+    end
+  end
+  if x.Limits_FirstCome == 1 then
+    x.fair = 9007199254740991
+  end
+end
+function Shared_place(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket_Slot, op_Urgent, back, t, now)
+  local place2 = 0
+  repeat
+    local c2 = x.State_Calendars[0]
+    x.again = false
+    if x.token then
+      local overdue = x.overdue
+      local max2 = now + overdue
+      if x.State_Closed > max2 then max2 = x.State_Closed end
+      local max3 = x.State_AgainUS
+      local x2 = max2 * 1000
+      if x2 > max3 then max3 = x2 end
+      local at2 = max3
+      if x.refund == 0 then
+        at2 = at2 + x.wait
+      end
+      local max4 = x.refund
+      local x3 = (at2 - at2 % 1000) / 1000
+      if x3 > max4 then max4 = x3 end
+      at2 = max4
+      local max5 = 0
+      local x4 = at2 - x.Limits_Zero
+      if x4 > max5 then max5 = x4 end
+      local y = x.Limits_Grain
+      if (max5 - max5 % y) / y <= c2.Head + 1 + x.slow then
+        place2 = t > at2 and t or at2
+        break
+      end
+      local max6 = t
+      local x5 = now + x.overdue
+      if x5 > max6 then max6 = x5 end
+      x.token, t = false, max6
+    end
+    if x.State_Closed > t then t = x.State_Closed end
+    for i2 = 0, x.Limits_Windows_n - 1 do
+      do
+        local w = x.Limits_Windows[i2]
+        if w.Interval > c2.Grain then
+          local line2 = x.State_Lines[i2]
+          local room = 0
+          do
+            local x2 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * line2.Saved
+            local left = line2.Left + (x2 - x2 % 4096) / 4096
+            local i3 = w.Unit
+            local cost = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
+            if left >= cost or cost == 0 then
+              room = now
+            else
+              local since = 0
+              do
+                if w.Size > w.Rate then
+                  local max2 = now
+                  local x3 = x.State_Closed - 1
+                  if x3 > max2 then max2 = x3 end
+                  since = max2
+                else
+                  since = now
+                end
+              end
+              local t2 = since - w.Offset
+              local by2 = w.Interval
+              local x3 = cost - left - 1
+              local y = w.Rate
+              local y2 = w.Interval
+              local min2 = (x3 - x3 % y) / y + 1
+              local x4 = (8796093022208 - 8796093022208 % y2) / y2
+              if x4 < min2 then min2 = x4 end
+              local n2 = (t2 - t2 % by2) / by2 + min2
+              room = n2 * w.Interval + w.Offset
+            end
+          end
+          if room > t then t = room end
+        end
+      end
+    end
+    local is2 = x.fits
+    if is2 then
+      local max2 = 0
+      local x2 = t - x.Limits_Zero
+      if x2 > max2 then max2 = x2 end
+      local y = x.Limits_Grain
+      is2 = (max2 - max2 % y) / y <= c2.Head
+    end
+    if is2 then
+      place2 = t
+    else
+      local is3 = back and op_Ticket_Slot > now
+      if is3 then
+        local c3 = x.State_Calendars[0]
+        local max3 = 0
+        local x3 = op_Ticket_Slot - x.Limits_Zero
+        if x3 > max3 then max3 = x3 end
+        local y2 = x.Limits_Grain
+        local n2 = (max3 - max3 % y2) / y2
+        is3 = n2 >= c3.Head and n2 < c3.Head + 1024
+      end
+      if is3 then
+        place2 = t > op_Ticket_Slot and t or op_Ticket_Slot
+      else
+        if not back and x.room and x.bound == 2 then
+          do
+            local x4 = x.due
+            local y3 = 1 > x.units and 1 or x.units
+            local x5 = (x.State_Held + x.Limits_Guess) * 1000
+            local y4 = (x.State_Ended + 1) * x.Limits_Tokens
+            local max4 = 1
+            local x6 = (x5 - x5 % y4) / y4
+            if x6 > max4 then max4 = x6 end
+            local x7 = (x4 - x4 % y3) / y3 * max4
+            local max5 = t
+            local x8 = now + (x7 - x7 % 1000) / 1000
+            if x8 > max5 then max5 = x8 end
+            local at2 = max5
+            local n3 = c2.Head + 1
+            if at2 + 1000 < n3 * x.Limits_Grain + x.Limits_Zero then
+              place2 = at2
+              break
+            end
+          end
+        end
+        if (x.room or back and x.below) and x.bound >= 4 then
+          local at2 = t
+          local due = x.due
+          if not x.room then
+            local w = x.Limits_Windows[x.bound - 4]
+            local x4 = x.State_AgainUS
+            local t2 = (x4 - x4 % 1000) / 1000 - 1
+            local t3 = t2 - w.Offset
+            local by2 = w.Interval
+            local n3 = (t3 - t3 % by2) / by2 + 1
+            local max4 = t
+            local x5 = n3 * w.Interval + w.Offset
+            if x5 > max4 then max4 = x5 end
+            at2, due = max4, 0
+          end
+          for i2 = 0, x.Limits_Windows_n - 1 do
+            local w = x.Limits_Windows[i2]
+            local room = 0
+            do
+              local unit = w.Unit
+              local units2 = 0
+              do
+                local x4 = due * x.ratio
+                local booked = (x4 - x4 % 1024) / 1024
+                if (unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3) == 0 then
+                  units2 = 0
+                else
+                  local x5 = booked * x.Limits_Scale
+                  local y3 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+                  units2 = (x5 - x5 % y3) / y3
+                end
+              end
+              local left = x.State_Lines[i2].Left - units2
+              local i3 = w.Unit
+              local cost = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
+              if left >= cost or cost == 0 then
+                room = now
+              else
+                local since = 0
+                do
+                  if w.Size > w.Rate then
+                    local max4 = now
+                    local x4 = x.State_Closed - 1
+                    if x4 > max4 then max4 = x4 end
+                    since = max4
+                  else
+                    since = now
+                  end
+                end
+                local t2 = since - w.Offset
+                local by2 = w.Interval
+                local x4 = cost - left - 1
+                local y3 = w.Rate
+                local y4 = w.Interval
+                local min2 = (x4 - x4 % y3) / y3 + 1
+                local x5 = (8796093022208 - 8796093022208 % y4) / y4
+                if x5 < min2 then min2 = x5 end
+                local n3 = (t2 - t2 % by2) / by2 + min2
+                room = n3 * w.Interval + w.Offset
+              end
+            end
+            if room > at2 then at2 = room end
+          end
+          local max4 = 0
+          local x4 = at2 - x.Limits_Zero
+          if x4 > max4 then max4 = x4 end
+          local y3 = x.Limits_Grain
+          if (max4 - max4 % y3) / y3 <= c2.Head then
+            x.again = not x.room
+            place2 = at2
+            break
+          end
+        end
+        local c4 = x.State_Calendars[0]
+        local max4 = 0
+        local x4 = t - x.Limits_Zero
+        if x4 > max4 then max4 = x4 end
+        local y3 = x.Limits_Grain
+        local n3 = (max4 - max4 % y3) / y3
+        if not (n3 >= c4.Head and n3 < c4.Head + 1024) then
+          do
+            local x5 = c2.Grain * x.units
+            local y4 = x.rate
+            local next = x.State_Slot + (x5 - x5 % y4) / y4
+            if x.State_Slot >= t and x.State_Slot < t + c2.Grain * 1024 then
+              place2 = next
+              break
+            end
+          end
+          place2 = t
+        else
+          local surplus = false
+          surplus = Shared_surplus(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, t, now)
+          local surplus2 = surplus
+          local max5 = 0
+          local x5 = t - x.Limits_Zero
+          if x5 > max5 then max5 = x5 end
+          local y4 = x.Limits_Grain
+          local n4 = (max5 - max5 % y4) / y4
+          if not surplus2 then
+            local seek = 0
+            seek = Shared_seek(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, t, now)
+            n4 = seek
+          end
+          if x.fair == 0 then
+            Shared_shares(x, f, op_Urgent, back)
+          end
+          if surplus2 then
+            place2 = t
+          else
+            local in2 = 0
+            do
+              local max6 = 0
+              local x6 = t - x.Limits_Zero
+              if x6 > max6 then max6 = x6 end
+              local y5 = x.Limits_Grain
+              local x7 = x.fair
+              local min2 = n4
+              local x8 = (x7 - x7 % 524288) / 524288
+              if x8 < min2 then min2 = x8 end
+              local max7 = (max6 - max6 % y5) / y5
+              if min2 > max7 then max7 = min2 end
+              local c5 = x.State_Calendars[0]
+              local w = x.Limits_Windows[x.Limits_Shortest]
+              local at2 = max7 * x.Limits_Grain + x.Limits_Zero
+              local is4 = max7 >= c5.Head and max7 < c5.Head + 1024
+              if is4 then
+                local i2 = w.Unit
+                local x9 = x.Limits_PerGrain
+                local y6 = i2 == 0 and x.Limits_Parts_0 or i2 == 1 and x.Limits_Parts_1 or i2 == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+                is4 = (x9 - x9 % y6) / y6 > w.Rate
+              end
+              if is4 then
+                local booked = c5.Units.At(max7 - c5.Head)
+                local unit = w.Unit
+                local units2 = 0
+                do
+                  local x10 = booked * x.ratio
+                  local booked2 = (x10 - x10 % 1024) / 1024
+                  if (unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3) == 0 then
+                    units2 = 0
+                  else
+                    local x11 = booked2 * x.Limits_Scale
+                    local y7 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+                    units2 = (x11 - x11 % y7) / y7
+                  end
+                end
+                local y7 = w.Rate
+                at2 = at2 + (units2 - units2 % y7) / y7 * w.Interval % c5.Grain
+              elseif max7 >= c5.Head and max7 < c5.Head + 1024 and x.rate < x.grain and c5.Units.At(max7 - c5.Head) >= (x.Limits_Tokens < 16777215 and x.Limits_Tokens or 16777215) * x.units then
+                local x10 = c5.Units.At(max7 - c5.Head) % x.rate
+                local y7 = 1 > x.units and 1 or x.units
+                local x11 = (x.State_Held + x.Limits_Guess) * 1000
+                local y8 = (x.State_Ended + 1) * x.Limits_Tokens
+                local max8 = 1
+                local x12 = (x11 - x11 % y8) / y8
+                if x12 > max8 then max8 = x12 end
+                local x13 = (x10 - x10 % y7) / y7 * max8
+                at2 = at2 + (x13 - x13 % 1000) / 1000
+              end
+              in2 = at2
+            end
+            place2 = t > in2 and t or in2
+          end
+        end
+      end
+    end
+  until true
+  return place2
+end
+function Shared_book(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Urgent, back, t_Slot, now)
+  local c2 = x.State_Calendars[0]
+  if x.token then
+    local overdue = x.overdue
+    local max2 = now + overdue
+    if x.State_Closed > max2 then max2 = x.State_Closed end
+    local max3 = x.State_AgainUS
+    local x2 = max2 * 1000
+    if x2 > max3 then max3 = x2 end
+    local overdue2 = x.overdue
+    local max4 = now + overdue2
+    if x.State_Closed > max4 then max4 = x.State_Closed end
+    local max5 = x.State_AgainUS
+    local x3 = max4 * 1000
+    if x3 > max5 then max5 = x3 end
+    local min2 = max5 + x.wait
+    if 9007199254740991 < min2 then min2 = 9007199254740991 end
+    x.State_AgainUS = min2
+  end
+  if x.again then
+    local w = x.Limits_Windows[x.bound - 4]
+    local max2 = now + 0
+    if x.State_Closed > max2 then max2 = x.State_Closed end
+    local max3 = x.State_AgainUS
+    local x2 = max2 * 1000
+    if x2 > max3 then max3 = x2 end
+    local spanUS = 0
+    do
+      local i2 = w.Unit
+      local cost = i2 == 0 and op_Cost_0 or i2 == 1 and op_Cost_1 or i2 == 2 and op_Cost_2 or op_Cost_3
+      local x3 = w.Interval * 1000
+      local y = w.Rate
+      local each2 = (x3 - x3 % y) / y
+      local y2 = each2 + 1
+      local min2 = cost
+      local x4 = (1125899906842624 - 1125899906842624 % y2) / y2
+      if x4 < min2 then min2 = x4 end
+      spanUS = min2 * each2
+    end
+    local max4 = now + 0
+    if x.State_Closed > max4 then max4 = x.State_Closed end
+    local max5 = x.State_AgainUS
+    local x3 = max4 * 1000
+    if x3 > max5 then max5 = x3 end
+    local spanUS2 = 0
+    do
+      local i2 = w.Unit
+      local cost = i2 == 0 and op_Cost_0 or i2 == 1 and op_Cost_1 or i2 == 2 and op_Cost_2 or op_Cost_3
+      local x4 = w.Interval * 1000
+      local y = w.Rate
+      local each2 = (x4 - x4 % y) / y
+      local y2 = each2 + 1
+      local min2 = cost
+      local x5 = (1125899906842624 - 1125899906842624 % y2) / y2
+      if x5 < min2 then min2 = x5 end
+      spanUS2 = min2 * each2
+    end
+    local min2 = max5 + 2 * spanUS2
+    if 9007199254740991 < min2 then min2 = 9007199254740991 end
+    x.State_AgainUS = min2
+  end
+  local max2 = 0
+  local x2 = t_Slot - x.Limits_Zero
+  if x2 > max2 then max2 = x2 end
+  local y = x.Limits_Grain
+  local n2 = (max2 - max2 % y) / y
+  if n2 >= c2.Head and n2 < c2.Head + 1024 then
+    do
+      local min2 = c2.Units.At(n2 - c2.Head) + x.units
+      if 16777215 < min2 then min2 = 16777215 end
+      local units2 = min2
+      c2.Booked = c2.Booked + (units2 - c2.Units.At(n2 - c2.Head))
+      c2.Units.Put(n2 - c2.Head, units2)
+    end
+  end
+  if x.large and n2 == x.gathered then
+    if n2 > c2.Front then c2.Front = n2 end
+  end
+  if x.fair > 0 and not op_Urgent then
+    local x3 = x.fair
+    if n2 < (x3 - x3 % 524288) / 524288 then
+      local x4 = n2 * 524288
+      if x4 > f.Again then f.Again = x4 end
+    elseif back then
+      local waiting = 0
+      do
+        local ticks = x.fair - x.from
+        local c3 = x.State_Calendars[0]
+        local max3 = c3.Weight + c3.Before
+        if x.Weight > max3 then max3 = x.Weight end
+        local all2 = max3
+        local still = all2
+        local time2 = (ticks - ticks % 512) / 512
+        local had = 0
+        local least = 0
+        local n3 = 0
+        while n3 < 22 and had + all2 * least <= time2 do
+          local at2 = 2 * n3
+          still = all2
+          had = had + (c3.Classes.At(at2 + 1) + c3.Classes.At(at2 + 1 + 44))
+          local max4 = all2 - c3.Classes.At(at2) - c3.Classes.At(at2 + 44)
+          if x.Weight > max4 then max4 = x.Weight end
+          all2 = max4
+          local max5 = 1
+          local x4 = 2 * least
+          if x4 > max5 then max5 = x4 end
+          least = max5
+          n3 = n3 + 1
+        end
+        waiting = still
+      end
+      local x4 = x.units * waiting
+      local y2 = x.Weight
+      local min2 = (x4 - x4 % y2) / y2
+      if 4294967296 < min2 then min2 = 4294967296 end
+      local x5 = min2 * 524288
+      local y3 = x.rate
+      local step = (x5 - x5 % y3) / y3
+      local min3 = x.fair + step + (step - step % 6) / 6
+      if 9007199254740991 < min3 then min3 = 9007199254740991 end
+      f.Again = min3
+    elseif f.Units + f.Later == 0 and f.Fair < x.from then
+      f.Fair = x.from
+      local x4 = x.units * 524288
+      local x5 = x.units * 524288
+      local y3 = x.rate
+      local min2 = (c2.Turn > x.from and c2.Turn or x.from) + (x5 - x5 % y3) / y3
+      if 9007199254740991 < min2 then min2 = 9007199254740991 end
+      c2.Turn = min2
+    end
+  end
+  do
+    local slot = t_Slot
+    local units2 = x.part
+    if slot <= f.Before then
+      f.Units = f.Units + units2
+    else
+      f.Later = f.Later + units2
+    end
+    if slot > f.Until then f.Until = slot end
+  end
+  if op_Urgent then
+    f.Urgent = f.Urgent + x.part
+  end
+  if t_Slot > x.State_Slot then x.State_Slot = t_Slot end
+  Shared_weigh(x, f)
+end
+
   local function open(key, members, bytes)
     local id = unpack('<d', bytes)
     bytes = sub(bytes, 9)
@@ -353,13 +3308,13 @@ else
   for i2 = 0, s_Lines_n - 1 do
     local owed = -(s_Lines[i2].Left < s_Lines[i2].Promised and s_Lines[i2].Left or s_Lines[i2].Promised)
     if owed > 0 and i2 < l_Windows_n then
-      local w2 = l_Windows[i2]
-      local y = w2.Rate
-      local y2 = w2.Interval
+      local w = l_Windows[i2]
+      local y = w.Rate
+      local y2 = w.Interval
       local min2 = (owed - owed % y) / y + 1
       local x3 = (8796093022208 - 8796093022208 % y2) / y2
       if x3 < min2 then min2 = x3 end
-      local x4 = from2 + min2 * w2.Interval + l_Fill
+      local x4 = from2 + min2 * w.Interval + l_Fill
       if x4 > until2 then until2 = x4 end
     end
   end
@@ -794,946 +3749,31 @@ end
           if x2.State_Now > t then t = x2.State_Now end
         end
       end
-      do
-        if s_Pins_n > 0 then
-          local p = s_Pins[0]
-          local pinned2 = p.End > t
-          p.Tokens = l_Tokens
-          p.Window_Size = 0
-          p.Window_Rate = 0
-          p.Window_Interval = 0
-          p.Window_Offset = 0
-          p.Window_Series = 0
-          p.Window_Unit = 0
-          if pinned2 and p.Limit_Tokens > 0 and (p.Limit_Raise == 1 or p.Limit_Tokens < l_Tokens) then
-            l_Tokens = p.Limit_Tokens
-          end
-          if pinned2 and p.Limit_Window_Size > 0 then
-            for i2 = 0, l_Windows_n - 1 do
-              local w2 = l_Windows[i2]
-              if p.Limit_Raise == 1 and w2.Interval == p.Limit_Window_Interval and w2.Unit == p.Limit_Window_Unit and p.Window_Size == 0 then
-                p.Window_Size = w2.Size
-                p.Window_Rate = w2.Rate
-                p.Window_Interval = w2.Interval
-                p.Window_Offset = w2.Offset
-                p.Window_Series = w2.Series
-                p.Window_Unit = w2.Unit
-                l_Windows[i2].Size = w2.Size > p.Limit_Window_Size and w2.Size or p.Limit_Window_Size
-                l_Windows[i2].Rate = w2.Rate > p.Limit_Window_Rate and w2.Rate or p.Limit_Window_Rate
-                l_Windows[i2].Interval = w2.Interval
-                l_Windows[i2].Offset = w2.Offset
-                l_Windows[i2].Series = w2.Series
-                l_Windows[i2].Unit = w2.Unit
-              end
-            end
-          end
-          if p.Level_Part > 0 then
-            do
-              if op_Kind == 12 then
-                p.Level_Announced, p.Level_Until = op_Level, t + op_For
-              elseif op_Kind == 6 and op_Level > 0 then
-                do
-                  local max2 = 0
-                  local x2 = p.Level_Ran - 1
-                  if x2 > max2 then max2 = x2 end
-                  p.Level_Ran = max2
-                  local x3 = l_Windows[0].Interval * 200
-                  local y = p.Level_Part
-                  local max3 = 2000
-                  local x4 = (x3 - x3 % y) / y + 1000
-                  if x4 > max3 then max3 = x4 end
-                  local same = max3 < 60000 and max3 or 60000
-                  if p.Level_Lowered > 0 and t - p.Level_Refused < same then
-                  else
-                    local risen = 0
-                    do
-                      if p.Level_Lowered == 0 then
-                        risen = 10000
-                      else
-                        local max4 = 0
-                        local x5 = t - p.Level_Refused
-                        if x5 > max4 then max4 = x5 end
-                        local min2 = (max4 - max4 % 1000) / 1000
-                        if 3600 < min2 then min2 = 3600 end
-                        local seconds = min2
-                        local x6 = seconds * seconds * seconds
-                        local x7 = p.Level_Lowered * ((x6 - x6 % 216000) / 216000)
-                        local min3 = 10000
-                        local x8 = p.Level_Lowered + (x7 - x7 % 343) / 343
-                        if x8 < min3 then min3 = x8 end
-                        risen = min3
-                      end
-                    end
-                    local level = risen
-                    local x5 = level * 8
-                    local next = (x5 - x5 % 10) / 10
-                    if p.Level_Lowered > 0 and t - p.Level_Refused >= 5000 then
-                      local brought = 0
-                      do
-                        local span = t - p.Level_Refused
-                        local most2 = 1099511627776
-                        for i2 = 0, l_Windows_n - 1 do
-                          local w2 = l_Windows[i2]
-                          do
-                            local y2 = w2.Interval
-                            local n2 = (span - span % y2) / y2
-                            local is2 = w2.Unit == l_Windows[0].Unit
-                            if is2 then
-                              local y3 = w2.Rate
-                              is2 = n2 < (1099511627776 - 1099511627776 % y3) / y3
-                            end
-                            if is2 then
-                              local x6 = span % w2.Interval * 1024
-                              local y4 = w2.Interval
-                              local x7 = (x6 - x6 % y4) / y4 * w2.Rate
-                              local brings = n2 * w2.Rate + (x7 - x7 % 1024) / 1024
-                              if w2.Size <= w2.Rate then
-                                if w2.Size > brings then brings = w2.Size end
-                              end
-                              if brings < most2 then most2 = brings end
-                            end
-                          end
-                        end
-                        brought = 1 > most2 and 1 or most2
-                      end
-                      local x6 = p.Level_Ran * 10000
-                      local passed = (x6 - x6 % brought) / brought
-                      local x7 = passed * 98
-                      local max4 = (x7 - x7 % 100) / 100
-                      local x8 = (level - level % 2) / 2
-                      if x8 > max4 then max4 = x8 end
-                      local x9 = passed * 98
-                      local max5 = (x9 - x9 % 100) / 100
-                      local x10 = (level - level % 2) / 2
-                      if x10 > max5 then max5 = x10 end
-                      local x11 = level * 98
-                      local min2 = max5
-                      local x12 = (x11 - x11 % 100) / 100
-                      if x12 < min2 then min2 = x12 end
-                      next = min2
-                    end
-                    p.Level_Lowered, p.Level_Refused, p.Level_Ran = next > 200 and next or 200, t, 0
-                  end
-                end
-              end
-            end
-            if op_Kind == 0 or op_Kind == 2 or op_Kind == 6 or op_Kind == 7 or op_Kind == 10 or op_Kind == 12 then
-              do
-                local first2 = l_Windows[0].Interval
-                local is2 = s_Tokens ~= 0
-                if is2 then
-                  local max2 = 60000
-                  local x2 = (first2 < 60000 and first2 or 60000) * 10
-                  if x2 > max2 then max2 = x2 end
-                  is2 = t - s_Now > max2
-                end
-                if is2 then
-                  p.Level_Ramp = t
-                end
-                local part = 0
-                do
-                  local risen = 0
-                  do
-                    if p.Level_Lowered == 0 then
-                      risen = 10000
-                    else
-                      local max3 = 0
-                      local x3 = t - p.Level_Refused
-                      if x3 > max3 then max3 = x3 end
-                      local min2 = (max3 - max3 % 1000) / 1000
-                      if 3600 < min2 then min2 = 3600 end
-                      local seconds = min2
-                      local x4 = seconds * seconds * seconds
-                      local x5 = p.Level_Lowered * ((x4 - x4 % 216000) / 216000)
-                      local min3 = 10000
-                      local x6 = p.Level_Lowered + (x5 - x5 % 343) / 343
-                      if x6 < min3 then min3 = x6 end
-                      risen = min3
-                    end
-                  end
-                  local level = risen
-                  if p.Level_Until > t then
-                    if p.Level_Announced < level then level = p.Level_Announced end
-                  end
-                  if p.Level_Ramp > 0 and t < p.Level_Ramp + 10000 then
-                    local max3 = 0
-                    local x3 = t - p.Level_Ramp
-                    if x3 > max3 then max3 = x3 end
-                    local x4 = level * (10000 + max3)
-                    level = (x4 - x4 % 20000) / 20000
-                  end
-                  local x3 = level * 200
-                  local max3 = (x3 - x3 % 10000) / 10000
-                  if 4 > max3 then max3 = 4 end
-                  part = max3
-                end
-                local part2 = part
-                local every = 10000
-                for i2 = 0, l_Windows_n - 1 do
-                  local w2 = l_Windows[i2]
-                  if w2.Size > w2.Rate then
-                    local x3 = w2.Interval * 20 * 200
-                    local y = p.Level_Part
-                    local x4 = (x3 - x3 % y) / y
-                    if x4 > every then every = x4 end
-                  end
-                end
-                if part2 > p.Level_Part and t - p.Level_Changed < every then
-                  part2 = p.Level_Part
-                end
-                for i2 = 0, l_Windows_n - 1 do
-                  if i2 < s_Lines_n and part2 ~= p.Level_Part then
-                    local code = l_Windows[i2]
-                    local line2 = s_Lines[i2]
-                    local at2_Size, at2_Rate, at2_Interval, at2_Offset, at2_Series, at2_Unit = 0, 0, 0, 0, 0, 0
-                    do
-                      local part3 = p.Level_Part
-                      if code.Size == 1099511627776 then
-                        part3 = 200
-                      end
-                      local x3 = code.Size * part3
-                      local max3 = 1
-                      local x4 = (x3 - x3 % 200) / 200
-                      if x4 > max3 then max3 = x4 end
-                      local size = max3
-                      local rate = code.Rate
-                      local interval = code.Interval
-                      if code.Size > code.Rate and code.Series == 0 then
-                        local x5 = code.Interval * 200 + part3 - 1
-                        local x6 = code.Interval * 200 + part3 - 1
-                        local min2 = (x6 - x6 % part3) / part3
-                        if 1099511627776 < min2 then min2 = 1099511627776 end
-                        interval = min2
-                        if size < code.Rate then
-                          rate = size
-                          local x7 = size * 1024
-                          local y = code.Rate
-                          local x8 = interval * ((x7 - x7 % y) / y + 1)
-                          local max4 = code.Interval
-                          local x9 = (x8 - x8 % 1024) / 1024
-                          if x9 > max4 then max4 = x9 end
-                          interval = max4
-                        end
-                      else
-                        rate = size < code.Rate and size or code.Rate
-                        if code.Size * part3 < 200 and code.Series == 0 then
-                          local x5 = 200 + code.Size * part3 - 1
-                          local y = code.Size * part3
-                          local x6 = 200 + code.Size * part3 - 1
-                          local y2 = code.Size * part3
-                          local min2 = code.Interval * ((x6 - x6 % y2) / y2)
-                          if 1099511627776 < min2 then min2 = 1099511627776 end
-                          interval = min2
-                        end
-                      end
-                      at2_Size, at2_Rate, at2_Interval, at2_Offset, at2_Series, at2_Unit = size, rate, interval, code.Offset, code.Series, code.Unit
-                    end
-                    local at3_Size, at3_Rate, at3_Interval, at3_Offset, at3_Series, at3_Unit = 0, 0, 0, 0, 0, 0
-                    do
-                      local part3 = part2
-                      if code.Size == 1099511627776 then
-                        part3 = 200
-                      end
-                      local x3 = code.Size * part3
-                      local max3 = 1
-                      local x4 = (x3 - x3 % 200) / 200
-                      if x4 > max3 then max3 = x4 end
-                      local size = max3
-                      local rate = code.Rate
-                      local interval = code.Interval
-                      if code.Size > code.Rate and code.Series == 0 then
-                        local x5 = code.Interval * 200 + part3 - 1
-                        local x6 = code.Interval * 200 + part3 - 1
-                        local min2 = (x6 - x6 % part3) / part3
-                        if 1099511627776 < min2 then min2 = 1099511627776 end
-                        interval = min2
-                        if size < code.Rate then
-                          rate = size
-                          local x7 = size * 1024
-                          local y = code.Rate
-                          local x8 = interval * ((x7 - x7 % y) / y + 1)
-                          local max4 = code.Interval
-                          local x9 = (x8 - x8 % 1024) / 1024
-                          if x9 > max4 then max4 = x9 end
-                          interval = max4
-                        end
-                      else
-                        rate = size < code.Rate and size or code.Rate
-                        if code.Size * part3 < 200 and code.Series == 0 then
-                          local x5 = 200 + code.Size * part3 - 1
-                          local y = code.Size * part3
-                          local x6 = 200 + code.Size * part3 - 1
-                          local y2 = code.Size * part3
-                          local min2 = code.Interval * ((x6 - x6 % y2) / y2)
-                          if 1099511627776 < min2 then min2 = 1099511627776 end
-                          interval = min2
-                        end
-                      end
-                      at3_Size, at3_Rate, at3_Interval, at3_Offset, at3_Series, at3_Unit = size, rate, interval, code.Offset, code.Series, code.Unit
-                    end
-                    if line2.Window_Size == at2_Size and line2.Window_Rate == at2_Rate and line2.Window_Interval == at2_Interval and line2.Window_Offset == at2_Offset and line2.Window_Series == at2_Series and line2.Window_Unit == at2_Unit then
-                      local gain = 0
-                      do
-                        local left = line2.Left
-                        if t <= s_Now then
-                          gain = left
-                        else
-                          local t2 = t - at2_Offset
-                          local since = 0
-                          do
-                            if at2_Size > at2_Rate then
-                              local max3 = s_Now
-                              local x3 = s_Closed - 1
-                              if x3 > max3 then max3 = x3 end
-                              since = max3
-                            else
-                              since = s_Now
-                            end
-                          end
-                          local t3 = since - at2_Offset
-                          local n2 = (t2 - t2 % at2_Interval) / at2_Interval - (t3 - t3 % at2_Interval) / at2_Interval
-                          if n2 <= 0 then
-                            gain = left
-                          else
-                            local x3 = at2_Size - left
-                            if n2 > (x3 - x3 % at2_Rate) / at2_Rate then
-                              gain = at2_Size
-                            else
-                              gain = left + n2 * at2_Rate
-                            end
-                          end
-                        end
-                      end
-                      line2.Left = gain
-                      local t2 = t - at3_Offset
-                      local n2 = (t2 - t2 % at3_Interval) / at3_Interval + 1
-                      local t3 = t - at2_Offset
-                      local n3 = (t3 - t3 % at2_Interval) / at2_Interval
-                      if n2 * at3_Interval + at3_Offset - (n3 * at2_Interval + at2_Offset) < code.Interval then
-                        line2.Left = line2.Left - at3_Rate
-                      end
-                      line2.Window_Size = at3_Size
-                      line2.Window_Rate = at3_Rate
-                      line2.Window_Interval = at3_Interval
-                      line2.Window_Offset = at3_Offset
-                      line2.Window_Series = at3_Series
-                      line2.Window_Unit = at3_Unit
-                      line2.Left = line2.Left < at3_Size and line2.Left or at3_Size
-                      line2.Promised = line2.Promised < at3_Size and line2.Promised or at3_Size
-                      do
-                        local last2 = s_LastID
-                        local over = line2.Left + line2.Stale + line2.Fresh - at3_Size
-                        if over > line2.Stale then
-                          local max3 = 0
-                          local x3 = at3_Size - line2.Left
-                          if x3 > max3 then max3 = x3 end
-                          line2.Stale, line2.StaleFrom = max3, line2.FreshFrom
-                          line2.Fresh, line2.FreshFrom = 0, last2
-                        elseif over > 0 then
-                          line2.Stale = line2.Stale - over
-                        end
-                      end
-                    end
-                  end
-                end
-                if part2 ~= p.Level_Part then
-                  p.Level_Part, p.Level_Changed = part2, t
-                  if s_Tokens ~= 0 then
-                    s_Now = t
-                  end
-                end
-                local is3 = part2 == 200
-                if is3 then
-                  local end2 = 0
-                  do
-                    local end3 = p.Level_Until
-                    if p.Level_Lowered > 0 then
-                      local x3 = p.Level_Refused + 3600000
-                      if x3 > end3 then end3 = x3 end
-                    end
-                    if p.Level_Ramp > 0 then
-                      local x3 = p.Level_Ramp + 10000
-                      if x3 > end3 then end3 = x3 end
-                    end
-                    end2 = end3
-                  end
-                  is3 = end2 <= t
-                end
-                if is3 then
-                  p.Level_Part = 0
-                  p.Level_Changed = 0
-                  p.Level_Lowered = 0
-                  p.Level_Refused = 0
-                  p.Level_Ran = 0
-                  p.Level_Announced = 0
-                  p.Level_Until = 0
-                  p.Level_Ramp = 0
-                end
-              end
-            end
-          end
-          if p.Level_Part > 0 then
-            for i2 = 0, l_Windows_n - 1 do
-              local at2_Size, at2_Rate, at2_Interval, at2_Offset, at2_Series, at2_Unit = 0, 0, 0, 0, 0, 0
-              do
-                local w2 = l_Windows[i2]
-                local part = p.Level_Part
-                if w2.Size == 1099511627776 then
-                  part = 200
-                end
-                local x2 = w2.Size * part
-                local max2 = 1
-                local x3 = (x2 - x2 % 200) / 200
-                if x3 > max2 then max2 = x3 end
-                local size = max2
-                local rate = w2.Rate
-                local interval = w2.Interval
-                if w2.Size > w2.Rate and w2.Series == 0 then
-                  local x4 = w2.Interval * 200 + part - 1
-                  local x5 = w2.Interval * 200 + part - 1
-                  local min2 = (x5 - x5 % part) / part
-                  if 1099511627776 < min2 then min2 = 1099511627776 end
-                  interval = min2
-                  if size < w2.Rate then
-                    rate = size
-                    local x6 = size * 1024
-                    local y = w2.Rate
-                    local x7 = interval * ((x6 - x6 % y) / y + 1)
-                    local max3 = w2.Interval
-                    local x8 = (x7 - x7 % 1024) / 1024
-                    if x8 > max3 then max3 = x8 end
-                    interval = max3
-                  end
-                else
-                  rate = size < w2.Rate and size or w2.Rate
-                  if w2.Size * part < 200 and w2.Series == 0 then
-                    local x4 = 200 + w2.Size * part - 1
-                    local y = w2.Size * part
-                    local x5 = 200 + w2.Size * part - 1
-                    local y2 = w2.Size * part
-                    local min2 = w2.Interval * ((x5 - x5 % y2) / y2)
-                    if 1099511627776 < min2 then min2 = 1099511627776 end
-                    interval = min2
-                  end
-                end
-                at2_Size, at2_Rate, at2_Interval, at2_Offset, at2_Series, at2_Unit = size, rate, interval, w2.Offset, w2.Series, w2.Unit
-              end
-              l_Windows[i2].Size = at2_Size
-              l_Windows[i2].Rate = at2_Rate
-              l_Windows[i2].Interval = at2_Interval
-              l_Windows[i2].Offset = at2_Offset
-              l_Windows[i2].Series = at2_Series
-              l_Windows[i2].Unit = at2_Unit
-            end
-          end
-          if pinned2 and p.Limit_Window_Size > 0 then
-            l_Windows[l_Windows_n] = {Size = p.Limit_Window_Size, Rate = p.Limit_Window_Rate, Interval = p.Limit_Window_Interval, Offset = p.Limit_Window_Offset, Series = p.Limit_Window_Series, Unit = p.Limit_Window_Unit}
-            l_Windows_n = l_Windows_n + 1
-          end
-          do
-            l_Fill, l_Mixed, l_Shortest = 0, 0, 0
-            for i2 = 0, l_Windows_n - 1 do
-              local w2 = l_Windows[i2]
-              local x2 = w2.Size - 1
-              local y = w2.Rate
-              local y2 = w2.Interval
-              local min2 = (x2 - x2 % y) / y + 2
-              local x3 = (1125899906842624 - 1125899906842624 % y2) / y2
-              if x3 < min2 then min2 = x3 end
-              local x4 = min2 * w2.Interval
-              if x4 > l_Fill then l_Fill = x4 end
-              if w2.Unit > 0 then
-                l_Mixed = 1
-              end
-              if w2.Interval < l_Windows[l_Shortest].Interval then
-                l_Shortest = i2
-              end
-            end
-          end
-        end
-      end
+      l_Windows_n, l_Tokens, l_Fill, l_Mixed, l_Shortest, s_Now = Limits_pin(l_Windows, l_Windows_n, l_Tokens, l_Fill, l_Mixed, l_Shortest, s_Tokens, s_Now, s_LastID, s_Closed, s_Lines, s_Lines_n, s_Pins, s_Pins_n, op_Kind, op_For, op_Level, t)
       for i2 = 0, shared_n - 1 do
         local x2 = shared[i2]
+        x2.Limits_Windows_n, x2.Limits_Tokens, x2.Limits_Fill, x2.Limits_Mixed, x2.Limits_Shortest, x2.State_Now = Limits_pin(x2.Limits_Windows, x2.Limits_Windows_n, x2.Limits_Tokens, x2.Limits_Fill, x2.Limits_Mixed, x2.Limits_Shortest, x2.State_Tokens, x2.State_Now, x2.State_LastID, x2.State_Closed, x2.State_Lines, x2.State_Lines_n, x2.State_Pins, x2.State_Pins_n, op_Kind, op_For, op_Level, t)
         do
-          if x2.State_Pins_n > 0 then
-            local p = x2.State_Pins[0]
-            local pinned2 = p.End > t
-            p.Tokens = x2.Limits_Tokens
-            p.Window_Size = 0
-            p.Window_Rate = 0
-            p.Window_Interval = 0
-            p.Window_Offset = 0
-            p.Window_Series = 0
-            p.Window_Unit = 0
-            if pinned2 and p.Limit_Tokens > 0 and (p.Limit_Raise == 1 or p.Limit_Tokens < x2.Limits_Tokens) then
-              x2.Limits_Tokens = p.Limit_Tokens
-            end
-            if pinned2 and p.Limit_Window_Size > 0 then
-              for i3 = 0, x2.Limits_Windows_n - 1 do
-                local w2 = x2.Limits_Windows[i3]
-                if p.Limit_Raise == 1 and w2.Interval == p.Limit_Window_Interval and w2.Unit == p.Limit_Window_Unit and p.Window_Size == 0 then
-                  p.Window_Size = w2.Size
-                  p.Window_Rate = w2.Rate
-                  p.Window_Interval = w2.Interval
-                  p.Window_Offset = w2.Offset
-                  p.Window_Series = w2.Series
-                  p.Window_Unit = w2.Unit
-                  x2.Limits_Windows[i3].Size = w2.Size > p.Limit_Window_Size and w2.Size or p.Limit_Window_Size
-                  x2.Limits_Windows[i3].Rate = w2.Rate > p.Limit_Window_Rate and w2.Rate or p.Limit_Window_Rate
-                  x2.Limits_Windows[i3].Interval = w2.Interval
-                  x2.Limits_Windows[i3].Offset = w2.Offset
-                  x2.Limits_Windows[i3].Series = w2.Series
-                  x2.Limits_Windows[i3].Unit = w2.Unit
-                end
-              end
-            end
-            if p.Level_Part > 0 then
-              do
-                if op_Kind == 12 then
-                  p.Level_Announced, p.Level_Until = op_Level, t + op_For
-                elseif op_Kind == 6 and op_Level > 0 then
-                  do
-                    local max2 = 0
-                    local x3 = p.Level_Ran - 1
-                    if x3 > max2 then max2 = x3 end
-                    p.Level_Ran = max2
-                    local x4 = x2.Limits_Windows[0].Interval * 200
-                    local y = p.Level_Part
-                    local max3 = 2000
-                    local x5 = (x4 - x4 % y) / y + 1000
-                    if x5 > max3 then max3 = x5 end
-                    local same = max3 < 60000 and max3 or 60000
-                    if p.Level_Lowered > 0 and t - p.Level_Refused < same then
-                    else
-                      local risen = 0
-                      do
-                        if p.Level_Lowered == 0 then
-                          risen = 10000
-                        else
-                          local max4 = 0
-                          local x6 = t - p.Level_Refused
-                          if x6 > max4 then max4 = x6 end
-                          local min2 = (max4 - max4 % 1000) / 1000
-                          if 3600 < min2 then min2 = 3600 end
-                          local seconds = min2
-                          local x7 = seconds * seconds * seconds
-                          local x8 = p.Level_Lowered * ((x7 - x7 % 216000) / 216000)
-                          local min3 = 10000
-                          local x9 = p.Level_Lowered + (x8 - x8 % 343) / 343
-                          if x9 < min3 then min3 = x9 end
-                          risen = min3
-                        end
-                      end
-                      local level = risen
-                      local x6 = level * 8
-                      local next = (x6 - x6 % 10) / 10
-                      if p.Level_Lowered > 0 and t - p.Level_Refused >= 5000 then
-                        local brought = 0
-                        do
-                          local span = t - p.Level_Refused
-                          local most2 = 1099511627776
-                          for i3 = 0, x2.Limits_Windows_n - 1 do
-                            local w2 = x2.Limits_Windows[i3]
-                            do
-                              local y2 = w2.Interval
-                              local n2 = (span - span % y2) / y2
-                              local is2 = w2.Unit == x2.Limits_Windows[0].Unit
-                              if is2 then
-                                local y3 = w2.Rate
-                                is2 = n2 < (1099511627776 - 1099511627776 % y3) / y3
-                              end
-                              if is2 then
-                                local x7 = span % w2.Interval * 1024
-                                local y4 = w2.Interval
-                                local x8 = (x7 - x7 % y4) / y4 * w2.Rate
-                                local brings = n2 * w2.Rate + (x8 - x8 % 1024) / 1024
-                                if w2.Size <= w2.Rate then
-                                  if w2.Size > brings then brings = w2.Size end
-                                end
-                                if brings < most2 then most2 = brings end
-                              end
-                            end
-                          end
-                          brought = 1 > most2 and 1 or most2
-                        end
-                        local x7 = p.Level_Ran * 10000
-                        local passed = (x7 - x7 % brought) / brought
-                        local x8 = passed * 98
-                        local max4 = (x8 - x8 % 100) / 100
-                        local x9 = (level - level % 2) / 2
-                        if x9 > max4 then max4 = x9 end
-                        local x10 = passed * 98
-                        local max5 = (x10 - x10 % 100) / 100
-                        local x11 = (level - level % 2) / 2
-                        if x11 > max5 then max5 = x11 end
-                        local x12 = level * 98
-                        local min2 = max5
-                        local x13 = (x12 - x12 % 100) / 100
-                        if x13 < min2 then min2 = x13 end
-                        next = min2
-                      end
-                      p.Level_Lowered, p.Level_Refused, p.Level_Ran = next > 200 and next or 200, t, 0
-                    end
-                  end
-                end
-              end
-              if op_Kind == 0 or op_Kind == 2 or op_Kind == 6 or op_Kind == 7 or op_Kind == 10 or op_Kind == 12 then
-                do
-                  local first2 = x2.Limits_Windows[0].Interval
-                  local is2 = x2.State_Tokens ~= 0
-                  if is2 then
-                    local max2 = 60000
-                    local x3 = (first2 < 60000 and first2 or 60000) * 10
-                    if x3 > max2 then max2 = x3 end
-                    is2 = t - x2.State_Now > max2
-                  end
-                  if is2 then
-                    p.Level_Ramp = t
-                  end
-                  local part = 0
-                  do
-                    local risen = 0
-                    do
-                      if p.Level_Lowered == 0 then
-                        risen = 10000
-                      else
-                        local max3 = 0
-                        local x4 = t - p.Level_Refused
-                        if x4 > max3 then max3 = x4 end
-                        local min2 = (max3 - max3 % 1000) / 1000
-                        if 3600 < min2 then min2 = 3600 end
-                        local seconds = min2
-                        local x5 = seconds * seconds * seconds
-                        local x6 = p.Level_Lowered * ((x5 - x5 % 216000) / 216000)
-                        local min3 = 10000
-                        local x7 = p.Level_Lowered + (x6 - x6 % 343) / 343
-                        if x7 < min3 then min3 = x7 end
-                        risen = min3
-                      end
-                    end
-                    local level = risen
-                    if p.Level_Until > t then
-                      if p.Level_Announced < level then level = p.Level_Announced end
-                    end
-                    if p.Level_Ramp > 0 and t < p.Level_Ramp + 10000 then
-                      local max3 = 0
-                      local x4 = t - p.Level_Ramp
-                      if x4 > max3 then max3 = x4 end
-                      local x5 = level * (10000 + max3)
-                      level = (x5 - x5 % 20000) / 20000
-                    end
-                    local x4 = level * 200
-                    local max3 = (x4 - x4 % 10000) / 10000
-                    if 4 > max3 then max3 = 4 end
-                    part = max3
-                  end
-                  local part2 = part
-                  local every = 10000
-                  for i3 = 0, x2.Limits_Windows_n - 1 do
-                    local w2 = x2.Limits_Windows[i3]
-                    if w2.Size > w2.Rate then
-                      local x4 = w2.Interval * 20 * 200
-                      local y = p.Level_Part
-                      local x5 = (x4 - x4 % y) / y
-                      if x5 > every then every = x5 end
-                    end
-                  end
-                  if part2 > p.Level_Part and t - p.Level_Changed < every then
-                    part2 = p.Level_Part
-                  end
-                  for i3 = 0, x2.Limits_Windows_n - 1 do
-                    if i3 < x2.State_Lines_n and part2 ~= p.Level_Part then
-                      local code = x2.Limits_Windows[i3]
-                      local line2 = x2.State_Lines[i3]
-                      local at2_Size, at2_Rate, at2_Interval, at2_Offset, at2_Series, at2_Unit = 0, 0, 0, 0, 0, 0
-                      do
-                        local part3 = p.Level_Part
-                        if code.Size == 1099511627776 then
-                          part3 = 200
-                        end
-                        local x4 = code.Size * part3
-                        local max3 = 1
-                        local x5 = (x4 - x4 % 200) / 200
-                        if x5 > max3 then max3 = x5 end
-                        local size = max3
-                        local rate = code.Rate
-                        local interval = code.Interval
-                        if code.Size > code.Rate and code.Series == 0 then
-                          local x6 = code.Interval * 200 + part3 - 1
-                          local x7 = code.Interval * 200 + part3 - 1
-                          local min2 = (x7 - x7 % part3) / part3
-                          if 1099511627776 < min2 then min2 = 1099511627776 end
-                          interval = min2
-                          if size < code.Rate then
-                            rate = size
-                            local x8 = size * 1024
-                            local y = code.Rate
-                            local x9 = interval * ((x8 - x8 % y) / y + 1)
-                            local max4 = code.Interval
-                            local x10 = (x9 - x9 % 1024) / 1024
-                            if x10 > max4 then max4 = x10 end
-                            interval = max4
-                          end
-                        else
-                          rate = size < code.Rate and size or code.Rate
-                          if code.Size * part3 < 200 and code.Series == 0 then
-                            local x6 = 200 + code.Size * part3 - 1
-                            local y = code.Size * part3
-                            local x7 = 200 + code.Size * part3 - 1
-                            local y2 = code.Size * part3
-                            local min2 = code.Interval * ((x7 - x7 % y2) / y2)
-                            if 1099511627776 < min2 then min2 = 1099511627776 end
-                            interval = min2
-                          end
-                        end
-                        at2_Size, at2_Rate, at2_Interval, at2_Offset, at2_Series, at2_Unit = size, rate, interval, code.Offset, code.Series, code.Unit
-                      end
-                      local at3_Size, at3_Rate, at3_Interval, at3_Offset, at3_Series, at3_Unit = 0, 0, 0, 0, 0, 0
-                      do
-                        local part3 = part2
-                        if code.Size == 1099511627776 then
-                          part3 = 200
-                        end
-                        local x4 = code.Size * part3
-                        local max3 = 1
-                        local x5 = (x4 - x4 % 200) / 200
-                        if x5 > max3 then max3 = x5 end
-                        local size = max3
-                        local rate = code.Rate
-                        local interval = code.Interval
-                        if code.Size > code.Rate and code.Series == 0 then
-                          local x6 = code.Interval * 200 + part3 - 1
-                          local x7 = code.Interval * 200 + part3 - 1
-                          local min2 = (x7 - x7 % part3) / part3
-                          if 1099511627776 < min2 then min2 = 1099511627776 end
-                          interval = min2
-                          if size < code.Rate then
-                            rate = size
-                            local x8 = size * 1024
-                            local y = code.Rate
-                            local x9 = interval * ((x8 - x8 % y) / y + 1)
-                            local max4 = code.Interval
-                            local x10 = (x9 - x9 % 1024) / 1024
-                            if x10 > max4 then max4 = x10 end
-                            interval = max4
-                          end
-                        else
-                          rate = size < code.Rate and size or code.Rate
-                          if code.Size * part3 < 200 and code.Series == 0 then
-                            local x6 = 200 + code.Size * part3 - 1
-                            local y = code.Size * part3
-                            local x7 = 200 + code.Size * part3 - 1
-                            local y2 = code.Size * part3
-                            local min2 = code.Interval * ((x7 - x7 % y2) / y2)
-                            if 1099511627776 < min2 then min2 = 1099511627776 end
-                            interval = min2
-                          end
-                        end
-                        at3_Size, at3_Rate, at3_Interval, at3_Offset, at3_Series, at3_Unit = size, rate, interval, code.Offset, code.Series, code.Unit
-                      end
-                      if line2.Window_Size == at2_Size and line2.Window_Rate == at2_Rate and line2.Window_Interval == at2_Interval and line2.Window_Offset == at2_Offset and line2.Window_Series == at2_Series and line2.Window_Unit == at2_Unit then
-                        local gain = 0
-                        do
-                          local left = line2.Left
-                          local from2 = x2.State_Now
-                          if t <= from2 then
-                            gain = left
-                          else
-                            local t2 = t - at2_Offset
-                            local since = 0
-                            do
-                              if at2_Size > at2_Rate then
-                                local max3 = from2
-                                local x4 = x2.State_Closed - 1
-                                if x4 > max3 then max3 = x4 end
-                                since = max3
-                              else
-                                since = from2
-                              end
-                            end
-                            local t3 = since - at2_Offset
-                            local n2 = (t2 - t2 % at2_Interval) / at2_Interval - (t3 - t3 % at2_Interval) / at2_Interval
-                            if n2 <= 0 then
-                              gain = left
-                            else
-                              local x4 = at2_Size - left
-                              if n2 > (x4 - x4 % at2_Rate) / at2_Rate then
-                                gain = at2_Size
-                              else
-                                gain = left + n2 * at2_Rate
-                              end
-                            end
-                          end
-                        end
-                        line2.Left = gain
-                        local t2 = t - at3_Offset
-                        local n2 = (t2 - t2 % at3_Interval) / at3_Interval + 1
-                        local t3 = t - at2_Offset
-                        local n3 = (t3 - t3 % at2_Interval) / at2_Interval
-                        if n2 * at3_Interval + at3_Offset - (n3 * at2_Interval + at2_Offset) < code.Interval then
-                          line2.Left = line2.Left - at3_Rate
-                        end
-                        line2.Window_Size = at3_Size
-                        line2.Window_Rate = at3_Rate
-                        line2.Window_Interval = at3_Interval
-                        line2.Window_Offset = at3_Offset
-                        line2.Window_Series = at3_Series
-                        line2.Window_Unit = at3_Unit
-                        line2.Left = line2.Left < at3_Size and line2.Left or at3_Size
-                        line2.Promised = line2.Promised < at3_Size and line2.Promised or at3_Size
-                        do
-                          local last2 = x2.State_LastID
-                          local over = line2.Left + line2.Stale + line2.Fresh - at3_Size
-                          if over > line2.Stale then
-                            local max3 = 0
-                            local x4 = at3_Size - line2.Left
-                            if x4 > max3 then max3 = x4 end
-                            line2.Stale, line2.StaleFrom = max3, line2.FreshFrom
-                            line2.Fresh, line2.FreshFrom = 0, last2
-                          elseif over > 0 then
-                            line2.Stale = line2.Stale - over
-                          end
-                        end
-                      end
-                    end
-                  end
-                  if part2 ~= p.Level_Part then
-                    p.Level_Part, p.Level_Changed = part2, t
-                    if x2.State_Tokens ~= 0 then
-                      x2.State_Now = t
-                    end
-                  end
-                  local is3 = part2 == 200
-                  if is3 then
-                    local end2 = 0
-                    do
-                      local end3 = p.Level_Until
-                      if p.Level_Lowered > 0 then
-                        local x4 = p.Level_Refused + 3600000
-                        if x4 > end3 then end3 = x4 end
-                      end
-                      if p.Level_Ramp > 0 then
-                        local x4 = p.Level_Ramp + 10000
-                        if x4 > end3 then end3 = x4 end
-                      end
-                      end2 = end3
-                    end
-                    is3 = end2 <= t
-                  end
-                  if is3 then
-                    p.Level_Part = 0
-                    p.Level_Changed = 0
-                    p.Level_Lowered = 0
-                    p.Level_Refused = 0
-                    p.Level_Ran = 0
-                    p.Level_Announced = 0
-                    p.Level_Until = 0
-                    p.Level_Ramp = 0
-                  end
-                end
-              end
-            end
-            if p.Level_Part > 0 then
-              for i3 = 0, x2.Limits_Windows_n - 1 do
-                local at2_Size, at2_Rate, at2_Interval, at2_Offset, at2_Series, at2_Unit = 0, 0, 0, 0, 0, 0
-                do
-                  local w2 = x2.Limits_Windows[i3]
-                  local part = p.Level_Part
-                  if w2.Size == 1099511627776 then
-                    part = 200
-                  end
-                  local x3 = w2.Size * part
-                  local max2 = 1
-                  local x4 = (x3 - x3 % 200) / 200
-                  if x4 > max2 then max2 = x4 end
-                  local size = max2
-                  local rate = w2.Rate
-                  local interval = w2.Interval
-                  if w2.Size > w2.Rate and w2.Series == 0 then
-                    local x5 = w2.Interval * 200 + part - 1
-                    local x6 = w2.Interval * 200 + part - 1
-                    local min2 = (x6 - x6 % part) / part
-                    if 1099511627776 < min2 then min2 = 1099511627776 end
-                    interval = min2
-                    if size < w2.Rate then
-                      rate = size
-                      local x7 = size * 1024
-                      local y = w2.Rate
-                      local x8 = interval * ((x7 - x7 % y) / y + 1)
-                      local max3 = w2.Interval
-                      local x9 = (x8 - x8 % 1024) / 1024
-                      if x9 > max3 then max3 = x9 end
-                      interval = max3
-                    end
-                  else
-                    rate = size < w2.Rate and size or w2.Rate
-                    if w2.Size * part < 200 and w2.Series == 0 then
-                      local x5 = 200 + w2.Size * part - 1
-                      local y = w2.Size * part
-                      local x6 = 200 + w2.Size * part - 1
-                      local y2 = w2.Size * part
-                      local min2 = w2.Interval * ((x6 - x6 % y2) / y2)
-                      if 1099511627776 < min2 then min2 = 1099511627776 end
-                      interval = min2
-                    end
-                  end
-                  at2_Size, at2_Rate, at2_Interval, at2_Offset, at2_Series, at2_Unit = size, rate, interval, w2.Offset, w2.Series, w2.Unit
-                end
-                x2.Limits_Windows[i3].Size = at2_Size
-                x2.Limits_Windows[i3].Rate = at2_Rate
-                x2.Limits_Windows[i3].Interval = at2_Interval
-                x2.Limits_Windows[i3].Offset = at2_Offset
-                x2.Limits_Windows[i3].Series = at2_Series
-                x2.Limits_Windows[i3].Unit = at2_Unit
-              end
-            end
-            if pinned2 and p.Limit_Window_Size > 0 then
-              x2.Limits_Windows[x2.Limits_Windows_n] = {Size = p.Limit_Window_Size, Rate = p.Limit_Window_Rate, Interval = p.Limit_Window_Interval, Offset = p.Limit_Window_Offset, Series = p.Limit_Window_Series, Unit = p.Limit_Window_Unit}
-              x2.Limits_Windows_n = x2.Limits_Windows_n + 1
-            end
-            do
-              x2.Limits_Fill, x2.Limits_Mixed, x2.Limits_Shortest = 0, 0, 0
-              for i3 = 0, x2.Limits_Windows_n - 1 do
-                local w2 = x2.Limits_Windows[i3]
-                local x3 = w2.Size - 1
-                local y = w2.Rate
-                local y2 = w2.Interval
-                local min2 = (x3 - x3 % y) / y + 2
-                local x4 = (1125899906842624 - 1125899906842624 % y2) / y2
-                if x4 < min2 then min2 = x4 end
-                local x5 = min2 * w2.Interval
-                if x5 > x2.Limits_Fill then x2.Limits_Fill = x5 end
-                if w2.Unit > 0 then
-                  x2.Limits_Mixed = 1
-                end
-                if w2.Interval < x2.Limits_Windows[x2.Limits_Shortest].Interval then
-                  x2.Limits_Shortest = i3
-                end
-              end
-            end
-          end
-        end
-        do
-          local w2 = x2.Limits_Windows[x2.Limits_Shortest]
-          local y = w2.Interval
-          local max2 = w2.Interval
-          local x3 = (1000 - 1000 % y) / y * w2.Interval
+          local w = x2.Limits_Windows[x2.Limits_Shortest]
+          local y = w.Interval
+          local max2 = w.Interval
+          local x3 = (1000 - 1000 % y) / y * w.Interval
           if x3 > max2 then max2 = x3 end
           x2.Limits_Grain = max2
-          local t2 = w2.Offset
+          local t2 = w.Offset
           local by2 = x2.Limits_Grain
-          x2.Limits_Zero = w2.Offset - (t2 - t2 % by2) / by2 * x2.Limits_Grain
+          x2.Limits_Zero = w.Offset - (t2 - t2 % by2) / by2 * x2.Limits_Grain
           local brings = 0
           do
             local brings2 = 0
             for i3 = 0, x2.Limits_Windows_n - 1 do
-              local w3 = x2.Limits_Windows[i3]
+              local w2 = x2.Limits_Windows[i3]
               do
                 local x4 = x2.Limits_Grain
-                local y2 = w3.Interval
+                local y2 = w2.Interval
                 local n2 = (x4 - x4 % y2) / y2
-                if n2 > 0 and w3.Unit == 0 then
-                  local min2 = (w3.Rate < w3.Size and w3.Rate or w3.Size) * (n2 < 1000 and n2 or 1000)
+                if n2 > 0 and w2.Unit == 0 then
+                  local min2 = (w2.Rate < w2.Size and w2.Rate or w2.Size) * (n2 < 1000 and n2 or 1000)
                   if 1099511627776 < min2 then min2 = 1099511627776 end
                   local most2 = min2
                   if brings2 == 0 or most2 < brings2 then
@@ -1749,13 +3789,13 @@ end
           do
             local brings3 = 0
             for i3 = 0, x2.Limits_Windows_n - 1 do
-              local w3 = x2.Limits_Windows[i3]
+              local w2 = x2.Limits_Windows[i3]
               do
                 local x4 = x2.Limits_Grain
-                local y2 = w3.Interval
+                local y2 = w2.Interval
                 local n2 = (x4 - x4 % y2) / y2
-                if n2 > 0 and w3.Unit == 1 then
-                  local min2 = (w3.Rate < w3.Size and w3.Rate or w3.Size) * (n2 < 1000 and n2 or 1000)
+                if n2 > 0 and w2.Unit == 1 then
+                  local min2 = (w2.Rate < w2.Size and w2.Rate or w2.Size) * (n2 < 1000 and n2 or 1000)
                   if 1099511627776 < min2 then min2 = 1099511627776 end
                   local most2 = min2
                   if brings3 == 0 or most2 < brings3 then
@@ -1771,13 +3811,13 @@ end
           do
             local brings4 = 0
             for i3 = 0, x2.Limits_Windows_n - 1 do
-              local w3 = x2.Limits_Windows[i3]
+              local w2 = x2.Limits_Windows[i3]
               do
                 local x4 = x2.Limits_Grain
-                local y2 = w3.Interval
+                local y2 = w2.Interval
                 local n2 = (x4 - x4 % y2) / y2
-                if n2 > 0 and w3.Unit == 2 then
-                  local min2 = (w3.Rate < w3.Size and w3.Rate or w3.Size) * (n2 < 1000 and n2 or 1000)
+                if n2 > 0 and w2.Unit == 2 then
+                  local min2 = (w2.Rate < w2.Size and w2.Rate or w2.Size) * (n2 < 1000 and n2 or 1000)
                   if 1099511627776 < min2 then min2 = 1099511627776 end
                   local most2 = min2
                   if brings4 == 0 or most2 < brings4 then
@@ -1793,13 +3833,13 @@ end
           do
             local brings5 = 0
             for i3 = 0, x2.Limits_Windows_n - 1 do
-              local w3 = x2.Limits_Windows[i3]
+              local w2 = x2.Limits_Windows[i3]
               do
                 local x4 = x2.Limits_Grain
-                local y2 = w3.Interval
+                local y2 = w2.Interval
                 local n3 = (x4 - x4 % y2) / y2
-                if n3 > 0 and w3.Unit == 3 then
-                  local min2 = (w3.Rate < w3.Size and w3.Rate or w3.Size) * (n3 < 1000 and n3 or 1000)
+                if n3 > 0 and w2.Unit == 3 then
+                  local min2 = (w2.Rate < w2.Size and w2.Rate or w2.Size) * (n3 < 1000 and n3 or 1000)
                   if 1099511627776 < min2 then min2 = 1099511627776 end
                   local most2 = min2
                   if brings5 == 0 or most2 < brings5 then
@@ -2059,13 +4099,13 @@ end
                 for i2 = 0, s_Lines_n - 1 do
                   local owed = -(s_Lines[i2].Left < s_Lines[i2].Promised and s_Lines[i2].Left or s_Lines[i2].Promised)
                   if owed > 0 and i2 < l_Windows_n then
-                    local w2 = l_Windows[i2]
-                    local y = w2.Rate
-                    local y2 = w2.Interval
+                    local w = l_Windows[i2]
+                    local y = w.Rate
+                    local y2 = w.Interval
                     local min2 = (owed - owed % y) / y + 1
                     local x3 = (8796093022208 - 8796093022208 % y2) / y2
                     if x3 < min2 then min2 = x3 end
-                    local x4 = from2 + min2 * w2.Interval + l_Fill
+                    local x4 = from2 + min2 * w.Interval + l_Fill
                     if x4 > until2 then until2 = x4 end
                   end
                 end
@@ -2107,733 +4147,41 @@ end
             changed3 = true
           end
           if changed3 then
-            do
-              local known = s_Tokens ~= 0
-              local from2 = now3
-              local own2 = 0
-              do
-                local n2 = l_Windows_n
-                if s_Pins_n > 0 and s_Pins[0].Limit_Window_Size > 0 then
-                  n2 = n2 - 1
-                end
-                own2 = n2
-              end
-              local own3 = own2
-              local lapses = false
-              do
-                local lapses2 = s_Tokens == 0 or s_Pins_n > 0 or s_Lines_n ~= l_Windows_n
-                for i2 = 0, s_Lines_n - 1 do
-                  if not lapses2 then
-                    local w2 = l_Windows[i2]
-                    lapses2 = (w2.Size ~= s_Lines[i2].Window_Size or w2.Rate ~= s_Lines[i2].Window_Rate or w2.Interval ~= s_Lines[i2].Window_Interval or w2.Offset ~= s_Lines[i2].Window_Offset or w2.Series ~= s_Lines[i2].Window_Series or w2.Unit ~= s_Lines[i2].Window_Unit) and (w2.Series == 0 or w2.Series ~= s_Lines[i2].Window_Series or w2.Size ~= s_Lines[i2].Window_Size or w2.Rate ~= s_Lines[i2].Window_Rate or w2.Unit ~= s_Lines[i2].Window_Unit)
-                  end
-                end
-                lapses = lapses2
-              end
-              local lapse = lapses
-              if not known then
-                from2 = l_Start
-              end
-              local pinned2_Window_Size, pinned2_Window_Rate, pinned2_Window_Interval, pinned2_Window_Offset, pinned2_Window_Series, pinned2_Window_Unit, pinned2_Left, pinned2_Promised, pinned2_Spare, pinned2_Taken, pinned2_Fresh, pinned2_FreshFrom, pinned2_Stale, pinned2_StaleFrom, pinned2_Saved = 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, s_LastID, 0, s_LastID, 0
-              if own3 < l_Windows_n then
-                pinned2_Window_Size = l_Windows[own3].Size
-                pinned2_Window_Rate = l_Windows[own3].Rate
-                pinned2_Window_Interval = l_Windows[own3].Interval
-                pinned2_Window_Offset = l_Windows[own3].Offset
-                pinned2_Window_Series = l_Windows[own3].Series
-                pinned2_Window_Unit = l_Windows[own3].Unit
-                pinned2_Left = pinned2_Window_Size
-                do
-                  local p = s_Pins[0]
-                  if p.Line > 0 then
-                    pinned2_Window_Size = s_Lines[p.Line - 1].Window_Size
-                    pinned2_Window_Rate = s_Lines[p.Line - 1].Window_Rate
-                    pinned2_Window_Interval = s_Lines[p.Line - 1].Window_Interval
-                    pinned2_Window_Offset = s_Lines[p.Line - 1].Window_Offset
-                    pinned2_Window_Series = s_Lines[p.Line - 1].Window_Series
-                    pinned2_Window_Unit = s_Lines[p.Line - 1].Window_Unit
-                    pinned2_Left = s_Lines[p.Line - 1].Left
-                    pinned2_Promised = s_Lines[p.Line - 1].Promised
-                    pinned2_Spare = s_Lines[p.Line - 1].Spare
-                    pinned2_Taken = s_Lines[p.Line - 1].Taken
-                    pinned2_Fresh = s_Lines[p.Line - 1].Fresh
-                    pinned2_FreshFrom = s_Lines[p.Line - 1].FreshFrom
-                    pinned2_Stale = s_Lines[p.Line - 1].Stale
-                    pinned2_StaleFrom = s_Lines[p.Line - 1].StaleFrom
-                    pinned2_Saved = s_Lines[p.Line - 1].Saved
-                    local gain = 0
-                    do
-                      local w2 = l_Windows[own3]
-                      if now3 <= s_Now then
-                        gain = pinned2_Left
-                      else
-                        local t2 = now3 - w2.Offset
-                        local by2 = w2.Interval
-                        local since = 0
-                        do
-                          if w2.Size > w2.Rate then
-                            local max2 = s_Now
-                            local x2 = s_Closed - 1
-                            if x2 > max2 then max2 = x2 end
-                            since = max2
-                          else
-                            since = s_Now
-                          end
-                        end
-                        local t3 = since - w2.Offset
-                        local by3 = w2.Interval
-                        local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
-                        if n2 <= 0 then
-                          gain = pinned2_Left
-                        else
-                          local x2 = w2.Size - pinned2_Left
-                          local y = w2.Rate
-                          if n2 > (x2 - x2 % y) / y then
-                            gain = w2.Size
-                          else
-                            gain = pinned2_Left + n2 * w2.Rate
-                          end
-                        end
-                      end
-                    end
-                    pinned2_Left = gain
-                    do
-                      local place2 = p.Line
-                      if place2 > 0 then
-                        while place2 < s_Lines_n do
-                          s_Lines[place2 - 1].Window_Size = s_Lines[place2].Window_Size
-                          s_Lines[place2 - 1].Window_Rate = s_Lines[place2].Window_Rate
-                          s_Lines[place2 - 1].Window_Interval = s_Lines[place2].Window_Interval
-                          s_Lines[place2 - 1].Window_Offset = s_Lines[place2].Window_Offset
-                          s_Lines[place2 - 1].Window_Series = s_Lines[place2].Window_Series
-                          s_Lines[place2 - 1].Window_Unit = s_Lines[place2].Window_Unit
-                          s_Lines[place2 - 1].Left = s_Lines[place2].Left
-                          s_Lines[place2 - 1].Promised = s_Lines[place2].Promised
-                          s_Lines[place2 - 1].Spare = s_Lines[place2].Spare
-                          s_Lines[place2 - 1].Taken = s_Lines[place2].Taken
-                          s_Lines[place2 - 1].Fresh = s_Lines[place2].Fresh
-                          s_Lines[place2 - 1].FreshFrom = s_Lines[place2].FreshFrom
-                          s_Lines[place2 - 1].Stale = s_Lines[place2].Stale
-                          s_Lines[place2 - 1].StaleFrom = s_Lines[place2].StaleFrom
-                          s_Lines[place2 - 1].Saved = s_Lines[place2].Saved
-                          place2 = place2 + 1
-                        end
-                        s_Lines_n = s_Lines_n - 1
-                      end
-                    end
-                  end
-                end
-              end
-              for i2 = 0, s_Lines_n - 1 do
-                local line2 = s_Lines[i2]
-                if i2 >= own3 then
-                  if line2.Window_Size ~= 0 then
-                    local gain = 0
-                    do
-                      local left = line2.Left
-                      if now3 <= s_Now then
-                        gain = left
-                      else
-                        local t2 = now3 - line2.Window_Offset
-                        local by2 = line2.Window_Interval
-                        local since = 0
-                        do
-                          if line2.Window_Size > line2.Window_Rate then
-                            local max2 = s_Now
-                            local x2 = s_Closed - 1
-                            if x2 > max2 then max2 = x2 end
-                            since = max2
-                          else
-                            since = s_Now
-                          end
-                        end
-                        local t3 = since - line2.Window_Offset
-                        local by3 = line2.Window_Interval
-                        local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
-                        if n2 <= 0 then
-                          gain = left
-                        else
-                          local x2 = line2.Window_Size - left
-                          local y = line2.Window_Rate
-                          if n2 > (x2 - x2 % y) / y then
-                            gain = line2.Window_Size
-                          else
-                            gain = left + n2 * line2.Window_Rate
-                          end
-                        end
-                      end
-                    end
-                    line2.Left = gain
-                    line2.Window_Size = 0
-                    line2.Window_Rate = 0
-                    line2.Window_Interval = 0
-                    line2.Window_Offset = 0
-                    line2.Window_Series = 0
-                    line2.Window_Unit = line2.Window_Unit
-                    line2.Spare = 0
-                    line2.Taken = now3
-                    line2.Promised = line2.Left
-                  end
-                else
-                  do
-                    local w2 = l_Windows[i2]
-                    if line2.Window_Size > 0 and w2.Unit == line2.Window_Unit then
-                      local left = line2.Left < w2.Size and line2.Left or w2.Size
-                      if w2.Series ~= 0 and w2.Series == line2.Window_Series then
-                        local turns = 0
-                        do
-                          local since = 0
-                          do
-                            if w2.Size > w2.Rate then
-                              local max2 = s_Now
-                              local x2 = s_Closed - 1
-                              if x2 > max2 then max2 = x2 end
-                              since = max2
-                            else
-                              since = s_Now
-                            end
-                          end
-                          local since2 = since
-                          local turns2 = 0
-                          if since2 < w2.Offset and w2.Offset <= now3 then
-                            turns2 = turns2 + 1
-                          end
-                          if since2 < w2.Offset + w2.Interval and w2.Offset + w2.Interval <= now3 then
-                            turns2 = turns2 + 1
-                          end
-                          turns = turns2
-                        end
-                        local turns2 = 0
-                        do
-                          local since = 0
-                          do
-                            if line2.Window_Size > line2.Window_Rate then
-                              local max2 = s_Now
-                              local x2 = s_Closed - 1
-                              if x2 > max2 then max2 = x2 end
-                              since = max2
-                            else
-                              since = s_Now
-                            end
-                          end
-                          local since2 = since
-                          local turns3 = 0
-                          if since2 < line2.Window_Offset and line2.Window_Offset <= now3 then
-                            turns3 = turns3 + 1
-                          end
-                          if since2 < line2.Window_Offset + line2.Window_Interval and line2.Window_Offset + line2.Window_Interval <= now3 then
-                            turns3 = turns3 + 1
-                          end
-                          turns2 = turns3
-                        end
-                        local turns3 = turns > turns2 and turns or turns2
-                        if turns3 > 0 then
-                          do
-                            local spare = 0
-                            local t2 = s_Slot - line2.Window_Offset
-                            local by2 = line2.Window_Interval
-                            local t3 = s_Now - line2.Window_Offset
-                            local by3 = line2.Window_Interval
-                            if (t2 - t2 % by2) / by2 > (t3 - t3 % by3) / by3 then
-                              local gain = 0
-                              do
-                                local left2 = line2.Left
-                                local t4 = now3 - line2.Window_Offset
-                                local by4 = line2.Window_Interval
-                                local n2 = (t4 - t4 % by4) / by4
-                                local to2 = n2 * line2.Window_Interval + line2.Window_Offset - 1
-                                if to2 <= s_Now then
-                                  gain = left2
-                                else
-                                  local t5 = to2 - line2.Window_Offset
-                                  local by5 = line2.Window_Interval
-                                  local since = 0
-                                  do
-                                    if line2.Window_Size > line2.Window_Rate then
-                                      local max2 = s_Now
-                                      local x2 = s_Closed - 1
-                                      if x2 > max2 then max2 = x2 end
-                                      since = max2
-                                    else
-                                      since = s_Now
-                                    end
-                                  end
-                                  local t6 = since - line2.Window_Offset
-                                  local by6 = line2.Window_Interval
-                                  local n3 = (t5 - t5 % by5) / by5 - (t6 - t6 % by6) / by6
-                                  if n3 <= 0 then
-                                    gain = left2
-                                  else
-                                    local x2 = line2.Window_Size - left2
-                                    local y = line2.Window_Rate
-                                    if n3 > (x2 - x2 % y) / y then
-                                      gain = line2.Window_Size
-                                    else
-                                      gain = left2 + n3 * line2.Window_Rate
-                                    end
-                                  end
-                                end
-                              end
-                              local max2 = 0
-                              local x2 = line2.Taken + (0 > gain and 0 or gain)
-                              if x2 > max2 then max2 = x2 end
-                              spare = max2
-                            end
-                            line2.Spare, line2.Taken = spare, 0
-                          end
-                        end
-                        local min2 = left + turns3 * (w2.Rate < line2.Window_Rate and w2.Rate or line2.Window_Rate)
-                        if line2.Window_Size < min2 then min2 = line2.Window_Size end
-                        line2.Left = min2
-                      else
-                        local past = 0
-                        do
-                          if line2.Window_Series == 0 then
-                            local gain = 0
-                            do
-                              if now3 <= s_Now then
-                                gain = left
-                              else
-                                local t2 = now3 - line2.Window_Offset
-                                local by2 = line2.Window_Interval
-                                local since = 0
-                                do
-                                  if line2.Window_Size > line2.Window_Rate then
-                                    local max2 = s_Now
-                                    local x2 = s_Closed - 1
-                                    if x2 > max2 then max2 = x2 end
-                                    since = max2
-                                  else
-                                    since = s_Now
-                                  end
-                                end
-                                local t3 = since - line2.Window_Offset
-                                local by3 = line2.Window_Interval
-                                local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
-                                if n2 <= 0 then
-                                  gain = left
-                                else
-                                  local x2 = line2.Window_Size - left
-                                  local y = line2.Window_Rate
-                                  if n2 > (x2 - x2 % y) / y then
-                                    gain = line2.Window_Size
-                                  else
-                                    gain = left + n2 * line2.Window_Rate
-                                  end
-                                end
-                              end
-                            end
-                            past = gain
-                          else
-                            local turns = 0
-                            do
-                              local since = 0
-                              do
-                                if line2.Window_Size > line2.Window_Rate then
-                                  local max2 = s_Now
-                                  local x2 = s_Closed - 1
-                                  if x2 > max2 then max2 = x2 end
-                                  since = max2
-                                else
-                                  since = s_Now
-                                end
-                              end
-                              local since2 = since
-                              local turns2 = 0
-                              if since2 < line2.Window_Offset and line2.Window_Offset <= now3 then
-                                turns2 = turns2 + 1
-                              end
-                              if since2 < line2.Window_Offset + line2.Window_Interval and line2.Window_Offset + line2.Window_Interval <= now3 then
-                                turns2 = turns2 + 1
-                              end
-                              turns = turns2
-                            end
-                            local min2 = line2.Window_Size
-                            local x2 = left + turns * line2.Window_Rate
-                            if x2 < min2 then min2 = x2 end
-                            past = min2
-                          end
-                        end
-                        local past2 = 0
-                        do
-                          if line2.Window_Series == 0 then
-                            local gain = 0
-                            do
-                              if now3 <= s_Now then
-                                gain = left
-                              else
-                                local t2 = now3 - line2.Window_Offset
-                                local by2 = line2.Window_Interval
-                                local since = 0
-                                do
-                                  if line2.Window_Size > line2.Window_Rate then
-                                    local max2 = s_Now
-                                    local x2 = s_Closed - 1
-                                    if x2 > max2 then max2 = x2 end
-                                    since = max2
-                                  else
-                                    since = s_Now
-                                  end
-                                end
-                                local t3 = since - line2.Window_Offset
-                                local by3 = line2.Window_Interval
-                                local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
-                                if n2 <= 0 then
-                                  gain = left
-                                else
-                                  local x2 = line2.Window_Size - left
-                                  local y = line2.Window_Rate
-                                  if n2 > (x2 - x2 % y) / y then
-                                    gain = line2.Window_Size
-                                  else
-                                    gain = left + n2 * line2.Window_Rate
-                                  end
-                                end
-                              end
-                            end
-                            past2 = gain
-                          else
-                            local turns = 0
-                            do
-                              local since = 0
-                              do
-                                if line2.Window_Size > line2.Window_Rate then
-                                  local max2 = s_Now
-                                  local x2 = s_Closed - 1
-                                  if x2 > max2 then max2 = x2 end
-                                  since = max2
-                                else
-                                  since = s_Now
-                                end
-                              end
-                              local since2 = since
-                              local turns2 = 0
-                              if since2 < line2.Window_Offset and line2.Window_Offset <= now3 then
-                                turns2 = turns2 + 1
-                              end
-                              if since2 < line2.Window_Offset + line2.Window_Interval and line2.Window_Offset + line2.Window_Interval <= now3 then
-                                turns2 = turns2 + 1
-                              end
-                              turns = turns2
-                            end
-                            local min2 = line2.Window_Size
-                            local x2 = left + turns * line2.Window_Rate
-                            if x2 < min2 then min2 = x2 end
-                            past2 = min2
-                          end
-                        end
-                        local past3 = 0
-                        do
-                          if w2.Series == 0 then
-                            local gain = 0
-                            do
-                              if now3 <= s_Now then
-                                gain = left
-                              else
-                                local t2 = now3 - w2.Offset
-                                local by2 = w2.Interval
-                                local since = 0
-                                do
-                                  if w2.Size > w2.Rate then
-                                    local max2 = s_Now
-                                    local x2 = s_Closed - 1
-                                    if x2 > max2 then max2 = x2 end
-                                    since = max2
-                                  else
-                                    since = s_Now
-                                  end
-                                end
-                                local t3 = since - w2.Offset
-                                local by3 = w2.Interval
-                                local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
-                                if n2 <= 0 then
-                                  gain = left
-                                else
-                                  local x2 = w2.Size - left
-                                  local y = w2.Rate
-                                  if n2 > (x2 - x2 % y) / y then
-                                    gain = w2.Size
-                                  else
-                                    gain = left + n2 * w2.Rate
-                                  end
-                                end
-                              end
-                            end
-                            past3 = gain
-                          else
-                            local turns = 0
-                            do
-                              local since = 0
-                              do
-                                if w2.Size > w2.Rate then
-                                  local max2 = s_Now
-                                  local x2 = s_Closed - 1
-                                  if x2 > max2 then max2 = x2 end
-                                  since = max2
-                                else
-                                  since = s_Now
-                                end
-                              end
-                              local since2 = since
-                              local turns2 = 0
-                              if since2 < w2.Offset and w2.Offset <= now3 then
-                                turns2 = turns2 + 1
-                              end
-                              if since2 < w2.Offset + w2.Interval and w2.Offset + w2.Interval <= now3 then
-                                turns2 = turns2 + 1
-                              end
-                              turns = turns2
-                            end
-                            local min2 = w2.Size
-                            local x2 = left + turns * w2.Rate
-                            if x2 < min2 then min2 = x2 end
-                            past3 = min2
-                          end
-                        end
-                        line2.Left = past2 < past3 and past2 or past3
-                      end
-                    end
-                  end
-                end
-              end
-              for i2 = 0, l_Windows_n - 1 do
-                local w2 = l_Windows[i2]
-                if i2 == own3 then
-                  do
-                    local at2 = s_Lines_n
-                    s_Lines[s_Lines_n] = {Window_Size = pinned2_Window_Size, Window_Rate = pinned2_Window_Rate, Window_Interval = pinned2_Window_Interval, Window_Offset = pinned2_Window_Offset, Window_Series = pinned2_Window_Series, Window_Unit = pinned2_Window_Unit, Left = pinned2_Left, Promised = pinned2_Promised, Spare = pinned2_Spare, Taken = pinned2_Taken, Fresh = pinned2_Fresh, FreshFrom = pinned2_FreshFrom, Stale = pinned2_Stale, StaleFrom = pinned2_StaleFrom, Saved = pinned2_Saved}
-                    s_Lines_n = s_Lines_n + 1
-                    while at2 > own3 do
-                      s_Lines[at2].Window_Size = s_Lines[at2 - 1].Window_Size
-                      s_Lines[at2].Window_Rate = s_Lines[at2 - 1].Window_Rate
-                      s_Lines[at2].Window_Interval = s_Lines[at2 - 1].Window_Interval
-                      s_Lines[at2].Window_Offset = s_Lines[at2 - 1].Window_Offset
-                      s_Lines[at2].Window_Series = s_Lines[at2 - 1].Window_Series
-                      s_Lines[at2].Window_Unit = s_Lines[at2 - 1].Window_Unit
-                      s_Lines[at2].Left = s_Lines[at2 - 1].Left
-                      s_Lines[at2].Promised = s_Lines[at2 - 1].Promised
-                      s_Lines[at2].Spare = s_Lines[at2 - 1].Spare
-                      s_Lines[at2].Taken = s_Lines[at2 - 1].Taken
-                      s_Lines[at2].Fresh = s_Lines[at2 - 1].Fresh
-                      s_Lines[at2].FreshFrom = s_Lines[at2 - 1].FreshFrom
-                      s_Lines[at2].Stale = s_Lines[at2 - 1].Stale
-                      s_Lines[at2].StaleFrom = s_Lines[at2 - 1].StaleFrom
-                      s_Lines[at2].Saved = s_Lines[at2 - 1].Saved
-                      at2 = at2 - 1
-                    end
-                    s_Lines[own3].Window_Size = pinned2_Window_Size
-                    s_Lines[own3].Window_Rate = pinned2_Window_Rate
-                    s_Lines[own3].Window_Interval = pinned2_Window_Interval
-                    s_Lines[own3].Window_Offset = pinned2_Window_Offset
-                    s_Lines[own3].Window_Series = pinned2_Window_Series
-                    s_Lines[own3].Window_Unit = pinned2_Window_Unit
-                    s_Lines[own3].Left = pinned2_Left
-                    s_Lines[own3].Promised = pinned2_Promised
-                    s_Lines[own3].Spare = pinned2_Spare
-                    s_Lines[own3].Taken = pinned2_Taken
-                    s_Lines[own3].Fresh = pinned2_Fresh
-                    s_Lines[own3].FreshFrom = pinned2_FreshFrom
-                    s_Lines[own3].Stale = pinned2_Stale
-                    s_Lines[own3].StaleFrom = pinned2_StaleFrom
-                    s_Lines[own3].Saved = pinned2_Saved
-                  end
-                  s_Pins[0].Line = own3 + 1
-                elseif i2 >= s_Lines_n and known then
-                  s_Lines[s_Lines_n] = {Window_Size = w2.Size, Window_Rate = w2.Rate, Window_Interval = w2.Interval, Window_Offset = w2.Offset, Window_Series = w2.Series, Window_Unit = w2.Unit, Left = w2.Size, Promised = 0, Spare = 0, Taken = 0, Fresh = 0, FreshFrom = s_LastID, Stale = 0, StaleFrom = s_LastID, Saved = 0}
-                  s_Lines_n = s_Lines_n + 1
-                elseif i2 >= s_Lines_n then
-                  local gain = 0
-                  do
-                    if now3 <= from2 then
-                      gain = 0
-                    else
-                      local t2 = now3 - w2.Offset
-                      local by2 = w2.Interval
-                      local since = 0
-                      do
-                        if w2.Size > w2.Rate then
-                          local max2 = from2
-                          local x2 = s_Closed - 1
-                          if x2 > max2 then max2 = x2 end
-                          since = max2
-                        else
-                          since = from2
-                        end
-                      end
-                      local t3 = since - w2.Offset
-                      local by3 = w2.Interval
-                      local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
-                      if n2 <= 0 then
-                        gain = 0
-                      else
-                        local x2 = w2.Size - 0
-                        local y = w2.Rate
-                        if n2 > (x2 - x2 % y) / y then
-                          gain = w2.Size
-                        else
-                          gain = 0 + n2 * w2.Rate
-                        end
-                      end
-                    end
-                  end
-                  s_Lines[s_Lines_n] = {Window_Size = w2.Size, Window_Rate = w2.Rate, Window_Interval = w2.Interval, Window_Offset = w2.Offset, Window_Series = w2.Series, Window_Unit = w2.Unit, Left = gain, Promised = 0, Spare = 0, Taken = 0, Fresh = 0, FreshFrom = 0, Stale = 0, StaleFrom = 0, Saved = 0}
-                  s_Lines_n = s_Lines_n + 1
-                end
-                local line2 = s_Lines[i2]
-                if line2.Window_Unit ~= w2.Unit then
-                  line2.Window_Size = 0
-                  line2.Window_Rate = 0
-                  line2.Window_Interval = 0
-                  line2.Window_Offset = 0
-                  line2.Window_Series = 0
-                  line2.Window_Unit = 0
-                  line2.Left = 0 > line2.Left and 0 or line2.Left
-                  line2.Promised = 0
-                  line2.Spare = 0
-                  line2.Taken = 0
-                  line2.Fresh = 0
-                  line2.FreshFrom = 0
-                  line2.Stale = 0
-                  line2.StaleFrom = s_LastID
-                  line2.Saved = 0
-                  line2.Fresh, line2.FreshFrom, line2.Stale = 0, s_LastID, 0
-                elseif line2.Window_Size == 0 then
-                  local past = 0
-                  do
-                    local left = line2.Promised < w2.Size and line2.Promised or w2.Size
-                    local from3 = line2.Taken
-                    if w2.Series == 0 then
-                      local gain = 0
-                      do
-                        if now3 <= from3 then
-                          gain = left
-                        else
-                          local t2 = now3 - w2.Offset
-                          local by2 = w2.Interval
-                          local since = 0
-                          do
-                            if w2.Size > w2.Rate then
-                              local max2 = from3
-                              local x2 = s_Closed - 1
-                              if x2 > max2 then max2 = x2 end
-                              since = max2
-                            else
-                              since = from3
-                            end
-                          end
-                          local t3 = since - w2.Offset
-                          local by3 = w2.Interval
-                          local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
-                          if n2 <= 0 then
-                            gain = left
-                          else
-                            local x2 = w2.Size - left
-                            local y = w2.Rate
-                            if n2 > (x2 - x2 % y) / y then
-                              gain = w2.Size
-                            else
-                              gain = left + n2 * w2.Rate
-                            end
-                          end
-                        end
-                      end
-                      past = gain
-                    else
-                      local turns = 0
-                      do
-                        local since = 0
-                        do
-                          if w2.Size > w2.Rate then
-                            local max2 = from3
-                            local x2 = s_Closed - 1
-                            if x2 > max2 then max2 = x2 end
-                            since = max2
-                          else
-                            since = from3
-                          end
-                        end
-                        local since2 = since
-                        local turns2 = 0
-                        if since2 < w2.Offset and w2.Offset <= now3 then
-                          turns2 = turns2 + 1
-                        end
-                        if since2 < w2.Offset + w2.Interval and w2.Offset + w2.Interval <= now3 then
-                          turns2 = turns2 + 1
-                        end
-                        turns = turns2
-                      end
-                      local min2 = w2.Size
-                      local x2 = left + turns * w2.Rate
-                      if x2 < min2 then min2 = x2 end
-                      past = min2
-                    end
-                  end
-                  line2.Left = line2.Left + (past - line2.Promised)
-                  line2.Fresh, line2.FreshFrom, line2.Stale = 0, s_LastID, 0
-                end
-                line2.Window_Size = w2.Size
-                line2.Window_Rate = w2.Rate
-                line2.Window_Interval = w2.Interval
-                line2.Window_Offset = w2.Offset
-                line2.Window_Series = w2.Series
-                line2.Window_Unit = w2.Unit
-                line2.Left = line2.Left < w2.Size and line2.Left or w2.Size
-                if lapse then
-                  line2.Promised, line2.Spare, line2.Taken = line2.Left, 0, 0
-                end
-                do
-                  local last2 = s_LastID
-                  local over = line2.Left + line2.Stale + line2.Fresh - w2.Size
-                  if over > line2.Stale then
-                    local max2 = 0
-                    local x2 = w2.Size - line2.Left
-                    if x2 > max2 then max2 = x2 end
-                    line2.Stale, line2.StaleFrom = max2, line2.FreshFrom
-                    line2.Fresh, line2.FreshFrom = 0, last2
-                  elseif over > 0 then
-                    line2.Stale = line2.Stale - over
-                  end
-                end
-              end
-              s_Now = now3
-              if lapse then
-                s_Slot = from2 - l_Windows[0].Interval
-              end
-            end
+            s_Now, s_Slot, s_Lines_n = Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Now, s_Slot, s_LastID, s_Closed, s_Lines, s_Lines_n, s_Pins, s_Pins_n, now3)
           end
           s_Tokens, s_Guess = l_Tokens, l_Guess
           local idle = s_Now < now3 and s_AgainUS > now3 * 1000 and s_Plain + Out(now3) < l_Tokens
           for i2 = 0, l_Windows_n - 1 do
-            local w2 = l_Windows[i2]
+            local w = l_Windows[i2]
             local line2 = s_Lines[i2]
-            local t2 = now3 - w2.Offset
-            local by2 = w2.Interval
-            local t3 = s_Now - w2.Offset
-            local by3 = w2.Interval
+            local t2 = now3 - w.Offset
+            local by2 = w.Interval
+            local t3 = s_Now - w.Offset
+            local by3 = w.Interval
             if (t2 - t2 % by2) / by2 > (t3 - t3 % by3) / by3 then
               local left = line2.Left
               do
                 local spare = 0
-                local t4 = s_Slot - w2.Offset
-                local by4 = w2.Interval
-                local t5 = s_Now - w2.Offset
-                local by5 = w2.Interval
+                local t4 = s_Slot - w.Offset
+                local by4 = w.Interval
+                local t5 = s_Now - w.Offset
+                local by5 = w.Interval
                 if (t4 - t4 % by4) / by4 > (t5 - t5 % by5) / by5 then
                   local gain = 0
                   do
                     local left2 = line2.Left
-                    local t6 = now3 - w2.Offset
-                    local by6 = w2.Interval
+                    local t6 = now3 - w.Offset
+                    local by6 = w.Interval
                     local n2 = (t6 - t6 % by6) / by6
-                    local to2 = n2 * w2.Interval + w2.Offset - 1
+                    local to2 = n2 * w.Interval + w.Offset - 1
                     if to2 <= s_Now then
                       gain = left2
                     else
-                      local t7 = to2 - w2.Offset
-                      local by7 = w2.Interval
+                      local t7 = to2 - w.Offset
+                      local by7 = w.Interval
                       local since = 0
                       do
-                        if w2.Size > w2.Rate then
+                        if w.Size > w.Rate then
                           local max2 = s_Now
                           local x2 = s_Closed - 1
                           if x2 > max2 then max2 = x2 end
@@ -2842,18 +4190,18 @@ end
                           since = s_Now
                         end
                       end
-                      local t8 = since - w2.Offset
-                      local by8 = w2.Interval
+                      local t8 = since - w.Offset
+                      local by8 = w.Interval
                       local n3 = (t7 - t7 % by7) / by7 - (t8 - t8 % by8) / by8
                       if n3 <= 0 then
                         gain = left2
                       else
-                        local x2 = w2.Size - left2
-                        local y = w2.Rate
+                        local x2 = w.Size - left2
+                        local y = w.Rate
                         if n3 > (x2 - x2 % y) / y then
-                          gain = w2.Size
+                          gain = w.Size
                         else
-                          gain = left2 + n3 * w2.Rate
+                          gain = left2 + n3 * w.Rate
                         end
                       end
                     end
@@ -2870,11 +4218,11 @@ end
                 if now3 <= s_Now then
                   gain = left
                 else
-                  local t4 = now3 - w2.Offset
-                  local by4 = w2.Interval
+                  local t4 = now3 - w.Offset
+                  local by4 = w.Interval
                   local since = 0
                   do
-                    if w2.Size > w2.Rate then
+                    if w.Size > w.Rate then
                       local max2 = s_Now
                       local x2 = s_Closed - 1
                       if x2 > max2 then max2 = x2 end
@@ -2883,18 +4231,18 @@ end
                       since = s_Now
                     end
                   end
-                  local t5 = since - w2.Offset
-                  local by5 = w2.Interval
+                  local t5 = since - w.Offset
+                  local by5 = w.Interval
                   local n2 = (t4 - t4 % by4) / by4 - (t5 - t5 % by5) / by5
                   if n2 <= 0 then
                     gain = left
                   else
-                    local x2 = w2.Size - left
-                    local y = w2.Rate
+                    local x2 = w.Size - left
+                    local y = w.Rate
                     if n2 > (x2 - x2 % y) / y then
-                      gain = w2.Size
+                      gain = w.Size
                     else
-                      gain = left + n2 * w2.Rate
+                      gain = left + n2 * w.Rate
                     end
                   end
                 end
@@ -2902,10 +4250,10 @@ end
               line2.Left = gain
               do
                 local last2 = s_LastID
-                local over = line2.Left + line2.Stale + line2.Fresh - w2.Size
+                local over = line2.Left + line2.Stale + line2.Fresh - w.Size
                 if over > line2.Stale then
                   local max2 = 0
-                  local x2 = w2.Size - line2.Left
+                  local x2 = w.Size - line2.Left
                   if x2 > max2 then max2 = x2 end
                   line2.Stale, line2.StaleFrom = max2, line2.FreshFrom
                   line2.Fresh, line2.FreshFrom = 0, last2
@@ -2916,27 +4264,27 @@ end
               do
                 local units2 = line2.Spare
                 for i3 = 0, l_Windows_n - 1 do
-                  local w3 = l_Windows[i3]
+                  local w2 = l_Windows[i3]
                   local line3 = s_Lines[i3]
-                  local is3 = w3.Unit == w2.Unit
+                  local is3 = w2.Unit == w.Unit
                   if is3 then
-                    local t4 = now3 - w3.Offset
-                    local by4 = w3.Interval
-                    local t5 = s_Now - w3.Offset
-                    local by5 = w3.Interval
+                    local t4 = now3 - w2.Offset
+                    local by4 = w2.Interval
+                    local t5 = s_Now - w2.Offset
+                    local by5 = w2.Interval
                     is3 = (t4 - t4 % by4) / by4 == (t5 - t5 % by5) / by5
                   end
                   if is3 then
-                    local t6 = s_Slot - w3.Offset
-                    local by6 = w3.Interval
-                    local t7 = now3 - w3.Offset
-                    local by7 = w3.Interval
+                    local t6 = s_Slot - w2.Offset
+                    local by6 = w2.Interval
+                    local t7 = now3 - w2.Offset
+                    local by7 = w2.Interval
                     if (t6 - t6 % by6) / by6 == (t7 - t7 % by7) / by7 then
-                      local min2 = w3.Size
+                      local min2 = w2.Size
                       local x2 = line3.Promised + units2
                       if x2 < min2 then min2 = x2 end
                       line3.Promised = min2
-                    elseif now3 - (s_LastID - s_LastID % 1024) / 1024 > w2.Interval then
+                    elseif now3 - (s_LastID - s_LastID % 1024) / 1024 > w.Interval then
                       local min2 = line3.Left
                       local x2 = line3.Spare + units2
                       if x2 < min2 then min2 = x2 end
@@ -2949,18 +4297,18 @@ end
               if is3 then
                 local gain2 = 0
                 do
-                  local t4 = now3 - w2.Offset
-                  local by4 = w2.Interval
+                  local t4 = now3 - w.Offset
+                  local by4 = w.Interval
                   local n2 = (t4 - t4 % by4) / by4
-                  local to2 = n2 * w2.Interval + w2.Offset - 1
+                  local to2 = n2 * w.Interval + w.Offset - 1
                   if to2 <= s_Now then
                     gain2 = left
                   else
-                    local t5 = to2 - w2.Offset
-                    local by5 = w2.Interval
+                    local t5 = to2 - w.Offset
+                    local by5 = w.Interval
                     local since = 0
                     do
-                      if w2.Size > w2.Rate then
+                      if w.Size > w.Rate then
                         local max2 = s_Now
                         local x2 = s_Closed - 1
                         if x2 > max2 then max2 = x2 end
@@ -2969,23 +4317,23 @@ end
                         since = s_Now
                       end
                     end
-                    local t6 = since - w2.Offset
-                    local by6 = w2.Interval
+                    local t6 = since - w.Offset
+                    local by6 = w.Interval
                     local n3 = (t5 - t5 % by5) / by5 - (t6 - t6 % by6) / by6
                     if n3 <= 0 then
                       gain2 = left
                     else
-                      local x2 = w2.Size - left
-                      local y = w2.Rate
+                      local x2 = w.Size - left
+                      local y = w.Rate
                       if n3 > (x2 - x2 % y) / y then
-                        gain2 = w2.Size
+                        gain2 = w.Size
                       else
-                        gain2 = left + n3 * w2.Rate
+                        gain2 = left + n3 * w.Rate
                       end
                     end
                   end
                 end
-                is3 = gain2 >= w2.Rate
+                is3 = gain2 >= w.Rate
               end
               idle = is3
             else
@@ -3001,1156 +4349,7 @@ end
         now2 = advance
         for i2 = 0, shared_n - 1 do
           local x2 = shared[i2]
-          do
-            local advance2 = 0
-            do
-              local now3 = now2
-              if x2.State_Tokens ~= 0 then
-                if x2.State_Now > now3 then now3 = x2.State_Now end
-              end
-              if x2.State_Pins_n > 0 and x2.State_Pins[0].End <= now3 then
-                do
-                  if x2.State_Pins_n > 0 then
-                    local p = x2.State_Pins[0]
-                    do
-                      local place2 = p.Line
-                      if place2 > 0 then
-                        while place2 < x2.State_Lines_n do
-                          x2.State_Lines[place2 - 1].Window_Size = x2.State_Lines[place2].Window_Size
-                          x2.State_Lines[place2 - 1].Window_Rate = x2.State_Lines[place2].Window_Rate
-                          x2.State_Lines[place2 - 1].Window_Interval = x2.State_Lines[place2].Window_Interval
-                          x2.State_Lines[place2 - 1].Window_Offset = x2.State_Lines[place2].Window_Offset
-                          x2.State_Lines[place2 - 1].Window_Series = x2.State_Lines[place2].Window_Series
-                          x2.State_Lines[place2 - 1].Window_Unit = x2.State_Lines[place2].Window_Unit
-                          x2.State_Lines[place2 - 1].Left = x2.State_Lines[place2].Left
-                          x2.State_Lines[place2 - 1].Promised = x2.State_Lines[place2].Promised
-                          x2.State_Lines[place2 - 1].Spare = x2.State_Lines[place2].Spare
-                          x2.State_Lines[place2 - 1].Taken = x2.State_Lines[place2].Taken
-                          x2.State_Lines[place2 - 1].Fresh = x2.State_Lines[place2].Fresh
-                          x2.State_Lines[place2 - 1].FreshFrom = x2.State_Lines[place2].FreshFrom
-                          x2.State_Lines[place2 - 1].Stale = x2.State_Lines[place2].Stale
-                          x2.State_Lines[place2 - 1].StaleFrom = x2.State_Lines[place2].StaleFrom
-                          x2.State_Lines[place2 - 1].Saved = x2.State_Lines[place2].Saved
-                          place2 = place2 + 1
-                        end
-                        x2.State_Lines_n = x2.State_Lines_n - 1
-                      end
-                    end
-                    if p.Limit_Raise == 1 then
-                      p.Level_Part = 0
-                      p.Level_Changed = 0
-                      p.Level_Lowered = 0
-                      p.Level_Refused = 0
-                      p.Level_Ran = 0
-                      p.Level_Announced = 0
-                      p.Level_Until = 0
-                      p.Level_Ramp = 0
-                    end
-                    p.Limit_Window_Size = 0
-                    p.Limit_Window_Rate = 0
-                    p.Limit_Window_Interval = 0
-                    p.Limit_Window_Offset = 0
-                    p.Limit_Window_Series = 0
-                    p.Limit_Window_Unit = 0
-                    p.Limit_Tokens = 0
-                    p.Limit_Raise = 0
-                    p.End = 0
-                    p.Line = 0
-                    p.Window_Size = 0
-                    p.Window_Rate = 0
-                    p.Window_Interval = 0
-                    p.Window_Offset = 0
-                    p.Window_Series = 0
-                    p.Window_Unit = 0
-                    p.Tokens = p.Tokens
-                    p.Level_Part = p.Level_Part
-                    p.Level_Changed = p.Level_Changed
-                    p.Level_Lowered = p.Level_Lowered
-                    p.Level_Refused = p.Level_Refused
-                    p.Level_Ran = p.Level_Ran
-                    p.Level_Announced = p.Level_Announced
-                    p.Level_Until = p.Level_Until
-                    p.Level_Ramp = p.Level_Ramp
-                    if p.Level_Part == 0 then
-                      x2.State_Pins, x2.State_Pins_n = {}, 0
-                    end
-                  end
-                end
-              end
-              local changed2 = false
-              do
-                local changed3 = x2.State_Lines_n < x2.Limits_Windows_n
-                if x2.State_Pins_n > 0 then
-                  local own2 = 0
-                  do
-                    local n2 = x2.Limits_Windows_n
-                    if x2.State_Pins_n > 0 and x2.State_Pins[0].Limit_Window_Size > 0 then
-                      n2 = n2 - 1
-                    end
-                    own2 = n2
-                  end
-                  local own3 = own2
-                  changed3 = changed3 or own3 < x2.Limits_Windows_n and x2.State_Pins[0].Line ~= own3 + 1
-                end
-                for i3 = 0, x2.State_Lines_n - 1 do
-                  local line2 = x2.State_Lines[i3]
-                  if i3 < x2.Limits_Windows_n then
-                    changed3 = changed3 or line2.Window_Size ~= x2.Limits_Windows[i3].Size or line2.Window_Rate ~= x2.Limits_Windows[i3].Rate or line2.Window_Interval ~= x2.Limits_Windows[i3].Interval or line2.Window_Offset ~= x2.Limits_Windows[i3].Offset or line2.Window_Series ~= x2.Limits_Windows[i3].Series or line2.Window_Unit ~= x2.Limits_Windows[i3].Unit
-                  else
-                    changed3 = changed3 or line2.Window_Size ~= 0
-                  end
-                end
-                changed2 = changed3
-              end
-              local changed3 = changed2
-              local is2 = x2.State_Tokens ~= 0 and not changed3 and now3 - x2.State_Now >= x2.Limits_Fill
-              if is2 then
-                local Until2 = 0
-                do
-                  if x2.State_Plain > 0 then
-                    Until2 = 9007199254740991
-                  else
-                    local from2 = x2.State_Now
-                    local lines2 = x2.State_Lines_n
-                    for i3 = 0, x2.State_Pins_n - 1 do
-                      local p = x2.State_Pins[i3]
-                      if p.End > from2 then from2 = p.End end
-                      local end2 = 0
-                      do
-                        local end3 = p.Level_Until
-                        if p.Level_Lowered > 0 then
-                          local x3 = p.Level_Refused + 3600000
-                          if x3 > end3 then end3 = x3 end
-                        end
-                        if p.Level_Ramp > 0 then
-                          local x3 = p.Level_Ramp + 10000
-                          if x3 > end3 then end3 = x3 end
-                        end
-                        end2 = end3
-                      end
-                      if end2 > from2 then from2 = end2 end
-                      if p.Line > 0 then
-                        lines2 = lines2 - 1
-                      end
-                    end
-                    local x3 = x2.State_AgainUS
-                    local max2 = from2
-                    if x2.State_Slot > max2 then max2 = x2.State_Slot end
-                    if x2.State_Closed > max2 then max2 = x2.State_Closed end
-                    local x4 = (x3 - x3 % 1000) / 1000
-                    if x4 > max2 then max2 = x4 end
-                    if x2.Limits_Start > max2 then max2 = x2.Limits_Start end
-                    local until2 = max2 + x2.Limits_Fill + (x2.Limits_Windows[x2.Limits_Shortest].Interval < 60000 and x2.Limits_Windows[x2.Limits_Shortest].Interval or 60000) + 1000
-                    for i3 = 0, x2.State_Lines_n - 1 do
-                      local owed = -(x2.State_Lines[i3].Left < x2.State_Lines[i3].Promised and x2.State_Lines[i3].Left or x2.State_Lines[i3].Promised)
-                      if owed > 0 and i3 < x2.Limits_Windows_n then
-                        local w2 = x2.Limits_Windows[i3]
-                        local y = w2.Rate
-                        local y2 = w2.Interval
-                        local min2 = (owed - owed % y) / y + 1
-                        local x5 = (8796093022208 - 8796093022208 % y2) / y2
-                        if x5 < min2 then min2 = x5 end
-                        local x6 = from2 + min2 * w2.Interval + x2.Limits_Fill
-                        if x6 > until2 then until2 = x6 end
-                      end
-                    end
-                    for i3 = 0, x2.State_Flows_n - 1 do
-                      local f = x2.State_Flows[i3]
-                      local x5 = f.Until + x2.Limits_Fill + (x2.Limits_Windows[x2.Limits_Shortest].Interval < 60000 and x2.Limits_Windows[x2.Limits_Shortest].Interval or 60000) + 1000
-                      if x5 > until2 then until2 = x5 end
-                    end
-                    if lines2 > x2.Limits_Windows_n then
-                      until2 = until2 + 2678400000
-                    end
-                    Until2 = until2 < 9007199254740991 and until2 or 9007199254740991
-                  end
-                end
-                is2 = now3 >= Until2
-              end
-              if is2 and x2.Leases.Out(now3) == 0 then
-                x2.State_Tokens = 0
-                x2.State_Guess = 0
-                x2.State_Now = 0
-                x2.State_Slot = 0
-                x2.State_Plain = 0
-                x2.State_LastID = 0
-                x2.State_Closed = 0
-                x2.State_Next = 0
-                x2.State_Head = 0
-                x2.State_AgainUS = 0
-                x2.State_Held = 0
-                x2.State_Last = 0
-                x2.State_Ended = 0
-                x2.State_Lines = {}
-                x2.State_Lines_n = 0
-                x2.State_Pins = {}
-                x2.State_Pins_n = 0
-                x2.State_Flows = {}
-                x2.State_Flows_n = 0
-                x2.State_Calendars = {}
-                x2.State_Calendars_n = 0
-                changed3 = true
-              end
-              if changed3 then
-                do
-                  local known = x2.State_Tokens ~= 0
-                  local from2 = now3
-                  local own2 = 0
-                  do
-                    local n2 = x2.Limits_Windows_n
-                    if x2.State_Pins_n > 0 and x2.State_Pins[0].Limit_Window_Size > 0 then
-                      n2 = n2 - 1
-                    end
-                    own2 = n2
-                  end
-                  local own3 = own2
-                  local lapses = false
-                  do
-                    local lapses2 = x2.State_Tokens == 0 or x2.State_Pins_n > 0 or x2.State_Lines_n ~= x2.Limits_Windows_n
-                    for i3 = 0, x2.State_Lines_n - 1 do
-                      if not lapses2 then
-                        local w2 = x2.Limits_Windows[i3]
-                        lapses2 = (w2.Size ~= x2.State_Lines[i3].Window_Size or w2.Rate ~= x2.State_Lines[i3].Window_Rate or w2.Interval ~= x2.State_Lines[i3].Window_Interval or w2.Offset ~= x2.State_Lines[i3].Window_Offset or w2.Series ~= x2.State_Lines[i3].Window_Series or w2.Unit ~= x2.State_Lines[i3].Window_Unit) and (w2.Series == 0 or w2.Series ~= x2.State_Lines[i3].Window_Series or w2.Size ~= x2.State_Lines[i3].Window_Size or w2.Rate ~= x2.State_Lines[i3].Window_Rate or w2.Unit ~= x2.State_Lines[i3].Window_Unit)
-                      end
-                    end
-                    lapses = lapses2
-                  end
-                  local lapse = lapses
-                  if not known then
-                    from2 = x2.Limits_Start
-                  end
-                  local pinned2_Window_Size, pinned2_Window_Rate, pinned2_Window_Interval, pinned2_Window_Offset, pinned2_Window_Series, pinned2_Window_Unit, pinned2_Left, pinned2_Promised, pinned2_Spare, pinned2_Taken, pinned2_Fresh, pinned2_FreshFrom, pinned2_Stale, pinned2_StaleFrom, pinned2_Saved = 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, x2.State_LastID, 0, x2.State_LastID, 0
-                  if own3 < x2.Limits_Windows_n then
-                    pinned2_Window_Size = x2.Limits_Windows[own3].Size
-                    pinned2_Window_Rate = x2.Limits_Windows[own3].Rate
-                    pinned2_Window_Interval = x2.Limits_Windows[own3].Interval
-                    pinned2_Window_Offset = x2.Limits_Windows[own3].Offset
-                    pinned2_Window_Series = x2.Limits_Windows[own3].Series
-                    pinned2_Window_Unit = x2.Limits_Windows[own3].Unit
-                    pinned2_Left = pinned2_Window_Size
-                    do
-                      local p = x2.State_Pins[0]
-                      if p.Line > 0 then
-                        pinned2_Window_Size = x2.State_Lines[p.Line - 1].Window_Size
-                        pinned2_Window_Rate = x2.State_Lines[p.Line - 1].Window_Rate
-                        pinned2_Window_Interval = x2.State_Lines[p.Line - 1].Window_Interval
-                        pinned2_Window_Offset = x2.State_Lines[p.Line - 1].Window_Offset
-                        pinned2_Window_Series = x2.State_Lines[p.Line - 1].Window_Series
-                        pinned2_Window_Unit = x2.State_Lines[p.Line - 1].Window_Unit
-                        pinned2_Left = x2.State_Lines[p.Line - 1].Left
-                        pinned2_Promised = x2.State_Lines[p.Line - 1].Promised
-                        pinned2_Spare = x2.State_Lines[p.Line - 1].Spare
-                        pinned2_Taken = x2.State_Lines[p.Line - 1].Taken
-                        pinned2_Fresh = x2.State_Lines[p.Line - 1].Fresh
-                        pinned2_FreshFrom = x2.State_Lines[p.Line - 1].FreshFrom
-                        pinned2_Stale = x2.State_Lines[p.Line - 1].Stale
-                        pinned2_StaleFrom = x2.State_Lines[p.Line - 1].StaleFrom
-                        pinned2_Saved = x2.State_Lines[p.Line - 1].Saved
-                        local gain = 0
-                        do
-                          local w2 = x2.Limits_Windows[own3]
-                          local from3 = x2.State_Now
-                          if now3 <= from3 then
-                            gain = pinned2_Left
-                          else
-                            local t2 = now3 - w2.Offset
-                            local by2 = w2.Interval
-                            local since = 0
-                            do
-                              if w2.Size > w2.Rate then
-                                local max2 = from3
-                                local x3 = x2.State_Closed - 1
-                                if x3 > max2 then max2 = x3 end
-                                since = max2
-                              else
-                                since = from3
-                              end
-                            end
-                            local t3 = since - w2.Offset
-                            local by3 = w2.Interval
-                            local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
-                            if n2 <= 0 then
-                              gain = pinned2_Left
-                            else
-                              local x3 = w2.Size - pinned2_Left
-                              local y = w2.Rate
-                              if n2 > (x3 - x3 % y) / y then
-                                gain = w2.Size
-                              else
-                                gain = pinned2_Left + n2 * w2.Rate
-                              end
-                            end
-                          end
-                        end
-                        pinned2_Left = gain
-                        do
-                          local place2 = p.Line
-                          if place2 > 0 then
-                            while place2 < x2.State_Lines_n do
-                              x2.State_Lines[place2 - 1].Window_Size = x2.State_Lines[place2].Window_Size
-                              x2.State_Lines[place2 - 1].Window_Rate = x2.State_Lines[place2].Window_Rate
-                              x2.State_Lines[place2 - 1].Window_Interval = x2.State_Lines[place2].Window_Interval
-                              x2.State_Lines[place2 - 1].Window_Offset = x2.State_Lines[place2].Window_Offset
-                              x2.State_Lines[place2 - 1].Window_Series = x2.State_Lines[place2].Window_Series
-                              x2.State_Lines[place2 - 1].Window_Unit = x2.State_Lines[place2].Window_Unit
-                              x2.State_Lines[place2 - 1].Left = x2.State_Lines[place2].Left
-                              x2.State_Lines[place2 - 1].Promised = x2.State_Lines[place2].Promised
-                              x2.State_Lines[place2 - 1].Spare = x2.State_Lines[place2].Spare
-                              x2.State_Lines[place2 - 1].Taken = x2.State_Lines[place2].Taken
-                              x2.State_Lines[place2 - 1].Fresh = x2.State_Lines[place2].Fresh
-                              x2.State_Lines[place2 - 1].FreshFrom = x2.State_Lines[place2].FreshFrom
-                              x2.State_Lines[place2 - 1].Stale = x2.State_Lines[place2].Stale
-                              x2.State_Lines[place2 - 1].StaleFrom = x2.State_Lines[place2].StaleFrom
-                              x2.State_Lines[place2 - 1].Saved = x2.State_Lines[place2].Saved
-                              place2 = place2 + 1
-                            end
-                            x2.State_Lines_n = x2.State_Lines_n - 1
-                          end
-                        end
-                      end
-                    end
-                  end
-                  for i3 = 0, x2.State_Lines_n - 1 do
-                    local line2 = x2.State_Lines[i3]
-                    if i3 >= own3 then
-                      if line2.Window_Size ~= 0 then
-                        local gain = 0
-                        do
-                          local left = line2.Left
-                          local from3 = x2.State_Now
-                          if now3 <= from3 then
-                            gain = left
-                          else
-                            local t2 = now3 - line2.Window_Offset
-                            local by2 = line2.Window_Interval
-                            local since = 0
-                            do
-                              if line2.Window_Size > line2.Window_Rate then
-                                local max2 = from3
-                                local x3 = x2.State_Closed - 1
-                                if x3 > max2 then max2 = x3 end
-                                since = max2
-                              else
-                                since = from3
-                              end
-                            end
-                            local t3 = since - line2.Window_Offset
-                            local by3 = line2.Window_Interval
-                            local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
-                            if n2 <= 0 then
-                              gain = left
-                            else
-                              local x3 = line2.Window_Size - left
-                              local y = line2.Window_Rate
-                              if n2 > (x3 - x3 % y) / y then
-                                gain = line2.Window_Size
-                              else
-                                gain = left + n2 * line2.Window_Rate
-                              end
-                            end
-                          end
-                        end
-                        line2.Left = gain
-                        line2.Window_Size = 0
-                        line2.Window_Rate = 0
-                        line2.Window_Interval = 0
-                        line2.Window_Offset = 0
-                        line2.Window_Series = 0
-                        line2.Window_Unit = line2.Window_Unit
-                        line2.Spare = 0
-                        line2.Taken = now3
-                        line2.Promised = line2.Left
-                      end
-                    else
-                      do
-                        local w2 = x2.Limits_Windows[i3]
-                        if line2.Window_Size > 0 and w2.Unit == line2.Window_Unit then
-                          local left = line2.Left < w2.Size and line2.Left or w2.Size
-                          if w2.Series ~= 0 and w2.Series == line2.Window_Series then
-                            local turns = 0
-                            do
-                              local from3 = x2.State_Now
-                              local since = 0
-                              do
-                                if w2.Size > w2.Rate then
-                                  local max2 = from3
-                                  local x3 = x2.State_Closed - 1
-                                  if x3 > max2 then max2 = x3 end
-                                  since = max2
-                                else
-                                  since = from3
-                                end
-                              end
-                              local since2 = since
-                              local turns2 = 0
-                              if since2 < w2.Offset and w2.Offset <= now3 then
-                                turns2 = turns2 + 1
-                              end
-                              if since2 < w2.Offset + w2.Interval and w2.Offset + w2.Interval <= now3 then
-                                turns2 = turns2 + 1
-                              end
-                              turns = turns2
-                            end
-                            local turns2 = 0
-                            do
-                              local from3 = x2.State_Now
-                              local since = 0
-                              do
-                                if line2.Window_Size > line2.Window_Rate then
-                                  local max2 = from3
-                                  local x3 = x2.State_Closed - 1
-                                  if x3 > max2 then max2 = x3 end
-                                  since = max2
-                                else
-                                  since = from3
-                                end
-                              end
-                              local since2 = since
-                              local turns3 = 0
-                              if since2 < line2.Window_Offset and line2.Window_Offset <= now3 then
-                                turns3 = turns3 + 1
-                              end
-                              if since2 < line2.Window_Offset + line2.Window_Interval and line2.Window_Offset + line2.Window_Interval <= now3 then
-                                turns3 = turns3 + 1
-                              end
-                              turns2 = turns3
-                            end
-                            local turns3 = turns > turns2 and turns or turns2
-                            if turns3 > 0 then
-                              do
-                                local spare = 0
-                                local t2 = x2.State_Slot
-                                local t3 = t2 - line2.Window_Offset
-                                local by2 = line2.Window_Interval
-                                local t4 = x2.State_Now
-                                local t5 = t4 - line2.Window_Offset
-                                local by3 = line2.Window_Interval
-                                if (t3 - t3 % by2) / by2 > (t5 - t5 % by3) / by3 then
-                                  local gain = 0
-                                  do
-                                    local left2 = line2.Left
-                                    local from3 = x2.State_Now
-                                    local t6 = now3 - line2.Window_Offset
-                                    local by4 = line2.Window_Interval
-                                    local n2 = (t6 - t6 % by4) / by4
-                                    local to2 = n2 * line2.Window_Interval + line2.Window_Offset - 1
-                                    if to2 <= from3 then
-                                      gain = left2
-                                    else
-                                      local t7 = to2 - line2.Window_Offset
-                                      local by5 = line2.Window_Interval
-                                      local since = 0
-                                      do
-                                        if line2.Window_Size > line2.Window_Rate then
-                                          local max2 = from3
-                                          local x3 = x2.State_Closed - 1
-                                          if x3 > max2 then max2 = x3 end
-                                          since = max2
-                                        else
-                                          since = from3
-                                        end
-                                      end
-                                      local t8 = since - line2.Window_Offset
-                                      local by6 = line2.Window_Interval
-                                      local n3 = (t7 - t7 % by5) / by5 - (t8 - t8 % by6) / by6
-                                      if n3 <= 0 then
-                                        gain = left2
-                                      else
-                                        local x3 = line2.Window_Size - left2
-                                        local y = line2.Window_Rate
-                                        if n3 > (x3 - x3 % y) / y then
-                                          gain = line2.Window_Size
-                                        else
-                                          gain = left2 + n3 * line2.Window_Rate
-                                        end
-                                      end
-                                    end
-                                  end
-                                  local max2 = 0
-                                  local x3 = line2.Taken + (0 > gain and 0 or gain)
-                                  if x3 > max2 then max2 = x3 end
-                                  spare = max2
-                                end
-                                line2.Spare, line2.Taken = spare, 0
-                              end
-                            end
-                            local min2 = left + turns3 * (w2.Rate < line2.Window_Rate and w2.Rate or line2.Window_Rate)
-                            if line2.Window_Size < min2 then min2 = line2.Window_Size end
-                            line2.Left = min2
-                          else
-                            local past = 0
-                            do
-                              local from3 = x2.State_Now
-                              if line2.Window_Series == 0 then
-                                local gain = 0
-                                do
-                                  if now3 <= from3 then
-                                    gain = left
-                                  else
-                                    local t2 = now3 - line2.Window_Offset
-                                    local by2 = line2.Window_Interval
-                                    local since = 0
-                                    do
-                                      if line2.Window_Size > line2.Window_Rate then
-                                        local max2 = from3
-                                        local x3 = x2.State_Closed - 1
-                                        if x3 > max2 then max2 = x3 end
-                                        since = max2
-                                      else
-                                        since = from3
-                                      end
-                                    end
-                                    local t3 = since - line2.Window_Offset
-                                    local by3 = line2.Window_Interval
-                                    local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
-                                    if n2 <= 0 then
-                                      gain = left
-                                    else
-                                      local x3 = line2.Window_Size - left
-                                      local y = line2.Window_Rate
-                                      if n2 > (x3 - x3 % y) / y then
-                                        gain = line2.Window_Size
-                                      else
-                                        gain = left + n2 * line2.Window_Rate
-                                      end
-                                    end
-                                  end
-                                end
-                                past = gain
-                              else
-                                local turns = 0
-                                do
-                                  local since = 0
-                                  do
-                                    if line2.Window_Size > line2.Window_Rate then
-                                      local max2 = from3
-                                      local x3 = x2.State_Closed - 1
-                                      if x3 > max2 then max2 = x3 end
-                                      since = max2
-                                    else
-                                      since = from3
-                                    end
-                                  end
-                                  local since2 = since
-                                  local turns2 = 0
-                                  if since2 < line2.Window_Offset and line2.Window_Offset <= now3 then
-                                    turns2 = turns2 + 1
-                                  end
-                                  if since2 < line2.Window_Offset + line2.Window_Interval and line2.Window_Offset + line2.Window_Interval <= now3 then
-                                    turns2 = turns2 + 1
-                                  end
-                                  turns = turns2
-                                end
-                                local min2 = line2.Window_Size
-                                local x3 = left + turns * line2.Window_Rate
-                                if x3 < min2 then min2 = x3 end
-                                past = min2
-                              end
-                            end
-                            local past2 = 0
-                            do
-                              local from3 = x2.State_Now
-                              if line2.Window_Series == 0 then
-                                local gain = 0
-                                do
-                                  if now3 <= from3 then
-                                    gain = left
-                                  else
-                                    local t2 = now3 - line2.Window_Offset
-                                    local by2 = line2.Window_Interval
-                                    local since = 0
-                                    do
-                                      if line2.Window_Size > line2.Window_Rate then
-                                        local max2 = from3
-                                        local x3 = x2.State_Closed - 1
-                                        if x3 > max2 then max2 = x3 end
-                                        since = max2
-                                      else
-                                        since = from3
-                                      end
-                                    end
-                                    local t3 = since - line2.Window_Offset
-                                    local by3 = line2.Window_Interval
-                                    local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
-                                    if n2 <= 0 then
-                                      gain = left
-                                    else
-                                      local x3 = line2.Window_Size - left
-                                      local y = line2.Window_Rate
-                                      if n2 > (x3 - x3 % y) / y then
-                                        gain = line2.Window_Size
-                                      else
-                                        gain = left + n2 * line2.Window_Rate
-                                      end
-                                    end
-                                  end
-                                end
-                                past2 = gain
-                              else
-                                local turns = 0
-                                do
-                                  local since = 0
-                                  do
-                                    if line2.Window_Size > line2.Window_Rate then
-                                      local max2 = from3
-                                      local x3 = x2.State_Closed - 1
-                                      if x3 > max2 then max2 = x3 end
-                                      since = max2
-                                    else
-                                      since = from3
-                                    end
-                                  end
-                                  local since2 = since
-                                  local turns2 = 0
-                                  if since2 < line2.Window_Offset and line2.Window_Offset <= now3 then
-                                    turns2 = turns2 + 1
-                                  end
-                                  if since2 < line2.Window_Offset + line2.Window_Interval and line2.Window_Offset + line2.Window_Interval <= now3 then
-                                    turns2 = turns2 + 1
-                                  end
-                                  turns = turns2
-                                end
-                                local min2 = line2.Window_Size
-                                local x3 = left + turns * line2.Window_Rate
-                                if x3 < min2 then min2 = x3 end
-                                past2 = min2
-                              end
-                            end
-                            local past3 = 0
-                            do
-                              local from3 = x2.State_Now
-                              if w2.Series == 0 then
-                                local gain = 0
-                                do
-                                  if now3 <= from3 then
-                                    gain = left
-                                  else
-                                    local t2 = now3 - w2.Offset
-                                    local by2 = w2.Interval
-                                    local since = 0
-                                    do
-                                      if w2.Size > w2.Rate then
-                                        local max2 = from3
-                                        local x3 = x2.State_Closed - 1
-                                        if x3 > max2 then max2 = x3 end
-                                        since = max2
-                                      else
-                                        since = from3
-                                      end
-                                    end
-                                    local t3 = since - w2.Offset
-                                    local by3 = w2.Interval
-                                    local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
-                                    if n2 <= 0 then
-                                      gain = left
-                                    else
-                                      local x3 = w2.Size - left
-                                      local y = w2.Rate
-                                      if n2 > (x3 - x3 % y) / y then
-                                        gain = w2.Size
-                                      else
-                                        gain = left + n2 * w2.Rate
-                                      end
-                                    end
-                                  end
-                                end
-                                past3 = gain
-                              else
-                                local turns = 0
-                                do
-                                  local since = 0
-                                  do
-                                    if w2.Size > w2.Rate then
-                                      local max2 = from3
-                                      local x3 = x2.State_Closed - 1
-                                      if x3 > max2 then max2 = x3 end
-                                      since = max2
-                                    else
-                                      since = from3
-                                    end
-                                  end
-                                  local since2 = since
-                                  local turns2 = 0
-                                  if since2 < w2.Offset and w2.Offset <= now3 then
-                                    turns2 = turns2 + 1
-                                  end
-                                  if since2 < w2.Offset + w2.Interval and w2.Offset + w2.Interval <= now3 then
-                                    turns2 = turns2 + 1
-                                  end
-                                  turns = turns2
-                                end
-                                local min2 = w2.Size
-                                local x3 = left + turns * w2.Rate
-                                if x3 < min2 then min2 = x3 end
-                                past3 = min2
-                              end
-                            end
-                            line2.Left = past2 < past3 and past2 or past3
-                          end
-                        end
-                      end
-                    end
-                  end
-                  for i3 = 0, x2.Limits_Windows_n - 1 do
-                    local w2 = x2.Limits_Windows[i3]
-                    if i3 == own3 then
-                      do
-                        local at2 = x2.State_Lines_n
-                        x2.State_Lines[x2.State_Lines_n] = {Window_Size = pinned2_Window_Size, Window_Rate = pinned2_Window_Rate, Window_Interval = pinned2_Window_Interval, Window_Offset = pinned2_Window_Offset, Window_Series = pinned2_Window_Series, Window_Unit = pinned2_Window_Unit, Left = pinned2_Left, Promised = pinned2_Promised, Spare = pinned2_Spare, Taken = pinned2_Taken, Fresh = pinned2_Fresh, FreshFrom = pinned2_FreshFrom, Stale = pinned2_Stale, StaleFrom = pinned2_StaleFrom, Saved = pinned2_Saved}
-                        x2.State_Lines_n = x2.State_Lines_n + 1
-                        while at2 > own3 do
-                          x2.State_Lines[at2].Window_Size = x2.State_Lines[at2 - 1].Window_Size
-                          x2.State_Lines[at2].Window_Rate = x2.State_Lines[at2 - 1].Window_Rate
-                          x2.State_Lines[at2].Window_Interval = x2.State_Lines[at2 - 1].Window_Interval
-                          x2.State_Lines[at2].Window_Offset = x2.State_Lines[at2 - 1].Window_Offset
-                          x2.State_Lines[at2].Window_Series = x2.State_Lines[at2 - 1].Window_Series
-                          x2.State_Lines[at2].Window_Unit = x2.State_Lines[at2 - 1].Window_Unit
-                          x2.State_Lines[at2].Left = x2.State_Lines[at2 - 1].Left
-                          x2.State_Lines[at2].Promised = x2.State_Lines[at2 - 1].Promised
-                          x2.State_Lines[at2].Spare = x2.State_Lines[at2 - 1].Spare
-                          x2.State_Lines[at2].Taken = x2.State_Lines[at2 - 1].Taken
-                          x2.State_Lines[at2].Fresh = x2.State_Lines[at2 - 1].Fresh
-                          x2.State_Lines[at2].FreshFrom = x2.State_Lines[at2 - 1].FreshFrom
-                          x2.State_Lines[at2].Stale = x2.State_Lines[at2 - 1].Stale
-                          x2.State_Lines[at2].StaleFrom = x2.State_Lines[at2 - 1].StaleFrom
-                          x2.State_Lines[at2].Saved = x2.State_Lines[at2 - 1].Saved
-                          at2 = at2 - 1
-                        end
-                        x2.State_Lines[own3].Window_Size = pinned2_Window_Size
-                        x2.State_Lines[own3].Window_Rate = pinned2_Window_Rate
-                        x2.State_Lines[own3].Window_Interval = pinned2_Window_Interval
-                        x2.State_Lines[own3].Window_Offset = pinned2_Window_Offset
-                        x2.State_Lines[own3].Window_Series = pinned2_Window_Series
-                        x2.State_Lines[own3].Window_Unit = pinned2_Window_Unit
-                        x2.State_Lines[own3].Left = pinned2_Left
-                        x2.State_Lines[own3].Promised = pinned2_Promised
-                        x2.State_Lines[own3].Spare = pinned2_Spare
-                        x2.State_Lines[own3].Taken = pinned2_Taken
-                        x2.State_Lines[own3].Fresh = pinned2_Fresh
-                        x2.State_Lines[own3].FreshFrom = pinned2_FreshFrom
-                        x2.State_Lines[own3].Stale = pinned2_Stale
-                        x2.State_Lines[own3].StaleFrom = pinned2_StaleFrom
-                        x2.State_Lines[own3].Saved = pinned2_Saved
-                      end
-                      x2.State_Pins[0].Line = own3 + 1
-                    elseif i3 >= x2.State_Lines_n and known then
-                      x2.State_Lines[x2.State_Lines_n] = {Window_Size = w2.Size, Window_Rate = w2.Rate, Window_Interval = w2.Interval, Window_Offset = w2.Offset, Window_Series = w2.Series, Window_Unit = w2.Unit, Left = w2.Size, Promised = 0, Spare = 0, Taken = 0, Fresh = 0, FreshFrom = x2.State_LastID, Stale = 0, StaleFrom = x2.State_LastID, Saved = 0}
-                      x2.State_Lines_n = x2.State_Lines_n + 1
-                    elseif i3 >= x2.State_Lines_n then
-                      local gain = 0
-                      do
-                        if now3 <= from2 then
-                          gain = 0
-                        else
-                          local t2 = now3 - w2.Offset
-                          local by2 = w2.Interval
-                          local since = 0
-                          do
-                            if w2.Size > w2.Rate then
-                              local max2 = from2
-                              local x3 = x2.State_Closed - 1
-                              if x3 > max2 then max2 = x3 end
-                              since = max2
-                            else
-                              since = from2
-                            end
-                          end
-                          local t3 = since - w2.Offset
-                          local by3 = w2.Interval
-                          local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
-                          if n2 <= 0 then
-                            gain = 0
-                          else
-                            local x3 = w2.Size - 0
-                            local y = w2.Rate
-                            if n2 > (x3 - x3 % y) / y then
-                              gain = w2.Size
-                            else
-                              gain = 0 + n2 * w2.Rate
-                            end
-                          end
-                        end
-                      end
-                      x2.State_Lines[x2.State_Lines_n] = {Window_Size = w2.Size, Window_Rate = w2.Rate, Window_Interval = w2.Interval, Window_Offset = w2.Offset, Window_Series = w2.Series, Window_Unit = w2.Unit, Left = gain, Promised = 0, Spare = 0, Taken = 0, Fresh = 0, FreshFrom = 0, Stale = 0, StaleFrom = 0, Saved = 0}
-                      x2.State_Lines_n = x2.State_Lines_n + 1
-                    end
-                    local line2 = x2.State_Lines[i3]
-                    if line2.Window_Unit ~= w2.Unit then
-                      line2.Window_Size = 0
-                      line2.Window_Rate = 0
-                      line2.Window_Interval = 0
-                      line2.Window_Offset = 0
-                      line2.Window_Series = 0
-                      line2.Window_Unit = 0
-                      line2.Left = 0 > line2.Left and 0 or line2.Left
-                      line2.Promised = 0
-                      line2.Spare = 0
-                      line2.Taken = 0
-                      line2.Fresh = 0
-                      line2.FreshFrom = 0
-                      line2.Stale = 0
-                      line2.StaleFrom = x2.State_LastID
-                      line2.Saved = 0
-                      line2.Fresh, line2.FreshFrom, line2.Stale = 0, x2.State_LastID, 0
-                    elseif line2.Window_Size == 0 then
-                      local past = 0
-                      do
-                        local left = line2.Promised < w2.Size and line2.Promised or w2.Size
-                        local from3 = line2.Taken
-                        if w2.Series == 0 then
-                          local gain = 0
-                          do
-                            if now3 <= from3 then
-                              gain = left
-                            else
-                              local t2 = now3 - w2.Offset
-                              local by2 = w2.Interval
-                              local since = 0
-                              do
-                                if w2.Size > w2.Rate then
-                                  local max2 = from3
-                                  local x3 = x2.State_Closed - 1
-                                  if x3 > max2 then max2 = x3 end
-                                  since = max2
-                                else
-                                  since = from3
-                                end
-                              end
-                              local t3 = since - w2.Offset
-                              local by3 = w2.Interval
-                              local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
-                              if n2 <= 0 then
-                                gain = left
-                              else
-                                local x3 = w2.Size - left
-                                local y = w2.Rate
-                                if n2 > (x3 - x3 % y) / y then
-                                  gain = w2.Size
-                                else
-                                  gain = left + n2 * w2.Rate
-                                end
-                              end
-                            end
-                          end
-                          past = gain
-                        else
-                          local turns = 0
-                          do
-                            local since = 0
-                            do
-                              if w2.Size > w2.Rate then
-                                local max2 = from3
-                                local x3 = x2.State_Closed - 1
-                                if x3 > max2 then max2 = x3 end
-                                since = max2
-                              else
-                                since = from3
-                              end
-                            end
-                            local since2 = since
-                            local turns2 = 0
-                            if since2 < w2.Offset and w2.Offset <= now3 then
-                              turns2 = turns2 + 1
-                            end
-                            if since2 < w2.Offset + w2.Interval and w2.Offset + w2.Interval <= now3 then
-                              turns2 = turns2 + 1
-                            end
-                            turns = turns2
-                          end
-                          local min2 = w2.Size
-                          local x3 = left + turns * w2.Rate
-                          if x3 < min2 then min2 = x3 end
-                          past = min2
-                        end
-                      end
-                      line2.Left = line2.Left + (past - line2.Promised)
-                      line2.Fresh, line2.FreshFrom, line2.Stale = 0, x2.State_LastID, 0
-                    end
-                    line2.Window_Size = w2.Size
-                    line2.Window_Rate = w2.Rate
-                    line2.Window_Interval = w2.Interval
-                    line2.Window_Offset = w2.Offset
-                    line2.Window_Series = w2.Series
-                    line2.Window_Unit = w2.Unit
-                    line2.Left = line2.Left < w2.Size and line2.Left or w2.Size
-                    if lapse then
-                      line2.Promised, line2.Spare, line2.Taken = line2.Left, 0, 0
-                    end
-                    do
-                      local last2 = x2.State_LastID
-                      local over = line2.Left + line2.Stale + line2.Fresh - w2.Size
-                      if over > line2.Stale then
-                        local max2 = 0
-                        local x3 = w2.Size - line2.Left
-                        if x3 > max2 then max2 = x3 end
-                        line2.Stale, line2.StaleFrom = max2, line2.FreshFrom
-                        line2.Fresh, line2.FreshFrom = 0, last2
-                      elseif over > 0 then
-                        line2.Stale = line2.Stale - over
-                      end
-                    end
-                  end
-                  x2.State_Now = now3
-                  if lapse then
-                    x2.State_Slot = from2 - x2.Limits_Windows[0].Interval
-                  end
-                end
-              end
-              x2.State_Tokens, x2.State_Guess = x2.Limits_Tokens, x2.Limits_Guess
-              local idle = x2.State_Now < now3 and x2.State_AgainUS > now3 * 1000 and x2.State_Plain + x2.Leases.Out(now3) < x2.Limits_Tokens
-              for i3 = 0, x2.Limits_Windows_n - 1 do
-                local w2 = x2.Limits_Windows[i3]
-                local line2 = x2.State_Lines[i3]
-                local t2 = now3 - w2.Offset
-                local by2 = w2.Interval
-                local t3 = x2.State_Now
-                local t4 = t3 - w2.Offset
-                local by3 = w2.Interval
-                if (t2 - t2 % by2) / by2 > (t4 - t4 % by3) / by3 then
-                  local left = line2.Left
-                  do
-                    local spare = 0
-                    local t5 = x2.State_Slot
-                    local t6 = t5 - w2.Offset
-                    local by4 = w2.Interval
-                    local t7 = x2.State_Now
-                    local t8 = t7 - w2.Offset
-                    local by5 = w2.Interval
-                    if (t6 - t6 % by4) / by4 > (t8 - t8 % by5) / by5 then
-                      local gain = 0
-                      do
-                        local left2 = line2.Left
-                        local from2 = x2.State_Now
-                        local t9 = now3 - w2.Offset
-                        local by6 = w2.Interval
-                        local n2 = (t9 - t9 % by6) / by6
-                        local to2 = n2 * w2.Interval + w2.Offset - 1
-                        if to2 <= from2 then
-                          gain = left2
-                        else
-                          local t10 = to2 - w2.Offset
-                          local by7 = w2.Interval
-                          local since = 0
-                          do
-                            if w2.Size > w2.Rate then
-                              local max2 = from2
-                              local x3 = x2.State_Closed - 1
-                              if x3 > max2 then max2 = x3 end
-                              since = max2
-                            else
-                              since = from2
-                            end
-                          end
-                          local t11 = since - w2.Offset
-                          local by8 = w2.Interval
-                          local n3 = (t10 - t10 % by7) / by7 - (t11 - t11 % by8) / by8
-                          if n3 <= 0 then
-                            gain = left2
-                          else
-                            local x3 = w2.Size - left2
-                            local y = w2.Rate
-                            if n3 > (x3 - x3 % y) / y then
-                              gain = w2.Size
-                            else
-                              gain = left2 + n3 * w2.Rate
-                            end
-                          end
-                        end
-                      end
-                      local max2 = 0
-                      local x3 = line2.Taken + (0 > gain and 0 or gain)
-                      if x3 > max2 then max2 = x3 end
-                      spare = max2
-                    end
-                    line2.Spare, line2.Taken = spare, 0
-                  end
-                  local gain = 0
-                  do
-                    local from2 = x2.State_Now
-                    if now3 <= from2 then
-                      gain = left
-                    else
-                      local t5 = now3 - w2.Offset
-                      local by4 = w2.Interval
-                      local since = 0
-                      do
-                        if w2.Size > w2.Rate then
-                          local max2 = from2
-                          local x3 = x2.State_Closed - 1
-                          if x3 > max2 then max2 = x3 end
-                          since = max2
-                        else
-                          since = from2
-                        end
-                      end
-                      local t6 = since - w2.Offset
-                      local by5 = w2.Interval
-                      local n2 = (t5 - t5 % by4) / by4 - (t6 - t6 % by5) / by5
-                      if n2 <= 0 then
-                        gain = left
-                      else
-                        local x3 = w2.Size - left
-                        local y = w2.Rate
-                        if n2 > (x3 - x3 % y) / y then
-                          gain = w2.Size
-                        else
-                          gain = left + n2 * w2.Rate
-                        end
-                      end
-                    end
-                  end
-                  line2.Left = gain
-                  do
-                    local last2 = x2.State_LastID
-                    local over = line2.Left + line2.Stale + line2.Fresh - w2.Size
-                    if over > line2.Stale then
-                      local max2 = 0
-                      local x3 = w2.Size - line2.Left
-                      if x3 > max2 then max2 = x3 end
-                      line2.Stale, line2.StaleFrom = max2, line2.FreshFrom
-                      line2.Fresh, line2.FreshFrom = 0, last2
-                    elseif over > 0 then
-                      line2.Stale = line2.Stale - over
-                    end
-                  end
-                  do
-                    local units2 = line2.Spare
-                    for i4 = 0, x2.Limits_Windows_n - 1 do
-                      local w3 = x2.Limits_Windows[i4]
-                      local line3 = x2.State_Lines[i4]
-                      local is3 = w3.Unit == w2.Unit
-                      if is3 then
-                        local t5 = now3 - w3.Offset
-                        local by4 = w3.Interval
-                        local t6 = x2.State_Now
-                        local t7 = t6 - w3.Offset
-                        local by5 = w3.Interval
-                        is3 = (t5 - t5 % by4) / by4 == (t7 - t7 % by5) / by5
-                      end
-                      if is3 then
-                        local t8 = x2.State_Slot
-                        local t9 = t8 - w3.Offset
-                        local by6 = w3.Interval
-                        local t10 = now3 - w3.Offset
-                        local by7 = w3.Interval
-                        if (t9 - t9 % by6) / by6 == (t10 - t10 % by7) / by7 then
-                          local min2 = w3.Size
-                          local x3 = line3.Promised + units2
-                          if x3 < min2 then min2 = x3 end
-                          line3.Promised = min2
-                        else
-                          local x3 = x2.State_LastID
-                          if now3 - (x3 - x3 % 1024) / 1024 > w2.Interval then
-                            local min2 = line3.Left
-                            local x4 = line3.Spare + units2
-                            if x4 < min2 then min2 = x4 end
-                            if min2 > line3.Spare then line3.Spare = min2 end
-                          end
-                        end
-                      end
-                    end
-                  end
-                  local is3 = idle
-                  if is3 then
-                    local gain2 = 0
-                    do
-                      local from2 = x2.State_Now
-                      local t5 = now3 - w2.Offset
-                      local by4 = w2.Interval
-                      local n2 = (t5 - t5 % by4) / by4
-                      local to2 = n2 * w2.Interval + w2.Offset - 1
-                      if to2 <= from2 then
-                        gain2 = left
-                      else
-                        local t6 = to2 - w2.Offset
-                        local by5 = w2.Interval
-                        local since = 0
-                        do
-                          if w2.Size > w2.Rate then
-                            local max2 = from2
-                            local x3 = x2.State_Closed - 1
-                            if x3 > max2 then max2 = x3 end
-                            since = max2
-                          else
-                            since = from2
-                          end
-                        end
-                        local t7 = since - w2.Offset
-                        local by6 = w2.Interval
-                        local n3 = (t6 - t6 % by5) / by5 - (t7 - t7 % by6) / by6
-                        if n3 <= 0 then
-                          gain2 = left
-                        else
-                          local x3 = w2.Size - left
-                          local y = w2.Rate
-                          if n3 > (x3 - x3 % y) / y then
-                            gain2 = w2.Size
-                          else
-                            gain2 = left + n3 * w2.Rate
-                          end
-                        end
-                      end
-                    end
-                    is3 = gain2 >= w2.Rate
-                  end
-                  idle = is3
-                else
-                  idle = false
-                end
-              end
-              if idle then
-                x2.State_AgainUS = now3 * 1000
-              end
-              x2.State_Now = now3
-              advance2 = now3
-            end
-            if x2.State_Calendars_n == 0 then
-              x2.State_Calendars[x2.State_Calendars_n] = {Grain = 0, Head = 0, Front = 0, Far = 0, Booked = 0, Minute = 0, Weight = 0, Before = 0, Turn = 0, Largest = 0, Asked_0 = 0, Asked_1 = 0, Asked_2 = 0, Asked_3 = 0, Units = Counts(), Classes = Counts()}
-              x2.State_Calendars_n = x2.State_Calendars_n + 1
-            end
-            local c2 = x2.State_Calendars[0]
-            local max2 = 0
-            local x3 = now2 - x2.Limits_Zero
-            if x3 > max2 then max2 = x3 end
-            local y = x2.Limits_Grain
-            local head = (max2 - max2 % y) / y
-            if c2.Grain ~= x2.Limits_Grain or head - c2.Head >= 1024 then
-              c2.Units.Clear()
-              c2.Classes.Clear()
-              c2.Grain = x2.Limits_Grain
-              c2.Head = head
-              c2.Booked = 0
-              c2.Front = head
-              c2.Turn = 0
-            end
-            if c2.Head < head then
-              local n2 = c2.Head
-              while n2 < head do
-                c2.Booked = c2.Booked - c2.Units.At(n2 - c2.Head)
-                n2 = n2 + 1
-              end
-              c2.Units.Drop(head - c2.Head)
-              c2.Head = head
-            end
-            local x4 = head + 1
-            if x4 > c2.Front then c2.Front = x4 end
-            do
-              local m = (head - head % 60) / 60
-              if m ~= c2.Minute then
-                if c2.Minute + 1 < m then
-                  c2.Weight = 0
-                  c2.Classes.Clear()
-                end
-                local at2 = 0
-                while at2 < 44 do
-                  c2.Classes.Put(at2 + 44, c2.Classes.At(at2))
-                  c2.Classes.Put(at2, 0)
-                  at2 = at2 + 1
-                end
-                c2.Before, c2.Weight, c2.Minute = c2.Weight, 0, m
-              end
-            end
-          end
+          Shared_advance(x2, now2)
         end
         arrive = now2
       end
@@ -4168,7 +4367,7 @@ end
         if plain2 and shared_n == 0 and l_Windows_n == 1 and l_Windows[0].Unit == 0 and s_LastID == 0 and s_Next == 0 and s_Closed <= t then
           do
             repeat
-              local w2 = l_Windows[0]
+              local w = l_Windows[0]
               local line2 = s_Lines[0]
               if s_Plain < l_Tokens then
                 if line2.Left > 0 then
@@ -4176,22 +4375,22 @@ end
                   break
                 end
                 a_Bound = 4
-                local t2 = t - w2.Offset
-                local by2 = w2.Interval
+                local t2 = t - w.Offset
+                local by2 = w.Interval
                 local n2 = (t2 - t2 % by2) / by2
-                local t3 = s_Slot - w2.Offset
-                local by3 = w2.Interval
+                local t3 = s_Slot - w.Offset
+                local by3 = w.Interval
                 local last2 = (t3 - t3 % by3) / by3
                 if last2 < n2 then
-                  local t4 = t - w2.Offset
-                  local by4 = w2.Interval
+                  local t4 = t - w.Offset
+                  local by4 = w.Interval
                   local n3 = (t4 - t4 % by4) / by4 + 1
-                  s_Slot, line2.Promised = n3 * w2.Interval + w2.Offset, w2.Rate
+                  s_Slot, line2.Promised = n3 * w.Interval + w.Offset, w.Rate
                 elseif last2 == n2 then
-                  local t4 = t - w2.Offset
-                  local by4 = w2.Interval
+                  local t4 = t - w.Offset
+                  local by4 = w.Interval
                   local n3 = (t4 - t4 % by4) / by4 + 1
-                  s_Slot = n3 * w2.Interval + w2.Offset
+                  s_Slot = n3 * w.Interval + w.Offset
                 end
               else
                 a_Bound = 2
@@ -4207,11 +4406,11 @@ end
                     if at2 <= from2 then
                       gain = left
                     else
-                      local t2 = at2 - w2.Offset
-                      local by2 = w2.Interval
+                      local t2 = at2 - w.Offset
+                      local by2 = w.Interval
                       local since = 0
                       do
-                        if w2.Size > w2.Rate then
+                        if w.Size > w.Rate then
                           local max2 = from2
                           local x2 = s_Closed - 1
                           if x2 > max2 then max2 = x2 end
@@ -4220,37 +4419,37 @@ end
                           since = from2
                         end
                       end
-                      local t3 = since - w2.Offset
-                      local by3 = w2.Interval
+                      local t3 = since - w.Offset
+                      local by3 = w.Interval
                       local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
                       if n2 <= 0 then
                         gain = left
                       else
-                        local x2 = w2.Size - left
-                        local y = w2.Rate
+                        local x2 = w.Size - left
+                        local y = w.Rate
                         if n2 > (x2 - x2 % y) / y then
-                          gain = w2.Size
+                          gain = w.Size
                         else
-                          gain = left + n2 * w2.Rate
+                          gain = left + n2 * w.Rate
                         end
                       end
                     end
                   end
-                  left = w2.Size < gain and w2.Size or gain
+                  left = w.Size < gain and w.Size or gain
                   s_Slot, line2.Promised = at2, left
                   if left <= 0 then
-                    local t2 = at2 - w2.Offset
-                    local by2 = w2.Interval
+                    local t2 = at2 - w.Offset
+                    local by2 = w.Interval
                     local n2 = (t2 - t2 % by2) / by2 + 1
-                    s_Slot, line2.Promised = n2 * w2.Interval + w2.Offset, w2.Rate
+                    s_Slot, line2.Promised = n2 * w.Interval + w.Offset, w.Rate
                   end
                 end
               end
               if line2.Promised == 0 then
-                local t2 = s_Slot - w2.Offset
-                local by2 = w2.Interval
+                local t2 = s_Slot - w.Offset
+                local by2 = w.Interval
                 local n2 = (t2 - t2 % by2) / by2 + 1
-                s_Slot, line2.Promised = n2 * w2.Interval + w2.Offset, w2.Rate
+                s_Slot, line2.Promised = n2 * w.Interval + w.Offset, w.Rate
               end
               line2.Promised = line2.Promised - 1
               local max2 = 1
@@ -4265,7 +4464,7 @@ end
               do
                 local slot = t > s_Slot and t or s_Slot
                 for i2 = 0, l_Windows_n - 1 do
-                  local w2 = l_Windows[i2]
+                  local w = l_Windows[i2]
                   local line2 = s_Lines[i2]
                   local gain = 0
                   do
@@ -4273,11 +4472,11 @@ end
                     if slot <= s_Slot then
                       gain = left
                     else
-                      local t2 = slot - w2.Offset
-                      local by2 = w2.Interval
+                      local t2 = slot - w.Offset
+                      local by2 = w.Interval
                       local since = 0
                       do
-                        if w2.Size > w2.Rate then
+                        if w.Size > w.Rate then
                           local max2 = s_Slot
                           local x2 = s_Closed - 1
                           if x2 > max2 then max2 = x2 end
@@ -4286,18 +4485,18 @@ end
                           since = s_Slot
                         end
                       end
-                      local t3 = since - w2.Offset
-                      local by3 = w2.Interval
+                      local t3 = since - w.Offset
+                      local by3 = w.Interval
                       local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
                       if n2 <= 0 then
                         gain = left
                       else
-                        local x2 = w2.Size - left
-                        local y = w2.Rate
+                        local x2 = w.Size - left
+                        local y = w.Rate
                         if n2 > (x2 - x2 % y) / y then
-                          gain = w2.Size
+                          gain = w.Size
                         else
-                          gain = left + n2 * w2.Rate
+                          gain = left + n2 * w.Rate
                         end
                       end
                     end
@@ -4308,11 +4507,11 @@ end
                     if slot <= s_Slot then
                       gain2 = left
                     else
-                      local t2 = slot - w2.Offset
-                      local by2 = w2.Interval
+                      local t2 = slot - w.Offset
+                      local by2 = w.Interval
                       local since = 0
                       do
-                        if w2.Size > w2.Rate then
+                        if w.Size > w.Rate then
                           local max2 = s_Slot
                           local x2 = s_Closed - 1
                           if x2 > max2 then max2 = x2 end
@@ -4321,18 +4520,18 @@ end
                           since = s_Slot
                         end
                       end
-                      local t3 = since - w2.Offset
-                      local by3 = w2.Interval
+                      local t3 = since - w.Offset
+                      local by3 = w.Interval
                       local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
                       if n2 <= 0 then
                         gain2 = left
                       else
-                        local x2 = w2.Size - left
-                        local y = w2.Rate
+                        local x2 = w.Size - left
+                        local y = w.Rate
                         if n2 > (x2 - x2 % y) / y then
-                          gain2 = w2.Size
+                          gain2 = w.Size
                         else
-                          gain2 = left + n2 * w2.Rate
+                          gain2 = left + n2 * w.Rate
                         end
                       end
                     end
@@ -4340,17 +4539,17 @@ end
                   local gain3 = 0
                   do
                     local x2 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * line2.Saved
-                    local min2 = w2.Size
+                    local min2 = w.Size
                     local x3 = line2.Left + (x2 - x2 % 4096) / 4096
                     if x3 < min2 then min2 = x3 end
                     if slot <= t then
                       gain3 = min2
                     else
-                      local t2 = slot - w2.Offset
-                      local by2 = w2.Interval
+                      local t2 = slot - w.Offset
+                      local by2 = w.Interval
                       local since = 0
                       do
-                        if w2.Size > w2.Rate then
+                        if w.Size > w.Rate then
                           local max2 = t
                           local x4 = s_Closed - 1
                           if x4 > max2 then max2 = x4 end
@@ -4359,18 +4558,18 @@ end
                           since = t
                         end
                       end
-                      local t3 = since - w2.Offset
-                      local by3 = w2.Interval
+                      local t3 = since - w.Offset
+                      local by3 = w.Interval
                       local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
                       if n2 <= 0 then
                         gain3 = min2
                       else
-                        local x4 = w2.Size - min2
-                        local y = w2.Rate
+                        local x4 = w.Size - min2
+                        local y = w.Rate
                         if n2 > (x4 - x4 % y) / y then
-                          gain3 = w2.Size
+                          gain3 = w.Size
                         else
-                          gain3 = min2 + n2 * w2.Rate
+                          gain3 = min2 + n2 * w.Rate
                         end
                       end
                     end
@@ -4433,9 +4632,9 @@ end
                   local done
                   for i2 = 0, l_Windows_n - 1 do
                     do
-                      local w2 = l_Windows[i2]
-                      local x4 = w2.Interval * 500
-                      local y2 = w2.Rate
+                      local w = l_Windows[i2]
+                      local x4 = w.Interval * 500
+                      local y2 = w.Rate
                       if v_pace <= (x4 - x4 % y2) / y2 then
                         space = 2 * v_pace
                         done = true
@@ -4452,9 +4651,9 @@ end
                   local done
                   for i2 = 0, l_Windows_n - 1 do
                     do
-                      local w2 = l_Windows[i2]
-                      local x4 = w2.Interval * 500
-                      local y2 = w2.Rate
+                      local w = l_Windows[i2]
+                      local x4 = w.Interval * 500
+                      local y2 = w.Rate
                       if v_pace <= (x4 - x4 % y2) / y2 then
                         space2 = 2 * v_pace
                         done = true
@@ -4474,15 +4673,15 @@ end
                   v_at, v_bound = s_Closed, 1
                 end
                 for i2 = 0, l_Windows_n - 1 do
-                  local w2 = l_Windows[i2]
+                  local w = l_Windows[i2]
                   local line2 = s_Lines[i2]
-                  local i3 = w2.Unit
+                  local i3 = w.Unit
                   local cost = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
                   local left = line2.Left
                   if v_back and not op_Urgent then
                     local urgent = 0
                     do
-                      local unit = w2.Unit
+                      local unit = w.Unit
                       local at2 = t - ((l_Windows[l_Shortest].Interval < 60000 and l_Windows[l_Shortest].Interval or 60000) + 1000)
                       local done
                       for i4 = 0, s_Flows_n - 1 do
@@ -4507,9 +4706,9 @@ end
                         urgent = 0
                       end
                     end
-                    local x5 = op_Ticket_Again * (w2.Rate + 1)
+                    local x5 = op_Ticket_Again * (w.Rate + 1)
                     local min2 = urgent
-                    local x6 = w2.Rate - (x5 - x5 % 2) / 2
+                    local x6 = w.Rate - (x5 - x5 % 2) / 2
                     if x6 < min2 then min2 = x6 end
                     left = left - min2
                   end
@@ -4520,7 +4719,7 @@ end
                     else
                       local since = 0
                       do
-                        if w2.Size > w2.Rate then
+                        if w.Size > w.Rate then
                           local max4 = t
                           local x5 = s_Closed - 1
                           if x5 > max4 then max4 = x5 end
@@ -4529,16 +4728,16 @@ end
                           since = t
                         end
                       end
-                      local t2 = since - w2.Offset
-                      local by2 = w2.Interval
+                      local t2 = since - w.Offset
+                      local by2 = w.Interval
                       local x5 = cost - left - 1
-                      local y2 = w2.Rate
-                      local y3 = w2.Interval
+                      local y2 = w.Rate
+                      local y3 = w.Interval
                       local min2 = (x5 - x5 % y2) / y2 + 1
                       local x6 = (8796093022208 - 8796093022208 % y3) / y3
                       if x6 < min2 then min2 = x6 end
                       local n2 = (t2 - t2 % by2) / by2 + min2
-                      room = n2 * w2.Interval + w2.Offset
+                      room = n2 * w.Interval + w.Offset
                     end
                   end
                   local at2 = room
@@ -4549,8 +4748,8 @@ end
                       local max4 = 1 < cost and 1 or cost
                       local x6 = cost - (x5 - x5 % 4096) / 4096
                       if x6 > max4 then max4 = x6 end
-                      local x7 = w2.Interval * 1000
-                      local y2 = w2.Rate
+                      local x7 = w.Interval * 1000
+                      local y2 = w.Rate
                       local each2 = (x7 - x7 % y2) / y2
                       local y3 = each2 + 1
                       local min2 = max4
@@ -4622,17 +4821,17 @@ end
                     v_slot = t > s_Closed and t or s_Closed
                   end
                   for i2 = 0, l_Windows_n - 1 do
-                    local w2 = l_Windows[i2]
+                    local w = l_Windows[i2]
                     local line2 = s_Lines[i2]
                     do
-                      local i3 = w2.Unit
+                      local i3 = w.Unit
                       local cost = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
                       if op_Urgent then
                         local room = 0
                         do
                           local urgent = 0
                           do
-                            local unit = w2.Unit
+                            local unit = w.Unit
                             local at2 = t - ((l_Windows[l_Shortest].Interval < 60000 and l_Windows[l_Shortest].Interval or 60000) + 1000)
                             local done
                             for i4 = 0, s_Flows_n - 1 do
@@ -4663,7 +4862,7 @@ end
                           else
                             local since = 0
                             do
-                              if w2.Size > w2.Rate then
+                              if w.Size > w.Rate then
                                 local max4 = t
                                 local x5 = s_Closed - 1
                                 if x5 > max4 then max4 = x5 end
@@ -4672,16 +4871,16 @@ end
                                 since = t
                               end
                             end
-                            local t2 = since - w2.Offset
-                            local by2 = w2.Interval
+                            local t2 = since - w.Offset
+                            local by2 = w.Interval
                             local x5 = cost - left - 1
-                            local y2 = w2.Rate
-                            local y3 = w2.Interval
+                            local y2 = w.Rate
+                            local y3 = w.Interval
                             local min2 = (x5 - x5 % y2) / y2 + 1
                             local x6 = (8796093022208 - 8796093022208 % y3) / y3
                             if x6 < min2 then min2 = x6 end
                             local n2 = (t2 - t2 % by2) / by2 + min2
-                            room = n2 * w2.Interval + w2.Offset
+                            room = n2 * w.Interval + w.Offset
                           end
                         end
                         if room > v_slot then v_slot = room end
@@ -4698,7 +4897,7 @@ end
                           else
                             local since = 0
                             do
-                              if w2.Size > w2.Rate then
+                              if w.Size > w.Rate then
                                 local max5 = s_Slot
                                 local x7 = s_Closed - 1
                                 if x7 > max5 then max5 = x7 end
@@ -4707,16 +4906,16 @@ end
                                 since = s_Slot
                               end
                             end
-                            local t2 = since - w2.Offset
-                            local by2 = w2.Interval
+                            local t2 = since - w.Offset
+                            local by2 = w.Interval
                             local x7 = max4 - left - 1
-                            local y2 = w2.Rate
-                            local y3 = w2.Interval
+                            local y2 = w.Rate
+                            local y3 = w.Interval
                             local min2 = (x7 - x7 % y2) / y2 + 1
                             local x8 = (8796093022208 - 8796093022208 % y3) / y3
                             if x8 < min2 then min2 = x8 end
                             local n2 = (t2 - t2 % by2) / by2 + min2
-                            room = n2 * w2.Interval + w2.Offset
+                            room = n2 * w.Interval + w.Offset
                           end
                         end
                         if room > v_slot then v_slot = room end
@@ -4729,9 +4928,9 @@ end
                       local done
                       for i2 = 0, l_Windows_n - 1 do
                         do
-                          local w2 = l_Windows[i2]
-                          local x5 = w2.Interval * 500
-                          local y2 = w2.Rate
+                          local w = l_Windows[i2]
+                          local x5 = w.Interval * 500
+                          local y2 = w.Rate
                           if v_pace <= (x5 - x5 % y2) / y2 then
                             space3 = 2 * v_pace
                             done = true
@@ -4754,15 +4953,15 @@ end
                         local done
                         for i2 = 0, l_Windows_n - 1 do
                           local line2 = s_Lines[i2]
-                          local w2 = l_Windows[i2]
-                          local i3 = w2.Unit
+                          local w = l_Windows[i2]
+                          local i3 = w.Unit
                           local cost = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
                           local is6 = cost == 0
                           if not is6 then
-                            local t2 = s_Slot - w2.Offset
-                            local by2 = w2.Interval
-                            local t3 = t - w2.Offset
-                            local by3 = w2.Interval
+                            local t2 = s_Slot - w.Offset
+                            local by2 = w.Interval
+                            local t3 = t - w.Offset
+                            local by3 = w.Interval
                             local is5 = (t2 - t2 % by2) / by2 == (t3 - t3 % by3) / by3
                             if is5 then
                               local x5 = cost * line2.Saved
@@ -4781,11 +4980,11 @@ end
                               if s_Slot <= t then
                                 gain = left
                               else
-                                local t4 = s_Slot - w2.Offset
-                                local by4 = w2.Interval
+                                local t4 = s_Slot - w.Offset
+                                local by4 = w.Interval
                                 local since = 0
                                 do
-                                  if w2.Size > w2.Rate then
+                                  if w.Size > w.Rate then
                                     local max5 = t
                                     local x7 = s_Closed - 1
                                     if x7 > max5 then max5 = x7 end
@@ -4794,18 +4993,18 @@ end
                                     since = t
                                   end
                                 end
-                                local t5 = since - w2.Offset
-                                local by5 = w2.Interval
+                                local t5 = since - w.Offset
+                                local by5 = w.Interval
                                 local n2 = (t4 - t4 % by4) / by4 - (t5 - t5 % by5) / by5
                                 if n2 <= 0 then
                                   gain = left
                                 else
-                                  local x7 = w2.Size - left
-                                  local y2 = w2.Rate
+                                  local x7 = w.Size - left
+                                  local y2 = w.Rate
                                   if n2 > (x7 - x7 % y2) / y2 then
-                                    gain = w2.Size
+                                    gain = w.Size
                                   else
-                                    gain = left + n2 * w2.Rate
+                                    gain = left + n2 * w.Rate
                                   end
                                 end
                               end
@@ -4814,34 +5013,34 @@ end
                           end
                           local is7 = not beside and line2.Spare - line2.Taken < cost
                           if is7 then
-                            local others = 0
+                            local others2 = 0
                             do
                               local most2 = 1099511627776
-                              local w3 = l_Windows[i2]
-                              local t4 = t - w3.Offset
-                              local by4 = w3.Interval
+                              local w2 = l_Windows[i2]
+                              local t4 = t - w2.Offset
+                              local by4 = w2.Interval
                               local n2 = (t4 - t4 % by4) / by4 + 1
-                              local until2 = n2 * w3.Interval + w3.Offset - 1
+                              local until2 = n2 * w2.Interval + w2.Offset - 1
                               for i4 = 0, l_Windows_n - 1 do
-                                local w4 = l_Windows[i4]
-                                local t5 = until2 - w4.Offset
-                                local by5 = w4.Interval
-                                local t6 = t - w4.Offset
-                                local by6 = w4.Interval
+                                local w3 = l_Windows[i4]
+                                local t5 = until2 - w3.Offset
+                                local by5 = w3.Interval
+                                local t6 = t - w3.Offset
+                                local by6 = w3.Interval
                                 local n3 = (t5 - t5 % by5) / by5 - (t6 - t6 % by6) / by6
-                                local is7 = i4 ~= i2 and w4.Unit == l_Windows[i2].Unit
+                                local is7 = i4 ~= i2 and w3.Unit == l_Windows[i2].Unit
                                 if is7 then
-                                  local y2 = w4.Rate
+                                  local y2 = w3.Rate
                                   is7 = n3 < (1099511627776 - 1099511627776 % y2) / y2
                                 end
                                 if is7 then
-                                  local x7 = s_Lines[i4].Left + n3 * w4.Rate
+                                  local x7 = s_Lines[i4].Left + n3 * w3.Rate
                                   if x7 < most2 then most2 = x7 end
                                 end
                               end
-                              others = most2
+                              others2 = most2
                             end
-                            is7 = line2.Left - cost < others
+                            is7 = line2.Left - cost < others2
                           end
                           if is7 then
                             spare = false
@@ -4914,584 +5113,10 @@ end
                 x2.flow = flow2
                 local f = s_Flows[x2.flow]
                 if not v_back then
-                  do
-                    local c2 = x2.State_Calendars[0]
-                    local n0 = 0
-                    local n1 = 0
-                    local n2 = 0
-                    local n3 = 0
-                    for i3 = 0, x2.Limits_Windows_n - 1 do
-                      local unit = x2.Limits_Windows[i3].Unit
-                      local line2 = x2.State_Lines[i3]
-                      local cost = unit == 0 and op_Cost_0 or unit == 1 and op_Cost_1 or unit == 2 and op_Cost_2 or op_Cost_3
-                      local x3 = cost * line2.Saved
-                      local max2 = 1 < cost and 1 or cost
-                      local x4 = cost - (x3 - x3 % 4096) / 4096
-                      if x4 > max2 then max2 = x4 end
-                      local each2 = unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
-                      local y = 1 > each2 and 1 or each2
-                      local min2 = max2
-                      local x5 = (1099511627776 - 1099511627776 % y) / y
-                      if x5 < min2 then min2 = x5 end
-                      local part = min2 * each2
-                      local x6 = part + x2.Limits_Scale - 1
-                      local y2 = x2.Limits_Scale
-                      local min3 = (x6 - x6 % y2) / y2
-                      if 16777215 < min3 then min3 = 16777215 end
-                      local n4 = min3 < 1048576 and min3 or 1048576
-                      if unit == 0 then
-                        if n4 > n0 then n0 = n4 end
-                      elseif unit == 1 then
-                        if n4 > n1 then n1 = n4 end
-                      elseif unit == 2 then
-                        if n4 > n2 then n2 = n4 end
-                      else
-                        if n4 > n3 then n3 = n4 end
-                      end
-                    end
-                    local part = 0
-                    do
-                      if x2.Limits_Parts_0 == 1 then
-                        part = op_Cost_0
-                      else
-                        local part2 = 1
-                        local each2 = x2.Limits_Parts_0
-                        local y = 1 > each2 and 1 or each2
-                        local min2 = op_Cost_0
-                        local x3 = (1099511627776 - 1099511627776 % y) / y
-                        if x3 < min2 then min2 = x3 end
-                        local x4 = min2 * each2
-                        if x4 > part2 then part2 = x4 end
-                        local each3 = x2.Limits_Parts_1
-                        local y2 = 1 > each3 and 1 or each3
-                        local min3 = op_Cost_1
-                        local x5 = (1099511627776 - 1099511627776 % y2) / y2
-                        if x5 < min3 then min3 = x5 end
-                        local x6 = min3 * each3
-                        if x6 > part2 then part2 = x6 end
-                        local each4 = x2.Limits_Parts_2
-                        local y3 = 1 > each4 and 1 or each4
-                        local min4 = op_Cost_2
-                        local x7 = (1099511627776 - 1099511627776 % y3) / y3
-                        if x7 < min4 then min4 = x7 end
-                        local x8 = min4 * each4
-                        if x8 > part2 then part2 = x8 end
-                        local each5 = x2.Limits_Parts_3
-                        local y4 = 1 > each5 and 1 or each5
-                        local min5 = op_Cost_3
-                        local x9 = (1099511627776 - 1099511627776 % y4) / y4
-                        if x9 < min5 then min5 = x9 end
-                        local x10 = min5 * each5
-                        if x10 > part2 then part2 = x10 end
-                        part = part2
-                      end
-                    end
-                    local x3 = part + x2.Limits_Scale - 1
-                    local y = x2.Limits_Scale
-                    local min2 = (x3 - x3 % y) / y
-                    if 16777215 < min2 then min2 = 16777215 end
-                    local x4 = c2.Largest
-                    c2.Largest = c2.Largest + ((min2 < 1048576 and min2 or 1048576) - (x4 - x4 % 64) / 64)
-                    local x5 = c2.Asked_0
-                    c2.Asked_0 = c2.Asked_0 + (n0 - (x5 - x5 % 64) / 64)
-                    local x6 = c2.Asked_1
-                    c2.Asked_1 = c2.Asked_1 + (n1 - (x6 - x6 % 64) / 64)
-                    local x7 = c2.Asked_2
-                    c2.Asked_2 = c2.Asked_2 + (n2 - (x7 - x7 % 64) / 64)
-                    local x8 = c2.Asked_3
-                    c2.Asked_3 = c2.Asked_3 + (n3 - (x8 - x8 % 64) / 64)
-                  end
+                  Shared_ask(x2, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3)
                 end
-                do
-                  local back2 = v_back
-                  local c2 = x2.State_Calendars[0]
-                  local max2 = c2.Asked_0
-                  if c2.Asked_1 > max2 then max2 = c2.Asked_1 end
-                  if c2.Asked_2 > max2 then max2 = c2.Asked_2 end
-                  if c2.Asked_3 > max2 then max2 = c2.Asked_3 end
-                  local asked = max2
-                  local x3 = (asked + 1) * 1024
-                  local y = c2.Largest + 1
-                  local max3 = 1
-                  local x4 = (x3 - x3 % y) / y
-                  if x4 > max3 then max3 = x4 end
-                  x2.ratio = max3
-                  local x5 = x2.Limits_PerGrain
-                  local y2 = x2.Limits_Scale
-                  local x6 = (x5 - x5 % y2) / y2 * 1024
-                  local x7 = x2.Limits_PerGrain
-                  local y4 = x2.Limits_Scale
-                  local x8 = (x7 - x7 % y4) / y4 * 1024
-                  local y5 = x2.ratio
-                  local min2 = (x8 - x8 % y5) / y5
-                  if 16777215 < min2 then min2 = 16777215 end
-                  x2.grain = min2
-                  local part = 0
-                  do
-                    if x2.Limits_Parts_0 == 1 then
-                      part = op_Cost_0
-                    else
-                      local part2 = 1
-                      local each2 = x2.Limits_Parts_0
-                      local y6 = 1 > each2 and 1 or each2
-                      local min3 = op_Cost_0
-                      local x9 = (1099511627776 - 1099511627776 % y6) / y6
-                      if x9 < min3 then min3 = x9 end
-                      local x10 = min3 * each2
-                      if x10 > part2 then part2 = x10 end
-                      local each3 = x2.Limits_Parts_1
-                      local y7 = 1 > each3 and 1 or each3
-                      local min4 = op_Cost_1
-                      local x11 = (1099511627776 - 1099511627776 % y7) / y7
-                      if x11 < min4 then min4 = x11 end
-                      local x12 = min4 * each3
-                      if x12 > part2 then part2 = x12 end
-                      local each4 = x2.Limits_Parts_2
-                      local y8 = 1 > each4 and 1 or each4
-                      local min5 = op_Cost_2
-                      local x13 = (1099511627776 - 1099511627776 % y8) / y8
-                      if x13 < min5 then min5 = x13 end
-                      local x14 = min5 * each4
-                      if x14 > part2 then part2 = x14 end
-                      local each5 = x2.Limits_Parts_3
-                      local y9 = 1 > each5 and 1 or each5
-                      local min6 = op_Cost_3
-                      local x15 = (1099511627776 - 1099511627776 % y9) / y9
-                      if x15 < min6 then min6 = x15 end
-                      local x16 = min6 * each5
-                      if x16 > part2 then part2 = x16 end
-                      part = part2
-                    end
-                  end
-                  x2.part = part
-                  local part2 = x2.part
-                  local x9 = part2 + x2.Limits_Scale - 1
-                  local y6 = x2.Limits_Scale
-                  local min3 = (x9 - x9 % y6) / y6
-                  if 16777215 < min3 then min3 = 16777215 end
-                  x2.units = min3
-                  local x10 = (x2.State_Held + x2.Limits_Guess) * 1000
-                  local y7 = (x2.State_Ended + 1) * x2.Limits_Tokens
-                  local max4 = 1
-                  local x11 = (x10 - x10 % y7) / y7
-                  if x11 > max4 then max4 = x11 end
-                  local pace = max4
-                  local x12 = (pace - pace % 1000) / 1000
-                  local x13 = (pace - pace % 1000) / 1000
-                  local y9 = x2.Limits_Grain
-                  local min4 = (x13 - x13 % y9) / y9
-                  if 1024 < min4 then min4 = 1024 end
-                  x2.slow = min4
-                  local x14 = x2.Limits_Grain * 1000
-                  local max5 = 1
-                  local x15 = (x14 - x14 % pace) / pace
-                  if x15 > max5 then max5 = x15 end
-                  local min5 = x2.grain
-                  local x16 = (max5 < 16777215 and max5 or 16777215) * x2.units
-                  if x16 < min5 then min5 = x16 end
-                  x2.rate = 1 > min5 and 1 or min5
-                  local min6 = x2.units * (1 > x2.slow and 1 or x2.slow)
-                  if 16777215 < min6 then min6 = 16777215 end
-                  x2.units = min6
-                  x2.large, x2.gathered = x2.units > x2.rate, 0
-                  do
-                    local at2 = t - ((x2.Limits_Windows[x2.Limits_Shortest].Interval < 60000 and x2.Limits_Windows[x2.Limits_Shortest].Interval or 60000) + 1000)
-                    if at2 > f.Before then
-                      f.Units, f.Later, f.Before = f.Later, 0, f.Until
-                      if f.Units < f.Urgent then f.Urgent = f.Units end
-                    end
-                  end
-                  if back2 then
-                    local part3 = 0
-                    do
-                      if x2.Limits_Parts_0 == 1 then
-                        part3 = op_Ticket_Cost_0
-                      else
-                        local part4 = 1
-                        local each2 = x2.Limits_Parts_0
-                        local y10 = 1 > each2 and 1 or each2
-                        local min7 = op_Ticket_Cost_0
-                        local x17 = (1099511627776 - 1099511627776 % y10) / y10
-                        if x17 < min7 then min7 = x17 end
-                        local x18 = min7 * each2
-                        if x18 > part4 then part4 = x18 end
-                        local each3 = x2.Limits_Parts_1
-                        local y11 = 1 > each3 and 1 or each3
-                        local min8 = op_Ticket_Cost_1
-                        local x19 = (1099511627776 - 1099511627776 % y11) / y11
-                        if x19 < min8 then min8 = x19 end
-                        local x20 = min8 * each3
-                        if x20 > part4 then part4 = x20 end
-                        local each4 = x2.Limits_Parts_2
-                        local y12 = 1 > each4 and 1 or each4
-                        local min9 = op_Ticket_Cost_2
-                        local x21 = (1099511627776 - 1099511627776 % y12) / y12
-                        if x21 < min9 then min9 = x21 end
-                        local x22 = min9 * each4
-                        if x22 > part4 then part4 = x22 end
-                        local each5 = x2.Limits_Parts_3
-                        local y13 = 1 > each5 and 1 or each5
-                        local min10 = op_Ticket_Cost_3
-                        local x23 = (1099511627776 - 1099511627776 % y13) / y13
-                        if x23 < min10 then min10 = x23 end
-                        local x24 = min10 * each5
-                        if x24 > part4 then part4 = x24 end
-                        part3 = part4
-                      end
-                    end
-                    local part4 = part3
-                    do
-                      local max6 = 0
-                      local x17 = op_Ticket_Slot - x2.Limits_Zero
-                      if x17 > max6 then max6 = x17 end
-                      local y10 = x2.Limits_Grain
-                      local n2 = (max6 - max6 % y10) / y10
-                      if n2 >= c2.Head and n2 < c2.Head + 1024 then
-                        do
-                          local x18 = part4 + x2.Limits_Scale - 1
-                          local y11 = x2.Limits_Scale
-                          local min7 = (x18 - x18 % y11) / y11
-                          if 16777215 < min7 then min7 = 16777215 end
-                          local y12 = 1 > x2.part and 1 or x2.part
-                          local min8 = (part4 - part4 % y12) / y12
-                          if 16777215 < min8 then min8 = 16777215 end
-                          local max7 = min7
-                          local x19 = min8 * x2.units
-                          if x19 > max7 then max7 = x19 end
-                          local max8 = 0
-                          local x20 = c2.Units.At(n2 - c2.Head) - (max7 < 4294967296 and max7 or 4294967296)
-                          if x20 > max8 then max8 = x20 end
-                          local units2 = max8
-                          c2.Booked = c2.Booked + (units2 - c2.Units.At(n2 - c2.Head))
-                          c2.Units.Put(n2 - c2.Head, units2)
-                        end
-                      end
-                    end
-                    do
-                      local slot = op_Ticket_Slot
-                      if slot <= f.Before then
-                        local max6 = 0
-                        local x17 = f.Units - part4
-                        if x17 > max6 then max6 = x17 end
-                        f.Units = max6
-                      else
-                        local max6 = 0
-                        local x17 = f.Later - part4
-                        if x17 > max6 then max6 = x17 end
-                        f.Later = max6
-                      end
-                    end
-                    if op_Urgent then
-                      local max6 = 0
-                      local x17 = f.Urgent - part4
-                      if x17 > max6 then max6 = x17 end
-                      f.Urgent = max6
-                    end
-                  end
-                  do
-                    local c3 = x2.State_Calendars[0]
-                    if f.Minute > c3.Minute then
-                      f.Fair = 0
-                      f.FairUrgent = 0
-                      f.Again = 0
-                      f.Weight = 0
-                    end
-                    if f.Weight > 0 and f.Minute == c3.Minute then
-                      c3.Weight = c3.Weight - f.Weight
-                      do
-                        local weight2 = -f.Weight
-                        local backlog = -f.Backlog
-                        local c4 = x2.State_Calendars[0]
-                        local class = 0
-                        do
-                          local backlog2 = f.Backlog
-                          local weight3 = f.Weight
-                          local n2 = 0
-                          local least = weight3
-                          while n2 < 21 and least <= backlog2 do
-                            n2 = n2 + 1
-                            least = least * 2
-                          end
-                          class = n2
-                        end
-                        local at2 = 2 * (0 * 22 + class)
-                        local min7 = c4.Classes.At(at2) + weight2
-                        if 16777215 < min7 then min7 = 16777215 end
-                        c4.Classes.Put(at2, 0 > min7 and 0 or min7)
-                        local min8 = c4.Classes.At(at2 + 1) + backlog
-                        if 16777215 < min8 then min8 = 16777215 end
-                        c4.Classes.Put(at2 + 1, 0 > min8 and 0 or min8)
-                      end
-                    elseif f.Weight > 0 and f.Minute + 1 == c3.Minute then
-                      c3.Before = c3.Before - f.Weight
-                      do
-                        local weight2 = -f.Weight
-                        local backlog = -f.Backlog
-                        local c4 = x2.State_Calendars[0]
-                        local class = 0
-                        do
-                          local backlog2 = f.Backlog
-                          local weight3 = f.Weight
-                          local n2 = 0
-                          local least = weight3
-                          while n2 < 21 and least <= backlog2 do
-                            n2 = n2 + 1
-                            least = least * 2
-                          end
-                          class = n2
-                        end
-                        local at2 = 2 * (1 * 22 + class)
-                        local min7 = c4.Classes.At(at2) + weight2
-                        if 16777215 < min7 then min7 = 16777215 end
-                        c4.Classes.Put(at2, 0 > min7 and 0 or min7)
-                        local min8 = c4.Classes.At(at2 + 1) + backlog
-                        if 16777215 < min8 then min8 = 16777215 end
-                        c4.Classes.Put(at2 + 1, 0 > min8 and 0 or min8)
-                      end
-                    end
-                    f.Minute, f.Weight, f.Backlog = c3.Minute, 0, 0
-                    if f.Units + f.Later > 0 then
-                      local min7 = x2.Weight
-                      local x17 = 16777216 - c3.Weight
-                      if x17 < min7 then min7 = x17 end
-                      f.Weight = min7
-                      c3.Weight = c3.Weight + f.Weight
-                      local part3 = f.Units + f.Later
-                      local x18 = part3 + x2.Limits_Scale - 1
-                      local y10 = x2.Limits_Scale
-                      local min8 = (x18 - x18 % y10) / y10
-                      if 16777215 < min8 then min8 = 16777215 end
-                      local y11 = 1 > x2.part and 1 or x2.part
-                      local min9 = (part3 - part3 % y11) / y11
-                      if 16777215 < min9 then min9 = 16777215 end
-                      local max6 = min8
-                      local x19 = min9 * x2.units
-                      if x19 > max6 then max6 = x19 end
-                      local x20 = (max6 < 4294967296 and max6 or 4294967296) * 1024
-                      local y12 = x2.rate
-                      f.Backlog = (x20 - x20 % y12) / y12
-                      do
-                        local weight2 = f.Weight
-                        local backlog = f.Backlog
-                        local c4 = x2.State_Calendars[0]
-                        local class = 0
-                        do
-                          local backlog2 = f.Backlog
-                          local weight3 = f.Weight
-                          local n2 = 0
-                          local least = weight3
-                          while n2 < 21 and least <= backlog2 do
-                            n2 = n2 + 1
-                            least = least * 2
-                          end
-                          class = n2
-                        end
-                        local at2 = 2 * (0 * 22 + class)
-                        local min10 = c4.Classes.At(at2) + weight2
-                        if 16777215 < min10 then min10 = 16777215 end
-                        c4.Classes.Put(at2, 0 > min10 and 0 or min10)
-                        local min11 = c4.Classes.At(at2 + 1) + backlog
-                        if 16777215 < min11 then min11 = 16777215 end
-                        c4.Classes.Put(at2 + 1, 0 > min11 and 0 or min11)
-                      end
-                    end
-                  end
-                end
-                do
-                  local back2 = v_back
-                  local c2 = x2.State_Calendars[0]
-                  local n2 = c2.Head + 1
-                  local end2 = n2 * x2.Limits_Grain + x2.Limits_Zero - 1
-                  local n3 = c2.Head
-                  local due = c2.Units.At(n3 - c2.Head)
-                  x2.fits = true
-                  x2.bound = 0
-                  x2.spare = true
-                  x2.fair = 0
-                  x2.room = true
-                  x2.due = due
-                  local x3 = (x2.State_Held + x2.Limits_Guess) * 1000
-                  local y = (x2.State_Ended + 1) * x2.Limits_Tokens
-                  local max2 = 1
-                  local x4 = (x3 - x3 % y) / y
-                  if x4 > max2 then max2 = x4 end
-                  x2.token = false
-                  x2.wait = max2
-                  x2.refund = 0
-                  x2.overdue = 0
-                  local late = false
-                  for i3 = 0, x2.Limits_Windows_n - 1 do
-                    local w2 = x2.Limits_Windows[i3]
-                    local line2 = x2.State_Lines[i3]
-                    local i4 = w2.Unit
-                    local cost = i4 == 0 and op_Cost_0 or i4 == 1 and op_Cost_1 or i4 == 2 and op_Cost_2 or op_Cost_3
-                    if cost > 0 then
-                      if line2.Left < cost and x2.bound == 0 then
-                        x2.bound = 4 + i3
-                      end
-                      do
-                        local refund = 0
-                        do
-                          local units2 = cost - line2.Left
-                          local x5 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * line2.Saved
-                          local returns2 = (x5 - x5 % 4096) / 4096
-                          if units2 < 1 or units2 > returns2 then
-                            refund = 9007199254740991
-                          else
-                            local x6 = x2.State_Held + x2.Limits_Guess
-                            local y2 = x2.State_Ended + 1
-                            local x7 = units2 * 1024
-                            local x8 = (x6 - x6 % y2) / y2 * ((x7 - x7 % returns2) / returns2)
-                            refund = t + 1 + (x8 - x8 % 1024) / 1024
-                          end
-                        end
-                        local refund2 = refund
-                        local room = 0
-                        do
-                          local left = line2.Left
-                          if left >= cost or cost == 0 then
-                            room = t
-                          else
-                            local since = 0
-                            do
-                              if w2.Size > w2.Rate then
-                                local max3 = t
-                                local x5 = x2.State_Closed - 1
-                                if x5 > max3 then max3 = x5 end
-                                since = max3
-                              else
-                                since = t
-                              end
-                            end
-                            local t2 = since - w2.Offset
-                            local by2 = w2.Interval
-                            local x5 = cost - left - 1
-                            local y2 = w2.Rate
-                            local y3 = w2.Interval
-                            local min2 = (x5 - x5 % y2) / y2 + 1
-                            local x6 = (8796093022208 - 8796093022208 % y3) / y3
-                            if x6 < min2 then min2 = x6 end
-                            local n4 = (t2 - t2 % by2) / by2 + min2
-                            room = n4 * w2.Interval + w2.Offset
-                          end
-                        end
-                        if refund2 < room then
-                          local spanUS = 0
-                          do
-                            local x5 = cost * line2.Saved
-                            local max3 = 1 < cost and 1 or cost
-                            local x6 = cost - (x5 - x5 % 4096) / 4096
-                            if x6 > max3 then max3 = x6 end
-                            local x7 = w2.Interval * 1000
-                            local y2 = w2.Rate
-                            local each2 = (x7 - x7 % y2) / y2
-                            local y3 = each2 + 1
-                            local min2 = max3
-                            local x8 = (1125899906842624 - 1125899906842624 % y3) / y3
-                            if x8 < min2 then min2 = x8 end
-                            spanUS = min2 * each2
-                          end
-                          x2.refund, x2.wait = x2.refund > refund2 and x2.refund or refund2, x2.wait > spanUS and x2.wait or spanUS
-                        elseif line2.Left < cost then
-                          late = true
-                        end
-                      end
-                      local x5 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * line2.Saved
-                      local t2 = end2 - w2.Offset
-                      local by2 = w2.Interval
-                      local t3 = t - w2.Offset
-                      local by3 = w2.Interval
-                      local y2 = w2.Rate
-                      local min2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
-                      local x6 = (1099511627776 - 1099511627776 % y2) / y2
-                      if x6 < min2 then min2 = x6 end
-                      local min3 = 1099511627776
-                      local x7 = line2.Left + (x5 - x5 % 4096) / 4096 + min2 * w2.Rate
-                      if x7 < min3 then min3 = x7 end
-                      local all2 = min3
-                      local unit = w2.Unit
-                      local units2 = 0
-                      do
-                        local x8 = due * x2.ratio
-                        local booked = (x8 - x8 % 1024) / 1024
-                        if (unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3) == 0 then
-                          units2 = 0
-                        else
-                          local x9 = booked * x2.Limits_Scale
-                          local y3 = unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
-                          units2 = (x9 - x9 % y3) / y3
-                        end
-                      end
-                      local room = all2 >= units2 + cost
-                      x2.room = x2.room and room
-                      x2.spare = x2.spare and (room or line2.Spare - line2.Taken >= cost)
-                    end
-                  end
-                  local out2 = x2.Leases.Out(t)
-                  x2.free = x2.Limits_Tokens - x2.State_Plain - out2
-                  x2.below = f.Fair < (c2.Head + 1) * 524288
-                  if op_Urgent then
-                    x2.below = f.FairUrgent < (c2.Head + 1) * 524288
-                  end
-                  x2.below = x2.below or x2.Limits_FirstCome == 1
-                  if x2.rate < x2.grain then
-                    local x5 = (end2 - t) * 1024
-                    local y2 = c2.Grain
-                    local x6 = x2.rate * ((x5 - x5 % y2) / y2)
-                    local rest2 = (x6 - x6 % 1024) / 1024
-                    local is3 = x2.free > 1
-                    if not is3 then
-                      local is2 = x2.free > 0
-                      if is2 then
-                        local x7 = x2.State_LastID
-                        local x8 = (x2.State_Held + x2.Limits_Guess) * 1000
-                        local y3 = (x2.State_Ended + 1) * x2.Limits_Tokens
-                        local max3 = 1
-                        local x9 = (x8 - x8 % y3) / y3
-                        if x9 > max3 then max3 = x9 end
-                        is2 = t - (x7 - x7 % 1024) / 1024 > (max3 - max3 % 500) / 500
-                      end
-                      is3 = is2
-                    end
-                    local idle = is3
-                    local room = idle or (x2.free < 16777215 and x2.free or 16777215) * x2.units + rest2 >= due + x2.units
-                    x2.room, x2.spare = x2.room and room, x2.spare and room
-                  end
-                  x2.spare = x2.spare and not x2.room and (not back2 or not x2.below)
-                  local entitled = x2.room or back2 and x2.below or x2.spare
-                  if late then
-                    x2.refund = 0
-                  end
-                  if x2.State_Closed > t then
-                    x2.bound = 1
-                  elseif x2.refund > 0 and entitled then
-                    local x5 = x2.State_LastID
-                    local x6 = x2.State_Held + x2.Limits_Guess
-                    local y2 = x2.State_Ended + 1
-                    local x7 = t - (x5 - x5 % 1024) / 1024 - (x6 - x6 % y2) / y2
-                    local x8 = x2.Limits_Lease
-                    local min2 = (x7 - x7 % 4) / 4
-                    local x9 = (x8 - x8 % 8) / 8
-                    if x9 < min2 then min2 = x9 end
-                    x2.token, x2.overdue = back2 or due == 0, 0 > min2 and 0 or min2
-                  elseif x2.bound == 0 and not entitled then
-                    x2.bound = 3
-                  elseif x2.bound == 0 and (x2.free < 1 or not back2 and x2.State_AgainUS > t * 1000) then
-                    x2.bound, x2.token = 2, back2 or due == 0
-                    if out2 >= x2.Limits_Tokens then
-                      local x5 = x2.State_LastID
-                      local x6 = x2.State_Held + x2.Limits_Guess
-                      local y2 = x2.State_Ended + 1
-                      local x7 = t - (x5 - x5 % 1024) / 1024 - (x6 - x6 % y2) / y2
-                      local x8 = x2.Limits_Lease
-                      local min2 = (x7 - x7 % 4) / 4
-                      local x9 = (x8 - x8 % 8) / 8
-                      if x9 < min2 then min2 = x9 end
-                      x2.overdue = 0 > min2 and 0 or min2
-                    end
-                  end
-                  x2.fits = x2.bound == 0
-                end
+                Shared_enter(x2, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket_Slot, op_Ticket_Cost_0, op_Ticket_Cost_1, op_Ticket_Cost_2, op_Ticket_Cost_3, op_Urgent, v_back, t)
+                Shared_look(x2, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Urgent, v_back, t)
                 fits = fits and x2.fits
               end
               if op_Deadline > 0 and t > op_Deadline then
@@ -5514,16 +5139,16 @@ end
                         local line2 = s_Lines[i2]
                         local gain = 0
                         do
-                          local w2 = l_Windows[i2]
+                          local w = l_Windows[i2]
                           local left = line2.Promised
                           if slot <= s_Slot then
                             gain = left
                           else
-                            local t2 = slot - w2.Offset
-                            local by2 = w2.Interval
+                            local t2 = slot - w.Offset
+                            local by2 = w.Interval
                             local since = 0
                             do
-                              if w2.Size > w2.Rate then
+                              if w.Size > w.Rate then
                                 local max2 = s_Slot
                                 local x2 = s_Closed - 1
                                 if x2 > max2 then max2 = x2 end
@@ -5532,18 +5157,18 @@ end
                                 since = s_Slot
                               end
                             end
-                            local t3 = since - w2.Offset
-                            local by3 = w2.Interval
+                            local t3 = since - w.Offset
+                            local by3 = w.Interval
                             local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
                             if n2 <= 0 then
                               gain = left
                             else
-                              local x2 = w2.Size - left
-                              local y = w2.Rate
+                              local x2 = w.Size - left
+                              local y = w.Rate
                               if n2 > (x2 - x2 % y) / y then
-                                gain = w2.Size
+                                gain = w.Size
                               else
-                                gain = left + n2 * w2.Rate
+                                gain = left + n2 * w.Rate
                               end
                             end
                           end
@@ -5692,720 +5317,8 @@ end
                 for i3 = 0, shared_n - 1 do
                   local x2 = shared[i3]
                   local place2 = 0
-                  do
-                    local f = s_Flows[x2.flow]
-                    local back2 = v_back
-                    local t2 = slot
-                    repeat
-                      local c2 = x2.State_Calendars[0]
-                      x2.again = false
-                      if x2.token then
-                        local overdue = x2.overdue
-                        local max2 = t + overdue
-                        if x2.State_Closed > max2 then max2 = x2.State_Closed end
-                        local max3 = x2.State_AgainUS
-                        local x3 = max2 * 1000
-                        if x3 > max3 then max3 = x3 end
-                        local at2 = max3
-                        if x2.refund == 0 then
-                          at2 = at2 + x2.wait
-                        end
-                        local max4 = x2.refund
-                        local x4 = (at2 - at2 % 1000) / 1000
-                        if x4 > max4 then max4 = x4 end
-                        at2 = max4
-                        local max5 = 0
-                        local x5 = at2 - x2.Limits_Zero
-                        if x5 > max5 then max5 = x5 end
-                        local y = x2.Limits_Grain
-                        if (max5 - max5 % y) / y <= c2.Head + 1 + x2.slow then
-                          place2 = t2 > at2 and t2 or at2
-                          break
-                        end
-                        local max6 = t2
-                        local x6 = t + x2.overdue
-                        if x6 > max6 then max6 = x6 end
-                        x2.token, t2 = false, max6
-                      end
-                      if x2.State_Closed > t2 then t2 = x2.State_Closed end
-                      for i4 = 0, x2.Limits_Windows_n - 1 do
-                        do
-                          local w2 = x2.Limits_Windows[i4]
-                          if w2.Interval > c2.Grain then
-                            local line2 = x2.State_Lines[i4]
-                            local room = 0
-                            do
-                              local x3 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * line2.Saved
-                              local left = line2.Left + (x3 - x3 % 4096) / 4096
-                              local i5 = w2.Unit
-                              local cost2 = i5 == 0 and op_Cost_0 or i5 == 1 and op_Cost_1 or i5 == 2 and op_Cost_2 or op_Cost_3
-                              if left >= cost2 or cost2 == 0 then
-                                room = t
-                              else
-                                local since = 0
-                                do
-                                  if w2.Size > w2.Rate then
-                                    local max2 = t
-                                    local x4 = x2.State_Closed - 1
-                                    if x4 > max2 then max2 = x4 end
-                                    since = max2
-                                  else
-                                    since = t
-                                  end
-                                end
-                                local t3 = since - w2.Offset
-                                local by2 = w2.Interval
-                                local x4 = cost2 - left - 1
-                                local y = w2.Rate
-                                local y2 = w2.Interval
-                                local min2 = (x4 - x4 % y) / y + 1
-                                local x5 = (8796093022208 - 8796093022208 % y2) / y2
-                                if x5 < min2 then min2 = x5 end
-                                local n2 = (t3 - t3 % by2) / by2 + min2
-                                room = n2 * w2.Interval + w2.Offset
-                              end
-                            end
-                            if room > t2 then t2 = room end
-                          end
-                        end
-                      end
-                      local is2 = x2.fits
-                      if is2 then
-                        local max2 = 0
-                        local x3 = t2 - x2.Limits_Zero
-                        if x3 > max2 then max2 = x3 end
-                        local y = x2.Limits_Grain
-                        is2 = (max2 - max2 % y) / y <= c2.Head
-                      end
-                      if is2 then
-                        place2 = t2
-                      else
-                        local is3 = back2 and op_Ticket_Slot > t
-                        if is3 then
-                          local c3 = x2.State_Calendars[0]
-                          local max3 = 0
-                          local x4 = op_Ticket_Slot - x2.Limits_Zero
-                          if x4 > max3 then max3 = x4 end
-                          local y2 = x2.Limits_Grain
-                          local n2 = (max3 - max3 % y2) / y2
-                          is3 = n2 >= c3.Head and n2 < c3.Head + 1024
-                        end
-                        if is3 then
-                          place2 = t2 > op_Ticket_Slot and t2 or op_Ticket_Slot
-                        else
-                          if not back2 and x2.room and x2.bound == 2 then
-                            do
-                              local x5 = x2.due
-                              local y3 = 1 > x2.units and 1 or x2.units
-                              local x6 = (x2.State_Held + x2.Limits_Guess) * 1000
-                              local y4 = (x2.State_Ended + 1) * x2.Limits_Tokens
-                              local max4 = 1
-                              local x7 = (x6 - x6 % y4) / y4
-                              if x7 > max4 then max4 = x7 end
-                              local x8 = (x5 - x5 % y3) / y3 * max4
-                              local max5 = t2
-                              local x9 = t + (x8 - x8 % 1000) / 1000
-                              if x9 > max5 then max5 = x9 end
-                              local at2 = max5
-                              local n3 = c2.Head + 1
-                              if at2 + 1000 < n3 * x2.Limits_Grain + x2.Limits_Zero then
-                                place2 = at2
-                                break
-                              end
-                            end
-                          end
-                          if (x2.room or back2 and x2.below) and x2.bound >= 4 then
-                            local at2 = t2
-                            local due = x2.due
-                            if not x2.room then
-                              local w2 = x2.Limits_Windows[x2.bound - 4]
-                              local x5 = x2.State_AgainUS
-                              local t3 = (x5 - x5 % 1000) / 1000 - 1
-                              local t4 = t3 - w2.Offset
-                              local by2 = w2.Interval
-                              local n3 = (t4 - t4 % by2) / by2 + 1
-                              local max4 = t2
-                              local x6 = n3 * w2.Interval + w2.Offset
-                              if x6 > max4 then max4 = x6 end
-                              at2, due = max4, 0
-                            end
-                            for i4 = 0, x2.Limits_Windows_n - 1 do
-                              local w2 = x2.Limits_Windows[i4]
-                              local room = 0
-                              do
-                                local unit = w2.Unit
-                                local units2 = 0
-                                do
-                                  local x5 = due * x2.ratio
-                                  local booked = (x5 - x5 % 1024) / 1024
-                                  if (unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3) == 0 then
-                                    units2 = 0
-                                  else
-                                    local x6 = booked * x2.Limits_Scale
-                                    local y3 = unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
-                                    units2 = (x6 - x6 % y3) / y3
-                                  end
-                                end
-                                local left = x2.State_Lines[i4].Left - units2
-                                local i5 = w2.Unit
-                                local cost2 = i5 == 0 and op_Cost_0 or i5 == 1 and op_Cost_1 or i5 == 2 and op_Cost_2 or op_Cost_3
-                                if left >= cost2 or cost2 == 0 then
-                                  room = t
-                                else
-                                  local since = 0
-                                  do
-                                    if w2.Size > w2.Rate then
-                                      local max4 = t
-                                      local x5 = x2.State_Closed - 1
-                                      if x5 > max4 then max4 = x5 end
-                                      since = max4
-                                    else
-                                      since = t
-                                    end
-                                  end
-                                  local t3 = since - w2.Offset
-                                  local by2 = w2.Interval
-                                  local x5 = cost2 - left - 1
-                                  local y3 = w2.Rate
-                                  local y4 = w2.Interval
-                                  local min2 = (x5 - x5 % y3) / y3 + 1
-                                  local x6 = (8796093022208 - 8796093022208 % y4) / y4
-                                  if x6 < min2 then min2 = x6 end
-                                  local n3 = (t3 - t3 % by2) / by2 + min2
-                                  room = n3 * w2.Interval + w2.Offset
-                                end
-                              end
-                              if room > at2 then at2 = room end
-                            end
-                            local max4 = 0
-                            local x5 = at2 - x2.Limits_Zero
-                            if x5 > max4 then max4 = x5 end
-                            local y3 = x2.Limits_Grain
-                            if (max4 - max4 % y3) / y3 <= c2.Head then
-                              x2.again = not x2.room
-                              place2 = at2
-                              break
-                            end
-                          end
-                          local c4 = x2.State_Calendars[0]
-                          local max4 = 0
-                          local x5 = t2 - x2.Limits_Zero
-                          if x5 > max4 then max4 = x5 end
-                          local y3 = x2.Limits_Grain
-                          local n3 = (max4 - max4 % y3) / y3
-                          if not (n3 >= c4.Head and n3 < c4.Head + 1024) then
-                            do
-                              local x6 = c2.Grain * x2.units
-                              local y4 = x2.rate
-                              local next = x2.State_Slot + (x6 - x6 % y4) / y4
-                              if x2.State_Slot >= t2 and x2.State_Slot < t2 + c2.Grain * 1024 then
-                                place2 = next
-                                break
-                              end
-                            end
-                            place2 = t2
-                          else
-                            local surplus = false
-                            do
-                              local c5 = x2.State_Calendars[0]
-                              if not x2.fits then
-                                surplus = false
-                              else
-                                local done
-                                for i4 = 0, x2.Limits_Windows_n - 1 do
-                                  local w2 = x2.Limits_Windows[i4]
-                                  do
-                                    local i5 = w2.Unit
-                                    local cost2 = i5 == 0 and op_Cost_0 or i5 == 1 and op_Cost_1 or i5 == 2 and op_Cost_2 or op_Cost_3
-                                    local is4 = cost2 > 0
-                                    if is4 then
-                                      local gain = 0
-                                      do
-                                        local left = x2.State_Lines[i4].Left
-                                        if t2 <= t then
-                                          gain = left
-                                        else
-                                          local t3 = t2 - w2.Offset
-                                          local by2 = w2.Interval
-                                          local since = 0
-                                          do
-                                            if w2.Size > w2.Rate then
-                                              local max5 = t
-                                              local x6 = x2.State_Closed - 1
-                                              if x6 > max5 then max5 = x6 end
-                                              since = max5
-                                            else
-                                              since = t
-                                            end
-                                          end
-                                          local t4 = since - w2.Offset
-                                          local by3 = w2.Interval
-                                          local n4 = (t3 - t3 % by2) / by2 - (t4 - t4 % by3) / by3
-                                          if n4 <= 0 then
-                                            gain = left
-                                          else
-                                            local x6 = w2.Size - left
-                                            local y4 = w2.Rate
-                                            if n4 > (x6 - x6 % y4) / y4 then
-                                              gain = w2.Size
-                                            else
-                                              gain = left + n4 * w2.Rate
-                                            end
-                                          end
-                                        end
-                                      end
-                                      local booked = c5.Booked
-                                      local unit = w2.Unit
-                                      local units2 = 0
-                                      do
-                                        local x6 = booked * x2.ratio
-                                        local booked2 = (x6 - x6 % 1024) / 1024
-                                        if (unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3) == 0 then
-                                          units2 = 0
-                                        else
-                                          local x7 = booked2 * x2.Limits_Scale
-                                          local y4 = unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
-                                          units2 = (x7 - x7 % y4) / y4
-                                        end
-                                      end
-                                      is4 = gain < units2 + cost2
-                                    end
-                                    if is4 then
-                                      surplus = false
-                                      done = true
-                                      break
-                                    end
-                                  end
-                                end
-                                if not done then
-                                  surplus = true
-                                end
-                              end
-                            end
-                            local surplus2 = surplus
-                            local max5 = 0
-                            local x6 = t2 - x2.Limits_Zero
-                            if x6 > max5 then max5 = x6 end
-                            local y4 = x2.Limits_Grain
-                            local n4 = (max5 - max5 % y4) / y4
-                            if not surplus2 then
-                              local seek = 0
-                              do
-                                local c5 = x2.State_Calendars[0]
-                                local max6 = 0
-                                local x7 = t2 - x2.Limits_Zero
-                                if x7 > max6 then max6 = x7 end
-                                local y5 = x2.Limits_Grain
-                                local max7 = (max6 - max6 % y5) / y5
-                                local x8 = c5.Head + 1
-                                if x8 > max7 then max7 = x8 end
-                                local n5 = max7
-                                local is4 = c5.Front > c5.Head + 1
-                                if is4 then
-                                  local in2 = 0
-                                  do
-                                    local c6 = x2.State_Calendars[0]
-                                    local w2 = x2.Limits_Windows[x2.Limits_Shortest]
-                                    local at2 = n5 * x2.Limits_Grain + x2.Limits_Zero
-                                    local is4 = n5 >= c6.Head and n5 < c6.Head + 1024
-                                    if is4 then
-                                      local i4 = w2.Unit
-                                      local x9 = x2.Limits_PerGrain
-                                      local y6 = i4 == 0 and x2.Limits_Parts_0 or i4 == 1 and x2.Limits_Parts_1 or i4 == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
-                                      is4 = (x9 - x9 % y6) / y6 > w2.Rate
-                                    end
-                                    if is4 then
-                                      local booked = c6.Units.At(n5 - c6.Head)
-                                      local unit = w2.Unit
-                                      local units2 = 0
-                                      do
-                                        local x10 = booked * x2.ratio
-                                        local booked2 = (x10 - x10 % 1024) / 1024
-                                        if (unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3) == 0 then
-                                          units2 = 0
-                                        else
-                                          local x11 = booked2 * x2.Limits_Scale
-                                          local y7 = unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
-                                          units2 = (x11 - x11 % y7) / y7
-                                        end
-                                      end
-                                      local y7 = w2.Rate
-                                      at2 = at2 + (units2 - units2 % y7) / y7 * w2.Interval % c6.Grain
-                                    elseif n5 >= c6.Head and n5 < c6.Head + 1024 and x2.rate < x2.grain and c6.Units.At(n5 - c6.Head) >= (x2.Limits_Tokens < 16777215 and x2.Limits_Tokens or 16777215) * x2.units then
-                                      local x10 = c6.Units.At(n5 - c6.Head) % x2.rate
-                                      local y7 = 1 > x2.units and 1 or x2.units
-                                      local x11 = (x2.State_Held + x2.Limits_Guess) * 1000
-                                      local y8 = (x2.State_Ended + 1) * x2.Limits_Tokens
-                                      local max8 = 1
-                                      local x12 = (x11 - x11 % y8) / y8
-                                      if x12 > max8 then max8 = x12 end
-                                      local x13 = (x10 - x10 % y7) / y7 * max8
-                                      at2 = at2 + (x13 - x13 % 1000) / 1000
-                                    end
-                                    in2 = at2
-                                  end
-                                  is4 = in2 + x2.Limits_Windows[x2.Limits_Shortest].Interval <= t2
-                                end
-                                if is4 then
-                                  n5 = n5 + 1
-                                end
-                                local first2 = n5 <= c5.Front
-                                if first2 then
-                                  n5 = c5.Front
-                                end
-                                while n5 < c5.Head + 1024 - 1 and c5.Units.At(n5 - c5.Head) >= x2.rate do
-                                  n5 = n5 + 1
-                                end
-                                if first2 then
-                                  local min2 = n5
-                                  local x9 = c5.Head + 1024 - 1
-                                  if x9 < min2 then min2 = x9 end
-                                  c5.Front = min2
-                                end
-                                if x2.large then
-                                  if x2.gathered == 0 then
-                                    local gather = 0
-                                    do
-                                      local c6 = x2.State_Calendars[0]
-                                      local max8 = c6.Head
-                                      local x9 = c6.Front - 32
-                                      if x9 > max8 then max8 = x9 end
-                                      local n6 = max8
-                                      local free = 0
-                                      if n6 == c6.Head then
-                                        free = (x2.free < 16777215 and x2.free or 16777215) * x2.units
-                                        for i4 = 0, x2.Limits_Windows_n - 1 do
-                                          local w2 = x2.Limits_Windows[i4]
-                                          do
-                                            local i5 = w2.Unit
-                                            local each2 = i5 == 0 and x2.Limits_Parts_0 or i5 == 1 and x2.Limits_Parts_1 or i5 == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
-                                            local is5 = each2 > 0
-                                            if is5 then
-                                              local i6 = w2.Unit
-                                              is5 = (i6 == 0 and op_Cost_0 or i6 == 1 and op_Cost_1 or i6 == 2 and op_Cost_2 or op_Cost_3) > 0
-                                            end
-                                            if is5 then
-                                              local gain = 0
-                                              do
-                                                local left = x2.State_Lines[i4].Left
-                                                local n7 = n6 + 1
-                                                local to2 = n7 * x2.Limits_Grain + x2.Limits_Zero - 1
-                                                if to2 <= t then
-                                                  gain = left
-                                                else
-                                                  local t3 = to2 - w2.Offset
-                                                  local by2 = w2.Interval
-                                                  local since = 0
-                                                  do
-                                                    if w2.Size > w2.Rate then
-                                                      local max9 = t
-                                                      local x10 = x2.State_Closed - 1
-                                                      if x10 > max9 then max9 = x10 end
-                                                      since = max9
-                                                    else
-                                                      since = t
-                                                    end
-                                                  end
-                                                  local t4 = since - w2.Offset
-                                                  local by3 = w2.Interval
-                                                  local n8 = (t3 - t3 % by2) / by2 - (t4 - t4 % by3) / by3
-                                                  if n8 <= 0 then
-                                                    gain = left
-                                                  else
-                                                    local x10 = w2.Size - left
-                                                    local y6 = w2.Rate
-                                                    if n8 > (x10 - x10 % y6) / y6 then
-                                                      gain = w2.Size
-                                                    else
-                                                      gain = left + n8 * w2.Rate
-                                                    end
-                                                  end
-                                                end
-                                              end
-                                              local left = gain
-                                              local n7 = 0 > left and 0 or left
-                                              local y6 = 1 > each2 and 1 or each2
-                                              local min2 = n7
-                                              local x10 = (1099511627776 - 1099511627776 % y6) / y6
-                                              if x10 < min2 then min2 = x10 end
-                                              local part = min2 * each2
-                                              local x11 = part + x2.Limits_Scale - 1
-                                              local y7 = x2.Limits_Scale
-                                              local min3 = (x11 - x11 % y7) / y7
-                                              if 16777215 < min3 then min3 = 16777215 end
-                                              local x12 = min3 * 1024
-                                              local y8 = x2.ratio
-                                              local x13 = (x12 - x12 % y8) / y8
-                                              if x13 < free then free = x13 end
-                                            end
-                                          end
-                                        end
-                                        free = free - c6.Units.At(n6 - c6.Head)
-                                      end
-                                      local min2 = c6.Front + 32
-                                      local x10 = c6.Head + 1024 - 1
-                                      if x10 < min2 then min2 = x10 end
-                                      local last2 = min2
-                                      while n6 < last2 and (n6 < c6.Front or free < x2.units) do
-                                        n6 = n6 + 1
-                                        free = (0 > free and 0 or free) + x2.rate - c6.Units.At(n6 - c6.Head)
-                                      end
-                                      local max9 = 0
-                                      local x11 = x2.units - free + x2.rate - 1
-                                      if x11 > max9 then max9 = x11 end
-                                      local y6 = x2.rate
-                                      local min3 = n6 + (max9 - max9 % y6) / y6
-                                      local x12 = c6.Head + 1024 - 1
-                                      if x12 < min3 then min3 = x12 end
-                                      gather = min3
-                                    end
-                                    x2.gathered = gather
-                                  end
-                                  if x2.gathered > n5 then n5 = x2.gathered end
-                                end
-                                if n5 >= c5.Head + 1024 - 1 then
-                                  c5.Far = c5.Far + 1
-                                  local max8 = 0
-                                  local x9 = t2 - x2.Limits_Zero
-                                  if x9 > max8 then max8 = x9 end
-                                  local max9 = 0
-                                  local x10 = t2 - x2.Limits_Zero
-                                  if x10 > max9 then max9 = x10 end
-                                  local y7 = x2.Limits_Grain
-                                  local max10 = (max9 - max9 % y7) / y7
-                                  local x11 = c5.Head + 512 + c5.Far % 4096 * 7919 % 511
-                                  if x11 > max10 then max10 = x11 end
-                                  n5 = max10
-                                end
-                                seek = n5
-                              end
-                              n4 = seek
-                            end
-                            if x2.fair == 0 then
-                              do
-                                local c5 = x2.State_Calendars[0]
-                                local ahead = f.Units + f.Later
-                                local t3 = x2.State_Closed
-                                local max6 = 0
-                                local x7 = t3 - x2.Limits_Zero
-                                if x7 > max6 then max6 = x7 end
-                                local y5 = x2.Limits_Grain
-                                local max7 = c5.Head + 1
-                                local x8 = (max6 - max6 % y5) / y5
-                                if x8 > max7 then max7 = x8 end
-                                local turn = max7 * 524288
-                                x2.from = f.Fair
-                                if op_Urgent then
-                                  ahead, x2.from = f.Urgent, f.FairUrgent
-                                end
-                                if x2.from < turn then
-                                  if f.Units + f.Later == 0 then
-                                    local share = 0
-                                    do
-                                      local c6 = x2.State_Calendars[0]
-                                      local max8 = c6.Weight + c6.Before
-                                      if x2.Weight > max8 then max8 = x2.Weight end
-                                      local all2 = max8
-                                      local x9 = x2.units * all2
-                                      local y6 = x2.Weight
-                                      local min2 = (x9 - x9 % y6) / y6
-                                      if 4294967296 < min2 then min2 = 4294967296 end
-                                      local x10 = min2 * 524288
-                                      local y7 = x2.rate
-                                      share = (x10 - x10 % y7) / y7
-                                    end
-                                    local min2 = c5.Turn > turn and c5.Turn or turn
-                                    local x9 = turn + share
-                                    if x9 < min2 then min2 = x9 end
-                                    turn = min2
-                                  end
-                                  x2.from = turn
-                                end
-                                local until2 = 0
-                                do
-                                  local c6 = x2.State_Calendars[0]
-                                  local x9 = ahead + x2.Limits_Scale - 1
-                                  local y6 = x2.Limits_Scale
-                                  local min2 = (x9 - x9 % y6) / y6
-                                  if 16777215 < min2 then min2 = 16777215 end
-                                  local y7 = 1 > x2.part and 1 or x2.part
-                                  local min3 = (ahead - ahead % y7) / y7
-                                  if 16777215 < min3 then min3 = 16777215 end
-                                  local max8 = min2
-                                  local x10 = min3 * x2.units
-                                  if x10 > max8 then max8 = x10 end
-                                  local x11 = (max8 < 4294967296 and max8 or 4294967296) * 1024
-                                  local y8 = x2.rate
-                                  local min4 = (x11 - x11 % y8) / y8
-                                  if 16777215 < min4 then min4 = 16777215 end
-                                  local backlog = min4
-                                  local class = 0
-                                  do
-                                    local weight2 = x2.Weight
-                                    local n5 = 0
-                                    local least = weight2
-                                    while n5 < 21 and least <= backlog do
-                                      n5 = n5 + 1
-                                      least = least * 2
-                                    end
-                                    class = n5
-                                  end
-                                  local lower = 2 * (class - 1)
-                                  local sum2 = 0
-                                  local rest2 = c6.Weight + c6.Before
-                                  local n5 = 0
-                                  while n5 < lower do
-                                    local now2 = c6.Classes.At(n5)
-                                    local before4 = c6.Classes.At(n5 + 44)
-                                    local x12 = now2 * backlog
-                                    local y9 = x2.Weight
-                                    local min5 = (x12 - x12 % y9) / y9
-                                    if c6.Classes.At(n5 + 1) < min5 then min5 = c6.Classes.At(n5 + 1) end
-                                    local x13 = before4 * backlog
-                                    local y10 = x2.Weight
-                                    local min6 = (x13 - x13 % y10) / y10
-                                    if c6.Classes.At(n5 + 1 + 44) < min6 then min6 = c6.Classes.At(n5 + 1 + 44) end
-                                    sum2 = sum2 + (min5 + min6)
-                                    rest2 = rest2 - (now2 + before4)
-                                    n5 = n5 + 2
-                                  end
-                                  local x12 = (0 > rest2 and 0 or rest2) * backlog
-                                  local y9 = x2.Weight
-                                  local max9 = backlog
-                                  local x13 = sum2 + (x12 - x12 % y9) / y9
-                                  if x13 > max9 then max9 = x13 end
-                                  until2 = (max9 < 4294967296 and max9 or 4294967296) * 512
-                                end
-                                x2.fair = x2.from + until2
-                                if back2 and not op_Urgent then
-                                  x2.fair = f.Again
-                                  if x2.fair <= x2.from then
-                                    local until3 = 0
-                                    do
-                                      local part = (ahead - ahead % 2) / 2
-                                      local c6 = x2.State_Calendars[0]
-                                      local x9 = part + x2.Limits_Scale - 1
-                                      local y6 = x2.Limits_Scale
-                                      local min2 = (x9 - x9 % y6) / y6
-                                      if 16777215 < min2 then min2 = 16777215 end
-                                      local y7 = 1 > x2.part and 1 or x2.part
-                                      local min3 = (part - part % y7) / y7
-                                      if 16777215 < min3 then min3 = 16777215 end
-                                      local max8 = min2
-                                      local x10 = min3 * x2.units
-                                      if x10 > max8 then max8 = x10 end
-                                      local x11 = (max8 < 4294967296 and max8 or 4294967296) * 1024
-                                      local y8 = x2.rate
-                                      local min4 = (x11 - x11 % y8) / y8
-                                      if 16777215 < min4 then min4 = 16777215 end
-                                      local backlog = min4
-                                      local class = 0
-                                      do
-                                        local weight2 = x2.Weight
-                                        local n5 = 0
-                                        local least = weight2
-                                        while n5 < 21 and least <= backlog do
-                                          n5 = n5 + 1
-                                          least = least * 2
-                                        end
-                                        class = n5
-                                      end
-                                      local lower = 2 * (class - 1)
-                                      local sum2 = 0
-                                      local rest2 = c6.Weight + c6.Before
-                                      local n5 = 0
-                                      while n5 < lower do
-                                        local now2 = c6.Classes.At(n5)
-                                        local before4 = c6.Classes.At(n5 + 44)
-                                        local x12 = now2 * backlog
-                                        local y9 = x2.Weight
-                                        local min5 = (x12 - x12 % y9) / y9
-                                        if c6.Classes.At(n5 + 1) < min5 then min5 = c6.Classes.At(n5 + 1) end
-                                        local x13 = before4 * backlog
-                                        local y10 = x2.Weight
-                                        local min6 = (x13 - x13 % y10) / y10
-                                        if c6.Classes.At(n5 + 1 + 44) < min6 then min6 = c6.Classes.At(n5 + 1 + 44) end
-                                        sum2 = sum2 + (min5 + min6)
-                                        rest2 = rest2 - (now2 + before4)
-                                        n5 = n5 + 2
-                                      end
-                                      local x12 = (0 > rest2 and 0 or rest2) * backlog
-                                      local y9 = x2.Weight
-                                      local max9 = backlog
-                                      local x13 = sum2 + (x12 - x12 % y9) / y9
-                                      if x13 > max9 then max9 = x13 end
-                                      until3 = (max9 < 4294967296 and max9 or 4294967296) * 512
-                                    end
-                                    x2.fair = x2.from + until3
-                                  end
-                                end
-                                if x2.Limits_FirstCome == 1 then
-                                  x2.fair = 9007199254740991
-                                end
-                              end
-                            end
-                            if surplus2 then
-                              place2 = t2
-                            else
-                              local in2 = 0
-                              do
-                                local max6 = 0
-                                local x7 = t2 - x2.Limits_Zero
-                                if x7 > max6 then max6 = x7 end
-                                local y5 = x2.Limits_Grain
-                                local x8 = x2.fair
-                                local min2 = n4
-                                local x9 = (x8 - x8 % 524288) / 524288
-                                if x9 < min2 then min2 = x9 end
-                                local max7 = (max6 - max6 % y5) / y5
-                                if min2 > max7 then max7 = min2 end
-                                local c5 = x2.State_Calendars[0]
-                                local w2 = x2.Limits_Windows[x2.Limits_Shortest]
-                                local at2 = max7 * x2.Limits_Grain + x2.Limits_Zero
-                                local is4 = max7 >= c5.Head and max7 < c5.Head + 1024
-                                if is4 then
-                                  local i4 = w2.Unit
-                                  local x10 = x2.Limits_PerGrain
-                                  local y6 = i4 == 0 and x2.Limits_Parts_0 or i4 == 1 and x2.Limits_Parts_1 or i4 == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
-                                  is4 = (x10 - x10 % y6) / y6 > w2.Rate
-                                end
-                                if is4 then
-                                  local booked = c5.Units.At(max7 - c5.Head)
-                                  local unit = w2.Unit
-                                  local units2 = 0
-                                  do
-                                    local x11 = booked * x2.ratio
-                                    local booked2 = (x11 - x11 % 1024) / 1024
-                                    if (unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3) == 0 then
-                                      units2 = 0
-                                    else
-                                      local x12 = booked2 * x2.Limits_Scale
-                                      local y7 = unit == 0 and x2.Limits_Parts_0 or unit == 1 and x2.Limits_Parts_1 or unit == 2 and x2.Limits_Parts_2 or x2.Limits_Parts_3
-                                      units2 = (x12 - x12 % y7) / y7
-                                    end
-                                  end
-                                  local y7 = w2.Rate
-                                  at2 = at2 + (units2 - units2 % y7) / y7 * w2.Interval % c5.Grain
-                                elseif max7 >= c5.Head and max7 < c5.Head + 1024 and x2.rate < x2.grain and c5.Units.At(max7 - c5.Head) >= (x2.Limits_Tokens < 16777215 and x2.Limits_Tokens or 16777215) * x2.units then
-                                  local x11 = c5.Units.At(max7 - c5.Head) % x2.rate
-                                  local y7 = 1 > x2.units and 1 or x2.units
-                                  local x12 = (x2.State_Held + x2.Limits_Guess) * 1000
-                                  local y8 = (x2.State_Ended + 1) * x2.Limits_Tokens
-                                  local max8 = 1
-                                  local x13 = (x12 - x12 % y8) / y8
-                                  if x13 > max8 then max8 = x13 end
-                                  local x14 = (x11 - x11 % y7) / y7 * max8
-                                  at2 = at2 + (x14 - x14 % 1000) / 1000
-                                end
-                                in2 = at2
-                              end
-                              place2 = t2 > in2 and t2 or in2
-                            end
-                          end
-                        end
-                      end
-                    until true
-                  end
+                  local f = s_Flows[x2.flow]
+                  place2 = Shared_place(x2, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket_Slot, op_Urgent, v_back, slot, t)
                   local at2 = place2
                   local is3 = at2 > slot
                   if is3 then
@@ -6429,20 +5342,20 @@ end
                     end
                   end
                   if at2 > slot then slot = at2 end
-                  local f = s_Flows[x2.flow]
-                  local is4 = i3 == 0 and (a_Limit > 0 or f.End > t)
+                  local f2 = s_Flows[x2.flow]
+                  local is4 = i3 == 0 and (a_Limit > 0 or f2.End > t)
                   if is4 then
                     local lined = false
                     do
-                      local w2 = l_Windows[l_Shortest]
+                      local w = l_Windows[l_Shortest]
                       local is5 = v_back and v_bound <= 2
                       if is5 then
                         local is4 = x2.fits
                         if not is4 then
-                          local t2 = slot - w2.Offset
-                          local by2 = w2.Interval
-                          local t3 = t - w2.Offset
-                          local by3 = w2.Interval
+                          local t2 = slot - w.Offset
+                          local by2 = w.Interval
+                          local t3 = t - w.Offset
+                          local by3 = w.Interval
                           is4 = (t2 - t2 % by2) / by2 == (t3 - t3 % by3) / by3
                         end
                         is5 = is4
@@ -6459,26 +5372,26 @@ end
                       if cost == 0 then
                         inLine = t2
                       else
-                        if f.End > t2 then t2 = f.End end
+                        if f2.End > t2 then t2 = f2.End end
                         local room = 0
                         do
-                          local w2 = l_Windows[l_Shortest]
+                          local w = l_Windows[l_Shortest]
                           local ahead = 0
                           do
-                            local w3 = l_Windows[l_Shortest]
+                            local w2 = l_Windows[l_Shortest]
                             local line2 = s_Lines[l_Shortest]
                             local gain = 0
                             do
-                              local left = f.Left
-                              local from2 = f.End
+                              local left = f2.Left
+                              local from2 = f2.End
                               if t2 <= from2 then
                                 gain = left
                               else
-                                local t3 = t2 - w3.Offset
-                                local by2 = w3.Interval
+                                local t3 = t2 - w2.Offset
+                                local by2 = w2.Interval
                                 local since = 0
                                 do
-                                  if w3.Size > w3.Rate then
+                                  if w2.Size > w2.Rate then
                                     local max3 = from2
                                     local x4 = s_Closed - 1
                                     if x4 > max3 then max3 = x4 end
@@ -6487,18 +5400,18 @@ end
                                     since = from2
                                   end
                                 end
-                                local t4 = since - w3.Offset
-                                local by3 = w3.Interval
+                                local t4 = since - w2.Offset
+                                local by3 = w2.Interval
                                 local n3 = (t3 - t3 % by2) / by2 - (t4 - t4 % by3) / by3
                                 if n3 <= 0 then
                                   gain = left
                                 else
-                                  local x4 = w3.Size - left
-                                  local y2 = w3.Rate
+                                  local x4 = w2.Size - left
+                                  local y2 = w2.Rate
                                   if n3 > (x4 - x4 % y2) / y2 then
-                                    gain = w3.Size
+                                    gain = w2.Size
                                   else
-                                    gain = left + n3 * w3.Rate
+                                    gain = left + n3 * w2.Rate
                                   end
                                 end
                               end
@@ -6509,11 +5422,11 @@ end
                               if t2 <= t then
                                 gain2 = left
                               else
-                                local t3 = t2 - w3.Offset
-                                local by2 = w3.Interval
+                                local t3 = t2 - w2.Offset
+                                local by2 = w2.Interval
                                 local since = 0
                                 do
-                                  if w3.Size > w3.Rate then
+                                  if w2.Size > w2.Rate then
                                     local max3 = t
                                     local x4 = s_Closed - 1
                                     if x4 > max3 then max3 = x4 end
@@ -6522,18 +5435,18 @@ end
                                     since = t
                                   end
                                 end
-                                local t4 = since - w3.Offset
-                                local by3 = w3.Interval
+                                local t4 = since - w2.Offset
+                                local by3 = w2.Interval
                                 local n3 = (t3 - t3 % by2) / by2 - (t4 - t4 % by3) / by3
                                 if n3 <= 0 then
                                   gain2 = left
                                 else
-                                  local x4 = w3.Size - left
-                                  local y2 = w3.Rate
+                                  local x4 = w2.Size - left
+                                  local y2 = w2.Rate
                                   if n3 > (x4 - x4 % y2) / y2 then
-                                    gain2 = w3.Size
+                                    gain2 = w2.Size
                                   else
-                                    gain2 = left + n3 * w3.Rate
+                                    gain2 = left + n3 * w2.Rate
                                   end
                                 end
                               end
@@ -6545,7 +5458,7 @@ end
                           else
                             local since = 0
                             do
-                              if w2.Size > w2.Rate then
+                              if w.Size > w.Rate then
                                 local max3 = t2
                                 local x4 = s_Closed - 1
                                 if x4 > max3 then max3 = x4 end
@@ -6554,16 +5467,16 @@ end
                                 since = t2
                               end
                             end
-                            local t3 = since - w2.Offset
-                            local by2 = w2.Interval
+                            local t3 = since - w.Offset
+                            local by2 = w.Interval
                             local x4 = cost - ahead - 1
-                            local y2 = w2.Rate
-                            local y3 = w2.Interval
+                            local y2 = w.Rate
+                            local y3 = w.Interval
                             local min2 = (x4 - x4 % y2) / y2 + 1
                             local x5 = (8796093022208 - 8796093022208 % y3) / y3
                             if x5 < min2 then min2 = x5 end
                             local n3 = (t3 - t3 % by2) / by2 + min2
-                            room = n3 * w2.Interval + w2.Offset
+                            room = n3 * w.Interval + w.Offset
                           end
                         end
                         inLine = room
@@ -6616,16 +5529,16 @@ end
                             local line2 = s_Lines[i3]
                             local gain = 0
                             do
-                              local w2 = l_Windows[i3]
+                              local w = l_Windows[i3]
                               local left = line2.Promised
                               if slot2 <= s_Slot then
                                 gain = left
                               else
-                                local t3 = slot2 - w2.Offset
-                                local by2 = w2.Interval
+                                local t3 = slot2 - w.Offset
+                                local by2 = w.Interval
                                 local since = 0
                                 do
-                                  if w2.Size > w2.Rate then
+                                  if w.Size > w.Rate then
                                     local max2 = s_Slot
                                     local x2 = s_Closed - 1
                                     if x2 > max2 then max2 = x2 end
@@ -6634,18 +5547,18 @@ end
                                     since = s_Slot
                                   end
                                 end
-                                local t4 = since - w2.Offset
-                                local by3 = w2.Interval
+                                local t4 = since - w.Offset
+                                local by3 = w.Interval
                                 local n2 = (t3 - t3 % by2) / by2 - (t4 - t4 % by3) / by3
                                 if n2 <= 0 then
                                   gain = left
                                 else
-                                  local x2 = w2.Size - left
-                                  local y = w2.Rate
+                                  local x2 = w.Size - left
+                                  local y = w.Rate
                                   if n2 > (x2 - x2 % y) / y then
-                                    gain = w2.Size
+                                    gain = w.Size
                                   else
-                                    gain = left + n2 * w2.Rate
+                                    gain = left + n2 * w.Rate
                                   end
                                 end
                               end
@@ -6747,16 +5660,16 @@ end
                           local line2 = s_Lines[i3]
                           local gain = 0
                           do
-                            local w2 = l_Windows[i3]
+                            local w = l_Windows[i3]
                             local left = line2.Promised
                             if slot2 <= s_Slot then
                               gain = left
                             else
-                              local t2 = slot2 - w2.Offset
-                              local by2 = w2.Interval
+                              local t2 = slot2 - w.Offset
+                              local by2 = w.Interval
                               local since = 0
                               do
-                                if w2.Size > w2.Rate then
+                                if w.Size > w.Rate then
                                   local max2 = s_Slot
                                   local x2 = s_Closed - 1
                                   if x2 > max2 then max2 = x2 end
@@ -6765,18 +5678,18 @@ end
                                   since = s_Slot
                                 end
                               end
-                              local t3 = since - w2.Offset
-                              local by3 = w2.Interval
+                              local t3 = since - w.Offset
+                              local by3 = w.Interval
                               local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
                               if n2 <= 0 then
                                 gain = left
                               else
-                                local x2 = w2.Size - left
-                                local y = w2.Rate
+                                local x2 = w.Size - left
+                                local y = w.Rate
                                 if n2 > (x2 - x2 % y) / y then
-                                  gain = w2.Size
+                                  gain = w.Size
                                 else
-                                  gain = left + n2 * w2.Rate
+                                  gain = left + n2 * w.Rate
                                 end
                               end
                             end
@@ -6849,15 +5762,15 @@ end
                   if is4 then
                     local lined = false
                     do
-                      local w2 = l_Windows[l_Shortest]
+                      local w = l_Windows[l_Shortest]
                       local is5 = v_back and v_bound <= 2
                       if is5 then
                         local is4 = x2.fits
                         if not is4 then
-                          local t2 = slot - w2.Offset
-                          local by2 = w2.Interval
-                          local t3 = t - w2.Offset
-                          local by3 = w2.Interval
+                          local t2 = slot - w.Offset
+                          local by2 = w.Interval
+                          local t3 = t - w.Offset
+                          local by3 = w.Interval
                           is4 = (t2 - t2 % by2) / by2 == (t3 - t3 % by3) / by3
                         end
                         is5 = is4
@@ -6871,7 +5784,7 @@ end
                     local end2 = slot > f.End and slot or f.End
                     local ahead = 0
                     do
-                      local w2 = l_Windows[l_Shortest]
+                      local w = l_Windows[l_Shortest]
                       local line2 = s_Lines[l_Shortest]
                       local gain = 0
                       do
@@ -6880,11 +5793,11 @@ end
                         if end2 <= from2 then
                           gain = left
                         else
-                          local t2 = end2 - w2.Offset
-                          local by2 = w2.Interval
+                          local t2 = end2 - w.Offset
+                          local by2 = w.Interval
                           local since = 0
                           do
-                            if w2.Size > w2.Rate then
+                            if w.Size > w.Rate then
                               local max2 = from2
                               local x3 = s_Closed - 1
                               if x3 > max2 then max2 = x3 end
@@ -6893,18 +5806,18 @@ end
                               since = from2
                             end
                           end
-                          local t3 = since - w2.Offset
-                          local by3 = w2.Interval
+                          local t3 = since - w.Offset
+                          local by3 = w.Interval
                           local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
                           if n2 <= 0 then
                             gain = left
                           else
-                            local x3 = w2.Size - left
-                            local y = w2.Rate
+                            local x3 = w.Size - left
+                            local y = w.Rate
                             if n2 > (x3 - x3 % y) / y then
-                              gain = w2.Size
+                              gain = w.Size
                             else
-                              gain = left + n2 * w2.Rate
+                              gain = left + n2 * w.Rate
                             end
                           end
                         end
@@ -6915,11 +5828,11 @@ end
                         if end2 <= t then
                           gain2 = left
                         else
-                          local t2 = end2 - w2.Offset
-                          local by2 = w2.Interval
+                          local t2 = end2 - w.Offset
+                          local by2 = w.Interval
                           local since = 0
                           do
-                            if w2.Size > w2.Rate then
+                            if w.Size > w.Rate then
                               local max2 = t
                               local x3 = s_Closed - 1
                               if x3 > max2 then max2 = x3 end
@@ -6928,18 +5841,18 @@ end
                               since = t
                             end
                           end
-                          local t3 = since - w2.Offset
-                          local by3 = w2.Interval
+                          local t3 = since - w.Offset
+                          local by3 = w.Interval
                           local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
                           if n2 <= 0 then
                             gain2 = left
                           else
-                            local x3 = w2.Size - left
-                            local y = w2.Rate
+                            local x3 = w.Size - left
+                            local y = w.Rate
                             if n2 > (x3 - x3 % y) / y then
-                              gain2 = w2.Size
+                              gain2 = w.Size
                             else
-                              gain2 = left + n2 * w2.Rate
+                              gain2 = left + n2 * w.Rate
                             end
                           end
                         end
@@ -6949,261 +5862,7 @@ end
                     f.Left = ahead - cost
                     f.End = end2
                   end
-                  do
-                    local back2 = v_back
-                    local c2 = x2.State_Calendars[0]
-                    if x2.token then
-                      local overdue = x2.overdue
-                      local max2 = t + overdue
-                      if x2.State_Closed > max2 then max2 = x2.State_Closed end
-                      local max3 = x2.State_AgainUS
-                      local x3 = max2 * 1000
-                      if x3 > max3 then max3 = x3 end
-                      local overdue2 = x2.overdue
-                      local max4 = t + overdue2
-                      if x2.State_Closed > max4 then max4 = x2.State_Closed end
-                      local max5 = x2.State_AgainUS
-                      local x4 = max4 * 1000
-                      if x4 > max5 then max5 = x4 end
-                      local min3 = max5 + x2.wait
-                      if 9007199254740991 < min3 then min3 = 9007199254740991 end
-                      x2.State_AgainUS = min3
-                    end
-                    if x2.again then
-                      local w2 = x2.Limits_Windows[x2.bound - 4]
-                      local max2 = t + 0
-                      if x2.State_Closed > max2 then max2 = x2.State_Closed end
-                      local max3 = x2.State_AgainUS
-                      local x3 = max2 * 1000
-                      if x3 > max3 then max3 = x3 end
-                      local spanUS = 0
-                      do
-                        local i4 = w2.Unit
-                        local cost2 = i4 == 0 and op_Cost_0 or i4 == 1 and op_Cost_1 or i4 == 2 and op_Cost_2 or op_Cost_3
-                        local x4 = w2.Interval * 1000
-                        local y = w2.Rate
-                        local each2 = (x4 - x4 % y) / y
-                        local y2 = each2 + 1
-                        local min3 = cost2
-                        local x5 = (1125899906842624 - 1125899906842624 % y2) / y2
-                        if x5 < min3 then min3 = x5 end
-                        spanUS = min3 * each2
-                      end
-                      local max4 = t + 0
-                      if x2.State_Closed > max4 then max4 = x2.State_Closed end
-                      local max5 = x2.State_AgainUS
-                      local x4 = max4 * 1000
-                      if x4 > max5 then max5 = x4 end
-                      local spanUS2 = 0
-                      do
-                        local i4 = w2.Unit
-                        local cost2 = i4 == 0 and op_Cost_0 or i4 == 1 and op_Cost_1 or i4 == 2 and op_Cost_2 or op_Cost_3
-                        local x5 = w2.Interval * 1000
-                        local y = w2.Rate
-                        local each2 = (x5 - x5 % y) / y
-                        local y2 = each2 + 1
-                        local min3 = cost2
-                        local x6 = (1125899906842624 - 1125899906842624 % y2) / y2
-                        if x6 < min3 then min3 = x6 end
-                        spanUS2 = min3 * each2
-                      end
-                      local min3 = max5 + 2 * spanUS2
-                      if 9007199254740991 < min3 then min3 = 9007199254740991 end
-                      x2.State_AgainUS = min3
-                    end
-                    local max2 = 0
-                    local x3 = a_Ticket_Slot - x2.Limits_Zero
-                    if x3 > max2 then max2 = x3 end
-                    local y = x2.Limits_Grain
-                    local n2 = (max2 - max2 % y) / y
-                    if n2 >= c2.Head and n2 < c2.Head + 1024 then
-                      do
-                        local min3 = c2.Units.At(n2 - c2.Head) + x2.units
-                        if 16777215 < min3 then min3 = 16777215 end
-                        local units2 = min3
-                        c2.Booked = c2.Booked + (units2 - c2.Units.At(n2 - c2.Head))
-                        c2.Units.Put(n2 - c2.Head, units2)
-                      end
-                    end
-                    if x2.large and n2 == x2.gathered then
-                      if n2 > c2.Front then c2.Front = n2 end
-                    end
-                    if x2.fair > 0 and not op_Urgent then
-                      local x4 = x2.fair
-                      if n2 < (x4 - x4 % 524288) / 524288 then
-                        local x5 = n2 * 524288
-                        if x5 > f.Again then f.Again = x5 end
-                      elseif back2 then
-                        local waiting = 0
-                        do
-                          local ticks = x2.fair - x2.from
-                          local c3 = x2.State_Calendars[0]
-                          local max3 = c3.Weight + c3.Before
-                          if x2.Weight > max3 then max3 = x2.Weight end
-                          local all2 = max3
-                          local still = all2
-                          local time2 = (ticks - ticks % 512) / 512
-                          local had = 0
-                          local least = 0
-                          local n3 = 0
-                          while n3 < 22 and had + all2 * least <= time2 do
-                            local at2 = 2 * n3
-                            still = all2
-                            had = had + (c3.Classes.At(at2 + 1) + c3.Classes.At(at2 + 1 + 44))
-                            local max4 = all2 - c3.Classes.At(at2) - c3.Classes.At(at2 + 44)
-                            if x2.Weight > max4 then max4 = x2.Weight end
-                            all2 = max4
-                            local max5 = 1
-                            local x5 = 2 * least
-                            if x5 > max5 then max5 = x5 end
-                            least = max5
-                            n3 = n3 + 1
-                          end
-                          waiting = still
-                        end
-                        local x5 = x2.units * waiting
-                        local y2 = x2.Weight
-                        local min3 = (x5 - x5 % y2) / y2
-                        if 4294967296 < min3 then min3 = 4294967296 end
-                        local x6 = min3 * 524288
-                        local y3 = x2.rate
-                        local step = (x6 - x6 % y3) / y3
-                        local min4 = x2.fair + step + (step - step % 6) / 6
-                        if 9007199254740991 < min4 then min4 = 9007199254740991 end
-                        f.Again = min4
-                      elseif f.Units + f.Later == 0 and f.Fair < x2.from then
-                        f.Fair = x2.from
-                        local x5 = x2.units * 524288
-                        local x6 = x2.units * 524288
-                        local y3 = x2.rate
-                        local min3 = (c2.Turn > x2.from and c2.Turn or x2.from) + (x6 - x6 % y3) / y3
-                        if 9007199254740991 < min3 then min3 = 9007199254740991 end
-                        c2.Turn = min3
-                      end
-                    end
-                    do
-                      local slot2 = a_Ticket_Slot
-                      local units2 = x2.part
-                      if slot2 <= f.Before then
-                        f.Units = f.Units + units2
-                      else
-                        f.Later = f.Later + units2
-                      end
-                      if slot2 > f.Until then f.Until = slot2 end
-                    end
-                    if op_Urgent then
-                      f.Urgent = f.Urgent + x2.part
-                    end
-                    if a_Ticket_Slot > x2.State_Slot then x2.State_Slot = a_Ticket_Slot end
-                    do
-                      local c3 = x2.State_Calendars[0]
-                      if f.Minute > c3.Minute then
-                        f.Fair = 0
-                        f.FairUrgent = 0
-                        f.Again = 0
-                        f.Weight = 0
-                      end
-                      if f.Weight > 0 and f.Minute == c3.Minute then
-                        c3.Weight = c3.Weight - f.Weight
-                        do
-                          local weight2 = -f.Weight
-                          local backlog = -f.Backlog
-                          local c4 = x2.State_Calendars[0]
-                          local class = 0
-                          do
-                            local backlog2 = f.Backlog
-                            local weight3 = f.Weight
-                            local n3 = 0
-                            local least = weight3
-                            while n3 < 21 and least <= backlog2 do
-                              n3 = n3 + 1
-                              least = least * 2
-                            end
-                            class = n3
-                          end
-                          local at2 = 2 * (0 * 22 + class)
-                          local min3 = c4.Classes.At(at2) + weight2
-                          if 16777215 < min3 then min3 = 16777215 end
-                          c4.Classes.Put(at2, 0 > min3 and 0 or min3)
-                          local min4 = c4.Classes.At(at2 + 1) + backlog
-                          if 16777215 < min4 then min4 = 16777215 end
-                          c4.Classes.Put(at2 + 1, 0 > min4 and 0 or min4)
-                        end
-                      elseif f.Weight > 0 and f.Minute + 1 == c3.Minute then
-                        c3.Before = c3.Before - f.Weight
-                        do
-                          local weight2 = -f.Weight
-                          local backlog = -f.Backlog
-                          local c4 = x2.State_Calendars[0]
-                          local class = 0
-                          do
-                            local backlog2 = f.Backlog
-                            local weight3 = f.Weight
-                            local n3 = 0
-                            local least = weight3
-                            while n3 < 21 and least <= backlog2 do
-                              n3 = n3 + 1
-                              least = least * 2
-                            end
-                            class = n3
-                          end
-                          local at2 = 2 * (1 * 22 + class)
-                          local min3 = c4.Classes.At(at2) + weight2
-                          if 16777215 < min3 then min3 = 16777215 end
-                          c4.Classes.Put(at2, 0 > min3 and 0 or min3)
-                          local min4 = c4.Classes.At(at2 + 1) + backlog
-                          if 16777215 < min4 then min4 = 16777215 end
-                          c4.Classes.Put(at2 + 1, 0 > min4 and 0 or min4)
-                        end
-                      end
-                      f.Minute, f.Weight, f.Backlog = c3.Minute, 0, 0
-                      if f.Units + f.Later > 0 then
-                        local min3 = x2.Weight
-                        local x4 = 16777216 - c3.Weight
-                        if x4 < min3 then min3 = x4 end
-                        f.Weight = min3
-                        c3.Weight = c3.Weight + f.Weight
-                        local part = f.Units + f.Later
-                        local x5 = part + x2.Limits_Scale - 1
-                        local y2 = x2.Limits_Scale
-                        local min4 = (x5 - x5 % y2) / y2
-                        if 16777215 < min4 then min4 = 16777215 end
-                        local y3 = 1 > x2.part and 1 or x2.part
-                        local min5 = (part - part % y3) / y3
-                        if 16777215 < min5 then min5 = 16777215 end
-                        local max3 = min4
-                        local x6 = min5 * x2.units
-                        if x6 > max3 then max3 = x6 end
-                        local x7 = (max3 < 4294967296 and max3 or 4294967296) * 1024
-                        local y4 = x2.rate
-                        f.Backlog = (x7 - x7 % y4) / y4
-                        do
-                          local weight2 = f.Weight
-                          local backlog = f.Backlog
-                          local c4 = x2.State_Calendars[0]
-                          local class = 0
-                          do
-                            local backlog2 = f.Backlog
-                            local weight3 = f.Weight
-                            local n3 = 0
-                            local least = weight3
-                            while n3 < 21 and least <= backlog2 do
-                              n3 = n3 + 1
-                              least = least * 2
-                            end
-                            class = n3
-                          end
-                          local at2 = 2 * (0 * 22 + class)
-                          local min6 = c4.Classes.At(at2) + weight2
-                          if 16777215 < min6 then min6 = 16777215 end
-                          c4.Classes.Put(at2, 0 > min6 and 0 or min6)
-                          local min7 = c4.Classes.At(at2 + 1) + backlog
-                          if 16777215 < min7 then min7 = 16777215 end
-                          c4.Classes.Put(at2 + 1, 0 > min7 and 0 or min7)
-                        end
-                      end
-                    end
-                  end
+                  Shared_book(x2, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Urgent, v_back, a_Ticket_Slot, t)
                 end
               end
             until true
@@ -7332,11 +5991,11 @@ end
             end
             do
               for i2 = 0, l_Windows_n - 1 do
-                local w2 = l_Windows[i2]
+                local w = l_Windows[i2]
                 local line2 = s_Lines[i2]
-                local i3 = w2.Unit
+                local i3 = w.Unit
                 local estimate = i3 == 0 and op_Lease_Cost_0 or i3 == 1 and op_Lease_Cost_1 or i3 == 2 and op_Lease_Cost_2 or op_Lease_Cost_3
-                local i4 = w2.Unit
+                local i4 = w.Unit
                 local back2 = estimate - (i4 == 0 and op_Cost_0 or i4 == 1 and op_Cost_1 or i4 == 2 and op_Cost_2 or op_Cost_3)
                 if op_Lease_ID > line2.FreshFrom then
                   if line2.Fresh < back2 then back2 = line2.Fresh end
@@ -7368,7 +6027,7 @@ end
                 line2.Left = max2
                 local max3 = line2.Promised + back2
                 if -1125899906842624 > max3 then max3 = -1125899906842624 end
-                line2.Promised = w2.Size < max3 and w2.Size or max3
+                line2.Promised = w.Size < max3 and w.Size or max3
               end
               local first2 = l_Windows[0].Unit
               do
@@ -7386,7 +6045,7 @@ end
             do
               local slot = t > s_Slot and t or s_Slot
               for i2 = 0, l_Windows_n - 1 do
-                local w2 = l_Windows[i2]
+                local w = l_Windows[i2]
                 local line2 = s_Lines[i2]
                 local gain = 0
                 do
@@ -7394,11 +6053,11 @@ end
                   if slot <= s_Slot then
                     gain = left
                   else
-                    local t2 = slot - w2.Offset
-                    local by2 = w2.Interval
+                    local t2 = slot - w.Offset
+                    local by2 = w.Interval
                     local since = 0
                     do
-                      if w2.Size > w2.Rate then
+                      if w.Size > w.Rate then
                         local max2 = s_Slot
                         local x2 = s_Closed - 1
                         if x2 > max2 then max2 = x2 end
@@ -7407,18 +6066,18 @@ end
                         since = s_Slot
                       end
                     end
-                    local t3 = since - w2.Offset
-                    local by3 = w2.Interval
+                    local t3 = since - w.Offset
+                    local by3 = w.Interval
                     local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
                     if n2 <= 0 then
                       gain = left
                     else
-                      local x2 = w2.Size - left
-                      local y = w2.Rate
+                      local x2 = w.Size - left
+                      local y = w.Rate
                       if n2 > (x2 - x2 % y) / y then
-                        gain = w2.Size
+                        gain = w.Size
                       else
-                        gain = left + n2 * w2.Rate
+                        gain = left + n2 * w.Rate
                       end
                     end
                   end
@@ -7429,11 +6088,11 @@ end
                   if slot <= s_Slot then
                     gain2 = left
                   else
-                    local t2 = slot - w2.Offset
-                    local by2 = w2.Interval
+                    local t2 = slot - w.Offset
+                    local by2 = w.Interval
                     local since = 0
                     do
-                      if w2.Size > w2.Rate then
+                      if w.Size > w.Rate then
                         local max2 = s_Slot
                         local x2 = s_Closed - 1
                         if x2 > max2 then max2 = x2 end
@@ -7442,18 +6101,18 @@ end
                         since = s_Slot
                       end
                     end
-                    local t3 = since - w2.Offset
-                    local by3 = w2.Interval
+                    local t3 = since - w.Offset
+                    local by3 = w.Interval
                     local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
                     if n2 <= 0 then
                       gain2 = left
                     else
-                      local x2 = w2.Size - left
-                      local y = w2.Rate
+                      local x2 = w.Size - left
+                      local y = w.Rate
                       if n2 > (x2 - x2 % y) / y then
-                        gain2 = w2.Size
+                        gain2 = w.Size
                       else
-                        gain2 = left + n2 * w2.Rate
+                        gain2 = left + n2 * w.Rate
                       end
                     end
                   end
@@ -7461,17 +6120,17 @@ end
                 local gain3 = 0
                 do
                   local x2 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * line2.Saved
-                  local min2 = w2.Size
+                  local min2 = w.Size
                   local x3 = line2.Left + (x2 - x2 % 4096) / 4096
                   if x3 < min2 then min2 = x3 end
                   if slot <= t then
                     gain3 = min2
                   else
-                    local t2 = slot - w2.Offset
-                    local by2 = w2.Interval
+                    local t2 = slot - w.Offset
+                    local by2 = w.Interval
                     local since = 0
                     do
-                      if w2.Size > w2.Rate then
+                      if w.Size > w.Rate then
                         local max2 = t
                         local x4 = s_Closed - 1
                         if x4 > max2 then max2 = x4 end
@@ -7480,18 +6139,18 @@ end
                         since = t
                       end
                     end
-                    local t3 = since - w2.Offset
-                    local by3 = w2.Interval
+                    local t3 = since - w.Offset
+                    local by3 = w.Interval
                     local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
                     if n2 <= 0 then
                       gain3 = min2
                     else
-                      local x4 = w2.Size - min2
-                      local y = w2.Rate
+                      local x4 = w.Size - min2
+                      local y = w.Rate
                       if n2 > (x4 - x4 % y) / y then
-                        gain3 = w2.Size
+                        gain3 = w.Size
                       else
-                        gain3 = min2 + n2 * w2.Rate
+                        gain3 = min2 + n2 * w.Rate
                       end
                     end
                   end
@@ -7574,11 +6233,11 @@ end
               end
               do
                 for i3 = 0, x2.Limits_Windows_n - 1 do
-                  local w2 = x2.Limits_Windows[i3]
+                  local w = x2.Limits_Windows[i3]
                   local line2 = x2.State_Lines[i3]
-                  local i4 = w2.Unit
+                  local i4 = w.Unit
                   local estimate = i4 == 0 and op_Lease_Cost_0 or i4 == 1 and op_Lease_Cost_1 or i4 == 2 and op_Lease_Cost_2 or op_Lease_Cost_3
-                  local i5 = w2.Unit
+                  local i5 = w.Unit
                   local back2 = estimate - (i5 == 0 and op_Cost_0 or i5 == 1 and op_Cost_1 or i5 == 2 and op_Cost_2 or op_Cost_3)
                   if op_Lease_ID > line2.FreshFrom then
                     if line2.Fresh < back2 then back2 = line2.Fresh end
@@ -7610,7 +6269,7 @@ end
                   line2.Left = max2
                   local max3 = line2.Promised + back2
                   if -1125899906842624 > max3 then max3 = -1125899906842624 end
-                  line2.Promised = w2.Size < max3 and w2.Size or max3
+                  line2.Promised = w.Size < max3 and w.Size or max3
                 end
                 local first2 = x2.Limits_Windows[0].Unit
                 do
@@ -7624,318 +6283,25 @@ end
               end
             end
             if booked2 then
+              local flow2 = 0
               do
-                local flow2 = 0
-                do
-                  local key2 = x2.Key
-                  local done
-                  for i3 = 0, s_Flows_n - 1 do
-                    if s_Flows[i3].Key == key2 then
-                      flow2 = i3
-                      done = true
-                      break
-                    end
-                  end
-                  if not done then
-                    s_Flows[s_Flows_n] = {Key = key2, Units = 0, Later = 0, Before = 0, Until = 0, End = 0, Left = 0, Urgent = 0, Fair = 0, FairUrgent = 0, Again = 0, Minute = 0, Weight = 0, Backlog = 0}
-                    s_Flows_n = s_Flows_n + 1
-                    flow2 = s_Flows_n - 1
+                local key2 = x2.Key
+                local done
+                for i3 = 0, s_Flows_n - 1 do
+                  if s_Flows[i3].Key == key2 then
+                    flow2 = i3
+                    done = true
+                    break
                   end
                 end
-                local f = s_Flows[flow2]
-                local c2 = x2.State_Calendars[0]
-                local max2 = c2.Asked_0
-                if c2.Asked_1 > max2 then max2 = c2.Asked_1 end
-                if c2.Asked_2 > max2 then max2 = c2.Asked_2 end
-                if c2.Asked_3 > max2 then max2 = c2.Asked_3 end
-                local asked = max2
-                local x3 = (asked + 1) * 1024
-                local y = c2.Largest + 1
-                local max3 = 1
-                local x4 = (x3 - x3 % y) / y
-                if x4 > max3 then max3 = x4 end
-                x2.ratio = max3
-                local x5 = x2.Limits_PerGrain
-                local y2 = x2.Limits_Scale
-                local x6 = (x5 - x5 % y2) / y2 * 1024
-                local x7 = x2.Limits_PerGrain
-                local y4 = x2.Limits_Scale
-                local x8 = (x7 - x7 % y4) / y4 * 1024
-                local y5 = x2.ratio
-                local min2 = (x8 - x8 % y5) / y5
-                if 16777215 < min2 then min2 = 16777215 end
-                x2.grain = min2
-                local part = 0
-                do
-                  if x2.Limits_Parts_0 == 1 then
-                    part = op_Cost_0
-                  else
-                    local part2 = 1
-                    local each2 = x2.Limits_Parts_0
-                    local y6 = 1 > each2 and 1 or each2
-                    local min3 = op_Cost_0
-                    local x9 = (1099511627776 - 1099511627776 % y6) / y6
-                    if x9 < min3 then min3 = x9 end
-                    local x10 = min3 * each2
-                    if x10 > part2 then part2 = x10 end
-                    local each3 = x2.Limits_Parts_1
-                    local y7 = 1 > each3 and 1 or each3
-                    local min4 = op_Cost_1
-                    local x11 = (1099511627776 - 1099511627776 % y7) / y7
-                    if x11 < min4 then min4 = x11 end
-                    local x12 = min4 * each3
-                    if x12 > part2 then part2 = x12 end
-                    local each4 = x2.Limits_Parts_2
-                    local y8 = 1 > each4 and 1 or each4
-                    local min5 = op_Cost_2
-                    local x13 = (1099511627776 - 1099511627776 % y8) / y8
-                    if x13 < min5 then min5 = x13 end
-                    local x14 = min5 * each4
-                    if x14 > part2 then part2 = x14 end
-                    local each5 = x2.Limits_Parts_3
-                    local y9 = 1 > each5 and 1 or each5
-                    local min6 = op_Cost_3
-                    local x15 = (1099511627776 - 1099511627776 % y9) / y9
-                    if x15 < min6 then min6 = x15 end
-                    local x16 = min6 * each5
-                    if x16 > part2 then part2 = x16 end
-                    part = part2
-                  end
-                end
-                x2.part = part
-                local part2 = x2.part
-                local x9 = part2 + x2.Limits_Scale - 1
-                local y6 = x2.Limits_Scale
-                local min3 = (x9 - x9 % y6) / y6
-                if 16777215 < min3 then min3 = 16777215 end
-                x2.units = min3
-                local x10 = (x2.State_Held + x2.Limits_Guess) * 1000
-                local y7 = (x2.State_Ended + 1) * x2.Limits_Tokens
-                local max4 = 1
-                local x11 = (x10 - x10 % y7) / y7
-                if x11 > max4 then max4 = x11 end
-                local pace = max4
-                local x12 = (pace - pace % 1000) / 1000
-                local x13 = (pace - pace % 1000) / 1000
-                local y9 = x2.Limits_Grain
-                local min4 = (x13 - x13 % y9) / y9
-                if 1024 < min4 then min4 = 1024 end
-                x2.slow = min4
-                local x14 = x2.Limits_Grain * 1000
-                local max5 = 1
-                local x15 = (x14 - x14 % pace) / pace
-                if x15 > max5 then max5 = x15 end
-                local min5 = x2.grain
-                local x16 = (max5 < 16777215 and max5 or 16777215) * x2.units
-                if x16 < min5 then min5 = x16 end
-                x2.rate = 1 > min5 and 1 or min5
-                local min6 = x2.units * (1 > x2.slow and 1 or x2.slow)
-                if 16777215 < min6 then min6 = 16777215 end
-                x2.units = min6
-                x2.large, x2.gathered = x2.units > x2.rate, 0
-                do
-                  local at2 = t - ((x2.Limits_Windows[x2.Limits_Shortest].Interval < 60000 and x2.Limits_Windows[x2.Limits_Shortest].Interval or 60000) + 1000)
-                  if at2 > f.Before then
-                    f.Units, f.Later, f.Before = f.Later, 0, f.Until
-                    if f.Units < f.Urgent then f.Urgent = f.Units end
-                  end
-                end
-                if true then
-                  local part3 = 0
-                  do
-                    if x2.Limits_Parts_0 == 1 then
-                      part3 = op_Ticket_Cost_0
-                    else
-                      local part4 = 1
-                      local each2 = x2.Limits_Parts_0
-                      local y10 = 1 > each2 and 1 or each2
-                      local min7 = op_Ticket_Cost_0
-                      local x17 = (1099511627776 - 1099511627776 % y10) / y10
-                      if x17 < min7 then min7 = x17 end
-                      local x18 = min7 * each2
-                      if x18 > part4 then part4 = x18 end
-                      local each3 = x2.Limits_Parts_1
-                      local y11 = 1 > each3 and 1 or each3
-                      local min8 = op_Ticket_Cost_1
-                      local x19 = (1099511627776 - 1099511627776 % y11) / y11
-                      if x19 < min8 then min8 = x19 end
-                      local x20 = min8 * each3
-                      if x20 > part4 then part4 = x20 end
-                      local each4 = x2.Limits_Parts_2
-                      local y12 = 1 > each4 and 1 or each4
-                      local min9 = op_Ticket_Cost_2
-                      local x21 = (1099511627776 - 1099511627776 % y12) / y12
-                      if x21 < min9 then min9 = x21 end
-                      local x22 = min9 * each4
-                      if x22 > part4 then part4 = x22 end
-                      local each5 = x2.Limits_Parts_3
-                      local y13 = 1 > each5 and 1 or each5
-                      local min10 = op_Ticket_Cost_3
-                      local x23 = (1099511627776 - 1099511627776 % y13) / y13
-                      if x23 < min10 then min10 = x23 end
-                      local x24 = min10 * each5
-                      if x24 > part4 then part4 = x24 end
-                      part3 = part4
-                    end
-                  end
-                  local part4 = part3
-                  do
-                    local max6 = 0
-                    local x17 = op_Ticket_Slot - x2.Limits_Zero
-                    if x17 > max6 then max6 = x17 end
-                    local y10 = x2.Limits_Grain
-                    local n2 = (max6 - max6 % y10) / y10
-                    if n2 >= c2.Head and n2 < c2.Head + 1024 then
-                      do
-                        local x18 = part4 + x2.Limits_Scale - 1
-                        local y11 = x2.Limits_Scale
-                        local min7 = (x18 - x18 % y11) / y11
-                        if 16777215 < min7 then min7 = 16777215 end
-                        local y12 = 1 > x2.part and 1 or x2.part
-                        local min8 = (part4 - part4 % y12) / y12
-                        if 16777215 < min8 then min8 = 16777215 end
-                        local max7 = min7
-                        local x19 = min8 * x2.units
-                        if x19 > max7 then max7 = x19 end
-                        local max8 = 0
-                        local x20 = c2.Units.At(n2 - c2.Head) - (max7 < 4294967296 and max7 or 4294967296)
-                        if x20 > max8 then max8 = x20 end
-                        local units2 = max8
-                        c2.Booked = c2.Booked + (units2 - c2.Units.At(n2 - c2.Head))
-                        c2.Units.Put(n2 - c2.Head, units2)
-                      end
-                    end
-                  end
-                  do
-                    local slot = op_Ticket_Slot
-                    if slot <= f.Before then
-                      local max6 = 0
-                      local x17 = f.Units - part4
-                      if x17 > max6 then max6 = x17 end
-                      f.Units = max6
-                    else
-                      local max6 = 0
-                      local x17 = f.Later - part4
-                      if x17 > max6 then max6 = x17 end
-                      f.Later = max6
-                    end
-                  end
-                  if op_Urgent then
-                    local max6 = 0
-                    local x17 = f.Urgent - part4
-                    if x17 > max6 then max6 = x17 end
-                    f.Urgent = max6
-                  end
-                end
-                do
-                  local c3 = x2.State_Calendars[0]
-                  if f.Minute > c3.Minute then
-                    f.Fair = 0
-                    f.FairUrgent = 0
-                    f.Again = 0
-                    f.Weight = 0
-                  end
-                  if f.Weight > 0 and f.Minute == c3.Minute then
-                    c3.Weight = c3.Weight - f.Weight
-                    do
-                      local weight2 = -f.Weight
-                      local backlog = -f.Backlog
-                      local c4 = x2.State_Calendars[0]
-                      local class = 0
-                      do
-                        local backlog2 = f.Backlog
-                        local weight3 = f.Weight
-                        local n2 = 0
-                        local least = weight3
-                        while n2 < 21 and least <= backlog2 do
-                          n2 = n2 + 1
-                          least = least * 2
-                        end
-                        class = n2
-                      end
-                      local at2 = 2 * (0 * 22 + class)
-                      local min7 = c4.Classes.At(at2) + weight2
-                      if 16777215 < min7 then min7 = 16777215 end
-                      c4.Classes.Put(at2, 0 > min7 and 0 or min7)
-                      local min8 = c4.Classes.At(at2 + 1) + backlog
-                      if 16777215 < min8 then min8 = 16777215 end
-                      c4.Classes.Put(at2 + 1, 0 > min8 and 0 or min8)
-                    end
-                  elseif f.Weight > 0 and f.Minute + 1 == c3.Minute then
-                    c3.Before = c3.Before - f.Weight
-                    do
-                      local weight2 = -f.Weight
-                      local backlog = -f.Backlog
-                      local c4 = x2.State_Calendars[0]
-                      local class = 0
-                      do
-                        local backlog2 = f.Backlog
-                        local weight3 = f.Weight
-                        local n2 = 0
-                        local least = weight3
-                        while n2 < 21 and least <= backlog2 do
-                          n2 = n2 + 1
-                          least = least * 2
-                        end
-                        class = n2
-                      end
-                      local at2 = 2 * (1 * 22 + class)
-                      local min7 = c4.Classes.At(at2) + weight2
-                      if 16777215 < min7 then min7 = 16777215 end
-                      c4.Classes.Put(at2, 0 > min7 and 0 or min7)
-                      local min8 = c4.Classes.At(at2 + 1) + backlog
-                      if 16777215 < min8 then min8 = 16777215 end
-                      c4.Classes.Put(at2 + 1, 0 > min8 and 0 or min8)
-                    end
-                  end
-                  f.Minute, f.Weight, f.Backlog = c3.Minute, 0, 0
-                  if f.Units + f.Later > 0 then
-                    local min7 = x2.Weight
-                    local x17 = 16777216 - c3.Weight
-                    if x17 < min7 then min7 = x17 end
-                    f.Weight = min7
-                    c3.Weight = c3.Weight + f.Weight
-                    local part3 = f.Units + f.Later
-                    local x18 = part3 + x2.Limits_Scale - 1
-                    local y10 = x2.Limits_Scale
-                    local min8 = (x18 - x18 % y10) / y10
-                    if 16777215 < min8 then min8 = 16777215 end
-                    local y11 = 1 > x2.part and 1 or x2.part
-                    local min9 = (part3 - part3 % y11) / y11
-                    if 16777215 < min9 then min9 = 16777215 end
-                    local max6 = min8
-                    local x19 = min9 * x2.units
-                    if x19 > max6 then max6 = x19 end
-                    local x20 = (max6 < 4294967296 and max6 or 4294967296) * 1024
-                    local y12 = x2.rate
-                    f.Backlog = (x20 - x20 % y12) / y12
-                    do
-                      local weight2 = f.Weight
-                      local backlog = f.Backlog
-                      local c4 = x2.State_Calendars[0]
-                      local class = 0
-                      do
-                        local backlog2 = f.Backlog
-                        local weight3 = f.Weight
-                        local n2 = 0
-                        local least = weight3
-                        while n2 < 21 and least <= backlog2 do
-                          n2 = n2 + 1
-                          least = least * 2
-                        end
-                        class = n2
-                      end
-                      local at2 = 2 * (0 * 22 + class)
-                      local min10 = c4.Classes.At(at2) + weight2
-                      if 16777215 < min10 then min10 = 16777215 end
-                      c4.Classes.Put(at2, 0 > min10 and 0 or min10)
-                      local min11 = c4.Classes.At(at2 + 1) + backlog
-                      if 16777215 < min11 then min11 = 16777215 end
-                      c4.Classes.Put(at2 + 1, 0 > min11 and 0 or min11)
-                    end
-                  end
+                if not done then
+                  s_Flows[s_Flows_n] = {Key = key2, Units = 0, Later = 0, Before = 0, Until = 0, End = 0, Left = 0, Urgent = 0, Fair = 0, FairUrgent = 0, Again = 0, Minute = 0, Weight = 0, Backlog = 0}
+                  s_Flows_n = s_Flows_n + 1
+                  flow2 = s_Flows_n - 1
                 end
               end
+              local f = s_Flows[flow2]
+              Shared_enter(x2, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket_Slot, op_Ticket_Cost_0, op_Ticket_Cost_1, op_Ticket_Cost_2, op_Ticket_Cost_3, op_Urgent, true, t)
             end
           end
         end
@@ -7975,9 +6341,9 @@ end
         do
           for i2 = 0, l_Windows_n - 1 do
             do
-              local w2 = l_Windows[i2]
+              local w = l_Windows[i2]
               local line2 = s_Lines[i2]
-              if w2.Size > w2.Rate then
+              if w.Size > w.Rate then
                 if 0 < line2.Left then line2.Left = 0 end
                 line2.Fresh, line2.FreshFrom, line2.Stale = 0, s_LastID, 0
               end
@@ -8116,13 +6482,13 @@ else
   for i2 = 0, s_Lines_n - 1 do
     local owed = -(s_Lines[i2].Left < s_Lines[i2].Promised and s_Lines[i2].Left or s_Lines[i2].Promised)
     if owed > 0 and i2 < l_Windows_n then
-      local w2 = l_Windows[i2]
-      local y = w2.Rate
-      local y2 = w2.Interval
+      local w = l_Windows[i2]
+      local y = w.Rate
+      local y2 = w.Interval
       local min2 = (owed - owed % y) / y + 1
       local x3 = (8796093022208 - 8796093022208 % y2) / y2
       if x3 < min2 then min2 = x3 end
-      local x4 = from2 + min2 * w2.Interval + l_Fill
+      local x4 = from2 + min2 * w.Interval + l_Fill
       if x4 > until2 then until2 = x4 end
     end
   end
