@@ -114,19 +114,20 @@ func (l *Limits) share() {
 	l.Scale = l.PerGrain/(1<<20) + 1
 }
 
-// brings returns how much of a unit a grain brings; 0 if no window counts the unit.
+// brings returns how much of a unit a grain brings at most; 0 if no window of a grain or less counts the unit.
 func (l *Limits) brings(unit int64) int64 {
-	brings := int64(0)
+	counts, most := false, int64(MostUnits)
 	for i := range l.Windows {
 		w := &l.Windows[i]
-		if n := l.Grain / w.Interval; n > 0 && w.Unit == unit {
-			most := min(min(w.Rate, w.Size)*min(n, 1000), MostUnits)
-			if brings == 0 || most < brings {
-				brings = most
-			}
+		n := l.Grain / w.Interval
+		if w.Unit == unit && (n > 0 || w.Size <= w.Rate) {
+			counts, most = counts || n > 0, min(most, min(w.Rate, w.Size)*max(1, min(n, 1000)))
 		}
 	}
-	return brings
+	if !counts {
+		return 0
+	}
+	return most
 }
 
 // each returns how many parts one of a unit is.
@@ -155,6 +156,9 @@ func parts(n, each int64) int64 { return min(n, MostUnits/max(1, each)) * each }
 // grain returns the number of the grain of t. Grains begin with intervals of the shortest window. Times before 1970 are in
 // the first grain.
 func (l *Limits) grain(t int64) int64 { return max(0, t-l.Zero) / l.Grain }
+
+// whole returns the number of the first grain that begins at t or later.
+func (l *Limits) whole(t int64) int64 { return l.grain(t + l.Grain - 1) }
 
 // begin returns the beginning of a grain.
 func (l *Limits) begin(n int64) int64 { return n*l.Grain + l.Zero }

@@ -43,6 +43,8 @@ type Shared struct {
 	from     int64 // from when it has its fair share, in ticks
 	gathered int64 // the grain in which room for a large one has gathered; 0 if that is not known yet
 	fair     int64 // the place of its fair share, in ticks
+	given    int64 // the slot behind the calendar, if it waits there for this limit; 0 if it does not
+	last     int64 // the place behind all that wait there, in ticks
 }
 
 const (
@@ -58,6 +60,7 @@ type Calendar struct {
 	Head    int64  // the grain of State.Now
 	Front   int64  // no grain before it has room
 	Far     int64  // the number of tickets that found no room in the calendar
+	Last    int64  // the place of the last ticket that waits for this limit behind the calendar, in ticks
 	Booked  int64  // the units booked in all grains from Head on
 	Minute  int64  // the minute of Weight: 60 grains
 	Weight  int64  // of the entities that wait, counted in this minute
@@ -404,7 +407,7 @@ func (x *Shared) enter(f *Flow, op *Op, back bool, now int64) {
 	asked := max(c.Asked[0], c.Asked[1], c.Asked[2], c.Asked[3])
 	x.ratio = max(1, (asked+1)*1024/(c.Largest+1))
 	x.grain = min(l.PerGrain/l.Scale*1024/x.ratio, mostBooked)
-	x.part = l.part(&op.Cost)
+	x.part, x.given = l.part(&op.Cost), 0
 	x.units = l.booked(x.part) // tokens are counted as operations of this size if they are short
 	pace := l.pace(x.State)
 	x.slow = min(pace/1000/l.Grain, Grains)
@@ -542,6 +545,73 @@ func (x *Shared) in(n int64) int64 {
 	return at
 }
 
+// later returns the place, in ticks, by which the limit has served for a span of ticks from another place on, if it serves
+// as early as its windows allow. It leaves out the time in which a window that is longer than a grain is used up.
+func (x *Shared) later(from, span int64) int64 {
+	c, l := &x.State.Calendars[0], x.Limits
+	at, t := from+span, x.begin(from)
+	for i := range l.Windows {
+		w := &l.Windows[i]
+		if w.Interval > c.Grain && l.Parts[w.Unit] > 0 {
+			n, k, each := w.interval(t), w.interval(t)-w.interval(x.State.Now), max(1, x.lasts(min(w.Rate, w.Size), w.Unit))
+			free := int64(0) // from there until the window is used up
+			if k <= 0 || w.Size > w.Rate {
+				free = x.remains(int64(i)) - x.served(w, from, (c.Head+1)*tick)
+			}
+			if k > 0 {
+				free = max(free, each-x.served(w, from, l.whole(w.begin(n))*tick))
+			}
+			if rest := span - max(0, free); rest >= 0 {
+				at = max(at, l.whole(w.begin(n+1+min(rest/each, LastTime/w.Interval)))*tick+rest%each)
+			}
+		}
+	}
+	return min(at, Never)
+}
+
+// remains returns how long the capacity of a window lasts behind this grain, in ticks.
+func (x *Shared) remains(window int64) int64 {
+	c, line := &x.State.Calendars[0], &x.State.Lines[window]
+	unit := x.Limits.Windows[window].Unit
+	return x.lasts(line.Left+line.returns()-x.expects(c.at(c.Head), unit), unit)
+}
+
+// served returns for how long the limit serves at most in an interval of a window, from a place to another, because
+// windows between this one and a grain are used up in between. since is the beginning of the interval, or now.
+func (x *Shared) served(window *Window, to, since int64) int64 {
+	c, l := &x.State.Calendars[0], x.Limits
+	span, t := to-since, x.begin(since)
+	for i := range l.Windows {
+		w := &l.Windows[i]
+		if w.Interval > c.Grain && w.Interval < window.Interval && l.Parts[w.Unit] > 0 {
+			n, each := w.interval(x.begin(to)), x.lasts(min(w.Rate, w.Size), w.Unit)
+			if k := n - w.interval(t); k > 0 {
+				first := each
+				if since == (c.Head+1)*tick {
+					first = x.remains(int64(i))
+				}
+				span = min(span, first+min(k-1, bound/max(1, each))*each+min(each, to-l.whole(w.begin(n))*tick))
+			}
+		}
+	}
+	return span
+}
+
+// lasts returns how long a capacity of a window lasts, in ticks.
+func (x *Shared) lasts(capacity, unit int64) int64 {
+	return min(max(0, capacity)*1024/max(1, x.expects(x.rate, unit)), 1<<32) * (tick / 1024)
+}
+
+// time returns the time of a place in ticks.
+func (x *Shared) time(place int64) int64 {
+	return x.begin(place) + place%tick/(tick/1024)*x.Limits.Grain/1024
+}
+
+// begin returns the time at which the grain of a place in ticks begins.
+func (x *Shared) begin(place int64) int64 {
+	return x.Limits.begin(min(place/tick, x.Limits.grain(LastTime)))
+}
+
 // seek returns the first grain from t on that has room.
 func (x *Shared) seek(op *Op, t, now int64) int64 {
 	c, l := &x.State.Calendars[0], x.Limits
@@ -553,11 +623,17 @@ func (x *Shared) seek(op *Op, t, now int64) int64 {
 	if first {
 		n = c.Front
 	}
-	for n < c.Head+Grains-1 && c.at(n) >= x.rate {
-		n++
+	last, at := c.Head+Grains-1, int64(0)
+	for n < last && n != at {
+		at = n
+		if c.at(n) >= x.rate {
+			n++
+		} else {
+			n = x.later(n*tick, 0) / tick
+		}
 	}
 	if first {
-		c.Front = min(n, c.Head+Grains-1)
+		c.Front = min(n, last)
 	}
 	if x.large {
 		if x.gathered == 0 {
@@ -565,7 +641,10 @@ func (x *Shared) seek(op *Op, t, now int64) int64 {
 		}
 		n = max(n, x.gathered)
 	}
-	if n >= c.Head+Grains-1 { // it asks again in the second half of the calendar
+	if n == last {
+		n = x.later(n*tick, 0) / tick
+	}
+	if n == last { // it asks again in the second half of the calendar
 		c.Far++
 		n = max(l.grain(t), c.Head+Grains/2+c.Far%4096*7919%(Grains/2-1))
 	}
@@ -606,6 +685,10 @@ func (x *Shared) place(f *Flow, op *Op, back bool, t, now int64) int64 {
 		}
 		x.token, t = false, max(t, now+x.overdue)
 	}
+	if t == x.given {
+		return t
+	}
+	other := !x.holds(t) // something else holds it until a time behind the calendar
 	t = max(t, s.Closed)
 	for i := range l.Windows {
 		if w := &l.Windows[i]; w.Interval > c.Grain {
@@ -638,14 +721,14 @@ func (x *Shared) place(f *Flow, op *Op, back bool, t, now int64) int64 {
 			return at
 		}
 	}
-	if !x.holds(t) { // beyond the calendar they come at the rate of the limit
+	if other { // operations come at the rate of the limit
 		if next := s.Slot + c.Grain*x.units/x.rate; s.Slot >= t && s.Slot < t+c.Grain*Grains {
 			return next
 		}
 		return t
 	}
-	surplus, n := x.surplus(op, t, now), l.grain(t)
-	if !surplus {
+	surplus, n := x.holds(t) && x.surplus(op, t, now), l.grain(t)
+	if !surplus && x.holds(t) {
 		n = x.seek(op, t, now)
 	}
 	if x.fair == 0 {
@@ -654,13 +737,21 @@ func (x *Shared) place(f *Flow, op *Op, back bool, t, now int64) int64 {
 	if surplus {
 		return t
 	}
-	return max(t, x.in(max(l.grain(t), min(n, x.fair/tick))))
+	if c.holds(n) {
+		return max(t, x.in(max(l.grain(t), min(n, x.fair/tick))))
+	}
+	x.last = x.later(n*tick, 0)
+	if c.Last >= x.last {
+		x.last = x.later(c.Last, (x.units*tick+x.rate-1)/x.rate)
+	}
+	x.given = max(t, x.time(min(x.last, x.fair)))
+	return x.given
 }
 
 // shares sets from and fair.
 func (x *Shared) shares(f *Flow, op *Op, back bool) {
 	c := &x.State.Calendars[0]
-	ahead, turn := f.Units+f.Later, max(c.Head+1, x.Limits.grain(x.State.Closed))*tick
+	ahead, turn := f.Units+f.Later, x.later(max(c.Head+1, x.Limits.grain(x.State.Closed))*tick, 0)
 	x.from = f.Fair
 	if op.Urgent {
 		ahead, x.from = f.Urgent, f.FairUrgent
@@ -671,11 +762,11 @@ func (x *Shared) shares(f *Flow, op *Op, back bool) {
 		}
 		x.from = turn
 	}
-	x.fair = x.from + x.until(ahead)
+	x.fair = x.later(x.from, x.until(ahead))
 	if back && !op.Urgent { // displaced: behind the entity's early tickets, one after the other
 		x.fair = f.Again
 		if x.fair <= x.from { // about there
-			x.fair = x.from + x.until(ahead/2)
+			x.fair = x.later(x.from, x.until(ahead/2))
 		}
 	}
 	if x.Limits.FirstCome == 1 {
@@ -694,6 +785,9 @@ func (x *Shared) book(f *Flow, op *Op, back bool, t *Ticket, now int64) {
 		s.AgainUS = min(s.turn(now, 0)+2*w.spanUS(op.Cost[w.Unit]), Never)
 	}
 	n := x.Limits.grain(t.Slot)
+	if t.Slot == x.given && x.last <= x.fair {
+		c.Last = x.last
+	}
 	if c.holds(n) {
 		c.put(n, min(c.at(n)+x.units, mostBooked))
 	}
@@ -705,7 +799,7 @@ func (x *Shared) book(f *Flow, op *Op, back bool, t *Ticket, now int64) {
 			f.Again = max(f.Again, n*tick)
 		} else if back { // a little more, because others may still begin to wait
 			step := min(x.units*x.waiting(x.fair-x.from)/x.Weight, 1<<32) * tick / x.rate
-			f.Again = min(x.fair+step+step/6, Never)
+			f.Again = x.later(x.fair, step+step/6)
 		} else if f.Units+f.Later == 0 && f.Fair < x.from {
 			f.Fair = x.from
 			c.Turn = min(max(c.Turn, x.from)+x.units*tick/x.rate, Never)

@@ -13,7 +13,7 @@
 --
 -- Numbers are doubles, the lowest byte first: see numbers.lua, which comes before this.
 --
--- The value of a key is the layout, 11; a revision; the time and the Until of the state; the time at which a plain
+-- The value of a key is the layout, 12; a revision; the time and the Until of the state; the time at which a plain
 -- token was taken last; 1 if the leases are in the set, else 0; a time before which none of the leases ends, and one after
 -- which none does; the numbers of the state, with how many lines, pins, flows and calendars it has in the place of
 -- these, and how many bytes of Units and Classes; the numbers of each; of each lease its ID and its end; and these bytes.
@@ -40,7 +40,7 @@ local function get(key, members)
     error(value.err)
   elseif not value then
     return nil, false
-  elseif type(value) ~= 'string' or #value < 64 or unpack('<d', value) ~= 11 then
+  elseif type(value) ~= 'string' or #value < 64 or unpack('<d', value) ~= 12 then
     return nil, true
   end
   local rest = #value - 64
@@ -53,7 +53,7 @@ local function get(key, members)
     if math.min(lines, pins, flows, calendars, units, classes) < 0 or pins > 1 or calendars > 1 then
       return nil, true
     end
-    rest = rest - lines * 120 - pins * 200 - flows * 112 - calendars * 112 - units - classes
+    rest = rest - lines * 120 - pins * 200 - flows * 112 - calendars * 120 - units - classes
   end
   local apart = unpack('<d', value, 41) == 1
   return value, not (rest >= 0 and rest % 16 == 0) or apart and type(redis.pcall('ZCARD', members)) ~= 'number'
@@ -1286,7 +1286,7 @@ end
 
 -- load reads an entity into locals, with the methods of its leases. save stores what they have become.
 local shared, shared_n = {}, tonumber(ARGV[2])
-local Shared_advance, Shared_count, Shared_weigh, Shared_enter, Shared_ask, Shared_look, Shared_gather, Shared_seek, Shared_surplus, Shared_until, Shared_shares, Shared_place, Shared_book
+local Shared_advance, Shared_count, Shared_weigh, Shared_enter, Shared_ask, Shared_look, Shared_gather, Shared_served, Shared_later, Shared_seek, Shared_surplus, Shared_until, Shared_shares, Shared_place, Shared_book
 if shared_n > 0 then
 function Shared_advance(x, now)
   local advance = 0
@@ -1690,7 +1690,7 @@ function Shared_advance(x, now)
     advance = now2
   end
   if x.State_Calendars_n == 0 then
-    x.State_Calendars[x.State_Calendars_n] = {Grain = 0, Head = 0, Front = 0, Far = 0, Booked = 0, Minute = 0, Weight = 0, Before = 0, Turn = 0, Largest = 0, Asked_0 = 0, Asked_1 = 0, Asked_2 = 0, Asked_3 = 0, Units = Counts(), Classes = Counts()}
+    x.State_Calendars[x.State_Calendars_n] = {Grain = 0, Head = 0, Front = 0, Far = 0, Last = 0, Booked = 0, Minute = 0, Weight = 0, Before = 0, Turn = 0, Largest = 0, Asked_0 = 0, Asked_1 = 0, Asked_2 = 0, Asked_3 = 0, Units = Counts(), Classes = Counts()}
     x.State_Calendars_n = x.State_Calendars_n + 1
   end
   local c2 = x.State_Calendars[0]
@@ -1857,7 +1857,7 @@ function Shared_enter(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticke
       part = part2
     end
   end
-  x.part = part
+  x.part, x.given = part, 0
   local part2 = x.part
   local x8 = part2 + x.Limits_Scale - 1
   local y6 = x.Limits_Scale
@@ -2361,6 +2361,261 @@ function Shared_gather(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, now)
   gather = min3
   return gather
 end
+function Shared_served(x, window_Interval, to, since)
+  local served = 0
+  local c2 = x.State_Calendars[0]
+  local span = to - since
+  local max2 = 0
+  local x2 = 8796093022208 - x.Limits_Zero
+  if x2 > max2 then max2 = x2 end
+  local y = x.Limits_Grain
+  local min2 = (since - since % 524288) / 524288
+  local x3 = (max2 - max2 % y) / y
+  if x3 < min2 then min2 = x3 end
+  local t = min2 * x.Limits_Grain + x.Limits_Zero
+  for i2 = 0, x.Limits_Windows_n - 1 do
+    local w = x.Limits_Windows[i2]
+    local is2 = w.Interval > c2.Grain and w.Interval < window_Interval
+    if is2 then
+      local i3 = w.Unit
+      is2 = (i3 == 0 and x.Limits_Parts_0 or i3 == 1 and x.Limits_Parts_1 or i3 == 2 and x.Limits_Parts_2 or x.Limits_Parts_3) > 0
+    end
+    if is2 then
+      local max3 = 0
+      local x4 = 8796093022208 - x.Limits_Zero
+      if x4 > max3 then max3 = x4 end
+      local y2 = x.Limits_Grain
+      local min3 = (to - to % 524288) / 524288
+      local x5 = (max3 - max3 % y2) / y2
+      if x5 < min3 then min3 = x5 end
+      local t2 = min3 * x.Limits_Grain + x.Limits_Zero
+      local t3 = t2 - w.Offset
+      local by2 = w.Interval
+      local n2 = (t3 - t3 % by2) / by2
+      local capacity = w.Rate < w.Size and w.Rate or w.Size
+      local unit = w.Unit
+      local booked = x.rate
+      local units2 = 0
+      do
+        local x6 = booked * x.ratio
+        local booked2 = (x6 - x6 % 1024) / 1024
+        if (unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3) == 0 then
+          units2 = 0
+        else
+          local x7 = booked2 * x.Limits_Scale
+          local y3 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+          units2 = (x7 - x7 % y3) / y3
+        end
+      end
+      local x6 = (0 > capacity and 0 or capacity) * 1024
+      local y3 = 1 > units2 and 1 or units2
+      local min4 = (x6 - x6 % y3) / y3
+      if 4294967296 < min4 then min4 = 4294967296 end
+      local each2 = min4 * 512
+      do
+        local t4 = t - w.Offset
+        local by3 = w.Interval
+        local k2 = n2 - (t4 - t4 % by3) / by3
+        if k2 > 0 then
+          local first2 = each2
+          if since == (c2.Head + 1) * 524288 then
+            local remains = 0
+            do
+              local c3 = x.State_Calendars[0]
+              local line2 = x.State_Lines[i2]
+              local unit2 = x.Limits_Windows[i2].Unit
+              local x7 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * line2.Saved
+              local n3 = c3.Head
+              local booked2 = c3.Units.At(n3 - c3.Head)
+              local units3 = 0
+              do
+                local x8 = booked2 * x.ratio
+                local booked3 = (x8 - x8 % 1024) / 1024
+                if (unit2 == 0 and x.Limits_Parts_0 or unit2 == 1 and x.Limits_Parts_1 or unit2 == 2 and x.Limits_Parts_2 or x.Limits_Parts_3) == 0 then
+                  units3 = 0
+                else
+                  local x9 = booked3 * x.Limits_Scale
+                  local y4 = unit2 == 0 and x.Limits_Parts_0 or unit2 == 1 and x.Limits_Parts_1 or unit2 == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+                  units3 = (x9 - x9 % y4) / y4
+                end
+              end
+              local capacity2 = line2.Left + (x7 - x7 % 4096) / 4096 - units3
+              local booked3 = x.rate
+              local units4 = 0
+              do
+                local x8 = booked3 * x.ratio
+                local booked4 = (x8 - x8 % 1024) / 1024
+                if (unit2 == 0 and x.Limits_Parts_0 or unit2 == 1 and x.Limits_Parts_1 or unit2 == 2 and x.Limits_Parts_2 or x.Limits_Parts_3) == 0 then
+                  units4 = 0
+                else
+                  local x9 = booked4 * x.Limits_Scale
+                  local y4 = unit2 == 0 and x.Limits_Parts_0 or unit2 == 1 and x.Limits_Parts_1 or unit2 == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+                  units4 = (x9 - x9 % y4) / y4
+                end
+              end
+              local x8 = (0 > capacity2 and 0 or capacity2) * 1024
+              local y4 = 1 > units4 and 1 or units4
+              local min5 = (x8 - x8 % y4) / y4
+              if 4294967296 < min5 then min5 = 4294967296 end
+              remains = min5 * 512
+            end
+            first2 = remains
+          end
+          local y4 = 1 > each2 and 1 or each2
+          local min5 = k2 - 1
+          local x7 = (1125899906842624 - 1125899906842624 % y4) / y4
+          if x7 < min5 then min5 = x7 end
+          local t5 = n2 * w.Interval + w.Offset
+          local t6 = t5 + x.Limits_Grain - 1
+          local max4 = 0
+          local x8 = t6 - x.Limits_Zero
+          if x8 > max4 then max4 = x8 end
+          local y5 = x.Limits_Grain
+          local min6 = each2
+          local x9 = to - (max4 - max4 % y5) / y5 * 524288
+          if x9 < min6 then min6 = x9 end
+          local x10 = first2 + min5 * each2 + min6
+          if x10 < span then span = x10 end
+        end
+      end
+    end
+  end
+  served = span
+  return served
+end
+function Shared_later(x, from, span)
+  local later = 0
+  local c2 = x.State_Calendars[0]
+  local at2 = from + span
+  local max2 = 0
+  local x2 = 8796093022208 - x.Limits_Zero
+  if x2 > max2 then max2 = x2 end
+  local y = x.Limits_Grain
+  local min2 = (from - from % 524288) / 524288
+  local x3 = (max2 - max2 % y) / y
+  if x3 < min2 then min2 = x3 end
+  local t = min2 * x.Limits_Grain + x.Limits_Zero
+  for i2 = 0, x.Limits_Windows_n - 1 do
+    local w = x.Limits_Windows[i2]
+    local is2 = w.Interval > c2.Grain
+    if is2 then
+      local i3 = w.Unit
+      is2 = (i3 == 0 and x.Limits_Parts_0 or i3 == 1 and x.Limits_Parts_1 or i3 == 2 and x.Limits_Parts_2 or x.Limits_Parts_3) > 0
+    end
+    if is2 then
+      local t2 = t - w.Offset
+      local by2 = w.Interval
+      local n2 = (t2 - t2 % by2) / by2
+      local t3 = t - w.Offset
+      local by3 = w.Interval
+      local t4 = x.State_Now
+      local t5 = t4 - w.Offset
+      local by4 = w.Interval
+      local k2 = (t3 - t3 % by3) / by3 - (t5 - t5 % by4) / by4
+      local capacity = w.Rate < w.Size and w.Rate or w.Size
+      local unit = w.Unit
+      local booked = x.rate
+      local units2 = 0
+      do
+        local x4 = booked * x.ratio
+        local booked2 = (x4 - x4 % 1024) / 1024
+        if (unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3) == 0 then
+          units2 = 0
+        else
+          local x5 = booked2 * x.Limits_Scale
+          local y2 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+          units2 = (x5 - x5 % y2) / y2
+        end
+      end
+      local x4 = (0 > capacity and 0 or capacity) * 1024
+      local y2 = 1 > units2 and 1 or units2
+      local min3 = (x4 - x4 % y2) / y2
+      if 4294967296 < min3 then min3 = 4294967296 end
+      local max3 = 1
+      local x5 = min3 * 512
+      if x5 > max3 then max3 = x5 end
+      local each2 = max3
+      local free = 0
+      if k2 <= 0 or w.Size > w.Rate then
+        local remains = 0
+        do
+          local c3 = x.State_Calendars[0]
+          local line2 = x.State_Lines[i2]
+          local unit2 = x.Limits_Windows[i2].Unit
+          local x6 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * line2.Saved
+          local n3 = c3.Head
+          local booked2 = c3.Units.At(n3 - c3.Head)
+          local units3 = 0
+          do
+            local x7 = booked2 * x.ratio
+            local booked3 = (x7 - x7 % 1024) / 1024
+            if (unit2 == 0 and x.Limits_Parts_0 or unit2 == 1 and x.Limits_Parts_1 or unit2 == 2 and x.Limits_Parts_2 or x.Limits_Parts_3) == 0 then
+              units3 = 0
+            else
+              local x8 = booked3 * x.Limits_Scale
+              local y3 = unit2 == 0 and x.Limits_Parts_0 or unit2 == 1 and x.Limits_Parts_1 or unit2 == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+              units3 = (x8 - x8 % y3) / y3
+            end
+          end
+          local capacity2 = line2.Left + (x6 - x6 % 4096) / 4096 - units3
+          local booked3 = x.rate
+          local units4 = 0
+          do
+            local x7 = booked3 * x.ratio
+            local booked4 = (x7 - x7 % 1024) / 1024
+            if (unit2 == 0 and x.Limits_Parts_0 or unit2 == 1 and x.Limits_Parts_1 or unit2 == 2 and x.Limits_Parts_2 or x.Limits_Parts_3) == 0 then
+              units4 = 0
+            else
+              local x8 = booked4 * x.Limits_Scale
+              local y3 = unit2 == 0 and x.Limits_Parts_0 or unit2 == 1 and x.Limits_Parts_1 or unit2 == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+              units4 = (x8 - x8 % y3) / y3
+            end
+          end
+          local x7 = (0 > capacity2 and 0 or capacity2) * 1024
+          local y3 = 1 > units4 and 1 or units4
+          local min4 = (x7 - x7 % y3) / y3
+          if 4294967296 < min4 then min4 = 4294967296 end
+          remains = min4 * 512
+        end
+        local served = 0
+        served = Shared_served(x, w.Interval, from, (c2.Head + 1) * 524288)
+        free = remains - served
+      end
+      if k2 > 0 then
+        local served = 0
+        local t6 = n2 * w.Interval + w.Offset
+        local t7 = t6 + x.Limits_Grain - 1
+        local max4 = 0
+        local x6 = t7 - x.Limits_Zero
+        if x6 > max4 then max4 = x6 end
+        local y3 = x.Limits_Grain
+        served = Shared_served(x, w.Interval, from, (max4 - max4 % y3) / y3 * 524288)
+        local x7 = each2 - served
+        if x7 > free then free = x7 end
+      end
+      do
+        local rest2 = span - (0 > free and 0 or free)
+        if rest2 >= 0 then
+          local y3 = w.Interval
+          local min4 = (rest2 - rest2 % each2) / each2
+          local x6 = (8796093022208 - 8796093022208 % y3) / y3
+          if x6 < min4 then min4 = x6 end
+          local n3 = n2 + 1 + min4
+          local t6 = n3 * w.Interval + w.Offset
+          local t7 = t6 + x.Limits_Grain - 1
+          local max4 = 0
+          local x7 = t7 - x.Limits_Zero
+          if x7 > max4 then max4 = x7 end
+          local y4 = x.Limits_Grain
+          local x8 = (max4 - max4 % y4) / y4 * 524288 + rest2 % each2
+          if x8 > at2 then at2 = x8 end
+        end
+      end
+    end
+  end
+  later = at2 < 9007199254740991 and at2 or 9007199254740991
+  return later
+end
 function Shared_seek(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, t, now)
   local seek = 0
   local c2 = x.State_Calendars[0]
@@ -2425,14 +2680,20 @@ function Shared_seek(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, t, now)
   if first2 then
     n2 = c2.Front
   end
-  while n2 < c2.Head + 1024 - 1 and c2.Units.At(n2 - c2.Head) >= x.rate do
-    n2 = n2 + 1
+  local last2 = c2.Head + 1024 - 1
+  local at2 = 0
+  while n2 < last2 and n2 ~= at2 do
+    at2 = n2
+    if c2.Units.At(n2 - c2.Head) >= x.rate then
+      n2 = n2 + 1
+    else
+      local later = 0
+      later = Shared_later(x, n2 * 524288, 0)
+      n2 = (later - later % 524288) / 524288
+    end
   end
   if first2 then
-    local min2 = n2
-    local x4 = c2.Head + 1024 - 1
-    if x4 < min2 then min2 = x4 end
-    c2.Front = min2
+    c2.Front = n2 < last2 and n2 or last2
   end
   if x.large then
     if x.gathered == 0 then
@@ -2442,7 +2703,12 @@ function Shared_seek(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, t, now)
     end
     if x.gathered > n2 then n2 = x.gathered end
   end
-  if n2 >= c2.Head + 1024 - 1 then
+  if n2 == last2 then
+    local later = 0
+    later = Shared_later(x, n2 * 524288, 0)
+    n2 = (later - later % 524288) / 524288
+  end
+  if n2 == last2 then
     c2.Far = c2.Far + 1
     local max4 = 0
     local x4 = t - x.Limits_Zero
@@ -2596,6 +2862,7 @@ end
 function Shared_shares(x, f, op_Urgent, back)
   local c2 = x.State_Calendars[0]
   local ahead = f.Units + f.Later
+  local later = 0
   local t = x.State_Closed
   local max2 = 0
   local x2 = t - x.Limits_Zero
@@ -2604,7 +2871,8 @@ function Shared_shares(x, f, op_Urgent, back)
   local max3 = c2.Head + 1
   local x3 = (max2 - max2 % y) / y
   if x3 > max3 then max3 = x3 end
-  local turn = max3 * 524288
+  later = Shared_later(x, max3 * 524288, 0)
+  local turn = later
   x.from = f.Fair
   if op_Urgent then
     ahead, x.from = f.Urgent, f.FairUrgent
@@ -2632,15 +2900,19 @@ function Shared_shares(x, f, op_Urgent, back)
     end
     x.from = turn
   end
+  local later2 = 0
   local until2 = 0
   until2 = Shared_until(x, ahead)
-  x.fair = x.from + until2
+  later2 = Shared_later(x, x.from, until2)
+  x.fair = later2
   if back and not op_Urgent then
     x.fair = f.Again
     if x.fair <= x.from then
+      local later3 = 0
       local until3 = 0
       until3 = Shared_until(x, (ahead - ahead % 2) / 2)
-      x.fair = x.from + until3
+      later3 = Shared_later(x, x.from, until3)
+      x.fair = later3
     end
   end
   if x.Limits_FirstCome == 1 then
@@ -2680,126 +2952,26 @@ function Shared_place(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticke
       if x5 > max6 then max6 = x5 end
       x.token, t = false, max6
     end
-    if x.State_Closed > t then t = x.State_Closed end
-    for i2 = 0, x.Limits_Windows_n - 1 do
-      do
-        local w = x.Limits_Windows[i2]
-        if w.Interval > c2.Grain then
-          local line2 = x.State_Lines[i2]
-          local room = 0
-          do
-            local x2 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * line2.Saved
-            local left = line2.Left + (x2 - x2 % 4096) / 4096
-            local i3 = w.Unit
-            local cost = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
-            if left >= cost or cost == 0 then
-              room = now
-            else
-              local since = 0
-              do
-                if w.Size > w.Rate then
-                  local max2 = now
-                  local x3 = x.State_Closed - 1
-                  if x3 > max2 then max2 = x3 end
-                  since = max2
-                else
-                  since = now
-                end
-              end
-              local t2 = since - w.Offset
-              local by2 = w.Interval
-              local x3 = cost - left - 1
-              local y = w.Rate
-              local y2 = w.Interval
-              local min2 = (x3 - x3 % y) / y + 1
-              local x4 = (8796093022208 - 8796093022208 % y2) / y2
-              if x4 < min2 then min2 = x4 end
-              local n2 = (t2 - t2 % by2) / by2 + min2
-              room = n2 * w.Interval + w.Offset
-            end
-          end
-          if room > t then t = room end
-        end
-      end
-    end
-    local is2 = x.fits
-    if is2 then
+    if t == x.given then
+      place2 = t
+    else
+      local c3 = x.State_Calendars[0]
       local max2 = 0
       local x2 = t - x.Limits_Zero
       if x2 > max2 then max2 = x2 end
       local y = x.Limits_Grain
-      is2 = (max2 - max2 % y) / y <= c2.Head
-    end
-    if is2 then
-      place2 = t
-    else
-      local is3 = back and op_Ticket_Slot > now
-      if is3 then
-        local c3 = x.State_Calendars[0]
-        local max3 = 0
-        local x3 = op_Ticket_Slot - x.Limits_Zero
-        if x3 > max3 then max3 = x3 end
-        local y2 = x.Limits_Grain
-        local n2 = (max3 - max3 % y2) / y2
-        is3 = n2 >= c3.Head and n2 < c3.Head + 1024
-      end
-      if is3 then
-        place2 = t > op_Ticket_Slot and t or op_Ticket_Slot
-      else
-        if not back and x.room and x.bound == 2 then
-          do
-            local x4 = x.due
-            local y3 = 1 > x.units and 1 or x.units
-            local x5 = (x.State_Held + x.Limits_Guess) * 1000
-            local y4 = (x.State_Ended + 1) * x.Limits_Tokens
-            local max4 = 1
-            local x6 = (x5 - x5 % y4) / y4
-            if x6 > max4 then max4 = x6 end
-            local x7 = (x4 - x4 % y3) / y3 * max4
-            local max5 = t
-            local x8 = now + (x7 - x7 % 1000) / 1000
-            if x8 > max5 then max5 = x8 end
-            local at2 = max5
-            local n3 = c2.Head + 1
-            if at2 + 1000 < n3 * x.Limits_Grain + x.Limits_Zero then
-              place2 = at2
-              break
-            end
-          end
-        end
-        if (x.room or back and x.below) and x.bound >= 4 then
-          local at2 = t
-          local due = x.due
-          if not x.room then
-            local w = x.Limits_Windows[x.bound - 4]
-            local x4 = x.State_AgainUS
-            local t2 = (x4 - x4 % 1000) / 1000 - 1
-            local t3 = t2 - w.Offset
-            local by2 = w.Interval
-            local n3 = (t3 - t3 % by2) / by2 + 1
-            local max4 = t
-            local x5 = n3 * w.Interval + w.Offset
-            if x5 > max4 then max4 = x5 end
-            at2, due = max4, 0
-          end
-          for i2 = 0, x.Limits_Windows_n - 1 do
-            local w = x.Limits_Windows[i2]
+      local n2 = (max2 - max2 % y) / y
+      local other2 = not (n2 >= c3.Head and n2 < c3.Head + 1024)
+      if x.State_Closed > t then t = x.State_Closed end
+      for i2 = 0, x.Limits_Windows_n - 1 do
+        do
+          local w = x.Limits_Windows[i2]
+          if w.Interval > c2.Grain then
+            local line2 = x.State_Lines[i2]
             local room = 0
             do
-              local unit = w.Unit
-              local units2 = 0
-              do
-                local x4 = due * x.ratio
-                local booked = (x4 - x4 % 1024) / 1024
-                if (unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3) == 0 then
-                  units2 = 0
-                else
-                  local x5 = booked * x.Limits_Scale
-                  local y3 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-                  units2 = (x5 - x5 % y3) / y3
-                end
-              end
-              local left = x.State_Lines[i2].Left - units2
+              local x3 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * line2.Saved
+              local left = line2.Left + (x3 - x3 % 4096) / 4096
               local i3 = w.Unit
               local cost = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
               if left >= cost or cost == 0 then
@@ -2808,10 +2980,10 @@ function Shared_place(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticke
                 local since = 0
                 do
                   if w.Size > w.Rate then
-                    local max4 = now
+                    local max3 = now
                     local x4 = x.State_Closed - 1
-                    if x4 > max4 then max4 = x4 end
-                    since = max4
+                    if x4 > max3 then max3 = x4 end
+                    since = max3
                   else
                     since = now
                   end
@@ -2819,117 +2991,268 @@ function Shared_place(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticke
                 local t2 = since - w.Offset
                 local by2 = w.Interval
                 local x4 = cost - left - 1
-                local y3 = w.Rate
-                local y4 = w.Interval
-                local min2 = (x4 - x4 % y3) / y3 + 1
-                local x5 = (8796093022208 - 8796093022208 % y4) / y4
+                local y2 = w.Rate
+                local y3 = w.Interval
+                local min2 = (x4 - x4 % y2) / y2 + 1
+                local x5 = (8796093022208 - 8796093022208 % y3) / y3
                 if x5 < min2 then min2 = x5 end
                 local n3 = (t2 - t2 % by2) / by2 + min2
                 room = n3 * w.Interval + w.Offset
               end
             end
-            if room > at2 then at2 = room end
-          end
-          local max4 = 0
-          local x4 = at2 - x.Limits_Zero
-          if x4 > max4 then max4 = x4 end
-          local y3 = x.Limits_Grain
-          if (max4 - max4 % y3) / y3 <= c2.Head then
-            x.again = not x.room
-            place2 = at2
-            break
+            if room > t then t = room end
           end
         end
-        local c4 = x.State_Calendars[0]
-        local max4 = 0
-        local x4 = t - x.Limits_Zero
-        if x4 > max4 then max4 = x4 end
-        local y3 = x.Limits_Grain
-        local n3 = (max4 - max4 % y3) / y3
-        if not (n3 >= c4.Head and n3 < c4.Head + 1024) then
-          do
-            local x5 = c2.Grain * x.units
-            local y4 = x.rate
-            local next = x.State_Slot + (x5 - x5 % y4) / y4
-            if x.State_Slot >= t and x.State_Slot < t + c2.Grain * 1024 then
-              place2 = next
-              break
+      end
+      local is2 = x.fits
+      if is2 then
+        local max3 = 0
+        local x3 = t - x.Limits_Zero
+        if x3 > max3 then max3 = x3 end
+        local y2 = x.Limits_Grain
+        is2 = (max3 - max3 % y2) / y2 <= c2.Head
+      end
+      if is2 then
+        place2 = t
+      else
+        local is3 = back and op_Ticket_Slot > now
+        if is3 then
+          local c4 = x.State_Calendars[0]
+          local max4 = 0
+          local x4 = op_Ticket_Slot - x.Limits_Zero
+          if x4 > max4 then max4 = x4 end
+          local y3 = x.Limits_Grain
+          local n3 = (max4 - max4 % y3) / y3
+          is3 = n3 >= c4.Head and n3 < c4.Head + 1024
+        end
+        if is3 then
+          place2 = t > op_Ticket_Slot and t or op_Ticket_Slot
+        else
+          if not back and x.room and x.bound == 2 then
+            do
+              local x5 = x.due
+              local y4 = 1 > x.units and 1 or x.units
+              local x6 = (x.State_Held + x.Limits_Guess) * 1000
+              local y5 = (x.State_Ended + 1) * x.Limits_Tokens
+              local max5 = 1
+              local x7 = (x6 - x6 % y5) / y5
+              if x7 > max5 then max5 = x7 end
+              local x8 = (x5 - x5 % y4) / y4 * max5
+              local max6 = t
+              local x9 = now + (x8 - x8 % 1000) / 1000
+              if x9 > max6 then max6 = x9 end
+              local at2 = max6
+              local n4 = c2.Head + 1
+              if at2 + 1000 < n4 * x.Limits_Grain + x.Limits_Zero then
+                place2 = at2
+                break
+              end
             end
           end
-          place2 = t
-        else
-          local surplus = false
-          surplus = Shared_surplus(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, t, now)
-          local surplus2 = surplus
-          local max5 = 0
-          local x5 = t - x.Limits_Zero
-          if x5 > max5 then max5 = x5 end
-          local y4 = x.Limits_Grain
-          local n4 = (max5 - max5 % y4) / y4
-          if not surplus2 then
-            local seek = 0
-            seek = Shared_seek(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, t, now)
-            n4 = seek
-          end
-          if x.fair == 0 then
-            Shared_shares(x, f, op_Urgent, back)
-          end
-          if surplus2 then
-            place2 = t
-          else
-            local in2 = 0
-            do
-              local max6 = 0
-              local x6 = t - x.Limits_Zero
-              if x6 > max6 then max6 = x6 end
-              local y5 = x.Limits_Grain
-              local x7 = x.fair
-              local min2 = n4
-              local x8 = (x7 - x7 % 524288) / 524288
-              if x8 < min2 then min2 = x8 end
-              local max7 = (max6 - max6 % y5) / y5
-              if min2 > max7 then max7 = min2 end
-              local c5 = x.State_Calendars[0]
-              local w = x.Limits_Windows[x.Limits_Shortest]
-              local at2 = max7 * x.Limits_Grain + x.Limits_Zero
-              local is4 = max7 >= c5.Head and max7 < c5.Head + 1024
-              if is4 then
-                local i2 = w.Unit
-                local x9 = x.Limits_PerGrain
-                local y6 = i2 == 0 and x.Limits_Parts_0 or i2 == 1 and x.Limits_Parts_1 or i2 == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-                is4 = (x9 - x9 % y6) / y6 > w.Rate
-              end
-              if is4 then
-                local booked = c5.Units.At(max7 - c5.Head)
+          if (x.room or back and x.below) and x.bound >= 4 then
+            local at2 = t
+            local due = x.due
+            if not x.room then
+              local w = x.Limits_Windows[x.bound - 4]
+              local x5 = x.State_AgainUS
+              local t2 = (x5 - x5 % 1000) / 1000 - 1
+              local t3 = t2 - w.Offset
+              local by2 = w.Interval
+              local n4 = (t3 - t3 % by2) / by2 + 1
+              local max5 = t
+              local x6 = n4 * w.Interval + w.Offset
+              if x6 > max5 then max5 = x6 end
+              at2, due = max5, 0
+            end
+            for i2 = 0, x.Limits_Windows_n - 1 do
+              local w = x.Limits_Windows[i2]
+              local room = 0
+              do
                 local unit = w.Unit
                 local units2 = 0
                 do
-                  local x10 = booked * x.ratio
-                  local booked2 = (x10 - x10 % 1024) / 1024
+                  local x5 = due * x.ratio
+                  local booked = (x5 - x5 % 1024) / 1024
                   if (unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3) == 0 then
                     units2 = 0
                   else
-                    local x11 = booked2 * x.Limits_Scale
-                    local y7 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-                    units2 = (x11 - x11 % y7) / y7
+                    local x6 = booked * x.Limits_Scale
+                    local y4 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+                    units2 = (x6 - x6 % y4) / y4
                   end
                 end
-                local y7 = w.Rate
-                at2 = at2 + (units2 - units2 % y7) / y7 * w.Interval % c5.Grain
-              elseif max7 >= c5.Head and max7 < c5.Head + 1024 and x.rate < x.grain and c5.Units.At(max7 - c5.Head) >= (x.Limits_Tokens < 16777215 and x.Limits_Tokens or 16777215) * x.units then
-                local x10 = c5.Units.At(max7 - c5.Head) % x.rate
-                local y7 = 1 > x.units and 1 or x.units
-                local x11 = (x.State_Held + x.Limits_Guess) * 1000
-                local y8 = (x.State_Ended + 1) * x.Limits_Tokens
-                local max8 = 1
-                local x12 = (x11 - x11 % y8) / y8
-                if x12 > max8 then max8 = x12 end
-                local x13 = (x10 - x10 % y7) / y7 * max8
-                at2 = at2 + (x13 - x13 % 1000) / 1000
+                local left = x.State_Lines[i2].Left - units2
+                local i3 = w.Unit
+                local cost = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
+                if left >= cost or cost == 0 then
+                  room = now
+                else
+                  local since = 0
+                  do
+                    if w.Size > w.Rate then
+                      local max5 = now
+                      local x5 = x.State_Closed - 1
+                      if x5 > max5 then max5 = x5 end
+                      since = max5
+                    else
+                      since = now
+                    end
+                  end
+                  local t2 = since - w.Offset
+                  local by2 = w.Interval
+                  local x5 = cost - left - 1
+                  local y4 = w.Rate
+                  local y5 = w.Interval
+                  local min2 = (x5 - x5 % y4) / y4 + 1
+                  local x6 = (8796093022208 - 8796093022208 % y5) / y5
+                  if x6 < min2 then min2 = x6 end
+                  local n4 = (t2 - t2 % by2) / by2 + min2
+                  room = n4 * w.Interval + w.Offset
+                end
               end
-              in2 = at2
+              if room > at2 then at2 = room end
             end
-            place2 = t > in2 and t or in2
+            local max5 = 0
+            local x5 = at2 - x.Limits_Zero
+            if x5 > max5 then max5 = x5 end
+            local y4 = x.Limits_Grain
+            if (max5 - max5 % y4) / y4 <= c2.Head then
+              x.again = not x.room
+              place2 = at2
+              break
+            end
+          end
+          if other2 then
+            do
+              local x5 = c2.Grain * x.units
+              local y4 = x.rate
+              local next = x.State_Slot + (x5 - x5 % y4) / y4
+              if x.State_Slot >= t and x.State_Slot < t + c2.Grain * 1024 then
+                place2 = next
+                break
+              end
+            end
+            place2 = t
+          else
+            local c5 = x.State_Calendars[0]
+            local max5 = 0
+            local x5 = t - x.Limits_Zero
+            if x5 > max5 then max5 = x5 end
+            local y4 = x.Limits_Grain
+            local n4 = (max5 - max5 % y4) / y4
+            local is4 = n4 >= c5.Head and n4 < c5.Head + 1024
+            if is4 then
+              local surplus = false
+              surplus = Shared_surplus(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, t, now)
+              is4 = surplus
+            end
+            local surplus2 = is4
+            local max6 = 0
+            local x6 = t - x.Limits_Zero
+            if x6 > max6 then max6 = x6 end
+            local y5 = x.Limits_Grain
+            local n5 = (max6 - max6 % y5) / y5
+            local is5 = not surplus2
+            if is5 then
+              local c6 = x.State_Calendars[0]
+              local max7 = 0
+              local x7 = t - x.Limits_Zero
+              if x7 > max7 then max7 = x7 end
+              local y6 = x.Limits_Grain
+              local n6 = (max7 - max7 % y6) / y6
+              is5 = n6 >= c6.Head and n6 < c6.Head + 1024
+            end
+            if is5 then
+              local seek = 0
+              seek = Shared_seek(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, t, now)
+              n5 = seek
+            end
+            if x.fair == 0 then
+              Shared_shares(x, f, op_Urgent, back)
+            end
+            if surplus2 then
+              place2 = t
+            elseif n5 >= c2.Head and n5 < c2.Head + 1024 then
+              local in2 = 0
+              do
+                local max8 = 0
+                local x8 = t - x.Limits_Zero
+                if x8 > max8 then max8 = x8 end
+                local y7 = x.Limits_Grain
+                local x9 = x.fair
+                local min2 = n5
+                local x10 = (x9 - x9 % 524288) / 524288
+                if x10 < min2 then min2 = x10 end
+                local max9 = (max8 - max8 % y7) / y7
+                if min2 > max9 then max9 = min2 end
+                local c7 = x.State_Calendars[0]
+                local w = x.Limits_Windows[x.Limits_Shortest]
+                local at2 = max9 * x.Limits_Grain + x.Limits_Zero
+                local is6 = max9 >= c7.Head and max9 < c7.Head + 1024
+                if is6 then
+                  local i2 = w.Unit
+                  local x11 = x.Limits_PerGrain
+                  local y8 = i2 == 0 and x.Limits_Parts_0 or i2 == 1 and x.Limits_Parts_1 or i2 == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+                  is6 = (x11 - x11 % y8) / y8 > w.Rate
+                end
+                if is6 then
+                  local booked = c7.Units.At(max9 - c7.Head)
+                  local unit = w.Unit
+                  local units2 = 0
+                  do
+                    local x12 = booked * x.ratio
+                    local booked2 = (x12 - x12 % 1024) / 1024
+                    if (unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3) == 0 then
+                      units2 = 0
+                    else
+                      local x13 = booked2 * x.Limits_Scale
+                      local y9 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+                      units2 = (x13 - x13 % y9) / y9
+                    end
+                  end
+                  local y9 = w.Rate
+                  at2 = at2 + (units2 - units2 % y9) / y9 * w.Interval % c7.Grain
+                elseif max9 >= c7.Head and max9 < c7.Head + 1024 and x.rate < x.grain and c7.Units.At(max9 - c7.Head) >= (x.Limits_Tokens < 16777215 and x.Limits_Tokens or 16777215) * x.units then
+                  local x12 = c7.Units.At(max9 - c7.Head) % x.rate
+                  local y9 = 1 > x.units and 1 or x.units
+                  local x13 = (x.State_Held + x.Limits_Guess) * 1000
+                  local y10 = (x.State_Ended + 1) * x.Limits_Tokens
+                  local max10 = 1
+                  local x14 = (x13 - x13 % y10) / y10
+                  if x14 > max10 then max10 = x14 end
+                  local x15 = (x12 - x12 % y9) / y9 * max10
+                  at2 = at2 + (x15 - x15 % 1000) / 1000
+                end
+                in2 = at2
+              end
+              place2 = t > in2 and t or in2
+            else
+              local later = 0
+              later = Shared_later(x, n5 * 524288, 0)
+              x.last = later
+              if c2.Last >= x.last then
+                local later2 = 0
+                local x8 = x.units * 524288 + x.rate - 1
+                local y7 = x.rate
+                later2 = Shared_later(x, c2.Last, (x8 - x8 % y7) / y7)
+                x.last = later2
+              end
+              local place3 = x.last < x.fair and x.last or x.fair
+              local max8 = 0
+              local x8 = 8796093022208 - x.Limits_Zero
+              if x8 > max8 then max8 = x8 end
+              local y7 = x.Limits_Grain
+              local min2 = (place3 - place3 % 524288) / 524288
+              local x9 = (max8 - max8 % y7) / y7
+              if x9 < min2 then min2 = x9 end
+              local x10 = place3 % 524288
+              local x11 = (x10 - x10 % 512) / 512 * x.Limits_Grain
+              local max9 = t
+              local x12 = min2 * x.Limits_Grain + x.Limits_Zero + (x11 - x11 % 1024) / 1024
+              if x12 > max9 then max9 = x12 end
+              x.given = max9
+              place2 = x.given
+            end
           end
         end
       end
@@ -3003,6 +3326,9 @@ function Shared_book(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Urgent
   if x2 > max2 then max2 = x2 end
   local y = x.Limits_Grain
   local n2 = (max2 - max2 % y) / y
+  if t_Slot == x.given and x.last <= x.fair then
+    c2.Last = x.last
+  end
   if n2 >= c2.Head and n2 < c2.Head + 1024 then
     do
       local min2 = c2.Units.At(n2 - c2.Head) + x.units
@@ -3055,9 +3381,9 @@ function Shared_book(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Urgent
       local x5 = min2 * 524288
       local y3 = x.rate
       local step = (x5 - x5 % y3) / y3
-      local min3 = x.fair + step + (step - step % 6) / 6
-      if 9007199254740991 < min3 then min3 = 9007199254740991 end
-      f.Again = min3
+      local later = 0
+      later = Shared_later(x, x.fair, step + (step - step % 6) / 6)
+      f.Again = later
     elseif f.Units + f.Later == 0 and f.Fair < x.from then
       f.Fair = x.from
       local x4 = x.units * 524288
@@ -3126,10 +3452,10 @@ if value then
       from = from + 112
     end
     if s_Calendars_n > 0 then
-      local calendar_Grain, calendar_Head, calendar_Front, calendar_Far, calendar_Booked, calendar_Minute, calendar_Weight, calendar_Before, calendar_Turn, calendar_Largest, calendar_Asked_0, calendar_Asked_1, calendar_Asked_2, calendar_Asked_3 = unpack('<dddddddddddddd', value, from)
+      local calendar_Grain, calendar_Head, calendar_Front, calendar_Far, calendar_Last, calendar_Booked, calendar_Minute, calendar_Weight, calendar_Before, calendar_Turn, calendar_Largest, calendar_Asked_0, calendar_Asked_1, calendar_Asked_2, calendar_Asked_3 = unpack('<ddddddddddddddd', value, from)
       local calendar_Units, calendar_Classes = Counts(value, numbers, numbers + units), Counts(value, numbers + units, #value)
-      s_Calendars[0] = {Grain = calendar_Grain, Head = calendar_Head, Front = calendar_Front, Far = calendar_Far, Booked = calendar_Booked, Minute = calendar_Minute, Weight = calendar_Weight, Before = calendar_Before, Turn = calendar_Turn, Largest = calendar_Largest, Asked_0 = calendar_Asked_0, Asked_1 = calendar_Asked_1, Asked_2 = calendar_Asked_2, Asked_3 = calendar_Asked_3, Units = calendar_Units, Classes = calendar_Classes}
-      from = from + 112
+      s_Calendars[0] = {Grain = calendar_Grain, Head = calendar_Head, Front = calendar_Front, Far = calendar_Far, Last = calendar_Last, Booked = calendar_Booked, Minute = calendar_Minute, Weight = calendar_Weight, Before = calendar_Before, Turn = calendar_Turn, Largest = calendar_Largest, Asked_0 = calendar_Asked_0, Asked_1 = calendar_Asked_1, Asked_2 = calendar_Asked_2, Asked_3 = calendar_Asked_3, Units = calendar_Units, Classes = calendar_Classes}
+      from = from + 120
     end
     leases = sub(value, from, numbers)
   end
@@ -3379,14 +3705,14 @@ if s_Lines_n + s_Pins_n + s_Flows_n + s_Calendars_n > 1 then
   end
   local calendar = s_Calendars_n > 0 and s_Calendars[0]
   if calendar then
-    parts[#parts + 1] = pack('<dddddddddddddd', calendar.Grain, calendar.Head, calendar.Front, calendar.Far, calendar.Booked, calendar.Minute, calendar.Weight, calendar.Before, calendar.Turn, calendar.Largest, calendar.Asked_0, calendar.Asked_1, calendar.Asked_2, calendar.Asked_3)
+    parts[#parts + 1] = pack('<ddddddddddddddd', calendar.Grain, calendar.Head, calendar.Front, calendar.Far, calendar.Last, calendar.Booked, calendar.Minute, calendar.Weight, calendar.Before, calendar.Turn, calendar.Largest, calendar.Asked_0, calendar.Asked_1, calendar.Asked_2, calendar.Asked_3)
   end
   parts[#parts + 1] = leases
   if calendar then
     units, classes = calendar.Units.append(parts), calendar.Classes.append(parts)
   end
 end
-local stored = pack('<dddddddddddddddddddddddddddddddddddddddddd', 11, micros, s_Now, till, ran, apart, first, last,
+local stored = pack('<dddddddddddddddddddddddddddddddddddddddddd', 12, micros, s_Now, till, ran, apart, first, last,
   s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Last, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n, units, classes, line.Window_Size, line.Window_Rate, line.Window_Interval, line.Window_Offset, line.Window_Series, line.Window_Unit, line.Left, line.Promised, line.Spare, line.Taken, line.Fresh, line.FreshFrom, line.Stale, line.StaleFrom, line.Saved)
 if parts then
   parts[1] = stored
@@ -3452,10 +3778,10 @@ if value then
       from = from + 112
     end
     if s_Calendars_n > 0 then
-      local calendar_Grain, calendar_Head, calendar_Front, calendar_Far, calendar_Booked, calendar_Minute, calendar_Weight, calendar_Before, calendar_Turn, calendar_Largest, calendar_Asked_0, calendar_Asked_1, calendar_Asked_2, calendar_Asked_3 = unpack('<dddddddddddddd', value, from)
+      local calendar_Grain, calendar_Head, calendar_Front, calendar_Far, calendar_Last, calendar_Booked, calendar_Minute, calendar_Weight, calendar_Before, calendar_Turn, calendar_Largest, calendar_Asked_0, calendar_Asked_1, calendar_Asked_2, calendar_Asked_3 = unpack('<ddddddddddddddd', value, from)
       local calendar_Units, calendar_Classes = Counts(value, numbers, numbers + units), Counts(value, numbers + units, #value)
-      s_Calendars[0] = {Grain = calendar_Grain, Head = calendar_Head, Front = calendar_Front, Far = calendar_Far, Booked = calendar_Booked, Minute = calendar_Minute, Weight = calendar_Weight, Before = calendar_Before, Turn = calendar_Turn, Largest = calendar_Largest, Asked_0 = calendar_Asked_0, Asked_1 = calendar_Asked_1, Asked_2 = calendar_Asked_2, Asked_3 = calendar_Asked_3, Units = calendar_Units, Classes = calendar_Classes}
-      from = from + 112
+      s_Calendars[0] = {Grain = calendar_Grain, Head = calendar_Head, Front = calendar_Front, Far = calendar_Far, Last = calendar_Last, Booked = calendar_Booked, Minute = calendar_Minute, Weight = calendar_Weight, Before = calendar_Before, Turn = calendar_Turn, Largest = calendar_Largest, Asked_0 = calendar_Asked_0, Asked_1 = calendar_Asked_1, Asked_2 = calendar_Asked_2, Asked_3 = calendar_Asked_3, Units = calendar_Units, Classes = calendar_Classes}
+      from = from + 120
     end
     leases = sub(value, from, numbers)
   end
@@ -3765,90 +4091,106 @@ end
           x2.Limits_Zero = w.Offset - (t2 - t2 % by2) / by2 * x2.Limits_Grain
           local brings = 0
           do
-            local brings2 = 0
+            local counts2 = false
+            local most2 = 1099511627776
             for i3 = 0, x2.Limits_Windows_n - 1 do
               local w2 = x2.Limits_Windows[i3]
-              do
-                local x4 = x2.Limits_Grain
-                local y2 = w2.Interval
-                local n2 = (x4 - x4 % y2) / y2
-                if n2 > 0 and w2.Unit == 0 then
-                  local min2 = (w2.Rate < w2.Size and w2.Rate or w2.Size) * (n2 < 1000 and n2 or 1000)
-                  if 1099511627776 < min2 then min2 = 1099511627776 end
-                  local most2 = min2
-                  if brings2 == 0 or most2 < brings2 then
-                    brings2 = most2
-                  end
-                end
+              local x4 = x2.Limits_Grain
+              local y2 = w2.Interval
+              local n2 = (x4 - x4 % y2) / y2
+              if w2.Unit == 0 and (n2 > 0 or w2.Size <= w2.Rate) then
+                local max3 = 1
+                local x5 = n2 < 1000 and n2 or 1000
+                if x5 > max3 then max3 = x5 end
+                local min2 = most2
+                local x6 = (w2.Rate < w2.Size and w2.Rate or w2.Size) * max3
+                if x6 < min2 then min2 = x6 end
+                counts2, most2 = counts2 or n2 > 0, min2
               end
             end
-            brings = brings2
+            if not counts2 then
+              brings = 0
+            else
+              brings = most2
+            end
           end
           local n0 = brings
           local brings2 = 0
           do
-            local brings3 = 0
+            local counts2 = false
+            local most2 = 1099511627776
             for i3 = 0, x2.Limits_Windows_n - 1 do
               local w2 = x2.Limits_Windows[i3]
-              do
-                local x4 = x2.Limits_Grain
-                local y2 = w2.Interval
-                local n2 = (x4 - x4 % y2) / y2
-                if n2 > 0 and w2.Unit == 1 then
-                  local min2 = (w2.Rate < w2.Size and w2.Rate or w2.Size) * (n2 < 1000 and n2 or 1000)
-                  if 1099511627776 < min2 then min2 = 1099511627776 end
-                  local most2 = min2
-                  if brings3 == 0 or most2 < brings3 then
-                    brings3 = most2
-                  end
-                end
+              local x4 = x2.Limits_Grain
+              local y2 = w2.Interval
+              local n2 = (x4 - x4 % y2) / y2
+              if w2.Unit == 1 and (n2 > 0 or w2.Size <= w2.Rate) then
+                local max3 = 1
+                local x5 = n2 < 1000 and n2 or 1000
+                if x5 > max3 then max3 = x5 end
+                local min2 = most2
+                local x6 = (w2.Rate < w2.Size and w2.Rate or w2.Size) * max3
+                if x6 < min2 then min2 = x6 end
+                counts2, most2 = counts2 or n2 > 0, min2
               end
             end
-            brings2 = brings3
+            if not counts2 then
+              brings2 = 0
+            else
+              brings2 = most2
+            end
           end
           local n1 = brings2
           local brings3 = 0
           do
-            local brings4 = 0
+            local counts2 = false
+            local most2 = 1099511627776
             for i3 = 0, x2.Limits_Windows_n - 1 do
               local w2 = x2.Limits_Windows[i3]
-              do
-                local x4 = x2.Limits_Grain
-                local y2 = w2.Interval
-                local n2 = (x4 - x4 % y2) / y2
-                if n2 > 0 and w2.Unit == 2 then
-                  local min2 = (w2.Rate < w2.Size and w2.Rate or w2.Size) * (n2 < 1000 and n2 or 1000)
-                  if 1099511627776 < min2 then min2 = 1099511627776 end
-                  local most2 = min2
-                  if brings4 == 0 or most2 < brings4 then
-                    brings4 = most2
-                  end
-                end
+              local x4 = x2.Limits_Grain
+              local y2 = w2.Interval
+              local n2 = (x4 - x4 % y2) / y2
+              if w2.Unit == 2 and (n2 > 0 or w2.Size <= w2.Rate) then
+                local max3 = 1
+                local x5 = n2 < 1000 and n2 or 1000
+                if x5 > max3 then max3 = x5 end
+                local min2 = most2
+                local x6 = (w2.Rate < w2.Size and w2.Rate or w2.Size) * max3
+                if x6 < min2 then min2 = x6 end
+                counts2, most2 = counts2 or n2 > 0, min2
               end
             end
-            brings3 = brings4
+            if not counts2 then
+              brings3 = 0
+            else
+              brings3 = most2
+            end
           end
           local n2 = brings3
           local brings4 = 0
           do
-            local brings5 = 0
+            local counts2 = false
+            local most2 = 1099511627776
             for i3 = 0, x2.Limits_Windows_n - 1 do
               local w2 = x2.Limits_Windows[i3]
-              do
-                local x4 = x2.Limits_Grain
-                local y2 = w2.Interval
-                local n3 = (x4 - x4 % y2) / y2
-                if n3 > 0 and w2.Unit == 3 then
-                  local min2 = (w2.Rate < w2.Size and w2.Rate or w2.Size) * (n3 < 1000 and n3 or 1000)
-                  if 1099511627776 < min2 then min2 = 1099511627776 end
-                  local most2 = min2
-                  if brings5 == 0 or most2 < brings5 then
-                    brings5 = most2
-                  end
-                end
+              local x4 = x2.Limits_Grain
+              local y2 = w2.Interval
+              local n3 = (x4 - x4 % y2) / y2
+              if w2.Unit == 3 and (n3 > 0 or w2.Size <= w2.Rate) then
+                local max3 = 1
+                local x5 = n3 < 1000 and n3 or 1000
+                if x5 > max3 then max3 = x5 end
+                local min2 = most2
+                local x6 = (w2.Rate < w2.Size and w2.Rate or w2.Size) * max3
+                if x6 < min2 then min2 = x6 end
+                counts2, most2 = counts2 or n3 > 0, min2
               end
             end
-            brings4 = brings5
+            if not counts2 then
+              brings4 = 0
+            else
+              brings4 = most2
+            end
           end
           local n3 = brings4
           local max3 = n0
@@ -6553,14 +6895,14 @@ if s_Lines_n + s_Pins_n + s_Flows_n + s_Calendars_n > 1 then
   end
   local calendar = s_Calendars_n > 0 and s_Calendars[0]
   if calendar then
-    parts[#parts + 1] = pack('<dddddddddddddd', calendar.Grain, calendar.Head, calendar.Front, calendar.Far, calendar.Booked, calendar.Minute, calendar.Weight, calendar.Before, calendar.Turn, calendar.Largest, calendar.Asked_0, calendar.Asked_1, calendar.Asked_2, calendar.Asked_3)
+    parts[#parts + 1] = pack('<ddddddddddddddd', calendar.Grain, calendar.Head, calendar.Front, calendar.Far, calendar.Last, calendar.Booked, calendar.Minute, calendar.Weight, calendar.Before, calendar.Turn, calendar.Largest, calendar.Asked_0, calendar.Asked_1, calendar.Asked_2, calendar.Asked_3)
   end
   parts[#parts + 1] = leases
   if calendar then
     units, classes = calendar.Units.append(parts), calendar.Classes.append(parts)
   end
 end
-local stored = pack('<dddddddddddddddddddddddddddddddddddddddddd', 11, micros, s_Now, till, ran, apart, first, last,
+local stored = pack('<dddddddddddddddddddddddddddddddddddddddddd', 12, micros, s_Now, till, ran, apart, first, last,
   s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Last, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n, units, classes, line.Window_Size, line.Window_Rate, line.Window_Interval, line.Window_Offset, line.Window_Series, line.Window_Unit, line.Left, line.Promised, line.Spare, line.Taken, line.Fresh, line.FreshFrom, line.Stale, line.StaleFrom, line.Saved)
 if parts then
   parts[1] = stored

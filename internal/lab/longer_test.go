@@ -1,0 +1,76 @@
+package lab
+
+import (
+	"cmp"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/drip-go/drip"
+)
+
+// A shared limit of a second may have longer windows. While one of them is used up, no message has a slot. So messages
+// come back about as often as without it, and the limit is used as early as it can be.
+func TestSharedLongerWindow(t *testing.T) {
+	minute, hour := drip.Window{Size: 150, RefreshInterval: time.Minute}, drip.Window{Size: 600, RefreshInterval: time.Hour}
+	for name, c := range map[string]struct {
+		second         int
+		windows        []drip.Window
+		mean, inBlocks float64 // the most postponements of a message: of all shops at once, and shop after shop
+	}{
+		"a minute":                  {5, []drip.Window{minute}, 1.5, 2.2},
+		"most of ten seconds":       {10, []drip.Window{{Size: 60, RefreshInterval: 10 * time.Second}}, 1.5, 1.9},
+		"a few in ten seconds":      {10, []drip.Window{{Size: 20, RefreshInterval: 10 * time.Second}}, 1.5, 1.9},
+		"less than a second brings": {10, []drip.Window{{Size: 7, RefreshInterval: 10 * time.Second}}, 1.5, 1.9},
+		"an hour":                   {10, []drip.Window{{Size: 100, RefreshInterval: time.Hour}}, 1.5, 2.9},
+		"a window that gathers":     {5, []drip.Window{{Size: 200, RefreshRate: 50, RefreshInterval: time.Minute}}, 1.6, 3.1},
+		"a minute and an hour":      {5, []drip.Window{minute, hour}, 1.6, 3.4},
+	} {
+		for _, shops := range []int{1, 5, 30} {
+			for _, how := range []order{shuffled, byEntity} {
+				o := app(1000, 1000, c.second)
+				o.Shared["app"] = drip.Limit{Size: c.second, Windows: c.windows}
+				each := c.windows[len(c.windows)-1].Size * 33 / 10 / shops
+				s := SharedScenario{
+					Options: o, Entities: entities(shops), Operation: Fixed(50 * time.Millisecond), Unmeasured: true,
+					Messages: func(r *rand.Rand) []SharedMessage { return backlog(r, how, begun, 0, times(shops, each)...) },
+				}
+				got, err := RunShared(s, 1)
+				if err != nil {
+					t.Fatal(err)
+				}
+				most, best := c.mean, earliest(shops*each, c.second, c.windows)
+				if how == byEntity {
+					most = c.inBlocks
+				}
+				t.Logf("%s, %d shops, order %d: %.2f postponements, at most %d; %v, at best %v", name, shops, how, got.Redeliveries.Mean, got.Redeliveries.Max, got.Makespan, best)
+				if got.OverLimit > 0 || got.Done < got.Messages || got.Redeliveries.Mean > most || got.Makespan > best+4*time.Second {
+					t.Errorf("%s, %d shops, order %d: %d over the limit, %d messages left, %.2f postponements, want at most %.2f; %v, want at most 4 s more than %v",
+						name, shops, how, got.OverLimit, got.Messages-got.Done, got.Redeliveries.Mean, most, got.Makespan, best)
+				}
+			}
+		}
+	}
+}
+
+// earliest is the second in which the last of n messages runs if each runs as early as the windows let it.
+func earliest(n, second int, windows []drip.Window) time.Duration {
+	left := make([]int, len(windows))
+	for t := time.Duration(0); ; t += time.Second {
+		free := second
+		for i, w := range windows {
+			if t == 0 {
+				left[i] = w.Size
+			} else if t%w.RefreshInterval == 0 {
+				left[i] = min(w.Size, left[i]+cmp.Or(w.RefreshRate, w.Size))
+			}
+			free = min(free, left[i])
+		}
+		for i := range left {
+			left[i] -= free
+		}
+		if n -= free; n <= 0 {
+			return t
+		}
+	}
+}
