@@ -85,14 +85,14 @@ func TestForgedTickets(t *testing.T) {
 	for i, ticket := range tickets {
 		for _, q := range []string{queue, queue + ".drip.due"} {
 			b.publish(q, amqp.Publishing{MessageId: fmt.Sprint(i, q), Headers: amqp.Table{
-				headerNote: fmt.Sprintf("due=%d first=%d postponements=1 ticket=%s", now, now, ticket), headerPrefix + "ticket": ticket,
+				headerNote: fmt.Sprintf("due=%d first=%d postponements=1 ticket=%s", now*1000, now, ticket), headerPrefix + "ticket": ticket,
 			}})
 		}
 	}
 	// Replayed: the same ticket again and again.
 	for i := range 10 {
 		b.publish(queue+".drip.due", amqp.Publishing{MessageId: fmt.Sprint("again", i), Headers: amqp.Table{
-			headerNote: fmt.Sprintf("due=%d ticket=1.%d.%d.1.3.0", now, now, now),
+			headerNote: fmt.Sprintf("due=%d ticket=1.%d.%d.1.3.0", now*1000, now, now),
 		}})
 	}
 	want := 2*len(tickets) + 10

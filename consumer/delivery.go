@@ -22,7 +22,7 @@ type delivery struct {
 	tag     *list.Element
 	back    bool  // from the due queue
 	far     bool  // due so late that it goes to a delay queue again
-	at      int64 // until when it is held, ms since 1970
+	at      int64 // until when it is held, us since 1970
 }
 
 // longestHeld is how long a message without a delay queue is held. If there is still no delay queue then, it goes to the end
@@ -55,22 +55,22 @@ func (s *session) take(from *settling, deliveries <-chan amqp.Delivery, back boo
 				s.delays.dropped(d.Headers)
 			}
 			_, m.far, _ = s.delays.place(now.UnixMilli(), m.due())
-			if m.far || m.due() <= now.UnixMilli() {
+			if m.far || !m.Due.After(now) {
 				w.do(m)
 				continue
 			}
-			m.at = min(m.due(), now.Add(longestHeld).UnixMilli())
+			m.at = min(m.Due.UnixMicro(), now.Add(longestHeld).UnixMicro())
 			soon.add(m)
 		case <-timer.C:
-			now := time.Now().UnixMilli()
-			soon.release(now, func(d *delivery) {
-				d.far = d.due() > now
+			now := time.Now()
+			soon.release(now.UnixMicro(), func(d *delivery) {
+				d.far = d.Due.After(now)
 				w.do(d)
 			})
 			set = 0
 		}
 		if next := soon.next(); next != set && next != 0 {
-			timer.Reset(time.Until(time.UnixMilli(next)))
+			timer.Reset(time.Until(time.UnixMicro(next)))
 			set = next
 		}
 	}

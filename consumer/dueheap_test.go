@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -45,6 +46,21 @@ func TestHeld(t *testing.T) {
 	}
 }
 
+// Of the messages that are due at once those of a high priority come first, else the one that was due first.
+func TestHeldPriority(t *testing.T) {
+	var h dueHeap
+	for i, priority := range []uint8{0, 9, 0, 5, 9} {
+		d := &delivery{at: int64(i)}
+		d.Priority = priority
+		h.add(d)
+	}
+	var got []int64
+	h.release(3, func(d *delivery) { got = append(got, d.at) })
+	if want := []int64{1, 3, 0, 2}; !slices.Equal(got, want) {
+		t.Errorf("released are %v, want %v", got, want)
+	}
+}
+
 // taking is a session without a broker.
 func taking(t *testing.T, o Options) *session {
 	t.Helper()
@@ -65,7 +81,7 @@ func taking(t *testing.T, o Options) *session {
 	return s
 }
 
-// A message that is back early is asked about when it is due, to the millisecond. When nothing more is to wait it is given
+// A message that is back early is asked about when it is due, to the microsecond. When nothing more is to wait it is given
 // back at once.
 func TestTakeHolds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -59,7 +59,7 @@ func TestLimit(t *testing.T) {
 		"postponed":      {limiter: scripted{delay: time.Second}, postponed: 1},
 		"throttled":      {handled: true, handler: Throttled(time.Minute, failure), postponed: 1},
 		"entity fails":   {entity: func(*amqp.Delivery) (string, error) { return "", failure }, want: ErrEntity},
-		"came back soon": {header: amqp.Table{headerNote: fmt.Sprint("due=", time.Now().Add(time.Minute).UnixMilli())}, postponed: 1},
+		"came back soon": {header: amqp.Table{headerNote: fmt.Sprint("due=", time.Now().Add(time.Minute).UnixMicro())}, postponed: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if c.entity == nil {

@@ -178,12 +178,12 @@ const markWord = " tag="
 
 // postponeBy sets when the message is due. A delay below zero counts as zero.
 func (m *message) postponeBy(d time.Duration) {
-	roundUp := time.Millisecond - 1 // never early
-	m.Due = time.UnixMilli(time.Now().Add(min(max(d, 0), longestDelay) + roundUp).UnixMilli())
+	roundUp := time.Microsecond - 1 // never early
+	m.Due = time.UnixMicro(time.Now().Add(min(max(d, 0), longestDelay) + roundUp).UnixMicro())
 }
 
-// due returns when the message is due, in ms since 1970.
-func (m *message) due() int64 { return m.Due.UnixMilli() }
+// due returns the first millisecond since 1970 in which the message is due.
+func (m *message) due() int64 { return m.Due.Add(time.Millisecond - 1).UnixMilli() }
 
 // expires returns when the message's own expiration ends, in ms since 1970. It counts from the first delivery, because the
 // broker does not tell how long the message was in its queue before.

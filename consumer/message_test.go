@@ -64,7 +64,7 @@ func TestCopyIsTheMessage(t *testing.T) {
 
 func TestBrokenHeadersStopNothing(t *testing.T) {
 	now := time.UnixMilli(time.Now().UnixMilli())
-	far := now.Add(longestDelay + time.Hour).UnixMilli()
+	far := now.Add(longestDelay + time.Hour).UnixMicro()
 	for _, h := range []amqp.Table{
 		nil,
 		{headerNote: int64(7), headerKept: "x"},
@@ -84,7 +84,7 @@ func TestBrokenHeadersStopNothing(t *testing.T) {
 	}
 	// On the work queue not even good ones are.
 	good := amqp.Table{
-		headerNote: fmt.Sprintf("due=%d postponements=9 exchange=e key=k", now.UnixMilli()+5000),
+		headerNote: fmt.Sprintf("due=%d postponements=9 exchange=e key=k", now.UnixMicro()+5_000_000),
 		headerKept: amqp.Table{"CC": "x"}, "shop": "a",
 	}
 	m := open(amqp.Delivery{Headers: good, RoutingKey: "orders"}, now, false)

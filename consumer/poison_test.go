@@ -35,7 +35,7 @@ var poison = map[string]amqp.Publishing{
 	"a header with a long name": {Headers: amqp.Table{strings.Repeat("x", 255): strings.Repeat("y", 10_000)}},
 	"properties that are no text": {CorrelationId: "\xff", ReplyTo: "\xff=&% ", Type: "\x00", AppId: "\n",
 		ContentType: strings.Repeat("x", 255), Timestamp: time.Unix(1, 0), Priority: 255},
-	"headers named like ours":     {Headers: amqp.Table{"x-drip": "due=9999999999999", "x-drip-attempts": int64(99), "X-Drip": "theirs", "x-dripping": "too"}},
+	"headers named like ours":     {Headers: amqp.Table{"x-drip": "due=9999999999999999", "x-drip-attempts": int64(99), "X-Drip": "theirs", "x-dripping": "too"}},
 	"headers named like theirs":   {Headers: amqp.Table{"x-death": "none", "x-first-death-queue": int32(1), "x-delivery-count": "many", "CC": []any{}}},
 	"the broker's own in a table": {Headers: amqp.Table{"F": amqp.Table{"x-death": []any{amqp.Table{"queue": "q"}}, "CC": []any{"q"}}}},
 }

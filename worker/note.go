@@ -14,7 +14,7 @@ import (
 // commas, so that a header or a metadata value can hold it. The zero Note is the note of a new message.
 type Note struct {
 	Ticket        drip.Ticket // the slot that the limiter has booked
-	Due           time.Time   // when to ask the limiter again, in milliseconds; zero: now
+	Due           time.Time   // when to ask the limiter again, in microseconds; zero: now
 	First         time.Time   // when it was first delivered, in milliseconds; zero: now
 	Attempts      int         // how often its operation has failed
 	Postponements int         // how often it was postponed
@@ -33,7 +33,7 @@ func (n Note) String() string {
 		}
 	}
 	if !n.Due.IsZero() {
-		number("due", n.Due.UnixMilli())
+		number("due", n.Due.UnixMicro())
 	}
 	if !n.First.IsZero() {
 		number("first", n.First.UnixMilli())
@@ -70,7 +70,7 @@ func ParseNote(text string) Note {
 		}
 		switch name {
 		case "due":
-			n.Due = time.UnixMilli(v)
+			n.Due = time.UnixMicro(v)
 		case "first":
 			n.First = time.UnixMilli(v)
 		case "postponements":

@@ -286,7 +286,7 @@ func (w *Worker[M]) wait(m *Message, delay time.Duration, cause error) Outcome {
 
 func (m *Message) later(kind Kind, delay time.Duration, cause error) Outcome {
 	delay = min(max(delay, time.Millisecond), longestDelay)
-	m.Note.Due = time.Now().Add(delay + time.Millisecond - 1).Truncate(time.Millisecond) // never early
+	m.Note.Due = time.Now().Add(delay + time.Microsecond - 1).Truncate(time.Microsecond) // never early
 	if end := m.Request.Deadline; !end.IsZero() && m.Note.Due.After(end) {
 		return Outcome{Kind: GivenUp, Note: m.Note, Err: lateFor(cause)}
 	}

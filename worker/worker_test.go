@@ -288,7 +288,7 @@ func TestNote(t *testing.T) {
 		ticket = a.Ticket
 	}
 	for _, n := range []Note{
-		{First: now}, {First: now.Add(-time.Hour), Due: now.Add(time.Minute), Attempts: 3, Postponements: 7},
+		{First: now}, {First: now.Add(-time.Hour), Due: now.Add(time.Minute + time.Microsecond), Attempts: 3, Postponements: 7},
 		{First: now.Add(-time.Hour), Due: now.Add(time.Minute), Attempts: math.MaxInt32, Postponements: math.MaxInt32, Ticket: ticket},
 	} {
 		text := n.String()
@@ -301,7 +301,7 @@ func TestNote(t *testing.T) {
 	}
 	for _, text := range []string{
 		"", "x", "due=", "due=-1", "due=x", "ticket=x", "due=1 attempts=x", "attempts=99999999999999999999", "name=1", "\xff\xfe",
-		fmt.Sprint("due=", now.Add(2*longestDelay).UnixMilli()), strings.Repeat("attempts=1 ", 1000),
+		fmt.Sprint("due=", now.Add(2*longestDelay).UnixMicro()), strings.Repeat("attempts=1 ", 1000),
 	} {
 		n := ParseNote(text)
 		if n.Age() > time.Minute || !n.Ticket.IsZero() || !n.Due.IsZero() || n.Attempts != 0 || n.Postponements != 0 {
