@@ -51,7 +51,7 @@ func (s *session) take(from *settling, deliveries <-chan amqp.Delivery, back boo
 			m := &delivery{message: open(d, now, back), from: from, tag: from.received(d.DeliveryTag), back: back}
 			m.Acknowledger = acknowledged{}
 			m.record = s.telemetry.receive(&m.message, back)
-			if back && m.due() > now.UnixMilli() {
+			if back && m.Due.After(now) {
 				s.delays.dropped(d.Headers)
 			}
 			_, m.far, _ = s.delays.place(now.UnixMilli(), m.due())

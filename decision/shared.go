@@ -553,8 +553,8 @@ func (x *Shared) later(from, span int64) int64 {
 	for i := range l.Windows {
 		w := &l.Windows[i]
 		if w.Interval > c.Grain && l.Parts[w.Unit] > 0 {
-			n, k, each := w.interval(t), w.interval(t)-w.interval(x.State.Now), max(1, x.lasts(min(w.Rate, w.Size), w.Unit))
-			free := int64(0) // from there until the window is used up
+			n, each := w.interval(t), max(1, x.lasts(min(w.Rate, w.Size), w.Unit))
+			k, free := n-w.interval(x.State.Now), int64(0) // k intervals ahead; from there until the window is used up
 			if k <= 0 || w.Size > w.Rate {
 				free = x.remains(int64(i)) - x.served(w, from, (c.Head+1)*tick)
 			}
@@ -576,8 +576,8 @@ func (x *Shared) remains(window int64) int64 {
 	return x.lasts(line.Left+line.returns()-x.expects(c.at(c.Head), unit), unit)
 }
 
-// served returns for how long the limit serves at most in an interval of a window, from a place to another, because
-// windows between this one and a grain are used up in between. since is the beginning of the interval, or now.
+// served returns for how long the limit serves at most from a place to another, in an interval of a window. In the rest of
+// the time shorter windows are used up. since is the beginning of the interval, or now.
 func (x *Shared) served(window *Window, to, since int64) int64 {
 	c, l := &x.State.Calendars[0], x.Limits
 	span, t := to-since, x.begin(since)

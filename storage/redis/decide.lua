@@ -2506,12 +2506,6 @@ function Shared_later(x, from, span)
       local t2 = t - w.Offset
       local by2 = w.Interval
       local n2 = (t2 - t2 % by2) / by2
-      local t3 = t - w.Offset
-      local by3 = w.Interval
-      local t4 = x.State_Now
-      local t5 = t4 - w.Offset
-      local by4 = w.Interval
-      local k2 = (t3 - t3 % by3) / by3 - (t5 - t5 % by4) / by4
       local capacity = w.Rate < w.Size and w.Rate or w.Size
       local unit = w.Unit
       local booked = x.rate
@@ -2535,6 +2529,10 @@ function Shared_later(x, from, span)
       local x5 = min3 * 512
       if x5 > max3 then max3 = x5 end
       local each2 = max3
+      local t3 = x.State_Now
+      local t4 = t3 - w.Offset
+      local by3 = w.Interval
+      local k2 = n2 - (t4 - t4 % by3) / by3
       local free = 0
       if k2 <= 0 or w.Size > w.Rate then
         local remains = 0
@@ -2583,10 +2581,10 @@ function Shared_later(x, from, span)
       end
       if k2 > 0 then
         local served = 0
-        local t6 = n2 * w.Interval + w.Offset
-        local t7 = t6 + x.Limits_Grain - 1
+        local t5 = n2 * w.Interval + w.Offset
+        local t6 = t5 + x.Limits_Grain - 1
         local max4 = 0
-        local x6 = t7 - x.Limits_Zero
+        local x6 = t6 - x.Limits_Zero
         if x6 > max4 then max4 = x6 end
         local y3 = x.Limits_Grain
         served = Shared_served(x, w.Interval, from, (max4 - max4 % y3) / y3 * 524288)
@@ -2601,10 +2599,10 @@ function Shared_later(x, from, span)
           local x6 = (8796093022208 - 8796093022208 % y3) / y3
           if x6 < min4 then min4 = x6 end
           local n3 = n2 + 1 + min4
-          local t6 = n3 * w.Interval + w.Offset
-          local t7 = t6 + x.Limits_Grain - 1
+          local t5 = n3 * w.Interval + w.Offset
+          local t6 = t5 + x.Limits_Grain - 1
           local max4 = 0
-          local x7 = t7 - x.Limits_Zero
+          local x7 = t6 - x.Limits_Zero
           if x7 > max4 then max4 = x7 end
           local y4 = x.Limits_Grain
           local x8 = (max4 - max4 % y4) / y4 * 524288 + rest2 % each2
