@@ -393,6 +393,9 @@ func (b *Bucket) tell(ctx context.Context, doing, entityID string, kind decision
 	if kind == decision.Throttle && b.options.Follow {
 		op.Level = 1
 	}
+	if kind == decision.Throttle && b.options.Clock == nil { // the storage cuts its time to milliseconds
+		op.For = min(op.For+1, decision.MostTime)
+	}
 	if _, err := b.do(ctx, entityID, 0, &op, &a, time.Time{}); err != nil {
 		return fmt.Errorf("drip: %s %q: %w", doing, entityID, err)
 	}

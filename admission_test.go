@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/drip-go/drip"
@@ -612,4 +613,25 @@ func TestSteadyStateAllocatesNothing(t *testing.T) {
 			t.Errorf("%s: %v allocations, want none", name, n)
 		}
 	}
+}
+
+// After Throttled nothing runs before retryAfter is over, also if the refusal came within a millisecond.
+func TestThrottledToTheMicrosecond(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		time.Sleep(900 * time.Microsecond)
+		b := buckettest.New(t, drip.Options{})
+		time.Sleep(time.Minute)
+		if err := b.Throttled(t.Context(), "shop", 3*time.Second); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(3*time.Second - time.Microsecond)
+		a, err := b.Admit(t.Context(), "shop", drip.Request{})
+		if err != nil || a.Delay == 0 {
+			t.Errorf("a microsecond before the end Admit = %+v, %v, want a delay", a, err)
+		}
+		time.Sleep(a.Delay)
+		if a, err = b.Admit(t.Context(), "shop", drip.Request{Ticket: a.Ticket}); err != nil || a.Delay != 0 {
+			t.Errorf("after the end Admit = %+v, %v, want that it runs", a, err)
+		}
+	})
 }
