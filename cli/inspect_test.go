@@ -375,7 +375,7 @@ next        a newcomer runs 00:00:03.000, in 2.7s
 capacity    0 of 4, +2 every 1s
             60 of 60, +60 every 1m
 tokens      0 of 8 in use
-closed      until 00:00:02.805, in 2.5s
+closed      until 00:00:02.806, in 2.5s
 `
 		if got := must(t, "inspect", url, "shop-4", all); !strings.Contains(got, want) {
 			t.Errorf("throttled: got\n%s\nwant%s", got, want)
