@@ -17,7 +17,7 @@ type Limits struct {
 	// Of a limit that entities share, set by Ready.
 	Grain    int64 // the length of a grain of the calendar: a second, or the shortest interval if that is longer
 	PerGrain int64 // the gain of a grain, in parts
-	Parts    Cost  // how many parts one of a unit is; 0 if a grain does not bring that unit
+	Parts    Cost  // how many parts one of a unit is; 0 if no window counts that unit
 	Scale    int64 // the parts that count as one in the calendar
 	Zero     int64 // the beginning of the first grain
 }
@@ -114,14 +114,19 @@ func (l *Limits) share() {
 	l.Scale = l.PerGrain/(1<<20) + 1
 }
 
-// brings returns how much of a unit a grain brings at most; 0 if no window of a grain or less counts the unit.
+// brings returns how much of a unit a grain brings at most; 0 if no window counts the unit. A window that is longer than a
+// grain may bring all of it in one.
 func (l *Limits) brings(unit int64) int64 {
 	counts, most := false, int64(MostUnits)
 	for i := range l.Windows {
 		w := &l.Windows[i]
-		n := l.Grain / w.Interval
-		if w.Unit == unit && (n > 0 || w.Size <= w.Rate) {
-			counts, most = counts || n > 0, min(most, min(w.Rate, w.Size)*max(1, min(n, 1000)))
+		if w.Unit == unit {
+			counts = true
+			if n := min(l.Grain/w.Interval, 1000); n > 0 {
+				most = min(most, min(w.Rate, w.Size)*n)
+			} else {
+				most = min(most, w.Size)
+			}
 		}
 	}
 	if !counts {

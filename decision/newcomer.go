@@ -44,7 +44,8 @@ func Counted(out int64) Leases { return counted(out) }
 func (l *Limits) Booked(s *State) int64 {
 	booked := int64(MostUnits)
 	if len(s.Calendars) > 0 {
-		return s.Calendars[0].Booked * l.Scale / l.Parts[l.Windows[0].Unit]
+		c, unit := &s.Calendars[0], l.Windows[0].Unit
+		return min(booked, l.units(c.Booked*c.ratio(unit)/1024, unit))
 	}
 	for i := range l.Windows {
 		w, line := &l.Windows[i], &s.Lines[i]

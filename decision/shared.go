@@ -24,7 +24,6 @@ type Shared struct {
 	units    int64 // the same in the calendar
 	large    bool  // it takes more than a grain brings, of a window or of tokens
 	slow     int64 // the grains in which tokens bring one operation; 0 if they bring more than one in a grain
-	ratio    int64 // of the expected cost of operations to the sum of their parts, in 1024ths
 	grain    int64 // what the windows bring in a grain, in the calendar
 	rate     int64 // the same, with the tokens
 	held     bool  // the lease was out in this limit, too
@@ -358,13 +357,8 @@ func (l *Limits) asked(part int64) int64 { return min(l.booked(part), 1<<20) }
 // booked converts parts to units of the calendar.
 func (l *Limits) booked(part int64) int64 { return min((part+l.Scale-1)/l.Scale, mostBooked) }
 
-// units converts units of the calendar to a unit of the windows, at most; 0 if a grain does not bring that unit.
-func (l *Limits) units(booked, unit int64) int64 {
-	if l.Parts[unit] == 0 {
-		return 0
-	}
-	return booked * l.Scale / l.Parts[unit]
-}
+// units converts units of the calendar to a unit of the windows, at most.
+func (l *Limits) units(booked, unit int64) int64 { return booked * l.Scale / l.Parts[unit] }
 
 // share returns how long the fair share of the entity takes for the operation, in ticks.
 func (x *Shared) share() int64 {
@@ -398,15 +392,18 @@ func (x *Shared) ask(cost *Cost) {
 	c.Asked[3] += n3 - c.Asked[3]/64
 }
 
-// expects returns how much of a unit of the windows the booked operations take at most.
-func (x *Shared) expects(booked, unit int64) int64 { return x.Limits.units(booked*x.ratio/1024, unit) }
+// ratio returns the part of the booked units that operations will probably take of a unit, in 1024ths.
+func (c *Calendar) ratio(unit int64) int64 { return max(1, (c.Asked[unit]+1)*1024/(c.Largest+1)) }
+
+// expects returns how much of a unit of the windows the booked operations will probably take.
+func (x *Shared) expects(booked, unit int64) int64 {
+	return x.Limits.units(booked*x.State.Calendars[0].ratio(unit)/1024, unit)
+}
 
 // enter takes the ticket off the books of the limit.
 func (x *Shared) enter(f *Flow, op *Op, back bool, now int64) {
 	c, l := &x.State.Calendars[0], x.Limits
-	asked := max(c.Asked[0], c.Asked[1], c.Asked[2], c.Asked[3])
-	x.ratio = max(1, (asked+1)*1024/(c.Largest+1))
-	x.grain = min(l.PerGrain/l.Scale*1024/x.ratio, mostBooked)
+	x.grain = min(l.PerGrain/l.Scale*1024/max(c.ratio(0), c.ratio(1), c.ratio(2), c.ratio(3)), mostBooked)
 	x.part, x.given = l.part(&op.Cost), 0
 	x.units = l.booked(x.part) // tokens are counted as operations of this size if they are short
 	pace := l.pace(x.State)
@@ -496,9 +493,9 @@ func (x *Shared) gather(op *Op, now int64) int64 {
 		free = min(x.free, mostBooked) * x.units
 		for i := range l.Windows {
 			w := &l.Windows[i]
-			if each := l.Parts[w.Unit]; each > 0 && op.Cost[w.Unit] > 0 {
+			if op.Cost[w.Unit] > 0 {
 				left := w.gain(x.State, x.State.Lines[i].Left, now, l.begin(n+1)-1)
-				free = min(free, l.booked(parts(max(0, left), each))*1024/x.ratio)
+				free = min(free, l.booked(parts(max(0, left), l.Parts[w.Unit]))*1024/c.ratio(w.Unit))
 			}
 		}
 		free -= c.at(n)
@@ -552,7 +549,7 @@ func (x *Shared) later(from, span int64) int64 {
 	at, t := from+span, x.begin(from)
 	for i := range l.Windows {
 		w := &l.Windows[i]
-		if w.Interval > c.Grain && l.Parts[w.Unit] > 0 {
+		if w.Interval > c.Grain {
 			n, each := w.interval(t), max(1, x.lasts(min(w.Rate, w.Size), w.Unit))
 			k, free := n-w.interval(x.State.Now), int64(0) // k intervals ahead; from there until the window is used up
 			if k <= 0 || w.Size > w.Rate {
@@ -583,7 +580,7 @@ func (x *Shared) served(window *Window, to, since int64) int64 {
 	span, t := to-since, x.begin(since)
 	for i := range l.Windows {
 		w := &l.Windows[i]
-		if w.Interval > c.Grain && w.Interval < window.Interval && l.Parts[w.Unit] > 0 {
+		if w.Interval > c.Grain && w.Interval < window.Interval {
 			n, each := w.interval(x.begin(to)), x.lasts(min(w.Rate, w.Size), w.Unit)
 			if k := n - w.interval(t); k > 0 {
 				first := each

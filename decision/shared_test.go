@@ -112,6 +112,11 @@ func (w *crowd) do(m *message, op decision.Op) decision.Answer {
 		w.t.Fatalf("step %d: a slot at %d after the deadline %d", w.steps, a.Ticket.Slot, op.Deadline)
 	}
 	for _, x := range books {
+		s := x.s.Copy() // as Inspect does
+		x.l.Newcomer(&s, x.leases.Out(w.now), nil, w.now)
+		if booked := x.l.InForce(&s, w.now).Booked(&s); booked < 0 || booked > decision.MostUnits {
+			w.t.Fatalf("step %d: %d units are booked", w.steps, booked)
+		}
 		for _, n := range []int64{x.s.Now, x.s.Slot, x.s.LastID, x.s.Next, x.s.Head, x.s.AgainUS, x.s.Held} {
 			if n > decision.Never || n < -decision.Never {
 				w.t.Fatalf("step %d: a number of %+v is above 2^53", w.steps, x.s)

@@ -1799,25 +1799,61 @@ function Shared_weigh(x, f)
 end
 function Shared_enter(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket_Slot, op_Ticket_Cost_0, op_Ticket_Cost_1, op_Ticket_Cost_2, op_Ticket_Cost_3, op_Urgent, back, now)
   local c2 = x.State_Calendars[0]
-  local max2 = c2.Asked_0
-  if c2.Asked_1 > max2 then max2 = c2.Asked_1 end
-  if c2.Asked_2 > max2 then max2 = c2.Asked_2 end
-  if c2.Asked_3 > max2 then max2 = c2.Asked_3 end
-  local asked = max2
-  local x2 = (asked + 1) * 1024
-  local y = c2.Largest + 1
+  local x2 = x.Limits_PerGrain
+  local y = x.Limits_Scale
+  local x3 = ((0 == 0 and c2.Asked_0 or 0 == 1 and c2.Asked_1 or 0 == 2 and c2.Asked_2 or c2.Asked_3) + 1) * 1024
+  local y2 = c2.Largest + 1
+  local max2 = 1
+  local x4 = (x3 - x3 % y2) / y2
+  if x4 > max2 then max2 = x4 end
+  local x5 = ((1 == 0 and c2.Asked_0 or 1 == 1 and c2.Asked_1 or 1 == 2 and c2.Asked_2 or c2.Asked_3) + 1) * 1024
+  local y3 = c2.Largest + 1
   local max3 = 1
-  local x3 = (x2 - x2 % y) / y
-  if x3 > max3 then max3 = x3 end
-  x.ratio = max3
-  local x4 = x.Limits_PerGrain
-  local y2 = x.Limits_Scale
-  local x5 = (x4 - x4 % y2) / y2 * 1024
-  local x6 = x.Limits_PerGrain
-  local y4 = x.Limits_Scale
-  local x7 = (x6 - x6 % y4) / y4 * 1024
-  local y5 = x.ratio
-  local min2 = (x7 - x7 % y5) / y5
+  local x6 = (x5 - x5 % y3) / y3
+  if x6 > max3 then max3 = x6 end
+  local x7 = ((2 == 0 and c2.Asked_0 or 2 == 1 and c2.Asked_1 or 2 == 2 and c2.Asked_2 or c2.Asked_3) + 1) * 1024
+  local y4 = c2.Largest + 1
+  local max4 = 1
+  local x8 = (x7 - x7 % y4) / y4
+  if x8 > max4 then max4 = x8 end
+  local x9 = ((3 == 0 and c2.Asked_0 or 3 == 1 and c2.Asked_1 or 3 == 2 and c2.Asked_2 or c2.Asked_3) + 1) * 1024
+  local y5 = c2.Largest + 1
+  local max5 = 1
+  local x10 = (x9 - x9 % y5) / y5
+  if x10 > max5 then max5 = x10 end
+  local max6 = max2
+  if max3 > max6 then max6 = max3 end
+  if max4 > max6 then max6 = max4 end
+  if max5 > max6 then max6 = max5 end
+  local x11 = (x2 - x2 % y) / y * 1024
+  local x12 = x.Limits_PerGrain
+  local y6 = x.Limits_Scale
+  local x13 = ((0 == 0 and c2.Asked_0 or 0 == 1 and c2.Asked_1 or 0 == 2 and c2.Asked_2 or c2.Asked_3) + 1) * 1024
+  local y7 = c2.Largest + 1
+  local max7 = 1
+  local x14 = (x13 - x13 % y7) / y7
+  if x14 > max7 then max7 = x14 end
+  local x15 = ((1 == 0 and c2.Asked_0 or 1 == 1 and c2.Asked_1 or 1 == 2 and c2.Asked_2 or c2.Asked_3) + 1) * 1024
+  local y8 = c2.Largest + 1
+  local max8 = 1
+  local x16 = (x15 - x15 % y8) / y8
+  if x16 > max8 then max8 = x16 end
+  local x17 = ((2 == 0 and c2.Asked_0 or 2 == 1 and c2.Asked_1 or 2 == 2 and c2.Asked_2 or c2.Asked_3) + 1) * 1024
+  local y9 = c2.Largest + 1
+  local max9 = 1
+  local x18 = (x17 - x17 % y9) / y9
+  if x18 > max9 then max9 = x18 end
+  local x19 = ((3 == 0 and c2.Asked_0 or 3 == 1 and c2.Asked_1 or 3 == 2 and c2.Asked_2 or c2.Asked_3) + 1) * 1024
+  local y10 = c2.Largest + 1
+  local max10 = 1
+  local x20 = (x19 - x19 % y10) / y10
+  if x20 > max10 then max10 = x20 end
+  local max11 = max7
+  if max8 > max11 then max11 = max8 end
+  if max9 > max11 then max11 = max9 end
+  if max10 > max11 then max11 = max10 end
+  local x21 = (x12 - x12 % y6) / y6 * 1024
+  local min2 = (x21 - x21 % max11) / max11
   if 16777215 < min2 then min2 = 16777215 end
   x.grain = min2
   local part = 0
@@ -1827,62 +1863,62 @@ function Shared_enter(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticke
     else
       local part2 = 1
       local each2 = x.Limits_Parts_0
-      local y6 = 1 > each2 and 1 or each2
+      local y11 = 1 > each2 and 1 or each2
       local min3 = op_Cost_0
-      local x8 = (1099511627776 - 1099511627776 % y6) / y6
-      if x8 < min3 then min3 = x8 end
-      local x9 = min3 * each2
-      if x9 > part2 then part2 = x9 end
+      local x22 = (1099511627776 - 1099511627776 % y11) / y11
+      if x22 < min3 then min3 = x22 end
+      local x23 = min3 * each2
+      if x23 > part2 then part2 = x23 end
       local each3 = x.Limits_Parts_1
-      local y7 = 1 > each3 and 1 or each3
+      local y12 = 1 > each3 and 1 or each3
       local min4 = op_Cost_1
-      local x10 = (1099511627776 - 1099511627776 % y7) / y7
-      if x10 < min4 then min4 = x10 end
-      local x11 = min4 * each3
-      if x11 > part2 then part2 = x11 end
+      local x24 = (1099511627776 - 1099511627776 % y12) / y12
+      if x24 < min4 then min4 = x24 end
+      local x25 = min4 * each3
+      if x25 > part2 then part2 = x25 end
       local each4 = x.Limits_Parts_2
-      local y8 = 1 > each4 and 1 or each4
+      local y13 = 1 > each4 and 1 or each4
       local min5 = op_Cost_2
-      local x12 = (1099511627776 - 1099511627776 % y8) / y8
-      if x12 < min5 then min5 = x12 end
-      local x13 = min5 * each4
-      if x13 > part2 then part2 = x13 end
+      local x26 = (1099511627776 - 1099511627776 % y13) / y13
+      if x26 < min5 then min5 = x26 end
+      local x27 = min5 * each4
+      if x27 > part2 then part2 = x27 end
       local each5 = x.Limits_Parts_3
-      local y9 = 1 > each5 and 1 or each5
+      local y14 = 1 > each5 and 1 or each5
       local min6 = op_Cost_3
-      local x14 = (1099511627776 - 1099511627776 % y9) / y9
-      if x14 < min6 then min6 = x14 end
-      local x15 = min6 * each5
-      if x15 > part2 then part2 = x15 end
+      local x28 = (1099511627776 - 1099511627776 % y14) / y14
+      if x28 < min6 then min6 = x28 end
+      local x29 = min6 * each5
+      if x29 > part2 then part2 = x29 end
       part = part2
     end
   end
   x.part, x.given = part, 0
   local part2 = x.part
-  local x8 = part2 + x.Limits_Scale - 1
-  local y6 = x.Limits_Scale
-  local min3 = (x8 - x8 % y6) / y6
+  local x22 = part2 + x.Limits_Scale - 1
+  local y11 = x.Limits_Scale
+  local min3 = (x22 - x22 % y11) / y11
   if 16777215 < min3 then min3 = 16777215 end
   x.units = min3
-  local x9 = (x.State_Held + x.Limits_Guess) * 1000
-  local y7 = (x.State_Ended + 1) * x.Limits_Tokens
-  local max4 = 1
-  local x10 = (x9 - x9 % y7) / y7
-  if x10 > max4 then max4 = x10 end
-  local pace = max4
-  local x11 = (pace - pace % 1000) / 1000
-  local x12 = (pace - pace % 1000) / 1000
-  local y9 = x.Limits_Grain
-  local min4 = (x12 - x12 % y9) / y9
+  local x23 = (x.State_Held + x.Limits_Guess) * 1000
+  local y12 = (x.State_Ended + 1) * x.Limits_Tokens
+  local max12 = 1
+  local x24 = (x23 - x23 % y12) / y12
+  if x24 > max12 then max12 = x24 end
+  local pace = max12
+  local x25 = (pace - pace % 1000) / 1000
+  local x26 = (pace - pace % 1000) / 1000
+  local y14 = x.Limits_Grain
+  local min4 = (x26 - x26 % y14) / y14
   if 1024 < min4 then min4 = 1024 end
   x.slow = min4
-  local x13 = x.Limits_Grain * 1000
-  local max5 = 1
-  local x14 = (x13 - x13 % pace) / pace
-  if x14 > max5 then max5 = x14 end
+  local x27 = x.Limits_Grain * 1000
+  local max13 = 1
+  local x28 = (x27 - x27 % pace) / pace
+  if x28 > max13 then max13 = x28 end
   local min5 = x.grain
-  local x15 = (max5 < 16777215 and max5 or 16777215) * x.units
-  if x15 < min5 then min5 = x15 end
+  local x29 = (max13 < 16777215 and max13 or 16777215) * x.units
+  if x29 < min5 then min5 = x29 end
   x.rate = 1 > min5 and 1 or min5
   local min6 = x.units * (1 > x.slow and 1 or x.slow)
   if 16777215 < min6 then min6 = 16777215 end
@@ -1903,59 +1939,59 @@ function Shared_enter(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticke
       else
         local part4 = 1
         local each2 = x.Limits_Parts_0
-        local y10 = 1 > each2 and 1 or each2
+        local y15 = 1 > each2 and 1 or each2
         local min7 = op_Ticket_Cost_0
-        local x16 = (1099511627776 - 1099511627776 % y10) / y10
-        if x16 < min7 then min7 = x16 end
-        local x17 = min7 * each2
-        if x17 > part4 then part4 = x17 end
+        local x30 = (1099511627776 - 1099511627776 % y15) / y15
+        if x30 < min7 then min7 = x30 end
+        local x31 = min7 * each2
+        if x31 > part4 then part4 = x31 end
         local each3 = x.Limits_Parts_1
-        local y11 = 1 > each3 and 1 or each3
+        local y16 = 1 > each3 and 1 or each3
         local min8 = op_Ticket_Cost_1
-        local x18 = (1099511627776 - 1099511627776 % y11) / y11
-        if x18 < min8 then min8 = x18 end
-        local x19 = min8 * each3
-        if x19 > part4 then part4 = x19 end
+        local x32 = (1099511627776 - 1099511627776 % y16) / y16
+        if x32 < min8 then min8 = x32 end
+        local x33 = min8 * each3
+        if x33 > part4 then part4 = x33 end
         local each4 = x.Limits_Parts_2
-        local y12 = 1 > each4 and 1 or each4
+        local y17 = 1 > each4 and 1 or each4
         local min9 = op_Ticket_Cost_2
-        local x20 = (1099511627776 - 1099511627776 % y12) / y12
-        if x20 < min9 then min9 = x20 end
-        local x21 = min9 * each4
-        if x21 > part4 then part4 = x21 end
+        local x34 = (1099511627776 - 1099511627776 % y17) / y17
+        if x34 < min9 then min9 = x34 end
+        local x35 = min9 * each4
+        if x35 > part4 then part4 = x35 end
         local each5 = x.Limits_Parts_3
-        local y13 = 1 > each5 and 1 or each5
+        local y18 = 1 > each5 and 1 or each5
         local min10 = op_Ticket_Cost_3
-        local x22 = (1099511627776 - 1099511627776 % y13) / y13
-        if x22 < min10 then min10 = x22 end
-        local x23 = min10 * each5
-        if x23 > part4 then part4 = x23 end
+        local x36 = (1099511627776 - 1099511627776 % y18) / y18
+        if x36 < min10 then min10 = x36 end
+        local x37 = min10 * each5
+        if x37 > part4 then part4 = x37 end
         part3 = part4
       end
     end
     local part4 = part3
     do
-      local max6 = 0
-      local x16 = op_Ticket_Slot - x.Limits_Zero
-      if x16 > max6 then max6 = x16 end
-      local y10 = x.Limits_Grain
-      local n2 = (max6 - max6 % y10) / y10
+      local max14 = 0
+      local x30 = op_Ticket_Slot - x.Limits_Zero
+      if x30 > max14 then max14 = x30 end
+      local y15 = x.Limits_Grain
+      local n2 = (max14 - max14 % y15) / y15
       if n2 >= c2.Head and n2 < c2.Head + 1024 then
         do
-          local x17 = part4 + x.Limits_Scale - 1
-          local y11 = x.Limits_Scale
-          local min7 = (x17 - x17 % y11) / y11
+          local x31 = part4 + x.Limits_Scale - 1
+          local y16 = x.Limits_Scale
+          local min7 = (x31 - x31 % y16) / y16
           if 16777215 < min7 then min7 = 16777215 end
-          local y12 = 1 > x.part and 1 or x.part
-          local min8 = (part4 - part4 % y12) / y12
+          local y17 = 1 > x.part and 1 or x.part
+          local min8 = (part4 - part4 % y17) / y17
           if 16777215 < min8 then min8 = 16777215 end
-          local max7 = min7
-          local x18 = min8 * x.units
-          if x18 > max7 then max7 = x18 end
-          local max8 = 0
-          local x19 = c2.Units.At(n2 - c2.Head) - (max7 < 4294967296 and max7 or 4294967296)
-          if x19 > max8 then max8 = x19 end
-          local units2 = max8
+          local max15 = min7
+          local x32 = min8 * x.units
+          if x32 > max15 then max15 = x32 end
+          local max16 = 0
+          local x33 = c2.Units.At(n2 - c2.Head) - (max15 < 4294967296 and max15 or 4294967296)
+          if x33 > max16 then max16 = x33 end
+          local units2 = max16
           c2.Booked = c2.Booked + (units2 - c2.Units.At(n2 - c2.Head))
           c2.Units.Put(n2 - c2.Head, units2)
         end
@@ -1964,22 +2000,22 @@ function Shared_enter(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticke
     do
       local slot = op_Ticket_Slot
       if slot <= f.Before then
-        local max6 = 0
-        local x16 = f.Units - part4
-        if x16 > max6 then max6 = x16 end
-        f.Units = max6
+        local max14 = 0
+        local x30 = f.Units - part4
+        if x30 > max14 then max14 = x30 end
+        f.Units = max14
       else
-        local max6 = 0
-        local x16 = f.Later - part4
-        if x16 > max6 then max6 = x16 end
-        f.Later = max6
+        local max14 = 0
+        local x30 = f.Later - part4
+        if x30 > max14 then max14 = x30 end
+        f.Later = max14
       end
     end
     if op_Urgent then
-      local max6 = 0
-      local x16 = f.Urgent - part4
-      if x16 > max6 then max6 = x16 end
-      f.Urgent = max6
+      local max14 = 0
+      local x30 = f.Urgent - part4
+      if x30 > max14 then max14 = x30 end
+      f.Urgent = max14
     end
   end
   Shared_weigh(x, f)
@@ -2183,19 +2219,17 @@ function Shared_look(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Urgent
       if x6 < min3 then min3 = x6 end
       local all2 = min3
       local unit = w.Unit
-      local units2 = 0
-      do
-        local x7 = due * x.ratio
-        local booked = (x7 - x7 % 1024) / 1024
-        if (unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3) == 0 then
-          units2 = 0
-        else
-          local x8 = booked * x.Limits_Scale
-          local y3 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-          units2 = (x8 - x8 % y3) / y3
-        end
-      end
-      local room = all2 >= units2 + cost
+      local c3 = x.State_Calendars[0]
+      local x7 = ((unit == 0 and c3.Asked_0 or unit == 1 and c3.Asked_1 or unit == 2 and c3.Asked_2 or c3.Asked_3) + 1) * 1024
+      local y3 = c3.Largest + 1
+      local max3 = 1
+      local x8 = (x7 - x7 % y3) / y3
+      if x8 > max3 then max3 = x8 end
+      local x9 = due * max3
+      local booked = (x9 - x9 % 1024) / 1024
+      local x10 = booked * x.Limits_Scale
+      local y4 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+      local room = all2 >= (x10 - x10 % y4) / y4 + cost
       x.room = x.room and room
       x.spare = x.spare and (room or line2.Spare - line2.Taken >= cost)
     end
@@ -2277,68 +2311,67 @@ function Shared_gather(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, now)
     free = (x.free < 16777215 and x.free or 16777215) * x.units
     for i2 = 0, x.Limits_Windows_n - 1 do
       local w = x.Limits_Windows[i2]
-      do
-        local i3 = w.Unit
-        local each2 = i3 == 0 and x.Limits_Parts_0 or i3 == 1 and x.Limits_Parts_1 or i3 == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-        local is2 = each2 > 0
-        if is2 then
-          local i4 = w.Unit
-          is2 = (i4 == 0 and op_Cost_0 or i4 == 1 and op_Cost_1 or i4 == 2 and op_Cost_2 or op_Cost_3) > 0
-        end
-        if is2 then
-          local gain = 0
-          do
-            local left = x.State_Lines[i2].Left
-            local n3 = n2 + 1
-            local to2 = n3 * x.Limits_Grain + x.Limits_Zero - 1
-            if to2 <= now then
+      local i3 = w.Unit
+      if (i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3) > 0 then
+        local gain = 0
+        do
+          local left = x.State_Lines[i2].Left
+          local n3 = n2 + 1
+          local to2 = n3 * x.Limits_Grain + x.Limits_Zero - 1
+          if to2 <= now then
+            gain = left
+          else
+            local t = to2 - w.Offset
+            local by2 = w.Interval
+            local since = 0
+            do
+              if w.Size > w.Rate then
+                local max3 = now
+                local x3 = x.State_Closed - 1
+                if x3 > max3 then max3 = x3 end
+                since = max3
+              else
+                since = now
+              end
+            end
+            local t2 = since - w.Offset
+            local by3 = w.Interval
+            local n4 = (t - t % by2) / by2 - (t2 - t2 % by3) / by3
+            if n4 <= 0 then
               gain = left
             else
-              local t = to2 - w.Offset
-              local by2 = w.Interval
-              local since = 0
-              do
-                if w.Size > w.Rate then
-                  local max3 = now
-                  local x3 = x.State_Closed - 1
-                  if x3 > max3 then max3 = x3 end
-                  since = max3
-                else
-                  since = now
-                end
-              end
-              local t2 = since - w.Offset
-              local by3 = w.Interval
-              local n4 = (t - t % by2) / by2 - (t2 - t2 % by3) / by3
-              if n4 <= 0 then
-                gain = left
+              local x3 = w.Size - left
+              local y = w.Rate
+              if n4 > (x3 - x3 % y) / y then
+                gain = w.Size
               else
-                local x3 = w.Size - left
-                local y = w.Rate
-                if n4 > (x3 - x3 % y) / y then
-                  gain = w.Size
-                else
-                  gain = left + n4 * w.Rate
-                end
+                gain = left + n4 * w.Rate
               end
             end
           end
-          local left = gain
-          local n3 = 0 > left and 0 or left
-          local y = 1 > each2 and 1 or each2
-          local min2 = n3
-          local x3 = (1099511627776 - 1099511627776 % y) / y
-          if x3 < min2 then min2 = x3 end
-          local part = min2 * each2
-          local x4 = part + x.Limits_Scale - 1
-          local y2 = x.Limits_Scale
-          local min3 = (x4 - x4 % y2) / y2
-          if 16777215 < min3 then min3 = 16777215 end
-          local x5 = min3 * 1024
-          local y3 = x.ratio
-          local x6 = (x5 - x5 % y3) / y3
-          if x6 < free then free = x6 end
         end
+        local left = gain
+        local n3 = 0 > left and 0 or left
+        local i4 = w.Unit
+        local each2 = i4 == 0 and x.Limits_Parts_0 or i4 == 1 and x.Limits_Parts_1 or i4 == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+        local y = 1 > each2 and 1 or each2
+        local min2 = n3
+        local x3 = (1099511627776 - 1099511627776 % y) / y
+        if x3 < min2 then min2 = x3 end
+        local part = min2 * each2
+        local x4 = part + x.Limits_Scale - 1
+        local y2 = x.Limits_Scale
+        local min3 = (x4 - x4 % y2) / y2
+        if 16777215 < min3 then min3 = 16777215 end
+        local unit = w.Unit
+        local x5 = ((unit == 0 and c2.Asked_0 or unit == 1 and c2.Asked_1 or unit == 2 and c2.Asked_2 or c2.Asked_3) + 1) * 1024
+        local y3 = c2.Largest + 1
+        local max3 = 1
+        local x6 = (x5 - x5 % y3) / y3
+        if x6 > max3 then max3 = x6 end
+        local x7 = min3 * 1024
+        local x8 = (x7 - x7 % max3) / max3
+        if x8 < free then free = x8 end
       end
     end
     free = free - c2.Units.At(n2 - c2.Head)
@@ -2375,12 +2408,7 @@ function Shared_served(x, window_Interval, to, since)
   local t = min2 * x.Limits_Grain + x.Limits_Zero
   for i2 = 0, x.Limits_Windows_n - 1 do
     local w = x.Limits_Windows[i2]
-    local is2 = w.Interval > c2.Grain and w.Interval < window_Interval
-    if is2 then
-      local i3 = w.Unit
-      is2 = (i3 == 0 and x.Limits_Parts_0 or i3 == 1 and x.Limits_Parts_1 or i3 == 2 and x.Limits_Parts_2 or x.Limits_Parts_3) > 0
-    end
-    if is2 then
+    if w.Interval > c2.Grain and w.Interval < window_Interval then
       local max3 = 0
       local x4 = 8796093022208 - x.Limits_Zero
       if x4 > max3 then max3 = x4 end
@@ -2395,21 +2423,21 @@ function Shared_served(x, window_Interval, to, since)
       local capacity = w.Rate < w.Size and w.Rate or w.Size
       local unit = w.Unit
       local booked = x.rate
-      local units2 = 0
-      do
-        local x6 = booked * x.ratio
-        local booked2 = (x6 - x6 % 1024) / 1024
-        if (unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3) == 0 then
-          units2 = 0
-        else
-          local x7 = booked2 * x.Limits_Scale
-          local y3 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-          units2 = (x7 - x7 % y3) / y3
-        end
-      end
-      local x6 = (0 > capacity and 0 or capacity) * 1024
-      local y3 = 1 > units2 and 1 or units2
-      local min4 = (x6 - x6 % y3) / y3
+      local c3 = x.State_Calendars[0]
+      local x6 = ((unit == 0 and c3.Asked_0 or unit == 1 and c3.Asked_1 or unit == 2 and c3.Asked_2 or c3.Asked_3) + 1) * 1024
+      local y3 = c3.Largest + 1
+      local max4 = 1
+      local x7 = (x6 - x6 % y3) / y3
+      if x7 > max4 then max4 = x7 end
+      local x8 = booked * max4
+      local booked2 = (x8 - x8 % 1024) / 1024
+      local x9 = booked2 * x.Limits_Scale
+      local y4 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+      local max5 = 1
+      local x10 = (x9 - x9 % y4) / y4
+      if x10 > max5 then max5 = x10 end
+      local x11 = (0 > capacity and 0 or capacity) * 1024
+      local min4 = (x11 - x11 % max5) / max5
       if 4294967296 < min4 then min4 = 4294967296 end
       local each2 = min4 * 512
       do
@@ -2421,61 +2449,59 @@ function Shared_served(x, window_Interval, to, since)
           if since == (c2.Head + 1) * 524288 then
             local remains = 0
             do
-              local c3 = x.State_Calendars[0]
+              local c4 = x.State_Calendars[0]
               local line2 = x.State_Lines[i2]
               local unit2 = x.Limits_Windows[i2].Unit
-              local x7 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * line2.Saved
-              local n3 = c3.Head
-              local booked2 = c3.Units.At(n3 - c3.Head)
-              local units3 = 0
-              do
-                local x8 = booked2 * x.ratio
-                local booked3 = (x8 - x8 % 1024) / 1024
-                if (unit2 == 0 and x.Limits_Parts_0 or unit2 == 1 and x.Limits_Parts_1 or unit2 == 2 and x.Limits_Parts_2 or x.Limits_Parts_3) == 0 then
-                  units3 = 0
-                else
-                  local x9 = booked3 * x.Limits_Scale
-                  local y4 = unit2 == 0 and x.Limits_Parts_0 or unit2 == 1 and x.Limits_Parts_1 or unit2 == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-                  units3 = (x9 - x9 % y4) / y4
-                end
-              end
-              local capacity2 = line2.Left + (x7 - x7 % 4096) / 4096 - units3
-              local booked3 = x.rate
-              local units4 = 0
-              do
-                local x8 = booked3 * x.ratio
-                local booked4 = (x8 - x8 % 1024) / 1024
-                if (unit2 == 0 and x.Limits_Parts_0 or unit2 == 1 and x.Limits_Parts_1 or unit2 == 2 and x.Limits_Parts_2 or x.Limits_Parts_3) == 0 then
-                  units4 = 0
-                else
-                  local x9 = booked4 * x.Limits_Scale
-                  local y4 = unit2 == 0 and x.Limits_Parts_0 or unit2 == 1 and x.Limits_Parts_1 or unit2 == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-                  units4 = (x9 - x9 % y4) / y4
-                end
-              end
-              local x8 = (0 > capacity2 and 0 or capacity2) * 1024
-              local y4 = 1 > units4 and 1 or units4
-              local min5 = (x8 - x8 % y4) / y4
+              local x12 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * line2.Saved
+              local n3 = c4.Head
+              local booked3 = c4.Units.At(n3 - c4.Head)
+              local c5 = x.State_Calendars[0]
+              local x13 = ((unit2 == 0 and c5.Asked_0 or unit2 == 1 and c5.Asked_1 or unit2 == 2 and c5.Asked_2 or c5.Asked_3) + 1) * 1024
+              local y5 = c5.Largest + 1
+              local max6 = 1
+              local x14 = (x13 - x13 % y5) / y5
+              if x14 > max6 then max6 = x14 end
+              local x15 = booked3 * max6
+              local booked4 = (x15 - x15 % 1024) / 1024
+              local x16 = booked4 * x.Limits_Scale
+              local y6 = unit2 == 0 and x.Limits_Parts_0 or unit2 == 1 and x.Limits_Parts_1 or unit2 == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+              local capacity2 = line2.Left + (x12 - x12 % 4096) / 4096 - (x16 - x16 % y6) / y6
+              local booked5 = x.rate
+              local c6 = x.State_Calendars[0]
+              local x17 = ((unit2 == 0 and c6.Asked_0 or unit2 == 1 and c6.Asked_1 or unit2 == 2 and c6.Asked_2 or c6.Asked_3) + 1) * 1024
+              local y7 = c6.Largest + 1
+              local max7 = 1
+              local x18 = (x17 - x17 % y7) / y7
+              if x18 > max7 then max7 = x18 end
+              local x19 = booked5 * max7
+              local booked6 = (x19 - x19 % 1024) / 1024
+              local x20 = booked6 * x.Limits_Scale
+              local y8 = unit2 == 0 and x.Limits_Parts_0 or unit2 == 1 and x.Limits_Parts_1 or unit2 == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+              local max8 = 1
+              local x21 = (x20 - x20 % y8) / y8
+              if x21 > max8 then max8 = x21 end
+              local x22 = (0 > capacity2 and 0 or capacity2) * 1024
+              local min5 = (x22 - x22 % max8) / max8
               if 4294967296 < min5 then min5 = 4294967296 end
               remains = min5 * 512
             end
             first2 = remains
           end
-          local y4 = 1 > each2 and 1 or each2
+          local y5 = 1 > each2 and 1 or each2
           local min5 = k2 - 1
-          local x7 = (1125899906842624 - 1125899906842624 % y4) / y4
-          if x7 < min5 then min5 = x7 end
+          local x12 = (1125899906842624 - 1125899906842624 % y5) / y5
+          if x12 < min5 then min5 = x12 end
           local t5 = n2 * w.Interval + w.Offset
           local t6 = t5 + x.Limits_Grain - 1
-          local max4 = 0
-          local x8 = t6 - x.Limits_Zero
-          if x8 > max4 then max4 = x8 end
-          local y5 = x.Limits_Grain
+          local max6 = 0
+          local x13 = t6 - x.Limits_Zero
+          if x13 > max6 then max6 = x13 end
+          local y6 = x.Limits_Grain
           local min6 = each2
-          local x9 = to - (max4 - max4 % y5) / y5 * 524288
-          if x9 < min6 then min6 = x9 end
-          local x10 = first2 + min5 * each2 + min6
-          if x10 < span then span = x10 end
+          local x14 = to - (max6 - max6 % y6) / y6 * 524288
+          if x14 < min6 then min6 = x14 end
+          local x15 = first2 + min5 * each2 + min6
+          if x15 < span then span = x15 end
         end
       end
     end
@@ -2497,38 +2523,33 @@ function Shared_later(x, from, span)
   local t = min2 * x.Limits_Grain + x.Limits_Zero
   for i2 = 0, x.Limits_Windows_n - 1 do
     local w = x.Limits_Windows[i2]
-    local is2 = w.Interval > c2.Grain
-    if is2 then
-      local i3 = w.Unit
-      is2 = (i3 == 0 and x.Limits_Parts_0 or i3 == 1 and x.Limits_Parts_1 or i3 == 2 and x.Limits_Parts_2 or x.Limits_Parts_3) > 0
-    end
-    if is2 then
+    if w.Interval > c2.Grain then
       local t2 = t - w.Offset
       local by2 = w.Interval
       local n2 = (t2 - t2 % by2) / by2
       local capacity = w.Rate < w.Size and w.Rate or w.Size
       local unit = w.Unit
       local booked = x.rate
-      local units2 = 0
-      do
-        local x4 = booked * x.ratio
-        local booked2 = (x4 - x4 % 1024) / 1024
-        if (unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3) == 0 then
-          units2 = 0
-        else
-          local x5 = booked2 * x.Limits_Scale
-          local y2 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-          units2 = (x5 - x5 % y2) / y2
-        end
-      end
-      local x4 = (0 > capacity and 0 or capacity) * 1024
-      local y2 = 1 > units2 and 1 or units2
-      local min3 = (x4 - x4 % y2) / y2
-      if 4294967296 < min3 then min3 = 4294967296 end
+      local c3 = x.State_Calendars[0]
+      local x4 = ((unit == 0 and c3.Asked_0 or unit == 1 and c3.Asked_1 or unit == 2 and c3.Asked_2 or c3.Asked_3) + 1) * 1024
+      local y2 = c3.Largest + 1
       local max3 = 1
-      local x5 = min3 * 512
+      local x5 = (x4 - x4 % y2) / y2
       if x5 > max3 then max3 = x5 end
-      local each2 = max3
+      local x6 = booked * max3
+      local booked2 = (x6 - x6 % 1024) / 1024
+      local x7 = booked2 * x.Limits_Scale
+      local y3 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+      local max4 = 1
+      local x8 = (x7 - x7 % y3) / y3
+      if x8 > max4 then max4 = x8 end
+      local x9 = (0 > capacity and 0 or capacity) * 1024
+      local min3 = (x9 - x9 % max4) / max4
+      if 4294967296 < min3 then min3 = 4294967296 end
+      local max5 = 1
+      local x10 = min3 * 512
+      if x10 > max5 then max5 = x10 end
+      local each2 = max5
       local t3 = x.State_Now
       local t4 = t3 - w.Offset
       local by3 = w.Interval
@@ -2537,41 +2558,39 @@ function Shared_later(x, from, span)
       if k2 <= 0 or w.Size > w.Rate then
         local remains = 0
         do
-          local c3 = x.State_Calendars[0]
+          local c4 = x.State_Calendars[0]
           local line2 = x.State_Lines[i2]
           local unit2 = x.Limits_Windows[i2].Unit
-          local x6 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * line2.Saved
-          local n3 = c3.Head
-          local booked2 = c3.Units.At(n3 - c3.Head)
-          local units3 = 0
-          do
-            local x7 = booked2 * x.ratio
-            local booked3 = (x7 - x7 % 1024) / 1024
-            if (unit2 == 0 and x.Limits_Parts_0 or unit2 == 1 and x.Limits_Parts_1 or unit2 == 2 and x.Limits_Parts_2 or x.Limits_Parts_3) == 0 then
-              units3 = 0
-            else
-              local x8 = booked3 * x.Limits_Scale
-              local y3 = unit2 == 0 and x.Limits_Parts_0 or unit2 == 1 and x.Limits_Parts_1 or unit2 == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-              units3 = (x8 - x8 % y3) / y3
-            end
-          end
-          local capacity2 = line2.Left + (x6 - x6 % 4096) / 4096 - units3
-          local booked3 = x.rate
-          local units4 = 0
-          do
-            local x7 = booked3 * x.ratio
-            local booked4 = (x7 - x7 % 1024) / 1024
-            if (unit2 == 0 and x.Limits_Parts_0 or unit2 == 1 and x.Limits_Parts_1 or unit2 == 2 and x.Limits_Parts_2 or x.Limits_Parts_3) == 0 then
-              units4 = 0
-            else
-              local x8 = booked4 * x.Limits_Scale
-              local y3 = unit2 == 0 and x.Limits_Parts_0 or unit2 == 1 and x.Limits_Parts_1 or unit2 == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-              units4 = (x8 - x8 % y3) / y3
-            end
-          end
-          local x7 = (0 > capacity2 and 0 or capacity2) * 1024
-          local y3 = 1 > units4 and 1 or units4
-          local min4 = (x7 - x7 % y3) / y3
+          local x11 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * line2.Saved
+          local n3 = c4.Head
+          local booked3 = c4.Units.At(n3 - c4.Head)
+          local c5 = x.State_Calendars[0]
+          local x12 = ((unit2 == 0 and c5.Asked_0 or unit2 == 1 and c5.Asked_1 or unit2 == 2 and c5.Asked_2 or c5.Asked_3) + 1) * 1024
+          local y4 = c5.Largest + 1
+          local max6 = 1
+          local x13 = (x12 - x12 % y4) / y4
+          if x13 > max6 then max6 = x13 end
+          local x14 = booked3 * max6
+          local booked4 = (x14 - x14 % 1024) / 1024
+          local x15 = booked4 * x.Limits_Scale
+          local y5 = unit2 == 0 and x.Limits_Parts_0 or unit2 == 1 and x.Limits_Parts_1 or unit2 == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+          local capacity2 = line2.Left + (x11 - x11 % 4096) / 4096 - (x15 - x15 % y5) / y5
+          local booked5 = x.rate
+          local c6 = x.State_Calendars[0]
+          local x16 = ((unit2 == 0 and c6.Asked_0 or unit2 == 1 and c6.Asked_1 or unit2 == 2 and c6.Asked_2 or c6.Asked_3) + 1) * 1024
+          local y6 = c6.Largest + 1
+          local max7 = 1
+          local x17 = (x16 - x16 % y6) / y6
+          if x17 > max7 then max7 = x17 end
+          local x18 = booked5 * max7
+          local booked6 = (x18 - x18 % 1024) / 1024
+          local x19 = booked6 * x.Limits_Scale
+          local y7 = unit2 == 0 and x.Limits_Parts_0 or unit2 == 1 and x.Limits_Parts_1 or unit2 == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+          local max8 = 1
+          local x20 = (x19 - x19 % y7) / y7
+          if x20 > max8 then max8 = x20 end
+          local x21 = (0 > capacity2 and 0 or capacity2) * 1024
+          local min4 = (x21 - x21 % max8) / max8
           if 4294967296 < min4 then min4 = 4294967296 end
           remains = min4 * 512
         end
@@ -2583,30 +2602,30 @@ function Shared_later(x, from, span)
         local served = 0
         local t5 = n2 * w.Interval + w.Offset
         local t6 = t5 + x.Limits_Grain - 1
-        local max4 = 0
-        local x6 = t6 - x.Limits_Zero
-        if x6 > max4 then max4 = x6 end
-        local y3 = x.Limits_Grain
-        served = Shared_served(x, w.Interval, from, (max4 - max4 % y3) / y3 * 524288)
-        local x7 = each2 - served
-        if x7 > free then free = x7 end
+        local max6 = 0
+        local x11 = t6 - x.Limits_Zero
+        if x11 > max6 then max6 = x11 end
+        local y4 = x.Limits_Grain
+        served = Shared_served(x, w.Interval, from, (max6 - max6 % y4) / y4 * 524288)
+        local x12 = each2 - served
+        if x12 > free then free = x12 end
       end
       do
         local rest2 = span - (0 > free and 0 or free)
         if rest2 >= 0 then
-          local y3 = w.Interval
+          local y4 = w.Interval
           local min4 = (rest2 - rest2 % each2) / each2
-          local x6 = (8796093022208 - 8796093022208 % y3) / y3
-          if x6 < min4 then min4 = x6 end
+          local x11 = (8796093022208 - 8796093022208 % y4) / y4
+          if x11 < min4 then min4 = x11 end
           local n3 = n2 + 1 + min4
           local t5 = n3 * w.Interval + w.Offset
           local t6 = t5 + x.Limits_Grain - 1
-          local max4 = 0
-          local x7 = t6 - x.Limits_Zero
-          if x7 > max4 then max4 = x7 end
-          local y4 = x.Limits_Grain
-          local x8 = (max4 - max4 % y4) / y4 * 524288 + rest2 % each2
-          if x8 > at2 then at2 = x8 end
+          local max6 = 0
+          local x12 = t6 - x.Limits_Zero
+          if x12 > max6 then max6 = x12 end
+          local y5 = x.Limits_Grain
+          local x13 = (max6 - max6 % y5) / y5 * 524288 + rest2 % each2
+          if x13 > at2 then at2 = x13 end
         end
       end
     end
@@ -2642,20 +2661,19 @@ function Shared_seek(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, t, now)
       if is2 then
         local booked = c3.Units.At(n2 - c3.Head)
         local unit = w.Unit
-        local units2 = 0
-        do
-          local x5 = booked * x.ratio
-          local booked2 = (x5 - x5 % 1024) / 1024
-          if (unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3) == 0 then
-            units2 = 0
-          else
-            local x6 = booked2 * x.Limits_Scale
-            local y3 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-            units2 = (x6 - x6 % y3) / y3
-          end
-        end
-        local y3 = w.Rate
-        at2 = at2 + (units2 - units2 % y3) / y3 * w.Interval % c3.Grain
+        local c4 = x.State_Calendars[0]
+        local x5 = ((unit == 0 and c4.Asked_0 or unit == 1 and c4.Asked_1 or unit == 2 and c4.Asked_2 or c4.Asked_3) + 1) * 1024
+        local y3 = c4.Largest + 1
+        local max4 = 1
+        local x6 = (x5 - x5 % y3) / y3
+        if x6 > max4 then max4 = x6 end
+        local x7 = booked * max4
+        local booked2 = (x7 - x7 % 1024) / 1024
+        local x8 = booked2 * x.Limits_Scale
+        local y4 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+        local x9 = (x8 - x8 % y4) / y4
+        local y5 = w.Rate
+        at2 = at2 + (x9 - x9 % y5) / y5 * w.Interval % c3.Grain
       elseif n2 >= c3.Head and n2 < c3.Head + 1024 and x.rate < x.grain and c3.Units.At(n2 - c3.Head) >= (x.Limits_Tokens < 16777215 and x.Limits_Tokens or 16777215) * x.units then
         local x5 = c3.Units.At(n2 - c3.Head) % x.rate
         local y3 = 1 > x.units and 1 or x.units
@@ -2774,19 +2792,17 @@ function Shared_surplus(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, t, now)
           end
           local booked = c2.Booked
           local unit = w.Unit
-          local units2 = 0
-          do
-            local x2 = booked * x.ratio
-            local booked2 = (x2 - x2 % 1024) / 1024
-            if (unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3) == 0 then
-              units2 = 0
-            else
-              local x3 = booked2 * x.Limits_Scale
-              local y = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-              units2 = (x3 - x3 % y) / y
-            end
-          end
-          is2 = gain < units2 + cost
+          local c3 = x.State_Calendars[0]
+          local x2 = ((unit == 0 and c3.Asked_0 or unit == 1 and c3.Asked_1 or unit == 2 and c3.Asked_2 or c3.Asked_3) + 1) * 1024
+          local y = c3.Largest + 1
+          local max2 = 1
+          local x3 = (x2 - x2 % y) / y
+          if x3 > max2 then max2 = x3 end
+          local x4 = booked * max2
+          local booked2 = (x4 - x4 % 1024) / 1024
+          local x5 = booked2 * x.Limits_Scale
+          local y2 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+          is2 = gain < (x5 - x5 % y2) / y2 + cost
         end
         if is2 then
           surplus = false
@@ -3067,19 +3083,17 @@ function Shared_place(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticke
               local room = 0
               do
                 local unit = w.Unit
-                local units2 = 0
-                do
-                  local x5 = due * x.ratio
-                  local booked = (x5 - x5 % 1024) / 1024
-                  if (unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3) == 0 then
-                    units2 = 0
-                  else
-                    local x6 = booked * x.Limits_Scale
-                    local y4 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-                    units2 = (x6 - x6 % y4) / y4
-                  end
-                end
-                local left = x.State_Lines[i2].Left - units2
+                local c5 = x.State_Calendars[0]
+                local x5 = ((unit == 0 and c5.Asked_0 or unit == 1 and c5.Asked_1 or unit == 2 and c5.Asked_2 or c5.Asked_3) + 1) * 1024
+                local y4 = c5.Largest + 1
+                local max5 = 1
+                local x6 = (x5 - x5 % y4) / y4
+                if x6 > max5 then max5 = x6 end
+                local x7 = due * max5
+                local booked = (x7 - x7 % 1024) / 1024
+                local x8 = booked * x.Limits_Scale
+                local y5 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+                local left = x.State_Lines[i2].Left - (x8 - x8 % y5) / y5
                 local i3 = w.Unit
                 local cost = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
                 if left >= cost or cost == 0 then
@@ -3088,22 +3102,22 @@ function Shared_place(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticke
                   local since = 0
                   do
                     if w.Size > w.Rate then
-                      local max5 = now
-                      local x5 = x.State_Closed - 1
-                      if x5 > max5 then max5 = x5 end
-                      since = max5
+                      local max6 = now
+                      local x9 = x.State_Closed - 1
+                      if x9 > max6 then max6 = x9 end
+                      since = max6
                     else
                       since = now
                     end
                   end
                   local t2 = since - w.Offset
                   local by2 = w.Interval
-                  local x5 = cost - left - 1
-                  local y4 = w.Rate
-                  local y5 = w.Interval
-                  local min2 = (x5 - x5 % y4) / y4 + 1
-                  local x6 = (8796093022208 - 8796093022208 % y5) / y5
-                  if x6 < min2 then min2 = x6 end
+                  local x9 = cost - left - 1
+                  local y6 = w.Rate
+                  local y7 = w.Interval
+                  local min2 = (x9 - x9 % y6) / y6 + 1
+                  local x10 = (8796093022208 - 8796093022208 % y7) / y7
+                  if x10 < min2 then min2 = x10 end
                   local n4 = (t2 - t2 % by2) / by2 + min2
                   room = n4 * w.Interval + w.Offset
                 end
@@ -3196,20 +3210,19 @@ function Shared_place(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticke
                 if is6 then
                   local booked = c7.Units.At(max9 - c7.Head)
                   local unit = w.Unit
-                  local units2 = 0
-                  do
-                    local x12 = booked * x.ratio
-                    local booked2 = (x12 - x12 % 1024) / 1024
-                    if (unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3) == 0 then
-                      units2 = 0
-                    else
-                      local x13 = booked2 * x.Limits_Scale
-                      local y9 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-                      units2 = (x13 - x13 % y9) / y9
-                    end
-                  end
-                  local y9 = w.Rate
-                  at2 = at2 + (units2 - units2 % y9) / y9 * w.Interval % c7.Grain
+                  local c8 = x.State_Calendars[0]
+                  local x12 = ((unit == 0 and c8.Asked_0 or unit == 1 and c8.Asked_1 or unit == 2 and c8.Asked_2 or c8.Asked_3) + 1) * 1024
+                  local y9 = c8.Largest + 1
+                  local max10 = 1
+                  local x13 = (x12 - x12 % y9) / y9
+                  if x13 > max10 then max10 = x13 end
+                  local x14 = booked * max10
+                  local booked2 = (x14 - x14 % 1024) / 1024
+                  local x15 = booked2 * x.Limits_Scale
+                  local y10 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+                  local x16 = (x15 - x15 % y10) / y10
+                  local y11 = w.Rate
+                  at2 = at2 + (x16 - x16 % y11) / y11 * w.Interval % c7.Grain
                 elseif max9 >= c7.Head and max9 < c7.Head + 1024 and x.rate < x.grain and c7.Units.At(max9 - c7.Head) >= (x.Limits_Tokens < 16777215 and x.Limits_Tokens or 16777215) * x.units then
                   local x12 = c7.Units.At(max9 - c7.Head) % x.rate
                   local y9 = 1 > x.units and 1 or x.units
@@ -4093,17 +4106,21 @@ end
             local most2 = 1099511627776
             for i3 = 0, x2.Limits_Windows_n - 1 do
               local w2 = x2.Limits_Windows[i3]
-              local x4 = x2.Limits_Grain
-              local y2 = w2.Interval
-              local n2 = (x4 - x4 % y2) / y2
-              if w2.Unit == 0 and (n2 > 0 or w2.Size <= w2.Rate) then
-                local max3 = 1
-                local x5 = n2 < 1000 and n2 or 1000
-                if x5 > max3 then max3 = x5 end
-                local min2 = most2
-                local x6 = (w2.Rate < w2.Size and w2.Rate or w2.Size) * max3
-                if x6 < min2 then min2 = x6 end
-                counts2, most2 = counts2 or n2 > 0, min2
+              if w2.Unit == 0 then
+                counts2 = true
+                do
+                  local x4 = x2.Limits_Grain
+                  local y2 = w2.Interval
+                  local min2 = (x4 - x4 % y2) / y2
+                  if 1000 < min2 then min2 = 1000 end
+                  local n2 = min2
+                  if n2 > 0 then
+                    local x5 = (w2.Rate < w2.Size and w2.Rate or w2.Size) * n2
+                    if x5 < most2 then most2 = x5 end
+                  else
+                    if w2.Size < most2 then most2 = w2.Size end
+                  end
+                end
               end
             end
             if not counts2 then
@@ -4119,17 +4136,21 @@ end
             local most2 = 1099511627776
             for i3 = 0, x2.Limits_Windows_n - 1 do
               local w2 = x2.Limits_Windows[i3]
-              local x4 = x2.Limits_Grain
-              local y2 = w2.Interval
-              local n2 = (x4 - x4 % y2) / y2
-              if w2.Unit == 1 and (n2 > 0 or w2.Size <= w2.Rate) then
-                local max3 = 1
-                local x5 = n2 < 1000 and n2 or 1000
-                if x5 > max3 then max3 = x5 end
-                local min2 = most2
-                local x6 = (w2.Rate < w2.Size and w2.Rate or w2.Size) * max3
-                if x6 < min2 then min2 = x6 end
-                counts2, most2 = counts2 or n2 > 0, min2
+              if w2.Unit == 1 then
+                counts2 = true
+                do
+                  local x4 = x2.Limits_Grain
+                  local y2 = w2.Interval
+                  local min2 = (x4 - x4 % y2) / y2
+                  if 1000 < min2 then min2 = 1000 end
+                  local n2 = min2
+                  if n2 > 0 then
+                    local x5 = (w2.Rate < w2.Size and w2.Rate or w2.Size) * n2
+                    if x5 < most2 then most2 = x5 end
+                  else
+                    if w2.Size < most2 then most2 = w2.Size end
+                  end
+                end
               end
             end
             if not counts2 then
@@ -4145,17 +4166,21 @@ end
             local most2 = 1099511627776
             for i3 = 0, x2.Limits_Windows_n - 1 do
               local w2 = x2.Limits_Windows[i3]
-              local x4 = x2.Limits_Grain
-              local y2 = w2.Interval
-              local n2 = (x4 - x4 % y2) / y2
-              if w2.Unit == 2 and (n2 > 0 or w2.Size <= w2.Rate) then
-                local max3 = 1
-                local x5 = n2 < 1000 and n2 or 1000
-                if x5 > max3 then max3 = x5 end
-                local min2 = most2
-                local x6 = (w2.Rate < w2.Size and w2.Rate or w2.Size) * max3
-                if x6 < min2 then min2 = x6 end
-                counts2, most2 = counts2 or n2 > 0, min2
+              if w2.Unit == 2 then
+                counts2 = true
+                do
+                  local x4 = x2.Limits_Grain
+                  local y2 = w2.Interval
+                  local min2 = (x4 - x4 % y2) / y2
+                  if 1000 < min2 then min2 = 1000 end
+                  local n2 = min2
+                  if n2 > 0 then
+                    local x5 = (w2.Rate < w2.Size and w2.Rate or w2.Size) * n2
+                    if x5 < most2 then most2 = x5 end
+                  else
+                    if w2.Size < most2 then most2 = w2.Size end
+                  end
+                end
               end
             end
             if not counts2 then
@@ -4171,17 +4196,21 @@ end
             local most2 = 1099511627776
             for i3 = 0, x2.Limits_Windows_n - 1 do
               local w2 = x2.Limits_Windows[i3]
-              local x4 = x2.Limits_Grain
-              local y2 = w2.Interval
-              local n3 = (x4 - x4 % y2) / y2
-              if w2.Unit == 3 and (n3 > 0 or w2.Size <= w2.Rate) then
-                local max3 = 1
-                local x5 = n3 < 1000 and n3 or 1000
-                if x5 > max3 then max3 = x5 end
-                local min2 = most2
-                local x6 = (w2.Rate < w2.Size and w2.Rate or w2.Size) * max3
-                if x6 < min2 then min2 = x6 end
-                counts2, most2 = counts2 or n3 > 0, min2
+              if w2.Unit == 3 then
+                counts2 = true
+                do
+                  local x4 = x2.Limits_Grain
+                  local y2 = w2.Interval
+                  local min2 = (x4 - x4 % y2) / y2
+                  if 1000 < min2 then min2 = 1000 end
+                  local n3 = min2
+                  if n3 > 0 then
+                    local x5 = (w2.Rate < w2.Size and w2.Rate or w2.Size) * n3
+                    if x5 < most2 then most2 = x5 end
+                  else
+                    if w2.Size < most2 then most2 = w2.Size end
+                  end
+                end
               end
             end
             if not counts2 then
