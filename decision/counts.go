@@ -14,6 +14,14 @@ func (c *Counts) At(place int64) int64 {
 	return int64(b[0]) | int64(b[1])<<8 | int64(b[2])<<16
 }
 
+// Sum returns the sum of the numbers from a place to before another one. Each counts at most as much as most.
+func (c *Counts) Sum(first, end, most int64) (sum int64) {
+	for place := first; place < min(end, int64(len(c.bytes)/3)); place++ {
+		sum += min(c.At(place), most)
+	}
+	return sum
+}
+
 // Put sets the number at a place. It is at least 0 and below 2^24.
 func (c *Counts) Put(place, n int64) {
 	if more := 3*(int(place)+1) - len(c.bytes); more > 0 {

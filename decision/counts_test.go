@@ -35,6 +35,13 @@ func TestCounts(t *testing.T) {
 				t.Fatalf("At(%d) = %d, want %d", i, got, want[i])
 			}
 		}
+		end, most, sum := rnd.Int64N(2*int64(len(want))), rnd.Int64N(1<<24), int64(0)
+		for i := place; i < min(end, int64(len(want))); i++ {
+			sum += min(want[i], most)
+		}
+		if got := c.Sum(place, end, most); got != sum {
+			t.Fatalf("Sum(%d, %d, %d) = %d, want %d", place, end, most, got, sum)
+		}
 		if b := c.Bytes(); len(b) > 0 && b[len(b)-1]|b[len(b)-2]|b[len(b)-3] == 0 {
 			t.Fatalf("zeros at the end of %v", b)
 		}

@@ -259,11 +259,7 @@ func (x *Shared) advance(now int64) {
 		c.Grain, c.Head, c.Booked, c.Front, c.Turn = x.Limits.Grain, head, 0, head, 0
 	}
 	if c.Head < head {
-		n := c.Head
-		for n < head {
-			c.Booked -= c.at(n)
-			n++
-		}
+		c.Booked -= c.Units.Sum(0, head-c.Head, mostBooked)
 		c.Units.Drop(head - c.Head)
 		c.Head = head
 	}
@@ -404,7 +400,7 @@ func (x *Shared) expects(booked, unit int64) int64 {
 func (x *Shared) enter(f *Flow, op *Op, back bool, now int64) {
 	c, l := &x.State.Calendars[0], x.Limits
 	x.grain = min(l.PerGrain/l.Scale*1024/max(c.ratio(0), c.ratio(1), c.ratio(2), c.ratio(3)), mostBooked)
-	x.part, x.given = l.part(&op.Cost), 0
+	x.part, x.given, x.last = l.part(&op.Cost), 0, 0
 	x.units = l.booked(x.part) // tokens are counted as operations of this size if they are short
 	pace := l.pace(x.State)
 	x.slow = min(pace/1000/l.Grain, Grains)
@@ -609,6 +605,28 @@ func (x *Shared) begin(place int64) int64 {
 	return x.Limits.begin(min(place/tick, x.Limits.grain(LastTime)))
 }
 
+// open returns the first grain from one on in which the windows that are longer than a grain are not booked up.
+func (x *Shared) open(n int64) int64 {
+	c, l := &x.State.Calendars[0], x.Limits
+	open, t := n, l.begin(n)
+	for i := range l.Windows {
+		if w, line := &l.Windows[i], &x.State.Lines[i]; w.Interval > c.Grain {
+			from, end, brings := c.Head, l.whole(w.Next(t)), min(w.Rate, w.Size)
+			if k := w.interval(t) - w.interval(x.State.Now); k <= 0 {
+				brings = line.Left + line.returns()
+			} else if w.Size > w.Rate {
+				brings = min(line.Left+line.returns()+min(k, bound/w.Rate)*w.Rate, MostUnits)
+			} else {
+				from = l.whole(w.begin(w.interval(t)))
+			}
+			if x.expects(c.Units.Sum(from-c.Head, end-c.Head, x.rate), w.Unit) >= brings {
+				open = max(open, end)
+			}
+		}
+	}
+	return open
+}
+
 // seek returns the first grain from t on that has room.
 func (x *Shared) seek(op *Op, t, now int64) int64 {
 	c, l := &x.State.Calendars[0], x.Limits
@@ -626,7 +644,7 @@ func (x *Shared) seek(op *Op, t, now int64) int64 {
 		if c.at(n) >= x.rate {
 			n++
 		} else {
-			n = x.later(n*tick, 0) / tick
+			n = x.open(n)
 		}
 	}
 	if first {
@@ -719,7 +737,7 @@ func (x *Shared) place(f *Flow, op *Op, back bool, t, now int64) int64 {
 		}
 	}
 	if other { // operations come at the rate of the limit
-		if next := s.Slot + c.Grain*x.units/x.rate; s.Slot >= t && s.Slot < t+c.Grain*Grains {
+		if next := s.Slot + min(c.Grain, bound/max(1, x.units))*x.units/x.rate; s.Slot >= t && s.Slot < t+c.Grain*Grains {
 			return next
 		}
 		return t
@@ -735,7 +753,11 @@ func (x *Shared) place(f *Flow, op *Op, back bool, t, now int64) int64 {
 		return t
 	}
 	if c.holds(n) {
-		return max(t, x.in(max(l.grain(t), min(n, x.fair/tick))))
+		at, fair := l.grain(t), min(n, x.fair/tick)
+		for at < n && fair < at && c.at(at) >= 3*x.rate { // others were moved there, too
+			at++
+		}
+		return max(t, x.in(max(at, fair)))
 	}
 	x.last = x.later(n*tick, 0)
 	if c.Last >= x.last {

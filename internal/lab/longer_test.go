@@ -53,6 +53,48 @@ func TestSharedLongerWindow(t *testing.T) {
 	}
 }
 
+// An endpoint's longer window is used up only by the calls that the app's limit lets through. And messages that wait for the
+// beginning of the endpoint's minute do not all come back at that time, if the app's limit is too low for it.
+func TestSharedEndpointWithLongerWindow(t *testing.T) {
+	for name, c := range map[string]struct {
+		app, endpoint drip.Limit
+		shops, each   int
+		mean          float64 // the most postponements of a message
+		makespan      float64 // and the most time, relative to the fluid optimum, for which a minute brings evenly
+	}{
+		"a day that is long enough": {
+			drip.Limit{Size: 12, RefreshRate: 1},
+			drip.Limit{Size: 17, RefreshInterval: 10 * time.Second, Windows: []drip.Window{{Size: 281, RefreshRate: 28, RefreshInterval: 24 * time.Hour}}},
+			17, 26, 1.5, 1.02,
+		},
+		"a minute":              {drip.Limit{Size: 10}, drip.Limit{Size: 120, RefreshInterval: time.Minute}, 40, 20, 1.55, 1.32},
+		"a minute and a second": {drip.Limit{Size: 10}, drip.Limit{Size: 10, Windows: []drip.Window{{Size: 120, RefreshInterval: time.Minute}}}, 40, 20, 1.95, 1.42},
+	} {
+		o := app(1000, 1000, 1)
+		o.Shared = map[string]drip.Limit{"app": c.app, "endpoint": c.endpoint}
+		s := SharedScenario{
+			Options: o, Entities: entities(c.shops), Operation: Fixed(50 * time.Millisecond), Unmeasured: true,
+			Messages: func(r *rand.Rand) []SharedMessage {
+				m := backlog(r, shuffled, begun, 0, times(c.shops, c.each)...)
+				for i := range m {
+					m[i].Within = []string{"app", "endpoint"}[:1+i%2]
+				}
+				return m
+			},
+		}
+		got, err := RunShared(s, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		makespan := got.Makespan.Seconds() / got.Fluid.Seconds()
+		t.Logf("%s: %.2f postponements, at most %d; %v, %.3f times the optimum", name, got.Redeliveries.Mean, got.Redeliveries.Max, got.Makespan, makespan)
+		if got.OverLimit > 0 || got.Done < got.Messages || got.Redeliveries.Mean > c.mean || makespan > c.makespan {
+			t.Errorf("%s: %d over the limit, %d messages left, %.2f postponements, want at most %.2f; %.3f times the optimum, want at most %.2f",
+				name, got.OverLimit, got.Messages-got.Done, got.Redeliveries.Mean, c.mean, makespan, c.makespan)
+		}
+	}
+}
+
 // earliest is the second in which the last of n messages runs if each runs as early as the windows let it.
 func earliest(n, second int, windows []drip.Window) time.Duration {
 	left := make([]int, len(windows))

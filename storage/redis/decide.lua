@@ -75,6 +75,18 @@ local function Counts(bytes, from, till)
     local a, b, c = string.byte(bytes, place + 1, place + 3)
     return a + 256 * b + 65536 * c
   end
+  function counts.Sum(first, stop, most)
+    local sum = 0
+    for place = from + 3 * first, math.min(from + 3 * stop, last) - 3, 3 do
+      local n = changed[place] or 0
+      if not changed[place] and place < till then
+        local a, b, c = string.byte(bytes, place + 1, place + 3)
+        n = a + 256 * b + 65536 * c
+      end
+      sum = sum + math.min(n, most)
+    end
+    return sum
+  end
   function counts.Put(place, n)
     place = from + 3 * place
     changed[place] = n
@@ -1709,11 +1721,7 @@ function Shared_advance(x, now)
     c2.Turn = 0
   end
   if c2.Head < head then
-    local n2 = c2.Head
-    while n2 < head do
-      c2.Booked = c2.Booked - c2.Units.At(n2 - c2.Head)
-      n2 = n2 + 1
-    end
+    c2.Booked = c2.Booked - c2.Units.Sum(0, head - c2.Head, 16777215)
     c2.Units.Drop(head - c2.Head)
     c2.Head = head
   end
@@ -1893,7 +1901,7 @@ function Shared_enter(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticke
       part = part2
     end
   end
-  x.part, x.given = part, 0
+  x.part, x.given, x.last = part, 0, 0
   local part2 = x.part
   local x22 = part2 + x.Limits_Scale - 1
   local y11 = x.Limits_Scale
@@ -2703,9 +2711,86 @@ function Shared_seek(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, t, now)
     if c2.Units.At(n2 - c2.Head) >= x.rate then
       n2 = n2 + 1
     else
-      local later = 0
-      later = Shared_later(x, n2 * 524288, 0)
-      n2 = (later - later % 524288) / 524288
+      local open2 = 0
+      do
+        local c3 = x.State_Calendars[0]
+        local open3 = n2
+        local t2 = n2 * x.Limits_Grain + x.Limits_Zero
+        for i2 = 0, x.Limits_Windows_n - 1 do
+          do
+            local w = x.Limits_Windows[i2]
+            local line2 = x.State_Lines[i2]
+            if w.Interval > c3.Grain then
+              local from2 = c3.Head
+              local t3 = t2 - w.Offset
+              local by2 = w.Interval
+              local n3 = (t3 - t3 % by2) / by2 + 1
+              local t4 = n3 * w.Interval + w.Offset
+              local t5 = t4 + x.Limits_Grain - 1
+              local max4 = 0
+              local x4 = t5 - x.Limits_Zero
+              if x4 > max4 then max4 = x4 end
+              local y2 = x.Limits_Grain
+              local end2 = (max4 - max4 % y2) / y2
+              local brings = w.Rate < w.Size and w.Rate or w.Size
+              do
+                local t6 = t2 - w.Offset
+                local by3 = w.Interval
+                local t7 = x.State_Now
+                local t8 = t7 - w.Offset
+                local by4 = w.Interval
+                local k2 = (t6 - t6 % by3) / by3 - (t8 - t8 % by4) / by4
+                if k2 <= 0 then
+                  local x5 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * line2.Saved
+                  brings = line2.Left + (x5 - x5 % 4096) / 4096
+                elseif w.Size > w.Rate then
+                  local x5 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * line2.Saved
+                  local y3 = w.Rate
+                  local min2 = k2
+                  local x6 = (1125899906842624 - 1125899906842624 % y3) / y3
+                  if x6 < min2 then min2 = x6 end
+                  local x7 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * line2.Saved
+                  local y4 = w.Rate
+                  local min3 = k2
+                  local x8 = (1125899906842624 - 1125899906842624 % y4) / y4
+                  if x8 < min3 then min3 = x8 end
+                  local min4 = line2.Left + (x7 - x7 % 4096) / 4096 + min3 * w.Rate
+                  if 1099511627776 < min4 then min4 = 1099511627776 end
+                  brings = min4
+                else
+                  local t9 = t2 - w.Offset
+                  local by5 = w.Interval
+                  local n4 = (t9 - t9 % by5) / by5
+                  local t10 = n4 * w.Interval + w.Offset
+                  local t11 = t10 + x.Limits_Grain - 1
+                  local max5 = 0
+                  local x5 = t11 - x.Limits_Zero
+                  if x5 > max5 then max5 = x5 end
+                  local y3 = x.Limits_Grain
+                  from2 = (max5 - max5 % y3) / y3
+                end
+              end
+              local booked = c3.Units.Sum(from2 - c3.Head, end2 - c3.Head, x.rate)
+              local unit = w.Unit
+              local c4 = x.State_Calendars[0]
+              local x5 = ((unit == 0 and c4.Asked_0 or unit == 1 and c4.Asked_1 or unit == 2 and c4.Asked_2 or c4.Asked_3) + 1) * 1024
+              local y3 = c4.Largest + 1
+              local max5 = 1
+              local x6 = (x5 - x5 % y3) / y3
+              if x6 > max5 then max5 = x6 end
+              local x7 = booked * max5
+              local booked2 = (x7 - x7 % 1024) / 1024
+              local x8 = booked2 * x.Limits_Scale
+              local y4 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+              if (x8 - x8 % y4) / y4 >= brings then
+                if end2 > open3 then open3 = end2 end
+              end
+            end
+          end
+        end
+        open2 = open3
+      end
+      n2 = open2
     end
   end
   if first2 then
@@ -3136,9 +3221,13 @@ function Shared_place(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticke
           end
           if other2 then
             do
-              local x5 = c2.Grain * x.units
-              local y4 = x.rate
-              local next = x.State_Slot + (x5 - x5 % y4) / y4
+              local y4 = 1 > x.units and 1 or x.units
+              local min2 = c2.Grain
+              local x5 = (1125899906842624 - 1125899906842624 % y4) / y4
+              if x5 < min2 then min2 = x5 end
+              local x6 = min2 * x.units
+              local y5 = x.rate
+              local next = x.State_Slot + (x6 - x6 % y5) / y5
               if x.State_Slot >= t and x.State_Slot < t + c2.Grain * 1024 then
                 place2 = next
                 break
@@ -3185,22 +3274,26 @@ function Shared_place(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticke
             if surplus2 then
               place2 = t
             elseif n5 >= c2.Head and n5 < c2.Head + 1024 then
+              local max8 = 0
+              local x8 = t - x.Limits_Zero
+              if x8 > max8 then max8 = x8 end
+              local y7 = x.Limits_Grain
+              local at2 = (max8 - max8 % y7) / y7
+              local x9 = x.fair
+              local min2 = n5
+              local x10 = (x9 - x9 % 524288) / 524288
+              if x10 < min2 then min2 = x10 end
+              local fair = min2
+              while at2 < n5 and fair < at2 and c2.Units.At(at2 - c2.Head) >= 3 * x.rate do
+                at2 = at2 + 1
+              end
               local in2 = 0
               do
-                local max8 = 0
-                local x8 = t - x.Limits_Zero
-                if x8 > max8 then max8 = x8 end
-                local y7 = x.Limits_Grain
-                local x9 = x.fair
-                local min2 = n5
-                local x10 = (x9 - x9 % 524288) / 524288
-                if x10 < min2 then min2 = x10 end
-                local max9 = (max8 - max8 % y7) / y7
-                if min2 > max9 then max9 = min2 end
+                local n7 = at2 > fair and at2 or fair
                 local c7 = x.State_Calendars[0]
                 local w = x.Limits_Windows[x.Limits_Shortest]
-                local at2 = max9 * x.Limits_Grain + x.Limits_Zero
-                local is6 = max9 >= c7.Head and max9 < c7.Head + 1024
+                local at3 = n7 * x.Limits_Grain + x.Limits_Zero
+                local is6 = n7 >= c7.Head and n7 < c7.Head + 1024
                 if is6 then
                   local i2 = w.Unit
                   local x11 = x.Limits_PerGrain
@@ -3208,33 +3301,33 @@ function Shared_place(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticke
                   is6 = (x11 - x11 % y8) / y8 > w.Rate
                 end
                 if is6 then
-                  local booked = c7.Units.At(max9 - c7.Head)
+                  local booked = c7.Units.At(n7 - c7.Head)
                   local unit = w.Unit
                   local c8 = x.State_Calendars[0]
                   local x12 = ((unit == 0 and c8.Asked_0 or unit == 1 and c8.Asked_1 or unit == 2 and c8.Asked_2 or c8.Asked_3) + 1) * 1024
                   local y9 = c8.Largest + 1
-                  local max10 = 1
+                  local max9 = 1
                   local x13 = (x12 - x12 % y9) / y9
-                  if x13 > max10 then max10 = x13 end
-                  local x14 = booked * max10
+                  if x13 > max9 then max9 = x13 end
+                  local x14 = booked * max9
                   local booked2 = (x14 - x14 % 1024) / 1024
                   local x15 = booked2 * x.Limits_Scale
                   local y10 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
                   local x16 = (x15 - x15 % y10) / y10
                   local y11 = w.Rate
-                  at2 = at2 + (x16 - x16 % y11) / y11 * w.Interval % c7.Grain
-                elseif max9 >= c7.Head and max9 < c7.Head + 1024 and x.rate < x.grain and c7.Units.At(max9 - c7.Head) >= (x.Limits_Tokens < 16777215 and x.Limits_Tokens or 16777215) * x.units then
-                  local x12 = c7.Units.At(max9 - c7.Head) % x.rate
+                  at3 = at3 + (x16 - x16 % y11) / y11 * w.Interval % c7.Grain
+                elseif n7 >= c7.Head and n7 < c7.Head + 1024 and x.rate < x.grain and c7.Units.At(n7 - c7.Head) >= (x.Limits_Tokens < 16777215 and x.Limits_Tokens or 16777215) * x.units then
+                  local x12 = c7.Units.At(n7 - c7.Head) % x.rate
                   local y9 = 1 > x.units and 1 or x.units
                   local x13 = (x.State_Held + x.Limits_Guess) * 1000
                   local y10 = (x.State_Ended + 1) * x.Limits_Tokens
-                  local max10 = 1
+                  local max9 = 1
                   local x14 = (x13 - x13 % y10) / y10
-                  if x14 > max10 then max10 = x14 end
-                  local x15 = (x12 - x12 % y9) / y9 * max10
-                  at2 = at2 + (x15 - x15 % 1000) / 1000
+                  if x14 > max9 then max9 = x14 end
+                  local x15 = (x12 - x12 % y9) / y9 * max9
+                  at3 = at3 + (x15 - x15 % 1000) / 1000
                 end
-                in2 = at2
+                in2 = at3
               end
               place2 = t > in2 and t or in2
             else
