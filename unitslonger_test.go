@@ -141,3 +141,36 @@ func TestInspectBookedUnits(t *testing.T) {
 		t.Errorf("%d tokens are booked by %d operations of 100, %v", s.Booked, waiting, err)
 	}
 }
+
+// A message that a short window of its entity denies again and again books a long window once. So the long window does not
+// run out of slots while it has capacity.
+func TestDeniedMessagesBookOnce(t *testing.T) {
+	const begin, second = 1_700_006_400_000, time.Second
+	rnd := rand.New(rand.NewPCG(274, 9))
+	last := int64(0)
+	load := buckettest.Load{
+		Options: drip.Options{
+			Size: 1 << 20, RefreshRate: 1 << 20,
+			Windows: []drip.Window{
+				{Size: 4400, RefreshInterval: 10 * second, Unit: "input"}, {Size: 468, RefreshInterval: second, Unit: "output"},
+				{Size: 98_450, RefreshRate: 32_800, RefreshInterval: time.Hour, Unit: "input"},
+			},
+			Shared: map[string]drip.Limit{
+				"app": {Size: 20, RefreshInterval: 10 * second}, "endpoint": {Size: 468, RefreshInterval: 10 * second, Unit: "output"},
+			},
+		},
+		End:  begin + 86_400_000,
+		Late: func() int64 { return rnd.Int64N(20) },
+		Runs: func(_ *buckettest.Call, now int64) int64 { last = now - begin; return now + 200 },
+	}
+	for i := range 410 {
+		load.Calls = append(load.Calls, &buckettest.Call{At: begin, Entity: fmt.Sprint("tenant ", i%2), Request: drip.Request{
+			Costs:  drip.Costs{"input": 1 + rnd.IntN(550), "output": 1 + rnd.IntN(312)},
+			Within: []string{"app", "endpoint"}[:1+i%2],
+		}})
+	}
+	load.Play(t)
+	if took := time.Duration(last) * time.Millisecond; took > 20*time.Minute {
+		t.Errorf("the messages took %v, want about a quarter of an hour", took)
+	}
+}

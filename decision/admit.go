@@ -138,17 +138,10 @@ func (l *Limits) decide(s *State, leases Leases, shared []Shared, op *Op, now in
 		}
 		return
 	}
-	if a.Limit == 0 {
+	if denied := v.back && v.bound >= BoundWindow && op.Ticket.Slot <= now && !op.Urgent; denied || a.Limit == 0 {
 		l.book(s, op, &v, now, a)
 	} else {
 		a.Ticket = Ticket{Slot: slot, Number: op.Ticket.Number, Again: op.Ticket.Again, Cost: op.Cost}
-		if v.back && v.bound >= BoundWindow && op.Ticket.Slot <= now && !op.Urgent { // as book does
-			a.Ticket.Again = 1
-			if v.fresh {
-				a.Ticket.Again = 0
-				l.promise(s, v.slot, op)
-			}
-		}
 	}
 	// While a shared limit holds it for longer, the entity's others run.
 	if op.Urgent && (a.Limit == 0 || a.Delay <= min(10*l.Windows[l.Shortest].Interval, 10_000)) {
@@ -267,9 +260,8 @@ func (l *Limits) look(s *State, leases Leases, op *Op, now int64) (v view) {
 }
 
 // spare reports whether a newcomer of this cost takes nothing from the booked operations: each window has room beside
-// them until its refresh, or they are expected to leave as much, or the other windows do not let them use it up. With
-// several units it is enough that all booked operations would find room now: operations that wait for tokens do not
-// delay operations that take calls only.
+// them until its refresh, or they are expected to leave as much. With several units it is enough that all booked
+// operations would find room now: operations that wait for tokens do not delay operations that take calls only.
 func (l *Limits) spare(s *State, op *Op, now int64) bool {
 	for i := range l.Windows {
 		line := &s.Lines[i]
@@ -279,24 +271,11 @@ func (l *Limits) spare(s *State, op *Op, now int64) bool {
 		if !beside && l.Mixed == 1 {
 			beside = line.Left-cost >= w.gain(s, line.Left, now, s.Slot)-line.Promised
 		}
-		if !beside && line.Spare-line.Taken < cost && line.Left-cost < l.others(s, i, now) {
+		if !beside && line.Spare-line.Taken < cost {
 			return false
 		}
 	}
 	return true
-}
-
-// others returns the most cost that the other windows of the same unit let run before the next refresh of a window.
-func (l *Limits) others(s *State, which int, now int64) int64 {
-	most, until := int64(MostUnits), l.Windows[which].Next(now)-1
-	for i := range l.Windows {
-		w := &l.Windows[i]
-		n := w.interval(until) - w.interval(now)
-		if i != which && w.Unit == l.Windows[which].Unit && n < MostUnits/w.Rate {
-			most = min(most, s.Lines[i].Left+n*w.Rate)
-		}
-	}
-	return most
 }
 
 // run takes capacity.
@@ -310,7 +289,7 @@ func (l *Limits) run(s *State, op *Op, v *view) {
 		}
 	}
 	if !v.back && !v.spare && !op.Urgent {
-		l.promise(s, s.Slot, op)
+		l.promise(s, s.Slot, op, false)
 	}
 	if !v.back { // a token was free although others wait for one: they are fewer than their numbers
 		s.Head += max(0, s.Next*16-s.Head+15) / 16
@@ -352,16 +331,16 @@ func (s *State) turn(now, overdue int64) int64 {
 // book gives a ticket for the slot in a.
 func (l *Limits) book(s *State, op *Op, v *view, now int64, a *Answer) {
 	t := op.Ticket
-	if !v.back {
+	if !v.back || v.fresh && t.Number == 0 {
 		s.Next++
 		t.Number = s.Next
 	}
 	if v.fresh {
 		if !op.Urgent { // an urgent one takes the slot of another one, and that one books again
-			l.promise(s, v.slot, op)
+			l.promise(s, v.slot, op, v.back)
 		}
 		t.Again = 0
-		if v.back && t.Slot <= now && s.passed(now) { // else urgent operations that use all of a window starve it
+		if v.back && a.Limit == 0 && t.Slot <= now && s.passed(now) { // else urgent operations that use all of a window starve it
 			t.Again = 1
 		}
 	} else if t.Slot <= now {
@@ -383,11 +362,16 @@ func (l *Limits) book(s *State, op *Op, v *view, now int64, a *Answer) {
 	a.Ticket = t
 }
 
-// promise takes a slot.
-func (l *Limits) promise(s *State, slot int64, op *Op) {
+// promise takes a slot. An operation that is back leaves its slot before to the windows that have room for it, if they are
+// not refreshed yet.
+func (l *Limits) promise(s *State, slot int64, op *Op, back bool) {
+	t := &op.Ticket
 	for i := range l.Windows {
-		line := &s.Lines[i]
-		line.Promised = l.Windows[i].gain(s, line.Promised, s.Slot, slot) - line.weight(op.Cost[line.Window.Unit])
+		w, line := &l.Windows[i], &s.Lines[i]
+		if back && t.Number > 0 && line.Left >= op.Cost[w.Unit] && w.interval(t.Slot) == w.interval(s.Slot) {
+			line.Promised = min(w.Size, line.Promised+line.weight(t.Cost[w.Unit]))
+		}
+		line.Promised = w.gain(s, line.Promised, s.Slot, slot) - line.weight(op.Cost[w.Unit])
 	}
 	s.Slot = slot
 }

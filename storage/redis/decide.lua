@@ -5473,38 +5473,7 @@ end
                             end
                             beside = line2.Left - cost >= gain - line2.Promised
                           end
-                          local is7 = not beside and line2.Spare - line2.Taken < cost
-                          if is7 then
-                            local others2 = 0
-                            do
-                              local most2 = 1099511627776
-                              local w2 = l_Windows[i2]
-                              local t4 = t - w2.Offset
-                              local by4 = w2.Interval
-                              local n2 = (t4 - t4 % by4) / by4 + 1
-                              local until2 = n2 * w2.Interval + w2.Offset - 1
-                              for i4 = 0, l_Windows_n - 1 do
-                                local w3 = l_Windows[i4]
-                                local t5 = until2 - w3.Offset
-                                local by5 = w3.Interval
-                                local t6 = t - w3.Offset
-                                local by6 = w3.Interval
-                                local n3 = (t5 - t5 % by5) / by5 - (t6 - t6 % by6) / by6
-                                local is7 = i4 ~= i2 and w3.Unit == l_Windows[i2].Unit
-                                if is7 then
-                                  local y2 = w3.Rate
-                                  is7 = n3 < (1099511627776 - 1099511627776 % y2) / y2
-                                end
-                                if is7 then
-                                  local x7 = s_Lines[i4].Left + n3 * w3.Rate
-                                  if x7 < most2 then most2 = x7 end
-                                end
-                              end
-                              others2 = most2
-                            end
-                            is7 = line2.Left - cost < others2
-                          end
-                          if is7 then
+                          if not beside and line2.Spare - line2.Taken < cost then
                             spare = false
                             done = true
                             break
@@ -5598,16 +5567,41 @@ end
                     do
                       local slot = s_Slot
                       for i2 = 0, l_Windows_n - 1 do
+                        local w = l_Windows[i2]
                         local line2 = s_Lines[i2]
+                        local is2 = false and op_Ticket_Number > 0
+                        if is2 then
+                          local i3 = w.Unit
+                          is2 = line2.Left >= (i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3)
+                        end
+                        local is3 = is2
+                        if is3 then
+                          local t2 = op_Ticket_Slot - w.Offset
+                          local by2 = w.Interval
+                          local t3 = s_Slot - w.Offset
+                          local by3 = w.Interval
+                          is3 = (t2 - t2 % by2) / by2 == (t3 - t3 % by3) / by3
+                        end
+                        if is3 then
+                          local i4 = w.Unit
+                          local cost = i4 == 0 and op_Ticket_Cost_0 or i4 == 1 and op_Ticket_Cost_1 or i4 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3
+                          local x2 = cost * line2.Saved
+                          local max2 = 1 < cost and 1 or cost
+                          local x3 = cost - (x2 - x2 % 4096) / 4096
+                          if x3 > max2 then max2 = x3 end
+                          local min2 = w.Size
+                          local x4 = line2.Promised + max2
+                          if x4 < min2 then min2 = x4 end
+                          line2.Promised = min2
+                        end
                         local gain = 0
                         do
-                          local w = l_Windows[i2]
                           local left = line2.Promised
                           if slot <= s_Slot then
                             gain = left
                           else
-                            local t2 = slot - w.Offset
-                            local by2 = w.Interval
+                            local t4 = slot - w.Offset
+                            local by4 = w.Interval
                             local since = 0
                             do
                               if w.Size > w.Rate then
@@ -5619,9 +5613,9 @@ end
                                 since = s_Slot
                               end
                             end
-                            local t3 = since - w.Offset
-                            local by3 = w.Interval
-                            local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
+                            local t5 = since - w.Offset
+                            local by5 = w.Interval
+                            local n2 = (t4 - t4 % by4) / by4 - (t5 - t5 % by5) / by5
                             if n2 <= 0 then
                               gain = left
                             else
@@ -5635,8 +5629,8 @@ end
                             end
                           end
                         end
-                        local i3 = line2.Window_Unit
-                        local cost = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
+                        local i4 = w.Unit
+                        local cost = i4 == 0 and op_Cost_0 or i4 == 1 and op_Cost_1 or i4 == 2 and op_Cost_2 or op_Cost_3
                         local x2 = cost * line2.Saved
                         local max2 = 1 < cost and 1 or cost
                         local x3 = cost - (x2 - x2 % 4096) / 4096
@@ -5976,197 +5970,170 @@ end
                   end
                 end
               else
-                if a_Limit == 0 then
-                  do
-                    local t2_Slot, t2_Number, t2_Again, t2_Cost_0, t2_Cost_1, t2_Cost_2, t2_Cost_3 = op_Ticket_Slot, op_Ticket_Number, op_Ticket_Again, op_Ticket_Cost_0, op_Ticket_Cost_1, op_Ticket_Cost_2, op_Ticket_Cost_3
-                    if not v_back then
-                      s_Next = s_Next + 1
-                      t2_Number = s_Next
-                    end
-                    if v_fresh then
-                      if not op_Urgent then
-                        do
-                          local slot2 = v_slot
-                          for i3 = 0, l_Windows_n - 1 do
-                            local line2 = s_Lines[i3]
-                            local gain = 0
-                            do
+                do
+                  local denied = v_back and v_bound >= 4 and op_Ticket_Slot <= t and not op_Urgent
+                  if denied or a_Limit == 0 then
+                    do
+                      local t2_Slot, t2_Number, t2_Again, t2_Cost_0, t2_Cost_1, t2_Cost_2, t2_Cost_3 = op_Ticket_Slot, op_Ticket_Number, op_Ticket_Again, op_Ticket_Cost_0, op_Ticket_Cost_1, op_Ticket_Cost_2, op_Ticket_Cost_3
+                      if not v_back or v_fresh and t2_Number == 0 then
+                        s_Next = s_Next + 1
+                        t2_Number = s_Next
+                      end
+                      if v_fresh then
+                        if not op_Urgent then
+                          do
+                            local slot2 = v_slot
+                            local back2 = v_back
+                            for i3 = 0, l_Windows_n - 1 do
                               local w = l_Windows[i3]
-                              local left = line2.Promised
-                              if slot2 <= s_Slot then
-                                gain = left
-                              else
-                                local t3 = slot2 - w.Offset
+                              local line2 = s_Lines[i3]
+                              local is2 = back2 and op_Ticket_Number > 0
+                              if is2 then
+                                local i4 = w.Unit
+                                is2 = line2.Left >= (i4 == 0 and op_Cost_0 or i4 == 1 and op_Cost_1 or i4 == 2 and op_Cost_2 or op_Cost_3)
+                              end
+                              local is3 = is2
+                              if is3 then
+                                local t3 = op_Ticket_Slot - w.Offset
                                 local by2 = w.Interval
-                                local since = 0
-                                do
-                                  if w.Size > w.Rate then
-                                    local max2 = s_Slot
-                                    local x2 = s_Closed - 1
-                                    if x2 > max2 then max2 = x2 end
-                                    since = max2
-                                  else
-                                    since = s_Slot
-                                  end
-                                end
-                                local t4 = since - w.Offset
+                                local t4 = s_Slot - w.Offset
                                 local by3 = w.Interval
-                                local n2 = (t3 - t3 % by2) / by2 - (t4 - t4 % by3) / by3
-                                if n2 <= 0 then
+                                is3 = (t3 - t3 % by2) / by2 == (t4 - t4 % by3) / by3
+                              end
+                              if is3 then
+                                local i5 = w.Unit
+                                local cost2 = i5 == 0 and op_Ticket_Cost_0 or i5 == 1 and op_Ticket_Cost_1 or i5 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3
+                                local x2 = cost2 * line2.Saved
+                                local max2 = 1 < cost2 and 1 or cost2
+                                local x3 = cost2 - (x2 - x2 % 4096) / 4096
+                                if x3 > max2 then max2 = x3 end
+                                local min2 = w.Size
+                                local x4 = line2.Promised + max2
+                                if x4 < min2 then min2 = x4 end
+                                line2.Promised = min2
+                              end
+                              local gain = 0
+                              do
+                                local left = line2.Promised
+                                if slot2 <= s_Slot then
                                   gain = left
                                 else
-                                  local x2 = w.Size - left
-                                  local y = w.Rate
-                                  if n2 > (x2 - x2 % y) / y then
-                                    gain = w.Size
+                                  local t5 = slot2 - w.Offset
+                                  local by4 = w.Interval
+                                  local since = 0
+                                  do
+                                    if w.Size > w.Rate then
+                                      local max2 = s_Slot
+                                      local x2 = s_Closed - 1
+                                      if x2 > max2 then max2 = x2 end
+                                      since = max2
+                                    else
+                                      since = s_Slot
+                                    end
+                                  end
+                                  local t6 = since - w.Offset
+                                  local by5 = w.Interval
+                                  local n2 = (t5 - t5 % by4) / by4 - (t6 - t6 % by5) / by5
+                                  if n2 <= 0 then
+                                    gain = left
                                   else
-                                    gain = left + n2 * w.Rate
+                                    local x2 = w.Size - left
+                                    local y = w.Rate
+                                    if n2 > (x2 - x2 % y) / y then
+                                      gain = w.Size
+                                    else
+                                      gain = left + n2 * w.Rate
+                                    end
                                   end
                                 end
                               end
+                              local i5 = w.Unit
+                              local cost2 = i5 == 0 and op_Cost_0 or i5 == 1 and op_Cost_1 or i5 == 2 and op_Cost_2 or op_Cost_3
+                              local x2 = cost2 * line2.Saved
+                              local max2 = 1 < cost2 and 1 or cost2
+                              local x3 = cost2 - (x2 - x2 % 4096) / 4096
+                              if x3 > max2 then max2 = x3 end
+                              line2.Promised = gain - max2
                             end
+                            s_Slot = slot2
+                          end
+                        end
+                        t2_Again = 0
+                        local is2 = v_back and a_Limit == 0 and t2_Slot <= t
+                        if is2 then
+                          local passed = false
+                          do
+                            local done
+                            for i3 = 0, s_Flows_n - 1 do
+                              local f = s_Flows[i3]
+                              if f.Key <= 0 and f.Until > t - 60000 then
+                                passed = true
+                                done = true
+                                break
+                              end
+                            end
+                            if not done then
+                              passed = false
+                            end
+                          end
+                          is2 = passed
+                        end
+                        if is2 then
+                          t2_Again = 1
+                        end
+                      elseif t2_Slot <= t then
+                        if v_at > t and v_refund == 0 then
+                          t2_Again = 1
+                          for i3 = 0, l_Windows_n - 1 do
+                            local line2 = s_Lines[i3]
                             local i4 = line2.Window_Unit
                             local cost2 = i4 == 0 and op_Cost_0 or i4 == 1 and op_Cost_1 or i4 == 2 and op_Cost_2 or op_Cost_3
-                            local x2 = cost2 * line2.Saved
-                            local max2 = 1 < cost2 and 1 or cost2
-                            local x3 = cost2 - (x2 - x2 % 4096) / 4096
-                            if x3 > max2 then max2 = x3 end
-                            line2.Promised = gain - max2
-                          end
-                          s_Slot = slot2
-                        end
-                      end
-                      t2_Again = 0
-                      local is2 = v_back and t2_Slot <= t
-                      if is2 then
-                        local passed = false
-                        do
-                          local done
-                          for i3 = 0, s_Flows_n - 1 do
-                            local f = s_Flows[i3]
-                            if f.Key <= 0 and f.Until > t - 60000 then
-                              passed = true
-                              done = true
-                              break
+                            if line2.Left < cost2 and cost2 > 0 and s_Closed <= t then
+                              local max2 = line2.Spare - cost2
+                              if -1125899906842624 > max2 then max2 = -1125899906842624 end
+                              local max3 = line2.Taken - cost2
+                              if -1125899906842624 > max3 then max3 = -1125899906842624 end
+                              line2.Spare, line2.Taken = max2, max3
                             end
                           end
-                          if not done then
-                            passed = false
-                          end
-                        end
-                        is2 = passed
-                      end
-                      if is2 then
-                        t2_Again = 1
-                      end
-                    elseif t2_Slot <= t then
-                      if v_at > t and v_refund == 0 then
-                        t2_Again = 1
-                        for i3 = 0, l_Windows_n - 1 do
-                          local line2 = s_Lines[i3]
-                          local i4 = line2.Window_Unit
-                          local cost2 = i4 == 0 and op_Cost_0 or i4 == 1 and op_Cost_1 or i4 == 2 and op_Cost_2 or op_Cost_3
-                          if line2.Left < cost2 and cost2 > 0 and s_Closed <= t then
-                            local max2 = line2.Spare - cost2
-                            if -1125899906842624 > max2 then max2 = -1125899906842624 end
-                            local max3 = line2.Taken - cost2
-                            if -1125899906842624 > max3 then max3 = -1125899906842624 end
-                            line2.Spare, line2.Taken = max2, max3
-                          end
                         end
                       end
-                    end
-                    if v_turn then
-                      local max2 = t + v_overdue
-                      if s_Closed > max2 then max2 = s_Closed end
-                      local max3 = s_AgainUS
-                      local x2 = max2 * 1000
-                      if x2 > max3 then max3 = x2 end
-                      local max4 = t + v_overdue
-                      if s_Closed > max4 then max4 = s_Closed end
-                      local max5 = s_AgainUS
-                      local x3 = max4 * 1000
-                      if x3 > max5 then max5 = x3 end
-                      local min2 = max5 + v_again
-                      if 9007199254740991 < min2 then min2 = 9007199254740991 end
-                      s_AgainUS = min2
-                    end
-                    t2_Slot = t + a_Delay
-                    t2_Cost_0 = op_Cost_0
-                    t2_Cost_1 = op_Cost_1
-                    t2_Cost_2 = op_Cost_2
-                    t2_Cost_3 = op_Cost_3
-                    a_Ticket_Slot = t2_Slot
-                    a_Ticket_Number = t2_Number
-                    a_Ticket_Again = t2_Again
-                    a_Ticket_Cost_0 = t2_Cost_0
-                    a_Ticket_Cost_1 = t2_Cost_1
-                    a_Ticket_Cost_2 = t2_Cost_2
-                    a_Ticket_Cost_3 = t2_Cost_3
-                  end
-                else
-                  a_Ticket_Slot = slot
-                  a_Ticket_Number = op_Ticket_Number
-                  a_Ticket_Again = op_Ticket_Again
-                  a_Ticket_Cost_0 = op_Cost_0
-                  a_Ticket_Cost_1 = op_Cost_1
-                  a_Ticket_Cost_2 = op_Cost_2
-                  a_Ticket_Cost_3 = op_Cost_3
-                  if v_back and v_bound >= 4 and op_Ticket_Slot <= t and not op_Urgent then
-                    a_Ticket_Again = 1
-                    if v_fresh then
-                      a_Ticket_Again = 0
-                      do
-                        local slot2 = v_slot
-                        for i3 = 0, l_Windows_n - 1 do
-                          local line2 = s_Lines[i3]
-                          local gain = 0
-                          do
-                            local w = l_Windows[i3]
-                            local left = line2.Promised
-                            if slot2 <= s_Slot then
-                              gain = left
-                            else
-                              local t2 = slot2 - w.Offset
-                              local by2 = w.Interval
-                              local since = 0
-                              do
-                                if w.Size > w.Rate then
-                                  local max2 = s_Slot
-                                  local x2 = s_Closed - 1
-                                  if x2 > max2 then max2 = x2 end
-                                  since = max2
-                                else
-                                  since = s_Slot
-                                end
-                              end
-                              local t3 = since - w.Offset
-                              local by3 = w.Interval
-                              local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
-                              if n2 <= 0 then
-                                gain = left
-                              else
-                                local x2 = w.Size - left
-                                local y = w.Rate
-                                if n2 > (x2 - x2 % y) / y then
-                                  gain = w.Size
-                                else
-                                  gain = left + n2 * w.Rate
-                                end
-                              end
-                            end
-                          end
-                          local i4 = line2.Window_Unit
-                          local cost2 = i4 == 0 and op_Cost_0 or i4 == 1 and op_Cost_1 or i4 == 2 and op_Cost_2 or op_Cost_3
-                          local x2 = cost2 * line2.Saved
-                          local max2 = 1 < cost2 and 1 or cost2
-                          local x3 = cost2 - (x2 - x2 % 4096) / 4096
-                          if x3 > max2 then max2 = x3 end
-                          line2.Promised = gain - max2
-                        end
-                        s_Slot = slot2
+                      if v_turn then
+                        local max2 = t + v_overdue
+                        if s_Closed > max2 then max2 = s_Closed end
+                        local max3 = s_AgainUS
+                        local x2 = max2 * 1000
+                        if x2 > max3 then max3 = x2 end
+                        local max4 = t + v_overdue
+                        if s_Closed > max4 then max4 = s_Closed end
+                        local max5 = s_AgainUS
+                        local x3 = max4 * 1000
+                        if x3 > max5 then max5 = x3 end
+                        local min2 = max5 + v_again
+                        if 9007199254740991 < min2 then min2 = 9007199254740991 end
+                        s_AgainUS = min2
                       end
+                      t2_Slot = t + a_Delay
+                      t2_Cost_0 = op_Cost_0
+                      t2_Cost_1 = op_Cost_1
+                      t2_Cost_2 = op_Cost_2
+                      t2_Cost_3 = op_Cost_3
+                      a_Ticket_Slot = t2_Slot
+                      a_Ticket_Number = t2_Number
+                      a_Ticket_Again = t2_Again
+                      a_Ticket_Cost_0 = t2_Cost_0
+                      a_Ticket_Cost_1 = t2_Cost_1
+                      a_Ticket_Cost_2 = t2_Cost_2
+                      a_Ticket_Cost_3 = t2_Cost_3
                     end
+                  else
+                    a_Ticket_Slot = slot
+                    a_Ticket_Number = op_Ticket_Number
+                    a_Ticket_Again = op_Ticket_Again
+                    a_Ticket_Cost_0 = op_Cost_0
+                    a_Ticket_Cost_1 = op_Cost_1
+                    a_Ticket_Cost_2 = op_Cost_2
+                    a_Ticket_Cost_3 = op_Cost_3
                   end
                 end
                 local is3 = op_Urgent
