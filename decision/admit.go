@@ -125,7 +125,7 @@ func (l *Limits) decide(s *State, leases Leases, shared []Shared, op *Op, now in
 			slot = max(slot, at)
 			f := &s.Flows[x.flow]
 			if i == 0 && (a.Limit > 0 || f.End > now) && l.lined(x, op, &v, slot, now) {
-				slot = l.inLine(s, f, cost, slot, now)
+				slot = l.inLine(s, x, f, cost, slot, now, v.back)
 			}
 			slot = min(slot, Never/2) // rounds of a debt that takes ages
 		}

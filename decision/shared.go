@@ -5,12 +5,13 @@ package decision
 //
 // Its Calendar has the booked units of each grain of time. A booking is only an expectation: State counts the
 // operations that run, as for an entity. Bookings count estimates, and a grain has room for as many as will cost what it
-// brings. Room in the calendar goes to the entity that asks first. If there is none, an
-// entity books at its fair share: when weighted max-min would serve it, by the backlogs of all entities that wait. There
-// it displaces the tickets that were booked early. An operation that is back, of an entity below its share, runs before
-// them, and they book again, behind the early tickets of their entity. Entities that begin to wait together have their
-// shares one after the other, so that they do not meet in the same grains. Limits are ready. A decision changes State
-// and Leases, which belong to the shared limit.
+// brings. Room in the calendar goes to the entity that asks first. If there is none, an entity books at its fair share:
+// when weighted max-min would serve it, by the backlogs of all entities that wait. There it displaces the tickets that
+// were booked early. An operation that is back, of an entity below its share, runs before them, and they book again,
+// behind the early tickets of their entity. Entities that begin to wait together have their shares one after the other,
+// so that they do not meet in the same grains. Behind the calendar tickets have slots one after the other, too.
+//
+// Limits are ready. A decision changes State and Leases, which belong to the shared limit.
 type Shared struct {
 	Key    int64 // tells the limit from others of the bucket
 	Weight int64 // of the entity
@@ -58,7 +59,6 @@ type Calendar struct {
 	Grain   int64  // the length of a grain, in ms
 	Head    int64  // the grain of State.Now
 	Front   int64  // no grain before it has room
-	Far     int64  // the number of tickets that found no room in the calendar
 	Last    int64  // the place of the last ticket that waits for this limit behind the calendar, in ticks
 	Booked  int64  // the units booked in all grains from Head on
 	Minute  int64  // the minute of Weight: 60 grains
@@ -219,12 +219,18 @@ func (s *State) urgent(unit, at int64) int64 {
 
 // inLine returns the first slot from t on in a flow's line in the entity's shortest window. Operations have a line for
 // each shared limit that is their first, so that operations of a slow endpoint do not delay operations of a fast one. A
-// line begins when a shared limit delays an operation: a limit that is not short changes no slot.
-func (l *Limits) inLine(s *State, f *Flow, cost, t, now int64) int64 {
+// line begins when a shared limit delays an operation: a limit that is not short changes no slot. If an operation that is back
+// goes to the end of a line of hours, nobody uses the capacity that it leaves. So it goes no further than to the end of the
+// calendar.
+func (l *Limits) inLine(s *State, x *Shared, f *Flow, cost, t, now int64, back bool) int64 {
 	if cost == 0 {
 		return t
 	}
-	t = max(t, f.End)
+	end := f.End
+	if back {
+		end = min(end, x.Limits.begin(x.State.Calendars[0].Head+Grains-1))
+	}
+	t = max(t, end)
 	return l.Windows[l.Shortest].room(s, l.ahead(s, f, t, now), cost, t)
 }
 
@@ -501,7 +507,7 @@ func (x *Shared) gather(op *Op, now int64) int64 {
 		n++
 		free = max(0, free) + x.rate - c.at(n)
 	}
-	return min(n+max(0, x.units-free+x.rate-1)/x.rate, c.Head+Grains-1)
+	return min(n+max(0, x.units-free+x.rate-1)/x.rate, c.Head+Grains)
 }
 
 // run takes capacity and a token.
@@ -519,10 +525,10 @@ func (x *Shared) run(f *Flow, op *Op) {
 		s.Plain++
 	}
 	step := x.share()
-	from, to := (c.Head-1)*tick, min((c.Head+1)*tick+2*step, Never) // a surplus counts as two operations at most
-	f.Fair = min(max(f.Fair, from)+step, to)
+	from, to := (c.Head-1)*tick, x.later((c.Head+1)*tick, 2*step) // a surplus counts as two operations at most
+	f.Fair = min(x.later(max(f.Fair, from), step), to)
 	if op.Urgent {
-		f.FairUrgent = min(max(f.FairUrgent, from)+step, to)
+		f.FairUrgent = min(x.later(max(f.FairUrgent, from), step), to)
 	}
 }
 
@@ -627,7 +633,7 @@ func (x *Shared) open(n int64) int64 {
 	return open
 }
 
-// seek returns the first grain from t on that has room.
+// seek returns the first grain from t on that has room, or one behind the calendar.
 func (x *Shared) seek(op *Op, t, now int64) int64 {
 	c, l := &x.State.Calendars[0], x.Limits
 	n := max(l.grain(t), c.Head+1)
@@ -638,8 +644,8 @@ func (x *Shared) seek(op *Op, t, now int64) int64 {
 	if first {
 		n = c.Front
 	}
-	last, at := c.Head+Grains-1, int64(0)
-	for n < last && n != at {
+	end, at := c.Head+Grains, int64(0)
+	for n < end && n != at {
 		at = n
 		if c.at(n) >= x.rate {
 			n++
@@ -648,20 +654,13 @@ func (x *Shared) seek(op *Op, t, now int64) int64 {
 		}
 	}
 	if first {
-		c.Front = min(n, last)
+		c.Front = min(n, end)
 	}
 	if x.large {
 		if x.gathered == 0 {
 			x.gathered = x.gather(op, now)
 		}
 		n = max(n, x.gathered)
-	}
-	if n == last {
-		n = x.later(n*tick, 0) / tick
-	}
-	if n == last { // it asks again in the second half of the calendar
-		c.Far++
-		n = max(l.grain(t), c.Head+Grains/2+c.Far%4096*7919%(Grains/2-1))
 	}
 	return n
 }

@@ -11,7 +11,7 @@ import (
 var ErrFormat = errors.New("the stored bytes are not the state of an entity")
 
 // format is the first number of an encoded state. It changes with the meaning of the others.
-const format = 13
+const format = 14
 
 // An encoded state is numbers of eight bytes, the highest byte first, so that Lua can read them. First come the format,
 // the scalars of State, and the counts of Lines, Pins, Flows, Calendars, and bytes of the Calendar's Units and Classes.
@@ -53,9 +53,9 @@ func ofFlow(f *decision.Flow) [14]*int64 {
 }
 
 // ofCalendar are the numbers of a Calendar, in the order of their declaration.
-func ofCalendar(c *decision.Calendar) [15]*int64 {
+func ofCalendar(c *decision.Calendar) [14]*int64 {
 	return [...]*int64{
-		&c.Grain, &c.Head, &c.Front, &c.Far, &c.Last, &c.Booked, &c.Minute, &c.Weight, &c.Before, &c.Turn,
+		&c.Grain, &c.Head, &c.Front, &c.Last, &c.Booked, &c.Minute, &c.Weight, &c.Before, &c.Turn,
 		&c.Largest, &c.Asked[0], &c.Asked[1], &c.Asked[2], &c.Asked[3],
 	}
 }
@@ -65,7 +65,7 @@ const (
 	numOfLine     = len([15]*int64{})
 	numOfPin      = len([25]*int64{})
 	numOfFlow     = len([14]*int64{})
-	numOfCalendar = len([15]*int64{})
+	numOfCalendar = len([14]*int64{})
 	numCounts     = 6
 )
 

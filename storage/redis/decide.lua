@@ -13,7 +13,7 @@
 --
 -- Numbers are doubles, the lowest byte first: see numbers.lua, which comes before this.
 --
--- The value of a key is the layout, 12; a revision; the time and the Until of the state; the time at which a plain
+-- The value of a key is the layout, 13; a revision; the time and the Until of the state; the time at which a plain
 -- token was taken last; 1 if the leases are in the set, else 0; a time before which none of the leases ends, and one after
 -- which none does; the numbers of the state, with how many lines, pins, flows and calendars it has in the place of
 -- these, and how many bytes of Units and Classes; the numbers of each; of each lease its ID and its end; and these bytes.
@@ -40,7 +40,7 @@ local function get(key, members)
     error(value.err)
   elseif not value then
     return nil, false
-  elseif type(value) ~= 'string' or #value < 64 or unpack('<d', value) ~= 12 then
+  elseif type(value) ~= 'string' or #value < 64 or unpack('<d', value) ~= 13 then
     return nil, true
   end
   local rest = #value - 64
@@ -53,7 +53,7 @@ local function get(key, members)
     if math.min(lines, pins, flows, calendars, units, classes) < 0 or pins > 1 or calendars > 1 then
       return nil, true
     end
-    rest = rest - lines * 120 - pins * 200 - flows * 112 - calendars * 120 - units - classes
+    rest = rest - lines * 120 - pins * 200 - flows * 112 - calendars * 112 - units - classes
   end
   local apart = unpack('<d', value, 41) == 1
   return value, not (rest >= 0 and rest % 16 == 0) or apart and type(redis.pcall('ZCARD', members)) ~= 'number'
@@ -1702,7 +1702,7 @@ function Shared_advance(x, now)
     advance = now2
   end
   if x.State_Calendars_n == 0 then
-    x.State_Calendars[x.State_Calendars_n] = {Grain = 0, Head = 0, Front = 0, Far = 0, Last = 0, Booked = 0, Minute = 0, Weight = 0, Before = 0, Turn = 0, Largest = 0, Asked_0 = 0, Asked_1 = 0, Asked_2 = 0, Asked_3 = 0, Units = Counts(), Classes = Counts()}
+    x.State_Calendars[x.State_Calendars_n] = {Grain = 0, Head = 0, Front = 0, Last = 0, Booked = 0, Minute = 0, Weight = 0, Before = 0, Turn = 0, Largest = 0, Asked_0 = 0, Asked_1 = 0, Asked_2 = 0, Asked_3 = 0, Units = Counts(), Classes = Counts()}
     x.State_Calendars_n = x.State_Calendars_n + 1
   end
   local c2 = x.State_Calendars[0]
@@ -2397,7 +2397,7 @@ function Shared_gather(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, now)
   if x4 > max3 then max3 = x4 end
   local y = x.rate
   local min3 = n2 + (max3 - max3 % y) / y
-  local x5 = c2.Head + 1024 - 1
+  local x5 = c2.Head + 1024
   if x5 < min3 then min3 = x5 end
   gather = min3
   return gather
@@ -2704,9 +2704,9 @@ function Shared_seek(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, t, now)
   if first2 then
     n2 = c2.Front
   end
-  local last2 = c2.Head + 1024 - 1
+  local end2 = c2.Head + 1024
   local at2 = 0
-  while n2 < last2 and n2 ~= at2 do
+  while n2 < end2 and n2 ~= at2 do
     at2 = n2
     if c2.Units.At(n2 - c2.Head) >= x.rate then
       n2 = n2 + 1
@@ -2731,7 +2731,7 @@ function Shared_seek(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, t, now)
               local x4 = t5 - x.Limits_Zero
               if x4 > max4 then max4 = x4 end
               local y2 = x.Limits_Grain
-              local end2 = (max4 - max4 % y2) / y2
+              local end3 = (max4 - max4 % y2) / y2
               local brings = w.Rate < w.Size and w.Rate or w.Size
               do
                 local t6 = t2 - w.Offset
@@ -2770,7 +2770,7 @@ function Shared_seek(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, t, now)
                   from2 = (max5 - max5 % y3) / y3
                 end
               end
-              local booked = c3.Units.Sum(from2 - c3.Head, end2 - c3.Head, x.rate)
+              local booked = c3.Units.Sum(from2 - c3.Head, end3 - c3.Head, x.rate)
               local unit = w.Unit
               local c4 = x.State_Calendars[0]
               local x5 = ((unit == 0 and c4.Asked_0 or unit == 1 and c4.Asked_1 or unit == 2 and c4.Asked_2 or c4.Asked_3) + 1) * 1024
@@ -2783,7 +2783,7 @@ function Shared_seek(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, t, now)
               local x8 = booked2 * x.Limits_Scale
               local y4 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
               if (x8 - x8 % y4) / y4 >= brings then
-                if end2 > open3 then open3 = end2 end
+                if end3 > open3 then open3 = end3 end
               end
             end
           end
@@ -2794,7 +2794,7 @@ function Shared_seek(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, t, now)
     end
   end
   if first2 then
-    c2.Front = n2 < last2 and n2 or last2
+    c2.Front = n2 < end2 and n2 or end2
   end
   if x.large then
     if x.gathered == 0 then
@@ -2803,25 +2803,6 @@ function Shared_seek(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, t, now)
       x.gathered = gather
     end
     if x.gathered > n2 then n2 = x.gathered end
-  end
-  if n2 == last2 then
-    local later = 0
-    later = Shared_later(x, n2 * 524288, 0)
-    n2 = (later - later % 524288) / 524288
-  end
-  if n2 == last2 then
-    c2.Far = c2.Far + 1
-    local max4 = 0
-    local x4 = t - x.Limits_Zero
-    if x4 > max4 then max4 = x4 end
-    local max5 = 0
-    local x5 = t - x.Limits_Zero
-    if x5 > max5 then max5 = x5 end
-    local y3 = x.Limits_Grain
-    local max6 = (max5 - max5 % y3) / y3
-    local x6 = c2.Head + 512 + c2.Far % 4096 * 7919 % 511
-    if x6 > max6 then max6 = x6 end
-    n2 = max6
   end
   seek = n2
   return seek
@@ -3556,10 +3537,10 @@ if value then
       from = from + 112
     end
     if s_Calendars_n > 0 then
-      local calendar_Grain, calendar_Head, calendar_Front, calendar_Far, calendar_Last, calendar_Booked, calendar_Minute, calendar_Weight, calendar_Before, calendar_Turn, calendar_Largest, calendar_Asked_0, calendar_Asked_1, calendar_Asked_2, calendar_Asked_3 = unpack('<ddddddddddddddd', value, from)
+      local calendar_Grain, calendar_Head, calendar_Front, calendar_Last, calendar_Booked, calendar_Minute, calendar_Weight, calendar_Before, calendar_Turn, calendar_Largest, calendar_Asked_0, calendar_Asked_1, calendar_Asked_2, calendar_Asked_3 = unpack('<dddddddddddddd', value, from)
       local calendar_Units, calendar_Classes = Counts(value, numbers, numbers + units), Counts(value, numbers + units, #value)
-      s_Calendars[0] = {Grain = calendar_Grain, Head = calendar_Head, Front = calendar_Front, Far = calendar_Far, Last = calendar_Last, Booked = calendar_Booked, Minute = calendar_Minute, Weight = calendar_Weight, Before = calendar_Before, Turn = calendar_Turn, Largest = calendar_Largest, Asked_0 = calendar_Asked_0, Asked_1 = calendar_Asked_1, Asked_2 = calendar_Asked_2, Asked_3 = calendar_Asked_3, Units = calendar_Units, Classes = calendar_Classes}
-      from = from + 120
+      s_Calendars[0] = {Grain = calendar_Grain, Head = calendar_Head, Front = calendar_Front, Last = calendar_Last, Booked = calendar_Booked, Minute = calendar_Minute, Weight = calendar_Weight, Before = calendar_Before, Turn = calendar_Turn, Largest = calendar_Largest, Asked_0 = calendar_Asked_0, Asked_1 = calendar_Asked_1, Asked_2 = calendar_Asked_2, Asked_3 = calendar_Asked_3, Units = calendar_Units, Classes = calendar_Classes}
+      from = from + 112
     end
     leases = sub(value, from, numbers)
   end
@@ -3809,14 +3790,14 @@ if s_Lines_n + s_Pins_n + s_Flows_n + s_Calendars_n > 1 then
   end
   local calendar = s_Calendars_n > 0 and s_Calendars[0]
   if calendar then
-    parts[#parts + 1] = pack('<ddddddddddddddd', calendar.Grain, calendar.Head, calendar.Front, calendar.Far, calendar.Last, calendar.Booked, calendar.Minute, calendar.Weight, calendar.Before, calendar.Turn, calendar.Largest, calendar.Asked_0, calendar.Asked_1, calendar.Asked_2, calendar.Asked_3)
+    parts[#parts + 1] = pack('<dddddddddddddd', calendar.Grain, calendar.Head, calendar.Front, calendar.Last, calendar.Booked, calendar.Minute, calendar.Weight, calendar.Before, calendar.Turn, calendar.Largest, calendar.Asked_0, calendar.Asked_1, calendar.Asked_2, calendar.Asked_3)
   end
   parts[#parts + 1] = leases
   if calendar then
     units, classes = calendar.Units.append(parts), calendar.Classes.append(parts)
   end
 end
-local stored = pack('<dddddddddddddddddddddddddddddddddddddddddd', 12, micros, s_Now, till, ran, apart, first, last,
+local stored = pack('<dddddddddddddddddddddddddddddddddddddddddd', 13, micros, s_Now, till, ran, apart, first, last,
   s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Last, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n, units, classes, line.Window_Size, line.Window_Rate, line.Window_Interval, line.Window_Offset, line.Window_Series, line.Window_Unit, line.Left, line.Promised, line.Spare, line.Taken, line.Fresh, line.FreshFrom, line.Stale, line.StaleFrom, line.Saved)
 if parts then
   parts[1] = stored
@@ -3882,10 +3863,10 @@ if value then
       from = from + 112
     end
     if s_Calendars_n > 0 then
-      local calendar_Grain, calendar_Head, calendar_Front, calendar_Far, calendar_Last, calendar_Booked, calendar_Minute, calendar_Weight, calendar_Before, calendar_Turn, calendar_Largest, calendar_Asked_0, calendar_Asked_1, calendar_Asked_2, calendar_Asked_3 = unpack('<ddddddddddddddd', value, from)
+      local calendar_Grain, calendar_Head, calendar_Front, calendar_Last, calendar_Booked, calendar_Minute, calendar_Weight, calendar_Before, calendar_Turn, calendar_Largest, calendar_Asked_0, calendar_Asked_1, calendar_Asked_2, calendar_Asked_3 = unpack('<dddddddddddddd', value, from)
       local calendar_Units, calendar_Classes = Counts(value, numbers, numbers + units), Counts(value, numbers + units, #value)
-      s_Calendars[0] = {Grain = calendar_Grain, Head = calendar_Head, Front = calendar_Front, Far = calendar_Far, Last = calendar_Last, Booked = calendar_Booked, Minute = calendar_Minute, Weight = calendar_Weight, Before = calendar_Before, Turn = calendar_Turn, Largest = calendar_Largest, Asked_0 = calendar_Asked_0, Asked_1 = calendar_Asked_1, Asked_2 = calendar_Asked_2, Asked_3 = calendar_Asked_3, Units = calendar_Units, Classes = calendar_Classes}
-      from = from + 120
+      s_Calendars[0] = {Grain = calendar_Grain, Head = calendar_Head, Front = calendar_Front, Last = calendar_Last, Booked = calendar_Booked, Minute = calendar_Minute, Weight = calendar_Weight, Before = calendar_Before, Turn = calendar_Turn, Largest = calendar_Largest, Asked_0 = calendar_Asked_0, Asked_1 = calendar_Asked_1, Asked_2 = calendar_Asked_2, Asked_3 = calendar_Asked_3, Units = calendar_Units, Classes = calendar_Classes}
+      from = from + 112
     end
     leases = sub(value, from, numbers)
   end
@@ -5685,16 +5666,20 @@ end
                     end
                     local step = share
                     local from2 = (c2.Head - 1) * 524288
-                    local min2 = (c2.Head + 1) * 524288 + 2 * step
-                    if 9007199254740991 < min2 then min2 = 9007199254740991 end
-                    local to2 = min2
-                    local min3 = (f.Fair > from2 and f.Fair or from2) + step
-                    if to2 < min3 then min3 = to2 end
-                    f.Fair = min3
+                    local later = 0
+                    later = Shared_later(x2, (c2.Head + 1) * 524288, 2 * step)
+                    local to2 = later
+                    local later2 = 0
+                    later2 = Shared_later(x2, f.Fair > from2 and f.Fair or from2, step)
+                    local later3 = 0
+                    later3 = Shared_later(x2, f.Fair > from2 and f.Fair or from2, step)
+                    f.Fair = later3 < to2 and later3 or to2
                     if op_Urgent then
-                      local min4 = (f.FairUrgent > from2 and f.FairUrgent or from2) + step
-                      if to2 < min4 then min4 = to2 end
-                      f.FairUrgent = min4
+                      local later4 = 0
+                      later4 = Shared_later(x2, f.FairUrgent > from2 and f.FairUrgent or from2, step)
+                      local later5 = 0
+                      later5 = Shared_later(x2, f.FairUrgent > from2 and f.FairUrgent or from2, step)
+                      f.FairUrgent = later5 < to2 and later5 or to2
                     end
                   end
                 end
@@ -5828,7 +5813,13 @@ end
                       if cost == 0 then
                         inLine = t2
                       else
-                        if f2.End > t2 then t2 = f2.End end
+                        local end2 = f2.End
+                        if v_back then
+                          local n3 = x2.State_Calendars[0].Head + 1024 - 1
+                          local x4 = n3 * x2.Limits_Grain + x2.Limits_Zero
+                          if x4 < end2 then end2 = x4 end
+                        end
+                        if end2 > t2 then t2 = end2 end
                         local room = 0
                         do
                           local w = l_Windows[l_Shortest]
@@ -6982,14 +6973,14 @@ if s_Lines_n + s_Pins_n + s_Flows_n + s_Calendars_n > 1 then
   end
   local calendar = s_Calendars_n > 0 and s_Calendars[0]
   if calendar then
-    parts[#parts + 1] = pack('<ddddddddddddddd', calendar.Grain, calendar.Head, calendar.Front, calendar.Far, calendar.Last, calendar.Booked, calendar.Minute, calendar.Weight, calendar.Before, calendar.Turn, calendar.Largest, calendar.Asked_0, calendar.Asked_1, calendar.Asked_2, calendar.Asked_3)
+    parts[#parts + 1] = pack('<dddddddddddddd', calendar.Grain, calendar.Head, calendar.Front, calendar.Last, calendar.Booked, calendar.Minute, calendar.Weight, calendar.Before, calendar.Turn, calendar.Largest, calendar.Asked_0, calendar.Asked_1, calendar.Asked_2, calendar.Asked_3)
   end
   parts[#parts + 1] = leases
   if calendar then
     units, classes = calendar.Units.append(parts), calendar.Classes.append(parts)
   end
 end
-local stored = pack('<dddddddddddddddddddddddddddddddddddddddddd', 12, micros, s_Now, till, ran, apart, first, last,
+local stored = pack('<dddddddddddddddddddddddddddddddddddddddddd', 13, micros, s_Now, till, ran, apart, first, last,
   s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Last, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n, units, classes, line.Window_Size, line.Window_Rate, line.Window_Interval, line.Window_Offset, line.Window_Series, line.Window_Unit, line.Left, line.Promised, line.Spare, line.Taken, line.Fresh, line.FreshFrom, line.Stale, line.StaleFrom, line.Saved)
 if parts then
   parts[1] = stored
