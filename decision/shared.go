@@ -717,7 +717,7 @@ func (x *Shared) place(f *Flow, op *Op, back bool, t, now int64) int64 {
 		return max(t, op.Ticket.Slot)
 	}
 	if !back && x.room && x.bound == BoundTokens { // behind the operations due in this grain, unless the next one is as near
-		if at := max(t, now+x.due/max(1, x.units)*l.pace(s)/1000); at+1000 < l.begin(c.Head+1) {
+		if at := max(t, now+min(x.due/max(1, x.units), bound/l.pace(s))*l.pace(s)/1000); at+1000 < l.begin(c.Head+1) {
 			return at
 		}
 	}

@@ -3117,11 +3117,19 @@ function Shared_place(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticke
               local max5 = 1
               local x7 = (x6 - x6 % y5) / y5
               if x7 > max5 then max5 = x7 end
-              local x8 = (x5 - x5 % y4) / y4 * max5
-              local max6 = t
-              local x9 = now + (x8 - x8 % 1000) / 1000
-              if x9 > max6 then max6 = x9 end
-              local at2 = max6
+              local min2 = (x5 - x5 % y4) / y4
+              local x8 = (1125899906842624 - 1125899906842624 % max5) / max5
+              if x8 < min2 then min2 = x8 end
+              local x9 = (x.State_Held + x.Limits_Guess) * 1000
+              local y6 = (x.State_Ended + 1) * x.Limits_Tokens
+              local max6 = 1
+              local x10 = (x9 - x9 % y6) / y6
+              if x10 > max6 then max6 = x10 end
+              local x11 = min2 * max6
+              local max7 = t
+              local x12 = now + (x11 - x11 % 1000) / 1000
+              if x12 > max7 then max7 = x12 end
+              local at2 = max7
               local n4 = c2.Head + 1
               if at2 + 1000 < n4 * x.Limits_Grain + x.Limits_Zero then
                 place2 = at2
