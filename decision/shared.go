@@ -584,13 +584,14 @@ func (x *Shared) served(window *Window, to, since int64) int64 {
 		w := &l.Windows[i]
 		if w.Interval > c.Grain && w.Interval < window.Interval {
 			n, each := w.interval(x.begin(to)), x.lasts(min(w.Rate, w.Size), w.Unit)
-			if k := n - w.interval(t); k > 0 {
-				first := each
-				if since == (c.Head+1)*tick {
-					first = x.remains(int64(i))
-				}
-				span = min(span, first+min(k-1, bound/max(1, each))*each+min(each, to-l.whole(w.begin(n))*tick))
+			k, most := n-w.interval(t), each
+			if since == (c.Head+1)*tick {
+				most = x.remains(int64(i))
 			}
+			if k > 0 {
+				most += min(k-1, bound/max(1, each))*each + min(each, to-l.whole(w.begin(n))*tick)
+			}
+			span = min(span, most)
 		}
 	}
 	return span

@@ -2448,70 +2448,68 @@ function Shared_served(x, window_Interval, to, since)
       local min4 = (x11 - x11 % max5) / max5
       if 4294967296 < min4 then min4 = 4294967296 end
       local each2 = min4 * 512
-      do
-        local t4 = t - w.Offset
-        local by3 = w.Interval
-        local k2 = n2 - (t4 - t4 % by3) / by3
-        if k2 > 0 then
-          local first2 = each2
-          if since == (c2.Head + 1) * 524288 then
-            local remains = 0
-            do
-              local c4 = x.State_Calendars[0]
-              local line2 = x.State_Lines[i2]
-              local unit2 = x.Limits_Windows[i2].Unit
-              local x12 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * line2.Saved
-              local n3 = c4.Head
-              local booked3 = c4.Units.At(n3 - c4.Head)
-              local c5 = x.State_Calendars[0]
-              local x13 = ((unit2 == 0 and c5.Asked_0 or unit2 == 1 and c5.Asked_1 or unit2 == 2 and c5.Asked_2 or c5.Asked_3) + 1) * 1024
-              local y5 = c5.Largest + 1
-              local max6 = 1
-              local x14 = (x13 - x13 % y5) / y5
-              if x14 > max6 then max6 = x14 end
-              local x15 = booked3 * max6
-              local booked4 = (x15 - x15 % 1024) / 1024
-              local x16 = booked4 * x.Limits_Scale
-              local y6 = unit2 == 0 and x.Limits_Parts_0 or unit2 == 1 and x.Limits_Parts_1 or unit2 == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-              local capacity2 = line2.Left + (x12 - x12 % 4096) / 4096 - (x16 - x16 % y6) / y6
-              local booked5 = x.rate
-              local c6 = x.State_Calendars[0]
-              local x17 = ((unit2 == 0 and c6.Asked_0 or unit2 == 1 and c6.Asked_1 or unit2 == 2 and c6.Asked_2 or c6.Asked_3) + 1) * 1024
-              local y7 = c6.Largest + 1
-              local max7 = 1
-              local x18 = (x17 - x17 % y7) / y7
-              if x18 > max7 then max7 = x18 end
-              local x19 = booked5 * max7
-              local booked6 = (x19 - x19 % 1024) / 1024
-              local x20 = booked6 * x.Limits_Scale
-              local y8 = unit2 == 0 and x.Limits_Parts_0 or unit2 == 1 and x.Limits_Parts_1 or unit2 == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-              local max8 = 1
-              local x21 = (x20 - x20 % y8) / y8
-              if x21 > max8 then max8 = x21 end
-              local x22 = (0 > capacity2 and 0 or capacity2) * 1024
-              local min5 = (x22 - x22 % max8) / max8
-              if 4294967296 < min5 then min5 = 4294967296 end
-              remains = min5 * 512
-            end
-            first2 = remains
-          end
-          local y5 = 1 > each2 and 1 or each2
-          local min5 = k2 - 1
-          local x12 = (1125899906842624 - 1125899906842624 % y5) / y5
-          if x12 < min5 then min5 = x12 end
-          local t5 = n2 * w.Interval + w.Offset
-          local t6 = t5 + x.Limits_Grain - 1
-          local max6 = 0
-          local x13 = t6 - x.Limits_Zero
-          if x13 > max6 then max6 = x13 end
-          local y6 = x.Limits_Grain
-          local min6 = each2
-          local x14 = to - (max6 - max6 % y6) / y6 * 524288
-          if x14 < min6 then min6 = x14 end
-          local x15 = first2 + min5 * each2 + min6
-          if x15 < span then span = x15 end
+      local t4 = t - w.Offset
+      local by3 = w.Interval
+      local k2 = n2 - (t4 - t4 % by3) / by3
+      local most2 = each2
+      if since == (c2.Head + 1) * 524288 then
+        local remains = 0
+        do
+          local c4 = x.State_Calendars[0]
+          local line2 = x.State_Lines[i2]
+          local unit2 = x.Limits_Windows[i2].Unit
+          local x12 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * line2.Saved
+          local n3 = c4.Head
+          local booked3 = c4.Units.At(n3 - c4.Head)
+          local c5 = x.State_Calendars[0]
+          local x13 = ((unit2 == 0 and c5.Asked_0 or unit2 == 1 and c5.Asked_1 or unit2 == 2 and c5.Asked_2 or c5.Asked_3) + 1) * 1024
+          local y5 = c5.Largest + 1
+          local max6 = 1
+          local x14 = (x13 - x13 % y5) / y5
+          if x14 > max6 then max6 = x14 end
+          local x15 = booked3 * max6
+          local booked4 = (x15 - x15 % 1024) / 1024
+          local x16 = booked4 * x.Limits_Scale
+          local y6 = unit2 == 0 and x.Limits_Parts_0 or unit2 == 1 and x.Limits_Parts_1 or unit2 == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+          local capacity2 = line2.Left + (x12 - x12 % 4096) / 4096 - (x16 - x16 % y6) / y6
+          local booked5 = x.rate
+          local c6 = x.State_Calendars[0]
+          local x17 = ((unit2 == 0 and c6.Asked_0 or unit2 == 1 and c6.Asked_1 or unit2 == 2 and c6.Asked_2 or c6.Asked_3) + 1) * 1024
+          local y7 = c6.Largest + 1
+          local max7 = 1
+          local x18 = (x17 - x17 % y7) / y7
+          if x18 > max7 then max7 = x18 end
+          local x19 = booked5 * max7
+          local booked6 = (x19 - x19 % 1024) / 1024
+          local x20 = booked6 * x.Limits_Scale
+          local y8 = unit2 == 0 and x.Limits_Parts_0 or unit2 == 1 and x.Limits_Parts_1 or unit2 == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+          local max8 = 1
+          local x21 = (x20 - x20 % y8) / y8
+          if x21 > max8 then max8 = x21 end
+          local x22 = (0 > capacity2 and 0 or capacity2) * 1024
+          local min5 = (x22 - x22 % max8) / max8
+          if 4294967296 < min5 then min5 = 4294967296 end
+          remains = min5 * 512
         end
+        most2 = remains
       end
+      if k2 > 0 then
+        local y5 = 1 > each2 and 1 or each2
+        local min5 = k2 - 1
+        local x12 = (1125899906842624 - 1125899906842624 % y5) / y5
+        if x12 < min5 then min5 = x12 end
+        local t5 = n2 * w.Interval + w.Offset
+        local t6 = t5 + x.Limits_Grain - 1
+        local max6 = 0
+        local x13 = t6 - x.Limits_Zero
+        if x13 > max6 then max6 = x13 end
+        local y6 = x.Limits_Grain
+        local min6 = each2
+        local x14 = to - (max6 - max6 % y6) / y6 * 524288
+        if x14 < min6 then min6 = x14 end
+        most2 = most2 + (min5 * each2 + min6)
+      end
+      if most2 < span then span = most2 end
     end
   end
   served = span
