@@ -138,6 +138,7 @@ func (l *Limits) decide(s *State, leases Leases, shared []Shared, op *Op, now in
 		}
 		return
 	}
+	// An operation that its own windows deny books them again, also if a shared limit holds it for longer.
 	if denied := v.back && v.bound >= BoundWindow && op.Ticket.Slot <= now && !op.Urgent; denied || a.Limit == 0 {
 		l.book(s, op, &v, now, a)
 	} else {
