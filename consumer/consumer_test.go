@@ -44,6 +44,13 @@ func (l *once) GetDelay(_ context.Context, entity string) (time.Duration, error)
 	return 0, nil
 }
 
+// asked is the number of messages that it has postponed.
+func (l *once) asked() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.due)
+}
+
 func (l *once) ReturnToken(context.Context, string) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
