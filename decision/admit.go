@@ -370,11 +370,16 @@ func (l *Limits) promise(s *State, slot int64, op *Op, back bool) {
 	for i := range l.Windows {
 		w, line := &l.Windows[i], &s.Lines[i]
 		if back && t.Number > 0 && line.Left >= op.Cost[w.Unit] && w.interval(t.Slot) == w.interval(s.Slot) {
-			line.Promised = min(w.Size, line.Promised+line.weight(t.Cost[w.Unit]))
+			line.yield(w, t)
 		}
 		line.Promised = w.gain(s, line.Promised, s.Slot, slot) - line.weight(op.Cost[w.Unit])
 	}
 	s.Slot = slot
+}
+
+// yield takes a ticket's cost off the promises of a window.
+func (line *Line) yield(w *Window, t *Ticket) {
+	line.Promised = min(w.Size, line.Promised+line.weight(t.Cost[w.Unit]))
 }
 
 // unbook gives back a slot that is in the line.
@@ -382,7 +387,7 @@ func (l *Limits) unbook(s *State, t *Ticket) {
 	if t.Number > 0 {
 		for i := range l.Windows {
 			line := &s.Lines[i]
-			line.Promised = min(l.Windows[i].Size, line.Promised+line.weight(t.Cost[line.Window.Unit]))
+			line.yield(&l.Windows[i], t)
 		}
 		s.Head = min(s.Next*16, s.Head+16)
 	}

@@ -5570,16 +5570,18 @@ end
                           is3 = (t2 - t2 % by2) / by2 == (t3 - t3 % by3) / by3
                         end
                         if is3 then
-                          local i4 = w.Unit
-                          local cost = i4 == 0 and op_Ticket_Cost_0 or i4 == 1 and op_Ticket_Cost_1 or i4 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3
-                          local x2 = cost * line2.Saved
-                          local max2 = 1 < cost and 1 or cost
-                          local x3 = cost - (x2 - x2 % 4096) / 4096
-                          if x3 > max2 then max2 = x3 end
-                          local min2 = w.Size
-                          local x4 = line2.Promised + max2
-                          if x4 < min2 then min2 = x4 end
-                          line2.Promised = min2
+                          do
+                            local i4 = w.Unit
+                            local cost = i4 == 0 and op_Ticket_Cost_0 or i4 == 1 and op_Ticket_Cost_1 or i4 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3
+                            local x2 = cost * line2.Saved
+                            local max2 = 1 < cost and 1 or cost
+                            local x3 = cost - (x2 - x2 % 4096) / 4096
+                            if x3 > max2 then max2 = x3 end
+                            local min2 = w.Size
+                            local x4 = line2.Promised + max2
+                            if x4 < min2 then min2 = x4 end
+                            line2.Promised = min2
+                          end
                         end
                         local gain = 0
                         do
@@ -5948,16 +5950,19 @@ end
                     if op_Ticket_Number > 0 then
                       for i3 = 0, l_Windows_n - 1 do
                         local line2 = s_Lines[i3]
-                        local i4 = line2.Window_Unit
-                        local cost2 = i4 == 0 and op_Ticket_Cost_0 or i4 == 1 and op_Ticket_Cost_1 or i4 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3
-                        local x2 = cost2 * line2.Saved
-                        local max2 = 1 < cost2 and 1 or cost2
-                        local x3 = cost2 - (x2 - x2 % 4096) / 4096
-                        if x3 > max2 then max2 = x3 end
-                        local min2 = l_Windows[i3].Size
-                        local x4 = line2.Promised + max2
-                        if x4 < min2 then min2 = x4 end
-                        line2.Promised = min2
+                        do
+                          local w = l_Windows[i3]
+                          local i4 = w.Unit
+                          local cost2 = i4 == 0 and op_Ticket_Cost_0 or i4 == 1 and op_Ticket_Cost_1 or i4 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3
+                          local x2 = cost2 * line2.Saved
+                          local max2 = 1 < cost2 and 1 or cost2
+                          local x3 = cost2 - (x2 - x2 % 4096) / 4096
+                          if x3 > max2 then max2 = x3 end
+                          local min2 = w.Size
+                          local x4 = line2.Promised + max2
+                          if x4 < min2 then min2 = x4 end
+                          line2.Promised = min2
+                        end
                       end
                       local min2 = s_Next * 16
                       local x2 = s_Head + 16
@@ -5998,16 +6003,18 @@ end
                                 is3 = (t3 - t3 % by2) / by2 == (t4 - t4 % by3) / by3
                               end
                               if is3 then
-                                local i5 = w.Unit
-                                local cost2 = i5 == 0 and op_Ticket_Cost_0 or i5 == 1 and op_Ticket_Cost_1 or i5 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3
-                                local x2 = cost2 * line2.Saved
-                                local max2 = 1 < cost2 and 1 or cost2
-                                local x3 = cost2 - (x2 - x2 % 4096) / 4096
-                                if x3 > max2 then max2 = x3 end
-                                local min2 = w.Size
-                                local x4 = line2.Promised + max2
-                                if x4 < min2 then min2 = x4 end
-                                line2.Promised = min2
+                                do
+                                  local i5 = w.Unit
+                                  local cost2 = i5 == 0 and op_Ticket_Cost_0 or i5 == 1 and op_Ticket_Cost_1 or i5 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3
+                                  local x2 = cost2 * line2.Saved
+                                  local max2 = 1 < cost2 and 1 or cost2
+                                  local x3 = cost2 - (x2 - x2 % 4096) / 4096
+                                  if x3 > max2 then max2 = x3 end
+                                  local min2 = w.Size
+                                  local x4 = line2.Promised + max2
+                                  if x4 < min2 then min2 = x4 end
+                                  line2.Promised = min2
+                                end
                               end
                               local gain = 0
                               do
@@ -6589,16 +6596,19 @@ end
               if op_Ticket_Number > 0 then
                 for i2 = 0, l_Windows_n - 1 do
                   local line2 = s_Lines[i2]
-                  local i3 = line2.Window_Unit
-                  local cost = i3 == 0 and op_Ticket_Cost_0 or i3 == 1 and op_Ticket_Cost_1 or i3 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3
-                  local x2 = cost * line2.Saved
-                  local max2 = 1 < cost and 1 or cost
-                  local x3 = cost - (x2 - x2 % 4096) / 4096
-                  if x3 > max2 then max2 = x3 end
-                  local min2 = l_Windows[i2].Size
-                  local x4 = line2.Promised + max2
-                  if x4 < min2 then min2 = x4 end
-                  line2.Promised = min2
+                  do
+                    local w = l_Windows[i2]
+                    local i3 = w.Unit
+                    local cost = i3 == 0 and op_Ticket_Cost_0 or i3 == 1 and op_Ticket_Cost_1 or i3 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3
+                    local x2 = cost * line2.Saved
+                    local max2 = 1 < cost and 1 or cost
+                    local x3 = cost - (x2 - x2 % 4096) / 4096
+                    if x3 > max2 then max2 = x3 end
+                    local min2 = w.Size
+                    local x4 = line2.Promised + max2
+                    if x4 < min2 then min2 = x4 end
+                    line2.Promised = min2
+                  end
                 end
                 local min2 = s_Next * 16
                 local x2 = s_Head + 16
