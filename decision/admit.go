@@ -386,8 +386,7 @@ func (line *Line) yield(w *Window, t *Ticket) {
 func (l *Limits) unbook(s *State, t *Ticket) {
 	if t.Number > 0 {
 		for i := range l.Windows {
-			line := &s.Lines[i]
-			line.yield(&l.Windows[i], t)
+			s.Lines[i].yield(&l.Windows[i], t)
 		}
 		s.Head = min(s.Next*16, s.Head+16)
 	}

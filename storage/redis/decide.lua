@@ -5949,8 +5949,8 @@ end
                   do
                     if op_Ticket_Number > 0 then
                       for i3 = 0, l_Windows_n - 1 do
-                        local line2 = s_Lines[i3]
                         do
+                          local line2 = s_Lines[i3]
                           local w = l_Windows[i3]
                           local i4 = w.Unit
                           local cost2 = i4 == 0 and op_Ticket_Cost_0 or i4 == 1 and op_Ticket_Cost_1 or i4 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3
@@ -6595,8 +6595,8 @@ end
             do
               if op_Ticket_Number > 0 then
                 for i2 = 0, l_Windows_n - 1 do
-                  local line2 = s_Lines[i2]
                   do
+                    local line2 = s_Lines[i2]
                     local w = l_Windows[i2]
                     local i3 = w.Unit
                     local cost = i3 == 0 and op_Ticket_Cost_0 or i3 == 1 and op_Ticket_Cost_1 or i3 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3
