@@ -66,7 +66,7 @@ type Calendar struct {
 	Before  int64  // of the entities counted in the minute before, and not since
 	Turn    int64  // from when the next entity that begins to wait has its fair share, in ticks
 	Largest int64  // about the sum of the costs of the last 64 newcomers, each by its largest unit
-	Asked   Cost   // about what they will take of each unit
+	Asked   Cost   // the same of each unit
 	Units   Counts // booked in Head and in each grain after it
 	Classes Counts // of the entities that wait
 }
@@ -269,7 +269,6 @@ func (x *Shared) advance(now int64) {
 		c.Units.Drop(head - c.Head)
 		c.Head = head
 	}
-	c.Front = max(c.Front, head+1)
 	if m := head / 60; m != c.Minute {
 		if c.Minute+1 < m { // an entity that does not ask for two minutes does not count
 			c.Weight = 0
@@ -283,6 +282,7 @@ func (x *Shared) advance(now int64) {
 		}
 		c.Before, c.Weight, c.Minute = c.Weight, 0, m
 	}
+	c.Front = max(c.Front, head+1)
 }
 
 // count adds to the class of an entity that was counted at an age: 0 is this minute, 1 the minute before.
@@ -369,43 +369,37 @@ func (x *Shared) share() int64 {
 	return min(x.units*all/x.Weight, 1<<32) * tick / x.rate
 }
 
-// ask counts a newcomer's cost. Operations take less than the sum of their parts, because estimates are too high, and because
-// some take more of one unit and others of another.
+// ask counts a newcomer's cost.
 func (x *Shared) ask(cost *Cost) {
 	c, l := &x.State.Calendars[0], x.Limits
-	n0, n1, n2, n3 := int64(0), int64(0), int64(0), int64(0)
-	for i := range l.Windows {
-		unit := l.Windows[i].Unit
-		n := l.asked(parts(x.State.Lines[i].weight(cost[unit]), l.Parts[unit]))
-		if unit == 0 {
-			n0 = max(n0, n)
-		} else if unit == 1 {
-			n1 = max(n1, n)
-		} else if unit == 2 {
-			n2 = max(n2, n)
-		} else {
-			n3 = max(n3, n)
-		}
-	}
 	c.Largest += l.asked(l.part(cost)) - c.Largest/64
-	c.Asked[0] += n0 - c.Asked[0]/64
-	c.Asked[1] += n1 - c.Asked[1]/64
-	c.Asked[2] += n2 - c.Asked[2]/64
-	c.Asked[3] += n3 - c.Asked[3]/64
+	c.Asked[0] += l.asked(parts(cost[0], l.Parts[0])) - c.Asked[0]/64
+	c.Asked[1] += l.asked(parts(cost[1], l.Parts[1])) - c.Asked[1]/64
+	c.Asked[2] += l.asked(parts(cost[2], l.Parts[2])) - c.Asked[2]/64
+	c.Asked[3] += l.asked(parts(cost[3], l.Parts[3])) - c.Asked[3]/64
 }
 
-// ratio returns the part of the booked units that operations will probably take of a unit, in 1024ths.
-func (c *Calendar) ratio(unit int64) int64 { return max(1, (c.Asked[unit]+1)*1024/(c.Largest+1)) }
+// ratio returns the part of the booked units that operations will probably take of a window's unit, in 1024ths. They take less
+// than the sum of their parts, because estimates are too high, and because some take more of one unit and others of another.
+func (c *Calendar) ratio(line *Line) int64 {
+	booked := (c.Asked[line.Window.Unit] + 1) * 1024 / (c.Largest + 1)
+	return max(1, booked-booked*line.Saved/4096)
+}
 
-// expects returns how much of a unit of the windows the booked operations will probably take.
-func (x *Shared) expects(booked, unit int64) int64 {
-	return x.Limits.units(booked*x.State.Calendars[0].ratio(unit)/1024, unit)
+// expects returns how much the booked operations will probably take from a window.
+func (x *Shared) expects(booked, window int64) int64 {
+	c, line := &x.State.Calendars[0], &x.State.Lines[window]
+	return x.Limits.units(booked*c.ratio(line)/1024, line.Window.Unit)
 }
 
 // enter takes the ticket off the books of the limit.
 func (x *Shared) enter(f *Flow, op *Op, back bool, now int64) {
 	c, l := &x.State.Calendars[0], x.Limits
-	x.grain = min(l.PerGrain/l.Scale*1024/max(c.ratio(0), c.ratio(1), c.ratio(2), c.ratio(3)), mostBooked)
+	ratio := int64(1)
+	for i := range l.Windows {
+		ratio = max(ratio, c.ratio(&x.State.Lines[i]))
+	}
+	x.grain = min(l.PerGrain/l.Scale*1024/ratio, mostBooked)
 	x.part, x.given, x.last = l.part(&op.Cost), 0, 0
 	x.units = l.booked(x.part) // tokens are counted as operations of this size if they are short
 	pace := l.pace(x.State)
@@ -447,7 +441,7 @@ func (x *Shared) look(f *Flow, op *Op, back bool, now int64) {
 				late = true
 			}
 			all := min(MostUnits, line.Left+line.returns()+min(w.interval(end)-w.interval(now), MostUnits/w.Rate)*w.Rate)
-			room := all >= x.expects(due, w.Unit)+cost
+			room := all >= x.expects(due, int64(i))+cost
 			x.room = x.room && room
 			x.spare = x.spare && (room || line.Spare-line.Taken >= cost)
 		}
@@ -497,7 +491,7 @@ func (x *Shared) gather(op *Op, now int64) int64 {
 			w := &l.Windows[i]
 			if op.Cost[w.Unit] > 0 {
 				left := w.gain(x.State, x.State.Lines[i].Left, now, l.begin(n+1)-1)
-				free = min(free, l.booked(parts(max(0, left), l.Parts[w.Unit]))*1024/c.ratio(w.Unit))
+				free = min(free, l.booked(parts(max(0, left), l.Parts[w.Unit]))*1024/c.ratio(&x.State.Lines[i]))
 			}
 		}
 		free -= c.at(n)
@@ -537,7 +531,7 @@ func (x *Shared) in(n int64) int64 {
 	c, w := &x.State.Calendars[0], &x.Limits.Windows[x.Limits.Shortest]
 	at := x.Limits.begin(n)
 	if c.holds(n) && x.Limits.PerGrain/x.Limits.Parts[w.Unit] > w.Rate {
-		at += x.expects(c.at(n), w.Unit) / w.Rate * w.Interval % c.Grain
+		at += x.expects(c.at(n), x.Limits.Shortest) / w.Rate * w.Interval % c.Grain
 	} else if c.holds(n) && x.rate < x.grain && c.at(n) >= min(x.Limits.Tokens, mostBooked)*x.units {
 		at += c.at(n) % x.rate / max(1, x.units) * x.Limits.pace(x.State) / 1000
 	}
@@ -552,7 +546,7 @@ func (x *Shared) later(from, span int64) int64 {
 	for i := range l.Windows {
 		w := &l.Windows[i]
 		if w.Interval > c.Grain {
-			n, each := w.interval(t), max(1, x.lasts(min(w.Rate, w.Size), w.Unit))
+			n, each := w.interval(t), max(1, x.lasts(min(w.Rate, w.Size), int64(i)))
 			k, free := n-w.interval(x.State.Now), int64(0) // k intervals ahead; from there until the window is used up
 			if k <= 0 || w.Size > w.Rate {
 				free = x.remains(int64(i)) - x.served(w, from, (c.Head+1)*tick)
@@ -571,8 +565,7 @@ func (x *Shared) later(from, span int64) int64 {
 // remains returns how long the capacity of a window lasts behind this grain, in ticks.
 func (x *Shared) remains(window int64) int64 {
 	c, line := &x.State.Calendars[0], &x.State.Lines[window]
-	unit := x.Limits.Windows[window].Unit
-	return x.lasts(line.Left+line.returns()-x.expects(c.at(c.Head), unit), unit)
+	return x.lasts(line.Left+line.returns()-x.expects(c.at(c.Head), window), window)
 }
 
 // served returns for how long the limit serves at most from a place to another, in an interval of a window. In the rest of
@@ -583,7 +576,7 @@ func (x *Shared) served(window *Window, to, since int64) int64 {
 	for i := range l.Windows {
 		w := &l.Windows[i]
 		if w.Interval > c.Grain && w.Interval < window.Interval {
-			n, each := w.interval(x.begin(to)), x.lasts(min(w.Rate, w.Size), w.Unit)
+			n, each := w.interval(x.begin(to)), x.lasts(min(w.Rate, w.Size), int64(i))
 			k, most := n-w.interval(t), each
 			if since == (c.Head+1)*tick {
 				most = x.remains(int64(i))
@@ -598,8 +591,8 @@ func (x *Shared) served(window *Window, to, since int64) int64 {
 }
 
 // lasts returns how long a capacity of a window lasts, in ticks.
-func (x *Shared) lasts(capacity, unit int64) int64 {
-	return min(max(0, capacity)*1024/max(1, x.expects(x.rate, unit)), 1<<32) * (tick / 1024)
+func (x *Shared) lasts(capacity, window int64) int64 {
+	return min(max(0, capacity)*1024/max(1, x.expects(x.rate, window)), 1<<32) * (tick / 1024)
 }
 
 // time returns the time of a place in ticks.
@@ -626,7 +619,7 @@ func (x *Shared) open(n int64) int64 {
 			} else {
 				from = l.whole(w.begin(w.interval(t)))
 			}
-			if x.expects(c.Units.Sum(from-c.Head, end-c.Head, x.rate), w.Unit) >= brings {
+			if x.expects(c.Units.Sum(from-c.Head, end-c.Head, x.rate), int64(i)) >= brings {
 				open = max(open, end)
 			}
 		}
@@ -675,7 +668,7 @@ func (x *Shared) surplus(op *Op, t, now int64) bool {
 	}
 	for i := range l.Windows {
 		w := &l.Windows[i]
-		if cost := op.Cost[w.Unit]; cost > 0 && w.gain(x.State, x.State.Lines[i].Left, now, t) < x.expects(c.Booked, w.Unit)+cost {
+		if cost := op.Cost[w.Unit]; cost > 0 && w.gain(x.State, x.State.Lines[i].Left, now, t) < x.expects(c.Booked, int64(i))+cost {
 			return false
 		}
 	}
@@ -729,7 +722,7 @@ func (x *Shared) place(f *Flow, op *Op, back bool, t, now int64) int64 {
 		}
 		for i := range l.Windows {
 			w := &l.Windows[i]
-			at = max(at, w.room(s, s.Lines[i].Left-x.expects(due, w.Unit), op.Cost[w.Unit], now))
+			at = max(at, w.room(s, s.Lines[i].Left-x.expects(due, int64(i)), op.Cost[w.Unit], now))
 		}
 		if l.grain(at) <= c.Head {
 			x.again = !x.room

@@ -54,7 +54,7 @@ func TestEstimates(t *testing.T) {
 			t.Run(fmt.Sprintf("%s/shared %v", name, shared), func(t *testing.T) {
 				for seed := range uint64(3) {
 					r := estimatedRun{t: t, rnd: rand.New(rand.NewPCG(seed, 0)), operation: Exponential(c.operation), costs: c.costs, used: map[string]int{}}
-					r.play(c.limit, shared, c.backlog)
+					r.play(c.limit, shared, 1000, c.backlog)
 					least := time.Duration(0)
 					for _, w := range append([]drip.Window{{Size: c.limit.Size, RefreshInterval: c.limit.RefreshInterval, Unit: c.limit.Unit}}, c.limit.Windows...) {
 						least = max(least, w.RefreshInterval*time.Duration(r.used[w.Unit])/time.Duration(w.Size))
@@ -67,6 +67,33 @@ func TestEstimates(t *testing.T) {
 					}
 				}
 			})
+		}
+	}
+}
+
+// A long window gets back what operations leave. So a backlog for which it has room does not wait for its refresh, although
+// estimates would last for hours or days, and operations outlast the interval of a second.
+func TestEstimatesInLongWindows(t *testing.T) {
+	for _, long := range []drip.Window{
+		{Size: 400_000, RefreshInterval: time.Hour, Unit: "tokens"},
+		{Size: 400_000, RefreshInterval: 24 * time.Hour, Unit: "tokens"},
+		{Size: 400_000, RefreshRate: 50_000, RefreshInterval: time.Hour, Unit: "tokens"},
+	} {
+		limit := drip.Limit{Size: 20_000, RefreshInterval: time.Second, Unit: "tokens", Concurrency: plenty, Windows: []drip.Window{long}}
+		for _, shared := range []bool{false, true} {
+			for _, known := range []int{100} {
+				r := estimatedRun{t: t, rnd: rand.New(rand.NewPCG(1, 0)), operation: Exponential(3 * time.Second), used: map[string]int{}}
+				r.costs = func(r *rand.Rand) (estimate, real drip.Costs) {
+					return drip.Costs{"tokens": 800}, drip.Costs{"tokens": 10 + r.IntN(161)}
+				}
+				r.play(limit, shared, known, 2000)
+				// Most of an estimate counts in its second, so that the backlog takes up to 80 s.
+				took, asked := time.Duration(r.last-backlogAt)*time.Millisecond, float64(r.postponed)/2000
+				t.Logf("%d each %v, shared %v, %d known: %v, %.2f postponements", long.Size, long.RefreshInterval, shared, known, took, asked)
+				if took > 90*time.Second || asked > 4.5 {
+					t.Errorf("%d each %v, shared %v, %d known: %v, %.2f postponements", long.Size, long.RefreshInterval, shared, known, took, asked)
+				}
+			}
 		}
 	}
 }
@@ -88,8 +115,8 @@ type estimatedRun struct {
 	last      int64          // the last start of the backlog
 }
 
-// play sends a thousand messages one after the other, so that their costs are known, and then a backlog at once.
-func (r *estimatedRun) play(limit drip.Limit, shared bool, backlog int) {
+// play sends messages one after the other, so that costs are known, and then a backlog at once.
+func (r *estimatedRun) play(limit drip.Limit, shared bool, known, backlog int) {
 	o := drip.Options{
 		Size: limit.Size, RefreshRate: limit.Size, RefreshInterval: limit.RefreshInterval, Unit: limit.Unit, Windows: limit.Windows, Concurrency: plenty,
 		Start: time.UnixMilli(0), Clock: func() time.Time { return time.UnixMilli(r.now) },
@@ -103,8 +130,8 @@ func (r *estimatedRun) play(limit drip.Limit, shared bool, backlog int) {
 	if r.bucket, err = drip.New(o); err != nil {
 		r.t.Fatal(err)
 	}
-	for i := range 1000 {
-		r.send(backlogAt-int64(1000-i)*3000, names[i%len(names)], false)
+	for i := range known {
+		r.send(backlogAt-int64(known-i)*3000, names[i%len(names)], false)
 	}
 	for i := range backlog {
 		r.send(backlogAt+int64(i)/10, names[i%len(names)], true)

@@ -1725,8 +1725,6 @@ function Shared_advance(x, now)
     c2.Units.Drop(head - c2.Head)
     c2.Head = head
   end
-  local x3 = head + 1
-  if x3 > c2.Front then c2.Front = x3 end
   do
     local m = (head - head % 60) / 60
     if m ~= c2.Minute then
@@ -1743,6 +1741,8 @@ function Shared_advance(x, now)
       c2.Before, c2.Weight, c2.Minute = c2.Weight, 0, m
     end
   end
+  local x3 = head + 1
+  if x3 > c2.Front then c2.Front = x3 end
 end
 function Shared_count(x, f, age, weight, backlog)
   local c2 = x.State_Calendars[0]
@@ -1807,61 +1807,30 @@ function Shared_weigh(x, f)
 end
 function Shared_enter(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket_Slot, op_Ticket_Cost_0, op_Ticket_Cost_1, op_Ticket_Cost_2, op_Ticket_Cost_3, op_Urgent, back, now)
   local c2 = x.State_Calendars[0]
+  local ratio = 1
+  for i2 = 0, x.Limits_Windows_n - 1 do
+    local ratio2 = 0
+    do
+      local line2 = x.State_Lines[i2]
+      local i3 = line2.Window_Unit
+      local x2 = ((i3 == 0 and c2.Asked_0 or i3 == 1 and c2.Asked_1 or i3 == 2 and c2.Asked_2 or c2.Asked_3) + 1) * 1024
+      local y = c2.Largest + 1
+      local booked = (x2 - x2 % y) / y
+      local x3 = booked * line2.Saved
+      local max2 = 1
+      local x4 = booked - (x3 - x3 % 4096) / 4096
+      if x4 > max2 then max2 = x4 end
+      ratio2 = max2
+    end
+    if ratio2 > ratio then ratio = ratio2 end
+  end
   local x2 = x.Limits_PerGrain
   local y = x.Limits_Scale
-  local x3 = ((0 == 0 and c2.Asked_0 or 0 == 1 and c2.Asked_1 or 0 == 2 and c2.Asked_2 or c2.Asked_3) + 1) * 1024
-  local y2 = c2.Largest + 1
-  local max2 = 1
-  local x4 = (x3 - x3 % y2) / y2
-  if x4 > max2 then max2 = x4 end
-  local x5 = ((1 == 0 and c2.Asked_0 or 1 == 1 and c2.Asked_1 or 1 == 2 and c2.Asked_2 or c2.Asked_3) + 1) * 1024
-  local y3 = c2.Largest + 1
-  local max3 = 1
-  local x6 = (x5 - x5 % y3) / y3
-  if x6 > max3 then max3 = x6 end
-  local x7 = ((2 == 0 and c2.Asked_0 or 2 == 1 and c2.Asked_1 or 2 == 2 and c2.Asked_2 or c2.Asked_3) + 1) * 1024
-  local y4 = c2.Largest + 1
-  local max4 = 1
-  local x8 = (x7 - x7 % y4) / y4
-  if x8 > max4 then max4 = x8 end
-  local x9 = ((3 == 0 and c2.Asked_0 or 3 == 1 and c2.Asked_1 or 3 == 2 and c2.Asked_2 or c2.Asked_3) + 1) * 1024
-  local y5 = c2.Largest + 1
-  local max5 = 1
-  local x10 = (x9 - x9 % y5) / y5
-  if x10 > max5 then max5 = x10 end
-  local max6 = max2
-  if max3 > max6 then max6 = max3 end
-  if max4 > max6 then max6 = max4 end
-  if max5 > max6 then max6 = max5 end
-  local x11 = (x2 - x2 % y) / y * 1024
-  local x12 = x.Limits_PerGrain
-  local y6 = x.Limits_Scale
-  local x13 = ((0 == 0 and c2.Asked_0 or 0 == 1 and c2.Asked_1 or 0 == 2 and c2.Asked_2 or c2.Asked_3) + 1) * 1024
-  local y7 = c2.Largest + 1
-  local max7 = 1
-  local x14 = (x13 - x13 % y7) / y7
-  if x14 > max7 then max7 = x14 end
-  local x15 = ((1 == 0 and c2.Asked_0 or 1 == 1 and c2.Asked_1 or 1 == 2 and c2.Asked_2 or c2.Asked_3) + 1) * 1024
-  local y8 = c2.Largest + 1
-  local max8 = 1
-  local x16 = (x15 - x15 % y8) / y8
-  if x16 > max8 then max8 = x16 end
-  local x17 = ((2 == 0 and c2.Asked_0 or 2 == 1 and c2.Asked_1 or 2 == 2 and c2.Asked_2 or c2.Asked_3) + 1) * 1024
-  local y9 = c2.Largest + 1
-  local max9 = 1
-  local x18 = (x17 - x17 % y9) / y9
-  if x18 > max9 then max9 = x18 end
-  local x19 = ((3 == 0 and c2.Asked_0 or 3 == 1 and c2.Asked_1 or 3 == 2 and c2.Asked_2 or c2.Asked_3) + 1) * 1024
-  local y10 = c2.Largest + 1
-  local max10 = 1
-  local x20 = (x19 - x19 % y10) / y10
-  if x20 > max10 then max10 = x20 end
-  local max11 = max7
-  if max8 > max11 then max11 = max8 end
-  if max9 > max11 then max11 = max9 end
-  if max10 > max11 then max11 = max10 end
-  local x21 = (x12 - x12 % y6) / y6 * 1024
-  local min2 = (x21 - x21 % max11) / max11
+  local x3 = (x2 - x2 % y) / y * 1024
+  local x4 = x.Limits_PerGrain
+  local y2 = x.Limits_Scale
+  local x5 = (x4 - x4 % y2) / y2 * 1024
+  local min2 = (x5 - x5 % ratio) / ratio
   if 16777215 < min2 then min2 = 16777215 end
   x.grain = min2
   local part = 0
@@ -1871,62 +1840,62 @@ function Shared_enter(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticke
     else
       local part2 = 1
       local each2 = x.Limits_Parts_0
-      local y11 = 1 > each2 and 1 or each2
+      local y3 = 1 > each2 and 1 or each2
       local min3 = op_Cost_0
-      local x22 = (1099511627776 - 1099511627776 % y11) / y11
-      if x22 < min3 then min3 = x22 end
-      local x23 = min3 * each2
-      if x23 > part2 then part2 = x23 end
+      local x6 = (1099511627776 - 1099511627776 % y3) / y3
+      if x6 < min3 then min3 = x6 end
+      local x7 = min3 * each2
+      if x7 > part2 then part2 = x7 end
       local each3 = x.Limits_Parts_1
-      local y12 = 1 > each3 and 1 or each3
+      local y4 = 1 > each3 and 1 or each3
       local min4 = op_Cost_1
-      local x24 = (1099511627776 - 1099511627776 % y12) / y12
-      if x24 < min4 then min4 = x24 end
-      local x25 = min4 * each3
-      if x25 > part2 then part2 = x25 end
+      local x8 = (1099511627776 - 1099511627776 % y4) / y4
+      if x8 < min4 then min4 = x8 end
+      local x9 = min4 * each3
+      if x9 > part2 then part2 = x9 end
       local each4 = x.Limits_Parts_2
-      local y13 = 1 > each4 and 1 or each4
+      local y5 = 1 > each4 and 1 or each4
       local min5 = op_Cost_2
-      local x26 = (1099511627776 - 1099511627776 % y13) / y13
-      if x26 < min5 then min5 = x26 end
-      local x27 = min5 * each4
-      if x27 > part2 then part2 = x27 end
+      local x10 = (1099511627776 - 1099511627776 % y5) / y5
+      if x10 < min5 then min5 = x10 end
+      local x11 = min5 * each4
+      if x11 > part2 then part2 = x11 end
       local each5 = x.Limits_Parts_3
-      local y14 = 1 > each5 and 1 or each5
+      local y6 = 1 > each5 and 1 or each5
       local min6 = op_Cost_3
-      local x28 = (1099511627776 - 1099511627776 % y14) / y14
-      if x28 < min6 then min6 = x28 end
-      local x29 = min6 * each5
-      if x29 > part2 then part2 = x29 end
+      local x12 = (1099511627776 - 1099511627776 % y6) / y6
+      if x12 < min6 then min6 = x12 end
+      local x13 = min6 * each5
+      if x13 > part2 then part2 = x13 end
       part = part2
     end
   end
   x.part, x.given, x.last = part, 0, 0
   local part2 = x.part
-  local x22 = part2 + x.Limits_Scale - 1
-  local y11 = x.Limits_Scale
-  local min3 = (x22 - x22 % y11) / y11
+  local x6 = part2 + x.Limits_Scale - 1
+  local y3 = x.Limits_Scale
+  local min3 = (x6 - x6 % y3) / y3
   if 16777215 < min3 then min3 = 16777215 end
   x.units = min3
-  local x23 = (x.State_Held + x.Limits_Guess) * 1000
-  local y12 = (x.State_Ended + 1) * x.Limits_Tokens
-  local max12 = 1
-  local x24 = (x23 - x23 % y12) / y12
-  if x24 > max12 then max12 = x24 end
-  local pace = max12
-  local x25 = (pace - pace % 1000) / 1000
-  local x26 = (pace - pace % 1000) / 1000
-  local y14 = x.Limits_Grain
-  local min4 = (x26 - x26 % y14) / y14
+  local x7 = (x.State_Held + x.Limits_Guess) * 1000
+  local y4 = (x.State_Ended + 1) * x.Limits_Tokens
+  local max2 = 1
+  local x8 = (x7 - x7 % y4) / y4
+  if x8 > max2 then max2 = x8 end
+  local pace = max2
+  local x9 = (pace - pace % 1000) / 1000
+  local x10 = (pace - pace % 1000) / 1000
+  local y6 = x.Limits_Grain
+  local min4 = (x10 - x10 % y6) / y6
   if 1024 < min4 then min4 = 1024 end
   x.slow = min4
-  local x27 = x.Limits_Grain * 1000
-  local max13 = 1
-  local x28 = (x27 - x27 % pace) / pace
-  if x28 > max13 then max13 = x28 end
+  local x11 = x.Limits_Grain * 1000
+  local max3 = 1
+  local x12 = (x11 - x11 % pace) / pace
+  if x12 > max3 then max3 = x12 end
   local min5 = x.grain
-  local x29 = (max13 < 16777215 and max13 or 16777215) * x.units
-  if x29 < min5 then min5 = x29 end
+  local x13 = (max3 < 16777215 and max3 or 16777215) * x.units
+  if x13 < min5 then min5 = x13 end
   x.rate = 1 > min5 and 1 or min5
   local min6 = x.units * (1 > x.slow and 1 or x.slow)
   if 16777215 < min6 then min6 = 16777215 end
@@ -1947,59 +1916,59 @@ function Shared_enter(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticke
       else
         local part4 = 1
         local each2 = x.Limits_Parts_0
-        local y15 = 1 > each2 and 1 or each2
+        local y7 = 1 > each2 and 1 or each2
         local min7 = op_Ticket_Cost_0
-        local x30 = (1099511627776 - 1099511627776 % y15) / y15
-        if x30 < min7 then min7 = x30 end
-        local x31 = min7 * each2
-        if x31 > part4 then part4 = x31 end
+        local x14 = (1099511627776 - 1099511627776 % y7) / y7
+        if x14 < min7 then min7 = x14 end
+        local x15 = min7 * each2
+        if x15 > part4 then part4 = x15 end
         local each3 = x.Limits_Parts_1
-        local y16 = 1 > each3 and 1 or each3
+        local y8 = 1 > each3 and 1 or each3
         local min8 = op_Ticket_Cost_1
-        local x32 = (1099511627776 - 1099511627776 % y16) / y16
-        if x32 < min8 then min8 = x32 end
-        local x33 = min8 * each3
-        if x33 > part4 then part4 = x33 end
+        local x16 = (1099511627776 - 1099511627776 % y8) / y8
+        if x16 < min8 then min8 = x16 end
+        local x17 = min8 * each3
+        if x17 > part4 then part4 = x17 end
         local each4 = x.Limits_Parts_2
-        local y17 = 1 > each4 and 1 or each4
+        local y9 = 1 > each4 and 1 or each4
         local min9 = op_Ticket_Cost_2
-        local x34 = (1099511627776 - 1099511627776 % y17) / y17
-        if x34 < min9 then min9 = x34 end
-        local x35 = min9 * each4
-        if x35 > part4 then part4 = x35 end
+        local x18 = (1099511627776 - 1099511627776 % y9) / y9
+        if x18 < min9 then min9 = x18 end
+        local x19 = min9 * each4
+        if x19 > part4 then part4 = x19 end
         local each5 = x.Limits_Parts_3
-        local y18 = 1 > each5 and 1 or each5
+        local y10 = 1 > each5 and 1 or each5
         local min10 = op_Ticket_Cost_3
-        local x36 = (1099511627776 - 1099511627776 % y18) / y18
-        if x36 < min10 then min10 = x36 end
-        local x37 = min10 * each5
-        if x37 > part4 then part4 = x37 end
+        local x20 = (1099511627776 - 1099511627776 % y10) / y10
+        if x20 < min10 then min10 = x20 end
+        local x21 = min10 * each5
+        if x21 > part4 then part4 = x21 end
         part3 = part4
       end
     end
     local part4 = part3
     do
-      local max14 = 0
-      local x30 = op_Ticket_Slot - x.Limits_Zero
-      if x30 > max14 then max14 = x30 end
-      local y15 = x.Limits_Grain
-      local n2 = (max14 - max14 % y15) / y15
+      local max4 = 0
+      local x14 = op_Ticket_Slot - x.Limits_Zero
+      if x14 > max4 then max4 = x14 end
+      local y7 = x.Limits_Grain
+      local n2 = (max4 - max4 % y7) / y7
       if n2 >= c2.Head and n2 < c2.Head + 1024 then
         do
-          local x31 = part4 + x.Limits_Scale - 1
-          local y16 = x.Limits_Scale
-          local min7 = (x31 - x31 % y16) / y16
+          local x15 = part4 + x.Limits_Scale - 1
+          local y8 = x.Limits_Scale
+          local min7 = (x15 - x15 % y8) / y8
           if 16777215 < min7 then min7 = 16777215 end
-          local y17 = 1 > x.part and 1 or x.part
-          local min8 = (part4 - part4 % y17) / y17
+          local y9 = 1 > x.part and 1 or x.part
+          local min8 = (part4 - part4 % y9) / y9
           if 16777215 < min8 then min8 = 16777215 end
-          local max15 = min7
-          local x32 = min8 * x.units
-          if x32 > max15 then max15 = x32 end
-          local max16 = 0
-          local x33 = c2.Units.At(n2 - c2.Head) - (max15 < 4294967296 and max15 or 4294967296)
-          if x33 > max16 then max16 = x33 end
-          local units2 = max16
+          local max5 = min7
+          local x16 = min8 * x.units
+          if x16 > max5 then max5 = x16 end
+          local max6 = 0
+          local x17 = c2.Units.At(n2 - c2.Head) - (max5 < 4294967296 and max5 or 4294967296)
+          if x17 > max6 then max6 = x17 end
+          local units2 = max6
           c2.Booked = c2.Booked + (units2 - c2.Units.At(n2 - c2.Head))
           c2.Units.Put(n2 - c2.Head, units2)
         end
@@ -2008,61 +1977,28 @@ function Shared_enter(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticke
     do
       local slot = op_Ticket_Slot
       if slot <= f.Before then
-        local max14 = 0
-        local x30 = f.Units - part4
-        if x30 > max14 then max14 = x30 end
-        f.Units = max14
+        local max4 = 0
+        local x14 = f.Units - part4
+        if x14 > max4 then max4 = x14 end
+        f.Units = max4
       else
-        local max14 = 0
-        local x30 = f.Later - part4
-        if x30 > max14 then max14 = x30 end
-        f.Later = max14
+        local max4 = 0
+        local x14 = f.Later - part4
+        if x14 > max4 then max4 = x14 end
+        f.Later = max4
       end
     end
     if op_Urgent then
-      local max14 = 0
-      local x30 = f.Urgent - part4
-      if x30 > max14 then max14 = x30 end
-      f.Urgent = max14
+      local max4 = 0
+      local x14 = f.Urgent - part4
+      if x14 > max4 then max4 = x14 end
+      f.Urgent = max4
     end
   end
   Shared_weigh(x, f)
 end
 function Shared_ask(x, cost_0, cost_1, cost_2, cost_3)
   local c2 = x.State_Calendars[0]
-  local n0 = 0
-  local n1 = 0
-  local n2 = 0
-  local n3 = 0
-  for i2 = 0, x.Limits_Windows_n - 1 do
-    local unit = x.Limits_Windows[i2].Unit
-    local line2 = x.State_Lines[i2]
-    local cost2 = unit == 0 and cost_0 or unit == 1 and cost_1 or unit == 2 and cost_2 or cost_3
-    local x2 = cost2 * line2.Saved
-    local max2 = 1 < cost2 and 1 or cost2
-    local x3 = cost2 - (x2 - x2 % 4096) / 4096
-    if x3 > max2 then max2 = x3 end
-    local each2 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-    local y = 1 > each2 and 1 or each2
-    local min2 = max2
-    local x4 = (1099511627776 - 1099511627776 % y) / y
-    if x4 < min2 then min2 = x4 end
-    local part = min2 * each2
-    local x5 = part + x.Limits_Scale - 1
-    local y2 = x.Limits_Scale
-    local min3 = (x5 - x5 % y2) / y2
-    if 16777215 < min3 then min3 = 16777215 end
-    local n4 = min3 < 1048576 and min3 or 1048576
-    if unit == 0 then
-      if n4 > n0 then n0 = n4 end
-    elseif unit == 1 then
-      if n4 > n1 then n1 = n4 end
-    elseif unit == 2 then
-      if n4 > n2 then n2 = n4 end
-    else
-      if n4 > n3 then n3 = n4 end
-    end
-  end
   local part = 0
   do
     if x.Limits_Parts_0 == 1 then
@@ -2106,14 +2042,54 @@ function Shared_ask(x, cost_0, cost_1, cost_2, cost_3)
   if 16777215 < min2 then min2 = 16777215 end
   local x3 = c2.Largest
   c2.Largest = c2.Largest + ((min2 < 1048576 and min2 or 1048576) - (x3 - x3 % 64) / 64)
-  local x4 = c2.Asked_0
-  c2.Asked_0 = c2.Asked_0 + (n0 - (x4 - x4 % 64) / 64)
-  local x5 = c2.Asked_1
-  c2.Asked_1 = c2.Asked_1 + (n1 - (x5 - x5 % 64) / 64)
-  local x6 = c2.Asked_2
-  c2.Asked_2 = c2.Asked_2 + (n2 - (x6 - x6 % 64) / 64)
-  local x7 = c2.Asked_3
-  c2.Asked_3 = c2.Asked_3 + (n3 - (x7 - x7 % 64) / 64)
+  local each2 = x.Limits_Parts_0
+  local y2 = 1 > each2 and 1 or each2
+  local min3 = cost_0
+  local x4 = (1099511627776 - 1099511627776 % y2) / y2
+  if x4 < min3 then min3 = x4 end
+  local part2 = min3 * each2
+  local x5 = part2 + x.Limits_Scale - 1
+  local y3 = x.Limits_Scale
+  local min4 = (x5 - x5 % y3) / y3
+  if 16777215 < min4 then min4 = 16777215 end
+  local x6 = c2.Asked_0
+  c2.Asked_0 = c2.Asked_0 + ((min4 < 1048576 and min4 or 1048576) - (x6 - x6 % 64) / 64)
+  local each3 = x.Limits_Parts_1
+  local y4 = 1 > each3 and 1 or each3
+  local min5 = cost_1
+  local x7 = (1099511627776 - 1099511627776 % y4) / y4
+  if x7 < min5 then min5 = x7 end
+  local part3 = min5 * each3
+  local x8 = part3 + x.Limits_Scale - 1
+  local y5 = x.Limits_Scale
+  local min6 = (x8 - x8 % y5) / y5
+  if 16777215 < min6 then min6 = 16777215 end
+  local x9 = c2.Asked_1
+  c2.Asked_1 = c2.Asked_1 + ((min6 < 1048576 and min6 or 1048576) - (x9 - x9 % 64) / 64)
+  local each4 = x.Limits_Parts_2
+  local y6 = 1 > each4 and 1 or each4
+  local min7 = cost_2
+  local x10 = (1099511627776 - 1099511627776 % y6) / y6
+  if x10 < min7 then min7 = x10 end
+  local part4 = min7 * each4
+  local x11 = part4 + x.Limits_Scale - 1
+  local y7 = x.Limits_Scale
+  local min8 = (x11 - x11 % y7) / y7
+  if 16777215 < min8 then min8 = 16777215 end
+  local x12 = c2.Asked_2
+  c2.Asked_2 = c2.Asked_2 + ((min8 < 1048576 and min8 or 1048576) - (x12 - x12 % 64) / 64)
+  local each5 = x.Limits_Parts_3
+  local y8 = 1 > each5 and 1 or each5
+  local min9 = cost_3
+  local x13 = (1099511627776 - 1099511627776 % y8) / y8
+  if x13 < min9 then min9 = x13 end
+  local part5 = min9 * each5
+  local x14 = part5 + x.Limits_Scale - 1
+  local y9 = x.Limits_Scale
+  local min10 = (x14 - x14 % y9) / y9
+  if 16777215 < min10 then min10 = 16777215 end
+  local x15 = c2.Asked_3
+  c2.Asked_3 = c2.Asked_3 + ((min10 < 1048576 and min10 or 1048576) - (x15 - x15 % 64) / 64)
 end
 function Shared_look(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Urgent, back, now)
   local c2 = x.State_Calendars[0]
@@ -2226,18 +2202,30 @@ function Shared_look(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Urgent
       local x6 = line2.Left + (x4 - x4 % 4096) / 4096 + min2 * w.Rate
       if x6 < min3 then min3 = x6 end
       local all2 = min3
-      local unit = w.Unit
-      local c3 = x.State_Calendars[0]
-      local x7 = ((unit == 0 and c3.Asked_0 or unit == 1 and c3.Asked_1 or unit == 2 and c3.Asked_2 or c3.Asked_3) + 1) * 1024
-      local y3 = c3.Largest + 1
-      local max3 = 1
-      local x8 = (x7 - x7 % y3) / y3
-      if x8 > max3 then max3 = x8 end
-      local x9 = due * max3
-      local booked = (x9 - x9 % 1024) / 1024
-      local x10 = booked * x.Limits_Scale
-      local y4 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-      local room = all2 >= (x10 - x10 % y4) / y4 + cost
+      local expects = 0
+      do
+        local c3 = x.State_Calendars[0]
+        local line3 = x.State_Lines[i2]
+        local ratio = 0
+        do
+          local i4 = line3.Window_Unit
+          local x7 = ((i4 == 0 and c3.Asked_0 or i4 == 1 and c3.Asked_1 or i4 == 2 and c3.Asked_2 or c3.Asked_3) + 1) * 1024
+          local y3 = c3.Largest + 1
+          local booked = (x7 - x7 % y3) / y3
+          local x8 = booked * line3.Saved
+          local max3 = 1
+          local x9 = booked - (x8 - x8 % 4096) / 4096
+          if x9 > max3 then max3 = x9 end
+          ratio = max3
+        end
+        local x7 = due * ratio
+        local booked = (x7 - x7 % 1024) / 1024
+        local unit = line3.Window_Unit
+        local x8 = booked * x.Limits_Scale
+        local y3 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+        expects = (x8 - x8 % y3) / y3
+      end
+      local room = all2 >= expects + cost
       x.room = x.room and room
       x.spare = x.spare and (room or line2.Spare - line2.Taken >= cost)
     end
@@ -2371,15 +2359,22 @@ function Shared_gather(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, now)
         local y2 = x.Limits_Scale
         local min3 = (x4 - x4 % y2) / y2
         if 16777215 < min3 then min3 = 16777215 end
-        local unit = w.Unit
-        local x5 = ((unit == 0 and c2.Asked_0 or unit == 1 and c2.Asked_1 or unit == 2 and c2.Asked_2 or c2.Asked_3) + 1) * 1024
-        local y3 = c2.Largest + 1
-        local max3 = 1
-        local x6 = (x5 - x5 % y3) / y3
-        if x6 > max3 then max3 = x6 end
-        local x7 = min3 * 1024
-        local x8 = (x7 - x7 % max3) / max3
-        if x8 < free then free = x8 end
+        local ratio = 0
+        do
+          local line2 = x.State_Lines[i2]
+          local i5 = line2.Window_Unit
+          local x5 = ((i5 == 0 and c2.Asked_0 or i5 == 1 and c2.Asked_1 or i5 == 2 and c2.Asked_2 or c2.Asked_3) + 1) * 1024
+          local y3 = c2.Largest + 1
+          local booked = (x5 - x5 % y3) / y3
+          local x6 = booked * line2.Saved
+          local max3 = 1
+          local x7 = booked - (x6 - x6 % 4096) / 4096
+          if x7 > max3 then max3 = x7 end
+          ratio = max3
+        end
+        local x5 = min3 * 1024
+        local x6 = (x5 - x5 % ratio) / ratio
+        if x6 < free then free = x6 end
       end
     end
     free = free - c2.Units.At(n2 - c2.Head)
@@ -2429,23 +2424,33 @@ function Shared_served(x, window_Interval, to, since)
       local by2 = w.Interval
       local n2 = (t3 - t3 % by2) / by2
       local capacity = w.Rate < w.Size and w.Rate or w.Size
-      local unit = w.Unit
-      local booked = x.rate
-      local c3 = x.State_Calendars[0]
-      local x6 = ((unit == 0 and c3.Asked_0 or unit == 1 and c3.Asked_1 or unit == 2 and c3.Asked_2 or c3.Asked_3) + 1) * 1024
-      local y3 = c3.Largest + 1
-      local max4 = 1
-      local x7 = (x6 - x6 % y3) / y3
-      if x7 > max4 then max4 = x7 end
-      local x8 = booked * max4
-      local booked2 = (x8 - x8 % 1024) / 1024
-      local x9 = booked2 * x.Limits_Scale
-      local y4 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-      local max5 = 1
-      local x10 = (x9 - x9 % y4) / y4
-      if x10 > max5 then max5 = x10 end
-      local x11 = (0 > capacity and 0 or capacity) * 1024
-      local min4 = (x11 - x11 % max5) / max5
+      local expects = 0
+      do
+        local booked = x.rate
+        local c3 = x.State_Calendars[0]
+        local line2 = x.State_Lines[i2]
+        local ratio = 0
+        do
+          local i3 = line2.Window_Unit
+          local x6 = ((i3 == 0 and c3.Asked_0 or i3 == 1 and c3.Asked_1 or i3 == 2 and c3.Asked_2 or c3.Asked_3) + 1) * 1024
+          local y3 = c3.Largest + 1
+          local booked2 = (x6 - x6 % y3) / y3
+          local x7 = booked2 * line2.Saved
+          local max4 = 1
+          local x8 = booked2 - (x7 - x7 % 4096) / 4096
+          if x8 > max4 then max4 = x8 end
+          ratio = max4
+        end
+        local x6 = booked * ratio
+        local booked2 = (x6 - x6 % 1024) / 1024
+        local unit = line2.Window_Unit
+        local x7 = booked2 * x.Limits_Scale
+        local y3 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+        expects = (x7 - x7 % y3) / y3
+      end
+      local x6 = (0 > capacity and 0 or capacity) * 1024
+      local y3 = 1 > expects and 1 or expects
+      local min4 = (x6 - x6 % y3) / y3
       if 4294967296 < min4 then min4 = 4294967296 end
       local each2 = min4 * 512
       local t4 = t - w.Offset
@@ -2455,58 +2460,81 @@ function Shared_served(x, window_Interval, to, since)
       if since == (c2.Head + 1) * 524288 then
         local remains = 0
         do
-          local c4 = x.State_Calendars[0]
+          local c3 = x.State_Calendars[0]
           local line2 = x.State_Lines[i2]
-          local unit2 = x.Limits_Windows[i2].Unit
-          local x12 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * line2.Saved
-          local n3 = c4.Head
-          local booked3 = c4.Units.At(n3 - c4.Head)
-          local c5 = x.State_Calendars[0]
-          local x13 = ((unit2 == 0 and c5.Asked_0 or unit2 == 1 and c5.Asked_1 or unit2 == 2 and c5.Asked_2 or c5.Asked_3) + 1) * 1024
-          local y5 = c5.Largest + 1
-          local max6 = 1
-          local x14 = (x13 - x13 % y5) / y5
-          if x14 > max6 then max6 = x14 end
-          local x15 = booked3 * max6
-          local booked4 = (x15 - x15 % 1024) / 1024
-          local x16 = booked4 * x.Limits_Scale
-          local y6 = unit2 == 0 and x.Limits_Parts_0 or unit2 == 1 and x.Limits_Parts_1 or unit2 == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-          local capacity2 = line2.Left + (x12 - x12 % 4096) / 4096 - (x16 - x16 % y6) / y6
-          local booked5 = x.rate
-          local c6 = x.State_Calendars[0]
-          local x17 = ((unit2 == 0 and c6.Asked_0 or unit2 == 1 and c6.Asked_1 or unit2 == 2 and c6.Asked_2 or c6.Asked_3) + 1) * 1024
-          local y7 = c6.Largest + 1
-          local max7 = 1
-          local x18 = (x17 - x17 % y7) / y7
-          if x18 > max7 then max7 = x18 end
-          local x19 = booked5 * max7
-          local booked6 = (x19 - x19 % 1024) / 1024
-          local x20 = booked6 * x.Limits_Scale
-          local y8 = unit2 == 0 and x.Limits_Parts_0 or unit2 == 1 and x.Limits_Parts_1 or unit2 == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-          local max8 = 1
-          local x21 = (x20 - x20 % y8) / y8
-          if x21 > max8 then max8 = x21 end
-          local x22 = (0 > capacity2 and 0 or capacity2) * 1024
-          local min5 = (x22 - x22 % max8) / max8
+          local x7 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * line2.Saved
+          local expects2 = 0
+          do
+            local n3 = c3.Head
+            local booked = c3.Units.At(n3 - c3.Head)
+            local c4 = x.State_Calendars[0]
+            local line3 = x.State_Lines[i2]
+            local ratio = 0
+            do
+              local i3 = line3.Window_Unit
+              local x8 = ((i3 == 0 and c4.Asked_0 or i3 == 1 and c4.Asked_1 or i3 == 2 and c4.Asked_2 or c4.Asked_3) + 1) * 1024
+              local y4 = c4.Largest + 1
+              local booked2 = (x8 - x8 % y4) / y4
+              local x9 = booked2 * line3.Saved
+              local max4 = 1
+              local x10 = booked2 - (x9 - x9 % 4096) / 4096
+              if x10 > max4 then max4 = x10 end
+              ratio = max4
+            end
+            local x8 = booked * ratio
+            local booked2 = (x8 - x8 % 1024) / 1024
+            local unit = line3.Window_Unit
+            local x9 = booked2 * x.Limits_Scale
+            local y4 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+            expects2 = (x9 - x9 % y4) / y4
+          end
+          local capacity2 = line2.Left + (x7 - x7 % 4096) / 4096 - expects2
+          local expects3 = 0
+          do
+            local booked = x.rate
+            local c4 = x.State_Calendars[0]
+            local line3 = x.State_Lines[i2]
+            local ratio = 0
+            do
+              local i3 = line3.Window_Unit
+              local x8 = ((i3 == 0 and c4.Asked_0 or i3 == 1 and c4.Asked_1 or i3 == 2 and c4.Asked_2 or c4.Asked_3) + 1) * 1024
+              local y4 = c4.Largest + 1
+              local booked2 = (x8 - x8 % y4) / y4
+              local x9 = booked2 * line3.Saved
+              local max4 = 1
+              local x10 = booked2 - (x9 - x9 % 4096) / 4096
+              if x10 > max4 then max4 = x10 end
+              ratio = max4
+            end
+            local x8 = booked * ratio
+            local booked2 = (x8 - x8 % 1024) / 1024
+            local unit = line3.Window_Unit
+            local x9 = booked2 * x.Limits_Scale
+            local y4 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+            expects3 = (x9 - x9 % y4) / y4
+          end
+          local x8 = (0 > capacity2 and 0 or capacity2) * 1024
+          local y4 = 1 > expects3 and 1 or expects3
+          local min5 = (x8 - x8 % y4) / y4
           if 4294967296 < min5 then min5 = 4294967296 end
           remains = min5 * 512
         end
         most2 = remains
       end
       if k2 > 0 then
-        local y5 = 1 > each2 and 1 or each2
+        local y4 = 1 > each2 and 1 or each2
         local min5 = k2 - 1
-        local x12 = (1125899906842624 - 1125899906842624 % y5) / y5
-        if x12 < min5 then min5 = x12 end
+        local x7 = (1125899906842624 - 1125899906842624 % y4) / y4
+        if x7 < min5 then min5 = x7 end
         local t5 = n2 * w.Interval + w.Offset
         local t6 = t5 + x.Limits_Grain - 1
-        local max6 = 0
-        local x13 = t6 - x.Limits_Zero
-        if x13 > max6 then max6 = x13 end
-        local y6 = x.Limits_Grain
+        local max4 = 0
+        local x8 = t6 - x.Limits_Zero
+        if x8 > max4 then max4 = x8 end
+        local y5 = x.Limits_Grain
         local min6 = each2
-        local x14 = to - (max6 - max6 % y6) / y6 * 524288
-        if x14 < min6 then min6 = x14 end
+        local x9 = to - (max4 - max4 % y5) / y5 * 524288
+        if x9 < min6 then min6 = x9 end
         most2 = most2 + (min5 * each2 + min6)
       end
       if most2 < span then span = most2 end
@@ -2534,28 +2562,38 @@ function Shared_later(x, from, span)
       local by2 = w.Interval
       local n2 = (t2 - t2 % by2) / by2
       local capacity = w.Rate < w.Size and w.Rate or w.Size
-      local unit = w.Unit
-      local booked = x.rate
-      local c3 = x.State_Calendars[0]
-      local x4 = ((unit == 0 and c3.Asked_0 or unit == 1 and c3.Asked_1 or unit == 2 and c3.Asked_2 or c3.Asked_3) + 1) * 1024
-      local y2 = c3.Largest + 1
-      local max3 = 1
-      local x5 = (x4 - x4 % y2) / y2
-      if x5 > max3 then max3 = x5 end
-      local x6 = booked * max3
-      local booked2 = (x6 - x6 % 1024) / 1024
-      local x7 = booked2 * x.Limits_Scale
-      local y3 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-      local max4 = 1
-      local x8 = (x7 - x7 % y3) / y3
-      if x8 > max4 then max4 = x8 end
-      local x9 = (0 > capacity and 0 or capacity) * 1024
-      local min3 = (x9 - x9 % max4) / max4
+      local expects = 0
+      do
+        local booked = x.rate
+        local c3 = x.State_Calendars[0]
+        local line2 = x.State_Lines[i2]
+        local ratio = 0
+        do
+          local i3 = line2.Window_Unit
+          local x4 = ((i3 == 0 and c3.Asked_0 or i3 == 1 and c3.Asked_1 or i3 == 2 and c3.Asked_2 or c3.Asked_3) + 1) * 1024
+          local y2 = c3.Largest + 1
+          local booked2 = (x4 - x4 % y2) / y2
+          local x5 = booked2 * line2.Saved
+          local max3 = 1
+          local x6 = booked2 - (x5 - x5 % 4096) / 4096
+          if x6 > max3 then max3 = x6 end
+          ratio = max3
+        end
+        local x4 = booked * ratio
+        local booked2 = (x4 - x4 % 1024) / 1024
+        local unit = line2.Window_Unit
+        local x5 = booked2 * x.Limits_Scale
+        local y2 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+        expects = (x5 - x5 % y2) / y2
+      end
+      local x4 = (0 > capacity and 0 or capacity) * 1024
+      local y2 = 1 > expects and 1 or expects
+      local min3 = (x4 - x4 % y2) / y2
       if 4294967296 < min3 then min3 = 4294967296 end
-      local max5 = 1
-      local x10 = min3 * 512
-      if x10 > max5 then max5 = x10 end
-      local each2 = max5
+      local max3 = 1
+      local x5 = min3 * 512
+      if x5 > max3 then max3 = x5 end
+      local each2 = max3
       local t3 = x.State_Now
       local t4 = t3 - w.Offset
       local by3 = w.Interval
@@ -2564,39 +2602,62 @@ function Shared_later(x, from, span)
       if k2 <= 0 or w.Size > w.Rate then
         local remains = 0
         do
-          local c4 = x.State_Calendars[0]
+          local c3 = x.State_Calendars[0]
           local line2 = x.State_Lines[i2]
-          local unit2 = x.Limits_Windows[i2].Unit
-          local x11 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * line2.Saved
-          local n3 = c4.Head
-          local booked3 = c4.Units.At(n3 - c4.Head)
-          local c5 = x.State_Calendars[0]
-          local x12 = ((unit2 == 0 and c5.Asked_0 or unit2 == 1 and c5.Asked_1 or unit2 == 2 and c5.Asked_2 or c5.Asked_3) + 1) * 1024
-          local y4 = c5.Largest + 1
-          local max6 = 1
-          local x13 = (x12 - x12 % y4) / y4
-          if x13 > max6 then max6 = x13 end
-          local x14 = booked3 * max6
-          local booked4 = (x14 - x14 % 1024) / 1024
-          local x15 = booked4 * x.Limits_Scale
-          local y5 = unit2 == 0 and x.Limits_Parts_0 or unit2 == 1 and x.Limits_Parts_1 or unit2 == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-          local capacity2 = line2.Left + (x11 - x11 % 4096) / 4096 - (x15 - x15 % y5) / y5
-          local booked5 = x.rate
-          local c6 = x.State_Calendars[0]
-          local x16 = ((unit2 == 0 and c6.Asked_0 or unit2 == 1 and c6.Asked_1 or unit2 == 2 and c6.Asked_2 or c6.Asked_3) + 1) * 1024
-          local y6 = c6.Largest + 1
-          local max7 = 1
-          local x17 = (x16 - x16 % y6) / y6
-          if x17 > max7 then max7 = x17 end
-          local x18 = booked5 * max7
-          local booked6 = (x18 - x18 % 1024) / 1024
-          local x19 = booked6 * x.Limits_Scale
-          local y7 = unit2 == 0 and x.Limits_Parts_0 or unit2 == 1 and x.Limits_Parts_1 or unit2 == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-          local max8 = 1
-          local x20 = (x19 - x19 % y7) / y7
-          if x20 > max8 then max8 = x20 end
-          local x21 = (0 > capacity2 and 0 or capacity2) * 1024
-          local min4 = (x21 - x21 % max8) / max8
+          local x6 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * line2.Saved
+          local expects2 = 0
+          do
+            local n3 = c3.Head
+            local booked = c3.Units.At(n3 - c3.Head)
+            local c4 = x.State_Calendars[0]
+            local line3 = x.State_Lines[i2]
+            local ratio = 0
+            do
+              local i3 = line3.Window_Unit
+              local x7 = ((i3 == 0 and c4.Asked_0 or i3 == 1 and c4.Asked_1 or i3 == 2 and c4.Asked_2 or c4.Asked_3) + 1) * 1024
+              local y3 = c4.Largest + 1
+              local booked2 = (x7 - x7 % y3) / y3
+              local x8 = booked2 * line3.Saved
+              local max4 = 1
+              local x9 = booked2 - (x8 - x8 % 4096) / 4096
+              if x9 > max4 then max4 = x9 end
+              ratio = max4
+            end
+            local x7 = booked * ratio
+            local booked2 = (x7 - x7 % 1024) / 1024
+            local unit = line3.Window_Unit
+            local x8 = booked2 * x.Limits_Scale
+            local y3 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+            expects2 = (x8 - x8 % y3) / y3
+          end
+          local capacity2 = line2.Left + (x6 - x6 % 4096) / 4096 - expects2
+          local expects3 = 0
+          do
+            local booked = x.rate
+            local c4 = x.State_Calendars[0]
+            local line3 = x.State_Lines[i2]
+            local ratio = 0
+            do
+              local i3 = line3.Window_Unit
+              local x7 = ((i3 == 0 and c4.Asked_0 or i3 == 1 and c4.Asked_1 or i3 == 2 and c4.Asked_2 or c4.Asked_3) + 1) * 1024
+              local y3 = c4.Largest + 1
+              local booked2 = (x7 - x7 % y3) / y3
+              local x8 = booked2 * line3.Saved
+              local max4 = 1
+              local x9 = booked2 - (x8 - x8 % 4096) / 4096
+              if x9 > max4 then max4 = x9 end
+              ratio = max4
+            end
+            local x7 = booked * ratio
+            local booked2 = (x7 - x7 % 1024) / 1024
+            local unit = line3.Window_Unit
+            local x8 = booked2 * x.Limits_Scale
+            local y3 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+            expects3 = (x8 - x8 % y3) / y3
+          end
+          local x7 = (0 > capacity2 and 0 or capacity2) * 1024
+          local y3 = 1 > expects3 and 1 or expects3
+          local min4 = (x7 - x7 % y3) / y3
           if 4294967296 < min4 then min4 = 4294967296 end
           remains = min4 * 512
         end
@@ -2608,30 +2669,30 @@ function Shared_later(x, from, span)
         local served = 0
         local t5 = n2 * w.Interval + w.Offset
         local t6 = t5 + x.Limits_Grain - 1
-        local max6 = 0
-        local x11 = t6 - x.Limits_Zero
-        if x11 > max6 then max6 = x11 end
-        local y4 = x.Limits_Grain
-        served = Shared_served(x, w.Interval, from, (max6 - max6 % y4) / y4 * 524288)
-        local x12 = each2 - served
-        if x12 > free then free = x12 end
+        local max4 = 0
+        local x6 = t6 - x.Limits_Zero
+        if x6 > max4 then max4 = x6 end
+        local y3 = x.Limits_Grain
+        served = Shared_served(x, w.Interval, from, (max4 - max4 % y3) / y3 * 524288)
+        local x7 = each2 - served
+        if x7 > free then free = x7 end
       end
       do
         local rest2 = span - (0 > free and 0 or free)
         if rest2 >= 0 then
-          local y4 = w.Interval
+          local y3 = w.Interval
           local min4 = (rest2 - rest2 % each2) / each2
-          local x11 = (8796093022208 - 8796093022208 % y4) / y4
-          if x11 < min4 then min4 = x11 end
+          local x6 = (8796093022208 - 8796093022208 % y3) / y3
+          if x6 < min4 then min4 = x6 end
           local n3 = n2 + 1 + min4
           local t5 = n3 * w.Interval + w.Offset
           local t6 = t5 + x.Limits_Grain - 1
-          local max6 = 0
-          local x12 = t6 - x.Limits_Zero
-          if x12 > max6 then max6 = x12 end
-          local y5 = x.Limits_Grain
-          local x13 = (max6 - max6 % y5) / y5 * 524288 + rest2 % each2
-          if x13 > at2 then at2 = x13 end
+          local max4 = 0
+          local x7 = t6 - x.Limits_Zero
+          if x7 > max4 then max4 = x7 end
+          local y4 = x.Limits_Grain
+          local x8 = (max4 - max4 % y4) / y4 * 524288 + rest2 % each2
+          if x8 > at2 then at2 = x8 end
         end
       end
     end
@@ -2665,21 +2726,33 @@ function Shared_seek(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, t, now)
         is2 = (x4 - x4 % y2) / y2 > w.Rate
       end
       if is2 then
-        local booked = c3.Units.At(n2 - c3.Head)
-        local unit = w.Unit
-        local c4 = x.State_Calendars[0]
-        local x5 = ((unit == 0 and c4.Asked_0 or unit == 1 and c4.Asked_1 or unit == 2 and c4.Asked_2 or c4.Asked_3) + 1) * 1024
-        local y3 = c4.Largest + 1
-        local max4 = 1
-        local x6 = (x5 - x5 % y3) / y3
-        if x6 > max4 then max4 = x6 end
-        local x7 = booked * max4
-        local booked2 = (x7 - x7 % 1024) / 1024
-        local x8 = booked2 * x.Limits_Scale
-        local y4 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-        local x9 = (x8 - x8 % y4) / y4
-        local y5 = w.Rate
-        at2 = at2 + (x9 - x9 % y5) / y5 * w.Interval % c3.Grain
+        local expects = 0
+        do
+          local booked = c3.Units.At(n2 - c3.Head)
+          local window = x.Limits_Shortest
+          local c4 = x.State_Calendars[0]
+          local line2 = x.State_Lines[window]
+          local ratio = 0
+          do
+            local i3 = line2.Window_Unit
+            local x5 = ((i3 == 0 and c4.Asked_0 or i3 == 1 and c4.Asked_1 or i3 == 2 and c4.Asked_2 or c4.Asked_3) + 1) * 1024
+            local y3 = c4.Largest + 1
+            local booked2 = (x5 - x5 % y3) / y3
+            local x6 = booked2 * line2.Saved
+            local max4 = 1
+            local x7 = booked2 - (x6 - x6 % 4096) / 4096
+            if x7 > max4 then max4 = x7 end
+            ratio = max4
+          end
+          local x5 = booked * ratio
+          local booked2 = (x5 - x5 % 1024) / 1024
+          local unit = line2.Window_Unit
+          local x6 = booked2 * x.Limits_Scale
+          local y3 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+          expects = (x6 - x6 % y3) / y3
+        end
+        local y3 = w.Rate
+        at2 = at2 + (expects - expects % y3) / y3 * w.Interval % c3.Grain
       elseif n2 >= c3.Head and n2 < c3.Head + 1024 and x.rate < x.grain and c3.Units.At(n2 - c3.Head) >= (x.Limits_Tokens < 16777215 and x.Limits_Tokens or 16777215) * x.units then
         local x5 = c3.Units.At(n2 - c3.Head) % x.rate
         local y3 = 1 > x.units and 1 or x.units
@@ -2768,19 +2841,31 @@ function Shared_seek(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, t, now)
                   from2 = (max5 - max5 % y3) / y3
                 end
               end
-              local booked = c3.Units.Sum(from2 - c3.Head, end3 - c3.Head, x.rate)
-              local unit = w.Unit
-              local c4 = x.State_Calendars[0]
-              local x5 = ((unit == 0 and c4.Asked_0 or unit == 1 and c4.Asked_1 or unit == 2 and c4.Asked_2 or c4.Asked_3) + 1) * 1024
-              local y3 = c4.Largest + 1
-              local max5 = 1
-              local x6 = (x5 - x5 % y3) / y3
-              if x6 > max5 then max5 = x6 end
-              local x7 = booked * max5
-              local booked2 = (x7 - x7 % 1024) / 1024
-              local x8 = booked2 * x.Limits_Scale
-              local y4 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-              if (x8 - x8 % y4) / y4 >= brings then
+              local expects = 0
+              do
+                local booked = c3.Units.Sum(from2 - c3.Head, end3 - c3.Head, x.rate)
+                local c4 = x.State_Calendars[0]
+                local line3 = x.State_Lines[i2]
+                local ratio = 0
+                do
+                  local i3 = line3.Window_Unit
+                  local x5 = ((i3 == 0 and c4.Asked_0 or i3 == 1 and c4.Asked_1 or i3 == 2 and c4.Asked_2 or c4.Asked_3) + 1) * 1024
+                  local y3 = c4.Largest + 1
+                  local booked2 = (x5 - x5 % y3) / y3
+                  local x6 = booked2 * line3.Saved
+                  local max5 = 1
+                  local x7 = booked2 - (x6 - x6 % 4096) / 4096
+                  if x7 > max5 then max5 = x7 end
+                  ratio = max5
+                end
+                local x5 = booked * ratio
+                local booked2 = (x5 - x5 % 1024) / 1024
+                local unit = line3.Window_Unit
+                local x6 = booked2 * x.Limits_Scale
+                local y3 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+                expects = (x6 - x6 % y3) / y3
+              end
+              if expects >= brings then
                 if end3 > open3 then open3 = end3 end
               end
             end
@@ -2854,19 +2939,31 @@ function Shared_surplus(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, t, now)
               end
             end
           end
-          local booked = c2.Booked
-          local unit = w.Unit
-          local c3 = x.State_Calendars[0]
-          local x2 = ((unit == 0 and c3.Asked_0 or unit == 1 and c3.Asked_1 or unit == 2 and c3.Asked_2 or c3.Asked_3) + 1) * 1024
-          local y = c3.Largest + 1
-          local max2 = 1
-          local x3 = (x2 - x2 % y) / y
-          if x3 > max2 then max2 = x3 end
-          local x4 = booked * max2
-          local booked2 = (x4 - x4 % 1024) / 1024
-          local x5 = booked2 * x.Limits_Scale
-          local y2 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-          is2 = gain < (x5 - x5 % y2) / y2 + cost
+          local expects = 0
+          do
+            local booked = c2.Booked
+            local c3 = x.State_Calendars[0]
+            local line2 = x.State_Lines[i2]
+            local ratio = 0
+            do
+              local i4 = line2.Window_Unit
+              local x2 = ((i4 == 0 and c3.Asked_0 or i4 == 1 and c3.Asked_1 or i4 == 2 and c3.Asked_2 or c3.Asked_3) + 1) * 1024
+              local y = c3.Largest + 1
+              local booked2 = (x2 - x2 % y) / y
+              local x3 = booked2 * line2.Saved
+              local max2 = 1
+              local x4 = booked2 - (x3 - x3 % 4096) / 4096
+              if x4 > max2 then max2 = x4 end
+              ratio = max2
+            end
+            local x2 = booked * ratio
+            local booked2 = (x2 - x2 % 1024) / 1024
+            local unit = line2.Window_Unit
+            local x3 = booked2 * x.Limits_Scale
+            local y = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+            expects = (x3 - x3 % y) / y
+          end
+          is2 = gain < expects + cost
         end
         if is2 then
           surplus = false
@@ -3154,18 +3251,30 @@ function Shared_place(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticke
               local w = x.Limits_Windows[i2]
               local room = 0
               do
-                local unit = w.Unit
-                local c5 = x.State_Calendars[0]
-                local x5 = ((unit == 0 and c5.Asked_0 or unit == 1 and c5.Asked_1 or unit == 2 and c5.Asked_2 or c5.Asked_3) + 1) * 1024
-                local y4 = c5.Largest + 1
-                local max5 = 1
-                local x6 = (x5 - x5 % y4) / y4
-                if x6 > max5 then max5 = x6 end
-                local x7 = due * max5
-                local booked = (x7 - x7 % 1024) / 1024
-                local x8 = booked * x.Limits_Scale
-                local y5 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-                local left = x.State_Lines[i2].Left - (x8 - x8 % y5) / y5
+                local expects = 0
+                do
+                  local c5 = x.State_Calendars[0]
+                  local line2 = x.State_Lines[i2]
+                  local ratio = 0
+                  do
+                    local i3 = line2.Window_Unit
+                    local x5 = ((i3 == 0 and c5.Asked_0 or i3 == 1 and c5.Asked_1 or i3 == 2 and c5.Asked_2 or c5.Asked_3) + 1) * 1024
+                    local y4 = c5.Largest + 1
+                    local booked = (x5 - x5 % y4) / y4
+                    local x6 = booked * line2.Saved
+                    local max5 = 1
+                    local x7 = booked - (x6 - x6 % 4096) / 4096
+                    if x7 > max5 then max5 = x7 end
+                    ratio = max5
+                  end
+                  local x5 = due * ratio
+                  local booked = (x5 - x5 % 1024) / 1024
+                  local unit = line2.Window_Unit
+                  local x6 = booked * x.Limits_Scale
+                  local y4 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+                  expects = (x6 - x6 % y4) / y4
+                end
+                local left = x.State_Lines[i2].Left - expects
                 local i3 = w.Unit
                 local cost = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
                 if left >= cost or cost == 0 then
@@ -3174,22 +3283,22 @@ function Shared_place(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticke
                   local since = 0
                   do
                     if w.Size > w.Rate then
-                      local max6 = now
-                      local x9 = x.State_Closed - 1
-                      if x9 > max6 then max6 = x9 end
-                      since = max6
+                      local max5 = now
+                      local x5 = x.State_Closed - 1
+                      if x5 > max5 then max5 = x5 end
+                      since = max5
                     else
                       since = now
                     end
                   end
                   local t2 = since - w.Offset
                   local by2 = w.Interval
-                  local x9 = cost - left - 1
-                  local y6 = w.Rate
-                  local y7 = w.Interval
-                  local min2 = (x9 - x9 % y6) / y6 + 1
-                  local x10 = (8796093022208 - 8796093022208 % y7) / y7
-                  if x10 < min2 then min2 = x10 end
+                  local x5 = cost - left - 1
+                  local y4 = w.Rate
+                  local y5 = w.Interval
+                  local min2 = (x5 - x5 % y4) / y4 + 1
+                  local x6 = (8796093022208 - 8796093022208 % y5) / y5
+                  if x6 < min2 then min2 = x6 end
                   local n4 = (t2 - t2 % by2) / by2 + min2
                   room = n4 * w.Interval + w.Offset
                 end
@@ -3288,21 +3397,33 @@ function Shared_place(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticke
                   is6 = (x11 - x11 % y8) / y8 > w.Rate
                 end
                 if is6 then
-                  local booked = c7.Units.At(n7 - c7.Head)
-                  local unit = w.Unit
-                  local c8 = x.State_Calendars[0]
-                  local x12 = ((unit == 0 and c8.Asked_0 or unit == 1 and c8.Asked_1 or unit == 2 and c8.Asked_2 or c8.Asked_3) + 1) * 1024
-                  local y9 = c8.Largest + 1
-                  local max9 = 1
-                  local x13 = (x12 - x12 % y9) / y9
-                  if x13 > max9 then max9 = x13 end
-                  local x14 = booked * max9
-                  local booked2 = (x14 - x14 % 1024) / 1024
-                  local x15 = booked2 * x.Limits_Scale
-                  local y10 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-                  local x16 = (x15 - x15 % y10) / y10
-                  local y11 = w.Rate
-                  at3 = at3 + (x16 - x16 % y11) / y11 * w.Interval % c7.Grain
+                  local expects = 0
+                  do
+                    local booked = c7.Units.At(n7 - c7.Head)
+                    local window = x.Limits_Shortest
+                    local c8 = x.State_Calendars[0]
+                    local line2 = x.State_Lines[window]
+                    local ratio = 0
+                    do
+                      local i3 = line2.Window_Unit
+                      local x12 = ((i3 == 0 and c8.Asked_0 or i3 == 1 and c8.Asked_1 or i3 == 2 and c8.Asked_2 or c8.Asked_3) + 1) * 1024
+                      local y9 = c8.Largest + 1
+                      local booked2 = (x12 - x12 % y9) / y9
+                      local x13 = booked2 * line2.Saved
+                      local max9 = 1
+                      local x14 = booked2 - (x13 - x13 % 4096) / 4096
+                      if x14 > max9 then max9 = x14 end
+                      ratio = max9
+                    end
+                    local x12 = booked * ratio
+                    local booked2 = (x12 - x12 % 1024) / 1024
+                    local unit = line2.Window_Unit
+                    local x13 = booked2 * x.Limits_Scale
+                    local y9 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+                    expects = (x13 - x13 % y9) / y9
+                  end
+                  local y9 = w.Rate
+                  at3 = at3 + (expects - expects % y9) / y9 * w.Interval % c7.Grain
                 elseif n7 >= c7.Head and n7 < c7.Head + 1024 and x.rate < x.grain and c7.Units.At(n7 - c7.Head) >= (x.Limits_Tokens < 16777215 and x.Limits_Tokens or 16777215) * x.units then
                   local x12 = c7.Units.At(n7 - c7.Head) % x.rate
                   local y9 = 1 > x.units and 1 or x.units
