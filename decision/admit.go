@@ -138,6 +138,17 @@ func (l *Limits) decide(s *State, leases Leases, shared []Shared, op *Op, now in
 		}
 		return
 	}
+	if !v.back {
+		wait := l.unmeasured(s, leases, op, now)
+		if a.Limit > 0 {
+			x := &shared[a.Limit-1]
+			wait = x.Limits.unmeasured(x.State, x.Leases, op, now)
+		}
+		if a.Delay/far > wait {
+			a.Delay = a.Delay / far
+			return
+		}
+	}
 	// An operation that its own windows deny books them again, also if a shared limit holds it for longer.
 	if denied := v.back && v.bound >= BoundWindow && op.Ticket.Slot <= now && !op.Urgent; denied || a.Limit == 0 {
 		l.book(s, op, &v, now, a)
@@ -158,6 +169,17 @@ func (l *Limits) decide(s *State, leases Leases, shared []Shared, op *Op, now in
 		}
 		x.book(f, op, v.back, &a.Ticket, now)
 	}
+}
+
+// far is how many times as far a slot is as the first measured costs, if an operation waits for them without a slot.
+const far = 1 << 15
+
+// unmeasured returns how long the first operations will probably last that tell what estimates are worth, or Never.
+func (l *Limits) unmeasured(s *State, leases Leases, op *Op, now int64) int64 {
+	if s.Ended >= few || leases.Out(now) == 0 || max(op.Cost[0], op.Cost[1], op.Cost[2], op.Cost[3]) < 2 {
+		return Never
+	}
+	return l.mean(s) + l.overdue(s, now) + 1
 }
 
 // lined reports whether an operation goes to the end of the line in the entity's shortest window. An operation that is

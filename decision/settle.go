@@ -1,6 +1,7 @@
 package decision
 
 const (
+	few     = 8       // operations after which estimates count as measured
 	most    = 64      // operations in the average; a new one then takes the place of the average one
 	longest = 1 << 36 // ms that one of them counts at most
 )
@@ -89,14 +90,26 @@ func (l *Limits) charge(s *State, op *Op) {
 			back = min(back, 0)
 		}
 		if op.Kind == Settle && estimate > 0 {
-			n := s.Ended
+			n, before := s.Ended, line.Saved
 			line.Saved = max(0, line.Saved-line.Saved/n+4096/n-min(estimate-back, 2*estimate)*64/estimate*64/n)
+			if n <= few && back > 0 {
+				s.rebook(w, line, before)
+			}
 		}
 		line.Left = max(line.Left+back, -bound)
 		line.Promised = min(w.Size, max(line.Promised+back, -bound))
 	}
 	first := l.Windows[0].Unit
 	l.used(s, op.Cost[first]-op.Lease.Cost[first])
+}
+
+// rebook corrects what the tickets so far have booked by the first measured costs. before is Saved as it was then.
+func (s *State) rebook(w *Window, line *Line, before int64) {
+	left := w.gain(s, min(w.Size, line.Left), s.Now, max(s.Now, s.Slot))
+	line.Promised = left - min(max(0, left-line.Promised), MostUnits)*(4096-line.Saved)/max(1, 4096-before)
+	for i := range s.Calendars { // grains have room again
+		s.Calendars[i].Front = 0
+	}
 }
 
 // drop leaves a window that gathers capacity nothing but the gain of an interval that begins when it opens.

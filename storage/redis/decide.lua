@@ -6093,6 +6093,67 @@ end
                   end
                 end
               else
+                if not v_back then
+                  local unmeasured = 0
+                  do
+                    local is2 = s_Ended >= 8 or Out(t) == 0
+                    if not is2 then
+                      local max2 = op_Cost_0
+                      if op_Cost_1 > max2 then max2 = op_Cost_1 end
+                      if op_Cost_2 > max2 then max2 = op_Cost_2 end
+                      if op_Cost_3 > max2 then max2 = op_Cost_3 end
+                      is2 = max2 < 2
+                    end
+                    if is2 then
+                      unmeasured = 9007199254740991
+                    else
+                      local x2 = s_Held + l_Guess
+                      local y = s_Ended + 1
+                      local x3 = s_Held + l_Guess
+                      local y2 = s_Ended + 1
+                      local x4 = t - (s_LastID - s_LastID % 1024) / 1024 - (x3 - x3 % y2) / y2
+                      local min2 = (x4 - x4 % 4) / 4
+                      local x5 = (l_Lease - l_Lease % 8) / 8
+                      if x5 < min2 then min2 = x5 end
+                      unmeasured = (x2 - x2 % y) / y + (0 > min2 and 0 or min2) + 1
+                    end
+                  end
+                  local wait = unmeasured
+                  if a_Limit > 0 then
+                    local x2 = shared[a_Limit - 1]
+                    local unmeasured2 = 0
+                    do
+                      local is2 = x2.State_Ended >= 8 or x2.Leases.Out(t) == 0
+                      if not is2 then
+                        local max2 = op_Cost_0
+                        if op_Cost_1 > max2 then max2 = op_Cost_1 end
+                        if op_Cost_2 > max2 then max2 = op_Cost_2 end
+                        if op_Cost_3 > max2 then max2 = op_Cost_3 end
+                        is2 = max2 < 2
+                      end
+                      if is2 then
+                        unmeasured2 = 9007199254740991
+                      else
+                        local x3 = x2.State_Held + x2.Limits_Guess
+                        local y = x2.State_Ended + 1
+                        local x4 = x2.State_LastID
+                        local x5 = x2.State_Held + x2.Limits_Guess
+                        local y2 = x2.State_Ended + 1
+                        local x6 = t - (x4 - x4 % 1024) / 1024 - (x5 - x5 % y2) / y2
+                        local x7 = x2.Limits_Lease
+                        local min2 = (x6 - x6 % 4) / 4
+                        local x8 = (x7 - x7 % 8) / 8
+                        if x8 < min2 then min2 = x8 end
+                        unmeasured2 = (x3 - x3 % y) / y + (0 > min2 and 0 or min2) + 1
+                      end
+                    end
+                    wait = unmeasured2
+                  end
+                  if (a_Delay - a_Delay % 32768) / 32768 > wait then
+                    a_Delay = (a_Delay - a_Delay % 32768) / 32768
+                    break
+                  end
+                end
                 do
                   local denied = v_back and v_bound >= 4 and op_Ticket_Slot <= t and not op_Urgent
                   if denied or a_Limit == 0 then
@@ -6565,6 +6626,7 @@ end
                 end
                 if op_Kind == 3 and estimate > 0 then
                   local n2 = s_Ended
+                  local before3 = line2.Saved
                   local x2 = line2.Saved
                   local min2 = estimate - back2
                   local x3 = 2 * estimate
@@ -6575,6 +6637,58 @@ end
                   local x6 = line2.Saved - (x2 - x2 % n2) / n2 + (4096 - 4096 % n2) / n2 - (x5 - x5 % n2) / n2
                   if x6 > max2 then max2 = x6 end
                   line2.Saved = max2
+                  if n2 <= 8 and back2 > 0 then
+                    do
+                      local gain = 0
+                      do
+                        local left = w.Size < line2.Left and w.Size or line2.Left
+                        local to2 = s_Now > s_Slot and s_Now or s_Slot
+                        if to2 <= s_Now then
+                          gain = left
+                        else
+                          local t2 = to2 - w.Offset
+                          local by2 = w.Interval
+                          local since = 0
+                          do
+                            if w.Size > w.Rate then
+                              local max3 = s_Now
+                              local x7 = s_Closed - 1
+                              if x7 > max3 then max3 = x7 end
+                              since = max3
+                            else
+                              since = s_Now
+                            end
+                          end
+                          local t3 = since - w.Offset
+                          local by3 = w.Interval
+                          local n3 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
+                          if n3 <= 0 then
+                            gain = left
+                          else
+                            local x7 = w.Size - left
+                            local y = w.Rate
+                            if n3 > (x7 - x7 % y) / y then
+                              gain = w.Size
+                            else
+                              gain = left + n3 * w.Rate
+                            end
+                          end
+                        end
+                      end
+                      local left = gain
+                      local max3 = 0
+                      local x7 = left - line2.Promised
+                      if x7 > max3 then max3 = x7 end
+                      local max4 = 1
+                      local x8 = 4096 - before3
+                      if x8 > max4 then max4 = x8 end
+                      local x9 = (max3 < 1099511627776 and max3 or 1099511627776) * (4096 - line2.Saved)
+                      line2.Promised = left - (x9 - x9 % max4) / max4
+                      for i5 = 0, s_Calendars_n - 1 do
+                        s_Calendars[i5].Front = 0
+                      end
+                    end
+                  end
                 end
                 local max2 = line2.Left + back2
                 if -1125899906842624 > max2 then max2 = -1125899906842624 end
@@ -6810,6 +6924,7 @@ end
                   end
                   if op_Kind == 3 and estimate > 0 then
                     local n2 = x2.State_Ended
+                    local before3 = line2.Saved
                     local x3 = line2.Saved
                     local min2 = estimate - back2
                     local x4 = 2 * estimate
@@ -6820,6 +6935,59 @@ end
                     local x7 = line2.Saved - (x3 - x3 % n2) / n2 + (4096 - 4096 % n2) / n2 - (x6 - x6 % n2) / n2
                     if x7 > max2 then max2 = x7 end
                     line2.Saved = max2
+                    if n2 <= 8 and back2 > 0 then
+                      do
+                        local gain = 0
+                        do
+                          local left = w.Size < line2.Left and w.Size or line2.Left
+                          local from2 = x2.State_Now
+                          local to2 = x2.State_Now > x2.State_Slot and x2.State_Now or x2.State_Slot
+                          if to2 <= from2 then
+                            gain = left
+                          else
+                            local t2 = to2 - w.Offset
+                            local by2 = w.Interval
+                            local since = 0
+                            do
+                              if w.Size > w.Rate then
+                                local max3 = from2
+                                local x8 = x2.State_Closed - 1
+                                if x8 > max3 then max3 = x8 end
+                                since = max3
+                              else
+                                since = from2
+                              end
+                            end
+                            local t3 = since - w.Offset
+                            local by3 = w.Interval
+                            local n3 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
+                            if n3 <= 0 then
+                              gain = left
+                            else
+                              local x8 = w.Size - left
+                              local y = w.Rate
+                              if n3 > (x8 - x8 % y) / y then
+                                gain = w.Size
+                              else
+                                gain = left + n3 * w.Rate
+                              end
+                            end
+                          end
+                        end
+                        local left = gain
+                        local max3 = 0
+                        local x8 = left - line2.Promised
+                        if x8 > max3 then max3 = x8 end
+                        local max4 = 1
+                        local x9 = 4096 - before3
+                        if x9 > max4 then max4 = x9 end
+                        local x10 = (max3 < 1099511627776 and max3 or 1099511627776) * (4096 - line2.Saved)
+                        line2.Promised = left - (x10 - x10 % max4) / max4
+                        for i6 = 0, x2.State_Calendars_n - 1 do
+                          x2.State_Calendars[i6].Front = 0
+                        end
+                      end
+                    end
                   end
                   local max2 = line2.Left + back2
                   if -1125899906842624 > max2 then max2 = -1125899906842624 end
