@@ -144,8 +144,8 @@ func (l *Limits) decide(s *State, leases Leases, shared []Shared, op *Op, now in
 			x := &shared[a.Limit-1]
 			wait = x.Limits.unmeasured(x.State, x.Leases, op, now)
 		}
-		if a.Delay/far > wait {
-			a.Delay = a.Delay / far
+		if a.Delay > far && a.Delay/64 > wait {
+			a.Delay = max(wait, a.Delay/4096)
 			return
 		}
 	}
@@ -171,15 +171,17 @@ func (l *Limits) decide(s *State, leases Leases, shared []Shared, op *Op, now in
 	}
 }
 
-// far is how many times as far a slot is as the first measured costs, if an operation waits for them without a slot.
-const far = 1 << 15
+// far is how far ahead a slot is, in ms, that depends on the first measured costs. Without them a message gets no slot: it
+// asks again, after a small part of that time.
+const far = 1_800_000
 
-// unmeasured returns how long the first operations will probably last that tell what estimates are worth, or Never.
+// unmeasured returns how long the first operations will probably last that tell the costs, or Never if that does not matter. The
+// longer they run, the longer they are likely to run.
 func (l *Limits) unmeasured(s *State, leases Leases, op *Op, now int64) int64 {
 	if s.Ended >= few || leases.Out(now) == 0 || max(op.Cost[0], op.Cost[1], op.Cost[2], op.Cost[3]) < 2 {
 		return Never
 	}
-	return l.mean(s) + l.overdue(s, now) + 1
+	return max(l.mean(s), now-s.LastID/1024) + 1
 }
 
 // lined reports whether an operation goes to the end of the line in the entity's shortest window. An operation that is

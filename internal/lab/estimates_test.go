@@ -91,7 +91,7 @@ func TestEstimatesInLongWindows(t *testing.T) {
 				// Most of an estimate counts in its second, so that the backlog takes up to 80 s.
 				took, asked := time.Duration(r.last-backlogAt)*time.Millisecond, float64(r.postponed)/2000
 				t.Logf("%d each %v, shared %v, %d known: %v, %.2f postponements", long.Size, long.RefreshInterval, shared, known, took, asked)
-				if took > 90*time.Second || asked > 4.5 {
+				if took > 90*time.Second || asked > 3.5 {
 					t.Errorf("%d each %v, shared %v, %d known: %v, %.2f postponements", long.Size, long.RefreshInterval, shared, known, took, asked)
 				}
 			}

@@ -6109,13 +6109,10 @@ end
                     else
                       local x2 = s_Held + l_Guess
                       local y = s_Ended + 1
-                      local x3 = s_Held + l_Guess
-                      local y2 = s_Ended + 1
-                      local x4 = t - (s_LastID - s_LastID % 1024) / 1024 - (x3 - x3 % y2) / y2
-                      local min2 = (x4 - x4 % 4) / 4
-                      local x5 = (l_Lease - l_Lease % 8) / 8
-                      if x5 < min2 then min2 = x5 end
-                      unmeasured = (x2 - x2 % y) / y + (0 > min2 and 0 or min2) + 1
+                      local max3 = (x2 - x2 % y) / y
+                      local x3 = t - (s_LastID - s_LastID % 1024) / 1024
+                      if x3 > max3 then max3 = x3 end
+                      unmeasured = max3 + 1
                     end
                   end
                   local wait = unmeasured
@@ -6137,20 +6134,19 @@ end
                         local x3 = x2.State_Held + x2.Limits_Guess
                         local y = x2.State_Ended + 1
                         local x4 = x2.State_LastID
-                        local x5 = x2.State_Held + x2.Limits_Guess
-                        local y2 = x2.State_Ended + 1
-                        local x6 = t - (x4 - x4 % 1024) / 1024 - (x5 - x5 % y2) / y2
-                        local x7 = x2.Limits_Lease
-                        local min2 = (x6 - x6 % 4) / 4
-                        local x8 = (x7 - x7 % 8) / 8
-                        if x8 < min2 then min2 = x8 end
-                        unmeasured2 = (x3 - x3 % y) / y + (0 > min2 and 0 or min2) + 1
+                        local max3 = (x3 - x3 % y) / y
+                        local x5 = t - (x4 - x4 % 1024) / 1024
+                        if x5 > max3 then max3 = x5 end
+                        unmeasured2 = max3 + 1
                       end
                     end
                     wait = unmeasured2
                   end
-                  if (a_Delay - a_Delay % 32768) / 32768 > wait then
-                    a_Delay = (a_Delay - a_Delay % 32768) / 32768
+                  if a_Delay > 1800000 and (a_Delay - a_Delay % 64) / 64 > wait then
+                    local max2 = wait
+                    local x2 = (a_Delay - a_Delay % 4096) / 4096
+                    if x2 > max2 then max2 = x2 end
+                    a_Delay = max2
                     break
                   end
                 end
