@@ -99,6 +99,50 @@ func TestEstimatesInLongWindows(t *testing.T) {
 	}
 }
 
+// A backlog of random costs and estimates within two random windows takes about as long as with exact estimates, or as long as
+// its estimates occupy the short window while operations run.
+func TestRandomEstimates(t *testing.T) {
+	for seed := range uint64(60) {
+		rnd := rand.New(rand.NewPCG(seed, 77))
+		pick := func(of ...time.Duration) time.Duration { return of[rnd.IntN(len(of))] }
+		n, estimate, least := 300+rnd.IntN(2000), 100*(1+rnd.IntN(10)), 1+rnd.IntN(50)
+		most, asEstimated := least+rnd.IntN(50), rnd.IntN(20) // of a hundred operations
+		operation := pick(20*time.Millisecond, 200*time.Millisecond, time.Second, 4*time.Second)
+		short := drip.Window{RefreshInterval: pick(time.Second, 10*time.Second, time.Minute), Unit: "tokens"}
+		long := drip.Window{RefreshInterval: pick(time.Hour, 24*time.Hour), Unit: "tokens"}
+		all := n * (estimate*asEstimated + (least+most)/2*(100-asEstimated)) / 100
+		short.Size = max(all/(5+rnd.IntN(60)), estimate*(2+rnd.IntN(20)))
+		long.Size = all + all/(1+rnd.IntN(3)) + estimate*(100+n/10)
+		shared := rnd.IntN(2) == 0
+		costs := func(r *rand.Rand) (drip.Costs, drip.Costs) {
+			cost := least + r.IntN(most-least+1)
+			if r.IntN(100) < asEstimated {
+				cost = estimate
+			}
+			return drip.Costs{"tokens": estimate}, drip.Costs{"tokens": cost}
+		}
+		exact := func(r *rand.Rand) (drip.Costs, drip.Costs) {
+			_, cost := costs(r)
+			return cost, cost
+		}
+		play := func(costs func(*rand.Rand) (drip.Costs, drip.Costs), known int) float64 {
+			limit := drip.Limit{Size: short.Size, RefreshInterval: short.RefreshInterval, Unit: short.Unit, Concurrency: plenty, Windows: []drip.Window{long}}
+			limit.Windows[0].Size += known * all / n
+			r := estimatedRun{t: t, rnd: rand.New(rand.NewPCG(seed, 0)), operation: Exponential(operation), costs: costs, used: map[string]int{}}
+			r.play(limit, shared, known, n)
+			return float64(r.last-backlogAt) / 1000
+		}
+		occupied := float64(n*estimate)/float64(short.Size)*min(operation, short.RefreshInterval).Seconds() + short.RefreshInterval.Seconds()
+		bound := max(5, play(exact, 200), occupied)
+		known, unknown := play(costs, 200), play(costs, 0)
+		t.Logf("%d of %d to %d instead of %d within %d each %v and %d each %v, shared %v: %.2f of the bound, %.2f if no cost was known",
+			n, least, most, estimate, short.Size, short.RefreshInterval, long.Size, long.RefreshInterval, shared, known/bound, unknown/bound)
+		if known > 2.5*bound || unknown > 10*bound {
+			t.Errorf("seed %d: %.2f and %.2f of the bound", seed, known/bound, unknown/bound)
+		}
+	}
+}
+
 // backlogAt is when the backlog comes, in ms since 1970.
 var backlogAt = since(time.Hour)
 
