@@ -418,11 +418,11 @@ func (l *Limits) unbook(s *State, t *Ticket) {
 
 // weight returns the expected cost of an operation.
 func (line *Line) weight(cost int64) int64 {
-	return max(min(1, cost), cost-cost*line.Saved/4096)
+	return max(min(1, cost), cost-cost*max(0, line.Saved)/4096)
 }
 
 // returns returns how much the operations in flight will probably give back to a window.
-func (line *Line) returns() int64 { return min(line.Fresh, MostUnits) * line.Saved / 4096 }
+func (line *Line) returns() int64 { return min(line.Fresh, MostUnits) * max(0, line.Saved) / 4096 }
 
 // refund returns the time at which the operations in flight have probably given back so many units of a window, or Never.
 func (l *Limits) refund(s *State, line *Line, units, now int64) int64 {

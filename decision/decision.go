@@ -58,7 +58,7 @@ type Line struct {
 	FreshFrom int64
 	Stale     int64 // the most that older leases with an ID above StaleFrom may give back; others give back nothing
 	StaleFrom int64
-	Saved     int64 // the average part of an estimate that came back to the window when it was settled, in 4096ths
+	Saved     int64 // the average part of an estimate that was not used, in 4096ths; below zero if operations cost more
 }
 
 // Kind is the kind of an Op.

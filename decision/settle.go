@@ -1,9 +1,10 @@
 package decision
 
 const (
-	few     = 8       // operations after which estimates count as measured
-	most    = 64      // operations in the average; a new one then takes the place of the average one
-	longest = 1 << 36 // ms that one of them counts at most
+	mostOver = 16      // times its estimate that an operation counts at most
+	few      = 8       // operations after which estimates count as measured
+	most     = 64      // operations in the average; a new one then takes the place of the average one
+	longest  = 1 << 36 // ms that one of them counts at most
 )
 
 // giveBack releases the lease of a Settle or a Cancel. It sets Found if the entity had it, and reports whether there is
@@ -90,8 +91,8 @@ func (l *Limits) charge(s *State, op *Op) {
 			back = min(back, 0)
 		}
 		if op.Kind == Settle && estimate > 0 {
-			n, before := s.Ended, line.Saved
-			line.Saved = max(0, line.Saved-line.Saved/n+4096/n-min(estimate-back, 2*estimate)*64/estimate*64/n)
+			n, before, over := s.Ended, line.Saved, int64(mostOver*4096) // no division of a negative number
+			line.Saved += over/n - (before+over)/n + 4096/n - min(estimate-back, mostOver*estimate)*64/estimate*64/n
 			if n <= few && back > 0 {
 				s.rebook(w, line, before)
 			}
@@ -106,7 +107,7 @@ func (l *Limits) charge(s *State, op *Op) {
 // rebook corrects what the tickets so far have booked by the first measured costs. before is Saved as it was then.
 func (s *State) rebook(w *Window, line *Line, before int64) {
 	left := w.gain(s, min(w.Size, line.Left), s.Now, max(s.Now, s.Slot))
-	line.Promised = left - min(max(0, left-line.Promised), MostUnits)*(4096-line.Saved)/max(1, 4096-before)
+	line.Promised = left - min(max(0, left-line.Promised), MostUnits/mostOver)*(4096-line.Saved)/max(1, 4096-before)
 	for i := range s.Calendars { // grains have room again
 		s.Calendars[i].Front = 0
 	}

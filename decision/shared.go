@@ -379,17 +379,17 @@ func (x *Shared) ask(cost *Cost) {
 	c.Asked[3] += l.asked(parts(cost[3], l.Parts[3])) - c.Asked[3]/64
 }
 
-// ratio returns the part of the booked units that operations will probably take of a window's unit, in 1024ths. They take less
-// than the sum of their parts, because estimates are too high, and because some take more of one unit and others of another.
+// ratio returns how much of the booked units operations will probably take from a window, in 1024ths. Estimates are too high or too
+// low, and some operations take more of one unit and others of another.
 func (c *Calendar) ratio(line *Line) int64 {
 	booked := (c.Asked[line.Window.Unit] + 1) * 1024 / (c.Largest + 1)
-	return max(1, booked-booked*line.Saved/4096)
+	return max(1, booked*(4096-line.Saved)/4096)
 }
 
 // expects returns how much the booked operations will probably take from a window.
 func (x *Shared) expects(booked, window int64) int64 {
 	c, line := &x.State.Calendars[0], &x.State.Lines[window]
-	return x.Limits.units(booked*c.ratio(line)/1024, line.Window.Unit)
+	return x.Limits.units(min(booked*c.ratio(line)/1024, 1<<33), line.Window.Unit)
 }
 
 // enter takes the ticket off the books of the limit.

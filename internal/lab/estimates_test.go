@@ -71,6 +71,23 @@ func TestEstimates(t *testing.T) {
 	}
 }
 
+// The calendar of a shared limit books as much as operations cost, if that is more than their estimates.
+func TestLowEstimates(t *testing.T) {
+	limit := drip.Limit{Size: 1000, RefreshInterval: time.Second, Unit: "tokens", Concurrency: plenty}
+	for _, most := range []int{3, 10, 20} { // instead of one
+		r := estimatedRun{t: t, rnd: rand.New(rand.NewPCG(1, 0)), operation: Exponential(200 * time.Millisecond), used: map[string]int{}}
+		r.costs = func(r *rand.Rand) (estimate, real drip.Costs) {
+			return drip.Costs{"tokens": 1}, drip.Costs{"tokens": 1 + r.IntN(most)}
+		}
+		r.play(limit, true, 1000, 4000)
+		took := float64(r.last-backlogAt) / float64(r.used["tokens"])
+		asked := float64(r.postponed) / 4000
+		if t.Logf("up to %d: %.2f of the least time, %.2f postponements", most, took, asked); took > 1.1 || asked > 1.2 {
+			t.Errorf("up to %d: %.2f of the least time, %.2f postponements", most, took, asked)
+		}
+	}
+}
+
 // A long window gets back what operations leave. So a backlog for which it has room does not wait for its refresh, although
 // estimates would last for hours or days. The operations outlast the interval of a second, which gets little back. In half of the
 // runs no cost is known at first.

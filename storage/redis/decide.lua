@@ -1816,9 +1816,9 @@ function Shared_enter(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticke
       local x2 = ((i3 == 0 and c2.Asked_0 or i3 == 1 and c2.Asked_1 or i3 == 2 and c2.Asked_2 or c2.Asked_3) + 1) * 1024
       local y = c2.Largest + 1
       local booked = (x2 - x2 % y) / y
-      local x3 = booked * line2.Saved
+      local x3 = booked * (4096 - line2.Saved)
       local max2 = 1
-      local x4 = booked - (x3 - x3 % 4096) / 4096
+      local x4 = (x3 - x3 % 4096) / 4096
       if x4 > max2 then max2 = x4 end
       ratio2 = max2
     end
@@ -2126,7 +2126,7 @@ function Shared_look(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Urgent
         local refund = 0
         do
           local units2 = cost - line2.Left
-          local x4 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * line2.Saved
+          local x4 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * (0 > line2.Saved and 0 or line2.Saved)
           local returns2 = (x4 - x4 % 4096) / 4096
           if units2 < 1 or units2 > returns2 then
             refund = 9007199254740991
@@ -2171,7 +2171,7 @@ function Shared_look(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Urgent
         if refund2 < room then
           local spanUS = 0
           do
-            local x4 = cost * line2.Saved
+            local x4 = cost * (0 > line2.Saved and 0 or line2.Saved)
             local max3 = 1 < cost and 1 or cost
             local x5 = cost - (x4 - x4 % 4096) / 4096
             if x5 > max3 then max3 = x5 end
@@ -2189,7 +2189,7 @@ function Shared_look(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Urgent
           late = true
         end
       end
-      local x4 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * line2.Saved
+      local x4 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * (0 > line2.Saved and 0 or line2.Saved)
       local t = end2 - w.Offset
       local by2 = w.Interval
       local t2 = now - w.Offset
@@ -2212,16 +2212,17 @@ function Shared_look(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Urgent
           local x7 = ((i4 == 0 and c3.Asked_0 or i4 == 1 and c3.Asked_1 or i4 == 2 and c3.Asked_2 or c3.Asked_3) + 1) * 1024
           local y3 = c3.Largest + 1
           local booked = (x7 - x7 % y3) / y3
-          local x8 = booked * line3.Saved
+          local x8 = booked * (4096 - line3.Saved)
           local max3 = 1
-          local x9 = booked - (x8 - x8 % 4096) / 4096
+          local x9 = (x8 - x8 % 4096) / 4096
           if x9 > max3 then max3 = x9 end
           ratio = max3
         end
         local x7 = due * ratio
-        local booked = (x7 - x7 % 1024) / 1024
+        local min4 = (x7 - x7 % 1024) / 1024
+        if 8589934592 < min4 then min4 = 8589934592 end
         local unit = line3.Window_Unit
-        local x8 = booked * x.Limits_Scale
+        local x8 = min4 * x.Limits_Scale
         local y3 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
         expects = (x8 - x8 % y3) / y3
       end
@@ -2366,9 +2367,9 @@ function Shared_gather(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, now)
           local x5 = ((i5 == 0 and c2.Asked_0 or i5 == 1 and c2.Asked_1 or i5 == 2 and c2.Asked_2 or c2.Asked_3) + 1) * 1024
           local y3 = c2.Largest + 1
           local booked = (x5 - x5 % y3) / y3
-          local x6 = booked * line2.Saved
+          local x6 = booked * (4096 - line2.Saved)
           local max3 = 1
-          local x7 = booked - (x6 - x6 % 4096) / 4096
+          local x7 = (x6 - x6 % 4096) / 4096
           if x7 > max3 then max3 = x7 end
           ratio = max3
         end
@@ -2435,16 +2436,17 @@ function Shared_served(x, window_Interval, to, since)
           local x6 = ((i3 == 0 and c3.Asked_0 or i3 == 1 and c3.Asked_1 or i3 == 2 and c3.Asked_2 or c3.Asked_3) + 1) * 1024
           local y3 = c3.Largest + 1
           local booked2 = (x6 - x6 % y3) / y3
-          local x7 = booked2 * line2.Saved
+          local x7 = booked2 * (4096 - line2.Saved)
           local max4 = 1
-          local x8 = booked2 - (x7 - x7 % 4096) / 4096
+          local x8 = (x7 - x7 % 4096) / 4096
           if x8 > max4 then max4 = x8 end
           ratio = max4
         end
         local x6 = booked * ratio
-        local booked2 = (x6 - x6 % 1024) / 1024
+        local min4 = (x6 - x6 % 1024) / 1024
+        if 8589934592 < min4 then min4 = 8589934592 end
         local unit = line2.Window_Unit
-        local x7 = booked2 * x.Limits_Scale
+        local x7 = min4 * x.Limits_Scale
         local y3 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
         expects = (x7 - x7 % y3) / y3
       end
@@ -2462,7 +2464,7 @@ function Shared_served(x, window_Interval, to, since)
         do
           local c3 = x.State_Calendars[0]
           local line2 = x.State_Lines[i2]
-          local x7 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * line2.Saved
+          local x7 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * (0 > line2.Saved and 0 or line2.Saved)
           local expects2 = 0
           do
             local n3 = c3.Head
@@ -2475,16 +2477,17 @@ function Shared_served(x, window_Interval, to, since)
               local x8 = ((i3 == 0 and c4.Asked_0 or i3 == 1 and c4.Asked_1 or i3 == 2 and c4.Asked_2 or c4.Asked_3) + 1) * 1024
               local y4 = c4.Largest + 1
               local booked2 = (x8 - x8 % y4) / y4
-              local x9 = booked2 * line3.Saved
+              local x9 = booked2 * (4096 - line3.Saved)
               local max4 = 1
-              local x10 = booked2 - (x9 - x9 % 4096) / 4096
+              local x10 = (x9 - x9 % 4096) / 4096
               if x10 > max4 then max4 = x10 end
               ratio = max4
             end
             local x8 = booked * ratio
-            local booked2 = (x8 - x8 % 1024) / 1024
+            local min5 = (x8 - x8 % 1024) / 1024
+            if 8589934592 < min5 then min5 = 8589934592 end
             local unit = line3.Window_Unit
-            local x9 = booked2 * x.Limits_Scale
+            local x9 = min5 * x.Limits_Scale
             local y4 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
             expects2 = (x9 - x9 % y4) / y4
           end
@@ -2500,16 +2503,17 @@ function Shared_served(x, window_Interval, to, since)
               local x8 = ((i3 == 0 and c4.Asked_0 or i3 == 1 and c4.Asked_1 or i3 == 2 and c4.Asked_2 or c4.Asked_3) + 1) * 1024
               local y4 = c4.Largest + 1
               local booked2 = (x8 - x8 % y4) / y4
-              local x9 = booked2 * line3.Saved
+              local x9 = booked2 * (4096 - line3.Saved)
               local max4 = 1
-              local x10 = booked2 - (x9 - x9 % 4096) / 4096
+              local x10 = (x9 - x9 % 4096) / 4096
               if x10 > max4 then max4 = x10 end
               ratio = max4
             end
             local x8 = booked * ratio
-            local booked2 = (x8 - x8 % 1024) / 1024
+            local min5 = (x8 - x8 % 1024) / 1024
+            if 8589934592 < min5 then min5 = 8589934592 end
             local unit = line3.Window_Unit
-            local x9 = booked2 * x.Limits_Scale
+            local x9 = min5 * x.Limits_Scale
             local y4 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
             expects3 = (x9 - x9 % y4) / y4
           end
@@ -2573,16 +2577,17 @@ function Shared_later(x, from, span)
           local x4 = ((i3 == 0 and c3.Asked_0 or i3 == 1 and c3.Asked_1 or i3 == 2 and c3.Asked_2 or c3.Asked_3) + 1) * 1024
           local y2 = c3.Largest + 1
           local booked2 = (x4 - x4 % y2) / y2
-          local x5 = booked2 * line2.Saved
+          local x5 = booked2 * (4096 - line2.Saved)
           local max3 = 1
-          local x6 = booked2 - (x5 - x5 % 4096) / 4096
+          local x6 = (x5 - x5 % 4096) / 4096
           if x6 > max3 then max3 = x6 end
           ratio = max3
         end
         local x4 = booked * ratio
-        local booked2 = (x4 - x4 % 1024) / 1024
+        local min3 = (x4 - x4 % 1024) / 1024
+        if 8589934592 < min3 then min3 = 8589934592 end
         local unit = line2.Window_Unit
-        local x5 = booked2 * x.Limits_Scale
+        local x5 = min3 * x.Limits_Scale
         local y2 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
         expects = (x5 - x5 % y2) / y2
       end
@@ -2604,7 +2609,7 @@ function Shared_later(x, from, span)
         do
           local c3 = x.State_Calendars[0]
           local line2 = x.State_Lines[i2]
-          local x6 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * line2.Saved
+          local x6 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * (0 > line2.Saved and 0 or line2.Saved)
           local expects2 = 0
           do
             local n3 = c3.Head
@@ -2617,16 +2622,17 @@ function Shared_later(x, from, span)
               local x7 = ((i3 == 0 and c4.Asked_0 or i3 == 1 and c4.Asked_1 or i3 == 2 and c4.Asked_2 or c4.Asked_3) + 1) * 1024
               local y3 = c4.Largest + 1
               local booked2 = (x7 - x7 % y3) / y3
-              local x8 = booked2 * line3.Saved
+              local x8 = booked2 * (4096 - line3.Saved)
               local max4 = 1
-              local x9 = booked2 - (x8 - x8 % 4096) / 4096
+              local x9 = (x8 - x8 % 4096) / 4096
               if x9 > max4 then max4 = x9 end
               ratio = max4
             end
             local x7 = booked * ratio
-            local booked2 = (x7 - x7 % 1024) / 1024
+            local min4 = (x7 - x7 % 1024) / 1024
+            if 8589934592 < min4 then min4 = 8589934592 end
             local unit = line3.Window_Unit
-            local x8 = booked2 * x.Limits_Scale
+            local x8 = min4 * x.Limits_Scale
             local y3 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
             expects2 = (x8 - x8 % y3) / y3
           end
@@ -2642,16 +2648,17 @@ function Shared_later(x, from, span)
               local x7 = ((i3 == 0 and c4.Asked_0 or i3 == 1 and c4.Asked_1 or i3 == 2 and c4.Asked_2 or c4.Asked_3) + 1) * 1024
               local y3 = c4.Largest + 1
               local booked2 = (x7 - x7 % y3) / y3
-              local x8 = booked2 * line3.Saved
+              local x8 = booked2 * (4096 - line3.Saved)
               local max4 = 1
-              local x9 = booked2 - (x8 - x8 % 4096) / 4096
+              local x9 = (x8 - x8 % 4096) / 4096
               if x9 > max4 then max4 = x9 end
               ratio = max4
             end
             local x7 = booked * ratio
-            local booked2 = (x7 - x7 % 1024) / 1024
+            local min4 = (x7 - x7 % 1024) / 1024
+            if 8589934592 < min4 then min4 = 8589934592 end
             local unit = line3.Window_Unit
-            local x8 = booked2 * x.Limits_Scale
+            local x8 = min4 * x.Limits_Scale
             local y3 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
             expects3 = (x8 - x8 % y3) / y3
           end
@@ -2738,16 +2745,17 @@ function Shared_seek(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, t, now)
             local x5 = ((i3 == 0 and c4.Asked_0 or i3 == 1 and c4.Asked_1 or i3 == 2 and c4.Asked_2 or c4.Asked_3) + 1) * 1024
             local y3 = c4.Largest + 1
             local booked2 = (x5 - x5 % y3) / y3
-            local x6 = booked2 * line2.Saved
+            local x6 = booked2 * (4096 - line2.Saved)
             local max4 = 1
-            local x7 = booked2 - (x6 - x6 % 4096) / 4096
+            local x7 = (x6 - x6 % 4096) / 4096
             if x7 > max4 then max4 = x7 end
             ratio = max4
           end
           local x5 = booked * ratio
-          local booked2 = (x5 - x5 % 1024) / 1024
+          local min2 = (x5 - x5 % 1024) / 1024
+          if 8589934592 < min2 then min2 = 8589934592 end
           local unit = line2.Window_Unit
-          local x6 = booked2 * x.Limits_Scale
+          local x6 = min2 * x.Limits_Scale
           local y3 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
           expects = (x6 - x6 % y3) / y3
         end
@@ -2812,15 +2820,15 @@ function Shared_seek(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, t, now)
                 local by4 = w.Interval
                 local k2 = (t6 - t6 % by3) / by3 - (t8 - t8 % by4) / by4
                 if k2 <= 0 then
-                  local x5 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * line2.Saved
+                  local x5 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * (0 > line2.Saved and 0 or line2.Saved)
                   brings = line2.Left + (x5 - x5 % 4096) / 4096
                 elseif w.Size > w.Rate then
-                  local x5 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * line2.Saved
+                  local x5 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * (0 > line2.Saved and 0 or line2.Saved)
                   local y3 = w.Rate
                   local min2 = k2
                   local x6 = (1125899906842624 - 1125899906842624 % y3) / y3
                   if x6 < min2 then min2 = x6 end
-                  local x7 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * line2.Saved
+                  local x7 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * (0 > line2.Saved and 0 or line2.Saved)
                   local y4 = w.Rate
                   local min3 = k2
                   local x8 = (1125899906842624 - 1125899906842624 % y4) / y4
@@ -2852,16 +2860,17 @@ function Shared_seek(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, t, now)
                   local x5 = ((i3 == 0 and c4.Asked_0 or i3 == 1 and c4.Asked_1 or i3 == 2 and c4.Asked_2 or c4.Asked_3) + 1) * 1024
                   local y3 = c4.Largest + 1
                   local booked2 = (x5 - x5 % y3) / y3
-                  local x6 = booked2 * line3.Saved
+                  local x6 = booked2 * (4096 - line3.Saved)
                   local max5 = 1
-                  local x7 = booked2 - (x6 - x6 % 4096) / 4096
+                  local x7 = (x6 - x6 % 4096) / 4096
                   if x7 > max5 then max5 = x7 end
                   ratio = max5
                 end
                 local x5 = booked * ratio
-                local booked2 = (x5 - x5 % 1024) / 1024
+                local min2 = (x5 - x5 % 1024) / 1024
+                if 8589934592 < min2 then min2 = 8589934592 end
                 local unit = line3.Window_Unit
-                local x6 = booked2 * x.Limits_Scale
+                local x6 = min2 * x.Limits_Scale
                 local y3 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
                 expects = (x6 - x6 % y3) / y3
               end
@@ -2950,16 +2959,17 @@ function Shared_surplus(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, t, now)
               local x2 = ((i4 == 0 and c3.Asked_0 or i4 == 1 and c3.Asked_1 or i4 == 2 and c3.Asked_2 or c3.Asked_3) + 1) * 1024
               local y = c3.Largest + 1
               local booked2 = (x2 - x2 % y) / y
-              local x3 = booked2 * line2.Saved
+              local x3 = booked2 * (4096 - line2.Saved)
               local max2 = 1
-              local x4 = booked2 - (x3 - x3 % 4096) / 4096
+              local x4 = (x3 - x3 % 4096) / 4096
               if x4 > max2 then max2 = x4 end
               ratio = max2
             end
             local x2 = booked * ratio
-            local booked2 = (x2 - x2 % 1024) / 1024
+            local min2 = (x2 - x2 % 1024) / 1024
+            if 8589934592 < min2 then min2 = 8589934592 end
             local unit = line2.Window_Unit
-            local x3 = booked2 * x.Limits_Scale
+            local x3 = min2 * x.Limits_Scale
             local y = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
             expects = (x3 - x3 % y) / y
           end
@@ -3145,7 +3155,7 @@ function Shared_place(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticke
             local line2 = x.State_Lines[i2]
             local room = 0
             do
-              local x3 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * line2.Saved
+              local x3 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * (0 > line2.Saved and 0 or line2.Saved)
               local left = line2.Left + (x3 - x3 % 4096) / 4096
               local i3 = w.Unit
               local cost = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
@@ -3261,16 +3271,17 @@ function Shared_place(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticke
                     local x5 = ((i3 == 0 and c5.Asked_0 or i3 == 1 and c5.Asked_1 or i3 == 2 and c5.Asked_2 or c5.Asked_3) + 1) * 1024
                     local y4 = c5.Largest + 1
                     local booked = (x5 - x5 % y4) / y4
-                    local x6 = booked * line2.Saved
+                    local x6 = booked * (4096 - line2.Saved)
                     local max5 = 1
-                    local x7 = booked - (x6 - x6 % 4096) / 4096
+                    local x7 = (x6 - x6 % 4096) / 4096
                     if x7 > max5 then max5 = x7 end
                     ratio = max5
                   end
                   local x5 = due * ratio
-                  local booked = (x5 - x5 % 1024) / 1024
+                  local min2 = (x5 - x5 % 1024) / 1024
+                  if 8589934592 < min2 then min2 = 8589934592 end
                   local unit = line2.Window_Unit
-                  local x6 = booked * x.Limits_Scale
+                  local x6 = min2 * x.Limits_Scale
                   local y4 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
                   expects = (x6 - x6 % y4) / y4
                 end
@@ -3409,16 +3420,17 @@ function Shared_place(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticke
                       local x12 = ((i3 == 0 and c8.Asked_0 or i3 == 1 and c8.Asked_1 or i3 == 2 and c8.Asked_2 or c8.Asked_3) + 1) * 1024
                       local y9 = c8.Largest + 1
                       local booked2 = (x12 - x12 % y9) / y9
-                      local x13 = booked2 * line2.Saved
+                      local x13 = booked2 * (4096 - line2.Saved)
                       local max9 = 1
-                      local x14 = booked2 - (x13 - x13 % 4096) / 4096
+                      local x14 = (x13 - x13 % 4096) / 4096
                       if x14 > max9 then max9 = x14 end
                       ratio = max9
                     end
                     local x12 = booked * ratio
-                    local booked2 = (x12 - x12 % 1024) / 1024
+                    local min3 = (x12 - x12 % 1024) / 1024
+                    if 8589934592 < min3 then min3 = 8589934592 end
                     local unit = line2.Window_Unit
-                    local x13 = booked2 * x.Limits_Scale
+                    local x13 = min3 * x.Limits_Scale
                     local y9 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
                     expects = (x13 - x13 % y9) / y9
                   end
@@ -5108,7 +5120,7 @@ end
                   end
                   local gain3 = 0
                   do
-                    local x2 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * line2.Saved
+                    local x2 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * (0 > line2.Saved and 0 or line2.Saved)
                     local min2 = w.Size
                     local x3 = line2.Left + (x2 - x2 % 4096) / 4096
                     if x3 < min2 then min2 = x3 end
@@ -5314,7 +5326,7 @@ end
                   if (at2 > s_Closed and at2 or s_Closed) > t then
                     local spanUS = 0
                     do
-                      local x5 = cost * line2.Saved
+                      local x5 = cost * (0 > line2.Saved and 0 or line2.Saved)
                       local max4 = 1 < cost and 1 or cost
                       local x6 = cost - (x5 - x5 % 4096) / 4096
                       if x6 > max4 then max4 = x6 end
@@ -5333,7 +5345,7 @@ end
                     local refund = 0
                     do
                       local units2 = cost - left
-                      local x5 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * line2.Saved
+                      local x5 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * (0 > line2.Saved and 0 or line2.Saved)
                       local returns2 = (x5 - x5 % 4096) / 4096
                       if units2 < 1 or units2 > returns2 then
                         refund = 9007199254740991
@@ -5458,7 +5470,7 @@ end
                         local room = 0
                         do
                           local left = line2.Promised
-                          local x5 = cost * line2.Saved
+                          local x5 = cost * (0 > line2.Saved and 0 or line2.Saved)
                           local max4 = 1 < cost and 1 or cost
                           local x6 = cost - (x5 - x5 % 4096) / 4096
                           if x6 > max4 then max4 = x6 end
@@ -5534,7 +5546,7 @@ end
                             local by3 = w.Interval
                             local is5 = (t2 - t2 % by2) / by2 == (t3 - t3 % by3) / by3
                             if is5 then
-                              local x5 = cost * line2.Saved
+                              local x5 = cost * (0 > line2.Saved and 0 or line2.Saved)
                               local max4 = 1 < cost and 1 or cost
                               local x6 = cost - (x5 - x5 % 4096) / 4096
                               if x6 > max4 then max4 = x6 end
@@ -5694,7 +5706,7 @@ end
                           do
                             local i4 = w.Unit
                             local cost = i4 == 0 and op_Ticket_Cost_0 or i4 == 1 and op_Ticket_Cost_1 or i4 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3
-                            local x2 = cost * line2.Saved
+                            local x2 = cost * (0 > line2.Saved and 0 or line2.Saved)
                             local max2 = 1 < cost and 1 or cost
                             local x3 = cost - (x2 - x2 % 4096) / 4096
                             if x3 > max2 then max2 = x3 end
@@ -5741,7 +5753,7 @@ end
                         end
                         local i4 = w.Unit
                         local cost = i4 == 0 and op_Cost_0 or i4 == 1 and op_Cost_1 or i4 == 2 and op_Cost_2 or op_Cost_3
-                        local x2 = cost * line2.Saved
+                        local x2 = cost * (0 > line2.Saved and 0 or line2.Saved)
                         local max2 = 1 < cost and 1 or cost
                         local x3 = cost - (x2 - x2 % 4096) / 4096
                         if x3 > max2 then max2 = x3 end
@@ -6075,7 +6087,7 @@ end
                           local w = l_Windows[i3]
                           local i4 = w.Unit
                           local cost2 = i4 == 0 and op_Ticket_Cost_0 or i4 == 1 and op_Ticket_Cost_1 or i4 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3
-                          local x2 = cost2 * line2.Saved
+                          local x2 = cost2 * (0 > line2.Saved and 0 or line2.Saved)
                           local max2 = 1 < cost2 and 1 or cost2
                           local x3 = cost2 - (x2 - x2 % 4096) / 4096
                           if x3 > max2 then max2 = x3 end
@@ -6184,7 +6196,7 @@ end
                                 do
                                   local i5 = w.Unit
                                   local cost2 = i5 == 0 and op_Ticket_Cost_0 or i5 == 1 and op_Ticket_Cost_1 or i5 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3
-                                  local x2 = cost2 * line2.Saved
+                                  local x2 = cost2 * (0 > line2.Saved and 0 or line2.Saved)
                                   local max2 = 1 < cost2 and 1 or cost2
                                   local x3 = cost2 - (x2 - x2 % 4096) / 4096
                                   if x3 > max2 then max2 = x3 end
@@ -6231,7 +6243,7 @@ end
                               end
                               local i5 = w.Unit
                               local cost2 = i5 == 0 and op_Cost_0 or i5 == 1 and op_Cost_1 or i5 == 2 and op_Cost_2 or op_Cost_3
-                              local x2 = cost2 * line2.Saved
+                              local x2 = cost2 * (0 > line2.Saved and 0 or line2.Saved)
                               local max2 = 1 < cost2 and 1 or cost2
                               local x3 = cost2 - (x2 - x2 % 4096) / 4096
                               if x3 > max2 then max2 = x3 end
@@ -6623,16 +6635,14 @@ end
                 if op_Kind == 3 and estimate > 0 then
                   local n2 = s_Ended
                   local before3 = line2.Saved
-                  local x2 = line2.Saved
+                  local over = 65536
+                  local x2 = before3 + over
                   local min2 = estimate - back2
-                  local x3 = 2 * estimate
+                  local x3 = 16 * estimate
                   if x3 < min2 then min2 = x3 end
                   local x4 = min2 * 64
                   local x5 = (x4 - x4 % estimate) / estimate * 64
-                  local max2 = 0
-                  local x6 = line2.Saved - (x2 - x2 % n2) / n2 + (4096 - 4096 % n2) / n2 - (x5 - x5 % n2) / n2
-                  if x6 > max2 then max2 = x6 end
-                  line2.Saved = max2
+                  line2.Saved = line2.Saved + ((over - over % n2) / n2 - (x2 - x2 % n2) / n2 + (4096 - 4096 % n2) / n2 - (x5 - x5 % n2) / n2)
                   if n2 <= 8 and back2 > 0 then
                     do
                       local gain = 0
@@ -6647,10 +6657,10 @@ end
                           local since = 0
                           do
                             if w.Size > w.Rate then
-                              local max3 = s_Now
-                              local x7 = s_Closed - 1
-                              if x7 > max3 then max3 = x7 end
-                              since = max3
+                              local max2 = s_Now
+                              local x6 = s_Closed - 1
+                              if x6 > max2 then max2 = x6 end
+                              since = max2
                             else
                               since = s_Now
                             end
@@ -6661,9 +6671,9 @@ end
                           if n3 <= 0 then
                             gain = left
                           else
-                            local x7 = w.Size - left
+                            local x6 = w.Size - left
                             local y = w.Rate
-                            if n3 > (x7 - x7 % y) / y then
+                            if n3 > (x6 - x6 % y) / y then
                               gain = w.Size
                             else
                               gain = left + n3 * w.Rate
@@ -6672,14 +6682,14 @@ end
                         end
                       end
                       local left = gain
-                      local max3 = 0
-                      local x7 = left - line2.Promised
+                      local max2 = 0
+                      local x6 = left - line2.Promised
+                      if x6 > max2 then max2 = x6 end
+                      local max3 = 1
+                      local x7 = 4096 - before3
                       if x7 > max3 then max3 = x7 end
-                      local max4 = 1
-                      local x8 = 4096 - before3
-                      if x8 > max4 then max4 = x8 end
-                      local x9 = (max3 < 1099511627776 and max3 or 1099511627776) * (4096 - line2.Saved)
-                      line2.Promised = left - (x9 - x9 % max4) / max4
+                      local x8 = (max2 < 68719476736 and max2 or 68719476736) * (4096 - line2.Saved)
+                      line2.Promised = left - (x8 - x8 % max3) / max3
                       for i5 = 0, s_Calendars_n - 1 do
                         s_Calendars[i5].Front = 0
                       end
@@ -6783,7 +6793,7 @@ end
                 end
                 local gain3 = 0
                 do
-                  local x2 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * line2.Saved
+                  local x2 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * (0 > line2.Saved and 0 or line2.Saved)
                   local min2 = w.Size
                   local x3 = line2.Left + (x2 - x2 % 4096) / 4096
                   if x3 < min2 then min2 = x3 end
@@ -6831,7 +6841,7 @@ end
                     local w = l_Windows[i2]
                     local i3 = w.Unit
                     local cost = i3 == 0 and op_Ticket_Cost_0 or i3 == 1 and op_Ticket_Cost_1 or i3 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3
-                    local x2 = cost * line2.Saved
+                    local x2 = cost * (0 > line2.Saved and 0 or line2.Saved)
                     local max2 = 1 < cost and 1 or cost
                     local x3 = cost - (x2 - x2 % 4096) / 4096
                     if x3 > max2 then max2 = x3 end
@@ -6921,16 +6931,14 @@ end
                   if op_Kind == 3 and estimate > 0 then
                     local n2 = x2.State_Ended
                     local before3 = line2.Saved
-                    local x3 = line2.Saved
+                    local over = 65536
+                    local x3 = before3 + over
                     local min2 = estimate - back2
-                    local x4 = 2 * estimate
+                    local x4 = 16 * estimate
                     if x4 < min2 then min2 = x4 end
                     local x5 = min2 * 64
                     local x6 = (x5 - x5 % estimate) / estimate * 64
-                    local max2 = 0
-                    local x7 = line2.Saved - (x3 - x3 % n2) / n2 + (4096 - 4096 % n2) / n2 - (x6 - x6 % n2) / n2
-                    if x7 > max2 then max2 = x7 end
-                    line2.Saved = max2
+                    line2.Saved = line2.Saved + ((over - over % n2) / n2 - (x3 - x3 % n2) / n2 + (4096 - 4096 % n2) / n2 - (x6 - x6 % n2) / n2)
                     if n2 <= 8 and back2 > 0 then
                       do
                         local gain = 0
@@ -6946,10 +6954,10 @@ end
                             local since = 0
                             do
                               if w.Size > w.Rate then
-                                local max3 = from2
-                                local x8 = x2.State_Closed - 1
-                                if x8 > max3 then max3 = x8 end
-                                since = max3
+                                local max2 = from2
+                                local x7 = x2.State_Closed - 1
+                                if x7 > max2 then max2 = x7 end
+                                since = max2
                               else
                                 since = from2
                               end
@@ -6960,9 +6968,9 @@ end
                             if n3 <= 0 then
                               gain = left
                             else
-                              local x8 = w.Size - left
+                              local x7 = w.Size - left
                               local y = w.Rate
-                              if n3 > (x8 - x8 % y) / y then
+                              if n3 > (x7 - x7 % y) / y then
                                 gain = w.Size
                               else
                                 gain = left + n3 * w.Rate
@@ -6971,14 +6979,14 @@ end
                           end
                         end
                         local left = gain
-                        local max3 = 0
-                        local x8 = left - line2.Promised
+                        local max2 = 0
+                        local x7 = left - line2.Promised
+                        if x7 > max2 then max2 = x7 end
+                        local max3 = 1
+                        local x8 = 4096 - before3
                         if x8 > max3 then max3 = x8 end
-                        local max4 = 1
-                        local x9 = 4096 - before3
-                        if x9 > max4 then max4 = x9 end
-                        local x10 = (max3 < 1099511627776 and max3 or 1099511627776) * (4096 - line2.Saved)
-                        line2.Promised = left - (x10 - x10 % max4) / max4
+                        local x9 = (max2 < 68719476736 and max2 or 68719476736) * (4096 - line2.Saved)
+                        line2.Promised = left - (x9 - x9 % max3) / max3
                         for i6 = 0, x2.State_Calendars_n - 1 do
                           x2.State_Calendars[i6].Front = 0
                         end
