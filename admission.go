@@ -132,17 +132,29 @@ func (t *Ticket) UnmarshalText(text []byte) (err error) {
 	return err
 }
 
-// Slot returns the time at which the operation is due.
-func (t Ticket) Slot() time.Time { return time.UnixMilli(t.t.Slot) }
+// Slot returns the time at which the operation is due, zero for the zero Ticket.
+func (t Ticket) Slot() time.Time {
+	if t.IsZero() {
+		return time.Time{}
+	}
+	return time.UnixMilli(t.t.Slot)
+}
 
 // Cost returns the cost that Admit charged, in calls.
 func (l Lease) Cost() int { return int(l.l.Cost[0]) }
 
-// Begin returns the time at which Admit gave the lease.
-func (l Lease) Begin() time.Time { return time.UnixMilli(l.l.Begin) }
+// Begin returns the time at which Admit gave the lease, zero for the zero Lease.
+func (l Lease) Begin() time.Time { return l.time(l.l.Begin) }
 
-// End returns the time at which the holder counts as dead, unless it renews the lease before.
-func (l Lease) End() time.Time { return time.UnixMilli(l.l.End) }
+// End returns the time at which the holder counts as dead, unless it renews the lease before. It is zero for the zero Lease.
+func (l Lease) End() time.Time { return l.time(l.l.End) }
+
+func (l Lease) time(ms int64) time.Time {
+	if l.l.ID == 0 {
+		return time.Time{}
+	}
+	return time.UnixMilli(ms)
+}
 
 // Ticket returns a ticket for an operation that has to run again, because it failed or the provider refused it. With it
 // Admit gives the operation the next free capacity, before newcomers. The zero Lease returns the zero Ticket.
@@ -250,10 +262,9 @@ func (b *Bucket) Admit(ctx context.Context, entityID string, r Request) (Admissi
 
 // Settle gives a lease back and charges the real cost of the operation: in calls, and in the units that costs name.
 // Pass Lease.Cost if you know no other cost. A cost of 0 means that the operation took nothing, unlike Request.Cost.
-// Units that costs does not name stay charged as in Request.Costs. If the operation cost more than it was charged, the
-// entity owes the difference. If it cost less, the difference comes back as far as the provider would have it too, had
-// the operation cost that from the beginning: not above Size, and in a window of Options.Windows only during the
-// interval in which it ran.
+// Units that costs does not name stay charged as in Request.Costs. If costs name a unit twice, the last cost counts. If the
+// operation cost more than it was charged, the entity owes the difference. If it cost less, the difference comes back: never
+// above Size, and in a window of Options.Windows only during the interval in which the operation ran.
 //
 // After ErrCost or ErrUnit the lease is still out: call Settle again, with Lease.Cost if you know no better.
 //
@@ -275,7 +286,7 @@ func (b *Bucket) Settle(ctx context.Context, entityID string, l Lease, cost int,
 
 // Cancel undoes an Admit. It gives back a lease with its whole cost, as for an operation that was never sent, or frees
 // a booked slot for others. Call it once for each ticket: a second call may free another operation's slot. It returns
-// ErrNoLease if the lease was over or the ticket unknown.
+// ErrNoLease if the lease was over, and if the entity is unknown or has given no such ticket.
 func (b *Bucket) Cancel(ctx context.Context, entityID string, a Admission) error {
 	op := decision.Op{Kind: decision.Cancel, Lease: a.Lease.l, Ticket: a.Ticket.t, Urgent: a.Ticket.urgent}
 	a.Lease.within |= a.Ticket.within
@@ -318,9 +329,9 @@ func (b *Bucket) withLease(ctx context.Context, entityID string, l *Lease, op *d
 }
 
 // Throttled reports that the provider has refused an operation of the entity and wants retryAfter to pass. Until then
-// no operation of the entity starts, in any process. The entity loses its gathered capacity above the gain of one
-// interval. Admit gives operations that come back with a ticket a slot after that time. A window whose Size is its
-// RefreshRate keeps the capacity that is left. A retryAfter below a millisecond counts as one millisecond. With
+// no operation of the entity starts, in any process. The entity loses the capacity that it has gathered, and the next interval
+// brings its RefreshRate. A window whose Size is its RefreshRate keeps the capacity that is left. Admit gives operations that
+// come back with a ticket a slot after that time. A retryAfter below a millisecond counts as one millisecond. With
 // Options.Follow it lowers the entity's level, too.
 //
 // Settle the lease of the refused operation, and postpone its message: Admit with the ticket of Lease.Ticket returns the
@@ -330,8 +341,8 @@ func (b *Bucket) Throttled(ctx context.Context, entityID string, retryAfter time
 }
 
 // Announced reports the rate that the provider announces to the entity, in calls a second in the long run. With
-// Options.Follow the entity's level is no higher for the time d, or until the next Announced; without it Announced does
-// nothing. A rate above the limit bounds nothing, and neither does 0, or any rate if no window counts calls.
+// Options.Follow the entity's level is no higher for the time d, above 0, or until the next Announced; without it Announced
+// does nothing. The level falls at once, and rises in steps of ten seconds or more. A rate above the limit bounds nothing, and neither does 0, or any rate if no window counts calls.
 func (b *Bucket) Announced(ctx context.Context, entityID string, perSecond float64, d time.Duration) error {
 	if !b.options.Follow {
 		return nil
@@ -345,6 +356,9 @@ func (b *Bucket) Announced(ctx context.Context, entityID string, perSecond float
 	}
 	if err == nil && !(perSecond >= 0) {
 		err = fmt.Errorf("the rate is %v; it must be at least 0", perSecond)
+	}
+	if err == nil && d <= 0 {
+		err = fmt.Errorf("the time is %v; it must be above 0", d)
 	}
 	if err == nil {
 		level := 0.0 // of the slowest window

@@ -48,7 +48,7 @@ func Monthly(location *time.Location) Alignment { return Alignment{by: byMonth, 
 // Options.Limits can give each entity its own.
 func StartingAt(t time.Time) Alignment { return Alignment{by: byTime, at: t.UnixMilli()} }
 
-// ByEntity is for intervals that begin at another time for each entity, which follows from the entity's name. So a thousand
+// ByEntity moves the intervals of each entity by a time that drip computes from the entity's name. So a thousand
 // entities with a minute do not all go on at the same moment. Use it for limits that gather capacity steadily, as a leaky
 // bucket does. A provider that counts by minutes of the clock would see up to twice the Size in one of them.
 func ByEntity() Alignment { return Alignment{by: byEntity} }

@@ -52,8 +52,8 @@ var ErrNoEntity = errors.New("no entity")
 var (
 	errEmpty   = fmt.Errorf("%w: the name is empty", ErrNoEntity)
 	errHistory = fmt.Errorf(`%w begins with "history:"`, ErrNoEntity)
-	errShared  = fmt.Errorf("%w: a shared limit", ErrNoEntity)
-	errTrial   = fmt.Errorf("%w: an ID of limits on trial", ErrNoEntity)
+	errShared  = fmt.Errorf("%w: it is a shared limit", ErrNoEntity)
+	errTrial   = fmt.Errorf("%w: it is an ID of limits on trial", ErrNoEntity)
 )
 
 // ErrTime means that the time is more than 278 years from 1970. Nothing was decided.
@@ -104,6 +104,10 @@ type Options struct {
 	// The Bucket calls Weight for each decision, so it should answer from memory. Defaults to nil: all weigh the same.
 	Weight func(entityID string) int
 
+	// SharedLimits returns a limit of Shared that changes at run time, by its name. A zero field takes its value from
+	// Shared. It works like Limits otherwise. Defaults to nil: Shared holds.
+	SharedLimits func(ctx context.Context, name string) (Limit, error)
+
 	// Share is the part of each limit that this deployment may use: with 0.8 it uses 80 of 100. It applies to sizes,
 	// rates and Concurrency, rounded down. Defaults to 1, all of it.
 	Share float64
@@ -112,8 +116,8 @@ type Options struct {
 	// value from these Options. The Bucket calls Limits for each decision, so it should answer from memory; a change
 	// holds from the next decision on. Operations that have run stay counted. The Bucket counts the gain since the
 	// entity's last decision by the old limit and by the new one, and takes the lower gain. It knows a window by its
-	// place in Windows. If Limits fails, the call returns the error and decides nothing. Defaults to nil:
-	// all entities have the same limit.
+	// place in Windows, so keep their order. If Limits fails, the call returns the error and decides nothing. Defaults to nil:
+	// all entities have the same limit. Several goroutines may call it, Weight and SharedLimits at once.
 	Limits func(ctx context.Context, entityID string) (Limit, error)
 
 	// Shadow sets the entities' own limit on trial: the Bucket ignores it, and a Shadow over the Bucket tries it, while the
@@ -125,7 +129,7 @@ type Options struct {
 	// Refusals and announcements of the provider move the level. Use it for a provider whose limit is lower than
 	// documented, shared with others, or changing. Throttled lowers the level: to a little less than the provider has let
 	// pass since the refusal before, or to eight tenths at first. The level then rises with the third power of the time:
-	// it changes little for minutes, and doubles in seven. Announced bounds it. After a pause of a minute it is half as
+	// it changes little for minutes, and doubles in seven minutes. Announced bounds it. After a pause of a minute it is half as
 	// high, for ten seconds. It is never below 2 % nor above the limit. The storage keeps it, so it holds in all processes
 	// from the next decision on.
 	// Admit postpones an operation that costs more than the Size at the level as long as that is so. Defaults to false:
@@ -151,8 +155,8 @@ type Options struct {
 	// that backend's documentation says. Defaults to a new memory storage.
 	Storage storage.Storage
 
-	// Clock returns the time of every call that gives none, for simulations and tests. With History another goroutine
-	// calls it, too. Defaults to nil: the storage's own clock.
+	// Clock returns the time of every call that gives none, for simulations and tests. Several goroutines may call it at
+	// once. Defaults to nil: the storage's own clock.
 	Clock func() time.Time
 }
 

@@ -34,9 +34,10 @@ type Window struct {
 	Unit string
 }
 
-// Limit is the limit of one entity, as Options.Limits returns it, or a shared limit of Options.Shared. Its fields have the
-// meaning that they have in Options. In the limit of an entity a zero field, or empty Windows, means the field of the
-// bucket's Options. Options.Shared tells the defaults of a shared limit.
+// Limit is the limit of one entity, as Options.Limits returns it, or a shared limit, in Options.Shared or as
+// Options.SharedLimits returns it. Its fields have the meaning that they have in Options. In the answer of a function a zero
+// field, or empty Windows, means the field of the Options or of Options.Shared. Options.Shared tells the defaults of a shared
+// limit.
 type Limit struct {
 	// The fields of Options with these names.
 	Size, RefreshRate int
@@ -48,16 +49,17 @@ type Limit struct {
 	WaitForToken      time.Duration
 
 	// FirstCome lets the entities of a scarce shared limit run in FIFO order, instead of dividing it between them. It
-	// has no effect on an entity's own limit.
+	// has no effect on an entity's own limit, and none in the answer of Options.SharedLimits.
 	FirstCome bool
 
 	// Shadow sets a shared limit on trial: the Bucket ignores it, and a Shadow over the Bucket tries it. It has no effect in
-	// the answer of Options.Limits; for the entities' own limit see Options.Shadow.
+	// the answer of a function. For the entities' own limit see Options.Shadow.
 	Shadow bool
 }
 
-// ErrCost means that the cost is below zero, or more than a window of its unit can ever hold. Nothing was decided.
-var ErrCost = errors.New("the cost is negative or more than a window ever holds")
+// ErrCost means that a cost is below zero or above 2^40, or that the cost of an Admit is more than a window of its unit can ever
+// hold. Nothing was decided.
+var ErrCost = errors.New("the cost is out of range")
 
 // check returns an error if a call cannot be about this entity.
 func (b *Bucket) check(ctx context.Context, entityID string) error {

@@ -29,9 +29,8 @@ const allShared = ^uint64(0)
 const sharedMark = "shared:"
 
 // SharedID returns the ID of a shared limit, "shared:" and its name, for the methods that take an entity. Throttled
-// closes the limit for every entity within it. Pause, Resume and Reset work alike. Inspect returns its remaining
-// capacity, and Options.Limits may change it at run time. GetDelay, Admit and the calls about a lease take entities
-// only, and no entity begins with "shared:".
+// closes the limit for every entity within it. Pause, Resume and Reset work alike, and Inspect returns its remaining
+// capacity. GetDelay, Admit and the calls about a lease take entities only, and no entity begins with "shared:".
 func SharedID(name string) string { return sharedMark + name }
 
 // sharedLimit is one of Options.Shared.
@@ -42,7 +41,7 @@ type sharedLimit struct {
 	units     units
 	firstCome bool
 	moves     bool            // the windows depend on the time
-	limits    decision.Limits // the limits of options, without Options.Limits
+	limits    decision.Limits // the limits of options, without Options.SharedLimits
 }
 
 // share prepares the limits in Options.Shared: the limits on trial, or all others. The limits with the least gain come
@@ -78,7 +77,7 @@ func (b *Bucket) share(o *Options) error {
 		return cmp.Compare(x.brings(), y.brings())
 	})
 	b.all = 1<<len(b.shared) - 1
-	if slices.ContainsFunc(b.shared, func(s sharedLimit) bool { return s.moves }) || o.Weight != nil || o.Limits != nil {
+	if slices.ContainsFunc(b.shared, func(s sharedLimit) bool { return s.moves }) || o.Weight != nil || o.SharedLimits != nil {
 		return nil
 	}
 	for i := range b.shared {
@@ -189,14 +188,14 @@ func (b *Bucket) within(ctx context.Context, entityID string, which uint64, now 
 // mostWeight is the largest weight of an entity.
 const mostWeight = 1_000_000
 
-// limitsOfShared returns the limit as Options.Limits has it, at the time now or OwnClock.
+// limitsOfShared returns the limit as Options.SharedLimits has it, at the time now or OwnClock.
 func (b *Bucket) limitsOfShared(ctx context.Context, s *sharedLimit, now int64) (*decision.Limits, error) {
-	if b.options.Limits == nil && !s.moves {
+	if b.options.SharedLimits == nil && !s.moves {
 		return &s.limits, nil
 	}
 	o := s.options
-	if o.Limits != nil {
-		changed, err := o.Limits(ctx, SharedID(s.name))
+	if o.SharedLimits != nil {
+		changed, err := o.SharedLimits(ctx, s.name)
 		if err != nil {
 			return nil, fmt.Errorf("the limit %q: %w", s.name, err)
 		}

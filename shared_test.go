@@ -381,20 +381,18 @@ func TestNewcomerOfSharedLimit(t *testing.T) {
 	}
 }
 
-// Options.Limits overrides Options.Shared for a shared limit, field by field.
+// Options.SharedLimits overrides Options.Shared, field by field. Options.Limits knows entities only.
 func TestSharedLimitChanges(t *testing.T) {
 	minute := []drip.Window{{Size: 3, RefreshInterval: time.Minute}, {Size: 100, RefreshInterval: time.Hour}}
 	var now drip.Limit
 	b, clock := shops(t, nil, drip.Options{
 		Shared: map[string]drip.Limit{"app": {Windows: minute}, "rate": {Size: 50}},
-		Limits: func(_ context.Context, id string) (drip.Limit, error) {
-			if id == drip.SharedID("app") {
+		Limits: func(context.Context, string) (drip.Limit, error) { return drip.Limit{Size: 9999}, nil },
+		SharedLimits: func(_ context.Context, name string) (drip.Limit, error) {
+			if name == "app" {
 				return now, nil
 			}
-			if id == drip.SharedID("rate") {
-				return drip.Limit{Size: 60}, nil
-			}
-			return drip.Limit{}, nil
+			return drip.Limit{Size: 60}, nil
 		},
 	})
 	windows := func(name string) (all []drip.Window) {

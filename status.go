@@ -20,8 +20,8 @@ type Status struct {
 	// of a Pin the last.
 	Windows []WindowStatus
 
-	// InUse of Concurrency tokens are out. Leases are the tokens that Admit gave, by their ends; GetDelay gave the
-	// others.
+	// InUse is the number of tokens in use, and Concurrency of all tokens: 1<<40 means any number. Leases are the tokens that
+	// Admit gave, by their ends; GetDelay gave the others.
 	Concurrency int
 	InUse       int
 	Leases      []LeaseStatus

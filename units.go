@@ -85,7 +85,7 @@ func (u units) set(cost *decision.Cost, costs Costs) error {
 func (u units) valid(of *decision.Cost) error {
 	for unit := range of {
 		if n := of[unit]; n < 0 || n > decision.MostUnits {
-			return fmt.Errorf("%w: %s", ErrCost, u.amount(int64(unit), n))
+			return fmt.Errorf("%w: %s, which must be from 0 to %d", ErrCost, u.amount(int64(unit), n), int64(decision.MostUnits))
 		}
 	}
 	return nil

@@ -23,7 +23,7 @@ type limits struct {
 type limitsFlag struct{ text string }
 
 func (f *limitsFlag) flags(set *flag.FlagSet) {
-	set.StringVar(&f.text, "limits", "", "what the consumers allow an entity: JSON, or a `file` of it; see drip help limits")
+	set.StringVar(&f.text, "limits", "", "the limits of the consumers: JSON, or the name of a `file`; see drip help limits")
 }
 
 // read returns the limits as drip.New takes them, or nil if there are none.

@@ -21,7 +21,7 @@ type simulation struct {
 func (c *simulation) flags(set *flag.FlagSet) {
 	set.BoolVar(&c.json, "json", false, "print JSON")
 	set.BoolVar(&c.check, "check", false, "exit with status 4 if drip made a call over a limit or left a message")
-	set.Uint64Var(&c.seed, "seed", 1, "what all randomness comes from, a `number`")
+	set.Uint64Var(&c.seed, "seed", 1, "the `number` that seeds the random numbers")
 	set.StringVar(&c.svg, "svg", "", "a `file` to draw the runs in")
 }
 

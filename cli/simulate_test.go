@@ -218,7 +218,7 @@ func TestScenarioErrors(t *testing.T) {
 		`{` + burst + `, "operation": {"kind": "exponential", "mean": "1s", "at_most": "-1s"}}`:                 "operation: its durations must be from 0",
 		`{` + burst + `, "late": "2562047h"}`:                                                                   "late: its durations must be from 0",
 		`{` + burst + `, "operation": {"kind": "log-normal", "median": "1s", "sigma": 1e300, "at_most": "1m"}}`: "",
-		`{` + burst + `, "cost": 1000}`:                                                                         "more than a window ever holds: 1000 of at most 100",
+		`{` + burst + `, "cost": 1000}`:                                                                         "the cost is out of range: 1000 of at most 100",
 		`{` + burst + `, "cost": {"from": 1, "to": 2, "off": 9223372036854775807}}`:                             "cost: it is a number from 1 to 1099511627776",
 		`{` + burst + `, "cost": {"from": 1, "to": 9223372036854775807}}`:                                       "cost: it is a number from 1 to 1099511627776",
 		`{` + burst + `, "costs": {"points": 5}}`:                                                               `no window counts this unit: "points"`,

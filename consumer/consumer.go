@@ -120,7 +120,7 @@ type Options struct {
 	// being postponed. Defaults to 128.
 	Prefetch int
 
-	// Hold is the most postponed messages in hand at once, likewise. They come a moment early and the Consumer holds them
+	// Hold is the most postponed messages in hand at once. They come a moment early and the Consumer holds them
 	// until they are due, so Hold should be above the number of messages that are due in a second. Up to half of them may
 	// wait for a token, or for a window, for up to five seconds. Defaults to 4096.
 	Hold int

@@ -130,7 +130,7 @@ func errStream(queue string) error {
 }
 
 // ErrBroker is the error of Run and OpenDelayQueues when the broker has no quorum queues that dead-letter at least once.
-var ErrBroker = errors.New("quorum queues with at-least-once dead-lettering are not to be had")
+var ErrBroker = errors.New("the broker has no quorum queues that dead-letter at least once")
 
 // supportsQuorum returns ErrBroker if the broker lacks the features that delay queues need. Without the feature flag
 // stream_queue RabbitMQ 3.10 and 3.11 accept the declaration, dead-letter at most once and say so in their log. Later

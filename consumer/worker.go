@@ -74,8 +74,8 @@ type PanicError = worker.PanicError
 func Permanent(cause error) error { return worker.Permanent(cause) }
 
 // IsPermanent reports whether an error of Limit's handler says that the message would fail at each further delivery: the
-// error is ErrEntity, ErrUnpostponable, ErrExpired, drip.ErrCost, drip.ErrDeadline, or comes from [Permanent]. Reject such
-// a message without requeueing it.
+// error is ErrEntity, ErrUnpostponable, ErrExpired or one of [worker.IsPermanent], or comes from [Permanent]. Reject such a
+// message without requeueing it.
 func IsPermanent(err error) bool {
 	for _, e := range []error{ErrEntity, ErrUnpostponable, ErrExpired} {
 		if errors.Is(err, e) {

@@ -1,5 +1,5 @@
 // Package limiter limits the units a second that operations consume, and makes the operations wait: the client's side
-// of a service that allows so many read units a second for each table.
+// of a service that allows N read units a second for each table.
 //
 // Most callers should use [Limiter.Do], or [Limiter.Consume] if they know the units beforehand:
 //
@@ -55,7 +55,7 @@
 //   - A limit of zero or less means no limit (all). Limit returns [Unlimited] for it (Go) and CurrentRate 0 (Java). NaN
 //     is an error (Node.js, .NET), and so are an Options.Limit that is not set and a negative duration.
 //
-// And where they agree or do worse, but should not:
+// This package differs on purpose in these cases:
 //
 //   - Waits, rates and durations are not rounded: 3 a second is 3, and 3e9 a second are not unlimited.
 //   - No number of units overflows into credit; more units than it can count are an error.
@@ -426,6 +426,9 @@ func (l *Limiter) charge(next, now instant, seconds float64) (instant, error) {
 func check(units, limit float64) error {
 	if math.IsNaN(units) || math.IsInf(units, 0) {
 		return fmt.Errorf("%w: the units are %v; they must be a number", ErrInvalid, units)
+	}
+	if limit == 0 {
+		return errors.New("a Limiter is made with New")
 	}
 	if math.Abs(units/limit) > mostSeconds {
 		return errTooMany

@@ -405,5 +405,8 @@ func TestAnnouncedLevel(t *testing.T) {
 		if b.Announced(t.Context(), "shop", -1, time.Minute) == nil {
 			t.Error("a rate below 0 is none")
 		}
+		if b.Announced(t.Context(), "shop", 1, 0) == nil {
+			t.Error("a rate for no time is none")
+		}
 	}
 }

@@ -134,7 +134,8 @@ type Result struct {
 	// HeldAsks is the mean number of times that a consumer asked for a message it held.
 	HeldAsks float64
 
-	// Used is the part of the binding limit that was used, from 0 to 1.
+	// Used is the part of the binding limit that was used, 1 for all of it. It is more if the policy exceeded
+	// the limit, or if a short run began with a gathered burst.
 	Used float64
 
 	// Makespan is the time from the first arrival to the end of the last operation, or to its start with shared limits.

@@ -59,17 +59,25 @@ func (e *ThrottledError) Error() string {
 func (e *ThrottledError) Unwrap() error { return e.Cause }
 
 // Permanent returns the error of an operation, or of an entity function, that would fail again. The Worker gives the message
-// up without further attempts.
+// up without further attempts. cause may be nil.
 func Permanent(cause error) error { return &permanentError{cause} }
 
-type permanentError struct{ error }
+type permanentError struct{ cause error }
 
-func (e *permanentError) Unwrap() error { return e.error }
+func (e *permanentError) Error() string {
+	if e.cause == nil {
+		return "it would fail again"
+	}
+	return e.cause.Error()
+}
+
+func (e *permanentError) Unwrap() error { return e.cause }
 
 // final are errors of the limiter and of a Worker after which the Worker does not ask again.
 var final = []error{ErrTooOld, ErrTooOften, drip.ErrCost, drip.ErrUnit, drip.ErrDeadline, drip.ErrNoShared, drip.ErrNoEntity, drip.ErrTime}
 
-// IsPermanent reports whether err comes from Permanent, or says by itself that its message can never run.
+// IsPermanent reports whether err comes from Permanent, or says by itself that its message can never run: it is ErrTooOld,
+// ErrTooOften, drip.ErrCost, ErrUnit, ErrDeadline, ErrNoShared, ErrNoEntity or ErrTime.
 func IsPermanent(err error) bool {
 	for _, f := range final {
 		if errors.Is(err, f) {

@@ -94,19 +94,20 @@ func TestOutcomes(t *testing.T) {
 		spent     int // attempts
 		postponed int
 	}{
-		"succeeds":                          {run: succeeds, kind: Done},
-		"fails, the queue retries":          {run: func(context.Context) error { return failure }, kind: Failed, err: failure, spent: 1},
-		"fails, the worker retries":         {attempts: 3, run: func(context.Context) error { return failure }, kind: Retried, least: time.Second, err: failure, spent: 1},
-		"fails for the last time":           {attempts: 3, note: Note{Attempts: 2}, run: func(context.Context) error { return failure }, kind: GivenUp, err: failure, spent: 3},
-		"would fail again":                  {run: func(context.Context) error { return Permanent(failure) }, kind: GivenUp, err: failure, spent: 1},
-		"is throttled":                      {attempts: 3, run: func(context.Context) error { return Throttled(time.Minute, failure) }, kind: Refused, least: time.Minute, err: failure, postponed: 1},
-		"is throttled, the provider says 0": {run: func(context.Context) error { return Throttled(0, nil) }, kind: Refused, least: time.Second, postponed: 1},
-		"wants to run later":                {attempts: 1, run: func(context.Context) error { return fmt.Errorf("busy: %w", Later(time.Hour, failure)) }, kind: Refused, least: time.Hour, err: failure, postponed: 1},
-		"wants to run at once":              {run: func(context.Context) error { return Later(-1, nil) }, kind: Refused, least: time.Millisecond, postponed: 1},
-		"panics":                            {attempts: 3, run: func(context.Context) error { panic("oh") }, kind: Retried, least: time.Second, spent: 1},
-		"its error panics":                  {attempts: 3, run: func(context.Context) error { return broken{} }, kind: Retried, least: time.Second, spent: 1},
-		"came early":                        {note: Note{Due: time.Now().Add(time.Hour)}, kind: Waiting, least: 59 * time.Minute},
-		"is too old":                        {note: Note{First: time.Now().Add(-25 * time.Hour)}, kind: GivenUp, err: ErrTooOld},
+		"succeeds":                           {run: succeeds, kind: Done},
+		"fails, the queue retries":           {run: func(context.Context) error { return failure }, kind: Failed, err: failure, spent: 1},
+		"fails, the worker retries":          {attempts: 3, run: func(context.Context) error { return failure }, kind: Retried, least: time.Second, err: failure, spent: 1},
+		"fails for the last time":            {attempts: 3, note: Note{Attempts: 2}, run: func(context.Context) error { return failure }, kind: GivenUp, err: failure, spent: 3},
+		"would fail again, nobody knows why": {run: func(context.Context) error { return Permanent(nil) }, kind: GivenUp, spent: 1},
+		"would fail again":                   {run: func(context.Context) error { return Permanent(failure) }, kind: GivenUp, err: failure, spent: 1},
+		"is throttled":                       {attempts: 3, run: func(context.Context) error { return Throttled(time.Minute, failure) }, kind: Refused, least: time.Minute, err: failure, postponed: 1},
+		"is throttled, the provider says 0":  {run: func(context.Context) error { return Throttled(0, nil) }, kind: Refused, least: time.Second, postponed: 1},
+		"wants to run later":                 {attempts: 1, run: func(context.Context) error { return fmt.Errorf("busy: %w", Later(time.Hour, failure)) }, kind: Refused, least: time.Hour, err: failure, postponed: 1},
+		"wants to run at once":               {run: func(context.Context) error { return Later(-1, nil) }, kind: Refused, least: time.Millisecond, postponed: 1},
+		"panics":                             {attempts: 3, run: func(context.Context) error { panic("oh") }, kind: Retried, least: time.Second, spent: 1},
+		"its error panics":                   {attempts: 3, run: func(context.Context) error { return broken{} }, kind: Retried, least: time.Second, spent: 1},
+		"came early":                         {note: Note{Due: time.Now().Add(time.Hour)}, kind: Waiting, least: 59 * time.Minute},
+		"is too old":                         {note: Note{First: time.Now().Add(-25 * time.Hour)}, kind: GivenUp, err: ErrTooOld},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bucket := buckettest.New(t, drip.Options{Size: 10, RefreshRate: 10})

@@ -31,7 +31,7 @@ func main() {
 func run(args []string, out io.Writer) error {
 	flags := flag.NewFlagSet("simulate", flag.ContinueOnError)
 	list := flags.Bool("list", false, "name the scenarios there are")
-	seed := flags.Uint64("seed", 1, "what all randomness comes from")
+	seed := flags.Uint64("seed", 1, "the seed of the random numbers")
 	summary := flags.Bool("summary", false, "print one table, of Admit in comparison, in Markdown")
 	lost := flags.Int("lost", 0, "play that `many` random loads of which tickets are lost, and print one table in Markdown")
 	shared := flags.Bool("shared", false, "play the scenarios of limits that entities share, and print one table in Markdown")

@@ -116,8 +116,8 @@ func TestEstimatesInLongWindows(t *testing.T) {
 	}
 }
 
-// A backlog of random costs and estimates within two random windows takes about as long as with exact estimates, or as long as
-// its estimates occupy the short window while operations run.
+// A backlog of random costs and estimates within two random windows takes about as long as with exact estimates. If its
+// estimates occupy the short window for longer while operations run, it takes that time.
 func TestRandomEstimates(t *testing.T) {
 	for seed := range uint64(60) {
 		rnd := rand.New(rand.NewPCG(seed, 77))

@@ -350,8 +350,8 @@ func TestSharedErrors(t *testing.T) {
 		"of \"tokens\"": func(s *SharedScenario) {
 			s.Options.Shared = map[string]drip.Limit{"app": {Size: 1, Unit: "tokens"}}
 		},
-		"no such shared":  func(s *SharedScenario) { s.Messages = only(SharedMessage{Within: []string{"none"}}) },
-		"more than a win": func(s *SharedScenario) { s.Messages = only(SharedMessage{Cost: 41}) },
+		"no such shared": func(s *SharedScenario) { s.Messages = only(SharedMessage{Within: []string{"none"}}) },
+		"out of range":   func(s *SharedScenario) { s.Messages = only(SharedMessage{Cost: 41}) },
 	} {
 		s := good
 		spoil(&s)

@@ -38,7 +38,12 @@ import (
 )
 
 func init() {
-	storage.Register("memory", func(context.Context, *url.URL) (storage.Storage, error) { return New(), nil })
+	storage.Register("memory", func(_ context.Context, u *url.URL) (storage.Storage, error) {
+		if u.Opaque+u.Host+u.Path+u.RawQuery != "" {
+			return nil, errors.New(`memory: the URL has more than "memory:"`)
+		}
+		return New(), nil
+	})
 }
 
 const (

@@ -23,6 +23,11 @@ func TestOpen(t *testing.T) {
 	if _, ok := s.(*memory.Storage); !ok || err != nil {
 		t.Errorf(`Open("memory:") = %T, %v`, s, err)
 	}
+	for _, wrong := range []string{"memory://x", "memory:x", "memory:?schema=x"} {
+		if _, err := storage.Open(t.Context(), wrong); err == nil {
+			t.Errorf("Open(%q) returns no error", wrong)
+		}
+	}
 }
 
 // perSecond is a limit of 5 a second.

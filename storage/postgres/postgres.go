@@ -117,6 +117,9 @@ func New(pool *pgxpool.Pool, o Options) (*Storage, error) {
 		maxSenders  = 4  // the most batches under way
 		maxBatch    = 64 // the most entities in a batch, and so in a transaction
 	)
+	if pool == nil {
+		return nil, errors.New("postgres: the pool is nil")
+	}
 	s := &Storage{
 		pool: pool, schema: cmp.Or(o.Schema, "drip"), timeout: cmp.Or(o.Timeout, 5*time.Second),
 		maxHold:     cmp.Or(o.MaxHold, 24*time.Hour).Milliseconds(),

@@ -274,6 +274,9 @@ func TestOptions(t *testing.T) {
 			t.Errorf("New with %+v = %v", o, err)
 		}
 	}
+	if _, err := postgres.New(nil, postgres.Options{}); err == nil {
+		t.Error("New without a pool returns no error")
+	}
 }
 
 func TestOpen(t *testing.T) {

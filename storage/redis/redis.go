@@ -37,7 +37,7 @@
 // An entity is one key, the prefix and the entity in braces, with a "%" in it as "%25" and a "}" as "%7D". Its value is
 // numbers of eight bytes: eight numbers of this package and the numbers of the state, 336 bytes in all. Each further
 // window adds 120 bytes, a pin 200, each shared limit 112 and each lease 16. A shared limit is a key of the same kind,
-// with a calendar: 112 bytes, at most 264 for the entities that wait, and 3 for each second or interval with booked slots,
+// with a table of booked slots: 112 bytes, at most 264 for the entities that wait, and 3 for each second or interval with booked slots,
 // up to 1,024 of them. When more than 512 leases are out, they move to a sorted set, whose key has ":leases" at the end.
 // So the cost of a call hardly grows with the number of leases.
 //
@@ -124,9 +124,8 @@ type Options struct {
 	// Defaults to "drip:".
 	Prefix string
 
-	// MaxHold is how long a token of GetDelay may be out, as far as the storage can tell. When an entity with tokens
-	// out has run nothing for so long, its holders count as dead and all its tokens are back. It should be well above
-	// the longest operation. If a bucket takes longer to fill, that time replaces it. Defaults to 24 hours. The leases
+	// MaxHold is how long an entity keeps its tokens of GetDelay without running anything. Then the holders count as dead and
+	// all its tokens are back. It should be well above the longest operation. If a bucket takes longer to fill, that time replaces it. Defaults to 24 hours. The leases
 	// of Admit end without it.
 	MaxHold time.Duration
 
