@@ -37,6 +37,7 @@ func (l *Limits) lease(s *State, leases Leases, shared []Shared, op *Op, now int
 	}
 	a.Lease = Lease{ID: id, Begin: now, End: now + l.Lease, Cost: op.Cost}
 	s.LastID = id
+	s.begins(now)
 	leases.Hold(id, a.Lease.End)
 	for i := range l.Windows {
 		line := &s.Lines[i]
@@ -45,11 +46,19 @@ func (l *Limits) lease(s *State, leases Leases, shared []Shared, op *Op, now int
 	for i := range shared {
 		x := &shared[i]
 		x.State.LastID = id
+		x.State.begins(now)
 		x.Leases.Hold(id, a.Lease.End)
 		for j := range x.Limits.Windows {
 			line := &x.State.Lines[j]
 			line.Fresh += op.Cost[line.Window.Unit]
 		}
+	}
+}
+
+// begins notes when the first lease began.
+func (s *State) begins(now int64) {
+	if s.Ended == 0 && s.Last == 0 {
+		s.Last = now
 	}
 }
 
@@ -175,13 +184,18 @@ func (l *Limits) decide(s *State, leases Leases, shared []Shared, op *Op, now in
 // asks again, after a small part of that time.
 const far = 1_800_000
 
-// unmeasured returns how long the first operations will probably last that tell the costs, or Never if that does not matter. The
-// longer they run, the longer they are likely to run.
+// unmeasured returns how long it will probably take until operations have ended that tell the costs, or Never if that does not
+// matter. The longer they run, the longer they are likely to run. As long as none has ended, it grows with each time, since
+// perhaps nobody settles them.
 func (l *Limits) unmeasured(s *State, leases Leases, op *Op, now int64) int64 {
 	if s.Ended >= few || leases.Out(now) == 0 || max(op.Cost[0], op.Cost[1], op.Cost[2], op.Cost[3]) < 2 {
 		return Never
 	}
-	return max(l.mean(s), now-s.LastID/1024) + 1
+	since := s.LastID / 1024
+	if s.Ended == 0 {
+		since = 2*s.Last - now
+	}
+	return max(l.mean(s), now-since) + 1
 }
 
 // lined reports whether an operation goes to the end of the line in the entity's shortest window. An operation that is

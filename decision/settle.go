@@ -2,7 +2,7 @@ package decision
 
 const (
 	mostOver = 16      // times its estimate that an operation counts at most
-	few      = 8       // operations after which estimates count as measured
+	few      = 4       // operations after which estimates count as measured
 	most     = 64      // operations in the average; a new one then takes the place of the average one
 	longest  = 1 << 36 // ms that one of them counts at most
 )
@@ -63,13 +63,17 @@ func (l *Limits) end(s *State, shared []Shared, op *Op, now int64, a *Answer) {
 // learn measures an operation. One that takes much longer than the average and than the last one counts less: booked
 // slots do not come forward when the others turn out to be short. An average below a millisecond counts as one.
 func (l *Limits) learn(s *State, op *Op, now int64) {
+	last := s.Last
+	if s.Ended == 0 { // it is when the first lease began
+		last = 0
+	}
 	if s.Ended < most {
 		s.Ended++
 	} else {
 		s.Held -= s.Held / most
 	}
 	time := min(max(0, now-op.Lease.Begin), longest)
-	s.Held += min(time, max(8, 8*(s.Held+l.Guess)/(s.Ended+1), s.Last))
+	s.Held += min(time, max(8, 8*(s.Held+l.Guess)/(s.Ended+1), last))
 	s.Last = time
 }
 

@@ -116,6 +116,21 @@ func TestEstimatesInLongWindows(t *testing.T) {
 	}
 }
 
+// Operations whose costs nobody settles leave nothing to wait for: messages with far slots ask a few times, not all the while.
+func TestNeverSettled(t *testing.T) {
+	limit := drip.Limit{Size: 10, RefreshInterval: time.Second, Unit: "tokens", Concurrency: plenty, Windows: []drip.Window{{Size: 30_000, RefreshInterval: 24 * time.Hour, Unit: "tokens"}}}
+	for _, shared := range []bool{false, true} {
+		r := estimatedRun{t: t, rnd: rand.New(rand.NewPCG(1, 0)), operation: Fixed(0), abandons: true, used: map[string]int{}}
+		r.costs = func(*rand.Rand) (estimate, real drip.Costs) {
+			return drip.Costs{"tokens": 10}, drip.Costs{"tokens": 10}
+		}
+		r.play(limit, shared, 0, 4000)
+		if asked := float64(r.postponed) / 4000; asked > 4.5 {
+			t.Errorf("shared %v: %.2f postponements", shared, asked)
+		}
+	}
+}
+
 // A backlog of random costs and estimates within two random windows takes about as long as with exact estimates. If its
 // estimates occupy the short window for longer while operations run, it takes that time.
 func TestRandomEstimates(t *testing.T) {
@@ -175,6 +190,7 @@ type estimatedRun struct {
 	used      map[string]int // by the backlog, in each unit
 	postponed int            // times, of the backlog
 	last      int64          // the last start of the backlog
+	abandons  bool           // no operation is settled
 }
 
 // play sends messages one after the other, so that costs are known, and then a backlog at once.
@@ -232,6 +248,9 @@ func (r *estimatedRun) send(at int64, name string, ofBacklog bool) {
 			for unit, n := range real {
 				r.used[unit] += n
 			}
+		}
+		if r.abandons {
+			return
 		}
 		r.events.addEnd(r.now+operation, func() {
 			if err := r.bucket.Settle(r.t.Context(), name, a.Lease, 1, real); err != nil {

@@ -6108,7 +6108,7 @@ end
                 if not v_back then
                   local unmeasured = 0
                   do
-                    local is2 = s_Ended >= 8 or Out(t) == 0
+                    local is2 = s_Ended >= 4 or Out(t) == 0
                     if not is2 then
                       local max2 = op_Cost_0
                       if op_Cost_1 > max2 then max2 = op_Cost_1 end
@@ -6119,10 +6119,14 @@ end
                     if is2 then
                       unmeasured = 9007199254740991
                     else
+                      local since = (s_LastID - s_LastID % 1024) / 1024
+                      if s_Ended == 0 then
+                        since = 2 * s_Last - t
+                      end
                       local x2 = s_Held + l_Guess
                       local y = s_Ended + 1
                       local max3 = (x2 - x2 % y) / y
-                      local x3 = t - (s_LastID - s_LastID % 1024) / 1024
+                      local x3 = t - since
                       if x3 > max3 then max3 = x3 end
                       unmeasured = max3 + 1
                     end
@@ -6132,7 +6136,7 @@ end
                     local x2 = shared[a_Limit - 1]
                     local unmeasured2 = 0
                     do
-                      local is2 = x2.State_Ended >= 8 or x2.Leases.Out(t) == 0
+                      local is2 = x2.State_Ended >= 4 or x2.Leases.Out(t) == 0
                       if not is2 then
                         local max2 = op_Cost_0
                         if op_Cost_1 > max2 then max2 = op_Cost_1 end
@@ -6143,11 +6147,15 @@ end
                       if is2 then
                         unmeasured2 = 9007199254740991
                       else
-                        local x3 = x2.State_Held + x2.Limits_Guess
+                        local x3 = x2.State_LastID
+                        local since = (x3 - x3 % 1024) / 1024
+                        if x2.State_Ended == 0 then
+                          since = 2 * x2.State_Last - t
+                        end
+                        local x4 = x2.State_Held + x2.Limits_Guess
                         local y = x2.State_Ended + 1
-                        local x4 = x2.State_LastID
-                        local max3 = (x3 - x3 % y) / y
-                        local x5 = t - (x4 - x4 % 1024) / 1024
+                        local max3 = (x4 - x4 % y) / y
+                        local x5 = t - since
                         if x5 > max3 then max3 = x5 end
                         unmeasured2 = max3 + 1
                       end
@@ -6521,6 +6529,9 @@ end
             a_Lease_Cost_2 = op_Cost_2
             a_Lease_Cost_3 = op_Cost_3
             s_LastID = id2
+            if s_Ended == 0 and s_Last == 0 then
+              s_Last = t
+            end
             Hold(id2, a_Lease_End)
             for i2 = 0, l_Windows_n - 1 do
               local line2 = s_Lines[i2]
@@ -6530,6 +6541,9 @@ end
             for i2 = 0, shared_n - 1 do
               local x3 = shared[i2]
               x3.State_LastID = id2
+              if x3.State_Ended == 0 and x3.State_Last == 0 then
+                x3.State_Last = t
+              end
               x3.Leases.Hold(id2, a_Lease_End)
               for j = 0, x3.Limits_Windows_n - 1 do
                 local line2 = x3.State_Lines[j]
@@ -6593,6 +6607,10 @@ end
           if a_Found then
             if op_Kind == 3 then
               do
+                local last2 = s_Last
+                if s_Ended == 0 then
+                  last2 = 0
+                end
                 if s_Ended < 64 then
                   s_Ended = s_Ended + 1
                 else
@@ -6607,7 +6625,7 @@ end
                 local max3 = 8
                 local x4 = (x3 - x3 % y) / y
                 if x4 > max3 then max3 = x4 end
-                if s_Last > max3 then max3 = s_Last end
+                if last2 > max3 then max3 = last2 end
                 s_Held = s_Held + (time2 < max3 and time2 or max3)
                 s_Last = time2
               end
@@ -6643,7 +6661,7 @@ end
                   local x4 = min2 * 64
                   local x5 = (x4 - x4 % estimate) / estimate * 64
                   line2.Saved = line2.Saved + ((over - over % n2) / n2 - (x2 - x2 % n2) / n2 + (4096 - 4096 % n2) / n2 - (x5 - x5 % n2) / n2)
-                  if n2 <= 8 and back2 > 0 then
+                  if n2 <= 4 and back2 > 0 then
                     do
                       local gain = 0
                       do
@@ -6888,6 +6906,10 @@ end
             if x2.held then
               if op_Kind == 3 then
                 do
+                  local last2 = x2.State_Last
+                  if x2.State_Ended == 0 then
+                    last2 = 0
+                  end
                   if x2.State_Ended < 64 then
                     x2.State_Ended = x2.State_Ended + 1
                   else
@@ -6903,7 +6925,7 @@ end
                   local max3 = 8
                   local x5 = (x4 - x4 % y) / y
                   if x5 > max3 then max3 = x5 end
-                  if x2.State_Last > max3 then max3 = x2.State_Last end
+                  if last2 > max3 then max3 = last2 end
                   x2.State_Held = x2.State_Held + (time2 < max3 and time2 or max3)
                   x2.State_Last = time2
                 end
@@ -6939,7 +6961,7 @@ end
                     local x5 = min2 * 64
                     local x6 = (x5 - x5 % estimate) / estimate * 64
                     line2.Saved = line2.Saved + ((over - over % n2) / n2 - (x3 - x3 % n2) / n2 + (4096 - 4096 % n2) / n2 - (x6 - x6 % n2) / n2)
-                    if n2 <= 8 and back2 > 0 then
+                    if n2 <= 4 and back2 > 0 then
                       do
                         local gain = 0
                         do
