@@ -188,7 +188,7 @@ const far = 1_800_000
 // matter. The longer they run, the longer they are likely to run. As long as none has ended, it grows with each time, since
 // perhaps nobody settles them.
 func (l *Limits) unmeasured(s *State, leases Leases, op *Op, now int64) int64 {
-	if s.Ended >= few || leases.Out(now) == 0 || max(op.Cost[0], op.Cost[1], op.Cost[2], op.Cost[3]) < 2 {
+	if s.Ended >= few || s.Closed > now || leases.Out(now) == 0 || max(op.Cost[0], op.Cost[1], op.Cost[2], op.Cost[3]) < 2 {
 		return Never
 	}
 	since := s.LastID / 1024

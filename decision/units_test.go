@@ -171,6 +171,36 @@ func TestRefundTaken(t *testing.T) {
 	}
 }
 
+// A slot more than half an hour ahead waits for the first costs, with waits that grow. A closed entity's slot depends on no cost, and
+// neither does the slot of a single call.
+func TestFarSlotsWaitForCosts(t *testing.T) {
+	const day = 86_400_000
+	e := newEntity(t, decision.Window{Size: 100, Rate: 100, Interval: day})
+	e.l.Lease, e.l.MaxLease = day, day
+	e.asks(0, decision.Cost{100}, newcomer)
+	now, before := int64(0), int64(day/4096/2)
+	for range 3 {
+		a := e.asks(now, decision.Cost{100}, newcomer)
+		if a.Ticket != (decision.Ticket{}) || a.Bound != decision.BoundWindow || a.Delay < 2*before || a.Delay > 3*before {
+			t.Errorf("the answer is %+v, want no ticket, and at least %d", a, 2*before)
+		}
+		now, before = now+a.Delay, a.Delay
+	}
+	slot := func(name string, e entity, cost int64) {
+		t.Helper()
+		if a := e.asks(now, decision.Cost{cost}, newcomer); a.Delay < day/2 || a.Ticket == (decision.Ticket{}) {
+			t.Errorf("%s: the answer is %+v, want a slot", name, a)
+		}
+	}
+	copied := func() entity { return entity{t: t, l: e.l, s: e.s.Copy(), leases: e.leases} }
+	slot("a single call", copied(), 1)
+	known, closed := copied(), copied()
+	known.s.Ended = 4
+	slot("costs are known", known, 100)
+	closed.do(now, decision.Op{Kind: decision.Pause, For: day})
+	slot("it is closed", closed, 100)
+}
+
 // An operation that ends after the refresh returns nothing to the window. So nothing is saved, and the next one waits for the refresh.
 func TestRefundTooLate(t *testing.T) {
 	const now = 64 * 60_000

@@ -6108,7 +6108,7 @@ end
                 if not v_back then
                   local unmeasured = 0
                   do
-                    local is2 = s_Ended >= 4 or Out(t) == 0
+                    local is2 = s_Ended >= 4 or s_Closed > t or Out(t) == 0
                     if not is2 then
                       local max2 = op_Cost_0
                       if op_Cost_1 > max2 then max2 = op_Cost_1 end
@@ -6136,7 +6136,7 @@ end
                     local x2 = shared[a_Limit - 1]
                     local unmeasured2 = 0
                     do
-                      local is2 = x2.State_Ended >= 4 or x2.Leases.Out(t) == 0
+                      local is2 = x2.State_Ended >= 4 or x2.State_Closed > t or x2.Leases.Out(t) == 0
                       if not is2 then
                         local max2 = op_Cost_0
                         if op_Cost_1 > max2 then max2 = op_Cost_1 end
