@@ -81,10 +81,14 @@ func (r report) write(out io.Writer, zone *time.Location, within bool, used []en
 	}
 	switch {
 	case r.Limits:
+		by := ""
+		if r.Within > 0 && !within {
+			by = ", by its own limit"
+		}
 		if r.Delay == 0 {
-			line("next", "a newcomer runs now")
+			line("next", "a newcomer runs now%s", by)
 		} else {
-			line("next", "a newcomer runs %s", at(r.Time.Add(r.Delay)))
+			line("next", "a newcomer runs %s%s", at(r.Time.Add(r.Delay)), by)
 			for why := range strings.SplitSeq(r.Why(), "; ") {
 				line("", "%s", why)
 			}

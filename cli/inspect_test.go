@@ -115,6 +115,9 @@ func TestLimitsOfAPresetAndShared(t *testing.T) {
 		if !strings.Contains(text, why) || strings.Contains(text, "may delay it longer") {
 			t.Errorf("inspect:\n%s", text)
 		}
+		if own := must(t, "inspect", url, "base-0"); !strings.Contains(own, ", by its own limit\n") || !strings.Contains(own, "may delay it longer") {
+			t.Errorf("inspect without the shared limits:\n%s", own)
+		}
 		if all := must(t, "top", url, limits); !regexp.MustCompile(`base-0 .* 1m  app: window 1\n`).MatchString(all) {
 			t.Errorf("top:\n%s", all)
 		}
