@@ -281,7 +281,7 @@ func (e *emitter) assign(s *ast.AssignStmt) {
 			e.fail(s, "an operator that is not known")
 		}
 		y := e.scalar(s.Rhs[0])
-		x := e.scalar(s.Lhs[0]).code
+		x := e.target(s.Lhs[0])
 		e.line("%s = %s %s %s", x, x, op.lua, y.in(op.prec+1))
 		return
 	}
@@ -312,7 +312,7 @@ func (e *emitter) assign(s *ast.AssignStmt) {
 		case isSlice(e.info.TypeOf(l)):
 			targets = append(targets, e.slice(l), e.slice(l)+"_n")
 		default:
-			targets = append(targets, e.scalar(l).code)
+			targets = append(targets, e.target(l))
 		}
 	}
 	if len(targets) > 3 && inTurn(targets, values) {
@@ -322,6 +322,15 @@ func (e *emitter) assign(s *ast.AssignStmt) {
 		return
 	}
 	e.line("%s = %s", strings.Join(targets, ", "), strings.Join(values, ", "))
+}
+
+// target returns a scalar that can be set. An element of a small array at an index that varies cannot: it has no place of its own.
+func (e *emitter) target(x ast.Expr) string {
+	code := e.scalar(x).code
+	if strings.Contains(code, " ") {
+		e.fail(x, "an assignment to an element at an index that is no constant")
+	}
+	return code
 }
 
 // inTurn reports whether an assignment to many targets may be made one by one, which takes fewer registers: no value may read a
