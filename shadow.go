@@ -88,8 +88,8 @@ type Shadow struct {
 		Throttled(ctx context.Context, entityID string, retryAfter time.Duration) error
 	}
 
-	// OnPostponed receives each answer that would have postponed an operation, the first time and again. Defaults to
-	// nil.
+	// OnPostponed receives each answer that would have postponed an operation, the first time and again. Several
+	// goroutines may call it at once. Defaults to nil.
 	OnPostponed func(entityID string, a Admission)
 
 	// Most is how many operations may be postponed at once. Operations beyond it run, and the Bucket forgets them as it
@@ -139,6 +139,9 @@ const (
 // Admit asks the Bucket, and returns an Admission that may run. Its Bound is the cause of the delay that it would have
 // had, BoundNone for no delay.
 func (s *Shadow) Admit(ctx context.Context, entityID string, r Request) (Admission, error) {
+	if s.Bucket == nil {
+		return Admission{}, errors.New("drip: Shadow.Bucket is nil")
+	}
 	if b, ok := s.Bucket.(interface{ tries() bool }); ok && b.tries() {
 		if strings.HasPrefix(entityID, shadowMark) { // the Bucket would ask the limits on trial alone
 			return Admission{}, fmt.Errorf("drip: admit %q: %w", entityID, errTrial)

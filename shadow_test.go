@@ -167,6 +167,13 @@ func weigh(entity string) int {
 	return map[string]int{"shop-0": 1, "shop-1": 2}[entity]
 }
 
+// A Shadow without a Bucket is an error of each Admit.
+func TestShadowOfNothing(t *testing.T) {
+	if _, err := new(Shadow).Admit(t.Context(), "a", Request{}); err == nil {
+		t.Error("Admit lets run without a Bucket")
+	}
+}
+
 // A limit on trial lets pass, while the entity's own limit and the other shared ones hold. Without a Shadow the Bucket
 // ignores it.
 func TestLimitOnTrial(t *testing.T) {

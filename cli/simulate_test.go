@@ -177,6 +177,7 @@ func TestScenarioErrors(t *testing.T) {
 	const burst = `"arrivals": [{"kind": "burst", "count": 3}]`
 	for text, want := range map[string]string{
 		`{}`:                           "arrivals: there are none",
+		"":                             "it is empty",
 		`{"arrivals":`:                 "it ends too early",
 		`{` + burst + `, "limts": {}}`: `unknown field "limts"`,
 		`{` + burst + `, "limits": {"rate": -1}}`:                                                               "limits: RefreshRate is -1",

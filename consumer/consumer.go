@@ -79,7 +79,7 @@ import (
 	"github.com/drip-go/drip/worker"
 )
 
-// Options configure a Consumer: its queue, its limits, and its retries.
+// Options configure a Consumer: its queue, its limits, and its retries. Several goroutines call its functions at once.
 type Options struct {
 	// URL of the broker, amqp:// or amqps://. Required.
 	URL string
@@ -97,8 +97,8 @@ type Options struct {
 	Entity EntityFunc
 
 	// Cost returns how many calls the operation of a message takes, before it runs. The handler may correct it: see
-	// Operation.SetCost. For other units see the Costs of Request, and Operation.SetCosts. A cost of 0 means 1. It needs
-	// a Limiter that is an Admitter. Defaults to the Cost of Request.
+	// Operation.SetCost. For other units see the Costs of Request, and Operation.SetCosts. A cost of 0 means 1. It takes
+	// the place of the Cost of Request. It needs a Limiter that is an Admitter. Defaults to the Cost of Request.
 	Cost func(d *amqp.Delivery) int
 
 	// Request returns further facts about a message for the limiter: the shared limits that it is Within, whether it is
@@ -142,8 +142,8 @@ type Options struct {
 	// Defaults to 0: there is no maximum.
 	MaxPostponements int
 
-	// MaxAge is how long after its first postponement a message goes to the dead letters instead of to the
-	// handler. Defaults to 0: at any age.
+	// MaxAge is how long after its first delivery a message goes to the dead letters instead of to the handler. Defaults
+	// to 0: at any age.
 	MaxAge time.Duration
 
 	// DrainTime is how long Run waits for running handlers once its context has ended. Defaults to 30 seconds.

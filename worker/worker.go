@@ -26,7 +26,7 @@ import (
 	"github.com/drip-go/drip/internal/outage"
 )
 
-// Options configure a Worker. M is the queue's type of a message.
+// Options configure a Worker. M is the queue's type of a message. Several goroutines call the functions at once.
 type Options[M any] struct {
 	// Limiter decides when a message may run: a *drip.Bucket. Required.
 	Limiter Limiter

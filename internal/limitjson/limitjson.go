@@ -123,12 +123,16 @@ func Decode(name string, text []byte, v any) error {
 		if embedded, rest, ok := strings.Cut(field, "."); ok && embedded != strings.ToLower(embedded) {
 			field = rest // the text has no such level
 		}
-		article := "a"
-		if strings.ContainsAny(kind.Value[:1], "ao") { // an array, an object
-			article = "an"
+		article := "a "
+		if kind.Type == reflect.TypeFor[Duration]() {
+			article = "" // the value is the text itself
+		} else if strings.ContainsAny(kind.Value[:1], "ao") { // an array, an object
+			article = "an "
 		}
-		err = fmt.Errorf("%s is %s %s; it must be a %s", cmp.Or(field, "it"), article, kind.Value, kindName(kind))
-	case errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF):
+		err = fmt.Errorf("%s is %s%s; it must be a %s", cmp.Or(field, "it"), article, kind.Value, kindName(kind))
+	case err == io.EOF:
+		err = errors.New("it is empty")
+	case errors.Is(err, io.ErrUnexpectedEOF):
 		err = errors.New("it ends too early")
 	}
 	return fmt.Errorf("%s: %s", name, strings.TrimPrefix(err.Error(), "json: "))
@@ -172,6 +176,15 @@ func (d *Duration) UnmarshalText(text []byte) error {
 		return fmt.Errorf("%q is not a duration such as 250ms, 1.5s or 24h", text)
 	}
 	*d = Duration(parsed)
+	return nil
+}
+
+// UnmarshalJSON implements json.Unmarshaler. Its error is of a type to which package json adds the name of the field.
+func (d *Duration) UnmarshalJSON(text []byte) error {
+	var s string
+	if json.Unmarshal(text, &s) != nil || d.UnmarshalText([]byte(s)) != nil {
+		return &json.UnmarshalTypeError{Value: string(text), Type: reflect.TypeFor[Duration]()}
+	}
 	return nil
 }
 
