@@ -63,7 +63,7 @@ func TestUnitsLongerWindows(t *testing.T) {
 	}{
 		{[]drip.Window{calls(10, second), tokens(1000, second), calls(1000, day)}, 500, 500, 900, 1.1, 1.7},
 		{[]drip.Window{calls(10, second), tokens(1000, second), calls(300, minute)}, 500, 500, 900, 1.1, 1.7},
-		{[]drip.Window{calls(60, minute), tokens(6000, minute), calls(1000, day)}, 10, 600, 900, 1.4, 1.6},
+		{[]drip.Window{calls(60, minute), tokens(6000, minute), calls(1000, day)}, 10, 600, 900, 1.4, 1.7},
 		{[]drip.Window{calls(10, second), tokens(10_000, minute)}, 500, 500, 300, 1.1, 2.3},
 		{[]drip.Window{calls(10, second), tokens(10_000, minute)}, 10, 10, 3000, 1.1, 1.7},
 		{[]drip.Window{calls(10, second), tokens(10_000, minute)}, 1, 200, 1000, 1.2, 2.6},

@@ -385,12 +385,8 @@ func (l *Limits) book(s *State, op *Op, v *view, now int64, a *Answer) {
 	} else if t.Slot <= now {
 		if v.at > now && v.refund == 0 {
 			t.Again = 1
-			for i := range l.Windows {
-				line := &s.Lines[i]
-				cost := op.Cost[line.Window.Unit]
-				if line.Left < cost && cost > 0 && s.Closed <= now { // newcomers took too much capacity
-					line.Spare, line.Taken = max(line.Spare-cost, -bound), max(line.Taken-cost, -bound)
-				}
+			if s.Closed <= now {
+				l.deny(s, op)
 			}
 		}
 	}
@@ -399,6 +395,16 @@ func (l *Limits) book(s *State, op *Op, v *view, now int64, a *Answer) {
 	}
 	t.Slot, t.Cost = now+a.Delay, op.Cost
 	a.Ticket = t
+}
+
+// deny learns that windows deny an operation that is due: newcomers took too much capacity.
+func (l *Limits) deny(s *State, op *Op) {
+	for i := range l.Windows {
+		line := &s.Lines[i]
+		if cost := op.Cost[line.Window.Unit]; line.Left < cost {
+			line.Spare, line.Taken = max(line.Spare-cost, -bound), max(line.Taken-cost, -bound)
+		}
+	}
 }
 
 // promise takes a slot. An operation that is back leaves its slot before to the windows that have room for it, if they are

@@ -34,9 +34,10 @@ type Shared struct {
 	token    bool  // only a token is short, or capacity that operations in flight will probably give back
 	wait     int64 // us from one such operation to the next
 	refund   int64 // when that capacity is probably back; 0 if a window has room before
-	again    bool  // a window denies it, but it is below its share and asks again in this grain
+	again    bool  // a window denies it, but it is below its share and asks again soon
 	overdue  int64 // see Limits.overdue
 	below    bool  // the entity is below its fair share
+	behind   bool  // by more than this grain
 	spare    bool  // it takes capacity that booked operations leave, in the windows without room
 	room     bool  // it and all operations due in this grain fit
 	due      int64 // the units due in this grain
@@ -52,6 +53,7 @@ const (
 	mostWeight = 1 << 24 // of all together
 	gathering  = 32      // the most grains that are looked at, before and behind Front, to find room for a large operation
 	minute     = 60_000
+	soon       = 4000 // ms in which an operation that is behind its share asks again after a denial
 )
 
 // Calendar is the additional part of the State of a shared limit. Grains are numbered from 1970.
@@ -448,11 +450,11 @@ func (x *Shared) look(f *Flow, op *Op, back bool, now int64) {
 	}
 	out := x.Leases.Out(now)
 	x.free = l.Tokens - s.Plain - out
-	x.below = f.Fair < (c.Head+1)*tick
+	served := f.Fair
 	if op.Urgent {
-		x.below = f.FairUrgent < (c.Head+1)*tick
+		served = f.FairUrgent
 	}
-	x.below = x.below || l.FirstCome == 1
+	x.below, x.behind = served < (c.Head+1)*tick || l.FirstCome == 1, served < c.Head*tick
 	if x.rate < x.grain { // tokens are short
 		rest := x.rate * ((end - now) * 1024 / c.Grain) / 1024
 		// A second free token, or one that is free for two paces, is not used by those that are due: they come late, or
@@ -724,7 +726,7 @@ func (x *Shared) place(f *Flow, op *Op, back bool, t, now int64) int64 {
 			w := &l.Windows[i]
 			at = max(at, w.room(s, s.Lines[i].Left-x.expects(due, int64(i)), op.Cost[w.Unit], now))
 		}
-		if l.grain(at) <= c.Head {
+		if l.grain(at) <= c.Head || x.behind && !x.room && at < now+soon {
 			x.again = !x.room
 			return at
 		}
@@ -792,9 +794,12 @@ func (x *Shared) book(f *Flow, op *Op, back bool, t *Ticket, now int64) {
 	if x.token {
 		s.AgainUS = min(s.turn(now, x.overdue)+x.wait, Never)
 	}
+	if back && x.below && x.bound >= BoundWindow && x.refund == 0 && op.Ticket.Slot <= now {
+		x.Limits.deny(s, op)
+	}
 	if x.again { // half of the capacity is for the operations that are due
-		w := &x.Limits.Windows[x.bound-BoundWindow]
-		s.AgainUS = min(s.turn(now, 0)+2*w.spanUS(op.Cost[w.Unit]), Never)
+		w, line := &x.Limits.Windows[x.bound-BoundWindow], &s.Lines[x.bound-BoundWindow]
+		s.AgainUS = min(s.turn(now, 0)+2*w.spanUS(line.weight(op.Cost[w.Unit])), Never)
 	}
 	n := x.Limits.grain(t.Slot)
 	if t.Slot == x.given && x.last <= x.fair {

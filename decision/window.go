@@ -101,7 +101,9 @@ func (l *Limits) advance(s *State, leases Leases, now int64) int64 {
 			line.measure(w, s, now)
 			line.Left = w.gain(s, left, s.Now, now)
 			line.clip(w, s.LastID)
-			l.release(s, w, line.Spare, now)
+			if len(s.Calendars) == 0 { // else its tickets are due at any time of a grain
+				l.release(s, w, line.Spare, now)
+			}
 			idle = idle && w.gain(s, left, s.Now, w.begin(w.interval(now))-1) >= w.Rate
 		} else {
 			idle = false

@@ -162,3 +162,46 @@ func earliest(n, second int, windows []drip.Window) time.Duration {
 		}
 	}
 }
+
+// Beside shops with long backlogs, shops that send less than their share wait for the refresh of a longer window at most, and
+// a few intervals more, until the others are moved.
+func TestSharedNewcomersInLongerWindow(t *testing.T) {
+	const load = 0.7 // of their share
+	for name, c := range map[string]struct {
+		limit       drip.Limit
+		bigs, shops int
+		urgent      bool
+		most        time.Duration // the longest of 99 % of the waits
+	}{
+		"two seconds":                  {drip.Limit{Size: 20, RefreshInterval: 100 * time.Millisecond, Windows: []drip.Window{{Size: 120, RefreshInterval: 2 * time.Second}}}, 2, 16, false, 7 * time.Second},
+		"two seconds, few calls":       {drip.Limit{Size: 1, RefreshInterval: 100 * time.Millisecond, Windows: []drip.Window{{Size: 6, RefreshInterval: 2 * time.Second}}}, 2, 9, false, 12 * time.Second},
+		"ten seconds":                  {drip.Limit{Size: 25, RefreshInterval: 500 * time.Millisecond, Windows: []drip.Window{{Size: 350, RefreshInterval: 10 * time.Second}}}, 1, 20, false, 7 * time.Second},
+		"twenty seconds":               {drip.Limit{Size: 200, Windows: []drip.Window{{Size: 2800, RefreshInterval: 20 * time.Second}}}, 1, 12, false, 11 * time.Second},
+		"twenty seconds, urgent calls": {drip.Limit{Size: 50, Windows: []drip.Window{{Size: 700, RefreshInterval: 20 * time.Second}}}, 1, 13, true, 13 * time.Second},
+		"a minute":                     {drip.Limit{Size: 10, Windows: []drip.Window{{Size: 300, RefreshInterval: time.Minute}}}, 3, 10, false, 45 * time.Second},
+	} {
+		w := c.limit.Windows[0]
+		rate := float64(w.Size) / w.RefreshInterval.Seconds()
+		o := app(100_000, 100_000, 1)
+		o.Shared["app"] = c.limit
+		s := SharedScenario{
+			Options: o, Entities: entities(c.bigs + c.shops), Operation: Fixed(50 * time.Millisecond), Unmeasured: true,
+			Messages: func(r *rand.Rand) []SharedMessage {
+				m := backlog(r, shuffled, begun, 0, times(c.bigs, int(rate*250)/c.bigs)...)
+				for i := range c.shops {
+					m = append(m, trickle(r, c.bigs+i, load*rate/float64(c.bigs+c.shops), time.Second, 180*time.Second, SharedMessage{Watched: true, Urgent: c.urgent})...)
+				}
+				return m
+			},
+		}
+		got, err := RunShared(s, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Logf("%s: %.2f postponements, waits %v", name, got.Redeliveries.Mean, got.Watched)
+		if got.OverLimit > 0 || got.Done < got.Messages || got.Redeliveries.Mean > 1.8 || got.Watched.P99 > c.most {
+			t.Errorf("%s: %d over the limit, %d messages left, %.2f postponements, want at most 1.80; 99 %% wait at most %v, want %v",
+				name, got.OverLimit, got.Messages-got.Done, got.Redeliveries.Mean, got.Watched.P99, c.most)
+		}
+	}
+}

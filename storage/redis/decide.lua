@@ -1610,38 +1610,40 @@ function Shared_advance(x, now)
             line2.Stale = line2.Stale - over
           end
         end
-        do
-          local units2 = line2.Spare
-          for i3 = 0, x.Limits_Windows_n - 1 do
-            local w2 = x.Limits_Windows[i3]
-            local line3 = x.State_Lines[i3]
-            local is3 = w2.Unit == w.Unit
-            if is3 then
-              local t4 = now2 - w2.Offset
-              local by4 = w2.Interval
-              local t5 = x.State_Now
-              local t6 = t5 - w2.Offset
-              local by5 = w2.Interval
-              is3 = (t4 - t4 % by4) / by4 == (t6 - t6 % by5) / by5
-            end
-            if is3 then
-              local t7 = x.State_Slot
-              local t8 = t7 - w2.Offset
-              local by6 = w2.Interval
-              local t9 = now2 - w2.Offset
-              local by7 = w2.Interval
-              if (t8 - t8 % by6) / by6 == (t9 - t9 % by7) / by7 then
-                local min2 = w2.Size
-                local x2 = line3.Promised + units2
-                if x2 < min2 then min2 = x2 end
-                line3.Promised = min2
-              else
-                local x2 = x.State_LastID
-                if now2 - (x2 - x2 % 1024) / 1024 > w.Interval then
-                  local min2 = line3.Left
-                  local x3 = line3.Spare + units2
-                  if x3 < min2 then min2 = x3 end
-                  if min2 > line3.Spare then line3.Spare = min2 end
+        if x.State_Calendars_n == 0 then
+          do
+            local units2 = line2.Spare
+            for i3 = 0, x.Limits_Windows_n - 1 do
+              local w2 = x.Limits_Windows[i3]
+              local line3 = x.State_Lines[i3]
+              local is3 = w2.Unit == w.Unit
+              if is3 then
+                local t4 = now2 - w2.Offset
+                local by4 = w2.Interval
+                local t5 = x.State_Now
+                local t6 = t5 - w2.Offset
+                local by5 = w2.Interval
+                is3 = (t4 - t4 % by4) / by4 == (t6 - t6 % by5) / by5
+              end
+              if is3 then
+                local t7 = x.State_Slot
+                local t8 = t7 - w2.Offset
+                local by6 = w2.Interval
+                local t9 = now2 - w2.Offset
+                local by7 = w2.Interval
+                if (t8 - t8 % by6) / by6 == (t9 - t9 % by7) / by7 then
+                  local min2 = w2.Size
+                  local x2 = line3.Promised + units2
+                  if x2 < min2 then min2 = x2 end
+                  line3.Promised = min2
+                else
+                  local x2 = x.State_LastID
+                  if now2 - (x2 - x2 % 1024) / 1024 > w.Interval then
+                    local min2 = line3.Left
+                    local x3 = line3.Spare + units2
+                    if x3 < min2 then min2 = x3 end
+                    if min2 > line3.Spare then line3.Spare = min2 end
+                  end
                 end
               end
             end
@@ -2233,11 +2235,11 @@ function Shared_look(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Urgent
   end
   local out2 = x.Leases.Out(now)
   x.free = x.Limits_Tokens - x.State_Plain - out2
-  x.below = f.Fair < (c2.Head + 1) * 524288
+  local served = f.Fair
   if op_Urgent then
-    x.below = f.FairUrgent < (c2.Head + 1) * 524288
+    served = f.FairUrgent
   end
-  x.below = x.below or x.Limits_FirstCome == 1
+  x.below, x.behind = served < (c2.Head + 1) * 524288 or x.Limits_FirstCome == 1, served < c2.Head * 524288
   if x.rate < x.grain then
     local x4 = (end2 - now) * 1024
     local y2 = c2.Grain
@@ -3320,7 +3322,7 @@ function Shared_place(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticke
             local x5 = at2 - x.Limits_Zero
             if x5 > max5 then max5 = x5 end
             local y4 = x.Limits_Grain
-            if (max5 - max5 % y4) / y4 <= c2.Head then
+            if (max5 - max5 % y4) / y4 <= c2.Head or x.behind and not x.room and at2 < now + 4000 then
               x.again = not x.room
               place2 = at2
               break
@@ -3484,7 +3486,7 @@ function Shared_place(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticke
   until true
   return place2
 end
-function Shared_book(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Urgent, back, t_Slot, now)
+function Shared_book(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket_Slot, op_Urgent, back, t_Slot, now)
   local c2 = x.State_Calendars[0]
   if x.token then
     local overdue = x.overdue
@@ -3503,8 +3505,27 @@ function Shared_book(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Urgent
     if 9007199254740991 < min2 then min2 = 9007199254740991 end
     x.State_AgainUS = min2
   end
+  if back and x.below and x.bound >= 4 and x.refund == 0 and op_Ticket_Slot <= now then
+    do
+      for i2 = 0, x.Limits_Windows_n - 1 do
+        local line2 = x.State_Lines[i2]
+        do
+          local i3 = line2.Window_Unit
+          local cost = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
+          if line2.Left < cost then
+            local max2 = line2.Spare - cost
+            if -1125899906842624 > max2 then max2 = -1125899906842624 end
+            local max3 = line2.Taken - cost
+            if -1125899906842624 > max3 then max3 = -1125899906842624 end
+            line2.Spare, line2.Taken = max2, max3
+          end
+        end
+      end
+    end
+  end
   if x.again then
     local w = x.Limits_Windows[x.bound - 4]
+    local line2 = x.State_Lines[x.bound - 4]
     local max2 = now + 0
     if x.State_Closed > max2 then max2 = x.State_Closed end
     local max3 = x.State_AgainUS
@@ -3514,13 +3535,17 @@ function Shared_book(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Urgent
     do
       local i2 = w.Unit
       local cost = i2 == 0 and op_Cost_0 or i2 == 1 and op_Cost_1 or i2 == 2 and op_Cost_2 or op_Cost_3
-      local x3 = w.Interval * 1000
+      local x3 = cost * (0 > line2.Saved and 0 or line2.Saved)
+      local max4 = 1 < cost and 1 or cost
+      local x4 = cost - (x3 - x3 % 4096) / 4096
+      if x4 > max4 then max4 = x4 end
+      local x5 = w.Interval * 1000
       local y = w.Rate
-      local each2 = (x3 - x3 % y) / y
+      local each2 = (x5 - x5 % y) / y
       local y2 = each2 + 1
-      local min2 = cost
-      local x4 = (1125899906842624 - 1125899906842624 % y2) / y2
-      if x4 < min2 then min2 = x4 end
+      local min2 = max4
+      local x6 = (1125899906842624 - 1125899906842624 % y2) / y2
+      if x6 < min2 then min2 = x6 end
       spanUS = min2 * each2
     end
     local max4 = now + 0
@@ -3532,13 +3557,17 @@ function Shared_book(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Urgent
     do
       local i2 = w.Unit
       local cost = i2 == 0 and op_Cost_0 or i2 == 1 and op_Cost_1 or i2 == 2 and op_Cost_2 or op_Cost_3
-      local x4 = w.Interval * 1000
+      local x4 = cost * (0 > line2.Saved and 0 or line2.Saved)
+      local max6 = 1 < cost and 1 or cost
+      local x5 = cost - (x4 - x4 % 4096) / 4096
+      if x5 > max6 then max6 = x5 end
+      local x6 = w.Interval * 1000
       local y = w.Rate
-      local each2 = (x4 - x4 % y) / y
+      local each2 = (x6 - x6 % y) / y
       local y2 = each2 + 1
-      local min2 = cost
-      local x5 = (1125899906842624 - 1125899906842624 % y2) / y2
-      if x5 < min2 then min2 = x5 end
+      local min2 = max6
+      local x7 = (1125899906842624 - 1125899906842624 % y2) / y2
+      if x7 < min2 then min2 = x7 end
       spanUS2 = min2 * each2
     end
     local min2 = max5 + 2 * spanUS2
@@ -4843,34 +4872,36 @@ end
                   line2.Stale = line2.Stale - over
                 end
               end
-              do
-                local units2 = line2.Spare
-                for i3 = 0, l_Windows_n - 1 do
-                  local w2 = l_Windows[i3]
-                  local line3 = s_Lines[i3]
-                  local is3 = w2.Unit == w.Unit
-                  if is3 then
-                    local t4 = now3 - w2.Offset
-                    local by4 = w2.Interval
-                    local t5 = s_Now - w2.Offset
-                    local by5 = w2.Interval
-                    is3 = (t4 - t4 % by4) / by4 == (t5 - t5 % by5) / by5
-                  end
-                  if is3 then
-                    local t6 = s_Slot - w2.Offset
-                    local by6 = w2.Interval
-                    local t7 = now3 - w2.Offset
-                    local by7 = w2.Interval
-                    if (t6 - t6 % by6) / by6 == (t7 - t7 % by7) / by7 then
-                      local min2 = w2.Size
-                      local x2 = line3.Promised + units2
-                      if x2 < min2 then min2 = x2 end
-                      line3.Promised = min2
-                    elseif now3 - (s_LastID - s_LastID % 1024) / 1024 > w.Interval then
-                      local min2 = line3.Left
-                      local x2 = line3.Spare + units2
-                      if x2 < min2 then min2 = x2 end
-                      if min2 > line3.Spare then line3.Spare = min2 end
+              if s_Calendars_n == 0 then
+                do
+                  local units2 = line2.Spare
+                  for i3 = 0, l_Windows_n - 1 do
+                    local w2 = l_Windows[i3]
+                    local line3 = s_Lines[i3]
+                    local is3 = w2.Unit == w.Unit
+                    if is3 then
+                      local t4 = now3 - w2.Offset
+                      local by4 = w2.Interval
+                      local t5 = s_Now - w2.Offset
+                      local by5 = w2.Interval
+                      is3 = (t4 - t4 % by4) / by4 == (t5 - t5 % by5) / by5
+                    end
+                    if is3 then
+                      local t6 = s_Slot - w2.Offset
+                      local by6 = w2.Interval
+                      local t7 = now3 - w2.Offset
+                      local by7 = w2.Interval
+                      if (t6 - t6 % by6) / by6 == (t7 - t7 % by7) / by7 then
+                        local min2 = w2.Size
+                        local x2 = line3.Promised + units2
+                        if x2 < min2 then min2 = x2 end
+                        line3.Promised = min2
+                      elseif now3 - (s_LastID - s_LastID % 1024) / 1024 > w.Interval then
+                        local min2 = line3.Left
+                        local x2 = line3.Spare + units2
+                        if x2 < min2 then min2 = x2 end
+                        if min2 > line3.Spare then line3.Spare = min2 end
+                      end
                     end
                   end
                 end
@@ -6286,16 +6317,22 @@ end
                       elseif t2_Slot <= t then
                         if v_at > t and v_refund == 0 then
                           t2_Again = 1
-                          for i3 = 0, l_Windows_n - 1 do
-                            local line2 = s_Lines[i3]
-                            local i4 = line2.Window_Unit
-                            local cost2 = i4 == 0 and op_Cost_0 or i4 == 1 and op_Cost_1 or i4 == 2 and op_Cost_2 or op_Cost_3
-                            if line2.Left < cost2 and cost2 > 0 and s_Closed <= t then
-                              local max2 = line2.Spare - cost2
-                              if -1125899906842624 > max2 then max2 = -1125899906842624 end
-                              local max3 = line2.Taken - cost2
-                              if -1125899906842624 > max3 then max3 = -1125899906842624 end
-                              line2.Spare, line2.Taken = max2, max3
+                          if s_Closed <= t then
+                            do
+                              for i3 = 0, l_Windows_n - 1 do
+                                local line2 = s_Lines[i3]
+                                do
+                                  local i4 = line2.Window_Unit
+                                  local cost2 = i4 == 0 and op_Cost_0 or i4 == 1 and op_Cost_1 or i4 == 2 and op_Cost_2 or op_Cost_3
+                                  if line2.Left < cost2 then
+                                    local max2 = line2.Spare - cost2
+                                    if -1125899906842624 > max2 then max2 = -1125899906842624 end
+                                    local max3 = line2.Taken - cost2
+                                    if -1125899906842624 > max3 then max3 = -1125899906842624 end
+                                    line2.Spare, line2.Taken = max2, max3
+                                  end
+                                end
+                              end
                             end
                           end
                         end
@@ -6493,7 +6530,7 @@ end
                     f.Left = ahead - cost
                     f.End = end2
                   end
-                  Shared_book(x2, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Urgent, v_back, a_Ticket_Slot, t)
+                  Shared_book(x2, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket_Slot, op_Urgent, v_back, a_Ticket_Slot, t)
                 end
               end
             until true
