@@ -475,7 +475,7 @@ func (x *Shared) look(f *Flow, op *Op, back bool, now int64) {
 	} else if x.bound == BoundNone && !entitled {
 		x.bound = BoundBooked
 	} else if x.bound == BoundNone && (x.free < 1 || !back && s.AgainUS > now*1000) {
-		x.bound, x.token = BoundTokens, back || due == 0
+		x.bound, x.token = BoundTokens, back && x.below || due == 0
 		if out >= l.Tokens {
 			x.overdue = l.overdue(s, now)
 		}
@@ -690,7 +690,7 @@ func (x *Shared) place(f *Flow, op *Op, back bool, t, now int64) int64 {
 			at += x.wait
 		}
 		at = max(x.refund, at/1000)
-		if l.grain(at) <= c.Head+1+x.slow {
+		if l.grain(at) <= c.Head+1+x.slow || x.behind && at < now+soon {
 			return max(t, at)
 		}
 		x.token, t = false, max(t, now+x.overdue)
@@ -706,7 +706,7 @@ func (x *Shared) place(f *Flow, op *Op, back bool, t, now int64) int64 {
 			t = max(t, w.room(s, line.Left+line.returns(), op.Cost[w.Unit], now))
 		}
 	}
-	if x.fits && l.grain(t) <= c.Head {
+	if x.fits && (l.grain(t) <= c.Head || back && t < now+soon) {
 		return t
 	}
 	if back && op.Ticket.Slot > now && x.holds(op.Ticket.Slot) { // it came early, and keeps its slot

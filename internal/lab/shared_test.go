@@ -424,3 +424,62 @@ func TestLargeSharedCosts(t *testing.T) {
 		}
 	}
 }
+
+// Beside shops with long backlogs, shops that send less than their share wait until a longer window is refreshed, or until
+// they have their turn for a token, and a little longer, until the others are moved.
+func TestSharedNewcomers(t *testing.T) {
+	const load = 0.7 // of their share
+	ms, s := time.Millisecond, time.Second
+	windows := func(size int, interval time.Duration, longer int, each time.Duration) map[string]drip.Limit {
+		return map[string]drip.Limit{"app": {Size: size, RefreshInterval: interval, Windows: []drip.Window{{Size: longer, RefreshInterval: each}}}}
+	}
+	endpoint := func(rate int) map[string]drip.Limit {
+		return map[string]drip.Limit{"app": {Size: 100}, "endpoint": {Size: rate, Concurrency: 3}}
+	}
+	for name, c := range map[string]struct {
+		shared      map[string]drip.Limit
+		rate        float64 // a second, that the limits let run in the long run
+		operation   time.Duration
+		bigs, shops int
+		urgent      bool
+		mean        float64       // the most postponements of a message
+		most        time.Duration // the longest of 99 % of the waits
+	}{
+		"two seconds":                  {windows(20, 100*ms, 120, 2*s), 60, 50 * ms, 2, 16, false, 1.5, 7 * s},
+		"two seconds, few calls":       {windows(1, 100*ms, 6, 2*s), 3, 50 * ms, 2, 9, false, 1.6, 12 * s},
+		"ten seconds":                  {windows(25, 500*ms, 350, 10*s), 35, 50 * ms, 1, 20, false, 1.7, 7 * s},
+		"twenty seconds":               {windows(200, s, 2800, 20*s), 140, 50 * ms, 1, 12, false, 1.4, 11 * s},
+		"twenty seconds, urgent calls": {windows(50, s, 700, 20*s), 35, 50 * ms, 1, 13, true, 1.7, 13 * s},
+		"a minute":                     {windows(10, s, 300, 60*s), 5, 50 * ms, 3, 10, false, 1.7, 45 * s},
+		"a rate and tokens":            {map[string]drip.Limit{"app": {Size: 100, Concurrency: 24}}, 100, 200 * ms, 2, 13, false, 2.5, 14 * s},
+		"an endpoint with tokens":      {endpoint(60), 80, 50 * ms, 1, 11, false, 2.4, 14 * s},
+		"a slow endpoint with tokens":  {endpoint(30), 60, 50 * ms, 2, 4, false, 1.9, 8 * s},
+	} {
+		o := app(100_000, 100_000, 1)
+		o.Shared = c.shared
+		s := SharedScenario{
+			Options: o, Entities: entities(c.bigs + c.shops), Operation: Exponential(c.operation), Unmeasured: true,
+			Messages: func(r *rand.Rand) []SharedMessage {
+				m := backlog(r, shuffled, begun, 0, times(c.bigs, int(c.rate*250)/c.bigs)...)
+				for i := range c.shops {
+					m = append(m, trickle(r, c.bigs+i, load*c.rate/float64(c.bigs+c.shops), time.Second, 180*time.Second, SharedMessage{Watched: true, Urgent: c.urgent})...)
+				}
+				for i := range m {
+					if len(c.shared) > 1 && i%2 == 0 {
+						m[i].Within = []string{"app"}
+					}
+				}
+				return m
+			},
+		}
+		got, err := RunShared(s, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Logf("%s: %.2f postponements, waits %v", name, got.Redeliveries.Mean, got.Watched)
+		if got.OverLimit > 0 || got.Done < got.Messages || got.Redeliveries.Mean > c.mean || got.Watched.P99 > c.most {
+			t.Errorf("%s: %d over the limit, %d messages left, %.2f postponements, want at most %.2f; 99 %% wait at most %v, want %v",
+				name, got.OverLimit, got.Messages-got.Done, got.Redeliveries.Mean, c.mean, got.Watched.P99, c.most)
+		}
+	}
+}

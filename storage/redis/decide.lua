@@ -2283,7 +2283,7 @@ function Shared_look(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Urgent
   elseif x.bound == 0 and not entitled then
     x.bound = 3
   elseif x.bound == 0 and (x.free < 1 or not back and x.State_AgainUS > now * 1000) then
-    x.bound, x.token = 2, back or due == 0
+    x.bound, x.token = 2, back and x.below or due == 0
     if out2 >= x.Limits_Tokens then
       local x4 = x.State_LastID
       local x5 = x.State_Held + x.Limits_Guess
@@ -3130,7 +3130,7 @@ function Shared_place(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticke
       local x4 = at2 - x.Limits_Zero
       if x4 > max5 then max5 = x4 end
       local y = x.Limits_Grain
-      if (max5 - max5 % y) / y <= c2.Head + 1 + x.slow then
+      if (max5 - max5 % y) / y <= c2.Head + 1 + x.slow or x.behind and at2 < now + 4000 then
         place2 = t > at2 and t or at2
         break
       end
@@ -3197,7 +3197,7 @@ function Shared_place(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticke
         local x3 = t - x.Limits_Zero
         if x3 > max3 then max3 = x3 end
         local y2 = x.Limits_Grain
-        is2 = (max3 - max3 % y2) / y2 <= c2.Head
+        is2 = (max3 - max3 % y2) / y2 <= c2.Head or back and t < now + 4000
       end
       if is2 then
         place2 = t
