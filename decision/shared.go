@@ -367,8 +367,14 @@ func (l *Limits) units(booked, unit int64) int64 { return booked * l.Scale / l.P
 // share returns how long the fair share of the entity takes for the operation, in ticks.
 func (x *Shared) share() int64 {
 	c := &x.State.Calendars[0]
-	all := max(c.Weight+c.Before, x.Weight)
-	return min(x.units*all/x.Weight, 1<<32) * tick / x.rate
+	return x.among(max(c.Weight+c.Before, x.Weight))
+}
+
+// among is share if entities of this weight wait, with this one.
+func (x *Shared) among(all int64) int64 {
+	units := x.units * all
+	whole := units / x.Weight
+	return (min(whole, 1<<32)*tick + (units-whole*x.Weight)*tick/x.Weight) / x.rate
 }
 
 // ask counts a newcomer's cost.
@@ -815,7 +821,7 @@ func (x *Shared) book(f *Flow, op *Op, back bool, t *Ticket, now int64) {
 		if n < x.fair/tick {
 			f.Again = max(f.Again, n*tick)
 		} else if back { // a little more, because others may still begin to wait
-			step := min(x.units*x.waiting(x.fair-x.from)/x.Weight, 1<<32) * tick / x.rate
+			step := x.among(x.waiting(x.fair - x.from))
 			f.Again = x.later(x.fair, step+step/6)
 		} else if f.Units+f.Later == 0 && f.Fair < x.from {
 			f.Fair = x.from

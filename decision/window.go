@@ -95,10 +95,14 @@ func (l *Limits) advance(s *State, leases Leases, now int64) int64 {
 	s.Tokens, s.Guess = l.Tokens, l.Guess
 	idle := s.Now < now && s.AgainUS > now*1000 && s.Plain+leases.Out(now) < l.Tokens
 	for i := range l.Windows {
+		if w := &l.Windows[i]; w.interval(now) > w.interval(s.Now) {
+			s.Lines[i].measure(w, s, now)
+		}
+	}
+	for i := range l.Windows {
 		w, line := &l.Windows[i], &s.Lines[i]
 		if w.interval(now) > w.interval(s.Now) {
 			left := line.Left
-			line.measure(w, s, now)
 			line.Left = w.gain(s, left, s.Now, now)
 			line.clip(w, s.LastID)
 			if len(s.Calendars) == 0 { // else its tickets are due at any time of a grain
@@ -226,11 +230,19 @@ func (l *Limits) lapses(s *State) bool {
 }
 
 // measure learns, at the end of an interval, how much capacity the booked operations left. Newcomers may take as much
-// in the next one.
+// in the next one. Capacity that a longer window did not let run is not left.
 func (line *Line) measure(w *Window, s *State, now int64) {
 	spare := int64(0)
 	if w.interval(s.Slot) > w.interval(s.Now) {
-		spare = max(0, line.Taken+max(0, w.gain(s, line.Left, s.Now, w.begin(w.interval(now))-1)))
+		end := w.begin(w.interval(now)) - 1
+		spare = max(0, w.gain(s, line.Left, s.Now, end))
+		for i := range s.Lines {
+			longer := &s.Lines[i]
+			if longer.Window.Interval > w.Interval && longer.Window.gain(s, longer.Left, s.Now, end) < 1 {
+				spare = 0
+			}
+		}
+		spare = max(0, line.Taken+spare)
 	}
 	line.Spare, line.Taken = spare, 0
 }

@@ -483,3 +483,31 @@ func TestSharedNewcomers(t *testing.T) {
 		}
 	}
 }
+
+// Entities with backlogs get capacity by weight, also if there are few, their weights are no multiples of each other, or a
+// longer window is used up for half of the time. The first interval is first come, first served.
+func TestSharedWeights(t *testing.T) {
+	for _, weights := range [][]int{{1, 2, 4}, {2, 3}, {3, 5, 7, 11}, {1, 10}, {99, 100, 101}, {4, 5, 6, 7, 8, 9}} {
+		for _, limit := range []drip.Limit{{Size: 20}, {Size: 100, RefreshInterval: 5 * time.Second}, {Size: 20, Windows: []drip.Window{{Size: 100, RefreshInterval: 10 * time.Second}}}} {
+			o := app(100_000, 100_000, 1)
+			o.Shared["app"] = limit
+			e := entities(len(weights))
+			for i, w := range weights {
+				e[i].Weight = w
+			}
+			got, err := RunShared(SharedScenario{
+				Options: o, Entities: e, Operation: Fixed(50 * time.Millisecond),
+				Messages: func(r *rand.Rand) []SharedMessage {
+					return backlog(r, shuffled, begun, 0, times(len(weights), 6000/len(weights))...)
+				},
+			}, 1)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Logf("%v within %v: shares are off by %.1f %%", weights, limit, 100*got.Weights)
+			if got.Weights > 0.14 || got.OverLimit > 0 || got.Done < got.Messages {
+				t.Errorf("%v within %v: shares are off by %.1f %%, want at most 14 %%; %d over the limit, %d left", weights, limit, 100*got.Weights, got.OverLimit, got.Messages-got.Done)
+			}
+		}
+	}
+}

@@ -366,17 +366,17 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Now, s_Slot, 
                 local t2 = s_Now - line2.Window_Offset
                 local by3 = line2.Window_Interval
                 if (t - t % by2) / by2 > (t2 - t2 % by3) / by3 then
+                  local t3 = now - line2.Window_Offset
+                  local by4 = line2.Window_Interval
+                  local n2 = (t3 - t3 % by4) / by4
+                  local end2 = n2 * line2.Window_Interval + line2.Window_Offset - 1
                   local gain = 0
                   do
                     local left2 = line2.Left
-                    local t3 = now - line2.Window_Offset
-                    local by4 = line2.Window_Interval
-                    local n2 = (t3 - t3 % by4) / by4
-                    local to2 = n2 * line2.Window_Interval + line2.Window_Offset - 1
-                    if to2 <= s_Now then
+                    if end2 <= s_Now then
                       gain = left2
                     else
-                      local t4 = to2 - line2.Window_Offset
+                      local t4 = end2 - line2.Window_Offset
                       local by5 = line2.Window_Interval
                       local since = 0
                       do
@@ -405,8 +405,54 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Now, s_Slot, 
                       end
                     end
                   end
+                  spare = 0 > gain and 0 or gain
+                  for i3 = 0, s_Lines_n - 1 do
+                    local longer2 = s_Lines[i3]
+                    local is2 = longer2.Window_Interval > line2.Window_Interval
+                    if is2 then
+                      local gain2 = 0
+                      do
+                        local left2 = longer2.Left
+                        if end2 <= s_Now then
+                          gain2 = left2
+                        else
+                          local t4 = end2 - longer2.Window_Offset
+                          local by5 = longer2.Window_Interval
+                          local since = 0
+                          do
+                            if longer2.Window_Size > longer2.Window_Rate then
+                              local max2 = s_Now
+                              local x2 = s_Closed - 1
+                              if x2 > max2 then max2 = x2 end
+                              since = max2
+                            else
+                              since = s_Now
+                            end
+                          end
+                          local t5 = since - longer2.Window_Offset
+                          local by6 = longer2.Window_Interval
+                          local n3 = (t4 - t4 % by5) / by5 - (t5 - t5 % by6) / by6
+                          if n3 <= 0 then
+                            gain2 = left2
+                          else
+                            local x2 = longer2.Window_Size - left2
+                            local y = longer2.Window_Rate
+                            if n3 > (x2 - x2 % y) / y then
+                              gain2 = longer2.Window_Size
+                            else
+                              gain2 = left2 + n3 * longer2.Window_Rate
+                            end
+                          end
+                        end
+                      end
+                      is2 = gain2 < 1
+                    end
+                    if is2 then
+                      spare = 0
+                    end
+                  end
                   local max2 = 0
-                  local x2 = line2.Taken + (0 > gain and 0 or gain)
+                  local x2 = line2.Taken + spare
                   if x2 > max2 then max2 = x2 end
                   spare = max2
                 end
@@ -1496,6 +1542,122 @@ function Shared_advance(x, now)
     x.State_Tokens, x.State_Guess = x.Limits_Tokens, x.Limits_Guess
     local idle = x.State_Now < now2 and x.State_AgainUS > now2 * 1000 and x.State_Plain + x.Leases.Out(now2) < x.Limits_Tokens
     for i2 = 0, x.Limits_Windows_n - 1 do
+      do
+        local w = x.Limits_Windows[i2]
+        local t = now2 - w.Offset
+        local by2 = w.Interval
+        local t2 = x.State_Now
+        local t3 = t2 - w.Offset
+        local by3 = w.Interval
+        if (t - t % by2) / by2 > (t3 - t3 % by3) / by3 then
+          do
+            local line2 = x.State_Lines[i2]
+            local spare = 0
+            local t4 = x.State_Slot
+            local t5 = t4 - w.Offset
+            local by4 = w.Interval
+            local t6 = x.State_Now
+            local t7 = t6 - w.Offset
+            local by5 = w.Interval
+            if (t5 - t5 % by4) / by4 > (t7 - t7 % by5) / by5 then
+              local t8 = now2 - w.Offset
+              local by6 = w.Interval
+              local n2 = (t8 - t8 % by6) / by6
+              local end2 = n2 * w.Interval + w.Offset - 1
+              local gain = 0
+              do
+                local left = line2.Left
+                local from2 = x.State_Now
+                if end2 <= from2 then
+                  gain = left
+                else
+                  local t9 = end2 - w.Offset
+                  local by7 = w.Interval
+                  local since = 0
+                  do
+                    if w.Size > w.Rate then
+                      local max2 = from2
+                      local x2 = x.State_Closed - 1
+                      if x2 > max2 then max2 = x2 end
+                      since = max2
+                    else
+                      since = from2
+                    end
+                  end
+                  local t10 = since - w.Offset
+                  local by8 = w.Interval
+                  local n3 = (t9 - t9 % by7) / by7 - (t10 - t10 % by8) / by8
+                  if n3 <= 0 then
+                    gain = left
+                  else
+                    local x2 = w.Size - left
+                    local y = w.Rate
+                    if n3 > (x2 - x2 % y) / y then
+                      gain = w.Size
+                    else
+                      gain = left + n3 * w.Rate
+                    end
+                  end
+                end
+              end
+              spare = 0 > gain and 0 or gain
+              for i3 = 0, x.State_Lines_n - 1 do
+                local longer2 = x.State_Lines[i3]
+                local is3 = longer2.Window_Interval > w.Interval
+                if is3 then
+                  local gain2 = 0
+                  do
+                    local left = longer2.Left
+                    local from2 = x.State_Now
+                    if end2 <= from2 then
+                      gain2 = left
+                    else
+                      local t9 = end2 - longer2.Window_Offset
+                      local by7 = longer2.Window_Interval
+                      local since = 0
+                      do
+                        if longer2.Window_Size > longer2.Window_Rate then
+                          local max2 = from2
+                          local x2 = x.State_Closed - 1
+                          if x2 > max2 then max2 = x2 end
+                          since = max2
+                        else
+                          since = from2
+                        end
+                      end
+                      local t10 = since - longer2.Window_Offset
+                      local by8 = longer2.Window_Interval
+                      local n3 = (t9 - t9 % by7) / by7 - (t10 - t10 % by8) / by8
+                      if n3 <= 0 then
+                        gain2 = left
+                      else
+                        local x2 = longer2.Window_Size - left
+                        local y = longer2.Window_Rate
+                        if n3 > (x2 - x2 % y) / y then
+                          gain2 = longer2.Window_Size
+                        else
+                          gain2 = left + n3 * longer2.Window_Rate
+                        end
+                      end
+                    end
+                  end
+                  is3 = gain2 < 1
+                end
+                if is3 then
+                  spare = 0
+                end
+              end
+              local max2 = 0
+              local x2 = line2.Taken + spare
+              if x2 > max2 then max2 = x2 end
+              spare = max2
+            end
+            line2.Spare, line2.Taken = spare, 0
+          end
+        end
+      end
+    end
+    for i2 = 0, x.Limits_Windows_n - 1 do
       local w = x.Limits_Windows[i2]
       local line2 = x.State_Lines[i2]
       local t = now2 - w.Offset
@@ -1505,62 +1667,6 @@ function Shared_advance(x, now)
       local by3 = w.Interval
       if (t - t % by2) / by2 > (t3 - t3 % by3) / by3 then
         local left = line2.Left
-        do
-          local spare = 0
-          local t4 = x.State_Slot
-          local t5 = t4 - w.Offset
-          local by4 = w.Interval
-          local t6 = x.State_Now
-          local t7 = t6 - w.Offset
-          local by5 = w.Interval
-          if (t5 - t5 % by4) / by4 > (t7 - t7 % by5) / by5 then
-            local gain = 0
-            do
-              local left2 = line2.Left
-              local from2 = x.State_Now
-              local t8 = now2 - w.Offset
-              local by6 = w.Interval
-              local n2 = (t8 - t8 % by6) / by6
-              local to2 = n2 * w.Interval + w.Offset - 1
-              if to2 <= from2 then
-                gain = left2
-              else
-                local t9 = to2 - w.Offset
-                local by7 = w.Interval
-                local since = 0
-                do
-                  if w.Size > w.Rate then
-                    local max2 = from2
-                    local x2 = x.State_Closed - 1
-                    if x2 > max2 then max2 = x2 end
-                    since = max2
-                  else
-                    since = from2
-                  end
-                end
-                local t10 = since - w.Offset
-                local by8 = w.Interval
-                local n3 = (t9 - t9 % by7) / by7 - (t10 - t10 % by8) / by8
-                if n3 <= 0 then
-                  gain = left2
-                else
-                  local x2 = w.Size - left2
-                  local y = w.Rate
-                  if n3 > (x2 - x2 % y) / y then
-                    gain = w.Size
-                  else
-                    gain = left2 + n3 * w.Rate
-                  end
-                end
-              end
-            end
-            local max2 = 0
-            local x2 = line2.Taken + (0 > gain and 0 or gain)
-            if x2 > max2 then max2 = x2 end
-            spare = max2
-          end
-          line2.Spare, line2.Taken = spare, 0
-        end
         local gain = 0
         do
           local from2 = x.State_Now
@@ -3069,16 +3175,20 @@ function Shared_shares(x, f, op_Urgent, back)
       local share = 0
       do
         local c3 = x.State_Calendars[0]
-        local max4 = c3.Weight + c3.Before
-        if x.Weight > max4 then max4 = x.Weight end
-        local all2 = max4
-        local x4 = x.units * all2
-        local y2 = x.Weight
-        local min2 = (x4 - x4 % y2) / y2
-        if 4294967296 < min2 then min2 = 4294967296 end
-        local x5 = min2 * 524288
-        local y3 = x.rate
-        share = (x5 - x5 % y3) / y3
+        local among2 = 0
+        do
+          local max4 = c3.Weight + c3.Before
+          if x.Weight > max4 then max4 = x.Weight end
+          local units2 = x.units * max4
+          local y2 = x.Weight
+          local whole = (units2 - units2 % y2) / y2
+          local x4 = (units2 - whole * x.Weight) * 524288
+          local y3 = x.Weight
+          local x5 = (whole < 4294967296 and whole or 4294967296) * 524288 + (x4 - x4 % y3) / y3
+          local y4 = x.rate
+          among2 = (x5 - x5 % y4) / y4
+        end
+        share = among2
       end
       local min2 = c2.Turn > turn and c2.Turn or turn
       local x4 = turn + share
@@ -3600,40 +3710,45 @@ function Shared_book(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket
       local x4 = n2 * 524288
       if x4 > f.Again then f.Again = x4 end
     elseif back then
-      local waiting = 0
+      local among2 = 0
       do
-        local ticks = x.fair - x.from
-        local c3 = x.State_Calendars[0]
-        local max3 = c3.Weight + c3.Before
-        if x.Weight > max3 then max3 = x.Weight end
-        local all2 = max3
-        local still = all2
-        local time2 = (ticks - ticks % 512) / 512
-        local had = 0
-        local least = 0
-        local n3 = 0
-        while n3 < 22 and had + all2 * least <= time2 do
-          local at2 = 2 * n3
-          still = all2
-          had = had + (c3.Classes.At(at2 + 1) + c3.Classes.At(at2 + 1 + 44))
-          local max4 = all2 - c3.Classes.At(at2) - c3.Classes.At(at2 + 44)
-          if x.Weight > max4 then max4 = x.Weight end
-          all2 = max4
-          local max5 = 1
-          local x4 = 2 * least
-          if x4 > max5 then max5 = x4 end
-          least = max5
-          n3 = n3 + 1
+        local waiting = 0
+        do
+          local ticks = x.fair - x.from
+          local c3 = x.State_Calendars[0]
+          local max3 = c3.Weight + c3.Before
+          if x.Weight > max3 then max3 = x.Weight end
+          local all2 = max3
+          local still = all2
+          local time2 = (ticks - ticks % 512) / 512
+          local had = 0
+          local least = 0
+          local n3 = 0
+          while n3 < 22 and had + all2 * least <= time2 do
+            local at2 = 2 * n3
+            still = all2
+            had = had + (c3.Classes.At(at2 + 1) + c3.Classes.At(at2 + 1 + 44))
+            local max4 = all2 - c3.Classes.At(at2) - c3.Classes.At(at2 + 44)
+            if x.Weight > max4 then max4 = x.Weight end
+            all2 = max4
+            local max5 = 1
+            local x4 = 2 * least
+            if x4 > max5 then max5 = x4 end
+            least = max5
+            n3 = n3 + 1
+          end
+          waiting = still
         end
-        waiting = still
+        local units2 = x.units * waiting
+        local y2 = x.Weight
+        local whole = (units2 - units2 % y2) / y2
+        local x4 = (units2 - whole * x.Weight) * 524288
+        local y3 = x.Weight
+        local x5 = (whole < 4294967296 and whole or 4294967296) * 524288 + (x4 - x4 % y3) / y3
+        local y4 = x.rate
+        among2 = (x5 - x5 % y4) / y4
       end
-      local x4 = x.units * waiting
-      local y2 = x.Weight
-      local min2 = (x4 - x4 % y2) / y2
-      if 4294967296 < min2 then min2 = 4294967296 end
-      local x5 = min2 * 524288
-      local y3 = x.rate
-      local step = (x5 - x5 % y3) / y3
+      local step = among2
       local later = 0
       later = Shared_later(x, x.fair, step + (step - step % 6) / 6)
       f.Again = later
@@ -4763,6 +4878,117 @@ end
           s_Tokens, s_Guess = l_Tokens, l_Guess
           local idle = s_Now < now3 and s_AgainUS > now3 * 1000 and s_Plain + Out(now3) < l_Tokens
           for i2 = 0, l_Windows_n - 1 do
+            do
+              local w = l_Windows[i2]
+              local t2 = now3 - w.Offset
+              local by2 = w.Interval
+              local t3 = s_Now - w.Offset
+              local by3 = w.Interval
+              if (t2 - t2 % by2) / by2 > (t3 - t3 % by3) / by3 then
+                do
+                  local line2 = s_Lines[i2]
+                  local spare = 0
+                  local t4 = s_Slot - w.Offset
+                  local by4 = w.Interval
+                  local t5 = s_Now - w.Offset
+                  local by5 = w.Interval
+                  if (t4 - t4 % by4) / by4 > (t5 - t5 % by5) / by5 then
+                    local t6 = now3 - w.Offset
+                    local by6 = w.Interval
+                    local n2 = (t6 - t6 % by6) / by6
+                    local end2 = n2 * w.Interval + w.Offset - 1
+                    local gain = 0
+                    do
+                      local left = line2.Left
+                      if end2 <= s_Now then
+                        gain = left
+                      else
+                        local t7 = end2 - w.Offset
+                        local by7 = w.Interval
+                        local since = 0
+                        do
+                          if w.Size > w.Rate then
+                            local max2 = s_Now
+                            local x2 = s_Closed - 1
+                            if x2 > max2 then max2 = x2 end
+                            since = max2
+                          else
+                            since = s_Now
+                          end
+                        end
+                        local t8 = since - w.Offset
+                        local by8 = w.Interval
+                        local n3 = (t7 - t7 % by7) / by7 - (t8 - t8 % by8) / by8
+                        if n3 <= 0 then
+                          gain = left
+                        else
+                          local x2 = w.Size - left
+                          local y = w.Rate
+                          if n3 > (x2 - x2 % y) / y then
+                            gain = w.Size
+                          else
+                            gain = left + n3 * w.Rate
+                          end
+                        end
+                      end
+                    end
+                    spare = 0 > gain and 0 or gain
+                    for i3 = 0, s_Lines_n - 1 do
+                      local longer2 = s_Lines[i3]
+                      local is3 = longer2.Window_Interval > w.Interval
+                      if is3 then
+                        local gain2 = 0
+                        do
+                          local left = longer2.Left
+                          if end2 <= s_Now then
+                            gain2 = left
+                          else
+                            local t7 = end2 - longer2.Window_Offset
+                            local by7 = longer2.Window_Interval
+                            local since = 0
+                            do
+                              if longer2.Window_Size > longer2.Window_Rate then
+                                local max2 = s_Now
+                                local x2 = s_Closed - 1
+                                if x2 > max2 then max2 = x2 end
+                                since = max2
+                              else
+                                since = s_Now
+                              end
+                            end
+                            local t8 = since - longer2.Window_Offset
+                            local by8 = longer2.Window_Interval
+                            local n3 = (t7 - t7 % by7) / by7 - (t8 - t8 % by8) / by8
+                            if n3 <= 0 then
+                              gain2 = left
+                            else
+                              local x2 = longer2.Window_Size - left
+                              local y = longer2.Window_Rate
+                              if n3 > (x2 - x2 % y) / y then
+                                gain2 = longer2.Window_Size
+                              else
+                                gain2 = left + n3 * longer2.Window_Rate
+                              end
+                            end
+                          end
+                        end
+                        is3 = gain2 < 1
+                      end
+                      if is3 then
+                        spare = 0
+                      end
+                    end
+                    local max2 = 0
+                    local x2 = line2.Taken + spare
+                    if x2 > max2 then max2 = x2 end
+                    spare = max2
+                  end
+                  line2.Spare, line2.Taken = spare, 0
+                end
+              end
+            end
+          end
+          for i2 = 0, l_Windows_n - 1 do
             local w = l_Windows[i2]
             local line2 = s_Lines[i2]
             local t2 = now3 - w.Offset
@@ -4771,59 +4997,6 @@ end
             local by3 = w.Interval
             if (t2 - t2 % by2) / by2 > (t3 - t3 % by3) / by3 then
               local left = line2.Left
-              do
-                local spare = 0
-                local t4 = s_Slot - w.Offset
-                local by4 = w.Interval
-                local t5 = s_Now - w.Offset
-                local by5 = w.Interval
-                if (t4 - t4 % by4) / by4 > (t5 - t5 % by5) / by5 then
-                  local gain = 0
-                  do
-                    local left2 = line2.Left
-                    local t6 = now3 - w.Offset
-                    local by6 = w.Interval
-                    local n2 = (t6 - t6 % by6) / by6
-                    local to2 = n2 * w.Interval + w.Offset - 1
-                    if to2 <= s_Now then
-                      gain = left2
-                    else
-                      local t7 = to2 - w.Offset
-                      local by7 = w.Interval
-                      local since = 0
-                      do
-                        if w.Size > w.Rate then
-                          local max2 = s_Now
-                          local x2 = s_Closed - 1
-                          if x2 > max2 then max2 = x2 end
-                          since = max2
-                        else
-                          since = s_Now
-                        end
-                      end
-                      local t8 = since - w.Offset
-                      local by8 = w.Interval
-                      local n3 = (t7 - t7 % by7) / by7 - (t8 - t8 % by8) / by8
-                      if n3 <= 0 then
-                        gain = left2
-                      else
-                        local x2 = w.Size - left2
-                        local y = w.Rate
-                        if n3 > (x2 - x2 % y) / y then
-                          gain = w.Size
-                        else
-                          gain = left2 + n3 * w.Rate
-                        end
-                      end
-                    end
-                  end
-                  local max2 = 0
-                  local x2 = line2.Taken + (0 > gain and 0 or gain)
-                  if x2 > max2 then max2 = x2 end
-                  spare = max2
-                end
-                line2.Spare, line2.Taken = spare, 0
-              end
               local gain = 0
               do
                 if now3 <= s_Now then
@@ -5825,16 +5998,20 @@ end
                     local share = 0
                     do
                       local c3 = x2.State_Calendars[0]
-                      local max2 = c3.Weight + c3.Before
-                      if x2.Weight > max2 then max2 = x2.Weight end
-                      local all2 = max2
-                      local x3 = x2.units * all2
-                      local y = x2.Weight
-                      local min2 = (x3 - x3 % y) / y
-                      if 4294967296 < min2 then min2 = 4294967296 end
-                      local x4 = min2 * 524288
-                      local y2 = x2.rate
-                      share = (x4 - x4 % y2) / y2
+                      local among2 = 0
+                      do
+                        local max2 = c3.Weight + c3.Before
+                        if x2.Weight > max2 then max2 = x2.Weight end
+                        local units2 = x2.units * max2
+                        local y = x2.Weight
+                        local whole = (units2 - units2 % y) / y
+                        local x3 = (units2 - whole * x2.Weight) * 524288
+                        local y2 = x2.Weight
+                        local x4 = (whole < 4294967296 and whole or 4294967296) * 524288 + (x3 - x3 % y2) / y2
+                        local y3 = x2.rate
+                        among2 = (x4 - x4 % y3) / y3
+                      end
+                      share = among2
                     end
                     local step = share
                     local from2 = (c2.Head - 1) * 524288
