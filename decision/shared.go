@@ -539,7 +539,7 @@ func (x *Shared) in(n int64) int64 {
 	c, w := &x.State.Calendars[0], &x.Limits.Windows[x.Limits.Shortest]
 	at := x.Limits.begin(n)
 	if c.holds(n) && x.Limits.PerGrain/x.Limits.Parts[w.Unit] > w.Rate {
-		at += x.expects(c.at(n), x.Limits.Shortest) / w.Rate * w.Interval % c.Grain
+		at += x.expects(c.at(n)%x.rate, x.Limits.Shortest) / w.Rate * w.Interval % c.Grain
 	} else if c.holds(n) && x.rate < x.grain && c.at(n) >= min(x.Limits.Tokens, mostBooked)*x.units {
 		at += c.at(n) % x.rate / max(1, x.units) * x.Limits.pace(x.State) / 1000
 	}

@@ -2843,7 +2843,7 @@ function Shared_seek(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, t, now)
       if is2 then
         local expects = 0
         do
-          local booked = c3.Units.At(n2 - c3.Head)
+          local booked = c3.Units.At(n2 - c3.Head) % x.rate
           local window = x.Limits_Shortest
           local c4 = x.State_Calendars[0]
           local line2 = x.State_Lines[window]
@@ -3522,7 +3522,7 @@ function Shared_place(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticke
                 if is6 then
                   local expects = 0
                   do
-                    local booked = c7.Units.At(n7 - c7.Head)
+                    local booked = c7.Units.At(n7 - c7.Head) % x.rate
                     local window = x.Limits_Shortest
                     local c8 = x.State_Calendars[0]
                     local line2 = x.State_Lines[window]
