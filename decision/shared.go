@@ -449,7 +449,7 @@ func (x *Shared) look(f *Flow, op *Op, back bool, now int64) {
 				late = true
 			}
 			all := min(MostUnits, line.Left+line.returns()+min(w.interval(end)-w.interval(now), MostUnits/w.Rate)*w.Rate)
-			room := all >= x.expects(due, int64(i))+cost
+			room := all-x.reserved(int64(i), now) >= x.expects(due, int64(i))+cost
 			x.room = x.room && room
 			x.spare = x.spare && (room || line.Spare-line.Taken >= cost)
 		}
@@ -487,6 +487,17 @@ func (x *Shared) look(f *Flow, op *Op, back bool, now int64) {
 		}
 	}
 	x.fits = x.bound == BoundNone
+}
+
+// reserved returns how much of a window that is longer than a grain the booked grains behind this one take.
+func (x *Shared) reserved(window, now int64) int64 {
+	c, l := &x.State.Calendars[0], x.Limits
+	w := &l.Windows[window]
+	if w.Interval <= c.Grain || w.Size > w.Rate {
+		return 0
+	}
+	each := x.expects(x.rate, window)
+	return max(0, min(w.Size-each*(c.Head+1-l.whole(w.begin(w.interval(now)))), each*(c.Front-c.Head-1)))
 }
 
 // gather returns the first grain from Front on by which the capacity that is not booked is enough for a large operation.

@@ -488,7 +488,8 @@ func TestSharedNewcomers(t *testing.T) {
 // longer window is used up for half of the time. The first interval is first come, first served.
 func TestSharedWeights(t *testing.T) {
 	for _, weights := range [][]int{{1, 2, 4}, {2, 3}, {3, 5, 7, 11}, {1, 10}, {99, 100, 101}, {4, 5, 6, 7, 8, 9}} {
-		for _, limit := range []drip.Limit{{Size: 20}, {Size: 100, RefreshInterval: 5 * time.Second}, {Size: 20, Windows: []drip.Window{{Size: 100, RefreshInterval: 10 * time.Second}}}} {
+		for _, limit := range []drip.Limit{{Size: 20}, {Size: 100, RefreshInterval: 5 * time.Second}, {Size: 20, Windows: []drip.Window{{Size: 100, RefreshInterval: 10 * time.Second}}},
+			{Size: 60, RefreshRate: 20, Windows: []drip.Window{{Size: 140, RefreshInterval: 20 * time.Second}}}} {
 			o := app(100_000, 100_000, 1)
 			o.Shared["app"] = limit
 			e := entities(len(weights))

@@ -2310,6 +2310,54 @@ function Shared_look(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Urgent
       local x6 = line2.Left + (x4 - x4 % 4096) / 4096 + min2 * w.Rate
       if x6 < min3 then min3 = x6 end
       local all2 = min3
+      local reserved = 0
+      do
+        local c3 = x.State_Calendars[0]
+        local w2 = x.Limits_Windows[i2]
+        if w2.Interval <= c3.Grain or w2.Size > w2.Rate then
+          reserved = 0
+        else
+          local expects = 0
+          do
+            local booked = x.rate
+            local c4 = x.State_Calendars[0]
+            local line3 = x.State_Lines[i2]
+            local ratio = 0
+            do
+              local i4 = line3.Window_Unit
+              local x7 = ((i4 == 0 and c4.Asked_0 or i4 == 1 and c4.Asked_1 or i4 == 2 and c4.Asked_2 or c4.Asked_3) + 1) * 1024
+              local y3 = c4.Largest + 1
+              local booked2 = (x7 - x7 % y3) / y3
+              local x8 = booked2 * (4096 - line3.Saved)
+              local max3 = 1
+              local x9 = (x8 - x8 % 4096) / 4096
+              if x9 > max3 then max3 = x9 end
+              ratio = max3
+            end
+            local x7 = booked * ratio
+            local min4 = (x7 - x7 % 1024) / 1024
+            if 8589934592 < min4 then min4 = 8589934592 end
+            local unit = line3.Window_Unit
+            local x8 = min4 * x.Limits_Scale
+            local y3 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+            expects = (x8 - x8 % y3) / y3
+          end
+          local each2 = expects
+          local t3 = now - w2.Offset
+          local by4 = w2.Interval
+          local n4 = (t3 - t3 % by4) / by4
+          local t4 = n4 * w2.Interval + w2.Offset
+          local t5 = t4 + x.Limits_Grain - 1
+          local max3 = 0
+          local x7 = t5 - x.Limits_Zero
+          if x7 > max3 then max3 = x7 end
+          local y3 = x.Limits_Grain
+          local min4 = w2.Size - each2 * (c3.Head + 1 - (max3 - max3 % y3) / y3)
+          local x8 = each2 * (c3.Front - c3.Head - 1)
+          if x8 < min4 then min4 = x8 end
+          reserved = 0 > min4 and 0 or min4
+        end
+      end
       local expects = 0
       do
         local c3 = x.State_Calendars[0]
@@ -2334,7 +2382,7 @@ function Shared_look(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Urgent
         local y3 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
         expects = (x8 - x8 % y3) / y3
       end
-      local room = all2 >= expects + cost
+      local room = all2 - reserved >= expects + cost
       x.room = x.room and room
       x.spare = x.spare and (room or line2.Spare - line2.Taken >= cost)
     end
