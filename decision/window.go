@@ -230,19 +230,17 @@ func (l *Limits) lapses(s *State) bool {
 }
 
 // measure learns, at the end of an interval, how much capacity the booked operations left. Newcomers may take as much
-// in the next one. Capacity that a longer window did not let run is not left.
+// in the next one. It learns nothing while a longer window is used up.
 func (line *Line) measure(w *Window, s *State, now int64) {
-	spare := int64(0)
+	spare, end := int64(0), w.begin(w.interval(now))-1
 	if w.interval(s.Slot) > w.interval(s.Now) {
-		end := w.begin(w.interval(now)) - 1
-		spare = max(0, w.gain(s, line.Left, s.Now, end))
-		for i := range s.Lines {
-			longer := &s.Lines[i]
-			if longer.Window.Interval > w.Interval && longer.Window.gain(s, longer.Left, s.Now, end) < 1 {
-				spare = 0
-			}
+		spare = max(0, line.Taken+max(0, w.gain(s, line.Left, s.Now, end)))
+	}
+	for i := range s.Lines {
+		longer := &s.Lines[i]
+		if longer.Window.Interval > w.Interval && longer.Window.gain(s, longer.Left, s.Now, end) < 1 {
+			spare = line.Spare
 		}
-		spare = max(0, line.Taken+spare)
 	}
 	line.Spare, line.Taken = spare, 0
 }

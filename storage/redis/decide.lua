@@ -361,15 +361,15 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Now, s_Slot, 
             if turns3 > 0 then
               do
                 local spare = 0
-                local t = s_Slot - line2.Window_Offset
+                local t = now - line2.Window_Offset
                 local by2 = line2.Window_Interval
-                local t2 = s_Now - line2.Window_Offset
+                local n2 = (t - t % by2) / by2
+                local end2 = n2 * line2.Window_Interval + line2.Window_Offset - 1
+                local t2 = s_Slot - line2.Window_Offset
                 local by3 = line2.Window_Interval
-                if (t - t % by2) / by2 > (t2 - t2 % by3) / by3 then
-                  local t3 = now - line2.Window_Offset
-                  local by4 = line2.Window_Interval
-                  local n2 = (t3 - t3 % by4) / by4
-                  local end2 = n2 * line2.Window_Interval + line2.Window_Offset - 1
+                local t3 = s_Now - line2.Window_Offset
+                local by4 = line2.Window_Interval
+                if (t2 - t2 % by3) / by3 > (t3 - t3 % by4) / by4 then
                   local gain = 0
                   do
                     local left2 = line2.Left
@@ -405,56 +405,55 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Now, s_Slot, 
                       end
                     end
                   end
-                  spare = 0 > gain and 0 or gain
-                  for i3 = 0, s_Lines_n - 1 do
-                    local longer2 = s_Lines[i3]
-                    local is2 = longer2.Window_Interval > line2.Window_Interval
-                    if is2 then
-                      local gain2 = 0
-                      do
-                        local left2 = longer2.Left
-                        if end2 <= s_Now then
-                          gain2 = left2
-                        else
-                          local t4 = end2 - longer2.Window_Offset
-                          local by5 = longer2.Window_Interval
-                          local since = 0
-                          do
-                            if longer2.Window_Size > longer2.Window_Rate then
-                              local max2 = s_Now
-                              local x2 = s_Closed - 1
-                              if x2 > max2 then max2 = x2 end
-                              since = max2
-                            else
-                              since = s_Now
-                            end
-                          end
-                          local t5 = since - longer2.Window_Offset
-                          local by6 = longer2.Window_Interval
-                          local n3 = (t4 - t4 % by5) / by5 - (t5 - t5 % by6) / by6
-                          if n3 <= 0 then
-                            gain2 = left2
+                  local max2 = 0
+                  local x2 = line2.Taken + (0 > gain and 0 or gain)
+                  if x2 > max2 then max2 = x2 end
+                  spare = max2
+                end
+                for i3 = 0, s_Lines_n - 1 do
+                  local longer2 = s_Lines[i3]
+                  local is2 = longer2.Window_Interval > line2.Window_Interval
+                  if is2 then
+                    local gain = 0
+                    do
+                      local left2 = longer2.Left
+                      if end2 <= s_Now then
+                        gain = left2
+                      else
+                        local t4 = end2 - longer2.Window_Offset
+                        local by5 = longer2.Window_Interval
+                        local since = 0
+                        do
+                          if longer2.Window_Size > longer2.Window_Rate then
+                            local max2 = s_Now
+                            local x2 = s_Closed - 1
+                            if x2 > max2 then max2 = x2 end
+                            since = max2
                           else
-                            local x2 = longer2.Window_Size - left2
-                            local y = longer2.Window_Rate
-                            if n3 > (x2 - x2 % y) / y then
-                              gain2 = longer2.Window_Size
-                            else
-                              gain2 = left2 + n3 * longer2.Window_Rate
-                            end
+                            since = s_Now
+                          end
+                        end
+                        local t5 = since - longer2.Window_Offset
+                        local by6 = longer2.Window_Interval
+                        local n3 = (t4 - t4 % by5) / by5 - (t5 - t5 % by6) / by6
+                        if n3 <= 0 then
+                          gain = left2
+                        else
+                          local x2 = longer2.Window_Size - left2
+                          local y = longer2.Window_Rate
+                          if n3 > (x2 - x2 % y) / y then
+                            gain = longer2.Window_Size
+                          else
+                            gain = left2 + n3 * longer2.Window_Rate
                           end
                         end
                       end
-                      is2 = gain2 < 1
                     end
-                    if is2 then
-                      spare = 0
-                    end
+                    is2 = gain < 1
                   end
-                  local max2 = 0
-                  local x2 = line2.Taken + spare
-                  if x2 > max2 then max2 = x2 end
-                  spare = max2
+                  if is2 then
+                    spare = line2.Spare
+                  end
                 end
                 line2.Spare, line2.Taken = spare, 0
               end
@@ -1553,17 +1552,17 @@ function Shared_advance(x, now)
           do
             local line2 = x.State_Lines[i2]
             local spare = 0
-            local t4 = x.State_Slot
-            local t5 = t4 - w.Offset
+            local t4 = now2 - w.Offset
             local by4 = w.Interval
-            local t6 = x.State_Now
-            local t7 = t6 - w.Offset
+            local n2 = (t4 - t4 % by4) / by4
+            local end2 = n2 * w.Interval + w.Offset - 1
+            local t5 = x.State_Slot
+            local t6 = t5 - w.Offset
             local by5 = w.Interval
-            if (t5 - t5 % by4) / by4 > (t7 - t7 % by5) / by5 then
-              local t8 = now2 - w.Offset
-              local by6 = w.Interval
-              local n2 = (t8 - t8 % by6) / by6
-              local end2 = n2 * w.Interval + w.Offset - 1
+            local t7 = x.State_Now
+            local t8 = t7 - w.Offset
+            local by6 = w.Interval
+            if (t6 - t6 % by5) / by5 > (t8 - t8 % by6) / by6 then
               local gain = 0
               do
                 local left = line2.Left
@@ -1600,57 +1599,56 @@ function Shared_advance(x, now)
                   end
                 end
               end
-              spare = 0 > gain and 0 or gain
-              for i3 = 0, x.State_Lines_n - 1 do
-                local longer2 = x.State_Lines[i3]
-                local is3 = longer2.Window_Interval > w.Interval
-                if is3 then
-                  local gain2 = 0
-                  do
-                    local left = longer2.Left
-                    local from2 = x.State_Now
-                    if end2 <= from2 then
-                      gain2 = left
-                    else
-                      local t9 = end2 - longer2.Window_Offset
-                      local by7 = longer2.Window_Interval
-                      local since = 0
-                      do
-                        if longer2.Window_Size > longer2.Window_Rate then
-                          local max2 = from2
-                          local x2 = x.State_Closed - 1
-                          if x2 > max2 then max2 = x2 end
-                          since = max2
-                        else
-                          since = from2
-                        end
-                      end
-                      local t10 = since - longer2.Window_Offset
-                      local by8 = longer2.Window_Interval
-                      local n3 = (t9 - t9 % by7) / by7 - (t10 - t10 % by8) / by8
-                      if n3 <= 0 then
-                        gain2 = left
+              local max2 = 0
+              local x2 = line2.Taken + (0 > gain and 0 or gain)
+              if x2 > max2 then max2 = x2 end
+              spare = max2
+            end
+            for i3 = 0, x.State_Lines_n - 1 do
+              local longer2 = x.State_Lines[i3]
+              local is3 = longer2.Window_Interval > w.Interval
+              if is3 then
+                local gain = 0
+                do
+                  local left = longer2.Left
+                  local from2 = x.State_Now
+                  if end2 <= from2 then
+                    gain = left
+                  else
+                    local t9 = end2 - longer2.Window_Offset
+                    local by7 = longer2.Window_Interval
+                    local since = 0
+                    do
+                      if longer2.Window_Size > longer2.Window_Rate then
+                        local max2 = from2
+                        local x2 = x.State_Closed - 1
+                        if x2 > max2 then max2 = x2 end
+                        since = max2
                       else
-                        local x2 = longer2.Window_Size - left
-                        local y = longer2.Window_Rate
-                        if n3 > (x2 - x2 % y) / y then
-                          gain2 = longer2.Window_Size
-                        else
-                          gain2 = left + n3 * longer2.Window_Rate
-                        end
+                        since = from2
+                      end
+                    end
+                    local t10 = since - longer2.Window_Offset
+                    local by8 = longer2.Window_Interval
+                    local n3 = (t9 - t9 % by7) / by7 - (t10 - t10 % by8) / by8
+                    if n3 <= 0 then
+                      gain = left
+                    else
+                      local x2 = longer2.Window_Size - left
+                      local y = longer2.Window_Rate
+                      if n3 > (x2 - x2 % y) / y then
+                        gain = longer2.Window_Size
+                      else
+                        gain = left + n3 * longer2.Window_Rate
                       end
                     end
                   end
-                  is3 = gain2 < 1
                 end
-                if is3 then
-                  spare = 0
-                end
+                is3 = gain < 1
               end
-              local max2 = 0
-              local x2 = line2.Taken + spare
-              if x2 > max2 then max2 = x2 end
-              spare = max2
+              if is3 then
+                spare = line2.Spare
+              end
             end
             line2.Spare, line2.Taken = spare, 0
           end
@@ -4936,15 +4934,15 @@ end
                 do
                   local line2 = s_Lines[i2]
                   local spare = 0
-                  local t4 = s_Slot - w.Offset
+                  local t4 = now3 - w.Offset
                   local by4 = w.Interval
-                  local t5 = s_Now - w.Offset
+                  local n2 = (t4 - t4 % by4) / by4
+                  local end2 = n2 * w.Interval + w.Offset - 1
+                  local t5 = s_Slot - w.Offset
                   local by5 = w.Interval
-                  if (t4 - t4 % by4) / by4 > (t5 - t5 % by5) / by5 then
-                    local t6 = now3 - w.Offset
-                    local by6 = w.Interval
-                    local n2 = (t6 - t6 % by6) / by6
-                    local end2 = n2 * w.Interval + w.Offset - 1
+                  local t6 = s_Now - w.Offset
+                  local by6 = w.Interval
+                  if (t5 - t5 % by5) / by5 > (t6 - t6 % by6) / by6 then
                     local gain = 0
                     do
                       local left = line2.Left
@@ -4980,56 +4978,55 @@ end
                         end
                       end
                     end
-                    spare = 0 > gain and 0 or gain
-                    for i3 = 0, s_Lines_n - 1 do
-                      local longer2 = s_Lines[i3]
-                      local is3 = longer2.Window_Interval > w.Interval
-                      if is3 then
-                        local gain2 = 0
-                        do
-                          local left = longer2.Left
-                          if end2 <= s_Now then
-                            gain2 = left
-                          else
-                            local t7 = end2 - longer2.Window_Offset
-                            local by7 = longer2.Window_Interval
-                            local since = 0
-                            do
-                              if longer2.Window_Size > longer2.Window_Rate then
-                                local max2 = s_Now
-                                local x2 = s_Closed - 1
-                                if x2 > max2 then max2 = x2 end
-                                since = max2
-                              else
-                                since = s_Now
-                              end
-                            end
-                            local t8 = since - longer2.Window_Offset
-                            local by8 = longer2.Window_Interval
-                            local n3 = (t7 - t7 % by7) / by7 - (t8 - t8 % by8) / by8
-                            if n3 <= 0 then
-                              gain2 = left
+                    local max2 = 0
+                    local x2 = line2.Taken + (0 > gain and 0 or gain)
+                    if x2 > max2 then max2 = x2 end
+                    spare = max2
+                  end
+                  for i3 = 0, s_Lines_n - 1 do
+                    local longer2 = s_Lines[i3]
+                    local is3 = longer2.Window_Interval > w.Interval
+                    if is3 then
+                      local gain = 0
+                      do
+                        local left = longer2.Left
+                        if end2 <= s_Now then
+                          gain = left
+                        else
+                          local t7 = end2 - longer2.Window_Offset
+                          local by7 = longer2.Window_Interval
+                          local since = 0
+                          do
+                            if longer2.Window_Size > longer2.Window_Rate then
+                              local max2 = s_Now
+                              local x2 = s_Closed - 1
+                              if x2 > max2 then max2 = x2 end
+                              since = max2
                             else
-                              local x2 = longer2.Window_Size - left
-                              local y = longer2.Window_Rate
-                              if n3 > (x2 - x2 % y) / y then
-                                gain2 = longer2.Window_Size
-                              else
-                                gain2 = left + n3 * longer2.Window_Rate
-                              end
+                              since = s_Now
+                            end
+                          end
+                          local t8 = since - longer2.Window_Offset
+                          local by8 = longer2.Window_Interval
+                          local n3 = (t7 - t7 % by7) / by7 - (t8 - t8 % by8) / by8
+                          if n3 <= 0 then
+                            gain = left
+                          else
+                            local x2 = longer2.Window_Size - left
+                            local y = longer2.Window_Rate
+                            if n3 > (x2 - x2 % y) / y then
+                              gain = longer2.Window_Size
+                            else
+                              gain = left + n3 * longer2.Window_Rate
                             end
                           end
                         end
-                        is3 = gain2 < 1
                       end
-                      if is3 then
-                        spare = 0
-                      end
+                      is3 = gain < 1
                     end
-                    local max2 = 0
-                    local x2 = line2.Taken + spare
-                    if x2 > max2 then max2 = x2 end
-                    spare = max2
+                    if is3 then
+                      spare = line2.Spare
+                    end
                   end
                   line2.Spare, line2.Taken = spare, 0
                 end
