@@ -69,7 +69,7 @@ func Keeps(t testing.TB, s storage.Storage, advance func(d time.Duration), longe
 			k.held("simulated0", "a key of another time than the backend's is kept for a day at least")
 			k.held("simulated1", "a key of another time than the backend's is kept for a day at least")
 		}
-		k.move(advance, span-passed)
+		k.soon(span, func() { k.move(advance, span-passed) }, span-passed)
 		passed = span
 		k.check(span)
 	}
@@ -164,6 +164,22 @@ func (k *keepsTest) check(span time.Duration) {
 	st, leases := decode(k.t, k.s, key)
 	if st.LastID == 0 || len(leases) != 1 {
 		k.t.Fatalf("what Do stored is kept while a lease is out: after %v of ten years Get returns %+v with leases %v, want one lease", span, st, leases)
+	}
+}
+
+// soon looks at a key shortly before its Until. A backend that keeps keys for whole seconds has forgotten it.
+func (k *keepsTest) soon(span time.Duration, move func(), d time.Duration) {
+	k.t.Helper()
+	const before = 700 * time.Millisecond
+	key, begin := fmt.Sprintf("until soon %v", span), time.Now()
+	k.set(key, begin.UnixMilli(), begin.Add(d+before).UnixMilli())
+	move()
+	late := time.Since(begin)
+	if late >= d { // the move has waited
+		late -= d
+	}
+	if late < before {
+		k.held(key, fmt.Sprintf("a key is kept until its Until, not for whole seconds: %v of %v have passed", d, d+before))
 	}
 }
 

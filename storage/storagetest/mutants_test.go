@@ -31,6 +31,7 @@ var wrong = map[string]func() storage.Storage{
 	"forgets 1 s of a simulation later":        func() storage.Storage { return &mutant{keep: newKeep(), simulated: 1000} },
 	"forgets 1 min of a simulation later":      func() storage.Storage { return &mutant{keep: newKeep(), simulated: 60_000} },
 	"forgets by the machine's clock at Until":  func() storage.Storage { return &mutant{keep: newKeep(), until: true} },
+	"forgets after whole seconds":              func() storage.Storage { return &mutant{keep: newKeep(), whole: true} },
 	"forgets what it decided after 10 ms":      func() storage.Storage { return &decider{Storage: memory.New(), forget: 10 * time.Millisecond} },
 	"forgets what it decided after 1 s":        func() storage.Storage { return &decider{Storage: memory.New(), forget: time.Second} },
 	"forgets what it decided after 1 min":      func() storage.Storage { return &decider{Storage: memory.New(), forget: time.Minute} },
@@ -142,6 +143,7 @@ type mutant struct {
 	forget             time.Duration // after so long
 	sliding            bool          // since the last look
 	timer              time.Duration
+	whole              bool  // seconds only
 	simulated          int64 // ms of a later Set's Now
 	until              bool
 	aliasGet, aliasSet bool
@@ -166,7 +168,7 @@ func (m *mutant) over(key string) {
 	if at, ok := m.times.Load(key); ok && m.forget > 0 && time.Since(at.(time.Time)) > m.forget {
 		drop = true
 	}
-	if at, ok := m.untils.Load(key); ok && m.until && time.Now().UnixMilli() >= at.(int64) {
+	if at, ok := m.untils.Load(key); ok && (m.until || m.whole) && time.Now().UnixMilli() >= at.(int64) {
 		drop = true
 	}
 	if drop {
@@ -262,6 +264,11 @@ func (m *mutant) Set(ctx context.Context, key string, s storage.State, rev stora
 	if err == nil {
 		m.times.Store(key, time.Now())
 		m.untils.Store(key, s.Until)
+		if now := time.Now().UnixMilli(); m.whole && (s.Until == decision.Never || s.Now < now-60_000 || s.Now > now+60_000) {
+			m.untils.Delete(key)
+		} else if m.whole {
+			m.untils.Store(key, now+(s.Until-s.Now)/1000*1000)
+		}
 		if m.timer > 0 {
 			time.AfterFunc(m.timer, func() { m.drop(key) })
 		}
