@@ -2,6 +2,8 @@ package storagetest
 
 import (
 	"context"
+	"fmt"
+	"hash/crc32"
 	"hash/fnv"
 	"math/rand/v2"
 	"os"
@@ -60,6 +62,12 @@ var wrong = map[string]func() storage.Storage{
 	"keys are trimmed":         func() storage.Storage { return keyed(strings.TrimSpace) },
 	"keys are their hash tags": func() storage.Storage { return keyed(hashTag) },
 	"keys are 12 bits":         func() storage.Storage { return keyed(hash12) },
+	"keys are a CRC-32": func() storage.Storage {
+		return keyed(func(k string) string { return fmt.Sprint(crc32.ChecksumIEEE([]byte(k))) })
+	},
+	"keys are an FNV-1a": func() storage.Storage {
+		return keyed(func(k string) string { return fmt.Sprint(fnv32a(k)) })
+	},
 	"data are made valid UTF-8": func() storage.Storage {
 		return data(func(d []byte) []byte { return []byte(strings.ToValidUTF8(string(d), "\ufffd")) })
 	},
@@ -301,11 +309,13 @@ func hashTag(k string) string {
 	return k
 }
 
-func hash12(k string) string {
+func fnv32a(k string) uint32 {
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(k))
-	return string(rune(h.Sum32() >> 20))
+	return h.Sum32()
 }
+
+func hash12(k string) string { return string(rune(fnv32a(k) >> 20)) }
 
 // data is keep with other bytes.
 func data(f func([]byte) []byte) storage.Storage { return dataMutant{newKeep(), f} }
