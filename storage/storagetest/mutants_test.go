@@ -107,6 +107,7 @@ var wrong = map[string]func() storage.Storage{
 	"Do takes unknown bytes for nobody's":     func() storage.Storage { return &decider{Storage: memory.New(), trusting: true} },
 	"Read and List leave leases out":          func() storage.Storage { return &teller{Storage: memory.New(), leaseless: true} },
 	"List leaves an entity out":               func() storage.Storage { return &teller{Storage: memory.New(), skip: true} },
+	"List holds up Set":                       func() storage.Storage { return &teller{Storage: memory.New(), locks: true} },
 	"List goes on after an error":             func() storage.Storage { return &teller{Storage: memory.New(), stubborn: true} },
 	"List fails at bytes that are no state":   func() storage.Storage { return &teller{Storage: memory.New(), strict: true} },
 	"List tells bytes that are no state":      func() storage.Storage { return &teller{Storage: memory.New(), blind: true} },
@@ -510,14 +511,18 @@ func (c careless) Do(ctx context.Context, key string, l *decision.Limits, within
 type teller struct {
 	*memory.Storage
 	leaseless, skip, stubborn bool
+	locks                     bool
 	strict, blind             bool     // about bytes that are no state
 	foreign                   sync.Map // their keys
+	listing                   sync.Mutex
 }
 
 func (r *teller) Set(ctx context.Context, key string, s storage.State, rev storage.Revision) error {
 	if _, err := storage.Decode(s.Data, new(decision.State)); err != nil {
 		r.foreign.Store(key, err)
 	}
+	r.listing.Lock()
+	defer r.listing.Unlock()
 	return r.Storage.Set(ctx, key, s, rev)
 }
 
@@ -530,6 +535,10 @@ func (r *teller) Read(ctx context.Context, key string) (storage.Entry, error) {
 }
 
 func (r *teller) List(ctx context.Context, each func(storage.Entry) error) error {
+	if r.locks {
+		r.listing.Lock()
+		defer r.listing.Unlock()
+	}
 	for key, err := range r.foreign.Range {
 		if r.strict {
 			return err.(error)
