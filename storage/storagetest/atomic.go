@@ -189,6 +189,47 @@ func testAtomicWithin(t *testing.T, s storage.Storage) {
 	}
 }
 
+// testAtomicManyLeases holds more leases than a backend may keep in one place, and gives them back.
+func testAtomicManyLeases(t *testing.T, s storage.Storage) {
+	const callers, each, size = 16, 75, 16 * 75
+	l := limits(size, 1)
+	now := l.Start + 10_000_000
+	given := [callers][each]decision.Lease{}
+	all := func(f func(*decision.Lease) decision.Op) (found int64) {
+		var n atomic.Int64
+		together(callers, func(i int) {
+			for j := range each {
+				lease := &given[i][j]
+				a, err := s.(storage.Atomic).Do(t.Context(), "k", l, nil, f(lease))
+				if err != nil {
+					t.Errorf("Do: %v", err)
+				} else if a.Found {
+					n.Add(1)
+				}
+				*lease = a.Lease
+			}
+		})
+		return n.Load()
+	}
+	all(func(*decision.Lease) decision.Op {
+		return decision.Op{Kind: decision.Admit, Now: now, Cost: decision.Cost{1}}
+	})
+	if _, leases := decode(t, s, "k"); len(leases) != size {
+		t.Fatalf("of %d leases at the same time %d are out", size, len(leases))
+	}
+	if r, ok := s.(storage.Reader); ok {
+		if e, err := r.Read(t.Context(), "k"); err != nil || e.Out != size || len(e.Leases) < storage.MostListed {
+			t.Errorf("Read of %d leases = %d, %d of them told, %v; want at least MostListed", size, e.Out, len(e.Leases), err)
+		}
+	}
+	found := all(func(lease *decision.Lease) decision.Op {
+		return decision.Op{Kind: decision.Settle, Now: now, Cost: decision.Cost{1}, Lease: *lease}
+	})
+	if _, leases := decode(t, s, "k"); found != size || len(leases) != 0 {
+		t.Errorf("Settle found %d of %d leases, and %d are left", found, size, len(leases))
+	}
+}
+
 func testAtomicOwnClock(t *testing.T, s storage.Storage) {
 	l := limits(3, 3)
 	l.Windows[0].Interval, l.Start = 24*3_600_000, 0

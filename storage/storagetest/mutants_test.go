@@ -99,6 +99,8 @@ var wrong = map[string]func() storage.Storage{
 	"contexts are not looked at":              func() storage.Storage { return &mutant{keep: newKeep(), deaf: true} },
 	"Do loses races":                          func() storage.Storage { return &decider{Storage: memory.New(), torn: true} },
 	"Do loses leases that were set":           func() storage.Storage { return &decider{Storage: memory.New(), leaseless: true} },
+	"Do keeps no more than 100 leases":        func() storage.Storage { return &decider{Storage: memory.New(), most: 100} },
+	"Do keeps no more than 1000 leases":       func() storage.Storage { return &decider{Storage: memory.New(), most: 1000} },
 	"Do goes by its own clock":                func() storage.Storage { return &decider{Storage: memory.New(), own: true} },
 	"Do goes by milliseconds since its start": func() storage.Storage { return &decider{Storage: memory.New(), begin: time.Now()} },
 	"Do gives one unit too many":              func() storage.Storage { return &decider{Storage: memory.New(), generous: true} },
@@ -408,6 +410,7 @@ type decider struct {
 	generous, still, trusting bool
 	endless                   bool
 	begin                     time.Time
+	most                      int
 
 	mu    sync.Mutex
 	times map[string]time.Time
@@ -443,6 +446,14 @@ func (d *decider) Do(ctx context.Context, key string, l *decision.Limits, within
 			d.times = map[string]time.Time{}
 		}
 		d.times[key] = time.Now()
+	case d.most > 0:
+		a, err := d.Storage.Do(ctx, key, l, within, op)
+		st, rev, _ := d.Get(ctx, key)
+		var s decision.State
+		if held, bad := storage.Decode(st.Data, &s); bad == nil && len(held) > d.most {
+			_ = d.Set(ctx, key, storage.State{Data: storage.Encode(&s, held[:d.most]), Now: s.Now, Until: decision.Never}, rev)
+		}
+		return a, err
 	case d.own:
 		op.Now = decision.OwnClock
 	case !d.begin.IsZero() && op.Now == decision.OwnClock:
