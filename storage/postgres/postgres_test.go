@@ -505,6 +505,22 @@ func TestDeleteIdle(t *testing.T) {
 	}
 }
 
+// A process that only sets, as one with a limiter.Limiter does, has idle rows deleted, too.
+func TestDeleteIdleAfterSet(t *testing.T) {
+	pool := sharedPool(t)
+	o := postgres.Options{Schema: newSchema(), DeleteEvery: time.Millisecond, MaxHold: time.Millisecond}
+	s := newStorageWith(t, pool, o)
+	keys := 0
+	eventually(t, "the calls of this process had idle rows deleted", func() bool {
+		now := time.Now().UnixMilli()
+		if err := s.Set(t.Context(), fmt.Sprint(keys), storage.State{Data: []byte("x"), Now: now, Until: now + 1}, storage.NoRevision); err != nil {
+			t.Fatal(err)
+		}
+		keys++
+		return query[int](t, pool, o.Schema, "select count(*) from drip.entity") < keys
+	})
+}
+
 // DeleteIdle does not wait for rows with a decision under way.
 func TestDeleteIdleSkips(t *testing.T) {
 	pool := sharedPool(t)

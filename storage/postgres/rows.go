@@ -135,6 +135,7 @@ func (s *Storage) Set(ctx context.Context, key string, state storage.State, rev 
 	if err := s.usable(ctx); err != nil {
 		return err
 	}
+	s.deleteNowAndThen()
 	ctx, cancel := s.limited(ctx)
 	defer cancel()
 	keep, stored := s.maxHold, 0
