@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
@@ -168,7 +169,7 @@ func (s *Storage) decideLocked(ctx context.Context, conn *pgxpool.Conn, rows []*
 			reading = append(reading, statement{s.sql.named, []any{r.key, ids}, []any{&ends[i]}})
 		}
 	}
-	limit := fmt.Sprint(max(1, s.timeout.Milliseconds()/2))
+	limit := fmt.Sprint(min(max(1, s.timeout.Milliseconds()/2), math.MaxInt32))
 	if err := send(ctx, conn, append(reading, statement{lockedSQL, []any{limit}, []any{&clock, &limit}})...); err != nil {
 		return err
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"os"
 	"slices"
@@ -276,6 +277,22 @@ func TestOptions(t *testing.T) {
 	}
 	if _, err := postgres.New(nil, postgres.Options{}); err == nil {
 		t.Error("New without a pool returns no error")
+	}
+}
+
+// Who wants no limit gives the longest time that there is.
+func TestLongestTimes(t *testing.T) {
+	const longest = time.Duration(math.MaxInt64)
+	pool := sharedPool(t)
+	o := postgres.Options{Schema: newSchema(), Timeout: longest, MaxHold: longest, DeleteEvery: longest}
+	getDelay(t, newStorageWith(t, pool, o), "idle", plenty)
+	exec(t, pool, o.Schema, "update drip.entity set expires = 0")
+	for range 10 { // the time until the next deletion is random
+		getDelay(t, newStorageWith(t, pool, o), "busy", plenty)
+	}
+	time.Sleep(50 * time.Millisecond)
+	if n := query[int](t, pool, o.Schema, "select count(*) from drip.entity"); n != 2 {
+		t.Errorf("%d rows are left, want 2: the next deletion is not due yet", n)
 	}
 }
 

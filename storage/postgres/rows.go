@@ -220,5 +220,5 @@ func (s *Storage) deleteNowAndThen() {
 
 // nextDelete returns a random time, so that processes take turns.
 func (s *Storage) nextDelete() int64 {
-	return s.clock.Reading() + (s.deleteEvery/2 + rand.N(max(1, s.deleteEvery))).Microseconds()
+	return s.clock.Reading() + s.deleteEvery.Microseconds()/2 + rand.N(max(1, s.deleteEvery)).Microseconds()
 }
