@@ -53,6 +53,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -131,6 +132,8 @@ func New(pool *pgxpool.Pool, o Options) (*Storage, error) {
 	switch {
 	case len(s.schema) > longestName:
 		return nil, fmt.Errorf("postgres: Options.Schema has %d bytes; it must have at most %d", len(s.schema), longestName)
+	case strings.Contains(s.schema, "\x00"): // pgx would leave it out, and the name be another's
+		return nil, fmt.Errorf("postgres: Options.Schema is %q; it must have no zero byte", s.schema)
 	case s.maxHold < 1:
 		return nil, fmt.Errorf("postgres: Options.MaxHold is %v; it must be at least 1ms, or 0 for the default", o.MaxHold)
 	case s.timeout < time.Millisecond:

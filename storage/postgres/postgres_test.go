@@ -270,7 +270,7 @@ func TestExecModes(t *testing.T) {
 
 func TestOptions(t *testing.T) {
 	pool := newPool(t, "postgres://nobody@127.0.0.1:1/none", 1)
-	for _, o := range []postgres.Options{{MaxHold: -1}, {Timeout: time.Microsecond}, {Remember: -1}, {Schema: strings.Repeat("s", 64)}} {
+	for _, o := range []postgres.Options{{MaxHold: -1}, {Timeout: time.Microsecond}, {Remember: -1}, {Schema: strings.Repeat("s", 64)}, {Schema: "s\x00"}} {
 		if _, err := postgres.New(pool, o); err == nil || !strings.HasPrefix(err.Error(), "postgres: Options.") {
 			t.Errorf("New with %+v = %v", o, err)
 		}
