@@ -38,13 +38,18 @@ func (s *Storage) List(ctx context.Context, each func(storage.Entry) error) erro
 		}
 		return ended
 	}
-	masters, several := s.client.(interface {
+	var forEach func(context.Context, func(context.Context, *goredis.Client) error) error
+	switch c := s.client.(type) {
+	case *goredis.Ring:
+		forEach = c.ForEachShard
+	case interface {
 		ForEachMaster(context.Context, func(context.Context, *goredis.Client) error) error
-	})
-	if !several {
+	}:
+		forEach = c.ForEachMaster
+	default:
 		return s.list(ctx, s.client, one)
 	}
-	err := masters.ForEachMaster(ctx, func(ctx context.Context, c *goredis.Client) error {
+	err := forEach(ctx, func(ctx context.Context, c *goredis.Client) error {
 		mu.Lock()
 		asked = true
 		mu.Unlock()

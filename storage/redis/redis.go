@@ -139,6 +139,7 @@ type Options struct {
 type Storage struct {
 	client  goredis.UniversalClient
 	cluster cluster // the client as well, if it is one of a Cluster
+	several bool    // the client spreads the keys over servers
 	owned   bool    // the client was made here
 	prefix  string
 	maxHold int64 // in milliseconds
@@ -171,6 +172,8 @@ type cluster interface {
 //
 // In a Cluster an entity is one key, {entity} after the prefix. So entities spread over the nodes, and keys of your own
 // with the same {entity} are on the same node. A prefix with braces of its own puts all entities on one node.
+//
+// A [goredis.Ring] is like a Cluster, but moves the entities of a server that is down to others. They are new there.
 func New(client goredis.UniversalClient, o Options) (*Storage, error) {
 	if o.Prefix == "" {
 		o.Prefix = "drip:"
@@ -190,8 +193,10 @@ func New(client goredis.UniversalClient, o Options) (*Storage, error) {
 		maxHold: o.MaxHold.Milliseconds(),
 		lanes:   map[string]*lane{},
 	}
-	s.cluster, _ = client.(cluster)
-	if _, several := client.(*goredis.Ring); o.Remember >= 0 && !several {
+	_, ring := client.(*goredis.Ring)
+	s.cluster, s.several = client.(cluster)
+	s.several = s.several || ring
+	if o.Remember >= 0 && !ring {
 		s.memory = recall.New[record](cmp.Or(o.Remember, 50_000))
 	}
 	pool := maxSenders
@@ -384,7 +389,7 @@ func (s *Storage) Do(ctx context.Context, key string, l *decision.Limits, within
 		return decision.Answer{}, err
 	}
 	if len(within) > 0 && s.spread() {
-		return decision.Answer{}, fmt.Errorf("redis: %w: in a Cluster shared limits need a Prefix with braces, such as \"{drip}:\"", storage.ErrApart)
+		return decision.Answer{}, fmt.Errorf("redis: %w: on several servers shared limits need a Prefix with braces, such as \"{drip}:\"", storage.ErrApart)
 	}
 	group := key
 	if len(within) > 0 { // those of one app share their calls
@@ -393,10 +398,10 @@ func (s *Storage) Do(ctx context.Context, key string, l *decision.Limits, within
 	return s.lane(ctx, key).Do(ctx, group, key, l, within, op)
 }
 
-// spread reports whether the keys are in several slots of a Cluster.
+// spread reports whether the keys may be on several servers.
 func (s *Storage) spread() bool {
 	_, tag, opened := strings.Cut(s.prefix, "{")
-	return s.cluster != nil && !(opened && strings.IndexByte(tag, '}') > 0)
+	return s.several && !(opened && strings.IndexByte(tag, '}') > 0)
 }
 
 // lane returns the lane of an entity. In a Cluster each server has its own, so that a server that hangs does not delay

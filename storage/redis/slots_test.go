@@ -2,6 +2,7 @@ package redis_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"testing"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/drip-go/drip/decision"
 	"github.com/drip-go/drip/internal/servers"
+	"github.com/drip-go/drip/storage"
 	"github.com/drip-go/drip/storage/redis"
 )
 
@@ -39,5 +41,40 @@ func TestSlotsBehindAProxy(t *testing.T) {
 		if failed > 0 {
 			t.Errorf("remember %d: %d of 1600 calls failed, the last with %v", remember, failed, last)
 		}
+	}
+}
+
+// A Ring keeps an entity on one server, and its shared limits perhaps on another one.
+func TestRing(t *testing.T) {
+	addrs := map[string]string{"a": servers.OwnRedis(t).Addr(), "b": servers.OwnRedis(t).Addr()}
+	ring := goredis.NewRing(&goredis.RingOptions{Addrs: addrs})
+	t.Cleanup(func() { _ = ring.Close() })
+	op, four := decision.Op{Kind: decision.Admit, Cost: decision.Cost{1}, Now: decision.OwnClock}, limits(4, 1, 3_600_000, 50)
+	admitted := func(s *redis.Storage) (n int, err error) {
+		for i := range 16 {
+			within := []storage.Within{{Key: fmt.Sprint("app", i), Limits: &plenty, ID: int64(i + 1), Weight: 1}}
+			a, err := s.Do(t.Context(), "shop", &four, within, op)
+			if err != nil {
+				return n, err
+			} else if a.Delay == 0 {
+				n++
+			}
+		}
+		return n, nil
+	}
+	s := newStorageWith(t, ring, redis.Options{})
+	if n, err := admitted(s); !errors.Is(err, storage.ErrApart) {
+		t.Errorf("%d of 4 operations run within shared limits, %v; want ErrApart", n, err)
+	}
+	if n, err := admitted(newStorageWith(t, ring, redis.Options{Prefix: "{drip}:"})); n != 4 || err != nil {
+		t.Errorf("with all keys on one server %d of 4 operations run, %v", n, err)
+	}
+	listed := map[string]bool{}
+	for i := range 50 {
+		getDelay(t, s, fmt.Sprint("shop", i), &plenty)
+	}
+	err := s.List(t.Context(), func(e storage.Entry) error { listed[e.Key] = true; return nil })
+	if len(listed) != 50 || err != nil {
+		t.Errorf("List of 50 entities on two servers = %d, %v", len(listed), err)
 	}
 }
