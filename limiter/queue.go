@@ -350,7 +350,7 @@ func (l *Limiter) answer(r *request) {
 // fail answers all requests with an error of the storage.
 func (l *Limiter) fail(err error) {
 	for _, r := range slices.Concat(l.changes, l.queue) {
-		r.err = fmt.Errorf("%w: %w", ErrStorage, err)
+		r.err = fmt.Errorf("%w: %q: %w", ErrStorage, l.key, err)
 		r.answered = true
 		if r.done != nil {
 			close(r.done)
