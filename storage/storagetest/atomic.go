@@ -351,7 +351,7 @@ func meanwhile(t *testing.T, s storage.Storage, key string) error {
 	case err := <-done:
 		return err
 	case <-time.After(10 * time.Second):
-		return errors.New("List delays no decision, but Get and Set of another key do not end before each does")
+		return errors.New("while List calls each, Get and Set of another key do not end; List must delay no decision")
 	}
 }
 
