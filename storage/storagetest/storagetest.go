@@ -267,7 +267,7 @@ func race(t *testing.T, s storage.Storage, revision func(key string) storage.Rev
 		for i := range 20 { // a map of few keys compares without hashing
 			set(t, s, fmt.Sprint("other", i), state(1), storage.NoRevision)
 		}
-		for i := range 120 {
+		for i := range 200 {
 			round(longKey(i), 4)
 		}
 	}
