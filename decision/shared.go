@@ -8,8 +8,9 @@ package decision
 // brings. Room in the calendar goes to the entity that asks first. If there is none, an entity books at its fair share:
 // when weighted max-min would serve it, by the backlogs of all entities that wait. There it displaces the tickets that
 // were booked early. An operation that is back, of an entity below its share, runs before them, and they book again,
-// behind the early tickets of their entity. Entities that begin to wait together have their shares one after the other,
-// so that they do not meet in the same grains. Behind the calendar tickets have slots one after the other, too.
+// behind the early tickets of their entity. An operation whose limit has no room for a moment, or that another limit delays
+// for a moment, keeps its place. Entities that begin to wait together have their shares one after the other, so that they
+// do not meet in the same grains. Behind the calendar tickets have slots one after the other, too.
 //
 // Limits are ready. A decision changes State and Leases, which belong to the shared limit.
 type Shared struct {
@@ -34,7 +35,7 @@ type Shared struct {
 	token    bool  // only a token is short, or capacity that operations in flight will probably give back
 	wait     int64 // us from one such operation to the next
 	refund   int64 // when that capacity is probably back; 0 if a window has room before
-	again    bool  // a window denies it, but it is below its share and asks again soon
+	again    bool  // a window denies it, but it is below its share and keeps its place
 	overdue  int64 // see Limits.overdue
 	below    bool  // the entity is below its fair share
 	behind   bool  // by more than this grain
@@ -53,7 +54,7 @@ const (
 	mostWeight = 1 << 24 // of all together
 	gathering  = 32      // the most grains that are looked at, before and behind Front, to find room for a large operation
 	minute     = 60_000
-	soon       = 4000 // ms in which an operation that is behind its share asks again after a denial
+	soon       = 4000 // ms that cost an operation that must wait no place: see place
 )
 
 // Calendar is the additional part of the State of a shared limit. Grains are numbered from 1970.
@@ -497,7 +498,9 @@ func (x *Shared) reserved(window, now int64) int64 {
 		return 0
 	}
 	each := x.expects(x.rate, window)
-	return max(0, min(w.Size-each*(c.Head+1-l.whole(w.begin(w.interval(now)))), each*(c.Front-c.Head-1)))
+	most := MostUnits / max(1, each) // grains
+	gone, booked := c.Head+1-l.whole(w.begin(w.interval(now))), c.Front-c.Head-1
+	return max(0, min(w.Size-each*min(gone, most), each*min(booked, most)))
 }
 
 // gather returns the first grain from Front on by which the capacity that is not booked is enough for a large operation.
@@ -545,7 +548,8 @@ func (x *Shared) run(f *Flow, op *Op) {
 	}
 }
 
-// in returns the time in a grain at which the next unit has its turn.
+// in returns the time in a grain at which the next unit has its turn. Units beyond the rate of a full grain displace others from
+// its beginning on.
 func (x *Shared) in(n int64) int64 {
 	c, w := &x.State.Calendars[0], &x.Limits.Windows[x.Limits.Shortest]
 	at := x.Limits.begin(n)
@@ -723,7 +727,7 @@ func (x *Shared) place(f *Flow, op *Op, back bool, t, now int64) int64 {
 			t = max(t, w.room(s, line.Left+line.returns(), op.Cost[w.Unit], now))
 		}
 	}
-	if x.fits && (l.grain(t) <= c.Head || back && t < now+soon) {
+	if x.fits && (l.grain(t) <= c.Head || back && t < now+soon) { // another limit delays it for a moment
 		return t
 	}
 	if back && op.Ticket.Slot > now && x.holds(op.Ticket.Slot) { // it came early, and keeps its slot

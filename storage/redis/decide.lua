@@ -2341,6 +2341,8 @@ function Shared_look(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Urgent
             expects = (x8 - x8 % y3) / y3
           end
           local each2 = expects
+          local y3 = 1 > each2 and 1 or each2
+          local most2 = (1099511627776 - 1099511627776 % y3) / y3
           local t3 = now - w2.Offset
           local by4 = w2.Interval
           local n4 = (t3 - t3 % by4) / by4
@@ -2349,9 +2351,11 @@ function Shared_look(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Urgent
           local max3 = 0
           local x7 = t5 - x.Limits_Zero
           if x7 > max3 then max3 = x7 end
-          local y3 = x.Limits_Grain
-          local min4 = w2.Size - each2 * (c3.Head + 1 - (max3 - max3 % y3) / y3)
-          local x8 = each2 * (c3.Front - c3.Head - 1)
+          local y4 = x.Limits_Grain
+          local gone = c3.Head + 1 - (max3 - max3 % y4) / y4
+          local booked = c3.Front - c3.Head - 1
+          local min4 = w2.Size - each2 * (gone < most2 and gone or most2)
+          local x8 = each2 * (booked < most2 and booked or most2)
           if x8 < min4 then min4 = x8 end
           reserved = 0 > min4 and 0 or min4
         end
