@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/decision"
 	"github.com/drip-go/drip/storage"
 	"github.com/drip-go/drip/storage/memory"
 )
@@ -206,6 +207,25 @@ func TestSharedErrors(t *testing.T) {
 	}
 	if err := b.Throttled(ctx, drip.SharedID("other"), time.Second); !errors.Is(err, drip.ErrNoShared) {
 		t.Errorf("a limit that is not there is closed: %v", err)
+	}
+}
+
+// An error about what is stored of a shared limit names it, besides the entity that asked.
+func TestSpoiledSharedLimit(t *testing.T) {
+	for name, s := range sharedStorages() {
+		b, _ := shops(t, s, drip.Options{Size: 5, Shared: map[string]drip.Limit{"app": {Size: 5, RefreshRate: 5}}})
+		id := drip.SharedID("app")
+		spoiled := storage.State{Data: []byte("hello"), Until: decision.Never}
+		if err := s.Set(t.Context(), id, spoiled, storage.NoRevision); err != nil {
+			t.Fatal(err)
+		}
+		_, admit := b.Admit(t.Context(), "shop", drip.Request{})
+		_, inspect := b.Inspect(t.Context(), "shop")
+		for _, err := range []error{admit, inspect} {
+			if !errors.Is(err, storage.ErrFormat) || !strings.Contains(err.Error(), `"shop"`) || !strings.Contains(err.Error(), id) {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
 	}
 }
 

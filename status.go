@@ -122,7 +122,7 @@ func (b *Bucket) sharedNow(ctx context.Context, entityID string, now int64) (sha
 	for i := range within {
 		e, err := b.read(ctx, within[i].Key)
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("%q: %w", within[i].Key, err)
 		}
 		shared = append(shared, within[i].In(&e.State, decision.Counted(e.Out)))
 	}

@@ -124,8 +124,11 @@ func (k *key) get(ctx context.Context, s storage.Storage) error {
 		return err
 	}
 	held, err := storage.Decode(stored.Data, &k.state)
+	if err != nil {
+		return fmt.Errorf("%q: %w", k.id, err)
+	}
 	k.data, k.rev, k.leases = stored.Data, rev, storage.NewLeases(held)
-	return err
+	return nil
 }
 
 // set stores the key if it has changed.

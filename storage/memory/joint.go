@@ -1,6 +1,7 @@
 package memory
 
 import (
+	"fmt"
 	"slices"
 
 	"github.com/drip-go/drip/decision"
@@ -62,7 +63,7 @@ func (j *joint) find() error {
 			p.entity = newEntity(p.key)
 		} else if p.entity.raw != nil {
 			if err := p.entity.decode(); err != nil {
-				return err
+				return fmt.Errorf("%q: %w", p.key, err)
 			}
 		}
 	}

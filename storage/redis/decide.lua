@@ -4149,7 +4149,7 @@ end
   for i = 0, shared_n - 1 do
     shared[i] = open(KEYS[2 * i + 1], KEYS[2 * i + 2], ARGV[i + 3])
     if not shared[i] then
-      return redis.error_reply('DRIPSTATE')
+      return redis.error_reply('DRIPSTATE ' .. KEYS[2 * i + 1])
     end
   end
 end

@@ -473,7 +473,7 @@ func (s *Storage) failure(err error) error {
 		}
 		return fmt.Errorf("%w: %w", ErrNoAnswer, err)
 	case goredis.HasErrorPrefix(err, "DRIPSTATE"):
-		return ErrNotState
+		return fmt.Errorf("%w: %q", ErrNotState, strings.TrimPrefix(err.Error(), "DRIPSTATE "))
 	case strings.Contains(err.Error(), "WRONGTYPE"): // before Redis 7 it is not in front
 		return fmt.Errorf("%w: %w", ErrNotState, err)
 	}
