@@ -4,10 +4,10 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"time"
 
-	"github.com/drip-go/drip/decision"
 	"github.com/drip-go/drip/storage"
 )
 
@@ -15,9 +15,9 @@ var errNoAnswer = errors.New("no answer within " + storageTime.String())
 
 // A reading is the state of a limiter at a time, by the clock that decides and by the process's clock.
 //
-// A storage keeps a limiter as a decision.State in which Tokens is mark, Slot and Held are the instant next, and Now is
-// the time of the change. So any backend can store it and return the time with it. It is no Bucket's state: a Bucket
-// counts whole units that come at the beginnings of intervals. A Limiter counts fractions that come all the time.
+// A storage keeps the instant next, in bytes that are no decision.State: a Bucket counts whole units that come at the
+// beginnings of intervals, a Limiter counts fractions that come all the time. So the storage does not list a limiter
+// as an entity, and refuses a Bucket's operations on it.
 type reading struct {
 	next, now instant
 	born      instant // of this Limiter
@@ -25,8 +25,8 @@ type reading struct {
 	revision  storage.Revision
 }
 
-// mark is the Tokens of a limiter's state.
-const mark = 1
+// format is the bytes that a storage keeps.
+const format = "limiter %d %d"
 
 // load reads the limiter. With a storage it lets go of l.mu for the time that takes.
 func (l *Limiter) load() (s reading, err error) {
@@ -44,7 +44,7 @@ func (l *Limiter) load() (s reading, err error) {
 	)
 	err = l.io(func(ctx context.Context) (err error) {
 		if l.reader != nil { // for its clock
-			together.Go(func() { entry, unread = l.reader.Read(ctx, l.key) })
+			together.Go(func() { entry, unread = l.reader.Read(ctx, l.key+" clock") }) // of nobody: only the time matters
 		}
 		stored, s.revision, err = l.storage.Get(ctx, l.key)
 		together.Wait()
@@ -63,11 +63,9 @@ func (l *Limiter) load() (s reading, err error) {
 		s.next = s.born
 		return s, nil
 	}
-	var state decision.State
-	if _, err := storage.Decode(stored.Data, &state); err != nil {
-		return s, err
+	if _, err := fmt.Sscanf(string(stored.Data), format, &s.next.ms, &s.next.as); err != nil {
+		return s, errors.New("the stored bytes are no limiter")
 	}
-	s.next = instant{state.Slot, state.Held}
 	return s, nil
 }
 
@@ -78,7 +76,7 @@ func (l *Limiter) store(s reading, next instant) error {
 		return nil
 	}
 	state := storage.State{
-		Data: storage.Encode(&decision.State{Tokens: mark, Now: s.now.ms, Slot: next.ms, Held: next.as}, nil),
+		Data: fmt.Appendf(nil, format, next.ms, next.as),
 		Now:  s.now.ms,
 		// From this time on the limiter has saved all that it can, as an unknown limiter has. Plus two, because both
 		// are less than one too early.

@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/drip-go/drip/decision"
 	"github.com/drip-go/drip/limiter"
 	"github.com/drip-go/drip/storage"
 	"github.com/drip-go/drip/storage/memory"
@@ -120,6 +121,30 @@ func TestClock(t *testing.T) {
 			t.Error(waited, err)
 		}
 	})
+}
+
+// TestNoEntity lets tools that act on all entities of a storage act on a limiter: they leave it as it is.
+func TestNoEntity(t *testing.T) {
+	s := memory.New()
+	l := newLimiter(t, limiter.Options{Limit: 1, Storage: s, Key: "table"})
+	must(t, l.ConsumeNow(t.Context(), 1000))
+	must(t, s.List(t.Context(), func(e storage.Entry) error { return fmt.Errorf("the limiter %q is listed as an entity", e.Key) }))
+	limits := &decision.Limits{Windows: []decision.Window{{Size: 1, Rate: 1, Interval: 1000}}, Tokens: 1}
+	limits.Ready()
+	for _, kind := range []decision.Kind{decision.GetDelay, decision.Pause, decision.Reset} {
+		if _, err := s.Do(t.Context(), "table", limits, nil, decision.Op{Kind: kind, Now: decision.OwnClock, For: 1000}); err == nil {
+			t.Errorf("an operation of kind %d on a limiter is done", kind)
+		}
+	}
+	if rate, err := l.CurrentRate(t.Context()); rate < 90_000 || err != nil {
+		t.Errorf("the limiter owes %v percent, %v; want a thousand units", rate, err)
+	}
+	entity := storage.State{Data: storage.Encode(&decision.State{Tokens: 1}, nil), Until: decision.Never}
+	must(t, s.Set(t.Context(), "shop", entity, storage.NoRevision))
+	l = newLimiter(t, limiter.Options{Limit: 1, Storage: s, Key: "shop"})
+	if err := l.ConsumeNow(t.Context(), 1); !errors.Is(err, limiter.ErrStorage) {
+		t.Errorf("a limiter of the name of an entity: %v", err)
+	}
 }
 
 // TestForgotten has a storage that forgets the limiter as soon as it may.
