@@ -184,7 +184,8 @@ func New(client goredis.UniversalClient, o Options) (*Storage, error) {
 	if o.MaxHold < time.Millisecond {
 		return nil, fmt.Errorf("redis: Options.MaxHold is %v; it must be at least 1ms, or 0 for the default", o.MaxHold)
 	}
-	if client == nil || client == (*goredis.Client)(nil) {
+	switch client {
+	case nil, (*goredis.Client)(nil), (*goredis.ClusterClient)(nil), (*goredis.Ring)(nil):
 		return nil, errors.New("redis: the client is nil")
 	}
 	s := &Storage{

@@ -242,7 +242,7 @@ func TestOpenErrors(t *testing.T) {
 	if _, err := redis.New(nil, redis.Options{MaxHold: time.Microsecond}); err == nil || !strings.Contains(err.Error(), "Options.MaxHold is 1µs") {
 		t.Errorf("New with a MaxHold of 1µs = %v", err)
 	}
-	for _, client := range []goredis.UniversalClient{nil, (*goredis.Client)(nil)} {
+	for _, client := range []goredis.UniversalClient{nil, (*goredis.Client)(nil), (*goredis.ClusterClient)(nil), (*goredis.Ring)(nil)} {
 		if _, err := redis.New(client, redis.Options{}); err == nil || err.Error() != "redis: the client is nil" {
 			t.Errorf("New(%T) = %v", client, err)
 		}
