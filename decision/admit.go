@@ -413,7 +413,7 @@ func (l *Limits) promise(s *State, slot int64, op *Op, back bool) {
 	t := &op.Ticket
 	for i := range l.Windows {
 		w, line := &l.Windows[i], &s.Lines[i]
-		if back && t.Number > 0 && line.Left >= op.Cost[w.Unit] && w.interval(t.Slot) == w.interval(s.Slot) {
+		if back && t.Number > 0 && line.Left >= op.Cost[w.Unit] && w.gain(s, 0, t.Slot, s.Slot) == 0 {
 			line.yield(w, t)
 		}
 		line.Promised = w.gain(s, line.Promised, s.Slot, slot) - line.weight(op.Cost[w.Unit])

@@ -50,7 +50,11 @@ func (l *Limits) Booked(s *State) int64 {
 	for i := range l.Windows {
 		w, line := &l.Windows[i], &s.Lines[i]
 		if n := w.interval(s.Slot) - w.interval(w.since(s, s.Now)); n < MostUnits/w.Rate && w.Unit == l.Windows[0].Unit {
-			booked = min(booked, line.Left+n*w.Rate-line.Promised)
+			gain := n * w.Rate
+			if n == 1 && line.Promised > w.Rate { // the slot is in that interval because of space, not because no room was before
+				gain = w.gain(s, line.Left, s.Now, s.Slot) - line.Left
+			}
+			booked = min(booked, line.Left+gain-line.Promised)
 		}
 	}
 	return max(0, booked)

@@ -485,3 +485,30 @@ func TestAbandonedDays(t *testing.T) {
 		}
 	}
 }
+
+// Tickets that were cancelled are hardly booked, if the entity was paused again and again: with many tokens the tickets
+// come late or book a second time before, with few tokens some have their slots in the next interval.
+func TestCancelledWhilePaused(t *testing.T) {
+	for _, test := range []struct{ tokens, pauses, late int64 }{{1_000_000, 10_000, 0}, {1_000_000, 10_000, 3000}, {100, 1, 0}} {
+		for now := int64(5); now < 1000; now += 10 {
+			e := newEntity(t, perSecond(1000, 50))
+			e.l.Tokens = test.tokens
+			var tickets [20]decision.Ticket
+			end := now + test.pauses
+			for at := now; at < end; at++ {
+				e.do(at, decision.Op{Kind: decision.Pause, For: 2000})
+				for i := range tickets {
+					if begin+at >= tickets[i].Slot+test.late {
+						tickets[i] = e.admit(at, 1, tickets[i]).Ticket
+					}
+				}
+			}
+			for _, ticket := range tickets {
+				e.do(end, decision.Op{Kind: decision.Cancel, Ticket: ticket})
+			}
+			if booked := e.l.Booked(&e.s); booked > 2 { // a slot leaves nothing to the next interval
+				t.Errorf("%+v from %d: %d are booked", test, now, booked)
+			}
+		}
+	}
+}

@@ -5949,11 +5949,41 @@ end
                         end
                         local is3 = is2
                         if is3 then
-                          local t2 = op_Ticket_Slot - w.Offset
-                          local by2 = w.Interval
-                          local t3 = s_Slot - w.Offset
-                          local by3 = w.Interval
-                          is3 = (t2 - t2 % by2) / by2 == (t3 - t3 % by3) / by3
+                          local gain = 0
+                          do
+                            if s_Slot <= op_Ticket_Slot then
+                              gain = 0
+                            else
+                              local t2 = s_Slot - w.Offset
+                              local by2 = w.Interval
+                              local since = 0
+                              do
+                                if w.Size > w.Rate then
+                                  local max2 = op_Ticket_Slot
+                                  local x2 = s_Closed - 1
+                                  if x2 > max2 then max2 = x2 end
+                                  since = max2
+                                else
+                                  since = op_Ticket_Slot
+                                end
+                              end
+                              local t3 = since - w.Offset
+                              local by3 = w.Interval
+                              local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
+                              if n2 <= 0 then
+                                gain = 0
+                              else
+                                local x2 = w.Size - 0
+                                local y = w.Rate
+                                if n2 > (x2 - x2 % y) / y then
+                                  gain = w.Size
+                                else
+                                  gain = 0 + n2 * w.Rate
+                                end
+                              end
+                            end
+                          end
+                          is3 = gain == 0
                         end
                         if is3 then
                           do
@@ -5969,14 +5999,14 @@ end
                             line2.Promised = min2
                           end
                         end
-                        local gain = 0
+                        local gain2 = 0
                         do
                           local left = line2.Promised
                           if slot <= s_Slot then
-                            gain = left
+                            gain2 = left
                           else
-                            local t4 = slot - w.Offset
-                            local by4 = w.Interval
+                            local t2 = slot - w.Offset
+                            local by2 = w.Interval
                             local since = 0
                             do
                               if w.Size > w.Rate then
@@ -5988,18 +6018,18 @@ end
                                 since = s_Slot
                               end
                             end
-                            local t5 = since - w.Offset
-                            local by5 = w.Interval
-                            local n2 = (t4 - t4 % by4) / by4 - (t5 - t5 % by5) / by5
+                            local t3 = since - w.Offset
+                            local by3 = w.Interval
+                            local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
                             if n2 <= 0 then
-                              gain = left
+                              gain2 = left
                             else
                               local x2 = w.Size - left
                               local y = w.Rate
                               if n2 > (x2 - x2 % y) / y then
-                                gain = w.Size
+                                gain2 = w.Size
                               else
-                                gain = left + n2 * w.Rate
+                                gain2 = left + n2 * w.Rate
                               end
                             end
                           end
@@ -6010,7 +6040,7 @@ end
                         local max2 = 1 < cost and 1 or cost
                         local x3 = cost - (x2 - x2 % 4096) / 4096
                         if x3 > max2 then max2 = x3 end
-                        line2.Promised = gain - max2
+                        line2.Promised = gain2 - max2
                       end
                       s_Slot = slot
                     end
@@ -6451,11 +6481,41 @@ end
                               end
                               local is3 = is2
                               if is3 then
-                                local t3 = op_Ticket_Slot - w.Offset
-                                local by2 = w.Interval
-                                local t4 = s_Slot - w.Offset
-                                local by3 = w.Interval
-                                is3 = (t3 - t3 % by2) / by2 == (t4 - t4 % by3) / by3
+                                local gain = 0
+                                do
+                                  if s_Slot <= op_Ticket_Slot then
+                                    gain = 0
+                                  else
+                                    local t3 = s_Slot - w.Offset
+                                    local by2 = w.Interval
+                                    local since = 0
+                                    do
+                                      if w.Size > w.Rate then
+                                        local max2 = op_Ticket_Slot
+                                        local x2 = s_Closed - 1
+                                        if x2 > max2 then max2 = x2 end
+                                        since = max2
+                                      else
+                                        since = op_Ticket_Slot
+                                      end
+                                    end
+                                    local t4 = since - w.Offset
+                                    local by3 = w.Interval
+                                    local n2 = (t3 - t3 % by2) / by2 - (t4 - t4 % by3) / by3
+                                    if n2 <= 0 then
+                                      gain = 0
+                                    else
+                                      local x2 = w.Size - 0
+                                      local y = w.Rate
+                                      if n2 > (x2 - x2 % y) / y then
+                                        gain = w.Size
+                                      else
+                                        gain = 0 + n2 * w.Rate
+                                      end
+                                    end
+                                  end
+                                end
+                                is3 = gain == 0
                               end
                               if is3 then
                                 do
@@ -6471,14 +6531,14 @@ end
                                   line2.Promised = min2
                                 end
                               end
-                              local gain = 0
+                              local gain2 = 0
                               do
                                 local left = line2.Promised
                                 if slot2 <= s_Slot then
-                                  gain = left
+                                  gain2 = left
                                 else
-                                  local t5 = slot2 - w.Offset
-                                  local by4 = w.Interval
+                                  local t3 = slot2 - w.Offset
+                                  local by2 = w.Interval
                                   local since = 0
                                   do
                                     if w.Size > w.Rate then
@@ -6490,18 +6550,18 @@ end
                                       since = s_Slot
                                     end
                                   end
-                                  local t6 = since - w.Offset
-                                  local by5 = w.Interval
-                                  local n2 = (t5 - t5 % by4) / by4 - (t6 - t6 % by5) / by5
+                                  local t4 = since - w.Offset
+                                  local by3 = w.Interval
+                                  local n2 = (t3 - t3 % by2) / by2 - (t4 - t4 % by3) / by3
                                   if n2 <= 0 then
-                                    gain = left
+                                    gain2 = left
                                   else
                                     local x2 = w.Size - left
                                     local y = w.Rate
                                     if n2 > (x2 - x2 % y) / y then
-                                      gain = w.Size
+                                      gain2 = w.Size
                                     else
-                                      gain = left + n2 * w.Rate
+                                      gain2 = left + n2 * w.Rate
                                     end
                                   end
                                 end
@@ -6512,7 +6572,7 @@ end
                               local max2 = 1 < cost2 and 1 or cost2
                               local x3 = cost2 - (x2 - x2 % 4096) / 4096
                               if x3 > max2 then max2 = x3 end
-                              line2.Promised = gain - max2
+                              line2.Promised = gain2 - max2
                             end
                             s_Slot = slot2
                           end
