@@ -145,8 +145,8 @@ func demo(ctx context.Context, shops, messages, processes int, metrics, record s
 	if err := broker.awaitConsumers(ctx, processes, consumers.failed); err != nil {
 		return err
 	}
-	out.say(fmt.Sprintf("Ready after %s. Consumer processes: %d. Shops: %d, with %d calls a second each.\nAll of them together have %d a second, of which %d may be about the stock.\n",
-		seconds(time.Since(began)), processes, shops, refreshRate, rules[appLimit].PerSecond, rules[stockLimit].PerSecond))
+	out.say(fmt.Sprintf("Ready after %s. Consumer processes: %d. Shops: %d, with %d calls a second each.\nAll of them together have %d a second, in bursts %d; %d a second of these may be about the stock.\n",
+		seconds(time.Since(began)), processes, shops, refreshRate, rules[appLimit].PerSecond, rules[appLimit].Size, rules[stockLimit].PerSecond))
 
 	err = watch(ctx, plan, ledger, broker, consumers, out)
 	if ctx.Err() != nil {

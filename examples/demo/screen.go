@@ -128,8 +128,8 @@ func bar(done, of, width int) string {
 // line returns all shops in one line.
 func line(s snapshot) string {
 	t := s.total()
-	return fmt.Sprintf("%7s: %d of %d done, %d in flight, %d postponed, %d of %d calls in this second, %d refused, %.0f s to go",
-		seconds(s.elapsed), t.done, t.orders, t.inFlight, t.postponed, t.used, t.limit, t.refused, t.eta.Seconds())
+	return fmt.Sprintf("%7s: %d of %d done, %d in flight, %d postponed, %d calls in this second, %d refused, %.0f s to go",
+		seconds(s.elapsed), t.done, t.orders, t.inFlight, t.postponed, t.used, t.refused, t.eta.Seconds())
 }
 
 func seconds(d time.Duration) string { return fmt.Sprintf("%.1f s", d.Seconds()) }

@@ -32,7 +32,7 @@ all         90/310           7       213   13 of 20   [####............]   22 s
 }
 
 func TestLine(t *testing.T) {
-	want := "  3.1 s: 90 of 310 done, 7 in flight, 213 postponed, 13 of 20 calls in this second, 1 refused, 22 s to go"
+	want := "  3.1 s: 90 of 310 done, 7 in flight, 213 postponed, 13 calls in this second, 1 refused, 22 s to go"
 	if got := line(some); got != want {
 		t.Errorf("got  %q\nwant %q", got, want)
 	}
