@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -107,6 +108,8 @@ func (l *Limit) Consume(ctx context.Context, q Queue, handle func(context.Contex
 	switch {
 	case q.URL == "" || q.Name == "":
 		return errors.New("dripamqp10: Queue.URL or Queue.Name is missing")
+	case !usable(q.URL):
+		return errors.New("dripamqp10: Queue.URL is not one of AMQP; it looks like amqp://user:password@host:5672, with the password escaped")
 	case q.InHand < 0:
 		return fmt.Errorf("dripamqp10: Queue.InHand is %d; it must be above 0, or 0 for the default", q.InHand)
 	}
@@ -130,6 +133,13 @@ func (l *Limit) Consume(ctx context.Context, q Queue, handle func(context.Contex
 		case <-ctx.Done():
 		}
 	}
+}
+
+// usable reports whether a URL can be dialled. The client's error would repeat a malformed URL, with its password. A part of
+// an unescaped password would pass for the host, and appear in the error of connecting.
+func usable(rawURL string) bool {
+	u, err := url.Parse(rawURL)
+	return err == nil && slices.Contains([]string{"amqp", "amqps", "amqp+ssl"}, u.Scheme) && !strings.Contains(u.Path+u.RawQuery+u.Fragment, "@")
 }
 
 // session is a connection that consumes.

@@ -85,6 +85,23 @@ func TestLongReason(t *testing.T) {
 	}
 }
 
+// The error of a URL that cannot be used has nothing of its password.
+func TestURLError(t *testing.T) {
+	limit, err := New(Options{Limiter: free{}, Entity: shop})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, url := range []string{
+		"amqp://user:se%zzcret@localhost/", "amqp://user:sec/ret@localhost/", "amqp://sec#ret@localhost/", "user:secret@localhost",
+		"http://user:secret@localhost/", "amqp://user:secret\x7f@localhost/",
+	} {
+		err := limit.Consume(t.Context(), Queue{URL: url, Name: "orders"}, func(context.Context, *amqp.Message) error { return nil })
+		if err == nil || !strings.Contains(err.Error(), "Queue.URL is not one of AMQP") || strings.Contains(err.Error(), "sec") || strings.Contains(err.Error(), "se%") {
+			t.Errorf("with the URL %q: %v", url, err)
+		}
+	}
+}
+
 func BenchmarkAdapter(b *testing.B) {
 	workertest.Benchmark(b, adapter, need(b))
 }
