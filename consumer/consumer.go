@@ -68,6 +68,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -181,6 +182,8 @@ type Consumer struct {
 	publishing      outage.Outage
 
 	telemetry *telemetry // nil without providers
+
+	begun atomic.Bool // Run was called
 }
 
 // New checks the options and makes a Consumer. Its error names the field that is wrong. It connects to nothing.
@@ -286,8 +289,12 @@ func (c *Consumer) deadQueue() string { return c.o.Queue + ".drip.dead" }
 //
 // Run waits for a broker that is down, unless Options.FailFast is set. It returns an error at once when the broker is up but
 // Run can't begin: the work queue does not exist or is a stream, a permission is missing, or Run can't declare a queue. The
-// error says how to fix it. Once Run has begun it reconnects after any failure. A Consumer runs once.
+// error says how to fix it. Once Run has begun it reconnects after any failure. A Consumer runs once: a second call returns an
+// error.
 func (c *Consumer) Run(ctx context.Context) error {
+	if c.begun.Swap(true) {
+		return errors.New("consumer: Run was called before; make a new Consumer to run again")
+	}
 	defer c.delays.Close()
 	ctx, hopeless := context.WithCancelCause(ctx)
 	defer hopeless(nil)

@@ -57,6 +57,26 @@ func TestTriesAgainSoonAfterAnOutage(t *testing.T) {
 	})
 }
 
+// The publisher of a Consumer ends with Run. A second Run could postpone no message.
+func TestRunsOnce(t *testing.T) {
+	c, err := New(Options{URL: "amqp://localhost:1/", Queue: "orders", Limiter: &free{}, Entity: byID, Logger: quiet, Handler: &ledger{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+	defer cancel()
+	first := make(chan error, 1)
+	go func() { first <- c.Run(ctx) }()
+	time.Sleep(100 * time.Millisecond)
+	if err := c.Run(ctx); err == nil || !strings.Contains(err.Error(), "Run was called before") {
+		t.Errorf("a second Run = %v", err)
+	}
+	cancel()
+	if err := <-first; err != nil {
+		t.Errorf("the first Run = %v", err)
+	}
+}
+
 // A stream keeps acknowledged messages and delivers no message again: it is no work queue.
 func TestStreamIsNoWorkQueue(t *testing.T) {
 	t.Parallel()
