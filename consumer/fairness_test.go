@@ -3,6 +3,7 @@ package consumer
 import (
 	"context"
 	"fmt"
+	"math"
 	"os"
 	"slices"
 	"strconv"
@@ -15,6 +16,17 @@ import (
 	"github.com/drip-go/drip"
 	"github.com/drip-go/drip/internal/buckettest"
 )
+
+// However many handlers the options allow, a message finds a place.
+func TestManyHandlers(t *testing.T) {
+	for _, most := range []int{1, math.MaxInt32, math.MaxInt / 2, math.MaxInt} {
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		if err := newPlaces(most).enter(ctx, "shop"); err != nil {
+			t.Errorf("with %d places: %v", most, err)
+		}
+		cancel()
+	}
+}
 
 // One entity with a great many waiting messages adds nothing to the wait of other entities. The log has the wait of the
 // others, without and with it. DRIP_WAITING=100000 makes that many messages wait, and takes nine rounds instead of one.

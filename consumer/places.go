@@ -150,7 +150,7 @@ func (p *places) count() (others, limiting int) {
 
 func (p *places) fits(who *party) bool {
 	free := p.most - p.taken
-	return free > 0 && who.taken < perFree*free
+	return free > 0 && who.taken/perFree < free // who.taken < perFree*free, which may overflow
 }
 
 func (p *places) take(who *party) {
