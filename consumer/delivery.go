@@ -179,8 +179,8 @@ func (s *session) admit(d *delivery, in rooms) (drip.Admission, error) {
 		if err != nil || a.Delay == 0 {
 			return a, err
 		}
-		if !d.back || a.Ticket.IsZero() {
-			return a, nil
+		if !d.back || a.Ticket.IsZero() || time.Now().Add(a.Delay).UnixMilli() > m.expires() {
+			return a, nil // put then buries a message that expires before
 		}
 		if place == nil {
 			if place = s.held.enter(m.entity, m.Priority); place == nil {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"reflect"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -37,6 +38,42 @@ func TestExpiration(t *testing.T) {
 	}
 	if b.ready(queue) != 0 || h.count() != 1 {
 		t.Errorf("%d messages are left, %d were handled", b.ready(queue), h.count())
+	}
+}
+
+// closesLater closes the entity "late" for a moment before its first message asks, and for longer when that message has a slot.
+type closesLater struct {
+	*drip.Bucket
+	asked atomic.Bool
+}
+
+func (l *closesLater) Admit(ctx context.Context, entity string, r drip.Request) (a drip.Admission, err error) {
+	if entity != "late" || l.asked.Swap(true) {
+		return l.Bucket.Admit(ctx, entity, r)
+	}
+	if err = l.Throttled(ctx, entity, 500*time.Millisecond); err == nil {
+		a, err = l.Bucket.Admit(ctx, entity, r)
+	}
+	return a, errors.Join(err, l.Throttled(ctx, entity, patience-time.Second))
+}
+
+// A message that is back and would have to wait past its own expiration does not wait in hand either.
+func TestExpirationInHand(t *testing.T) {
+	t.Parallel()
+	b := connect(t, useBroker(t))
+	queue := b.queue()
+	bucket := buckettest.New(t, drip.Options{Size: 10, RefreshRate: 10})
+	var h handled
+	running(t, Options{URL: b.url, Queue: queue, Limiter: &closesLater{Bucket: bucket}, Entity: byID, Handler: &h, Logger: quiet})
+	b.publish(queue, amqp.Publishing{MessageId: "first"})
+	eventually(t, "it consumes", func() bool { return h.count() == 1 }) // else the message might expire in the work queue
+	b.publish(queue, amqp.Publishing{MessageId: "late", Expiration: "2000"})
+	eventually(t, "it is handled, or a dead letter", func() bool { return h.count() > 1 || b.count(queue+".drip.dead") > 0 })
+	if h.count() > 1 {
+		t.Fatal("it was handled after its expiration")
+	}
+	if d := b.letter(queue); d.Headers[headerReason] != reasonExpired {
+		t.Errorf("the reason is %v", d.Headers[headerReason])
 	}
 }
 
