@@ -103,7 +103,7 @@ var ErrBroker = errors.New("it takes RabbitMQ 4.3 or later")
 
 // Consume handles messages of the queue until ctx ends, and returns when the messages in hand have ended. The handlers'
 // context ends worker.DrainTime after ctx. Consume returns an error when it can't begin. Once it has begun it reconnects after
-// any failure. The broker then delivers the messages in hand again.
+// any failure. The broker then delivers the messages in hand again, and the context of their handlers ends.
 func (l *Limit) Consume(ctx context.Context, q Queue, handle func(context.Context, *amqp.Message) error) error {
 	switch {
 	case q.URL == "" || q.Name == "":
@@ -114,12 +114,16 @@ func (l *Limit) Consume(ctx context.Context, q Queue, handle func(context.Contex
 		return fmt.Errorf("dripamqp10: Queue.InHand is %d; it must be above 0, or 0 for the default", q.InHand)
 	}
 	q.InHand = cmp.Or(q.InHand, 1024)
+	handling, end := worker.Drain(ctx)
+	defer end()
+	var running sync.WaitGroup
+	defer running.Wait()
 	begun := false
 	for backoff := firstBackoff; ; backoff = min(2*backoff, longestBackoff) {
 		s, err := open(ctx, q)
 		if err == nil {
 			begun, backoff = true, firstBackoff
-			err = l.consume(ctx, s, handle)
+			err = l.consume(ctx, handling, s, &running, handle)
 		}
 		switch {
 		case ctx.Err() != nil:
@@ -178,24 +182,27 @@ func delays(version string) bool {
 	return n == 2 && (major > 4 || major == 4 && minor >= 3)
 }
 
-// consume handles messages until ctx or the connection ends.
-func (l *Limit) consume(ctx context.Context, s session, handle func(context.Context, *amqp.Message) error) error {
-	handling, end := worker.Drain(ctx)
-	defer end()
-	var running sync.WaitGroup
-	defer func() {
-		running.Wait()
+// consume handles messages until ctx or the connection ends. The handlers' context ends with handling and with the connection.
+// With ctx it waits for running, in which it counts the messages in hand. It does not wait after a lost connection: nobody would
+// consume meanwhile.
+func (l *Limit) consume(ctx, handling context.Context, s session, running *sync.WaitGroup, handle func(context.Context, *amqp.Message) error) error {
+	handling, lost := context.WithCancel(handling)
+	defer lost()
+	for {
+		m, err := s.receiver.Receive(ctx, nil)
+		if err == nil {
+			running.Go(func() { l.step(handling, s.receiver, m, handle) })
+			continue
+		}
+		if ctx.Err() != nil {
+			running.Wait()
+		}
+		lost()
 		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 		defer cancel()
 		_ = s.receiver.Close(closing) // settlements are written before
 		_ = s.conn.Close()
-	}()
-	for {
-		m, err := s.receiver.Receive(ctx, nil)
-		if err != nil {
-			return err
-		}
-		running.Go(func() { l.step(handling, s.receiver, m, handle) })
+		return err
 	}
 }
 

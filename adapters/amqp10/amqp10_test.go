@@ -5,6 +5,8 @@ import (
 	"errors"
 	"os"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -82,6 +84,51 @@ func TestLongReason(t *testing.T) {
 	})
 	if err != nil || ran != "12" {
 		t.Errorf("the messages ran in the order %s, %v", ran, err)
+	}
+}
+
+// A handler that takes long does not keep Consume from connecting again. Its context ends, because the broker delivers its
+// message again.
+func TestConnectsBesideHandlers(t *testing.T) {
+	need(t)
+	broker := servers.OwnRabbitMQ(t)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	opened, err := openQueue(ctx, broker.URL(), "long")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := opened.Publish(ctx, workertest.Message{ID: "1", Entity: "shop"}); err != nil {
+		t.Fatal(err)
+	}
+	limit, err := New(Options{Limiter: free{}, Entity: shop})
+	if err != nil {
+		t.Fatal(err)
+	}
+	again := make(chan bool)
+	release := sync.OnceFunc(func() { close(again) })
+	var runs atomic.Int64
+	err = limit.Consume(ctx, Queue{URL: broker.URL(), Name: "long"}, func(handling context.Context, m *amqp.Message) error {
+		if runs.Add(1) > 1 {
+			release()
+			return nil
+		}
+		if out, err := broker.Ctl(ctx, "close_all_connections", "a test"); err != nil {
+			t.Errorf("%v: %s", err, out)
+		}
+		select {
+		case <-again:
+		case <-ctx.Done():
+			t.Error("the message was not delivered again")
+		}
+		if handling.Err() == nil {
+			t.Error("the context has not ended")
+		}
+		cancel()
+		return nil
+	})
+	if err != nil {
+		t.Errorf("Consume = %v", err)
 	}
 }
 
