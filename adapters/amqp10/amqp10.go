@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"net/url"
 	"slices"
 	"strings"
@@ -110,8 +111,10 @@ func (l *Limit) Consume(ctx context.Context, q Queue, handle func(context.Contex
 		return errors.New("dripamqp10: Queue.URL or Queue.Name is missing")
 	case !usable(q.URL):
 		return errors.New("dripamqp10: Queue.URL is not one of AMQP; it looks like amqp://user:password@host:5672, with the password escaped")
-	case q.InHand < 0:
-		return fmt.Errorf("dripamqp10: Queue.InHand is %d; it must be above 0, or 0 for the default", q.InHand)
+	case q.InHand < 0 || q.InHand > math.MaxInt32:
+		return fmt.Errorf("dripamqp10: Queue.InHand is %d; it must be above 0 and at most %d, or 0 for the default", q.InHand, math.MaxInt32)
+	case handle == nil:
+		return errors.New("dripamqp10: handle is nil") // else each message would fail, and be given up
 	}
 	q.InHand = cmp.Or(q.InHand, 1024)
 	handling, end := worker.Drain(ctx)

@@ -38,7 +38,7 @@ func need(t testing.TB) (url string) {
 	if version, _ := conn.Properties["version"].(string); !delays(version) {
 		limit, err := New(Options{Limiter: free{}, Entity: shop})
 		if err == nil {
-			err = limit.Consume(t.Context(), Queue{URL: url, Name: "orders"}, nil)
+			err = limit.Consume(t.Context(), Queue{URL: url, Name: "orders"}, func(context.Context, *amqp.Message) error { return nil })
 		}
 		if !errors.Is(err, ErrBroker) {
 			t.Errorf("Consume = %v with RabbitMQ %s, want ErrBroker", err, version)
@@ -145,6 +145,31 @@ func TestURLError(t *testing.T) {
 		err := limit.Consume(t.Context(), Queue{URL: url, Name: "orders"}, func(context.Context, *amqp.Message) error { return nil })
 		if err == nil || !strings.Contains(err.Error(), "Queue.URL is not one of AMQP") || strings.Contains(err.Error(), "sec") || strings.Contains(err.Error(), "se%") {
 			t.Errorf("with the URL %q: %v", url, err)
+		}
+	}
+}
+
+// A queue that makes no sense is an error before anything is consumed.
+func TestQueueErrors(t *testing.T) {
+	limit, err := New(Options{Limiter: free{}, Entity: shop})
+	if err != nil {
+		t.Fatal(err)
+	}
+	handle := func(context.Context, *amqp.Message) error { return nil }
+	for want, c := range map[string]struct {
+		q      Queue
+		handle func(context.Context, *amqp.Message) error
+	}{
+		"Queue.InHand is -1":                 {Queue{InHand: -1}, handle},
+		"Queue.InHand is 4294967297":         {Queue{InHand: 1<<32 + 1}, handle},
+		"Queue.URL or Queue.Name is missing": {Queue{Name: "-"}, handle},
+		"handle is nil":                      {Queue{}, nil},
+	} {
+		if c.q.Name == "" {
+			c.q.URL, c.q.Name = "amqp://localhost:1/", "orders"
+		}
+		if err := limit.Consume(t.Context(), c.q, c.handle); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("Consume = %v, want %q", err, want)
 		}
 	}
 }

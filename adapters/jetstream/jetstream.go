@@ -64,6 +64,8 @@ func (l *Limit) Consume(ctx context.Context, c jetstream.Consumer, inHand int, h
 		return fmt.Errorf("dripjetstream: consumer %q does not acknowledge explicitly", info.Name)
 	case config.MaxDeliver > 0:
 		return fmt.Errorf("dripjetstream: consumer %q has a MaxDeliver of %d, and each postponement is a delivery; set it to -1 and Options.Attempts", info.Name, config.MaxDeliver)
+	case handle == nil:
+		return errors.New("dripjetstream: handle is nil") // else each message would fail, and be given up
 	}
 	notes, err := l.notes(ctx, info)
 	if err != nil {

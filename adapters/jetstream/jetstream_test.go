@@ -177,6 +177,9 @@ func TestTickets(t *testing.T) {
 	if c, err = q.consumer(ctx, -1); err != nil {
 		t.Fatal(err)
 	}
+	if err := limit.Consume(ctx, c, 1, nil); err == nil || !strings.Contains(err.Error(), "handle is nil") {
+		t.Errorf("Consume = %v without a handler", err)
+	}
 	var messages []workertest.Message
 	for range 12 {
 		messages = append(messages, workertest.Message{Entity: "shop"})

@@ -91,6 +91,8 @@ func (l *Limit) Consume(ctx context.Context, q Queue, handle func(context.Contex
 		return fmt.Errorf("dripsqs: Queue.Visibility is %v; it must be in whole seconds, at most %v", q.Visibility, longestVisibility)
 	case q.InHand < 0:
 		return fmt.Errorf("dripsqs: Queue.InHand is %d; it must be above 0, or 0 for the default", q.InHand)
+	case handle == nil:
+		return errors.New("dripsqs: handle is nil") // else each message would fail, and be given up
 	}
 	handling, end := worker.Drain(ctx)
 	defer end()
