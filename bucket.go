@@ -37,6 +37,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"reflect"
 	"strings"
 	"time"
 
@@ -182,6 +183,9 @@ type Bucket struct {
 func New(o Options) (*Bucket, error) {
 	if o.Storage == nil {
 		o.Storage = memory.New()
+	}
+	if v := reflect.ValueOf(o.Storage); v.Kind() == reflect.Pointer && v.IsNil() { // such as a New returns beside an error
+		return nil, fmt.Errorf("drip: Options.Storage is a nil %T", o.Storage)
 	}
 	local, _ := o.Storage.(*memory.Storage)
 	switch {

@@ -158,6 +158,8 @@ func TestNewNamesTheWrongField(t *testing.T) {
 		want string
 	}{
 		{drip.Options{Size: -1}, "drip: Options.Size is -1; it must be at least 1, or 0 for the default"},
+		{drip.Options{Storage: (*memory.Storage)(nil)}, "drip: Options.Storage is a nil *memory.Storage"},
+		{drip.Options{Storage: (*getSet)(nil)}, "drip: Options.Storage is a nil *drip_test.getSet"},
 		{drip.Options{RefreshRate: -5}, "drip: Options.RefreshRate is -5; it must be at least 1, or 0 for the default"},
 		{drip.Options{RefreshInterval: -time.Second}, "drip: Options.RefreshInterval is -1s; it must be whole milliseconds, at least 1ms, or 0 for the default"},
 		{drip.Options{RefreshInterval: time.Microsecond}, "drip: Options.RefreshInterval is 1µs; it must be whole milliseconds, at least 1ms, or 0 for the default"},

@@ -71,6 +71,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"reflect"
 	"sync"
 	"time"
 
@@ -166,6 +167,9 @@ func New(o Options) (*Limiter, error) {
 	}
 	if o.Storage != nil && o.Key == "" {
 		return nil, fmt.Errorf("limiter: %w: Options.Key is empty; it must name the limiter in the Storage", ErrInvalid)
+	}
+	if v := reflect.ValueOf(o.Storage); v.Kind() == reflect.Pointer && v.IsNil() {
+		return nil, fmt.Errorf("limiter: %w: Options.Storage is a nil %T", ErrInvalid, o.Storage)
 	}
 	if o.Storage == nil && o.Key != "" {
 		return nil, fmt.Errorf("limiter: %w: Options.Key is %q without a Storage; it names the limiter in one", ErrInvalid, o.Key)

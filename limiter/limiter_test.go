@@ -577,6 +577,7 @@ func TestInvalid(t *testing.T) {
 		{limiter.Options{Limit: 1, Percent: math.NaN()}, "Options.Percent is NaN"},
 		{limiter.Options{Limit: 1, Duration: -1}, "Options.Duration is -1ns"},
 		{limiter.Options{Limit: 1, Storage: memory.New()}, "Options.Key is empty"},
+		{limiter.Options{Limit: 1, Storage: (*memory.Storage)(nil), Key: "k"}, "Options.Storage is a nil *memory.Storage"},
 		{limiter.Options{Limit: 1, Key: "table"}, `Options.Key is "table"`},
 	} {
 		_, err := limiter.New(c.o)

@@ -29,6 +29,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"net/http"
+	"reflect"
 	"regexp"
 	"strconv"
 	"strings"
@@ -85,6 +86,9 @@ type view struct {
 func Handler(o Options) (*Page, error) {
 	if o.Storage == nil {
 		return nil, errors.New("page: Options.Storage is required")
+	}
+	if v := reflect.ValueOf(o.Storage); v.Kind() == reflect.Pointer && v.IsNil() {
+		return nil, fmt.Errorf("page: Options.Storage is a nil %T", o.Storage)
 	}
 	judge, err := entities.NewJudge(o.Limits, o.Storage)
 	if err != nil {

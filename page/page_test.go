@@ -635,8 +635,9 @@ func TestMounted(t *testing.T) {
 
 func TestOptions(t *testing.T) {
 	for want, o := range map[string]Options{
-		"Options.Storage is required": {},
-		"Options.Limits":              {Storage: memory.New(), Limits: &drip.Options{Size: -1}},
+		"Options.Storage is required":              {},
+		"Options.Storage is a nil *memory.Storage": {Storage: (*memory.Storage)(nil)},
+		"Options.Limits":                           {Storage: memory.New(), Limits: &drip.Options{Size: -1}},
 	} {
 		if _, err := Handler(o); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %s", err, want)

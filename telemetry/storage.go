@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"reflect"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -25,6 +26,9 @@ func Storage(s storage.Storage, p metric.MeterProvider, attributes ...attribute.
 		return nil, errors.New("telemetry: there is no storage")
 	case p == nil:
 		return nil, errors.New("telemetry: there is no MeterProvider")
+	}
+	if v := reflect.ValueOf(s); v.Kind() == reflect.Pointer && v.IsNil() {
+		return nil, fmt.Errorf("telemetry: the storage is a nil %T", s)
 	}
 	if _, ok := s.(interface{ isTimed() }); ok {
 		return s, nil

@@ -334,6 +334,9 @@ func TestNewNamesWhatIsWrong(t *testing.T) {
 	if _, err := Storage(nil, &oteltest.Meters{}); err == nil {
 		t.Error("no storage is no error")
 	}
+	if _, err := Storage((*memory.Storage)(nil), &oteltest.Meters{}); err == nil {
+		t.Error("a nil *memory.Storage is no error")
+	}
 }
 
 var errBroken = errors.New("broken")
