@@ -56,7 +56,7 @@ func TestSimulate(t *testing.T) {
       "policy": "admit",
       "messages": 191,
       "done": 191,
-`) {
+      "postponements_mean": `) {
 		t.Errorf("as JSON:\n%s", out)
 	}
 }

@@ -177,20 +177,20 @@ func (r Report) WriteSVG(w io.Writer) error { return lab.WriteSVG(w, r.lab) }
 // milliseconds.
 func (r Report) MarshalJSON() ([]byte, error) {
 	type result struct {
-		Policy           string  `json:"policy"`
-		Messages         int     `json:"messages"`
-		Done             int     `json:"done"`
-		RedeliveriesMean float64 `json:"redeliveries_mean"`
-		RedeliveriesP99  int     `json:"redeliveries_p99"`
-		RedeliveriesMax  int     `json:"redeliveries_max"`
-		HeldAsks         float64 `json:"held_asks_mean"`
-		Used             float64 `json:"used"`
-		Makespan         int64   `json:"makespan_ms"`
-		WaitMean         int64   `json:"wait_mean_ms"`
-		WaitP99          int64   `json:"wait_p99_ms"`
-		WaitMax          int64   `json:"wait_max_ms"`
-		Overtaken        int     `json:"overtaken"`
-		OverLimit        int     `json:"over_limit"`
+		Policy            string  `json:"policy"`
+		Messages          int     `json:"messages"`
+		Done              int     `json:"done"`
+		PostponementsMean float64 `json:"postponements_mean"`
+		PostponementsP99  int     `json:"postponements_p99"`
+		PostponementsMax  int     `json:"postponements_max"`
+		HeldAsks          float64 `json:"held_asks_mean"`
+		Used              float64 `json:"used"`
+		Makespan          int64   `json:"makespan_ms"`
+		WaitMean          int64   `json:"wait_mean_ms"`
+		WaitP99           int64   `json:"wait_p99_ms"`
+		WaitMax           int64   `json:"wait_max_ms"`
+		Overtaken         int     `json:"overtaken"`
+		OverLimit         int     `json:"over_limit"`
 	}
 	j := struct {
 		Name    string   `json:"name"`
