@@ -67,6 +67,7 @@ import (
 	"log/slog"
 	"math"
 	"math/rand/v2"
+	"reflect"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -190,7 +191,8 @@ type Consumer struct {
 func New(o Options) (*Consumer, error) {
 	handle, isFunc := o.Handler.(HandlerFunc)
 	noHandler := o.Handler == nil || isFunc && handle == nil
-	noLimiter := o.Limiter == nil || o.Limiter == (*drip.Bucket)(nil) // which drip.New returns beside an error
+	limiter := reflect.ValueOf(o.Limiter)
+	noLimiter := o.Limiter == nil || limiter.Kind() == reflect.Pointer && limiter.IsNil() // which a constructor returns beside an error
 	for _, f := range []struct {
 		name    string
 		missing bool

@@ -178,7 +178,7 @@ func TestNewNamesTheWrongField(t *testing.T) {
 		}
 	}
 	for name, spoil := range map[string]func(*Options){
-		"Limiter": func(o *Options) { o.Limiter = (*drip.Bucket)(nil) },
+		"Limiter": func(o *Options) { o.Limiter = (*struct{ *drip.Bucket })(nil) },
 		"Handler": func(o *Options) { o.Handler = HandlerFunc(nil) },
 	} {
 		o := good

@@ -18,6 +18,7 @@ import (
 	"log/slog"
 	"math"
 	"math/rand/v2"
+	"reflect"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -80,8 +81,9 @@ type Worker[M any] struct {
 
 // New checks the options and makes a Worker. Its error names the field that is wrong.
 func New[M any](o Options[M]) (*Worker[M], error) {
+	limiter := reflect.ValueOf(o.Limiter)
 	switch {
-	case o.Limiter == nil || o.Limiter == (*drip.Bucket)(nil): // which drip.New returns beside an error
+	case o.Limiter == nil || limiter.Kind() == reflect.Pointer && limiter.IsNil(): // which a constructor returns beside an error
 		return nil, errors.New("worker: Options.Limiter is missing")
 	case o.Entity == nil:
 		return nil, errors.New("worker: Options.Entity is missing")

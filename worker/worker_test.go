@@ -333,8 +333,11 @@ func TestNewNamesTheWrongField(t *testing.T) {
 			t.Errorf("New = %v, want %s", err, want)
 		}
 	}
-	if _, err := New(Options[string]{Limiter: (*drip.Bucket)(nil)}); err == nil || err.Error() != "worker: Options.Limiter is missing" {
-		t.Errorf("New with a nil *drip.Bucket = %v", err)
+	type other struct{ *drip.Bucket } // such as the Bucket of package telemetry
+	for _, l := range []Limiter{(*drip.Bucket)(nil), (*other)(nil)} {
+		if _, err := New(Options[string]{Limiter: l}); err == nil || err.Error() != "worker: Options.Limiter is missing" {
+			t.Errorf("New with a nil %T = %v", l, err)
+		}
 	}
 }
 
