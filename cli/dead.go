@@ -92,8 +92,15 @@ func (c *dead) list(ctx context.Context, t *terminal, b queues.Broker, queue str
 		return writeJSON(t.out, j)
 	}
 	if len(rows) == 1 {
-		fmt.Fprintln(t.out, "There are no dead letters.")
-		return nil
+		none := "There are no dead letters."
+		switch {
+		case more:
+			none = fmt.Sprintf("None of the first %d dead letters is such a one; --rows looks at more.", c.rows)
+		case len(letters) > 0:
+			none = "None of the dead letters is such a one."
+		}
+		_, err = fmt.Fprintln(t.out, none)
+		return err
 	}
 	var text strings.Builder
 	if t.interactive {

@@ -14,14 +14,29 @@ import (
 	"github.com/drip-go/drip/queues"
 )
 
-// reading is a broker whose queue has one dead letter.
+// reading is a broker whose queue has one dead letter, or more.
 type reading struct {
 	queues.Broker
 	letter queues.Letter
+	more   bool
 }
 
 func (r reading) Dead(context.Context, string, int) ([]queues.Letter, bool, error) {
-	return []queues.Letter{r.letter}, false, nil
+	return []queues.Letter{r.letter}, r.more, nil
+}
+
+// A list of some dead letters does not deny the others.
+func TestDeadOfOtherReasons(t *testing.T) {
+	for more, want := range map[bool]string{
+		false: "None of the dead letters is such a one.\n",
+		true:  "None of the first 20 dead letters is such a one; --rows looks at more.\n",
+	} {
+		var out strings.Builder
+		c := &dead{reason: "too old", rows: 20}
+		if err := c.list(t.Context(), &terminal{out: &out}, reading{letter: queues.Letter{Reason: "failed"}, more: more}, "orders"); err != nil || out.String() != want {
+			t.Errorf("it says %q (%v), want %q", out.String(), err, want)
+		}
+	}
 }
 
 // Only a terminal has no place for the whole error of a dead letter.
