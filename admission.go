@@ -379,7 +379,8 @@ func (b *Bucket) Announced(ctx context.Context, entityID string, perSecond float
 	return nil
 }
 
-// Pause lets no operation of the entity start for the time d, above 0 and at most 34 years, or until Resume.
+// Pause lets no operation of the entity start for the time d, above 0, or until Resume. A time above 34 years
+// counts as 34 years.
 func (b *Bucket) Pause(ctx context.Context, entityID string, d time.Duration) error {
 	if d <= 0 {
 		return fmt.Errorf("drip: pause %q: the time is %v; it must be above 0", entityID, d)

@@ -20,7 +20,7 @@ type Pin struct {
 	// Concurrency is the most operations in flight at once, as far as the Options do not allow less. 0 pins none.
 	Concurrency int
 
-	// For is how long the pin holds, at most 34 years. 0 means until Unpin.
+	// For is how long the pin holds. A time above 34 years counts as 34 years. 0 means until Unpin.
 	For time.Duration
 
 	// Raise lets the pin exceed the Options: its Concurrency replaces theirs, and its Window raises their window with
