@@ -175,10 +175,13 @@ func (k *renewer) begin(d time.Duration) {
 	k.timer = time.AfterFunc(d, func() { k.renew(d) })
 }
 
-// renew renews the lease; the timer calls it. When the limiter does not answer, a third of the lease's time is left for a
-// second try.
+// renew renews the lease; the timer calls it. When the limiter does not answer in a third of the lease's time, the last third is
+// left for a second try.
 func (k *renewer) renew(d time.Duration) {
-	lease, err := k.limiter.Renew(k.ctx, k.entity, k.lease)
+	asked := time.Now()
+	ctx, cancel := context.WithTimeout(k.ctx, d)
+	defer cancel()
+	lease, err := k.limiter.Renew(ctx, k.entity, k.lease)
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	switch {
@@ -187,10 +190,12 @@ func (k *renewer) renew(d time.Duration) {
 	case err == nil:
 		k.old = lease.End().Sub(k.lease.End()) < d/2
 		k.lease = lease
-	case errors.Is(err, drip.ErrNoLease) || time.Now().After(k.lease.End()):
+	case errors.Is(err, drip.ErrNoLease) || !time.Now().Before(k.lease.End()):
 		k.log.Warn("a lease was lost while its operation runs", "entity", k.entity, "error", err)
 		k.lost()
 		return
+	default:
+		d -= time.Since(asked)
 	}
 	k.timer.Reset(d)
 }

@@ -370,6 +370,33 @@ func TestLeaseIsRenewed(t *testing.T) {
 	})
 }
 
+// silent never answers a renewal.
+type silent struct{ *drip.Bucket }
+
+func (silent) Renew(ctx context.Context, _ string, l drip.Lease) (drip.Lease, error) {
+	<-ctx.Done()
+	return l, ctx.Err()
+}
+
+// The operation is told that its lease is lost when the lease ends, also by a limiter that keeps it waiting for an answer.
+func TestLeaseOfASilentLimiter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bucket := buckettest.New(t, drip.Options{Size: 10, Concurrency: 1, Lease: 3 * time.Second, MaxLease: time.Hour})
+		w := newWorker(t, Options[string]{Limiter: silent{bucket}})
+		began := time.Now()
+		out := w.Do(t.Context(), "shop", "", func(ctx context.Context) error {
+			select {
+			case <-ctx.Done():
+			case <-time.After(time.Hour):
+			}
+			return context.Cause(ctx)
+		})
+		if lasted := time.Since(began); !errors.Is(out.Err, ErrLeaseLost) || lasted != 3*time.Second {
+			t.Errorf("after %v Do = %+v, want ErrLeaseLost after 3s", lasted, out)
+		}
+	})
+}
+
 // The limiter charges the real cost of an operation.
 func TestSetCost(t *testing.T) {
 	bucket := buckettest.New(t, drip.Options{Size: 10, RefreshRate: 10, RefreshInterval: 24 * time.Hour})
