@@ -35,7 +35,10 @@ type entry[E any] struct {
 	done chan error
 }
 
+// do waits for callTimeout at most, for the calls before its own, too.
 func (b *batches[E]) do(ctx context.Context, e E) error {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
 	w := &entry[E]{ctx, e, make(chan error, 1)}
 	b.mu.Lock()
 	b.waiting = append(b.waiting, w)

@@ -1,12 +1,77 @@
 package dripsqs
 
 import (
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
+	"github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
+
+	"github.com/drip-go/drip/worker"
 )
+
+// free lets everything run.
+type free struct{}
+
+func (free) GetDelay(context.Context, string) (time.Duration, error) { return 0, nil }
+func (free) ReturnToken(context.Context, string) error               { return nil }
+
+// mute is an SQS with one message, which does not answer when a message is sent.
+type mute struct {
+	received bool
+	hidden   int32  // for how many seconds the message is hidden
+	over     func() // called then
+}
+
+func (s *mute) Do(r *http.Request) (*http.Response, error) {
+	answer := "{}"
+	time.Sleep(10 * time.Millisecond) // on the way
+	switch _, call, _ := strings.Cut(r.Header.Get("X-Amz-Target"), "."); {
+	case r.Context().Err() != nil:
+		return nil, r.Context().Err()
+	case call == "ChangeMessageVisibility":
+		var in sqs.ChangeMessageVisibilityInput
+		if err := json.NewDecoder(r.Body).Decode(&in); err != nil {
+			return nil, err
+		}
+		s.hidden = in.VisibilityTimeout
+		s.over()
+	case call == "ReceiveMessage" && !s.received:
+		s.received = true
+		answer = `{"Messages": [{"MessageId": "1", "Body": "body", "ReceiptHandle": "receipt"}]}`
+	default:
+		<-r.Context().Done()
+		return nil, r.Context().Err()
+	}
+	return &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(answer))}, nil
+}
+
+// A message that SQS does not take in time is hidden instead, for as long as it is to wait.
+func TestHiddenAfterASilentSend(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), 15*time.Second)
+		defer cancel()
+		server := &mute{over: cancel}
+		o := newClient("https://sqs.local").Options()
+		o.HTTPClient, o.DisableMessageChecksumValidation = server, true
+		limit, err := New(sqs.New(o), Options{Limiter: free{}, Entity: func(*types.Message) (string, error) { return "shop", nil }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		q := Queue{URL: "https://sqs.local/orders", DeadLetters: "https://sqs.local/dead", Visibility: time.Minute}
+		err = limit.Consume(ctx, q, func(context.Context, *types.Message) error { return worker.Later(time.Hour, nil) })
+		if err != nil || server.hidden < 3500 {
+			t.Errorf("Consume = %v, and the message is hidden for %d seconds, want about an hour", err, server.hidden)
+		}
+	})
+}
 
 // Messages that are too large for one call together are sent, and a message that SQS refuses takes no other along.
 func TestBatches(t *testing.T) {

@@ -162,8 +162,7 @@ func (c *consumption) step(ctx context.Context, m *types.Message) {
 	note := aws.ToString(m.MessageAttributes[noteAttribute].StringValue)
 	delete(m.MessageAttributes, noteAttribute)
 	out := c.w.Do(ctx, m, note, func(ctx context.Context) error { return c.handle(ctx, m) })
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTimeout)
-	defer cancel()
+	ctx = context.WithoutCancel(ctx)
 	var err error
 	switch {
 	case out.Delay > 0:
@@ -172,6 +171,8 @@ func (c *consumption) step(ctx context.Context, m *types.Message) {
 			// The message waits without its ticket and comes back as a new message.
 			c.log.Warn("a message loses its ticket", "message_id", aws.ToString(m.MessageId), "error", err)
 			stop()
+			ctx, cancel := context.WithTimeout(ctx, callTimeout)
+			defer cancel()
 			_, err = c.client.ChangeMessageVisibility(ctx, &sqs.ChangeMessageVisibilityInput{
 				QueueUrl: &c.q.URL, ReceiptHandle: m.ReceiptHandle, VisibilityTimeout: seconds(min(delay, longestHidden)),
 			})
@@ -201,7 +202,7 @@ const (
 
 	longestVisibility = 12 * time.Hour // that SQS hides a message
 
-	callTimeout = 10 * time.Second // for the calls of SQS after a handler
+	callTimeout = 10 * time.Second // for each call of SQS after a handler
 )
 
 // wait returns d in whole seconds, at most a tenth of a second too short. The worker holds a message that is so early.
