@@ -334,17 +334,16 @@ func (c *Consumer) Run(ctx context.Context) error {
 		sessions.Wait()
 		close(drained)
 	}()
-	if within(c.o.DrainTime, drained) {
-		if cause := context.Cause(ctx); errors.Is(cause, ErrQueue) {
-			return fmt.Errorf("consumer: %w", cause)
+	if !within(c.o.DrainTime, drained) {
+		stopHandlers()
+		if !within(handlerGrace, drained) {
+			err = fmt.Errorf("consumer: drain: %w after %v", ErrStillRunning, c.o.DrainTime)
 		}
-		return nil
 	}
-	stopHandlers()
-	if within(handlerGrace, drained) {
-		return nil
+	if cause := context.Cause(ctx); errors.Is(cause, ErrQueue) {
+		err = errors.Join(fmt.Errorf("consumer: %w", cause), err)
 	}
-	return fmt.Errorf("consumer: drain: %w after %v", ErrStillRunning, c.o.DrainTime)
+	return err
 }
 
 // ErrStillRunning is the error of Run when handlers did not return although their context has ended. Their messages went

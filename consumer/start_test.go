@@ -88,6 +88,39 @@ func TestStreamIsNoWorkQueue(t *testing.T) {
 	cannot(t, Options{URL: b.url, Queue: queue, Limiter: &free{}, Entity: byID, Handler: &ledger{}, Logger: quiet}, ErrQueue, "is a stream")
 }
 
+// A handler that needs longer than the drain time does not hide why Run has ended.
+func TestQueueBecomesAStream(t *testing.T) {
+	t.Parallel()
+	b := connect(t, useBroker(t))
+	queue := b.queue()
+	begun := make(chan bool, 1)
+	c, err := New(Options{
+		URL: b.url, Queue: queue, Limiter: &free{}, Entity: byID, Logger: quiet, DrainTime: time.Millisecond,
+		Handler: HandlerFunc(func(ctx context.Context, _ *amqp.Delivery) error { begun <- true; <-ctx.Done(); return nil }),
+	})
+	b.must(err)
+	ended := make(chan error, 1)
+	go func() { ended <- c.Run(t.Context()) }()
+	b.publish(queue, numbered(0, 1)...)
+	<-begun
+	_, err = b.ch.QueueDelete(queue, false, false, false)
+	b.must(err)
+	_, err = b.ch.QueueDeclare(queue, true, false, false, false, amqp.Table{amqp.QueueTypeArg: amqp.QueueTypeStream})
+	b.must(err)
+	eventually(t, "Run ends", func() bool {
+		b.publish(queue, numbered(1, 2)...)
+		select {
+		case err = <-ended:
+			return true
+		default:
+			return false
+		}
+	})
+	if !errors.Is(err, ErrQueue) {
+		t.Errorf("Run = %v", err)
+	}
+}
+
 // user adds a user with permissions for the work queue "orders", and returns the URL.
 func user(t *testing.T, server *servers.RabbitMQ, name, configure, write, read string) string {
 	t.Helper()
