@@ -26,7 +26,9 @@ type rate struct {
 
 const (
 	announcedFor  = 10 * time.Minute
-	announceEvery = time.Second // at most
+	announceEvery = time.Second      // at most
+	announceAgain = 10 * time.Second // after the bucket could not be told: each try holds up a response
+	untold        = -1               // the rate of which the bucket could not be told
 )
 
 // changed reports whether the bucket should be told of an entity's rate, 0 if the response has none.
@@ -41,7 +43,7 @@ func (a *announced) changed(entityID string, perSecond float64, now time.Time) b
 	switch since := now.Sub(last.at); {
 	case !known && perSecond == 0:
 		return false
-	case known && since < announceEvery:
+	case known && since < announceEvery, known && last.perSecond == untold && since < announceAgain:
 		return false
 	case known && since < announcedFor/2 && off*off <= last.perSecond*last.perSecond/200/200:
 		return false
@@ -59,6 +61,13 @@ func (a *announced) changed(entityID string, perSecond float64, now time.Time) b
 	}
 	a.rates[entityID] = rate{perSecond, now}
 	return true
+}
+
+// failed notes that the bucket was not told of an entity's rate.
+func (a *announced) failed(entityID string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.rates[entityID] = rate{untold, time.Now()}
 }
 
 // PerSecond returns the rate of calls in the long run that the response tells, for Bucket.Announced; 0 if it tells none.

@@ -2,6 +2,7 @@ package provider
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -370,6 +371,40 @@ func TestAnnounced(t *testing.T) {
 		}
 		if n := len(told); n < 20 || n > 26 || told[0] != 5 || told[11] != 5 || told[n-1] != 10 {
 			t.Errorf("told %v", told)
+		}
+	})
+}
+
+// unreachable is a Bucket whose storage does not answer for a while.
+type unreachable struct {
+	announcedTo
+	until time.Time
+}
+
+func (u *unreachable) Announced(ctx context.Context, entity string, perSecond float64, d time.Duration) error {
+	if time.Now().Before(u.until) {
+		return errors.New("connection refused")
+	}
+	return u.announcedTo.Announced(ctx, entity, perSecond, d)
+}
+
+// Transport tells a rate soon after the storage answers again, and does not ask it for each response before.
+func TestAnnouncedAfterAnOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		told := unreachable{until: time.Now().Add(30 * time.Second)}
+		client := &http.Client{Transport: &Transport{Bucket: &told, Base: roundTripper(func(r *http.Request) (*http.Response, error) {
+			return &http.Response{StatusCode: 200, Header: http.Header{"Ratelimit-Policy": {`"a";q=50;w=10`}}, Body: http.NoBody, Request: r}, nil
+		})}}
+		for range 45 {
+			response, err := client.Get("http://provider.example/")
+			if err != nil {
+				t.Fatal(err)
+			}
+			response.Body.Close()
+			time.Sleep(time.Second)
+		}
+		if len(told.announcedTo) != 1 || told.announcedTo[0] != 5 {
+			t.Errorf("told %v", told.announcedTo)
 		}
 	})
 }

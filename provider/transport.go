@@ -9,6 +9,8 @@ import (
 	"net/http"
 	"strings"
 	"time"
+
+	"github.com/drip-go/drip"
 )
 
 // Throttler learns of refused calls. *drip.Bucket is one.
@@ -103,6 +105,9 @@ func (t *Transport) announce(r *http.Request, s *Status) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), tellTimeout)
 	defer cancel()
 	if err := bucket.Announced(ctx, entity, perSecond, announcedFor); err != nil {
+		if !errors.Is(err, drip.ErrNoEntity) && !errors.Is(err, drip.ErrNoShared) { // which another try would not change
+			t.announced.failed(entity)
+		}
 		slog.ErrorContext(ctx, "the bucket was not told of the rate that the provider announces", "entity", entity, "error", err)
 	}
 }
