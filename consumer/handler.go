@@ -41,7 +41,7 @@ type Middleware func(Handler) Handler
 // deliver it again, with some pause.
 //
 // Limit returns the token on every path, also when the handler panics. It frees a slot that was booked for a message that p
-// did not take.
+// did not take. It panics if one of its arguments is nil.
 //
 // Limit recognizes a returning message by its headers and by the default exchange. So a publisher who may use the default
 // exchange can forge such a message: with a false exchange, routing key and user ID, or with the ticket of another message,
@@ -53,8 +53,11 @@ func Limit(l Limiter, entity EntityFunc, p Postponer) Middleware {
 // LimitRequests is Limit with a function that returns the limiter's Request for a message, as Options.Request does.
 func LimitRequests(l Limiter, entity EntityFunc, request func(*amqp.Delivery) drip.Request, p Postponer) Middleware {
 	w, err := worker.New(worker.Options[*amqp.Delivery]{Limiter: l, Entity: entity, Request: request})
+	if err == nil && (p == nil || p == (*DelayQueues)(nil)) {
+		err = errors.New("consumer: the Postponer is missing")
+	}
 	if err != nil {
-		panic(err) // without a limiter or an entity function nothing could ever be handled
+		panic(err) // without one of them no message, or none that has to wait, could ever be handled
 	}
 	return func(next Handler) Handler {
 		return HandlerFunc(func(ctx context.Context, d *amqp.Delivery) error {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -127,6 +128,20 @@ func TestLimitLeavesTheBrokersNotes(t *testing.T) {
 	}))
 	if err := h.Handle(t.Context(), &amqp.Delivery{MessageId: "shop", Headers: notes}); err != nil {
 		t.Error(err)
+	}
+}
+
+// Limit panics at once, not with the first message that it has to postpone.
+func TestLimitWithoutAPostponer(t *testing.T) {
+	for _, p := range []Postponer{nil, (*DelayQueues)(nil)} {
+		func() {
+			defer func() {
+				if v := recover(); v == nil || !strings.Contains(fmt.Sprint(v), "Postponer is missing") {
+					t.Errorf("with a nil %T it panics with %v", p, v)
+				}
+			}()
+			Limit(&scripted{}, byID, p)
+		}()
 	}
 }
 
