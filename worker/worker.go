@@ -3,7 +3,7 @@
 // A [Worker] does not depend on any queue. For each delivery the queue's code calls [Worker.Do], which runs the message's
 // operation or returns how long to postpone it. One short text must travel with the message, its [Note]: the queue's code
 // stores it in a header or in metadata, and hands it back with the next delivery. The packages below adapters do that for
-// River, JetStream, asynq and SQS, package consumer for RabbitMQ.
+// River, JetStream, asynq, SQS and AMQP 1.0, package consumer for RabbitMQ.
 //
 // An operation returns nil when it is done and an error to be tried again. Three errors say more: [Throttled] or
 // [ThrottledShared] when the provider has refused it, [Later] to postpone this message alone, and [Permanent] when it would

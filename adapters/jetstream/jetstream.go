@@ -207,8 +207,8 @@ func keep(msg jetstream.Msg, ackWait time.Duration) (stop func()) {
 	return sync.OnceFunc(func() { close(ended); <-stopped })
 }
 
-// notes are the tickets of postponed messages, in a stream of their own. A message whose ticket is lost loses only its place:
-// nothing waits for tickets.
+// notes are the notes of postponed messages, in a stream of their own. A message whose note is lost is a new message: it loses
+// its place and its failures so far. Nothing waits for notes.
 type notes struct {
 	js     jetstream.JetStream
 	stream jetstream.Stream
