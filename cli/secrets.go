@@ -43,10 +43,9 @@ func withoutSecrets(text string, args []string) string {
 		}
 		text = strings.ReplaceAll(text, arg, scheme+":…")
 		userinfo := strings.TrimPrefix(rest[:at], "//")
-		text = strings.ReplaceAll(text, userinfo, "…")
 		_, password, _ := strings.Cut(userinfo, ":")
 		plain, _ := url.PathUnescape(password)
-		for _, secret := range []string{password, plain} {
+		for _, secret := range []string{userinfo, password, plain} {
 			if len(secret) > 3 { // shorter ones are in every other word
 				text = strings.ReplaceAll(text, secret, "…")
 			}

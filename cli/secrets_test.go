@@ -6,6 +6,16 @@ import (
 	"testing"
 )
 
+// A URL with a short user, or an empty one, and an entity that looks like a URL leave the rest of an error readable.
+func TestErrorsStayReadable(t *testing.T) {
+	for _, arg := range []string{"redis://@localhost:1", "redis://u@localhost:1", "redis://:@localhost:1", "a:s@c"} {
+		const text = "no answer: dial tcp 127.0.0.1:1: connection refused"
+		if got := withoutSecrets(arg+": "+text, []string{"inspect", arg}); !strings.HasSuffix(got, ":…: "+text) {
+			t.Errorf("with %q an error is %q", arg, got)
+		}
+	}
+}
+
 // No error prints a password, wherever the URL stands.
 func TestNoPasswordIsPrinted(t *testing.T) {
 	const password, escaped = "s3cr/t@w0rd", "s3cr%2Ft%40w0rd"
