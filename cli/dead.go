@@ -7,6 +7,7 @@ import (
 	"flag"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/drip-go/drip/internal/entities"
 	"github.com/drip-go/drip/queues"
@@ -131,14 +132,24 @@ func (c *dead) requeue(ctx context.Context, t *terminal, b queues.Broker, queue 
 			return err
 		}
 	}
+	// Many letters take long. The timeout is for one answer, so it begins anew with each letter.
+	timeout := time.Duration(c.timeout.timeout.duration)
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	late := time.AfterFunc(timeout, func() { cancel(context.DeadlineExceeded) })
+	defer late.Stop()
 	one := false
 	n, err := b.Requeue(ctx, queue, func(l *queues.Letter) bool {
+		late.Reset(timeout)
 		if one || !c.picks(l) {
 			return false
 		}
 		one = c.id != "" // of several that are alike
 		return true
 	})
+	if cause := context.Cause(ctx); err != nil && errors.Is(cause, context.DeadlineExceeded) {
+		err = fmt.Errorf("put back dead letters of %s: %w", entities.Printable(queue), cause)
+	}
 	if err == nil && n == 0 && c.id != "" {
 		err = errors.New("there is no such dead letter")
 	}

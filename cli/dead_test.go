@@ -3,9 +3,12 @@ package cli
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -37,6 +40,43 @@ func TestDeadOfOtherReasons(t *testing.T) {
 			t.Errorf("it says %q (%v), want %q", out.String(), err, want)
 		}
 	}
+}
+
+// slowly is a broker that takes a second for each of some dead letters, and then does not answer, or is done.
+type slowly struct {
+	queues.Broker
+	letters int
+	hangs   bool
+}
+
+func (s slowly) Requeue(ctx context.Context, _ string, pick func(*queues.Letter) bool) (n int, err error) {
+	for range s.letters {
+		time.Sleep(time.Second)
+		pick(new(queues.Letter))
+	}
+	if s.hangs {
+		<-ctx.Done()
+	}
+	return s.letters, ctx.Err()
+}
+
+// drip dead requeue may take longer than --timeout, but not for one answer.
+func TestRequeueTimeout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, hangs := range []bool{false, true} {
+			c := &dead{change: change{yes: true, all: true}}
+			c.timeout.timeout = patience{duration(2 * time.Second)}
+			var want error
+			if hangs {
+				want = context.DeadlineExceeded
+			}
+			began := time.Now()
+			err := c.requeue(t.Context(), &terminal{out: io.Discard}, slowly{letters: 9, hangs: hangs}, "orders")
+			if took := time.Since(began); !errors.Is(err, want) || took > 11*time.Second {
+				t.Errorf("requeue = %v after %v, want %v", err, took, want)
+			}
+		}
+	})
 }
 
 // Only a terminal has no place for the whole error of a dead letter.
