@@ -112,8 +112,11 @@ func (w *Worker[M]) settle(ctx context.Context, entity string, l drip.Lease, cos
 			}
 			return
 		}
-		if costs != nil && (errors.Is(err, drip.ErrUnit) || errors.Is(err, drip.ErrCost)) {
-			w.o.Logger.Error("an operation has costs that the limiter does not know", "entity", entity, "error", err)
+		if (costs != nil || cost != l.Cost()) && (errors.Is(err, drip.ErrUnit) || errors.Is(err, drip.ErrCost)) {
+			w.o.Logger.Error("an operation has costs that the limiter does not take", "entity", entity, "error", err)
+			if costs == nil {
+				cost = l.Cost()
+			}
 			costs = nil
 			continue
 		}
@@ -235,7 +238,8 @@ func OperationOf(ctx context.Context) *Operation {
 
 // SetCost sets the real cost of the operation, in calls. If it is above the Request's cost, the entity's next operations owe
 // the difference; if it is below, the difference comes back. Without SetCost the operation has the cost of the Request. It is
-// safe for concurrent use; the last call counts. A cost of 0 or less means that the operation took nothing.
+// safe for concurrent use; the last call counts. A cost of 0 or less means that the operation took nothing. A cost so large that
+// the limiter does not take it counts as no call of SetCost.
 func (o *Operation) SetCost(cost int) { o.cost.Store(int64(max(0, cost))) }
 
 // SetCosts is SetCost for the units that costs name. The Operation keeps the map. A unit that costs does not name keeps the

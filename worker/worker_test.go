@@ -407,6 +407,20 @@ func TestSetCost(t *testing.T) {
 	}
 }
 
+// With a cost that the limiter does not take the token comes back at once all the same.
+func TestSetCostOutOfRange(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bucket := buckettest.New(t, drip.Options{Size: 10, RefreshRate: 10, RefreshInterval: time.Hour})
+		w := newWorker(t, Options[string]{Limiter: bucket, Request: func(string) drip.Request { return drip.Request{Cost: 5} }})
+		began := time.Now()
+		w.Do(t.Context(), "shop", "", func(ctx context.Context) error { OperationOf(ctx).SetCost(math.MaxInt); return nil })
+		s, err := bucket.Inspect(t.Context(), "shop")
+		if took := time.Since(began); err != nil || took > time.Second || s.InUse != 0 || s.Windows[0].Capacity != 5 {
+			t.Errorf("after %v %d tokens are in use, %d units are left (%v); want 0 and 5", took, s.InUse, s.Windows[0].Capacity, err)
+		}
+	})
+}
+
 // A limiter without tickets is used, too. Its tokens are returned, also when that fails at first and the context is over.
 func TestPlainLimiter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
