@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/Azure/go-amqp"
@@ -153,9 +154,13 @@ func usable(rawURL string) bool {
 type session struct {
 	conn     *amqp.Conn
 	receiver *amqp.Receiver
+
+	settled atomic.Int64 // settled messages that the broker may not yet replace
+	enough  int64        // so many of them are told to the broker at once
 }
 
-func open(ctx context.Context, q Queue) (s session, err error) {
+func open(ctx context.Context, q Queue) (s *session, err error) {
+	s = &session{enough: int64(max(q.InHand/8, 1))}
 	if s.conn, err = amqp.Dial(ctx, q.URL, q.Conn); err != nil {
 		if strings.Contains(err.Error(), "protocol version 0.9.1") { // RabbitMQ 3 without its plugin
 			err = fmt.Errorf("%w: %w", ErrBroker, err)
@@ -169,13 +174,38 @@ func open(ctx context.Context, q Queue) (s session, err error) {
 		channel, err = s.conn.NewSession(ctx, nil)
 	}
 	if err == nil {
-		// The broker sends at most InHand messages: a settled message gives its credit back.
-		s.receiver, err = channel.NewReceiver(ctx, "/queues/"+url.PathEscape(q.Name), &amqp.ReceiverOptions{Credit: int32(q.InHand)})
+		// The client can't take back credit that it manages itself.
+		s.receiver, err = channel.NewReceiver(ctx, "/queues/"+url.PathEscape(q.Name), &amqp.ReceiverOptions{Credit: -1})
+	}
+	if err == nil {
+		err = s.receiver.IssueCredit(uint32(q.InHand)) // the broker sends at most so many messages
 	}
 	if err != nil {
 		s.conn.Close()
 	}
 	return s, err
+}
+
+// next lets the broker send a message in place of a settled one.
+func (s *session) next() {
+	if s.settled.Add(1) < s.enough {
+		return
+	}
+	if n := s.settled.Swap(0); n > 0 {
+		_ = s.receiver.IssueCredit(uint32(n)) // which fails when the session ends
+	}
+}
+
+// stop has the broker send no more messages, and gives back those that nobody has taken. They would wait for the last handlers
+// otherwise.
+func (s *session) stop(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
+	defer cancel()
+	err := s.receiver.DrainCredit(ctx, nil)
+	for m := s.receiver.Prefetched(); m != nil && err == nil; m = s.receiver.Prefetched() {
+		err = s.receiver.ReleaseMessage(ctx, m)
+	}
+	return err
 }
 
 // delays reports whether this version of RabbitMQ delays messages. An older one would deliver them at once, again and again.
@@ -188,16 +218,24 @@ func delays(version string) bool {
 // consume handles messages until ctx or the connection ends. The handlers' context ends with handling and with the connection.
 // With ctx it waits for running, in which it counts the messages in hand. It does not wait after a lost connection: nobody would
 // consume meanwhile.
-func (l *Limit) consume(ctx, handling context.Context, s session, running *sync.WaitGroup, handle func(context.Context, *amqp.Message) error) error {
+func (l *Limit) consume(ctx, handling context.Context, s *session, running *sync.WaitGroup, handle func(context.Context, *amqp.Message) error) error {
 	handling, lost := context.WithCancel(handling)
 	defer lost()
 	for {
 		m, err := s.receiver.Receive(ctx, nil)
 		if err == nil {
-			running.Go(func() { l.step(handling, s.receiver, m, handle) })
+			running.Go(func() {
+				l.step(handling, s.receiver, m, handle)
+				if ctx.Err() == nil {
+					s.next()
+				}
+			})
 			continue
 		}
 		if ctx.Err() != nil {
+			if err := s.stop(ctx); err != nil {
+				l.log.Warn("messages that are not in hand come back with the end of the connection", "error", err)
+			}
 			running.Wait()
 		}
 		lost()

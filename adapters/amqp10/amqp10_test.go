@@ -132,6 +132,58 @@ func TestConnectsBesideHandlers(t *testing.T) {
 	}
 }
 
+// A Consume that waits for its last handlers takes no messages from others.
+func TestStoppingTakesNothing(t *testing.T) {
+	url := need(t)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	q, err := openQueue(ctx, url, "stopping")
+	if err != nil {
+		t.Fatal(err)
+	}
+	publish := func(n int) {
+		for range n {
+			if err := q.Publish(ctx, workertest.Message{ID: "m", Entity: "shop"}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	limit, err := New(Options{Limiter: free{}, Entity: shop})
+	if err != nil {
+		t.Fatal(err)
+	}
+	consume := func(ctx context.Context, handle func()) (ended chan error) {
+		ended = make(chan error, 1)
+		go func() {
+			ended <- limit.Consume(ctx, Queue{URL: url, Name: "stopping"}, func(context.Context, *amqp.Message) error { handle(); return nil })
+		}()
+		return ended
+	}
+	stopping, stop := context.WithCancel(ctx)
+	begun, release := make(chan bool, 100), make(chan bool)
+	first := consume(stopping, func() { begun <- true; <-release })
+	publish(1)
+	<-begun
+	stop()
+	const n = 40
+	publish(n)
+	second := consume(ctx, func() { begun <- true })
+	for i := range n {
+		select {
+		case <-begun:
+		case <-time.After(10 * time.Second):
+			t.Fatalf("%d of %d messages were handled beside a Consume that stops", i, n)
+		}
+	}
+	close(release)
+	cancel()
+	for _, ended := range []chan error{first, second} {
+		if err := <-ended; err != nil {
+			t.Errorf("Consume = %v", err)
+		}
+	}
+}
+
 // The error of a URL that cannot be used has nothing of its password.
 func TestURLError(t *testing.T) {
 	limit, err := New(Options{Limiter: free{}, Entity: shop})
@@ -263,6 +315,7 @@ func (q *queue) ConsumeBare(ctx context.Context, handle func(context.Context, wo
 		}
 		if err == nil {
 			err = s.receiver.AcceptMessage(ctx, m)
+			s.next()
 		}
 		if err != nil && ctx.Err() == nil {
 			return err
