@@ -140,8 +140,8 @@ type Options struct {
 	// RetryDelay is longer itself. The Consumer adds up to a quarter at random. Defaults to one second.
 	RetryDelay time.Duration
 
-	// MaxPostponements is how often the limit may postpone a message before it goes to the dead letters.
-	// Defaults to 0: there is no maximum.
+	// MaxPostponements is how often a message may be postponed before it goes to the dead letters: by the limit, or because
+	// its handler returned Throttled or Later. Defaults to 0: there is no maximum.
 	MaxPostponements int
 
 	// MaxAge is how long after its first delivery a message goes to the dead letters instead of to the handler. Defaults

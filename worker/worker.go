@@ -56,8 +56,8 @@ type Options[M any] struct {
 	// to one second.
 	RetryDelay time.Duration
 
-	// MaxPostponements is how often the Worker may postpone a message before it gives the message up. Defaults to 0: there
-	// is no maximum.
+	// MaxPostponements is how often the Worker may postpone a message before it gives the message up: by the limit, or
+	// because its operation returned Throttled or Later. Defaults to 0: there is no maximum.
 	MaxPostponements int
 
 	// MaxAge is how long after its first delivery a message is given up instead of run. Defaults to 0: at any age.
