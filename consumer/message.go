@@ -122,8 +122,15 @@ func (m *message) note() string {
 	if m.UserId != "" {
 		text(" user=", m.UserId)
 	}
+	if m.ReplyTo == directReply {
+		text(" reply=", m.ReplyTo)
+	}
 	return string(b)
 }
+
+// directReply is a property ReplyTo for which the broker closes the channel of a publisher that does not consume direct replies.
+// It replaces that property of a message that is published over AMQP 0-9-1, but not over AMQP 1.0.
+const directReply = "amq.rabbitmq.reply-to"
 
 // keyWord begins the properties.
 const keyWord = " key="
@@ -149,6 +156,8 @@ func (m *message) read(text string, now time.Time) {
 			setText(&m.Expiration, value)
 		case "user":
 			setText(&m.UserId, value)
+		case "reply":
+			setText(&m.ReplyTo, value)
 		}
 	}
 }
@@ -260,6 +269,10 @@ func (m *message) publishing() amqp.Publishing {
 	if len(kept) > 0 {
 		h[headerKept] = kept
 	}
+	replyTo := m.ReplyTo
+	if replyTo == directReply {
+		replyTo = "" // the note has it
+	}
 	return amqp.Publishing{
 		Headers:         h,
 		ContentType:     m.ContentType,
@@ -267,7 +280,7 @@ func (m *message) publishing() amqp.Publishing {
 		DeliveryMode:    m.DeliveryMode,
 		Priority:        m.Priority,
 		CorrelationId:   m.CorrelationId,
-		ReplyTo:         m.ReplyTo,
+		ReplyTo:         replyTo,
 		MessageId:       m.MessageId,
 		Timestamp:       m.Timestamp,
 		Type:            m.Type,

@@ -62,6 +62,22 @@ func TestCopyIsTheMessage(t *testing.T) {
 	}
 }
 
+// RabbitMQ closes the channel of a publisher that names the queue of direct replies, which a message may do that was published
+// over another protocol. The message keeps that name, and so does its dead letter.
+func TestDirectReply(t *testing.T) {
+	now := time.Now()
+	original := amqp.Delivery{ReplyTo: "amq.rabbitmq.reply-to", RoutingKey: "orders", Body: []byte("body")}
+	m := open(original, now, false)
+	for name, p := range map[string]amqp.Publishing{"copy": m.copy(), "dead letter": m.deadLetter(reasonFailed, nil)} {
+		if p.ReplyTo != "" {
+			t.Errorf("the %s names %q", name, p.ReplyTo)
+		}
+		if back := open(asDelivery(p), now, true); !reflect.DeepEqual(back.Delivery, original) {
+			t.Errorf("the %s comes back as %+v", name, back.Delivery)
+		}
+	}
+}
+
 func TestBrokenHeadersStopNothing(t *testing.T) {
 	now := time.UnixMilli(time.Now().UnixMilli())
 	far := now.Add(longestDelay + time.Hour).UnixMicro()
