@@ -98,7 +98,7 @@ func (l *Limits) charge(s *State, op *Op) {
 			n, before, over := s.Ended, line.Saved, int64(mostOver*4096) // no division of a negative number
 			line.Saved += over/n - (before+over)/n + 4096/n - min(estimate-back, mostOver*estimate)*64/estimate*64/n
 			if n <= few && back > 0 {
-				s.rebook(w, line, before)
+				s.rebook(w, line, before, estimate)
 			}
 		}
 		line.Left = max(line.Left+back, -bound)
@@ -108,10 +108,12 @@ func (l *Limits) charge(s *State, op *Op) {
 	l.used(s, op.Cost[first]-op.Lease.Cost[first])
 }
 
-// rebook corrects what the tickets so far have booked by the first measured costs. before is Saved as it was then.
-func (s *State) rebook(w *Window, line *Line, before int64) {
+// rebook corrects what the tickets so far have booked by the first measured costs. before is Saved as it was then. A
+// ticket books one unit at least, also while operations cost nothing: least is that part of the estimate.
+func (s *State) rebook(w *Window, line *Line, before, estimate int64) {
 	left := w.gain(s, min(w.Size, line.Left), s.Now, max(s.Now, s.Slot))
-	line.Promised = left - min(max(0, left-line.Promised), MostUnits/mostOver)*(4096-line.Saved)/max(1, 4096-before)
+	least := max(1, 4096/estimate)
+	line.Promised = left - min(max(0, left-line.Promised), MostUnits/mostOver)*max(least, 4096-line.Saved)/max(least, 4096-before)
 	for i := range s.Calendars { // grains have room again
 		s.Calendars[i].Front = 0
 	}

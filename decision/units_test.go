@@ -112,6 +112,23 @@ func TestUnitsLearnt(t *testing.T) {
 	}
 }
 
+// The first operation costs nothing, so what comes then books one unit each, and the next operation costs a half. The slots of
+// what is booked are worth a half then, not thousands of times as much as before.
+func TestFirstCostsNothing(t *testing.T) {
+	for _, cost := range []int64{2, 10, 100, 10_000} {
+		e := newEntity(t, perSecond(10*cost, 10*cost))
+		first, second := e.runs(0, cost, newcomer), e.runs(0, cost, newcomer)
+		e.settle(100, first, 0)
+		for range 200 {
+			e.admit(100, cost, newcomer)
+		}
+		e.settle(200, second, cost/2)
+		if a := e.admit(200, cost, newcomer); a.Delay > 20_000 {
+			t.Errorf("a cost of %d: behind 200 others a newcomer waits %d, want at most 20000", cost, a.Delay)
+		}
+	}
+}
+
 // settled runs operations of a minute each that are thought to cost 100 calls and cost 20, and take so long.
 func settled(t *testing.T, took int64) *entity {
 	e := newEntity(t, decision.Window{Size: 100, Rate: 100, Interval: 60_000})

@@ -7023,14 +7023,21 @@ end
                         end
                       end
                       local left = gain
-                      local max2 = 0
-                      local x6 = left - line2.Promised
+                      local max2 = 1
+                      local x6 = (4096 - 4096 % estimate) / estimate
                       if x6 > max2 then max2 = x6 end
-                      local max3 = 1
-                      local x7 = 4096 - before3
+                      local least = max2
+                      local max3 = 0
+                      local x7 = left - line2.Promised
                       if x7 > max3 then max3 = x7 end
-                      local x8 = (max2 < 68719476736 and max2 or 68719476736) * (4096 - line2.Saved)
-                      line2.Promised = left - (x8 - x8 % max3) / max3
+                      local max4 = least
+                      local x8 = 4096 - line2.Saved
+                      if x8 > max4 then max4 = x8 end
+                      local max5 = least
+                      local x9 = 4096 - before3
+                      if x9 > max5 then max5 = x9 end
+                      local x10 = (max3 < 68719476736 and max3 or 68719476736) * max4
+                      line2.Promised = left - (x10 - x10 % max5) / max5
                       for i5 = 0, s_Calendars_n - 1 do
                         s_Calendars[i5].Front = 0
                       end
@@ -7324,14 +7331,21 @@ end
                           end
                         end
                         local left = gain
-                        local max2 = 0
-                        local x7 = left - line2.Promised
+                        local max2 = 1
+                        local x7 = (4096 - 4096 % estimate) / estimate
                         if x7 > max2 then max2 = x7 end
-                        local max3 = 1
-                        local x8 = 4096 - before3
+                        local least = max2
+                        local max3 = 0
+                        local x8 = left - line2.Promised
                         if x8 > max3 then max3 = x8 end
-                        local x9 = (max2 < 68719476736 and max2 or 68719476736) * (4096 - line2.Saved)
-                        line2.Promised = left - (x9 - x9 % max3) / max3
+                        local max4 = least
+                        local x9 = 4096 - line2.Saved
+                        if x9 > max4 then max4 = x9 end
+                        local max5 = least
+                        local x10 = 4096 - before3
+                        if x10 > max5 then max5 = x10 end
+                        local x11 = (max3 < 68719476736 and max3 or 68719476736) * max4
+                        line2.Promised = left - (x11 - x11 % max5) / max5
                         for i6 = 0, x2.State_Calendars_n - 1 do
                           x2.State_Calendars[i6].Front = 0
                         end
