@@ -93,7 +93,7 @@ func (l *Limits) advance(s *State, leases Leases, now int64) int64 {
 		l.adopt(s, now)
 	}
 	s.Tokens, s.Guess = l.Tokens, l.Guess
-	idle := s.Now < now && s.AgainUS > now*1000 && s.Plain+leases.Out(now) < l.Tokens
+	idle := s.Now < now && s.Closed <= s.Now && s.AgainUS > now*1000 && s.Plain+leases.Out(now) < l.Tokens
 	for i := range l.Windows {
 		if w := &l.Windows[i]; w.interval(now) > w.interval(s.Now) {
 			s.Lines[i].measure(w, s, now)
@@ -113,7 +113,7 @@ func (l *Limits) advance(s *State, leases Leases, now int64) int64 {
 			idle = false
 		}
 	}
-	if idle { // denied tickets do not come back
+	if idle { // it was open, and denied tickets do not come back
 		s.AgainUS = now * 1000
 	}
 	s.Now = now

@@ -1539,7 +1539,7 @@ function Shared_advance(x, now)
       x.State_Now, x.State_Slot, x.State_Lines_n = Limits_adopt(x.Limits_Windows, x.Limits_Windows_n, x.Limits_Start, x.State_Tokens, x.State_Now, x.State_Slot, x.State_LastID, x.State_Closed, x.State_Lines, x.State_Lines_n, x.State_Pins, x.State_Pins_n, now2)
     end
     x.State_Tokens, x.State_Guess = x.Limits_Tokens, x.Limits_Guess
-    local idle = x.State_Now < now2 and x.State_AgainUS > now2 * 1000 and x.State_Plain + x.Leases.Out(now2) < x.Limits_Tokens
+    local idle = x.State_Now < now2 and x.State_Closed <= x.State_Now and x.State_AgainUS > now2 * 1000 and x.State_Plain + x.Leases.Out(now2) < x.Limits_Tokens
     for i2 = 0, x.Limits_Windows_n - 1 do
       do
         local w = x.Limits_Windows[i2]
@@ -4926,7 +4926,7 @@ end
             s_Now, s_Slot, s_Lines_n = Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Now, s_Slot, s_LastID, s_Closed, s_Lines, s_Lines_n, s_Pins, s_Pins_n, now3)
           end
           s_Tokens, s_Guess = l_Tokens, l_Guess
-          local idle = s_Now < now3 and s_AgainUS > now3 * 1000 and s_Plain + Out(now3) < l_Tokens
+          local idle = s_Now < now3 and s_Closed <= s_Now and s_AgainUS > now3 * 1000 and s_Plain + Out(now3) < l_Tokens
           for i2 = 0, l_Windows_n - 1 do
             do
               local w = l_Windows[i2]
