@@ -738,7 +738,8 @@ func (x *Shared) place(f *Flow, op *Op, back bool, t, now int64) int64 {
 			return at
 		}
 	}
-	if (x.room || back && x.below) && x.bound >= BoundWindow { // behind the operations due in this grain
+	// Behind the operations due in this grain. A limit that is closed may open in it: a minute is long.
+	if x.room && x.bound == BoundClosed || (x.room || back && x.below) && x.bound >= BoundWindow {
 		at, due := t, x.due
 		if !x.room { // before them, one after the other
 			at, due = max(t, l.Windows[x.bound-BoundWindow].Next(s.AgainUS/1000-1)), 0

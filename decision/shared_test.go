@@ -530,6 +530,37 @@ func TestSharedPaused(t *testing.T) {
 	}
 }
 
+// A shared limit of a minute that is closed for two seconds lets newcomers run when it opens, as far as there is room in this
+// minute, not in the next minute.
+func TestSharedClosedInAMinute(t *testing.T) {
+	ready := func(w decision.Window) decision.Limits {
+		l := decision.Limits{Windows: []decision.Window{w}, Tokens: 10_000, Guess: 50, Lease: 60_000, MaxLease: 60_000}
+		if field, _ := l.Ready(); field != "" {
+			t.Fatal(field)
+		}
+		return l
+	}
+	own, all := ready(perSecond(1000, 1000)), ready(decision.Window{Size: 60, Rate: 60, Interval: 60_000})
+	var s, shared decision.State
+	leases, held := storage.NewLeases(nil), storage.NewLeases(nil)
+	in := storage.Within{Limits: &all, ID: 1, Weight: 1}
+	const now = begin + 10_000
+	all.Apply(&shared, held, &decision.Op{Kind: decision.Throttle, For: 2000}, now, new(decision.Answer))
+	soon := 0
+	for range 100 {
+		var a decision.Answer
+		own.ApplyWithin(&s, leases, []decision.Shared{in.In(&shared, held)}, &decision.Op{Kind: decision.Admit, Cost: decision.Cost{1}}, now, &a)
+		if a.Delay == 2000 {
+			soon++
+		} else if a.Delay < 50_000 {
+			t.Errorf("a newcomer waits %d, want 2000 or until the next minute", a.Delay)
+		}
+	}
+	if soon != 60 {
+		t.Errorf("%d newcomers come when it opens, want 60", soon)
+	}
+}
+
 // An entity's fair share begins anew when the grains become longer.
 func TestSharedLongerGrains(t *testing.T) {
 	const now = 1_700_006_400_100

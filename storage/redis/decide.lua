@@ -3404,7 +3404,7 @@ function Shared_place(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticke
               end
             end
           end
-          if (x.room or back and x.below) and x.bound >= 4 then
+          if x.room and x.bound == 1 or (x.room or back and x.below) and x.bound >= 4 then
             local at2 = t
             local due = x.due
             if not x.room then
