@@ -279,6 +279,16 @@ func TestResumeOpens(t *testing.T) {
 	e.waits(5500, 1, newcomer, 500, decision.BoundWindow)
 }
 
+// After Resume the interval has its capacity, also if nothing was asked in it before and the one before it was used up.
+func TestResumeInAnotherInterval(t *testing.T) {
+	e := newEntity(t, decision.Window{Size: 3, Rate: 3, Interval: 86_400_000})
+	const tomorrow = 86_400_000
+	e.settle(0, e.runs(0, 3, newcomer), 3)
+	e.do(tomorrow, decision.Op{Kind: decision.Throttle, For: 60_000})
+	e.do(tomorrow+10_000, decision.Op{Kind: decision.Resume})
+	e.runs(tomorrow+10_000, 3, newcomer)
+}
+
 func TestResetEndsLeasesAndKeepsWhatRan(t *testing.T) {
 	e := newEntity(t, perSecond(5, 1))
 	e.l.Tokens = 1

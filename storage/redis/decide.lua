@@ -7442,7 +7442,7 @@ end
     elseif op_Kind == 8 then
       if changes then
         do
-          if s_Closed > t then
+          if s_Closed > t and s_Slot > t then
             local max2 = t
             local x2 = s_Slot - (s_Closed - t)
             if x2 > max2 then max2 = x2 end
