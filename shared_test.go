@@ -64,6 +64,47 @@ func TestSharedKeepsTheSlotOfAnEarlyMessage(t *testing.T) {
 	}
 }
 
+// beaten is a Get/Set storage in which another process wins some races about a key.
+type beaten struct {
+	storage.Storage
+	key   string
+	races int
+}
+
+func (s *beaten) Set(ctx context.Context, key string, state storage.State, rev storage.Revision) error {
+	if key == s.key && s.races > 0 {
+		s.races--
+		return storage.ErrConflict
+	}
+	return s.Storage.Set(ctx, key, state, rev)
+}
+
+// A token that is returned in several tries comes back once, to its shared limit, too.
+func TestSharedTokenComesBackOnce(t *testing.T) {
+	for _, key := range []string{"a", drip.SharedID("app"), drip.SharedID("endpoint")} {
+		s := &beaten{Storage: onlyGetSet{memory.New()}, key: key}
+		b := newBucket(t, drip.Options{Storage: s, Shared: map[string]drip.Limit{"app": {Concurrency: 3}, "endpoint": {Concurrency: 3}}})
+		for _, entity := range []string{"a", "a", "b"} {
+			if delay, err := b.GetDelay(t.Context(), entity); delay != 0 || err != nil {
+				t.Fatalf("GetDelay of %s = %v, %v", entity, delay, err)
+			}
+		}
+		s.races = 3
+		if err := b.ReturnToken(t.Context(), "a"); err != nil {
+			t.Fatal(err)
+		}
+		for _, id := range []string{drip.SharedID("app"), drip.SharedID("endpoint"), "a", "b"} {
+			want := 1
+			if id != "a" && id != "b" {
+				want = 2
+			}
+			if status, err := b.Inspect(t.Context(), id); err != nil || status.InUse != want {
+				t.Errorf("races about %s: %s has %d tokens in use, want %d, %v", key, id, status.InUse, want, err)
+			}
+		}
+	}
+}
+
 func TestSharedLimit(t *testing.T) {
 	for name, s := range sharedStorages() {
 		t.Run(name, func(t *testing.T) {

@@ -42,6 +42,14 @@ func (b *Bucket) update(ctx context.Context, entityID string, l *decision.Limits
 		}
 		defer b.queues.leave(k.id)
 	}
+	if op.Kind == decision.ReturnToken { // done again after a lost race, it would return the tokens of others
+		for i := range keys {
+			if of, err := keys[i].alone(ctx, b.storage, &op); err != nil || i == 0 && !of.Found {
+				return of, err
+			}
+		}
+		return decision.Answer{Found: true}, nil
+	}
 	for backoff := firstBackoff; ; backoff = min(2*backoff, longestBackoff) {
 		shared := make([]decision.Shared, len(within))
 		for i := range keys {
@@ -68,12 +76,19 @@ func (b *Bucket) update(ctx context.Context, entityID string, l *decision.Limits
 		if !errors.Is(err, storage.ErrConflict) {
 			return a, err
 		}
-		select {
-		case <-ctx.Done():
-			return decision.Answer{}, fmt.Errorf("%w, while others kept changing the state", ctx.Err())
-		case <-time.After(rand.N(backoff)):
+		if err = pause(ctx, backoff); err != nil {
+			return decision.Answer{}, err
 		}
-		err = nil
+	}
+}
+
+// pause waits before the next try of an update that lost its race.
+func pause(ctx context.Context, backoff time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return fmt.Errorf("%w, while others kept changing the state", ctx.Err())
+	case <-time.After(rand.N(backoff)):
+		return nil
 	}
 }
 
@@ -89,20 +104,8 @@ func (b *Bucket) giveBack(ctx context.Context, keys []key, op *decision.Op, a *d
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lease)
 	defer cancel()
 	for i := range keys {
-		k := &keys[i]
-		for {
-			if err := ctx.Err(); err != nil {
-				return err
-			}
-			if err := k.get(ctx, b.storage); err != nil {
-				return err
-			}
-			k.limits.Apply(&k.state, k.leases, &undo, k.state.Now, new(decision.Answer))
-			if err := k.set(ctx, b.storage); err == nil {
-				break
-			} else if !errors.Is(err, storage.ErrConflict) {
-				return err
-			}
+		if _, err := keys[i].alone(ctx, b.storage, &undo); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -129,6 +132,25 @@ func (k *key) get(ctx context.Context, s storage.Storage) error {
 	}
 	k.data, k.rev, k.leases = stored.Data, rev, storage.NewLeases(held)
 	return nil
+}
+
+// alone does op on the key, without the other keys.
+func (k *key) alone(ctx context.Context, s storage.Storage, op *decision.Op) (decision.Answer, error) {
+	for backoff := firstBackoff; ; backoff = min(2*backoff, longestBackoff) {
+		if err := k.get(ctx, s); err != nil {
+			return decision.Answer{}, err
+		}
+		var a decision.Answer
+		k.limits.Apply(&k.state, k.leases, op, k.state.Now, &a)
+		if err := k.set(ctx, s); err == nil {
+			return a, nil
+		} else if !errors.Is(err, storage.ErrConflict) {
+			return decision.Answer{}, err
+		}
+		if err := pause(ctx, backoff); err != nil {
+			return decision.Answer{}, err
+		}
+	}
 }
 
 // set stores the key if it has changed.
