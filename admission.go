@@ -395,6 +395,9 @@ func (b *Bucket) Resume(ctx context.Context, entityID string) error {
 
 // Reset takes back all tokens and leases of the entity, forgets all its tickets, and ends a Pause or a Throttled.
 // Operations that have run stay counted, and a Pin and a level stay. Use it when you know that the holders are gone.
+//
+// It changes no shared limit. There the leases end by themselves, and tokens of GetDelay stay out until the shared limit is
+// Reset by its SharedID.
 func (b *Bucket) Reset(ctx context.Context, entityID string) error {
 	return b.tell(ctx, "reset", entityID, decision.Reset, 0)
 }
