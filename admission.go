@@ -364,7 +364,7 @@ func (b *Bucket) Announced(ctx context.Context, entityID string, perSecond float
 		level := 0.0 // of the slowest window
 		for _, w := range l.Windows {
 			if w.Unit == 0 {
-				level = max(level, perSecond*milliseconds(w.Interval).Seconds()/float64(w.Rate))
+				level = max(level, perSecond*milliseconds(w.Interval).Seconds()/float64(min(w.Rate, w.Size)))
 			}
 		}
 		if level == 0 {

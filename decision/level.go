@@ -73,8 +73,9 @@ func (l *Limits) brought(span int64) int64 {
 	most := int64(MostUnits)
 	for i := range l.Windows {
 		w := &l.Windows[i]
-		if n := span / w.Interval; w.Unit == l.Windows[0].Unit && n < MostUnits/w.Rate {
-			brings := n*w.Rate + span%w.Interval*1024/w.Interval*w.Rate/1024
+		rate := min(w.Rate, w.Size)
+		if n := span / w.Interval; w.Unit == l.Windows[0].Unit && n < MostUnits/rate {
+			brings := n*rate + span%w.Interval*1024/w.Interval*rate/1024
 			if w.Size <= w.Rate { // all of it may be left in the beginning
 				brings = max(brings, w.Size)
 			}

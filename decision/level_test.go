@@ -148,3 +148,25 @@ func TestLevelIsWithinTheLimits(t *testing.T) {
 		}
 	}
 }
+
+// A rate above Size counts as Size, to the level, too.
+func TestLevelOfARateAboveSize(t *testing.T) {
+	var levels [2]float64
+	for i, rate := range []int64{10, 1000} {
+		e := newEntity(t, perSecond(10, rate))
+		for second := range int64(60) {
+			if second%20 == 10 {
+				e.do(second*1000, decision.Op{Kind: decision.Throttle, For: 1, Level: 1})
+			}
+			for range 10 {
+				if a := e.admit(second*1000+500, 1, newcomer); a.Delay > 0 {
+					e.do(second*1000+500, decision.Op{Kind: decision.Cancel, Ticket: a.Ticket})
+				}
+			}
+		}
+		levels[i] = e.s.Level()
+	}
+	if levels[0] != levels[1] {
+		t.Errorf("after three refusals the level is %v, with a rate above Size %v", levels[0], levels[1])
+	}
+}

@@ -422,6 +422,7 @@ func TestAnnouncedLevel(t *testing.T) {
 		"of the slower one":  {drip.Limit{Size: 20, RefreshRate: 10, Windows: []drip.Window{{Size: 240, RefreshInterval: time.Minute}}}, 2, 0.5},
 		"of calls":           {drip.Limit{Size: 100, RefreshRate: 1, Unit: Tokens, Windows: []drip.Window{{Size: 8, RefreshInterval: time.Second}}}, 2, 0.25},
 		"of no calls":        {drip.Limit{Size: 100, RefreshRate: 1, Unit: Tokens}, 2, 1},
+		"a gain above Size":  {drip.Limit{Size: 10, RefreshRate: 1000}, 5, 0.5},
 		"next to nothing":    {drip.Limit{Size: 20, RefreshRate: 10}, 0.001, 0.02},
 	} {
 		o := Options(c.limit)

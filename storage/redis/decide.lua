@@ -957,19 +957,15 @@ function Limits_pin(l_Windows, l_Windows_n, l_Tokens, l_Fill, l_Mixed, l_Shortes
                   local most2 = 1099511627776
                   for i2 = 0, l_Windows_n - 1 do
                     local w = l_Windows[i2]
+                    local rate = w.Rate < w.Size and w.Rate or w.Size
                     do
                       local y2 = w.Interval
                       local n2 = (span - span % y2) / y2
-                      local is2 = w.Unit == l_Windows[0].Unit
-                      if is2 then
-                        local y3 = w.Rate
-                        is2 = n2 < (1099511627776 - 1099511627776 % y3) / y3
-                      end
-                      if is2 then
+                      if w.Unit == l_Windows[0].Unit and n2 < (1099511627776 - 1099511627776 % rate) / rate then
                         local x6 = span % w.Interval * 1024
-                        local y4 = w.Interval
-                        local x7 = (x6 - x6 % y4) / y4 * w.Rate
-                        local brings = n2 * w.Rate + (x7 - x7 % 1024) / 1024
+                        local y3 = w.Interval
+                        local x7 = (x6 - x6 % y3) / y3 * rate
+                        local brings = n2 * rate + (x7 - x7 % 1024) / 1024
                         if w.Size <= w.Rate then
                           if w.Size > brings then brings = w.Size end
                         end
