@@ -498,23 +498,25 @@ func TestAbandonedDays(t *testing.T) {
 
 // Tickets that come back in a pause of several intervals get slots behind it as fast as the window brings capacity.
 func TestSlotsBehindAPause(t *testing.T) {
-	e := newEntity(t, perSecond(10, 10))
-	for range 10 {
-		e.runs(0, 1, newcomer)
-	}
-	var tickets []decision.Ticket
-	for range 40 {
-		tickets = append(tickets, e.admit(0, 1, newcomer).Ticket)
-	}
-	e.do(500, decision.Op{Kind: decision.Pause, For: 5500})
-	slots := map[int64]int{}
-	for _, ticket := range tickets {
-		again := e.admit(ticket.Slot-begin, 1, ticket).Ticket
-		slots[(again.Slot-begin)/1000]++
-	}
-	for second, n := range slots {
-		if second < 6 || n > 11 {
-			t.Errorf("%d slots in second %d, want at most 10 and from second 6 on", n, second)
+	for _, rate := range []int64{10, 1000} { // a rate above Size counts as Size
+		e := newEntity(t, perSecond(10, rate))
+		for range 10 {
+			e.runs(0, 1, newcomer)
+		}
+		var tickets []decision.Ticket
+		for range 40 {
+			tickets = append(tickets, e.admit(0, 1, newcomer).Ticket)
+		}
+		e.do(500, decision.Op{Kind: decision.Pause, For: 5500})
+		slots := map[int64]int{}
+		for _, ticket := range tickets {
+			again := e.admit(ticket.Slot-begin, 1, ticket).Ticket
+			slots[(again.Slot-begin)/1000]++
+		}
+		for second, n := range slots {
+			if second < 6 || n > 11 {
+				t.Errorf("a rate of %d: %d slots in second %d, want at most 10 and from second 6 on", rate, n, second)
+			}
 		}
 	}
 }

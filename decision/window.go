@@ -72,7 +72,7 @@ func (w *Window) room(s *State, left, cost, at int64) int64 {
 
 // spanUS returns the time in which a window brings cost, in us.
 func (w *Window) spanUS(cost int64) int64 {
-	each := w.Interval * 1000 / w.Rate
+	each := w.Interval * 1000 / min(w.Rate, w.Size)
 	return min(cost, bound/(each+1)) * each
 }
 

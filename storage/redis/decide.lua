@@ -2278,7 +2278,7 @@ function Shared_look(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Urgent
             local x5 = cost - (x4 - x4 % 4096) / 4096
             if x5 > max3 then max3 = x5 end
             local x6 = w.Interval * 1000
-            local y2 = w.Rate
+            local y2 = w.Rate < w.Size and w.Rate or w.Size
             local each2 = (x6 - x6 % y2) / y2
             local y3 = each2 + 1
             local min2 = max3
@@ -3696,7 +3696,7 @@ function Shared_book(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket
       local x4 = cost - (x3 - x3 % 4096) / 4096
       if x4 > max4 then max4 = x4 end
       local x5 = w.Interval * 1000
-      local y = w.Rate
+      local y = w.Rate < w.Size and w.Rate or w.Size
       local each2 = (x5 - x5 % y) / y
       local y2 = each2 + 1
       local min2 = max4
@@ -3718,7 +3718,7 @@ function Shared_book(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket
       local x5 = cost - (x4 - x4 % 4096) / 4096
       if x5 > max6 then max6 = x5 end
       local x6 = w.Interval * 1000
-      local y = w.Rate
+      local y = w.Rate < w.Size and w.Rate or w.Size
       local each2 = (x6 - x6 % y) / y
       local y2 = each2 + 1
       local min2 = max6
@@ -5580,7 +5580,7 @@ end
                       local x6 = cost - (x5 - x5 % 4096) / 4096
                       if x6 > max4 then max4 = x6 end
                       local x7 = w.Interval * 1000
-                      local y2 = w.Rate
+                      local y2 = w.Rate < w.Size and w.Rate or w.Size
                       local each2 = (x7 - x7 % y2) / y2
                       local y3 = each2 + 1
                       local min2 = max4
