@@ -2,6 +2,7 @@ package decision_test
 
 import (
 	"context"
+	"slices"
 	"testing"
 
 	"github.com/drip-go/drip/decision"
@@ -545,5 +546,33 @@ func TestCancelledWhilePaused(t *testing.T) {
 				t.Errorf("%+v from %d: %d are booked", test, now, booked)
 			}
 		}
+	}
+}
+
+// A pause in a backlog leaves no gap behind it: the tickets that it displaces book again behind the last one, and newcomers
+// behind those. So the last one of 300 runs 30 s after the first, and the 5 s of the pause.
+func TestPauseLeavesNoGap(t *testing.T) {
+	e := newEntity(t, perSecond(10, 10))
+	tickets := make([]decision.Ticket, 0, 300)
+	for range 300 {
+		tickets = append(tickets, e.admit(0, 1, newcomer).Ticket)
+	}
+	now := int64(0)
+	for ; len(tickets) > 0 && now < 100_000; now += 10 {
+		if now == 1500 {
+			e.do(now, decision.Op{Kind: decision.Pause, For: 5000})
+		}
+		tickets = slices.DeleteFunc(tickets, func(ticket decision.Ticket) bool { return ticket.Slot == 0 })
+		for i := range tickets {
+			if ticket := &tickets[i]; ticket.Slot <= begin+now {
+				*ticket = e.admit(now, 1, *ticket).Ticket
+			}
+		}
+	}
+	if now > 36_000 {
+		t.Errorf("the last one ran after %d ms", now)
+	}
+	if booked := e.l.Booked(&e.s); booked > 10 {
+		t.Errorf("%d are booked for nobody", booked)
 	}
 }

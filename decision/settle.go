@@ -129,12 +129,12 @@ func (l *Limits) drop(s *State) {
 	}
 }
 
-// pause closes the entity until a time, and never opens it earlier than before. The promised slots move later by the
-// same time.
+// pause closes the entity until a time, and never opens it earlier than before. If all promised slots lie within that time
+// they move later by as much. Otherwise the tickets with later slots keep them, and the others book again behind them.
 func (l *Limits) pause(s *State, now, until int64) {
 	from := max(s.Closed, now)
 	s.Closed = max(s.Closed, until)
-	if s.Slot > now && s.Closed > from {
+	if s.Slot > now && s.Slot <= s.Closed && s.Closed > from {
 		s.Slot += s.Closed - from
 	}
 }

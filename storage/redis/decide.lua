@@ -7417,7 +7417,7 @@ end
         local until2 = t + op_For
         local from2 = s_Closed > t and s_Closed or t
         if until2 > s_Closed then s_Closed = until2 end
-        if s_Slot > t and s_Closed > from2 then
+        if s_Slot > t and s_Slot <= s_Closed and s_Closed > from2 then
           s_Slot = s_Slot + (s_Closed - from2)
         end
       end
