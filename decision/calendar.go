@@ -1,0 +1,270 @@
+package decision
+
+// Calendar is the additional part of the State of a shared limit. Grains are numbered from 1970.
+type Calendar struct {
+	Grain   int64  // the length of a grain, in ms
+	Head    int64  // the grain of State.Now
+	Front   int64  // no grain before it has room
+	Last    int64  // the place of the last ticket that waits for this limit behind the calendar, in ticks
+	Booked  int64  // the units booked in all grains from Head on
+	Minute  int64  // the minute of Weight: 60 grains
+	Weight  int64  // of the entities that wait, counted in this minute
+	Before  int64  // of the entities counted in the minute before, and not since
+	Turn    int64  // from when the next entity that begins to wait has its fair share, in ticks
+	Largest int64  // about the sum of the costs of the last 64 newcomers, each by its largest unit
+	Asked   Cost   // the same of each unit
+	Units   Counts // booked in Head and in each grain after it
+	Classes Counts // of the entities that wait
+}
+
+// Grains is the number of grains in a calendar.
+const Grains = 1024
+
+// mostBooked is the most that a place of Counts holds.
+const mostBooked = 1<<24 - 1
+
+// holds reports whether the calendar has a grain.
+func (c *Calendar) holds(n int64) bool { return n >= c.Head && n < c.Head+Grains }
+
+// at returns the units booked in a grain.
+func (c *Calendar) at(n int64) int64 { return c.Units.At(n - c.Head) }
+
+// put sets the units booked in a grain.
+func (c *Calendar) put(n, units int64) {
+	c.Booked += units - c.at(n)
+	c.Units.Put(n-c.Head, units)
+}
+
+// ratio returns how much of the booked units operations will probably take from a window, in 1024ths. Estimates are too high or too
+// low, and some operations take more of one unit and others of another.
+func (c *Calendar) ratio(line *Line) int64 {
+	booked := (c.Asked[line.Window.Unit] + 1) * 1024 / (c.Largest + 1)
+	return max(1, booked*(4096-line.Saved)/4096)
+}
+
+// advance brings the limit to now.
+func (x *Shared) advance(now int64) {
+	x.Limits.advance(x.State, x.Leases, now)
+	if len(x.State.Calendars) == 0 {
+		x.State.Calendars = append(x.State.Calendars, Calendar{})
+	}
+	c := &x.State.Calendars[0]
+	head := x.Limits.grain(now)
+	if c.Grain != x.Limits.Grain || head-c.Head >= Grains {
+		c.Units.Clear()
+		c.Classes.Clear()
+		c.Grain, c.Head, c.Booked, c.Front, c.Turn = x.Limits.Grain, head, 0, head, 0
+	}
+	if c.Head < head {
+		c.Booked -= c.Units.Sum(0, head-c.Head, mostBooked)
+		c.Units.Drop(head - c.Head)
+		c.Head = head
+	}
+	if m := head / 60; m != c.Minute {
+		if c.Minute+1 < m { // an entity that does not ask for two minutes does not count
+			c.Weight = 0
+			c.Classes.Clear()
+		}
+		at := int64(0)
+		for at < 2*classes {
+			c.Classes.Put(at+2*classes, c.Classes.At(at))
+			c.Classes.Put(at, 0)
+			at++
+		}
+		c.Before, c.Weight, c.Minute = c.Weight, 0, m
+	}
+	c.Front = max(c.Front, head+1)
+}
+
+// ask counts a newcomer's cost.
+func (x *Shared) ask(cost *Cost) {
+	c, l := &x.State.Calendars[0], x.Limits
+	c.Largest += l.asked(l.part(cost)) - c.Largest/64
+	c.Asked[0] += l.asked(parts(cost[0], l.Parts[0])) - c.Asked[0]/64
+	c.Asked[1] += l.asked(parts(cost[1], l.Parts[1])) - c.Asked[1]/64
+	c.Asked[2] += l.asked(parts(cost[2], l.Parts[2])) - c.Asked[2]/64
+	c.Asked[3] += l.asked(parts(cost[3], l.Parts[3])) - c.Asked[3]/64
+}
+
+// asked converts parts to units of the calendar, at most a grain.
+func (l *Limits) asked(part int64) int64 { return min(l.booked(part), 1<<20) }
+
+// booked converts parts to units of the calendar.
+func (l *Limits) booked(part int64) int64 { return min((part+l.Scale-1)/l.Scale, mostBooked) }
+
+// units converts units of the calendar to a unit of the windows, at most.
+func (l *Limits) units(booked, unit int64) int64 { return booked * l.Scale / l.Parts[unit] }
+
+// booked converts parts to units of the calendar: at least as many as operations like this one take.
+func (x *Shared) booked(part int64) int64 {
+	return min(max(x.Limits.booked(part), min(part/max(1, x.part), mostBooked)*x.units), 1<<32)
+}
+
+// backlog converts parts to 1024ths of a grain.
+func (x *Shared) backlog(part int64) int64 { return x.booked(part) * 1024 / x.rate }
+
+// expects returns how much the booked operations will probably take from a window.
+func (x *Shared) expects(booked, window int64) int64 {
+	c, line := &x.State.Calendars[0], &x.State.Lines[window]
+	return x.Limits.units(min(booked*c.ratio(line)/1024, 1<<33), line.Window.Unit)
+}
+
+// in returns the time in a grain at which the next unit has its turn. Units beyond the rate of a full grain displace others from
+// its beginning on.
+func (x *Shared) in(n int64) int64 {
+	c, w := &x.State.Calendars[0], &x.Limits.Windows[x.Limits.Shortest]
+	at := x.Limits.begin(n)
+	if c.holds(n) && x.Limits.PerGrain/x.Limits.Parts[w.Unit] > w.Rate {
+		at += x.expects(c.at(n)%x.rate, x.Limits.Shortest) / w.Rate * w.Interval % c.Grain
+	} else if c.holds(n) && x.rate < x.grain && c.at(n) >= min(x.Limits.Tokens, mostBooked)*x.units {
+		at += c.at(n) % x.rate / max(1, x.units) * x.Limits.pace(x.State) / 1000
+	}
+	return at
+}
+
+// holds reports whether a time is in the calendar.
+func (x *Shared) holds(t int64) bool { return x.State.Calendars[0].holds(x.Limits.grain(t)) }
+
+// gather returns the first grain from Front on by which the capacity that is not booked is enough for a large operation.
+func (x *Shared) gather(op *Op, now int64) int64 {
+	c, l := &x.State.Calendars[0], x.Limits
+	n, free := max(c.Head, c.Front-gathering), int64(0)
+	if n == c.Head {
+		free = min(x.free, mostBooked) * x.units
+		for i := range l.Windows {
+			w := &l.Windows[i]
+			if op.Cost[w.Unit] > 0 {
+				left := w.gain(x.State, x.State.Lines[i].Left, now, l.begin(n+1)-1)
+				free = min(free, l.booked(parts(max(0, left), l.Parts[w.Unit]))*1024/c.ratio(&x.State.Lines[i]))
+			}
+		}
+		free -= c.at(n)
+	}
+	last := min(c.Front+gathering, c.Head+Grains-1)
+	for n < last && (n < c.Front || free < x.units) {
+		n++
+		free = max(0, free) + x.rate - c.at(n)
+	}
+	return min(n+max(0, x.units-free+x.rate-1)/x.rate, c.Head+Grains)
+}
+
+// open returns the first grain from one on in which the windows that are longer than a grain are not booked up.
+func (x *Shared) open(n int64) int64 {
+	c, l := &x.State.Calendars[0], x.Limits
+	open, t := n, l.begin(n)
+	for i := range l.Windows {
+		if w, line := &l.Windows[i], &x.State.Lines[i]; w.Interval > c.Grain {
+			from, end, brings := c.Head, l.whole(w.Next(t)), min(w.Rate, w.Size)
+			if k := w.interval(t) - w.interval(x.State.Now); k <= 0 {
+				brings = line.Left + line.returns()
+			} else if w.Size > w.Rate {
+				brings = min(line.Left+line.returns()+min(k, bound/w.Rate)*w.Rate, MostUnits)
+			} else {
+				from = l.whole(w.begin(w.interval(t)))
+			}
+			if x.expects(c.Units.Sum(from-c.Head, end-c.Head, x.rate), int64(i)) >= brings {
+				open = max(open, end)
+			}
+		}
+	}
+	return open
+}
+
+// seek returns the first grain from t on that has room, or one behind the calendar.
+func (x *Shared) seek(op *Op, t, now int64) int64 {
+	c, l := &x.State.Calendars[0], x.Limits
+	n := max(l.grain(t), c.Head+1)
+	if c.Front > c.Head+1 && x.in(n)+l.Windows[l.Shortest].Interval <= t { // another limit holds it past its turn in this grain
+		n++
+	}
+	first := n <= c.Front
+	if first {
+		n = c.Front
+	}
+	end, at := c.Head+Grains, int64(0)
+	for n < end && n != at {
+		at = n
+		if c.at(n) >= x.rate {
+			n++
+		} else {
+			n = x.open(n)
+		}
+	}
+	if first {
+		c.Front = min(n, end)
+	}
+	if x.large {
+		if x.gathered == 0 {
+			x.gathered = x.gather(op, now)
+		}
+		n = max(n, x.gathered)
+	}
+	return n
+}
+
+// later returns the place, in ticks, by which the limit has served for a span of ticks from another place on, if it serves
+// as early as its windows allow. It leaves out the time in which a window that is longer than a grain is used up.
+func (x *Shared) later(from, span int64) int64 {
+	c, l := &x.State.Calendars[0], x.Limits
+	at, t := from+span, x.begin(from)
+	for i := range l.Windows {
+		w := &l.Windows[i]
+		if w.Interval > c.Grain {
+			n, each := w.interval(t), max(1, x.lasts(min(w.Rate, w.Size), int64(i)))
+			k, free := n-w.interval(x.State.Now), int64(0) // k intervals ahead; from there until the window is used up
+			if k <= 0 || w.Size > w.Rate {
+				free = x.remains(int64(i)) - x.served(w, from, (c.Head+1)*tick)
+			}
+			if k > 0 {
+				free = max(free, each-x.served(w, from, l.whole(w.begin(n))*tick))
+			}
+			if rest := span - max(0, free); rest >= 0 {
+				at = max(at, l.whole(w.begin(n+1+min(rest/each, LastTime/w.Interval)))*tick+rest%each)
+			}
+		}
+	}
+	return min(at, Never)
+}
+
+// remains returns how long the capacity of a window lasts behind this grain, in ticks.
+func (x *Shared) remains(window int64) int64 {
+	c, line := &x.State.Calendars[0], &x.State.Lines[window]
+	return x.lasts(line.Left+line.returns()-x.expects(c.at(c.Head), window), window)
+}
+
+// served returns for how long the limit serves at most from a place to another, in an interval of a window. In the rest of
+// the time shorter windows are used up. since is the beginning of the interval, or now.
+func (x *Shared) served(window *Window, to, since int64) int64 {
+	c, l := &x.State.Calendars[0], x.Limits
+	span, t := to-since, x.begin(since)
+	for i := range l.Windows {
+		w := &l.Windows[i]
+		if w.Interval > c.Grain && w.Interval < window.Interval {
+			n, each := w.interval(x.begin(to)), x.lasts(min(w.Rate, w.Size), int64(i))
+			k, most := n-w.interval(t), each
+			if since == (c.Head+1)*tick {
+				most = x.remains(int64(i))
+			}
+			if k > 0 {
+				most += min(k-1, bound/max(1, each))*each + min(each, to-l.whole(w.begin(n))*tick)
+			}
+			span = min(span, most)
+		}
+	}
+	return span
+}
+
+// lasts returns how long a capacity of a window lasts, in ticks.
+func (x *Shared) lasts(capacity, window int64) int64 {
+	return min(max(0, capacity)*1024/max(1, x.expects(x.rate, window)), 1<<32) * (tick / 1024)
+}
+
+// time returns the time of a place in ticks.
+func (x *Shared) time(place int64) int64 {
+	return x.begin(place) + place%tick/(tick/1024)*x.Limits.Grain/1024
+}
+
+// begin returns the time at which the grain of a place in ticks begins.
+func (x *Shared) begin(place int64) int64 {
+	return x.Limits.begin(min(place/tick, x.Limits.grain(LastTime)))
+}

@@ -1,0 +1,148 @@
+package decision
+
+// Flow is the part of an entity's State for one shared limit. Its Units are parts. The Flows with the keys ofUrgent and
+// below count the entity's urgent tickets, one Flow for each unit.
+//
+// A Flow counts tickets by their slots: Units until Before, Later after it. So a lost ticket counts until its half is
+// over.
+type Flow struct {
+	Key        int64 // of the limit
+	Units      int64 // of the tickets with slots until Before
+	Later      int64 // of the tickets with later slots
+	Before     int64
+	Until      int64 // the last slot that a ticket got
+	End        int64 // the last slot in the entity's own line of operations whose first limit is this one
+	Left       int64 // the capacity that is left in the entity's shortest window at End
+	Urgent     int64 // the part of Units and Later that is urgent
+	Fair       int64 // until when the entity has had its fair share, in ticks
+	FairUrgent int64 // the same, of urgent operations alone
+	Again      int64 // the place of the next displaced ticket, in ticks: behind the tickets that were booked early
+	Minute     int64 // when Weight was counted
+	Weight     int64 // its weight in the Calendar
+	Backlog    int64 // its tickets in the Calendar: how many 1024ths of a grain the limit takes for them
+}
+
+// ofUrgent is the key of the Flow of urgent calls. ofUrgent-unit is the key of the Flow of a unit.
+const ofUrgent = 0
+
+// expire forgets the tickets that should have been back at a time.
+func (f *Flow) expire(at int64) {
+	if at > f.Before {
+		f.Units, f.Later, f.Before = f.Later, 0, f.Until
+		f.Urgent = min(f.Urgent, f.Units)
+	}
+}
+
+// put counts a ticket.
+func (f *Flow) put(slot, units int64) {
+	if slot <= f.Before {
+		f.Units += units
+	} else {
+		f.Later += units
+	}
+	f.Until = max(f.Until, slot)
+}
+
+// take removes a ticket from the count.
+func (f *Flow) take(slot, units int64) {
+	if slot <= f.Before {
+		f.Units = max(0, f.Units-units)
+	} else {
+		f.Later = max(0, f.Later-units)
+	}
+}
+
+// putUrgent counts an urgent ticket.
+func (s *State) putUrgent(t *Ticket) {
+	unit := int64(0)
+	for unit < Units {
+		if t.Cost[unit] > 0 {
+			s.Flows[s.flow(ofUrgent-unit)].put(t.Slot, t.Cost[unit])
+		}
+		unit++
+	}
+}
+
+// takeUrgent removes an urgent ticket from the count.
+func (s *State) takeUrgent(t *Ticket) {
+	for i := range s.Flows {
+		f := &s.Flows[i]
+		if f.Key <= ofUrgent {
+			f.take(t.Slot, t.Cost[ofUrgent-f.Key])
+		}
+	}
+}
+
+// expireUrgent forgets the urgent tickets that should have been back at a time.
+func (s *State) expireUrgent(at int64) {
+	for i := range s.Flows {
+		f := &s.Flows[i]
+		if f.Key <= ofUrgent {
+			f.expire(at)
+		}
+	}
+}
+
+// passed reports whether the entity had a ticket of an urgent operation in the last minute, which may have run in the
+// slot of another one.
+func (s *State) passed(now int64) bool {
+	for i := range s.Flows {
+		f := &s.Flows[i]
+		if f.Key <= ofUrgent && f.Until > now-minute {
+			return true
+		}
+	}
+	return false
+}
+
+// urgent returns how much of a unit the urgent tickets have booked, without the tickets that should have been back at a
+// time.
+func (s *State) urgent(unit, at int64) int64 {
+	for i := range s.Flows {
+		f := &s.Flows[i]
+		if f.Key == ofUrgent-unit {
+			if at > f.Until {
+				return 0
+			}
+			if at > f.Before {
+				return f.Later
+			}
+			return f.Units + f.Later
+		}
+	}
+	return 0
+}
+
+// inLine returns the first slot from t on in a flow's line in the entity's shortest window. Operations have a line for
+// each shared limit that is their first, so that operations of a slow endpoint do not delay operations of a fast one. A
+// line begins when a shared limit delays an operation: a limit that is not short changes no slot. If an operation that is back
+// goes to the end of a line of hours, nobody uses the capacity that it leaves. So it goes no further than to the end of the
+// calendar.
+func (l *Limits) inLine(s *State, x *Shared, f *Flow, cost, t, now int64, back bool) int64 {
+	if cost == 0 {
+		return t
+	}
+	end := f.End
+	if back {
+		end = min(end, x.Limits.begin(x.State.Calendars[0].Head+Grains-1))
+	}
+	t = max(t, end)
+	return l.Windows[l.Shortest].room(s, l.ahead(s, f, t, now), cost, t)
+}
+
+// ahead returns the capacity that the line has left at t.
+func (l *Limits) ahead(s *State, f *Flow, t, now int64) int64 {
+	w, line := &l.Windows[l.Shortest], &s.Lines[l.Shortest]
+	return min(w.gain(s, f.Left, f.End, t), w.gain(s, line.Left, now, t))
+}
+
+// flow returns the place of the entity's Flow in a limit. It adds a Flow if there is none.
+func (s *State) flow(key int64) int64 {
+	for i := range s.Flows {
+		if s.Flows[i].Key == key {
+			return int64(i)
+		}
+	}
+	s.Flows = append(s.Flows, Flow{Key: key})
+	return int64(len(s.Flows)) - 1
+}

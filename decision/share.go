@@ -1,0 +1,115 @@
+package decision
+
+// classes are the classes of entities by their backlogs. An entity of class n has from 2^(n-1) to 2^n times its weight.
+// Calendar.Classes has the weight and the backlogs of each class, counted in this minute. Behind them it has the same of
+// the minute before.
+const classes = 22
+
+// class returns the class of an entity.
+func class(backlog, weight int64) int64 {
+	n, least := int64(0), weight
+	for n < classes-1 && least <= backlog {
+		n++
+		least *= 2
+	}
+	return n
+}
+
+// count adds to the class of an entity that was counted at an age: 0 is this minute, 1 the minute before.
+func (x *Shared) count(f *Flow, age, weight, backlog int64) {
+	c, at := &x.State.Calendars[0], 2*(age*classes+class(f.Backlog, f.Weight))
+	c.Classes.Put(at, max(0, min(c.Classes.At(at)+weight, mostBooked)))
+	c.Classes.Put(at+1, max(0, min(c.Classes.At(at+1)+backlog, mostBooked)))
+}
+
+// weigh counts the weight of an entity with tickets out, once.
+func (x *Shared) weigh(f *Flow) {
+	c := &x.State.Calendars[0]
+	if f.Minute > c.Minute { // grains are longer now
+		f.Fair, f.FairUrgent, f.Again, f.Weight = 0, 0, 0, 0
+	}
+	if f.Weight > 0 && f.Minute == c.Minute {
+		c.Weight -= f.Weight
+		x.count(f, 0, -f.Weight, -f.Backlog)
+	} else if f.Weight > 0 && f.Minute+1 == c.Minute {
+		c.Before -= f.Weight
+		x.count(f, 1, -f.Weight, -f.Backlog)
+	}
+	f.Minute, f.Weight, f.Backlog = c.Minute, 0, 0
+	if f.Units+f.Later > 0 {
+		f.Weight = min(x.Weight, mostWeight-c.Weight)
+		c.Weight += f.Weight
+		f.Backlog = x.backlog(f.Units + f.Later)
+		x.count(f, 0, f.Weight, f.Backlog)
+	}
+}
+
+// until returns how long it takes, in ticks, until each entity that waits has had its share, or all that it waits for. Its
+// share is as much for its weight as some parts are for this one. Then weighted max-min gives this entity these parts. An entity with half as
+// many tickets counts as if it had as many, because its other messages may just be coming.
+func (x *Shared) until(part int64) int64 {
+	c, backlog := &x.State.Calendars[0], min(x.backlog(part), mostBooked)
+	lower, sum, rest, n := 2*(class(backlog, x.Weight)-1), int64(0), c.Weight+c.Before, int64(0)
+	for n < lower {
+		now, before := c.Classes.At(n), c.Classes.At(n+2*classes)
+		sum += min(now*backlog/x.Weight, c.Classes.At(n+1)) + min(before*backlog/x.Weight, c.Classes.At(n+1+2*classes))
+		rest -= now + before
+		n += 2
+	}
+	return min(max(backlog, sum+max(0, rest)*backlog/x.Weight), 1<<32) * (tick / 1024)
+}
+
+// waiting returns about the weight of the entities that still wait some ticks from now, if each gets its share.
+func (x *Shared) waiting(ticks int64) int64 {
+	c := &x.State.Calendars[0]
+	all := max(c.Weight+c.Before, x.Weight)
+	still, time, had, least, n := all, ticks/(tick/1024), int64(0), int64(0), int64(0)
+	for n < classes && had+all*least <= time {
+		at := 2 * n
+		still = all
+		had += c.Classes.At(at+1) + c.Classes.At(at+1+2*classes)
+		all = max(all-c.Classes.At(at)-c.Classes.At(at+2*classes), x.Weight)
+		least = max(1, 2*least)
+		n++
+	}
+	return still
+}
+
+// share returns how long the fair share of the entity takes for the operation, in ticks.
+func (x *Shared) share() int64 {
+	c := &x.State.Calendars[0]
+	return x.among(max(c.Weight+c.Before, x.Weight))
+}
+
+// among is share if entities of this weight wait, with this one.
+func (x *Shared) among(all int64) int64 {
+	units := x.units * all
+	whole := units / x.Weight
+	return (min(whole, 1<<32)*tick + (units-whole*x.Weight)*tick/x.Weight) / x.rate
+}
+
+// shares sets from and fair.
+func (x *Shared) shares(f *Flow, op *Op, back bool) {
+	c := &x.State.Calendars[0]
+	ahead, turn := f.Units+f.Later, x.later(max(c.Head+1, x.Limits.grain(x.State.Closed))*tick, 0)
+	x.from = f.Fair
+	if op.Urgent {
+		ahead, x.from = f.Urgent, f.FairUrgent
+	}
+	if x.from < turn {
+		if f.Units+f.Later == 0 { // entities that begin to wait together have their turns one after the other
+			turn = min(max(c.Turn, turn), turn+x.share())
+		}
+		x.from = turn
+	}
+	x.fair = x.later(x.from, x.until(ahead))
+	if back && !op.Urgent { // displaced: behind the entity's early tickets, one after the other
+		x.fair = f.Again
+		if x.fair <= x.from { // about there
+			x.fair = x.later(x.from, x.until(ahead/2))
+		}
+	}
+	if x.Limits.FirstCome == 1 {
+		x.fair = Never
+	}
+}
