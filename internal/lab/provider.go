@@ -50,35 +50,8 @@ func beginAll(providers []Provider, at int64, m *message) (end func(now int64), 
 const accuracy = 1e-6
 
 // LeakyBucket fills with each call and drains evenly. A call is over the limit if it would overflow. The difference of a
-// real cost to the estimate is poured in, or taken out, when the call ends.
-func LeakyBucket(size, perSecond float64) Provider {
-	return &leakyBucket{size: size, perMS: perSecond / 1000}
-}
-
-type leakyBucket struct {
-	size, perMS float64
-	level       float64
-	at          int64
-}
-
-func (p *leakyBucket) drain(ms int64) {
-	p.level = max(0, p.level-p.perMS*float64(ms-p.at))
-	p.at = ms
-}
-
-func (p *leakyBucket) Begin(ms int64, cost int) bool {
-	p.drain(ms)
-	if p.level+float64(cost) > p.size+accuracy {
-		return false
-	}
-	p.level += float64(cost)
-	return true
-}
-
-func (p *leakyBucket) End(_, ended int64, estimate, actual int) {
-	p.drain(ended)
-	p.level = max(0, p.level+float64(actual-estimate))
-}
+// real cost to the estimate is poured in, or taken out, when the call ends. The room that is left in it is a TokenBucket.
+func LeakyBucket(size, perSecond float64) Provider { return TokenBucket(size, perSecond) }
 
 // TokenBucket holds tokens that calls take and that come back evenly. It is full at first. The difference of a real cost
 // to the estimate is given back, or taken, when the call ends.
