@@ -23,7 +23,6 @@ const jobVariable = "DRIP_TEST_JOB"
 type job struct {
 	Kind                   string // see children
 	RabbitMQ, Redis, Queue string
-	Step                   step   // at which a victim dies
 	Provider               string // that a sharer calls
 }
 
