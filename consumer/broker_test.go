@@ -173,13 +173,25 @@ func eventuallyIn(t testing.TB, limit time.Duration, what string, ok func() bool
 	}
 }
 
-// running runs a Consumer until stop is called, or the test ends.
-func running(t testing.TB, o Options) (stop func()) {
+// made makes a Consumer.
+func made(t testing.TB, o Options) *Consumer {
 	t.Helper()
 	c, err := New(o)
 	if err != nil {
 		t.Fatal(err)
 	}
+	return c
+}
+
+// running is consuming with a new Consumer.
+func running(t testing.TB, o Options) (stop func()) {
+	t.Helper()
+	return consuming(t, made(t, o))
+}
+
+// consuming runs a Consumer until stop is called, or the test ends.
+func consuming(t testing.TB, c *Consumer) (stop func()) {
+	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- c.Run(ctx) }()

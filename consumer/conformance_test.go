@@ -66,7 +66,7 @@ func (q *conforming) Publish(ctx context.Context, messages ...workertest.Message
 func (q *conforming) Consume(ctx context.Context, l Limiter, handle func(context.Context, workertest.Message) error) error {
 	c, err := New(Options{
 		URL: q.url, Queue: q.name, Limiter: l, RetryDelay: 200 * time.Millisecond, Logger: quiet,
-		Entity: func(d *amqp.Delivery) (string, error) { return d.Type, nil },
+		Entity: byType,
 		Handler: HandlerFunc(func(ctx context.Context, d *amqp.Delivery) error {
 			return handle(ctx, workertest.Message{ID: d.MessageId, Entity: d.Type})
 		}),
@@ -119,7 +119,7 @@ func (q looped) loop(ctx context.Context, l Limiter, h Handler) error {
 	if err != nil {
 		return err
 	}
-	handle := Limit(l, func(d *amqp.Delivery) (string, error) { return d.Type, nil }, delays)(h).Handle
+	handle := Limit(l, byType, delays)(h).Handle
 	var hands sync.WaitGroup
 	for range 50 {
 		hands.Go(func() {

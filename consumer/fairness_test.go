@@ -53,7 +53,7 @@ func TestOneEntityDoesNotDelayOthers(t *testing.T) {
 	var slow, postponed int
 	running(t, Options{
 		URL: b.url, Queue: queue, Limiter: bucket, Logger: quiet,
-		Entity: func(d *amqp.Delivery) (string, error) { return d.Type, nil },
+		Entity: byType,
 		Handler: HandlerFunc(func(ctx context.Context, d *amqp.Delivery) error {
 			mu.Lock()
 			defer mu.Unlock()

@@ -60,6 +60,15 @@ func numbered(from, to int) (messages []amqp.Publishing) {
 	return messages
 }
 
+// ofShops are numbered messages of so many shops in turn, which byType tells.
+func ofShops(shops, from, to int) []amqp.Publishing {
+	messages := numbered(from, to)
+	for i := range messages {
+		messages[i].Type = fmt.Sprint("shop", i%shops)
+	}
+	return messages
+}
+
 // each postpones every message by a delay of its own, once.
 func each(t testing.TB, delay func(i int) time.Duration) *once {
 	i := 0
@@ -255,15 +264,12 @@ func TestConfirmationsAreLost(t *testing.T) {
 		})
 		const n = 300
 		var l ledger
-		c, err := New(Options{
+		c := made(t, Options{
 			URL: url, Queue: queue, QueueType: queues, Entity: byID, Handler: &l, Logger: quiet,
 			Limiter: each(t, func(i int) time.Duration { return time.Duration(i%3) * 300 * time.Millisecond }),
 		})
-		direct.must(err)
 		c.delays.publisher.timeout = 300 * time.Millisecond
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan error, 1)
-		go func() { done <- c.Run(ctx) }()
+		stop := consuming(t, c)
 		direct.publish(queue, numbered(0, n/2)...)
 		eventually(t, "messages flow", func() bool { return l.count() == n/2 })
 		lossy.Store(true)
@@ -272,8 +278,7 @@ func TestConfirmationsAreLost(t *testing.T) {
 		lossy.Store(false)
 		eventually(t, "every message is handled", func() bool { return l.count() == n })
 		eventually(t, "nothing is left", func() bool { return direct.ready(queue) == 0 })
-		cancel()
-		direct.must(<-done)
+		stop()
 		t.Logf("of %d messages none was lost, %d were handled twice", n, l.twice())
 	})
 }

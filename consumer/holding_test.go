@@ -60,9 +60,9 @@ type holding struct {
 // begin begins to consume and publishes the messages of the slow entity.
 func (h *holding) begin(l Limiter, slow HandlerFunc) *Consumer {
 	h.t.Helper()
-	c, err := New(Options{
+	c := made(h.t, Options{
 		URL: h.b.url, Queue: h.queue, QueueType: h.queues, Limiter: l, Logger: quiet, Prefetch: tightPrefetch, Hold: tightHold,
-		Entity: func(d *amqp.Delivery) (string, error) { return d.Type, nil },
+		Entity: byType,
 		Handler: HandlerFunc(func(ctx context.Context, d *amqp.Delivery) error {
 			if d.Type == "slow" {
 				if err := slow(ctx, d); err != nil {
@@ -74,17 +74,7 @@ func (h *holding) begin(l Limiter, slow HandlerFunc) *Consumer {
 			return h.others.Handle(ctx, d)
 		}),
 	})
-	h.b.must(err)
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- c.Run(ctx) }()
-	h.stop = sync.OnceFunc(func() {
-		cancel()
-		if err := <-ended; err != nil {
-			h.t.Errorf("Run = %v", err)
-		}
-	})
-	h.t.Cleanup(h.stop)
+	h.stop = consuming(h.t, c)
 	messages := numbered(0, slowMessages)
 	for i := range messages {
 		messages[i].Type = "slow"
@@ -96,10 +86,7 @@ func (h *holding) begin(l Limiter, slow HandlerFunc) *Consumer {
 // othersRun publishes messages of ten others, of which some have to be postponed, and waits until all are handled.
 func (h *holding) othersRun() {
 	h.t.Helper()
-	messages := numbered(0, 200)
-	for i := range messages {
-		messages[i].Type = fmt.Sprint("other", i%10)
-	}
+	messages := ofShops(10, 0, 200)
 	h.b.publish(h.queue, messages...)
 	eventually(h.t, "all of the others are handled", func() bool { return h.others.count() == len(messages) })
 	if h.others.twice() != 0 || h.postponed.Load() == 0 {

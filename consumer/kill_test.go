@@ -60,11 +60,7 @@ func TestProcessIsKilled(t *testing.T) {
 			const kills, perKill = 3, 80
 			n := 0
 			publish := func() {
-				messages := numbered(n, n+perKill)
-				for i := range messages {
-					messages[i].Type = fmt.Sprint("shop", i%8)
-				}
-				b.publish(queue, messages...)
+				b.publish(queue, ofShops(8, n, n+perKill)...)
 				n += perKill
 			}
 			var l ledger

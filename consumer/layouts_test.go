@@ -1,7 +1,6 @@
 package consumer
 
 import (
-	"context"
 	"fmt"
 	"math/rand/v2"
 	"strings"
@@ -80,13 +79,9 @@ func TestIdleQueuesAreRemoved(t *testing.T) {
 			var l ledger
 			limiter := each(t, func(i int) time.Duration { return time.Second + time.Duration(i%10)*time.Second })
 			consume := func() (stop func()) {
-				c, err := New(Options{URL: b.url, Queue: "orders", QueueType: queues, Limiter: limiter, Entity: byID, Handler: &l, Logger: quiet})
-				b.must(err)
+				c := made(t, Options{URL: b.url, Queue: "orders", QueueType: queues, Limiter: limiter, Entity: byID, Handler: &l, Logger: quiet})
 				c.delays.idle = idle
-				ctx, cancel := context.WithCancel(t.Context())
-				ended := make(chan error, 1)
-				go func() { ended <- c.Run(ctx) }()
-				return func() { cancel(); b.must(<-ended) }
+				return consuming(t, c)
 			}
 			stop := consume()
 			n := 0

@@ -129,7 +129,7 @@ func storageOutage(t *testing.T, b *broker, queues QueueType, failOpen bool) {
 	var runs atomic.Int64
 	c, err := New(Options{
 		URL: b.url, Queue: queue, QueueType: queues, Limiter: limiter, FailOpen: failOpen, Logger: slog.New(&log),
-		Entity: func(d *amqp.Delivery) (string, error) { return d.Type, nil },
+		Entity: byType,
 		Handler: HandlerFunc(func(ctx context.Context, d *amqp.Delivery) error {
 			if run := runs.Add(1); !failOpen && run > limiter.granted.Load() {
 				t.Error("a message runs that the limiter has not let run")
@@ -146,11 +146,7 @@ func storageOutage(t *testing.T, b *broker, queues QueueType, failOpen bool) {
 	const shops, batch = 5, 50
 	out := 0
 	publish := func() {
-		messages := numbered(out, out+batch)
-		for i := range messages {
-			messages[i].Type = fmt.Sprint("shop", i%shops)
-		}
-		b.publish(queue, messages...)
+		b.publish(queue, ofShops(shops, out, out+batch)...)
 		out += batch
 	}
 	for _, o := range outages {
@@ -270,7 +266,7 @@ func TestFailingEntityStarvesNobody(t *testing.T) {
 		var l ledger
 		running(t, Options{
 			URL: b.url, Queue: queue, QueueType: queues, Prefetch: 10, Hold: 8, Limiter: limiter, Handler: &l, Logger: quiet,
-			Entity: func(d *amqp.Delivery) (string, error) { return d.Type, nil },
+			Entity: byType,
 		})
 		eventually(t, "the others are handled", func() bool { return l.among(n, 2*n) == n })
 		if l.among(0, n) > 0 {

@@ -77,7 +77,7 @@ func sharer(ctx context.Context, j job) error {
 	}
 	c, err := New(Options{
 		URL: j.RabbitMQ, Queue: j.Queue, Limiter: bucket, Logger: quiet,
-		Entity: func(d *amqp.Delivery) (string, error) { return d.Type, nil },
+		Entity: byType,
 		Handler: HandlerFunc(func(ctx context.Context, d *amqp.Delivery) error {
 			op := OperationOf(ctx)
 			refused, err := callOf(ctx, j.Provider, url.Values{"shop": {d.Type}, "id": {d.MessageId}, "note": {fmt.Sprint(op.Postponements)}})

@@ -205,19 +205,12 @@ func TestShutdownWhileBlocked(t *testing.T) {
 	ctl(t, server, "set_vm_memory_high_watermark", "0.0000001")
 	var mu sync.Mutex
 	asked := 0
-	c, err := New(Options{
+	stop := running(t, Options{
 		URL: b.url, Queue: queue, Entity: byID, Handler: &ledger{}, Logger: quiet, DrainTime: time.Hour,
 		Limiter: limiterFunc(func() time.Duration { mu.Lock(); defer mu.Unlock(); asked++; return time.Minute }),
 	})
-	b.must(err)
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error)
-	go func() { done <- c.Run(ctx) }()
 	eventually(t, "all wait to be postponed", func() bool { mu.Lock(); defer mu.Unlock(); return asked == n })
-	cancel()
-	if err := <-done; err != nil {
-		t.Errorf("Run = %v", err)
-	}
+	stop()
 	// The broker takes the first before it stops reading, and may confirm it too late: then there are two.
 	ids, back := map[string]bool{}, 0
 	eventually(t, "all are in the queues", func() bool {

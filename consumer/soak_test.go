@@ -89,7 +89,7 @@ func (s *soak) consume() (stop func()) {
 	s.t.Helper()
 	o := Options{
 		URL: s.url, Queue: soakQueue, Limiter: unreliable{s.bucket, &s.outage}, Logger: quiet,
-		Entity: func(d *amqp.Delivery) (string, error) { return d.Type, nil },
+		Entity: byType,
 		Handler: HandlerFunc(func(_ context.Context, d *amqp.Delivery) error {
 			s.mu.Lock()
 			defer s.mu.Unlock()
@@ -168,11 +168,9 @@ func (s *soak) published(ctx context.Context, from, to int) bool {
 	if err != nil {
 		return false
 	}
-	messages := numbered(from, to)
 	var confirms []*amqp.DeferredConfirmation
-	for i := range messages {
-		messages[i].Type = fmt.Sprint("shop", i%10)
-		c, err := ch.PublishWithDeferredConfirmWithContext(ctx, "", soakQueue, true, false, messages[i])
+	for _, m := range ofShops(10, from, to) {
+		c, err := ch.PublishWithDeferredConfirmWithContext(ctx, "", soakQueue, true, false, m)
 		if err != nil {
 			return false
 		}

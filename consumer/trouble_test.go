@@ -272,18 +272,14 @@ func TestDelayQueuesRefuse(t *testing.T) {
 			var l ledger
 			limiter := each(t, func(i int) time.Duration { return time.Duration(i%3) * 2 * time.Second })
 			limiter.copies = true
-			consumer, err := New(Options{URL: b.url, Queue: "orders", QueueType: c.queues, Limiter: limiter, Entity: byID, Handler: &l, Logger: quiet, Prefetch: 20})
-			b.must(err)
+			consumer := made(t, Options{URL: b.url, Queue: "orders", QueueType: c.queues, Limiter: limiter, Entity: byID, Handler: &l, Logger: quiet, Prefetch: 20})
 			consumer.delays.publisher.timeout = time.Second
-			ctx, cancel := context.WithCancel(t.Context())
-			ended := make(chan error, 1)
-			go func() { ended <- consumer.Run(ctx) }()
+			stop := consuming(t, consumer)
 			begun(t, b, "orders")
 			c.refuse(t, server)
 			b.publish("orders", numbered(0, c.n)...)
 			eventually(t, "all are handled", func() bool { return l.count() == c.n })
-			cancel()
-			b.must(<-ended)
+			stop()
 			if dead := b.count("orders.drip.dead"); dead != 0 {
 				t.Errorf("%d were given up", dead)
 			}
@@ -344,12 +340,8 @@ func TestRestartsLeaveNoBookings(t *testing.T) {
 	const n = 20
 	var l ledger
 	consume := func() (*Consumer, func()) {
-		c, err := New(Options{URL: b.url, Queue: queue, Limiter: bucket, Entity: oneShop, Handler: &l, Logger: quiet})
-		b.must(err)
-		ctx, cancel := context.WithCancel(t.Context())
-		ended := make(chan error, 1)
-		go func() { ended <- c.Run(ctx) }()
-		return c, func() { cancel(); b.must(<-ended) }
+		c := made(t, Options{URL: b.url, Queue: queue, Limiter: bucket, Entity: oneShop, Handler: &l, Logger: quiet})
+		return c, consuming(t, c)
 	}
 	b.publish(queue, numbered(0, n)...)
 	for range 4 {
@@ -471,7 +463,7 @@ func TestHangingEntitiesLeavePlaces(t *testing.T) {
 		var hanging atomic.Int64
 		running(t, Options{
 			URL: b.url, Queue: queue, QueueType: queues, Limiter: bucket, Logger: quiet,
-			Entity: func(d *amqp.Delivery) (string, error) { return d.Type, nil },
+			Entity: byType,
 			Handler: HandlerFunc(func(ctx context.Context, d *amqp.Delivery) error {
 				if d.Type != "fine" {
 					hanging.Add(1)
