@@ -13,8 +13,6 @@ import (
 
 	"github.com/drip-go/drip"
 	"github.com/drip-go/drip/internal/buckettest"
-	"github.com/drip-go/drip/storage"
-	"github.com/drip-go/drip/storage/memory"
 )
 
 // clocked is a bucket whose time the test sets.
@@ -26,18 +24,14 @@ type clocked struct {
 
 var noon = time.Date(2026, 3, 14, 12, 0, 0, 0, time.UTC)
 
-// newClocked makes a bucket on each path: beside the data, and through Get and Set.
+// eachPath makes a bucket on each path: beside the data, and through Get and Set.
 func eachPath(t *testing.T, o drip.Options, test func(t *testing.T, b *clocked)) {
-	for name, s := range map[string]storage.Storage{"atomic": memory.New(), "plain": struct{ storage.Storage }{memory.New()}} {
+	for name, open := range storages {
 		t.Run(name, func(t *testing.T) {
 			c := &clocked{t: t, now: noon}
 			o := o
-			o.Storage, o.Start, o.Clock = s, time.Unix(0, 0), func() time.Time { return c.now }
-			b, err := drip.New(o)
-			if err != nil {
-				t.Fatal(err)
-			}
-			c.Bucket = b
+			o.Storage, o.Start, o.Clock = open(t), time.Unix(0, 0), func() time.Time { return c.now }
+			c.Bucket = buckettest.New(t, o)
 			test(t, c)
 		})
 	}
@@ -233,7 +227,7 @@ func TestThrottled(t *testing.T) {
 
 // A pause of no time is a mistake. It changes nothing.
 func TestPauseOfNoTime(t *testing.T) {
-	b := newBucket(t, drip.Options{Start: time.Unix(0, 0)})
+	b := buckettest.New(t, drip.Options{Start: time.Unix(0, 0)})
 	for _, d := range []time.Duration{0, -time.Second} {
 		if err := b.Pause(t.Context(), "shop", d); err == nil || !strings.Contains(err.Error(), `"shop"`) {
 			t.Errorf("Pause for %v: %v", d, err)
@@ -518,10 +512,7 @@ func TestTicketText(t *testing.T) {
 
 // A wait that no number of milliseconds holds is the longest.
 func TestThrottledForEver(t *testing.T) {
-	b, err := drip.New(drip.Options{Clock: func() time.Time { return time.Unix(1e9, 0) }})
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := buckettest.New(t, drip.Options{Clock: func() time.Time { return time.Unix(1e9, 0) }})
 	if err := b.Throttled(t.Context(), "shop", math.MaxInt64); err != nil {
 		t.Fatal(err)
 	}

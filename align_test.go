@@ -13,6 +13,7 @@ import (
 	_ "time/tzdata"
 
 	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/internal/buckettest"
 	"github.com/drip-go/drip/storage"
 	"github.com/drip-go/drip/storage/memory"
 )
@@ -43,16 +44,12 @@ var calendars = []struct {
 // A quota of the calendar is used in full in each day, week and month, and never exceeded: across changes of the clocks, leap
 // days and long breaks, with tickets, refunds and lost leases. The provider counts by the date alone.
 func TestCalendar(t *testing.T) {
-	storages := map[string]func() storage.Storage{
-		"memory":      func() storage.Storage { return memory.New() },
-		"Get and Set": func() storage.Storage { return struct{ storage.Storage }{memory.New()} },
-	}
-	for name, make := range storages {
+	for name, open := range storages {
 		for _, c := range calendars {
 			for _, in := range []string{"UTC", "Europe/Berlin", "America/Los_Angeles", "Australia/Lord_Howe", "America/Santiago", "Asia/Kathmandu"} {
 				t.Run(name+"/"+c.name+"/"+in, func(t *testing.T) {
-					testCalendar(t, make(), c.align(zone(t, in)), zone(t, in), c.of, false)
-					testCalendar(t, make(), c.align(zone(t, in)), zone(t, in), c.of, true)
+					testCalendar(t, open(t), c.align(zone(t, in)), zone(t, in), c.of, false)
+					testCalendar(t, open(t), c.align(zone(t, in)), zone(t, in), c.of, true)
 				})
 			}
 		}
@@ -70,10 +67,7 @@ func testCalendar(t *testing.T, s storage.Storage, align drip.Alignment, in *tim
 		o.Size, o.RefreshRate, o.Align, o.Windows = quota, quota, align, nil
 		o.Shared["all"] = drip.Limit{Size: 2 * quota, Align: align}
 	}
-	b, err := drip.New(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := buckettest.New(t, o)
 	now := time.Date(2023, 9, 1+r.IntN(30), r.IntN(24), r.IntN(60), 0, 0, in)
 	ran, tried := map[string]int{}, map[string]int{}
 	tickets := map[string]drip.Ticket{}
@@ -147,10 +141,7 @@ func TestCalendarDelay(t *testing.T) {
 		{drip.StartingAt(time.UnixMilli(7)), time.UnixMilli(1000), time.UnixMilli(1007)},
 	} {
 		o := drip.Options{Size: 1, Align: c.align, Start: time.UnixMilli(-1e12)}
-		b, err := drip.New(o)
-		if err != nil {
-			t.Fatal(err)
-		}
+		b := buckettest.New(t, o)
 		for _, want := range []time.Duration{0, c.want.Sub(c.now)} {
 			if d, err := b.GetDelayAt(t.Context(), "shop", c.now); d != want || err != nil {
 				t.Errorf("at %v: GetDelayAt = %v, %v; want %v", c.now, d, err, want)
@@ -166,14 +157,12 @@ func TestCalendarDelay(t *testing.T) {
 func TestByEntity(t *testing.T) {
 	counts := map[time.Duration]int{}
 	for _, storage := range []storage.Storage{memory.New(), memory.New()} {
-		b, err := drip.New(drip.Options{Size: 1, RefreshInterval: 10 * time.Second, Align: drip.ByEntity(), Storage: storage, Start: time.UnixMilli(0)})
-		if err != nil {
-			t.Fatal(err)
-		}
+		b := buckettest.New(t, drip.Options{Size: 1, RefreshInterval: 10 * time.Second, Align: drip.ByEntity(), Storage: storage, Start: time.UnixMilli(0)})
 		now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 		for i := range 1000 {
 			shop := fmt.Sprint(i)
-			delay := time.Duration(-1)
+			var delay time.Duration
+			var err error
 			for range 2 {
 				if delay, err = b.GetDelayAt(t.Context(), shop, now); err != nil {
 					t.Fatal(err)
@@ -201,11 +190,8 @@ func TestByEntity(t *testing.T) {
 // Options.Limits gives an entity its own alignment, and takes a calendar away again.
 func TestAlignOfLimits(t *testing.T) {
 	own := drip.Limit{Align: drip.Daily(nil)}
-	b, err := drip.New(drip.Options{Size: 1, RefreshInterval: time.Hour, Start: time.UnixMilli(0),
+	b := buckettest.New(t, drip.Options{Size: 1, RefreshInterval: time.Hour, Start: time.UnixMilli(0),
 		Limits: func(context.Context, string) (drip.Limit, error) { return own, nil }})
-	if err != nil {
-		t.Fatal(err)
-	}
 	now := time.Date(2026, 1, 1, 12, 30, 0, 0, time.UTC)
 	for i, c := range []struct {
 		limit drip.Limit
@@ -243,10 +229,7 @@ func TestBadAlign(t *testing.T) {
 			t.Errorf("New: %v, want %q", err, want)
 		}
 	}
-	b, err := drip.New(drip.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := buckettest.New(t, drip.Options{})
 	pin := drip.Pin{Window: drip.Window{Size: 1, Align: drip.Daily(nil), RefreshInterval: time.Hour}}
 	if err := b.Pin(t.Context(), "shop", pin); err == nil || errors.Is(err, drip.ErrNoEntity) || !strings.Contains(err.Error(), "Pin.Align") {
 		t.Errorf("Pin: %v", err)
@@ -282,10 +265,7 @@ func TestAlignmentText(t *testing.T) {
 // length. Newcomers get nothing of it.
 func TestCalendarBacklog(t *testing.T) {
 	for _, in := range []string{"UTC", "Europe/Berlin"} {
-		b, err := drip.New(drip.Options{Size: 50, Align: drip.Daily(zone(t, in)), Start: time.UnixMilli(0)})
-		if err != nil {
-			t.Fatal(err)
-		}
+		b := buckettest.New(t, drip.Options{Size: 50, Align: drip.Daily(zone(t, in)), Start: time.UnixMilli(0)})
 		type message struct {
 			at     time.Time
 			ticket drip.Ticket
@@ -334,10 +314,7 @@ func TestCalendarOfEveryHour(t *testing.T) {
 			"Pacific/Apia", "Africa/Cairo", "Asia/Gaza", "Africa/Casablanca",
 		} {
 			location := zone(t, in)
-			b, err := drip.New(drip.Options{Size: 1, Align: c.align(location), Start: time.UnixMilli(0), Clock: func() time.Time { return now }})
-			if err != nil {
-				t.Fatal(err)
-			}
+			b := buckettest.New(t, drip.Options{Size: 1, Align: c.align(location), Start: time.UnixMilli(0), Clock: func() time.Time { return now }})
 			for now = time.Date(2010, 1, 1, 0, 17, 0, 0, time.UTC); now.Year() < 2013; now = now.Add(30 * time.Minute) {
 				s, err := b.Inspect(t.Context(), "shop")
 				if err != nil {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/drip-go/drip"
 	"github.com/drip-go/drip/decision"
+	"github.com/drip-go/drip/internal/buckettest"
 	"github.com/drip-go/drip/internal/traces"
 	"github.com/drip-go/drip/storage"
 	"github.com/drip-go/drip/storage/memory"
@@ -26,15 +27,6 @@ type getSet struct{ storage.Storage }
 var storages = map[string]func(*testing.T) storage.Storage{
 	"atomic":  func(*testing.T) storage.Storage { return memory.New() },
 	"get/set": func(*testing.T) storage.Storage { return getSet{memory.New()} },
-}
-
-func newBucket(t testing.TB, o drip.Options) *drip.Bucket {
-	t.Helper()
-	b, err := drip.New(o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b
 }
 
 func TestTraces(t *testing.T) {
@@ -56,7 +48,7 @@ func TestExactUnderContention(t *testing.T) {
 			t.Run(fmt.Sprintf("%s/%d entities", name, entities), func(t *testing.T) {
 				const interval, rate, size = 20, 3, 100_000
 				s, began := open(t), time.Now()
-				b := newBucket(t, drip.Options{
+				b := buckettest.New(t, drip.Options{
 					Size: size, RefreshRate: rate, RefreshInterval: interval * time.Millisecond, Start: began, Storage: s,
 				})
 				granted := make([]atomic.Int64, entities)
@@ -121,7 +113,7 @@ func TestNeverMoreTokensThanSize(t *testing.T) {
 	for name, open := range storages {
 		t.Run(name, func(t *testing.T) {
 			const size = 5
-			b := newBucket(t, drip.Options{Size: size, RefreshRate: 1000, RefreshInterval: time.Millisecond, Start: time.Unix(0, 0), Storage: open(t)})
+			b := buckettest.New(t, drip.Options{Size: size, RefreshRate: 1000, RefreshInterval: time.Millisecond, Start: time.Unix(0, 0), Storage: open(t)})
 			var inFlight, most, ran atomic.Int64
 			var wg sync.WaitGroup
 			for range 64 {
@@ -173,7 +165,7 @@ func TestNewNamesTheWrongField(t *testing.T) {
 
 func TestDefaults(t *testing.T) {
 	start := time.UnixMilli(1_700_000_000_000)
-	b := newBucket(t, drip.Options{Start: start})
+	b := buckettest.New(t, drip.Options{Start: start})
 	count := func(now time.Time) (n int) {
 		for {
 			delay, err := b.GetDelayAt(t.Context(), "shop", now)
@@ -202,7 +194,7 @@ func TestOwnClock(t *testing.T) {
 	for name, open := range storages {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				b := newBucket(t, drip.Options{Size: 3, RefreshRate: 3, Start: time.Now(), Storage: open(t)})
+				b := buckettest.New(t, drip.Options{Size: 3, RefreshRate: 3, Start: time.Now(), Storage: open(t)})
 				for i := range 3 {
 					if delay, err := b.GetDelay(t.Context(), "shop"); delay != time.Second || err != nil {
 						t.Errorf("delay %d of a bucket that has just started = %v, %v; want 1s", i, delay, err)
@@ -220,7 +212,7 @@ func TestOwnClock(t *testing.T) {
 }
 
 func TestErrorsNameOperationAndEntity(t *testing.T) {
-	b := newBucket(t, drip.Options{})
+	b := buckettest.New(t, drip.Options{})
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	_, empty := b.GetDelay(t.Context(), "")
@@ -249,7 +241,7 @@ func (contested) Set(context.Context, string, storage.State, storage.Revision) e
 
 func TestConflictsEndWithTheContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBucket(t, drip.Options{Storage: contested{getSet{memory.New()}}})
+		b := buckettest.New(t, drip.Options{Storage: contested{getSet{memory.New()}}})
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		defer cancel()
 		began := time.Now()
@@ -273,7 +265,7 @@ func (s slow) Get(ctx context.Context, key string) (storage.State, storage.Revis
 
 func TestWaitingForOnesTurnEndsWithTheContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBucket(t, drip.Options{Storage: slow{getSet{memory.New()}}})
+		b := buckettest.New(t, drip.Options{Storage: slow{getSet{memory.New()}}})
 		var wg sync.WaitGroup
 		defer wg.Wait()
 		wg.Go(func() {
@@ -311,7 +303,7 @@ func (c *counting) Do(ctx context.Context, key string, l *decision.Limits, withi
 
 func TestAtomicPathIsTaken(t *testing.T) {
 	s := &counting{Storage: memory.New()}
-	b := newBucket(t, drip.Options{Storage: s})
+	b := buckettest.New(t, drip.Options{Storage: s})
 	if _, err := b.GetDelay(t.Context(), "shop"); err != nil {
 		t.Fatal(err)
 	}
@@ -334,7 +326,7 @@ func (s *stored) Set(ctx context.Context, key string, state storage.State, rev s
 // ReturnToken has no time of the caller's. The time of a state stays the one it was decided at.
 func TestReturnedTokenKeepsTheTime(t *testing.T) {
 	s := &stored{Storage: memory.New()}
-	b := newBucket(t, drip.Options{Storage: s})
+	b := buckettest.New(t, drip.Options{Storage: s})
 	now := time.UnixMilli(1_500_000_000_000)
 	if delay, err := b.GetDelayAt(t.Context(), "shop", now); delay != 0 || err != nil {
 		t.Fatalf("GetDelayAt = %v, %v, want 0", delay, err)

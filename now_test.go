@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/internal/buckettest"
 )
 
 // The calls about a lease follow the time of the Request that took it: a simulation of another year needs no Clock.
@@ -15,10 +16,7 @@ func TestLeaseFollowsRequestNow(t *testing.T) {
 		"future": time.Date(2101, 1, 1, 12, 0, 0, 0, time.UTC),
 	} {
 		t.Run(name, func(t *testing.T) {
-			b, err := drip.New(drip.Options{Size: 10, RefreshRate: 1, Concurrency: 1, Lease: time.Minute, Start: begin.Add(-time.Hour)})
-			if err != nil {
-				t.Fatal(err)
-			}
+			b := buckettest.New(t, drip.Options{Size: 10, RefreshRate: 1, Concurrency: 1, Lease: time.Minute, Start: begin.Add(-time.Hour)})
 			for i := range 30 {
 				now := begin.Add(time.Duration(i) * time.Second)
 				a, err := b.Admit(ctx, "shop", drip.Request{Now: now, Cost: 2})

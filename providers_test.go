@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/internal/buckettest"
 )
 
 // The table of docs/limits.md: a provider that counts for itself refuses no operation that drip lets run.
@@ -41,7 +42,7 @@ func TestProvidersRefuseNothing(t *testing.T) {
 			for seed := range uint64(20) {
 				rnd := rand.New(rand.NewPCG(seed, 1))
 				c.options.Start = time.UnixMilli(begin).Add(-time.Hour)
-				b := newBucket(t, c.options)
+				b := buckettest.New(t, c.options)
 				var arrivals, underWay []int64
 				for now := int64(begin); now < begin+300_000; now += rnd.Int64N(200) {
 					if seed%2 == 0 && now%60_000 < 30_000 {

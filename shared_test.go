@@ -12,12 +12,9 @@ import (
 
 	"github.com/drip-go/drip"
 	"github.com/drip-go/drip/decision"
+	"github.com/drip-go/drip/internal/buckettest"
 	"github.com/drip-go/drip/storage"
-	"github.com/drip-go/drip/storage/memory"
 )
-
-// onlyGetSet hides the other methods of a storage.
-type onlyGetSet struct{ storage.Storage }
 
 // shops is a bucket of shops within an app's limit and an endpoint's, by a clock of its own. They begin full.
 func shops(t *testing.T, s storage.Storage, o drip.Options) (*drip.Bucket, *time.Time) {
@@ -25,22 +22,14 @@ func shops(t *testing.T, s storage.Storage, o drip.Options) (*drip.Bucket, *time
 	now := time.Unix(1_700_000_000, 0)
 	o.Storage, o.Start = s, time.Unix(0, 0)
 	o.Clock = func() time.Time { return now }
-	b, err := drip.New(o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b, &now
-}
-
-func sharedStorages() map[string]storage.Storage {
-	return map[string]storage.Storage{"memory": memory.New(), "Get and Set": onlyGetSet{memory.New()}}
+	return buckettest.New(t, o), &now
 }
 
 // A message that comes back before its slot keeps the slot, also behind a backlog.
 func TestSharedKeepsTheSlotOfAnEarlyMessage(t *testing.T) {
-	for name, s := range sharedStorages() {
+	for name, open := range storages {
 		t.Run(name, func(t *testing.T) {
-			b, now := shops(t, s, drip.Options{Size: 5, RefreshRate: 5, Shared: map[string]drip.Limit{"app": {Size: 8}}})
+			b, now := shops(t, open(t), drip.Options{Size: 5, RefreshRate: 5, Shared: map[string]drip.Limit{"app": {Size: 8}}})
 			var first drip.Admission
 			for i := range 30 {
 				a, err := b.Admit(t.Context(), fmt.Sprint("shop-", i%3), drip.Request{})
@@ -106,10 +95,10 @@ func TestSharedTokenComesBackOnce(t *testing.T) {
 }
 
 func TestSharedLimit(t *testing.T) {
-	for name, s := range sharedStorages() {
+	for name, open := range storages {
 		t.Run(name, func(t *testing.T) {
 			ctx := t.Context()
-			b, now := shops(t, s, drip.Options{
+			b, now := shops(t, open(t), drip.Options{
 				Size: 4, RefreshRate: 2,
 				Shared: map[string]drip.Limit{"app": {RefreshRate: 5}, "orders": {Size: 3, Concurrency: 2}},
 			})
@@ -253,7 +242,8 @@ func TestSharedErrors(t *testing.T) {
 
 // An error about what is stored of a shared limit names it, besides the entity that asked.
 func TestSpoiledSharedLimit(t *testing.T) {
-	for name, s := range sharedStorages() {
+	for name, open := range storages {
+		s := open(t)
 		b, _ := shops(t, s, drip.Options{Size: 5, Shared: map[string]drip.Limit{"app": {Size: 5, RefreshRate: 5}}})
 		id := drip.SharedID("app")
 		spoiled := storage.State{Data: []byte("hello"), Until: decision.Never}
@@ -271,10 +261,10 @@ func TestSpoiledSharedLimit(t *testing.T) {
 }
 
 func TestDeadline(t *testing.T) {
-	for name, s := range sharedStorages() {
+	for name, open := range storages {
 		t.Run(name, func(t *testing.T) {
 			ctx := t.Context()
-			b, now := shops(t, s, drip.Options{Size: 1, RefreshRate: 1, Concurrency: 9, Shared: map[string]drip.Limit{"app": {Size: 50}}})
+			b, now := shops(t, open(t), drip.Options{Size: 1, RefreshRate: 1, Concurrency: 9, Shared: map[string]drip.Limit{"app": {Size: 50}}})
 			if _, err := b.Admit(ctx, "shop", drip.Request{Deadline: *now}); err != nil {
 				t.Fatalf("it runs at its deadline: %v", err)
 			}
@@ -368,9 +358,10 @@ func TestWeight(t *testing.T) {
 
 // Concurrent callers of two processes never get more than the shared limit has.
 func TestSharedAtOnce(t *testing.T) {
-	for name, s := range sharedStorages() {
+	for name, open := range storages {
 		t.Run(name, func(t *testing.T) {
 			o := drip.Options{Size: 100, RefreshInterval: time.Hour, Shared: map[string]drip.Limit{"app": {Size: 50, RefreshInterval: time.Hour}}}
+			s := open(t)
 			one, _ := shops(t, s, o)
 			two, _ := shops(t, s, o)
 			var wg sync.WaitGroup
@@ -406,9 +397,9 @@ func TestSharedAtOnce(t *testing.T) {
 
 // Inspect tells of a shared limit what a newcomer is told that no other limit delays, whatever slots are booked.
 func TestNewcomerOfSharedLimit(t *testing.T) {
-	for name, s := range sharedStorages() {
+	for name, open := range storages {
 		t.Run(name, func(t *testing.T) {
-			b, clock := shops(t, s, drip.Options{Size: 1000, Shared: map[string]drip.Limit{"app": {Size: 10}}})
+			b, clock := shops(t, open(t), drip.Options{Size: 1000, Shared: map[string]drip.Limit{"app": {Size: 10}}})
 			ctx := t.Context()
 			if err := b.Pause(ctx, "shop-closed", 10*time.Minute); err != nil {
 				t.Fatal(err)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/internal/buckettest"
 )
 
 // A shared limit that is far from short changes no answer, whatever limits the entities themselves have. It is so by its
@@ -52,10 +53,7 @@ func farAnswers(t *testing.T, seed uint64, shared map[string]drip.Limit) (answer
 		limit.Concurrency *= shops * o.Concurrency
 		o.Shared = map[string]drip.Limit{name: limit}
 	}
-	b, err := drip.New(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := buckettest.New(t, o)
 	type event struct {
 		at time.Time
 		do func()

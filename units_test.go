@@ -9,8 +9,6 @@ import (
 
 	"github.com/drip-go/drip"
 	"github.com/drip-go/drip/internal/buckettest"
-	"github.com/drip-go/drip/storage"
-	"github.com/drip-go/drip/storage/memory"
 )
 
 // ofModel are the limits of a language model: 10 calls, 1,000 input and 100 output tokens a minute.
@@ -26,12 +24,12 @@ func ofModel() drip.Options {
 }
 
 func TestUnits(t *testing.T) {
-	for name, backend := range map[string]storage.Storage{"memory": memory.New(), "Get and Set": struct{ storage.Storage }{memory.New()}} {
+	for name, open := range storages {
 		t.Run(name, func(t *testing.T) {
 			o := ofModel()
-			o.Storage = backend
+			o.Storage = open(t)
 			o.Shared = map[string]drip.Limit{"app": {Size: 5000, Unit: "input", RefreshInterval: time.Minute, Windows: []drip.Window{{Size: 50, RefreshInterval: time.Minute}}}}
-			b := newBucket(t, o)
+			b := buckettest.New(t, o)
 			left := func(id string, want ...int) {
 				t.Helper()
 				status, err := b.Inspect(t.Context(), id)
@@ -73,7 +71,7 @@ func TestUnits(t *testing.T) {
 
 func TestUnitErrors(t *testing.T) {
 	o := ofModel()
-	b := newBucket(t, o)
+	b := buckettest.New(t, o)
 	for want, r := range map[string]drip.Request{
 		`no window counts this unit: "tokens"`: {Costs: drip.Costs{"tokens": 1}},
 		"it has no name":                       {Costs: drip.Costs{"": 1}},
@@ -108,7 +106,7 @@ func TestUnitErrors(t *testing.T) {
 	}
 	o = ofModel()
 	o.Limits = func(context.Context, string) (drip.Limit, error) { return drip.Limit{Unit: "points"}, nil }
-	if _, err := newBucket(t, o).Admit(t.Context(), "acme", drip.Request{}); err == nil || !strings.Contains(err.Error(), `Unit is "points"`) {
+	if _, err := buckettest.New(t, o).Admit(t.Context(), "acme", drip.Request{}); err == nil || !strings.Contains(err.Error(), `Unit is "points"`) {
 		t.Errorf("a unit that only a limit of an entity names: %v", err)
 	}
 }

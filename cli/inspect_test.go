@@ -176,10 +176,7 @@ func TestUnlimited(t *testing.T) {
 func TestInspectCalendar(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, url := newMemory(t)
-		b, err := drip.New(drip.Options{Size: 4, RefreshRate: 4, Windows: []drip.Window{{Size: 60, Align: drip.Monthly(nil)}}, Storage: s, Start: time.Unix(0, 0)})
-		if err != nil {
-			t.Fatal(err)
-		}
+		b := buckettest.New(t, drip.Options{Size: 4, RefreshRate: 4, Windows: []drip.Window{{Size: 60, Align: drip.Monthly(nil)}}, Storage: s, Start: time.Unix(0, 0)})
 		if a, err := b.Admit(t.Context(), "shop-1", drip.Request{}); err != nil || a.Delay > 0 {
 			t.Fatal(a, err)
 		}
@@ -451,10 +448,7 @@ pinned      1 every 10s, 5 tokens; until 02:00:00.305, in 2h
 func TestInspectLevel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, url := newMemory(t)
-		b, err := drip.New(drip.Options{Size: 20, RefreshRate: 10, Start: time.Unix(0, 0), Follow: true, Storage: s})
-		if err != nil {
-			t.Fatal(err)
-		}
+		b := buckettest.New(t, drip.Options{Size: 20, RefreshRate: 10, Start: time.Unix(0, 0), Follow: true, Storage: s})
 		if err := b.Throttled(t.Context(), "shop", time.Second); err != nil {
 			t.Fatal(err)
 		}

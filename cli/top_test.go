@@ -78,14 +78,11 @@ shop-2                 4/2   1s ago       8    2.92s       2/4  3.9s  booked
 func TestTopOfSharedLimits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, url := newMemory(t)
-		b, err := drip.New(drip.Options{
+		b := buckettest.New(t, drip.Options{
 			Size: 200, RefreshRate: 20, Windows: []drip.Window{{Size: 1000, RefreshInterval: time.Minute}, {Size: 50_000, RefreshInterval: 24 * time.Hour}},
 			Shared: map[string]drip.Limit{"app": {Size: 40, RefreshRate: 20, Windows: []drip.Window{{Size: 700, RefreshInterval: time.Hour}}}, "stock": {Concurrency: 5}},
 			Start:  time.Unix(0, 0).Add(-24 * time.Hour), Storage: s,
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
 		for i := range 3 {
 			admit(t, b, fmt.Sprint("a shop with a long name ", i), 300)
 		}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/drip-go/drip"
 	"github.com/drip-go/drip/internal/browser"
+	"github.com/drip-go/drip/internal/buckettest"
 	"github.com/drip-go/drip/internal/servers"
 	"github.com/drip-go/drip/queues/rabbitmq"
 	"github.com/drip-go/drip/storage"
@@ -120,10 +121,7 @@ func testBrowser(t *testing.T, b *browser.Browser, s storage.Storage) {
 	}
 	admit(t, s, "shop-07", 11)
 	o := limits(s)
-	bucket, err := drip.New(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	bucket := buckettest.New(t, o)
 	broker, ch, queue := deadLetters(t)
 	h := newSite(t, Options{Storage: s, Limits: &o, Broker: broker, Allow: allow})
 	server := httptest.NewServer(h)

@@ -12,6 +12,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/internal/buckettest"
 	"github.com/drip-go/drip/internal/servers"
 	"github.com/drip-go/drip/storage/redis"
 )
@@ -93,10 +94,7 @@ func TestManyEntities(t *testing.T) {
 // store makes Redis have entities like one that is decided about.
 func store(t *testing.T, s *redis.Storage, o drip.Options, n int) {
 	t.Helper()
-	b, err := drip.New(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := buckettest.New(t, o)
 	done := make(chan error)
 	const together = 64
 	for w := range together {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/internal/buckettest"
 	"github.com/drip-go/drip/storage/memory"
 )
 
@@ -17,10 +18,7 @@ func TestLevelAndTrial(t *testing.T) {
 		o := drip.Options{Size: 20, RefreshRate: 10, Follow: true, Storage: s, Start: time.Unix(0, 0), Shared: map[string]drip.Limit{
 			"app": {Size: 2, RefreshRate: 1, Shadow: true},
 		}}
-		b, err := drip.New(o)
-		if err != nil {
-			t.Fatal(err)
-		}
+		b := buckettest.New(t, o)
 		shadow := &drip.Shadow{Bucket: b}
 		defer shadow.Close()
 		for range 5 {
@@ -52,10 +50,7 @@ func TestOwnTrial(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := memory.New()
 		o := drip.Options{Size: 2, RefreshRate: 1, Shadow: true, Storage: s, Start: time.Unix(0, 0), Shared: map[string]drip.Limit{"app": {Size: 20}}}
-		b, err := drip.New(o)
-		if err != nil {
-			t.Fatal(err)
-		}
+		b := buckettest.New(t, o)
 		shadow := &drip.Shadow{Bucket: b}
 		defer shadow.Close()
 		for range 5 {

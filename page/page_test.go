@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/internal/buckettest"
 	"github.com/drip-go/drip/internal/servers"
 	"github.com/drip-go/drip/queues"
 	"github.com/drip-go/drip/storage"
@@ -36,10 +37,7 @@ func limits(s storage.Storage) drip.Options {
 
 func admit(t *testing.T, s storage.Storage, entity string, n int) {
 	t.Helper()
-	b, err := drip.New(limits(s))
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := buckettest.New(t, limits(s))
 	for range n {
 		if _, err := b.Admit(t.Context(), entity, drip.Request{}); err != nil {
 			t.Fatal(err)
@@ -185,10 +183,7 @@ func TestActions(t *testing.T) {
 		admit(t, s, name, 2)
 	}
 	o := limits(s)
-	b, err := drip.New(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := buckettest.New(t, o)
 	h := newSite(t, Options{Storage: s, Limits: &o, Allow: allow})
 	closed := func() (names []string) {
 		for _, name := range []string{"eu-1", "eu-2", "us-1"} {
@@ -390,10 +385,7 @@ func TestSharedLimits(t *testing.T) {
 			"app":      {Size: 3, RefreshRate: 3, RefreshInterval: 10_000 * 24 * time.Hour},
 			"endpoint": {Concurrency: 7},
 		}}
-		b, err := drip.New(o)
-		if err != nil {
-			t.Fatal(err)
-		}
+		b := buckettest.New(t, o)
 		for i := range 5 {
 			if _, err := b.Admit(t.Context(), fmt.Sprint("shop-", i), drip.Request{}); err != nil {
 				t.Fatal(err)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/internal/buckettest"
 	"github.com/drip-go/drip/storage"
 	"github.com/drip-go/drip/storage/memory"
 )
@@ -19,10 +20,7 @@ func TestUsed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := memory.New()
 		o := drip.Options{Size: 9, RefreshRate: 1, Start: time.Unix(0, 0), Storage: s, History: true, Shared: map[string]drip.Limit{"app": {Size: 100}}}
-		b, err := drip.New(o)
-		if err != nil {
-			t.Fatal(err)
-		}
+		b := buckettest.New(t, o)
 		for _, n := range []int{9, 4} {
 			for range n {
 				if d, err := b.GetDelay(t.Context(), "shop"); d != 0 || err != nil {

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/internal/buckettest"
 	"github.com/drip-go/drip/storage/memory"
 )
 
@@ -84,10 +85,7 @@ func backlog(t *testing.T, o drip.Options, subject string, p *real, span time.Du
 		o.Storage, o.Start = memory.New(), time.Now()
 		buckets, clients := make([]*drip.Bucket, processes), make([]*http.Client, processes)
 		for i := range processes {
-			b, err := drip.New(o)
-			if err != nil {
-				t.Fatal(err)
-			}
+			b := buckettest.New(t, o)
 			buckets[i], clients[i] = b, &http.Client{Transport: &Transport{Bucket: b, Base: p}}
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), span)
@@ -427,10 +425,7 @@ func TestAnnouncedLevel(t *testing.T) {
 	} {
 		o := Options(c.limit)
 		o.Follow = true
-		b, err := drip.New(o)
-		if err != nil {
-			t.Fatal(err)
-		}
+		b := buckettest.New(t, o)
 		if err := b.Announced(t.Context(), "shop", c.rate, time.Minute); err != nil {
 			t.Fatal(err)
 		}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/internal/buckettest"
 )
 
 const travel = 50 * time.Millisecond
@@ -200,10 +201,7 @@ func play(t *testing.T, l drip.Limit, span time.Duration, seed uint64) (calls []
 	o.Start = time.Unix(0, 0)
 	o.Clock = func() time.Time { return time.UnixMilli(now) }
 	o.Lease, o.MaxLease = 1e5*time.Hour, 1e5*time.Hour
-	bucket, err := drip.New(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	bucket := buckettest.New(t, o)
 	admit := func() (ok bool, lease drip.Lease) {
 		if classic {
 			delay, err := bucket.GetDelay(t.Context(), "shop")
@@ -227,6 +225,7 @@ func play(t *testing.T, l drip.Limit, span time.Duration, seed uint64) (calls []
 			if f.ended > now {
 				return false
 			}
+			var err error
 			if classic {
 				err = bucket.ReturnToken(t.Context(), "shop")
 			} else {

@@ -183,10 +183,7 @@ func TestTransportReportsTheBucketsError(t *testing.T) {
 	}
 
 	// A request of nobody: a real bucket says so.
-	b, err := drip.New(drip.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := buckettest.New(t, drip.Options{})
 	transport = &Transport{Bucket: b, Base: respond(429, "", "no"), OnThrottled: func(_ *http.Request, _ Status, err error) { reported = err }}
 	if _, err := transport.RoundTrip(httptest.NewRequest(http.MethodGet, "/", nil)); err != nil || !errors.Is(reported, drip.ErrNoEntity) {
 		t.Errorf("RoundTrip: %v; reported %v, want ErrNoEntity", err, reported)

@@ -415,10 +415,7 @@ func admitAndSettle(t testing.TB, b consumer.Admitter) {
 // Ratios, not times: what measuring adds to a decision in memory, the fastest there is.
 func BenchmarkAdmitAndSettle(b *testing.B) {
 	o := drip.Options{Size: 1 << 30, RefreshRate: 1 << 30, Start: time.Unix(0, 0)}
-	plain, err := drip.New(o)
-	if err != nil {
-		b.Fatal(err)
-	}
+	plain := buckettest.New(b, o)
 	measured, err := New(o, metricnoop.NewMeterProvider())
 	if err != nil {
 		b.Fatal(err)

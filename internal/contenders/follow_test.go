@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/internal/buckettest"
 	"github.com/drip-go/drip/internal/servers"
 	"github.com/drip-go/drip/storage"
 )
@@ -63,10 +64,7 @@ func TestFollowInProcesses(t *testing.T) {
 					}
 					defer s.(io.Closer).Close()
 					o.Storage = s
-					b, err := drip.New(o)
-					if err != nil {
-						t.Fatal(err)
-					}
+					b := buckettest.New(t, o)
 					buckets = append(buckets, b)
 				}
 				tokens, last, possible, passed, refused := 20.0, begin, 0.0, 0, 0

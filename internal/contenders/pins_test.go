@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/internal/buckettest"
 	"github.com/drip-go/drip/internal/contenders"
 	"github.com/drip-go/drip/internal/servers"
 	"github.com/drip-go/drip/storage"
@@ -40,10 +41,7 @@ func TestPinInProcesses(t *testing.T) {
 			defer s.(io.Closer).Close()
 			o := pinned
 			o.Storage = s
-			operator, err := drip.New(o)
-			if err != nil {
-				t.Fatal(err)
-			}
+			operator := buckettest.New(t, o)
 			calls := func() int {
 				accepted, _ := app.Calls()
 				return len(accepted)

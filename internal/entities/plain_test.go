@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/internal/buckettest"
 	"github.com/drip-go/drip/storage"
 	"github.com/drip-go/drip/storage/memory"
 )
@@ -15,10 +16,7 @@ type plain struct{ storage.Storage }
 // A storage of a user's own, with two methods, is read and changed like all others.
 func TestPlainStorage(t *testing.T) {
 	s := plain{memory.New()}
-	b, err := drip.New(drip.Options{Size: 9, RefreshRate: 3, Storage: s})
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := buckettest.New(t, drip.Options{Size: 9, RefreshRate: 3, Storage: s})
 	if _, err := b.Admit(t.Context(), "shop", drip.Request{}); err != nil {
 		t.Fatal(err)
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/drip-go/drip"
 	"github.com/drip-go/drip/decision"
+	"github.com/drip-go/drip/internal/buckettest"
 	"github.com/drip-go/drip/internal/servers"
 	"github.com/drip-go/drip/storage"
 	"github.com/drip-go/drip/storage/postgres"
@@ -209,10 +210,7 @@ func TestRoundTrips(t *testing.T) {
 			_ = inUse(t, s, "shop")
 		}
 	})
-	bucket, err := drip.New(drip.Options{Storage: s})
-	if err != nil {
-		t.Fatal(err)
-	}
+	bucket := buckettest.New(t, drip.Options{Storage: s})
 	p.roundTrips(t, "Inspect, as drip inspect asks", 10, nothing, func() {
 		for range 10 {
 			if status, err := bucket.Inspect(t.Context(), "shop"); err != nil || status.InUse == 0 {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/drip-go/drip"
 	"github.com/drip-go/drip/decision"
+	"github.com/drip-go/drip/internal/buckettest"
 	"github.com/drip-go/drip/storage/redis"
 )
 
@@ -34,10 +35,7 @@ func TestSizes(t *testing.T) {
 		}
 		o := c.options
 		o.Size, o.RefreshRate, o.Concurrency, o.Storage = 10, 10, 3, s
-		b, err := drip.New(o)
-		if err != nil {
-			t.Fatal(err)
-		}
+		b := buckettest.New(t, o)
 		check := func(name string, more int) {
 			for key, want := range c.sizes {
 				if value, _ := server.Get(key); len(value) != want+more {
