@@ -42,13 +42,8 @@ func TestLeaseFollowsRequestNow(t *testing.T) {
 				}
 			}
 			// Its end is in the time of the simulation, too.
-			a, err := b.Admit(ctx, "shop", drip.Request{Now: begin.Add(time.Hour)})
-			if err != nil {
-				t.Fatal(err)
-			}
-			if _, err := b.Admit(ctx, "shop", drip.Request{Now: begin.Add(2 * time.Hour)}); err != nil {
-				t.Fatal(err)
-			}
+			a := buckettest.Admit(t, b, "shop", drip.Request{Now: begin.Add(time.Hour)})
+			buckettest.Admit(t, b, "shop", drip.Request{Now: begin.Add(2 * time.Hour)})
 			if err := b.Settle(ctx, "shop", a.Lease, 1); err == nil {
 				t.Error("a lease that is over for an hour was settled")
 			}

@@ -32,10 +32,7 @@ func TestSharedKeepsTheSlotOfAnEarlyMessage(t *testing.T) {
 			b, now := shops(t, open(t), drip.Options{Size: 5, RefreshRate: 5, Shared: map[string]drip.Limit{"app": {Size: 8}}})
 			var first drip.Admission
 			for i := range 30 {
-				a, err := b.Admit(t.Context(), fmt.Sprint("shop-", i%3), drip.Request{})
-				if err != nil {
-					t.Fatal(err)
-				}
+				a := buckettest.Admit(t, b, fmt.Sprint("shop-", i%3), drip.Request{})
 				if a.Delay > 0 && first.Delay == 0 && i%3 == 0 {
 					first = a
 				}
@@ -104,10 +101,7 @@ func TestSharedLimit(t *testing.T) {
 			})
 			admit := func(shop string, within ...string) drip.Admission {
 				t.Helper()
-				a, err := b.Admit(ctx, shop, drip.Request{Within: within})
-				if err != nil {
-					t.Fatal(err)
-				}
+				a := buckettest.Admit(t, b, shop, drip.Request{Within: within})
 				return a
 			}
 			var ran []drip.Admission
@@ -296,10 +290,7 @@ func TestUrgent(t *testing.T) {
 	due := map[time.Time][]drip.Request{}
 	ask := func(r drip.Request, ran *int) time.Duration {
 		t.Helper()
-		a, err := b.Admit(ctx, "shop", r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		a := buckettest.Admit(t, b, "shop", r)
 		if a.Delay > 0 {
 			r.Ticket = a.Ticket
 			due[now.Add(a.Delay)] = append(due[now.Add(a.Delay)], r)
@@ -344,10 +335,7 @@ func TestWeight(t *testing.T) {
 	slots := map[string]time.Duration{}
 	for range 50 {
 		for _, id := range []string{"a", "bbbb"} {
-			a, err := b.Admit(t.Context(), id, drip.Request{})
-			if err != nil {
-				t.Fatal(err)
-			}
+			a := buckettest.Admit(t, b, id, drip.Request{})
 			slots[id] = max(slots[id], a.Delay)
 		}
 	}
@@ -481,9 +469,7 @@ func TestFirstCome(t *testing.T) {
 	for firstCome, want := range map[bool]time.Duration{true: 3 * time.Second, false: time.Second} {
 		b, _ := shops(t, nil, drip.Options{Shared: map[string]drip.Limit{"app": {RefreshRate: 10, FirstCome: firstCome}}})
 		for range 30 {
-			if _, err := b.Admit(t.Context(), "big", drip.Request{}); err != nil {
-				t.Fatal(err)
-			}
+			buckettest.Admit(t, b, "big", drip.Request{})
 		}
 		if a, err := b.Admit(t.Context(), "small", drip.Request{}); err != nil || a.Delay != want {
 			t.Errorf("FirstCome %t: a newcomer waits %v, %v; want %v", firstCome, a.Delay, err, want)

@@ -70,10 +70,7 @@ func farAnswers(t *testing.T, seed uint64, shared map[string]drip.Limit) (answer
 	}
 	var ask func(shop string, request drip.Request, takes time.Duration)
 	ask = func(shop string, request drip.Request, takes time.Duration) {
-		a, err := b.Admit(t.Context(), shop, request)
-		if err != nil {
-			t.Fatal(err)
-		}
+		a := buckettest.Admit(t, b, shop, request)
 		answers = append(answers, fmt.Sprint(shop, now.Sub(begin), a.Delay, a.Bound, a.Limit))
 		if a.Delay > 0 {
 			request.Ticket = a.Ticket

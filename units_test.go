@@ -42,10 +42,7 @@ func TestUnits(t *testing.T) {
 					}
 				}
 			}
-			a, err := b.Admit(t.Context(), "acme", drip.Request{Costs: drip.Costs{"input": 600, "output": 50}})
-			if err != nil || a.Delay != 0 {
-				t.Fatal(a, err)
-			}
+			a := buckettest.Runs(t, b, "acme", drip.Request{Costs: drip.Costs{"input": 600, "output": 50}})
 			left("acme", 9, 400, 50)
 			left(drip.SharedID("app"), 4400, 49)
 			waits, err := b.Admit(t.Context(), "acme", drip.Request{Costs: drip.Costs{"input": 500, "output": 50}})
@@ -83,10 +80,7 @@ func TestUnitErrors(t *testing.T) {
 			t.Errorf("the error is %v, want one with %q", err, want)
 		}
 	}
-	a, err := b.Admit(t.Context(), "acme", drip.Request{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	a := buckettest.Admit(t, b, "acme", drip.Request{})
 	if err := b.Settle(t.Context(), "acme", a.Lease, 1, drip.Costs{"tokens": 1}); !errors.Is(err, drip.ErrUnit) {
 		t.Error(err)
 	}

@@ -128,10 +128,7 @@ func TestInspectBookedUnits(t *testing.T) {
 	}}})
 	waiting := 0
 	for range 20 {
-		a, err := b.Admit(t.Context(), "tenant", drip.Request{Costs: drip.Costs{"tokens": 100}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		a := buckettest.Admit(t, b, "tenant", drip.Request{Costs: drip.Costs{"tokens": 100}})
 		if a.Delay > 0 {
 			waiting++
 		}

@@ -254,10 +254,7 @@ func TestWindowsAreKept(t *testing.T) {
 				b := buckettest.New(t, drip.Options{Size: 5, RefreshRate: 5, Windows: []drip.Window{{Size: 20, RefreshInterval: 24 * time.Hour}}, Storage: s})
 				for range 4 {
 					for range 3 {
-						a, err := b.Admit(t.Context(), "shop", drip.Request{})
-						if err != nil || a.Delay != 0 {
-							t.Fatal(a, err)
-						}
+						a := buckettest.Runs(t, b, "shop", drip.Request{})
 						if err := b.Settle(t.Context(), "shop", a.Lease, 1); err != nil {
 							t.Fatal(err)
 						}
@@ -282,9 +279,7 @@ func TestChange(t *testing.T) {
 		s, url := newMemory(t)
 		b := buckettest.New(t, drip.Options{Size: 2, RefreshRate: 1, Storage: s})
 		for range 3 {
-			if _, err := b.Admit(t.Context(), "shop-1", drip.Request{}); err != nil {
-				t.Fatal(err)
-			}
+			buckettest.Admit(t, b, "shop-1", drip.Request{})
 		}
 		steps := []struct {
 			args string
@@ -382,9 +377,7 @@ func TestStorageOfOnesOwn(t *testing.T) {
 	own := struct{ storage.Storage }{memory.New()}
 	url := share(t, own)
 	b := buckettest.New(t, drip.Options{Size: 5, Storage: own})
-	if _, err := b.Admit(t.Context(), "shop", drip.Request{}); err != nil {
-		t.Fatal(err)
-	}
+	buckettest.Admit(t, b, "shop", drip.Request{})
 	must(t, "pause", url, "shop", "1h")
 	must(t, "pin", url, "shop", "--limit=2/1s")
 	for _, want := range []string{"4 of 5, +5 every 1s", "1 of 5 in use", "pinned      2 every 1s; until drip unpin", "closed      until"} {

@@ -73,10 +73,7 @@ func testInspectAgrees(t *testing.T, o drip.Options, seed uint64) {
 			continue
 		}
 		with := inspected(t, url, "shop", "--limits", string(every))
-		a, err := b.Admit(t.Context(), "shop", drip.Request{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		a := buckettest.Admit(t, b, "shop", drip.Request{})
 		want := told{a.Delay.Milliseconds(), a.Bound.String(), a.Limit, "given"}
 		if with != want {
 			t.Fatalf("seed %d: inspect says %+v, and the decision was %+v", seed, with, want)
@@ -104,9 +101,7 @@ func TestLimitsOfAPresetAndShared(t *testing.T) {
 		o.Shared["app"], o.Storage = drip.Limit{Size: 5, RefreshRate: 5, RefreshInterval: time.Minute}, s
 		b := buckettest.New(t, o)
 		for i := range 5 {
-			if a, err := b.Admit(t.Context(), fmt.Sprint("base-", i), drip.Request{}); err != nil || a.Delay > 0 {
-				t.Fatal(a, err)
-			}
+			buckettest.Runs(t, b, fmt.Sprint("base-", i), drip.Request{})
 		}
 		const limits = `--limits={"preset": "airtable", "travel": "50ms", "shared": {"app": {"size": 5, "rate": 5, "interval": "1m"}}}`
 		got := inspected(t, url, "base-0", limits)
@@ -121,10 +116,7 @@ func TestLimitsOfAPresetAndShared(t *testing.T) {
 		if all := must(t, "top", url, limits); !regexp.MustCompile(`base-0 .* 1m  app: window 1\n`).MatchString(all) {
 			t.Errorf("top:\n%s", all)
 		}
-		a, err := b.Admit(t.Context(), "base-0", drip.Request{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		a := buckettest.Admit(t, b, "base-0", drip.Request{})
 		if want := (told{a.Delay.Milliseconds(), a.Bound.String(), a.Limit, "given"}); got != want || got.Delay == 0 || got.Limit != "app" {
 			t.Errorf("inspect says %+v, and the decision was %+v", got, want)
 		}
@@ -136,9 +128,7 @@ func TestInspectChangedWithinShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, url := newMemory(t)
 		b := buckettest.New(t, drip.Options{Size: 4, Storage: s, Shared: map[string]drip.Limit{"app": {Size: 50}}})
-		if _, err := b.Admit(t.Context(), "shop", drip.Request{}); err != nil {
-			t.Fatal(err)
-		}
+		buckettest.Admit(t, b, "shop", drip.Request{})
 		text := must(t, "inspect", url, "shop", `--limits={"size":9}`)
 		for _, want := range []string{"\nIt was within 1 shared limit,", "\nThe last decision was made by other limits.\n"} {
 			if !strings.Contains(text, want) {
@@ -177,9 +167,7 @@ func TestInspectCalendar(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, url := newMemory(t)
 		b := buckettest.New(t, drip.Options{Size: 4, RefreshRate: 4, Windows: []drip.Window{{Size: 60, Align: drip.Monthly(nil)}}, Storage: s, Start: time.Unix(0, 0)})
-		if a, err := b.Admit(t.Context(), "shop-1", drip.Request{}); err != nil || a.Delay > 0 {
-			t.Fatal(a, err)
-		}
+		buckettest.Runs(t, b, "shop-1", drip.Request{})
 		for limits, want := range map[string]string{
 			"": "59 of 60, +60 every 744h until 2000-02-01 00:00:00.000\n",
 			`--limits={"size": 4, "rate": 4, "windows": [{"size": 60, "rate": 60, "align": "monthly"}]}`: "59 of 60, +60 every 744h until 2000-02-01 00:00:00.000\n",

@@ -25,10 +25,7 @@ func TestInspectUsed(t *testing.T) {
 		})
 		for i := range 8 { // of the minutes 0 to 7
 			for range i {
-				a, err := b.Admit(t.Context(), "shop-1", drip.Request{Costs: drip.Costs{"tokens": 100}, Within: []string{}})
-				if err != nil {
-					t.Fatal(err)
-				}
+				a := buckettest.Admit(t, b, "shop-1", drip.Request{Costs: drip.Costs{"tokens": 100}, Within: []string{}})
 				if err := b.Settle(t.Context(), "shop-1", a.Lease, 1, drip.Costs{"tokens": 10 * i}); i < 7 && err != nil {
 					t.Fatal(err)
 				}

@@ -39,9 +39,7 @@ func admit(t *testing.T, s storage.Storage, entity string, n int) {
 	t.Helper()
 	b := buckettest.New(t, limits(s))
 	for range n {
-		if _, err := b.Admit(t.Context(), entity, drip.Request{}); err != nil {
-			t.Fatal(err)
-		}
+		buckettest.Admit(t, b, entity, drip.Request{})
 	}
 }
 
@@ -387,9 +385,7 @@ func TestSharedLimits(t *testing.T) {
 		}}
 		b := buckettest.New(t, o)
 		for i := range 5 {
-			if _, err := b.Admit(t.Context(), fmt.Sprint("shop-", i), drip.Request{}); err != nil {
-				t.Fatal(err)
-			}
+			buckettest.Admit(t, b, fmt.Sprint("shop-", i), drip.Request{})
 		}
 		want, err := b.Inspect(t.Context(), "shop-4")
 		if err != nil {

@@ -84,10 +84,7 @@ func playHour(t *testing.T, s storage.Storage, entity string) *drip.Bucket {
 	for m := 50; m >= 0; m-- { // so far from an hour that no minute leaves it during the test
 		clock.minutes.Store(int64(m))
 		for i := range 1 + m*7%11 {
-			a, err := buckets[i%2].Admit(t.Context(), entity, drip.Request{Cost: 3})
-			if err != nil || a.Delay > 0 {
-				t.Fatal(a, err)
-			}
+			a := buckettest.Runs(t, buckets[i%2], entity, drip.Request{Cost: 3})
 			if err := buckets[1-i%2].Settle(t.Context(), entity, a.Lease, i); err != nil {
 				t.Fatal(err)
 			}

@@ -227,10 +227,7 @@ func TestTransportClosesTheEntity(t *testing.T) {
 	defer client.CloseIdleConnections()
 	call := func(shop string) time.Duration {
 		t.Helper()
-		a, err := bucket.Admit(t.Context(), shop, drip.Request{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		a := buckettest.Admit(t, bucket, shop, drip.Request{})
 		if a.Delay > 0 {
 			return a.Delay
 		}

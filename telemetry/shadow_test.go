@@ -12,6 +12,7 @@ import (
 
 	"github.com/drip-go/drip"
 	"github.com/drip-go/drip/consumer"
+	"github.com/drip-go/drip/internal/buckettest"
 	"github.com/drip-go/drip/internal/oteltest"
 	"github.com/drip-go/drip/telemetry"
 )
@@ -90,10 +91,7 @@ func TestShadowIsMeasured(t *testing.T) {
 				shadow := &drip.Shadow{Bucket: bucket}
 				defer shadow.Close()
 				for range 10 {
-					a, err := shadow.Admit(t.Context(), "shop", drip.Request{})
-					if err != nil || a.Delay != 0 {
-						t.Fatal(a, err)
-					}
+					a := buckettest.Runs(t, shadow, "shop", drip.Request{})
 					if err := shadow.Settle(t.Context(), "shop", a.Lease, 1); err != nil {
 						t.Fatal(err)
 					}

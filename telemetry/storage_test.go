@@ -110,10 +110,7 @@ func TestSharedLimitsAreOneCall(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a, err := b.Admit(t.Context(), "shop", drip.Request{})
-	if err != nil || a.Delay != 0 {
-		t.Fatal(a, err)
-	}
+	a := buckettest.Runs(t, b, "shop", drip.Request{})
 	if err := b.Settle(t.Context(), "shop", a.Lease, 1); err != nil {
 		t.Fatal(err)
 	}
@@ -145,9 +142,7 @@ func TestStorageReads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := memory.New()
 		b := buckettest.New(t, drip.Options{Storage: m})
-		if _, err := b.Admit(t.Context(), "shop", drip.Request{}); err != nil {
-			t.Fatal(err)
-		}
+		buckettest.Admit(t, b, "shop", drip.Request{})
 		want, err := m.Read(t.Context(), "shop")
 		if err != nil {
 			t.Fatal(err)
@@ -251,9 +246,7 @@ func TestNewTimesItsStorage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := b.Admit(t.Context(), "shop", drip.Request{}); err != nil {
-		t.Fatal(err)
-	}
+	buckettest.Admit(t, b, "shop", drip.Request{})
 	if n, took := meters.Count("drip.storage.duration"), meters.Sum("drip.storage.duration", keyOperation.String("admit")); n != 1 || took < .002 {
 		t.Errorf("%d calls took %v s, want one of 2 ms", n, took)
 	}

@@ -47,11 +47,7 @@ func TestDecisions(t *testing.T) {
 	ctx := t.Context()
 	admit := func(entity string, cost int) drip.Admission {
 		t.Helper()
-		a, err := b.Admit(ctx, entity, drip.Request{Cost: cost})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return a
+		return buckettest.Admit(t, b, entity, drip.Request{Cost: cost})
 	}
 	const entities = 100
 	series := len(meters.Sets("drip.decisions"))
@@ -126,9 +122,7 @@ func TestDecisionsWithoutSeriesOfTheirOwn(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 2 {
-		if _, err := b.Admit(t.Context(), "special", drip.Request{}); err != nil {
-			t.Fatal(err)
-		}
+		buckettest.Admit(t, b, "special", drip.Request{})
 	}
 	for range 10 {
 		if _, err := b.GetDelay(t.Context(), "shop"); err != nil {
@@ -186,10 +180,7 @@ func leasesAtRandom(t *testing.T, random *rand.Rand) {
 		}
 		switch dice := random.IntN(100); {
 		case dice < 40:
-			a, err := b.Admit(t.Context(), entity, drip.Request{})
-			if err != nil {
-				t.Fatal(err)
-			}
+			a := buckettest.Admit(t, b, entity, drip.Request{})
 			if a.Delay == 0 {
 				taken++
 				holders = append(holders, holder{entity, a.Lease, a.Lease})
@@ -286,9 +277,7 @@ func TestLeasesThatNobodyCounts(t *testing.T) {
 		}
 		for range 10_000 {
 			time.Sleep(100 * time.Millisecond)
-			if _, err := b.Admit(t.Context(), "shop", drip.Request{}); err != nil {
-				t.Fatal(err)
-			}
+			buckettest.Admit(t, b, "shop", drip.Request{})
 		}
 		if n := len(b.leases.out); n > 100 {
 			t.Errorf("%d leases are remembered, of which 10 are out", n)
@@ -304,10 +293,7 @@ func TestLeaseOfAStorageThatFails(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a, err := b.Admit(t.Context(), "shop", drip.Request{})
-	if err != nil || a.Delay > 0 {
-		t.Fatal(a, err)
-	}
+	a := buckettest.Runs(t, b, "shop", drip.Request{})
 	s.err = errors.New("down")
 	if b.Settle(t.Context(), "shop", a.Lease, 1) == nil || meters.Sum("drip.leases") != 1 {
 		t.Errorf("%v leases are out, want 1", meters.Sum("drip.leases"))

@@ -17,9 +17,7 @@ type plain struct{ storage.Storage }
 func TestPlainStorage(t *testing.T) {
 	s := plain{memory.New()}
 	b := buckettest.New(t, drip.Options{Size: 9, RefreshRate: 3, Storage: s})
-	if _, err := b.Admit(t.Context(), "shop", drip.Request{}); err != nil {
-		t.Fatal(err)
-	}
+	buckettest.Admit(t, b, "shop", drip.Request{})
 	e, err := Open(t.Context(), s, "shop")
 	if err != nil {
 		t.Fatal(err)

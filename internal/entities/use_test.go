@@ -23,9 +23,7 @@ func TestUsed(t *testing.T) {
 			o.Storage, o.History = s, true
 			b := buckettest.New(t, o)
 			for range 6 {
-				if a, err := b.Admit(t.Context(), "shop", drip.Request{}); err != nil || a.Delay > 0 {
-					t.Fatal(a, err)
-				}
+				buckettest.Runs(t, b, "shop", drip.Request{})
 			}
 			time.Sleep(15 * time.Second)
 			j, err := NewJudge(&o, s)

@@ -44,16 +44,12 @@ func TestSizes(t *testing.T) {
 			}
 		}
 		for range 3 {
-			if _, err := b.Admit(t.Context(), "x", drip.Request{}); err != nil {
-				t.Fatal(err)
-			}
+			buckettest.Admit(t, b, "x", drip.Request{})
 		}
 		check(name, 0)
 		if o.Shared != nil {
 			for range decision.Grains + 100 {
-				if _, err := b.Admit(t.Context(), "y", drip.Request{Within: []string{"app"}}); err != nil {
-					t.Fatal(err)
-				}
+				buckettest.Admit(t, b, "y", drip.Request{Within: []string{"app"}})
 			}
 			value, _ := server.Get("drip:{shared:app}")
 			if most := entity + 3*lease + calendar + waiting + grain*decision.Grains; len(value) > most || len(value) < most-waiting {
