@@ -20,6 +20,15 @@ import (
 // flushed is the longest time until all counts are stored.
 const flushed = 2 * time.Minute
 
+func newBucket(t testing.TB, o Options) *Bucket {
+	t.Helper()
+	b, err := New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
 // total is the use of a unit in the last hour.
 func total(t *testing.T, b *Bucket, entity, unit string) (n int) {
 	t.Helper()
@@ -47,13 +56,10 @@ func run(t *testing.T, b *Bucket, entity string, r Request) Lease {
 func TestHistory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := memory.New()
-		b, err := New(Options{
+		b := newBucket(t, Options{
 			Size: 1000, RefreshRate: 1000, Windows: []Window{{Size: 100_000, RefreshInterval: time.Minute, Unit: "tokens"}}, Start: time.Unix(0, 0), Lease: time.Hour, Storage: s, History: true,
 			Shared: map[string]Limit{"app": {Size: 1000}, "stock": {Size: 1000}, "trial": {Size: 1, Shadow: true}},
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
 		time.Sleep(20 * time.Second) // of the minute 0
 		for range 3 {                // classic
 			if d, err := b.GetDelay(t.Context(), "shop"); d != 0 || err != nil {
@@ -119,10 +125,7 @@ func TestHistory(t *testing.T) {
 func TestWithoutHistory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := memory.New()
-		b, err := New(Options{Storage: s, Start: time.Unix(0, 0)})
-		if err != nil {
-			t.Fatal(err)
-		}
+		b := newBucket(t, Options{Storage: s, Start: time.Unix(0, 0)})
 		run(t, b, "shop", Request{})
 		time.Sleep(flushed)
 		if u, err := b.Used(t.Context(), "shop"); s.Len() != 1 || err != nil || len(u.Units) != 0 {
@@ -162,10 +165,7 @@ func TestHistoryOfSeveralBuckets(t *testing.T) {
 				}
 				var buckets [4]*Bucket
 				for i := range buckets {
-					var err error
-					if buckets[i], err = New(o); err != nil {
-						t.Fatal(err)
-					}
+					buckets[i] = newBucket(t, o)
 				}
 				want := map[string]map[string]*[60]int{}
 				count := func(entity string, minute int64, calls, tokens int) {
@@ -242,10 +242,7 @@ func TestHistoryOfEqualBuckets(t *testing.T) {
 		s := memory.New()
 		var buckets [2]*Bucket
 		for i := range buckets {
-			var err error
-			if buckets[i], err = New(Options{Size: 1000, Start: time.Unix(0, 0), Storage: s, History: true}); err != nil {
-				t.Fatal(err)
-			}
+			buckets[i] = newBucket(t, Options{Size: 1000, Start: time.Unix(0, 0), Storage: s, History: true})
 		}
 		first := buckets[0].history
 		first.storage = &between{Storage: s, do: func() { // the other one stores between its Get and its Set
@@ -305,10 +302,7 @@ func (r *racing) Set(ctx context.Context, key string, s storage.State, rev stora
 func TestHistoryOfAStorageThatFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &failing{Storage: memory.New()}
-		b, err := New(Options{Size: 1000, RefreshRate: 1000, Start: time.Unix(0, 0), Storage: s, History: true})
-		if err != nil {
-			t.Fatal(err)
-		}
+		b := newBucket(t, Options{Size: 1000, RefreshRate: 1000, Start: time.Unix(0, 0), Storage: s, History: true})
 		s.fail(true)
 		const shops = 40
 		for range 20 {
@@ -384,10 +378,7 @@ func TestHistoryReplacesGarbage(t *testing.T) {
 			`{"v":1,"from":-9223372036854775808,"used":{"":[1]}}`, `{"v":1,"used":{"":[1e99]}}`, `[]`, `null`, `{"v":1,"from":0,"used":{"":[7]}}`,
 		} {
 			s := memory.New()
-			b, err := New(Options{Storage: s, Start: time.Unix(0, 0), History: true})
-			if err != nil {
-				t.Fatal(err)
-			}
+			b := newBucket(t, Options{Storage: s, Start: time.Unix(0, 0), History: true})
 			if err := s.Set(t.Context(), historyMark+"shop", storage.State{Data: []byte(garbage), Now: time.Now().UnixMilli(), Until: decision.Never}, storage.NoRevision); err != nil {
 				t.Fatal(err)
 			}
@@ -415,10 +406,7 @@ func TestHistoryReplacesGarbage(t *testing.T) {
 func TestHistoryOfManyEntities(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &slow{Storage: memory.New(), inSecond: map[int64]int{}}
-		b, err := New(Options{Start: time.Unix(0, 0), Storage: s, History: true})
-		if err != nil {
-			t.Fatal(err)
-		}
+		b := newBucket(t, Options{Start: time.Unix(0, 0), Storage: s, History: true})
 		const entities = 10_000
 		for i := range entities {
 			run(t, b, fmt.Sprint("shop-", i), Request{})
@@ -480,14 +468,11 @@ func TestHistoryOfAClock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
 		now := time.Date(2001, 2, 3, 4, 5, 6, 0, time.UTC)
-		b, err := New(Options{History: true, Start: time.Unix(0, 0), Clock: func() time.Time {
+		b := newBucket(t, Options{History: true, Start: time.Unix(0, 0), Clock: func() time.Time {
 			mu.Lock()
 			defer mu.Unlock()
 			return now
 		}})
-		if err != nil {
-			t.Fatal(err)
-		}
 		if _, err := b.GetDelay(t.Context(), "shop"); err != nil {
 			t.Fatal(err)
 		}
@@ -507,10 +492,7 @@ func TestHistoryOfAClock(t *testing.T) {
 // Counting allocates nothing while a minute lasts, and neither does a Bucket without a history.
 func TestHistoryAllocatesNothing(t *testing.T) {
 	for _, on := range []bool{false, true} {
-		b, err := New(Options{Size: 1 << 30, RefreshRate: 1 << 30, Start: time.Unix(0, 0), History: on})
-		if err != nil {
-			t.Fatal(err)
-		}
+		b := newBucket(t, Options{Size: 1 << 30, RefreshRate: 1 << 30, Start: time.Unix(0, 0), History: on})
 		if n := testing.AllocsPerRun(1000, func() {
 			_, err := b.GetDelay(t.Context(), "shop")
 			err = errors.Join(err, b.ReturnToken(t.Context(), "shop"))
@@ -533,10 +515,7 @@ func TestHistoryIsSmall(t *testing.T) {
 	if data, last := r.encode(29_000_059); len(data) >= 300 || last != 29_000_059 {
 		t.Errorf("a record has %d bytes: %s", len(data), data)
 	}
-	b, err := New(Options{History: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := newBucket(t, Options{History: true})
 	entities := make([]string, mostCounted+mostCounted/10)
 	for i := range entities {
 		entities[i] = fmt.Sprint("shop-", i)
@@ -572,10 +551,7 @@ func BenchmarkHistory(b *testing.B) {
 			},
 		} {
 			b.Run(fmt.Sprintf("%s/%v", name, on), func(b *testing.B) {
-				bucket, err := New(Options{Size: 1 << 40, RefreshRate: 1 << 40, Concurrency: 1 << 30, Start: time.Unix(0, 0), History: on})
-				if err != nil {
-					b.Fatal(err)
-				}
+				bucket := newBucket(b, Options{Size: 1 << 40, RefreshRate: 1 << 40, Concurrency: 1 << 30, Start: time.Unix(0, 0), History: on})
 				ctx := context.Background()
 				b.ReportAllocs()
 				for b.Loop() {

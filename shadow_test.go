@@ -40,10 +40,7 @@ func (l load) runs(t *testing.T, shadow bool) (s seen) {
 			limit.Shadow, rate = shadow, limit.RefreshRate
 			o.Shared = map[string]Limit{name: limit}
 		}
-		b, err := New(o)
-		if err != nil {
-			t.Fatal(err)
-		}
+		b := newBucket(t, o)
 		var mu sync.Mutex
 		s.postponed = map[Bound]int{}
 		note := func(_ string, a Admission) {
@@ -178,12 +175,9 @@ func TestShadowOfNothing(t *testing.T) {
 // ignores it.
 func TestLimitOnTrial(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b, err := New(Options{Size: 6, RefreshRate: 6, Start: time.Unix(0, 0), Shared: map[string]Limit{
+		b := newBucket(t, Options{Size: 6, RefreshRate: 6, Start: time.Unix(0, 0), Shared: map[string]Limit{
 			"app": {Size: 2, RefreshRate: 2, Shadow: true}, "endpoint": {Size: 4, RefreshRate: 4},
 		}})
-		if err != nil {
-			t.Fatal(err)
-		}
 		c := &counted{Bucket: b}
 		var postponed []string
 		s := &Shadow{Bucket: c, OnPostponed: func(entity string, a Admission) { postponed = append(postponed, entity+" "+a.Limit) }}
@@ -255,10 +249,7 @@ func TestLimitOnTrial(t *testing.T) {
 // alone, a pause the entity.
 func TestOwnLimitOnTrial(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b, err := New(Options{Size: 2, RefreshRate: 2, Shadow: true, Follow: true, Start: time.Unix(0, 0), Shared: map[string]Limit{"app": {Size: 5}}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		b := newBucket(t, Options{Size: 2, RefreshRate: 2, Shadow: true, Follow: true, Start: time.Unix(0, 0), Shared: map[string]Limit{"app": {Size: 5}}})
 		var postponed []string
 		s := &Shadow{Bucket: b, OnPostponed: func(entity string, a Admission) { postponed = append(postponed, entity+" "+a.Limit) }}
 		defer s.Close()
@@ -302,12 +293,10 @@ func TestOwnLimitOnTrial(t *testing.T) {
 
 // A cancelled ticket gives its slot back in the limits on trial, also if the Bucket has no other shared limit.
 func TestCancelOnTrial(t *testing.T) {
-	b, err := New(Options{Shared: map[string]Limit{"app": {Size: 1, Shadow: true}}, Start: time.Unix(0, 0), Clock: func() time.Time { return time.Unix(1, 0) }})
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := newBucket(t, Options{Shared: map[string]Limit{"app": {Size: 1, Shadow: true}}, Start: time.Unix(0, 0), Clock: func() time.Time { return time.Unix(1, 0) }})
 	var last Admission
 	for range 2 {
+		var err error
 		if last, err = b.Admit(t.Context(), ShadowID("shop"), Request{}); err != nil {
 			t.Fatal(err)
 		}
@@ -343,10 +332,7 @@ func (c *counted) Cancel(ctx context.Context, entity string, a Admission) error 
 
 func TestShadow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b, err := New(Options{Size: 2, RefreshRate: 1, Start: time.Unix(0, 0)})
-		if err != nil {
-			t.Fatal(err)
-		}
+		b := newBucket(t, Options{Size: 2, RefreshRate: 1, Start: time.Unix(0, 0)})
 		c := &counted{Bucket: b}
 		s := &Shadow{Bucket: c, Most: 2}
 		var all []Admission
@@ -398,10 +384,7 @@ func TestShadow(t *testing.T) {
 // Limits that a Shadow tries refuse nothing for good.
 func TestShadowRefusesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b, err := New(Options{Size: 2, RefreshRate: 1, Start: time.Unix(0, 0)})
-		if err != nil {
-			t.Fatal(err)
-		}
+		b := newBucket(t, Options{Size: 2, RefreshRate: 1, Start: time.Unix(0, 0)})
 		s := &Shadow{Bucket: b}
 		defer s.Close()
 		for i, r := range []Request{{}, {}, {Deadline: time.Now().Add(time.Millisecond)}, {Cost: 3}} {
@@ -429,10 +412,7 @@ func TestShadowRefusesNothing(t *testing.T) {
 // GetDelay over a limit on trial obeys the others.
 func TestShadowGetDelayObeys(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b, err := New(Options{Size: 2, RefreshRate: 1, Start: time.Unix(0, 0), Shared: map[string]Limit{"app": {Size: 1, Shadow: true}}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		b := newBucket(t, Options{Size: 2, RefreshRate: 1, Start: time.Unix(0, 0), Shared: map[string]Limit{"app": {Size: 1, Shadow: true}}})
 		s := &Shadow{Bucket: b}
 		defer s.Close()
 		for i := range 4 {
@@ -450,10 +430,7 @@ func TestShadowGetDelayObeys(t *testing.T) {
 // A message that names an entity of the trial does not escape the limits that hold.
 func TestShadowReservedEntity(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b, err := New(Options{Size: 9, Start: time.Unix(0, 0), Shadow: true, Shared: map[string]Limit{"app": {Size: 1}}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		b := newBucket(t, Options{Size: 9, Start: time.Unix(0, 0), Shadow: true, Shared: map[string]Limit{"app": {Size: 1}}})
 		s := &Shadow{Bucket: b}
 		defer s.Close()
 		if a, err := s.Admit(t.Context(), ShadowID("shop"), Request{}); !errors.Is(err, ErrNoEntity) {
@@ -473,10 +450,7 @@ func TestShadowForgetsTheLost(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				o.Lease, o.MaxLease = time.Second, 2*time.Second
-				b, err := New(o)
-				if err != nil {
-					t.Fatal(err)
-				}
+				b := newBucket(t, o)
 				s := &Shadow{Bucket: b}
 				defer s.Close()
 				for range 10 {
@@ -497,10 +471,7 @@ func TestShadowForgetsTheLost(t *testing.T) {
 // An operation beyond Most holds no token of the limits on trial.
 func TestShadowBeyondMost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b, err := New(Options{Size: 100, Concurrency: 100, Start: time.Unix(0, 0), Shadow: true})
-		if err != nil {
-			t.Fatal(err)
-		}
+		b := newBucket(t, Options{Size: 100, Concurrency: 100, Start: time.Unix(0, 0), Shadow: true})
 		s := &Shadow{Bucket: b, Most: 1}
 		defer s.Close()
 		for range 10 {
@@ -518,10 +489,7 @@ func TestShadowBeyondMost(t *testing.T) {
 // A caller may use its maps and slices again.
 func TestShadowKeepsNoMap(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b, err := New(Options{Size: 1, RefreshRate: 1, Start: time.Unix(0, 0), Windows: []Window{{Size: 1000, RefreshInterval: time.Second, Unit: "points"}}, Shared: map[string]Limit{"app": {Size: 9}}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		b := newBucket(t, Options{Size: 1, RefreshRate: 1, Start: time.Unix(0, 0), Windows: []Window{{Size: 1000, RefreshInterval: time.Second, Unit: "points"}}, Shared: map[string]Limit{"app": {Size: 9}}})
 		s := &Shadow{Bucket: b}
 		defer s.Close()
 		costs, within := Costs{"points": 1}, []string{"app"}
