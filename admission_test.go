@@ -90,10 +90,7 @@ func TestSeveralWindows(t *testing.T) {
 		// Eight of the minute are used; a second would do, the minute does not.
 		b.pass(500 * time.Millisecond)
 		b.settle(b.runs(1, second), 1, nil)
-		before, err := b.Inspect(t.Context(), "shop")
-		if err != nil {
-			t.Fatal(err)
-		}
+		before := buckettest.Inspect(t, b, "shop")
 		third := b.waits(3, newcomer, 57500*time.Millisecond, drip.BoundWindow+1)
 		if after, _ := b.Inspect(t.Context(), "shop"); fmt.Sprint(after.Windows) != fmt.Sprint(before.Windows) || after.InUse != 0 {
 			t.Errorf("a blocked check changed %v to %v", before.Windows, after.Windows)
@@ -368,10 +365,7 @@ func TestInspectAgreesWithAdmit(t *testing.T) {
 		var leases []drip.Lease
 		for i := range 2000 {
 			b.pass(time.Duration(rnd.IntN(700)) * time.Millisecond)
-			s, err := b.Inspect(t.Context(), "shop")
-			if err != nil {
-				t.Fatal(err)
-			}
+			s := buckettest.Inspect(t, b, "shop")
 			a := b.admit(1, newcomer)
 			if a.Delay != s.Delay || a.Bound != s.Bound {
 				t.Fatalf("step %d: Inspect says %+v, Admit %+v", i, s, a)
@@ -438,13 +432,6 @@ func TestInspectAgreesWithTheOpening(t *testing.T) {
 		rnd := rand.New(rand.NewPCG(3, 4))
 		var leases []drip.Lease
 		agreed := map[drip.Bound]int{}
-		inspect := func() drip.Status {
-			s, err := b.Inspect(t.Context(), "shop")
-			if err != nil {
-				t.Fatal(err)
-			}
-			return s
-		}
 		for i := range 1000 {
 			b.pass(time.Duration(rnd.IntN(3000)) * time.Millisecond)
 			for range rnd.IntN(5) {
@@ -467,13 +454,13 @@ func TestInspectAgreesWithTheOpening(t *testing.T) {
 			if err := shut(t.Context(), "shop", time.Duration(1+rnd.IntN(900))*time.Millisecond); err != nil {
 				t.Fatal(err)
 			}
-			before := inspect()
+			before := buckettest.Inspect(t, b, "shop")
 			later := before.Delay > before.ClosedUntil.Sub(before.Time)
 			if !later && before.Then != drip.BoundNone {
 				t.Fatalf("step %d: Inspect says %+v", i, before)
 			}
 			b.pass(before.ClosedUntil.Sub(before.Time))
-			after := inspect()
+			after := buckettest.Inspect(t, b, "shop")
 			if !later {
 				continue
 			}

@@ -313,10 +313,7 @@ func TestCalendarOfEveryHour(t *testing.T) {
 			location := zone(t, in)
 			b := buckettest.New(t, drip.Options{Size: 1, Align: c.align(location), Start: time.UnixMilli(0), Clock: func() time.Time { return now }})
 			for now = time.Date(2010, 1, 1, 0, 17, 0, 0, time.UTC); now.Year() < 2013; now = now.Add(30 * time.Minute) {
-				s, err := b.Inspect(t.Context(), "shop")
-				if err != nil {
-					t.Fatal(err)
-				}
+				s := buckettest.Inspect(t, b, "shop")
 				end, day := s.Windows[0].Refresh.In(location), func(t time.Time) string { return c.of(t.In(location)) }
 				if !end.After(now) || day(end) == day(now) || day(end.Add(-time.Millisecond)) != day(now) {
 					t.Errorf("%s in %s: the interval of %v ends at %v", c.name, in, now.In(location), end)

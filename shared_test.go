@@ -437,10 +437,7 @@ func TestSharedLimitChanges(t *testing.T) {
 	})
 	windows := func(name string) (all []drip.Window) {
 		t.Helper()
-		status, err := b.Inspect(t.Context(), drip.SharedID(name))
-		if err != nil {
-			t.Fatal(err)
-		}
+		status := buckettest.Inspect(t, b, drip.SharedID(name))
 		for _, w := range status.Windows {
 			all = append(all, w.Window)
 		}

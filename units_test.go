@@ -32,10 +32,7 @@ func TestUnits(t *testing.T) {
 			b := buckettest.New(t, o)
 			left := func(id string, want ...int) {
 				t.Helper()
-				status, err := b.Inspect(t.Context(), id)
-				if err != nil {
-					t.Fatal(err)
-				}
+				status := buckettest.Inspect(t, b, id)
 				for i, w := range status.Windows {
 					if w.Capacity != want[i] {
 						t.Errorf("%s has %d %s left, want %d", id, w.Capacity, w.Unit, want[i])

@@ -182,17 +182,11 @@ func testResume(t *testing.T, o drip.Options, closed string, seed uint64) {
 		t.Fatal(err)
 	}
 	steps()
-	before, err := b.Inspect(t.Context(), "shop")
-	if err != nil {
-		t.Fatal(err)
-	}
+	before := buckettest.Inspect(t, b, "shop")
 	if got := must(t, "resume", url, "shop"); !strings.HasPrefix(got, "shop: open again; it had been closed until ") {
 		t.Errorf("seed %d: got %s", seed, got)
 	}
-	after, err := b.Inspect(t.Context(), "shop")
-	if err != nil {
-		t.Fatal(err)
-	}
+	after := buckettest.Inspect(t, b, "shop")
 	if !after.ClosedUntil.IsZero() {
 		t.Errorf("seed %d: closed until %v, want open", seed, after.ClosedUntil)
 	}

@@ -128,11 +128,7 @@ func testBrowser(t *testing.T, b *browser.Browser, s storage.Storage) {
 	defer server.Close()
 	inspect := func(name string) drip.Status {
 		t.Helper()
-		st, err := bucket.Inspect(t.Context(), name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return st
+		return buckettest.Inspect(t, bucket, name)
 	}
 
 	one, two := openTab(t, b, 1200), openTab(t, b, 390)

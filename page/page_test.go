@@ -185,10 +185,7 @@ func TestActions(t *testing.T) {
 	h := newSite(t, Options{Storage: s, Limits: &o, Allow: allow})
 	closed := func() (names []string) {
 		for _, name := range []string{"eu-1", "eu-2", "us-1"} {
-			st, err := b.Inspect(t.Context(), name)
-			if err != nil {
-				t.Fatal(err)
-			}
+			st := buckettest.Inspect(t, b, name)
 			if !st.ClosedUntil.IsZero() {
 				names = append(names, name)
 			}
@@ -387,10 +384,7 @@ func TestSharedLimits(t *testing.T) {
 		for i := range 5 {
 			buckettest.Admit(t, b, fmt.Sprint("shop-", i), drip.Request{})
 		}
-		want, err := b.Inspect(t.Context(), "shop-4")
-		if err != nil {
-			t.Fatal(err)
-		}
+		want := buckettest.Inspect(t, b, "shop-4")
 		options := Options{Storage: s, Allow: allow}
 		if known {
 			options.Limits = &o

@@ -159,11 +159,7 @@ func leasesAtRandom(t *testing.T, random *rand.Rand) {
 	var holders []holder // those of leases that are over among them
 	taken, given, tookBack := 0, 0, 0
 	inUse := func(entity string) int {
-		s, err := b.Inspect(t.Context(), entity)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return s.InUse
+		return buckettest.Inspect(t, b, entity).InUse
 	}
 	allowed := func(err error) {
 		t.Helper()
@@ -256,10 +252,7 @@ func TestNewHasTheDefaultsOfDrip(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			got, err := measured.Inspect(t.Context(), "shop")
-			if err != nil {
-				t.Fatal(err)
-			}
+			got := buckettest.Inspect(t, measured, "shop")
 			want, err := plain.Inspect(t.Context(), "shop")
 			if err != nil || !reflect.DeepEqual(got, want) {
 				t.Errorf("%s: %+v, want %+v, %v", name, got, want, err)

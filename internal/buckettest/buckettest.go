@@ -52,3 +52,18 @@ func Runs(t TB, b Admitter, entity string, r drip.Request) drip.Admission {
 	}
 	return a
 }
+
+// Inspector is what Inspect asks.
+type Inspector interface {
+	Inspect(ctx context.Context, entityID string) (drip.Status, error)
+}
+
+// Inspect returns the status of an entity. An error ends the test.
+func Inspect(t TB, b Inspector, entity string) drip.Status {
+	t.Helper()
+	s, err := b.Inspect(t.Context(), entity)
+	if err != nil {
+		t.Fatalf("Inspect of %q: %v", entity, err)
+	}
+	return s
+}

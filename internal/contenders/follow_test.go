@@ -112,10 +112,7 @@ func TestFollowInProcesses(t *testing.T) {
 					}
 					heap.Push(&next, answer)
 					if now.Sub(begin) > c.span-10*time.Minute && passed%50 == 0 {
-						status, err := b.Inspect(t.Context(), "shop")
-						if err != nil {
-							t.Fatal(err)
-						}
+						status := buckettest.Inspect(t, b, "shop")
 						least, most = min(least, status.Level), max(most, status.Level)
 					}
 				}
