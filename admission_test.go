@@ -183,9 +183,7 @@ func TestThrottled(t *testing.T) {
 	eachPath(t, drip.Options{Size: 10, RefreshRate: 5}, func(t *testing.T, b *clocked) {
 		b.runs(10, newcomer)
 		booked := b.waits(1, newcomer, time.Second, drip.BoundWindow)
-		if err := b.Throttled(t.Context(), "shop", 30*time.Second); err != nil {
-			t.Fatal(err)
-		}
+		ok(t, b.Throttled(t.Context(), "shop", 30*time.Second))
 		b.pass(time.Second)
 		again := b.admit(1, booked)
 		if again.Delay < 29*time.Second || again.Delay >= 30*time.Second || again.Bound != drip.BoundClosed {
@@ -208,16 +206,12 @@ func TestThrottled(t *testing.T) {
 		if a := b.admit(5, newcomer); a.Delay == 0 {
 			t.Error("what it had gathered is not gone")
 		}
-		if err := b.Pause(t.Context(), "shop", time.Hour); err != nil {
-			t.Fatal(err)
-		}
+		ok(t, b.Pause(t.Context(), "shop", time.Hour))
 		b.pass(time.Minute)
 		if a := b.admit(1, newcomer); a.Delay < 59*time.Minute || a.Bound != drip.BoundClosed {
 			t.Errorf("while it is paused for 59 minutes more: %+v", a)
 		}
-		if err := b.Resume(t.Context(), "shop"); err != nil {
-			t.Fatal(err)
-		}
+		ok(t, b.Resume(t.Context(), "shop"))
 		b.runs(1, newcomer)
 	})
 }
@@ -310,17 +304,13 @@ func TestShare(t *testing.T) {
 func TestCancel(t *testing.T) {
 	eachPath(t, drip.Options{Size: 2, RefreshRate: 2, Concurrency: 2}, func(t *testing.T, b *clocked) {
 		a := b.admit(2, newcomer)
-		if err := b.Cancel(t.Context(), "shop", a); err != nil {
-			t.Fatal(err)
-		}
+		ok(t, b.Cancel(t.Context(), "shop", a))
 		b.settle(b.runs(2, newcomer), 2, nil)
 		booked := b.admit(2, newcomer)
 		if booked.Delay != time.Second {
 			t.Fatal(booked)
 		}
-		if err := b.Cancel(t.Context(), "shop", booked); err != nil {
-			t.Fatal(err)
-		}
+		ok(t, b.Cancel(t.Context(), "shop", booked))
 		if err := b.Cancel(t.Context(), "shop", drip.Admission{}); !errors.Is(err, drip.ErrNoLease) {
 			t.Errorf("Cancel of nothing = %v, want ErrNoLease", err)
 		}
@@ -348,9 +338,7 @@ func TestReset(t *testing.T) {
 	eachPath(t, drip.Options{Size: 4, RefreshRate: 1, Concurrency: 1}, func(t *testing.T, b *clocked) {
 		b.runs(3, newcomer)
 		b.admit(1, newcomer)
-		if err := b.Reset(t.Context(), "shop"); err != nil {
-			t.Fatal(err)
-		}
+		ok(t, b.Reset(t.Context(), "shop"))
 		b.runs(1, newcomer)
 		if s, err := b.Inspect(t.Context(), "shop"); err != nil || s.Windows[0].Capacity != 0 || s.InUse != 1 {
 			t.Errorf("Inspect = %+v, %v: what has run is forgotten, or what has waited is not", s, err)
@@ -411,9 +399,7 @@ func TestInspectOfAClosedEntity(t *testing.T) {
 				if c.then == drip.BoundWindow {
 					pause = 300 * time.Millisecond
 				}
-				if err := b.Pause(t.Context(), "shop", pause); err != nil {
-					t.Fatal(err)
-				}
+				ok(t, b.Pause(t.Context(), "shop", pause))
 				s, err := b.Inspect(t.Context(), "shop")
 				if err != nil || s.Bound != drip.BoundClosed || s.Then != c.then || (s.Delay > pause) != (s.Then != drip.BoundNone) {
 					t.Errorf("Inspect = %+v, %v, want bound closed, then %v", s, err, c.then)
@@ -451,9 +437,7 @@ func TestInspectAgreesWithTheOpening(t *testing.T) {
 			if rnd.IntN(8) == 0 {
 				shut = b.Throttled
 			}
-			if err := shut(t.Context(), "shop", time.Duration(1+rnd.IntN(900))*time.Millisecond); err != nil {
-				t.Fatal(err)
-			}
+			ok(t, shut(t.Context(), "shop", time.Duration(1+rnd.IntN(900))*time.Millisecond))
 			before := buckettest.Inspect(t, b, "shop")
 			later := before.Delay > before.ClosedUntil.Sub(before.Time)
 			if !later && before.Then != drip.BoundNone {
@@ -500,9 +484,7 @@ func TestTicketText(t *testing.T) {
 // A wait that no number of milliseconds holds is the longest.
 func TestThrottledForEver(t *testing.T) {
 	b := buckettest.New(t, drip.Options{Clock: func() time.Time { return time.Unix(1e9, 0) }})
-	if err := b.Throttled(t.Context(), "shop", math.MaxInt64); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, b.Throttled(t.Context(), "shop", math.MaxInt64))
 	if a, err := b.Admit(t.Context(), "shop", drip.Request{}); err != nil || a.Delay < 34*365*24*time.Hour {
 		t.Errorf("Admit = %+v, %v", a, err)
 	}
@@ -552,9 +534,7 @@ func TestPlaceIsKept(t *testing.T) {
 		again := b.waits(1, failed.Ticket(), 500*time.Millisecond, drip.BoundWindow)
 		b.pass(500 * time.Millisecond)
 		refused := b.runs(1, again)
-		if err := b.Throttled(t.Context(), "shop", 10*time.Second); err != nil {
-			t.Fatal(err)
-		}
+		ok(t, b.Throttled(t.Context(), "shop", 10*time.Second))
 		b.settle(refused, 1, nil)
 		text, err := drip.ParseTicket(refused.Ticket().String())
 		if err != nil || text != refused.Ticket() {
@@ -599,9 +579,7 @@ func TestThrottledToTheMicrosecond(t *testing.T) {
 		time.Sleep(900 * time.Microsecond)
 		b := buckettest.New(t, drip.Options{})
 		time.Sleep(time.Minute)
-		if err := b.Throttled(t.Context(), "shop", 3*time.Second); err != nil {
-			t.Fatal(err)
-		}
+		ok(t, b.Throttled(t.Context(), "shop", 3*time.Second))
 		time.Sleep(3*time.Second - time.Microsecond)
 		a, err := b.Admit(t.Context(), "shop", drip.Request{})
 		if err != nil || a.Delay == 0 {

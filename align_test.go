@@ -167,9 +167,7 @@ func TestByEntity(t *testing.T) {
 				if delay, err = b.GetDelayAt(t.Context(), shop, now); err != nil {
 					t.Fatal(err)
 				}
-				if err := b.ReturnToken(t.Context(), shop); err != nil {
-					t.Fatal(err)
-				}
+				ok(t, b.ReturnToken(t.Context(), shop))
 			}
 			counts[delay]++
 			if delay <= 0 || delay > 10*time.Second {
@@ -287,9 +285,7 @@ func TestCalendarBacklog(t *testing.T) {
 				continue
 			}
 			ran[m.at.In(zone(t, in)).Format(time.DateOnly)]++
-			if err := b.Settle(t.Context(), "shop", a.Lease, 1); err != nil {
-				t.Fatal(err)
-			}
+			ok(t, b.Settle(t.Context(), "shop", a.Lease, 1))
 		}
 		want := map[string]int{"2026-03-27": 50, "2026-03-28": 50, "2026-03-29": 50, "2026-03-30": 50, "2026-03-31": 30}
 		if !maps.Equal(ran, want) {

@@ -331,10 +331,16 @@ func TestReturnedTokenKeepsTheTime(t *testing.T) {
 	if delay, err := b.GetDelayAt(t.Context(), "shop", now); delay != 0 || err != nil {
 		t.Fatalf("GetDelayAt = %v, %v, want 0", delay, err)
 	}
-	if err := b.ReturnToken(t.Context(), "shop"); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, b.ReturnToken(t.Context(), "shop"))
 	if s.last.Now != now.UnixMilli() {
 		t.Errorf("the state is of %d, want %d", s.last.Now, now.UnixMilli())
+	}
+}
+
+// ok ends the test if there is an error.
+func ok(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

@@ -52,9 +52,7 @@ func TestProvidersRefuseNothing(t *testing.T) {
 						if arrival > now {
 							return false
 						}
-						if err := b.ReturnToken(t.Context(), "shop"); err != nil {
-							t.Fatal(err)
-						}
+						ok(t, b.ReturnToken(t.Context(), "shop"))
 						return true
 					})
 					for range rnd.IntN(30) {

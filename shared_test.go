@@ -164,18 +164,14 @@ func TestSharedLimit(t *testing.T) {
 			}
 
 			// A closing of the app holds all entities within it, and no others.
-			if err := b.Throttled(ctx, drip.SharedID("app"), 10*time.Second); err != nil {
-				t.Fatal(err)
-			}
+			ok(t, b.Throttled(ctx, drip.SharedID("app"), 10*time.Second))
 			if a := admit("shop-7", "app"); a.Delay < 10*time.Second || a.Limit != "app" || a.Bound != drip.BoundClosed {
 				t.Errorf("the app is closed: %+v", a)
 			}
 			if a := admit("shop-7", "orders"); a.Limit == "app" {
 				t.Errorf("not within the app: %+v", a)
 			}
-			if err := b.Resume(ctx, drip.SharedID("app")); err != nil {
-				t.Fatal(err)
-			}
+			ok(t, b.Resume(ctx, drip.SharedID("app")))
 			*now = now.Add(2 * time.Second)
 			if a := admit("shop-8", "app"); a.Delay != 0 {
 				t.Errorf("the app is open: %+v", a)
@@ -241,9 +237,7 @@ func TestSpoiledSharedLimit(t *testing.T) {
 		b, _ := shops(t, s, drip.Options{Size: 5, Shared: map[string]drip.Limit{"app": {Size: 5, RefreshRate: 5}}})
 		id := drip.SharedID("app")
 		spoiled := storage.State{Data: []byte("hello"), Until: decision.Never}
-		if err := s.Set(t.Context(), id, spoiled, storage.NoRevision); err != nil {
-			t.Fatal(err)
-		}
+		ok(t, s.Set(t.Context(), id, spoiled, storage.NoRevision))
 		_, admit := b.Admit(t.Context(), "shop", drip.Request{})
 		_, inspect := b.Inspect(t.Context(), "shop")
 		for _, err := range []error{admit, inspect} {
@@ -297,9 +291,7 @@ func TestUrgent(t *testing.T) {
 			return a.Delay
 		}
 		*ran++
-		if err := b.Settle(ctx, "shop", a.Lease, 1); err != nil {
-			t.Fatal(err)
-		}
+		ok(t, b.Settle(ctx, "shop", a.Lease, 1))
 		return 0
 	}
 	var bulk, urgent int
@@ -389,9 +381,7 @@ func TestNewcomerOfSharedLimit(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			b, clock := shops(t, open(t), drip.Options{Size: 1000, Shared: map[string]drip.Limit{"app": {Size: 10}}})
 			ctx := t.Context()
-			if err := b.Pause(ctx, "shop-closed", 10*time.Minute); err != nil {
-				t.Fatal(err)
-			}
+			ok(t, b.Pause(ctx, "shop-closed", 10*time.Minute))
 			if a, err := b.Admit(ctx, "shop-closed", drip.Request{}); err != nil || a.Delay < 10*time.Minute {
 				t.Fatalf("the closed shop is told %v, %v", a.Delay, err)
 			}
@@ -411,9 +401,7 @@ func TestNewcomerOfSharedLimit(t *testing.T) {
 			if !waited {
 				t.Error("no newcomer had to wait")
 			}
-			if err := b.Pause(ctx, drip.SharedID("app"), time.Hour); err != nil {
-				t.Fatal(err)
-			}
+			ok(t, b.Pause(ctx, drip.SharedID("app"), time.Hour))
 			if told, err := b.Inspect(ctx, drip.SharedID("app")); err != nil || told.Bound != drip.BoundClosed || told.Delay < time.Hour {
 				t.Errorf("of the closed limit Inspect tells %v, %v, %v", told.Delay, told.Bound, err)
 			}

@@ -50,9 +50,7 @@ func TestUnits(t *testing.T) {
 			if parsed, err := drip.ParseTicket(text); err != nil || parsed != waits.Ticket {
 				t.Errorf("%q is read as %v: %v", text, parsed, err)
 			}
-			if err := b.Settle(t.Context(), "acme", a.Lease, a.Lease.Cost(), drip.Costs{"input": 200}); err != nil {
-				t.Fatal(err)
-			}
+			ok(t, b.Settle(t.Context(), "acme", a.Lease, a.Lease.Cost(), drip.Costs{"input": 200}))
 			left("acme", 9, 800, 50)
 			left(drip.SharedID("app"), 4800, 49)
 			if delay, err := b.GetDelay(t.Context(), "acme"); err != nil || delay != 0 {

@@ -136,9 +136,7 @@ func testChanges(t *testing.T, o drip.Options, seed uint64) {
 		}
 		state := r.Uint64()
 		for i := range users {
-			if err := users[i].step(ctx, rand.New(rand.NewPCG(state, 1))); err != nil {
-				t.Fatal(err)
-			}
+			ok(t, users[i].step(ctx, rand.New(rand.NewPCG(state, 1))))
 		}
 		a, b := users[0].answered, users[1].answered
 		if n := len(a); n > 0 && a[n-1] != b[n-1] {
@@ -168,9 +166,7 @@ func testResume(t *testing.T, o drip.Options, closed string, seed uint64) {
 	steps := func() {
 		for range r.IntN(50) {
 			time.Sleep(time.Duration(r.Int64N(int64(time.Second))))
-			if err := u.step(t.Context(), r); err != nil {
-				t.Fatal(err)
-			}
+			ok(t, u.step(t.Context(), r))
 		}
 	}
 	steps()
@@ -178,9 +174,7 @@ func testResume(t *testing.T, o drip.Options, closed string, seed uint64) {
 	if closed == "paused" {
 		shut = b.Pause
 	}
-	if err := shut(t.Context(), "shop", 24*time.Hour); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, shut(t.Context(), "shop", 24*time.Hour))
 	steps()
 	before := buckettest.Inspect(t, b, "shop")
 	if got := must(t, "resume", url, "shop"); !strings.HasPrefix(got, "shop: open again; it had been closed until ") {
@@ -215,9 +209,7 @@ func TestResumeLetsRun(t *testing.T) {
 		if got := delay(); got != 0 {
 			t.Errorf("before: %v, want 0", got)
 		}
-		if err := b.Throttled(t.Context(), "shop", time.Hour); err != nil {
-			t.Fatal(err)
-		}
+		ok(t, b.Throttled(t.Context(), "shop", time.Hour))
 		time.Sleep(1500 * time.Millisecond)
 		if got := delay(); got < 59*time.Minute {
 			t.Errorf("throttled: %v, want an hour less 1.5 s", got)
@@ -249,9 +241,7 @@ func TestWindowsAreKept(t *testing.T) {
 				for range 4 {
 					for range 3 {
 						a := buckettest.Runs(t, b, "shop", drip.Request{})
-						if err := b.Settle(t.Context(), "shop", a.Lease, 1); err != nil {
-							t.Fatal(err)
-						}
+						ok(t, b.Settle(t.Context(), "shop", a.Lease, 1))
 					}
 					if args[0] == 'r' && args[2] == 's' && args[3] == 'u' {
 						must(t, "pause", url, "shop", "1h")
@@ -320,9 +310,7 @@ func TestResetAsks(t *testing.T) {
 		"\n":    {4, "", "drip reset: no: nothing was changed\n"},
 		"":      {4, "", "drip reset: no: nothing was changed\n"},
 	} {
-		if err := b.Reset(t.Context(), "shop-1"); err != nil {
-			t.Fatal(err)
-		}
+		ok(t, b.Reset(t.Context(), "shop-1"))
 		admit(t, b, "shop-1", 1)
 		got := tryWith(t, &terminal{in: strings.NewReader(answer), asked: true}, "reset", url, "shop-1")
 		question, rest, asked := strings.Cut(got.err, "[y/N] ")
@@ -342,9 +330,7 @@ func TestChangeMany(t *testing.T) {
 		for _, name := range []string{"eu-1", "eu-2", "us-1", "e"} {
 			admit(t, b, name, 1)
 		}
-		if err := b.Pause(t.Context(), "eu-2", time.Hour); err != nil {
-			t.Fatal(err)
-		}
+		ok(t, b.Pause(t.Context(), "eu-2", time.Hour))
 		for _, step := range []struct {
 			args string
 			outcome

@@ -17,9 +17,7 @@ func TestBashCompletes(t *testing.T) {
 		t.Skip(err)
 	}
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "plan.json"), nil, 0o666); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, os.WriteFile(filepath.Join(dir, "plan.json"), nil, 0o666))
 	script := must(t, "completion", "bash")
 	for line, want := range map[string]string{
 		"drip ":                               "completion dead help inspect pause pin queues reset resume serve simulate top unpin version",

@@ -114,9 +114,7 @@ func TestDead(t *testing.T) {
 	read := func(args ...string) {
 		t.Helper()
 		list.Letters = nil
-		if err := json.Unmarshal([]byte(must(t, append([]string{"dead", "list", url, queue, patient, "--json"}, args...)...)), &list); err != nil {
-			t.Fatal(err)
-		}
+		ok(t, json.Unmarshal([]byte(must(t, append([]string{"dead", "list", url, queue, patient, "--json"}, args...)...)), &list))
 	}
 	for begin := time.Now(); len(list.Letters) < 4 && time.Since(begin) < time.Minute; {
 		read()

@@ -26,9 +26,7 @@ type told struct {
 
 func inspected(t *testing.T, args ...string) (got told) {
 	t.Helper()
-	if err := json.Unmarshal([]byte(must(t, append([]string{"inspect", "--json"}, args...)...)), &got); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, json.Unmarshal([]byte(must(t, append([]string{"inspect", "--json"}, args...)...)), &got))
 	return got
 }
 
@@ -61,13 +59,9 @@ func testInspectAgrees(t *testing.T, o drip.Options, seed uint64) {
 		if r.IntN(3) == 0 {
 			time.Sleep(time.Duration(r.Int64N(int64([]time.Duration{time.Second, time.Second, time.Hour}[r.IntN(3)]))))
 		}
-		if err := u.step(t.Context(), r); err != nil {
-			t.Fatal(err)
-		}
+		ok(t, u.step(t.Context(), r))
 		if r.IntN(20) == 0 {
-			if err := b.Throttled(t.Context(), "shop", time.Duration(r.Int64N(int64(3*time.Second)))); err != nil {
-				t.Fatal(err)
-			}
+			ok(t, b.Throttled(t.Context(), "shop", time.Duration(r.Int64N(int64(3*time.Second)))))
 		}
 		if r.IntN(4) > 0 {
 			continue
@@ -202,9 +196,7 @@ func TestInspect(t *testing.T) {
 		time.Sleep(100 * time.Millisecond)
 		done := admit(1, 1)
 		time.Sleep(180 * time.Millisecond)
-		if err := b.Settle(t.Context(), "shop-1", done.Lease, 1); err != nil {
-			t.Fatal(err)
-		}
+		ok(t, b.Settle(t.Context(), "shop-1", done.Lease, 1))
 		admit(3, 1)
 		time.Sleep(20 * time.Millisecond)
 		admit(2, 2)
@@ -353,9 +345,7 @@ tokens      0 of 4 in use
 		}
 		all := `--limits={"size":4,"rate":2,"concurrency":8,"windows":[{"size":60,"rate":60,"interval":"1m"}]}`
 		// The provider refuses: the gathered capacity is gone, and comes back with the intervals after its time.
-		if err := b.Throttled(t.Context(), "shop-4", 2500*time.Millisecond); err != nil {
-			t.Fatal(err)
-		}
+		ok(t, b.Throttled(t.Context(), "shop-4", 2500*time.Millisecond))
 		want := `
 next        a newcomer runs 00:00:03.000, in 2.7s
             closed, by pause or by the provider
@@ -437,9 +427,7 @@ func TestInspectLevel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, url := newMemory(t)
 		b := buckettest.New(t, drip.Options{Size: 20, RefreshRate: 10, Start: time.Unix(0, 0), Follow: true, Storage: s})
-		if err := b.Throttled(t.Context(), "shop", time.Second); err != nil {
-			t.Fatal(err)
-		}
+		ok(t, b.Throttled(t.Context(), "shop", time.Second))
 		time.Sleep(5 * time.Second)
 		if got := must(t, "inspect", url, "shop"); !strings.Contains(got, "\nlevel       80.0 % of the limit") || !strings.Contains(got, " of 16, +10 every 1.25s\n") {
 			t.Errorf("it prints\n%s", got)
@@ -447,9 +435,7 @@ func TestInspectLevel(t *testing.T) {
 		if got := must(t, "inspect", url, "shop", "--json"); !strings.Contains(got, `"level": 0.8,`) {
 			t.Errorf("it prints\n%s", got)
 		}
-		if err := b.Announced(t.Context(), "shop", 1, time.Minute); err != nil {
-			t.Fatal(err)
-		}
+		ok(t, b.Announced(t.Context(), "shop", 1, time.Minute))
 		if got := must(t, "inspect", url, "shop"); !strings.Contains(got, "\nlevel       10.0 % of the limit") {
 			t.Errorf("it prints\n%s", got)
 		}

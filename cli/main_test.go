@@ -102,8 +102,14 @@ func must(t *testing.T, args ...string) string {
 func write(t *testing.T, name, text string) string {
 	t.Helper()
 	name = filepath.Join(t.TempDir(), name)
-	if err := os.WriteFile(name, []byte(text), 0o666); err != nil {
+	ok(t, os.WriteFile(name, []byte(text), 0o666))
+	return name
+}
+
+// ok ends the test if there is an error.
+func ok(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
 		t.Fatal(err)
 	}
-	return name
 }

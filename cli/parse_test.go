@@ -12,9 +12,7 @@ import (
 // The error of a wrong command line helps to put it right.
 func TestUsage(t *testing.T) {
 	s, url := newMemory(t)
-	if err := s.Set(t.Context(), "history:a", storage.State{Data: []byte(`{"v":1}`), Until: decision.Never}, storage.NoRevision); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, s.Set(t.Context(), "history:a", storage.State{Data: []byte(`{"v":1}`), Until: decision.Never}, storage.NoRevision))
 	unknown := write(t, "unknown.json", `{"size": 5, "rte": 3}`)
 	broken := write(t, "broken.json", "{\n  \"size\": 5,\n  rate: 3\n}\n")
 	for _, c := range []struct{ line, want string }{

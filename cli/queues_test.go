@@ -38,9 +38,7 @@ type queuesAnswer struct {
 
 func lookAtQueues(t *testing.T, url, queue string) (a queuesAnswer) {
 	t.Helper()
-	if err := json.Unmarshal([]byte(must(t, "queues", patient, url, queue, "--json")), &a); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, json.Unmarshal([]byte(must(t, "queues", patient, url, queue, "--json")), &a))
 	return a
 }
 
@@ -71,14 +69,10 @@ func TestQueues(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer delays.Close()
-	if err := ch.PublishWithContext(t.Context(), "", queue, false, false, amqp.Publishing{}); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, ch.PublishWithContext(t.Context(), "", queue, false, false, amqp.Publishing{}))
 	begin := time.Now()
 	for _, d := range []time.Duration{4 * time.Second, time.Minute, 10 * time.Minute, 10 * time.Minute, 3 * time.Hour} {
-		if err := delays.Postpone(t.Context(), &amqp.Delivery{Body: []byte("order")}, d); err != nil {
-			t.Fatal(err)
-		}
+		ok(t, delays.Postpone(t.Context(), &amqp.Delivery{Body: []byte("order")}, d))
 	}
 	end := time.Now()
 	text := must(t, "queues", patient, url, queue)
@@ -113,9 +107,7 @@ func TestQueuesOfTwoLayouts(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer delays.Close()
-		if err := delays.Postpone(t.Context(), &amqp.Delivery{Body: []byte("order")}, time.Minute); err != nil {
-			t.Fatal(err)
-		}
+		ok(t, delays.Postpone(t.Context(), &amqp.Delivery{Body: []byte("order")}, time.Minute))
 	}
 	end := time.Now()
 	if text := must(t, "queues", patient, url, queue); !strings.Contains(text, "2 messages wait in 2 of 82 delay queues, the first until ") {
@@ -157,9 +149,7 @@ func TestQueuesOfAConsumer(t *testing.T) {
 	}()
 	begin := time.Now()
 	for _, delay := range []string{"5s", "5m", "5m"} {
-		if err := ch.PublishWithContext(t.Context(), "", queue, false, false, amqp.Publishing{Body: []byte(delay)}); err != nil {
-			t.Fatal(err)
-		}
+		ok(t, ch.PublishWithContext(t.Context(), "", queue, false, false, amqp.Publishing{Body: []byte(delay)}))
 	}
 	var a queuesAnswer
 	for a.Waiting < 3 {

@@ -121,9 +121,7 @@ func TestServeTellsNoPassword(t *testing.T) {
 		said.WriteString(body(t, r, err))
 	}
 	ask()
-	if err := own.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, own.Kill())
 	ask()
 	said.WriteString(end())
 	if text := said.String(); strings.Contains(text, password) || strings.Count(text, "connection refused") < 4 {

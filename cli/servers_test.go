@@ -27,9 +27,7 @@ var backends = map[string]func(*testing.T) string{
 		address := with(t, servers.UsePostgres(t).URL(), "schema", fmt.Sprintf("cli %d", time.Now().UnixNano()))
 		address = with(t, address, "timeout", "1m")
 		s := connect(t, address).(*postgres.Storage)
-		if err := s.CreateSchema(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		ok(t, s.CreateSchema(t.Context()))
 		return address
 	},
 }
@@ -133,9 +131,7 @@ func TestTopOnServers(t *testing.T) {
 			Entities, Waiting, Closed int
 			Busiest, Longest_waiting  []struct{ Entity, Bound string }
 		}
-		if err := json.Unmarshal([]byte(must(t, "top", patient, address, "--json", "--rows", "2", `--limits={"size":9,"rate":9,"interval":"240000h","concurrency":4}`)), &got); err != nil {
-			t.Fatal(err)
-		}
+		ok(t, json.Unmarshal([]byte(must(t, "top", patient, address, "--json", "--rows", "2", `--limits={"size":9,"rate":9,"interval":"240000h","concurrency":4}`)), &got))
 		if !got.Complete || got.Entities != many || got.Closed != 1 || got.Waiting != 1 {
 			t.Errorf("of %d entities, one closed, one waiting: %+v", many, got)
 		}
@@ -157,9 +153,7 @@ func TestInspectIsTwoCallsOfRedis(t *testing.T) {
 	}
 	client := goredis.NewClient(options)
 	defer client.Close()
-	if err := client.ConfigResetStat(t.Context()).Err(); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, client.ConfigResetStat(t.Context()).Err())
 	must(t, "inspect", patient, address, "shop", "--json")
 	stats, err := client.Info(t.Context(), "commandstats").Result()
 	if err != nil {
@@ -184,9 +178,7 @@ func TestInspectIsTwoCallsOfRedis(t *testing.T) {
 // An answer that does not come ends with its own status, and does not keep anybody waiting for longer than --timeout.
 func TestServerThatHangs(t *testing.T) {
 	redis := servers.OwnRedis(t)
-	if err := redis.Pause(); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, redis.Pause())
 	for _, args := range []string{"inspect URL shop", "top URL --once", "pause URL shop 1m", "resume URL shop", "reset URL shop --yes"} {
 		line := strings.Fields(strings.ReplaceAll(args, "URL", redis.URL()))
 		o := try(t, append(line, "--timeout", "100ms")...)

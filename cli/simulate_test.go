@@ -86,9 +86,7 @@ func TestSimulatePresetAndShared(t *testing.T) {
 			Results []simulated
 		}
 		out := must(t, "simulate", write(t, "scenario.json", text), "--json", "--check")
-		if err := json.Unmarshal([]byte(out), &report); err != nil {
-			t.Fatal(err)
-		}
+		ok(t, json.Unmarshal([]byte(out), &report))
 		return report.Binding, report.Results
 	}
 	binding, got := results(`{"preset": "shopify rest admin", "travel": "50ms", "arrivals": [{"kind": "burst", "count": 100}]}`)

@@ -46,9 +46,7 @@ func TestTopOnATerminal(t *testing.T) {
 	cmd := program(ctx, "top", patient, address, "--every", "10ms")
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = ours, ours, ours
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true} // so that Ctrl-C becomes a signal
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, cmd.Start())
 	ours.Close()
 	var screen bytes.Buffer
 	interrupted := false
@@ -83,9 +81,7 @@ func TestTopInAPipe(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, cmd.Start())
 	out, err := io.ReadAll(pipe)
 	if err := cmd.Wait(); err != nil {
 		t.Errorf("%v: %s", err, errs.String())

@@ -65,18 +65,14 @@ func TestInspectUsed(t *testing.T) {
 				Minutes []int
 			}
 		}
-		if err := json.Unmarshal([]byte(must(t, "inspect", url, "shop-1", "--json")), &got); err != nil {
-			t.Fatal(err)
-		}
+		ok(t, json.Unmarshal([]byte(must(t, "inspect", url, "shop-1", "--json")), &got))
 		if len(got.Used) != 2 || got.Used[0].Total != 28 || got.Used[1].Unit != "tokens" || got.Used[1].Minutes[56] != 490 || !got.Used[0].From.Equal(time.Now().Add(-59*time.Minute)) {
 			t.Errorf("JSON has %+v", got.Used)
 		}
 		// A record whose numbers are beyond all limits is shown as well.
 		record := fmt.Sprintf(`{"v":1,"from":%d,"used":{"":[1,%d]}}`, time.Now().Unix()/60-1, math.MaxInt64)
 		state := storage.State{Data: []byte(record), Now: time.Now().UnixMilli(), Until: time.Now().Add(time.Hour).UnixMilli()}
-		if err := s.Set(t.Context(), "history:garbage", state, storage.NoRevision); err != nil {
-			t.Fatal(err)
-		}
+		ok(t, s.Set(t.Context(), "history:garbage", state, storage.NoRevision))
 		if text := must(t, "inspect", url, "garbage"); !strings.Contains(text, "..▁█\n") {
 			t.Errorf("garbage:\n%s", text)
 		}

@@ -302,9 +302,7 @@ func TestExpiry(t *testing.T) {
 			}
 			for _, st := range c.steps {
 				clock.stand(time.Duration(st.at * float64(time.Second)))
-				if err := s.DeleteIdle(t.Context()); err != nil {
-					t.Fatal(err)
-				}
+				ok(t, s.DeleteIdle(t.Context()))
 				if got := grants(t, s, c.l, st.calls); got != st.granted {
 					t.Errorf("at %vs: %d of %d calls granted, want %d", st.at, got, st.calls, st.granted)
 				}

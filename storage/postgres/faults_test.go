@@ -30,9 +30,7 @@ func testRestart(t *testing.T, server *servers.Postgres) {
 	o := postgres.Options{Schema: newSchema()}
 	s := newStorageWith(t, newPool(t, server.URL(), 4), o)
 	getDelay(t, s, "shop", plenty)
-	if err := server.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, server.Kill())
 	eventually(t, "the connections that were cut are used up", func() bool {
 		_, err := ask(t.Context(), s, "shop", plenty)
 		if !errors.Is(err, postgres.ErrNoAnswer) {
@@ -49,9 +47,7 @@ func testRestart(t *testing.T, server *servers.Postgres) {
 			t.Errorf("%s from a dead server = %v, want ErrNoAnswer", name, err)
 		}
 	}
-	if err := server.Start(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, server.Start(t.Context()))
 	if d := getDelay(t, s, "shop", plenty); d != 0 {
 		t.Errorf("GetDelay after the restart = %v", d)
 	}
@@ -67,9 +63,7 @@ func testHangs(t *testing.T, server *servers.Postgres) {
 	short := newStorageWith(t, newPool(t, server.URL(), 1), postgres.Options{Schema: o.Schema, Timeout: time.Second})
 	getDelay(t, s, "shop", plenty)
 	getDelay(t, short, "other", plenty)
-	if err := server.Pause(); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, server.Pause())
 	if d, err := ask(context.Background(), short, "other", plenty); !errors.Is(err, postgres.ErrNoAnswer) || errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("GetDelay = %v, %v; want ErrNoAnswer for the Timeout, and no error of a context", d, err)
 	}
@@ -96,9 +90,7 @@ func testHangs(t *testing.T, server *servers.Postgres) {
 			t.Errorf("%s = %v, want DeadlineExceeded", name, err)
 		}
 	}
-	if err := server.Resume(); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, server.Resume())
 	getDelay(t, s, "shop", plenty) // has its turn after the calls that were sent
 	eventually(t, "only the tokens of those who stayed are out", func() bool { return inUse(t, s, "shop") == 2 })
 }
@@ -143,9 +135,7 @@ func TestCloseUnderWay(t *testing.T) {
 	cancelled, cancel := context.WithCancel(t.Context())
 	cancel()
 	eventually(t, "it is closed", func() bool { return errors.Is(s.DeleteIdle(cancelled), postgres.ErrClosed) })
-	if err := tx.Commit(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, tx.Commit(t.Context()))
 	wg.Wait()
 	if err := <-got; !errors.Is(err, postgres.ErrClosed) {
 		t.Errorf("the call that waited: %v, want ErrClosed", err)
@@ -246,9 +236,7 @@ func TestNoSchema(t *testing.T) {
 	if _, err := ask(t.Context(), s, "shop", plenty); !errors.Is(err, postgres.ErrNoSchema) {
 		t.Errorf("GetDelay = %v, want ErrNoSchema", err)
 	}
-	if err := s.CreateSchema(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, s.CreateSchema(t.Context()))
 	getDelay(t, s, "shop", plenty)
 }
 
@@ -464,9 +452,7 @@ func TestDeadlock(t *testing.T) {
 	for picked.Load() == 0 && rounds < 20 && !t.Failed() { // the three calls may not be in one batch the first time
 		rounds++
 		first, second, third := begin(), begin(), begin()
-		if err := errors.Join(lock(first, "c"), lock(second, "b"), lock(third, "z")); err != nil {
-			t.Fatal(err)
-		}
+		ok(t, errors.Join(lock(first, "c"), lock(second, "b"), lock(third, "z")))
 		var wg sync.WaitGroup
 		call := func(key string) {
 			wg.Go(func() {
@@ -481,9 +467,7 @@ func TestDeadlock(t *testing.T) {
 			call(key)
 		}
 		eventually(t, "the three are in one batch", func() bool { return s.Waiting() == 3 })
-		if err := third.Commit(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		ok(t, third.Commit(t.Context()))
 		eventually(t, "the batch has a, and waits for b", func() bool { return waiters(1) })
 		// This one waits for a, and has c, which the batch wants when it gets b. If a was alone, it gets it.
 		got := make(chan error, 1)
@@ -491,12 +475,8 @@ func TestDeadlock(t *testing.T) {
 		eventually(t, "a is waited for, or free", func() bool {
 			return len(got) == 1 || waiters(2)
 		})
-		if err := second.Commit(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		if err := errors.Join(<-got, first.Commit(t.Context())); err != nil {
-			t.Fatal(err)
-		}
+		ok(t, second.Commit(t.Context()))
+		ok(t, errors.Join(<-got, first.Commit(t.Context())))
 		wg.Wait()
 	}
 	if picked.Load() == 0 {
@@ -579,9 +559,7 @@ func TestLeftWithoutConnection(t *testing.T) {
 		}
 		taken <- conn
 	}()
-	if err := tx.Commit(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, tx.Commit(t.Context()))
 	direct, conn := newStorageWith(t, admin, o), <-taken
 	back := func() bool {
 		e, err := direct.Read(t.Context(), "shop")

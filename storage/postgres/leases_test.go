@@ -161,9 +161,7 @@ func TestEndedLeases(t *testing.T) {
 		t.Errorf("%d leases are out, want 1", n)
 	}
 	exec(t, pool, o.Schema, "update drip.entity set expires = 0, revision = revision + 1")
-	if err := s.DeleteIdle(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, s.DeleteIdle(t.Context()))
 	if n := counted(t, pool, o.Schema); n != 0 {
 		t.Errorf("%d leases are left of a deleted entity", n)
 	}

@@ -174,9 +174,7 @@ func TestInsideTransaction(t *testing.T) {
 	if n := grants(t, s, l, 40); n != 10 {
 		t.Errorf("a second later %d of 40 granted, want 10", n)
 	}
-	if err := tx.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, tx.Rollback(t.Context()))
 	if n := grants(t, s, l, 40); n != 0 {
 		t.Errorf("after the rollback %d of 40 granted, want none", n)
 	}

@@ -104,9 +104,7 @@ func newStorageWith(t testing.TB, pool *pgxpool.Pool, o postgres.Options) *postg
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.CreateSchema(context.Background()); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, s.CreateSchema(context.Background()))
 	t.Cleanup(func() { _ = s.Close() })
 	return s
 }
@@ -244,16 +242,12 @@ func TestExecModes(t *testing.T) {
 				}
 			}
 			long := strings.Repeat("long", 500)
-			if err := s.Set(t.Context(), long, storage.State{Data: storage.Encode(&decision.State{Tokens: 1, Plain: 7}, nil), Until: 1 << 60}, storage.NoRevision); err != nil {
-				t.Fatal(err)
-			}
+			ok(t, s.Set(t.Context(), long, storage.State{Data: storage.Encode(&decision.State{Tokens: 1, Plain: 7}, nil), Until: 1 << 60}, storage.NoRevision))
 			_, rev, err := s.Get(t.Context(), long)
 			if n := inUse(t, s, long); err != nil || n != 7 {
 				t.Fatalf("Get = %v, and %d tokens are out", err, n)
 			}
-			if err := s.Set(t.Context(), long, storage.State{Data: storage.Encode(&decision.State{Tokens: 1, Plain: 8}, nil), Until: 1 << 60}, rev); err != nil {
-				t.Fatal(err)
-			}
+			ok(t, s.Set(t.Context(), long, storage.State{Data: storage.Encode(&decision.State{Tokens: 1, Plain: 8}, nil), Until: 1 << 60}, rev))
 			found := map[string]int64{}
 			if err := errors.Join(s.DeleteIdle(t.Context()), s.List(t.Context(), func(e storage.Entry) error {
 				found[e.Key] = e.State.Plain
@@ -310,9 +304,7 @@ func TestOpen(t *testing.T) {
 			t.Fatal(err)
 		}
 		s := opened.(*postgres.Storage)
-		if err := s.CreateSchema(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		ok(t, s.CreateSchema(t.Context()))
 		getDelay(t, s, "shop", plenty)
 		if err := errors.Join(s.Close(), s.Close()); err != nil {
 			t.Errorf("Close = %v", err)
@@ -530,9 +522,7 @@ func TestDeleteIdleAfterSet(t *testing.T) {
 	keys := 0
 	eventually(t, "the calls of this process had idle rows deleted", func() bool {
 		now := time.Now().UnixMilli()
-		if err := s.Set(t.Context(), fmt.Sprint(keys), storage.State{Data: []byte("x"), Now: now, Until: now + 1}, storage.NoRevision); err != nil {
-			t.Fatal(err)
-		}
+		ok(t, s.Set(t.Context(), fmt.Sprint(keys), storage.State{Data: []byte("x"), Now: now, Until: now + 1}, storage.NoRevision))
 		keys++
 		return query[int](t, pool, o.Schema, "select count(*) from drip.entity") < keys
 	})
@@ -554,12 +544,8 @@ func TestDeleteIdleSkips(t *testing.T) {
 	if _, err := tx.Exec(t.Context(), in(o.Schema, "select from drip.entity where key = 'a' for no key update")); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.DeleteIdle(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if err := tx.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, s.DeleteIdle(t.Context()))
+	ok(t, tx.Rollback(t.Context()))
 	if left := query[string](t, pool, o.Schema, "select string_agg(encode(key, 'escape'), ',') from drip.entity"); left != "a" {
 		t.Errorf("%q is left, want the row that was locked", left)
 	}
@@ -606,5 +592,13 @@ func TestNoDeadlocks(t *testing.T) {
 	}
 	if total != granted.Load() {
 		t.Errorf("%d tokens are out, %d were granted", total, granted.Load())
+	}
+}
+
+// ok ends the test if there is an error.
+func ok(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

@@ -72,9 +72,7 @@ func startClockProcess(t *testing.T, addr string, ahead time.Duration) *clockPro
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, cmd.Start())
 	t.Cleanup(func() {
 		_ = in.Close()
 		rest, _ := io.ReadAll(stdout)

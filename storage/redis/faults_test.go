@@ -86,9 +86,7 @@ func TestFlushedLease(t *testing.T) {
 	s := newStorage(t, client)
 	bucket := buckettest.New(t, drip.Options{Size: 5, Storage: s})
 	lost := buckettest.Runs(t, bucket, "shop", drip.Request{})
-	if err := client.FlushAll(t.Context()).Err(); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, client.FlushAll(t.Context()).Err())
 	time.Sleep(2 * time.Millisecond) // a lease of an entity that is lost and known again in one millisecond is the same
 	for _, known := range []bool{false, true} {
 		if known {
@@ -115,9 +113,7 @@ func TestRestart(t *testing.T) {
 	s := newStorage(t, connect(t, server.Addr()))
 	getDelay(t, s, "shop", &perSecond)
 	lost := admit(t, s, "shop", &perSecond)
-	if err := server.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, server.Kill())
 	_, err := ask(t.Context(), s, "shop", &perSecond)
 	if !errors.Is(err, redis.ErrNoAnswer) || !strings.Contains(err.Error(), "connection refused") {
 		t.Errorf("GetDelay from a dead server = %v, want ErrNoAnswer because of a refused connection", err)
@@ -125,9 +121,7 @@ func TestRestart(t *testing.T) {
 	if _, _, err := s.Get(t.Context(), "shop"); !errors.Is(err, redis.ErrNoAnswer) {
 		t.Errorf("Get from a dead server = %v, want ErrNoAnswer", err)
 	}
-	if err := server.Start(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, server.Start(t.Context()))
 	if a := do(t, s, "shop", &perSecond, decision.Op{Kind: decision.Settle, Cost: decision.Cost{1}, Lease: lost.Lease}); a.Found {
 		t.Error("Settle after the restart found a lease that Redis had kept in memory only")
 	}
@@ -144,9 +138,7 @@ func TestHangingServer(t *testing.T) {
 	defer client.Close()
 	s := newStorage(t, client)
 	getDelay(t, s, "shop", &plenty)
-	if err := server.Pause(); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, server.Pause())
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
 	var wg sync.WaitGroup
@@ -169,9 +161,7 @@ func TestHangingServer(t *testing.T) {
 			t.Errorf("%s = %v, want DeadlineExceeded", name, err)
 		}
 	}
-	if err := server.Resume(); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, server.Resume())
 	getDelay(t, s, "shop", &plenty) // has its turn after the calls that were sent
 	if n := scriptCalls(t, client); n < 3 {
 		t.Errorf("%d script calls: nothing was sent while the server hung", n)
@@ -371,9 +361,7 @@ func TestSmallPool(t *testing.T) {
 		t.Fatal(err)
 	}
 	wg.Wait()
-	if err := conn.Close(); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, conn.Close())
 	eventually(t, "only the leases of those who stayed are out", func() bool {
 		_, leases := out(t, direct, "shop")
 		return leases == admitted.Load()
@@ -438,9 +426,7 @@ func TestRefusals(t *testing.T) {
 	}
 	order := func(words ...any) {
 		t.Helper()
-		if err := client.Do(t.Context(), words...).Err(); err != nil {
-			t.Fatal(err)
-		}
+		ok(t, client.Do(t.Context(), words...).Err())
 	}
 	for _, c := range []struct {
 		name       string
@@ -560,9 +546,7 @@ func entityOn(t *testing.T, client *goredis.ClusterClient, node *servers.Redis, 
 func TestClusterNodeHangs(t *testing.T) {
 	cluster := servers.OwnRedisCluster(t, 3, 0)
 	for _, node := range cluster.Nodes {
-		if err := connect(t, node.Addr()).ConfigSet(t.Context(), "cluster-require-full-coverage", "no").Err(); err != nil {
-			t.Fatal(err)
-		}
+		ok(t, connect(t, node.Addr()).ConfigSet(t.Context(), "cluster-require-full-coverage", "no").Err())
 	}
 	client := goredis.NewClusterClient(&goredis.ClusterOptions{Addrs: cluster.Addrs(), ReadTimeout: -1})
 	defer client.Close()
@@ -570,9 +554,7 @@ func TestClusterNodeHangs(t *testing.T) {
 	node := cluster.Nodes[1]
 	stuck, other := entityOn(t, client, node, true), entityOn(t, client, node, false)
 	getDelay(t, s, other, &plenty)
-	if err := node.Pause(); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, node.Pause())
 	ctx, leave := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	for range 50 {
@@ -587,9 +569,7 @@ func TestClusterNodeHangs(t *testing.T) {
 	}
 	leave()
 	wg.Wait()
-	if err := node.Resume(); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, node.Resume())
 }
 
 func TestClusterFailover(t *testing.T) {
@@ -598,9 +578,7 @@ func TestClusterFailover(t *testing.T) {
 	s := newStorage(t, client)
 	key := entityOn(t, client, cluster.Nodes[0], true)
 	lease := admit(t, s, key, &plenty).Lease
-	if err := cluster.Nodes[0].Kill(); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, cluster.Nodes[0].Kill())
 	var last error
 	eventually(t, "decided by the replica", func() bool {
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)

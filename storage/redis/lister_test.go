@@ -34,9 +34,7 @@ func TestList(t *testing.T) {
 			for i := range 1200 { // more than one step of a scan finds
 				key := fmt.Sprint("shop", i)
 				want[key] = storage.Entry{}
-				if err := s.Set(t.Context(), key, state, storage.NoRevision); err != nil {
-					t.Fatal(err)
-				}
+				ok(t, s.Set(t.Context(), key, state, storage.NoRevision))
 			}
 			for _, key := range []string{" ", "\n", "{", "}", "{}", "{}a", "}{", "a}b", "*", "\xff"} {
 				want[key] = storage.Entry{}
@@ -63,13 +61,9 @@ func TestList(t *testing.T) {
 			for key, value := range map[string]string{ // of other people
 				prefix + "shop1": "x", prefix + "{text}": "x", prefix + "{}shop": "x", prefix + "{}": "x", "*" + prefix + "{shop}": "x", prefix + "{a}b": "x",
 			} {
-				if err := client.Set(t.Context(), key, value, time.Minute).Err(); err != nil {
-					t.Fatal(err)
-				}
+				ok(t, client.Set(t.Context(), key, value, time.Minute).Err())
 			}
-			if err := client.LPush(t.Context(), prefix+"{list}", "x").Err(); err != nil {
-				t.Fatal(err)
-			}
+			ok(t, client.LPush(t.Context(), prefix+"{list}", "x").Err())
 			seen := map[string]bool{}
 			err = s.List(t.Context(), func(e storage.Entry) error {
 				if w, ok := want[e.Key]; !ok || !reflect.DeepEqual(e.State, w.State) || !slices.Equal(e.Leases, w.Leases) || e.Out != w.Out {

@@ -59,9 +59,7 @@ func testProcesses(t *testing.T, limits decision.Limits, admit bool) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := client.Publish(t.Context(), "go", "").Err(); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, client.Publish(t.Context(), "go", "").Err())
 	reports := wait()
 	if t.Failed() {
 		return

@@ -212,9 +212,7 @@ func TestOpen(t *testing.T) {
 	if ttl := mini.DB(3).TTL("app:{shop}"); ttl != time.Hour {
 		t.Errorf("the key app:{shop} of database 3 lives for %v, want 1h", ttl)
 	}
-	if err := s.(*redis.Storage).Close(); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, s.(*redis.Storage).Close())
 	if _, err := ask(t.Context(), s.(storage.Atomic), "shop", &perSecond); !errors.Is(err, redis.ErrClosed) {
 		t.Errorf("GetDelay after Close = %v, want ErrClosed", err)
 	}
@@ -254,9 +252,7 @@ func TestCloseLeavesTheClientOpen(t *testing.T) {
 	s := newStorage(t, client)
 	getDelay(t, s, "shop", &perSecond)
 	for range 2 {
-		if err := s.Close(); err != nil {
-			t.Fatal(err)
-		}
+		ok(t, s.Close())
 	}
 	_, _, get := s.Get(t.Context(), "shop")
 	_, decide := ask(t.Context(), s, "shop", &perSecond)
@@ -441,9 +437,7 @@ func TestRevisionsAreNotRepeated(t *testing.T) {
 			}
 			seen[rev] = true
 		}
-		if err := client.Del(t.Context(), t.Name()+"{shop}").Err(); err != nil {
-			t.Fatal(err)
-		}
+		ok(t, client.Del(t.Context(), t.Name()+"{shop}").Err())
 	}
 }
 
@@ -511,5 +505,13 @@ func TestRights(t *testing.T) {
 	}
 	if err := s.Set(t.Context(), "other", storage.State{}, storage.NoRevision); err != nil {
 		t.Error(err)
+	}
+}
+
+// ok ends the test if there is an error.
+func ok(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

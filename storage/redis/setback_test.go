@@ -110,9 +110,7 @@ func TestSpoiledKeyOfAnApp(t *testing.T) {
 				}
 			}
 			client.Del(t.Context(), prefix+"{bad}")
-			if err := spoil(client, prefix+"{bad}"); err != nil {
-				t.Fatal(err)
-			}
+			ok(t, spoil(client, prefix+"{bad}"))
 			var failed atomic.Int64
 			done := make(chan error)
 			for i := range 200 {
@@ -146,9 +144,7 @@ func TestSpoiledSharedLimit(t *testing.T) {
 		client := open(t)
 		s := newStorageWith(t, client, redis.Options{Prefix: "{spoiled}:"})
 		key := "{spoiled}:{app}"
-		if err := client.Set(t.Context(), key, "hello", time.Minute).Err(); err != nil {
-			t.Fatal(err)
-		}
+		ok(t, client.Set(t.Context(), key, "hello", time.Minute).Err())
 		within := []storage.Within{{Key: "app", Limits: &plenty, ID: 1, Weight: 1}}
 		_, err := s.Do(t.Context(), "shop", &plenty, within, decision.Op{Kind: decision.GetDelay, Now: decision.OwnClock})
 		if !errors.Is(err, redis.ErrNotState) || !strings.Contains(err.Error(), key) {

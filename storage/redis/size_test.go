@@ -56,9 +56,7 @@ func TestSizes(t *testing.T) {
 				t.Errorf("%s: the value has %d bytes with all grains booked, want at most %d", name, len(value), most)
 			}
 		} else {
-			if err := b.Pin(t.Context(), "x", drip.Pin{Concurrency: 2}); err != nil {
-				t.Fatal(err)
-			}
+			ok(t, b.Pin(t.Context(), "x", drip.Pin{Concurrency: 2}))
 			check(name+", pinned", pin)
 		}
 	}
