@@ -197,10 +197,7 @@ func TestMetricsOfAConsumer(t *testing.T) {
 // A stranger's headers end no span, no exporter and no process. At worst their message begins a trace of its own.
 func TestTraceHeadersOfAStranger(t *testing.T) {
 	var tracers oteltest.Tracers
-	c, err := New(Options{URL: "amqp://localhost/", Queue: "orders", Limiter: &scripted{}, Entity: byID, Handler: &ledger{}, TracerProvider: &tracers, MeterProvider: &oteltest.Meters{}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := made(t, Options{URL: "amqp://localhost/", Queue: "orders", Limiter: &scripted{}, Entity: byID, Handler: &ledger{}, TracerProvider: &tracers, MeterProvider: &oteltest.Meters{}})
 	const good = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 	for name, c1 := range map[string]struct {
 		traceparent, tracestate any
@@ -246,10 +243,7 @@ func TestTraceHeadersOfAStranger(t *testing.T) {
 // Publishing errors have few types, and each type has a counter from the beginning.
 func TestMetricsOfPublishing(t *testing.T) {
 	var meters oteltest.Meters
-	c, err := New(Options{URL: "amqp://localhost/", Queue: "orders", Limiter: &scripted{}, Entity: byID, Handler: &ledger{}, MeterProvider: &meters})
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := made(t, Options{URL: "amqp://localhost/", Queue: "orders", Limiter: &scripted{}, Entity: byID, Handler: &ledger{}, MeterProvider: &meters})
 	before := len(meters.Sets("messaging.client.sent.messages"))
 	m := open(amqp.Delivery{}, time.Now(), false)
 	v := c.telemetry.receive(&m, false)
@@ -276,10 +270,7 @@ func TestMetricsOfPublishing(t *testing.T) {
 // With metrics alone the handler's context is Run's context, and the consumer leaves a span in it alone.
 func TestMetricsLeaveSpansOfOthersAlone(t *testing.T) {
 	var tracers oteltest.Tracers
-	c, err := New(Options{URL: "amqp://localhost/", Queue: "orders", Limiter: &scripted{}, Entity: byID, Handler: &ledger{}, MeterProvider: &oteltest.Meters{}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := made(t, Options{URL: "amqp://localhost/", Queue: "orders", Limiter: &scripted{}, Entity: byID, Handler: &ledger{}, MeterProvider: &oteltest.Meters{}})
 	ctx, span := tracers.Tracer("").Start(t.Context(), "main")
 	m := open(amqp.Delivery{}, time.Now(), false)
 	v := c.telemetry.receive(&m, false)
@@ -299,10 +290,7 @@ func TestMetricsLeaveSpansOfOthersAlone(t *testing.T) {
 
 // Without providers telemetry allocates nothing.
 func TestNoTelemetryAllocatesNothing(t *testing.T) {
-	c, err := New(Options{URL: "amqp://localhost/", Queue: "orders", Limiter: &scripted{}, Entity: byID, Handler: &ledger{}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := made(t, Options{URL: "amqp://localhost/", Queue: "orders", Limiter: &scripted{}, Entity: byID, Handler: &ledger{}})
 	if c.telemetry != nil {
 		t.Error("there is telemetry without a provider")
 	}

@@ -224,10 +224,7 @@ func TestFollow(t *testing.T) {
 		"half of a sliding window": {[]Rule{SlidingWindow(600, time.Minute)}, &real{limit: constant(60, 5)}, [2]int{600, 3600}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			limit, err := Limit(50*time.Millisecond, c.rules...)
-			if err != nil {
-				t.Fatal(err)
-			}
+			limit := limitOf(t, c.rules...)
 			p := c.real
 			levels := follow(t, limit, p, hour, 4, true)
 			refused := float64(p.refused) / float64(p.refused+p.passed)
@@ -246,10 +243,7 @@ func TestFollow(t *testing.T) {
 
 // Without Options.Follow more is refused.
 func TestWithoutFollow(t *testing.T) {
-	limit, err := Limit(50*time.Millisecond, TokenBucket(40, 10))
-	if err != nil {
-		t.Fatal(err)
-	}
+	limit := limitOf(t, TokenBucket(40, 10))
 	p := &real{limit: constant(20, 5)}
 	follow(t, limit, p, 10*time.Minute, 1, false)
 	refused, used := float64(p.refused)/float64(p.refused+p.passed), float64(p.passed)/p.possible
@@ -267,10 +261,7 @@ func announce(h http.Header, size, perSecond float64) {
 
 // A shared limit follows as an entity does.
 func TestSharedLimitFollows(t *testing.T) {
-	limit, err := Limit(50*time.Millisecond, TokenBucket(40, 10))
-	if err != nil {
-		t.Fatal(err)
-	}
+	limit := limitOf(t, TokenBucket(40, 10))
 	p := &real{limit: halved(40, 10)}
 	o := drip.Options{Size: 1000, RefreshRate: 1000, Shared: map[string]drip.Limit{"app": limit}, Follow: true}
 	levels := backlog(t, o, drip.SharedID("app"), p, time.Hour, 4)
@@ -283,10 +274,7 @@ func TestSharedLimitFollows(t *testing.T) {
 
 // A pin and the level do not disturb each other: both hold. A pin that raises begins without a level, and Unpin leaves none.
 func TestPinWhileFollowing(t *testing.T) {
-	limit, err := Limit(50*time.Millisecond, TokenBucket(40, 10))
-	if err != nil {
-		t.Fatal(err)
-	}
+	limit := limitOf(t, TokenBucket(40, 10))
 	perSecond := func(n int) drip.Pin {
 		return drip.Pin{Window: drip.Window{Size: n, RefreshInterval: time.Second}}
 	}
@@ -310,10 +298,7 @@ func TestPinWhileFollowing(t *testing.T) {
 		t.Error("want at most 1 % refused, and the level of before")
 	}
 
-	limit, err = Limit(50*time.Millisecond, TokenBucket(20, 5))
-	if err != nil {
-		t.Fatal(err)
-	}
+	limit = limitOf(t, TokenBucket(20, 5))
 	raised := drip.Pin{Window: drip.Window{Size: 38, RefreshRate: 2, RefreshInterval: limit.RefreshInterval}, Raise: true}
 	p = &real{limit: func(at time.Duration) (float64, float64) { // half of it, and then twice of it
 		if at < 20*time.Minute {

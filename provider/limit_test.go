@@ -89,6 +89,16 @@ func TestLimit(t *testing.T) {
 	}
 }
 
+// limitOf is the limit that keeps the rules, with requests that travel.
+func limitOf(t *testing.T, rules ...Rule) drip.Limit {
+	t.Helper()
+	l, err := Limit(travel, rules...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
 func TestLimitErrors(t *testing.T) {
 	for _, c := range []struct {
 		travel time.Duration
@@ -301,10 +311,7 @@ var played = [][]Rule{
 func TestRulesAreKept(t *testing.T) {
 	test := func(name string, rules []Rule, seeds uint64) {
 		t.Run(name, func(t *testing.T) {
-			l, err := Limit(travel, rules...)
-			if err != nil {
-				t.Fatal(err)
-			}
+			l := limitOf(t, rules...)
 			var windows time.Duration
 			for _, r := range rules {
 				windows = max(windows, r.per, time.Second)
@@ -350,10 +357,7 @@ func TestMoreIsNotKept(t *testing.T) {
 		{FixedWindow(20, time.Second), func(l *drip.Limit) { l.Concurrency += 2 }},
 		{Concurrency(3), func(l *drip.Limit) { l.Concurrency++ }},
 	} {
-		l, err := Limit(travel, c.rule)
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := limitOf(t, c.rule)
 		was := l
 		c.more(&l)
 		found := false

@@ -106,10 +106,7 @@ func TestStorageCanDoTheSame(t *testing.T) {
 // A decision within shared limits is one call of a storage that decides, timed or not.
 func TestSharedLimitsAreOneCall(t *testing.T) {
 	var m oteltest.Meters
-	b, err := New(drip.Options{Shared: map[string]drip.Limit{"app": {Size: 5}, "orders": {Size: 5}}, Start: time.Unix(0, 0)}, &m)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := newBucket(t, drip.Options{Shared: map[string]drip.Limit{"app": {Size: 5}, "orders": {Size: 5}}, Start: time.Unix(0, 0)}, &m)
 	a := buckettest.Runs(t, b, "shop", drip.Request{})
 	if err := b.Settle(t.Context(), "shop", a.Lease, 1); err != nil {
 		t.Fatal(err)
@@ -242,10 +239,7 @@ func (s slow) Do(ctx context.Context, key string, l *decision.Limits, within []s
 // A bucket asks its timed storage once for each decision, as it would ask the storage itself.
 func TestNewTimesItsStorage(t *testing.T) {
 	var meters oteltest.Meters
-	b, err := New(drip.Options{Storage: slow{memory.New()}}, &meters)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := newBucket(t, drip.Options{Storage: slow{memory.New()}}, &meters)
 	buckettest.Admit(t, b, "shop", drip.Request{})
 	if n, took := meters.Count("drip.storage.duration"), meters.Sum("drip.storage.duration", keyOperation.String("admit")); n != 1 || took < .002 {
 		t.Errorf("%d calls took %v s, want one of 2 ms", n, took)
@@ -257,10 +251,7 @@ func TestHistoryIsMeasured(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var meters oteltest.Meters
 		f := &failing{Storage: memory.New()}
-		b, err := New(drip.Options{History: true, Storage: f, Start: time.Unix(0, 0)}, &meters)
-		if err != nil {
-			t.Fatal(err)
-		}
+		b := newBucket(t, drip.Options{History: true, Storage: f, Start: time.Unix(0, 0)}, &meters)
 		counts := func(operation, e string) int {
 			with := []attribute.KeyValue{keyOperation.String(operation)}
 			if e != "" {

@@ -37,13 +37,10 @@ func TestDecisions(t *testing.T) {
 	var meters oteltest.Meters
 	api := attribute.String("api", "orders")
 	now := noon
-	b, err := New(drip.Options{
+	b := newBucket(t, drip.Options{
 		Size: 5, RefreshRate: 5, Concurrency: 3, Windows: []drip.Window{{Size: 4, RefreshRate: 4, RefreshInterval: time.Minute}},
 		Start: time.Unix(0, 0), Clock: func() time.Time { return now },
 	}, &meters, api)
-	if err != nil {
-		t.Fatal(err)
-	}
 	ctx := t.Context()
 	admit := func(entity string, cost int) drip.Admission {
 		t.Helper()
@@ -109,7 +106,7 @@ func TestDecisions(t *testing.T) {
 func TestDecisionsWithoutSeriesOfTheirOwn(t *testing.T) {
 	var meters oteltest.Meters
 	window := drip.Window{Size: 9, RefreshRate: 9, RefreshInterval: time.Second}
-	b, err := New(drip.Options{
+	b := newBucket(t, drip.Options{
 		Size: 9, RefreshRate: 9, Start: time.Unix(0, 0), Clock: func() time.Time { return noon },
 		Limits: func(_ context.Context, entity string) (drip.Limit, error) {
 			if entity != "special" {
@@ -118,9 +115,6 @@ func TestDecisionsWithoutSeriesOfTheirOwn(t *testing.T) {
 			return drip.Limit{Windows: []drip.Window{window, {Size: 1, RefreshRate: 1, RefreshInterval: time.Hour}}}, nil
 		},
 	}, &meters)
-	if err != nil {
-		t.Fatal(err)
-	}
 	for range 2 {
 		buckettest.Admit(t, b, "special", drip.Request{})
 	}
@@ -148,10 +142,7 @@ func TestLeases(t *testing.T) {
 
 func leasesAtRandom(t *testing.T, random *rand.Rand) {
 	var meters oteltest.Meters
-	b, err := New(drip.Options{Size: 1000, RefreshRate: 1000, Concurrency: 8, Lease: 100 * time.Millisecond, MaxLease: 300 * time.Millisecond, Start: time.Unix(0, 0)}, &meters)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := newBucket(t, drip.Options{Size: 1000, RefreshRate: 1000, Concurrency: 8, Lease: 100 * time.Millisecond, MaxLease: 300 * time.Millisecond, Start: time.Unix(0, 0)}, &meters)
 	type holder struct {
 		entity        string
 		first, latest drip.Lease
@@ -244,10 +235,7 @@ func TestNewHasTheDefaultsOfDrip(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			o := options()
-			measured, err := New(o, &oteltest.Meters{})
-			if err != nil {
-				t.Fatal(err)
-			}
+			measured := newBucket(t, o, &oteltest.Meters{})
 			plain, err := drip.New(o)
 			if err != nil {
 				t.Fatal(err)
@@ -264,10 +252,7 @@ func TestNewHasTheDefaultsOfDrip(t *testing.T) {
 // The bucket forgets unsettled leases even when no reader collects the metric.
 func TestLeasesThatNobodyCounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b, err := New(drip.Options{Size: 1000, RefreshRate: 1000, Lease: time.Second}, metricnoop.NewMeterProvider())
-		if err != nil {
-			t.Fatal(err)
-		}
+		b := newBucket(t, drip.Options{Size: 1000, RefreshRate: 1000, Lease: time.Second}, metricnoop.NewMeterProvider())
 		for range 10_000 {
 			time.Sleep(100 * time.Millisecond)
 			buckettest.Admit(t, b, "shop", drip.Request{})
@@ -282,10 +267,7 @@ func TestLeasesThatNobodyCounts(t *testing.T) {
 func TestLeaseOfAStorageThatFails(t *testing.T) {
 	var meters oteltest.Meters
 	s := &failing{Storage: memory.New()}
-	b, err := New(drip.Options{Storage: s, Start: time.Unix(0, 0)}, &meters)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := newBucket(t, drip.Options{Storage: s, Start: time.Unix(0, 0)}, &meters)
 	a := buckettest.Runs(t, b, "shop", drip.Request{})
 	s.err = errors.New("down")
 	if b.Settle(t.Context(), "shop", a.Lease, 1) == nil || meters.Sum("drip.leases") != 1 {
@@ -333,10 +315,7 @@ func (brokenMeter) Int64Counter(string, ...metric.Int64CounterOption) (metric.In
 // Deciding, giving back and reading the metrics at once is for the race detector to look at.
 func TestManyAtOnce(t *testing.T) {
 	var meters oteltest.Meters
-	b, err := New(drip.Options{Size: 1 << 20, RefreshRate: 1 << 20, Start: time.Unix(0, 0)}, &meters)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := newBucket(t, drip.Options{Size: 1 << 20, RefreshRate: 1 << 20, Start: time.Unix(0, 0)}, &meters)
 	var all sync.WaitGroup
 	for range 8 {
 		all.Go(func() {
@@ -370,15 +349,21 @@ func TestRecordingAllocatesNothing(t *testing.T) {
 		storage.Storage
 		storage.Atomic
 	}{memory.New(), memory.New()}})
-	measured, err := New(drip.Options{Size: 1 << 20, RefreshRate: 1 << 20, Start: time.Unix(0, 0)}, metricnoop.NewMeterProvider())
-	if err != nil {
-		t.Fatal(err)
-	}
+	measured := newBucket(t, drip.Options{Size: 1 << 20, RefreshRate: 1 << 20, Start: time.Unix(0, 0)}, metricnoop.NewMeterProvider())
 	without := testing.AllocsPerRun(1000, func() { admitAndSettle(t, plain) })
 	with := testing.AllocsPerRun(1000, func() { admitAndSettle(t, measured) })
 	if with > without {
 		t.Errorf("%v allocations, want %v as without", with, without)
 	}
+}
+
+func newBucket(t testing.TB, o drip.Options, p metric.MeterProvider, attributes ...attribute.KeyValue) *Bucket {
+	t.Helper()
+	b, err := New(o, p, attributes...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
 }
 
 func admitAndSettle(t testing.TB, b consumer.Admitter) {
@@ -395,10 +380,7 @@ func admitAndSettle(t testing.TB, b consumer.Admitter) {
 func BenchmarkAdmitAndSettle(b *testing.B) {
 	o := drip.Options{Size: 1 << 30, RefreshRate: 1 << 30, Start: time.Unix(0, 0)}
 	plain := buckettest.New(b, o)
-	measured, err := New(o, metricnoop.NewMeterProvider())
-	if err != nil {
-		b.Fatal(err)
-	}
+	measured := newBucket(b, o, metricnoop.NewMeterProvider())
 	for name, a := range map[string]consumer.Admitter{"off": plain, "on": measured} {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()

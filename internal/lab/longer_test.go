@@ -35,10 +35,7 @@ func TestSharedLongerWindow(t *testing.T) {
 					Options: o, Entities: entities(shops), Operation: Fixed(50 * time.Millisecond), Unmeasured: true,
 					Messages: func(r *rand.Rand) []SharedMessage { return backlog(r, how, begun, 0, times(shops, each)...) },
 				}
-				got, err := RunShared(s, 1)
-				if err != nil {
-					t.Fatal(err)
-				}
+				got := mustRunShared(t, s, 1)
 				most, best := c.mean, earliest(shops*each, c.second, c.windows)
 				if how == byEntity {
 					most = c.inBlocks
@@ -82,10 +79,7 @@ func TestSharedEndpointWithLongerWindow(t *testing.T) {
 				return m
 			},
 		}
-		got, err := RunShared(s, 1)
-		if err != nil {
-			t.Fatal(err)
-		}
+		got := mustRunShared(t, s, 1)
 		makespan := got.Makespan.Seconds() / got.Fluid.Seconds()
 		t.Logf("%s: %.2f postponements, at most %d; %v, %.3f times the optimum", name, got.Redeliveries.Mean, got.Redeliveries.Max, got.Makespan, makespan)
 		if got.OverLimit > 0 || got.Done < got.Messages || got.Redeliveries.Mean > c.mean || makespan > c.makespan {
@@ -128,10 +122,7 @@ func TestSharedHours(t *testing.T) {
 			LostTickets: 0.01, Late: Uniform(0, time.Second),
 			Messages: func(r *rand.Rand) []SharedMessage { return backlog(r, c.how, begun, 0, c.messages...) },
 		}
-		got, err := RunShared(s, 1)
-		if err != nil {
-			t.Fatal(err)
-		}
+		got := mustRunShared(t, s, 1)
 		makespan := got.Makespan.Seconds() / got.Fluid.Seconds()
 		t.Logf("%s: %.2f postponements, at most %d; %v, %.3f times the optimum", name, got.Redeliveries.Mean, got.Redeliveries.Max, got.Makespan, makespan)
 		if got.OverLimit > 0 || got.Done < got.Messages || got.Redeliveries.Mean > c.mean || makespan > 1.06 {

@@ -52,6 +52,15 @@ func mustPlay(t *testing.T, o drip.Options) []time.Duration {
 	return r.answers
 }
 
+func mustRunShared(t *testing.T, s SharedScenario, seed uint64) SharedResult {
+	t.Helper()
+	result, err := RunShared(s, seed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return result
+}
+
 // goals are the values that a scenario has to reach. A zero field has the value for all scenarios.
 type goals struct {
 	mean     float64 // postponements a message
@@ -94,10 +103,7 @@ func TestSharedScenarios(t *testing.T) {
 			t.Parallel()
 			want := own[s.Name].orOf(all)
 			for seed := range uint64(3) {
-				got, err := RunShared(s, seed)
-				if err != nil {
-					t.Fatal(err)
-				}
+				got := mustRunShared(t, s, seed)
 				check := func(what string, value, most float64) {
 					if most != 0 && value > most {
 						t.Errorf("seed %d: %s %.3f, want at most %.3f", seed, what, value, most)
@@ -134,10 +140,7 @@ func TestShortIntervals(t *testing.T) {
 				Options: o, Entities: entities(60), Operation: Fixed(50 * time.Millisecond),
 				Messages: func(r *rand.Rand) []SharedMessage { return backlog(r, byEntity, begun, 0, times(60, 67)...) },
 			}
-			got, err := RunShared(s, 1)
-			if err != nil {
-				t.Fatal(err)
-			}
+			got := mustRunShared(t, s, 1)
 			if over := got.Makespan.Seconds() / got.Fluid.Seconds(); over > 1.15 || got.Redeliveries.Mean > 2.3 || got.OverLimit > 0 {
 				t.Errorf("each %v, shops (%d, 2/s): %.2f of the optimum's time, postponements %.2f, %d over the limit; want at most 1.15, 2.3 and 0",
 					interval, size, over, got.Redeliveries.Mean, got.OverLimit)
@@ -155,10 +158,7 @@ func TestGainAboveSize(t *testing.T) {
 			Options: o, Entities: entities(20), Operation: Fixed(50 * time.Millisecond),
 			Messages: func(r *rand.Rand) []SharedMessage { return backlog(r, shuffled, begun, 0, times(20, 40)...) },
 		}
-		got, err := RunShared(s, 1)
-		if err != nil {
-			t.Fatal(err)
-		}
+		got := mustRunShared(t, s, 1)
 		if over := got.Makespan.Seconds() / got.Fluid.Seconds(); over > 1.03 || got.Redeliveries.Mean > 1.3 || got.OverLimit > 0 {
 			t.Errorf("5, +%d a second: %.2f of the optimum's time, postponements %.2f, %d over the limit; want at most 1.03, 1.3 and 0",
 				rate, over, got.Redeliveries.Mean, got.OverLimit)
@@ -176,13 +176,10 @@ func TestSharedTokensLongInterval(t *testing.T) {
 				o := app(1<<30, 1<<30, 0)
 				o.WaitForToken = time.Second
 				o.Shared = map[string]drip.Limit{"app": {Size: rate, RefreshInterval: interval, Concurrency: tokens}}
-				got, err := RunShared(SharedScenario{
+				got := mustRunShared(t, SharedScenario{
 					Options: o, Entities: entities(n), Operation: Exponential(time.Second),
 					Messages: func(r *rand.Rand) []SharedMessage { return backlog(r, shuffled, begun, 0, times(n, 30*tokens/n)...) },
 				}, 1)
-				if err != nil {
-					t.Fatal(err)
-				}
 				makespan := got.Makespan.Seconds() / got.Fluid.Seconds()
 				t.Logf("%d at once, each %v, %d entities: makespan %.2f, %.2f postponements", tokens, interval, n, makespan, got.Redeliveries.Mean)
 				if makespan > 1.2 || got.Redeliveries.Mean > 3 || got.OverLimit > 0 {
@@ -197,10 +194,7 @@ func TestSharedTokensLongInterval(t *testing.T) {
 func TestSharedTokens(t *testing.T) {
 	var means, makespans, unfair []float64
 	for seed := range uint64(60) {
-		got, err := RunShared(sharedTokens(seed), seed)
-		if err != nil {
-			t.Fatal(err)
-		}
+		got := mustRunShared(t, sharedTokens(seed), seed)
 		if got.OverLimit > 0 || got.Done < got.Messages {
 			t.Errorf("%s: %d calls over the limit, %d of %d messages ran", got.Scenario.About, got.OverLimit, got.Done, got.Messages)
 		}
@@ -472,10 +466,7 @@ func TestSharedNewcomers(t *testing.T) {
 				return m
 			},
 		}
-		got, err := RunShared(s, 1)
-		if err != nil {
-			t.Fatal(err)
-		}
+		got := mustRunShared(t, s, 1)
 		t.Logf("%s: %.2f postponements, waits %v", name, got.Redeliveries.Mean, got.Watched)
 		if got.OverLimit > 0 || got.Done < got.Messages || got.Redeliveries.Mean > c.mean || got.Watched.P99 > c.most {
 			t.Errorf("%s: %d over the limit, %d messages left, %.2f postponements, want at most %.2f; 99 %% wait at most %v, want %v",
@@ -496,15 +487,12 @@ func TestSharedWeights(t *testing.T) {
 			for i, w := range weights {
 				e[i].Weight = w
 			}
-			got, err := RunShared(SharedScenario{
+			got := mustRunShared(t, SharedScenario{
 				Options: o, Entities: e, Operation: Fixed(50 * time.Millisecond),
 				Messages: func(r *rand.Rand) []SharedMessage {
 					return backlog(r, shuffled, begun, 0, times(len(weights), 6000/len(weights))...)
 				},
 			}, 1)
-			if err != nil {
-				t.Fatal(err)
-			}
 			t.Logf("%v within %v: shares are off by %.1f %%", weights, limit, 100*got.Weights)
 			if got.Weights > 0.14 || got.OverLimit > 0 || got.Done < got.Messages {
 				t.Errorf("%v within %v: shares are off by %.1f %%, want at most 14 %%; %d over the limit, %d left", weights, limit, 100*got.Weights, got.OverLimit, got.Messages-got.Done)
@@ -521,13 +509,10 @@ func TestSharedWeightsInPartOfSecond(t *testing.T) {
 	for i := range e {
 		e[i].Weight = []int{1, 2, 8}[i%3]
 	}
-	got, err := RunShared(SharedScenario{
+	got := mustRunShared(t, SharedScenario{
 		Options: o, Entities: e, Operation: Fixed(50 * time.Millisecond),
 		Messages: func(r *rand.Rand) []SharedMessage { return backlog(r, inTurn, begun, 0, times(15, 120)...) },
 	}, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
 	t.Logf("shares are off by %.0f %%; %v, at best %v", 100*got.Weights, got.Makespan, got.Fluid)
 	if got.Weights > 0.25 || got.Makespan > got.Fluid*101/100 || got.OverLimit > 0 || got.Done < got.Messages {
 		t.Errorf("shares are off by %.0f %%, want at most 25 %%; %v, want at most 1.01 times %v", 100*got.Weights, got.Makespan, got.Fluid)
