@@ -1,9 +1,11 @@
 package lab
 
+import "container/heap"
+
 // events are the planned events: a heap by time. Events of the same millisecond happen in the order in which they were
 // planned. But operations end first, so that a token that comes back can be taken at once.
 type events struct {
-	heap    []event
+	heap    eventHeap
 	planned uint64
 
 	renewals int // of leases, so far
@@ -22,43 +24,30 @@ func (e *events) addEnd(at int64, do func()) { e.push(at, 0, do) }
 
 func (e *events) push(at int64, rank uint64, do func()) {
 	e.planned++
-	e.heap = append(e.heap, event{at, rank | e.planned, do})
-	h := e.heap
-	for i := len(h) - 1; i > 0; {
-		parent := (i - 1) / 2
-		if !h[i].before(&h[parent]) {
-			break
-		}
-		h[i], h[parent] = h[parent], h[i]
-		i = parent
-	}
+	heap.Push(&e.heap, &event{at, rank | e.planned, do})
 }
 
-func (e *events) next() (event, bool) {
-	h := e.heap
-	if len(h) == 0 {
-		return event{}, false
+func (e *events) next() (*event, bool) {
+	if len(e.heap) == 0 {
+		return nil, false
 	}
-	first, last := h[0], len(h)-1
-	h[0], h[last] = h[last], event{}
-	h = h[:last]
-	for i := 0; ; {
-		least := i
-		for child := 2*i + 1; child <= 2*i+2 && child < len(h); child++ {
-			if h[child].before(&h[least]) {
-				least = child
-			}
-		}
-		if least == i {
-			break
-		}
-		h[i], h[least] = h[least], h[i]
-		i = least
-	}
-	e.heap = h
-	return first, true
+	return heap.Pop(&e.heap).(*event), true
 }
 
-func (a *event) before(b *event) bool {
-	return a.at < b.at || a.at == b.at && a.order < b.order
+type eventHeap []*event
+
+func (h eventHeap) Len() int      { return len(h) }
+func (h eventHeap) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
+func (h *eventHeap) Push(e any)   { *h = append(*h, e.(*event)) }
+
+func (h eventHeap) Less(i, j int) bool {
+	return h[i].at < h[j].at || h[i].at == h[j].at && h[i].order < h[j].order
+}
+
+func (h *eventHeap) Pop() any {
+	last := len(*h) - 1
+	e := (*h)[last]
+	(*h)[last] = nil
+	*h = (*h)[:last]
+	return e
 }

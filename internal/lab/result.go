@@ -85,7 +85,7 @@ func (r *run) result(policy string, binding binding) Result {
 		return res
 	}
 	res.Makespan = milliseconds(max(0, r.lastEnd-r.messages[0].arrival))
-	var trips, waits []int64
+	var trips []int64
 	for i := range r.messages {
 		m := &r.messages[i]
 		trips = append(trips, int64(m.trips))
@@ -95,18 +95,26 @@ func (r *run) result(policy string, binding binding) Result {
 			res.ends = append(res.ends, m.ended)
 		}
 		if m.started > 0 {
-			waits = append(waits, m.started-m.arrival)
 			res.waits = append(res.waits, waited{m.started, m.started - m.arrival})
 		}
 	}
-	slices.Sort(res.ends)
-	slices.SortFunc(res.waits, func(a, b waited) int { return cmp.Compare(a.at, b.at) })
-	res.Done = len(res.ends)
-	mean, p99, most := spread(trips)
-	res.Redeliveries = Redeliveries{mean, int(p99), int(most)}
-	mean, p99, most = spread(waits)
-	res.Wait = Wait{time.Duration(mean * float64(time.Millisecond)), milliseconds(p99), milliseconds(most)}
+	res.sum(trips)
 	return res
+}
+
+// sum sets what follows from the ends and waits, and from the trips of the messages.
+func (r *Result) sum(trips []int64) {
+	slices.Sort(r.ends)
+	slices.SortFunc(r.waits, func(a, b waited) int { return cmp.Compare(a.at, b.at) })
+	r.Done = len(r.ends)
+	mean, p99, most := spread(trips)
+	r.Redeliveries = Redeliveries{mean, int(p99), int(most)}
+	var waits []int64
+	for _, w := range r.waits {
+		waits = append(waits, w.wait)
+	}
+	mean, p99, most = spread(waits)
+	r.Wait = Wait{time.Duration(mean * float64(time.Millisecond)), milliseconds(p99), milliseconds(most)}
 }
 
 func milliseconds(n int64) time.Duration { return time.Duration(n) * time.Millisecond }

@@ -1,10 +1,8 @@
 package lab
 
 import (
-	"cmp"
 	"maps"
 	"slices"
-	"time"
 
 	"github.com/drip-go/drip"
 )
@@ -15,31 +13,23 @@ func (r *sharedRun) outcome(policy string, b sharedBinding) Result {
 	if len(r.messages) == 0 {
 		return res
 	}
-	var trips, waits []int64
+	var trips []int64
 	for i := range r.messages {
 		m := &r.messages[i]
 		trips = append(trips, int64(max(0, m.asks-1)))
 		res.arrivals = append(res.arrivals, since(m.At))
 		if m.started > 0 {
-			wait := m.started - since(m.At)
-			waits = append(waits, wait)
-			res.waits = append(res.waits, waited{m.started, wait})
+			res.waits = append(res.waits, waited{m.started, m.started - since(m.At)})
 			res.ends = append(res.ends, m.started+m.operation)
 		}
 	}
-	slices.Sort(res.ends)
-	slices.SortFunc(res.waits, func(a, b waited) int { return cmp.Compare(a.at, b.at) })
-	res.Done = len(res.ends)
+	res.sum(trips)
 	if res.Done < res.Messages {
 		res.GaveUp = r.mostEvents()
 	}
 	if res.Done > 0 {
 		res.Makespan = milliseconds(res.ends[res.Done-1] - res.arrivals[0])
 	}
-	mean, p99, most := spread(trips)
-	res.Redeliveries = Redeliveries{mean, int(p99), int(most)}
-	mean, p99, most = spread(waits)
-	res.Wait = Wait{time.Duration(mean * float64(time.Millisecond)), milliseconds(p99), milliseconds(most)}
 	res.Overtaken = r.overtaken()
 	return res
 }
