@@ -105,29 +105,22 @@ func (c *change) many(ctx context.Context, t *terminal, args []string, doing, do
 	if err != nil {
 		return err
 	}
-	if err := c.confirm(ctx, t, fmt.Sprintf("it would %s %s", doing, entityCount(len(names))), fmt.Sprintf("Really %s %s?", doing, entityCount(len(names)))); err != nil {
+	if err := c.confirm(ctx, t, fmt.Sprintf("it would %s %s", doing, entities.Count(len(names), "entity")), fmt.Sprintf("Really %s %s?", doing, entities.Count(len(names), "entity"))); err != nil {
 		return err
 	}
 	changed, failed, err := entities.ChangeAll(ctx, s, names, func(ctx context.Context, e *entities.Subject) (bool, error) { return c.apply(ctx, e, f) })
 	if err != nil {
-		err = fmt.Errorf("%d of %s failed, the first: %w", failed, entityCount(len(names)), err)
+		err = fmt.Errorf("%d of %s failed, the first: %w", failed, entities.Count(len(names), "entity"), err)
 	}
 	if c.json {
 		return cmp.Or(writeJSON(t.out, manyJSON{len(names), changed, failed}), err)
 	}
-	fmt.Fprintf(t.out, "%s %s", entityCount(changed), done)
+	fmt.Fprintf(t.out, "%s %s", entities.Count(changed, "entity"), done)
 	if same := len(names) - changed - failed; same > 0 {
 		fmt.Fprintf(t.out, ", %d needed no change", same)
 	}
 	fmt.Fprintln(t.out)
 	return err
-}
-
-func entityCount(n int) string {
-	if n == 1 {
-		return "1 entity"
-	}
-	return fmt.Sprintf("%d entities", n)
 }
 
 // confirm asks, unless --yes is given. It fails if the answer is no, or if nobody is there to answer.

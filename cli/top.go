@@ -213,7 +213,7 @@ const (
 
 func (o *overall) text(zone *time.Location) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s  %s, %s in use, %d waiting, %d closed\n", o.time.In(zone).Format("15:04:05"), entityCount(o.entities),
+	fmt.Fprintf(&b, "%s  %s, %s in use, %d waiting, %d closed\n", o.time.In(zone).Format("15:04:05"), entities.Count(o.entities, "entity"),
 		entities.Count(o.inUse, "token"), o.waiting, o.closed)
 	if !o.complete {
 		b.WriteString("There are more, for which there was no time: see --timeout.\n")

@@ -269,20 +269,13 @@ func (p *Page) sure(w http.ResponseWriter, r *http.Request) error {
 		if p.index != nil {
 			p.index.look(r.Context())
 			of, all := p.index.begin(a.Prefix)
-			b.Note = fmt.Sprintf("That is %s of %d. %s", entityCount(of), all, b.Note)
+			b.Note = fmt.Sprintf("That is %s of %d. %s", entities.Count(of, "entity"), all, b.Note)
 		}
 	}
 	if a.Do == Reset {
 		b.Note += " All tokens are back, all tickets are forgotten, and a pause ends. If an operation is still under way there may be too many at once. Past operations stay counted."
 	}
 	return p.render(w, http.StatusOK, "sure", frame{Title: "Are you sure?"}, b)
-}
-
-func entityCount(n int) string {
-	if n == 1 {
-		return "1 entity"
-	}
-	return fmt.Sprintf("%d entities", n)
 }
 
 // do does what a request asks for, if it may.
@@ -382,9 +375,9 @@ func (p *Page) act(ctx context.Context, a Action) (said string, changed int, err
 	}
 	changed, failed, err := entities.ChangeAll(ctx, p.o.Storage, names, change)
 	if err != nil {
-		return "", changed, fmt.Errorf("%d of %s failed, the first: %w", failed, entityCount(len(names)), err)
+		return "", changed, fmt.Errorf("%d of %s failed, the first: %w", failed, entities.Count(len(names), "entity"), err)
 	}
-	return fmt.Sprintf("%s of %d changed: %s.", entityCount(changed), len(names), a), changed, nil
+	return fmt.Sprintf("%s of %d changed: %s.", entities.Count(changed, "entity"), len(names), a), changed, nil
 }
 
 // begin counts the entities in the index: n whose names begin with prefix, of all. It leaves out shared limits.

@@ -127,10 +127,13 @@ func Units(n int64) string {
 	return fmt.Sprint(n)
 }
 
-// Count is "1 ticket", "12 tickets".
+// Count is "1 ticket", "12 tickets", "2 entities".
 func Count(n int, what string) string {
 	if n == 1 {
 		return "1 " + what
+	}
+	if stem, ok := strings.CutSuffix(what, "y"); ok {
+		return fmt.Sprintf("%d %sies", n, stem)
 	}
 	return fmt.Sprintf("%d %ss", n, what)
 }
