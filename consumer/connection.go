@@ -228,7 +228,7 @@ func (s *session) run(ctx context.Context) {
 
 // suspect reports whether the work queue is a stream, after a delivery with a header that a stream or a publisher adds. It
 // asks once a session: a user without the permission to configure the queue has no other way to find out.
-func (s *session) suspect(d amqp.Delivery) bool {
+func (s *session) suspect() bool {
 	if s.suspected {
 		return false
 	}

@@ -44,7 +44,7 @@ func (s *session) take(from *settling, deliveries <-chan amqp.Delivery, back boo
 				soon.release(math.MaxInt64, w.do)
 				return
 			}
-			if _, ok := d.Headers["x-stream-offset"]; ok && !back && s.suspect(d) {
+			if _, ok := d.Headers["x-stream-offset"]; ok && !back && s.suspect() {
 				return
 			}
 			now := time.Now()

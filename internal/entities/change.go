@@ -29,7 +29,7 @@ func Open(ctx context.Context, s storage.Storage, entity string) (*Subject, erro
 	if err != nil {
 		return nil, err
 	}
-	limit, _ := limitOf(&e.State)
+	limit := limitOf(&e.State)
 	o := drip.Options{Storage: s, Start: time.UnixMilli(0), Limits: func(context.Context, string) (drip.Limit, error) { return limit, nil }}
 	if name, ok := SharedLimit(entity); ok {
 		o.Shared = map[string]drip.Limit{name: {Concurrency: 1}} // its own comes from Limits
@@ -43,10 +43,10 @@ func Open(ctx context.Context, s storage.Storage, entity string) (*Subject, erro
 
 // limitOf is the limit of the last decision, without the pin. If it is not known, it is a limit that limits nothing.
 // Then only an addition to it matters, such as a closing, and the owners cut the capacity to their limit.
-func limitOf(s *decision.State) (limit drip.Limit, known bool) {
-	l, known := s.Limits()
+func limitOf(s *decision.State) (limit drip.Limit) {
+	l, _ := s.Limits()
 	if len(l.Windows) == 1 && l.Windows[0].Unit > 0 { // a Bucket numbers units by the names of all its windows
-		l.Windows[0], known = decision.Unknown, false
+		l.Windows[0] = decision.Unknown
 	}
 	for _, w := range l.Windows {
 		limit.Windows = append(limit.Windows, window(w))
@@ -55,7 +55,7 @@ func limitOf(s *decision.State) (limit drip.Limit, known bool) {
 	limit.Size, limit.RefreshRate, limit.RefreshInterval, limit.Align, limit.Unit = first.Size, first.RefreshRate, first.RefreshInterval, first.Align, first.Unit
 	limit.Windows, limit.Concurrency = limit.Windows[1:], int(l.Tokens)
 	limit.WaitForToken = time.Duration(l.Guess) * time.Millisecond
-	return limit, known
+	return limit
 }
 
 func window(w decision.Window) drip.Window {

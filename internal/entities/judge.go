@@ -56,8 +56,7 @@ func NewJudge(o *drip.Options, s storage.Storage) (*Judge, error) {
 	j := &Judge{limits: o != nil, from: s, shared: map[string]storage.Entry{}, read: map[string]time.Time{}}
 	if o == nil {
 		o = &drip.Options{Limits: func(ctx context.Context, _ string) (drip.Limit, error) {
-			limit, _ := limitOf(&ctx.Value(questionKey{}).(question).entry.State)
-			return limit, nil
+			return limitOf(&ctx.Value(questionKey{}).(question).entry.State), nil
 		}}
 	}
 	with := *o
@@ -155,7 +154,7 @@ func (j *Judge) Report(ctx context.Context, e storage.Entry) (*Report, error) {
 // report is Report by the limits of the entity, or shared limit, with this name.
 func (j *Judge) report(ctx context.Context, e storage.Entry, name string) (*Report, error) {
 	bucket := j.bucket
-	if limit, _ := limitOf(&e.State); j.units != nil && len(limit.Windows) > 0 {
+	if j.units != nil && len(limitOf(&e.State).Windows) > 0 {
 		bucket = j.units
 	}
 	s, err := bucket.Inspect(context.WithValue(ctx, questionKey{}, question{name, &e}), name)

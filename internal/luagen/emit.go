@@ -316,7 +316,7 @@ func (e *emitter) flatten(x ast.Expr) []string {
 		case *ast.CompositeLit:
 			return e.composite(x)
 		case *ast.CallExpr:
-			return e.call(x, nil)
+			return e.call(x)
 		}
 		return e.place(x).flat()
 	}
@@ -508,7 +508,7 @@ func (e *emitter) callScalar(x *ast.CallExpr) expr {
 			return e.scalar(r.Results[0])
 		}
 	}
-	return expr{e.call(x, nil)[0], atom}
+	return expr{e.call(x)[0], atom}
 }
 
 // floor tells whether a function is a division rounded down, spelled so that no negative number is divided. Lua's
@@ -725,16 +725,14 @@ func (e *emitter) throughPointer(x ast.Expr) bool {
 	}
 }
 
-// call inlines a function. Its results go to the locals given, or to new ones, which it returns.
-func (e *emitter) call(x *ast.CallExpr, to []string) []string {
+// call inlines a function. Its results go to new locals, which it returns.
+func (e *emitter) call(x *ast.CallExpr) []string {
 	fn, recv := e.callee(x)
 	if r, ok := recv.(external); ok {
 		e.line("%s%s(%s)", r, fn.Name(), strings.Join(e.arguments(x.Args), ", "))
 		return nil
 	}
-	if to == nil {
-		to = e.result(fn)
-	}
+	to := e.result(fn)
 	if f := e.functions[fn]; f != nil {
 		e.callFunction(f, fn, recv, x.Args, to)
 		return to

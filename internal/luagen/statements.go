@@ -171,7 +171,7 @@ func (e *emitter) statement(s ast.Stmt, tail bool) {
 		x := e.scalar(s.X).code
 		e.line("%s = %s %s 1", x, x, s.Tok.String()[:1])
 	case *ast.ExprStmt:
-		e.call(s.X.(*ast.CallExpr), nil)
+		e.call(s.X.(*ast.CallExpr))
 	case *ast.ReturnStmt:
 		e.giveBack(s, tail)
 	case *ast.BlockStmt:
@@ -390,7 +390,7 @@ func (e *emitter) define(s *ast.AssignStmt) {
 			e.values[obj] = e.pointer(id.Name, e.place(r))
 		case structOf(t) != nil:
 			if c, ok := r.(*ast.CallExpr); ok {
-				to := e.call(c, nil)
+				to := e.call(c)
 				e.values[obj] = place{of: structOf(t), prefix: strings.TrimSuffix(to[0], "_"+structOf(t).Field(0).Name())}
 				break
 			}

@@ -32,7 +32,7 @@ func Compare(t testing.TB, a storage.Atomic, seed uint64, steps int) {
 		var within []storage.Within
 		var shared []decision.Shared
 		if e.id == 0 {
-			within, shared = g.within(e, &op)
+			within, shared = g.within(&op)
 		}
 		before, out := e.state.Copy(), e.leases.All()
 		var want decision.Answer
@@ -164,7 +164,7 @@ func (g *game) leave() {
 func (g *game) player() *player { return g.entities[g.IntN(len(g.entities))] }
 
 // within chooses the shared limits of op. Now and then op becomes an operation on a shared limit itself.
-func (g *game) within(e *player, op *decision.Op) (within []storage.Within, shared []decision.Shared) {
+func (g *game) within(op *decision.Op) (within []storage.Within, shared []decision.Shared) {
 	if g.classic || g.IntN(3) == 0 {
 		return nil, nil
 	}
