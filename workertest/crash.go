@@ -56,6 +56,17 @@ type job struct {
 
 const variable = "DRIP_WORKERTEST"
 
+// command is a process that does the job, not started yet.
+func (j job) command(ctx context.Context) *exec.Cmd {
+	text, err := json.Marshal(j)
+	if err != nil {
+		panic(err) // it is texts and numbers
+	}
+	cmd := exec.CommandContext(ctx, os.Args[0])
+	cmd.Env = append(os.Environ(), variable+"="+string(text))
+	return cmd
+}
+
 // Child must be the first call of the adapters' TestMain. In a process that Run has started it consumes until it dies, and
 // does not return. In any other process it lets eight tests run at once, since they wait most of the time.
 func Child(adapters ...Adapter) {
@@ -175,13 +186,9 @@ func crash(t *testing.T, s *suite, at int, url string) {
 		messages[i] = Message{ID: fmt.Sprint("m", i), Entity: fmt.Sprint(s.name, "-", i%entities)}
 	}
 	s.must(s.queue.Publish(t.Context(), messages...))
-	text, err := json.Marshal(job{Adapter: s.Name, URL: s.url, Queue: s.name, Storage: url, Step: at, Rate: crashRate})
-	s.must(err)
 	ctx, cancel := context.WithTimeout(t.Context(), s.patience())
 	defer cancel()
-	cmd := exec.CommandContext(ctx, os.Args[0])
-	cmd.Env = append(os.Environ(), variable+"="+string(text))
-	out, err := cmd.Output()
+	out, err := job{Adapter: s.Name, URL: s.url, Queue: s.name, Storage: url, Step: at, Rate: crashRate}.command(ctx).Output()
 	if err == nil || ctx.Err() != nil || strings.Contains(string(out), "failed") {
 		t.Fatalf("the process was to be killed: %v, %s", err, out)
 	}

@@ -2,7 +2,6 @@ package workertest
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -31,6 +30,10 @@ const (
 	killLease    = 2 * time.Second
 	killWorkers  = 3
 )
+
+// longest is for machines that are busy, and for messages that a killed broker was dead-lettering: they come back after
+// minutes.
+const longest = 5 * time.Minute
 
 // caller calls the provider for each message.
 func caller(j job, b *drip.Bucket) (worker.Limiter, func(context.Context, Message) error) {
@@ -169,7 +172,7 @@ type Server interface {
 
 // killing is the state of one run of Kills.
 type killing struct {
-	t      *testing.T
+	tester
 	server Server
 	redis  *servers.Redis
 	job    job
@@ -184,12 +187,7 @@ type consumerProcess struct {
 }
 
 func (k *killing) begin(i int) error {
-	text, err := json.Marshal(k.job)
-	if err != nil {
-		return err
-	}
-	cmd := exec.CommandContext(k.t.Context(), os.Args[0])
-	cmd.Env = append(os.Environ(), variable+"="+string(text))
+	cmd := k.job.command(k.t.Context())
 	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
 	input, err := cmd.StdinPipe()
 	if err == nil {
@@ -268,7 +266,7 @@ func Kills(t *testing.T, a Adapter, start func(*testing.T) Server) {
 
 func killed(t *testing.T, a Adapter, server Server, kill func(*killing, int) error, lasts time.Duration) {
 	p := newProvider(t)
-	k := &killing{t: t, server: server, redis: servers.OwnRedis(t, "--appendonly", "yes"), workers: make([]consumerProcess, killWorkers)}
+	k := &killing{tester: tester{t}, server: server, redis: servers.OwnRedis(t, "--appendonly", "yes"), workers: make([]consumerProcess, killWorkers)}
 	k.job = job{Adapter: a.Name, URL: server.URL(), Queue: "orders", Storage: k.redis.URL(), Step: nowhere, Rate: killRate, Provider: p.URL}
 	// Enough messages for all kills, and for half a minute.
 	published := killEntities * (killRate + killRate*int((lasts+killLease)/time.Second+30))
@@ -276,7 +274,7 @@ func killed(t *testing.T, a Adapter, server Server, kill func(*killing, int) err
 	for i := range k.workers {
 		k.must(k.begin(i))
 	}
-	k.eventually("all have begun", func() bool { n, _ := p.served(); return n > killEntities*killRate })
+	k.eventually(longest, "all have begun", func() bool { n, _ := p.served(); return n > killEntities*killRate })
 	time.Sleep(3 * time.Second) // in which RabbitMQ 3.10 forgets queues that it is killed with
 	count := 0
 	for end := time.Now().Add(lasts); time.Now().Before(end); count++ {
@@ -284,7 +282,7 @@ func killed(t *testing.T, a Adapter, server Server, kill func(*killing, int) err
 		time.Sleep(rand.N(1200 * time.Millisecond))
 	}
 	from := time.Now().Add(killLease + time.Second)
-	k.eventually("each is served", func() bool { n, _ := p.served(); return n == published })
+	k.eventually(longest, "each is served", func() bool { n, _ := p.served(); return n == published })
 	for _, w := range k.workers {
 		w.input.Close()
 		if err := w.Wait(); err != nil {
@@ -326,22 +324,4 @@ func (k *killing) publish(a Adapter, n int) {
 		})
 	}
 	publishing.Wait()
-}
-
-func (k *killing) must(err error) {
-	k.t.Helper()
-	if err != nil {
-		k.t.Fatal(err)
-	}
-}
-
-// eventually waits up to five minutes: machines are busy, and messages that a killed broker was dead-lettering come back
-// after minutes.
-func (k *killing) eventually(what string, is func() bool) {
-	k.t.Helper()
-	for began := time.Now(); !is(); time.Sleep(20 * time.Millisecond) {
-		if time.Since(began) > 5*time.Minute {
-			k.t.Fatal("never happened: " + what)
-		}
-	}
 }

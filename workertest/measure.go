@@ -3,11 +3,9 @@ package workertest
 import (
 	"bufio"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -170,12 +168,7 @@ func limited(b *testing.B, a Adapter, url string) {
 	defer closeBucket()
 	q := published(b, a, url, name)
 
-	text, err := json.Marshal(job{Adapter: a.Name, URL: url, Queue: name, Storage: storage, Step: nowhere, Rate: benchRate})
-	if err != nil {
-		b.Fatal(err)
-	}
-	other := exec.CommandContext(b.Context(), os.Args[0])
-	other.Env = append(os.Environ(), variable+"="+string(text))
+	other := job{Adapter: a.Name, URL: url, Queue: name, Storage: storage, Step: nowhere, Rate: benchRate}.command(b.Context())
 	other.Stderr = os.Stderr
 	stop, err := other.StdinPipe()
 	if err != nil {

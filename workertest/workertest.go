@@ -89,7 +89,7 @@ func Run(t *testing.T, a Adapter, url string) {
 // suite is a queue with its consumers, for one subtest.
 type suite struct {
 	Adapter
-	t     *testing.T
+	tester
 	url   string
 	name  string
 	queue Queue
@@ -100,7 +100,7 @@ var queues atomic.Int64
 
 func newSuite(t *testing.T, a Adapter, url string) *suite {
 	t.Helper()
-	s := &suite{Adapter: a, t: t, url: url, name: fmt.Sprintf("drip%d-%d", time.Now().UnixMilli(), queues.Add(1))}
+	s := &suite{Adapter: a, tester: tester{t}, url: url, name: fmt.Sprintf("drip%d-%d", time.Now().UnixMilli(), queues.Add(1))}
 	s.queue = s.open()
 	return s
 }
@@ -112,7 +112,10 @@ func (s *suite) open() Queue {
 	return q
 }
 
-func (s *suite) must(err error) {
+// tester is a test in progress.
+type tester struct{ t *testing.T }
+
+func (s tester) must(err error) {
 	s.t.Helper()
 	if err != nil {
 		s.t.Fatal(err)
@@ -150,7 +153,7 @@ func (s *suite) publish(entities, n int) {
 }
 
 // eventually waits until is returns true, and fails the test after within.
-func (s *suite) eventually(within time.Duration, what string, is func() bool) {
+func (s tester) eventually(within time.Duration, what string, is func() bool) {
 	s.t.Helper()
 	for began := time.Now(); !is(); time.Sleep(20 * time.Millisecond) {
 		if time.Since(began) > within {
