@@ -279,27 +279,34 @@ func TestServerClock(t *testing.T) {
 	// Two storages are two processes. If either asked its own clock there would be a burst of 10 more.
 	a := newStorageWith(t, connect(t, mini.Addr()), redis.Options{})
 	b := newStorageWith(t, connect(t, mini.Addr()), redis.Options{})
-	runs := func() (n int) {
+	runs := func() (delayed, admitted int) {
 		for range 30 {
 			for _, s := range []*redis.Storage{a, b} {
 				if getDelay(t, s, "shop", &perSecond) == 0 {
-					n++
+					delayed++
 					returnToken(t, s, "shop", &perSecond)
 				}
+				a := admit(t, s, "job", &perSecond)
+				end := decision.Op{Kind: decision.Cancel, Ticket: a.Ticket}
+				if a.Delay == 0 {
+					admitted++
+					end = decision.Op{Kind: decision.Settle, Cost: decision.Cost{1}, Lease: a.Lease}
+				}
+				do(t, s, "job", &perSecond, end)
 			}
 		}
-		return n
+		return delayed, admitted
 	}
 	for i, want := range []int{10, 0, 5, 10, 10} {
-		if got := runs(); got != want {
-			t.Errorf("%d runs at step %d, want %d", got, i, want)
+		if delayed, admitted := runs(); delayed != want || admitted != want {
+			t.Errorf("step %d: GetDelay let %d run and Admit %d, want %d", i, delayed, admitted, want)
 		}
 		clock = clock.Add(time.Duration(i) * time.Second) // steps of 0, 1, 2 … seconds
 		mini.SetTime(clock)
 	}
 	mini.SetTime(clock.Add(-time.Minute))
-	if got := runs(); got != 0 {
-		t.Errorf("%d runs after the clock stepped back, want 0", got)
+	if delayed, admitted := runs(); delayed != 0 || admitted != 0 {
+		t.Errorf("after the clock stepped back GetDelay let %d run and Admit %d, want 0", delayed, admitted)
 	}
 }
 
