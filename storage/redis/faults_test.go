@@ -619,29 +619,18 @@ func scriptCalls(t *testing.T, client *goredis.Client) (n int) {
 	return n
 }
 
-// trips counts how often a client has sent something.
-type trips struct{ n atomic.Int64 }
-
-func (*trips) DialHook(next goredis.DialHook) goredis.DialHook { return next }
-func (c *trips) ProcessHook(next goredis.ProcessHook) goredis.ProcessHook {
-	return func(ctx context.Context, cmd goredis.Cmder) error { c.n.Add(1); return next(ctx, cmd) }
-}
-func (c *trips) ProcessPipelineHook(next goredis.ProcessPipelineHook) goredis.ProcessPipelineHook {
-	return func(ctx context.Context, cmds []goredis.Cmder) error { c.n.Add(1); return next(ctx, cmds) }
-}
-
 // A decision is one script call at most, and one round trip; callers that wait at the same time have fewer.
 func TestScriptCalls(t *testing.T) {
 	server := servers.OwnRedis(t)
 	admin, client := connect(t, server.Addr()), connect(t, server.Addr())
 	s := newStorage(t, client)
 	loadScripts(t, s)
-	sent := new(trips)
-	client.AddHook(sent)
+	var sent atomic.Int64
+	client.AddHook(before(func(...goredis.Cmder) { sent.Add(1) }))
 	count := func(what string, decisions int, f func()) (calls int) {
-		before, trips := scriptCalls(t, admin), sent.n.Load()
+		before, trips := scriptCalls(t, admin), sent.Load()
 		f()
-		calls, trips = scriptCalls(t, admin)-before, sent.n.Load()-trips
+		calls, trips = scriptCalls(t, admin)-before, sent.Load()-trips
 		t.Logf("%s: %d decisions in %d script calls and %d round trips", what, decisions, calls, trips)
 		if calls > decisions || trips > int64(decisions) {
 			t.Errorf("%s: %d script calls and %d round trips for %d decisions", what, calls, trips, decisions)

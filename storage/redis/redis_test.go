@@ -64,6 +64,17 @@ func connectCluster(t testing.TB, cluster *servers.RedisCluster) *goredis.Cluste
 	return client
 }
 
+// before is a hook that is called each time before the client sends something.
+type before func(commands ...goredis.Cmder)
+
+func (before) DialHook(next goredis.DialHook) goredis.DialHook { return next }
+func (b before) ProcessHook(next goredis.ProcessHook) goredis.ProcessHook {
+	return func(ctx context.Context, c goredis.Cmder) error { b(c); return next(ctx, c) }
+}
+func (b before) ProcessPipelineHook(next goredis.ProcessPipelineHook) goredis.ProcessPipelineHook {
+	return func(ctx context.Context, all []goredis.Cmder) error { b(all...); return next(ctx, all) }
+}
+
 // newStorage makes a storage that shares no key with other tests.
 func newStorage(t testing.TB, client goredis.UniversalClient) *redis.Storage {
 	t.Helper()
@@ -163,7 +174,6 @@ func admit(t testing.TB, s storage.Atomic, key string, l *decision.Limits) decis
 	return do(t, s, key, l, decision.Op{Kind: decision.Admit, Cost: decision.Cost{1}})
 }
 
-// inUse returns the tokens that are out.
 // loadScripts has the server know the scripts.
 func loadScripts(t testing.TB, s storage.Atomic) {
 	t.Helper()
@@ -173,6 +183,7 @@ func loadScripts(t testing.TB, s storage.Atomic) {
 	}
 }
 
+// inUse returns the plain tokens that are out.
 func inUse(t testing.TB, s storage.Storage, key string) int64 {
 	t.Helper()
 	n, _ := out(t, s, key)

@@ -17,48 +17,43 @@ import (
 	"github.com/drip-go/drip/storage/redis"
 )
 
-// offset is a hook that runs the clock of a miniredis, and counts the calls of scripts.
+// offset is a miniredis whose clock runs, ahead of the real one. It counts the calls of scripts.
 type offset struct {
-	mini    *miniredis.Miniredis
-	ahead   atomic.Int64
-	scripts atomic.Int64
+	*goredis.Client
+	ahead, scripts atomic.Int64
 }
 
-func (*offset) DialHook(next goredis.DialHook) goredis.DialHook { return next }
-func (o *offset) tick(cmds ...goredis.Cmder) {
-	o.mini.SetTime(time.Now().Add(time.Duration(o.ahead.Load())))
-	for _, c := range cmds {
-		if c.Name() == "evalsha" {
-			o.scripts.Add(1)
+func newOffset(t *testing.T) *offset {
+	mini := miniredis.RunT(t)
+	o := &offset{Client: connect(t, mini.Addr())}
+	o.AddHook(before(func(commands ...goredis.Cmder) {
+		mini.SetTime(time.Now().Add(time.Duration(o.ahead.Load())))
+		for _, c := range commands {
+			if c.Name() == "evalsha" {
+				o.scripts.Add(1)
+			}
 		}
-	}
-}
-func (o *offset) ProcessHook(next goredis.ProcessHook) goredis.ProcessHook {
-	return func(ctx context.Context, cmd goredis.Cmder) error { o.tick(cmd); return next(ctx, cmd) }
-}
-func (o *offset) ProcessPipelineHook(next goredis.ProcessPipelineHook) goredis.ProcessPipelineHook {
-	return func(ctx context.Context, cmds []goredis.Cmder) error { o.tick(cmds...); return next(ctx, cmds) }
+	}))
+	return o
 }
 
 // After the server's clock was set back, entities of the time before cost others nothing, and themselves few script calls.
 func TestClockSetBack(t *testing.T) {
 	hour := limits(1_000_000, 1_000_000, 3_600_000, 50)
-	hook := &offset{mini: miniredis.RunT(t)}
-	client := connect(t, hook.mini.Addr())
-	client.AddHook(hook)
-	s := newStorageWith(t, client, redis.Options{})
-	hook.ahead.Store(int64(time.Hour))
+	server := newOffset(t)
+	s := newStorageWith(t, server.Client, redis.Options{})
+	server.ahead.Store(int64(time.Hour))
 	for range 3 {
 		getDelay(t, s, "old", &hour)
 	}
-	hook.ahead.Store(0)
+	server.ahead.Store(0)
 	const decisions = 100
 	for name, keys := range map[string][]string{"the old": {"old", "old"}, "the old and a new one": {"old", "new"}} {
-		before := hook.scripts.Load()
+		before := server.scripts.Load()
 		for i := range decisions {
 			getDelay(t, s, keys[i%2], &hour)
 		}
-		if n := hook.scripts.Load() - before; n > decisions*12/10 {
+		if n := server.scripts.Load() - before; n > decisions*12/10 {
 			t.Errorf("%s: %d script calls for %d decisions", name, n, decisions)
 		}
 	}
@@ -67,17 +62,15 @@ func TestClockSetBack(t *testing.T) {
 // A lease that is given is out, although the decision took a while to reach the server.
 func TestShortLeaseOfSwap(t *testing.T) {
 	for _, remember := range []int{-1, 0} {
-		hook := &offset{mini: miniredis.RunT(t)}
-		client := connect(t, hook.mini.Addr())
-		client.AddHook(hook)
-		s := newStorageWith(t, client, redis.Options{Remember: remember})
+		server := newOffset(t)
+		s := newStorageWith(t, server.Client, redis.Options{Remember: remember})
 		l := limits(1_000_000, 1_000_000, 3_600_000, 50)
 		l.Tokens, l.Lease = 1, 500
 		for range 3 {
 			a := admit(t, s, "shop", &l)
 			do(t, s, "shop", &l, decision.Op{Kind: decision.Settle, Cost: decision.Cost{1}, Lease: a.Lease})
 		}
-		hook.ahead.Store(int64(900 * time.Millisecond)) // on the way
+		server.ahead.Store(int64(900 * time.Millisecond)) // on the way
 		a := admit(t, s, "shop", &l)
 		if _, n := out(t, s, "shop"); a.Delay == 0 && n != 1 {
 			t.Errorf("remember %d: %d leases", remember, n)
