@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"net/http"
 	"net/url"
 	"os"
 	"slices"
@@ -25,41 +24,11 @@ import (
 // realVariable has the tests run that take more than half a minute.
 const realVariable = "DRIP_TEST_REAL"
 
-// onTheWay is how long a call may take to the provider. The processes of these tests have two processors together, or less.
-const onTheWay = 500 * time.Millisecond
-
 // The limits of the provider in these tests: leaky buckets.
 var (
 	shopRule = contenders.Bucket{Size: 40, PerSecond: 2}
 	appRule  = contenders.Bucket{Size: 100, PerSecond: 50}
 )
-
-// keeps is drip's limit that keeps the provider's.
-func keeps(b contenders.Bucket) drip.Limit {
-	l, err := api.Limit(onTheWay, api.LeakyBucket(int(b.Size), b.PerSecond))
-	if err != nil {
-		panic(err)
-	}
-	l.Concurrency = 0
-	return l
-}
-
-// callOf calls the provider.
-func callOf(ctx context.Context, providerURL string, q url.Values) (refused bool, err error) {
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, providerURL+"/?"+q.Encode(), nil)
-	if err != nil {
-		return false, err
-	}
-	answer, err := manyCalls.Do(r)
-	if err != nil {
-		return false, err
-	}
-	defer answer.Body.Close()
-	_, err = io.Copy(io.Discard, answer.Body)
-	return answer.StatusCode == http.StatusTooManyRequests, err
-}
-
-var manyCalls = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 100}}
 
 // sharer consumes within the shared limits.
 func sharer(ctx context.Context, j job) error {
@@ -68,9 +37,9 @@ func sharer(ctx context.Context, j job) error {
 		return err
 	}
 	defer s.(io.Closer).Close()
-	o := api.Options(keeps(shopRule))
+	o := api.Options(shopRule.Keeps())
 	o.Storage, o.Concurrency = s, 100
-	o.Shared = map[string]drip.Limit{"app": keeps(appRule)}
+	o.Shared = map[string]drip.Limit{"app": appRule.Keeps()}
 	bucket, err := drip.New(o)
 	if err != nil {
 		return err
@@ -80,7 +49,7 @@ func sharer(ctx context.Context, j job) error {
 		Entity: byType,
 		Handler: HandlerFunc(func(ctx context.Context, d *amqp.Delivery) error {
 			op := OperationOf(ctx)
-			refused, err := callOf(ctx, j.Provider, url.Values{"shop": {d.Type}, "id": {d.MessageId}, "note": {fmt.Sprint(op.Postponements)}})
+			refused, err := contenders.Send(ctx, j.Provider, url.Values{"shop": {d.Type}, "id": {d.MessageId}, "note": {fmt.Sprint(op.Postponements)}})
 			if refused {
 				return ThrottledShared("app", time.Second, nil)
 			}

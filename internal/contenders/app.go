@@ -1,14 +1,34 @@
 package contenders
 
 import (
+	"context"
+	"errors"
+	"io"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"sync"
 	"time"
+
+	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/provider"
 )
 
 // Bucket is a limit of an App: one that leaks.
 type Bucket struct{ Size, PerSecond float64 }
+
+// onTheWay is how long a call may take to the provider. The processes of a test have two processors together, or less.
+const onTheWay = 500 * time.Millisecond
+
+// Keeps is drip's limit that keeps b.
+func (b Bucket) Keeps() drip.Limit {
+	l, err := provider.Limit(onTheWay, provider.LeakyBucket(int(b.Size), b.PerSecond))
+	if err != nil {
+		panic(err)
+	}
+	l.Concurrency = 0
+	return l
+}
 
 // App is a provider that knows nothing of drip. It counts each limit separately: the app's, each shop's and an
 // endpoint's. A call is a POST with the query parameters shop, endpoint (which may be missing), id and note.
@@ -89,4 +109,20 @@ func (a *App) Used() (part float64, took time.Duration) {
 	}
 	took = a.calls[len(a.calls)-1].At.Sub(a.calls[0].At)
 	return float64(len(a.calls)) / (a.All.Size + a.All.PerSecond*took.Seconds()), took
+}
+
+var client = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 100}, Timeout: 10 * time.Second}
+
+// Send calls an App that is served at address.
+func Send(ctx context.Context, address string, query url.Values) (refused bool, err error) {
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, address+"/?"+query.Encode(), nil)
+	if err != nil {
+		return false, err
+	}
+	answer, err := client.Do(r)
+	if err != nil {
+		return false, err
+	}
+	_, err = io.Copy(io.Discard, answer.Body)
+	return answer.StatusCode == http.StatusTooManyRequests, errors.Join(err, answer.Body.Close())
 }

@@ -113,7 +113,8 @@ func contendPinned(ctx context.Context, p *process, s storage.Storage) error {
 					errs[i] = err
 				} else if a.Delay == 0 {
 					ctx := context.WithoutCancel(ctx)
-					errs[i] = errors.Join(call(ctx, p.Provider+"/?"+url.Values{"shop": {"shop"}}.Encode()), bucket.Settle(ctx, "shop", a.Lease, 1))
+					_, err := contenders.Send(ctx, p.Provider, url.Values{"shop": {"shop"}})
+					errs[i] = errors.Join(err, bucket.Settle(ctx, "shop", a.Lease, 1))
 				} else {
 					select {
 					case <-time.After(min(a.Delay, 100*time.Millisecond)): // so that somebody asks when the pin is off

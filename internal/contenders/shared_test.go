@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"net/http"
 	"net/url"
 	"os"
 	"sync"
@@ -29,9 +28,6 @@ const (
 	processes = 8
 	callers   = 16 // of a process
 	shops     = 40
-
-	// onTheWay is how long a call may take to the provider. The processes have two processors together, or less.
-	onTheWay = 500 * time.Millisecond
 )
 
 var app = contenders.App{
@@ -110,9 +106,9 @@ func contend(p *process) error {
 	if p.Pins {
 		return contendPinned(ctx, p, s)
 	}
-	o := provider.Options(keeps(app.Own))
+	o := provider.Options(app.Own.Keeps())
 	o.Storage, o.Concurrency = s, 100
-	o.Shared = map[string]drip.Limit{"app": keeps(app.All), "endpoint": keeps(app.Endpoint)}
+	o.Shared = map[string]drip.Limit{"app": app.All.Keeps(), "endpoint": app.Endpoint.Keeps()}
 	bucket, err := drip.New(o)
 	if err != nil {
 		return err
@@ -158,7 +154,8 @@ func one(ctx context.Context, bucket *drip.Bucket, providerURL string, caller, d
 			if rand.N(20) == 0 {
 				return decisions, bucket.Cancel(ctx, shop, a)
 			}
-			return decisions, errors.Join(call(ctx, providerURL+"/?"+q.Encode()), bucket.Settle(ctx, shop, a.Lease, 1))
+			_, err := contenders.Send(ctx, providerURL, q)
+			return decisions, errors.Join(err, bucket.Settle(ctx, shop, a.Lease, 1))
 		}
 		r.Ticket = a.Ticket
 		select {
@@ -167,29 +164,4 @@ func one(ctx context.Context, bucket *drip.Bucket, providerURL string, caller, d
 			return decisions, ctx.Err()
 		}
 	}
-}
-
-var client = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: callers}, Timeout: 10 * time.Second}
-
-func call(ctx context.Context, address string) error {
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, address, nil)
-	if err != nil {
-		return err
-	}
-	answer, err := client.Do(r)
-	if err != nil {
-		return err
-	}
-	_, err = io.Copy(io.Discard, answer.Body)
-	return errors.Join(err, answer.Body.Close())
-}
-
-// keeps is drip's limit that keeps the provider's.
-func keeps(b contenders.Bucket) drip.Limit {
-	l, err := provider.Limit(onTheWay, provider.LeakyBucket(int(b.Size), b.PerSecond))
-	if err != nil {
-		panic(err)
-	}
-	l.Concurrency = 0
-	return l
 }
