@@ -81,8 +81,8 @@ func (b *Bucket) limitsOf(ctx context.Context, entityID string, now int64) (*dec
 	if err := b.check(ctx, entityID); err != nil {
 		return nil, err
 	}
-	if strings.HasPrefix(entityID, sharedMark) {
-		i, err := b.place(strings.TrimPrefix(entityID, sharedMark))
+	if name, shared := strings.CutPrefix(entityID, sharedMark); shared {
+		i, err := b.place(name)
 		if err != nil {
 			return nil, err
 		}

@@ -2,6 +2,7 @@ package consumer
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"reflect"
 	"strings"
@@ -14,9 +15,7 @@ import (
 // asDelivery is what the broker makes of a publishing that went through a delay queue.
 func asDelivery(p amqp.Publishing) amqp.Delivery {
 	h := amqp.Table{}
-	for name, v := range p.Headers {
-		h[name] = v
-	}
+	maps.Copy(h, p.Headers)
 	h["x-death"] = []any{amqp.Table{"queue": "orders.drip.due.250ms.01", "reason": "expired", "count": int64(1), "original-expiration": "17"}}
 	h["x-first-death-queue"], h["x-first-death-reason"] = "orders.drip.due.250ms.01", "expired"
 	return amqp.Delivery{

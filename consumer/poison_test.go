@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"reflect"
 	"strings"
@@ -92,9 +93,7 @@ func TestPoison(t *testing.T) {
 				}
 			}
 			if kept, ok := d.Headers[headerKept].(amqp.Table); ok {
-				for name, v := range kept {
-					d.Headers[name] = v
-				}
+				maps.Copy(d.Headers, kept)
 			}
 			d.Exchange, d.RoutingKey = "", queue
 			if a, b := essence(want[id], queue), essence(d, queue); a != b {

@@ -1,7 +1,6 @@
 package contenders_test
 
 import (
-	"container/heap"
 	"io"
 	"os"
 	"testing"
@@ -20,18 +19,6 @@ type due struct {
 	ticket  drip.Ticket
 	lease   drip.Lease // of a call that the provider has answered
 	refused bool
-}
-
-type agenda []due
-
-func (a agenda) Len() int           { return len(a) }
-func (a agenda) Less(i, j int) bool { return a[i].at.Before(a[j].at) }
-func (a agenda) Swap(i, j int)      { a[i], a[j] = a[j], a[i] }
-func (a *agenda) Push(x any)        { *a = append(*a, x.(due)) }
-func (a *agenda) Pop() any {
-	last := (*a)[len(*a)-1]
-	*a = (*a)[:len(*a)-1]
-	return last
 }
 
 // TestFollowInProcesses: four buckets, each with a connection of its own, work off a backlog. The provider allows half of
@@ -82,13 +69,19 @@ func TestFollowInProcesses(t *testing.T) {
 					tokens, passed = tokens-1, passed+1
 					return true
 				}
-				var next agenda
+				var next []due // the next step of each message
 				for i := range 40 {
 					next = append(next, due{at: begin.Add(time.Duration(i) * time.Millisecond), process: i % four})
 				}
 				least, most := 1.0, 0.0 // of the level in the last ten minutes
 				for now.Sub(begin) < c.span {
-					d := heap.Pop(&next).(due)
+					first := 0
+					for i := range next {
+						if next[i].at.Before(next[first].at) {
+							first = i
+						}
+					}
+					d := next[first]
 					now = d.at
 					b := buckets[d.process]
 					if d.lease != (drip.Lease{}) {
@@ -110,7 +103,7 @@ func TestFollowInProcesses(t *testing.T) {
 					if a.Delay == 0 {
 						answer = due{at: now.Add(50 * time.Millisecond), process: d.process, lease: a.Lease, refused: !call()}
 					}
-					heap.Push(&next, answer)
+					next[first] = answer
 					if now.Sub(begin) > c.span-10*time.Minute && passed%50 == 0 {
 						status := buckettest.Inspect(t, b, "shop")
 						least, most = min(least, status.Level), max(most, status.Level)

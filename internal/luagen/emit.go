@@ -7,6 +7,7 @@ import (
 	"go/constant"
 	"go/token"
 	"go/types"
+	"maps"
 	"regexp"
 	"slices"
 	"strconv"
@@ -626,9 +627,7 @@ func (e *emitter) bind(fn *types.Func, recv any, args []ast.Expr) {
 			param(obj, x)
 		}
 	}
-	for obj, v := range bound {
-		e.values[obj] = v
-	}
+	maps.Copy(e.values, bound)
 	e.dirty = e.dirty || !pure
 }
 

@@ -338,10 +338,8 @@ func (e *emitter) target(x ast.Expr) string {
 func inTurn(targets, values []string) bool {
 	for i, t := range targets {
 		field := regexp.MustCompile(`\b` + t[strings.LastIndexByte(t, '.')+1:] + `\b`)
-		for _, v := range values[i+1:] {
-			if field.MatchString(v) {
-				return false
-			}
+		if slices.ContainsFunc(values[i+1:], field.MatchString) {
+			return false
 		}
 	}
 	return true

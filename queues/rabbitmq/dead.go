@@ -83,7 +83,7 @@ func (b *Broker) letters(ctx context.Context, queue, to string, most func(count 
 	defer func() { moved = p.moved }()
 	n := most(found[0].Messages)
 	var keep uint64 // the last tag that is given back
-	for i := 0; i < n; i++ {
+	for range n {
 		d, ok, err := ch.Get(deadQueue(queue), false)
 		if err != nil {
 			return moved, false, err

@@ -1,6 +1,7 @@
 package memory
 
 import (
+	"maps"
 	"time"
 
 	"github.com/drip-go/drip/decision"
@@ -85,9 +86,7 @@ func (sh *shard) forget(now int64) {
 	}
 	if sh.count < sh.most/4 {
 		kept := make(map[uint64]*entity, len(sh.entities))
-		for hash, e := range sh.entities {
-			kept[hash] = e
-		}
+		maps.Copy(kept, sh.entities)
 		sh.entities, sh.most = kept, sh.count
 	}
 }
