@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"fmt"
 	"net"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -36,22 +35,12 @@ type RabbitMQ struct {
 // StartRabbitMQ starts a node and returns when a queue can be declared in it, after about 5 seconds. Env are environment
 // variables of its own, as in RABBITMQ_FEATURE_FLAGS=quorum_queue.
 func StartRabbitMQ(ctx context.Context, env ...string) (*RabbitMQ, error) {
-	if err := supported(); err != nil {
-		return nil, err
-	}
-	nodes, err := again(func() ([]*RabbitMQ, error) { return startRabbitMQ(ctx, 1, false, env...) })
-	if err != nil {
-		return nil, err
-	}
-	return nodes[0], nil
+	return startOneRabbitMQ(ctx, false, env...)
 }
 
 // StartRabbitMQCluster starts n nodes and returns when every one is ready and sees all others. The caller must stop
 // each. After all were killed, a node that is started again may wait for the others, as RabbitMQ always does.
 func StartRabbitMQCluster(ctx context.Context, n int) ([]*RabbitMQ, error) {
-	if err := supported(); err != nil {
-		return nil, err
-	}
 	if n < 1 {
 		return nil, fmt.Errorf("RabbitMQ: a cluster of %d nodes", n)
 	}
@@ -60,10 +49,11 @@ func StartRabbitMQCluster(ctx context.Context, n int) ([]*RabbitMQ, error) {
 
 // StartManagedRabbitMQ starts a node with the management plugin, which answers at ManagementURL.
 func StartManagedRabbitMQ(ctx context.Context) (*RabbitMQ, error) {
-	if err := supported(); err != nil {
-		return nil, err
-	}
-	nodes, err := again(func() ([]*RabbitMQ, error) { return startRabbitMQ(ctx, 1, true) })
+	return startOneRabbitMQ(ctx, true)
+}
+
+func startOneRabbitMQ(ctx context.Context, managed bool, env ...string) (*RabbitMQ, error) {
+	nodes, err := again(func() ([]*RabbitMQ, error) { return startRabbitMQ(ctx, 1, managed, env...) })
 	if err != nil {
 		return nil, err
 	}
@@ -71,6 +61,9 @@ func StartManagedRabbitMQ(ctx context.Context) (*RabbitMQ, error) {
 }
 
 func startRabbitMQ(ctx context.Context, n int, managed bool, env ...string) (_ []*RabbitMQ, err error) {
+	if err := supported(); err != nil {
+		return nil, err
+	}
 	// The script in PATH may be a wrapper which switches the user and drops the environment: it comes last.
 	script, err := program("rabbitmq-server",
 		"/usr/lib/rabbitmq/bin/rabbitmq-server", "/usr/lib/rabbitmq/lib/*/sbin/rabbitmq-server", "rabbitmq-server")
@@ -254,19 +247,8 @@ func (r *RabbitMQ) ManagementURL() string { return "http://" + address(r.managem
 
 // answers asks the management plugin for something that takes no password.
 func (r *RabbitMQ) answers(ctx context.Context) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, r.ManagementURL()+"/", nil)
-	if err != nil {
-		return err
-	}
-	res, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return err
-	}
-	defer res.Body.Close()
-	if res.StatusCode != http.StatusOK {
-		return fmt.Errorf("the management plugin answers %s", res.Status)
-	}
-	return nil
+	_, err := get(ctx, r.ManagementURL()+"/")
+	return err
 }
 
 // awaitNodes waits until the node sees n running nodes, itself included.

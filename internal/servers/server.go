@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -358,6 +360,24 @@ func until(ctx context.Context, f func() error) error {
 		case <-time.After(pollEvery):
 		}
 	}
+}
+
+// get returns what a server answers at a URL.
+func get(ctx context.Context, url string) (string, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return "", err
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return "", err
+	}
+	defer res.Body.Close()
+	if res.StatusCode != http.StatusOK {
+		return "", fmt.Errorf("%s answers %s", url, res.Status)
+	}
+	body, err := io.ReadAll(res.Body)
+	return string(body), err
 }
 
 // each calls f with every element, all at once, and joins the errors.

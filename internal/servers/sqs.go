@@ -5,8 +5,6 @@ import (
 	"crypto/sha256"
 	_ "embed"
 	"fmt"
-	"io"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -81,17 +79,9 @@ func startSQS(ctx context.Context) (*SQS, error) {
 }
 
 func (s *SQS) answers(ctx context.Context, pid int) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.url+"/drip/pid", nil)
-	if err != nil {
-		return err
+	got, err := get(ctx, s.url+"/drip/pid")
+	if err == nil && got != strconv.Itoa(pid) {
+		err = fmt.Errorf("another server answers at %s", s.url)
 	}
-	res, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return err
-	}
-	defer res.Body.Close()
-	if got, err := io.ReadAll(res.Body); err != nil || string(got) != strconv.Itoa(pid) {
-		return fmt.Errorf("another server answers at %s (%v)", s.url, err)
-	}
-	return nil
+	return err
 }
