@@ -14,6 +14,7 @@ import (
 	"github.com/drip-go/drip/decision"
 	"github.com/drip-go/drip/internal/buckettest"
 	"github.com/drip-go/drip/storage"
+	"github.com/drip-go/drip/storage/memory"
 )
 
 // shops is a bucket of shops within an app's limit and an endpoint's, by a clock of its own. They begin full.
@@ -68,8 +69,8 @@ func (s *beaten) Set(ctx context.Context, key string, state storage.State, rev s
 // A token that is returned in several tries comes back once, to its shared limit, too.
 func TestSharedTokenComesBackOnce(t *testing.T) {
 	for _, key := range []string{"a", drip.SharedID("app"), drip.SharedID("endpoint")} {
-		s := &beaten{Storage: onlyGetSet{memory.New()}, key: key}
-		b := newBucket(t, drip.Options{Storage: s, Shared: map[string]drip.Limit{"app": {Concurrency: 3}, "endpoint": {Concurrency: 3}}})
+		s := &beaten{Storage: getSet{memory.New()}, key: key}
+		b := buckettest.New(t, drip.Options{Storage: s, Shared: map[string]drip.Limit{"app": {Concurrency: 3}, "endpoint": {Concurrency: 3}}})
 		for _, entity := range []string{"a", "a", "b"} {
 			if delay, err := b.GetDelay(t.Context(), entity); delay != 0 || err != nil {
 				t.Fatalf("GetDelay of %s = %v, %v", entity, delay, err)
