@@ -37,11 +37,11 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"reflect"
 	"strings"
 	"time"
 
 	"github.com/drip-go/drip/decision"
+	"github.com/drip-go/drip/internal/absent"
 	"github.com/drip-go/drip/storage"
 	"github.com/drip-go/drip/storage/memory"
 )
@@ -184,7 +184,7 @@ func New(o Options) (*Bucket, error) {
 	if o.Storage == nil {
 		o.Storage = memory.New()
 	}
-	if v := reflect.ValueOf(o.Storage); v.Kind() == reflect.Pointer && v.IsNil() { // such as a New returns beside an error
+	if absent.Is(o.Storage) {
 		return nil, fmt.Errorf("drip: Options.Storage is a nil %T", o.Storage)
 	}
 	local, _ := o.Storage.(*memory.Storage)

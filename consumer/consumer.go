@@ -67,7 +67,6 @@ import (
 	"log/slog"
 	"math"
 	"math/rand/v2"
-	"reflect"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -77,6 +76,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/internal/absent"
 	"github.com/drip-go/drip/internal/outage"
 	"github.com/drip-go/drip/worker"
 )
@@ -191,12 +191,10 @@ type Consumer struct {
 func New(o Options) (*Consumer, error) {
 	handle, isFunc := o.Handler.(HandlerFunc)
 	noHandler := o.Handler == nil || isFunc && handle == nil
-	limiter := reflect.ValueOf(o.Limiter)
-	noLimiter := o.Limiter == nil || limiter.Kind() == reflect.Pointer && limiter.IsNil() // which a constructor returns beside an error
 	for _, f := range []struct {
 		name    string
 		missing bool
-	}{{"Limiter", noLimiter}, {"Entity", o.Entity == nil}, {"Handler", noHandler}} {
+	}{{"Limiter", absent.Is(o.Limiter)}, {"Entity", o.Entity == nil}, {"Handler", noHandler}} {
 		if f.missing {
 			return nil, fmt.Errorf("consumer: Options.%s is missing", f.name)
 		}

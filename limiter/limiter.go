@@ -71,10 +71,10 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"reflect"
 	"sync"
 	"time"
 
+	"github.com/drip-go/drip/internal/absent"
 	"github.com/drip-go/drip/storage"
 )
 
@@ -168,7 +168,7 @@ func New(o Options) (*Limiter, error) {
 	if o.Storage != nil && o.Key == "" {
 		return nil, fmt.Errorf("limiter: %w: Options.Key is empty; it must name the limiter in the Storage", ErrInvalid)
 	}
-	if v := reflect.ValueOf(o.Storage); v.Kind() == reflect.Pointer && v.IsNil() {
+	if o.Storage != nil && absent.Is(o.Storage) {
 		return nil, fmt.Errorf("limiter: %w: Options.Storage is a nil %T", ErrInvalid, o.Storage)
 	}
 	if o.Storage == nil && o.Key != "" {

@@ -29,7 +29,6 @@ import (
 	"io/fs"
 	"log/slog"
 	"net/http"
-	"reflect"
 	"regexp"
 	"strconv"
 	"strings"
@@ -37,6 +36,7 @@ import (
 	"unicode"
 
 	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/internal/absent"
 	"github.com/drip-go/drip/internal/entities"
 	"github.com/drip-go/drip/queues"
 	"github.com/drip-go/drip/storage"
@@ -87,7 +87,7 @@ func Handler(o Options) (*Page, error) {
 	if o.Storage == nil {
 		return nil, errors.New("page: Options.Storage is required")
 	}
-	if v := reflect.ValueOf(o.Storage); v.Kind() == reflect.Pointer && v.IsNil() {
+	if absent.Is(o.Storage) {
 		return nil, fmt.Errorf("page: Options.Storage is a nil %T", o.Storage)
 	}
 	judge, err := entities.NewJudge(o.Limits, o.Storage)

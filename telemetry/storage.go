@@ -5,13 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"reflect"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
 
 	"github.com/drip-go/drip/decision"
+	"github.com/drip-go/drip/internal/absent"
 	"github.com/drip-go/drip/storage"
 )
 
@@ -26,8 +26,7 @@ func Storage(s storage.Storage, p metric.MeterProvider, attributes ...attribute.
 		return nil, errors.New("telemetry: there is no storage")
 	case p == nil:
 		return nil, errors.New("telemetry: there is no MeterProvider")
-	}
-	if v := reflect.ValueOf(s); v.Kind() == reflect.Pointer && v.IsNil() {
+	case absent.Is(s):
 		return nil, fmt.Errorf("telemetry: the storage is a nil %T", s)
 	}
 	if _, ok := s.(interface{ isTimed() }); ok {

@@ -18,12 +18,12 @@ import (
 	"log/slog"
 	"math"
 	"math/rand/v2"
-	"reflect"
 	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/internal/absent"
 	"github.com/drip-go/drip/internal/outage"
 )
 
@@ -81,9 +81,8 @@ type Worker[M any] struct {
 
 // New checks the options and makes a Worker. Its error names the field that is wrong.
 func New[M any](o Options[M]) (*Worker[M], error) {
-	limiter := reflect.ValueOf(o.Limiter)
 	switch {
-	case o.Limiter == nil || limiter.Kind() == reflect.Pointer && limiter.IsNil(): // which a constructor returns beside an error
+	case absent.Is(o.Limiter):
 		return nil, errors.New("worker: Options.Limiter is missing")
 	case o.Entity == nil:
 		return nil, errors.New("worker: Options.Entity is missing")
