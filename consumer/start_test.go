@@ -59,15 +59,12 @@ func TestTriesAgainSoonAfterAnOutage(t *testing.T) {
 
 // The publisher of a Consumer ends with Run. A second Run could postpone no message.
 func TestRunsOnce(t *testing.T) {
-	c, err := New(Options{URL: "amqp://localhost:1/", Queue: "orders", Limiter: &free{}, Entity: byID, Logger: quiet, Handler: &ledger{}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := made(t, Options{URL: "amqp://localhost:1/", Queue: "orders", Limiter: &free{}, Entity: byID, Logger: quiet, Handler: &ledger{}})
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 	defer cancel()
 	first := make(chan error, 1)
 	go func() { first <- c.Run(ctx) }()
-	time.Sleep(100 * time.Millisecond)
+	eventually(t, "the first Run has begun", c.begun.Load)
 	if err := c.Run(ctx); err == nil || !strings.Contains(err.Error(), "Run was called before") {
 		t.Errorf("a second Run = %v", err)
 	}
@@ -94,21 +91,33 @@ func TestQueueBecomesAStream(t *testing.T) {
 	b := connect(t, useBroker(t))
 	queue := b.queue()
 	begun := make(chan bool, 1)
-	c, err := New(Options{
+	c := made(t, Options{
 		URL: b.url, Queue: queue, Limiter: &free{}, Entity: byID, Logger: quiet, DrainTime: time.Millisecond,
 		Handler: HandlerFunc(func(ctx context.Context, _ *amqp.Delivery) error { begun <- true; <-ctx.Done(); return nil }),
 	})
-	b.must(err)
 	ended := make(chan error, 1)
 	go func() { ended <- c.Run(t.Context()) }()
 	b.publish(queue, numbered(0, 1)...)
 	<-begun
-	_, err = b.ch.QueueDelete(queue, false, false, false)
+	b.becomesStream(queue)
+	b.endsRun(queue, ended)
+}
+
+// becomesStream puts a stream in the place of a queue.
+func (b *broker) becomesStream(queue string) {
+	b.t.Helper()
+	_, err := b.ch.QueueDelete(queue, false, false, false)
 	b.must(err)
 	_, err = b.ch.QueueDeclare(queue, true, false, false, false, amqp.Table{amqp.QueueTypeArg: amqp.QueueTypeStream})
 	b.must(err)
-	eventually(t, "Run ends", func() bool {
-		b.publish(queue, numbered(1, 2)...)
+}
+
+// endsRun publishes to a stream until Run has ended, with ErrQueue.
+func (b *broker) endsRun(stream string, ended <-chan error) {
+	b.t.Helper()
+	var err error
+	eventually(b.t, "Run ends", func() bool {
+		b.publish(stream, numbered(100, 101)...)
 		select {
 		case err = <-ended:
 			return true
@@ -117,7 +126,7 @@ func TestQueueBecomesAStream(t *testing.T) {
 		}
 	})
 	if !errors.Is(err, ErrQueue) {
-		t.Errorf("Run = %v", err)
+		b.t.Errorf("Run = %v", err)
 	}
 }
 
@@ -156,10 +165,7 @@ func TestPermissions(t *testing.T) {
 	o.URL = strings.Replace(server.URL(), "guest:guest", "write:secret", 1)
 	cannot(t, o, nil, "docs/operating.md lists the permissions that drip needs")
 	// For a user who may not configure the work queue, the first message shows that the queue is a stream.
-	_, err := b.ch.QueueDelete("orders", false, false, false)
-	b.must(err)
-	_, err = b.ch.QueueDeclare("orders", true, false, false, false, amqp.Table{amqp.QueueTypeArg: amqp.QueueTypeStream})
-	b.must(err)
+	b.becomesStream("orders")
 	o.URL = strings.Replace(server.URL(), "guest:guest", "enough:secret", 1)
 	c, err := New(o)
 	b.must(err)
@@ -168,18 +174,7 @@ func TestPermissions(t *testing.T) {
 	eventually(t, "it has begun", func() bool {
 		return b.consumers("orders.drip.due") > 0
 	})
-	eventually(t, "Run ends", func() bool {
-		b.publish("orders", numbered(100, 101)...)
-		select {
-		case err = <-ended:
-			return true
-		default:
-			return false
-		}
-	})
-	if !errors.Is(err, ErrQueue) {
-		t.Errorf("Run = %v", err)
-	}
+	b.endsRun("orders", ended)
 	// A publisher that says so does not make it one.
 	_, err = b.ch.QueueDelete("orders", false, false, false)
 	b.must(err)

@@ -40,9 +40,7 @@ func TestTLS(t *testing.T) {
 			stop()
 		})
 	}
-	c, err := New(options(b.queue()))
-	b.must(err)
-	err = c.Run(context.Background())
+	err = made(t, options(b.queue())).Run(context.Background())
 	if !errors.As(err, new(*tls.CertificateVerificationError)) || strings.Contains(err.Error(), u.User.String()) {
 		t.Errorf("Run = %v, want the certificate's error", err)
 	}

@@ -278,16 +278,19 @@ func TestShared(t *testing.T) {
 	}
 }
 
+// limitsOf are limits with these windows.
+func limitsOf(t *testing.T, tokens int64, windows ...decision.Window) decision.Limits {
+	t.Helper()
+	l := decision.Limits{Windows: windows, Tokens: tokens, Guess: 50, Lease: 60_000, MaxLease: 60_000}
+	if field, _ := l.Ready(); field != "" {
+		t.Fatal(field)
+	}
+	return l
+}
+
 // A shared limit with room lets no operation wait for its own next interval.
 func TestSharedWithRoom(t *testing.T) {
-	ready := func(w decision.Window) decision.Limits {
-		l := decision.Limits{Windows: []decision.Window{w}, Tokens: 100, Guess: 50, Lease: 60_000, MaxLease: 60_000}
-		if field, _ := l.Ready(); field != "" {
-			t.Fatal(field)
-		}
-		return l
-	}
-	own, all := ready(decision.Window{Size: 1, Rate: 1, Interval: 500}), ready(decision.Window{Size: 1000, Rate: 1000, Interval: 60_000})
+	own, all := limitsOf(t, 100, decision.Window{Size: 1, Rate: 1, Interval: 500}), limitsOf(t, 100, decision.Window{Size: 1000, Rate: 1000, Interval: 60_000})
 	var s, shared decision.State
 	leases, held := storage.NewLeases(nil), storage.NewLeases(nil)
 	in := storage.Within{Limits: &all, ID: 1, Weight: 1}
@@ -303,14 +306,7 @@ func TestSharedWithRoom(t *testing.T) {
 
 // Entities that begin to wait together have their slots one after the other, and not all in the same second.
 func TestSharedTurns(t *testing.T) {
-	ready := func(w decision.Window) decision.Limits {
-		l := decision.Limits{Windows: []decision.Window{w}, Tokens: 10_000, Guess: 50, Lease: 60_000, MaxLease: 60_000}
-		if field, _ := l.Ready(); field != "" {
-			t.Fatal(field)
-		}
-		return l
-	}
-	own, all := ready(decision.Window{Size: 1000, Rate: 1000, Interval: 1000}), ready(decision.Window{Size: 50, Rate: 50, Interval: 1000})
+	own, all := limitsOf(t, 10_000, perSecond(1000, 1000)), limitsOf(t, 10_000, perSecond(50, 50))
 	var shared decision.State
 	held := storage.NewLeases(nil)
 	in := storage.Within{Limits: &all, ID: 1, Weight: 1}
@@ -503,14 +499,7 @@ func TestSharedDays(t *testing.T) {
 
 // While a shared limit is closed, messages have slots one after the other from its opening on.
 func TestSharedPaused(t *testing.T) {
-	ready := func(n int64) decision.Limits {
-		l := decision.Limits{Windows: []decision.Window{{Size: n, Rate: n, Interval: 1000}}, Tokens: 10_000, Guess: 50, Lease: 60_000, MaxLease: 60_000}
-		if field, _ := l.Ready(); field != "" {
-			t.Fatal(field)
-		}
-		return l
-	}
-	own, all := ready(1000), ready(10)
+	own, all := limitsOf(t, 10_000, perSecond(1000, 1000)), limitsOf(t, 10_000, perSecond(10, 10))
 	var s, shared decision.State
 	leases, held := storage.NewLeases(nil), storage.NewLeases(nil)
 	in := storage.Within{Limits: &all, ID: 1, Weight: 1}
@@ -533,14 +522,7 @@ func TestSharedPaused(t *testing.T) {
 // A shared limit of a minute that is closed for two seconds lets newcomers run when it opens, as far as there is room in this
 // minute, not in the next minute.
 func TestSharedClosedInAMinute(t *testing.T) {
-	ready := func(w decision.Window) decision.Limits {
-		l := decision.Limits{Windows: []decision.Window{w}, Tokens: 10_000, Guess: 50, Lease: 60_000, MaxLease: 60_000}
-		if field, _ := l.Ready(); field != "" {
-			t.Fatal(field)
-		}
-		return l
-	}
-	own, all := ready(perSecond(1000, 1000)), ready(decision.Window{Size: 60, Rate: 60, Interval: 60_000})
+	own, all := limitsOf(t, 10_000, perSecond(1000, 1000)), limitsOf(t, 10_000, decision.Window{Size: 60, Rate: 60, Interval: 60_000})
 	var s, shared decision.State
 	leases, held := storage.NewLeases(nil), storage.NewLeases(nil)
 	in := storage.Within{Limits: &all, ID: 1, Weight: 1}

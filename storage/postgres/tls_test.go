@@ -18,7 +18,7 @@ import (
 // The sslmode and sslrootcert of the URL apply. The certificate of an unknown authority is an error, and so is a server
 // without TLS.
 func TestTLS(t *testing.T) {
-	server := servers.UsePostgres(t)
+	server := servers.OwnPostgres(t) // without TLS and without a password
 	config, err := pgx.ParseConfig(server.URL())
 	if err != nil {
 		t.Fatal(err)
@@ -29,7 +29,7 @@ func TestTLS(t *testing.T) {
 	}
 	front := servers.FrontTLS(t, plain.Host, servers.PostgresAsks)
 	schema := newSchema()
-	newStorageWith(t, sharedPool(t), postgres.Options{Schema: schema})
+	newStorageWith(t, newPool(t, server.URL(), 1), postgres.Options{Schema: schema})
 	for _, test := range []struct {
 		host, parameters string
 		ok               bool

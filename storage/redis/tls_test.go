@@ -16,7 +16,7 @@ import (
 
 // The client's certificates apply. Over rediss: the certificate of an unknown authority is an error, and nothing is sent.
 func TestTLS(t *testing.T) {
-	front := servers.FrontTLS(t, servers.UseRedis(t).Addr(), nil)
+	front := servers.FrontTLS(t, servers.OwnRedis(t).Addr(), nil)
 	client := goredis.NewClient(&goredis.Options{Addr: front.Addr, TLSConfig: front.Trusts})
 	t.Cleanup(func() { _ = client.Close() })
 	op := decision.Op{Kind: decision.Admit, Now: decision.OwnClock, Cost: decision.Cost{1}}
