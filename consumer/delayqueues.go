@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
-	"net/url"
 	"strings"
 	"sync"
 	"time"
@@ -15,6 +14,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/internal/address"
 	"github.com/drip-go/drip/internal/wheel"
 )
 
@@ -145,12 +145,11 @@ func newDelayQueues(o DelayQueuesOptions, log *slog.Logger) (*DelayQueues, error
 	case o.URL == "":
 		return nil, errors.New("Options.URL is missing")
 	}
-	u, err := url.Parse(o.URL)
+	_, err := address.Parse(o.URL)
 	if err == nil {
 		_, err = amqp.ParseURI(o.URL)
 	}
-	// A part of an unescaped password would pass for the host, and appear in the error of connecting.
-	if err != nil || strings.Contains(u.Path+u.RawQuery+u.Fragment, "@") {
+	if err != nil {
 		return nil, errors.New("Options.URL is not one of AMQP; it looks like amqp://user:password@host:5672/vhost, with the password escaped") // the cause may repeat it
 	}
 	switch o.QueueType {

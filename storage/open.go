@@ -2,12 +2,13 @@ package storage
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/url"
 	"slices"
 	"strings"
 	"sync"
+
+	"github.com/drip-go/drip/internal/address"
 )
 
 // OpenFunc makes a Storage from a URL of its registered scheme. It connects to nothing yet.
@@ -41,17 +42,14 @@ func Register(scheme string, open OpenFunc) {
 // Open makes the Storage that a URL names: "memory:", "redis://localhost:6379/0". The backend's package must be
 // imported. No error repeats the URL, which may hold a password.
 func Open(ctx context.Context, rawURL string) (Storage, error) {
-	u, err := url.Parse(rawURL)
-	if err == nil && u.Host != "" && strings.Contains(u.Path+u.RawQuery+u.Fragment, "@") {
-		err = errors.New("a password that is not escaped") // of which a part would pass for the host
-	}
+	u, err := address.Parse(rawURL)
 	if err == nil {
-		_, err = url.ParseQuery(u.RawQuery) // else a part such as the prefix would be left out
+		if _, query := url.ParseQuery(u.RawQuery); query != nil { // else a part such as the prefix would be left out
+			err = address.ErrMalformed
+		}
 	}
 	if err != nil {
-		// The error of url.Parse repeats its input. The error that it wraps may quote a part of the userinfo or of the
-		// port, so Open leaves out its text too.
-		return nil, errors.New("storage: open: malformed URL")
+		return nil, fmt.Errorf("storage: open: %w", err)
 	}
 	openersMu.RLock()
 	open, known := openers[u.Scheme], make([]string, 0, len(openers))

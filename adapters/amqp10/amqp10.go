@@ -21,6 +21,7 @@ import (
 
 	"github.com/Azure/go-amqp"
 
+	"github.com/drip-go/drip/internal/address"
 	"github.com/drip-go/drip/worker"
 )
 
@@ -143,11 +144,10 @@ func (l *Limit) Consume(ctx context.Context, q Queue, handle func(context.Contex
 	}
 }
 
-// usable reports whether a URL can be dialled. The client's error would repeat a malformed URL, with its password. A part of
-// an unescaped password would pass for the host, and appear in the error of connecting.
+// usable reports whether a URL can be dialled. The client's error would repeat a malformed URL, with its password.
 func usable(rawURL string) bool {
-	u, err := url.Parse(rawURL)
-	return err == nil && slices.Contains([]string{"amqp", "amqps", "amqp+ssl"}, u.Scheme) && !strings.Contains(u.Path+u.RawQuery+u.Fragment, "@")
+	u, err := address.Parse(rawURL)
+	return err == nil && slices.Contains([]string{"amqp", "amqps", "amqp+ssl"}, u.Scheme)
 }
 
 // session is a connection that consumes.

@@ -7,14 +7,13 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/url"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/drip-go/drip/internal/address"
 	"github.com/drip-go/drip/queues"
 )
 
@@ -38,12 +37,12 @@ type Broker struct {
 // New returns a Broker at a URL, amqp:// or amqps://, with these work queues. It does not connect: the first call of a method
 // does. ErrURL is its only error.
 func New(rawURL string, workQueues ...string) (*Broker, error) {
-	u, err := url.Parse(rawURL)
+	_, err := address.Parse(rawURL)
 	var uri amqp.URI
 	if err == nil {
 		uri, err = amqp.ParseURI(rawURL)
 	}
-	if err != nil || strings.Contains(u.Path+u.RawQuery+u.Fragment, "@") { // a part of a password may pass for the host
+	if err != nil {
 		return nil, fmt.Errorf("rabbitmq: the URL is %w", ErrURL) // the cause may repeat it
 	}
 	where := net.JoinHostPort(uri.Host, fmt.Sprint(uri.Port))
