@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -39,6 +40,10 @@ func (c *serve) run(ctx context.Context, t *terminal, args []string) error {
 	if (c.broker == "") != (c.queues == "") {
 		return usagef("--broker and --queues belong together")
 	}
+	queues, hosts := namesOf(c.queues), namesOf(c.hosts)
+	if slices.Contains(append(slices.Clone(queues), hosts...), "") {
+		return usagef("a name of --queues or --host is empty")
+	}
 	s, closing, err := open(ctx, args[0])
 	if err != nil {
 		return err
@@ -47,7 +52,7 @@ func (c *serve) run(ctx context.Context, t *terminal, args []string) error {
 	secrets := append([]string{c.broker}, args...)
 	o := page.Options{Storage: s, Limits: l, Log: slog.New(slog.NewTextHandler(careful{t.err, secrets}, nil))}
 	if c.broker != "" {
-		b, err := openBroker(c.broker, strings.Split(c.queues, ",")...)
+		b, err := openBroker(c.broker, queues...)
 		if err != nil {
 			return err
 		}
@@ -67,7 +72,7 @@ func (c *serve) run(ctx context.Context, t *terminal, args []string) error {
 		return usagef("--listen: %w", err)
 	}
 	server := &http.Server{
-		Handler:           onlyHosts(h, append(strings.Split(c.hosts, ","), "localhost")),
+		Handler:           onlyHosts(h, append(hosts, "localhost")),
 		ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
 		ErrorLog: slog.NewLogLogger(o.Log.Handler(), slog.LevelWarn),
 	}
@@ -100,6 +105,17 @@ func reached(a net.Addr) string {
 	return fmt.Sprintf("localhost:%d", tcp.Port)
 }
 
+// namesOf returns the names of a list with commas in between, which may be empty.
+func namesOf(list string) (names []string) {
+	if list == "" {
+		return nil
+	}
+	for name := range strings.SplitSeq(list, ",") {
+		names = append(names, strings.TrimSpace(name))
+	}
+	return names
+}
+
 // onlyHosts refuses requests for other hosts than addresses and the names. A site that makes its own name lead to
 // this machine could have its visitors' browsers read the page otherwise.
 func onlyHosts(h http.Handler, names []string) http.Handler {
@@ -110,7 +126,7 @@ func onlyHosts(h http.Handler, names []string) http.Handler {
 		}
 		known := net.ParseIP(strings.Trim(host, "[]")) != nil
 		for _, name := range names {
-			known = known || name != "" && strings.EqualFold(host, name)
+			known = known || strings.EqualFold(host, name)
 		}
 		if !known {
 			http.Error(w, "The page is not served under this name; drip serve --host allows names.", http.StatusMisdirectedRequest)

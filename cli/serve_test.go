@@ -81,7 +81,7 @@ func TestServe(t *testing.T) {
 	}
 	end()
 
-	at, end = served(t, address, "--write", "--host", "drip.example")
+	at, end = served(t, address, "--write", "--host", "page.example, drip.example")
 	q, _ := http.NewRequest("POST", at+"/do", strings.NewReader(form.Encode()))
 	q.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	q.Host = "drip.example"
