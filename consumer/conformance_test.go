@@ -1,7 +1,9 @@
 package consumer
 
 import (
+	"cmp"
 	"context"
+	"fmt"
 	"sync"
 	"testing"
 	"time"
@@ -52,11 +54,11 @@ func (q *conforming) Publish(ctx context.Context, messages ...workertest.Message
 		}
 		for _, m := range messages {
 			confirmation, err := ch.PublishWithDeferredConfirmWithContext(ctx, "", q.name, true, false, amqp.Publishing{MessageId: m.ID, Type: m.Entity, DeliveryMode: amqp.Persistent})
-			if err == nil {
-				_, err = confirmation.WaitContext(ctx)
-			}
 			if err != nil {
 				return err
+			}
+			if stored, err := confirmation.WaitContext(ctx); err != nil || !stored {
+				return fmt.Errorf("message %s is not confirmed: %w", m.ID, cmp.Or(err, errRefused))
 			}
 		}
 		return nil
