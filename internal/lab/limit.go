@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"time"
 
 	"github.com/drip-go/drip"
 	"github.com/drip-go/drip/decision"
@@ -26,12 +27,11 @@ type window struct {
 func limitOf(o *drip.Options, own *drip.Limit) limit {
 	share := cmp.Or(o.Share, 1)
 	part := func(n int) int64 { return int64(math.Floor(share*float64(n) + 1e-9)) }
-	first := window{
-		size:     part(cmp.Or(own.Size, o.Size, 100)),
-		rate:     part(cmp.Or(own.RefreshRate, o.RefreshRate, 50)),
-		interval: cmp.Or(own.RefreshInterval, o.RefreshInterval, 1e9).Milliseconds(),
-		unit:     cmp.Or(own.Unit, o.Unit),
+	windowOf := func(size, rate int, interval time.Duration, unit string) window {
+		return window{part(size), part(min(rate, size)), interval.Milliseconds(), unit} // a rate above the size counts as the size
 	}
+	first := windowOf(cmp.Or(own.Size, o.Size, 100), cmp.Or(own.RefreshRate, o.RefreshRate, 50),
+		cmp.Or(own.RefreshInterval, o.RefreshInterval, time.Second), cmp.Or(own.Unit, o.Unit))
 	l := limit{windows: []window{first}, concurrency: part(cmp.Or(own.Concurrency, o.Concurrency))}
 	if l.concurrency == 0 {
 		l.concurrency = first.size
@@ -44,7 +44,7 @@ func limitOf(o *drip.Options, own *drip.Limit) limit {
 		further = own.Windows
 	}
 	for _, w := range further {
-		l.windows = append(l.windows, window{part(w.Size), part(cmp.Or(w.RefreshRate, w.Size)), w.RefreshInterval.Milliseconds(), w.Unit})
+		l.windows = append(l.windows, windowOf(w.Size, cmp.Or(w.RefreshRate, w.Size), w.RefreshInterval, w.Unit))
 	}
 	return l
 }

@@ -35,6 +35,10 @@ func TestLimitOf(t *testing.T) {
 			options: drip.Options{Size: 9, RefreshRate: 2, Unit: "tokens"},
 			want:    limit{[]window{{9, 2, 1000, "tokens"}}, decision.MostUnits},
 		},
+		{
+			options: drip.Options{Size: 5, Windows: []drip.Window{{Size: 8, RefreshRate: 20, RefreshInterval: time.Minute}}},
+			want:    limit{[]window{{5, 5, 1000, ""}, {8, 8, 60000, ""}}, 5},
+		},
 	} {
 		if got := limitOf(&c.options, &c.own); !reflect.DeepEqual(got, c.want) {
 			t.Errorf("limitOf(%+v, %+v) = %v, want %v", c.options, c.own, got, c.want)
