@@ -181,7 +181,7 @@ func ExampleLimit() {
 	// Output:
 	// 18 at once, 1 each 200ms
 	// 96 each 1m0s
-	// provider: 1 in any 1s: 1 is not from 2 to 2147483647
+	// provider: 1 in any 1s: the number is 1; it must be from 2 to 2147483647
 }
 
 // A response that tells how much is left of its windows.

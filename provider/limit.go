@@ -209,7 +209,7 @@ func (r Rule) check() error {
 		return errors.New("make it with LeakyBucket, TokenBucket, FixedWindow, Calendar, SlidingWindow or Concurrency")
 	}
 	if r.n < least || r.n > mostUnits {
-		return fmt.Errorf("%d is not from %d to %d", r.n, least, mostUnits)
+		return fmt.Errorf("the number is %d; it must be from %d to %d", r.n, least, mostUnits)
 	}
 	if r.unit != "" && (r.kind == fixedWindow || r.kind == calendar || r.kind == concurrency) {
 		return errors.New("it counts calls only")
