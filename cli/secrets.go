@@ -43,7 +43,10 @@ func withoutSecrets(text string, args []string) string {
 		}
 		text = strings.ReplaceAll(text, arg, scheme+":…")
 		userinfo := strings.TrimPrefix(rest[:at], "//")
-		_, password, _ := strings.Cut(userinfo, ":")
+		_, password, found := strings.Cut(userinfo, ":")
+		if !found { // a user is no secret, but may be a password in a wrong place
+			userinfo += "@"
+		}
 		plain, _ := url.PathUnescape(password)
 		for _, secret := range []string{userinfo, password, plain} {
 			if len(secret) > 3 { // shorter ones are in every other word

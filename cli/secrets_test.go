@@ -16,6 +16,18 @@ func TestErrorsStayReadable(t *testing.T) {
 	}
 }
 
+// A user without a password is no secret: "postgres" is in many an error.
+func TestUsersStayReadable(t *testing.T) {
+	const text = "postgres: the URL is not one of a database"
+	if got := withoutSecrets(text, []string{"top", "postgres://postgres@localhost/shop?a?b"}); got != text {
+		t.Errorf("an error is %q, want %q", got, text)
+	}
+	const url = "a server repeats postgres@localhost"
+	if got := withoutSecrets(url, []string{"top", "postgres://postgres@localhost/shop"}); got != "a server repeats …localhost" {
+		t.Errorf("an error is %q", got)
+	}
+}
+
 // No error prints a password, wherever the URL stands.
 func TestNoPasswordIsPrinted(t *testing.T) {
 	const password, escaped = "s3cr/t@w0rd", "s3cr%2Ft%40w0rd"
