@@ -36,7 +36,8 @@ type Options[M any] struct {
 	Entity func(M) (string, error)
 
 	// Request returns further facts about a message for the limiter: its cost, the shared limits that it is Within, whether
-	// it is Urgent, its Deadline. After the Deadline the Worker gives the message up with drip.ErrDeadline. The Worker sets
+	// it is Urgent, its Deadline. After the Deadline the Worker gives the message up with drip.ErrDeadline. The Worker calls
+	// Request for each delivery, so a Deadline must come from the message, not from the time of the call. The Worker sets
 	// the ticket. It needs a Limiter that is an Admitter. Defaults to nil: each message costs one unit and is within all
 	// shared limits.
 	Request func(M) drip.Request
