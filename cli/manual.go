@@ -18,7 +18,8 @@ drip help presets say how a URL and --limits look, and which presets there are.
 Exit statuses:
   0    done
   1    failed
-  2    the command line, or a file that it names, makes no sense
+  2    the command line, or a file that it names, is invalid; or a command that
+       asks has no terminal and no --yes
   3    the server did not answer, or not in time
   4    the answer is no: reset was not confirmed, or simulate --check found a
        call over the limit or a message left
@@ -100,7 +101,8 @@ entities together, by name. With it, inspect reads those limits, too:
   {"size": 38, "shared": {"app": {"size": 50, "rate": 50, "interval": "1s"}}}
 
 The storage holds the limits of each entity as of its last decision. inspect,
-top and serve take --limits only to show the answers by other limits.
+top and serve need --limits only for other limits, for shared limits, and for an
+entity that is not stored.
 `
 
 const inspectHelp = `It prints the remaining capacity of each limit, the age of the tokens in use,
@@ -268,7 +270,8 @@ In the table and in JSON
   classic        GetDelay, which takes one call for each message; with costs or
                  other units it may be far over the limit
   asked in hand  how often a consumer asked about a message that it held
-  used           the part of the limit that the calls use
+  used           the part of the limit that the calls use; a burst may bring it
+                 above 100 % in a short run
   makespan       the time from the first arrival until all messages are handled
   overtaken      messages that started after a later one of their entity
 `
