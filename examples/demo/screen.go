@@ -150,6 +150,7 @@ func summary(rs []result, left int) string {
 	}
 	b.WriteString(`refused, twice: calls the provider refused, messages with more than one call.
 postponed: how often a limit put off a message. longest wait: until its call.
+time: from a shop's first message until its last one is handled.
 `)
 	return b.String()
 }

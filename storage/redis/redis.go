@@ -125,8 +125,8 @@ type Options struct {
 	Prefix string
 
 	// MaxHold is how long an entity keeps its tokens of GetDelay without running anything. Then the holders count as dead and
-	// all its tokens are back. It should be well above the longest operation. If a bucket takes longer to fill, that time replaces it. Defaults to 24 hours. The leases
-	// of Admit end without it.
+	// all its tokens are back. It should be well above the longest operation. If a bucket takes longer to fill, that time
+	// replaces it. Defaults to 24 hours. The leases of Admit end without it.
 	MaxHold time.Duration
 
 	// Remember is the most entities that the storage remembers. Each takes about 700 bytes, up to 4 KB if it is a shared
