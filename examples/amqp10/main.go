@@ -1,5 +1,5 @@
 // Amqp10 publishes twelve messages of three shops and handles them as each shop's limit allows, over AMQP 1.0, in a RabbitMQ
-// 4.3 or later: the one that the environment variable RABBITMQ_URL names, or amqp://guest:guest@localhost:5672/. It takes
+// 4.3 or later: the one that the environment variable DRIP_RABBITMQ_URL names, or amqp://guest:guest@localhost:5672/. It takes
 // about three seconds.
 package main
 
@@ -22,7 +22,7 @@ import (
 )
 
 func main() {
-	if err := run(context.Background(), cmp.Or(os.Getenv("RABBITMQ_URL"), "amqp://guest:guest@localhost:5672/"), os.Stdout); err != nil {
+	if err := run(context.Background(), cmp.Or(os.Getenv("DRIP_RABBITMQ_URL"), "amqp://guest:guest@localhost:5672/"), os.Stdout); err != nil {
 		log.Fatal(err)
 	}
 }

@@ -1,5 +1,5 @@
 // Asynq enqueues twelve tasks of three shops and handles them as each shop's limit allows, in the Redis that the environment
-// variable REDIS_URL names, redis://localhost:6379 by default. It takes about three seconds.
+// variable DRIP_REDIS_URL names, redis://localhost:6379 by default. It takes about three seconds.
 package main
 
 import (
@@ -19,7 +19,7 @@ import (
 )
 
 func main() {
-	if err := run(context.Background(), cmp.Or(os.Getenv("REDIS_URL"), "redis://localhost:6379"), os.Stdout); err != nil {
+	if err := run(context.Background(), cmp.Or(os.Getenv("DRIP_REDIS_URL"), "redis://localhost:6379"), os.Stdout); err != nil {
 		log.Fatal(err)
 	}
 }

@@ -1,5 +1,5 @@
 // River inserts twelve jobs of three shops and works them as each shop's limit allows, on the PostgreSQL that the environment
-// variable DATABASE_URL names. It makes River's tables there, and takes about three seconds.
+// variable DRIP_POSTGRES_URL names. It makes River's tables there, and takes about three seconds.
 package main
 
 import (
@@ -22,7 +22,7 @@ import (
 )
 
 func main() {
-	if err := run(context.Background(), os.Getenv("DATABASE_URL"), os.Stdout); err != nil {
+	if err := run(context.Background(), os.Getenv("DRIP_POSTGRES_URL"), os.Stdout); err != nil {
 		log.Fatal(err)
 	}
 }

@@ -32,7 +32,7 @@ import (
 
 func main() {
 	log.SetFlags(0)
-	url := flag.String("url", os.Getenv("DATABASE_URL"), "the database; defaults to $DATABASE_URL")
+	url := flag.String("url", os.Getenv("DRIP_POSTGRES_URL"), "the database; defaults to $DRIP_POSTGRES_URL")
 	watch := flag.Duration("watch", 0, "ask again each time this has passed, until interrupted")
 	flag.Usage = func() {
 		fmt.Fprintln(flag.CommandLine.Output(), "sqltokenbucket [-url postgres://…] [-watch 100ms] id [tokens a second] [seconds]")
