@@ -11,7 +11,7 @@
 //	if a.Delay > 0 {
 //		return postpone(a.Delay, a.Ticket)
 //	}
-//	defer bucket.Settle(context.WithoutCancel(ctx), shop, a.Lease, 1)
+//	defer bucket.Settle(context.WithoutCancel(ctx), shop, a.Lease, a.Lease.Cost())
 //
 // [Bucket.GetDelay] and [Bucket.ReturnToken] are for messages that cannot carry a ticket. A Bucket keeps no callback and no
 // message: messages wait in your queue. Package consumer does all of this with RabbitMQ, package worker and the adapters
