@@ -224,7 +224,7 @@ func TestScenarioErrors(t *testing.T) {
 		`{` + burst + `, "limits": {"size": 1.5}}`:                                                              "limits.size is a number 1.5; it must be a whole number",
 		`{` + burst + `, "limits": {"wait_for_token": "2562047h"}}`:                                             "limits: WaitForToken is 2562047h0m0s; it must be at most",
 		`{` + burst + `, "limits": {"windows": [{"size": 1, "interval": "2562047h"}]}}`:                         "limits: Windows[0].RefreshInterval is 2562047h0m0s; it must be at most",
-		`{` + burst + `, "shared": {"app": {"size": 1, "lease": "1s"}}}`:                                        `shared limit "app": lease and max_lease`,
+		`{` + burst + `, "shared": {"app": {"size": 1, "lease": "1s"}}}`:                                        `shared limit "app": it has no lease and no max_lease; give them`,
 		`[]`: "it is an array; it must be a { }",
 	} {
 		o := try(t, "simulate", write(t, "scenario.json", text))

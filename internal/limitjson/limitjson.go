@@ -46,7 +46,7 @@ func (s *Set) Options(own *Limits) (o drip.Options, err error) {
 	}
 	for name, l := range s.Shared {
 		if l.Lease != 0 || l.MaxLease != 0 {
-			return o, fmt.Errorf("shared limit %q: lease and max_lease are those of the entity", name)
+			return o, fmt.Errorf("shared limit %q: it has no lease and no max_lease; give them with the limits of the entity", name)
 		}
 		if o.Shared == nil {
 			o.Shared = map[string]drip.Limit{}
