@@ -54,10 +54,22 @@ func (s *Set) Options(own *Limits) (o drip.Options, err error) {
 		o.Shared[name] = l.limit()
 	}
 	if _, err := drip.New(o); err != nil {
-		return o, fmt.Errorf("limits: %s", strings.TrimPrefix(err.Error(), "drip: Options."))
+		return o, fmt.Errorf("limits: %s", inJSON(strings.TrimPrefix(err.Error(), "drip: Options.")))
 	}
 	return o, nil
 }
+
+// inJSON puts the names of JSON in place of the names of drip.Options. It leaves texts in quotes alone.
+func inJSON(text string) string {
+	parts := strings.Split(text, `"`)
+	for i := 0; i < len(parts); i += 2 {
+		parts[i] = names.Replace(parts[i])
+	}
+	return strings.Join(parts, `"`)
+}
+
+var names = strings.NewReplacer("RefreshInterval", "interval", "RefreshRate", "rate", "WaitForToken", "wait_for_token", "MaxLease", "max_lease",
+	"Size", "size", "Windows", "windows", "Concurrency", "concurrency", "Lease", "lease", "Align", "align", "Unit", "unit", "Shared", "shared")
 
 // Limits are the limits of an entity in drip.Options. A zero field is the default of Options.
 type Limits struct {
