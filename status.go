@@ -47,8 +47,8 @@ type Status struct {
 
 	// Delay is the delay that Admit would give a newcomer of one call, and one of each other unit, within all shared
 	// limits. Bound is its cause. If Bound is BoundClosed, Then is the cause of the rest of the delay, after
-	// ClosedUntil: BoundNone if there is no rest, or if only a shared limit is closed. Limit is the name of the shared limit that Bound belongs to, "" for
-	// the entity's own.
+	// ClosedUntil: BoundNone if there is no rest, or if only a shared limit is closed. Limit is the name of the shared limit
+	// that Bound belongs to, "" for the entity's own.
 	Delay time.Duration
 	Bound Bound
 	Then  Bound
