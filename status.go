@@ -46,9 +46,9 @@ type Status struct {
 	Level float64
 
 	// Delay is the delay that Admit would give a newcomer of one call, and one of each other unit, within all shared
-	// limits. Bound is its cause. If Bound is BoundClosed, Then is the cause of the rest of the delay, after
-	// ClosedUntil: BoundNone if there is no rest, or if only a shared limit is closed. Limit is the name of the shared limit
-	// that Bound belongs to, "" for the entity's own.
+	// limits. Bound is its cause. Then is the cause of the part of the delay after ClosedUntil: BoundNone if the entity
+	// is open, or if the delay ends then. Limit is the name of the shared limit that Bound belongs to, "" for the entity's
+	// own.
 	Delay time.Duration
 	Bound Bound
 	Then  Bound

@@ -106,8 +106,8 @@ type Options struct {
 	// Request returns further facts about a message for the limiter: the shared limits that it is Within, whether it is
 	// Urgent, its Deadline. A message that cannot run before its Deadline goes to the dead letters at once, for the reason
 	// "expired". The Consumer calls Request at each return of the message, so a Deadline must come from the message, not from
-	// the time of the call. The Consumer sets the ticket. It needs a Limiter that is an Admitter. Defaults to the zero Request, which
-	// costs 1 and is within all shared limits.
+	// the time of the call. The Consumer sets the ticket. It needs a Limiter that is an Admitter. Defaults to the zero
+	// Request, which costs 1 and is within all shared limits.
 	Request func(d *amqp.Delivery) drip.Request
 
 	// FailOpen runs messages without a limit while the limiter gives no answer. Defaults to false: messages wait.
