@@ -217,6 +217,26 @@ func TestAlignOfLimits(t *testing.T) {
 	}
 }
 
+// An entity with another RefreshInterval keeps the alignment of the Options, unless that is a calendar's.
+func TestAlignOfOptionsStays(t *testing.T) {
+	now := time.Date(2026, 1, 1, 12, 30, 0, 0, time.UTC)
+	for want, align := range map[time.Time]drip.Alignment{
+		now.Add(20 * time.Minute): drip.StartingAt(now),
+		now.Add(10 * time.Minute): drip.Daily(nil),
+	} {
+		o := drip.Options{Size: 1, Align: align, Start: time.UnixMilli(0), Clock: func() time.Time { return now }}
+		if align != drip.Daily(nil) {
+			o.RefreshInterval = time.Hour
+		}
+		o.Limits = func(context.Context, string) (drip.Limit, error) {
+			return drip.Limit{RefreshInterval: 20 * time.Minute}, nil
+		}
+		if s := buckettest.Inspect(t, buckettest.New(t, o), "shop"); !s.Windows[0].Refresh.Equal(want) {
+			t.Errorf("%v: the interval ends at %v, want %v", align, s.Windows[0].Refresh.UTC(), want)
+		}
+	}
+}
+
 func TestBadAlign(t *testing.T) {
 	for want, o := range map[string]drip.Options{
 		"RefreshInterval is 1h0m0s; it must be 0":             {Align: drip.Daily(nil), RefreshInterval: time.Hour},

@@ -114,7 +114,10 @@ func (o *Options) override(l *Limit) {
 	o.Size = cmp.Or(l.Size, o.Size)
 	o.RefreshRate = cmp.Or(l.RefreshRate, o.RefreshRate)
 	if l.RefreshInterval != 0 || l.Align.calendar() {
-		o.RefreshInterval, o.Align = l.RefreshInterval, l.Align
+		o.RefreshInterval = l.RefreshInterval
+		if o.Align.calendar() { // which a RefreshInterval takes away
+			o.Align = Alignment{}
+		}
 	}
 	o.Align = cmp.Or(l.Align, o.Align)
 	o.Unit = cmp.Or(l.Unit, o.Unit)
