@@ -198,7 +198,7 @@ func (r Rule) check() error {
 			return fmt.Errorf("a rate must be above one a year and at most %d a second", mostUnits)
 		}
 	case calendar:
-		if l := r.align.String(); !strings.Contains(l, " ") {
+		if l := r.align.String(); !strings.Contains(l, "ly ") { // a stored alignment has a time and a number
 			return fmt.Errorf("its alignment is %q; it must be daily, weekly or monthly", l)
 		}
 	case fixedWindow, slidingWindow:

@@ -427,14 +427,19 @@ func TestRuleJSON(t *testing.T) {
 		t.Errorf("%v is written as %s, %v, want %s", read, text, err, month)
 	}
 	for text, want := range map[string]string{
-		`{"kind": "calendar", "size": 9}`:                         `its alignment is ""`,
-		`{"kind": "calendar", "size": 9, "align": "yearly"}`:      `"yearly" is not daily`,
-		`{"kind": "odd", "size": 1}`:                              `there is no kind "odd"`,
-		`{"kind": "sliding-window", "size": 1, "interval": "1s"}`: "the number is 1; it must be from 2",
-		`{"kind": "sliding-window", "size": 9}`:                   "a window must be",
-		`{"kind": "sliding-window", "size": 9, "interval": "5"}`:  `"5" is not a duration`,
-		`{"kind": "leaky-bucket", "size": 9}`:                     "a rate must be",
-		`{"kind": "concurrency", "size": 9, "burst": 1}`:          "only a sliding window has a Burst",
+		`{"kind": "calendar", "size": 9}`:                                           `its alignment is ""`,
+		`{"kind": "calendar", "size": 9, "align": "yearly"}`:                        `"yearly" is not daily`,
+		`{"kind": "odd", "size": 1}`:                                                `there is no kind "odd"`,
+		`{"kind": "sliding-window", "size": 1, "interval": "1s"}`:                   "the number is 1; it must be from 2",
+		`{"kind": "sliding-window", "size": 9}`:                                     "a window must be",
+		`{"kind": "sliding-window", "size": 9, "interval": "5"}`:                    `"5" is not a duration`,
+		`{"kind": "leaky-bucket", "size": 9}`:                                       "a rate must be",
+		`{"kind": "concurrency", "size": 9, "burst": 1}`:                            "only a sliding window has a Burst",
+		`{"kind": "leaky-bucket", "size": 9, "per_second": 1, "interval": "1m"}`:    "a leaky-bucket has no interval",
+		`{"kind": "sliding-window", "size": 9, "per_second": 1, "interval": "1m"}`:  "a sliding-window has no per_second",
+		`{"kind": "fixed-window", "size": 40, "interval": "24h", "align": "daily"}`: "a fixed-window has no align",
+		`{"kind": "calendar", "size": 9, "align": "daily", "interval": "24h"}`:      "a calendar has no interval",
+		`{"kind": "calendar", "size": 9, "align": "2026-01-31T12:00:00Z 7"}`:        `its alignment is "2026-01-31T12:00:00Z 7"`,
 	} {
 		r := Concurrency(3)
 		if err := json.Unmarshal([]byte(text), &r); err == nil || !strings.Contains(err.Error(), want) || r != Concurrency(3) {

@@ -3,6 +3,7 @@ package provider
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/drip-go/drip"
@@ -60,6 +61,19 @@ func (r *Rule) UnmarshalJSON(text []byte) error {
 	}
 	if err := read.check(); err != nil {
 		return fmt.Errorf("provider: %s: %w", j.Kind, err)
+	}
+	for _, field := range []struct {
+		name string
+		set  bool
+		of   []kind
+	}{
+		{"per_second", j.PerSecond != 0, []kind{leakyBucket, tokenBucket}},
+		{"interval", j.Interval != "", []kind{fixedWindow, slidingWindow}},
+		{"align", j.Align != drip.Alignment{}, []kind{calendar}},
+	} {
+		if field.set && !slices.Contains(field.of, read.kind) {
+			return fmt.Errorf("provider: a %s has no %s", j.Kind, field.name)
+		}
 	}
 	*r = read
 	return nil
