@@ -31,7 +31,8 @@ const (
 	untold        = -1               // the rate of which the bucket could not be told
 )
 
-// changed reports whether the bucket should be told of an entity's rate, 0 if the response has none.
+// changed reports whether the bucket should be told of an entity's rate. A response without one, 0, says nothing: it may
+// come from a cache, from a gateway, or from an endpoint that tells no limit.
 func (a *announced) changed(entityID string, perSecond float64, now time.Time) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -41,7 +42,7 @@ func (a *announced) changed(entityID string, perSecond float64, now time.Time) b
 	}
 	off := perSecond - last.perSecond
 	switch since := now.Sub(last.at); {
-	case !known && perSecond == 0:
+	case perSecond == 0:
 		return false
 	case known && since < announceEvery, known && last.perSecond == untold && since < announceAgain:
 		return false

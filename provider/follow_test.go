@@ -358,6 +358,34 @@ func TestAnnounced(t *testing.T) {
 	})
 }
 
+// A response that tells no rate, such as one from a cache, does not end the rate that others have told.
+func TestAnnouncedByOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var told announcedTo
+		headers := []http.Header{
+			{"Ratelimit-Policy": {`"a";q=50;w=10`}},
+			{"Ratelimit-Policy": {`"a";q=50;w=10`}, "Age": {"9"}},
+			{},
+		}
+		n := 0
+		client := &http.Client{Transport: &Transport{Bucket: &told, Base: roundTripper(func(r *http.Request) (*http.Response, error) {
+			n++
+			return &http.Response{StatusCode: 200, Header: headers[n%len(headers)], Body: http.NoBody, Request: r}, nil
+		})}}
+		for range 100 {
+			response, err := client.Get("http://provider.example/")
+			if err != nil {
+				t.Fatal(err)
+			}
+			response.Body.Close()
+			time.Sleep(2 * time.Second)
+		}
+		if len(told) != 1 || told[0] != 5 {
+			t.Errorf("told %v", told)
+		}
+	})
+}
+
 // unreachable is a Bucket whose storage does not answer for a while.
 type unreachable struct {
 	announcedTo
