@@ -410,6 +410,30 @@ func TestNewcomerOfSharedLimit(t *testing.T) {
 	}
 }
 
+// The leases of dead holders hold no token of a shared limit, neither for Admit nor for Inspect.
+func TestInspectAfterDeadHolders(t *testing.T) {
+	for name, open := range storages {
+		t.Run(name, func(t *testing.T) {
+			now := time.UnixMilli(1e12)
+			b := buckettest.New(t, drip.Options{
+				Size: 10, Lease: time.Second, Shared: map[string]drip.Limit{"app": {Concurrency: 2}},
+				Start: time.UnixMilli(0), Storage: open(t), Clock: func() time.Time { return now },
+			})
+			for range 2 {
+				buckettest.Runs(t, b, "shop-1", drip.Request{})
+			}
+			if s := buckettest.Inspect(t, b, "shop-2"); s.Delay == 0 || s.Limit != "app" {
+				t.Errorf("while both tokens are out, the delay is %v, of %q", s.Delay, s.Limit)
+			}
+			now = now.Add(2 * time.Second)
+			if s := buckettest.Inspect(t, b, "shop-2"); s.Delay != 0 {
+				t.Errorf("after the ends of the leases, the delay is %v, of %q", s.Delay, s.Limit)
+			}
+			buckettest.Runs(t, b, "shop-2", drip.Request{})
+		})
+	}
+}
+
 // Options.SharedLimits overrides Options.Shared, field by field. Options.Limits knows entities only.
 func TestSharedLimitChanges(t *testing.T) {
 	minute := []drip.Window{{Size: 3, RefreshInterval: time.Minute}, {Size: 100, RefreshInterval: time.Hour}}

@@ -124,7 +124,7 @@ func (b *Bucket) sharedNow(ctx context.Context, entityID string, now int64) (sha
 		if err != nil {
 			return nil, fmt.Errorf("%q: %w", within[i].Key, err)
 		}
-		shared = append(shared, within[i].In(&e.State, decision.Counted(e.Out)))
+		shared = append(shared, within[i].In(&e.State, decision.Counted(outAt(&e, now))))
 	}
 	return shared, nil
 }
@@ -144,6 +144,18 @@ func (b *Bucket) read(ctx context.Context, entityID string) (storage.Entry, erro
 	return e, err
 }
 
+// outAt returns how many leases of an entry are out at a time: a storage keeps leases that have ended until the next
+// decision.
+func outAt(e *storage.Entry, now int64) int64 {
+	out := e.Out
+	for _, h := range e.Leases {
+		if h.End <= now {
+			out--
+		}
+	}
+	return out
+}
+
 // told is a Status, and the number of the shared limit that binds.
 type told struct {
 	Status
@@ -153,13 +165,11 @@ type told struct {
 func statusOf(l *decision.Limits, units units, e *storage.Entry, shared []decision.Shared, now int64) told {
 	s := &e.State
 	status := Status{Entity: e.Key, Time: time.UnixMilli(now), Known: s.Tokens != 0}
-	out := e.Out
+	out := outAt(e, now)
 	for _, h := range e.Leases {
-		if h.End <= now {
-			out--
-			continue
+		if h.End > now {
+			status.Leases = append(status.Leases, LeaseStatus{Age: milliseconds(max(0, now-h.ID/1024)), End: time.UnixMilli(h.End)})
 		}
-		status.Leases = append(status.Leases, LeaseStatus{Age: milliseconds(max(0, now-h.ID/1024)), End: time.UnixMilli(h.End)})
 	}
 	status.Pin, status.PinnedUntil = pinOf(s, units, now)
 	a, then := l.Newcomer(s, out, shared, now)
