@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -56,7 +57,8 @@ func NewJudge(o *drip.Options, s storage.Storage) (*Judge, error) {
 	j := &Judge{limits: o != nil, from: s, shared: map[string]storage.Entry{}, read: map[string]time.Time{}}
 	if o == nil {
 		o = &drip.Options{Limits: func(ctx context.Context, _ string) (drip.Limit, error) {
-			return limitOf(&ctx.Value(questionKey{}).(question).entry.State), nil
+			e := ctx.Value(questionKey{}).(question).entry
+			return limitOf(&e.State, e.Time), nil
 		}}
 	}
 	with := *o
@@ -154,7 +156,7 @@ func (j *Judge) Report(ctx context.Context, e storage.Entry) (*Report, error) {
 // report is Report by the limits of the entity, or shared limit, with this name.
 func (j *Judge) report(ctx context.Context, e storage.Entry, name string) (*Report, error) {
 	bucket := j.bucket
-	if j.units != nil && len(limitOf(&e.State).Windows) > 0 {
+	if j.units != nil && len(limitOf(&e.State, e.Time).Windows) > 0 {
 		bucket = j.units
 	}
 	s, err := bucket.Inspect(context.WithValue(ctx, questionKey{}, question{name, &e}), name)
@@ -192,7 +194,10 @@ func changed(windows []drip.WindowStatus, stored decision.State, now int64) bool
 	l, known := stored.Limits()
 	return known && !slices.EqualFunc(windows, l.InForce(&stored, now).Windows, func(a drip.WindowStatus, b decision.Window) bool {
 		w := window(b)
-		w.Unit = a.Unit // the names are not stored
+		w.Unit = a.Unit                                                                                    // the names are not stored
+		if _, series, _ := strings.Cut(a.Align.String(), " "); series == strconv.FormatInt(b.Series, 10) { // of the same calendar
+			w.Align, w.RefreshInterval = a.Align, a.RefreshInterval
+		}
 		return a.Window == w
 	})
 }

@@ -1,0 +1,65 @@
+package entities
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/internal/buckettest"
+	"github.com/drip-go/drip/storage/memory"
+)
+
+// The stored limits tell of a calendar what the owners' limits tell, also days after the last decision of an owner, and
+// after a change by hand.
+func TestReportOfACalendar(t *testing.T) {
+	berlin, err := time.LoadLocation("Europe/Berlin")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, align := range map[string]drip.Alignment{"daily": drip.Daily(berlin), "weekly": drip.Weekly(berlin), "monthly": drip.Monthly(berlin)} {
+		synctest.Test(t, func(t *testing.T) {
+			s := memory.New()
+			o := drip.Options{Size: 20, RefreshRate: 20, Windows: []drip.Window{{Size: 3, Align: align}}, Storage: s, Start: time.UnixMilli(0)}
+			b := buckettest.New(t, o)
+			stored, err := NewJudge(nil, s)
+			if err != nil {
+				t.Fatal(err)
+			}
+			given, err := NewJudge(&o, s)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for hour := range 40 * 24 {
+				if hour == 4 || hour == 42 {
+					for range 5 { // two of them wait for the next interval
+						buckettest.Admit(t, b, "shop", drip.Request{})
+					}
+				}
+				if hour == 200 {
+					subject, err := Open(t.Context(), s, "shop")
+					if err != nil {
+						t.Fatal(err)
+					}
+					if done, err := subject.Reset(t.Context()); !done || err != nil {
+						t.Fatal(done, err)
+					}
+				}
+				e, err := Read(t.Context(), s, "shop")
+				if err != nil {
+					t.Fatal(err)
+				}
+				want := buckettest.Inspect(t, b, "shop")
+				r, err := stored.Report(t.Context(), e)
+				// A month may have another length than the last one that is stored.
+				if err != nil || name != "monthly" && (r.Delay != want.Delay || r.Bound != want.Bound) {
+					t.Fatalf("%s at %v: the stored limits tell %v, %v, %v; the owners' %v, %v", name, e.Time, r.Delay, r.Bound, err, want.Delay, want.Bound)
+				}
+				if r, err = given.Report(t.Context(), e); err != nil || r.Changed {
+					t.Fatalf("%s at %v: the limits count as changed: %v, %v", name, e.Time, r.Windows, err)
+				}
+				time.Sleep(time.Hour)
+			}
+		})
+	}
+}
