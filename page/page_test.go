@@ -215,6 +215,9 @@ func TestActions(t *testing.T) {
 		{"do=unpin&entity=eu-1", 303, "[]", "nothing was pinned"},
 		{"do=pin&entity=eu-1", 400, "[]", "nothing is pinned"},
 		{"do=pin&entity=eu-1&limit=5", 400, "[]", "no limit such as 5/1s"},
+		{"do=pin&entity=eu-1&limit=1099511627777/1s", 400, "[]", "1099511627776 at most"},
+		{"do=pin&entity=eu-1&concurrency=9223372036854775807", 400, "[]", "1099511627776 at most"},
+		{"do=pin&entity=eu-1&limit=5/999999h", 400, "[]", "at most"},
 		{"do=pin&entity=eu-1&limit=5/1s&for=-1s", 400, "[]", "for how long?"},
 		{"do=pin&entity=eu-1&concurrency=many", 400, "[]", "no number"},
 		{"do=pin&limit=1/1s", 400, "[]", "which entities?"},
@@ -494,6 +497,9 @@ func TestMarkup(t *testing.T) {
 		if strings.Contains(text, " style=") || strings.Contains(text, " onclick=") || strings.Contains(text, "<style") {
 			t.Errorf("%s: it has what the policy forbids", address)
 		}
+	}
+	if _, text := h.get(t, "?q=%E2%80%AE"); !strings.Contains(text, `contain “\u202e”`) {
+		t.Errorf("the text of a search moves the text beside it:\n%s", text)
 	}
 }
 

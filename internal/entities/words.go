@@ -103,6 +103,10 @@ func ParsePin(limit string, burst, concurrency int, d time.Duration, raise bool)
 		p.Window = drip.Window{Size: n, RefreshRate: n, RefreshInterval: every}
 	}
 	switch {
+	case max(p.Size, burst, concurrency) > decision.MostUnits:
+		return p, fmt.Errorf("the limit, the burst and the concurrency may be %d at most", int64(decision.MostUnits))
+	case p.RefreshInterval > Longest:
+		return p, fmt.Errorf("the limit is for %s; it may be for %s at most", Short(p.RefreshInterval), Short(Longest))
 	case burst < 0:
 		return p, errors.New("the burst is below 0")
 	case concurrency < 0:
