@@ -3,6 +3,8 @@ package simulate
 import (
 	"context"
 	"errors"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -93,6 +95,27 @@ func TestSharedOfThePresetIsReplaced(t *testing.T) {
 	replaced := run(`{"preset": "airtable", "shared": {"user": {"size": 400}}, ` + load + `}`)
 	if given.Results[0].OverLimit != 0 || replaced.Results[0].OverLimit != 0 || replaced.Results[0].Makespan >= given.Results[0].Makespan {
 		t.Errorf("50 a second: %+v\n400 a second: %+v", given.Results[0], replaced.Results[0])
+	}
+}
+
+// A spreadsheet's mark before the first line of a trace is no part of it.
+func TestTraceOfASpreadsheet(t *testing.T) {
+	dir := t.TempDir()
+	for name, text := range map[string]string{
+		"plain": "\ufeff1s\n2s\n3s\n", "quoted": "\ufeff\"1s\",\"shop\"\n2s,shop\n3s,shop\n", "header": "\ufeff\"time\"\n1s\n2s\n3s\n", "none": "1s\n2s\n3s\n",
+	} {
+		if err := os.WriteFile(filepath.Join(dir, "trace.csv"), []byte(text), 0o666); err != nil {
+			t.Fatal(err)
+		}
+		s, err := Parse(filepath.Join(dir, "s.json"), []byte(`{"limits": {"size": 9}, "arrivals": [{"kind": "trace", "file": "trace.csv"}]}`))
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		r, err := s.Run(t.Context(), 1)
+		if err != nil || r.Results[0].Messages != 3 {
+			t.Errorf("%s: %+v, %v; want 3 messages", name, r.Results, err)
+		}
 	}
 }
 

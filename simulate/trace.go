@@ -1,6 +1,7 @@
 package simulate
 
 import (
+	"bufio"
 	"cmp"
 	"encoding/csv"
 	"errors"
@@ -38,6 +39,9 @@ func (t trace) arrivals() lab.Arrivals {
 	}
 }
 
+// byteOrderMark is how spreadsheets begin a file of UTF-8.
+const byteOrderMark = "\ufeff"
+
 // readTrace reads a CSV file: a line a message, with the time and, if there are several, the entity. A first line that has
 // no time is a header.
 func readTrace(dir, name string) (trace, error) {
@@ -52,7 +56,11 @@ func readTrace(dir, name string) (trace, error) {
 		return nil, err
 	}
 	defer f.Close()
-	r := csv.NewReader(f)
+	text := bufio.NewReader(f)
+	if mark, _ := text.Peek(len(byteOrderMark)); string(mark) == byteOrderMark { // else the first message looks like a header
+		_, _ = text.Discard(len(byteOrderMark))
+	}
+	r := csv.NewReader(text)
 	r.FieldsPerRecord = -1
 	r.TrimLeadingSpace = true
 	r.Comment = '#'
