@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -217,6 +218,9 @@ func idOf(messageID string, headers amqp.Table, body []byte) string {
 	return fmt.Sprintf("%.8x", h.Sum(nil))
 }
 
+// longestAge is in ms. Any user who may publish to the queue may write another age.
+const longestAge = int64(math.MaxInt64 / time.Millisecond)
+
 func letterOf(d *amqp.Delivery) queues.Letter {
 	text := func(name string) string {
 		s, _ := d.Headers[name].(string)
@@ -226,7 +230,7 @@ func letterOf(d *amqp.Delivery) queues.Letter {
 		ID: idOf(d.MessageId, d.Headers, d.Body), MessageID: d.MessageId,
 		Reason: text("x-drip-reason"), Error: text("x-drip-error"),
 		Attempts: int(number(d.Headers["x-drip-attempts"])), Postponements: int(number(d.Headers["x-drip-postponements"])),
-		Age:      time.Duration(number(d.Headers["x-drip-age-ms"])) * time.Millisecond,
+		Age:      time.Duration(min(max(number(d.Headers["x-drip-age-ms"]), 0), longestAge)) * time.Millisecond,
 		Exchange: text("x-drip-exchange"), RoutingKey: text("x-drip-routing-key"),
 		Size: len(d.Body), Body: bytes.Clone(d.Body[:min(len(d.Body), queues.MostBody)]),
 	}

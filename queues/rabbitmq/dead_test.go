@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"slices"
 	"sync/atomic"
@@ -203,6 +204,18 @@ type open struct{}
 
 func (open) GetDelay(context.Context, string) (time.Duration, error) { return 0, nil }
 func (open) ReturnToken(context.Context, string) error               { return nil }
+
+// A letter that somebody else has published has no absurd age.
+func TestAgeOfALetter(t *testing.T) {
+	for ms, want := range map[int64]time.Duration{
+		61_000: 61 * time.Second, -1: 0, math.MinInt64: 0,
+		math.MaxInt64: math.MaxInt64 / time.Millisecond * time.Millisecond, math.MaxInt64/1_000_000 + 1: math.MaxInt64 / time.Millisecond * time.Millisecond,
+	} {
+		if l := letterOf(&amqp.Delivery{Headers: amqp.Table{"x-drip-age-ms": ms}}); l.Age != want {
+			t.Errorf("%d ms: the age is %v, want %v", ms, l.Age, want)
+		}
+	}
+}
 
 func TestNoQueue(t *testing.T) {
 	b, _, queue := channel(t)
