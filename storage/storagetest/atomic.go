@@ -99,6 +99,17 @@ func testAtomicOnSetState(t *testing.T, s storage.Storage) {
 		t.Errorf("Do on bytes that are no encoded state = %+v, want an error", a)
 	}
 	holds(t, s, "k", state(13), "Do on bytes that are no encoded state changes nothing")
+	// Nor does it change the entity if they are those of a shared limit.
+	do(t, s, "entity", l, op)
+	_, rev = get(t, s, "entity")
+	within := []storage.Within{{Key: "k", Limits: l, ID: 1, Weight: 1}}
+	if a, err := s.(storage.Atomic).Do(t.Context(), "entity", l, within, op); err == nil {
+		t.Errorf("Do within a shared limit whose bytes are no encoded state = %+v, want an error", a)
+	}
+	if _, after := get(t, s, "entity"); after != rev {
+		t.Errorf("Do changes all keys together or none: within a shared limit whose bytes are no encoded state the revision of the entity was %d and is %d", rev, after)
+	}
+	holds(t, s, "k", state(13), "Do on bytes that are no encoded state changes nothing")
 }
 
 func testAtomicConcurrent(t *testing.T, s storage.Storage) {
@@ -148,6 +159,47 @@ func concurrent(t *testing.T, s storage.Storage, key string, callers, each int) 
 	})
 	if st, _ := decode(t, s, key); st.Plain != 0 || found.Load() != size {
 		t.Fatalf("%d concurrent returns of %d tokens found %d and left %d, want %d and 0", callers*(each/4), size, found.Load(), st.Plain, size)
+	}
+}
+
+// testAtomicAndSet lets callers of Do and callers of Get and Set take tokens of one entity at the same time.
+func testAtomicAndSet(t *testing.T, s storage.Storage) {
+	if _, closes := s.(io.Closer); !closes && takesLongKeys(t, s) {
+		for i := range 5 {
+			doAndSet(t, s, longKey(i), 4, 4)
+		}
+	}
+	for i := range 5 {
+		doAndSet(t, s, fmt.Sprint("k", i), 8, 16)
+	}
+}
+
+func doAndSet(t *testing.T, s storage.Storage, key string, callers, each int) {
+	t.Helper()
+	size := int64(callers * each * 3 / 4)
+	l := limits(size, 1)
+	op := decision.Op{Kind: decision.GetDelay, Now: l.Start + 1_000_000}
+	var ran atomic.Int64
+	together(callers, func(i int) {
+		sets, do := i%2 == 0, s.(storage.Atomic).Do
+		if sets {
+			do = plain{s}.Do
+		}
+		for done := 0; done < each; {
+			a, err := do(t.Context(), key, l, nil, op)
+			if sets && errors.Is(err, storage.ErrConflict) {
+				continue
+			} else if err != nil {
+				t.Errorf("%+v: %v", op, err)
+			} else if a.Delay == 0 {
+				ran.Add(1)
+			}
+			done++
+		}
+	})
+	if st, _ := decode(t, s, key); ran.Load() != size || st.Plain != size {
+		t.Fatalf("neither Do nor Set loses a change of the other: of %d GetDelay at one time, half of them by Get and Set, %d ran and left %d tokens out, want Size, %d",
+			callers*each, ran.Load(), st.Plain, size)
 	}
 }
 
@@ -220,6 +272,16 @@ func testAtomicManyLeases(t *testing.T, s storage.Storage) {
 	if r, ok := s.(storage.Reader); ok {
 		if e, err := r.Read(t.Context(), "k"); err != nil || e.Out != size || len(e.Leases) < storage.MostListed {
 			t.Errorf("Read of %d leases = %d, %d of them told, %v; want at least MostListed", size, e.Out, len(e.Leases), err)
+		}
+	}
+	if l, ok := s.(storage.Lister); ok {
+		if err := l.List(t.Context(), func(e storage.Entry) error {
+			if e.Out != size || len(e.Leases) != storage.MostListed {
+				t.Errorf("List of %d leases = %d, %d of them told; want %d told", size, e.Out, len(e.Leases), storage.MostListed)
+			}
+			return nil
+		}); err != nil {
+			t.Errorf("List: %v", err)
 		}
 	}
 	found := all(func(lease *decision.Lease) decision.Op {
@@ -319,6 +381,11 @@ func testRead(t *testing.T, s storage.Storage) {
 			t.Fatalf("Read(%s): %v", short(key), err)
 		}
 		told(t, got, want)
+		got.State.Lines[0].Left, got.Leases[0].ID = -1, -1
+		if got, err = r.Read(t.Context(), key); err != nil {
+			t.Fatalf("Read(%s): %v", short(key), err)
+		}
+		told(t, got, want) // for the Entry before was the caller's
 		if _, rev := get(t, s, key); rev != before {
 			t.Errorf("Read changes nothing: the revision was %d and is %d", before, rev)
 		}

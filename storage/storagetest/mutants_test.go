@@ -113,6 +113,11 @@ var wrong = map[string]func() storage.Storage{
 	"List goes on after an error":             func() storage.Storage { return &teller{Storage: memory.New(), stubborn: true} },
 	"List fails at bytes that are no state":   func() storage.Storage { return &teller{Storage: memory.New(), strict: true} },
 	"List tells bytes that are no state":      func() storage.Storage { return &teller{Storage: memory.New(), blind: true} },
+	"List tells all leases":                   func() storage.Storage { return &teller{Storage: memory.New(), all: true} },
+	"List counts the leases that it tells":    func() storage.Storage { return &teller{Storage: memory.New(), miscounts: true} },
+	"Read returns the state it keeps":         func() storage.Storage { return &teller{Storage: memory.New(), aliasRead: true} },
+	"Do overwrites a Set":                     func() storage.Storage { return &decider{Storage: memory.New(), forceful: true} },
+	"Do changes one key and not the other":    func() storage.Storage { return &decider{Storage: memory.New(), partial: true} },
 }
 
 // TestWrongBackends runs the suite in a process of its own on each wrong backend. It must fail there.
@@ -409,6 +414,7 @@ type decider struct {
 	torn, leaseless, own      bool
 	generous, still, trusting bool
 	endless                   bool
+	forceful, partial         bool
 	begin                     time.Time
 	most                      int
 
@@ -435,6 +441,19 @@ func (d *decider) Do(ctx context.Context, key string, l *decision.Limits, within
 			op.Now = time.Now().UnixMilli()
 		}
 		return careless{d.Storage}.Do(ctx, key, l, within, op)
+	case d.forceful && len(within) == 0:
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		if op.Now == decision.OwnClock {
+			op.Now = time.Now().UnixMilli()
+		}
+		return forceful{d.Storage}.Do(ctx, key, l, op)
+	case d.partial:
+		a, err := d.Storage.Do(ctx, key, l, within, op)
+		if err != nil && len(within) > 0 {
+			_, _ = d.Storage.Do(ctx, key, l, nil, op)
+		}
+		return a, err
 	case d.leaseless:
 		st, rev, err := d.Get(ctx, key)
 		var s decision.State
@@ -518,14 +537,48 @@ func (c careless) Do(ctx context.Context, key string, l *decision.Limits, within
 	return a, nil
 }
 
+// forceful decides in a lock of its own, which Set does not take.
+type forceful struct{ s storage.Storage }
+
+func (f forceful) Do(ctx context.Context, key string, l *decision.Limits, op decision.Op) (a decision.Answer, err error) {
+	stored, _, err := f.s.Get(ctx, key)
+	if err != nil {
+		return a, err
+	}
+	var s decision.State
+	held, err := storage.Decode(stored.Data, &s)
+	if err != nil {
+		return a, err
+	}
+	leases := storage.NewLeases(held)
+	l.Apply(&s, leases, &op, op.Now, &a)
+	data := storage.Encode(&s, leases.All())
+	for err = storage.ErrConflict; err == storage.ErrConflict && string(data) != string(stored.Data); {
+		_, rev, _ := f.s.Get(ctx, key)
+		err = f.s.Set(ctx, key, storage.State{Data: data, Now: s.Now, Until: max(l.Until(&s), leases.Last())}, rev)
+	}
+	if err == storage.ErrConflict {
+		err = nil
+	}
+	return a, err
+}
+
 // teller is memory with mistakes in Read and List.
 type teller struct {
 	*memory.Storage
 	leaseless, skip, stubborn bool
 	locks                     bool
+	all, miscounts, aliasRead bool
 	strict, blind             bool     // about bytes that are no state
 	foreign                   sync.Map // their keys
 	listing                   sync.Mutex
+	entries                   map[string]entryAt
+}
+
+// entryAt is an Entry of a revision.
+type entryAt struct {
+	e   storage.Entry
+	rev storage.Revision
 }
 
 func (r *teller) Set(ctx context.Context, key string, s storage.State, rev storage.Revision) error {
@@ -538,6 +591,22 @@ func (r *teller) Set(ctx context.Context, key string, s storage.State, rev stora
 }
 
 func (r *teller) Read(ctx context.Context, key string) (storage.Entry, error) {
+	if r.aliasRead {
+		_, rev, _ := r.Get(ctx, key)
+		kept, ok := r.entries[key]
+		if !ok || kept.rev != rev {
+			e, err := r.Storage.Read(ctx, key)
+			if err != nil {
+				return e, err
+			}
+			kept = entryAt{e, rev}
+			if r.entries == nil {
+				r.entries = map[string]entryAt{}
+			}
+			r.entries[key] = kept
+		}
+		return kept.e, ctx.Err()
+	}
 	e, err := r.Storage.Read(ctx, key)
 	if r.leaseless && len(e.Leases) > 2 {
 		e.Leases = e.Leases[:2]
@@ -565,6 +634,13 @@ func (r *teller) List(ctx context.Context, each func(storage.Entry) error) error
 		first = false
 		if skip {
 			return nil
+		}
+		if r.all && e.Out > storage.MostListed {
+			st, _, _ := r.Get(ctx, e.Key)
+			e.Leases, _ = storage.Decode(st.Data, new(decision.State))
+		}
+		if r.miscounts {
+			e.Out = int64(len(e.Leases))
 		}
 		if err := each(e); !r.stubborn {
 			return err

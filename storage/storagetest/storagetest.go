@@ -52,6 +52,7 @@ func Run(t *testing.T, open func(*testing.T) storage.Storage) {
 		{"AtomicUnknown", isAtomic, testAtomicUnknown},
 		{"AtomicOnStateThatWasSet", isAtomic, testAtomicOnSetState},
 		{"AtomicConcurrent", isAtomic, testAtomicConcurrent},
+		{"AtomicAndSet", isAtomic, testAtomicAndSet},
 		{"AtomicManyLeases", isAtomic, testAtomicManyLeases},
 		{"AtomicOwnClock", isAtomic, testAtomicOwnClock},
 		{"AtomicWithin", isAtomic, testAtomicWithin},
