@@ -4093,6 +4093,7 @@ end
 if added and #added > 0 then
   call('ZADD', members, _G.unpack(added))
 elseif #leases > 16 * most then
+  call('UNLINK', members) -- Redis may have evicted the entity, but not these
   for i = 1, #leases, 16 do
     call('ZADD', members, unpack('<d', leases, i + 8), sub(leases, i, i + 7))
   end
@@ -7611,6 +7612,7 @@ end
 if added and #added > 0 then
   call('ZADD', members, _G.unpack(added))
 elseif #leases > 16 * most then
+  call('UNLINK', members) -- Redis may have evicted the entity, but not these
   for i = 1, #leases, 16 do
     call('ZADD', members, unpack('<d', leases, i + 8), sub(leases, i, i + 7))
   end

@@ -108,6 +108,32 @@ func TestFlushedLease(t *testing.T) {
 	}
 }
 
+// The leases of an entity that Redis has evicted are over, although Redis has kept the set of them.
+func TestEvictedEntity(t *testing.T) {
+	for name, open := range backends {
+		t.Run(name, func(t *testing.T) {
+			client := open(t)
+			s := newStorageWith(t, client, redis.Options{Prefix: t.Name() + ":"})
+			l := limits(1_000_000, 1_000_000, 1000, 50)
+			l.Tokens = 700
+			const leases = 600 // more than a value has
+			for range 2 {
+				for i := range leases {
+					if a := admit(t, s, "shop", &l); a.Delay > 0 {
+						t.Fatalf("Admit %d of %d tokens = %+v, want to run", i, l.Tokens, a)
+					}
+				}
+				if _, n := out(t, s, "shop"); n != leases {
+					t.Fatalf("%d leases are out, want %d", n, leases)
+				}
+				if n, err := client.Del(t.Context(), t.Name()+":{shop}").Result(); n != 1 || err != nil {
+					t.Fatal(n, err)
+				}
+			}
+		})
+	}
+}
+
 func TestRestart(t *testing.T) {
 	server := servers.OwnRedis(t)
 	s := newStorage(t, connect(t, server.Addr()))
