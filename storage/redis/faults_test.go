@@ -492,6 +492,41 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
+// A server that refuses the connection says why, and nothing is done.
+func TestRefusedConnection(t *testing.T) {
+	addr := servers.OwnRedis(t, "--requirepass", "secret").Addr()
+	for want, o := range map[string]goredis.Options{
+		"WRONGPASS":                {Password: "wrong"},
+		"DB index is out of range": {Password: "secret", DB: 99},
+	} {
+		o.Addr = addr
+		client := goredis.NewClient(&o)
+		defer client.Close()
+		for _, remember := range []int{-1, 0} {
+			s := newStorageWith(t, client, redis.Options{Remember: remember})
+			_, _, get := s.Get(t.Context(), "shop")
+			_, read := s.Read(t.Context(), "shop")
+			errs := []error{get, read, s.Set(t.Context(), "shop", storage.State{}, storage.NoRevision), s.List(t.Context(), nil)}
+			var mu sync.Mutex
+			var wg sync.WaitGroup
+			for i := range 20 {
+				wg.Go(func() {
+					_, err := ask(t.Context(), s, fmt.Sprint("shop", i%5), &plenty)
+					mu.Lock()
+					defer mu.Unlock()
+					errs = append(errs, err)
+				})
+			}
+			wg.Wait()
+			for i, err := range errs {
+				if err == nil || !strings.Contains(err.Error(), want) || errors.Is(err, redis.ErrNoAnswer) {
+					t.Errorf("remember %d: call %d = %v, want %s", remember, i, err, want)
+				}
+			}
+		}
+	}
+}
+
 func TestKeyOfAnotherType(t *testing.T) {
 	for name, open := range backends {
 		t.Run(name, func(t *testing.T) {

@@ -120,13 +120,16 @@ func (s *Storage) scan(ctx context.Context, client goredis.Cmdable, cursor uint6
 func (s *Storage) getAll(ctx context.Context, client goredis.Cmdable, keys []string) (time.Time, [][]byte, error) {
 	var now *goredis.TimeCmd
 	values, err := ask(ctx, s, func() ([][]byte, error) {
-		commands, _ := client.Pipelined(ctx, func(p goredis.Pipeliner) error {
+		commands, err := client.Pipelined(ctx, func(p goredis.Pipeliner) error {
 			now = p.Time(ctx)
 			for _, key := range keys {
 				p.Get(ctx, key)
 			}
 			return nil
 		})
+		if err != nil && now.Err() == nil && now.Val().IsZero() { // as in send
+			return nil, err
+		}
 		values := make([][]byte, len(keys))
 		for i, c := range commands[1:] {
 			value, err := c.(*goredis.StringCmd).Bytes()

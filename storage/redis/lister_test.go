@@ -88,6 +88,15 @@ func TestList(t *testing.T) {
 	}
 }
 
+// refusing refuses pipelines, and leaves the commands as they are. So does go-redis when it gets no connection.
+type refusing struct{ lossy }
+
+var errRefused = errors.New("refused")
+
+func (refusing) ProcessPipelineHook(goredis.ProcessPipelineHook) goredis.ProcessPipelineHook {
+	return func(context.Context, []goredis.Cmder) error { return errRefused }
+}
+
 // lossy is a connection that breaks after the first answer of a pipeline.
 type lossy struct{}
 
@@ -105,14 +114,17 @@ func (lossy) ProcessPipelineHook(next goredis.ProcessPipelineHook) goredis.Proce
 
 // An entity that was not read is not missing.
 func TestListThatLosesAnswers(t *testing.T) {
-	client := connectShared(t)
-	s := newStorage(t, client)
+	o := redis.Options{Prefix: fmt.Sprintf("%s-%x:", t.Name(), rand.Uint64())}
+	s := newStorageWith(t, connectShared(t), o)
 	for i := range 3 {
 		getDelay(t, s, fmt.Sprint("shop", i), &plenty)
 	}
-	client.AddHook(lossy{})
-	err := s.List(t.Context(), func(storage.Entry) error { return nil })
-	if !errors.Is(err, redis.ErrNoAnswer) || !errors.Is(err, io.ErrUnexpectedEOF) {
-		t.Errorf("List = %v, want ErrNoAnswer", err)
+	for want, hook := range map[error]goredis.Hook{io.ErrUnexpectedEOF: lossy{}, errRefused: refusing{}} {
+		client := connectShared(t)
+		client.AddHook(hook)
+		err := newStorageWith(t, client, o).List(t.Context(), func(storage.Entry) error { return nil })
+		if !errors.Is(err, redis.ErrNoAnswer) || !errors.Is(err, want) {
+			t.Errorf("List = %v, want ErrNoAnswer because of %v", err, want)
+		}
 	}
 }

@@ -91,6 +91,11 @@ func send(client goredis.UniversalClient, commands []*command) {
 		for _, c := range commands {
 			_ = p.Process(ctx, c)
 		}
-		_, _ = p.Exec(ctx)
+		_, err := p.Exec(ctx)
+		for _, c := range commands {
+			if c.script != nil && c.Err() == nil && c.Val() == "" { // go-redis leaves out the error of a refused connection
+				c.SetErr(err)
+			}
+		}
 	}
 }
