@@ -69,7 +69,11 @@ const (
 	numCounts     = 6
 )
 
-func isUnit(n int64) bool { return n >= 0 && n < decision.Units }
+// isWindow reports whether a window is one that Limits may have, or none.
+func isWindow(w *decision.Window) bool {
+	return w.Unit >= 0 && w.Unit < decision.Units &&
+		(w.Size == 0 || min(w.Size, w.Rate, w.Interval) > 0 && max(w.Size, w.Rate, w.Interval) <= decision.MostUnits)
+}
 
 // Encode returns the state of an entity and its leases as bytes. The zero State without leases is no bytes at all.
 func Encode(s *decision.State, leases []Held) []byte {
@@ -119,7 +123,7 @@ func Encode(s *decision.State, leases []Held) []byte {
 }
 
 // Decode reads a result of Encode, and nothing else: Encode of s and the leases is b again. Its error is ErrFormat; s
-// is unchanged then.
+// is unchanged then. It refuses a state whose numbers would be a division by zero, or a place that is not there.
 func Decode(b []byte, s *decision.State) ([]Held, error) {
 	if len(b) == 0 {
 		*s = decision.State{}
@@ -151,14 +155,14 @@ func Decode(b []byte, s *decision.State) ([]Held, error) {
 	if rest < 0 || rest%16 != 0 {
 		return nil, ErrFormat
 	}
-	if read.Tokens == 0 && rest == 0 { // Encode writes no bytes for it
+	if read.Tokens == 0 && rest == 0 || read.Ended < 0 { // Encode writes no bytes for nobody
 		return nil, ErrFormat
 	}
 	read.Lines = make([]decision.Line, lines)
 	for i := range read.Lines {
 		of := ofLine(&read.Lines[i])
 		nextAll(of[:])
-		if !isUnit(read.Lines[i].Window.Unit) {
+		if !isWindow(&read.Lines[i].Window) {
 			return nil, ErrFormat
 		}
 	}
@@ -168,7 +172,8 @@ func Decode(b []byte, s *decision.State) ([]Held, error) {
 	for i := range read.Pins {
 		of := ofPin(&read.Pins[i])
 		nextAll(of[:])
-		if p := &read.Pins[i]; !isUnit(p.Limit.Window.Unit) || !isUnit(p.Window.Unit) {
+		p := &read.Pins[i]
+		if !isWindow(&p.Limit.Window) || !isWindow(&p.Window) || p.Line < 0 || p.Line > lines || p.Level.Part < 0 || p.Level.Part > decision.Whole {
 			return nil, ErrFormat
 		}
 	}
@@ -192,7 +197,7 @@ func Decode(b []byte, s *decision.State) ([]Held, error) {
 		of := ofCalendar(c)
 		nextAll(of[:])
 		bytes := b[len(b)-int(units+classes):]
-		if !c.Units.SetBytes(bytes[:units]) || !c.Classes.SetBytes(bytes[units:]) {
+		if c.Largest < 0 || !c.Units.SetBytes(bytes[:units]) || !c.Classes.SetBytes(bytes[units:]) {
 			return nil, ErrFormat
 		}
 	}

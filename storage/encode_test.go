@@ -36,7 +36,7 @@ func numbered(n int) (s decision.State) {
 	if n > 1 {
 		s.Pins = []decision.Pinned{{}}
 		number(reflect.ValueOf(&s.Pins[0]).Elem())
-		s.Pins[0].Limit.Window.Unit, s.Pins[0].Window.Unit = 2, 3
+		s.Pins[0].Limit.Window.Unit, s.Pins[0].Window.Unit, s.Pins[0].Line = 2, 3, 1
 	}
 	return s
 }
@@ -69,6 +69,35 @@ func TestEncode(t *testing.T) {
 	}
 }
 
+// Decode refuses what is no state of an entity: a decision on it would panic, in a process that did not store it.
+func TestImpossibleStates(t *testing.T) {
+	for name, spoil := range map[string]func(*decision.State){
+		"fewer operations than none":  func(s *decision.State) { s.Ended = -1 },
+		"a window without a rate":     func(s *decision.State) { s.Lines[0].Window.Rate = 0 },
+		"a window without a time":     func(s *decision.State) { s.Lines[1].Window.Interval = 0 },
+		"a window of a negative size": func(s *decision.State) { s.Lines[1].Window.Size = -1 },
+		"a window above all":          func(s *decision.State) { s.Lines[1].Window.Size = decision.MostUnits + 1 },
+		"a pin without a rate":        func(s *decision.State) { s.Pins[0].Limit.Window.Rate = 0 },
+		"a raised window of no time":  func(s *decision.State) { s.Pins[0].Window.Interval = -1 },
+		"a pin behind the lines":      func(s *decision.State) { s.Pins[0].Line = 3 },
+		"a pin before the lines":      func(s *decision.State) { s.Pins[0].Line = -1 },
+		"a level below none":          func(s *decision.State) { s.Pins[0].Level.Part = -1 },
+		"a level above all":           func(s *decision.State) { s.Pins[0].Level.Part = 1 << 62 },
+		"a negative cost":             func(s *decision.State) { s.Calendars[0].Largest = -1 },
+	} {
+		s := numbered(2)
+		s.Calendars = make([]decision.Calendar, 1)
+		var got decision.State
+		if _, err := storage.Decode(storage.Encode(&s, nil), &got); err != nil {
+			t.Fatal(err)
+		}
+		spoil(&s)
+		if _, err := storage.Decode(storage.Encode(&s, nil), &got); !errors.Is(err, storage.ErrFormat) {
+			t.Errorf("%s: Decode = %v, want ErrFormat", name, err)
+		}
+	}
+}
+
 // The format is fixed: numbers of eight bytes, the highest first, the fields in the order of their declaration. Lua and SQL
 // read it so.
 func TestEncodedFormat(t *testing.T) {
@@ -85,7 +114,7 @@ func TestEncodedFormat(t *testing.T) {
 		want = append(want, fields+i+1)
 	}
 	first := len(want) - 2*15 - 25 // of the numbers of two lines and a pin; a Unit is the sixth of a Window
-	want[first+5], want[first+15+5], want[first+30+5], want[first+30+15] = 1, 2, 2, 3
+	want[first+5], want[first+15+5], want[first+30+5], want[first+30+15], want[first+30+9] = 1, 2, 2, 3, 1
 	want = append(want, 101, 102)
 	for i, w := range want {
 		if len(b) < 8*i+8 {
