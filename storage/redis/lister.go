@@ -3,6 +3,7 @@ package redis
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -116,6 +117,9 @@ func (s *Storage) scan(ctx context.Context, client goredis.Cmdable, cursor uint6
 	return found.keys, found.next, err
 }
 
+// elsewhere are the errors of keys that have no string, or that another node of a Cluster has by now.
+var elsewhere = []string{"WRONGTYPE", "MOVED", "ASK"}
+
 // getAll gets the values of keys and the time. In a Cluster the keys are of one server, but of several slots.
 func (s *Storage) getAll(ctx context.Context, client goredis.Cmdable, keys []string) (time.Time, [][]byte, error) {
 	var now *goredis.TimeCmd
@@ -133,8 +137,7 @@ func (s *Storage) getAll(ctx context.Context, client goredis.Cmdable, keys []str
 		values := make([][]byte, len(keys))
 		for i, c := range commands[1:] {
 			value, err := c.(*goredis.StringCmd).Bytes()
-			var answer goredis.Error
-			if err != nil && !errors.As(err, &answer) { // else the key is gone, or has no string
+			if err != nil && !errors.Is(err, goredis.Nil) && !slices.ContainsFunc(elsewhere, func(p string) bool { return goredis.HasErrorPrefix(err, p) }) {
 				return nil, err
 			}
 			values[i] = value

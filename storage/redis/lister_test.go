@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"reflect"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -15,6 +16,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/drip-go/drip/decision"
+	"github.com/drip-go/drip/internal/servers"
 	"github.com/drip-go/drip/storage"
 	"github.com/drip-go/drip/storage/redis"
 )
@@ -126,5 +128,19 @@ func TestListThatLosesAnswers(t *testing.T) {
 		if !errors.Is(err, redis.ErrNoAnswer) || !errors.Is(err, want) {
 			t.Errorf("List = %v, want ErrNoAnswer because of %v", err, want)
 		}
+	}
+}
+
+// A user who may not read entities gets an error, not an empty list.
+func TestListWithoutRights(t *testing.T) {
+	server := servers.OwnRedis(t)
+	admin := connect(t, server.Addr())
+	getDelay(t, newStorageWith(t, admin, redis.Options{}), "shop", &plenty)
+	ok(t, admin.Do(t.Context(), "acl", "setuser", "app", "on", ">secret", "~*", "+@all", "-get").Err())
+	s, err := storage.Open(t.Context(), "redis://app:secret@"+server.Addr())
+	ok(t, err)
+	defer s.(*redis.Storage).Close()
+	if err := s.(storage.Lister).List(t.Context(), func(storage.Entry) error { return nil }); err == nil || !strings.Contains(err.Error(), "NOPERM") {
+		t.Errorf("List = %v, want the server's error", err)
 	}
 }
