@@ -194,8 +194,9 @@ func changed(windows []drip.WindowStatus, stored decision.State, now int64) bool
 	l, known := stored.Limits()
 	return known && !slices.EqualFunc(windows, l.InForce(&stored, now).Windows, func(a drip.WindowStatus, b decision.Window) bool {
 		w := window(b)
-		w.Unit = a.Unit                                                                                    // the names are not stored
-		if _, series, _ := strings.Cut(a.Align.String(), " "); series == strconv.FormatInt(b.Series, 10) { // of the same calendar
+		w.Unit = a.Unit // the names are not stored
+		// Nor are the names of calendars and the time zones.
+		if _, series, _ := strings.Cut(a.Align.String(), " "); series == strconv.FormatInt(b.Series, 10) {
 			w.Align, w.RefreshInterval = a.Align, a.RefreshInterval
 		}
 		return a.Window == w
