@@ -55,7 +55,7 @@ func TestUsage(t *testing.T) {
 		{"pin URL a --concurrency -1", "drip pin: the concurrency is below 0"},
 		{`inspect URL a --limits {"size":"ten"}`, "drip inspect: --limits: size is a string; it must be a whole number"},
 		{`inspect URL a --limits {"size":-3}`, "drip inspect: limits: size is -3; it must be at least 1"},
-		{`inspect URL a --limits {"preset":"xero","size":3}`, "drip inspect: preset and limits: give only one of them"},
+		{`inspect URL a --limits {"preset":"xero","size":3}`, "drip inspect: a preset gives the limits of an entity: leave out the preset, or limits of your own"},
 		{`inspect URL a --limits {"preset":"shopify"}`, `drip inspect: provider: there is no preset "shopify"; there are "Shopify `},
 		{`inspect URL a --limits {"preset":3}`, "drip inspect: --limits: preset is a number; it must be a string"},
 		{`inspect URL a --limits {"windows":[{"size":3}]}`, "drip inspect: limits: windows[0].size and interval are required"},

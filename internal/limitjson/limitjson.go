@@ -32,7 +32,7 @@ func (s *Set) Options(own *Limits) (o drip.Options, err error) {
 	case s.Travel < 0:
 		return o, errors.New("travel is below 0")
 	case s.Preset != "" && own != nil:
-		return o, errors.New("preset and limits: give only one of them")
+		return o, errors.New("a preset gives the limits of an entity: leave out the preset, or limits of your own")
 	case s.Preset != "":
 		p, err := provider.Named(s.Preset)
 		if err != nil {
