@@ -113,13 +113,20 @@ func testAtomicOnSetState(t *testing.T, s storage.Storage) {
 }
 
 func testAtomicConcurrent(t *testing.T, s storage.Storage) {
-	if _, closes := s.(io.Closer); !closes && takesLongKeys(t, s) {
-		for i := range 5 {
-			concurrent(t, s, longKey(i), 4, 4)
-		}
-	}
+	onLongKeys(t, s, concurrent)
 	for i := range 20 {
 		concurrent(t, s, fmt.Sprint("k", i), 16, 20)
+	}
+}
+
+// onLongKeys runs a test of an entity with four callers on five long keys, if the storage takes such keys.
+func onLongKeys(t *testing.T, s storage.Storage, test func(t *testing.T, s storage.Storage, key string, callers, each int)) {
+	t.Helper()
+	if _, closes := s.(io.Closer); closes || !takesLongKeys(t, s) {
+		return
+	}
+	for i := range 5 {
+		test(t, s, longKey(i), 4, 4)
 	}
 }
 
@@ -164,11 +171,7 @@ func concurrent(t *testing.T, s storage.Storage, key string, callers, each int) 
 
 // testAtomicAndSet lets callers of Do and callers of Get and Set take tokens of one entity at the same time.
 func testAtomicAndSet(t *testing.T, s storage.Storage) {
-	if _, closes := s.(io.Closer); !closes && takesLongKeys(t, s) {
-		for i := range 5 {
-			doAndSet(t, s, longKey(i), 4, 4)
-		}
-	}
+	onLongKeys(t, s, doAndSet)
 	for i := range 5 {
 		doAndSet(t, s, fmt.Sprint("k", i), 8, 16)
 	}

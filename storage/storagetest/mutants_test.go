@@ -2,6 +2,7 @@ package storagetest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"hash/crc32"
 	"hash/fnv"
@@ -440,14 +441,17 @@ func (d *decider) Do(ctx context.Context, key string, l *decision.Limits, within
 		if op.Now == decision.OwnClock {
 			op.Now = time.Now().UnixMilli()
 		}
-		return careless{d.Storage}.Do(ctx, key, l, within, op)
+		if len(within) > 0 {
+			return decision.Answer{}, storage.ErrApart
+		}
+		return plain{careless{d.Storage}}.Do(ctx, key, l, nil, op)
 	case d.forceful && len(within) == 0:
-		d.mu.Lock()
+		d.mu.Lock() // which Set does not take
 		defer d.mu.Unlock()
 		if op.Now == decision.OwnClock {
 			op.Now = time.Now().UnixMilli()
 		}
-		return forceful{d.Storage}.Do(ctx, key, l, op)
+		return plain{forceful{d.Storage}}.Do(ctx, key, l, nil, op)
 	case d.partial:
 		a, err := d.Storage.Do(ctx, key, l, within, op)
 		if err != nil && len(within) > 0 {
@@ -512,55 +516,25 @@ func (d *decider) Get(ctx context.Context, key string) (storage.State, storage.R
 	return st, rev, err
 }
 
-// careless is plain that takes a conflict for a success.
-type careless struct{ s storage.Storage }
+// careless takes a conflict for a success, so that plain with it loses decisions.
+type careless struct{ storage.Storage }
 
-func (c careless) Do(ctx context.Context, key string, l *decision.Limits, within []storage.Within, op decision.Op) (a decision.Answer, err error) {
-	if len(within) > 0 {
-		return decision.Answer{}, storage.ErrApart
-	}
-	stored, rev, err := c.s.Get(ctx, key)
-	if err != nil {
-		return a, err
-	}
-	var s decision.State
-	held, err := storage.Decode(stored.Data, &s)
-	if err != nil {
-		return a, err
-	}
-	leases := storage.NewLeases(held)
-	l.Apply(&s, leases, &op, op.Now, &a)
-	data := storage.Encode(&s, leases.All())
-	if string(data) != string(stored.Data) {
-		_ = c.s.Set(ctx, key, storage.State{Data: data, Now: s.Now, Until: max(l.Until(&s), leases.Last())}, rev)
-	}
-	return a, nil
+func (c careless) Set(ctx context.Context, key string, st storage.State, rev storage.Revision) error {
+	_ = c.Storage.Set(ctx, key, st, rev)
+	return nil
 }
 
-// forceful decides in a lock of its own, which Set does not take.
-type forceful struct{ s storage.Storage }
+// forceful overwrites what others have stored, so that plain with it loses their changes.
+type forceful struct{ storage.Storage }
 
-func (f forceful) Do(ctx context.Context, key string, l *decision.Limits, op decision.Op) (a decision.Answer, err error) {
-	stored, _, err := f.s.Get(ctx, key)
-	if err != nil {
-		return a, err
+func (f forceful) Set(ctx context.Context, key string, st storage.State, rev storage.Revision) error {
+	err := f.Storage.Set(ctx, key, st, rev)
+	for errors.Is(err, storage.ErrConflict) {
+		if _, rev, err = f.Get(ctx, key); err == nil {
+			err = f.Storage.Set(ctx, key, st, rev)
+		}
 	}
-	var s decision.State
-	held, err := storage.Decode(stored.Data, &s)
-	if err != nil {
-		return a, err
-	}
-	leases := storage.NewLeases(held)
-	l.Apply(&s, leases, &op, op.Now, &a)
-	data := storage.Encode(&s, leases.All())
-	for err = storage.ErrConflict; err == storage.ErrConflict && string(data) != string(stored.Data); {
-		_, rev, _ := f.s.Get(ctx, key)
-		err = f.s.Set(ctx, key, storage.State{Data: data, Now: s.Now, Until: max(l.Until(&s), leases.Last())}, rev)
-	}
-	if err == storage.ErrConflict {
-		err = nil
-	}
-	return a, err
+	return err
 }
 
 // teller is memory with mistakes in Read and List.
