@@ -117,27 +117,23 @@ func (s *Storage) scan(ctx context.Context, client goredis.Cmdable, cursor uint6
 	return found.keys, found.next, err
 }
 
-// elsewhere are the errors of keys that have no string, or that another node of a Cluster has by now.
-var elsewhere = []string{"WRONGTYPE", "MOVED", "ASK"}
+// noEntity are the errors of keys that have no string, or that another node of a Cluster has by now.
+var noEntity = []string{"WRONGTYPE", "MOVED", "ASK"}
 
 // getAll gets the values of keys and the time. In a Cluster the keys are of one server, but of several slots.
 func (s *Storage) getAll(ctx context.Context, client goredis.Cmdable, keys []string) (time.Time, [][]byte, error) {
 	var now *goredis.TimeCmd
 	values, err := ask(ctx, s, func() ([][]byte, error) {
-		commands, err := client.Pipelined(ctx, func(p goredis.Pipeliner) error {
-			now = p.Time(ctx)
-			for _, key := range keys {
-				p.Get(ctx, key)
-			}
-			return nil
-		})
-		if err != nil && now.Err() == nil && now.Val().IsZero() { // as in send
-			return nil, err
+		p := client.Pipeline()
+		now = p.Time(ctx)
+		for _, key := range keys {
+			p.Get(ctx, key)
 		}
+		commands := exec(ctx, p)
 		values := make([][]byte, len(keys))
 		for i, c := range commands[1:] {
 			value, err := c.(*goredis.StringCmd).Bytes()
-			if err != nil && !errors.Is(err, goredis.Nil) && !slices.ContainsFunc(elsewhere, func(p string) bool { return goredis.HasErrorPrefix(err, p) }) {
+			if err != nil && !errors.Is(err, goredis.Nil) && !slices.ContainsFunc(noEntity, func(p string) bool { return goredis.HasErrorPrefix(err, p) }) {
 				return nil, err
 			}
 			values[i] = value

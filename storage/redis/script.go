@@ -91,11 +91,17 @@ func send(client goredis.UniversalClient, commands []*command) {
 		for _, c := range commands {
 			_ = p.Process(ctx, c)
 		}
-		_, err := p.Exec(ctx)
+		exec(ctx, p)
+	}
+}
+
+// exec runs a pipeline. go-redis leaves the commands without an error if the server refuses the connection; exec does not.
+func exec(ctx context.Context, p goredis.Pipeliner) []goredis.Cmder {
+	commands, err := p.Exec(ctx)
+	if err != nil && !slices.ContainsFunc(commands, func(c goredis.Cmder) bool { return c.Err() != nil }) {
 		for _, c := range commands {
-			if c.script != nil && c.Err() == nil && c.Val() == "" { // go-redis leaves out the error of a refused connection
-				c.SetErr(err)
-			}
+			c.SetErr(err)
 		}
 	}
+	return commands
 }
