@@ -41,7 +41,7 @@ func (c *serve) run(ctx context.Context, t *terminal, args []string) error {
 		return usagef("--broker and --queues belong together")
 	}
 	queues, hosts := namesOf(c.queues), namesOf(c.hosts)
-	if slices.Contains(append(slices.Clone(queues), hosts...), "") {
+	if slices.Contains(queues, "") || slices.Contains(hosts, "") {
 		return usagef("a name of --queues or --host is empty")
 	}
 	s, closing, err := open(ctx, args[0])

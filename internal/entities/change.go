@@ -29,7 +29,7 @@ func Open(ctx context.Context, s storage.Storage, entity string) (*Subject, erro
 	if err != nil {
 		return nil, err
 	}
-	limit := limitOf(&e.State, e.Time)
+	limit := limitOf(&e)
 	o := drip.Options{Storage: s, Start: time.UnixMilli(0), Limits: func(context.Context, string) (drip.Limit, error) { return limit, nil }}
 	if name, ok := SharedLimit(entity); ok {
 		o.Shared = map[string]drip.Limit{name: {Concurrency: 1}} // its own comes from Limits
@@ -44,15 +44,15 @@ func Open(ctx context.Context, s storage.Storage, entity string) (*Subject, erro
 // limitOf is the limit of the last decision, without the pin. If it is not known, it is a limit that limits nothing.
 // Then only an addition to it matters, such as a closing, and the owners cut the capacity to their limit.
 //
-// A window of a calendar is the one of the time now, as the owners have it: its days count as equally long.
-func limitOf(s *decision.State, now time.Time) (limit drip.Limit) {
-	l, _ := s.Limits()
+// A window of a calendar is the one of the entry's time, as the owners have it: its days count as equally long.
+func limitOf(e *storage.Entry) (limit drip.Limit) {
+	l, _ := e.State.Limits()
 	if len(l.Windows) == 1 && l.Windows[0].Unit > 0 { // a Bucket numbers units by the names of all its windows
 		l.Windows[0] = decision.Unknown
 	}
 	for _, w := range l.Windows {
 		if w.Series != 0 {
-			w.Offset = w.Next(now.UnixMilli()) - w.Interval
+			w.Offset = w.Next(e.Time.UnixMilli()) - w.Interval
 		}
 		limit.Windows = append(limit.Windows, window(w))
 	}

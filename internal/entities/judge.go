@@ -57,8 +57,7 @@ func NewJudge(o *drip.Options, s storage.Storage) (*Judge, error) {
 	j := &Judge{limits: o != nil, from: s, shared: map[string]storage.Entry{}, read: map[string]time.Time{}}
 	if o == nil {
 		o = &drip.Options{Limits: func(ctx context.Context, _ string) (drip.Limit, error) {
-			e := ctx.Value(questionKey{}).(question).entry
-			return limitOf(&e.State, e.Time), nil
+			return limitOf(ctx.Value(questionKey{}).(question).entry), nil
 		}}
 	}
 	with := *o
@@ -156,7 +155,7 @@ func (j *Judge) Report(ctx context.Context, e storage.Entry) (*Report, error) {
 // report is Report by the limits of the entity, or shared limit, with this name.
 func (j *Judge) report(ctx context.Context, e storage.Entry, name string) (*Report, error) {
 	bucket := j.bucket
-	if j.units != nil && len(limitOf(&e.State, e.Time).Windows) > 0 {
+	if j.units != nil && len(limitOf(&e).Windows) > 0 {
 		bucket = j.units
 	}
 	s, err := bucket.Inspect(context.WithValue(ctx, questionKey{}, question{name, &e}), name)
