@@ -119,6 +119,7 @@ func appendEncoded(b, encoded []byte) (all []byte, ok bool) {
 	const exact = 1 << 53
 	count := func(place int) int { return int(binary.BigEndian.Uint64(encoded[len(format)+8*place:])) }
 	numbers := len(encoded) - count(scalars-2) - count(scalars-1) // in bytes
+	b = slices.Grow(b, len(encoded))
 	for i := len(format); i < numbers; i += 8 {
 		n := int64(binary.BigEndian.Uint64(encoded[i:]))
 		if n < -exact || n > exact {
@@ -150,6 +151,7 @@ func byEnd(held []storage.Held) {
 
 // appendNumbers writes numbers as scripts read them.
 func appendNumbers(b []byte, numbers ...int64) []byte {
+	b = slices.Grow(b, 8*len(numbers))
 	for _, n := range numbers {
 		b = binary.LittleEndian.AppendUint64(b, math.Float64bits(float64(n)))
 	}
