@@ -110,35 +110,12 @@ func (l *Limits) decide(s *State, leases Leases, shared []Shared, op *Op, now in
 		}
 		return
 	}
-	// The first slot that suits all limits.
 	own := now + 1
 	if v.bound != BoundNone {
 		own = l.when(s, op, &v, now)
 		a.Bound = v.bound
 	}
-	cost := op.Cost[l.Windows[l.Shortest].Unit]
-	slot, before, rounds := own, int64(0), int64(0)
-	for before < slot && rounds < 8 {
-		before = slot
-		rounds++
-		for i := range shared {
-			x := &shared[i]
-			at := x.place(&s.Flows[x.flow], op, v.back, slot, now)
-			held := at > slot && (a.Limit == 0 || x.holds(slot)) // beyond the calendar the limits before are the cause
-			if held || a.Bound == BoundNone && !x.fits {
-				a.Limit, a.Bound = int64(i)+1, x.bound
-				if x.fits { // it fits now, but not then
-					a.Bound = BoundBooked
-				}
-			}
-			slot = max(slot, at)
-			f := &s.Flows[x.flow]
-			if i == 0 && (a.Limit > 0 || f.End > now) && l.lined(x, op, &v, slot, now) {
-				slot = l.inLine(s, x, f, cost, slot, now, v.back)
-			}
-			slot = min(slot, Never/2) // rounds of a debt that takes ages
-		}
-	}
+	slot := l.suit(s, shared, op, &v, own, now, a)
 	a.Delay = slot - now
 	if a.Late || op.Deadline > 0 && slot > op.Deadline {
 		a.Late = true
@@ -158,9 +135,41 @@ func (l *Limits) decide(s *State, leases Leases, shared []Shared, op *Op, now in
 			return
 		}
 	}
+	l.postpone(s, shared, op, &v, slot, now, a)
+}
+
+// suit returns the first slot from one on that suits all limits. It sets the Limit and the Bound of the answer.
+func (l *Limits) suit(s *State, shared []Shared, op *Op, v *view, slot, now int64, a *Answer) int64 {
+	before, rounds := int64(0), int64(0)
+	for before < slot && rounds < 8 {
+		before = slot
+		rounds++
+		for i := range shared {
+			x := &shared[i]
+			at := x.place(&s.Flows[x.flow], op, v.back, slot, now)
+			held := at > slot && (a.Limit == 0 || x.holds(slot)) // beyond the calendar the limits before are the cause
+			if held || a.Bound == BoundNone && !x.fits {
+				a.Limit, a.Bound = int64(i)+1, x.bound
+				if x.fits { // it fits now, but not then
+					a.Bound = BoundBooked
+				}
+			}
+			slot = max(slot, at)
+			f := &s.Flows[x.flow]
+			if i == 0 && (a.Limit > 0 || f.End > now) && l.lined(x, op, v, slot, now) {
+				slot = l.inLine(s, x, f, op.Cost[l.Windows[l.Shortest].Unit], slot, now, v.back)
+			}
+			slot = min(slot, Never/2) // rounds of a debt that takes ages
+		}
+	}
+	return slot
+}
+
+// postpone puts an operation on the books of all limits, and gives it a ticket.
+func (l *Limits) postpone(s *State, shared []Shared, op *Op, v *view, slot, now int64, a *Answer) {
 	// An operation that its own windows deny books them again, also if a shared limit holds it for longer.
 	if denied := v.back && v.bound >= BoundWindow && op.Ticket.Slot <= now && !op.Urgent; denied || a.Limit == 0 {
-		l.book(s, op, &v, now, a)
+		l.book(s, op, v, now, a)
 	} else {
 		a.Ticket = Ticket{Slot: slot, Number: op.Ticket.Number, Again: op.Ticket.Again, Cost: op.Cost}
 	}
@@ -168,10 +177,11 @@ func (l *Limits) decide(s *State, leases Leases, shared []Shared, op *Op, now in
 	if op.Urgent && (a.Limit == 0 || a.Delay <= min(10*l.Windows[l.Shortest].Interval, 10_000)) {
 		s.putUrgent(&a.Ticket)
 	}
+	cost := op.Cost[l.Windows[l.Shortest].Unit]
 	for i := range shared {
 		x := &shared[i]
 		f := &s.Flows[x.flow]
-		if i == 0 && (a.Limit > 0 || f.End > now) && cost > 0 && l.lined(x, op, &v, slot, now) {
+		if i == 0 && (a.Limit > 0 || f.End > now) && cost > 0 && l.lined(x, op, v, slot, now) {
 			end := max(slot, f.End)
 			f.Left = l.ahead(s, f, end, now) - cost
 			f.End = end
@@ -254,27 +264,7 @@ func (l *Limits) look(s *State, leases Leases, op *Op, now int64) (v view) {
 	// A ticket loses its slot when it is denied for the second time, or is much too late.
 	v.fresh = !v.back || v.at > now && v.refund == 0 && ((t.Again > 0 || s.passed(now)) && t.Slot <= now || now-t.Slot > l.grace())
 	if v.fresh {
-		v.slot = max(s.Slot, s.Closed)
-		if op.Urgent {
-			v.slot = max(now, s.Closed)
-		}
-		for i := range l.Windows {
-			w, line := &l.Windows[i], &s.Lines[i]
-			if cost := op.Cost[w.Unit]; op.Urgent {
-				v.slot = max(v.slot, w.room(s, line.Left-s.urgent(w.Unit, now-l.grace()), cost, now))
-			} else {
-				v.slot = max(v.slot, w.room(s, line.Promised, line.weight(cost), s.Slot))
-			}
-		}
-		if s.Slot > now && !op.Urgent {
-			v.slot = max(v.slot, s.Slot+l.space(v.pace)/1000)
-		}
-		if v.slot > v.at {
-			v.spare = v.at == now && l.spare(s, op, now)
-			if !v.spare {
-				v.at, v.bound, v.refund = v.slot, BoundBooked, 0
-			}
-		}
+		l.newSlot(s, op, &v, now)
 	}
 	if v.at == now {
 		out := leases.Out(now)
@@ -296,6 +286,32 @@ func (l *Limits) look(s *State, leases Leases, op *Op, now int64) (v view) {
 		v.bound = BoundClosed
 	}
 	return v
+}
+
+// newSlot sets the next slot to promise, which is the earliest start of an operation without one. A newcomer starts before it
+// with spare capacity.
+func (l *Limits) newSlot(s *State, op *Op, v *view, now int64) {
+	v.slot = max(s.Slot, s.Closed)
+	if op.Urgent {
+		v.slot = max(now, s.Closed)
+	}
+	for i := range l.Windows {
+		w, line := &l.Windows[i], &s.Lines[i]
+		if cost := op.Cost[w.Unit]; op.Urgent {
+			v.slot = max(v.slot, w.room(s, line.Left-s.urgent(w.Unit, now-l.grace()), cost, now))
+		} else {
+			v.slot = max(v.slot, w.room(s, line.Promised, line.weight(cost), s.Slot))
+		}
+	}
+	if s.Slot > now && !op.Urgent {
+		v.slot = max(v.slot, s.Slot+l.space(v.pace)/1000)
+	}
+	if v.slot > v.at {
+		v.spare = v.at == now && l.spare(s, op, now)
+		if !v.spare {
+			v.at, v.bound, v.refund = v.slot, BoundBooked, 0
+		}
+	}
 }
 
 // spare reports whether a newcomer of this cost takes nothing from the booked operations: each window has room beside

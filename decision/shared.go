@@ -197,7 +197,8 @@ func (x *Shared) surplus(op *Op, t, now int64) bool {
 	return true
 }
 
-// place returns the first slot from t on.
+// place returns the first slot from t on. An operation that only a token delays has its turn for a token. An operation that keeps
+// its place runs soon. Any other one books.
 func (x *Shared) place(f *Flow, op *Op, back bool, t, now int64) int64 {
 	c, s, l := &x.State.Calendars[0], x.State, x.Limits
 	x.again = false
@@ -223,10 +224,25 @@ func (x *Shared) place(f *Flow, op *Op, back bool, t, now int64) int64 {
 			t = max(t, w.room(s, line.Left+line.returns(), op.Cost[w.Unit], now))
 		}
 	}
+	if at := x.keeps(op, back, t, now); at > 0 {
+		return at
+	}
+	if other { // operations come at the rate of the limit
+		if next := s.Slot + min(c.Grain, bound/max(1, x.units))*x.units/x.rate; s.Slot >= t && s.Slot < t+c.Grain*Grains {
+			return next
+		}
+		return t
+	}
+	return x.first(f, op, back, t, now)
+}
+
+// keeps returns the slot of an operation that keeps its place or has one in this grain, or 0.
+func (x *Shared) keeps(op *Op, back bool, t, now int64) int64 {
+	c, s, l := &x.State.Calendars[0], x.State, x.Limits
 	if x.fits && (l.grain(t) <= c.Head || back && t < now+soon) { // another limit delays it for a moment
 		return t
 	}
-	if back && op.Ticket.Slot > now && x.holds(op.Ticket.Slot) { // it came early, and keeps its slot
+	if back && op.Ticket.Slot > now && x.holds(op.Ticket.Slot) { // it came early
 		return max(t, op.Ticket.Slot)
 	}
 	if !back && x.room && x.bound == BoundTokens { // behind the operations due in this grain, unless the next one is as near
@@ -249,13 +265,13 @@ func (x *Shared) place(f *Flow, op *Op, back bool, t, now int64) int64 {
 			return at
 		}
 	}
-	if other { // operations come at the rate of the limit
-		if next := s.Slot + min(c.Grain, bound/max(1, x.units))*x.units/x.rate; s.Slot >= t && s.Slot < t+c.Grain*Grains {
-			return next
-		}
-		return t
-	}
-	surplus, n := x.holds(t) && x.surplus(op, t, now), l.grain(t)
+	return 0
+}
+
+// first returns the first slot from t on that has room, or the slot of the entity's fair share if that is earlier.
+func (x *Shared) first(f *Flow, op *Op, back bool, t, now int64) int64 {
+	c := &x.State.Calendars[0]
+	surplus, n := x.holds(t) && x.surplus(op, t, now), x.Limits.grain(t)
 	if !surplus && x.holds(t) {
 		n = x.seek(op, t, now)
 	}
@@ -266,7 +282,7 @@ func (x *Shared) place(f *Flow, op *Op, back bool, t, now int64) int64 {
 		return t
 	}
 	if c.holds(n) {
-		at, fair := l.grain(t), min(n, x.fair/tick)
+		at, fair := x.Limits.grain(t), min(n, x.fair/tick)
 		for at < n && fair < at && c.at(at) >= 3*x.rate { // others were moved there, too
 			at++
 		}

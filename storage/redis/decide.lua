@@ -3347,296 +3347,315 @@ function Shared_place(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticke
           end
         end
       end
-      local is2 = x.fits
-      if is2 then
-        local max3 = 0
-        local x3 = t - x.Limits_Zero
-        if x3 > max3 then max3 = x3 end
-        local y2 = x.Limits_Grain
-        is2 = (max3 - max3 % y2) / y2 <= c2.Head or back and t < now + 4000
-      end
-      if is2 then
-        place2 = t
-      else
-        local is3 = back and op_Ticket_Slot > now
-        if is3 then
-          local c4 = x.State_Calendars[0]
-          local max4 = 0
-          local x4 = op_Ticket_Slot - x.Limits_Zero
-          if x4 > max4 then max4 = x4 end
-          local y3 = x.Limits_Grain
-          local n3 = (max4 - max4 % y3) / y3
-          is3 = n3 >= c4.Head and n3 < c4.Head + 1024
-        end
-        if is3 then
-          place2 = t > op_Ticket_Slot and t or op_Ticket_Slot
-        else
-          if not back and x.room and x.bound == 2 then
-            do
-              local x5 = x.due
-              local y4 = 1 > x.units and 1 or x.units
-              local x6 = (x.State_Held + x.Limits_Guess) * 1000
-              local y5 = (x.State_Ended + 1) * x.Limits_Tokens
-              local max5 = 1
-              local x7 = (x6 - x6 % y5) / y5
-              if x7 > max5 then max5 = x7 end
-              local min2 = (x5 - x5 % y4) / y4
-              local x8 = (1125899906842624 - 1125899906842624 % max5) / max5
-              if x8 < min2 then min2 = x8 end
-              local x9 = (x.State_Held + x.Limits_Guess) * 1000
-              local y6 = (x.State_Ended + 1) * x.Limits_Tokens
-              local max6 = 1
-              local x10 = (x9 - x9 % y6) / y6
-              if x10 > max6 then max6 = x10 end
-              local x11 = min2 * max6
-              local max7 = t
-              local x12 = now + (x11 - x11 % 1000) / 1000
-              if x12 > max7 then max7 = x12 end
-              local at2 = max7
-              local n4 = c2.Head + 1
-              if at2 + 1000 < n4 * x.Limits_Grain + x.Limits_Zero then
-                place2 = at2
-                break
+      do
+        local keeps = 0
+        do
+          repeat
+            local c4 = x.State_Calendars[0]
+            local is2 = x.fits
+            if is2 then
+              local max3 = 0
+              local x3 = t - x.Limits_Zero
+              if x3 > max3 then max3 = x3 end
+              local y2 = x.Limits_Grain
+              is2 = (max3 - max3 % y2) / y2 <= c4.Head or back and t < now + 4000
+            end
+            if is2 then
+              keeps = t
+            else
+              local is3 = back and op_Ticket_Slot > now
+              if is3 then
+                local c5 = x.State_Calendars[0]
+                local max4 = 0
+                local x4 = op_Ticket_Slot - x.Limits_Zero
+                if x4 > max4 then max4 = x4 end
+                local y3 = x.Limits_Grain
+                local n3 = (max4 - max4 % y3) / y3
+                is3 = n3 >= c5.Head and n3 < c5.Head + 1024
               end
-            end
-          end
-          if x.room and x.bound == 1 or (x.room or back and x.below) and x.bound >= 4 then
-            local at2 = t
-            local due = x.due
-            if not x.room then
-              local w = x.Limits_Windows[x.bound - 4]
-              local x5 = x.State_AgainUS
-              local t2 = (x5 - x5 % 1000) / 1000 - 1
-              local t3 = t2 - w.Offset
-              local by2 = w.Interval
-              local n4 = (t3 - t3 % by2) / by2 + 1
-              local max5 = t
-              local x6 = n4 * w.Interval + w.Offset
-              if x6 > max5 then max5 = x6 end
-              at2, due = max5, 0
-            end
-            for i2 = 0, x.Limits_Windows_n - 1 do
-              local w = x.Limits_Windows[i2]
-              local room = 0
-              do
-                local expects = 0
-                do
-                  local c5 = x.State_Calendars[0]
-                  local line2 = x.State_Lines[i2]
-                  local ratio = 0
+              if is3 then
+                keeps = t > op_Ticket_Slot and t or op_Ticket_Slot
+              else
+                if not back and x.room and x.bound == 2 then
                   do
-                    local i3 = line2.Window_Unit
-                    local x5 = ((i3 == 0 and c5.Asked_0 or i3 == 1 and c5.Asked_1 or i3 == 2 and c5.Asked_2 or c5.Asked_3) + 1) * 1024
-                    local y4 = c5.Largest + 1
-                    local booked = (x5 - x5 % y4) / y4
-                    local x6 = booked * (4096 - line2.Saved)
+                    local x5 = x.due
+                    local y4 = 1 > x.units and 1 or x.units
+                    local x6 = (x.State_Held + x.Limits_Guess) * 1000
+                    local y5 = (x.State_Ended + 1) * x.Limits_Tokens
                     local max5 = 1
-                    local x7 = (x6 - x6 % 4096) / 4096
+                    local x7 = (x6 - x6 % y5) / y5
                     if x7 > max5 then max5 = x7 end
-                    ratio = max5
-                  end
-                  local x5 = due * ratio
-                  local min2 = (x5 - x5 % 1024) / 1024
-                  if 8589934592 < min2 then min2 = 8589934592 end
-                  local unit = line2.Window_Unit
-                  local x6 = min2 * x.Limits_Scale
-                  local y4 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-                  expects = (x6 - x6 % y4) / y4
-                end
-                local left = x.State_Lines[i2].Left - expects
-                local i3 = w.Unit
-                local cost = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
-                if left >= cost or cost == 0 then
-                  room = now
-                else
-                  local since = 0
-                  do
-                    if w.Size > w.Rate then
-                      local max5 = now
-                      local x5 = x.State_Closed - 1
-                      if x5 > max5 then max5 = x5 end
-                      since = max5
-                    else
-                      since = now
+                    local min2 = (x5 - x5 % y4) / y4
+                    local x8 = (1125899906842624 - 1125899906842624 % max5) / max5
+                    if x8 < min2 then min2 = x8 end
+                    local x9 = (x.State_Held + x.Limits_Guess) * 1000
+                    local y6 = (x.State_Ended + 1) * x.Limits_Tokens
+                    local max6 = 1
+                    local x10 = (x9 - x9 % y6) / y6
+                    if x10 > max6 then max6 = x10 end
+                    local x11 = min2 * max6
+                    local max7 = t
+                    local x12 = now + (x11 - x11 % 1000) / 1000
+                    if x12 > max7 then max7 = x12 end
+                    local at2 = max7
+                    local n4 = c4.Head + 1
+                    if at2 + 1000 < n4 * x.Limits_Grain + x.Limits_Zero then
+                      keeps = at2
+                      break
                     end
                   end
-                  local t2 = since - w.Offset
-                  local by2 = w.Interval
-                  local x5 = cost - left - 1
-                  local y4 = w.Rate
-                  local y5 = w.Interval
-                  local min2 = (x5 - x5 % y4) / y4 + 1
-                  local x6 = (8796093022208 - 8796093022208 % y5) / y5
-                  if x6 < min2 then min2 = x6 end
-                  local n4 = (t2 - t2 % by2) / by2 + min2
-                  room = n4 * w.Interval + w.Offset
                 end
+                if x.room and x.bound == 1 or (x.room or back and x.below) and x.bound >= 4 then
+                  local at2 = t
+                  local due = x.due
+                  if not x.room then
+                    local w = x.Limits_Windows[x.bound - 4]
+                    local x5 = x.State_AgainUS
+                    local t2 = (x5 - x5 % 1000) / 1000 - 1
+                    local t3 = t2 - w.Offset
+                    local by2 = w.Interval
+                    local n4 = (t3 - t3 % by2) / by2 + 1
+                    local max5 = t
+                    local x6 = n4 * w.Interval + w.Offset
+                    if x6 > max5 then max5 = x6 end
+                    at2, due = max5, 0
+                  end
+                  for i2 = 0, x.Limits_Windows_n - 1 do
+                    local w = x.Limits_Windows[i2]
+                    local room = 0
+                    do
+                      local expects = 0
+                      do
+                        local c6 = x.State_Calendars[0]
+                        local line2 = x.State_Lines[i2]
+                        local ratio = 0
+                        do
+                          local i3 = line2.Window_Unit
+                          local x5 = ((i3 == 0 and c6.Asked_0 or i3 == 1 and c6.Asked_1 or i3 == 2 and c6.Asked_2 or c6.Asked_3) + 1) * 1024
+                          local y4 = c6.Largest + 1
+                          local booked = (x5 - x5 % y4) / y4
+                          local x6 = booked * (4096 - line2.Saved)
+                          local max5 = 1
+                          local x7 = (x6 - x6 % 4096) / 4096
+                          if x7 > max5 then max5 = x7 end
+                          ratio = max5
+                        end
+                        local x5 = due * ratio
+                        local min2 = (x5 - x5 % 1024) / 1024
+                        if 8589934592 < min2 then min2 = 8589934592 end
+                        local unit = line2.Window_Unit
+                        local x6 = min2 * x.Limits_Scale
+                        local y4 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+                        expects = (x6 - x6 % y4) / y4
+                      end
+                      local left = x.State_Lines[i2].Left - expects
+                      local i3 = w.Unit
+                      local cost = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
+                      if left >= cost or cost == 0 then
+                        room = now
+                      else
+                        local since = 0
+                        do
+                          if w.Size > w.Rate then
+                            local max5 = now
+                            local x5 = x.State_Closed - 1
+                            if x5 > max5 then max5 = x5 end
+                            since = max5
+                          else
+                            since = now
+                          end
+                        end
+                        local t2 = since - w.Offset
+                        local by2 = w.Interval
+                        local x5 = cost - left - 1
+                        local y4 = w.Rate
+                        local y5 = w.Interval
+                        local min2 = (x5 - x5 % y4) / y4 + 1
+                        local x6 = (8796093022208 - 8796093022208 % y5) / y5
+                        if x6 < min2 then min2 = x6 end
+                        local n4 = (t2 - t2 % by2) / by2 + min2
+                        room = n4 * w.Interval + w.Offset
+                      end
+                    end
+                    if room > at2 then at2 = room end
+                  end
+                  local max5 = 0
+                  local x5 = at2 - x.Limits_Zero
+                  if x5 > max5 then max5 = x5 end
+                  local y4 = x.Limits_Grain
+                  if (max5 - max5 % y4) / y4 <= c4.Head or x.behind and not x.room and at2 < now + 4000 then
+                    x.again = not x.room
+                    keeps = at2
+                    break
+                  end
+                end
+                keeps = 0
               end
-              if room > at2 then at2 = room end
             end
-            local max5 = 0
-            local x5 = at2 - x.Limits_Zero
-            if x5 > max5 then max5 = x5 end
-            local y4 = x.Limits_Grain
-            if (max5 - max5 % y4) / y4 <= c2.Head or x.behind and not x.room and at2 < now + 4000 then
-              x.again = not x.room
-              place2 = at2
-              break
-            end
+          until true
+        end
+        local at2 = keeps
+        if at2 > 0 then
+          place2 = at2
+          break
+        end
+      end
+      if other2 then
+        do
+          local y2 = 1 > x.units and 1 or x.units
+          local min2 = c2.Grain
+          local x3 = (1125899906842624 - 1125899906842624 % y2) / y2
+          if x3 < min2 then min2 = x3 end
+          local x4 = min2 * x.units
+          local y3 = x.rate
+          local next = x.State_Slot + (x4 - x4 % y3) / y3
+          if x.State_Slot >= t and x.State_Slot < t + c2.Grain * 1024 then
+            place2 = next
+            break
           end
-          if other2 then
-            do
-              local y4 = 1 > x.units and 1 or x.units
-              local min2 = c2.Grain
-              local x5 = (1125899906842624 - 1125899906842624 % y4) / y4
-              if x5 < min2 then min2 = x5 end
-              local x6 = min2 * x.units
-              local y5 = x.rate
-              local next = x.State_Slot + (x6 - x6 % y5) / y5
-              if x.State_Slot >= t and x.State_Slot < t + c2.Grain * 1024 then
-                place2 = next
-                break
-              end
-            end
-            place2 = t
-          else
-            local c5 = x.State_Calendars[0]
+        end
+        place2 = t
+      else
+        local first2 = 0
+        do
+          local c4 = x.State_Calendars[0]
+          local c5 = x.State_Calendars[0]
+          local max3 = 0
+          local x3 = t - x.Limits_Zero
+          if x3 > max3 then max3 = x3 end
+          local y2 = x.Limits_Grain
+          local n3 = (max3 - max3 % y2) / y2
+          local is2 = n3 >= c5.Head and n3 < c5.Head + 1024
+          if is2 then
+            local surplus = false
+            surplus = Shared_surplus(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, t, now)
+            is2 = surplus
+          end
+          local surplus2 = is2
+          local max4 = 0
+          local x4 = t - x.Limits_Zero
+          if x4 > max4 then max4 = x4 end
+          local y3 = x.Limits_Grain
+          local n4 = (max4 - max4 % y3) / y3
+          local is3 = not surplus2
+          if is3 then
+            local c6 = x.State_Calendars[0]
             local max5 = 0
             local x5 = t - x.Limits_Zero
             if x5 > max5 then max5 = x5 end
             local y4 = x.Limits_Grain
-            local n4 = (max5 - max5 % y4) / y4
-            local is4 = n4 >= c5.Head and n4 < c5.Head + 1024
-            if is4 then
-              local surplus = false
-              surplus = Shared_surplus(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, t, now)
-              is4 = surplus
-            end
-            local surplus2 = is4
+            local n5 = (max5 - max5 % y4) / y4
+            is3 = n5 >= c6.Head and n5 < c6.Head + 1024
+          end
+          if is3 then
+            local seek = 0
+            seek = Shared_seek(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, t, now)
+            n4 = seek
+          end
+          if x.fair == 0 then
+            Shared_shares(x, f, op_Urgent, back)
+          end
+          if surplus2 then
+            first2 = t
+          elseif n4 >= c4.Head and n4 < c4.Head + 1024 then
             local max6 = 0
             local x6 = t - x.Limits_Zero
             if x6 > max6 then max6 = x6 end
             local y5 = x.Limits_Grain
-            local n5 = (max6 - max6 % y5) / y5
-            local is5 = not surplus2
-            if is5 then
-              local c6 = x.State_Calendars[0]
-              local max7 = 0
-              local x7 = t - x.Limits_Zero
-              if x7 > max7 then max7 = x7 end
-              local y6 = x.Limits_Grain
-              local n6 = (max7 - max7 % y6) / y6
-              is5 = n6 >= c6.Head and n6 < c6.Head + 1024
+            local at2 = (max6 - max6 % y5) / y5
+            local x7 = x.fair
+            local min2 = n4
+            local x8 = (x7 - x7 % 524288) / 524288
+            if x8 < min2 then min2 = x8 end
+            local fair = min2
+            while at2 < n4 and fair < at2 and c4.Units.At(at2 - c4.Head) >= 3 * x.rate do
+              at2 = at2 + 1
             end
-            if is5 then
-              local seek = 0
-              seek = Shared_seek(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, t, now)
-              n5 = seek
-            end
-            if x.fair == 0 then
-              Shared_shares(x, f, op_Urgent, back)
-            end
-            if surplus2 then
-              place2 = t
-            elseif n5 >= c2.Head and n5 < c2.Head + 1024 then
-              local max8 = 0
-              local x8 = t - x.Limits_Zero
-              if x8 > max8 then max8 = x8 end
-              local y7 = x.Limits_Grain
-              local at2 = (max8 - max8 % y7) / y7
-              local x9 = x.fair
-              local min2 = n5
-              local x10 = (x9 - x9 % 524288) / 524288
-              if x10 < min2 then min2 = x10 end
-              local fair = min2
-              while at2 < n5 and fair < at2 and c2.Units.At(at2 - c2.Head) >= 3 * x.rate do
-                at2 = at2 + 1
+            local in2 = 0
+            do
+              local n6 = at2 > fair and at2 or fair
+              local c7 = x.State_Calendars[0]
+              local w = x.Limits_Windows[x.Limits_Shortest]
+              local at3 = n6 * x.Limits_Grain + x.Limits_Zero
+              local is4 = n6 >= c7.Head and n6 < c7.Head + 1024
+              if is4 then
+                local i2 = w.Unit
+                local x9 = x.Limits_PerGrain
+                local y6 = i2 == 0 and x.Limits_Parts_0 or i2 == 1 and x.Limits_Parts_1 or i2 == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+                is4 = (x9 - x9 % y6) / y6 > w.Rate
               end
-              local in2 = 0
-              do
-                local n7 = at2 > fair and at2 or fair
-                local c7 = x.State_Calendars[0]
-                local w = x.Limits_Windows[x.Limits_Shortest]
-                local at3 = n7 * x.Limits_Grain + x.Limits_Zero
-                local is6 = n7 >= c7.Head and n7 < c7.Head + 1024
-                if is6 then
-                  local i2 = w.Unit
-                  local x11 = x.Limits_PerGrain
-                  local y8 = i2 == 0 and x.Limits_Parts_0 or i2 == 1 and x.Limits_Parts_1 or i2 == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-                  is6 = (x11 - x11 % y8) / y8 > w.Rate
-                end
-                if is6 then
-                  local expects = 0
+              if is4 then
+                local expects = 0
+                do
+                  local booked = c7.Units.At(n6 - c7.Head) % x.rate
+                  local window = x.Limits_Shortest
+                  local c8 = x.State_Calendars[0]
+                  local line2 = x.State_Lines[window]
+                  local ratio = 0
                   do
-                    local booked = c7.Units.At(n7 - c7.Head) % x.rate
-                    local window = x.Limits_Shortest
-                    local c8 = x.State_Calendars[0]
-                    local line2 = x.State_Lines[window]
-                    local ratio = 0
-                    do
-                      local i3 = line2.Window_Unit
-                      local x12 = ((i3 == 0 and c8.Asked_0 or i3 == 1 and c8.Asked_1 or i3 == 2 and c8.Asked_2 or c8.Asked_3) + 1) * 1024
-                      local y9 = c8.Largest + 1
-                      local booked2 = (x12 - x12 % y9) / y9
-                      local x13 = booked2 * (4096 - line2.Saved)
-                      local max9 = 1
-                      local x14 = (x13 - x13 % 4096) / 4096
-                      if x14 > max9 then max9 = x14 end
-                      ratio = max9
-                    end
-                    local x12 = booked * ratio
-                    local min3 = (x12 - x12 % 1024) / 1024
-                    if 8589934592 < min3 then min3 = 8589934592 end
-                    local unit = line2.Window_Unit
-                    local x13 = min3 * x.Limits_Scale
-                    local y9 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-                    expects = (x13 - x13 % y9) / y9
+                    local i3 = line2.Window_Unit
+                    local x10 = ((i3 == 0 and c8.Asked_0 or i3 == 1 and c8.Asked_1 or i3 == 2 and c8.Asked_2 or c8.Asked_3) + 1) * 1024
+                    local y7 = c8.Largest + 1
+                    local booked2 = (x10 - x10 % y7) / y7
+                    local x11 = booked2 * (4096 - line2.Saved)
+                    local max7 = 1
+                    local x12 = (x11 - x11 % 4096) / 4096
+                    if x12 > max7 then max7 = x12 end
+                    ratio = max7
                   end
-                  local y9 = w.Rate
-                  at3 = at3 + (expects - expects % y9) / y9 * w.Interval % c7.Grain
-                elseif n7 >= c7.Head and n7 < c7.Head + 1024 and x.rate < x.grain and c7.Units.At(n7 - c7.Head) >= (x.Limits_Tokens < 16777215 and x.Limits_Tokens or 16777215) * x.units then
-                  local x12 = c7.Units.At(n7 - c7.Head) % x.rate
-                  local y9 = 1 > x.units and 1 or x.units
-                  local x13 = (x.State_Held + x.Limits_Guess) * 1000
-                  local y10 = (x.State_Ended + 1) * x.Limits_Tokens
-                  local max9 = 1
-                  local x14 = (x13 - x13 % y10) / y10
-                  if x14 > max9 then max9 = x14 end
-                  local x15 = (x12 - x12 % y9) / y9 * max9
-                  at3 = at3 + (x15 - x15 % 1000) / 1000
+                  local x10 = booked * ratio
+                  local min3 = (x10 - x10 % 1024) / 1024
+                  if 8589934592 < min3 then min3 = 8589934592 end
+                  local unit = line2.Window_Unit
+                  local x11 = min3 * x.Limits_Scale
+                  local y7 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+                  expects = (x11 - x11 % y7) / y7
                 end
-                in2 = at3
+                local y7 = w.Rate
+                at3 = at3 + (expects - expects % y7) / y7 * w.Interval % c7.Grain
+              elseif n6 >= c7.Head and n6 < c7.Head + 1024 and x.rate < x.grain and c7.Units.At(n6 - c7.Head) >= (x.Limits_Tokens < 16777215 and x.Limits_Tokens or 16777215) * x.units then
+                local x10 = c7.Units.At(n6 - c7.Head) % x.rate
+                local y7 = 1 > x.units and 1 or x.units
+                local x11 = (x.State_Held + x.Limits_Guess) * 1000
+                local y8 = (x.State_Ended + 1) * x.Limits_Tokens
+                local max7 = 1
+                local x12 = (x11 - x11 % y8) / y8
+                if x12 > max7 then max7 = x12 end
+                local x13 = (x10 - x10 % y7) / y7 * max7
+                at3 = at3 + (x13 - x13 % 1000) / 1000
               end
-              place2 = t > in2 and t or in2
-            else
-              local later = 0
-              later = Shared_later(x, n5 * 524288, 0)
-              x.last = later
-              if c2.Last >= x.last then
-                local later2 = 0
-                local x8 = x.units * 524288 + x.rate - 1
-                local y7 = x.rate
-                later2 = Shared_later(x, c2.Last, (x8 - x8 % y7) / y7)
-                x.last = later2
-              end
-              local place3 = x.last < x.fair and x.last or x.fair
-              local max8 = 0
-              local x8 = 8796093022208 - x.Limits_Zero
-              if x8 > max8 then max8 = x8 end
-              local y7 = x.Limits_Grain
-              local min2 = (place3 - place3 % 524288) / 524288
-              local x9 = (max8 - max8 % y7) / y7
-              if x9 < min2 then min2 = x9 end
-              local x10 = place3 % 524288
-              local x11 = (x10 - x10 % 512) / 512 * x.Limits_Grain
-              local max9 = t
-              local x12 = min2 * x.Limits_Grain + x.Limits_Zero + (x11 - x11 % 1024) / 1024
-              if x12 > max9 then max9 = x12 end
-              x.given = max9
-              place2 = x.given
+              in2 = at3
             end
+            first2 = t > in2 and t or in2
+          else
+            local later = 0
+            later = Shared_later(x, n4 * 524288, 0)
+            x.last = later
+            if c4.Last >= x.last then
+              local later2 = 0
+              local x6 = x.units * 524288 + x.rate - 1
+              local y5 = x.rate
+              later2 = Shared_later(x, c4.Last, (x6 - x6 % y5) / y5)
+              x.last = later2
+            end
+            local place3 = x.last < x.fair and x.last or x.fair
+            local max6 = 0
+            local x6 = 8796093022208 - x.Limits_Zero
+            if x6 > max6 then max6 = x6 end
+            local y5 = x.Limits_Grain
+            local min2 = (place3 - place3 % 524288) / 524288
+            local x7 = (max6 - max6 % y5) / y5
+            if x7 < min2 then min2 = x7 end
+            local x8 = place3 % 524288
+            local x9 = (x8 - x8 % 512) / 512 * x.Limits_Grain
+            local max7 = t
+            local x10 = min2 * x.Limits_Grain + x.Limits_Zero + (x9 - x9 % 1024) / 1024
+            if x10 > max7 then max7 = x10 end
+            x.given = max7
+            first2 = x.given
           end
         end
+        place2 = first2
       end
     end
   until true
@@ -5648,216 +5667,218 @@ end
                 end
                 v_fresh = is4
                 if v_fresh then
-                  v_slot = s_Slot > s_Closed and s_Slot or s_Closed
-                  if op_Urgent then
-                    v_slot = t > s_Closed and t or s_Closed
-                  end
-                  for i2 = 0, l_Windows_n - 1 do
-                    local w = l_Windows[i2]
-                    local line2 = s_Lines[i2]
-                    do
-                      local i3 = w.Unit
-                      local cost = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
-                      if op_Urgent then
-                        local room = 0
-                        do
-                          local urgent = 0
+                  do
+                    v_slot = s_Slot > s_Closed and s_Slot or s_Closed
+                    if op_Urgent then
+                      v_slot = t > s_Closed and t or s_Closed
+                    end
+                    for i2 = 0, l_Windows_n - 1 do
+                      local w = l_Windows[i2]
+                      local line2 = s_Lines[i2]
+                      do
+                        local i3 = w.Unit
+                        local cost = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
+                        if op_Urgent then
+                          local room = 0
                           do
-                            local unit = w.Unit
-                            local at2 = t - ((l_Windows[l_Shortest].Interval < 60000 and l_Windows[l_Shortest].Interval or 60000) + 1000)
-                            local done
-                            for i4 = 0, s_Flows_n - 1 do
-                              local f = s_Flows[i4]
-                              if f.Key == 0 - unit then
-                                if at2 > f.Until then
-                                  urgent = 0
+                            local urgent = 0
+                            do
+                              local unit = w.Unit
+                              local at2 = t - ((l_Windows[l_Shortest].Interval < 60000 and l_Windows[l_Shortest].Interval or 60000) + 1000)
+                              local done
+                              for i4 = 0, s_Flows_n - 1 do
+                                local f = s_Flows[i4]
+                                if f.Key == 0 - unit then
+                                  if at2 > f.Until then
+                                    urgent = 0
+                                    done = true
+                                    break
+                                  end
+                                  if at2 > f.Before then
+                                    urgent = f.Later
+                                    done = true
+                                    break
+                                  end
+                                  urgent = f.Units + f.Later
                                   done = true
                                   break
                                 end
-                                if at2 > f.Before then
-                                  urgent = f.Later
-                                  done = true
-                                  break
+                              end
+                              if not done then
+                                urgent = 0
+                              end
+                            end
+                            local left = line2.Left - urgent
+                            if left >= cost or cost == 0 then
+                              room = t
+                            else
+                              local since = 0
+                              do
+                                if w.Size > w.Rate then
+                                  local max4 = t
+                                  local x5 = s_Closed - 1
+                                  if x5 > max4 then max4 = x5 end
+                                  since = max4
+                                else
+                                  since = t
                                 end
-                                urgent = f.Units + f.Later
-                                done = true
-                                break
                               end
-                            end
-                            if not done then
-                              urgent = 0
+                              local t2 = since - w.Offset
+                              local by2 = w.Interval
+                              local x5 = cost - left - 1
+                              local y2 = w.Rate
+                              local y3 = w.Interval
+                              local min2 = (x5 - x5 % y2) / y2 + 1
+                              local x6 = (8796093022208 - 8796093022208 % y3) / y3
+                              if x6 < min2 then min2 = x6 end
+                              local n2 = (t2 - t2 % by2) / by2 + min2
+                              room = n2 * w.Interval + w.Offset
                             end
                           end
-                          local left = line2.Left - urgent
-                          if left >= cost or cost == 0 then
-                            room = t
-                          else
-                            local since = 0
-                            do
-                              if w.Size > w.Rate then
-                                local max4 = t
-                                local x5 = s_Closed - 1
-                                if x5 > max4 then max4 = x5 end
-                                since = max4
-                              else
-                                since = t
+                          if room > v_slot then v_slot = room end
+                        else
+                          local room = 0
+                          do
+                            local left = line2.Promised
+                            local x5 = cost * (0 > line2.Saved and 0 or line2.Saved)
+                            local max4 = 1 < cost and 1 or cost
+                            local x6 = cost - (x5 - x5 % 4096) / 4096
+                            if x6 > max4 then max4 = x6 end
+                            if left >= max4 or max4 == 0 then
+                              room = s_Slot
+                            else
+                              local since = 0
+                              do
+                                if w.Size > w.Rate then
+                                  local max5 = s_Slot
+                                  local x7 = s_Closed - 1
+                                  if x7 > max5 then max5 = x7 end
+                                  since = max5
+                                else
+                                  since = s_Slot
+                                end
                               end
+                              local t2 = since - w.Offset
+                              local by2 = w.Interval
+                              local x7 = max4 - left - 1
+                              local y2 = w.Rate
+                              local y3 = w.Interval
+                              local min2 = (x7 - x7 % y2) / y2 + 1
+                              local x8 = (8796093022208 - 8796093022208 % y3) / y3
+                              if x8 < min2 then min2 = x8 end
+                              local n2 = (t2 - t2 % by2) / by2 + min2
+                              room = n2 * w.Interval + w.Offset
                             end
-                            local t2 = since - w.Offset
-                            local by2 = w.Interval
-                            local x5 = cost - left - 1
-                            local y2 = w.Rate
-                            local y3 = w.Interval
-                            local min2 = (x5 - x5 % y2) / y2 + 1
-                            local x6 = (8796093022208 - 8796093022208 % y3) / y3
-                            if x6 < min2 then min2 = x6 end
-                            local n2 = (t2 - t2 % by2) / by2 + min2
-                            room = n2 * w.Interval + w.Offset
                           end
+                          if room > v_slot then v_slot = room end
                         end
-                        if room > v_slot then v_slot = room end
-                      else
-                        local room = 0
-                        do
-                          local left = line2.Promised
-                          local x5 = cost * (0 > line2.Saved and 0 or line2.Saved)
-                          local max4 = 1 < cost and 1 or cost
-                          local x6 = cost - (x5 - x5 % 4096) / 4096
-                          if x6 > max4 then max4 = x6 end
-                          if left >= max4 or max4 == 0 then
-                            room = s_Slot
-                          else
-                            local since = 0
-                            do
-                              if w.Size > w.Rate then
-                                local max5 = s_Slot
-                                local x7 = s_Closed - 1
-                                if x7 > max5 then max5 = x7 end
-                                since = max5
-                              else
-                                since = s_Slot
-                              end
-                            end
-                            local t2 = since - w.Offset
-                            local by2 = w.Interval
-                            local x7 = max4 - left - 1
-                            local y2 = w.Rate
-                            local y3 = w.Interval
-                            local min2 = (x7 - x7 % y2) / y2 + 1
-                            local x8 = (8796093022208 - 8796093022208 % y3) / y3
-                            if x8 < min2 then min2 = x8 end
-                            local n2 = (t2 - t2 % by2) / by2 + min2
-                            room = n2 * w.Interval + w.Offset
-                          end
-                        end
-                        if room > v_slot then v_slot = room end
                       end
                     end
-                  end
-                  if s_Slot > t and not op_Urgent then
-                    local space3 = 0
-                    do
-                      local done
-                      for i2 = 0, l_Windows_n - 1 do
-                        do
-                          local w = l_Windows[i2]
-                          local x5 = w.Interval * 500
-                          local y2 = w.Rate
-                          if v_pace <= (x5 - x5 % y2) / y2 then
-                            space3 = 2 * v_pace
-                            done = true
-                            break
-                          end
-                        end
-                      end
-                      if not done then
-                        space3 = 0
-                      end
-                    end
-                    local x5 = s_Slot + (space3 - space3 % 1000) / 1000
-                    if x5 > v_slot then v_slot = x5 end
-                  end
-                  if v_slot > v_at then
-                    local is5 = v_at == t
-                    if is5 then
-                      local spare = false
+                    if s_Slot > t and not op_Urgent then
+                      local space3 = 0
                       do
                         local done
                         for i2 = 0, l_Windows_n - 1 do
-                          local line2 = s_Lines[i2]
-                          local w = l_Windows[i2]
-                          local i3 = w.Unit
-                          local cost = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
-                          local is6 = cost == 0
-                          if not is6 then
-                            local t2 = s_Slot - w.Offset
-                            local by2 = w.Interval
-                            local t3 = t - w.Offset
-                            local by3 = w.Interval
-                            local is5 = (t2 - t2 % by2) / by2 == (t3 - t3 % by3) / by3
-                            if is5 then
-                              local x5 = cost * (0 > line2.Saved and 0 or line2.Saved)
-                              local max4 = 1 < cost and 1 or cost
-                              local x6 = cost - (x5 - x5 % 4096) / 4096
-                              if x6 > max4 then max4 = x6 end
-                              is5 = line2.Promised >= max4
+                          do
+                            local w = l_Windows[i2]
+                            local x5 = w.Interval * 500
+                            local y2 = w.Rate
+                            if v_pace <= (x5 - x5 % y2) / y2 then
+                              space3 = 2 * v_pace
+                              done = true
+                              break
                             end
-                            is6 = is5
-                          end
-                          local beside = is6
-                          if not beside and l_Mixed == 1 then
-                            local gain = 0
-                            do
-                              local left = line2.Left
-                              if s_Slot <= t then
-                                gain = left
-                              else
-                                local t4 = s_Slot - w.Offset
-                                local by4 = w.Interval
-                                local since = 0
-                                do
-                                  if w.Size > w.Rate then
-                                    local max5 = t
-                                    local x7 = s_Closed - 1
-                                    if x7 > max5 then max5 = x7 end
-                                    since = max5
-                                  else
-                                    since = t
-                                  end
-                                end
-                                local t5 = since - w.Offset
-                                local by5 = w.Interval
-                                local n2 = (t4 - t4 % by4) / by4 - (t5 - t5 % by5) / by5
-                                if n2 <= 0 then
-                                  gain = left
-                                else
-                                  local x7 = w.Size - left
-                                  local y2 = w.Rate
-                                  if n2 > (x7 - x7 % y2) / y2 then
-                                    gain = w.Size
-                                  else
-                                    gain = left + n2 * w.Rate
-                                  end
-                                end
-                              end
-                            end
-                            beside = line2.Left - cost >= gain - line2.Promised
-                          end
-                          if not beside and line2.Spare - line2.Taken < cost then
-                            spare = false
-                            done = true
-                            break
                           end
                         end
                         if not done then
-                          spare = true
+                          space3 = 0
                         end
                       end
-                      is5 = spare
+                      local x5 = s_Slot + (space3 - space3 % 1000) / 1000
+                      if x5 > v_slot then v_slot = x5 end
                     end
-                    v_spare = is5
-                    if not v_spare then
-                      v_at, v_bound, v_refund = v_slot, 3, 0
+                    if v_slot > v_at then
+                      local is5 = v_at == t
+                      if is5 then
+                        local spare = false
+                        do
+                          local done
+                          for i2 = 0, l_Windows_n - 1 do
+                            local line2 = s_Lines[i2]
+                            local w = l_Windows[i2]
+                            local i3 = w.Unit
+                            local cost = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
+                            local is6 = cost == 0
+                            if not is6 then
+                              local t2 = s_Slot - w.Offset
+                              local by2 = w.Interval
+                              local t3 = t - w.Offset
+                              local by3 = w.Interval
+                              local is5 = (t2 - t2 % by2) / by2 == (t3 - t3 % by3) / by3
+                              if is5 then
+                                local x5 = cost * (0 > line2.Saved and 0 or line2.Saved)
+                                local max4 = 1 < cost and 1 or cost
+                                local x6 = cost - (x5 - x5 % 4096) / 4096
+                                if x6 > max4 then max4 = x6 end
+                                is5 = line2.Promised >= max4
+                              end
+                              is6 = is5
+                            end
+                            local beside = is6
+                            if not beside and l_Mixed == 1 then
+                              local gain = 0
+                              do
+                                local left = line2.Left
+                                if s_Slot <= t then
+                                  gain = left
+                                else
+                                  local t4 = s_Slot - w.Offset
+                                  local by4 = w.Interval
+                                  local since = 0
+                                  do
+                                    if w.Size > w.Rate then
+                                      local max5 = t
+                                      local x7 = s_Closed - 1
+                                      if x7 > max5 then max5 = x7 end
+                                      since = max5
+                                    else
+                                      since = t
+                                    end
+                                  end
+                                  local t5 = since - w.Offset
+                                  local by5 = w.Interval
+                                  local n2 = (t4 - t4 % by4) / by4 - (t5 - t5 % by5) / by5
+                                  if n2 <= 0 then
+                                    gain = left
+                                  else
+                                    local x7 = w.Size - left
+                                    local y2 = w.Rate
+                                    if n2 > (x7 - x7 % y2) / y2 then
+                                      gain = w.Size
+                                    else
+                                      gain = left + n2 * w.Rate
+                                    end
+                                  end
+                                end
+                              end
+                              beside = line2.Left - cost >= gain - line2.Promised
+                            end
+                            if not beside and line2.Spare - line2.Taken < cost then
+                              spare = false
+                              done = true
+                              break
+                            end
+                          end
+                          if not done then
+                            spare = true
+                          end
+                        end
+                        is5 = spare
+                      end
+                      v_spare = is5
+                      if not v_spare then
+                        v_at, v_bound, v_refund = v_slot, 3, 0
+                      end
                     end
                   end
                 end
@@ -6172,208 +6193,213 @@ end
                 own2 = when2
                 a_Bound = v_bound
               end
-              local i2 = l_Windows[l_Shortest].Unit
-              local cost = i2 == 0 and op_Cost_0 or i2 == 1 and op_Cost_1 or i2 == 2 and op_Cost_2 or op_Cost_3
-              local slot = own2
-              local before3 = 0
-              local rounds = 0
-              while before3 < slot and rounds < 8 do
-                before3 = slot
-                rounds = rounds + 1
-                for i3 = 0, shared_n - 1 do
-                  local x2 = shared[i3]
-                  local place2 = 0
-                  local f = s_Flows[x2.flow]
-                  place2 = Shared_place(x2, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket_Slot, op_Urgent, v_back, slot, t)
-                  local at2 = place2
-                  local is3 = at2 > slot
-                  if is3 then
-                    local is2 = a_Limit == 0
-                    if not is2 then
-                      local c2 = x2.State_Calendars[0]
-                      local max2 = 0
-                      local x3 = slot - x2.Limits_Zero
-                      if x3 > max2 then max2 = x3 end
-                      local y = x2.Limits_Grain
-                      local n2 = (max2 - max2 % y) / y
-                      is2 = n2 >= c2.Head and n2 < c2.Head + 1024
-                    end
-                    is3 = is2
-                  end
-                  local held = is3
-                  if held or a_Bound == 0 and not x2.fits then
-                    a_Limit, a_Bound = i3 + 1, x2.bound
-                    if x2.fits then
-                      a_Bound = 3
-                    end
-                  end
-                  if at2 > slot then slot = at2 end
-                  local f2 = s_Flows[x2.flow]
-                  local is4 = i3 == 0 and (a_Limit > 0 or f2.End > t)
-                  if is4 then
-                    local lined = false
-                    do
-                      local w = l_Windows[l_Shortest]
-                      local is5 = v_back and v_bound <= 2
-                      if is5 then
-                        local is4 = x2.fits
-                        if not is4 then
-                          local t2 = slot - w.Offset
-                          local by2 = w.Interval
-                          local t3 = t - w.Offset
-                          local by3 = w.Interval
-                          is4 = (t2 - t2 % by2) / by2 == (t3 - t3 % by3) / by3
-                        end
-                        is5 = is4
+              local suit = 0
+              do
+                local slot = own2
+                local before3 = 0
+                local rounds = 0
+                while before3 < slot and rounds < 8 do
+                  before3 = slot
+                  rounds = rounds + 1
+                  for i2 = 0, shared_n - 1 do
+                    local x2 = shared[i2]
+                    local place2 = 0
+                    local f = s_Flows[x2.flow]
+                    place2 = Shared_place(x2, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket_Slot, op_Urgent, v_back, slot, t)
+                    local at2 = place2
+                    local is3 = at2 > slot
+                    if is3 then
+                      local is2 = a_Limit == 0
+                      if not is2 then
+                        local c2 = x2.State_Calendars[0]
+                        local max2 = 0
+                        local x3 = slot - x2.Limits_Zero
+                        if x3 > max2 then max2 = x3 end
+                        local y = x2.Limits_Grain
+                        local n2 = (max2 - max2 % y) / y
+                        is2 = n2 >= c2.Head and n2 < c2.Head + 1024
                       end
-                      local keeps = is5
-                      lined = not keeps and not x2.token and not op_Urgent and slot ~= op_Ticket_Slot
+                      is3 = is2
                     end
-                    is4 = lined
-                  end
-                  if is4 then
-                    local inLine = 0
-                    do
-                      local t2 = slot
-                      if cost == 0 then
-                        inLine = t2
-                      else
-                        local end2 = f2.End
-                        if v_back then
-                          local n3 = x2.State_Calendars[0].Head + 1024 - 1
-                          local x4 = n3 * x2.Limits_Grain + x2.Limits_Zero
-                          if x4 < end2 then end2 = x4 end
+                    local held = is3
+                    if held or a_Bound == 0 and not x2.fits then
+                      a_Limit, a_Bound = i2 + 1, x2.bound
+                      if x2.fits then
+                        a_Bound = 3
+                      end
+                    end
+                    if at2 > slot then slot = at2 end
+                    local f2 = s_Flows[x2.flow]
+                    local is4 = i2 == 0 and (a_Limit > 0 or f2.End > t)
+                    if is4 then
+                      local lined = false
+                      do
+                        local w = l_Windows[l_Shortest]
+                        local is5 = v_back and v_bound <= 2
+                        if is5 then
+                          local is4 = x2.fits
+                          if not is4 then
+                            local t2 = slot - w.Offset
+                            local by2 = w.Interval
+                            local t3 = t - w.Offset
+                            local by3 = w.Interval
+                            is4 = (t2 - t2 % by2) / by2 == (t3 - t3 % by3) / by3
+                          end
+                          is5 = is4
                         end
-                        if end2 > t2 then t2 = end2 end
-                        local room = 0
-                        do
-                          local w = l_Windows[l_Shortest]
-                          local ahead = 0
+                        local keeps = is5
+                        lined = not keeps and not x2.token and not op_Urgent and slot ~= op_Ticket_Slot
+                      end
+                      is4 = lined
+                    end
+                    if is4 then
+                      local inLine = 0
+                      do
+                        local i3 = l_Windows[l_Shortest].Unit
+                        local cost = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
+                        local t2 = slot
+                        if cost == 0 then
+                          inLine = t2
+                        else
+                          local end2 = f2.End
+                          if v_back then
+                            local n3 = x2.State_Calendars[0].Head + 1024 - 1
+                            local x4 = n3 * x2.Limits_Grain + x2.Limits_Zero
+                            if x4 < end2 then end2 = x4 end
+                          end
+                          if end2 > t2 then t2 = end2 end
+                          local room = 0
                           do
-                            local w2 = l_Windows[l_Shortest]
-                            local line2 = s_Lines[l_Shortest]
-                            local gain = 0
+                            local w = l_Windows[l_Shortest]
+                            local ahead = 0
                             do
-                              local left = f2.Left
-                              local from2 = f2.End
-                              if t2 <= from2 then
-                                gain = left
-                              else
-                                local t3 = t2 - w2.Offset
-                                local by2 = w2.Interval
-                                local since = 0
-                                do
-                                  if w2.Size > w2.Rate then
-                                    local max3 = from2
-                                    local x4 = s_Closed - 1
-                                    if x4 > max3 then max3 = x4 end
-                                    since = max3
-                                  else
-                                    since = from2
-                                  end
-                                end
-                                local t4 = since - w2.Offset
-                                local by3 = w2.Interval
-                                local n3 = (t3 - t3 % by2) / by2 - (t4 - t4 % by3) / by3
-                                if n3 <= 0 then
+                              local w2 = l_Windows[l_Shortest]
+                              local line2 = s_Lines[l_Shortest]
+                              local gain = 0
+                              do
+                                local left = f2.Left
+                                local from2 = f2.End
+                                if t2 <= from2 then
                                   gain = left
                                 else
-                                  local x4 = w2.Size - left
-                                  local y2 = w2.Rate
-                                  if n3 > (x4 - x4 % y2) / y2 then
-                                    gain = w2.Size
+                                  local t3 = t2 - w2.Offset
+                                  local by2 = w2.Interval
+                                  local since = 0
+                                  do
+                                    if w2.Size > w2.Rate then
+                                      local max3 = from2
+                                      local x4 = s_Closed - 1
+                                      if x4 > max3 then max3 = x4 end
+                                      since = max3
+                                    else
+                                      since = from2
+                                    end
+                                  end
+                                  local t4 = since - w2.Offset
+                                  local by3 = w2.Interval
+                                  local n3 = (t3 - t3 % by2) / by2 - (t4 - t4 % by3) / by3
+                                  if n3 <= 0 then
+                                    gain = left
                                   else
-                                    gain = left + n3 * w2.Rate
+                                    local x4 = w2.Size - left
+                                    local y2 = w2.Rate
+                                    if n3 > (x4 - x4 % y2) / y2 then
+                                      gain = w2.Size
+                                    else
+                                      gain = left + n3 * w2.Rate
+                                    end
                                   end
                                 end
                               end
-                            end
-                            local gain2 = 0
-                            do
-                              local left = line2.Left
-                              if t2 <= t then
-                                gain2 = left
-                              else
-                                local t3 = t2 - w2.Offset
-                                local by2 = w2.Interval
-                                local since = 0
-                                do
-                                  if w2.Size > w2.Rate then
-                                    local max3 = t
-                                    local x4 = s_Closed - 1
-                                    if x4 > max3 then max3 = x4 end
-                                    since = max3
-                                  else
-                                    since = t
-                                  end
-                                end
-                                local t4 = since - w2.Offset
-                                local by3 = w2.Interval
-                                local n3 = (t3 - t3 % by2) / by2 - (t4 - t4 % by3) / by3
-                                if n3 <= 0 then
+                              local gain2 = 0
+                              do
+                                local left = line2.Left
+                                if t2 <= t then
                                   gain2 = left
                                 else
-                                  local x4 = w2.Size - left
-                                  local y2 = w2.Rate
-                                  if n3 > (x4 - x4 % y2) / y2 then
-                                    gain2 = w2.Size
+                                  local t3 = t2 - w2.Offset
+                                  local by2 = w2.Interval
+                                  local since = 0
+                                  do
+                                    if w2.Size > w2.Rate then
+                                      local max3 = t
+                                      local x4 = s_Closed - 1
+                                      if x4 > max3 then max3 = x4 end
+                                      since = max3
+                                    else
+                                      since = t
+                                    end
+                                  end
+                                  local t4 = since - w2.Offset
+                                  local by3 = w2.Interval
+                                  local n3 = (t3 - t3 % by2) / by2 - (t4 - t4 % by3) / by3
+                                  if n3 <= 0 then
+                                    gain2 = left
                                   else
-                                    gain2 = left + n3 * w2.Rate
+                                    local x4 = w2.Size - left
+                                    local y2 = w2.Rate
+                                    if n3 > (x4 - x4 % y2) / y2 then
+                                      gain2 = w2.Size
+                                    else
+                                      gain2 = left + n3 * w2.Rate
+                                    end
                                   end
                                 end
                               end
+                              ahead = gain < gain2 and gain or gain2
                             end
-                            ahead = gain < gain2 and gain or gain2
-                          end
-                          if ahead >= cost or cost == 0 then
-                            room = t2
-                          else
-                            local since = 0
-                            do
-                              if w.Size > w.Rate then
-                                local max3 = t2
-                                local x4 = s_Closed - 1
-                                if x4 > max3 then max3 = x4 end
-                                since = max3
-                              else
-                                since = t2
+                            if ahead >= cost or cost == 0 then
+                              room = t2
+                            else
+                              local since = 0
+                              do
+                                if w.Size > w.Rate then
+                                  local max3 = t2
+                                  local x4 = s_Closed - 1
+                                  if x4 > max3 then max3 = x4 end
+                                  since = max3
+                                else
+                                  since = t2
+                                end
                               end
+                              local t3 = since - w.Offset
+                              local by2 = w.Interval
+                              local x4 = cost - ahead - 1
+                              local y2 = w.Rate
+                              local y3 = w.Interval
+                              local min2 = (x4 - x4 % y2) / y2 + 1
+                              local x5 = (8796093022208 - 8796093022208 % y3) / y3
+                              if x5 < min2 then min2 = x5 end
+                              local n3 = (t3 - t3 % by2) / by2 + min2
+                              room = n3 * w.Interval + w.Offset
                             end
-                            local t3 = since - w.Offset
-                            local by2 = w.Interval
-                            local x4 = cost - ahead - 1
-                            local y2 = w.Rate
-                            local y3 = w.Interval
-                            local min2 = (x4 - x4 % y2) / y2 + 1
-                            local x5 = (8796093022208 - 8796093022208 % y3) / y3
-                            if x5 < min2 then min2 = x5 end
-                            local n3 = (t3 - t3 % by2) / by2 + min2
-                            room = n3 * w.Interval + w.Offset
                           end
+                          inLine = room
                         end
-                        inLine = room
                       end
+                      slot = inLine
                     end
-                    slot = inLine
+                    if 4503599627370495 < slot then slot = 4503599627370495 end
                   end
-                  if 4503599627370495 < slot then slot = 4503599627370495 end
                 end
+                suit = slot
               end
+              local slot = suit
               a_Delay = slot - t
               if a_Late or op_Deadline > 0 and slot > op_Deadline then
                 a_Late = true
                 if v_back then
                   do
                     if op_Ticket_Number > 0 then
-                      for i3 = 0, l_Windows_n - 1 do
+                      for i2 = 0, l_Windows_n - 1 do
                         do
-                          local line2 = s_Lines[i3]
-                          local w = l_Windows[i3]
-                          local i4 = w.Unit
-                          local cost2 = i4 == 0 and op_Ticket_Cost_0 or i4 == 1 and op_Ticket_Cost_1 or i4 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3
-                          local x2 = cost2 * (0 > line2.Saved and 0 or line2.Saved)
-                          local max2 = 1 < cost2 and 1 or cost2
-                          local x3 = cost2 - (x2 - x2 % 4096) / 4096
+                          local line2 = s_Lines[i2]
+                          local w = l_Windows[i2]
+                          local i3 = w.Unit
+                          local cost = i3 == 0 and op_Ticket_Cost_0 or i3 == 1 and op_Ticket_Cost_1 or i3 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3
+                          local x2 = cost * (0 > line2.Saved and 0 or line2.Saved)
+                          local max2 = 1 < cost and 1 or cost
+                          local x3 = cost - (x2 - x2 % 4096) / 4096
                           if x3 > max2 then max2 = x3 end
                           local min2 = w.Size
                           local x4 = line2.Promised + max2
@@ -6455,365 +6481,369 @@ end
                   end
                 end
                 do
-                  local denied = v_back and v_bound >= 4 and op_Ticket_Slot <= t and not op_Urgent
-                  if denied or a_Limit == 0 then
-                    do
-                      local t2_Slot, t2_Number, t2_Again, t2_Cost_0, t2_Cost_1, t2_Cost_2, t2_Cost_3 = op_Ticket_Slot, op_Ticket_Number, op_Ticket_Again, op_Ticket_Cost_0, op_Ticket_Cost_1, op_Ticket_Cost_2, op_Ticket_Cost_3
-                      if not v_back or v_fresh and t2_Number == 0 then
-                        s_Next = s_Next + 1
-                        t2_Number = s_Next
-                      end
-                      if v_fresh then
-                        if not op_Urgent then
-                          do
-                            local slot2 = v_slot
-                            local back2 = v_back
-                            for i3 = 0, l_Windows_n - 1 do
-                              local w = l_Windows[i3]
-                              local line2 = s_Lines[i3]
-                              local is2 = back2 and op_Ticket_Number > 0
-                              if is2 then
-                                local i4 = w.Unit
-                                is2 = line2.Left >= (i4 == 0 and op_Cost_0 or i4 == 1 and op_Cost_1 or i4 == 2 and op_Cost_2 or op_Cost_3)
-                              end
-                              local is3 = is2
-                              if is3 then
-                                local gain = 0
+                  do
+                    local denied = v_back and v_bound >= 4 and op_Ticket_Slot <= t and not op_Urgent
+                    if denied or a_Limit == 0 then
+                      do
+                        local t2_Slot, t2_Number, t2_Again, t2_Cost_0, t2_Cost_1, t2_Cost_2, t2_Cost_3 = op_Ticket_Slot, op_Ticket_Number, op_Ticket_Again, op_Ticket_Cost_0, op_Ticket_Cost_1, op_Ticket_Cost_2, op_Ticket_Cost_3
+                        if not v_back or v_fresh and t2_Number == 0 then
+                          s_Next = s_Next + 1
+                          t2_Number = s_Next
+                        end
+                        if v_fresh then
+                          if not op_Urgent then
+                            do
+                              local slot2 = v_slot
+                              local back2 = v_back
+                              for i2 = 0, l_Windows_n - 1 do
+                                local w = l_Windows[i2]
+                                local line2 = s_Lines[i2]
+                                local is2 = back2 and op_Ticket_Number > 0
+                                if is2 then
+                                  local i3 = w.Unit
+                                  is2 = line2.Left >= (i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3)
+                                end
+                                local is3 = is2
+                                if is3 then
+                                  local gain = 0
+                                  do
+                                    if s_Slot <= op_Ticket_Slot then
+                                      gain = 0
+                                    else
+                                      local t3 = s_Slot - w.Offset
+                                      local by2 = w.Interval
+                                      local since = 0
+                                      do
+                                        if w.Size > w.Rate then
+                                          local max2 = op_Ticket_Slot
+                                          local x2 = s_Closed - 1
+                                          if x2 > max2 then max2 = x2 end
+                                          since = max2
+                                        else
+                                          since = op_Ticket_Slot
+                                        end
+                                      end
+                                      local t4 = since - w.Offset
+                                      local by3 = w.Interval
+                                      local n2 = (t3 - t3 % by2) / by2 - (t4 - t4 % by3) / by3
+                                      if n2 <= 0 then
+                                        gain = 0
+                                      else
+                                        local x2 = w.Size - 0
+                                        local y = w.Rate
+                                        if n2 > (x2 - x2 % y) / y then
+                                          gain = w.Size
+                                        else
+                                          gain = 0 + n2 * w.Rate
+                                        end
+                                      end
+                                    end
+                                  end
+                                  is3 = gain == 0
+                                end
+                                if is3 then
+                                  do
+                                    local i4 = w.Unit
+                                    local cost = i4 == 0 and op_Ticket_Cost_0 or i4 == 1 and op_Ticket_Cost_1 or i4 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3
+                                    local x2 = cost * (0 > line2.Saved and 0 or line2.Saved)
+                                    local max2 = 1 < cost and 1 or cost
+                                    local x3 = cost - (x2 - x2 % 4096) / 4096
+                                    if x3 > max2 then max2 = x3 end
+                                    local min2 = w.Size
+                                    local x4 = line2.Promised + max2
+                                    if x4 < min2 then min2 = x4 end
+                                    line2.Promised = min2
+                                  end
+                                end
+                                local gain2 = 0
                                 do
-                                  if s_Slot <= op_Ticket_Slot then
-                                    gain = 0
+                                  local left = line2.Promised
+                                  if slot2 <= s_Slot then
+                                    gain2 = left
                                   else
-                                    local t3 = s_Slot - w.Offset
+                                    local t3 = slot2 - w.Offset
                                     local by2 = w.Interval
                                     local since = 0
                                     do
                                       if w.Size > w.Rate then
-                                        local max2 = op_Ticket_Slot
+                                        local max2 = s_Slot
                                         local x2 = s_Closed - 1
                                         if x2 > max2 then max2 = x2 end
                                         since = max2
                                       else
-                                        since = op_Ticket_Slot
+                                        since = s_Slot
                                       end
                                     end
                                     local t4 = since - w.Offset
                                     local by3 = w.Interval
                                     local n2 = (t3 - t3 % by2) / by2 - (t4 - t4 % by3) / by3
                                     if n2 <= 0 then
-                                      gain = 0
+                                      gain2 = left
                                     else
-                                      local x2 = w.Size - 0
+                                      local x2 = w.Size - left
                                       local y = w.Rate
                                       if n2 > (x2 - x2 % y) / y then
-                                        gain = w.Size
+                                        gain2 = w.Size
                                       else
-                                        gain = 0 + n2 * w.Rate
+                                        gain2 = left + n2 * w.Rate
                                       end
                                     end
                                   end
                                 end
-                                is3 = gain == 0
+                                local i4 = w.Unit
+                                local cost = i4 == 0 and op_Cost_0 or i4 == 1 and op_Cost_1 or i4 == 2 and op_Cost_2 or op_Cost_3
+                                local x2 = cost * (0 > line2.Saved and 0 or line2.Saved)
+                                local max2 = 1 < cost and 1 or cost
+                                local x3 = cost - (x2 - x2 % 4096) / 4096
+                                if x3 > max2 then max2 = x3 end
+                                line2.Promised = gain2 - max2
                               end
-                              if is3 then
-                                do
-                                  local i5 = w.Unit
-                                  local cost2 = i5 == 0 and op_Ticket_Cost_0 or i5 == 1 and op_Ticket_Cost_1 or i5 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3
-                                  local x2 = cost2 * (0 > line2.Saved and 0 or line2.Saved)
-                                  local max2 = 1 < cost2 and 1 or cost2
-                                  local x3 = cost2 - (x2 - x2 % 4096) / 4096
-                                  if x3 > max2 then max2 = x3 end
-                                  local min2 = w.Size
-                                  local x4 = line2.Promised + max2
-                                  if x4 < min2 then min2 = x4 end
-                                  line2.Promised = min2
-                                end
-                              end
-                              local gain2 = 0
-                              do
-                                local left = line2.Promised
-                                if slot2 <= s_Slot then
-                                  gain2 = left
-                                else
-                                  local t3 = slot2 - w.Offset
-                                  local by2 = w.Interval
-                                  local since = 0
-                                  do
-                                    if w.Size > w.Rate then
-                                      local max2 = s_Slot
-                                      local x2 = s_Closed - 1
-                                      if x2 > max2 then max2 = x2 end
-                                      since = max2
-                                    else
-                                      since = s_Slot
-                                    end
-                                  end
-                                  local t4 = since - w.Offset
-                                  local by3 = w.Interval
-                                  local n2 = (t3 - t3 % by2) / by2 - (t4 - t4 % by3) / by3
-                                  if n2 <= 0 then
-                                    gain2 = left
-                                  else
-                                    local x2 = w.Size - left
-                                    local y = w.Rate
-                                    if n2 > (x2 - x2 % y) / y then
-                                      gain2 = w.Size
-                                    else
-                                      gain2 = left + n2 * w.Rate
-                                    end
-                                  end
-                                end
-                              end
-                              local i5 = w.Unit
-                              local cost2 = i5 == 0 and op_Cost_0 or i5 == 1 and op_Cost_1 or i5 == 2 and op_Cost_2 or op_Cost_3
-                              local x2 = cost2 * (0 > line2.Saved and 0 or line2.Saved)
-                              local max2 = 1 < cost2 and 1 or cost2
-                              local x3 = cost2 - (x2 - x2 % 4096) / 4096
-                              if x3 > max2 then max2 = x3 end
-                              line2.Promised = gain2 - max2
+                              s_Slot = slot2
                             end
-                            s_Slot = slot2
+                          end
+                          t2_Again = 0
+                          local is2 = v_back and a_Limit == 0 and t2_Slot <= t
+                          if is2 then
+                            local passed = false
+                            do
+                              local done
+                              for i2 = 0, s_Flows_n - 1 do
+                                local f = s_Flows[i2]
+                                if f.Key <= 0 and f.Until > t - 60000 then
+                                  passed = true
+                                  done = true
+                                  break
+                                end
+                              end
+                              if not done then
+                                passed = false
+                              end
+                            end
+                            is2 = passed
+                          end
+                          if is2 then
+                            t2_Again = 1
+                          end
+                        elseif t2_Slot <= t then
+                          if v_at > t and v_refund == 0 then
+                            t2_Again = 1
+                            if s_Closed <= t then
+                              do
+                                for i2 = 0, l_Windows_n - 1 do
+                                  local line2 = s_Lines[i2]
+                                  do
+                                    local i3 = line2.Window_Unit
+                                    local cost = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
+                                    if line2.Left < cost then
+                                      local max2 = line2.Spare - cost
+                                      if -1125899906842624 > max2 then max2 = -1125899906842624 end
+                                      local max3 = line2.Taken - cost
+                                      if -1125899906842624 > max3 then max3 = -1125899906842624 end
+                                      line2.Spare, line2.Taken = max2, max3
+                                    end
+                                  end
+                                end
+                              end
+                            end
                           end
                         end
-                        t2_Again = 0
-                        local is2 = v_back and a_Limit == 0 and t2_Slot <= t
-                        if is2 then
-                          local passed = false
+                        if v_turn then
+                          local max2 = t + v_overdue
+                          if s_Closed > max2 then max2 = s_Closed end
+                          local max3 = s_AgainUS
+                          local x2 = max2 * 1000
+                          if x2 > max3 then max3 = x2 end
+                          local max4 = t + v_overdue
+                          if s_Closed > max4 then max4 = s_Closed end
+                          local max5 = s_AgainUS
+                          local x3 = max4 * 1000
+                          if x3 > max5 then max5 = x3 end
+                          local min2 = max5 + v_again
+                          if 9007199254740991 < min2 then min2 = 9007199254740991 end
+                          s_AgainUS = min2
+                        end
+                        t2_Slot = t + a_Delay
+                        t2_Cost_0 = op_Cost_0
+                        t2_Cost_1 = op_Cost_1
+                        t2_Cost_2 = op_Cost_2
+                        t2_Cost_3 = op_Cost_3
+                        a_Ticket_Slot = t2_Slot
+                        a_Ticket_Number = t2_Number
+                        a_Ticket_Again = t2_Again
+                        a_Ticket_Cost_0 = t2_Cost_0
+                        a_Ticket_Cost_1 = t2_Cost_1
+                        a_Ticket_Cost_2 = t2_Cost_2
+                        a_Ticket_Cost_3 = t2_Cost_3
+                      end
+                    else
+                      a_Ticket_Slot = slot
+                      a_Ticket_Number = op_Ticket_Number
+                      a_Ticket_Again = op_Ticket_Again
+                      a_Ticket_Cost_0 = op_Cost_0
+                      a_Ticket_Cost_1 = op_Cost_1
+                      a_Ticket_Cost_2 = op_Cost_2
+                      a_Ticket_Cost_3 = op_Cost_3
+                    end
+                  end
+                  local is3 = op_Urgent
+                  if is3 then
+                    local is2 = a_Limit == 0
+                    if not is2 then
+                      local min2 = 10 * l_Windows[l_Shortest].Interval
+                      if 10000 < min2 then min2 = 10000 end
+                      is2 = a_Delay <= min2
+                    end
+                    is3 = is2
+                  end
+                  if is3 then
+                    do
+                      local unit = 0
+                      while unit < 4 do
+                        if (unit == 0 and a_Ticket_Cost_0 or unit == 1 and a_Ticket_Cost_1 or unit == 2 and a_Ticket_Cost_2 or a_Ticket_Cost_3) > 0 then
+                          local flow2 = 0
                           do
+                            local key2 = 0 - unit
                             local done
-                            for i3 = 0, s_Flows_n - 1 do
-                              local f = s_Flows[i3]
-                              if f.Key <= 0 and f.Until > t - 60000 then
-                                passed = true
+                            for i2 = 0, s_Flows_n - 1 do
+                              if s_Flows[i2].Key == key2 then
+                                flow2 = i2
                                 done = true
                                 break
                               end
                             end
                             if not done then
-                              passed = false
+                              s_Flows[s_Flows_n] = {Key = key2, Units = 0, Later = 0, Before = 0, Until = 0, End = 0, Left = 0, Urgent = 0, Fair = 0, FairUrgent = 0, Again = 0, Minute = 0, Weight = 0, Backlog = 0}
+                              s_Flows_n = s_Flows_n + 1
+                              flow2 = s_Flows_n - 1
                             end
                           end
-                          is2 = passed
+                          do
+                            local f = s_Flows[flow2]
+                            local slot2 = a_Ticket_Slot
+                            local units2 = unit == 0 and a_Ticket_Cost_0 or unit == 1 and a_Ticket_Cost_1 or unit == 2 and a_Ticket_Cost_2 or a_Ticket_Cost_3
+                            if slot2 <= f.Before then
+                              f.Units = f.Units + units2
+                            else
+                              f.Later = f.Later + units2
+                            end
+                            if slot2 > f.Until then f.Until = slot2 end
+                          end
                         end
-                        if is2 then
-                          t2_Again = 1
+                        unit = unit + 1
+                      end
+                    end
+                  end
+                  local i2 = l_Windows[l_Shortest].Unit
+                  local cost = i2 == 0 and op_Cost_0 or i2 == 1 and op_Cost_1 or i2 == 2 and op_Cost_2 or op_Cost_3
+                  for i3 = 0, shared_n - 1 do
+                    local x2 = shared[i3]
+                    local f = s_Flows[x2.flow]
+                    local is4 = i3 == 0 and (a_Limit > 0 or f.End > t) and cost > 0
+                    if is4 then
+                      local lined = false
+                      do
+                        local w = l_Windows[l_Shortest]
+                        local is5 = v_back and v_bound <= 2
+                        if is5 then
+                          local is4 = x2.fits
+                          if not is4 then
+                            local t2 = slot - w.Offset
+                            local by2 = w.Interval
+                            local t3 = t - w.Offset
+                            local by3 = w.Interval
+                            is4 = (t2 - t2 % by2) / by2 == (t3 - t3 % by3) / by3
+                          end
+                          is5 = is4
                         end
-                      elseif t2_Slot <= t then
-                        if v_at > t and v_refund == 0 then
-                          t2_Again = 1
-                          if s_Closed <= t then
+                        local keeps = is5
+                        lined = not keeps and not x2.token and not op_Urgent and slot ~= op_Ticket_Slot
+                      end
+                      is4 = lined
+                    end
+                    if is4 then
+                      local end2 = slot > f.End and slot or f.End
+                      local ahead = 0
+                      do
+                        local w = l_Windows[l_Shortest]
+                        local line2 = s_Lines[l_Shortest]
+                        local gain = 0
+                        do
+                          local left = f.Left
+                          local from2 = f.End
+                          if end2 <= from2 then
+                            gain = left
+                          else
+                            local t2 = end2 - w.Offset
+                            local by2 = w.Interval
+                            local since = 0
                             do
-                              for i3 = 0, l_Windows_n - 1 do
-                                local line2 = s_Lines[i3]
-                                do
-                                  local i4 = line2.Window_Unit
-                                  local cost2 = i4 == 0 and op_Cost_0 or i4 == 1 and op_Cost_1 or i4 == 2 and op_Cost_2 or op_Cost_3
-                                  if line2.Left < cost2 then
-                                    local max2 = line2.Spare - cost2
-                                    if -1125899906842624 > max2 then max2 = -1125899906842624 end
-                                    local max3 = line2.Taken - cost2
-                                    if -1125899906842624 > max3 then max3 = -1125899906842624 end
-                                    line2.Spare, line2.Taken = max2, max3
-                                  end
-                                end
+                              if w.Size > w.Rate then
+                                local max2 = from2
+                                local x3 = s_Closed - 1
+                                if x3 > max2 then max2 = x3 end
+                                since = max2
+                              else
+                                since = from2
+                              end
+                            end
+                            local t3 = since - w.Offset
+                            local by3 = w.Interval
+                            local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
+                            if n2 <= 0 then
+                              gain = left
+                            else
+                              local x3 = w.Size - left
+                              local y = w.Rate
+                              if n2 > (x3 - x3 % y) / y then
+                                gain = w.Size
+                              else
+                                gain = left + n2 * w.Rate
                               end
                             end
                           end
                         end
-                      end
-                      if v_turn then
-                        local max2 = t + v_overdue
-                        if s_Closed > max2 then max2 = s_Closed end
-                        local max3 = s_AgainUS
-                        local x2 = max2 * 1000
-                        if x2 > max3 then max3 = x2 end
-                        local max4 = t + v_overdue
-                        if s_Closed > max4 then max4 = s_Closed end
-                        local max5 = s_AgainUS
-                        local x3 = max4 * 1000
-                        if x3 > max5 then max5 = x3 end
-                        local min2 = max5 + v_again
-                        if 9007199254740991 < min2 then min2 = 9007199254740991 end
-                        s_AgainUS = min2
-                      end
-                      t2_Slot = t + a_Delay
-                      t2_Cost_0 = op_Cost_0
-                      t2_Cost_1 = op_Cost_1
-                      t2_Cost_2 = op_Cost_2
-                      t2_Cost_3 = op_Cost_3
-                      a_Ticket_Slot = t2_Slot
-                      a_Ticket_Number = t2_Number
-                      a_Ticket_Again = t2_Again
-                      a_Ticket_Cost_0 = t2_Cost_0
-                      a_Ticket_Cost_1 = t2_Cost_1
-                      a_Ticket_Cost_2 = t2_Cost_2
-                      a_Ticket_Cost_3 = t2_Cost_3
-                    end
-                  else
-                    a_Ticket_Slot = slot
-                    a_Ticket_Number = op_Ticket_Number
-                    a_Ticket_Again = op_Ticket_Again
-                    a_Ticket_Cost_0 = op_Cost_0
-                    a_Ticket_Cost_1 = op_Cost_1
-                    a_Ticket_Cost_2 = op_Cost_2
-                    a_Ticket_Cost_3 = op_Cost_3
-                  end
-                end
-                local is3 = op_Urgent
-                if is3 then
-                  local is2 = a_Limit == 0
-                  if not is2 then
-                    local min2 = 10 * l_Windows[l_Shortest].Interval
-                    if 10000 < min2 then min2 = 10000 end
-                    is2 = a_Delay <= min2
-                  end
-                  is3 = is2
-                end
-                if is3 then
-                  do
-                    local unit = 0
-                    while unit < 4 do
-                      if (unit == 0 and a_Ticket_Cost_0 or unit == 1 and a_Ticket_Cost_1 or unit == 2 and a_Ticket_Cost_2 or a_Ticket_Cost_3) > 0 then
-                        local flow2 = 0
+                        local gain2 = 0
                         do
-                          local key2 = 0 - unit
-                          local done
-                          for i3 = 0, s_Flows_n - 1 do
-                            if s_Flows[i3].Key == key2 then
-                              flow2 = i3
-                              done = true
-                              break
-                            end
-                          end
-                          if not done then
-                            s_Flows[s_Flows_n] = {Key = key2, Units = 0, Later = 0, Before = 0, Until = 0, End = 0, Left = 0, Urgent = 0, Fair = 0, FairUrgent = 0, Again = 0, Minute = 0, Weight = 0, Backlog = 0}
-                            s_Flows_n = s_Flows_n + 1
-                            flow2 = s_Flows_n - 1
-                          end
-                        end
-                        do
-                          local f = s_Flows[flow2]
-                          local slot2 = a_Ticket_Slot
-                          local units2 = unit == 0 and a_Ticket_Cost_0 or unit == 1 and a_Ticket_Cost_1 or unit == 2 and a_Ticket_Cost_2 or a_Ticket_Cost_3
-                          if slot2 <= f.Before then
-                            f.Units = f.Units + units2
-                          else
-                            f.Later = f.Later + units2
-                          end
-                          if slot2 > f.Until then f.Until = slot2 end
-                        end
-                      end
-                      unit = unit + 1
-                    end
-                  end
-                end
-                for i3 = 0, shared_n - 1 do
-                  local x2 = shared[i3]
-                  local f = s_Flows[x2.flow]
-                  local is4 = i3 == 0 and (a_Limit > 0 or f.End > t) and cost > 0
-                  if is4 then
-                    local lined = false
-                    do
-                      local w = l_Windows[l_Shortest]
-                      local is5 = v_back and v_bound <= 2
-                      if is5 then
-                        local is4 = x2.fits
-                        if not is4 then
-                          local t2 = slot - w.Offset
-                          local by2 = w.Interval
-                          local t3 = t - w.Offset
-                          local by3 = w.Interval
-                          is4 = (t2 - t2 % by2) / by2 == (t3 - t3 % by3) / by3
-                        end
-                        is5 = is4
-                      end
-                      local keeps = is5
-                      lined = not keeps and not x2.token and not op_Urgent and slot ~= op_Ticket_Slot
-                    end
-                    is4 = lined
-                  end
-                  if is4 then
-                    local end2 = slot > f.End and slot or f.End
-                    local ahead = 0
-                    do
-                      local w = l_Windows[l_Shortest]
-                      local line2 = s_Lines[l_Shortest]
-                      local gain = 0
-                      do
-                        local left = f.Left
-                        local from2 = f.End
-                        if end2 <= from2 then
-                          gain = left
-                        else
-                          local t2 = end2 - w.Offset
-                          local by2 = w.Interval
-                          local since = 0
-                          do
-                            if w.Size > w.Rate then
-                              local max2 = from2
-                              local x3 = s_Closed - 1
-                              if x3 > max2 then max2 = x3 end
-                              since = max2
-                            else
-                              since = from2
-                            end
-                          end
-                          local t3 = since - w.Offset
-                          local by3 = w.Interval
-                          local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
-                          if n2 <= 0 then
-                            gain = left
-                          else
-                            local x3 = w.Size - left
-                            local y = w.Rate
-                            if n2 > (x3 - x3 % y) / y then
-                              gain = w.Size
-                            else
-                              gain = left + n2 * w.Rate
-                            end
-                          end
-                        end
-                      end
-                      local gain2 = 0
-                      do
-                        local left = line2.Left
-                        if end2 <= t then
-                          gain2 = left
-                        else
-                          local t2 = end2 - w.Offset
-                          local by2 = w.Interval
-                          local since = 0
-                          do
-                            if w.Size > w.Rate then
-                              local max2 = t
-                              local x3 = s_Closed - 1
-                              if x3 > max2 then max2 = x3 end
-                              since = max2
-                            else
-                              since = t
-                            end
-                          end
-                          local t3 = since - w.Offset
-                          local by3 = w.Interval
-                          local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
-                          if n2 <= 0 then
+                          local left = line2.Left
+                          if end2 <= t then
                             gain2 = left
                           else
-                            local x3 = w.Size - left
-                            local y = w.Rate
-                            if n2 > (x3 - x3 % y) / y then
-                              gain2 = w.Size
+                            local t2 = end2 - w.Offset
+                            local by2 = w.Interval
+                            local since = 0
+                            do
+                              if w.Size > w.Rate then
+                                local max2 = t
+                                local x3 = s_Closed - 1
+                                if x3 > max2 then max2 = x3 end
+                                since = max2
+                              else
+                                since = t
+                              end
+                            end
+                            local t3 = since - w.Offset
+                            local by3 = w.Interval
+                            local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
+                            if n2 <= 0 then
+                              gain2 = left
                             else
-                              gain2 = left + n2 * w.Rate
+                              local x3 = w.Size - left
+                              local y = w.Rate
+                              if n2 > (x3 - x3 % y) / y then
+                                gain2 = w.Size
+                              else
+                                gain2 = left + n2 * w.Rate
+                              end
                             end
                           end
                         end
+                        ahead = gain < gain2 and gain or gain2
                       end
-                      ahead = gain < gain2 and gain or gain2
+                      f.Left = ahead - cost
+                      f.End = end2
                     end
-                    f.Left = ahead - cost
-                    f.End = end2
+                    Shared_book(x2, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket_Slot, op_Urgent, v_back, a_Ticket_Slot, t)
                   end
-                  Shared_book(x2, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket_Slot, op_Urgent, v_back, a_Ticket_Slot, t)
                 end
               end
             until true
