@@ -56,11 +56,15 @@ type beaten struct {
 	storage.Storage
 	key   string
 	races int
+	other func() // what the other process does to win, if anything
 }
 
 func (s *beaten) Set(ctx context.Context, key string, state storage.State, rev storage.Revision) error {
 	if key == s.key && s.races > 0 {
 		s.races--
+		if s.other != nil {
+			s.other()
+		}
 		return storage.ErrConflict
 	}
 	return s.Storage.Set(ctx, key, state, rev)
@@ -89,6 +93,145 @@ func TestSharedTokenComesBackOnce(t *testing.T) {
 				t.Errorf("races about %s: %s has %d tokens in use, want %d, %v", key, id, status.InUse, want, err)
 			}
 		}
+	}
+}
+
+// A call that loses races leaves the same states as one that loses none, whichever key the races are about.
+func TestSharedAfterLostRaces(t *testing.T) {
+	type before struct { // of "a": four messages wait in the next second
+		b           *drip.Bucket
+		waits, runs drip.Admission
+	}
+	for _, c := range []struct {
+		name, entity string
+		after        time.Duration
+		call         func(before) (drip.Admission, error)
+		runs         bool
+	}{
+		{"GetDelay runs", "b", 0, func(s before) (a drip.Admission, err error) { a.Delay, err = s.b.GetDelay(t.Context(), "b"); return }, true},
+		{"GetDelay waits", "a", 0, func(s before) (a drip.Admission, err error) { a.Delay, err = s.b.GetDelay(t.Context(), "a"); return }, false},
+		{"Admit runs", "b", 0, func(s before) (drip.Admission, error) { return s.b.Admit(t.Context(), "b", drip.Request{}) }, true},
+		{"Admit waits", "a", 0, func(s before) (drip.Admission, error) { return s.b.Admit(t.Context(), "a", drip.Request{}) }, false},
+		{"Admit of a due ticket", "a", time.Second, func(s before) (drip.Admission, error) {
+			return s.b.Admit(t.Context(), "a", drip.Request{Ticket: s.waits.Ticket})
+		}, true},
+		{"Cancel of a ticket", "a", 0, func(s before) (drip.Admission, error) {
+			return drip.Admission{}, s.b.Cancel(t.Context(), "a", s.waits)
+		}, true},
+		{"Cancel of a lease", "a", 0, func(s before) (drip.Admission, error) {
+			return drip.Admission{}, s.b.Cancel(t.Context(), "a", s.runs)
+		}, true},
+		{"Settle", "a", 0, func(s before) (drip.Admission, error) {
+			return drip.Admission{}, s.b.Settle(t.Context(), "a", s.runs.Lease, 2)
+		}, true},
+		{"Renew", "a", time.Second, func(s before) (a drip.Admission, err error) {
+			a.Lease, err = s.b.Renew(t.Context(), "a", s.runs.Lease)
+			return
+		}, true},
+	} {
+		for _, key := range []string{c.entity, drip.SharedID("app"), drip.SharedID("endpoint")} {
+			t.Run(c.name+", races about "+key, func(t *testing.T) {
+				after := func(races int) (states [4]decision.State) {
+					s := &beaten{Storage: getSet{memory.New()}, key: key}
+					b, now := shops(t, s, drip.Options{Size: 4, Concurrency: 9, Shared: map[string]drip.Limit{"app": {Size: 20, RefreshRate: 5}, "endpoint": {Size: 20, RefreshRate: 5}}})
+					is := before{b: b}
+					for range 4 {
+						is.runs = buckettest.Admit(t, b, "a", drip.Request{})
+					}
+					for range 4 {
+						is.waits = buckettest.Admit(t, b, "a", drip.Request{})
+					}
+					*now, s.races = now.Add(c.after), races
+					if a, err := c.call(is); err != nil || a.Delay == 0 != c.runs || s.races > 0 {
+						t.Fatalf("%+v, %v, %d races left", a, err, s.races)
+					}
+					for i, id := range []string{"a", "b", drip.SharedID("app"), drip.SharedID("endpoint")} {
+						stored, _, err := s.Get(t.Context(), id)
+						if err == nil {
+							_, err = storage.Decode(stored.Data, &states[i])
+						}
+						if err != nil {
+							t.Fatal(err)
+						}
+					}
+					return states
+				}
+				want, got := after(0), after(3)
+				for i := range want {
+					if w, g := fmt.Sprintf("%+v", want[i]), fmt.Sprintf("%+v", got[i]); w != g {
+						t.Errorf("state %d after three lost races:\n%s\nwant\n%s", i, g, w)
+					}
+				}
+			})
+		}
+	}
+}
+
+// A call that loses a race to an operation of its entity takes from a shared limit once, and gives back once.
+func TestSharedAfterARealRace(t *testing.T) {
+	for _, c := range []struct {
+		name          string
+		others        int // the operations of the other process, outside the shared limit
+		call          func(b *drip.Bucket, waits drip.Admission) error
+		left, booked  int64 // of the shared limit
+		plain, leases int64
+	}{
+		{"GetDelay", 1, func(b *drip.Bucket, _ drip.Admission) error { _, err := b.GetDelay(t.Context(), "b"); return err }, 15, 4, 1, 4},
+		{"GetDelay that waits in the end", 4, func(b *drip.Bucket, _ drip.Admission) error {
+			_, err := b.GetDelay(t.Context(), "b")
+			return err
+		}, 15, 5, 0, 4}, // a delayed GetDelay leaves its slot booked, and the unit of the first try is lost
+		{"Admit", 1, func(b *drip.Bucket, _ drip.Admission) error {
+			_, err := b.Admit(t.Context(), "b", drip.Request{})
+			return err
+		}, 15, 4, 0, 5},
+		{"Cancel of a ticket", 1, func(b *drip.Bucket, waits drip.Admission) error { return b.Cancel(t.Context(), "a", waits) }, 16, 3, 0, 4},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := &beaten{Storage: getSet{memory.New()}}
+			o := drip.Options{Size: 4, Concurrency: 9, Shared: map[string]drip.Limit{"app": {Size: 20, RefreshRate: 5}}}
+			b, _ := shops(t, s, o)
+			other, _ := shops(t, s.Storage, o)
+			var waits drip.Admission
+			for range 8 {
+				waits = buckettest.Admit(t, b, "a", drip.Request{})
+			}
+			s.key, s.races = "b", 1
+			if strings.HasPrefix(c.name, "Cancel") {
+				s.key = "a"
+			}
+			s.other = func() {
+				for range c.others {
+					buckettest.Admit(t, other, s.key, drip.Request{Within: []string{}})
+				}
+			}
+			if err := c.call(b, waits); err != nil || s.races > 0 {
+				t.Fatalf("%v, %d races left", err, s.races)
+			}
+			stored, _, err := s.Get(t.Context(), drip.SharedID("app"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			var app decision.State
+			held, err := storage.Decode(stored.Data, &app)
+			if left, booked := app.Lines[0].Left, app.Calendars[0].Booked; err != nil || left != c.left || booked != c.booked || app.Plain != c.plain || int64(len(held)) != c.leases {
+				t.Errorf("left %d, booked %d, %d tokens and %d leases out, %v; want %d, %d, %d and %d", left, booked, app.Plain, len(held), err, c.left, c.booked, c.plain, c.leases)
+			}
+		})
+	}
+}
+
+// A call whose context ends between two tries gives back what it has taken of a shared limit.
+func TestSharedAfterTheContext(t *testing.T) {
+	s := &beaten{Storage: getSet{memory.New()}, key: "a", races: 1}
+	b := buckettest.New(t, drip.Options{Storage: s, Shared: map[string]drip.Limit{"app": {Concurrency: 3}}})
+	ctx, cancel := context.WithCancel(t.Context())
+	s.other = cancel
+	if _, err := b.GetDelay(ctx, "a"); !errors.Is(err, context.Canceled) {
+		t.Errorf("GetDelay = %v, want the error of the context", err)
+	}
+	if status, err := b.Inspect(t.Context(), drip.SharedID("app")); err != nil || status.InUse != 0 {
+		t.Errorf("%d tokens are in use, %v; want none", status.InUse, err)
 	}
 }
 

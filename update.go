@@ -27,8 +27,9 @@ const (
 // The callers of one key queue up in this process first. Only processes race then, not goroutines: on a hot
 // entity racing goroutines would spend most of their tries on conflicts with each other.
 //
-// update writes shared limits before the entity. If a later write loses its race, update gives their capacity back. So
-// a limit is never exceeded. At worst a part of it is unused for a moment, or, if the process dies, as long as a lease.
+// update writes shared limits before the entity. If a later write loses its race, the next try keeps what is written,
+// or update gives that capacity back. So a limit is never exceeded. At worst a part of it is unused for a moment, or, if
+// the process dies, as long as a lease.
 func (b *Bucket) update(ctx context.Context, entityID string, l *decision.Limits, within []storage.Within, op decision.Op) (a decision.Answer, err error) {
 	keys := []key{{id: entityID, limits: l}}
 	for i := range within {
@@ -50,36 +51,72 @@ func (b *Bucket) update(ctx context.Context, entityID string, l *decision.Limits
 		}
 		return decision.Answer{Found: true}, nil
 	}
+	left := len(keys) // the keys behind it are written, with the answer written
+	var written decision.Answer
 	for backoff := firstBackoff; ; backoff = min(2*backoff, longestBackoff) {
-		shared := make([]decision.Shared, len(within))
-		for i := range keys {
-			if err := keys[i].get(ctx, b.storage); err != nil {
+		if a, err = b.decide(ctx, keys, left, within, &op); err == nil && left < len(keys) && !stands(keys[left:], &op, &written, &a) {
+			if err = b.giveBack(ctx, keys[left:], &op, &written); err != nil {
 				return decision.Answer{}, err
 			}
+			left = len(keys)
+			a, err = b.decide(ctx, keys, left, within, &op)
 		}
-		for i := range within {
-			shared[i] = within[i].In(&keys[i+1].state, keys[i+1].leases)
-		}
-		now := op.Now
-		if now == decision.OwnClock {
-			now = time.Now().UnixMilli()
-		}
-		a = decision.Answer{}
-		l.ApplyWithin(&keys[0].state, keys[0].leases, shared, &op, now, &a)
-		for i := len(keys) - 1; i >= 0 && err == nil; i-- {
-			if err = keys[i].set(ctx, b.storage); err != nil {
-				if failed := b.giveBack(ctx, keys[i+1:], &op, &a); failed != nil {
-					return decision.Answer{}, errors.Join(err, failed)
-				}
+		for err == nil && left > 0 {
+			if err = keys[left-1].set(ctx, b.storage); err == nil {
+				left--
+				written = a
 			}
 		}
-		if !errors.Is(err, storage.ErrConflict) {
-			return a, err
+		if errors.Is(err, storage.ErrConflict) {
+			if err = pause(ctx, backoff); err == nil {
+				continue
+			}
 		}
-		if err = pause(ctx, backoff); err != nil {
+		if err != nil {
+			if failed := b.giveBack(ctx, keys[left:], &op, &written); failed != nil {
+				err = errors.Join(err, failed)
+			}
 			return decision.Answer{}, err
 		}
+		return a, nil
 	}
+}
+
+// decide does op on the states of the keys. It reads the first keys up to left, and takes the others as they were.
+func (b *Bucket) decide(ctx context.Context, keys []key, left int, within []storage.Within, op *decision.Op) (a decision.Answer, err error) {
+	shared := make([]decision.Shared, len(within))
+	for i := range keys {
+		k := &keys[i]
+		if i < left {
+			err = k.get(ctx, b.storage)
+		} else {
+			err = k.decode()
+		}
+		if err != nil {
+			return a, err
+		}
+		if i > 0 {
+			shared[i-1] = within[i-1].In(&k.state, k.leases)
+		}
+	}
+	now := op.Now
+	if now == decision.OwnClock {
+		now = time.Now().UnixMilli()
+	}
+	keys[0].limits.ApplyWithin(&keys[0].state, keys[0].leases, shared, op, now, &a)
+	return a, nil
+}
+
+// stands reports whether keys that were written with an answer need no other write for the answer of the next try.
+func stands(keys []key, op *decision.Op, written, a *decision.Answer) bool {
+	switch op.Kind {
+	case decision.Settle, decision.Cancel: // they give the same back in each try
+		return true
+	case decision.GetDelay, decision.Admit:
+		return written.Delay == 0 == (a.Delay == 0) && written.Ticket == a.Ticket && written.Lease == a.Lease &&
+			!slices.ContainsFunc(keys, key.refreshed)
+	}
+	return false
 }
 
 // pause waits before the next try of an update that lost its race.
@@ -119,6 +156,8 @@ type key struct {
 	rev    storage.Revision
 	state  decision.State
 	leases *storage.Leases
+
+	written int64 // the time of the state that was written last
 }
 
 func (k *key) get(ctx context.Context, s storage.Storage) error {
@@ -126,12 +165,25 @@ func (k *key) get(ctx context.Context, s storage.Storage) error {
 	if err != nil {
 		return err
 	}
-	held, err := storage.Decode(stored.Data, &k.state)
+	k.data, k.rev = stored.Data, rev
+	return k.decode()
+}
+
+// decode sets the state to the one that was read.
+func (k *key) decode() error {
+	held, err := storage.Decode(k.data, &k.state)
 	if err != nil {
 		return fmt.Errorf("%q: %w", k.id, err)
 	}
-	k.data, k.rev, k.leases = stored.Data, rev, storage.NewLeases(held)
+	k.leases = storage.NewLeases(held)
 	return nil
+}
+
+// refreshed reports whether a window counts in another interval than when the key was written.
+func (k key) refreshed() bool {
+	return slices.ContainsFunc(k.state.Lines, func(l decision.Line) bool {
+		return l.Window.Size > 0 && l.Window.Next(k.written) != l.Window.Next(k.state.Now)
+	})
 }
 
 // alone does op on the key, without the other keys.
@@ -156,6 +208,7 @@ func (k *key) alone(ctx context.Context, s storage.Storage, op *decision.Op) (de
 // set stores the key if it has changed.
 func (k *key) set(ctx context.Context, s storage.Storage) error {
 	data := storage.Encode(&k.state, k.leases.All())
+	k.written = k.state.Now
 	if bytes.Equal(data, k.data) {
 		return nil
 	}
