@@ -633,6 +633,47 @@ func TestClusterNodeHangs(t *testing.T) {
 	ok(t, node.Resume())
 }
 
+// A server of a Ring that hangs delays no calls to the others.
+func TestRingServerHangs(t *testing.T) {
+	hangs, works := servers.OwnRedis(t), servers.OwnRedis(t)
+	// The Ring does not notice it, and nothing else lets the calls go.
+	ring := goredis.NewRing(&goredis.RingOptions{Addrs: map[string]string{"a": hangs.Addr(), "b": works.Addr()}, HeartbeatFrequency: time.Hour, ReadTimeout: -1})
+	defer ring.Close()
+	s := newStorage(t, ring)
+	on := func(server *servers.Redis) string {
+		for i := 0; ; i++ {
+			shop := fmt.Sprint("shop", i)
+			if client, err := ring.GetShardClientForKey("{" + shop + "}"); err != nil {
+				t.Fatal(err)
+			} else if client.Options().Addr == server.Addr() {
+				return shop
+			}
+		}
+	}
+	stuck, other := on(hangs), on(works)
+	ok(t, hangs.Pause())
+	ctx, leave := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	for range 50 {
+		wg.Go(func() {
+			if _, err := ask(ctx, s, stuck, &plenty); !errors.Is(err, context.Canceled) {
+				t.Errorf("GetDelay from the server that hangs = %v, want Canceled", err)
+			}
+		})
+	}
+	soon, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	for range 100 {
+		if _, err := ask(soon, s, other, &plenty); err != nil {
+			t.Errorf("GetDelay from the server that works = %v", err)
+			break
+		}
+	}
+	leave()
+	wg.Wait()
+	ok(t, hangs.Resume())
+}
+
 func TestClusterFailover(t *testing.T) {
 	cluster := servers.OwnRedisCluster(t, 3, 1)
 	client := connectCluster(t, cluster)

@@ -55,7 +55,7 @@
 // A decision within shared limits is one call of the script, too. In a Cluster it needs the keys of the entity and of the
 // limits in one slot: a Prefix with braces of its own, such as "{drip}:", puts all keys of a Storage there, on one node.
 //
-// In a Cluster the entities spread over all nodes, and a node that does not answer does not delay the calls to others.
+// In a Cluster or a Ring the entities spread over all nodes, and a node that does not answer does not delay the calls to others.
 // After a failover the new master may lack the last decisions, which Redis replicates without waiting.
 //
 // A user with an access list needs "~drip:* +evalsha +eval +get +getrange +exists +set +time +unlink +pexpire +zadd +zrem
@@ -120,8 +120,8 @@ const (
 
 // Options of a Storage. The zero value is ready.
 type Options struct {
-	// Prefix is the beginning of all keys. Storages with different prefixes on one server do not share entities.
-	// Defaults to "drip:".
+	// Prefix is the beginning of all keys. Storages with different prefixes on one server do not share entities. Its first
+	// braces must not be empty. Defaults to "drip:".
 	Prefix string
 
 	// MaxHold is how long an entity keeps its tokens of GetDelay without running anything. Then the holders count as dead and
@@ -139,8 +139,8 @@ type Options struct {
 type Storage struct {
 	client  goredis.UniversalClient
 	cluster cluster // the client as well, if it is one of a Cluster
-	several bool    // the client spreads the keys over servers
-	owned   bool    // the client was made here
+	ring    *goredis.Ring
+	owned   bool // the client was made here
 	prefix  string
 	maxHold int64 // in milliseconds
 	senders int   // pipelines that may be under way
@@ -151,7 +151,7 @@ type Storage struct {
 	memory *recall.Memory[record]
 
 	mu    sync.Mutex
-	lanes map[string]*lane // by the address of the server in a Cluster; otherwise only one, ""
+	lanes map[string]*lane // by the address of the server in a Cluster or a Ring; otherwise only one, ""
 }
 
 // lane has the calls on their way to a server.
@@ -184,6 +184,9 @@ func New(client goredis.UniversalClient, o Options) (*Storage, error) {
 	if o.MaxHold < time.Millisecond {
 		return nil, fmt.Errorf("redis: Options.MaxHold is %v; it must be at least 1ms, or 0 for the default", o.MaxHold)
 	}
+	if _, tag, _ := strings.Cut(o.Prefix, "{"); strings.HasPrefix(tag, "}") { // a Cluster would part the keys of an entity
+		return nil, fmt.Errorf("redis: Options.Prefix is %q; its braces must not be empty", o.Prefix)
+	}
 	switch client {
 	case nil, (*goredis.Client)(nil), (*goredis.ClusterClient)(nil), (*goredis.Ring)(nil):
 		return nil, errors.New("redis: the client is nil")
@@ -194,10 +197,9 @@ func New(client goredis.UniversalClient, o Options) (*Storage, error) {
 		maxHold: o.MaxHold.Milliseconds(),
 		lanes:   map[string]*lane{},
 	}
-	_, ring := client.(*goredis.Ring)
-	s.cluster, s.several = client.(cluster)
-	s.several = s.several || ring
-	if o.Remember >= 0 && !ring {
+	s.cluster, _ = client.(cluster)
+	s.ring, _ = client.(*goredis.Ring)
+	if o.Remember >= 0 && s.ring == nil {
 		s.memory = recall.New[record](cmp.Or(o.Remember, 50_000))
 	}
 	pool := maxSenders
@@ -402,18 +404,20 @@ func (s *Storage) Do(ctx context.Context, key string, l *decision.Limits, within
 // spread reports whether the keys may be on several servers.
 func (s *Storage) spread() bool {
 	_, tag, opened := strings.Cut(s.prefix, "{")
-	return s.several && !(opened && strings.IndexByte(tag, '}') > 0)
+	return (s.cluster != nil || s.ring != nil) && !(opened && strings.IndexByte(tag, '}') > 0)
 }
 
-// lane returns the lane of an entity. In a Cluster each server has its own, so that a server that hangs does not delay
-// the calls to others.
+// lane returns the lane of an entity. In a Cluster or a Ring each server has its own, so that a server that hangs does not
+// delay the calls to others.
 func (s *Storage) lane(ctx context.Context, key string) *lane {
-	server := ""
-	// Before the first answer the client may not know the Cluster, and would ask here, for longer than ctx lives.
-	if s.cluster != nil && s.reached.Load() {
-		if master, err := s.cluster.MasterForKey(ctx, s.keys(key)[0]); err == nil {
-			server = master.Options().Addr
-		}
+	server, client, err := "", (*goredis.Client)(nil), error(nil)
+	if s.ring != nil {
+		client, err = s.ring.GetShardClientForKey(s.keys(key)[0])
+	} else if s.cluster != nil && s.reached.Load() { // before, the client may ask for the nodes here, for longer than ctx lives
+		client, err = s.cluster.MasterForKey(ctx, s.keys(key)[0])
+	}
+	if client != nil && err == nil {
+		server = client.Options().Addr
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

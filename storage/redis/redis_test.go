@@ -251,6 +251,17 @@ func TestOpenErrors(t *testing.T) {
 	if _, err := redis.New(nil, redis.Options{MaxHold: time.Microsecond}); err == nil || !strings.Contains(err.Error(), "Options.MaxHold is 1µs") {
 		t.Errorf("New with a MaxHold of 1µs = %v", err)
 	}
+	for _, prefix := range []string{"{}", "drip{}:", "{}{drip}:"} {
+		want := fmt.Sprintf("redis: Options.Prefix is %q; its braces must not be empty", prefix)
+		if _, err := redis.New(connect(t, "127.0.0.1:1"), redis.Options{Prefix: prefix}); err == nil || err.Error() != want {
+			t.Errorf("New with the prefix %q = %v, want %s", prefix, err, want)
+		}
+	}
+	for _, prefix := range []string{"}{", "{", "{drip}{}:"} {
+		if _, err := redis.New(connect(t, "127.0.0.1:1"), redis.Options{Prefix: prefix}); err != nil {
+			t.Errorf("New with the prefix %q = %v", prefix, err)
+		}
+	}
 	for _, client := range []goredis.UniversalClient{nil, (*goredis.Client)(nil), (*goredis.ClusterClient)(nil), (*goredis.Ring)(nil)} {
 		if _, err := redis.New(client, redis.Options{}); err == nil || err.Error() != "redis: the client is nil" {
 			t.Errorf("New(%T) = %v", client, err)
