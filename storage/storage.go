@@ -96,7 +96,7 @@ type Lister interface {
 	// List calls each for every stored entity, in no order, one call at a time. It ends after the last entity, or when
 	// each returns an error, which List then returns. List delays no decision. If an entity changes meanwhile, List may
 	// tell its state before the change, after it, or both. It may leave out an entity that comes or goes. It leaves out
-	// bytes of Set that are no state: drip.Options.History stores such.
+	// bytes of Set that are no state: drip.Options.History stores such. A backend that tells an entity twice says when.
 	List(ctx context.Context, each func(Entry) error) error
 }
 

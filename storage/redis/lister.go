@@ -3,6 +3,7 @@ package redis
 import (
 	"context"
 	"errors"
+	"hash/maphash"
 	"slices"
 	"strings"
 	"sync"
@@ -16,9 +17,15 @@ import (
 // scanned is how many keys Redis looks at for one step of List: a step blocks it for less than a millisecond.
 const scanned = 1000
 
+// mostSeen is how many entities List knows that it has told. They take up to 40 MB.
+const mostSeen = 1 << 20
+
 // List implements [storage.Lister]. It scans the keys of every master, which takes two round trips for each thousand of
 // them, keys of other programs included, and gets the keys with the prefix. It leaves out values that are no state. A
 // user with an access list also needs "+scan".
+//
+// Redis may return a key more than once, for example while it resizes its table of keys. List tells each of the first
+// million entities once. It may tell the others twice.
 func (s *Storage) List(ctx context.Context, each func(storage.Entry) error) error {
 	if err := s.usable(ctx); err != nil {
 		return err
@@ -27,6 +34,8 @@ func (s *Storage) List(ctx context.Context, each func(storage.Entry) error) erro
 		mu    sync.Mutex // go-redis asks the masters concurrently
 		asked bool
 		ended error
+		seed  = maphash.MakeSeed()
+		seen  = map[uint64]bool{} // hashes of entities
 	)
 	one := func(e storage.Entry) error {
 		mu.Lock()
@@ -34,7 +43,10 @@ func (s *Storage) List(ctx context.Context, each func(storage.Entry) error) erro
 		if ended == nil {
 			ended = ctx.Err()
 		}
-		if ended == nil {
+		if hash := maphash.String(seed, e.Key); ended == nil && !seen[hash] {
+			if len(seen) < mostSeen {
+				seen[hash] = true
+			}
 			ended = each(e)
 		}
 		return ended

@@ -114,6 +114,53 @@ func (lossy) ProcessPipelineHook(next goredis.ProcessPipelineHook) goredis.Proce
 	}
 }
 
+// repeating is a server that returns each key twice, as SCAN may while the table of keys is resized.
+type repeating struct {
+	lossy
+	keys []string
+}
+
+func (r *repeating) ProcessPipelineHook(next goredis.ProcessPipelineHook) goredis.ProcessPipelineHook {
+	return next
+}
+
+func (r *repeating) ProcessHook(next goredis.ProcessHook) goredis.ProcessHook {
+	return func(ctx context.Context, c goredis.Cmder) error {
+		err := next(ctx, c)
+		if scan, ok := c.(*goredis.ScanCmd); ok {
+			page, cursor := scan.Val()
+			if r.keys = append(r.keys, page...); cursor == 0 {
+				page = slices.Concat(r.keys, page)
+			}
+			scan.SetVal(page, cursor)
+		}
+		return err
+	}
+}
+
+func TestListTellsOnce(t *testing.T) {
+	client := connectShared(t)
+	client.AddHook(&repeating{})
+	s := newStorage(t, client)
+	const entities = 1500
+	getDelay(t, s, "shop", &plenty)
+	state, _, err := s.Get(t.Context(), "shop")
+	ok(t, err)
+	for i := range entities - 1 {
+		ok(t, s.Set(t.Context(), fmt.Sprint("shop", i), state, storage.NoRevision))
+	}
+	told := map[string]int{}
+	ok(t, s.List(t.Context(), func(e storage.Entry) error { told[e.Key]++; return nil }))
+	if len(told) != entities {
+		t.Errorf("List told %d entities, want %d", len(told), entities)
+	}
+	for key, times := range told {
+		if times != 1 {
+			t.Fatalf("List told %s %d times", key, times)
+		}
+	}
+}
+
 // An entity that was not read is not missing.
 func TestListThatLosesAnswers(t *testing.T) {
 	o := redis.Options{Prefix: fmt.Sprintf("%s-%x:", t.Name(), rand.Uint64())}
