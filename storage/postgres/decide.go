@@ -60,14 +60,15 @@ func (s *Storage) swap(ctx context.Context, rows []*row, now int64) (done, chang
 	for i, r := range rows {
 		from, until := r.holds(now)
 		args := []any{r.key, from, until, r.known.revision}
-		if statements[i] = (statement{s.sql.check, args, []any{&r.stored}}); r.changed {
+		if statements[i] = (statement{s.sql.check, args, []any{&r.stored}, r}); r.changed {
 			statements[i] = r.swap(s.sql, args)
 		}
 	}
 	err := s.onConn(ctx, func(conn *pgxpool.Conn) error { return send(ctx, conn, statements...) })
+	slow := slices.ContainsFunc(rows, isSlow)
 	for _, r := range rows {
 		switch {
-		case err != nil && !again(err):
+		case err != nil && !again(err) && slow == r.slow:
 			s.memory.Put(r.name, nil)
 			for _, c := range r.turn.Calls {
 				fail(c, s.failure(ctx, err))
@@ -111,7 +112,8 @@ func (r *row) holds(now int64) (from, until time.Time) {
 var always = [2]time.Time{time.Unix(0, 0), time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)}
 
 // lock decides the calls of turns about locked rows. If a call needs leases deleted first, lock decides it in the next
-// round, with the later calls about the same rows.
+// round, with the later calls about the same rows. If a timeout of the server ends the transaction because of one row, the
+// calls about other rows have the next round.
 //
 // All processes lock rows in the order of their names, so that they do not wait for each other in a circle. One way is left:
 // two processes make the same row, and one of them has locked the row that the other wants next. The server ends that (40P01).
@@ -132,12 +134,15 @@ func (s *Storage) lock(ctx context.Context, turns []*batch.Turn, answered func([
 			s.memory.Put(r.name, r.known.stored())
 		}
 		waits := map[*batch.Turn]bool{}
+		slow := slices.ContainsFunc(rows, isSlow)
 		calls = slices.DeleteFunc(calls, func(c *call) bool {
-			if err != nil {
+			failed := err != nil && (!slow || slices.ContainsFunc(c.rows, isSlow))
+			if failed {
 				fail(c.Call, err)
 			}
-			waits[c.turn] = waits[c.turn] || err == nil && c.left
-			return err != nil || !c.left
+			more := !failed && (err != nil || c.left)
+			waits[c.turn] = waits[c.turn] || more
+			return !more
 		})
 		var done []*batch.Turn
 		turns = slices.DeleteFunc(turns, func(t *batch.Turn) bool {
@@ -164,13 +169,13 @@ func (s *Storage) decideLocked(ctx context.Context, conn *pgxpool.Conn, rows []*
 	reading, ends := []statement{{sql: beginSQL}}, make([][]int64, len(rows))
 	for i, r := range rows {
 		r.read, r.stop = record{}, len(calls)
-		reading = append(reading, statement{s.sql.lock, []any{r.key}, r.read.fields()})
+		reading = append(reading, statement{s.sql.lock, []any{r.key}, r.read.fields(), r})
 		if ids := named[r]; len(ids) > 0 {
-			reading = append(reading, statement{s.sql.named, []any{r.key, ids}, []any{&ends[i]}})
+			reading = append(reading, statement{s.sql.named, []any{r.key, ids}, []any{&ends[i]}, r})
 		}
 	}
 	limit := fmt.Sprint(min(max(1, s.timeout.Milliseconds()/2), math.MaxInt32))
-	if err := send(ctx, conn, append(reading, statement{lockedSQL, []any{limit}, []any{&clock, &limit}})...); err != nil {
+	if err := send(ctx, conn, append(reading, statement{sql: lockedSQL, args: []any{limit}, to: []any{&clock, &limit}})...); err != nil {
 		return err
 	}
 	s.clock.Heard(clock, true)

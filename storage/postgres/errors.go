@@ -71,6 +71,13 @@ func again(err error) bool {
 	return false
 }
 
+// tooSlow reports whether a timeout of the server ended a transaction, as statement_timeout and lock_timeout do. Nothing has
+// changed then.
+func tooSlow(err error) bool {
+	var answer *pgconn.PgError
+	return errors.As(err, &answer) && (answer.Code == "57014" || answer.Code == "55P03") // query_canceled, lock_not_available
+}
+
 // failure turns an error of pgx into one that this package documents.
 func (s *Storage) failure(ctx context.Context, err error) error {
 	var answer *pgconn.PgError

@@ -571,3 +571,71 @@ func TestLeftWithoutConnection(t *testing.T) {
 	conn.Release()
 	eventually(t, "the lease is given back", back)
 }
+
+// A row that is locked for too long fails the calls about it, and no others that share their transaction.
+func TestLockedRowInABatch(t *testing.T) {
+	app := []storage.Within{{Key: "app", Limits: plenty, ID: 1, Weight: 1}}
+	for _, c := range []struct {
+		setting, code, locked string
+		remembered            bool
+	}{
+		{"lock_timeout", "55P03", "b", false},
+		{"lock_timeout", "55P03", "b", true},
+		{"lock_timeout", "55P03", "app", false},
+		{"statement_timeout", "57014", "b", false},
+		{"statement_timeout", "57014", "b", true},
+	} {
+		t.Run(fmt.Sprint(c.setting, ", ", c.locked, ", remembered: ", c.remembered), func(t *testing.T) {
+			o := postgres.Options{Schema: newSchema(), Timeout: 30 * time.Second}
+			admin, pool := sharedPool(t), newPool(t, servers.UsePostgres(t).URL(), 1, c.setting, "500")
+			s, direct := newStorageWith(t, pool, o), newStorageWith(t, admin, o)
+			call := func(s *postgres.Storage, shop string) error {
+				within := app
+				if c.locked != "app" || shop > "b" {
+					within = nil
+				}
+				_, err := s.Do(context.Background(), shop, plenty, within, decision.Op{Kind: decision.GetDelay, Now: decision.OwnClock})
+				return err
+			}
+			shops := []string{"x", "y", "a", "b", "c", "d"} // only the first is sent before the connection is free
+			for _, shop := range shops {
+				if c.remembered {
+					ok(t, call(s, shop))
+				} else {
+					ok(t, call(direct, shop))
+				}
+			}
+			tx, err := admin.Begin(t.Context())
+			ok(t, err)
+			defer tx.Rollback(context.Background())
+			_, err = tx.Exec(t.Context(), in(o.Schema, "select from drip.entity where key = $1 for update"), []byte(c.locked))
+			ok(t, err)
+			conn, err := pool.Acquire(t.Context())
+			ok(t, err)
+			failed := func(shop string) bool { return shop == "b" || c.locked == "app" && shop == "a" }
+			var wg sync.WaitGroup
+			for i, shop := range shops {
+				wg.Go(func() {
+					err := call(s, shop)
+					var answer *pgconn.PgError
+					if slow := errors.As(err, &answer) && answer.Code == c.code; slow != failed(shop) || err != nil && !slow {
+						t.Errorf("GetDelay of %s = %v", shop, err)
+					}
+				})
+				eventually(t, "the call waits, or is the first", func() bool { return i == 0 || s.Waiting() == i })
+			}
+			conn.Release()
+			wg.Wait()
+			ok(t, tx.Rollback(t.Context()))
+			for _, shop := range shops {
+				want := int64(2)
+				if failed(shop) {
+					want = 1
+				}
+				if n := inUse(t, direct, shop); n != want {
+					t.Errorf("%s has %d tokens out, want %d", shop, n, want)
+				}
+			}
+		})
+	}
+}

@@ -133,8 +133,8 @@ func (s *Storage) purge(ctx context.Context, rows []*row) error {
 			deleted = 0
 			var before record
 			revision := newRevision()
-			if err := s.send(ctx, statement{sql: beginSQL}, statement{s.sql.lock, []any{r.key}, before.fields()},
-				statement{s.sql.purge, []any{r.key, r.ended, purgeAtOnce, revision, int64(decision.Never)}, []any{&deleted}},
+			if err := s.send(ctx, statement{sql: beginSQL}, statement{s.sql.lock, []any{r.key}, before.fields(), r},
+				statement{s.sql.purge, []any{r.key, r.ended, purgeAtOnce, revision, int64(decision.Never)}, []any{&deleted}, r},
 				statement{sql: commitSQL}); err != nil {
 				return err
 			}

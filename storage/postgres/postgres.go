@@ -31,6 +31,9 @@
 // the call fails with [ErrNoAnswer], and may have been done. A caller whose context ends leaves at once, and the
 // storage gives back the token, lease or slot of its call.
 //
+// If statement_timeout or lock_timeout of the server ends a transaction because of one row, only the calls about that row
+// fail. Nothing was stored, and the storage decides the others again.
+//
 // Decisions are not part of your transactions: they use connections of the pool, at most four at a time. They are
 // correct at every default_transaction_isolation.
 //

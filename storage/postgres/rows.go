@@ -97,7 +97,7 @@ func (s *Storage) get(ctx context.Context, key string, most int64) (e entry, err
 	ctx, cancel := s.limited(ctx)
 	defer cancel()
 	row, _ := rowKey(key)
-	err = s.send(ctx, statement{clockSQL, nil, []any{&e.clock}}, statement{s.sql.read, []any{row, most}, e.fields()})
+	err = s.send(ctx, statement{sql: clockSQL, to: []any{&e.clock}}, statement{sql: s.sql.read, args: []any{row, most}, to: e.fields()})
 	if err == nil && e.clock/1000 >= e.expires {
 		e = entry{clock: e.clock, key: []byte(key)}
 	}
@@ -144,7 +144,7 @@ func (s *Storage) Set(ctx context.Context, key string, state storage.State, rev 
 	}
 	row, long := rowKey(key)
 	args := []any{row, newRevision(), keep, state.Now, state.Until, notNull(state.Data), int64(decision.Never)}
-	set := statement{s.sql.set, append(args, int64(rev)), []any{&stored}}
+	set := statement{sql: s.sql.set, args: append(args, int64(rev)), to: []any{&stored}}
 	if rev == storage.NoRevision {
 		set.sql, set.args = s.sql.setNew, append(args, long)
 	}
@@ -198,7 +198,7 @@ func (s *Storage) DeleteIdle(ctx context.Context) error {
 	for deleted := most; deleted == most; {
 		if err := s.usable(ctx); err != nil {
 			return err
-		} else if err := s.send(ctx, statement{s.sql.deletion, []any{most}, []any{&deleted}}); err != nil {
+		} else if err := s.send(ctx, statement{sql: s.sql.deletion, args: []any{most}, to: []any{&deleted}}); err != nil {
 			return err
 		}
 	}

@@ -109,26 +109,33 @@ type statement struct {
 	sql  string
 	args []any
 	to   []any
+	row  *row // nil if it is about no row of an entity
 }
 
-// send sends statements in one round trip. They are one transaction, unless one of them begins or ends one.
+// send sends statements in one round trip. They are one transaction, unless one of them begins or ends one. It sets slow of
+// the row whose statement took too long.
 func send(ctx context.Context, conn *pgxpool.Conn, statements ...statement) error {
-	scan := func(row pgx.Row, to []any) error {
-		if err := row.Scan(to...); !errors.Is(err, pgx.ErrNoRows) {
-			return err
-		}
-		return nil
-	}
 	if len(statements) == 1 && statements[0].to != nil { // quicker than a batch
-		return scan(conn.QueryRow(ctx, statements[0].sql, statements[0].args...), statements[0].to)
+		return statements[0].scan(conn.QueryRow(ctx, statements[0].sql, statements[0].args...))
 	}
 	var b pgx.Batch
 	for _, s := range statements {
 		if q := b.Queue(s.sql, s.args...); s.to != nil {
-			q.QueryRow(func(row pgx.Row) error { return scan(row, s.to) })
+			q.QueryRow(s.scan)
 		}
 	}
 	return conn.SendBatch(ctx, &b).Close()
+}
+
+func (s statement) scan(row pgx.Row) error {
+	err := row.Scan(s.to...)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil
+	}
+	if s.row != nil {
+		s.row.slow = tooSlow(err)
+	}
+	return err
 }
 
 // onConn calls f with a connection. If f fails, no transaction is left.
