@@ -4,10 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/drip-go/drip"
@@ -232,6 +235,64 @@ func TestSharedAfterTheContext(t *testing.T) {
 	}
 	if status, err := b.Inspect(t.Context(), drip.SharedID("app")); err != nil || status.InUse != 0 {
 		t.Errorf("%d tokens are in use, %v; want none", status.InUse, err)
+	}
+}
+
+// far is a storage at some distance.
+type far struct{ storage.Storage }
+
+func (s far) Get(ctx context.Context, key string) (storage.State, storage.Revision, error) {
+	time.Sleep(rand.N(time.Millisecond))
+	return s.Storage.Get(ctx, key)
+}
+
+// Processes that race about entities and shared limits use all of a limit, and no more.
+func TestSharedByRacingProcesses(t *testing.T) {
+	for name, share := range map[string]int{"GetDelay": 0, "GetDelay, and Admit that is cancelled": 2} { // every second one
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				const capacity = 90
+				s := far{getSet{memory.New()}}
+				var ran atomic.Int64
+				var wg sync.WaitGroup
+				for process := range 4 {
+					b, _ := shops(t, s, drip.Options{Size: 1000, Shared: map[string]drip.Limit{"app": {Size: 100}, "endpoint": {Size: capacity}}})
+					for caller := range 3 {
+						wg.Go(func() {
+							for i := range 12 {
+								entity := fmt.Sprint("shop-", (process+caller+i)%2)
+								if share > 0 && i%share == 0 {
+									a := buckettest.Admit(t, b, entity, drip.Request{})
+									if err := b.Cancel(t.Context(), entity, a); err != nil {
+										t.Error(err)
+									}
+								} else if delay, err := b.GetDelay(t.Context(), entity); err != nil {
+									t.Error(err)
+								} else if delay == 0 {
+									ran.Add(1)
+								}
+							}
+						})
+					}
+				}
+				wg.Wait()
+				want := int64(capacity)
+				if share > 0 {
+					want = 4 * 3 * 12 / 2 // all of them: fewer than the capacity
+				}
+				stored, _, err := s.Get(t.Context(), drip.SharedID("endpoint"))
+				if err != nil {
+					t.Fatal(err)
+				}
+				var endpoint decision.State
+				if _, err := storage.Decode(stored.Data, &endpoint); err != nil {
+					t.Fatal(err)
+				}
+				if left := endpoint.Lines[0].Left; ran.Load() != want || left != capacity-want {
+					t.Errorf("%d ran and %d are left, want %d and %d", ran.Load(), left, want, capacity-want)
+				}
+			})
+		})
 	}
 }
 
