@@ -83,6 +83,12 @@ func (s *Storage) list(ctx context.Context, client goredis.Cmdable, each func(st
 		if err != nil {
 			return err
 		}
+		if s.ring != nil { // it leaves the keys of a time when another server was down
+			keys = slices.DeleteFunc(keys, func(key string) bool {
+				holder, err := s.ring.GetShardClientForKey(key)
+				return err == nil && holder != client
+			})
+		}
 		if len(keys) == 0 {
 			continue
 		}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"sync"
 	"testing"
+	"time"
 
 	goredis "github.com/redis/go-redis/v9"
 
@@ -73,8 +74,28 @@ func TestRing(t *testing.T) {
 	for i := range 50 {
 		getDelay(t, s, fmt.Sprint("shop", i), &plenty)
 	}
-	err := s.List(t.Context(), func(e storage.Entry) error { listed[e.Key] = true; return nil })
-	if len(listed) != 50 || err != nil {
-		t.Errorf("List of 50 entities on two servers = %d, %v", len(listed), err)
+	value, err := ring.Get(t.Context(), "drip:{shop0}").Result()
+	ok(t, err)
+	ok(t, ring.ForEachShard(t.Context(), func(ctx context.Context, c *goredis.Client) error { // one server has it from a time when the other was down
+		return c.Set(ctx, "drip:{moved}", value, time.Minute).Err()
+	}))
+	times := 0
+	err = s.List(t.Context(), func(e storage.Entry) error {
+		if listed[e.Key] = true; e.Key == "moved" {
+			times++
+		}
+		return nil
+	})
+	if len(listed) != 51 || times != 1 || err != nil {
+		t.Errorf("List of 51 entities on two servers = %d, %v; %d times the one that was on both", len(listed), err, times)
 	}
+	holder, err := ring.GetShardClientForKey("drip:{moved}")
+	ok(t, err)
+	ok(t, holder.Del(t.Context(), "drip:{moved}").Err())
+	ok(t, s.List(t.Context(), func(e storage.Entry) error {
+		if e.Key == "moved" {
+			t.Error("List tells an entity that its server does not have")
+		}
+		return nil
+	}))
 }
