@@ -2,13 +2,10 @@ package consumer
 
 import (
 	"context"
-	"fmt"
 	"math/rand/v2"
 	"sync"
 	"testing"
 	"time"
-
-	amqp "github.com/rabbitmq/amqp091-go"
 )
 
 // once postpones every entity once, by a delay of its own, and reports who comes back early.
@@ -63,29 +60,14 @@ func TestPostponedMessagesComeBackWhenDue(t *testing.T) {
 	b := connect(t, useBroker(t))
 	queue := b.queue()
 	const n = 2000
-	var messages []amqp.Publishing
-	for i := range n {
-		messages = append(messages, amqp.Publishing{MessageId: fmt.Sprint(i), Body: []byte("x"), DeliveryMode: amqp.Persistent})
-	}
-	b.publish(queue, messages...)
-	l := &once{t: t, due: map[string]time.Time{}, delay: func() time.Duration { return time.Duration(rand.Int64N(9e9)) }}
-	var mu sync.Mutex
-	handled := map[string]int{}
-	stop := running(t, Options{URL: b.url, Queue: queue, Limiter: l, Entity: byID, Handler: HandlerFunc(func(_ context.Context, d *amqp.Delivery) error {
-		mu.Lock()
-		defer mu.Unlock()
-		handled[d.MessageId]++
-		return nil
-	})})
-	eventually(t, "all messages are handled", func() bool { mu.Lock(); defer mu.Unlock(); return len(handled) == n })
+	b.publish(queue, numbered(0, n)...)
+	limiter := each(t, func(int) time.Duration { return rand.N(9 * time.Second) })
+	var l ledger
+	stop := running(t, Options{URL: b.url, Queue: queue, Limiter: limiter, Entity: byID, Handler: &l})
+	eventually(t, "all messages are handled", func() bool { return l.count() == n })
 	stop()
-	for id, times := range handled {
-		if times != 1 {
-			t.Errorf("message %s was handled %d times", id, times)
-		}
+	if l.twice() != 0 || limiter.out != 0 {
+		t.Errorf("%d messages were handled twice, %d tokens were not returned", l.twice(), limiter.out)
 	}
-	if l.out != 0 {
-		t.Errorf("%d tokens were not returned", l.out)
-	}
-	logLateness(t, l.late)
+	logLateness(t, limiter.late)
 }

@@ -264,29 +264,6 @@ type limiterFunc func() time.Duration
 func (f limiterFunc) GetDelay(context.Context, string) (time.Duration, error) { return f(), nil }
 func (f limiterFunc) ReturnToken(context.Context, string) error               { return nil }
 
-// Headers that fill a frame leave no room for ours. The broker would close the connection for it, and with it fail
-// everything else that is on its way.
-func TestHeadersTooLargeToPostpone(t *testing.T) {
-	t.Parallel()
-	b := connect(t, useBroker(t))
-	queue := b.queue()
-	var l ledger
-	limiter := each(t, func(int) time.Duration { return 10 * time.Millisecond })
-	stop := running(t, Options{URL: b.url, Queue: queue, Limiter: limiter, Entity: byID, Handler: &l, Logger: quiet})
-	b.publish(queue, numbered(0, 100)...)
-	b.publish(queue, amqp.Publishing{MessageId: "large", Body: []byte("body"), Headers: amqp.Table{"large": strings.Repeat("x", 130_900)}})
-	b.publish(queue, numbered(100, 200)...)
-	d := b.letter(queue)
-	if d.MessageId != "large" || string(d.Body) != "body" || d.Headers[headerReason] != "too large to postpone" {
-		t.Errorf("the dead letter is %q %q, %v", d.MessageId, d.Body, d.Headers)
-	}
-	eventually(t, "the others are handled", func() bool { return l.count() == 200 })
-	stop()
-	if l.twice() != 0 {
-		t.Errorf("%d messages were handled twice", l.twice())
-	}
-}
-
 func TestGivesUp(t *testing.T) {
 	t.Parallel()
 	b := connect(t, useBroker(t))
@@ -601,23 +578,5 @@ func TestShutdown(t *testing.T) {
 		if n := b.ready(queue) + b.count(queue+".drip.dead"); n != 0 {
 			t.Errorf("%d copies are left", n)
 		}
-	})
-	t.Run("gives back what is held", func(t *testing.T) {
-		t.Parallel()
-		b := connect(t, b.url)
-		queue := b.queue()
-		var asked sync.Map
-		o := Options{
-			URL: b.url, Queue: queue, Entity: byID,
-			Limiter: limiterFunc(func() time.Duration { asked.Store("m", true); return time.Hour }),
-			Handler: HandlerFunc(func(context.Context, *amqp.Delivery) error { return nil }),
-		}
-		stop := running(t, o)
-		for i := range 10 {
-			b.publish(queue, amqp.Publishing{MessageId: fmt.Sprint(i)})
-		}
-		eventually(t, "all are postponed", func() bool { return b.count(queue) == 0 && b.waitingIn(queue) == 10 })
-		stop()
-		eventually(t, "they still are", func() bool { return b.waitingIn(queue) == 10 }) // a slow broker counts none: see look
 	})
 }

@@ -216,18 +216,5 @@ func TestPriorityInHand(t *testing.T) {
 			}
 			synctest.Wait()
 		}
-		var h dueHeap
-		for _, priority := range []uint8{0, 9, 5} {
-			d := &delivery{at: 7}
-			d.Priority = priority
-			h.add(d)
-		}
-		last := uint8(255)
-		h.release(7, func(d *delivery) {
-			if d.Priority > last {
-				t.Errorf("priority %d after %d", d.Priority, last)
-			}
-			last = d.Priority
-		})
 	})
 }

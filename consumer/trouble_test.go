@@ -92,9 +92,10 @@ func nested(depth int) amqp.Table {
 	return t
 }
 
-// large returns messages whose headers leave more or less of a frame to the headers that the broker and drip add.
+// large returns messages whose headers leave more or less of a frame to the headers that the broker and drip add. For a frame
+// that is too long the broker would close the connection, and fail everything else that is on its way.
 func large() (messages []amqp.Publishing) {
-	for n := 126_000; n < 130_900; n += 350 {
+	for n := 126_000; n <= 130_900; n += 350 {
 		messages = append(messages, amqp.Publishing{MessageId: fmt.Sprint("large", n), Headers: amqp.Table{"large": strings.Repeat("x", n)}, Body: []byte("body")})
 	}
 	return messages
@@ -130,7 +131,7 @@ func TestHeadersCostTheirMessage(t *testing.T) {
 					break
 				}
 				buried++
-				if d.Headers[headerReason] != reasonTooLarge || d.Headers[headerError] == nil {
+				if d.Headers[headerReason] != "too large to postpone" || d.Headers[headerError] == nil || d.MessageId != "deep" && string(d.Body) != "body" {
 					t.Errorf("the dead letter of %s says %v", d.MessageId, d.Headers)
 				}
 				if shop := d.Headers["shop"]; d.MessageId == "deep" && (shop != "a" || d.Headers["deep"] != nil) {
