@@ -191,7 +191,7 @@ func TestFailOpen(t *testing.T) {
 	b := connect(t, useBroker(t))
 	queue := b.queue()
 	var h handled
-	stop := running(t, Options{URL: b.url, Queue: queue, Limiter: failing(func() error { return errors.New("no storage") }), Entity: oneShop, Handler: &h, Logger: quiet, FailOpen: true})
+	stop := running(t, Options{URL: b.url, Queue: queue, Limiter: limiterOf(func(string) error { return errors.New("no storage") }), Entity: oneShop, Handler: &h, Logger: quiet, FailOpen: true})
 	b.publish(queue, amqp.Publishing{MessageId: "1"}, amqp.Publishing{MessageId: "2"})
 	eventually(t, "all messages are handled", func() bool { return h.count() == 2 })
 	stop()

@@ -93,13 +93,14 @@ func (q looped) Consume(ctx context.Context, l Limiter, handle func(context.Cont
 		return handle(ctx, workertest.Message{ID: d.MessageId, Entity: d.Type})
 	})
 	for ctx.Err() == nil {
-		_ = q.loop(ctx, l, h)
+		_ = q.loop(ctx, l, byType, h)
 		sleep(ctx, firstBackoff)
 	}
 	return nil
 }
 
-func (q looped) loop(ctx context.Context, l Limiter, h Handler) error {
+// loop rejects a message after a permanent error, to the queue's dead letters if the queue has any.
+func (q looped) loop(ctx context.Context, l Limiter, entity EntityFunc, h Handler) error {
 	conn, err := dial(ctx, q.url, amqp.Config{}, "looping")
 	if err != nil {
 		return err
@@ -121,15 +122,18 @@ func (q looped) loop(ctx context.Context, l Limiter, h Handler) error {
 	if err != nil {
 		return err
 	}
-	handle := Limit(l, byType, delays)(h).Handle
+	handle := Limit(l, entity, delays)(h).Handle
 	var hands sync.WaitGroup
 	for range 50 {
 		hands.Go(func() {
 			for d := range deliveries {
 				// A postponement that is cut off may be there all the same: what is in hand ends in good order.
-				if err := handle(context.WithoutCancel(ctx), &d); err == nil {
+				switch err := handle(context.WithoutCancel(ctx), &d); {
+				case err == nil:
 					d.Ack(false)
-				} else {
+				case IsPermanent(err):
+					d.Reject(false)
+				default:
 					sleep(ctx, 100*time.Millisecond)
 					d.Nack(false, true)
 				}

@@ -393,7 +393,7 @@ func TestBrokerClosesTheChannel(t *testing.T) {
 	}
 	eventually(t, "the message is handled after all", func() bool { return runs.Load() == 4 })
 	stop()
-	if n := b.count(queue) + b.count(queue+".drip.due") + b.count(queue+".drip.dead") + b.waitingIn(queue); n != 0 {
+	if n := b.ready(queue) + b.count(queue+".drip.dead"); n != 0 {
 		t.Errorf("%d copies are left", n)
 	}
 }
@@ -429,7 +429,7 @@ func TestBrokerTakesAMessageBack(t *testing.T) {
 	eventually(t, "the next is handled", func() bool { return l.among(1, 2) == 1 })
 	eventually(t, "nothing is left", func() bool { return b.count(queue) == 0 })
 	stop()
-	if n := b.count(queue) + b.count(queue+".drip.due") + b.count(queue+".drip.dead") + b.waitingIn(queue); n != 0 {
+	if n := b.ready(queue) + b.count(queue+".drip.dead"); n != 0 {
 		t.Errorf("%d copies are left", n)
 	}
 }
@@ -550,8 +550,3 @@ func TestBrokerIsBlocked(t *testing.T) {
 		t.Errorf("%d messages were handled twice", l.twice())
 	}
 }
-
-type failing func() error
-
-func (f failing) GetDelay(context.Context, string) (time.Duration, error) { return 0, f() }
-func (f failing) ReturnToken(context.Context, string) error               { return nil }

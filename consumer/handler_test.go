@@ -94,7 +94,7 @@ func TestLimit(t *testing.T) {
 func TestLimitWaitsForTheLimiter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began, failure := time.Now(), errors.New("the storage is away")
-		l := failing(func() error {
+		l := limiterOf(func(string) error {
 			if time.Since(began) < time.Minute {
 				return failure
 			}

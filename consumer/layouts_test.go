@@ -28,7 +28,7 @@ func TestLayoutsDrainEachOther(t *testing.T) {
 			o := Options{URL: b.url, Queue: queue, Limiter: limiter, Entity: byID, Handler: &l, Logger: quiet, FewQueues: few}
 			first := running(t, o)
 			b.publish(queue, numbered(0, n)...)
-			eventually(t, "all wait", func() bool { limiter.mu.Lock(); defer limiter.mu.Unlock(); return len(limiter.due) == n })
+			eventually(t, "all wait", func() bool { return limiter.asked() == n })
 			o.FewQueues = !few
 			second := running(t, o)
 			b.publish(queue, numbered(n, 2*n)...)

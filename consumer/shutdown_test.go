@@ -166,32 +166,25 @@ func TestBothConsumersEndAtOnce(t *testing.T) {
 
 // One of two processes ends in good order while messages wait in its hands and in delay queues: the other handles them in time.
 func TestShutdownDelaysNothing(t *testing.T) {
-	for _, kind := range []QueueType{Quorum, Classic} {
-		t.Run(string(kind), func(t *testing.T) {
-			t.Parallel()
-			b := connect(t, useBroker(t))
-			queue := b.queue()
-			b.delete(queue)
-			b.declare(queue, kind)
-			const n = 600
-			limiter := each(t, func(int) time.Duration { return rand.N(8 * time.Second) })
-			var l ledger
-			o := Options{URL: b.url, Queue: queue, Limiter: limiter, Entity: byID, Handler: &l, Logger: quiet}
-			stop := running(t, o)
-			b.publish(queue, numbered(0, n)...)
-			running(t, o)
-			eventually(t, "the other has begun", func() bool { return b.consumers(queue) == 2 && b.consumers(queue+".drip.due") == 2 })
-			eventually(t, "messages come back", func() bool { return l.count() > n/4 })
-			stop()
-			eventually(t, "all are handled", func() bool { return l.count() == n })
-			limiter.mu.Lock()
-			defer limiter.mu.Unlock()
-			logLateness(t, limiter.late)
-			if p99 := limiter.late[len(limiter.late)*99/100]; p99 > time.Second {
-				t.Errorf("of a hundred messages one is %v late", p99)
-			}
-		})
-	}
+	bothTypes(t, func(t *testing.T, b *broker, _ QueueType, queue string) {
+		const n = 600
+		limiter := each(t, func(int) time.Duration { return rand.N(8 * time.Second) })
+		var l ledger
+		o := Options{URL: b.url, Queue: queue, Limiter: limiter, Entity: byID, Handler: &l, Logger: quiet}
+		stop := running(t, o)
+		b.publish(queue, numbered(0, n)...)
+		running(t, o)
+		eventually(t, "the other has begun", func() bool { return b.consumers(queue) == 2 && b.consumers(queue+".drip.due") == 2 })
+		eventually(t, "messages come back", func() bool { return l.count() > n/4 })
+		stop()
+		eventually(t, "all are handled", func() bool { return l.count() == n })
+		limiter.mu.Lock()
+		defer limiter.mu.Unlock()
+		logLateness(t, limiter.late)
+		if p99 := limiter.late[len(limiter.late)*99/100]; p99 > time.Second {
+			t.Errorf("of a hundred messages one is %v late", p99)
+		}
+	})
 }
 
 // A broker that takes no messages does not keep Run: what waits to be postponed is given back.

@@ -88,7 +88,7 @@ const soakQueue = "orders"
 func (s *soak) consume() (stop func()) {
 	s.t.Helper()
 	o := Options{
-		URL: s.url, Queue: soakQueue, Limiter: unreliable{s.bucket, &s.outage}, Logger: quiet,
+		URL: s.url, Queue: soakQueue, Limiter: wayward{s.bucket, &s.outage}, Logger: quiet,
 		Entity: byType,
 		Handler: HandlerFunc(func(_ context.Context, d *amqp.Delivery) error {
 			s.mu.Lock()
@@ -123,19 +123,6 @@ func (s *soak) consume() (stop func()) {
 			s.t.Errorf("Run = %v", err)
 		}
 	}
-}
-
-// unreliable is a bucket that fails during an outage.
-type unreliable struct {
-	*drip.Bucket
-	outage *atomic.Bool
-}
-
-func (u unreliable) Admit(ctx context.Context, entity string, r drip.Request) (drip.Admission, error) {
-	if u.outage.Load() {
-		return drip.Admission{}, fmt.Errorf("an outage")
-	}
-	return u.Bucket.Admit(ctx, entity, r)
 }
 
 // load publishes messages at a steady rate until ctx ends. It counts the confirmed messages.

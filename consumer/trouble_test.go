@@ -24,63 +24,24 @@ import (
 
 const lostLine = "the connection or a channel was lost"
 
-// loop is a consume loop as in docs/consumer.md, with Limit around its handler. It rejects a message after a permanent error,
-// to the queue's dead letters if the queue has any.
-type loop struct {
-	t      testing.TB
-	delays *DelayQueues
-	closed <-chan *amqp.Error
-	stop   func()
-}
-
-func looping(t testing.TB, url, queue string, l Limiter, entity EntityFunc, h Handler) *loop {
-	t.Helper()
-	delays, err := OpenDelayQueues(t.Context(), DelayQueuesOptions{URL: url, Queue: queue})
-	if err != nil {
-		t.Fatal(err)
-	}
-	delays.publisher.log = quiet
-	b := connect(t, url)
-	b.must(b.ch.Qos(50, 0, false))
-	deliveries, err := b.ch.Consume(queue, "loop", false, false, false, false, nil)
-	b.must(err)
+// looping runs a loop around Limit until stop. It fails the test if the loop ends before: its connection was closed.
+func looping(b *broker, queue string, l Limiter, h Handler) (stop func()) {
+	b.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
-	handle := Limit(l, entity, delays)(h).Handle
-	var hands sync.WaitGroup
-	for range 20 {
-		hands.Go(func() {
-			for d := range deliveries {
-				err := handle(ctx, &d)
-				switch {
-				case err == nil:
-					d.Ack(false)
-				case IsPermanent(err):
-					d.Reject(false)
-				default:
-					sleep(ctx, 50*time.Millisecond)
-					d.Nack(false, true)
-				}
-			}
-		})
-	}
-	stop := sync.OnceFunc(func() {
-		cancel()
-		b.ch.Cancel("loop", false)
-		hands.Wait()
-		delays.Close()
+	ended := make(chan error, 1)
+	go func() { ended <- looped{&conforming{b.url, queue}}.loop(ctx, l, oneShop, h) }()
+	stop = sync.OnceFunc(func() {
+		select {
+		case err := <-ended:
+			b.t.Errorf("the loop has ended: %v", err)
+		default:
+			cancel()
+			<-ended
+		}
 	})
-	t.Cleanup(stop)
-	return &loop{t: t, delays: delays, closed: b.ch.NotifyClose(make(chan *amqp.Error, 1)), stop: stop}
-}
-
-// alive fails the test if the loop's connection was closed under it.
-func (l *loop) alive() {
-	l.t.Helper()
-	select {
-	case err := <-l.closed:
-		l.t.Errorf("the loop's connection was closed: %v", err)
-	default:
-	}
+	b.t.Cleanup(stop)
+	eventually(b.t, "the loop consumes", func() bool { return b.consumers(queue) == 1 })
+	return stop
 }
 
 // nested is a header with tables that deep.
@@ -156,14 +117,13 @@ func TestHeadersCostTheirMessage(t *testing.T) {
 		b.must(err)
 		var l ledger
 		bucket := buckettest.New(t, drip.Options{Size: 1000, RefreshRate: 1000, RefreshInterval: 3 * time.Second})
-		loop := looping(t, b.url, queue, bucket, oneShop, &l)
+		stop := looping(b, queue, bucket, &l)
 		b.must(bucket.Throttled(t.Context(), "shop", 5*time.Second))
 		b.publish(queue, numbered(0, 50)...)
 		b.publish(queue, poisons...)
 		b.publish(queue, numbered(50, 100)...)
 		eventually(t, "each is handled or rejected", func() bool { return l.count()+b.count(dead) == 100+len(poisons) })
-		loop.alive()
-		loop.stop()
+		stop()
 		if n := b.count(dead); l.among(0, 100) != 100 || n < 2 {
 			t.Errorf("of 100 others %d were handled, %d poisoned ones rejected", l.among(0, 100), n)
 		}
@@ -296,12 +256,11 @@ func TestDelayQueuesRefuseALoop(t *testing.T) {
 	queue := b.queue()
 	var l ledger
 	bucket := buckettest.New(t, drip.Options{Size: 100, RefreshRate: 100})
-	loop := looping(t, b.url, queue, bucket, oneShop, &l)
+	looping(b, queue, bucket, &l)
 	b.must(bucket.Throttled(t.Context(), "shop", 5*time.Second))
 	ctl(t, server, "set_policy", "short", `\.250ms\.`, `{"max-length": 1, "overflow": "reject-publish"}`, "--apply-to", "queues")
 	b.publish(queue, numbered(0, 50)...)
 	eventually(t, "all are handled", func() bool { return l.count() == 50 })
-	loop.alive()
 }
 
 // Where the virtual host has no more queues, a long delay takes several trips through those there are.
@@ -422,6 +381,13 @@ func TestOutageSpendsNoAttempt(t *testing.T) {
 type wayward struct {
 	*drip.Bucket
 	away *atomic.Bool
+}
+
+func (w wayward) Admit(ctx context.Context, entity string, r drip.Request) (drip.Admission, error) {
+	if w.away.Load() {
+		return drip.Admission{}, errors.New("the storage is away")
+	}
+	return w.Bucket.Admit(ctx, entity, r)
 }
 
 func (w wayward) Renew(ctx context.Context, entity string, l drip.Lease) (drip.Lease, error) {
