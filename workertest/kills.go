@@ -143,19 +143,17 @@ func (p *provider) used(from time.Time) float64 {
 	return float64(n) / (killRate * took.Seconds())
 }
 
-// over returns how many calls came in above the limit of their entity, which may have begun anew anew times. A call in an
-// interval was admitted in that interval or, when its process was slow, in the interval before.
+// over returns how many calls came in above the limit of their entity, which may have begun anew anew times.
 func (p *provider) over(anew int) (worst int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, calls := range p.calls {
-		slices.SortFunc(calls, time.Time.Compare)
-		for i := range calls {
-			for k := i; k < len(calls); k++ {
-				intervals := int(calls[k].Unix() - calls[i].Unix() + 1)
-				worst = max(worst, k-i+1-killRate*(1+anew)-killRate*(intervals+1))
-			}
+		var times []int64
+		for _, at := range calls {
+			times = append(times, at.UnixMilli())
 		}
+		// One rate more: when its process was slow, a call was admitted in the interval before.
+		worst = max(worst, over(times, killRate*(2+anew), killRate, time.Second))
 	}
 	return worst
 }

@@ -238,13 +238,7 @@ func (t *tally) report(b *testing.B) {
 		first, last := times[0]/1000, times[len(times)-1]/1000
 		used += len(times)
 		could += benchRate + benchRate*int(last-first)
-		for i, from := range times { // as in suite.within
-			for j := i; j < len(times); j++ {
-				if j-i+1 > benchRate+benchRate*int(times[j]/1000-from/1000+1) {
-					refused++
-				}
-			}
-		}
+		refused += over(times, benchRate, benchRate, time.Second)
 	}
 	b.ReportMetric(float64(t.carried)/benchMessages, "postponements/message")
 	if n := len(t.late); n > 0 {

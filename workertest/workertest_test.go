@@ -194,3 +194,14 @@ func (q *sorted) work(ctx context.Context, w *worker.Worker[Message], m Message,
 		q.put(ctx, m.ID, time.Second)
 	}
 }
+
+// Within two intervals of a second 4 calls and twice 2 are in a limit of 4, and 2 a second.
+func TestOver(t *testing.T) {
+	times := []int64{1001, 999, 999, 999, 999, 1000, 1000, 1001}
+	if n := over(times, 4, 2, time.Second); n != 0 {
+		t.Errorf("%d of 8 calls are over the limit", n)
+	}
+	if n := over(append(times, 1999), 4, 2, time.Second); n != 1 {
+		t.Errorf("%d of 9 calls are over the limit, want 1", n)
+	}
+}
