@@ -2,7 +2,6 @@ package consumer
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -184,17 +183,6 @@ func TestCost(t *testing.T) {
 	if a, err := bucket.Admit(t.Context(), "shop", drip.Request{Cost: 8}); err != nil || a.Delay != 0 {
 		t.Errorf("of 10 units 2 were spent, and Admit of 8 = %+v, %v", a, err)
 	}
-}
-
-func TestFailOpen(t *testing.T) {
-	t.Parallel()
-	b := connect(t, useBroker(t))
-	queue := b.queue()
-	var h handled
-	stop := running(t, Options{URL: b.url, Queue: queue, Limiter: limiterOf(func(string) error { return errors.New("no storage") }), Entity: oneShop, Handler: &h, Logger: quiet, FailOpen: true})
-	b.publish(queue, amqp.Publishing{MessageId: "1"}, amqp.Publishing{MessageId: "2"})
-	eventually(t, "all messages are handled", func() bool { return h.count() == 2 })
-	stop()
 }
 
 // The queue wakes the first message that waits for a token, and has at most the given number of slots.

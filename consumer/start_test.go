@@ -15,8 +15,8 @@ import (
 	"github.com/drip-go/drip/internal/servers"
 )
 
-// cannot runs a Consumer and opens delay queues, each of which is to fail with an error that is want and has the text.
-func cannot(t *testing.T, o Options, want error, text string) {
+// cannot runs a Consumer and opens delay queues, each of which is to fail with an error that is want and has the texts.
+func cannot(t *testing.T, o Options, want error, texts ...string) {
 	t.Helper()
 	c, err := New(o)
 	if err != nil {
@@ -25,13 +25,15 @@ func cannot(t *testing.T, o Options, want error, text string) {
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	err = c.Run(ctx)
-	delays, errDelays := OpenDelayQueues(ctx, DelayQueuesOptions{URL: o.URL, Queue: o.Queue, QueueType: o.QueueType})
+	delays, errDelays := OpenDelayQueues(ctx, DelayQueuesOptions{URL: o.URL, Queue: o.Queue, QueueType: o.QueueType, FailFast: o.FailFast})
 	if errDelays == nil {
 		delays.Close()
 	}
 	for what, err := range map[string]error{"Run": err, "OpenDelayQueues": errDelays} {
-		if err == nil || want != nil && !errors.Is(err, want) || !strings.Contains(err.Error(), text) || strings.Contains(err.Error(), "secret") {
-			t.Errorf("%s = %v, want %v with %q", what, err, want, text)
+		for _, text := range texts {
+			if err == nil || want != nil && !errors.Is(err, want) || !strings.Contains(err.Error(), text) || strings.Contains(err.Error(), "secret") {
+				t.Errorf("%s = %v, want %v with %q", what, err, want, text)
+			}
 		}
 	}
 }

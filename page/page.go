@@ -256,9 +256,6 @@ func (p *Page) render(w http.ResponseWriter, status int, name string, f frame, b
 	}
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	w.WriteHeader(status)
-	_, err := w.Write(b.Bytes())
-	if err != nil {
-		return nil // nobody is there to be told
-	}
+	_, _ = w.Write(b.Bytes()) // after an error nobody is there to be told
 	return nil
 }

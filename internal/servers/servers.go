@@ -64,72 +64,44 @@ func Main(m interface{ Run() int }) int {
 }
 
 var (
-	sharedRabbitMQ = sync.OnceValues(func() (*RabbitMQ, error) {
-		if url := os.Getenv("DRIP_RABBITMQ_URL"); url != "" {
-			return &RabbitMQ{server: server{name: "RabbitMQ", url: url}}, nil
-		}
-		ctx, cancel := context.WithTimeout(context.Background(), startLimit)
-		defer cancel()
-		return StartRabbitMQ(ctx)
-	})
-	sharedRedis = sync.OnceValues(func() (*Redis, error) {
-		if url := os.Getenv("DRIP_REDIS_URL"); url != "" {
-			return &Redis{server: server{name: "Redis", url: url}}, nil
-		}
-		ctx, cancel := context.WithTimeout(context.Background(), startLimit)
-		defer cancel()
-		return StartRedis(ctx)
-	})
-	sharedPostgres = sync.OnceValues(func() (*Postgres, error) {
-		if url := os.Getenv("DRIP_POSTGRES_URL"); url != "" {
-			return &Postgres{server: server{name: "PostgreSQL", url: url}}, nil
-		}
-		ctx, cancel := context.WithTimeout(context.Background(), startLimit)
-		defer cancel()
-		return StartPostgres(ctx)
-	})
-	sharedSQS = sync.OnceValues(func() (*SQS, error) {
-		if url := os.Getenv("DRIP_SQS_URL"); url != "" {
-			return &SQS{server{name: "SQS", url: url}}, nil
-		}
-		ctx, cancel := context.WithTimeout(context.Background(), startLimit)
-		defer cancel()
-		return StartSQS(ctx)
-	})
+	sharedRabbitMQ = shared("DRIP_RABBITMQ_URL", func(url string) *RabbitMQ { return &RabbitMQ{server: server{name: "RabbitMQ", url: url}} },
+		func(ctx context.Context) (*RabbitMQ, error) { return StartRabbitMQ(ctx) })
+	sharedRedis = shared("DRIP_REDIS_URL", func(url string) *Redis { return &Redis{server: server{name: "Redis", url: url}} },
+		func(ctx context.Context) (*Redis, error) { return StartRedis(ctx) })
+	sharedPostgres = shared("DRIP_POSTGRES_URL", func(url string) *Postgres { return &Postgres{server: server{name: "PostgreSQL", url: url}} }, StartPostgres)
+	sharedSQS      = shared("DRIP_SQS_URL", func(url string) *SQS { return &SQS{server{name: "SQS", url: url}} }, StartSQS)
 )
 
-// UseRabbitMQ returns the broker that all tests of this binary share. Use names of your own in it.
-func UseRabbitMQ(t TB) *RabbitMQ {
-	t.Helper()
-	r, err := sharedRabbitMQ()
-	require(t, err)
-	return r
+// shared returns a function for tests, whose first call takes the server that the variable names, or starts one.
+func shared[T any](variable string, running func(url string) T, start func(context.Context) (T, error)) func(TB) T {
+	one := sync.OnceValues(func() (T, error) {
+		if url := os.Getenv(variable); url != "" {
+			return running(url), nil
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), startLimit)
+		defer cancel()
+		return start(ctx)
+	})
+	return func(t TB) T {
+		t.Helper()
+		s, err := one()
+		require(t, err)
+		return s
+	}
 }
+
+// UseRabbitMQ returns the broker that all tests of this binary share. Use names of your own in it.
+func UseRabbitMQ(t TB) *RabbitMQ { t.Helper(); return sharedRabbitMQ(t) }
 
 // UseRedis returns the Redis that all tests of this binary share. Use keys of your own in it.
-func UseRedis(t TB) *Redis {
-	t.Helper()
-	r, err := sharedRedis()
-	require(t, err)
-	return r
-}
+func UseRedis(t TB) *Redis { t.Helper(); return sharedRedis(t) }
 
 // UsePostgres returns the PostgreSQL that all tests of this binary share. Use tables of your own in it.
-func UsePostgres(t TB) *Postgres {
-	t.Helper()
-	p, err := sharedPostgres()
-	require(t, err)
-	return p
-}
+func UsePostgres(t TB) *Postgres { t.Helper(); return sharedPostgres(t) }
 
 // UseSQS returns the SQS server that all tests of this binary share. Use queues of your own in it. Its region is any, and
 // so are its credentials; the server that DRIP_SQS_URL names must accept the access key and the secret "test".
-func UseSQS(t TB) *SQS {
-	t.Helper()
-	s, err := sharedSQS()
-	require(t, err)
-	return s
-}
+func UseSQS(t TB) *SQS { t.Helper(); return sharedSQS(t) }
 
 // OwnRabbitMQ starts a broker for this test alone and stops it when the test is over. For env see [StartRabbitMQ].
 func OwnRabbitMQ(t TB, env ...string) *RabbitMQ {
