@@ -69,48 +69,46 @@ func (b tab) says(selector string, wants ...string) {
 	}
 }
 
-func realStorages(t *testing.T) map[string]func(*testing.T) storage.Storage {
-	return map[string]func(*testing.T) storage.Storage{
-		"redis": func(t *testing.T) storage.Storage {
-			o, err := goredis.ParseURL(servers.UseRedis(t).URL())
-			if err != nil {
-				t.Fatal(err)
-			}
-			client := goredis.NewClient(o)
-			t.Cleanup(func() { client.Close() })
-			s, err := redis.New(client, redis.Options{Prefix: fmt.Sprint(time.Now().UnixNano(), ":")})
-			if err != nil {
-				t.Fatal(err)
-			}
-			return s
-		},
-		"postgres": func(t *testing.T) storage.Storage {
-			u, err := url.Parse(servers.UsePostgres(t).URL())
-			if err != nil {
-				t.Fatal(err)
-			}
-			q := u.Query()
-			q.Set("schema", fmt.Sprint("page ", time.Now().UnixNano()))
-			q.Set("timeout", "1m")
-			u.RawQuery = q.Encode()
-			s, err := storage.Open(t.Context(), u.String())
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := s.(*postgres.Storage).CreateSchema(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() { s.(*postgres.Storage).Close() })
-			return s
-		},
-	}
+var realStorages = map[string]func(*testing.T) storage.Storage{
+	"redis": func(t *testing.T) storage.Storage {
+		o, err := goredis.ParseURL(servers.UseRedis(t).URL())
+		if err != nil {
+			t.Fatal(err)
+		}
+		client := goredis.NewClient(o)
+		t.Cleanup(func() { client.Close() })
+		s, err := redis.New(client, redis.Options{Prefix: fmt.Sprint(time.Now().UnixNano(), ":")})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	},
+	"postgres": func(t *testing.T) storage.Storage {
+		u, err := url.Parse(servers.UsePostgres(t).URL())
+		if err != nil {
+			t.Fatal(err)
+		}
+		q := u.Query()
+		q.Set("schema", fmt.Sprint("page ", time.Now().UnixNano()))
+		q.Set("timeout", "1m")
+		u.RawQuery = q.Encode()
+		s, err := storage.Open(t.Context(), u.String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := s.(*postgres.Storage).CreateSchema(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { s.(*postgres.Storage).Close() })
+		return s
+	},
 }
 
 // A browser shows the same as Inspect, and each action does its work: with two browsers at once, with the keyboard, and
 // without JavaScript.
 func TestBrowser(t *testing.T) {
 	b := startBrowser(t)
-	for name, open := range realStorages(t) {
+	for name, open := range realStorages {
 		t.Run(name, func(t *testing.T) { testBrowser(t, b, open(t)) })
 	}
 }

@@ -39,7 +39,7 @@ func TestManyEntities(t *testing.T) {
 		t.Fatal(err)
 	}
 	o := limits(s)
-	store(t, s, o, many)
+	store(t, o, many)
 	if err := client.ConfigResetStat(t.Context()).Err(); err != nil {
 		t.Fatal(err)
 	}
@@ -91,8 +91,8 @@ func TestManyEntities(t *testing.T) {
 	}
 }
 
-// store makes Redis have entities like one that is decided about.
-func store(t *testing.T, s *redis.Storage, o drip.Options, n int) {
+// store makes decisions about n entities.
+func store(t *testing.T, o drip.Options, n int) {
 	t.Helper()
 	b := buckettest.New(t, o)
 	done := make(chan error)

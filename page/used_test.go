@@ -128,7 +128,7 @@ func used(t *testing.T, b *drip.Bucket, entity string) map[string]int {
 // On real storages several processes sum up exactly, List leaves the records out, and a browser draws what Used says.
 func TestBrowserUsed(t *testing.T) {
 	br := startBrowser(t)
-	for name, open := range realStorages(t) {
+	for name, open := range realStorages {
 		t.Run(name, func(t *testing.T) {
 			s := open(t)
 			b := playHour(t, s, "shop")

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"os"
 	"strings"
@@ -189,25 +190,19 @@ func (q *queue) counts(ctx context.Context) (visible, hidden, delayed int, err e
 // many as SQS allows, is put off without its ticket.
 func TestAttributes(t *testing.T) {
 	q := opened(t, "orders", nil)
-	attributes := map[string]types.MessageAttributeValue{}
+	ten := map[string]types.MessageAttributeValue{}
 	for _, name := range strings.Split("abcdefghij", "") {
-		attributes[name] = types.MessageAttributeValue{DataType: aws.String("String"), StringValue: aws.String(name)}
+		ten[name] = types.MessageAttributeValue{DataType: aws.String("String"), StringValue: aws.String(name)}
 	}
-	for i, n := range []int{10, 9, 10} {
-		if i == 1 {
-			delete(attributes, "j")
-		} else {
-			attributes["j"] = types.MessageAttributeValue{DataType: aws.String("String"), StringValue: aws.String("j")}
-		}
-		if len(attributes) != n {
-			t.Fatal(n)
-		}
-		if _, err := q.client.SendMessage(t.Context(), &sqs.SendMessageInput{QueueUrl: &q.url, MessageBody: aws.String("body"), MessageAttributes: attributes}); err != nil {
+	nine := maps.Clone(ten)
+	delete(nine, "j")
+	for _, m := range []struct {
+		body       string
+		attributes map[string]types.MessageAttributeValue
+	}{{"body", ten}, {"body", nine}, {"body", ten}, {"useless", ten}} {
+		if _, err := q.client.SendMessage(t.Context(), &sqs.SendMessageInput{QueueUrl: &q.url, MessageBody: &m.body, MessageAttributes: m.attributes}); err != nil {
 			t.Fatal(err)
 		}
-	}
-	if _, err := q.client.SendMessage(t.Context(), &sqs.SendMessageInput{QueueUrl: &q.url, MessageBody: aws.String("useless"), MessageAttributes: attributes}); err != nil {
-		t.Fatal(err)
 	}
 	bucket := buckettest.New(t, drip.Options{Size: 1, RefreshRate: 1})
 	limit, err := New(q.client, Options{Limiter: bucket, Entity: func(*types.Message) (string, error) { return "shop", nil }})

@@ -74,7 +74,7 @@ func open(t *testing.T, g *target) {
 			s := g.shop(t, drip.Options{Size: 80, RefreshRate: 8})
 			s.settle(s.runs(80), 80)
 			for range booked {
-				s.waits(1)
+				s.waits()
 			}
 			s.ok(s.Throttled(t.Context(), "shop", 36*time.Hour))
 			s.pass(5 * time.Minute)
@@ -104,7 +104,7 @@ func pauseAfterThrottled(t *testing.T, g *target) {
 	s.ok(s.Throttled(t.Context(), "shop", time.Hour))
 	s.ok(s.Pause(t.Context(), "shop", time.Second))
 	s.pass(59 * time.Minute)
-	if a := s.waits(1); a.Delay < time.Minute {
+	if a := s.waits(); a.Delay < time.Minute {
 		t.Errorf("told %v, want the minute that is left", a.Delay)
 	}
 	s.pass(time.Minute)
@@ -114,7 +114,7 @@ func pauseAfterThrottled(t *testing.T, g *target) {
 func throttledFastEntity(t *testing.T, g *target) {
 	s := g.shop(t, drip.Options{Size: 1 << 40, RefreshRate: 3_000_000})
 	s.ok(s.Throttled(t.Context(), "shop", math.MaxInt64))
-	s.waits(1)
+	s.waits()
 	s.ok(s.Resume(t.Context(), "shop"))
 	s.hops(3, func() time.Duration { return s.admit(1).Delay })
 }
@@ -197,7 +197,7 @@ func abandonedWhileClosed(t *testing.T, g *target) {
 		s.settle(s.runs(20), 20)
 		var tickets []drip.Ticket
 		for range n {
-			tickets = append(tickets, s.waits(1).Ticket)
+			tickets = append(tickets, s.waits().Ticket)
 		}
 		s.pass(time.Second)
 		s.ok(shut(s))
@@ -267,7 +267,7 @@ func pins(t *testing.T, g *target) {
 	s.between("3 a second, kept by Reset", s.in(10), 24, 33)
 	s.pass(time.Second)
 	s.runs(1)
-	s.waits(1)
+	s.waits()
 	s.ok(s.Unpin(ctx, "shop"))
 	s.pass(time.Second)
 	s.between("without a pin", s.in(10), 90, 101)
@@ -535,7 +535,7 @@ func returnedTwice(t *testing.T, g *target) {
 func replayed(t *testing.T, g *target) {
 	s := g.shop(t, drip.Options{Size: 10, RefreshRate: 10, Concurrency: 1000})
 	s.settle(s.runs(10), 10)
-	ticket := s.waits(1).Ticket
+	ticket := s.waits().Ticket
 	honest := every(20, 0, time.Millisecond)
 	s.play(0, honest)
 	ran := map[int64]int{}
