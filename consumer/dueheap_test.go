@@ -46,7 +46,7 @@ func TestHeld(t *testing.T) {
 	}
 }
 
-// Of the messages that are due at once those of a high priority come first, else the one that was due first.
+// Of the messages that are due at once, high priorities come first. Equal priorities come in the order in which they were due.
 func TestHeldPriority(t *testing.T) {
 	var h dueHeap
 	for i, priority := range []uint8{0, 9, 0, 5, 9} {

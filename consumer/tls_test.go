@@ -13,7 +13,7 @@ import (
 	"github.com/drip-go/drip/internal/servers"
 )
 
-// The certificates of Options.TLS apply, or those of the URL. Run ends at once if nobody trusts the certificate.
+// A Consumer trusts the certificates of Options.TLS, or of the URL. Run ends at once if it does not trust the broker's.
 func TestTLS(t *testing.T) {
 	t.Parallel()
 	b := connect(t, useBroker(t))

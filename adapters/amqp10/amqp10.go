@@ -196,8 +196,8 @@ func (s *session) next() {
 	}
 }
 
-// stop has the broker send no more messages, and gives back those that nobody has taken. They would wait for the last handlers
-// otherwise.
+// stop makes the broker send no more messages, and gives back the messages that have no handler. Otherwise these would wait
+// for the last handlers.
 func (s *session) stop(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 	defer cancel()

@@ -9,9 +9,9 @@ import (
 	"github.com/drip-go/drip"
 )
 
-// A backlog of messages whose estimates are too high takes about the time of their real costs, within the limit of an entity and
-// within a limit that three entities share: messages wait for the capacity that operations in flight give back. An
-// operation that outlasts the interval gives nothing back, so its estimate counts.
+// A backlog of messages whose estimates are too high takes about the time of their real costs, within the limit of an entity or
+// of three. Messages wait for the capacity that operations in flight give back. An operation that outlasts the interval gives
+// nothing back, so its estimate counts.
 func TestEstimates(t *testing.T) {
 	fixed := func(estimate, real int) func(*rand.Rand) (e, r drip.Costs) {
 		return func(*rand.Rand) (e, r drip.Costs) { return drip.Costs{"tokens": estimate}, drip.Costs{"tokens": real} }

@@ -89,8 +89,8 @@ func TestSharedEndpointWithLongerWindow(t *testing.T) {
 	}
 }
 
-// A backlog of hours is longer than the calendar. Its messages come back about as seldom as messages of a short one, though the
-// shops have different numbers of them, some tickets are lost, and messages come up to a second late.
+// A backlog of hours is longer than the calendar. Its messages come back about as seldom as messages of a short one. The shops
+// have different numbers of them, some tickets are lost, and messages come up to a second late.
 func TestSharedHours(t *testing.T) {
 	uneven := make([]int, 30)
 	for i := range uneven {

@@ -166,8 +166,8 @@ func TestGainAboveSize(t *testing.T) {
 	}
 }
 
-// A shared limit whose tokens are short is used as well with intervals of a minute as with those of a second: a message that
-// finds no token comes back when it has its turn, not in the next interval.
+// A shared limit whose tokens are short is used as well with intervals of a minute as with intervals of a second. A message
+// that finds no token comes back when it has its turn, not in the next interval.
 func TestSharedTokensLongInterval(t *testing.T) {
 	for _, tokens := range []int{3, 70} {
 		for _, interval := range []time.Duration{time.Second, 10 * time.Second, time.Minute} {
@@ -420,7 +420,7 @@ func TestLargeSharedCosts(t *testing.T) {
 }
 
 // Beside shops with long backlogs, shops that send less than their share wait until a longer window is refreshed, or until
-// they have their turn for a token, and a little longer, until the others are moved.
+// they have their turn for a token. They wait a little longer, until the others are moved.
 func TestSharedNewcomers(t *testing.T) {
 	const load = 0.7 // of their share
 	ms, s := time.Millisecond, time.Second
@@ -475,8 +475,8 @@ func TestSharedNewcomers(t *testing.T) {
 	}
 }
 
-// Entities with backlogs get capacity by weight, also if there are few, their weights are no multiples of each other, or a
-// longer window is used up for half of the time. The first interval is first come, first served.
+// Entities with backlogs get capacity by weight, also if there are few or their weights are no multiples of each other. A
+// longer window that is used up for half of the time changes nothing. The first interval is first come, first served.
 func TestSharedWeights(t *testing.T) {
 	for _, weights := range [][]int{{1, 2, 4}, {2, 3}, {3, 5, 7, 11}, {1, 10}, {99, 100, 101}, {4, 5, 6, 7, 8, 9}} {
 		for _, limit := range []drip.Limit{{Size: 20}, {Size: 100, RefreshInterval: 5 * time.Second}, {Size: 20, Windows: []drip.Window{{Size: 100, RefreshInterval: 10 * time.Second}}},
