@@ -70,10 +70,7 @@ func (p *Page) list(w http.ResponseWriter, r *http.Request) error {
 			b.Age = entities.Short(time.Since(b.Ended).Truncate(time.Second))
 		}
 		for _, o := range []string{"backlog", "eta", "use", "closed", "pinned", "name"} {
-			b.Orders = append(b.Orders, link{map[string]string{"eta": "ETA"}[o], address(o, 1), o == b.By})
-			if last := &b.Orders[len(b.Orders)-1]; last.Text == "" {
-				last.Text = o
-			}
+			b.Orders = append(b.Orders, link{strings.Replace(o, "eta", "ETA", 1), address(o, 1), o == b.By})
 		}
 	}
 	if len(names) == 0 && page == 1 && b.Query != "" { // the index may not know it yet

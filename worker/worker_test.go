@@ -214,25 +214,6 @@ func TestMessagesThatCannotRun(t *testing.T) {
 	}
 }
 
-// A message whose slot would lie past its deadline is given up at once, and books none.
-func TestDeadline(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) { // begins with an hour
-		bucket := buckettest.New(t, drip.Options{Size: 1, RefreshRate: 1, RefreshInterval: time.Hour})
-		w := newWorker(t, Options[string]{Limiter: bucket, Request: func(string) drip.Request {
-			return drip.Request{Deadline: time.Now().Add(time.Minute)}
-		}})
-		if out := w.Do(t.Context(), "shop", "", succeeds); out.Kind != Done {
-			t.Errorf("Do = %+v", out)
-		}
-		if out := w.Do(t.Context(), "shop", "", succeeds); out.Kind != GivenUp || !errors.Is(out.Err, drip.ErrDeadline) {
-			t.Errorf("Do = %+v", out)
-		}
-		if status, err := bucket.Inspect(t.Context(), "shop"); err != nil || status.Booked != 0 {
-			t.Errorf("%d slots are booked (%v)", status.Booked, err)
-		}
-	})
-}
-
 // While the limiter gives no answer a message is put off soon, and spends nothing.
 func TestDoInAnOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

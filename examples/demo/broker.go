@@ -8,6 +8,8 @@ import (
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/drip-go/drip/internal/wheel"
 )
 
 // broker is the demo's own connection to RabbitMQ: it makes the work queue, publishes, and cleans up.
@@ -116,16 +118,13 @@ func (b *broker) publish(ctx context.Context, p plan, l *ledger) error {
 	return nil
 }
 
-// remove deletes the work queue and drip's queues beside it, which package consumer documents. It returns the number of
+// remove deletes the work queue and drip's queues beside it. It returns the number of
 // messages left, by queue.
 func (b *broker) remove() (left map[string]int, err error) {
 	names := []string{b.queue, b.queue + ".drip.due", b.queue + ".drip.dead"}
-	for _, ring := range []struct {
-		slot   string
-		queues int
-	}{{"250ms", 24}, {"4s", 20}, {"64s", 20}, {"1024s", 16}} {
-		for i := range ring.queues {
-			names = append(names, fmt.Sprintf("%s.drip.due.v1.%s.%02d", b.queue, ring.slot, i))
+	for i, ring := range wheel.Standard.Rings {
+		for n := range ring.Slots {
+			names = append(names, b.queue+".drip.due."+wheel.Standard.Queue(i, n))
 		}
 	}
 	b.removed, left = true, map[string]int{}

@@ -118,22 +118,28 @@ func TestDenialWritesNothing(t *testing.T) {
 	}
 }
 
-// Steady callers get what the rate allows, whether they ask a little less often or much more.
-func TestSteadyCallers(t *testing.T) {
-	const rate, seconds = 10, 10
-	for _, asked := range []int{8, 10, 15, 20, 21} { // a second
-		var at float64
-		f := newFunction(t, &at)
-		granted := 0
-		for i := range asked * seconds {
-			at = float64(i) / float64(asked)
-			if request(t, f, "user1", rate, 1) >= 0 {
-				granted++
+// Callers get what the rate brings, even ones and random ones, whether they ask a little less often or much more.
+func TestCallers(t *testing.T) {
+	const rate, seconds = 20, 20
+	for _, asked := range []float64{16, 20, 22, 30, 41, 80} { // a second
+		for _, random := range []bool{false, true} {
+			var at float64
+			f := newFunction(t, &at)
+			rnd := rand.New(rand.NewPCG(1, uint64(asked)))
+			calls, granted := 0, 0
+			for at < seconds {
+				if calls++; request(t, f, "user1", rate, 1) >= 0 {
+					granted++
+				}
+				gap := 1.0
+				if random {
+					gap = rnd.ExpFloat64()
+				}
+				at += gap / asked
 			}
-		}
-		least := min(asked, rate) * seconds
-		if most := rate + rate*seconds; granted < least || granted > most {
-			t.Errorf("%d a second: %d granted, want %d to %d", asked, granted, least, most)
+			if most := rate + rate*seconds; granted > most || float64(granted) < 0.99*float64(min(calls, rate*seconds)) {
+				t.Errorf("%v a second, random %v: %d of %d calls granted, want %d at the most", asked, random, granted, calls, most)
+			}
 		}
 	}
 }
@@ -165,25 +171,6 @@ func TestBound(t *testing.T) {
 	for _, c := range []struct{ rate, tokens, ms int }{{1, 1, 1000}, {2, 1, 500}, {3, 1, 334}, {7, 1, 143}, {60, 3, 50}, {999, 90, 91}, {1000, 1, 1}, {math.MaxInt32, 2147483, 1}} {
 		if tokens, every := refill(c.rate); tokens != c.tokens || every != time.Duration(c.ms)*time.Millisecond {
 			t.Errorf("%d a second: %d each %v, want %+v", c.rate, tokens, every, c)
-		}
-	}
-}
-
-// Callers at random get what the rate brings, however often they ask.
-func TestPoisson(t *testing.T) {
-	const rate, seconds = 20, 20
-	for _, asked := range []float64{16, 22, 30, 46, 80} { // a second
-		var at float64
-		f := newFunction(t, &at)
-		rnd := rand.New(rand.NewPCG(1, uint64(asked)))
-		calls, granted, most := 0, 0, 0
-		for ; at < seconds; at += rnd.ExpFloat64() / asked {
-			if calls++; request(t, f, "user1", rate, 1) >= 0 {
-				granted++
-			}
-		}
-		if most = rate + rate*seconds; granted > most || float64(granted) < 0.99*float64(min(calls, rate*seconds)) {
-			t.Errorf("%v a second: %d of %d calls granted, want %d at the most", asked, granted, calls, most)
 		}
 	}
 }
