@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"reflect"
 	"runtime"
 	"slices"
@@ -484,6 +485,17 @@ func TestHandlersAtOnce(t *testing.T) {
 	stop()
 	if most.Load() > 4 || most.Load() < 2 {
 		t.Errorf("%d handlers ran at once, want up to 4", most.Load())
+	}
+}
+
+// However many handlers the options allow, a message finds a place.
+func TestManyHandlers(t *testing.T) {
+	for _, most := range []int{1, math.MaxInt32, math.MaxInt / 2, math.MaxInt} {
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		if err := newPlaces(most).enter(ctx, "shop"); err != nil {
+			t.Errorf("with %d places: %v", most, err)
+		}
+		cancel()
 	}
 }
 
