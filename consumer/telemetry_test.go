@@ -19,26 +19,16 @@ import (
 	"github.com/drip-go/drip/internal/oteltest"
 )
 
-// times postpones the first so many who ask.
-type times struct {
-	postponements atomic.Int64
-	delay         time.Duration
-}
-
-func postponing(n int64, delay time.Duration) *times {
-	t := &times{delay: delay}
-	t.postponements.Store(n)
-	return t
-}
-
-func (l *times) GetDelay(context.Context, string) (time.Duration, error) {
-	if l.postponements.Add(-1) >= 0 {
-		return l.delay, nil
+// postponing postpones the first n that ask.
+func postponing(n int64, delay time.Duration) limiterFunc {
+	var asked atomic.Int64
+	return func() time.Duration {
+		if asked.Add(1) > n {
+			return 0
+		}
+		return delay
 	}
-	return 0, nil
 }
-
-func (l *times) ReturnToken(context.Context, string) error { return nil }
 
 // From the publisher to the handler it is one trace, however often the message was postponed in between and whatever for.
 func TestTraceGoesOnOverPostponements(t *testing.T) {

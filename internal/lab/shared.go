@@ -128,11 +128,11 @@ func RunShared(s SharedScenario, seed uint64) (SharedResult, error) {
 	if best.err != nil {
 		return SharedResult{}, fmt.Errorf("simulate: %s, optimum: %w", s.Name, best.err)
 	}
-	result := r.result(optimum)
 	binding := best.binding()
+	result := r.result(optimum, binding)
 	result.Report = Report{
 		Scenario: Scenario{Name: s.Name, About: s.About, Options: s.Options}, Seed: seed, Binding: best.bindingName(binding),
-		Results: []Result{r.outcome(Admit.Name, binding), best.outcome("optimum", binding)},
+		Results: []Result{result.Result, best.outcome("optimum", binding)},
 	}
 	return result, nil
 }

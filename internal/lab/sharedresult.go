@@ -13,14 +13,8 @@ import (
 type SharedResult struct {
 	Scenario SharedScenario
 
-	// Messages is how many messages arrived, and Done how many started.
-	Messages, Done int
-
-	// OverLimit is the number of calls that a provider found to be over its limit.
-	OverLimit int
-
-	// Redeliveries of a message are its postponements.
-	Redeliveries Redeliveries
+	// Result is the first of the Report, of Admit.
+	Result
 
 	// Use is the part of a shared limit that was used, in the seconds that begin with enough waiting for all of it. Of
 	// several limits it is the one that was used least. Seconds in which one is short count only if they are at least
@@ -56,13 +50,11 @@ type SharedWait struct{ P50, P99 time.Duration }
 
 const jainSpan = 60 // s
 
-func (r *sharedRun) result(best *fluid) SharedResult {
+func (r *sharedRun) result(best *fluid, b sharedBinding) SharedResult {
 	res := SharedResult{
-		Scenario: *r.scenario, Messages: len(r.messages), OverLimit: r.over, Use: r.use(),
-		Fluid: seconds(best.makespan), FluidWatched: waits(best.watched),
+		Scenario: *r.scenario, Result: r.outcome(Admit.Name, b), Use: r.use(), Fluid: seconds(best.makespan), FluidWatched: waits(best.watched),
 	}
 	done := make([]float64, len(r.names))
-	var posts []int64
 	var watched, urgent []float64
 	for i := range r.messages {
 		m := &r.messages[i]
@@ -70,9 +62,7 @@ func (r *sharedRun) result(best *fluid) SharedResult {
 			continue
 		}
 		at := float64(m.started-since(0)) / 1000
-		res.Done++
 		res.Makespan = max(res.Makespan, seconds(at))
-		posts = append(posts, int64(m.asks-1))
 		if m.Watched {
 			watched = append(watched, at-m.At.Seconds())
 		}
@@ -80,10 +70,6 @@ func (r *sharedRun) result(best *fluid) SharedResult {
 			urgent = append(urgent, at-m.At.Seconds())
 		}
 		done[m.Entity] = max(done[m.Entity], at)
-	}
-	if len(posts) > 0 {
-		mean, p99, most := spread(posts)
-		res.Redeliveries = Redeliveries{mean, int(p99), int(most)}
 	}
 	res.Watched, res.Urgent = waits(watched), waits(urgent)
 	var late []float64

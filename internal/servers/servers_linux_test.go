@@ -200,17 +200,16 @@ func TestShared(t *testing.T) {
 			t.Skipf("%s is set", name)
 		}
 	}
-	if a, b := UseRedis(t), UseRedis(t); a != b {
-		t.Error("UseRedis: two servers")
-	}
-	if a, b := UseRabbitMQ(t), UseRabbitMQ(t); a != b {
-		t.Error("UseRabbitMQ: two servers")
-	}
-	if a, b := UsePostgres(t), UsePostgres(t); a != b {
-		t.Error("UsePostgres: two servers")
-	}
-	if a, b := UseSQS(t), UseSQS(t); a != b {
-		t.Error("UseSQS: two servers")
+	same(t, UseRedis)
+	same(t, UseRabbitMQ)
+	same(t, UsePostgres)
+	same(t, UseSQS)
+}
+
+func same[T comparable](t *testing.T, use func(TB) T) {
+	t.Helper()
+	if a, b := use(t), use(t); a != b {
+		t.Error("two servers")
 	}
 }
 
