@@ -106,10 +106,10 @@ func (a *Alignment) UnmarshalText(text []byte) error {
 		}
 		read.number, zone = n, ""
 	}
-	if zone != "" && !read.calendar() {
+	if zone != "" && !read.Calendar() {
 		return fmt.Errorf("%q has a time zone, which only daily, weekly and monthly have", text)
 	}
-	if read.calendar() {
+	if read.Calendar() {
 		var err error
 		if read.location, err = time.LoadLocation(zone); err != nil { // "" is UTC
 			return fmt.Errorf("%q: %w", text, err)
@@ -126,11 +126,12 @@ func (a Alignment) zone() *time.Location {
 	return a.location
 }
 
-// calendar reports whether the calendar gives the length of the intervals.
-func (a Alignment) calendar() bool { return a.by >= byDay && a.by <= byMonth }
+// Calendar reports whether the calendar gives the length of the intervals: those of Daily, Weekly and Monthly. A stored
+// window of a calendar, as Inspect returns it without its Options, has a length of its own.
+func (a Alignment) Calendar() bool { return a.by >= byDay && a.by <= byMonth }
 
 // moves reports whether the intervals depend on the time or the entity.
-func (a Alignment) moves() bool { return a.calendar() || a.by == byEntity }
+func (a Alignment) moves() bool { return a.Calendar() || a.by == byEntity }
 
 // moves reports whether the windows depend on the time or the entity.
 func (o *Options) moves() bool {
@@ -160,7 +161,7 @@ func askedAt(entity string, now int64) asked {
 func (a Alignment) align(w *decision.Window, by asked) {
 	begin := int64(0)
 	switch {
-	case a.calendar():
+	case a.Calendar():
 		from, to := a.period(by.now)
 		w.Offset, w.Interval, w.Series = from, to-from, idOf(a.String())
 		if a.by == byMonth || a.zone() != time.UTC {

@@ -113,9 +113,9 @@ func (b *Bucket) limitsOf(ctx context.Context, entityID string, now int64) (*dec
 func (o *Options) override(l *Limit) {
 	o.Size = cmp.Or(l.Size, o.Size)
 	o.RefreshRate = cmp.Or(l.RefreshRate, o.RefreshRate)
-	if l.RefreshInterval != 0 || l.Align.calendar() {
+	if l.RefreshInterval != 0 || l.Align.Calendar() {
 		o.RefreshInterval = l.RefreshInterval
-		if o.Align.calendar() { // which a RefreshInterval takes away
+		if o.Align.Calendar() { // which a RefreshInterval takes away
 			o.Align = Alignment{}
 		}
 	}
@@ -135,7 +135,7 @@ func (o *Options) setFirst(w Window) {
 
 func (o *Options) setDefaults() {
 	o.Size = cmp.Or(o.Size, 100)
-	if o.Align.calendar() {
+	if o.Align.Calendar() {
 		o.RefreshRate = cmp.Or(o.RefreshRate, o.Size)
 	} else {
 		o.RefreshRate = cmp.Or(o.RefreshRate, min(50, max(1, o.Size)))
@@ -176,7 +176,7 @@ func (o *Options) limits(units units, by asked) (decision.Limits, error) {
 		unit, err := units.number(w.Unit)
 		check(err == nil, "%sUnit is %q; no window of the Options counts that", name, w.Unit)
 		d := decision.Window{Unit: unit, Size: share(name+"Size", w.Size), Rate: share(name+"RefreshRate", w.RefreshRate)}
-		if w.Align.calendar() {
+		if w.Align.Calendar() {
 			check(w.RefreshInterval == 0, "%sRefreshInterval is %v; it must be 0, because Align gives the intervals", name, w.RefreshInterval)
 		} else {
 			d.Interval = milliseconds(name+"RefreshInterval", w.RefreshInterval)
@@ -199,7 +199,7 @@ func (o *Options) limits(units units, by asked) (decision.Limits, error) {
 	l.Start = unixMilli(o.Start)
 	for i, w := range o.Windows {
 		name := fmt.Sprintf("Windows[%d].", i)
-		check(w.Size != 0 && (w.RefreshInterval != 0 || w.Align.calendar()), "%sSize and RefreshInterval are required", name)
+		check(w.Size != 0 && (w.RefreshInterval != 0 || w.Align.Calendar()), "%sSize and RefreshInterval are required", name)
 		w.RefreshRate = cmp.Or(w.RefreshRate, w.Size)
 		window(name, w)
 	}

@@ -79,7 +79,7 @@ func (p *Pin) limit(entityID string, units units) (l decision.PinnedLimit, err e
 	if p.RefreshInterval < time.Millisecond || p.RefreshInterval%time.Millisecond != 0 || p.RefreshInterval > most {
 		return l, fmt.Errorf("Pin.RefreshInterval is %v; it must be whole milliseconds, at least 1ms and at most %v", p.RefreshInterval, most)
 	}
-	if p.Align.calendar() {
+	if p.Align.Calendar() {
 		return l, errors.New("Pin.Align is a calendar's; a pin has a RefreshInterval")
 	}
 	unit, err := units.number(p.Unit)

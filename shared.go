@@ -120,7 +120,7 @@ func (s *sharedLimit) of(o *Options, now int64) (decision.Limits, error) {
 		own.Size = decision.MostUnits
 	}
 	own.Size, own.RefreshRate = cmp.Or(own.Size, own.RefreshRate), cmp.Or(own.RefreshRate, own.Size)
-	if !own.Align.calendar() {
+	if !own.Align.Calendar() {
 		own.RefreshInterval = cmp.Or(own.RefreshInterval, time.Second)
 	}
 	own.Concurrency = cmp.Or(own.Concurrency, decision.MostUnits)

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"strings"
 	"time"
 
 	"github.com/drip-go/drip"
@@ -198,8 +197,8 @@ func (r Rule) check() error {
 			return fmt.Errorf("a rate must be above one a year and at most %d a second", mostUnits)
 		}
 	case calendar:
-		if l := r.align.String(); !strings.Contains(l, "ly ") { // a stored alignment has a time and a number
-			return fmt.Errorf("its alignment is %q; it must be daily, weekly or monthly", l)
+		if !r.align.Calendar() {
+			return fmt.Errorf("its alignment is %q; it must be daily, weekly or monthly", r.align)
 		}
 	case fixedWindow, slidingWindow:
 		if r.per < time.Millisecond || r.per > longest || r.per%time.Millisecond != 0 {

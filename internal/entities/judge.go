@@ -6,7 +6,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -192,12 +191,12 @@ func (j *Judge) report(ctx context.Context, e storage.Entry, name string) (*Repo
 func changed(windows []drip.WindowStatus, stored decision.State, now int64) bool {
 	l, known := stored.Limits()
 	return known && !slices.EqualFunc(windows, l.InForce(&stored, now).Windows, func(a drip.WindowStatus, b decision.Window) bool {
+		if b.Series != 0 { // the stored interval of the calendar has another beginning and length
+			b.Interval = a.RefreshInterval.Milliseconds()
+			b.Offset = a.Refresh.UnixMilli() - b.Interval
+		}
 		w := window(b)
 		w.Unit = a.Unit // the names are not stored
-		// Nor are the names of calendars and the time zones.
-		if _, series, _ := strings.Cut(a.Align.String(), " "); series == strconv.FormatInt(b.Series, 10) {
-			w.Align, w.RefreshInterval = a.Align, a.RefreshInterval
-		}
 		return a.Window == w
 	})
 }

@@ -17,6 +17,7 @@ func TestReportOfACalendar(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	elsewhere := map[string]drip.Alignment{"daily": drip.Daily(nil), "weekly": drip.Monthly(berlin), "monthly": drip.Monthly(nil)}
 	for name, align := range map[string]drip.Alignment{"daily": drip.Daily(berlin), "weekly": drip.Weekly(berlin), "monthly": drip.Monthly(berlin)} {
 		synctest.Test(t, func(t *testing.T) {
 			s := memory.New()
@@ -27,6 +28,12 @@ func TestReportOfACalendar(t *testing.T) {
 				t.Fatal(err)
 			}
 			given, err := NewJudge(&o, s)
+			if err != nil {
+				t.Fatal(err)
+			}
+			other := o
+			other.Windows = []drip.Window{{Size: 3, Align: elsewhere[name]}}
+			moved, err := NewJudge(&other, s)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -57,6 +64,9 @@ func TestReportOfACalendar(t *testing.T) {
 				}
 				if r, err = given.Report(t.Context(), e); err != nil || r.Changed {
 					t.Fatalf("%s at %v: the limits count as changed: %v, %v", name, e.Time, r.Windows, err)
+				}
+				if r, err = moved.Report(t.Context(), e); err != nil || r.Changed != r.Known {
+					t.Fatalf("%s at %v: the limits of another calendar do not count as changed: %v, %v", name, e.Time, r.Windows, err)
 				}
 				time.Sleep(time.Hour)
 			}
