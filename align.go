@@ -1,6 +1,7 @@
 package drip
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 	"strings"
@@ -53,16 +54,16 @@ func StartingAt(t time.Time) Alignment { return Alignment{by: byTime, at: t.Unix
 // bucket does. A provider that counts by minutes of the clock would see up to twice the Size in one of them.
 func ByEntity() Alignment { return Alignment{by: byEntity} }
 
-// String returns the Alignment as the command's files spell it: "daily Europe/Berlin", "entity", a time; "" for the zero
+// String returns the Alignment as the command's files spell it: "daily Europe/Berlin", "daily +05:30", "entity", a time; "" for the zero
 // Alignment. A stored window of a calendar, as Inspect returns it without its Options, has a time and a number.
 func (a Alignment) String() string {
 	switch a.by {
 	case byDay:
-		return "daily " + a.zone().String()
+		return "daily " + a.zoneName()
 	case byWeek:
-		return "weekly " + a.zone().String()
+		return "weekly " + a.zoneName()
 	case byMonth:
-		return "monthly " + a.zone().String()
+		return "monthly " + a.zoneName()
 	case byTime:
 		at := time.UnixMilli(a.at).UTC().Format(time.RFC3339Nano)
 		if a.number != 0 {
@@ -110,8 +111,10 @@ func (a *Alignment) UnmarshalText(text []byte) error {
 		return fmt.Errorf("%q has a time zone, which only daily, weekly and monthly have", text)
 	}
 	if read.Calendar() {
-		var err error
-		if read.location, err = time.LoadLocation(zone); err != nil { // "" is UTC
+		if t, err := time.Parse(offset, zone); err == nil {
+			_, seconds := t.Zone()
+			read.location = time.FixedZone("", seconds)
+		} else if read.location, err = time.LoadLocation(zone); err != nil { // "" is UTC
 			return fmt.Errorf("%q: %w", text, err)
 		}
 	}
@@ -124,6 +127,13 @@ func (a Alignment) zone() *time.Location {
 		return time.UTC
 	}
 	return a.location
+}
+
+// offset is the layout of the name of a time zone without a name.
+const offset = "-07:00"
+
+func (a Alignment) zoneName() string {
+	return cmp.Or(a.zone().String(), time.Time{}.In(a.zone()).Format(offset))
 }
 
 // Calendar reports whether the calendar gives the length of the intervals: those of Daily, Weekly and Monthly. A stored

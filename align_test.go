@@ -279,6 +279,25 @@ func TestAlignmentText(t *testing.T) {
 	}
 }
 
+// A zone without a name is told by its offset: as a text it is no other zone, and the stored windows are not those of another.
+func TestAlignmentOfAZoneWithoutAName(t *testing.T) {
+	for seconds, want := range map[int]string{5*3600 + 1800: "daily +05:30", -8 * 3600: "daily -08:00", 0: "daily +00:00"} {
+		a := drip.Daily(time.FixedZone("", seconds))
+		var again drip.Alignment
+		if err := again.UnmarshalText([]byte(a.String())); err != nil || a.String() != want || again.String() != want {
+			t.Errorf("%d s is written as %q, and read as %q, %v; want %q", seconds, a, again, err, want)
+		}
+	}
+	now := time.Date(2026, 3, 1, 18, 0, 0, 0, time.UTC)
+	o := drip.Options{Size: 1, Start: time.UnixMilli(0), Clock: func() time.Time { return now }}
+	if err := o.Align.UnmarshalText([]byte("daily +05:30")); err != nil {
+		t.Fatal(err)
+	}
+	if next := buckettest.Inspect(t, buckettest.New(t, o), "shop").Windows[0].Refresh; !next.Equal(now.Add(30 * time.Minute)) {
+		t.Errorf("the day ends at %v", next.UTC())
+	}
+}
+
 // A backlog of several days uses the quota of each day, and its messages are postponed about once, although the days differ in
 // length. Newcomers get nothing of it.
 func TestCalendarBacklog(t *testing.T) {
