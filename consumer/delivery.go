@@ -355,6 +355,11 @@ func (s *session) insist(publish func() error) error {
 			}
 			return err
 		}
+		if errors.Is(err, errTooLarge) { // the broker would deliver it again at once
+			s.o.Logger.Warn(tooLargeLine, "error", err)
+			sleep(s.waiting, jitter(inHand))
+			return err
+		}
 		if s.broken.Err() == nil && s.publishing.Fails() {
 			s.o.Logger.Warn("cannot publish, will try again", "error", err)
 		}
@@ -368,6 +373,8 @@ func (s *session) insist(publish func() error) error {
 		}
 	}
 }
+
+const tooLargeLine = "a message can neither wait nor be a dead letter, and stays in its queue"
 
 // mostRefusals is how often a queue may refuse a message before the message goes elsewhere.
 const mostRefusals = 3

@@ -1,6 +1,7 @@
 package consumer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,6 +21,7 @@ var (
 	errUnconfirmed = errors.New("not confirmed by the broker")
 	errSilent      = errors.New("not confirmed by the broker in time")
 	errBlocked     = errors.New("accepts no messages now")
+	errTooLarge    = errors.New("larger than the broker takes")
 	errOutdated    = errors.New("waited too long to be published as it is")
 )
 
@@ -38,6 +40,9 @@ type publisher struct {
 	mu     sync.Mutex // guards the fields below; never held over I/O
 	closed bool
 	line   *line // nil when there is none
+
+	largest int       // bytes of a body, when the broker has refused a larger one; 0 if it has not
+	noted   time.Time // when it did
 }
 
 // line is one connection of a publisher, with the publishings that wait for their confirmation on it.
@@ -64,6 +69,7 @@ type line struct {
 
 type waiting struct {
 	tag       uint64
+	size      int             // of the body
 	confirmed <-chan struct{} // closed when the broker has confirmed or refused the message, or the channel was closed
 	acked     func() bool     // whether the broker has confirmed it
 	returned  string          // why the broker returned the message, "" if it did not; guarded by the line's mu
@@ -87,7 +93,34 @@ func (p *publisher) publish(ctx, patience context.Context, build func() (queue s
 	if err = l.await(ctx, patience, w, p.timeout); errors.Is(err, errRefused) {
 		p.retire(l)
 	}
+	if most := largest(err); most > 0 {
+		p.mu.Lock()
+		p.largest, p.noted = most, time.Now()
+		p.mu.Unlock()
+		return cmp.Or(p.takes(w.size), err) // others on the channel may be as they should
+	}
 	return err
+}
+
+// takes returns errTooLarge for a body that is larger than the broker takes. To find out costs all that publish their channel, so
+// the publisher believes the broker's last word for a while.
+func (p *publisher) takes(size int) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.largest == 0 || size <= p.largest || time.Since(p.noted) > inHand {
+		return nil
+	}
+	return fmt.Errorf("%w: it has %d bytes, and the broker's max_message_size is %d; raise that", errTooLarge, size, p.largest)
+}
+
+// largest returns the max_message_size that the broker's error tells, 0 for any other error.
+func largest(err error) (n int) {
+	if code(err) == amqp.PreconditionFailed {
+		if _, text, ok := strings.Cut(err.Error(), "max size "); ok { // "message size 5 is larger than configured max size 4"
+			_, _ = fmt.Sscan(text, &n)
+		}
+	}
+	return n
 }
 
 // await waits for a confirmation, at most for most once the broker accepts messages. For patience see publish.
@@ -151,7 +184,10 @@ func (p *publisher) send(ctx, patience context.Context, build func() (string, am
 			return nil, nil, errOutdated
 		}
 		tag := l.publish.GetNextPublishSeqNo()
-		w := &waiting{tag: tag}
+		w := &waiting{tag: tag, size: len(msg.Body)}
+		if err := p.takes(w.size); err != nil {
+			return nil, nil, err
+		}
 		mark(msg.Headers, tag)
 		if err := publishable(&msg, queue, l.conn.Config.FrameSize); err != nil {
 			return nil, nil, err

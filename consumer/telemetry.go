@@ -386,7 +386,7 @@ func publishError(err error) string {
 		return "refused"
 	case errors.Is(err, errUnconfirmed), errors.Is(err, errSilent):
 		return "unconfirmed"
-	case errors.Is(err, ErrUnpostponable):
+	case errors.Is(err, ErrUnpostponable), errors.Is(err, errTooLarge):
 		return "too_large"
 	case errors.Is(err, amqp.ErrClosed):
 		return "closed"

@@ -571,3 +571,55 @@ func TestPlaces(t *testing.T) {
 		}
 	})
 }
+
+// RabbitMQ closes the channel of a publisher whose message is larger than its max_message_size, which somebody has lowered, or
+// RabbitMQ 4.0 has, since the message came. The publisher asks no more for such messages, so that others keep their channel.
+// The message stays in its queue until the broker takes it.
+func TestMessageThatTheBrokerNoLongerTakes(t *testing.T) {
+	t.Parallel()
+	server := servers.OwnRabbitMQ(t)
+	b := connect(t, server.URL())
+	queue := b.queue()
+	largest := func(n int) {
+		ctl(t, server, "eval", fmt.Sprintf("application:set_env(rabbit, max_message_size, %d), persistent_term:put(max_message_size, %d).", n, n))
+	}
+	large := amqp.Publishing{MessageId: "large", Headers: amqp.Table{}, Body: make([]byte, 5000)}
+	b.publish(queue, large)
+	b.publish(queue, numbered(0, 20)...)
+	largest(1000)
+
+	p := newPublisher(func(ctx context.Context) (*amqp.Connection, error) { return dial(ctx, b.url, amqp.Config{}, "testing") }, time.Minute, quiet)
+	defer p.close()
+	publish := func(msg amqp.Publishing) error {
+		return p.publish(t.Context(), t.Context(), func() (string, amqp.Publishing, bool) { return queue + ".drip.dead", msg, true })
+	}
+	if err := publish(large); !errors.Is(err, errTooLarge) || !strings.Contains(err.Error(), "5000 bytes") {
+		t.Errorf("the first error is %v", err)
+	}
+	l, err := p.acquire(t.Context())
+	b.must(err)
+	p.release()
+	if err := publish(large); !errors.Is(err, errTooLarge) {
+		t.Errorf("the second error is %v", err)
+	}
+	if err := publish(amqp.Publishing{Headers: amqp.Table{}}); !errors.Is(err, errUnroutable) || p.up() != l {
+		t.Errorf("another message costs %v, and the channel is another one: %v", err, p.up() != l)
+	}
+
+	var done ledger
+	var log lines
+	run := func() (stop func()) {
+		limiter := each(t, func(int) time.Duration { return 1200 * time.Millisecond })
+		return running(t, Options{URL: b.url, Queue: queue, Limiter: limiter, Entity: byID, Handler: &done, Logger: slog.New(&log)})
+	}
+	stop := run()
+	eventually(t, "the others are handled, and the log tells of the large one", func() bool { return done.count() == 20 && log.count(tooLargeLine) == 1 })
+	stop()
+	if n := b.ready(queue); n != 1 || done.among(0, 20) != 20 || log.count(tooLargeLine) != 1 {
+		t.Errorf("%d are left, %d others were handled, and the log has %d lines", n, done.among(0, 20), log.count(tooLargeLine))
+	}
+	largest(10_000)
+	stop = run()
+	eventually(t, "the large one is handled, too", func() bool { return done.count() == 21 })
+	stop()
+}
