@@ -232,3 +232,33 @@ func TestNoQueue(t *testing.T) {
 		t.Error(n, err)
 	}
 }
+
+// A viewer who goes away leaves the connection to the other viewers.
+func TestCancelledLook(t *testing.T) {
+	url := servers.UseRabbitMQ(t).URL()
+	b, err := New(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	if _, err := b.Look(t.Context(), "nowhere"); !errors.Is(err, ErrNoQueue) {
+		t.Fatal(err)
+	}
+	first := b.conn
+	for range 20 {
+		gone, cancel := context.WithCancel(t.Context())
+		cancel()
+		if _, err := b.Look(gone, "nowhere"); !errors.Is(err, context.Canceled) {
+			t.Errorf("a cancelled Look: %v", err)
+		}
+		b.mu.Lock()
+		clear(b.absent) // it asks for the queues again
+		b.mu.Unlock()
+		if _, err := b.Look(t.Context(), "nowhere"); !errors.Is(err, ErrNoQueue) {
+			t.Errorf("a Look after a cancelled one: %v", err)
+		}
+	}
+	if b.conn != first || first.IsClosed() {
+		t.Error("a cancelled Look has ended the connection")
+	}
+}

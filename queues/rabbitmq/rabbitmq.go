@@ -132,13 +132,29 @@ func (b *Broker) Look(ctx context.Context, queue string) (queues.State, error) {
 	if err != nil {
 		return queues.State{}, b.failed(ctx, "connect", err)
 	}
-	defer guard(ctx, conn)()
-	s, err := b.look(conn, queue)
+	var s queues.State
+	done := make(chan error, 1)
+	looking, stop := context.WithTimeout(context.WithoutCancel(ctx), longestLook)
+	go func() { // others use the connection: a caller who goes away must not break it
+		defer stop()
+		defer guard(looking, conn)()
+		var err error
+		s, err = b.look(conn, queue)
+		done <- err
+	}()
+	select {
+	case err = <-done:
+	case <-ctx.Done():
+		err = ctx.Err()
+	}
 	if err != nil {
 		return queues.State{}, b.failed(ctx, fmt.Sprintf("look at %q", queue), err)
 	}
 	return s, nil
 }
+
+// longestLook is after how long a Look breaks the connection, because the broker does not answer.
+const longestLook = 10 * time.Second
 
 func (b *Broker) look(conn *amqp.Connection, queue string) (queues.State, error) {
 	work, err := b.lookAt(conn, []string{queue, dueQueue(queue), deadQueue(queue)})
