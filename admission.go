@@ -342,41 +342,46 @@ func (b *Bucket) Throttled(ctx context.Context, entityID string, retryAfter time
 
 // Announced reports the rate that the provider announces to the entity, in calls a second in the long run. With
 // Options.Follow the entity's level is no higher for the time d, above 0, or until the next Announced; without it Announced
-// does nothing. The level falls at once, and rises in steps of ten seconds or more. A rate above the limit bounds nothing, and neither does 0, or any rate if no window counts calls.
+// only checks its arguments. The level falls at once, and rises in steps of ten seconds or more. A rate above the limit bounds nothing, and neither does 0, or any rate if no window counts calls.
 func (b *Bucket) Announced(ctx context.Context, entityID string, perSecond float64, d time.Duration) error {
-	if !b.options.Follow {
-		return nil
-	}
-	entityID = b.refused(entityID)
-	b = b.of(entityID)
-	var l *decision.Limits
-	now, err := b.clock(time.Time{})
-	if err == nil {
-		l, err = b.limitsOf(ctx, entityID, now)
-	}
-	if err == nil && !(perSecond >= 0) {
+	err := b.check(ctx, entityID)
+	switch {
+	case err != nil:
+	case !(perSecond >= 0):
 		err = fmt.Errorf("the rate is %v; it must be at least 0", perSecond)
-	}
-	if err == nil && d <= 0 {
+	case d <= 0:
 		err = fmt.Errorf("the time is %v; it must be above 0", d)
-	}
-	if err == nil {
-		level := 0.0 // of the slowest window
-		for _, w := range l.Windows {
-			if w.Unit == 0 {
-				level = max(level, perSecond*milliseconds(w.Interval).Seconds()/float64(min(w.Rate, w.Size)))
-			}
-		}
-		if level == 0 {
-			level = 1
-		}
-		op, a := decision.Op{Kind: decision.Announce, For: wholeMilliseconds(d), Level: int64(max(1, decision.Whole*min(1, level)))}, decision.Answer{}
-		_, err = b.do(ctx, entityID, 0, &op, &a, time.Time{})
+	case b.options.Follow:
+		entityID = b.refused(entityID)
+		err = b.of(entityID).announce(ctx, entityID, perSecond, d)
 	}
 	if err != nil {
 		return fmt.Errorf("drip: announce the rate of %q: %w", entityID, err)
 	}
 	return nil
+}
+
+func (b *Bucket) announce(ctx context.Context, entityID string, perSecond float64, d time.Duration) error {
+	now, err := b.clock(time.Time{})
+	if err != nil {
+		return err
+	}
+	l, err := b.limitsOf(ctx, entityID, now)
+	if err != nil {
+		return err
+	}
+	level := 0.0 // of the slowest window
+	for _, w := range l.Windows {
+		if w.Unit == 0 {
+			level = max(level, perSecond*milliseconds(w.Interval).Seconds()/float64(min(w.Rate, w.Size)))
+		}
+	}
+	if level == 0 {
+		level = 1
+	}
+	op, a := decision.Op{Kind: decision.Announce, For: wholeMilliseconds(d), Level: int64(max(1, decision.Whole*min(1, level)))}, decision.Answer{}
+	_, err = b.do(ctx, entityID, 0, &op, &a, time.Time{})
+	return err
 }
 
 // Pause lets no operation of the entity start for the time d, above 0, or until Resume. A time above 34 years

@@ -420,6 +420,28 @@ func TestAnnouncedAfterAnOutage(t *testing.T) {
 	})
 }
 
+// Wrong arguments are errors whether or not the Bucket follows.
+func TestAnnouncedArguments(t *testing.T) {
+	for _, follow := range []bool{false, true} {
+		b := buckettest.New(t, drip.Options{Follow: follow})
+		var noContext context.Context
+		for want, err := range map[string]error{
+			"the rate is -1":  b.Announced(t.Context(), "shop", -1, time.Minute),
+			"the rate is NaN": b.Announced(t.Context(), "shop", math.NaN(), time.Minute),
+			"the time is 0s":  b.Announced(t.Context(), "shop", 1, 0),
+			"name is empty":   b.Announced(t.Context(), "", 1, time.Minute),
+			"context is nil":  b.Announced(noContext, "shop", 1, time.Minute),
+		} {
+			if err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("follow %v: %v; want %q", follow, err, want)
+			}
+		}
+		if err := b.Announced(t.Context(), "shop", math.Inf(1), time.Minute); err != nil {
+			t.Errorf("follow %v: a rate without a bound: %v", follow, err)
+		}
+	}
+}
+
 // Package drip takes the announced rate as a part of the slowest window of calls.
 func TestAnnouncedLevel(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -445,12 +467,6 @@ func TestAnnouncedLevel(t *testing.T) {
 		s, err := b.Inspect(t.Context(), "shop")
 		if err != nil || s.Level != c.level {
 			t.Errorf("%s: the level is %v, %v; want %v", name, s.Level, err, c.level)
-		}
-		if b.Announced(t.Context(), "shop", -1, time.Minute) == nil {
-			t.Error("a rate below 0 is none")
-		}
-		if b.Announced(t.Context(), "shop", 1, 0) == nil {
-			t.Error("a rate for no time is none")
 		}
 	}
 }
