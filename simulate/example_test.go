@@ -32,14 +32,14 @@ func ExampleScenario_Run() {
 		return
 	}
 	for _, r := range report.Results {
-		fmt.Printf("%s: %d messages in %v, at most %d postponements each, %d calls over the limit\n",
+		fmt.Printf("%s: %d messages in %v, postponements at most %d, calls over the limit %d\n",
 			r.Policy, r.Done, r.Makespan, r.PostponementsMax, r.OverLimit)
 	}
 	// Output:
-	// admit: 200 messages in 1m21.205s, at most 1 postponements each, 0 calls over the limit
-	// classic: 200 messages in 1m21.205s, at most 1 postponements each, 0 calls over the limit
-	// retry-after: 200 messages in 1m21.205s, at most 162 postponements each, 0 calls over the limit
-	// optimum: 200 messages in 1m21.205s, at most 0 postponements each, 0 calls over the limit
+	// admit: 200 messages in 1m21.205s, postponements at most 1, calls over the limit 0
+	// classic: 200 messages in 1m21.205s, postponements at most 1, calls over the limit 0
+	// retry-after: 200 messages in 1m21.205s, postponements at most 162, calls over the limit 0
+	// optimum: 200 messages in 1m21.205s, postponements at most 0, calls over the limit 0
 }
 
 // A test that holds the options of a program against the provider's rules.

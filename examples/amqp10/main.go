@@ -56,7 +56,7 @@ func run(ctx context.Context, url string, out io.Writer) error {
 	defer stop()
 	var handled atomic.Int64
 	return limit.Consume(ctx, dripamqp10.Queue{URL: url, Name: queue}, func(ctx context.Context, m *amqp.Message) error {
-		fmt.Fprintf(out, "%s  %s of %s runs after %d postponements\n", time.Now().Format("15:04:05.000"), m.GetData(), m.ApplicationProperties["shop"], worker.OperationOf(ctx).Postponements)
+		fmt.Fprintf(out, "%s  %s of %s runs; postponements: %d\n", time.Now().Format("15:04:05.000"), m.GetData(), m.ApplicationProperties["shop"], worker.OperationOf(ctx).Postponements)
 		if handled.Add(1) == shops*perShop {
 			stop()
 		}

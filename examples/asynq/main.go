@@ -57,7 +57,7 @@ func run(ctx context.Context, url string, out io.Writer) error {
 	mux := asynq.NewServeMux()
 	mux.Use(limit.Middleware)
 	mux.HandleFunc("sync", func(ctx context.Context, t *asynq.Task) error {
-		fmt.Fprintf(out, "%s  a task of %s runs after %d postponements\n", time.Now().Format("15:04:05.000"), t.Payload(), worker.OperationOf(ctx).Postponements)
+		fmt.Fprintf(out, "%s  a task of %s runs; postponements: %d\n", time.Now().Format("15:04:05.000"), t.Payload(), worker.OperationOf(ctx).Postponements)
 		done <- struct{}{}
 		return nil
 	})

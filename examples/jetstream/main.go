@@ -80,7 +80,7 @@ func run(ctx context.Context, url string, out io.Writer) error {
 	defer stop()
 	var handled atomic.Int64
 	return limit.Consume(ctx, consumer, 100, func(ctx context.Context, m jetstream.Msg) error {
-		fmt.Fprintf(out, "%s  order %2s runs after %d postponements\n", time.Now().Format("15:04:05.000"), m.Data(), worker.OperationOf(ctx).Postponements)
+		fmt.Fprintf(out, "%s  order %2s runs; postponements: %d\n", time.Now().Format("15:04:05.000"), m.Data(), worker.OperationOf(ctx).Postponements)
 		if handled.Add(1) == messages {
 			stop()
 		}

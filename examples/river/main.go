@@ -65,7 +65,7 @@ func run(ctx context.Context, url string, out io.Writer) error {
 	done := make(chan struct{}, shops*perShop)
 	workers := river.NewWorkers()
 	river.AddWorker(workers, river.WorkFunc(func(ctx context.Context, j *river.Job[syncArgs]) error {
-		fmt.Fprintf(out, "%s  order %d of %s runs after %d postponements\n", time.Now().Format("15:04:05.000"), j.Args.Order, j.Args.Shop, worker.OperationOf(ctx).Postponements)
+		fmt.Fprintf(out, "%s  order %d of %s runs; postponements: %d\n", time.Now().Format("15:04:05.000"), j.Args.Order, j.Args.Shop, worker.OperationOf(ctx).Postponements)
 		done <- struct{}{}
 		return nil
 	}))

@@ -78,7 +78,7 @@ func run(ctx context.Context, out io.Writer) (err error) {
 	defer stop()
 	var handled atomic.Int64
 	return limit.Consume(ctx, dripsqs.Queue{URL: *orders.QueueUrl, DeadLetters: *dead.QueueUrl}, func(ctx context.Context, m *types.Message) error {
-		fmt.Fprintf(out, "%s  %s of %s runs after %d postponements\n", time.Now().Format("15:04:05.000"), *m.Body, shop(m), worker.OperationOf(ctx).Postponements)
+		fmt.Fprintf(out, "%s  %s of %s runs; postponements: %d\n", time.Now().Format("15:04:05.000"), *m.Body, shop(m), worker.OperationOf(ctx).Postponements)
 		if handled.Add(1) == shops*perShop {
 			stop()
 		}
