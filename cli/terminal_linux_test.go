@@ -24,17 +24,26 @@ func openTerminal(t *testing.T) (user, ours *os.File) {
 	}
 	t.Cleanup(func() { user.Close() })
 	var unlocked, number int32
-	for request, value := range map[uintptr]*int32{syscall.TIOCSPTLCK: &unlocked, syscall.TIOCGPTN: &number} {
-		if _, _, errno := syscall.Syscall(syscall.SYS_IOCTL, user.Fd(), request, uintptr(unsafe.Pointer(value))); errno != 0 {
-			t.Skip(errno)
-		}
-	}
+	control(t, user, syscall.TIOCSPTLCK, unsafe.Pointer(&unlocked))
+	control(t, user, syscall.TIOCGPTN, unsafe.Pointer(&number))
 	ours, err = os.OpenFile(fmt.Sprint("/dev/pts/", number), os.O_RDWR|syscall.O_NOCTTY, 0)
 	if err != nil {
 		t.Skip(err)
 	}
 	t.Cleanup(func() { ours.Close() })
+	// By default Ctrl-C throws away what the terminal has not shown yet, after the signal: perhaps the program's last words.
+	var mode syscall.Termios
+	control(t, ours, syscall.TCGETS, unsafe.Pointer(&mode))
+	mode.Lflag |= syscall.NOFLSH
+	control(t, ours, syscall.TCSETS, unsafe.Pointer(&mode))
 	return user, ours
+}
+
+func control(t *testing.T, terminal *os.File, request uintptr, value unsafe.Pointer) {
+	t.Helper()
+	if _, _, errno := syscall.Syscall(syscall.SYS_IOCTL, terminal.Fd(), request, uintptr(value)); errno != 0 {
+		t.Skip(errno)
+	}
 }
 
 // On a terminal top goes on until Ctrl-C, and leaves the screen as it was.
