@@ -386,7 +386,8 @@ func (s *Shadow) Throttled(ctx context.Context, entityID string, retryAfter time
 	return s.Bucket.Throttled(ctx, entityID, retryAfter)
 }
 
-// GetDelay decides as Admit does, and returns 0 unless limits that are not on trial postpone the operation.
+// GetDelay decides as Admit does, and returns 0 unless limits that are not on trial postpone the operation. Its token is a
+// lease that nobody renews: after Options.Lease it counts as given back. Where operations take longer, use Admit and Renew.
 func (s *Shadow) GetDelay(ctx context.Context, entityID string) (time.Duration, error) {
 	a, err := s.Admit(ctx, entityID, Request{})
 	if err != nil || a.Delay > 0 {
