@@ -60,6 +60,7 @@ func TestUsage(t *testing.T) {
 		{`inspect URL a --limits {"preset":3}`, "drip inspect: --limits: preset is a number; it must be a string"},
 		{`inspect URL a --limits {"windows":[{"size":3}]}`, "drip inspect: limits: windows[0].size and interval are required"},
 		{`inspect URL a --limits {"shared":{"Size":{"size":-1}}}`, `drip inspect: limits: shared["Size"].size is -1`},
+		{`inspect URL a --limits {"shared":{"a\"Size":{"rate":-1,"size":1}}}`, `drip inspect: limits: shared["a\"Size"].rate is -1`},
 		{`inspect URL a --limits {"shared":{"app":{"size":-1}}}`, `drip inspect: limits: shared["app"]`},
 		{`inspect URL a --limits {"travel":"-1s"}`, "drip inspect: travel is below 0"},
 		{`inspect URL a --limits {"size":3,"travel":"1s"}`, "drip inspect: travel needs a preset"},

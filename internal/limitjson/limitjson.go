@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"reflect"
+	"regexp"
 	"strings"
 	"time"
 
@@ -61,15 +62,16 @@ func (s *Set) Options(own *Limits) (o drip.Options, err error) {
 
 // inJSON puts the names of JSON in place of the names of drip.Options. It leaves texts in quotes alone.
 func inJSON(text string) string {
-	parts := strings.Split(text, `"`)
-	for i := 0; i < len(parts); i += 2 {
-		parts[i] = names.Replace(parts[i])
-	}
-	return strings.Join(parts, `"`)
+	return words.ReplaceAllStringFunc(text, func(word string) string { return cmp.Or(names[word], word) })
 }
 
-var names = strings.NewReplacer("RefreshInterval", "interval", "RefreshRate", "rate", "WaitForToken", "wait_for_token", "MaxLease", "max_lease",
-	"Size", "size", "Windows", "windows", "Concurrency", "concurrency", "Lease", "lease", "Align", "align", "Unit", "unit", "Shared", "shared")
+var (
+	words = regexp.MustCompile(`"(\\.|[^"\\])*"|\w+`) // a text in quotes is one
+	names = map[string]string{
+		"Size": "size", "RefreshRate": "rate", "RefreshInterval": "interval", "Align": "align", "Unit": "unit", "Windows": "windows",
+		"Concurrency": "concurrency", "WaitForToken": "wait_for_token", "Lease": "lease", "MaxLease": "max_lease", "Shared": "shared",
+	}
+)
 
 // Limits are the limits of an entity in drip.Options. A zero field is the default of Options.
 type Limits struct {
