@@ -168,27 +168,26 @@ func (l *Limits) Apply(s *State, leases Leases, op *Op, now int64, a *Answer) {
 // ApplyWithin is Apply for an operation within shared limits, too. They change with s. A Settle, a Cancel and a Renew
 // need the shared limits of the Admit.
 func (l *Limits) ApplyWithin(s *State, leases Leases, shared []Shared, op *Op, now int64, a *Answer) {
+	unpinned := false
 	if op.Kind == Pin || op.Kind == Unpin {
-		s.repin(op, now, a)
+		unpinned = s.repin(op, now, a)
 	}
 	s.follows(op)
 	if s.pinned(shared) {
 		l = l.copies(shared)
 		l.hold(s, shared, op, now)
 	}
-	l.apply(s, leases, shared, op, now, a)
+	l.apply(s, leases, shared, op, unpinned, now, a)
 }
 
 // apply is ApplyWithin with the limits in force.
-func (l *Limits) apply(s *State, leases Leases, shared []Shared, op *Op, now int64, a *Answer) {
+func (l *Limits) apply(s *State, leases Leases, shared []Shared, op *Op, unpinned bool, now int64, a *Answer) {
 	before, t := s.Now, now
-	changes := op.Kind == GetDelay || op.Kind == Admit || op.Kind == Throttle || op.Kind == Pause || op.Kind == Pin
+	changes := op.Kind == GetDelay || op.Kind == Admit || op.Kind == Throttle || op.Kind == Pause || op.Kind == Pin || unpinned
 	if op.Kind == Settle || op.Kind == Cancel {
 		changes = s.giveBack(leases, shared, op, now, a)
 	} else if op.Kind == Resume || op.Kind == Reset {
 		changes = s.Tokens != 0
-	} else if op.Kind == Unpin {
-		changes = a.Found
 	} else if op.Kind == Announce {
 		changes = len(s.Pins) > 0
 	}

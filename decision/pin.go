@@ -18,10 +18,12 @@ type Pinned struct {
 	Level  Level
 }
 
-// repin does a Pin or an Unpin. Call it before the windows are counted.
-func (s *State) repin(op *Op, now int64, a *Answer) {
+// repin does a Pin or an Unpin. Call it before the windows are counted. It reports whether there was a pin, also if that has
+// ended.
+func (s *State) repin(op *Op, now int64, a *Answer) (unpinned bool) {
 	t := max(now, s.Now)
 	a.Found = len(s.Pins) > 0 && s.Pins[0].End > t
+	unpinned = len(s.Pins) > 0 && s.Pins[0].End > 0
 	s.unpin()
 	if op.Kind == Pin {
 		end := int64(Never)
@@ -37,6 +39,7 @@ func (s *State) repin(op *Op, now int64, a *Answer) {
 			p.Level = Level{}
 		}
 	}
+	return unpinned
 }
 
 // unpin forgets the pin with its Line. The Level stays, unless it is a part of raised windows.
@@ -90,7 +93,10 @@ func (l *Limits) pin(s *State, op *Op, now int64) {
 	if len(s.Pins) > 0 {
 		p := &s.Pins[0]
 		pinned := p.End > now
-		p.Tokens, p.Window = l.Tokens, Window{}
+		p.Tokens = l.Tokens
+		if pinned { // else it is still the original of the stored window
+			p.Window = Window{}
+		}
 		if pinned && p.Limit.Tokens > 0 && (p.Limit.Raise == 1 || p.Limit.Tokens < l.Tokens) {
 			l.Tokens = p.Limit.Tokens
 		}

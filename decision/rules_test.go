@@ -576,3 +576,23 @@ func TestPauseLeavesNoGap(t *testing.T) {
 		t.Errorf("%d are booked for nobody", booked)
 	}
 }
+
+// Operations that change nothing leave the stored limits without a pin that has ended, and so does Unpin.
+func TestAfterTheEndOfAPin(t *testing.T) {
+	for name, pin := range map[string]decision.PinnedLimit{
+		"raised": {Window: decision.Window{Size: 100, Rate: 50, Interval: 1000}, Tokens: 2000, Raise: 1},
+		"lower":  {Window: decision.Window{Size: 3, Rate: 3, Interval: 1000}, Tokens: 2},
+	} {
+		e := newEntity(t, decision.Window{Size: 10, Rate: 5, Interval: 1000})
+		e.do(0, decision.Op{Kind: decision.Pin, Pin: &pin, For: 5000})
+		e.runs(100, 1, decision.Ticket{})
+		for i, kind := range []decision.Kind{decision.ReturnToken, decision.Settle, decision.Unpin, decision.ReturnToken} {
+			if a := e.do(6000, decision.Op{Kind: kind}); a.Found {
+				t.Errorf("%s: operation %d found something", name, i)
+			}
+			if l, _ := e.s.Limits(); !slices.Equal(l.Windows, e.l.Windows) || l.Tokens != e.l.Tokens {
+				t.Errorf("%s: after operation %d the stored limits are %+v and %d tokens, want %+v and %d", name, i, l.Windows, l.Tokens, e.l.Windows, e.l.Tokens)
+			}
+		}
+	}
+}

@@ -882,12 +882,14 @@ function Limits_pin(l_Windows, l_Windows_n, l_Tokens, l_Fill, l_Mixed, l_Shortes
     local p = s_Pins[0]
     local pinned2 = p.End > now
     p.Tokens = l_Tokens
-    p.Window_Size = 0
-    p.Window_Rate = 0
-    p.Window_Interval = 0
-    p.Window_Offset = 0
-    p.Window_Series = 0
-    p.Window_Unit = 0
+    if pinned2 then
+      p.Window_Size = 0
+      p.Window_Rate = 0
+      p.Window_Interval = 0
+      p.Window_Offset = 0
+      p.Window_Series = 0
+      p.Window_Unit = 0
+    end
     if pinned2 and p.Limit_Tokens > 0 and (p.Limit_Raise == 1 or p.Limit_Tokens < l_Tokens) then
       l_Tokens = p.Limit_Tokens
     end
@@ -4378,6 +4380,7 @@ end
       x.Limits_Windows, x.Limits_Windows_n, x.Limits_Tokens, x.Limits_Guess, x.Limits_Lease, x.Limits_MaxLease, x.Limits_FirstCome, x.Limits_Start, x.Limits_Fill, x.Limits_Mixed, x.Limits_Shortest, x.Limits_Grain, x.Limits_PerGrain, x.Limits_Parts_0, x.Limits_Parts_1, x.Limits_Parts_2, x.Limits_Parts_3, x.Limits_Scale, x.Limits_Zero = l_Windows, l_Windows_n, l_Tokens, l_Guess, l_Lease, l_MaxLease, l_FirstCome, l_Start, l_Fill, l_Mixed, l_Shortest, l_Grain, l_PerGrain, l_Parts_0, l_Parts_1, l_Parts_2, l_Parts_3, l_Scale, l_Zero
     end
   end
+    local unpinned = false
     if op_Kind == 10 or op_Kind == 11 then
       local op_Pin_Window_Size, op_Pin_Window_Rate, op_Pin_Window_Interval, op_Pin_Window_Offset, op_Pin_Window_Series, op_Pin_Window_Unit, op_Pin_Tokens, op_Pin_Raise
       if op_Kind == 10 then
@@ -4385,6 +4388,7 @@ end
       end
       local t = now > s_Now and now or s_Now
       a_Found = s_Pins_n > 0 and s_Pins[0].End > t
+      unpinned = s_Pins_n > 0 and s_Pins[0].End > 0
       do
         if s_Pins_n > 0 then
           local p = s_Pins[0]
@@ -4710,7 +4714,7 @@ end
     end
     local before2 = s_Now
     local t = now
-    local changes = op_Kind == 0 or op_Kind == 2 or op_Kind == 6 or op_Kind == 7 or op_Kind == 10
+    local changes = op_Kind == 0 or op_Kind == 2 or op_Kind == 6 or op_Kind == 7 or op_Kind == 10 or unpinned
     if op_Kind == 3 or op_Kind == 4 then
       local any = false
       do
@@ -4732,8 +4736,6 @@ end
       changes = any
     elseif op_Kind == 8 or op_Kind == 9 then
       changes = s_Tokens ~= 0
-    elseif op_Kind == 11 then
-      changes = a_Found
     elseif op_Kind == 12 then
       changes = s_Pins_n > 0
     end
