@@ -708,3 +708,43 @@ func TestTicketOfSharedLimits(t *testing.T) {
 		t.Errorf("Cancel of a ticket that was a text: %v", err)
 	}
 }
+
+// Inspect tells the cause of a delay that is longer than a closing, of the entity or of a shared limit.
+func TestInspectThenWithinShared(t *testing.T) {
+	o := drip.Options{Size: 2, RefreshRate: 1, Shared: map[string]drip.Limit{"app": {Size: 4, RefreshRate: 1}}}
+	const pause = 300 * time.Millisecond // within a second
+	app := drip.SharedID("app")
+	for name, c := range map[string]struct {
+		run    int // of entities that take two
+		closed string
+		bound  drip.Bound
+		limit  string
+		then   drip.Bound
+	}{
+		"the entity, then nothing":        {0, "shop0", drip.BoundClosed, "", drip.BoundNone},
+		"the entity, then its window":     {1, "shop0", drip.BoundClosed, "", drip.BoundWindow},
+		"the entity, then a shared limit": {2, "shop2", drip.BoundWindow, "app", drip.BoundWindow},
+		"a shared limit, then nothing":    {0, app, drip.BoundClosed, "app", drip.BoundNone},
+		"a shared limit, then its window": {2, app, drip.BoundClosed, "app", drip.BoundWindow},
+		"a shared limit, but the entity":  {1, app, drip.BoundWindow, "", drip.BoundNone},
+	} {
+		t.Run(name, func(t *testing.T) {
+			eachPath(t, o, func(t *testing.T, b *clocked) {
+				for i := range 2 * c.run {
+					if a, err := b.Admit(t.Context(), fmt.Sprint("shop", i/2), drip.Request{}); err != nil || a.Delay != 0 {
+						t.Fatalf("Admit = %+v, %v", a, err)
+					}
+				}
+				ok(t, b.Pause(t.Context(), c.closed, pause))
+				shop := "shop0"
+				if c.run == 2 {
+					shop = "shop2"
+				}
+				s := buckettest.Inspect(t, b, shop)
+				if s.Bound != c.bound || s.Limit != c.limit || s.Then != c.then || (s.Delay > pause) != (c.bound != drip.BoundClosed || c.then != drip.BoundNone) {
+					t.Errorf("Inspect: delay %v, bound %v of %q, then %v; want %v of %q, then %v", s.Delay, s.Bound, s.Limit, s.Then, c.bound, c.limit, c.then)
+				}
+			})
+		})
+	}
+}

@@ -46,9 +46,9 @@ type Status struct {
 	Level float64
 
 	// Delay is the delay that Admit would give a newcomer of one call, and one of each other unit, within all shared
-	// limits. Bound is its cause. Then is the cause of the part of the delay after ClosedUntil: BoundNone if the entity
-	// is open, or if the delay ends then. Limit is the name of the shared limit that Bound belongs to, "" for the entity's
-	// own.
+	// limits. Bound is its cause, and Limit the name of the shared limit that Bound belongs to, "" for the entity's own. If
+	// the entity is closed, or that shared limit, Then is the cause of the part of the delay after the opening, which is of
+	// the same limit as Bound: BoundNone if the delay ends then.
 	Delay time.Duration
 	Bound Bound
 	Then  Bound

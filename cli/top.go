@@ -314,9 +314,9 @@ func (r report) row() []string {
 	because := why(r.Bound)
 	if !r.ClosedUntil.IsZero() {
 		because = "closed"
-		if r.Then != drip.BoundNone {
-			because += ", " + why(r.Then)
-		}
+	}
+	if r.Then != drip.BoundNone {
+		because += ", " + why(r.Then)
 	}
 	return append(row, brief(r.Delay), " "+because)
 }

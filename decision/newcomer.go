@@ -1,8 +1,8 @@
 package decision
 
 // Newcomer returns the answer of Admit to a newcomer of one call and one of each other unit now, if out leases are out. Of
-// a limit that entities share, it is the answer to an unknown entity that no other limit delays. If the cause is
-// BoundClosed, then is the cause of the rest of the delay, after the entity has opened. Newcomer advances s and changes
+// a limit that entities share, it is the answer to an unknown entity that no other limit delays. If the entity is closed, or the
+// limit of the answer, then is the cause of the rest of the delay after the opening. Newcomer advances s and changes
 // nothing else. The Leases in shared only need to count.
 func (l *Limits) Newcomer(s *State, out int64, shared []Shared, now int64) (a Answer, then Bound) {
 	leases := counted(out)
@@ -13,8 +13,12 @@ func (l *Limits) Newcomer(s *State, out int64, shared []Shared, now int64) (a An
 		shared = []Shared{{Key: 1, Weight: 1, Limits: l, State: s, Leases: leases}}
 	}
 	a = free.newcomer(own, leases, shared, now)
-	if a.Delay > 0 && now+a.Delay > s.Closed && s.Closed > now {
-		then = free.newcomer(own, leases, shared, s.Closed).Bound
+	closed := s.Closed
+	if a.Bound == BoundClosed && a.Limit > 0 {
+		closed = shared[a.Limit-1].State.Closed
+	}
+	if closed > now && now+a.Delay > closed {
+		then = free.newcomer(own, leases, shared, closed).Bound
 	}
 	if own != s {
 		a.Limit = 0

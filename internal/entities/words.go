@@ -16,18 +16,20 @@ const Closed = "closed, by pause or by the provider"
 
 // Why returns in words why a newcomer does not run now. It is empty if one runs, or if the limits are not known.
 func (r *Report) Why() string {
-	switch {
-	case !r.Limits || r.Delay == 0:
+	if !r.Limits || r.Delay == 0 {
 		return ""
-	case r.ClosedUntil.IsZero():
-		return r.because(r.Bound)
-	case r.Then == drip.BoundNone:
-		return Closed
 	}
-	return Closed + "; then " + r.because(r.Then)
+	why := Closed
+	if r.ClosedUntil.IsZero() {
+		why = r.because(r.Bound)
+	}
+	if r.Then != drip.BoundNone {
+		why += "; then " + r.because(r.Then)
+	}
+	return why
 }
 
-// because returns in words the cause of a delay of an open entity.
+// because returns in words a cause of the delay.
 func (r *Report) because(b drip.Bound) string {
 	if r.Limit != "" {
 		return fmt.Sprintf("the shared limit %q: %s", r.Limit, b)
