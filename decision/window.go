@@ -93,7 +93,16 @@ func (l *Limits) advance(s *State, leases Leases, now int64) int64 {
 		l.adopt(s, now)
 	}
 	s.Tokens, s.Guess = l.Tokens, l.Guess
-	idle := s.Now < now && s.Closed <= s.Now && s.AgainUS > now*1000 && s.Plain+leases.Out(now) < l.Tokens
+	if s.Now < now {
+		l.refresh(s, leases, now)
+		s.Now = now
+	}
+	return now
+}
+
+// refresh counts the intervals that have begun between the last decision and now.
+func (l *Limits) refresh(s *State, leases Leases, now int64) {
+	idle := s.Closed <= s.Now && s.AgainUS > now*1000 && s.Plain+leases.Out(now) < l.Tokens
 	for i := range l.Windows {
 		if w := &l.Windows[i]; w.interval(now) > w.interval(s.Now) {
 			s.Lines[i].measure(w, s, now)
@@ -116,8 +125,6 @@ func (l *Limits) advance(s *State, leases Leases, now int64) int64 {
 	if idle { // it was open, and denied tickets do not come back
 		s.AgainUS = now * 1000
 	}
-	s.Now = now
-	return now
 }
 
 // remembered is how long a State keeps the Line of a window that is left out, after the last decision: 31 days.

@@ -1537,39 +1537,236 @@ function Shared_advance(x, now)
       x.State_Now, x.State_Slot, x.State_Lines_n = Limits_adopt(x.Limits_Windows, x.Limits_Windows_n, x.Limits_Start, x.State_Tokens, x.State_Now, x.State_Slot, x.State_LastID, x.State_Closed, x.State_Lines, x.State_Lines_n, x.State_Pins, x.State_Pins_n, now2)
     end
     x.State_Tokens, x.State_Guess = x.Limits_Tokens, x.Limits_Guess
-    local idle = x.State_Now < now2 and x.State_Closed <= x.State_Now and x.State_AgainUS > now2 * 1000 and x.State_Plain + x.Leases.Out(now2) < x.Limits_Tokens
-    for i2 = 0, x.Limits_Windows_n - 1 do
+    if x.State_Now < now2 then
       do
-        local w = x.Limits_Windows[i2]
-        local t = now2 - w.Offset
-        local by2 = w.Interval
-        local t2 = x.State_Now
-        local t3 = t2 - w.Offset
-        local by3 = w.Interval
-        if (t - t % by2) / by2 > (t3 - t3 % by3) / by3 then
+        local idle = x.State_Closed <= x.State_Now and x.State_AgainUS > now2 * 1000 and x.State_Plain + x.Leases.Out(now2) < x.Limits_Tokens
+        for i2 = 0, x.Limits_Windows_n - 1 do
           do
-            local line2 = x.State_Lines[i2]
-            local spare = 0
-            local t4 = now2 - w.Offset
-            local by4 = w.Interval
-            local n2 = (t4 - t4 % by4) / by4
-            local end2 = n2 * w.Interval + w.Offset - 1
-            local t5 = x.State_Slot
-            local t6 = t5 - w.Offset
-            local by5 = w.Interval
-            local t7 = x.State_Now
-            local t8 = t7 - w.Offset
-            local by6 = w.Interval
-            if (t6 - t6 % by5) / by5 > (t8 - t8 % by6) / by6 then
-              local gain = 0
+            local w = x.Limits_Windows[i2]
+            local t = now2 - w.Offset
+            local by2 = w.Interval
+            local t2 = x.State_Now
+            local t3 = t2 - w.Offset
+            local by3 = w.Interval
+            if (t - t % by2) / by2 > (t3 - t3 % by3) / by3 then
               do
-                local left = line2.Left
-                local from2 = x.State_Now
-                if end2 <= from2 then
+                local line2 = x.State_Lines[i2]
+                local spare = 0
+                local t4 = now2 - w.Offset
+                local by4 = w.Interval
+                local n2 = (t4 - t4 % by4) / by4
+                local end2 = n2 * w.Interval + w.Offset - 1
+                local t5 = x.State_Slot
+                local t6 = t5 - w.Offset
+                local by5 = w.Interval
+                local t7 = x.State_Now
+                local t8 = t7 - w.Offset
+                local by6 = w.Interval
+                if (t6 - t6 % by5) / by5 > (t8 - t8 % by6) / by6 then
+                  local gain = 0
+                  do
+                    local left = line2.Left
+                    local from2 = x.State_Now
+                    if end2 <= from2 then
+                      gain = left
+                    else
+                      local t9 = end2 - w.Offset
+                      local by7 = w.Interval
+                      local since = 0
+                      do
+                        if w.Size > w.Rate then
+                          local max2 = from2
+                          local x2 = x.State_Closed - 1
+                          if x2 > max2 then max2 = x2 end
+                          since = max2
+                        else
+                          since = from2
+                        end
+                      end
+                      local t10 = since - w.Offset
+                      local by8 = w.Interval
+                      local n3 = (t9 - t9 % by7) / by7 - (t10 - t10 % by8) / by8
+                      if n3 <= 0 then
+                        gain = left
+                      else
+                        local x2 = w.Size - left
+                        local y = w.Rate
+                        if n3 > (x2 - x2 % y) / y then
+                          gain = w.Size
+                        else
+                          gain = left + n3 * w.Rate
+                        end
+                      end
+                    end
+                  end
+                  local max2 = 0
+                  local x2 = line2.Taken + (0 > gain and 0 or gain)
+                  if x2 > max2 then max2 = x2 end
+                  spare = max2
+                end
+                for i3 = 0, x.State_Lines_n - 1 do
+                  local longer2 = x.State_Lines[i3]
+                  local is3 = longer2.Window_Interval > w.Interval
+                  if is3 then
+                    local gain = 0
+                    do
+                      local left = longer2.Left
+                      local from2 = x.State_Now
+                      if end2 <= from2 then
+                        gain = left
+                      else
+                        local t9 = end2 - longer2.Window_Offset
+                        local by7 = longer2.Window_Interval
+                        local since = 0
+                        do
+                          if longer2.Window_Size > longer2.Window_Rate then
+                            local max2 = from2
+                            local x2 = x.State_Closed - 1
+                            if x2 > max2 then max2 = x2 end
+                            since = max2
+                          else
+                            since = from2
+                          end
+                        end
+                        local t10 = since - longer2.Window_Offset
+                        local by8 = longer2.Window_Interval
+                        local n3 = (t9 - t9 % by7) / by7 - (t10 - t10 % by8) / by8
+                        if n3 <= 0 then
+                          gain = left
+                        else
+                          local x2 = longer2.Window_Size - left
+                          local y = longer2.Window_Rate
+                          if n3 > (x2 - x2 % y) / y then
+                            gain = longer2.Window_Size
+                          else
+                            gain = left + n3 * longer2.Window_Rate
+                          end
+                        end
+                      end
+                    end
+                    is3 = gain < 1
+                  end
+                  if is3 then
+                    spare = line2.Spare
+                  end
+                end
+                line2.Spare, line2.Taken = spare, 0
+              end
+            end
+          end
+        end
+        for i2 = 0, x.Limits_Windows_n - 1 do
+          local w = x.Limits_Windows[i2]
+          local line2 = x.State_Lines[i2]
+          local t = now2 - w.Offset
+          local by2 = w.Interval
+          local t2 = x.State_Now
+          local t3 = t2 - w.Offset
+          local by3 = w.Interval
+          if (t - t % by2) / by2 > (t3 - t3 % by3) / by3 then
+            local left = line2.Left
+            local gain = 0
+            do
+              local from2 = x.State_Now
+              if now2 <= from2 then
+                gain = left
+              else
+                local t4 = now2 - w.Offset
+                local by4 = w.Interval
+                local since = 0
+                do
+                  if w.Size > w.Rate then
+                    local max2 = from2
+                    local x2 = x.State_Closed - 1
+                    if x2 > max2 then max2 = x2 end
+                    since = max2
+                  else
+                    since = from2
+                  end
+                end
+                local t5 = since - w.Offset
+                local by5 = w.Interval
+                local n2 = (t4 - t4 % by4) / by4 - (t5 - t5 % by5) / by5
+                if n2 <= 0 then
                   gain = left
                 else
-                  local t9 = end2 - w.Offset
-                  local by7 = w.Interval
+                  local x2 = w.Size - left
+                  local y = w.Rate
+                  if n2 > (x2 - x2 % y) / y then
+                    gain = w.Size
+                  else
+                    gain = left + n2 * w.Rate
+                  end
+                end
+              end
+            end
+            line2.Left = gain
+            do
+              local last2 = x.State_LastID
+              local over = line2.Left + line2.Stale + line2.Fresh - w.Size
+              if over > line2.Stale then
+                local max2 = 0
+                local x2 = w.Size - line2.Left
+                if x2 > max2 then max2 = x2 end
+                line2.Stale, line2.StaleFrom = max2, line2.FreshFrom
+                line2.Fresh, line2.FreshFrom = 0, last2
+              elseif over > 0 then
+                line2.Stale = line2.Stale - over
+              end
+            end
+            if x.State_Calendars_n == 0 then
+              do
+                local units2 = line2.Spare
+                for i3 = 0, x.Limits_Windows_n - 1 do
+                  local w2 = x.Limits_Windows[i3]
+                  local line3 = x.State_Lines[i3]
+                  local is3 = w2.Unit == w.Unit
+                  if is3 then
+                    local t4 = now2 - w2.Offset
+                    local by4 = w2.Interval
+                    local t5 = x.State_Now
+                    local t6 = t5 - w2.Offset
+                    local by5 = w2.Interval
+                    is3 = (t4 - t4 % by4) / by4 == (t6 - t6 % by5) / by5
+                  end
+                  if is3 then
+                    local t7 = x.State_Slot
+                    local t8 = t7 - w2.Offset
+                    local by6 = w2.Interval
+                    local t9 = now2 - w2.Offset
+                    local by7 = w2.Interval
+                    if (t8 - t8 % by6) / by6 == (t9 - t9 % by7) / by7 then
+                      local min2 = w2.Size
+                      local x2 = line3.Promised + units2
+                      if x2 < min2 then min2 = x2 end
+                      line3.Promised = min2
+                    else
+                      local x2 = x.State_LastID
+                      if now2 - (x2 - x2 % 1024) / 1024 > w.Interval then
+                        local min2 = line3.Left
+                        local x3 = line3.Spare + units2
+                        if x3 < min2 then min2 = x3 end
+                        if min2 > line3.Spare then line3.Spare = min2 end
+                      end
+                    end
+                  end
+                end
+              end
+            end
+            local is3 = idle
+            if is3 then
+              local gain2 = 0
+              do
+                local from2 = x.State_Now
+                local t4 = now2 - w.Offset
+                local by4 = w.Interval
+                local n2 = (t4 - t4 % by4) / by4
+                local to2 = n2 * w.Interval + w.Offset - 1
+                if to2 <= from2 then
+                  gain2 = left
+                else
+                  local t5 = to2 - w.Offset
+                  local by5 = w.Interval
                   local since = 0
                   do
                     if w.Size > w.Rate then
@@ -1581,228 +1778,35 @@ function Shared_advance(x, now)
                       since = from2
                     end
                   end
-                  local t10 = since - w.Offset
-                  local by8 = w.Interval
-                  local n3 = (t9 - t9 % by7) / by7 - (t10 - t10 % by8) / by8
+                  local t6 = since - w.Offset
+                  local by6 = w.Interval
+                  local n3 = (t5 - t5 % by5) / by5 - (t6 - t6 % by6) / by6
                   if n3 <= 0 then
-                    gain = left
+                    gain2 = left
                   else
                     local x2 = w.Size - left
                     local y = w.Rate
                     if n3 > (x2 - x2 % y) / y then
-                      gain = w.Size
+                      gain2 = w.Size
                     else
-                      gain = left + n3 * w.Rate
+                      gain2 = left + n3 * w.Rate
                     end
                   end
                 end
               end
-              local max2 = 0
-              local x2 = line2.Taken + (0 > gain and 0 or gain)
-              if x2 > max2 then max2 = x2 end
-              spare = max2
+              is3 = gain2 >= w.Rate
             end
-            for i3 = 0, x.State_Lines_n - 1 do
-              local longer2 = x.State_Lines[i3]
-              local is3 = longer2.Window_Interval > w.Interval
-              if is3 then
-                local gain = 0
-                do
-                  local left = longer2.Left
-                  local from2 = x.State_Now
-                  if end2 <= from2 then
-                    gain = left
-                  else
-                    local t9 = end2 - longer2.Window_Offset
-                    local by7 = longer2.Window_Interval
-                    local since = 0
-                    do
-                      if longer2.Window_Size > longer2.Window_Rate then
-                        local max2 = from2
-                        local x2 = x.State_Closed - 1
-                        if x2 > max2 then max2 = x2 end
-                        since = max2
-                      else
-                        since = from2
-                      end
-                    end
-                    local t10 = since - longer2.Window_Offset
-                    local by8 = longer2.Window_Interval
-                    local n3 = (t9 - t9 % by7) / by7 - (t10 - t10 % by8) / by8
-                    if n3 <= 0 then
-                      gain = left
-                    else
-                      local x2 = longer2.Window_Size - left
-                      local y = longer2.Window_Rate
-                      if n3 > (x2 - x2 % y) / y then
-                        gain = longer2.Window_Size
-                      else
-                        gain = left + n3 * longer2.Window_Rate
-                      end
-                    end
-                  end
-                end
-                is3 = gain < 1
-              end
-              if is3 then
-                spare = line2.Spare
-              end
-            end
-            line2.Spare, line2.Taken = spare, 0
-          end
-        end
-      end
-    end
-    for i2 = 0, x.Limits_Windows_n - 1 do
-      local w = x.Limits_Windows[i2]
-      local line2 = x.State_Lines[i2]
-      local t = now2 - w.Offset
-      local by2 = w.Interval
-      local t2 = x.State_Now
-      local t3 = t2 - w.Offset
-      local by3 = w.Interval
-      if (t - t % by2) / by2 > (t3 - t3 % by3) / by3 then
-        local left = line2.Left
-        local gain = 0
-        do
-          local from2 = x.State_Now
-          if now2 <= from2 then
-            gain = left
+            idle = is3
           else
-            local t4 = now2 - w.Offset
-            local by4 = w.Interval
-            local since = 0
-            do
-              if w.Size > w.Rate then
-                local max2 = from2
-                local x2 = x.State_Closed - 1
-                if x2 > max2 then max2 = x2 end
-                since = max2
-              else
-                since = from2
-              end
-            end
-            local t5 = since - w.Offset
-            local by5 = w.Interval
-            local n2 = (t4 - t4 % by4) / by4 - (t5 - t5 % by5) / by5
-            if n2 <= 0 then
-              gain = left
-            else
-              local x2 = w.Size - left
-              local y = w.Rate
-              if n2 > (x2 - x2 % y) / y then
-                gain = w.Size
-              else
-                gain = left + n2 * w.Rate
-              end
-            end
+            idle = false
           end
         end
-        line2.Left = gain
-        do
-          local last2 = x.State_LastID
-          local over = line2.Left + line2.Stale + line2.Fresh - w.Size
-          if over > line2.Stale then
-            local max2 = 0
-            local x2 = w.Size - line2.Left
-            if x2 > max2 then max2 = x2 end
-            line2.Stale, line2.StaleFrom = max2, line2.FreshFrom
-            line2.Fresh, line2.FreshFrom = 0, last2
-          elseif over > 0 then
-            line2.Stale = line2.Stale - over
-          end
+        if idle then
+          x.State_AgainUS = now2 * 1000
         end
-        if x.State_Calendars_n == 0 then
-          do
-            local units2 = line2.Spare
-            for i3 = 0, x.Limits_Windows_n - 1 do
-              local w2 = x.Limits_Windows[i3]
-              local line3 = x.State_Lines[i3]
-              local is3 = w2.Unit == w.Unit
-              if is3 then
-                local t4 = now2 - w2.Offset
-                local by4 = w2.Interval
-                local t5 = x.State_Now
-                local t6 = t5 - w2.Offset
-                local by5 = w2.Interval
-                is3 = (t4 - t4 % by4) / by4 == (t6 - t6 % by5) / by5
-              end
-              if is3 then
-                local t7 = x.State_Slot
-                local t8 = t7 - w2.Offset
-                local by6 = w2.Interval
-                local t9 = now2 - w2.Offset
-                local by7 = w2.Interval
-                if (t8 - t8 % by6) / by6 == (t9 - t9 % by7) / by7 then
-                  local min2 = w2.Size
-                  local x2 = line3.Promised + units2
-                  if x2 < min2 then min2 = x2 end
-                  line3.Promised = min2
-                else
-                  local x2 = x.State_LastID
-                  if now2 - (x2 - x2 % 1024) / 1024 > w.Interval then
-                    local min2 = line3.Left
-                    local x3 = line3.Spare + units2
-                    if x3 < min2 then min2 = x3 end
-                    if min2 > line3.Spare then line3.Spare = min2 end
-                  end
-                end
-              end
-            end
-          end
-        end
-        local is3 = idle
-        if is3 then
-          local gain2 = 0
-          do
-            local from2 = x.State_Now
-            local t4 = now2 - w.Offset
-            local by4 = w.Interval
-            local n2 = (t4 - t4 % by4) / by4
-            local to2 = n2 * w.Interval + w.Offset - 1
-            if to2 <= from2 then
-              gain2 = left
-            else
-              local t5 = to2 - w.Offset
-              local by5 = w.Interval
-              local since = 0
-              do
-                if w.Size > w.Rate then
-                  local max2 = from2
-                  local x2 = x.State_Closed - 1
-                  if x2 > max2 then max2 = x2 end
-                  since = max2
-                else
-                  since = from2
-                end
-              end
-              local t6 = since - w.Offset
-              local by6 = w.Interval
-              local n3 = (t5 - t5 % by5) / by5 - (t6 - t6 % by6) / by6
-              if n3 <= 0 then
-                gain2 = left
-              else
-                local x2 = w.Size - left
-                local y = w.Rate
-                if n3 > (x2 - x2 % y) / y then
-                  gain2 = w.Size
-                else
-                  gain2 = left + n3 * w.Rate
-                end
-              end
-            end
-          end
-          is3 = gain2 >= w.Rate
-        end
-        idle = is3
-      else
-        idle = false
       end
+      x.State_Now = now2
     end
-    if idle then
-      x.State_AgainUS = now2 * 1000
-    end
-    x.State_Now = now2
     advance = now2
   end
   if x.State_Calendars_n == 0 then
@@ -4944,35 +4948,223 @@ end
             s_Now, s_Slot, s_Lines_n = Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Now, s_Slot, s_LastID, s_Closed, s_Lines, s_Lines_n, s_Pins, s_Pins_n, now3)
           end
           s_Tokens, s_Guess = l_Tokens, l_Guess
-          local idle = s_Now < now3 and s_Closed <= s_Now and s_AgainUS > now3 * 1000 and s_Plain + Out(now3) < l_Tokens
-          for i2 = 0, l_Windows_n - 1 do
+          if s_Now < now3 then
             do
-              local w = l_Windows[i2]
-              local t2 = now3 - w.Offset
-              local by2 = w.Interval
-              local t3 = s_Now - w.Offset
-              local by3 = w.Interval
-              if (t2 - t2 % by2) / by2 > (t3 - t3 % by3) / by3 then
+              local idle = s_Closed <= s_Now and s_AgainUS > now3 * 1000 and s_Plain + Out(now3) < l_Tokens
+              for i2 = 0, l_Windows_n - 1 do
                 do
-                  local line2 = s_Lines[i2]
-                  local spare = 0
-                  local t4 = now3 - w.Offset
-                  local by4 = w.Interval
-                  local n2 = (t4 - t4 % by4) / by4
-                  local end2 = n2 * w.Interval + w.Offset - 1
-                  local t5 = s_Slot - w.Offset
-                  local by5 = w.Interval
-                  local t6 = s_Now - w.Offset
-                  local by6 = w.Interval
-                  if (t5 - t5 % by5) / by5 > (t6 - t6 % by6) / by6 then
-                    local gain = 0
+                  local w = l_Windows[i2]
+                  local t2 = now3 - w.Offset
+                  local by2 = w.Interval
+                  local t3 = s_Now - w.Offset
+                  local by3 = w.Interval
+                  if (t2 - t2 % by2) / by2 > (t3 - t3 % by3) / by3 then
                     do
-                      local left = line2.Left
-                      if end2 <= s_Now then
+                      local line2 = s_Lines[i2]
+                      local spare = 0
+                      local t4 = now3 - w.Offset
+                      local by4 = w.Interval
+                      local n2 = (t4 - t4 % by4) / by4
+                      local end2 = n2 * w.Interval + w.Offset - 1
+                      local t5 = s_Slot - w.Offset
+                      local by5 = w.Interval
+                      local t6 = s_Now - w.Offset
+                      local by6 = w.Interval
+                      if (t5 - t5 % by5) / by5 > (t6 - t6 % by6) / by6 then
+                        local gain = 0
+                        do
+                          local left = line2.Left
+                          if end2 <= s_Now then
+                            gain = left
+                          else
+                            local t7 = end2 - w.Offset
+                            local by7 = w.Interval
+                            local since = 0
+                            do
+                              if w.Size > w.Rate then
+                                local max2 = s_Now
+                                local x2 = s_Closed - 1
+                                if x2 > max2 then max2 = x2 end
+                                since = max2
+                              else
+                                since = s_Now
+                              end
+                            end
+                            local t8 = since - w.Offset
+                            local by8 = w.Interval
+                            local n3 = (t7 - t7 % by7) / by7 - (t8 - t8 % by8) / by8
+                            if n3 <= 0 then
+                              gain = left
+                            else
+                              local x2 = w.Size - left
+                              local y = w.Rate
+                              if n3 > (x2 - x2 % y) / y then
+                                gain = w.Size
+                              else
+                                gain = left + n3 * w.Rate
+                              end
+                            end
+                          end
+                        end
+                        local max2 = 0
+                        local x2 = line2.Taken + (0 > gain and 0 or gain)
+                        if x2 > max2 then max2 = x2 end
+                        spare = max2
+                      end
+                      for i3 = 0, s_Lines_n - 1 do
+                        local longer2 = s_Lines[i3]
+                        local is3 = longer2.Window_Interval > w.Interval
+                        if is3 then
+                          local gain = 0
+                          do
+                            local left = longer2.Left
+                            if end2 <= s_Now then
+                              gain = left
+                            else
+                              local t7 = end2 - longer2.Window_Offset
+                              local by7 = longer2.Window_Interval
+                              local since = 0
+                              do
+                                if longer2.Window_Size > longer2.Window_Rate then
+                                  local max2 = s_Now
+                                  local x2 = s_Closed - 1
+                                  if x2 > max2 then max2 = x2 end
+                                  since = max2
+                                else
+                                  since = s_Now
+                                end
+                              end
+                              local t8 = since - longer2.Window_Offset
+                              local by8 = longer2.Window_Interval
+                              local n3 = (t7 - t7 % by7) / by7 - (t8 - t8 % by8) / by8
+                              if n3 <= 0 then
+                                gain = left
+                              else
+                                local x2 = longer2.Window_Size - left
+                                local y = longer2.Window_Rate
+                                if n3 > (x2 - x2 % y) / y then
+                                  gain = longer2.Window_Size
+                                else
+                                  gain = left + n3 * longer2.Window_Rate
+                                end
+                              end
+                            end
+                          end
+                          is3 = gain < 1
+                        end
+                        if is3 then
+                          spare = line2.Spare
+                        end
+                      end
+                      line2.Spare, line2.Taken = spare, 0
+                    end
+                  end
+                end
+              end
+              for i2 = 0, l_Windows_n - 1 do
+                local w = l_Windows[i2]
+                local line2 = s_Lines[i2]
+                local t2 = now3 - w.Offset
+                local by2 = w.Interval
+                local t3 = s_Now - w.Offset
+                local by3 = w.Interval
+                if (t2 - t2 % by2) / by2 > (t3 - t3 % by3) / by3 then
+                  local left = line2.Left
+                  local gain = 0
+                  do
+                    if now3 <= s_Now then
+                      gain = left
+                    else
+                      local t4 = now3 - w.Offset
+                      local by4 = w.Interval
+                      local since = 0
+                      do
+                        if w.Size > w.Rate then
+                          local max2 = s_Now
+                          local x2 = s_Closed - 1
+                          if x2 > max2 then max2 = x2 end
+                          since = max2
+                        else
+                          since = s_Now
+                        end
+                      end
+                      local t5 = since - w.Offset
+                      local by5 = w.Interval
+                      local n2 = (t4 - t4 % by4) / by4 - (t5 - t5 % by5) / by5
+                      if n2 <= 0 then
                         gain = left
                       else
-                        local t7 = end2 - w.Offset
-                        local by7 = w.Interval
+                        local x2 = w.Size - left
+                        local y = w.Rate
+                        if n2 > (x2 - x2 % y) / y then
+                          gain = w.Size
+                        else
+                          gain = left + n2 * w.Rate
+                        end
+                      end
+                    end
+                  end
+                  line2.Left = gain
+                  do
+                    local last2 = s_LastID
+                    local over = line2.Left + line2.Stale + line2.Fresh - w.Size
+                    if over > line2.Stale then
+                      local max2 = 0
+                      local x2 = w.Size - line2.Left
+                      if x2 > max2 then max2 = x2 end
+                      line2.Stale, line2.StaleFrom = max2, line2.FreshFrom
+                      line2.Fresh, line2.FreshFrom = 0, last2
+                    elseif over > 0 then
+                      line2.Stale = line2.Stale - over
+                    end
+                  end
+                  if s_Calendars_n == 0 then
+                    do
+                      local units2 = line2.Spare
+                      for i3 = 0, l_Windows_n - 1 do
+                        local w2 = l_Windows[i3]
+                        local line3 = s_Lines[i3]
+                        local is3 = w2.Unit == w.Unit
+                        if is3 then
+                          local t4 = now3 - w2.Offset
+                          local by4 = w2.Interval
+                          local t5 = s_Now - w2.Offset
+                          local by5 = w2.Interval
+                          is3 = (t4 - t4 % by4) / by4 == (t5 - t5 % by5) / by5
+                        end
+                        if is3 then
+                          local t6 = s_Slot - w2.Offset
+                          local by6 = w2.Interval
+                          local t7 = now3 - w2.Offset
+                          local by7 = w2.Interval
+                          if (t6 - t6 % by6) / by6 == (t7 - t7 % by7) / by7 then
+                            local min2 = w2.Size
+                            local x2 = line3.Promised + units2
+                            if x2 < min2 then min2 = x2 end
+                            line3.Promised = min2
+                          elseif now3 - (s_LastID - s_LastID % 1024) / 1024 > w.Interval then
+                            local min2 = line3.Left
+                            local x2 = line3.Spare + units2
+                            if x2 < min2 then min2 = x2 end
+                            if min2 > line3.Spare then line3.Spare = min2 end
+                          end
+                        end
+                      end
+                    end
+                  end
+                  local is3 = idle
+                  if is3 then
+                    local gain2 = 0
+                    do
+                      local t4 = now3 - w.Offset
+                      local by4 = w.Interval
+                      local n2 = (t4 - t4 % by4) / by4
+                      local to2 = n2 * w.Interval + w.Offset - 1
+                      if to2 <= s_Now then
+                        gain2 = left
+                      else
+                        local t5 = to2 - w.Offset
+                        local by5 = w.Interval
                         local since = 0
                         do
                           if w.Size > w.Rate then
@@ -4984,219 +5176,35 @@ end
                             since = s_Now
                           end
                         end
-                        local t8 = since - w.Offset
-                        local by8 = w.Interval
-                        local n3 = (t7 - t7 % by7) / by7 - (t8 - t8 % by8) / by8
+                        local t6 = since - w.Offset
+                        local by6 = w.Interval
+                        local n3 = (t5 - t5 % by5) / by5 - (t6 - t6 % by6) / by6
                         if n3 <= 0 then
-                          gain = left
+                          gain2 = left
                         else
                           local x2 = w.Size - left
                           local y = w.Rate
                           if n3 > (x2 - x2 % y) / y then
-                            gain = w.Size
+                            gain2 = w.Size
                           else
-                            gain = left + n3 * w.Rate
+                            gain2 = left + n3 * w.Rate
                           end
                         end
                       end
                     end
-                    local max2 = 0
-                    local x2 = line2.Taken + (0 > gain and 0 or gain)
-                    if x2 > max2 then max2 = x2 end
-                    spare = max2
+                    is3 = gain2 >= w.Rate
                   end
-                  for i3 = 0, s_Lines_n - 1 do
-                    local longer2 = s_Lines[i3]
-                    local is3 = longer2.Window_Interval > w.Interval
-                    if is3 then
-                      local gain = 0
-                      do
-                        local left = longer2.Left
-                        if end2 <= s_Now then
-                          gain = left
-                        else
-                          local t7 = end2 - longer2.Window_Offset
-                          local by7 = longer2.Window_Interval
-                          local since = 0
-                          do
-                            if longer2.Window_Size > longer2.Window_Rate then
-                              local max2 = s_Now
-                              local x2 = s_Closed - 1
-                              if x2 > max2 then max2 = x2 end
-                              since = max2
-                            else
-                              since = s_Now
-                            end
-                          end
-                          local t8 = since - longer2.Window_Offset
-                          local by8 = longer2.Window_Interval
-                          local n3 = (t7 - t7 % by7) / by7 - (t8 - t8 % by8) / by8
-                          if n3 <= 0 then
-                            gain = left
-                          else
-                            local x2 = longer2.Window_Size - left
-                            local y = longer2.Window_Rate
-                            if n3 > (x2 - x2 % y) / y then
-                              gain = longer2.Window_Size
-                            else
-                              gain = left + n3 * longer2.Window_Rate
-                            end
-                          end
-                        end
-                      end
-                      is3 = gain < 1
-                    end
-                    if is3 then
-                      spare = line2.Spare
-                    end
-                  end
-                  line2.Spare, line2.Taken = spare, 0
-                end
-              end
-            end
-          end
-          for i2 = 0, l_Windows_n - 1 do
-            local w = l_Windows[i2]
-            local line2 = s_Lines[i2]
-            local t2 = now3 - w.Offset
-            local by2 = w.Interval
-            local t3 = s_Now - w.Offset
-            local by3 = w.Interval
-            if (t2 - t2 % by2) / by2 > (t3 - t3 % by3) / by3 then
-              local left = line2.Left
-              local gain = 0
-              do
-                if now3 <= s_Now then
-                  gain = left
+                  idle = is3
                 else
-                  local t4 = now3 - w.Offset
-                  local by4 = w.Interval
-                  local since = 0
-                  do
-                    if w.Size > w.Rate then
-                      local max2 = s_Now
-                      local x2 = s_Closed - 1
-                      if x2 > max2 then max2 = x2 end
-                      since = max2
-                    else
-                      since = s_Now
-                    end
-                  end
-                  local t5 = since - w.Offset
-                  local by5 = w.Interval
-                  local n2 = (t4 - t4 % by4) / by4 - (t5 - t5 % by5) / by5
-                  if n2 <= 0 then
-                    gain = left
-                  else
-                    local x2 = w.Size - left
-                    local y = w.Rate
-                    if n2 > (x2 - x2 % y) / y then
-                      gain = w.Size
-                    else
-                      gain = left + n2 * w.Rate
-                    end
-                  end
+                  idle = false
                 end
               end
-              line2.Left = gain
-              do
-                local last2 = s_LastID
-                local over = line2.Left + line2.Stale + line2.Fresh - w.Size
-                if over > line2.Stale then
-                  local max2 = 0
-                  local x2 = w.Size - line2.Left
-                  if x2 > max2 then max2 = x2 end
-                  line2.Stale, line2.StaleFrom = max2, line2.FreshFrom
-                  line2.Fresh, line2.FreshFrom = 0, last2
-                elseif over > 0 then
-                  line2.Stale = line2.Stale - over
-                end
+              if idle then
+                s_AgainUS = now3 * 1000
               end
-              if s_Calendars_n == 0 then
-                do
-                  local units2 = line2.Spare
-                  for i3 = 0, l_Windows_n - 1 do
-                    local w2 = l_Windows[i3]
-                    local line3 = s_Lines[i3]
-                    local is3 = w2.Unit == w.Unit
-                    if is3 then
-                      local t4 = now3 - w2.Offset
-                      local by4 = w2.Interval
-                      local t5 = s_Now - w2.Offset
-                      local by5 = w2.Interval
-                      is3 = (t4 - t4 % by4) / by4 == (t5 - t5 % by5) / by5
-                    end
-                    if is3 then
-                      local t6 = s_Slot - w2.Offset
-                      local by6 = w2.Interval
-                      local t7 = now3 - w2.Offset
-                      local by7 = w2.Interval
-                      if (t6 - t6 % by6) / by6 == (t7 - t7 % by7) / by7 then
-                        local min2 = w2.Size
-                        local x2 = line3.Promised + units2
-                        if x2 < min2 then min2 = x2 end
-                        line3.Promised = min2
-                      elseif now3 - (s_LastID - s_LastID % 1024) / 1024 > w.Interval then
-                        local min2 = line3.Left
-                        local x2 = line3.Spare + units2
-                        if x2 < min2 then min2 = x2 end
-                        if min2 > line3.Spare then line3.Spare = min2 end
-                      end
-                    end
-                  end
-                end
-              end
-              local is3 = idle
-              if is3 then
-                local gain2 = 0
-                do
-                  local t4 = now3 - w.Offset
-                  local by4 = w.Interval
-                  local n2 = (t4 - t4 % by4) / by4
-                  local to2 = n2 * w.Interval + w.Offset - 1
-                  if to2 <= s_Now then
-                    gain2 = left
-                  else
-                    local t5 = to2 - w.Offset
-                    local by5 = w.Interval
-                    local since = 0
-                    do
-                      if w.Size > w.Rate then
-                        local max2 = s_Now
-                        local x2 = s_Closed - 1
-                        if x2 > max2 then max2 = x2 end
-                        since = max2
-                      else
-                        since = s_Now
-                      end
-                    end
-                    local t6 = since - w.Offset
-                    local by6 = w.Interval
-                    local n3 = (t5 - t5 % by5) / by5 - (t6 - t6 % by6) / by6
-                    if n3 <= 0 then
-                      gain2 = left
-                    else
-                      local x2 = w.Size - left
-                      local y = w.Rate
-                      if n3 > (x2 - x2 % y) / y then
-                        gain2 = w.Size
-                      else
-                        gain2 = left + n3 * w.Rate
-                      end
-                    end
-                  end
-                end
-                is3 = gain2 >= w.Rate
-              end
-              idle = is3
-            else
-              idle = false
             end
+            s_Now = now3
           end
-          if idle then
-            s_AgainUS = now3 * 1000
-          end
-          s_Now = now3
           advance = now3
         end
         now2 = advance
