@@ -54,8 +54,8 @@ func StartingAt(t time.Time) Alignment { return Alignment{by: byTime, at: t.Unix
 // bucket does. A provider that counts by minutes of the clock would see up to twice the Size in one of them.
 func ByEntity() Alignment { return Alignment{by: byEntity} }
 
-// String returns the Alignment as the command's files spell it: "daily Europe/Berlin", "daily +05:30", "entity", a time; "" for the zero
-// Alignment. A stored window of a calendar, as Inspect returns it without its Options, has a time and a number.
+// String returns the Alignment as the command's files spell it: "daily Europe/Berlin", "daily +05:30", "entity", a time; "" for
+// the zero Alignment. A stored window of a calendar, as Inspect returns it without its Options, has a time and a number.
 func (a Alignment) String() string {
 	switch a.by {
 	case byDay:

@@ -118,8 +118,7 @@ func (b *broker) publish(ctx context.Context, p plan, l *ledger) error {
 	return nil
 }
 
-// remove deletes the work queue and drip's queues beside it. It returns the number of
-// messages left, by queue.
+// remove deletes the work queue and drip's queues beside it. It returns the number of messages left, by queue.
 func (b *broker) remove() (left map[string]int, err error) {
 	names := []string{b.queue, b.queue + ".drip.due", b.queue + ".drip.dead"}
 	for i, ring := range wheel.Standard.Rings {
