@@ -1,6 +1,7 @@
 package drip_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -60,6 +61,7 @@ type beaten struct {
 	key   string
 	races int
 	other func() // what the other process does to win, if anything
+	err   error  // of the Set; nil means a lost race
 }
 
 func (s *beaten) Set(ctx context.Context, key string, state storage.State, rev storage.Revision) error {
@@ -68,7 +70,7 @@ func (s *beaten) Set(ctx context.Context, key string, state storage.State, rev s
 		if s.other != nil {
 			s.other()
 		}
-		return storage.ErrConflict
+		return cmp.Or(s.err, storage.ErrConflict)
 	}
 	return s.Storage.Set(ctx, key, state, rev)
 }
@@ -292,6 +294,48 @@ func TestSharedByRacingProcesses(t *testing.T) {
 					t.Errorf("%d ran and %d are left, want %d and %d", ran.Load(), left, want, capacity-want)
 				}
 			})
+		})
+	}
+}
+
+// What fails about one shared limit, or a context that ends, keeps no token of the others.
+func TestSharedTokensComeBackAfterAFailure(t *testing.T) {
+	app, endpoint := drip.SharedID("app"), drip.SharedID("endpoint")
+	failed := errors.New("failed")
+	for _, c := range []struct {
+		name, key string
+		then      string // the key of the next race
+		err       error
+		returns   bool
+		inUse     map[string]int
+	}{
+		{"GetDelay, and a limit that takes nothing back", "a", app, failed, false, map[string]int{app: 1, endpoint: 0}},
+		{"ReturnToken, and a limit that fails", app, "", failed, true, map[string]int{app: 1, endpoint: 0}},
+		{"ReturnToken, and the context ends", app, "", nil, true, map[string]int{app: 0, endpoint: 0}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := &beaten{Storage: getSet{memory.New()}, err: c.err}
+			b := buckettest.New(t, drip.Options{Storage: s, Shared: map[string]drip.Limit{"app": {Concurrency: 3}, "endpoint": {Concurrency: 3}}})
+			call := func(ctx context.Context) error { _, err := b.GetDelay(ctx, "a"); return err }
+			if c.returns {
+				ok(t, call(t.Context()))
+				call = func(ctx context.Context) error { return b.ReturnToken(ctx, "a") }
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			s.key, s.races = c.key, 1
+			s.other = func() {
+				cancel()
+				s.key, s.races, s.other = c.then, 1, nil
+			}
+			if err := call(ctx); !errors.Is(err, c.err) {
+				t.Errorf("the error is %v, want %v", err, c.err)
+			}
+			c.inUse["a"] = 0
+			for id, want := range c.inUse {
+				if n := buckettest.Inspect(t, b, id).InUse; n != want {
+					t.Errorf("%s has %d tokens in use, want %d", id, n, want)
+				}
+			}
 		})
 	}
 }

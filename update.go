@@ -44,12 +44,10 @@ func (b *Bucket) update(ctx context.Context, entityID string, l *decision.Limits
 		defer b.queues.leave(k.id)
 	}
 	if op.Kind == decision.ReturnToken { // done again after a lost race, it would return the tokens of others
-		for i := range keys {
-			if of, err := keys[i].alone(ctx, b.storage, &op); err != nil || i == 0 && !of.Found {
-				return of, err
-			}
+		if a, err = keys[0].alone(ctx, b.storage, &op); err == nil && a.Found {
+			err = b.giveBack(ctx, keys[1:], &decision.Op{Kind: decision.GetDelay}, &decision.Answer{})
 		}
-		return decision.Answer{Found: true}, nil
+		return a, err
 	}
 	left := len(keys) // the keys behind it are written, with the answer written
 	var written decision.Answer
@@ -67,18 +65,15 @@ func (b *Bucket) update(ctx context.Context, entityID string, l *decision.Limits
 				written = a
 			}
 		}
+		if err == nil {
+			return a, nil
+		}
 		if errors.Is(err, storage.ErrConflict) {
 			if err = pause(ctx, backoff); err == nil {
 				continue
 			}
 		}
-		if err != nil {
-			if failed := b.giveBack(ctx, keys[left:], &op, &written); failed != nil {
-				err = errors.Join(err, failed)
-			}
-			return decision.Answer{}, err
-		}
-		return a, nil
+		return decision.Answer{}, errors.Join(err, b.giveBack(ctx, keys[left:], &op, &written))
 	}
 }
 
@@ -140,12 +135,11 @@ func (b *Bucket) giveBack(ctx context.Context, keys []key, op *decision.Op, a *d
 	lease := time.Duration(keys[0].limits.Lease) * time.Millisecond
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lease)
 	defer cancel()
+	errs := make([]error, len(keys))
 	for i := range keys {
-		if _, err := keys[i].alone(ctx, b.storage, &undo); err != nil {
-			return err
-		}
+		_, errs[i] = keys[i].alone(ctx, b.storage, &undo)
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // key is a key during a decision.
