@@ -375,6 +375,36 @@ func TestLimitThatFails(t *testing.T) {
 	has(t, text, "2 of 4 in use", "A newcomer runs")
 }
 
+// A visitor chooses the name for which the page calls the user's Limits and Weight. A panic of them is a limit that fails, also in
+// the goroutines of the page, where it would end the process.
+func TestLimitThatPanics(t *testing.T) {
+	names := func(_ context.Context, entity string) (drip.Limit, error) {
+		return drip.Limit{Size: len(strings.Split(entity, ":")[1])}, nil
+	}
+	weighs := func(entity string) int { return len(strings.Split(entity, ":")[1]) }
+	for name, set := range map[string]func(*drip.Options){
+		"Limits": func(o *drip.Options) { o.Limits = names },
+		"Weight": func(o *drip.Options) {
+			o.Shared, o.Weight = map[string]drip.Limit{"app": {Size: 9}}, weighs
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := memory.New()
+			admit(t, s, "shop-1", 2)
+			o := limits(s)
+			set(&o)
+			h := newSite(t, Options{Storage: s, Limits: &o})
+			for _, address := range []string{"entity?name=shop-1", "?q=shop-1", "?q=nobody", "?by=name"} {
+				if status, text := h.get(t, address); status != 200 {
+					t.Errorf("%s: %d\n%s", address, status, text)
+				}
+			}
+			_, text := h.get(t, "entity?name=shop-1")
+			has(t, text, "2 of 4 in use")
+		})
+	}
+}
+
 // Shared limits are in the list, with what binds entities.
 func TestSharedLimits(t *testing.T) {
 	for _, known := range []bool{true, false} {

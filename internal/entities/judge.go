@@ -151,8 +151,14 @@ func (j *Judge) Report(ctx context.Context, e storage.Entry) (*Report, error) {
 	return r, err
 }
 
-// report is Report by the limits of the entity, or shared limit, with this name.
-func (j *Judge) report(ctx context.Context, e storage.Entry, name string) (*Report, error) {
+// report is Report by the limits of the entity, or shared limit, with this name. It returns a panic of the user's Limits or
+// Weight as an error: they may not expect each name that a visitor asks for, and goroutines without a recover call report.
+func (j *Judge) report(ctx context.Context, e storage.Entry, name string) (_ *Report, err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = fmt.Errorf("its limit: panic: %v", v)
+		}
+	}()
 	bucket := j.bucket
 	if j.units != nil && len(limitOf(&e).Windows) > 0 {
 		bucket = j.units
