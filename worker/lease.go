@@ -52,10 +52,16 @@ func (w *Worker[M]) Run(ctx context.Context, m *Message, run func(context.Contex
 		out := w.wait(m, w.o.RetryDelay, err)
 		w.o.Logger.Warn("an operation has lost its lease and will be tried again, which is no attempt", "entity", m.Entity, "message_id", m.ID, "delay", out.Delay.String(), "error", err)
 		return out
-	case ctx.Err() != nil && w.o.Attempts > 0: // the end of ctx explains the failure
+	case ctx.Err() != nil && w.o.Attempts > 0 && !permanent(err): // the end of ctx explains the failure
 		return w.wait(m, w.o.RetryDelay, err)
 	}
 	return w.Fail(ctx, m, err)
+}
+
+// permanent is IsPermanent for an error of the user, whose methods may panic.
+func permanent(err error) (is bool) {
+	_ = caught(func() error { is = IsPermanent(err); return nil })
+	return is
 }
 
 // leased runs an operation under its lease. With interrupted the operation did not cause the error: its lease was lost before
@@ -130,6 +136,8 @@ func (w *Worker[M]) settle(ctx context.Context, entity string, l drip.Lease, cos
 // throttle closes an entity or a shared limit for retryAfter, and reports whether the limiter was told. It does not trust an
 // operation that was stopped.
 func (w *Worker[M]) throttle(ctx context.Context, entity string, retryAfter time.Duration) bool {
+	ctx, cancel := context.WithTimeout(ctx, returnTimeout)
+	defer cancel()
 	if err := w.limiter.Throttled(ctx, entity, retryAfter); err != nil {
 		w.o.Logger.Error("the limiter was not told that the provider refuses calls", "entity", entity, "error", err)
 		return false
@@ -140,6 +148,8 @@ func (w *Worker[M]) throttle(ctx context.Context, entity string, retryAfter time
 // rebook books a slot after retryAfter for a message whose operation was refused. It returns how long to postpone the
 // message.
 func (w *Worker[M]) rebook(ctx context.Context, m *Message, retryAfter time.Duration) time.Duration {
+	ctx, cancel := context.WithTimeout(ctx, returnTimeout)
+	defer cancel()
 	r := m.Request
 	r.Ticket = m.Note.Ticket
 	a, err := w.limiter.Admit(ctx, m.Entity, r)
@@ -154,7 +164,8 @@ func (w *Worker[M]) rebook(ctx context.Context, m *Message, retryAfter time.Dura
 	return max(a.Delay, retryAfter)
 }
 
-// returnTimeout bounds the calls of the limiter after an operation. They go on after its context has ended.
+// returnTimeout bounds the calls of the limiter after an operation. Those that give something back go on after its context
+// has ended.
 const returnTimeout = 10 * time.Second
 
 // renewer renews a lease until it is stopped.

@@ -378,6 +378,66 @@ func TestLeaseOfASilentLimiter(t *testing.T) {
 	})
 }
 
+// mute answers the first Admit, and nothing more until the call's context ends.
+type mute struct {
+	*drip.Bucket
+	throttles bool // it answers Throttled
+	admitted  bool
+}
+
+func (m *mute) Admit(ctx context.Context, entity string, r drip.Request) (drip.Admission, error) {
+	if m.admitted {
+		<-ctx.Done()
+		return drip.Admission{}, ctx.Err()
+	}
+	m.admitted = true
+	return m.Bucket.Admit(ctx, entity, r)
+}
+
+func (m *mute) Throttled(ctx context.Context, entity string, d time.Duration) error {
+	if m.throttles {
+		return m.Bucket.Throttled(ctx, entity, d)
+	}
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// A limiter that gives no answer after an operation that was refused keeps the delivery for the time that settling has.
+func TestRefusalOfAMuteLimiter(t *testing.T) {
+	for _, throttles := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorker(t, Options[string]{Limiter: &mute{Bucket: buckettest.New(t, drip.Options{Size: 10}), throttles: throttles}})
+			ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+			defer cancel()
+			began := time.Now()
+			out := w.Do(ctx, "shop", "", func(context.Context) error { return Throttled(time.Minute, nil) })
+			if took := time.Since(began); out.Kind != Refused || out.Delay != time.Minute || took != returnTimeout {
+				t.Errorf("after %v Do = %+v, want it refused after %v", took, out, returnTimeout)
+			}
+		})
+	}
+}
+
+// The end of the context explains a failure, but not one that is permanent: that message does not run again.
+func TestPermanentWhenTheContextEnds(t *testing.T) {
+	for _, attempts := range []int{0, 3} {
+		w := newWorker(t, Options[string]{Limiter: buckettest.New(t, drip.Options{Size: 10}), Attempts: attempts})
+		for failure, want := range map[error]Kind{Permanent(errors.New("bad")): GivenUp, badIs{}: map[int]Kind{0: Failed, 3: Waiting}[attempts]} {
+			ctx, cancel := context.WithCancel(t.Context())
+			out := w.Do(ctx, "shop", "", func(context.Context) error { cancel(); return failure })
+			if out.Kind != want {
+				t.Errorf("with %d attempts Do = %+v, want %s", attempts, out, want)
+			}
+		}
+	}
+}
+
+// badIs is an error with a method that panics.
+type badIs struct{}
+
+func (badIs) Error() string { return "bad" }
+func (badIs) Is(error) bool { panic("Is") }
+
 // The limiter charges the real cost of an operation.
 func TestSetCost(t *testing.T) {
 	bucket := buckettest.New(t, drip.Options{Size: 10, RefreshRate: 10, RefreshInterval: 24 * time.Hour})
