@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -161,6 +162,11 @@ func (a Action) values() url.Values {
 
 // actionOf reads the query of an address and the fields of a form.
 func actionOf(v url.Values, names func() []string) (Action, error) {
+	for _, name := range slices.Sorted(maps.Keys(v)) {
+		if name != "letter" && len(v[name]) > 1 { // else an action would do half of what it was asked for
+			return Action{}, badRequest("%s is there twice", visible(name))
+		}
+	}
 	a := Action{Do: Do(v.Get("do"))}
 	all := v.Get("all") == "yes"
 	switch a.Do {

@@ -154,8 +154,12 @@ func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case !ok:
 		err = failure{http.StatusNotFound, errors.New("there is no such page")}
 	case method != v.method:
-		h.Set("Allow", v.method)
-		err = failure{http.StatusMethodNotAllowed, fmt.Errorf("this address takes %s only", v.method)}
+		takes := v.method
+		if takes == http.MethodGet {
+			takes = "GET, HEAD"
+		}
+		h.Set("Allow", takes)
+		err = failure{http.StatusMethodNotAllowed, fmt.Errorf("this address takes %s only", takes)}
 	case r.Header.Get("Sec-Fetch-Site") == "cross-site" && r.Header.Get("Sec-Fetch-Mode") != "navigate":
 		// Another site may lead here. It may not load anything: looking at dead letters is work for the broker.
 		err = failure{http.StatusForbidden, errors.New("this request comes from another site")}

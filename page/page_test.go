@@ -276,6 +276,36 @@ func TestSure(t *testing.T) {
 	}
 }
 
+// A field that stands twice is an error: an action on the first value alone would be done by half, without a word.
+func TestFieldTwice(t *testing.T) {
+	s := memory.New()
+	admit(t, s, "a", 1)
+	admit(t, s, "b", 1)
+	h := newSite(t, Options{Storage: s, Allow: allow})
+	for _, form := range []url.Values{
+		{"do": {"pause"}, "entity": {"a", "b"}, "for": {"1h"}},
+		{"do": {"pause", "reset"}, "entity": {"a"}, "for": {"1h"}},
+		{"do": {"pause"}, "entity": {"a"}, "for": {"1h", "2h"}},
+	} {
+		status, text := h.post(t, form)
+		if status != 400 {
+			t.Errorf("%v: %d %s", form, status, text)
+		}
+		if status, _ = h.get(t, "sure?"+form.Encode()); status != 400 {
+			t.Errorf("sure of %v: %d", form, status)
+		}
+	}
+	status, text := h.send(t, func() *http.Request {
+		r := request(url.Values{"do": {"reset"}, "entity": {"b"}})
+		r.URL.RawQuery = "entity=a"
+		return r
+	}())
+	if status != 400 {
+		t.Errorf("an entity in the address and another in the form: %d", status)
+	}
+	has(t, text, "entity is there twice")
+}
+
 // A request that is not allowed changes nothing.
 func TestNotAllowed(t *testing.T) {
 	s := memory.New()
@@ -335,8 +365,14 @@ func TestOtherSites(t *testing.T) {
 		"DELETE": {"/entity?name=shop", "/do"}, "POST": {"/", "/entity?name=shop", "/sure?do=reset&entity=shop", "/style.css"},
 	} {
 		for _, address := range addresses {
-			if status, _ := h.send(t, httptest.NewRequest(method, address, nil)); status != 405 {
-				t.Errorf("%s %s: %d, want 405", method, address, status)
+			w := httptest.NewRecorder()
+			h.ServeHTTP(w, httptest.NewRequest(method, address, nil))
+			takes := "GET, HEAD"
+			if strings.HasPrefix(address, "/do") {
+				takes = "POST"
+			}
+			if allowed := w.Header().Get("Allow"); w.Code != 405 || allowed != takes {
+				t.Errorf("%s %s: %d with %q, want 405 with %q", method, address, w.Code, allowed, takes)
 			}
 		}
 	}
