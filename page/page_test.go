@@ -51,7 +51,7 @@ type site struct {
 	log *bytes.Buffer
 }
 
-func newSite(t *testing.T, o Options) site {
+func newSite(t testing.TB, o Options) site {
 	t.Helper()
 	s := site{log: new(bytes.Buffer)}
 	if o.Log == nil {
@@ -65,12 +65,12 @@ func newSite(t *testing.T, o Options) site {
 	return s
 }
 
-func (s site) get(t *testing.T, address string) (int, string) {
+func (s site) get(t testing.TB, address string) (int, string) {
 	t.Helper()
 	return s.send(t, httptest.NewRequest("GET", "/"+address, nil))
 }
 
-func (s site) send(t *testing.T, r *http.Request) (int, string) {
+func (s site) send(t testing.TB, r *http.Request) (int, string) {
 	t.Helper()
 	w := httptest.NewRecorder()
 	s.ServeHTTP(w, r.WithContext(t.Context()))
