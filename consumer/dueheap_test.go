@@ -3,6 +3,7 @@ package consumer
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -84,12 +85,18 @@ func taking(t *testing.T, o Options) *session {
 // A message that is back early is asked about when it is due, to the microsecond. When nothing more is to wait it is given
 // back at once.
 func TestTakeHolds(t *testing.T) {
+	for _, few := range []bool{false, true} {
+		t.Run(fmt.Sprint("few queues ", few), func(t *testing.T) { takeHolds(t, few) })
+	}
+}
+
+func takeHolds(t *testing.T, few bool) {
 	synctest.Test(t, func(t *testing.T) {
 		const n = 500
 		var mu sync.Mutex
 		asked, due := map[string]time.Time{}, map[string]time.Time{}
 		free := limiterFunc(func() time.Duration { return 0 })
-		s := taking(t, Options{Limiter: free, Handler: HandlerFunc(func(_ context.Context, d *amqp.Delivery) error {
+		s := taking(t, Options{Limiter: free, FewQueues: few, Handler: HandlerFunc(func(_ context.Context, d *amqp.Delivery) error {
 			mu.Lock()
 			defer mu.Unlock()
 			asked[d.MessageId] = time.Now()
@@ -103,18 +110,25 @@ func TestTakeHolds(t *testing.T) {
 			m.First = time.Now()
 			due[m.MessageId] = m.Due
 			m.Headers = amqp.Table{headerNote: m.note()}
-			b.outstanding[tag], b.wanted[tag] = true, delay < early*time.Millisecond
+			b.outstanding[tag], b.wanted[tag] = true, tag <= n
 			deliveries <- m.Delivery
 		}
 		ended := make(chan struct{})
 		go func() { defer close(ended); s.take(newSettling(b, 1), deliveries, true) }()
 		rnd := rand.New(rand.NewPCG(3, 4))
+		longest := time.Duration(s.delays.layout.Rings[0].Width+early) * time.Millisecond
 		for tag := range uint64(n) {
-			send(tag+1, time.Duration(rnd.Int64N(int64(early*time.Millisecond))))
+			delay := time.Duration(rnd.Int64N(int64(longest)))
+			for now := time.Now().UnixMilli(); ; delay /= 2 {
+				if _, wait := placeFor(s.delays.layout, now, now+delay.Milliseconds()+2, true); !wait {
+					break // no delay queue would have it still
+				}
+			}
+			send(tag+1, delay)
 			time.Sleep(time.Duration(rnd.Int64N(int64(3 * time.Millisecond))))
 			synctest.Wait()
 		}
-		time.Sleep(early * time.Millisecond)
+		time.Sleep(longest)
 		synctest.Wait()
 		for id, at := range due {
 			if asked[id] != at {

@@ -40,6 +40,7 @@ func (f frame) is(method uint16) bool {
 const (
 	basicCancel   = 30
 	basicCancelOK = 31
+	basicPublish  = 40
 	basicDeliver  = 60
 	basicAck      = 80
 )
