@@ -43,7 +43,7 @@ func Runs(t TB, operations int, run func(ctx context.Context, out io.Writer) err
 	if err := run(ctx, &out); err != nil {
 		t.Fatalf("run = %v", err)
 	}
-	if n := strings.Count(out.String(), "runs"); n != operations || !strings.Contains(out.String(), "after 1 postponements") {
+	if n := strings.Count(out.String(), "runs"); n != operations || !strings.Contains(out.String(), "postponements: 1") {
 		t.Errorf("%d of %d ran:\n%s", n, operations, out.String())
 	}
 }
