@@ -174,43 +174,54 @@ func TestSharedAfterLostRaces(t *testing.T) {
 
 // A call that loses a race to an operation of its entity takes from a shared limit once, and gives back once.
 func TestSharedAfterARealRace(t *testing.T) {
+	type before struct { // of "a": four messages wait in the next second
+		b     *drip.Bucket
+		now   *time.Time
+		waits drip.Admission
+	}
+	getDelay := func(s before) error { _, err := s.b.GetDelay(t.Context(), "b"); return err }
+	admit := func(entity string, r drip.Request) func(s before) error {
+		return func(s before) error { _, err := s.b.Admit(t.Context(), entity, r); return err }
+	}
+	none := []string{}
 	for _, c := range []struct {
 		name          string
-		others        int // the operations of the other process, outside the shared limit
-		call          func(b *drip.Bucket, waits drip.Admission) error
+		key           string
+		others        int      // the operations of the other process
+		within        []string // its shared limits
+		call          func(s before) error
 		left, booked  int64 // of the shared limit
 		plain, leases int64
 	}{
-		{"GetDelay", 1, func(b *drip.Bucket, _ drip.Admission) error { _, err := b.GetDelay(t.Context(), "b"); return err }, 15, 4, 1, 4},
-		{"GetDelay that waits in the end", 4, func(b *drip.Bucket, _ drip.Admission) error {
-			_, err := b.GetDelay(t.Context(), "b")
-			return err
-		}, 15, 5, 0, 4}, // a delayed GetDelay leaves its slot booked, and the unit of the first try is lost
-		{"Admit", 1, func(b *drip.Bucket, _ drip.Admission) error {
-			_, err := b.Admit(t.Context(), "b", drip.Request{})
-			return err
-		}, 15, 4, 0, 5},
-		{"Cancel of a ticket", 1, func(b *drip.Bucket, waits drip.Admission) error { return b.Cancel(t.Context(), "a", waits) }, 16, 3, 0, 4},
+		{"GetDelay", "b", 1, none, getDelay, 15, 4, 1, 4},
+		{"GetDelay that waits in the end", "b", 4, none, getDelay, 16, 5, 0, 4}, // its slot stays booked
+		{"Admit", "b", 1, none, admit("b", drip.Request{}), 15, 4, 0, 5},
+		{"Admit, and its shared limit changes", "b", 1, nil, admit("b", drip.Request{}), 14, 4, 0, 6},
+		{"Admit that waits", "a", 1, none, admit("a", drip.Request{}), 16, 5, 0, 4},
+		{"Admit that waits in the end", "b", 4, none, admit("b", drip.Request{}), 16, 5, 0, 4},
+		{"Admit of a due ticket", "a", 1, none, func(s before) error {
+			*s.now = s.now.Add(s.waits.Delay)
+			return admit("a", drip.Request{Ticket: s.waits.Ticket})(s)
+		}, 19, 3, 0, 5},
+		{"Cancel of a ticket", "a", 1, none, func(s before) error { return s.b.Cancel(t.Context(), "a", s.waits) }, 16, 3, 0, 4},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := &beaten{Storage: getSet{memory.New()}}
 			o := drip.Options{Size: 4, Concurrency: 9, Shared: map[string]drip.Limit{"app": {Size: 20, RefreshRate: 5}}}
-			b, _ := shops(t, s, o)
-			other, _ := shops(t, s.Storage, o)
-			var waits drip.Admission
+			b, now := shops(t, s, o)
+			other, its := shops(t, s.Storage, o)
+			is := before{b: b, now: now}
 			for range 8 {
-				waits = buckettest.Admit(t, b, "a", drip.Request{})
+				is.waits = buckettest.Admit(t, b, "a", drip.Request{})
 			}
-			s.key, s.races = "b", 1
-			if strings.HasPrefix(c.name, "Cancel") {
-				s.key = "a"
-			}
+			s.key, s.races = c.key, 1
 			s.other = func() {
-				for range c.others {
-					buckettest.Admit(t, other, s.key, drip.Request{Within: []string{}})
+				*its = *now
+				for range c.others { // urgent: they run although messages wait, and change the next lease
+					buckettest.Admit(t, other, s.key, drip.Request{Within: c.within, Urgent: true})
 				}
 			}
-			if err := c.call(b, waits); err != nil || s.races > 0 {
+			if err := c.call(is); err != nil || s.races > 0 {
 				t.Fatalf("%v, %d races left", err, s.races)
 			}
 			stored, _, err := s.Get(t.Context(), drip.SharedID("app"))

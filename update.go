@@ -85,7 +85,7 @@ func (b *Bucket) decide(ctx context.Context, keys []key, left int, within []stor
 		if i < left {
 			err = k.get(ctx, b.storage)
 		} else {
-			err = k.decode()
+			err = k.decode(k.data)
 		}
 		if err != nil {
 			return a, err
@@ -124,20 +124,30 @@ func pause(ctx context.Context, backoff time.Duration) error {
 	}
 }
 
-// giveBack returns the capacity that op has taken of shared limits. It tries as long as a lease lasts, also after ctx
-// has ended.
+// giveBack returns what op has taken of shared limits. A limit that nobody has changed since has its old state again.
+// Else a GetDelay loses its unit, and a booked slot stays: it costs only itself. giveBack tries as long as a lease lasts,
+// also after ctx has ended.
 func (b *Bucket) giveBack(ctx context.Context, keys []key, op *decision.Op, a *decision.Answer) error {
-	undo, any := op.Undo(a)
-	undo.Ticket = decision.Ticket{} // an unclaimed slot costs only itself
-	if len(keys) == 0 || !any || undo.Kind == decision.Cancel && undo.Lease == (decision.Lease{}) {
+	if len(keys) == 0 || op.Kind != decision.GetDelay && op.Kind != decision.Admit {
 		return nil
 	}
+	undo, any := op.Undo(a)
+	undo.Ticket = decision.Ticket{} // the entity has not booked it
 	lease := time.Duration(keys[0].limits.Lease) * time.Millisecond
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lease)
 	defer cancel()
 	errs := make([]error, len(keys))
 	for i := range keys {
-		_, errs[i] = keys[i].alone(ctx, b.storage, &undo)
+		k := &keys[i]
+		before, wrote := k.data, k.wrote
+		errs[i] = k.change(ctx, b.storage, func() error {
+			if len(before) > 0 && bytes.Equal(k.data, wrote) {
+				return k.decode(before)
+			} else if any {
+				k.limits.Apply(&k.state, k.leases, &undo, k.state.Now, &decision.Answer{})
+			}
+			return nil
+		})
 	}
 	return errors.Join(errs...)
 }
@@ -146,12 +156,13 @@ func (b *Bucket) giveBack(ctx context.Context, keys []key, op *decision.Op, a *d
 type key struct {
 	id     string
 	limits *decision.Limits
-	data   []byte
+	data   []byte // as it was read
 	rev    storage.Revision
 	state  decision.State
 	leases *storage.Leases
 
-	written int64 // the time of the state that was written last
+	wrote   []byte // the state that was written last
+	written int64  // its time
 }
 
 func (k *key) get(ctx context.Context, s storage.Storage) error {
@@ -160,12 +171,12 @@ func (k *key) get(ctx context.Context, s storage.Storage) error {
 		return err
 	}
 	k.data, k.rev = stored.Data, rev
-	return k.decode()
+	return k.decode(k.data)
 }
 
-// decode sets the state to the one that was read.
-func (k *key) decode() error {
-	held, err := storage.Decode(k.data, &k.state)
+// decode sets the state to a stored one.
+func (k *key) decode(data []byte) error {
+	held, err := storage.Decode(data, &k.state)
 	if err != nil {
 		return fmt.Errorf("%q: %w", k.id, err)
 	}
@@ -181,32 +192,41 @@ func (k key) refreshed() bool {
 }
 
 // alone does op on the key, without the other keys.
-func (k *key) alone(ctx context.Context, s storage.Storage, op *decision.Op) (decision.Answer, error) {
-	for backoff := firstBackoff; ; backoff = min(2*backoff, longestBackoff) {
-		if err := k.get(ctx, s); err != nil {
-			return decision.Answer{}, err
-		}
-		var a decision.Answer
+func (k *key) alone(ctx context.Context, s storage.Storage, op *decision.Op) (a decision.Answer, err error) {
+	err = k.change(ctx, s, func() error {
+		a = decision.Answer{}
 		k.limits.Apply(&k.state, k.leases, op, k.state.Now, &a)
-		if err := k.set(ctx, s); err == nil {
-			return a, nil
-		} else if !errors.Is(err, storage.ErrConflict) {
-			return decision.Answer{}, err
+		return nil
+	})
+	return a, err
+}
+
+// change reads the key, changes its state and stores it, until it wins the race.
+func (k *key) change(ctx context.Context, s storage.Storage, change func() error) error {
+	for backoff := firstBackoff; ; backoff = min(2*backoff, longestBackoff) {
+		err := k.get(ctx, s)
+		if err == nil {
+			err = change()
 		}
-		if err := pause(ctx, backoff); err != nil {
-			return decision.Answer{}, err
+		if err == nil {
+			err = k.set(ctx, s)
 		}
+		if errors.Is(err, storage.ErrConflict) {
+			if err = pause(ctx, backoff); err == nil {
+				continue
+			}
+		}
+		return err
 	}
 }
 
 // set stores the key if it has changed.
 func (k *key) set(ctx context.Context, s storage.Storage) error {
-	data := storage.Encode(&k.state, k.leases.All())
-	k.written = k.state.Now
-	if bytes.Equal(data, k.data) {
+	k.wrote, k.written = storage.Encode(&k.state, k.leases.All()), k.state.Now
+	if bytes.Equal(k.wrote, k.data) {
 		return nil
 	}
-	return s.Set(ctx, k.id, storage.State{Data: data, Now: k.state.Now, Until: max(k.limits.Until(&k.state), k.leases.Last())}, k.rev)
+	return s.Set(ctx, k.id, storage.State{Data: k.wrote, Now: k.state.Now, Until: max(k.limits.Until(&k.state), k.leases.Last())}, k.rev)
 }
 
 // queues lets the callers of one entity through one at a time. The zero value is ready.
