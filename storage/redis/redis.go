@@ -56,7 +56,8 @@
 // limits in one slot: a Prefix with braces of its own, such as "{drip}:", puts all keys of a Storage there, on one node.
 //
 // In a Cluster or a Ring the entities spread over all nodes, and a node that does not answer does not delay the calls to others.
-// After a failover the new master may lack the last decisions, which Redis replicates without waiting.
+// After a failover the new master may lack the last decisions, which Redis replicates without waiting. While a slot moves to
+// another node, calls about its entities may fail with TRYAGAIN. They have done nothing.
 //
 // A user with an access list needs "~drip:* +evalsha +eval +get +getrange +exists +set +time +unlink +pexpire +zadd +zrem
 // +zcard +zcount +zscore +zrangebyscore", for Get "+zrange", for List "+scan", and the rights that the client needs to connect.
