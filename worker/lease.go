@@ -48,7 +48,7 @@ func (w *Worker[M]) Run(ctx context.Context, m *Message, run func(context.Contex
 			delay = w.rebook(ctx, m, delay)
 		}
 		return w.postpone(m, Refused, delay, err)
-	case interrupted && ctx.Err() == nil:
+	case interrupted && ctx.Err() == nil && !permanent(err):
 		out := w.wait(m, w.o.RetryDelay, err)
 		w.o.Logger.Warn("an operation has lost its lease and will be tried again, which is no attempt", "entity", m.Entity, "message_id", m.ID, "delay", out.Delay.String(), "error", err)
 		return out

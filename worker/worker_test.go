@@ -378,6 +378,22 @@ func TestLeaseOfASilentLimiter(t *testing.T) {
 	})
 }
 
+// A permanent failure stays one when the lease was lost meanwhile.
+func TestPermanentAfterALostLease(t *testing.T) {
+	for _, attempts := range []int{0, 3} {
+		synctest.Test(t, func(t *testing.T) {
+			bucket := buckettest.New(t, drip.Options{Size: 10, Lease: 3 * time.Second, MaxLease: time.Hour})
+			w := newWorker(t, Options[string]{Limiter: silent{bucket}, Attempts: attempts})
+			for failure, want := range map[error]Kind{Permanent(errors.New("bad")): GivenUp, errors.New("bad"): Waiting, badIs{}: Waiting} {
+				out := w.Do(t.Context(), "shop", "", func(ctx context.Context) error { <-ctx.Done(); return failure })
+				if out.Kind != want {
+					t.Errorf("with %d attempts Do = %+v, want %s", attempts, out, want)
+				}
+			}
+		})
+	}
+}
+
 // mute answers the first Admit, and nothing more until the call's context ends.
 type mute struct {
 	*drip.Bucket
