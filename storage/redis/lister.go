@@ -104,7 +104,7 @@ func (s *Storage) list(ctx context.Context, client goredis.Cmdable, each func(st
 			}
 			e := storage.Entry{Key: entity, Time: now}
 			if v.apart {
-				if e, err = s.read(ctx, client, entity); err != nil && !errors.Is(err, ErrNotState) {
+				if e, err = s.read(ctx, client, entity); err != nil && !errors.Is(err, ErrNotState) && !noEntity(err) {
 					return err
 				}
 			} else {
@@ -135,8 +135,10 @@ func (s *Storage) scan(ctx context.Context, client goredis.Cmdable, cursor uint6
 	return found.keys, found.next, err
 }
 
-// noEntity are the errors of keys that have no string, or that another node of a Cluster has by now.
-var noEntity = []string{"WRONGTYPE", "MOVED", "ASK"}
+// noEntity reports whether a key has no string, or another node of a Cluster has it by now.
+func noEntity(err error) bool {
+	return slices.ContainsFunc([]string{"WRONGTYPE", "MOVED", "ASK"}, func(prefix string) bool { return goredis.HasErrorPrefix(err, prefix) })
+}
 
 // getAll gets the values of keys and the time. In a Cluster the keys are of one server, but of several slots.
 func (s *Storage) getAll(ctx context.Context, client goredis.Cmdable, keys []string) (time.Time, [][]byte, error) {
@@ -151,7 +153,7 @@ func (s *Storage) getAll(ctx context.Context, client goredis.Cmdable, keys []str
 		values := make([][]byte, len(keys))
 		for i, c := range commands[1:] {
 			value, err := c.(*goredis.StringCmd).Bytes()
-			if err != nil && !errors.Is(err, goredis.Nil) && !slices.ContainsFunc(noEntity, func(p string) bool { return goredis.HasErrorPrefix(err, p) }) {
+			if err != nil && !errors.Is(err, goredis.Nil) && !noEntity(err) {
 				return nil, err
 			}
 			values[i] = value

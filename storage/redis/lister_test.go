@@ -191,3 +191,39 @@ func TestListWithoutRights(t *testing.T) {
 		t.Errorf("List = %v, want the server's error", err)
 	}
 }
+
+// moving is a node of a Cluster that loses each entity between the two reads of List.
+type moving struct{ repeating }
+
+func (moving) ProcessHook(next goredis.ProcessHook) goredis.ProcessHook {
+	return func(ctx context.Context, c goredis.Cmder) error {
+		if c.Name() == "evalsha" {
+			c.SetErr(movedError{})
+			return movedError{}
+		}
+		return next(ctx, c)
+	}
+}
+
+type movedError struct{}
+
+func (movedError) Error() string { return "MOVED 1 127.0.0.1:1" }
+func (movedError) RedisError()   {}
+
+// An entity that another node has by now does not end the list. That node tells it.
+func TestListWhileEntitiesMove(t *testing.T) {
+	client := connectShared(t)
+	o := redis.Options{Prefix: fmt.Sprintf("%s-%x:", t.Name(), rand.Uint64())}
+	s := newStorageWith(t, client, o)
+	for range 2 * storage.MostListed {
+		admit(t, s, "many", &plenty)
+	}
+	for i := range 3 {
+		admit(t, s, fmt.Sprint("shop", i), &plenty)
+	}
+	client.AddHook(&moving{})
+	told := 0
+	if err := s.List(t.Context(), func(storage.Entry) error { told++; return nil }); err != nil || told != 3 {
+		t.Errorf("List told %d entities, %v; want the 3 that stay", told, err)
+	}
+}
