@@ -241,8 +241,14 @@ required. All durations are texts such as "1.5s".
 providers count the calls of each entity, and find those over the limit:
   leaky-bucket, token-bucket                        size, per_second
   fixed-window, first-call-window, sliding-window   size, interval
+  calendar                                          size, align
   concurrency                                       size
 and a unit, if it is not calls.
+
+begins is the date at which the time is 0, for windows with an align and for a
+calendar: "begins": "2026-03-01T09:00:00+01:00". Without it the time is 0 at
+midnight (UTC) of the first day of a trace with dates, or else of 2026-01-01.
+An align of "entity" cannot be simulated.
 
 entities is their number, each with a load of its own. arrivals are of several
 kinds at once:
@@ -251,8 +257,7 @@ kinds at once:
   trace            file: CSV with a line for each message: its time and, if
                    there are several, its entity. A time is a date such as
                    2026-01-31T12:00:00Z, seconds since 1970 or since the
-                   beginning, or 1m30s since the beginning. A file with dates
-                   begins at midnight (UTC) of its first day
+                   beginning, or 1m30s since the beginning
 
 operation is the time that the provider takes; late is how late a postponed
 message comes back. Each is a duration, or

@@ -159,7 +159,7 @@ func TestTrace(t *testing.T) {
 		"0\nnoon\n":                  `:2: "noon" is not a time such as`,
 		"0\n2026-01-31T00:00:00Z\n":  "some times have a date and others have none",
 		"0,a,b\n":                    "there are more than two columns",
-		"-1s\n":                      "a time is below 0",
+		"-1s\n":                      "a time is before the beginning",
 		"0,\"a\n":                    "extraneous or missing",
 		"0\n90000h\n":                "it is longer than 87600h0m0s",
 		"0,a\n9999-12-31T00:00:00Z":  "is not a time such as",

@@ -17,6 +17,12 @@ func (r Rule) provider() lab.Provider {
 		return lab.TokenBucket(float64(r.n), r.perSecond)
 	case fixedWindow:
 		return lab.FixedWindow(r.n, r.per)
+	case calendar:
+		p, err := lab.Calendar(r.n, r.align)
+		if err != nil {
+			panic(err)
+		}
+		return p
 	case slidingWindow:
 		return lab.SlidingWindow(r.n, r.per)
 	}

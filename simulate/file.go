@@ -22,6 +22,7 @@ type duration = limitjson.Duration
 type file struct {
 	limitjson.Set
 	Name      string            `json:"name"`
+	Begins    date              `json:"begins"`
 	About     string            `json:"about"`
 	Limits    *limitjson.Limits `json:"limits"`
 	Providers []counter         `json:"providers"`
@@ -49,7 +50,7 @@ func (f *file) scenario(dir string) (Scenario, error) {
 	}
 	out := Scenario{Name: f.Name, About: f.About}
 	in := &out.load
-	in.Travel, in.Entities = time.Duration(f.Travel), max(1, f.Entities)
+	in.Travel, in.Entities, in.Begin = time.Duration(f.Travel), max(1, f.Entities), time.Time(f.Begins)
 	var err error
 	if out.Options, err = f.Options(f.Limits); err != nil {
 		return fail(err)
@@ -57,9 +58,6 @@ func (f *file) scenario(dir string) (Scenario, error) {
 	for _, w := range windows(&out.Options) {
 		if _, known := f.Costs[w.Unit]; w.Unit != "" && !known {
 			return fail(fmt.Errorf("costs: there are none of %q, which a limit counts", w.Unit))
-		}
-		if w.Align != (drip.Alignment{}) {
-			return fail(errors.New("align cannot be simulated: its day has no date"))
 		}
 	}
 	if err := f.count(&out); err != nil {
@@ -85,17 +83,17 @@ func (f *file) scenario(dir string) (Scenario, error) {
 			return fail(fmt.Errorf("costs: %q: %w", unit, err))
 		}
 	}
-	if in.Arrivals, err = f.arrivals(dir, &in.Entities); err != nil {
+	if in.Arrivals, err = f.arrivals(dir, in); err != nil {
 		return fail(err)
 	}
 	return out, nil
 }
 
-// windows returns the units and alignments of all windows.
+// windows returns the units of all windows.
 func windows(o *drip.Options) (all []drip.Window) {
-	limits := append(slices.Collect(maps.Values(o.Shared)), drip.Limit{Align: o.Align, Unit: o.Unit, Windows: o.Windows})
+	limits := append(slices.Collect(maps.Values(o.Shared)), drip.Limit{Unit: o.Unit, Windows: o.Windows})
 	for _, l := range limits {
-		all = append(append(all, drip.Window{Align: l.Align, Unit: l.Unit}), l.Windows...)
+		all = append(append(all, drip.Window{Unit: l.Unit}), l.Windows...)
 	}
 	return all
 }
@@ -166,30 +164,36 @@ func countersOf(rules []provider.Rule) (all []counter, err error) {
 
 // counter is a lab.Provider.
 type counter struct {
-	Kind      string   `json:"kind"`
-	Size      int      `json:"size"`
-	PerSecond float64  `json:"per_second"`
-	Interval  duration `json:"interval"`
-	Unit      string   `json:"unit"`
+	Kind      string         `json:"kind"`
+	Size      int            `json:"size"`
+	PerSecond float64        `json:"per_second"`
+	Interval  duration       `json:"interval"`
+	Align     drip.Alignment `json:"align"`
+	Unit      string         `json:"unit"`
 }
 
 func (p counter) provider() (lab.Provider, error) {
+	aligned := p.Align != drip.Alignment{}
 	switch p.Kind {
 	case "leaky-bucket", "token-bucket":
-		if !(p.PerSecond > 0) || p.Interval != 0 {
+		if !(p.PerSecond > 0) || p.Interval != 0 || aligned {
 			return nil, fmt.Errorf("a %s has a size and a per_second above 0", p.Kind)
 		}
 	case "concurrency":
-		if p.PerSecond != 0 || p.Interval != 0 {
+		if p.PerSecond != 0 || p.Interval != 0 || aligned {
 			return nil, errors.New("a concurrency has a size alone")
 		}
+	case "calendar":
+		if p.PerSecond != 0 || p.Interval != 0 || !aligned {
+			return nil, errors.New("a calendar has a size and an align, daily, weekly or monthly")
+		}
 	case "fixed-window", "first-call-window", "sliding-window":
-		if p.Interval < duration(time.Millisecond) || p.PerSecond != 0 {
+		if p.Interval < duration(time.Millisecond) || p.PerSecond != 0 || aligned {
 			return nil, fmt.Errorf("a %s has a size and an interval of at least 1ms", p.Kind)
 		}
 	default:
 		return nil, fmt.Errorf("there is no kind %q; there are leaky-bucket, token-bucket, fixed-window, first-call-window, "+
-			"sliding-window and concurrency", p.Kind)
+			"sliding-window, calendar and concurrency", p.Kind)
 	}
 	if p.Size < 1 {
 		return nil, fmt.Errorf("size is %d; it must be at least 1", p.Size)
@@ -203,10 +207,27 @@ func (p counter) provider() (lab.Provider, error) {
 		return lab.FixedWindow(p.Size, time.Duration(p.Interval)), nil
 	case "first-call-window":
 		return lab.FirstCallWindow(p.Size, time.Duration(p.Interval)), nil
+	case "calendar":
+		return lab.Calendar(p.Size, p.Align)
 	case "sliding-window":
 		return lab.SlidingWindow(p.Size, time.Duration(p.Interval)), nil
 	}
 	return lab.Concurrency(p.Size), nil
+}
+
+// date is a time on a calendar.
+type date time.Time
+
+// The years that a scenario may be in. A run counts from 1970, and ends long before drip's last time.
+const firstYear, lastYear = 2000, 2199
+
+func (d *date) UnmarshalText(text []byte) error {
+	t, err := time.Parse(time.RFC3339, string(text))
+	if err != nil || t.Year() < firstYear || t.Year() > lastYear {
+		return fmt.Errorf("begins: %q is not a time such as 2026-03-01T09:00:00+01:00, from %d to %d", text, firstYear, lastYear)
+	}
+	*d = date(t)
+	return nil
 }
 
 // arrival is lab.Arrivals of one kind.
@@ -220,8 +241,9 @@ type arrival struct {
 	File      string   `json:"file"`
 }
 
-// arrivals are all kinds together. A trace that names its entities says how many there are.
-func (f *file) arrivals(dir string, entities *int) (lab.Arrivals, error) {
+// arrivals are all kinds together. A trace that names its entities says how many there are, and one with dates when the
+// scenario begins.
+func (f *file) arrivals(dir string, in *lab.Scenario) (lab.Arrivals, error) {
 	if len(f.Arrivals) == 0 {
 		return nil, errors.New("arrivals: there are none")
 	}
@@ -262,14 +284,15 @@ func (f *file) arrivals(dir string, entities *int) (lab.Arrivals, error) {
 			if a != (arrival{Kind: a.Kind, File: a.File}) {
 				return fail("a trace has only a file")
 			}
-			t, err := readTrace(dir, a.File)
-			if err != nil {
+			var t trace
+			var err error
+			if t, in.Begin, err = readTrace(dir, a.File, in.Begin); err != nil {
 				return fail("%w", err)
 			}
-			if len(t) > 1 && *entities > 1 {
+			if len(t) > 1 && in.Entities > 1 {
 				return fail("the trace names its entities, so the field entities is left out")
 			}
-			if *entities = max(*entities, len(t)); *entities == len(t) {
+			if in.Entities = max(in.Entities, len(t)); in.Entities == len(t) {
 				each = float64(t.messages()) / float64(len(t))
 			} else {
 				each = float64(t.messages())
@@ -278,7 +301,7 @@ func (f *file) arrivals(dir string, entities *int) (lab.Arrivals, error) {
 		default:
 			return fail("there is no kind %q; there are burst, steady, poisson and trace", a.Kind)
 		}
-		expected += each * float64(*entities)
+		expected += each * float64(in.Entities)
 	}
 	if expected > most {
 		return nil, fmt.Errorf("arrivals: they are about %.0f messages; at most %d can be simulated", expected, most)

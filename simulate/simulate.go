@@ -31,7 +31,7 @@ type Scenario struct {
 	Name, About string
 
 	// Options are the limits. A test may set them to the options of its own program before Run. Run does not use
-	// Storage, Clock, Limits, Weight and Start: entities are full at the beginning.
+	// Storage, Clock, Limits, Weight and Start: entities are full at the beginning. The file says at which date that is.
 	Options drip.Options
 
 	load   lab.Scenario
@@ -85,7 +85,7 @@ func (s Scenario) Run(ctx context.Context, seed uint64) (Report, error) {
 		return reportOf(r), err
 	}
 	r, err := lab.RunShared(lab.SharedScenario{
-		Name: s.Name, About: s.About, Options: s.Options,
+		Name: s.Name, About: s.About, Options: s.Options, Begin: in.Begin,
 		Entities: make([]lab.SharedEntity, in.Entities),
 		Messages: func(r *rand.Rand) (all []lab.SharedMessage) {
 			for entity := range in.Entities {

@@ -43,17 +43,19 @@ func (t trace) arrivals() lab.Arrivals {
 const byteOrderMark = "\ufeff"
 
 // readTrace reads a CSV file: a line a message, with the time and, if there are several, the entity. A first line that has
-// no time is a header.
-func readTrace(dir, name string) (trace, error) {
+// no time is a header. The scenario begins at a given time, or if that is zero with the day of the first date. The other
+// result is when it begins.
+func readTrace(dir, name string, begins time.Time) (trace, time.Time, error) {
+	fail := func(err error) (trace, time.Time, error) { return nil, begins, err }
 	if name == "" {
-		return nil, errors.New("a trace has a file")
+		return fail(errors.New("a trace has a file"))
 	}
 	if !filepath.IsAbs(name) {
 		name = filepath.Join(dir, name)
 	}
 	f, err := os.Open(name)
 	if err != nil {
-		return nil, err
+		return fail(err)
 	}
 	defer f.Close()
 	text := bufio.NewReader(f)
@@ -76,7 +78,7 @@ func readTrace(dir, name string) (trace, error) {
 			break
 		}
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", name, err)
+			return fail(fmt.Errorf("%s: %w", name, err))
 		}
 		at, date, err := parseTime(record[0])
 		line, _ := r.FieldPos(0)
@@ -89,7 +91,7 @@ func readTrace(dir, name string) (trace, error) {
 			err = errors.New("there are more than two columns, time and entity")
 		}
 		if err != nil {
-			return nil, fmt.Errorf("%s:%d: %w", name, line, err)
+			return fail(fmt.Errorf("%s:%d: %w", name, line, err))
 		}
 		m := message{at: at}
 		if dates = date; len(record) > 1 {
@@ -98,17 +100,24 @@ func readTrace(dir, name string) (trace, error) {
 		messages = append(messages, m)
 	}
 	if len(messages) == 0 {
-		return nil, fmt.Errorf("%s: there is no message in it", name)
+		return fail(fmt.Errorf("%s: there is no message in it", name))
 	}
 	first := slices.MinFunc(messages, func(a, b message) int { return cmp.Compare(a.at, b.at) }).at
 	var begin time.Duration
-	if dates { // a scenario begins at midnight, and so does this: windows are aligned
+	switch {
+	case dates && !begins.IsZero():
+		begin = time.Duration(begins.UnixMilli()) * time.Millisecond
+	case dates: // windows begin at midnight
 		begin = first.Truncate(24 * time.Hour)
-	} else if first < 0 {
-		return nil, fmt.Errorf("%s: a time is below 0", name)
+		if t := time.UnixMilli(begin.Milliseconds()).UTC(); t.Year() >= firstYear && t.Year() <= lastYear {
+			begins = t // of older dates the time of the day is enough
+		}
+	}
+	if first < begin {
+		return fail(fmt.Errorf("%s: a time is before the beginning", name))
 	}
 	if last := slices.MaxFunc(messages, func(a, b message) int { return cmp.Compare(a.at, b.at) }).at; last-begin > time.Duration(longest) {
-		return nil, fmt.Errorf("%s: it is longer than %v", name, time.Duration(longest))
+		return fail(fmt.Errorf("%s: it is longer than %v", name, time.Duration(longest)))
 	}
 	var t trace
 	numbers := map[string]int{}
@@ -121,7 +130,7 @@ func readTrace(dir, name string) (trace, error) {
 		}
 		t[i] = append(t[i], m.at-begin)
 	}
-	return t, nil
+	return t, begins, nil
 }
 
 // parseTime reads a date with a time, seconds since 1970, or a duration since the beginning.

@@ -97,7 +97,6 @@ func (r Report) draw(b *strings.Builder) {
 
 // shown is the time that is drawn, in ms since 1970.
 func (r Report) shown() (from, to int64) {
-	from = Begin.UnixMilli()
 	if len(r.Results) > 0 && len(r.Results[0].arrivals) > 0 {
 		from = r.Results[0].arrivals[0]
 	}

@@ -12,24 +12,43 @@ import (
 // tank is a window of a limit, or its concurrency, as its provider counts it. Both gain rate with each interval, up to size.
 // A concurrency gains what its tokens can do in a millisecond, and gathers nothing.
 type tank struct {
+	window     // when it gains
 	size, rate float64
-	interval   int64
 	left       float64
 	at         int64
+	next       int64 // when the interval after that of at begins, if a calendar gives it
 
 	room float64 // for fill
 	load float64
 	use  meter
 }
 
+// tankOf is a tank that is full at a time.
+func tankOf(w window, at int64) *tank {
+	return &tank{window: w, size: float64(w.size), left: float64(w.size), rate: float64(min(w.rate, w.size)), at: at}
+}
+
 // refresh counts the intervals that have begun.
 func (t *tank) refresh(ms int64) {
-	t.left = min(t.size, t.left+t.rate*float64(ms/t.interval-t.at/t.interval))
+	if t.calendar == nil || ms >= t.next {
+		t.left = min(t.size, t.left+t.rate*float64(t.refreshes(t.at, ms)))
+	}
+	if t.calendar != nil && ms >= t.next { // a date takes long to compute
+		t.next = t.beginning(t.number(ms) + 1)
+	}
 	t.at = ms
 }
 
-// pour adds the capacity that comes evenly in a step, after a time in which nothing was taken.
-func (t *tank) pour(idle, step int64) {
+// long reports whether the optimum, in such steps, waits for the beginning of an interval.
+func (t *tank) long(step int64) bool { return t.interval >= max(step, time.Minute.Milliseconds()) }
+
+// pour adds the capacity that comes in a step, after a time in which nothing was taken. That of a long interval comes with
+// the first step after its beginning, that of a short one evenly.
+func (t *tank) pour(from, idle, step int64) {
+	if t.long(step) {
+		t.refresh(from)
+		return
+	}
 	in := t.brings(step)
 	t.left = min(max(t.size, in), min(t.size, t.left+t.brings(idle))+in)
 }
@@ -55,14 +74,14 @@ type scope struct {
 	underWay    int64
 }
 
-// newScope makes the tanks, full. Operations take mean milliseconds and cost units each.
-func newScope(l limit, mean, cost float64) *scope {
+// newScope makes the tanks, full at a time. Operations take mean milliseconds and cost units each.
+func newScope(l limit, mean, cost float64, at int64) *scope {
 	s := &scope{concurrency: l.concurrency}
 	for _, w := range l.windows {
-		s.windows = append(s.windows, &tank{size: float64(w.size), left: float64(w.size), rate: float64(min(w.rate, w.size)), interval: w.interval, at: since(0)})
+		s.windows = append(s.windows, tankOf(w, at))
 	}
 	if l.concurrency > 0 {
-		s.tokens = &tank{rate: float64(l.concurrency) * cost / max(1, mean), interval: 1, at: since(0)}
+		s.tokens = &tank{window: window{interval: 1}, rate: float64(l.concurrency) * cost / max(1, mean), at: at}
 	}
 	return s
 }
@@ -211,7 +230,7 @@ func newFluid(r *sharedRun) *fluid {
 		}
 		for _, t := range tanks {
 			if ms > 0 || t.size == 0 {
-				t.pour(idle, step)
+				t.pour(r.begin+ms, idle, step)
 			}
 			t.room = t.left
 		}
@@ -223,11 +242,12 @@ func newFluid(r *sharedRun) *fluid {
 		for _, t := range tanks {
 			t.left = t.room
 		}
-		at, end := float64(ms)/1000, float64(ms+step)/1000
+		at, end, given := float64(ms)/1000, float64(ms+step)/1000, false
 		for _, w := range r.flows {
 			if w.given == 0 {
 				continue
 			}
+			given = true
 			w.backlog -= w.given
 			w.fulfilled += w.given
 			f.done[w.entity] = end
@@ -237,11 +257,25 @@ func newFluid(r *sharedRun) *fluid {
 				w.messages = w.messages[1:]
 				w.fulfilled -= float64(m.Cost)
 				left--
-				m.started = max(since(m.At), since(0)+ms)
+				m.started = max(r.begin+m.At.Milliseconds(), r.begin+ms)
 				if m.Watched {
 					f.watched = append(f.watched, max(0, at-m.At.Seconds()))
 				}
 			}
+		}
+		if !given { // until the next long interval begins, or somebody comes
+			next := int64(0)
+			for _, t := range tanks {
+				if t.long(step) {
+					begins := t.beginning(t.number(t.at)+1) - r.begin
+					next = min(cmp.Or(next, begins), begins)
+				}
+			}
+			if arrived < len(r.messages) {
+				next = min(next, r.messages[arrived].At.Milliseconds())
+			}
+			idle = max(0, next/step*step-ms-step)
+			ms += idle
 		}
 	}
 	return f

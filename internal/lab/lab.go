@@ -15,7 +15,7 @@ import (
 	"github.com/drip-go/drip"
 )
 
-// Begin is the instant at which every scenario begins. The times of a scenario count from it.
+// Begin is the instant at which a scenario begins that names no other.
 var Begin = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
 // Scenario is one case to try. All but Options, Arrivals and Operation may be left zero.
@@ -26,6 +26,10 @@ type Scenario struct {
 	// Options are the limit that the policies keep. Each run has its own Storage, Clock, Limits and Start: entities
 	// are full at Begin.
 	Options drip.Options
+
+	// Begin is the instant from which the times of the scenario count, for windows of a calendar. Defaults to the
+	// variable Begin.
+	Begin time.Time
 
 	// Changes change the limit during the run. They are in order of time.
 	Changes []Change
@@ -153,6 +157,12 @@ func Run(s Scenario, seed uint64, policies ...Policy) (Report, error) {
 }
 
 func (s *Scenario) setDefaults() error {
+	if s.Begin.IsZero() {
+		s.Begin = Begin
+	}
+	if err := checkAligned(&s.Options); err != nil {
+		return err
+	}
 	if s.Arrivals == nil || s.Operation == nil {
 		return errors.New("Arrivals and Operation are required")
 	}

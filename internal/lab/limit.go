@@ -17,21 +17,39 @@ type limit struct {
 	concurrency int64
 }
 
-// window gains rate at the beginning of each interval of Unix time, up to size.
+// window gains rate at the beginning of each interval, up to size.
 type window struct {
-	size, rate, interval int64
+	size, rate, interval int64 // interval is about that of a calendar
 	unit                 string
+	shift                int64     // how much earlier than the multiples of interval, in Unix time, intervals begin
+	calendar             *calendar // or nil
 }
 
 // limitOf reads the limit of Options, without limits of single entities.
 func limitOf(o *drip.Options, own *drip.Limit) limit {
 	share := cmp.Or(o.Share, 1)
 	part := func(n int) int64 { return int64(math.Floor(share*float64(n) + 1e-9)) }
-	windowOf := func(size, rate int, interval time.Duration, unit string) window {
-		return window{part(size), part(min(rate, size)), interval.Milliseconds(), unit} // a rate above the size counts as the size
+	windowOf := func(size, rate int, interval time.Duration, align drip.Alignment, unit string) window {
+		// A rate above the size counts as the size.
+		w := window{size: part(size), rate: part(min(rate, size)), interval: interval.Milliseconds(), unit: unit}
+		if align.Calendar() {
+			w.calendar, _ = calendarOf(align) // checkAligned has the error
+			w.interval = w.calendar.length().Milliseconds()
+		} else if begin, err := time.Parse(time.RFC3339Nano, align.String()); err == nil && w.interval > 0 {
+			w.shift = w.interval - begin.UnixMilli()%w.interval
+		}
+		return w
 	}
-	first := windowOf(cmp.Or(own.Size, o.Size, 100), cmp.Or(own.RefreshRate, o.RefreshRate, 50),
-		cmp.Or(own.RefreshInterval, o.RefreshInterval, time.Second), cmp.Or(own.Unit, o.Unit))
+	size, align := cmp.Or(own.Size, o.Size, 100), cmp.Or(own.Align, o.Align)
+	if own.RefreshInterval != 0 && align.Calendar() {
+		align = own.Align // an interval takes a calendar's place
+	}
+	rate := 50
+	if align.Calendar() {
+		rate = size
+	}
+	first := windowOf(size, cmp.Or(own.RefreshRate, o.RefreshRate, rate),
+		cmp.Or(own.RefreshInterval, o.RefreshInterval, time.Second), align, cmp.Or(own.Unit, o.Unit))
 	l := limit{windows: []window{first}, concurrency: part(cmp.Or(own.Concurrency, o.Concurrency))}
 	if l.concurrency == 0 {
 		l.concurrency = first.size
@@ -44,7 +62,7 @@ func limitOf(o *drip.Options, own *drip.Limit) limit {
 		further = own.Windows
 	}
 	for _, w := range further {
-		l.windows = append(l.windows, windowOf(w.Size, cmp.Or(w.RefreshRate, w.Size), w.RefreshInterval, w.Unit))
+		l.windows = append(l.windows, windowOf(w.Size, cmp.Or(w.RefreshRate, w.Size), w.RefreshInterval, w.Align, w.Unit))
 	}
 	return l
 }
@@ -68,9 +86,30 @@ func (l *limit) possible() bool {
 	return l.concurrency > 0 && !slices.ContainsFunc(l.windows, func(w window) bool { return min(w.size, w.rate, w.interval) < 1 })
 }
 
+// number is the number of the interval that a time is in.
+func (w *window) number(ms int64) int64 {
+	if w.calendar != nil {
+		return w.calendar.number(ms)
+	}
+	return (ms + w.shift) / w.interval
+}
+
+// beginning is when the interval with this number begins.
+func (w *window) beginning(n int64) int64 {
+	if w.calendar != nil {
+		return w.calendar.beginning(n)
+	}
+	return n*w.interval - w.shift
+}
+
 // refreshes is how many intervals begin after a time, up to and with another.
-func (w window) refreshes(after, upTo int64) int64 {
-	return max(0, upTo/w.interval-after/w.interval)
+func (w *window) refreshes(after, upTo int64) int64 {
+	return max(0, w.number(upTo)-w.number(after))
+}
+
+// gains is when a window of a time has gained what is missing. No time overflows, whatever the numbers.
+func (w *window) gains(missing, at int64) int64 {
+	return w.beginning(w.number(at) + min((missing+w.rate-1)/w.rate, longestRun.Milliseconds()/w.interval+1))
 }
 
 // era is the limit that holds from a time on, until the time of the next era.
@@ -85,7 +124,7 @@ func (s *Scenario) eras() []era {
 	all := []era{{limit: limitOf(&s.Options, &drip.Limit{})}}
 	for _, c := range s.Changes {
 		if c.Limit != nil {
-			all = append(all, era{since(c.At), limitOf(&s.Options, c.Limit), *c.Limit})
+			all = append(all, era{s.since(c.At), limitOf(&s.Options, c.Limit), *c.Limit})
 		}
 	}
 	return all

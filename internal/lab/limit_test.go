@@ -17,27 +17,27 @@ func TestLimitOf(t *testing.T) {
 		own     drip.Limit
 		want    limit
 	}{
-		{want: limit{[]window{{100, 50, 1000, ""}}, 100}},
+		{want: limit{[]window{{size: 100, rate: 50, interval: 1000}}, 100}},
 		{
 			options: drip.Options{Size: 9, RefreshRate: 2, RefreshInterval: 500 * time.Millisecond, Concurrency: 3, Windows: []drip.Window{minute}},
-			want:    limit{[]window{{9, 2, 500, ""}, {100, 100, 60000, ""}}, 3},
+			want:    limit{[]window{{size: 9, rate: 2, interval: 500}, {size: 100, rate: 100, interval: 60000}}, 3},
 		},
 		{
 			options: drip.Options{Size: 100, RefreshRate: 100, Concurrency: 7, Windows: []drip.Window{minute}, Share: 0.29},
-			want:    limit{[]window{{29, 29, 1000, ""}, {29, 29, 60000, ""}}, 2},
+			want:    limit{[]window{{size: 29, rate: 29, interval: 1000}, {size: 29, rate: 29, interval: 60000}}, 2},
 		},
 		{
 			options: drip.Options{Size: 9, RefreshRate: 2, Concurrency: 3},
 			own:     drip.Limit{Size: 5, RefreshRate: 1, RefreshInterval: time.Minute, Concurrency: 1, Windows: []drip.Window{minute}},
-			want:    limit{[]window{{5, 1, 60000, ""}, {100, 100, 60000, ""}}, 1},
+			want:    limit{[]window{{size: 5, rate: 1, interval: 60000}, {size: 100, rate: 100, interval: 60000}}, 1},
 		},
 		{
 			options: drip.Options{Size: 9, RefreshRate: 2, Unit: "tokens"},
-			want:    limit{[]window{{9, 2, 1000, "tokens"}}, decision.MostUnits},
+			want:    limit{[]window{{size: 9, rate: 2, interval: 1000, unit: "tokens"}}, decision.MostUnits},
 		},
 		{
 			options: drip.Options{Size: 5, Windows: []drip.Window{{Size: 8, RefreshRate: 20, RefreshInterval: time.Minute}}},
-			want:    limit{[]window{{5, 5, 1000, ""}, {8, 8, 60000, ""}}, 5},
+			want:    limit{[]window{{size: 5, rate: 5, interval: 1000}, {size: 8, rate: 8, interval: 60000}}, 5},
 		},
 	} {
 		if got := limitOf(&c.options, &c.own); !reflect.DeepEqual(got, c.want) {
@@ -48,8 +48,8 @@ func TestLimitOf(t *testing.T) {
 
 func TestAllowed(t *testing.T) {
 	eras := []era{
-		{limit: limit{[]window{{10, 2, 1000, ""}}, 3}},
-		{from: 5500, limit: limit{[]window{{20, 5, 1000, ""}}, 4}},
+		{limit: limit{[]window{{size: 10, rate: 2, interval: 1000}}, 3}},
+		{from: 5500, limit: limit{[]window{{size: 20, rate: 5, interval: 1000}}, 4}},
 	}
 	for _, c := range []struct {
 		window   int

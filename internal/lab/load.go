@@ -171,7 +171,7 @@ func (s *Scenario) messages(seed uint64) []message {
 		r := rand.New(rand.NewPCG(seed, uint64(entity)))
 		times := s.Arrivals(r)
 		for _, at := range times {
-			m := message{entity: entity, arrival: since(at)}
+			m := message{entity: entity, arrival: s.since(at)}
 			m.travel = r.Int64N(s.Travel.Milliseconds() + 1)
 			m.operation = max(0, s.Operation(r)).Milliseconds()
 			m.costs = append(m.costs, s.Costs.draw("", r))
@@ -193,4 +193,9 @@ func (s *Scenario) messages(seed uint64) []message {
 }
 
 // since is a scenario's time in milliseconds since 1970.
-func since(d time.Duration) int64 { return Begin.UnixMilli() + d.Milliseconds() }
+func (s *Scenario) since(d time.Duration) int64 { return s.Begin.UnixMilli() + d.Milliseconds() }
+
+func (s *SharedScenario) since(d time.Duration) int64 { return s.Begin.UnixMilli() + d.Milliseconds() }
+
+// full is a time at which an entity was empty so long before a scenario begins that it is full by then.
+func full(begin time.Time) time.Time { return time.UnixMilli(begin.UnixMilli() - Begin.UnixMilli()) }

@@ -4,8 +4,9 @@ import "slices"
 
 // optimum is when each message of one entity, in order of arrival, would start at best: as soon as the limit allows
 // after all messages before it. It knows the real costs of operations and their ends. Nothing is late and nothing
-// fails. The limit and an outage are the only delays. It leaves out the starts that are later than longestRun.
-func optimum(messages []*message, eras []era, outage Outage) (starts []int64) {
+// fails. The limit, and the time from which and the time until which it is closed, are the only delays. It leaves out
+// the starts that are later than longestRun after the first arrival.
+func optimum(messages []*message, eras []era, closed [2]int64) (starts []int64) {
 	if len(messages) == 0 {
 		return nil
 	}
@@ -43,8 +44,8 @@ func optimum(messages []*message, eras []era, outage Outage) (starts []int64) {
 	}
 	// later is a time before which the message can't start, or now.
 	later := func(m *message) int64 {
-		if from, to := since(outage.From), since(outage.To); from <= now && now < to {
-			return to
+		if closed[0] <= now && now < closed[1] {
+			return closed[1]
 		}
 		t := now
 		if over := int64(len(ends)) - limit.concurrency; over >= 0 {
@@ -52,8 +53,7 @@ func optimum(messages []*message, eras []era, outage Outage) (starts []int64) {
 		}
 		for i, w := range limit.windows {
 			if missing := min(int64(m.in(w.unit).actual), w.size) - capacity[i]; missing > 0 {
-				// No time overflows, whatever the numbers.
-				t = max(t, (now/w.interval+min((missing+w.rate-1)/w.rate, longestRun.Milliseconds()/w.interval+1))*w.interval)
+				t = max(t, w.gains(missing, now))
 			}
 		}
 		if n+1 < len(eras) {
@@ -69,7 +69,7 @@ func optimum(messages []*message, eras []era, outage Outage) (starts []int64) {
 			if t == now {
 				break
 			}
-			if t > since(longestRun) {
+			if t > messages[0].arrival+longestRun.Milliseconds() {
 				return starts
 			}
 			advance(t)

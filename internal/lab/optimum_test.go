@@ -104,7 +104,7 @@ func TestOptimum(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			scenario := Scenario{Options: c.options, Changes: c.changes}
+			scenario := Scenario{Options: c.options, Begin: Begin, Changes: c.changes, Outage: c.outage}
 			begin := Begin.UnixMilli()
 			var messages []*message
 			for _, m := range c.messages {
@@ -112,7 +112,7 @@ func TestOptimum(t *testing.T) {
 				messages = append(messages, &m)
 			}
 			var got []int64
-			for _, start := range optimum(messages, scenario.eras(), c.outage) {
+			for _, start := range optimum(messages, scenario.eras(), scenario.closed()) {
 				got = append(got, start-begin)
 			}
 			if !slices.Equal(got, c.want) {

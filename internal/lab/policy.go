@@ -138,10 +138,10 @@ func (l classic) Throttled(entity string, wait time.Duration) error {
 	return l.b.Throttled(context.Background(), entity, wait)
 }
 
-// RetryAfter is a limiter that keeps no queue: GCRA with the sizes and rates of the Options, and a count of the
-// operations in flight. It tells all messages refused at a time the same time to come back. If the count is at its
-// limit, a message comes back after a second. RetryAfter settles nothing, and a count that a crash has left high stays
-// high.
+// RetryAfter is a limiter that keeps no queue: GCRA with the sizes and rates of the Options, a count of the calls in
+// each interval of a calendar, which GCRA does not know, and of the operations in flight. It tells all messages refused at
+// a time the same time to come back. If too many are in flight, a message comes back after a second. RetryAfter settles
+// nothing, and a count that a crash has left high stays high.
 var RetryAfter = Policy{Name: "retry-after", New: func(o drip.Options) (Limiter, error) {
 	return &retryAfter{options: o, entities: map[string]*gcra{}}, nil
 }}
@@ -156,6 +156,7 @@ type retryAfter struct {
 // gcra is an entity: for each window the theoretical arrival time, in ms since 1970.
 type gcra struct {
 	tat      []float64
+	days     []*tank // of the windows that have a calendar
 	inFlight int64
 }
 
@@ -168,19 +169,33 @@ func (l *retryAfter) Admit(entity string, r drip.Request) (drip.Admission, error
 	g := l.entities[entity]
 	if g == nil {
 		g = &gcra{tat: make([]float64, len(limit.windows))}
+		for _, w := range limit.windows {
+			g.days = append(g.days, tankOf(w, l.options.Clock().UnixMilli()))
+		}
 		l.entities[entity] = g
 	}
 	now := float64(l.options.Clock().UnixMilli())
 	if g.inFlight >= limit.concurrency {
 		return drip.Admission{Delay: poll}, nil
 	}
+	costIn := func(unit string) int {
+		if unit == "" {
+			return r.Cost
+		}
+		return r.Costs[unit]
+	}
 	next, wait := slices.Clone(g.tat), 0.0
 	for i, w := range limit.windows {
-		cost := r.Cost
-		if w.unit != "" {
-			cost = r.Costs[w.unit]
-		}
+		cost := costIn(w.unit)
 		if cost == 0 {
+			continue
+		}
+		if w.calendar != nil {
+			d := g.days[i]
+			d.refresh(int64(now))
+			if missing := float64(cost) - d.left; missing > 0 {
+				wait = max(wait, float64(w.gains(int64(missing), int64(now)))-now)
+			}
 			continue
 		}
 		emission := float64(w.interval) / float64(w.rate)
@@ -189,6 +204,11 @@ func (l *retryAfter) Admit(entity string, r drip.Request) (drip.Admission, error
 	}
 	if ms := math.Ceil(wait - accuracy); ms > 0 {
 		return drip.Admission{Delay: time.Duration(ms) * time.Millisecond}, nil
+	}
+	for i, w := range limit.windows {
+		if w.calendar != nil {
+			g.days[i].left -= float64(costIn(w.unit))
+		}
 	}
 	g.tat = next
 	g.inFlight++

@@ -1,8 +1,11 @@
 package lab
 
 import (
+	"fmt"
 	"slices"
 	"time"
+
+	"github.com/drip-go/drip"
 )
 
 // Provider counts the calls of one entity as a rate-limited service does. The providers here share nothing with the
@@ -95,18 +98,31 @@ func (p *tokenBucket) change(ms int64, size, perSecond float64) {
 // less than its estimate gives the rest back as long as its window lasts. A call that has cost more takes the rest from
 // the window in which it ends.
 func FixedWindow(n int, window time.Duration) Provider {
-	return &fixedWindow{n: n, length: window.Milliseconds()}
+	return &fixedWindow{n: n, number: func(ms int64) int64 { return ms / window.Milliseconds() }}
+}
+
+// Calendar counts the calls in each day, week or month of the alignment, as FixedWindow does. Its error is an alignment without
+// a calendar, or an unknown time zone.
+func Calendar(n int, align drip.Alignment) (Provider, error) {
+	if !align.Calendar() {
+		return nil, fmt.Errorf("its alignment is %q; it must be daily, weekly or monthly", align)
+	}
+	c, err := calendarOf(align)
+	if err != nil {
+		return nil, err
+	}
+	return &fixedWindow{n: n, number: c.number}, nil
 }
 
 type fixedWindow struct {
 	n      int
-	length int64
-	window int64 // the number of the one that used is of
+	number func(ms int64) int64 // of the window of a time
+	window int64                // the one that used is of
 	used   int
 }
 
 func (p *fixedWindow) turn(ms int64) {
-	if w := ms / p.length; w != p.window {
+	if w := p.number(ms); w != p.window {
 		p.window, p.used = w, 0
 	}
 }
@@ -122,7 +138,7 @@ func (p *fixedWindow) Begin(ms int64, cost int) bool {
 
 func (p *fixedWindow) End(began, ended int64, estimate, actual int) {
 	p.turn(ended)
-	if actual > estimate || began/p.length == p.window {
+	if actual > estimate || p.number(began) == p.window {
 		p.used += actual - estimate
 	}
 }

@@ -144,10 +144,14 @@ func (b binding) String() string {
 		return fmt.Sprintf("%d at once", b.concurrency)
 	}
 	w := b.windows[b.window]
+	what, when := fmt.Sprint(w.rate), fmt.Sprint("every ", milliseconds(w.interval))
 	if w.unit != "" {
-		return fmt.Sprintf("%d %s every %v", w.rate, w.unit, milliseconds(w.interval))
+		what += " " + w.unit
 	}
-	return fmt.Sprintf("%d every %v", w.rate, milliseconds(w.interval))
+	if w.calendar != nil {
+		when = w.calendar.by
+	}
+	return what + " " + when
 }
 
 // binding is the binding limit of the optimum.

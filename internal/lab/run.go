@@ -78,10 +78,10 @@ func newRun(s *Scenario, messages []message, seed uint64) *run {
 	}
 	for _, c := range s.Changes {
 		if c.Throttle > 0 {
-			r.events.addEnd(since(c.At), func() { r.throttle(c.Throttle) })
+			r.events.addEnd(s.since(c.At), func() { r.throttle(c.Throttle) })
 		}
 		if c.Provider != nil {
-			r.events.addEnd(since(c.At), func() {
+			r.events.addEnd(s.since(c.At), func() {
 				for _, providers := range r.providers {
 					for _, p := range providers {
 						c.Provider(p, r.now)
@@ -97,7 +97,7 @@ func newRun(s *Scenario, messages []message, seed uint64) *run {
 func (r *run) play(p Policy) error {
 	o := r.scenario.Options
 	o.Storage = nil
-	o.Start = time.UnixMilli(0)
+	o.Start = full(r.scenario.Begin)
 	o.Clock = func() time.Time { return time.UnixMilli(r.now) }
 	o.Limits = func(context.Context, string) (drip.Limit, error) { return r.eras[eraAt(r.eras, r.now)].own, nil }
 	limiter, err := p.New(o)
@@ -132,7 +132,7 @@ func (r *run) playOptimum() {
 		entities[m.entity] = append(entities[m.entity], m)
 	}
 	for _, messages := range entities {
-		starts := optimum(messages, r.eras, r.closed())
+		starts := optimum(messages, r.eras, r.scenario.closed())
 		if len(starts) < len(messages) {
 			r.err = errLong
 			return
@@ -144,14 +144,14 @@ func (r *run) playOptimum() {
 	r.happen()
 }
 
-// closed is when nothing runs at best: the outage, or if there is none the first closing.
-func (r *run) closed() Outage {
-	for _, c := range r.scenario.Changes {
-		if c.Throttle > 0 && r.scenario.Outage == (Outage{}) {
-			return Outage{c.At, c.At + c.Throttle}
+// closed is from when until when nothing runs at best: the outage, or if there is none the first closing.
+func (s *Scenario) closed() [2]int64 {
+	for _, c := range s.Changes {
+		if c.Throttle > 0 && s.Outage == (Outage{}) {
+			return [2]int64{s.since(c.At), s.since(c.At + c.Throttle)}
 		}
 	}
-	return r.scenario.Outage
+	return [2]int64{s.since(s.Outage.From), s.since(s.Outage.To)}
 }
 
 // nothing is the limiter of the optimum, which needs none.
@@ -365,6 +365,6 @@ func (r *run) finish(d *delivery, a drip.Admission) {
 
 // outage tells whether there is no consumer, and until when.
 func (r *run) outage() (end int64, out bool) {
-	from, to := since(r.scenario.Outage.From), since(r.scenario.Outage.To)
+	from, to := r.scenario.since(r.scenario.Outage.From), r.scenario.since(r.scenario.Outage.To)
 	return to, from <= r.now && r.now < to
 }

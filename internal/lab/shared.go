@@ -21,6 +21,9 @@ type SharedScenario struct {
 	// all limits are full at Begin.
 	Options drip.Options
 
+	// Begin is as in Scenario.
+	Begin time.Time
+
 	// Entities are the entities that send messages.
 	Entities []SharedEntity
 
@@ -101,7 +104,8 @@ type sharedRun struct {
 	rnd      *rand.Rand
 	events   events
 	counting [][]Provider // of the entities, and behind them of all
-	now      int64        // ms since 1970
+	begin    int64        // ms since 1970
+	now      int64        // the same
 	waiting  int
 	step     int64 // of the optimum, ms
 	over     int
@@ -144,6 +148,12 @@ func newSharedRun(s *SharedScenario, seed uint64) (*sharedRun, error) {
 	if err := callsOnly(&s.Options); err != nil {
 		return nil, fmt.Errorf("SharedScenario.%w", err)
 	}
+	if err := checkAligned(&s.Options); err != nil {
+		return nil, fmt.Errorf("SharedScenario.%w", err)
+	}
+	if s.Begin.IsZero() {
+		s.Begin = Begin
+	}
 	if s.Late == nil {
 		s.Late = Uniform(0, 20*time.Millisecond)
 	}
@@ -155,9 +165,9 @@ func newSharedRun(s *SharedScenario, seed uint64) (*sharedRun, error) {
 			*p = func() []Provider { return nil }
 		}
 	}
-	r := &sharedRun{scenario: s, rnd: rand.New(rand.NewPCG(seed, 1<<63))}
+	r := &sharedRun{scenario: s, begin: s.since(0), rnd: rand.New(rand.NewPCG(seed, 1<<63))}
 	o := s.Options
-	o.Storage, o.Start = nil, time.UnixMilli(0)
+	o.Storage, o.Start = nil, full(s.Begin)
 	o.Clock = func() time.Time { return time.UnixMilli(r.now) }
 	byName := map[string]SharedEntity{}
 	for i, e := range s.Entities {
@@ -208,12 +218,12 @@ func (r *sharedRun) draw(rnd *rand.Rand) error {
 	n := max(1, float64(len(r.messages)))
 	slices.SortStableFunc(r.messages, func(a, b sharedMessage) int { return int(a.At.Milliseconds() - b.At.Milliseconds()) })
 	for _, e := range r.scenario.Entities {
-		r.scopes = append(r.scopes, newScope(limitOf(o, &e.Limit), took/n, units/n))
+		r.scopes = append(r.scopes, newScope(limitOf(o, &e.Limit), took/n, units/n, r.begin))
 	}
 	all := slices.Sorted(maps.Keys(o.Shared))
 	shared := map[string]*scope{}
 	for _, name := range all {
-		shared[name] = newScope(sharedLimitOf(o, o.Shared[name]), took/n, units/n)
+		shared[name] = newScope(sharedLimitOf(o, o.Shared[name]), took/n, units/n, r.begin)
 		r.scopes = append(r.scopes, shared[name])
 	}
 	flows := map[string]*flow{}
@@ -245,14 +255,14 @@ func (r *sharedRun) draw(rnd *rand.Rand) error {
 
 // play lets drip decide.
 func (r *sharedRun) play() error {
-	r.now = since(0)
+	r.now = r.begin
 	r.waiting = len(r.messages)
 	for i := range r.messages {
 		m := &r.messages[i]
-		r.events.add(since(m.At), func() { r.ask(m, drip.Ticket{}, false) })
+		r.events.add(r.scenario.since(m.At), func() { r.ask(m, drip.Ticket{}, false) })
 	}
 	if !r.scenario.Unmeasured {
-		r.events.addEnd(since(0), r.measure)
+		r.events.addEnd(r.begin, r.measure)
 	}
 	for n := 0; n < r.mostEvents()+r.events.renewals; n++ {
 		e, ok := r.events.next()
@@ -278,8 +288,8 @@ func (r *sharedRun) mostEvents() int { return 4 * mostEvents(len(r.messages)) }
 
 // ask asks drip and follows its answer. A copy is a message that has come back a second time.
 func (r *sharedRun) ask(m *sharedMessage, t drip.Ticket, isCopy bool) {
-	if o := r.scenario.Outage; r.now >= since(o.From) && r.now < since(o.To) {
-		r.events.add(since(o.To)+r.rnd.Int64N(2000), func() { r.ask(m, t, isCopy) })
+	if o := r.scenario.Outage; r.now >= r.scenario.since(o.From) && r.now < r.scenario.since(o.To) {
+		r.events.add(r.scenario.since(o.To)+r.rnd.Int64N(2000), func() { r.ask(m, t, isCopy) })
 		return
 	}
 	if !isCopy {
@@ -383,7 +393,7 @@ func (r *sharedRun) read(t *tank, grain int64) {
 	for _, s := range r.scopes {
 		for _, t := range s.tanks() {
 			t.refresh(r.now)
-			t.room = min(t.left+t.rate*float64((r.now+grain-1)/t.interval-r.now/t.interval), t.brings(grain))
+			t.room = min(t.left+t.rate*float64(t.refreshes(r.now, r.now+grain-1)), t.brings(grain))
 		}
 	}
 	fill(r.flows)
@@ -394,7 +404,7 @@ func (r *sharedRun) read(t *tank, grain int64) {
 		}
 	}
 	o := r.scenario.Outage
-	closed := o.To > 0 && r.now+grain > since(o.From) && r.now < since(o.To)+1000
+	closed := o.To > 0 && r.now+grain > r.scenario.since(o.From) && r.now < r.scenario.since(o.To)+1000
 	m.enough = given >= 0.998*t.brings(grain) && !closed
 }
 
@@ -406,7 +416,7 @@ type span struct {
 
 // spanOf returns the entity's span that r.now is in.
 func (r *sharedRun) spanOf(entity int) *span {
-	k := int((r.now - since(0)) / 1000 / jainSpan)
+	k := int((r.now - r.begin) / 1000 / jainSpan)
 	for len(r.spans[entity]) <= k {
 		r.spans[entity] = append(r.spans[entity], span{})
 	}
@@ -418,7 +428,7 @@ func (r *sharedRun) divide() {
 	for _, s := range r.scopes {
 		for _, t := range s.tanks() {
 			t.refresh(r.now)
-			t.room = t.left + t.rate*float64((r.now+999)/t.interval-r.now/t.interval)
+			t.room = t.left + t.rate*float64(t.refreshes(r.now, r.now+999))
 		}
 	}
 	fill(r.flows)

@@ -301,7 +301,7 @@ func TestRandomShared(t *testing.T) {
 
 // The providers find a call over a window, and one too many under way.
 func TestScopeCounts(t *testing.T) {
-	s := newScope(limit{windows: []window{{size: 3, rate: 2, interval: 1000}}, concurrency: 4}, 50, 1)
+	s := newScope(limit{windows: []window{{size: 3, rate: 2, interval: 1000}}, concurrency: 4}, 50, 1, Begin.UnixMilli())
 	for _, call := range []struct {
 		at     time.Duration
 		within bool

@@ -17,9 +17,9 @@ func (r *sharedRun) outcome(policy string, b sharedBinding) Result {
 	for i := range r.messages {
 		m := &r.messages[i]
 		trips = append(trips, int64(max(0, m.asks-1)))
-		res.arrivals = append(res.arrivals, since(m.At))
+		res.arrivals = append(res.arrivals, r.scenario.since(m.At))
 		if m.started > 0 {
-			res.waits = append(res.waits, waited{m.started, m.started - since(m.At)})
+			res.waits = append(res.waits, waited{m.started, m.started - r.scenario.since(m.At)})
 			res.ends = append(res.ends, m.started+m.operation)
 		}
 	}
@@ -39,7 +39,7 @@ func (r *sharedRun) overtaken() (n int) {
 	byEntity := make([][]*message, len(r.names))
 	for i := range r.messages {
 		m := &r.messages[i]
-		byEntity[m.Entity] = append(byEntity[m.Entity], &message{arrival: since(m.At), started: m.started})
+		byEntity[m.Entity] = append(byEntity[m.Entity], &message{arrival: r.scenario.since(m.At), started: m.started})
 	}
 	interval := limitOf(&r.scenario.Options, &drip.Limit{}).windows[0].interval
 	for _, messages := range byEntity {
@@ -109,7 +109,7 @@ func (r *sharedRun) used(b sharedBinding) float64 {
 	if used == 0 {
 		return 0
 	}
-	most := float64(n) * allowed([]era{{limit: l}}, b.window, since(r.messages[0].At), last)
+	most := float64(n) * allowed([]era{{limit: l}}, b.window, r.scenario.since(r.messages[0].At), last)
 	if most == 0 {
 		return 0
 	}

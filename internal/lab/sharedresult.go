@@ -61,7 +61,7 @@ func (r *sharedRun) result(best *fluid, b sharedBinding) SharedResult {
 		if m.started == 0 {
 			continue
 		}
-		at := float64(m.started-since(0)) / 1000
+		at := float64(m.started-r.begin) / 1000
 		res.Makespan = max(res.Makespan, seconds(at))
 		if m.Watched {
 			watched = append(watched, at-m.At.Seconds())
@@ -135,7 +135,7 @@ func (r *sharedRun) weights(best *fluid) float64 {
 	}
 	until := seconds(slices.Min(best.done)).Milliseconds()
 	for i := range r.messages {
-		if m := &r.messages[i]; m.started > 0 && m.started-since(0) < until {
+		if m := &r.messages[i]; m.started > 0 && m.started-r.begin < until {
 			served[weigh(m.Entity)] += float64(m.Cost)
 			servedToAll += float64(m.Cost)
 		}
