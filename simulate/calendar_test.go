@@ -13,19 +13,6 @@ import (
 	"github.com/drip-go/drip/provider"
 )
 
-func played(t *testing.T, text string) Report {
-	t.Helper()
-	s, err := Parse(filepath.Join(t.TempDir(), "s.json"), []byte(text))
-	if err != nil {
-		t.Fatal(err)
-	}
-	r, err := s.Run(t.Context(), 1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return r
-}
-
 // The quota of a calendar is never exceeded, and it is used: the last messages run when it has come back often enough, by the
 // clocks of its time zone.
 func TestCalendar(t *testing.T) {
@@ -33,7 +20,7 @@ func TestCalendar(t *testing.T) {
 		begins, align string
 		count         int // of 95 in each interval
 		last          time.Duration
-		late          time.Duration // than at best: slots are computed with the length of the interval before, and who comes back early is spread over a day
+		late          time.Duration // than at best: slots are computed with the length of the interval before, and messages that come back early are spread over a day
 	}{
 		"until midnight":         {`"2026-03-01T22:00:00+01:00"`, "daily Europe/Berlin", 190, 2 * time.Hour, 0},
 		"without a date":         {`null`, "daily America/Los_Angeles", 190, 8 * time.Hour, 0},

@@ -55,7 +55,7 @@ func (f *file) scenario(dir string) (Scenario, error) {
 	if out.Options, err = f.Options(f.Limits); err != nil {
 		return fail(err)
 	}
-	for _, w := range windows(&out.Options) {
+	for _, w := range lab.Windows(&out.Options) {
 		if _, known := f.Costs[w.Unit]; w.Unit != "" && !known {
 			return fail(fmt.Errorf("costs: there are none of %q, which a limit counts", w.Unit))
 		}
@@ -87,15 +87,6 @@ func (f *file) scenario(dir string) (Scenario, error) {
 		return fail(err)
 	}
 	return out, nil
-}
-
-// windows returns the units of all windows.
-func windows(o *drip.Options) (all []drip.Window) {
-	limits := append(slices.Collect(maps.Values(o.Shared)), drip.Limit{Unit: o.Unit, Windows: o.Windows})
-	for _, l := range limits {
-		all = append(append(all, drip.Window{Unit: l.Unit}), l.Windows...)
-	}
-	return all
 }
 
 // count sets the counters of the calls: the providers of the file, or the rules of the preset.

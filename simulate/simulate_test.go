@@ -77,22 +77,25 @@ func TestRunRefuses(t *testing.T) {
 	}
 }
 
+// played runs a scenario.
+func played(t *testing.T, text string) Report {
+	t.Helper()
+	s, err := Parse("s.json", []byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := s.Run(t.Context(), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
 // The shared limits that a file names replace the preset's shared limits and their counters.
 func TestSharedOfThePresetIsReplaced(t *testing.T) {
-	run := func(text string) Report {
-		s, err := Parse("s.json", []byte(text))
-		if err != nil {
-			t.Fatal(err)
-		}
-		r, err := s.Run(t.Context(), 1)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return r
-	}
 	const load = `"travel": "50ms", "entities": 40, "arrivals": [{"kind": "burst", "count": 20, "at": "1s"}]`
-	given := run(`{"preset": "airtable", ` + load + `}`)
-	replaced := run(`{"preset": "airtable", "shared": {"user": {"size": 400}}, ` + load + `}`)
+	given := played(t, `{"preset": "airtable", `+load+`}`)
+	replaced := played(t, `{"preset": "airtable", "shared": {"user": {"size": 400}}, `+load+`}`)
 	if given.Results[0].OverLimit != 0 || replaced.Results[0].OverLimit != 0 || replaced.Results[0].Makespan >= given.Results[0].Makespan {
 		t.Errorf("50 a second: %+v\n400 a second: %+v", given.Results[0], replaced.Results[0])
 	}

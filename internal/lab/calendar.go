@@ -65,11 +65,7 @@ func (c *calendar) length() time.Duration {
 
 // checkAligned is the error of Options with an Alignment that has no calendar, nor a time, here.
 func checkAligned(o *drip.Options) error {
-	all := append([]drip.Window{{Align: o.Align}}, o.Windows...)
-	for _, l := range o.Shared {
-		all = append(append(all, drip.Window{Align: l.Align}), l.Windows...)
-	}
-	for _, w := range all {
+	for _, w := range Windows(o) {
 		var err error
 		if w.Align.Calendar() {
 			_, err = calendarOf(w.Align)

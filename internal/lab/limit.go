@@ -67,13 +67,18 @@ func limitOf(o *drip.Options, own *drip.Limit) limit {
 	return l
 }
 
+// Windows returns all windows of Options and their shared limits, the first one of each with Align and Unit alone.
+func Windows(o *drip.Options) []drip.Window {
+	all := append([]drip.Window{{Align: o.Align, Unit: o.Unit}}, o.Windows...)
+	for _, l := range o.Shared {
+		all = append(append(all, drip.Window{Align: l.Align, Unit: l.Unit}), l.Windows...)
+	}
+	return all
+}
+
 // callsOnly is the error of Options with windows of other units: operations with shared limits take calls only.
 func callsOnly(o *drip.Options) error {
-	all := append([]drip.Window{{Unit: o.Unit}}, o.Windows...)
-	for _, l := range o.Shared {
-		all = append(append(all, drip.Window{Unit: l.Unit}), l.Windows...)
-	}
-	for _, w := range all {
+	for _, w := range Windows(o) {
 		if w.Unit != "" {
 			return fmt.Errorf("%s have a window of %q; with shared limits, operations are simulated in calls only", "Options", w.Unit)
 		}

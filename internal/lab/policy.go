@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"reflect"
 	"slices"
 	"time"
 
@@ -143,13 +144,15 @@ func (l classic) Throttled(entity string, wait time.Duration) error {
 // a time the same time to come back. If too many are in flight, a message comes back after a second. RetryAfter settles
 // nothing, and a count that a crash has left high stays high.
 var RetryAfter = Policy{Name: "retry-after", New: func(o drip.Options) (Limiter, error) {
-	return &retryAfter{options: o, entities: map[string]*gcra{}}, nil
+	return &retryAfter{options: o, limit: limitOf(&o, &drip.Limit{}), entities: map[string]*gcra{}}, nil
 }}
 
 const poll = time.Second
 
 type retryAfter struct {
 	options  drip.Options
+	own      drip.Limit
+	limit    limit // of own: a time zone takes long to load
 	entities map[string]*gcra
 }
 
@@ -165,7 +168,10 @@ func (l *retryAfter) Admit(entity string, r drip.Request) (drip.Admission, error
 	if err != nil {
 		return drip.Admission{}, err
 	}
-	limit := limitOf(&l.options, &own)
+	if !reflect.DeepEqual(own, l.own) {
+		l.own, l.limit = own, limitOf(&l.options, &own)
+	}
+	limit := &l.limit
 	g := l.entities[entity]
 	if g == nil {
 		g = &gcra{tat: make([]float64, len(limit.windows))}
