@@ -6,7 +6,7 @@ func (l *Limits) admit(s *State, leases Leases, shared []Shared, op *Op, before,
 	if plain {
 		op.Cost = Cost{1}
 	}
-	if plain && len(shared) == 0 && len(l.Windows) == 1 && l.Windows[0].Unit == 0 && s.LastID == 0 && s.Next == 0 && s.Closed <= now {
+	if plain && len(shared) == 0 && len(s.Lines) == 1 && l.Windows[0].Unit == 0 && s.LastID == 0 && s.Next == 0 && s.Closed <= now {
 		l.classic(s, now, before, a)
 	} else {
 		l.decide(s, leases, shared, op, now, a)
@@ -171,7 +171,7 @@ func (l *Limits) postpone(s *State, shared []Shared, op *Op, v *view, slot, now 
 	if denied := v.back && v.bound >= BoundWindow && op.Ticket.Slot <= now && !op.Urgent; denied || a.Limit == 0 {
 		l.book(s, op, v, now, a)
 	} else {
-		a.Ticket = Ticket{Slot: slot, Number: op.Ticket.Number, Again: op.Ticket.Again, Cost: op.Cost}
+		a.Ticket = Ticket{Slot: slot, Number: v.number, Again: op.Ticket.Again, Cost: op.Cost}
 	}
 	// While a shared limit holds it for longer, the entity's others run.
 	if op.Urgent && (a.Limit == 0 || a.Delay <= min(10*l.Windows[l.Shortest].Interval, 10_000)) {
@@ -209,10 +209,11 @@ func (l *Limits) unmeasured(s *State, leases Leases, op *Op, now int64) int64 {
 }
 
 // lined reports whether an operation goes to the end of the line in the entity's shortest window. An operation that is
-// back has been in the line: it leaves its place only if the entity's windows or the line's limit delay it again.
+// back has been in the line: it leaves its place only if the entity's windows or the line's limit delay it again, until after
+// this grain: the line may end days later.
 func (l *Limits) lined(x *Shared, op *Op, v *view, slot, now int64) bool {
-	w := &l.Windows[l.Shortest]
-	keeps := v.back && v.bound <= BoundTokens && (x.fits || w.interval(slot) == w.interval(now))
+	w, here := &l.Windows[l.Shortest], x.fits && x.Limits.grain(slot) <= x.State.Calendars[0].Head
+	keeps := v.back && (here || v.bound <= BoundTokens && (x.fits || w.interval(slot) == w.interval(now)))
 	return !keeps && !x.token && !op.Urgent && slot != op.Ticket.Slot
 }
 
@@ -222,6 +223,7 @@ type view struct {
 	bound   Bound // the cause; BoundNone: it runs
 	slot    int64 // the next slot to promise
 	back    bool  // it carries a ticket
+	number  int64 // of the ticket; 0 if it has none, or the entity was forgotten: shared limits still have its slot
 	fresh   bool  // it has no slot, or has lost it
 	spare   bool  // it takes capacity that booked operations leave
 	pace    int64 // us from one returned token to the next
@@ -234,7 +236,10 @@ type view struct {
 // look returns the view of an operation. It changes nothing.
 func (l *Limits) look(s *State, leases Leases, op *Op, now int64) (v view) {
 	t := &op.Ticket
-	v.back = t.Slot > 0 && t.Number <= s.Next && op.Kind == Admit
+	v.back = t.Slot > 0 && op.Kind == Admit
+	if v.back && t.Number <= s.Next {
+		v.number = t.Number
+	}
 	v.at, v.bound = now, BoundNone
 	v.pace = l.pace(s)
 	v.again = max(l.space(v.pace), v.pace/4)
@@ -348,8 +353,8 @@ func (l *Limits) run(s *State, op *Op, v *view) {
 	}
 	if !v.back { // a token was free although others wait for one: they are fewer than their numbers
 		s.Head += max(0, s.Next*16-s.Head+15) / 16
-	} else if op.Ticket.Number > 0 {
-		s.Head += max(128, 512+op.Ticket.Number*16-s.Head) / 32
+	} else if v.number > 0 {
+		s.Head += max(128, 512+v.number*16-s.Head) / 32
 	}
 }
 
@@ -368,7 +373,7 @@ func (l *Limits) when(s *State, op *Op, v *view, now int64) int64 {
 	if v.bound == BoundTokens && !op.Urgent && (v.back || v.fresh) {
 		// Tokens come back at random. So the slot is early by twice the root: few operations find an idle token, and
 		// none waits for long.
-		number := t.Number
+		number := v.number
 		if !v.back {
 			number = s.Next + 1
 		}
@@ -386,13 +391,14 @@ func (s *State) turn(now, overdue int64) int64 {
 // book gives a ticket for the slot in a.
 func (l *Limits) book(s *State, op *Op, v *view, now int64, a *Answer) {
 	t := op.Ticket
+	t.Number = v.number
 	if !v.back || v.fresh && t.Number == 0 {
 		s.Next++
 		t.Number = s.Next
 	}
 	if v.fresh {
 		if !op.Urgent { // an urgent one takes the slot of another one, and that one books again
-			l.promise(s, v.slot, op, v.back)
+			l.promise(s, v.slot, op, v.number > 0)
 		}
 		t.Again = 0
 		if v.back && a.Limit == 0 && t.Slot <= now && s.passed(now) { // else urgent operations that use all of a window starve it
@@ -423,13 +429,12 @@ func (l *Limits) deny(s *State, op *Op) {
 	}
 }
 
-// promise takes a slot. An operation that is back leaves its slot before to the windows that have room for it, if they are
-// not refreshed yet.
-func (l *Limits) promise(s *State, slot int64, op *Op, back bool) {
+// promise takes a slot. An operation that had one leaves it to the windows that have room for it, if they are not refreshed yet.
+func (l *Limits) promise(s *State, slot int64, op *Op, had bool) {
 	t := &op.Ticket
 	for i := range l.Windows {
 		w, line := &l.Windows[i], &s.Lines[i]
-		if back && t.Number > 0 && line.Left >= op.Cost[w.Unit] && w.gain(s, 0, t.Slot, s.Slot) == 0 {
+		if had && line.Left >= op.Cost[w.Unit] && w.gain(s, 0, t.Slot, s.Slot) == 0 {
 			line.yield(w, t)
 		}
 		line.Promised = w.gain(s, line.Promised, s.Slot, slot) - line.weight(op.Cost[w.Unit])
@@ -444,7 +449,7 @@ func (line *Line) yield(w *Window, t *Ticket) {
 
 // unbook gives back a slot that is in the line.
 func (l *Limits) unbook(s *State, t *Ticket) {
-	if t.Number > 0 {
+	if t.Number > 0 && t.Number <= s.Next {
 		for i := range l.Windows {
 			s.Lines[i].yield(&l.Windows[i], t)
 		}

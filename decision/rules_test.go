@@ -596,3 +596,47 @@ func TestAfterTheEndOfAPin(t *testing.T) {
 		}
 	}
 }
+
+// A window that is left out for a while counts the operations of GetDelay, too.
+func TestGetDelayCountsInAWindowThatIsLeftOut(t *testing.T) {
+	minute := decision.Window{Size: 2, Rate: 2, Interval: 60_000}
+	e := newEntity(t, perSecond(10, 10), minute)
+	e.do(0, decision.Op{Kind: decision.GetDelay})
+	e.l.Windows = e.l.Windows[:1]
+	e.ready()
+	e.do(0, decision.Op{Kind: decision.GetDelay})
+	e.l.Windows = append(e.l.Windows, minute)
+	e.ready()
+	e.waits(0, 1, newcomer, 60_000, decision.BoundWindow+1)
+}
+
+// Nobody knows when a limit has changed. So a window brings no more than with a change at any time.
+func TestChangeOfAnInterval(t *testing.T) {
+	window := func(n, interval, offset int64) decision.Window {
+		return decision.Window{Size: n, Rate: n, Interval: interval, Offset: offset}
+	}
+	for name, c := range map[string]struct {
+		before, after decision.Window
+		now, left     int64 // after begin, which is an interval of all, where the window is empty
+	}{
+		"the same":                       {window(10, 1000, 0), window(10, 1000, 0), 1000, 10},
+		"another size":                   {window(10, 1000, 0), window(4, 1000, 0), 1000, 4},
+		"a multiple":                     {window(10, 1000, 0), window(10, 2000, 0), 2000, 10},
+		"a multiple, not yet":            {window(10, 1000, 0), window(10, 2000, 0), 1999, 0},
+		"a part":                         {window(10, 2000, 0), window(4, 1000, 0), 2000, 4},
+		"no multiple":                    {window(10, 2000, 0), window(10, 3000, 0), 3000, 0},
+		"no multiple, a second interval": {window(10, 2000, 0), window(10, 3000, 0), 6000, 10},
+		"at another time":                {window(10, 1000, 0), window(10, 1000, 500), 1500, 0},
+		"at another time, later":         {window(10, 1000, 0), window(10, 1000, 500), 2500, 10},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := newEntity(t, c.before)
+			e.runs(0, c.before.Size, newcomer)
+			e.left(0)
+			e.l.Windows = []decision.Window{c.after}
+			e.ready()
+			e.do(c.now, decision.Op{Kind: decision.Pause, For: 1})
+			e.left(c.left)
+		})
+	}
+}

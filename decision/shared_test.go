@@ -632,3 +632,40 @@ func TestSharedLargeElsewhere(t *testing.T) {
 		}
 	}
 }
+
+// A ticket outlives the state of an entity that has been idle. What it has booked in a shared limit is its own all the same.
+func TestSharedTicketOfForgotten(t *testing.T) {
+	const hour = 3_600_000
+	own := limitsOf(t, 100, perSecond(1, 1))
+	all := limitsOf(t, 100, decision.Window{Size: 3, Rate: 3, Interval: hour})
+	for _, kind := range []decision.Kind{decision.Admit, decision.Cancel} {
+		var shared decision.State
+		held := storage.NewLeases(nil)
+		in := storage.Within{Limits: &all, ID: 1, Weight: 1}
+		do := func(s *decision.State, now int64, op decision.Op) (a decision.Answer) {
+			own.ApplyWithin(s, storage.NewLeases(nil), []decision.Shared{in.In(&shared, held)}, &op, now, &a)
+			return a
+		}
+		one := decision.Op{Kind: decision.Admit, Cost: decision.Cost{1}}
+		var busy, other decision.State
+		var tickets []decision.Ticket
+		for range 3 {
+			tickets = append(tickets, do(&busy, begin, one).Ticket)
+		}
+		forgotten := decision.State{}
+		for _, ticket := range tickets[1:] { // the others run, or are given up
+			if a := do(&forgotten, begin+600_000, decision.Op{Kind: kind, Cost: one.Cost, Ticket: ticket}); a.Delay > 1000 {
+				t.Errorf("kind %d: the message of %+v is delayed by %d ms for %d", kind, ticket, a.Delay, a.Bound)
+			}
+		}
+		if kind == decision.Admit {
+			continue
+		}
+		if booked := all.Booked(&shared); booked != 0 {
+			t.Errorf("after Cancel %d calls are booked", booked)
+		}
+		if a := do(&other, begin+700_000, one); a.Delay != 0 {
+			t.Errorf("after Cancel another entity is delayed by %d ms for %d", a.Delay, a.Bound)
+		}
+	}
+}

@@ -70,9 +70,10 @@ func (w *Window) room(s *State, left, cost, at int64) int64 {
 	return w.begin(w.interval(w.since(s, at)) + min((cost-left-1)/w.Rate+1, LastTime/w.Interval))
 }
 
-// spanUS returns the time in which a window brings cost, in us.
+// spanUS returns the time in which a window brings cost, in us. A window that is longer than a minute counts as one of a minute: it
+// brings all at its beginning, and operations that come back together then need not wait for hours.
 func (w *Window) spanUS(cost int64) int64 {
-	each := w.Interval * 1000 / min(w.Rate, w.Size)
+	each := min(w.Interval, minute) * 1000 / min(w.Rate, w.Size)
 	return min(cost, bound/(each+1)) * each
 }
 
@@ -153,11 +154,11 @@ func (s *State) forget() {
 	*s = State{Lines: s.Lines[:0], Flows: s.Flows[:0], Calendars: s.Calendars[:0]}
 }
 
-// adopt continues with limits that have changed. The time of the change is unknown. So until now a window brings the
-// lower one of the gains before and after the change. All promises lapse, unless only the intervals of a Series go on.
-// adopt knows a window by its place. If its unit changes, the window begins with its remaining capacity, but with no
-// debt. A window that is left out keeps its Line: Window.Size is zero, Promised is the capacity that was left at the
-// time Taken, and operations that run still reduce Left. A window that is added has not counted earlier operations.
+// adopt continues with limits that have changed. The time of the change is unknown. So until now a window brings no more than
+// it would with a change at any time. All promises lapse, unless only the intervals of a Series go on. adopt knows a window by
+// its place. If its unit changes, the window begins with its remaining capacity, but with no debt. A window that is left out
+// keeps its Line: Window.Size is zero, Promised is the capacity that was left at the time Taken, and operations that run still
+// reduce Left. A window that is added has not counted earlier operations.
 func (l *Limits) adopt(s *State, now int64) {
 	known, from, own := s.Tokens != 0, now, l.own(s)
 	lapse := l.lapses(s)
@@ -189,8 +190,10 @@ func (l *Limits) adopt(s *State, now int64) {
 					line.measure(&line.Window, s, now)
 				}
 				line.Left = min(left+turns*min(w.Rate, line.Window.Rate), line.Window.Size)
-			} else {
+			} else if w.Series != 0 || line.Window.Series != 0 {
 				line.Left = min(line.Window.past(s, left, s.Now, now), w.past(s, left, s.Now, now))
+			} else {
+				line.Left = w.either(s, &line.Window, left, now)
 			}
 		}
 	}
@@ -222,6 +225,21 @@ func (l *Limits) adopt(s *State, now int64) {
 	if lapse {
 		s.Slot = from - l.Windows[0].Interval
 	}
+}
+
+// either is gain until now of a window that took the place of an old one at an unknown time. Between two intervals of the longer
+// one begins one of the shorter, but both may be missing at the change, unless they begin together.
+func (w *Window) either(s *State, old *Window, left, now int64) int64 {
+	long, offset, short, behind := old.Interval, old.Offset, w.Interval, old.Offset-w.Offset
+	if short > long {
+		long, offset, short, behind = w.Interval, w.Offset, old.Interval, w.Offset-old.Offset
+	}
+	slow := Window{Size: min(w.Size, old.Size), Rate: min(w.Rate, old.Rate), Interval: long, Offset: offset}
+	missing := int64(0)
+	if long/short*short != long || floor(behind, short)*short != behind {
+		missing = slow.Rate
+	}
+	return max(left, slow.gain(s, left-missing, max(w.since(s, s.Now), old.since(s, s.Now)), now))
 }
 
 // lapses reports whether the windows differ by more than the intervals of a Series.

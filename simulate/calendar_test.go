@@ -20,12 +20,12 @@ func TestCalendar(t *testing.T) {
 		begins, align string
 		count         int // of 95 in each interval
 		last          time.Duration
-		late          time.Duration // than at best: slots are computed with the length of the interval before, and messages that come back early are spread over a day
+		late          time.Duration // than at best: slots are computed with the length of the interval before
 	}{
 		"until midnight":         {`"2026-03-01T22:00:00+01:00"`, "daily Europe/Berlin", 190, 2 * time.Hour, 0},
 		"without a date":         {`null`, "daily America/Los_Angeles", 190, 8 * time.Hour, 0},
 		"a day of 23 hours":      {`"2026-03-28T20:00:00+01:00"`, "daily Europe/Berlin", 285, 27 * time.Hour, time.Hour},
-		"a day of 25 hours":      {`"2026-10-24T20:00:00+02:00"`, "daily Europe/Berlin", 285, 29 * time.Hour, 24 * time.Hour},
+		"a day of 25 hours":      {`"2026-10-24T20:00:00+02:00"`, "daily Europe/Berlin", 285, 29 * time.Hour, 0},
 		"a week":                 {`"2026-03-27T20:00:00+01:00"`, "weekly Europe/Berlin", 190, 51 * time.Hour, time.Hour},
 		"the shortest month":     {`"2026-01-30T20:00:00+01:00"`, "monthly Europe/Berlin", 285, 700 * time.Hour, 73 * time.Hour},
 		"a month, and the clock": {`"2026-03-15T00:00:00+01:00"`, "monthly Europe/Berlin", 190, 17*24*time.Hour - time.Hour, time.Hour},

@@ -153,3 +153,39 @@ func earliest(n, second int, windows []drip.Window) time.Duration {
 		}
 	}
 }
+
+// A shared limit whose only window is long is used to the full as well: operations that their own limit delays for a moment,
+// or whose message is so late that its entity was forgotten, keep their place in this interval.
+func TestSharedLongInterval(t *testing.T) {
+	for seed := range uint64(200) {
+		rnd := rand.New(rand.NewPCG(seed, 0))
+		pick := func(of ...int) int { return of[rnd.IntN(len(of))] }
+		interval := time.Duration(pick(10, 60, 360, 1440)) * time.Minute
+		size, shops := pick(20, 60, 200, 600), pick(1, 3, 10, 40)
+		count := size*pick(1, 2, 3, 4) - pick(0, 1, size/2)
+		o := app(0, 0, 0)
+		o.Size = pick(50, 10, max(1, size/3))
+		o.RefreshRate = pick(o.Size, max(1, o.Size/5))
+		o.Concurrency = pick(0, plenty)
+		o.Shared["app"] = drip.Limit{Size: size, RefreshRate: size, RefreshInterval: interval}
+		at := time.Duration(rnd.Int64N(int64(interval / 2)))
+		late := time.Duration(pick(20, 20, 1000, 60_000)) * time.Millisecond
+		s := SharedScenario{
+			Options: o, Entities: entities(shops), Operation: Fixed(time.Duration(pick(100, 2000, 30_000)) * time.Millisecond),
+			Late: Uniform(0, late), Unmeasured: true,
+			Messages: func(r *rand.Rand) []SharedMessage {
+				var counts []int
+				for i := range shops {
+					counts = append(counts, (count+i)/shops)
+				}
+				return backlog(r, order(pick(int(shuffled), int(byEntity), int(inTurn))), at, 0, counts...)
+			},
+		}
+		report := mustRunShared(t, s, seed).Report
+		got, best := report.Results[0], report.Results[1]
+		if got.OverLimit > 0 || got.Done < got.Messages || got.Makespan > best.Makespan+interval/2+2*late {
+			t.Errorf("seed %d: %d messages of %d shops, %d each %v, own %d and %d/s, late %v: %d left, %v, at best %v; %.2f postponements",
+				seed, count, shops, size, interval, o.Size, o.RefreshRate, late, got.Messages-got.Done, got.Makespan, best.Makespan, got.Redeliveries.Mean)
+		}
+	}
+}

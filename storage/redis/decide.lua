@@ -461,7 +461,7 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Now, s_Slot, 
             local min2 = left + turns3 * (w.Rate < line2.Window_Rate and w.Rate or line2.Window_Rate)
             if line2.Window_Size < min2 then min2 = line2.Window_Size end
             line2.Left = min2
-          else
+          elseif w.Series ~= 0 or line2.Window_Series ~= 0 then
             local past = 0
             do
               if line2.Window_Series == 0 then
@@ -667,6 +667,82 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Now, s_Slot, 
               end
             end
             line2.Left = past2 < past3 and past2 or past3
+          else
+            local either = 0
+            do
+              local long2 = line2.Window_Interval
+              local offset = line2.Window_Offset
+              local short = w.Interval
+              local behind2 = line2.Window_Offset - w.Offset
+              if short > long2 then
+                long2 = w.Interval
+                offset = w.Offset
+                short = line2.Window_Interval
+                behind2 = w.Offset - line2.Window_Offset
+              end
+              local slow_Size, slow_Rate, slow_Interval, slow_Offset, slow_Series, slow_Unit = w.Size < line2.Window_Size and w.Size or line2.Window_Size, w.Rate < line2.Window_Rate and w.Rate or line2.Window_Rate, long2, offset, 0, 0
+              local missing = 0
+              if (long2 - long2 % short) / short * short ~= long2 or (behind2 - behind2 % short) / short * short ~= behind2 then
+                missing = slow_Rate
+              end
+              local gain = 0
+              do
+                local left2 = left - missing
+                local since = 0
+                do
+                  if w.Size > w.Rate then
+                    local max2 = s_Now
+                    local x2 = s_Closed - 1
+                    if x2 > max2 then max2 = x2 end
+                    since = max2
+                  else
+                    since = s_Now
+                  end
+                end
+                local since2 = 0
+                do
+                  if line2.Window_Size > line2.Window_Rate then
+                    local max2 = s_Now
+                    local x2 = s_Closed - 1
+                    if x2 > max2 then max2 = x2 end
+                    since2 = max2
+                  else
+                    since2 = s_Now
+                  end
+                end
+                local from3 = since > since2 and since or since2
+                if now <= from3 then
+                  gain = left2
+                else
+                  local t = now - slow_Offset
+                  local since3 = 0
+                  do
+                    if slow_Size > slow_Rate then
+                      local max2 = from3
+                      local x2 = s_Closed - 1
+                      if x2 > max2 then max2 = x2 end
+                      since3 = max2
+                    else
+                      since3 = from3
+                    end
+                  end
+                  local t2 = since3 - slow_Offset
+                  local n2 = (t - t % slow_Interval) / slow_Interval - (t2 - t2 % slow_Interval) / slow_Interval
+                  if n2 <= 0 then
+                    gain = left2
+                  else
+                    local x2 = slow_Size - left2
+                    if n2 > (x2 - x2 % slow_Rate) / slow_Rate then
+                      gain = slow_Size
+                    else
+                      gain = left2 + n2 * slow_Rate
+                    end
+                  end
+                end
+              end
+              either = left > gain and left or gain
+            end
+            line2.Left = either
           end
         end
       end
@@ -2283,7 +2359,7 @@ function Shared_look(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Urgent
             local max3 = 1 < cost and 1 or cost
             local x5 = cost - (x4 - x4 % 4096) / 4096
             if x5 > max3 then max3 = x5 end
-            local x6 = w.Interval * 1000
+            local x6 = (w.Interval < 60000 and w.Interval or 60000) * 1000
             local y2 = w.Rate < w.Size and w.Rate or w.Size
             local each2 = (x6 - x6 % y2) / y2
             local y3 = each2 + 1
@@ -3720,7 +3796,7 @@ function Shared_book(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket
       local max4 = 1 < cost and 1 or cost
       local x4 = cost - (x3 - x3 % 4096) / 4096
       if x4 > max4 then max4 = x4 end
-      local x5 = w.Interval * 1000
+      local x5 = (w.Interval < 60000 and w.Interval or 60000) * 1000
       local y = w.Rate < w.Size and w.Rate or w.Size
       local each2 = (x5 - x5 % y) / y
       local y2 = each2 + 1
@@ -3742,7 +3818,7 @@ function Shared_book(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticket
       local max6 = 1 < cost and 1 or cost
       local x5 = cost - (x4 - x4 % 4096) / 4096
       if x5 > max6 then max6 = x5 end
-      local x6 = w.Interval * 1000
+      local x6 = (w.Interval < 60000 and w.Interval or 60000) * 1000
       local y = w.Rate < w.Size and w.Rate or w.Size
       local each2 = (x6 - x6 % y) / y
       local y2 = each2 + 1
@@ -4732,7 +4808,7 @@ end
         local is2 = any
         if not is2 then
           local booked = false
-          booked = op_Kind == 4 and op_Ticket_Slot > 0 and op_Ticket_Number <= s_Next and (op_Ticket_Number > 0 or shared_n > 0)
+          booked = op_Kind == 4 and op_Ticket_Slot > 0 and (shared_n > 0 or op_Ticket_Number > 0 and op_Ticket_Number <= s_Next)
           is2 = booked
         end
         any = is2
@@ -5225,7 +5301,7 @@ end
           op_Cost_2 = 0
           op_Cost_3 = 0
         end
-        if plain2 and shared_n == 0 and l_Windows_n == 1 and l_Windows[0].Unit == 0 and s_LastID == 0 and s_Next == 0 and s_Closed <= t then
+        if plain2 and shared_n == 0 and s_Lines_n == 1 and l_Windows[0].Unit == 0 and s_LastID == 0 and s_Next == 0 and s_Closed <= t then
           do
             repeat
               local w = l_Windows[0]
@@ -5478,9 +5554,12 @@ end
                   end
                 end
               end
-              local v_at, v_bound, v_slot, v_back, v_fresh, v_spare, v_pace, v_again, v_overdue, v_refund, v_turn = 0, 0, 0, false, false, false, 0, 0, 0, 0, false
+              local v_at, v_bound, v_slot, v_back, v_number, v_fresh, v_spare, v_pace, v_again, v_overdue, v_refund, v_turn = 0, 0, 0, false, 0, false, false, 0, 0, 0, 0, false
               do
-                v_back = op_Ticket_Slot > 0 and op_Ticket_Number <= s_Next and op_Kind == 2
+                v_back = op_Ticket_Slot > 0 and op_Kind == 2
+                if v_back and op_Ticket_Number <= s_Next then
+                  v_number = op_Ticket_Number
+                end
                 v_at, v_bound = t, 0
                 local x2 = (s_Held + l_Guess) * 1000
                 local y = (s_Ended + 1) * l_Tokens
@@ -5609,7 +5688,7 @@ end
                       local max4 = 1 < cost and 1 or cost
                       local x6 = cost - (x5 - x5 % 4096) / 4096
                       if x6 > max4 then max4 = x6 end
-                      local x7 = w.Interval * 1000
+                      local x7 = (w.Interval < 60000 and w.Interval or 60000) * 1000
                       local y2 = w.Rate < w.Size and w.Rate or w.Size
                       local each2 = (x7 - x7 % y2) / y2
                       local y3 = each2 + 1
@@ -5970,7 +6049,7 @@ end
                       for i2 = 0, l_Windows_n - 1 do
                         local w = l_Windows[i2]
                         local line2 = s_Lines[i2]
-                        local is2 = false and op_Ticket_Number > 0
+                        local is2 = false
                         if is2 then
                           local i3 = w.Unit
                           is2 = line2.Left >= (i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3)
@@ -6078,9 +6157,9 @@ end
                     local x2 = s_Next * 16 - s_Head + 15
                     if x2 > max2 then max2 = x2 end
                     s_Head = s_Head + (max2 - max2 % 16) / 16
-                  elseif op_Ticket_Number > 0 then
+                  elseif v_number > 0 then
                     local max2 = 128
-                    local x2 = 512 + op_Ticket_Number * 16 - s_Head
+                    local x2 = 512 + v_number * 16 - s_Head
                     if x2 > max2 then max2 = x2 end
                     s_Head = s_Head + (max2 - max2 % 32) / 32
                   end
@@ -6168,7 +6247,7 @@ end
                     if x4 > slot then slot = x4 end
                   end
                   if v_bound == 2 and not op_Urgent and (v_back or v_fresh) then
-                    local number2 = op_Ticket_Number
+                    local number2 = v_number
                     if not v_back then
                       number2 = s_Next + 1
                     end
@@ -6245,19 +6324,36 @@ end
                       local lined = false
                       do
                         local w = l_Windows[l_Shortest]
-                        local is5 = v_back and v_bound <= 2
-                        if is5 then
-                          local is4 = x2.fits
-                          if not is4 then
-                            local t2 = slot - w.Offset
-                            local by2 = w.Interval
-                            local t3 = t - w.Offset
-                            local by3 = w.Interval
-                            is4 = (t2 - t2 % by2) / by2 == (t3 - t3 % by3) / by3
-                          end
-                          is5 = is4
+                        local is4 = x2.fits
+                        if is4 then
+                          local max3 = 0
+                          local x4 = slot - x2.Limits_Zero
+                          if x4 > max3 then max3 = x4 end
+                          local y2 = x2.Limits_Grain
+                          is4 = (max3 - max3 % y2) / y2 <= x2.State_Calendars[0].Head
                         end
-                        local keeps = is5
+                        local here = is4
+                        local is8 = v_back
+                        if is8 then
+                          local is7 = here
+                          if not is7 then
+                            local is6 = v_bound <= 2
+                            if is6 then
+                              local is5 = x2.fits
+                              if not is5 then
+                                local t2 = slot - w.Offset
+                                local by2 = w.Interval
+                                local t3 = t - w.Offset
+                                local by3 = w.Interval
+                                is5 = (t2 - t2 % by2) / by2 == (t3 - t3 % by3) / by3
+                              end
+                              is6 = is5
+                            end
+                            is7 = is6
+                          end
+                          is8 = is7
+                        end
+                        local keeps = is8
                         lined = not keeps and not x2.token and not op_Urgent and slot ~= op_Ticket_Slot
                       end
                       is4 = lined
@@ -6400,7 +6496,7 @@ end
                 a_Late = true
                 if v_back then
                   do
-                    if op_Ticket_Number > 0 then
+                    if op_Ticket_Number > 0 and op_Ticket_Number <= s_Next then
                       for i2 = 0, l_Windows_n - 1 do
                         do
                           local line2 = s_Lines[i2]
@@ -6496,6 +6592,7 @@ end
                     if denied or a_Limit == 0 then
                       do
                         local t2_Slot, t2_Number, t2_Again, t2_Cost_0, t2_Cost_1, t2_Cost_2, t2_Cost_3 = op_Ticket_Slot, op_Ticket_Number, op_Ticket_Again, op_Ticket_Cost_0, op_Ticket_Cost_1, op_Ticket_Cost_2, op_Ticket_Cost_3
+                        t2_Number = v_number
                         if not v_back or v_fresh and t2_Number == 0 then
                           s_Next = s_Next + 1
                           t2_Number = s_Next
@@ -6504,11 +6601,11 @@ end
                           if not op_Urgent then
                             do
                               local slot2 = v_slot
-                              local back2 = v_back
+                              local had = v_number > 0
                               for i2 = 0, l_Windows_n - 1 do
                                 local w = l_Windows[i2]
                                 local line2 = s_Lines[i2]
-                                local is2 = back2 and op_Ticket_Number > 0
+                                local is2 = had
                                 if is2 then
                                   local i3 = w.Unit
                                   is2 = line2.Left >= (i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3)
@@ -6687,7 +6784,7 @@ end
                       end
                     else
                       a_Ticket_Slot = slot
-                      a_Ticket_Number = op_Ticket_Number
+                      a_Ticket_Number = v_number
                       a_Ticket_Again = op_Ticket_Again
                       a_Ticket_Cost_0 = op_Cost_0
                       a_Ticket_Cost_1 = op_Cost_1
@@ -6753,19 +6850,36 @@ end
                       local lined = false
                       do
                         local w = l_Windows[l_Shortest]
-                        local is5 = v_back and v_bound <= 2
-                        if is5 then
-                          local is4 = x2.fits
-                          if not is4 then
-                            local t2 = slot - w.Offset
-                            local by2 = w.Interval
-                            local t3 = t - w.Offset
-                            local by3 = w.Interval
-                            is4 = (t2 - t2 % by2) / by2 == (t3 - t3 % by3) / by3
-                          end
-                          is5 = is4
+                        local is4 = x2.fits
+                        if is4 then
+                          local max2 = 0
+                          local x3 = slot - x2.Limits_Zero
+                          if x3 > max2 then max2 = x3 end
+                          local y = x2.Limits_Grain
+                          is4 = (max2 - max2 % y) / y <= x2.State_Calendars[0].Head
                         end
-                        local keeps = is5
+                        local here = is4
+                        local is8 = v_back
+                        if is8 then
+                          local is7 = here
+                          if not is7 then
+                            local is6 = v_bound <= 2
+                            if is6 then
+                              local is5 = x2.fits
+                              if not is5 then
+                                local t2 = slot - w.Offset
+                                local by2 = w.Interval
+                                local t3 = t - w.Offset
+                                local by3 = w.Interval
+                                is5 = (t2 - t2 % by2) / by2 == (t3 - t3 % by3) / by3
+                              end
+                              is6 = is5
+                            end
+                            is7 = is6
+                          end
+                          is8 = is7
+                        end
+                        local keeps = is8
                         lined = not keeps and not x2.token and not op_Urgent and slot ~= op_Ticket_Slot
                       end
                       is4 = lined
@@ -6956,7 +7070,7 @@ end
       if changes then
         do
           local booked = false
-          booked = op_Kind == 4 and op_Ticket_Slot > 0 and op_Ticket_Number <= s_Next and (op_Ticket_Number > 0 or shared_n > 0)
+          booked = op_Kind == 4 and op_Ticket_Slot > 0 and (shared_n > 0 or op_Ticket_Number > 0 and op_Ticket_Number <= s_Next)
           local booked2 = booked
           if op_Kind == 4 then
             op_Cost_0 = 0
@@ -7219,7 +7333,7 @@ end
               s_Slot = slot
             end
             do
-              if op_Ticket_Number > 0 then
+              if op_Ticket_Number > 0 and op_Ticket_Number <= s_Next then
                 for i2 = 0, l_Windows_n - 1 do
                   do
                     local line2 = s_Lines[i2]
