@@ -202,7 +202,6 @@ func TestScenarioErrors(t *testing.T) {
 		`{` + burst + `, "preset": "xero", "limits": {}}`:                                                       "a preset gives the limits of an entity: leave out the preset, or limits of your own",
 		`{` + burst + `, "preset": "slack-5"}`:                                                                  `there is no preset "slack-5"; there are "Slack, tier 2"`,
 		`{` + burst + `, "shared": {"app": {"size": -1}}}`:                                                      `limits: shared["app"]`,
-		`{` + burst + `, "shared": {"app": {"size": 9}}, "cost": {"from": 1, "to": 2, "off": 1}}`:               "cost: off, and costs, cannot be simulated with shared limits",
 		`{"arrivals": [{"kind": "odd"}]}`:                                                                       `arrivals[0]: there is no kind "odd"`,
 		`{"arrivals": [{"kind": "burst"}]}`:                                                                     "arrivals[0]: a burst has a count",
 		`{"arrivals": [{"kind": "poisson", "per_second": 1}]}`:                                                  "arrivals[0]: poisson arrivals have a per_second above 0",

@@ -72,9 +72,6 @@ func (f *file) scenario(dir string) (Scenario, error) {
 	if in.Costs, err = f.Cost.costs(); err != nil {
 		return fail(fmt.Errorf("cost: %w", err))
 	}
-	if (f.Cost.Off > 0 || f.Costs != nil) && out.Options.Shared != nil {
-		return fail(errors.New("cost: off, and costs, cannot be simulated with shared limits"))
-	}
 	for _, unit := range slices.Sorted(maps.Keys(f.Costs)) {
 		if in.Units == nil {
 			in.Units = map[string]lab.Costs{}

@@ -70,8 +70,8 @@ func Parse(name string, text []byte) (Scenario, error) {
 //   - "retry-after" is a limiter that tells each refused message when to come back.
 //   - "optimum" knows the future.
 //
-// With shared limits it plays "admit" and an "optimum" that divides them by weighted max-min at each instant. Then the
-// shared limits themselves count the calls, too, besides the providers.
+// With shared limits it plays "admit" and an "optimum" that divides them by weighted max-min at each instant, as if each call of
+// an entity cost the average. Then the shared limits themselves count the calls, too, besides the providers.
 //
 // The seed determines everything that is random. Run returns the context's error when ctx ends.
 func (s Scenario) Run(ctx context.Context, seed uint64) (Report, error) {
@@ -90,13 +90,12 @@ func (s Scenario) Run(ctx context.Context, seed uint64) (Report, error) {
 		Messages: func(r *rand.Rand) (all []lab.SharedMessage) {
 			for entity := range in.Entities {
 				for _, at := range in.Arrivals(r) {
-					cost, _ := in.Costs(r)
-					all = append(all, lab.SharedMessage{At: at, Entity: entity, Cost: cost})
+					all = append(all, lab.SharedMessage{At: at, Entity: entity})
 				}
 			}
 			return all
 		},
-		Operation: in.Operation, Late: in.Late, Travel: in.Travel,
+		Operation: in.Operation, Costs: in.Costs, Units: in.Units, Late: in.Late, Travel: in.Travel,
 		Providers: in.Providers, SharedProviders: s.shared, Context: ctx, Unmeasured: true,
 	}, seed)
 	return reportOf(r.Report), err

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/drip-go/drip/provider"
 )
@@ -19,7 +20,6 @@ func TestUnitsAreRefused(t *testing.T) {
 		`{"limits": {"size": 9, "rate": 9, "unit": "points"}, ` + burst + `}`:                                                    `costs: there are none of "points", which a limit counts`,
 		`{"limits": {"size": 9, "rate": 9}, "providers": [{"kind": "concurrency", "size": 1, "unit": "points"}], ` + burst + `}`: `costs: there are none of "points", which a provider counts`,
 		`{"limits": {"size": 9, "rate": 9}, "costs": {"points": {"from": 3}}, ` + burst + `}`:                                    `costs: "points": it is a number`,
-		`{"preset": "airtable", "costs": {"points": 3}, ` + burst + `}`:                                                          `with shared limits`,
 	} {
 		if _, err := Parse("s.json", []byte(text)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: got %v, want %s", text, err, want)
@@ -52,6 +52,33 @@ func TestUnits(t *testing.T) {
 		if name != "calls" && classic.OverLimit == 0 {
 			t.Errorf("%s: GetDelay, which knows no costs, was never over the limit", name)
 		}
+	}
+}
+
+// A limit that entities share may count several units, too. Calls are counted when they begin, by what they really take.
+func TestUnitsOfSharedLimits(t *testing.T) {
+	const load = `"operation": {"kind": "exponential", "mean": "2s", "at_most": "30s"}, "travel": "50ms",
+		"arrivals": [{"kind": "burst", "count": 60}, {"kind": "poisson", "per_second": 0.1, "to": "8m"}]`
+	const input = `{"size": 100000, "interval": "1m", "unit": "input tokens"}`
+	for name, c := range map[string]struct{ costs, binding string }{
+		"calls":              {`"cost": 2, "costs": {"input tokens": 10}`, "org: 200 every 1m0s"},
+		"tokens":             {`"costs": {"input tokens": {"from": 500, "to": 2000}}`, "org: 100000 input tokens every 1m0s"},
+		"estimates, too low": {`"costs": {"input tokens": {"from": 500, "to": 2000, "off": 500}}`, "org: 100000 input tokens every 1m0s"},
+	} {
+		r := played(t, `{`+c.costs+`, "entities": 10, "limits": {"size": 40, "rate": 40, "interval": "1m"},
+			"shared": {"org": {"size": 200, "rate": 200, "interval": "1m", "windows": [`+input+`]}}, `+load+`}`)
+		admit, best := r.Results[0], r.Results[1]
+		if admit.OverLimit != 0 || admit.Done != admit.Messages || admit.Makespan > best.Makespan+time.Minute || r.Binding != c.binding {
+			t.Errorf("%s: the binding limit is %s; admit %+v; optimum %+v", name, r.Binding, admit, best)
+		}
+		if used := best.Used; used < 0.8 || used > 1.01 {
+			t.Errorf("%s: the optimum uses %v of %s", name, used, r.Binding)
+		}
+	}
+	other := played(t, `{"costs": {"input tokens": 2000}, "shared": {"org": {"windows": [`+input+`]}}, "limits": {"size": 200},
+		"providers": [{"kind": "fixed-window", "size": 90000, "interval": "1m", "unit": "input tokens"}], `+load+`}`)
+	if other.Results[0].OverLimit < 5 {
+		t.Errorf("with a provider that lets fewer tokens through: %+v", other.Results[0])
 	}
 }
 

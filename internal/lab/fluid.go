@@ -94,16 +94,27 @@ func (s *scope) tanks() []*tank {
 }
 
 // begin counts a call and reports whether it is within the limit.
-func (s *scope) begin(ms int64, cost float64) bool {
+// A cost above its estimate counts at the end.
+func (s *scope) begin(ms int64, costs bill) bool {
 	within := true
 	for _, t := range s.windows {
+		c := costs.in(t.unit)
 		t.refresh(ms)
-		t.left -= cost
-		t.use.used += cost
+		t.left -= float64(min(c.estimate, c.actual))
+		t.use.used += float64(c.actual)
 		within = within && t.left >= 0
 	}
 	s.underWay++
 	return within && (s.concurrency == 0 || s.underWay <= s.concurrency)
+}
+
+// end counts the end of a call.
+func (s *scope) end(costs bill) {
+	for _, t := range s.windows {
+		c := costs.in(t.unit)
+		t.left -= float64(max(0, c.actual-c.estimate))
+	}
+	s.underWay--
 }
 
 // sharedLimitOf reads a limit of Options.Shared. One without a size has no windows, one without tokens any number.
@@ -129,12 +140,41 @@ type flow struct {
 	entity  int
 	weight  float64
 	scopes  []*scope
-	tanks   []*tank
-	backlog float64 // units that wait
+	tanks   []outlet
+	backlog float64 // calls that wait
 	given   float64 // by fill
 
-	messages  []*sharedMessage // for the optimum: those that wait, of which some units were served
+	all       []*sharedMessage
+	messages  []*sharedMessage // for the optimum: those that wait, of which some calls were served
 	fulfilled float64
+}
+
+// outlet is a tank that a flow takes from: so much with each call, on average.
+type outlet struct {
+	*tank
+	each float64
+}
+
+// open sets the tanks.
+func (f *flow) open() {
+	calls := 0.0
+	for _, m := range f.all {
+		calls += m.calls
+	}
+	for _, s := range f.scopes {
+		for _, t := range s.windows {
+			taken := 0.0
+			for _, m := range f.all {
+				taken += float64(m.costs.in(t.unit).actual)
+			}
+			if taken > 0 {
+				f.tanks = append(f.tanks, outlet{t, taken / calls})
+			}
+		}
+		if s.tokens != nil {
+			f.tanks = append(f.tanks, outlet{s.tokens, 1})
+		}
+	}
 }
 
 const little = 1e-9
@@ -156,7 +196,7 @@ func fill(flows []*flow) {
 		}
 		for _, f := range rising {
 			for _, t := range f.tanks {
-				t.load += f.weight
+				t.load += f.weight * t.each
 			}
 		}
 		level := math.Inf(1)
@@ -169,11 +209,11 @@ func fill(flows []*flow) {
 		for _, f := range rising {
 			f.given += level * f.weight
 			for _, t := range f.tanks {
-				t.room -= level * f.weight
+				t.room -= level * f.weight * t.each
 			}
 		}
 		rising = slices.DeleteFunc(rising, func(f *flow) bool {
-			return f.backlog-f.given < little || slices.ContainsFunc(f.tanks, func(t *tank) bool { return t.room < little })
+			return f.backlog-f.given < little || slices.ContainsFunc(f.tanks, func(t outlet) bool { return t.room < little })
 		})
 	}
 }
@@ -190,8 +230,9 @@ type fluid struct {
 func (r *sharedRun) stepLength() (int64, error) {
 	asked := map[*tank]float64{}
 	for i := range r.messages {
-		for _, t := range r.messages[i].flow.tanks {
-			asked[t] += min(float64(r.messages[i].Cost), cmp.Or(t.size, math.Inf(1)))
+		m := &r.messages[i]
+		for _, t := range m.flow.tanks {
+			asked[t.tank] += min(m.calls*t.each, cmp.Or(t.size, math.Inf(1)))
 		}
 	}
 	longest := 0.0 // at best
@@ -224,7 +265,7 @@ func newFluid(r *sharedRun) *fluid {
 		}
 		for ; arrived < len(r.messages) && r.messages[arrived].At.Milliseconds() < ms+step; arrived++ {
 			m := &r.messages[arrived]
-			m.flow.backlog += float64(m.Cost)
+			m.flow.backlog += m.calls
 			m.flow.messages = append(m.flow.messages, m)
 			f.first[m.Entity] = min(f.first[m.Entity], m.At.Seconds())
 		}
@@ -252,10 +293,10 @@ func newFluid(r *sharedRun) *fluid {
 			w.fulfilled += w.given
 			f.done[w.entity] = end
 			f.makespan = end
-			for len(w.messages) > 0 && w.fulfilled >= float64(w.messages[0].Cost)-1e-6 {
+			for len(w.messages) > 0 && w.fulfilled >= w.messages[0].calls-1e-6 {
 				m := w.messages[0]
 				w.messages = w.messages[1:]
-				w.fulfilled -= float64(m.Cost)
+				w.fulfilled -= m.calls
 				left--
 				m.started = max(r.begin+m.At.Milliseconds(), r.begin+ms)
 				if m.Watched {

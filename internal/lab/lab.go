@@ -160,7 +160,7 @@ func (s *Scenario) setDefaults() error {
 	if s.Begin.IsZero() {
 		s.Begin = Begin
 	}
-	if err := checkAligned(&s.Options); err != nil {
+	if err := checkWindows(&s.Options, s.Units); err != nil {
 		return err
 	}
 	if s.Arrivals == nil || s.Operation == nil {
@@ -183,11 +183,6 @@ func (s *Scenario) setDefaults() error {
 		}
 	}
 	for i, e := range s.eras() {
-		for _, w := range e.windows {
-			if w.unit != "" && s.Units[w.unit] == nil {
-				return fmt.Errorf("%s have no costs of %q, which a window counts", "Units", w.unit)
-			}
-		}
 		if !e.possible() {
 			field := "Options"
 			if i > 0 {

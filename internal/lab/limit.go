@@ -2,7 +2,6 @@ package lab
 
 import (
 	"cmp"
-	"fmt"
 	"math"
 	"slices"
 	"time"
@@ -74,16 +73,6 @@ func Windows(o *drip.Options) []drip.Window {
 		all = append(append(all, drip.Window{Align: l.Align, Unit: l.Unit}), l.Windows...)
 	}
 	return all
-}
-
-// callsOnly is the error of Options with windows of other units: operations with shared limits take calls only.
-func callsOnly(o *drip.Options) error {
-	for _, w := range Windows(o) {
-		if w.Unit != "" {
-			return fmt.Errorf("%s have a window of %q; with shared limits, operations are simulated in calls only", "Options", w.Unit)
-		}
-	}
-	return nil
 }
 
 // possible reports whether anything can ever run.

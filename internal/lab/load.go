@@ -130,18 +130,30 @@ func (c Costs) draw(unit string, r *rand.Rand) cost {
 	return cost{unit, estimate, actual}
 }
 
-// in returns the cost of a message in a unit that the scenario has.
-func (m *message) in(unit string) cost {
-	return m.costs[slices.IndexFunc(m.costs, func(c cost) bool { return c.unit == unit })]
+// bill is the cost of an operation in calls, and then in other units.
+type bill []cost
+
+// drawBill draws the cost in calls and in other units.
+func drawBill(calls Costs, units map[string]Costs, r *rand.Rand) bill {
+	b := bill{calls.draw("", r)}
+	for _, unit := range slices.Sorted(maps.Keys(units)) {
+		b = append(b, units[unit].draw(unit, r))
+	}
+	return b
+}
+
+// in returns the cost in a unit that the scenario has.
+func (b bill) in(unit string) cost {
+	return b[slices.IndexFunc(b, func(c cost) bool { return c.unit == unit })]
 }
 
 // units returns the costs in other units than calls, estimated and real; nil is none.
-func (m *message) units() (estimate, actual drip.Costs) {
-	if len(m.costs) == 1 {
+func (b bill) units() (estimate, actual drip.Costs) {
+	if len(b) == 1 {
 		return nil, nil
 	}
 	estimate, actual = drip.Costs{}, drip.Costs{}
-	for _, c := range m.costs[1:] {
+	for _, c := range b[1:] {
 		estimate[c.unit], actual[c.unit] = c.estimate, c.actual
 	}
 	return estimate, actual
@@ -153,7 +165,7 @@ type message struct {
 	entity            int
 	arrival           int64
 	travel, operation int64
-	costs             []cost // in calls, and then in other units
+	costs             bill
 	crashes, lost     bool
 	unacknowledged    int  // which of its acknowledgements is lost, counted from 1; 0 for none
 	plain             bool // its consumers ask GetDelay
@@ -166,7 +178,6 @@ type message struct {
 // messages draws the messages of a scenario, in order of arrival.
 func (s *Scenario) messages(seed uint64) []message {
 	var all []message
-	units := slices.Sorted(maps.Keys(s.Units))
 	for entity := range s.Entities {
 		r := rand.New(rand.NewPCG(seed, uint64(entity)))
 		times := s.Arrivals(r)
@@ -174,10 +185,7 @@ func (s *Scenario) messages(seed uint64) []message {
 			m := message{entity: entity, arrival: s.since(at)}
 			m.travel = r.Int64N(s.Travel.Milliseconds() + 1)
 			m.operation = max(0, s.Operation(r)).Milliseconds()
-			m.costs = append(m.costs, s.Costs.draw("", r))
-			for _, unit := range units {
-				m.costs = append(m.costs, s.Units[unit].draw(unit, r))
-			}
+			m.costs = drawBill(s.Costs, s.Units, r)
 			// Drawn even if the share is zero, so that a scenario with failures has the messages of one without.
 			m.crashes = r.Float64() < s.Crashes
 			m.lost = r.Float64() < s.Lost

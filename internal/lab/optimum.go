@@ -52,7 +52,7 @@ func optimum(messages []*message, eras []era, closed [2]int64) (starts []int64) 
 			t = ends[over]
 		}
 		for i, w := range limit.windows {
-			if missing := min(int64(m.in(w.unit).actual), w.size) - capacity[i]; missing > 0 {
+			if missing := min(int64(m.costs.in(w.unit).actual), w.size) - capacity[i]; missing > 0 {
 				t = max(t, w.gains(missing, now))
 			}
 		}
@@ -75,7 +75,7 @@ func optimum(messages []*message, eras []era, closed [2]int64) (starts []int64) 
 			advance(t)
 		}
 		for i, w := range limit.windows {
-			capacity[i] -= int64(m.in(w.unit).actual)
+			capacity[i] -= int64(m.costs.in(w.unit).actual)
 		}
 		starts = append(starts, now)
 		end := now + m.travel + m.operation

@@ -30,11 +30,11 @@ type ofUnit struct {
 
 // beginAll begins the call of a message at all providers, and reports whether it is over a limit of any. The caller must
 // call end when the call ends.
-func beginAll(providers []Provider, at int64, m *message) (end func(now int64), over bool) {
+func beginAll(providers []Provider, at int64, b bill) (end func(now int64), over bool) {
 	var within []Provider
 	costOf := func(p Provider) cost {
 		c, _ := p.(ofUnit)
-		return m.in(c.unit)
+		return b.in(c.unit)
 	}
 	for _, p := range providers {
 		if p.Begin(at, costOf(p).estimate) {

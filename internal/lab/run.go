@@ -200,7 +200,7 @@ func (r *run) ask(d *delivery) {
 	if plain = plain && d.plain; plain {
 		a.Delay, err = limiter.GetDelay(r.names[d.entity])
 	} else {
-		costs, _ := d.units()
+		costs, _ := d.costs.units()
 		a, err = r.limiter.Admit(r.names[d.entity], drip.Request{Cost: d.costs[0].estimate, Costs: costs, Ticket: d.ticket})
 	}
 	switch {
@@ -332,7 +332,7 @@ func (r *run) start(d *delivery, a drip.Admission) {
 // call is an operation at the provider.
 func (r *run) call(d *delivery, then func()) {
 	began := r.now
-	end, over := beginAll(r.providers[d.entity], began, d.message)
+	end, over := beginAll(r.providers[d.entity], began, d.costs)
 	if over {
 		r.overLimit++
 	}
@@ -352,7 +352,7 @@ func (r *run) finish(d *delivery, a drip.Admission) {
 	if limiter, ok := r.limiter.(others); ok && d.plain {
 		err = limiter.ReturnToken(r.names[d.entity])
 	} else {
-		_, costs := d.units()
+		_, costs := d.costs.units()
 		err = r.limiter.Settle(r.names[d.entity], a, d.costs[0].actual, costs)
 	}
 	if err != nil {

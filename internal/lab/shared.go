@@ -33,6 +33,10 @@ type SharedScenario struct {
 	// Operation is the time that the provider takes.
 	Operation Distribution
 
+	// Costs are the costs of the operations in calls. Defaults to the Cost of each message. Units are as in Scenario.
+	Costs Costs
+	Units map[string]Costs
+
 	// Late is how late a postponed message comes back. Defaults to anything up to 20 ms.
 	Late Distribution
 
@@ -75,7 +79,7 @@ type SharedMessage struct {
 	// Entity is its place in SharedScenario.Entities.
 	Entity int
 
-	// Cost, Within and Urgent are the fields of its [drip.Request]. Cost defaults to 1.
+	// Cost, Within and Urgent are the fields of its [drip.Request]. Cost defaults to 1; see SharedScenario.Costs.
 	Cost   int
 	Within []string
 	Urgent bool
@@ -87,6 +91,8 @@ type SharedMessage struct {
 // sharedMessage is a message and its outcome.
 type sharedMessage struct {
 	SharedMessage
+	costs     bill
+	calls     float64 // that it really takes, at least 1
 	flow      *flow
 	operation int64 // ms
 	asks      int
@@ -145,10 +151,7 @@ func newSharedRun(s *SharedScenario, seed uint64) (*sharedRun, error) {
 	if len(s.Entities) == 0 || s.Messages == nil || s.Operation == nil {
 		return nil, errors.New("SharedScenario.Entities, Messages and Operation are required")
 	}
-	if err := callsOnly(&s.Options); err != nil {
-		return nil, fmt.Errorf("SharedScenario.%w", err)
-	}
-	if err := checkAligned(&s.Options); err != nil {
+	if err := checkWindows(&s.Options, s.Units); err != nil {
 		return nil, fmt.Errorf("SharedScenario.%w", err)
 	}
 	if s.Begin.IsZero() {
@@ -199,16 +202,20 @@ func newSharedRun(s *SharedScenario, seed uint64) (*sharedRun, error) {
 // draw makes the messages, and the limits as their providers count them.
 func (r *sharedRun) draw(rnd *rand.Rand) error {
 	o := &r.scenario.Options
-	var units, took float64
+	var sum, took float64
 	var longest int64
 	for _, m := range r.scenario.Messages(rnd) {
-		m.Cost = max(1, m.Cost)
+		calls := r.scenario.Costs
+		if calls == nil {
+			calls = FixedCost(max(1, m.Cost))
+		}
 		if m.Entity < 0 || m.Entity >= len(r.names) || m.At < 0 {
 			return fmt.Errorf("a message of entity %d at %v", m.Entity, m.At)
 		}
 		operation := max(0, r.scenario.Operation(rnd)).Milliseconds()
-		r.messages = append(r.messages, sharedMessage{SharedMessage: m, operation: operation})
-		units += float64(m.Cost)
+		costs := drawBill(calls, r.scenario.Units, rnd)
+		r.messages = append(r.messages, sharedMessage{SharedMessage: m, costs: costs, calls: max(1, float64(costs[0].actual)), operation: operation})
+		sum += max(1, float64(costs[0].actual))
 		took += float64(operation)
 		longest = max(longest, operation+r.scenario.Travel.Milliseconds())
 	}
@@ -218,12 +225,12 @@ func (r *sharedRun) draw(rnd *rand.Rand) error {
 	n := max(1, float64(len(r.messages)))
 	slices.SortStableFunc(r.messages, func(a, b sharedMessage) int { return int(a.At.Milliseconds() - b.At.Milliseconds()) })
 	for _, e := range r.scenario.Entities {
-		r.scopes = append(r.scopes, newScope(limitOf(o, &e.Limit), took/n, units/n, r.begin))
+		r.scopes = append(r.scopes, newScope(limitOf(o, &e.Limit), took/n, sum/n, r.begin))
 	}
 	all := slices.Sorted(maps.Keys(o.Shared))
 	shared := map[string]*scope{}
 	for _, name := range all {
-		shared[name] = newScope(sharedLimitOf(o, o.Shared[name]), took/n, units/n, r.begin)
+		shared[name] = newScope(sharedLimitOf(o, o.Shared[name]), took/n, sum/n, r.begin)
 		r.scopes = append(r.scopes, shared[name])
 	}
 	flows := map[string]*flow{}
@@ -242,13 +249,14 @@ func (r *sharedRun) draw(rnd *rand.Rand) error {
 				}
 				f.scopes = append(f.scopes, shared[name])
 			}
-			for _, s := range f.scopes {
-				f.tanks = append(f.tanks, s.tanks()...)
-			}
 			flows[key] = f
 			r.flows = append(r.flows, f)
 		}
 		m.flow = flows[key]
+		m.flow.all = append(m.flow.all, m)
+	}
+	for _, f := range r.flows {
+		f.open()
 	}
 	return nil
 }
@@ -294,11 +302,14 @@ func (r *sharedRun) ask(m *sharedMessage, t drip.Ticket, isCopy bool) {
 	}
 	if !isCopy {
 		if m.asks == 0 {
-			m.flow.backlog += float64(m.Cost)
+			m.flow.backlog += m.calls
 		}
 		m.asks++
 	}
-	a, err := r.bucket.Admit(context.Background(), r.names[m.Entity], drip.Request{Cost: m.Cost, Ticket: t, Within: m.Within, Urgent: m.Urgent})
+	estimate, _ := m.costs.units()
+	a, err := r.bucket.Admit(context.Background(), r.names[m.Entity], drip.Request{
+		Cost: m.costs[0].estimate, Costs: estimate, Ticket: t, Within: m.Within, Urgent: m.Urgent,
+	})
 	r.answers = append(r.answers, a.Delay)
 	if err != nil {
 		r.err = err
@@ -325,13 +336,13 @@ func (r *sharedRun) start(m *sharedMessage, a drip.Admission, isCopy bool) {
 	if !isCopy {
 		m.started = r.now
 		if !r.scenario.Unmeasured {
-			r.spanOf(m.Entity).served += float64(m.Cost)
+			r.spanOf(m.Entity).served += m.calls
 		}
-		m.flow.backlog -= float64(m.Cost)
+		m.flow.backlog -= m.calls
 		r.waiting--
 	}
 	for _, s := range m.flow.scopes {
-		if !s.begin(r.now, float64(m.Cost)) {
+		if !s.begin(r.now, m.costs) {
 			r.over++
 		}
 	}
@@ -344,9 +355,10 @@ func (r *sharedRun) start(m *sharedMessage, a drip.Admission, isCopy bool) {
 	r.events.renew(admit{r.bucket}, r.names[m.Entity], &a.Lease, r.now, end, &r.err)
 	r.events.addEnd(end, func() {
 		for _, s := range m.flow.scopes {
-			s.underWay--
+			s.end(m.costs)
 		}
-		if err := r.bucket.Settle(context.Background(), r.names[m.Entity], a.Lease, m.Cost); err != nil {
+		_, actual := m.costs.units()
+		if err := r.bucket.Settle(context.Background(), r.names[m.Entity], a.Lease, m.costs[0].actual, actual); err != nil {
 			r.err = err
 		}
 	})
@@ -359,7 +371,7 @@ func (r *sharedRun) count(m *sharedMessage, at int64) {
 		return
 	}
 	r.events.add(at, func() {
-		end, over := beginAll(providers, at, &message{costs: []cost{{"", m.Cost, m.Cost}}})
+		end, over := beginAll(providers, at, m.costs)
 		if over {
 			r.over++
 		}
@@ -399,8 +411,10 @@ func (r *sharedRun) read(t *tank, grain int64) {
 	fill(r.flows)
 	given := 0.0
 	for _, f := range r.flows {
-		if slices.Contains(f.tanks, t) {
-			given += f.given
+		for _, from := range f.tanks {
+			if from.tank == t {
+				given += f.given * from.each
+			}
 		}
 	}
 	o := r.scenario.Outage

@@ -302,17 +302,18 @@ func TestRandomShared(t *testing.T) {
 // The providers find a call over a window, and one too many under way.
 func TestScopeCounts(t *testing.T) {
 	s := newScope(limit{windows: []window{{size: 3, rate: 2, interval: 1000}}, concurrency: 4}, 50, 1, Begin.UnixMilli())
+	one := bill{{"", 1, 1}}
 	for _, call := range []struct {
 		at     time.Duration
 		within bool
 	}{{0, true}, {0, true}, {999 * time.Millisecond, true}, {time.Second, true}, {5 * time.Second, false}, {6 * time.Second, false}} {
-		if got := s.begin(since(call.at), 1); got != call.within {
+		if got := s.begin(since(call.at), one); got != call.within {
 			t.Errorf("a call at %v is within: %v, want %v", call.at, got, call.within)
 		}
 	}
 	s.underWay = 0
 	for n, within := range []bool{true, true, true, false} {
-		if got := s.begin(since(time.Minute), 1); got != within {
+		if got := s.begin(since(time.Minute), one); got != within {
 			t.Errorf("call %d after a minute is within: %v, want %v", n, got, within)
 		}
 	}

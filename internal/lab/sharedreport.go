@@ -97,7 +97,7 @@ func (r *sharedRun) used(b sharedBinding) float64 {
 		}
 		holders[m.Entity] = true
 		if b.window < len(l.windows) {
-			used, last = used+float64(m.Cost), max(last, m.started)
+			used, last = used+float64(m.costs.in(l.windows[b.window].unit).actual), max(last, m.started)
 		} else {
 			used, last = used+float64(m.operation), max(last, m.started+m.operation)
 		}

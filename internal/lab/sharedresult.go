@@ -136,8 +136,8 @@ func (r *sharedRun) weights(best *fluid) float64 {
 	until := seconds(slices.Min(best.done)).Milliseconds()
 	for i := range r.messages {
 		if m := &r.messages[i]; m.started > 0 && m.started-r.begin < until {
-			served[weigh(m.Entity)] += float64(m.Cost)
-			servedToAll += float64(m.Cost)
+			served[weigh(m.Entity)] += m.calls
+			servedToAll += m.calls
 		}
 	}
 	off := 0.0
