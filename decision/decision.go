@@ -58,7 +58,8 @@ type Line struct {
 	FreshFrom int64
 	Stale     int64 // the most that older leases with an ID above StaleFrom may give back; others give back nothing
 	StaleFrom int64
-	Saved     int64 // the average part of an estimate that was not used, in 4096ths; below zero if operations cost more
+	Saved     int64 // the part of the estimates that was not used, in 4096ths; below zero if operations cost more
+	Estimated int64 // the sum of these estimates: of the first operations, then of about the last ones
 }
 
 // Kind is the kind of an Op.

@@ -95,9 +95,14 @@ func (l *Limits) charge(s *State, op *Op) {
 			back = min(back, 0)
 		}
 		if op.Kind == Settle && estimate > 0 {
-			n, before, over := s.Ended, line.Saved, int64(mostOver*4096) // no division of a negative number
-			line.Saved += over/n - (before+over)/n + 4096/n - min(estimate-back, mostOver*estimate)*64/estimate*64/n
-			if n <= few && back > 0 {
+			if s.Ended >= most {
+				line.Estimated -= line.Estimated / most
+			}
+			line.Estimated += estimate
+			before, over, part := line.Saved, int64(mostOver*4096), estimate*4096/line.Estimated // no division of a negative number
+			saved := over + 4096 - min(estimate-back, mostOver*estimate)*64/estimate*64
+			line.Saved += saved*part/4096 - (before+over)*part/4096
+			if s.Ended <= few && back > 0 {
 				s.rebook(w, line, before, estimate)
 			}
 		}
@@ -162,6 +167,6 @@ func (l *Limits) reset(s *State, before, now int64) {
 		if line.Window.Size == 0 { // it is left out since now
 			taken = now
 		}
-		*line = Line{Window: line.Window, Left: left, Promised: left, Taken: taken, FreshFrom: s.LastID, StaleFrom: s.LastID, Saved: line.Saved}
+		*line = Line{Window: line.Window, Left: left, Promised: left, Taken: taken, FreshFrom: s.LastID, StaleFrom: s.LastID, Saved: line.Saved, Estimated: line.Estimated}
 	}
 }

@@ -77,8 +77,8 @@ func TestUnitsOfSharedLimits(t *testing.T) {
 	}
 	other := played(t, `{"costs": {"input tokens": 2000}, "shared": {"org": {"windows": [`+input+`]}}, "limits": {"size": 200},
 		"providers": [{"kind": "fixed-window", "size": 90000, "interval": "1m", "unit": "input tokens"}], `+load+`}`)
-	if other.Results[0].OverLimit < 5 {
-		t.Errorf("with a provider that lets fewer tokens through: %+v", other.Results[0])
+	if other.Results[0].OverLimit < 5 || other.Binding != "org: 100000 input tokens every 1m0s" {
+		t.Errorf("with a provider that lets fewer tokens through: the binding limit is %s; %+v", other.Binding, other.Results[0])
 	}
 }
 

@@ -260,3 +260,26 @@ func (r *estimatedRun) send(at int64, name string, ofBacklog bool) {
 	}
 	r.events.add(at, func() { ask(drip.Ticket{}) })
 }
+
+// Small operations that cost many times their estimate say little about the large ones: what the tickets will take follows
+// from the sums.
+func TestSharedUnevenEstimates(t *testing.T) {
+	for seed := range uint64(5) {
+		got := mustRunShared(t, SharedScenario{
+			Entities: entities(10), Operation: Exponential(2 * time.Second), Units: map[string]Costs{"tokens": UniformCost(1, 500, 500)}, Unmeasured: true,
+			Options: drip.Options{Size: 1000, RefreshRate: 1000, Concurrency: plenty, Shared: map[string]drip.Limit{
+				"app": {Windows: []drip.Window{{Size: 100_000, RefreshInterval: time.Minute, Unit: "tokens"}}},
+			}},
+			Messages: func(r *rand.Rand) (all []SharedMessage) {
+				for range 2000 {
+					all = append(all, SharedMessage{Entity: r.IntN(10), At: time.Duration(r.Int64N(int64(3 * time.Minute)))})
+				}
+				return all
+			},
+		}, seed).Report.Results
+		admit, best := got[0], got[1]
+		if admit.OverLimit > 0 || admit.Done < admit.Messages || admit.Makespan > best.Makespan+30*time.Second {
+			t.Errorf("seed %d: %d over the limit, %d messages left, %v, at best %v", seed, admit.OverLimit, admit.Messages-admit.Done, admit.Makespan, best.Makespan)
+		}
+	}
+}

@@ -121,7 +121,7 @@ func (s *scope) end(costs bill) {
 func sharedLimitOf(o *drip.Options, s drip.Limit) limit {
 	if s.Size == 0 && s.RefreshRate == 0 && len(s.Windows) > 0 {
 		w := s.Windows[0]
-		s.Size, s.RefreshRate, s.RefreshInterval, s.Windows = w.Size, w.RefreshRate, w.RefreshInterval, s.Windows[1:]
+		s.Size, s.RefreshRate, s.RefreshInterval, s.Align, s.Unit, s.Windows = w.Size, w.RefreshRate, w.RefreshInterval, w.Align, w.Unit, s.Windows[1:]
 	}
 	s.Size, s.RefreshRate = cmp.Or(s.Size, s.RefreshRate), cmp.Or(s.RefreshRate, s.Size)
 	s.RefreshInterval = cmp.Or(s.RefreshInterval, time.Second)

@@ -32,7 +32,7 @@ func limitOf(o *drip.Options, own *drip.Limit) limit {
 		// A rate above the size counts as the size.
 		w := window{size: part(size), rate: part(min(rate, size)), interval: interval.Milliseconds(), unit: unit}
 		if align.Calendar() {
-			w.calendar, _ = calendarOf(align) // checkAligned has the error
+			w.calendar, _ = calendarOf(align) // checkWindows has the error
 			w.interval = w.calendar.length().Milliseconds()
 		} else if begin, err := time.Parse(time.RFC3339Nano, align.String()); err == nil && w.interval > 0 {
 			w.shift = w.interval - begin.UnixMilli()%w.interval

@@ -13,7 +13,7 @@
 --
 -- Numbers are doubles, the lowest byte first: see numbers.lua, which comes before this.
 --
--- The value of a key is the layout, 13; a revision; the time and the Until of the state; the time at which a plain
+-- The value of a key is the layout, 14; a revision; the time and the Until of the state; the time at which a plain
 -- token was taken last; 1 if the leases are in the set, else 0; a time before which none of the leases ends, and one after
 -- which none does; the numbers of the state, with how many lines, pins, flows and calendars it has in the place of
 -- these, and how many bytes of Units and Classes; the numbers of each; of each lease its ID and its end; and these bytes.
@@ -40,7 +40,7 @@ local function get(key, members)
     error(value.err)
   elseif not value then
     return nil, false
-  elseif type(value) ~= 'string' or #value < 64 or unpack('<d', value) ~= 13 then
+  elseif type(value) ~= 'string' or #value < 64 or unpack('<d', value) ~= 14 then
     return nil, true
   end
   local rest = #value - 64
@@ -53,7 +53,7 @@ local function get(key, members)
     if math.min(lines, pins, flows, calendars, units, classes) < 0 or pins > 1 or calendars > 1 then
       return nil, true
     end
-    rest = rest - lines * 120 - pins * 200 - flows * 112 - calendars * 112 - units - classes
+    rest = rest - lines * 128 - pins * 200 - flows * 112 - calendars * 112 - units - classes
   end
   local apart = unpack('<d', value, 41) == 1
   return value, not (rest >= 0 and rest % 16 == 0) or apart and type(redis.pcall('ZCARD', members)) ~= 'number'
@@ -165,7 +165,7 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Now, s_Slot, 
   if not known then
     from2 = l_Start
   end
-  local pinned2_Window_Size, pinned2_Window_Rate, pinned2_Window_Interval, pinned2_Window_Offset, pinned2_Window_Series, pinned2_Window_Unit, pinned2_Left, pinned2_Promised, pinned2_Spare, pinned2_Taken, pinned2_Fresh, pinned2_FreshFrom, pinned2_Stale, pinned2_StaleFrom, pinned2_Saved = 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, s_LastID, 0, s_LastID, 0
+  local pinned2_Window_Size, pinned2_Window_Rate, pinned2_Window_Interval, pinned2_Window_Offset, pinned2_Window_Series, pinned2_Window_Unit, pinned2_Left, pinned2_Promised, pinned2_Spare, pinned2_Taken, pinned2_Fresh, pinned2_FreshFrom, pinned2_Stale, pinned2_StaleFrom, pinned2_Saved, pinned2_Estimated = 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, s_LastID, 0, s_LastID, 0, 0
   if own3 < l_Windows_n then
     pinned2_Window_Size = l_Windows[own3].Size
     pinned2_Window_Rate = l_Windows[own3].Rate
@@ -192,6 +192,7 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Now, s_Slot, 
         pinned2_Stale = s_Lines[p.Line - 1].Stale
         pinned2_StaleFrom = s_Lines[p.Line - 1].StaleFrom
         pinned2_Saved = s_Lines[p.Line - 1].Saved
+        pinned2_Estimated = s_Lines[p.Line - 1].Estimated
         local gain = 0
         do
           local w = l_Windows[own3]
@@ -247,6 +248,7 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Now, s_Slot, 
               s_Lines[place2 - 1].Stale = s_Lines[place2].Stale
               s_Lines[place2 - 1].StaleFrom = s_Lines[place2].StaleFrom
               s_Lines[place2 - 1].Saved = s_Lines[place2].Saved
+              s_Lines[place2 - 1].Estimated = s_Lines[place2].Estimated
               place2 = place2 + 1
             end
             s_Lines_n = s_Lines_n - 1
@@ -753,7 +755,7 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Now, s_Slot, 
     if i2 == own3 then
       do
         local at2 = s_Lines_n
-        s_Lines[s_Lines_n] = {Window_Size = pinned2_Window_Size, Window_Rate = pinned2_Window_Rate, Window_Interval = pinned2_Window_Interval, Window_Offset = pinned2_Window_Offset, Window_Series = pinned2_Window_Series, Window_Unit = pinned2_Window_Unit, Left = pinned2_Left, Promised = pinned2_Promised, Spare = pinned2_Spare, Taken = pinned2_Taken, Fresh = pinned2_Fresh, FreshFrom = pinned2_FreshFrom, Stale = pinned2_Stale, StaleFrom = pinned2_StaleFrom, Saved = pinned2_Saved}
+        s_Lines[s_Lines_n] = {Window_Size = pinned2_Window_Size, Window_Rate = pinned2_Window_Rate, Window_Interval = pinned2_Window_Interval, Window_Offset = pinned2_Window_Offset, Window_Series = pinned2_Window_Series, Window_Unit = pinned2_Window_Unit, Left = pinned2_Left, Promised = pinned2_Promised, Spare = pinned2_Spare, Taken = pinned2_Taken, Fresh = pinned2_Fresh, FreshFrom = pinned2_FreshFrom, Stale = pinned2_Stale, StaleFrom = pinned2_StaleFrom, Saved = pinned2_Saved, Estimated = pinned2_Estimated}
         s_Lines_n = s_Lines_n + 1
         while at2 > own3 do
           s_Lines[at2].Window_Size = s_Lines[at2 - 1].Window_Size
@@ -771,6 +773,7 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Now, s_Slot, 
           s_Lines[at2].Stale = s_Lines[at2 - 1].Stale
           s_Lines[at2].StaleFrom = s_Lines[at2 - 1].StaleFrom
           s_Lines[at2].Saved = s_Lines[at2 - 1].Saved
+          s_Lines[at2].Estimated = s_Lines[at2 - 1].Estimated
           at2 = at2 - 1
         end
         s_Lines[own3].Window_Size = pinned2_Window_Size
@@ -788,10 +791,11 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Now, s_Slot, 
         s_Lines[own3].Stale = pinned2_Stale
         s_Lines[own3].StaleFrom = pinned2_StaleFrom
         s_Lines[own3].Saved = pinned2_Saved
+        s_Lines[own3].Estimated = pinned2_Estimated
       end
       s_Pins[0].Line = own3 + 1
     elseif i2 >= s_Lines_n and known then
-      s_Lines[s_Lines_n] = {Window_Size = w.Size, Window_Rate = w.Rate, Window_Interval = w.Interval, Window_Offset = w.Offset, Window_Series = w.Series, Window_Unit = w.Unit, Left = w.Size, Promised = 0, Spare = 0, Taken = 0, Fresh = 0, FreshFrom = s_LastID, Stale = 0, StaleFrom = s_LastID, Saved = 0}
+      s_Lines[s_Lines_n] = {Window_Size = w.Size, Window_Rate = w.Rate, Window_Interval = w.Interval, Window_Offset = w.Offset, Window_Series = w.Series, Window_Unit = w.Unit, Left = w.Size, Promised = 0, Spare = 0, Taken = 0, Fresh = 0, FreshFrom = s_LastID, Stale = 0, StaleFrom = s_LastID, Saved = 0, Estimated = 0}
       s_Lines_n = s_Lines_n + 1
     elseif i2 >= s_Lines_n then
       local gain = 0
@@ -828,7 +832,7 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Now, s_Slot, 
           end
         end
       end
-      s_Lines[s_Lines_n] = {Window_Size = w.Size, Window_Rate = w.Rate, Window_Interval = w.Interval, Window_Offset = w.Offset, Window_Series = w.Series, Window_Unit = w.Unit, Left = gain, Promised = 0, Spare = 0, Taken = 0, Fresh = 0, FreshFrom = 0, Stale = 0, StaleFrom = 0, Saved = 0}
+      s_Lines[s_Lines_n] = {Window_Size = w.Size, Window_Rate = w.Rate, Window_Interval = w.Interval, Window_Offset = w.Offset, Window_Series = w.Series, Window_Unit = w.Unit, Left = gain, Promised = 0, Spare = 0, Taken = 0, Fresh = 0, FreshFrom = 0, Stale = 0, StaleFrom = 0, Saved = 0, Estimated = 0}
       s_Lines_n = s_Lines_n + 1
     end
     local line2 = s_Lines[i2]
@@ -848,6 +852,7 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Now, s_Slot, 
       line2.Stale = 0
       line2.StaleFrom = s_LastID
       line2.Saved = 0
+      line2.Estimated = 0
       line2.Fresh, line2.FreshFrom, line2.Stale = 0, s_LastID, 0
     elseif line2.Window_Size == 0 then
       local past = 0
@@ -1449,6 +1454,7 @@ function Shared_advance(x, now)
                 x.State_Lines[place2 - 1].Stale = x.State_Lines[place2].Stale
                 x.State_Lines[place2 - 1].StaleFrom = x.State_Lines[place2].StaleFrom
                 x.State_Lines[place2 - 1].Saved = x.State_Lines[place2].Saved
+                x.State_Lines[place2 - 1].Estimated = x.State_Lines[place2].Estimated
                 place2 = place2 + 1
               end
               x.State_Lines_n = x.State_Lines_n - 1
@@ -3952,9 +3958,9 @@ if value then
     layout, revision, at, till, ran, apart, first, last, s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Last, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n, units, classes = unpack('<ddddddddddddddddddddddddddd', value)
     local from, numbers = 136 + 81, #value - units - classes
     for i = 0, s_Lines_n - 1 do
-      local line_Window_Size, line_Window_Rate, line_Window_Interval, line_Window_Offset, line_Window_Series, line_Window_Unit, line_Left, line_Promised, line_Spare, line_Taken, line_Fresh, line_FreshFrom, line_Stale, line_StaleFrom, line_Saved = unpack('<ddddddddddddddd', value, from)
-      s_Lines[i] = {Window_Size = line_Window_Size, Window_Rate = line_Window_Rate, Window_Interval = line_Window_Interval, Window_Offset = line_Window_Offset, Window_Series = line_Window_Series, Window_Unit = line_Window_Unit, Left = line_Left, Promised = line_Promised, Spare = line_Spare, Taken = line_Taken, Fresh = line_Fresh, FreshFrom = line_FreshFrom, Stale = line_Stale, StaleFrom = line_StaleFrom, Saved = line_Saved}
-      from = from + 120
+      local line_Window_Size, line_Window_Rate, line_Window_Interval, line_Window_Offset, line_Window_Series, line_Window_Unit, line_Left, line_Promised, line_Spare, line_Taken, line_Fresh, line_FreshFrom, line_Stale, line_StaleFrom, line_Saved, line_Estimated = unpack('<dddddddddddddddd', value, from)
+      s_Lines[i] = {Window_Size = line_Window_Size, Window_Rate = line_Window_Rate, Window_Interval = line_Window_Interval, Window_Offset = line_Window_Offset, Window_Series = line_Window_Series, Window_Unit = line_Window_Unit, Left = line_Left, Promised = line_Promised, Spare = line_Spare, Taken = line_Taken, Fresh = line_Fresh, FreshFrom = line_FreshFrom, Stale = line_Stale, StaleFrom = line_StaleFrom, Saved = line_Saved, Estimated = line_Estimated}
+      from = from + 128
     end
     for i = 0, s_Pins_n - 1 do
       local pin_Limit_Window_Size, pin_Limit_Window_Rate, pin_Limit_Window_Interval, pin_Limit_Window_Offset, pin_Limit_Window_Series, pin_Limit_Window_Unit, pin_Limit_Tokens, pin_Limit_Raise, pin_End, pin_Line, pin_Window_Size, pin_Window_Rate, pin_Window_Interval, pin_Window_Offset, pin_Window_Series, pin_Window_Unit, pin_Tokens, pin_Level_Part, pin_Level_Changed, pin_Level_Lowered, pin_Level_Refused, pin_Level_Ran, pin_Level_Announced, pin_Level_Until, pin_Level_Ramp = unpack('<ddddddddddddddddddddddddd', value, from)
@@ -4209,7 +4215,7 @@ if s_Lines_n + s_Pins_n + s_Flows_n + s_Calendars_n > 1 then
   parts = {''} -- for stored
   for i = 1, s_Lines_n - 1 do
     local line = s_Lines[i]
-    parts[#parts + 1] = pack('<ddddddddddddddd', line.Window_Size, line.Window_Rate, line.Window_Interval, line.Window_Offset, line.Window_Series, line.Window_Unit, line.Left, line.Promised, line.Spare, line.Taken, line.Fresh, line.FreshFrom, line.Stale, line.StaleFrom, line.Saved)
+    parts[#parts + 1] = pack('<dddddddddddddddd', line.Window_Size, line.Window_Rate, line.Window_Interval, line.Window_Offset, line.Window_Series, line.Window_Unit, line.Left, line.Promised, line.Spare, line.Taken, line.Fresh, line.FreshFrom, line.Stale, line.StaleFrom, line.Saved, line.Estimated)
   end
   for i = 0, s_Pins_n - 1 do
     local pin = s_Pins[i]
@@ -4228,8 +4234,8 @@ if s_Lines_n + s_Pins_n + s_Flows_n + s_Calendars_n > 1 then
     units, classes = calendar.Units.append(parts), calendar.Classes.append(parts)
   end
 end
-local stored = pack('<dddddddddddddddddddddddddddddddddddddddddd', 13, micros, s_Now, till, ran, apart, first, last,
-  s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Last, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n, units, classes, line.Window_Size, line.Window_Rate, line.Window_Interval, line.Window_Offset, line.Window_Series, line.Window_Unit, line.Left, line.Promised, line.Spare, line.Taken, line.Fresh, line.FreshFrom, line.Stale, line.StaleFrom, line.Saved)
+local stored = pack('<ddddddddddddddddddddddddddddddddddddddddddd', 14, micros, s_Now, till, ran, apart, first, last,
+  s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Last, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n, units, classes, line.Window_Size, line.Window_Rate, line.Window_Interval, line.Window_Offset, line.Window_Series, line.Window_Unit, line.Left, line.Promised, line.Spare, line.Taken, line.Fresh, line.FreshFrom, line.Stale, line.StaleFrom, line.Saved, line.Estimated)
 if parts then
   parts[1] = stored
   stored = table.concat(parts)
@@ -4279,9 +4285,9 @@ if value then
     layout, revision, at, till, ran, apart, first, last, s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Last, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n, units, classes = unpack('<ddddddddddddddddddddddddddd', value)
     local from, numbers = 136 + 81, #value - units - classes
     for i = 0, s_Lines_n - 1 do
-      local line_Window_Size, line_Window_Rate, line_Window_Interval, line_Window_Offset, line_Window_Series, line_Window_Unit, line_Left, line_Promised, line_Spare, line_Taken, line_Fresh, line_FreshFrom, line_Stale, line_StaleFrom, line_Saved = unpack('<ddddddddddddddd', value, from)
-      s_Lines[i] = {Window_Size = line_Window_Size, Window_Rate = line_Window_Rate, Window_Interval = line_Window_Interval, Window_Offset = line_Window_Offset, Window_Series = line_Window_Series, Window_Unit = line_Window_Unit, Left = line_Left, Promised = line_Promised, Spare = line_Spare, Taken = line_Taken, Fresh = line_Fresh, FreshFrom = line_FreshFrom, Stale = line_Stale, StaleFrom = line_StaleFrom, Saved = line_Saved}
-      from = from + 120
+      local line_Window_Size, line_Window_Rate, line_Window_Interval, line_Window_Offset, line_Window_Series, line_Window_Unit, line_Left, line_Promised, line_Spare, line_Taken, line_Fresh, line_FreshFrom, line_Stale, line_StaleFrom, line_Saved, line_Estimated = unpack('<dddddddddddddddd', value, from)
+      s_Lines[i] = {Window_Size = line_Window_Size, Window_Rate = line_Window_Rate, Window_Interval = line_Window_Interval, Window_Offset = line_Window_Offset, Window_Series = line_Window_Series, Window_Unit = line_Window_Unit, Left = line_Left, Promised = line_Promised, Spare = line_Spare, Taken = line_Taken, Fresh = line_Fresh, FreshFrom = line_FreshFrom, Stale = line_Stale, StaleFrom = line_StaleFrom, Saved = line_Saved, Estimated = line_Estimated}
+      from = from + 128
     end
     for i = 0, s_Pins_n - 1 do
       local pin_Limit_Window_Size, pin_Limit_Window_Rate, pin_Limit_Window_Interval, pin_Limit_Window_Offset, pin_Limit_Window_Series, pin_Limit_Window_Unit, pin_Limit_Tokens, pin_Limit_Raise, pin_End, pin_Line, pin_Window_Size, pin_Window_Rate, pin_Window_Interval, pin_Window_Offset, pin_Window_Series, pin_Window_Unit, pin_Tokens, pin_Level_Part, pin_Level_Changed, pin_Level_Lowered, pin_Level_Refused, pin_Level_Ran, pin_Level_Announced, pin_Level_Until, pin_Level_Ramp = unpack('<ddddddddddddddddddddddddd', value, from)
@@ -4491,6 +4497,7 @@ end
                 s_Lines[place2 - 1].Stale = s_Lines[place2].Stale
                 s_Lines[place2 - 1].StaleFrom = s_Lines[place2].StaleFrom
                 s_Lines[place2 - 1].Saved = s_Lines[place2].Saved
+                s_Lines[place2 - 1].Estimated = s_Lines[place2].Estimated
                 place2 = place2 + 1
               end
               s_Lines_n = s_Lines_n - 1
@@ -4861,6 +4868,7 @@ end
                       s_Lines[place2 - 1].Stale = s_Lines[place2].Stale
                       s_Lines[place2 - 1].StaleFrom = s_Lines[place2].StaleFrom
                       s_Lines[place2 - 1].Saved = s_Lines[place2].Saved
+                      s_Lines[place2 - 1].Estimated = s_Lines[place2].Estimated
                       place2 = place2 + 1
                     end
                     s_Lines_n = s_Lines_n - 1
@@ -7125,17 +7133,25 @@ end
                   if 0 < back2 then back2 = 0 end
                 end
                 if op_Kind == 3 and estimate > 0 then
-                  local n2 = s_Ended
+                  if s_Ended >= 64 then
+                    local x2 = line2.Estimated
+                    line2.Estimated = line2.Estimated - (x2 - x2 % 64) / 64
+                  end
+                  line2.Estimated = line2.Estimated + estimate
                   local before3 = line2.Saved
                   local over = 65536
-                  local x2 = before3 + over
+                  local x2 = estimate * 4096
+                  local y = line2.Estimated
+                  local part = (x2 - x2 % y) / y
                   local min2 = estimate - back2
                   local x3 = 16 * estimate
                   if x3 < min2 then min2 = x3 end
                   local x4 = min2 * 64
-                  local x5 = (x4 - x4 % estimate) / estimate * 64
-                  line2.Saved = line2.Saved + ((over - over % n2) / n2 - (x2 - x2 % n2) / n2 + (4096 - 4096 % n2) / n2 - (x5 - x5 % n2) / n2)
-                  if n2 <= 4 and back2 > 0 then
+                  local saved = over + 4096 - (x4 - x4 % estimate) / estimate * 64
+                  local x5 = saved * part
+                  local x6 = (before3 + over) * part
+                  line2.Saved = line2.Saved + ((x5 - x5 % 4096) / 4096 - (x6 - x6 % 4096) / 4096)
+                  if s_Ended <= 4 and back2 > 0 then
                     do
                       local gain = 0
                       do
@@ -7150,8 +7166,8 @@ end
                           do
                             if w.Size > w.Rate then
                               local max2 = s_Now
-                              local x6 = s_Closed - 1
-                              if x6 > max2 then max2 = x6 end
+                              local x7 = s_Closed - 1
+                              if x7 > max2 then max2 = x7 end
                               since = max2
                             else
                               since = s_Now
@@ -7159,36 +7175,36 @@ end
                           end
                           local t3 = since - w.Offset
                           local by3 = w.Interval
-                          local n3 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
-                          if n3 <= 0 then
+                          local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
+                          if n2 <= 0 then
                             gain = left
                           else
-                            local x6 = w.Size - left
-                            local y = w.Rate
-                            if n3 > (x6 - x6 % y) / y then
+                            local x7 = w.Size - left
+                            local y2 = w.Rate
+                            if n2 > (x7 - x7 % y2) / y2 then
                               gain = w.Size
                             else
-                              gain = left + n3 * w.Rate
+                              gain = left + n2 * w.Rate
                             end
                           end
                         end
                       end
                       local left = gain
                       local max2 = 1
-                      local x6 = (4096 - 4096 % estimate) / estimate
-                      if x6 > max2 then max2 = x6 end
+                      local x7 = (4096 - 4096 % estimate) / estimate
+                      if x7 > max2 then max2 = x7 end
                       local least = max2
                       local max3 = 0
-                      local x7 = left - line2.Promised
-                      if x7 > max3 then max3 = x7 end
+                      local x8 = left - line2.Promised
+                      if x8 > max3 then max3 = x8 end
                       local max4 = least
-                      local x8 = 4096 - line2.Saved
-                      if x8 > max4 then max4 = x8 end
+                      local x9 = 4096 - line2.Saved
+                      if x9 > max4 then max4 = x9 end
                       local max5 = least
-                      local x9 = 4096 - before3
-                      if x9 > max5 then max5 = x9 end
-                      local x10 = (max3 < 68719476736 and max3 or 68719476736) * max4
-                      line2.Promised = left - (x10 - x10 % max5) / max5
+                      local x10 = 4096 - before3
+                      if x10 > max5 then max5 = x10 end
+                      local x11 = (max3 < 68719476736 and max3 or 68719476736) * max4
+                      line2.Promised = left - (x11 - x11 % max5) / max5
                       for i5 = 0, s_Calendars_n - 1 do
                         s_Calendars[i5].Front = 0
                       end
@@ -7432,17 +7448,25 @@ end
                     if 0 < back2 then back2 = 0 end
                   end
                   if op_Kind == 3 and estimate > 0 then
-                    local n2 = x2.State_Ended
+                    if x2.State_Ended >= 64 then
+                      local x3 = line2.Estimated
+                      line2.Estimated = line2.Estimated - (x3 - x3 % 64) / 64
+                    end
+                    line2.Estimated = line2.Estimated + estimate
                     local before3 = line2.Saved
                     local over = 65536
-                    local x3 = before3 + over
+                    local x3 = estimate * 4096
+                    local y = line2.Estimated
+                    local part = (x3 - x3 % y) / y
                     local min2 = estimate - back2
                     local x4 = 16 * estimate
                     if x4 < min2 then min2 = x4 end
                     local x5 = min2 * 64
-                    local x6 = (x5 - x5 % estimate) / estimate * 64
-                    line2.Saved = line2.Saved + ((over - over % n2) / n2 - (x3 - x3 % n2) / n2 + (4096 - 4096 % n2) / n2 - (x6 - x6 % n2) / n2)
-                    if n2 <= 4 and back2 > 0 then
+                    local saved = over + 4096 - (x5 - x5 % estimate) / estimate * 64
+                    local x6 = saved * part
+                    local x7 = (before3 + over) * part
+                    line2.Saved = line2.Saved + ((x6 - x6 % 4096) / 4096 - (x7 - x7 % 4096) / 4096)
+                    if x2.State_Ended <= 4 and back2 > 0 then
                       do
                         local gain = 0
                         do
@@ -7458,8 +7482,8 @@ end
                             do
                               if w.Size > w.Rate then
                                 local max2 = from2
-                                local x7 = x2.State_Closed - 1
-                                if x7 > max2 then max2 = x7 end
+                                local x8 = x2.State_Closed - 1
+                                if x8 > max2 then max2 = x8 end
                                 since = max2
                               else
                                 since = from2
@@ -7467,36 +7491,36 @@ end
                             end
                             local t3 = since - w.Offset
                             local by3 = w.Interval
-                            local n3 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
-                            if n3 <= 0 then
+                            local n2 = (t2 - t2 % by2) / by2 - (t3 - t3 % by3) / by3
+                            if n2 <= 0 then
                               gain = left
                             else
-                              local x7 = w.Size - left
-                              local y = w.Rate
-                              if n3 > (x7 - x7 % y) / y then
+                              local x8 = w.Size - left
+                              local y2 = w.Rate
+                              if n2 > (x8 - x8 % y2) / y2 then
                                 gain = w.Size
                               else
-                                gain = left + n3 * w.Rate
+                                gain = left + n2 * w.Rate
                               end
                             end
                           end
                         end
                         local left = gain
                         local max2 = 1
-                        local x7 = (4096 - 4096 % estimate) / estimate
-                        if x7 > max2 then max2 = x7 end
+                        local x8 = (4096 - 4096 % estimate) / estimate
+                        if x8 > max2 then max2 = x8 end
                         local least = max2
                         local max3 = 0
-                        local x8 = left - line2.Promised
-                        if x8 > max3 then max3 = x8 end
+                        local x9 = left - line2.Promised
+                        if x9 > max3 then max3 = x9 end
                         local max4 = least
-                        local x9 = 4096 - line2.Saved
-                        if x9 > max4 then max4 = x9 end
+                        local x10 = 4096 - line2.Saved
+                        if x10 > max4 then max4 = x10 end
                         local max5 = least
-                        local x10 = 4096 - before3
-                        if x10 > max5 then max5 = x10 end
-                        local x11 = (max3 < 68719476736 and max3 or 68719476736) * max4
-                        line2.Promised = left - (x11 - x11 % max5) / max5
+                        local x11 = 4096 - before3
+                        if x11 > max5 then max5 = x11 end
+                        local x12 = (max3 < 68719476736 and max3 or 68719476736) * max4
+                        line2.Promised = left - (x12 - x12 % max5) / max5
                         for i6 = 0, x2.State_Calendars_n - 1 do
                           x2.State_Calendars[i6].Front = 0
                         end
@@ -7644,6 +7668,7 @@ end
             line2.Stale = 0
             line2.StaleFrom = s_LastID
             line2.Saved = line2.Saved
+            line2.Estimated = line2.Estimated
           end
         end
       end
@@ -7781,7 +7806,7 @@ if s_Lines_n + s_Pins_n + s_Flows_n + s_Calendars_n > 1 then
   parts = {''} -- for stored
   for i = 1, s_Lines_n - 1 do
     local line = s_Lines[i]
-    parts[#parts + 1] = pack('<ddddddddddddddd', line.Window_Size, line.Window_Rate, line.Window_Interval, line.Window_Offset, line.Window_Series, line.Window_Unit, line.Left, line.Promised, line.Spare, line.Taken, line.Fresh, line.FreshFrom, line.Stale, line.StaleFrom, line.Saved)
+    parts[#parts + 1] = pack('<dddddddddddddddd', line.Window_Size, line.Window_Rate, line.Window_Interval, line.Window_Offset, line.Window_Series, line.Window_Unit, line.Left, line.Promised, line.Spare, line.Taken, line.Fresh, line.FreshFrom, line.Stale, line.StaleFrom, line.Saved, line.Estimated)
   end
   for i = 0, s_Pins_n - 1 do
     local pin = s_Pins[i]
@@ -7800,8 +7825,8 @@ if s_Lines_n + s_Pins_n + s_Flows_n + s_Calendars_n > 1 then
     units, classes = calendar.Units.append(parts), calendar.Classes.append(parts)
   end
 end
-local stored = pack('<dddddddddddddddddddddddddddddddddddddddddd', 13, micros, s_Now, till, ran, apart, first, last,
-  s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Last, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n, units, classes, line.Window_Size, line.Window_Rate, line.Window_Interval, line.Window_Offset, line.Window_Series, line.Window_Unit, line.Left, line.Promised, line.Spare, line.Taken, line.Fresh, line.FreshFrom, line.Stale, line.StaleFrom, line.Saved)
+local stored = pack('<ddddddddddddddddddddddddddddddddddddddddddd', 14, micros, s_Now, till, ran, apart, first, last,
+  s_Tokens, s_Guess, s_Now, s_Slot, s_Plain, s_LastID, s_Closed, s_Next, s_Head, s_AgainUS, s_Held, s_Last, s_Ended, s_Lines_n, s_Pins_n, s_Flows_n, s_Calendars_n, units, classes, line.Window_Size, line.Window_Rate, line.Window_Interval, line.Window_Offset, line.Window_Series, line.Window_Unit, line.Left, line.Promised, line.Spare, line.Taken, line.Fresh, line.FreshFrom, line.Stale, line.StaleFrom, line.Saved, line.Estimated)
 if parts then
   parts[1] = stored
   stored = table.concat(parts)
