@@ -167,6 +167,9 @@ func (l *Limits) reset(s *State, before, now int64) {
 		if line.Window.Size == 0 { // it is left out since now
 			taken = now
 		}
-		*line = Line{Window: line.Window, Left: left, Promised: left, Taken: taken, FreshFrom: s.LastID, StaleFrom: s.LastID, Saved: line.Saved, Estimated: line.Estimated}
+		*line = Line{
+			Window: line.Window, Left: left, Promised: left, Taken: taken, FreshFrom: s.LastID, StaleFrom: s.LastID,
+			Saved: line.Saved, Estimated: line.Estimated,
+		}
 	}
 }
