@@ -345,3 +345,22 @@ func TestUnitsDoNotKeepUpOthers(t *testing.T) {
 		t.Errorf("it waits %d because of %d when it is back", a.Delay, a.Bound)
 	}
 }
+
+// A unit that is used up for a minute stops no callers that take calls only: they use the calls that lost tickets leave.
+func TestUsedUpUnitStopsNoCalls(t *testing.T) {
+	e := newEntity(t, perSecond(5, 1), decision.Window{Size: 2, Rate: 2, Interval: 60_000, Unit: 1})
+	e.do(0, decision.Op{Kind: decision.Admit, Cost: decision.Cost{1, 2}})
+	for range 100 {
+		e.do(0, decision.Op{Kind: decision.Admit, Cost: decision.Cost{1}})
+	}
+	ran := 0
+	for second := range int64(50) {
+		if e.do(second*1000, decision.Op{Kind: decision.GetDelay}).Delay == 0 {
+			ran++
+		}
+		e.do(second*1000, decision.Op{Kind: decision.ReturnToken})
+	}
+	if ran < 40 {
+		t.Errorf("%d calls ran in 50 s, want one each second", ran)
+	}
+}

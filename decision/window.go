@@ -255,7 +255,7 @@ func (l *Limits) lapses(s *State) bool {
 }
 
 // measure learns, at the end of an interval, how much capacity the booked operations left. Newcomers may take as much
-// in the next one. It learns nothing while a longer window is used up.
+// in the next one. It learns nothing while a longer window of the same unit is used up.
 func (line *Line) measure(w *Window, s *State, now int64) {
 	spare, end := int64(0), w.begin(w.interval(now))-1
 	if w.interval(s.Slot) > w.interval(s.Now) {
@@ -263,7 +263,7 @@ func (line *Line) measure(w *Window, s *State, now int64) {
 	}
 	for i := range s.Lines {
 		longer := &s.Lines[i]
-		if longer.Window.Interval > w.Interval && longer.Window.gain(s, longer.Left, s.Now, end) < 1 {
+		if longer.Window.Unit == w.Unit && longer.Window.Interval > w.Interval && longer.Window.gain(s, longer.Left, s.Now, end) < 1 {
 			spare = line.Spare
 		}
 	}

@@ -414,7 +414,7 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Now, s_Slot, 
                 end
                 for i3 = 0, s_Lines_n - 1 do
                   local longer2 = s_Lines[i3]
-                  local is2 = longer2.Window_Interval > line2.Window_Interval
+                  local is2 = longer2.Window_Unit == line2.Window_Unit and longer2.Window_Interval > line2.Window_Interval
                   if is2 then
                     local gain = 0
                     do
@@ -1688,7 +1688,7 @@ function Shared_advance(x, now)
                 end
                 for i3 = 0, x.State_Lines_n - 1 do
                   local longer2 = x.State_Lines[i3]
-                  local is3 = longer2.Window_Interval > w.Interval
+                  local is3 = longer2.Window_Unit == w.Unit and longer2.Window_Interval > w.Interval
                   if is3 then
                     local gain = 0
                     do
@@ -5097,7 +5097,7 @@ end
                       end
                       for i3 = 0, s_Lines_n - 1 do
                         local longer2 = s_Lines[i3]
-                        local is3 = longer2.Window_Interval > w.Interval
+                        local is3 = longer2.Window_Unit == w.Unit and longer2.Window_Interval > w.Interval
                         if is3 then
                           local gain = 0
                           do
