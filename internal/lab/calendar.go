@@ -63,14 +63,10 @@ func (c *calendar) length() time.Duration {
 	return map[string]time.Duration{"daily": day, "weekly": 7 * day, "monthly": 31 * day}[c.by]
 }
 
-// checkWindows is the error of Options with a window of a unit that has no costs, or with an Alignment that has no calendar,
-// nor a time, here.
-func checkWindows(o *drip.Options, units map[string]Costs) error {
+// checkAligned is the error of Options with an Alignment that has no calendar, nor a time, here.
+func checkAligned(o *drip.Options) error {
 	for _, w := range Windows(o) {
 		var err error
-		if w.Unit != "" && units[w.Unit] == nil {
-			return fmt.Errorf("%s have no costs of %q, which a window counts", "Units", w.Unit)
-		}
 		if w.Align.Calendar() {
 			_, err = calendarOf(w.Align)
 		} else if w.Align == drip.ByEntity() {

@@ -160,7 +160,7 @@ func (s *Scenario) setDefaults() error {
 	if s.Begin.IsZero() {
 		s.Begin = Begin
 	}
-	if err := checkWindows(&s.Options, s.Units); err != nil {
+	if err := checkAligned(&s.Options); err != nil {
 		return err
 	}
 	if s.Arrivals == nil || s.Operation == nil {
@@ -183,6 +183,9 @@ func (s *Scenario) setDefaults() error {
 		}
 	}
 	for i, e := range s.eras() {
+		if err := e.payable(s.Units); err != nil {
+			return err
+		}
 		if !e.possible() {
 			field := "Options"
 			if i > 0 {

@@ -2,6 +2,7 @@ package lab
 
 import (
 	"cmp"
+	"fmt"
 	"math"
 	"slices"
 	"time"
@@ -32,7 +33,7 @@ func limitOf(o *drip.Options, own *drip.Limit) limit {
 		// A rate above the size counts as the size.
 		w := window{size: part(size), rate: part(min(rate, size)), interval: interval.Milliseconds(), unit: unit}
 		if align.Calendar() {
-			w.calendar, _ = calendarOf(align) // checkWindows has the error
+			w.calendar, _ = calendarOf(align) // checkAligned has the error
 			w.interval = w.calendar.length().Milliseconds()
 		} else if begin, err := time.Parse(time.RFC3339Nano, align.String()); err == nil && w.interval > 0 {
 			w.shift = w.interval - begin.UnixMilli()%w.interval
@@ -73,6 +74,16 @@ func Windows(o *drip.Options) []drip.Window {
 		all = append(append(all, drip.Window{Align: l.Align, Unit: l.Unit}), l.Windows...)
 	}
 	return all
+}
+
+// payable is the error of a window that counts a unit without costs.
+func (l *limit) payable(units map[string]Costs) error {
+	for _, w := range l.windows {
+		if w.unit != "" && units[w.unit] == nil {
+			return fmt.Errorf("%s have no costs of %q, which a window counts", "Units", w.unit)
+		}
+	}
+	return nil
 }
 
 // possible reports whether anything can ever run.

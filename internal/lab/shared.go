@@ -151,7 +151,7 @@ func newSharedRun(s *SharedScenario, seed uint64) (*sharedRun, error) {
 	if len(s.Entities) == 0 || s.Messages == nil || s.Operation == nil {
 		return nil, errors.New("SharedScenario.Entities, Messages and Operation are required")
 	}
-	if err := checkWindows(&s.Options, s.Units); err != nil {
+	if err := checkAligned(&s.Options); err != nil {
 		return nil, fmt.Errorf("SharedScenario.%w", err)
 	}
 	if s.Begin.IsZero() {
@@ -224,14 +224,25 @@ func (r *sharedRun) draw(rnd *rand.Rand) error {
 	}
 	n := max(1, float64(len(r.messages)))
 	slices.SortStableFunc(r.messages, func(a, b sharedMessage) int { return int(a.At.Milliseconds() - b.At.Milliseconds()) })
+	scopeOf := func(l limit) (*scope, error) {
+		return newScope(l, took/n, sum/n, r.begin), l.payable(r.scenario.Units)
+	}
 	for _, e := range r.scenario.Entities {
-		r.scopes = append(r.scopes, newScope(limitOf(o, &e.Limit), took/n, sum/n, r.begin))
+		s, err := scopeOf(limitOf(o, &e.Limit))
+		if err != nil {
+			return err
+		}
+		r.scopes = append(r.scopes, s)
 	}
 	all := slices.Sorted(maps.Keys(o.Shared))
 	shared := map[string]*scope{}
 	for _, name := range all {
-		shared[name] = newScope(sharedLimitOf(o, o.Shared[name]), took/n, sum/n, r.begin)
-		r.scopes = append(r.scopes, shared[name])
+		s, err := scopeOf(sharedLimitOf(o, o.Shared[name]))
+		if err != nil {
+			return err
+		}
+		shared[name] = s
+		r.scopes = append(r.scopes, s)
 	}
 	flows := map[string]*flow{}
 	for i := range r.messages {

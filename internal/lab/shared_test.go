@@ -519,3 +519,20 @@ func TestSharedWeightsInPartOfSecond(t *testing.T) {
 		t.Errorf("shares are off by %.0f %%, want at most 25 %%; %v, want at most 1.01 times %v", 100*got.Weights, got.Makespan, got.Fluid)
 	}
 }
+
+// A window of a unit that has no costs is an error, also in the limit of one entity or after a change.
+func TestUnitsWithoutCosts(t *testing.T) {
+	tokens := []drip.Window{{Size: 9, RefreshInterval: time.Minute, Unit: "tokens"}}
+	one := SharedScenario{Options: app(9, 9, 9), Entities: []SharedEntity{{Limit: drip.Limit{Windows: tokens}}}, Messages: only(SharedMessage{}), Operation: Fixed(0)}
+	_, ofEntity := RunShared(one, 1)
+	changed := Scenario{
+		Arrivals: Burst(1, 0), Operation: Fixed(0), Options: drip.Options{Size: 9},
+		Changes: []Change{{At: time.Second, Limit: &drip.Limit{Size: 9, Unit: "tokens"}}},
+	}
+	_, afterChange := Run(changed, 1, Admit)
+	for _, err := range []error{ofEntity, afterChange} {
+		if err == nil || !strings.Contains(err.Error(), `no costs of "tokens"`) {
+			t.Errorf("got %v, want an error that names the unit", err)
+		}
+	}
+}
