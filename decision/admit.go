@@ -237,7 +237,7 @@ type view struct {
 func (l *Limits) look(s *State, leases Leases, op *Op, now int64) (v view) {
 	t := &op.Ticket
 	v.back = t.Slot > 0 && op.Kind == Admit
-	if v.back && t.Number <= s.Next {
+	if v.back && s.numbered(t) {
 		v.number = t.Number
 	}
 	v.at, v.bound = now, BoundNone
@@ -358,18 +358,9 @@ func (l *Limits) run(s *State, op *Op, v *view) {
 	}
 }
 
-// when returns the slot of an operation that does not run. It changes nothing.
+// when returns the slot of an operation that does not run. It changes only v.turn.
 func (l *Limits) when(s *State, op *Op, v *view, now int64) int64 {
-	t, slot, again := &op.Ticket, max(v.at, now+1), int64(0)
-	if !v.fresh && t.Slot > now {
-		slot = max(v.at, t.Slot)
-	} else if v.turn {
-		again = s.turn(now, v.overdue)
-		if v.bound == BoundTokens { // no token comes back before
-			again = min(again+v.again, Never)
-		}
-		slot = max(slot, again/1000)
-	}
+	t, slot := &op.Ticket, max(v.at, now+1)
 	if v.bound == BoundTokens && !op.Urgent && (v.back || v.fresh) {
 		// Tokens come back at random. So the slot is early by twice the root: few operations find an idle token, and
 		// none waits for long.
@@ -379,6 +370,16 @@ func (l *Limits) when(s *State, op *Op, v *view, now int64) int64 {
 		}
 		n := max(1, number-s.Head/16)
 		slot = max(slot, now+min(max(0, n-2*root(n)), bound/v.pace)*v.pace/1000)
+	}
+	if !v.fresh && t.Slot > now {
+		slot = max(slot, t.Slot)
+	} else if v.turn {
+		again := s.turn(now, v.overdue)
+		if v.bound == BoundTokens { // no token comes back before
+			again = min(again+v.again, Never)
+			v.turn = slot <= again/1000+4*l.mean(s) // else its turn comes much later
+		}
+		slot = max(slot, again/1000)
 	}
 	return slot
 }
@@ -447,9 +448,12 @@ func (line *Line) yield(w *Window, t *Ticket) {
 	line.Promised = min(w.Size, line.Promised+line.weight(t.Cost[w.Unit]))
 }
 
+// numbered reports whether a ticket has a number, and not one of before the entity was forgotten.
+func (s *State) numbered(t *Ticket) bool { return t.Number > 0 && t.Number <= s.Next }
+
 // unbook gives back a slot that is in the line.
 func (l *Limits) unbook(s *State, t *Ticket) {
-	if t.Number > 0 && t.Number <= s.Next {
+	if s.numbered(t) {
 		for i := range l.Windows {
 			s.Lines[i].yield(&l.Windows[i], t)
 		}
@@ -477,9 +481,15 @@ func (l *Limits) refund(s *State, line *Line, units, now int64) int64 {
 // mean returns the average duration of an operation, in ms. Guess counts as the first operation.
 func (l *Limits) mean(s *State) int64 { return (s.Held + l.Guess) / (s.Ended + 1) }
 
-// pace returns the average time between two returned tokens, in us. Guess counts as the first operation.
+// trusted is a Guess, in ms, that is not doubted: see Limits.pace.
+const trusted = 200
+
+// pace returns the average time between two returned tokens, in us. Guess counts as the first operation. Tickets cannot be
+// called back from their slots. So a long Guess, which may be far too high, counts an eighth: if it is right, a ticket asks once
+// more.
 func (l *Limits) pace(s *State) int64 {
-	return max(1, (s.Held+l.Guess)*1000/((s.Ended+1)*l.Tokens))
+	guess := min(l.Guess, max(l.Guess/8, trusted))
+	return max(1, (s.Held+guess)*1000/((s.Ended+1)*l.Tokens))
 }
 
 // overdue returns the least time until a ticket that is denied a token asks again, in ms. It is a quarter of the time by

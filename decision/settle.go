@@ -23,7 +23,7 @@ func (s *State) giveBack(leases Leases, shared []Shared, op *Op, now int64, a *A
 // booked reports whether op is the Cancel of a ticket that may be on the books.
 func (s *State) booked(shared []Shared, op *Op) bool {
 	t := &op.Ticket
-	return op.Kind == Cancel && t.Slot > 0 && (len(shared) > 0 || t.Number > 0 && t.Number <= s.Next)
+	return op.Kind == Cancel && t.Slot > 0 && (len(shared) > 0 || s.numbered(t))
 }
 
 // end charges the real cost of the lease where it was released, and takes the ticket of a Cancel off the books.

@@ -45,6 +45,48 @@ func TestOperationsOfAllLengths(t *testing.T) {
 	}
 }
 
+// With a WaitForToken that is ten times too long, or much too short, a burst takes about as long as with the right one.
+func TestWrongWaitForToken(t *testing.T) {
+	for _, tokens := range []int{1, 5, 40} {
+		for _, took := range []time.Duration{time.Second, 20 * time.Second} {
+			for _, guess := range []time.Duration{took / 100, took / 10, took, took * 10} {
+				s := Scenario{
+					Name: fmt.Sprintf("%d of %v, thought to take %v", tokens, took, guess), Arrivals: Burst(60*tokens, 0), Operation: AtMost(20*took, Exponential(took)),
+					Options: drip.Options{Size: 1000, RefreshRate: 1000, Concurrency: tokens, WaitForToken: guess, Lease: time.Hour},
+				}
+				report := mustRun(t, s, 1, Admit)
+				got, best := report.Results[0], report.Results[1]
+				t.Logf("%s: %v, at best %v, and %.1f postponements", s.Name, got.Makespan, best.Makespan, got.Redeliveries.Mean)
+				if got.Done != got.Messages || got.Makespan > best.Makespan*5/4 || got.Redeliveries.Mean > 20 {
+					t.Errorf("%s: %d of %d messages ran in %v, at best %v, with %.1f postponements",
+						s.Name, got.Done, got.Messages, got.Makespan, best.Makespan, got.Redeliveries.Mean)
+				}
+			}
+		}
+	}
+}
+
+// So it is within a shared limit. Its slots are in grains of a second, so short bursts take longer.
+func TestWrongSharedWaitForToken(t *testing.T) {
+	for _, tokens := range []int{1, 5, 20} {
+		for _, guess := range []time.Duration{50 * time.Millisecond, 5 * time.Second, 50 * time.Second} {
+			got := mustRunShared(t, SharedScenario{
+				Name: guess.String(), Entities: entities(10), Operation: Uniform(2*time.Second, 8*time.Second), Unmeasured: true,
+				Options: drip.Options{Size: 1000, RefreshRate: 1000, Shared: map[string]drip.Limit{"app": {Size: 1000, Concurrency: tokens, WaitForToken: guess}}},
+				Messages: func(r *rand.Rand) []SharedMessage {
+					return backlog(r, shuffled, begun, 0, times(10, 5*tokens)...)
+				},
+			}, 1)
+			best := got.Report.Results[1]
+			t.Logf("%d at once, thought to take %v: %v, at best %v, and %.1f postponements", tokens, guess, got.Makespan, best.Makespan, got.Redeliveries.Mean)
+			if got.Done != got.Messages || got.Makespan > best.Makespan*3/2 || got.Redeliveries.Mean > 10 {
+				t.Errorf("%d at once, thought to take %v: %d of %d messages ran in %v, at best %v, with %.1f postponements",
+					tokens, guess, got.Done, got.Messages, got.Makespan, best.Makespan, got.Redeliveries.Mean)
+			}
+		}
+	}
+}
+
 // The same holds within a shared limit, whose leases are renewed as well.
 func TestLongSharedOperations(t *testing.T) {
 	for _, long := range []time.Duration{30 * time.Second, 2 * time.Minute, 10 * time.Minute} {

@@ -2067,25 +2067,33 @@ function Shared_enter(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticke
   local min3 = (x6 - x6 % y3) / y3
   if 16777215 < min3 then min3 = 16777215 end
   x.units = min3
-  local x7 = (x.State_Held + x.Limits_Guess) * 1000
-  local y4 = (x.State_Ended + 1) * x.Limits_Tokens
-  local max2 = 1
-  local x8 = (x7 - x7 % y4) / y4
-  if x8 > max2 then max2 = x8 end
-  local pace = max2
-  local x9 = (pace - pace % 1000) / 1000
-  local x10 = (pace - pace % 1000) / 1000
-  local y6 = x.Limits_Grain
-  local min4 = (x10 - x10 % y6) / y6
+  local pace = 0
+  do
+    local x7 = x.Limits_Guess
+    local max2 = (x7 - x7 % 8) / 8
+    if 200 > max2 then max2 = 200 end
+    local guess = x.Limits_Guess < max2 and x.Limits_Guess or max2
+    local x8 = (x.State_Held + guess) * 1000
+    local y4 = (x.State_Ended + 1) * x.Limits_Tokens
+    local max3 = 1
+    local x9 = (x8 - x8 % y4) / y4
+    if x9 > max3 then max3 = x9 end
+    pace = max3
+  end
+  local pace2 = pace
+  local x7 = (pace2 - pace2 % 1000) / 1000
+  local x8 = (pace2 - pace2 % 1000) / 1000
+  local y5 = x.Limits_Grain
+  local min4 = (x8 - x8 % y5) / y5
   if 1024 < min4 then min4 = 1024 end
   x.slow = min4
-  local x11 = x.Limits_Grain * 1000
-  local max3 = 1
-  local x12 = (x11 - x11 % pace) / pace
-  if x12 > max3 then max3 = x12 end
+  local x9 = x.Limits_Grain * 1000
+  local max2 = 1
+  local x10 = (x9 - x9 % pace2) / pace2
+  if x10 > max2 then max2 = x10 end
   local min5 = x.grain
-  local x13 = (max3 < 16777215 and max3 or 16777215) * x.units
-  if x13 < min5 then min5 = x13 end
+  local x11 = (max2 < 16777215 and max2 or 16777215) * x.units
+  if x11 < min5 then min5 = x11 end
   x.rate = 1 > min5 and 1 or min5
   local min6 = x.units * (1 > x.slow and 1 or x.slow)
   if 16777215 < min6 then min6 = 16777215 end
@@ -2106,59 +2114,59 @@ function Shared_enter(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticke
       else
         local part4 = 1
         local each2 = x.Limits_Parts_0
-        local y7 = 1 > each2 and 1 or each2
+        local y6 = 1 > each2 and 1 or each2
         local min7 = op_Ticket_Cost_0
-        local x14 = (1099511627776 - 1099511627776 % y7) / y7
-        if x14 < min7 then min7 = x14 end
-        local x15 = min7 * each2
-        if x15 > part4 then part4 = x15 end
+        local x12 = (1099511627776 - 1099511627776 % y6) / y6
+        if x12 < min7 then min7 = x12 end
+        local x13 = min7 * each2
+        if x13 > part4 then part4 = x13 end
         local each3 = x.Limits_Parts_1
-        local y8 = 1 > each3 and 1 or each3
+        local y7 = 1 > each3 and 1 or each3
         local min8 = op_Ticket_Cost_1
-        local x16 = (1099511627776 - 1099511627776 % y8) / y8
-        if x16 < min8 then min8 = x16 end
-        local x17 = min8 * each3
-        if x17 > part4 then part4 = x17 end
+        local x14 = (1099511627776 - 1099511627776 % y7) / y7
+        if x14 < min8 then min8 = x14 end
+        local x15 = min8 * each3
+        if x15 > part4 then part4 = x15 end
         local each4 = x.Limits_Parts_2
-        local y9 = 1 > each4 and 1 or each4
+        local y8 = 1 > each4 and 1 or each4
         local min9 = op_Ticket_Cost_2
-        local x18 = (1099511627776 - 1099511627776 % y9) / y9
-        if x18 < min9 then min9 = x18 end
-        local x19 = min9 * each4
-        if x19 > part4 then part4 = x19 end
+        local x16 = (1099511627776 - 1099511627776 % y8) / y8
+        if x16 < min9 then min9 = x16 end
+        local x17 = min9 * each4
+        if x17 > part4 then part4 = x17 end
         local each5 = x.Limits_Parts_3
-        local y10 = 1 > each5 and 1 or each5
+        local y9 = 1 > each5 and 1 or each5
         local min10 = op_Ticket_Cost_3
-        local x20 = (1099511627776 - 1099511627776 % y10) / y10
-        if x20 < min10 then min10 = x20 end
-        local x21 = min10 * each5
-        if x21 > part4 then part4 = x21 end
+        local x18 = (1099511627776 - 1099511627776 % y9) / y9
+        if x18 < min10 then min10 = x18 end
+        local x19 = min10 * each5
+        if x19 > part4 then part4 = x19 end
         part3 = part4
       end
     end
     local part4 = part3
     do
-      local max4 = 0
-      local x14 = op_Ticket_Slot - x.Limits_Zero
-      if x14 > max4 then max4 = x14 end
-      local y7 = x.Limits_Grain
-      local n2 = (max4 - max4 % y7) / y7
+      local max3 = 0
+      local x12 = op_Ticket_Slot - x.Limits_Zero
+      if x12 > max3 then max3 = x12 end
+      local y6 = x.Limits_Grain
+      local n2 = (max3 - max3 % y6) / y6
       if n2 >= c2.Head and n2 < c2.Head + 1024 then
         do
-          local x15 = part4 + x.Limits_Scale - 1
-          local y8 = x.Limits_Scale
-          local min7 = (x15 - x15 % y8) / y8
+          local x13 = part4 + x.Limits_Scale - 1
+          local y7 = x.Limits_Scale
+          local min7 = (x13 - x13 % y7) / y7
           if 16777215 < min7 then min7 = 16777215 end
-          local y9 = 1 > x.part and 1 or x.part
-          local min8 = (part4 - part4 % y9) / y9
+          local y8 = 1 > x.part and 1 or x.part
+          local min8 = (part4 - part4 % y8) / y8
           if 16777215 < min8 then min8 = 16777215 end
-          local max5 = min7
-          local x16 = min8 * x.units
-          if x16 > max5 then max5 = x16 end
-          local max6 = 0
-          local x17 = c2.Units.At(n2 - c2.Head) - (max5 < 4294967296 and max5 or 4294967296)
-          if x17 > max6 then max6 = x17 end
-          local units2 = max6
+          local max4 = min7
+          local x14 = min8 * x.units
+          if x14 > max4 then max4 = x14 end
+          local max5 = 0
+          local x15 = c2.Units.At(n2 - c2.Head) - (max4 < 4294967296 and max4 or 4294967296)
+          if x15 > max5 then max5 = x15 end
+          local units2 = max5
           c2.Booked = c2.Booked + (units2 - c2.Units.At(n2 - c2.Head))
           c2.Units.Put(n2 - c2.Head, units2)
         end
@@ -2167,22 +2175,22 @@ function Shared_enter(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticke
     do
       local slot = op_Ticket_Slot
       if slot <= f.Before then
-        local max4 = 0
-        local x14 = f.Units - part4
-        if x14 > max4 then max4 = x14 end
-        f.Units = max4
+        local max3 = 0
+        local x12 = f.Units - part4
+        if x12 > max3 then max3 = x12 end
+        f.Units = max3
       else
-        local max4 = 0
-        local x14 = f.Later - part4
-        if x14 > max4 then max4 = x14 end
-        f.Later = max4
+        local max3 = 0
+        local x12 = f.Later - part4
+        if x12 > max3 then max3 = x12 end
+        f.Later = max3
       end
     end
     if op_Urgent then
-      local max4 = 0
-      local x14 = f.Urgent - part4
-      if x14 > max4 then max4 = x14 end
-      f.Urgent = max4
+      local max3 = 0
+      local x12 = f.Urgent - part4
+      if x12 > max3 then max3 = x12 end
+      f.Urgent = max3
     end
   end
   Shared_weigh(x, f)
@@ -2293,13 +2301,21 @@ function Shared_look(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Urgent
   x.fair = 0
   x.room = true
   x.due = due
-  local x2 = (x.State_Held + x.Limits_Guess) * 1000
-  local y = (x.State_Ended + 1) * x.Limits_Tokens
-  local max2 = 1
-  local x3 = (x2 - x2 % y) / y
-  if x3 > max2 then max2 = x3 end
+  local pace = 0
+  do
+    local x2 = x.Limits_Guess
+    local max2 = (x2 - x2 % 8) / 8
+    if 200 > max2 then max2 = 200 end
+    local guess = x.Limits_Guess < max2 and x.Limits_Guess or max2
+    local x3 = (x.State_Held + guess) * 1000
+    local y = (x.State_Ended + 1) * x.Limits_Tokens
+    local max3 = 1
+    local x4 = (x3 - x3 % y) / y
+    if x4 > max3 then max3 = x4 end
+    pace = max3
+  end
   x.token = false
-  x.wait = max2
+  x.wait = pace
   x.refund = 0
   x.overdue = 0
   local late = false
@@ -2316,16 +2332,16 @@ function Shared_look(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Urgent
         local refund = 0
         do
           local units2 = cost - line2.Left
-          local x4 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * (0 > line2.Saved and 0 or line2.Saved)
-          local returns2 = (x4 - x4 % 4096) / 4096
+          local x2 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * (0 > line2.Saved and 0 or line2.Saved)
+          local returns2 = (x2 - x2 % 4096) / 4096
           if units2 < 1 or units2 > returns2 then
             refund = 9007199254740991
           else
-            local x5 = x.State_Held + x.Limits_Guess
-            local y2 = x.State_Ended + 1
-            local x6 = units2 * 1024
-            local x7 = (x5 - x5 % y2) / y2 * ((x6 - x6 % returns2) / returns2)
-            refund = now + 1 + (x7 - x7 % 1024) / 1024
+            local x3 = x.State_Held + x.Limits_Guess
+            local y = x.State_Ended + 1
+            local x4 = units2 * 1024
+            local x5 = (x3 - x3 % y) / y * ((x4 - x4 % returns2) / returns2)
+            refund = now + 1 + (x5 - x5 % 1024) / 1024
           end
         end
         local refund2 = refund
@@ -2338,22 +2354,22 @@ function Shared_look(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Urgent
             local since = 0
             do
               if w.Size > w.Rate then
-                local max3 = now
-                local x4 = x.State_Closed - 1
-                if x4 > max3 then max3 = x4 end
-                since = max3
+                local max2 = now
+                local x2 = x.State_Closed - 1
+                if x2 > max2 then max2 = x2 end
+                since = max2
               else
                 since = now
               end
             end
             local t = since - w.Offset
             local by2 = w.Interval
-            local x4 = cost - left - 1
-            local y2 = w.Rate
-            local y3 = w.Interval
-            local min2 = (x4 - x4 % y2) / y2 + 1
-            local x5 = (8796093022208 - 8796093022208 % y3) / y3
-            if x5 < min2 then min2 = x5 end
+            local x2 = cost - left - 1
+            local y = w.Rate
+            local y2 = w.Interval
+            local min2 = (x2 - x2 % y) / y + 1
+            local x3 = (8796093022208 - 8796093022208 % y2) / y2
+            if x3 < min2 then min2 = x3 end
             local n4 = (t - t % by2) / by2 + min2
             room = n4 * w.Interval + w.Offset
           end
@@ -2361,17 +2377,17 @@ function Shared_look(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Urgent
         if refund2 < room then
           local spanUS = 0
           do
-            local x4 = cost * (0 > line2.Saved and 0 or line2.Saved)
-            local max3 = 1 < cost and 1 or cost
-            local x5 = cost - (x4 - x4 % 4096) / 4096
-            if x5 > max3 then max3 = x5 end
-            local x6 = (w.Interval < 60000 and w.Interval or 60000) * 1000
-            local y2 = w.Rate < w.Size and w.Rate or w.Size
-            local each2 = (x6 - x6 % y2) / y2
-            local y3 = each2 + 1
-            local min2 = max3
-            local x7 = (1125899906842624 - 1125899906842624 % y3) / y3
-            if x7 < min2 then min2 = x7 end
+            local x2 = cost * (0 > line2.Saved and 0 or line2.Saved)
+            local max2 = 1 < cost and 1 or cost
+            local x3 = cost - (x2 - x2 % 4096) / 4096
+            if x3 > max2 then max2 = x3 end
+            local x4 = (w.Interval < 60000 and w.Interval or 60000) * 1000
+            local y = w.Rate < w.Size and w.Rate or w.Size
+            local each2 = (x4 - x4 % y) / y
+            local y2 = each2 + 1
+            local min2 = max2
+            local x5 = (1125899906842624 - 1125899906842624 % y2) / y2
+            if x5 < min2 then min2 = x5 end
             spanUS = min2 * each2
           end
           x.refund, x.wait = x.refund > refund2 and x.refund or refund2, x.wait > spanUS and x.wait or spanUS
@@ -2379,18 +2395,18 @@ function Shared_look(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Urgent
           late = true
         end
       end
-      local x4 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * (0 > line2.Saved and 0 or line2.Saved)
+      local x2 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * (0 > line2.Saved and 0 or line2.Saved)
       local t = end2 - w.Offset
       local by2 = w.Interval
       local t2 = now - w.Offset
       local by3 = w.Interval
-      local y2 = w.Rate
+      local y = w.Rate
       local min2 = (t - t % by2) / by2 - (t2 - t2 % by3) / by3
-      local x5 = (1099511627776 - 1099511627776 % y2) / y2
-      if x5 < min2 then min2 = x5 end
+      local x3 = (1099511627776 - 1099511627776 % y) / y
+      if x3 < min2 then min2 = x3 end
       local min3 = 1099511627776
-      local x6 = line2.Left + (x4 - x4 % 4096) / 4096 + min2 * w.Rate
-      if x6 < min3 then min3 = x6 end
+      local x4 = line2.Left + (x2 - x2 % 4096) / 4096 + min2 * w.Rate
+      if x4 < min3 then min3 = x4 end
       local all2 = min3
       local reserved = 0
       do
@@ -2407,40 +2423,40 @@ function Shared_look(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Urgent
             local ratio = 0
             do
               local i4 = line3.Window_Unit
-              local x7 = ((i4 == 0 and c4.Asked_0 or i4 == 1 and c4.Asked_1 or i4 == 2 and c4.Asked_2 or c4.Asked_3) + 1) * 1024
-              local y3 = c4.Largest + 1
-              local booked2 = (x7 - x7 % y3) / y3
-              local x8 = booked2 * (4096 - line3.Saved)
-              local max3 = 1
-              local x9 = (x8 - x8 % 4096) / 4096
-              if x9 > max3 then max3 = x9 end
-              ratio = max3
+              local x5 = ((i4 == 0 and c4.Asked_0 or i4 == 1 and c4.Asked_1 or i4 == 2 and c4.Asked_2 or c4.Asked_3) + 1) * 1024
+              local y2 = c4.Largest + 1
+              local booked2 = (x5 - x5 % y2) / y2
+              local x6 = booked2 * (4096 - line3.Saved)
+              local max2 = 1
+              local x7 = (x6 - x6 % 4096) / 4096
+              if x7 > max2 then max2 = x7 end
+              ratio = max2
             end
-            local x7 = booked * ratio
-            local min4 = (x7 - x7 % 1024) / 1024
+            local x5 = booked * ratio
+            local min4 = (x5 - x5 % 1024) / 1024
             if 8589934592 < min4 then min4 = 8589934592 end
             local unit = line3.Window_Unit
-            local x8 = min4 * x.Limits_Scale
-            local y3 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-            expects = (x8 - x8 % y3) / y3
+            local x6 = min4 * x.Limits_Scale
+            local y2 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+            expects = (x6 - x6 % y2) / y2
           end
           local each2 = expects
-          local y3 = 1 > each2 and 1 or each2
-          local most2 = (1099511627776 - 1099511627776 % y3) / y3
+          local y2 = 1 > each2 and 1 or each2
+          local most2 = (1099511627776 - 1099511627776 % y2) / y2
           local t3 = now - w2.Offset
           local by4 = w2.Interval
           local n4 = (t3 - t3 % by4) / by4
           local t4 = n4 * w2.Interval + w2.Offset
           local t5 = t4 + x.Limits_Grain - 1
-          local max3 = 0
-          local x7 = t5 - x.Limits_Zero
-          if x7 > max3 then max3 = x7 end
-          local y4 = x.Limits_Grain
-          local gone = c3.Head + 1 - (max3 - max3 % y4) / y4
+          local max2 = 0
+          local x5 = t5 - x.Limits_Zero
+          if x5 > max2 then max2 = x5 end
+          local y3 = x.Limits_Grain
+          local gone = c3.Head + 1 - (max2 - max2 % y3) / y3
           local booked = c3.Front - c3.Head - 1
           local min4 = w2.Size - each2 * (gone < most2 and gone or most2)
-          local x8 = each2 * (booked < most2 and booked or most2)
-          if x8 < min4 then min4 = x8 end
+          local x6 = each2 * (booked < most2 and booked or most2)
+          if x6 < min4 then min4 = x6 end
           reserved = 0 > min4 and 0 or min4
         end
       end
@@ -2451,22 +2467,22 @@ function Shared_look(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Urgent
         local ratio = 0
         do
           local i4 = line3.Window_Unit
-          local x7 = ((i4 == 0 and c3.Asked_0 or i4 == 1 and c3.Asked_1 or i4 == 2 and c3.Asked_2 or c3.Asked_3) + 1) * 1024
-          local y3 = c3.Largest + 1
-          local booked = (x7 - x7 % y3) / y3
-          local x8 = booked * (4096 - line3.Saved)
-          local max3 = 1
-          local x9 = (x8 - x8 % 4096) / 4096
-          if x9 > max3 then max3 = x9 end
-          ratio = max3
+          local x5 = ((i4 == 0 and c3.Asked_0 or i4 == 1 and c3.Asked_1 or i4 == 2 and c3.Asked_2 or c3.Asked_3) + 1) * 1024
+          local y2 = c3.Largest + 1
+          local booked = (x5 - x5 % y2) / y2
+          local x6 = booked * (4096 - line3.Saved)
+          local max2 = 1
+          local x7 = (x6 - x6 % 4096) / 4096
+          if x7 > max2 then max2 = x7 end
+          ratio = max2
         end
-        local x7 = due * ratio
-        local min4 = (x7 - x7 % 1024) / 1024
+        local x5 = due * ratio
+        local min4 = (x5 - x5 % 1024) / 1024
         if 8589934592 < min4 then min4 = 8589934592 end
         local unit = line3.Window_Unit
-        local x8 = min4 * x.Limits_Scale
-        local y3 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-        expects = (x8 - x8 % y3) / y3
+        local x6 = min4 * x.Limits_Scale
+        local y2 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+        expects = (x6 - x6 % y2) / y2
       end
       local room = all2 - reserved >= expects + cost
       x.room = x.room and room
@@ -2481,21 +2497,29 @@ function Shared_look(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Urgent
   end
   x.below, x.behind = served < (c2.Head + 1) * 524288 or x.Limits_FirstCome == 1, served < c2.Head * 524288
   if x.rate < x.grain then
-    local x4 = (end2 - now) * 1024
-    local y2 = c2.Grain
-    local x5 = x.rate * ((x4 - x4 % y2) / y2)
-    local rest2 = (x5 - x5 % 1024) / 1024
+    local x2 = (end2 - now) * 1024
+    local y = c2.Grain
+    local x3 = x.rate * ((x2 - x2 % y) / y)
+    local rest2 = (x3 - x3 % 1024) / 1024
     local is3 = x.free > 1
     if not is3 then
       local is2 = x.free > 0
       if is2 then
-        local x6 = x.State_LastID
-        local x7 = (x.State_Held + x.Limits_Guess) * 1000
-        local y3 = (x.State_Ended + 1) * x.Limits_Tokens
-        local max3 = 1
-        local x8 = (x7 - x7 % y3) / y3
-        if x8 > max3 then max3 = x8 end
-        is2 = now - (x6 - x6 % 1024) / 1024 > (max3 - max3 % 500) / 500
+        local x4 = x.State_LastID
+        local pace2 = 0
+        do
+          local x5 = x.Limits_Guess
+          local max2 = (x5 - x5 % 8) / 8
+          if 200 > max2 then max2 = 200 end
+          local guess = x.Limits_Guess < max2 and x.Limits_Guess or max2
+          local x6 = (x.State_Held + guess) * 1000
+          local y2 = (x.State_Ended + 1) * x.Limits_Tokens
+          local max3 = 1
+          local x7 = (x6 - x6 % y2) / y2
+          if x7 > max3 then max3 = x7 end
+          pace2 = max3
+        end
+        is2 = now - (x4 - x4 % 1024) / 1024 > (pace2 - pace2 % 500) / 500
       end
       is3 = is2
     end
@@ -2511,28 +2535,28 @@ function Shared_look(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Urgent
   if x.State_Closed > now then
     x.bound = 1
   elseif x.refund > 0 and entitled then
-    local x4 = x.State_LastID
-    local x5 = x.State_Held + x.Limits_Guess
-    local y2 = x.State_Ended + 1
-    local x6 = now - (x4 - x4 % 1024) / 1024 - (x5 - x5 % y2) / y2
-    local x7 = x.Limits_Lease
-    local min2 = (x6 - x6 % 4) / 4
-    local x8 = (x7 - x7 % 8) / 8
-    if x8 < min2 then min2 = x8 end
+    local x2 = x.State_LastID
+    local x3 = x.State_Held + x.Limits_Guess
+    local y = x.State_Ended + 1
+    local x4 = now - (x2 - x2 % 1024) / 1024 - (x3 - x3 % y) / y
+    local x5 = x.Limits_Lease
+    local min2 = (x4 - x4 % 4) / 4
+    local x6 = (x5 - x5 % 8) / 8
+    if x6 < min2 then min2 = x6 end
     x.token, x.overdue = back or due == 0, 0 > min2 and 0 or min2
   elseif x.bound == 0 and not entitled then
     x.bound = 3
   elseif x.bound == 0 and (x.free < 1 or not back and x.State_AgainUS > now * 1000) then
     x.bound, x.token = 2, back and x.below or due == 0
     if out2 >= x.Limits_Tokens then
-      local x4 = x.State_LastID
-      local x5 = x.State_Held + x.Limits_Guess
-      local y2 = x.State_Ended + 1
-      local x6 = now - (x4 - x4 % 1024) / 1024 - (x5 - x5 % y2) / y2
-      local x7 = x.Limits_Lease
-      local min2 = (x6 - x6 % 4) / 4
-      local x8 = (x7 - x7 % 8) / 8
-      if x8 < min2 then min2 = x8 end
+      local x2 = x.State_LastID
+      local x3 = x.State_Held + x.Limits_Guess
+      local y = x.State_Ended + 1
+      local x4 = now - (x2 - x2 % 1024) / 1024 - (x3 - x3 % y) / y
+      local x5 = x.Limits_Lease
+      local min2 = (x4 - x4 % 4) / 4
+      local x6 = (x5 - x5 % 8) / 8
+      if x6 < min2 then min2 = x6 end
       x.overdue = 0 > min2 and 0 or min2
     end
   end
@@ -3006,13 +3030,21 @@ function Shared_seek(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, t, now)
       elseif n2 >= c3.Head and n2 < c3.Head + 1024 and x.rate < x.grain and c3.Units.At(n2 - c3.Head) >= (x.Limits_Tokens < 16777215 and x.Limits_Tokens or 16777215) * x.units then
         local x5 = c3.Units.At(n2 - c3.Head) % x.rate
         local y3 = 1 > x.units and 1 or x.units
-        local x6 = (x.State_Held + x.Limits_Guess) * 1000
-        local y4 = (x.State_Ended + 1) * x.Limits_Tokens
-        local max4 = 1
-        local x7 = (x6 - x6 % y4) / y4
-        if x7 > max4 then max4 = x7 end
-        local x8 = (x5 - x5 % y3) / y3 * max4
-        at2 = at2 + (x8 - x8 % 1000) / 1000
+        local pace = 0
+        do
+          local x6 = x.Limits_Guess
+          local max4 = (x6 - x6 % 8) / 8
+          if 200 > max4 then max4 = 200 end
+          local guess = x.Limits_Guess < max4 and x.Limits_Guess or max4
+          local x7 = (x.State_Held + guess) * 1000
+          local y4 = (x.State_Ended + 1) * x.Limits_Tokens
+          local max5 = 1
+          local x8 = (x7 - x7 % y4) / y4
+          if x8 > max5 then max5 = x8 end
+          pace = max5
+        end
+        local x6 = (x5 - x5 % y3) / y3 * pace
+        at2 = at2 + (x6 - x6 % 1000) / 1000
       end
       in2 = at2
     end
@@ -3468,24 +3500,40 @@ function Shared_place(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticke
                   do
                     local x5 = x.due
                     local y4 = 1 > x.units and 1 or x.units
-                    local x6 = (x.State_Held + x.Limits_Guess) * 1000
-                    local y5 = (x.State_Ended + 1) * x.Limits_Tokens
-                    local max5 = 1
-                    local x7 = (x6 - x6 % y5) / y5
-                    if x7 > max5 then max5 = x7 end
+                    local pace = 0
+                    do
+                      local x6 = x.Limits_Guess
+                      local max5 = (x6 - x6 % 8) / 8
+                      if 200 > max5 then max5 = 200 end
+                      local guess = x.Limits_Guess < max5 and x.Limits_Guess or max5
+                      local x7 = (x.State_Held + guess) * 1000
+                      local y5 = (x.State_Ended + 1) * x.Limits_Tokens
+                      local max6 = 1
+                      local x8 = (x7 - x7 % y5) / y5
+                      if x8 > max6 then max6 = x8 end
+                      pace = max6
+                    end
                     local min2 = (x5 - x5 % y4) / y4
-                    local x8 = (1125899906842624 - 1125899906842624 % max5) / max5
-                    if x8 < min2 then min2 = x8 end
-                    local x9 = (x.State_Held + x.Limits_Guess) * 1000
-                    local y6 = (x.State_Ended + 1) * x.Limits_Tokens
-                    local max6 = 1
-                    local x10 = (x9 - x9 % y6) / y6
-                    if x10 > max6 then max6 = x10 end
-                    local x11 = min2 * max6
-                    local max7 = t
-                    local x12 = now + (x11 - x11 % 1000) / 1000
-                    if x12 > max7 then max7 = x12 end
-                    local at2 = max7
+                    local x6 = (1125899906842624 - 1125899906842624 % pace) / pace
+                    if x6 < min2 then min2 = x6 end
+                    local pace2 = 0
+                    do
+                      local x7 = x.Limits_Guess
+                      local max5 = (x7 - x7 % 8) / 8
+                      if 200 > max5 then max5 = 200 end
+                      local guess = x.Limits_Guess < max5 and x.Limits_Guess or max5
+                      local x8 = (x.State_Held + guess) * 1000
+                      local y5 = (x.State_Ended + 1) * x.Limits_Tokens
+                      local max6 = 1
+                      local x9 = (x8 - x8 % y5) / y5
+                      if x9 > max6 then max6 = x9 end
+                      pace2 = max6
+                    end
+                    local x7 = min2 * pace2
+                    local max5 = t
+                    local x8 = now + (x7 - x7 % 1000) / 1000
+                    if x8 > max5 then max5 = x8 end
+                    local at2 = max5
                     local n4 = c4.Head + 1
                     if at2 + 1000 < n4 * x.Limits_Grain + x.Limits_Zero then
                       keeps = at2
@@ -3704,13 +3752,21 @@ function Shared_place(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticke
               elseif n6 >= c7.Head and n6 < c7.Head + 1024 and x.rate < x.grain and c7.Units.At(n6 - c7.Head) >= (x.Limits_Tokens < 16777215 and x.Limits_Tokens or 16777215) * x.units then
                 local x10 = c7.Units.At(n6 - c7.Head) % x.rate
                 local y7 = 1 > x.units and 1 or x.units
-                local x11 = (x.State_Held + x.Limits_Guess) * 1000
-                local y8 = (x.State_Ended + 1) * x.Limits_Tokens
-                local max7 = 1
-                local x12 = (x11 - x11 % y8) / y8
-                if x12 > max7 then max7 = x12 end
-                local x13 = (x10 - x10 % y7) / y7 * max7
-                at3 = at3 + (x13 - x13 % 1000) / 1000
+                local pace = 0
+                do
+                  local x11 = x.Limits_Guess
+                  local max7 = (x11 - x11 % 8) / 8
+                  if 200 > max7 then max7 = 200 end
+                  local guess = x.Limits_Guess < max7 and x.Limits_Guess or max7
+                  local x12 = (x.State_Held + guess) * 1000
+                  local y8 = (x.State_Ended + 1) * x.Limits_Tokens
+                  local max8 = 1
+                  local x13 = (x12 - x12 % y8) / y8
+                  if x13 > max8 then max8 = x13 end
+                  pace = max8
+                end
+                local x11 = (x10 - x10 % y7) / y7 * pace
+                at3 = at3 + (x11 - x11 % 1000) / 1000
               end
               in2 = at3
             end
@@ -5565,25 +5621,32 @@ end
               local v_at, v_bound, v_slot, v_back, v_number, v_fresh, v_spare, v_pace, v_again, v_overdue, v_refund, v_turn = 0, 0, 0, false, 0, false, false, 0, 0, 0, 0, false
               do
                 v_back = op_Ticket_Slot > 0 and op_Kind == 2
-                if v_back and op_Ticket_Number <= s_Next then
+                if v_back and op_Ticket_Number > 0 and op_Ticket_Number <= s_Next then
                   v_number = op_Ticket_Number
                 end
                 v_at, v_bound = t, 0
-                local x2 = (s_Held + l_Guess) * 1000
-                local y = (s_Ended + 1) * l_Tokens
-                local max2 = 1
-                local x3 = (x2 - x2 % y) / y
-                if x3 > max2 then max2 = x3 end
-                v_pace = max2
+                local pace = 0
+                do
+                  local max2 = (l_Guess - l_Guess % 8) / 8
+                  if 200 > max2 then max2 = 200 end
+                  local guess = l_Guess < max2 and l_Guess or max2
+                  local x2 = (s_Held + guess) * 1000
+                  local y = (s_Ended + 1) * l_Tokens
+                  local max3 = 1
+                  local x3 = (x2 - x2 % y) / y
+                  if x3 > max3 then max3 = x3 end
+                  pace = max3
+                end
+                v_pace = pace
                 local space = 0
                 do
                   local done
                   for i2 = 0, l_Windows_n - 1 do
                     do
                       local w = l_Windows[i2]
-                      local x4 = w.Interval * 500
-                      local y2 = w.Rate
-                      if v_pace <= (x4 - x4 % y2) / y2 then
+                      local x2 = w.Interval * 500
+                      local y = w.Rate
+                      if v_pace <= (x2 - x2 % y) / y then
                         space = 2 * v_pace
                         done = true
                         break
@@ -5600,9 +5663,9 @@ end
                   for i2 = 0, l_Windows_n - 1 do
                     do
                       local w = l_Windows[i2]
-                      local x4 = w.Interval * 500
-                      local y2 = w.Rate
-                      if v_pace <= (x4 - x4 % y2) / y2 then
+                      local x2 = w.Interval * 500
+                      local y = w.Rate
+                      if v_pace <= (x2 - x2 % y) / y then
                         space2 = 2 * v_pace
                         done = true
                         break
@@ -5613,10 +5676,10 @@ end
                     space2 = 0
                   end
                 end
-                local max3 = space2
-                local x4 = (v_pace - v_pace % 4) / 4
-                if x4 > max3 then max3 = x4 end
-                v_again = max3
+                local max2 = space2
+                local x2 = (v_pace - v_pace % 4) / 4
+                if x2 > max2 then max2 = x2 end
+                v_again = max2
                 if s_Closed > t then
                   v_at, v_bound = s_Closed, 1
                 end
@@ -5654,10 +5717,10 @@ end
                         urgent = 0
                       end
                     end
-                    local x5 = op_Ticket_Again * (w.Rate + 1)
+                    local x3 = op_Ticket_Again * (w.Rate + 1)
                     local min2 = urgent
-                    local x6 = w.Rate - (x5 - x5 % 2) / 2
-                    if x6 < min2 then min2 = x6 end
+                    local x4 = w.Rate - (x3 - x3 % 2) / 2
+                    if x4 < min2 then min2 = x4 end
                     left = left - min2
                   end
                   local room = 0
@@ -5668,22 +5731,22 @@ end
                       local since = 0
                       do
                         if w.Size > w.Rate then
-                          local max4 = t
-                          local x5 = s_Closed - 1
-                          if x5 > max4 then max4 = x5 end
-                          since = max4
+                          local max3 = t
+                          local x3 = s_Closed - 1
+                          if x3 > max3 then max3 = x3 end
+                          since = max3
                         else
                           since = t
                         end
                       end
                       local t2 = since - w.Offset
                       local by2 = w.Interval
-                      local x5 = cost - left - 1
-                      local y2 = w.Rate
-                      local y3 = w.Interval
-                      local min2 = (x5 - x5 % y2) / y2 + 1
-                      local x6 = (8796093022208 - 8796093022208 % y3) / y3
-                      if x6 < min2 then min2 = x6 end
+                      local x3 = cost - left - 1
+                      local y = w.Rate
+                      local y2 = w.Interval
+                      local min2 = (x3 - x3 % y) / y + 1
+                      local x4 = (8796093022208 - 8796093022208 % y2) / y2
+                      if x4 < min2 then min2 = x4 end
                       local n2 = (t2 - t2 % by2) / by2 + min2
                       room = n2 * w.Interval + w.Offset
                     end
@@ -5692,17 +5755,17 @@ end
                   if (at2 > s_Closed and at2 or s_Closed) > t then
                     local spanUS = 0
                     do
-                      local x5 = cost * (0 > line2.Saved and 0 or line2.Saved)
-                      local max4 = 1 < cost and 1 or cost
-                      local x6 = cost - (x5 - x5 % 4096) / 4096
-                      if x6 > max4 then max4 = x6 end
-                      local x7 = (w.Interval < 60000 and w.Interval or 60000) * 1000
-                      local y2 = w.Rate < w.Size and w.Rate or w.Size
-                      local each2 = (x7 - x7 % y2) / y2
-                      local y3 = each2 + 1
-                      local min2 = max4
-                      local x8 = (1125899906842624 - 1125899906842624 % y3) / y3
-                      if x8 < min2 then min2 = x8 end
+                      local x3 = cost * (0 > line2.Saved and 0 or line2.Saved)
+                      local max3 = 1 < cost and 1 or cost
+                      local x4 = cost - (x3 - x3 % 4096) / 4096
+                      if x4 > max3 then max3 = x4 end
+                      local x5 = (w.Interval < 60000 and w.Interval or 60000) * 1000
+                      local y = w.Rate < w.Size and w.Rate or w.Size
+                      local each2 = (x5 - x5 % y) / y
+                      local y2 = each2 + 1
+                      local min2 = max3
+                      local x6 = (1125899906842624 - 1125899906842624 % y2) / y2
+                      if x6 < min2 then min2 = x6 end
                       spanUS = min2 * each2
                     end
                     if spanUS > v_again then v_again = spanUS end
@@ -5711,16 +5774,16 @@ end
                     local refund = 0
                     do
                       local units2 = cost - left
-                      local x5 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * (0 > line2.Saved and 0 or line2.Saved)
-                      local returns2 = (x5 - x5 % 4096) / 4096
+                      local x3 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * (0 > line2.Saved and 0 or line2.Saved)
+                      local returns2 = (x3 - x3 % 4096) / 4096
                       if units2 < 1 or units2 > returns2 then
                         refund = 9007199254740991
                       else
-                        local x6 = s_Held + l_Guess
-                        local y2 = s_Ended + 1
-                        local x7 = units2 * 1024
-                        local x8 = (x6 - x6 % y2) / y2 * ((x7 - x7 % returns2) / returns2)
-                        refund = t + 1 + (x8 - x8 % 1024) / 1024
+                        local x4 = s_Held + l_Guess
+                        local y = s_Ended + 1
+                        local x5 = units2 * 1024
+                        local x6 = (x4 - x4 % y) / y * ((x5 - x5 % returns2) / returns2)
+                        refund = t + 1 + (x6 - x6 % 1024) / 1024
                       end
                     end
                     local refund2 = refund
@@ -5812,22 +5875,22 @@ end
                               local since = 0
                               do
                                 if w.Size > w.Rate then
-                                  local max4 = t
-                                  local x5 = s_Closed - 1
-                                  if x5 > max4 then max4 = x5 end
-                                  since = max4
+                                  local max3 = t
+                                  local x3 = s_Closed - 1
+                                  if x3 > max3 then max3 = x3 end
+                                  since = max3
                                 else
                                   since = t
                                 end
                               end
                               local t2 = since - w.Offset
                               local by2 = w.Interval
-                              local x5 = cost - left - 1
-                              local y2 = w.Rate
-                              local y3 = w.Interval
-                              local min2 = (x5 - x5 % y2) / y2 + 1
-                              local x6 = (8796093022208 - 8796093022208 % y3) / y3
-                              if x6 < min2 then min2 = x6 end
+                              local x3 = cost - left - 1
+                              local y = w.Rate
+                              local y2 = w.Interval
+                              local min2 = (x3 - x3 % y) / y + 1
+                              local x4 = (8796093022208 - 8796093022208 % y2) / y2
+                              if x4 < min2 then min2 = x4 end
                               local n2 = (t2 - t2 % by2) / by2 + min2
                               room = n2 * w.Interval + w.Offset
                             end
@@ -5837,32 +5900,32 @@ end
                           local room = 0
                           do
                             local left = line2.Promised
-                            local x5 = cost * (0 > line2.Saved and 0 or line2.Saved)
-                            local max4 = 1 < cost and 1 or cost
-                            local x6 = cost - (x5 - x5 % 4096) / 4096
-                            if x6 > max4 then max4 = x6 end
-                            if left >= max4 or max4 == 0 then
+                            local x3 = cost * (0 > line2.Saved and 0 or line2.Saved)
+                            local max3 = 1 < cost and 1 or cost
+                            local x4 = cost - (x3 - x3 % 4096) / 4096
+                            if x4 > max3 then max3 = x4 end
+                            if left >= max3 or max3 == 0 then
                               room = s_Slot
                             else
                               local since = 0
                               do
                                 if w.Size > w.Rate then
-                                  local max5 = s_Slot
-                                  local x7 = s_Closed - 1
-                                  if x7 > max5 then max5 = x7 end
-                                  since = max5
+                                  local max4 = s_Slot
+                                  local x5 = s_Closed - 1
+                                  if x5 > max4 then max4 = x5 end
+                                  since = max4
                                 else
                                   since = s_Slot
                                 end
                               end
                               local t2 = since - w.Offset
                               local by2 = w.Interval
-                              local x7 = max4 - left - 1
-                              local y2 = w.Rate
-                              local y3 = w.Interval
-                              local min2 = (x7 - x7 % y2) / y2 + 1
-                              local x8 = (8796093022208 - 8796093022208 % y3) / y3
-                              if x8 < min2 then min2 = x8 end
+                              local x5 = max3 - left - 1
+                              local y = w.Rate
+                              local y2 = w.Interval
+                              local min2 = (x5 - x5 % y) / y + 1
+                              local x6 = (8796093022208 - 8796093022208 % y2) / y2
+                              if x6 < min2 then min2 = x6 end
                               local n2 = (t2 - t2 % by2) / by2 + min2
                               room = n2 * w.Interval + w.Offset
                             end
@@ -5878,9 +5941,9 @@ end
                         for i2 = 0, l_Windows_n - 1 do
                           do
                             local w = l_Windows[i2]
-                            local x5 = w.Interval * 500
-                            local y2 = w.Rate
-                            if v_pace <= (x5 - x5 % y2) / y2 then
+                            local x3 = w.Interval * 500
+                            local y = w.Rate
+                            if v_pace <= (x3 - x3 % y) / y then
                               space3 = 2 * v_pace
                               done = true
                               break
@@ -5891,8 +5954,8 @@ end
                           space3 = 0
                         end
                       end
-                      local x5 = s_Slot + (space3 - space3 % 1000) / 1000
-                      if x5 > v_slot then v_slot = x5 end
+                      local x3 = s_Slot + (space3 - space3 % 1000) / 1000
+                      if x3 > v_slot then v_slot = x3 end
                     end
                     if v_slot > v_at then
                       local is5 = v_at == t
@@ -5913,11 +5976,11 @@ end
                               local by3 = w.Interval
                               local is5 = (t2 - t2 % by2) / by2 == (t3 - t3 % by3) / by3
                               if is5 then
-                                local x5 = cost * (0 > line2.Saved and 0 or line2.Saved)
-                                local max4 = 1 < cost and 1 or cost
-                                local x6 = cost - (x5 - x5 % 4096) / 4096
-                                if x6 > max4 then max4 = x6 end
-                                is5 = line2.Promised >= max4
+                                local x3 = cost * (0 > line2.Saved and 0 or line2.Saved)
+                                local max3 = 1 < cost and 1 or cost
+                                local x4 = cost - (x3 - x3 % 4096) / 4096
+                                if x4 > max3 then max3 = x4 end
+                                is5 = line2.Promised >= max3
                               end
                               is6 = is5
                             end
@@ -5934,10 +5997,10 @@ end
                                   local since = 0
                                   do
                                     if w.Size > w.Rate then
-                                      local max5 = t
-                                      local x7 = s_Closed - 1
-                                      if x7 > max5 then max5 = x7 end
-                                      since = max5
+                                      local max4 = t
+                                      local x5 = s_Closed - 1
+                                      if x5 > max4 then max4 = x5 end
+                                      since = max4
                                     else
                                       since = t
                                     end
@@ -5948,9 +6011,9 @@ end
                                   if n2 <= 0 then
                                     gain = left
                                   else
-                                    local x7 = w.Size - left
-                                    local y2 = w.Rate
-                                    if n2 > (x7 - x7 % y2) / y2 then
+                                    local x5 = w.Size - left
+                                    local y = w.Rate
+                                    if n2 > (x5 - x5 % y) / y then
                                       gain = w.Size
                                     else
                                       gain = left + n2 * w.Rate
@@ -5984,24 +6047,24 @@ end
                   if s_Plain + out2 >= l_Tokens or not v_back and not v_spare and not op_Urgent and s_AgainUS > t * 1000 then
                     v_bound = 2
                     if out2 >= l_Tokens then
-                      local x5 = s_Held + l_Guess
-                      local y2 = s_Ended + 1
-                      local x6 = t - (s_LastID - s_LastID % 1024) / 1024 - (x5 - x5 % y2) / y2
-                      local min2 = (x6 - x6 % 4) / 4
-                      local x7 = (l_Lease - l_Lease % 8) / 8
-                      if x7 < min2 then min2 = x7 end
+                      local x3 = s_Held + l_Guess
+                      local y = s_Ended + 1
+                      local x4 = t - (s_LastID - s_LastID % 1024) / 1024 - (x3 - x3 % y) / y
+                      local min2 = (x4 - x4 % 4) / 4
+                      local x5 = (l_Lease - l_Lease % 8) / 8
+                      if x5 < min2 then min2 = x5 end
                       v_overdue = 0 > min2 and 0 or min2
                     end
                     v_fresh = v_fresh and not v_spare
                   end
                 end
                 if v_refund > 0 then
-                  local x5 = s_Held + l_Guess
-                  local y2 = s_Ended + 1
-                  local x6 = t - (s_LastID - s_LastID % 1024) / 1024 - (x5 - x5 % y2) / y2
-                  local min2 = (x6 - x6 % 4) / 4
-                  local x7 = (l_Lease - l_Lease % 8) / 8
-                  if x7 < min2 then min2 = x7 end
+                  local x3 = s_Held + l_Guess
+                  local y = s_Ended + 1
+                  local x4 = t - (s_LastID - s_LastID % 1024) / 1024 - (x3 - x3 % y) / y
+                  local min2 = (x4 - x4 % 4) / 4
+                  local x5 = (l_Lease - l_Lease % 8) / 8
+                  if x5 < min2 then min2 = x5 end
                   v_overdue = 0 > min2 and 0 or min2
                 end
                 v_turn = not v_fresh and op_Ticket_Slot <= t or v_fresh and v_refund > 0 and not op_Urgent
@@ -6236,24 +6299,6 @@ end
                   local x2 = t + 1
                   if x2 > max2 then max2 = x2 end
                   local slot = max2
-                  local again2 = 0
-                  if not v_fresh and op_Ticket_Slot > t then
-                    slot = v_at > op_Ticket_Slot and v_at or op_Ticket_Slot
-                  elseif v_turn then
-                    local max3 = t + v_overdue
-                    if s_Closed > max3 then max3 = s_Closed end
-                    local max4 = s_AgainUS
-                    local x3 = max3 * 1000
-                    if x3 > max4 then max4 = x3 end
-                    again2 = max4
-                    if v_bound == 2 then
-                      local min2 = again2 + v_again
-                      if 9007199254740991 < min2 then min2 = 9007199254740991 end
-                      again2 = min2
-                    end
-                    local x4 = (again2 - again2 % 1000) / 1000
-                    if x4 > slot then slot = x4 end
-                  end
                   if v_bound == 2 and not op_Urgent and (v_back or v_fresh) then
                     local number2 = v_number
                     if not v_back then
@@ -6284,6 +6329,26 @@ end
                     local x6 = min2 * v_pace
                     local x7 = t + (x6 - x6 % 1000) / 1000
                     if x7 > slot then slot = x7 end
+                  end
+                  if not v_fresh and op_Ticket_Slot > t then
+                    if op_Ticket_Slot > slot then slot = op_Ticket_Slot end
+                  elseif v_turn then
+                    local max3 = t + v_overdue
+                    if s_Closed > max3 then max3 = s_Closed end
+                    local max4 = s_AgainUS
+                    local x3 = max3 * 1000
+                    if x3 > max4 then max4 = x3 end
+                    local again2 = max4
+                    if v_bound == 2 then
+                      local min2 = again2 + v_again
+                      if 9007199254740991 < min2 then min2 = 9007199254740991 end
+                      again2 = min2
+                      local x4 = s_Held + l_Guess
+                      local y = s_Ended + 1
+                      v_turn = slot <= (again2 - again2 % 1000) / 1000 + 4 * ((x4 - x4 % y) / y)
+                    end
+                    local x4 = (again2 - again2 % 1000) / 1000
+                    if x4 > slot then slot = x4 end
                   end
                   when2 = slot
                 end
