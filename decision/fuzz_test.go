@@ -428,9 +428,13 @@ func play(t *testing.T, b []byte) {
 	if c.units {
 		one = decision.Cost{1, 1, 1, 1}
 	}
-	for name, op := range map[string]decision.Op{
-		"with its ticket": {Kind: decision.Admit, Cost: one}, "without a ticket": {Kind: decision.Admit, Cost: one}, "by GetDelay": {Kind: decision.GetDelay},
-	} {
+	callers := []string{"with its ticket", "without a ticket", "by GetDelay"}
+	first := int(w.now % 3)
+	for _, name := range slices.Concat(callers[first:], callers[:first]) {
+		op := decision.Op{Kind: decision.Admit, Cost: one}
+		if name == "by GetDelay" {
+			op.Kind = decision.GetDelay
+		}
 		for hops := 0; ; hops++ {
 			a := w.do(op)
 			if a.Delay == 0 {
