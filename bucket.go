@@ -88,8 +88,8 @@ type Options struct {
 	Concurrency int
 
 	// WaitForToken is the delay of an operation for which capacity is left and only a token is short, in whole
-	// milliseconds. Admit takes it for the duration of an operation until it has measured one. What is too long costs more
-	// than what is too short: above 200 ms Admit counts an eighth, but at least 200 ms. Defaults to 50 ms.
+	// milliseconds. Admit takes it for the duration of an operation until it has measured one. A long value may leave tokens
+	// unused: of one above 200 ms Admit counts an eighth, but at least 200 ms. Defaults to 50 ms.
 	WaitForToken time.Duration
 
 	// Lease is how long an admitted operation holds its token, unless it renews the lease or gives it back; after that
