@@ -3,6 +3,7 @@ package decision_test
 import (
 	"flag"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -428,22 +429,23 @@ func play(t *testing.T, b []byte) {
 	if c.units {
 		one = decision.Cost{1, 1, 1, 1}
 	}
-	callers := []string{"with its ticket", "without a ticket", "by GetDelay"}
+	callers := [3]struct {
+		name string
+		kind decision.Kind
+	}{{"with its ticket", decision.Admit}, {"without a ticket", decision.Admit}, {"by GetDelay", decision.GetDelay}}
 	first := int(w.now % 3)
-	for _, name := range slices.Concat(callers[first:], callers[:first]) {
-		op := decision.Op{Kind: decision.Admit, Cost: one}
-		if name == "by GetDelay" {
-			op.Kind = decision.GetDelay
-		}
+	for i := range callers {
+		caller := callers[(first+i)%3]
+		op := decision.Op{Kind: caller.kind, Cost: one}
 		for hops := 0; ; hops++ {
 			a := w.do(op)
 			if a.Delay == 0 {
 				break
 			}
 			if hops == 100 {
-				w.fatal("a caller %s came 100 times and did not run: %+v", name, a)
+				w.fatal("a caller %s came 100 times and did not run: %+v", caller.name, a)
 			}
-			if name == "with its ticket" {
+			if caller.name == "with its ticket" {
 				op.Ticket = a.Ticket
 			}
 			w.now += a.Delay
@@ -456,8 +458,8 @@ func play(t *testing.T, b []byte) {
 				return // no clock shows that
 			}
 		}
-		for _, h := range w.book.holds {
-			w.do(decision.Op{Kind: decision.Settle, Lease: h.lease, Cost: one})
+		for _, id := range slices.Sorted(maps.Keys(w.book.holds)) {
+			w.do(decision.Op{Kind: decision.Settle, Lease: w.book.holds[id].lease, Cost: one})
 		}
 		for w.book.plain > 0 {
 			w.do(decision.Op{Kind: decision.ReturnToken})
