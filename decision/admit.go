@@ -7,24 +7,14 @@ func (l *Limits) admit(s *State, leases Leases, shared []Shared, op *Op, before,
 		op.Cost = Cost{1}
 	}
 	if plain && len(shared) == 0 && len(s.Lines) == 1 && l.Windows[0].Unit == 0 && s.LastID == 0 && s.Next == 0 && s.Closed <= now {
-		l.classic(s, now, before, a)
+		l.classic(s, op, now, before, a)
 	} else {
 		l.decide(s, leases, shared, op, now, a)
 	}
 	if plain {
 		a.Ticket = Ticket{}
-		if a.Delay == 0 {
-			s.Plain++
-		}
 	} else if a.Delay == 0 {
 		l.lease(s, leases, shared, op, now, a)
-	}
-	if a.Delay == 0 {
-		l.used(s, op.Cost[l.Windows[0].Unit])
-		for i := range shared {
-			x := &shared[i]
-			x.Limits.used(x.State, op.Cost[x.Limits.Windows[0].Unit])
-		}
 	}
 }
 
@@ -36,56 +26,32 @@ func (l *Limits) lease(s *State, leases Leases, shared []Shared, op *Op, now int
 		id = max(id, x.State.LastID+1)
 	}
 	a.Lease = Lease{ID: id, Begin: now, End: now + l.Lease, Cost: op.Cost}
-	s.LastID = id
-	s.begins(now)
-	leases.Hold(id, a.Lease.End)
+	l.grant(s, leases, &a.Lease)
+	for i := range shared {
+		x := &shared[i]
+		x.Limits.grant(x.State, x.Leases, &a.Lease)
+	}
+}
+
+// grant holds a lease in one limit.
+func (l *Limits) grant(s *State, leases Leases, lease *Lease) {
+	leases.Hold(lease.ID, lease.End)
+	s.LastID = lease.ID
+	if s.Ended == 0 && s.Last == 0 {
+		s.Last = lease.Begin
+	}
 	for i := range l.Windows {
 		line := &s.Lines[i]
-		line.Fresh += op.Cost[line.Window.Unit]
+		line.Fresh += lease.Cost[line.Window.Unit]
 	}
-	for i := range shared {
-		x := &shared[i]
-		x.State.LastID = id
-		x.State.begins(now)
-		x.Leases.Hold(id, a.Lease.End)
-		for j := range x.Limits.Windows {
-			line := &x.State.Lines[j]
-			line.Fresh += op.Cost[line.Window.Unit]
-		}
-	}
-}
-
-// begins notes when the first lease began.
-func (s *State) begins(now int64) {
-	if s.Ended == 0 && s.Last == 0 {
-		s.Last = now
-	}
-}
-
-// arrive counts the entity and the shared limits up to one time, and returns it.
-func (l *Limits) arrive(s *State, leases Leases, shared []Shared, now int64) int64 {
-	for i := range shared {
-		x := &shared[i]
-		if x.State.Tokens != 0 {
-			now = max(now, x.State.Now)
-		}
-	}
-	now = l.advance(s, leases, now)
-	for i := range shared {
-		x := &shared[i]
-		x.advance(now)
-	}
-	return now
 }
 
 // decide answers Admit, and the GetDelay that classic does not answer.
 func (l *Limits) decide(s *State, leases Leases, shared []Shared, op *Op, now int64, a *Answer) {
 	l.line(s, now)
-	if op.Urgent {
-		s.expireUrgent(now - l.grace())
-		if op.Ticket.Slot > 0 {
-			s.takeUrgent(&op.Ticket)
-		}
+	s.expireUrgent(now - l.grace())
+	if op.Urgent && op.Ticket.Slot > 0 {
+		s.takeUrgent(&op.Ticket)
 	}
 	v := l.look(s, leases, op, now)
 	fits := v.bound == BoundNone
@@ -250,7 +216,7 @@ func (l *Limits) look(s *State, leases Leases, op *Op, now int64) (v view) {
 		w, line := &l.Windows[i], &s.Lines[i]
 		cost, left := op.Cost[w.Unit], line.Left
 		if v.back && !op.Urgent { // it lets urgent operations pass, and keeps half of the rate once it was denied
-			left -= min(s.urgent(w.Unit, now-l.grace()), w.Rate-t.Again*(w.Rate+1)/2)
+			left -= min(s.urgent(w.Unit), w.Rate-t.Again*(w.Rate+1)/2)
 		}
 		at := w.room(s, left, cost, now)
 		if max(at, s.Closed) > now {
@@ -303,7 +269,7 @@ func (l *Limits) newSlot(s *State, op *Op, v *view, now int64) {
 	for i := range l.Windows {
 		w, line := &l.Windows[i], &s.Lines[i]
 		if cost := op.Cost[w.Unit]; op.Urgent {
-			v.slot = max(v.slot, w.room(s, line.Left-s.urgent(w.Unit, now-l.grace()), cost, now))
+			v.slot = max(v.slot, w.room(s, line.Left-s.urgent(w.Unit), cost, now))
 		} else {
 			v.slot = max(v.slot, w.room(s, line.Promised, line.weight(cost), s.Slot))
 		}
@@ -340,14 +306,7 @@ func (l *Limits) spare(s *State, op *Op, now int64) bool {
 
 // run takes capacity.
 func (l *Limits) run(s *State, op *Op, v *view) {
-	for i := range s.Lines {
-		line := &s.Lines[i]
-		cost := op.Cost[line.Window.Unit]
-		line.Left -= cost
-		if v.spare && i < len(l.Windows) {
-			line.Taken += cost
-		}
-	}
+	l.take(s, op, v.spare)
 	if !v.back && !v.spare && !op.Urgent {
 		l.promise(s, s.Slot, op, false)
 	}
@@ -355,6 +314,22 @@ func (l *Limits) run(s *State, op *Op, v *view) {
 		s.Head += max(0, s.Next*16-s.Head+15) / 16
 	} else if v.number > 0 {
 		s.Head += max(128, 512+v.number*16-s.Head) / 32
+	}
+}
+
+// take takes the capacity of one limit, and a token for a caller without leases.
+func (l *Limits) take(s *State, op *Op, spare bool) {
+	for i := range s.Lines {
+		line := &s.Lines[i]
+		cost := op.Cost[line.Window.Unit]
+		line.Left -= cost
+		if spare && i < len(l.Windows) {
+			line.Taken += cost
+		}
+	}
+	s.used(op.Cost[l.Windows[0].Unit])
+	if op.Kind == GetDelay {
+		s.Plain++
 	}
 }
 

@@ -3,11 +3,11 @@ package decision
 // classic answers GetDelay as long as an entity has had no other operations and has one window, of calls. The delays
 // equal the delays of npm dripping-bucket 1.2.0, number for number. Slot and Promised are its wait.last and
 // wait.capacity, Now and Left its ops.
-func (l *Limits) classic(s *State, now, before int64, a *Answer) {
+func (l *Limits) classic(s *State, op *Op, now, before int64, a *Answer) {
 	w, line := &l.Windows[0], &s.Lines[0]
 	if s.Plain < l.Tokens {
 		if line.Left > 0 {
-			line.Left--
+			l.take(s, op, false)
 			return
 		}
 		a.Bound = BoundWindow

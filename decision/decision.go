@@ -184,7 +184,7 @@ func (l *Limits) ApplyWithin(s *State, leases Leases, shared []Shared, op *Op, n
 // apply is ApplyWithin with the limits in force.
 func (l *Limits) apply(s *State, leases Leases, shared []Shared, op *Op, unpinned bool, now int64, a *Answer) {
 	before, t := s.Now, now
-	changes := op.Kind == GetDelay || op.Kind == Admit || op.Kind == Throttle || op.Kind == Pause || op.Kind == Pin || unpinned
+	changes := op.changes() || unpinned
 	if op.Kind == Settle || op.Kind == Cancel {
 		changes = s.giveBack(leases, shared, op, now, a)
 	} else if op.Kind == Resume || op.Kind == Reset {
@@ -196,7 +196,12 @@ func (l *Limits) apply(s *State, leases Leases, shared []Shared, op *Op, unpinne
 		leases.Clear()
 	}
 	if changes {
-		t = l.arrive(s, leases, shared, now)
+		t = s.time(shared, now)
+		l.advance(s, leases, t)
+		for i := range shared {
+			x := &shared[i]
+			x.advance(t)
+		}
 	}
 	switch op.Kind {
 	case GetDelay, Admit:
@@ -244,6 +249,11 @@ func (l *Limits) apply(s *State, leases Leases, shared []Shared, op *Op, unpinne
 			l.reset(s, before, now)
 		}
 	}
+}
+
+// changes reports whether o always changes the entity.
+func (o *Op) changes() bool {
+	return o.Kind == GetDelay || o.Kind == Admit || o.Kind == Throttle || o.Kind == Pause || o.Kind == Pin
 }
 
 // Undo returns the operation that gives back the token, lease or ticket that o has taken with the answer a, for a

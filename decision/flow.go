@@ -29,6 +29,9 @@ const ofUrgent = 0
 func (f *Flow) expire(at int64) {
 	if at > f.Before {
 		f.Units, f.Later, f.Before = f.Later, 0, f.Until
+		if at > f.Before {
+			f.Units = 0
+		}
 		f.Urgent = min(f.Urgent, f.Units)
 	}
 }
@@ -95,18 +98,11 @@ func (s *State) passed(now int64) bool {
 	return false
 }
 
-// urgent returns how much of a unit the urgent tickets have booked, without the tickets that should have been back at a
-// time.
-func (s *State) urgent(unit, at int64) int64 {
+// urgent returns how much of a unit the urgent tickets have booked.
+func (s *State) urgent(unit int64) int64 {
 	for i := range s.Flows {
 		f := &s.Flows[i]
 		if f.Key == ofUrgent-unit {
-			if at > f.Until {
-				return 0
-			}
-			if at > f.Before {
-				return f.Later
-			}
 			return f.Units + f.Later
 		}
 	}

@@ -86,7 +86,7 @@ func (l *Limits) brought(span int64) int64 {
 }
 
 // used counts what operations have used.
-func (l *Limits) used(s *State, n int64) {
+func (s *State) used(n int64) {
 	for i := range s.Pins {
 		v := &s.Pins[i].Level
 		v.Ran = max(0, min(v.Ran+n, MostUnits/2))

@@ -24,7 +24,9 @@ func (l *Limits) Newcomer(s *State, out int64, shared []Shared, now int64) (a An
 		a.Limit = 0
 	}
 	l = l.InForce(s, now)
-	l.line(s, l.advance(s, leases, now))
+	now = s.time(nil, now)
+	l.advance(s, leases, now)
+	l.line(s, now)
 	return a, then
 }
 

@@ -67,18 +67,9 @@ func (s *State) pinned(shared []Shared) bool {
 	return any
 }
 
-// hold turns l and the limits in shared into the limits in force, at the time that arrive returns.
+// hold turns l and the limits in shared into the limits in force, at the time of the operation.
 func (l *Limits) hold(s *State, shared []Shared, op *Op, now int64) {
-	t := now
-	if s.Tokens != 0 {
-		t = max(t, s.Now)
-	}
-	for i := range shared {
-		x := &shared[i]
-		if x.State.Tokens != 0 {
-			t = max(t, x.State.Now)
-		}
-	}
+	t := s.time(shared, now)
 	l.pin(s, op, t)
 	for i := range shared {
 		x := &shared[i]
@@ -114,7 +105,7 @@ func (l *Limits) pin(s *State, op *Op, now int64) {
 		}
 		if p.Level.Part > 0 {
 			l.tell(&p.Level, op, now)
-			if op.Kind == GetDelay || op.Kind == Admit || op.Kind == Throttle || op.Kind == Pause || op.Kind == Pin || op.Kind == Announce {
+			if op.changes() || op.Kind == Announce {
 				l.follow(s, &p.Level, now)
 			}
 		}

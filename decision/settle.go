@@ -33,10 +33,7 @@ func (l *Limits) end(s *State, shared []Shared, op *Op, now int64, a *Answer) {
 		op.Cost = Cost{}
 	}
 	if a.Found {
-		if op.Kind == Settle {
-			l.learn(s, op, now)
-		}
-		l.charge(s, op)
+		l.charge(s, op, now)
 	}
 	if booked {
 		a.Found = true
@@ -49,10 +46,7 @@ func (l *Limits) end(s *State, shared []Shared, op *Op, now int64, a *Answer) {
 	for i := range shared {
 		x := &shared[i]
 		if x.held {
-			if op.Kind == Settle {
-				x.Limits.learn(x.State, op, now)
-			}
-			x.Limits.charge(x.State, op)
+			x.Limits.charge(x.State, op, now)
 		}
 		if booked {
 			x.enter(&s.Flows[s.flow(x.Key)], op, true, now)
@@ -80,7 +74,10 @@ func (l *Limits) learn(s *State, op *Op, now int64) {
 // charge replaces the estimate of a lease by its cost. The entity owes a cost above the estimate. The part of the
 // estimate above the cost comes back as far as the window would still have it, had the operation cost that from the
 // beginning. A Settle learns how much came back: the average of the first operations, then of about the last ones.
-func (l *Limits) charge(s *State, op *Op) {
+func (l *Limits) charge(s *State, op *Op, now int64) {
+	if op.Kind == Settle {
+		l.learn(s, op, now)
+	}
 	for i := range l.Windows {
 		w, line := &l.Windows[i], &s.Lines[i]
 		estimate := op.Lease.Cost[w.Unit]
@@ -110,7 +107,7 @@ func (l *Limits) charge(s *State, op *Op) {
 		line.Promised = min(w.Size, max(line.Promised+back, -bound))
 	}
 	first := l.Windows[0].Unit
-	l.used(s, op.Cost[first]-op.Lease.Cost[first])
+	s.used(op.Cost[first]-op.Lease.Cost[first])
 }
 
 // rebook corrects what the tickets so far have booked by the first measured costs. before is Saved as it was then. A

@@ -162,17 +162,7 @@ func (x *Shared) reserved(window, now int64) int64 {
 // run takes capacity and a token.
 func (x *Shared) run(f *Flow, op *Op) {
 	c, s := &x.State.Calendars[0], x.State
-	for i := range s.Lines {
-		line := &s.Lines[i]
-		cost := op.Cost[line.Window.Unit]
-		line.Left -= cost
-		if x.spare && i < len(x.Limits.Windows) {
-			line.Taken += cost
-		}
-	}
-	if op.Kind == GetDelay {
-		s.Plain++
-	}
+	x.Limits.take(s, op, x.spare)
 	step := x.share()
 	from, to := (c.Head-1)*tick, x.later((c.Head+1)*tick, 2*step) // a surplus counts as two operations at most
 	f.Fair = min(x.later(max(f.Fair, from), step), to)

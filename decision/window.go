@@ -77,11 +77,22 @@ func (w *Window) spanUS(cost int64) int64 {
 	return min(cost, bound/(each+1)) * each
 }
 
-// advance counts the windows up to the time of the entity and returns that time, which is now but never runs backwards.
-func (l *Limits) advance(s *State, leases Leases, now int64) int64 {
+// time returns the time of an operation. It is now, but never runs backwards in a limit.
+func (s *State) time(shared []Shared, now int64) int64 {
 	if s.Tokens != 0 {
 		now = max(now, s.Now)
 	}
+	for i := range shared {
+		x := &shared[i]
+		if x.State.Tokens != 0 {
+			now = max(now, x.State.Now)
+		}
+	}
+	return now
+}
+
+// advance counts the windows up to the time of the operation.
+func (l *Limits) advance(s *State, leases Leases, now int64) {
 	if len(s.Pins) > 0 && s.Pins[0].End <= now {
 		s.unpin()
 	}
@@ -98,7 +109,6 @@ func (l *Limits) advance(s *State, leases Leases, now int64) int64 {
 		l.refresh(s, leases, now)
 		s.Now = now
 	}
-	return now
 }
 
 // refresh counts the intervals that have begun between the last decision and now.

@@ -1425,13 +1425,8 @@ local shared, shared_n = {}, tonumber(ARGV[2])
 local Shared_advance, Shared_count, Shared_weigh, Shared_enter, Shared_ask, Shared_look, Shared_gather, Shared_served, Shared_later, Shared_seek, Shared_surplus, Shared_until, Shared_shares, Shared_place, Shared_book
 if shared_n > 0 then
 function Shared_advance(x, now)
-  local advance = 0
   do
-    local now2 = now
-    if x.State_Tokens ~= 0 then
-      if x.State_Now > now2 then now2 = x.State_Now end
-    end
-    if x.State_Pins_n > 0 and x.State_Pins[0].End <= now2 then
+    if x.State_Pins_n > 0 and x.State_Pins[0].End <= now then
       do
         if x.State_Pins_n > 0 then
           local p = x.State_Pins[0]
@@ -1527,7 +1522,7 @@ function Shared_advance(x, now)
       changed2 = changed3
     end
     local changed3 = changed2
-    local is2 = x.State_Tokens ~= 0 and not changed3 and now2 - x.State_Now >= x.Limits_Fill
+    local is2 = x.State_Tokens ~= 0 and not changed3 and now - x.State_Now >= x.Limits_Fill
     if is2 then
       local Until2 = 0
       do
@@ -1589,9 +1584,9 @@ function Shared_advance(x, now)
           Until2 = until2 < 9007199254740991 and until2 or 9007199254740991
         end
       end
-      is2 = now2 >= Until2
+      is2 = now >= Until2
     end
-    if is2 and x.Leases.Out(now2) == 0 then
+    if is2 and x.Leases.Out(now) == 0 then
       x.State_Tokens = 0
       x.State_Guess = 0
       x.State_Now = 0
@@ -1616,16 +1611,16 @@ function Shared_advance(x, now)
       changed3 = true
     end
     if changed3 then
-      x.State_Now, x.State_Slot, x.State_Lines_n = Limits_adopt(x.Limits_Windows, x.Limits_Windows_n, x.Limits_Start, x.State_Tokens, x.State_Now, x.State_Slot, x.State_LastID, x.State_Closed, x.State_Lines, x.State_Lines_n, x.State_Pins, x.State_Pins_n, now2)
+      x.State_Now, x.State_Slot, x.State_Lines_n = Limits_adopt(x.Limits_Windows, x.Limits_Windows_n, x.Limits_Start, x.State_Tokens, x.State_Now, x.State_Slot, x.State_LastID, x.State_Closed, x.State_Lines, x.State_Lines_n, x.State_Pins, x.State_Pins_n, now)
     end
     x.State_Tokens, x.State_Guess = x.Limits_Tokens, x.Limits_Guess
-    if x.State_Now < now2 then
+    if x.State_Now < now then
       do
-        local idle = x.State_Closed <= x.State_Now and x.State_AgainUS > now2 * 1000 and x.State_Plain + x.Leases.Out(now2) < x.Limits_Tokens
+        local idle = x.State_Closed <= x.State_Now and x.State_AgainUS > now * 1000 and x.State_Plain + x.Leases.Out(now) < x.Limits_Tokens
         for i2 = 0, x.Limits_Windows_n - 1 do
           do
             local w = x.Limits_Windows[i2]
-            local t = now2 - w.Offset
+            local t = now - w.Offset
             local by2 = w.Interval
             local t2 = x.State_Now
             local t3 = t2 - w.Offset
@@ -1634,7 +1629,7 @@ function Shared_advance(x, now)
               do
                 local line2 = x.State_Lines[i2]
                 local spare = 0
-                local t4 = now2 - w.Offset
+                local t4 = now - w.Offset
                 local by4 = w.Interval
                 local n2 = (t4 - t4 % by4) / by4
                 local end2 = n2 * w.Interval + w.Offset - 1
@@ -1740,7 +1735,7 @@ function Shared_advance(x, now)
         for i2 = 0, x.Limits_Windows_n - 1 do
           local w = x.Limits_Windows[i2]
           local line2 = x.State_Lines[i2]
-          local t = now2 - w.Offset
+          local t = now - w.Offset
           local by2 = w.Interval
           local t2 = x.State_Now
           local t3 = t2 - w.Offset
@@ -1750,10 +1745,10 @@ function Shared_advance(x, now)
             local gain = 0
             do
               local from2 = x.State_Now
-              if now2 <= from2 then
+              if now <= from2 then
                 gain = left
               else
-                local t4 = now2 - w.Offset
+                local t4 = now - w.Offset
                 local by4 = w.Interval
                 local since = 0
                 do
@@ -1804,7 +1799,7 @@ function Shared_advance(x, now)
                   local line3 = x.State_Lines[i3]
                   local is3 = w2.Unit == w.Unit
                   if is3 then
-                    local t4 = now2 - w2.Offset
+                    local t4 = now - w2.Offset
                     local by4 = w2.Interval
                     local t5 = x.State_Now
                     local t6 = t5 - w2.Offset
@@ -1815,7 +1810,7 @@ function Shared_advance(x, now)
                     local t7 = x.State_Slot
                     local t8 = t7 - w2.Offset
                     local by6 = w2.Interval
-                    local t9 = now2 - w2.Offset
+                    local t9 = now - w2.Offset
                     local by7 = w2.Interval
                     if (t8 - t8 % by6) / by6 == (t9 - t9 % by7) / by7 then
                       local min2 = w2.Size
@@ -1824,7 +1819,7 @@ function Shared_advance(x, now)
                       line3.Promised = min2
                     else
                       local x2 = x.State_LastID
-                      if now2 - (x2 - x2 % 1024) / 1024 > w.Interval then
+                      if now - (x2 - x2 % 1024) / 1024 > w.Interval then
                         local min2 = line3.Left
                         local x3 = line3.Spare + units2
                         if x3 < min2 then min2 = x3 end
@@ -1840,7 +1835,7 @@ function Shared_advance(x, now)
               local gain2 = 0
               do
                 local from2 = x.State_Now
-                local t4 = now2 - w.Offset
+                local t4 = now - w.Offset
                 local by4 = w.Interval
                 local n2 = (t4 - t4 % by4) / by4
                 local to2 = n2 * w.Interval + w.Offset - 1
@@ -1884,12 +1879,11 @@ function Shared_advance(x, now)
           end
         end
         if idle then
-          x.State_AgainUS = now2 * 1000
+          x.State_AgainUS = now * 1000
         end
       end
-      x.State_Now = now2
+      x.State_Now = now
     end
-    advance = now2
   end
   if x.State_Calendars_n == 0 then
     x.State_Calendars[x.State_Calendars_n] = {Grain = 0, Head = 0, Front = 0, Last = 0, Booked = 0, Minute = 0, Weight = 0, Before = 0, Turn = 0, Largest = 0, Asked_0 = 0, Asked_1 = 0, Asked_2 = 0, Asked_3 = 0, Units = Counts(), Classes = Counts()}
@@ -2103,6 +2097,9 @@ function Shared_enter(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticke
     local at2 = now - ((x.Limits_Windows[x.Limits_Shortest].Interval < 60000 and x.Limits_Windows[x.Limits_Shortest].Interval or 60000) + 1000)
     if at2 > f.Before then
       f.Units, f.Later, f.Before = f.Later, 0, f.Until
+      if at2 > f.Before then
+        f.Units = 0
+      end
       if f.Units < f.Urgent then f.Urgent = f.Units end
     end
   end
@@ -4646,16 +4643,21 @@ end
     end
     pinned = any
     if pinned then
-      local t = now
-      if s_Tokens ~= 0 then
-        if s_Now > t then t = s_Now end
-      end
-      for i2 = 0, shared_n - 1 do
-        local x2 = shared[i2]
-        if x2.State_Tokens ~= 0 then
-          if x2.State_Now > t then t = x2.State_Now end
+      local time2 = 0
+      do
+        local now2 = now
+        if s_Tokens ~= 0 then
+          if s_Now > now2 then now2 = s_Now end
         end
+        for i2 = 0, shared_n - 1 do
+          local x2 = shared[i2]
+          if x2.State_Tokens ~= 0 then
+            if x2.State_Now > now2 then now2 = x2.State_Now end
+          end
+        end
+        time2 = now2
       end
+      local t = time2
       l_Windows_n, l_Tokens, l_Fill, l_Mixed, l_Shortest, s_Now = Limits_pin(l_Windows, l_Windows_n, l_Tokens, l_Fill, l_Mixed, l_Shortest, s_Tokens, s_Now, s_LastID, s_Closed, s_Lines, s_Lines_n, s_Pins, s_Pins_n, op_Kind, op_For, op_Level, t)
       for i2 = 0, shared_n - 1 do
         local x2 = shared[i2]
@@ -4886,242 +4888,287 @@ end
       Clear()
     end
     if changes then
-      local arrive = 0
+      local time2 = 0
       do
         local now2 = now
+        if s_Tokens ~= 0 then
+          if s_Now > now2 then now2 = s_Now end
+        end
         for i2 = 0, shared_n - 1 do
           local x2 = shared[i2]
           if x2.State_Tokens ~= 0 then
             if x2.State_Now > now2 then now2 = x2.State_Now end
           end
         end
-        local advance = 0
-        do
-          local now3 = now2
-          if s_Tokens ~= 0 then
-            if s_Now > now3 then now3 = s_Now end
-          end
-          if s_Pins_n > 0 and s_Pins[0].End <= now3 then
-            do
-              if s_Pins_n > 0 then
-                local p = s_Pins[0]
-                do
-                  local place2 = p.Line
-                  if place2 > 0 then
-                    while place2 < s_Lines_n do
-                      s_Lines[place2 - 1].Window_Size = s_Lines[place2].Window_Size
-                      s_Lines[place2 - 1].Window_Rate = s_Lines[place2].Window_Rate
-                      s_Lines[place2 - 1].Window_Interval = s_Lines[place2].Window_Interval
-                      s_Lines[place2 - 1].Window_Offset = s_Lines[place2].Window_Offset
-                      s_Lines[place2 - 1].Window_Series = s_Lines[place2].Window_Series
-                      s_Lines[place2 - 1].Window_Unit = s_Lines[place2].Window_Unit
-                      s_Lines[place2 - 1].Left = s_Lines[place2].Left
-                      s_Lines[place2 - 1].Promised = s_Lines[place2].Promised
-                      s_Lines[place2 - 1].Spare = s_Lines[place2].Spare
-                      s_Lines[place2 - 1].Taken = s_Lines[place2].Taken
-                      s_Lines[place2 - 1].Fresh = s_Lines[place2].Fresh
-                      s_Lines[place2 - 1].FreshFrom = s_Lines[place2].FreshFrom
-                      s_Lines[place2 - 1].Stale = s_Lines[place2].Stale
-                      s_Lines[place2 - 1].StaleFrom = s_Lines[place2].StaleFrom
-                      s_Lines[place2 - 1].Saved = s_Lines[place2].Saved
-                      s_Lines[place2 - 1].Estimated = s_Lines[place2].Estimated
-                      place2 = place2 + 1
-                    end
-                    s_Lines_n = s_Lines_n - 1
-                  end
-                end
-                if p.Limit_Raise == 1 then
-                  p.Level_Part = 0
-                  p.Level_Changed = 0
-                  p.Level_Lowered = 0
-                  p.Level_Refused = 0
-                  p.Level_Ran = 0
-                  p.Level_Announced = 0
-                  p.Level_Until = 0
-                  p.Level_Ramp = 0
-                end
-                p.Limit_Window_Size = 0
-                p.Limit_Window_Rate = 0
-                p.Limit_Window_Interval = 0
-                p.Limit_Window_Offset = 0
-                p.Limit_Window_Series = 0
-                p.Limit_Window_Unit = 0
-                p.Limit_Tokens = 0
-                p.Limit_Raise = 0
-                p.End = 0
-                p.Line = 0
-                p.Window_Size = 0
-                p.Window_Rate = 0
-                p.Window_Interval = 0
-                p.Window_Offset = 0
-                p.Window_Series = 0
-                p.Window_Unit = 0
-                p.Tokens = p.Tokens
-                p.Level_Part = p.Level_Part
-                p.Level_Changed = p.Level_Changed
-                p.Level_Lowered = p.Level_Lowered
-                p.Level_Refused = p.Level_Refused
-                p.Level_Ran = p.Level_Ran
-                p.Level_Announced = p.Level_Announced
-                p.Level_Until = p.Level_Until
-                p.Level_Ramp = p.Level_Ramp
-                if p.Level_Part == 0 then
-                  s_Pins, s_Pins_n = {}, 0
-                end
-              end
-            end
-          end
-          local changed2 = false
+        time2 = now2
+      end
+      t = time2
+      do
+        if s_Pins_n > 0 and s_Pins[0].End <= t then
           do
-            local changed3 = s_Lines_n < l_Windows_n
             if s_Pins_n > 0 then
-              local own2 = 0
+              local p = s_Pins[0]
               do
-                local n2 = l_Windows_n
-                if s_Pins_n > 0 and s_Pins[0].Limit_Window_Size > 0 then
-                  n2 = n2 - 1
+                local place2 = p.Line
+                if place2 > 0 then
+                  while place2 < s_Lines_n do
+                    s_Lines[place2 - 1].Window_Size = s_Lines[place2].Window_Size
+                    s_Lines[place2 - 1].Window_Rate = s_Lines[place2].Window_Rate
+                    s_Lines[place2 - 1].Window_Interval = s_Lines[place2].Window_Interval
+                    s_Lines[place2 - 1].Window_Offset = s_Lines[place2].Window_Offset
+                    s_Lines[place2 - 1].Window_Series = s_Lines[place2].Window_Series
+                    s_Lines[place2 - 1].Window_Unit = s_Lines[place2].Window_Unit
+                    s_Lines[place2 - 1].Left = s_Lines[place2].Left
+                    s_Lines[place2 - 1].Promised = s_Lines[place2].Promised
+                    s_Lines[place2 - 1].Spare = s_Lines[place2].Spare
+                    s_Lines[place2 - 1].Taken = s_Lines[place2].Taken
+                    s_Lines[place2 - 1].Fresh = s_Lines[place2].Fresh
+                    s_Lines[place2 - 1].FreshFrom = s_Lines[place2].FreshFrom
+                    s_Lines[place2 - 1].Stale = s_Lines[place2].Stale
+                    s_Lines[place2 - 1].StaleFrom = s_Lines[place2].StaleFrom
+                    s_Lines[place2 - 1].Saved = s_Lines[place2].Saved
+                    s_Lines[place2 - 1].Estimated = s_Lines[place2].Estimated
+                    place2 = place2 + 1
+                  end
+                  s_Lines_n = s_Lines_n - 1
                 end
-                own2 = n2
               end
-              local own3 = own2
-              changed3 = changed3 or own3 < l_Windows_n and s_Pins[0].Line ~= own3 + 1
-            end
-            for i2 = 0, s_Lines_n - 1 do
-              local line2 = s_Lines[i2]
-              if i2 < l_Windows_n then
-                changed3 = changed3 or line2.Window_Size ~= l_Windows[i2].Size or line2.Window_Rate ~= l_Windows[i2].Rate or line2.Window_Interval ~= l_Windows[i2].Interval or line2.Window_Offset ~= l_Windows[i2].Offset or line2.Window_Series ~= l_Windows[i2].Series or line2.Window_Unit ~= l_Windows[i2].Unit
-              else
-                changed3 = changed3 or line2.Window_Size ~= 0
+              if p.Limit_Raise == 1 then
+                p.Level_Part = 0
+                p.Level_Changed = 0
+                p.Level_Lowered = 0
+                p.Level_Refused = 0
+                p.Level_Ran = 0
+                p.Level_Announced = 0
+                p.Level_Until = 0
+                p.Level_Ramp = 0
+              end
+              p.Limit_Window_Size = 0
+              p.Limit_Window_Rate = 0
+              p.Limit_Window_Interval = 0
+              p.Limit_Window_Offset = 0
+              p.Limit_Window_Series = 0
+              p.Limit_Window_Unit = 0
+              p.Limit_Tokens = 0
+              p.Limit_Raise = 0
+              p.End = 0
+              p.Line = 0
+              p.Window_Size = 0
+              p.Window_Rate = 0
+              p.Window_Interval = 0
+              p.Window_Offset = 0
+              p.Window_Series = 0
+              p.Window_Unit = 0
+              p.Tokens = p.Tokens
+              p.Level_Part = p.Level_Part
+              p.Level_Changed = p.Level_Changed
+              p.Level_Lowered = p.Level_Lowered
+              p.Level_Refused = p.Level_Refused
+              p.Level_Ran = p.Level_Ran
+              p.Level_Announced = p.Level_Announced
+              p.Level_Until = p.Level_Until
+              p.Level_Ramp = p.Level_Ramp
+              if p.Level_Part == 0 then
+                s_Pins, s_Pins_n = {}, 0
               end
             end
-            changed2 = changed3
           end
-          local changed3 = changed2
-          local is2 = s_Tokens ~= 0 and not changed3 and now3 - s_Now >= l_Fill
-          if is2 then
-            local Until2 = 0
+        end
+        local changed2 = false
+        do
+          local changed3 = s_Lines_n < l_Windows_n
+          if s_Pins_n > 0 then
+            local own2 = 0
             do
-              if s_Plain > 0 then
-                Until2 = 9007199254740991
-              else
-                local from2 = s_Now
-                local lines2 = s_Lines_n
-                for i2 = 0, s_Pins_n - 1 do
-                  local p = s_Pins[i2]
-                  if p.End > from2 then from2 = p.End end
-                  local end2 = 0
-                  do
-                    local end3 = p.Level_Until
-                    if p.Level_Lowered > 0 then
-                      local x2 = p.Level_Refused + 3600000
-                      if x2 > end3 then end3 = x2 end
-                    end
-                    if p.Level_Ramp > 0 then
-                      local x2 = p.Level_Ramp + 10000
-                      if x2 > end3 then end3 = x2 end
-                    end
-                    end2 = end3
-                  end
-                  if end2 > from2 then from2 = end2 end
-                  if p.Line > 0 then
-                    lines2 = lines2 - 1
-                  end
-                end
-                local max2 = from2
-                if s_Slot > max2 then max2 = s_Slot end
-                if s_Closed > max2 then max2 = s_Closed end
-                local x2 = (s_AgainUS - s_AgainUS % 1000) / 1000
-                if x2 > max2 then max2 = x2 end
-                if l_Start > max2 then max2 = l_Start end
-                local until2 = max2 + l_Fill + (l_Windows[l_Shortest].Interval < 60000 and l_Windows[l_Shortest].Interval or 60000) + 1000
-                for i2 = 0, s_Lines_n - 1 do
-                  local owed = -(s_Lines[i2].Left < s_Lines[i2].Promised and s_Lines[i2].Left or s_Lines[i2].Promised)
-                  if owed > 0 and i2 < l_Windows_n then
-                    local w = l_Windows[i2]
-                    local y = w.Rate
-                    local y2 = w.Interval
-                    local min2 = (owed - owed % y) / y + 1
-                    local x3 = (8796093022208 - 8796093022208 % y2) / y2
-                    if x3 < min2 then min2 = x3 end
-                    local x4 = from2 + min2 * w.Interval + l_Fill
-                    if x4 > until2 then until2 = x4 end
-                  end
-                end
-                for i2 = 0, s_Flows_n - 1 do
-                  local f = s_Flows[i2]
-                  local x3 = f.Until + l_Fill + (l_Windows[l_Shortest].Interval < 60000 and l_Windows[l_Shortest].Interval or 60000) + 1000
-                  if x3 > until2 then until2 = x3 end
-                end
-                if lines2 > l_Windows_n then
-                  until2 = until2 + 2678400000
-                end
-                Until2 = until2 < 9007199254740991 and until2 or 9007199254740991
+              local n2 = l_Windows_n
+              if s_Pins_n > 0 and s_Pins[0].Limit_Window_Size > 0 then
+                n2 = n2 - 1
               end
+              own2 = n2
             end
-            is2 = now3 >= Until2
+            local own3 = own2
+            changed3 = changed3 or own3 < l_Windows_n and s_Pins[0].Line ~= own3 + 1
           end
-          if is2 and Out(now3) == 0 then
-            s_Tokens = 0
-            s_Guess = 0
-            s_Now = 0
-            s_Slot = 0
-            s_Plain = 0
-            s_LastID = 0
-            s_Closed = 0
-            s_Next = 0
-            s_Head = 0
-            s_AgainUS = 0
-            s_Held = 0
-            s_Last = 0
-            s_Ended = 0
-            s_Lines = {}
-            s_Lines_n = 0
-            s_Pins = {}
-            s_Pins_n = 0
-            s_Flows = {}
-            s_Flows_n = 0
-            s_Calendars = {}
-            s_Calendars_n = 0
-            changed3 = true
+          for i2 = 0, s_Lines_n - 1 do
+            local line2 = s_Lines[i2]
+            if i2 < l_Windows_n then
+              changed3 = changed3 or line2.Window_Size ~= l_Windows[i2].Size or line2.Window_Rate ~= l_Windows[i2].Rate or line2.Window_Interval ~= l_Windows[i2].Interval or line2.Window_Offset ~= l_Windows[i2].Offset or line2.Window_Series ~= l_Windows[i2].Series or line2.Window_Unit ~= l_Windows[i2].Unit
+            else
+              changed3 = changed3 or line2.Window_Size ~= 0
+            end
           end
-          if changed3 then
-            s_Now, s_Slot, s_Lines_n = Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Now, s_Slot, s_LastID, s_Closed, s_Lines, s_Lines_n, s_Pins, s_Pins_n, now3)
-          end
-          s_Tokens, s_Guess = l_Tokens, l_Guess
-          if s_Now < now3 then
-            do
-              local idle = s_Closed <= s_Now and s_AgainUS > now3 * 1000 and s_Plain + Out(now3) < l_Tokens
-              for i2 = 0, l_Windows_n - 1 do
+          changed2 = changed3
+        end
+        local changed3 = changed2
+        local is2 = s_Tokens ~= 0 and not changed3 and t - s_Now >= l_Fill
+        if is2 then
+          local Until2 = 0
+          do
+            if s_Plain > 0 then
+              Until2 = 9007199254740991
+            else
+              local from2 = s_Now
+              local lines2 = s_Lines_n
+              for i2 = 0, s_Pins_n - 1 do
+                local p = s_Pins[i2]
+                if p.End > from2 then from2 = p.End end
+                local end2 = 0
                 do
+                  local end3 = p.Level_Until
+                  if p.Level_Lowered > 0 then
+                    local x2 = p.Level_Refused + 3600000
+                    if x2 > end3 then end3 = x2 end
+                  end
+                  if p.Level_Ramp > 0 then
+                    local x2 = p.Level_Ramp + 10000
+                    if x2 > end3 then end3 = x2 end
+                  end
+                  end2 = end3
+                end
+                if end2 > from2 then from2 = end2 end
+                if p.Line > 0 then
+                  lines2 = lines2 - 1
+                end
+              end
+              local max2 = from2
+              if s_Slot > max2 then max2 = s_Slot end
+              if s_Closed > max2 then max2 = s_Closed end
+              local x2 = (s_AgainUS - s_AgainUS % 1000) / 1000
+              if x2 > max2 then max2 = x2 end
+              if l_Start > max2 then max2 = l_Start end
+              local until2 = max2 + l_Fill + (l_Windows[l_Shortest].Interval < 60000 and l_Windows[l_Shortest].Interval or 60000) + 1000
+              for i2 = 0, s_Lines_n - 1 do
+                local owed = -(s_Lines[i2].Left < s_Lines[i2].Promised and s_Lines[i2].Left or s_Lines[i2].Promised)
+                if owed > 0 and i2 < l_Windows_n then
                   local w = l_Windows[i2]
-                  local t2 = now3 - w.Offset
-                  local by2 = w.Interval
-                  local t3 = s_Now - w.Offset
-                  local by3 = w.Interval
-                  if (t2 - t2 % by2) / by2 > (t3 - t3 % by3) / by3 then
-                    do
-                      local line2 = s_Lines[i2]
-                      local spare = 0
-                      local t4 = now3 - w.Offset
-                      local by4 = w.Interval
-                      local n2 = (t4 - t4 % by4) / by4
-                      local end2 = n2 * w.Interval + w.Offset - 1
-                      local t5 = s_Slot - w.Offset
-                      local by5 = w.Interval
-                      local t6 = s_Now - w.Offset
-                      local by6 = w.Interval
-                      if (t5 - t5 % by5) / by5 > (t6 - t6 % by6) / by6 then
+                  local y = w.Rate
+                  local y2 = w.Interval
+                  local min2 = (owed - owed % y) / y + 1
+                  local x3 = (8796093022208 - 8796093022208 % y2) / y2
+                  if x3 < min2 then min2 = x3 end
+                  local x4 = from2 + min2 * w.Interval + l_Fill
+                  if x4 > until2 then until2 = x4 end
+                end
+              end
+              for i2 = 0, s_Flows_n - 1 do
+                local f = s_Flows[i2]
+                local x3 = f.Until + l_Fill + (l_Windows[l_Shortest].Interval < 60000 and l_Windows[l_Shortest].Interval or 60000) + 1000
+                if x3 > until2 then until2 = x3 end
+              end
+              if lines2 > l_Windows_n then
+                until2 = until2 + 2678400000
+              end
+              Until2 = until2 < 9007199254740991 and until2 or 9007199254740991
+            end
+          end
+          is2 = t >= Until2
+        end
+        if is2 and Out(t) == 0 then
+          s_Tokens = 0
+          s_Guess = 0
+          s_Now = 0
+          s_Slot = 0
+          s_Plain = 0
+          s_LastID = 0
+          s_Closed = 0
+          s_Next = 0
+          s_Head = 0
+          s_AgainUS = 0
+          s_Held = 0
+          s_Last = 0
+          s_Ended = 0
+          s_Lines = {}
+          s_Lines_n = 0
+          s_Pins = {}
+          s_Pins_n = 0
+          s_Flows = {}
+          s_Flows_n = 0
+          s_Calendars = {}
+          s_Calendars_n = 0
+          changed3 = true
+        end
+        if changed3 then
+          s_Now, s_Slot, s_Lines_n = Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Now, s_Slot, s_LastID, s_Closed, s_Lines, s_Lines_n, s_Pins, s_Pins_n, t)
+        end
+        s_Tokens, s_Guess = l_Tokens, l_Guess
+        if s_Now < t then
+          do
+            local idle = s_Closed <= s_Now and s_AgainUS > t * 1000 and s_Plain + Out(t) < l_Tokens
+            for i2 = 0, l_Windows_n - 1 do
+              do
+                local w = l_Windows[i2]
+                local t2 = t - w.Offset
+                local by2 = w.Interval
+                local t3 = s_Now - w.Offset
+                local by3 = w.Interval
+                if (t2 - t2 % by2) / by2 > (t3 - t3 % by3) / by3 then
+                  do
+                    local line2 = s_Lines[i2]
+                    local spare = 0
+                    local t4 = t - w.Offset
+                    local by4 = w.Interval
+                    local n2 = (t4 - t4 % by4) / by4
+                    local end2 = n2 * w.Interval + w.Offset - 1
+                    local t5 = s_Slot - w.Offset
+                    local by5 = w.Interval
+                    local t6 = s_Now - w.Offset
+                    local by6 = w.Interval
+                    if (t5 - t5 % by5) / by5 > (t6 - t6 % by6) / by6 then
+                      local gain = 0
+                      do
+                        local left = line2.Left
+                        if end2 <= s_Now then
+                          gain = left
+                        else
+                          local t7 = end2 - w.Offset
+                          local by7 = w.Interval
+                          local since = 0
+                          do
+                            if w.Size > w.Rate then
+                              local max2 = s_Now
+                              local x2 = s_Closed - 1
+                              if x2 > max2 then max2 = x2 end
+                              since = max2
+                            else
+                              since = s_Now
+                            end
+                          end
+                          local t8 = since - w.Offset
+                          local by8 = w.Interval
+                          local n3 = (t7 - t7 % by7) / by7 - (t8 - t8 % by8) / by8
+                          if n3 <= 0 then
+                            gain = left
+                          else
+                            local x2 = w.Size - left
+                            local y = w.Rate
+                            if n3 > (x2 - x2 % y) / y then
+                              gain = w.Size
+                            else
+                              gain = left + n3 * w.Rate
+                            end
+                          end
+                        end
+                      end
+                      local max2 = 0
+                      local x2 = line2.Taken + (0 > gain and 0 or gain)
+                      if x2 > max2 then max2 = x2 end
+                      spare = max2
+                    end
+                    for i3 = 0, s_Lines_n - 1 do
+                      local longer2 = s_Lines[i3]
+                      local is3 = longer2.Window_Unit == w.Unit and longer2.Window_Interval > w.Interval
+                      if is3 then
                         local gain = 0
                         do
-                          local left = line2.Left
+                          local left = longer2.Left
                           if end2 <= s_Now then
                             gain = left
                           else
-                            local t7 = end2 - w.Offset
-                            local by7 = w.Interval
+                            local t7 = end2 - longer2.Window_Offset
+                            local by7 = longer2.Window_Interval
                             local since = 0
                             do
-                              if w.Size > w.Rate then
+                              if longer2.Window_Size > longer2.Window_Rate then
                                 local max2 = s_Now
                                 local x2 = s_Closed - 1
                                 if x2 > max2 then max2 = x2 end
@@ -5130,93 +5177,137 @@ end
                                 since = s_Now
                               end
                             end
-                            local t8 = since - w.Offset
-                            local by8 = w.Interval
+                            local t8 = since - longer2.Window_Offset
+                            local by8 = longer2.Window_Interval
                             local n3 = (t7 - t7 % by7) / by7 - (t8 - t8 % by8) / by8
                             if n3 <= 0 then
                               gain = left
                             else
-                              local x2 = w.Size - left
-                              local y = w.Rate
+                              local x2 = longer2.Window_Size - left
+                              local y = longer2.Window_Rate
                               if n3 > (x2 - x2 % y) / y then
-                                gain = w.Size
+                                gain = longer2.Window_Size
                               else
-                                gain = left + n3 * w.Rate
+                                gain = left + n3 * longer2.Window_Rate
                               end
                             end
                           end
                         end
-                        local max2 = 0
-                        local x2 = line2.Taken + (0 > gain and 0 or gain)
-                        if x2 > max2 then max2 = x2 end
-                        spare = max2
+                        is3 = gain < 1
                       end
-                      for i3 = 0, s_Lines_n - 1 do
-                        local longer2 = s_Lines[i3]
-                        local is3 = longer2.Window_Unit == w.Unit and longer2.Window_Interval > w.Interval
-                        if is3 then
-                          local gain = 0
-                          do
-                            local left = longer2.Left
-                            if end2 <= s_Now then
-                              gain = left
-                            else
-                              local t7 = end2 - longer2.Window_Offset
-                              local by7 = longer2.Window_Interval
-                              local since = 0
-                              do
-                                if longer2.Window_Size > longer2.Window_Rate then
-                                  local max2 = s_Now
-                                  local x2 = s_Closed - 1
-                                  if x2 > max2 then max2 = x2 end
-                                  since = max2
-                                else
-                                  since = s_Now
-                                end
-                              end
-                              local t8 = since - longer2.Window_Offset
-                              local by8 = longer2.Window_Interval
-                              local n3 = (t7 - t7 % by7) / by7 - (t8 - t8 % by8) / by8
-                              if n3 <= 0 then
-                                gain = left
-                              else
-                                local x2 = longer2.Window_Size - left
-                                local y = longer2.Window_Rate
-                                if n3 > (x2 - x2 % y) / y then
-                                  gain = longer2.Window_Size
-                                else
-                                  gain = left + n3 * longer2.Window_Rate
-                                end
-                              end
-                            end
-                          end
-                          is3 = gain < 1
-                        end
-                        if is3 then
-                          spare = line2.Spare
-                        end
+                      if is3 then
+                        spare = line2.Spare
                       end
-                      line2.Spare, line2.Taken = spare, 0
                     end
+                    line2.Spare, line2.Taken = spare, 0
                   end
                 end
               end
-              for i2 = 0, l_Windows_n - 1 do
-                local w = l_Windows[i2]
-                local line2 = s_Lines[i2]
-                local t2 = now3 - w.Offset
-                local by2 = w.Interval
-                local t3 = s_Now - w.Offset
-                local by3 = w.Interval
-                if (t2 - t2 % by2) / by2 > (t3 - t3 % by3) / by3 then
-                  local left = line2.Left
-                  local gain = 0
-                  do
-                    if now3 <= s_Now then
+            end
+            for i2 = 0, l_Windows_n - 1 do
+              local w = l_Windows[i2]
+              local line2 = s_Lines[i2]
+              local t2 = t - w.Offset
+              local by2 = w.Interval
+              local t3 = s_Now - w.Offset
+              local by3 = w.Interval
+              if (t2 - t2 % by2) / by2 > (t3 - t3 % by3) / by3 then
+                local left = line2.Left
+                local gain = 0
+                do
+                  if t <= s_Now then
+                    gain = left
+                  else
+                    local t4 = t - w.Offset
+                    local by4 = w.Interval
+                    local since = 0
+                    do
+                      if w.Size > w.Rate then
+                        local max2 = s_Now
+                        local x2 = s_Closed - 1
+                        if x2 > max2 then max2 = x2 end
+                        since = max2
+                      else
+                        since = s_Now
+                      end
+                    end
+                    local t5 = since - w.Offset
+                    local by5 = w.Interval
+                    local n2 = (t4 - t4 % by4) / by4 - (t5 - t5 % by5) / by5
+                    if n2 <= 0 then
                       gain = left
                     else
-                      local t4 = now3 - w.Offset
-                      local by4 = w.Interval
+                      local x2 = w.Size - left
+                      local y = w.Rate
+                      if n2 > (x2 - x2 % y) / y then
+                        gain = w.Size
+                      else
+                        gain = left + n2 * w.Rate
+                      end
+                    end
+                  end
+                end
+                line2.Left = gain
+                do
+                  local last2 = s_LastID
+                  local over = line2.Left + line2.Stale + line2.Fresh - w.Size
+                  if over > line2.Stale then
+                    local max2 = 0
+                    local x2 = w.Size - line2.Left
+                    if x2 > max2 then max2 = x2 end
+                    line2.Stale, line2.StaleFrom = max2, line2.FreshFrom
+                    line2.Fresh, line2.FreshFrom = 0, last2
+                  elseif over > 0 then
+                    line2.Stale = line2.Stale - over
+                  end
+                end
+                if s_Calendars_n == 0 then
+                  do
+                    local units2 = line2.Spare
+                    for i3 = 0, l_Windows_n - 1 do
+                      local w2 = l_Windows[i3]
+                      local line3 = s_Lines[i3]
+                      local is3 = w2.Unit == w.Unit
+                      if is3 then
+                        local t4 = t - w2.Offset
+                        local by4 = w2.Interval
+                        local t5 = s_Now - w2.Offset
+                        local by5 = w2.Interval
+                        is3 = (t4 - t4 % by4) / by4 == (t5 - t5 % by5) / by5
+                      end
+                      if is3 then
+                        local t6 = s_Slot - w2.Offset
+                        local by6 = w2.Interval
+                        local t7 = t - w2.Offset
+                        local by7 = w2.Interval
+                        if (t6 - t6 % by6) / by6 == (t7 - t7 % by7) / by7 then
+                          local min2 = w2.Size
+                          local x2 = line3.Promised + units2
+                          if x2 < min2 then min2 = x2 end
+                          line3.Promised = min2
+                        elseif t - (s_LastID - s_LastID % 1024) / 1024 > w.Interval then
+                          local min2 = line3.Left
+                          local x2 = line3.Spare + units2
+                          if x2 < min2 then min2 = x2 end
+                          if min2 > line3.Spare then line3.Spare = min2 end
+                        end
+                      end
+                    end
+                  end
+                end
+                local is3 = idle
+                if is3 then
+                  local gain2 = 0
+                  do
+                    local t4 = t - w.Offset
+                    local by4 = w.Interval
+                    local n2 = (t4 - t4 % by4) / by4
+                    local to2 = n2 * w.Interval + w.Offset - 1
+                    if to2 <= s_Now then
+                      gain2 = left
+                    else
+                      local t5 = to2 - w.Offset
+                      local by5 = w.Interval
                       local since = 0
                       do
                         if w.Size > w.Rate then
@@ -5228,133 +5319,40 @@ end
                           since = s_Now
                         end
                       end
-                      local t5 = since - w.Offset
-                      local by5 = w.Interval
-                      local n2 = (t4 - t4 % by4) / by4 - (t5 - t5 % by5) / by5
-                      if n2 <= 0 then
-                        gain = left
+                      local t6 = since - w.Offset
+                      local by6 = w.Interval
+                      local n3 = (t5 - t5 % by5) / by5 - (t6 - t6 % by6) / by6
+                      if n3 <= 0 then
+                        gain2 = left
                       else
                         local x2 = w.Size - left
                         local y = w.Rate
-                        if n2 > (x2 - x2 % y) / y then
-                          gain = w.Size
+                        if n3 > (x2 - x2 % y) / y then
+                          gain2 = w.Size
                         else
-                          gain = left + n2 * w.Rate
+                          gain2 = left + n3 * w.Rate
                         end
                       end
                     end
                   end
-                  line2.Left = gain
-                  do
-                    local last2 = s_LastID
-                    local over = line2.Left + line2.Stale + line2.Fresh - w.Size
-                    if over > line2.Stale then
-                      local max2 = 0
-                      local x2 = w.Size - line2.Left
-                      if x2 > max2 then max2 = x2 end
-                      line2.Stale, line2.StaleFrom = max2, line2.FreshFrom
-                      line2.Fresh, line2.FreshFrom = 0, last2
-                    elseif over > 0 then
-                      line2.Stale = line2.Stale - over
-                    end
-                  end
-                  if s_Calendars_n == 0 then
-                    do
-                      local units2 = line2.Spare
-                      for i3 = 0, l_Windows_n - 1 do
-                        local w2 = l_Windows[i3]
-                        local line3 = s_Lines[i3]
-                        local is3 = w2.Unit == w.Unit
-                        if is3 then
-                          local t4 = now3 - w2.Offset
-                          local by4 = w2.Interval
-                          local t5 = s_Now - w2.Offset
-                          local by5 = w2.Interval
-                          is3 = (t4 - t4 % by4) / by4 == (t5 - t5 % by5) / by5
-                        end
-                        if is3 then
-                          local t6 = s_Slot - w2.Offset
-                          local by6 = w2.Interval
-                          local t7 = now3 - w2.Offset
-                          local by7 = w2.Interval
-                          if (t6 - t6 % by6) / by6 == (t7 - t7 % by7) / by7 then
-                            local min2 = w2.Size
-                            local x2 = line3.Promised + units2
-                            if x2 < min2 then min2 = x2 end
-                            line3.Promised = min2
-                          elseif now3 - (s_LastID - s_LastID % 1024) / 1024 > w.Interval then
-                            local min2 = line3.Left
-                            local x2 = line3.Spare + units2
-                            if x2 < min2 then min2 = x2 end
-                            if min2 > line3.Spare then line3.Spare = min2 end
-                          end
-                        end
-                      end
-                    end
-                  end
-                  local is3 = idle
-                  if is3 then
-                    local gain2 = 0
-                    do
-                      local t4 = now3 - w.Offset
-                      local by4 = w.Interval
-                      local n2 = (t4 - t4 % by4) / by4
-                      local to2 = n2 * w.Interval + w.Offset - 1
-                      if to2 <= s_Now then
-                        gain2 = left
-                      else
-                        local t5 = to2 - w.Offset
-                        local by5 = w.Interval
-                        local since = 0
-                        do
-                          if w.Size > w.Rate then
-                            local max2 = s_Now
-                            local x2 = s_Closed - 1
-                            if x2 > max2 then max2 = x2 end
-                            since = max2
-                          else
-                            since = s_Now
-                          end
-                        end
-                        local t6 = since - w.Offset
-                        local by6 = w.Interval
-                        local n3 = (t5 - t5 % by5) / by5 - (t6 - t6 % by6) / by6
-                        if n3 <= 0 then
-                          gain2 = left
-                        else
-                          local x2 = w.Size - left
-                          local y = w.Rate
-                          if n3 > (x2 - x2 % y) / y then
-                            gain2 = w.Size
-                          else
-                            gain2 = left + n3 * w.Rate
-                          end
-                        end
-                      end
-                    end
-                    is3 = gain2 >= w.Rate
-                  end
-                  idle = is3
-                else
-                  idle = false
+                  is3 = gain2 >= w.Rate
                 end
-              end
-              if idle then
-                s_AgainUS = now3 * 1000
+                idle = is3
+              else
+                idle = false
               end
             end
-            s_Now = now3
+            if idle then
+              s_AgainUS = t * 1000
+            end
           end
-          advance = now3
+          s_Now = t
         end
-        now2 = advance
-        for i2 = 0, shared_n - 1 do
-          local x2 = shared[i2]
-          Shared_advance(x2, now2)
-        end
-        arrive = now2
       end
-      t = arrive
+      for i2 = 0, shared_n - 1 do
+        local x2 = shared[i2]
+        Shared_advance(x2, t)
+      end
     end
     if op_Kind == 0 or op_Kind == 2 then
       do
@@ -5372,7 +5370,29 @@ end
               local line2 = s_Lines[0]
               if s_Plain < l_Tokens then
                 if line2.Left > 0 then
-                  line2.Left = line2.Left - 1
+                  do
+                    for i2 = 0, s_Lines_n - 1 do
+                      local line3 = s_Lines[i2]
+                      local i3 = line3.Window_Unit
+                      local cost = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
+                      line3.Left = line3.Left - cost
+                      if false and i2 < l_Windows_n then
+                        line3.Taken = line3.Taken + cost
+                      end
+                    end
+                    do
+                      local i2 = l_Windows[0].Unit
+                      local n2 = i2 == 0 and op_Cost_0 or i2 == 1 and op_Cost_1 or i2 == 2 and op_Cost_2 or op_Cost_3
+                      for i3 = 0, s_Pins_n - 1 do
+                        local min2 = s_Pins[i3].Level_Ran + n2
+                        if 549755813888 < min2 then min2 = 549755813888 end
+                        s_Pins[i3].Level_Ran = 0 > min2 and 0 or min2
+                      end
+                    end
+                    if op_Kind == 0 then
+                      s_Plain = s_Plain + 1
+                    end
+                  end
                   break
                 end
                 a_Bound = 4
@@ -5579,39 +5599,40 @@ end
                 end
                 s_Slot = slot
               end
-              if op_Urgent then
-                do
-                  local at2 = t - ((l_Windows[l_Shortest].Interval < 60000 and l_Windows[l_Shortest].Interval or 60000) + 1000)
-                  for i2 = 0, s_Flows_n - 1 do
-                    local f = s_Flows[i2]
-                    if f.Key <= 0 then
+              do
+                local at2 = t - ((l_Windows[l_Shortest].Interval < 60000 and l_Windows[l_Shortest].Interval or 60000) + 1000)
+                for i2 = 0, s_Flows_n - 1 do
+                  local f = s_Flows[i2]
+                  if f.Key <= 0 then
+                    if at2 > f.Before then
+                      f.Units, f.Later, f.Before = f.Later, 0, f.Until
                       if at2 > f.Before then
-                        f.Units, f.Later, f.Before = f.Later, 0, f.Until
-                        if f.Units < f.Urgent then f.Urgent = f.Units end
+                        f.Units = 0
                       end
+                      if f.Units < f.Urgent then f.Urgent = f.Units end
                     end
                   end
                 end
-                if op_Ticket_Slot > 0 then
-                  do
-                    for i2 = 0, s_Flows_n - 1 do
-                      local f = s_Flows[i2]
-                      if f.Key <= 0 then
-                        do
-                          local slot = op_Ticket_Slot
-                          local i3 = 0 - f.Key
-                          local units2 = i3 == 0 and op_Ticket_Cost_0 or i3 == 1 and op_Ticket_Cost_1 or i3 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3
-                          if slot <= f.Before then
-                            local max2 = 0
-                            local x2 = f.Units - units2
-                            if x2 > max2 then max2 = x2 end
-                            f.Units = max2
-                          else
-                            local max2 = 0
-                            local x2 = f.Later - units2
-                            if x2 > max2 then max2 = x2 end
-                            f.Later = max2
-                          end
+              end
+              if op_Urgent and op_Ticket_Slot > 0 then
+                do
+                  for i2 = 0, s_Flows_n - 1 do
+                    local f = s_Flows[i2]
+                    if f.Key <= 0 then
+                      do
+                        local slot = op_Ticket_Slot
+                        local i3 = 0 - f.Key
+                        local units2 = i3 == 0 and op_Ticket_Cost_0 or i3 == 1 and op_Ticket_Cost_1 or i3 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3
+                        if slot <= f.Before then
+                          local max2 = 0
+                          local x2 = f.Units - units2
+                          if x2 > max2 then max2 = x2 end
+                          f.Units = max2
+                        else
+                          local max2 = 0
+                          local x2 = f.Later - units2
+                          if x2 > max2 then max2 = x2 end
+                          f.Later = max2
                         end
                       end
                     end
@@ -5693,21 +5714,10 @@ end
                     local urgent = 0
                     do
                       local unit = w.Unit
-                      local at2 = t - ((l_Windows[l_Shortest].Interval < 60000 and l_Windows[l_Shortest].Interval or 60000) + 1000)
                       local done
                       for i4 = 0, s_Flows_n - 1 do
                         local f = s_Flows[i4]
                         if f.Key == 0 - unit then
-                          if at2 > f.Until then
-                            urgent = 0
-                            done = true
-                            break
-                          end
-                          if at2 > f.Before then
-                            urgent = f.Later
-                            done = true
-                            break
-                          end
                           urgent = f.Units + f.Later
                           done = true
                           break
@@ -5844,21 +5854,10 @@ end
                             local urgent = 0
                             do
                               local unit = w.Unit
-                              local at2 = t - ((l_Windows[l_Shortest].Interval < 60000 and l_Windows[l_Shortest].Interval or 60000) + 1000)
                               local done
                               for i4 = 0, s_Flows_n - 1 do
                                 local f = s_Flows[i4]
                                 if f.Key == 0 - unit then
-                                  if at2 > f.Until then
-                                    urgent = 0
-                                    done = true
-                                    break
-                                  end
-                                  if at2 > f.Before then
-                                    urgent = f.Later
-                                    done = true
-                                    break
-                                  end
                                   urgent = f.Units + f.Later
                                   done = true
                                   break
@@ -6105,13 +6104,28 @@ end
                 a_Late = true
               elseif fits then
                 do
-                  for i2 = 0, s_Lines_n - 1 do
-                    local line2 = s_Lines[i2]
-                    local i3 = line2.Window_Unit
-                    local cost = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
-                    line2.Left = line2.Left - cost
-                    if v_spare and i2 < l_Windows_n then
-                      line2.Taken = line2.Taken + cost
+                  do
+                    local spare = v_spare
+                    for i2 = 0, s_Lines_n - 1 do
+                      local line2 = s_Lines[i2]
+                      local i3 = line2.Window_Unit
+                      local cost = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
+                      line2.Left = line2.Left - cost
+                      if spare and i2 < l_Windows_n then
+                        line2.Taken = line2.Taken + cost
+                      end
+                    end
+                    do
+                      local i2 = l_Windows[0].Unit
+                      local n2 = i2 == 0 and op_Cost_0 or i2 == 1 and op_Cost_1 or i2 == 2 and op_Cost_2 or op_Cost_3
+                      for i3 = 0, s_Pins_n - 1 do
+                        local min2 = s_Pins[i3].Level_Ran + n2
+                        if 549755813888 < min2 then min2 = 549755813888 end
+                        s_Pins[i3].Level_Ran = 0 > min2 and 0 or min2
+                      end
+                    end
+                    if op_Kind == 0 then
+                      s_Plain = s_Plain + 1
                     end
                   end
                   if not v_back and not v_spare and not op_Urgent then
@@ -6240,17 +6254,29 @@ end
                   do
                     local f = s_Flows[x2.flow]
                     local c2 = x2.State_Calendars[0]
-                    for i3 = 0, x2.State_Lines_n - 1 do
-                      local line2 = x2.State_Lines[i3]
-                      local i4 = line2.Window_Unit
-                      local cost = i4 == 0 and op_Cost_0 or i4 == 1 and op_Cost_1 or i4 == 2 and op_Cost_2 or op_Cost_3
-                      line2.Left = line2.Left - cost
-                      if x2.spare and i3 < x2.Limits_Windows_n then
-                        line2.Taken = line2.Taken + cost
+                    do
+                      local spare = x2.spare
+                      for i3 = 0, x2.State_Lines_n - 1 do
+                        local line2 = x2.State_Lines[i3]
+                        local i4 = line2.Window_Unit
+                        local cost = i4 == 0 and op_Cost_0 or i4 == 1 and op_Cost_1 or i4 == 2 and op_Cost_2 or op_Cost_3
+                        line2.Left = line2.Left - cost
+                        if spare and i3 < x2.Limits_Windows_n then
+                          line2.Taken = line2.Taken + cost
+                        end
                       end
-                    end
-                    if op_Kind == 0 then
-                      x2.State_Plain = x2.State_Plain + 1
+                      do
+                        local i3 = x2.Limits_Windows[0].Unit
+                        local n2 = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
+                        for i4 = 0, x2.State_Pins_n - 1 do
+                          local min2 = x2.State_Pins[i4].Level_Ran + n2
+                          if 549755813888 < min2 then min2 = 549755813888 end
+                          x2.State_Pins[i4].Level_Ran = 0 > min2 and 0 or min2
+                        end
+                      end
+                      if op_Kind == 0 then
+                        x2.State_Plain = x2.State_Plain + 1
+                      end
                     end
                     local share = 0
                     do
@@ -7054,9 +7080,6 @@ end
           a_Ticket_Cost_1 = 0
           a_Ticket_Cost_2 = 0
           a_Ticket_Cost_3 = 0
-          if a_Delay == 0 then
-            s_Plain = s_Plain + 1
-          end
         elseif a_Delay == 0 then
           do
             local max2 = s_LastID + 1
@@ -7075,50 +7098,31 @@ end
             a_Lease_Cost_1 = op_Cost_1
             a_Lease_Cost_2 = op_Cost_2
             a_Lease_Cost_3 = op_Cost_3
-            s_LastID = id2
-            if s_Ended == 0 and s_Last == 0 then
-              s_Last = t
-            end
-            Hold(id2, a_Lease_End)
-            for i2 = 0, l_Windows_n - 1 do
-              local line2 = s_Lines[i2]
-              local i3 = line2.Window_Unit
-              line2.Fresh = line2.Fresh + (i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3)
+            do
+              Hold(a_Lease_ID, a_Lease_End)
+              s_LastID = a_Lease_ID
+              if s_Ended == 0 and s_Last == 0 then
+                s_Last = a_Lease_Begin
+              end
+              for i2 = 0, l_Windows_n - 1 do
+                local line2 = s_Lines[i2]
+                local i3 = line2.Window_Unit
+                line2.Fresh = line2.Fresh + (i3 == 0 and a_Lease_Cost_0 or i3 == 1 and a_Lease_Cost_1 or i3 == 2 and a_Lease_Cost_2 or a_Lease_Cost_3)
+              end
             end
             for i2 = 0, shared_n - 1 do
               local x3 = shared[i2]
-              x3.State_LastID = id2
-              if x3.State_Ended == 0 and x3.State_Last == 0 then
-                x3.State_Last = t
-              end
-              x3.Leases.Hold(id2, a_Lease_End)
-              for j = 0, x3.Limits_Windows_n - 1 do
-                local line2 = x3.State_Lines[j]
-                local i3 = line2.Window_Unit
-                line2.Fresh = line2.Fresh + (i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3)
-              end
-            end
-          end
-        end
-        if a_Delay == 0 then
-          do
-            local i2 = l_Windows[0].Unit
-            local n2 = i2 == 0 and op_Cost_0 or i2 == 1 and op_Cost_1 or i2 == 2 and op_Cost_2 or op_Cost_3
-            for i3 = 0, s_Pins_n - 1 do
-              local min2 = s_Pins[i3].Level_Ran + n2
-              if 549755813888 < min2 then min2 = 549755813888 end
-              s_Pins[i3].Level_Ran = 0 > min2 and 0 or min2
-            end
-          end
-          for i2 = 0, shared_n - 1 do
-            local x2 = shared[i2]
-            do
-              local i3 = x2.Limits_Windows[0].Unit
-              local n2 = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
-              for i4 = 0, x2.State_Pins_n - 1 do
-                local min2 = x2.State_Pins[i4].Level_Ran + n2
-                if 549755813888 < min2 then min2 = 549755813888 end
-                x2.State_Pins[i4].Level_Ran = 0 > min2 and 0 or min2
+              do
+                x3.Leases.Hold(a_Lease_ID, a_Lease_End)
+                x3.State_LastID = a_Lease_ID
+                if x3.State_Ended == 0 and x3.State_Last == 0 then
+                  x3.State_Last = a_Lease_Begin
+                end
+                for i3 = 0, x3.Limits_Windows_n - 1 do
+                  local line2 = x3.State_Lines[i3]
+                  local i4 = line2.Window_Unit
+                  line2.Fresh = line2.Fresh + (i4 == 0 and a_Lease_Cost_0 or i4 == 1 and a_Lease_Cost_1 or i4 == 2 and a_Lease_Cost_2 or a_Lease_Cost_3)
+                end
               end
             end
           end
@@ -7152,32 +7156,32 @@ end
             op_Cost_3 = 0
           end
           if a_Found then
-            if op_Kind == 3 then
-              do
-                local last2 = s_Last
-                if s_Ended == 0 then
-                  last2 = 0
-                end
-                if s_Ended < 64 then
-                  s_Ended = s_Ended + 1
-                else
-                  s_Held = s_Held - (s_Held - s_Held % 64) / 64
-                end
-                local max2 = 0
-                local x2 = t - op_Lease_Begin
-                if x2 > max2 then max2 = x2 end
-                local time2 = max2 < 68719476736 and max2 or 68719476736
-                local x3 = 8 * (s_Held + l_Guess)
-                local y = s_Ended + 1
-                local max3 = 8
-                local x4 = (x3 - x3 % y) / y
-                if x4 > max3 then max3 = x4 end
-                if last2 > max3 then max3 = last2 end
-                s_Held = s_Held + (time2 < max3 and time2 or max3)
-                s_Last = time2
-              end
-            end
             do
+              if op_Kind == 3 then
+                do
+                  local last2 = s_Last
+                  if s_Ended == 0 then
+                    last2 = 0
+                  end
+                  if s_Ended < 64 then
+                    s_Ended = s_Ended + 1
+                  else
+                    s_Held = s_Held - (s_Held - s_Held % 64) / 64
+                  end
+                  local max2 = 0
+                  local x2 = t - op_Lease_Begin
+                  if x2 > max2 then max2 = x2 end
+                  local time2 = max2 < 68719476736 and max2 or 68719476736
+                  local x3 = 8 * (s_Held + l_Guess)
+                  local y = s_Ended + 1
+                  local max3 = 8
+                  local x4 = (x3 - x3 % y) / y
+                  if x4 > max3 then max3 = x4 end
+                  if last2 > max3 then max3 = last2 end
+                  s_Held = s_Held + (time2 < max3 and time2 or max3)
+                  s_Last = time2
+                end
+              end
               for i2 = 0, l_Windows_n - 1 do
                 local w = l_Windows[i2]
                 local line2 = s_Lines[i2]
@@ -7466,33 +7470,33 @@ end
           for i2 = 0, shared_n - 1 do
             local x2 = shared[i2]
             if x2.held then
-              if op_Kind == 3 then
-                do
-                  local last2 = x2.State_Last
-                  if x2.State_Ended == 0 then
-                    last2 = 0
-                  end
-                  if x2.State_Ended < 64 then
-                    x2.State_Ended = x2.State_Ended + 1
-                  else
-                    local x3 = x2.State_Held
-                    x2.State_Held = x2.State_Held - (x3 - x3 % 64) / 64
-                  end
-                  local max2 = 0
-                  local x3 = t - op_Lease_Begin
-                  if x3 > max2 then max2 = x3 end
-                  local time2 = max2 < 68719476736 and max2 or 68719476736
-                  local x4 = 8 * (x2.State_Held + x2.Limits_Guess)
-                  local y = x2.State_Ended + 1
-                  local max3 = 8
-                  local x5 = (x4 - x4 % y) / y
-                  if x5 > max3 then max3 = x5 end
-                  if last2 > max3 then max3 = last2 end
-                  x2.State_Held = x2.State_Held + (time2 < max3 and time2 or max3)
-                  x2.State_Last = time2
-                end
-              end
               do
+                if op_Kind == 3 then
+                  do
+                    local last2 = x2.State_Last
+                    if x2.State_Ended == 0 then
+                      last2 = 0
+                    end
+                    if x2.State_Ended < 64 then
+                      x2.State_Ended = x2.State_Ended + 1
+                    else
+                      local x3 = x2.State_Held
+                      x2.State_Held = x2.State_Held - (x3 - x3 % 64) / 64
+                    end
+                    local max2 = 0
+                    local x3 = t - op_Lease_Begin
+                    if x3 > max2 then max2 = x3 end
+                    local time2 = max2 < 68719476736 and max2 or 68719476736
+                    local x4 = 8 * (x2.State_Held + x2.Limits_Guess)
+                    local y = x2.State_Ended + 1
+                    local max3 = 8
+                    local x5 = (x4 - x4 % y) / y
+                    if x5 > max3 then max3 = x5 end
+                    if last2 > max3 then max3 = last2 end
+                    x2.State_Held = x2.State_Held + (time2 < max3 and time2 or max3)
+                    x2.State_Last = time2
+                  end
+                end
                 for i3 = 0, x2.Limits_Windows_n - 1 do
                   local w = x2.Limits_Windows[i3]
                   local line2 = x2.State_Lines[i3]
