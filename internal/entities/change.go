@@ -30,9 +30,10 @@ func Open(ctx context.Context, s storage.Storage, entity string) (*Subject, erro
 		return nil, err
 	}
 	limit := limitOf(&e)
-	o := drip.Options{Storage: s, Start: time.UnixMilli(0), Limits: func(context.Context, string) (drip.Limit, error) { return limit, nil }}
+	stored := func(context.Context, string) (drip.Limit, error) { return limit, nil }
+	o := drip.Options{Storage: s, Start: time.UnixMilli(0), Limits: stored}
 	if name, ok := SharedLimit(entity); ok {
-		o.Shared = map[string]drip.Limit{name: {Concurrency: 1}} // its own comes from Limits
+		o.Shared, o.SharedLimits = map[string]drip.Limit{name: {Concurrency: 1}}, stored
 	}
 	if len(limit.Windows) > 0 {
 		o.Windows = units
