@@ -31,12 +31,12 @@ func Open(ctx context.Context, s storage.Storage, entity string) (*Subject, erro
 	}
 	limit := limitOf(&e)
 	stored := func(context.Context, string) (drip.Limit, error) { return limit, nil }
-	o := drip.Options{Storage: s, Start: time.UnixMilli(0), Limits: stored}
-	if name, ok := SharedLimit(entity); ok {
-		o.Shared, o.SharedLimits = map[string]drip.Limit{name: {Concurrency: 1}}, stored
+	o := drip.Options{
+		Storage: s, Start: time.UnixMilli(0), Limits: stored, SharedLimits: stored,
+		Shared: map[string]drip.Limit{"\x00": {Windows: units}}, // for their numbers: no change is within it
 	}
-	if len(limit.Windows) > 0 {
-		o.Windows = units
+	if name, ok := SharedLimit(entity); ok {
+		o.Shared[name] = drip.Limit{Concurrency: 1}
 	}
 	b, err := drip.New(o)
 	return &Subject{r, b}, err
@@ -48,9 +48,6 @@ func Open(ctx context.Context, s storage.Storage, entity string) (*Subject, erro
 // A window of a calendar is the one of the entry's time, as the owners have it: its days count as equally long.
 func limitOf(e *storage.Entry) (limit drip.Limit) {
 	l, _ := e.State.Limits()
-	if len(l.Windows) == 1 && l.Windows[0].Unit > 0 { // a Bucket numbers units by the names of all its windows
-		l.Windows[0] = decision.Unknown
-	}
 	for _, w := range l.Windows {
 		if w.Series != 0 {
 			w.Offset = w.Next(e.Time.UnixMilli()) - w.Interval

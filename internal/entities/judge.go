@@ -56,7 +56,12 @@ func NewJudge(o *drip.Options, s storage.Storage) (*Judge, error) {
 	j := &Judge{limits: o != nil, from: s, shared: map[string]storage.Entry{}, read: map[string]time.Time{}}
 	if o == nil {
 		o = &drip.Options{Limits: func(ctx context.Context, _ string) (drip.Limit, error) {
-			return limitOf(ctx.Value(questionKey{}).(question).entry), nil
+			limit := limitOf(ctx.Value(questionKey{}).(question).entry)
+			if len(limit.Windows) == 0 && limit.Unit != "" { // this Bucket has no unit, and units has more windows
+				w := window(decision.Unknown)
+				limit.Size, limit.RefreshRate, limit.RefreshInterval, limit.Align, limit.Unit = w.Size, w.RefreshRate, w.RefreshInterval, w.Align, w.Unit
+			}
+			return limit, nil
 		}}
 	}
 	with := *o
