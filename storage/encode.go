@@ -155,7 +155,7 @@ func Decode(b []byte, s *decision.State) ([]Held, error) {
 	if rest < 0 || rest%16 != 0 {
 		return nil, ErrFormat
 	}
-	if read.Tokens == 0 && rest == 0 || read.Ended < 0 { // Encode writes no bytes for nobody
+	if read.Tokens == 0 && rest == 0 || read.Ended < 0 || read.Ended > decision.Never { // Encode writes no bytes for nobody
 		return nil, ErrFormat
 	}
 	read.Lines = make([]decision.Line, lines)
@@ -197,7 +197,7 @@ func Decode(b []byte, s *decision.State) ([]Held, error) {
 		of := ofCalendar(c)
 		nextAll(of[:])
 		bytes := b[len(b)-int(units+classes):]
-		if c.Largest < 0 || !c.Units.SetBytes(bytes[:units]) || !c.Classes.SetBytes(bytes[units:]) {
+		if c.Largest < 0 || c.Head < -decision.Never || c.Head > decision.Never || !c.Units.SetBytes(bytes[:units]) || !c.Classes.SetBytes(bytes[units:]) {
 			return nil, ErrFormat
 		}
 	}
