@@ -29,7 +29,6 @@ func Read(ctx context.Context, s storage.Storage, entity string) (e storage.Entr
 			e.Leases, err = storage.Decode(stored.Data, &e.State)
 		}
 		e.Out = int64(len(e.Leases))
-		e.Leases = e.Leases[:min(len(e.Leases), storage.MostListed)]
 	}
 	if err != nil {
 		return e, fmt.Errorf("%q: %w", entity, err)

@@ -30,6 +30,7 @@ func (sh *shard) entries(now time.Time) []storage.Entry {
 	for _, e := range sh.entities {
 		for ; e != nil; e = e.another {
 			if entry, err := e.entry(now); err == nil {
+				entry.Leases = entry.Leases[:min(len(entry.Leases), storage.MostListed)]
 				entries = append(entries, entry)
 			}
 		}

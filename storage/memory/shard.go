@@ -14,7 +14,7 @@ func newEntity(key string) *entity {
 	return e
 }
 
-// entry returns the storage.Entry of an entity.
+// entry returns the storage.Entry of an entity, with all its leases.
 func (e *entity) entry(now time.Time) (storage.Entry, error) {
 	if e.raw != nil {
 		if err := e.decode(); err != nil {
@@ -23,7 +23,7 @@ func (e *entity) entry(now time.Time) (storage.Entry, error) {
 	}
 	leases := e.leases.All()
 	return storage.Entry{
-		Key: e.key, State: e.state.Copy(), Leases: leases[:min(len(leases), storage.MostListed)], Out: int64(len(leases)), Time: now,
+		Key: e.key, State: e.state.Copy(), Leases: leases, Out: int64(len(leases)), Time: now,
 	}, nil
 }
 
