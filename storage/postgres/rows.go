@@ -65,12 +65,13 @@ func rowKey(entity string) (key, long []byte) {
 type entry struct {
 	record
 	leases    []int64 // the id and the end of each
+	number    int64   // of leases, without those that are left out
 	key, long []byte
 	clock     int64 // the server's time, in microseconds
 }
 
 func (e *entry) fields() []any {
-	return append(e.record.fields(), &e.leases, &e.key, &e.long, &e.clock)
+	return append(e.record.fields(), &e.leases, &e.number, &e.key, &e.long, &e.clock)
 }
 
 // told returns the entry as storage.Reader and storage.Lister do, but with all leases that were read.
@@ -85,7 +86,7 @@ func (e *entry) told() (t storage.Entry, err error) {
 	for l := e.leases; len(l) > 0; l = l[2:] {
 		t.Leases = append(t.Leases, storage.Held{ID: l[0], End: l[1]})
 	}
-	t.Out = max(e.out, int64(len(t.Leases)))
+	t.Out = max(e.number, int64(len(t.Leases)))
 	return t, nil
 }
 
