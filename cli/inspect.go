@@ -59,7 +59,7 @@ func (c *inspect) run(ctx context.Context, t *terminal, args []string) error {
 		e.Used = usedJSON(used)
 		return writeJSON(t.out, e)
 	}
-	return r.write(t.out, t.zone, l != nil && l.Shared != nil, used)
+	return r.write(t.out, t.zone, r.Given && l.Shared != nil, used)
 }
 
 // write writes the report as text. within tells whether its answers include the shared limits.

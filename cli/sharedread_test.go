@@ -1,0 +1,51 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/internal/buckettest"
+	"github.com/drip-go/drip/storage"
+	"github.com/drip-go/drip/storage/memory"
+)
+
+// unreadable fails to read a shared limit, or hangs.
+type unreadable struct {
+	*memory.Storage
+	hangs bool
+}
+
+func (s unreadable) Read(ctx context.Context, key string) (storage.Entry, error) {
+	if !strings.HasPrefix(key, drip.SharedID("")) {
+		return s.Storage.Read(ctx, key)
+	}
+	if s.hangs {
+		<-ctx.Done()
+		return storage.Entry{}, ctx.Err()
+	}
+	return storage.Entry{}, errors.New("it cannot be read")
+}
+
+const withApp = `{"size":10,"shared":{"app":{"size":1}}}`
+
+func admitWithinApp(t *testing.T, s storage.Storage) {
+	t.Helper()
+	b := buckettest.New(t, drip.Options{Size: 10, Shared: map[string]drip.Limit{"app": {Size: 1}}, Storage: s})
+	buckettest.Runs(t, b, "shop", drip.Request{})
+}
+
+// inspect does not tell an answer of a shared limit that it could not read.
+func TestInspectWithoutItsSharedLimit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := memory.New()
+		admitWithinApp(t, s)
+		got := must(t, "inspect", share(t, unreadable{Storage: s}), "shop", "--limits", withApp)
+		if !strings.Contains(got, "a newcomer runs now, by its own limit\n") {
+			t.Errorf("inspect could not read the shared limit that is used up, and tells\n%s", got)
+		}
+	})
+}
