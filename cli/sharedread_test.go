@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/drip-go/drip"
 	"github.com/drip-go/drip/internal/buckettest"
@@ -46,6 +47,22 @@ func TestInspectWithoutItsSharedLimit(t *testing.T) {
 		got := must(t, "inspect", share(t, unreadable{Storage: s}), "shop", "--limits", withApp)
 		if !strings.Contains(got, "a newcomer runs now, by its own limit\n") {
 			t.Errorf("inspect could not read the shared limit that is used up, and tells\n%s", got)
+		}
+	})
+}
+
+// --timeout holds for the shared limits that top reads, too.
+func TestTopEndsInTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := memory.New()
+		admitWithinApp(t, s)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		begin := time.Now()
+		var out, errs strings.Builder
+		status := run(ctx, &terminal{out: &out, err: &errs, zone: time.UTC}, []string{"top", share(t, unreadable{s, true}), "--timeout", "2s", "--limits", withApp})
+		if took := time.Since(begin); took > 3*time.Second || status != statusNoAnswer {
+			t.Errorf("with --timeout 2s top took %v, and ended with %d: %s%s", took, status, out.String(), errs.String())
 		}
 	})
 }

@@ -137,7 +137,7 @@ func (c *top) look(ctx context.Context, lister storage.Lister, j *entities.Judge
 		shared:   ranking{most: c.rows, order: byUse},
 	}
 	err := lister.List(within, func(e storage.Entry) error {
-		r, err := j.Report(ctx, e)
+		r, err := j.Report(within, e)
 		if err == nil {
 			o.add(report{r})
 		}
