@@ -332,14 +332,17 @@ func brief(d time.Duration) string {
 // tightest is the capacity of the window that has the smallest part of its size left, with its number if there are
 // several; "-" if no window limits anything.
 func (r report) tightest() string {
-	if !r.Limits || entities.Unlimited(r.Windows[0].Size) {
-		return "-"
-	}
-	at := 0
+	at := -1
 	for i, w := range r.Windows {
-		if least := r.Windows[at]; float64(w.Capacity)/float64(w.Size) < float64(least.Capacity)/float64(least.Size) {
+		if entities.Unlimited(w.Size) {
+			continue
+		}
+		if at < 0 || float64(w.Capacity)/float64(w.Size) < float64(r.Windows[at].Capacity)/float64(r.Windows[at].Size) {
 			at = i
 		}
+	}
+	if !r.Limits || at < 0 {
+		return "-"
 	}
 	text := thousands(r.Windows[at].Capacity) + "/" + thousands(r.Windows[at].Size)
 	if len(r.Windows) > 1 {
