@@ -37,6 +37,9 @@ func withoutSecrets(text string, args []string) string {
 		}
 		arg = strings.TrimLeft(arg, "-")
 		scheme, rest, _ := strings.Cut(arg, ":")
+		for _, secret := range inQuery(arg) {
+			text = strings.ReplaceAll(text, secret, "…")
+		}
 		at := strings.LastIndex(rest, "@") // the password may have one that is not escaped
 		if at < 0 {
 			continue
@@ -55,4 +58,19 @@ func withoutSecrets(text string, args []string) string {
 		}
 	}
 	return text
+}
+
+// inQuery returns the passwords in the query of a URL, as PostgreSQL takes them, and as they stand in it.
+func inQuery(arg string) (secrets []string) {
+	_, query, _ := strings.Cut(arg, "?")
+	for field := range strings.SplitSeq(query, "&") {
+		name, password, _ := strings.Cut(field, "=")
+		if name, _ = url.QueryUnescape(name); strings.HasSuffix(name, "password") && len(password) > 3 {
+			secrets = append(secrets, password)
+			if plain, err := url.QueryUnescape(password); err == nil && len(plain) > 3 {
+				secrets = append(secrets, plain)
+			}
+		}
+	}
+	return secrets
 }

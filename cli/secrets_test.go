@@ -74,3 +74,18 @@ func TestNoPasswordIsPrinted(t *testing.T) {
 		})
 	}
 }
+
+// PostgreSQL takes a password in the query of a URL, too.
+func TestNoPasswordOfAQueryIsPrinted(t *testing.T) {
+	const url = "postgres://127.0.0.1:1/db?user=shop&password=s3cr%2Ft%40w0rd&sslpassword=s3cret"
+	t.Setenv("DRIP_TEST_QUERY", url)
+	for _, line := range []string{
+		"URL", "help URL", "inspect URL", "inspect URL shop --limits URL", "inspect shop URL --timeout=URL", "simulate URL", "pause test:none shop URL",
+		"top URL --timeout URL", "inspect env:DRIP_TEST_QUERY shop URL", "completion URL", "top URL --URL",
+	} {
+		got := try(t, strings.Fields(strings.ReplaceAll(line, "URL", url))...)
+		if text := got.out + got.err; strings.Contains(text, "s3cr") {
+			t.Errorf("drip %s prints %s", line, text)
+		}
+	}
+}
