@@ -191,7 +191,7 @@ func New(o Options) (*Bucket, error) {
 	local, _ := o.Storage.(*memory.Storage)
 	switch {
 	case !o.Start.IsZero():
-	case local == nil: // it outlives this process
+	case !inMemory(o.Storage): // it outlives this process
 		o.Start = time.UnixMilli(0)
 	case o.Clock != nil:
 		o.Start = o.Clock()
@@ -218,6 +218,20 @@ func New(o Options) (*Bucket, error) {
 		return nil, fmt.Errorf("drip: Options.%w", err)
 	}
 	return b, nil
+}
+
+// inMemory reports whether a storage ends with this process, also if it is one that package telemetry times.
+func inMemory(s storage.Storage) bool {
+	for {
+		if _, ok := s.(*memory.Storage); ok {
+			return true
+		}
+		timed, ok := s.(interface{ Unwrap() storage.Storage })
+		if !ok {
+			return false
+		}
+		s = timed.Unwrap()
+	}
 }
 
 // GetDelay decides when an operation for the entity may run. Zero means now: GetDelay has taken a token, so run the

@@ -111,6 +111,9 @@ const get, set, read, other = "get", "set", "read", "_OTHER"
 
 func (t *timed) isTimed() {}
 
+// Unwrap returns the storage that is timed: drip.New asks whether it is one in memory.
+func (t *timed) Unwrap() storage.Storage { return t.Storage }
+
 func (t *timed) record(ctx context.Context, began time.Time, operation string, err error) {
 	t.duration.Record(ctx, time.Since(began).Seconds(), t.calls[call{operation, errorType(err)}].record...)
 }

@@ -81,14 +81,6 @@ func New(o drip.Options, p metric.MeterProvider, attributes ...attribute.KeyValu
 	if o.Storage == nil {
 		o.Storage = memory.New()
 	}
-	if _, local := o.Storage.(*memory.Storage); local && o.Start.IsZero() {
-		// The default of drip.New, which does not see that the timed storage is one in memory.
-		now := time.Now
-		if o.Clock != nil {
-			now = o.Clock
-		}
-		o.Start = now()
-	}
 	var err error
 	if o.Storage, err = Storage(o.Storage, p, attributes...); err != nil {
 		return nil, err
