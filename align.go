@@ -1,7 +1,6 @@
 package drip
 
 import (
-	"cmp"
 	"fmt"
 	"strconv"
 	"strings"
@@ -132,8 +131,15 @@ func (a Alignment) zone() *time.Location {
 // offset is the layout of the name of a time zone without a name.
 const offset = "-07:00"
 
+// zoneName returns the name of the time zone, or the offset of one that never changes: the name of a time.FixedZone may be unknown, or
+// one of another zone.
 func (a Alignment) zoneName() string {
-	return cmp.Or(a.zone().String(), time.Time{}.In(a.zone()).Format(offset))
+	if first := (time.Time{}).In(a.zone()); a.zone() != time.UTC {
+		if _, end := first.ZoneBounds(); end.IsZero() {
+			return first.Format(offset)
+		}
+	}
+	return a.zone().String()
 }
 
 // Calendar reports whether the calendar gives the length of the intervals: those of Daily, Weekly and Monthly. A stored
