@@ -274,8 +274,11 @@ func (p *Page) sure(w http.ResponseWriter, r *http.Request) error {
 		b.Note = "These are the entities that are stored now; one that comes later is not among them."
 		if p.index != nil {
 			p.index.look(r.Context())
-			of, all := p.index.begin(a.Prefix)
-			b.Note = fmt.Sprintf("That is %s of %d. %s", entities.Count(of, "entity"), all, b.Note)
+			count := "How many that is, is not known yet: the list is still being read."
+			if of, all, complete := p.index.begin(a.Prefix); complete {
+				count = fmt.Sprintf("That is %s of %d.", entities.Count(of, "entity"), all)
+			}
+			b.Note = count + " " + b.Note
 		}
 	}
 	if a.Do == Reset {
@@ -386,8 +389,9 @@ func (p *Page) act(ctx context.Context, a Action) (said string, changed int, err
 	return fmt.Sprintf("%s of %d changed: %s.", entities.Count(changed, "entity"), len(names), a), changed, nil
 }
 
-// begin counts the entities in the index: n whose names begin with prefix, of all. It leaves out shared limits.
-func (x *index) begin(prefix string) (n, of int) {
+// begin counts the entities in the index: n whose names begin with prefix, of all. It leaves out shared limits. complete
+// reports whether everything was read once.
+func (x *index) begin(prefix string) (n, of int, complete bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	for name := range x.rows {
@@ -399,7 +403,7 @@ func (x *index) begin(prefix string) (n, of int) {
 			n++
 		}
 	}
-	return n, of
+	return n, of, !x.ended.IsZero()
 }
 
 // notices are the outcomes of actions, for the page that follows. The address names one by a random text, so that
