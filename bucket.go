@@ -188,6 +188,7 @@ func New(o Options) (*Bucket, error) {
 	if absent.Is(o.Storage) {
 		return nil, fmt.Errorf("drip: Options.Storage is a nil %T", o.Storage)
 	}
+	o.own()
 	local, _ := o.Storage.(*memory.Storage)
 	switch {
 	case !o.Start.IsZero():

@@ -5,7 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
+	"slices"
 	"strings"
 	"time"
 
@@ -125,6 +127,15 @@ func (o *Options) override(l *Limit) {
 	o.WaitForToken = cmp.Or(l.WaitForToken, o.WaitForToken)
 	if len(l.Windows) > 0 {
 		o.Windows = l.Windows
+	}
+}
+
+// own copies what belongs to the caller.
+func (o *Options) own() {
+	o.Windows, o.Shared = slices.Clone(o.Windows), maps.Clone(o.Shared)
+	for name, l := range o.Shared {
+		l.Windows = slices.Clone(l.Windows)
+		o.Shared[name] = l
 	}
 }
 
