@@ -57,7 +57,7 @@ var (
 	errTrial   = fmt.Errorf("%w: it is an ID of limits on trial", ErrNoEntity)
 )
 
-// ErrTime means that the time is more than 278 years from 1970. Nothing was decided.
+// ErrTime means that the time is before 1970, or more than 278 years after it. Nothing was decided.
 var ErrTime = errors.New("the time is out of range")
 
 // Options are the limits of each entity of a Bucket. The zero value is 100 operations at once and 50 more a second.
@@ -319,7 +319,7 @@ func (b *Bucket) clock(now time.Time) (int64, error) {
 		}
 		now = b.options.Clock()
 	}
-	if ms := unixMilli(now); ms > -decision.LastTime && ms < decision.LastTime {
+	if ms := unixMilli(now); ms >= 0 && ms < decision.LastTime {
 		return ms, nil
 	}
 	return 0, fmt.Errorf("%w: %v", ErrTime, now)
