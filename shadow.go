@@ -329,10 +329,20 @@ func (s *Shadow) take(l Lease) (g *ghost, alone bool) {
 
 // Settle does as Bucket.Settle. For an operation that would have been postponed it reports the duration and the cost.
 func (s *Shadow) Settle(ctx context.Context, entityID string, l Lease, cost int, costs ...Costs) error {
+	end := time.Now()
+	var err error
+	if l.l.ID >= 0 {
+		err = s.Bucket.Settle(ctx, entityID, l, cost, costs...)
+	} else if cost < 0 || cost > decision.MostUnits {
+		err = fmt.Errorf("drip: settle %q: %w", entityID, ErrCost)
+	}
+	if errors.Is(err, ErrCost) || errors.Is(err, ErrUnit) { // the lease is still out
+		return err
+	}
 	s.mu.Lock()
-	g, alone := s.take(l)
-	if g != nil {
-		g.over, g.took, g.cost = true, time.Since(g.began), cost
+	defer s.mu.Unlock()
+	if g, _ := s.take(l); g != nil {
+		g.over, g.took, g.cost = true, end.Sub(g.began), cost
 		for _, c := range costs {
 			g.costs = append(g.costs, maps.Clone(c))
 		}
@@ -340,11 +350,7 @@ func (s *Shadow) Settle(ctx context.Context, entityID string, l Lease, cost int,
 			s.await(g)
 		}
 	}
-	s.mu.Unlock()
-	if alone {
-		return nil
-	}
-	return s.Bucket.Settle(ctx, entityID, l, cost, costs...)
+	return err
 }
 
 // Cancel does as Bucket.Cancel.
