@@ -40,6 +40,7 @@ func Read(ctx context.Context, s storage.Storage, entity string) (e storage.Entr
 type Judge struct {
 	bucket *drip.Bucket
 	units  *drip.Bucket // for entities with several windows, which may count units
+	unit   *drip.Bucket // for entities with one window, which counts a unit
 	limits bool         // they are given
 	from   storage.Storage
 
@@ -55,12 +56,7 @@ func NewJudge(o *drip.Options, s storage.Storage) (*Judge, error) {
 	j := &Judge{limits: o != nil, from: s, shared: map[string]storage.Entry{}, read: map[string]time.Time{}}
 	if o == nil {
 		o = &drip.Options{Limits: func(ctx context.Context, _ string) (drip.Limit, error) {
-			limit := limitOf(ctx.Value(questionKey{}).(question).entry)
-			if len(limit.Windows) == 0 && limit.Unit != "" { // this Bucket has no unit, and units has more windows
-				w := window(decision.Unknown)
-				limit.Size, limit.RefreshRate, limit.RefreshInterval, limit.Align, limit.Unit = w.Size, w.RefreshRate, w.RefreshInterval, w.Align, w.Unit
-			}
-			return limit, nil
+			return limitOf(ctx.Value(questionKey{}).(question).entry), nil
 		}}
 	}
 	with := *o
@@ -70,6 +66,11 @@ func NewJudge(o *drip.Options, s storage.Storage) (*Judge, error) {
 	if err == nil && !j.limits {
 		with.Windows = units
 		j.units, err = drip.New(with)
+	}
+	if err == nil && !j.limits {
+		with.Windows = nil                                                           // which an answer of Limits with one window would get
+		with.Shared = map[string]drip.Limit{"units": {Windows: units, Shadow: true}} // for their numbers
+		j.unit, err = drip.New(with)
 	}
 	return j, err
 }
@@ -164,8 +165,12 @@ func (j *Judge) report(ctx context.Context, e storage.Entry, name string) (_ *Re
 		}
 	}()
 	bucket := j.bucket
-	if j.units != nil && len(limitOf(&e).Windows) > 0 {
-		bucket = j.units
+	if !j.limits {
+		if l := limitOf(&e); len(l.Windows) > 0 {
+			bucket = j.units
+		} else if l.Unit != "" {
+			bucket, name = j.unit, "any" // no name of a limit on trial
+		}
 	}
 	s, err := bucket.Inspect(context.WithValue(ctx, questionKey{}, question{name, &e}), name)
 	_, known := e.State.Limits()
