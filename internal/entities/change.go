@@ -32,7 +32,7 @@ func Open(ctx context.Context, s storage.Storage, entity string) (*Subject, erro
 	limit := limitOf(&e)
 	stored := func(context.Context, string) (drip.Limit, error) { return limit, nil }
 	o := drip.Options{
-		Storage: s, Start: time.UnixMilli(0), Limits: stored, SharedLimits: stored,
+		Storage: s, Limits: stored, SharedLimits: stored, // without a Start: in memory nobody knows what ran before
 		Shared: map[string]drip.Limit{"\x00": {Windows: units}}, // for their numbers: no change is within it
 	}
 	if name, ok := SharedLimit(entity); ok {
