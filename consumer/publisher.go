@@ -334,15 +334,21 @@ func (l *line) read(returns <-chan amqp.Return, blocked <-chan amqp.Blocking, cl
 				l.log.Info("the broker accepts messages again")
 			}
 		case noted := <-l.returnsNoted:
-			for len(returns) > 0 {
-				if r, ok := <-returns; ok {
-					l.returned(r)
-				}
-			}
+			l.note(returns)
 			close(noted)
 		case cause := <-closed:
+			l.note(returns) // the messages may have been confirmed before the channel closed
 			l.end(cause)
 			return
+		}
+	}
+}
+
+// note handles the returns that have come.
+func (l *line) note(returns <-chan amqp.Return) {
+	for len(returns) > 0 {
+		if r, ok := <-returns; ok {
+			l.returned(r)
 		}
 	}
 }

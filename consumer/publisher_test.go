@@ -96,3 +96,21 @@ func TestConfirmedLongAfterBlocking(t *testing.T) {
 		}
 	})
 }
+
+// A message that the broker returned and confirmed just before the channel closed is not stored.
+func TestReturnedBeforeTheChannelCloses(t *testing.T) {
+	for i := range 100 {
+		l := &line{log: quiet, publish: &amqp.Channel{}, done: make(chan struct{}), returnsNoted: make(chan chan struct{}), waiting: map[uint64]*waiting{}}
+		w := &waiting{tag: 7, acked: func() bool { return true }}
+		l.add(w.tag, w)
+		returned := amqp.Return{ReplyText: "NO_ROUTE", Headers: amqp.Table{}}
+		mark(returned.Headers, w.tag)
+		returns, closed := make(chan amqp.Return, 1), make(chan *amqp.Error, 1)
+		returns <- returned
+		closed <- &amqp.Error{Code: amqp.PreconditionFailed}
+		l.read(returns, nil, closed)
+		if err := l.outcome(w); !errors.Is(err, errUnroutable) {
+			t.Fatalf("try %d: outcome = %v, want %v", i, err, errUnroutable)
+		}
+	}
+}
