@@ -89,7 +89,7 @@ func (w *Worker[M]) leased(ctx context.Context, m *Message, run func(context.Con
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	k := &renewer{limiter: w.limiter, log: w.o.Logger, ctx: ctx, entity: m.Entity, lease: m.lease, lost: func() { cancel(ErrLeaseLost) }}
-	k.begin(m.lease.End().Sub(m.lease.Begin()) / 3)
+	k.begin(m.lease.End().Sub(m.lease.Begin()))
 	defer k.stop()
 	err = run(ctx)
 	if err == nil || context.Cause(ctx) != ErrLeaseLost {
@@ -178,14 +178,18 @@ type renewer struct {
 
 	mu      sync.Mutex
 	lease   drip.Lease
-	old     bool // the limiter no longer extends it
+	end     time.Time // of the lease, by this process's clock; the lease has the limiter's
+	old     bool      // the limiter no longer extends it
 	timer   *time.Timer
 	stopped bool
 }
 
-func (k *renewer) begin(d time.Duration) {
+// begin begins to renew a lease of a length.
+func (k *renewer) begin(length time.Duration) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	k.end = time.Now().Add(length)
+	d := length / 3
 	k.timer = time.AfterFunc(d, func() { k.renew(d) })
 }
 
@@ -202,9 +206,10 @@ func (k *renewer) renew(d time.Duration) {
 	case k.stopped:
 		return
 	case err == nil:
-		k.old = lease.End().Sub(k.lease.End()) < d/2
-		k.lease = lease
-	case errors.Is(err, drip.ErrNoLease) || !time.Now().Before(k.lease.End()):
+		longer := lease.End().Sub(k.lease.End())
+		k.old = longer < d/2
+		k.lease, k.end = lease, k.end.Add(longer)
+	case errors.Is(err, drip.ErrNoLease) || !time.Now().Before(k.end):
 		k.log.Warn("a lease was lost while its operation runs", "entity", k.entity, "error", err)
 		k.lost()
 		return

@@ -692,3 +692,49 @@ func TestReason(t *testing.T) {
 		}
 	}
 }
+
+// flaky fails each second renewal.
+type flaky struct {
+	*drip.Bucket
+	renewals int
+}
+
+func (f *flaky) Renew(ctx context.Context, entity string, l drip.Lease) (drip.Lease, error) {
+	if f.renewals++; f.renewals%2 == 1 {
+		return l, errors.New("no answer")
+	}
+	return f.Bucket.Renew(ctx, entity, l)
+}
+
+// The clock of the storage may be another one than the process's: the length of a lease counts, not the time at which it ends.
+func TestLeaseByAnotherClock(t *testing.T) {
+	for _, ahead := range []time.Duration{-time.Hour, 0, time.Hour} {
+		synctest.Test(t, func(t *testing.T) {
+			bucket := buckettest.New(t, drip.Options{
+				Size: 10, Concurrency: 1, Lease: 3 * time.Second, MaxLease: time.Hour,
+				Clock: func() time.Time { return time.Now().Add(ahead) },
+			})
+			w := newWorker(t, Options[string]{Limiter: silent{bucket}})
+			began := time.Now()
+			w.Do(t.Context(), "shop", "", func(ctx context.Context) error {
+				select {
+				case <-ctx.Done():
+				case <-time.After(time.Minute):
+				}
+				return nil
+			})
+			if lasted := time.Since(began); lasted != 3*time.Second {
+				t.Errorf("a clock ahead by %v: a lease of 3s that is not renewed was lost after %v", ahead, lasted)
+			}
+
+			w = newWorker(t, Options[string]{Limiter: &flaky{Bucket: bucket}})
+			w.Do(t.Context(), "shop", "", func(ctx context.Context) error {
+				time.Sleep(time.Minute)
+				if ctx.Err() != nil {
+					t.Errorf("a clock ahead by %v: %v, although each second renewal succeeds", ahead, context.Cause(ctx))
+				}
+				return nil
+			})
+		})
+	}
+}
