@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -216,10 +217,13 @@ type notes struct {
 	log    *slog.Logger
 }
 
+// unambiguous makes the hyphen that ends a name recognizable: the consumer b-c of the stream a is not the consumer c of a-b.
+var unambiguous = strings.NewReplacer("=", "==", "-", "=-")
+
 func (l *Limit) notes(ctx context.Context, info *jetstream.ConsumerInfo) (*notes, error) {
 	prefix := "drip." + info.Stream + "." + info.Name + "."
 	stream, err := l.js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{
-		Name: "drip-" + info.Stream + "-" + info.Name, Description: "tickets of postponed messages", Subjects: []string{prefix + "*"},
+		Name: "drip-" + unambiguous.Replace(info.Stream) + "-" + info.Name, Description: "tickets of postponed messages", Subjects: []string{prefix + "*"},
 		MaxMsgsPerSubject: 1, MaxAge: noteAge, Storage: jetstream.MemoryStorage, AllowDirect: true,
 	})
 	return &notes{l.js, stream, prefix, l.log}, err

@@ -6,6 +6,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -244,5 +245,48 @@ func TestLongReason(t *testing.T) {
 	})
 	if err != nil || ran != 1 || !errors.Is(context.Cause(ctx), context.Canceled) {
 		t.Errorf("the message ran %d times, %v", ran, err)
+	}
+}
+
+// Two consumers whose names, together with those of their streams, look alike have tickets of their own.
+func TestTicketsOfConsumersThatLookAlike(t *testing.T) {
+	js := connect(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	limit, err := New(js, Options{Limiter: buckettest.New(t, drip.Options{Size: 100}), Entity: shop, RetryDelay: time.Millisecond, Attempts: 3})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var runs [2]atomic.Int64
+	var ends sync.WaitGroup
+	for i, names := range [][2]string{{"orders-eu", "work"}, {"orders", "eu-work"}} {
+		q := &queue{js, names[0]}
+		if _, err := js.CreateStream(ctx, jetstream.StreamConfig{Name: q.name, Subjects: []string{q.name}, Retention: jetstream.WorkQueuePolicy}); err != nil {
+			t.Fatal(err)
+		}
+		c, err := js.CreateConsumer(ctx, q.name, jetstream.ConsumerConfig{Durable: names[1], AckPolicy: jetstream.AckExplicitPolicy})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ends.Go(func() {
+			err := limit.Consume(ctx, c, 1, func(context.Context, jetstream.Msg) error { runs[i].Add(1); return errors.New("no such luck") })
+			if err != nil {
+				t.Error(err)
+			}
+		})
+		time.Sleep(500 * time.Millisecond) // it consumes
+	}
+	for _, name := range []string{"orders-eu", "orders"} {
+		if err := (&queue{js, name}).Publish(ctx, workertest.Message{Entity: "shop"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	time.Sleep(time.Second)
+	cancel()
+	ends.Wait()
+	for i := range runs {
+		if n := runs[i].Load(); n != 3 {
+			t.Errorf("consumer %d: the message ran %d times, want the 3 attempts", i, n)
+		}
 	}
 }
