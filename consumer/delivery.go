@@ -322,6 +322,9 @@ func (s *session) bury(m *message, reason string, cause error) error {
 	case errors.Is(err, errRefused) || errors.Is(err, errSilent):
 		s.o.Logger.Warn("the dead letters take no messages", "reason", reason, "message_id", m.MessageId, "error", err)
 		m.postponeBy(jitter(buriedLate))
+		if reason == reasonFailed {
+			m.Attempts = max(m.Attempts, s.o.Attempts) // it has had its last one, perhaps before its time
+		}
 		m.record.became(wasForwarded, "")
 		return s.store(m)
 	case err == nil && reason != reasonFailed: // failed logs that reason
