@@ -59,7 +59,8 @@ func open(d amqp.Delivery, now time.Time, trusted bool) message {
 	if !back || d.Exchange != "" {
 		trusted = false // it has made no trip through drip's queues: the broker's headers are the message's own
 	}
-	_, dead := h[headerReason].(string) // a dead letter that somebody has moved back to try it again
+	_, dead := h[headerReason].(string)
+	dead = dead && back // a dead letter that somebody has moved back to try it again
 	if trusted || dead && d.Exchange == "" {
 		m.read(note, now)
 	}
