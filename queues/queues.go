@@ -57,7 +57,7 @@ type Letter struct {
 	Error         string        // the error of its last attempt
 	Attempts      int           // how often its handler has failed
 	Postponements int           // how often the limit postponed it
-	Age           time.Duration // from its first postponement until it was given up
+	Age           time.Duration // from its first delivery until it was given up
 	Exchange      string        // the exchange of its first publishing
 	RoutingKey    string        // the routing key of its first publishing
 	Size          int           // size of the body, in bytes

@@ -60,7 +60,9 @@ func (b *Broker) letters(ctx context.Context, queue, to string, most func(count 
 	}
 	defer guard(ctx, conn)()
 	defer conn.CloseDeadline(time.Now().Add(time.Minute))
-	found, err := b.lookAt(conn, []string{deadQueue(queue), dueQueue(queue), queue})
+	names := []string{deadQueue(queue), dueQueue(queue), queue}
+	b.forgetAbsent(names) // they may exist now, and their letters must not be overlooked
+	found, err := b.lookAt(conn, names)
 	switch {
 	case err != nil:
 		return moved, false, err

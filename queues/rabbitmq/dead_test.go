@@ -262,3 +262,18 @@ func TestCancelledLook(t *testing.T) {
 		t.Error("a cancelled Look has ended the connection")
 	}
 }
+
+// A letter is found and put back, also just after a look that found no queue of dead letters.
+func TestDeadAfterALook(t *testing.T) {
+	broker, ch, queue := channel(t)
+	if _, err := broker.Look(t.Context(), queue); err != nil {
+		t.Fatal(err)
+	}
+	bury(t, ch, queue, "classic", "failed")
+	if letters, _, err := broker.Dead(t.Context(), queue, 10); err != nil || len(letters) != 1 {
+		t.Errorf("Dead = %v, %v, want the letter", letters, err)
+	}
+	if n, err := broker.Requeue(t.Context(), queue, func(*queues.Letter) bool { return true }); err != nil || n != 1 {
+		t.Errorf("Requeue = %d, %v, want 1", n, err)
+	}
+}

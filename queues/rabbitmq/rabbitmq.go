@@ -256,3 +256,11 @@ func (b *Broker) setAbsent(name string) {
 	defer b.mu.Unlock()
 	b.absent[name] = time.Now()
 }
+
+func (b *Broker) forgetAbsent(names []string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, name := range names {
+		delete(b.absent, name)
+	}
+}
