@@ -115,6 +115,10 @@ func (l *Limit) Middleware(next asynq.Handler) asynq.Handler {
 		case out.Delay == 0 && out.Kind == worker.GivenUp:
 			return fmt.Errorf("%w: %w", out.Err, asynq.SkipRetry)
 		case out.Delay == 0:
+			// A failed task keeps its place for the next attempt, too, if asynq has not given it up.
+			if h := t.Headers(); h != nil && out.Err != nil && ctx.Err() == nil {
+				h[header] = out.Note.String()
+			}
 			return out.Err
 		}
 		// asynq cuts the time to whole seconds, which would be early. The worker holds a task that comes a moment early.

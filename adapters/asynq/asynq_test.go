@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"testing"
 	"time"
 
@@ -192,5 +193,52 @@ func TestGarbledError(t *testing.T) {
 	})
 	if err != nil || ran != 3 {
 		t.Errorf("the task ran %d times, %v", ran, err)
+	}
+}
+
+// noting is a bucket that notes the tickets.
+type noting struct {
+	*drip.Bucket
+	tickets []drip.Ticket
+}
+
+func (n *noting) Admit(ctx context.Context, entity string, r drip.Request) (drip.Admission, error) {
+	n.tickets = append(n.tickets, r.Ticket)
+	return n.Bucket.Admit(ctx, entity, r)
+}
+
+// A task that failed comes back as one that has failed, with a ticket that keeps its place, and not with the one that it has used.
+func TestFailedTaskKeepsItsPlace(t *testing.T) {
+	q, err := openWith(servers.UseRedis(t).URL(), fmt.Sprint("failed", time.Now().UnixMilli()), Headers, 5)
+	if err != nil {
+		t.Fatal(err)
+	}
+	limiter := &noting{Bucket: buckettest.New(t, drip.Options{})}
+	if err := limiter.Pause(t.Context(), "shop", 3*time.Second); err != nil {
+		t.Fatal(err)
+	}
+	if err := q.Publish(t.Context(), workertest.Message{Entity: "shop"}); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	var attempts []int
+	err = q.Consume(ctx, limiter, func(ctx context.Context, _ workertest.Message) error {
+		if attempts = append(attempts, worker.OperationOf(ctx).Attempts); len(attempts) < 3 {
+			return errors.New("no such luck")
+		}
+		cancel()
+		return nil
+	})
+	if err != nil || !slices.Equal(attempts, []int{0, 1, 2}) {
+		t.Errorf("the attempts before were %v, %v", attempts, err)
+	}
+	seen := map[drip.Ticket]bool{{}: true}
+	for _, ticket := range limiter.tickets[1:] {
+		if seen[ticket] {
+			t.Errorf("the task came with the tickets %v", limiter.tickets)
+			break
+		}
+		seen[ticket] = true
 	}
 }
