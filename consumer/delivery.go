@@ -151,6 +151,8 @@ func (s *session) advance(d *delivery) error {
 	switch {
 	case errors.Is(err, worker.ErrTooOld) || errors.Is(err, drip.ErrDeadline):
 		return s.follow(m, s.worker.GiveUp(d.limited, err))
+	case errors.Is(err, ErrExpired):
+		return s.bury(m, reasonExpired, err)
 	case worker.IsPermanent(err):
 		return s.failed(d, err)
 	case errors.Is(err, errCrowded):
@@ -208,7 +210,7 @@ func (s *session) ask(d *delivery, in rooms) (a drip.Admission, err error) {
 			in.leave(d.entity)
 		}
 	}()
-	a, err = ask(d.record.context(s.broken), s.waiting, s.worker, d.limited, in)
+	a, err = ask(d.record.context(s.broken), s.waiting, s.worker, d.limited, d.expires(), in)
 	d.Ticket = d.limited.Note.Ticket
 	return a, err
 }

@@ -93,7 +93,7 @@ func limit(ctx context.Context, w *limited, l *worker.Message, m *message, run f
 	if rest := m.due() - now; rest > 0 {
 		return postpone(time.Duration(rest) * time.Millisecond)
 	}
-	a, err := ask(ctx, ctx, w, l, nil)
+	a, err := ask(ctx, ctx, w, l, m.expires(), nil)
 	switch {
 	case errors.Is(err, errCrowded):
 		return postpone(jitter(crowdedDelay))

@@ -218,3 +218,33 @@ func TestPriorityInHand(t *testing.T) {
 		}
 	})
 }
+
+// recovering gives no answer until a time.
+type recovering struct {
+	*drip.Bucket
+	at time.Time
+}
+
+func (l recovering) Admit(ctx context.Context, entity string, r drip.Request) (drip.Admission, error) {
+	if time.Now().Before(l.at) {
+		return drip.Admission{}, errors.New("no answer")
+	}
+	return l.Bucket.Admit(ctx, entity, r)
+}
+
+// A message whose own expiration ends while the limiter gives no answer does not run when it answers again.
+func TestExpirationInAnOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q, err := newDelayQueues(DelayQueuesOptions{URL: "amqp://localhost/", Queue: "orders"}, quiet)
+		if err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		limiter := recovering{buckettest.New(t, drip.Options{Size: 10}), began.Add(time.Minute)}
+		var h handled
+		err = Limit(limiter, oneShop, q)(&h).Handle(t.Context(), &amqp.Delivery{Expiration: "5000"})
+		if !errors.Is(err, ErrExpired) || !IsPermanent(err) || h.count() != 0 {
+			t.Errorf("after %v Handle = %v, and %d were handled; want %v", time.Since(began), err, h.count(), ErrExpired)
+		}
+	})
+}

@@ -36,21 +36,26 @@ type limited = worker.Worker[*amqp.Delivery]
 
 // ask asks the limiter about a message, and again while it gives no answer, until waiting ends. It counts a message that
 // waits for an answer in its rooms. The error is errCrowded when too many messages wait there, or when the message has waited
-// too long.
-func ask(ctx, waiting context.Context, w *limited, m *worker.Message, in rooms) (drip.Admission, error) {
-	began, waits, crowded := time.Now(), false, false
+// too long. It is ErrExpired when the message would wait until after expires, in ms since 1970.
+func ask(ctx, waiting context.Context, w *limited, m *worker.Message, expires int64, in rooms) (drip.Admission, error) {
+	began, waits, crowded, expired := time.Now(), false, false, false
 	a, err := w.Admit(ctx, m, func(pause time.Duration) bool {
 		if !waits {
 			waits = true
 			in.limited(1)
 		}
+		expired = time.Now().Add(pause).UnixMilli() > expires
 		crowded = pause > time.Second && in.crowded() || time.Since(began) > inHand
-		return !crowded && sleep(waiting, pause)
+		return !expired && !crowded && sleep(waiting, pause)
 	})
 	if waits {
 		in.limited(-1)
 	}
-	if crowded && err != nil {
+	switch {
+	case err == nil:
+	case expired:
+		err = fmt.Errorf("%w: %w", ErrExpired, err)
+	case crowded:
 		err = fmt.Errorf("%w: %w", errCrowded, err)
 	}
 	return a, err
