@@ -213,6 +213,7 @@ func keep(msg jetstream.Msg, ackWait time.Duration) (stop func()) {
 type notes struct {
 	js     jetstream.JetStream
 	stream jetstream.Stream
+	config jetstream.StreamConfig
 	prefix string // of the subjects, which end with the sequence of the message
 	log    *slog.Logger
 }
@@ -222,11 +223,12 @@ var unambiguous = strings.NewReplacer("=", "==", "-", "=-")
 
 func (l *Limit) notes(ctx context.Context, info *jetstream.ConsumerInfo) (*notes, error) {
 	prefix := "drip." + info.Stream + "." + info.Name + "."
-	stream, err := l.js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{
+	config := jetstream.StreamConfig{
 		Name: "drip-" + unambiguous.Replace(info.Stream) + "-" + info.Name, Description: "tickets of postponed messages", Subjects: []string{prefix + "*"},
 		MaxMsgsPerSubject: 1, MaxAge: noteAge, Storage: jetstream.MemoryStorage, AllowDirect: true,
-	})
-	return &notes{l.js, stream, prefix, l.log}, err
+	}
+	stream, err := l.js.CreateOrUpdateStream(ctx, config)
+	return &notes{l.js, stream, config, prefix, l.log}, err
 }
 
 const noteTimeout = 2 * time.Second
@@ -248,7 +250,13 @@ func (n *notes) get(ctx context.Context, message string) (note string, stored ui
 func (n *notes) put(ctx context.Context, message, note string) {
 	ctx, cancel := context.WithTimeout(ctx, noteTimeout)
 	defer cancel()
-	if _, err := n.js.Publish(ctx, n.prefix+message, []byte(note)); err != nil {
+	_, err := n.js.Publish(ctx, n.prefix+message, []byte(note))
+	if errors.Is(err, jetstream.ErrNoStreamResponse) { // a server that restarts forgets a stream in memory
+		if _, err = n.js.CreateOrUpdateStream(ctx, n.config); err == nil {
+			_, err = n.js.Publish(ctx, n.prefix+message, []byte(note))
+		}
+	}
+	if err != nil {
 		n.log.Warn("a ticket is lost", "sequence", message, "error", err)
 	}
 }

@@ -3,6 +3,7 @@ package dripjetstream
 import (
 	"context"
 	"errors"
+	"net"
 	"os"
 	"strings"
 	"sync"
@@ -288,5 +289,75 @@ func TestTicketsOfConsumersThatLookAlike(t *testing.T) {
 		if n := runs[i].Load(); n != 3 {
 			t.Errorf("consumer %d: the message ran %d times, want the 3 attempts", i, n)
 		}
+	}
+}
+
+// Tickets go on when the server has restarted and has lost those that it had in memory.
+func TestTicketsAfterARestart(t *testing.T) {
+	dir, port := t.TempDir(), -1
+	start := func() *server.Server {
+		t.Helper()
+		s, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: port, JetStream: true, StoreDir: dir, NoSigs: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.Start()
+		if !s.ReadyForConnections(30 * time.Second) {
+			t.Fatal("the server does not start")
+		}
+		port = s.Addr().(*net.TCPAddr).Port
+		return s
+	}
+	s := start()
+	nc, err := nats.Connect(s.ClientURL(), nats.ReconnectWait(100*time.Millisecond), nats.MaxReconnects(-1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	q := &queue{js, "orders"}
+	if _, err := js.CreateStream(ctx, jetstream.StreamConfig{Name: q.name, Subjects: []string{q.name}, Retention: jetstream.WorkQueuePolicy}); err != nil {
+		t.Fatal(err)
+	}
+	c, err := q.consumer(ctx, -1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	limit, err := New(js, Options{Limiter: buckettest.New(t, drip.Options{Size: 100}), Entity: shop, RetryDelay: time.Millisecond, Attempts: 3})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var runs atomic.Int64
+	ended := make(chan error, 1)
+	go func() {
+		ended <- limit.Consume(ctx, c, 1, func(context.Context, jetstream.Msg) error { runs.Add(1); return errors.New("no such luck") })
+	}()
+	time.Sleep(500 * time.Millisecond) // it consumes
+	s.Shutdown()
+	s.WaitForShutdown()
+	s = start()
+	defer func() { s.Shutdown(); s.WaitForShutdown() }()
+	for nc.Stats().Reconnects == 0 {
+		time.Sleep(10 * time.Millisecond)
+	}
+	if err := q.Publish(ctx, workertest.Message{Entity: "shop"}); err != nil {
+		t.Fatal(err)
+	}
+	for n, err := 1, error(nil); n > 0 && runs.Load() < 4; time.Sleep(50 * time.Millisecond) {
+		if n, err = q.Left(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	if n := runs.Load(); n != 3 {
+		t.Errorf("the message ran %d times, want the 3 attempts", n)
 	}
 }
