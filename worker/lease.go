@@ -44,7 +44,7 @@ func (w *Worker[M]) Run(ctx context.Context, m *Message, run func(context.Contex
 		return w.postpone(m, Refused, refused.RetryAfter, err)
 	case refused != nil:
 		delay := max(refused.RetryAfter, w.o.RetryDelay)
-		if told {
+		if _, cannot := w.limiter.(plain); told && !cannot {
 			delay = w.rebook(ctx, m, delay)
 		}
 		return w.postpone(m, Refused, delay, err)

@@ -738,3 +738,24 @@ func TestLeaseByAnotherClock(t *testing.T) {
 		})
 	}
 }
+
+// counted is a limiter without tickets.
+type counted struct{ asked, out int }
+
+func (c *counted) GetDelay(context.Context, string) (time.Duration, error) {
+	c.asked++
+	c.out++
+	return 0, nil
+}
+
+func (c *counted) ReturnToken(context.Context, string) error { c.out--; return nil }
+
+// A refusal takes nothing more of a limiter that can neither close an entity nor book: a second operation would be counted for it.
+func TestRefusalWithAPlainLimiter(t *testing.T) {
+	limiter := &counted{}
+	w := newWorker(t, Options[string]{Limiter: limiter})
+	out := w.Do(t.Context(), "shop", "", func(context.Context) error { return Throttled(time.Minute, nil) })
+	if out.Kind != Refused || out.Delay != time.Minute || limiter.asked != 1 || limiter.out != 0 {
+		t.Errorf("Do = %+v; the limiter counts %d operations, want 1, and %d tokens are out", out, limiter.asked, limiter.out)
+	}
+}
