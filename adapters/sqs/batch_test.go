@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
 
@@ -117,4 +118,56 @@ func TestBatches(t *testing.T) {
 			}
 		})
 	}
+}
+
+// taking is an SQS with one message, which takes one copy of it.
+type taking struct {
+	received bool
+	copy     types.SendMessageBatchRequestEntry
+	over     func() // called then
+}
+
+func (s *taking) Do(r *http.Request) (*http.Response, error) {
+	answer := `{"Successful": [], "Failed": []}`
+	time.Sleep(10 * time.Millisecond) // on the way
+	switch _, call, _ := strings.Cut(r.Header.Get("X-Amz-Target"), "."); {
+	case call == "SendMessageBatch":
+		var in sqs.SendMessageBatchInput
+		if err := json.NewDecoder(r.Body).Decode(&in); err != nil {
+			return nil, err
+		}
+		s.copy = in.Entries[0]
+		s.over()
+	case call == "ReceiveMessage" && !s.received:
+		s.received = true
+		answer = `{"Messages": [{"MessageId": "1", "Body": "body", "ReceiptHandle": "receipt",
+			"MessageAttributes": {"shop": {"DataType": "String", "StringValue": "a"}}}]}`
+	case call == "ReceiveMessage":
+		<-r.Context().Done()
+		return nil, r.Context().Err()
+	}
+	return &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(answer))}, nil
+}
+
+// A copy is the message as it came, whatever its handler has done to the message in hand.
+func TestCopyAfterAHandlerThatWrites(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), 15*time.Second)
+		defer cancel()
+		server := &taking{over: cancel}
+		client := sqs.New(sqs.Options{Region: "eu-west-1", HTTPClient: server, Credentials: aws.AnonymousCredentials{}})
+		limit, err := New(client, Options{Limiter: free{}, Entity: func(*types.Message) (string, error) { return "shop", nil }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = limit.Consume(ctx, Queue{URL: "http://sqs/q", DeadLetters: "http://sqs/dead"}, func(_ context.Context, m *types.Message) error {
+			m.Body = aws.String("unpacked")
+			delete(m.MessageAttributes, "shop")
+			return worker.Later(time.Second, nil)
+		})
+		c := server.copy
+		if err != nil || aws.ToString(c.MessageBody) != "body" || aws.ToString(c.MessageAttributes["shop"].StringValue) != "a" {
+			t.Errorf("the copy is %q with %v, %v", aws.ToString(c.MessageBody), c.MessageAttributes, err)
+		}
+	})
 }

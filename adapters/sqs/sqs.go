@@ -161,7 +161,9 @@ func (c *consumption) step(ctx context.Context, m *types.Message) {
 	defer stop()
 	note := aws.ToString(m.MessageAttributes[noteAttribute].StringValue)
 	delete(m.MessageAttributes, noteAttribute)
-	out := c.w.Do(ctx, m, note, func(ctx context.Context) error { return c.handle(ctx, m) })
+	users := *m // whose functions may change it, and then come copies of m
+	users.MessageAttributes, users.Attributes = maps.Clone(m.MessageAttributes), maps.Clone(m.Attributes)
+	out := c.w.Do(ctx, &users, note, func(ctx context.Context) error { return c.handle(ctx, &users) })
 	ctx = context.WithoutCancel(ctx)
 	var err error
 	switch {
