@@ -61,7 +61,9 @@ func TestTopEndsInTime(t *testing.T) {
 		begin := time.Now()
 		var out, errs strings.Builder
 		status := run(ctx, &terminal{out: &out, err: &errs, zone: time.UTC}, []string{"top", share(t, unreadable{s, true}), "--timeout", "2s", "--limits", withApp})
-		if took := time.Since(begin); took > 3*time.Second || status != statusNoAnswer {
+		// The shared limit may be listed before the shop, and then is told.
+		told := status == statusOK && strings.Contains(out.String(), "for which there was no time")
+		if took := time.Since(begin); took > 3*time.Second || status != statusNoAnswer && !told {
 			t.Errorf("with --timeout 2s top took %v, and ended with %d: %s%s", took, status, out.String(), errs.String())
 		}
 	})

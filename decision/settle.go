@@ -107,7 +107,7 @@ func (l *Limits) charge(s *State, op *Op, now int64) {
 		line.Promised = min(w.Size, max(line.Promised+back, -bound))
 	}
 	first := l.Windows[0].Unit
-	s.used(op.Cost[first]-op.Lease.Cost[first])
+	s.used(op.Cost[first] - op.Lease.Cost[first])
 }
 
 // rebook corrects what the tickets so far have booked by the first measured costs. before is Saved as it was then. A

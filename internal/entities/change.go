@@ -82,6 +82,10 @@ var units = []drip.Window{
 	{Size: 1, RefreshInterval: time.Second, Unit: "unit 3"},
 }
 
+// numbered is an Options.Shared with all units: a Bucket numbers the units of its Options, and Limits may then return them. No
+// operation is within it.
+var numbered = map[string]drip.Limit{"units": {Windows: units, Shadow: true}}
+
 // ignorant is a Judge that is given no limits.
 var ignorant = sync.OnceValue(func() *Judge {
 	j, err := NewJudge(nil, nil)

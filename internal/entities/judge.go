@@ -39,9 +39,7 @@ func Read(ctx context.Context, s storage.Storage, entity string) (e storage.Entr
 // Judge reports on entities that were read, by their limits. It is safe for concurrent use.
 type Judge struct {
 	bucket *drip.Bucket
-	units  *drip.Bucket // for entities with several windows, which may count units
-	unit   *drip.Bucket // for entities with one window, which counts a unit
-	limits bool         // they are given
+	limits bool // they are given
 	from   storage.Storage
 
 	mu     sync.Mutex
@@ -57,21 +55,12 @@ func NewJudge(o *drip.Options, s storage.Storage) (*Judge, error) {
 	if o == nil {
 		o = &drip.Options{Limits: func(ctx context.Context, _ string) (drip.Limit, error) {
 			return limitOf(ctx.Value(questionKey{}).(question).entry), nil
-		}}
+		}, Shared: numbered}
 	}
 	with := *o
 	with.Storage, with.Clock = given{judge: j}, nil
 	var err error
 	j.bucket, err = drip.New(with)
-	if err == nil && !j.limits {
-		with.Windows = units
-		j.units, err = drip.New(with)
-	}
-	if err == nil && !j.limits {
-		with.Windows = nil                                                           // which an answer of Limits with one window would get
-		with.Shared = map[string]drip.Limit{"units": {Windows: units, Shadow: true}} // for their numbers
-		j.unit, err = drip.New(with)
-	}
 	return j, err
 }
 
@@ -147,14 +136,22 @@ type Report struct {
 // Report reports on an entity, or a shared limit, that was read. It keeps nothing of e. If the Judge does not know the
 // entity's own limit, Report uses the stored one.
 func (j *Judge) Report(ctx context.Context, e storage.Entry) (*Report, error) {
-	r, err := j.report(ctx, e, e.Key)
+	name := e.Key
+	if !j.limits {
+		name = anybody // the entity's may be one of numbered
+	}
+	r, err := j.report(ctx, e, name)
 	if err != nil && ctx.Err() == nil {
-		if r, err = ignorant().report(ctx, e, "any"); err == nil {
-			r.Entity = e.Key
-		}
+		r, err = ignorant().report(ctx, e, anybody)
+	}
+	if err == nil {
+		r.Entity = e.Key
 	}
 	return r, err
 }
+
+// anybody is the name of an entity for a Judge that is given no limits.
+const anybody = "any"
 
 // report is Report by the limits of the entity, or shared limit, with this name. It returns a panic of the user's Limits or
 // Weight as an error: they may not expect each name that a visitor asks for, and goroutines without a recover call report.
@@ -164,15 +161,7 @@ func (j *Judge) report(ctx context.Context, e storage.Entry, name string) (_ *Re
 			err = fmt.Errorf("its limit: panic: %v", v)
 		}
 	}()
-	bucket := j.bucket
-	if !j.limits {
-		if l := limitOf(&e); len(l.Windows) > 0 {
-			bucket = j.units
-		} else if l.Unit != "" {
-			bucket, name = j.unit, "any" // no name of a limit on trial
-		}
-	}
-	s, err := bucket.Inspect(context.WithValue(ctx, questionKey{}, question{name, &e}), name)
+	s, err := j.bucket.Inspect(context.WithValue(ctx, questionKey{}, question{name, &e}), name)
 	_, known := e.State.Limits()
 	r := &Report{Status: s, Limits: j.limits || known, Given: j.limits, Plain: int(e.State.Plain)}
 	if !s.Known {
