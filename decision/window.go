@@ -265,17 +265,11 @@ func (l *Limits) lapses(s *State) bool {
 }
 
 // measure learns, at the end of an interval, how much capacity the booked operations left. Newcomers may take as much
-// in the next one. It learns nothing while a longer window of the same unit is used up.
+// in the next one.
 func (line *Line) measure(w *Window, s *State, now int64) {
 	spare, end := int64(0), w.begin(w.interval(now))-1
 	if w.interval(s.Slot) > w.interval(s.Now) {
 		spare = max(0, line.Taken+max(0, w.gain(s, line.Left, s.Now, end)))
-	}
-	for i := range s.Lines {
-		longer := &s.Lines[i]
-		if longer.Window.Unit == w.Unit && longer.Window.Interval > w.Interval && longer.Window.gain(s, longer.Left, s.Now, end) < 1 {
-			spare = line.Spare
-		}
 	}
 	line.Spare, line.Taken = spare, 0
 }

@@ -412,51 +412,6 @@ function Limits_adopt(l_Windows, l_Windows_n, l_Start, s_Tokens, s_Now, s_Slot, 
                   if x2 > max2 then max2 = x2 end
                   spare = max2
                 end
-                for i3 = 0, s_Lines_n - 1 do
-                  local longer2 = s_Lines[i3]
-                  local is2 = longer2.Window_Unit == line2.Window_Unit and longer2.Window_Interval > line2.Window_Interval
-                  if is2 then
-                    local gain = 0
-                    do
-                      local left2 = longer2.Left
-                      if end2 <= s_Now then
-                        gain = left2
-                      else
-                        local t4 = end2 - longer2.Window_Offset
-                        local by5 = longer2.Window_Interval
-                        local since = 0
-                        do
-                          if longer2.Window_Size > longer2.Window_Rate then
-                            local max2 = s_Now
-                            local x2 = s_Closed - 1
-                            if x2 > max2 then max2 = x2 end
-                            since = max2
-                          else
-                            since = s_Now
-                          end
-                        end
-                        local t5 = since - longer2.Window_Offset
-                        local by6 = longer2.Window_Interval
-                        local n3 = (t4 - t4 % by5) / by5 - (t5 - t5 % by6) / by6
-                        if n3 <= 0 then
-                          gain = left2
-                        else
-                          local x2 = longer2.Window_Size - left2
-                          local y = longer2.Window_Rate
-                          if n3 > (x2 - x2 % y) / y then
-                            gain = longer2.Window_Size
-                          else
-                            gain = left2 + n3 * longer2.Window_Rate
-                          end
-                        end
-                      end
-                    end
-                    is2 = gain < 1
-                  end
-                  if is2 then
-                    spare = line2.Spare
-                  end
-                end
                 line2.Spare, line2.Taken = spare, 0
               end
             end
@@ -1680,52 +1635,6 @@ function Shared_advance(x, now)
                   local x2 = line2.Taken + (0 > gain and 0 or gain)
                   if x2 > max2 then max2 = x2 end
                   spare = max2
-                end
-                for i3 = 0, x.State_Lines_n - 1 do
-                  local longer2 = x.State_Lines[i3]
-                  local is3 = longer2.Window_Unit == w.Unit and longer2.Window_Interval > w.Interval
-                  if is3 then
-                    local gain = 0
-                    do
-                      local left = longer2.Left
-                      local from2 = x.State_Now
-                      if end2 <= from2 then
-                        gain = left
-                      else
-                        local t9 = end2 - longer2.Window_Offset
-                        local by7 = longer2.Window_Interval
-                        local since = 0
-                        do
-                          if longer2.Window_Size > longer2.Window_Rate then
-                            local max2 = from2
-                            local x2 = x.State_Closed - 1
-                            if x2 > max2 then max2 = x2 end
-                            since = max2
-                          else
-                            since = from2
-                          end
-                        end
-                        local t10 = since - longer2.Window_Offset
-                        local by8 = longer2.Window_Interval
-                        local n3 = (t9 - t9 % by7) / by7 - (t10 - t10 % by8) / by8
-                        if n3 <= 0 then
-                          gain = left
-                        else
-                          local x2 = longer2.Window_Size - left
-                          local y = longer2.Window_Rate
-                          if n3 > (x2 - x2 % y) / y then
-                            gain = longer2.Window_Size
-                          else
-                            gain = left + n3 * longer2.Window_Rate
-                          end
-                        end
-                      end
-                    end
-                    is3 = gain < 1
-                  end
-                  if is3 then
-                    spare = line2.Spare
-                  end
                 end
                 line2.Spare, line2.Taken = spare, 0
               end
@@ -5153,51 +5062,6 @@ end
                       local x2 = line2.Taken + (0 > gain and 0 or gain)
                       if x2 > max2 then max2 = x2 end
                       spare = max2
-                    end
-                    for i3 = 0, s_Lines_n - 1 do
-                      local longer2 = s_Lines[i3]
-                      local is3 = longer2.Window_Unit == w.Unit and longer2.Window_Interval > w.Interval
-                      if is3 then
-                        local gain = 0
-                        do
-                          local left = longer2.Left
-                          if end2 <= s_Now then
-                            gain = left
-                          else
-                            local t7 = end2 - longer2.Window_Offset
-                            local by7 = longer2.Window_Interval
-                            local since = 0
-                            do
-                              if longer2.Window_Size > longer2.Window_Rate then
-                                local max2 = s_Now
-                                local x2 = s_Closed - 1
-                                if x2 > max2 then max2 = x2 end
-                                since = max2
-                              else
-                                since = s_Now
-                              end
-                            end
-                            local t8 = since - longer2.Window_Offset
-                            local by8 = longer2.Window_Interval
-                            local n3 = (t7 - t7 % by7) / by7 - (t8 - t8 % by8) / by8
-                            if n3 <= 0 then
-                              gain = left
-                            else
-                              local x2 = longer2.Window_Size - left
-                              local y = longer2.Window_Rate
-                              if n3 > (x2 - x2 % y) / y then
-                                gain = longer2.Window_Size
-                              else
-                                gain = left + n3 * longer2.Window_Rate
-                              end
-                            end
-                          end
-                        end
-                        is3 = gain < 1
-                      end
-                      if is3 then
-                        spare = line2.Spare
-                      end
                     end
                     line2.Spare, line2.Taken = spare, 0
                   end
