@@ -342,6 +342,9 @@ type queue struct {
 	messages int
 	urgent   int  // each message of this number is urgent, and the others are not within the first limit; 0: none
 	lost     bool // every ticket is lost
+
+	closed int64 // the first limit is closed for so long
+	early  int64 // every other message comes back so early, and keeps its slot
 }
 
 // run returns when the last message runs, in ms, and the most postponements of a message.
@@ -377,6 +380,9 @@ func (q *queue) run(t *testing.T) (last, most int64) {
 	for i := range shared {
 		shared[i], held[i].leases = ready(q.shared[i]), storage.NewLeases(nil)
 	}
+	if q.closed > 0 {
+		shared[0].Apply(&held[0].s, held[0].leases, &decision.Op{Kind: decision.Pause, For: q.closed}, begin, new(decision.Answer))
+	}
 	var events []event
 	for i := range q.messages {
 		events = append(events, event{at: begin, entity: i * q.entities / q.messages, urgent: q.urgent > 0 && i%q.urgent == 0})
@@ -403,8 +409,13 @@ func (q *queue) run(t *testing.T) (last, most int64) {
 		case a.Delay == 0:
 			last, most = e.at-begin, max(most, e.hops)
 			e.at, e.lease = e.at+takes, a.Lease
+		case e.ticket.Slot > e.at && a.Ticket != e.ticket:
+			t.Fatalf("a message comes %d ms too early and gets %+v, want %+v", e.ticket.Slot-e.at, a.Ticket, e.ticket)
 		default:
-			e.at, e.hops = e.at+a.Delay, e.hops+1
+			e.hops++
+			if e.at += a.Delay; e.hops%2 == 1 && a.Delay > q.early {
+				e.at -= q.early
+			}
 			if !q.lost {
 				e.ticket = a.Ticket
 			}
@@ -579,6 +590,22 @@ func TestSharedUrgentWaits(t *testing.T) {
 	q := queue{own: own, shared: []decision.Limits{slow, fast}, entities: 1, messages: 100, urgent: 10}
 	if _, most := q.run(t); most > 3 {
 		t.Errorf("a message was postponed %d times, want at most 3", most)
+	}
+	ten := decision.Limits{Windows: []decision.Window{perSecond(10, 10)}}
+	q = queue{own: ten, shared: []decision.Limits{ten, fast}, entities: 1, messages: 200, urgent: 4, closed: 3_600_000}
+	if _, most := q.run(t); most > 2 {
+		t.Errorf("a limit is closed to the urgent messages for an hour: a message was postponed %d times, want at most twice", most)
+	}
+}
+
+// A message that comes back before its slot keeps it, unless there is room already.
+func TestSharedTooEarly(t *testing.T) {
+	own, all := decision.Limits{Windows: []decision.Window{perSecond(1000, 1000)}}, decision.Limits{Windows: []decision.Window{perSecond(10, 10)}}
+	for _, early := range []int64{1, 300, 1500, 30_000} {
+		q := queue{own: own, shared: []decision.Limits{all}, entities: 5, messages: 500, early: early}
+		if last, _ := q.run(t); last > 51_000 {
+			t.Errorf("%d ms too early: the last message ran after %d ms, want at most 51,000", early, last)
+		}
 	}
 }
 

@@ -1,7 +1,10 @@
 package lab
 
 import (
+	"fmt"
+	"math"
 	"math/rand/v2"
+	"os"
 	"reflect"
 	"slices"
 	"strings"
@@ -11,8 +14,13 @@ import (
 	"github.com/drip-go/drip"
 )
 
-// No provider refuses an operation that drip lets run. No message is forgotten. No policy is faster than the optimum.
+// No provider refuses an operation that drip lets run. No message is forgotten. No policy is faster than the optimum. The
+// figures are those of docs/trying.md.
 func TestScenarios(t *testing.T) {
+	page, err := os.ReadFile("../../docs/trying.md")
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, s := range Scenarios() {
 		t.Run(s.Name, func(t *testing.T) {
 			report := mustRun(t, s, 1, Admit)
@@ -29,8 +37,32 @@ func TestScenarios(t *testing.T) {
 			if undisturbed := s.Crashes+s.Duplicates+s.Lost == 0; undisturbed && got.Utilisation > 1.000001 {
 				t.Errorf("%.2f %% of %s were used", 100*got.Utilisation, report.Binding)
 			}
+			_, row, _ := strings.Cut(string(page), "\n| "+s.Name+" | ")
+			row, _, _ = strings.Cut(row, "\n")
+			var mean, makespan, p99, longest float64
+			var most, otherMean, otherMost, over int
+			if _, err := fmt.Sscanf(row, "%f, %d | %d, %d | %f | %f | %f | %d |", &mean, &most, &otherMean, &otherMost, &makespan, &p99, &longest, &over); err != nil {
+				t.Fatalf("docs/trying.md has the row %q: %v", row, err)
+			}
+			for figure, f := range map[string][2]float64{
+				"postponements": {got.Redeliveries.Mean, mean}, "most postponements": {float64(got.Redeliveries.Max), float64(most)},
+				"makespan": {ratio(got.Makespan, best.Makespan), makespan}, "p99 wait": {ratio(got.Wait.P99, best.Wait.P99), p99},
+				"longest wait": {ratio(got.Wait.Max, best.Wait.Max), longest},
+			} {
+				if math.Abs(f[0]-f[1]) > 0.006 {
+					t.Errorf("%s: %.2f, and %.2f in docs/trying.md", figure, f[0], f[1])
+				}
+			}
 		})
 	}
+}
+
+// ratio is how many times as long as b a is.
+func ratio(a, b time.Duration) float64 {
+	if a == b {
+		return 1
+	}
+	return float64(a) / float64(b)
 }
 
 // The Options of the scenarios keep to their providers under other loads too: bursts and pauses of any length.
