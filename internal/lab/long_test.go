@@ -65,6 +65,20 @@ func TestWrongWaitForToken(t *testing.T) {
 	}
 }
 
+// A burst is booked by the default of WaitForToken, which is far too low. Messages whose turn has not come do not ask in the turn
+// of others.
+func TestBurstForFewTokens(t *testing.T) {
+	report := mustRun(t, Scenario{
+		Name: "1,000 for 5 tokens", Arrivals: Burst(1000, 0), Operation: Exponential(time.Second),
+		Options: drip.Options{Size: 1000, RefreshRate: 1000, Concurrency: 5},
+	}, 1, Admit)
+	got, best := report.Results[0], report.Results[1]
+	t.Logf("%v, at best %v, and %.1f postponements", got.Makespan, best.Makespan, got.Redeliveries.Mean)
+	if got.Done != got.Messages || got.Makespan > best.Makespan*103/100 || got.Redeliveries.Mean > 4 {
+		t.Errorf("%d of %d messages ran in %v with %.1f postponements; want at most %v and 4 postponements", got.Done, got.Messages, got.Makespan, got.Redeliveries.Mean, best.Makespan*103/100)
+	}
+}
+
 // So it is within a shared limit. Its slots are in grains of a second, so short bursts take longer.
 func TestWrongSharedWaitForToken(t *testing.T) {
 	for _, tokens := range []int{1, 5, 20} {
