@@ -72,6 +72,9 @@ func (w *Worker[M]) Admit(ctx context.Context, m *Message, pause func(time.Durat
 			m.answered(a)
 			return a, nil
 		case IsPermanent(err):
+			if errors.Is(err, drip.ErrDeadline) {
+				m.booked = false // Admit has given up the ticket
+			}
 			return drip.Admission{}, err
 		}
 		if ctx.Err() == nil {
