@@ -100,7 +100,7 @@ func (p *places) wait(ctx context.Context, who *party, turn <-chan struct{}) err
 		if left <= 0 {
 			return errCrowded
 		}
-		timer := time.NewTimer(left)
+		timer := time.NewTimer(min(left, stallAfter)) // the party may take its first place meanwhile
 		select {
 		case <-turn:
 			timer.Stop()
@@ -148,9 +148,10 @@ func (p *places) count() (others, limiting int) {
 
 // fits, take and tidy require mu held.
 
+// fits counts the places with the one to be taken. The first place is for any entity.
 func (p *places) fits(who *party) bool {
-	free := p.most - p.taken
-	return free > 0 && who.taken/perFree < free // who.taken < perFree*free, which may overflow
+	free := p.most - p.taken - 1
+	return free >= 0 && (who.taken == 0 || who.taken/perFree < free) // who.taken+1 <= perFree*free, which may overflow
 }
 
 func (p *places) take(who *party) {

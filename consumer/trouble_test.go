@@ -500,6 +500,50 @@ func TestManyHandlers(t *testing.T) {
 	}
 }
 
+// An entity leaves places to others, also of few. A single place is for anybody.
+func TestFewPlaces(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for most, want := range map[int]int{1: 1, 2: 1, 3: 2, 4: 3, 5: 3, 8: 6, 128: 96, 1024: 768} {
+			p, took := newPlaces(most), 0
+			for p.enter(t.Context(), "hangs") == nil {
+				took++
+			}
+			if took != want {
+				t.Errorf("an entity that hangs takes %d of %d places, want %d", took, most, want)
+			}
+			if most > 1 && p.enter(t.Context(), "other") != nil {
+				t.Errorf("of %d places none is left to others", most)
+			}
+		}
+	})
+}
+
+// A message that waits for the first place of its entity goes elsewhere when another one took that place and hangs.
+func TestPlaceThatAnotherTook(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlaces(1)
+		if err := p.enter(t.Context(), "other"); err != nil {
+			t.Fatal(err)
+		}
+		var waiting sync.WaitGroup
+		waiting.Go(func() {
+			if err := p.enter(t.Context(), "hangs"); err != nil {
+				t.Error(err)
+			}
+		})
+		synctest.Wait()
+		waiting.Go(func() {
+			began := time.Now()
+			if err := p.enter(t.Context(), "hangs"); !errors.Is(err, errCrowded) || time.Since(began) > 5*time.Second {
+				t.Errorf("enter = %v after %v", err, time.Since(began))
+			}
+		})
+		time.Sleep(2 * time.Second)
+		p.leave("other")
+		waiting.Wait()
+	})
+}
+
 // An entity takes three times as many places as it leaves free. Messages of an entity whose operations do not end wait
 // elsewhere. Places that are given back go to the waiting entities in turn.
 func TestPlaces(t *testing.T) {
