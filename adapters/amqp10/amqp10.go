@@ -95,6 +95,8 @@ const (
 	firstBackoff   = 100 * time.Millisecond
 	longestBackoff = 2 * time.Second
 
+	// openTimeout bounds each try. Without it the client waits for ever for a server that accepts a connection and says nothing.
+	openTimeout  = 15 * time.Second
 	closeTimeout = 5 * time.Second
 
 	// wayTooEarly is more than two clocks differ.
@@ -160,6 +162,8 @@ type session struct {
 }
 
 func open(ctx context.Context, q Queue) (s *session, err error) {
+	ctx, cancel := context.WithTimeout(ctx, openTimeout)
+	defer cancel()
 	s = &session{enough: int64(max(q.InHand/8, 1))}
 	if s.conn, err = amqp.Dial(ctx, q.URL, q.Conn); err != nil {
 		if strings.Contains(err.Error(), "protocol version 0.9.1") { // RabbitMQ 3 without its plugin

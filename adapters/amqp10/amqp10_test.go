@@ -3,6 +3,7 @@ package dripamqp10
 import (
 	"context"
 	"errors"
+	"net"
 	"os"
 	"strings"
 	"sync"
@@ -198,6 +199,36 @@ func TestURLError(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), "Queue.URL is not one of AMQP") || strings.Contains(err.Error(), "sec") || strings.Contains(err.Error(), "se%") {
 			t.Errorf("with the URL %q: %v", url, err)
 		}
+	}
+}
+
+// A server that accepts a connection and says nothing, as a proxy without its broker, is an error, after which Consume can try
+// again.
+func TestSilentServer(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("waits for a timeout")
+	}
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	limit, err := New(Options{Limiter: free{}, Entity: shop})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() {
+		ended <- limit.Consume(t.Context(), Queue{URL: "amqp://" + silent.Addr().String() + "/", Name: "orders"}, func(context.Context, *amqp.Message) error { return nil })
+	}()
+	select {
+	case err := <-ended:
+		if err == nil {
+			t.Error("Consume returns nil")
+		}
+	case <-time.After(25 * time.Second):
+		t.Error("Consume waits for ever")
 	}
 }
 
