@@ -129,7 +129,7 @@ func (x *index) read() {
 	x.mu.Unlock()
 	var cost, due time.Duration // due: for which it has not rested
 	back := time.Now()
-	err := x.lister.List(x.ctx, func(e storage.Entry) error {
+	each := func(e storage.Entry) error {
 		took := time.Since(back)
 		cost, due = cost+took, due+took
 		r, err := x.judge.Report(x.ctx, e)
@@ -145,7 +145,8 @@ func (x *index) read() {
 		}
 		back = time.Now()
 		return nil
-	})
+	}
+	err := entities.Caught(func() error { return x.lister.List(x.ctx, each) })
 	cost += time.Since(back)
 	x.mu.Lock()
 	defer x.mu.Unlock()

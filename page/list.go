@@ -103,7 +103,10 @@ func (p *Page) reports(ctx context.Context, names []string) ([]*entities.Report,
 	for c := range together {
 		wg.Go(func() {
 			for i := c; i < len(names) && errs[c] == nil; i += together {
-				reports[i], errs[c] = p.report(ctx, names[i])
+				errs[c] = entities.Caught(func() (err error) {
+					reports[i], err = p.report(ctx, names[i])
+					return err
+				})
 			}
 		})
 	}

@@ -441,6 +441,53 @@ func TestLimitThatPanics(t *testing.T) {
 	}
 }
 
+// broken is a storage whose methods panic for a name, and a broker that panics.
+type broken struct {
+	*memory.Storage
+	letters
+	lists bool
+}
+
+func (b broken) Read(ctx context.Context, key string) (storage.Entry, error) {
+	if key == "broken" {
+		panic("a broken storage")
+	}
+	return b.Storage.Read(ctx, key)
+}
+
+func (b broken) List(ctx context.Context, each func(storage.Entry) error) error {
+	if !b.lists {
+		panic("a broken list")
+	}
+	return b.Storage.List(ctx, each)
+}
+
+func (broken) Look(context.Context, string) (queues.State, error) { panic("a broken broker") }
+
+// A panic of the storage or of the broker is an error, also in the goroutines of the page.
+func TestStorageThatPanics(t *testing.T) {
+	s := memory.New()
+	admit(t, s, "broken", 2)
+	b := broken{Storage: s}
+	h := newSite(t, Options{Storage: b, Broker: b, Allow: allow})
+	status, text := h.get(t, "?q=broken")
+	has(t, text, "panic: a broken storage")
+	if status != http.StatusBadGateway {
+		t.Error(status)
+	}
+	_, text = h.get(t, "?by=name")
+	has(t, text, "The list could not be read to its end")
+	_, text = h.get(t, "queues")
+	has(t, text, "panic: a broken broker")
+	b.lists = true
+	h = newSite(t, Options{Storage: b, Allow: allow})
+	status, text = h.post(t, url.Values{"do": {"pause"}, "for": {"1m"}, "prefix": {"bro"}})
+	has(t, text, "1 of 1 entity failed", "panic: a broken storage")
+	if status != http.StatusBadGateway {
+		t.Error(status)
+	}
+}
+
 // Shared limits are in the list, with what binds entities.
 func TestSharedLimits(t *testing.T) {
 	for _, known := range []bool{true, false} {

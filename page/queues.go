@@ -35,7 +35,11 @@ func (p *Page) queues(w http.ResponseWriter, r *http.Request) error {
 	var wg sync.WaitGroup
 	for i, name := range names {
 		wg.Go(func() {
-			s, err := p.o.Broker.Look(r.Context(), name)
+			var s queues.State
+			err := entities.Caught(func() (err error) {
+				s, err = p.o.Broker.Look(r.Context(), name)
+				return err
+			})
 			b := queueBody{State: s, Name: visible(name)}
 			if err != nil {
 				b.Err = tell(err)

@@ -154,6 +154,17 @@ func Names(ctx context.Context, s storage.Storage, prefix string) (names []strin
 	return names, err
 }
 
+// Caught calls f and returns a panic of f, such as one of a user's storage, as an error. A panic in a goroutine that nobody
+// recovers ends the process.
+func Caught(f func() error) (err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = fmt.Errorf("panic: %v", v)
+		}
+	}()
+	return f()
+}
+
 // mostFailures is after how many errors ChangeAll gives up, so that it does not ask a server that is gone about all.
 const mostFailures = 100
 
@@ -169,11 +180,14 @@ func ChangeAll(ctx context.Context, s storage.Storage, names []string, change fu
 	for range min(together, len(names)) {
 		wg.Go(func() {
 			for name := range in {
-				e, failure := Open(ctx, s, name)
 				done := false
-				if failure == nil {
-					done, failure = change(ctx, e)
-				}
+				failure := Caught(func() error {
+					e, err := Open(ctx, s, name)
+					if err == nil {
+						done, err = change(ctx, e)
+					}
+					return err
+				})
 				mu.Lock()
 				switch {
 				case failure != nil:
