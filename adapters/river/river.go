@@ -51,17 +51,21 @@ func (l *Limit) Work(ctx context.Context, job *rivertype.JobRow, run func(contex
 		_ = json.Unmarshal(metadata[noteKey], &note) // without a text the job is a new job
 	}
 	out := l.w.Do(ctx, job, note, run)
+	kept := out.Note.String() // a failed job keeps its place for the next attempt, too
+	if out.Kind == worker.Done || out.Kind == worker.GivenUp || out.Kind == worker.Failed && job.Attempt >= job.MaxAttempts {
+		kept = "" // a job that is over begins anew if somebody retries it
+	}
+	if kept != note {
+		if err := river.MetadataSet(ctx, noteKey, kept); err != nil && kept != "" {
+			return fmt.Errorf("dripriver: keep the ticket of job %d: %w", job.ID, err)
+		}
+	}
 	switch {
 	case out.Kind == worker.Done:
 		return nil
 	case out.Kind == worker.GivenUp:
 		return river.JobCancel(out.Err)
-	}
-	// A failed job keeps its place for the next attempt, too.
-	if err := river.MetadataSet(ctx, noteKey, out.Note.String()); err != nil {
-		return fmt.Errorf("dripriver: keep the ticket of job %d: %w", job.ID, err)
-	}
-	if out.Delay > 0 {
+	case out.Delay > 0:
 		return river.JobSnooze(out.Delay)
 	}
 	return out.Err

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"maps"
 	"os"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -195,5 +196,89 @@ func TestGarbledError(t *testing.T) {
 	}
 	if want := map[string]int{"failed": 5, "permanent": 1, "panic": 5, "throttled": 2}; !maps.Equal(ran, want) {
 		t.Errorf("the jobs ran %v times, want %v", ran, want)
+	}
+}
+
+// A job that is over begins anew when somebody retries it: by its old note it would be given up, as too old or for too many
+// postponements.
+func TestRetriedByHand(t *testing.T) {
+	p, err := pool(usePostgres(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	q := &queue{p, "retried"}
+	for _, id := range []string{"cancelled", "completed", "discarded"} {
+		if err := q.Publish(t.Context(), workertest.Message{ID: id, Entity: "shop"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	limit, err := New(Options{
+		Limiter: buckettest.New(t, drip.Options{}), Entity: func(j *rivertype.JobRow) (string, error) { return Arg(j, "Entity") },
+		MaxPostponements: 1, MaxAge: 6 * time.Second,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	ended := make(chan error, 1)
+	var mu sync.Mutex
+	postponements := map[string][]int{}
+	go func() {
+		ended <- q.run(ctx, []rivertype.Middleware{limit}, func(ctx context.Context, m workertest.Message) error {
+			mu.Lock()
+			defer mu.Unlock()
+			n := worker.OperationOf(ctx).Postponements
+			postponements[m.ID] = append(postponements[m.ID], n)
+			if n == 0 || m.ID == "cancelled" {
+				return worker.Later(time.Millisecond, nil)
+			}
+			if m.ID == "discarded" {
+				return errors.New("no such luck")
+			}
+			return nil
+		})
+	}()
+	over := func() {
+		t.Helper()
+		for ctx.Err() == nil {
+			n, err := q.Left(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if n == 0 {
+				return
+			}
+			time.Sleep(50 * time.Millisecond)
+		}
+	}
+	began := time.Now()
+	over()
+	if took := time.Since(began); took > 5*time.Second {
+		t.Skipf("the machine is busy: the jobs took %v", took)
+	}
+	time.Sleep(time.Until(began.Add(7 * time.Second))) // all of them are too old
+	client, err := river.NewClient(riverpgxv5.New(p), &river.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	jobs, err := client.JobList(t.Context(), river.NewJobListParams().Queues(q.name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, j := range jobs.Jobs {
+		if _, err := client.JobRetry(t.Context(), j.ID); err != nil {
+			t.Fatal(err)
+		}
+	}
+	over()
+	cancel()
+	if err := <-ended; err != nil {
+		t.Fatal(err)
+	}
+	// One attempt is left to a discarded job.
+	want := map[string][]int{"cancelled": {0, 1, 0, 1}, "completed": {0, 1, 0, 1}, "discarded": {0, 1, 1, 1, 1, 1, 0, 1}}
+	if !maps.EqualFunc(postponements, want, slices.Equal[[]int]) {
+		t.Errorf("the jobs ran after %v postponements, want %v", postponements, want)
 	}
 }
