@@ -96,7 +96,12 @@ func run(ctx context.Context, api string, out io.Writer) error {
 				return err
 			}
 		}
-		if !done { // postponed, or refused: then the bucket says until when
+		if a.Delay == 0 && !done { // refused: the bucket says until when, and keeps its place before newcomers
+			op.ticket = a.Lease.Ticket()
+			queue = slices.Insert(queue, 0, op)
+			continue
+		}
+		if a.Delay > 0 {
 			op.due, op.ticket = time.Now().Add(a.Delay), a.Ticket
 			queue = append(queue, op)
 			slices.SortStableFunc(queue, func(a, b operation) int { return cmp.Compare(a.due.UnixMilli(), b.due.UnixMilli()) })

@@ -29,6 +29,9 @@ func TestRun(t *testing.T) {
 			t.Errorf("%q is there %d times, want %d", want, n, times)
 		}
 	}
+	if first, second := strings.Index(out.String(), "shop-1 call 1\n"), strings.Index(out.String(), "shop-1 call 2\n"); first > second {
+		t.Error("the refused call has lost its place")
+	}
 	if t.Failed() {
 		t.Log(out.String())
 	}
