@@ -1,5 +1,5 @@
-// Middleware is a RabbitMQ consume loop as many programs have one, with drip added. The loop and the handler stay
-// as they were: all that is added stands in the function limited.
+// Middleware is a RabbitMQ consume loop as many programs have one, with drip added. The handler stays as it was, and so does
+// the loop, but for the line that gives a message back. All that is added stands below it.
 package main
 
 import (
@@ -12,6 +12,7 @@ import (
 	"os/signal"
 	"sync"
 	"syscall"
+	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
@@ -51,7 +52,7 @@ func consume(ctx context.Context, url, queue string, handle handler) error {
 				if err == nil {
 					err = d.Ack(false)
 				} else {
-					err = errors.Join(err, d.Nack(false, !d.Redelivered)) // once more, then no more
+					err = errors.Join(err, giveBack(&d, err)) // drip: it was d.Nack(false, !d.Redelivered): once more, then no more
 				}
 				if err != nil {
 					log.Printf("%s: %v", d.Body, err)
@@ -77,6 +78,7 @@ func work(_ context.Context, d *amqp.Delivery) error {
 // limited consumes as consume does, but at most ten messages a second of each shop. A message that may not run yet goes to
 // a delay queue. handle never sees it, and the loop acknowledges it. It comes back when it is due.
 func limited(ctx context.Context, url, queue string, handle handler) error {
+	handle = twice(handle)
 	bucket, err := drip.New(drip.Options{Size: 20, RefreshRate: 10})
 	if err != nil {
 		return err
@@ -88,6 +90,27 @@ func limited(ctx context.Context, url, queue string, handle handler) error {
 	defer delays.Close()
 	limit := consumer.Limit(bucket, shop, delays)
 	return consume(ctx, url, queue, limit(consumer.HandlerFunc(handle)).Handle)
+}
+
+// giveBack rejects a message that fails for good. The broker delivers any other one again: perhaps drip could not postpone it,
+// and a loop that drops such a message loses it.
+func giveBack(d *amqp.Delivery, err error) error {
+	final := consumer.IsPermanent(err)
+	if !final {
+		time.Sleep(time.Second) // else it comes again at once, again and again
+	}
+	return d.Nack(false, !final)
+}
+
+// twice gives up a message whose second delivery fails in the handler, as the loop did.
+func twice(handle handler) handler {
+	return func(ctx context.Context, d *amqp.Delivery) error {
+		err := handle(ctx, d)
+		if err != nil && d.Redelivered {
+			return consumer.Permanent(err)
+		}
+		return err
+	}
 }
 
 // shop returns the shop whose limit a message falls under.

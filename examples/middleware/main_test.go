@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -37,5 +38,68 @@ func TestQueueMustExist(t *testing.T) {
 	err := limited(t.Context(), servers.UseRabbitMQ(t).URL(), "example.missing", work)
 	if err == nil || !strings.Contains(err.Error(), `there is no queue "example.missing"; declare it first`) {
 		t.Errorf("limited = %v", err)
+	}
+}
+
+// A message that cannot be postponed for a while stays in its queue, and is handled afterwards.
+func TestPostponingFails(t *testing.T) {
+	server := servers.OwnRabbitMQ(t)
+	url := server.URL()
+	ch := servers.Channel(t, url)
+	servers.Declare(t, ch, "quorum", "work")
+	ctl := func(args ...string) string {
+		out, err := server.Ctl(t.Context(), args...)
+		if err != nil {
+			t.Fatal(out, err)
+		}
+		return out
+	}
+	const messages = 60
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var mu sync.Mutex
+	seen := map[string]int{}
+	ended := make(chan error, 1)
+	go func() {
+		ended <- limited(ctx, url, "work", func(_ context.Context, d *amqp.Delivery) error {
+			mu.Lock()
+			defer mu.Unlock()
+			seen[string(d.Body)]++
+			return nil
+		})
+	}()
+	for consumers := 0; consumers == 0; time.Sleep(100 * time.Millisecond) {
+		q, err := ch.QueueDeclarePassive("work", true, false, false, false, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		consumers = q.Consumers
+	}
+	// The publisher's connection is lost, and it gets no other one.
+	ctl("set_vhost_limits", "-p", "/", `{"max-connections": 1}`)
+	for _, line := range strings.Split(ctl("list_connections", "pid", "client_properties"), "\n") {
+		if strings.Contains(line, "drip publishing") {
+			ctl("close_connection", strings.Fields(line)[0], "test")
+		}
+	}
+	for i := range messages {
+		servers.Publish(t, ch, "work", amqp.Publishing{Headers: amqp.Table{"shop": "shop"}, Body: fmt.Append(nil, "order ", i)})
+	}
+	time.Sleep(3 * time.Second)
+	ctl("clear_vhost_limits", "-p", "/")
+	count := func() int {
+		mu.Lock()
+		defer mu.Unlock()
+		return len(seen)
+	}
+	for began := time.Now(); count() < messages && time.Since(began) < 30*time.Second; {
+		time.Sleep(100 * time.Millisecond)
+	}
+	if n := count(); n != messages {
+		t.Errorf("%d of %d messages were handled", n, messages)
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
 	}
 }
