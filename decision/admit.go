@@ -368,9 +368,12 @@ func (s *State) turn(now, overdue int64) int64 {
 func (l *Limits) book(s *State, op *Op, v *view, now int64, a *Answer) {
 	t := op.Ticket
 	t.Number = v.number
-	if !v.back || v.fresh && t.Number == 0 {
+	if !v.back || t.Number == 0 && (v.fresh || v.at > now && v.refund == 0) {
 		s.Next++
 		t.Number = s.Next
+		if v.back && !v.fresh { // it has no slot in the line; newcomers come after it
+			l.promise(s, s.Slot, op, false)
+		}
 	}
 	if v.fresh {
 		if !op.Urgent { // an urgent one takes the slot of another one, and that one books again

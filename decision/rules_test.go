@@ -640,3 +640,27 @@ func TestChangeOfAnInterval(t *testing.T) {
 		})
 	}
 }
+
+// An operation that was refused asks again at once with the ticket of its lease. It books, so that the newcomers behind it
+// are told slots of their own.
+func TestRefusedBooks(t *testing.T) {
+	for _, size := range []int64{1, 3, 5} {
+		e := newEntity(t, perSecond(size, size))
+		var lease decision.Lease
+		for range size {
+			lease = e.runs(begin, 1, decision.Ticket{})
+		}
+		e.settle(begin+100, lease, 1)
+		slots := map[int64]int64{}
+		a := e.admit(begin+100, 1, decision.Ticket{Slot: lease.Begin})
+		slots[a.Ticket.Slot/1000]++
+		for range 9 {
+			slots[e.admit(begin+100, 1, decision.Ticket{}).Ticket.Slot/1000]++
+		}
+		for second, n := range slots {
+			if n > size {
+				t.Errorf("%d a second: %d operations have their slots in second %d", size, n, second-begin/1000)
+			}
+		}
+	}
+}

@@ -75,7 +75,13 @@ func TestLimitOfAligned(t *testing.T) {
 }
 
 func TestUnknownAlignments(t *testing.T) {
-	nowhere := drip.Daily(time.FixedZone("Nowhere", 3600))
+	// The file of a time zone that has one change, in 1970.
+	zone, err := time.LoadLocationFromTZData("Nowhere", []byte("TZif"+strings.Repeat("\x00", 31)+"\x01\x00\x00\x00\x02\x00\x00\x00\x04"+
+		"\x00\x00\x00\x00\x01\x00\x00\x0e\x10\x00\x00\x00\x00\x1c\x20\x01\x00ABC\x00"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	nowhere := drip.Daily(zone)
 	for want, o := range map[string]drip.Options{
 		`align "entity" cannot be simulated`: {Align: drip.ByEntity()},
 		"unknown time zone Nowhere":          {Windows: []drip.Window{{Size: 3, Align: nowhere}}},

@@ -6556,9 +6556,118 @@ end
                       do
                         local t2_Slot, t2_Number, t2_Again, t2_Cost_0, t2_Cost_1, t2_Cost_2, t2_Cost_3 = op_Ticket_Slot, op_Ticket_Number, op_Ticket_Again, op_Ticket_Cost_0, op_Ticket_Cost_1, op_Ticket_Cost_2, op_Ticket_Cost_3
                         t2_Number = v_number
-                        if not v_back or v_fresh and t2_Number == 0 then
+                        if not v_back or t2_Number == 0 and (v_fresh or v_at > t and v_refund == 0) then
                           s_Next = s_Next + 1
                           t2_Number = s_Next
+                          if v_back and not v_fresh then
+                            do
+                              local slot2 = s_Slot
+                              for i2 = 0, l_Windows_n - 1 do
+                                local w = l_Windows[i2]
+                                local line2 = s_Lines[i2]
+                                local is2 = false
+                                if is2 then
+                                  local i3 = w.Unit
+                                  is2 = line2.Left >= (i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3)
+                                end
+                                local is3 = is2
+                                if is3 then
+                                  local gain = 0
+                                  do
+                                    if s_Slot <= op_Ticket_Slot then
+                                      gain = 0
+                                    else
+                                      local t3 = s_Slot - w.Offset
+                                      local by2 = w.Interval
+                                      local since = 0
+                                      do
+                                        if w.Size > w.Rate then
+                                          local max2 = op_Ticket_Slot
+                                          local x2 = s_Closed - 1
+                                          if x2 > max2 then max2 = x2 end
+                                          since = max2
+                                        else
+                                          since = op_Ticket_Slot
+                                        end
+                                      end
+                                      local t4 = since - w.Offset
+                                      local by3 = w.Interval
+                                      local n2 = (t3 - t3 % by2) / by2 - (t4 - t4 % by3) / by3
+                                      if n2 <= 0 then
+                                        gain = 0
+                                      else
+                                        local x2 = w.Size - 0
+                                        local y = w.Rate
+                                        if n2 > (x2 - x2 % y) / y then
+                                          gain = w.Size
+                                        else
+                                          gain = 0 + n2 * w.Rate
+                                        end
+                                      end
+                                    end
+                                  end
+                                  is3 = gain == 0
+                                end
+                                if is3 then
+                                  do
+                                    local i4 = w.Unit
+                                    local cost = i4 == 0 and op_Ticket_Cost_0 or i4 == 1 and op_Ticket_Cost_1 or i4 == 2 and op_Ticket_Cost_2 or op_Ticket_Cost_3
+                                    local x2 = cost * (0 > line2.Saved and 0 or line2.Saved)
+                                    local max2 = 1 < cost and 1 or cost
+                                    local x3 = cost - (x2 - x2 % 4096) / 4096
+                                    if x3 > max2 then max2 = x3 end
+                                    local min2 = w.Size
+                                    local x4 = line2.Promised + max2
+                                    if x4 < min2 then min2 = x4 end
+                                    line2.Promised = min2
+                                  end
+                                end
+                                local gain2 = 0
+                                do
+                                  local left = line2.Promised
+                                  if slot2 <= s_Slot then
+                                    gain2 = left
+                                  else
+                                    local t3 = slot2 - w.Offset
+                                    local by2 = w.Interval
+                                    local since = 0
+                                    do
+                                      if w.Size > w.Rate then
+                                        local max2 = s_Slot
+                                        local x2 = s_Closed - 1
+                                        if x2 > max2 then max2 = x2 end
+                                        since = max2
+                                      else
+                                        since = s_Slot
+                                      end
+                                    end
+                                    local t4 = since - w.Offset
+                                    local by3 = w.Interval
+                                    local n2 = (t3 - t3 % by2) / by2 - (t4 - t4 % by3) / by3
+                                    if n2 <= 0 then
+                                      gain2 = left
+                                    else
+                                      local x2 = w.Size - left
+                                      local y = w.Rate
+                                      if n2 > (x2 - x2 % y) / y then
+                                        gain2 = w.Size
+                                      else
+                                        gain2 = left + n2 * w.Rate
+                                      end
+                                    end
+                                  end
+                                end
+                                local i4 = w.Unit
+                                local cost = i4 == 0 and op_Cost_0 or i4 == 1 and op_Cost_1 or i4 == 2 and op_Cost_2 or op_Cost_3
+                                local x2 = cost * (0 > line2.Saved and 0 or line2.Saved)
+                                local max2 = 1 < cost and 1 or cost
+                                local x3 = cost - (x2 - x2 % 4096) / 4096
+                                if x3 > max2 then max2 = x3 end
+                                line2.Promised = gain2 - max2
+                              end
+                              s_Slot = slot2
+                            end
+                          end
                         end
                         if v_fresh then
                           if not op_Urgent then
