@@ -332,3 +332,27 @@ func TestExpiry(t *testing.T) {
 		}
 	}
 }
+
+// A process whose view of the server's clock is behind does not open an entity early: the time of a Throttle, a Pause, a
+// Pin or an Announce begins at the server's time.
+func TestSpansBeginAtTheServersTime(t *testing.T) {
+	clock := newServerClock(t)
+	s := newStorageWith(t, clock.pool, postgres.Options{Schema: newSchema()})
+	l := limits(10, 10, 3_600_000)
+	clock.stand(0)
+	for range 3 {
+		getDelay(t, s, "shop", l)
+	}
+	const step = 900 * time.Millisecond // the storage's clock is behind by this
+	clock.stand(step)
+	if _, err := s.Do(t.Context(), "shop", l, nil, decision.Op{Kind: decision.Throttle, Now: decision.OwnClock, For: 1000}); err != nil {
+		t.Fatal(err)
+	}
+	e, err := s.Read(t.Context(), "shop")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if closed := e.State.Closed - e.Time.UnixMilli(); closed < 1000 {
+		t.Errorf("the entity is closed for %d ms, want 1000", closed)
+	}
+}

@@ -35,9 +35,11 @@ func (s *Storage) decide(waiting []*batch.Turn, answered func([]*batch.Turn)) {
 	s.lock(ctx, append(others, changed...), answered)
 }
 
-// remember decides the calls of a turn on the row as this process knows it. It returns false if it needs to read more.
+// remember decides the calls of a turn on the row as this process knows it. It returns false if it needs to read more, or the
+// server's time: a span such as that of a Throttle begins then, and now may be a little earlier.
 func (s *Storage) remember(r *row, t *batch.Turn, now int64) bool {
-	if r.known == nil || r.known.contested || slices.ContainsFunc(t.Calls, func(c *batch.Call) bool { return len(c.Within) > 0 }) {
+	locks := func(c *batch.Call) bool { return len(c.Within) > 0 || c.Op.For > 0 && c.Op.Now == decision.OwnClock }
+	if r.known == nil || r.known.contested || slices.ContainsFunc(t.Calls, locks) {
 		return false
 	}
 	r.turn, r.read = t, *r.known

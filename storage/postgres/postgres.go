@@ -17,7 +17,8 @@
 //   - Lock. The storage locks and reads the row in one round trip, and writes it in a second one. It does this for
 //     entities that it does not remember, and for entities that others have changed since the decision before.
 //
-// Decisions within shared limits use the lock: the storage locks the rows of the entity and of the limits in the order
+// A Throttle, a Pause, an Announce and a Pin with an end use the lock, so that their time begins at the server's.
+// Decisions within shared limits use it, too: the storage locks the rows of the entity and of the limits in the order
 // of their keys. Calls that wait at the same time share a transaction, so a process takes a shared row once for many
 // calls.
 //

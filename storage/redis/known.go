@@ -61,7 +61,8 @@ func (s *Storage) decideKnown(t *turn, now int64) (others []*batch.Call) {
 	until := now + 1000 // so that the effects of the time are no older
 	for _, c := range t.Calls {
 		parts := s.partsOf(t, c)
-		if slices.ContainsFunc(parts, func(p *part) bool { return !p.known(now) }) {
+		span := c.Op.For > 0 && c.Op.Now == decision.OwnClock // it begins at the server's time: now may be a little earlier
+		if span || slices.ContainsFunc(parts, func(p *part) bool { return !p.known(now) }) {
 			others = append(others, c)
 			continue
 		}

@@ -190,3 +190,46 @@ func (s *Storage) memoryOf(key string) bool {
 	r := s.memory.Get(key)
 	return r != nil && r.entity != nil
 }
+
+// A process whose view of the server's clock is behind does not open an entity early: the time of a Throttle, a Pause, a
+// Pin or an Announce begins at the server's time.
+func TestSpansBeginAtTheServersTime(t *testing.T) {
+	mini := miniredis.RunT(t)
+	client := goredis.NewClient(&goredis.Options{Addr: mini.Addr()})
+	defer client.Close()
+	s, err := New(client, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := int64(1_790_000_000_000)
+	mini.SetTime(time.UnixMilli(now))
+	l := decision.Limits{
+		Windows: []decision.Window{{Size: 10, Rate: 10, Interval: 60_000}}, Tokens: 10, Guess: 50, Lease: 60_000, MaxLease: 60_000, Start: 1,
+	}
+	if field, _ := l.Ready(); field != "" {
+		t.Fatal(field)
+	}
+	for _, op := range []decision.Op{
+		{Kind: decision.GetDelay}, {Kind: decision.GetDelay}, {Kind: decision.Throttle, For: 1000},
+	} {
+		op.Now = decision.OwnClock
+		if op.For > 0 {
+			if !s.memoryOf("shop") {
+				t.Fatal("the process does not know the entity")
+			}
+			now += 5000
+			mini.SetTime(time.UnixMilli(now))
+			s.lane(t.Context(), "shop").clock.Heard((now-900)*1000, true) // the answers have been slow so far
+		}
+		if _, err := s.Do(t.Context(), "shop", &l, nil, op); err != nil {
+			t.Fatal(err)
+		}
+	}
+	e, err := s.Read(t.Context(), "shop")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if e.State.Closed < now+1000 {
+		t.Errorf("the entity is closed for %d ms, want 1000", e.State.Closed-now)
+	}
+}
