@@ -170,7 +170,7 @@ func (s *Storage) decideLocked(ctx context.Context, conn *pgxpool.Conn, rows []*
 	}
 	reading, ends := []statement{{sql: beginSQL}}, make([][]int64, len(rows))
 	for i, r := range rows {
-		r.read, r.stop = record{}, len(calls)
+		r.read, r.stop, r.ended = record{}, len(calls), none // it may be another try
 		reading = append(reading, statement{s.sql.lock, []any{r.key}, r.read.fields(), r})
 		if ids := named[r]; len(ids) > 0 {
 			reading = append(reading, statement{s.sql.named, []any{r.key, ids}, []any{&ends[i]}, r})

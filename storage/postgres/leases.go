@@ -108,6 +108,13 @@ func (l *leases) Clear() {
 	}
 }
 
+// forget has the leases of an expired row deleted, which have all ended. A lease that another process gives meanwhile stays.
+func (l *leases) forget() {
+	if l.out > 0 {
+		l.purge, l.ended = true, l.last
+	}
+}
+
 // arrays returns the changes as the values of a statement: the leases that must be there, their ends and whether they
 // go; and the new leases and their ends.
 func (l *leases) arrays() []any {

@@ -103,7 +103,7 @@ func (r *row) begin(ends map[int64]int64, now int64) {
 		r.leases.first = decision.Never
 	} else if now >= next.expires {
 		r.data = nil
-		r.leases.Clear()
+		r.leases.forget()
 	}
 	inline, err := storage.Decode(r.data, &r.state)
 	if err != nil {
