@@ -19,3 +19,7 @@ func Parse(rawURL string) (*url.URL, error) {
 	}
 	return u, nil
 }
+
+// Misplaced reports whether what should be a host, after a password, is in the path: "redis:///user:secret@host". Only a server
+// whose URL may lack the host needs it; a file may have such a path.
+func Misplaced(u *url.URL) bool { return u.Host == "" && strings.Contains(u.Path, "@") }

@@ -27,3 +27,13 @@ func TestParse(t *testing.T) {
 		}
 	}
 }
+
+func TestMisplaced(t *testing.T) {
+	for raw, want := range map[string]bool{
+		"redis:///user:secret@host/0": true, "redis:////secret@host": true, "redis://user:secret@host/0": false, "redis:///0": false,
+	} {
+		if u, err := Parse(raw); err != nil || Misplaced(u) != want {
+			t.Errorf("%s: %v, want %v", raw, err, want)
+		}
+	}
+}

@@ -65,6 +65,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/drip-go/drip/decision"
+	"github.com/drip-go/drip/internal/address"
 	"github.com/drip-go/drip/internal/batch"
 	"github.com/drip-go/drip/internal/recall"
 	"github.com/drip-go/drip/storage"
@@ -157,6 +158,9 @@ func init() {
 }
 
 func open(_ context.Context, u *url.URL) (storage.Storage, error) {
+	if address.Misplaced(u) { // pgx would repeat it as the name of the database
+		return nil, errors.New("postgres: the URL has three slashes after the scheme; it must have two")
+	}
 	query := u.Query()
 	o := Options{Schema: query.Get("schema")}
 	query.Del("schema")

@@ -297,6 +297,9 @@ func TestOpen(t *testing.T) {
 			t.Errorf("Open with %s = %v", query, err)
 		}
 	}
+	if _, err := storage.Open(t.Context(), "postgres:///me:secret@127.0.0.1:1/db"); err == nil || strings.Contains(err.Error(), "secret") {
+		t.Errorf("Open with three slashes = %v", err) // pgx repeats the name of the database
+	}
 	url := servers.UsePostgres(t).URL() + "&schema=opened&max_hold=1h&timeout=20s&delete_every=-1s&pool_max_conns=2"
 	for range 2 { // the schema is there the second time
 		opened, err := storage.Open(t.Context(), url)

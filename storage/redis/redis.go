@@ -84,6 +84,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/drip-go/drip/decision"
+	"github.com/drip-go/drip/internal/address"
 	"github.com/drip-go/drip/internal/batch"
 	"github.com/drip-go/drip/internal/recall"
 	"github.com/drip-go/drip/storage"
@@ -224,6 +225,8 @@ func init() {
 func open(_ context.Context, u *url.URL) (storage.Storage, error) {
 	if u.Opaque != "" {
 		return nil, errors.New("redis: the URL has no // after the scheme")
+	} else if address.Misplaced(u) {
+		return nil, errors.New("redis: the URL has three slashes after the scheme; it must have two")
 	}
 	rest, query := *u, u.Query()
 	o := Options{Prefix: query.Get("prefix")}

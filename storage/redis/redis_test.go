@@ -241,6 +241,7 @@ func TestOpenErrors(t *testing.T) {
 		"redis://u:s3cret/0@host/0":      `storage: open: malformed URL`,
 		"redis://:12/s3cret@host":        `storage: open: malformed URL`,
 		"redis:s3cret@host":              `storage: open redis: redis: the URL has no // after the scheme`,
+		"redis:///user:s3cret@host/0":    `storage: open redis: redis: the URL has three slashes after the scheme; it must have two`,
 		"redis://user:s3cret@host/a/b/c": `storage: open redis: redis: invalid URL path: /a/b/c`,
 	} {
 		_, err := storage.Open(t.Context(), url)
