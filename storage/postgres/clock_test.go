@@ -333,26 +333,52 @@ func TestExpiry(t *testing.T) {
 	}
 }
 
-// A process whose view of the server's clock is behind does not open an entity early: the time of a Throttle, a Pause, a
-// Pin or an Announce begins at the server's time.
-func TestSpansBeginAtTheServersTime(t *testing.T) {
-	clock := newServerClock(t)
-	s := newStorageWith(t, clock.pool, postgres.Options{Schema: newSchema()})
-	l := limits(10, 10, 3_600_000)
-	clock.stand(0)
-	for range 3 {
-		getDelay(t, s, "shop", l)
+// A process whose clock is behind the server's does not open an entity early: a span begins at the server's time. Nor does it
+// admit what is late, or what a pin that has ended would admit.
+func TestSpansAreByTheServersTime(t *testing.T) {
+	admit := decision.Op{Kind: decision.Admit, Cost: decision.Cost{1}}
+	start := func(first ...decision.Op) (do func(decision.Op) decision.Answer, s *postgres.Storage) {
+		clock := newServerClock(t)
+		s = newStorageWith(t, clock.pool, postgres.Options{Schema: newSchema()})
+		l := limits(10, 10, 3_600_000)
+		l.Tokens = 1
+		do = func(op decision.Op) decision.Answer {
+			t.Helper()
+			op.Now = decision.OwnClock
+			a, err := s.Do(t.Context(), "shop", l, nil, op)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return a
+		}
+		clock.stand(0)
+		for range 2 {
+			do(decision.Op{Kind: decision.GetDelay})
+			do(decision.Op{Kind: decision.ReturnToken})
+		}
+		for _, op := range first {
+			do(op)
+		}
+		clock.stand(900 * time.Millisecond) // the storage's clock is behind by this
+		return do, s
 	}
-	const step = 900 * time.Millisecond // the storage's clock is behind by this
-	clock.stand(step)
-	if _, err := s.Do(t.Context(), "shop", l, nil, decision.Op{Kind: decision.Throttle, Now: decision.OwnClock, For: 1000}); err != nil {
-		t.Fatal(err)
-	}
+	do, s := start()
+	do(decision.Op{Kind: decision.Throttle, For: 1000})
 	e, err := s.Read(t.Context(), "shop")
 	if err != nil {
 		t.Fatal(err)
 	}
 	if closed := e.State.Closed - e.Time.UnixMilli(); closed < 1000 {
 		t.Errorf("the entity is closed for %d ms, want 1000", closed)
+	}
+	do, _ = start()
+	late := admit
+	late.Deadline = year2026.UnixMilli() + 400
+	if a := do(late); !a.Late {
+		t.Errorf("500 ms after the deadline: %+v", a)
+	}
+	do, _ = start(decision.Op{Kind: decision.Pin, For: 500, Pin: &decision.PinnedLimit{Tokens: 2, Raise: 1}}, admit)
+	if a := do(admit); a.Lease.ID != 0 {
+		t.Errorf("a second operation after the end of the pin: %+v", a)
 	}
 }

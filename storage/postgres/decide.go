@@ -88,9 +88,12 @@ func (s *Storage) swap(ctx context.Context, rows []*row, now int64) (done, chang
 }
 
 // holds returns the times between which a decision of the time now may be stored. Later an operation would count in an
-// interval that is over. They are a second apart at most, so that all other effects of the time are no older.
+// interval that is over, be late, or have no pin. They are a second apart at most, so that all other effects of the time are no older.
 func (r *row) holds(now int64) (from, until time.Time) {
 	end := now + 1000
+	if pins := r.state.Pins; len(pins) > 0 && pins[0].End > now { // it may have raised the limits
+		end = min(end, pins[0].End)
+	}
 	for _, line := range r.state.Lines {
 		if w := line.Window; w.Size > 0 && len(r.state.Pins) > 0 { // it may be no window of the Limits
 			end = min(end, w.Next(now))
@@ -102,6 +105,9 @@ func (r *row) holds(now int64) (from, until time.Time) {
 		}
 		if c.Op.Kind == decision.Admit || c.Op.Kind == decision.Renew {
 			end = min(end, now+c.Limits.Lease/10) // a lease begins now, and is not given when most of it is over
+		}
+		if c.Op.Deadline >= now {
+			end = min(end, c.Op.Deadline+1)
 		}
 		for _, w := range c.Limits.Windows {
 			end = min(end, w.Next(now))

@@ -101,9 +101,15 @@ func (p *part) known(now int64) bool {
 	return e != nil
 }
 
-// until returns the time from which an operation would count in another interval.
+// until returns the time from which an operation would count in another interval, be late, or have no pin.
 func (p *part) until(op *decision.Op, now int64) int64 {
 	until := int64(decision.Never)
+	if op.Deadline >= now {
+		until = op.Deadline + 1
+	}
+	if pins := p.record.state.Pins; len(pins) > 0 && pins[0].End > now { // it may have raised the limits
+		until = min(until, pins[0].End)
+	}
 	for _, line := range p.record.state.Lines {
 		if w := line.Window; w.Size > 0 && len(p.record.state.Pins) > 0 { // it may be no window of the Limits
 			until = min(until, w.Next(now))

@@ -191,45 +191,87 @@ func (s *Storage) memoryOf(key string) bool {
 	return r != nil && r.entity != nil
 }
 
-// A process whose view of the server's clock is behind does not open an entity early: the time of a Throttle, a Pause, a
-// Pin or an Announce begins at the server's time.
-func TestSpansBeginAtTheServersTime(t *testing.T) {
+// behind is a process that knows the entity "shop", whose clock is behind the server's after step.
+type behind struct {
+	*Storage
+	t    *testing.T
+	mini *miniredis.Miniredis
+	now  int64
+	l    decision.Limits
+}
+
+func newBehind(t *testing.T) *behind {
 	mini := miniredis.RunT(t)
 	client := goredis.NewClient(&goredis.Options{Addr: mini.Addr()})
-	defer client.Close()
+	t.Cleanup(func() { _ = client.Close() })
 	s, err := New(client, Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	now := int64(1_790_000_000_000)
-	mini.SetTime(time.UnixMilli(now))
-	l := decision.Limits{
-		Windows: []decision.Window{{Size: 10, Rate: 10, Interval: 60_000}}, Tokens: 10, Guess: 50, Lease: 60_000, MaxLease: 60_000, Start: 1,
-	}
-	if field, _ := l.Ready(); field != "" {
+	b := &behind{s, t, mini, 1_790_000_000_000, decision.Limits{
+		Windows: []decision.Window{{Size: 10, Rate: 10, Interval: 3_600_000}}, Tokens: 1, Guess: 50, Lease: 60_000, MaxLease: 60_000, Start: 1,
+	}}
+	if field, _ := b.l.Ready(); field != "" {
 		t.Fatal(field)
 	}
-	for _, op := range []decision.Op{
-		{Kind: decision.GetDelay}, {Kind: decision.GetDelay}, {Kind: decision.Throttle, For: 1000},
-	} {
-		op.Now = decision.OwnClock
-		if op.For > 0 {
-			if !s.memoryOf("shop") {
-				t.Fatal("the process does not know the entity")
-			}
-			now += 5000
-			mini.SetTime(time.UnixMilli(now))
-			s.lane(t.Context(), "shop").clock.Heard((now-900)*1000, true) // the answers have been slow so far
-		}
-		if _, err := s.Do(t.Context(), "shop", &l, nil, op); err != nil {
-			t.Fatal(err)
-		}
+	mini.SetTime(time.UnixMilli(b.now))
+	b.do(decision.Op{Kind: decision.GetDelay})
+	b.do(decision.Op{Kind: decision.ReturnToken})
+	return b
+}
+
+func (b *behind) do(op decision.Op) decision.Answer {
+	b.t.Helper()
+	op.Now = decision.OwnClock
+	a, err := b.Do(b.t.Context(), "shop", &b.l, nil, op)
+	if err != nil {
+		b.t.Fatal(err)
 	}
-	e, err := s.Read(t.Context(), "shop")
+	return a
+}
+
+// step moves the server's clock, and has the process believe that it shows 900 ms less: all answers have been slow so far.
+func (b *behind) step(ms int64) {
+	clock := b.lane(b.t.Context(), "shop").clock
+	for !b.memoryOf("shop") {
+		b.do(decision.Op{Kind: decision.Settle, Lease: decision.Lease{ID: 1}}) // which changes nothing
+	}
+	b.now += ms
+	b.mini.SetTime(time.UnixMilli(b.now))
+	clock.Heard((b.now-900)*1000, true)
+}
+
+// A process whose clock is behind the server's does not open an entity early: a span begins at the server's time.
+func TestSpansBeginAtTheServersTime(t *testing.T) {
+	b := newBehind(t)
+	b.step(5000)
+	b.do(decision.Op{Kind: decision.Throttle, For: 1000})
+	e, err := b.Read(t.Context(), "shop")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if e.State.Closed < now+1000 {
-		t.Errorf("the entity is closed for %d ms, want 1000", e.State.Closed-now)
+	if closed := e.State.Closed - b.now; closed < 1000 {
+		t.Errorf("the entity is closed for %d ms, want 1000", closed)
+	}
+}
+
+// Nor does it admit what is late, or what a pin that has ended would admit.
+func TestSpansEndAtTheServersTime(t *testing.T) {
+	admit := decision.Op{Kind: decision.Admit, Cost: decision.Cost{1}}
+	b := newBehind(t)
+	b.step(5000)
+	late := admit
+	late.Deadline = b.now - 400
+	if a := b.do(late); !a.Late {
+		t.Errorf("400 ms after the deadline: %+v", a)
+	}
+	b = newBehind(t)
+	b.do(decision.Op{Kind: decision.Pin, For: 1000, Pin: &decision.PinnedLimit{Tokens: 2, Raise: 1}})
+	if a := b.do(admit); a.Lease.ID == 0 {
+		t.Fatalf("the first operation: %+v", a)
+	}
+	b.step(1500)
+	if a := b.do(admit); a.Lease.ID != 0 {
+		t.Errorf("a second operation after the end of the pin: %+v", a)
 	}
 }
