@@ -111,7 +111,7 @@ func (u unsent) Unwrap() error { return u.error }
 func fail(c *batch.Call, err error) {
 	undone := !errors.Is(err, ErrNoAnswer) && err != ErrClosed || errors.As(err, new(unsent))
 	c.Answer, c.Err = decision.Answer{}, err
-	c.Again = undone || c.Op.Kind == decision.Cancel && c.Op.Ticket.Number == 0
+	c.Again = undone || c.Op.Kind == decision.Cancel && c.Op.Ticket.Number == 0 && err != ErrClosed
 }
 
 // usable returns the error of a call that cannot succeed.

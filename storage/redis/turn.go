@@ -287,6 +287,6 @@ func (s *Storage) decided(c call) {
 func fail(calls []*batch.Call, err error) {
 	for _, c := range calls {
 		c.Answer, c.Err = decision.Answer{}, err
-		c.Again = again(err) || c.Op.Kind == decision.Cancel && c.Op.Ticket.Number == 0
+		c.Again = again(err) || c.Op.Kind == decision.Cancel && c.Op.Ticket.Number == 0 && !errors.Is(err, ErrClosed)
 	}
 }
