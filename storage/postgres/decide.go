@@ -174,17 +174,26 @@ func (s *Storage) decideLocked(ctx context.Context, conn *pgxpool.Conn, rows []*
 			}
 		}
 	}
-	reading, ends := []statement{{sql: beginSQL}}, make([][]int64, len(rows))
-	for i, r := range rows {
+	reading, ends, purged := []statement{{sql: beginSQL}}, make([][]int64, len(rows)), make([]purged, len(rows))
+	for _, r := range rows {
 		r.read, r.stop, r.ended = record{}, len(calls), none // it may be another try
 		reading = append(reading, statement{s.sql.lock, []any{r.key}, r.read.fields(), r})
+	}
+	limit := fmt.Sprint(min(max(1, s.timeout.Milliseconds()/2), math.MaxInt32))
+	reading = append(reading, statement{sql: lockedSQL, args: []any{limit}, to: []any{&clock, &limit}})
+	for i, r := range rows {
+		if r.purged > none { // leases that have ended since that purge must not make another one necessary
+			reading = append(reading, s.purgeStatement(r, r.purged, &purged[i]))
+		}
 		if ids := named[r]; len(ids) > 0 {
 			reading = append(reading, statement{s.sql.named, []any{r.key, ids}, []any{&ends[i]}, r})
 		}
 	}
-	limit := fmt.Sprint(min(max(1, s.timeout.Milliseconds()/2), math.MaxInt32))
-	if err := send(ctx, conn, append(reading, statement{sql: lockedSQL, args: []any{limit}, to: []any{&clock, &limit}})...); err != nil {
+	if err := send(ctx, conn, reading...); err != nil {
 		return err
+	}
+	for i, r := range rows {
+		purged[i].apply(r)
 	}
 	s.clock.Heard(clock, true)
 	now := clock / 1000
@@ -231,7 +240,7 @@ func decideAll(calls []*call, now int64) bool {
 		c.decide(now)
 		for _, r := range c.rows {
 			if r.leases.purge {
-				r.stop, r.ended = i, r.leases.ended
+				r.stop, r.ended, r.own = i, r.leases.ended, c.Op.Now == decision.OwnClock
 			}
 		}
 		if slices.ContainsFunc(c.rows, func(r *row) bool { return r.leases.purge }) {

@@ -136,20 +136,38 @@ const purgeAtOnce = 1000
 // purge deletes the leases that calls need deleted.
 func (s *Storage) purge(ctx context.Context, rows []*row) error {
 	for _, r := range rows {
-		for deleted := purgeAtOnce; r.ended > none && deleted == purgeAtOnce; {
-			deleted = 0
+		for more := r.ended > none; more; {
 			var before record
-			revision := newRevision()
+			var after purged
 			if err := s.send(ctx, statement{sql: beginSQL}, statement{s.sql.lock, []any{r.key}, before.fields(), r},
-				statement{s.sql.purge, []any{r.key, r.ended, purgeAtOnce, revision, int64(decision.Never)}, []any{&deleted}, r},
-				statement{sql: commitSQL}); err != nil {
+				s.purgeStatement(r, r.ended, &after), statement{sql: commitSQL}); err != nil {
 				return err
 			}
-			if r.known != nil && before.revision == r.known.revision {
-				r.known = &record{revision: revision} // no other process has changed the row
-			}
+			r.read.revision = before.revision
+			after.apply(r)
+			more = after.count == purgeAtOnce
 		}
-		r.ended = none
+		r.purged, r.ended = r.ended, none
 	}
 	return nil
+}
+
+// purged is what a purge has changed in a locked row.
+type purged struct{ count, revision, out, firstEnd int64 }
+
+// purgeStatement returns the statement that deletes the leases of a locked row that have ended by a time, and for calls by the
+// server's clock those that have ended by now.
+func (s *Storage) purgeStatement(r *row, ended int64, to *purged) statement {
+	return statement{s.sql.purge, []any{r.key, ended, purgeAtOnce, newRevision(), int64(decision.Never), r.own}, []any{&to.count, &to.revision, &to.out, &to.firstEnd}, r}
+}
+
+// apply changes the row as it was read.
+func (p purged) apply(r *row) {
+	if p.revision == 0 { // there is no row
+		return
+	}
+	if r.known != nil && r.known.revision == r.read.revision {
+		r.known = &record{revision: p.revision} // no other process has changed the row
+	}
+	r.read.revision, r.read.out, r.read.firstEnd = p.revision, p.out, p.firstEnd
 }

@@ -1,10 +1,13 @@
 package postgres_test
 
 import (
+	"context"
 	"errors"
 	"math/rand/v2"
+	"net"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -165,4 +168,44 @@ func TestEndedLeases(t *testing.T) {
 	if n := counted(t, pool, o.Schema); n != 0 {
 		t.Errorf("%d leases are left of a deleted entity", n)
 	}
+}
+
+// far is a connection to a server that is far away.
+type far struct{ net.Conn }
+
+func (f far) Write(b []byte) (int, error) {
+	time.Sleep(20 * time.Millisecond)
+	return f.Conn.Write(b)
+}
+
+// While leases of dead holders end one after the other, quicker than an answer comes, decisions go on.
+func TestLeasesThatKeepEnding(t *testing.T) {
+	o := postgres.Options{Schema: newSchema(), Timeout: 20 * time.Second}
+	pool := sharedPool(t)
+	newStorageWith(t, pool, o)
+	config, err := pgxpool.ParseConfig(servers.UsePostgres(t).URL())
+	ok(t, err)
+	config.ConnConfig.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		conn, err := new(net.Dialer).DialContext(ctx, network, addr)
+		return far{conn}, err
+	}
+	slow, err := pgxpool.NewWithConfig(t.Context(), config)
+	ok(t, err)
+	defer slow.Close()
+	s := newStorageWith(t, slow, o)
+	admit := func() {
+		t.Helper()
+		_, err := s.Do(context.Background(), "shop", plenty, nil, decision.Op{Kind: decision.Admit, Now: decision.OwnClock, Cost: decision.Cost{1}})
+		ok(t, err)
+	}
+	admit()
+	exec(t, pool, o.Schema, `with held as (insert into drip.lease (key, id, ends)
+		select 'shop', id, (date_part('epoch', clock_timestamp()) * 1000)::bigint + id from generate_series(1, 10000) id returning ends)
+		update drip.entity set revision = 1, leases = leases + (select count(*) from held), first_end = (select min(ends) from held)`)
+	began := time.Now()
+	admit()
+	if d := time.Since(began); d > 5*time.Second {
+		t.Errorf("a decision took %v, until all leases had ended", d)
+	}
+	counted(t, pool, o.Schema)
 }

@@ -32,8 +32,10 @@ type row struct {
 	err     error
 	slow    bool // the server ended the transaction because of this row: see tooSlow
 
-	stop  int   // the first call that needs leases deleted: all that have ended by the time ended
-	ended int64 // none if there is no such call
+	stop   int   // the first call that needs leases deleted: all that have ended by the time ended
+	ended  int64 // none if there is no such call
+	own    bool  // that call is by the server's clock
+	purged int64 // ended of the round before
 }
 
 // call is a call with its rows: the row of its entity and the rows of the shared limits.
@@ -50,7 +52,7 @@ func byName(a, b *row) int { return cmp.Compare(a.name, b.name) }
 
 // row returns the row of an entity, with its remembered record.
 func (s *Storage) row(name string) *row {
-	r := &row{name: name, known: s.memory.Get(name), ended: none}
+	r := &row{name: name, known: s.memory.Get(name), ended: none, purged: none}
 	r.key, r.long = rowKey(name)
 	return r
 }
