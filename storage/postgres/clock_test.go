@@ -382,3 +382,22 @@ func TestSpansAreByTheServersTime(t *testing.T) {
 		t.Errorf("a second operation after the end of the pin: %+v", a)
 	}
 }
+
+// A token whose holder died is back after MaxHold, also if the callers give the time and go on asking.
+func TestTokensOfTheDeadByTheCallersClock(t *testing.T) {
+	clock := newServerClock(t)
+	s := newStorageWith(t, clock.pool, postgres.Options{Schema: newSchema(), MaxHold: time.Hour})
+	l := limits(10, 10, 1000)
+	l.Tokens = 1
+	for minute := 0; minute <= 180; minute += 20 {
+		clock.stand(time.Duration(minute) * time.Minute)
+		now := year2026.UnixMilli() + int64(minute)*60_000 + 50 // a caller's clock is a little ahead
+		a, err := s.Do(t.Context(), "shop", l, nil, decision.Op{Kind: decision.GetDelay, Now: now})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if runs := a.Delay == 0; runs != (minute%60 == 0) {
+			t.Errorf("after %d minutes: %+v", minute, a)
+		}
+	}
+}

@@ -145,6 +145,9 @@ func (c *call) decide(now int64) {
 	}
 }
 
+// near is how far a caller's time may be from the server's clock to be by that clock, in milliseconds.
+const near = 60_000
+
 // finish sets next and changed.
 func (s *Storage) finish(r *row, now int64) {
 	next, l := r.next, &r.leases
@@ -166,12 +169,15 @@ func (s *Storage) finish(r *row, now int64) {
 	returned.Plain = 0
 	next.decidedAt, next.until = r.state.Now, max(r.limits.Until(&r.state), l.last)
 	until := max(r.limits.Until(&returned), l.last)
-	switch {
-	case next.callersClock: // the server's clock says nothing about that time
-		until = now + max(s.maxHold, until-r.state.Now)
-	case r.state.Plain > 0 && r.ran:
+	if next.callersClock {
+		ahead := r.state.Now - now
+		if until -= ahead; max(ahead, -ahead) > near { // the server's clock says nothing about that time
+			until = max(until, now+s.maxHold)
+		}
+	}
+	if r.state.Plain > 0 && r.ran {
 		until = max(until, now+s.maxHold)
-	case r.state.Plain > 0:
+	} else if r.state.Plain > 0 {
 		until = max(until, next.expires)
 	}
 	next.expires = until
