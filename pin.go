@@ -24,7 +24,8 @@ type Pin struct {
 	For time.Duration
 
 	// Raise lets the pin exceed the Options: its Concurrency replaces theirs, and its Window raises their window with
-	// the same RefreshInterval and Unit. Their other windows still hold.
+	// the same RefreshInterval and Unit. Their other windows still hold. ErrCost goes by the Options, also while a pin
+	// would allow more.
 	Raise bool
 }
 
