@@ -348,6 +348,36 @@ func (l *Limits) Until(s *State) int64 {
 	return min(until, Never)
 }
 
+// Holds returns until when, by the clock of its storage, a decision of op that was made for the time now may be stored. Later
+// the operation would count in another interval, be late, have no pin, or have a lease that is nearly over. That is a second
+// at most, so that all other effects of the time are no older. A backend needs it if it only estimates its server's clock.
+func (l *Limits) Holds(s *State, op *Op, now int64) int64 {
+	until := now + 1000
+	if op.Now != OwnClock || op.Kind == ReturnToken {
+		return until
+	}
+	if op.Kind == Admit || op.Kind == Renew {
+		until = min(until, now+l.Lease/10)
+	}
+	if op.Deadline >= now {
+		until = min(until, op.Deadline+1)
+	}
+	if len(s.Pins) > 0 {
+		if end := s.Pins[0].End; end > now { // it may have raised the limits
+			until = min(until, end)
+		}
+		for i := range s.Lines {
+			if w := &s.Lines[i].Window; w.Size > 0 { // it may be no window of the Limits
+				until = min(until, w.Next(now))
+			}
+		}
+	}
+	for i := range l.Windows {
+		until = min(until, l.Windows[i].Next(now))
+	}
+	return until
+}
+
 // grace returns how late a ticket may be and keep its slot: an interval, at most a minute, and a second, for hops that
 // are late by one interval.
 func (l *Limits) grace() int64 { return min(l.Windows[l.Shortest].Interval, 60_000) + 1000 }

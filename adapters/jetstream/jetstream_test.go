@@ -275,14 +275,19 @@ func TestTicketsOfConsumersThatLookAlike(t *testing.T) {
 				t.Error(err)
 			}
 		})
-		time.Sleep(500 * time.Millisecond) // it consumes
 	}
 	for _, name := range []string{"orders-eu", "orders"} {
 		if err := (&queue{js, name}).Publish(ctx, workertest.Message{Entity: "shop"}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	time.Sleep(time.Second)
+	for _, name := range []string{"orders-eu", "orders"} {
+		for n, err := 1, error(nil); n > 0; time.Sleep(50 * time.Millisecond) {
+			if n, err = (&queue{js, name}).Left(ctx); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
 	cancel()
 	ends.Wait()
 	for i := range runs {

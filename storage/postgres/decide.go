@@ -60,8 +60,11 @@ func (s *Storage) swap(ctx context.Context, rows []*row, now int64) (done, chang
 	slices.SortFunc(rows, byName)
 	statements := make([]statement, len(rows))
 	for i, r := range rows {
-		from, until := r.holds(now)
-		args := []any{r.key, from, until, r.known.revision}
+		until := int64(decision.Never)
+		for _, c := range r.turn.Calls {
+			until = min(until, c.Limits.Holds(&r.state, &c.Op, now))
+		}
+		args := []any{r.key, time.UnixMilli(now), time.UnixMicro(until*1000 - 1), r.known.revision}
 		if statements[i] = (statement{s.sql.check, args, []any{&r.stored}, r}); r.changed {
 			statements[i] = r.swap(s.sql, args)
 		}
@@ -85,35 +88,6 @@ func (s *Storage) swap(ctx context.Context, rows []*row, now int64) (done, chang
 		}
 	}
 	return done, changed
-}
-
-// holds returns the times between which a decision of the time now may be stored. Later an operation would count in an
-// interval that is over, be late, or have no pin. They are a second apart at most, so that all other effects of the time are no older.
-func (r *row) holds(now int64) (from, until time.Time) {
-	end := now + 1000
-	if pins := r.state.Pins; len(pins) > 0 && pins[0].End > now { // it may have raised the limits
-		end = min(end, pins[0].End)
-	}
-	for _, line := range r.state.Lines {
-		if w := line.Window; w.Size > 0 && len(r.state.Pins) > 0 { // it may be no window of the Limits
-			end = min(end, w.Next(now))
-		}
-	}
-	for _, c := range r.turn.Calls {
-		if c.Op.Now != decision.OwnClock || c.Op.Kind == decision.ReturnToken {
-			continue
-		}
-		if c.Op.Kind == decision.Admit || c.Op.Kind == decision.Renew {
-			end = min(end, now+c.Limits.Lease/10) // a lease begins now, and is not given when most of it is over
-		}
-		if c.Op.Deadline >= now {
-			end = min(end, c.Op.Deadline+1)
-		}
-		for _, w := range c.Limits.Windows {
-			end = min(end, w.Next(now))
-		}
-	}
-	return time.UnixMilli(now), time.UnixMicro(end*1000 - 1)
 }
 
 // The times between which a decision about a locked row may be stored.

@@ -58,7 +58,7 @@ func newEntity(value []byte) (e *entity, ok bool) {
 
 // decideKnown decides the calls about entities that this process knows, at the server's time now. It returns the others.
 func (s *Storage) decideKnown(t *turn, now int64) (others []*batch.Call) {
-	until := now + 1000 // so that the effects of the time are no older
+	until := int64(decision.Never)
 	for _, c := range t.Calls {
 		parts := s.partsOf(t, c)
 		span := c.Op.For > 0 && c.Op.Now == decision.OwnClock // it begins at the server's time: now may be a little earlier
@@ -67,12 +67,9 @@ func (s *Storage) decideKnown(t *turn, now int64) (others []*batch.Call) {
 			continue
 		}
 		s.apply(c, parts, now)
-		if c.Op.Kind == decision.Admit || c.Op.Kind == decision.Renew {
-			until = min(until, now+c.Limits.Lease/10) // a lease begins now, and is not given when most of it is over
-		}
 		t.known = append(t.known, c)
 		for _, p := range parts {
-			until = min(until, p.until(&c.Op, now))
+			until = min(until, p.limits.Holds(&p.record.state, &c.Op, now))
 			if !p.stored {
 				p.stored = true
 				t.stored = append(t.stored, p)
@@ -99,28 +96,6 @@ func (p *part) known(now int64) bool {
 		*e = entity{leases: storage.NewLeases(nil), expires: decision.Never}
 	}
 	return e != nil
-}
-
-// until returns the time from which an operation would count in another interval, be late, or have no pin.
-func (p *part) until(op *decision.Op, now int64) int64 {
-	until := int64(decision.Never)
-	if op.Deadline >= now {
-		until = op.Deadline + 1
-	}
-	if pins := p.record.state.Pins; len(pins) > 0 && pins[0].End > now { // it may have raised the limits
-		until = min(until, pins[0].End)
-	}
-	for _, line := range p.record.state.Lines {
-		if w := line.Window; w.Size > 0 && len(p.record.state.Pins) > 0 { // it may be no window of the Limits
-			until = min(until, w.Next(now))
-		}
-	}
-	if op.Now == decision.OwnClock && op.Kind != decision.ReturnToken {
-		for _, w := range p.limits.Windows {
-			until = min(until, w.Next(now))
-		}
-	}
-	return until
 }
 
 // apply decides a call about known entities.
