@@ -191,34 +191,36 @@ func TestGivenUpMessagesLeaveTheirSlots(t *testing.T) {
 // Admit gives up the ticket of a message that it denies for its deadline. The Worker must not give it up once more, which
 // frees the slot of another message.
 func TestDeadlineFreesOneSlot(t *testing.T) {
-	bucket := buckettest.New(t, drip.Options{Size: 10, RefreshRate: 10, RefreshInterval: time.Hour})
-	late := false
-	w := newWorker(t, Options[string]{Limiter: bucket, Request: func(string) (r drip.Request) {
-		if late {
-			r.Deadline = time.Now().Add(time.Minute)
+	synctest.Test(t, func(t *testing.T) { // at the full hour
+		bucket := buckettest.New(t, drip.Options{Size: 10, RefreshRate: 10, RefreshInterval: time.Hour})
+		late := false
+		w := newWorker(t, Options[string]{Limiter: bucket, Request: func(string) (r drip.Request) {
+			if late {
+				r.Deadline = time.Now().Add(time.Minute)
+			}
+			return r
+		}})
+		for range 10 {
+			w.Do(t.Context(), "shop", "", succeeds)
 		}
-		return r
-	}})
-	for range 10 {
-		w.Do(t.Context(), "shop", "", succeeds)
-	}
-	var notes []Note
-	for range 3 {
-		out := w.Do(t.Context(), "shop", "", succeeds)
-		if out.Kind != Postponed {
+		var notes []Note
+		for range 3 {
+			out := w.Do(t.Context(), "shop", "", succeeds)
+			if out.Kind != Postponed {
+				t.Fatalf("Do = %+v", out)
+			}
+			notes = append(notes, out.Note)
+		}
+		late = true
+		notes[0].Due = time.Time{}
+		out := w.Do(t.Context(), "shop", notes[0].String(), succeeds)
+		if out.Kind != GivenUp || !errors.Is(out.Err, drip.ErrDeadline) {
 			t.Fatalf("Do = %+v", out)
 		}
-		notes = append(notes, out.Note)
-	}
-	late = true
-	notes[0].Due = time.Time{}
-	out := w.Do(t.Context(), "shop", notes[0].String(), succeeds)
-	if out.Kind != GivenUp || !errors.Is(out.Err, drip.ErrDeadline) {
-		t.Fatalf("Do = %+v", out)
-	}
-	if status := buckettest.Inspect(t, bucket, "shop"); status.Booked != 2 {
-		t.Errorf("%d slots are booked by two messages", status.Booked)
-	}
+		if status := buckettest.Inspect(t, bucket, "shop"); status.Booked != 2 {
+			t.Errorf("%d slots are booked by two messages", status.Booked)
+		}
+	})
 }
 
 // A message without an entity fails, and one that the limit can never admit is given up.
