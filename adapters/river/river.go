@@ -53,7 +53,7 @@ func (l *Limit) Work(ctx context.Context, job *rivertype.JobRow, run func(contex
 	out := l.w.Do(ctx, job, note, run)
 	kept := out.Note.String() // a failed job keeps its place for the next attempt, too
 	if out.Kind == worker.Done || out.Kind == worker.GivenUp || out.Kind == worker.Failed && job.Attempt >= job.MaxAttempts {
-		kept = "" // a job that is over begins anew if somebody retries it
+		kept = "" // a job that is over begins anew if somebody retries it; it is over also if this cannot be stored
 	}
 	if kept != note {
 		if err := river.MetadataSet(ctx, noteKey, kept); err != nil && kept != "" {

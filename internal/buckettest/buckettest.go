@@ -3,9 +3,12 @@ package buckettest
 
 import (
 	"context"
+	"errors"
+	"sync"
 	"time"
 
 	"github.com/drip-go/drip"
+	"github.com/drip-go/drip/storage"
 )
 
 // TB is the part of testing.TB that is needed here, so that importing this package links no package testing.
@@ -66,4 +69,30 @@ func Inspect(t TB, b Inspector, entity string) drip.Status {
 		t.Fatalf("Inspect of %q: %v", entity, err)
 	}
 	return s
+}
+
+// EndedLeases checks a storage after more leases have ended than [storage.MostListed]. It keeps them until the next decision,
+// but no token is in use.
+func EndedLeases(t TB, s storage.Storage) {
+	t.Helper()
+	b := New(t, drip.Options{Size: 3000, RefreshRate: 1, RefreshInterval: 24 * time.Hour, Concurrency: 1600, Lease: 3 * time.Second, Storage: s})
+	var errs [16]error
+	var wg sync.WaitGroup
+	for i := range errs {
+		wg.Go(func() {
+			for range 100 {
+				_, err := b.Admit(t.Context(), "shop", drip.Request{})
+				errs[i] = errors.Join(errs[i], err)
+			}
+		})
+	}
+	wg.Wait()
+	if err := errors.Join(errs[:]...); err != nil {
+		t.Fatalf("%v", err)
+	}
+	time.Sleep(3100 * time.Millisecond)
+	if s := Inspect(t, b, "shop"); s.InUse != 0 || s.Delay != 0 {
+		t.Fatalf("after all leases have ended Inspect tells %d in use, and a delay of %v for %v; want none", s.InUse, s.Delay, s.Bound)
+	}
+	Runs(t, b, "shop", drip.Request{})
 }

@@ -10,8 +10,45 @@ import (
 
 	"github.com/drip-go/drip"
 	"github.com/drip-go/drip/internal/buckettest"
+	"github.com/drip-go/drip/storage"
 	"github.com/drip-go/drip/storage/memory"
 )
+
+// byHand are changes of an entity in a storage.
+var byHand = map[string]func(*testing.T, storage.Storage, string){
+	"pause": changes(func(ctx context.Context, e *Subject) (bool, error) { return e.Pause(ctx, time.Second) }),
+	"reset": changes(func(ctx context.Context, e *Subject) (bool, error) { return e.Reset(ctx) }),
+	"pin": changes(func(ctx context.Context, e *Subject) (bool, error) {
+		return e.Pin(ctx, drip.Pin{Concurrency: 50, For: time.Second})
+	}),
+}
+
+// changes returns a function that changes an entity.
+func changes(change func(context.Context, *Subject) (bool, error)) func(*testing.T, storage.Storage, string) {
+	return func(t *testing.T, s storage.Storage, entity string) {
+		t.Helper()
+		e, err := Open(t.Context(), s, entity)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if done, err := change(t.Context(), e); !done || err != nil {
+			t.Fatal(done, err)
+		}
+	}
+}
+
+// letForget passes the time in which a storage in memory looks for what it may forget.
+func letForget(t *testing.T, s storage.Storage) {
+	t.Helper()
+	other := buckettest.New(t, drip.Options{Storage: s})
+	for range 60 { // the storage looks for what it may forget
+		time.Sleep(15 * time.Second)
+		for range 5 {
+			time.Sleep(100 * time.Millisecond)
+			buckettest.Admit(t, other, "other", drip.Request{})
+		}
+	}
+}
 
 // A failure does not keep other entities from being changed, unless nearly everything fails.
 func TestChangeAll(t *testing.T) {

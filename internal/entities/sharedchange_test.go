@@ -1,7 +1,6 @@
 package entities
 
 import (
-	"context"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -20,13 +19,7 @@ func TestChangeOfASharedLimit(t *testing.T) {
 		"gathers": {Size: 8, RefreshRate: 1, RefreshInterval: time.Hour, Concurrency: 20},
 		"units":   {Size: 8, RefreshInterval: 24 * time.Hour, Windows: []drip.Window{{Size: 80, RefreshInterval: 24 * time.Hour, Unit: "tokens"}}},
 	} {
-		for doing, change := range map[string]func(context.Context, *Subject) (bool, error){
-			"pause": func(ctx context.Context, e *Subject) (bool, error) { return e.Pause(ctx, time.Second) },
-			"reset": func(ctx context.Context, e *Subject) (bool, error) { return e.Reset(ctx) },
-			"pin": func(ctx context.Context, e *Subject) (bool, error) {
-				return e.Pin(ctx, drip.Pin{Concurrency: 50, For: time.Second})
-			},
-		} {
+		for doing, change := range byHand {
 			t.Run(name+" "+doing, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					s := memory.New()
@@ -39,27 +32,15 @@ func TestChangeOfASharedLimit(t *testing.T) {
 						}
 					}
 					before := buckettest.Inspect(t, b, app)
+					change(t, s, app)
 					e, err := Open(t.Context(), s, app)
 					if err != nil {
-						t.Fatal(err)
-					}
-					if done, err := change(t.Context(), e); !done || err != nil {
-						t.Fatal(done, err)
-					}
-					if e, err = Open(t.Context(), s, app); err != nil {
 						t.Fatal(err)
 					}
 					if got := e.Windows[0].Size; len(e.Windows) != len(before.Windows) || got != 8 {
 						t.Errorf("the stored limits are %v, want those of the owner: %v", e.Windows, before.Windows)
 					}
-					other := buckettest.New(t, drip.Options{Storage: s})
-					for range 60 { // the storage looks for what it may forget
-						time.Sleep(15 * time.Second)
-						for range 5 {
-							time.Sleep(100 * time.Millisecond)
-							buckettest.Admit(t, other, "other", drip.Request{})
-						}
-					}
+					letForget(t, s)
 					if a := buckettest.Admit(t, b, "shop", drip.Request{}); a.Delay == 0 {
 						t.Error("another one runs, although the limit is used up")
 					}
