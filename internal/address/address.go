@@ -3,8 +3,10 @@ package address
 
 import (
 	"errors"
+	"fmt"
 	"net/url"
 	"strings"
+	"time"
 )
 
 // ErrMalformed is the only error of Parse. It repeats no part of the URL.
@@ -20,6 +22,30 @@ func Parse(rawURL string) (*url.URL, error) {
 	return u, nil
 }
 
-// Misplaced reports whether what should be a host, after a password, is in the path: "redis:///user:secret@host". Only a server
-// whose URL may lack the host needs it; a file may have such a path.
-func Misplaced(u *url.URL) bool { return u.Host == "" && strings.Contains(u.Path, "@") }
+// Split separates the parameters of a storage, which it sets, from the rest of the URL, which is for the storage's client. A
+// parameter is a *string or a *[time.Duration]; it keeps its value if the URL does not have it. What should be a host, after
+// a password, may be in the path: "redis:///user:secret@host". That is an error, because a client would repeat it.
+func Split(u *url.URL, parameters map[string]any) (rest string, err error) {
+	if u.Host == "" && strings.Contains(u.Path, "@") {
+		return "", errors.New("the URL has three slashes after the scheme; it must have two")
+	}
+	query := u.Query()
+	for name, to := range parameters {
+		value := query.Get(name)
+		query.Del(name)
+		if value == "" {
+			continue
+		}
+		switch to := to.(type) {
+		case *string:
+			*to = value
+		case *time.Duration:
+			if *to, err = time.ParseDuration(value); err != nil {
+				return "", fmt.Errorf("%s is not a duration such as 1h", name)
+			}
+		}
+	}
+	without := *u
+	without.RawQuery = query.Encode()
+	return without.String(), nil
+}

@@ -1,6 +1,10 @@
 package address
 
-import "testing"
+import (
+	"fmt"
+	"testing"
+	"time"
+)
 
 func TestParse(t *testing.T) {
 	for raw, host := range map[string]string{
@@ -28,12 +32,29 @@ func TestParse(t *testing.T) {
 	}
 }
 
-func TestMisplaced(t *testing.T) {
-	for raw, want := range map[string]bool{
-		"redis:///user:secret@host/0": true, "redis:////secret@host": true, "redis://user:secret@host/0": false, "redis:///0": false,
+func TestSplit(t *testing.T) {
+	for raw, want := range map[string]string{
+		"redis://user:secret@host/0":                   "redis://user:secret@host/0, , 1m0s",
+		"redis:///0":                                   "redis:///0, , 1m0s",
+		"redis://host/0?prefix=a:&db=1":                "redis://host/0?db=1, a:, 1m0s",
+		"redis://host/0?hold=1h30m":                    "redis://host/0, , 1h30m0s",
+		"redis://host/0?hold=":                         "redis://host/0, , 1m0s",
+		"redis://user:secret@host/0?prefix=a:&hold=90": "hold is not a duration such as 1h",
+		"redis:///user:secret@host/0":                  "the URL has three slashes after the scheme; it must have two",
+		"redis:////secret@host":                        "the URL has three slashes after the scheme; it must have two",
 	} {
-		if u, err := Parse(raw); err != nil || Misplaced(u) != want {
-			t.Errorf("%s: %v, want %v", raw, err, want)
+		u, err := Parse(raw)
+		if err != nil {
+			t.Fatal(err)
+		}
+		prefix, hold := "", time.Minute
+		rest, err := Split(u, map[string]any{"prefix": &prefix, "hold": &hold})
+		got := fmt.Sprintf("%s, %s, %v", rest, prefix, hold)
+		if err != nil {
+			got = err.Error()
+		}
+		if got != want {
+			t.Errorf("%s: %s, want %s", raw, got, want)
 		}
 	}
 }

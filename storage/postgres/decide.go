@@ -32,7 +32,7 @@ func (s *Storage) decide(waiting []*batch.Turn, answered func([]*batch.Turn)) {
 	}
 	done, changed := s.swap(ctx, remembered, now)
 	answered(done)
-	s.lock(ctx, append(others, changed...), answered)
+	s.lock(ctx, s.calls(append(others, changed...)), answered)
 }
 
 // remember decides the calls of a turn on the row as this process knows it. It returns false if it needs to read more, or the
@@ -65,15 +65,14 @@ func (s *Storage) swap(ctx context.Context, rows []*row, now int64) (done, chang
 			until = min(until, c.Limits.Holds(&r.state, &c.Op, now))
 		}
 		args := []any{r.key, time.UnixMilli(now), time.UnixMicro(until*1000 - 1), r.known.revision}
-		if statements[i] = (statement{s.sql.check, args, []any{&r.stored}, r}); r.changed {
+		if statements[i] = (statement{s.sql.check, args, []any{&r.stored}}); r.changed {
 			statements[i] = r.swap(s.sql, args)
 		}
 	}
 	err := s.onConn(ctx, func(conn *pgxpool.Conn) error { return send(ctx, conn, statements...) })
-	slow := slices.ContainsFunc(rows, isSlow)
 	for _, r := range rows {
 		switch {
-		case err != nil && !again(err) && slow == r.slow:
+		case err != nil && !again(err) && !tooSlow(err):
 			s.memory.Put(r.name, nil)
 			for _, c := range r.turn.Calls {
 				fail(c, s.failure(ctx, err))
@@ -81,7 +80,7 @@ func (s *Storage) swap(ctx context.Context, rows []*row, now int64) (done, chang
 			done = append(done, r.turn)
 		case err == nil && r.stored > 0: // after an error nothing is stored: the statements are one transaction
 			s.clock.Heard(r.stored, false)
-			s.memory.Put(r.name, r.next.stored())
+			s.memory.Put(r.name, r.next)
 			done = append(done, r.turn)
 		default:
 			changed = append(changed, r.turn)
@@ -90,17 +89,14 @@ func (s *Storage) swap(ctx context.Context, rows []*row, now int64) (done, chang
 	return done, changed
 }
 
-// The times between which a decision about a locked row may be stored.
-var always = [2]time.Time{time.Unix(0, 0), time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)}
-
-// lock decides the calls of turns about locked rows. If a call needs leases deleted first, lock decides it in the next
-// round, with the later calls about the same rows. If a timeout of the server ends the transaction because of one row, the
-// calls about other rows have the next round.
+// lock decides calls about locked rows. If a call needs leases deleted first, lock decides it in the next round, with the later
+// calls about the same rows. If a timeout of the server ends the transaction, each turn has one of its own, because another
+// process may hold the row of one turn only.
 //
 // All processes lock rows in the order of their names, so that they do not wait for each other in a circle. One way is left:
 // two processes make the same row, and one of them has locked the row that the other wants next. The server ends that (40P01).
-func (s *Storage) lock(ctx context.Context, turns []*batch.Turn, answered func([]*batch.Turn)) {
-	for calls := s.calls(turns); len(calls) > 0; {
+func (s *Storage) lock(ctx context.Context, calls []*call, answered func([]*batch.Turn)) {
+	for turns := turnsOf(calls); len(calls) > 0; turns = turnsOf(calls) {
 		rows := rowsOf(calls)
 		err := s.purge(ctx, rows)
 		if err == nil {
@@ -110,72 +106,59 @@ func (s *Storage) lock(ctx context.Context, turns []*batch.Turn, answered func([
 		}
 		for _, r := range rows {
 			r.known = nil
-			if err == nil && r.err == nil {
+			if err == nil && r.err == nil && r.next.revision != 0 {
 				r.known = r.next
 			}
-			s.memory.Put(r.name, r.known.stored())
+			s.memory.Put(r.name, r.known)
 		}
-		waits := map[*batch.Turn]bool{}
-		slow := slices.ContainsFunc(rows, isSlow)
+		if tooSlow(err) && len(turns) > 1 {
+			for _, t := range turns {
+				s.lock(ctx, slices.DeleteFunc(slices.Clone(calls), func(c *call) bool { return c.turn != t }), answered)
+			}
+			return
+		}
 		calls = slices.DeleteFunc(calls, func(c *call) bool {
-			failed := err != nil && (!slow || slices.ContainsFunc(c.rows, isSlow))
-			if failed {
+			if err != nil {
 				fail(c.Call, err)
 			}
-			more := !failed && (err != nil || c.left)
-			waits[c.turn] = waits[c.turn] || more
-			return !more
+			return err != nil || !c.left
 		})
-		var done []*batch.Turn
-		turns = slices.DeleteFunc(turns, func(t *batch.Turn) bool {
-			if !waits[t] {
-				done = append(done, t)
-			}
-			return !waits[t]
-		})
-		answered(done)
+		left := turnsOf(calls)
+		answered(slices.DeleteFunc(turns, func(t *batch.Turn) bool { return slices.Contains(left, t) }))
 	}
 }
 
 // decideLocked is a transaction of lock.
 func (s *Storage) decideLocked(ctx context.Context, conn *pgxpool.Conn, rows []*row, calls []*call) error {
 	var clock int64
-	named := make(map[*row][]int64, len(rows))
-	for _, c := range calls {
-		for _, r := range c.rows {
-			if id := c.Op.Lease.ID; id > 0 {
-				named[r] = append(named[r], id)
-			}
-		}
-	}
-	reading, ends, purged := []statement{{sql: beginSQL}}, make([][]int64, len(rows)), make([]purged, len(rows))
+	reading := []statement{{sql: beginSQL}}
 	for _, r := range rows {
-		r.read, r.stop, r.ended = record{}, len(calls), none // it may be another try
-		reading = append(reading, statement{s.sql.lock, []any{r.key}, r.read.fields(), r})
+		r.read, r.ends, r.stop, r.ended = record{}, nil, len(calls), none // it may be another try
+		reading = append(reading, statement{s.sql.lock, []any{r.key}, r.read.fields()})
 	}
 	limit := fmt.Sprint(min(max(1, s.timeout.Milliseconds()/2), math.MaxInt32))
-	reading = append(reading, statement{sql: lockedSQL, args: []any{limit}, to: []any{&clock, &limit}})
-	for i, r := range rows {
+	reading = append(reading, statement{lockedSQL, []any{limit}, []any{&clock, &limit}})
+	for _, r := range rows {
 		if r.purged > none { // leases that have ended since that purge must not make another one necessary
-			reading = append(reading, s.purgeStatement(r, r.purged, &purged[i]))
+			reading = append(reading, s.purgeStatement(r, r.purged))
 		}
-		if ids := named[r]; len(ids) > 0 {
-			reading = append(reading, statement{s.sql.named, []any{r.key, ids}, []any{&ends[i]}, r})
+		if len(r.named) > 0 {
+			reading = append(reading, statement{s.sql.named, []any{r.key, r.named}, []any{&r.ends}})
 		}
 	}
 	if err := send(ctx, conn, reading...); err != nil {
 		return err
 	}
-	for i, r := range rows {
-		purged[i].apply(r)
-	}
 	s.clock.Heard(clock, true)
 	now := clock / 1000
+	for _, r := range rows {
+		r.applyPurge()
+	}
 	for stuck := true; stuck; {
-		for i, r := range rows {
-			r.begin(pairs(ends[i]), now)
+		for _, r := range rows {
+			r.begin(pairs(r.ends), now)
 		}
-		stuck = !decideAll(calls, now)
+		stuck = decideAll(calls, now)
 	}
 	var storing []statement
 	for _, r := range rows {
@@ -188,13 +171,11 @@ func (s *Storage) decideLocked(ctx context.Context, conn *pgxpool.Conn, rows []*
 	if err := send(ctx, conn, append(storing, statement{sql: commitSQL})...); err != nil {
 		return err
 	}
-	for _, r := range rows {
-		if r.stored == 0 {
-			r.err = errors.New("postgres: somebody else has changed the leases of an entity, but not its row")
-		}
-	}
 	for _, c := range calls {
 		for _, r := range c.rows {
+			if r.stored == 0 {
+				r.err = errors.New("postgres: somebody else has changed the leases of an entity, but not its row")
+			}
 			if r.err != nil && !c.left {
 				fail(c.Call, fmt.Errorf("%q: %w", r.name, r.err))
 			}
@@ -203,23 +184,22 @@ func (s *Storage) decideLocked(ctx context.Context, conn *pgxpool.Conn, rows []*
 	return nil
 }
 
-// decideAll decides the calls, except calls about a row from its stop on. It returns false if a row got a stop
-// meanwhile: then the caller must begin the rows again.
-func decideAll(calls []*call, now int64) bool {
+// decideAll decides the calls, except calls about a row from its stop on. It returns true if a row got a stop meanwhile:
+// then the caller must begin the rows again.
+func decideAll(calls []*call, now int64) (stuck bool) {
 	for i, c := range calls {
-		c.left = slices.ContainsFunc(c.rows, func(r *row) bool { return i >= r.stop })
-		if c.left {
+		if c.left = slices.ContainsFunc(c.rows, func(r *row) bool { return i >= r.stop }); c.left {
 			continue
 		}
 		c.decide(now)
 		for _, r := range c.rows {
 			if r.leases.purge {
-				r.stop, r.ended, r.own = i, r.leases.ended, c.Op.Now == decision.OwnClock
+				r.stop, r.ended, r.own, stuck = i, r.leases.ended, c.Op.Now == decision.OwnClock, true
 			}
 		}
-		if slices.ContainsFunc(c.rows, func(r *row) bool { return r.leases.purge }) {
-			return false
+		if stuck {
+			return true
 		}
 	}
-	return true
+	return false
 }

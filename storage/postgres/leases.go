@@ -31,8 +31,8 @@ type leases struct {
 
 // Out implements [decision.Leases].
 func (l *leases) Out(now int64) int64 {
-	if now >= l.first && !l.purge {
-		l.purge, l.ended = true, now
+	if now >= l.first {
+		l.drop(now)
 	}
 	if now >= l.soon {
 		l.soon = decision.Never
@@ -103,15 +103,13 @@ func (l *leases) Clear() {
 			l.remove(id, c)
 		}
 	}
-	if l.out > 0 && !l.purge {
-		l.purge, l.ended = true, math.MaxInt64 // all of them
-	}
+	l.drop(math.MaxInt64) // all of them
 }
 
-// forget has the leases of an expired row deleted, which have all ended. A lease that another process gives meanwhile stays.
-func (l *leases) forget() {
-	if l.out > 0 {
-		l.purge, l.ended = true, l.last
+// drop has the rows deleted of leases that have ended by a time, before the decision.
+func (l *leases) drop(ended int64) {
+	if l.out > 0 && !l.purge {
+		l.purge, l.ended = true, ended
 	}
 }
 
@@ -138,14 +136,13 @@ func (s *Storage) purge(ctx context.Context, rows []*row) error {
 	for _, r := range rows {
 		for more := r.ended > none; more; {
 			var before record
-			var after purged
-			if err := s.send(ctx, statement{sql: beginSQL}, statement{s.sql.lock, []any{r.key}, before.fields(), r},
-				s.purgeStatement(r, r.ended, &after), statement{sql: commitSQL}); err != nil {
+			if err := s.send(ctx, statement{sql: beginSQL}, statement{s.sql.lock, []any{r.key}, before.fields()},
+				s.purgeStatement(r, r.ended), statement{sql: commitSQL}); err != nil {
 				return err
 			}
 			r.read.revision = before.revision
-			after.apply(r)
-			more = after.count == purgeAtOnce
+			r.applyPurge()
+			more = r.after.count == purgeAtOnce
 		}
 		r.purged, r.ended = r.ended, none
 	}
@@ -157,13 +154,17 @@ type purged struct{ count, revision, out, firstEnd int64 }
 
 // purgeStatement returns the statement that deletes the leases of a locked row that have ended by a time, and for calls by the
 // server's clock those that have ended by now.
-func (s *Storage) purgeStatement(r *row, ended int64, to *purged) statement {
-	return statement{s.sql.purge, []any{r.key, ended, purgeAtOnce, newRevision(), int64(decision.Never), r.own}, []any{&to.count, &to.revision, &to.out, &to.firstEnd}, r}
+func (s *Storage) purgeStatement(r *row, ended int64) statement {
+	r.after = purged{}
+	after := &r.after
+	return statement{s.sql.purge, []any{r.key, ended, purgeAtOnce, newRevision(), int64(decision.Never), r.own},
+		[]any{&after.count, &after.revision, &after.out, &after.firstEnd}}
 }
 
-// apply changes the row as it was read.
-func (p purged) apply(r *row) {
-	if p.revision == 0 { // there is no row
+// applyPurge changes the row as it was read by the last purge.
+func (r *row) applyPurge() {
+	p := &r.after
+	if p.revision == 0 { // there is no row, or was no purge
 		return
 	}
 	if r.known != nil && r.known.revision == r.read.revision {

@@ -158,23 +158,12 @@ func init() {
 }
 
 func open(_ context.Context, u *url.URL) (storage.Storage, error) {
-	if address.Misplaced(u) { // pgx would repeat it as the name of the database
-		return nil, errors.New("postgres: the URL has three slashes after the scheme; it must have two")
+	var o Options
+	rest, err := address.Split(u, map[string]any{"schema": &o.Schema, "max_hold": &o.MaxHold, "timeout": &o.Timeout, "delete_every": &o.DeleteEvery})
+	if err != nil {
+		return nil, fmt.Errorf("postgres: %w", err)
 	}
-	query := u.Query()
-	o := Options{Schema: query.Get("schema")}
-	query.Del("schema")
-	for name, d := range map[string]*time.Duration{"max_hold": &o.MaxHold, "timeout": &o.Timeout, "delete_every": &o.DeleteEvery} {
-		given, err := query.Get(name), error(nil)
-		if query.Del(name); given == "" {
-			continue
-		} else if *d, err = time.ParseDuration(given); err != nil {
-			return nil, fmt.Errorf("postgres: %s is not a duration such as 1h", name)
-		}
-	}
-	rest := *u
-	rest.RawQuery = query.Encode()
-	config, err := pgxpool.ParseConfig(rest.String())
+	config, err := pgxpool.ParseConfig(rest)
 	if err != nil {
 		return nil, errors.New("postgres: the URL is not one of a database") // pgx repeats it
 	}

@@ -30,12 +30,15 @@ type row struct {
 	changed bool
 	stored  int64 // the server's time when next was stored, in microseconds; 0 if it was not
 	err     error
-	slow    bool // the server ended the transaction because of this row: see tooSlow
 
-	stop   int   // the first call that needs leases deleted: all that have ended by the time ended
-	ended  int64 // none if there is no such call
-	own    bool  // that call is by the server's clock
-	purged int64 // ended of the round before
+	named []int64 // the leases that the calls name
+	ends  []int64 // of these, an id and an end for each, if the row is locked
+
+	stop   int    // the first call that needs leases deleted: all that have ended by the time ended
+	ended  int64  // none if there is no such call
+	own    bool   // that call is by the server's clock
+	purged int64  // ended of the round before
+	after  purged // what the last purge has changed
 }
 
 // call is a call with its rows: the row of its entity and the rows of the shared limits.
@@ -45,8 +48,6 @@ type call struct {
 	rows []*row
 	left bool // it has no answer yet
 }
-
-func isSlow(r *row) bool { return r.slow }
 
 func byName(a, b *row) int { return cmp.Compare(a.name, b.name) }
 
@@ -72,10 +73,23 @@ func (s *Storage) calls(turns []*batch.Turn) (calls []*call) {
 			for i := range c.Within {
 				about.rows = append(about.rows, find(c.Within[i].Key))
 			}
+			for _, r := range about.rows {
+				if id := c.Op.Lease.ID; id > 0 {
+					r.named = append(r.named, id)
+				}
+			}
 			calls = append(calls, about)
 		}
 	}
 	return calls
+}
+
+// turnsOf returns the turns of calls, which are in the order of their turns.
+func turnsOf(calls []*call) (turns []*batch.Turn) {
+	for _, c := range calls {
+		turns = append(turns, c.turn)
+	}
+	return slices.Compact(turns)
 }
 
 // rowsOf returns the rows of calls, in the order of their names.
@@ -105,7 +119,7 @@ func (r *row) begin(ends map[int64]int64, now int64) {
 		r.leases.first = decision.Never
 	} else if now >= next.expires {
 		r.data = nil
-		r.leases.forget()
+		r.leases.drop(next.lastEnd) // all have ended; a lease that another process gives meanwhile stays
 	}
 	inline, err := storage.Decode(r.data, &r.state)
 	if err != nil {
@@ -168,33 +182,28 @@ func (s *Storage) finish(r *row, now int64) {
 	returned := r.state // as if the plain tokens were back
 	returned.Plain = 0
 	next.decidedAt, next.until = r.state.Now, max(r.limits.Until(&r.state), l.last)
-	until := max(r.limits.Until(&returned), l.last)
-	if next.callersClock {
-		ahead := r.state.Now - now
-		if until -= ahead; max(ahead, -ahead) > near { // the server's clock says nothing about that time
-			until = max(until, now+s.maxHold)
-		}
+	keep := max(r.limits.Until(&returned), l.last) - r.state.Now
+	far := next.callersClock && max(r.state.Now-now, now-r.state.Now) > near // the server's clock says nothing about that time
+	if far || r.state.Plain > 0 && r.ran {
+		keep = max(keep, s.maxHold)
 	}
-	if r.state.Plain > 0 && r.ran {
-		until = max(until, now+s.maxHold)
-	} else if r.state.Plain > 0 {
-		until = max(until, next.expires)
+	if next.expires = now + keep; r.state.Plain > 0 && !r.ran {
+		next.expires = max(next.expires, r.read.expires)
 	}
-	next.expires = until
 }
 
 // store returns the statement that stores next in a locked row, or makes the row.
 func (r *row) store(sql *sql) statement {
 	if r.read.revision != 0 {
-		return r.swap(sql, []any{r.key, always[0], always[1], r.read.revision})
+		return r.swap(sql, []any{r.key, "-infinity", "infinity", r.read.revision})
 	}
-	return statement{sql.create, append(r.next.values(r.key, r.long), r.leases.arrays()[3:]...), []any{&r.stored}, r}
+	return statement{sql.create, append(r.next.values(r.key, r.long), r.leases.arrays()[3:]...), []any{&r.stored}}
 }
 
 // swap returns the statement that stores next. args are the key, the times between which it may be stored, and the
 // revision that the row must have.
 func (r *row) swap(sql *sql, args []any) statement {
-	swap := statement{sql.swap, r.next.values(args...), []any{&r.stored}, r}
+	swap := statement{sql.swap, r.next.values(args...), []any{&r.stored}}
 	if len(r.leases.changes) > 0 {
 		swap.sql, swap.args = sql.swapLeases, append(swap.args, r.leases.arrays()...)
 	}

@@ -27,14 +27,6 @@ type record struct {
 	contested bool // others have changed the row since the decision before
 }
 
-// stored returns the record; nil if there is no row.
-func (r *record) stored() *record {
-	if r != nil && r.revision == 0 {
-		return nil
-	}
-	return r
-}
-
 // fields returns the destinations of the columns in a scan.
 func (r *record) fields() []any {
 	return []any{&r.revision, &r.expires, &r.callersClock, &r.decidedAt, &r.until, &r.out, &r.firstEnd, &r.lastEnd, &r.data}
@@ -42,10 +34,8 @@ func (r *record) fields() []any {
 
 // values appends the columns.
 func (r *record) values(args ...any) []any {
-	return append(args, r.revision, r.expires, r.callersClock, r.decidedAt, r.until, r.out, r.firstEnd, r.lastEnd, notNull(r.data))
+	return append(args, r.revision, r.expires, r.callersClock, r.decidedAt, r.until, r.out, r.firstEnd, r.lastEnd, append([]byte{}, r.data...)) // nil would be null
 }
-
-func notNull(data []byte) []byte { return append([]byte{}, data...) }
 
 // newRevision returns a revision that no key has had before.
 func newRevision() int64 { return 1 + rand.Int64N(math.MaxInt64) }
@@ -144,7 +134,7 @@ func (s *Storage) Set(ctx context.Context, key string, state storage.State, rev 
 		keep = max(keep, min(state.Until-state.Now, decision.Never))
 	}
 	row, long := rowKey(key)
-	args := []any{row, newRevision(), keep, state.Now, state.Until, notNull(state.Data), int64(decision.Never)}
+	args := []any{row, newRevision(), keep, state.Now, state.Until, append([]byte{}, state.Data...), int64(decision.Never)}
 	set := statement{sql: s.sql.set, args: append(args, int64(rev)), to: []any{&stored}}
 	if rev == storage.NoRevision {
 		set.sql, set.args = s.sql.setNew, append(args, long)

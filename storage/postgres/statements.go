@@ -114,11 +114,9 @@ type statement struct {
 	sql  string
 	args []any
 	to   []any
-	row  *row // nil if it is about no row of an entity
 }
 
-// send sends statements in one round trip. They are one transaction, unless one of them begins or ends one. It sets slow of
-// the row whose statement took too long.
+// send sends statements in one round trip. They are one transaction, unless one of them begins or ends one.
 func send(ctx context.Context, conn *pgxpool.Conn, statements ...statement) error {
 	if len(statements) == 1 && statements[0].to != nil { // quicker than a batch
 		return statements[0].scan(conn.QueryRow(ctx, statements[0].sql, statements[0].args...))
@@ -133,14 +131,10 @@ func send(ctx context.Context, conn *pgxpool.Conn, statements ...statement) erro
 }
 
 func (s statement) scan(row pgx.Row) error {
-	err := row.Scan(s.to...)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return nil
+	if err := row.Scan(s.to...); !errors.Is(err, pgx.ErrNoRows) {
+		return err
 	}
-	if s.row != nil {
-		s.row.slow = tooSlow(err)
-	}
-	return err
+	return nil
 }
 
 // onConn calls f with a connection. If f fails, no transaction is left.

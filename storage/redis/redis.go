@@ -225,22 +225,13 @@ func init() {
 func open(_ context.Context, u *url.URL) (storage.Storage, error) {
 	if u.Opaque != "" {
 		return nil, errors.New("redis: the URL has no // after the scheme")
-	} else if address.Misplaced(u) {
-		return nil, errors.New("redis: the URL has three slashes after the scheme; it must have two")
 	}
-	rest, query := *u, u.Query()
-	o := Options{Prefix: query.Get("prefix")}
-	if hold := query.Get("max_hold"); hold != "" {
-		d, err := time.ParseDuration(hold)
-		if err != nil {
-			return nil, errors.New("redis: max_hold is not a duration such as 1h")
-		}
-		o.MaxHold = d
+	var o Options
+	rest, err := address.Split(u, map[string]any{"prefix": &o.Prefix, "max_hold": &o.MaxHold})
+	if err != nil {
+		return nil, fmt.Errorf("redis: %w", err)
 	}
-	query.Del("prefix")
-	query.Del("max_hold")
-	rest.RawQuery = query.Encode()
-	parsed, err := goredis.ParseURL(rest.String())
+	parsed, err := goredis.ParseURL(rest)
 	if err != nil {
 		return nil, err // about the path or the query, where storage.Open allows no password
 	}
