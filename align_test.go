@@ -279,7 +279,7 @@ func TestAlignmentText(t *testing.T) {
 	}
 }
 
-// A zone without a name is told by its offset: as a text it is no other zone, and the stored windows are not those of another.
+// A zone without a name is told by its offset: its text names no other zone, and the stored windows belong to no other.
 func TestAlignmentOfAZoneWithoutAName(t *testing.T) {
 	for seconds, want := range map[int]string{5*3600 + 1800: "daily +05:30", -8 * 3600: "daily -08:00", 0: "daily +00:00"} {
 		a := drip.Daily(time.FixedZone("", seconds))

@@ -237,7 +237,7 @@ func TestSharedAfterARealRace(t *testing.T) {
 	}
 }
 
-// A call whose context ends between two tries gives back what it has taken of a shared limit.
+// A call whose context ends between two tries gives back the capacity that it has taken from a shared limit.
 func TestSharedAfterTheContext(t *testing.T) {
 	s := &beaten{Storage: getSet{memory.New()}, key: "a", races: 1}
 	b := buckettest.New(t, drip.Options{Storage: s, Shared: map[string]drip.Limit{"app": {Concurrency: 3}}})
@@ -309,7 +309,7 @@ func TestSharedByRacingProcesses(t *testing.T) {
 	}
 }
 
-// What fails about one shared limit, or a context that ends, keeps no token of the others.
+// A call that fails about one shared limit, or whose context ends, keeps no token of the others.
 func TestSharedTokensComeBackAfterAFailure(t *testing.T) {
 	app, endpoint := drip.SharedID("app"), drip.SharedID("endpoint")
 	failed := errors.New("failed")
@@ -490,7 +490,7 @@ func TestSharedErrors(t *testing.T) {
 	}
 }
 
-// An error about what is stored of a shared limit names it, besides the entity that asked.
+// An error about the stored state of a shared limit names it, besides the entity that asked.
 func TestSpoiledSharedLimit(t *testing.T) {
 	for name, open := range storages {
 		s := open(t)

@@ -97,7 +97,7 @@ func testChanges(t *testing.T, o drip.Options, seed uint64) {
 		b := buckettest.New(t, o)
 		users[i].bucket = b
 	}
-	url := share(t, struct{ *memory.Storage }{stores[0]}) // which does not end with the process, as those of the command
+	url := share(t, struct{ *memory.Storage }{stores[0]}) // a storage that outlives the process, as for the command
 	r := rand.New(rand.NewPCG(seed, 0))
 	for range 250 {
 		if r.IntN(8) == 0 {

@@ -165,7 +165,7 @@ func TestBothConsumersEndAtOnce(t *testing.T) {
 }
 
 // One of two processes ends in good order while messages wait in its hands and in delay queues. The other handles each when it is
-// due: no message is published a second time, for another wait. TestTakeHolds proves that what is held is given back at once.
+// due: no message is published a second time, for another wait. TestTakeHolds proves that held messages are given back at once.
 func TestShutdownDelaysNothing(t *testing.T) {
 	bothTypes(t, func(t *testing.T, b *broker, _ QueueType, queue string) {
 		const n = 600

@@ -428,7 +428,7 @@ func TestShortOperations(t *testing.T) {
 	}
 }
 
-// Urgent operations that use all of a window leave half of it to those that waited before.
+// Urgent operations that use all of a window leave half of it to the operations that waited before.
 func TestUrgentStarveNobody(t *testing.T) {
 	e := newEntity(t, perSecond(10, 10))
 	e.settle(0, e.runs(0, 10, newcomer), 10)

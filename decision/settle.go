@@ -143,7 +143,7 @@ func (l *Limits) pause(s *State, now, until int64) {
 
 // resume opens the entity. The promised slots move earlier by the time that it would still be closed.
 func (l *Limits) resume(s *State, now int64) {
-	if s.Closed > now && s.Slot > now { // else what was promised then says nothing about this interval
+	if s.Closed > now && s.Slot > now { // else the promises of then say nothing about this interval
 		s.Slot = max(now, s.Slot-(s.Closed-now))
 	}
 	s.Closed, s.AgainUS = 0, min(s.AgainUS, now*1000)

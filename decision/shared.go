@@ -4,8 +4,8 @@ package decision
 // operations of all of them, and its Leases are the leases of all.
 //
 // Its Calendar has the booked units of each grain of time. A booking is only an expectation: State counts the
-// operations that run, as for an entity. Bookings count estimates, and a grain has room for as many as will cost what it
-// brings. Room in the calendar goes to the entity that asks first. If there is none, an entity books at its fair share:
+// operations that run, as for an entity. Bookings count estimates. A grain has room for as many of them as it
+// can probably serve. Room in the calendar goes to the entity that asks first. If there is none, an entity books at its fair share:
 // when weighted max-min would serve it, by the backlogs of all entities that wait. There it displaces the tickets that
 // were booked early. An operation that is back, of an entity below its share, runs before them, and they book again,
 // behind the early tickets of their entity. An operation whose limit has no room for a moment, or that another limit delays
@@ -120,8 +120,7 @@ func (x *Shared) look(f *Flow, op *Op, back bool, now int64) {
 	x.below, x.behind = served < (c.Head+1)*tick || l.FirstCome == 1, served < c.Head*tick
 	if x.rate < x.grain { // tokens are short
 		rest := x.rate * ((end - now) * 1024 / c.Grain) / 1024
-		// A second free token, or one that is free for two paces, is not used by those that are due: they come late, or
-		// not at all.
+		// Due operations do not use a second free token, or one that is free for two paces: they come late, or not at all.
 		idle := x.free > 1 || x.free > 0 && now-s.LastID/1024 > l.pace(s)/500
 		room := idle || min(x.free, mostBooked)*x.units+rest >= due+x.units
 		x.room, x.spare = x.room && room, x.spare && room

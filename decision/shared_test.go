@@ -530,8 +530,8 @@ func TestSharedPaused(t *testing.T) {
 	}
 }
 
-// A shared limit of a minute that is closed for two seconds lets newcomers run when it opens, as far as there is room in this
-// minute, not in the next minute.
+// A shared limit of a minute is closed for two seconds. As far as this minute has room, newcomers run when it opens, not in
+// the next minute.
 func TestSharedClosedInAMinute(t *testing.T) {
 	own, all := limitsOf(t, 10_000, perSecond(1000, 1000)), limitsOf(t, 10_000, decision.Window{Size: 60, Rate: 60, Interval: 60_000})
 	var s, shared decision.State
@@ -660,7 +660,7 @@ func TestSharedLargeElsewhere(t *testing.T) {
 	}
 }
 
-// A ticket outlives the state of an entity that has been idle. What it has booked in a shared limit is its own all the same.
+// A ticket outlives the state of an entity that has been idle. Its slot in a shared limit stays its own.
 func TestSharedTicketOfForgotten(t *testing.T) {
 	const hour = 3_600_000
 	own := limitsOf(t, 100, perSecond(1, 1))

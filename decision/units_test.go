@@ -112,8 +112,8 @@ func TestUnitsLearnt(t *testing.T) {
 	}
 }
 
-// The first operation costs nothing, so what comes then books one unit each, and the next operation costs a half. The slots of
-// what is booked are worth a half then, not thousands of times as much as before.
+// The first operation costs nothing, so the operations after it book one unit each. The next operation costs a half. The booked
+// slots are worth a half then, not thousands of times as much as before.
 func TestFirstCostsNothing(t *testing.T) {
 	for _, cost := range []int64{2, 10, 100, 10_000} {
 		e := newEntity(t, perSecond(10*cost, 10*cost))

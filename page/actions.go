@@ -163,7 +163,7 @@ func (a Action) values() url.Values {
 // actionOf reads the query of an address and the fields of a form.
 func actionOf(v url.Values, names func() []string) (Action, error) {
 	for _, name := range slices.Sorted(maps.Keys(v)) {
-		if name != "letter" && len(v[name]) > 1 { // else an action would do half of what it was asked for
+		if name != "letter" && len(v[name]) > 1 { // else an action would do half of its request
 			return Action{}, badRequest("%s is there twice", visible(name))
 		}
 	}

@@ -69,7 +69,7 @@ func TestEncode(t *testing.T) {
 	}
 }
 
-// Decode refuses what is no state of an entity: a decision on it would panic, in a process that did not store it.
+// Decode refuses bytes that are no state of an entity: a decision on it would panic, in a process that did not store it.
 func TestImpossibleStates(t *testing.T) {
 	for name, spoil := range map[string]func(*decision.State){
 		"fewer operations than none":  func(s *decision.State) { s.Ended = -1 },

@@ -249,7 +249,7 @@ func TestLongReason(t *testing.T) {
 	}
 }
 
-// Two consumers whose names, together with those of their streams, look alike have tickets of their own.
+// Two consumers have tickets of their own, also if the names of consumer and stream together look alike.
 func TestTicketsOfConsumersThatLookAlike(t *testing.T) {
 	js := connect(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
@@ -297,7 +297,7 @@ func TestTicketsOfConsumersThatLookAlike(t *testing.T) {
 	}
 }
 
-// Tickets go on when the server has restarted and has lost those that it had in memory.
+// Tickets go on after the server has restarted and has lost the tickets in its memory.
 func TestTicketsAfterARestart(t *testing.T) {
 	dir, port := t.TempDir(), -1
 	start := func() *server.Server {

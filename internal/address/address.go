@@ -23,8 +23,9 @@ func Parse(rawURL string) (*url.URL, error) {
 }
 
 // Split separates the parameters of a storage, which it sets, from the rest of the URL, which is for the storage's client. A
-// parameter is a *string or a *[time.Duration]; it keeps its value if the URL does not have it. What should be a host, after
-// a password, may be in the path: "redis:///user:secret@host". That is an error, because a client would repeat it.
+// parameter is a *string or a *[time.Duration]; it keeps its value if the URL does not have it. A URL with three slashes after
+// the scheme has no host. Its path may hold a password, "redis:///user:secret@host", which a client would repeat in its error. So
+// Split returns an error.
 func Split(u *url.URL, parameters map[string]any) (rest string, err error) {
 	if u.Host == "" && strings.Contains(u.Path, "@") {
 		return "", errors.New("the URL has three slashes after the scheme; it must have two")

@@ -37,11 +37,11 @@ func changes(change func(context.Context, *Subject) (bool, error)) func(*testing
 	}
 }
 
-// letForget passes the time in which a storage in memory looks for what it may forget.
+// letForget passes the time in which a storage in memory looks for entities that it may forget.
 func letForget(t *testing.T, s storage.Storage) {
 	t.Helper()
 	other := buckettest.New(t, drip.Options{Storage: s})
-	for range 60 { // the storage looks for what it may forget
+	for range 60 { // the storage looks for entities that it may forget
 		time.Sleep(15 * time.Second)
 		for range 5 {
 			time.Sleep(100 * time.Millisecond)

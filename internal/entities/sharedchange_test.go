@@ -10,8 +10,8 @@ import (
 	"github.com/drip-go/drip/storage/memory"
 )
 
-// A change of a shared limit by hand keeps the stored limits, and the time for which the storage keeps them: else the storage
-// forgets what has run, and the limit is exceeded.
+// A change of a shared limit by hand keeps the stored limits, and the time for which the storage keeps them. Else the storage
+// forgets the operations that have run, and more run than the limit.
 func TestChangeOfASharedLimit(t *testing.T) {
 	app := drip.SharedID("app")
 	for name, limit := range map[string]drip.Limit{

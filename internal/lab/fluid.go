@@ -16,7 +16,7 @@ type tank struct {
 	size, rate float64
 	left       float64
 	at         int64
-	next       int64 // when the interval after that of at begins, if a calendar gives it
+	next       int64 // when the interval after the one of at begins, if a calendar gives it
 
 	room float64 // for fill
 	load float64
@@ -42,8 +42,8 @@ func (t *tank) refresh(ms int64) {
 // long reports whether the optimum, in such steps, waits for the beginning of an interval.
 func (t *tank) long(step int64) bool { return t.interval >= max(step, time.Minute.Milliseconds()) }
 
-// pour adds the capacity that comes in a step, after a time in which nothing was taken. That of a long interval comes with
-// the first step after its beginning, that of a short one evenly.
+// pour adds the capacity that comes in a step, after a time in which nothing was taken. A long interval brings its capacity
+// with the first step after its beginning, a short one evenly.
 func (t *tank) pour(from, idle, step int64) {
 	if t.long(step) {
 		t.refresh(from)

@@ -14,8 +14,8 @@ import (
 	"github.com/drip-go/drip"
 )
 
-// No provider refuses an operation that drip lets run. No message is forgotten. No policy is faster than the optimum. The
-// figures are those of docs/trying.md.
+// No provider refuses an operation that drip lets run. No message is forgotten. No policy is faster than the optimum. docs/trying.md
+// has the same figures.
 func TestScenarios(t *testing.T) {
 	page, err := os.ReadFile("../../docs/trying.md")
 	if err != nil {

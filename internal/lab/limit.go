@@ -19,7 +19,7 @@ type limit struct {
 
 // window gains rate at the beginning of each interval, up to size.
 type window struct {
-	size, rate, interval int64 // interval is about that of a calendar
+	size, rate, interval int64 // of a calendar, interval is about right
 	unit                 string
 	shift                int64     // how much earlier than the multiples of interval, in Unix time, intervals begin
 	calendar             *calendar // or nil
@@ -112,7 +112,7 @@ func (w *window) refreshes(after, upTo int64) int64 {
 	return max(0, w.number(upTo)-w.number(after))
 }
 
-// gains is when a window of a time has gained what is missing. No time overflows, whatever the numbers.
+// gains is when a window has gained so many missing units, from a time on. No time overflows, whatever the numbers.
 func (w *window) gains(missing, at int64) int64 {
 	return w.beginning(w.number(at) + min((missing+w.rate-1)/w.rate, longestRun.Milliseconds()/w.interval+1))
 }

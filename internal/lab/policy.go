@@ -139,8 +139,8 @@ func (l classic) Throttled(entity string, wait time.Duration) error {
 	return l.b.Throttled(context.Background(), entity, wait)
 }
 
-// RetryAfter is a limiter that keeps no queue: GCRA with the sizes and rates of the Options, a count of the calls in
-// each interval of a calendar, which GCRA does not know, and of the operations in flight. It tells all messages refused at
+// RetryAfter is a limiter that keeps no queue: GCRA with the sizes and rates of the Options. It also counts the operations
+// in flight, and the calls in each interval of a calendar, which GCRA does not know. It tells all messages refused at
 // a time the same time to come back. If too many are in flight, a message comes back after a second. RetryAfter settles
 // nothing, and a count that a crash has left high stays high.
 var RetryAfter = Policy{Name: "retry-after", New: func(o drip.Options) (Limiter, error) {

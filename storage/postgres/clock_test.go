@@ -333,8 +333,8 @@ func TestExpiry(t *testing.T) {
 	}
 }
 
-// A process whose clock is behind the server's does not open an entity early: a span begins at the server's time. Nor does it
-// admit what is late, or what a pin that has ended would admit.
+// A process whose clock is behind the server's does not open an entity early: a span begins at the server's time. It
+// admits no operation that is late, and none by a pin that has ended.
 func TestSpansAreByTheServersTime(t *testing.T) {
 	admit := decision.Op{Kind: decision.Admit, Cost: decision.Cost{1}}
 	start := func(first ...decision.Op) (do func(decision.Op) decision.Answer, s *postgres.Storage) {

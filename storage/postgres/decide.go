@@ -36,7 +36,7 @@ func (s *Storage) decide(waiting []*batch.Turn, answered func([]*batch.Turn)) {
 }
 
 // remember decides the calls of a turn on the row as this process knows it. It returns false if it needs to read more, or the
-// server's time: a span such as that of a Throttle begins then, and now may be a little earlier.
+// server's time: a Throttle and its span begin then, and now may be a little earlier.
 func (s *Storage) remember(r *row, t *batch.Turn, now int64) bool {
 	locks := func(c *batch.Call) bool { return len(c.Within) > 0 || c.Op.For > 0 && c.Op.Now == decision.OwnClock }
 	if r.known == nil || r.known.contested || slices.ContainsFunc(t.Calls, locks) {

@@ -149,11 +149,11 @@ func (s *Storage) purge(ctx context.Context, rows []*row) error {
 	return nil
 }
 
-// purged is what a purge has changed in a locked row.
+// purged is the result of a purge: the number of leases that it deleted, and the new columns of the row.
 type purged struct{ count, revision, out, firstEnd int64 }
 
-// purgeStatement returns the statement that deletes the leases of a locked row that have ended by a time, and for calls by the
-// server's clock those that have ended by now.
+// purgeStatement returns the statement that deletes leases of a locked row: those with an end up to a time, and for calls by
+// the server's clock up to now.
 func (s *Storage) purgeStatement(r *row, ended int64) statement {
 	r.after = purged{}
 	after := &r.after

@@ -41,8 +41,8 @@
 // # Expiry
 //
 // A row counts as not stored from the time on at which forgetting its entity changes no answer. While plain tokens are
-// out, that is MaxHold after the last run, when they count as returned. If the caller gives the time of a decision, and it
-// is a minute or more away from the server's, the storage keeps the entity for MaxHold at least after each call.
+// out, that is MaxHold after the last run, when they count as returned. A caller may give a time that is a minute or
+// more away from the server's. The storage then keeps the entity for MaxHold at least after each call.
 //
 // # Clock
 //

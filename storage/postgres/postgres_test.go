@@ -274,7 +274,7 @@ func TestOptions(t *testing.T) {
 	}
 }
 
-// Who wants no limit gives the longest time that there is.
+// A user that wants no limit gives the longest time that there is.
 func TestLongestTimes(t *testing.T) {
 	const longest = time.Duration(math.MaxInt64)
 	pool := sharedPool(t)

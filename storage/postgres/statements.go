@@ -54,8 +54,8 @@ const (
 		"held as (insert into drip.lease (key, id, ends) select $1::bytea, id, ends from unnest($17::bigint[], $18::bigint[]) c (id, ends) " +
 		"where exists (select from stored) on conflict (key, id) do update set ends = excluded.ends) "
 
-	// The leases are numbers, an id and an end for each, the first to end first. If there are more than $2, those that have ended
-	// are left out, unless the server's clock says nothing about their ends.
+	// The leases are numbers, an id and an end for each, the first to end first. If there are more than $2, ended leases are
+	// left out, unless the server's clock says nothing about their ends.
 	told         = "(e.callers_clock or e.leases <= $2::bigint or l.ends > " + millis + ")"
 	entryColumns = columns + ", case when leases > 0 then (select array_agg(array[id, ends] order by ends, id) from " +
 		"(select id, ends from drip.lease l where l.key = e.key and " + told + " order by ends, id limit $2::bigint) l) end, " +

@@ -255,7 +255,7 @@ func TestSpansBeginAtTheServersTime(t *testing.T) {
 	}
 }
 
-// Nor does it admit what is late, or what a pin that has ended would admit.
+// It admits no operation that is late, and none by a pin that has ended.
 func TestSpansEndAtTheServersTime(t *testing.T) {
 	admit := decision.Op{Kind: decision.Admit, Cost: decision.Cost{1}}
 	b := newBehind(t)

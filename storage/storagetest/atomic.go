@@ -99,7 +99,7 @@ func testAtomicOnSetState(t *testing.T, s storage.Storage) {
 		t.Errorf("Do on bytes that are no encoded state = %+v, want an error", a)
 	}
 	holds(t, s, "k", state(13), "Do on bytes that are no encoded state changes nothing")
-	// Nor does it change the entity if they are those of a shared limit.
+	// If a shared limit has such bytes, Do does not change the entity.
 	do(t, s, "entity", l, op)
 	_, rev = get(t, s, "entity")
 	within := []storage.Within{{Key: "k", Limits: l, ID: 1, Weight: 1}}
