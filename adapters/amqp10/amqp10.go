@@ -126,10 +126,11 @@ func (l *Limit) Consume(ctx context.Context, q Queue, handle func(context.Contex
 	var running sync.WaitGroup
 	defer running.Wait()
 	begun := false
-	for backoff := firstBackoff; ; backoff = min(2*backoff, longestBackoff) {
+	for backoff := time.Duration(0); ; {
+		began := time.Now()
 		s, err := open(ctx, q)
 		if err == nil {
-			begun, backoff = true, firstBackoff
+			begun = true
 			err = l.consume(ctx, handling, s, &running, handle)
 		}
 		switch {
@@ -139,11 +140,21 @@ func (l *Limit) Consume(ctx context.Context, q Queue, handle func(context.Contex
 			return fmt.Errorf("dripamqp10: consume %q: %w", q.Name, err)
 		}
 		l.log.Warn("the connection was lost, will connect again", "queue", q.Name, "error", err)
+		backoff = pause(backoff, time.Since(began))
 		select {
 		case <-time.After(backoff):
 		case <-ctx.Done():
 		}
 	}
+}
+
+// pause returns the next pause, after a connection that lasted so long. A broker may end each connection at once: then the pauses grow,
+// too.
+func pause(before, lasted time.Duration) time.Duration {
+	if lasted > longestBackoff {
+		return firstBackoff
+	}
+	return min(max(2*before, firstBackoff), longestBackoff)
 }
 
 // usable reports whether a URL can be dialled. The client's error would repeat a malformed URL, with its password.

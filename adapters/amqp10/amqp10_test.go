@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -254,6 +255,19 @@ func TestQueueErrors(t *testing.T) {
 		if err := limit.Consume(t.Context(), c.q, c.handle); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("Consume = %v, want %q", err, want)
 		}
+	}
+}
+
+// The pauses between connections grow, also if the broker accepts each connection and then ends it.
+func TestPauses(t *testing.T) {
+	var got []time.Duration
+	pauses := time.Duration(0)
+	for _, lasted := range []time.Duration{0, time.Second, time.Second, 0, 0, 0, time.Minute, 0} {
+		pauses = pause(pauses, lasted)
+		got = append(got, pauses/time.Millisecond)
+	}
+	if want := []time.Duration{100, 200, 400, 800, 1600, 2000, 100, 200}; !slices.Equal(got, want) {
+		t.Errorf("the pauses are %d ms, want %d", got, want)
 	}
 }
 
