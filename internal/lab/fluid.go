@@ -109,9 +109,10 @@ func (s *scope) begin(ms int64, costs bill) bool {
 }
 
 // end counts the end of a call.
-func (s *scope) end(costs bill) {
+func (s *scope) end(ms int64, costs bill) {
 	for _, t := range s.windows {
 		c := costs.in(t.unit)
+		t.refresh(ms)
 		t.left -= float64(max(0, c.actual-c.estimate))
 	}
 	s.underWay--

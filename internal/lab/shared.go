@@ -366,7 +366,7 @@ func (r *sharedRun) start(m *sharedMessage, a drip.Admission, isCopy bool) {
 	r.events.renew(admit{r.bucket}, r.names[m.Entity], &a.Lease, r.now, end, &r.err)
 	r.events.addEnd(end, func() {
 		for _, s := range m.flow.scopes {
-			s.end(m.costs)
+			s.end(r.now, m.costs)
 		}
 		_, actual := m.costs.units()
 		if err := r.bucket.Settle(context.Background(), r.names[m.Entity], a.Lease, m.costs[0].actual, actual); err != nil {

@@ -319,6 +319,19 @@ func TestScopeCounts(t *testing.T) {
 	}
 }
 
+// A cost above its estimate counts when the call ends, against what the window has then.
+func TestScopeCountsCostsAboveEstimates(t *testing.T) {
+	s := newScope(limit{windows: []window{{size: 10, rate: 10, interval: 1000}}}, 50, 1, Begin.UnixMilli())
+	low := bill{{"", 1, 10}}
+	s.begin(since(0), low)
+	s.end(since(5500*time.Millisecond), low) // 10 are left, and it takes 9 of them
+	for n, within := range []bool{true, false} {
+		if got := s.begin(since(5600*time.Millisecond), bill{{"", 1, 1}}); got != within {
+			t.Errorf("call %d after its end is within: %v, want %v", n, got, within)
+		}
+	}
+}
+
 // The optimum divides 4 a second by the weights 1 and 3. When the second is through, the first has all of it.
 func TestFluid(t *testing.T) {
 	r, err := newSharedRun(&SharedScenario{
