@@ -10,10 +10,12 @@ import (
 )
 
 // tank is a window of a limit, or its concurrency, as its provider counts it. Both gain rate with each interval, up to size.
-// A concurrency gains what its tokens can do in a millisecond, and gathers nothing.
+// A concurrency gains what its tokens can do in a millisecond, and has no size: it gathers only the beginnings of as many
+// operations as there are tokens, for the optimum.
 type tank struct {
 	window     // when it gains
 	size, rate float64
+	gathers    float64
 	left       float64
 	at         int64
 	next       int64 // when the interval after the one of at begins, if a calendar gives it
@@ -25,7 +27,8 @@ type tank struct {
 
 // tankOf is a tank that is full at a time.
 func tankOf(w window, at int64) *tank {
-	return &tank{window: w, size: float64(w.size), left: float64(w.size), rate: float64(min(w.rate, w.size)), at: at}
+	size := float64(w.size)
+	return &tank{window: w, size: size, gathers: size, left: size, rate: float64(min(w.rate, w.size)), at: at}
 }
 
 // refresh counts the intervals that have begun.
@@ -50,7 +53,7 @@ func (t *tank) pour(from, idle, step int64) {
 		return
 	}
 	in := t.brings(step)
-	t.left = min(max(t.size, in), min(t.size, t.left+t.brings(idle))+in)
+	t.left = min(max(t.gathers, in), min(t.gathers, t.left+t.brings(idle))+in)
 }
 
 // grain is the time over which the use of a tank is measured, in whole seconds.
@@ -81,7 +84,8 @@ func newScope(l limit, mean, cost float64, at int64) *scope {
 		s.windows = append(s.windows, tankOf(w, at))
 	}
 	if l.concurrency > 0 {
-		s.tokens = &tank{window: window{interval: 1}, rate: float64(l.concurrency) * cost / max(1, mean), at: at}
+		n := float64(l.concurrency) * cost
+		s.tokens = &tank{window: window{interval: 1}, rate: n / max(1, mean), gathers: n, left: n, at: at}
 	}
 	return s
 }
@@ -271,7 +275,7 @@ func newFluid(r *sharedRun) *fluid {
 			f.first[m.Entity] = min(f.first[m.Entity], m.At.Seconds())
 		}
 		for _, t := range tanks {
-			if ms > 0 || t.size == 0 {
+			if ms > 0 {
 				t.pour(r.begin+ms, idle, step)
 			}
 			t.room = t.left
