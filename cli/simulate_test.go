@@ -199,6 +199,7 @@ func TestScenarioErrors(t *testing.T) {
 		`{` + burst + `, "providers": [{"kind": "concurrency"}]}`:                                               "providers[0]: size is 0",
 		`{` + burst + `, "providers": [{"kind": "leaky-bucket", "size": 1, "interval": "1s"}]}`:                 "a leaky-bucket has a size and a per_second above 0",
 		`{` + burst + `, "providers": [{"kind": "fixed-window", "size": 1}]}`:                                   "a fixed-window has a size and an interval of at least 1ms",
+		`{` + burst + `, "providers": [{"kind": "sliding-window", "size": 1, "interval": "1500us"}]}`:           "a sliding-window has a size and an interval of at least 1ms, in whole milliseconds",
 		`{` + burst + `, "preset": "xero", "limits": {}}`:                                                       "a preset gives the limits of an entity: leave out the preset, or limits of your own",
 		`{` + burst + `, "preset": "slack-5"}`:                                                                  `there is no preset "slack-5"; there are "Slack, tier 2"`,
 		`{` + burst + `, "shared": {"app": {"size": -1}}}`:                                                      `limits: shared["app"]`,

@@ -176,8 +176,9 @@ func (p counter) provider() (lab.Provider, error) {
 			return nil, errors.New("a calendar has a size and an align, daily, weekly or monthly")
 		}
 	case "fixed-window", "first-call-window", "sliding-window":
-		if p.Interval < duration(time.Millisecond) || p.PerSecond != 0 || aligned {
-			return nil, fmt.Errorf("a %s has a size and an interval of at least 1ms", p.Kind)
+		const ms = duration(time.Millisecond) // in which the provider counts
+		if p.Interval < ms || p.Interval%ms != 0 || p.PerSecond != 0 || aligned {
+			return nil, fmt.Errorf("a %s has a size and an interval of at least 1ms, in whole milliseconds", p.Kind)
 		}
 	default:
 		return nil, fmt.Errorf("there is no kind %q; there are leaky-bucket, token-bucket, fixed-window, first-call-window, "+
