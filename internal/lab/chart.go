@@ -1,8 +1,8 @@
 package lab
 
 import (
+	"encoding/xml"
 	"fmt"
-	"html"
 	"io"
 	"math"
 	"slices"
@@ -261,5 +261,7 @@ func text(b *strings.Builder, x, y int, attributes, s string) {
 	if attributes != "" {
 		attributes = " " + attributes
 	}
-	fmt.Fprintf(b, `<text x="%d" y="%d"%s>%s</text>`+"\n", x, y, attributes, html.EscapeString(s))
+	fmt.Fprintf(b, `<text x="%d" y="%d"%s>`, x, y, attributes)
+	_ = xml.EscapeText(b, []byte(s)) // it writes to memory
+	b.WriteString("</text>\n")
 }

@@ -13,7 +13,7 @@ import (
 
 func TestWriteSVG(t *testing.T) {
 	busy := mustRun(t, Scenario{
-		Name: "rate <&> burst", About: `"quoted"`,
+		Name: "rate <&> burst", About: "\"quoted\"\x1b",
 		Options:  drip.Options{Size: 2, RefreshRate: 1},
 		Arrivals: Mixed(Burst(12, 500*time.Millisecond), Poisson(1, 0, time.Minute)), Operation: Fixed(100 * time.Millisecond),
 	}, 1)
@@ -46,7 +46,7 @@ func TestWriteSVG(t *testing.T) {
 			}
 		}
 	}
-	for _, want := range []string{"rate <&> burst", `"quoted"`, "no message", "arrived", "admit", "classic", "retry-after", "optimum", "messages", "30 s"} {
+	for _, want := range []string{"rate <&> burst", "\"quoted\"\ufffd", "no message", "arrived", "admit", "classic", "retry-after", "optimum", "messages", "30 s"} {
 		if !said[want] {
 			t.Errorf("it says nowhere %q", want)
 		}
