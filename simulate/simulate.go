@@ -31,7 +31,8 @@ type Scenario struct {
 	Name, About string
 
 	// Options are the limits. A test may set them to the options of its own program before Run. Run does not use
-	// Storage, Clock, Limits, Weight and Start: entities are full at the beginning. The file says at which date that is.
+	// Storage, Clock, Limits, SharedLimits, Weight and Start: entities are full at the beginning. The file says at which
+	// date that is.
 	Options drip.Options
 
 	load   lab.Scenario

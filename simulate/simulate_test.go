@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/drip-go/drip"
 	"github.com/drip-go/drip/provider"
 )
 
@@ -170,5 +171,18 @@ func TestPresets(t *testing.T) {
 		if a := r.Results[0]; a.OverLimit != 0 || a.Done != 120 {
 			t.Errorf("%s: %d calls over the limit, %d of 120 done", p.Name, a.OverLimit, a.Done)
 		}
+	}
+}
+
+// The shared limits of a scenario are those of its Options. What a program changes at run time changes no run.
+func TestSharedLimitsAreLeftOut(t *testing.T) {
+	s, err := Parse("s.json", []byte(`{"shared": {"app": {"size": 1}}, "arrivals": [{"kind": "burst", "count": 5}]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Options.SharedLimits = func(context.Context, string) (drip.Limit, error) { return drip.Limit{Size: 9}, nil }
+	r, err := s.Run(t.Context(), 1)
+	if err != nil || r.Results[0].OverLimit != 0 || r.Results[0].WaitMax != 4*time.Second {
+		t.Errorf("Run = %+v, %v; want a call a second", r.Results, err)
 	}
 }

@@ -17,8 +17,8 @@ type SharedScenario struct {
 	// Name and About are the titles of its row in tables.
 	Name, About string
 
-	// Options are the limits, including Options.Shared. Each run has its own Storage, Clock, Limits, Weight and Start:
-	// all limits are full at Begin.
+	// Options are the limits, including Options.Shared. Each run has its own Storage, Clock, Limits, Weight and Start, and
+	// no SharedLimits: all limits are full at Begin.
 	Options drip.Options
 
 	// Begin is as in Scenario.
@@ -179,7 +179,7 @@ func newSharedRun(s *SharedScenario, seed uint64) (*sharedRun, error) {
 		r.counting = append(r.counting, s.Providers())
 	}
 	r.counting = append(r.counting, s.SharedProviders())
-	o.Limits, o.Weight = nil, nil
+	o.Limits, o.SharedLimits, o.Weight = nil, nil, nil
 	if slices.ContainsFunc(s.Entities, func(e SharedEntity) bool {
 		return e.Limit.Size+e.Limit.RefreshRate+e.Limit.Concurrency > 0 || e.Limit.Windows != nil
 	}) {
