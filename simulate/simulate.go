@@ -138,7 +138,8 @@ type Result struct {
 	// the limit, or if a short run began with a gathered burst.
 	Used float64
 
-	// Makespan is the time from the first arrival to the end of the last operation, or to its start with shared limits.
+	// Makespan is the time from the first arrival to the end of the last operation. With shared limits it leaves out the
+	// request's way to the provider.
 	Makespan time.Duration
 
 	// Wait is the mean time from the arrival of a message to its start, WaitP99 the time that 99 % of messages do not
