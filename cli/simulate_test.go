@@ -225,6 +225,8 @@ func TestScenarioErrors(t *testing.T) {
 		`{` + burst + `, "limits": {"wait_for_token": "2562047h"}}`:                                             "limits: wait_for_token is 2562047h0m0s; it must be at most",
 		`{` + burst + `, "limits": {"windows": [{"size": 1, "interval": "2562047h"}]}}`:                         "limits: windows[0].interval is 2562047h0m0s; it must be at most",
 		`{` + burst + `, "shared": {"app": {"size": 1, "lease": "1s"}}}`:                                        `shared limit "app": it has no lease and no max_lease; give them`,
+		"{" + burst + ",\n" + burst + "}":                                                                       `scenario.json:2: the field "arrivals" is there twice`,
+		`{` + burst + `, "shared": {"app": {"size": 1}, "app": {"size": 2}}}`:                                   `scenario.json:1: the field "app" is there twice`,
 		`[]`: "it is an array; it must be a { }",
 	} {
 		o := try(t, "simulate", write(t, "scenario.json", text))

@@ -116,14 +116,18 @@ func (l *Limits) limit() drip.Limit {
 	return out
 }
 
-// Decode decodes JSON in which every field has to be known. Its error begins with the name of the text.
+// Decode decodes JSON in which every field has to be known, and stands once. Its error begins with the name of the text.
 func Decode(name string, text []byte, v any) error {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.DisallowUnknownFields()
 	err := d.Decode(v)
 	if err == nil {
 		if _, err = d.Token(); err == io.EOF {
-			return nil
+			d = json.NewDecoder(bytes.NewReader(text))
+			if err = once(d); err != nil {
+				err = fmt.Errorf("%s:%d: %w", name, line(text, d.InputOffset()), err)
+			}
+			return err
 		}
 		err = errors.New("there is something behind the end")
 	}
@@ -131,7 +135,7 @@ func Decode(name string, text []byte, v any) error {
 	var kind *json.UnmarshalTypeError
 	switch {
 	case errors.As(err, &syntax):
-		name = fmt.Sprintf("%s:%d", name, 1+bytes.Count(text[:syntax.Offset], []byte("\n")))
+		name = fmt.Sprintf("%s:%d", name, line(text, syntax.Offset))
 	case errors.As(err, &kind):
 		field := kind.Field
 		if embedded, rest, ok := strings.Cut(field, "."); ok && embedded != strings.ToLower(embedded) {
@@ -150,6 +154,36 @@ func Decode(name string, text []byte, v any) error {
 		err = errors.New("it ends too early")
 	}
 	return fmt.Errorf("%s: %s", name, strings.TrimPrefix(err.Error(), "json: "))
+}
+
+// line is the number of the line at an offset.
+func line(text []byte, offset int64) int { return 1 + bytes.Count(text[:offset], []byte("\n")) }
+
+// once reads the next value. It returns an error after the name of a field that the object has already: package json takes
+// the last one and says nothing.
+func once(d *json.Decoder) error {
+	t, err := d.Token()
+	if _, nested := t.(json.Delim); !nested {
+		return err
+	}
+	seen := map[json.Token]bool{}
+	for d.More() {
+		if t == json.Delim('{') {
+			field, err := d.Token()
+			if err != nil {
+				return err
+			}
+			if seen[field] {
+				return fmt.Errorf("the field %q is there twice", field)
+			}
+			seen[field] = true
+		}
+		if err := once(d); err != nil {
+			return err
+		}
+	}
+	_, err = d.Token()
+	return err
 }
 
 func kindName(e *json.UnmarshalTypeError) string {
