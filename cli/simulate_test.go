@@ -163,7 +163,8 @@ func TestTrace(t *testing.T) {
 		"0,\"a\n":                    "extraneous or missing",
 		"0\n90000h\n":                "it is longer than 87600h0m0s",
 		"0,a\n9999-12-31T00:00:00Z":  "is not a time such as",
-		"9999999999999999999999,a\n": "there is no message in it",
+		"9999999999999999999999,a\n": `:1: "9999999999999999999999" is not a time such as`,
+		"24:00,a\n1s,a\n":            `:1: "24:00" is not a time such as`,
 	} {
 		if o := try(t, "simulate", scenario(trace)); o.status != statusUsage || !strings.Contains(o.err, wrong) {
 			t.Errorf("%q: %+v, want %s", trace, o, wrong)

@@ -42,8 +42,8 @@ func (t trace) arrivals() lab.Arrivals {
 // byteOrderMark is how spreadsheets begin a file of UTF-8.
 const byteOrderMark = "\ufeff"
 
-// readTrace reads a CSV file: a line a message, with the time and, if there are several, the entity. A first line that has
-// no time is a header. The scenario begins at a given time, or if that is zero with the day of the first date. The other
+// readTrace reads a CSV file: a line a message, with the time and, if there are several, the entity. A first line that
+// begins with no number is a header. The scenario begins at a given time, or if that is zero with the day of the first date. The other
 // result is when it begins.
 func readTrace(dir, name string, begins time.Time) (trace, time.Time, error) {
 	fail := func(err error) (trace, time.Time, error) { return nil, begins, err }
@@ -83,7 +83,7 @@ func readTrace(dir, name string, begins time.Time) (trace, time.Time, error) {
 		at, date, err := parseTime(record[0])
 		line, _ := r.FieldPos(0)
 		switch {
-		case err != nil && n == 0:
+		case err != nil && n == 0 && strings.IndexAny(record[0], "0123456789+-.") != 0:
 			continue
 		case err == nil && len(messages) > 0 && date != dates:
 			err = errors.New("some times have a date and others have none")
