@@ -117,7 +117,7 @@ func TestTraceOnTheCalendar(t *testing.T) {
 			t.Errorf("%s: %v, %+v", begins, err, r.Results)
 		}
 	}
-	if _, err := parse(`"begins": "2026-06-29T00:00:00Z", `); err == nil || !strings.Contains(err.Error(), "a time is before the beginning") {
+	if _, err := parse(`"begins": "2026-06-29T00:00:00Z", `); err == nil || !strings.Contains(err.Error(), ": it is before the beginning") {
 		t.Errorf("a trace before the beginning: %v", err)
 	}
 }

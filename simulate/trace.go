@@ -69,6 +69,7 @@ func readTrace(dir, name string, begins time.Time) (trace, time.Time, error) {
 	type message struct {
 		at     time.Duration // since 1970, or since the beginning
 		entity string
+		line   int
 	}
 	var messages []message
 	var dates bool // the times are calendar times
@@ -81,7 +82,11 @@ func readTrace(dir, name string, begins time.Time) (trace, time.Time, error) {
 			return fail(fmt.Errorf("%s: %w", name, err))
 		}
 		at, date, err := parseTime(record[0])
-		line, _ := r.FieldPos(0)
+		m := message{at: at}
+		m.line, _ = r.FieldPos(0)
+		if len(record) > 1 {
+			m.entity = record[1]
+		}
 		switch {
 		case err != nil && n == 0 && strings.IndexAny(record[0], "0123456789+-.") != 0:
 			continue
@@ -89,35 +94,35 @@ func readTrace(dir, name string, begins time.Time) (trace, time.Time, error) {
 			err = errors.New("some times have a date and others have none")
 		case err == nil && len(record) > 2:
 			err = errors.New("there are more than two columns, time and entity")
+		case err == nil && len(messages) > 0 && (m.entity == "") != (messages[0].entity == ""):
+			err = errors.New("some messages have an entity and others have none")
 		}
 		if err != nil {
-			return fail(fmt.Errorf("%s:%d: %w", name, line, err))
+			return fail(fmt.Errorf("%s:%d: %w", name, m.line, err))
 		}
-		m := message{at: at}
-		if dates = date; len(record) > 1 {
-			m.entity = record[1]
-		}
+		dates = date
 		messages = append(messages, m)
 	}
 	if len(messages) == 0 {
 		return fail(fmt.Errorf("%s: there is no message in it", name))
 	}
-	first := slices.MinFunc(messages, func(a, b message) int { return cmp.Compare(a.at, b.at) }).at
+	byTime := func(a, b message) int { return cmp.Compare(a.at, b.at) }
+	first, last := slices.MinFunc(messages, byTime), slices.MaxFunc(messages, byTime)
 	var begin time.Duration
 	switch {
 	case dates && !begins.IsZero():
 		begin = time.Duration(begins.UnixMilli()) * time.Millisecond
 	case dates: // windows begin at midnight
-		begin = first.Truncate(24 * time.Hour)
+		begin = first.at.Truncate(24 * time.Hour)
 		if t := time.UnixMilli(begin.Milliseconds()).UTC(); t.Year() >= firstYear && t.Year() <= lastYear {
 			begins = t // of older dates the time of the day is enough
 		}
 	}
-	if first < begin {
-		return fail(fmt.Errorf("%s: a time is before the beginning", name))
+	if first.at < begin {
+		return fail(fmt.Errorf("%s:%d: it is before the beginning", name, first.line))
 	}
-	if last := slices.MaxFunc(messages, func(a, b message) int { return cmp.Compare(a.at, b.at) }).at; last-begin > time.Duration(longest) {
-		return fail(fmt.Errorf("%s: it is longer than %v", name, time.Duration(longest)))
+	if last.at-begin > time.Duration(longest) {
+		return fail(fmt.Errorf("%s:%d: it is more than %v after the beginning", name, last.line, time.Duration(longest)))
 	}
 	var t trace
 	numbers := map[string]int{}
