@@ -69,8 +69,10 @@ func (f *file) scenario(dir string) (Scenario, error) {
 	if in.Late, err = f.Late.distribution(); err != nil {
 		return fail(fmt.Errorf("late: %w", err))
 	}
-	if in.Costs, err = f.Cost.costs(); err != nil {
-		return fail(fmt.Errorf("cost: %w", err))
+	if f.Cost != (costs{}) { // else it is 1
+		if in.Costs, err = f.Cost.costs(); err != nil {
+			return fail(fmt.Errorf("cost: %w", err))
+		}
 	}
 	for _, unit := range slices.Sorted(maps.Keys(f.Costs)) {
 		if in.Units == nil {
@@ -358,10 +360,7 @@ func (c *costs) UnmarshalJSON(text []byte) error {
 }
 
 func (c costs) costs() (lab.Costs, error) {
-	switch {
-	case c == costs{}:
-		return lab.FixedCost(1), nil
-	case c.From < 1 || c.To < c.From || c.Off < 0 || max(c.To, c.Off) > decision.MostUnits:
+	if c.From < 1 || c.To < c.From || c.Off < 0 || max(c.To, c.Off) > decision.MostUnits {
 		return nil, fmt.Errorf("it is a number from 1 to %d, or has from, to not before it, and off not below 0", int64(decision.MostUnits))
 	}
 	return lab.UniformCost(c.From, c.To, c.Off), nil

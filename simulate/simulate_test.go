@@ -21,6 +21,7 @@ func TestUnitsAreRefused(t *testing.T) {
 		`{"limits": {"size": 9, "rate": 9, "unit": "points"}, ` + burst + `}`:                                                    `costs: there are none of "points", which a limit counts`,
 		`{"limits": {"size": 9, "rate": 9}, "providers": [{"kind": "concurrency", "size": 1, "unit": "points"}], ` + burst + `}`: `costs: there are none of "points", which a provider counts`,
 		`{"limits": {"size": 9, "rate": 9}, "costs": {"points": {"from": 3}}, ` + burst + `}`:                                    `costs: "points": it is a number`,
+		`{"limits": {"size": 9, "rate": 9, "unit": "points"}, "costs": {"points": 0}, ` + burst + `}`:                            `costs: "points": it is a number from 1`,
 	} {
 		if _, err := Parse("s.json", []byte(text)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: got %v, want %s", text, err, want)
