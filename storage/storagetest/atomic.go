@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"reflect"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -235,6 +237,11 @@ func testAtomicWithin(t *testing.T, s storage.Storage) {
 		if n := ran.Load(); n != size && n != 0 {
 			t.Fatalf("of %d operations at the same time within a limit of %d ran %d", callers*each, size, n)
 		} else if n == 0 {
+			for _, key := range []string{within[0].Key, within[1].Key, "k0-0", "k0-1", "k0-2", "k0-3", "k0-4"} {
+				if st, rev := get(t, s, key); rev != storage.NoRevision {
+					t.Fatalf("with ErrApart nothing was decided, but %s has %+v", key, st)
+				}
+			}
 			t.Log("the storage keeps the keys apart")
 			return
 		}
@@ -431,6 +438,13 @@ func testList(t *testing.T, s storage.Storage) {
 	for i, data := range []string{"no state", `{"v":1}`, "\x00", string(cut[:len(cut)-8])} {
 		set(t, s, fmt.Sprint("no entity ", i), storage.State{Data: []byte(data), Now: time.Now().UnixMilli(), Until: decision.Never}, storage.NoRevision)
 	}
+	many := map[string]bool{} // more than a backend may read at once
+	some, _ := get(t, s, slices.Sorted(maps.Keys(want))[0])
+	for i := range 1100 {
+		key := fmt.Sprint("one of many ", i)
+		set(t, s, key, storage.State{Data: some.Data, Now: time.Now().UnixMilli(), Until: decision.Never}, storage.NoRevision)
+		many[key] = true
+	}
 	l := s.(storage.Lister)
 	got := map[string]storage.Entry{}
 	if err := l.List(t.Context(), func(e storage.Entry) error {
@@ -448,8 +462,13 @@ func testList(t *testing.T, s storage.Storage) {
 		}
 		told(t, got[key], e)
 	}
+	for key := range many {
+		if _, listed := got[key]; !listed {
+			t.Fatalf("List tells every entity stored, but not %s: of %d it told %d", short(key), len(want)+len(many), len(got))
+		}
+	}
 	for key := range got {
-		if _, stored := want[key]; !stored {
+		if _, stored := want[key]; !stored && !many[key] {
 			t.Errorf("List leaves out bytes that are no state, but not the bytes of %s", short(key))
 		}
 	}

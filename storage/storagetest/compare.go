@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"reflect"
 	"slices"
 	"testing"
 
@@ -42,7 +43,11 @@ func Compare(t testing.TB, a storage.Atomic, seed uint64, steps int) {
 		if s, ok := a.(storage.Storage); ok && len(within) == 0 && g.IntN(8) == 0 {
 			way, do = "Get, Apply and Set", plain{s}.Do
 		}
+		given := copyOf(e.limits, within)
 		got, err := do(t.Context(), e.key, e.limits, within, op)
+		if now := copyOf(e.limits, within); !reflect.DeepEqual(now, given) {
+			t.Fatalf("seed %d, step %d: Do changes no limits: they were %+v and are %+v", seed, step, given, now)
+		}
 		if errors.Is(err, storage.ErrApart) {
 			return // the rest is for one that keeps them in one place
 		} else if err != nil {
@@ -55,6 +60,18 @@ func Compare(t testing.TB, a storage.Atomic, seed uint64, steps int) {
 		g.remember(e, &op, &want)
 		g.tick()
 	}
+}
+
+// copyOf is a copy of the limits of an operation, its entity's first.
+func copyOf(l *decision.Limits, within []storage.Within) (all []decision.Limits) {
+	all = append(all, *l)
+	for _, w := range within {
+		all = append(all, *w.Limits)
+	}
+	for i := range all {
+		all[i].Windows = slices.Clone(all[i].Windows)
+	}
+	return all
 }
 
 // game is the random side of Compare.

@@ -77,6 +77,7 @@ var wrong = map[string]func() storage.Storage{
 	},
 	"data are cut at 4 KB":   func() storage.Storage { return data(func(d []byte) []byte { return d[:min(len(d), 4096)] }) },
 	"data are cut at 65535":  func() storage.Storage { return data(func(d []byte) []byte { return d[:min(len(d), 65535)] }) },
+	"data are cut at 64 KiB": func() storage.Storage { return data(func(d []byte) []byte { return d[:min(len(d), 65536)] }) },
 	"data are whole numbers": func() storage.Storage { return data(func(d []byte) []byte { return d[:len(d)/8*8] }) },
 	"data end at a zero byte": func() storage.Storage {
 		return data(func(d []byte) []byte { s, _, _ := strings.Cut(string(d), "\x00"); return []byte(s) })
@@ -109,6 +110,7 @@ var wrong = map[string]func() storage.Storage{
 	"Do gives no new revision":                func() storage.Storage { return &decider{Storage: memory.New(), still: true} },
 	"Do takes unknown bytes for nobody's":     func() storage.Storage { return &decider{Storage: memory.New(), trusting: true} },
 	"Read and List leave leases out":          func() storage.Storage { return &teller{Storage: memory.New(), leaseless: true} },
+	"List tells the first page alone":         func() storage.Storage { return &teller{Storage: memory.New(), page: 1000} },
 	"List leaves an entity out":               func() storage.Storage { return &teller{Storage: memory.New(), skip: true} },
 	"List holds up Set":                       func() storage.Storage { return &teller{Storage: memory.New(), locks: true} },
 	"List goes on after an error":             func() storage.Storage { return &teller{Storage: memory.New(), stubborn: true} },
@@ -118,6 +120,9 @@ var wrong = map[string]func() storage.Storage{
 	"List counts the leases that it tells":    func() storage.Storage { return &teller{Storage: memory.New(), miscounts: true} },
 	"Read returns the state it keeps":         func() storage.Storage { return &teller{Storage: memory.New(), aliasRead: true} },
 	"Do overwrites a Set":                     func() storage.Storage { return &decider{Storage: memory.New(), forceful: true} },
+	"Do changes the limits":                   func() storage.Storage { return &decider{Storage: memory.New(), spoils: true} },
+	"Do tells that keys are apart afterwards": func() storage.Storage { return &decider{Storage: memory.New(), apart: true} },
+	"Get reads the revision after the data":   func() storage.Storage { return &mutant{keep: newKeep(), late: true} },
 	"Do changes one key and not the other":    func() storage.Storage { return &decider{Storage: memory.New(), partial: true} },
 }
 
@@ -171,6 +176,7 @@ type mutant struct {
 	quietly            bool
 	lose               int
 	empty, deaf        bool
+	late               bool
 
 	times  sync.Map // of the last Set, by key
 	nows   sync.Map
@@ -213,6 +219,9 @@ func (m *mutant) Get(ctx context.Context, key string) (storage.State, storage.Re
 		return m.m[key].state, m.m[key].rev, ctx.Err()
 	}
 	st, rev, err := m.keep.Get(ctx, key)
+	if m.late {
+		_, rev, err = m.keep.Get(ctx, key)
+	}
 	if m.empty && len(st.Data) == 0 {
 		return storage.State{}, storage.NoRevision, err
 	}
@@ -416,6 +425,7 @@ type decider struct {
 	generous, still, trusting bool
 	endless                   bool
 	forceful, partial         bool
+	spoils, apart             bool
 	begin                     time.Time
 	most                      int
 
@@ -452,6 +462,15 @@ func (d *decider) Do(ctx context.Context, key string, l *decision.Limits, within
 			op.Now = time.Now().UnixMilli()
 		}
 		return plain{forceful{d.Storage}}.Do(ctx, key, l, nil, op)
+	case d.spoils:
+		a, err := d.Storage.Do(ctx, key, l, within, op)
+		for _, w := range within {
+			w.Limits.Guess++
+		}
+		return a, err
+	case d.apart && len(within) > 0:
+		_, _ = d.Storage.Do(ctx, within[0].Key, within[0].Limits, nil, op)
+		return decision.Answer{}, storage.ErrApart
 	case d.partial:
 		a, err := d.Storage.Do(ctx, key, l, within, op)
 		if err != nil && len(within) > 0 {
@@ -543,6 +562,7 @@ type teller struct {
 	leaseless, skip, stubborn bool
 	locks                     bool
 	all, miscounts, aliasRead bool
+	page                      int
 	strict, blind             bool     // about bytes that are no state
 	foreign                   sync.Map // their keys
 	listing                   sync.Mutex
@@ -602,8 +622,11 @@ func (r *teller) List(ctx context.Context, each func(storage.Entry) error) error
 			}
 		}
 	}
-	first := true
+	first, told := true, 0
 	return r.Storage.List(ctx, func(e storage.Entry) error {
+		if told++; r.page > 0 && told > r.page {
+			return nil
+		}
 		skip := r.skip && first
 		first = false
 		if skip {

@@ -123,6 +123,11 @@ func testRoundTrip(t *testing.T, s storage.Storage) {
 		set(t, s, "k", state(n), last)
 		last = holds(t, s, "k", state(n), "Get returns the bytes that Set stored")
 	}
+	if err := s.Set(t.Context(), "large", state(1<<20), storage.NoRevision); err == nil {
+		holds(t, s, "large", state(1<<20), "Set stores all bytes or returns an error")
+	} else {
+		t.Logf("states are not of any size: Set of 1 MiB: %v", err)
+	}
 	all := make([]byte, 256)
 	for i := range all {
 		all[i] = byte(i)
@@ -221,6 +226,12 @@ func testRace(t *testing.T, s storage.Storage) {
 	})
 }
 
+// seen is what a Get returned: no two states of a race have as many bytes.
+type seen struct {
+	rev   storage.Revision
+	bytes int
+}
+
 // race lets a few callers set a key at the same revision in each of many rounds.
 func race(t *testing.T, s storage.Storage, revision func(key string) storage.Revision) {
 	t.Helper()
@@ -230,15 +241,22 @@ func race(t *testing.T, s storage.Storage, revision func(key string) storage.Rev
 	round := func(key string, readers int) {
 		t.Helper()
 		rev := revision(key)
+		before, _ := get(t, s, key)
 		var won, left, reads atomic.Int64
+		var mu sync.Mutex
+		read := map[seen]bool{}
 		left.Store(callers)
 		together(callers+readers, func(i int) {
 			if i >= callers {
 				for left.Load() > 0 {
-					if _, _, err := s.Get(t.Context(), key); err != nil {
+					st, rev, err := s.Get(t.Context(), key)
+					if err != nil {
 						t.Errorf("Get: %v", err)
 					}
 					reads.Add(1)
+					mu.Lock()
+					read[seen{rev, len(st.Data)}] = true
+					mu.Unlock()
 				}
 				return
 			}
@@ -262,7 +280,13 @@ func race(t *testing.T, s storage.Storage, revision func(key string) storage.Rev
 		if winner < 0 {
 			t.Fatalf("of %d callers that set a key at the same revision, %d, one succeeds; these did (a byte each): %08x", callers, rev, won.Load())
 		}
-		holds(t, s, key, states[winner], "the only Set that succeeded has stored its bytes")
+		after := holds(t, s, key, states[winner], "the only Set that succeeded has stored its bytes")
+		for got := range read {
+			if got != (seen{rev, len(before.Data)}) && got != (seen{after, len(states[winner].Data)}) {
+				t.Fatalf("Get returns a state with its own revision: it returned %d bytes at revision %d, and there were %d at %d, then %d at %d",
+					got.bytes, got.rev, len(before.Data), rev, len(states[winner].Data), after)
+			}
+		}
 	}
 	if _, closes := s.(io.Closer); !closes && takesLongKeys(t, s) {
 		for i := range 20 { // a map of few keys compares without hashing
