@@ -40,6 +40,18 @@ func run(args []string, out io.Writer) error {
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
+	switch {
+	case *random < 0:
+		return fmt.Errorf("-random is %d; it must not be below 0", *random)
+	case *lost < 0:
+		return fmt.Errorf("-lost is %d; it must not be below 0", *lost)
+	case *random > 0 && !*shared:
+		return errors.New("-random is a number of loads for -shared")
+	case *lost > 0 && (*shared || flags.NArg() > 0):
+		return errors.New("-lost plays random loads, and neither -shared nor scenarios")
+	case *svg != "" && (*shared || *lost > 0):
+		return errors.New("-svg draws scenarios, and neither -shared nor -lost")
+	}
 	if *list {
 		for _, s := range lab.Scenarios() {
 			fmt.Fprintf(out, "%-24s%s\n", s.Name, s.About)
@@ -144,6 +156,11 @@ func sharing(out io.Writer, random int, seed uint64, names []string) error {
 			scenarios = append(scenarios, lab.RandomShared(seed+i))
 		}
 	}
+	for _, name := range names {
+		if !slices.ContainsFunc(scenarios, func(s lab.SharedScenario) bool { return s.Name == name }) {
+			return fmt.Errorf("there is no shared scenario %q", name)
+		}
+	}
 	var results []lab.SharedResult
 	for _, s := range scenarios {
 		if len(names) > 0 && !slices.Contains(names, s.Name) {
@@ -154,9 +171,6 @@ func sharing(out io.Writer, random int, seed uint64, names []string) error {
 			return err
 		}
 		results = append(results, r)
-	}
-	if len(results) == 0 {
-		return fmt.Errorf("there is no shared scenario of %q", names)
 	}
 	return lab.WriteSharedTable(out, results...)
 }

@@ -38,9 +38,22 @@ func TestList(t *testing.T) {
 	}
 }
 
-func TestUnknownScenario(t *testing.T) {
-	if err := run([]string{"nonsense"}, new(strings.Builder)); err == nil || !strings.Contains(err.Error(), `"nonsense"`) {
-		t.Errorf("run = %v", err)
+// The program does all that it is asked for, or nothing.
+func TestArgumentsAreRefused(t *testing.T) {
+	for _, c := range []struct{ args, want string }{
+		{"nonsense", `"nonsense"`},
+		{"-shared far nonsense", `"nonsense"`},
+		{"-random 3", "-shared"},
+		{"-shared -random -1", "-random is -1"},
+		{"-lost -1", "-lost is -1"},
+		{"-lost 1 long-tail", "-lost"},
+		{"-shared -svg runs.svg far", "-svg"},
+		{"-lost 1 -svg runs.svg", "-svg"},
+	} {
+		var out strings.Builder
+		if err := run(strings.Fields(c.args), &out); err == nil || !strings.Contains(err.Error(), c.want) || out.Len() > 0 {
+			t.Errorf("%s: %v, want %s; printed %d bytes", c.args, err, c.want, out.Len())
+		}
 	}
 }
 
