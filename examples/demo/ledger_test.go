@@ -97,6 +97,11 @@ func TestSharedUse(t *testing.T) {
 		l.published(n, at(100)) // the bucket has 4 calls in it
 	}
 	for n := 5; n < 41; n++ {
+		if n == 9 {
+			if got := l.shared(); got.used != 0 {
+				t.Errorf("used %v of a time that has not ended, want 0", got.used)
+			}
+		}
 		l.accepted(n, at(1000))
 		l.answered(n, at(1100))
 	}
