@@ -187,3 +187,19 @@ func TestSharedLimitsAreLeftOut(t *testing.T) {
 		t.Errorf("Run = %+v, %v; want a call a second", r.Results, err)
 	}
 }
+
+// A call that is over several limits is one call.
+func TestCallsOverTheLimitCountOnce(t *testing.T) {
+	s, err := Parse("s.json", []byte(`{"shared": {"a": {"size": 1}, "b": {"size": 1}},
+		"providers": [{"kind": "fixed-window", "size": 1, "interval": "1s"}], "arrivals": [{"kind": "burst", "count": 5}]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"a", "b"} { // on trial: drip does not keep them
+		s.Options.Shared[name] = drip.Limit{Size: 1, Shadow: true}
+	}
+	r, err := s.Run(t.Context(), 1)
+	if err != nil || r.Results[0].OverLimit != 4 {
+		t.Errorf("Run = %+v, %v; want 4 of 5 calls over the limit", r.Results, err)
+	}
+}

@@ -352,16 +352,18 @@ func (r *sharedRun) start(m *sharedMessage, a drip.Admission, isCopy bool) {
 		m.flow.backlog -= m.calls
 		r.waiting--
 	}
+	over := false
 	for _, s := range m.flow.scopes {
-		if !s.begin(r.now, m.costs) {
-			r.over++
-		}
+		over = !s.begin(r.now, m.costs) || over
+	}
+	if over {
+		r.over++
 	}
 	travel := int64(0)
 	if r.scenario.Travel > 0 {
 		travel = r.rnd.Int64N(r.scenario.Travel.Milliseconds() + 1)
 	}
-	r.count(m, r.now+travel)
+	r.count(m, r.now+travel, over)
 	end := r.now + travel + m.operation
 	r.events.renew(admit{r.bucket}, r.names[m.Entity], &a.Lease, r.now, end, &r.err)
 	r.events.addEnd(end, func() {
@@ -375,15 +377,15 @@ func (r *sharedRun) start(m *sharedMessage, a drip.Admission, isCopy bool) {
 	})
 }
 
-// count has the providers count a call that reaches them at a time.
-func (r *sharedRun) count(m *sharedMessage, at int64) {
+// count has the providers count a call that reaches them at a time. It may have been found to be over a limit before.
+func (r *sharedRun) count(m *sharedMessage, at int64, found bool) {
 	providers := slices.Concat(r.counting[m.Entity], r.counting[len(r.names)])
 	if len(providers) == 0 {
 		return
 	}
 	r.events.add(at, func() {
 		end, over := beginAll(providers, at, m.costs)
-		if over {
+		if over && !found {
 			r.over++
 		}
 		r.events.addEnd(at+m.operation, func() { end(r.now) })
