@@ -220,7 +220,7 @@ func (l *Limits) apply(s *State, leases Leases, shared []Shared, op *Op, unpinne
 		}
 	case Settle, Cancel:
 		if changes {
-			l.end(s, shared, op, t, a)
+			l.end(s, leases, shared, op, t, a)
 		}
 	case Renew:
 		if leases.Release(&op.Lease, max(now, s.Now)) {

@@ -89,6 +89,7 @@ func (x *Shared) enter(f *Flow, op *Op, back bool, now int64) {
 // look decides whether this limit lets the operation run now.
 func (x *Shared) look(f *Flow, op *Op, back bool, now int64) {
 	c, s, l := &x.State.Calendars[0], x.State, x.Limits
+	s.rest(x.Leases, now)
 	end, due := l.begin(c.Head+1)-1, c.at(c.Head)
 	x.fits, x.bound, x.spare, x.fair, x.room, x.due = true, BoundNone, true, 0, true, due
 	x.token, x.wait, x.refund, x.overdue = false, l.pace(s), 0, 0

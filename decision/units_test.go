@@ -240,6 +240,29 @@ func TestRefundTooLate(t *testing.T) {
 	}
 }
 
+// Nobody gives back what the lease of a dead holder took: an operation that waits for it does not ask again all day.
+func TestRefundOfDeadHolder(t *testing.T) {
+	const day = 86_400_000
+	e := newEntity(t, perSecond(1000, 1000), decision.Window{Size: 100, Rate: 100, Interval: day})
+	for second := range int64(10) {
+		e.settle(second*1000+500, e.runs(second*1000, 10, newcomer), 2)
+	}
+	e.runs(10_000, 80, newcomer) // and its holder dies
+	now, asks, ticket := int64(11_000), 0, newcomer
+	for {
+		a := e.admit(now, 10, ticket)
+		if a.Delay == 0 {
+			break
+		}
+		if now, ticket, asks = now+a.Delay, a.Ticket, asks+1; asks > 30 {
+			t.Fatalf("it asks for ever: at %d it waits %d because of %d", now, a.Delay, a.Bound)
+		}
+	}
+	if next := int64(day - begin%day); now < next || now > next+8000 {
+		t.Errorf("it runs at %d, want about %d", now, next)
+	}
+}
+
 // A window whose unit changes begins with its remaining capacity, at least 0, and leases give it nothing back.
 func TestUnitsChange(t *testing.T) {
 	e := newEntity(t, perSecond(10, 10), decision.Window{Size: 10, Rate: 10, Interval: 60_000, Unit: 1})

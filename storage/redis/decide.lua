@@ -2197,6 +2197,14 @@ function Shared_ask(x, cost_0, cost_1, cost_2, cost_3)
 end
 function Shared_look(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Urgent, back, now)
   local c2 = x.State_Calendars[0]
+  do
+    if x.Leases.Out(now) == 0 then
+      for i2 = 0, x.State_Lines_n - 1 do
+        local line2 = x.State_Lines[i2]
+        line2.Fresh, line2.FreshFrom, line2.Stale = 0, x.State_LastID, 0
+      end
+    end
+  end
   local n2 = c2.Head + 1
   local end2 = n2 * x.Limits_Grain + x.Limits_Zero - 1
   local n3 = c2.Head
@@ -5347,6 +5355,14 @@ end
           do
             repeat
               do
+                do
+                  if Out(t) == 0 then
+                    for i2 = 0, s_Lines_n - 1 do
+                      local line2 = s_Lines[i2]
+                      line2.Fresh, line2.FreshFrom, line2.Stale = 0, s_LastID, 0
+                    end
+                  end
+                end
                 local slot = t > s_Slot and t or s_Slot
                 for i2 = 0, l_Windows_n - 1 do
                   local w = l_Windows[i2]
@@ -7274,6 +7290,14 @@ end
           if booked2 then
             a_Found = true
             do
+              do
+                if Out(t) == 0 then
+                  for i2 = 0, s_Lines_n - 1 do
+                    local line2 = s_Lines[i2]
+                    line2.Fresh, line2.FreshFrom, line2.Stale = 0, s_LastID, 0
+                  end
+                end
+              end
               local slot = t > s_Slot and t or s_Slot
               for i2 = 0, l_Windows_n - 1 do
                 local w = l_Windows[i2]
