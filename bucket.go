@@ -132,7 +132,8 @@ type Options struct {
 	// documented, shared with others, or changing. Throttled lowers the level: to a little less than the provider has let
 	// pass since the refusal before, or to eight tenths at first. The level then rises with the third power of the time:
 	// it changes little for minutes, and doubles in seven minutes. Announced bounds it. After a pause of a minute it is half as
-	// high, for ten seconds. It is never below 2 % nor above the limit. The storage keeps it, so it holds in all processes
+	// high, for ten seconds. It is never below 2 % nor above the limit. Windows longer than an hour stay whole, because any
+	// level is whole again after an hour. The storage keeps it, so it holds in all processes
 	// from the next decision on.
 	// Admit postpones an operation that costs more than the Size at the level as long as that is so. Defaults to false:
 	// Throttled changes no limit.

@@ -23,7 +23,7 @@ const (
 	sameRefusal = 2000   // ms after a refusal others belong to it, and until the next interval
 	longestSame = minute // but no longer
 	measurable  = 5000   // ms between two refusals at least
-	changeEvery = 10_000 // ms, and 20 intervals of windows that gather capacity: the level rises in such steps
+	changeEvery = 10_000 // ms, and 20 intervals of windows that gather capacity, at most an hour: the level rises in such steps
 	longPause   = minute // without an operation, or 10 intervals
 	rampTime    = 10_000
 	risesFor    = 3600 // seconds: any level is whole again then
@@ -131,14 +131,14 @@ func (v *Level) end() int64 {
 // a level.
 func (l *Limits) follow(s *State, v *Level, t int64) {
 	first := l.Windows[0].Interval
-	if s.Tokens != 0 && t-s.Now > max(longPause, min(first, longPause)*10) {
+	if s.Tokens != 0 && t-s.Now > max(longPause, min(first, longPause)*10) && v.end() > t {
 		v.Ramp = t
 	}
 	part, every := v.part(t), int64(changeEvery)
 	for i := range l.Windows {
 		w := &l.Windows[i]
 		if w.Size > w.Rate { // a change may cost an interval
-			every = max(every, w.Interval*20*steps/v.Part)
+			every = max(every, min(w.Interval*20*steps/v.Part, risesFor*1000))
 		}
 	}
 	if part > v.Part && t-v.Changed < every {
@@ -172,9 +172,9 @@ func (l *Limits) follow(s *State, v *Level, t int64) {
 
 // at returns a part of a window. A window that gathers capacity gets a longer interval, which is more exact than a smaller
 // rate. Any other window keeps its intervals, as the provider may count by them, and gets fewer units. A window that
-// limits nothing stays.
+// limits nothing stays, and so does one that is longer than a level lasts: an hour at a low level would cost it its day.
 func (w *Window) at(part int64) Window {
-	if w.Size == MostUnits {
+	if w.Size == MostUnits || w.Interval > risesFor*1000 {
 		part = steps
 	}
 	size, rate, interval := max(1, w.Size*part/steps), w.Rate, w.Interval
@@ -195,7 +195,7 @@ func (w *Window) at(part int64) Window {
 
 // of returns a window that has this part, w.
 func (w *Window) of(part int64) Window {
-	if w.Size == MostUnits {
+	if w.Size == MostUnits || w.Interval > risesFor*1000 && (w.Size <= w.Rate || w.Series != 0 || w.Interval*part > risesFor*1000*steps) {
 		return *w
 	}
 	whole := Window{

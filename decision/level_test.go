@@ -170,3 +170,42 @@ func TestLevelOfARateAboveSize(t *testing.T) {
 		t.Errorf("after three refusals the level is %v, with a rate above Size %v", levels[0], levels[1])
 	}
 }
+
+// An hour after a refusal a level is whole again, also beside a window of days.
+func TestLevelBesideDays(t *testing.T) {
+	const hour, day = 3_600_000, 86_400_000
+	e := newEntity(t, perSecond(40, 10), decision.Window{Size: 900, Rate: 300, Interval: day}, decision.Window{Size: 1000, Rate: 1000, Interval: day})
+	for i := range int64(6) {
+		e.do(i*6000, decision.Op{Kind: decision.Throttle, For: 1, Level: 1})
+		e.admit(i*6000+3000, 1, newcomer)
+	}
+	if e.s.Level() > 0.1 {
+		t.Fatalf("after six refusals the level is %v", e.s.Level())
+	}
+	for at := int64(60_000); at < hour+120_000; at += 30_000 {
+		e.admit(at, 0, newcomer)
+	}
+	if e.s.Level() != 1 {
+		t.Errorf("after an hour the level is %v", e.s.Level())
+	}
+	if left := e.s.Lines[2].Left; left < 900 {
+		t.Errorf("the day has %d left of 1000, of which few have run", left)
+	}
+}
+
+// An operation that takes most of a Size runs when the level is over, although nobody else asks meanwhile.
+func TestLevelOfALoneOperation(t *testing.T) {
+	const hour = 3_600_000
+	e := newEntity(t, decision.Window{Size: 10, Rate: 10, Interval: hour})
+	e.runs(0, 1, newcomer)
+	e.do(1000, decision.Op{Kind: decision.Throttle, For: 1, Level: 1})
+	now, ticket := int64(hour/2), newcomer
+	for range 5 {
+		a := e.admit(now, 9, ticket)
+		if a.Delay == 0 {
+			return
+		}
+		now, ticket = now+a.Delay, a.Ticket
+	}
+	t.Errorf("after %d hours it has not run: the level is %v", now/hour, e.s.Level())
+}

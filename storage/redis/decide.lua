@@ -1044,7 +1044,24 @@ function Limits_pin(l_Windows, l_Windows_n, l_Tokens, l_Fill, l_Mixed, l_Shortes
             if x2 > max2 then max2 = x2 end
             is2 = now - s_Now > max2
           end
-          if is2 then
+          local is3 = is2
+          if is3 then
+            local end2 = 0
+            do
+              local end3 = p.Level_Until
+              if p.Level_Lowered > 0 then
+                local x3 = p.Level_Refused + 3600000
+                if x3 > end3 then end3 = x3 end
+              end
+              if p.Level_Ramp > 0 then
+                local x3 = p.Level_Ramp + 10000
+                if x3 > end3 then end3 = x3 end
+              end
+              end2 = end3
+            end
+            is3 = end2 > now
+          end
+          if is3 then
             p.Level_Ramp = now
           end
           local part = 0
@@ -1091,8 +1108,9 @@ function Limits_pin(l_Windows, l_Windows_n, l_Tokens, l_Fill, l_Mixed, l_Shortes
             if w.Size > w.Rate then
               local x3 = w.Interval * 20 * 200
               local y = p.Level_Part
-              local x4 = (x3 - x3 % y) / y
-              if x4 > every then every = x4 end
+              local min2 = (x3 - x3 % y) / y
+              if 3600000 < min2 then min2 = 3600000 end
+              if min2 > every then every = min2 end
             end
           end
           if part2 > p.Level_Part and now - p.Level_Changed < every then
@@ -1105,7 +1123,7 @@ function Limits_pin(l_Windows, l_Windows_n, l_Tokens, l_Fill, l_Mixed, l_Shortes
               local at2_Size, at2_Rate, at2_Interval, at2_Offset, at2_Series, at2_Unit = 0, 0, 0, 0, 0, 0
               do
                 local part3 = p.Level_Part
-                if code.Size == 1099511627776 then
+                if code.Size == 1099511627776 or code.Interval > 3600000 then
                   part3 = 200
                 end
                 local x3 = code.Size * part3
@@ -1148,7 +1166,7 @@ function Limits_pin(l_Windows, l_Windows_n, l_Tokens, l_Fill, l_Mixed, l_Shortes
               local at3_Size, at3_Rate, at3_Interval, at3_Offset, at3_Series, at3_Unit = 0, 0, 0, 0, 0, 0
               do
                 local part3 = part2
-                if code.Size == 1099511627776 then
+                if code.Size == 1099511627776 or code.Interval > 3600000 then
                   part3 = 200
                 end
                 local x3 = code.Size * part3
@@ -1259,24 +1277,24 @@ function Limits_pin(l_Windows, l_Windows_n, l_Tokens, l_Fill, l_Mixed, l_Shortes
               s_Now = now
             end
           end
-          local is3 = part2 == 200
-          if is3 then
-            local end2 = 0
+          local is4 = part2 == 200
+          if is4 then
+            local end3 = 0
             do
-              local end3 = p.Level_Until
+              local end4 = p.Level_Until
               if p.Level_Lowered > 0 then
                 local x3 = p.Level_Refused + 3600000
-                if x3 > end3 then end3 = x3 end
+                if x3 > end4 then end4 = x3 end
               end
               if p.Level_Ramp > 0 then
                 local x3 = p.Level_Ramp + 10000
-                if x3 > end3 then end3 = x3 end
+                if x3 > end4 then end4 = x3 end
               end
-              end2 = end3
+              end3 = end4
             end
-            is3 = end2 <= now
+            is4 = end3 <= now
           end
-          if is3 then
+          if is4 then
             p.Level_Part = 0
             p.Level_Changed = 0
             p.Level_Lowered = 0
@@ -1295,7 +1313,7 @@ function Limits_pin(l_Windows, l_Windows_n, l_Tokens, l_Fill, l_Mixed, l_Shortes
         do
           local w = l_Windows[i2]
           local part = p.Level_Part
-          if w.Size == 1099511627776 then
+          if w.Size == 1099511627776 or w.Interval > 3600000 then
             part = 200
           end
           local x2 = w.Size * part
