@@ -53,7 +53,7 @@ func (x *Shared) advance(now int64) {
 	if c.Grain != x.Limits.Grain || head-c.Head >= Grains {
 		c.Units.Clear()
 		c.Classes.Clear()
-		c.Grain, c.Head, c.Booked, c.Front, c.Turn = x.Limits.Grain, head, 0, head, 0
+		c.Grain, c.Head, c.Booked, c.Front, c.Turn, c.Last = x.Limits.Grain, head, 0, head, 0, 0
 	}
 	if c.Head < head {
 		c.Booked -= c.Units.Sum(0, head-c.Head, mostBooked)

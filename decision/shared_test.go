@@ -582,6 +582,27 @@ func TestSharedLongerGrains(t *testing.T) {
 	}
 }
 
+// A backlog behind the calendar counts from now on when the grains become longer.
+func TestSharedLongerGrainsBehindCalendar(t *testing.T) {
+	const now, backlog = begin + 100, 1200
+	own := limitsOf(t, 1000, perSecond(1000, 1000))
+	var s, shared decision.State
+	leases, held := storage.NewLeases(nil), storage.NewLeases(nil)
+	for _, interval := range []int64{1000, 5000} {
+		all := limitsOf(t, 1000, decision.Window{Size: 1, Rate: 1, Interval: interval})
+		all.FirstCome = 1
+		in := storage.Within{Limits: &all, ID: 1, Weight: 1}
+		var a decision.Answer
+		for range backlog {
+			a = decision.Answer{}
+			own.ApplyWithin(&s, leases, []decision.Shared{in.In(&shared, held)}, &decision.Op{Kind: decision.Admit, Cost: decision.Cost{1}}, now, &a)
+		}
+		if a.Delay > 2*backlog*interval {
+			t.Errorf("intervals of %d ms: the last of %d messages waits %d ms", interval, backlog, a.Delay)
+		}
+	}
+}
+
 // Urgent messages that wait for a shared limit do not stop the entity's others in its own windows.
 func TestSharedUrgentWaits(t *testing.T) {
 	own := decision.Limits{Windows: []decision.Window{{Size: 1, Rate: 1, Interval: 100}}}

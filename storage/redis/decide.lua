@@ -1830,6 +1830,7 @@ function Shared_advance(x, now)
     c2.Booked = 0
     c2.Front = head
     c2.Turn = 0
+    c2.Last = 0
   end
   if c2.Head < head then
     c2.Booked = c2.Booked - c2.Units.Sum(0, head - c2.Head, 16777215)
