@@ -209,3 +209,36 @@ func TestLevelOfALoneOperation(t *testing.T) {
 	}
 	t.Errorf("after %d hours it has not run: the level is %v", now/hour, e.s.Level())
 }
+
+// An operation that costs more than the Size at the level asks about as often as the level rises, however short the
+// intervals are.
+func TestLevelBelowACost(t *testing.T) {
+	for _, interval := range []int64{10, 1000} {
+		e := newEntity(t, decision.Window{Size: 10, Rate: 10, Interval: interval})
+		shared := limitsOf(t, 1000, decision.Window{Size: 10, Rate: 10, Interval: interval})
+		var all decision.State
+		var held storage.Leases
+		for _, which := range []string{"own", "shared"} {
+			refused := decision.Op{Kind: decision.Throttle, For: 1, Level: 1}
+			if which == "own" {
+				e.do(0, refused)
+			} else {
+				e = newEntity(t, perSecond(1000, 1000))
+				shared.Apply(&all, &held, &refused, begin, new(decision.Answer))
+			}
+			in := storage.Within{Limits: &shared, ID: 1, Weight: 1}
+			now, asks, ticket := int64(begin+1000), 0, newcomer
+			for asks < 100 {
+				op, a := decision.Op{Kind: decision.Admit, Cost: decision.Cost{10}, Ticket: ticket}, decision.Answer{}
+				e.l.ApplyWithin(&e.s, &e.leases, []decision.Shared{in.In(&all, &held)}, &op, now, &a)
+				if a.Delay == 0 {
+					break
+				}
+				now, asks, ticket = now+a.Delay, asks+1, a.Ticket
+			}
+			if asks > 60 || now > begin+600_000 {
+				t.Errorf("%d ms, %s limit: after %d asks and %d ms the level is %v", interval, which, asks, now-begin, e.s.Level())
+			}
+		}
+	}
+}

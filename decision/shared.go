@@ -209,7 +209,7 @@ func (x *Shared) place(f *Flow, op *Op, back bool, t, now int64) int64 {
 	other := !x.holds(t) // something else holds it until a time behind the calendar
 	t = max(t, s.Closed)
 	for i := range l.Windows {
-		if w := &l.Windows[i]; w.Interval > c.Grain {
+		if w := &l.Windows[i]; w.Interval > c.Grain || op.Cost[w.Unit] > w.Size {
 			line := &s.Lines[i]
 			t = max(t, w.room(s, line.Left+line.returns(), op.Cost[w.Unit], now))
 		}

@@ -62,10 +62,14 @@ func (w *Window) turns(s *State, from, now int64) int64 {
 	return turns
 }
 
-// room returns the time at which a window that has left at the time at has room for cost.
+// room returns the time at which a window that has left at the time at has room for cost. A level or a pin may leave it less than
+// the cost: until that changes there is none.
 func (w *Window) room(s *State, left, cost, at int64) int64 {
 	if left >= cost || cost == 0 {
 		return at
+	}
+	if cost > w.Size {
+		at += changeEvery
 	}
 	return w.begin(w.interval(w.since(s, at)) + min((cost-left-1)/w.Rate+1, LastTime/w.Interval))
 }

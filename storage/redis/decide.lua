@@ -2281,18 +2281,22 @@ function Shared_look(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Urgent
         local room = 0
         do
           local left = line2.Left
+          local at2 = now
           if left >= cost or cost == 0 then
-            room = now
+            room = at2
           else
+            if cost > w.Size then
+              at2 = at2 + 10000
+            end
             local since = 0
             do
               if w.Size > w.Rate then
-                local max2 = now
+                local max2 = at2
                 local x2 = x.State_Closed - 1
                 if x2 > max2 then max2 = x2 end
                 since = max2
               else
-                since = now
+                since = at2
               end
             end
             local t = since - w.Offset
@@ -3362,26 +3366,35 @@ function Shared_place(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticke
       for i2 = 0, x.Limits_Windows_n - 1 do
         do
           local w = x.Limits_Windows[i2]
-          if w.Interval > c2.Grain then
+          local is2 = w.Interval > c2.Grain
+          if not is2 then
+            local i3 = w.Unit
+            is2 = (i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3) > w.Size
+          end
+          if is2 then
             local line2 = x.State_Lines[i2]
             local room = 0
             do
               local x3 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * (0 > line2.Saved and 0 or line2.Saved)
               local left = line2.Left + (x3 - x3 % 4096) / 4096
-              local i3 = w.Unit
-              local cost = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
+              local i4 = w.Unit
+              local cost = i4 == 0 and op_Cost_0 or i4 == 1 and op_Cost_1 or i4 == 2 and op_Cost_2 or op_Cost_3
+              local at2 = now
               if left >= cost or cost == 0 then
-                room = now
+                room = at2
               else
+                if cost > w.Size then
+                  at2 = at2 + 10000
+                end
                 local since = 0
                 do
                   if w.Size > w.Rate then
-                    local max3 = now
+                    local max3 = at2
                     local x4 = x.State_Closed - 1
                     if x4 > max3 then max3 = x4 end
                     since = max3
                   else
-                    since = now
+                    since = at2
                   end
                 end
                 local t2 = since - w.Offset
@@ -3520,18 +3533,22 @@ function Shared_place(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticke
                       local left = x.State_Lines[i2].Left - expects
                       local i3 = w.Unit
                       local cost = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
+                      local at3 = now
                       if left >= cost or cost == 0 then
-                        room = now
+                        room = at3
                       else
+                        if cost > w.Size then
+                          at3 = at3 + 10000
+                        end
                         local since = 0
                         do
                           if w.Size > w.Rate then
-                            local max5 = now
+                            local max5 = at3
                             local x5 = x.State_Closed - 1
                             if x5 > max5 then max5 = x5 end
                             since = max5
                           else
-                            since = now
+                            since = at3
                           end
                         end
                         local t2 = since - w.Offset
@@ -5634,18 +5651,22 @@ end
                   end
                   local room = 0
                   do
+                    local at2 = t
                     if left >= cost or cost == 0 then
-                      room = t
+                      room = at2
                     else
+                      if cost > w.Size then
+                        at2 = at2 + 10000
+                      end
                       local since = 0
                       do
                         if w.Size > w.Rate then
-                          local max3 = t
+                          local max3 = at2
                           local x3 = s_Closed - 1
                           if x3 > max3 then max3 = x3 end
                           since = max3
                         else
-                          since = t
+                          since = at2
                         end
                       end
                       local t2 = since - w.Offset
@@ -5767,18 +5788,22 @@ end
                               end
                             end
                             local left = line2.Left - urgent
+                            local at2 = t
                             if left >= cost or cost == 0 then
-                              room = t
+                              room = at2
                             else
+                              if cost > w.Size then
+                                at2 = at2 + 10000
+                              end
                               local since = 0
                               do
                                 if w.Size > w.Rate then
-                                  local max3 = t
+                                  local max3 = at2
                                   local x3 = s_Closed - 1
                                   if x3 > max3 then max3 = x3 end
                                   since = max3
                                 else
-                                  since = t
+                                  since = at2
                                 end
                               end
                               local t2 = since - w.Offset
@@ -5802,18 +5827,22 @@ end
                             local max3 = 1 < cost and 1 or cost
                             local x4 = cost - (x3 - x3 % 4096) / 4096
                             if x4 > max3 then max3 = x4 end
+                            local at2 = s_Slot
                             if left >= max3 or max3 == 0 then
-                              room = s_Slot
+                              room = at2
                             else
+                              if max3 > w.Size then
+                                at2 = at2 + 10000
+                              end
                               local since = 0
                               do
                                 if w.Size > w.Rate then
-                                  local max4 = s_Slot
+                                  local max4 = at2
                                   local x5 = s_Closed - 1
                                   if x5 > max4 then max4 = x5 end
                                   since = max4
                                 else
-                                  since = s_Slot
+                                  since = at2
                                 end
                               end
                               local t2 = since - w.Offset
@@ -6452,18 +6481,22 @@ end
                               end
                               ahead = gain < gain2 and gain or gain2
                             end
+                            local at3 = t2
                             if ahead >= cost or cost == 0 then
-                              room = t2
+                              room = at3
                             else
+                              if cost > w.Size then
+                                at3 = at3 + 10000
+                              end
                               local since = 0
                               do
                                 if w.Size > w.Rate then
-                                  local max3 = t2
+                                  local max3 = at3
                                   local x4 = s_Closed - 1
                                   if x4 > max3 then max3 = x4 end
                                   since = max3
                                 else
-                                  since = t2
+                                  since = at3
                                 end
                               end
                               local t3 = since - w.Offset
