@@ -184,7 +184,7 @@ func (x *Shared) seek(op *Op, t, now int64) int64 {
 	end, at := c.Head+Grains, int64(0)
 	for n < end && n != at {
 		at = n
-		if c.at(n) >= x.rate {
+		if c.at(n) >= x.rate && !x.surplus(op, c.Booked-c.Units.Sum(n+1-c.Head, Grains, mostBooked), l.begin(n), now) {
 			n++
 		} else {
 			n = x.open(n)

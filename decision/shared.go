@@ -171,16 +171,17 @@ func (x *Shared) run(f *Flow, op *Op) {
 	}
 }
 
-// surplus reports whether the capacity that has gathered at t is enough for the operation and for all tickets. A limit that
-// is far from short delays nothing.
-func (x *Shared) surplus(op *Op, t, now int64) bool {
+// surplus reports whether the windows have gathered enough by t for the operation and the booked units. A limit that is far from
+// short delays nothing, and a window that gathers while a longer one is used up has room for more than a grain brings.
+func (x *Shared) surplus(op *Op, booked, t, now int64) bool {
 	c, l := &x.State.Calendars[0], x.Limits
-	if !x.fits {
+	if x.rate < x.grain && !x.fits { // tokens are short
 		return false
 	}
 	for i := range l.Windows {
 		w := &l.Windows[i]
-		if cost := op.Cost[w.Unit]; cost > 0 && w.gain(x.State, x.State.Lines[i].Left, now, t) < x.expects(c.Booked, int64(i))+cost {
+		gathers := w.Size > w.Rate || w.Interval <= c.Grain // else see open
+		if cost := op.Cost[w.Unit]; cost > 0 && gathers && w.gain(x.State, x.State.Lines[i].Left, now, t) < x.expects(booked, int64(i))+cost {
 			return false
 		}
 	}
@@ -261,7 +262,8 @@ func (x *Shared) keeps(op *Op, back bool, t, now int64) int64 {
 // first returns the first slot from t on that has room, or the slot of the entity's fair share if that is earlier.
 func (x *Shared) first(f *Flow, op *Op, back bool, t, now int64) int64 {
 	c := &x.State.Calendars[0]
-	surplus, n := x.holds(t) && x.surplus(op, t, now), x.Limits.grain(t)
+	n := x.Limits.grain(t)
+	surplus := x.holds(t) && (x.fits || x.bound >= BoundWindow) && x.surplus(op, c.Booked, t, now) && x.open(n) == n
 	if !surplus && x.holds(t) {
 		n = x.seek(op, t, now)
 	}

@@ -189,3 +189,50 @@ func TestSharedLongInterval(t *testing.T) {
 		}
 	}
 }
+
+// A window that gathers capacity, beside a longer one in the same shared limit: while the longer one is used up, the other one
+// gathers, and messages use that as early as at best.
+func TestSharedGathersBesideALongerWindow(t *testing.T) {
+	const loads = 150
+	sum := 0.0
+	for seed := range uint64(loads) {
+		rnd := rand.New(rand.NewPCG(seed, 1))
+		pick := func(of ...int) int { return of[rnd.IntN(len(of))] }
+		interval, k := time.Duration(pick(20, 60, 600, 3600))*time.Second, pick(3, 6, 24)
+		rate, shops := pick(1, 5, 20), pick(1, 3, 10)
+		size := max(1, rate*k*pick(3, 6, 9, 20)/10)
+		gathers := drip.Window{Size: rate * pick(2, 10, 30), RefreshRate: rate, RefreshInterval: interval}
+		longer := drip.Window{Size: size, RefreshRate: size, RefreshInterval: interval * time.Duration(k)}
+		first, second := gathers, longer
+		if rnd.IntN(2) == 0 {
+			first, second = longer, gathers
+		}
+		o := app(0, 0, 0)
+		o.Size, o.RefreshRate, o.Concurrency = plenty, plenty, plenty
+		o.Shared["app"] = drip.Limit{
+			Size: first.Size, RefreshRate: first.RefreshRate, RefreshInterval: first.RefreshInterval, Windows: []drip.Window{second},
+		}
+		var counts []int
+		for range shops {
+			counts = append(counts, 1+min(size*pick(1, 2, 3, 6), 1500)/shops)
+		}
+		at := time.Duration(rnd.Int64N(int64(longer.RefreshInterval)))
+		s := SharedScenario{
+			Options: o, Entities: entities(shops), Operation: Fixed(50 * time.Millisecond), Unmeasured: true,
+			Messages: func(r *rand.Rand) []SharedMessage {
+				return backlog(r, order(pick(int(shuffled), int(byEntity), int(inTurn))), at, 0, counts...)
+			},
+		}
+		report := mustRunShared(t, s, seed).Report
+		got, best := report.Results[0], report.Results[1]
+		if got.OverLimit > 0 || got.Done < got.Messages || got.Redeliveries.Mean > 5 {
+			t.Errorf("seed %d: %v of %+v and %+v: %d over, %d left, %.2f postponements", seed, counts, first, second,
+				got.OverLimit, got.Messages-got.Done, got.Redeliveries.Mean)
+		}
+		sum += (got.Makespan + interval).Seconds() / (best.Makespan + interval).Seconds()
+	}
+	t.Logf("%.3f times as long as at best", sum/loads)
+	if sum/loads > 1.04 {
+		t.Errorf("on average the loads take %.3f times as long as at best, want at most 1.04", sum/loads)
+	}
+}

@@ -2998,7 +2998,101 @@ function Shared_seek(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, t, now)
   local at2 = 0
   while n2 < end2 and n2 ~= at2 do
     at2 = n2
-    if c2.Units.At(n2 - c2.Head) >= x.rate then
+    local is3 = c2.Units.At(n2 - c2.Head) >= x.rate
+    if is3 then
+      local surplus = false
+      do
+        local booked = c2.Booked - c2.Units.Sum(n2 + 1 - c2.Head, 1024, 16777215)
+        local t2 = n2 * x.Limits_Grain + x.Limits_Zero
+        local c3 = x.State_Calendars[0]
+        if x.rate < x.grain and not x.fits then
+          surplus = false
+        else
+          local done
+          for i2 = 0, x.Limits_Windows_n - 1 do
+            local w = x.Limits_Windows[i2]
+            local gathers = w.Size > w.Rate or w.Interval <= c3.Grain
+            do
+              local i3 = w.Unit
+              local cost = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
+              local is3 = cost > 0 and gathers
+              if is3 then
+                local gain = 0
+                do
+                  local left = x.State_Lines[i2].Left
+                  if t2 <= now then
+                    gain = left
+                  else
+                    local t3 = t2 - w.Offset
+                    local by2 = w.Interval
+                    local since = 0
+                    do
+                      if w.Size > w.Rate then
+                        local max4 = now
+                        local x4 = x.State_Closed - 1
+                        if x4 > max4 then max4 = x4 end
+                        since = max4
+                      else
+                        since = now
+                      end
+                    end
+                    local t4 = since - w.Offset
+                    local by3 = w.Interval
+                    local n3 = (t3 - t3 % by2) / by2 - (t4 - t4 % by3) / by3
+                    if n3 <= 0 then
+                      gain = left
+                    else
+                      local x4 = w.Size - left
+                      local y2 = w.Rate
+                      if n3 > (x4 - x4 % y2) / y2 then
+                        gain = w.Size
+                      else
+                        gain = left + n3 * w.Rate
+                      end
+                    end
+                  end
+                end
+                local expects = 0
+                do
+                  local c4 = x.State_Calendars[0]
+                  local line2 = x.State_Lines[i2]
+                  local ratio = 0
+                  do
+                    local i4 = line2.Window_Unit
+                    local x4 = ((i4 == 0 and c4.Asked_0 or i4 == 1 and c4.Asked_1 or i4 == 2 and c4.Asked_2 or c4.Asked_3) + 1) * 1024
+                    local y2 = c4.Largest + 1
+                    local booked2 = (x4 - x4 % y2) / y2
+                    local x5 = booked2 * (4096 - line2.Saved)
+                    local max4 = 1
+                    local x6 = (x5 - x5 % 4096) / 4096
+                    if x6 > max4 then max4 = x6 end
+                    ratio = max4
+                  end
+                  local x4 = booked * ratio
+                  local min2 = (x4 - x4 % 1024) / 1024
+                  if 8589934592 < min2 then min2 = 8589934592 end
+                  local unit = line2.Window_Unit
+                  local x5 = min2 * x.Limits_Scale
+                  local y2 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+                  expects = (x5 - x5 % y2) / y2
+                end
+                is3 = gain < expects + cost
+              end
+              if is3 then
+                surplus = false
+                done = true
+                break
+              end
+            end
+          end
+          if not done then
+            surplus = true
+          end
+        end
+      end
+      is3 = not surplus
+    end
+    if is3 then
       n2 = n2 + 1
     else
       local open2 = 0
@@ -3110,19 +3204,20 @@ function Shared_seek(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, t, now)
   seek = n2
   return seek
 end
-function Shared_surplus(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, t, now)
+function Shared_surplus(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, booked, t, now)
   local surplus = false
   local c2 = x.State_Calendars[0]
-  if not x.fits then
+  if x.rate < x.grain and not x.fits then
     surplus = false
   else
     local done
     for i2 = 0, x.Limits_Windows_n - 1 do
       local w = x.Limits_Windows[i2]
+      local gathers = w.Size > w.Rate or w.Interval <= c2.Grain
       do
         local i3 = w.Unit
         local cost = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
-        local is2 = cost > 0
+        local is2 = cost > 0 and gathers
         if is2 then
           local gain = 0
           do
@@ -3161,7 +3256,6 @@ function Shared_surplus(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, t, now)
           end
           local expects = 0
           do
-            local booked = c2.Booked
             local c3 = x.State_Calendars[0]
             local line2 = x.State_Lines[i2]
             local ratio = 0
@@ -3605,56 +3699,152 @@ function Shared_place(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticke
         local first2 = 0
         do
           local c4 = x.State_Calendars[0]
-          local c5 = x.State_Calendars[0]
           local max3 = 0
           local x3 = t - x.Limits_Zero
           if x3 > max3 then max3 = x3 end
           local y2 = x.Limits_Grain
           local n3 = (max3 - max3 % y2) / y2
-          local is2 = n3 >= c5.Head and n3 < c5.Head + 1024
-          if is2 then
-            local surplus = false
-            surplus = Shared_surplus(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, t, now)
-            is2 = surplus
-          end
-          local surplus2 = is2
+          local c5 = x.State_Calendars[0]
           local max4 = 0
           local x4 = t - x.Limits_Zero
           if x4 > max4 then max4 = x4 end
           local y3 = x.Limits_Grain
           local n4 = (max4 - max4 % y3) / y3
-          local is3 = not surplus2
+          local is2 = n4 >= c5.Head and n4 < c5.Head + 1024 and (x.fits or x.bound >= 4)
+          if is2 then
+            local surplus = false
+            surplus = Shared_surplus(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, c4.Booked, t, now)
+            is2 = surplus
+          end
+          local is3 = is2
           if is3 then
+            local open2 = 0
+            do
+              local c6 = x.State_Calendars[0]
+              local open3 = n3
+              local t2 = n3 * x.Limits_Grain + x.Limits_Zero
+              for i2 = 0, x.Limits_Windows_n - 1 do
+                do
+                  local w = x.Limits_Windows[i2]
+                  local line2 = x.State_Lines[i2]
+                  if w.Interval > c6.Grain then
+                    local from2 = c6.Head
+                    local t3 = t2 - w.Offset
+                    local by2 = w.Interval
+                    local n5 = (t3 - t3 % by2) / by2 + 1
+                    local t4 = n5 * w.Interval + w.Offset
+                    local t5 = t4 + x.Limits_Grain - 1
+                    local max5 = 0
+                    local x5 = t5 - x.Limits_Zero
+                    if x5 > max5 then max5 = x5 end
+                    local y4 = x.Limits_Grain
+                    local end2 = (max5 - max5 % y4) / y4
+                    local brings = w.Rate < w.Size and w.Rate or w.Size
+                    do
+                      local t6 = t2 - w.Offset
+                      local by3 = w.Interval
+                      local t7 = x.State_Now
+                      local t8 = t7 - w.Offset
+                      local by4 = w.Interval
+                      local k2 = (t6 - t6 % by3) / by3 - (t8 - t8 % by4) / by4
+                      if k2 <= 0 then
+                        local x6 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * (0 > line2.Saved and 0 or line2.Saved)
+                        brings = line2.Left + (x6 - x6 % 4096) / 4096
+                      elseif w.Size > w.Rate then
+                        local x6 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * (0 > line2.Saved and 0 or line2.Saved)
+                        local y5 = w.Rate
+                        local min2 = k2
+                        local x7 = (1125899906842624 - 1125899906842624 % y5) / y5
+                        if x7 < min2 then min2 = x7 end
+                        local x8 = (line2.Fresh < 1099511627776 and line2.Fresh or 1099511627776) * (0 > line2.Saved and 0 or line2.Saved)
+                        local y6 = w.Rate
+                        local min3 = k2
+                        local x9 = (1125899906842624 - 1125899906842624 % y6) / y6
+                        if x9 < min3 then min3 = x9 end
+                        local min4 = line2.Left + (x8 - x8 % 4096) / 4096 + min3 * w.Rate
+                        if 1099511627776 < min4 then min4 = 1099511627776 end
+                        brings = min4
+                      else
+                        local t9 = t2 - w.Offset
+                        local by5 = w.Interval
+                        local n6 = (t9 - t9 % by5) / by5
+                        local t10 = n6 * w.Interval + w.Offset
+                        local t11 = t10 + x.Limits_Grain - 1
+                        local max6 = 0
+                        local x6 = t11 - x.Limits_Zero
+                        if x6 > max6 then max6 = x6 end
+                        local y5 = x.Limits_Grain
+                        from2 = (max6 - max6 % y5) / y5
+                      end
+                    end
+                    local expects = 0
+                    do
+                      local booked = c6.Units.Sum(from2 - c6.Head, end2 - c6.Head, x.rate)
+                      local c7 = x.State_Calendars[0]
+                      local line3 = x.State_Lines[i2]
+                      local ratio = 0
+                      do
+                        local i3 = line3.Window_Unit
+                        local x6 = ((i3 == 0 and c7.Asked_0 or i3 == 1 and c7.Asked_1 or i3 == 2 and c7.Asked_2 or c7.Asked_3) + 1) * 1024
+                        local y5 = c7.Largest + 1
+                        local booked2 = (x6 - x6 % y5) / y5
+                        local x7 = booked2 * (4096 - line3.Saved)
+                        local max6 = 1
+                        local x8 = (x7 - x7 % 4096) / 4096
+                        if x8 > max6 then max6 = x8 end
+                        ratio = max6
+                      end
+                      local x6 = booked * ratio
+                      local min2 = (x6 - x6 % 1024) / 1024
+                      if 8589934592 < min2 then min2 = 8589934592 end
+                      local unit = line3.Window_Unit
+                      local x7 = min2 * x.Limits_Scale
+                      local y5 = unit == 0 and x.Limits_Parts_0 or unit == 1 and x.Limits_Parts_1 or unit == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
+                      expects = (x7 - x7 % y5) / y5
+                    end
+                    if expects >= brings then
+                      if end2 > open3 then open3 = end2 end
+                    end
+                  end
+                end
+              end
+              open2 = open3
+            end
+            is3 = open2 == n3
+          end
+          local surplus2 = is3
+          local is4 = not surplus2
+          if is4 then
             local c6 = x.State_Calendars[0]
             local max5 = 0
             local x5 = t - x.Limits_Zero
             if x5 > max5 then max5 = x5 end
             local y4 = x.Limits_Grain
             local n5 = (max5 - max5 % y4) / y4
-            is3 = n5 >= c6.Head and n5 < c6.Head + 1024
+            is4 = n5 >= c6.Head and n5 < c6.Head + 1024
           end
-          if is3 then
+          if is4 then
             local seek = 0
             seek = Shared_seek(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, t, now)
-            n4 = seek
+            n3 = seek
           end
           if x.fair == 0 then
             Shared_shares(x, f, op_Urgent, back)
           end
           if surplus2 then
             first2 = t
-          elseif n4 >= c4.Head and n4 < c4.Head + 1024 then
+          elseif n3 >= c4.Head and n3 < c4.Head + 1024 then
             local max6 = 0
             local x6 = t - x.Limits_Zero
             if x6 > max6 then max6 = x6 end
             local y5 = x.Limits_Grain
             local at2 = (max6 - max6 % y5) / y5
             local x7 = x.fair
-            local min2 = n4
+            local min2 = n3
             local x8 = (x7 - x7 % 524288) / 524288
             if x8 < min2 then min2 = x8 end
             local fair = min2
-            while at2 < n4 and fair < at2 and c4.Units.At(at2 - c4.Head) >= 3 * x.rate do
+            while at2 < n3 and fair < at2 and c4.Units.At(at2 - c4.Head) >= 3 * x.rate do
               at2 = at2 + 1
             end
             local in2 = 0
@@ -3663,14 +3853,14 @@ function Shared_place(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticke
               local c7 = x.State_Calendars[0]
               local w = x.Limits_Windows[x.Limits_Shortest]
               local at3 = n6 * x.Limits_Grain + x.Limits_Zero
-              local is4 = n6 >= c7.Head and n6 < c7.Head + 1024
-              if is4 then
+              local is5 = n6 >= c7.Head and n6 < c7.Head + 1024
+              if is5 then
                 local i2 = w.Unit
                 local x9 = x.Limits_PerGrain
                 local y6 = i2 == 0 and x.Limits_Parts_0 or i2 == 1 and x.Limits_Parts_1 or i2 == 2 and x.Limits_Parts_2 or x.Limits_Parts_3
-                is4 = (x9 - x9 % y6) / y6 > w.Rate
+                is5 = (x9 - x9 % y6) / y6 > w.Rate
               end
-              if is4 then
+              if is5 then
                 local expects = 0
                 do
                   local booked = c7.Units.At(n6 - c7.Head) % x.rate
@@ -3723,7 +3913,7 @@ function Shared_place(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticke
             first2 = t > in2 and t or in2
           else
             local later = 0
-            later = Shared_later(x, n4 * 524288, 0)
+            later = Shared_later(x, n3 * 524288, 0)
             x.last = later
             if c4.Last >= x.last then
               local later2 = 0
