@@ -232,8 +232,10 @@ func (l *Limits) look(s *State, leases Leases, op *Op, now int64) (v view) {
 	if v.refund < v.at { // something else takes longer
 		v.refund = 0
 	}
-	// A ticket loses its slot when it is denied for the second time, or is much too late.
-	v.fresh = !v.back || v.at > now && v.refund == 0 && ((t.Again > 0 || s.passed(now)) && t.Slot <= now || now-t.Slot > l.grace())
+	// A ticket loses its slot when it is denied for the second time, or is much too late. One that only a shared limit has delayed
+	// has none yet. The ticket of an operation that runs again has no cost.
+	unbooked := v.number == 0 && max(t.Cost[0], t.Cost[1], t.Cost[2], t.Cost[3]) > 0
+	v.fresh = !v.back || v.at > now && v.refund == 0 && (unbooked || (t.Again > 0 || s.passed(now)) && t.Slot <= now || now-t.Slot > l.grace())
 	if v.fresh {
 		l.newSlot(s, op, &v, now)
 	}

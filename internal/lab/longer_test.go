@@ -236,3 +236,43 @@ func TestSharedGathersBesideALongerWindow(t *testing.T) {
 		t.Errorf("on average the loads take %.3f times as long as at best, want at most 1.04", sum/loads)
 	}
 }
+
+// An entity's own long window, within a short shared limit. The shared limit postpones most messages first. When they are back and
+// their own window is used up, they have slots in its next intervals, and all of these are used.
+func TestSharedBeforeALongOwnWindow(t *testing.T) {
+	const loads = 200
+	sum := 0.0
+	for seed := range uint64(loads) {
+		rnd := rand.New(rand.NewPCG(seed, 2))
+		pick := func(of ...int) int { return of[rnd.IntN(len(of))] }
+		second, interval := time.Duration(pick(1, 5, 10))*time.Second, time.Duration(pick(10, 60, 360, 1440))*time.Minute
+		size, shops := pick(3, 8, 20, 60), pick(1, 3, 10)
+		o := app(pick(1, 2, 5), 0, 0)
+		o.RefreshRate, o.RefreshInterval, o.Concurrency = o.Size, time.Duration(pick(1, 1000))*time.Millisecond, plenty
+		o.Windows = []drip.Window{{Size: size, RefreshInterval: interval}}
+		o.Shared["app"] = drip.Limit{Size: pick(2, 5, 20), RefreshInterval: second}
+		var counts []int
+		for range shops {
+			counts = append(counts, 1+min(size*pick(1, 2, 3, 5), 600/shops))
+		}
+		at := time.Duration(rnd.Int64N(int64(interval)))
+		s := SharedScenario{
+			Options: o, Entities: entities(shops), Operation: Fixed(time.Duration(pick(50, 2000)) * time.Millisecond),
+			Unmeasured: true, Late: Uniform(0, time.Duration(pick(20, 1000))*time.Millisecond),
+			Messages: func(r *rand.Rand) []SharedMessage {
+				return backlog(r, order(pick(int(shuffled), int(byEntity), int(inTurn))), at, 0, counts...)
+			},
+		}
+		report := mustRunShared(t, s, seed).Report
+		got, best := report.Results[0], report.Results[1]
+		if got.OverLimit > 0 || got.Done < got.Messages || got.Redeliveries.Mean > 5 {
+			t.Errorf("seed %d: %v, own %d each %v, of all %+v: %d over, %d left, %.2f postponements", seed, counts, size, interval,
+				o.Shared["app"], got.OverLimit, got.Messages-got.Done, got.Redeliveries.Mean)
+		}
+		sum += (got.Makespan + time.Minute).Seconds() / (best.Makespan + time.Minute).Seconds()
+	}
+	t.Logf("%.3f times as long as at best", sum/loads)
+	if sum/loads > 1.05 {
+		t.Errorf("on average the loads take %.3f times as long as at best, want at most 1.05", sum/loads)
+	}
+}

@@ -5918,34 +5918,47 @@ end
                 if v_refund < v_at then
                   v_refund = 0
                 end
-                local is4 = not v_back
-                if not is4 then
-                  local is3 = v_at > t and v_refund == 0
-                  if is3 then
-                    local is2 = op_Ticket_Again > 0
-                    if not is2 then
-                      local passed = false
-                      do
-                        local done
-                        for i2 = 0, s_Flows_n - 1 do
-                          local f = s_Flows[i2]
-                          if f.Key <= 0 and f.Until > t - 60000 then
-                            passed = true
-                            done = true
-                            break
+                local is2 = v_number == 0
+                if is2 then
+                  local max3 = op_Ticket_Cost_0
+                  if op_Ticket_Cost_1 > max3 then max3 = op_Ticket_Cost_1 end
+                  if op_Ticket_Cost_2 > max3 then max3 = op_Ticket_Cost_2 end
+                  if op_Ticket_Cost_3 > max3 then max3 = op_Ticket_Cost_3 end
+                  is2 = max3 > 0
+                end
+                local unbooked = is2
+                local is6 = not v_back
+                if not is6 then
+                  local is5 = v_at > t and v_refund == 0
+                  if is5 then
+                    local is4 = unbooked
+                    if not is4 then
+                      local is3 = op_Ticket_Again > 0
+                      if not is3 then
+                        local passed = false
+                        do
+                          local done
+                          for i2 = 0, s_Flows_n - 1 do
+                            local f = s_Flows[i2]
+                            if f.Key <= 0 and f.Until > t - 60000 then
+                              passed = true
+                              done = true
+                              break
+                            end
+                          end
+                          if not done then
+                            passed = false
                           end
                         end
-                        if not done then
-                          passed = false
-                        end
+                        is3 = passed
                       end
-                      is2 = passed
+                      is4 = is3 and op_Ticket_Slot <= t
                     end
-                    is3 = is2 and op_Ticket_Slot <= t or t - op_Ticket_Slot > (l_Windows[l_Shortest].Interval < 60000 and l_Windows[l_Shortest].Interval or 60000) + 1000
+                    is5 = is4 or t - op_Ticket_Slot > (l_Windows[l_Shortest].Interval < 60000 and l_Windows[l_Shortest].Interval or 60000) + 1000
                   end
-                  is4 = is3
+                  is6 = is5
                 end
-                v_fresh = is4
+                v_fresh = is6
                 if v_fresh then
                   do
                     v_slot = s_Slot > s_Closed and s_Slot or s_Closed
@@ -5988,10 +6001,10 @@ end
                               local since = 0
                               do
                                 if w.Size > w.Rate then
-                                  local max3 = at2
+                                  local max4 = at2
                                   local x3 = s_Closed - 1
-                                  if x3 > max3 then max3 = x3 end
-                                  since = max3
+                                  if x3 > max4 then max4 = x3 end
+                                  since = max4
                                 else
                                   since = at2
                                 end
@@ -6014,30 +6027,30 @@ end
                           do
                             local left = line2.Promised
                             local x3 = cost * (0 > line2.Saved and 0 or line2.Saved)
-                            local max3 = 1 < cost and 1 or cost
+                            local max4 = 1 < cost and 1 or cost
                             local x4 = cost - (x3 - x3 % 4096) / 4096
-                            if x4 > max3 then max3 = x4 end
+                            if x4 > max4 then max4 = x4 end
                             local at2 = s_Slot
-                            if left >= max3 or max3 == 0 then
+                            if left >= max4 or max4 == 0 then
                               room = at2
                             else
-                              if max3 > w.Size then
+                              if max4 > w.Size then
                                 at2 = at2 + 10000
                               end
                               local since = 0
                               do
                                 if w.Size > w.Rate then
-                                  local max4 = at2
+                                  local max5 = at2
                                   local x5 = s_Closed - 1
-                                  if x5 > max4 then max4 = x5 end
-                                  since = max4
+                                  if x5 > max5 then max5 = x5 end
+                                  since = max5
                                 else
                                   since = at2
                                 end
                               end
                               local t2 = since - w.Offset
                               local by2 = w.Interval
-                              local x5 = max3 - left - 1
+                              local x5 = max4 - left - 1
                               local y = w.Rate
                               local y2 = w.Interval
                               local min2 = (x5 - x5 % y) / y + 1
@@ -6075,8 +6088,8 @@ end
                       if x3 > v_slot then v_slot = x3 end
                     end
                     if v_slot > v_at then
-                      local is5 = v_at == t
-                      if is5 then
+                      local is7 = v_at == t
+                      if is7 then
                         local spare = false
                         do
                           local done
@@ -6085,23 +6098,23 @@ end
                             local w = l_Windows[i2]
                             local i3 = w.Unit
                             local cost = i3 == 0 and op_Cost_0 or i3 == 1 and op_Cost_1 or i3 == 2 and op_Cost_2 or op_Cost_3
-                            local is6 = cost == 0
-                            if not is6 then
+                            local is8 = cost == 0
+                            if not is8 then
                               local t2 = s_Slot - w.Offset
                               local by2 = w.Interval
                               local t3 = t - w.Offset
                               local by3 = w.Interval
-                              local is5 = (t2 - t2 % by2) / by2 == (t3 - t3 % by3) / by3
-                              if is5 then
+                              local is7 = (t2 - t2 % by2) / by2 == (t3 - t3 % by3) / by3
+                              if is7 then
                                 local x3 = cost * (0 > line2.Saved and 0 or line2.Saved)
-                                local max3 = 1 < cost and 1 or cost
+                                local max4 = 1 < cost and 1 or cost
                                 local x4 = cost - (x3 - x3 % 4096) / 4096
-                                if x4 > max3 then max3 = x4 end
-                                is5 = line2.Promised >= max3
+                                if x4 > max4 then max4 = x4 end
+                                is7 = line2.Promised >= max4
                               end
-                              is6 = is5
+                              is8 = is7
                             end
-                            local beside = is6
+                            local beside = is8
                             if not beside and l_Mixed == 1 then
                               local gain = 0
                               do
@@ -6114,10 +6127,10 @@ end
                                   local since = 0
                                   do
                                     if w.Size > w.Rate then
-                                      local max4 = t
+                                      local max5 = t
                                       local x5 = s_Closed - 1
-                                      if x5 > max4 then max4 = x5 end
-                                      since = max4
+                                      if x5 > max5 then max5 = x5 end
+                                      since = max5
                                     else
                                       since = t
                                     end
@@ -6150,9 +6163,9 @@ end
                             spare = true
                           end
                         end
-                        is5 = spare
+                        is7 = spare
                       end
-                      v_spare = is5
+                      v_spare = is7
                       if not v_spare then
                         v_at, v_bound, v_refund = v_slot, 3, 0
                       end
