@@ -117,7 +117,7 @@ func (s *sharedLimit) of(o *Options, now int64) (decision.Limits, error) {
 		if own.Concurrency == 0 {
 			return decision.Limits{}, fmt.Errorf("%s is 0; it needs a Size, a RefreshRate, Windows or a Concurrency", "Size")
 		}
-		own.Size = decision.MostUnits
+		own.Size, own.Start = decision.MostUnits, time.UnixMilli(0) // it gathers nothing, so it begins full
 	}
 	own.Size, own.RefreshRate = cmp.Or(own.Size, own.RefreshRate), cmp.Or(own.RefreshRate, own.Size)
 	if !own.Align.Calendar() {

@@ -803,3 +803,20 @@ func TestInspectThenWithinShared(t *testing.T) {
 		})
 	}
 }
+
+// A limit that has only Concurrency has no capacity to gather, so it does not begin empty.
+func TestSharedConcurrencyBeginsFull(t *testing.T) {
+	now := time.UnixMilli(1_800_000_000_300)
+	b, err := drip.New(drip.Options{
+		Size: 10, RefreshRate: 10, RefreshInterval: 100 * time.Millisecond, Clock: func() time.Time { return now },
+		Shared: map[string]drip.Limit{"tokens": {Concurrency: 1}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	now = now.Add(100 * time.Millisecond) // the entity has capacity now
+	a, err := b.Admit(t.Context(), "shop", drip.Request{})
+	if err != nil || a.Delay != 0 {
+		t.Errorf("the first operation waits for %v because of %v of %q, %v", a.Delay, a.Bound, a.Limit, err)
+	}
+}
