@@ -300,6 +300,22 @@ func TestShare(t *testing.T) {
 	}
 }
 
+// Inspect documents the number that means any number.
+func TestShareOfAnyNumber(t *testing.T) {
+	b, err := drip.New(drip.Options{Size: 10, Unit: "points", Share: 0.5, Shared: map[string]drip.Limit{"tokens": {Concurrency: 4}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := b.Inspect(t.Context(), "shop")
+	if err != nil || s.Concurrency != 1<<40 {
+		t.Errorf("half of any number of tokens is %d, %v", s.Concurrency, err)
+	}
+	s, err = b.Inspect(t.Context(), drip.SharedID("tokens"))
+	if err != nil || s.Concurrency != 2 || s.Windows[0].Size != 1<<40 || s.Windows[0].RefreshRate != 1<<40 {
+		t.Errorf("half of a limit of tokens alone is %+v, %v", s, err)
+	}
+}
+
 // A cancelled operation costs nothing: neither a lease that was not used nor a slot.
 func TestCancel(t *testing.T) {
 	eachPath(t, drip.Options{Size: 2, RefreshRate: 2, Concurrency: 2}, func(t *testing.T, b *clocked) {

@@ -169,7 +169,7 @@ func (o *Options) limits(units units, by asked) (decision.Limits, error) {
 	check(o.Share > 0 && o.Share <= 1, "Share is %v; it must be above 0 and at most 1, or 0 for the default", o.Share)
 	share := func(name string, n int) int64 {
 		part := int64(n)
-		if o.Share < 1 {
+		if o.Share < 1 && n != decision.MostUnits { // which is any number
 			part = int64(math.Floor(o.Share*float64(n) + 1e-9)) // 0.29 of 100 is 29, not 28.999999999999996
 		}
 		check(n >= 1, "%s is %d; it must be at least 1, or 0 for the default", name, n)

@@ -52,8 +52,8 @@ func Window(w drip.Window) string {
 	return fmt.Sprintf("%s, +%d every %s", strings.TrimSpace(fmt.Sprint(w.Size, " ", w.Unit)), w.RefreshRate, Short(w.RefreshInterval))
 }
 
-// Unlimited reports whether a Size or a Concurrency stands for no limit. It may be a Share of that.
-func Unlimited(n int) bool { return n >= decision.MostUnits/16 }
+// Unlimited reports whether a Size or a Concurrency stands for no limit.
+func Unlimited(n int) bool { return n >= decision.MostUnits }
 
 // Tokens is the number of tokens in use, and of all: "2 of 5". Without a limit it is "2".
 func (r *Report) Tokens() string {
