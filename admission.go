@@ -204,8 +204,8 @@ func (b Bound) String() string {
 // ErrDeadline means that the operation would run after its Request.Deadline. Nothing was booked.
 var ErrDeadline = errors.New("it cannot run before its deadline")
 
-// ErrNoLease means that the lease was given back before, or has ended and its token went to another operation. Nothing
-// was changed.
+// ErrNoLease means that the lease was given back before, has ended, or belongs to another entity. The token may be another
+// operation's now. The entity has not changed.
 var ErrNoLease = errors.New("the lease is over")
 
 // Admit decides when an operation for the entity may run, as GetDelay does, and books a slot for a postponed operation:
@@ -218,8 +218,9 @@ var ErrNoLease = errors.New("the lease is over")
 // Admit counts an operation when it runs, so tickets never exceed the limits. While no ticket is outstanding, Admit and
 // GetDelay agree, except when only tokens are short: then Admit uses the measured duration of operations.
 //
-// Admit returns ErrCost for a cost that it can never admit. It returns ErrDeadline for an operation that cannot run
-// before its Deadline; it then books nothing and gives up the ticket. After any error do not run the operation. If the
+// Admit returns ErrCost for a cost that it can never admit. It returns ErrUnit for a unit that no window counts, and
+// ErrNoShared for a name in Within that Options.Shared does not have. It returns ErrDeadline for an operation that cannot
+// run before its Deadline; it then books nothing and gives up the ticket. After any error do not run the operation. If the
 // failed call took a lease all the same, the lease ends by itself.
 func (b *Bucket) Admit(ctx context.Context, entityID string, r Request) (Admission, error) {
 	cost := int64(r.Cost)
@@ -263,8 +264,9 @@ func (b *Bucket) Admit(ctx context.Context, entityID string, r Request) (Admissi
 // Settle gives a lease back and charges the real cost of the operation: in calls, and in the units that costs name.
 // Pass Lease.Cost if you know no other cost. A cost of 0 means that the operation took nothing, unlike Request.Cost.
 // Units that costs does not name stay charged as in Request.Costs. If costs name a unit twice, the last cost counts. If the
-// operation cost more than it was charged, the entity owes the difference. If it cost less, the difference comes back: never
-// above Size, and in a window of Options.Windows only during the interval in which the operation ran.
+// operation cost more than it was charged, the entity owes the difference. If it cost less, the difference comes back, as
+// far as the window would still have it. So a window never has more than its Size, and gets nothing back if it was full
+// since then. A window whose RefreshRate is its Size is full with each interval.
 //
 // After ErrCost or ErrUnit the lease is still out: call Settle again, with Lease.Cost if you know no better.
 //
@@ -286,15 +288,17 @@ func (b *Bucket) Settle(ctx context.Context, entityID string, l Lease, cost int,
 
 // Cancel undoes an Admit. It gives back a lease with its whole cost, as for an operation that was never sent, or frees
 // a booked slot for others. Call it once for each ticket: a second call may free another operation's slot. It returns
-// ErrNoLease if the lease was over, and if the entity is unknown or has given no such ticket.
+// ErrNoLease if the lease was over, and if the entity is unknown or has given no such ticket. Within shared limits it does
+// not check the ticket, and returns nil.
 func (b *Bucket) Cancel(ctx context.Context, entityID string, a Admission) error {
 	op := decision.Op{Kind: decision.Cancel, Lease: a.Lease.l, Ticket: a.Ticket.t, Urgent: a.Ticket.urgent}
 	a.Lease.within |= a.Ticket.within
 	return b.leased(ctx, "cancel", entityID, &a.Lease, &op)
 }
 
-// Renew makes a lease end Options.Lease from now, but not later than Options.MaxLease after it began. After ErrNoLease
-// another operation has the token: stop this operation if you can.
+// Renew makes a lease end Options.Lease from now, but not later than Options.MaxLease after it began. It returns the new
+// lease, for Settle and the next Renew. After ErrNoLease another operation may have the token: stop this operation if you
+// can. After any other error the lease may still be out: renew it again.
 func (b *Bucket) Renew(ctx context.Context, entityID string, l Lease) (Lease, error) {
 	op, a := decision.Op{Kind: decision.Renew, Lease: l.l}, decision.Answer{}
 	if err := b.withLease(ctx, entityID, &l, &op, &a); err != nil {
@@ -342,7 +346,8 @@ func (b *Bucket) Throttled(ctx context.Context, entityID string, retryAfter time
 
 // Announced reports the rate that the provider announces to the entity, in calls a second in the long run. With
 // Options.Follow the entity's level is no higher for the time d, above 0, or until the next Announced; without it Announced
-// only checks its arguments. The level falls at once, and rises in steps of ten seconds or more. A rate above the limit bounds nothing, and neither does 0, or any rate if no window counts calls.
+// only checks its arguments. The level falls at once, and rises in steps of ten seconds or more. A rate above the limit
+// bounds nothing, and neither does 0, or any rate if no window counts calls.
 func (b *Bucket) Announced(ctx context.Context, entityID string, perSecond float64, d time.Duration) error {
 	err := b.check(ctx, entityID)
 	switch {
@@ -401,8 +406,8 @@ func (b *Bucket) Resume(ctx context.Context, entityID string) error {
 // Reset takes back all tokens and leases of the entity, forgets all its tickets, and ends a Pause or a Throttled.
 // Operations that have run stay counted, and a Pin and a level stay. Use it when you know that the holders are gone.
 //
-// It changes no shared limit. There the leases end by themselves, and tokens of GetDelay stay out until the shared limit is
-// Reset by its SharedID.
+// It changes no shared limit. There a lease ends by itself or with its Settle, although that returns ErrNoLease. Tokens of
+// GetDelay stay out until the shared limit is Reset by its SharedID.
 func (b *Bucket) Reset(ctx context.Context, entityID string) error {
 	return b.tell(ctx, "reset", entityID, decision.Reset, 0)
 }

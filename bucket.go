@@ -22,7 +22,8 @@
 //
 // # Time
 //
-// A Bucket goes by the clock of its storage. Options.Clock replaces it for every call; use it in simulations and tests.
+// A Bucket goes by the clock of its storage, and with a storage that has only Get and Set by the clock of the process.
+// Options.Clock replaces it for every call; use it in simulations and tests.
 // [Bucket.GetDelayAt] and Request.Now give the time of one call, and Settle, Cancel and Renew follow the Request that took
 // the lease. In all of them the zero time means the clock, and an entity's time never runs backwards.
 //
@@ -88,12 +89,13 @@ type Options struct {
 	Concurrency int
 
 	// WaitForToken is the delay of an operation for which capacity is left and only a token is short, in whole
-	// milliseconds. Admit takes it for the duration of an operation until it has measured one. A long value may leave tokens
-	// unused: of one above 200 ms Admit counts an eighth, but at least 200 ms. Defaults to 50 ms.
+	// milliseconds. Admit counts it as the duration of a first operation, and measures the others. A long value may leave
+	// tokens unused: of one above 200 ms Admit counts an eighth, but at least 200 ms. Defaults to 50 ms.
 	WaitForToken time.Duration
 
 	// Lease is how long an admitted operation holds its token, unless it renews the lease or gives it back; after that
-	// the holder counts as dead. MaxLease is the longest time with all renewals. They default to a minute and an hour.
+	// the holder counts as dead. MaxLease is the longest time with all renewals, at least Lease. Both are whole milliseconds.
+	// They default to a minute and an hour.
 	Lease, MaxLease time.Duration
 
 	// Shared are limits that entities have together, by name: one of the app, one of an endpoint. An operation is

@@ -32,7 +32,7 @@ type Window struct {
 
 	// Unit is the unit that the window counts. Empty means calls: an operation takes its Request.Cost. Otherwise it
 	// names a unit, and an operation takes its Request.Costs of that unit. A window does not bind an operation that
-	// takes nothing of its unit. All windows of a Bucket, with its shared limits, may name three units.
+	// takes nothing of its unit. All windows of a Bucket, with its shared limits, may name three units. No unit is "calls".
 	Unit string
 }
 

@@ -14,7 +14,8 @@ import (
 // holds in all processes from the next decision on, and survives their restart.
 type Pin struct {
 	// Window applies in addition to the entity's windows, counted from the call of Bucket.Pin on. Its Size and
-	// RefreshRate default to each other; Share does not apply. Size and RefreshRate 0 pin no window.
+	// RefreshRate default to each other; Share does not apply. RefreshInterval is required, and Align is no calendar's.
+	// Size and RefreshRate 0 pin no window.
 	Window
 
 	// Concurrency is the most operations in flight at once, as far as the Options do not allow less. 0 pins none.
@@ -31,7 +32,8 @@ type Pin struct {
 
 // Pin sets p for an entity, or for a shared limit by its SharedID, and replaces the pin before. Operations that have
 // run stay counted, and every Ticket and Lease stays valid. Admit postpones an operation that costs more than the Size
-// of the pin as long as the pin holds.
+// of the pin as long as the pin holds. An error names the wrong field; it is ErrUnit for a unit that no window of the
+// Options counts.
 func (b *Bucket) Pin(ctx context.Context, entityID string, p Pin) error {
 	limit, err := p.limit(entityID, b.units)
 	op, a := decision.Op{Kind: decision.Pin, Pin: &limit}, decision.Answer{}

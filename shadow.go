@@ -92,8 +92,9 @@ type Shadow struct {
 	// goroutines may call it at once. Defaults to nil.
 	OnPostponed func(entityID string, a Admission)
 
-	// Most is how many operations may be postponed at once. Operations beyond it run, and the Bucket forgets them as it
-	// forgets lost messages, so it postpones less than it would. Defaults to 100,000, of some 500 bytes each.
+	// Most is how many operations the Shadow follows at once: those that the Bucket has postponed, until they are over for
+	// the Bucket, and with limits on trial all that run. Operations beyond it run, and the Bucket forgets them as it forgets
+	// lost messages, so it postpones less than it would. Defaults to 100,000, of some 500 bytes each.
 	Most int
 
 	mu     sync.Mutex

@@ -13,11 +13,11 @@ import (
 // Status is the state of an entity at one time, and the answer that Admit would give a newcomer then.
 type Status struct {
 	Entity string    // the entity, or a SharedID
-	Time   time.Time // of the storage's clock
-	Known  bool      // false if nothing is stored: the entity is idle and full
+	Time   time.Time // of Options.Clock, or of the storage's clock
+	Known  bool      // false if nothing is stored: the entity is idle, and full if it could gather since Options.Start
 
 	// Windows are the windows in force and their remaining capacity. The window of RefreshRate is the first, the window
-	// of a Pin the last.
+	// of a Pin the last. A Size of 1<<40 is any number: a shared limit of Concurrency alone has such a window.
 	Windows []WindowStatus
 
 	// InUse is the number of tokens in use, and Concurrency of all tokens: 1<<40 means any number. Leases are the tokens that
