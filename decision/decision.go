@@ -67,7 +67,7 @@ type Kind int64
 
 // The kinds of operations. Each lists the fields of Op that it reads and the fields of Answer that it sets.
 const (
-	// GetDelay decides for a caller without a ticket, which returns a plain token. It sets Delay and Bound.
+	// GetDelay decides for a caller without a ticket, which returns a plain token. It sets Delay, Bound and Limit.
 	GetDelay Kind = iota
 	// ReturnToken gives back one plain token. It sets Found if one was out.
 	ReturnToken
@@ -161,7 +161,8 @@ const (
 )
 
 // Apply does op at the time now. It sets the answer a, which is zero before, and updates s and leases, which the caller
-// then stores. The caller need not store a State that is zero afterwards.
+// then stores. The caller need not store a State that is zero afterwards. In op it
+// sets the Cost of a GetDelay and of a Cancel.
 func (l *Limits) Apply(s *State, leases Leases, op *Op, now int64, a *Answer) {
 	l.ApplyWithin(s, leases, nil, op, now, a)
 }

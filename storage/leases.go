@@ -15,7 +15,7 @@ type Held struct {
 // before compares two leases: the first to end is first.
 func before(a, b Held) int { return cmp.Or(cmp.Compare(a.End, b.End), cmp.Compare(a.ID, b.ID)) }
 
-// Leases are an entity's leases in memory. They implement [decision.Leases]. The cost of a call does not grow with the
+// Leases are an entity's leases in memory. They implement [decision.Leases]. The cost of a call hardly grows with the
 // number of leases, except of All. The zero Leases is empty. It is not safe for concurrent use.
 type Leases struct {
 	heap []Held        // the first to end is the first

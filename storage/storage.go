@@ -40,8 +40,9 @@ type State struct {
 	Now int64
 
 	// Until is the time from which the backend may forget the key, on the clock of Now. [decision.Never] forbids
-	// forgetting. A backend that forgets by its own clock keeps the key for Until - Now after Set. If Now is not the
-	// time of that clock, it keeps the key for a day at least.
+	// forgetting, because plain tokens are out. A backend may have an option that ends this after a time, as Redis and
+	// PostgreSQL have: then these tokens are back. A backend that forgets by its own clock keeps the key for Until - Now
+	// after Set. If Now is not the time of that clock, it keeps the key for a day at least, or as long as that option says.
 	Until int64
 }
 
@@ -56,8 +57,8 @@ const NoRevision Revision = 0
 // decide again.
 var ErrConflict = errors.New("state has changed since it was read")
 
-// Atomic is a backend that decides beside its data, in one round trip. Package drip uses any other backend through Get,
-// [decision.Limits.Apply] and Set, and tries again on ErrConflict.
+// Atomic is a backend that decides beside its data, as a rule in one round trip. Package drip uses any other backend
+// through Get, [decision.Limits.Apply] and Set, and tries again on ErrConflict.
 type Atomic interface {
 	// Do does op and returns the answer of [decision.Limits.ApplyWithin]. decision.OwnClock as its Now means the
 	// backend's own clock, which all processes of the backend share. l is ready. Do neither changes nor keeps it. After

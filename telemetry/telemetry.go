@@ -15,8 +15,9 @@
 //	drip.leases.expired    leases that were over before they were given back: an operation took longer than its lease,
 //	                       or was never settled
 //	drip.storage.duration  the time of a call of the storage, in seconds: drip.operation is get_delay, admit, settle, …,
-//	                       read for Inspect, and get or set for a storage with only Get and Set and for
-//	                       drip.Options.History; error.type is conflict (for a Set that lost its race and is repeated),
+//	                       read for Inspect and for limiters, and get or set for a storage with only Get and Set, for
+//	                       limiters and for drip.Options.History; List has none; error.type is conflict (for a Set
+//	                       that lost its race and is repeated),
 //	                       canceled, timeout or _OTHER
 //
 // No metric has the entity as an attribute, so there are as many series for a million entities as for one. Package

@@ -13,7 +13,8 @@
 //
 //   - Compare and set. The storage remembers the entities that it has decided about. It decides in this process. One
 //     statement stores the result if the row still has the remembered revision, the leases are as expected, and the
-//     time is still the time of the decision. This takes one round trip.
+//     time is still the time of the decision. This takes one round trip. If the statement stores nothing, the storage
+//     locks.
 //   - Lock. The storage locks and reads the row in one round trip, and writes it in a second one. It does this for
 //     entities that it does not remember, and for entities that others have changed since the decision before.
 //

@@ -128,12 +128,12 @@ type Options struct {
 
 	// MaxHold is how long an entity keeps its tokens of GetDelay without running anything. Then the holders count as dead and
 	// all its tokens are back. It should be well above the longest operation. If a bucket takes longer to fill, that time
-	// replaces it. Defaults to 24 hours. The leases of Admit end without it.
+	// replaces it. At least 1ms. Defaults to 24 hours. The leases of Admit end without it.
 	MaxHold time.Duration
 
 	// Remember is the most entities that the storage remembers. Each takes about 700 bytes, up to 4 KB if it is a shared
 	// limit, and 16 bytes for each lease. A decision about a remembered entity that no other process has changed takes the
-	// server less time. Defaults to 50,000. Below zero it remembers none.
+	// server less time. Defaults to 50,000. Below zero it remembers none, and neither does it with a Ring.
 	Remember int
 }
 
@@ -170,7 +170,8 @@ type cluster interface {
 }
 
 // New returns a Storage that uses the client, whose timeouts, pool and TLS apply; its retries do not apply to
-// decisions. It connects to nothing yet. Close leaves the client open.
+// decisions. It connects to nothing yet. Close leaves the client open. An error names the option, or says that the client is
+// nil.
 //
 // In a Cluster an entity is one key, {entity} after the prefix. So entities spread over the nodes, and keys of your own
 // with the same {entity} are on the same node. A prefix with braces of its own puts all entities on one node.
