@@ -290,8 +290,9 @@ func (c *Consumer) deadQueue() string { return c.o.Queue + ".drip.dead" }
 //
 // Run waits for a broker that is down, unless Options.FailFast is set. It returns an error at once when the broker is up but
 // Run can't begin: the work queue does not exist or is a stream, a permission is missing, or Run can't declare a queue. The
-// error says how to fix it. Once Run has begun it reconnects after any failure. A Consumer runs once: a second call returns an
-// error.
+// error says how to fix it. Once Run has begun it reconnects after any failure. Only a work queue that turns out to be a stream
+// ends it, with ErrQueue: without the permission to configure that queue Run sees it at a message. A Consumer runs once: a
+// second call returns an error.
 func (c *Consumer) Run(ctx context.Context) error {
 	if c.begun.Swap(true) {
 		return errors.New("consumer: Run was called before; make a new Consumer to run again")

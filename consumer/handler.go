@@ -32,9 +32,10 @@ type Middleware func(Handler) Handler
 
 // Limit returns a middleware for a consume loop of your own. A message that may run now goes to the next handler, in the
 // form its publisher gave it. Limit hands any other message to p, which postpones it, and also a message whose handler
-// returns Throttled. Either way nil means: acknowledge the delivery. Acknowledge in the loop, therefore: a postponed message
-// never reaches the handler. Call the handler with a context that does not end with the loop, such as
-// context.WithoutCancel makes. Otherwise p may publish a copy although its context has ended, and the message comes twice.
+// returns Throttled, ThrottledShared or Later. Either way nil means: acknowledge the delivery. Acknowledge in the loop,
+// therefore: a postponed message never reaches the handler. Call the handler with a context that does not end with the loop,
+// such as context.WithoutCancel makes. Otherwise p may publish a copy although its context has ended, and the message comes
+// twice.
 //
 // While the limiter gives no answer, the message waits for one until ctx ends. After five minutes Limit postpones it. When
 // [IsPermanent] reports true for an error, reject the message without requeueing it. After any other error let the broker
@@ -50,7 +51,8 @@ func Limit(l Limiter, entity EntityFunc, p Postponer) Middleware {
 	return LimitRequests(l, entity, nil, p)
 }
 
-// LimitRequests is Limit with a function that returns the limiter's Request for a message, as Options.Request does.
+// LimitRequests is Limit with a function that returns the limiter's Request for a message, as Options.Request does. A nil
+// function means the zero Request.
 func LimitRequests(l Limiter, entity EntityFunc, request func(*amqp.Delivery) drip.Request, p Postponer) Middleware {
 	w, err := worker.New(worker.Options[*amqp.Delivery]{Limiter: l, Entity: entity, Request: request})
 	if err == nil && (p == nil || p == (*DelayQueues)(nil)) {

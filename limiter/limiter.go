@@ -357,7 +357,8 @@ func (l *Limiter) SetCurrentRate(ctx context.Context, percent float64) error {
 
 // SetLimit sets the units a second, of which this limiter allows its percentage; zero or less is Unlimited. Saved and
 // owed units stay the same in time. SetLimit raises the duration to the time of one unit if it is less. Other processes
-// have limits of their own.
+// have limits of their own. If the limit is NaN, or the part that this limiter allows is not between 1e-9 and 1e15, the error
+// is ErrInvalid.
 func (l *Limiter) SetLimit(perSecond float64) error {
 	limit := perSecond * l.percent / 100
 	switch {
@@ -389,7 +390,7 @@ func (l *Limiter) Limit() float64 {
 
 // SetDuration sets how much time's worth of units the limiter may save. It raises d to the time of one unit if it is
 // less. With a longer duration the limiter counts units that were unused in the past, too, as far as it knows them.
-// With a shorter one the next call drops them. Other processes have durations of their own.
+// With a shorter one the next call drops them. Other processes have durations of their own. A negative d is ErrInvalid.
 func (l *Limiter) SetDuration(d time.Duration) error {
 	if d < 0 {
 		return fmt.Errorf("limiter: %w: the duration is %v; it must not be negative", ErrInvalid, d)

@@ -10,7 +10,8 @@
 // # Who may see it
 //
 // Everybody who can reach the handler sees the page. Put your own authentication in front of it. Nobody may change
-// anything unless Options.Allow says so. The page always refuses requests from other sites.
+// anything unless Options.Allow says so. Other sites may link to the page. It refuses their other requests, and never acts
+// for them.
 //
 // # What it costs the storage
 //

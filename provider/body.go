@@ -9,7 +9,7 @@ import (
 
 // content is the statement of a body about the limit.
 type content struct {
-	throttled bool // whatever the status
+	throttled bool // with a status of 200
 	forbidden bool // with a status of 403
 	wait      time.Duration
 	quota     *Quota

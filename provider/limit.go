@@ -48,7 +48,8 @@ func TokenBucket(capacity int, perSecond float64) Rule {
 // FixedWindow allows n calls in each window of the clock: each minute of Unix time, each day of UTC. Use it only if the
 // provider's windows begin then, by a clock that agrees with the bucket's clock. Otherwise use SlidingWindow.
 //
-// Limit takes the calls that may be in flight off n. Without a Concurrency besides, that is a twentieth of n.
+// Limit takes the calls that may be in flight off n. Without a Concurrency besides, that is a twentieth of n, at least one,
+// or of the least n if there are several such windows.
 func FixedWindow(n int, per time.Duration) Rule {
 	return Rule{kind: fixedWindow, n: n, per: per}
 }
@@ -61,7 +62,8 @@ func Calendar(n int, align drip.Alignment) Rule { return Rule{kind: calendar, n:
 // SlidingWindow allows n calls in any span of time that long. It also keeps a window whose beginning is not known, such
 // as one that begins with a call or at somebody's midnight, because that is such a span. n must be at least 2.
 //
-// A tenth of n may run at once. In the long run nine tenths of n run in each window. Burst changes both.
+// A tenth of n may run at once, at least one. In the long run about the rest of n runs in each window: nine of 10, but four
+// of 5, and one of 2. Burst changes both.
 func SlidingWindow(n int, per time.Duration) Rule {
 	return Rule{kind: slidingWindow, n: n, per: per}
 }
@@ -121,7 +123,7 @@ const (
 //
 // travel is the longest time from the admission of a request until the provider counts it. It includes the work of the
 // handler before the request, connecting, and the way. 50 ms is right for a connection that is open, near by; it costs
-// 50 ms of each sliding window and next to nothing of a bucket.
+// 50 ms of each sliding window and next to nothing of a bucket. It is 0 to an hour.
 //
 // The error names a rule that drip cannot keep: one that allows a single call in a window, or one that makes no sense.
 func Limit(travel time.Duration, rules ...Rule) (drip.Limit, error) {

@@ -54,7 +54,8 @@ type Transport struct {
 const tellTimeout = 2 * time.Second
 
 // RoundTrip implements http.RoundTripper. After a refused call it tells the bucket before it returns, which takes at
-// most two seconds. It passes an error of the bucket to OnThrottled and does not return it.
+// most two seconds. It passes an error of the bucket to OnThrottled and does not return it. If the announced rate has
+// changed, it tells that before, in two more seconds at most, and logs an error of the bucket.
 func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if t.Bucket == nil {
 		if r.Body != nil {

@@ -32,14 +32,15 @@ type Options[M any] struct {
 	// Limiter decides when a message may run: a *drip.Bucket. Required.
 	Limiter Limiter
 
-	// Entity returns the entity whose limit a message falls under. A message for which it fails has failed. Required.
+	// Entity returns the entity whose limit a message falls under. A message for which it fails has failed. One with an empty
+	// entity is given up. Required.
 	Entity func(M) (string, error)
 
 	// Request returns further facts about a message for the limiter: its cost, the shared limits that it is Within, whether
-	// it is Urgent, its Deadline. After the Deadline the Worker gives the message up with drip.ErrDeadline. The Worker calls
-	// Request for each delivery, so a Deadline must come from the message, not from the time of the call. The Worker sets
-	// the ticket. It needs a Limiter that is an Admitter. Defaults to nil: each message costs one unit and is within all
-	// shared limits.
+	// it is Urgent, its Deadline. The Worker gives up a message that cannot run before its Deadline, at once, with
+	// drip.ErrDeadline. The Worker calls Request for each delivery, so a Deadline must come from the message, not from the
+	// time of the call. The Worker sets the ticket. It needs a Limiter that is an Admitter. Defaults to nil: each message
+	// costs one unit and is within all shared limits.
 	Request func(M) drip.Request
 
 	// ID names a message in the log. Defaults to nil: it has no name.
@@ -116,7 +117,7 @@ const (
 	Postponed Kind = "postponed" // by the limit
 	Refused   Kind = "refused"   // by the provider: its operation returned Throttled or Later
 	Retried   Kind = "retried"   // its operation has failed and is tried again
-	Waiting   Kind = "waiting"   // it came early, the limiter gives no answer, or its lease was lost; nothing is spent
+	Waiting   Kind = "waiting"   // it came early, the limiter gives no answer, its lease was lost, or ctx has ended; nothing is spent
 )
 
 // Outcome tells the queue's code how to settle a delivery. If Delay is above zero, postpone the message by Delay, with Note.
@@ -125,7 +126,7 @@ type Outcome struct {
 	Kind  Kind          // the kind of outcome
 	Delay time.Duration // how long to postpone the message; 0: not at all
 	Note  Note          // the note to store with a postponed message
-	Err   error         // why the operation has failed, or the message was given up; from Do its text is valid UTF-8 without NUL
+	Err   error         // of a failure, a refusal, an outage, or of giving up; from Do its text is valid UTF-8 without NUL
 }
 
 // Reason returns the text of Err for the dead letter of a message that is given up: valid UTF-8, and cut to 1,000 bytes,

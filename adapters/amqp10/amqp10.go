@@ -39,8 +39,8 @@ type Queue struct {
 	// Name is the name of the queue, a quorum queue that exists. Required.
 	Name string
 
-	// InHand is the most messages in hand at once, each in a goroutine of its own. A postponed message comes a fifth of a
-	// second early and is held until it is due. So InHand should be above the number of messages that are due in that time.
+	// InHand is the most messages in hand at once, each in a goroutine of its own. A postponed message comes up to a fifth of
+	// a second early and is held until it is due. So InHand should be above the number of messages that are due in that time.
 	// Defaults to 1024.
 	InHand int
 }
@@ -107,8 +107,8 @@ const (
 var ErrBroker = errors.New("it takes RabbitMQ 4.3 or later")
 
 // Consume handles messages of the queue until ctx ends, and returns when the messages in hand have ended. The handlers'
-// context ends worker.DrainTime after ctx. Consume returns an error when it can't begin. Once it has begun it reconnects after
-// any failure. The broker then delivers the messages in hand again, and the context of their handlers ends.
+// context ends worker.DrainTime after ctx. Consume returns an error when it can't begin, else nil. Once it has begun it
+// reconnects after any failure. The broker then delivers the messages in hand again, and the context of their handlers ends.
 func (l *Limit) Consume(ctx context.Context, q Queue, handle func(context.Context, *amqp.Message) error) error {
 	switch {
 	case q.URL == "" || q.Name == "":

@@ -76,8 +76,9 @@ const (
 	trace = types.MessageSystemAttributeNameAWSTraceHeader
 )
 
-// Consume handles messages of the queue until ctx ends, and returns when the messages in hand have ended. The handlers'
-// context ends worker.DrainTime after ctx.
+// Consume handles messages of the queue until ctx ends, and returns nil when the messages in hand have ended. The handlers'
+// context ends worker.DrainTime after ctx. It returns an error at once if a field of q is wrong. If SQS fails, Consume logs
+// that and tries again.
 func (l *Limit) Consume(ctx context.Context, q Queue, handle func(context.Context, *types.Message) error) error {
 	q.Visibility, q.InHand = cmp.Or(q.Visibility, 30*time.Second), cmp.Or(q.InHand, 64)
 	switch {
