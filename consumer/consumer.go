@@ -43,9 +43,9 @@
 //
 //	messaging.client.consumed.messages   deliveries, by the queue they came from
 //	drip.consumer.settlements            outcomes of deliveries: drip.outcome is handled, postponed (by the limit), throttled
-//	                                     (by the provider), retried, forwarded (on a delay of several trips, or because
-//	                                     the limiter gives no answer, its lease was lost or there is no place for it),
-//	                                     returned (to the broker) or dead_lettered, with the drip.reason
+//	                                     (by the provider, or by Later), retried, forwarded (on a delay of several trips, or
+//	                                     because the limiter gives no answer, its lease was lost or there is no place for
+//	                                     it), returned (to the broker) or dead_lettered, with the drip.reason
 //	drip.consumer.in_hand                messages in hand, by queue: at most Prefetch of the work queue, Hold of the other
 //	drip.consumer.lateness               time from when a postponed message was due until the limiter was asked, in seconds
 //	messaging.process.duration           duration of handlers, in seconds; error.type is failed, panic or throttled

@@ -258,7 +258,7 @@ func (o *Op) changes() bool {
 }
 
 // Undo returns the operation that gives back the token, lease or ticket that o has taken with the answer a, for a
-// caller that left before the answer came. any is false if there is nothing to give back.
+// caller that left before the answer came. any is false if there is surely nothing to give back.
 func (o *Op) Undo(a *Answer) (undo Op, any bool) {
 	switch {
 	case o.Kind == Admit:

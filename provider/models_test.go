@@ -110,3 +110,16 @@ func TestGeminiDay(t *testing.T) {
 		t.Errorf("the day is %+v", daily)
 	}
 }
+
+func TestOpenAI(t *testing.T) {
+	o, err := OpenAI(500, 30_000).Options(time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := drip.New(o); err != nil {
+		t.Error(err)
+	}
+	if len(o.Windows) != 1 || o.Unit != "" || o.Windows[0].Unit != Tokens {
+		t.Errorf("the windows are %+v and %+v", o.Unit, o.Windows)
+	}
+}
