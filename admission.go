@@ -335,8 +335,8 @@ func (b *Bucket) withLease(ctx context.Context, entityID string, l *Lease, op *d
 // Throttled reports that the provider has refused an operation of the entity and wants retryAfter to pass. Until then
 // no operation of the entity starts, in any process. The entity loses the capacity that it has gathered, and the next interval
 // brings its RefreshRate. A window whose Size is its RefreshRate keeps the capacity that is left. Admit gives operations that
-// come back with a ticket a slot after that time. A retryAfter below a millisecond counts as one millisecond. With
-// Options.Follow it lowers the entity's level, too.
+// come back with a ticket a slot after that time. A retryAfter below a millisecond counts as one millisecond, one above 34 years
+// as 34 years. With Options.Follow it lowers the entity's level, too.
 //
 // Settle the lease of the refused operation, and postpone its message: Admit with the ticket of Lease.Ticket returns the
 // delay.
@@ -347,7 +347,7 @@ func (b *Bucket) Throttled(ctx context.Context, entityID string, retryAfter time
 // Announced reports the rate that the provider announces to the entity, in calls a second in the long run. With
 // Options.Follow the entity's level is no higher for the time d, above 0, or until the next Announced; without it Announced
 // only checks its arguments. The level falls at once, and rises in steps of ten seconds or more. A rate above the limit
-// bounds nothing, and neither does 0, or any rate if no window counts calls.
+// bounds nothing, and neither does 0, or any rate if no window counts calls. A rate below 0 or a d of 0 or less is an error.
 func (b *Bucket) Announced(ctx context.Context, entityID string, perSecond float64, d time.Duration) error {
 	err := b.check(ctx, entityID)
 	switch {
@@ -398,7 +398,7 @@ func (b *Bucket) Pause(ctx context.Context, entityID string, d time.Duration) er
 	return b.tell(ctx, "pause", entityID, decision.Pause, d)
 }
 
-// Resume ends a Pause or a Throttled.
+// Resume ends a Pause or a Throttled. For an open entity it returns nil.
 func (b *Bucket) Resume(ctx context.Context, entityID string) error {
 	return b.tell(ctx, "resume", entityID, decision.Resume, 0)
 }

@@ -241,14 +241,15 @@ func inMemory(s storage.Storage) bool {
 // operation and give the token back with ReturnToken, even if the operation failed. Otherwise postpone the operation by
 // the delay, then ask again. The delay is a good guess, not a promise: others may ask in between.
 //
-// After an error do not run the operation. If the storage failed half way, a token may be out that nobody returns.
+// After an error do not run the operation. ErrNoEntity and ErrNoShared are about the name, and come again. If the storage
+// failed half way, a token may be out that nobody returns.
 func (b *Bucket) GetDelay(ctx context.Context, entityID string) (time.Duration, error) {
 	return b.GetDelayAt(ctx, entityID, time.Time{})
 }
 
 // GetDelayAt is GetDelay at the time now, for simulations and tests; the zero time means the clock. It cuts times to
-// milliseconds. An entity's time never runs backwards: at an earlier time than before it gains nothing, and the delay
-// is longer by the difference.
+// milliseconds, and returns ErrTime for a time out of range. An entity's time never runs backwards: at an earlier time than
+// before it gains nothing, and the delay is longer by the difference.
 func (b *Bucket) GetDelayAt(ctx context.Context, entityID string, now time.Time) (time.Duration, error) {
 	op, a := decision.Op{Kind: decision.GetDelay}, decision.Answer{}
 	if _, err := b.do(ctx, entityID, allShared, &op, &a, now); err != nil {

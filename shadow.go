@@ -440,7 +440,8 @@ func (s *Shadow) Waiting() (n int) {
 	return n
 }
 
-// Close ends the background work of the Shadow. Running operations may still be settled.
+// Close ends the background work of the Shadow. Running operations may still be settled. A later Admit asks the Bucket and
+// lets the operation run, but the Shadow does not follow it.
 func (s *Shadow) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

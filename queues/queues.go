@@ -56,7 +56,7 @@ type Letter struct {
 	Reason        string        // why it was given up: "failed", "too old", …
 	Error         string        // the error of its last attempt
 	Attempts      int           // how often its handler has failed
-	Postponements int           // how often the limit postponed it
+	Postponements int           // how often it was postponed, by the limit or by its handler
 	Age           time.Duration // from its first delivery until it was given up
 	Exchange      string        // the exchange of its first publishing
 	RoutingKey    string        // the routing key of its first publishing
