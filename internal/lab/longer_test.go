@@ -248,7 +248,7 @@ func TestSharedBeforeALongOwnWindow(t *testing.T) {
 		second, interval := time.Duration(pick(1, 5, 10))*time.Second, time.Duration(pick(10, 60, 360, 1440))*time.Minute
 		size, shops := pick(3, 8, 20, 60), pick(1, 3, 10)
 		o := app(pick(1, 2, 5), 0, 0)
-		o.RefreshRate, o.RefreshInterval, o.Concurrency = o.Size, time.Duration(pick(1, 1000))*time.Millisecond, plenty
+		o.RefreshRate, o.RefreshInterval, o.Concurrency = o.Size, time.Duration(pick(1, 1000, 10_000))*time.Millisecond, plenty
 		o.Windows = []drip.Window{{Size: size, RefreshInterval: interval}}
 		o.Shared["app"] = drip.Limit{Size: pick(2, 5, 20), RefreshInterval: second}
 		var counts []int
@@ -272,7 +272,7 @@ func TestSharedBeforeALongOwnWindow(t *testing.T) {
 		sum += (got.Makespan + time.Minute).Seconds() / (best.Makespan + time.Minute).Seconds()
 	}
 	t.Logf("%.3f times as long as at best", sum/loads)
-	if sum/loads > 1.05 {
-		t.Errorf("on average the loads take %.3f times as long as at best, want at most 1.05", sum/loads)
+	if sum/loads > 1.01 {
+		t.Errorf("on average the loads take %.3f times as long as at best, want at most 1.01", sum/loads)
 	}
 }

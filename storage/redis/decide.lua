@@ -6563,28 +6563,49 @@ end
                           is4 = (max3 - max3 % y2) / y2 <= x2.State_Calendars[0].Head
                         end
                         local here = is4
-                        local is8 = v_back
-                        if is8 then
-                          local is7 = here
-                          if not is7 then
-                            local is6 = v_bound <= 2
-                            if is6 then
-                              local is5 = x2.fits
-                              if not is5 then
-                                local t2 = slot - w.Offset
-                                local by2 = w.Interval
-                                local t3 = t - w.Offset
-                                local by3 = w.Interval
-                                is5 = (t2 - t2 % by2) / by2 == (t3 - t3 % by3) / by3
-                              end
-                              is6 = is5
+                        local done
+                        for i3 = 0, l_Windows_n - 1 do
+                          do
+                            local o = l_Windows[i3]
+                            local is5 = o.Interval > w.Interval
+                            if is5 then
+                              local t2 = slot - o.Offset
+                              local by2 = o.Interval
+                              local t3 = t - o.Offset
+                              local by3 = o.Interval
+                              is5 = (t2 - t2 % by2) / by2 > (t3 - t3 % by3) / by3
                             end
-                            is7 = is6
+                            if is5 then
+                              lined = false
+                              done = true
+                              break
+                            end
                           end
-                          is8 = is7
                         end
-                        local keeps = is8
-                        lined = not keeps and not x2.token and not op_Urgent and slot ~= op_Ticket_Slot
+                        if not done then
+                          local is8 = v_back
+                          if is8 then
+                            local is7 = here
+                            if not is7 then
+                              local is6 = v_bound <= 2
+                              if is6 then
+                                local is5 = x2.fits
+                                if not is5 then
+                                  local t2 = slot - w.Offset
+                                  local by2 = w.Interval
+                                  local t3 = t - w.Offset
+                                  local by3 = w.Interval
+                                  is5 = (t2 - t2 % by2) / by2 == (t3 - t3 % by3) / by3
+                                end
+                                is6 = is5
+                              end
+                              is7 = is6
+                            end
+                            is8 = is7
+                          end
+                          local keeps = is8
+                          lined = not keeps and not x2.token and not op_Urgent and slot ~= op_Ticket_Slot
+                        end
                       end
                       is4 = lined
                     end
@@ -7202,28 +7223,49 @@ end
                           is4 = (max2 - max2 % y) / y <= x2.State_Calendars[0].Head
                         end
                         local here = is4
-                        local is8 = v_back
-                        if is8 then
-                          local is7 = here
-                          if not is7 then
-                            local is6 = v_bound <= 2
-                            if is6 then
-                              local is5 = x2.fits
-                              if not is5 then
-                                local t2 = slot - w.Offset
-                                local by2 = w.Interval
-                                local t3 = t - w.Offset
-                                local by3 = w.Interval
-                                is5 = (t2 - t2 % by2) / by2 == (t3 - t3 % by3) / by3
-                              end
-                              is6 = is5
+                        local done
+                        for i4 = 0, l_Windows_n - 1 do
+                          do
+                            local o = l_Windows[i4]
+                            local is5 = o.Interval > w.Interval
+                            if is5 then
+                              local t2 = slot - o.Offset
+                              local by2 = o.Interval
+                              local t3 = t - o.Offset
+                              local by3 = o.Interval
+                              is5 = (t2 - t2 % by2) / by2 > (t3 - t3 % by3) / by3
                             end
-                            is7 = is6
+                            if is5 then
+                              lined = false
+                              done = true
+                              break
+                            end
                           end
-                          is8 = is7
                         end
-                        local keeps = is8
-                        lined = not keeps and not x2.token and not op_Urgent and slot ~= op_Ticket_Slot
+                        if not done then
+                          local is8 = v_back
+                          if is8 then
+                            local is7 = here
+                            if not is7 then
+                              local is6 = v_bound <= 2
+                              if is6 then
+                                local is5 = x2.fits
+                                if not is5 then
+                                  local t2 = slot - w.Offset
+                                  local by2 = w.Interval
+                                  local t3 = t - w.Offset
+                                  local by3 = w.Interval
+                                  is5 = (t2 - t2 % by2) / by2 == (t3 - t3 % by3) / by3
+                                end
+                                is6 = is5
+                              end
+                              is7 = is6
+                            end
+                            is8 = is7
+                          end
+                          local keeps = is8
+                          lined = not keeps and not x2.token and not op_Urgent and slot ~= op_Ticket_Slot
+                        end
                       end
                       is4 = lined
                     end
