@@ -263,7 +263,7 @@ func (x *Shared) keeps(op *Op, back bool, t, now int64) int64 {
 func (x *Shared) first(f *Flow, op *Op, back bool, t, now int64) int64 {
 	c := &x.State.Calendars[0]
 	n := x.Limits.grain(t)
-	surplus := x.holds(t) && (x.fits || x.bound >= BoundWindow) && x.surplus(op, c.Booked, t, now) && x.open(n) == n
+	surplus := x.holds(t) && (x.fits || x.bound >= BoundWindow && n > c.Head) && x.surplus(op, c.Booked, t, now) && x.open(n) == n
 	if !surplus && x.holds(t) {
 		n = x.seek(op, t, now)
 	}

@@ -276,3 +276,28 @@ func TestSharedBeforeALongOwnWindow(t *testing.T) {
 		t.Errorf("on average the loads take %.3f times as long as at best, want at most 1.01", sum/loads)
 	}
 }
+
+// Operations that are under way and estimated too high will give something back to a long window of a shared limit. Until then
+// it is used up, and messages do not ask again in the same second.
+func TestSharedBeforeARefund(t *testing.T) {
+	for _, operation := range []time.Duration{2 * time.Second, 20 * time.Second} {
+		for _, shops := range []int{1, 10} {
+			o := app(1, 1, 20)
+			o.Shared["app"] = drip.Limit{Size: 20, Windows: []drip.Window{{Size: 100, RefreshInterval: time.Hour, Unit: "points"}}}
+			s := SharedScenario{
+				Options: o, Entities: entities(shops), Operation: Fixed(operation), Unmeasured: true,
+				Units: map[string]Costs{"points": func(r *rand.Rand) (int, int) {
+					actual := cmp.Or(r.IntN(2)*10, 25)
+					return 2 * actual, actual
+				}},
+				Messages: func(r *rand.Rand) []SharedMessage { return backlog(r, byEntity, begun, 0, times(shops, 120/shops)...) },
+			}
+			got := mustRunShared(t, s, 1)
+			t.Logf("%v, %d shops: %.2f postponements, at most %d; %v, at best %v", operation, shops, got.Redeliveries.Mean, got.Redeliveries.Max, got.Makespan, got.Fluid)
+			if got.OverLimit > 0 || got.Done < got.Messages || got.Redeliveries.Mean > 25 {
+				t.Errorf("%v, %d shops: %d over the limit, %d messages left, %.2f postponements, want at most 25",
+					operation, shops, got.OverLimit, got.Messages-got.Done, got.Redeliveries.Mean)
+			}
+		}
+	}
+}

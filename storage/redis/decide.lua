@@ -3710,7 +3710,7 @@ function Shared_place(x, f, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, op_Ticke
           if x4 > max4 then max4 = x4 end
           local y3 = x.Limits_Grain
           local n4 = (max4 - max4 % y3) / y3
-          local is2 = n4 >= c5.Head and n4 < c5.Head + 1024 and (x.fits or x.bound >= 4)
+          local is2 = n4 >= c5.Head and n4 < c5.Head + 1024 and (x.fits or x.bound >= 4 and n3 > c4.Head)
           if is2 then
             local surplus = false
             surplus = Shared_surplus(x, op_Cost_0, op_Cost_1, op_Cost_2, op_Cost_3, c4.Booked, t, now)
